@@ -1,0 +1,1 @@
+//! Drives real PostgreSQL servers with leaf_id from outside.

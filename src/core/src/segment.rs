@@ -1,0 +1,524 @@
+//! The double buffer of Leaf's segment mode, shared by every session of a server.
+//!
+//! One [`DoubleBuffer`] holds what one tag can hand out: the segment in use and
+//! the spare, already claimed from the table. Sessions take without a lock; the
+//! allocator publishes and invalidates under the slot's lock.
+//!
+//! # The word
+//!
+//! `word` = generation (high 32 bits) and offset (low 32 bits), and is never reset.
+//! The buffer in use is `generation & 1`; it is valid only if its `tag` equals the
+//! generation. There is no ready flag that could disagree with the word.
+//!
+//! | generation g, buffer g & 1      | buffer (g + 1) & 1 | state                                |
+//! |---------------------------------|--------------------|--------------------------------------|
+//! | tag == g, offset < len          | tag != g + 1       | issuing, no spare                    |
+//! | tag == g, offset < len          | tag == g + 1       | issuing, spare ready                 |
+//! | tag != g, or offset >= len      | tag == g + 1       | used up: the next taker switches     |
+//! | tag != g, or offset >= len      | tag != g + 1       | empty: takers wait for a publication |
+//!
+//! Shared memory starts zeroed: generation 0 with a buffer of length 0, which is
+//! the last line of the table.
+//!
+//! # Who may do what
+//!
+//! * take, switch: anybody, any time, without a lock.
+//! * publish, invalidate: one at a time, under the slot's lock.
+//!
+//! # Why each order is what it is
+//!
+//! Takers read the word before anything else, and the fetch-and-add that takes the
+//! id fails (by its generation) if the word moved on in between. Every change of
+//! what the buffers mean goes through the word: a switch by + 1, an invalidation by
+//! + 2, which leaves neither buffer valid. The shortcuts that look equivalent issue
+//! duplicates (a state search found each): a ready flag lets two takers switch
+//! twice; + 1 as invalidation revives a used buffer; adding n carries into the
+//! generation; reading `life` before the word takes an id of another tag;
+//! publishing out of claim order breaks I4.
+
+use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+/// The longest segment, in ids: the largest `step` a tag can have (an SQL integer).
+/// Far enough below 2^32 that the overshoot of takers (at most one each) cannot
+/// carry into the generation.
+pub const MAX_LEN: u32 = i32::MAX as u32;
+
+/// The spare is requested once 1/10 of the buffer in use is taken (Leaf: 10 %).
+const PREFETCH_DIVISOR: u64 = 10;
+
+/// Nobody has asked for a spare.
+const IDLE: u32 = 0;
+/// A session asked; no allocator has picked it up.
+const WANTED: u32 = 1;
+/// An allocator is claiming.
+const IN_FLIGHT: u32 = 2;
+
+#[repr(C)]
+struct Buffer {
+    first: AtomicI64,
+    len: AtomicU32,
+    /// The generation this buffer was filled for.
+    tag: AtomicU32,
+}
+
+/// Both buffers of one tag. 64 bytes: what a take touches is one cache line.
+#[repr(C)]
+pub struct DoubleBuffer {
+    word: AtomicU64,
+    /// Counts invalidations: edits of the row and reuses of the slot. Never reset.
+    life: AtomicU64,
+    buffers: [Buffer; 2],
+    /// One past the last id published in this life; a publication must start here
+    /// or above (I4).
+    high: AtomicI64,
+    request: AtomicU32,
+    /// The longest contiguous range a session waits for, in ids; 0 for none.
+    wish: AtomicU32,
+}
+
+#[cfg(not(leaf_id_loom))]
+const _: () = assert!(size_of::<DoubleBuffer>() == 64);
+
+/// Ids that now belong to the caller: `first ..= first + count - 1`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taken {
+    /// The lowest id.
+    pub first: i64,
+    /// How many ids, at least 1.
+    pub count: u32,
+    /// The caller should ask for a spare with [`DoubleBuffer::want`].
+    pub spare_due: bool,
+    /// Ids of the buffer in use that were given up to keep a range contiguous.
+    pub lost: u32,
+}
+
+/// Why nothing could be taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Miss {
+    /// The slot now lives another life: look the tag up again.
+    Changed,
+    /// Both buffers are used up: ask for a segment and wait.
+    Empty,
+}
+
+/// Why a segment was not published. The claimed ids are then a gap (I6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// The row was edited, or the slot reused, since the claim began.
+    Changed,
+    /// The segment starts below ids that were already published in this life.
+    OutOfOrder,
+    /// The spare is already there.
+    Full,
+}
+
+/// A run of ids, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rest {
+    /// The lowest id not yet taken.
+    pub first: i64,
+    /// The highest id of the segment.
+    pub last: i64,
+}
+
+impl Rest {
+    /// How many ids, at least 1.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.last.abs_diff(self.first) + 1
+    }
+}
+
+/// What both buffers held at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rests {
+    /// Of the buffer in use.
+    pub current: Option<Rest>,
+    /// Of the spare.
+    pub spare: Option<Rest>,
+    /// First id and length of the buffer in use, also when it is used up.
+    pub current_segment: Option<(i64, u32)>,
+}
+
+impl Rests {
+    /// The ids in both buffers together.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.current.map_or(0, |r| r.count()) + self.spare.map_or(0, |r| r.count())
+    }
+}
+
+fn pack(generation: u32, offset: u32) -> u64 {
+    (u64::from(generation) << 32) | u64::from(offset)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the high half of a u64 fits"
+)]
+fn generation(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the low half is what is wanted"
+)]
+fn offset(word: u64) -> u32 {
+    word as u32
+}
+
+impl DoubleBuffer {
+    /// An empty double buffer: what zeroed shared memory is, for those who have none.
+    #[must_use]
+    #[expect(
+        clippy::new_without_default,
+        reason = "shared memory is never made this way"
+    )]
+    pub fn new() -> Self {
+        let buffer = || Buffer {
+            first: AtomicI64::new(0),
+            len: AtomicU32::new(0),
+            tag: AtomicU32::new(0),
+        };
+        Self {
+            word: AtomicU64::new(0),
+            life: AtomicU64::new(0),
+            buffers: [buffer(), buffer()],
+            high: AtomicI64::new(0),
+            request: AtomicU32::new(IDLE),
+            wish: AtomicU32::new(0),
+        }
+    }
+
+    fn buffer(&self, generation: u32) -> &Buffer {
+        if generation & 1 == 0 {
+            &self.buffers[0]
+        } else {
+            &self.buffers[1]
+        }
+    }
+
+    /// The life that takes and publications must name.
+    #[must_use]
+    pub fn life(&self) -> u64 {
+        self.life.load(Ordering::Acquire)
+    }
+
+    /// Takes one id of the given life.
+    ///
+    /// # Errors
+    /// [`Miss::Changed`] if the slot lives another life, [`Miss::Empty`] if both
+    /// buffers are used up.
+    #[inline]
+    pub fn take(&self, life: u64) -> Result<Taken, Miss> {
+        loop {
+            let word = self.word.load(Ordering::Acquire);
+            let current = generation(word);
+            // Only after the word: see the file's header.
+            if self.life.load(Ordering::Relaxed) != life {
+                return Err(Miss::Changed);
+            }
+            let buffer = self.buffer(current);
+            let valid = buffer.tag.load(Ordering::Acquire) == current;
+            let len = buffer.len.load(Ordering::Relaxed);
+            if !valid || offset(word) >= len {
+                self.switch(word)?;
+                continue;
+            }
+            let first = buffer.first.load(Ordering::Relaxed);
+            let seen = self.word.fetch_add(1, Ordering::AcqRel);
+            if generation(seen) != current {
+                // Somebody switched or invalidated: one id of the new buffer is a gap.
+                continue;
+            }
+            let taken = offset(seen);
+            if taken >= len {
+                self.switch(seen)?;
+                continue;
+            }
+            return Ok(Taken {
+                first: first + i64::from(taken),
+                count: 1,
+                spare_due: self.spare_due(current, taken + 1, len),
+                lost: 0,
+            });
+        }
+    }
+
+    /// Takes up to `n` ids in one run, fewer where the buffer in use ends.
+    ///
+    /// # Errors
+    /// As [`DoubleBuffer::take`]. `n` = 0 takes nothing and is the caller's mistake.
+    pub fn take_up_to(&self, life: u64, n: u32) -> Result<Taken, Miss> {
+        loop {
+            let word = self.word.load(Ordering::Acquire);
+            let current = generation(word);
+            if self.life.load(Ordering::Relaxed) != life {
+                return Err(Miss::Changed);
+            }
+            let buffer = self.buffer(current);
+            let valid = buffer.tag.load(Ordering::Acquire) == current;
+            let len = buffer.len.load(Ordering::Relaxed);
+            if !valid || offset(word) >= len {
+                self.switch(word)?;
+                continue;
+            }
+            let first = buffer.first.load(Ordering::Relaxed);
+            let end = offset(word).saturating_add(n).min(len);
+            if self.advance(word, pack(current, end)) {
+                return Ok(Taken {
+                    first: first + i64::from(offset(word)),
+                    count: end - offset(word),
+                    spare_due: self.spare_due(current, end, len),
+                    lost: 0,
+                });
+            }
+        }
+    }
+
+    /// Takes exactly `n` ids in one run. Where the buffer in use is too short, its
+    /// rest is given up for the spare's head in the same step: ids keep increasing (I4)
+    /// and nobody can nibble at the spare first.
+    ///
+    /// # Errors
+    /// As [`DoubleBuffer::take`]; [`Miss::Empty`] also where neither buffer holds such
+    /// a run: [`DoubleBuffer::want_range`] then asks for one. The buffers stay as they
+    /// are, unless a spare that is too short had to be given up too.
+    pub fn take_range(&self, life: u64, n: u32) -> Result<Taken, Miss> {
+        let mut lost = 0;
+        loop {
+            let word = self.word.load(Ordering::Acquire);
+            let current = generation(word);
+            if self.life.load(Ordering::Relaxed) != life {
+                return Err(Miss::Changed);
+            }
+            let buffer = self.buffer(current);
+            let valid = buffer.tag.load(Ordering::Acquire) == current;
+            let len = if valid {
+                buffer.len.load(Ordering::Relaxed)
+            } else {
+                0
+            };
+            let first = buffer.first.load(Ordering::Relaxed);
+            let used = offset(word).min(len);
+            if n <= len - used {
+                if self.advance(word, pack(current, used + n)) {
+                    return Ok(Taken {
+                        first: first + i64::from(used),
+                        count: n,
+                        spare_due: self.spare_due(current, used + n, len),
+                        lost,
+                    });
+                }
+                continue;
+            }
+            let next = current.wrapping_add(1);
+            let spare = self.buffer(next);
+            if spare.tag.load(Ordering::Acquire) != next {
+                return Err(Miss::Empty);
+            }
+            let spare_first = spare.first.load(Ordering::Relaxed);
+            let spare_len = spare.len.load(Ordering::Relaxed);
+            let taken = if n <= spare_len { n } else { 0 };
+            if self.advance(word, pack(next, taken)) {
+                lost += len - used;
+                if taken == n {
+                    return Ok(Taken {
+                        first: spare_first,
+                        count: n,
+                        spare_due: self.spare_due(next, n, spare_len),
+                        lost,
+                    });
+                }
+            }
+        }
+    }
+
+    fn advance(&self, from: u64, to: u64) -> bool {
+        self.word
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
+    /// Makes the spare the buffer in use. `word` is one whose buffer was seen used up.
+    /// Returning means that the word has moved, by us or by somebody else.
+    #[cold]
+    #[inline(never)]
+    fn switch(&self, word: u64) -> Result<(), Miss> {
+        let next = generation(word).wrapping_add(1);
+        if self.buffer(next).tag.load(Ordering::Acquire) == next {
+            // If this fails, a straggler has counted the offset up or another taker
+            // has switched: look again.
+            let _ = self.advance(word, pack(next, 0));
+            return Ok(());
+        }
+        // The buffers are read after the word; only if it still stands was this one state.
+        if generation(self.word.load(Ordering::Acquire)) == generation(word) {
+            return Err(Miss::Empty);
+        }
+        Ok(())
+    }
+
+    /// "Past the threshold and not yet requested", never at equality: a discarded
+    /// take may land exactly on the threshold.
+    #[inline]
+    fn spare_due(&self, current: u32, used: u32, len: u32) -> bool {
+        let next = current.wrapping_add(1);
+        u64::from(used) * PREFETCH_DIVISOR >= u64::from(len)
+            && self.buffer(next).tag.load(Ordering::Relaxed) != next
+            && self.request.load(Ordering::Relaxed) == IDLE
+    }
+
+    /// Asks for a segment. True for the one session that must now tell the allocator.
+    pub fn want(&self) -> bool {
+        self.request
+            .compare_exchange(IDLE, WANTED, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Asks for a segment that holds a run of `n` ids; otherwise as [`DoubleBuffer::want`].
+    pub fn want_range(&self, n: u32) -> bool {
+        self.wish.fetch_max(n, Ordering::Relaxed);
+        self.want()
+    }
+
+    /// The allocator picks the request up. False if there was none. The number is the
+    /// longest range that a session waits for.
+    pub fn accept(&self) -> Option<u32> {
+        self.request
+            .compare_exchange(WANTED, IN_FLIGHT, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()
+            .map(|_| self.wish.swap(0, Ordering::Relaxed))
+    }
+
+    /// Ends a request, answered or not: sessions that still want ids ask again.
+    /// Wake the waiters afterwards.
+    pub fn settle(&self) {
+        self.request.store(IDLE, Ordering::Release);
+    }
+
+    /// Whether a request is open: such a slot must not be given to another tag.
+    #[must_use]
+    pub fn is_requested(&self) -> bool {
+        self.request.load(Ordering::Acquire) != IDLE
+    }
+
+    /// Whether an allocator is claiming for this slot.
+    #[must_use]
+    pub fn is_in_flight(&self) -> bool {
+        self.request.load(Ordering::Acquire) == IN_FLIGHT
+    }
+
+    /// Whether the spare is ready.
+    #[must_use]
+    pub fn has_spare(&self) -> bool {
+        let next = generation(self.word.load(Ordering::Acquire)).wrapping_add(1);
+        self.buffer(next).tag.load(Ordering::Acquire) == next
+    }
+
+    /// Publishes a claimed segment as the spare. `life` is what [`DoubleBuffer::life`]
+    /// was before the claim's transaction began; the claim is durable (I1). `len` is
+    /// 1 to [`MAX_LEN`]. Under the slot's lock.
+    ///
+    /// # Errors
+    /// See [`Refused`]: nothing was published.
+    pub fn publish(&self, life: u64, first: i64, len: u32) -> Result<(), Refused> {
+        debug_assert!((1..=MAX_LEN).contains(&len) && first > 0);
+        if self.life.load(Ordering::Relaxed) != life {
+            return Err(Refused::Changed);
+        }
+        if first < self.high.load(Ordering::Relaxed) {
+            return Err(Refused::OutOfOrder);
+        }
+        // The generation stands still here: a switch needs the tag that is not yet
+        // written, an invalidation needs the lock that we hold.
+        let next = generation(self.word.load(Ordering::Acquire)).wrapping_add(1);
+        let spare = self.buffer(next);
+        if spare.tag.load(Ordering::Relaxed) == next {
+            return Err(Refused::Full);
+        }
+        spare.first.store(first, Ordering::Relaxed);
+        spare.len.store(len, Ordering::Relaxed);
+        spare.tag.store(next, Ordering::Release);
+        self.high.store(first + i64::from(len), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// One past the last id published in this life. Under the slot's lock.
+    #[must_use]
+    pub fn high(&self) -> i64 {
+        self.high.load(Ordering::Relaxed)
+    }
+
+    /// Ends this life: nothing that was published can be taken any more, nothing that
+    /// was claimed before can be published. Returns what was left, which is the
+    /// caller's now. Under the slot's lock; wake the waiters afterwards.
+    pub fn invalidate(&self) -> Rests {
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            // Read before the exchange; it fails if any of it could have changed.
+            let rests = self.rests_at(word);
+            let ended = pack(generation(word).wrapping_add(2), 0);
+            match self
+                .word
+                .compare_exchange(word, ended, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => {
+                    // The word first, the life second: see the file's header.
+                    self.life.fetch_add(1, Ordering::Release);
+                    self.high.store(0, Ordering::Relaxed);
+                    self.wish.store(0, Ordering::Relaxed);
+                    return rests;
+                }
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// What both buffers hold, for the status views.
+    #[must_use]
+    pub fn rests(&self) -> Rests {
+        loop {
+            let word = self.word.load(Ordering::Acquire);
+            let rests = self.rests_at(word);
+            if generation(self.word.load(Ordering::Acquire)) == generation(word) {
+                return rests;
+            }
+        }
+    }
+
+    /// The word itself, to see whether a slot was used between two looks.
+    #[must_use]
+    pub fn mark(&self) -> u64 {
+        self.word.load(Ordering::Relaxed)
+    }
+
+    fn rests_at(&self, word: u64) -> Rests {
+        let segment = |generation: u32| {
+            let buffer = self.buffer(generation);
+            (buffer.tag.load(Ordering::Acquire) == generation)
+                .then(|| {
+                    (
+                        buffer.first.load(Ordering::Relaxed),
+                        buffer.len.load(Ordering::Relaxed),
+                    )
+                })
+                .filter(|(_, len)| *len > 0)
+        };
+        let rest = |segment: Option<(i64, u32)>, used: u32| {
+            let (first, len) = segment?;
+            (used < len).then(|| Rest {
+                first: first + i64::from(used),
+                last: first + i64::from(len) - 1,
+            })
+        };
+        let current = segment(generation(word));
+        let spare = segment(generation(word).wrapping_add(1));
+        Rests {
+            current: rest(current, offset(word)),
+            spare: rest(spare, 0),
+            current_segment: current,
+        }
+    }
+}

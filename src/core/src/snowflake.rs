@@ -1,0 +1,216 @@
+//! The snowflake word: the last issued id itself, advanced by compare-and-swap.
+//!
+//! Layout (Leaf's and Twitter's): sign 0, 41 bits of milliseconds since the epoch,
+//! 10 bits of worker id, 12 bits of sequence. Because the word is an id, the next one
+//! only ever has to be larger: strictly increasing ids (I4) need no other state.
+//!
+//! Bit 63 of the word means closed: nothing is issued until the launcher has made sure
+//! that no earlier id can come again (I7).
+
+use crate::primitive::{AtomicI64, AtomicU64, Ordering};
+
+/// Bits of the sequence within a millisecond.
+pub const SEQUENCE_BITS: u32 = 12;
+/// Bits of the worker id.
+pub const WORKER_BITS: u32 = 10;
+/// The largest sequence: 4,096 ids per millisecond.
+pub const MAX_SEQUENCE: u16 = (1 << SEQUENCE_BITS) - 1;
+/// The largest worker id.
+pub const MAX_WORKER_ID: u16 = (1 << WORKER_BITS) - 1;
+/// The last millisecond since the epoch that 41 bits hold.
+pub const MAX_MS: i64 = (1 << 41) - 1;
+/// Leaf's and Twitter's epoch in Unix milliseconds: 2010-11-04 01:42:54.657 UTC.
+pub const DEFAULT_EPOCH_MS: i64 = 1_288_834_974_657;
+/// A new millisecond starts at a random sequence below this (Leaf): ids of a quiet
+/// server then do not all end in the same digits.
+pub const START_SPREAD: u16 = 100;
+
+const CLOSED: u64 = 1 << 63;
+
+/// The three parts of an id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parts {
+    /// Milliseconds since the epoch, 0 to [`MAX_MS`].
+    pub ms: i64,
+    /// 0 to [`MAX_WORKER_ID`].
+    pub worker_id: u16,
+    /// 0 to [`MAX_SEQUENCE`].
+    pub sequence: u16,
+}
+
+impl Parts {
+    /// The id with these parts, each within its range.
+    #[must_use]
+    pub fn compose(self) -> i64 {
+        debug_assert!((0..=MAX_MS).contains(&self.ms));
+        debug_assert!(self.worker_id <= MAX_WORKER_ID && self.sequence <= MAX_SEQUENCE);
+        (self.ms << (WORKER_BITS + SEQUENCE_BITS))
+            | (i64::from(self.worker_id) << SEQUENCE_BITS)
+            | i64::from(self.sequence)
+    }
+
+    /// The parts of an id; `None` for a negative number, which is no id.
+    #[must_use]
+    pub fn decompose(id: i64) -> Option<Self> {
+        u64::try_from(id).ok().map(Self::of_word)
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "each part is masked to its bits"
+    )]
+    fn of_word(word: u64) -> Self {
+        Self {
+            ms: ((word & !CLOSED) >> (WORKER_BITS + SEQUENCE_BITS)).cast_signed(),
+            worker_id: (word >> SEQUENCE_BITS) as u16 & MAX_WORKER_ID,
+            sequence: word as u16 & MAX_SEQUENCE,
+        }
+    }
+}
+
+/// Why no id could be issued just now. Times in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stall {
+    /// The launcher has not opened the word.
+    Closed,
+    /// The millisecond is used up: the next one brings more.
+    Full,
+    /// The clock stands this far behind the last id.
+    ClockBack(i64),
+    /// The clock has passed the reservation: it must be renewed first (I7).
+    Unreserved,
+    /// The clock has passed the end of the 41 bits (I8).
+    EndOfTime,
+}
+
+/// The one generator of a server. All zeroes is a closed-looking word at the epoch with
+/// nothing reserved, from which nothing can be issued: zeroed shared memory is safe.
+#[repr(C)]
+pub struct Generator {
+    word: AtomicU64,
+    /// The last millisecond since the epoch that may be issued; durable before it is
+    /// stored here (I7).
+    reserved_until: AtomicI64,
+}
+
+impl Generator {
+    /// A closed generator, for those who have no zeroed shared memory.
+    #[must_use]
+    #[expect(
+        clippy::new_without_default,
+        reason = "shared memory is never made this way"
+    )]
+    pub fn new() -> Self {
+        Self {
+            word: AtomicU64::new(CLOSED),
+            reserved_until: AtomicI64::new(0),
+        }
+    }
+
+    /// Issues the next id. `now_ms` reads the clock (milliseconds since the epoch),
+    /// `start` draws a sequence below [`START_SPREAD`].
+    ///
+    /// The clock is read after the word: a word that another session advanced in
+    /// between cannot look like a clock that went back.
+    ///
+    /// # Errors
+    /// See [`Stall`].
+    #[inline]
+    pub fn next(
+        &self,
+        mut now_ms: impl FnMut() -> i64,
+        mut start: impl FnMut() -> u16,
+    ) -> Result<i64, Stall> {
+        loop {
+            let word = self.word.load(Ordering::Acquire);
+            if word & CLOSED != 0 {
+                return Err(Stall::Closed);
+            }
+            let now = now_ms();
+            let last = Parts::of_word(word);
+            let next = if now > last.ms {
+                if now > MAX_MS {
+                    return Err(Stall::EndOfTime);
+                }
+                if now > self.reserved_until.load(Ordering::Acquire) {
+                    return Err(Stall::Unreserved);
+                }
+                let parts = Parts {
+                    ms: now,
+                    worker_id: last.worker_id,
+                    sequence: start(),
+                };
+                parts.compose().cast_unsigned()
+            } else if now < last.ms {
+                return Err(Stall::ClockBack(last.ms - now));
+            } else if last.sequence == MAX_SEQUENCE {
+                return Err(Stall::Full);
+            } else {
+                word + 1
+            };
+            if self
+                .word
+                .compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
+                return Ok(next.cast_signed());
+            }
+        }
+    }
+
+    /// Whether ids can be issued at all.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.word.load(Ordering::Acquire) & CLOSED == 0
+    }
+
+    /// The last id that was issued, or where the word was opened; its worker id is the
+    /// one in force.
+    #[must_use]
+    pub fn last(&self) -> Parts {
+        Parts::of_word(self.word.load(Ordering::Acquire))
+    }
+
+    /// The last millisecond since the epoch that may be issued.
+    #[must_use]
+    pub fn reserved_until(&self) -> i64 {
+        self.reserved_until.load(Ordering::Acquire)
+    }
+
+    /// Allows ids up to a millisecond since the epoch. Only after that is on disk (I7);
+    /// never lowers it.
+    pub fn reserve(&self, until_ms: i64) {
+        self.reserved_until.fetch_max(until_ms, Ordering::AcqRel);
+    }
+
+    /// Stops issuing and returns the last id's parts: no later call gets an id until
+    /// [`Generator::open`].
+    pub fn close(&self) -> Parts {
+        Parts::of_word(self.word.fetch_or(CLOSED, Ordering::AcqRel))
+    }
+
+    /// Starts issuing, with this worker id and above `floor_ms` and every earlier id:
+    /// the first id carries a later millisecond than both (I4, I7). Also how a change
+    /// of the worker id is applied to an open word.
+    pub fn open(&self, worker_id: u16, floor_ms: i64) {
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            // A full millisecond: nothing of it can be issued, the next one is above every
+            // earlier id, whatever the worker ids were.
+            let opened = Parts {
+                ms: Parts::of_word(word).ms.max(floor_ms).min(MAX_MS),
+                worker_id,
+                sequence: MAX_SEQUENCE,
+            };
+            match self.word.compare_exchange(
+                word,
+                opened.compose().cast_unsigned(),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+}

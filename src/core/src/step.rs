@@ -1,0 +1,96 @@
+//! The adaptive step of Leaf: a segment should last about a quarter of an hour.
+//!
+//! Leaf's own code has three defects that this does not repeat: its doubling
+//! overflows an int (a step of 2^30 issues ids again), it stops below its cap
+//! instead of at it, and a changed `step` of a busy tag is ignored until a restart.
+
+/// How long a segment should last, in milliseconds (Leaf's `SEGMENT_DURATION`).
+pub const SEGMENT_DURATION_MS: i64 = 15 * 60 * 1000;
+
+/// How much a hungry tag grows per claim: sessions waited, doubling is too slow.
+const HUNGRY_FACTOR: u64 = 8;
+
+/// What the tag's row allows, in ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The row's `step`: the first and the smallest segment.
+    pub step: u32,
+    /// The row's `max_step`: the longest segment, at least `step`.
+    pub max_step: u32,
+}
+
+impl Limits {
+    /// The wanted length within what the row allows.
+    #[must_use]
+    pub fn clamp(&self, wanted: u32) -> u32 {
+        wanted.max(self.step).min(self.max_step)
+    }
+}
+
+/// How fast a tag was used up so far. All zeroes is a tag that has claimed nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pace {
+    /// The row's `step` at the last claim, in ids; 0 before the first.
+    pub base: u32,
+    /// The length of the last claim, in ids.
+    pub step: u32,
+    /// When the last claim was made, in milliseconds of any clock.
+    pub claimed_at_ms: i64,
+    /// Claims since the pace was (re)started; the time between the first two says
+    /// nothing, as the spare is claimed at 10 % of the first (Leaf skips it too).
+    pub claims: u32,
+}
+
+impl Pace {
+    /// The length the next claim should have, before [`Limits::clamp`] by the row.
+    ///
+    /// Under 15 minutes since the last claim doubles, under 30 keeps, longer halves
+    /// (Leaf's rule). `hungry`: sessions found both buffers empty; then it grows
+    /// faster. A clock that went back keeps the step.
+    #[must_use]
+    pub fn wanted(&self, now_ms: i64, hungry: bool) -> u32 {
+        let last = u64::from(self.step);
+        let lasted_ms = now_ms.saturating_sub(self.claimed_at_ms);
+        let wanted = if self.claims == 0 || lasted_ms < 0 {
+            last
+        } else if lasted_ms < SEGMENT_DURATION_MS && hungry {
+            last * HUNGRY_FACTOR
+        } else if self.claims == 1 {
+            last
+        } else if lasted_ms < SEGMENT_DURATION_MS {
+            last * 2
+        } else if lasted_ms < 2 * SEGMENT_DURATION_MS {
+            last
+        } else {
+            last / 2
+        };
+        u32::try_from(wanted).unwrap_or(u32::MAX)
+    }
+
+    /// The length of the next claim under the row's limits. A `step` that was changed
+    /// since the last claim starts the pace anew: the DBA meant it.
+    #[must_use]
+    pub fn next(&self, now_ms: i64, hungry: bool, limits: Limits) -> u32 {
+        if self.base == limits.step {
+            limits.clamp(self.wanted(now_ms, hungry))
+        } else {
+            limits.clamp(limits.step)
+        }
+    }
+
+    /// Remembers a claim of `step` ids.
+    #[must_use]
+    pub fn claimed(&self, now_ms: i64, step: u32, limits: Limits) -> Self {
+        let restarted = self.base != limits.step;
+        Self {
+            base: limits.step,
+            step,
+            claimed_at_ms: now_ms,
+            claims: if restarted {
+                1
+            } else {
+                self.claims.saturating_add(1)
+            },
+        }
+    }
+}
