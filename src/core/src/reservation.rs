@@ -66,8 +66,9 @@ pub fn floor(start: Start, stored: Option<Stored>) -> Result<i64, Unsafe> {
         });
     }
     // An earlier epoch makes the same instant a larger id: the old floor still holds.
+    // From a file that anybody may have edited: any number is possible.
     let reserved = stored.reserved_until_ms;
-    let by_ms = reserved - start.now_ms;
+    let by_ms = reserved.saturating_sub(start.now_ms);
     // Twice: the clock may have been set within one reservation, and one is the promise.
     if by_ms > 2 * start.reservation_ms {
         return Err(Unsafe::FarAhead {

@@ -29,12 +29,15 @@
 //!
 //! Takers read the word before anything else, and the fetch-and-add that takes the
 //! id fails (by its generation) if the word moved on in between. Every change of
-//! what the buffers mean goes through the word: a switch by + 1, an invalidation by
-//! + 2, which leaves neither buffer valid. The shortcuts that look equivalent issue
-//! duplicates (a state search found each): a ready flag lets two takers switch
-//! twice; + 1 as invalidation revives a used buffer; adding n carries into the
-//! generation; reading `life` before the word takes an id of another tag;
-//! publishing out of claim order breaks I4.
+//! what the buffers mean goes through the word: a switch adds one to the generation,
+//! an invalidation two, which leaves neither buffer valid. The shortcuts that look
+//! equivalent issue duplicates (a state search found each): a ready flag lets two
+//! takers switch twice; an invalidation by one revives a used buffer; a fetch-and-add
+//! of n carries into the generation; reading `life` before the word takes an id of
+//! another tag; publishing out of claim order breaks I4.
+//!
+//! The loads of a buffer's fields may be relaxed: the exchange that takes the id
+//! releases them to the switch, and so to whoever overwrites the buffer after it.
 
 use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -99,6 +102,12 @@ pub enum Miss {
     Changed,
     /// Both buffers are used up: ask for a segment and wait.
     Empty,
+    /// Only from [`DoubleBuffer::take_range`]: the spare is too short for the range. It
+    /// is the buffer in use now, which makes room for a longer one: try again.
+    Short {
+        /// Ids that were given up for it.
+        lost: u32,
+    },
 }
 
 /// Why a segment was not published. The claimed ids are then a gap (I6).
@@ -152,18 +161,10 @@ fn pack(generation: u32, offset: u32) -> u64 {
     (u64::from(generation) << 32) | u64::from(offset)
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the high half of a u64 fits"
-)]
 fn generation(word: u64) -> u32 {
     (word >> 32) as u32
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the low half is what is wanted"
-)]
 fn offset(word: u64) -> u32 {
     word as u32
 }
@@ -282,11 +283,11 @@ impl DoubleBuffer {
     /// and nobody can nibble at the spare first.
     ///
     /// # Errors
-    /// As [`DoubleBuffer::take`]; [`Miss::Empty`] also where neither buffer holds such
-    /// a run: [`DoubleBuffer::want_range`] then asks for one. The buffers stay as they
-    /// are, unless a spare that is too short had to be given up too.
+    /// As [`DoubleBuffer::take`], but [`Miss::Empty`] says that there is no spare and
+    /// the buffer in use is too short: it stays as it is, and
+    /// [`DoubleBuffer::want_range`] asks for a spare that is not. [`Miss::Short`] says
+    /// that a spare that is too short had to be moved out of its way.
     pub fn take_range(&self, life: u64, n: u32) -> Result<Taken, Miss> {
-        let mut lost = 0;
         loop {
             let word = self.word.load(Ordering::Acquire);
             let current = generation(word);
@@ -300,15 +301,15 @@ impl DoubleBuffer {
             } else {
                 0
             };
-            let first = buffer.first.load(Ordering::Relaxed);
             let used = offset(word).min(len);
             if n <= len - used {
+                let first = buffer.first.load(Ordering::Relaxed);
                 if self.advance(word, pack(current, used + n)) {
                     return Ok(Taken {
                         first: first + i64::from(used),
                         count: n,
                         spare_due: self.spare_due(current, used + n, len),
-                        lost,
+                        lost: 0,
                     });
                 }
                 continue;
@@ -316,21 +317,23 @@ impl DoubleBuffer {
             let next = current.wrapping_add(1);
             let spare = self.buffer(next);
             if spare.tag.load(Ordering::Acquire) != next {
-                return Err(Miss::Empty);
+                self.confirm_empty(current)?;
+                continue;
             }
-            let spare_first = spare.first.load(Ordering::Relaxed);
+            let first = spare.first.load(Ordering::Relaxed);
             let spare_len = spare.len.load(Ordering::Relaxed);
-            let taken = if n <= spare_len { n } else { 0 };
-            if self.advance(word, pack(next, taken)) {
-                lost += len - used;
-                if taken == n {
-                    return Ok(Taken {
-                        first: spare_first,
-                        count: n,
-                        spare_due: self.spare_due(next, n, spare_len),
-                        lost,
-                    });
+            let fits = n <= spare_len;
+            if self.advance(word, pack(next, if fits { n } else { 0 })) {
+                let lost = len - used;
+                if !fits {
+                    return Err(Miss::Short { lost });
                 }
+                return Ok(Taken {
+                    first,
+                    count: n,
+                    spare_due: self.spare_due(next, n, spare_len),
+                    lost,
+                });
             }
         }
     }
@@ -353,8 +356,13 @@ impl DoubleBuffer {
             let _ = self.advance(word, pack(next, 0));
             return Ok(());
         }
-        // The buffers are read after the word; only if it still stands was this one state.
-        if generation(self.word.load(Ordering::Acquire)) == generation(word) {
+        self.confirm_empty(generation(word))
+    }
+
+    /// The buffers were read after the word; only if its generation still stands was
+    /// that one state. Otherwise a spare may have come and gone in between: look again.
+    fn confirm_empty(&self, seen: u32) -> Result<(), Miss> {
+        if generation(self.word.load(Ordering::Acquire)) == seen {
             return Err(Miss::Empty);
         }
         Ok(())
@@ -383,8 +391,8 @@ impl DoubleBuffer {
         self.want()
     }
 
-    /// The allocator picks the request up. False if there was none. The number is the
-    /// longest range that a session waits for.
+    /// The allocator picks the request up; `None` if there is none. The number is the
+    /// longest range that a session waits for, 0 for none.
     pub fn accept(&self) -> Option<u32> {
         self.request
             .compare_exchange(WANTED, IN_FLIGHT, Ordering::AcqRel, Ordering::Relaxed)
@@ -438,8 +446,10 @@ impl DoubleBuffer {
         if spare.tag.load(Ordering::Relaxed) == next {
             return Err(Refused::Full);
         }
-        spare.first.store(first, Ordering::Relaxed);
-        spare.len.store(len, Ordering::Relaxed);
+        // Release on all three: `rests` holds no lock and must notice an overwriting.
+        spare.first.store(first, Ordering::Release);
+        spare.len.store(len, Ordering::Release);
+        // The tag last: it is what makes the other two the takers'.
         spare.tag.store(next, Ordering::Release);
         self.high.store(first + i64::from(len), Ordering::Relaxed);
         Ok(())
@@ -455,25 +465,20 @@ impl DoubleBuffer {
     /// was claimed before can be published. Returns what was left, which is the
     /// caller's now. Under the slot's lock; wake the waiters afterwards.
     pub fn invalidate(&self) -> Rests {
-        let mut word = self.word.load(Ordering::Acquire);
-        loop {
-            // Read before the exchange; it fails if any of it could have changed.
-            let rests = self.rests_at(word);
-            let ended = pack(generation(word).wrapping_add(2), 0);
-            match self
-                .word
-                .compare_exchange(word, ended, Ordering::AcqRel, Ordering::Acquire)
-            {
-                Ok(_) => {
-                    // The word first, the life second: see the file's header.
-                    self.life.fetch_add(1, Ordering::Release);
-                    self.high.store(0, Ordering::Relaxed);
-                    self.wish.store(0, Ordering::Relaxed);
-                    return rests;
-                }
-                Err(now) => word = now,
-            }
-        }
+        // An addition, not an exchange, which busy takers could hold up for long under
+        // the lock. The offset stays: it says nothing until the next switch resets it.
+        let word = self.word.fetch_add(pack(2, 0), Ordering::AcqRel);
+        // Nobody changes the buffers before the lock is released.
+        let rests = self.rests_at(word);
+        // No generation of a buffer's own parity: else one that is never filled again
+        // would come back to life when the generation has gone around.
+        self.buffers[0].tag.store(1, Ordering::Release);
+        self.buffers[1].tag.store(0, Ordering::Release);
+        self.high.store(0, Ordering::Relaxed);
+        self.wish.store(0, Ordering::Relaxed);
+        // The word first, the life last: see the file's header.
+        self.life.fetch_add(1, Ordering::Release);
+        rests
     }
 
     /// What both buffers hold, for the status views.
@@ -500,8 +505,8 @@ impl DoubleBuffer {
             (buffer.tag.load(Ordering::Acquire) == generation)
                 .then(|| {
                     (
-                        buffer.first.load(Ordering::Relaxed),
-                        buffer.len.load(Ordering::Relaxed),
+                        buffer.first.load(Ordering::Acquire),
+                        buffer.len.load(Ordering::Acquire),
                     )
                 })
                 .filter(|(_, len)| *len > 0)

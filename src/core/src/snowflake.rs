@@ -5,7 +5,12 @@
 //! only ever has to be larger: strictly increasing ids (I4) need no other state.
 //!
 //! Bit 63 of the word means closed: nothing is issued until the launcher has made sure
-//! that no earlier id can come again (I7).
+//! that no earlier id can come again (I7). So does 0, which no open word ever is: an
+//! open word read as a signed number is positive.
+//!
+//! No two open words are alike, ever: issuing makes the word larger, and opening puts it
+//! at the end of a millisecond that it was never at the end of before. So an exchange
+//! that was prepared before a close cannot succeed after the next open.
 
 use crate::primitive::{AtomicI64, AtomicU64, Ordering};
 
@@ -26,6 +31,10 @@ pub const DEFAULT_EPOCH_MS: i64 = 1_288_834_974_657;
 pub const START_SPREAD: u16 = 100;
 
 const CLOSED: u64 = 1 << 63;
+
+fn is_open(word: u64) -> bool {
+    word.cast_signed() > 0
+}
 
 /// The three parts of an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,10 +64,6 @@ impl Parts {
         u64::try_from(id).ok().map(Self::of_word)
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "each part is masked to its bits"
-    )]
     fn of_word(word: u64) -> Self {
         Self {
             ms: ((word & !CLOSED) >> (WORKER_BITS + SEQUENCE_BITS)).cast_signed(),
@@ -83,8 +88,8 @@ pub enum Stall {
     EndOfTime,
 }
 
-/// The one generator of a server. All zeroes is a closed-looking word at the epoch with
-/// nothing reserved, from which nothing can be issued: zeroed shared memory is safe.
+/// The one generator of a server. All zeroes is a closed one with nothing reserved:
+/// zeroed shared memory issues nothing.
 #[repr(C)]
 pub struct Generator {
     word: AtomicU64,
@@ -123,7 +128,7 @@ impl Generator {
     ) -> Result<i64, Stall> {
         loop {
             let word = self.word.load(Ordering::Acquire);
-            if word & CLOSED != 0 {
+            if !is_open(word) {
                 return Err(Stall::Closed);
             }
             let now = now_ms();
@@ -161,7 +166,7 @@ impl Generator {
     /// Whether ids can be issued at all.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.word.load(Ordering::Acquire) & CLOSED == 0
+        is_open(self.word.load(Ordering::Acquire))
     }
 
     /// The last id that was issued, or where the word was opened; its worker id is the
@@ -184,21 +189,28 @@ impl Generator {
     }
 
     /// Stops issuing and returns the last id's parts: no later call gets an id until
-    /// [`Generator::open`].
+    /// [`Generator::open`]. Gives back what is reserved beyond that id, so that the
+    /// caller may write the exact last timestamp down.
     pub fn close(&self) -> Parts {
-        Parts::of_word(self.word.fetch_or(CLOSED, Ordering::AcqRel))
+        let last = Parts::of_word(self.word.fetch_or(CLOSED, Ordering::AcqRel));
+        self.reserved_until.store(last.ms, Ordering::Release);
+        last
     }
 
     /// Starts issuing, with this worker id and above `floor_ms` and every earlier id:
     /// the first id carries a later millisecond than both (I4, I7). Also how a change
-    /// of the worker id is applied to an open word.
+    /// of the worker id is applied to an open word. What was reserved before holds for
+    /// the new worker id too: it must be durable for that one first.
     pub fn open(&self, worker_id: u16, floor_ms: i64) {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
+            let last = Parts::of_word(word);
             // A full millisecond: nothing of it can be issued, the next one is above every
-            // earlier id, whatever the worker ids were.
+            // earlier id, whatever the worker ids were. One that is full already would
+            // make a word that was there before: see the file's header.
+            let after = last.ms + i64::from(last.sequence == MAX_SEQUENCE);
             let opened = Parts {
-                ms: Parts::of_word(word).ms.max(floor_ms).min(MAX_MS),
+                ms: after.max(floor_ms).min(MAX_MS),
                 worker_id,
                 sequence: MAX_SEQUENCE,
             };

@@ -1,0 +1,455 @@
+//! Snowflake ids: their layout, their order and when there are none.
+//!
+//! Would catch: an id twice or out of order (I4) within a millisecond, between sessions or
+//! over a change of the worker id; an id above the reservation or from a closed or never
+//! opened word (I7); a clock that seems to have gone back because another session was
+//! faster; an id past the 41 bits (I8).
+
+#![cfg(not(leaf_id_loom))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that panics fails"
+)]
+
+mod support;
+
+use core::cell::Cell;
+use core::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::thread;
+
+use leaf_id_core::snowflake::{
+    DEFAULT_EPOCH_MS, Generator, MAX_MS, MAX_SEQUENCE, MAX_WORKER_ID, Parts, START_SPREAD, Stall,
+};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+const WORKER: u16 = 5;
+
+/// Open from just below `ms`, reserved far ahead.
+fn open_before(ms: i64) -> Generator {
+    let generator = Generator::new();
+    generator.reserve(MAX_MS);
+    generator.open(WORKER, ms - 1);
+    generator
+}
+
+fn at(generator: &Generator, ms: i64) -> Result<i64, Stall> {
+    generator.next(|| ms, || 0)
+}
+
+fn parts(id: i64) -> Parts {
+    Parts::decompose(id).unwrap()
+}
+
+mod layout {
+    use super::*;
+
+    #[test]
+    fn a_public_id_of_twitters_decodes_as_known() {
+        // The worked example of Wikipedia's article "Snowflake ID".
+        let id = 1_541_815_603_606_036_480;
+        assert_eq!(
+            parts(id),
+            Parts {
+                ms: 367_597_485_448,
+                worker_id: 378,
+                sequence: 0
+            }
+        );
+        assert_eq!(parts(id).compose(), id);
+        // 2022-06-28 16:07:40.105 UTC
+        assert_eq!(parts(id).ms + DEFAULT_EPOCH_MS, 1_656_432_460_105);
+    }
+
+    #[test]
+    fn each_part_has_its_bits() {
+        let id = |ms, worker_id, sequence| {
+            Parts {
+                ms,
+                worker_id,
+                sequence,
+            }
+            .compose()
+        };
+        assert_eq!(id(0, 0, 0), 0);
+        assert_eq!(id(0, 0, 1), 1);
+        assert_eq!(id(0, 1, 0), 1 << 12);
+        assert_eq!(id(1, 0, 0), 1 << 22);
+        assert_eq!(id(0, 0, MAX_SEQUENCE), 0xfff);
+        assert_eq!(id(0, MAX_WORKER_ID, 0), 0x3ff << 12);
+        assert_eq!(id(MAX_MS, MAX_WORKER_ID, MAX_SEQUENCE), i64::MAX);
+    }
+
+    #[test]
+    fn composing_and_decomposing_are_inverse_and_keep_the_order() {
+        let mut random = StdRng::seed_from_u64(support::seed());
+        let mut draw = || {
+            let edge = |r: &mut StdRng, max: i64| match r.random_range(0..4) {
+                0 => 0,
+                1 => max,
+                _ => r.random_range(0..=max),
+            };
+            Parts {
+                ms: edge(&mut random, MAX_MS),
+                worker_id: edge(&mut random, MAX_WORKER_ID.into()).try_into().unwrap(),
+                sequence: edge(&mut random, MAX_SEQUENCE.into()).try_into().unwrap(),
+            }
+        };
+        for _ in 0..20_000 {
+            let (a, b) = (draw(), draw());
+            assert_eq!(Parts::decompose(a.compose()), Some(a));
+            let key = |p: Parts| (p.ms, p.worker_id, p.sequence);
+            assert_eq!(a.compose().cmp(&b.compose()), key(a).cmp(&key(b)));
+        }
+    }
+
+    #[test]
+    fn a_negative_number_is_no_id() {
+        assert_eq!(Parts::decompose(-1), None);
+        assert_eq!(Parts::decompose(i64::MIN), None);
+    }
+}
+
+mod issuing {
+    use super::*;
+
+    #[test]
+    fn a_new_millisecond_starts_where_it_is_told_and_counts_up() {
+        let generator = open_before(1_000);
+        let first = generator.next(|| 1_000, || START_SPREAD - 1).unwrap();
+        assert_eq!(
+            parts(first),
+            Parts {
+                ms: 1_000,
+                worker_id: WORKER,
+                sequence: START_SPREAD - 1
+            }
+        );
+        // The start is for new milliseconds only.
+        assert_eq!(at(&generator, 1_000), Ok(first + 1));
+        assert_eq!(at(&generator, 1_000), Ok(first + 2));
+        assert_eq!(parts(at(&generator, 1_001).unwrap()).sequence, 0);
+        assert_eq!(generator.last().ms, 1_001);
+    }
+
+    #[test]
+    fn a_millisecond_has_4096_ids_and_then_the_next_one_goes_on() {
+        let generator = open_before(1_000);
+        let mut last = 0;
+        for _ in 0..4_096 {
+            let id = at(&generator, 1_000).unwrap();
+            assert!(id > last);
+            last = id;
+        }
+        assert_eq!(at(&generator, 1_000), Err(Stall::Full));
+        assert_eq!(
+            at(&generator, 1_000),
+            Err(Stall::Full),
+            "never into the next"
+        );
+        assert!(at(&generator, 1_001).unwrap() > last);
+    }
+
+    #[test]
+    fn a_clock_that_went_back_is_told_by_how_much() {
+        let generator = open_before(1_000);
+        let before = at(&generator, 1_000).unwrap();
+        assert_eq!(at(&generator, 999), Err(Stall::ClockBack(1)));
+        assert_eq!(at(&generator, -5_000), Err(Stall::ClockBack(6_000)));
+        assert_eq!(at(&generator, 1_000), Ok(before + 1), "caught up");
+    }
+
+    #[test]
+    fn nothing_above_the_reservation_is_issued() {
+        let generator = Generator::new();
+        generator.open(WORKER, 999);
+        assert_eq!(at(&generator, 1_000), Err(Stall::Unreserved));
+        generator.reserve(1_001);
+        assert!(at(&generator, 1_001).is_ok());
+        assert_eq!(at(&generator, 1_002), Err(Stall::Unreserved));
+        generator.reserve(500);
+        assert_eq!(generator.reserved_until(), 1_001, "never lowered");
+        assert!(at(&generator, 1_001).is_ok());
+    }
+
+    #[test]
+    fn time_ends_with_its_bits() {
+        let generator = open_before(MAX_MS);
+        let last = generator.next(|| MAX_MS, || MAX_SEQUENCE).unwrap();
+        assert_eq!(last >> 22, MAX_MS);
+        assert!(last > 0);
+        assert_eq!(at(&generator, MAX_MS), Err(Stall::Full));
+        assert_eq!(at(&generator, MAX_MS + 1), Err(Stall::EndOfTime));
+        assert_eq!(at(&generator, i64::MAX), Err(Stall::EndOfTime));
+        generator.open(WORKER, i64::MAX);
+        assert_eq!(
+            at(&generator, MAX_MS),
+            Err(Stall::Full),
+            "no floor goes beyond"
+        );
+    }
+
+    #[test]
+    fn the_clock_is_read_after_the_word() {
+        // Another session issues in a later millisecond while this one reads the clock:
+        // read before the word, that clock would seem to have gone back.
+        let generator = open_before(1_000);
+        let clock = Cell::new(1_000);
+        let mut other = None;
+        let id = generator.next(
+            || {
+                let read = clock.get();
+                if other.is_none() {
+                    clock.set(1_001);
+                    other = Some(at(&generator, 1_001).unwrap());
+                }
+                read
+            },
+            || 0,
+        );
+        assert_eq!(id, Ok(other.unwrap() + 1));
+    }
+}
+
+mod closing {
+    use super::*;
+
+    #[test]
+    fn a_new_generator_is_closed() {
+        let generator = Generator::new();
+        assert!(!generator.is_open());
+        assert_eq!(at(&generator, 1), Err(Stall::Closed));
+    }
+
+    #[test]
+    fn opening_and_closing() {
+        let generator = open_before(1_000);
+        assert!(generator.is_open());
+        let id = at(&generator, 1_000).unwrap();
+        assert_eq!(generator.close(), parts(id), "the last id, exactly");
+        assert!(!generator.is_open());
+        assert_eq!(generator.last(), parts(id));
+        assert_eq!(at(&generator, 2_000), Err(Stall::Closed));
+        assert_eq!(generator.close(), parts(id), "twice is once");
+    }
+
+    #[test]
+    fn closing_gives_the_reservation_back() {
+        // The caller writes the exact last timestamp down: what was reserved beyond it is
+        // not durable any more (I7).
+        let generator = open_before(1_000);
+        at(&generator, 1_000).unwrap();
+        generator.close();
+        assert_eq!(generator.reserved_until(), 1_000);
+        generator.open(WORKER, 1_000);
+        assert_eq!(at(&generator, 1_001), Err(Stall::Unreserved));
+        generator.reserve(1_001);
+        assert!(at(&generator, 1_001).is_ok());
+    }
+
+    #[test]
+    fn an_id_prepared_before_a_close_is_not_issued_after_the_next_open() {
+        // With the same worker id and floor the word must still be another one.
+        let generator = open_before(1_000);
+        let reopened = Cell::new(false);
+        let id = generator.next(
+            || 1_005,
+            || {
+                if !reopened.replace(true) {
+                    let last = generator.close();
+                    generator.open(last.worker_id, last.ms);
+                }
+                0
+            },
+        );
+        assert_eq!(id, Err(Stall::Unreserved));
+    }
+
+    #[test]
+    fn opening_goes_above_the_floor_and_every_earlier_id() {
+        let generator = open_before(1_000);
+        let before = at(&generator, 1_000).unwrap();
+        generator.close();
+        generator.reserve(MAX_MS);
+        generator.open(WORKER, 900);
+        assert_eq!(
+            at(&generator, 1_000),
+            Err(Stall::Full),
+            "a lower floor does not lower it"
+        );
+        assert!(at(&generator, 1_001).unwrap() > before);
+        generator.open(WORKER, 3_000);
+        assert_eq!(at(&generator, 2_999), Err(Stall::ClockBack(1)));
+        assert_eq!(
+            at(&generator, 3_000),
+            Err(Stall::Full),
+            "the floor itself neither"
+        );
+        assert_eq!(parts(at(&generator, 3_001).unwrap()).ms, 3_001);
+        generator.open(WORKER, i64::MIN);
+        assert!(at(&generator, 3_002).is_ok());
+    }
+
+    #[test]
+    fn a_change_of_the_worker_id_keeps_the_order() {
+        let generator = open_before(1_000);
+        let mut last = 0;
+        let mut ms = 1_000;
+        // Up, down, the largest, the smallest, the same.
+        for worker_id in [WORKER, 6, 2, MAX_WORKER_ID, 0, 0] {
+            generator.open(worker_id, 0);
+            assert_eq!(
+                generator.last().worker_id,
+                worker_id,
+                "in force before the first id"
+            );
+            // A word at the end of its millisecond goes one further: see the file.
+            let id = loop {
+                match at(&generator, ms) {
+                    Ok(id) => break id,
+                    Err(Stall::Full | Stall::ClockBack(1)) => ms += 1,
+                    Err(other) => panic!("{other:?}"),
+                }
+            };
+            assert_eq!(parts(id).worker_id, worker_id);
+            assert!(id > last);
+            last = id;
+        }
+        assert!(ms <= 1_000 + 6, "one millisecond each at most");
+    }
+
+    #[test]
+    fn a_stale_session_takes_the_new_worker_id() {
+        let generator = open_before(1_000);
+        let changed = Cell::new(false);
+        let id = generator.next(
+            || {
+                if !changed.replace(true) {
+                    generator.open(9, 0);
+                }
+                1_001
+            },
+            || 0,
+        );
+        assert_eq!(parts(id.unwrap()).worker_id, 9);
+    }
+}
+
+mod threads {
+    use super::*;
+
+    const ISSUERS: u64 = 4;
+    const IDS: usize = 15_000;
+
+    /// A clock that the issuers push on themselves, so that no run depends on time.
+    struct World {
+        generator: Generator,
+        clock: AtomicI64,
+        /// The largest id that any call has returned: a later call must be above (I4).
+        returned: AtomicI64,
+    }
+
+    impl World {
+        fn issue(&self, random: &mut StdRng, changing: bool) -> i64 {
+            loop {
+                let floor = self.returned.load(Ordering::SeqCst);
+                let start = random.random_range(0..START_SPREAD);
+                let issued = self
+                    .generator
+                    .next(|| self.clock.load(Ordering::SeqCst), || start);
+                match issued {
+                    Ok(id) => {
+                        assert!(id > floor, "{id} after {floor} had been returned");
+                        assert!(parts(id).ms <= self.generator.reserved_until());
+                        self.returned.fetch_max(id, Ordering::SeqCst);
+                        if random.random_range(0..50) == 0 {
+                            self.clock.fetch_add(1, Ordering::SeqCst);
+                        }
+                        return id;
+                    }
+                    Err(Stall::Full) => {
+                        self.clock.fetch_add(1, Ordering::SeqCst);
+                    }
+                    // Only a change of the worker id moves the word ahead of the clock.
+                    Err(Stall::ClockBack(_)) if changing => {
+                        self.clock.fetch_add(1, Ordering::SeqCst);
+                    }
+                    Err(Stall::Unreserved) => {
+                        let until = self.clock.load(Ordering::SeqCst) + 20;
+                        self.generator.reserve(until);
+                    }
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+
+    fn run(change_worker: bool) {
+        let seed = support::seed();
+        let world = World {
+            generator: Generator::new(),
+            clock: AtomicI64::new(1_000),
+            returned: AtomicI64::new(0),
+        };
+        world.generator.open(0, 999);
+        let done = AtomicBool::new(false);
+        let mut all = thread::scope(|scope| {
+            let issuers: Vec<_> = (0..ISSUERS)
+                .map(|i| {
+                    let mut random = StdRng::seed_from_u64(seed.wrapping_add(i));
+                    let world = &world;
+                    scope.spawn(move || {
+                        let mut ids = Vec::with_capacity(IDS);
+                        for _ in 0..IDS {
+                            let id = world.issue(&mut random, change_worker);
+                            assert!(ids.last().is_none_or(|last| *last < id));
+                            ids.push(id);
+                        }
+                        ids
+                    })
+                })
+                .collect();
+            if change_worker {
+                let (world, done) = (&world, &done);
+                scope.spawn(move || {
+                    let mut worker_id = 0_u16;
+                    while !done.load(Ordering::SeqCst) {
+                        worker_id = (worker_id + 389) & MAX_WORKER_ID;
+                        let before = world.returned.load(Ordering::SeqCst);
+                        world.generator.open(worker_id, 0);
+                        // Nobody else changes it: it stands until the next round.
+                        while world.returned.load(Ordering::SeqCst) == before
+                            && !done.load(Ordering::SeqCst)
+                        {
+                            thread::yield_now();
+                        }
+                        assert_eq!(world.generator.last().worker_id, worker_id);
+                    }
+                });
+            }
+            let issued: Vec<_> = issuers.into_iter().map(|issuer| issuer.join()).collect();
+            done.store(true, Ordering::SeqCst);
+            let ids = |issued: thread::Result<_>| issued.expect("an issuer panicked");
+            issued.into_iter().flat_map(ids).collect::<Vec<i64>>()
+        });
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count, "no id twice");
+        assert_eq!(count, usize::try_from(ISSUERS).unwrap() * IDS);
+        let workers: std::collections::BTreeSet<u16> =
+            all.iter().map(|id| parts(*id).worker_id).collect();
+        assert_eq!(workers.len() > 1, change_worker);
+    }
+
+    #[test]
+    fn sessions_issue_no_id_twice_and_keep_the_order() {
+        run(false);
+    }
+
+    #[test]
+    fn so_they_do_while_the_worker_id_changes() {
+        run(true);
+    }
+}

@@ -1,0 +1,262 @@
+//! The lengths that a tag's segments take over time.
+//!
+//! Would catch: a step that overflows (Leaf's 2^30 doubles into a negative number), that
+//! sticks below its cap (Leaf's stays at 512,000 of 1,000,000), that leaves the row's
+//! limits, that ignores a changed `step`, or that a clock set back makes grow or shrink.
+
+#![cfg(not(leaf_id_loom))]
+
+use leaf_id_core::step::{Limits, Pace, SEGMENT_DURATION_MS};
+
+const MINUTE_MS: i64 = 60_000;
+const DEFAULT: Limits = Limits {
+    step: 1_000,
+    max_step: 1_000_000,
+};
+
+/// A tag and a clock; claims as the allocator does.
+struct Tag {
+    pace: Pace,
+    now_ms: i64,
+}
+
+impl Tag {
+    fn new() -> Self {
+        Self {
+            pace: Pace::default(),
+            now_ms: 1_700_000_000_000,
+        }
+    }
+
+    fn claim(&mut self, after_ms: i64, hungry: bool, limits: Limits) -> u32 {
+        self.now_ms += after_ms;
+        let step = self.pace.next(self.now_ms, hungry, limits);
+        self.pace = self.pace.claimed(self.now_ms, step, limits);
+        step
+    }
+
+    fn claims(&mut self, n: usize, after_ms: i64, hungry: bool, limits: Limits) -> Vec<u32> {
+        (0..n)
+            .map(|_| self.claim(after_ms, hungry, limits))
+            .collect()
+    }
+}
+
+#[test]
+fn a_fast_consumer_doubles_up_to_the_cap_itself() {
+    assert_eq!(
+        Tag::new().claims(14, MINUTE_MS, false, DEFAULT),
+        [
+            1_000, // the first segment
+            1_000, // its spare, claimed at 10 %: says nothing of how fast it goes
+            2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000, 256_000, 512_000, 1_000_000,
+            1_000_000, 1_000_000
+        ]
+    );
+}
+
+#[test]
+fn a_consumer_of_15_to_30_minutes_keeps_its_step() {
+    for after_ms in [
+        SEGMENT_DURATION_MS,
+        20 * MINUTE_MS,
+        2 * SEGMENT_DURATION_MS - 1,
+    ] {
+        let mut tag = Tag::new();
+        tag.claims(5, MINUTE_MS, false, DEFAULT);
+        assert_eq!(tag.claims(3, after_ms, false, DEFAULT), [8_000; 3]);
+    }
+}
+
+#[test]
+fn the_borders_belong_to_the_slower_side() {
+    let limits = Limits {
+        step: 10,
+        max_step: 1_000,
+    };
+    let after = |ms| {
+        let mut tag = Tag::new();
+        tag.claims(4, 0, false, limits);
+        assert_eq!(tag.pace.step, 40);
+        tag.claim(ms, false, limits)
+    };
+    assert_eq!(after(0), 80);
+    assert_eq!(after(SEGMENT_DURATION_MS - 1), 80);
+    assert_eq!(after(SEGMENT_DURATION_MS), 40);
+    assert_eq!(after(2 * SEGMENT_DURATION_MS - 1), 40);
+    assert_eq!(after(2 * SEGMENT_DURATION_MS), 20);
+}
+
+#[test]
+fn a_slow_consumer_halves_down_to_the_rows_step() {
+    let limits = Limits {
+        step: 300,
+        max_step: 1_000_000,
+    };
+    let mut tag = Tag::new();
+    assert_eq!(
+        tag.claims(5, MINUTE_MS, false, limits),
+        [300, 300, 600, 1_200, 2_400]
+    );
+    assert_eq!(
+        tag.claims(5, 31 * MINUTE_MS, false, limits),
+        [1_200, 600, 300, 300, 300]
+    );
+}
+
+#[test]
+fn halving_an_odd_step_stops_at_the_floor_not_below() {
+    let small = Limits {
+        step: 3,
+        max_step: 10,
+    };
+    let mut tag = Tag::new();
+    assert_eq!(
+        tag.claims(5, MINUTE_MS, false, small),
+        [3, 3, 6, 10, 10],
+        "clamped at a cap that is no power of two times the step"
+    );
+    assert_eq!(
+        tag.claims(4, 60 * MINUTE_MS, false, small),
+        [5, 3, 3, 3],
+        "5 / 2 would be below the row's step"
+    );
+}
+
+#[test]
+fn a_hungry_consumer_grows_eightfold_from_the_second_claim_on() {
+    assert_eq!(
+        Tag::new().claims(6, 10, true, DEFAULT),
+        [1_000, 8_000, 64_000, 512_000, 1_000_000, 1_000_000]
+    );
+}
+
+#[test]
+fn hunger_does_not_make_a_slow_consumer_grow() {
+    // Both buffers empty after an hour: the refill was late, the segment was not small.
+    let mut tag = Tag::new();
+    tag.claims(4, MINUTE_MS, false, DEFAULT);
+    assert_eq!(tag.claim(20 * MINUTE_MS, true, DEFAULT), 4_000);
+    assert_eq!(tag.claim(60 * MINUTE_MS, true, DEFAULT), 2_000);
+}
+
+#[test]
+fn a_changed_step_starts_anew() {
+    let mut tag = Tag::new();
+    tag.claims(6, MINUTE_MS, false, DEFAULT);
+    assert_eq!(tag.pace.step, 16_000);
+    for step in [50, 100_000] {
+        let changed = Limits { step, ..DEFAULT };
+        assert_eq!(
+            tag.claims(4, MINUTE_MS, true, changed)[0],
+            step,
+            "hunger of the old step does not count"
+        );
+    }
+    let changed = Limits {
+        step: 70,
+        ..DEFAULT
+    };
+    assert_eq!(
+        tag.claims(4, MINUTE_MS, false, changed),
+        [70, 70, 140, 280],
+        "the new first two claims do not double either"
+    );
+}
+
+#[test]
+fn a_changed_cap_holds_at_once_and_does_not_restart() {
+    let mut tag = Tag::new();
+    tag.claims(6, MINUTE_MS, false, DEFAULT);
+    let lower = Limits {
+        max_step: 5_000,
+        ..DEFAULT
+    };
+    assert_eq!(tag.claims(2, MINUTE_MS, false, lower), [5_000, 5_000]);
+    assert_eq!(tag.claims(2, MINUTE_MS, false, DEFAULT), [10_000, 20_000]);
+}
+
+#[test]
+fn a_clock_that_goes_back_keeps_the_step() {
+    let mut tag = Tag::new();
+    tag.claims(4, MINUTE_MS, false, DEFAULT);
+    for hungry in [false, true] {
+        assert_eq!(tag.claim(-60 * MINUTE_MS, hungry, DEFAULT), 4_000);
+        assert_eq!(tag.claim(-1, hungry, DEFAULT), 4_000);
+    }
+    assert_eq!(
+        tag.claim(MINUTE_MS, false, DEFAULT),
+        8_000,
+        "measured from the clock as it is now"
+    );
+    // The ends of the clock's range do not overflow.
+    tag.pace.claimed_at_ms = i64::MAX;
+    assert_eq!(tag.pace.next(i64::MIN, true, DEFAULT), 8_000);
+    tag.pace.claimed_at_ms = i64::MIN;
+    assert_eq!(tag.pace.next(i64::MAX, true, DEFAULT), 4_000);
+}
+
+#[test]
+fn the_largest_steps_do_not_overflow() {
+    const LARGEST: u32 = i32::MAX as u32;
+    for hungry in [false, true] {
+        for step in [1, 1 << 30, LARGEST] {
+            let limits = Limits {
+                step,
+                max_step: LARGEST,
+            };
+            let mut tag = Tag::new();
+            let mut last = 0;
+            for claimed in tag.claims(40, 0, hungry, limits) {
+                assert!(claimed >= last && (step..=LARGEST).contains(&claimed));
+                last = claimed;
+            }
+            assert_eq!(last, LARGEST, "the cap is reached");
+            assert_eq!(
+                tag.claims(40, 60 * MINUTE_MS, hungry, limits)[39],
+                step,
+                "and left again"
+            );
+        }
+    }
+    let doubled = Limits {
+        step: 1 << 30,
+        max_step: LARGEST,
+    };
+    assert_eq!(
+        Tag::new().claims(4, 0, false, doubled),
+        [1 << 30, 1 << 30, LARGEST, LARGEST]
+    );
+    // A pace that no claim makes, for the sake of the conversion's end.
+    let huge = Pace {
+        base: 1,
+        step: u32::MAX,
+        claimed_at_ms: 0,
+        claims: 9,
+    };
+    assert_eq!(huge.wanted(0, true), u32::MAX);
+    assert_eq!(huge.wanted(0, false), u32::MAX);
+}
+
+#[test]
+fn counting_claims_does_not_overflow() {
+    let old = Pace {
+        base: 1_000,
+        step: 1_000,
+        claimed_at_ms: 0,
+        claims: u32::MAX,
+    };
+    let next = old.claimed(0, 2_000, DEFAULT);
+    assert_eq!(next.claims, u32::MAX, "0 would be a tag that never claimed");
+}
+
+#[test]
+fn a_fixed_step_stays_fixed() {
+    let fixed = Limits {
+        step: 500,
+        max_step: 500,
+    };
+    for (after_ms, hungry) in [(0, true), (MINUTE_MS, false), (90 * MINUTE_MS, false)] {
+        assert_eq!(Tag::new().claims(5, after_ms, hungry, fixed), [500; 5]);
+    }
+}

@@ -1,0 +1,12 @@
+//! What the seeded tests share.
+
+/// The seed of this run: `LEAF_ID_SEED` if it is set, to repeat a failure, otherwise a
+/// new one. Printed, so that a failure can be repeated.
+pub fn seed() -> u64 {
+    let seed = match std::env::var("LEAF_ID_SEED") {
+        Ok(text) => text.parse().expect("LEAF_ID_SEED is a number"),
+        Err(_) => rand::random(),
+    };
+    println!("LEAF_ID_SEED={seed}");
+    seed
+}
