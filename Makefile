@@ -1,0 +1,64 @@
+# Every recipe is one script in scripts/; what they share is scripts/lib.sh.
+#
+# PG_MAJOR   version that is developed and tested against (15)
+# PG_CONFIG  the PostgreSQL that "make install" and "make package" are for
+
+PG_CONFIG ?= pg_config
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo demo-stop test test-core test-loom test-servers test-demo \
+        lint fmt install package env clean distclean
+
+help: ## list the targets
+	@echo "leaf_id: unique 64-bit ids from shared memory, inside PostgreSQL"
+	@echo
+	@sed -nE 's/^([a-z-]+):.*## (.*)$$/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	  while IFS='|' read -r target words; do printf '%-22s %s\n' "$$target" "$$words"; done
+
+demo: ## see it work: a private server, many sessions, a report
+	@scripts/demo.sh run
+
+demo-stop: ## stop the demo's server and remove its data
+	@scripts/demo.sh stop
+
+test: ## set up, build and run every test
+	@scripts/test.sh
+
+test-core: ## only the tests of the core, without a server
+	@scripts/test.sh core
+
+test-loom: ## only the model check of the double buffer
+	@scripts/test.sh loom
+
+test-servers: ## only the tests against real servers
+	@scripts/test.sh servers
+
+test-demo: ## only a short demo, checked
+	@scripts/test.sh demo
+
+lint: ## format check, clippy, house rules
+	@scripts/lint.sh
+
+fmt: ## format the sources
+	@cargo fmt --all
+
+setup: ## install what is missing: PostgreSQL, its headers, clang, cargo-pgrx
+	@scripts/setup.sh
+
+build: ## build the release into a private copy of PostgreSQL
+	@scripts/build.sh
+
+install: ## build and install for PG_CONFIG=/path/to/pg_config
+	@scripts/install.sh install '$(PG_CONFIG)'
+
+package: ## build a directory to package, for PG_CONFIG=/path/to/pg_config
+	@scripts/install.sh package '$(PG_CONFIG)'
+
+env: ## print what cargo needs to know: eval "$(make -s env)"
+	@scripts/env.sh
+
+clean: ## remove what was built from these sources
+	@scripts/clean.sh
+
+distclean: ## remove everything that was built or copied
+	@scripts/clean.sh all

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Builds the release and installs it into the private copy of PostgreSQL, unless what
+# is there is newer than the sources.
+
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+"$ROOT/scripts/setup.sh"
+need_rust
+need_cargo_pgrx
+locate_copy
+
+sources=(Cargo.toml Cargo.lock leaf_id.control sql src scripts/build.sh)
+stamp=$PG_PREFIX/leaf_id-built-with
+
+build() {
+    local with started
+    with="$(rustc --version) $(cat "$PG_COPY_STAMP")"
+    # Directories count too: their time tells of files that were removed.
+    if [ -f "$PG_LIB/lib/leaf_id.so" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$with" ] &&
+        [ -z "$(find "${sources[@]}" -newer "$stamp" -print -quit)" ]; then
+        return
+    fi
+    say "Building leaf_id for PostgreSQL $PG_MAJOR (about two minutes the first time)"
+    started=$(mktemp "$TARGET/started.XXXXXX")
+    rm -f "$stamp"
+    "$CARGO_PGRX" pgrx install --release --package leaf_id --pg-config "$PG_BIN/pg_config" \
+        --no-default-features --features "pg$PG_MAJOR" 9>&-
+    printf '%s\n' "$with" >"$stamp"
+    # What was edited during the build is newer than that.
+    touch -r "$started" "$stamp"
+    rm -f "$started"
+}
+
+with_lock build

@@ -1,0 +1,226 @@
+#!/usr/bin/env bash
+# Who may import whom, and what no file may hold. house-rules.sh checks the sources;
+# house-rules.sh --self-test plants each violation in a small tree and expects to be told.
+#
+# A rule is one line:
+#   forbid NAME VIEW PATTERN PLACES ALLOWED REASON
+# VIEW     code (comments and string literals blanked), text (comments blanked), all
+# PATTERN  a Perl regular expression, tried line by line
+# PLACES   paths to files or directories
+# ALLOWED  rooms where it is fine after all: "pg" is src/pg.rs and all of src/pg/
+# After a change: add what violates the rule to self_test as well.
+
+set -euo pipefail
+export LC_ALL=C.UTF-8
+
+rules() {
+    # The core is plain Rust: tested without a server, and at any time of the clock.
+    forbid core-without-postgres code 'pgrx|pg_sys' 'src/core' '' \
+        'the core knows no PostgreSQL, so its tests need no server'
+    forbid core-without-clock code 'std::time|\bInstant\b|\bSystemTime\b' 'src/core/src' '' \
+        'time is an argument of the core, so its tests choose it'
+    forbid core-without-unsafe code '\bunsafe\b' 'src/core/src' '' \
+        'unsafe lives where PostgreSQL is touched'
+
+    # The rooms of the extension.
+    forbid unsafe-rooms code '\bunsafe\b' "$extension" 'lib shmem pg api worker' \
+        'unsafe lives in the shared area, the wrappers and the entry points'
+    forbid pg_sys-rooms code '\bpg_sys\b' "$extension" 'lib shmem pg api worker error guc' \
+        'other rooms use the safe wrappers of pg.rs'
+    forbid sql-room code '\bSpi\b|\bSPI_\w+|\bspi::' "$extension" 'catalog' \
+        'catalog.rs is the only place with SQL'
+    forbid sql-text text '\b(SELECT|INSERT|UPDATE|DELETE|TRUNCATE|FROM|INTO)\b.*\bleaf_alloc\b' "$extension" 'catalog' \
+        'catalog.rs is the only place with SQL against leaf_alloc'
+    forbid claims code '\bcatalog::(\{[^}]*\b)?claim' "$extension" 'catalog worker edits api' \
+        'segments are claimed by the allocator, or by edits.rs inside the open transaction'
+    forbid hot-path code '\b(Spi|SPI_\w+|spi::\w+)|\bcatalog::(\{[^}]*\b)?claim' 'src/issue.rs src/issue' '' \
+        'the hot path reaches no SQL and claims nothing'
+    forbid shared-locks code '\bparking_lot\b' 'src/shmem.rs src/shmem' '' \
+        'its waiters sit in the heap of one process: no lock for shared memory'
+    forbid versions text '\bfeature\s*=\s*"pg1[0-9]"' "$extension" 'pg' \
+        'differences between versions of PostgreSQL are in pg.rs'
+    forbid panics code '\.(unwrap|expect)\(' "$extension" '' \
+        'nothing that a user or operator can cause may panic'
+
+    # Everywhere.
+    forbid sleeps code '\bthread::sleep\b|\bsleep\(Duration' "$extension src/core/src" '' \
+        'a wait can be cancelled and shows as a wait event'
+    forbid unfinished all '\btodo!|\bunimplemented!|\bTODO\b|\bFIXME\b' 'src pgrx-tests bench sql' '' \
+        'finish it, or write the issue'
+    forbid tests-from-outside all '^\s*(pgrx|leaf_id)\b' 'pgrx-tests/Cargo.toml' '' \
+        'leaf_id_tests drives servers as any client does'
+}
+
+# All of src/ but the core.
+extension=extension
+
+# blank code|text FILE: the file with comments (and string literals) blanked, line for line.
+blank() {
+    perl -0777 -pe '
+        BEGIN { $view = shift @ARGV }
+        sub gap { my $s = shift; $s =~ s/[^\n]//g; $s }
+        s~
+            (?<comment> //[^\n]* | (?<block> /\* (?: [^/*] | /(?!\*) | \*(?!/) | (?&block) )* \*/ ) )
+          | (?<string> \b(?:b|c)?r(?<hash>\#*)"(?s:.*?)"\g{hash} | (?:\b[bc])?"(?:[^"\\]|\\(?s:.))*" )
+          | (?<char> \x27(?:[^\x27\\\n]|\\(?:u\{[^}]*\}|x..|.))\x27 )
+        ~
+            my ($comment, $string, $char) = @+{qw(comment string char)};
+            defined $comment ? gap($comment)
+              : $view eq "text" ? (defined $string ? $string : $char)
+              : defined $string ? "\"" . gap($string) . "\"" : "\x27\x27"
+        ~gex' "$1" "$2"
+}
+
+# files PLACE...: the sources in there. A place that does not exist yet holds none.
+files() {
+    local place
+    for place in "$@"; do
+        if [ "$place" = extension ]; then
+            find src -path src/core -prune -o -name '*.rs' -print
+        elif [ -e "$place" ]; then
+            find "$place" -name target -prune -o -type f \
+                \( -name '*.rs' -o -name '*.sql' -o -name 'Cargo.toml' \) -print
+        fi
+    done | sort
+}
+
+forbid() {
+    local name=$1 view=$2 pattern=$3 places=$4 allowed=$5 reason=$6 file room found text
+    checked=$((checked + 1))
+    # shellcheck disable=SC2086  # places are several words
+    while IFS= read -r file; do
+        room=${file#src/}
+        room=${room%%/*}
+        room=${room%.rs}
+        case " $allowed " in *" $room "*) continue ;; esac
+        text=$file
+        if [ "$view" != all ] && [[ $file = *.rs ]]; then
+            text=$views/$view/$file
+            if [ ! -f "$text" ]; then
+                mkdir -p "$(dirname "$text")"
+                # Not left to set -e, which is off while the self-test listens.
+                blank "$view" "$file" >"$text" || exit 2
+            fi
+        fi
+        found=$(grep -nP -- "$pattern" "$text" | cut -d: -f1) || continue
+        for found in $found; do
+            printf '%s:%s: %s\n    rule %s: %s\n' "$file" "$found" \
+                "$(sed -n "${found}{s/^[[:space:]]*//;p}" "$file")" "$name" "$reason"
+            broken=$((broken + 1))
+        done
+    done < <(files $places)
+}
+
+check() {
+    checked=0
+    broken=0
+    if [ -z "$(files extension)" ] || [ -z "$(files src/core/src)" ]; then
+        echo "house rules: there are no sources to check in $PWD"
+        return 1
+    fi
+    views=$(mktemp -d)
+    rules
+    rm -rf "$views"
+    if [ $broken -gt 0 ]; then
+        echo "house rules: $broken violations"
+        return 1
+    fi
+    echo "house rules: $checked rules hold in $(files src pgrx-tests bench sql | wc -l) files"
+}
+
+# A tree in which everything is allowed, though much looks like a violation.
+clean_tree() {
+    rm -rf src pgrx-tests
+    mkdir -p src/core/src src/worker pgrx-tests/src
+    cat >src/core/src/lib.rs <<'RUST'
+//! No pgrx, no std::time, no SystemTime, nothing unsafe.
+#![forbid(unsafe_code)]
+/* std::time /* pgrx */ unsafe */
+RUST
+    printf '[package]\nname = "leaf_id_tests"\n' >pgrx-tests/Cargo.toml
+    cat >src/error.rs <<'RUST'
+#![deny(unsafe_code)]
+// unsafe, .unwrap(), pgrx::Spi and catalog::claim are words in a comment.
+const HINT: &str = "unsafe { Spi } .expect( \" thread::sleep // not a comment";
+const RAW: &str = r#"unsafe "Spi" .unwrap() "#;
+fn life<'a>(c: &'a char) -> bool { *c == '"' || *c == '\'' }
+const TABLE: &str = "max_id of leaf_alloc moved backwards";
+RUST
+    echo 'pub fn claim() { Spi::run("UPDATE leaf_alloc SET max_id = max_id + step") }' >src/catalog.rs
+    echo 'fn f() { catalog::claim(); unsafe { pg_sys::f() } }' >src/worker/launcher.rs
+    printf '#[cfg(feature = "pg18")]\nfn g() { unsafe {} }\n' >src/pg.rs
+    echo 'fn next() { catalog::tag_exists(); }' >src/issue.rs
+    echo 'fn shared() {}' >src/shmem.rs
+    echo 'use parking_lot::Mutex;' >src/edits.rs
+}
+
+self_test() {
+    local scratch said failed=0 planted=0
+    scratch=$(mktemp -d)
+    cd "$scratch"
+    clean_tree
+    said=$(check) || {
+        printf 'self-test: the clean tree is found guilty:\n%s\n' "$said"
+        failed=1
+    }
+    # plant RULE FILE LINE: the line in that file breaks that rule, and is told of.
+    plant() {
+        planted=$((planted + 1))
+        clean_tree
+        mkdir -p "$(dirname "$2")"
+        printf '%s\n' "$3" >>"$2"
+        if said=$(check); then
+            printf 'self-test: not noticed: %s in %s (rule %s)\n' "$3" "$2" "$1"
+            failed=1
+        elif [[ $said != *"rule $1:"* ]]; then
+            printf 'self-test: rule %s did not notice: %s in %s\n%s\n' "$1" "$3" "$2" "$said"
+            failed=1
+        fi
+        rules_seen="$rules_seen $1"
+    }
+    rules_seen=
+    plant core-without-postgres src/core/src/step.rs 'use pgrx::prelude::*;'
+    plant core-without-postgres src/core/Cargo.toml 'pgrx = "=0.18.1"'
+    plant core-without-clock src/core/src/step.rs 'use std::time::Instant;'
+    plant core-without-unsafe src/core/src/step.rs 'fn f() { unsafe { g() } }'
+    plant unsafe-rooms src/edits.rs 'fn f(s: &str) { if s == "//" { unsafe { g() } } }'
+    plant unsafe-rooms src/issue/slow.rs 'unsafe impl Sync for X {}'
+    plant pg_sys-rooms src/edits.rs 'use pgrx::pg_sys;'
+    plant sql-room src/worker/launcher.rs 'use pgrx::Spi;'
+    plant sql-text src/worker/launcher.rs 'const Q: &str = "DELETE FROM public.leaf_alloc";'
+    plant claims src/persist.rs 'use crate::catalog::{self, claim};'
+    plant claims src/persist.rs 'fn f() { crate::catalog::claim_segment(); }'
+    plant hot-path src/issue.rs 'fn f() { catalog::claim(); }'
+    plant hot-path src/issue.rs 'use pgrx::spi::Spi;'
+    plant shared-locks src/shmem.rs 'use parking_lot::Mutex;'
+    plant versions src/worker.rs '#[cfg(not(feature = "pg16"))]'
+    plant panics src/api.rs 'fn f() { g().unwrap() }'
+    plant panics src/worker/launcher.rs 'fn f() { g().expect("a reason") }'
+    plant sleeps src/worker.rs 'fn f() { std::thread::sleep(d) }'
+    plant unfinished src/api.rs '// TODO: later'
+    plant unfinished pgrx-tests/src/lib.rs 'fn f() { todo!() }'
+    plant tests-from-outside pgrx-tests/Cargo.toml 'pgrx = "=0.18.1"'
+    # Each rule has been broken at least once.
+    forbid() {
+        case " $rules_seen " in *" $1 "*) ;; *)
+            echo "self-test: nothing breaks rule $1"
+            failed=1
+            ;;
+        esac
+    }
+    rules
+    cd /
+    rm -rf "$scratch"
+    [ $failed -eq 0 ] || return 1
+    echo "house rules: all $planted planted violations are noticed"
+}
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+case ${1:-} in
+'') check ;;
+--self-test) self_test ;;
+*)
+    echo "house-rules.sh [--self-test]" >&2
+    exit 2
+    ;;
+esac

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Installs what is missing to build and test, and makes the private copy of PostgreSQL.
+# With everything in place it takes a moment and says nothing.
+
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+missing_packages() {
+    [ -x "$PG_SYSTEM/bin/initdb" ] && [ -x "$PG_SYSTEM/bin/pgbench" ] || echo "postgresql-$PG_MAJOR"
+    [ -x "$PG_SYSTEM/bin/psql" ] || echo "postgresql-client-$PG_MAJOR"
+    [ -f "/usr/include/postgresql/$PG_MAJOR/server/postgres.h" ] &&
+        [ -x "$PG_SYSTEM/lib/pgxs/src/test/regress/pg_regress" ] || echo "postgresql-server-dev-$PG_MAJOR"
+    command -v clang >/dev/null || echo clang
+    command -v cc >/dev/null || echo gcc
+    [ -f /usr/include/stdio.h ] || echo libc6-dev
+    command -v make >/dev/null || echo make
+}
+
+need_packages() {
+    local missing
+    mapfile -t missing < <(missing_packages)
+    [ ${#missing[@]} -gt 0 ] || return 0
+    command -v apt-get >/dev/null ||
+        die "missing: ${missing[*]}" \
+            "This script installs them on Debian. Elsewhere install PostgreSQL with its server" \
+            "headers and clang yourself, then: make install PG_CONFIG=/path/to/pg_config"
+    say "Installing ${missing[*]}"
+    apt_get update
+    apt-cache show "postgresql-$PG_MAJOR" >/dev/null 2>&1 ||
+        die "this system has no package postgresql-$PG_MAJOR" \
+            "Choose the version it has, as in: PG_MAJOR=17 make demo" \
+            "or add PostgreSQL's own repository: https://wiki.postgresql.org/wiki/Apt"
+    apt_get install --yes --no-install-recommends "${missing[@]}"
+    mapfile -t missing < <(missing_packages)
+    [ ${#missing[@]} -eq 0 ] || die "still missing after the installation: ${missing[*]}"
+}
+
+# Descriptor 9 closed: the installation may start Debian's own server.
+apt_get() {
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get --quiet=2 -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" </dev/null 9>&-
+}
+
+# A relocatable copy (pg_config's answers are relative to itself), so that neither
+# an installation nor a test needs a directory of root's, or disturbs the system's.
+need_copy() {
+    local from new
+    from=$(stat -c '%n %s %Y' "$PG_SYSTEM/bin/postgres" "$PG_SYSTEM/lib/pgxs/src/test/regress/pg_regress" \
+        "/usr/include/postgresql/$PG_MAJOR/server/postgres.h")
+    if [ -f "$PG_COPY_STAMP" ] && [ "$(cat "$PG_COPY_STAMP")" = "$from" ]; then
+        [ -O "$PG_PREFIX" ] || die "$PG_PREFIX belongs to somebody else"
+        return
+    fi
+    say "Copying PostgreSQL $PG_MAJOR to $PG_PREFIX"
+    [ ! -e "$PG_PREFIX" ] || [ -O "$PG_PREFIX" ] || die "$PG_PREFIX belongs to somebody else"
+    new=$(mktemp -d "$PG_PREFIX.XXXXXX")
+    mkdir -p "$new/lib/postgresql" "$new/share/postgresql" "$new/include/postgresql"
+    cp -a "$PG_SYSTEM" "$new/lib/postgresql/$PG_MAJOR"
+    cp -aL "/usr/share/postgresql/$PG_MAJOR" "$new/share/postgresql/$PG_MAJOR"
+    cp -a "/usr/include/postgresql/$PG_MAJOR" "$new/include/postgresql/$PG_MAJOR"
+    # The system's may hold a leaf_id of its own.
+    find "$new" -name 'leaf_id*' -delete
+    printf '%s\n' "$from" >"$new/${PG_COPY_STAMP##*/}"
+    chmod -R u+w,a+rX "$new"
+    rm -rf "$PG_PREFIX"
+    mv "$new" "$PG_PREFIX"
+    # Other headers, other bindings.
+    rm -f "$PGRX_HOME/config.toml"
+}
+
+setup() {
+    need_packages
+    need_rust
+    need_cargo_pgrx
+    locate_copy
+    need_copy
+    write_if_changed "$PGRX_HOME/config.toml" "[configs]
+pg$PG_MAJOR = \"$PG_BIN/pg_config\""
+}
+
+with_lock setup
