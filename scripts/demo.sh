@@ -79,7 +79,8 @@ show_progress() {
 give_up() {
     local status=$?
     trap - EXIT
-    if [ -f "$log" ]; then
+    # From 128 on it was a signal: the user has had enough.
+    if [ $status -lt 128 ] && [ -f "$log" ]; then
         echo "The end of the server's log:" >&2
         tail -n 15 "$log" >&2
     fi

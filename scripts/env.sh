@@ -5,6 +5,6 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 locate_copy
 export_test_env
-for name in PGRX_HOME LEAF_ID_PG_BIN LEAF_ID_PGXS LEAF_ID_SERVER_USER; do
+for name in PGRX_HOME LEAF_ID_PG_BIN LEAF_ID_SERVER_USER; do
     [ -z "${!name:-}" ] || printf 'export %s=%q\n' "$name" "${!name}"
 done

@@ -24,7 +24,7 @@ need_packages() {
         die "missing: ${missing[*]}" \
             "This script installs them on Debian. Elsewhere install PostgreSQL with its server" \
             "headers and clang yourself, then: make install PG_CONFIG=/path/to/pg_config"
-    say "Installing ${missing[*]}"
+    say "Installing ${missing[*]} (a minute or two, once)"
     apt_get update
     apt-cache show "postgresql-$PG_MAJOR" >/dev/null 2>&1 ||
         die "this system has no package postgresql-$PG_MAJOR" \
@@ -35,10 +35,16 @@ need_packages() {
     [ ${#missing[@]} -eq 0 ] || die "still missing after the installation: ${missing[*]}"
 }
 
-# Descriptor 9 closed: the installation may start Debian's own server.
+# Shows what is being set up, and everything if it fails. Descriptor 9 closed: the
+# installation may start Debian's own server.
 apt_get() {
-    as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get --quiet=2 -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" </dev/null 9>&-
+    local log=$TARGET/apt.log
+    if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get --quiet=2 \
+        -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" </dev/null 2>&1 9>&- |
+        tee "$log" | sed -unE 's/^Setting up ([^ :]+).*/    \1/p'; then
+        cat "$log" >&2
+        die "apt-get $1 failed"
+    fi
 }
 
 # A relocatable copy (pg_config's answers are relative to itself), so that neither
@@ -53,13 +59,15 @@ need_copy() {
     fi
     say "Copying PostgreSQL $PG_MAJOR to $PG_PREFIX"
     [ ! -e "$PG_PREFIX" ] || [ -O "$PG_PREFIX" ] || die "$PG_PREFIX belongs to somebody else"
-    new=$(mktemp -d "$PG_PREFIX.XXXXXX")
+    new=$PG_PREFIX.new
+    rm -rf "$new"
+    mkdir "$new"
     mkdir -p "$new/lib/postgresql" "$new/share/postgresql" "$new/include/postgresql"
     cp -a "$PG_SYSTEM" "$new/lib/postgresql/$PG_MAJOR"
     cp -aL "/usr/share/postgresql/$PG_MAJOR" "$new/share/postgresql/$PG_MAJOR"
     cp -a "/usr/include/postgresql/$PG_MAJOR" "$new/include/postgresql/$PG_MAJOR"
     # The system's may hold a leaf_id of its own.
-    find "$new" -name 'leaf_id*' -delete
+    find "$new" -type f -name 'leaf_id*' -delete
     printf '%s\n' "$from" >"$new/${PG_COPY_STAMP##*/}"
     chmod -R u+w,a+rX "$new"
     rm -rf "$PG_PREFIX"
