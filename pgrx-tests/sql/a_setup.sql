@@ -1,0 +1,44 @@
+-- The extension as it is made, and what it consists of.
+CREATE EXTENSION leaf_id;
+
+-- An object without a comment: there must be none.
+SELECT pg_describe_object(d.classid, d.objid, d.objsubid) AS object
+FROM pg_depend d
+WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+  AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'leaf_id')
+  AND obj_description(d.objid, d.classid::regclass::name) IS NULL
+UNION ALL
+SELECT 'column ' || attname FROM pg_attribute
+WHERE attrelid = 'leaf_alloc'::regclass AND attnum > 0 AND NOT attisdropped
+  AND col_description(attrelid, attnum) IS NULL
+ORDER BY 1;
+
+\d leaf_alloc
+
+-- What \df+ shows, and what it does not: strictness, settings. Without what differs between
+-- versions of PostgreSQL.
+SELECT p.proname AS name, pg_get_function_arguments(p.oid) AS arguments,
+       pg_get_function_result(p.oid) AS result
+FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass
+WHERE d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'leaf_id')
+ORDER BY 1, 2;
+SELECT p.proname AS name, p.provolatile AS volatile, p.proparallel AS parallel,
+       p.proisstrict AS strict, p.prosecdef AS definer, p.proconfig AS settings,
+       has_function_privilege('public', p.oid, 'EXECUTE') AS public
+FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass
+WHERE d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'leaf_id')
+ORDER BY 1, pg_get_function_arguments(p.oid);
+
+-- Who may do what with the table and the views.
+SELECT c.relname, c.relkind, acl.grantee::regrole AS grantee, acl.privilege_type
+FROM pg_class c CROSS JOIN aclexplode(c.relacl) acl
+WHERE c.relname LIKE 'leaf\_%' AND acl.grantee <> acl.grantor
+ORDER BY 1, 3, 4;
+SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod)
+FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+WHERE c.relname LIKE 'leaf\_%' AND c.relkind = 'v'
+ORDER BY 1, a.attnum;
+
+-- Settings, with their descriptions.
+SELECT name, setting, unit, context, vartype, min_val, max_val, short_desc, extra_desc
+FROM pg_settings WHERE name LIKE 'leaf\_id.%' ORDER BY 1 \gx

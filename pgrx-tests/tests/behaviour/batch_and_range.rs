@@ -1,0 +1,93 @@
+//! Would catch: batches that lose or repeat ids where one segment ends and the next begins,
+//! ranges with a hole, and losses that no view shows.
+
+use leaf_id_tests::{Server, Session, assert_issued_once, in_threads, random};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+fn batch(session: &mut Session, n: i32) -> Vec<i64> {
+    session.ids(&format!("SELECT * FROM leaf_segment_next_batch('t', {n})"))
+}
+
+fn range(session: &mut Session, n: i32) -> Vec<i64> {
+    let row = session
+        .query_one(
+            "SELECT first_id, last_id FROM leaf_segment_next_range('t', $1)",
+            &[&n],
+        )
+        .unwrap();
+    let ids: Vec<i64> = (row.get(0)..=row.get(1)).collect();
+    assert_eq!(ids.len(), usize::try_from(n).unwrap());
+    ids
+}
+
+#[test]
+fn a_batch_crosses_segments() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.create_steady_tag("t", 10);
+    assert_eq!(batch(&mut session, 25), (1..=25).collect::<Vec<_>>());
+    assert_eq!(session.next("t"), 26);
+    let ids = batch(&mut session, 20_000);
+    assert_eq!(ids.len(), 20_000);
+    assert_issued_once(&[vec![26], ids.clone()]);
+    // A cursor may stop in the middle.
+    let some = session.ids("SELECT leaf_segment_next_batch('t', 1000) LIMIT 5");
+    assert_eq!(some.len(), 5);
+    assert_issued_once(&[[ids, some, vec![session.next("t")]].concat()]);
+}
+
+#[test]
+fn a_range_is_contiguous_whatever_is_cached() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run("SELECT leaf_tag_create('t', step => 10, max_step => 1000)");
+    let mut ids = Vec::new();
+    for n in [1, 3, 10, 7, 25, 1, 999, 1000, 2, 500, 501] {
+        ids.extend(range(&mut session, n));
+        ids.push(session.next("t"));
+    }
+    assert_issued_once(&[ids]);
+    session
+        .fails("SELECT leaf_segment_next_range('t', 1001)")
+        .is("22023");
+    session
+        .fails("SELECT leaf_segment_next_range('t', 2147483647)")
+        .is("22023");
+}
+
+#[test]
+fn what_a_range_loses_is_counted() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.create_steady_tag("t", 10);
+    assert_eq!(session.take("t", 5), [1, 2, 3, 4, 5]);
+    // The rest of the segment in use does not hold it.
+    assert!(range(&mut session, 10)[0] > 5);
+    assert!(session.ids("SELECT ids_lost::bigint FROM leaf_segment_status")[0] >= 5);
+}
+
+#[test]
+fn batches_ranges_and_single_ids_of_many_sessions_are_distinct() {
+    let server = Server::with_leaf_id(&[]);
+    server
+        .session()
+        .run("SELECT leaf_tag_create('t', step => 10, max_step => 300)");
+    let seed: u64 = random().random();
+    let drawn = in_threads(12, |i| {
+        let mut random = StdRng::seed_from_u64(seed + i as u64);
+        let mut session = server.session();
+        let mut ids = Vec::new();
+        for _ in 0..400 {
+            let n = random.random_range(1..=60);
+            ids.extend(match random.random_range(0..3) {
+                0 => session.take("t", n),
+                1 => batch(&mut session, n),
+                _ => range(&mut session, n),
+            });
+        }
+        ids
+    });
+    println!("{} ids", drawn.iter().map(Vec::len).sum::<usize>());
+    assert_issued_once(&drawn);
+}

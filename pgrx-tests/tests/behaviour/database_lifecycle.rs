@@ -1,0 +1,145 @@
+//! Would catch: an allocator that stands in the way of DROP DATABASE and its kin, ids of
+//! one database or extension served to another, and databases that starve because worker
+//! slots are few.
+
+use std::time::Duration;
+
+use leaf_id_tests::{Server, assert_issued_once, in_threads, timed, wait_until};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A database with the extension and the tag t.
+fn create_database(server: &Server, name: &str) {
+    server.session().run(&format!("CREATE DATABASE {name}"));
+    server
+        .session_in(name)
+        .run("CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t')");
+}
+
+/// Draws many ids of t, and returns the highest one when only the allocator is left there.
+fn use_heavily(server: &Server, name: &str) -> i64 {
+    let ids = in_threads(4, |_| server.session_in(name).take("t", 20_000));
+    assert_issued_once(&ids);
+    let mut session = server.session();
+    wait_until(LIMIT, "the sessions to leave", || {
+        session.column::<String>(&format!(
+            "SELECT backend_type FROM pg_stat_activity WHERE datname = '{name}'"
+        )) == ["leaf_id allocator"]
+    });
+    *ids.iter().flatten().max().unwrap()
+}
+
+#[test]
+fn databases_can_be_dropped_renamed_moved_and_copied_after_use() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    for name in ["away", "away_idle"] {
+        let dir = server.dir().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        server.give(&dir);
+        session.run(&format!(
+            "CREATE TABLESPACE {name} LOCATION '{}'",
+            dir.display()
+        ));
+    }
+    create_database(&server, "used");
+    create_database(&server, "idle");
+    for action in [
+        "CREATE DATABASE {}_copy TEMPLATE {}",
+        "ALTER DATABASE {} SET TABLESPACE away",
+        "ALTER DATABASE {} SET TABLESPACE pg_default",
+        "ALTER DATABASE {} RENAME TO {}_2",
+        "ALTER DATABASE {}_2 RENAME TO {}",
+        "DROP DATABASE {}",
+    ] {
+        let name = if action.contains("{}_2 ") {
+            "used_2"
+        } else {
+            "used"
+        };
+        use_heavily(&server, name);
+        let (_, idle) = timed(|| session.run(&action.replace("{}", "idle")));
+        let (_, used) = timed(|| session.run(&action.replace("{}", "used")));
+        println!("{action}: {idle:?} without an allocator, {used:?} with one");
+        assert!(used < idle + Duration::from_secs(2));
+    }
+}
+
+#[test]
+fn a_database_created_anew_starts_at_one() {
+    let server = Server::with_leaf_id(&[]);
+    for _ in 0..3 {
+        create_database(&server, "d");
+        assert_eq!(server.session_in("d").take("t", 3), [1, 2, 3]);
+        use_heavily(&server, "d");
+        server.session().run("DROP DATABASE d");
+    }
+}
+
+#[test]
+fn an_extension_created_anew_starts_at_one() {
+    let server = Server::with_leaf_id(&[]);
+    let (mut a, mut b) = (server.session(), server.session());
+    for round in 0..3 {
+        b.create_tag("t");
+        assert_eq!(a.take("t", 2), [1, 2], "round {round}");
+        assert_eq!(b.take("t", 2), [3, 4]);
+        b.run("DROP EXTENSION leaf_id");
+        a.fails("SELECT leaf_segment_next('t')").is("42883");
+        b.run("CREATE EXTENSION leaf_id");
+        a.fails("SELECT leaf_segment_next('t')").is("42704");
+    }
+    // Undone: the old tags are back, with all that is cached.
+    b.create_tag("t");
+    assert_eq!(a.next("t"), 1);
+    b.run("BEGIN; DROP EXTENSION leaf_id; ROLLBACK");
+    assert_eq!(a.next("t"), 2);
+}
+
+#[test]
+fn a_renamed_database_goes_on_and_a_copy_goes_its_own_way() {
+    let server = Server::with_leaf_id(&[]);
+    create_database(&server, "d");
+    let before = use_heavily(&server, "d");
+    server
+        .session()
+        .run("CREATE DATABASE copy TEMPLATE d; ALTER DATABASE d RENAME TO e");
+    let (mut renamed, mut copy) = (server.session_in("e"), server.session_in("copy"));
+    let (renamed, copy) = (renamed.take("t", 5000), copy.take("t", 5000));
+    assert_issued_once(&[
+        renamed.clone(),
+        copy.iter().map(|id| id + (1 << 40)).collect(),
+    ]);
+    assert!(renamed[0] > before);
+    // What the template had issued may be in the copy's tables.
+    assert!(copy[0] > before);
+}
+
+#[test]
+fn a_tag_of_the_same_name_in_another_database_is_another_tag() {
+    let server = Server::with_leaf_id(&[]);
+    create_database(&server, "one");
+    create_database(&server, "two");
+    let (mut one, mut two) = (server.session_in("one"), server.session_in("two"));
+    for id in 1..=2500 {
+        assert_eq!((one.next("t"), two.next("t")), (id, id));
+    }
+}
+
+#[test]
+fn forty_databases_share_eight_worker_slots() {
+    let server = Server::start(&[("max_worker_processes", "8"), ("fsync", "off")]);
+    create_database(&server, "template");
+    let mut session = server.session();
+    for i in 0..40 {
+        session.run(&format!("CREATE DATABASE d{i} TEMPLATE template"));
+    }
+    for ids in [500, 5000] {
+        let (drawn, took) =
+            timed(|| in_threads(40, |i| server.session_in(&format!("d{i}")).take("t", ids)));
+        println!("{ids} ids in each of 40 databases in {took:?}");
+        for ids in drawn {
+            assert_issued_once(&[ids]);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Would catch: a harness that says all is well because it looks at nothing. These are the
+//! only tests that need no leaf_id.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use leaf_id_tests::{
+    Call, Server, Stop, assert_in_order, assert_issued_once, in_threads, timed, wait_until,
+    while_repeating,
+};
+
+const PLAIN: (&str, &str) = ("shared_preload_libraries", "");
+
+#[test]
+fn a_server_starts_stops_and_keeps_its_data() {
+    let (server, took) = timed(|| Server::start(&[PLAIN, ("work_mem", "5MB")]));
+    println!("started in {took:?}");
+    let mut session = server.session();
+    assert_eq!(session.value::<String>("SHOW work_mem"), "5MB");
+    assert_eq!(session.value::<String>("SHOW fsync"), "on");
+    session.run("CREATE TABLE kept AS SELECT 1::bigint AS id");
+    for stop in [Server::restart, Server::crash] {
+        let ((), took) = timed(|| stop(&server));
+        println!("restarted in {took:?}");
+        assert_eq!(server.session().ids("SELECT id FROM kept"), [1]);
+    }
+    server.stop(Stop::Immediate);
+    server.launch();
+    server.set("work_mem", "6MB");
+    wait_until(Duration::from_secs(10), "the reload", || {
+        server.session().value::<String>("SHOW work_mem") == "6MB"
+    });
+    assert_eq!(
+        server.run("psql", &["-XAtc", "SELECT id FROM kept", "postgres"]),
+        "1\n"
+    );
+    assert!(server.log().contains("database system is ready"));
+    let dir = server.dir().to_path_buf();
+    drop(server);
+    wait_until(Duration::from_secs(60), "the directory to go", || {
+        !dir.exists()
+    });
+}
+
+#[test]
+fn a_disaster_in_the_log_fails_the_test() {
+    let server = Server::start(&[PLAIN]);
+    let mut victim = server.session();
+    let pid = victim.pid();
+    // Not with kill_9_backend, which says that the crash is expected.
+    let _ = victim.try_run(&format!("COPY (SELECT 1) TO PROGRAM 'kill -9 {pid}'"));
+    wait_until(Duration::from_secs(30), "the restart", || {
+        server.log().contains("terminated by signal 9")
+            && server.try_connect("postgres", "postgres").is_ok()
+    });
+    let dir = server.dir().to_path_buf();
+    let caught = catch_unwind(AssertUnwindSafe(|| drop(server)));
+    assert!(caught.is_err(), "the log was not looked at");
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn errors_come_with_all_their_parts() {
+    let server = Server::start(&[PLAIN]);
+    let mut session = server.session();
+    session
+        .fails(
+            "DO $$ BEGIN RAISE EXCEPTION 'message' USING ERRCODE = '55P03', DETAIL = 'detail', \
+             HINT = 'hint'; END $$",
+        )
+        .is("55P03")
+        .says("message")
+        .details("detail")
+        .hints("hint");
+    session.run("SET statement_timeout = '10ms'");
+    session.fails("SELECT pg_sleep(10)").is("57014");
+    session.run("DISCARD ALL");
+    assert_eq!(session.value::<String>("SHOW statement_timeout"), "2min");
+}
+
+#[test]
+fn duplicates_and_disorder_are_found() {
+    assert_issued_once(&[vec![1, 3], vec![2, 4]]);
+    let at = Instant::now();
+    let call = |start, end, first, last| Call {
+        start: at + Duration::from_secs(start),
+        end: at + Duration::from_secs(end),
+        first,
+        last,
+    };
+    assert_in_order(vec![call(0, 2, 5, 9), call(1, 3, 1, 4), call(4, 5, 10, 10)]);
+    let disorder = vec![call(0, 2, 5, 9), call(3, 4, 8, 10)];
+    assert!(catch_unwind(|| assert_in_order(disorder)).is_err());
+    for bad in [
+        [vec![1, 2], vec![2, 3]],
+        [vec![2, 1], vec![3, 4]],
+        [vec![0, 1], vec![2, 3]],
+    ] {
+        assert!(
+            catch_unwind(|| assert_issued_once(&bad)).is_err(),
+            "{bad:?}"
+        );
+    }
+}
+
+#[test]
+fn sessions_run_at_once_and_disturbers_stop() {
+    let server = Server::start(&[PLAIN]);
+    let mut disturber = server.session();
+    disturber.run("CREATE SEQUENCE s");
+    let pids = while_repeating(
+        || disturber.run("SELECT nextval('s')"),
+        || in_threads(8, |_| server.session().pid()),
+    );
+    assert_eq!(pids.len(), 8);
+    let failed = catch_unwind(AssertUnwindSafe(|| {
+        while_repeating(
+            || disturber.run("SELECT nextval('s')"),
+            || panic!("expected"),
+        )
+    }));
+    assert!(failed.is_err());
+}

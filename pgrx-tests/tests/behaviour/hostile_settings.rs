@@ -1,0 +1,91 @@
+//! Would catch: an allocator that stops because ALTER DATABASE or ALTER ROLE SET something
+//! that only sessions of people should feel.
+
+use leaf_id_tests::{Server, assert_issued_once};
+
+/// What is set (for the database, and for the role that workers run as), and how. All of it
+/// is harmless for the ids themselves.
+const SETTINGS: [&str; 16] = [
+    "default_transaction_read_only = on",
+    "default_transaction_isolation = 'serializable'",
+    "default_transaction_isolation = 'repeatable read'",
+    "default_transaction_deferrable = on",
+    "role = nobody",
+    "session_replication_role = replica",
+    "session_replication_role = local",
+    "statement_timeout = '1ms'",
+    "lock_timeout = '1ms'",
+    "idle_in_transaction_session_timeout = '1ms'",
+    "idle_session_timeout = '1ms'",
+    "synchronous_commit = off",
+    "search_path = evil, pg_catalog",
+    "row_security = off",
+    "force_parallel_mode = regress",
+    "check_function_bodies = off",
+];
+
+#[test]
+fn refills_go_on() {
+    let server = Server::start(&[("fsync", "off")]);
+    let mut admin = server.session();
+    admin.run("CREATE ROLE nobody; CREATE DATABASE template");
+    server.session_in("template").run(
+        "CREATE EXTENSION leaf_id;
+         SELECT leaf_tag_create('t', step => 10, max_step => 200);
+         CREATE SCHEMA evil;
+         CREATE TABLE evil.leaf_alloc (LIKE leaf_alloc INCLUDING ALL);
+         INSERT INTO evil.leaf_alloc (biz_tag, max_id) VALUES ('t', 1);
+         CREATE FUNCTION evil.raise(bigint, integer) RETURNS bigint LANGUAGE plpgsql
+             AS 'BEGIN RAISE EXCEPTION ''hijacked''; END';
+         CREATE OPERATOR evil.+
+             (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = evil.raise)",
+    );
+    for (i, setting) in SETTINGS.iter().enumerate() {
+        for target in ["DATABASE", "ROLE postgres IN DATABASE"] {
+            println!("ALTER {target} SET {setting}");
+            let name = format!("d{i}_{}", &target[..1].to_lowercase());
+            admin.run(&format!("CREATE DATABASE {name} TEMPLATE template"));
+            // Connected before, so that this session does not feel it.
+            let mut session = server.session_in(&name);
+            if admin
+                .try_run(&format!("ALTER {target} {name} SET {setting}"))
+                .is_err()
+            {
+                // Not a setting of this version, or not one to be set there.
+                println!("skipped");
+                continue;
+            }
+            let mut ids = session.take("t", 3000);
+            // One that does feel it, where that lets it live.
+            if !setting.contains("1ms") && !setting.contains("search_path") {
+                ids.extend(server.session_in(&name).take("t", 3000));
+            }
+            assert_issued_once(&[ids]);
+        }
+    }
+}
+
+#[test]
+fn a_database_that_takes_no_connections_is_served() {
+    let server = Server::start(&[]);
+    server.session().run("CREATE DATABASE closed");
+    let mut session = server.session_in("closed");
+    session.run(
+        "CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t', step => 10);
+         ALTER DATABASE closed ALLOW_CONNECTIONS false",
+    );
+    assert_issued_once(&[session.take("t", 3000)]);
+}
+
+#[test]
+fn a_role_with_hostile_settings_everywhere_is_served() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run(
+        "SELECT leaf_tag_create('t', step => 10);
+         ALTER ROLE ALL SET default_transaction_read_only = on;
+         ALTER ROLE postgres SET lock_timeout = '1ms';
+         ALTER ROLE postgres SET idle_in_transaction_session_timeout = '1ms'",
+    );
+    assert_issued_once(&[session.take("t", 3000)]);
+}

@@ -1,0 +1,29 @@
+//! What leaf_id must do, tried on real servers: one file for each behaviour. One program
+//! for all, so that it links once and two threads always have something to do.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    missing_docs,
+    reason = "in a test a failure is a panic, and its name says what it is for"
+)]
+
+mod batch_and_range;
+mod database_lifecycle;
+mod dump_restore;
+mod errors;
+mod harness;
+mod hostile_settings;
+mod locked_tag_row;
+mod parallel_query;
+mod privileges;
+mod recovery;
+mod regress;
+mod restarts;
+mod rollback;
+mod sessions_share_ids;
+mod slot_array;
+mod snowflake;
+mod sql_contexts;
+mod tag_edits;
+mod workers;

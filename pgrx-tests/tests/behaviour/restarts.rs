@@ -1,0 +1,211 @@
+//! Would catch: an id issued again after a stop, a crash of the server or of one process
+//! (I1, I3, I6), at any step that a tag may have.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use leaf_id_tests::{
+    Failure, Server, Session, Stop, assert_issued_once, random, timed, wait_until,
+};
+use parking_lot::Mutex;
+use rand::RngExt;
+
+const STEPS: [i32; 3] = [1, 1 << 30, i32::MAX];
+
+/// The ids between the first and the last one of a range, the ends included.
+fn range(session: &mut Session, tag: &str, n: i32) -> (i64, i64) {
+    let row = session
+        .query_one("SELECT * FROM leaf_segment_next_range($1, $2)", &[&tag, &n])
+        .unwrap();
+    let (first, last) = (row.get("first_id"), row.get("last_id"));
+    assert_eq!(last - first, i64::from(n) - 1, "contiguous");
+    (first, last)
+}
+
+/// Takes ids until that fails, as it does when the server ends.
+fn take_to_the_end(session: &mut Session, at_once: i32) -> (Vec<i64>, Failure) {
+    let mut ids = Vec::new();
+    loop {
+        match session.try_take("t", at_once) {
+            Ok(more) => ids.extend(more),
+            Err(failure) => return (ids, failure),
+        }
+    }
+}
+
+#[test]
+fn the_smallest_and_largest_steps_survive_restarts() {
+    let server = Server::with_leaf_id(&[]);
+    for step in STEPS {
+        let tag = format!("t{step}");
+        // The step may not grow past an integer (in Leaf it did, and wrapped).
+        server.session().run(&format!(
+            "SELECT leaf_tag_create('{tag}', step => {step}, max_step => 2147483647)"
+        ));
+        let mut issued = Vec::new();
+        let restarts: [fn(&Server); 3] = [|_| (), Server::restart, Server::crash];
+        for restart in restarts {
+            restart(&server);
+            let (mut a, mut b) = (server.session(), server.session());
+            for _ in 0..3 {
+                issued.extend([a.next(&tag), b.next(&tag)]);
+                issued.extend(a.take(&tag, 100));
+                for n in [step, 3, i32::MAX] {
+                    let (first, last) = range(&mut b, &tag, n);
+                    issued.push(first);
+                    issued.extend((last > first).then_some(last));
+                }
+            }
+        }
+        println!("step {step}: up to {}", issued.last().unwrap());
+        assert_issued_once(&[issued]);
+    }
+}
+
+/// Sessions take ids and use them at once while the server is killed again and again. The
+/// flush of what they commit is put off: only the claims themselves may not be.
+#[test]
+fn kill_9_at_any_moment_repeats_nothing() {
+    let server = Server::with_leaf_id(&[
+        ("synchronous_commit", "off"),
+        ("wal_writer_delay", "10s"),
+        ("wal_writer_flush_after", "0"),
+    ]);
+    server
+        .session()
+        .run("SELECT leaf_tag_create('t', step => 10, max_step => 200)");
+    let mut random = random();
+    let mut issued: Vec<i64> = Vec::new();
+    for round in 0..8 {
+        // The row itself reaches the disk.
+        server.session().run("CHECKPOINT");
+        let drawn = Mutex::new(Vec::new());
+        let dead = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for mut session in (0..4).map(|_| server.session()).collect::<Vec<_>>() {
+                let (drawn, dead) = (&drawn, &dead);
+                scope.spawn(move || {
+                    let (ids, failure) = take_to_the_end(&mut session, 20);
+                    drawn.lock().push(ids);
+                    assert!(dead.load(Ordering::SeqCst), "{failure}");
+                });
+            }
+            thread::sleep(Duration::from_millis(random.random_range(20..400)));
+            dead.store(true, Ordering::SeqCst);
+            server.kill_9();
+        });
+        let drawn = drawn.into_inner();
+        assert_issued_once(&drawn);
+        let first = drawn.iter().flatten().min();
+        println!(
+            "round {round}: {:?} to {:?}",
+            first,
+            drawn.iter().flatten().max()
+        );
+        assert!(first.is_none_or(|first| Some(first) > issued.iter().max()));
+        issued.extend(drawn.iter().flatten());
+        server.launch();
+        let (id, took) = timed(|| server.session().next("t"));
+        println!("the first id after the start took {took:?}");
+        assert!(Some(&id) > issued.iter().max());
+        issued.push(id);
+    }
+}
+
+#[test]
+fn the_crash_of_one_process_repeats_nothing() {
+    let server = Server::with_leaf_id(&[("leaf_id.worker_id", "1")]);
+    server
+        .session()
+        .run("SELECT leaf_tag_create('t', step => 10)");
+    let mut ids = Vec::new();
+    let mut snowflakes = Vec::new();
+    for victim in [
+        "client backend",
+        "leaf_id allocator",
+        "leaf_id launcher",
+        "checkpointer",
+    ] {
+        let mut session = server.session();
+        ids.extend(session.take("t", 250));
+        snowflakes.extend(session.ids("SELECT leaf_snowflake_next_batch(50)"));
+        let pids = session.column::<i32>(&format!(
+            "SELECT pid FROM pg_stat_activity WHERE backend_type = '{victim}'"
+        ));
+        println!("{victim} {pids:?} is killed");
+        server.kill_9_backend(pids[0]);
+        wait_until(Duration::from_secs(30), "the session to end", || {
+            session.try_run("SELECT 1").is_err()
+        });
+        wait_until(Duration::from_secs(60), "the server to be back", || {
+            server.try_connect("postgres", "postgres").is_ok()
+        });
+        let mut session = server.session();
+        ids.extend(session.take("t", 250));
+        wait_until(
+            Duration::from_secs(30),
+            "the end of the reservation",
+            || {
+                session
+                    .try_column::<i64>("SELECT leaf_snowflake_next_batch(50)")
+                    .is_ok_and(|ids| {
+                        snowflakes.extend(ids);
+                        true
+                    })
+            },
+        );
+    }
+    assert_issued_once(&[ids]);
+    assert_issued_once(&[snowflakes]);
+}
+
+#[test]
+fn an_immediate_stop_repeats_nothing() {
+    let server = Server::with_leaf_id(&[]);
+    server
+        .session()
+        .run("SELECT leaf_tag_create('t', step => 10)");
+    let mut ids = Vec::new();
+    for stop in [Stop::Immediate, Stop::Fast, Stop::Immediate] {
+        ids.extend(server.session().take("t", 300));
+        server.stop(stop);
+        server.launch();
+    }
+    ids.extend(server.session().take("t", 300));
+    assert_issued_once(&[ids]);
+}
+
+#[test]
+fn a_stop_in_full_use_repeats_nothing() {
+    let server = Server::with_leaf_id(&[]);
+    server
+        .session()
+        .run("SELECT leaf_tag_create('t', step => 10, max_step => 500)");
+    let mut issued: Vec<i64> = Vec::new();
+    for _ in 0..3 {
+        let drawn = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            for mut session in (0..4).map(|_| server.session()).collect::<Vec<_>>() {
+                let drawn = &drawn;
+                scope.spawn(move || {
+                    let (ids, failure) = take_to_the_end(&mut session, 50);
+                    drawn.lock().push(ids);
+                    assert!(["57P01", ""].contains(&&*failure.state), "{failure}");
+                });
+            }
+            let mut watcher = server.session();
+            wait_until(Duration::from_secs(30), "the tag to be in use", || {
+                watcher.ids("SELECT max_id FROM leaf_alloc")[0]
+                    > issued.iter().max().unwrap_or(&0) + 5000
+            });
+            let ((), took) = timed(|| server.stop(Stop::Fast));
+            println!("it stopped in {took:?}");
+        });
+        let drawn = drawn.into_inner();
+        assert_issued_once(&drawn);
+        assert!(drawn.iter().flatten().min() > issued.iter().max());
+        issued.extend(drawn.iter().flatten());
+        server.launch();
+    }
+}

@@ -1,0 +1,261 @@
+//! Would catch: an id of a tag's former life served from the cache after an edit, an edit
+//! that the own open transaction does not notice or deadlocks on, and an edit trigger that
+//! stops replication.
+
+use std::time::Duration;
+
+use leaf_id_tests::{Server, Session, assert_issued_once, timed};
+
+/// A server with the tag t, of which two sessions have taken 1 to 6 and cached more.
+fn server_with_t_in_use() -> (Server, Session, Session) {
+    let server = Server::with_leaf_id(&[("max_prepared_transactions", "5")]);
+    let (mut a, mut b) = (server.session(), server.session());
+    a.create_tag("t");
+    assert_eq!(
+        (a.take("t", 3), b.take("t", 3)),
+        (vec![1, 2, 3], vec![4, 5, 6])
+    );
+    (server, a, b)
+}
+
+/// Checks that a call fails with 55000 without waiting, and says what to do.
+fn assert_told_to_commit(session: &mut Session, tag: &str) {
+    let (result, took) = timed(|| session.try_next(tag));
+    result.unwrap_err().is("55000").says(tag).hints("ommit");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+#[test]
+fn a_tag_edited_in_the_open_transaction_says_commit_first() {
+    let (_server, mut a, mut b) = server_with_t_in_use();
+    for (edit, tags) in [
+        (
+            "UPDATE leaf_alloc SET max_id = max_id + 5000 WHERE biz_tag = 't'",
+            &["t"][..],
+        ),
+        (
+            "UPDATE leaf_alloc SET max_value = 1000000 WHERE biz_tag = 't'",
+            &["t"],
+        ),
+        (
+            "UPDATE leaf_alloc SET biz_tag = 'new' WHERE biz_tag = 't'",
+            &["t", "new"],
+        ),
+        ("DELETE FROM leaf_alloc WHERE biz_tag = 't'", &["t"]),
+        ("SELECT leaf_tag_drop('t')", &["t"]),
+        ("TRUNCATE leaf_alloc", &["t"]),
+    ] {
+        println!("{edit}");
+        a.run("BEGIN");
+        a.next("t");
+        a.run(edit);
+        for tag in tags {
+            a.run("SAVEPOINT s");
+            assert_told_to_commit(&mut a, tag);
+            a.run("ROLLBACK TO s");
+        }
+        // The others go on with what is cached, as nothing has been committed.
+        let last = b.next("t");
+        a.run("ROLLBACK");
+        let ids = [last, a.next("t"), b.next("t"), a.next("t")];
+        assert_issued_once(&[ids.to_vec()]);
+    }
+}
+
+#[test]
+fn an_edit_undone_by_a_savepoint_is_forgotten() {
+    let (_server, mut a, _b) = server_with_t_in_use();
+    a.run("BEGIN; SAVEPOINT s; UPDATE leaf_alloc SET max_id = 5000; SAVEPOINT inner");
+    assert_told_to_commit(&mut a, "t");
+    a.run("ROLLBACK TO inner; RELEASE inner");
+    assert_told_to_commit(&mut a, "t");
+    a.run("ROLLBACK TO s");
+    let id = a.next("t");
+    assert!((7..5000).contains(&id));
+    a.run("COMMIT");
+    assert_eq!(a.next("t"), id + 1);
+    a.run("BEGIN; SAVEPOINT s; UPDATE leaf_alloc SET max_id = 5000; RELEASE s");
+    assert_told_to_commit(&mut a, "t");
+    a.run("ROLLBACK");
+    assert_eq!(a.next("t"), id + 2);
+}
+
+#[test]
+fn step_and_description_can_be_edited_in_the_open_transaction() {
+    let (_server, mut a, mut b) = server_with_t_in_use();
+    for edit in [
+        "step = 50",
+        "description = 'x'",
+        "step = 70, description = 'y'",
+    ] {
+        a.run(&format!("BEGIN; UPDATE leaf_alloc SET {edit}"));
+        let first = a.next("t");
+        assert_eq!(b.next("t"), first + 1, "no cache is dropped");
+        a.run("COMMIT");
+        assert_eq!(a.next("t"), first + 2, "no cache is dropped");
+    }
+}
+
+#[test]
+fn a_raised_max_id_holds_at_once() {
+    let (_server, mut a, mut b) = server_with_t_in_use();
+    a.run("UPDATE leaf_alloc SET max_id = 1000000 WHERE biz_tag = 't'");
+    assert_eq!((b.next("t"), a.next("t")), (1_000_000, 1_000_001));
+    a.run("BEGIN; UPDATE leaf_alloc SET max_id = 2000000 WHERE biz_tag = 't'");
+    assert_eq!(b.next("t"), 1_000_002);
+    a.run("COMMIT");
+    assert_eq!(b.next("t"), 2_000_000);
+}
+
+#[test]
+fn a_lowered_max_id_is_refused_and_a_reset_is_the_way() {
+    let (_server, mut a, mut b) = server_with_t_in_use();
+    a.fails("UPDATE leaf_alloc SET max_id = 1 WHERE biz_tag = 't'")
+        .is("55000")
+        .says("\"t\"")
+        .hints("leaf_tag_reset('t', 1)");
+    assert_eq!((a.next("t"), b.next("t")), (7, 8));
+    a.run("UPDATE leaf_alloc SET description = 'kept' WHERE biz_tag = 't'");
+    a.run("SELECT leaf_tag_reset('t', 5)");
+    assert_eq!((b.next("t"), a.next("t")), (5, 6));
+    a.run("SELECT leaf_tag_reset('t', 9000)");
+    assert_eq!((a.next("t"), b.next("t")), (9000, 9001));
+    assert_eq!(
+        a.value::<String>("SELECT description FROM leaf_alloc"),
+        "kept"
+    );
+    a.fails("SELECT leaf_tag_reset('nope', 1)").is("42704");
+    a.fails("SELECT leaf_tag_reset('t', 0)").is("23514");
+}
+
+#[test]
+fn a_limit_holds_at_once_and_can_be_lifted() {
+    let (_server, mut a, mut b) = server_with_t_in_use();
+    a.run("UPDATE leaf_alloc SET max_value = 100 WHERE biz_tag = 't'");
+    // max_id is beyond it by now: what was claimed is dropped.
+    b.fails("SELECT leaf_segment_next('t')")
+        .is("2200H")
+        .says("(100)");
+    a.run("UPDATE leaf_alloc SET max_value = 1000000 WHERE biz_tag = 't'");
+    assert!(b.next("t") > 6);
+}
+
+#[test]
+fn a_deleted_tag_is_gone_for_all_at_commit_and_can_come_again() {
+    let (server, mut a, mut b) = server_with_t_in_use();
+    let mut c = server.session();
+    a.run("BEGIN; DELETE FROM leaf_alloc WHERE biz_tag = 't'");
+    assert_eq!(b.next("t"), 7);
+    a.run("COMMIT");
+    for session in [&mut a, &mut b, &mut c] {
+        session.fails("SELECT leaf_segment_next('t')").is("42704");
+    }
+    a.run("INSERT INTO leaf_alloc (biz_tag, max_id) VALUES ('t', 3000)");
+    assert_eq!((b.next("t"), a.next("t"), c.next("t")), (3000, 3001, 3002));
+    a.run(
+        "BEGIN; DELETE FROM leaf_alloc WHERE biz_tag = 't';
+         INSERT INTO leaf_alloc (biz_tag) VALUES ('t'); COMMIT",
+    );
+    assert_eq!((b.next("t"), a.next("t"), c.next("t")), (1, 2, 3));
+    a.run("SELECT leaf_tag_drop('t')");
+    a.fails("SELECT leaf_tag_drop('t')").is("42704");
+    b.fails("SELECT leaf_segment_next('t')").is("42704");
+}
+
+#[test]
+fn truncate_drops_all_tags() {
+    let (_server, mut a, mut b) = server_with_t_in_use();
+    a.create_tag("u");
+    assert_eq!(b.next("u"), 1);
+    a.run("TRUNCATE leaf_alloc");
+    for tag in ["t", "u"] {
+        a.try_next(tag).unwrap_err().is("42704");
+        b.try_next(tag).unwrap_err().is("42704");
+    }
+    a.create_tag("t");
+    assert_eq!((b.next("t"), a.next("t")), (1, 2));
+}
+
+#[test]
+fn a_renamed_tag_goes_on_under_its_new_name_only() {
+    let (_server, mut a, mut b) = server_with_t_in_use();
+    a.run("UPDATE leaf_alloc SET biz_tag = 'new' WHERE biz_tag = 't'");
+    for session in [&mut a, &mut b] {
+        session.fails("SELECT leaf_segment_next('t')").is("42704");
+    }
+    let ids = vec![6, b.next("new"), a.next("new")];
+    // Names exchanged: each must go on where its row is.
+    a.run("INSERT INTO leaf_alloc (biz_tag, max_id) VALUES ('t', 1000000)");
+    assert_eq!(b.next("t"), 1_000_000);
+    a.run(
+        "UPDATE leaf_alloc SET biz_tag = CASE biz_tag WHEN 't' THEN 'x' ELSE 'y' END;
+         UPDATE leaf_alloc SET biz_tag = CASE biz_tag WHEN 'x' THEN 'new' ELSE 't' END",
+    );
+    assert!(b.next("new") > 1_000_000);
+    assert_issued_once(&[[ids, vec![b.next("t"), a.next("t")]].concat()]);
+    assert!(a.next("t") < 1_000_000);
+}
+
+#[test]
+fn an_edit_cannot_be_prepared_and_use_can() {
+    let (_server, mut a, mut b) = server_with_t_in_use();
+    for edit in [
+        "UPDATE leaf_alloc SET max_id = max_id + 1000",
+        "INSERT INTO leaf_alloc (biz_tag) VALUES ('new')",
+        "DELETE FROM leaf_alloc",
+        "TRUNCATE leaf_alloc",
+    ] {
+        a.run("BEGIN");
+        a.run(edit);
+        a.fails("PREPARE TRANSACTION 'p'").is("0A000");
+        a.run("ROLLBACK");
+    }
+    let last = a.next("t");
+    a.run("CREATE TABLE used (id bigint); BEGIN; INSERT INTO used SELECT leaf_segment_next('t')");
+    a.run("PREPARE TRANSACTION 'p'");
+    assert_eq!(b.next("t"), last + 2);
+    a.run("COMMIT PREPARED 'p'");
+    assert_eq!(a.ids("SELECT id FROM used"), [last + 1]);
+    assert_eq!(a.next("t"), last + 3);
+}
+
+#[test]
+fn replication_is_never_stopped_and_never_takes_a_tag_back() {
+    let (_server, mut a, mut b) = server_with_t_in_use();
+    a.run("SET session_replication_role = replica");
+    let max_id: i64 = a.value("SELECT max_id FROM leaf_alloc");
+    a.run("UPDATE leaf_alloc SET max_id = 1, description = 'from afar' WHERE biz_tag = 't'");
+    let row = a
+        .query_one("SELECT max_id, description FROM leaf_alloc", &[])
+        .unwrap();
+    assert_eq!((row.get(0), row.get(1)), (max_id, "from afar"));
+    assert!(b.next("t") > 6);
+    a.run("UPDATE leaf_alloc SET max_id = 50000 WHERE biz_tag = 't'");
+    assert_eq!(b.next("t"), 50_000);
+    a.run(
+        "INSERT INTO leaf_alloc (biz_tag) VALUES ('u'); DELETE FROM leaf_alloc WHERE biz_tag = 't'",
+    );
+    b.fails("SELECT leaf_segment_next('t')").is("42704");
+    assert_eq!(b.next("u"), 1);
+    a.run("TRUNCATE leaf_alloc");
+    b.fails("SELECT leaf_segment_next('u')").is("42704");
+}
+
+#[test]
+fn many_edits_in_one_transaction_are_all_noticed() {
+    let (_server, mut a, mut b) = server_with_t_in_use();
+    let names = "SELECT 'tag' || i FROM generate_series(1, 5000) i";
+    a.run(&format!("INSERT INTO leaf_alloc (biz_tag) {names}"));
+    let sample = ["t", "tag1", "tag2500", "tag5000"];
+    for tag in sample {
+        b.next(tag);
+    }
+    a.run("UPDATE leaf_alloc SET max_id = 1000000");
+    for tag in sample {
+        assert_eq!(b.next(tag), 1_000_000);
+    }
+    a.run("DELETE FROM leaf_alloc");
+    for tag in sample {
+        b.try_next(tag).unwrap_err().is("42704");
+    }
+}
