@@ -1,1 +1,39 @@
-//! x
+//! leaf_id: unique 64-bit ids for every session of a server, from shared memory.
+//!
+//! Meituan's Leaf inside PostgreSQL. The guarantees that comments quote as I1..I8 are in
+//! the README. Where to look:
+//!
+//! * `issue`: the hot path, from an SQL call to an id.
+//! * `worker`, `catalog`: the control path, which claims ids from `leaf_alloc`.
+//! * `shmem`: what both share, and the rules for it.
+//! * `edits`: what the open transaction did to `leaf_alloc`.
+//! * `persist`: the reservation of snowflake timestamps.
+//! * `leaf_id_core`: the double buffer, the snowflake word and the adaptive step.
+
+mod api;
+mod catalog;
+mod edits;
+mod error;
+mod guc;
+mod issue;
+mod persist;
+mod pg;
+mod shmem;
+mod worker;
+
+pgrx::pg_module_magic!();
+
+/// Called when the library is loaded. Never raises: pg_upgrade and pg_restore load it into
+/// servers that have not preloaded it; the functions say so instead.
+#[pgrx::pg_guard]
+#[allow(unsafe_code, reason = "PostgreSQL finds it by this name")]
+pub extern "C-unwind" fn _PG_init() {
+    if !pg::preloading() {
+        return;
+    }
+    guc::define();
+    shmem::init();
+    if !pg::binary_upgrade() {
+        worker::register_launcher();
+    }
+}

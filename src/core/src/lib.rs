@@ -8,15 +8,8 @@
 
 #![forbid(unsafe_code)]
 
+mod primitive;
 pub mod reservation;
 pub mod segment;
 pub mod snowflake;
 pub mod step;
-
-/// The one seam for loom: the same code runs on its atomics or on the real ones.
-mod primitive {
-    #[cfg(not(leaf_id_loom))]
-    pub use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
-    #[cfg(leaf_id_loom)]
-    pub use loom::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
-}

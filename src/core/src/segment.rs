@@ -36,8 +36,11 @@
 //! of n carries into the generation; reading `life` before the word takes an id of
 //! another tag; publishing out of claim order breaks I4.
 //!
-//! The loads of a buffer's fields may be relaxed: the exchange that takes the id
-//! releases them to the switch, and so to whoever overwrites the buffer after it.
+//! A buffer that is overwritten while a taker reads it is no danger: the exchange that
+//! takes the id releases the taker's loads to the switch, and so to whoever overwrites
+//! the buffer after it; a taker that came too late fails by the generation. But what
+//! "empty" is concluded from (tags and lengths) is loaded with acquire, so that the look
+//! at the word that confirms it is no older than they are.
 
 use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -222,7 +225,7 @@ impl DoubleBuffer {
             }
             let buffer = self.buffer(current);
             let valid = buffer.tag.load(Ordering::Acquire) == current;
-            let len = buffer.len.load(Ordering::Relaxed);
+            let len = buffer.len.load(Ordering::Acquire);
             if !valid || offset(word) >= len {
                 self.switch(word)?;
                 continue;
@@ -260,7 +263,7 @@ impl DoubleBuffer {
             }
             let buffer = self.buffer(current);
             let valid = buffer.tag.load(Ordering::Acquire) == current;
-            let len = buffer.len.load(Ordering::Relaxed);
+            let len = buffer.len.load(Ordering::Acquire);
             if !valid || offset(word) >= len {
                 self.switch(word)?;
                 continue;
@@ -297,7 +300,7 @@ impl DoubleBuffer {
             let buffer = self.buffer(current);
             let valid = buffer.tag.load(Ordering::Acquire) == current;
             let len = if valid {
-                buffer.len.load(Ordering::Relaxed)
+                buffer.len.load(Ordering::Acquire)
             } else {
                 0
             };
@@ -446,7 +449,8 @@ impl DoubleBuffer {
         if spare.tag.load(Ordering::Relaxed) == next {
             return Err(Refused::Full);
         }
-        // Release on all three: `rests` holds no lock and must notice an overwriting.
+        // Release on all three: who reads one of them without the lock, and too late, must
+        // find the word moved on.
         spare.first.store(first, Ordering::Release);
         spare.len.store(len, Ordering::Release);
         // The tag last: it is what makes the other two the takers'.
@@ -524,6 +528,79 @@ impl DoubleBuffer {
             current: rest(current, offset(word)),
             spare: rest(spare, 0),
             current_segment: current,
+        }
+    }
+}
+
+#[cfg(all(test, not(leaf_id_loom)))]
+mod tests {
+    //! The generation going around, which takes years from outside. Would catch: a
+    //! buffer that comes back to life, or takes that stop, at 2^32.
+    #![allow(clippy::unwrap_used, reason = "a test that panics fails")]
+
+    use super::*;
+
+    /// Empty, and in its life 1.
+    fn at_generation(generation: u32) -> DoubleBuffer {
+        let buffer = DoubleBuffer::new();
+        let before = pack(generation.wrapping_sub(2), 0);
+        buffer.word.store(before, Ordering::Relaxed);
+        buffer.invalidate();
+        buffer
+    }
+
+    #[test]
+    fn ids_go_on_when_the_generation_goes_around() {
+        for start in u32::MAX - 5..=u32::MAX {
+            let buffer = at_generation(start);
+            let mut life = 1;
+            for i in 0..10 {
+                let first = 1 + 2 * i;
+                buffer.publish(life, first, 2).unwrap();
+                let full = buffer.publish(life, first + 2, 2);
+                assert_eq!(full, Err(Refused::Full));
+                assert_eq!(buffer.take(life).unwrap().first, first);
+                assert_eq!(buffer.take_range(life, 1).unwrap().first, first + 1);
+                assert_eq!(buffer.take(life), Err(Miss::Empty));
+                if i % 3 == 2 {
+                    buffer.invalidate();
+                    life += 1;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_invalidation_across_the_end_revives_nothing() {
+        for start in u32::MAX - 3..=u32::MAX {
+            let buffer = at_generation(start);
+            buffer.publish(1, 1, 10).unwrap();
+            buffer.take(1).unwrap();
+            buffer.publish(1, 11, 10).unwrap();
+            assert_eq!(buffer.invalidate().count(), 19);
+            assert_eq!(buffer.take(2), Err(Miss::Empty));
+            assert_eq!(buffer.take_range(2, 1), Err(Miss::Empty));
+        }
+    }
+
+    #[test]
+    fn a_buffer_never_filled_again_stays_dead_when_its_generation_returns() {
+        // Edits of a tag that nobody uses: 2^31 invalidations in a row.
+        let buffer = DoubleBuffer::new();
+        buffer.publish(0, 1, 10).unwrap();
+        buffer.take(0).unwrap();
+        buffer.publish(0, 11, 10).unwrap();
+        let returning = buffer.word.load(Ordering::Relaxed);
+        let mut life = 0;
+        for generation in [generation(returning), generation(returning) - 1] {
+            buffer.invalidate();
+            let before = pack(generation.wrapping_sub(2), offset(returning));
+            buffer.word.store(before, Ordering::Relaxed);
+            buffer.invalidate();
+            life += 2;
+            assert_eq!(buffer.take(life), Err(Miss::Empty));
+            assert_eq!(buffer.rests(), Rests::default());
+            assert!(!buffer.has_spare());
         }
     }
 }

@@ -1,0 +1,43 @@
+-- The table of tags: Leaf's leaf_alloc, with what a row needs to remember.
+
+CREATE TABLE @extschema@.leaf_alloc (
+    biz_tag text COLLATE "C" PRIMARY KEY
+        CONSTRAINT leaf_alloc_biz_tag_length CHECK (octet_length(biz_tag) BETWEEN 1 AND 128),
+    max_id bigint NOT NULL DEFAULT 1
+        CONSTRAINT leaf_alloc_max_id_positive CHECK (max_id >= 1),
+    step integer NOT NULL DEFAULT 1000
+        CONSTRAINT leaf_alloc_step_positive CHECK (step >= 1),
+    description text,
+    update_time timestamptz NOT NULL DEFAULT now(),
+    max_step integer NOT NULL DEFAULT 1000000,
+    max_value bigint NOT NULL DEFAULT 9223372036854775806
+        CONSTRAINT leaf_alloc_max_value_range CHECK (max_value BETWEEN 1 AND 9223372036854775806),
+    life bigint NOT NULL DEFAULT 0,
+    system_identifier bigint NOT NULL DEFAULT 0,
+    timeline integer NOT NULL DEFAULT 0,
+    claimed_step integer NOT NULL DEFAULT 0,
+    CONSTRAINT leaf_alloc_max_step_not_below_step CHECK (max_step >= step)
+)
+-- A claim updates its row in place (HOT) as long as pages have room.
+WITH (fillfactor = 50);
+
+COMMENT ON TABLE @extschema@.leaf_alloc IS
+    'Tags of leaf_id: manage them with INSERT, UPDATE and DELETE, or with leaf_tag_create() and leaf_tag_drop()';
+COMMENT ON COLUMN @extschema@.leaf_alloc.biz_tag IS 'Name of the tag, 1 to 128 bytes';
+COMMENT ON COLUMN @extschema@.leaf_alloc.max_id IS
+    'The next id that is not yet claimed; ids below it may be in use or cached. It can only be raised; leaf_tag_reset() starts anew';
+COMMENT ON COLUMN @extschema@.leaf_alloc.step IS
+    'First and smallest number of ids claimed at once; it grows with use up to max_step';
+COMMENT ON COLUMN @extschema@.leaf_alloc.description IS 'Free text';
+COMMENT ON COLUMN @extschema@.leaf_alloc.update_time IS 'Last claim or edit';
+COMMENT ON COLUMN @extschema@.leaf_alloc.max_step IS 'Largest number of ids claimed at once';
+COMMENT ON COLUMN @extschema@.leaf_alloc.max_value IS 'The last id of this tag; then it is an error (2200H)';
+COMMENT ON COLUMN @extschema@.leaf_alloc.life IS
+    'Set by leaf_id: tells this row from another one of the same tag, before or after it';
+COMMENT ON COLUMN @extschema@.leaf_alloc.system_identifier IS
+    'Set by leaf_id: the database cluster of the last claim';
+COMMENT ON COLUMN @extschema@.leaf_alloc.timeline IS 'Set by leaf_id: the WAL timeline of the last claim';
+COMMENT ON COLUMN @extschema@.leaf_alloc.claimed_step IS 'Set by leaf_id: ids in the last claim';
+
+REVOKE ALL ON @extschema@.leaf_alloc FROM PUBLIC;
+SELECT pg_catalog.pg_extension_config_dump('@extschema@.leaf_alloc', '');

@@ -1,0 +1,78 @@
+-- The edit triggers and the functions that manage tags.
+
+CREATE TRIGGER leaf_alloc_edit
+    BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.leaf_alloc
+    FOR EACH ROW EXECUTE FUNCTION @extschema@.leaf_alloc_edit();
+CREATE TRIGGER leaf_alloc_truncate
+    BEFORE TRUNCATE ON @extschema@.leaf_alloc
+    FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.leaf_alloc_truncate();
+-- ALWAYS: a logical replication subscriber must drop its caches too.
+ALTER TABLE @extschema@.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_edit;
+ALTER TABLE @extschema@.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_truncate;
+
+CREATE FUNCTION @extschema@.leaf_tag_create(
+    tag text,
+    step integer DEFAULT 1000,
+    start bigint DEFAULT 1,
+    max_step integer DEFAULT NULL,
+    max_value bigint DEFAULT 9223372036854775806,
+    description text DEFAULT NULL
+) RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    INSERT INTO @extschema@.leaf_alloc (biz_tag, step, max_id, max_step, max_value, description)
+    VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), $5, $6)
+$$;
+COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text) IS
+    'Creates a tag whose first id is start; max_step defaults to 1000000, or step where that is larger';
+
+CREATE FUNCTION @extschema@.leaf_tag_drop(tag text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    DELETE FROM @extschema@.leaf_alloc WHERE biz_tag = $1;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = pg_catalog.format('tag "%s" does not exist', $1);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.leaf_tag_drop(text) IS 'Drops a tag';
+
+CREATE FUNCTION @extschema@.leaf_tag_reset(tag text, next_id bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    tag_row @extschema@.leaf_alloc;
+BEGIN
+    IF NOT pg_catalog.pg_has_role(
+        (SELECT c.relowner FROM pg_catalog.pg_class c
+         WHERE c.oid = '@extschema@.leaf_alloc'::pg_catalog.regclass), 'USAGE')
+    THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = 'must be owner of table leaf_alloc to reset a tag',
+            DETAIL = 'A reset can issue ids of the tag again.';
+    END IF;
+    DELETE FROM @extschema@.leaf_alloc WHERE biz_tag = $1 RETURNING * INTO tag_row;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = pg_catalog.format('tag "%s" does not exist', $1);
+    END IF;
+    tag_row.max_id := $2;
+    INSERT INTO @extschema@.leaf_alloc SELECT tag_row.*;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.leaf_tag_reset(text, bigint) IS
+    'Gives a tag a new life that starts at next_id, also below ids that were issued; owner only';
+
+REVOKE ALL ON FUNCTION
+    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text),
+    @extschema@.leaf_tag_drop(text),
+    @extschema@.leaf_tag_reset(text, bigint)
+FROM PUBLIC;

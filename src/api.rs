@@ -1,0 +1,493 @@
+//! The SQL functions: check, call, convert.
+
+#![allow(unsafe_code)]
+
+use leaf_id_core::snowflake::{MAX_MS, MAX_SEQUENCE, MAX_WORKER_ID, Parts};
+use pgrx::iter::{SetOfIterator, TableIterator};
+use pgrx::prelude::*;
+use pgrx::{IntoDatum, name, pg_sys};
+
+use crate::edits;
+use crate::error::Failure;
+use crate::issue::{self, Batch, CallSite};
+use crate::pg::{self, Raw, TriggerCall};
+use crate::shmem::{self, SnowflakeState};
+
+pgrx::extension_sql_file!("../sql/schema.sql", name = "schema", bootstrap);
+pgrx::extension_sql_file!(
+    "../sql/tags.sql",
+    name = "tags",
+    requires = ["schema", leaf_alloc_edit, leaf_alloc_truncate]
+);
+pgrx::extension_sql_file!(
+    "../sql/views.sql",
+    name = "views",
+    requires = ["tags", leaf_segment_slots, leaf_snowflake_state]
+);
+
+/// What a call knows of itself: the function, its call site's memory, and the first
+/// argument's bytes.
+struct Call<'a> {
+    function: pg_sys::Oid,
+    site: &'a mut CallSite,
+    tag: &'a [u8],
+}
+
+impl Call<'_> {
+    #[inline]
+    fn new<'a>(fcinfo: pg_sys::FunctionCallInfo) -> Call<'a> {
+        // SAFETY: a STRICT SQL function whose first argument is a text, called through
+        // SQL: flinfo is set, the argument is not null and lives as long as the call.
+        // fn_extra is ours alone, and lives in fn_mcxt as long as flinfo does.
+        unsafe {
+            let flinfo = (*fcinfo).flinfo;
+            if (*flinfo).fn_extra.is_null() {
+                let memory = pg_sys::MemoryContextAlloc((*flinfo).fn_mcxt, size_of::<CallSite>());
+                memory.cast::<CallSite>().write(CallSite::NEW);
+                (*flinfo).fn_extra = memory;
+            }
+            let argument = (*fcinfo).args.as_ptr();
+            let text = (*argument).value.cast_mut_ptr::<pg_sys::varlena>();
+            Call {
+                function: (*flinfo).fn_oid,
+                site: &mut *(*flinfo).fn_extra.cast::<CallSite>(),
+                tag: text_bytes(text),
+            }
+        }
+    }
+}
+
+/// The bytes of a text, without a copy where it is stored inline.
+#[inline]
+unsafe fn text_bytes<'a>(text: *mut pg_sys::varlena) -> &'a [u8] {
+    // SAFETY: a valid varlena; the two inline forms are told by the header's low bits.
+    unsafe {
+        let text = if pgrx::varatt_is_1b(text) && !pgrx::varatt_is_1b_e(text)
+            || pgrx::varatt_is_4b_u(text)
+        {
+            text
+        } else {
+            pg_sys::pg_detoast_datum_packed(text)
+        };
+        pgrx::varlena_to_byte_slice(text)
+    }
+}
+
+/// The integer that follows the tag.
+fn second_argument(fcinfo: pg_sys::FunctionCallInfo) -> i32 {
+    // SAFETY: a STRICT function of two arguments.
+    let value = unsafe { (*(*fcinfo).args.as_ptr().add(1)).value.value() };
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "an integer is the datum's low half"
+    )]
+    let n = value as i32;
+    n
+}
+
+fn count(n: i32) -> Result<u32, Failure> {
+    u32::try_from(n).map_err(|_| Failure::NegativeCount { n })
+}
+
+/// The result of an SQL function: the value, or an ERROR.
+#[inline]
+fn finish<T>(result: Result<T, Failure>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(failure) => failure.raise(),
+    }
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_segment_next(tag text) RETURNS bigint
+    STRICT VOLATILE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_segment_next(text) IS 'The next id of a tag';
+"#)]
+fn leaf_segment_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
+    let call = Call::new(fcinfo);
+    finish(issue::next(call.site, call.function, call.tag))
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_segment_next_batch(tag text, n integer) RETURNS SETOF bigint
+    STRICT VOLATILE PARALLEL SAFE ROWS 1000 LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_segment_next_batch(text, integer) IS
+    'The next n ids of a tag, in increasing order';
+"#)]
+fn leaf_segment_next_batch(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, i64> {
+    let n = finish(count(second_argument(fcinfo)));
+    // SAFETY: a STRICT function, as in `Call::new`; fn_extra is the iterator's here.
+    let (function, tag) = unsafe {
+        let text = (*(*fcinfo).args.as_ptr()).value.cast_mut_ptr();
+        ((*(*fcinfo).flinfo).fn_oid, text_bytes(text))
+    };
+    SetOfIterator::new(Batch::new(function, tag, n))
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_segment_next_range(tag text, n integer, OUT first_id bigint, OUT last_id bigint)
+    STRICT VOLATILE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_segment_next_range(text, integer) IS
+    'The next n ids of a tag without a gap, as the first and the last; n up to max_step';
+"#)]
+fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+    let call = Call::new(fcinfo);
+    let n = finish(count(second_argument(fcinfo)));
+    if n == 0 {
+        return Raw::record(fcinfo, &[None, None]);
+    }
+    let (first, last) = finish(issue::next_range(call.site, call.function, call.tag, n));
+    Raw::record(fcinfo, &[first.into_datum(), last.into_datum()])
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_snowflake_next() RETURNS bigint
+    STRICT VOLATILE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_snowflake_next() IS
+    'The next snowflake id of this server: 41 bits of milliseconds, worker id, sequence';
+"#)]
+fn leaf_snowflake_next() -> i64 {
+    finish(issue::next_snowflake())
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_snowflake_next_batch(n integer) RETURNS SETOF bigint
+    STRICT VOLATILE PARALLEL SAFE ROWS 1000 LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_snowflake_next_batch(integer) IS
+    'The next n snowflake ids, in increasing order';
+"#)]
+fn leaf_snowflake_next_batch(n: i32) -> SetOfIterator<'static, i64> {
+    let n = finish(count(n));
+    SetOfIterator::new((0..n).map(|_| finish(issue::next_snowflake())))
+}
+
+/// The time of a timestamp that PostgreSQL cannot hold is an error, not a wrap.
+fn timestamp(unix_ms: i64) -> Option<i64> {
+    unix_ms
+        .checked_mul(1000)?
+        .checked_sub(pg::TIMESTAMP_EPOCH_US)
+}
+
+fn decode(fcinfo: pg_sys::FunctionCallInfo, id: i64, epoch_ms: i64) -> Result<Raw, Failure> {
+    let parts = Parts::decompose(id).ok_or(Failure::NoSnowflake { id })?;
+    let ts = epoch_ms
+        .checked_add(parts.ms)
+        .and_then(timestamp)
+        .ok_or(Failure::BadEpoch { epoch_ms })?;
+    let columns = [
+        ts.into_datum(),
+        i32::from(parts.worker_id).into_datum(),
+        i32::from(parts.sequence).into_datum(),
+    ];
+    Ok(Raw::record(fcinfo, &columns))
+}
+
+/// The configured epoch; an id means nothing without one.
+fn configured_epoch() -> Result<i64, Failure> {
+    let area = shmem::area().ok_or(Failure::NotPreloaded)?;
+    Ok(area
+        .snowflake
+        .epoch_ms
+        .load(core::sync::atomic::Ordering::Relaxed))
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_snowflake_decode(
+    id bigint, OUT ts timestamptz, OUT worker_id integer, OUT sequence integer)
+    STRICT STABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_snowflake_decode(bigint) IS
+    'The parts of a snowflake id, with the epoch of leaf_id.epoch';
+"#)]
+fn leaf_snowflake_decode(id: i64, fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+    finish(configured_epoch().and_then(|epoch_ms| decode(fcinfo, id, epoch_ms)))
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_snowflake_decode(
+    id bigint, epoch bigint, OUT ts timestamptz, OUT worker_id integer, OUT sequence integer)
+    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_snowflake_decode(bigint, bigint) IS
+    'The parts of a snowflake id, with an epoch in Unix milliseconds';
+"#)]
+fn leaf_snowflake_decode_with_epoch(id: i64, epoch: i64, fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+    finish(decode(fcinfo, id, epoch))
+}
+
+/// Milliseconds since the epoch within which a timestamp lies; clamped to what ids hold,
+/// as the infinities are.
+fn ms_since(ts: i64, epoch_ms: i64) -> i64 {
+    match ts {
+        i64::MIN => i64::MIN,
+        i64::MAX => i64::MAX,
+        us => (us.saturating_add(pg::TIMESTAMP_EPOCH_US))
+            .div_euclid(1000)
+            .saturating_sub(epoch_ms),
+    }
+}
+
+fn lower_bound(ts: i64, epoch_ms: i64) -> i64 {
+    let ms = ms_since(ts, epoch_ms);
+    if ms > MAX_MS {
+        return i64::MAX;
+    }
+    Parts {
+        ms: ms.max(0),
+        worker_id: 0,
+        sequence: 0,
+    }
+    .compose()
+}
+
+fn upper_bound(ts: i64, epoch_ms: i64) -> i64 {
+    let ms = ms_since(ts, epoch_ms);
+    if ms < 0 {
+        return -1;
+    }
+    Parts {
+        ms: ms.min(MAX_MS),
+        worker_id: MAX_WORKER_ID,
+        sequence: MAX_SEQUENCE,
+    }
+    .compose()
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_snowflake_min(ts timestamptz) RETURNS bigint
+    STRICT STABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_snowflake_min(timestamptz) IS
+    'The smallest snowflake id of the millisecond of ts: WHERE id >= leaf_snowflake_min(from)';
+"#)]
+fn leaf_snowflake_min(ts: TimestampWithTimeZone) -> i64 {
+    lower_bound(ts.into(), finish(configured_epoch()))
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_snowflake_min(ts timestamptz, epoch bigint) RETURNS bigint
+    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_snowflake_min(timestamptz, bigint) IS
+    'The same with an epoch in Unix milliseconds, for partition bounds and checks';
+"#)]
+fn leaf_snowflake_min_with_epoch(ts: TimestampWithTimeZone, epoch: i64) -> i64 {
+    lower_bound(ts.into(), epoch)
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_snowflake_max(ts timestamptz) RETURNS bigint
+    STRICT STABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_snowflake_max(timestamptz) IS
+    'The largest snowflake id of the millisecond of ts: WHERE id <= leaf_snowflake_max(until)';
+"#)]
+fn leaf_snowflake_max(ts: TimestampWithTimeZone) -> i64 {
+    upper_bound(ts.into(), finish(configured_epoch()))
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_snowflake_max(ts timestamptz, epoch bigint) RETURNS bigint
+    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_snowflake_max(timestamptz, bigint) IS
+    'The same with an epoch in Unix milliseconds, for partition bounds and checks';
+"#)]
+fn leaf_snowflake_max_with_epoch(ts: TimestampWithTimeZone, epoch: i64) -> i64 {
+    upper_bound(ts.into(), epoch)
+}
+
+// ---- Triggers ----------------------------------------------------------------------
+
+fn trigger_call(fcinfo: pg_sys::FunctionCallInfo, function: &'static str) -> TriggerCall {
+    finish(TriggerCall::new(fcinfo).ok_or(Failure::NotATrigger { function }))
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_alloc_edit() RETURNS trigger
+    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_alloc_edit() IS
+    'Trigger: makes edits of leaf_alloc known to every session when they commit';
+REVOKE ALL ON FUNCTION leaf_alloc_edit() FROM PUBLIC;
+"#)]
+fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+    let call = trigger_call(fcinfo, "leaf_alloc_edit");
+    if crate::catalog::is_claiming() {
+        return call.unchanged();
+    }
+    let stamp = finish(edits::note(&call.edit()));
+    call.stamped(&stamp)
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_alloc_truncate() RETURNS trigger
+    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_alloc_truncate() IS
+    'Trigger: drops every cached segment of this database when a TRUNCATE commits';
+REVOKE ALL ON FUNCTION leaf_alloc_truncate() FROM PUBLIC;
+"#)]
+fn leaf_alloc_truncate(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+    let call = trigger_call(fcinfo, "leaf_alloc_truncate");
+    edits::note_truncate(call.relation());
+    call.unchanged()
+}
+
+// ---- Status ------------------------------------------------------------------------
+
+/// Not `numeric`: no id count reaches 2^63 in a server's life.
+fn bigint(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+fn timestamptz(us: i64) -> Option<TimestampWithTimeZone> {
+    if us == 0 {
+        None
+    } else {
+        TimestampWithTimeZone::try_from(us).ok()
+    }
+}
+
+fn milliseconds(us: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    let us = us as f64;
+    us / 1000.0
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_segment_slots(
+    OUT tag text, OUT current_first bigint, OUT current_last bigint, OUT current_next bigint,
+    OUT current_remaining bigint, OUT fill_percent double precision,
+    OUT spare_first bigint, OUT spare_last bigint, OUT spare_remaining bigint, OUT spare_state text,
+    OUT step integer, OUT ids_issued bigint, OUT ids_per_second double precision,
+    OUT refills bigint, OUT last_refill timestamptz, OUT last_refill_ms double precision,
+    OUT waits bigint, OUT waited_ms double precision, OUT ids_lost bigint, OUT last_error text)
+    RETURNS SETOF record STRICT VOLATILE PARALLEL RESTRICTED
+    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_segment_slots() IS
+    'What shared memory holds of the tags of this database; see leaf_segment_status';
+"#)]
+#[allow(clippy::type_complexity, reason = "one entry per column")]
+fn leaf_segment_slots(
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> TableIterator<
+    'static,
+    (
+        name!(tag, pg::Text),
+        name!(current_first, Option<i64>),
+        name!(current_last, Option<i64>),
+        name!(current_next, Option<i64>),
+        name!(current_remaining, i64),
+        name!(fill_percent, f64),
+        name!(spare_first, Option<i64>),
+        name!(spare_last, Option<i64>),
+        name!(spare_remaining, i64),
+        name!(spare_state, &'static str),
+        name!(step, Option<i32>),
+        name!(ids_issued, i64),
+        name!(ids_per_second, f64),
+        name!(refills, i64),
+        name!(last_refill, Option<TimestampWithTimeZone>),
+        name!(last_refill_ms, f64),
+        name!(waits, i64),
+        name!(waited_ms, f64),
+        name!(ids_lost, i64),
+        name!(last_error, Option<String>),
+    ),
+> {
+    use core::sync::atomic::Ordering::Relaxed;
+    let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
+    // SAFETY: called through SQL, so flinfo is set.
+    let function = unsafe { (*(*fcinfo).flinfo).fn_oid };
+    let relation = pg::relation_beside(function, c"leaf_alloc");
+    let relation = finish(relation.ok_or(Failure::NoTable));
+    let rows = area
+        .slots_of(pg::database(), relation)
+        .into_iter()
+        .map(move |(tag, slot)| {
+            let (ledger, rests) = area.look(slot);
+            let remaining =
+                |rest: Option<leaf_id_core::segment::Rest>| rest.map_or(0, |r| r.count());
+            let segment = rests.current_segment;
+            let fill = segment.map_or(0.0, |(_, len)| {
+                100.0 * milliseconds(remaining(rests.current) * 1000) / f64::from(len)
+            });
+            let spare_state = if rests.spare.is_some() {
+                "ready"
+            } else if slot.buffer.is_requested() {
+                "in flight"
+            } else {
+                "none"
+            };
+            let issued = ledger.published.saturating_sub(ledger.lost + rests.count());
+            (
+                pg::Text::new(tag.bytes()),
+                segment.map(|(first, _)| first),
+                segment.map(|(first, len)| first + i64::from(len) - 1),
+                rests.current.map(|rest| rest.first),
+                bigint(remaining(rests.current)),
+                fill,
+                rests.spare.map(|rest| rest.first),
+                rests.spare.map(|rest| rest.last),
+                bigint(remaining(rests.spare)),
+                spare_state,
+                i32::try_from(ledger.pace.step)
+                    .ok()
+                    .filter(|step| *step > 0),
+                bigint(issued),
+                ledger.ids_per_second,
+                bigint(ledger.refills),
+                timestamptz(ledger.last_refill),
+                milliseconds(ledger.last_refill_us.unsigned_abs()),
+                bigint(slot.waits.load(Relaxed)),
+                milliseconds(slot.waited_us.load(Relaxed)),
+                bigint(ledger.lost),
+                ledger.explain(),
+            )
+        });
+    TableIterator::new(rows.collect::<Vec<_>>())
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_snowflake_state(
+    OUT state text, OUT worker_id integer, OUT worker_id_source text,
+    OUT last_timestamp timestamptz, OUT reserved_until timestamptz,
+    OUT clock_drift_ms bigint, OUT ids_issued bigint, OUT waits bigint,
+    OUT rollbacks_seen bigint, OUT time_ends timestamptz)
+    STRICT VOLATILE PARALLEL RESTRICTED
+    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_snowflake_state() IS
+    'What the snowflake generator is doing; see leaf_snowflake_status';
+"#)]
+fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+    use core::sync::atomic::Ordering::Relaxed;
+    let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
+    let snowflake = &area.snowflake;
+    let epoch_ms = finish(configured_epoch());
+    let state = snowflake.state();
+    let open = state == SnowflakeState::Open;
+    let last = snowflake.generator.last();
+    let known = last.ms > 0;
+    let text = match state {
+        SnowflakeState::Starting => "starting",
+        SnowflakeState::NoWorkerId => "no worker id",
+        SnowflakeState::WaitingOut => "waiting out an earlier reservation",
+        SnowflakeState::Open => "open",
+        SnowflakeState::ReservationAhead => "refused: reservation far ahead of the clock",
+        SnowflakeState::EpochMovedLater => "refused: epoch was moved later",
+        SnowflakeState::FileProblem => "reservation file cannot be read or written",
+    };
+    let at = |ms: i64| timestamp(ms + epoch_ms);
+    Raw::record(
+        fcinfo,
+        &[
+            text.into_datum(),
+            open.then_some(i32::from(last.worker_id)).into_datum(),
+            open.then_some("leaf_id.worker_id").into_datum(),
+            known.then(|| at(last.ms)).flatten().into_datum(),
+            open.then(|| at(snowflake.generator.reserved_until()))
+                .flatten()
+                .into_datum(),
+            known
+                .then(|| (last.ms + epoch_ms - pg::now_ms()).max(0))
+                .into_datum(),
+            bigint(snowflake.issued.load(Relaxed)).into_datum(),
+            bigint(snowflake.waits.load(Relaxed)).into_datum(),
+            bigint(snowflake.rollbacks.load(Relaxed)).into_datum(),
+            at(MAX_MS).into_datum(),
+        ],
+    )
+}

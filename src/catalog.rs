@@ -1,0 +1,243 @@
+//! The only place with SQL against `leaf_alloc`.
+//!
+//! Every claim is [`claim`]. It runs as the table's owner in a security-restricted
+//! context, with everything qualified, and marks itself so that the edit trigger lets it
+//! pass. It is called in the allocator's own transaction, never in a session's: a
+//! session's rollback would return the range to the table while shared memory hands it
+//! out (I2).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use leaf_id_core::step::{Limits, Pace};
+use pgrx::Spi;
+use pgrx::datum::DatumWithOid;
+use pgrx::spi::{SpiClient, SpiTupleTable};
+
+use crate::pg;
+use crate::shmem::{Claimed, Key, Trouble};
+
+/// True while our own statement changes a row: no edit of a user's.
+static CLAIMING: AtomicBool = AtomicBool::new(false);
+
+/// Whether the edit trigger was fired by a claim.
+pub fn is_claiming() -> bool {
+    CLAIMING.load(Ordering::Relaxed)
+}
+
+struct Claiming;
+
+impl Claiming {
+    fn begin() -> Self {
+        CLAIMING.store(true, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Claiming {
+    fn drop(&mut self) {
+        CLAIMING.store(false, Ordering::Relaxed);
+    }
+}
+
+/// What the allocator knows of a tag when it claims.
+pub struct Ask {
+    /// How fast it was used so far.
+    pub pace: Pace,
+    /// The clock, in Unix milliseconds.
+    pub now_ms: i64,
+    /// Sessions found both buffers empty.
+    pub hungry: bool,
+    /// The longest range that a session waits for; 0 for none.
+    pub wish: u32,
+    /// `life` of the row that was published from, 0 for none ...
+    pub row_life: i64,
+    /// ... and one past the last id that was.
+    pub high: i64,
+}
+
+/// Why a claim was not made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ClaimProblem {
+    /// No row was found; it may have been replaced while the claim waited for it.
+    NoSuchTag,
+    /// `max_id` has passed `max_value`.
+    EndOfTag { max_value: i64 },
+    /// The same life of the row, with a `max_id` below what was published.
+    MaxIdBackwards { published: i64, found: i64 },
+}
+
+struct Row {
+    max_id: i64,
+    limits: Limits,
+    max_value: i64,
+    life: i64,
+}
+
+fn column<T: pgrx::FromDatum + pgrx::IntoDatum>(table: &SpiTupleTable<'_>, number: usize) -> T {
+    match table.get(number) {
+        Ok(Some(value)) => value,
+        // Every column we read is NOT NULL.
+        Ok(None) => pgrx::error!("column {number} of leaf_alloc is null"),
+        Err(error) => pgrx::error!("could not read leaf_alloc: {error}"),
+    }
+}
+
+fn run<'client>(
+    client: &mut SpiClient<'client>,
+    sql: &str,
+    arguments: &[DatumWithOid<'_>],
+) -> SpiTupleTable<'client> {
+    match client.update(sql, None, arguments) {
+        Ok(table) => table.first(),
+        Err(error) => pgrx::error!("could not run SQL on leaf_alloc: {error}"),
+    }
+}
+
+/// Claims ids for a tag, in the open transaction: they may be used once it is durable (I1).
+///
+/// # Errors
+/// See [`ClaimProblem`]; the transaction is then to be rolled back.
+pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
+    let table = pg::quoted_name(key.relation).ok_or(ClaimProblem::NoSuchTag)?;
+    let _claiming = Claiming::begin();
+    pg::as_owner_of(key.relation, || {
+        Spi::connect_mut(|client| {
+            let row = lock_row(client, &table, key)?;
+            if row.life == ask.row_life && row.max_id < ask.high {
+                return Err(ClaimProblem::MaxIdBackwards {
+                    published: ask.high,
+                    found: row.max_id,
+                });
+            }
+            let left = row.max_value.saturating_sub(row.max_id).saturating_add(1);
+            if left < 1 {
+                return Err(ClaimProblem::EndOfTag {
+                    max_value: row.max_value,
+                });
+            }
+            let step = ask.pace.next(ask.now_ms, ask.hungry, row.limits);
+            let wanted = row.limits.clamp(step.max(ask.wish));
+            // The last segment before the limit is cut to fit.
+            let len = u32::try_from(left).map_or(wanted, |left| wanted.min(left));
+            advance(client, &table, key, row.max_id + i64::from(len), len);
+            Ok(Claimed {
+                first: row.max_id,
+                len,
+                row_life: row.life,
+                pace: ask.pace.claimed(ask.now_ms, step, row.limits),
+                max_step: row.limits.max_step,
+            })
+        })
+    })
+}
+
+fn lock_row(client: &mut SpiClient<'_>, table: &str, key: &Key) -> Result<Row, ClaimProblem> {
+    let sql = format!(
+        "SELECT max_id, step, max_step, max_value, life FROM {table} \
+         WHERE biz_tag OPERATOR(pg_catalog.=) $1 FOR NO KEY UPDATE"
+    );
+    let found = run(client, &sql, &[pg::text_argument(key.tag.bytes())]);
+    if found.is_empty() {
+        return Err(ClaimProblem::NoSuchTag);
+    }
+    let ids = |number| u32::try_from(column::<i32>(&found, number)).unwrap_or(1);
+    Ok(Row {
+        max_id: column(&found, 1),
+        limits: Limits {
+            step: ids(2),
+            max_step: ids(3),
+        },
+        max_value: column(&found, 4),
+        life: column(&found, 5),
+    })
+}
+
+fn advance(client: &mut SpiClient<'_>, table: &str, key: &Key, max_id: i64, len: u32) {
+    let sql = format!(
+        "UPDATE {table} SET max_id = $2, claimed_step = $3, system_identifier = $4, \
+         timeline = $5, update_time = pg_catalog.clock_timestamp() \
+         WHERE biz_tag OPERATOR(pg_catalog.=) $1"
+    );
+    run(
+        client,
+        &sql,
+        &[
+            pg::text_argument(key.tag.bytes()),
+            max_id.into(),
+            len.cast_signed().into(),
+            pg::system_identifier().cast_signed().into(),
+            pg::timeline().cast_signed().into(),
+        ],
+    );
+}
+
+/// Raises a row's `max_id` to what its own transaction has issued of it, before it
+/// commits. A row of another life is left alone.
+pub fn raise_max_id(key: &Key, life: i64, max_id: i64) {
+    let Some(table) = pg::quoted_name(key.relation) else {
+        return;
+    };
+    let _claiming = Claiming::begin();
+    let sql = format!(
+        "UPDATE {table} SET max_id = GREATEST(max_id, $2) \
+         WHERE biz_tag OPERATOR(pg_catalog.=) $1 AND life OPERATOR(pg_catalog.=) $3"
+    );
+    pg::with_snapshot(|| {
+        pg::as_owner_of(key.relation, || {
+            Spi::connect_mut(|client| {
+                let arguments = [
+                    pg::text_argument(key.tag.bytes()),
+                    max_id.into(),
+                    life.into(),
+                ];
+                run(client, &sql, &arguments);
+            });
+        });
+    });
+}
+
+/// Who keeps the allocator from a tag's row, asked after it gave up waiting.
+pub fn blocker(key: &Key) -> Trouble {
+    let holds_xid = "SELECT l.pid FROM pg_catalog.pg_locks l \
+         WHERE l.locktype OPERATOR(pg_catalog.=) 'transactionid' AND l.granted \
+         AND l.mode OPERATOR(pg_catalog.=) 'ExclusiveLock' AND l.transactionid";
+    let row = |condition: &str, number: u32| {
+        let sql = format!("{holds_xid} {condition} LIMIT 1");
+        let pid = first_pid(&sql, &[number.to_string().into()]);
+        Trouble::RowLocked {
+            pid: pid.unwrap_or(0),
+        }
+    };
+    match pg::see_row(key.relation, key.tag.bytes()).map(|row| row.map(|row| row.locker)) {
+        Ok(Some(pg::Locker::Transaction(xid))) => {
+            row("OPERATOR(pg_catalog.=) $1::pg_catalog.xid", xid)
+        }
+        Ok(Some(pg::Locker::Multi(multi))) => row(
+            "OPERATOR(pg_catalog.=) ANY (ARRAY(SELECT m.xid FROM \
+             pg_catalog.pg_get_multixact_members($1::pg_catalog.xid) m))",
+            multi,
+        ),
+        Ok(_) | Err(pg::TableLocked) => {
+            let sql = "SELECT l.pid FROM pg_catalog.pg_locks l \
+                 WHERE l.locktype OPERATOR(pg_catalog.=) 'relation' AND l.granted \
+                 AND l.mode OPERATOR(pg_catalog.=) ANY ('{ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}') \
+                 AND l.relation OPERATOR(pg_catalog.=) $1::pg_catalog.oid \
+                 AND l.database OPERATOR(pg_catalog.=) $2::pg_catalog.oid LIMIT 1";
+            let arguments = [
+                key.relation.to_string().into(),
+                key.database.to_string().into(),
+            ];
+            match first_pid(sql, &arguments) {
+                Some(pid) => Trouble::TableLocked { pid },
+                None => Trouble::RowLocked { pid: 0 },
+            }
+        }
+    }
+}
+
+fn first_pid(sql: &str, arguments: &[DatumWithOid<'_>]) -> Option<i32> {
+    Spi::connect_mut(|client| {
+        let found = run(client, sql, arguments);
+        (!found.is_empty()).then(|| column(&found, 1))
+    })
+}

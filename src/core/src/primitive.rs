@@ -1,0 +1,95 @@
+//! The one seam for loom: the same code runs on its atomics or on the real ones.
+
+#[cfg(not(leaf_id_loom))]
+pub use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+#[cfg(leaf_id_loom)]
+pub use under_loom::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+/// Loom's atomics, each with a step of its own before every access.
+///
+/// Loom remembers one last access per atomic and holds two loads for independent, so a
+/// thread that loads before it writes hides its write from the loads of others, and the
+/// interleavings in between are never tried (tokio-rs/loom#166 and #392): our takes are
+/// just that, and some models ended after one execution. Notifying a condition variable
+/// that nobody waits on orders nothing and changes nothing, but loom holds any two of
+/// those for dependent.
+#[cfg(leaf_id_loom)]
+mod under_loom {
+    use loom::sync::{Condvar, atomic};
+
+    pub use atomic::Ordering;
+
+    macro_rules! atomic {
+        ($name:ident, $int:ty) => {
+            pub struct $name {
+                value: atomic::$name,
+                step: Condvar,
+            }
+
+            #[expect(dead_code, reason = "no type needs all of them")]
+            impl $name {
+                pub fn new(value: $int) -> Self {
+                    Self {
+                        value: atomic::$name::new(value),
+                        step: Condvar::new(),
+                    }
+                }
+
+                pub fn load(&self, order: Ordering) -> $int {
+                    self.step.notify_one();
+                    self.value.load(order)
+                }
+
+                pub fn store(&self, value: $int, order: Ordering) {
+                    self.step.notify_one();
+                    self.value.store(value, order);
+                }
+
+                pub fn swap(&self, value: $int, order: Ordering) -> $int {
+                    self.step.notify_one();
+                    self.value.swap(value, order)
+                }
+
+                pub fn fetch_add(&self, value: $int, order: Ordering) -> $int {
+                    self.step.notify_one();
+                    self.value.fetch_add(value, order)
+                }
+
+                pub fn fetch_or(&self, value: $int, order: Ordering) -> $int {
+                    self.step.notify_one();
+                    self.value.fetch_or(value, order)
+                }
+
+                pub fn fetch_max(&self, value: $int, order: Ordering) -> $int {
+                    self.step.notify_one();
+                    self.value.fetch_max(value, order)
+                }
+
+                pub fn compare_exchange(
+                    &self,
+                    current: $int,
+                    new: $int,
+                    success: Ordering,
+                    failure: Ordering,
+                ) -> Result<$int, $int> {
+                    self.step.notify_one();
+                    self.value.compare_exchange(current, new, success, failure)
+                }
+
+                pub fn compare_exchange_weak(
+                    &self,
+                    current: $int,
+                    new: $int,
+                    success: Ordering,
+                    failure: Ordering,
+                ) -> Result<$int, $int> {
+                    self.compare_exchange(current, new, success, failure)
+                }
+            }
+        };
+    }
+
+    atomic!(AtomicI64, i64);
+    atomic!(AtomicU32, u32);
+    atomic!(AtomicU64, u64);
+}

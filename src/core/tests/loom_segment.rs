@@ -1,0 +1,660 @@
+//! The double buffer and the snowflake word under loom: every interleaving, up to a bound
+//! of preemptions, and every value that the orderings allow a load to see.
+//!
+//! Would catch: an ordering that is too weak, and a race that threads on one machine hit
+//! once in a year. Each model is one race; its comment says which id would be wrong.
+//!
+//! Run with
+//! `RUSTFLAGS="--cfg leaf_id_loom" cargo test -p leaf_id_core --release --test loom_segment`.
+
+#![cfg(leaf_id_loom)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that panics fails"
+)]
+
+use leaf_id_core::segment::{DoubleBuffer, Miss, Refused, Rest, Rests, Taken};
+use leaf_id_core::snowflake::{Generator, MAX_SEQUENCE, Parts, Stall};
+use loom::sync::atomic::{AtomicI64, Ordering};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+/// Checks a model with at most so many preemptions, unless `LOOM_MAX_PREEMPTIONS` says
+/// otherwise. A switch where a thread ends or blocks is none.
+fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
+    let n = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0)); let m = n.clone(); builder.max_duration=Some(std::time::Duration::from_secs(60));
+  let t=std::time::Instant::now();  builder.check(move || { m.fetch_add(1, std::sync::atomic::Ordering::Relaxed); model() });
+    println!("ITER {} {:?}", n.load(std::sync::atomic::Ordering::Relaxed), t.elapsed());
+}
+
+/// A slot: the buffer and its lock.
+struct Slot {
+    buffer: DoubleBuffer,
+    lock: Mutex<()>,
+}
+
+impl Slot {
+    /// A slot in its life 0: what is left of the buffer in use and the spare behind it,
+    /// as first and count.
+    fn new(left: (i64, u32), spare: Option<(i64, u32)>) -> Arc<Self> {
+        let slot = Self {
+            buffer: DoubleBuffer::new(),
+            lock: Mutex::new(()),
+        };
+        // A segment before it, used up: so that both buffers have held something. The
+        // first id of the next is what makes it the one in use.
+        slot.buffer.publish(0, 1, 1).unwrap();
+        slot.buffer.take(0).unwrap();
+        slot.buffer.publish(0, left.0 - 1, left.1 + 1).unwrap();
+        slot.buffer.take(0).unwrap();
+        if let Some((first, len)) = spare {
+            slot.buffer.publish(0, first, len).unwrap();
+        }
+        Arc::new(slot)
+    }
+
+    fn publish(&self, life: u64, first: i64, len: u32) -> Result<(), Refused> {
+        let _guard = self.lock.lock().unwrap();
+        self.buffer.publish(life, first, len)
+    }
+
+    fn invalidate(&self) -> Rests {
+        let _guard = self.lock.lock().unwrap();
+        self.buffer.invalidate()
+    }
+}
+
+fn spawn<T: 'static>(
+    slot: &Arc<Slot>,
+    body: impl FnOnce(&Slot) -> T + 'static,
+) -> thread::JoinHandle<T> {
+    let slot = Arc::clone(slot);
+    thread::spawn(move || body(&slot))
+}
+
+fn expand(taken: Taken) -> Vec<i64> {
+    (taken.first..taken.first + i64::from(taken.count)).collect()
+}
+
+fn expand_rests(rests: Rests) -> Vec<i64> {
+    let run = |rest: Rest| rest.first..=rest.last;
+    rests
+        .current
+        .into_iter()
+        .chain(rests.spare)
+        .flat_map(run)
+        .collect()
+}
+
+/// The ids of so many single takes of a life; fewer where there were none.
+fn takes(slot: &Slot, life: u64, times: u32) -> Vec<i64> {
+    let mut ids = Vec::new();
+    for _ in 0..times {
+        if let Ok(taken) = slot.buffer.take(life) {
+            assert!(ids.last().is_none_or(|last| *last < taken.first), "I4");
+            ids.extend(expand(taken));
+        }
+    }
+    ids
+}
+
+/// No id twice, and all of them from these.
+fn once(mut ids: Vec<i64>, from: &[i64]) {
+    ids.sort_unstable();
+    let count = ids.len();
+    ids.dedup();
+    assert_eq!(ids.len(), count, "an id twice: {ids:?}");
+    assert!(ids.iter().all(|id| from.contains(id)), "{ids:?}");
+}
+
+/// Two switches at once would skip the spare or hand a used-up buffer out again.
+#[test]
+fn three_takers_over_a_switch() {
+    check(3, || {
+        let slot = Slot::new((11, 1), Some((20, 3)));
+        let takers: Vec<_> = (0..2)
+            .map(|_| spawn(&slot, |slot| takes(slot, 0, 1)))
+            .collect();
+        let mut ids = takes(&slot, 0, 1);
+        for taker in takers {
+            ids.extend(taker.join().unwrap());
+        }
+        assert_eq!(ids.len(), 3, "there are ids for all");
+        once(ids, &[11, 20, 21, 22]);
+    });
+}
+
+/// Each taker goes on itself: a discarded take must not lead to an id again.
+#[test]
+fn two_takers_twice_over_a_switch() {
+    check(3, || {
+        let slot = Slot::new((11, 2), Some((20, 4)));
+        let taker = spawn(&slot, |slot| takes(slot, 0, 2));
+        let mut ids = takes(&slot, 0, 2);
+        ids.extend(taker.join().unwrap());
+        assert_eq!(ids.len(), 4);
+        once(ids, &[11, 12, 20, 21, 22, 23]);
+    });
+}
+
+/// A tag that is seen before the segment it stands for gives the ids of the segment that
+/// was in that buffer before.
+#[test]
+fn a_taker_while_a_segment_is_published() {
+    check(4, || {
+        let slot = Slot::new((11, 1), None);
+        let publisher = spawn(&slot, |slot| slot.publish(0, 20, 2).unwrap());
+        let ids = takes(&slot, 0, 3);
+        publisher.join().unwrap();
+        once(ids.clone(), &[11, 20, 21]);
+        let mut all = ids;
+        all.extend(takes(&slot, 0, 3));
+        once(all.clone(), &[11, 20, 21]);
+        assert_eq!(all.len(), 3, "nothing discarded: one taker");
+    });
+}
+
+/// A taker that slept through two switches finds its buffer filled with another segment.
+#[test]
+fn a_taker_while_its_buffer_is_filled_again() {
+    check(4, || {
+        let slot = Slot::new((11, 1), Some((20, 1)));
+        let taker = spawn(&slot, |slot| takes(slot, 0, 1));
+        let mut ids = takes(&slot, 0, 2);
+        let published = slot.publish(0, 30, 1);
+        ids.extend(takes(&slot, 0, 1));
+        ids.extend(taker.join().unwrap());
+        assert!(matches!(published, Ok(()) | Err(Refused::Full)));
+        once(ids, &[11, 20, 30]);
+    });
+}
+
+/// As before, for the exchange of a run.
+#[test]
+fn a_run_while_its_buffer_is_filled_again() {
+    check(4, || {
+        let slot = Slot::new((11, 2), Some((20, 1)));
+        let taker = spawn(&slot, |slot| {
+            slot.buffer.take_up_to(0, 2).map_or(vec![], expand)
+        });
+        let mut ids = takes(&slot, 0, 3);
+        let published = slot.publish(0, 30, 1);
+        ids.extend(takes(&slot, 0, 1));
+        ids.extend(taker.join().unwrap());
+        assert!(matches!(published, Ok(()) | Err(Refused::Full)));
+        once(ids, &[11, 12, 20, 30]);
+    });
+}
+
+/// An id taken for the old life must not be one of the new life's, nor the other way.
+#[test]
+fn takers_of_two_lives_over_an_invalidation() {
+    check(4, || {
+        let slot = Slot::new((11, 1), Some((20, 1)));
+        let old = spawn(&slot, |slot| takes(slot, 0, 2));
+        slot.invalidate();
+        slot.publish(1, 100, 2).unwrap();
+        // What makes the new segment the one in use.
+        let new = takes(&slot, 1, 1);
+        let old = old.join().unwrap();
+        once(old, &[11, 20]);
+        assert_eq!(new.len(), 1, "published before it was looked for");
+        once(new, &[100, 101]);
+    });
+}
+
+/// A session that meets the new life half-way: it looks the life up and goes on.
+#[test]
+fn a_taker_that_follows_the_lives() {
+    check(3, || {
+        let slot = Slot::new((11, 1), None);
+        let taker = spawn(&slot, |slot| {
+            let mut life = 0;
+            for _ in 0..3 {
+                match slot.buffer.take(life) {
+                    Ok(taken) => return Some((life, taken.first)),
+                    Err(Miss::Changed) => life = slot.buffer.life(),
+                    Err(_) => (),
+                }
+            }
+            None
+        });
+        slot.invalidate();
+        slot.publish(1, 100, 3).unwrap();
+        let new = takes(&slot, 1, 1);
+        assert_eq!(new.len(), 1, "one may have been discarded, one taken");
+        match taker.join().unwrap() {
+            Some((0, id)) => assert_eq!(id, 11),
+            Some((1, id)) => once(vec![id, new[0]], &[100, 101, 102]),
+            other => assert_eq!(other, None),
+        }
+    });
+}
+
+/// What an invalidation returns is parked and issued after a restart: never what a
+/// session has taken.
+#[test]
+fn the_rests_are_nobody_elses() {
+    check(3, || {
+        let slot = Slot::new((11, 2), Some((20, 2)));
+        let takers = [
+            spawn(&slot, |slot| takes(slot, 0, 2)),
+            spawn(&slot, |slot| {
+                slot.buffer.take_range(0, 2).map_or(vec![], expand)
+            }),
+        ];
+        let mut ids = expand_rests(slot.invalidate());
+        for taker in takers {
+            ids.extend(taker.join().unwrap());
+        }
+        once(ids, &[11, 12, 20, 21]);
+    });
+}
+
+/// A claim that began before an edit must not be published after it, a later claim never
+/// before an earlier one that is published too (I4).
+#[test]
+fn two_allocators_and_an_edit() {
+    check(3, || {
+        let slot = Slot::new((11, 1), None);
+        let table = Arc::new(AtomicI64::new(20));
+        let claim = |slot: &Slot, table: &AtomicI64| {
+            let life = slot.buffer.life();
+            let first = table.fetch_add(1, Ordering::SeqCst);
+            slot.publish(life, first, 1)
+        };
+        let theirs = Arc::clone(&table);
+        let other = spawn(&slot, move |slot| claim(slot, &theirs));
+        let taker = spawn(&slot, |slot| takes(slot, 0, 3));
+        let mine = claim(&slot, &table);
+        let other = other.join().unwrap();
+        slot.invalidate();
+        assert_eq!(slot.publish(0, 30, 1), Err(Refused::Changed));
+        assert!(mine.is_ok() || other.is_ok());
+        once(taker.join().unwrap(), &[11, 20, 21]);
+    });
+}
+
+/// Runs and single takes share one word: a run past the end would carry into the
+/// generation, an exchange over a take would issue its id again.
+#[test]
+fn a_run_and_single_takes() {
+    check(3, || {
+        let slot = Slot::new((11, 2), Some((20, 3)));
+        let run = spawn(&slot, |slot| {
+            let first = slot.buffer.take_up_to(0, 3).map_or(vec![], expand);
+            let second = slot.buffer.take_up_to(0, 1).map_or(vec![], expand);
+            assert!((1..=3).contains(&first.len()));
+            assert!(
+                second.first().is_none_or(|id| first.last() < Some(id)),
+                "I4"
+            );
+            [first, second].concat()
+        });
+        let mut ids = takes(&slot, 0, 2);
+        ids.extend(run.join().unwrap());
+        once(ids, &[11, 12, 20, 21, 22]);
+    });
+}
+
+/// Two runs that both end their buffer.
+#[test]
+fn two_runs_over_a_switch() {
+    check(4, || {
+        let slot = Slot::new((11, 2), Some((20, 2)));
+        let runs = |slot: &Slot| {
+            let mut ids = Vec::new();
+            for _ in 0..2 {
+                ids.extend(slot.buffer.take_up_to(0, 2).map_or(vec![], expand));
+            }
+            ids
+        };
+        let other = spawn(&slot, runs);
+        let mut ids = runs(&slot);
+        ids.extend(other.join().unwrap());
+        assert_eq!(ids.len(), 4, "an exchange discards nothing");
+        once(ids, &[11, 12, 20, 21]);
+    });
+}
+
+/// The range gives the rest up that a taker is taking from: each id is taken or lost.
+#[test]
+fn a_range_that_gives_the_rest_up_and_a_taker() {
+    check(4, || {
+        let slot = Slot::new((11, 2), Some((20, 3)));
+        let taker = spawn(&slot, |slot| takes(slot, 0, 2));
+        let taken = slot.buffer.take_range(0, 3);
+        let mut ids = taker.join().unwrap();
+        let lost = match taken {
+            Ok(taken) => {
+                assert_eq!((taken.first, taken.count), (20, 3));
+                ids.extend(expand(taken));
+                taken.lost
+            }
+            // The taker was in the spare already.
+            Err(Miss::Empty) => 0,
+            Err(other) => panic!("{other:?}"),
+        };
+        let left = expand_rests(slot.invalidate());
+        let count = ids.len() + left.len() + usize::try_from(lost).unwrap();
+        assert!((4..=5).contains(&count), "one discarded take at most");
+        ids.extend(left);
+        once(ids, &[11, 12, 20, 21, 22]);
+    });
+}
+
+/// Two ranges: one spare's head cannot be both's.
+#[test]
+fn two_ranges_for_one_spare() {
+    check(4, || {
+        let slot = Slot::new((11, 1), Some((20, 5)));
+        let range = |slot: &Slot| slot.buffer.take_range(0, 2).unwrap();
+        let other = spawn(&slot, range);
+        let mine = range(&slot);
+        let other = other.join().unwrap();
+        assert_eq!(mine.lost + other.lost, 1);
+        once([expand(mine), expand(other)].concat(), &[20, 21, 22, 23]);
+    });
+}
+
+/// A spare that is too short is moved out of the way once, and each lost id is counted
+/// by one of the two.
+#[test]
+fn two_ranges_and_a_spare_too_short_for_both() {
+    check(4, || {
+        let slot = Slot::new((11, 2), Some((20, 2)));
+        let range = |slot: &Slot| {
+            let mut lost = 0;
+            loop {
+                match slot.buffer.take_range(0, 3) {
+                    Err(Miss::Short { lost: more }) => lost += more,
+                    Err(Miss::Empty) => return lost,
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        let other = spawn(&slot, range);
+        let lost = range(&slot) + other.join().unwrap();
+        assert_eq!(lost, 2);
+        assert_eq!(expand_rests(slot.invalidate()), [20, 21]);
+    });
+}
+
+/// "Empty" sends a session to wait: it must not be said of two moments put together.
+#[test]
+fn there_is_always_a_range_and_nobody_says_empty() {
+    check(4, || {
+        let slot = Slot::new((11, 1), Some((20, 8)));
+        let other = spawn(&slot, |slot| {
+            // The buffer in use or the spare holds two ids after each of these.
+            assert_eq!(takes(slot, 0, 1).len(), 1);
+            assert_eq!(takes(slot, 0, 1).len(), 1);
+            slot.publish(0, 30, 20).unwrap();
+            slot.buffer.take_range(0, 8).unwrap();
+            slot.publish(0, 50, 2).unwrap();
+        });
+        assert_eq!(slot.buffer.take_range(0, 2).unwrap().count, 2);
+        other.join().unwrap();
+    });
+}
+
+/// The status view must not mix the first id of one segment with the length of another.
+#[test]
+fn looking_without_a_lock() {
+    check(4, || {
+        let slot = Slot::new((11, 1), Some((200, 2)));
+        let other = spawn(&slot, |slot| {
+            takes(slot, 0, 2);
+            slot.publish(0, 3_000, 3).unwrap();
+            takes(slot, 0, 2);
+            slot.publish(0, 40_000, 4).unwrap();
+        });
+        let rests = slot.buffer.rests();
+        let segment = rests.current_segment.expect("one is always in use");
+        assert!(
+            [(10, 2), (200, 2), (3_000, 3)].contains(&segment),
+            "{segment:?}"
+        );
+        if let Some(spare) = rests.spare {
+            let spare = (spare.first, spare.last);
+            let whole = [(200, 201), (3_000, 3_002), (40_000, 40_003)];
+            assert!(whole.contains(&spare), "{spare:?}");
+        }
+        other.join().unwrap();
+    });
+}
+
+/// A request that is dropped or answered while a session decides to wait: the session
+/// must be woken, and must find somebody who claims for it.
+#[test]
+fn no_request_is_lost() {
+    struct Waiting {
+        buffer: DoubleBuffer,
+        lock: Mutex<()>,
+        changed: Condvar,
+        wanted: Condvar,
+    }
+    check(3, || {
+        let slot = Arc::new(Waiting {
+            buffer: DoubleBuffer::new(),
+            lock: Mutex::new(()),
+            changed: Condvar::new(),
+            wanted: Condvar::new(),
+        });
+        let session = || {
+            let slot = Arc::clone(&slot);
+            thread::spawn(move || {
+                if let Ok(taken) = slot.buffer.take(0) {
+                    return taken.first;
+                }
+                let mut guard = slot.lock.lock().unwrap();
+                loop {
+                    match slot.buffer.take(0) {
+                        Ok(taken) => return taken.first,
+                        Err(miss) => assert_eq!(miss, Miss::Empty),
+                    }
+                    if slot.buffer.want() {
+                        slot.wanted.notify_one();
+                    }
+                    guard = slot.changed.wait(guard).unwrap();
+                }
+            })
+        };
+        let sessions = [session(), session()];
+        // Two segments of one id: the second session must ask again.
+        for first in [1, 2] {
+            let mut guard = slot.lock.lock().unwrap();
+            while slot.buffer.accept().is_none() {
+                guard = slot.wanted.wait(guard).unwrap();
+            }
+            drop(guard);
+            assert!(slot.buffer.is_in_flight());
+            {
+                let _guard = slot.lock.lock().unwrap();
+                slot.buffer.publish(0, first, 1).unwrap();
+            }
+            slot.buffer.settle();
+            let _guard = slot.lock.lock().unwrap();
+            slot.changed.notify_all();
+        }
+        let ids = sessions.map(|s| s.join().unwrap());
+        once(ids.to_vec(), &[1, 2]);
+    });
+}
+
+/// A wish that meets an allocator in the middle is in this claim or the next.
+#[test]
+fn no_wish_is_lost() {
+    check(4, || {
+        let slot = Slot::new((11, 1), None);
+        let other = spawn(&slot, |slot| slot.buffer.want_range(70));
+        let mine = slot.buffer.want_range(30);
+        let accepted = slot.buffer.accept();
+        let theirs = other.join().unwrap();
+        assert!(mine ^ theirs, "one session tells the allocator");
+        let Some(wish) = accepted else {
+            panic!("one of them had asked")
+        };
+        slot.buffer.settle();
+        assert!(slot.buffer.want());
+        let next = slot.buffer.accept().unwrap();
+        assert_eq!(wish.max(next), 70);
+        assert!(wish >= 30);
+    });
+}
+
+mod snowflake {
+    use super::*;
+
+    const WORKER: u16 = 7;
+
+    fn open_at(floor_ms: i64) -> Arc<Generator> {
+        let generator = Generator::new();
+        generator.reserve(1_000);
+        generator.open(WORKER, floor_ms);
+        Arc::new(generator)
+    }
+
+    fn spawn<T: 'static>(
+        generator: &Arc<Generator>,
+        body: impl FnOnce(&Generator) -> T + 'static,
+    ) -> thread::JoinHandle<T> {
+        let generator = Arc::clone(generator);
+        thread::spawn(move || body(&generator))
+    }
+
+    fn issue(generator: &Generator, ms: i64, sequence: u16) -> Result<i64, Stall> {
+        generator.next(|| ms, || sequence)
+    }
+
+    fn worker_of(id: i64) -> u16 {
+        Parts::decompose(id).unwrap().worker_id
+    }
+
+    /// Ids in the order of the calls of one session.
+    fn issue_two(generator: &Generator) -> [i64; 2] {
+        let first = issue(generator, 100, 0).unwrap();
+        let second = issue(generator, 100, 0).unwrap();
+        assert!(first < second, "I4");
+        [first, second]
+    }
+
+    /// The same word exchanged by two sessions would be the same id twice.
+    #[test]
+    fn two_issuers() {
+        check(4, || {
+            let generator = open_at(50);
+            let other = spawn(&generator, issue_two);
+            let mut ids = issue_two(&generator).to_vec();
+            ids.extend(other.join().unwrap());
+            ids.sort_unstable();
+            let expected: Vec<i64> = (ids[0]..ids[0] + 4).collect();
+            assert_eq!(ids, expected, "no id twice, none skipped");
+        });
+    }
+
+    /// An issuer that read the word before a change must not issue with the old worker id
+    /// after it, nor below it.
+    #[test]
+    fn two_issuers_and_a_change_of_the_worker_id() {
+        check(3, || {
+            let generator = open_at(50);
+            let issuer = |first_ms: i64| {
+                move |generator: &Generator| {
+                    let mut ids: Vec<i64> = Vec::new();
+                    for ms in [first_ms, first_ms + 1] {
+                        match issue(generator, ms, 0) {
+                            Ok(id) => ids.push(id),
+                            Err(stall) => {
+                                assert!(matches!(stall, Stall::Full | Stall::ClockBack(_)));
+                            }
+                        }
+                    }
+                    assert!(ids.is_sorted_by(|a, b| a < b), "I4");
+                    ids
+                }
+            };
+            let other = spawn(&generator, issuer(100));
+            let third = spawn(&generator, issuer(101));
+            generator.open(9, 0);
+            let mine = issue(&generator, 200, MAX_SEQUENCE).unwrap();
+            assert_eq!(worker_of(mine), 9);
+            let mut ids = [other.join().unwrap(), third.join().unwrap()].concat();
+            ids.push(mine);
+            ids.sort_unstable();
+            let workers: Vec<u16> = ids.iter().map(|id| worker_of(*id)).collect();
+            let count = ids.len();
+            ids.dedup();
+            assert_eq!(ids.len(), count, "no id twice");
+            assert_eq!(ids.last(), Some(&mine));
+            assert!(workers.is_sorted(), "one change: {workers:?}");
+        });
+    }
+
+    /// What close() returns is written down as the last id: no issuer may have a later one.
+    #[test]
+    fn nothing_is_issued_after_a_close() {
+        check(4, || {
+            let generator = open_at(50);
+            let issuer = |generator: &Generator| {
+                let first = issue(generator, 100, 0);
+                [first, issue(generator, 100, 0)]
+            };
+            let others = [spawn(&generator, issuer), spawn(&generator, issuer)];
+            let last = generator.close().compose();
+            assert_eq!(issue(&generator, 500, 0), Err(Stall::Closed));
+            for other in others {
+                for issued in other.join().unwrap() {
+                    match issued {
+                        Ok(id) => assert!(id <= last, "{id} after {last}"),
+                        // Between the two steps of the close: the next try says closed.
+                        Err(stall) => {
+                            assert!(matches!(stall, Stall::Closed | Stall::Unreserved));
+                        }
+                    }
+                }
+            }
+        });
+    }
+
+    /// A close writes the exact last timestamp down, an open follows without a new
+    /// reservation: an issuer that slept through both must not use the old one (I7).
+    #[test]
+    fn nothing_is_issued_on_a_reservation_given_back() {
+        check(4, || {
+            let generator = open_at(50);
+            let other = spawn(&generator, |generator| issue(generator, 500, 0));
+            let last = generator.close();
+            generator.open(WORKER, last.ms);
+            match other.join().unwrap() {
+                Ok(id) => assert!(id <= last.compose()),
+                Err(stall) => assert!(
+                    matches!(stall, Stall::Closed | Stall::Unreserved),
+                    "{stall:?}"
+                ),
+            }
+        });
+    }
+
+    /// Durable first: whoever issues on a reservation sees what was written before it.
+    #[test]
+    fn a_reservation_is_seen_after_what_made_it_durable() {
+        check(4, || {
+            let generator = open_at(50);
+            let durable = Arc::new(AtomicI64::new(1_000));
+            let seen = Arc::clone(&durable);
+            let other = spawn(&generator, move |generator| {
+                issue(generator, 1_500, 0).map(|_| seen.load(Ordering::Relaxed))
+            });
+            durable.store(2_000, Ordering::Relaxed);
+            generator.reserve(2_000);
+            match other.join().unwrap() {
+                Ok(written) => assert_eq!(written, 2_000),
+                Err(stall) => assert_eq!(stall, Stall::Unreserved),
+            }
+        });
+    }
+}

@@ -1,0 +1,608 @@
+//! The double buffer against a model of a few lines, one thread, seeded.
+//!
+//! Would catch: any answer of the double buffer that differs from what its documentation
+//! says: a spare asked for too early, too late or not at all; an id from an invalidated
+//! or used-up buffer; a publication that should have been refused; ids that are neither
+//! issued, lost nor left.
+
+#![cfg(not(leaf_id_loom))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that panics fails"
+)]
+
+mod support;
+
+use leaf_id_core::segment::{DoubleBuffer, MAX_LEN, Miss, Refused, Rest, Rests, Taken};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+/// A segment and how much of it is taken.
+#[derive(Debug, Clone, Copy)]
+struct Segment {
+    first: i64,
+    len: u32,
+    used: u32,
+}
+
+impl Segment {
+    fn left(&self) -> u32 {
+        self.len - self.used
+    }
+
+    fn rest(&self) -> Option<Rest> {
+        (self.left() > 0).then(|| Rest {
+            first: self.first + i64::from(self.used),
+            last: self.first + i64::from(self.len) - 1,
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Request {
+    Idle,
+    Wanted,
+    InFlight,
+}
+
+/// What the double buffer promises, without any of its means.
+#[derive(Debug)]
+struct Model {
+    life: u64,
+    current: Option<Segment>,
+    spare: Option<Segment>,
+    high: i64,
+    request: Request,
+    wish: u32,
+}
+
+impl Model {
+    fn new() -> Self {
+        Self {
+            life: 0,
+            current: None,
+            spare: None,
+            high: 0,
+            request: Request::Idle,
+            wish: 0,
+        }
+    }
+
+    fn left(&self) -> u32 {
+        self.current.map_or(0, |s| s.left())
+    }
+
+    fn take_up_to(&mut self, life: u64, n: u32) -> Result<Taken, Miss> {
+        if life != self.life {
+            return Err(Miss::Changed);
+        }
+        if self.left() == 0 {
+            self.current = Some(self.spare.take().ok_or(Miss::Empty)?);
+        }
+        Ok(self.cut(n.min(self.left()), 0))
+    }
+
+    fn take_range(&mut self, life: u64, n: u32) -> Result<Taken, Miss> {
+        if life != self.life {
+            return Err(Miss::Changed);
+        }
+        if n <= self.left() {
+            return Ok(self.cut(n, 0));
+        }
+        let spare = self.spare.take().ok_or(Miss::Empty)?;
+        let lost = self.left();
+        self.current = Some(spare);
+        if n <= spare.len {
+            Ok(self.cut(n, lost))
+        } else {
+            Err(Miss::Short { lost })
+        }
+    }
+
+    fn cut(&mut self, count: u32, lost: u32) -> Taken {
+        let current = self.current.as_mut().expect("it holds ids");
+        let first = current.first + i64::from(current.used);
+        current.used += count;
+        let tenth = current.len.div_ceil(10);
+        Taken {
+            first,
+            count,
+            spare_due: current.used >= tenth
+                && self.spare.is_none()
+                && self.request == Request::Idle,
+            lost,
+        }
+    }
+
+    fn publish(&mut self, life: u64, first: i64, len: u32) -> Result<(), Refused> {
+        if life != self.life {
+            return Err(Refused::Changed);
+        }
+        if first < self.high {
+            return Err(Refused::OutOfOrder);
+        }
+        if self.spare.is_some() {
+            return Err(Refused::Full);
+        }
+        self.spare = Some(Segment {
+            first,
+            len,
+            used: 0,
+        });
+        self.high = first + i64::from(len);
+        Ok(())
+    }
+
+    fn invalidate(&mut self) -> Rests {
+        let rests = self.rests();
+        self.life += 1;
+        self.current = None;
+        self.spare = None;
+        self.high = 0;
+        self.wish = 0;
+        rests
+    }
+
+    fn rests(&self) -> Rests {
+        Rests {
+            current: self.current.and_then(|s| s.rest()),
+            spare: self.spare.and_then(|s| s.rest()),
+            current_segment: self.current.map(|s| (s.first, s.len)),
+        }
+    }
+
+    fn want(&mut self) -> bool {
+        let idle = self.request == Request::Idle;
+        if idle {
+            self.request = Request::Wanted;
+        }
+        idle
+    }
+
+    fn accept(&mut self) -> Option<u32> {
+        (self.request == Request::Wanted).then(|| {
+            self.request = Request::InFlight;
+            core::mem::take(&mut self.wish)
+        })
+    }
+}
+
+/// Runs both through the same random calls and compares every answer and all that can
+/// be seen from outside. Ids are counted: none may vanish or come from nowhere.
+fn simulate(seed: u64, calls: u32) {
+    let mut random = StdRng::seed_from_u64(seed);
+    let buffer = DoubleBuffer::new();
+    let mut model = Model::new();
+    let (mut published, mut gone) = (0_u64, 0_u64);
+    // The last id issued in this life: the next one must be larger (I4).
+    let mut last_id = 0;
+    for call in 0..calls {
+        let life = match random.random_range(0..20) {
+            0 => model.life.wrapping_sub(1),
+            1 => model.life + 1,
+            _ => model.life,
+        };
+        let n = match random.random_range(0..20) {
+            0 => random.random_range(1..=u32::MAX),
+            1..4 => random.random_range(1..=2_000),
+            _ => random.random_range(1..=20),
+        };
+        let mut took = |taken: &Result<Taken, Miss>| match taken {
+            Ok(taken) => {
+                assert!(taken.first > last_id && taken.count > 0);
+                last_id = taken.first + i64::from(taken.count) - 1;
+                gone += u64::from(taken.count) + u64::from(taken.lost);
+            }
+            Err(Miss::Short { lost }) => gone += u64::from(*lost),
+            Err(_) => (),
+        };
+        match random.random_range(0..100) {
+            0..40 => {
+                let taken = buffer.take(life);
+                took(&taken);
+                assert_eq!(taken, model.take_up_to(life, 1), "call {call}: take");
+            }
+            40..55 => {
+                let taken = buffer.take_up_to(life, n);
+                took(&taken);
+                assert_eq!(taken, model.take_up_to(life, n), "call {call}: up to {n}");
+            }
+            55..65 => {
+                let taken = buffer.take_range(life, n);
+                took(&taken);
+                assert_eq!(taken, model.take_range(life, n), "call {call}: range {n}");
+            }
+            65..85 => {
+                let first = match random.random_range(0..10) {
+                    0 => random.random_range(1..=model.high.max(1)),
+                    1..4 => model.high.max(1) + random.random_range(0..1_000),
+                    _ => model.high.max(1),
+                };
+                let len = match random.random_range(0..20) {
+                    0 => MAX_LEN,
+                    1..5 => random.random_range(1..=2_000),
+                    _ => random.random_range(1..=40),
+                };
+                let result = buffer.publish(life, first, len);
+                assert_eq!(result, model.publish(life, first, len), "call {call}");
+                if result.is_ok() {
+                    published += u64::from(len);
+                }
+            }
+            85..87 => {
+                let rests = buffer.invalidate();
+                gone += rests.count();
+                last_id = 0;
+                assert_eq!(rests, model.invalidate(), "call {call}: invalidate");
+            }
+            87..90 => assert_eq!(buffer.want(), model.want(), "call {call}: want"),
+            90..93 => {
+                model.wish = model.wish.max(n);
+                assert_eq!(buffer.want_range(n), model.want(), "call {call}: want {n}");
+            }
+            93..97 => assert_eq!(buffer.accept(), model.accept(), "call {call}: accept"),
+            _ => {
+                buffer.settle();
+                model.request = Request::Idle;
+            }
+        }
+        assert_eq!(buffer.life(), model.life, "call {call}");
+        assert_eq!(buffer.high(), model.high, "call {call}");
+        assert_eq!(buffer.rests(), model.rests(), "call {call}");
+        assert_eq!(buffer.has_spare(), model.spare.is_some(), "call {call}");
+        assert_eq!(buffer.is_requested(), model.request != Request::Idle);
+        assert_eq!(buffer.is_in_flight(), model.request == Request::InFlight);
+        assert_eq!(gone + model.rests().count(), published, "call {call}");
+    }
+}
+
+#[test]
+fn every_answer_is_the_models() {
+    let seed = support::seed();
+    for i in 0..20 {
+        println!("run {i}");
+        simulate(seed.wrapping_add(i), 10_000);
+    }
+}
+
+fn filled(first: i64, len: u32) -> DoubleBuffer {
+    let buffer = DoubleBuffer::new();
+    buffer.publish(0, first, len).unwrap();
+    buffer
+}
+
+fn ids(taken: Result<Taken, Miss>) -> (i64, u32) {
+    let taken = taken.unwrap();
+    (taken.first, taken.count)
+}
+
+mod the_spare_is_due {
+    use super::*;
+
+    /// Which take of a buffer of `len` first says so, all single.
+    fn first_due(len: u32) -> Option<u32> {
+        let buffer = filled(1, len);
+        (1..=len).find(|_| buffer.take(0).unwrap().spare_due)
+    }
+
+    #[test]
+    fn at_ten_percent() {
+        assert_eq!(first_due(1_000), Some(100));
+        assert_eq!(first_due(1_001), Some(101));
+        assert_eq!(first_due(999), Some(100));
+        assert_eq!(first_due(20), Some(2));
+        assert_eq!(first_due(11), Some(2));
+    }
+
+    #[test]
+    fn at_the_first_take_of_a_tiny_buffer() {
+        for len in 1..=10 {
+            assert_eq!(first_due(len), Some(1), "{len}");
+        }
+    }
+
+    #[test]
+    fn past_ten_percent_whatever_step_led_there() {
+        let past = |buffer: DoubleBuffer| buffer.take(0).unwrap().spare_due;
+        let buffer = filled(1, 1_000);
+        assert!(!buffer.take_up_to(0, 99).unwrap().spare_due);
+        assert!(buffer.take_up_to(0, 51).unwrap().spare_due, "jumped over");
+        assert!(past(buffer), "and still is until somebody asks");
+        let buffer = filled(1, 1_000);
+        assert!(buffer.take_range(0, 700).unwrap().spare_due);
+        assert!(past(buffer));
+        // A range that went on into the spare is judged there.
+        let buffer = filled(1, 10);
+        ids(buffer.take(0));
+        buffer.publish(0, 11, 1_000).unwrap();
+        assert!(!buffer.take_range(0, 99).unwrap().spare_due);
+        assert!(past(buffer));
+    }
+
+    #[test]
+    fn until_it_is_asked_for_and_again_if_that_failed() {
+        let buffer = filled(1, 1_000);
+        let due = || buffer.take(0).unwrap().spare_due;
+        ids(buffer.take_up_to(0, 500));
+        assert!(due());
+        assert!(buffer.want());
+        assert!(!due(), "wanted");
+        assert_eq!(buffer.accept(), Some(0));
+        assert!(!due(), "in flight");
+        buffer.settle();
+        assert!(due(), "settled without an answer");
+        buffer.publish(0, 1_001, 10).unwrap();
+        assert!(!due(), "there");
+    }
+
+    #[test]
+    fn for_the_longest_segment_as_well() {
+        let buffer = filled(1, MAX_LEN);
+        assert!(!buffer.take_up_to(0, MAX_LEN / 10).unwrap().spare_due);
+        assert!(buffer.take(0).unwrap().spare_due);
+    }
+}
+
+mod taking {
+    use super::*;
+
+    #[test]
+    fn goes_through_the_segments_in_order() {
+        let buffer = filled(10, 2);
+        assert_eq!(ids(buffer.take(0)), (10, 1));
+        buffer.publish(0, 50, 2).unwrap();
+        assert_eq!(ids(buffer.take(0)), (11, 1));
+        assert_eq!(ids(buffer.take(0)), (50, 1));
+        buffer.publish(0, 52, 1).unwrap();
+        assert_eq!(
+            ids(buffer.take_up_to(0, 9)),
+            (51, 1),
+            "a run ends with its segment"
+        );
+        assert_eq!(ids(buffer.take_up_to(0, 9)), (52, 1));
+        for miss in [
+            buffer.take(0),
+            buffer.take_up_to(0, 1),
+            buffer.take_range(0, 1),
+        ] {
+            assert_eq!(miss, Err(Miss::Empty));
+        }
+    }
+
+    #[test]
+    fn from_a_new_buffer_finds_nothing() {
+        let buffer = DoubleBuffer::new();
+        assert_eq!(buffer.take(0), Err(Miss::Empty));
+        assert_eq!(buffer.take_up_to(0, 1), Err(Miss::Empty));
+        assert_eq!(buffer.take_range(0, 1), Err(Miss::Empty));
+        assert_eq!(buffer.rests(), Rests::default());
+    }
+
+    #[test]
+    fn too_much_and_too_often_does_not_carry_into_the_generation() {
+        let buffer = filled(1, MAX_LEN);
+        assert_eq!(ids(buffer.take_up_to(0, 7)), (1, 7));
+        for n in [MAX_LEN, u32::MAX, 1 << 31] {
+            let _ = buffer.take_up_to(0, n);
+        }
+        let used_up = buffer.mark();
+        for _ in 0..3 {
+            assert_eq!(buffer.take_up_to(0, u32::MAX), Err(Miss::Empty));
+            assert_eq!(buffer.take_range(0, u32::MAX), Err(Miss::Empty));
+            assert_eq!(buffer.take(0), Err(Miss::Empty));
+        }
+        assert_eq!(buffer.mark(), used_up, "an empty buffer is left alone");
+        assert_eq!(buffer.rests().current_segment, Some((1, MAX_LEN)));
+    }
+
+    #[test]
+    fn the_last_ids_of_bigint() {
+        const LAST: i64 = i64::MAX - 1;
+        let buffer = filled(LAST - 2, 3);
+        assert_eq!(
+            buffer.rests().spare,
+            Some(Rest {
+                first: LAST - 2,
+                last: LAST
+            })
+        );
+        assert_eq!(ids(buffer.take(0)), (LAST - 2, 1));
+        assert_eq!(ids(buffer.take_range(0, 2)), (LAST - 1, 2));
+        assert_eq!(buffer.high(), i64::MAX);
+        assert_eq!(buffer.publish(0, LAST, 1), Err(Refused::OutOfOrder));
+    }
+}
+
+mod a_range {
+    use super::*;
+
+    #[test]
+    fn that_fits_loses_nothing() {
+        let buffer = filled(1, 10);
+        let taken = buffer.take_range(0, 10).unwrap();
+        assert_eq!((taken.first, taken.count, taken.lost), (1, 10, 0));
+    }
+
+    #[test]
+    fn that_does_not_fit_gives_the_rest_up_for_the_spares_head() {
+        let buffer = filled(1, 10);
+        ids(buffer.take_up_to(0, 7));
+        buffer.publish(0, 100, 20).unwrap();
+        let taken = buffer.take_range(0, 4).unwrap();
+        assert_eq!((taken.first, taken.count, taken.lost), (100, 4, 3));
+        assert_eq!(
+            ids(buffer.take(0)),
+            (104, 1),
+            "nobody gets an id of the rest"
+        );
+    }
+
+    #[test]
+    fn that_waits_for_a_spare_leaves_the_rest_to_others() {
+        let buffer = filled(1, 10);
+        ids(buffer.take(0));
+        assert_eq!(buffer.take_range(0, 10), Err(Miss::Empty));
+        assert_eq!(ids(buffer.take(0)), (2, 1));
+    }
+
+    #[test]
+    fn longer_than_the_spare_makes_room_and_says_what_that_cost() {
+        let buffer = filled(1, 10);
+        ids(buffer.take_up_to(0, 7));
+        buffer.publish(0, 11, 10).unwrap();
+        assert_eq!(buffer.take_range(0, 15), Err(Miss::Short { lost: 3 }));
+        assert_eq!(buffer.take_range(0, 15), Err(Miss::Empty), "once");
+        assert_eq!(ids(buffer.take(0)), (11, 1), "others go on meanwhile");
+        buffer.publish(0, 21, 15).unwrap();
+        let taken = buffer.take_range(0, 15).unwrap();
+        assert_eq!((taken.first, taken.count, taken.lost), (21, 15, 9));
+    }
+}
+
+mod a_publication {
+    use super::*;
+
+    /// Refused, and nothing is different afterwards.
+    fn refused(buffer: &DoubleBuffer, life: u64, first: i64, why: Refused) {
+        let before = (buffer.rests(), buffer.high(), buffer.mark(), buffer.life());
+        assert_eq!(buffer.publish(life, first, 5), Err(why));
+        let after = (buffer.rests(), buffer.high(), buffer.mark(), buffer.life());
+        assert_eq!(before, after);
+    }
+
+    #[test]
+    fn of_another_life_is_refused() {
+        let buffer = filled(1, 10);
+        ids(buffer.take(0));
+        refused(&buffer, 1, 11, Refused::Changed);
+        buffer.invalidate();
+        refused(&buffer, 0, 11, Refused::Changed);
+        buffer.publish(1, 11, 5).unwrap();
+    }
+
+    #[test]
+    fn below_what_was_published_is_refused() {
+        let buffer = filled(1, 10);
+        ids(buffer.take_up_to(0, 10));
+        for first in [1, 5, 10] {
+            refused(&buffer, 0, first, Refused::OutOfOrder);
+        }
+        buffer.publish(0, 11, 5).unwrap();
+    }
+
+    #[test]
+    fn over_a_spare_is_refused() {
+        let buffer = filled(1, 10);
+        refused(&buffer, 0, 11, Refused::Full);
+        ids(buffer.take(0));
+        buffer.publish(0, 11, 5).unwrap();
+        refused(&buffer, 0, 16, Refused::Full);
+    }
+
+    #[test]
+    fn after_an_invalidation_may_start_lower() {
+        // A tag that was reset (leaf_tag_reset), or a slot with another tag now.
+        let buffer = filled(1_000, 10);
+        buffer.invalidate();
+        assert_eq!(buffer.high(), 0);
+        buffer.publish(1, 1, 5).unwrap();
+        assert_eq!(ids(buffer.take(1)), (1, 1));
+    }
+}
+
+mod an_invalidation {
+    use super::*;
+
+    #[test]
+    fn hands_out_both_rests_and_revives_neither_buffer() {
+        // The spare used, then unused, then neither buffer filled.
+        for taken in [3, 10] {
+            let buffer = filled(1, 10);
+            ids(buffer.take_up_to(0, taken));
+            buffer.publish(0, 11, 10).unwrap();
+            let rests = buffer.invalidate();
+            assert_eq!(
+                rests.current,
+                (taken < 10).then_some(Rest { first: 4, last: 10 })
+            );
+            assert_eq!(
+                rests.spare,
+                Some(Rest {
+                    first: 11,
+                    last: 20
+                })
+            );
+            assert_eq!(rests.count(), u64::from(20 - taken));
+            for life in [0, 1] {
+                let miss = if life == 1 {
+                    Miss::Empty
+                } else {
+                    Miss::Changed
+                };
+                assert_eq!(buffer.take(life), Err(miss));
+                assert_eq!(buffer.take_up_to(life, 5), Err(miss));
+                assert_eq!(buffer.take_range(life, 5), Err(miss));
+            }
+            assert_eq!(buffer.rests(), Rests::default());
+            assert_eq!(buffer.invalidate(), Rests::default(), "twice is once");
+            assert!(!buffer.has_spare());
+        }
+    }
+
+    #[test]
+    fn many_in_a_row_revive_nothing_either() {
+        let buffer = filled(1, 10);
+        ids(buffer.take(0));
+        buffer.publish(0, 11, 10).unwrap();
+        for life in 1..10 {
+            buffer.invalidate();
+            assert_eq!(buffer.take(life), Err(Miss::Empty));
+        }
+        buffer.publish(9, 31, 2).unwrap();
+        assert_eq!(ids(buffer.take_up_to(9, 9)), (31, 2));
+        assert_eq!(buffer.take(9), Err(Miss::Empty));
+    }
+
+    #[test]
+    fn keeps_the_request_and_drops_the_wish() {
+        let buffer = filled(1, 10);
+        assert!(buffer.want_range(500));
+        buffer.invalidate();
+        assert!(buffer.is_requested());
+        assert_eq!(buffer.accept(), Some(0));
+    }
+}
+
+mod a_request {
+    use super::*;
+
+    #[test]
+    fn has_one_asker_one_taker_and_an_end() {
+        let buffer = DoubleBuffer::new();
+        assert_eq!(buffer.accept(), None);
+        assert!(buffer.want());
+        assert!(!buffer.want(), "one session wakes the allocator");
+        assert!(!buffer.is_in_flight());
+        assert_eq!(buffer.accept(), Some(0));
+        assert!(buffer.is_in_flight());
+        assert_eq!(buffer.accept(), None, "one allocator claims");
+        assert!(!buffer.want(), "it is on its way");
+        buffer.settle();
+        assert!(!buffer.is_requested());
+        assert!(buffer.want());
+    }
+
+    #[test]
+    fn carries_the_longest_range_once() {
+        let buffer = DoubleBuffer::new();
+        assert!(buffer.want_range(30));
+        assert!(!buffer.want_range(70));
+        assert!(!buffer.want_range(50));
+        assert_eq!(buffer.accept(), Some(70));
+        assert!(!buffer.want_range(20), "too late for this claim");
+        buffer.settle();
+        assert!(buffer.want());
+        assert_eq!(buffer.accept(), Some(20), "but not forgotten");
+    }
+}

@@ -1,0 +1,408 @@
+//! What the open transaction did to `leaf_alloc`: its edits, its own ids of tags that it
+//! created, and the callbacks that make edits known to everybody when it commits.
+//!
+//! Shared memory holds what is committed. A transaction that changed a tag's row must not
+//! get an id of the old row, and would wait for ever for its own lock if it asked for one
+//! of the new: it is refused (55000), until it commits. A tag that was created in this
+//! very transaction is the exception: nobody else can see it, so its ids are counted here
+//! and written to the row before the commit. The mark that counts them stands outside of
+//! subtransactions: ROLLBACK TO SAVEPOINT does not bring an id back.
+//!
+//! The callbacks after commit and rollback must not fail, which would be a PANIC: they
+//! allocate nothing; what they need was put down by the trigger.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::error::Failure;
+use crate::pg::{self, SubtransactionEvent, TransactionCallbacks, TransactionEvent};
+use crate::shmem::{self, Key, Tag};
+use crate::{catalog, shmem::Area};
+
+/// Edits remembered one by one; a transaction with more invalidates its whole database.
+const MAX_EDITS: usize = 100_000;
+
+/// A row of `leaf_alloc` in a trigger. `None` where the user wrote a NULL, or a tag that
+/// its CHECK is going to refuse.
+#[derive(Clone)]
+pub struct Row {
+    /// The tag.
+    pub tag: Option<Tag>,
+    /// `max_id`.
+    pub max_id: Option<i64>,
+    /// `max_value`.
+    pub max_value: Option<i64>,
+    /// `life`.
+    pub life: i64,
+}
+
+/// What a trigger was fired for.
+pub struct Edit {
+    /// Oid of `leaf_alloc`.
+    pub relation: u32,
+    /// The row before; `None` for INSERT.
+    pub old: Option<Row>,
+    /// The row after; `None` for DELETE.
+    pub new: Option<Row>,
+    /// `session_replication_role` is `replica`: nothing may be refused.
+    pub replica: bool,
+}
+
+/// What the trigger changes in the row that is about to be written.
+#[derive(Default)]
+pub struct Stamp {
+    /// A new life, with system identifier and timeline.
+    pub life: Option<i64>,
+    /// Another `max_id`.
+    pub max_id: Option<i64>,
+}
+
+/// How a tag stands in the open transaction.
+pub enum Standing {
+    /// Not edited: shared memory is right.
+    Untouched,
+    /// Edited: no ids until the transaction commits.
+    Changed,
+    /// Created here: ids are issued here.
+    Created,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// `max_id`, a limit or the name changed, or the row is gone.
+    Changed,
+    /// The row was inserted here, or edited since.
+    Created {
+        life: i64,
+        next: i64,
+        max_value: i64,
+    },
+}
+
+struct Entry {
+    order: u64,
+    kind: Kind,
+}
+
+/// One step to take back if its subtransaction is rolled back.
+enum Step {
+    Entry(Key),
+    Truncate,
+}
+
+#[derive(Default)]
+struct Edits {
+    /// Per tag, the newest last.
+    entries: HashMap<Key, Vec<Entry>>,
+    /// Tables emptied by TRUNCATE, and when.
+    truncated: Vec<(u32, u64)>,
+    /// Everything in order, with its subtransaction.
+    log: Vec<(u32, Step)>,
+    order: u64,
+    /// There were too many: every tag of the database counts as changed.
+    overflow: bool,
+    /// The next id of each row that was created and used here. Outlives subtransactions.
+    marks: HashMap<(Key, i64), i64>,
+}
+
+static EDITS: LazyLock<Mutex<Edits>> = LazyLock::new(Mutex::default);
+/// Whether there is anything in it: what the hot path looks at.
+static OPEN: AtomicBool = AtomicBool::new(false);
+
+/// Whether this transaction has edited any tag.
+#[inline]
+pub fn open() -> bool {
+    OPEN.load(Ordering::Relaxed)
+}
+
+impl Edits {
+    fn add(&mut self, key: Key, kind: Kind) {
+        if self.log.len() >= MAX_EDITS {
+            self.overflow = true;
+            return;
+        }
+        self.order += 1;
+        let order = self.order;
+        self.entries
+            .entry(key)
+            .or_default()
+            .push(Entry { order, kind });
+        self.log.push((pg::subtransaction(), Step::Entry(key)));
+    }
+
+    fn kind(&self, key: &Key) -> Option<Kind> {
+        let truncated = self
+            .truncated
+            .iter()
+            .rev()
+            .find(|(relation, _)| *relation == key.relation);
+        let truncated = truncated.map_or(0, |(_, order)| *order);
+        match self.entries.get(key).and_then(|entries| entries.last()) {
+            Some(entry) if entry.order > truncated => Some(entry.kind),
+            _ => (truncated > 0 || self.overflow).then_some(Kind::Changed),
+        }
+    }
+
+    fn take_back(&mut self, subtransaction: u32, area: Option<&Area>) {
+        // Subtransactions are numbered upwards: what began within this one is above it.
+        while self
+            .log
+            .last()
+            .is_some_and(|(number, _)| *number >= subtransaction)
+        {
+            match self.log.pop() {
+                Some((_, Step::Entry(key))) => {
+                    let left = self.entries.get_mut(&key).map_or(0, |entries| {
+                        entries.pop();
+                        entries.len()
+                    });
+                    if left == 0 {
+                        self.entries.remove(&key);
+                        if let Some(area) = area {
+                            area.mark_edited(&key, false);
+                        }
+                    }
+                }
+                Some((_, Step::Truncate)) => {
+                    self.truncated.pop();
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+fn key(relation: u32, tag: Tag) -> Key {
+    Key {
+        database: pg::database(),
+        relation,
+        tag,
+    }
+}
+
+/// How a tag stands in the open transaction.
+pub fn standing(key: &Key) -> Standing {
+    match EDITS.lock().kind(key) {
+        None => Standing::Untouched,
+        Some(Kind::Changed) => Standing::Changed,
+        Some(Kind::Created { .. }) => Standing::Created,
+    }
+}
+
+/// Issues `n` ids in one run of a tag that was created in this transaction.
+///
+/// # Errors
+/// The tag's limit; or the tag is not one.
+pub fn issue_local(key: &Key, n: u32) -> Result<i64, Failure> {
+    let name = || String::from_utf8_lossy(key.tag.bytes()).into_owned();
+    let mut edits = EDITS.lock();
+    let Some(Kind::Created {
+        life,
+        next,
+        max_value,
+    }) = edits.kind(key)
+    else {
+        return Err(Failure::TagChanged {
+            tag: name(),
+            parallel: false,
+        });
+    };
+    let mark = edits.marks.entry((*key, life)).or_insert(next);
+    let first = (*mark).max(next);
+    let left = max_value.saturating_sub(first).saturating_add(1);
+    if left < i64::from(n) {
+        return Err(Failure::end_of_tag(name(), max_value));
+    }
+    *mark = first + i64::from(n);
+    Ok(first)
+}
+
+/// Notes a row edit. Called by the trigger, before the row is written.
+///
+/// # Errors
+/// An UPDATE that would lower `max_id`, which is what `leaf_tag_reset` is for.
+pub fn note(edit: &Edit) -> Result<Stamp, Failure> {
+    if catalog::is_claiming() {
+        return Ok(Stamp::default());
+    }
+    let mut stamp = Stamp::default();
+    let mut new = edit.new.clone();
+    if let Some(new) = &mut new {
+        match &edit.old {
+            None => {
+                // Never 0, which means none.
+                new.life = rand::random::<i64>() | 1;
+                stamp.life = Some(new.life);
+            }
+            Some(old) => {
+                new.life = old.life;
+                if let (Some(from), Some(to)) = (old.max_id, new.max_id)
+                    && to < from
+                {
+                    if !edit.replica {
+                        let tag = old.tag.unwrap_or(Tag::EMPTY);
+                        let tag = String::from_utf8_lossy(tag.bytes()).into_owned();
+                        return Err(Failure::MaxIdLowered { tag, from, to });
+                    }
+                    stamp.max_id = Some(from);
+                    new.max_id = Some(from);
+                }
+            }
+        }
+    }
+    if shmem::area().is_some() {
+        remember(edit.relation, edit.old.as_ref(), new.as_ref());
+    }
+    Ok(stamp)
+}
+
+fn remember(relation: u32, old: Option<&Row>, new: Option<&Row>) {
+    watch();
+    let old_key = old.and_then(|row| row.tag).map(|tag| key(relation, tag));
+    let new_key = new.and_then(|row| row.tag).map(|tag| key(relation, tag));
+    let mut edits = EDITS.lock();
+    let created_here =
+        old_key.is_some_and(|key| matches!(edits.kind(&key), Some(Kind::Created { .. })));
+    let mut add = |key: Option<Key>, kind: Kind| {
+        if let Some(key) = key {
+            edits.add(key, kind);
+        }
+    };
+    let mut touched = [None, None];
+    match (old, new) {
+        (old, Some(new)) if old.is_none() || created_here => {
+            if let (Some(next), Some(max_value)) = (new.max_id, new.max_value) {
+                if old_key != new_key {
+                    add(old_key, Kind::Changed);
+                }
+                add(
+                    new_key,
+                    Kind::Created {
+                        life: new.life,
+                        next,
+                        max_value,
+                    },
+                );
+                touched = [old_key, new_key];
+            }
+        }
+        (Some(old), Some(new)) => {
+            if old.tag != new.tag || old.max_id != new.max_id || old.max_value != new.max_value {
+                add(old_key, Kind::Changed);
+                add(new_key, Kind::Changed);
+                touched = [old_key, new_key];
+            }
+        }
+        _ => {
+            add(old_key, Kind::Changed);
+            touched = [old_key, None];
+        }
+    }
+    let any = !edits.log.is_empty();
+    drop(edits);
+    if any {
+        OPEN.store(true, Ordering::Relaxed);
+    }
+    if let Some(area) = shmem::area() {
+        for key in touched.iter().flatten() {
+            area.mark_edited(key, true);
+        }
+    }
+}
+
+/// Notes a TRUNCATE of the whole table.
+pub fn note_truncate(relation: u32) {
+    if shmem::area().is_none() {
+        return;
+    }
+    watch();
+    let mut edits = EDITS.lock();
+    edits.order += 1;
+    let order = edits.order;
+    edits.truncated.push((relation, order));
+    edits.log.push((pg::subtransaction(), Step::Truncate));
+    OPEN.store(true, Ordering::Relaxed);
+}
+
+fn watch() {
+    pg::watch_transactions(TransactionCallbacks {
+        transaction: on_transaction,
+        subtransaction: on_subtransaction,
+    });
+}
+
+fn on_transaction(event: TransactionEvent) {
+    if !open() {
+        return;
+    }
+    match event {
+        TransactionEvent::PreCommit => write_marks(),
+        TransactionEvent::PrePrepare => Failure::PreparedEdit.raise(),
+        TransactionEvent::Commit => finish(true),
+        TransactionEvent::Abort => finish(false),
+    }
+}
+
+/// The ids issued of tags created here become the rows' own, in this same transaction.
+fn write_marks() {
+    let marks: Vec<_> = {
+        let edits = EDITS.lock();
+        edits
+            .marks
+            .iter()
+            .map(|((key, life), mark)| (*key, *life, *mark))
+            .collect()
+    };
+    for (key, life, mark) in marks {
+        catalog::raise_max_id(&key, life, mark);
+    }
+}
+
+fn finish(committed: bool) {
+    // Out of the lock before shared memory is touched.
+    let edits = core::mem::take(&mut *EDITS.lock());
+    OPEN.store(false, Ordering::Relaxed);
+    let Some(area) = shmem::area() else { return };
+    for key in edits.entries.keys() {
+        if committed {
+            area.retire(key);
+        } else {
+            area.mark_edited(key, false);
+        }
+    }
+    if committed {
+        for (relation, _) in &edits.truncated {
+            area.retire_all(pg::database(), Some(*relation));
+        }
+        if edits.overflow {
+            area.retire_all(pg::database(), None);
+        }
+    }
+}
+
+fn on_subtransaction(number: u32, event: SubtransactionEvent) {
+    if !open() {
+        return;
+    }
+    let mut edits = EDITS.lock();
+    match event {
+        SubtransactionEvent::Abort => {
+            edits.take_back(number, shmem::area());
+            let none = edits.log.is_empty() && edits.marks.is_empty() && !edits.overflow;
+            OPEN.store(!none, Ordering::Relaxed);
+        }
+        SubtransactionEvent::Commit { parent } => {
+            for (owner, _) in edits
+                .log
+                .iter_mut()
+                .rev()
+                .take_while(|(owner, _)| *owner >= number)
+            {
+                *owner = parent;
+            }
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Every error a user can see: SQLSTATE, message, detail and hint, in PostgreSQL's style.
+
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::{PgLogLevel, PgSqlErrorCode};
+
+/// Why a call fails. Tags as the user wrote them, times in milliseconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// The library was not loaded at server start.
+    NotPreloaded,
+    /// There are no workers in single-user mode.
+    SingleUser,
+    /// A hot standby claims nothing.
+    Standby,
+    /// `leaf_alloc` is not where the extension put it.
+    NoTable,
+    /// The tag has no row.
+    NoSuchTag { tag: String },
+    /// The tag is empty or over 128 bytes.
+    TagLength { bytes: usize },
+    /// n < 0.
+    NegativeCount { n: i32 },
+    /// A range longer than a segment may become.
+    RangeTooLong { tag: String, n: i32, max_step: u32 },
+    /// Nothing was published in time; what the allocator last said, if anything.
+    NoSegment {
+        tag: String,
+        waited_ms: i64,
+        detail: String,
+    },
+    /// The transaction changed the tag's row and has not committed.
+    TagChanged { tag: String, parallel: bool },
+    /// The transaction itself holds the lock that the allocator needs.
+    LockedByCaller { tag: String },
+    /// All slots are busy.
+    NoFreeSlot,
+    /// The launcher could not start an allocator.
+    NoWorkerSlot { tag: String },
+    /// `max_id` is below ids that were already handed out.
+    MaxIdBackwards {
+        tag: String,
+        published: i64,
+        found: i64,
+    },
+    /// `max_value` is reached.
+    EndOfTag { tag: String, max_value: i64 },
+    /// The last bigint is reached.
+    EndOfBigint { tag: String },
+    /// `leaf_id.worker_id` is empty.
+    WorkerIdUnset,
+    /// The clock is too far behind the last id.
+    ClockBack { by_ms: i64, last: String },
+    /// 41 bits of milliseconds are used up.
+    EndOfTime,
+    /// The reservation of an earlier run lies too far ahead.
+    ReservationAhead { by_ms: i64, until: String },
+    /// The epoch was moved later.
+    EpochMovedLater { stored_ms: i64 },
+    /// The launcher could not write or read the reservation.
+    ReservationFile,
+    /// The generator did not open in time.
+    SnowflakeTimeout {
+        waited_ms: i64,
+        detail: &'static str,
+    },
+    /// A negative number is no snowflake id.
+    NoSnowflake { id: i64 },
+    /// An epoch argument outside what a timestamp holds.
+    BadEpoch { epoch_ms: i64 },
+    /// UPDATE of `max_id` downwards.
+    MaxIdLowered { tag: String, from: i64, to: i64 },
+    /// A trigger function called by hand.
+    NotATrigger { function: &'static str },
+    /// Two-phase commit of an edit.
+    PreparedEdit,
+}
+
+impl Failure {
+    /// `max_value` is reached: the tag's own, or where bigint ends.
+    pub fn end_of_tag(tag: String, max_value: i64) -> Self {
+        if max_value == i64::MAX - 1 {
+            Self::EndOfBigint { tag }
+        } else {
+            Self::EndOfTag { tag, max_value }
+        }
+    }
+
+    /// The report to raise, or to return from an SQL function.
+    pub fn report(self) -> ErrorReport {
+        use PgSqlErrorCode as Code;
+        let not_ready = Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
+        let invalid = Code::ERRCODE_INVALID_PARAMETER_VALUE;
+        let exhausted = Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED;
+        let full = Code::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED;
+        let error = |code, message: String| ErrorReport::new(code, message, "leaf_id");
+        match self {
+            Self::NotPreloaded => error(
+                not_ready,
+                "leaf_id must be loaded via \"shared_preload_libraries\"".into(),
+            )
+            .set_hint(
+                "Run: ALTER SYSTEM SET shared_preload_libraries = 'leaf_id'; (add it to what is there already) and restart the server.",
+            ),
+            Self::SingleUser => {
+                error(not_ready, "cannot issue ids in single-user mode".into())
+            }
+            Self::Standby => error(
+                Code::ERRCODE_READ_ONLY_SQL_TRANSACTION,
+                "cannot issue ids during recovery".into(),
+            ),
+            Self::NoTable => error(
+                Code::ERRCODE_UNDEFINED_TABLE,
+                "table \"leaf_alloc\" is not in the schema of extension leaf_id".into(),
+            ),
+            Self::NoSuchTag { tag } => error(
+                Code::ERRCODE_UNDEFINED_OBJECT,
+                format!("tag \"{tag}\" does not exist"),
+            )
+            .set_hint(format!(
+                "Create it: SELECT leaf_tag_create('{}');",
+                tag.replace('\'', "''")
+            )),
+            Self::TagLength { bytes } => {
+                error(invalid, "a tag must be 1 to 128 bytes long".into())
+                    .set_detail(format!("This one has {bytes} bytes."))
+            }
+            Self::NegativeCount { n } => {
+                error(invalid, format!("number of ids must not be negative: {n}"))
+            }
+            Self::RangeTooLong { tag, n, max_step } => error(
+                invalid,
+                format!("cannot issue a range of {n} ids of tag \"{tag}\""),
+            )
+            .set_detail(format!(
+                "A range fits in one segment, and \"max_step\" of this tag is {max_step}."
+            ))
+            .set_hint("Raise \"max_step\" in leaf_alloc, or ask for a shorter range."),
+            Self::NoSegment { tag, waited_ms, detail } => error(
+                Code::ERRCODE_LOCK_NOT_AVAILABLE,
+                format!("could not get ids for tag \"{tag}\" within {waited_ms} ms"),
+            )
+            .set_detail(detail)
+            .set_hint("Try again, look at leaf_segment_status, or increase \"leaf_id.refill_timeout\"."),
+            Self::TagChanged { tag, parallel: false } => error(
+                not_ready,
+                format!("tag \"{tag}\" was changed in this transaction"),
+            )
+            .set_hint("Commit first; then its ids can be used."),
+            Self::TagChanged { tag, parallel: true } => error(
+                Code::ERRCODE_FEATURE_NOT_SUPPORTED,
+                format!("cannot issue ids of tag \"{tag}\", which this transaction changed, in a parallel query"),
+            )
+            .set_hint("Commit first, or set \"max_parallel_workers_per_gather\" to 0."),
+            Self::LockedByCaller { tag } => error(
+                not_ready,
+                format!("tag \"{tag}\" is locked by this transaction"),
+            )
+            .set_detail("Its cached ids are used up, and new ones cannot be claimed while the row or the table is locked.")
+            .set_hint("Commit first; then its ids can be used."),
+            Self::NoFreeSlot => error(full, "no free slot for another tag".into())
+                .set_hint("Increase \"leaf_id.max_tags\" and restart the server."),
+            Self::NoWorkerSlot { tag } => error(
+                full,
+                format!("could not start an allocator for tag \"{tag}\""),
+            )
+            .set_detail("All background worker slots are in use.")
+            .set_hint("Increase \"max_worker_processes\" and restart the server."),
+            Self::MaxIdBackwards { tag, published, found } => error(
+                not_ready,
+                format!("max_id of tag \"{tag}\" moved backwards"),
+            )
+            .set_detail(format!(
+                "Ids below {published} were already handed out, but \"max_id\" is {found}."
+            ))
+            .set_hint(format!(
+                "Raise \"max_id\" to {published} or more, or start anew with leaf_tag_reset()."
+            )),
+            Self::EndOfTag { tag, max_value } => error(
+                exhausted,
+                format!("tag \"{tag}\" has reached its maximum value ({max_value})"),
+            )
+            .set_hint("Raise \"max_value\" in leaf_alloc."),
+            Self::EndOfBigint { tag } => error(
+                exhausted,
+                format!("tag \"{tag}\" has reached the end of bigint"),
+            ),
+            Self::WorkerIdUnset => error(not_ready, "\"leaf_id.worker_id\" is not set".into())
+                .set_hint(
+                    "Give every server a number of its own, 0 to 1023: ALTER SYSTEM SET leaf_id.worker_id = '1'; SELECT pg_reload_conf();",
+                ),
+            Self::ClockBack { by_ms, last } => error(
+                not_ready,
+                "could not issue a snowflake id: the clock went back".into(),
+            )
+            .set_detail(format!(
+                "The clock is {by_ms} ms behind the last id, which was issued at {last}."
+            ))
+            .set_hint("Calls succeed again once the clock has caught up; see \"leaf_id.max_clock_backward\"."),
+            Self::EndOfTime => error(
+                exhausted,
+                "snowflake ids have reached the end of their 41-bit time".into(),
+            ),
+            Self::ReservationAhead { by_ms, until } => error(
+                not_ready,
+                "cannot issue snowflake ids: an earlier run reserved timestamps far ahead of the clock".into(),
+            )
+            .set_detail(format!("They are reserved until {until}, {by_ms} ms from now."))
+            .set_hint("Set the clock right; or, with a worker id that was never used before, remove leaf_id_reservation.json from the data directory and restart the server."),
+            Self::EpochMovedLater { stored_ms } => error(
+                not_ready,
+                "cannot issue snowflake ids: \"leaf_id.epoch\" was moved later".into(),
+            )
+            .set_detail(format!("Earlier ids were issued with the epoch {stored_ms}."))
+            .set_hint(format!("Run: ALTER SYSTEM SET leaf_id.epoch = '{stored_ms}'; and restart the server.")),
+            Self::ReservationFile => error(
+                Code::ERRCODE_IO_ERROR,
+                "could not reserve snowflake timestamps".into(),
+            )
+            .set_detail("The file leaf_id_reservation.json in the data directory could not be read or written; the reason is in the server's log.")
+            .set_hint("Make the file readable and the disk writable; the launcher tries again every second."),
+            Self::SnowflakeTimeout { waited_ms, detail } => error(
+                Code::ERRCODE_LOCK_NOT_AVAILABLE,
+                format!("could not get a snowflake id within {waited_ms} ms"),
+            )
+            .set_detail(detail.to_string())
+            .set_hint("Try again, look at leaf_snowflake_status, or increase \"leaf_id.refill_timeout\"."),
+            Self::NoSnowflake { id } => {
+                error(invalid, format!("not a snowflake id: {id}"))
+            }
+            Self::BadEpoch { epoch_ms } => {
+                error(invalid, format!("epoch is out of range: {epoch_ms}"))
+            }
+            Self::MaxIdLowered { tag, from, to } => error(
+                not_ready,
+                format!("cannot lower \"max_id\" of tag \"{tag}\" from {from} to {to}"),
+            )
+            .set_detail("Ids below it may already be in use.")
+            .set_hint(format!(
+                "To start the tag anew: SELECT leaf_tag_reset('{}', {to});",
+                tag.replace('\'', "''")
+            )),
+            Self::NotATrigger { function } => error(
+                Code::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
+                format!("function \"{function}\" was not called by trigger manager"),
+            ),
+            Self::PreparedEdit => error(
+                Code::ERRCODE_FEATURE_NOT_SUPPORTED,
+                "cannot PREPARE a transaction that has changed leaf_alloc".into(),
+            ),
+        }
+    }
+
+    /// Raises it as an ERROR.
+    pub fn raise(self) -> ! {
+        self.report().report(PgLogLevel::ERROR);
+        unreachable!("an ERROR does not return")
+    }
+}

@@ -1,0 +1,213 @@
+//! Every setting of leaf_id.
+//!
+//! What the workers read is SIGHUP, what is fixed at start is POSTMASTER. Nothing is
+//! defined when the library was not preloaded: a POSTMASTER setting would then be FATAL.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+
+use leaf_id_core::snowflake::{DEFAULT_EPOCH_MS, MAX_WORKER_ID};
+use pgrx::pg_sys;
+use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PgSqlErrorCode, PostgresGucEnum};
+
+use crate::pg;
+
+/// What a claim waits for before its segment is published, never less than the local flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
+pub enum ClaimSynchronousCommit {
+    /// The local flush alone.
+    #[name = c"local"]
+    Local,
+    /// Also the write of the synchronous standbys.
+    #[name = c"remote_write"]
+    RemoteWrite,
+    /// Also the flush of the synchronous standbys.
+    #[name = c"on"]
+    On,
+    /// Also the replay on the synchronous standbys.
+    #[name = c"remote_apply"]
+    RemoteApply,
+}
+
+impl ClaimSynchronousCommit {
+    /// The value of `synchronous_commit` that waits for it.
+    pub fn setting(self) -> &'static CStr {
+        match self {
+            Self::Local => c"local",
+            Self::RemoteWrite => c"remote_write",
+            Self::On => c"on",
+            Self::RemoteApply => c"remote_apply",
+        }
+    }
+}
+
+/// Slots in shared memory, one per tag in use, all databases together.
+pub static MAX_TAGS: GucSetting<i32> = GucSetting::<i32>::new(1024);
+/// 0 to 1023 as text; empty is unset.
+static WORKER_ID: GucSetting<Option<std::ffi::CString>> =
+    GucSetting::<Option<std::ffi::CString>>::new(Some(c""));
+/// Unix milliseconds as text: more than an integer setting holds.
+static EPOCH: GucSetting<Option<std::ffi::CString>> =
+    GucSetting::<Option<std::ffi::CString>>::new(Some(c"1288834974657"));
+/// Milliseconds.
+pub static MAX_CLOCK_BACKWARD: GucSetting<i32> = GucSetting::<i32>::new(5);
+/// Milliseconds.
+pub static TIMESTAMP_RESERVATION: GucSetting<i32> = GucSetting::<i32>::new(5_000);
+/// Milliseconds.
+pub static REFILL_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(5_000);
+/// Milliseconds.
+pub static ALLOCATOR_IDLE_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+/// See [`ClaimSynchronousCommit`].
+pub static CLAIM_SYNCHRONOUS_COMMIT: GucSetting<ClaimSynchronousCommit> =
+    GucSetting::<ClaimSynchronousCommit>::new(ClaimSynchronousCommit::On);
+
+/// The worker id, if one is set. The launcher alone acts on it; backends take theirs from
+/// the shared word, since they see a reload at different moments.
+pub fn worker_id() -> Option<u16> {
+    WORKER_ID.get().and_then(|text| parse_worker_id(&text))
+}
+
+/// The epoch of snowflake ids, in Unix milliseconds.
+pub fn epoch_ms() -> i64 {
+    EPOCH
+        .get()
+        .and_then(|text| parse_epoch(&text))
+        .unwrap_or(DEFAULT_EPOCH_MS)
+}
+
+fn parse_worker_id(text: &CStr) -> Option<u16> {
+    text.to_str()
+        .ok()?
+        .parse()
+        .ok()
+        .filter(|id| *id <= MAX_WORKER_ID)
+}
+
+/// The epoch is a moment that has been: an id's time must fit in 41 bits from it.
+fn parse_epoch(text: &CStr) -> Option<i64> {
+    text.to_str()
+        .ok()?
+        .parse()
+        .ok()
+        .filter(|ms| (0..=pg::now_ms()).contains(ms))
+}
+
+fn check(valid: bool, detail: &CStr) -> bool {
+    if !valid {
+        pg::explain_check_failure(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, detail);
+    }
+    valid
+}
+
+#[pgrx::pg_guard]
+extern "C-unwind" fn check_worker_id(
+    value: *mut *mut c_char,
+    _extra: *mut *mut c_void,
+    _source: pg_sys::GucSource::Type,
+) -> bool {
+    pg::with_setting(value, |text| {
+        check(
+            text.is_empty() || parse_worker_id(text).is_some(),
+            c"A worker id is a number from 0 to 1023, or empty for none.",
+        )
+    })
+}
+
+#[pgrx::pg_guard]
+extern "C-unwind" fn check_epoch(
+    value: *mut *mut c_char,
+    _extra: *mut *mut c_void,
+    _source: pg_sys::GucSource::Type,
+) -> bool {
+    pg::with_setting(value, |text| {
+        check(
+            parse_epoch(text).is_some(),
+            c"An epoch is a moment in the past, in milliseconds since 1970-01-01 00:00:00 UTC.",
+        )
+    })
+}
+
+fn int(
+    name: &'static CStr,
+    short: &'static CStr,
+    long: &'static CStr,
+    setting: &'static GucSetting<i32>,
+    (min, max): (c_int, c_int),
+    context: GucContext,
+    flags: GucFlags,
+) {
+    GucRegistry::define_int_guc(name, short, long, setting, min, max, context, flags);
+}
+
+/// Defines all settings and reserves the prefix, so that a misspelt one is an error.
+pub fn define() {
+    int(
+        c"leaf_id.max_tags",
+        c"Sets how many tags can be cached in shared memory.",
+        c"All databases together. The longest unused tag makes room when there are more.",
+        &MAX_TAGS,
+        (1, 1_000_000),
+        GucContext::Postmaster,
+        GucFlags::default(),
+    );
+    pg::define_checked_string(
+        c"leaf_id.worker_id",
+        c"Sets the worker id in this server's snowflake ids.",
+        c"0 to 1023, a different one on every server. Empty: no snowflake ids are issued.",
+        &WORKER_ID,
+        GucContext::Sighup,
+        check_worker_id,
+    );
+    pg::define_checked_string(
+        c"leaf_id.epoch",
+        c"Sets the moment from which snowflake ids count milliseconds.",
+        c"In milliseconds since 1970-01-01 00:00:00 UTC. It must never be moved later.",
+        &EPOCH,
+        GucContext::Postmaster,
+        check_epoch,
+    );
+    int(
+        c"leaf_id.max_clock_backward",
+        c"Sets how far the clock may go back before snowflake calls fail instead of waiting.",
+        c"",
+        &MAX_CLOCK_BACKWARD,
+        (0, 60_000),
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+    int(
+        c"leaf_id.timestamp_reservation",
+        c"Sets how far ahead of use snowflake timestamps are written to disk.",
+        c"After a crash no snowflake ids are issued for at most this long.",
+        &TIMESTAMP_RESERVATION,
+        (100, 3_600_000),
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+    int(
+        c"leaf_id.refill_timeout",
+        c"Sets how long a call waits for ids before it fails.",
+        c"",
+        &REFILL_TIMEOUT,
+        (1, 3_600_000),
+        GucContext::Userset,
+        GucFlags::UNIT_MS,
+    );
+    int(
+        c"leaf_id.allocator_idle_timeout",
+        c"Sets how long an allocator without work stays connected to its database.",
+        c"",
+        &ALLOCATOR_IDLE_TIMEOUT,
+        (100, 3_600_000),
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_enum_guc(
+        c"leaf_id.claim_synchronous_commit",
+        c"Sets what a claim of ids waits for before the ids are used.",
+        c"As synchronous_commit, whatever that is for the server or the role; never weaker than the local flush.",
+        &CLAIM_SYNCHRONOUS_COMMIT,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    pg::reserve_prefix(c"leaf_id");
+}

@@ -1,0 +1,606 @@
+//! The hot path: find the slot, take, ask for a refill, wait. No SQL is reached from here.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use leaf_id_core::segment::{DoubleBuffer, Miss, Taken};
+use leaf_id_core::snowflake::{START_SPREAD, Stall};
+use parking_lot::Mutex;
+use pgrx::pg_sys::Oid;
+use rand::RngExt;
+
+use crate::edits::{self, Standing};
+use crate::error::Failure;
+use crate::guc;
+use crate::pg::{self, WaitEvent};
+use crate::shmem::{self, Area, Key, MAX_TAG, Seat, SnowflakeState, Tag, Trouble};
+
+/// How long one sleep lasts at most before the state is looked at again, in milliseconds:
+/// the safety net under the broadcasts.
+const SLEEP_MS: i64 = 200;
+/// How often a look that may not block is tried again, in milliseconds.
+const RETRY_MS: i64 = 10;
+/// Tags that one session remembers the slots of.
+const MAX_KNOWN: usize = 10_000;
+
+/// What one call site remembers between its calls (PostgreSQL's `fn_extra`).
+pub struct CallSite {
+    seat: Option<Seat>,
+    tag: Tag,
+}
+
+impl CallSite {
+    /// One that has not been called.
+    pub const NEW: Self = Self {
+        seat: None,
+        tag: Tag::EMPTY,
+    };
+}
+
+/// How many ids a call takes at once.
+#[derive(Clone, Copy)]
+enum Amount {
+    One,
+    UpTo(u32),
+    Range(u32),
+}
+
+impl Amount {
+    #[inline]
+    fn take(self, buffer: &DoubleBuffer, life: u64) -> Result<Taken, Miss> {
+        match self {
+            Self::One => buffer.take(life),
+            Self::UpTo(n) => buffer.take_up_to(life, n),
+            Self::Range(n) => buffer.take_range(life, n),
+        }
+    }
+
+    fn want(self, buffer: &DoubleBuffer) -> bool {
+        match self {
+            Self::One | Self::UpTo(_) => buffer.want(),
+            Self::Range(n) => buffer.want_range(n),
+        }
+    }
+
+    /// Ids of a tag that lives in the open transaction alone come in any number.
+    fn count(self) -> u32 {
+        match self {
+            Self::One => 1,
+            Self::UpTo(n) | Self::Range(n) => n,
+        }
+    }
+}
+
+/// The next id of a tag. `function` is the SQL function that was called: `leaf_alloc` lies
+/// in its schema.
+///
+/// # Errors
+/// See [`Failure`].
+#[inline]
+pub fn next(site: &mut CallSite, function: Oid, tag: &[u8]) -> Result<i64, Failure> {
+    if let Some(seat) = &site.seat
+        && site.tag.bytes() == tag
+        && !edits::open()
+        && let Ok(taken) = seat.slot.buffer.take(seat.life)
+    {
+        if taken.spare_due {
+            request_spare(seat);
+        }
+        return Ok(taken.first);
+    }
+    obtain(site, function, tag, Amount::One).map(|taken| taken.first)
+}
+
+/// `n` contiguous ids of a tag, as the first and the last; `n` is at least 1.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn next_range(
+    site: &mut CallSite,
+    function: Oid,
+    tag: &[u8],
+    n: u32,
+) -> Result<(i64, i64), Failure> {
+    let taken = obtain(site, function, tag, Amount::Range(n))?;
+    Ok((taken.first, taken.first + i64::from(n) - 1))
+}
+
+/// The ids of one batch call, taken as they are read, in as few runs as the segments allow.
+pub struct Batch {
+    site: CallSite,
+    function: Oid,
+    tag: Vec<u8>,
+    left: u32,
+    next: i64,
+    in_run: u32,
+}
+
+impl Batch {
+    /// `n` ids of a tag.
+    pub fn new(function: Oid, tag: &[u8], n: u32) -> Self {
+        Self {
+            site: CallSite::NEW,
+            function,
+            tag: tag.to_vec(),
+            left: n,
+            next: 0,
+            in_run: 0,
+        }
+    }
+}
+
+impl Iterator for Batch {
+    type Item = i64;
+
+    #[inline]
+    fn next(&mut self) -> Option<i64> {
+        if self.left == 0 {
+            return None;
+        }
+        if self.in_run == 0 {
+            pg::check_for_interrupts();
+            let run = Amount::UpTo(self.left);
+            match obtain(&mut self.site, self.function, &self.tag, run) {
+                Ok(taken) => (self.next, self.in_run) = (taken.first, taken.count),
+                Err(failure) => failure.raise(),
+            }
+        }
+        let id = self.next;
+        self.next += 1;
+        self.in_run -= 1;
+        self.left -= 1;
+        Some(id)
+    }
+}
+
+/// The shared area, where ids can be issued at all.
+fn ready() -> Result<&'static Area, Failure> {
+    let area = shmem::area().ok_or(Failure::NotPreloaded)?;
+    if pg::single_user() {
+        return Err(Failure::SingleUser);
+    }
+    if pg::in_recovery() {
+        return Err(Failure::Standby);
+    }
+    Ok(area)
+}
+
+#[cold]
+#[inline(never)]
+fn request_spare(seat: &Seat) {
+    if let Some(area) = shmem::area()
+        && seat.slot.buffer.want()
+        && !area.post(pg::database(), seat.slot)
+    {
+        seat.slot.buffer.settle();
+    }
+}
+
+/// What a session knows of its database: where `leaf_alloc` is, and the slots it has used.
+/// A one-row INSERT starts with an empty call site each time; this stands behind it.
+#[derive(Default)]
+struct Known {
+    relation: u32,
+    seats: HashMap<Tag, Seat>,
+}
+
+static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+
+fn relation(function: Oid) -> Result<u32, Failure> {
+    if !pg::relation_changed() {
+        return Ok(KNOWN.lock().relation);
+    }
+    let relation = pg::relation_beside(function, c"leaf_alloc").ok_or(Failure::NoTable)?;
+    pg::watch_relation(relation);
+    *KNOWN.lock() = Known {
+        relation,
+        seats: HashMap::new(),
+    };
+    Ok(relation)
+}
+
+#[cold]
+#[inline(never)]
+fn obtain(
+    site: &mut CallSite,
+    function: Oid,
+    bytes: &[u8],
+    amount: Amount,
+) -> Result<Taken, Failure> {
+    let area = ready()?;
+    let tag = match Tag::new(bytes) {
+        Some(tag) if bytes.len() <= MAX_TAG => tag,
+        _ => return Err(Failure::TagLength { bytes: bytes.len() }),
+    };
+    let deadline = Deadline::new();
+    loop {
+        let key = Key {
+            database: pg::database(),
+            relation: relation(function)?,
+            tag,
+        };
+        if edits::open() {
+            match edits::standing(&key) {
+                Standing::Untouched => {}
+                Standing::Created if !pg::in_parallel_mode() => {
+                    let first = edits::issue_local(&key, amount.count())?;
+                    return Ok(Taken {
+                        first,
+                        count: amount.count(),
+                        spare_due: false,
+                        lost: 0,
+                    });
+                }
+                Standing::Created | Standing::Changed => return Err(changed(&key)),
+            }
+        }
+        let known = KNOWN.lock().seats.get(&tag).copied();
+        let seat = match known {
+            Some(seat) if seat.slot.buffer.life() == seat.life => seat,
+            _ => find_seat(area, &key, &deadline)?,
+        };
+        *site = CallSite {
+            seat: Some(seat),
+            tag,
+        };
+        if let Some(taken) = take(area, &seat, &key, amount, &deadline)? {
+            if taken.spare_due {
+                request_spare(&seat);
+            }
+            count_lost(area, &seat, taken.lost);
+            return Ok(taken);
+        }
+    }
+}
+
+fn count_lost(area: &Area, seat: &Seat, lost: u32) {
+    if lost > 0 {
+        area.with_ledger(seat.slot, |ledger| ledger.lost += u64::from(lost));
+    }
+}
+
+/// What can be taken without waiting; `Ok(None)`: the slot's life has changed.
+fn take_ready(area: &Area, seat: &Seat, amount: Amount) -> Result<Option<Taken>, Nothing> {
+    loop {
+        return match amount.take(&seat.slot.buffer, seat.life) {
+            Ok(taken) => Ok(Some(taken)),
+            Err(Miss::Changed) => Ok(None),
+            Err(Miss::Empty) => Err(Nothing),
+            Err(Miss::Short { lost }) => {
+                count_lost(area, seat, lost);
+                continue;
+            }
+        };
+    }
+}
+
+/// Both buffers are used up.
+struct Nothing;
+
+fn name(key: &Key) -> String {
+    String::from_utf8_lossy(key.tag.bytes()).into_owned()
+}
+
+fn changed(key: &Key) -> Failure {
+    Failure::TagChanged {
+        tag: name(key),
+        parallel: pg::in_parallel_mode(),
+    }
+}
+
+/// How long a call may still wait, by `leaf_id.refill_timeout`.
+struct Deadline {
+    started: Instant,
+    timeout: Duration,
+}
+
+impl Deadline {
+    fn new() -> Self {
+        let ms = u64::try_from(guc::REFILL_TIMEOUT.get()).unwrap_or(1);
+        Self {
+            started: Instant::now(),
+            timeout: Duration::from_millis(ms),
+        }
+    }
+
+    fn waited_ms(&self) -> i64 {
+        i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX)
+    }
+
+    /// What is left, in whole milliseconds; `None` when nothing is.
+    fn left_ms(&self) -> Option<i64> {
+        let left = self.timeout.checked_sub(self.started.elapsed())?;
+        i64::try_from(left.as_millis()).ok().filter(|ms| *ms > 0)
+    }
+}
+
+/// The slot of a tag that exists. An unknown tag gets none: asking for names at random
+/// must not fill the array.
+fn find_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Seat, Failure> {
+    let seat = match area.find(key) {
+        Some(seat) => seat,
+        None => create_seat(area, key, deadline)?,
+    };
+    // A parallel worker does not have its leader's list of edits.
+    if let Some(leader) = pg::leader_pid()
+        && seat.slot.edited_by.load(Ordering::Relaxed) == leader
+    {
+        return Err(changed(key));
+    }
+    let mut known = KNOWN.lock();
+    if known.seats.len() >= MAX_KNOWN {
+        known.seats.clear();
+    }
+    known.seats.insert(key.tag, seat);
+    Ok(seat)
+}
+
+fn create_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Seat, Failure> {
+    let row = see_row(key, deadline)?;
+    // Written by the leader's open transaction: no allocator can see it.
+    if row.ours && pg::leader_pid().is_some() {
+        return Err(changed(key));
+    }
+    loop {
+        if area.may_sweep() {
+            sweep(area);
+        }
+        if let Ok(seat) = area.find_or_create(key) {
+            let max_step = u32::try_from(row.max_step).unwrap_or(0);
+            seat.slot.max_step.store(max_step, Ordering::Relaxed);
+            return Ok(seat);
+        }
+        if deadline.left_ms().is_none() {
+            return Err(Failure::NoFreeSlot);
+        }
+        pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment);
+    }
+}
+
+fn see_row(key: &Key, deadline: &Deadline) -> Result<pg::SeenRow, Failure> {
+    loop {
+        match pg::see_row(key.relation, key.tag.bytes()) {
+            Ok(Some(row)) => return Ok(row),
+            Ok(None) => return Err(Failure::NoSuchTag { tag: name(key) }),
+            Err(pg::TableLocked) if deadline.left_ms().is_none() => {
+                return Err(Failure::NoSegment {
+                    tag: name(key),
+                    waited_ms: deadline.waited_ms(),
+                    detail: "Table leaf_alloc is locked.".into(),
+                });
+            }
+            Err(pg::TableLocked) => pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment),
+        }
+    }
+}
+
+/// Frees slots of databases that were dropped, and of this database's former tables.
+fn sweep(area: &Area) {
+    for (database, relation) in area.owners() {
+        if !pg::database_exists(database) {
+            area.sweep(database, None);
+        } else if database == pg::database() && !pg::relation_exists(relation) {
+            area.sweep(database, Some(relation));
+        }
+    }
+}
+
+/// Takes, and waits for a segment where need be. `None`: the slot's life has changed, look
+/// the tag up again.
+fn take(
+    area: &'static Area,
+    seat: &Seat,
+    key: &Key,
+    amount: Amount,
+    deadline: &Deadline,
+) -> Result<Option<Taken>, Failure> {
+    if let Ok(taken) = take_ready(area, seat, amount) {
+        return Ok(taken);
+    }
+    let started = Instant::now();
+    let result = wait(area, seat, key, amount, deadline);
+    let us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+    seat.slot.waits.fetch_add(1, Ordering::Relaxed);
+    seat.slot.waited_us.fetch_add(us, Ordering::Relaxed);
+    result
+}
+
+fn wait(
+    area: &'static Area,
+    seat: &Seat,
+    key: &Key,
+    amount: Amount,
+    deadline: &Deadline,
+) -> Result<Option<Taken>, Failure> {
+    let buffer = &seat.slot.buffer;
+    let began = pg::now_timestamp();
+    let waiting = seat.slot.waiters().join();
+    seat.slot.hungry.store(1, Ordering::Relaxed);
+    loop {
+        if let Ok(taken) = take_ready(area, seat, amount) {
+            return Ok(taken);
+        }
+        if let Some(failure) = verdict(area, seat, key, began) {
+            return Err(failure);
+        }
+        if let Amount::Range(n) = amount {
+            check_range(seat, key, n, deadline)?;
+        }
+        if amount.want(buffer) && !area.post(key.database, seat.slot) {
+            buffer.settle();
+        }
+        match deadline.left_ms() {
+            Some(left) => waiting.sleep(left.min(SLEEP_MS), WaitEvent::Segment),
+            None => return Err(timed_out(area, seat, key, deadline)),
+        }
+    }
+}
+
+/// A range longer than `max_step` never comes. What the slot knows of it may be old.
+fn check_range(seat: &Seat, key: &Key, n: u32, deadline: &Deadline) -> Result<(), Failure> {
+    if n <= seat.slot.max_step.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let max_step = u32::try_from(see_row(key, deadline)?.max_step).unwrap_or(0);
+    seat.slot.max_step.store(max_step, Ordering::Relaxed);
+    if n <= max_step {
+        return Ok(());
+    }
+    let n = i32::try_from(n).unwrap_or(i32::MAX);
+    Err(Failure::RangeTooLong {
+        tag: name(key),
+        n,
+        max_step,
+    })
+}
+
+fn is_caller(process: i32) -> bool {
+    process == pg::pid() || pg::leader_pid() == Some(process)
+}
+
+/// What the allocator has found out that makes waiting useless. It speaks of one life of
+/// the row: an edit that could help begins another.
+fn verdict(area: &Area, seat: &Seat, key: &Key, began: i64) -> Option<Failure> {
+    let (ledger, _) = area.look(seat.slot);
+    if ledger.trouble_life != seat.life {
+        return None;
+    }
+    let tag = name(key);
+    match ledger.trouble {
+        Trouble::NoSuchTag => Some(Failure::NoSuchTag { tag }),
+        Trouble::EndOfTag { max_value } => Some(Failure::end_of_tag(tag, max_value)),
+        Trouble::MaxIdBackwards { published, found } => Some(Failure::MaxIdBackwards {
+            tag,
+            published,
+            found,
+        }),
+        // Not one that is left from an earlier wait.
+        Trouble::RowLocked { pid } | Trouble::TableLocked { pid }
+            if is_caller(pid) && ledger.trouble_at >= began =>
+        {
+            Some(Failure::LockedByCaller { tag })
+        }
+        _ => None,
+    }
+}
+
+fn timed_out(area: &Area, seat: &Seat, key: &Key, deadline: &Deadline) -> Failure {
+    let (ledger, _) = area.look(seat.slot);
+    let tag = name(key);
+    if ledger.trouble == Trouble::NoWorkerSlot {
+        return Failure::NoWorkerSlot { tag };
+    }
+    let detail = ledger
+        .explain()
+        .unwrap_or_else(|| "No allocator has answered; see the server's log.".into());
+    Failure::NoSegment {
+        tag,
+        waited_ms: deadline.waited_ms(),
+        detail,
+    }
+}
+
+// ---- Snowflake ---------------------------------------------------------------------
+
+/// The next snowflake id.
+///
+/// # Errors
+/// See [`Failure`].
+#[inline]
+pub fn next_snowflake() -> Result<i64, Failure> {
+    let area = shmem::area().ok_or(Failure::NotPreloaded)?;
+    match try_snowflake(area) {
+        Ok(id) => Ok(id),
+        Err(stall) => wait_snowflake(area, stall),
+    }
+}
+
+#[inline]
+fn try_snowflake(area: &Area) -> Result<i64, Stall> {
+    let snowflake = &area.snowflake;
+    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+    let id = snowflake.generator.next(
+        || pg::now_ms() - epoch_ms,
+        || rand::rng().random_range(0..START_SPREAD),
+    )?;
+    snowflake.issued.fetch_add(1, Ordering::Relaxed);
+    Ok(id)
+}
+
+#[cold]
+#[inline(never)]
+fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
+    ready()?;
+    let snowflake = &area.snowflake;
+    let deadline = Deadline::new();
+    let waiting = snowflake.waiters().join();
+    if first != Stall::Full {
+        snowflake.waits.fetch_add(1, Ordering::Relaxed);
+    }
+    let mut seen_back = false;
+    let mut stall = first;
+    loop {
+        match stall {
+            Stall::Full => {
+                pg::check_for_interrupts();
+                pg::sleep_us(1000 - pg::now_us().rem_euclid(1000));
+            }
+            Stall::ClockBack(by_ms) => {
+                if !seen_back {
+                    seen_back = true;
+                    snowflake.rollbacks.fetch_add(1, Ordering::Relaxed);
+                }
+                if by_ms > i64::from(guc::MAX_CLOCK_BACKWARD.get()) {
+                    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+                    let last = pg::format_ms(snowflake.generator.last().ms + epoch_ms);
+                    return Err(Failure::ClockBack { by_ms, last });
+                }
+                waiting.sleep(by_ms, WaitEvent::Snowflake);
+            }
+            Stall::EndOfTime => return Err(Failure::EndOfTime),
+            Stall::Closed | Stall::Unreserved => {
+                refused(snowflake)?;
+                let Some(left) = deadline.left_ms() else {
+                    return Err(Failure::SnowflakeTimeout {
+                        waited_ms: deadline.waited_ms(),
+                        detail: snowflake_detail(snowflake.state()),
+                    });
+                };
+                snowflake.reservation_wanted.store(1, Ordering::Release);
+                area.wake_launcher();
+                waiting.sleep(left.min(SLEEP_MS), WaitEvent::Snowflake);
+            }
+        }
+        match try_snowflake(area) {
+            Ok(id) => return Ok(id),
+            Err(next) => stall = next,
+        }
+    }
+}
+
+/// Whether the launcher has found that waiting is useless.
+fn refused(snowflake: &shmem::Snowflake) -> Result<(), Failure> {
+    let detail = snowflake.detail.load(Ordering::Relaxed);
+    match snowflake.state() {
+        SnowflakeState::NoWorkerId => Err(Failure::WorkerIdUnset),
+        SnowflakeState::ReservationAhead => Err(Failure::ReservationAhead {
+            by_ms: detail - pg::now_ms(),
+            until: pg::format_ms(detail),
+        }),
+        SnowflakeState::EpochMovedLater => Err(Failure::EpochMovedLater { stored_ms: detail }),
+        SnowflakeState::FileProblem => Err(Failure::ReservationFile),
+        SnowflakeState::Starting | SnowflakeState::WaitingOut | SnowflakeState::Open => Ok(()),
+    }
+}
+
+fn snowflake_detail(state: SnowflakeState) -> &'static str {
+    match state {
+        SnowflakeState::WaitingOut => {
+            "Timestamps that an earlier run had reserved are being waited out."
+        }
+        SnowflakeState::Open => "The reservation of timestamps was not renewed.",
+        _ => "The launcher has not started the generator.",
+    }
+}

@@ -1,0 +1,1106 @@
+//! Thin safe wrappers over PostgreSQL: what the rest of leaf_id needs of it, and every
+//! difference between its versions.
+
+#![allow(unsafe_code)]
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::panic::AssertUnwindSafe;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use pgrx::pg_sys;
+use pgrx::pg_sys::panic::CaughtError;
+use pgrx::pgrx_sql_entity_graph::metadata;
+use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PgSqlErrorCode, PgTryBuilder};
+
+use crate::edits::{Edit, Row, Stamp};
+use crate::shmem::Tag;
+
+// ---- The process and the server ----------------------------------------------------
+
+/// Whether `shared_preload_libraries` is being loaded.
+pub fn preloading() -> bool {
+    // SAFETY: a plain global of the backend.
+    unsafe { pg_sys::process_shared_preload_libraries_in_progress }
+}
+
+/// Whether pg_upgrade runs this server.
+pub fn binary_upgrade() -> bool {
+    // SAFETY: a plain global of the backend.
+    unsafe { pg_sys::IsBinaryUpgrade }
+}
+
+/// Whether this is a server of one process, without workers.
+pub fn single_user() -> bool {
+    // SAFETY: a plain global of the backend.
+    unsafe { !pg_sys::IsUnderPostmaster }
+}
+
+/// Whether this server is a standby, or still recovering.
+pub fn in_recovery() -> bool {
+    // SAFETY: reads shared memory.
+    unsafe { pg_sys::RecoveryInProgress() }
+}
+
+/// The process id.
+pub fn pid() -> i32 {
+    // SAFETY: a plain global of the backend.
+    unsafe { pg_sys::MyProcPid }
+}
+
+/// Oid of the database that this process is connected to.
+pub fn database() -> u32 {
+    // SAFETY: a plain global of the backend.
+    unsafe { pg_sys::MyDatabaseId }.to_u32()
+}
+
+/// The process id of the leader, in a parallel worker.
+pub fn leader_pid() -> Option<i32> {
+    // SAFETY: plain globals of the backend; a worker's group leader outlives it.
+    unsafe {
+        if pg_sys::ParallelWorkerNumber < 0 {
+            return None;
+        }
+        (*pg_sys::MyProc)
+            .lockGroupLeader
+            .as_ref()
+            .map(|leader| leader.pid)
+    }
+}
+
+/// Whether a parallel query runs, here or in a worker of ours.
+pub fn in_parallel_mode() -> bool {
+    // SAFETY: reads the transaction state.
+    unsafe { pg_sys::IsInParallelMode() }
+}
+
+/// Whether `session_replication_role` is `replica`.
+pub fn replica_role() -> bool {
+    // SAFETY: a plain global of the backend.
+    let role = unsafe { pg_sys::SessionReplicationRole };
+    role == pg_sys::SESSION_REPLICATION_ROLE_REPLICA.cast_signed()
+}
+
+/// The identifier of the database cluster.
+pub fn system_identifier() -> u64 {
+    // SAFETY: reads shared memory.
+    unsafe { pg_sys::GetSystemIdentifier() }
+}
+
+/// The timeline that WAL is written on: current at once after a promotion, unlike what SQL
+/// shows until a checkpoint. Not during recovery.
+pub fn timeline() -> u32 {
+    // SAFETY: reads shared memory; the caller is not in recovery.
+    unsafe { pg_sys::GetWALInsertionTimeLine() }
+}
+
+/// Raises an error if this process was cancelled or is to end.
+pub fn check_for_interrupts() {
+    pgrx::check_for_interrupts!();
+}
+
+/// Whether this process was told to end.
+pub fn terminating() -> bool {
+    // SAFETY: set by signal handlers, read once.
+    unsafe { core::ptr::read_volatile(&raw const pg_sys::ProcDiePending) != 0 }
+}
+
+// ---- Time --------------------------------------------------------------------------
+
+/// The clock, in Unix milliseconds.
+#[inline]
+pub fn now_ms() -> i64 {
+    now_us() / 1000
+}
+
+/// The clock, in Unix microseconds.
+#[inline]
+pub fn now_us() -> i64 {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_micros()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_micros()).map_or(i64::MIN, |us| -us),
+    }
+}
+
+/// Unix microseconds at PostgreSQL's own epoch, 2000-01-01.
+pub const TIMESTAMP_EPOCH_US: i64 = 946_684_800_000_000;
+
+/// The clock as a TimestampTz: microseconds since 2000-01-01.
+pub fn now_timestamp() -> i64 {
+    now_us() - TIMESTAMP_EPOCH_US
+}
+
+/// Unix milliseconds as a person reads them, in the session's time zone.
+pub fn format_ms(unix_ms: i64) -> String {
+    let us = unix_ms
+        .saturating_mul(1000)
+        .saturating_sub(TIMESTAMP_EPOCH_US);
+    // SAFETY: timestamptz_to_str formats any value into a buffer of its own.
+    unsafe { CStr::from_ptr(pg_sys::timestamptz_to_str(us)) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// Sleeps less than a millisecond. Not interruptible: the caller checks.
+pub fn sleep_us(us: i64) {
+    // SAFETY: plain nanosleep.
+    unsafe { pg_sys::pg_usleep(us.clamp(1, 1000)) };
+}
+
+// ---- Waiting -----------------------------------------------------------------------
+
+/// What a process waits for, as `pg_stat_activity` shows it.
+#[derive(Clone, Copy)]
+pub enum WaitEvent {
+    /// A session, for a segment.
+    Segment,
+    /// A session, for the snowflake generator.
+    Snowflake,
+    /// The launcher, for something to do.
+    Launcher,
+    /// An allocator, for something to do.
+    Allocator,
+}
+
+impl WaitEvent {
+    #[cfg(any(feature = "pg15", feature = "pg16"))]
+    fn number(self) -> u32 {
+        // These versions know one wait event for all extensions.
+        pg_sys::PG_WAIT_EXTENSION
+    }
+
+    #[cfg(any(feature = "pg17", feature = "pg18"))]
+    fn number(self) -> u32 {
+        use core::sync::atomic::AtomicU32;
+        static NUMBERS: [AtomicU32; 4] = [const { AtomicU32::new(0) }; 4];
+        let (index, name) = match self {
+            Self::Segment => (0, c"LeafIdSegment"),
+            Self::Snowflake => (1, c"LeafIdSnowflake"),
+            Self::Launcher => (2, c"LeafIdLauncherMain"),
+            Self::Allocator => (3, c"LeafIdAllocatorMain"),
+        };
+        let Some(slot) = NUMBERS.get(index) else {
+            return pg_sys::PG_WAIT_EXTENSION;
+        };
+        match slot.load(Ordering::Relaxed) {
+            0 => {
+                // SAFETY: a name that lives for ever; the same name gives the same number.
+                let number = unsafe { pg_sys::WaitEventExtensionNew(name.as_ptr()) };
+                slot.store(number, Ordering::Relaxed);
+                number
+            }
+            number => number,
+        }
+    }
+}
+
+/// A condition variable in shared memory.
+#[derive(Clone, Copy)]
+pub struct Waiters(*mut pg_sys::ConditionVariable);
+
+/// A place in its queue; left on drop.
+pub struct Waiting(Waiters);
+
+impl Waiters {
+    /// For the shared area, which hands out its own.
+    pub fn new(variable: *mut pg_sys::ConditionVariable) -> Self {
+        Self(variable)
+    }
+
+    /// Joins the queue: a broadcast from now on ends the next sleep. Check the condition
+    /// between this and the sleep.
+    pub fn join(self) -> Waiting {
+        // SAFETY: initialised with the shared area.
+        unsafe { pg_sys::ConditionVariablePrepareToSleep(self.0) };
+        Waiting(self)
+    }
+}
+
+impl Waiting {
+    /// Sleeps until a broadcast, at most `ms`. Raises an error on cancel or terminate.
+    pub fn sleep(&self, ms: i64, event: WaitEvent) {
+        let ms = ms.clamp(1, 60_000);
+        // SAFETY: prepared by `join`.
+        unsafe {
+            pg_sys::ConditionVariableTimedSleep(self.0.0, ms as core::ffi::c_long, event.number());
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // SAFETY: allowed at any time, also when not sleeping any more.
+        unsafe { pg_sys::ConditionVariableCancelSleep() };
+    }
+}
+
+/// Sets a latch that another process published; nothing if it is null. A latch that was
+/// handed on meanwhile is a spurious wake-up of its new owner.
+pub fn set_latch(latch: *mut pg_sys::Latch) {
+    if !latch.is_null() {
+        // SAFETY: latches of processes lie in shared memory for as long as the server runs.
+        unsafe { pg_sys::SetLatch(latch) };
+    }
+}
+
+/// This process's latch, to publish.
+pub fn my_latch() -> *mut pg_sys::Latch {
+    // SAFETY: a plain global of the backend.
+    unsafe { pg_sys::MyLatch }
+}
+
+/// Waits for this process's latch, at most `ms`, or for ever; then handles interrupts.
+pub fn wait_latch(ms: Option<i64>, event: WaitEvent) {
+    let mut events = pg_sys::WL_LATCH_SET | pg_sys::WL_EXIT_ON_PM_DEATH;
+    if ms.is_some() {
+        events |= pg_sys::WL_TIMEOUT;
+    }
+    let ms = ms.map_or(-1, |ms| ms.clamp(1, 3_600_000));
+    // SAFETY: the process's own latch.
+    unsafe {
+        pg_sys::WaitLatch(
+            pg_sys::MyLatch,
+            events.cast_signed(),
+            ms as core::ffi::c_long,
+            event.number(),
+        );
+        pg_sys::ResetLatch(pg_sys::MyLatch);
+    }
+    check_for_interrupts();
+}
+
+// ---- Signals of the workers --------------------------------------------------------
+
+unsafe extern "C-unwind" {
+    // The handlers themselves: pgrx's wrappers are no C function pointers.
+    #[link_name = "die"]
+    fn raw_die(signal: c_int);
+    #[link_name = "StatementCancelHandler"]
+    fn raw_cancel(signal: c_int);
+    #[link_name = "SignalHandlerForConfigReload"]
+    fn raw_reload(signal: c_int);
+    #[link_name = "SignalHandlerForShutdownRequest"]
+    fn raw_shutdown(signal: c_int);
+}
+
+#[cfg(not(feature = "pg18"))]
+use pg_sys::pqsignal;
+#[cfg(feature = "pg18")]
+use pg_sys::pqsignal_be as pqsignal;
+
+static CANCELLED: AtomicBool = AtomicBool::new(false);
+
+/// Remembers the cancel: while a commit waits for its standby, PostgreSQL turns it into a
+/// warning and returns as if all were well.
+unsafe extern "C-unwind" fn note_cancel(signal: c_int) {
+    CANCELLED.store(true, Ordering::Relaxed);
+    // SAFETY: PostgreSQL's own handler, in a signal handler.
+    unsafe { raw_cancel(signal) };
+}
+
+/// Signals of a worker that runs transactions: SIGTERM ends it also inside a statement.
+pub fn handle_signals_in_transactions() {
+    // SAFETY: async-signal-safe handlers, before signals are unblocked.
+    unsafe {
+        pqsignal(pg_sys::SIGTERM.cast_signed(), Some(raw_die));
+        pqsignal(pg_sys::SIGINT.cast_signed(), Some(note_cancel));
+        pqsignal(pg_sys::SIGHUP.cast_signed(), Some(raw_reload));
+        pg_sys::BackgroundWorkerUnblockSignals();
+    }
+}
+
+/// Signals of a worker that only runs its own loop: SIGTERM asks, see [`asked_to_stop`].
+pub fn handle_signals_in_loop() {
+    // SAFETY: async-signal-safe handlers, before signals are unblocked.
+    unsafe {
+        pqsignal(pg_sys::SIGTERM.cast_signed(), Some(raw_shutdown));
+        pqsignal(pg_sys::SIGHUP.cast_signed(), Some(raw_reload));
+        pg_sys::BackgroundWorkerUnblockSignals();
+    }
+}
+
+/// Whether SIGTERM came, after [`handle_signals_in_loop`].
+pub fn asked_to_stop() -> bool {
+    // SAFETY: set by a signal handler.
+    unsafe { core::ptr::read_volatile(&raw const pg_sys::ShutdownRequestPending) != 0 }
+}
+
+/// Whether this process was cancelled since the last call, or is to end.
+pub fn take_cancelled() -> bool {
+    CANCELLED.swap(false, Ordering::Relaxed) || terminating()
+}
+
+/// Reads the configuration again if SIGHUP came.
+pub fn reload_if_asked() -> bool {
+    // SAFETY: set by a signal handler; ProcessConfigFile outside of a transaction.
+    unsafe {
+        if core::ptr::read_volatile(&raw const pg_sys::ConfigReloadPending) == 0 {
+            return false;
+        }
+        pg_sys::ConfigReloadPending = 0;
+        pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
+    }
+    true
+}
+
+/// Registers what is done when this process ends, however it ends short of a crash.
+pub fn on_exit(callback: unsafe extern "C-unwind" fn(c_int, pg_sys::Datum)) {
+    // SAFETY: the callback neither fails nor waits.
+    unsafe { pg_sys::before_shmem_exit(Some(callback), pg_sys::Datum::null()) };
+}
+
+/// Ends this process with an exit code.
+pub fn exit(code: c_int) -> ! {
+    // SAFETY: runs the exit callbacks.
+    unsafe { pg_sys::proc_exit(code) }
+}
+
+/// Connects a worker to a database, also to one that does not allow connections.
+pub fn connect(database: u32) {
+    // SAFETY: once, in a background worker.
+    unsafe {
+        pg_sys::BackgroundWorkerInitializeConnectionByOid(
+            pg_sys::Oid::from(database),
+            pg_sys::InvalidOid,
+            pg_sys::BGWORKER_BYPASS_ALLOWCONN,
+        );
+    }
+}
+
+/// Whether nobody waits for every process to leave this database (DROP, RENAME, TEMPLATE
+/// and SET TABLESPACE do): they hold a lock on it that conflicts with a session's.
+pub fn database_is_free() -> bool {
+    let tag = pg_sys::LOCKTAG {
+        locktag_field1: 0,
+        locktag_field2: pg_sys::DatabaseRelationId.to_u32(),
+        locktag_field3: database(),
+        locktag_field4: 0,
+        locktag_type: u8::try_from(pg_sys::LockTagType::LOCKTAG_OBJECT).unwrap_or(0),
+        locktag_lockmethodid: u8::try_from(pg_sys::DEFAULT_LOCKMETHOD).unwrap_or(1),
+    };
+    let mode = pg_sys::RowExclusiveLock.cast_signed();
+    // SAFETY: a session lock, taken without waiting and released at once.
+    unsafe {
+        let result = pg_sys::LockAcquire(&raw const tag, mode, true, true);
+        let got = result != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL;
+        if got {
+            pg_sys::LockRelease(&raw const tag, mode, true);
+        }
+        got
+    }
+}
+
+/// Shows in `pg_stat_activity` what a worker does; `None` is idle.
+pub fn report_activity(activity: Option<&CStr>) {
+    let state = if activity.is_some() {
+        pg_sys::BackendState::STATE_RUNNING
+    } else {
+        pg_sys::BackendState::STATE_IDLE
+    };
+    // SAFETY: the text is copied.
+    unsafe { pg_sys::pgstat_report_activity(state, activity.unwrap_or_default().as_ptr()) };
+}
+
+// ---- Transactions ------------------------------------------------------------------
+
+/// An error that a transaction ended with.
+pub struct Caught {
+    /// The SQLSTATE.
+    pub code: PgSqlErrorCode,
+    /// The primary message.
+    pub message: String,
+}
+
+fn caught(error: CaughtError) -> Caught {
+    match error {
+        CaughtError::PostgresError(report)
+        | CaughtError::ErrorReport(report)
+        | CaughtError::RustPanic {
+            ereport: report, ..
+        } => Caught {
+            code: report.sql_error_code(),
+            message: report.message().to_string(),
+        },
+    }
+}
+
+/// Runs one transaction of a worker: committed when this returns `Ok(Ok(..))`, aborted
+/// otherwise. A commit that was told to wait for a standby may have given up waiting: see
+/// [`take_cancelled`].
+///
+/// # Errors
+/// What PostgreSQL raised, or in the inner result what the body says.
+pub fn transaction<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<Result<T, E>, Caught> {
+    let result = PgTryBuilder::new(AssertUnwindSafe(|| {
+        // SAFETY: a worker, outside of a transaction.
+        unsafe {
+            pg_sys::SetCurrentStatementStartTimestamp();
+            pg_sys::StartTransactionCommand();
+            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        }
+        let result = body();
+        // SAFETY: ends what was begun above.
+        unsafe {
+            pg_sys::PopActiveSnapshot();
+            if result.is_ok() {
+                pg_sys::CommitTransactionCommand();
+            } else {
+                pg_sys::AbortCurrentTransaction();
+            }
+        }
+        Ok(result)
+    }))
+    .catch_others(|error| {
+        // SAFETY: releases every lock and ends the failed transaction.
+        unsafe { pg_sys::AbortCurrentTransaction() };
+        Err(caught(error))
+    })
+    .execute();
+    // SAFETY: outside of a transaction.
+    unsafe { pg_sys::pgstat_report_stat(true) };
+    result
+}
+
+/// Runs a closure with a snapshot of the open transaction: where PostgreSQL has none, in
+/// its commit callbacks.
+pub fn with_snapshot<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: inside a transaction; an error ends it, and its snapshots with it.
+    unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot()) };
+    let result = body();
+    // SAFETY: pops the one pushed above.
+    unsafe { pg_sys::PopActiveSnapshot() };
+    result
+}
+
+/// What happens to the open transaction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum TransactionEvent {
+    /// It is about to commit: the last place where an error is allowed.
+    PreCommit,
+    /// It is about to be prepared for two-phase commit; an error is allowed.
+    PrePrepare,
+    /// It has committed. No error is allowed.
+    Commit,
+    /// It was rolled back. No error is allowed.
+    Abort,
+}
+
+/// What happens to a subtransaction; no error is allowed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum SubtransactionEvent {
+    /// It becomes part of its parent.
+    Commit {
+        /// The parent's number.
+        parent: u32,
+    },
+    /// It was rolled back.
+    Abort,
+}
+
+/// Who is told of every transaction's end.
+#[derive(Clone, Copy)]
+pub struct TransactionCallbacks {
+    /// Transactions.
+    pub transaction: fn(TransactionEvent),
+    /// Subtransactions, by number.
+    pub subtransaction: fn(u32, SubtransactionEvent),
+}
+
+static CALLBACKS: parking_lot::Mutex<Option<TransactionCallbacks>> = parking_lot::Mutex::new(None);
+
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn transaction_callback(
+    event: pg_sys::XactEvent::Type,
+    _arg: *mut c_void,
+) {
+    use pg_sys::XactEvent as Event;
+    let event = match event {
+        Event::XACT_EVENT_PRE_COMMIT => TransactionEvent::PreCommit,
+        Event::XACT_EVENT_PRE_PREPARE => TransactionEvent::PrePrepare,
+        Event::XACT_EVENT_COMMIT => TransactionEvent::Commit,
+        Event::XACT_EVENT_ABORT => TransactionEvent::Abort,
+        // Parallel workers edit nothing, and PREPARE is refused before.
+        _ => return,
+    };
+    let callbacks = *CALLBACKS.lock();
+    if let Some(callbacks) = callbacks {
+        (callbacks.transaction)(event);
+    }
+}
+
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn subtransaction_callback(
+    event: pg_sys::SubXactEvent::Type,
+    mine: pg_sys::SubTransactionId,
+    parent: pg_sys::SubTransactionId,
+    _arg: *mut c_void,
+) {
+    use pg_sys::SubXactEvent as Event;
+    let event = match event {
+        Event::SUBXACT_EVENT_COMMIT_SUB => SubtransactionEvent::Commit { parent },
+        Event::SUBXACT_EVENT_ABORT_SUB => SubtransactionEvent::Abort,
+        _ => return,
+    };
+    let callbacks = *CALLBACKS.lock();
+    if let Some(callbacks) = callbacks {
+        (callbacks.subtransaction)(mine, event);
+    }
+}
+
+/// Sets who is told of transactions' ends in this process. The first call registers.
+pub fn watch_transactions(callbacks: TransactionCallbacks) {
+    if CALLBACKS.lock().replace(callbacks).is_none() {
+        // SAFETY: callbacks that live as long as the process.
+        unsafe {
+            pg_sys::RegisterXactCallback(Some(transaction_callback), core::ptr::null_mut());
+            pg_sys::RegisterSubXactCallback(Some(subtransaction_callback), core::ptr::null_mut());
+        }
+    }
+}
+
+/// The number of the open subtransaction.
+pub fn subtransaction() -> u32 {
+    // SAFETY: reads the transaction state.
+    unsafe { pg_sys::GetCurrentSubTransactionId() }
+}
+
+// ---- Catalog -----------------------------------------------------------------------
+
+static RELATION_CHANGED: AtomicBool = AtomicBool::new(true);
+static WATCHED_RELATION: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+
+unsafe extern "C-unwind" fn relation_callback(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
+    // Called from anywhere that looks at the catalogs: nothing but a flag.
+    let relation = relation.to_u32();
+    if relation == 0 || relation == WATCHED_RELATION.load(Ordering::Relaxed) {
+        RELATION_CHANGED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Watches a relation in this process from now on, instead of the one before.
+pub fn watch_relation(relation: u32) {
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    WATCHED_RELATION.store(relation, Ordering::Relaxed);
+    RELATION_CHANGED.store(false, Ordering::Relaxed);
+    if !REGISTERED.swap(true, Ordering::Relaxed) {
+        // SAFETY: a callback that lives as long as the process and cannot fail.
+        unsafe {
+            pg_sys::CacheRegisterRelcacheCallback(Some(relation_callback), pg_sys::Datum::null());
+        }
+    }
+}
+
+/// Whether the watched relation was altered or dropped, or none is watched.
+#[inline]
+pub fn relation_changed() -> bool {
+    RELATION_CHANGED.load(Ordering::Relaxed)
+}
+
+/// The oid of a relation in the schema of a function; `None` if there is no such.
+pub fn relation_beside(function: pg_sys::Oid, name: &CStr) -> Option<u32> {
+    // SAFETY: syscache look-ups inside a transaction.
+    let oid = unsafe {
+        let schema = pg_sys::get_func_namespace(function);
+        pg_sys::get_relname_relid(name.as_ptr(), schema)
+    };
+    (oid != pg_sys::InvalidOid).then(|| oid.to_u32())
+}
+
+/// Whether a database exists.
+pub fn database_exists(oid: u32) -> bool {
+    syscache_has(pg_sys::SysCacheIdentifier::DATABASEOID.cast_signed(), oid)
+}
+
+/// Whether a relation exists in this database.
+pub fn relation_exists(oid: u32) -> bool {
+    syscache_has(pg_sys::SysCacheIdentifier::RELOID.cast_signed(), oid)
+}
+
+fn syscache_has(cache: i32, oid: u32) -> bool {
+    let none = pg_sys::Datum::null();
+    // SAFETY: a cache whose key is one oid.
+    unsafe { pg_sys::SearchSysCacheExists(cache, pg_sys::Datum::from(oid), none, none, none) }
+}
+
+/// A relation's name with its schema, quoted for SQL.
+pub fn quoted_name(relation: u32) -> Option<String> {
+    let oid = pg_sys::Oid::from(relation);
+    // SAFETY: syscache look-ups inside a transaction; the results are palloc'ed strings.
+    unsafe {
+        let name = pg_sys::get_rel_name(oid);
+        if name.is_null() {
+            return None;
+        }
+        let schema = pg_sys::get_namespace_name(pg_sys::get_rel_namespace(oid));
+        if schema.is_null() {
+            return None;
+        }
+        let quoted = pg_sys::quote_qualified_identifier(schema, name);
+        Some(CStr::from_ptr(quoted).to_string_lossy().into_owned())
+    }
+}
+
+/// Runs a closure as the owner of a relation, where nothing that it triggers can gain
+/// anything (as PostgreSQL's own REFRESH and index functions do).
+pub fn as_owner_of<T>(relation: u32, body: impl FnOnce() -> T) -> T {
+    let mut user = pg_sys::InvalidOid;
+    let mut context = 0;
+    let restricted = (pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION)
+        .cast_signed();
+    // SAFETY: restored below; an error ends the transaction, which restores it too.
+    unsafe {
+        pg_sys::GetUserIdAndSecContext(&raw mut user, &raw mut context);
+        let class = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::RELOID.cast_signed(),
+            pg_sys::Datum::from(relation),
+        );
+        if !class.is_null() {
+            let form = pg_sys::GETSTRUCT(class).cast::<pg_sys::FormData_pg_class>();
+            let owner = (*form).relowner;
+            pg_sys::ReleaseSysCache(class);
+            pg_sys::SetUserIdAndSecContext(owner, context | restricted);
+        }
+    }
+    let result = body();
+    // SAFETY: what GetUserIdAndSecContext gave.
+    unsafe { pg_sys::SetUserIdAndSecContext(user, context) };
+    result
+}
+
+/// A row of `leaf_alloc` as a session sees it before it asks for a slot.
+pub struct SeenRow {
+    /// The row's `max_step`.
+    pub max_step: i32,
+    /// It was written by the open transaction, or by a parallel worker's leader.
+    pub ours: bool,
+    /// Who has locked or updated it last.
+    pub locker: Locker,
+}
+
+/// A row's locker, as a number that SQL can look up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Locker {
+    /// Nobody.
+    None,
+    /// A transaction.
+    Transaction(u32),
+    /// Several transactions.
+    Multi(u32),
+}
+
+/// The table was locked by somebody else, so the row could not be looked at.
+pub struct TableLocked;
+
+/// Looks at a row by its text key in the first column, with a snapshot of this very
+/// moment: a tag that was committed after the transaction's own snapshot counts too. No
+/// privilege is needed, no xid is assigned, and a lock on the table is not waited for.
+///
+/// # Errors
+/// [`TableLocked`].
+pub fn see_row(relation: u32, key: &[u8]) -> Result<Option<SeenRow>, TableLocked> {
+    let oid = pg_sys::Oid::from(relation);
+    let share = pg_sys::AccessShareLock.cast_signed();
+    // SAFETY: the relation is locked before it is opened and checked to exist; the scan and
+    // the relation are closed on the one way out, an error ends the transaction and both.
+    unsafe {
+        if !pg_sys::ConditionalLockRelationOid(oid, share) {
+            return Err(TableLocked);
+        }
+        let table = pg_sys::try_relation_open(oid, pg_sys::NoLock.cast_signed());
+        if table.is_null() {
+            pg_sys::UnlockRelationOid(oid, share);
+            return Ok(None);
+        }
+        let mut scan_key = pg_sys::ScanKeyData::default();
+        pg_sys::ScanKeyInit(
+            &raw mut scan_key,
+            1,
+            u16::try_from(pg_sys::BTEqualStrategyNumber).unwrap_or(3),
+            pg_sys::Oid::from(pg_sys::F_TEXTEQ),
+            text_datum(key),
+        );
+        let index = primary_key(table);
+        let scan = pg_sys::systable_beginscan(
+            table,
+            index,
+            index != pg_sys::InvalidOid,
+            core::ptr::null_mut(),
+            1,
+            &raw mut scan_key,
+        );
+        let tuple = pg_sys::systable_getnext(scan);
+        let row = tuple.as_ref().map(|tuple| {
+            let header = &*tuple.t_data;
+            let mut null = false;
+            let max_step = pg_sys::heap_getattr(
+                core::ptr::from_ref(tuple).cast_mut(),
+                MAX_STEP_COLUMN,
+                (*table).rd_att,
+                &mut null,
+            );
+            let xmin = header.t_choice.t_heap.t_xmin;
+            SeenRow {
+                max_step: if null { 0 } else { max_step.value() as i32 },
+                ours: pg_sys::TransactionIdIsCurrentTransactionId(xmin),
+                locker: locker(header),
+            }
+        });
+        pg_sys::systable_endscan(scan);
+        pg_sys::relation_close(table, share);
+        Ok(row)
+    }
+}
+
+#[cfg(not(feature = "pg18"))]
+unsafe fn primary_key(table: pg_sys::Relation) -> pg_sys::Oid {
+    // SAFETY: an open relation.
+    unsafe { pg_sys::RelationGetPrimaryKeyIndex(table) }
+}
+
+#[cfg(feature = "pg18")]
+unsafe fn primary_key(table: pg_sys::Relation) -> pg_sys::Oid {
+    // SAFETY: an open relation. A deferrable key would do for a look-up, but there is none.
+    unsafe { pg_sys::RelationGetPrimaryKeyIndex(table, true) }
+}
+
+unsafe fn locker(header: &pg_sys::HeapTupleHeaderData) -> Locker {
+    let info = u32::from(header.t_infomask);
+    // SAFETY: a heap tuple that was read from a table.
+    let xmax = unsafe { header.t_choice.t_heap.t_xmax };
+    #[allow(
+        clippy::useless_conversion,
+        reason = "the type differs between versions"
+    )]
+    let number: u32 = xmax.into();
+    if info & pg_sys::HEAP_XMAX_INVALID != 0 || number == 0 {
+        Locker::None
+    } else if info & pg_sys::HEAP_XMAX_IS_MULTI != 0 {
+        Locker::Multi(number)
+    } else {
+        Locker::Transaction(number)
+    }
+}
+
+// ---- Settings ----------------------------------------------------------------------
+
+/// A check hook, as PostgreSQL calls it.
+pub type CheckHook = unsafe extern "C-unwind" fn(
+    *mut *mut c_char,
+    *mut *mut c_void,
+    pg_sys::GucSource::Type,
+) -> bool;
+
+/// Defines a string setting whose values are checked.
+pub fn define_checked_string(
+    name: &'static CStr,
+    short: &'static CStr,
+    long: &'static CStr,
+    setting: &'static GucSetting<Option<std::ffi::CString>>,
+    context: GucContext,
+    hook: CheckHook,
+) {
+    // SAFETY: the hook neither fails nor changes the value.
+    unsafe {
+        GucRegistry::define_string_guc_with_hooks(
+            name,
+            short,
+            long,
+            setting,
+            context,
+            GucFlags::default(),
+            Some(hook),
+            None,
+            None,
+        );
+    }
+}
+
+/// The value that a check hook is asked about.
+pub fn with_setting(value: *mut *mut c_char, check: impl FnOnce(&CStr) -> bool) -> bool {
+    // SAFETY: PostgreSQL passes a pointer to a string or to null.
+    let text = unsafe {
+        match value.as_ref() {
+            Some(text) if !text.is_null() => CStr::from_ptr(*text),
+            _ => c"",
+        }
+    };
+    check(text)
+}
+
+/// Says in a check hook why a value is refused.
+pub fn explain_check_failure(code: PgSqlErrorCode, detail: &CStr) {
+    // SAFETY: what the GUC_check_errdetail macro does.
+    unsafe {
+        pg_sys::GUC_check_errcode(code as c_int);
+        pg_sys::GUC_check_errdetail_string = pg_sys::pstrdup(detail.as_ptr());
+    }
+}
+
+/// Makes any other setting of this prefix an error.
+pub fn reserve_prefix(prefix: &CStr) {
+    // SAFETY: after all definitions.
+    unsafe { pg_sys::MarkGUCPrefixReserved(prefix.as_ptr()) };
+}
+
+/// Sets a setting of this worker's session, over what the database or the role says. One
+/// that this version of PostgreSQL does not know is passed over.
+pub fn pin_setting(name: &CStr, value: &CStr) {
+    // SAFETY: a worker that runs as superuser.
+    unsafe {
+        if pg_sys::GetConfigOption(name.as_ptr(), true, false).is_null() {
+            return;
+        }
+        pg_sys::SetConfigOption(
+            name.as_ptr(),
+            value.as_ptr(),
+            pg_sys::GucContext::PGC_SUSET,
+            pg_sys::GucSource::PGC_S_SESSION,
+        );
+    }
+}
+
+// ---- Results -----------------------------------------------------------------------
+
+/// A result that is returned as it is: a row of OUT arguments, a trigger's row.
+pub struct Raw(pg_sys::Datum);
+
+impl Raw {
+    fn datum(self) -> pg_sys::Datum {
+        self.0
+    }
+
+    /// A row of the type that the function call expects; one entry per column, `None` is NULL.
+    pub fn record(fcinfo: pg_sys::FunctionCallInfo, columns: &[Option<pg_sys::Datum>]) -> Self {
+        let mut values: Vec<_> = columns
+            .iter()
+            .map(|column| column.unwrap_or(pg_sys::Datum::null()))
+            .collect();
+        let mut nulls: Vec<_> = columns.iter().map(Option::is_none).collect();
+        let mut descriptor = core::ptr::null_mut();
+        // SAFETY: called from an SQL function declared with as many OUT arguments.
+        unsafe {
+            pg_sys::get_call_result_type(fcinfo, core::ptr::null_mut(), &raw mut descriptor);
+            let descriptor = pg_sys::BlessTupleDesc(descriptor);
+            let tuple =
+                pg_sys::heap_form_tuple(descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
+            Self(pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data))
+        }
+    }
+}
+
+/// For types that only stand where the SQL of a function is written out by hand.
+macro_rules! declared_in_sql {
+    ($type:ident, $sql:literal) => {
+        // SAFETY: the datum is of the type that the function's SQL declares.
+        unsafe impl pgrx::callconv::BoxRet for $type {
+            unsafe fn box_into<'fcx>(
+                self,
+                fcinfo: &mut pgrx::callconv::FcInfo<'fcx>,
+            ) -> pgrx::datum::Datum<'fcx> {
+                // SAFETY: as above.
+                unsafe { fcinfo.return_raw_datum(self.datum()) }
+            }
+        }
+
+        // SAFETY: the SQL that this would generate is never used.
+        unsafe impl metadata::SqlTranslatable for $type {
+            const TYPE_IDENT: &'static str = pgrx::pgrx_resolved_type!($type);
+            const TYPE_ORIGIN: metadata::TypeOrigin = metadata::TypeOrigin::External;
+            const ARGUMENT_SQL: Result<metadata::SqlMappingRef, metadata::ArgumentError> =
+                Ok(metadata::SqlMappingRef::literal($sql));
+            const RETURN_SQL: Result<metadata::ReturnsRef, metadata::ReturnsError> = Ok(
+                metadata::ReturnsRef::One(metadata::SqlMappingRef::literal($sql)),
+            );
+        }
+    };
+}
+
+// ---- SQL values --------------------------------------------------------------------
+
+/// A text argument for SQL, in the encoding of the database.
+pub fn text_argument(bytes: &[u8]) -> pgrx::datum::DatumWithOid<'static> {
+    // SAFETY: a palloc'ed text that lives until the statement ends.
+    unsafe { pgrx::datum::DatumWithOid::new(text_datum(bytes), pg_sys::TEXTOID) }
+}
+
+unsafe fn text_datum(bytes: &[u8]) -> pg_sys::Datum {
+    let len = c_int::try_from(bytes.len()).unwrap_or(0);
+    // SAFETY: copies the bytes.
+    pg_sys::Datum::from(unsafe { pg_sys::cstring_to_text_with_len(bytes.as_ptr().cast(), len) })
+}
+
+// ---- Triggers on leaf_alloc --------------------------------------------------------
+
+/// Columns of `leaf_alloc` by number; sql/schema.sql gives them their order.
+const TAG_COLUMN: c_int = 1;
+const MAX_ID_COLUMN: c_int = 2;
+const UPDATE_TIME_COLUMN: c_int = 5;
+const MAX_STEP_COLUMN: c_int = 6;
+const MAX_VALUE_COLUMN: c_int = 7;
+const LIFE_COLUMN: c_int = 8;
+const SYSTEM_IDENTIFIER_COLUMN: c_int = 9;
+const TIMELINE_COLUMN: c_int = 10;
+const CLAIMED_STEP_COLUMN: c_int = 11;
+
+/// A call of a trigger function.
+pub struct TriggerCall(*mut pg_sys::TriggerData);
+
+impl TriggerCall {
+    /// `None` if the function was not called as a trigger.
+    pub fn new(fcinfo: pg_sys::FunctionCallInfo) -> Option<Self> {
+        // SAFETY: what the CALLED_AS_TRIGGER macro does.
+        unsafe {
+            let context = (*fcinfo).context;
+            (!context.is_null() && (*context).type_ == pg_sys::NodeTag::T_TriggerData)
+                .then(|| Self(context.cast()))
+        }
+    }
+
+    fn data(&self) -> &pg_sys::TriggerData {
+        // SAFETY: lives as long as the call.
+        unsafe { &*self.0 }
+    }
+
+    /// Oid of the table.
+    pub fn relation(&self) -> u32 {
+        // SAFETY: an open relation.
+        unsafe { (*self.data().tg_relation).rd_id }.to_u32()
+    }
+
+    fn is(&self, operation: u32) -> bool {
+        self.data().tg_event & pg_sys::TRIGGER_EVENT_OPMASK == operation
+    }
+
+    /// The row edit, for a row trigger.
+    pub fn edit(&self) -> Edit {
+        let data = self.data();
+        let (old, new) = if self.is(pg_sys::TRIGGER_EVENT_INSERT) {
+            (None, Some(data.tg_trigtuple))
+        } else if self.is(pg_sys::TRIGGER_EVENT_UPDATE) {
+            (Some(data.tg_trigtuple), Some(data.tg_newtuple))
+        } else {
+            (Some(data.tg_trigtuple), None)
+        };
+        Edit {
+            relation: self.relation(),
+            old: old.map(|tuple| self.row(tuple)),
+            new: new.map(|tuple| self.row(tuple)),
+            replica: replica_role(),
+        }
+    }
+
+    fn column(&self, tuple: pg_sys::HeapTuple, number: c_int) -> Option<pg_sys::Datum> {
+        let mut null = false;
+        // SAFETY: a tuple of the trigger's table.
+        let value = unsafe {
+            pg_sys::heap_getattr(tuple, number, (*self.data().tg_relation).rd_att, &mut null)
+        };
+        (!null).then_some(value)
+    }
+
+    fn row(&self, tuple: pg_sys::HeapTuple) -> Row {
+        let bigint = |number| self.column(tuple, number).map(|value| value.value() as i64);
+        let tag = self.column(tuple, TAG_COLUMN).and_then(|value| {
+            // SAFETY: a text, copied out before anything can free it.
+            unsafe {
+                let text = pg_sys::pg_detoast_datum_packed(value.cast_mut_ptr());
+                Tag::new(pgrx::varlena_to_byte_slice(text))
+            }
+        });
+        Row {
+            tag,
+            max_id: bigint(MAX_ID_COLUMN),
+            max_value: bigint(MAX_VALUE_COLUMN),
+            life: bigint(LIFE_COLUMN).unwrap_or(0),
+        }
+    }
+
+    /// What the trigger function returns: the row to write, with the stamp in it.
+    pub fn stamped(&self, stamp: &Stamp) -> Raw {
+        let data = self.data();
+        let (tuple, edited) = if self.is(pg_sys::TRIGGER_EVENT_UPDATE) {
+            (data.tg_newtuple, true)
+        } else {
+            (data.tg_trigtuple, self.is(pg_sys::TRIGGER_EVENT_INSERT))
+        };
+        if !edited {
+            return Raw(pg_sys::Datum::from(tuple));
+        }
+        let mut columns = vec![UPDATE_TIME_COLUMN];
+        let mut values = vec![pg_sys::Datum::from(now_timestamp())];
+        if let Some(life) = stamp.life {
+            columns.extend([
+                LIFE_COLUMN,
+                SYSTEM_IDENTIFIER_COLUMN,
+                TIMELINE_COLUMN,
+                CLAIMED_STEP_COLUMN,
+            ]);
+            values.extend([
+                pg_sys::Datum::from(life),
+                pg_sys::Datum::from(system_identifier().cast_signed()),
+                pg_sys::Datum::from(timeline().cast_signed()),
+                pg_sys::Datum::from(0i32),
+            ]);
+        } else {
+            // A life is not for users to change.
+            columns.push(LIFE_COLUMN);
+            let old = self.column(data.tg_trigtuple, LIFE_COLUMN);
+            values.push(old.unwrap_or(pg_sys::Datum::from(0i64)));
+        }
+        if let Some(max_id) = stamp.max_id {
+            columns.push(MAX_ID_COLUMN);
+            values.push(pg_sys::Datum::from(max_id));
+        }
+        let mut nulls = vec![false; columns.len()];
+        // SAFETY: as many columns, values and nulls as are said.
+        unsafe {
+            Raw(pg_sys::Datum::from(pg_sys::heap_modify_tuple_by_cols(
+                tuple,
+                (*data.tg_relation).rd_att,
+                c_int::try_from(columns.len()).unwrap_or(0),
+                columns.as_mut_ptr(),
+                values.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+            )))
+        }
+    }
+
+    /// What the trigger function returns where the row is not ours to change.
+    pub fn unchanged(&self) -> Raw {
+        let data = self.data();
+        let tuple = if data.tg_newtuple.is_null() {
+            data.tg_trigtuple
+        } else {
+            data.tg_newtuple
+        };
+        Raw(pg_sys::Datum::from(tuple))
+    }
+}
+
+/// A text result as its bytes in the encoding of the database: tags are not converted.
+pub struct Text(Vec<u8>);
+
+impl Text {
+    /// Copies the bytes.
+    pub fn new(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+
+    fn datum(&self) -> pg_sys::Datum {
+        // SAFETY: palloc'ed in the context of the call.
+        unsafe { text_datum(&self.0) }
+    }
+}
+
+impl pgrx::IntoDatum for Text {
+    fn into_datum(self) -> Option<pg_sys::Datum> {
+        Some(self.datum())
+    }
+
+    fn type_oid() -> pg_sys::Oid {
+        pg_sys::TEXTOID
+    }
+}
+
+declared_in_sql!(Text, "text");
+declared_in_sql!(Raw, "record");

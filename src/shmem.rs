@@ -1,0 +1,1219 @@
+//! The shared area: layout, locks, lookup. The only place that knows where it lies.
+//!
+//! # Locks
+//!
+//! The area owns one named tranche of LWLocks, `leaf_id`: lock 0 is the directory, the
+//! others are shared out among the slots. Where both are held, the directory comes first.
+//! They are held for a few instructions: nothing here waits, allocates, logs, raises an
+//! error or runs SQL under one.
+//!
+//! * To look a tag up, or to read a slot's identity, hold the directory shared.
+//! * To give a slot to a tag or take it away, hold the directory exclusively, and the
+//!   slot's lock while its buffer is invalidated.
+//! * To publish, to invalidate, or to touch a slot's [`Ledger`], hold the slot's lock.
+//! * To take ids, or to post a request at a desk that exists: no lock, and the directory
+//!   shared, respectively.
+//! * Fields that are plain atomics outside those groups say so.
+//!
+//! # How a session finds that its slot was given away
+//!
+//! By the life of the buffer, which every invalidation and reuse counts up: a session
+//! keeps the life it saw when it looked the tag up and takes only from that.
+//!
+//! # A request's way to the allocator
+//!
+//! 1. A session sets the slot's request (`DoubleBuffer::want`); only the one that
+//!    succeeds goes on.
+//! 2. Under the directory lock, shared, it pushes the slot onto the list of its database's
+//!    desk and sets the latch of whoever serves it: the allocator, or the launcher while
+//!    there is none. A database without a desk gets one (directory exclusively).
+//! 3. The allocator takes the whole list at once and answers each slot.
+//! 4. An allocator leaves only under the directory lock, exclusively, and gives the desk
+//!    back as wanted if its list is not empty: no request falls between two allocators.
+
+#![allow(unsafe_code)]
+
+use core::cell::UnsafeCell;
+use core::hash::{Hash, Hasher};
+use core::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::hash::DefaultHasher;
+
+use leaf_id_core::segment::{DoubleBuffer, Refused, Rests};
+use leaf_id_core::snowflake::Generator;
+use leaf_id_core::step::Pace;
+use pgrx::{PgSharedMemoryInitialization, pg_sys};
+
+use crate::{guc, pg};
+
+/// The longest tag, in bytes (Leaf: varchar(128)).
+pub const MAX_TAG: usize = 128;
+/// Locks shared out among the slots.
+const SLOT_LOCKS: usize = 64;
+/// Databases that can want ids at one time.
+const DESKS: usize = 1024;
+/// Slots looked at to find one to evict: all of a small array, a sample of a large one.
+const EVICTION_SAMPLE: u32 = 64;
+/// What is kept of an allocator's last error, in bytes.
+const TROUBLE_TEXT: usize = 88;
+
+/// The name of the area and of its tranche.
+const NAME: &core::ffi::CStr = c"leaf_id";
+
+/// A tag's bytes, in the encoding of its database.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Tag {
+    len: u8,
+    bytes: [u8; MAX_TAG],
+}
+
+impl Tag {
+    /// An empty one, equal to no valid tag.
+    pub const EMPTY: Self = Self {
+        len: 0,
+        bytes: [0; MAX_TAG],
+    };
+
+    /// `None` if it is empty or longer than [`MAX_TAG`].
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        let len = u8::try_from(bytes.len()).ok()?;
+        let mut tag = Self { len, ..Self::EMPTY };
+        tag.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        (len > 0).then_some(tag)
+    }
+
+    /// The bytes that were given.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+    }
+}
+
+impl Hash for Tag {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.bytes().hash(state);
+    }
+}
+
+/// What a slot is for. The relation is `leaf_alloc` by its oid: another database, or the
+/// extension created anew, is another key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct Key {
+    /// Oid of the database.
+    pub database: u32,
+    /// Oid of its `leaf_alloc`.
+    pub relation: u32,
+    /// The tag.
+    pub tag: Tag,
+}
+
+impl Key {
+    const FREE: Self = Self {
+        database: 0,
+        relation: 0,
+        tag: Tag::EMPTY,
+    };
+
+    fn is_free(&self) -> bool {
+        self.database == 0
+    }
+}
+
+/// Why the last request of a slot was not answered with a segment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub enum Trouble {
+    /// It was, or there was none.
+    None,
+    /// The row is locked by a process; 0 if it was gone when looked for.
+    RowLocked { pid: i32 },
+    /// The table is locked by a process.
+    TableLocked { pid: i32 },
+    /// No background worker slot was free.
+    NoWorkerSlot,
+    /// The allocator could not be started or connected.
+    NoAllocator,
+    /// The tag has no row.
+    NoSuchTag,
+    /// The tag's `max_value` is reached.
+    EndOfTag { max_value: i64 },
+    /// `max_id` is below what was published.
+    MaxIdBackwards { published: i64, found: i64 },
+    /// Another error: its text is in the ledger.
+    Error,
+}
+
+/// What is remembered about a slot's tag. Protected by the slot's lock.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Ledger {
+    /// The adaptive step.
+    pub pace: Pace,
+    /// `life` of the row that the published segments came from; 0 for none.
+    pub row_life: i64,
+    /// Ids published since the slot was given to the tag.
+    pub published: u64,
+    /// Ids of them that were dropped: invalidated, or given up for a range.
+    pub lost: u64,
+    /// Segments published.
+    pub refills: u64,
+    /// Microseconds since 2000 (TimestampTz); 0 for never.
+    pub last_refill: i64,
+    /// From the request to the publication, in microseconds.
+    pub last_refill_us: i64,
+    /// Ids per second between the last two refills.
+    pub ids_per_second: f64,
+    /// The last failure, and the buffer's life it is about.
+    pub trouble: Trouble,
+    /// See `trouble`.
+    pub trouble_life: u64,
+    /// When, in microseconds since 2000.
+    pub trouble_at: i64,
+    /// SQLSTATE and message where `trouble` is `Error`.
+    pub text: Text,
+}
+
+impl Ledger {
+    const NEW: Self = Self {
+        pace: Pace {
+            base: 0,
+            step: 0,
+            claimed_at_ms: 0,
+            claims: 0,
+        },
+        row_life: 0,
+        published: 0,
+        lost: 0,
+        refills: 0,
+        last_refill: 0,
+        last_refill_us: 0,
+        ids_per_second: 0.0,
+        trouble: Trouble::None,
+        trouble_life: 0,
+        trouble_at: 0,
+        text: Text {
+            len: 0,
+            bytes: [0; TROUBLE_TEXT],
+        },
+    };
+
+    /// The last failure as a sentence, if there was one since the last refill.
+    pub fn explain(&self) -> Option<String> {
+        let locked = |what: &str, pid: i32| match pid {
+            0 => format!("{what} was locked."),
+            pid => format!("{what} is locked by process {pid}."),
+        };
+        Some(match self.trouble {
+            Trouble::None => return None,
+            Trouble::RowLocked { pid } => locked("The row of the tag in leaf_alloc", pid),
+            Trouble::TableLocked { pid } => locked("Table leaf_alloc", pid),
+            Trouble::NoWorkerSlot => "All background worker slots are in use.".into(),
+            Trouble::NoAllocator => "No allocator could be started for this database.".into(),
+            Trouble::NoSuchTag => "The tag does not exist.".into(),
+            Trouble::EndOfTag { max_value } => {
+                format!("The tag has reached its maximum value ({max_value}).")
+            }
+            Trouble::MaxIdBackwards { published, found } => {
+                format!("\"max_id\" moved backwards, from {published} to {found}.")
+            }
+            Trouble::Error => format!("The allocator has failed: {}", self.text.get()),
+        })
+    }
+}
+
+/// A short text, cut to fit.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Text {
+    len: u8,
+    bytes: [u8; TROUBLE_TEXT],
+}
+
+impl Text {
+    /// Cuts at a character's edge.
+    pub fn new(text: &str) -> Self {
+        let mut cut = text.len().min(TROUBLE_TEXT);
+        while !text.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        let mut bytes = [0; TROUBLE_TEXT];
+        let head = text.as_bytes().get(..cut).unwrap_or_default();
+        for (to, from) in bytes.iter_mut().zip(head) {
+            *to = *from;
+        }
+        Self {
+            len: u8::try_from(cut).unwrap_or(0),
+            bytes,
+        }
+    }
+
+    /// The text.
+    pub fn get(&self) -> String {
+        let bytes = self.bytes.get(..usize::from(self.len)).unwrap_or_default();
+        String::from_utf8_lossy(bytes).into_owned()
+    }
+}
+
+/// One tag in use.
+#[repr(C, align(64))]
+pub struct Slot {
+    /// What sessions take from, without a lock.
+    pub buffer: DoubleBuffer,
+
+    // Plain atomics.
+    /// The row's `max_step` as last seen, in ids.
+    pub max_step: AtomicU32,
+    /// A session has waited since the last claim (its "hunger").
+    pub hungry: AtomicU32,
+    /// The process whose open transaction has edited this tag's row; 0 for none. For its
+    /// parallel workers, which do not have its list of edits.
+    pub edited_by: AtomicI32,
+    /// Next slot in a desk's list, plus 1.
+    next_posted: AtomicU32,
+    /// Calls that had to wait.
+    pub waits: AtomicU64,
+    /// How long, together, in microseconds.
+    pub waited_us: AtomicU64,
+    /// When the open request was made, in microseconds since 2000.
+    pub wanted_at: AtomicI64,
+
+    // Written under the directory lock, exclusively.
+    key: UnsafeCell<Key>,
+    /// Next slot in the chain or in the free list, plus 1.
+    next: AtomicU32,
+    /// When an eviction last found it used, and the buffer's mark then.
+    used_at: AtomicI64,
+    seen_mark: AtomicU64,
+
+    // Under the slot's lock.
+    ledger: UnsafeCell<Ledger>,
+
+    waiters: UnsafeCell<pg_sys::ConditionVariable>,
+}
+
+/// What a tag costs, but for its hash bucket.
+const _: () = assert!(size_of::<Slot>() <= 512);
+
+/// What serves a database.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum DeskState {
+    /// Nobody's.
+    Free,
+    /// Requests wait for the launcher to start an allocator.
+    Wanted,
+    /// An allocator was registered and has not sat down.
+    Starting,
+    /// An allocator serves it.
+    Staffed,
+}
+
+#[repr(C)]
+struct Desk {
+    // Written under the directory lock, exclusively.
+    database: AtomicU32,
+    state: AtomicU32,
+    /// Counts registrations, so that a late starter finds that it is not awaited.
+    ticket: AtomicU32,
+    // Plain atomics.
+    /// First slot of the list of requests, plus 1. Pushed by sessions, taken whole.
+    posted: AtomicU32,
+    /// The allocator's latch, while it is staffed.
+    latch: AtomicPtr<pg_sys::Latch>,
+}
+
+/// What the snowflake generator is doing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SnowflakeState {
+    /// The launcher has not looked at it.
+    Starting,
+    /// `leaf_id.worker_id` is empty.
+    NoWorkerId,
+    /// Waiting out what an earlier run had reserved.
+    WaitingOut,
+    /// Issuing.
+    Open,
+    /// Refused: the reservation lies too far ahead; the detail is its end (Unix ms).
+    ReservationAhead,
+    /// Refused: the epoch was moved later; the detail is the earlier one.
+    EpochMovedLater,
+    /// The reservation could not be read or written.
+    FileProblem,
+}
+
+impl SnowflakeState {
+    fn of(number: u32) -> Self {
+        [
+            Self::NoWorkerId,
+            Self::WaitingOut,
+            Self::Open,
+            Self::ReservationAhead,
+            Self::EpochMovedLater,
+            Self::FileProblem,
+        ]
+        .into_iter()
+        .find(|state| *state as u32 == number)
+        .unwrap_or(Self::Starting)
+    }
+}
+
+/// The snowflake generator of this server.
+#[repr(C, align(64))]
+pub struct Snowflake {
+    /// The word and the reservation.
+    pub generator: Generator,
+    /// Ids issued since the server started.
+    pub issued: AtomicU64,
+    /// `leaf_id.epoch`, fixed at start.
+    pub epoch_ms: AtomicI64,
+    // Another cache line: these are not on the hot path.
+    state: AtomicU32,
+    /// See [`SnowflakeState`].
+    pub detail: AtomicI64,
+    /// A session found the reservation used up.
+    pub reservation_wanted: AtomicU32,
+    /// Calls that had to wait.
+    pub waits: AtomicU64,
+    /// Calls that found the clock behind the last id.
+    pub rollbacks: AtomicU64,
+    waiters: UnsafeCell<pg_sys::ConditionVariable>,
+}
+
+impl Snowflake {
+    /// What it is doing.
+    pub fn state(&self) -> SnowflakeState {
+        SnowflakeState::of(self.state.load(Ordering::Acquire))
+    }
+
+    /// The launcher alone sets it; a change wakes the waiters.
+    pub fn set_state(&self, state: SnowflakeState, detail: i64) {
+        self.detail.store(detail, Ordering::Relaxed);
+        if self.state.swap(state as u32, Ordering::AcqRel) != state as u32 {
+            self.wake();
+        }
+    }
+
+    /// Wakes the calls that wait for it.
+    pub fn wake(&self) {
+        // SAFETY: initialised at start; a condition variable has its own lock.
+        unsafe { pg_sys::ConditionVariableBroadcast(self.waiters.get()) };
+    }
+
+    /// Where calls wait.
+    pub fn waiters(&self) -> pg::Waiters {
+        pg::Waiters::new(self.waiters.get())
+    }
+}
+
+/// The header; the slots and the hash buckets follow it.
+#[repr(C, align(128))]
+pub struct Area {
+    /// The snowflake generator.
+    pub snowflake: Snowflake,
+    locks: *mut pg_sys::LWLockPadded,
+    slots: *mut Slot,
+    buckets: *mut AtomicU32,
+    slot_count: u32,
+    bucket_count: u32,
+    /// Slots that were ever given out. Directory lock, exclusively.
+    used: AtomicU32,
+    /// First slot of the free list, plus 1. Directory lock, exclusively.
+    free: AtomicU32,
+    /// Where the next eviction looks first. Directory lock, exclusively.
+    hand: AtomicU32,
+    /// When gone tables and databases were last looked for, in microseconds since 2000.
+    swept_at: AtomicI64,
+    /// Desks that were ever used. Directory lock, exclusively.
+    desks_used: AtomicU32,
+    /// Databases wait because all worker slots are in use: allocators should not linger.
+    pub crowded: AtomicU32,
+    launcher: AtomicPtr<pg_sys::Latch>,
+    desks: [Desk; DESKS],
+}
+
+// SAFETY: everything that changes is an atomic or in a cell guarded by the locks in the
+// header of this file.
+unsafe impl Sync for Slot {}
+// SAFETY: as above.
+unsafe impl Sync for Area {}
+
+/// A tag's slot, in the life in which it was looked up.
+#[derive(Clone, Copy)]
+pub struct Seat {
+    /// The slot.
+    pub slot: &'static Slot,
+    /// What takes must name.
+    pub life: u64,
+}
+
+/// Every slot is taken and busy.
+pub struct Full;
+
+struct Link(AtomicPtr<Area>);
+
+static AREA: Link = Link(AtomicPtr::new(core::ptr::null_mut()));
+
+/// The area; `None` if the library was not preloaded.
+#[inline]
+pub fn area() -> Option<&'static Area> {
+    // SAFETY: set once per (re)start of shared memory by the postmaster, which maps it for
+    // the life of every process it forks; everything mutable in it is atomic or in a cell.
+    unsafe { AREA.0.load(Ordering::Relaxed).as_ref() }
+}
+
+/// Arranges for the shared memory. While the library is being preloaded.
+pub fn init() {
+    // The macro expects it in scope.
+    use pgrx::pg_guard;
+    pgrx::pg_shmem_init!(AREA = ());
+}
+
+const fn aligned(bytes: usize) -> usize {
+    bytes.next_multiple_of(128)
+}
+
+struct Layout {
+    slots: u32,
+    buckets: u32,
+}
+
+impl Layout {
+    fn configured() -> Self {
+        let slots = u32::try_from(guc::MAX_TAGS.get()).unwrap_or(1).max(1);
+        Self {
+            slots,
+            buckets: slots.next_power_of_two(),
+        }
+    }
+
+    fn slots_at() -> usize {
+        aligned(size_of::<Area>())
+    }
+
+    fn buckets_at(&self) -> usize {
+        Self::slots_at() + aligned(size_of::<Slot>() * self.slots as usize)
+    }
+
+    fn size(&self) -> usize {
+        self.buckets_at() + aligned(size_of::<AtomicU32>() * self.buckets as usize)
+    }
+}
+
+impl PgSharedMemoryInitialization for Link {
+    type Value = ();
+
+    unsafe fn on_shmem_request(&'static self) {
+        let locks = i32::try_from(SLOT_LOCKS + 1).unwrap_or(1);
+        // SAFETY: called from shmem_request_hook, the place for both.
+        unsafe {
+            pg_sys::RequestAddinShmemSpace(Layout::configured().size());
+            pg_sys::RequestNamedLWLockTranche(NAME.as_ptr(), locks);
+        }
+    }
+
+    unsafe fn on_shmem_startup(&'static self, (): ()) {
+        let layout = Layout::configured();
+        let mut found = false;
+        // SAFETY: called from shmem_startup_hook with what was requested above. The area is
+        // written before any other process exists; ShmemInitStruct aligns to a cache line
+        // or more, and every part starts at a multiple of 128.
+        unsafe {
+            let area = pg_sys::ShmemInitStruct(NAME.as_ptr(), layout.size(), &raw mut found);
+            if !found {
+                core::ptr::write_bytes(area.cast::<u8>(), 0, layout.size());
+                let area = area.cast::<Area>();
+                (*area).locks = pg_sys::GetNamedLWLockTranche(NAME.as_ptr());
+                (*area).slots = area.byte_add(Layout::slots_at()).cast();
+                (*area).buckets = area.byte_add(layout.buckets_at()).cast();
+                (*area).slot_count = layout.slots;
+                (*area).bucket_count = layout.buckets;
+                (*area).snowflake.generator.close();
+                (*area)
+                    .snowflake
+                    .epoch_ms
+                    .store(guc::epoch_ms(), Ordering::Relaxed);
+                pg_sys::ConditionVariableInit((*area).snowflake.waiters.get());
+                for index in 0..layout.slots {
+                    let slot = (*area).slots.add(index as usize);
+                    pg_sys::ConditionVariableInit((*slot).waiters.get());
+                }
+            }
+            // Also after a crash restart, when the same postmaster makes it anew.
+            self.0.store(area.cast(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// An LWLock, released on drop.
+struct Held(*mut pg_sys::LWLock);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: acquired by `Area::lock`, and nothing between can have raised an error.
+        unsafe { pg_sys::LWLockRelease(self.0) };
+    }
+}
+
+impl Slot {
+    /// Wakes the calls that wait for this slot's segment.
+    pub fn wake(&self) {
+        // SAFETY: initialised at start; a condition variable has its own lock.
+        unsafe { pg_sys::ConditionVariableBroadcast(self.waiters.get()) };
+    }
+
+    /// Where calls wait for this slot's segment.
+    pub fn waiters(&self) -> pg::Waiters {
+        pg::Waiters::new(self.waiters.get())
+    }
+}
+
+impl Area {
+    fn lock(&self, index: usize, mode: pg_sys::LWLockMode::Type) -> Held {
+        // SAFETY: index is below SLOT_LOCKS + 1, what the tranche was requested with.
+        unsafe {
+            let lock = &raw mut (*self.locks.add(index)).lock;
+            pg_sys::LWLockAcquire(lock, mode);
+            Held(lock)
+        }
+    }
+
+    fn directory(&self, mode: pg_sys::LWLockMode::Type) -> Held {
+        self.lock(0, mode)
+    }
+
+    fn read_directory(&self) -> Held {
+        self.directory(pg_sys::LWLockMode::LW_SHARED)
+    }
+
+    fn write_directory(&self) -> Held {
+        self.directory(pg_sys::LWLockMode::LW_EXCLUSIVE)
+    }
+
+    fn slot(&self, index: u32) -> &'static Slot {
+        debug_assert!(index < self.slot_count);
+        // SAFETY: within the array, which lives as long as the process.
+        unsafe { &*self.slots.add(index as usize) }
+    }
+
+    fn index(&self, slot: &Slot) -> u32 {
+        // SAFETY: every Slot there is lies in the array.
+        let index = unsafe { core::ptr::from_ref(slot).offset_from(self.slots) };
+        u32::try_from(index).unwrap_or(0)
+    }
+
+    fn bucket(&self, key: &Key) -> &AtomicU32 {
+        let mut hasher = DefaultHasher::new();
+        key.hash(&mut hasher);
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "any bits of the hash will do"
+        )]
+        let index = hasher.finish() as u32 & (self.bucket_count - 1);
+        // SAFETY: masked to the power of two that is the array's length.
+        unsafe { &*self.buckets.add(index as usize) }
+    }
+
+    /// The slot's identity. Under the directory lock.
+    fn key(slot: &Slot) -> Key {
+        // SAFETY: written only under the directory lock, exclusively.
+        unsafe { *slot.key.get() }
+    }
+
+    fn find_locked(&self, key: &Key) -> Option<&'static Slot> {
+        let mut next = self.bucket(key).load(Ordering::Relaxed);
+        while let Some(index) = next.checked_sub(1) {
+            let slot = self.slot(index);
+            // SAFETY: as in `key`; compared in place, as it is large.
+            if unsafe { &*slot.key.get() } == key {
+                return Some(slot);
+            }
+            next = slot.next.load(Ordering::Relaxed);
+        }
+        None
+    }
+
+    /// The slot of a tag, if it has one.
+    pub fn find(&self, key: &Key) -> Option<Seat> {
+        let _held = self.read_directory();
+        self.find_locked(key).map(|slot| Seat {
+            slot,
+            life: slot.buffer.life(),
+        })
+    }
+
+    /// The slot of a tag whose row the caller has seen; made room for if need be.
+    ///
+    /// # Errors
+    /// [`Full`] if every slot has an open request.
+    pub fn find_or_create(&self, key: &Key) -> Result<Seat, Full> {
+        let now = pg::now_timestamp();
+        let _held = self.write_directory();
+        let slot = match self.find_locked(key) {
+            Some(slot) => slot,
+            None => {
+                let slot = self.free_slot().or_else(|| self.evict(now)).ok_or(Full)?;
+                self.give(slot, key, now);
+                slot
+            }
+        };
+        Ok(Seat {
+            slot,
+            life: slot.buffer.life(),
+        })
+    }
+
+    fn free_slot(&self) -> Option<&'static Slot> {
+        if let Some(index) = self.free.load(Ordering::Relaxed).checked_sub(1) {
+            let slot = self.slot(index);
+            self.free
+                .store(slot.next.load(Ordering::Relaxed), Ordering::Relaxed);
+            return Some(slot);
+        }
+        let used = self.used.load(Ordering::Relaxed);
+        (used < self.slot_count).then(|| {
+            self.used.store(used + 1, Ordering::Relaxed);
+            self.slot(used)
+        })
+    }
+
+    fn give(&self, slot: &'static Slot, key: &Key, now: i64) {
+        let bucket = self.bucket(key);
+        // SAFETY: the directory is held exclusively, the slot is in no chain.
+        unsafe { *slot.key.get() = *key };
+        slot.next
+            .store(bucket.load(Ordering::Relaxed), Ordering::Relaxed);
+        bucket.store(self.index(slot) + 1, Ordering::Relaxed);
+        slot.used_at.store(now, Ordering::Relaxed);
+        slot.seen_mark.store(slot.buffer.mark(), Ordering::Relaxed);
+    }
+
+    /// Takes a slot away from its tag: out of its chain, its buffers a gap, its memory of
+    /// the tag blank.
+    fn take_away(&self, slot: &'static Slot) {
+        let mut link = self.bucket(&Self::key(slot));
+        while let Some(index) = link.load(Ordering::Relaxed).checked_sub(1) {
+            let here = self.slot(index);
+            if core::ptr::eq(here, slot) {
+                link.store(slot.next.load(Ordering::Relaxed), Ordering::Relaxed);
+                break;
+            }
+            link = &here.next;
+        }
+        self.with_ledger(slot, |ledger| {
+            slot.buffer.invalidate();
+            *ledger = Ledger::NEW;
+        });
+        // SAFETY: the directory is held exclusively.
+        unsafe { *slot.key.get() = Key::FREE };
+        slot.max_step.store(0, Ordering::Relaxed);
+        slot.hungry.store(0, Ordering::Relaxed);
+        slot.edited_by.store(0, Ordering::Relaxed);
+        slot.waits.store(0, Ordering::Relaxed);
+        slot.waited_us.store(0, Ordering::Relaxed);
+        slot.wake();
+    }
+
+    /// The longest unused slot of a sample that starts where the last one ended. A slot
+    /// with an open request is passed over: its allocator would answer another tag.
+    fn evict(&self, now: i64) -> Option<&'static Slot> {
+        let mut victim: Option<&'static Slot> = None;
+        let mut victim_used_at = i64::MAX;
+        let start = self.hand.load(Ordering::Relaxed);
+        for step in 0..self.slot_count {
+            if step >= EVICTION_SAMPLE && victim.is_some() {
+                break;
+            }
+            let index = (start + step) % self.slot_count;
+            let slot = self.slot(index);
+            self.hand
+                .store((index + 1) % self.slot_count, Ordering::Relaxed);
+            // Compared by when it was seen used before: all were used since the last look
+            // where the array is much too small.
+            let used_at = slot.used_at.load(Ordering::Relaxed);
+            let mark = slot.buffer.mark();
+            if slot.seen_mark.swap(mark, Ordering::Relaxed) != mark {
+                slot.used_at.store(now, Ordering::Relaxed);
+            }
+            if used_at < victim_used_at && !slot.buffer.is_requested() {
+                victim = Some(slot);
+                victim_used_at = used_at;
+            }
+        }
+        victim.inspect(|slot| self.take_away(slot))
+    }
+
+    /// Whether the caller should look for slots of gone tables and databases: at most
+    /// once a second, when the array is full.
+    pub fn may_sweep(&self) -> bool {
+        let now = pg::now_timestamp();
+        let swept_at = self.swept_at.load(Ordering::Relaxed);
+        self.used.load(Ordering::Relaxed) == self.slot_count
+            && self.free.load(Ordering::Relaxed) == 0
+            && now.abs_diff(swept_at) > 1_000_000
+            && self
+                .swept_at
+                .compare_exchange(swept_at, now, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// Databases and tables that slots are for, each pair once.
+    pub fn owners(&self) -> Vec<(u32, u32)> {
+        let mut owners = Vec::with_capacity(self.slot_count as usize);
+        {
+            let _held = self.read_directory();
+            for index in 0..self.used.load(Ordering::Relaxed) {
+                let key = Self::key(self.slot(index));
+                if owners.len() < owners.capacity() && !key.is_free() {
+                    owners.push((key.database, key.relation));
+                }
+            }
+        }
+        owners.sort_unstable();
+        owners.dedup();
+        owners
+    }
+
+    /// Frees the slots of a table, or of a whole database, that is gone.
+    pub fn sweep(&self, database: u32, relation: Option<u32>) {
+        let _held = self.write_directory();
+        for index in 0..self.used.load(Ordering::Relaxed) {
+            let slot = self.slot(index);
+            let key = Self::key(slot);
+            let gone = key.database == database && relation.is_none_or(|r| r == key.relation);
+            if gone && !slot.buffer.is_requested() {
+                self.take_away(slot);
+                slot.next
+                    .store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
+                self.free.store(index + 1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Runs a closure with a slot's ledger, under the slot's lock. The closure must do
+    /// nothing that can fail or wait.
+    pub fn with_ledger<T>(&self, slot: &Slot, body: impl FnOnce(&mut Ledger) -> T) -> T {
+        let lock = 1 + self.index(slot) as usize % SLOT_LOCKS;
+        let _held = self.lock(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
+        // SAFETY: the slot's lock is held exclusively, and the closure cannot get another
+        // reference: it would have to lock it again.
+        body(unsafe { &mut *slot.ledger.get() })
+    }
+
+    fn retire_locked(&self, slot: &Slot) {
+        self.with_ledger(slot, |ledger| {
+            ledger.lost += slot.buffer.invalidate().count();
+            ledger.row_life = 0;
+        });
+        slot.edited_by.store(0, Ordering::Relaxed);
+        slot.wake();
+    }
+
+    /// Drops what is cached of a tag, in every session. Allocates nothing and cannot
+    /// fail: it runs in commit callbacks.
+    pub fn retire(&self, key: &Key) {
+        let _held = self.read_directory();
+        if let Some(slot) = self.find_locked(key) {
+            self.retire_locked(slot);
+        }
+    }
+
+    /// The same for every tag of a table, or of a database.
+    pub fn retire_all(&self, database: u32, relation: Option<u32>) {
+        let _held = self.read_directory();
+        for index in 0..self.used.load(Ordering::Relaxed) {
+            let slot = self.slot(index);
+            let key = Self::key(slot);
+            if key.database == database && relation.is_none_or(|r| r == key.relation) {
+                self.retire_locked(slot);
+            }
+        }
+    }
+
+    /// Marks a tag as edited by this process's open transaction, or no longer.
+    pub fn mark_edited(&self, key: &Key, edited: bool) {
+        let me = pg::pid();
+        let _held = self.read_directory();
+        if let Some(slot) = self.find_locked(key) {
+            if edited {
+                slot.edited_by.store(me, Ordering::Relaxed);
+            } else {
+                let _ =
+                    slot.edited_by
+                        .compare_exchange(me, 0, Ordering::Relaxed, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// What the status view shows of one database: every slot with its tag.
+    pub fn slots_of(&self, database: u32, relation: u32) -> Vec<(Tag, &'static Slot)> {
+        let mut found = Vec::with_capacity(self.slot_count as usize);
+        let _held = self.read_directory();
+        for index in 0..self.used.load(Ordering::Relaxed) {
+            let slot = self.slot(index);
+            let key = Self::key(slot);
+            if key.database == database
+                && key.relation == relation
+                && found.len() < found.capacity()
+            {
+                found.push((key.tag, slot));
+            }
+        }
+        found
+    }
+
+    /// Who a slot is for. Stable while it has an open request.
+    pub fn key_of(&self, slot: &Slot) -> Key {
+        let _held = self.read_directory();
+        Self::key(slot)
+    }
+}
+
+/// The desks: how requests reach an allocator.
+impl Area {
+    fn used_desks(&self) -> impl Iterator<Item = (u32, &Desk)> {
+        (0u32..).zip(
+            self.desks
+                .iter()
+                .take(self.desks_used.load(Ordering::Relaxed) as usize),
+        )
+    }
+
+    fn desk_of(&self, database: u32) -> Option<&Desk> {
+        self.used_desks()
+            .map(|(_, desk)| desk)
+            .find(|desk| desk.database.load(Ordering::Relaxed) == database)
+    }
+
+    /// Hands a request of this slot, which the caller has just set, to the allocator of a
+    /// database. False if there is no desk left: the request must be settled and made
+    /// again later.
+    pub fn post(&self, database: u32, slot: &Slot) -> bool {
+        slot.wanted_at.store(pg::now_timestamp(), Ordering::Relaxed);
+        {
+            let _held = self.read_directory();
+            if let Some(desk) = self.desk_of(database) {
+                self.push(desk, slot);
+                return true;
+            }
+        }
+        let _held = self.write_directory();
+        let desk = self.desk_of(database).or_else(|| self.take_desk(database));
+        if let Some(desk) = desk {
+            self.push(desk, slot);
+        }
+        desk.is_some()
+    }
+
+    fn take_desk(&self, database: u32) -> Option<&Desk> {
+        let free = self
+            .used_desks()
+            .map(|(_, desk)| desk)
+            .find(|desk| desk.state.load(Ordering::Relaxed) == DeskState::Free as u32);
+        let desk = free.or_else(|| {
+            let used = self.desks_used.load(Ordering::Relaxed);
+            let desk = self.desks.get(used as usize)?;
+            self.desks_used.store(used + 1, Ordering::Relaxed);
+            Some(desk)
+        })?;
+        desk.database.store(database, Ordering::Relaxed);
+        desk.state
+            .store(DeskState::Wanted as u32, Ordering::Relaxed);
+        Some(desk)
+    }
+
+    fn push(&self, desk: &Desk, slot: &Slot) {
+        let mine = self.index(slot) + 1;
+        let mut head = desk.posted.load(Ordering::Relaxed);
+        loop {
+            slot.next_posted.store(head, Ordering::Relaxed);
+            match desk.posted.compare_exchange_weak(
+                head,
+                mine,
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => break,
+                Err(now) => head = now,
+            }
+        }
+        let latch = desk.latch.load(Ordering::Acquire);
+        pg::set_latch(if latch.is_null() {
+            self.launcher.load(Ordering::Acquire)
+        } else {
+            latch
+        });
+    }
+
+    /// Takes every request posted at a desk, oldest first.
+    fn collect(&self, desk: &Desk, into: &mut Vec<&'static Slot>) {
+        let mut next = desk.posted.swap(0, Ordering::Acquire);
+        let start = into.len();
+        while let Some(index) = next.checked_sub(1) {
+            let slot = self.slot(index);
+            next = slot.next_posted.load(Ordering::Relaxed);
+            into.push(slot);
+        }
+        if let Some(new) = into.get_mut(start..) {
+            new.reverse();
+        }
+    }
+
+    /// The launcher's latch, for sessions that need an allocator; null when it leaves.
+    pub fn set_launcher(&self, latch: *mut pg_sys::Latch) {
+        self.launcher.store(latch, Ordering::Release);
+    }
+
+    /// Wakes the launcher, if there is one.
+    pub fn wake_launcher(&self) {
+        pg::set_latch(self.launcher.load(Ordering::Acquire));
+    }
+
+    /// Desks that need an allocator: number and database.
+    pub fn wanted_desks(&self) -> Vec<(u32, u32)> {
+        let mut wanted = Vec::with_capacity(DESKS);
+        let _held = self.read_directory();
+        for (number, desk) in self.used_desks() {
+            if desk.state.load(Ordering::Relaxed) == DeskState::Wanted as u32 {
+                wanted.push((number, desk.database.load(Ordering::Relaxed)));
+            }
+        }
+        wanted
+    }
+
+    /// A launcher that starts knows of no allocator under way: whoever was registered and
+    /// has not sat down is not awaited any more.
+    pub fn forget_starting(&self) {
+        let _held = self.write_directory();
+        for (_, desk) in self.used_desks() {
+            if desk.state.load(Ordering::Relaxed) == DeskState::Starting as u32 {
+                desk.state
+                    .store(DeskState::Wanted as u32, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The launcher is about to register an allocator; it must sit down with this ticket.
+    pub fn announce(&self, number: u32) -> Option<u32> {
+        let desk = self.desks.get(number as usize)?;
+        let _held = self.write_directory();
+        (desk.state.load(Ordering::Relaxed) == DeskState::Wanted as u32).then(|| {
+            desk.state
+                .store(DeskState::Starting as u32, Ordering::Relaxed);
+            desk.ticket.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+        })
+    }
+
+    /// Takes back an announcement: the desk is wanted again. False if it was taken up.
+    pub fn retract(&self, number: u32) -> bool {
+        let Some(desk) = self.desks.get(number as usize) else {
+            return false;
+        };
+        let _held = self.write_directory();
+        let starting = desk.state.load(Ordering::Relaxed) == DeskState::Starting as u32;
+        if starting {
+            desk.state
+                .store(DeskState::Wanted as u32, Ordering::Relaxed);
+        }
+        starting
+    }
+
+    /// Gives up on a desk that has no allocator: every request at it ends with this
+    /// trouble, and sessions that still want ids ask again.
+    pub fn abandon(&self, number: u32, trouble: Trouble) {
+        let Some(desk) = self.desks.get(number as usize) else {
+            return;
+        };
+        let mut posted = Vec::new();
+        {
+            let _held = self.write_directory();
+            if desk.state.load(Ordering::Relaxed) == DeskState::Staffed as u32 {
+                return;
+            }
+        }
+        // A desk without an allocator is emptied by the launcher alone.
+        self.collect(desk, &mut posted);
+        for slot in posted {
+            self.fail(slot, trouble, None);
+        }
+        let _held = self.write_directory();
+        if desk.state.load(Ordering::Relaxed) == DeskState::Staffed as u32 {
+            return;
+        }
+        if desk.posted.load(Ordering::Relaxed) == 0 {
+            desk.state.store(DeskState::Free as u32, Ordering::Relaxed);
+            desk.database.store(0, Ordering::Relaxed);
+        } else {
+            desk.state
+                .store(DeskState::Wanted as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes a trouble at every slot that waits at a desk, without ending the requests.
+    pub fn explain(&self, number: u32, trouble: Trouble) {
+        let Some(desk) = self.desks.get(number as usize) else {
+            return;
+        };
+        let mut next = desk.posted.load(Ordering::Acquire);
+        while let Some(index) = next.checked_sub(1) {
+            let slot = self.slot(index);
+            next = slot.next_posted.load(Ordering::Relaxed);
+            let life = slot.buffer.life();
+            self.with_ledger(slot, |ledger| {
+                ledger.trouble = trouble;
+                ledger.trouble_life = life;
+                ledger.trouble_at = pg::now_timestamp();
+            });
+        }
+    }
+
+    /// An allocator sits down at the desk it was announced for. `None` if it is not
+    /// awaited (any more).
+    pub fn sit_down(&self, number: u32, ticket: u32, latch: *mut pg_sys::Latch) -> Option<u32> {
+        let desk = self.desks.get(number as usize)?;
+        let _held = self.write_directory();
+        let awaited = desk.state.load(Ordering::Relaxed) == DeskState::Starting as u32
+            && desk.ticket.load(Ordering::Relaxed) == ticket;
+        awaited.then(|| {
+            desk.state
+                .store(DeskState::Staffed as u32, Ordering::Relaxed);
+            desk.latch.store(latch, Ordering::Release);
+            desk.database.load(Ordering::Relaxed)
+        })
+    }
+
+    /// The requests at the allocator's own desk, oldest first.
+    pub fn collect_requests(&self, number: u32, into: &mut Vec<&'static Slot>) {
+        if let Some(desk) = self.desks.get(number as usize) {
+            self.collect(desk, into);
+        }
+    }
+
+    /// The allocator leaves its desk. If `only_idle` and a request has come, it stays:
+    /// false. What was accepted and not answered is for the caller to settle.
+    pub fn stand_up(&self, number: u32, only_idle: bool) -> bool {
+        let Some(desk) = self.desks.get(number as usize) else {
+            return true;
+        };
+        let wanted = {
+            let _held = self.write_directory();
+            let wanted = desk.posted.load(Ordering::Relaxed) != 0;
+            if wanted && only_idle {
+                return false;
+            }
+            desk.latch.store(core::ptr::null_mut(), Ordering::Release);
+            let state = if wanted {
+                DeskState::Wanted
+            } else {
+                DeskState::Free
+            };
+            desk.state.store(state as u32, Ordering::Relaxed);
+            if !wanted {
+                desk.database.store(0, Ordering::Relaxed);
+            }
+            wanted
+        };
+        if wanted || self.crowded.load(Ordering::Relaxed) != 0 {
+            self.wake_launcher();
+        }
+        true
+    }
+
+    /// Ends the requests that an allocator had accepted when it was ended itself.
+    pub fn settle_database(&self, database: u32) {
+        let _held = self.read_directory();
+        for index in 0..self.used.load(Ordering::Relaxed) {
+            let slot = self.slot(index);
+            if Self::key(slot).database == database && slot.buffer.is_in_flight() {
+                slot.buffer.settle();
+                slot.wake();
+            }
+        }
+    }
+
+    /// Ends a request with a trouble, and wakes the waiters.
+    pub fn fail(&self, slot: &Slot, trouble: Trouble, text: Option<&str>) {
+        self.note(slot, slot.buffer.life(), trouble, text);
+        slot.buffer.settle();
+        slot.wake();
+    }
+
+    /// Notes a trouble of one life of the slot, without ending the request.
+    pub fn note(&self, slot: &Slot, life: u64, trouble: Trouble, text: Option<&str>) {
+        let text = text.map(Text::new);
+        self.with_ledger(slot, |ledger| {
+            ledger.trouble = trouble;
+            ledger.trouble_life = life;
+            ledger.trouble_at = pg::now_timestamp();
+            if let Some(text) = text {
+                ledger.text = text;
+            }
+        });
+        slot.wake();
+    }
+}
+
+/// A committed claim on its way into shared memory.
+#[derive(Clone, Copy)]
+pub struct Claimed {
+    /// The lowest id.
+    pub first: i64,
+    /// How many ids.
+    pub len: u32,
+    /// `life` of the row.
+    pub row_life: i64,
+    /// The adaptive step after this claim.
+    pub pace: Pace,
+    /// The row's `max_step`.
+    pub max_step: u32,
+}
+
+impl Area {
+    /// Publishes a claim that began in the given life of the slot and is durable now (I1).
+    /// A row that was replaced since the last publication starts a new life first.
+    ///
+    /// # Errors
+    /// See [`Refused`]; the claimed ids are then a gap and counted as lost.
+    pub fn publish(&self, slot: &Slot, life: u64, claimed: &Claimed) -> Result<(), Refused> {
+        let now = pg::now_timestamp();
+        let us = now
+            .saturating_sub(slot.wanted_at.load(Ordering::Relaxed))
+            .max(0);
+        slot.max_step.store(claimed.max_step, Ordering::Relaxed);
+        self.with_ledger(slot, |ledger| {
+            let mut life = life;
+            if slot.buffer.life() == life
+                && ledger.row_life != 0
+                && ledger.row_life != claimed.row_life
+            {
+                ledger.lost += slot.buffer.invalidate().count();
+                life = slot.buffer.life();
+            }
+            let published = slot.buffer.publish(life, claimed.first, claimed.len);
+            match published {
+                Ok(()) => {
+                    if ledger.last_refill > 0 && now > ledger.last_refill {
+                        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+                        let seconds = (now - ledger.last_refill) as f64 / 1e6;
+                        ledger.ids_per_second = f64::from(ledger.pace.step) / seconds;
+                    }
+                    ledger.row_life = claimed.row_life;
+                    ledger.pace = claimed.pace;
+                    ledger.refills += 1;
+                    ledger.last_refill = now;
+                    ledger.last_refill_us = us;
+                    ledger.trouble = Trouble::None;
+                }
+                Err(_) => ledger.lost += u64::from(claimed.len),
+            }
+            ledger.published += u64::from(claimed.len);
+            published
+        })
+    }
+
+    /// The ledger and what both buffers hold, at one moment.
+    pub fn look(&self, slot: &Slot) -> (Ledger, Rests) {
+        self.with_ledger(slot, |ledger| (*ledger, slot.buffer.rests()))
+    }
+}
