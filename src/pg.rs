@@ -350,9 +350,14 @@ pub fn on_exit(callback: unsafe extern "C-unwind" fn(c_int, pg_sys::Datum)) {
 }
 
 /// Ends this process with an exit code.
+#[allow(
+    unreachable_code,
+    reason = "PostgreSQL 18's bindings do not say that it never returns"
+)]
 pub fn exit(code: c_int) -> ! {
     // SAFETY: runs the exit callbacks.
-    unsafe { pg_sys::proc_exit(code) }
+    unsafe { pg_sys::proc_exit(code) };
+    unreachable!("proc_exit does not return")
 }
 
 /// Connects a worker to a database, also to one that does not allow connections.
