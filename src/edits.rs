@@ -167,7 +167,9 @@ impl Edits {
                     }
                 }
                 Some((_, Step::Truncate)) => {
-                    self.truncated.pop();
+                    if let (Some((relation, _)), Some(area)) = (self.truncated.pop(), area) {
+                        area.mark_all_edited(pg::database(), relation, false);
+                    }
                 }
                 None => {}
             }
@@ -315,16 +317,16 @@ fn remember(relation: u32, old: Option<&Row>, new: Option<&Row>) {
 
 /// Notes a TRUNCATE of the whole table.
 pub fn note_truncate(relation: u32) {
-    if shmem::area().is_none() {
-        return;
-    }
+    let Some(area) = shmem::area() else { return };
     watch();
     let mut edits = EDITS.lock();
     edits.order += 1;
     let order = edits.order;
     edits.truncated.push((relation, order));
     edits.log.push((pg::subtransaction(), Step::Truncate));
+    drop(edits);
     OPEN.store(true, Ordering::Relaxed);
+    area.mark_all_edited(pg::database(), relation, true);
 }
 
 fn watch() {
@@ -373,13 +375,15 @@ fn finish(committed: bool) {
             area.mark_edited(key, false);
         }
     }
-    if committed {
-        for (relation, _) in &edits.truncated {
+    for (relation, _) in &edits.truncated {
+        if committed {
             area.retire_all(pg::database(), Some(*relation));
+        } else {
+            area.mark_all_edited(pg::database(), *relation, false);
         }
-        if edits.overflow {
-            area.retire_all(pg::database(), None);
-        }
+    }
+    if committed && edits.overflow {
+        area.retire_all(pg::database(), None);
     }
 }
 

@@ -25,7 +25,7 @@ pub enum Failure {
     /// Nothing was published in time; what the allocator last said, if anything.
     NoSegment {
         tag: String,
-        waited_ms: i64,
+        timeout_ms: i64,
         detail: String,
     },
     /// The transaction changed the tag's row and has not committed.
@@ -60,7 +60,7 @@ pub enum Failure {
     ReservationFile,
     /// The generator did not open in time.
     SnowflakeTimeout {
-        waited_ms: i64,
+        timeout_ms: i64,
         detail: &'static str,
     },
     /// A negative number is no snowflake id.
@@ -135,9 +135,9 @@ impl Failure {
                 "A range fits in one segment, and \"max_step\" of this tag is {max_step}."
             ))
             .set_hint("Raise \"max_step\" in leaf_alloc, or ask for a shorter range."),
-            Self::NoSegment { tag, waited_ms, detail } => error(
+            Self::NoSegment { tag, timeout_ms, detail } => error(
                 Code::ERRCODE_LOCK_NOT_AVAILABLE,
-                format!("could not get ids for tag \"{tag}\" within {waited_ms} ms"),
+                format!("could not get ids for tag \"{tag}\" within {timeout_ms} ms"),
             )
             .set_detail(detail)
             .set_hint("Try again, look at leaf_segment_status, or increase \"leaf_id.refill_timeout\"."),
@@ -218,9 +218,9 @@ impl Failure {
             )
             .set_detail("The file leaf_id_reservation.json in the data directory could not be read or written; the reason is in the server's log.")
             .set_hint("Make the file readable and the disk writable; the launcher tries again every second."),
-            Self::SnowflakeTimeout { waited_ms, detail } => error(
+            Self::SnowflakeTimeout { timeout_ms, detail } => error(
                 Code::ERRCODE_LOCK_NOT_AVAILABLE,
-                format!("could not get a snowflake id within {waited_ms} ms"),
+                format!("could not get a snowflake id within {timeout_ms} ms"),
             )
             .set_detail(detail.to_string())
             .set_hint("Try again, look at leaf_snowflake_status, or increase \"leaf_id.refill_timeout\"."),

@@ -305,14 +305,14 @@ impl Deadline {
         }
     }
 
-    fn waited_ms(&self) -> i64 {
-        i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX)
+    fn timeout_ms(&self) -> i64 {
+        i64::try_from(self.timeout.as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// What is left, in whole milliseconds; `None` when nothing is.
+    /// What is left, in milliseconds, rounded up; `None` when nothing is.
     fn left_ms(&self) -> Option<i64> {
         let left = self.timeout.checked_sub(self.started.elapsed())?;
-        i64::try_from(left.as_millis()).ok().filter(|ms| *ms > 0)
+        i64::try_from(left.as_millis() + 1).ok()
     }
 }
 
@@ -367,7 +367,7 @@ fn see_row(key: &Key, deadline: &Deadline) -> Result<pg::SeenRow, Failure> {
             Err(pg::TableLocked) if deadline.left_ms().is_none() => {
                 return Err(Failure::NoSegment {
                     tag: name(key),
-                    waited_ms: deadline.waited_ms(),
+                    timeout_ms: deadline.timeout_ms(),
                     detail: "Table leaf_alloc is locked.".into(),
                 });
             }
@@ -497,7 +497,7 @@ fn timed_out(area: &Area, seat: &Seat, key: &Key, deadline: &Deadline) -> Failur
         .unwrap_or_else(|| "No allocator has answered; see the server's log.".into());
     Failure::NoSegment {
         tag,
-        waited_ms: deadline.waited_ms(),
+        timeout_ms: deadline.timeout_ms(),
         detail,
     }
 }
@@ -562,9 +562,9 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
             Stall::EndOfTime => return Err(Failure::EndOfTime),
             Stall::Closed | Stall::Unreserved => {
                 refused(snowflake)?;
-                let Some(left) = deadline.left_ms() else {
+                let Some(left) = deadline.left_ms().or_else(|| almost_over(snowflake)) else {
                     return Err(Failure::SnowflakeTimeout {
-                        waited_ms: deadline.waited_ms(),
+                        timeout_ms: deadline.timeout_ms(),
                         detail: snowflake_detail(snowflake.state()),
                     });
                 };
@@ -578,6 +578,15 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
             Err(next) => stall = next,
         }
     }
+}
+
+/// What is left to wait out, in milliseconds, if that is hardly more than nothing. A call
+/// right after a crash waits as long as one reservation, and a reservation is as long as
+/// the timeout, by default: the few milliseconds between the start and the call must not
+/// make it fail.
+fn almost_over(snowflake: &shmem::Snowflake) -> Option<i64> {
+    let left = snowflake.detail.load(Ordering::Relaxed) - pg::now_ms() + 1;
+    (snowflake.state() == SnowflakeState::WaitingOut && left < 2 * SLEEP_MS).then_some(left.max(1))
 }
 
 /// Whether the launcher has found that waiting is useless.

@@ -563,6 +563,18 @@ impl Slot {
         unsafe { pg_sys::ConditionVariableBroadcast(self.waiters.get()) };
     }
 
+    fn mark_edited(&self, edited: bool) {
+        let me = pg::pid();
+        if edited {
+            self.edited_by.store(me, Ordering::Relaxed);
+        } else {
+            // Not the mark of another transaction that came after ours.
+            let _ = self
+                .edited_by
+                .compare_exchange(me, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
     /// Where calls wait for this slot's segment.
     pub fn waiters(&self) -> pg::Waiters {
         pg::Waiters::new(self.waiters.get())
@@ -822,27 +834,38 @@ impl Area {
     /// The same for every tag of a table, or of a database.
     pub fn retire_all(&self, database: u32, relation: Option<u32>) {
         let _held = self.read_directory();
-        for index in 0..self.used.load(Ordering::Relaxed) {
-            let slot = self.slot(index);
-            let key = Self::key(slot);
-            if key.database == database && relation.is_none_or(|r| r == key.relation) {
-                self.retire_locked(slot);
-            }
+        for slot in self.slots_locked(database, relation) {
+            self.retire_locked(slot);
         }
+    }
+
+    /// The slots of a database, or of one table. Under the directory lock.
+    fn slots_locked(
+        &self,
+        database: u32,
+        relation: Option<u32>,
+    ) -> impl Iterator<Item = &'static Slot> {
+        (0..self.used.load(Ordering::Relaxed))
+            .map(|index| self.slot(index))
+            .filter(move |slot| {
+                let key = Self::key(slot);
+                key.database == database && relation.is_none_or(|r| r == key.relation)
+            })
     }
 
     /// Marks a tag as edited by this process's open transaction, or no longer.
     pub fn mark_edited(&self, key: &Key, edited: bool) {
-        let me = pg::pid();
         let _held = self.read_directory();
         if let Some(slot) = self.find_locked(key) {
-            if edited {
-                slot.edited_by.store(me, Ordering::Relaxed);
-            } else {
-                let _ =
-                    slot.edited_by
-                        .compare_exchange(me, 0, Ordering::Relaxed, Ordering::Relaxed);
-            }
+            slot.mark_edited(edited);
+        }
+    }
+
+    /// The same for every tag of a table.
+    pub fn mark_all_edited(&self, database: u32, relation: u32, edited: bool) {
+        let _held = self.read_directory();
+        for slot in self.slots_locked(database, Some(relation)) {
+            slot.mark_edited(edited);
         }
     }
 
@@ -850,14 +873,10 @@ impl Area {
     pub fn slots_of(&self, database: u32, relation: u32) -> Vec<(Tag, &'static Slot)> {
         let mut found = Vec::with_capacity(self.slot_count as usize);
         let _held = self.read_directory();
-        for index in 0..self.used.load(Ordering::Relaxed) {
-            let slot = self.slot(index);
-            let key = Self::key(slot);
-            if key.database == database
-                && key.relation == relation
-                && found.len() < found.capacity()
-            {
-                found.push((key.tag, slot));
+        for slot in self.slots_locked(database, Some(relation)) {
+            // Never beyond what was allocated before the lock.
+            if found.len() < found.capacity() {
+                found.push((Self::key(slot).tag, slot));
             }
         }
         found
@@ -1123,9 +1142,8 @@ impl Area {
     /// Ends the requests that an allocator had accepted when it was ended itself.
     pub fn settle_database(&self, database: u32) {
         let _held = self.read_directory();
-        for index in 0..self.used.load(Ordering::Relaxed) {
-            let slot = self.slot(index);
-            if Self::key(slot).database == database && slot.buffer.is_in_flight() {
+        for slot in self.slots_locked(database, None) {
+            if slot.buffer.is_in_flight() {
                 slot.buffer.settle();
                 slot.wake();
             }
