@@ -28,7 +28,7 @@ pgrx::extension_sql_file!(
 /// What a call knows of itself: the function, its call site's memory, and the first
 /// argument's bytes.
 struct Call<'a> {
-    function: pg_sys::Oid,
+    function: u32,
     site: &'a mut CallSite,
     tag: &'a [u8],
 }
@@ -49,12 +49,17 @@ impl Call<'_> {
             let argument = (*fcinfo).args.as_ptr();
             let text = (*argument).value.cast_mut_ptr::<pg_sys::varlena>();
             Call {
-                function: (*flinfo).fn_oid,
+                function: (*flinfo).fn_oid.to_u32(),
                 site: &mut *(*flinfo).fn_extra.cast::<CallSite>(),
                 tag: text_bytes(text),
             }
         }
     }
+}
+
+fn function_oid(fcinfo: pg_sys::FunctionCallInfo) -> u32 {
+    // SAFETY: called through SQL, so flinfo is set.
+    unsafe { (*(*fcinfo).flinfo).fn_oid }.to_u32()
 }
 
 /// The bytes of a text, without a copy where it is stored inline.
@@ -119,7 +124,7 @@ fn leaf_segment_next_batch(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'s
     // SAFETY: a STRICT function, as in `Call::new`; fn_extra is the iterator's here.
     let (function, tag) = unsafe {
         let text = (*(*fcinfo).args.as_ptr()).value.cast_mut_ptr();
-        ((*(*fcinfo).flinfo).fn_oid, text_bytes(text))
+        (function_oid(fcinfo), text_bytes(text))
     };
     SetOfIterator::new(Batch::new(function, tag, n))
 }
@@ -341,10 +346,14 @@ fn timestamptz(us: i64) -> Option<TimestampWithTimeZone> {
     }
 }
 
+/// A figure for people.
+#[expect(clippy::cast_precision_loss, reason = "it is rounded for them anyway")]
+fn figure(n: u64) -> f64 {
+    n as f64
+}
+
 fn milliseconds(us: u64) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-    let us = us as f64;
-    us / 1000.0
+    figure(us) / 1000.0
 }
 
 #[pg_extern(sql = r#"
@@ -390,9 +399,7 @@ fn leaf_segment_slots(
 > {
     use core::sync::atomic::Ordering::Relaxed;
     let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
-    // SAFETY: called through SQL, so flinfo is set.
-    let function = unsafe { (*(*fcinfo).flinfo).fn_oid };
-    let relation = pg::relation_beside(function, c"leaf_alloc");
+    let relation = pg::relation_beside(function_oid(fcinfo), c"leaf_alloc");
     let relation = finish(relation.ok_or(Failure::NoTable));
     let rows = area
         .slots_of(pg::database(), relation)
@@ -403,7 +410,7 @@ fn leaf_segment_slots(
                 |rest: Option<leaf_id_core::segment::Rest>| rest.map_or(0, |r| r.count());
             let segment = rests.current_segment;
             let fill = segment.map_or(0.0, |(_, len)| {
-                100.0 * milliseconds(remaining(rests.current) * 1000) / f64::from(len)
+                100.0 * figure(remaining(rests.current)) / f64::from(len)
             });
             let spare_state = if rests.spare.is_some() {
                 "ready"

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use leaf_id_core::segment::{DoubleBuffer, Miss, Taken};
 use leaf_id_core::snowflake::{START_SPREAD, Stall};
 use parking_lot::Mutex;
-use pgrx::pg_sys::Oid;
 use rand::RngExt;
 
 use crate::edits::{self, Standing};
@@ -79,7 +78,7 @@ impl Amount {
 /// # Errors
 /// See [`Failure`].
 #[inline]
-pub fn next(site: &mut CallSite, function: Oid, tag: &[u8]) -> Result<i64, Failure> {
+pub fn next(site: &mut CallSite, function: u32, tag: &[u8]) -> Result<i64, Failure> {
     if let Some(seat) = &site.seat
         && site.tag.bytes() == tag
         && !edits::open()
@@ -99,7 +98,7 @@ pub fn next(site: &mut CallSite, function: Oid, tag: &[u8]) -> Result<i64, Failu
 /// See [`Failure`].
 pub fn next_range(
     site: &mut CallSite,
-    function: Oid,
+    function: u32,
     tag: &[u8],
     n: u32,
 ) -> Result<(i64, i64), Failure> {
@@ -110,7 +109,7 @@ pub fn next_range(
 /// The ids of one batch call, taken as they are read, in as few runs as the segments allow.
 pub struct Batch {
     site: CallSite,
-    function: Oid,
+    function: u32,
     tag: Vec<u8>,
     left: u32,
     next: i64,
@@ -119,7 +118,7 @@ pub struct Batch {
 
 impl Batch {
     /// `n` ids of a tag.
-    pub fn new(function: Oid, tag: &[u8], n: u32) -> Self {
+    pub fn new(function: u32, tag: &[u8], n: u32) -> Self {
         Self {
             site: CallSite::NEW,
             function,
@@ -188,7 +187,7 @@ struct Known {
 
 static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
-fn relation(function: Oid) -> Result<u32, Failure> {
+fn relation(function: u32) -> Result<u32, Failure> {
     if !pg::relation_changed() {
         return Ok(KNOWN.lock().relation);
     }
@@ -205,7 +204,7 @@ fn relation(function: Oid) -> Result<u32, Failure> {
 #[inline(never)]
 fn obtain(
     site: &mut CallSite,
-    function: Oid,
+    function: u32,
     bytes: &[u8],
     amount: Amount,
 ) -> Result<Taken, Failure> {

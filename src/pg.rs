@@ -601,11 +601,11 @@ pub fn relation_changed() -> bool {
     RELATION_CHANGED.load(Ordering::Relaxed)
 }
 
-/// The oid of a relation in the schema of a function; `None` if there is no such.
-pub fn relation_beside(function: pg_sys::Oid, name: &CStr) -> Option<u32> {
+/// The oid of a relation in the schema of a function, by the function's oid; `None` if there is no such.
+pub fn relation_beside(function: u32, name: &CStr) -> Option<u32> {
     // SAFETY: syscache look-ups inside a transaction.
     let oid = unsafe {
-        let schema = pg_sys::get_func_namespace(function);
+        let schema = pg_sys::get_func_namespace(pg_sys::Oid::from(function));
         pg_sys::get_relname_relid(name.as_ptr(), schema)
     };
     (oid != pg_sys::InvalidOid).then(|| oid.to_u32())
