@@ -115,7 +115,13 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
                     max_value: row.max_value,
                 });
             }
-            let step = ask.pace.next(ask.now_ms, ask.hungry, row.limits);
+            // Another row of this tag: how the last one was used says nothing.
+            let pace = if row.life == ask.row_life {
+                ask.pace
+            } else {
+                Pace::default()
+            };
+            let step = pace.next(ask.now_ms, ask.hungry, row.limits);
             let wanted = row.limits.clamp(step.max(ask.wish));
             // The last segment before the limit is cut to fit.
             let len = u32::try_from(left).map_or(wanted, |left| wanted.min(left));
@@ -124,7 +130,7 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
                 first: row.max_id,
                 len,
                 row_life: row.life,
-                pace: ask.pace.claimed(ask.now_ms, step, row.limits),
+                pace: pace.claimed(ask.now_ms, step, row.limits),
                 max_step: row.limits.max_step,
             })
         })

@@ -21,6 +21,8 @@ use crate::shmem::{self, Area, Key, MAX_TAG, Seat, SnowflakeState, Tag, Trouble}
 const SLEEP_MS: i64 = 200;
 /// How often a look that may not block is tried again, in milliseconds.
 const RETRY_MS: i64 = 10;
+/// How long a reload may take to reach the launcher.
+const RELOAD_GRACE: Duration = Duration::from_millis(SLEEP_MS.unsigned_abs());
 /// Tags that one session remembers the slots of.
 const MAX_KNOWN: usize = 10_000;
 
@@ -560,7 +562,7 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
             }
             Stall::EndOfTime => return Err(Failure::EndOfTime),
             Stall::Closed | Stall::Unreserved => {
-                refused(snowflake)?;
+                refused(snowflake, &deadline)?;
                 let Some(left) = deadline.left_ms().or_else(|| almost_over(snowflake)) else {
                     return Err(Failure::SnowflakeTimeout {
                         timeout_ms: deadline.timeout_ms(),
@@ -589,9 +591,11 @@ fn almost_over(snowflake: &shmem::Snowflake) -> Option<i64> {
 }
 
 /// Whether the launcher has found that waiting is useless.
-fn refused(snowflake: &shmem::Snowflake) -> Result<(), Failure> {
+fn refused(snowflake: &shmem::Snowflake, deadline: &Deadline) -> Result<(), Failure> {
     let detail = snowflake.detail.load(Ordering::Relaxed);
     match snowflake.state() {
+        // Set a moment ago, perhaps, and the launcher has not read it yet.
+        SnowflakeState::NoWorkerId if deadline.started.elapsed() < RELOAD_GRACE => Ok(()),
         SnowflakeState::NoWorkerId => Err(Failure::WorkerIdUnset),
         SnowflakeState::ReservationAhead => Err(Failure::ReservationAhead {
             by_ms: detail - pg::now_ms(),

@@ -264,7 +264,7 @@ pub struct Slot {
     // Plain atomics.
     /// The row's `max_step` as last seen, in ids.
     pub max_step: AtomicU32,
-    /// A session has waited since the last claim (its "hunger").
+    /// A session has waited since the last publication (its "hunger").
     pub hungry: AtomicU32,
     /// The process whose open transaction has edited this tag's row; 0 for none. For its
     /// parallel workers, which do not have its list of edits.
@@ -816,7 +816,6 @@ impl Area {
     fn retire_locked(&self, slot: &Slot) {
         self.with_ledger(slot, |ledger| {
             ledger.lost += slot.buffer.invalidate().count();
-            ledger.row_life = 0;
         });
         slot.edited_by.store(0, Ordering::Relaxed);
         slot.wake();
@@ -1222,6 +1221,8 @@ impl Area {
                     ledger.last_refill = now;
                     ledger.last_refill_us = us;
                     ledger.trouble = Trouble::None;
+                    // Who waited until now has waited for this.
+                    slot.hungry.store(0, Ordering::Relaxed);
                 }
                 Err(_) => ledger.lost += u64::from(claimed.len),
             }

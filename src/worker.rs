@@ -591,11 +591,10 @@ impl Allocator {
         // Before the transaction begins: an edit from now on drops what it claims.
         let life = slot.buffer.life();
         let (ledger, _) = self.area.look(slot);
-        let hungry = slot.hungry.swap(0, Ordering::Relaxed) != 0;
         let ask = Ask {
             pace: ledger.pace,
             now_ms: pg::now_ms(),
-            hungry,
+            hungry: slot.hungry.load(Ordering::Relaxed) != 0,
             wish: job.wish,
             row_life: ledger.row_life,
             high: slot.buffer.high(),
@@ -641,9 +640,6 @@ impl Allocator {
                 self.hold(job, life, Trouble::MaxIdBackwards { published, found })
             }
             Err(error) => {
-                if hungry {
-                    slot.hungry.store(1, Ordering::Relaxed);
-                }
                 self.note_error(job, life, &error);
                 self.put_off(job)
             }
