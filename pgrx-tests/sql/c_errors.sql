@@ -11,9 +11,12 @@ SELECT leaf_segment_next_range('orders', 1000001);
 SELECT leaf_snowflake_next_batch(-1);
 SELECT leaf_snowflake_decode(-1);
 SELECT leaf_tag_create('orders');
+-- (The DETAIL of these has the time in it.)
+\set VERBOSITY terse
 SELECT leaf_tag_create('x', step => 0);
 SELECT leaf_tag_create('x', step => 10, max_step => 9);
 SELECT leaf_tag_create(repeat('x', 129));
+\set VERBOSITY default
 SELECT leaf_tag_drop('nope');
 SELECT leaf_tag_reset('nope', 1);
 UPDATE leaf_alloc SET max_id = 1 WHERE biz_tag = 'orders';

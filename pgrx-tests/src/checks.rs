@@ -14,12 +14,22 @@ use rand::rngs::StdRng;
 /// # Panics
 /// When the limit has passed.
 #[track_caller]
-pub fn wait_until(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn wait_until(limit: Duration, what: &str, is_so: impl FnMut() -> bool) {
+    assert!(becomes(limit, is_so), "waited {limit:?} for {what}");
+}
+
+/// As [`wait_until`], for where others must be told before this thread may panic: whether
+/// it was so in time.
+#[must_use]
+pub fn becomes(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < limit, "waited {limit:?} for {what}");
+        if start.elapsed() > limit {
+            return false;
+        }
         thread::sleep(Duration::from_millis(10));
     }
+    true
 }
 
 /// How long something took.

@@ -21,7 +21,7 @@ pub mod server;
 pub mod session;
 
 pub use checks::{
-    Call, assert_in_order, assert_issued_once, in_threads, random, timed, wait_until,
+    Call, assert_in_order, assert_issued_once, becomes, in_threads, random, timed, wait_until,
     while_repeating,
 };
 pub use server::{Server, Stop};

@@ -101,9 +101,9 @@ fn a_renamed_database_goes_on_and_a_copy_goes_its_own_way() {
     let server = Server::with_leaf_id(&[]);
     create_database(&server, "d");
     let before = use_heavily(&server, "d");
-    server
-        .session()
-        .run("CREATE DATABASE copy TEMPLATE d; ALTER DATABASE d RENAME TO e");
+    let mut session = server.session();
+    session.run("CREATE DATABASE copy TEMPLATE d");
+    session.run("ALTER DATABASE d RENAME TO e");
     let (mut renamed, mut copy) = (server.session_in("e"), server.session_in("copy"));
     let (renamed, copy) = (renamed.take("t", 5000), copy.take("t", 5000));
     assert_issued_once(&[

@@ -28,7 +28,8 @@ const SETTINGS: [&str; 16] = [
 fn refills_go_on() {
     let server = Server::start(&[("fsync", "off")]);
     let mut admin = server.session();
-    admin.run("CREATE ROLE nobody; CREATE DATABASE template");
+    admin.run("CREATE ROLE nobody");
+    admin.run("CREATE DATABASE template");
     server.session_in("template").run(
         "CREATE EXTENSION leaf_id;
          SELECT leaf_tag_create('t', step => 10, max_step => 200);
@@ -70,10 +71,10 @@ fn a_database_that_takes_no_connections_is_served() {
     let server = Server::start(&[]);
     server.session().run("CREATE DATABASE closed");
     let mut session = server.session_in("closed");
-    session.run(
-        "CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t', step => 10);
-         ALTER DATABASE closed ALLOW_CONNECTIONS false",
-    );
+    session.run("CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t', step => 10)");
+    server
+        .session()
+        .run("ALTER DATABASE closed ALLOW_CONNECTIONS false");
     assert_issued_once(&[session.take("t", 3000)]);
 }
 

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Failure, Server, Session, Stop, assert_issued_once, random, timed, wait_until,
+    Failure, Server, Session, Stop, assert_issued_once, becomes, random, timed, wait_until,
 };
 use parking_lot::Mutex;
 use rand::RngExt;
@@ -185,7 +185,7 @@ fn a_stop_in_full_use_repeats_nothing() {
     let mut issued: Vec<i64> = Vec::new();
     for _ in 0..3 {
         let drawn = Mutex::new(Vec::new());
-        thread::scope(|scope| {
+        let in_use = thread::scope(|scope| {
             for mut session in (0..4).map(|_| server.session()).collect::<Vec<_>>() {
                 let drawn = &drawn;
                 scope.spawn(move || {
@@ -195,13 +195,15 @@ fn a_stop_in_full_use_repeats_nothing() {
                 });
             }
             let mut watcher = server.session();
-            wait_until(Duration::from_secs(30), "the tag to be in use", || {
+            let in_use = becomes(Duration::from_secs(30), || {
                 watcher.ids("SELECT max_id FROM leaf_alloc")[0]
                     > issued.iter().max().unwrap_or(&0) + 5000
             });
             let ((), took) = timed(|| server.stop(Stop::Fast));
             println!("it stopped in {took:?}");
+            in_use
         });
+        assert!(in_use, "the stop came in no use");
         let drawn = drawn.into_inner();
         assert_issued_once(&drawn);
         assert!(drawn.iter().flatten().min() > issued.iter().max());

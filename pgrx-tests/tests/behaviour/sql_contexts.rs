@@ -2,8 +2,11 @@
 //! SQL where the function stands: its caches live in statements, sessions and plans.
 
 use std::thread;
+use std::time::Duration;
 
-use leaf_id_tests::{Server, Session, assert_issued_once};
+use leaf_id_tests::{Server, Session, assert_issued_once, wait_until};
+
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A server with the tags odd (from 1) and even (from 1,000,000), small steps, and a session.
 fn server_and_session() -> (Server, Session) {
@@ -206,12 +209,20 @@ fn a_tag_is_created_while_others_ask_for_it() {
             .map(|_| server.session())
             .map(|mut other| {
                 scope.spawn(move || {
-                    loop {
+                    let mut ids = Vec::new();
+                    wait_until(LIMIT, "the tag to come", || {
                         match other.try_take("late", 20) {
-                            Ok(ids) => return ids,
-                            Err(failure) => drop(failure.is("42704")),
+                            Ok(taken) => {
+                                ids = taken;
+                                true
+                            }
+                            Err(failure) => {
+                                failure.is("42704");
+                                false
+                            }
                         }
-                    }
+                    });
+                    ids
                 })
             })
             .collect();

@@ -65,9 +65,9 @@ fn a_tag_edited_in_the_open_transaction_says_commit_first() {
 #[test]
 fn an_edit_undone_by_a_savepoint_is_forgotten() {
     let (_server, mut a, _b) = server_with_t_in_use();
-    a.run("BEGIN; SAVEPOINT s; UPDATE leaf_alloc SET max_id = 5000; SAVEPOINT inner");
+    a.run("BEGIN; SAVEPOINT s; UPDATE leaf_alloc SET max_id = 5000; SAVEPOINT nested");
     assert_told_to_commit(&mut a, "t");
-    a.run("ROLLBACK TO inner; RELEASE inner");
+    a.run("ROLLBACK TO nested; RELEASE nested");
     assert_told_to_commit(&mut a, "t");
     a.run("ROLLBACK TO s");
     let id = a.next("t");
