@@ -6,14 +6,14 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 locate_copy
 if [ "${1:-}" = all ]; then
-    # Its server runs from the copy.
-    "$ROOT/scripts/demo.sh" stop
-    rm -rf "$PG_PREFIX" "$TARGET/pgrx" "$TARGET/tools" "$TARGET/loom"
+    # Its server runs from the copy. (Somebody else's does not.)
+    "$ROOT/scripts/demo.sh" stop || true
+    rm -rf "$PG_PREFIX" "$TARGET/pgrx" "$TARGET/tools" "$TARGET/loom" "$TARGET/install"
     # With CARGO_TARGET_DIR, other projects may build there too.
     [ "$TARGET" != "$ROOT/target" ] || rm -rf "$TARGET"
 else
     rm -f "$PG_PREFIX/leaf_id-built-with"
-    for target in "$TARGET" "$TARGET/loom"; do
+    for target in "$TARGET" "$TARGET/loom" "$TARGET/install"; do
         cargo clean --quiet --target-dir "$target" --package leaf_id --package leaf_id_core --package leaf_id_tests
     done
 fi

@@ -22,16 +22,14 @@ headers=$("$pg_config" --includedir-server)
 
 need_rust
 with_lock need_cargo_pgrx
-# A home of its own: another PostgreSQL than the tests' must not rebuild theirs.
-export PGRX_HOME=$TARGET/pgrx-$what
-write_if_changed "$PGRX_HOME/config.toml" "[configs]
-pg$major = \"$pg_config\""
+# In a directory of its own: what the tests use is compiled against other headers.
+export CARGO_TARGET_DIR=$TARGET/install PGRX_PG_CONFIG_PATH=$pg_config
 options=(--package leaf_id --pg-config "$pg_config" --no-default-features --features "pg$major")
 
 say "Building leaf_id for $version"
 if [ "$what" = package ]; then
     "$CARGO_PGRX" pgrx package "${options[@]}"
-    say "The files to package are under $TARGET/release/leaf_id-pg$major"
+    say "The files to package are under $CARGO_TARGET_DIR/release/leaf_id-pg$major"
     exit
 fi
 
