@@ -323,6 +323,12 @@ impl DoubleBuffer {
                 self.confirm_empty(current)?;
                 continue;
             }
+            // Again, as this takes from the spare without going by the word: between an
+            // invalidation's two steps the first look saw the old life still, and the
+            // spare may be the new life's already.
+            if self.life.load(Ordering::Relaxed) != life {
+                return Err(Miss::Changed);
+            }
             let first = spare.first.load(Ordering::Relaxed);
             let spare_len = spare.len.load(Ordering::Relaxed);
             let fits = n <= spare_len;
