@@ -13,7 +13,8 @@ fn create_database(server: &Server, name: &str) {
     server.session().run(&format!("CREATE DATABASE {name}"));
     server
         .session_in(name)
-        .run("CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t')");
+        // Short segments: using it heavily takes an allocator each time.
+        .run("CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t', max_step => 1000)");
 }
 
 /// Draws many ids of t, and returns the highest one when only the allocator is left there.

@@ -15,6 +15,20 @@ fn server_with_worker(id: &str) -> Server {
     Server::with_leaf_id(&[("leaf_id.worker_id", id)])
 }
 
+/// One that has issued with this reservation. The very first start waits one out, since
+/// nothing says what was issued before: that one is short.
+fn server_with_reservation(length: &str) -> Server {
+    let server = Server::with_leaf_id(&[
+        ("leaf_id.worker_id", "5"),
+        ("leaf_id.timestamp_reservation", "100ms"),
+    ]);
+    next(&mut server.session());
+    server.set("leaf_id.timestamp_reservation", length);
+    server.restart();
+    next(&mut server.session());
+    server
+}
+
 fn next(session: &mut Session) -> i64 {
     session.value("SELECT leaf_snowflake_next()")
 }
@@ -282,10 +296,7 @@ fn a_batch_is_as_long_as_asked() {
 
 #[test]
 fn after_a_clean_restart_ids_come_at_once_and_larger() {
-    let server = Server::with_leaf_id(&[
-        ("leaf_id.worker_id", "5"),
-        ("leaf_id.timestamp_reservation", "60s"),
-    ]);
+    let server = server_with_reservation("60s");
     let mut ids = Vec::new();
     for _ in 0..3 {
         ids.extend(
@@ -333,12 +344,8 @@ fn after_a_crash_no_reserved_time_is_used() {
 
 #[test]
 fn a_long_reservation_is_an_error_that_says_so() {
-    let server = Server::with_leaf_id(&[
-        ("leaf_id.worker_id", "5"),
-        ("leaf_id.timestamp_reservation", "1h"),
-        ("leaf_id.refill_timeout", "1s"),
-    ]);
-    next(&mut server.session());
+    let server = server_with_reservation("1h");
+    server.set("leaf_id.refill_timeout", "1s");
     server.crash();
     let (failure, took) = timed(|| server.session().fails("SELECT leaf_snowflake_next()"));
     println!("{failure}");

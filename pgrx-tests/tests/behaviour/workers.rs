@@ -53,7 +53,7 @@ fn an_extension_nobody_uses_has_no_allocator() {
 fn an_allocator_comes_with_use_and_leaves_when_idle() {
     let server = Server::with_leaf_id(&[("leaf_id.allocator_idle_timeout", "500ms")]);
     let mut session = server.session();
-    session.create_tag("t");
+    session.create_steady_tag("t", 1000);
     let mut last = 0;
     for _ in 0..3 {
         // Beyond what is cached: it must come again.
