@@ -433,7 +433,10 @@ fn wait(
             buffer.settle();
         }
         match deadline.left_ms() {
-            Some(left) => waiting.sleep(left.min(SLEEP_MS), WaitEvent::Segment),
+            Some(left) => {
+                area.keep_alive();
+                waiting.sleep(left.min(SLEEP_MS), WaitEvent::Segment);
+            }
             None => return Err(timed_out(area, seat, key, deadline)),
         }
     }

@@ -269,6 +269,20 @@ pub fn wait_latch(ms: Option<i64>, event: WaitEvent) {
     check_for_interrupts();
 }
 
+unsafe extern "C" {
+    #[link_name = "kill"]
+    fn raw_kill(pid: c_int, signal: c_int) -> c_int;
+}
+
+/// Has the postmaster look which workers it should start. Up to version 15 it may
+/// otherwise sleep for a minute over a worker that is to be restarted, if that one ended
+/// just before the postmaster went to sleep.
+pub fn nudge_postmaster() {
+    // SAFETY: the signal that any process sends it for work; without a reason it does no
+    // more than its rounds.
+    unsafe { raw_kill(pg_sys::PostmasterPid, pg_sys::SIGUSR1.cast_signed()) };
+}
+
 // ---- Signals of the workers --------------------------------------------------------
 
 unsafe extern "C-unwind" {

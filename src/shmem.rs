@@ -316,6 +316,8 @@ struct Desk {
     state: AtomicU32,
     /// Counts registrations, so that a late starter finds that it is not awaited.
     ticket: AtomicU32,
+    /// Since when it is wanted, in microseconds since 2000.
+    wanted_at: AtomicI64,
     // Plain atomics.
     /// First slot of the list of requests, plus 1. Pushed by sessions, taken whole.
     posted: AtomicU32,
@@ -889,6 +891,28 @@ impl Area {
 }
 
 /// The desks: how requests reach an allocator.
+impl Desk {
+    fn want(&self) {
+        self.wanted_at.store(pg::now_timestamp(), Ordering::Relaxed);
+        self.state
+            .store(DeskState::Wanted as u32, Ordering::Relaxed);
+    }
+
+    fn free(&self) {
+        self.state.store(DeskState::Free as u32, Ordering::Relaxed);
+        self.database.store(0, Ordering::Relaxed);
+    }
+
+    fn is(&self, state: DeskState) -> bool {
+        self.state.load(Ordering::Relaxed) == state as u32
+    }
+
+    /// Whether it is in this state for the allocator with this ticket.
+    fn is_for(&self, state: DeskState, ticket: u32) -> bool {
+        self.is(state) && self.ticket.load(Ordering::Relaxed) == ticket
+    }
+}
+
 impl Area {
     fn used_desks(&self) -> impl Iterator<Item = (u32, &Desk)> {
         (0u32..).zip(
@@ -928,7 +952,7 @@ impl Area {
         let free = self
             .used_desks()
             .map(|(_, desk)| desk)
-            .find(|desk| desk.state.load(Ordering::Relaxed) == DeskState::Free as u32);
+            .find(|desk| desk.is(DeskState::Free));
         let desk = free.or_else(|| {
             let used = self.desks_used.load(Ordering::Relaxed);
             let desk = self.desks.get(used as usize)?;
@@ -957,11 +981,11 @@ impl Area {
             }
         }
         let latch = desk.latch.load(Ordering::Acquire);
-        pg::set_latch(if latch.is_null() {
-            self.launcher.load(Ordering::Acquire)
+        if latch.is_null() {
+            self.wake_launcher();
         } else {
-            latch
-        });
+            pg::set_latch(latch);
+        }
     }
 
     /// Takes every request posted at a desk, oldest first.
@@ -983,40 +1007,61 @@ impl Area {
         self.launcher.store(latch, Ordering::Release);
     }
 
-    /// Wakes the launcher, if there is one.
+    /// Wakes the launcher. If there is none, the postmaster is to start one.
     pub fn wake_launcher(&self) {
-        pg::set_latch(self.launcher.load(Ordering::Acquire));
+        let launcher = self.launcher.load(Ordering::Acquire);
+        if launcher.is_null() {
+            pg::nudge_postmaster();
+        } else {
+            pg::set_latch(launcher);
+        }
     }
 
-    /// Desks that need an allocator: number and database.
+    /// Looks after a call that still waits: somebody must be there to answer it.
+    pub fn keep_alive(&self) {
+        if self.launcher.load(Ordering::Acquire).is_null() {
+            pg::nudge_postmaster();
+        }
+    }
+
+    /// Desks that need an allocator, the longest waiting first: number and database.
     pub fn wanted_desks(&self) -> Vec<(u32, u32)> {
         let mut wanted = Vec::with_capacity(DESKS);
-        let _held = self.read_directory();
-        for (number, desk) in self.used_desks() {
-            if desk.state.load(Ordering::Relaxed) == DeskState::Wanted as u32 {
-                wanted.push((number, desk.database.load(Ordering::Relaxed)));
+        {
+            let _held = self.read_directory();
+            for (number, desk) in self
+                .used_desks()
+                .filter(|(_, desk)| desk.is(DeskState::Wanted))
+            {
+                let since = desk.wanted_at.load(Ordering::Relaxed);
+                wanted.push((since, number, desk.database.load(Ordering::Relaxed)));
             }
         }
+        wanted.sort_unstable();
         wanted
+            .into_iter()
+            .map(|(_, number, database)| (number, database))
+            .collect()
     }
 
     /// A launcher that starts knows of no allocator under way: whoever was registered and
     /// has not sat down is not awaited any more.
     pub fn forget_starting(&self) {
         let _held = self.write_directory();
-        for (_, desk) in self.used_desks() {
-            if desk.state.load(Ordering::Relaxed) == DeskState::Starting as u32 {
-                desk.state
-                    .store(DeskState::Wanted as u32, Ordering::Relaxed);
-            }
+        for (_, desk) in self
+            .used_desks()
+            .filter(|(_, desk)| desk.is(DeskState::Starting))
+        {
+            desk.want();
         }
     }
 
     /// The launcher is about to register an allocator; it must sit down with this ticket.
+    /// `None` if the desk is not wanted any more.
     pub fn announce(&self, number: u32) -> Option<u32> {
         let desk = self.desks.get(number as usize)?;
         let _held = self.write_directory();
-        (desk.state.load(Ordering::Relaxed) == DeskState::Wanted as u32).then(|| {
+        desk.is(DeskState::Wanted).then(|| {
             desk.state
                 .store(DeskState::Starting as u32, Ordering::Relaxed);
             desk.ticket.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
@@ -1024,47 +1069,33 @@ impl Area {
     }
 
     /// Takes back an announcement: the desk is wanted again. False if it was taken up.
-    pub fn retract(&self, number: u32) -> bool {
+    pub fn retract(&self, number: u32, ticket: u32) -> bool {
         let Some(desk) = self.desks.get(number as usize) else {
             return false;
         };
         let _held = self.write_directory();
-        let starting = desk.state.load(Ordering::Relaxed) == DeskState::Starting as u32;
+        let starting = desk.is_for(DeskState::Starting, ticket);
         if starting {
-            desk.state
-                .store(DeskState::Wanted as u32, Ordering::Relaxed);
+            desk.want();
         }
         starting
     }
 
-    /// Gives up on a desk that has no allocator: every request at it ends with this
-    /// trouble, and sessions that still want ids ask again.
+    /// Gives up on a wanted desk: every request at it ends with this trouble, and sessions
+    /// that still want ids ask again. By the launcher, which alone could announce
+    /// somebody for it.
     pub fn abandon(&self, number: u32, trouble: Trouble) {
         let Some(desk) = self.desks.get(number as usize) else {
             return;
         };
         let mut posted = Vec::new();
-        {
-            let _held = self.write_directory();
-            if desk.state.load(Ordering::Relaxed) == DeskState::Staffed as u32 {
-                return;
-            }
-        }
-        // A desk without an allocator is emptied by the launcher alone.
         self.collect(desk, &mut posted);
         for slot in posted {
             self.fail(slot, trouble, None);
         }
         let _held = self.write_directory();
-        if desk.state.load(Ordering::Relaxed) == DeskState::Staffed as u32 {
-            return;
-        }
-        if desk.posted.load(Ordering::Relaxed) == 0 {
-            desk.state.store(DeskState::Free as u32, Ordering::Relaxed);
-            desk.database.store(0, Ordering::Relaxed);
-        } else {
-            desk.state
-                .store(DeskState::Wanted as u32, Ordering::Relaxed);
+        if desk.is(DeskState::Wanted) && desk.posted.load(Ordering::Relaxed) == 0 {
+            desk.free();
         }
     }
 
@@ -1091,9 +1122,7 @@ impl Area {
     pub fn sit_down(&self, number: u32, ticket: u32, latch: *mut pg_sys::Latch) -> Option<u32> {
         let desk = self.desks.get(number as usize)?;
         let _held = self.write_directory();
-        let awaited = desk.state.load(Ordering::Relaxed) == DeskState::Starting as u32
-            && desk.ticket.load(Ordering::Relaxed) == ticket;
-        awaited.then(|| {
+        desk.is_for(DeskState::Starting, ticket).then(|| {
             desk.state
                 .store(DeskState::Staffed as u32, Ordering::Relaxed);
             desk.latch.store(latch, Ordering::Release);
@@ -1110,25 +1139,24 @@ impl Area {
 
     /// The allocator leaves its desk. If `only_idle` and a request has come, it stays:
     /// false. What was accepted and not answered is for the caller to settle.
-    pub fn stand_up(&self, number: u32, only_idle: bool) -> bool {
+    pub fn stand_up(&self, number: u32, ticket: u32, only_idle: bool) -> bool {
         let Some(desk) = self.desks.get(number as usize) else {
             return true;
         };
         let wanted = {
             let _held = self.write_directory();
+            if !desk.is_for(DeskState::Staffed, ticket) {
+                return true;
+            }
             let wanted = desk.posted.load(Ordering::Relaxed) != 0;
             if wanted && only_idle {
                 return false;
             }
             desk.latch.store(core::ptr::null_mut(), Ordering::Release);
-            let state = if wanted {
-                DeskState::Wanted
+            if wanted {
+                desk.want();
             } else {
-                DeskState::Free
-            };
-            desk.state.store(state as u32, Ordering::Relaxed);
-            if !wanted {
-                desk.database.store(0, Ordering::Relaxed);
+                desk.free();
             }
             wanted
         };

@@ -15,7 +15,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CString;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use leaf_id_core::reservation::{self, Start, Stored, Unsafe};
@@ -64,6 +64,7 @@ pub fn register_launcher() {
 /// An allocator that was registered and not seen to end.
 struct Hired {
     desk: u32,
+    ticket: u32,
     database: u32,
     since: Instant,
     worker: DynamicBackgroundWorker,
@@ -141,7 +142,7 @@ impl Launcher {
         let Some(ticket) = self.area.announce(desk) else {
             return true;
         };
-        let argument = (i64::from(desk) << 32) | i64::from(ticket);
+        let argument = pack(desk, ticket).cast_signed();
         let worker = BackgroundWorkerBuilder::new("leaf_id allocator")
             .set_library("leaf_id")
             .set_function("leaf_id_allocator_main")
@@ -153,6 +154,7 @@ impl Launcher {
             Ok(worker) => {
                 self.hired.push(Hired {
                     desk,
+                    ticket,
                     database,
                     since: Instant::now(),
                     worker,
@@ -160,7 +162,7 @@ impl Launcher {
                 true
             }
             Err(_) => {
-                self.area.retract(desk);
+                self.area.retract(desk, ticket);
                 false
             }
         }
@@ -179,7 +181,7 @@ impl Launcher {
         let ended: Vec<Hired> = ended;
         for gone in ended {
             // It never sat down: the server could not start it.
-            if self.area.retract(gone.desk) {
+            if self.area.retract(gone.desk, gone.ticket) {
                 self.area.abandon(gone.desk, Trouble::NoAllocator);
             }
             if gone.since.elapsed() < RESTART_DELAY {
@@ -384,16 +386,18 @@ impl SnowflakeKeeper {
 
 // ---- An allocator ------------------------------------------------------------------
 
-/// This process's desk, plus 1; 0 when it has none. For the exit callback.
-static MY_DESK: AtomicI64 = AtomicI64::new(0);
+/// This process's desk and ticket, as the launcher packed them; 0 when it has none (no
+/// ticket is 0). For the exit callback.
+static MY_SEAT: AtomicU64 = AtomicU64::new(0);
 static CONNECTED: AtomicBool = AtomicBool::new(false);
 
 /// Gives the desk back however this process ends: cancelled, terminated, or because its
 /// database is gone.
 unsafe extern "C-unwind" fn allocator_exit(_code: i32, _arg: pg_sys::Datum) {
     let Some(area) = shmem::area() else { return };
-    let Ok(desk) = u32::try_from(MY_DESK.swap(0, Ordering::Relaxed) - 1) else {
-        return;
+    let (desk, ticket) = match MY_SEAT.swap(0, Ordering::Relaxed) {
+        0 => return,
+        seat => unpack(seat),
     };
     if CONNECTED.load(Ordering::Relaxed) {
         area.settle_database(pg::database());
@@ -404,7 +408,19 @@ unsafe extern "C-unwind" fn allocator_exit(_code: i32, _arg: pg_sys::Datum) {
             area.fail(slot, Trouble::NoAllocator, None);
         }
     }
-    area.stand_up(desk, false);
+    area.stand_up(desk, ticket, false);
+}
+
+fn pack(desk: u32, ticket: u32) -> u64 {
+    (u64::from(desk) << 32) | u64::from(ticket)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "two halves of what was packed"
+)]
+fn unpack(seat: u64) -> (u32, u32) {
+    ((seat >> 32) as u32, seat as u32)
 }
 
 /// A slot's request.
@@ -424,6 +440,7 @@ struct Job {
 struct Allocator {
     area: &'static Area,
     desk: u32,
+    ticket: u32,
     jobs: VecDeque<Job>,
     arrived: Instant,
     worked_at: Instant,
@@ -438,16 +455,13 @@ struct Allocator {
 pub extern "C-unwind" fn leaf_id_allocator_main(argument: pg_sys::Datum) {
     pg::handle_signals_in_transactions();
     let Some(area) = shmem::area() else { return };
-    let argument = argument.value() as u64;
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "two halves of what the launcher packed"
-    )]
-    let (desk, ticket) = ((argument >> 32) as u32, argument as u32);
+    let seat = argument.value() as u64;
+    let (desk, ticket) = unpack(seat);
     pg::on_exit(allocator_exit);
-    MY_DESK.store(i64::from(desk) + 1, Ordering::Relaxed);
+    MY_SEAT.store(seat, Ordering::Relaxed);
     let Some(database) = area.sit_down(desk, ticket, pg::my_latch()) else {
-        MY_DESK.store(0, Ordering::Relaxed);
+        // Not ours to give back.
+        MY_SEAT.store(0, Ordering::Relaxed);
         return;
     };
     pg::connect(database);
@@ -457,6 +471,7 @@ pub extern "C-unwind" fn leaf_id_allocator_main(argument: pg_sys::Datum) {
     let mut allocator = Allocator {
         area,
         desk,
+        ticket,
         jobs: VecDeque::new(),
         arrived: now,
         worked_at: now,
@@ -496,16 +511,16 @@ impl Allocator {
                 break;
             }
             if !self.serve_one() {
-                if self.may_leave() && self.area.stand_up(self.desk, true) {
-                    MY_DESK.store(0, Ordering::Relaxed);
+                if self.may_leave() && self.area.stand_up(self.desk, self.ticket, true) {
+                    MY_SEAT.store(0, Ordering::Relaxed);
                     return;
                 }
                 pg::report_activity(None);
                 pg::wait_latch(Some(self.wait_ms()), WaitEvent::Allocator);
             }
         }
-        self.area.stand_up(self.desk, false);
-        MY_DESK.store(0, Ordering::Relaxed);
+        self.area.stand_up(self.desk, self.ticket, false);
+        MY_SEAT.store(0, Ordering::Relaxed);
         // Sessions that still wait ask again, of whoever comes next.
         for job in &self.jobs {
             job.slot.buffer.settle();
@@ -520,6 +535,12 @@ impl Allocator {
         for slot in posted {
             if let Some(wish) = slot.buffer.accept() {
                 let key = self.area.key_of(slot);
+                if key.database != pg::database() {
+                    // Given to another tag between the request and its posting.
+                    slot.buffer.settle();
+                    slot.wake();
+                    continue;
+                }
                 self.jobs.push_back(Job {
                     slot,
                     key,
