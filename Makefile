@@ -6,7 +6,7 @@
 PG_CONFIG ?= pg_config
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo demo-stop test test-core test-loom test-servers test-demo \
+.PHONY: help setup build demo demo-stop speed test test-core test-loom test-servers test-demo \
         lint fmt install package env clean distclean
 
 help: ## list the targets
@@ -20,6 +20,9 @@ demo: ## see it work: a private server, many sessions, a report
 
 demo-stop: ## stop the demo's server and remove its data
 	@scripts/demo.sh stop
+
+speed: ## a first look at speed: ns per id beside nextval and gen_random_uuid
+	@scripts/speed.sh
 
 test: ## set up, build and run every test
 	@scripts/test.sh
