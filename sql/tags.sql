@@ -1,12 +1,17 @@
 -- The edit triggers and the functions that manage tags.
 
+CREATE TRIGGER leaf_alloc_stamp
+    BEFORE INSERT OR UPDATE ON @extschema@.leaf_alloc
+    FOR EACH ROW EXECUTE FUNCTION @extschema@.leaf_alloc_stamp();
+-- AFTER: only rows that were really written are edits (ON CONFLICT DO NOTHING writes none).
 CREATE TRIGGER leaf_alloc_edit
-    BEFORE INSERT OR UPDATE OR DELETE ON @extschema@.leaf_alloc
+    AFTER INSERT OR UPDATE OR DELETE ON @extschema@.leaf_alloc
     FOR EACH ROW EXECUTE FUNCTION @extschema@.leaf_alloc_edit();
 CREATE TRIGGER leaf_alloc_truncate
     BEFORE TRUNCATE ON @extschema@.leaf_alloc
     FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.leaf_alloc_truncate();
 -- ALWAYS: a logical replication subscriber must drop its caches too.
+ALTER TABLE @extschema@.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp;
 ALTER TABLE @extschema@.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_edit;
 ALTER TABLE @extschema@.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_truncate;
 

@@ -17,7 +17,12 @@ pgrx::extension_sql_file!("../sql/schema.sql", name = "schema", bootstrap);
 pgrx::extension_sql_file!(
     "../sql/tags.sql",
     name = "tags",
-    requires = ["schema", leaf_alloc_edit, leaf_alloc_truncate]
+    requires = [
+        "schema",
+        leaf_alloc_stamp,
+        leaf_alloc_edit,
+        leaf_alloc_truncate
+    ]
 );
 pgrx::extension_sql_file!(
     "../sql/views.sql",
@@ -303,6 +308,22 @@ fn trigger_call(fcinfo: pg_sys::FunctionCallInfo, function: &'static str) -> Tri
 }
 
 #[pg_extern(sql = r#"
+CREATE FUNCTION leaf_alloc_stamp() RETURNS trigger
+    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_alloc_stamp() IS
+    'Trigger: stamps rows of leaf_alloc, and refuses to lower max_id';
+REVOKE ALL ON FUNCTION leaf_alloc_stamp() FROM PUBLIC;
+"#)]
+fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+    let call = trigger_call(fcinfo, "leaf_alloc_stamp");
+    if crate::catalog::is_claiming() {
+        return call.unchanged();
+    }
+    let stamp = finish(edits::stamp(&call.edit()));
+    call.stamped(&stamp)
+}
+
+#[pg_extern(sql = r#"
 CREATE FUNCTION leaf_alloc_edit() RETURNS trigger
     LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_alloc_edit() IS
@@ -311,11 +332,10 @@ REVOKE ALL ON FUNCTION leaf_alloc_edit() FROM PUBLIC;
 "#)]
 fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     let call = trigger_call(fcinfo, "leaf_alloc_edit");
-    if crate::catalog::is_claiming() {
-        return call.unchanged();
+    if !crate::catalog::is_claiming() {
+        edits::remember(&call.edit());
     }
-    let stamp = finish(edits::note(&call.edit()));
-    call.stamped(&stamp)
+    call.unchanged()
 }
 
 #[pg_extern(sql = r#"
@@ -419,7 +439,7 @@ fn leaf_segment_slots(
             } else {
                 "none"
             };
-            let issued = ledger.published.saturating_sub(ledger.lost + rests.count());
+            let issued = ledger.issued(&rests);
             (
                 pg::Text::new(tag.bytes()),
                 segment.map(|(first, _)| first),
@@ -435,7 +455,7 @@ fn leaf_segment_slots(
                     .ok()
                     .filter(|step| *step > 0),
                 bigint(issued),
-                ledger.ids_per_second,
+                ledger.ids_per_second(issued, pg::now_timestamp()),
                 bigint(ledger.refills),
                 timestamptz(ledger.last_refill),
                 milliseconds(ledger.last_refill_us.unsigned_abs()),
@@ -469,6 +489,7 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     let last = snowflake.generator.last();
     let known = last.ms > 0;
     let text = match state {
+        _ if pg::in_recovery() => "standby",
         SnowflakeState::Starting => "starting",
         SnowflakeState::NoWorkerId => "no worker id",
         SnowflakeState::WaitingOut => "waiting out an earlier reservation",

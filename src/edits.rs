@@ -104,8 +104,9 @@ struct Edits {
     order: u64,
     /// There were too many: every tag of the database counts as changed.
     overflow: bool,
-    /// The next id of each row that was created and used here. Outlives subtransactions.
-    marks: HashMap<(Key, i64), i64>,
+    /// The next id of each row that was created and used here, by its life. Outlives
+    /// subtransactions.
+    marks: HashMap<Key, Vec<(i64, i64)>>,
 }
 
 static EDITS: LazyLock<Mutex<Edits>> = LazyLock::new(Mutex::default);
@@ -143,6 +144,29 @@ impl Edits {
         match self.entries.get(key).and_then(|entries| entries.last()) {
             Some(entry) if entry.order > truncated => Some(entry.kind),
             _ => (truncated > 0 || self.overflow).then_some(Kind::Changed),
+        }
+    }
+
+    /// Where a row's ids go on: above its own, and above those of rows of this tag whose
+    /// creation was rolled back, which somebody may have seen. Rows that were replaced on
+    /// purpose do not count.
+    fn mark(&self, key: &Key, life: i64) -> i64 {
+        let entries = self.entries.get(key).map_or(&[][..], Vec::as_slice);
+        let stands = |life: i64| {
+            entries
+                .iter()
+                .any(|entry| matches!(entry.kind, Kind::Created { life: l, .. } if l == life))
+        };
+        let marks = self.marks.get(key).map_or(&[][..], Vec::as_slice);
+        let counts = marks.iter().filter(|(of, _)| *of == life || !stands(*of));
+        counts.map(|(_, mark)| *mark).max().unwrap_or(0)
+    }
+
+    fn set_mark(&mut self, key: &Key, life: i64, mark: i64) {
+        let marks = self.marks.entry(*key).or_default();
+        match marks.iter_mut().find(|(of, _)| *of == life) {
+            Some((_, old)) => *old = mark,
+            None => marks.push((life, mark)),
         }
     }
 
@@ -212,56 +236,50 @@ pub fn issue_local(key: &Key, n: u32) -> Result<i64, Failure> {
             parallel: false,
         });
     };
-    let mark = edits.marks.entry((*key, life)).or_insert(next);
-    let first = (*mark).max(next);
+    let first = edits.mark(key, life).max(next);
     let left = max_value.saturating_sub(first).saturating_add(1);
     if left < i64::from(n) {
         return Err(Failure::end_of_tag(name(), max_value));
     }
-    *mark = first + i64::from(n);
+    edits.set_mark(key, life, first + i64::from(n));
     Ok(first)
 }
 
-/// Notes a row edit. Called by the trigger, before the row is written.
+/// Decides about a row edit, before the row is written: refuses it, or stamps the row. The
+/// row may yet not be written (ON CONFLICT, another trigger): nothing is remembered here.
 ///
 /// # Errors
 /// An UPDATE that would lower `max_id`, which is what `leaf_tag_reset` is for.
-pub fn note(edit: &Edit) -> Result<Stamp, Failure> {
-    if catalog::is_claiming() {
-        return Ok(Stamp::default());
-    }
+pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     let mut stamp = Stamp::default();
-    let mut new = edit.new.clone();
-    if let Some(new) = &mut new {
-        match &edit.old {
-            None => {
-                // Never 0, which means none.
-                new.life = rand::random::<i64>() | 1;
-                stamp.life = Some(new.life);
-            }
-            Some(old) => {
-                new.life = old.life;
-                if let (Some(from), Some(to)) = (old.max_id, new.max_id)
-                    && to < from
-                {
-                    if !edit.replica {
-                        let tag = old.tag.unwrap_or(Tag::EMPTY);
-                        let tag = String::from_utf8_lossy(tag.bytes()).into_owned();
-                        return Err(Failure::MaxIdLowered { tag, from, to });
-                    }
-                    stamp.max_id = Some(from);
-                    new.max_id = Some(from);
+    match (&edit.old, &edit.new) {
+        // Never 0, which means none.
+        (None, Some(_)) => stamp.life = Some(rand::random::<i64>() | 1),
+        (Some(old), Some(new)) => {
+            if let (Some(from), Some(to)) = (old.max_id, new.max_id)
+                && to < from
+            {
+                if !edit.replica {
+                    let tag = old.tag.unwrap_or(Tag::EMPTY);
+                    let tag = String::from_utf8_lossy(tag.bytes()).into_owned();
+                    return Err(Failure::MaxIdLowered { tag, from, to });
                 }
+                stamp.max_id = Some(from);
             }
         }
-    }
-    if shmem::area().is_some() {
-        remember(edit.relation, edit.old.as_ref(), new.as_ref());
+        (_, None) => {}
     }
     Ok(stamp)
 }
 
-fn remember(relation: u32, old: Option<&Row>, new: Option<&Row>) {
+/// Remembers a row edit, after the row was written.
+pub fn remember(edit: &Edit) {
+    if shmem::area().is_some() {
+        remember_rows(edit.relation, edit.old.as_ref(), edit.new.as_ref());
+    }
+}
+
+fn remember_rows(relation: u32, old: Option<&Row>, new: Option<&Row>) {
     watch();
     let old_key = old.and_then(|row| row.tag).map(|tag| key(relation, tag));
     let new_key = new.and_then(|row| row.tag).map(|tag| key(relation, tag));
@@ -352,11 +370,13 @@ fn on_transaction(event: TransactionEvent) {
 fn write_marks() {
     let marks: Vec<_> = {
         let edits = EDITS.lock();
-        edits
-            .marks
-            .iter()
-            .map(|((key, life), mark)| (*key, *life, *mark))
-            .collect()
+        let of = |(key, marks): (&Key, &Vec<(i64, i64)>)| {
+            marks
+                .iter()
+                .map(|(life, mark)| (*key, *life, *mark))
+                .collect::<Vec<_>>()
+        };
+        edits.marks.iter().flat_map(of).collect()
     };
     for (key, life, mark) in marks {
         catalog::raise_max_id(&key, life, mark);

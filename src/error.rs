@@ -217,7 +217,7 @@ impl Failure {
                 "could not reserve snowflake timestamps".into(),
             )
             .set_detail("The file leaf_id_reservation.json in the data directory could not be read or written; the reason is in the server's log.")
-            .set_hint("Make the file readable and the disk writable; the launcher tries again every second."),
+            .set_hint("Make the file readable and the disk writable; the launcher tries again every second. If the file is damaged, make sure that the clock is right and remove it."),
             Self::SnowflakeTimeout { timeout_ms, detail } => error(
                 Code::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!("could not get a snowflake id within {timeout_ms} ms"),
@@ -246,7 +246,8 @@ impl Failure {
             Self::PreparedEdit => error(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
                 "cannot PREPARE a transaction that has changed leaf_alloc".into(),
-            ),
+            )
+            .set_hint("Change tags in a transaction of its own, and COMMIT that."),
         }
     }
 

@@ -434,7 +434,9 @@ fn wait(
         }
         match deadline.left_ms() {
             Some(left) => {
-                area.keep_alive();
+                if area.is_orphaned() {
+                    pg::nudge_postmaster();
+                }
                 waiting.sleep(left.min(SLEEP_MS), WaitEvent::Segment);
             }
             None => return Err(timed_out(area, seat, key, deadline)),
@@ -496,13 +498,20 @@ fn timed_out(area: &Area, seat: &Seat, key: &Key, deadline: &Deadline) -> Failur
     if ledger.trouble == Trouble::NoWorkerSlot {
         return Failure::NoWorkerSlot { tag };
     }
-    let detail = ledger
-        .explain()
-        .unwrap_or_else(|| "No allocator has answered; see the server's log.".into());
+    let detail = ledger.explain().unwrap_or_else(|| silence(area).into());
     Failure::NoSegment {
         tag,
         timeout_ms: deadline.timeout_ms(),
         detail,
+    }
+}
+
+/// Why nobody has answered.
+fn silence(area: &Area) -> &'static str {
+    if area.is_orphaned() {
+        "The launcher of leaf_id is not running. If it never does, \"max_worker_processes\" leaves no room for it."
+    } else {
+        "No allocator has answered; see the server's log."
     }
 }
 
@@ -569,7 +578,7 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                 let Some(left) = deadline.left_ms().or_else(|| almost_over(snowflake)) else {
                     return Err(Failure::SnowflakeTimeout {
                         timeout_ms: deadline.timeout_ms(),
-                        detail: snowflake_detail(snowflake.state()),
+                        detail: snowflake_detail(area),
                     });
                 };
                 snowflake.reservation_wanted.store(1, Ordering::Release);
@@ -610,8 +619,9 @@ fn refused(snowflake: &shmem::Snowflake, deadline: &Deadline) -> Result<(), Fail
     }
 }
 
-fn snowflake_detail(state: SnowflakeState) -> &'static str {
-    match state {
+fn snowflake_detail(area: &Area) -> &'static str {
+    match area.snowflake.state() {
+        _ if area.is_orphaned() => silence(area),
         SnowflakeState::WaitingOut => {
             "Timestamps that an earlier run had reserved are being waited out."
         }

@@ -162,8 +162,12 @@ pub struct Ledger {
     pub last_refill: i64,
     /// From the request to the publication, in microseconds.
     pub last_refill_us: i64,
-    /// Ids per second between the last two refills.
-    pub ids_per_second: f64,
+    /// Ids issued up to the last refill ...
+    pub issued_at_refill: u64,
+    /// ... and between it and the one before, in microseconds.
+    pub paced_ids: u64,
+    /// See `paced_ids`.
+    pub paced_us: u64,
     /// The last failure, and the buffer's life it is about.
     pub trouble: Trouble,
     /// See `trouble`.
@@ -188,7 +192,9 @@ impl Ledger {
         refills: 0,
         last_refill: 0,
         last_refill_us: 0,
-        ids_per_second: 0.0,
+        issued_at_refill: 0,
+        paced_ids: 0,
+        paced_us: 0,
         trouble: Trouble::None,
         trouble_life: 0,
         trouble_at: 0,
@@ -197,6 +203,21 @@ impl Ledger {
             bytes: [0; TROUBLE_TEXT],
         },
     };
+
+    /// Ids that were handed out, when the buffers hold `rests`.
+    pub fn issued(&self, rests: &Rests) -> u64 {
+        self.published.saturating_sub(self.lost + rests.count())
+    }
+
+    /// How fast ids are used: over the last two refills and the time since.
+    pub fn ids_per_second(&self, issued: u64, now: i64) -> f64 {
+        let since_us = u64::try_from(now.saturating_sub(self.last_refill)).unwrap_or(0);
+        let us = self.paced_us + if self.last_refill > 0 { since_us } else { 0 };
+        let ids = self.paced_ids + issued.saturating_sub(self.issued_at_refill);
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let (ids, seconds) = (ids as f64, us as f64 / 1e6);
+        if us == 0 { 0.0 } else { ids / seconds }
+    }
 
     /// The last failure as a sentence, if there was one since the last refill.
     pub fn explain(&self) -> Option<String> {
@@ -1017,11 +1038,9 @@ impl Area {
         }
     }
 
-    /// Looks after a call that still waits: somebody must be there to answer it.
-    pub fn keep_alive(&self) {
-        if self.launcher.load(Ordering::Acquire).is_null() {
-            pg::nudge_postmaster();
-        }
+    /// Whether there is no launcher, so that nobody could answer.
+    pub fn is_orphaned(&self) -> bool {
+        self.launcher.load(Ordering::Acquire).is_null()
     }
 
     /// Desks that need an allocator, the longest waiting first: number and database.
@@ -1235,14 +1254,16 @@ impl Area {
                 ledger.lost += slot.buffer.invalidate().count();
                 life = slot.buffer.life();
             }
+            let issued = ledger.issued(&slot.buffer.rests());
             let published = slot.buffer.publish(life, claimed.first, claimed.len);
             match published {
                 Ok(()) => {
-                    if ledger.last_refill > 0 && now > ledger.last_refill {
-                        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-                        let seconds = (now - ledger.last_refill) as f64 / 1e6;
-                        ledger.ids_per_second = f64::from(ledger.pace.step) / seconds;
+                    if ledger.last_refill > 0 {
+                        let us = now.saturating_sub(ledger.last_refill);
+                        ledger.paced_us = u64::try_from(us).unwrap_or(0);
+                        ledger.paced_ids = issued.saturating_sub(ledger.issued_at_refill);
                     }
+                    ledger.issued_at_refill = issued;
                     ledger.row_life = claimed.row_life;
                     ledger.pace = claimed.pace;
                     ledger.refills += 1;

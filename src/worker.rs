@@ -364,7 +364,7 @@ impl SnowflakeKeeper {
     fn file_problem(&mut self, error: &std::io::Error) -> i64 {
         let text = error.to_string();
         if self.problem.as_ref() != Some(&text) {
-            pgrx::warning!("leaf_id: could not reserve snowflake timestamps: {text}");
+            pgrx::warning!("leaf_id: could not read or write leaf_id_reservation.json: {text}");
             self.problem = Some(text);
         }
         self.area

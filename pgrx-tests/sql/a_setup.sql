@@ -9,8 +9,9 @@ WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
   AND obj_description(d.objid, d.classid::regclass::name) IS NULL
 UNION ALL
 SELECT 'column ' || attname FROM pg_attribute
-WHERE attrelid = 'leaf_alloc'::regclass AND attnum > 0 AND NOT attisdropped
-  AND col_description(attrelid, attnum) IS NULL
+WHERE attrelid IN ('leaf_alloc'::regclass, 'leaf_segment_status'::regclass,
+                   'leaf_snowflake_status'::regclass)
+  AND attnum > 0 AND NOT attisdropped AND col_description(attrelid, attnum) IS NULL
 ORDER BY 1;
 
 \d leaf_alloc

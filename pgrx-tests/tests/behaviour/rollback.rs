@@ -164,3 +164,24 @@ fn limits_hold_inside_the_transaction_that_made_the_tag() {
     session.run("ROLLBACK TO a; COMMIT");
     session.fails("SELECT leaf_segment_next('t')").is("2200H");
 }
+
+/// The creation is undone, but its ids may have been seen.
+#[test]
+fn a_tag_created_again_after_a_savepoint_goes_on_above() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run("BEGIN; SAVEPOINT s; SELECT leaf_tag_create('t')");
+    let mut ids = session.take("t", 5);
+    session.run("ROLLBACK TO s; SELECT leaf_tag_create('t')");
+    ids.extend(session.take("t", 5));
+    session.run("COMMIT");
+    ids.extend(session.take("t", 5));
+    assert_issued_once(&[ids]);
+    // On purpose it does start anew.
+    session.run("BEGIN; SELECT leaf_tag_create('u', step => 10)");
+    assert_eq!(session.take("u", 3), [1, 2, 3]);
+    session.run("SELECT leaf_tag_reset('u', 1)");
+    assert_eq!(session.take("u", 3), [1, 2, 3]);
+    session.run("COMMIT");
+    assert_eq!(session.next("u"), 4);
+}

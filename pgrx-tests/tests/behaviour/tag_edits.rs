@@ -259,3 +259,27 @@ fn many_edits_in_one_transaction_are_all_noticed() {
         b.try_next(tag).unwrap_err().is("42704");
     }
 }
+
+/// BEFORE triggers fire for rows that are then not written.
+#[test]
+fn an_insert_that_writes_nothing_is_no_edit() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.create_tag("t");
+    let mut ids = session.take("t", 5);
+    for conflict in ["DO NOTHING", "(biz_tag) DO UPDATE SET step = 7 WHERE false"] {
+        session.run(&format!(
+            "BEGIN; INSERT INTO leaf_alloc (biz_tag) VALUES ('t') ON CONFLICT {conflict}"
+        ));
+        ids.extend(session.take("t", 5));
+        session.run("COMMIT");
+    }
+    session.run(
+        "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE TRIGGER skip BEFORE INSERT ON leaf_alloc FOR EACH ROW EXECUTE FUNCTION skip();
+         BEGIN; INSERT INTO leaf_alloc (biz_tag) VALUES ('t')",
+    );
+    ids.extend(session.take("t", 5));
+    session.run("COMMIT");
+    assert_issued_once(&[ids]);
+}
