@@ -26,16 +26,29 @@ with_lock need_cargo_pgrx
 export CARGO_TARGET_DIR=$TARGET/install PGRX_PG_CONFIG_PATH=$pg_config
 options=(--package leaf_id --pg-config "$pg_config" --no-default-features --features "pg$major")
 
+files=$CARGO_TARGET_DIR/leaf_id-pg$major
+package() {
+    rm -rf "$files"
+    "$CARGO_PGRX" pgrx package --out-dir "$files" "${options[@]}"
+}
+
 say "Building leaf_id for $version"
 if [ "$what" = package ]; then
-    "$CARGO_PGRX" pgrx package "${options[@]}"
-    say "The files to package are under $CARGO_TARGET_DIR/release/leaf_id-pg$major"
+    package
+    say "The files to package are in $files"
     exit
 fi
 
-writable() { [ -w "$("$pg_config" --pkglibdir)" ] && [ -w "$("$pg_config" --sharedir)/extension" ]; }
-writable || options+=(--sudo)
-"$CARGO_PGRX" pgrx install --release "${options[@]}"
+if [ -w "$("$pg_config" --pkglibdir)" ] && [ -w "$("$pg_config" --sharedir)/extension" ]; then
+    "$CARGO_PGRX" pgrx install --release "${options[@]}"
+else
+    # Not pgrx's own --sudo: it overwrites the library in place, under a running server.
+    package
+    find "$files" -type f -printf '%P\n' | while IFS= read -r file; do
+        note "sudo install /$file"
+        as_root install -D -m 644 "$files/$file" "/$file" </dev/null
+    done
+fi
 cat <<END
 
 leaf_id is installed. To use it:

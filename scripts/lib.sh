@@ -45,14 +45,14 @@ as_server() (
     exec env -u RUST_BACKTRACE "$@"
 )
 
-# as_root COMMAND...: for apt-get alone. sudo asks on the terminal, or fails without one.
+# as_root COMMAND...: for what goes into the system. sudo asks on the terminal, or fails without one.
 as_root() {
     if is_root; then
         "$@"
     elif command -v sudo >/dev/null; then
         sudo "$@"
     else
-        die "installing packages takes root" "Run this as root, or install sudo."
+        die "this takes root: $*" "Run this as root, or install sudo."
     fi
 }
 
