@@ -226,3 +226,30 @@ impl Generator {
         }
     }
 }
+
+#[cfg(all(test, not(leaf_id_loom)))]
+mod tests {
+    //! Would catch: an id from shared memory that nobody has set up.
+
+    use super::*;
+
+    #[test]
+    fn zeroed_memory_issues_nothing() {
+        let zeroed = || Generator {
+            word: AtomicU64::new(0),
+            reserved_until: AtomicI64::new(0),
+        };
+        let issued = |generator: &Generator, now| generator.next(|| now, || 0);
+        // The epoch's own millisecond is the one that compares equal.
+        for now in [-1, 0, 1, MAX_MS] {
+            assert!(!zeroed().is_open());
+            assert_eq!(issued(&zeroed(), now), Err(Stall::Closed));
+        }
+        let reserved = zeroed();
+        reserved.reserve(10);
+        assert_eq!(issued(&reserved, 0), Err(Stall::Closed));
+        reserved.open(0, 0);
+        assert!(reserved.is_open());
+        assert_eq!(issued(&reserved, 1), Ok(1 << 22));
+    }
+}
