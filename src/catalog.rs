@@ -162,9 +162,9 @@ fn advance(client: &mut SpiClient<'_>, table: &str, key: &Key, max_id: i64, len:
     let sql = format!(
         "UPDATE {table} SET max_id = $2, claimed_step = $3, system_identifier = $4, \
          timeline = $5, update_time = pg_catalog.clock_timestamp() \
-         WHERE biz_tag OPERATOR(pg_catalog.=) $1"
+         WHERE biz_tag OPERATOR(pg_catalog.=) $1 RETURNING max_id"
     );
-    run(
+    let written = run(
         client,
         &sql,
         &[
@@ -175,6 +175,10 @@ fn advance(client: &mut SpiClient<'_>, table: &str, key: &Key, max_id: i64, len:
             pg::timeline().cast_signed().into(),
         ],
     );
+    // A trigger or a rule of somebody's may have kept it from being written.
+    if written.is_empty() || column::<i64>(&written, 1) != max_id {
+        pgrx::error!("the claim of ids was not written to leaf_alloc");
+    }
 }
 
 /// Raises a row's `max_id` to what its own transaction has issued of it, before it
@@ -188,7 +192,7 @@ pub fn raise_max_id(key: &Key, life: i64, max_id: i64) {
         "UPDATE {table} SET max_id = GREATEST(max_id, $2) \
          WHERE biz_tag OPERATOR(pg_catalog.=) $1 AND life OPERATOR(pg_catalog.=) $3"
     );
-    pg::with_snapshot(|| {
+    pg::with_writable_snapshot(|| {
         pg::as_owner_of(key.relation, || {
             Spi::connect_mut(|client| {
                 let arguments = [

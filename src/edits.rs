@@ -82,6 +82,15 @@ enum Kind {
     },
 }
 
+impl Kind {
+    fn created_life(&self) -> Option<i64> {
+        match self {
+            Self::Created { life, .. } => Some(*life),
+            Self::Changed => None,
+        }
+    }
+}
+
 struct Entry {
     order: u64,
     kind: Kind,
@@ -104,9 +113,11 @@ struct Edits {
     order: u64,
     /// There were too many: every tag of the database counts as changed.
     overflow: bool,
-    /// The next id of each row that was created and used here, by its life. Outlives
-    /// subtransactions.
-    marks: HashMap<Key, Vec<(i64, i64)>>,
+    /// The next id of each row that was created and used here, by its life: a rename keeps
+    /// it. Outlives subtransactions.
+    marks: HashMap<i64, i64>,
+    /// The lives that issued ids under a tag. Outlives subtransactions.
+    lives: HashMap<Key, Vec<i64>>,
 }
 
 static EDITS: LazyLock<Mutex<Edits>> = LazyLock::new(Mutex::default);
@@ -153,21 +164,32 @@ impl Edits {
     fn mark(&self, key: &Key, life: i64) -> i64 {
         let entries = self.entries.get(key).map_or(&[][..], Vec::as_slice);
         let stands = |life: i64| {
-            entries
-                .iter()
-                .any(|entry| matches!(entry.kind, Kind::Created { life: l, .. } if l == life))
+            let created = |entry: &Entry| entry.kind.created_life() == Some(life);
+            entries.iter().any(created)
         };
-        let marks = self.marks.get(key).map_or(&[][..], Vec::as_slice);
-        let counts = marks.iter().filter(|(of, _)| *of == life || !stands(*of));
-        counts.map(|(_, mark)| *mark).max().unwrap_or(0)
+        let lives = self.lives.get(key).map_or(&[][..], Vec::as_slice);
+        let undone = lives.iter().copied().filter(|life| !stands(*life));
+        let marks = undone
+            .chain([life])
+            .filter_map(|life| self.marks.get(&life).copied());
+        marks.max().unwrap_or(0)
     }
 
     fn set_mark(&mut self, key: &Key, life: i64, mark: i64) {
-        let marks = self.marks.entry(*key).or_default();
-        match marks.iter_mut().find(|(of, _)| *of == life) {
-            Some((_, old)) => *old = mark,
-            None => marks.push((life, mark)),
+        self.marks.insert(life, mark);
+        let lives = self.lives.entry(*key).or_default();
+        if !lives.contains(&life) {
+            lives.push(life);
         }
+    }
+
+    /// Rows that were created here and stand, with what was issued of them.
+    fn marked_rows(&self) -> Vec<(Key, i64, i64)> {
+        let row = |(key, entries): (&Key, &Vec<Entry>)| {
+            let life = entries.last()?.kind.created_life()?;
+            self.marks.get(&life).map(|mark| (*key, life, *mark))
+        };
+        self.entries.iter().filter_map(row).collect()
     }
 
     fn take_back(&mut self, subtransaction: u32, area: Option<&Area>) {
@@ -192,7 +214,7 @@ impl Edits {
                 }
                 Some((_, Step::Truncate)) => {
                     if let (Some((relation, _)), Some(area)) = (self.truncated.pop(), area) {
-                        area.mark_all_edited(pg::database(), relation, false);
+                        area.mark_all_edited(pg::database(), Some(relation), false);
                     }
                 }
                 None => {}
@@ -223,7 +245,7 @@ pub fn standing(key: &Key) -> Standing {
 /// # Errors
 /// The tag's limit; or the tag is not one.
 pub fn issue_local(key: &Key, n: u32) -> Result<i64, Failure> {
-    let name = || String::from_utf8_lossy(key.tag.bytes()).into_owned();
+    let name = || key.tag.name();
     let mut edits = EDITS.lock();
     let Some(Kind::Created {
         life,
@@ -260,8 +282,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
                 && to < from
             {
                 if !edit.replica {
-                    let tag = old.tag.unwrap_or(Tag::EMPTY);
-                    let tag = String::from_utf8_lossy(tag.bytes()).into_owned();
+                    let tag = old.tag.unwrap_or(Tag::EMPTY).name();
                     return Err(Failure::MaxIdLowered { tag, from, to });
                 }
                 stamp.max_id = Some(from);
@@ -344,7 +365,7 @@ pub fn note_truncate(relation: u32) {
     edits.log.push((pg::subtransaction(), Step::Truncate));
     drop(edits);
     OPEN.store(true, Ordering::Relaxed);
-    area.mark_all_edited(pg::database(), relation, true);
+    area.mark_all_edited(pg::database(), Some(relation), true);
 }
 
 fn watch() {
@@ -368,16 +389,7 @@ fn on_transaction(event: TransactionEvent) {
 
 /// The ids issued of tags created here become the rows' own, in this same transaction.
 fn write_marks() {
-    let marks: Vec<_> = {
-        let edits = EDITS.lock();
-        let of = |(key, marks): (&Key, &Vec<(i64, i64)>)| {
-            marks
-                .iter()
-                .map(|(life, mark)| (*key, *life, *mark))
-                .collect::<Vec<_>>()
-        };
-        edits.marks.iter().flat_map(of).collect()
-    };
+    let marks = EDITS.lock().marked_rows();
     for (key, life, mark) in marks {
         catalog::raise_max_id(&key, life, mark);
     }
@@ -399,11 +411,15 @@ fn finish(committed: bool) {
         if committed {
             area.retire_all(pg::database(), Some(*relation));
         } else {
-            area.mark_all_edited(pg::database(), *relation, false);
+            area.mark_all_edited(pg::database(), Some(*relation), false);
         }
     }
-    if committed && edits.overflow {
-        area.retire_all(pg::database(), None);
+    if edits.overflow {
+        if committed {
+            area.retire_all(pg::database(), None);
+        } else {
+            area.mark_all_edited(pg::database(), None, false);
+        }
     }
 }
 

@@ -281,7 +281,7 @@ fn take_ready(area: &Area, seat: &Seat, amount: Amount) -> Result<Option<Taken>,
 struct Nothing;
 
 fn name(key: &Key) -> String {
-    String::from_utf8_lossy(key.tag.bytes()).into_owned()
+    key.tag.name()
 }
 
 fn changed(key: &Key) -> Failure {
@@ -340,8 +340,9 @@ fn find_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Seat
 
 fn create_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Seat, Failure> {
     let row = see_row(key, deadline)?;
-    // Written by the leader's open transaction: no allocator can see it.
-    if row.ours && pg::leader_pid().is_some() {
+    // Written by the open transaction (the leader's, in a parallel worker): no allocator
+    // can see it, and it would wait for our lock.
+    if row.ours {
         return Err(changed(key));
     }
     loop {
@@ -599,7 +600,9 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
 /// make it fail.
 fn almost_over(snowflake: &shmem::Snowflake) -> Option<i64> {
     let left = snowflake.detail.load(Ordering::Relaxed) - pg::now_ms() + 1;
-    (snowflake.state() == SnowflakeState::WaitingOut && left < 2 * SLEEP_MS).then_some(left.max(1))
+    // Long over means that nobody is there to open it.
+    let almost = (-SLEEP_MS..2 * SLEEP_MS).contains(&left);
+    (snowflake.state() == SnowflakeState::WaitingOut && almost).then_some(left.max(1))
 }
 
 /// Whether the launcher has found that waiting is useless.

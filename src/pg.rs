@@ -323,11 +323,15 @@ pub fn handle_signals_in_transactions() {
     }
 }
 
+/// There is nothing to cancel.
+unsafe extern "C-unwind" fn ignore_cancel(_signal: c_int) {}
+
 /// Signals of a worker that only runs its own loop: SIGTERM asks, see [`asked_to_stop`].
 pub fn handle_signals_in_loop() {
     // SAFETY: async-signal-safe handlers, before signals are unblocked.
     unsafe {
         pqsignal(pg_sys::SIGTERM.cast_signed(), Some(raw_shutdown));
+        pqsignal(pg_sys::SIGINT.cast_signed(), Some(ignore_cancel));
         pqsignal(pg_sys::SIGHUP.cast_signed(), Some(raw_reload));
         pg_sys::BackgroundWorkerUnblockSignals();
     }
@@ -481,13 +485,22 @@ pub fn transaction<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<Result<T
 }
 
 /// Runs a closure with a snapshot of the open transaction: where PostgreSQL has none, in
-/// its commit callbacks.
-pub fn with_snapshot<T>(body: impl FnOnce() -> T) -> T {
-    // SAFETY: inside a transaction; an error ends it, and its snapshots with it.
-    unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot()) };
+/// its commit callbacks. The closure may write, even if the transaction was made read-only
+/// since it wrote first.
+pub fn with_writable_snapshot<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: inside a transaction; an error ends it, and both with it.
+    let read_only = unsafe {
+        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        let read_only = pg_sys::XactReadOnly;
+        pg_sys::XactReadOnly = false;
+        read_only
+    };
     let result = body();
-    // SAFETY: pops the one pushed above.
-    unsafe { pg_sys::PopActiveSnapshot() };
+    // SAFETY: takes back what was done above.
+    unsafe {
+        pg_sys::XactReadOnly = read_only;
+        pg_sys::PopActiveSnapshot();
+    }
     result
 }
 
@@ -739,10 +752,16 @@ pub fn see_row(relation: u32, key: &[u8]) -> Result<Option<SeenRow>, TableLocked
             text_datum(key),
         );
         let index = primary_key(table);
+        // REINDEX locks the index alone, and the scan would wait for it.
+        let has_index = index != pg_sys::InvalidOid;
+        if has_index && !pg_sys::ConditionalLockRelationOid(index, share) {
+            pg_sys::relation_close(table, share);
+            return Err(TableLocked);
+        }
         let scan = pg_sys::systable_beginscan(
             table,
             index,
-            index != pg_sys::InvalidOid,
+            has_index,
             core::ptr::null_mut(),
             1,
             &raw mut scan_key,
@@ -765,6 +784,9 @@ pub fn see_row(relation: u32, key: &[u8]) -> Result<Option<SeenRow>, TableLocked
             }
         });
         pg_sys::systable_endscan(scan);
+        if has_index {
+            pg_sys::UnlockRelationOid(index, share);
+        }
         pg_sys::relation_close(table, share);
         Ok(row)
     }

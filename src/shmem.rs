@@ -89,6 +89,13 @@ impl Tag {
     }
 }
 
+impl Tag {
+    /// For messages. What is no UTF-8 becomes a question mark: other encodings have that.
+    pub fn name(&self) -> String {
+        String::from_utf8_lossy(self.bytes()).replace(char::REPLACEMENT_CHARACTER, "?")
+    }
+}
+
 impl Hash for Tag {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.bytes().hash(state);
@@ -883,10 +890,10 @@ impl Area {
         }
     }
 
-    /// The same for every tag of a table.
-    pub fn mark_all_edited(&self, database: u32, relation: u32, edited: bool) {
+    /// The same for every tag of a table, or of a database.
+    pub fn mark_all_edited(&self, database: u32, relation: Option<u32>, edited: bool) {
         let _held = self.read_directory();
-        for slot in self.slots_locked(database, Some(relation)) {
+        for slot in self.slots_locked(database, relation) {
             slot.mark_edited(edited);
         }
     }
@@ -911,7 +918,6 @@ impl Area {
     }
 }
 
-/// The desks: how requests reach an allocator.
 impl Desk {
     fn want(&self) {
         self.wanted_at.store(pg::now_timestamp(), Ordering::Relaxed);
@@ -934,6 +940,7 @@ impl Desk {
     }
 }
 
+/// The desks: how requests reach an allocator.
 impl Area {
     fn used_desks(&self) -> impl Iterator<Item = (u32, &Desk)> {
         (0u32..).zip(
@@ -981,8 +988,7 @@ impl Area {
             Some(desk)
         })?;
         desk.database.store(database, Ordering::Relaxed);
-        desk.state
-            .store(DeskState::Wanted as u32, Ordering::Relaxed);
+        desk.want();
         Some(desk)
     }
 

@@ -18,13 +18,13 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leaf_id_core::reservation::{self, Start, Stored, Unsafe};
+use leaf_id_core::reservation::{self, Start, Unsafe};
 use leaf_id_core::segment::Refused;
 use pgrx::bgworkers::{
     BackgroundWorker, BackgroundWorkerBuilder, BackgroundWorkerStatus, BgWorkerStartTime,
     DynamicBackgroundWorker,
 };
-use pgrx::{IntoDatum, PgSqlErrorCode, pg_sys};
+use pgrx::{IntoDatum, PgMemoryContexts, PgSqlErrorCode, pg_sys};
 
 use crate::catalog::{self, Ask, ClaimProblem};
 use crate::guc;
@@ -68,6 +68,8 @@ struct Hired {
     database: u32,
     since: Instant,
     worker: DynamicBackgroundWorker,
+    /// Where the handle lies, freed with it.
+    _memory: PgMemoryContexts,
 }
 
 struct Launcher {
@@ -143,13 +145,15 @@ impl Launcher {
             return true;
         };
         let argument = pack(desk, ticket).cast_signed();
-        let worker = BackgroundWorkerBuilder::new("leaf_id allocator")
+        let builder = BackgroundWorkerBuilder::new("leaf_id allocator")
             .set_library("leaf_id")
             .set_function("leaf_id_allocator_main")
             .set_argument(argument.into_datum())
             .set_notify_pid(pg::pid())
-            .enable_spi_access()
-            .load_dynamic();
+            .enable_spi_access();
+        let mut memory = PgMemoryContexts::new("leaf_id allocator handle");
+        // SAFETY: what is allocated there lives as long as `Hired` does.
+        let worker = unsafe { memory.switch_to(|_| builder.load_dynamic()) };
         match worker {
             Ok(worker) => {
                 self.hired.push(Hired {
@@ -158,6 +162,7 @@ impl Launcher {
                     database,
                     since: Instant::now(),
                     worker,
+                    _memory: memory,
                 });
                 true
             }
@@ -237,21 +242,25 @@ impl SnowflakeKeeper {
             .reservation_wanted
             .swap(0, Ordering::AcqRel)
             != 0;
+        let now_ms = pg::now_ms();
+        // Before there is a worker id too: what has to be waited out passes meanwhile.
+        let floor = match self.floor_ms {
+            Some(floor_ms) => Ok(floor_ms),
+            None => self.find_floor(now_ms),
+        };
+        self.floor_ms = floor.ok();
         let Some(worker_id) = guc::worker_id() else {
-            if self.worker_id.is_some() || self.area.snowflake.state() == SnowflakeState::Starting {
+            if self.area.snowflake.state() != SnowflakeState::NoWorkerId {
                 self.close(SnowflakeState::NoWorkerId, 0);
             }
             return None;
         };
-        let now_ms = pg::now_ms();
-        let floor_ms = match self.floor_ms {
-            Some(floor_ms) => floor_ms,
-            None => match self.find_floor(now_ms) {
-                Ok(floor_ms) => *self.floor_ms.insert(floor_ms),
-                Err(again) => return again,
-            },
+        let floor_ms = match floor {
+            Ok(floor_ms) => floor_ms,
+            Err(again) => return again,
         };
-        if now_ms <= floor_ms {
+        // An open word is above the floor already, whatever the clock does since.
+        if self.worker_id.is_none() && now_ms <= floor_ms {
             self.close(SnowflakeState::WaitingOut, floor_ms);
             return Some(floor_ms - now_ms + 1);
         }
@@ -273,6 +282,12 @@ impl SnowflakeKeeper {
     }
 
     fn find_floor(&mut self, now_ms: i64) -> Result<i64, Option<i64>> {
+        // After a launcher that ended alone, the word in shared memory still knows the last
+        // id, and nothing needs to be waited out beyond it.
+        let last_ms = self.area.snowflake.generator.last().ms;
+        if last_ms > 0 {
+            return Ok(last_ms + self.epoch_ms);
+        }
         let stored = match persist::read() {
             Ok(stored) => stored,
             Err(error) => return Err(Some(self.file_problem(&error))),
@@ -285,7 +300,7 @@ impl SnowflakeKeeper {
             timeline: pg::timeline(),
         };
         match reservation::floor(start, stored) {
-            Ok(floor_ms) => Ok(self.above_shared_word(floor_ms, stored)),
+            Ok(floor_ms) => Ok(floor_ms),
             Err(Unsafe::EpochMovedLater { stored_ms }) => {
                 self.close(SnowflakeState::EpochMovedLater, stored_ms);
                 Err(None)
@@ -300,18 +315,9 @@ impl SnowflakeKeeper {
         }
     }
 
-    /// After a launcher that was terminated alone, the word in shared memory still knows
-    /// the last id, and nothing needs to be waited out beyond it.
-    fn above_shared_word(&self, floor_ms: i64, stored: Option<Stored>) -> i64 {
-        let last_ms = self.area.snowflake.generator.last().ms;
-        match stored {
-            Some(_) if last_ms > 0 => floor_ms.max(last_ms + self.epoch_ms),
-            _ => floor_ms,
-        }
-    }
-
     /// At half while ids are issued; or because a session found it used up.
     fn renew(&mut self, worker_id: u16, now_ms: i64, wanted: bool) -> Option<i64> {
+        let wanted = wanted || self.problem.is_some();
         let generator = &self.area.snowflake.generator;
         let half = Self::reservation_ms() / 2;
         let left = generator.reserved_until() + self.epoch_ms - now_ms;
@@ -433,8 +439,18 @@ struct Job {
     back_off: Duration,
     /// The row was not found once.
     missed: bool,
-    /// Nothing is left to do but to let sessions ask again.
-    answered: bool,
+    /// Nothing is left to do but to let sessions ask again, later or in another life.
+    answered: Option<u64>,
+}
+
+impl Job {
+    fn is_due(&self, now: Instant) -> bool {
+        // The row was edited since the answer: it may be another one now.
+        let outlived = self
+            .answered
+            .is_some_and(|life| self.slot.buffer.life() != life);
+        self.due <= now || outlived
+    }
 }
 
 struct Allocator {
@@ -548,7 +564,7 @@ impl Allocator {
                     due: now,
                     back_off: BACK_OFF,
                     missed: false,
-                    answered: false,
+                    answered: None,
                 });
                 self.worked_at = now;
             }
@@ -590,13 +606,13 @@ impl Allocator {
     /// Serves the first request that is due, round robin. False if none is.
     fn serve_one(&mut self) -> bool {
         let now = Instant::now();
-        let Some(position) = self.jobs.iter().position(|job| job.due <= now) else {
+        let Some(position) = self.jobs.iter().position(|job| job.is_due(now)) else {
             return false;
         };
         let Some(mut job) = self.jobs.remove(position) else {
             return false;
         };
-        if job.answered || self.claim(&mut job) {
+        if job.answered.is_some() || self.claim(&mut job) {
             job.slot.buffer.settle();
             job.slot.wake();
         } else {
@@ -683,7 +699,7 @@ impl Allocator {
 
     fn log_once(&mut self, key: &Key, text: &str) {
         if self.logged.get(key).is_none_or(|last| last != text) {
-            let tag = String::from_utf8_lossy(key.tag.bytes());
+            let tag = key.tag.name();
             pgrx::warning!("leaf_id: could not claim ids for tag \"{tag}\": {text}");
             self.logged.insert(*key, text.to_string());
         }
@@ -700,13 +716,13 @@ impl Allocator {
     /// every id that is taken.
     fn hold(&self, job: &mut Job, life: u64, trouble: Trouble) -> bool {
         self.area.note(job.slot, life, trouble, None);
-        job.answered = true;
+        job.answered = Some(life);
         job.due = Instant::now() + HOLD;
         false
     }
 }
 
 fn activity(key: &Key) -> CString {
-    let tag = String::from_utf8_lossy(key.tag.bytes()).replace('\0', "");
+    let tag = key.tag.name();
     CString::new(format!("claim ids for tag \"{tag}\"")).unwrap_or_default()
 }

@@ -230,3 +230,15 @@ fn a_transaction_that_locks_the_row_itself_is_told_so() {
     session.run("ROLLBACK");
     assert!(session.next("t") > *cached.last().unwrap());
 }
+
+/// REINDEX leaves the table open to readers, and its index to nobody.
+#[test]
+fn a_reindexed_table_is_an_error_in_time() {
+    let server = server_with_t_and_u();
+    let (mut holder, mut session) = (server.session(), server.session());
+    session.run("SELECT leaf_tag_create('new'); SET leaf_id.refill_timeout = '300ms'");
+    holder.run("BEGIN; REINDEX TABLE leaf_alloc");
+    session.try_next("new").unwrap_err().is("55P03");
+    holder.run("COMMIT");
+    assert_eq!(session.next("new"), 1);
+}

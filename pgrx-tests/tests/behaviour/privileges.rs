@@ -144,3 +144,21 @@ fn the_views_are_for_monitors() {
         [2]
     );
 }
+
+/// What does not reach the table must not be handed out.
+#[test]
+fn a_trigger_that_keeps_a_claim_from_being_written_stops_the_tag() {
+    let (_server, mut admin, mut alice) = server_and_alice();
+    let mut ids = alice.ids("SELECT leaf_segment_next('t')");
+    admin.run(
+        "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE TRIGGER keep BEFORE UPDATE ON leaf_alloc FOR EACH ROW EXECUTE FUNCTION keep()",
+    );
+    alice.run("SET leaf_id.refill_timeout = '500ms'");
+    while let Ok(id) = alice.try_next("t") {
+        ids.push(id);
+    }
+    admin.run("DROP TRIGGER keep ON leaf_alloc");
+    ids.extend(alice.take("t", 30));
+    assert_issued_once(&[ids]);
+}

@@ -185,3 +185,30 @@ fn a_tag_created_again_after_a_savepoint_goes_on_above() {
     session.run("COMMIT");
     assert_eq!(session.next("u"), 4);
 }
+
+/// A rename keeps the row, and with it what was issued.
+#[test]
+fn a_new_tag_renamed_in_its_transaction_goes_on_above() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run("BEGIN; SELECT leaf_tag_create('a')");
+    let mut ids = session.take("a", 5);
+    session.run("SAVEPOINT s; UPDATE leaf_alloc SET biz_tag = 'b'");
+    ids.extend(session.take("b", 5));
+    session.run("ROLLBACK TO s");
+    ids.extend(session.take("a", 5));
+    session.run("UPDATE leaf_alloc SET biz_tag = 'b'; COMMIT");
+    ids.extend(session.take("b", 5));
+    assert_issued_once(&[ids]);
+}
+
+#[test]
+fn a_new_tag_is_kept_by_a_transaction_that_ends_read_only() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run("BEGIN; SELECT leaf_tag_create('a')");
+    let mut ids = session.take("a", 5);
+    session.run("SET TRANSACTION READ ONLY; COMMIT");
+    ids.extend(session.take("a", 5));
+    assert_issued_once(&[ids]);
+}

@@ -280,25 +280,46 @@ fn the_rests_are_nobody_elses() {
     });
 }
 
-/// A claim that began before an edit must not be published after it, a later claim never
-/// before an earlier one that is published too (I4).
+/// What an allocator does: the claim has a life from before it, and a first id.
+fn claim(slot: &Slot, table: &AtomicI64) -> Result<(), Refused> {
+    let life = slot.buffer.life();
+    let first = table.fetch_add(1, Ordering::SeqCst);
+    slot.publish(life, first, 1)
+}
+
+/// A later claim that was published makes an earlier one late: its ids are smaller (I4).
+#[test]
+fn two_allocators_out_of_order() {
+    check(3, || {
+        let slot = Slot::new((11, 0), None);
+        let table = Arc::new(AtomicI64::new(20));
+        let theirs = Arc::clone(&table);
+        let other = spawn(&slot, move |slot| claim(slot, &theirs));
+        let mine = claim(&slot, &table);
+        let mut ids = takes(&slot, 0, 1);
+        let other = other.join().unwrap();
+        ids.extend(takes(&slot, 0, 2));
+        assert!(ids.is_sorted_by(|a, b| a < b), "I4: {ids:?}");
+        let published = [mine, other].iter().filter(|p| p.is_ok()).count();
+        assert_eq!(ids.len(), published);
+        once(ids, &[20, 21]);
+    });
+}
+
+/// A claim that began before an edit must not be published after it.
 #[test]
 fn two_allocators_and_an_edit() {
     check(2, || {
         let slot = Slot::new((11, 0), None);
         let table = Arc::new(AtomicI64::new(20));
-        let claim = |slot: &Slot, table: &AtomicI64| {
-            let life = slot.buffer.life();
-            let first = table.fetch_add(1, Ordering::SeqCst);
-            slot.publish(life, first, 1)
-        };
         let theirs = Arc::clone(&table);
         let other = spawn(&slot, move |slot| claim(slot, &theirs));
         let taker = spawn(&slot, |slot| takes(slot, 0, 2));
         let mine = claim(&slot, &table);
-        let other = other.join().unwrap();
         slot.invalidate();
+        // The old life's was refused, whoever held it; the new life begins empty.
         assert_eq!(slot.publish(0, 30, 1), Err(Refused::Changed));
+        let other = other.join().unwrap();
         assert!(mine.is_ok() || other.is_ok());
         once(taker.join().unwrap(), &[20, 21]);
     });
