@@ -27,6 +27,14 @@ impl Failure {
         self
     }
 
+    /// Checks that the session was terminated. The client may see the end of the connection
+    /// before the message, so the SQLSTATE may be missing: the server's log has it.
+    #[track_caller]
+    pub fn is_termination(&self) -> &Self {
+        assert!(["57P01", ""].contains(&&*self.state), "{self}");
+        self
+    }
+
     /// Checks that the message says something.
     #[track_caller]
     pub fn says(&self, text: &str) -> &Self {

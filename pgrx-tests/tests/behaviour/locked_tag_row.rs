@@ -152,9 +152,7 @@ fn a_wait_can_be_cancelled() {
                 .run(&format!("SELECT pg_terminate_backend({pid})"));
         });
         println!("{statement} was terminated in {took:?}");
-        // The client may see the end of the connection before the message.
-        let failure = result.unwrap_err();
-        assert!(["57P01", ""].contains(&&*failure.state), "{failure}");
+        result.unwrap_err().is_termination();
         assert!(took < Duration::from_secs(2));
         assert_eq!(server.log().matches(" 57P01 FATAL:").count(), terminated);
 
@@ -176,7 +174,7 @@ fn a_server_with_waiting_sessions_stops() {
     waiter.run("SET leaf_id.refill_timeout = '60s'");
     let statement = "SELECT leaf_segment_next_batch('t', 100)";
     let (result, took) = disturb_waiting(&server, waiter, statement, |_| server.stop(Stop::Fast));
-    result.unwrap_err().is("57P01");
+    result.unwrap_err().is_termination();
     println!("it stopped in {took:?}");
     assert!(took < Duration::from_secs(10));
 }

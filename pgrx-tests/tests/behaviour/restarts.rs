@@ -121,12 +121,12 @@ fn the_crash_of_one_process_repeats_nothing() {
         .run("SELECT leaf_tag_create('t', step => 10)");
     let mut ids = Vec::new();
     let mut snowflakes = Vec::new();
-    for victim in [
+    for (crashes, victim) in (1..).zip([
         "client backend",
         "leaf_id allocator",
         "leaf_id launcher",
         "checkpointer",
-    ] {
+    ]) {
         let mut session = server.session();
         ids.extend(session.take("t", 250));
         snowflakes.extend(session.ids("SELECT leaf_snowflake_next_batch(50)"));
@@ -139,7 +139,9 @@ fn the_crash_of_one_process_repeats_nothing() {
             session.try_run("SELECT 1").is_err()
         });
         wait_until(Duration::from_secs(60), "the server to be back", || {
-            server.try_connect("postgres", "postgres").is_ok()
+            // It still takes connections until the postmaster has noticed.
+            server.log().matches(" reinitializing").count() == crashes
+                && server.try_connect("postgres", "postgres").is_ok()
         });
         let mut session = server.session();
         ids.extend(session.take("t", 250));
@@ -191,7 +193,7 @@ fn a_stop_in_full_use_repeats_nothing() {
                 scope.spawn(move || {
                     let (ids, failure) = take_to_the_end(&mut session, 50);
                     drawn.lock().push(ids);
-                    assert!(["57P01", ""].contains(&&*failure.state), "{failure}");
+                    failure.is_termination();
                 });
             }
             let mut watcher = server.session();
