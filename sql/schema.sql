@@ -37,7 +37,7 @@ COMMENT ON COLUMN @extschema@.leaf_alloc.life IS
 COMMENT ON COLUMN @extschema@.leaf_alloc.system_identifier IS
     'Set by leaf_id: the database cluster of the last claim';
 COMMENT ON COLUMN @extschema@.leaf_alloc.timeline IS 'Set by leaf_id: the WAL timeline of the last claim';
-COMMENT ON COLUMN @extschema@.leaf_alloc.claimed_step IS 'Set by leaf_id: ids in the last claim';
+COMMENT ON COLUMN @extschema@.leaf_alloc.claimed_step IS 'Set by leaf_id: the largest of the recent claims, in ids';
 
 REVOKE ALL ON @extschema@.leaf_alloc FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.leaf_alloc', '');

@@ -14,6 +14,8 @@ SELECT
     s.refills, s.last_refill, s.last_refill_ms,
     s.waits, s.waited_ms,
     s.ids_lost,
+    s.ids_skipped,
+    a.timeline,
     s.last_error,
     a.max_value,
     CASE WHEN s.ids_per_second > 0 THEN
@@ -56,6 +58,8 @@ COMMENT ON COLUMN @extschema@.leaf_segment_status.last_refill_ms IS 'How long it
 COMMENT ON COLUMN @extschema@.leaf_segment_status.waits IS 'Calls that had to wait for a segment';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.waited_ms IS 'How long they waited together, in milliseconds';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.ids_lost IS 'Ids that were claimed and dropped: a gap';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.ids_skipped IS 'Ids that claims have left out because of a failover: a gap';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.timeline IS 'WAL timeline of the last claim; the first one on another skips, see leaf_id.failover_skip';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.last_error IS 'Why the last refill has failed; null when it has not';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.max_value IS 'The last id of the tag';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.limit_ends IS 'When max_value is reached at this rate; null when no ids are used';
@@ -64,6 +68,8 @@ COMMENT ON COLUMN @extschema@.leaf_snowflake_status.worker_id IS 'Worker id in f
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.worker_id_source IS 'Where it came from';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.last_timestamp IS 'Time in the last id';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.reserved_until IS 'No id carries a later time before this is renewed on disk';
+COMMENT ON COLUMN @extschema@.leaf_snowflake_status.floor IS 'Ids of this run of the launcher carry later times';
+COMMENT ON COLUMN @extschema@.leaf_snowflake_status.floor_reason IS 'What that comes from';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.clock_drift_ms IS 'How far the clock stands behind the last id, in milliseconds';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.ids_issued IS 'Ids issued since the server started';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.waits IS 'Calls that had to wait, other than for the next millisecond';

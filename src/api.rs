@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use leaf_id_core::reservation::Reason;
 use leaf_id_core::snowflake::{MAX_MS, MAX_SEQUENCE, MAX_WORKER_ID, Parts};
 use pgrx::iter::{SetOfIterator, TableIterator};
 use pgrx::prelude::*;
@@ -169,6 +170,17 @@ COMMENT ON FUNCTION leaf_snowflake_next_batch(integer) IS
 fn leaf_snowflake_next_batch(n: i32) -> SetOfIterator<'static, i64> {
     let n = finish(count(n));
     SetOfIterator::new((0..n).map(|_| finish(issue::next_snowflake())))
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_snowflake_reset(until timestamptz) RETURNS void
+    STRICT VOLATILE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_snowflake_reset(timestamptz) IS
+    'Lets snowflake ids carry times later than until, whatever was reserved before: for a worker id that was never used; superuser only';
+REVOKE ALL ON FUNCTION leaf_snowflake_reset(timestamptz) FROM PUBLIC;
+"#)]
+fn leaf_snowflake_reset(until: TimestampWithTimeZone) {
+    finish(issue::reset_snowflake(until.into()));
 }
 
 /// The time of a timestamp that PostgreSQL cannot hold is an error, not a wrap.
@@ -383,7 +395,8 @@ CREATE FUNCTION leaf_segment_slots(
     OUT spare_first bigint, OUT spare_last bigint, OUT spare_remaining bigint, OUT spare_state text,
     OUT step integer, OUT ids_issued bigint, OUT ids_per_second double precision,
     OUT refills bigint, OUT last_refill timestamptz, OUT last_refill_ms double precision,
-    OUT waits bigint, OUT waited_ms double precision, OUT ids_lost bigint, OUT last_error text)
+    OUT waits bigint, OUT waited_ms double precision, OUT ids_lost bigint,
+    OUT ids_skipped bigint, OUT last_error text)
     RETURNS SETOF record STRICT VOLATILE PARALLEL RESTRICTED
     LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_segment_slots() IS
@@ -414,6 +427,7 @@ fn leaf_segment_slots(
         name!(waits, i64),
         name!(waited_ms, f64),
         name!(ids_lost, i64),
+        name!(ids_skipped, i64),
         name!(last_error, Option<String>),
     ),
 > {
@@ -456,12 +470,13 @@ fn leaf_segment_slots(
                     .filter(|step| *step > 0),
                 bigint(issued),
                 ledger.ids_per_second(issued, pg::now_timestamp()),
-                bigint(ledger.refills),
+                i64::from(ledger.refills),
                 timestamptz(ledger.last_refill),
-                milliseconds(ledger.last_refill_us.unsigned_abs()),
+                milliseconds(u64::from(ledger.last_refill_us)),
                 bigint(slot.waits.load(Relaxed)),
                 milliseconds(slot.waited_us.load(Relaxed)),
                 bigint(ledger.lost),
+                bigint(ledger.skipped),
                 ledger.explain(),
             )
         });
@@ -472,6 +487,7 @@ fn leaf_segment_slots(
 CREATE FUNCTION leaf_snowflake_state(
     OUT state text, OUT worker_id integer, OUT worker_id_source text,
     OUT last_timestamp timestamptz, OUT reserved_until timestamptz,
+    OUT floor timestamptz, OUT floor_reason text,
     OUT clock_drift_ms bigint, OUT ids_issued bigint, OUT waits bigint,
     OUT rollbacks_seen bigint, OUT time_ends timestamptz)
     STRICT VOLATILE PARALLEL RESTRICTED
@@ -499,6 +515,18 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
         SnowflakeState::FileProblem => "reservation file cannot be read or written",
     };
     let at = |ms: i64| timestamp(ms + epoch_ms);
+    let (floor_ms, reason) = snowflake.floor();
+    let reason = match reason {
+        Reason::None => None,
+        Reason::CleanStop => Some("clean stop"),
+        Reason::LauncherRestart => Some("launcher restart"),
+        Reason::Crash => Some("crash"),
+        Reason::NoFile => Some("no file"),
+        Reason::CopiedFile => Some("copied file"),
+        Reason::NewTimeline => Some("new timeline"),
+        Reason::OtherCluster => Some("other cluster"),
+        Reason::Reset => Some("reset"),
+    };
     Raw::record(
         fcinfo,
         &[
@@ -509,6 +537,8 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
             open.then(|| at(snowflake.generator.reserved_until()))
                 .flatten()
                 .into_datum(),
+            reason.and_then(|_| timestamp(floor_ms)).into_datum(),
+            reason.into_datum(),
             known
                 .then(|| (last.ms + epoch_ms - pg::now_ms()).max(0))
                 .into_datum(),

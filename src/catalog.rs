@@ -8,11 +8,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use leaf_id_core::step::{Limits, Pace};
+use leaf_id_core::step::{self, Limits, Pace};
 use pgrx::Spi;
 use pgrx::datum::DatumWithOid;
 use pgrx::spi::{SpiClient, SpiTupleTable};
 
+use crate::guc;
 use crate::pg;
 use crate::shmem::{Claimed, Key, Trouble};
 
@@ -71,6 +72,56 @@ struct Row {
     limits: Limits,
     max_value: i64,
     life: i64,
+    system_identifier: i64,
+    timeline: i32,
+    /// The largest of the recent claims, in ids.
+    largest_recent: u32,
+}
+
+impl Row {
+    /// Ids that a claim leaves out because claims of before a failover or a recovery to a
+    /// point in time may be missing here: what [`guc::FAILOVER_SKIP`] of them can have
+    /// taken. A row of another system was dumped and restored, or upgraded: nothing is
+    /// missing.
+    fn skip(&self) -> u64 {
+        let took_over = self.system_identifier == pg::system_identifier().cast_signed()
+            && self.timeline != pg::timeline().cast_signed();
+        let claims = u32::try_from(guc::FAILOVER_SKIP.get()).unwrap_or(0);
+        if took_over {
+            step::most_taken(claims, self.largest_recent, self.limits)
+        } else {
+            0
+        }
+    }
+}
+
+/// What parked rests are compared with.
+pub struct Seen {
+    /// The row's `life`.
+    pub life: i64,
+    /// Its `max_id`.
+    pub max_id: i64,
+    /// Its `max_value`.
+    pub max_value: i64,
+}
+
+/// A tag's row as it is now, whoever has locked it; `None` if there is none.
+pub fn look(key: &Key) -> Option<Seen> {
+    let table = pg::quoted_name(key.relation)?;
+    let sql = format!(
+        "SELECT life, max_id, max_value FROM {table} \
+         WHERE biz_tag OPERATOR(pg_catalog.=) $1"
+    );
+    pg::as_owner_of(key.relation, || {
+        Spi::connect_mut(|client| {
+            let found = run(client, &sql, &[pg::text_argument(key.tag.bytes())]);
+            (!found.is_empty()).then(|| Seen {
+                life: column(&found, 1),
+                max_id: column(&found, 2),
+                max_value: column(&found, 3),
+            })
+        })
+    })
 }
 
 fn column<T: pgrx::FromDatum + pgrx::IntoDatum>(table: &SpiTupleTable<'_>, number: usize) -> T {
@@ -109,7 +160,9 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
                     found: row.max_id,
                 });
             }
-            let left = row.max_value.saturating_sub(row.max_id).saturating_add(1);
+            let skipped = row.skip();
+            let first = i64::try_from(skipped).map_or(i64::MAX, |n| row.max_id.saturating_add(n));
+            let left = row.max_value.saturating_sub(first).saturating_add(1);
             if left < 1 {
                 return Err(ClaimProblem::EndOfTag {
                     max_value: row.max_value,
@@ -121,17 +174,20 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
             } else {
                 Pace::default()
             };
-            let step = pace.next(ask.now_ms, ask.hungry, row.limits);
-            let wanted = row.limits.clamp(step.max(ask.wish));
+            let longest = step::longest_claim(row.largest_recent, row.limits);
+            let step = pace.next(ask.now_ms, ask.hungry, row.limits).min(longest);
+            let wanted = row.limits.clamp(step.max(ask.wish)).min(longest);
             // The last segment before the limit is cut to fit.
             let len = u32::try_from(left).map_or(wanted, |left| wanted.min(left));
-            advance(client, &table, key, row.max_id + i64::from(len), len);
+            advance(client, &table, key, &row, first + i64::from(len), len);
             Ok(Claimed {
-                first: row.max_id,
+                first,
                 len,
                 row_life: row.life,
                 pace: pace.claimed(ask.now_ms, step, row.limits),
                 max_step: row.limits.max_step,
+                skipped,
+                climbing: len == longest,
             })
         })
     })
@@ -139,7 +195,8 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
 
 fn lock_row(client: &mut SpiClient<'_>, table: &str, key: &Key) -> Result<Row, ClaimProblem> {
     let sql = format!(
-        "SELECT max_id, step, max_step, max_value, life FROM {table} \
+        "SELECT max_id, step, max_step, max_value, life, system_identifier, timeline, \
+         claimed_step FROM {table} \
          WHERE biz_tag OPERATOR(pg_catalog.=) $1 FOR NO KEY UPDATE"
     );
     let found = run(client, &sql, &[pg::text_argument(key.tag.bytes())]);
@@ -147,30 +204,48 @@ fn lock_row(client: &mut SpiClient<'_>, table: &str, key: &Key) -> Result<Row, C
         return Err(ClaimProblem::NoSuchTag);
     }
     let ids = |number| u32::try_from(column::<i32>(&found, number)).unwrap_or(1);
+    let step = ids(2);
+    let claimed_step = ids(8);
     Ok(Row {
         max_id: column(&found, 1),
         limits: Limits {
-            step: ids(2),
+            step,
             max_step: ids(3),
         },
         max_value: column(&found, 4),
         life: column(&found, 5),
+        system_identifier: column(&found, 6),
+        timeline: column(&found, 7),
+        // 0 only where the triggers were disabled.
+        largest_recent: if claimed_step == 0 {
+            step
+        } else {
+            claimed_step
+        },
     })
 }
 
-fn advance(client: &mut SpiClient<'_>, table: &str, key: &Key, max_id: i64, len: u32) {
+fn advance(
+    client: &mut SpiClient<'_>,
+    table: &str,
+    key: &Key,
+    row: &Row,
+    max_id: i64,
+    claimed: u32,
+) {
     let sql = format!(
         "UPDATE {table} SET max_id = $2, claimed_step = $3, system_identifier = $4, \
          timeline = $5, update_time = pg_catalog.clock_timestamp() \
          WHERE biz_tag OPERATOR(pg_catalog.=) $1 RETURNING max_id"
     );
+    let largest_recent = step::largest_recent(row.largest_recent, claimed);
     let written = run(
         client,
         &sql,
         &[
             pg::text_argument(key.tag.bytes()),
             max_id.into(),
-            len.cast_signed().into(),
+            largest_recent.cast_signed().into(),
             pg::system_identifier().cast_signed().into(),
             pg::timeline().cast_signed().into(),
         ],

@@ -56,8 +56,14 @@ pub enum Failure {
     ReservationAhead { by_ms: i64, until: String },
     /// The epoch was moved later.
     EpochMovedLater { stored_ms: i64 },
-    /// The launcher could not write or read the reservation.
-    ReservationFile,
+    /// The reservation could not be written or read.
+    ReservationFile { reason: String },
+    /// `leaf_snowflake_reset` below what was reserved for the same worker id.
+    WorkerIdUsed { worker_id: u16, until: String },
+    /// `leaf_snowflake_reset` to a time that no id can carry.
+    ResetOutOfRange,
+    /// Only a superuser may.
+    NotSuperuser { function: &'static str },
     /// The generator did not open in time.
     SnowflakeTimeout {
         timeout_ms: i64,
@@ -195,7 +201,7 @@ impl Failure {
             .set_detail(format!(
                 "The clock is {by_ms} ms behind the last id, which was issued at {last}."
             ))
-            .set_hint("Calls succeed again once the clock has caught up; see \"leaf_id.max_clock_backward\"."),
+            .set_hint("Calls succeed again once the clock has caught up. If it was ahead then and is right now, and that is too long: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
             Self::EndOfTime => error(
                 exhausted,
                 "snowflake ids have reached the end of their 41-bit time".into(),
@@ -205,19 +211,34 @@ impl Failure {
                 "cannot issue snowflake ids: an earlier run reserved timestamps far ahead of the clock".into(),
             )
             .set_detail(format!("They are reserved until {until}, {by_ms} ms from now."))
-            .set_hint("Set the clock right; or, with a worker id that was never used before, remove leaf_id_reservation.json from the data directory and restart the server."),
+            .set_hint("Set the clock right. If it is right now: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
             Self::EpochMovedLater { stored_ms } => error(
                 not_ready,
                 "cannot issue snowflake ids: \"leaf_id.epoch\" was moved later".into(),
             )
             .set_detail(format!("Earlier ids were issued with the epoch {stored_ms}."))
             .set_hint(format!("Run: ALTER SYSTEM SET leaf_id.epoch = '{stored_ms}'; and restart the server.")),
-            Self::ReservationFile => error(
+            Self::ReservationFile { reason } => error(
                 Code::ERRCODE_IO_ERROR,
                 "could not reserve snowflake timestamps".into(),
             )
-            .set_detail("The file leaf_id_reservation.json in the data directory could not be read or written; the reason is in the server's log.")
-            .set_hint("Make the file readable and the disk writable; the launcher tries again every second. If the file is damaged, make sure that the clock is right and remove it."),
+            .set_detail(format!("The file leaf_id_reservation.json in the data directory could not be read or written: {reason}"))
+            .set_hint("Make the file readable and the disk writable; the launcher tries again every second. If the file is damaged, and the clock was never ahead: SELECT leaf_snowflake_reset(now());"),
+            Self::WorkerIdUsed { worker_id, until } => error(
+                not_ready,
+                format!("worker id {worker_id} may have issued snowflake ids with later times"),
+            )
+            .set_detail(format!("Its timestamps are reserved until {until}."))
+            .set_hint("Set \"leaf_id.worker_id\" to one that was never used before: ALTER SYSTEM SET leaf_id.worker_id = '...'; SELECT pg_reload_conf(); and call this again."),
+            Self::ResetOutOfRange => error(
+                invalid,
+                "snowflake ids cannot carry this time".into(),
+            )
+            .set_hint("To issue ids from now on: SELECT leaf_snowflake_reset(now());"),
+            Self::NotSuperuser { function } => error(
+                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
+                format!("must be superuser to call {function}()"),
+            ),
             Self::SnowflakeTimeout { timeout_ms, detail } => error(
                 Code::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!("could not get a snowflake id within {timeout_ms} ms"),

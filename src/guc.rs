@@ -56,6 +56,8 @@ pub static TIMESTAMP_RESERVATION: GucSetting<i32> = GucSetting::<i32>::new(5_000
 pub static REFILL_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(5_000);
 /// Milliseconds.
 pub static ALLOCATOR_IDLE_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+/// Claims of a tag that a failover may lose without an id being issued again.
+pub static FAILOVER_SKIP: GucSetting<i32> = GucSetting::<i32>::new(2);
 /// See [`ClaimSynchronousCommit`].
 pub static CLAIM_SYNCHRONOUS_COMMIT: GucSetting<ClaimSynchronousCommit> =
     GucSetting::<ClaimSynchronousCommit>::new(ClaimSynchronousCommit::On);
@@ -200,6 +202,15 @@ pub fn define() {
         (100, 3_600_000),
         GucContext::Sighup,
         GucFlags::UNIT_MS,
+    );
+    int(
+        c"leaf_id.failover_skip",
+        c"Sets how many claims of a tag a failover may lose without an id being issued again.",
+        c"The first claim on a new timeline leaves out what so many claims can have taken. 0 where claims wait for a synchronous standby.",
+        &FAILOVER_SKIP,
+        (0, 1000),
+        GucContext::Sighup,
+        GucFlags::default(),
     );
     GucRegistry::define_enum_guc(
         c"leaf_id.claim_synchronous_commit",

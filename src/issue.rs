@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use leaf_id_core::segment::{DoubleBuffer, Miss, Taken};
-use leaf_id_core::snowflake::{START_SPREAD, Stall};
+use leaf_id_core::snowflake::{MAX_MS, START_SPREAD, Stall};
 use parking_lot::Mutex;
 use rand::RngExt;
 
@@ -21,6 +21,10 @@ use crate::shmem::{self, Area, Key, MAX_TAG, Seat, SnowflakeState, Tag, Trouble}
 const SLEEP_MS: i64 = 200;
 /// How often a look that may not block is tried again, in milliseconds.
 const RETRY_MS: i64 = 10;
+/// How long a session waits for the launcher to renew the reservation before it does so
+/// itself, in milliseconds: many times what an fsync takes.
+const LATE_MS: i64 = 50;
+const LAUNCHER_LATE: Duration = Duration::from_millis(LATE_MS.unsigned_abs());
 /// How long a reload may take to reach the launcher.
 const RELOAD_GRACE: Duration = Duration::from_millis(SLEEP_MS.unsigned_abs());
 /// Tags that one session remembers the slots of.
@@ -86,8 +90,8 @@ pub fn next(site: &mut CallSite, function: u32, tag: &[u8]) -> Result<i64, Failu
         && !edits::open()
         && let Ok(taken) = seat.slot.buffer.take(seat.life)
     {
-        if taken.spare_due {
-            request_spare(seat);
+        if taken.spare_due || taken.lost > 0 {
+            attend(seat, &taken);
         }
         return Ok(taken.first);
     }
@@ -168,15 +172,15 @@ fn ready() -> Result<&'static Area, Failure> {
     Ok(area)
 }
 
+/// What a take leaves to do: to ask for the spare, and to count what was lost.
 #[cold]
 #[inline(never)]
-fn request_spare(seat: &Seat) {
-    if let Some(area) = shmem::area()
-        && seat.slot.buffer.want()
-        && !area.post(pg::database(), seat.slot)
-    {
+fn attend(seat: &Seat, taken: &Taken) {
+    let Some(area) = shmem::area() else { return };
+    if taken.spare_due && seat.slot.buffer.want() && !area.post(pg::database(), seat.slot) {
         seat.slot.buffer.settle();
     }
+    count_lost(area, seat, taken.lost);
 }
 
 /// What a session knows of its database: where `leaf_alloc` is, and the slots it has used.
@@ -247,10 +251,7 @@ fn obtain(
             tag,
         };
         if let Some(taken) = take(area, &seat, &key, amount, &deadline)? {
-            if taken.spare_due {
-                request_spare(&seat);
-            }
-            count_lost(area, &seat, taken.lost);
+            attend(&seat, &taken);
             return Ok(taken);
         }
     }
@@ -582,9 +583,15 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                         detail: snowflake_detail(area),
                     });
                 };
-                snowflake.reservation_wanted.store(1, Ordering::Release);
-                area.wake_launcher();
-                waiting.sleep(left.min(SLEEP_MS), WaitEvent::Snowflake);
+                let late = deadline.started.elapsed() >= LAUNCHER_LATE;
+                let renewed =
+                    stall == Stall::Unreserved && late && crate::snowflake::renew_late(snowflake)?;
+                if !renewed {
+                    snowflake.reservation_wanted.store(1, Ordering::Release);
+                    area.wake_launcher();
+                    let patience = if late { SLEEP_MS } else { LATE_MS };
+                    waiting.sleep(left.min(patience), WaitEvent::Snowflake);
+                }
             }
         }
         match try_snowflake(area) {
@@ -592,6 +599,41 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
             Err(next) => stall = next,
         }
     }
+}
+
+/// `leaf_snowflake_reset`: `until` is a TimestampTz. Waits for whoever writes the file.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn reset_snowflake(until: i64) -> Result<(), Failure> {
+    if !pg::is_superuser() {
+        return Err(Failure::NotSuperuser {
+            function: "leaf_snowflake_reset",
+        });
+    }
+    let area = ready()?;
+    let snowflake = &area.snowflake;
+    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+    let until_ms = until
+        .saturating_add(pg::TIMESTAMP_EPOCH_US)
+        .div_euclid(1000);
+    if !(0..=MAX_MS).contains(&until_ms.saturating_sub(epoch_ms)) {
+        return Err(Failure::ResetOutOfRange);
+    }
+    let deadline = Deadline::new();
+    while !crate::snowflake::reset(snowflake, until_ms)? {
+        if deadline.left_ms().is_none() {
+            return Err(Failure::SnowflakeTimeout {
+                timeout_ms: deadline.timeout_ms(),
+                detail: "The reservation is being written by another process.",
+            });
+        }
+        pg::wait_latch(Some(RETRY_MS), WaitEvent::Snowflake);
+    }
+    area.wake_launcher();
+    let (user, until) = (pg::user_name(), pg::format_ms(until_ms));
+    pgrx::log!("leaf_id: snowflake ids were reset by {user} to carry times later than {until}");
+    Ok(())
 }
 
 /// What is left to wait out, in milliseconds, if that is hardly more than nothing. A call
@@ -617,7 +659,9 @@ fn refused(snowflake: &shmem::Snowflake, deadline: &Deadline) -> Result<(), Fail
             until: pg::format_ms(detail),
         }),
         SnowflakeState::EpochMovedLater => Err(Failure::EpochMovedLater { stored_ms: detail }),
-        SnowflakeState::FileProblem => Err(Failure::ReservationFile),
+        SnowflakeState::FileProblem => Err(Failure::ReservationFile {
+            reason: "the reason is in the server's log.".into(),
+        }),
         SnowflakeState::Starting | SnowflakeState::WaitingOut | SnowflakeState::Open => Ok(()),
     }
 }

@@ -7,7 +7,8 @@
 //! * `worker`, `catalog`: the control path, which claims ids from `leaf_alloc`.
 //! * `shmem`: what both share, and the rules for it.
 //! * `edits`: what the open transaction did to `leaf_alloc`.
-//! * `persist`: the reservation of snowflake timestamps.
+//! * `snowflake`: who opens the snowflake generator and reserves its timestamps.
+//! * `persist`: the files in the data directory.
 //! * `leaf_id_core`: the double buffer, the snowflake word and the adaptive step.
 
 mod api;
@@ -19,6 +20,7 @@ mod issue;
 mod persist;
 mod pg;
 mod shmem;
+mod snowflake;
 mod worker;
 
 pgrx::pg_module_magic!();

@@ -1,35 +1,114 @@
-//! The reservation file: up to when snowflake timestamps may have been issued (I7).
+//! The two files in the data directory: the reservation of snowflake timestamps (I7), and
+//! the segments' rests while no launcher runs (I6).
 //!
-//! `leaf_id_reservation.json` in the data directory. Written to a temporary name, fsynced,
-//! renamed, and the directory fsynced, before the reservation is used. It holds its own
-//! device and inode: pg_basebackup and pg_rewind copy it, and a copy says nothing about
-//! what the original's server has issued since.
+//! Both are JSON, written to a temporary name, fsynced, renamed, and the directory fsynced.
+//! Both hold their own device and inode: pg_basebackup and pg_rewind copy them, and a copy
+//! says nothing about what the original's server has issued since.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 use leaf_id_core::reservation::Stored;
 use serde::{Deserialize, Serialize};
 
-/// Relative to the data directory, which every process of the server works in.
-const FILE: &str = "leaf_id_reservation.json";
-const TEMPORARY: &str = "leaf_id_reservation.json.tmp";
+use crate::pg;
+use crate::shmem::{Key, Parked, Tag};
 
+/// A file in the data directory, which every process of the server works in.
+struct Place {
+    file: &'static str,
+    temporary: &'static str,
+}
+
+const RESERVATION: Place = Place {
+    file: "leaf_id_reservation.json",
+    temporary: "leaf_id_reservation.json.tmp",
+};
+const PARKED: Place = Place {
+    file: "leaf_id_parked.json",
+    temporary: "leaf_id_parked.json.tmp",
+};
+
+/// Who wrote a file, and where.
 #[derive(Serialize, Deserialize)]
-struct Document {
-    worker_id: u16,
-    reserved_until_ms: i64,
-    epoch_ms: i64,
+struct Origin {
     system_identifier: u64,
     timeline: u32,
     device: u64,
     inode: u64,
 }
 
+impl Origin {
+    /// What a file that this server writes now says.
+    fn of(file: &File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        Ok(Self {
+            system_identifier: pg::system_identifier(),
+            timeline: pg::timeline(),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        })
+    }
+
+    /// Whether the file that says this is the one that was written.
+    fn is_original(&self, place: &Place) -> io::Result<bool> {
+        let metadata = fs::metadata(place.file)?;
+        Ok((self.device, self.inode) == (metadata.dev(), metadata.ino()))
+    }
+}
+
+/// Reads a file; `None` if there is none.
+fn read<T: for<'de> Deserialize<'de>>(place: &Place) -> io::Result<Option<T>> {
+    match fs::read(place.file) {
+        Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Puts a file in place of the one before. Durable when it returns `Ok`; otherwise what
+/// was there before still stands.
+fn write<T: Serialize>(place: &Place, document: impl FnOnce(Origin) -> T) -> io::Result<()> {
+    let mut file = File::create(place.temporary)?;
+    let document = document(Origin::of(&file)?);
+    serde_json::to_writer(&mut file, &document)?;
+    file.write_all(b"\n")?;
+    file.sync_all()?;
+    fs::rename(place.temporary, place.file)?;
+    sync_directory()
+}
+
+fn sync_directory() -> io::Result<()> {
+    File::open(".")?.sync_all()
+}
+
+// ---- The reservation ---------------------------------------------------------------
+
+#[derive(Serialize, Deserialize)]
+struct ReservationDocument {
+    worker_id: u16,
+    reserved_until_ms: i64,
+    epoch_ms: i64,
+    #[serde(default)]
+    clean: bool,
+    #[serde(default)]
+    retired: Vec<Retired>,
+    #[serde(flatten)]
+    origin: Origin,
+}
+
+/// A worker id that `leaf_snowflake_reset` has left behind, with times that are still to come.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Retired {
+    /// The worker id.
+    pub worker_id: u16,
+    /// Its ids may carry times until here, in Unix milliseconds.
+    pub until_ms: i64,
+}
+
 /// What is reserved, and by whom. Times in Unix milliseconds.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Reservation {
     /// The worker id in force.
     pub worker_id: u16,
@@ -37,53 +116,145 @@ pub struct Reservation {
     pub reserved_until_ms: i64,
     /// The epoch of the ids.
     pub epoch_ms: i64,
-    /// The database cluster.
-    pub system_identifier: u64,
-    /// The WAL timeline.
-    pub timeline: u32,
+    /// It is the exact last timestamp.
+    pub clean: bool,
+    /// See [`Retired`].
+    pub retired: Vec<Retired>,
 }
 
-/// What the last run has left; `None` if there is no file.
+/// What the last run has left, and how far it is to be trusted; `None` if there is no file.
 ///
 /// # Errors
 /// The file cannot be read or is not what was written.
-pub fn read() -> io::Result<Option<Stored>> {
-    let text = match fs::read(FILE) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
+pub fn read_reservation() -> io::Result<Option<(Reservation, Stored)>> {
+    let Some(document) = read::<ReservationDocument>(&RESERVATION)? else {
+        return Ok(None);
     };
-    let document: Document = serde_json::from_slice(&text)?;
-    let file = fs::metadata(FILE)?;
-    Ok(Some(Stored {
+    let stored = Stored {
         reserved_until_ms: document.reserved_until_ms,
         epoch_ms: document.epoch_ms,
-        system_identifier: document.system_identifier,
-        timeline: document.timeline,
-        original: (document.device, document.inode) == (file.dev(), file.ino()),
-    }))
+        system_identifier: document.origin.system_identifier,
+        timeline: document.origin.timeline,
+        original: document.origin.is_original(&RESERVATION)?,
+        clean: document.clean,
+    };
+    let reservation = Reservation {
+        worker_id: document.worker_id,
+        reserved_until_ms: document.reserved_until_ms,
+        epoch_ms: document.epoch_ms,
+        clean: document.clean,
+        retired: document.retired,
+    };
+    Ok(Some((reservation, stored)))
 }
 
-/// Writes a reservation down. It may be used when this has returned `Ok`.
+/// Writes a reservation down. It may be used when this has returned `Ok`. One process at
+/// a time: see [`crate::snowflake`].
 ///
 /// # Errors
 /// The disk is full or read-only, or another failure of the file system; then what was
 /// there before still stands.
-pub fn write(reservation: Reservation) -> io::Result<()> {
-    let mut file = File::create(TEMPORARY)?;
-    let metadata = file.metadata()?;
-    let document = Document {
+pub fn write_reservation(reservation: &Reservation) -> io::Result<()> {
+    write(&RESERVATION, |origin| ReservationDocument {
         worker_id: reservation.worker_id,
         reserved_until_ms: reservation.reserved_until_ms,
         epoch_ms: reservation.epoch_ms,
-        system_identifier: reservation.system_identifier,
-        timeline: reservation.timeline,
-        device: metadata.dev(),
-        inode: metadata.ino(),
+        clean: reservation.clean,
+        retired: reservation.retired.clone(),
+        origin,
+    })
+}
+
+// ---- Parked rests ------------------------------------------------------------------
+
+#[derive(Serialize, Deserialize)]
+struct ParkedDocument {
+    #[serde(flatten)]
+    origin: Origin,
+    tags: Vec<ParkedTag>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ParkedTag {
+    database: u32,
+    relation: u32,
+    tag: Name,
+    #[serde(flatten)]
+    parked: Parked,
+}
+
+/// A tag as people read it, unless its bytes are no UTF-8.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Name {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl Name {
+    fn of(tag: &Tag) -> Self {
+        let bytes = tag.bytes().to_vec();
+        String::from_utf8(bytes).map_or_else(|error| Self::Bytes(error.into_bytes()), Self::Text)
+    }
+
+    fn tag(&self) -> Option<Tag> {
+        match self {
+            Self::Text(text) => Tag::new(text.as_bytes()),
+            Self::Bytes(bytes) => Tag::new(bytes),
+        }
+    }
+}
+
+/// Writes down what was taken out of shared memory.
+///
+/// # Errors
+/// As [`write_reservation`]; the rests are then a gap.
+pub fn park(rests: &[(Key, Parked)]) -> io::Result<()> {
+    let tag = |(key, parked): &(Key, Parked)| ParkedTag {
+        database: key.database,
+        relation: key.relation,
+        tag: Name::of(&key.tag),
+        parked: *parked,
     };
-    serde_json::to_writer(&mut file, &document)?;
-    file.write_all(b"\n")?;
-    file.sync_all()?;
-    fs::rename(TEMPORARY, FILE)?;
-    File::open(Path::new("."))?.sync_all()
+    write(&PARKED, |origin| ParkedDocument {
+        origin,
+        tags: rests.iter().map(tag).collect(),
+    })
+}
+
+/// Takes what the last launcher has parked: when this returns, no later start can find it
+/// any more. Empty if there is no file.
+///
+/// # Errors
+/// The file cannot be read, is not what was written, was written on another timeline or
+/// in another place, or cannot be removed for good: nothing of it may be used then.
+pub fn take_parked() -> io::Result<Vec<(Key, Parked)>> {
+    let document = read::<ParkedDocument>(&PARKED);
+    if matches!(document, Ok(None)) {
+        return Ok(Vec::new());
+    }
+    let original = match &document {
+        Ok(Some(document)) => document.origin.is_original(&PARKED)?,
+        _ => false,
+    };
+    // Gone first, used second: rests that are given back twice are issued twice.
+    fs::remove_file(PARKED.file)?;
+    sync_directory()?;
+    let Some(document) = document? else {
+        return Ok(Vec::new());
+    };
+    let ours = document.origin.system_identifier == pg::system_identifier()
+        && document.origin.timeline == pg::timeline();
+    if !original || !ours {
+        return Err(io::Error::other("it was copied, or left before a failover"));
+    }
+    let rests = document.tags.iter().filter_map(|parked| {
+        let key = Key {
+            database: parked.database,
+            relation: parked.relation,
+            tag: parked.tag.tag()?,
+        };
+        Some((key, parked.parked))
+    });
+    Ok(rests.collect())
 }

@@ -94,6 +94,31 @@ pub fn timeline() -> u32 {
     unsafe { pg_sys::GetWALInsertionTimeLine() }
 }
 
+/// Whether commits may wait for standbys, as `synchronous_standby_names` says. Reads the
+/// configuration again if it has changed: outside of a transaction.
+pub fn has_synchronous_standbys() -> bool {
+    reload_if_asked();
+    // SAFETY: a setting of every server; the value is looked at before any other call.
+    unsafe {
+        let names = pg_sys::GetConfigOption(c"synchronous_standby_names".as_ptr(), true, false);
+        !names.is_null() && !CStr::from_ptr(names).is_empty()
+    }
+}
+
+/// Whether the session's user is a superuser.
+pub fn is_superuser() -> bool {
+    // SAFETY: reads the catalog, in a transaction.
+    unsafe { pg_sys::superuser() }
+}
+
+/// The session's user, for the log.
+pub fn user_name() -> String {
+    // SAFETY: a palloc'ed string; the user exists while its session runs.
+    unsafe { CStr::from_ptr(pg_sys::GetUserNameFromId(pg_sys::GetUserId(), false)) }
+        .to_string_lossy()
+        .into_owned()
+}
+
 /// Raises an error if this process was cancelled or is to end.
 pub fn check_for_interrupts() {
     pgrx::check_for_interrupts!();
@@ -975,6 +1000,7 @@ unsafe fn text_datum(bytes: &[u8]) -> pg_sys::Datum {
 /// Columns of `leaf_alloc` by number; sql/schema.sql gives them their order.
 const TAG_COLUMN: c_int = 1;
 const MAX_ID_COLUMN: c_int = 2;
+const STEP_COLUMN: c_int = 3;
 const UPDATE_TIME_COLUMN: c_int = 5;
 const MAX_STEP_COLUMN: c_int = 6;
 const MAX_VALUE_COLUMN: c_int = 7;
@@ -1039,6 +1065,12 @@ impl TriggerCall {
         (!null).then_some(value)
     }
 
+    /// An integer column; 0 where it is NULL.
+    fn integer(&self, tuple: pg_sys::HeapTuple, number: c_int) -> i32 {
+        self.column(tuple, number)
+            .map_or(0, |value| value.value() as i32)
+    }
+
     fn row(&self, tuple: pg_sys::HeapTuple) -> Row {
         let bigint = |number| self.column(tuple, number).map(|value| value.value() as i64);
         let tag = self.column(tuple, TAG_COLUMN).and_then(|value| {
@@ -1067,6 +1099,7 @@ impl TriggerCall {
         if !edited {
             return Raw(pg_sys::Datum::from(tuple));
         }
+        let step = self.integer(tuple, STEP_COLUMN);
         let mut columns = vec![UPDATE_TIME_COLUMN];
         let mut values = vec![pg_sys::Datum::from(now_timestamp())];
         if let Some(life) = stamp.life {
@@ -1080,13 +1113,19 @@ impl TriggerCall {
                 pg_sys::Datum::from(life),
                 pg_sys::Datum::from(system_identifier().cast_signed()),
                 pg_sys::Datum::from(timeline().cast_signed()),
-                pg_sys::Datum::from(0i32),
+                pg_sys::Datum::from(step),
             ]);
         } else {
-            // A life is not for users to change.
-            columns.push(LIFE_COLUMN);
-            let old = self.column(data.tg_trigtuple, LIFE_COLUMN);
-            values.push(old.unwrap_or(pg_sys::Datum::from(0i64)));
+            // What the row remembers is not for users to change. A larger step may be
+            // claimed at once.
+            for column in [LIFE_COLUMN, SYSTEM_IDENTIFIER_COLUMN, TIMELINE_COLUMN] {
+                columns.push(column);
+                let old = self.column(data.tg_trigtuple, column);
+                values.push(old.unwrap_or(pg_sys::Datum::from(0i64)));
+            }
+            columns.push(CLAIMED_STEP_COLUMN);
+            let claimed = self.integer(data.tg_trigtuple, CLAIMED_STEP_COLUMN);
+            values.push(pg_sys::Datum::from(claimed.max(step)));
         }
         if let Some(max_id) = stamp.max_id {
             columns.push(MAX_ID_COLUMN);

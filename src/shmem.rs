@@ -19,17 +19,6 @@
 //!
 //! By the life of the buffer, which every invalidation and reuse counts up: a session
 //! keeps the life it saw when it looked the tag up and takes only from that.
-//!
-//! # A request's way to the allocator
-//!
-//! 1. A session sets the slot's request (`DoubleBuffer::want`); only the one that
-//!    succeeds goes on.
-//! 2. Under the directory lock, shared, it pushes the slot onto the list of its database's
-//!    desk and sets the latch of whoever serves it: the allocator, or the launcher while
-//!    there is none. A database without a desk gets one (directory exclusively).
-//! 3. The allocator takes the whole list at once and answers each slot.
-//! 4. An allocator leaves only under the directory lock, exclusively, and gives the desk
-//!    back as wanted if its list is not empty: no request falls between two allocators.
 
 #![allow(unsafe_code)]
 
@@ -38,6 +27,7 @@ use core::hash::{Hash, Hasher};
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::hash::DefaultHasher;
 
+use leaf_id_core::reservation::Reason;
 use leaf_id_core::segment::{DoubleBuffer, Refused, Rests};
 use leaf_id_core::snowflake::Generator;
 use leaf_id_core::step::Pace;
@@ -45,16 +35,18 @@ use pgrx::{PgSharedMemoryInitialization, pg_sys};
 
 use crate::{guc, pg};
 
+mod desks;
+mod ledger;
+
+use desks::{DESKS, Desk};
+pub use ledger::{Ledger, Parked, Run, Text, Trouble};
+
 /// The longest tag, in bytes (Leaf: varchar(128)).
 pub const MAX_TAG: usize = 128;
 /// Locks shared out among the slots.
 const SLOT_LOCKS: usize = 64;
-/// Databases that can want ids at one time.
-const DESKS: usize = 1024;
 /// Slots looked at to find one to evict: all of a small array, a sample of a large one.
 const EVICTION_SAMPLE: u32 = 64;
-/// What is kept of an allocator's last error, in bytes.
-const TROUBLE_TEXT: usize = 88;
 
 /// The name of the area and of its tranche.
 const NAME: &core::ffi::CStr = c"leaf_id";
@@ -127,162 +119,6 @@ impl Key {
     }
 }
 
-/// Why the last request of a slot was not answered with a segment.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub enum Trouble {
-    /// It was, or there was none.
-    None,
-    /// The row is locked by a process; 0 if it was gone when looked for.
-    RowLocked { pid: i32 },
-    /// The table is locked by a process.
-    TableLocked { pid: i32 },
-    /// No background worker slot was free.
-    NoWorkerSlot,
-    /// The allocator could not be started or connected.
-    NoAllocator,
-    /// The tag has no row.
-    NoSuchTag,
-    /// The tag's `max_value` is reached.
-    EndOfTag { max_value: i64 },
-    /// `max_id` is below what was published.
-    MaxIdBackwards { published: i64, found: i64 },
-    /// Another error: its text is in the ledger.
-    Error,
-}
-
-/// What is remembered about a slot's tag. Protected by the slot's lock.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Ledger {
-    /// The adaptive step.
-    pub pace: Pace,
-    /// `life` of the row that the published segments came from; 0 for none.
-    pub row_life: i64,
-    /// Ids published since the slot was given to the tag.
-    pub published: u64,
-    /// Ids of them that were dropped: invalidated, or given up for a range.
-    pub lost: u64,
-    /// Segments published.
-    pub refills: u64,
-    /// Microseconds since 2000 (TimestampTz); 0 for never.
-    pub last_refill: i64,
-    /// From the request to the publication, in microseconds.
-    pub last_refill_us: i64,
-    /// Ids issued up to the last refill ...
-    pub issued_at_refill: u64,
-    /// ... and between it and the one before, in microseconds.
-    pub paced_ids: u64,
-    /// See `paced_ids`.
-    pub paced_us: u64,
-    /// The last failure, and the buffer's life it is about.
-    pub trouble: Trouble,
-    /// See `trouble`.
-    pub trouble_life: u64,
-    /// When, in microseconds since 2000.
-    pub trouble_at: i64,
-    /// SQLSTATE and message where `trouble` is `Error`.
-    pub text: Text,
-}
-
-impl Ledger {
-    const NEW: Self = Self {
-        pace: Pace {
-            base: 0,
-            step: 0,
-            claimed_at_ms: 0,
-            claims: 0,
-        },
-        row_life: 0,
-        published: 0,
-        lost: 0,
-        refills: 0,
-        last_refill: 0,
-        last_refill_us: 0,
-        issued_at_refill: 0,
-        paced_ids: 0,
-        paced_us: 0,
-        trouble: Trouble::None,
-        trouble_life: 0,
-        trouble_at: 0,
-        text: Text {
-            len: 0,
-            bytes: [0; TROUBLE_TEXT],
-        },
-    };
-
-    /// Ids that were handed out, when the buffers hold `rests`.
-    pub fn issued(&self, rests: &Rests) -> u64 {
-        self.published.saturating_sub(self.lost + rests.count())
-    }
-
-    /// How fast ids are used: over the last two refills and the time since.
-    pub fn ids_per_second(&self, issued: u64, now: i64) -> f64 {
-        let since_us = u64::try_from(now.saturating_sub(self.last_refill)).unwrap_or(0);
-        let us = self.paced_us + if self.last_refill > 0 { since_us } else { 0 };
-        let ids = self.paced_ids + issued.saturating_sub(self.issued_at_refill);
-        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let (ids, seconds) = (ids as f64, us as f64 / 1e6);
-        if us == 0 { 0.0 } else { ids / seconds }
-    }
-
-    /// The last failure as a sentence, if there was one since the last refill.
-    pub fn explain(&self) -> Option<String> {
-        let locked = |what: &str, pid: i32| match pid {
-            0 => format!("{what} was locked."),
-            pid => format!("{what} is locked by process {pid}."),
-        };
-        Some(match self.trouble {
-            Trouble::None => return None,
-            Trouble::RowLocked { pid } => locked("The row of the tag in leaf_alloc", pid),
-            Trouble::TableLocked { pid } => locked("Table leaf_alloc", pid),
-            Trouble::NoWorkerSlot => "All background worker slots are in use.".into(),
-            Trouble::NoAllocator => "No allocator could be started for this database.".into(),
-            Trouble::NoSuchTag => "The tag does not exist.".into(),
-            Trouble::EndOfTag { max_value } => {
-                format!("The tag has reached its maximum value ({max_value}).")
-            }
-            Trouble::MaxIdBackwards { published, found } => {
-                format!("\"max_id\" moved backwards, from {published} to {found}.")
-            }
-            Trouble::Error => format!("The allocator has failed: {}", self.text.get()),
-        })
-    }
-}
-
-/// A short text, cut to fit.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Text {
-    len: u8,
-    bytes: [u8; TROUBLE_TEXT],
-}
-
-impl Text {
-    /// Cuts at a character's edge.
-    pub fn new(text: &str) -> Self {
-        let mut cut = text.len().min(TROUBLE_TEXT);
-        while !text.is_char_boundary(cut) {
-            cut -= 1;
-        }
-        let mut bytes = [0; TROUBLE_TEXT];
-        let head = text.as_bytes().get(..cut).unwrap_or_default();
-        for (to, from) in bytes.iter_mut().zip(head) {
-            *to = *from;
-        }
-        Self {
-            len: u8::try_from(cut).unwrap_or(0),
-            bytes,
-        }
-    }
-
-    /// The text.
-    pub fn get(&self) -> String {
-        let bytes = self.bytes.get(..usize::from(self.len)).unwrap_or_default();
-        String::from_utf8_lossy(bytes).into_owned()
-    }
-}
-
 /// One tag in use.
 #[repr(C, align(64))]
 pub struct Slot {
@@ -323,36 +159,6 @@ pub struct Slot {
 /// What a tag costs, but for its hash bucket.
 const _: () = assert!(size_of::<Slot>() <= 512);
 
-/// What serves a database.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum DeskState {
-    /// Nobody's.
-    Free,
-    /// Requests wait for the launcher to start an allocator.
-    Wanted,
-    /// An allocator was registered and has not sat down.
-    Starting,
-    /// An allocator serves it.
-    Staffed,
-}
-
-#[repr(C)]
-struct Desk {
-    // Written under the directory lock, exclusively.
-    database: AtomicU32,
-    state: AtomicU32,
-    /// Counts registrations, so that a late starter finds that it is not awaited.
-    ticket: AtomicU32,
-    /// Since when it is wanted, in microseconds since 2000.
-    wanted_at: AtomicI64,
-    // Plain atomics.
-    /// First slot of the list of requests, plus 1. Pushed by sessions, taken whole.
-    posted: AtomicU32,
-    /// The allocator's latch, while it is staffed.
-    latch: AtomicPtr<pg_sys::Latch>,
-}
-
 /// What the snowflake generator is doing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -365,7 +171,8 @@ pub enum SnowflakeState {
     WaitingOut,
     /// Issuing.
     Open,
-    /// Refused: the reservation lies too far ahead; the detail is its end (Unix ms).
+    /// Refused: the reservation, or that of a worker id left behind by a reset, lies too
+    /// far ahead; the detail is its end (Unix ms).
     ReservationAhead,
     /// Refused: the epoch was moved later; the detail is the earlier one.
     EpochMovedLater,
@@ -408,10 +215,52 @@ pub struct Snowflake {
     pub waits: AtomicU64,
     /// Calls that found the clock behind the last id.
     pub rollbacks: AtomicU64,
+    /// Ids of this run carry later times, in Unix milliseconds ...
+    floor_ms: AtomicI64,
+    /// ... for this [`Reason`].
+    floor_reason: AtomicU32,
+    /// Counts calls of `leaf_snowflake_reset`: the launcher is to begin anew.
+    pub resets: AtomicU32,
+    /// The process that writes the reservation file, or opens or closes the generator.
+    writer: AtomicI32,
     waiters: UnsafeCell<pg_sys::ConditionVariable>,
 }
 
+/// The right to write the reservation file, to open and to close the generator, and to
+/// raise its reservation: one process at a time.
+///
+/// No lock of PostgreSQL's, as it is held while a file is written and synced. Nobody waits
+/// for it who holds anything else, its holder handles no interrupts, and a holder that is
+/// killed takes shared memory with it.
+pub struct Writer<'a>(&'a Snowflake);
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        self.0.writer.store(0, Ordering::Release);
+    }
+}
+
 impl Snowflake {
+    /// Becomes the writer, if there is none.
+    pub fn try_write(&self) -> Option<Writer<'_>> {
+        self.writer
+            .compare_exchange(0, pg::pid(), Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then(|| Writer(self))
+    }
+
+    /// Where this run's ids start, in Unix milliseconds, and why.
+    pub fn floor(&self) -> (i64, Reason) {
+        let reason = Reason::of(self.floor_reason.load(Ordering::Acquire));
+        (self.floor_ms.load(Ordering::Relaxed), reason)
+    }
+
+    /// Shows where this run's ids start.
+    pub fn show_floor(&self, ms: i64, reason: Reason) {
+        self.floor_ms.store(ms, Ordering::Relaxed);
+        self.floor_reason.store(reason as u32, Ordering::Release);
+    }
+
     /// What it is doing.
     pub fn state(&self) -> SnowflakeState {
         SnowflakeState::of(self.state.load(Ordering::Acquire))
@@ -459,6 +308,10 @@ pub struct Area {
     desks_used: AtomicU32,
     /// Databases wait because all worker slots are in use: allocators should not linger.
     pub crowded: AtomicU32,
+    /// The launcher takes the rests out, or they are parked: no claim may begin.
+    parking: AtomicU32,
+    /// Claims between their begin and their publication.
+    claims: AtomicU32,
     launcher: AtomicPtr<pg_sys::Latch>,
     desks: [Desk; DESKS],
 }
@@ -846,6 +699,7 @@ impl Area {
     fn retire_locked(&self, slot: &Slot) {
         self.with_ledger(slot, |ledger| {
             ledger.lost += slot.buffer.invalidate().count();
+            ledger.drop_parked();
         });
         slot.edited_by.store(0, Ordering::Relaxed);
         slot.wake();
@@ -918,312 +772,6 @@ impl Area {
     }
 }
 
-impl Desk {
-    fn want(&self) {
-        self.wanted_at.store(pg::now_timestamp(), Ordering::Relaxed);
-        self.state
-            .store(DeskState::Wanted as u32, Ordering::Relaxed);
-    }
-
-    fn free(&self) {
-        self.state.store(DeskState::Free as u32, Ordering::Relaxed);
-        self.database.store(0, Ordering::Relaxed);
-    }
-
-    fn is(&self, state: DeskState) -> bool {
-        self.state.load(Ordering::Relaxed) == state as u32
-    }
-
-    /// Whether it is in this state for the allocator with this ticket.
-    fn is_for(&self, state: DeskState, ticket: u32) -> bool {
-        self.is(state) && self.ticket.load(Ordering::Relaxed) == ticket
-    }
-}
-
-/// The desks: how requests reach an allocator.
-impl Area {
-    fn used_desks(&self) -> impl Iterator<Item = (u32, &Desk)> {
-        (0u32..).zip(
-            self.desks
-                .iter()
-                .take(self.desks_used.load(Ordering::Relaxed) as usize),
-        )
-    }
-
-    fn desk_of(&self, database: u32) -> Option<&Desk> {
-        self.used_desks()
-            .map(|(_, desk)| desk)
-            .find(|desk| desk.database.load(Ordering::Relaxed) == database)
-    }
-
-    /// Hands a request of this slot, which the caller has just set, to the allocator of a
-    /// database. False if there is no desk left: the request must be settled and made
-    /// again later.
-    pub fn post(&self, database: u32, slot: &Slot) -> bool {
-        slot.wanted_at.store(pg::now_timestamp(), Ordering::Relaxed);
-        {
-            let _held = self.read_directory();
-            if let Some(desk) = self.desk_of(database) {
-                self.push(desk, slot);
-                return true;
-            }
-        }
-        let _held = self.write_directory();
-        let desk = self.desk_of(database).or_else(|| self.take_desk(database));
-        if let Some(desk) = desk {
-            self.push(desk, slot);
-        }
-        desk.is_some()
-    }
-
-    fn take_desk(&self, database: u32) -> Option<&Desk> {
-        let free = self
-            .used_desks()
-            .map(|(_, desk)| desk)
-            .find(|desk| desk.is(DeskState::Free));
-        let desk = free.or_else(|| {
-            let used = self.desks_used.load(Ordering::Relaxed);
-            let desk = self.desks.get(used as usize)?;
-            self.desks_used.store(used + 1, Ordering::Relaxed);
-            Some(desk)
-        })?;
-        desk.database.store(database, Ordering::Relaxed);
-        desk.want();
-        Some(desk)
-    }
-
-    fn push(&self, desk: &Desk, slot: &Slot) {
-        let mine = self.index(slot) + 1;
-        let mut head = desk.posted.load(Ordering::Relaxed);
-        loop {
-            slot.next_posted.store(head, Ordering::Relaxed);
-            match desk.posted.compare_exchange_weak(
-                head,
-                mine,
-                Ordering::Release,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => break,
-                Err(now) => head = now,
-            }
-        }
-        let latch = desk.latch.load(Ordering::Acquire);
-        if latch.is_null() {
-            self.wake_launcher();
-        } else {
-            pg::set_latch(latch);
-        }
-    }
-
-    /// Takes every request posted at a desk, oldest first.
-    fn collect(&self, desk: &Desk, into: &mut Vec<&'static Slot>) {
-        let mut next = desk.posted.swap(0, Ordering::Acquire);
-        let start = into.len();
-        while let Some(index) = next.checked_sub(1) {
-            let slot = self.slot(index);
-            next = slot.next_posted.load(Ordering::Relaxed);
-            into.push(slot);
-        }
-        if let Some(new) = into.get_mut(start..) {
-            new.reverse();
-        }
-    }
-
-    /// The launcher's latch, for sessions that need an allocator; null when it leaves.
-    pub fn set_launcher(&self, latch: *mut pg_sys::Latch) {
-        self.launcher.store(latch, Ordering::Release);
-    }
-
-    /// Wakes the launcher. If there is none, the postmaster is to start one.
-    pub fn wake_launcher(&self) {
-        let launcher = self.launcher.load(Ordering::Acquire);
-        if launcher.is_null() {
-            pg::nudge_postmaster();
-        } else {
-            pg::set_latch(launcher);
-        }
-    }
-
-    /// Whether there is no launcher, so that nobody could answer.
-    pub fn is_orphaned(&self) -> bool {
-        self.launcher.load(Ordering::Acquire).is_null()
-    }
-
-    /// Desks that need an allocator, the longest waiting first: number and database.
-    pub fn wanted_desks(&self) -> Vec<(u32, u32)> {
-        let mut wanted = Vec::with_capacity(DESKS);
-        {
-            let _held = self.read_directory();
-            for (number, desk) in self
-                .used_desks()
-                .filter(|(_, desk)| desk.is(DeskState::Wanted))
-            {
-                let since = desk.wanted_at.load(Ordering::Relaxed);
-                wanted.push((since, number, desk.database.load(Ordering::Relaxed)));
-            }
-        }
-        wanted.sort_unstable();
-        wanted
-            .into_iter()
-            .map(|(_, number, database)| (number, database))
-            .collect()
-    }
-
-    /// A launcher that starts knows of no allocator under way: whoever was registered and
-    /// has not sat down is not awaited any more.
-    pub fn forget_starting(&self) {
-        let _held = self.write_directory();
-        for (_, desk) in self
-            .used_desks()
-            .filter(|(_, desk)| desk.is(DeskState::Starting))
-        {
-            desk.want();
-        }
-    }
-
-    /// The launcher is about to register an allocator; it must sit down with this ticket.
-    /// `None` if the desk is not wanted any more.
-    pub fn announce(&self, number: u32) -> Option<u32> {
-        let desk = self.desks.get(number as usize)?;
-        let _held = self.write_directory();
-        desk.is(DeskState::Wanted).then(|| {
-            desk.state
-                .store(DeskState::Starting as u32, Ordering::Relaxed);
-            desk.ticket.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
-        })
-    }
-
-    /// Takes back an announcement: the desk is wanted again. False if it was taken up.
-    pub fn retract(&self, number: u32, ticket: u32) -> bool {
-        let Some(desk) = self.desks.get(number as usize) else {
-            return false;
-        };
-        let _held = self.write_directory();
-        let starting = desk.is_for(DeskState::Starting, ticket);
-        if starting {
-            desk.want();
-        }
-        starting
-    }
-
-    /// Gives up on a wanted desk: every request at it ends with this trouble, and sessions
-    /// that still want ids ask again. By the launcher, which alone could announce
-    /// somebody for it.
-    pub fn abandon(&self, number: u32, trouble: Trouble) {
-        let Some(desk) = self.desks.get(number as usize) else {
-            return;
-        };
-        let mut posted = Vec::new();
-        self.collect(desk, &mut posted);
-        for slot in posted {
-            self.fail(slot, trouble, None);
-        }
-        let _held = self.write_directory();
-        if desk.is(DeskState::Wanted) && desk.posted.load(Ordering::Relaxed) == 0 {
-            desk.free();
-        }
-    }
-
-    /// Notes a trouble at every slot that waits at a desk, without ending the requests.
-    pub fn explain(&self, number: u32, trouble: Trouble) {
-        let Some(desk) = self.desks.get(number as usize) else {
-            return;
-        };
-        let mut next = desk.posted.load(Ordering::Acquire);
-        while let Some(index) = next.checked_sub(1) {
-            let slot = self.slot(index);
-            next = slot.next_posted.load(Ordering::Relaxed);
-            let life = slot.buffer.life();
-            self.with_ledger(slot, |ledger| {
-                ledger.trouble = trouble;
-                ledger.trouble_life = life;
-                ledger.trouble_at = pg::now_timestamp();
-            });
-        }
-    }
-
-    /// An allocator sits down at the desk it was announced for. `None` if it is not
-    /// awaited (any more).
-    pub fn sit_down(&self, number: u32, ticket: u32, latch: *mut pg_sys::Latch) -> Option<u32> {
-        let desk = self.desks.get(number as usize)?;
-        let _held = self.write_directory();
-        desk.is_for(DeskState::Starting, ticket).then(|| {
-            desk.state
-                .store(DeskState::Staffed as u32, Ordering::Relaxed);
-            desk.latch.store(latch, Ordering::Release);
-            desk.database.load(Ordering::Relaxed)
-        })
-    }
-
-    /// The requests at the allocator's own desk, oldest first.
-    pub fn collect_requests(&self, number: u32, into: &mut Vec<&'static Slot>) {
-        if let Some(desk) = self.desks.get(number as usize) {
-            self.collect(desk, into);
-        }
-    }
-
-    /// The allocator leaves its desk. If `only_idle` and a request has come, it stays:
-    /// false. What was accepted and not answered is for the caller to settle.
-    pub fn stand_up(&self, number: u32, ticket: u32, only_idle: bool) -> bool {
-        let Some(desk) = self.desks.get(number as usize) else {
-            return true;
-        };
-        let wanted = {
-            let _held = self.write_directory();
-            if !desk.is_for(DeskState::Staffed, ticket) {
-                return true;
-            }
-            let wanted = desk.posted.load(Ordering::Relaxed) != 0;
-            if wanted && only_idle {
-                return false;
-            }
-            desk.latch.store(core::ptr::null_mut(), Ordering::Release);
-            if wanted {
-                desk.want();
-            } else {
-                desk.free();
-            }
-            wanted
-        };
-        if wanted || self.crowded.load(Ordering::Relaxed) != 0 {
-            self.wake_launcher();
-        }
-        true
-    }
-
-    /// Ends the requests that an allocator had accepted when it was ended itself.
-    pub fn settle_database(&self, database: u32) {
-        let _held = self.read_directory();
-        for slot in self.slots_locked(database, None) {
-            if slot.buffer.is_in_flight() {
-                slot.buffer.settle();
-                slot.wake();
-            }
-        }
-    }
-
-    /// Ends a request with a trouble, and wakes the waiters.
-    pub fn fail(&self, slot: &Slot, trouble: Trouble, text: Option<&str>) {
-        self.note(slot, slot.buffer.life(), trouble, text);
-        slot.buffer.settle();
-        slot.wake();
-    }
-
-    /// Notes a trouble of one life of the slot, without ending the request.
-    pub fn note(&self, slot: &Slot, life: u64, trouble: Trouble, text: Option<&str>) {
-        let text = text.map(Text::new);
-        self.with_ledger(slot, |ledger| {
-            ledger.trouble = trouble;
-            ledger.trouble_life = life;
-            ledger.trouble_at = pg::now_timestamp();
-            if let Some(text) = text {
-                ledger.text = text;
-            }
-        });
-        slot.wake();
-    }
-}
-
 /// A committed claim on its way into shared memory.
 #[derive(Clone, Copy)]
 pub struct Claimed {
@@ -1237,6 +785,17 @@ pub struct Claimed {
     pub pace: Pace,
     /// The row's `max_step`.
     pub max_step: u32,
+    /// Ids left out before the first one, because of a failover.
+    pub skipped: u64,
+    /// It is shorter than was wished for, only because claims grow step by step.
+    pub climbing: bool,
+}
+
+impl Claimed {
+    /// One past the last id.
+    pub fn end(&self) -> i64 {
+        self.first + i64::from(self.len)
+    }
 }
 
 impl Area {
@@ -1272,9 +831,9 @@ impl Area {
                     ledger.issued_at_refill = issued;
                     ledger.row_life = claimed.row_life;
                     ledger.pace = claimed.pace;
-                    ledger.refills += 1;
+                    ledger.refills = ledger.refills.saturating_add(1);
                     ledger.last_refill = now;
-                    ledger.last_refill_us = us;
+                    ledger.last_refill_us = u32::try_from(us).unwrap_or(u32::MAX);
                     ledger.trouble = Trouble::None;
                     // Who waited until now has waited for this.
                     slot.hungry.store(0, Ordering::Relaxed);
@@ -1286,8 +845,123 @@ impl Area {
         })
     }
 
+    /// Remembers a claim that has committed: the row's `max_id`, and what it has left out.
+    pub fn note_claim(&self, slot: &Slot, claimed: &Claimed) {
+        self.with_ledger(slot, |ledger| {
+            ledger.max_id = claimed.end();
+            ledger.skipped += claimed.skipped;
+        });
+    }
+
+    /// Counts a committed claim of this many ids that is not going to be published.
+    pub fn lose(&self, slot: &Slot, ids: u32) {
+        self.with_ledger(slot, |ledger| {
+            ledger.published += u64::from(ids);
+            ledger.lost += u64::from(ids);
+        });
+    }
+
+    /// Gives the next parked rest back, whose row was seen to fit in the given life of the
+    /// slot.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn publish_parked(&self, slot: &Slot, life: u64) -> Result<(), Refused> {
+        self.with_ledger(slot, |ledger| {
+            let Some(run) = ledger.next_parked() else {
+                return Ok(());
+            };
+            slot.buffer.publish(life, run.first, run.len)?;
+            ledger.published += u64::from(run.len);
+            if let Some(parked) = ledger.parked.iter_mut().find(|parked| **parked == run) {
+                *parked = Run::NONE;
+            }
+            ledger.trouble = Trouble::None;
+            Ok(())
+        })
+    }
+
     /// The ledger and what both buffers hold, at one moment.
     pub fn look(&self, slot: &Slot) -> (Ledger, Rests) {
         self.with_ledger(slot, |ledger| (*ledger, slot.buffer.rests()))
+    }
+}
+
+/// How the rests survive the launcher: a restart of the server, and the end of the
+/// launcher alone, lose no ids (I6).
+impl Area {
+    /// Begins a claim; false if none may begin, because the rests are being parked.
+    pub fn begin_claim(&self) -> bool {
+        // Counted first, looked second; `stop_claims` does it the other way round.
+        self.claims.fetch_add(1, Ordering::SeqCst);
+        let may = self.parking.load(Ordering::SeqCst) == 0;
+        if !may {
+            self.end_claim();
+        }
+        may
+    }
+
+    /// Ends a claim, published or not.
+    pub fn end_claim(&self) {
+        self.claims.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// From now on no claim begins. True if none is under way either.
+    pub fn stop_claims(&self) -> bool {
+        self.parking.store(1, Ordering::SeqCst);
+        self.claims.load(Ordering::SeqCst) == 0
+    }
+
+    /// Claims may begin again.
+    pub fn resume_claims(&self) {
+        self.parking.store(0, Ordering::SeqCst);
+    }
+
+    /// Takes what both buffers of every tag hold out of shared memory: nobody can take it
+    /// any more. A claim that is still under way is not going to be published.
+    pub fn take_out_rests(&self) -> Vec<(Key, Parked)> {
+        let mut taken = Vec::with_capacity(self.used.load(Ordering::Relaxed) as usize);
+        let _held = self.read_directory();
+        for index in 0..self.used.load(Ordering::Relaxed) {
+            // Never beyond what was allocated before the lock.
+            if taken.len() == taken.capacity() {
+                break;
+            }
+            let slot = self.slot(index);
+            let key = Self::key(slot);
+            if key.is_free() {
+                continue;
+            }
+            let parked = self.with_ledger(slot, |ledger| {
+                let rests = slot.buffer.invalidate();
+                ledger.published -= rests.count().min(ledger.published);
+                let parked = Parked::of(ledger, &rests);
+                ledger.parked = [Run::NONE; 2];
+                parked
+            });
+            slot.wake();
+            taken.extend(parked.map(|parked| (key, parked)));
+        }
+        taken
+    }
+
+    /// Puts rests beside a tag's buffers, for its allocator to publish once it has seen
+    /// that they fit the row. False if there is no room: they are a gap.
+    pub fn give_back(&self, key: &Key, parked: &Parked) -> bool {
+        let now = pg::now_timestamp();
+        let _held = self.write_directory();
+        let slot = self.find_locked(key).or_else(|| {
+            let slot = self.free_slot()?;
+            self.give(slot, key, now);
+            Some(slot)
+        });
+        let Some(slot) = slot else { return false };
+        self.with_ledger(slot, |ledger| {
+            ledger.row_life = parked.life;
+            ledger.max_id = parked.max_id;
+            ledger.parked = parked.runs;
+        });
+        slot.wake();
+        true
     }
 }

@@ -5,8 +5,10 @@
 //! autonomous transaction. Waiting, SQL and files happen here, never on the hot path.
 //!
 //! * The launcher, one per server and without a database, starts an allocator for each
-//!   database that asks, and owns the snowflake generator: its file, its opening and
-//!   closing, its worker id.
+//!   database that asks, and keeps the snowflake generator. When it ends, it takes what
+//!   the buffers hold out of shared memory and writes it down; when it starts, it gives
+//!   that back (I6). So a restart of the server and the end of the launcher alone are one
+//!   case.
 //! * An allocator serves one database: it claims a segment, and only when the claim has
 //!   committed and is durable does it publish it (I1). It leaves when there is nothing to
 //!   do, when somebody waits for the database, or when others need its worker slot.
@@ -18,7 +20,6 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leaf_id_core::reservation::{self, Start, Unsafe};
 use leaf_id_core::segment::Refused;
 use pgrx::bgworkers::{
     BackgroundWorker, BackgroundWorkerBuilder, BackgroundWorkerStatus, BgWorkerStartTime,
@@ -27,10 +28,11 @@ use pgrx::bgworkers::{
 use pgrx::{IntoDatum, PgMemoryContexts, PgSqlErrorCode, pg_sys};
 
 use crate::catalog::{self, Ask, ClaimProblem};
-use crate::guc;
-use crate::persist::{self, Reservation};
+use crate::guc::{self, ClaimSynchronousCommit};
+use crate::persist;
 use crate::pg::{self, Caught, WaitEvent};
-use crate::shmem::{self, Area, Key, Slot, SnowflakeState, Trouble};
+use crate::shmem::{self, Area, Claimed, Key, Ledger, Parked, Run, Slot, Trouble};
+use crate::snowflake::{self, Keeper};
 
 /// How often an allocator looks whether somebody waits for its database.
 const PROBE: Duration = Duration::from_millis(100);
@@ -39,9 +41,10 @@ const CROWDED_TENURE: Duration = Duration::from_secs(1);
 /// How long the launcher waits before it starts another allocator for a database where
 /// one has just ended.
 const RESTART_DELAY: Duration = Duration::from_millis(250);
-/// How often the launcher tries again for a worker slot, or a file.
+/// How often the launcher tries again for a worker slot.
 const CROWDED_RETRY_MS: i64 = 50;
-const FILE_RETRY_MS: i64 = 1000;
+/// How long a launcher that ends waits for claims that have begun.
+const CLAIM_GRACE: Duration = Duration::from_secs(1);
 /// How an allocator backs off from a tag: first, and at most.
 const BACK_OFF: Duration = Duration::from_millis(50);
 const MAX_BACK_OFF: Duration = Duration::from_millis(500);
@@ -77,14 +80,61 @@ struct Launcher {
     hired: Vec<Hired>,
     /// Databases whose last allocator ended a moment ago.
     resting: HashMap<u32, Instant>,
-    snowflake: SnowflakeKeeper,
+    snowflake: Keeper,
 }
 
+/// Whatever the launcher ends for, short of a crash.
+#[pgrx::pg_guard]
 unsafe extern "C-unwind" fn launcher_exit(_code: i32, _arg: pg_sys::Datum) {
-    if let Some(area) = shmem::area() {
-        area.set_launcher(core::ptr::null_mut());
-        area.snowflake.generator.close();
+    let Some(area) = shmem::area() else { return };
+    area.set_launcher(core::ptr::null_mut());
+    if let Err(error) = snowflake::stop(&area.snowflake) {
+        pgrx::warning!("leaf_id: could not write leaf_id_reservation.json: {error}");
     }
+    park_rests(area);
+}
+
+/// Takes what the buffers hold out of shared memory, and writes it down. Sessions that still
+/// run, while the server stops or until the next launcher comes, find empty buffers.
+fn park_rests(area: &Area) {
+    let began = Instant::now();
+    // What they claim is published first; one that waits for longer is a gap.
+    while !area.stop_claims() && began.elapsed() < CLAIM_GRACE {
+        pg::sleep_us(1000);
+    }
+    let rests = area.take_out_rests();
+    if rests.is_empty() {
+        return;
+    }
+    if let Err(error) = persist::park(&rests) {
+        let tags = rests.len();
+        pgrx::warning!(
+            "leaf_id: cached ids of {tags} tags are lost: could not write leaf_id_parked.json: {error}"
+        );
+    }
+}
+
+/// Gives back what the last launcher has parked, and lets claims begin.
+fn unpark_rests(area: &Area) {
+    match persist::take_parked() {
+        Ok(rests) => {
+            let fits = |(key, parked): &&(Key, Parked)| {
+                !(parked.is_sound() && area.give_back(key, parked))
+            };
+            let lost = rests.iter().filter(fits).count();
+            if lost > 0 {
+                pgrx::warning!(
+                    "leaf_id: cached ids of {lost} tags are lost: leaf_id.max_tags was lowered, or leaf_id_parked.json is damaged"
+                );
+            }
+        }
+        Err(error) => {
+            pgrx::warning!(
+                "leaf_id: cached ids are lost: leaf_id_parked.json cannot be used: {error}"
+            );
+        }
+    }
+    area.resume_claims();
 }
 
 /// The launcher's main function.
@@ -95,13 +145,14 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
     BackgroundWorker::connect_worker_to_spi(None, None);
     let Some(area) = shmem::area() else { return };
     pg::on_exit(launcher_exit);
+    unpark_rests(area);
     area.set_launcher(pg::my_latch());
     area.forget_starting();
     let mut launcher = Launcher {
         area,
         hired: Vec::new(),
         resting: HashMap::new(),
-        snowflake: SnowflakeKeeper::new(area),
+        snowflake: Keeper::new(area),
     };
     while !pg::asked_to_stop() {
         let staffing = launcher.staff_desks();
@@ -110,7 +161,6 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
         pg::wait_latch(wait, WaitEvent::Launcher);
         pg::reload_if_asked();
     }
-    launcher.snowflake.stop();
     // 1: exit code 0 would unregister it until the server restarts.
     pg::exit(1);
 }
@@ -196,211 +246,20 @@ impl Launcher {
     }
 }
 
-// ---- The snowflake generator's keeper ----------------------------------------------
-
-/// What the launcher knows of the generator. Times in Unix milliseconds.
-struct SnowflakeKeeper {
-    area: &'static Area,
-    epoch_ms: i64,
-    /// Ids must carry later timestamps; `None` until the file could be read.
-    floor_ms: Option<i64>,
-    worker_id: Option<u16>,
-    /// When the reservation was last renewed.
-    renewed_at_ms: i64,
-    /// The last file problem, logged once.
-    problem: Option<String>,
-}
-
-impl SnowflakeKeeper {
-    fn new(area: &'static Area) -> Self {
-        let epoch_ms = area.snowflake.epoch_ms.load(Ordering::Relaxed);
-        Self {
-            area,
-            epoch_ms,
-            floor_ms: None,
-            worker_id: None,
-            renewed_at_ms: 0,
-            problem: None,
-        }
-    }
-
-    fn reservation_ms() -> i64 {
-        i64::from(guc::TIMESTAMP_RESERVATION.get())
-    }
-
-    fn close(&mut self, state: SnowflakeState, detail: i64) {
-        self.area.snowflake.generator.close();
-        self.worker_id = None;
-        self.area.snowflake.set_state(state, detail);
-    }
-
-    /// Does what is due, and returns when to look again, in milliseconds.
-    fn tend(&mut self) -> Option<i64> {
-        let wanted = self
-            .area
-            .snowflake
-            .reservation_wanted
-            .swap(0, Ordering::AcqRel)
-            != 0;
-        let now_ms = pg::now_ms();
-        // Before there is a worker id too: what has to be waited out passes meanwhile.
-        let floor = match self.floor_ms {
-            Some(floor_ms) => Ok(floor_ms),
-            None => self.find_floor(now_ms),
-        };
-        self.floor_ms = floor.ok();
-        let Some(worker_id) = guc::worker_id() else {
-            if self.area.snowflake.state() != SnowflakeState::NoWorkerId {
-                self.close(SnowflakeState::NoWorkerId, 0);
-            }
-            return None;
-        };
-        let floor_ms = match floor {
-            Ok(floor_ms) => floor_ms,
-            Err(again) => return again,
-        };
-        // An open word is above the floor already, whatever the clock does since.
-        if self.worker_id.is_none() && now_ms <= floor_ms {
-            self.close(SnowflakeState::WaitingOut, floor_ms);
-            return Some(floor_ms - now_ms + 1);
-        }
-        if self.worker_id == Some(worker_id) {
-            return self.renew(worker_id, now_ms, wanted);
-        }
-        // Reserved for the new worker id before the first id with it (I7).
-        let until_ms = now_ms + Self::reservation_ms();
-        if let Err(again) = self.reserve(worker_id, now_ms, until_ms) {
-            return Some(again);
-        }
-        self.area
-            .snowflake
-            .generator
-            .open(worker_id, floor_ms - self.epoch_ms);
-        self.worker_id = Some(worker_id);
-        self.area.snowflake.set_state(SnowflakeState::Open, 0);
-        Some(Self::reservation_ms() / 2)
-    }
-
-    fn find_floor(&mut self, now_ms: i64) -> Result<i64, Option<i64>> {
-        // After a launcher that ended alone, the word in shared memory still knows the last
-        // id, and nothing needs to be waited out beyond it.
-        let last_ms = self.area.snowflake.generator.last().ms;
-        if last_ms > 0 {
-            return Ok(last_ms + self.epoch_ms);
-        }
-        let stored = match persist::read() {
-            Ok(stored) => stored,
-            Err(error) => return Err(Some(self.file_problem(&error))),
-        };
-        let start = Start {
-            now_ms,
-            epoch_ms: self.epoch_ms,
-            reservation_ms: Self::reservation_ms(),
-            system_identifier: pg::system_identifier(),
-            timeline: pg::timeline(),
-        };
-        match reservation::floor(start, stored) {
-            Ok(floor_ms) => Ok(floor_ms),
-            Err(Unsafe::EpochMovedLater { stored_ms }) => {
-                self.close(SnowflakeState::EpochMovedLater, stored_ms);
-                Err(None)
-            }
-            Err(Unsafe::FarAhead {
-                reserved_until_ms, ..
-            }) => {
-                self.close(SnowflakeState::ReservationAhead, reserved_until_ms);
-                // The clock may be set right.
-                Err(Some(FILE_RETRY_MS))
-            }
-        }
-    }
-
-    /// At half while ids are issued; or because a session found it used up.
-    fn renew(&mut self, worker_id: u16, now_ms: i64, wanted: bool) -> Option<i64> {
-        let wanted = wanted || self.problem.is_some();
-        let generator = &self.area.snowflake.generator;
-        let half = Self::reservation_ms() / 2;
-        let left = generator.reserved_until() + self.epoch_ms - now_ms;
-        let used = generator.last().ms + self.epoch_ms >= self.renewed_at_ms;
-        if !wanted && left > half {
-            return used.then_some(left - half);
-        }
-        if !wanted && !used {
-            // Idle: the next call asks, and waits for one fsync.
-            return None;
-        }
-        if left < 2 * half
-            && let Err(again) = self.reserve(worker_id, now_ms, now_ms + 2 * half)
-        {
-            return Some(again);
-        }
-        self.area.snowflake.wake();
-        Some(half)
-    }
-
-    fn reserve(&mut self, worker_id: u16, now_ms: i64, until_ms: i64) -> Result<(), i64> {
-        let generator = &self.area.snowflake.generator;
-        let until_ms = until_ms.max(generator.reserved_until() + self.epoch_ms);
-        if let Err(error) = self.write(worker_id, until_ms) {
-            return Err(self.file_problem(&error));
-        }
-        if self.problem.take().is_some() {
-            pgrx::log!("leaf_id: snowflake timestamps can be reserved again");
-            self.area.snowflake.set_state(SnowflakeState::Open, 0);
-        }
-        self.renewed_at_ms = now_ms;
-        // Durable first, usable second (I7).
-        self.area
-            .snowflake
-            .generator
-            .reserve(until_ms - self.epoch_ms);
-        Ok(())
-    }
-
-    fn write(&self, worker_id: u16, reserved_until_ms: i64) -> std::io::Result<()> {
-        persist::write(Reservation {
-            worker_id,
-            reserved_until_ms,
-            epoch_ms: self.epoch_ms,
-            system_identifier: pg::system_identifier(),
-            timeline: pg::timeline(),
-        })
-    }
-
-    fn file_problem(&mut self, error: &std::io::Error) -> i64 {
-        let text = error.to_string();
-        if self.problem.as_ref() != Some(&text) {
-            pgrx::warning!("leaf_id: could not read or write leaf_id_reservation.json: {text}");
-            self.problem = Some(text);
-        }
-        self.area
-            .snowflake
-            .set_state(SnowflakeState::FileProblem, 0);
-        FILE_RETRY_MS
-    }
-
-    /// A clean stop leaves the exact last timestamp: the next start issues at once.
-    fn stop(&mut self) {
-        let last = self.area.snowflake.generator.close();
-        if let Some(worker_id) = self.worker_id
-            && let Err(error) = self.write(worker_id, last.ms + self.epoch_ms)
-        {
-            self.file_problem(&error);
-        }
-    }
-}
-
 // ---- An allocator ------------------------------------------------------------------
 
 /// This process's desk and ticket, as the launcher packed them; 0 when it has none (no
 /// ticket is 0). For the exit callback.
 static MY_SEAT: AtomicU64 = AtomicU64::new(0);
 static CONNECTED: AtomicBool = AtomicBool::new(false);
+/// A claim of this process has begun and not ended. For the exit callback.
+static CLAIMING: AtomicBool = AtomicBool::new(false);
 
 /// Gives the desk back however this process ends: cancelled, terminated, or because its
 /// database is gone.
 unsafe extern "C-unwind" fn allocator_exit(_code: i32, _arg: pg_sys::Datum) {
     let Some(area) = shmem::area() else { return };
+    end_claim(area);
     let (desk, ticket) = match MY_SEAT.swap(0, Ordering::Relaxed) {
         0 => return,
         seat => unpack(seat),
@@ -415,6 +274,19 @@ unsafe extern "C-unwind" fn allocator_exit(_code: i32, _arg: pg_sys::Datum) {
         }
     }
     area.stand_up(desk, ticket, false);
+}
+
+/// Begins a claim, unless the launcher is parking the rests.
+fn begin_claim(area: &Area) -> bool {
+    let begun = area.begin_claim();
+    CLAIMING.store(begun, Ordering::Relaxed);
+    begun
+}
+
+fn end_claim(area: &Area) {
+    if CLAIMING.swap(false, Ordering::Relaxed) {
+        area.end_claim();
+    }
 }
 
 fn pack(desk: u32, ticket: u32) -> u64 {
@@ -437,6 +309,9 @@ struct Job {
     wish: u32,
     due: Instant,
     back_off: Duration,
+    /// Claims of this request that are committed and too short to be published, and the
+    /// life of the slot that they are for.
+    part: Option<(Claimed, u64)>,
     /// The row was not found once.
     missed: bool,
     /// Nothing is left to do but to let sessions ask again, later or in another life.
@@ -563,6 +438,7 @@ impl Allocator {
                     wish,
                     due: now,
                     back_off: BACK_OFF,
+                    part: None,
                     missed: false,
                     answered: None,
                 });
@@ -612,7 +488,7 @@ impl Allocator {
         let Some(mut job) = self.jobs.remove(position) else {
             return false;
         };
-        if job.answered.is_some() || self.claim(&mut job) {
+        if job.answered.is_some() || self.serve(&mut job) {
             job.slot.buffer.settle();
             job.slot.wake();
         } else {
@@ -622,42 +498,89 @@ impl Allocator {
         true
     }
 
+    /// Gives a parked rest back, or claims. True when the request is over.
+    fn serve(&mut self, job: &mut Job) -> bool {
+        if !begin_claim(self.area) {
+            return self.put_off(job);
+        }
+        let parked = self.area.look(job.slot).0.next_parked();
+        let over = match parked {
+            // Asked for again by a session that had looked before it came.
+            _ if job.slot.buffer.has_spare() => true,
+            Some(rest) => self.unpark(job, rest),
+            None => self.claim(job),
+        };
+        end_claim(self.area);
+        over
+    }
+
+    /// Publishes what was cached before the launcher's last end, if the row is as it was
+    /// then. Otherwise it is a gap, and ids are claimed.
+    fn unpark(&mut self, job: &mut Job, rest: Run) -> bool {
+        let slot = job.slot;
+        let life = slot.buffer.life();
+        let (ledger, _) = self.area.look(slot);
+        let row = match pg::transaction(|| Ok::<_, ()>(catalog::look(&job.key))) {
+            Ok(row) => row.ok().flatten(),
+            Err(error) => {
+                self.note_error(job, life, &error);
+                return self.put_off(job);
+            }
+        };
+        let fits = row.is_some_and(|row| {
+            (row.life, row.max_id) == (ledger.row_life, ledger.max_id)
+                && rest.end() - 1 <= row.max_value
+        });
+        if fits && self.area.publish_parked(slot, life).is_ok() {
+            return true;
+        }
+        self.area.with_ledger(slot, Ledger::drop_parked);
+        self.claim(job)
+    }
+
     /// One claim in one transaction. True when the request is over.
     fn claim(&mut self, job: &mut Job) -> bool {
         let slot = job.slot;
         // Before the transaction begins: an edit from now on drops what it claims.
         let life = slot.buffer.life();
+        let part = self.part_of(job, life);
         let (ledger, _) = self.area.look(slot);
         let ask = Ask {
             pace: ledger.pace,
             now_ms: pg::now_ms(),
             hungry: slot.hungry.load(Ordering::Relaxed) != 0,
-            wish: job.wish,
+            wish: job.wish.saturating_sub(part.map_or(0, |part| part.len)),
             row_life: ledger.row_life,
-            high: slot.buffer.high(),
+            high: part.map_or(slot.buffer.high(), |part| part.end()),
         };
         let key = job.key;
         pg::report_activity(Some(&activity(&key)));
-        pg::pin_setting(
-            c"synchronous_commit",
-            guc::CLAIM_SYNCHRONOUS_COMMIT.get().setting(),
-        );
+        let acknowledgement = guc::CLAIM_SYNCHRONOUS_COMMIT.get();
+        pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
         pg::take_cancelled();
         let result = pg::transaction(|| catalog::claim(&key, &ask));
-        // A cancelled wait for a standby returns as if it had been acknowledged (I1).
         let cancelled = pg::take_cancelled();
+        if !matches!(result, Ok(Ok(_)))
+            && let Some(part) = part
+        {
+            // The rest does not come now: what there is need not wait for it.
+            let _ = self.area.publish(slot, life, &part);
+        }
         match result {
-            Ok(Ok(_)) if cancelled => {
-                let text = "the claim was cancelled before it was acknowledged";
-                self.area.note(slot, life, Trouble::Error, Some(text));
-                self.put_off(job)
-            }
             Ok(Ok(claimed)) => {
-                // Committed and flushed: only now may anybody see it (I1).
-                let published = self.area.publish(slot, life, &claimed);
-                self.logged.remove(&key);
-                // Overtaken by an allocator before us: what it published is there.
-                published != Err(Refused::OutOfOrder) || slot.buffer.has_spare()
+                self.area.note_claim(slot, &claimed);
+                self.log_skip(&key, &claimed);
+                // A cancelled wait for a standby returns as if it had been acknowledged
+                // (I1). Without a standby there was nothing to wait for.
+                let waits = acknowledgement != ClaimSynchronousCommit::Local;
+                if cancelled && waits && pg::has_synchronous_standbys() {
+                    let text = "the claim was cancelled before it was acknowledged";
+                    self.area.note(slot, life, Trouble::Error, Some(text));
+                    self.area
+                        .lose(slot, claimed.len + part.map_or(0, |part| part.len));
+                    return self.put_off(job);
+                }
+                self.arrive(job, life, part, claimed)
             }
             Ok(Err(ClaimProblem::NoSuchTag)) => {
                 // It may have been replaced while we waited for its lock: look once more,
@@ -680,6 +603,61 @@ impl Allocator {
                 self.note_error(job, life, &error);
                 self.put_off(job)
             }
+        }
+    }
+
+    /// What earlier claims of this request have brought of the range that is wished for,
+    /// unless the tag has begun another life since.
+    fn part_of(&self, job: &mut Job, life: u64) -> Option<Claimed> {
+        let (claimed, since) = job.part.take()?;
+        if since == life {
+            return Some(claimed);
+        }
+        self.area.lose(job.slot, claimed.len);
+        None
+    }
+
+    /// A claim is committed and flushed: only now may anybody see it (I1). True when the
+    /// request is over. A range that is too long for one claim is claimed piece by piece
+    /// and published as one.
+    fn arrive(
+        &mut self,
+        job: &mut Job,
+        life: u64,
+        part: Option<Claimed>,
+        claimed: Claimed,
+    ) -> bool {
+        let whole = match part {
+            Some(part) if part.end() == claimed.first && part.row_life == claimed.row_life => {
+                Claimed {
+                    first: part.first,
+                    len: part.len + claimed.len,
+                    ..claimed
+                }
+            }
+            Some(part) => {
+                self.area.lose(job.slot, part.len);
+                claimed
+            }
+            None => claimed,
+        };
+        if claimed.climbing && whole.len < job.wish {
+            job.part = Some((whole, life));
+            return false;
+        }
+        let published = self.area.publish(job.slot, life, &whole);
+        self.logged.remove(&job.key);
+        // Overtaken by an allocator before us: what it published is there.
+        published != Err(Refused::OutOfOrder) || job.slot.buffer.has_spare()
+    }
+
+    /// The ids that a failover may have cost; see `leaf_id.failover_skip`.
+    fn log_skip(&self, key: &Key, claimed: &Claimed) {
+        if claimed.skipped > 0 {
+            let (tag, skipped) = (key.tag.name(), claimed.skipped);
+            pgrx::log!(
+                "leaf_id: skipped {skipped} ids of tag \"{tag}\": its last claim was made on another timeline"
+            );
         }
     }
 

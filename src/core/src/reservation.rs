@@ -29,6 +29,61 @@ pub struct Stored {
     pub timeline: u32,
     /// Device and inode are those of the file that was written: it was not copied.
     pub original: bool,
+    /// It is the exact last timestamp, written by a clean stop.
+    pub clean: bool,
+}
+
+/// The floor of a run and where it comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Floor {
+    /// Ids must carry later timestamps, in Unix milliseconds.
+    pub ms: i64,
+    /// What the last run has left.
+    pub reason: Reason,
+}
+
+/// What a floor comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Reason {
+    /// Not decided yet.
+    None,
+    /// The last run has stopped in good order.
+    CleanStop,
+    /// Only the launcher has ended and come back.
+    LauncherRestart,
+    /// The last run has crashed: all that it had reserved.
+    Crash,
+    /// There was no file.
+    NoFile,
+    /// The file was written somewhere else and copied.
+    CopiedFile,
+    /// The file was written before a promotion or a recovery to a point in time.
+    NewTimeline,
+    /// The file is of another cluster.
+    OtherCluster,
+    /// `leaf_snowflake_reset` has set it.
+    Reset,
+}
+
+impl Reason {
+    /// The reason with this number, which shared memory holds.
+    #[must_use]
+    pub fn of(number: u32) -> Self {
+        [
+            Self::CleanStop,
+            Self::LauncherRestart,
+            Self::Crash,
+            Self::NoFile,
+            Self::CopiedFile,
+            Self::NewTimeline,
+            Self::OtherCluster,
+            Self::Reset,
+        ]
+        .into_iter()
+        .find(|reason| *reason as u32 == number)
+        .unwrap_or(Self::None)
+    }
 }
 
 /// Why a start may not issue.
@@ -41,8 +96,6 @@ pub enum Unsafe {
     },
     /// The reservation lies further in the future than any waiting is worth.
     FarAhead {
-        /// By how many milliseconds.
-        by_ms: i64,
         /// The reservation that was found.
         reserved_until_ms: i64,
     },
@@ -56,9 +109,12 @@ pub enum Unsafe {
 ///
 /// # Errors
 /// See [`Unsafe`].
-pub fn floor(start: Start, stored: Option<Stored>) -> Result<i64, Unsafe> {
+pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Unsafe> {
     let Some(stored) = stored else {
-        return Ok(start.now_ms + start.reservation_ms);
+        return Ok(Floor {
+            ms: start.now_ms + start.reservation_ms,
+            reason: Reason::NoFile,
+        });
     };
     if start.epoch_ms > stored.epoch_ms {
         return Err(Unsafe::EpochMovedLater {
@@ -66,22 +122,32 @@ pub fn floor(start: Start, stored: Option<Stored>) -> Result<i64, Unsafe> {
         });
     }
     // An earlier epoch makes the same instant a larger id: the old floor still holds.
-    // From a file that anybody may have edited: any number is possible.
-    let reserved = stored.reserved_until_ms;
-    let by_ms = reserved.saturating_sub(start.now_ms);
-    // Twice: the clock may have been set within one reservation, and one is the promise.
-    if by_ms > 2 * start.reservation_ms {
-        return Err(Unsafe::FarAhead {
-            by_ms,
-            reserved_until_ms: reserved,
-        });
+    let reserved_until_ms = stored.reserved_until_ms;
+    if is_far_ahead(start, reserved_until_ms) {
+        return Err(Unsafe::FarAhead { reserved_until_ms });
     }
-    let same = stored.original
-        && stored.system_identifier == start.system_identifier
-        && stored.timeline == start.timeline;
-    if same {
-        Ok(reserved)
+    let reason = if stored.system_identifier != start.system_identifier {
+        Reason::OtherCluster
+    } else if stored.timeline != start.timeline {
+        Reason::NewTimeline
+    } else if !stored.original {
+        Reason::CopiedFile
+    } else if stored.clean {
+        Reason::CleanStop
     } else {
-        Ok(reserved.max(start.now_ms) + start.reservation_ms)
-    }
+        Reason::Crash
+    };
+    let ms = match reason {
+        Reason::CleanStop | Reason::Crash => reserved_until_ms,
+        _ => reserved_until_ms.max(start.now_ms) + start.reservation_ms,
+    };
+    Ok(Floor { ms, reason })
+}
+
+/// Whether waiting until then is not worth while. Twice the reservation: the clock may
+/// have been set within one, and one is the promise. From a file that anybody may have
+/// edited: any number is possible.
+#[must_use]
+pub fn is_far_ahead(start: Start, until_ms: i64) -> bool {
+    until_ms.saturating_sub(start.now_ms) > 2 * start.reservation_ms
 }

@@ -94,7 +94,8 @@ pub struct Taken {
     pub count: u32,
     /// The caller should ask for a spare with [`DoubleBuffer::want`].
     pub spare_due: bool,
-    /// Ids of the buffer in use that were given up to keep a range contiguous.
+    /// Ids that were given up on the way: the rest of the buffer in use, to keep a range
+    /// contiguous, and those of takes that came between a switch.
     pub lost: u32,
 }
 
@@ -216,6 +217,7 @@ impl DoubleBuffer {
     /// buffers are used up.
     #[inline]
     pub fn take(&self, life: u64) -> Result<Taken, Miss> {
+        let mut lost = 0;
         loop {
             let word = self.word.load(Ordering::Acquire);
             let current = generation(word);
@@ -234,6 +236,7 @@ impl DoubleBuffer {
             let seen = self.word.fetch_add(1, Ordering::AcqRel);
             if generation(seen) != current {
                 // Somebody switched or invalidated: one id of the new buffer is a gap.
+                lost += u32::from(self.was_ready(seen));
                 continue;
             }
             let taken = offset(seen);
@@ -245,7 +248,7 @@ impl DoubleBuffer {
                 first: first + i64::from(taken),
                 count: 1,
                 spare_due: self.spare_due(current, taken + 1, len),
-                lost: 0,
+                lost,
             });
         }
     }
@@ -345,6 +348,15 @@ impl DoubleBuffer {
                 });
             }
         }
+    }
+
+    /// Whether a word stands for an id that could be taken. Of a word that was replaced
+    /// meanwhile it may say no: good enough for a count of gaps.
+    #[cold]
+    fn was_ready(&self, word: u64) -> bool {
+        let buffer = self.buffer(generation(word));
+        buffer.tag.load(Ordering::Acquire) == generation(word)
+            && offset(word) < buffer.len.load(Ordering::Relaxed)
     }
 
     fn advance(&self, from: u64, to: u64) -> bool {

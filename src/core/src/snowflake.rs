@@ -10,7 +10,8 @@
 //!
 //! No two open words are alike, ever: issuing makes the word larger, and opening puts it
 //! at the end of a millisecond that it was never at the end of before. So an exchange
-//! that was prepared before a close cannot succeed after the next open.
+//! that was prepared before a close cannot succeed after the next open. Only
+//! `leaf_snowflake_reset` moves a word back, and then the worker id is another one.
 
 use crate::primitive::{AtomicI64, AtomicU64, Ordering};
 
@@ -195,6 +196,20 @@ impl Generator {
         let last = Parts::of_word(self.word.fetch_or(CLOSED, Ordering::AcqRel));
         self.reserved_until.store(last.ms, Ordering::Release);
         last
+    }
+
+    /// Puts a closed word at the end of a millisecond since the epoch, also below ids that
+    /// it has issued: they are not of the worker id that comes next, or not in the way.
+    /// For `leaf_snowflake_reset` alone.
+    pub fn rewind(&self, worker_id: u16, to_ms: i64) {
+        let parts = Parts {
+            ms: to_ms.clamp(0, MAX_MS),
+            worker_id,
+            sequence: MAX_SEQUENCE,
+        };
+        self.word
+            .store(CLOSED | parts.compose().cast_unsigned(), Ordering::Release);
+        self.reserved_until.store(parts.ms, Ordering::Release);
     }
 
     /// Starts issuing, with this worker id and above `floor_ms` and every earlier id:

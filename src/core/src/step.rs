@@ -7,8 +7,10 @@
 /// How long a segment should last, in milliseconds (Leaf's `SEGMENT_DURATION`).
 pub const SEGMENT_DURATION_MS: i64 = 15 * 60 * 1000;
 
-/// How much a hungry tag grows per claim: sessions waited, doubling is too slow.
-const HUNGRY_FACTOR: u64 = 8;
+/// How much a hungry tag grows per claim: sessions waited, doubling is too slow. And the
+/// most that any claim may be longer than the recent ones, for whatever reason: so a
+/// server that takes over knows how many ids a claim that it never saw can have taken.
+const GROWTH: u64 = 8;
 
 /// What the tag's row allows, in ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +27,31 @@ impl Limits {
     pub fn clamp(&self, wanted: u32) -> u32 {
         wanted.max(self.step).min(self.max_step)
     }
+}
+
+/// The largest of the recent claims after one more, in ids: what a row remembers of them.
+/// It halves with each shorter claim, as the adaptive step does.
+#[must_use]
+pub fn largest_recent(before: u32, claimed: u32) -> u32 {
+    claimed.max(before / 2)
+}
+
+/// The longest that a claim may be when this was the largest of the recent ones, in ids.
+#[must_use]
+pub fn longest_claim(largest_recent: u32, limits: Limits) -> u32 {
+    let grown = u64::from(largest_recent.max(1)) * GROWTH;
+    u32::try_from(grown).map_or(limits.max_step, |grown| grown.min(limits.max_step))
+}
+
+/// The most ids that this many claims can have taken after those that are known: each as
+/// long as [`longest_claim`] allows after the one before.
+#[must_use]
+pub fn most_taken(claims: u32, largest_recent: u32, limits: Limits) -> u64 {
+    let longest = |recent: &u32| Some(longest_claim(*recent, limits));
+    core::iter::successors(longest(&largest_recent), longest)
+        .take(claims as usize)
+        .map(u64::from)
+        .sum()
 }
 
 /// How fast a tag was used up so far. All zeroes is a tag that has claimed nothing.
@@ -54,7 +81,7 @@ impl Pace {
         let wanted = if self.claims == 0 || lasted_ms < 0 {
             last
         } else if lasted_ms < SEGMENT_DURATION_MS && hungry {
-            last * HUNGRY_FACTOR
+            last * GROWTH
         } else if self.claims == 1 {
             last
         } else if lasted_ms < SEGMENT_DURATION_MS {

@@ -6,7 +6,7 @@
 
 #![cfg(not(leaf_id_loom))]
 
-use leaf_id_core::reservation::{Start, Stored, Unsafe, floor};
+use leaf_id_core::reservation::{self, Reason, Start, Stored, Unsafe};
 
 const NOW: i64 = 1_800_000_000_000;
 const RESERVATION: i64 = 5_000;
@@ -26,7 +26,12 @@ fn stored(reserved_until_ms: i64) -> Stored {
         system_identifier: START.system_identifier,
         timeline: START.timeline,
         original: true,
+        clean: false,
     }
+}
+
+fn floor(start: Start, stored: Option<Stored>) -> Result<i64, Unsafe> {
+    reservation::floor(start, stored).map(|floor| floor.ms)
 }
 
 /// The three ways in which a file is not this server's own.
@@ -111,7 +116,6 @@ fn a_reservation_far_ahead_is_refused_with_the_distance() {
         assert_eq!(
             floor(START, Some(file)),
             Err(Unsafe::FarAhead {
-                by_ms: most + 1,
                 reserved_until_ms: too_far
             })
         );
@@ -148,4 +152,40 @@ fn absurd_numbers_in_the_file_do_not_overflow() {
         floor(before_1970, Some(stored(i64::MAX))),
         Err(Unsafe::FarAhead { .. })
     ));
+}
+
+#[test]
+fn the_floor_says_where_it_comes_from() {
+    let own = stored(NOW);
+    let [copied, other_cluster, new_timeline] = foreign(NOW);
+    let clean = |file| Stored {
+        clean: true,
+        ..file
+    };
+    for (file, reason) in [
+        (None, Reason::NoFile),
+        (Some(own), Reason::Crash),
+        (Some(clean(own)), Reason::CleanStop),
+        (Some(clean(copied)), Reason::CopiedFile),
+        (Some(clean(other_cluster)), Reason::OtherCluster),
+        (Some(clean(new_timeline)), Reason::NewTimeline),
+    ] {
+        let found = reservation::floor(START, file).map(|floor| floor.reason);
+        assert_eq!(found, Ok(reason));
+        assert_eq!(Reason::of(reason as u32), reason);
+    }
+    assert_eq!(Reason::of(0), Reason::None);
+    assert_eq!(Reason::of(Reason::Reset as u32), Reason::Reset);
+}
+
+/// A clean stop of another server says nothing about what this one has issued.
+#[test]
+fn a_clean_stop_is_exact_only_for_its_own_server() {
+    for file in foreign(NOW) {
+        let file = Stored {
+            clean: true,
+            ..file
+        };
+        assert_eq!(floor(START, Some(file)), Ok(NOW + RESERVATION), "{file:?}");
+    }
 }

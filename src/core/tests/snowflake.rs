@@ -334,6 +334,30 @@ mod closing {
         );
         assert_eq!(parts(id.unwrap()).worker_id, 9);
     }
+
+    /// `leaf_snowflake_reset`, after the clock stood ahead.
+    #[test]
+    fn a_rewound_word_issues_above_the_new_floor_with_the_new_worker_id() {
+        let generator = open_before(1_000_000);
+        let ahead = at(&generator, 1_000_000).unwrap();
+        generator.close();
+        generator.rewind(WORKER + 1, 500);
+        assert_eq!(at(&generator, 501), Err(Stall::Closed));
+        assert_eq!(generator.reserved_until(), 500);
+        generator.reserve(600);
+        generator.open(WORKER + 1, 500);
+        assert_eq!(at(&generator, 500), Err(Stall::ClockBack(1)));
+        let id = at(&generator, 502).unwrap();
+        assert!(id < ahead);
+        assert_eq!((parts(id).ms, parts(id).worker_id), (502, WORKER + 1));
+        assert_eq!(at(&generator, 601), Err(Stall::Unreserved));
+        for to_ms in [i64::MIN, -1, MAX_MS + 1, i64::MAX] {
+            generator.close();
+            generator.rewind(WORKER, to_ms);
+            assert!(!generator.is_open());
+            assert!((0..=MAX_MS).contains(&generator.last().ms));
+        }
+    }
 }
 
 mod threads {

@@ -5,8 +5,19 @@
 //! limits, that ignores a changed `step`, or that a clock set back makes grow or shrink.
 
 #![cfg(not(leaf_id_loom))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that panics fails"
+)]
 
-use leaf_id_core::step::{Limits, Pace, SEGMENT_DURATION_MS};
+mod support;
+
+use leaf_id_core::step::{
+    Limits, Pace, SEGMENT_DURATION_MS, largest_recent, longest_claim, most_taken,
+};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 
 const MINUTE_MS: i64 = 60_000;
 const DEFAULT: Limits = Limits {
@@ -259,4 +270,71 @@ fn a_fixed_step_stays_fixed() {
     for (after_ms, hungry) in [(0, true), (MINUTE_MS, false), (90 * MINUTE_MS, false)] {
         assert_eq!(Tag::new().claims(5, after_ms, hungry, fixed), [500; 5]);
     }
+}
+
+/// What a server that takes over reckons with. Would catch: a skip that is shorter than
+/// what claims that were lost have taken, at any use of the tag.
+#[test]
+fn lost_claims_take_no_more_than_is_skipped_for_them() {
+    let mut random = StdRng::seed_from_u64(support::seed());
+    for _ in 0..2_000 {
+        let step = random.random_range(1..100_000);
+        let limits = Limits {
+            step,
+            max_step: random.random_range(step..=i32::MAX.unsigned_abs()),
+        };
+        let mut recent = step;
+        let mut claims = Vec::new();
+        for _ in 0..30 {
+            // As long as it may be, or shorter, whatever the reason.
+            let longest = longest_claim(recent, limits);
+            let claimed = if random.random() {
+                longest
+            } else {
+                random.random_range(1..=longest)
+            };
+            claims.push((recent, claimed));
+            recent = largest_recent(recent, claimed);
+        }
+        for lost in 0..=10 {
+            for window in claims.windows(lost + 1) {
+                let (known, _) = window[0];
+                let taken: u64 = window[..lost].iter().map(|(_, n)| u64::from(*n)).sum();
+                let skipped = most_taken(u32::try_from(lost).unwrap(), known, limits);
+                assert!(taken <= skipped, "{lost} claims after {known}: {taken}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_skip_of_a_small_tag_is_small() {
+    assert_eq!(most_taken(0, 1_000, DEFAULT), 0);
+    assert_eq!(most_taken(1, 1_000, DEFAULT), 8_000);
+    assert_eq!(most_taken(2, 1_000, DEFAULT), 72_000);
+    assert_eq!(most_taken(5, 1_000, DEFAULT), 584_000 + 2_000_000);
+    // A steady tag claims nothing else.
+    let fixed = Limits {
+        step: 500,
+        max_step: 500,
+    };
+    assert_eq!(most_taken(2, 500, fixed), 1_000);
+    let huge = Limits {
+        step: 1,
+        max_step: u32::MAX,
+    };
+    assert_eq!(longest_claim(u32::MAX, huge), u32::MAX);
+    assert_eq!(
+        most_taken(1_000, u32::MAX, huge),
+        1_000 * u64::from(u32::MAX)
+    );
+    assert_eq!(longest_claim(0, huge), 8, "a row that remembers nothing");
+}
+
+#[test]
+fn the_largest_recent_claim_is_forgotten_by_halves() {
+    assert_eq!(largest_recent(1_000, 8_000), 8_000);
+    assert_eq!(largest_recent(8_000, 1_000), 4_000);
+    assert_eq!(largest_recent(1_000, 1_000), 1_000);
+    assert_eq!(largest_recent(0, 1), 1);
 }

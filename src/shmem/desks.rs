@@ -1,0 +1,357 @@
+//! The desks: how a session's request for a segment reaches an allocator.
+//!
+//! 1. A session sets the slot's request (`DoubleBuffer::want`); only the one that
+//!    succeeds goes on.
+//! 2. Under the directory lock, shared, it pushes the slot onto the list of its database's
+//!    desk and sets the latch of whoever serves it: the allocator, or the launcher while
+//!    there is none. A database without a desk gets one (directory exclusively).
+//! 3. The allocator takes the whole list at once and answers each slot.
+//! 4. An allocator leaves only under the directory lock, exclusively, and gives the desk
+//!    back as wanted if its list is not empty: no request falls between two allocators.
+
+use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, Ordering};
+
+use pgrx::pg_sys;
+
+use super::{Area, Slot, Text, Trouble};
+use crate::pg;
+
+/// Databases that can want ids at one time.
+pub const DESKS: usize = 1024;
+
+/// What serves a database.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum DeskState {
+    /// Nobody's.
+    Free,
+    /// Requests wait for the launcher to start an allocator.
+    Wanted,
+    /// An allocator was registered and has not sat down.
+    Starting,
+    /// An allocator serves it.
+    Staffed,
+}
+
+/// A database's desk.
+#[repr(C)]
+pub struct Desk {
+    // Written under the directory lock, exclusively.
+    database: AtomicU32,
+    state: AtomicU32,
+    /// Counts registrations, so that a late starter finds that it is not awaited.
+    ticket: AtomicU32,
+    /// Since when it is wanted, in microseconds since 2000.
+    wanted_at: AtomicI64,
+    // Plain atomics.
+    /// First slot of the list of requests, plus 1. Pushed by sessions, taken whole.
+    posted: AtomicU32,
+    /// The allocator's latch, while it is staffed.
+    latch: AtomicPtr<pg_sys::Latch>,
+}
+
+impl Desk {
+    fn want(&self) {
+        self.wanted_at.store(pg::now_timestamp(), Ordering::Relaxed);
+        self.state
+            .store(DeskState::Wanted as u32, Ordering::Relaxed);
+    }
+
+    fn free(&self) {
+        self.state.store(DeskState::Free as u32, Ordering::Relaxed);
+        self.database.store(0, Ordering::Relaxed);
+    }
+
+    fn is(&self, state: DeskState) -> bool {
+        self.state.load(Ordering::Relaxed) == state as u32
+    }
+
+    /// Whether it is in this state for the allocator with this ticket.
+    fn is_for(&self, state: DeskState, ticket: u32) -> bool {
+        self.is(state) && self.ticket.load(Ordering::Relaxed) == ticket
+    }
+}
+
+/// The desks: how requests reach an allocator.
+impl Area {
+    fn used_desks(&self) -> impl Iterator<Item = (u32, &Desk)> {
+        (0u32..).zip(
+            self.desks
+                .iter()
+                .take(self.desks_used.load(Ordering::Relaxed) as usize),
+        )
+    }
+
+    fn desk_of(&self, database: u32) -> Option<&Desk> {
+        self.used_desks()
+            .map(|(_, desk)| desk)
+            .find(|desk| desk.database.load(Ordering::Relaxed) == database)
+    }
+
+    /// Hands a request of this slot, which the caller has just set, to the allocator of a
+    /// database. False if there is no desk left: the request must be settled and made
+    /// again later.
+    pub fn post(&self, database: u32, slot: &Slot) -> bool {
+        slot.wanted_at.store(pg::now_timestamp(), Ordering::Relaxed);
+        {
+            let _held = self.read_directory();
+            if let Some(desk) = self.desk_of(database) {
+                self.push(desk, slot);
+                return true;
+            }
+        }
+        let _held = self.write_directory();
+        let desk = self.desk_of(database).or_else(|| self.take_desk(database));
+        if let Some(desk) = desk {
+            self.push(desk, slot);
+        }
+        desk.is_some()
+    }
+
+    fn take_desk(&self, database: u32) -> Option<&Desk> {
+        let free = self
+            .used_desks()
+            .map(|(_, desk)| desk)
+            .find(|desk| desk.is(DeskState::Free));
+        let desk = free.or_else(|| {
+            let used = self.desks_used.load(Ordering::Relaxed);
+            let desk = self.desks.get(used as usize)?;
+            self.desks_used.store(used + 1, Ordering::Relaxed);
+            Some(desk)
+        })?;
+        desk.database.store(database, Ordering::Relaxed);
+        desk.want();
+        Some(desk)
+    }
+
+    fn push(&self, desk: &Desk, slot: &Slot) {
+        let mine = self.index(slot) + 1;
+        let mut head = desk.posted.load(Ordering::Relaxed);
+        loop {
+            slot.next_posted.store(head, Ordering::Relaxed);
+            match desk.posted.compare_exchange_weak(
+                head,
+                mine,
+                Ordering::Release,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => break,
+                Err(now) => head = now,
+            }
+        }
+        let latch = desk.latch.load(Ordering::Acquire);
+        if latch.is_null() {
+            self.wake_launcher();
+        } else {
+            pg::set_latch(latch);
+        }
+    }
+
+    /// Takes every request posted at a desk, oldest first.
+    fn collect(&self, desk: &Desk, into: &mut Vec<&'static Slot>) {
+        let mut next = desk.posted.swap(0, Ordering::Acquire);
+        let start = into.len();
+        while let Some(index) = next.checked_sub(1) {
+            let slot = self.slot(index);
+            next = slot.next_posted.load(Ordering::Relaxed);
+            into.push(slot);
+        }
+        if let Some(new) = into.get_mut(start..) {
+            new.reverse();
+        }
+    }
+
+    /// The launcher's latch, for sessions that need an allocator; null when it leaves.
+    pub fn set_launcher(&self, latch: *mut pg_sys::Latch) {
+        self.launcher.store(latch, Ordering::Release);
+    }
+
+    /// Wakes the launcher. If there is none, the postmaster is to start one.
+    pub fn wake_launcher(&self) {
+        let launcher = self.launcher.load(Ordering::Acquire);
+        if launcher.is_null() {
+            pg::nudge_postmaster();
+        } else {
+            pg::set_latch(launcher);
+        }
+    }
+
+    /// Whether there is no launcher, so that nobody could answer.
+    pub fn is_orphaned(&self) -> bool {
+        self.launcher.load(Ordering::Acquire).is_null()
+    }
+
+    /// Desks that need an allocator, the longest waiting first: number and database.
+    pub fn wanted_desks(&self) -> Vec<(u32, u32)> {
+        let mut wanted = Vec::with_capacity(DESKS);
+        {
+            let _held = self.read_directory();
+            for (number, desk) in self
+                .used_desks()
+                .filter(|(_, desk)| desk.is(DeskState::Wanted))
+            {
+                let since = desk.wanted_at.load(Ordering::Relaxed);
+                wanted.push((since, number, desk.database.load(Ordering::Relaxed)));
+            }
+        }
+        wanted.sort_unstable();
+        wanted
+            .into_iter()
+            .map(|(_, number, database)| (number, database))
+            .collect()
+    }
+
+    /// A launcher that starts knows of no allocator under way: whoever was registered and
+    /// has not sat down is not awaited any more.
+    pub fn forget_starting(&self) {
+        let _held = self.write_directory();
+        for (_, desk) in self
+            .used_desks()
+            .filter(|(_, desk)| desk.is(DeskState::Starting))
+        {
+            desk.want();
+        }
+    }
+
+    /// The launcher is about to register an allocator; it must sit down with this ticket.
+    /// `None` if the desk is not wanted any more.
+    pub fn announce(&self, number: u32) -> Option<u32> {
+        let desk = self.desks.get(number as usize)?;
+        let _held = self.write_directory();
+        desk.is(DeskState::Wanted).then(|| {
+            desk.state
+                .store(DeskState::Starting as u32, Ordering::Relaxed);
+            desk.ticket.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+        })
+    }
+
+    /// Takes back an announcement: the desk is wanted again. False if it was taken up.
+    pub fn retract(&self, number: u32, ticket: u32) -> bool {
+        let Some(desk) = self.desks.get(number as usize) else {
+            return false;
+        };
+        let _held = self.write_directory();
+        let starting = desk.is_for(DeskState::Starting, ticket);
+        if starting {
+            desk.want();
+        }
+        starting
+    }
+
+    /// Gives up on a wanted desk: every request at it ends with this trouble, and sessions
+    /// that still want ids ask again. By the launcher, which alone could announce
+    /// somebody for it.
+    pub fn abandon(&self, number: u32, trouble: Trouble) {
+        let Some(desk) = self.desks.get(number as usize) else {
+            return;
+        };
+        let mut posted = Vec::new();
+        self.collect(desk, &mut posted);
+        for slot in posted {
+            self.fail(slot, trouble, None);
+        }
+        let _held = self.write_directory();
+        if desk.is(DeskState::Wanted) && desk.posted.load(Ordering::Relaxed) == 0 {
+            desk.free();
+        }
+    }
+
+    /// Notes a trouble at every slot that waits at a desk, without ending the requests.
+    pub fn explain(&self, number: u32, trouble: Trouble) {
+        let Some(desk) = self.desks.get(number as usize) else {
+            return;
+        };
+        let mut next = desk.posted.load(Ordering::Acquire);
+        while let Some(index) = next.checked_sub(1) {
+            let slot = self.slot(index);
+            next = slot.next_posted.load(Ordering::Relaxed);
+            let life = slot.buffer.life();
+            self.with_ledger(slot, |ledger| {
+                ledger.trouble = trouble;
+                ledger.trouble_life = life;
+                ledger.trouble_at = pg::now_timestamp();
+            });
+        }
+    }
+
+    /// An allocator sits down at the desk it was announced for. `None` if it is not
+    /// awaited (any more).
+    pub fn sit_down(&self, number: u32, ticket: u32, latch: *mut pg_sys::Latch) -> Option<u32> {
+        let desk = self.desks.get(number as usize)?;
+        let _held = self.write_directory();
+        desk.is_for(DeskState::Starting, ticket).then(|| {
+            desk.state
+                .store(DeskState::Staffed as u32, Ordering::Relaxed);
+            desk.latch.store(latch, Ordering::Release);
+            desk.database.load(Ordering::Relaxed)
+        })
+    }
+
+    /// The requests at the allocator's own desk, oldest first.
+    pub fn collect_requests(&self, number: u32, into: &mut Vec<&'static Slot>) {
+        if let Some(desk) = self.desks.get(number as usize) {
+            self.collect(desk, into);
+        }
+    }
+
+    /// The allocator leaves its desk. If `only_idle` and a request has come, it stays:
+    /// false. What was accepted and not answered is for the caller to settle.
+    pub fn stand_up(&self, number: u32, ticket: u32, only_idle: bool) -> bool {
+        let Some(desk) = self.desks.get(number as usize) else {
+            return true;
+        };
+        let wanted = {
+            let _held = self.write_directory();
+            if !desk.is_for(DeskState::Staffed, ticket) {
+                return true;
+            }
+            let wanted = desk.posted.load(Ordering::Relaxed) != 0;
+            if wanted && only_idle {
+                return false;
+            }
+            desk.latch.store(core::ptr::null_mut(), Ordering::Release);
+            if wanted {
+                desk.want();
+            } else {
+                desk.free();
+            }
+            wanted
+        };
+        if wanted || self.crowded.load(Ordering::Relaxed) != 0 {
+            self.wake_launcher();
+        }
+        true
+    }
+
+    /// Ends the requests that an allocator had accepted when it was ended itself.
+    pub fn settle_database(&self, database: u32) {
+        let _held = self.read_directory();
+        for slot in self.slots_locked(database, None) {
+            if slot.buffer.is_in_flight() {
+                slot.buffer.settle();
+                slot.wake();
+            }
+        }
+    }
+
+    /// Ends a request with a trouble, and wakes the waiters.
+    pub fn fail(&self, slot: &Slot, trouble: Trouble, text: Option<&str>) {
+        self.note(slot, slot.buffer.life(), trouble, text);
+        slot.buffer.settle();
+        slot.wake();
+    }
+
+    /// Notes a trouble of one life of the slot, without ending the request.
+    pub fn note(&self, slot: &Slot, life: u64, trouble: Trouble, text: Option<&str>) {
+        let text = text.map(Text::new);
+        self.with_ledger(slot, |ledger| {
+            ledger.trouble = trouble;
+            ledger.trouble_life = life;
+            ledger.trouble_at = pg::now_timestamp();
+            if let Some(text) = text {
+                ledger.text = text;
+            }
+        });
+        slot.wake();
+    }
+}

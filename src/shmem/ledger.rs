@@ -1,0 +1,268 @@
+//! What is remembered about a slot's tag.
+
+use leaf_id_core::segment::{MAX_LEN, Rest, Rests};
+use leaf_id_core::step::Pace;
+use serde::{Deserialize, Serialize};
+
+/// What is kept of an allocator's last error, in bytes.
+const TROUBLE_TEXT: usize = 63;
+/// What both buffers hold at most, and so what can be parked of one tag.
+pub const PARKED_RUNS: usize = 2;
+
+/// Contiguous ids; none where `len` is 0. Packed: a ledger holds two.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(C, packed(4))]
+pub struct Run {
+    /// The lowest id.
+    pub first: i64,
+    /// How many ids.
+    pub len: u32,
+}
+
+impl Run {
+    /// No ids.
+    pub const NONE: Self = Self { first: 0, len: 0 };
+
+    /// One past the last id.
+    pub fn end(&self) -> i64 {
+        self.first.saturating_add(i64::from(self.len))
+    }
+}
+
+impl From<Rest> for Run {
+    fn from(rest: Rest) -> Self {
+        Self {
+            first: rest.first,
+            // Never more than a segment has.
+            len: u32::try_from(rest.count()).unwrap_or(0),
+        }
+    }
+}
+
+/// The rests of one tag while no launcher runs, and the row that they may be used with.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+pub struct Parked {
+    /// The row's `life`.
+    pub life: i64,
+    /// The row's `max_id`: later claims would make the rests come out of order (I4).
+    pub max_id: i64,
+    /// In order.
+    pub runs: [Run; PARKED_RUNS],
+}
+
+impl Parked {
+    /// What was in the buffers, and after it what waited to be given back. Together that
+    /// is never more than two buffers hold: no claim is made while something waits.
+    pub(super) fn of(ledger: &Ledger, rests: &Rests) -> Option<Self> {
+        let mut runs = [Run::NONE; PARKED_RUNS];
+        let mut used = 0_usize;
+        let buffers = [rests.current, rests.spare].map(|rest| rest.map_or(Run::NONE, Run::from));
+        let all = buffers.into_iter().chain(ledger.parked);
+        for run in all.filter(|run| run.len > 0) {
+            let before = used.checked_sub(1).and_then(|last| runs.get_mut(last));
+            if let Some(before) = before
+                && before.end() == run.first
+                && before.len <= MAX_LEN - run.len
+            {
+                before.len += run.len;
+            } else if let Some(free) = runs.get_mut(used) {
+                *free = run;
+                used += 1;
+            }
+        }
+        (used > 0).then_some(Self {
+            life: ledger.row_life,
+            max_id: ledger.max_id,
+            runs,
+        })
+    }
+
+    /// Whether these can be rests at all: anybody may have edited the file.
+    pub fn is_sound(&self) -> bool {
+        let mut floor = 1;
+        self.runs.iter().all(|run| {
+            let sound = run.len == 0
+                || (run.first >= floor && run.len <= MAX_LEN && run.end() <= self.max_id);
+            floor = floor.max(run.end());
+            sound
+        })
+    }
+}
+
+/// Why the last request of a slot was not answered with a segment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub enum Trouble {
+    /// It was, or there was none.
+    None,
+    /// The row is locked by a process; 0 if it was gone when looked for.
+    RowLocked { pid: i32 },
+    /// The table is locked by a process.
+    TableLocked { pid: i32 },
+    /// No background worker slot was free.
+    NoWorkerSlot,
+    /// The allocator could not be started or connected.
+    NoAllocator,
+    /// The tag has no row.
+    NoSuchTag,
+    /// The tag's `max_value` is reached.
+    EndOfTag { max_value: i64 },
+    /// `max_id` is below what was published.
+    MaxIdBackwards { published: i64, found: i64 },
+    /// Another error: its text is in the ledger.
+    Error,
+}
+
+/// What is remembered about a slot's tag. Protected by the slot's lock.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Ledger {
+    /// The adaptive step.
+    pub pace: Pace,
+    /// `life` of the row that the published segments came from; 0 for none.
+    pub row_life: i64,
+    /// The row's `max_id` after the last claim that has committed, published or not.
+    pub max_id: i64,
+    /// Rests of before the launcher's last end, not yet given back; in order.
+    pub parked: [Run; PARKED_RUNS],
+    /// Ids published since the slot was given to the tag.
+    pub published: u64,
+    /// Ids of them that were dropped: invalidated, or given up for a range.
+    pub lost: u64,
+    /// Ids that claims have left out because of a failover.
+    pub skipped: u64,
+    /// Microseconds since 2000 (TimestampTz); 0 for never.
+    pub last_refill: i64,
+    /// From the request to the publication, in microseconds.
+    pub last_refill_us: u32,
+    /// Segments published.
+    pub refills: u32,
+    /// Ids issued up to the last refill ...
+    pub issued_at_refill: u64,
+    /// ... and between it and the one before, in microseconds.
+    pub paced_ids: u64,
+    /// See `paced_ids`.
+    pub paced_us: u64,
+    /// The last failure, and the buffer's life it is about.
+    pub trouble: Trouble,
+    /// See `trouble`.
+    pub trouble_life: u64,
+    /// When, in microseconds since 2000.
+    pub trouble_at: i64,
+    /// SQLSTATE and message where `trouble` is `Error`.
+    pub text: Text,
+}
+
+impl Ledger {
+    pub(super) const NEW: Self = Self {
+        pace: Pace {
+            base: 0,
+            step: 0,
+            claimed_at_ms: 0,
+            claims: 0,
+        },
+        row_life: 0,
+        max_id: 0,
+        parked: [Run::NONE; PARKED_RUNS],
+        published: 0,
+        lost: 0,
+        skipped: 0,
+        refills: 0,
+        last_refill: 0,
+        last_refill_us: 0,
+        issued_at_refill: 0,
+        paced_ids: 0,
+        paced_us: 0,
+        trouble: Trouble::None,
+        trouble_life: 0,
+        trouble_at: 0,
+        text: Text {
+            len: 0,
+            bytes: [0; TROUBLE_TEXT],
+        },
+    };
+
+    /// The next rest to give back.
+    pub fn next_parked(&self) -> Option<Run> {
+        self.parked.iter().find(|run| run.len > 0).copied()
+    }
+
+    /// Gives up what is parked: a gap (I6).
+    pub fn drop_parked(&mut self) {
+        let ids: u64 = self.parked.iter().map(|run| u64::from(run.len)).sum();
+        self.parked = [Run::NONE; PARKED_RUNS];
+        self.published += ids;
+        self.lost += ids;
+    }
+
+    /// Ids that were handed out, when the buffers hold `rests`.
+    pub fn issued(&self, rests: &Rests) -> u64 {
+        self.published.saturating_sub(self.lost + rests.count())
+    }
+
+    /// How fast ids are used: over the last two refills and the time since.
+    pub fn ids_per_second(&self, issued: u64, now: i64) -> f64 {
+        let since_us = u64::try_from(now.saturating_sub(self.last_refill)).unwrap_or(0);
+        let us = self.paced_us + if self.last_refill > 0 { since_us } else { 0 };
+        let ids = self.paced_ids + issued.saturating_sub(self.issued_at_refill);
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let (ids, seconds) = (ids as f64, us as f64 / 1e6);
+        if us == 0 { 0.0 } else { ids / seconds }
+    }
+
+    /// The last failure as a sentence, if there was one since the last refill.
+    pub fn explain(&self) -> Option<String> {
+        let locked = |what: &str, pid: i32| match pid {
+            0 => format!("{what} was locked."),
+            pid => format!("{what} is locked by process {pid}."),
+        };
+        Some(match self.trouble {
+            Trouble::None => return None,
+            Trouble::RowLocked { pid } => locked("The row of the tag in leaf_alloc", pid),
+            Trouble::TableLocked { pid } => locked("Table leaf_alloc", pid),
+            Trouble::NoWorkerSlot => "All background worker slots are in use.".into(),
+            Trouble::NoAllocator => "No allocator could be started for this database.".into(),
+            Trouble::NoSuchTag => "The tag does not exist.".into(),
+            Trouble::EndOfTag { max_value } => {
+                format!("The tag has reached its maximum value ({max_value}).")
+            }
+            Trouble::MaxIdBackwards { published, found } => {
+                format!("\"max_id\" moved backwards, from {published} to {found}.")
+            }
+            Trouble::Error => format!("The allocator has failed: {}", self.text.get()),
+        })
+    }
+}
+
+/// A short text, cut to fit.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Text {
+    len: u8,
+    bytes: [u8; TROUBLE_TEXT],
+}
+
+impl Text {
+    /// Cuts at a character's edge.
+    pub fn new(text: &str) -> Self {
+        let mut cut = text.len().min(TROUBLE_TEXT);
+        while !text.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        let mut bytes = [0; TROUBLE_TEXT];
+        let head = text.as_bytes().get(..cut).unwrap_or_default();
+        for (to, from) in bytes.iter_mut().zip(head) {
+            *to = *from;
+        }
+        Self {
+            len: u8::try_from(cut).unwrap_or(0),
+            bytes,
+        }
+    }
+
+    /// The text.
+    pub fn get(&self) -> String {
+        let bytes = self.bytes.get(..usize::from(self.len)).unwrap_or_default();
+        String::from_utf8_lossy(bytes).into_owned()
+    }
+}

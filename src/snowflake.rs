@@ -1,0 +1,394 @@
+//! Who opens the snowflake generator, and who reserves its timestamps (I7).
+//!
+//! The launcher's [`Keeper`] finds the floor of a run, opens the generator with its worker
+//! id, renews the reservation before it is needed, and closes it when it ends. A session
+//! writes the file in two cases: where the launcher is late ([`renew_late`]), and for
+//! `leaf_snowflake_reset` ([`reset`]). Whoever does is the one [`Writer`]: what is in the
+//! file, what is reserved in shared memory and whether the generator is open change
+//! together.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use leaf_id_core::reservation::{self, Floor, Reason, Start, Unsafe};
+
+use crate::error::Failure;
+use crate::guc;
+use crate::persist::{self, Reservation, Retired};
+use crate::pg;
+use crate::shmem::{Area, Snowflake, SnowflakeState, Writer};
+
+/// How often a file that cannot be read or written, or a clock that may be set right, is
+/// tried again, in milliseconds.
+const RETRY_MS: i64 = 1000;
+/// How soon the launcher looks again while a session is the writer, in milliseconds.
+const BUSY_MS: i64 = 10;
+/// How long a worker id that was left behind is remembered after its last possible
+/// timestamp, in milliseconds: longer than any clock is wrong by accident.
+const RETIRED_MEMORY_MS: i64 = 7 * 24 * 60 * 60 * 1000;
+
+fn reservation_ms() -> i64 {
+    i64::from(guc::TIMESTAMP_RESERVATION.get())
+}
+
+fn start(snowflake: &Snowflake, now_ms: i64) -> Start {
+    Start {
+        now_ms,
+        epoch_ms: snowflake.epoch_ms.load(Ordering::Relaxed),
+        reservation_ms: reservation_ms(),
+        system_identifier: pg::system_identifier(),
+        timeline: pg::timeline(),
+    }
+}
+
+/// The worker ids that earlier resets have left behind.
+fn retired() -> io::Result<Vec<Retired>> {
+    let stored = persist::read_reservation()?;
+    Ok(stored.map_or_else(Vec::new, |(reservation, _)| reservation.retired))
+}
+
+/// Writes a reservation and then allows its use: durable first, usable second (I7).
+fn reserve(
+    snowflake: &Snowflake,
+    _writer: &Writer<'_>,
+    worker_id: u16,
+    until_ms: i64,
+) -> io::Result<()> {
+    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+    let until_ms = until_ms.max(snowflake.generator.reserved_until() + epoch_ms);
+    // Damaged while we ran: what we write heals it.
+    let mut retired = retired().unwrap_or_default();
+    retired.retain(|retired| retired.until_ms.saturating_add(RETIRED_MEMORY_MS) > until_ms);
+    persist::write_reservation(&Reservation {
+        worker_id,
+        reserved_until_ms: until_ms,
+        epoch_ms,
+        clean: false,
+        retired,
+    })?;
+    snowflake.generator.reserve(until_ms - epoch_ms);
+    Ok(())
+}
+
+/// What the launcher knows of the generator. Times in Unix milliseconds.
+pub struct Keeper {
+    snowflake: &'static Snowflake,
+    epoch_ms: i64,
+    /// `None` until the file could be read.
+    floor: Option<Floor>,
+    /// The worker id that the generator was opened with.
+    worker_id: Option<u16>,
+    /// When the reservation was last renewed.
+    renewed_at_ms: i64,
+    /// The last file problem, logged once.
+    problem: Option<String>,
+    /// Resets that were seen.
+    resets: u32,
+}
+
+impl Keeper {
+    /// Of a launcher that has just started.
+    pub fn new(area: &'static Area) -> Self {
+        Self {
+            snowflake: &area.snowflake,
+            epoch_ms: area.snowflake.epoch_ms.load(Ordering::Relaxed),
+            floor: None,
+            worker_id: None,
+            renewed_at_ms: 0,
+            problem: None,
+            resets: area.snowflake.resets.load(Ordering::Acquire),
+        }
+    }
+
+    fn close(&mut self, state: SnowflakeState, detail: i64) {
+        self.snowflake.generator.close();
+        self.worker_id = None;
+        self.snowflake.set_state(state, detail);
+    }
+
+    /// Does what is due, and returns when to look again, in milliseconds.
+    pub fn tend(&mut self) -> Option<i64> {
+        let snowflake = self.snowflake;
+        let Some(writer) = snowflake.try_write() else {
+            return Some(BUSY_MS);
+        };
+        let wanted = snowflake.reservation_wanted.swap(0, Ordering::AcqRel) != 0;
+        let now_ms = pg::now_ms();
+        let resets = snowflake.resets.load(Ordering::Acquire);
+        let mut was_reset = false;
+        if self.resets != resets {
+            self.resets = resets;
+            self.floor = None;
+            self.worker_id = None;
+            was_reset = true;
+        }
+        // Before there is a worker id too: what has to be waited out passes meanwhile.
+        if self.floor.is_none() {
+            match self.find_floor(now_ms, was_reset) {
+                Ok(floor) => {
+                    snowflake.show_floor(floor.ms, floor.reason);
+                    self.floor = Some(floor);
+                }
+                Err(again) if guc::worker_id().is_some() => return again,
+                Err(_) => {}
+            }
+        }
+        let Some(worker_id) = guc::worker_id() else {
+            if snowflake.state() != SnowflakeState::NoWorkerId {
+                self.close(SnowflakeState::NoWorkerId, 0);
+            }
+            return None;
+        };
+        let floor = self.floor?;
+        if self.worker_id == Some(worker_id) {
+            return self.renew(&writer, worker_id, now_ms, wanted);
+        }
+        self.open(&writer, worker_id, floor.ms, now_ms)
+    }
+
+    /// Opens the generator, or changes the worker id of an open one.
+    fn open(
+        &mut self,
+        writer: &Writer<'_>,
+        worker_id: u16,
+        floor_ms: i64,
+        now_ms: i64,
+    ) -> Option<i64> {
+        let snowflake = self.snowflake;
+        let retired_until_ms = match retired() {
+            Ok(retired) => retired
+                .iter()
+                .filter(|retired| retired.worker_id == worker_id)
+                .map(|retired| retired.until_ms)
+                .max(),
+            Err(error) => return Some(self.file_problem(&error)),
+        };
+        // An open word is above the floor already, whatever the clock does since.
+        let open_ms = self.worker_id.map(|_| i64::MIN);
+        let floor_ms = open_ms
+            .unwrap_or(floor_ms)
+            .max(retired_until_ms.unwrap_or(i64::MIN));
+        if now_ms <= floor_ms {
+            let far = reservation::is_far_ahead(start(snowflake, now_ms), floor_ms);
+            if far && retired_until_ms == Some(floor_ms) {
+                self.close(SnowflakeState::ReservationAhead, floor_ms);
+                return Some(RETRY_MS);
+            }
+            self.close(SnowflakeState::WaitingOut, floor_ms);
+            return Some((floor_ms - now_ms).min(RETRY_MS) + 1);
+        }
+        // Reserved for this worker id before the first id with it (I7).
+        let until_ms = now_ms + reservation_ms();
+        if let Err(again) = self.reserve(writer, worker_id, now_ms, until_ms) {
+            return Some(again);
+        }
+        let floor_ms = floor_ms.saturating_sub(self.epoch_ms).max(0);
+        snowflake.generator.open(worker_id, floor_ms);
+        self.worker_id = Some(worker_id);
+        snowflake.set_state(SnowflakeState::Open, 0);
+        Some(reservation_ms() / 2)
+    }
+
+    fn find_floor(&mut self, now_ms: i64, was_reset: bool) -> Result<Floor, Option<i64>> {
+        let snowflake = self.snowflake;
+        // After a launcher that ended alone, and after a reset, the word in shared memory
+        // knows the last id, and nothing needs to be waited out beyond it.
+        let last_ms = snowflake.generator.last().ms;
+        if last_ms > 0 {
+            let reason = if was_reset {
+                Reason::Reset
+            } else {
+                Reason::LauncherRestart
+            };
+            return Ok(Floor {
+                ms: last_ms + self.epoch_ms,
+                reason,
+            });
+        }
+        let stored = match persist::read_reservation() {
+            Ok(stored) => stored.map(|(_, stored)| stored),
+            Err(error) => return Err(Some(self.file_problem(&error))),
+        };
+        match reservation::floor(start(snowflake, now_ms), stored) {
+            Ok(floor) => Ok(floor),
+            Err(Unsafe::EpochMovedLater { stored_ms }) => {
+                self.close(SnowflakeState::EpochMovedLater, stored_ms);
+                Err(None)
+            }
+            Err(Unsafe::FarAhead { reserved_until_ms }) => {
+                self.close(SnowflakeState::ReservationAhead, reserved_until_ms);
+                Err(Some(RETRY_MS))
+            }
+        }
+    }
+
+    /// At half while ids are issued; or because a session found it used up.
+    fn renew(
+        &mut self,
+        writer: &Writer<'_>,
+        worker_id: u16,
+        now_ms: i64,
+        wanted: bool,
+    ) -> Option<i64> {
+        let wanted = wanted || self.problem.is_some();
+        let generator = &self.snowflake.generator;
+        let half = reservation_ms() / 2;
+        let left = generator.reserved_until() + self.epoch_ms - now_ms;
+        let used = generator.last().ms + self.epoch_ms >= self.renewed_at_ms;
+        if !wanted && left > half {
+            return used.then_some(left - half);
+        }
+        if !wanted && !used {
+            // Idle: the next call asks, and waits for one fsync.
+            return None;
+        }
+        if left < 2 * half
+            && let Err(again) = self.reserve(writer, worker_id, now_ms, now_ms + 2 * half)
+        {
+            return Some(again);
+        }
+        self.snowflake.wake();
+        Some(half)
+    }
+
+    fn reserve(
+        &mut self,
+        writer: &Writer<'_>,
+        worker_id: u16,
+        now_ms: i64,
+        until_ms: i64,
+    ) -> Result<(), i64> {
+        let snowflake = self.snowflake;
+        if let Err(error) = reserve(snowflake, writer, worker_id, until_ms) {
+            return Err(self.file_problem(&error));
+        }
+        if self.problem.take().is_some() {
+            pgrx::log!("leaf_id: snowflake timestamps can be reserved again");
+            if self.worker_id.is_some() {
+                snowflake.set_state(SnowflakeState::Open, 0);
+            }
+        }
+        self.renewed_at_ms = now_ms;
+        Ok(())
+    }
+
+    fn file_problem(&mut self, error: &io::Error) -> i64 {
+        let text = error.to_string();
+        if self.problem.as_ref() != Some(&text) {
+            pgrx::warning!("leaf_id: could not read or write leaf_id_reservation.json: {text}");
+            self.problem = Some(text);
+        }
+        self.snowflake.set_state(SnowflakeState::FileProblem, 0);
+        RETRY_MS
+    }
+}
+
+/// Closes the generator because the launcher ends, and leaves the exact last timestamp: the
+/// next start issues at once.
+///
+/// # Errors
+/// The file could not be written: the next start waits out what was reserved.
+pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
+    let _writer = loop {
+        if let Some(writer) = snowflake.try_write() {
+            break writer;
+        }
+        pg::sleep_us(1000);
+    };
+    let was_open = snowflake.generator.is_open();
+    let last = snowflake.generator.close();
+    snowflake.set_state(SnowflakeState::Starting, 0);
+    if !was_open {
+        return Ok(());
+    }
+    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+    persist::write_reservation(&Reservation {
+        worker_id: last.worker_id,
+        reserved_until_ms: last.ms + epoch_ms,
+        epoch_ms,
+        clean: true,
+        retired: retired().unwrap_or_default(),
+    })
+}
+
+/// Renews the reservation in place of a launcher that is late. True if it is renewed now,
+/// false if somebody else is at it, or the generator is closed.
+///
+/// # Errors
+/// The file could not be written.
+pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
+    let Some(writer) = snowflake.try_write() else {
+        return Ok(false);
+    };
+    let generator = &snowflake.generator;
+    if !generator.is_open() {
+        return Ok(false);
+    }
+    let now_ms = pg::now_ms();
+    let worker_id = generator.last().worker_id;
+    reserve(snowflake, &writer, worker_id, now_ms + reservation_ms()).map_err(|error| {
+        Failure::ReservationFile {
+            reason: error.to_string(),
+        }
+    })?;
+    snowflake.wake();
+    Ok(true)
+}
+
+/// Lets ids carry times later than `until_ms` (Unix milliseconds) from now on, whatever was
+/// reserved or issued: the way out when the clock once stood far ahead, or the file is
+/// damaged. Below that, only with another worker id than the one that it was reserved
+/// for, which is remembered as retired until then. False if another process is the writer.
+///
+/// # Errors
+/// No worker id is set; it is the one that was used; the file cannot be written.
+pub fn reset(snowflake: &Snowflake, until_ms: i64) -> Result<bool, Failure> {
+    let worker_id = guc::worker_id().ok_or(Failure::WorkerIdUnset)?;
+    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+    let Some(_writer) = snowflake.try_write() else {
+        return Ok(false);
+    };
+    // A damaged file is one of the reasons to be here.
+    let stored = persist::read_reservation().ok().flatten();
+    let generator = &snowflake.generator;
+    let last = generator.last();
+    let mut used: Vec<Retired> = Vec::new();
+    if last.ms > 0 {
+        used.push(Retired {
+            worker_id: last.worker_id,
+            until_ms: generator.reserved_until().max(last.ms) + epoch_ms,
+        });
+    }
+    if let Some((reservation, _)) = stored {
+        used.push(Retired {
+            worker_id: reservation.worker_id,
+            until_ms: reservation.reserved_until_ms,
+        });
+        used.extend(reservation.retired);
+    }
+    used.retain(|used| used.until_ms > until_ms);
+    if let Some(used) = used.iter().find(|used| used.worker_id == worker_id) {
+        return Err(Failure::WorkerIdUsed {
+            worker_id,
+            until: pg::format_ms(used.until_ms),
+        });
+    }
+    generator.close();
+    snowflake.set_state(SnowflakeState::Starting, 0);
+    let written = persist::write_reservation(&Reservation {
+        worker_id,
+        reserved_until_ms: until_ms,
+        epoch_ms,
+        clean: true,
+        retired: used,
+    });
+    if written.is_ok() {
+        generator.rewind(worker_id, until_ms - epoch_ms);
+    }
+    // In any case the launcher begins anew: it opens what was closed here.
+    snowflake.resets.fetch_add(1, Ordering::AcqRel);
+    written.map_err(|error| Failure::ReservationFile {
+        reason: error.to_string(),
+    })?;
+    Ok(true)
+}
