@@ -621,7 +621,15 @@ pub fn reset_snowflake(until: i64) -> Result<(), Failure> {
         return Err(Failure::ResetOutOfRange);
     }
     let deadline = Deadline::new();
-    while !crate::snowflake::reset(snowflake, until_ms)? {
+    loop {
+        match crate::snowflake::reset(snowflake, until_ms) {
+            Ok(true) => break,
+            Ok(false) => {}
+            // Another one was set a moment ago, perhaps, and the launcher has not read it yet.
+            Err(Failure::WorkerIdUsed { .. } | Failure::WorkerIdUnset)
+                if deadline.started.elapsed() < RELOAD_GRACE => {}
+            Err(failure) => return Err(failure),
+        }
         if deadline.left_ms().is_none() {
             return Err(Failure::SnowflakeTimeout {
                 timeout_ms: deadline.timeout_ms(),

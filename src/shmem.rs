@@ -221,6 +221,8 @@ pub struct Snowflake {
     floor_reason: AtomicU32,
     /// Counts calls of `leaf_snowflake_reset`: the launcher is to begin anew.
     pub resets: AtomicU32,
+    /// `leaf_id.worker_id` as the launcher has read it, plus 1; 0 for none.
+    configured_worker_id: AtomicU32,
     /// The process that writes the reservation file, or opens or closes the generator.
     writer: AtomicI32,
     waiters: UnsafeCell<pg_sys::ConditionVariable>,
@@ -247,6 +249,18 @@ impl Snowflake {
             .compare_exchange(0, pg::pid(), Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
             .then(|| Writer(self))
+    }
+
+    /// The worker id that the launcher is to open the generator with.
+    pub fn configured_worker_id(&self) -> Option<u16> {
+        let number = self.configured_worker_id.load(Ordering::Acquire);
+        u16::try_from(number.checked_sub(1)?).ok()
+    }
+
+    /// The launcher has read its configuration.
+    pub fn configure(&self, worker_id: Option<u16>) {
+        let number = worker_id.map_or(0, |id| u32::from(id) + 1);
+        self.configured_worker_id.store(number, Ordering::Release);
     }
 
     /// Where this run's ids start, in Unix milliseconds, and why.

@@ -109,6 +109,7 @@ impl Keeper {
     /// Does what is due, and returns when to look again, in milliseconds.
     pub fn tend(&mut self) -> Option<i64> {
         let snowflake = self.snowflake;
+        snowflake.configure(guc::worker_id());
         let Some(writer) = snowflake.try_write() else {
             return Some(BUSY_MS);
         };
@@ -343,7 +344,9 @@ pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
 /// # Errors
 /// No worker id is set; it is the one that was used; the file cannot be written.
 pub fn reset(snowflake: &Snowflake, until_ms: i64) -> Result<bool, Failure> {
-    let worker_id = guc::worker_id().ok_or(Failure::WorkerIdUnset)?;
+    let worker_id = snowflake
+        .configured_worker_id()
+        .ok_or(Failure::WorkerIdUnset)?;
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     let Some(_writer) = snowflake.try_write() else {
         return Ok(false);
