@@ -569,7 +569,6 @@ impl Allocator {
         match result {
             Ok(Ok(claimed)) => {
                 self.area.note_claim(slot, &claimed);
-                self.log_skip(&key, &claimed);
                 // A cancelled wait for a standby returns as if it had been acknowledged
                 // (I1). Without a standby there was nothing to wait for.
                 let waits = acknowledgement != ClaimSynchronousCommit::Local;
@@ -580,7 +579,10 @@ impl Allocator {
                         .lose(slot, claimed.len + part.map_or(0, |part| part.len));
                     return self.put_off(job);
                 }
-                self.arrive(job, life, part, claimed)
+                let over = self.arrive(job, life, part, claimed);
+                // Last: whatever is logged looks for interrupts.
+                log_skip(&key, &claimed);
+                over
             }
             Ok(Err(ClaimProblem::NoSuchTag)) => {
                 // It may have been replaced while we waited for its lock: look once more,
@@ -651,16 +653,6 @@ impl Allocator {
         published != Err(Refused::OutOfOrder) || job.slot.buffer.has_spare()
     }
 
-    /// The ids that a failover may have cost; see `leaf_id.failover_skip`.
-    fn log_skip(&self, key: &Key, claimed: &Claimed) {
-        if claimed.skipped > 0 {
-            let (tag, skipped) = (key.tag.name(), claimed.skipped);
-            pgrx::log!(
-                "leaf_id: skipped {skipped} ids of tag \"{tag}\": its last claim was made on another timeline"
-            );
-        }
-    }
-
     fn note_error(&mut self, job: &Job, life: u64, error: &Caught) {
         let key = job.key;
         if error.code == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE {
@@ -697,6 +689,16 @@ impl Allocator {
         job.answered = Some(life);
         job.due = Instant::now() + HOLD;
         false
+    }
+}
+
+/// The ids that a failover may have cost; see `leaf_id.failover_skip`.
+fn log_skip(key: &Key, claimed: &Claimed) {
+    if claimed.skipped > 0 {
+        let (tag, skipped) = (key.tag.name(), claimed.skipped);
+        pgrx::log!(
+            "leaf_id: skipped {skipped} ids of tag \"{tag}\": its last claim was made on another timeline"
+        );
     }
 }
 
