@@ -48,8 +48,10 @@ pub struct Ask {
     pub now_ms: i64,
     /// Sessions found both buffers empty.
     pub hungry: bool,
-    /// The longest range that a session waits for; 0 for none.
+    /// The longest range that a session waits for, or what is missing of it; 0 for none.
     pub wish: u32,
+    /// This is to continue such a range: no more than is missing.
+    pub continues: bool,
     /// `life` of the row that was published from, 0 for none ...
     pub row_life: i64,
     /// ... and one past the last id that was.
@@ -69,30 +71,52 @@ pub enum ClaimProblem {
 
 struct Row {
     max_id: i64,
-    limits: Limits,
     max_value: i64,
     life: i64,
-    system_identifier: i64,
-    timeline: i32,
-    /// The largest of the recent claims, in ids.
-    largest_recent: u32,
+    limits: Limits,
+    memory: Memory,
 }
 
-impl Row {
-    /// Ids that a claim leaves out because claims of before a failover or a recovery to a
-    /// point in time may be missing here: what [`guc::FAILOVER_SKIP`] of them can have
-    /// taken. A row of another system was dumped and restored, or upgraded: nothing is
-    /// missing.
-    fn skip(&self) -> u64 {
-        let took_over = self.system_identifier == pg::system_identifier().cast_signed()
-            && self.timeline != pg::timeline().cast_signed();
-        let claims = u32::try_from(guc::FAILOVER_SKIP.get()).unwrap_or(0);
-        if took_over {
-            step::most_taken(claims, self.largest_recent, self.limits)
-        } else {
-            0
+/// What a row remembers of its last claim.
+#[derive(Clone, Copy)]
+pub struct Memory {
+    /// The database cluster.
+    pub system_identifier: i64,
+    /// The WAL timeline.
+    pub timeline: i32,
+    /// The largest of the recent claims, in ids.
+    pub claimed_step: i32,
+}
+
+impl Memory {
+    fn largest_recent(&self, limits: Limits) -> u32 {
+        match u32::try_from(self.claimed_step) {
+            // 0 only where the triggers were disabled.
+            Ok(0) | Err(_) => limits.step,
+            Ok(claimed_step) => claimed_step,
         }
     }
+
+    /// How many ids are to be left out before the next claim, because claims of before a
+    /// failover, or a recovery to a point in time, may be missing here: as many as
+    /// [`guc::FAILOVER_SKIP`] of them can have taken at most. Once for each timeline in
+    /// between: its server has left out as many, and may have claimed after that. A row of
+    /// another system was dumped and restored, or upgraded: nothing is missing.
+    pub fn skip(&self, limits: Limits) -> u64 {
+        let timelines = pg::timeline().saturating_sub(self.timeline.cast_unsigned());
+        let ours = self.system_identifier == pg::system_identifier().cast_signed();
+        if !ours || self.timeline == pg::timeline().cast_signed() {
+            return 0;
+        }
+        let claims = u32::try_from(guc::FAILOVER_SKIP.get()).unwrap_or(0);
+        step::most_taken(claims, self.largest_recent(limits), limits)
+            .saturating_mul(u64::from(timelines.max(1)))
+    }
+}
+
+/// `max_id` after a skip.
+pub fn skipped(max_id: i64, skip: u64) -> i64 {
+    i64::try_from(skip).map_or(i64::MAX, |skip| max_id.saturating_add(skip))
 }
 
 /// What parked rests are compared with.
@@ -160,8 +184,8 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
                     found: row.max_id,
                 });
             }
-            let skipped = row.skip();
-            let first = i64::try_from(skipped).map_or(i64::MAX, |n| row.max_id.saturating_add(n));
+            let skip = row.memory.skip(row.limits);
+            let first = skipped(row.max_id, skip);
             let left = row.max_value.saturating_sub(first).saturating_add(1);
             if left < 1 {
                 return Err(ClaimProblem::EndOfTag {
@@ -174,19 +198,29 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
             } else {
                 Pace::default()
             };
-            let longest = step::longest_claim(row.largest_recent, row.limits);
+            let largest_recent = row.memory.largest_recent(row.limits);
+            let longest = step::longest_claim(largest_recent, row.limits);
             let step = pace.next(ask.now_ms, ask.hungry, row.limits).min(longest);
-            let wanted = row.limits.clamp(step.max(ask.wish)).min(longest);
+            let wanted = if ask.continues {
+                ask.wish.min(longest)
+            } else {
+                row.limits.clamp(step.max(ask.wish)).min(longest)
+            };
             // The last segment before the limit is cut to fit.
             let len = u32::try_from(left).map_or(wanted, |left| wanted.min(left));
-            advance(client, &table, key, &row, first + i64::from(len), len);
+            let largest_recent = step::largest_recent(largest_recent, len);
+            advance(client, &table, key, first + i64::from(len), largest_recent);
             Ok(Claimed {
                 first,
                 len,
                 row_life: row.life,
-                pace: pace.claimed(ask.now_ms, step, row.limits),
+                pace: if ask.continues {
+                    pace
+                } else {
+                    pace.claimed(ask.now_ms, step, row.limits)
+                },
                 max_step: row.limits.max_step,
-                skipped,
+                skipped: skip,
                 climbing: len == longest,
             })
         })
@@ -204,41 +238,28 @@ fn lock_row(client: &mut SpiClient<'_>, table: &str, key: &Key) -> Result<Row, C
         return Err(ClaimProblem::NoSuchTag);
     }
     let ids = |number| u32::try_from(column::<i32>(&found, number)).unwrap_or(1);
-    let step = ids(2);
-    let claimed_step = ids(8);
     Ok(Row {
         max_id: column(&found, 1),
         limits: Limits {
-            step,
+            step: ids(2),
             max_step: ids(3),
         },
         max_value: column(&found, 4),
         life: column(&found, 5),
-        system_identifier: column(&found, 6),
-        timeline: column(&found, 7),
-        // 0 only where the triggers were disabled.
-        largest_recent: if claimed_step == 0 {
-            step
-        } else {
-            claimed_step
+        memory: Memory {
+            system_identifier: column(&found, 6),
+            timeline: column(&found, 7),
+            claimed_step: column(&found, 8),
         },
     })
 }
 
-fn advance(
-    client: &mut SpiClient<'_>,
-    table: &str,
-    key: &Key,
-    row: &Row,
-    max_id: i64,
-    claimed: u32,
-) {
+fn advance(client: &mut SpiClient<'_>, table: &str, key: &Key, max_id: i64, largest_recent: u32) {
     let sql = format!(
         "UPDATE {table} SET max_id = $2, claimed_step = $3, system_identifier = $4, \
          timeline = $5, update_time = pg_catalog.clock_timestamp() \
          WHERE biz_tag OPERATOR(pg_catalog.=) $1 RETURNING max_id"
     );
-    let largest_recent = step::largest_recent(row.largest_recent, claimed);
     let written = run(
         client,
         &sql,

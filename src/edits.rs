@@ -15,8 +15,10 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use leaf_id_core::step::Limits;
 use parking_lot::Mutex;
 
+use crate::catalog::Memory;
 use crate::error::Failure;
 use crate::pg::{self, SubtransactionEvent, TransactionCallbacks, TransactionEvent};
 use crate::shmem::{self, Key, Tag};
@@ -37,6 +39,10 @@ pub struct Row {
     pub max_value: Option<i64>,
     /// `life`.
     pub life: i64,
+    /// `step` and `max_step`.
+    pub limits: Limits,
+    /// What it remembers of its last claim.
+    pub memory: Memory,
 }
 
 /// What a trigger was fired for.
@@ -54,10 +60,12 @@ pub struct Edit {
 /// What the trigger changes in the row that is about to be written.
 #[derive(Default)]
 pub struct Stamp {
-    /// A new life, with system identifier and timeline.
+    /// A new life.
     pub life: Option<i64>,
     /// Another `max_id`.
     pub max_id: Option<i64>,
+    /// What the row remembers now.
+    pub memory: Option<Memory>,
 }
 
 /// How a tag stands in the open transaction.
@@ -273,24 +281,55 @@ pub fn issue_local(key: &Key, n: u32) -> Result<i64, Failure> {
 /// # Errors
 /// An UPDATE that would lower `max_id`, which is what `leaf_tag_reset` is for.
 pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
-    let mut stamp = Stamp::default();
-    match (&edit.old, &edit.new) {
-        // Never 0, which means none.
-        (None, Some(_)) => stamp.life = Some(rand::random::<i64>() | 1),
-        (Some(old), Some(new)) => {
-            if let (Some(from), Some(to)) = (old.max_id, new.max_id)
-                && to < from
-            {
-                if !edit.replica {
-                    let tag = old.tag.unwrap_or(Tag::EMPTY).name();
-                    return Err(Failure::MaxIdLowered { tag, from, to });
-                }
-                stamp.max_id = Some(from);
-            }
+    let (old, Some(new)) = (&edit.old, &edit.new) else {
+        return Ok(Stamp::default());
+    };
+    let step = i32::try_from(new.limits.step).unwrap_or(0);
+    let here = Memory {
+        system_identifier: pg::system_identifier().cast_signed(),
+        timeline: pg::timeline().cast_signed(),
+        claimed_step: step,
+    };
+    let Some(old) = old else {
+        return Ok(Stamp {
+            // Never 0, which means none.
+            life: Some(rand::random::<i64>() | 1),
+            max_id: None,
+            memory: Some(here),
+        });
+    };
+    let mut max_id = None;
+    if let (Some(from), Some(to)) = (old.max_id, new.max_id)
+        && to < from
+    {
+        if !edit.replica {
+            let tag = old.tag.unwrap_or(Tag::EMPTY).name();
+            return Err(Failure::MaxIdLowered { tag, from, to });
         }
-        (_, None) => {}
+        max_id = Some(from);
     }
-    Ok(stamp)
+    // What the row remembers is not for users to change. A larger step may be claimed at
+    // once.
+    let mut memory = Memory {
+        claimed_step: old.memory.claimed_step.max(step),
+        ..old.memory
+    };
+    // What is left out after a failover goes by the limits that the missing claims had: an
+    // edit that changes them leaves it out now.
+    let skip = old.memory.skip(old.limits);
+    if skip > 0 {
+        let from = old.max_id.map(|from| catalog::skipped(from, skip));
+        max_id = from.max(new.max_id);
+        memory = Memory {
+            claimed_step: memory.claimed_step,
+            ..here
+        };
+    }
+    Ok(Stamp {
+        life: Some(old.life),
+        max_id,
+        memory: Some(memory),
+    })
 }
 
 /// Remembers a row edit, after the row was written.

@@ -67,8 +67,8 @@ fn read<T: for<'de> Deserialize<'de>>(place: &Place) -> io::Result<Option<T>> {
     }
 }
 
-/// Puts a file in place of the one before. Durable when it returns `Ok`; otherwise what
-/// was there before still stands.
+/// Puts a file in place of the one before. Durable when it returns `Ok`; otherwise the next
+/// start finds the one or the other, whole.
 fn write<T: Serialize>(place: &Place, document: impl FnOnce(Origin) -> T) -> io::Result<()> {
     let mut file = File::create(place.temporary)?;
     let document = document(Origin::of(&file)?);
@@ -80,7 +80,12 @@ fn write<T: Serialize>(place: &Place, document: impl FnOnce(Origin) -> T) -> io:
 }
 
 fn sync_directory() -> io::Result<()> {
-    File::open(".")?.sync_all()
+    match File::open(".")?.sync_all() {
+        // EBADF and EINVAL: this file system does not sync directories. PostgreSQL lets
+        // that pass too.
+        Err(error) if [Some(9), Some(22)].contains(&error.raw_os_error()) => Ok(()),
+        result => result,
+    }
 }
 
 // ---- The reservation ---------------------------------------------------------------
@@ -93,22 +98,38 @@ struct ReservationDocument {
     #[serde(default)]
     clean: bool,
     #[serde(default)]
-    retired: Vec<Retired>,
+    used: Vec<Used>,
     #[serde(flatten)]
     origin: Origin,
 }
 
-/// A worker id that `leaf_snowflake_reset` has left behind, with times that are still to come.
+/// A worker id that this server has used before. Each is kept once, for ever: 1,024 at most.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Retired {
+pub struct Used {
     /// The worker id.
     pub worker_id: u16,
     /// Its ids may carry times until here, in Unix milliseconds.
     pub until_ms: i64,
+    /// `leaf_snowflake_reset` has gone back behind that time: this worker id must wait for
+    /// it, where otherwise the floor of all is enough.
+    pub retired: bool,
+}
+
+impl Used {
+    /// Adds a worker id to those that were used, or raises what is known of it.
+    pub fn add(list: &mut Vec<Self>, worker_id: u16, until_ms: i64) {
+        match list.iter_mut().find(|used| used.worker_id == worker_id) {
+            Some(used) => used.until_ms = used.until_ms.max(until_ms),
+            None => list.push(Self {
+                worker_id,
+                until_ms,
+                retired: false,
+            }),
+        }
+    }
 }
 
 /// What is reserved, and by whom. Times in Unix milliseconds.
-#[derive(Clone)]
 pub struct Reservation {
     /// The worker id in force.
     pub worker_id: u16,
@@ -118,49 +139,64 @@ pub struct Reservation {
     pub epoch_ms: i64,
     /// It is the exact last timestamp.
     pub clean: bool,
-    /// See [`Retired`].
-    pub retired: Vec<Retired>,
+    /// The worker ids of before.
+    pub used: Vec<Used>,
 }
 
-/// What the last run has left, and how far it is to be trusted; `None` if there is no file.
+/// What the last run has left.
+pub struct Found {
+    /// The worker id that was in force.
+    pub worker_id: u16,
+    /// The worker ids of before.
+    pub used: Vec<Used>,
+    /// What it reserved, and how far that is to be trusted.
+    pub stored: Stored,
+}
+
+/// Reads the reservation; `None` if there is no file.
 ///
 /// # Errors
-/// The file cannot be read or is not what was written.
-pub fn read_reservation() -> io::Result<Option<(Reservation, Stored)>> {
+/// The file cannot be read or is not what was written: see [`is_damage`].
+pub fn read_reservation() -> io::Result<Option<Found>> {
     let Some(document) = read::<ReservationDocument>(&RESERVATION)? else {
         return Ok(None);
     };
-    let stored = Stored {
-        reserved_until_ms: document.reserved_until_ms,
-        epoch_ms: document.epoch_ms,
-        system_identifier: document.origin.system_identifier,
-        timeline: document.origin.timeline,
-        original: document.origin.is_original(&RESERVATION)?,
-        clean: document.clean,
-    };
-    let reservation = Reservation {
+    Ok(Some(Found {
         worker_id: document.worker_id,
-        reserved_until_ms: document.reserved_until_ms,
-        epoch_ms: document.epoch_ms,
-        clean: document.clean,
-        retired: document.retired,
-    };
-    Ok(Some((reservation, stored)))
+        used: document.used,
+        stored: Stored {
+            reserved_until_ms: document.reserved_until_ms,
+            epoch_ms: document.epoch_ms,
+            system_identifier: document.origin.system_identifier,
+            timeline: document.origin.timeline,
+            original: document.origin.is_original(&RESERVATION)?,
+            clean: document.clean,
+        },
+    }))
+}
+
+/// Whether an error says that the file itself is not what was written: no later try will
+/// read it.
+pub fn is_damage(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+    )
 }
 
 /// Writes a reservation down. It may be used when this has returned `Ok`. One process at
 /// a time: see [`crate::snowflake`].
 ///
 /// # Errors
-/// The disk is full or read-only, or another failure of the file system; then what was
-/// there before still stands.
+/// The disk is full or read-only, or another failure of the file system: nothing of it may
+/// be used, but the next start may find it.
 pub fn write_reservation(reservation: &Reservation) -> io::Result<()> {
     write(&RESERVATION, |origin| ReservationDocument {
         worker_id: reservation.worker_id,
         reserved_until_ms: reservation.reserved_until_ms,
         epoch_ms: reservation.epoch_ms,
         clean: reservation.clean,
-        retired: reservation.retired.clone(),
+        used: reservation.used.clone(),
         origin,
     })
 }

@@ -389,7 +389,7 @@ pub fn reload_if_asked() -> bool {
 
 /// Registers what is done when this process ends, however it ends short of a crash.
 pub fn on_exit(callback: unsafe extern "C-unwind" fn(c_int, pg_sys::Datum)) {
-    // SAFETY: the callback neither fails nor waits.
+    // SAFETY: the callback raises no error; a panic in it is turned into one by pg_guard.
     unsafe { pg_sys::before_shmem_exit(Some(callback), pg_sys::Datum::null()) };
 }
 

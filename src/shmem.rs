@@ -280,7 +280,7 @@ impl Snowflake {
         SnowflakeState::of(self.state.load(Ordering::Acquire))
     }
 
-    /// The launcher alone sets it; a change wakes the waiters.
+    /// Set by the launcher and by `leaf_snowflake_reset`; a change wakes the waiters.
     pub fn set_state(&self, state: SnowflakeState, detail: i64) {
         self.detail.store(detail, Ordering::Relaxed);
         if self.state.swap(state as u32, Ordering::AcqRel) != state as u32 {

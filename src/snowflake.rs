@@ -14,7 +14,7 @@ use leaf_id_core::reservation::{self, Floor, Reason, Start, Unsafe};
 
 use crate::error::Failure;
 use crate::guc;
-use crate::persist::{self, Reservation, Retired};
+use crate::persist::{self, Reservation, Used};
 use crate::pg;
 use crate::shmem::{Area, Snowflake, SnowflakeState, Writer};
 
@@ -23,9 +23,8 @@ use crate::shmem::{Area, Snowflake, SnowflakeState, Writer};
 const RETRY_MS: i64 = 1000;
 /// How soon the launcher looks again while a session is the writer, in milliseconds.
 const BUSY_MS: i64 = 10;
-/// How long a worker id that was left behind is remembered after its last possible
-/// timestamp, in milliseconds: longer than any clock is wrong by accident.
-const RETIRED_MEMORY_MS: i64 = 7 * 24 * 60 * 60 * 1000;
+/// How long a launcher that ends waits for a session that is the writer, in milliseconds.
+const WRITER_GRACE_MS: i64 = 1000;
 
 fn reservation_ms() -> i64 {
     i64::from(guc::TIMESTAMP_RESERVATION.get())
@@ -41,10 +40,22 @@ fn start(snowflake: &Snowflake, now_ms: i64) -> Start {
     }
 }
 
-/// The worker ids that earlier resets have left behind.
-fn retired() -> io::Result<Vec<Retired>> {
-    let stored = persist::read_reservation()?;
-    Ok(stored.map_or_else(Vec::new, |(reservation, _)| reservation.retired))
+/// The worker ids that were used before this one. What a damaged file knew is gone: the
+/// next write heals it.
+fn used_before(worker_id: u16) -> io::Result<Vec<Used>> {
+    let found = match persist::read_reservation() {
+        Err(error) if persist::is_damage(&error) => None,
+        result => result?,
+    };
+    let Some(found) = found else {
+        return Ok(Vec::new());
+    };
+    let mut used = found.used;
+    if found.worker_id != worker_id {
+        let until_ms = found.stored.reserved_until_ms;
+        Used::add(&mut used, found.worker_id, until_ms);
+    }
+    Ok(used)
 }
 
 /// Writes a reservation and then allows its use: durable first, usable second (I7).
@@ -56,15 +67,12 @@ fn reserve(
 ) -> io::Result<()> {
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     let until_ms = until_ms.max(snowflake.generator.reserved_until() + epoch_ms);
-    // Damaged while we ran: what we write heals it.
-    let mut retired = retired().unwrap_or_default();
-    retired.retain(|retired| retired.until_ms.saturating_add(RETIRED_MEMORY_MS) > until_ms);
     persist::write_reservation(&Reservation {
         worker_id,
         reserved_until_ms: until_ms,
         epoch_ms,
         clean: false,
-        retired,
+        used: used_before(worker_id)?,
     })?;
     snowflake.generator.reserve(until_ms - epoch_ms);
     Ok(())
@@ -156,27 +164,33 @@ impl Keeper {
         now_ms: i64,
     ) -> Option<i64> {
         let snowflake = self.snowflake;
-        let retired_until_ms = match retired() {
-            Ok(retired) => retired
+        let retired_until_ms = match used_before(worker_id) {
+            Ok(used) => used
                 .iter()
-                .filter(|retired| retired.worker_id == worker_id)
-                .map(|retired| retired.until_ms)
+                .filter(|used| used.retired && used.worker_id == worker_id)
+                .map(|used| used.until_ms)
                 .max(),
             Err(error) => return Some(self.file_problem(&error)),
         };
-        // An open word is above the floor already, whatever the clock does since.
-        let open_ms = self.worker_id.map(|_| i64::MIN);
-        let floor_ms = open_ms
-            .unwrap_or(floor_ms)
-            .max(retired_until_ms.unwrap_or(i64::MIN));
+        let last_ms = snowflake.generator.last().ms + self.epoch_ms;
+        // An open word is above the floor, and the clock beside it. But if the clock has gone
+        // back, the word must not get another worker id: its time is not that one's.
+        let ahead = last_ms - now_ms > i64::from(guc::MAX_CLOCK_BACKWARD.get());
+        let floor_ms = match self.worker_id {
+            Some(_) if !ahead => None,
+            _ => Some(floor_ms.max(last_ms)),
+        };
+        let floor_ms = floor_ms.max(retired_until_ms).unwrap_or(i64::MIN);
         if now_ms <= floor_ms {
-            let far = reservation::is_far_ahead(start(snowflake, now_ms), floor_ms);
-            if far && retired_until_ms == Some(floor_ms) {
-                self.close(SnowflakeState::ReservationAhead, floor_ms);
-                return Some(RETRY_MS);
-            }
-            self.close(SnowflakeState::WaitingOut, floor_ms);
-            return Some((floor_ms - now_ms).min(RETRY_MS) + 1);
+            // The most that a floor found at the start lies ahead.
+            let far = floor_ms.saturating_sub(now_ms) > 3 * reservation_ms();
+            let state = if far {
+                SnowflakeState::ReservationAhead
+            } else {
+                SnowflakeState::WaitingOut
+            };
+            self.close(state, floor_ms);
+            return Some((floor_ms.saturating_sub(now_ms)).min(RETRY_MS) + 1);
         }
         // Reserved for this worker id before the first id with it (I7).
         let until_ms = now_ms + reservation_ms();
@@ -207,7 +221,7 @@ impl Keeper {
             });
         }
         let stored = match persist::read_reservation() {
-            Ok(stored) => stored.map(|(_, stored)| stored),
+            Ok(found) => found.map(|found| found.stored),
             Err(error) => return Err(Some(self.file_problem(&error))),
         };
         match reservation::floor(start(snowflake, now_ms), stored) {
@@ -290,16 +304,18 @@ impl Keeper {
 /// # Errors
 /// The file could not be written: the next start waits out what was reserved.
 pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
-    let _writer = loop {
-        if let Some(writer) = snowflake.try_write() {
-            break writer;
-        }
+    let mut patience_ms = WRITER_GRACE_MS;
+    let mut writer = snowflake.try_write();
+    while writer.is_none() && patience_ms > 0 {
         pg::sleep_us(1000);
-    };
+        patience_ms -= 1;
+        writer = snowflake.try_write();
+    }
     let was_open = snowflake.generator.is_open();
     let last = snowflake.generator.close();
     snowflake.set_state(SnowflakeState::Starting, 0);
-    if !was_open {
+    // Without being the writer: what that one writes is further ahead, and safe.
+    if !was_open || writer.is_none() {
         return Ok(());
     }
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
@@ -308,7 +324,7 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
         reserved_until_ms: last.ms + epoch_ms,
         epoch_ms,
         clean: true,
-        retired: retired().unwrap_or_default(),
+        used: used_before(last.worker_id)?,
     })
 }
 
@@ -338,12 +354,16 @@ pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
 
 /// Lets ids carry times later than `until_ms` (Unix milliseconds) from now on, whatever was
 /// reserved or issued: the way out when the clock once stood far ahead, or the file is
-/// damaged. Below that, only with another worker id than the one that it was reserved
-/// for, which is remembered as retired until then. False if another process is the writer.
+/// damaged. Worker ids that may have issued later times are retired until then, and the
+/// one that is set now must be none of them. False if another process is the writer.
 ///
 /// # Errors
-/// No worker id is set; it is the one that was used; the file cannot be written.
+/// No worker id is set; it is one that was used; the epoch was moved later; the file cannot
+/// be read or written.
 pub fn reset(snowflake: &Snowflake, until_ms: i64) -> Result<bool, Failure> {
+    let file_problem = |error: io::Error| Failure::ReservationFile {
+        reason: error.to_string(),
+    };
     let worker_id = snowflake
         .configured_worker_id()
         .ok_or(Failure::WorkerIdUnset)?;
@@ -351,30 +371,35 @@ pub fn reset(snowflake: &Snowflake, until_ms: i64) -> Result<bool, Failure> {
     let Some(_writer) = snowflake.try_write() else {
         return Ok(false);
     };
-    // A damaged file is one of the reasons to be here.
-    let stored = persist::read_reservation().ok().flatten();
+    let found = match persist::read_reservation() {
+        // One of the reasons to be here.
+        Err(error) if persist::is_damage(&error) => None,
+        result => result.map_err(file_problem)?,
+    };
     let generator = &snowflake.generator;
     let last = generator.last();
-    let mut used: Vec<Retired> = Vec::new();
+    let mut used = Vec::new();
+    if let Some(found) = found {
+        let stored = found.stored;
+        if stored.epoch_ms < epoch_ms {
+            let stored_ms = stored.epoch_ms;
+            return Err(Failure::EpochMovedLater { stored_ms });
+        }
+        used = found.used;
+        Used::add(&mut used, found.worker_id, stored.reserved_until_ms);
+    }
     if last.ms > 0 {
-        used.push(Retired {
-            worker_id: last.worker_id,
-            until_ms: generator.reserved_until().max(last.ms) + epoch_ms,
-        });
+        let until_ms = generator.reserved_until().max(last.ms) + epoch_ms;
+        Used::add(&mut used, last.worker_id, until_ms);
     }
-    if let Some((reservation, _)) = stored {
-        used.push(Retired {
-            worker_id: reservation.worker_id,
-            until_ms: reservation.reserved_until_ms,
-        });
-        used.extend(reservation.retired);
-    }
-    used.retain(|used| used.until_ms > until_ms);
-    if let Some(used) = used.iter().find(|used| used.worker_id == worker_id) {
-        return Err(Failure::WorkerIdUsed {
-            worker_id,
-            until: pg::format_ms(used.until_ms),
-        });
+    for used in used.iter_mut().filter(|used| used.until_ms > until_ms) {
+        if used.worker_id == worker_id {
+            return Err(Failure::WorkerIdUsed {
+                worker_id,
+                until: pg::format_ms(used.until_ms),
+            });
+        }
+        used.retired = true;
     }
     generator.close();
     snowflake.set_state(SnowflakeState::Starting, 0);
@@ -383,15 +408,13 @@ pub fn reset(snowflake: &Snowflake, until_ms: i64) -> Result<bool, Failure> {
         reserved_until_ms: until_ms,
         epoch_ms,
         clean: true,
-        retired: used,
+        used,
     });
     if written.is_ok() {
         generator.rewind(worker_id, until_ms - epoch_ms);
     }
     // In any case the launcher begins anew: it opens what was closed here.
     snowflake.resets.fetch_add(1, Ordering::AcqRel);
-    written.map_err(|error| Failure::ReservationFile {
-        reason: error.to_string(),
-    })?;
+    written.map_err(file_problem)?;
     Ok(true)
 }

@@ -253,10 +253,11 @@ impl Launcher {
 static MY_SEAT: AtomicU64 = AtomicU64::new(0);
 static CONNECTED: AtomicBool = AtomicBool::new(false);
 /// A claim of this process has begun and not ended. For the exit callback.
-static CLAIMING: AtomicBool = AtomicBool::new(false);
+static CLAIM_BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// Gives the desk back however this process ends: cancelled, terminated, or because its
 /// database is gone.
+#[pgrx::pg_guard]
 unsafe extern "C-unwind" fn allocator_exit(_code: i32, _arg: pg_sys::Datum) {
     let Some(area) = shmem::area() else { return };
     end_claim(area);
@@ -279,12 +280,12 @@ unsafe extern "C-unwind" fn allocator_exit(_code: i32, _arg: pg_sys::Datum) {
 /// Begins a claim, unless the launcher is parking the rests.
 fn begin_claim(area: &Area) -> bool {
     let begun = area.begin_claim();
-    CLAIMING.store(begun, Ordering::Relaxed);
+    CLAIM_BEGUN.store(begun, Ordering::Relaxed);
     begun
 }
 
 fn end_claim(area: &Area) {
-    if CLAIMING.swap(false, Ordering::Relaxed) {
+    if CLAIM_BEGUN.swap(false, Ordering::Relaxed) {
         area.end_claim();
     }
 }
@@ -413,7 +414,8 @@ impl Allocator {
         self.area.stand_up(self.desk, self.ticket, false);
         MY_SEAT.store(0, Ordering::Relaxed);
         // Sessions that still wait ask again, of whoever comes next.
-        for job in &self.jobs {
+        for mut job in core::mem::take(&mut self.jobs) {
+            self.lose_part(&mut job);
             job.slot.buffer.settle();
             job.slot.wake();
         }
@@ -500,6 +502,9 @@ impl Allocator {
 
     /// Gives a parked rest back, or claims. True when the request is over.
     fn serve(&mut self, job: &mut Job) -> bool {
+        // Before the claim begins, so that nothing can be published once the rests were
+        // taken out; and before its transaction: an edit from now on drops what it claims.
+        let life = job.slot.buffer.life();
         if !begin_claim(self.area) {
             return self.put_off(job);
         }
@@ -507,18 +512,20 @@ impl Allocator {
         let over = match parked {
             // Asked for again by a session that had looked before it came.
             _ if job.slot.buffer.has_spare() => true,
-            Some(rest) => self.unpark(job, rest),
-            None => self.claim(job),
+            Some(rest) => self.unpark(job, life, rest),
+            None => self.claim(job, life),
         };
         end_claim(self.area);
+        if over {
+            self.lose_part(job);
+        }
         over
     }
 
     /// Publishes what was cached before the launcher's last end, if the row is as it was
     /// then. Otherwise it is a gap, and ids are claimed.
-    fn unpark(&mut self, job: &mut Job, rest: Run) -> bool {
+    fn unpark(&mut self, job: &mut Job, life: u64, rest: Run) -> bool {
         let slot = job.slot;
-        let life = slot.buffer.life();
         let (ledger, _) = self.area.look(slot);
         let row = match pg::transaction(|| Ok::<_, ()>(catalog::look(&job.key))) {
             Ok(row) => row.ok().flatten(),
@@ -535,14 +542,19 @@ impl Allocator {
             return true;
         }
         self.area.with_ledger(slot, Ledger::drop_parked);
-        self.claim(job)
+        self.claim(job, life)
+    }
+
+    /// What was claimed for a range that is not going to be published whole is a gap (I6).
+    fn lose_part(&self, job: &mut Job) {
+        if let Some((part, _)) = job.part.take() {
+            self.area.lose(job.slot, part.len);
+        }
     }
 
     /// One claim in one transaction. True when the request is over.
-    fn claim(&mut self, job: &mut Job) -> bool {
+    fn claim(&mut self, job: &mut Job, life: u64) -> bool {
         let slot = job.slot;
-        // Before the transaction begins: an edit from now on drops what it claims.
-        let life = slot.buffer.life();
         let part = self.part_of(job, life);
         let (ledger, _) = self.area.look(slot);
         let ask = Ask {
@@ -550,6 +562,7 @@ impl Allocator {
             now_ms: pg::now_ms(),
             hungry: slot.hungry.load(Ordering::Relaxed) != 0,
             wish: job.wish.saturating_sub(part.map_or(0, |part| part.len)),
+            continues: part.is_some(),
             row_life: ledger.row_life,
             high: part.map_or(slot.buffer.high(), |part| part.end()),
         };
@@ -611,12 +624,10 @@ impl Allocator {
     /// What earlier claims of this request have brought of the range that is wished for,
     /// unless the tag has begun another life since.
     fn part_of(&self, job: &mut Job, life: u64) -> Option<Claimed> {
-        let (claimed, since) = job.part.take()?;
-        if since == life {
-            return Some(claimed);
+        if job.part.is_some_and(|(_, since)| since != life) {
+            self.lose_part(job);
         }
-        self.area.lose(job.slot, claimed.len);
-        None
+        job.part.take().map(|(part, _)| part)
     }
 
     /// A claim is committed and flushed: only now may anybody see it (I1). True when the

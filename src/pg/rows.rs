@@ -3,11 +3,11 @@
 
 use core::ffi::c_int;
 
+use leaf_id_core::step::Limits;
 use pgrx::pg_sys;
 
-use super::{
-    Raw, now_timestamp, primary_key, replica_role, system_identifier, text_datum, timeline,
-};
+use super::{Raw, now_timestamp, primary_key, replica_role, text_datum};
+use crate::catalog::Memory;
 use crate::edits::{Edit, Row, Stamp};
 use crate::shmem::Tag;
 
@@ -202,6 +202,8 @@ impl TriggerCall {
 
     fn row(&self, tuple: pg_sys::HeapTuple) -> Row {
         let bigint = |number| self.column(tuple, number).map(|value| value.value() as i64);
+        // What its CHECK is going to refuse counts as 0.
+        let ids = |number| u32::try_from(self.integer(tuple, number)).unwrap_or(0);
         let tag = self.column(tuple, TAG_COLUMN).and_then(|value| {
             // SAFETY: a text, copied out before anything can free it.
             unsafe {
@@ -214,6 +216,15 @@ impl TriggerCall {
             max_id: bigint(MAX_ID_COLUMN),
             max_value: bigint(MAX_VALUE_COLUMN),
             life: bigint(LIFE_COLUMN).unwrap_or(0),
+            limits: Limits {
+                step: ids(STEP_COLUMN),
+                max_step: ids(MAX_STEP_COLUMN),
+            },
+            memory: Memory {
+                system_identifier: bigint(SYSTEM_IDENTIFIER_COLUMN).unwrap_or(0),
+                timeline: self.integer(tuple, TIMELINE_COLUMN),
+                claimed_step: self.integer(tuple, CLAIMED_STEP_COLUMN),
+            },
         }
     }
 
@@ -228,33 +239,23 @@ impl TriggerCall {
         if !edited {
             return Raw(pg_sys::Datum::from(tuple));
         }
-        let step = self.integer(tuple, STEP_COLUMN);
         let mut columns = vec![UPDATE_TIME_COLUMN];
         let mut values = vec![pg_sys::Datum::from(now_timestamp())];
         if let Some(life) = stamp.life {
+            columns.push(LIFE_COLUMN);
+            values.push(pg_sys::Datum::from(life));
+        }
+        if let Some(memory) = stamp.memory {
             columns.extend([
-                LIFE_COLUMN,
                 SYSTEM_IDENTIFIER_COLUMN,
                 TIMELINE_COLUMN,
                 CLAIMED_STEP_COLUMN,
             ]);
             values.extend([
-                pg_sys::Datum::from(life),
-                pg_sys::Datum::from(system_identifier().cast_signed()),
-                pg_sys::Datum::from(timeline().cast_signed()),
-                pg_sys::Datum::from(step),
+                pg_sys::Datum::from(memory.system_identifier),
+                pg_sys::Datum::from(memory.timeline),
+                pg_sys::Datum::from(memory.claimed_step),
             ]);
-        } else {
-            // What the row remembers is not for users to change. A larger step may be
-            // claimed at once.
-            for column in [LIFE_COLUMN, SYSTEM_IDENTIFIER_COLUMN, TIMELINE_COLUMN] {
-                columns.push(column);
-                let old = self.column(data.tg_trigtuple, column);
-                values.push(old.unwrap_or(pg_sys::Datum::from(0i64)));
-            }
-            columns.push(CLAIMED_STEP_COLUMN);
-            let claimed = self.integer(data.tg_trigtuple, CLAIMED_STEP_COLUMN);
-            values.push(pg_sys::Datum::from(claimed.max(step)));
         }
         if let Some(max_id) = stamp.max_id {
             columns.push(MAX_ID_COLUMN);

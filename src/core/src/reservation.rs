@@ -147,7 +147,6 @@ pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Unsafe> {
 /// Whether waiting until then is not worth while. Twice the reservation: the clock may
 /// have been set within one, and one is the promise. From a file that anybody may have
 /// edited: any number is possible.
-#[must_use]
-pub fn is_far_ahead(start: Start, until_ms: i64) -> bool {
+fn is_far_ahead(start: Start, until_ms: i64) -> bool {
     until_ms.saturating_sub(start.now_ms) > 2 * start.reservation_ms
 }

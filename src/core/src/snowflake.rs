@@ -11,7 +11,7 @@
 //! No two open words are alike, ever: issuing makes the word larger, and opening puts it
 //! at the end of a millisecond that it was never at the end of before. So an exchange
 //! that was prepared before a close cannot succeed after the next open. Only
-//! `leaf_snowflake_reset` moves a word back, and then the worker id is another one.
+//! `leaf_snowflake_reset` moves a word back, and then with another worker id.
 
 use crate::primitive::{AtomicI64, AtomicU64, Ordering};
 
