@@ -1,12 +1,15 @@
 //! Drives real PostgreSQL servers with leaf_id from outside, through Unix sockets.
 //!
 //! - [`server`]: a server of its own for each test, made in a fraction of a second.
+//! - [`cluster`]: standbys, backups, and servers restored from them.
+//! - [`clock`]: a clock that the test sets.
 //! - [`session`]: connections to it, and the errors it answers with.
 //! - [`checks`]: many sessions at once, and what must be true of the ids they got.
 //!
 //! Environment: `LEAF_ID_PG_BIN` (the programs to run; otherwise `pg_config --bindir`),
 //! `LEAF_ID_SERVER_USER` (who runs them when we are root; otherwise postgres),
-//! `LEAF_ID_SEED` (repeats a randomised test), `LEAF_ID_PGXS` (another place of
+//! `LEAF_ID_SEED` (repeats a randomised test), `LEAF_ID_FAKETIME` (the library
+//! libfaketime, where it is not in its usual place), `LEAF_ID_PGXS` (another place of
 //! pg_regress: what `pg_config --pgxs` prints), `LEAF_ID_EXPECTED` (`write`: take the
 //! output of the SQL tests as expected).
 
@@ -17,6 +20,8 @@
 )]
 
 pub mod checks;
+pub mod clock;
+pub mod cluster;
 pub mod server;
 pub mod session;
 
@@ -24,5 +29,7 @@ pub use checks::{
     Call, assert_in_order, assert_issued_once, becomes, in_threads, random, timed, wait_until,
     while_repeating,
 };
+pub use clock::Clock;
+pub use cluster::{ARCHIVING, Backup, STANDBY};
 pub use server::{Server, Stop};
 pub use session::{Failure, Session};

@@ -9,6 +9,7 @@
 )]
 
 mod batch_and_range;
+mod clock;
 mod database_lifecycle;
 mod dump_restore;
 mod errors;
