@@ -17,7 +17,10 @@ pub const STANDBY: &str = "standby";
 /// Settings of a server that archives its WAL, beside its data directory.
 pub const ARCHIVING: [(&str, &str); 2] = [
     ("archive_mode", "on"),
-    ("archive_command", "mkdir -p ../archive && cp %p ../archive/%f"),
+    (
+        "archive_command",
+        "mkdir -p ../archive && cp %p ../archive/%f",
+    ),
 ];
 
 /// A base backup, in the directory of the server that will be made of it.
@@ -91,13 +94,24 @@ impl Server {
 
     /// Waits until this standby has replayed all that the other server has flushed.
     #[track_caller]
-    pub fn catch_up_with(&self, primary: &Self) {
+    pub fn replay_all_of(&self, primary: &Self) {
+        self.reach(primary, "pg_last_wal_replay_lsn");
+    }
+
+    /// Waits until this standby has received all that the other server has flushed.
+    #[track_caller]
+    pub fn receive_all_of(&self, primary: &Self) {
+        self.reach(primary, "pg_last_wal_receive_lsn");
+    }
+
+    #[track_caller]
+    fn reach(&self, primary: &Self, reached: &str) {
         let lsn: String = primary
             .session()
             .value("SELECT pg_current_wal_flush_lsn()::text");
-        let replayed = format!("SELECT pg_last_wal_replay_lsn() >= '{lsn}'");
+        let is_there = format!("SELECT {reached}() >= '{lsn}'");
         let mut session = self.session();
-        wait_until(LIMIT, "the replay", || session.value(&replayed));
+        wait_until(LIMIT, reached, || session.value(&is_there));
     }
 
     /// Holds this standby's replay. It goes on receiving, and replays that when promoted.

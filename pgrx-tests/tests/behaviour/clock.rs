@@ -15,7 +15,10 @@ fn a_server_sees_the_clock_that_is_set_and_waits_by_the_real_one() {
     for ahead_ms in [-86_400_000, 3_600_000, -7, 0, 1_700_000_000_000] {
         clock.set(ahead_ms);
         let (before, shown, after) = (clock.now_ms(), shown(), clock.now_ms());
-        assert!((before - 1..=after + 1).contains(&shown), "{before} {shown} {after}");
+        assert!(
+            (before - 1..=after + 1).contains(&shown),
+            "{before} {shown} {after}"
+        );
     }
     clock.set(0);
     session.run("SET statement_timeout = '300ms'");

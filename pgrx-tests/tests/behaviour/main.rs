@@ -13,6 +13,7 @@ mod clock;
 mod database_lifecycle;
 mod dump_restore;
 mod errors;
+mod failover;
 mod harness;
 mod hostile_settings;
 mod locked_tag_row;
