@@ -27,5 +27,7 @@ mod sessions_share_ids;
 mod slot_array;
 mod snowflake;
 mod sql_contexts;
+mod standby;
+mod synchronous;
 mod tag_edits;
 mod workers;
