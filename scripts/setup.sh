@@ -16,8 +16,6 @@ missing_packages() {
     command -v make >/dev/null || echo make
     # The tests stop servers with it.
     type -P kill >/dev/null || echo procps
-    # And set their clocks with this.
-    compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null || echo libfaketime
 }
 
 need_packages() {

@@ -1,32 +1,17 @@
 //! A clock that a test sets while the server runs under it.
 //!
-//! The server sees it through libfaketime (Debian's package of that name), which every
-//! process of it asks for the time; the monotonic clock stays the machine's, so that
-//! timeouts are as long as they say.
+//! All processes of the server preload `clock.c`, which moves the time of day. The
+//! monotonic clock stays the machine's, so that timeouts are as long as they say.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::LazyLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::server::{Server, new_dir};
 
-static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
-    if let Some(library) = std::env::var_os("LEAF_ID_FAKETIME") {
-        return library.into();
-    }
-    // Debian has a directory for each architecture, others have none.
-    let parents = fs::read_dir("/usr/lib")
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
-    parents
-        .chain(["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from))
-        .map(|parent| parent.join("faketime/libfaketime.so.1"))
-        .find(|library| library.exists())
-        .expect("libfaketime is missing: install it, or say where it is in LEAF_ID_FAKETIME")
-});
+const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/clock.so"));
 
 /// The clock of one server: that of the machine, moved.
 pub struct Clock {
@@ -41,44 +26,37 @@ impl Clock {
     }
 
     /// Gives the server that will be started in this directory a clock of its own.
-    pub(crate) fn make(dir: &Path, ahead_ms: i64) -> Self {
+    pub(crate) fn make(dir: &Path, ahead_ms: i64) {
         let clock = Self {
             file: dir.join("clock"),
         };
+        for (file, content) in [(&clock.file, &[][..]), (&clock.library(), LIBRARY)] {
+            fs::write(file, content).unwrap();
+            fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+        }
         clock.set(ahead_ms);
-        clock
     }
 
     /// Has a program see this clock.
     pub(crate) fn preload(&self, command: &mut Command) {
         command
-            .env("LD_PRELOAD", &*LIBRARY)
-            .env("FAKETIME_TIMESTAMP_FILE", &self.file)
-            .env("FAKETIME_NO_CACHE", "1")
-            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-            .env("NO_FAKE_STAT", "1");
+            .env("LD_PRELOAD", self.library())
+            .env("LEAF_ID_CLOCK", &self.file);
     }
 
     /// Sets the clock to so many milliseconds ahead of the machine's; behind it, if that is
     /// negative. It holds at once for all processes of the server.
     pub fn set(&self, ahead_ms: i64) {
-        let sign = if ahead_ms < 0 { '-' } else { '+' };
-        let (s, ms) = (
-            ahead_ms.unsigned_abs() / 1000,
-            ahead_ms.unsigned_abs() % 1000,
-        );
-        let new = self.file.with_extension("new");
-        fs::write(&new, format!("{sign}{s}.{ms:03}\n")).unwrap();
-        fs::set_permissions(&new, fs::Permissions::from_mode(0o644)).unwrap();
-        // A reader finds the old file or the new one, never half a one.
-        fs::rename(new, &self.file).unwrap();
+        let file = fs::File::options().write(true).open(&self.file).unwrap();
+        let pair = [ahead_ms.to_ne_bytes(), (!ahead_ms).to_ne_bytes()];
+        file.write_all_at(&pair.concat(), 0).unwrap();
     }
 
     /// How far it is ahead of the machine's, in milliseconds.
     #[must_use]
     pub fn ahead_ms(&self) -> i64 {
-        let text = fs::read_to_string(&self.file).unwrap();
-        text.trim().replace('.', "").parse().unwrap()
+        let pair = fs::read(&self.file).unwrap();
+        i64::from_ne_bytes(pair[..8].try_into().unwrap())
     }
 
     /// What it shows, in Unix milliseconds.
@@ -86,6 +64,10 @@ impl Clock {
     pub fn now_ms(&self) -> i64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         i64::try_from(since.as_millis()).unwrap() + self.ahead_ms()
+    }
+
+    fn library(&self) -> PathBuf {
+        self.file.with_extension("so")
     }
 }
 

@@ -8,8 +8,7 @@
 //!
 //! Environment: `LEAF_ID_PG_BIN` (the programs to run; otherwise `pg_config --bindir`),
 //! `LEAF_ID_SERVER_USER` (who runs them when we are root; otherwise postgres),
-//! `LEAF_ID_SEED` (repeats a randomised test), `LEAF_ID_FAKETIME` (the library
-//! libfaketime, where it is not in its usual place), `LEAF_ID_PGXS` (another place of
+//! `LEAF_ID_SEED` (repeats a randomised test), `LEAF_ID_PGXS` (another place of
 //! pg_regress: what `pg_config --pgxs` prints), `LEAF_ID_EXPECTED` (`write`: take the
 //! output of the SQL tests as expected).
 
