@@ -57,7 +57,7 @@ fn ms_in(text: &str) -> i64 {
 /// PostgreSQL's own waits must be as long as they say, or these tests test something else.
 #[test]
 fn a_server_sees_the_clock_that_is_set_and_waits_by_the_real_one() {
-    let server = Server::with_clock(-86_400_000, &[]);
+    let server = Server::with_clock(-86_400_000, &CONF);
     let clock = server.clock();
     let mut session = server.session();
     let mut shown =
@@ -70,7 +70,16 @@ fn a_server_sees_the_clock_that_is_set_and_waits_by_the_real_one() {
             "{before} {shown} {after}"
         );
     }
-    clock.set(0);
+    // So does the launcher, which the postmaster forks elsewhere than it does a session.
+    for ahead_ms in [0, HOUR_MS] {
+        clock.set(ahead_ms);
+        let off_ms = time_of(next(&mut session)) - clock.now_ms();
+        assert!((-10_000..10).contains(&off_ms), "{off_ms}");
+        let reserved = "SELECT (extract(epoch FROM reserved_until) * 1000)::bigint
+                        FROM leaf_snowflake_status";
+        let reserved_ms = session.value::<i64>(reserved) - clock.now_ms();
+        assert!((-10_000..10_000).contains(&reserved_ms), "{reserved_ms}");
+    }
     session.run("SET statement_timeout = '300ms'");
     let (failure, took) = timed(|| session.fails("SELECT pg_sleep(60)"));
     failure.is("57014");

@@ -253,11 +253,11 @@ fn a_standby_whose_replay_is_held_has_lost_nothing() {
 #[test]
 fn a_standby_whose_clock_is_behind_repeats_no_snowflake_id() {
     let primary = Server::with_clock(0, &SNOWFLAKE);
+    let mut snowflakes = vec![next_snowflake(&mut primary.session())];
     let standby = primary
         .backup()
         .with_clock(-500)
         .start_standby(&primary, &[]);
-    let mut snowflakes = vec![next_snowflake(&mut primary.session())];
     standby.replay_all_of(&primary);
     let mut session = primary.session();
     snowflakes.extend(session.ids("SELECT leaf_snowflake_next_batch(20000)"));
