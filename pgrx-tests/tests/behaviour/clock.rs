@@ -290,14 +290,28 @@ fn assert_all_different(mut ids: Vec<i64>) {
     assert_issued_once([ids]);
 }
 
+/// Has the server use another worker id, and takes ids until it is in them.
+fn change_worker(server: &Server, worker: i64, ids: &mut Vec<i64>) {
+    server.set("leaf_id.worker_id", &worker.to_string());
+    let mut session = server.session();
+    wait_until(LIMIT, "the new worker id", || {
+        ids.push(next(&mut session));
+        worker_of(*ids.last().unwrap()) == worker
+    });
+}
+
 #[test]
 fn after_an_hour_ahead_a_reset_and_a_new_worker_id_are_the_way_out() {
     let server = Server::with_clock(0, &CONF);
     let clock = server.clock();
-    let mut session = server.session();
-    let mut ids = vec![next(&mut session)];
+    let mut ids = vec![next(&mut server.session())];
     clock.set(HOUR_MS);
-    ids.extend(session.ids("SELECT leaf_snowflake_next_batch(100)"));
+    // Each of them has ids that lie in the future then.
+    for worker in [1, 3] {
+        change_worker(&server, worker, &mut ids);
+        let sql = "SELECT leaf_snowflake_next_batch(100)";
+        ids.extend(server.session().ids(sql));
+    }
     clock.set(0);
     start_anew_with_worker_2(&server, &mut ids);
     for restart in [Server::restart, Server::crash] {
@@ -306,30 +320,27 @@ fn after_an_hour_ahead_a_reset_and_a_new_worker_id_are_the_way_out() {
         assert_eq!(worker_of(id), 2);
         ids.push(id);
     }
-    // The old worker id's hour is not over: it waits, or is refused.
-    server.set("leaf_id.worker_id", "1");
-    let mut session = server.session();
-    session.run("SET leaf_id.refill_timeout = '200ms'");
-    let refused = |session: &mut Session, ids: &mut Vec<i64>| match try_next(session) {
-        Ok(id) => {
-            assert_eq!(worker_of(id), 2);
-            ids.push(id);
-            false
+    // The hour of the old worker ids is not over: calls wait, or are refused.
+    for worker in [1, 3] {
+        server.set("leaf_id.worker_id", &worker.to_string());
+        for restart in [|_: &Server| (), Server::restart] {
+            restart(&server);
+            let mut session = server.session();
+            session.run("SET leaf_id.refill_timeout = '200ms'");
+            wait_until(LIMIT, "a refusal", || match try_next(&mut session) {
+                Ok(id) => {
+                    assert_eq!(worker_of(id), 2, "time {}", time_of(id));
+                    ids.push(id);
+                    false
+                }
+                Err(failure) => ["55000", "55P03"].contains(&&*failure.state),
+            });
         }
-        Err(failure) => {
-            assert!(["55000", "55P03"].contains(&&*failure.state), "{failure}");
-            true
-        }
-    };
-    wait_until(LIMIT, "a refusal", || refused(&mut session, &mut ids));
-    server.restart();
-    let mut session = server.session();
-    assert!(refused(&mut session, &mut ids));
+    }
     clock.set(HOUR_MS + 10_000);
-    let id = next(&mut session);
-    assert_eq!(worker_of(id), 1);
-    assert!(id > *ids.iter().filter(|id| worker_of(**id) == 1).max().unwrap());
-    ids.push(id);
+    for worker in [1, 3] {
+        change_worker(&server, worker, &mut ids);
+    }
     assert_all_different(ids);
 }
 
