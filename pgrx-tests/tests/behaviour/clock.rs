@@ -415,3 +415,36 @@ fn at_the_end_of_time_ids_end_and_never_wrap() {
         at_the_end(&mut session);
     }
 }
+
+/// The worker id was changed while the clock stood an hour ahead; that it was used then
+/// must not be forgotten with its last trace in the word.
+#[test]
+fn a_worker_id_that_was_left_in_the_future_is_remembered() {
+    let server = Server::with_clock(0, &CONF);
+    let clock = server.clock();
+    let mut ids = vec![next(&mut server.session())];
+    clock.set(HOUR_MS);
+    change_worker(&server, 2, &mut ids);
+    server.stop(Stop::Fast);
+    clock.set(0);
+    server.launch();
+    server.set("leaf_id.worker_id", "3");
+    let mut session = server.session();
+    wait_until(LIMIT, "the reset", || {
+        session
+            .try_run("SELECT leaf_snowflake_reset(now())")
+            .is_ok()
+    });
+    change_worker(&server, 3, &mut ids);
+    session.run("SET leaf_id.refill_timeout = '200ms'");
+    for worker in [1, 2] {
+        server.set("leaf_id.worker_id", &worker.to_string());
+        wait_until(LIMIT, "a refusal", || match try_next(&mut session) {
+            Ok(id) => {
+                assert_eq!(worker_of(id), 3, "it has issued ids of an hour ahead");
+                false
+            }
+            Err(failure) => ["55000", "55P03"].contains(&&*failure.state),
+        });
+    }
+}
