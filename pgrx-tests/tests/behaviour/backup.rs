@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leaf_id_tests::{ARCHIVING, Server, Session, Stop, assert_issued_once, wait_until};
 
@@ -114,10 +114,14 @@ fn a_server_made_of_a_base_backup_takes_its_reservation_for_a_floor_alone() {
     let mut snowflakes = vec![next_snowflake(&mut session)];
     let known = max_id(&mut session, "t");
     let backup = server.backup();
-    snowflakes.extend(session.ids("SELECT leaf_snowflake_next_batch(100)"));
+    // For longer than what the copied file tells of.
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_millis(800) {
+        snowflakes.push(next_snowflake(&mut session));
+    }
     ids.extend(session.take("t", 3));
     server.kill_9();
-    let copy = backup.start(&[]);
+    let copy = backup.with_clock(-400).start(&[]);
     let mut session = copy.session();
     // What the server had cached is its own to issue.
     let new = session.take("t", 200);

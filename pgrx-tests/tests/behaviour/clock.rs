@@ -222,8 +222,11 @@ fn in_full_use_a_clock_that_jumps_repeats_nothing_and_keeps_the_order() {
 fn set_back_while_it_is_down(stop: impl Fn(&Server)) {
     let server = Server::with_clock(0, &CONF);
     let clock = server.clock();
+    next(&mut server.session());
+    server.set("leaf_id.timestamp_reservation", "1s");
     let mut ids = vec![next(&mut server.session())];
-    for back_ms in STEPS_BACK_MS {
+    // Within a second a server is up again, and its clock still behind the last id.
+    for back_ms in [3, 100, 1000, 10_000, HOUR_MS] {
         let mut session = server.session();
         ids.extend(session.ids("SELECT leaf_snowflake_next_batch(20000)"));
         stop(&server);
