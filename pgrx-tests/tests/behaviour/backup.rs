@@ -180,9 +180,13 @@ fn copy(from: &Path, to: &Path) {
     assert!(status.unwrap().success());
 }
 
+/// The old cluster was promoted once, so that its timeline is none of the new one's.
 #[test]
 fn pg_upgrade_loses_no_tag_and_leaves_no_gap() {
-    let old = Server::with_leaf_id(&SNOWFLAKE);
+    let primary = Server::with_leaf_id(&SNOWFLAKE);
+    let old = primary.standby(&[]);
+    old.replay_all_of(&primary);
+    old.promote();
     let mut session = old.session();
     session.create_steady_tag("t", 20);
     session.run(

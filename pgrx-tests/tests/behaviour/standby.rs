@@ -43,6 +43,7 @@ fn a_hot_standby_refuses_at_once_and_its_sessions_are_served_after_the_promotion
         assert!(took < Duration::from_millis(500), "{sql} took {took:?}");
     }
     for sql in [
+        "SELECT leaf_snowflake_reset(now())",
         "SELECT leaf_tag_create('u')",
         "SELECT leaf_tag_drop('t')",
         "INSERT INTO orders DEFAULT VALUES",
