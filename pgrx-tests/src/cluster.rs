@@ -158,14 +158,43 @@ impl Server {
         });
     }
 
+    /// Makes a standby of this server, which was stopped or killed: takes back what another
+    /// one, which was promoted in its place, does not have, and follows that.
+    #[track_caller]
+    pub fn rewind_and_follow(&self, primary: &Self) {
+        let data = self.data_dir();
+        let source = format!("host={} user=postgres", primary.dir().display());
+        self.run(
+            "pg_rewind",
+            &[
+                "--no-sync",
+                "-D",
+                data.to_str().unwrap(),
+                "--source-server",
+                &format!("{source} dbname=postgres"),
+            ],
+        );
+        // The other server's settings came along.
+        self.append("unix_socket_directories", self.dir().to_str().unwrap());
+        self.append("primary_conninfo", &source);
+        let signal = data.join("standby.signal");
+        fs::write(&signal, "").unwrap();
+        self.give(&signal);
+        self.launch();
+    }
+
     /// As [`Server::set`], but in postgresql.conf: a server made of a base backup gets it
     /// too, and the settings that it is started with come after it and count.
     #[track_caller]
     pub fn configure(&self, name: &str, value: &str) {
+        self.append(name, value);
+        self.reload();
+    }
+
+    fn append(&self, name: &str, value: &str) {
         let file = self.data_dir().join("postgresql.conf");
         let mut file = fs::File::options().append(true).open(file).unwrap();
         writeln!(file, "{name} = '{value}'").unwrap();
-        self.reload();
     }
 
     fn wait_for_end_of_recovery(&self) {

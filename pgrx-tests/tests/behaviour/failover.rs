@@ -302,3 +302,60 @@ fn every_promotion_in_a_row_of_them_skips() {
     old.extend(newest.session().take("t", 100));
     assert_issued_once([old]);
 }
+
+/// Its rows still remember the timeline before, and both timelines have lost claims.
+#[test]
+fn a_promotion_after_which_nothing_was_claimed_counts_too() {
+    let tags = [("t", 20, 20), ("growing", 20, 100_000)];
+    let (first, second) = pair_that_parts(&tags, &[]);
+    let mut old = tags.map(|(tag, ..)| use_claims(&mut first.session(), tag, 2));
+    first.kill_9();
+    second.promote();
+    let third = second.standby(&[]);
+    third.replay_all_of(&second);
+    third.cut_off();
+    let mut session = second.session();
+    for ((tag, ..), old) in tags.iter().zip(&mut old) {
+        // The first one claims, and no spare.
+        old.push(session.next(tag));
+        old.extend(use_claims(&mut session, tag, 1));
+    }
+    second.kill_9();
+    third.promote();
+    let mut session = third.session();
+    for ((tag, ..), mut old) in tags.iter().zip(old) {
+        old.extend(session.take(tag, 500));
+        assert_issued_once([old]);
+    }
+}
+
+/// pg_rewind brings the files of the other server along, and takes back the claims that
+/// only this one had.
+#[test]
+fn an_old_primary_that_was_rewound_and_comes_back_repeats_nothing() {
+    let tags = [("t", 20, 20)];
+    // What pg_rewind needs of both servers.
+    let rewind = [("wal_log_hints", "on"), ("wal_keep_size", "128MB")];
+    let conf = [SNOWFLAKE, rewind].concat();
+    let (first, second) = pair_that_parts(&tags, &conf);
+    let mut session = first.session();
+    let mut ids = use_claims(&mut session, "t", 2);
+    let mut snowflakes = vec![next_snowflake(&mut session)];
+    first.kill_9();
+    second.promote();
+    let mut session = second.session();
+    ids.extend(session.take("t", 30));
+    snowflakes.push(next_snowflake(&mut session));
+    first.rewind_and_follow(&second);
+    first.replay_all_of(&second);
+    first.cut_off();
+    ids.extend(use_claims(&mut session, "t", 2));
+    snowflakes.extend(session.ids("SELECT leaf_snowflake_next_batch(5000)"));
+    second.kill_9();
+    first.promote();
+    let mut session = first.session();
+    ids.extend(session.take("t", 100));
+    snowflakes.push(next_snowflake(&mut session));
+    assert_issued_once([ids]);
+    assert_issued_once([snowflakes]);
+}
