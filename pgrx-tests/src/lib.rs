@@ -4,6 +4,7 @@
 //! - [`cluster`]: standbys, backups, and servers restored from them.
 //! - [`clock`]: a clock that the test sets.
 //! - [`session`]: connections to it, and the errors it answers with.
+//! - [`status`]: what they see of the generators.
 //! - [`checks`]: many sessions at once, and what must be true of the ids they got.
 //!
 //! Environment: `LEAF_ID_PG_BIN` (the programs to run; otherwise `pg_config --bindir`),
@@ -23,6 +24,7 @@ pub mod clock;
 pub mod cluster;
 pub mod server;
 pub mod session;
+pub mod status;
 
 pub use checks::{
     Call, assert_in_order, assert_issued_once, becomes, in_threads, random, timed, wait_until,

@@ -7,52 +7,16 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use leaf_id_tests::{ARCHIVING, Server, Session, Stop, assert_issued_once, wait_until};
+use leaf_id_tests::{ARCHIVING, Server, Session, Stop, assert_issued_once};
 
-const LIMIT: Duration = Duration::from_secs(30);
 const PARKED: &str = "leaf_id_parked.json";
 const SNOWFLAKE: [(&str, &str); 2] = [
     ("leaf_id.worker_id", "1"),
     ("leaf_id.timestamp_reservation", "500ms"),
 ];
 
-fn next_snowflake(session: &mut Session) -> i64 {
-    let mut ids = Vec::new();
-    wait_until(LIMIT, "a snowflake id", || {
-        let issued = session.try_column("SELECT leaf_snowflake_next()");
-        issued.is_ok_and(|issued| {
-            ids = issued;
-            true
-        })
-    });
-    ids[0]
-}
-
-fn max_id(session: &mut Session, tag: &str) -> i64 {
-    session.value(&format!(
-        "SELECT max_id FROM leaf_alloc WHERE biz_tag = '{tag}'"
-    ))
-}
-
-fn wait_for_spare(session: &mut Session) {
-    wait_until(LIMIT, "the spare segment", || {
-        session.value("SELECT spare_state = 'ready' FROM leaf_segment_status WHERE tag = 't'")
-    });
-}
-
 fn floor_reason(session: &mut Session) -> String {
     session.value("SELECT floor_reason FROM leaf_snowflake_status")
-}
-
-/// Takes ids one by one until so many more segments of 20 have been claimed.
-fn use_claims(session: &mut Session, tag: &str, claims: i64) -> Vec<i64> {
-    let end = max_id(session, tag) + (claims - 1) * 20;
-    let mut ids = vec![session.next(tag)];
-    // The spare is claimed meanwhile: the first id of the last segment asks for no other.
-    while *ids.last().unwrap() < end {
-        ids.push(session.next(tag));
-    }
-    ids
 }
 
 #[test]
@@ -64,16 +28,17 @@ fn after_a_recovery_to_an_earlier_moment_later_ids_do_not_come_again() {
         session.create_steady_tag(tag, 20);
         session.take(tag, 30);
     }
-    next_snowflake(&mut session);
+    session.next_snowflake();
     let backups = [(); 3].map(|()| primary.backup());
     for tag in tags {
         session.take(tag, 200);
+        session.wait_for_spare(tag);
     }
     let lsn: String = session.value("SELECT pg_create_restore_point('here')::text");
     let time: String = session.value("SELECT clock_timestamp()::text");
     let mut lost = vec![vec![]];
     for (tag, claims) in tags.iter().zip(0..).skip(1) {
-        lost.push(use_claims(&mut session, tag, claims));
+        lost.push(session.use_claims(tag, claims));
     }
     let snowflakes = session.ids("SELECT leaf_snowflake_next_batch(10000)");
     drop(session);
@@ -88,7 +53,7 @@ fn after_a_recovery_to_an_earlier_moment_later_ids_do_not_come_again() {
         let restored = backup.recover(&primary, target, &[]);
         let mut session = restored.session();
         for (tag, lost) in tags.iter().zip(&lost) {
-            let known = max_id(&mut session, tag);
+            let known = session.max_id(tag);
             assert!(
                 lost.is_empty() || lost.iter().any(|id| *id >= known),
                 "{target:?} is too late"
@@ -97,7 +62,7 @@ fn after_a_recovery_to_an_earlier_moment_later_ids_do_not_come_again() {
             assert_eq!(new[0], known + 2 * 20);
             assert_issued_once([[&lost[..], &new].concat()]);
         }
-        let after = next_snowflake(&mut session);
+        let after = session.next_snowflake();
         assert_issued_once([[&snowflakes[..], &[after]].concat()]);
         assert_eq!(floor_reason(&mut session), "new timeline");
     }
@@ -110,14 +75,14 @@ fn a_server_made_of_a_base_backup_takes_its_reservation_for_a_floor_alone() {
     let mut session = server.session();
     session.create_steady_tag("t", 100);
     let mut ids = session.take("t", 120);
-    wait_for_spare(&mut session);
-    let mut snowflakes = vec![next_snowflake(&mut session)];
-    let known = max_id(&mut session, "t");
+    session.wait_for_spare("t");
+    let mut snowflakes = vec![session.next_snowflake()];
+    let known = session.max_id("t");
     let backup = server.backup();
     // For longer than what the copied file tells of.
     let since = Instant::now();
     while since.elapsed() < Duration::from_millis(800) {
-        snowflakes.push(next_snowflake(&mut session));
+        snowflakes.push(session.next_snowflake());
     }
     ids.extend(session.take("t", 3));
     server.kill_9();
@@ -127,7 +92,7 @@ fn a_server_made_of_a_base_backup_takes_its_reservation_for_a_floor_alone() {
     let new = session.take("t", 200);
     assert_eq!(new[0], known);
     ids.extend(new);
-    snowflakes.push(next_snowflake(&mut session));
+    snowflakes.push(session.next_snowflake());
     assert_eq!(floor_reason(&mut session), "copied file");
     assert_issued_once([ids]);
     assert_issued_once([snowflakes]);
@@ -140,8 +105,8 @@ fn a_copy_of_what_was_parked_is_given_to_nobody() {
     let mut session = server.session();
     session.create_steady_tag("t", 1000);
     let mut ids = session.take("t", 150);
-    wait_for_spare(&mut session);
-    let known = max_id(&mut session, "t");
+    session.wait_for_spare("t");
+    let known = session.max_id("t");
     drop(session);
     server.stop(Stop::Fast);
     let parked = server.data_dir().join(PARKED);
@@ -193,9 +158,9 @@ fn pg_upgrade_loses_no_tag_and_leaves_no_gap() {
         "CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('t'));
          INSERT INTO orders SELECT FROM generate_series(1, 50)",
     );
-    wait_for_spare(&mut session);
-    let before = next_snowflake(&mut session);
-    let known = max_id(&mut session, "t");
+    session.wait_for_spare("t");
+    let before = session.next_snowflake();
+    let known = session.max_id("t");
     drop(session);
     old.stop(Stop::Fast);
     let new = Server::start_unrelated(&SNOWFLAKE);
@@ -211,12 +176,12 @@ fn pg_upgrade_loses_no_tag_and_leaves_no_gap() {
     );
     new.launch();
     let mut session = new.session();
-    assert_eq!(max_id(&mut session, "t"), known);
+    assert_eq!(session.max_id("t"), known);
     session.run("INSERT INTO orders SELECT FROM generate_series(1, 50)");
     let ids = session.ids("SELECT id FROM orders ORDER BY id");
     assert_eq!((ids.len(), ids[50]), (100, known));
     assert!(!new.log().contains("leaf_id: skipped"));
-    assert!(next_snowflake(&mut session) > before);
+    assert!(session.next_snowflake() > before);
 }
 
 /// Its rows are stamped anew where they are restored: also on a server that was promoted,
@@ -227,8 +192,8 @@ fn a_dump_leaves_no_gap_wherever_it_is_restored() {
     let mut session = primary.session();
     session.create_steady_tag("t", 20);
     session.take("t", 50);
-    wait_for_spare(&mut session);
-    let known = max_id(&mut session, "t");
+    session.wait_for_spare("t");
+    let known = session.max_id("t");
     let dump = primary.dir().join("dump");
     primary.run(
         "pg_dump",

@@ -26,19 +26,6 @@ fn try_next(session: &mut Session) -> Result<i64, Failure> {
     Ok(ids[0])
 }
 
-/// The next id, once there is one.
-fn next(session: &mut Session) -> i64 {
-    let mut id = 0;
-    wait_until(LIMIT, "a snowflake id", || {
-        let issued = try_next(session);
-        issued.is_ok_and(|issued| {
-            id = issued;
-            true
-        })
-    });
-    id
-}
-
 fn worker_of(id: i64) -> i64 {
     id >> 12 & 1023
 }
@@ -73,7 +60,7 @@ fn a_server_sees_the_clock_that_is_set_and_waits_by_the_real_one() {
     // So does the launcher, which the postmaster forks elsewhere than it does a session.
     for ahead_ms in [0, HOUR_MS] {
         clock.set(ahead_ms);
-        let off_ms = time_of(next(&mut session)) - clock.now_ms();
+        let off_ms = time_of(session.next_snowflake()) - clock.now_ms();
         assert!((-10_000..10).contains(&off_ms), "{off_ms}");
         let reserved = "SELECT (extract(epoch FROM reserved_until) * 1000)::bigint
                         FROM leaf_snowflake_status";
@@ -92,7 +79,7 @@ fn a_clock_set_back_at_rest_is_waited_for_or_refused_by_how_far() {
     let clock = server.clock();
     let mut session = server.session();
     session.create_tag("t");
-    let mut ids = vec![next(&mut session)];
+    let mut ids = vec![session.next_snowflake()];
     for _ in 0..20 {
         clock.set(clock.ahead_ms() - 3);
         ids.push(try_next(&mut session).unwrap());
@@ -102,7 +89,7 @@ fn a_clock_set_back_at_rest_is_waited_for_or_refused_by_how_far() {
         let mut refusal = None;
         // A slow machine may take so long between the two that the clock has caught up.
         wait_until(LIMIT, "a refusal", || {
-            ids.push(next(&mut session));
+            ids.push(session.next_snowflake());
             clock.set(clock.ahead_ms() - back_ms);
             refusal = try_next(&mut session).err();
             refusal.is_some()
@@ -115,7 +102,7 @@ fn a_clock_set_back_at_rest_is_waited_for_or_refused_by_how_far() {
         session.next("t");
         if back_ms == 100 {
             // It catches up by itself.
-            ids.push(next(&mut session));
+            ids.push(session.next_snowflake());
             continue;
         }
         let drift: i64 = session.value("SELECT clock_drift_ms::bigint FROM leaf_snowflake_status");
@@ -136,7 +123,7 @@ fn a_wait_for_the_clock_is_as_long_as_it_must_be_and_can_be_cancelled() {
     wait_until(LIMIT, "the reload", || {
         session.value::<String>("SHOW leaf_id.max_clock_backward") == "10s"
     });
-    let last = next(&mut session);
+    let last = session.next_snowflake();
     clock.set(-1000);
     session.run("SET statement_timeout = '100ms'");
     session.fails("SELECT leaf_snowflake_next()").is("57014");
@@ -176,7 +163,7 @@ fn while_the_clock_jumps<T>(clock: &Clock, work: impl FnOnce(&AtomicUsize) -> T)
 #[test]
 fn in_full_use_a_clock_that_jumps_repeats_nothing_and_keeps_the_order() {
     let server = Server::with_clock(0, &CONF);
-    next(&mut server.session());
+    server.session().next_snowflake();
     let refused = AtomicUsize::new(0);
     let calls = while_the_clock_jumps(&server.clock(), |jumps| {
         in_threads(4, |_| {
@@ -219,9 +206,9 @@ fn in_full_use_a_clock_that_jumps_repeats_nothing_and_keeps_the_order() {
 fn set_back_while_it_is_down(stop: impl Fn(&Server)) {
     let server = Server::with_clock(0, &CONF);
     let clock = server.clock();
-    next(&mut server.session());
+    server.session().next_snowflake();
     server.set("leaf_id.timestamp_reservation", "1s");
-    let mut ids = vec![next(&mut server.session())];
+    let mut ids = vec![server.session().next_snowflake()];
     // Within a second a server is up again, and its clock still behind the last id.
     for back_ms in [3, 100, 1000, 10_000, HOUR_MS] {
         let mut session = server.session();
@@ -272,7 +259,7 @@ fn start_anew_with_worker_2(server: &Server, before_the_reset: Duration, ids: &m
     server.set("leaf_id.worker_id", "2");
     thread::sleep(before_the_reset);
     wait_until(LIMIT, "the reset", || session.try_run(reset).is_ok());
-    let id = next(&mut session);
+    let id = session.next_snowflake();
     assert_eq!(worker_of(id), 2);
     let off_ms = time_of(id) - server.clock().now_ms();
     assert!((-10_000..10).contains(&off_ms), "{off_ms}");
@@ -297,7 +284,7 @@ fn change_worker(server: &Server, worker: i64, ids: &mut Vec<i64>) {
     server.set("leaf_id.worker_id", &worker.to_string());
     let mut session = server.session();
     wait_until(LIMIT, "the new worker id", || {
-        ids.push(next(&mut session));
+        ids.push(session.next_snowflake());
         worker_of(*ids.last().unwrap()) == worker
     });
 }
@@ -306,7 +293,7 @@ fn change_worker(server: &Server, worker: i64, ids: &mut Vec<i64>) {
 fn after_an_hour_ahead_a_reset_and_a_new_worker_id_are_the_way_out() {
     let server = Server::with_clock(0, &CONF);
     let clock = server.clock();
-    let mut ids = vec![next(&mut server.session())];
+    let mut ids = vec![server.session().next_snowflake()];
     clock.set(HOUR_MS);
     // Each of them has ids that lie in the future then.
     for worker in [1, 3] {
@@ -319,7 +306,7 @@ fn after_an_hour_ahead_a_reset_and_a_new_worker_id_are_the_way_out() {
     start_anew_with_worker_2(&server, Duration::from_millis(300), &mut ids);
     for restart in [Server::restart, Server::crash] {
         restart(&server);
-        let id = next(&mut server.session());
+        let id = server.session().next_snowflake();
         assert_eq!(worker_of(id), 2);
         ids.push(id);
     }
@@ -353,7 +340,7 @@ fn after_an_hour_ahead_and_a_restart_the_way_out_is_the_same() {
     for stop in stops {
         let server = Server::with_clock(0, &CONF);
         let clock = server.clock();
-        let mut ids = vec![next(&mut server.session())];
+        let mut ids = vec![server.session().next_snowflake()];
         clock.set(HOUR_MS);
         let sql = "SELECT leaf_snowflake_next_batch(100)";
         ids.extend(server.session().ids(sql));
@@ -376,7 +363,7 @@ fn at_the_end_of_time_ids_end_and_never_wrap() {
     // Some rounds may be needed, see below.
     server.set("leaf_id.max_clock_backward", "10s");
     let mut session = server.session();
-    let mut ids = vec![next(&mut session)];
+    let mut ids = vec![session.next_snowflake()];
     session.run(
         "CREATE FUNCTION all_there_are() RETURNS bigint[] LANGUAGE plpgsql AS $$
          DECLARE ids bigint[] := '{}';
@@ -425,7 +412,7 @@ fn at_the_end_of_time_ids_end_and_never_wrap() {
 fn a_worker_id_that_was_left_in_the_future_is_remembered() {
     let server = Server::with_clock(0, &CONF);
     let clock = server.clock();
-    let mut ids = vec![next(&mut server.session())];
+    let mut ids = vec![server.session().next_snowflake()];
     clock.set(HOUR_MS);
     for worker in [1, 2] {
         change_worker(&server, worker, &mut ids);

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use leaf_id_tests::{Server, Session, assert_issued_once, random, wait_until};
+use leaf_id_tests::{Server, assert_issued_once, random, wait_until};
 use rand::RngExt;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -18,57 +18,6 @@ const SNOWFLAKE: [(&str, &str); 2] = [
     ("leaf_id.timestamp_reservation", "1s"),
 ];
 
-/// A figure of a tag in the status view.
-fn status(session: &mut Session, tag: &str, figure: &str) -> i64 {
-    session.value(&format!(
-        "SELECT ({figure})::bigint FROM leaf_segment_status WHERE tag = '{tag}'"
-    ))
-}
-
-fn wait_for_spare(session: &mut Session, tag: &str) {
-    let sql =
-        format!("SELECT spare_state <> 'in flight' FROM leaf_segment_status WHERE tag = '{tag}'");
-    wait_until(LIMIT, "the spare segment", || session.value(&sql));
-}
-
-/// Takes ids as fast as they come, until so many more segments have been claimed and one id
-/// of the last one is taken.
-fn use_claims(session: &mut Session, tag: &str, claims: i64) -> Vec<i64> {
-    wait_for_spare(session, tag);
-    let before = status(session, tag, "refills");
-    let mut ids = Vec::new();
-    for claimed in 1..=claims {
-        // No segment is so short that its first id asks for the next one.
-        let left = status(
-            session,
-            tag,
-            "current_remaining + coalesce(spare_remaining, 0)",
-        );
-        ids.extend(session.take(tag, i32::try_from(left).unwrap() + 1));
-        wait_for_spare(session, tag);
-        assert_eq!(status(session, tag, "refills") - before, claimed);
-    }
-    ids
-}
-
-fn max_id(session: &mut Session, tag: &str) -> i64 {
-    session.value(&format!(
-        "SELECT max_id FROM leaf_alloc WHERE biz_tag = '{tag}'"
-    ))
-}
-
-fn next_snowflake(session: &mut Session) -> i64 {
-    let mut ids = Vec::new();
-    wait_until(LIMIT, "a snowflake id", || {
-        let issued = session.try_column("SELECT leaf_snowflake_next()");
-        issued.is_ok_and(|issued| {
-            ids = issued;
-            true
-        })
-    });
-    ids[0]
-}
-
 /// Creates tags and uses each a little.
 fn create_tags(server: &Server, tags: &[Tag]) {
     let mut session = server.session();
@@ -77,7 +26,7 @@ fn create_tags(server: &Server, tags: &[Tag]) {
             "SELECT leaf_tag_create('{tag}', step => {step}, max_step => {max_step})"
         ));
         session.take(tag, 3);
-        wait_for_spare(&mut session, tag);
+        session.wait_for_spare(tag);
     }
 }
 
@@ -113,7 +62,7 @@ fn ids_of_claims_that_the_standby_never_got_are_not_issued_again() {
     let mut session = primary.session();
     let mut old: Vec<_> = tags
         .iter()
-        .map(|(tag, ..)| use_claims(&mut session, tag, if *tag == "one" { 1 } else { 2 }))
+        .map(|(tag, ..)| session.use_claims(tag, if *tag == "one" { 1 } else { 2 }))
         .collect();
     let range = session
         .query_one("SELECT * FROM leaf_segment_next_range('ranges', 3)", &[])
@@ -122,12 +71,12 @@ fn ids_of_claims_that_the_standby_never_got_are_not_issued_again() {
     let mut snowflakes = session.ids("SELECT leaf_snowflake_next_batch(5000)");
     primary.kill_9();
     let mut session = standby.session();
-    let known = tags.map(|(tag, ..)| max_id(&mut session, tag));
+    let known = tags.map(|(tag, ..)| session.max_id(tag));
     standby.promote();
     for (((tag, ..), known), old) in tags.iter().zip(known).zip(old) {
         assert_goes_on_above(tag, known, &old, &session.take(tag, 500));
     }
-    snowflakes.push(next_snowflake(&mut session));
+    snowflakes.push(session.next_snowflake());
     assert_issued_once([snowflakes]);
 }
 
@@ -137,7 +86,7 @@ fn ids_of_more_lost_claims_than_are_skipped_come_again() {
     let tags = [("a", 20, 20), ("b", 20, 20), ("c", 20, 20)];
     let (primary, standby) = pair_that_parts(&tags, &[]);
     let mut session = primary.session();
-    let old = tags.map(|(tag, ..)| use_claims(&mut session, tag, 2));
+    let old = tags.map(|(tag, ..)| session.use_claims(tag, 2));
     primary.kill_9();
     standby.promote();
     let mut session = standby.session();
@@ -148,7 +97,7 @@ fn ids_of_more_lost_claims_than_are_skipped_come_again() {
         wait_until(LIMIT, "the reload", || {
             session.value::<String>("SHOW leaf_id.failover_skip") == skip.to_string()
         });
-        let known = max_id(&mut session, tag);
+        let known = session.max_id(tag);
         let new = session.take(tag, 50);
         assert_eq!(new[0], known + skip * 20, "{tag}");
         assert_eq!(new.iter().any(|id| old.contains(id)), repeats, "{tag}");
@@ -159,27 +108,27 @@ fn ids_of_more_lost_claims_than_are_skipped_come_again() {
 fn a_skip_shows_in_the_view_and_the_log_and_comes_once() {
     let tags = [("steady", 20, 20), ("bounded", 100, 300), ("idle", 20, 20)];
     let (primary, standby) = pair_that_parts(&tags, &[]);
-    let timeline: i64 = status(&mut primary.session(), "steady", "timeline");
+    let timeline: i64 = primary.session().figure("steady", "timeline");
     assert_eq!(timeline, 1);
-    assert_eq!(status(&mut primary.session(), "steady", "ids_skipped"), 0);
+    assert_eq!(primary.session().figure("steady", "ids_skipped"), 0);
     primary.kill_9();
     standby.promote();
     let mut session = standby.session();
     // 8 and 64 times 100 are cut to max_step.
     for (tag, skipped) in [("steady", 2 * 20), ("bounded", 2 * 300)] {
-        let known = max_id(&mut session, tag);
+        let known = session.max_id(tag);
         assert_eq!(session.next(tag), known + skipped);
-        assert_eq!(status(&mut session, tag, "ids_skipped"), skipped);
-        assert_eq!(status(&mut session, tag, "timeline"), 2);
+        assert_eq!(session.figure(tag, "ids_skipped"), skipped);
+        assert_eq!(session.figure(tag, "timeline"), 2);
         let line = format!("skipped {skipped} ids of tag \"{tag}\"");
         assert_eq!(standby.log().matches(&line).count(), 1, "{line}");
         // Without a gap from here on.
         let ids = session.take(tag, 500);
         assert_eq!(ids[499] - ids[0], 499);
-        assert_eq!(status(&mut session, tag, "ids_skipped"), skipped);
+        assert_eq!(session.figure(tag, "ids_skipped"), skipped);
     }
     // An edit of the row hides neither where its last claim was made nor how long it was.
-    let known = max_id(&mut session, "idle");
+    let known = session.max_id("idle");
     session.run("UPDATE leaf_alloc SET step = 5, max_step = 5 WHERE biz_tag = 'idle'");
     assert_eq!(session.next("idle"), known + 2 * 20);
     drop(session);
@@ -210,15 +159,15 @@ fn whatever_the_pace_no_id_of_a_lost_claim_comes_again() {
     create_tags(&primary, &tags);
     let mut session = primary.session();
     for tag in names {
-        use_claims(&mut session, tag, random.random_range(0..5));
+        session.use_claims(tag, random.random_range(0..5));
     }
     let standby = primary.standby(&[("leaf_id.failover_skip", "4")]);
     standby.replay_all_of(&primary);
     standby.cut_off();
-    let old = names.map(|tag| use_claims(&mut session, tag, random.random_range(1..5)));
+    let old = names.map(|tag| session.use_claims(tag, random.random_range(1..5)));
     primary.kill_9();
     let mut session = standby.session();
-    let known = names.map(|tag| max_id(&mut session, tag));
+    let known = names.map(|tag| session.max_id(tag));
     standby.promote();
     for ((tag, known), old) in names.iter().zip(known).zip(old) {
         let new = session.take(tag, 100);
@@ -237,17 +186,17 @@ fn a_standby_whose_replay_is_held_has_lost_nothing() {
     standby.replay_all_of(&primary);
     standby.pause_replay();
     let mut session = primary.session();
-    let old = tags.map(|(tag, ..)| use_claims(&mut session, tag, 3));
+    let old = tags.map(|(tag, ..)| session.use_claims(tag, 3));
     let mut snowflakes = session.ids("SELECT leaf_snowflake_next_batch(5000)");
     standby.receive_all_of(&primary);
     primary.kill_9();
     let mut session = standby.session();
-    let known = tags.map(|(tag, ..)| max_id(&mut session, tag));
+    let known = tags.map(|(tag, ..)| session.max_id(tag));
     standby.promote();
     for (((tag, ..), known), old) in tags.iter().zip(known).zip(old) {
         assert_goes_on_above(tag, known, &old, &session.take(tag, 100));
     }
-    snowflakes.push(next_snowflake(&mut session));
+    snowflakes.push(session.next_snowflake());
     assert_issued_once([snowflakes]);
 }
 
@@ -256,7 +205,7 @@ fn a_standby_whose_replay_is_held_has_lost_nothing() {
 #[test]
 fn a_standby_whose_clock_is_behind_repeats_no_snowflake_id() {
     let primary = Server::with_clock(0, &SNOWFLAKE);
-    let mut snowflakes = vec![next_snowflake(&mut primary.session())];
+    let mut snowflakes = vec![primary.session().next_snowflake()];
     let standby = primary
         .backup()
         .with_clock(-500)
@@ -267,7 +216,7 @@ fn a_standby_whose_clock_is_behind_repeats_no_snowflake_id() {
     primary.kill_9();
     standby.promote();
     let mut session = standby.session();
-    snowflakes.push(next_snowflake(&mut session));
+    snowflakes.push(session.next_snowflake());
     snowflakes.extend(session.ids("SELECT leaf_snowflake_next_batch(5000)"));
     assert_issued_once([snowflakes]);
     assert_eq!(
@@ -281,7 +230,7 @@ fn a_standby_whose_clock_is_behind_repeats_no_snowflake_id() {
 fn every_promotion_in_a_row_of_them_skips() {
     let tags = [("t", 20, 20)];
     let (first, second) = pair_that_parts(&tags, &[]);
-    let mut old = use_claims(&mut first.session(), "t", 2);
+    let mut old = first.session().use_claims("t", 2);
     first.kill_9();
     let mut servers = vec![first, second];
     for timeline in [2, 3] {
@@ -289,11 +238,11 @@ fn every_promotion_in_a_row_of_them_skips() {
         newest.promote();
         let mut session = newest.session();
         old.extend(session.take("t", 3));
-        assert_eq!(status(&mut session, "t", "timeline"), timeline);
+        assert_eq!(session.figure("t", "timeline"), timeline);
         let next = newest.standby(&[]);
         next.replay_all_of(newest);
         next.cut_off();
-        old.extend(use_claims(&mut session, "t", 2));
+        old.extend(session.use_claims("t", 2));
         newest.kill_9();
         servers.push(next);
     }
@@ -308,7 +257,7 @@ fn every_promotion_in_a_row_of_them_skips() {
 fn a_promotion_after_which_nothing_was_claimed_counts_too() {
     let tags = [("t", 20, 20), ("growing", 20, 100_000)];
     let (first, second) = pair_that_parts(&tags, &[]);
-    let mut old = tags.map(|(tag, ..)| use_claims(&mut first.session(), tag, 2));
+    let mut old = tags.map(|(tag, ..)| first.session().use_claims(tag, 2));
     first.kill_9();
     second.promote();
     let third = second.standby(&[]);
@@ -318,7 +267,7 @@ fn a_promotion_after_which_nothing_was_claimed_counts_too() {
     for ((tag, ..), old) in tags.iter().zip(&mut old) {
         // The first one claims, and no spare.
         old.push(session.next(tag));
-        old.extend(use_claims(&mut session, tag, 1));
+        old.extend(session.use_claims(tag, 1));
     }
     second.kill_9();
     third.promote();
@@ -339,23 +288,23 @@ fn an_old_primary_that_was_rewound_and_comes_back_repeats_nothing() {
     let conf = [SNOWFLAKE, rewind].concat();
     let (first, second) = pair_that_parts(&tags, &conf);
     let mut session = first.session();
-    let mut ids = use_claims(&mut session, "t", 2);
-    let mut snowflakes = vec![next_snowflake(&mut session)];
+    let mut ids = session.use_claims("t", 2);
+    let mut snowflakes = vec![session.next_snowflake()];
     first.kill_9();
     second.promote();
     let mut session = second.session();
     ids.extend(session.take("t", 30));
-    snowflakes.push(next_snowflake(&mut session));
+    snowflakes.push(session.next_snowflake());
     first.rewind_and_follow(&second);
     first.replay_all_of(&second);
     first.cut_off();
-    ids.extend(use_claims(&mut session, "t", 2));
+    ids.extend(session.use_claims("t", 2));
     snowflakes.extend(session.ids("SELECT leaf_snowflake_next_batch(5000)"));
     second.kill_9();
     first.promote();
     let mut session = first.session();
     ids.extend(session.take("t", 100));
-    snowflakes.push(next_snowflake(&mut session));
+    snowflakes.push(session.next_snowflake());
     assert_issued_once([ids]);
     assert_issued_once([snowflakes]);
 }

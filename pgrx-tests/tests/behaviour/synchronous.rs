@@ -35,10 +35,6 @@ fn synchronous_pair(step: i32, max_step: i32) -> (Server, Server) {
     (primary, standby)
 }
 
-fn max_id(session: &mut Session) -> i64 {
-    session.value("SELECT max_id FROM leaf_alloc WHERE biz_tag = 't'")
-}
-
 /// The allocator, once it waits for the standby's answer to a claim.
 fn waiting_allocator(session: &mut Session) -> i32 {
     let mut pids = Vec::new();
@@ -71,7 +67,7 @@ fn drain(session: &mut Session) -> Vec<i64> {
 fn assert_standby_goes_on(standby: &Server, mut old: Vec<i64>) {
     standby.promote();
     let mut session = standby.session();
-    let known = max_id(&mut session);
+    let known = session.max_id("t");
     let new = session.take("t", 100);
     assert_eq!(new[0], known, "something was skipped");
     old.sort_unstable();
@@ -127,7 +123,7 @@ fn a_claim_that_the_standby_has_not_acknowledged_is_never_used() {
     let (mut watcher, mut waiter) = (primary.session(), primary.session());
     for (ways_out, end) in (1..).zip(["pg_cancel_backend", "pg_terminate_backend"]) {
         let allocator = waiting_allocator(&mut watcher);
-        let row = max_id(&mut watcher);
+        let row = watcher.max_id("t");
         assert!(watcher.value::<bool>(&format!("SELECT {end}({allocator})")));
         // It has ended: the claim stays in the table, and the next one waits too.
         wait_until(LIMIT, "the end of the wait", || {
@@ -137,7 +133,7 @@ fn a_claim_that_the_standby_has_not_acknowledged_is_never_used() {
                 .count()
                 >= ways_out
         });
-        wait_until(LIMIT, "the claim to show", || max_id(&mut watcher) > row);
+        wait_until(LIMIT, "the claim to show", || watcher.max_id("t") > row);
         assert_eq!(drain(&mut session), [], "after {end}");
     }
     // The same when the server is stopped, with a session that waits for the claim.
