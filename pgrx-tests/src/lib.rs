@@ -1,7 +1,10 @@
 //! Drives real PostgreSQL servers with leaf_id from outside, through Unix sockets.
 //!
 //! - [`server`]: a server of its own for each test, made in a fraction of a second.
+//! - [`cluster`]: standbys, backups, and servers restored from them.
+//! - [`clock`]: a clock that the test sets.
 //! - [`session`]: connections to it, and the errors it answers with.
+//! - [`status`]: what they see of the generators.
 //! - [`checks`]: many sessions at once, and what must be true of the ids they got.
 //!
 //! Environment: `LEAF_ID_PG_BIN` (the programs to run; otherwise `pg_config --bindir`),
@@ -17,12 +20,17 @@
 )]
 
 pub mod checks;
+pub mod clock;
+pub mod cluster;
 pub mod server;
 pub mod session;
+pub mod status;
 
 pub use checks::{
     Call, assert_in_order, assert_issued_once, becomes, in_threads, random, timed, wait_until,
     while_repeating,
 };
+pub use clock::Clock;
+pub use cluster::{ARCHIVING, Backup, STANDBY};
 pub use server::{Server, Stop};
 pub use session::{Failure, Session};

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use postgres::{Config, NoTls};
 
 use crate::checks::wait_until;
+use crate::clock::Clock;
 use crate::session::{Failure, Session};
 
 /// A test that runs longer than this hangs: its server is killed, so that its sessions fail.
@@ -126,9 +127,7 @@ impl Server {
     /// otherwise), and no extension created.
     #[must_use]
     pub fn start(conf: &[(&str, &str)]) -> Self {
-        let dir = new_dir();
-        copy_dir(&TEMPLATE, &dir.join("data"));
-        Self::start_in(dir, conf)
+        Self::start_in_new(new_dir(), conf)
     }
 
     /// As [`Server::start`], with a system identifier that no other server has.
@@ -147,7 +146,14 @@ impl Server {
         server
     }
 
-    fn start_in(dir: PathBuf, conf: &[(&str, &str)]) -> Self {
+    /// As [`Server::start`], in a directory that may hold a clock, but no cluster yet.
+    pub(crate) fn start_in_new(dir: PathBuf, conf: &[(&str, &str)]) -> Self {
+        copy_dir(&TEMPLATE, &dir.join("data"));
+        Self::start_in(dir, conf)
+    }
+
+    /// Starts a server on the cluster in `dir/data`.
+    pub(crate) fn start_in(dir: PathBuf, conf: &[(&str, &str)]) -> Self {
         let socket = dir.to_str().unwrap();
         let file = dir.join("data/postgresql.conf");
         let mut text = fs::read_to_string(&file).unwrap();
@@ -188,7 +194,11 @@ impl Server {
             .append(true)
             .open(self.log_file())
             .unwrap();
-        let child = as_server_user("postgres", &self.dir)
+        let mut command = as_server_user("postgres", &self.dir);
+        if let Some(clock) = Clock::of(&self.dir) {
+            clock.preload(&mut command);
+        }
+        let child = command
             .arg("-D")
             .arg(self.data_dir())
             .stdin(Stdio::null())
@@ -422,7 +432,7 @@ pub fn bin_dir() -> &'static Path {
 }
 
 /// A new directory with a short path: a socket's has room for 107 bytes.
-fn new_dir() -> PathBuf {
+pub(crate) fn new_dir() -> PathBuf {
     loop {
         let dir = PathBuf::from(format!("/tmp/li-{:06x}", rand::random::<u32>() >> 8));
         if fs::create_dir(&dir).is_ok() {

@@ -8,10 +8,13 @@
     reason = "in a test a failure is a panic, and its name says what it is for"
 )]
 
+mod backup;
 mod batch_and_range;
+mod clock;
 mod database_lifecycle;
 mod dump_restore;
 mod errors;
+mod failover;
 mod harness;
 mod hostile_settings;
 mod locked_tag_row;
@@ -25,5 +28,7 @@ mod sessions_share_ids;
 mod slot_array;
 mod snowflake;
 mod sql_contexts;
+mod standby;
+mod synchronous;
 mod tag_edits;
 mod workers;

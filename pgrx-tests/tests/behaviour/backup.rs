@@ -1,0 +1,213 @@
+//! Would catch: ids that repeat after a recovery to an earlier moment, on a copy of a data
+//! directory, or after pg_upgrade; what was parked for one server given out by its copy
+//! too; and a gap where a dump or an upgrade has lost nothing (I3, I6).
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use leaf_id_tests::{ARCHIVING, Server, Session, Stop, assert_issued_once};
+
+const PARKED: &str = "leaf_id_parked.json";
+const SNOWFLAKE: [(&str, &str); 2] = [
+    ("leaf_id.worker_id", "1"),
+    ("leaf_id.timestamp_reservation", "500ms"),
+];
+
+fn floor_reason(session: &mut Session) -> String {
+    session.value("SELECT floor_reason FROM leaf_snowflake_status")
+}
+
+#[test]
+fn after_a_recovery_to_an_earlier_moment_later_ids_do_not_come_again() {
+    let primary = Server::with_leaf_id(&[&ARCHIVING[..], &SNOWFLAKE].concat());
+    let mut session = primary.session();
+    let tags = ["none", "one", "two"];
+    for tag in tags {
+        session.create_steady_tag(tag, 20);
+        session.take(tag, 30);
+    }
+    session.next_snowflake();
+    let backups = [(); 3].map(|()| primary.backup());
+    for tag in tags {
+        session.take(tag, 200);
+        session.wait_for_spare(tag);
+    }
+    let lsn: String = session.value("SELECT pg_create_restore_point('here')::text");
+    let time: String = session.value("SELECT clock_timestamp()::text");
+    let mut lost = vec![vec![]];
+    for (tag, claims) in tags.iter().zip(0..).skip(1) {
+        lost.push(session.use_claims(tag, claims));
+    }
+    let snowflakes = session.ids("SELECT leaf_snowflake_next_batch(10000)");
+    drop(session);
+    primary.archive_wal();
+    primary.stop(Stop::Fast);
+    let targets = [
+        ("recovery_target_name", "here"),
+        ("recovery_target_lsn", &*lsn),
+        ("recovery_target_time", &*time),
+    ];
+    for (backup, target) in backups.into_iter().zip(targets) {
+        let restored = backup.recover(&primary, target, &[]);
+        let mut session = restored.session();
+        for (tag, lost) in tags.iter().zip(&lost) {
+            let known = session.max_id(tag);
+            assert!(
+                lost.is_empty() || lost.iter().any(|id| *id >= known),
+                "{target:?} is too late"
+            );
+            let new = session.take(tag, 100);
+            assert_eq!(new[0], known + 2 * 20);
+            assert_issued_once([[&lost[..], &new].concat()]);
+        }
+        let after = session.next_snowflake();
+        assert_issued_once([[&snowflakes[..], &[after]].concat()]);
+        assert_eq!(floor_reason(&mut session), "new timeline");
+    }
+}
+
+/// Not as a standby: a server of its own, on the same timeline.
+#[test]
+fn a_server_made_of_a_base_backup_takes_its_reservation_for_a_floor_alone() {
+    let server = Server::with_leaf_id(&SNOWFLAKE);
+    let mut session = server.session();
+    session.create_steady_tag("t", 100);
+    let mut ids = session.take("t", 120);
+    session.wait_for_spare("t");
+    let mut snowflakes = vec![session.next_snowflake()];
+    let known = session.max_id("t");
+    let backup = server.backup();
+    // For longer than what the copied file tells of.
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_millis(800) {
+        snowflakes.push(session.next_snowflake());
+    }
+    ids.extend(session.take("t", 3));
+    server.kill_9();
+    let copy = backup.with_clock(-400).start(&[]);
+    let mut session = copy.session();
+    // What the server had cached is its own to issue.
+    let new = session.take("t", 200);
+    assert_eq!(new[0], known);
+    ids.extend(new);
+    snowflakes.push(session.next_snowflake());
+    assert_eq!(floor_reason(&mut session), "copied file");
+    assert_issued_once([ids]);
+    assert_issued_once([snowflakes]);
+}
+
+/// The rest of a segment may be given back once, to the server that has parked it.
+#[test]
+fn a_copy_of_what_was_parked_is_given_to_nobody() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.create_steady_tag("t", 1000);
+    let mut ids = session.take("t", 150);
+    session.wait_for_spare("t");
+    let known = session.max_id("t");
+    drop(session);
+    server.stop(Stop::Fast);
+    let parked = server.data_dir().join(PARKED);
+    // Held, so that no copy gets the same inode by chance.
+    let held = server.dir().join("held");
+    fs::hard_link(&parked, &held).unwrap();
+    let cold = server.dir().join("cold");
+    copy(&server.data_dir(), &cold);
+    server.launch();
+    let mut session = server.session();
+    ids.extend(session.take("t", 5));
+    assert_eq!(ids[150], 151, "nothing was given back to the server itself");
+    assert!(!parked.exists(), "it could be given back once more");
+    // While the server runs the file is there for moments only: as if in one of them.
+    fs::copy(&held, &parked).unwrap();
+    server.give(&parked);
+    let of_backup = server.backup();
+    // In the way that parks nothing.
+    server.stop(Stop::Immediate);
+    server.launch();
+    let (of_backup, of_itself) = (of_backup.start(&[]), &server);
+    for server in [&of_backup, of_itself] {
+        assert!(!server.data_dir().join(PARKED).exists());
+        assert_eq!(server.session().next("t"), known);
+    }
+    // A copy made while the server was stopped, that takes its place.
+    server.stop(Stop::Fast);
+    fs::remove_dir_all(server.data_dir()).unwrap();
+    copy(&cold, &server.data_dir());
+    server.launch();
+    assert_eq!(server.session().next("t"), known);
+}
+
+fn copy(from: &Path, to: &Path) {
+    let status = Command::new("cp").arg("-a").arg(from).arg(to).status();
+    assert!(status.unwrap().success());
+}
+
+/// The old cluster was promoted once, so that its timeline is none of the new one's.
+#[test]
+fn pg_upgrade_loses_no_tag_and_leaves_no_gap() {
+    let primary = Server::with_leaf_id(&SNOWFLAKE);
+    let old = primary.standby(&[]);
+    old.replay_all_of(&primary);
+    old.promote();
+    let mut session = old.session();
+    session.create_steady_tag("t", 20);
+    session.run(
+        "CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('t'));
+         INSERT INTO orders SELECT FROM generate_series(1, 50)",
+    );
+    session.wait_for_spare("t");
+    let before = session.next_snowflake();
+    let known = session.max_id("t");
+    drop(session);
+    old.stop(Stop::Fast);
+    let new = Server::start_unrelated(&SNOWFLAKE);
+    new.stop(Stop::Fast);
+    let bin = leaf_id_tests::server::bin_dir().to_str().unwrap();
+    let (from, to) = (old.data_dir(), new.data_dir());
+    let (from, to) = (from.to_str().unwrap(), to.to_str().unwrap());
+    new.run(
+        "pg_upgrade",
+        &[
+            "-b", bin, "-B", bin, "-d", from, "-D", to, "-U", "postgres", "-N",
+        ],
+    );
+    new.launch();
+    let mut session = new.session();
+    assert_eq!(session.max_id("t"), known);
+    session.run("INSERT INTO orders SELECT FROM generate_series(1, 50)");
+    let ids = session.ids("SELECT id FROM orders ORDER BY id");
+    assert_eq!((ids.len(), ids[50]), (100, known));
+    assert!(!new.log().contains("leaf_id: skipped"));
+    assert!(session.next_snowflake() > before);
+}
+
+/// Its rows are stamped anew where they are restored: also on a server that was promoted,
+/// where the same rows would be those of a lost timeline.
+#[test]
+fn a_dump_leaves_no_gap_wherever_it_is_restored() {
+    let primary = Server::with_leaf_id(&[]);
+    let mut session = primary.session();
+    session.create_steady_tag("t", 20);
+    session.take("t", 50);
+    session.wait_for_spare("t");
+    let known = session.max_id("t");
+    let dump = primary.dir().join("dump");
+    primary.run(
+        "pg_dump",
+        &["-Fc", "-f", dump.to_str().unwrap(), "postgres"],
+    );
+    let promoted = primary.standby(&[]);
+    promoted.replay_all_of(&primary);
+    promoted.promote();
+    for server in [&Server::start_unrelated(&[]), &promoted] {
+        server.session().run("CREATE DATABASE restored");
+        let dump = dump.to_str().unwrap();
+        server.run("pg_restore", &["--exit-on-error", "-d", "restored", dump]);
+        let mut session = server.session_in("restored");
+        assert_eq!(session.next("t"), known);
+        assert!(!server.log().contains("leaf_id: skipped"));
+    }
+}

@@ -1,0 +1,440 @@
+//! Would catch: snowflake ids that repeat or go back when the clock is set (I4, I7), at
+//! rest, in full use, while the server is down or after a crash; a call that waits for an
+//! hour, or does not say how far the clock is behind; and time that wraps at its end (I8).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use leaf_id_tests::{
+    Call, Clock, Failure, Server, Session, Stop, assert_in_order, assert_issued_once, in_threads,
+    timed, wait_until, while_repeating,
+};
+
+const LIMIT: Duration = Duration::from_secs(30);
+const EPOCH_MS: i64 = 1_288_834_974_657;
+const HOUR_MS: i64 = 3_600_000;
+/// One is waited out, the others are refused.
+const STEPS_BACK_MS: [i64; 4] = [3, 100, 10_000, HOUR_MS];
+const CONF: [(&str, &str); 2] = [
+    ("leaf_id.worker_id", "1"),
+    ("leaf_id.timestamp_reservation", "500ms"),
+];
+
+fn try_next(session: &mut Session) -> Result<i64, Failure> {
+    let ids = session.try_column("SELECT leaf_snowflake_next()")?;
+    Ok(ids[0])
+}
+
+fn worker_of(id: i64) -> i64 {
+    id >> 12 & 1023
+}
+
+/// Unix milliseconds.
+fn time_of(id: i64) -> i64 {
+    (id >> 22) + EPOCH_MS
+}
+
+/// The number of milliseconds in a message.
+fn ms_in(text: &str) -> i64 {
+    let before = text.split(" ms").next().unwrap();
+    before.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// PostgreSQL's own waits must be as long as they say, or these tests test something else.
+#[test]
+fn a_server_sees_the_clock_that_is_set_and_waits_by_the_real_one() {
+    let server = Server::with_clock(-86_400_000, &CONF);
+    let clock = server.clock();
+    let mut session = server.session();
+    let mut shown =
+        || session.value::<i64>("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint");
+    for ahead_ms in [-86_400_000, 3_600_000, -7, 0, 1_700_000_000_000] {
+        clock.set(ahead_ms);
+        let (before, shown, after) = (clock.now_ms(), shown(), clock.now_ms());
+        assert!(
+            (before - 1..=after + 1).contains(&shown),
+            "{before} {shown} {after}"
+        );
+    }
+    // So does the launcher, which the postmaster forks elsewhere than it does a session.
+    for ahead_ms in [0, HOUR_MS] {
+        clock.set(ahead_ms);
+        let off_ms = time_of(session.next_snowflake()) - clock.now_ms();
+        assert!((-10_000..10).contains(&off_ms), "{off_ms}");
+        let reserved = "SELECT (extract(epoch FROM reserved_until) * 1000)::bigint
+                        FROM leaf_snowflake_status";
+        let reserved_ms = session.value::<i64>(reserved) - clock.now_ms();
+        assert!((-10_000..10_000).contains(&reserved_ms), "{reserved_ms}");
+    }
+    session.run("SET statement_timeout = '300ms'");
+    let (failure, took) = timed(|| session.fails("SELECT pg_sleep(60)"));
+    failure.is("57014");
+    assert!((250..10_000).contains(&took.as_millis()), "{took:?}");
+}
+
+#[test]
+fn a_clock_set_back_at_rest_is_waited_for_or_refused_by_how_far() {
+    let server = Server::with_clock(0, &CONF);
+    let clock = server.clock();
+    let mut session = server.session();
+    session.create_tag("t");
+    let mut ids = vec![session.next_snowflake()];
+    for _ in 0..20 {
+        clock.set(clock.ahead_ms() - 3);
+        ids.push(try_next(&mut session).unwrap());
+    }
+    for back_ms in [100, 10_000, HOUR_MS] {
+        let ahead_ms = clock.ahead_ms();
+        let mut refusal = None;
+        // A slow machine may take so long between the two that the clock has caught up.
+        wait_until(LIMIT, "a refusal", || {
+            ids.push(session.next_snowflake());
+            clock.set(clock.ahead_ms() - back_ms);
+            refusal = try_next(&mut session).err();
+            refusal.is_some()
+        });
+        let refusal = refusal.unwrap();
+        println!("{refusal}");
+        refusal.is("55000").says("clock");
+        assert!((1..=back_ms).contains(&ms_in(&refusal.detail)), "{refusal}");
+        assert!(ms_in(&refusal.detail) > back_ms - 5000, "{refusal}");
+        session.next("t");
+        if back_ms == 100 {
+            // It catches up by itself.
+            ids.push(session.next_snowflake());
+            continue;
+        }
+        let drift: i64 = session.value("SELECT clock_drift_ms::bigint FROM leaf_snowflake_status");
+        assert!((back_ms - 5000..=back_ms).contains(&drift), "{drift}");
+        clock.set(ahead_ms);
+        ids.push(try_next(&mut session).unwrap());
+    }
+    assert!(session.value::<bool>("SELECT rollbacks_seen >= 3 FROM leaf_snowflake_status"));
+    assert_issued_once([ids]);
+}
+
+#[test]
+fn a_wait_for_the_clock_is_as_long_as_it_must_be_and_can_be_cancelled() {
+    let server = Server::with_clock(0, &CONF);
+    let clock = server.clock();
+    server.set("leaf_id.max_clock_backward", "10s");
+    let mut session = server.session();
+    wait_until(LIMIT, "the reload", || {
+        session.value::<String>("SHOW leaf_id.max_clock_backward") == "10s"
+    });
+    let last = session.next_snowflake();
+    clock.set(-1000);
+    session.run("SET statement_timeout = '100ms'");
+    session.fails("SELECT leaf_snowflake_next()").is("57014");
+    session.run("SET statement_timeout = 0");
+    let (id, took) = timed(|| try_next(&mut session).unwrap());
+    assert!((500..10_000).contains(&took.as_millis()), "{took:?}");
+    assert!(id > last);
+}
+
+/// Sets the clock while `work` goes on: back by every step and forward again, and an hour
+/// forward, back, and forward again.
+fn while_the_clock_jumps<T>(clock: &Clock, work: impl FnOnce(&AtomicUsize) -> T) -> T {
+    let jumps = AtomicUsize::new(0);
+    let pause = || thread::sleep(Duration::from_millis(20));
+    while_repeating(
+        || {
+            let ahead_ms = clock.ahead_ms();
+            let jump = jumps.load(Ordering::SeqCst) % (STEPS_BACK_MS.len() + 1);
+            if let Some(back_ms) = STEPS_BACK_MS.get(jump) {
+                clock.set(ahead_ms - back_ms);
+                pause();
+                clock.set(ahead_ms);
+            } else {
+                clock.set(ahead_ms + HOUR_MS);
+                pause();
+                clock.set(ahead_ms);
+                pause();
+                clock.set(ahead_ms + HOUR_MS);
+            }
+            pause();
+            jumps.fetch_add(1, Ordering::SeqCst);
+        },
+        || work(&jumps),
+    )
+}
+
+#[test]
+fn in_full_use_a_clock_that_jumps_repeats_nothing_and_keeps_the_order() {
+    let server = Server::with_clock(0, &CONF);
+    server.session().next_snowflake();
+    let refused = AtomicUsize::new(0);
+    let calls = while_the_clock_jumps(&server.clock(), |jumps| {
+        in_threads(4, |_| {
+            let mut session = server.session();
+            let mut calls = Vec::new();
+            while jumps.load(Ordering::SeqCst) < 15 {
+                let start = Instant::now();
+                match session.try_column::<i64>("SELECT leaf_snowflake_next_batch(3)") {
+                    Ok(ids) => calls.push(Call {
+                        start,
+                        end: Instant::now(),
+                        first: ids[0],
+                        last: ids[2],
+                    }),
+                    Err(failure) => {
+                        failure.is("55000").says("clock");
+                        refused.fetch_add(1, Ordering::SeqCst);
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                }
+            }
+            calls
+        })
+    });
+    let refused = refused.into_inner();
+    println!("{} calls, {refused} refused", calls.concat().len());
+    assert!(refused > 0);
+    for calls in &calls {
+        assert!(calls.len() > 100);
+    }
+    assert_issued_once(calls.iter().map(|calls| {
+        let ids = calls.iter().flat_map(|call| [call.first, call.last]);
+        ids.collect::<Vec<_>>()
+    }));
+    assert_in_order(calls.concat());
+}
+
+/// Stops the server somehow, sets the clock back, starts it, and expects ids above or a
+/// refusal until the clock is right again.
+fn set_back_while_it_is_down(stop: impl Fn(&Server)) {
+    let server = Server::with_clock(0, &CONF);
+    let clock = server.clock();
+    server.session().next_snowflake();
+    server.set("leaf_id.timestamp_reservation", "1s");
+    let mut ids = vec![server.session().next_snowflake()];
+    // Within a second a server is up again, and its clock still behind the last id.
+    for back_ms in [3, 100, 1000, 10_000, HOUR_MS] {
+        let mut session = server.session();
+        ids.extend(session.ids("SELECT leaf_snowflake_next_batch(20000)"));
+        stop(&server);
+        let ahead_ms = clock.ahead_ms();
+        clock.set(ahead_ms - back_ms);
+        server.launch();
+        let mut session = server.session();
+        if back_ms > 5000 {
+            // Far more than a reservation can explain.
+            let (failure, took) = timed(|| session.fails("SELECT leaf_snowflake_next()"));
+            println!("{failure}");
+            failure.is("55000").says("ahead of the clock");
+            assert!(
+                (back_ms - 5000..back_ms + 5000)
+                    .contains(&ms_in(failure.detail.split(", ").last().unwrap()))
+            );
+            assert!(took < Duration::from_secs(3), "{took:?}");
+            clock.set(ahead_ms);
+        }
+        // What is left of the reservation, if anything, is less than the calls' patience.
+        ids.push(try_next(&mut session).unwrap());
+    }
+    assert_issued_once([ids]);
+}
+
+#[test]
+fn a_clock_set_back_while_the_server_is_stopped_repeats_nothing() {
+    set_back_while_it_is_down(|server| server.stop(Stop::Fast));
+}
+
+#[test]
+fn a_clock_set_back_after_a_crash_repeats_nothing() {
+    set_back_while_it_is_down(Server::kill_9);
+}
+
+/// What is left to do when the clock stood an hour ahead once: another worker id.
+fn start_anew_with_worker_2(server: &Server, before_the_reset: Duration, ids: &mut Vec<i64>) {
+    let reset = "SELECT leaf_snowflake_reset(now())";
+    let mut session = server.session();
+    session
+        .fails("SELECT leaf_snowflake_next()")
+        .is("55000")
+        .hints("leaf_snowflake_reset");
+    // With the worker id that was used an hour ahead it could repeat ids.
+    session.fails(reset).is("55000").hints("leaf_id.worker_id");
+    server.set("leaf_id.worker_id", "2");
+    thread::sleep(before_the_reset);
+    wait_until(LIMIT, "the reset", || session.try_run(reset).is_ok());
+    let id = session.next_snowflake();
+    assert_eq!(worker_of(id), 2);
+    let off_ms = time_of(id) - server.clock().now_ms();
+    assert!((-10_000..10).contains(&off_ms), "{off_ms}");
+    assert_eq!(
+        session.value::<String>("SELECT floor_reason FROM leaf_snowflake_status"),
+        "reset"
+    );
+    let logged = "leaf_id: snowflake ids were reset by postgres";
+    assert_eq!(server.log().matches(logged).count(), 1);
+    ids.push(id);
+}
+
+fn assert_all_different(mut ids: Vec<i64>) {
+    ids.sort_unstable();
+    assert_issued_once([ids]);
+}
+
+/// Has the server use another worker id, and takes ids until it is in them.
+fn change_worker(server: &Server, worker: i64, ids: &mut Vec<i64>) {
+    server.set("leaf_id.worker_id", &worker.to_string());
+    let mut session = server.session();
+    wait_until(LIMIT, "the new worker id", || {
+        ids.push(session.next_snowflake());
+        worker_of(*ids.last().unwrap()) == worker
+    });
+}
+
+#[test]
+fn after_an_hour_ahead_a_reset_and_a_new_worker_id_are_the_way_out() {
+    let server = Server::with_clock(0, &CONF);
+    let clock = server.clock();
+    let mut ids = vec![server.session().next_snowflake()];
+    clock.set(HOUR_MS);
+    // Each of them has ids that lie in the future then.
+    for worker in [1, 3] {
+        change_worker(&server, worker, &mut ids);
+        let sql = "SELECT leaf_snowflake_next_batch(100)";
+        ids.extend(server.session().ids(sql));
+    }
+    clock.set(0);
+    // Whether the launcher is the first to act on the new worker id, or the reset.
+    start_anew_with_worker_2(&server, Duration::from_millis(300), &mut ids);
+    for restart in [Server::restart, Server::crash] {
+        restart(&server);
+        let id = server.session().next_snowflake();
+        assert_eq!(worker_of(id), 2);
+        ids.push(id);
+    }
+    // The hour of the old worker ids is not over: calls wait, or are refused.
+    for worker in [1, 3] {
+        server.set("leaf_id.worker_id", &worker.to_string());
+        for restart in [|_: &Server| (), Server::restart] {
+            restart(&server);
+            let mut session = server.session();
+            session.run("SET leaf_id.refill_timeout = '200ms'");
+            wait_until(LIMIT, "a refusal", || match try_next(&mut session) {
+                Ok(id) => {
+                    assert_eq!(worker_of(id), 2, "time {}", time_of(id));
+                    ids.push(id);
+                    false
+                }
+                Err(failure) => ["55000", "55P03"].contains(&&*failure.state),
+            });
+        }
+    }
+    clock.set(HOUR_MS + 10_000);
+    for worker in [1, 3] {
+        change_worker(&server, worker, &mut ids);
+    }
+    assert_all_different(ids);
+}
+
+#[test]
+fn after_an_hour_ahead_and_a_restart_the_way_out_is_the_same() {
+    let stops: [fn(&Server); 2] = [Server::kill_9, |server| server.stop(Stop::Fast)];
+    for stop in stops {
+        let server = Server::with_clock(0, &CONF);
+        let clock = server.clock();
+        let mut ids = vec![server.session().next_snowflake()];
+        clock.set(HOUR_MS);
+        let sql = "SELECT leaf_snowflake_next_batch(100)";
+        ids.extend(server.session().ids(sql));
+        stop(&server);
+        clock.set(0);
+        server.launch();
+        start_anew_with_worker_2(&server, Duration::ZERO, &mut ids);
+        assert_all_different(ids);
+    }
+}
+
+/// 41 bits of milliseconds after the default epoch: in the year 2080.
+#[test]
+fn at_the_end_of_time_ids_end_and_never_wrap() {
+    let end_ms = EPOCH_MS + (1 << 41) - 1;
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let end_ahead_ms = end_ms - i64::try_from(now_ms.as_millis()).unwrap();
+    let server = Server::with_clock(end_ahead_ms - HOUR_MS, &CONF);
+    let clock = server.clock();
+    // Some rounds may be needed, see below.
+    server.set("leaf_id.max_clock_backward", "10s");
+    let mut session = server.session();
+    let mut ids = vec![session.next_snowflake()];
+    session.run(
+        "CREATE FUNCTION all_there_are() RETURNS bigint[] LANGUAGE plpgsql AS $$
+         DECLARE ids bigint[] := '{}';
+         BEGIN
+             LOOP ids := ids || leaf_snowflake_next(); END LOOP;
+         EXCEPTION WHEN sequence_generator_limit_exceeded THEN RETURN ids;
+         END $$",
+    );
+    // The very last millisecond is quickly over: on a busy machine not at the first attempt.
+    wait_until(LIMIT, "an id in the last millisecond", || {
+        clock.set(clock.ahead_ms() + end_ms - clock.now_ms() - 50);
+        ids.extend(session.value::<Vec<i64>>("SELECT all_there_are()"));
+        time_of(*ids.last().unwrap()) == end_ms
+    });
+    println!("{} ids", ids.len());
+    assert_issued_once([&ids]);
+    let at_the_end = |session: &mut Session| {
+        for sql in [
+            "SELECT leaf_snowflake_next()",
+            "SELECT leaf_snowflake_next_batch(2)",
+        ] {
+            session.fails(sql).is("2200H").says("41-bit");
+        }
+        session.run("SELECT * FROM leaf_snowflake_status");
+    };
+    at_the_end(&mut session);
+    for restart in [Server::restart, Server::crash] {
+        restart(&server);
+        let mut session = server.session();
+        // Until then earlier reservations may be waited out.
+        wait_until(LIMIT, "the end of time", || {
+            try_next(&mut session).expect_err("no id").state == "2200H"
+        });
+        at_the_end(&mut session);
+        // No id of the last second comes again, nor one from before the beginning.
+        clock.set(clock.ahead_ms() - 20_000);
+        session.fails("SELECT leaf_snowflake_next()").is("55000");
+        clock.set(clock.ahead_ms() + 20_000);
+        at_the_end(&mut session);
+    }
+}
+
+/// The worker id was changed while the clock stood an hour ahead; that it was used then
+/// must not be forgotten with its last trace in the word.
+#[test]
+fn a_worker_id_that_was_left_in_the_future_is_remembered() {
+    let server = Server::with_clock(0, &CONF);
+    let clock = server.clock();
+    let mut ids = vec![server.session().next_snowflake()];
+    clock.set(HOUR_MS);
+    for worker in [1, 2] {
+        change_worker(&server, worker, &mut ids);
+    }
+    server.stop(Stop::Fast);
+    clock.set(0);
+    server.launch();
+    server.set("leaf_id.worker_id", "3");
+    let mut session = server.session();
+    wait_until(LIMIT, "the reset", || {
+        session
+            .try_run("SELECT leaf_snowflake_reset(now())")
+            .is_ok()
+    });
+    change_worker(&server, 3, &mut ids);
+    session.run("SET leaf_id.refill_timeout = '200ms'");
+    for worker in [1, 2] {
+        server.set("leaf_id.worker_id", &worker.to_string());
+        wait_until(LIMIT, "a refusal", || match try_next(&mut session) {
+            Ok(id) => {
+                assert_eq!(worker_of(id), 3, "it has issued ids of an hour ahead");
+                false
+            }
+            Err(failure) => ["55000", "55P03"].contains(&&*failure.state),
+        });
+    }
+}

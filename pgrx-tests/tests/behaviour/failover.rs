@@ -1,0 +1,310 @@
+//! Would catch: a promoted standby that issues ids again which the old primary has issued
+//! and the standby has never heard of (I3); and one that leaves gaps where nothing can
+//! have been lost.
+
+use std::time::Duration;
+
+use leaf_id_tests::{Server, assert_issued_once, random, wait_until};
+use rand::RngExt;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A name, `step` and `max_step`.
+type Tag = (&'static str, i32, i32);
+
+/// Takes snowflake ids too, and keeps short what a new timeline waits out.
+const SNOWFLAKE: [(&str, &str); 2] = [
+    ("leaf_id.worker_id", "1"),
+    ("leaf_id.timestamp_reservation", "1s"),
+];
+
+/// Creates tags and uses each a little.
+fn create_tags(server: &Server, tags: &[Tag]) {
+    let mut session = server.session();
+    for (tag, step, max_step) in tags {
+        session.run(&format!(
+            "SELECT leaf_tag_create('{tag}', step => {step}, max_step => {max_step})"
+        ));
+        session.take(tag, 3);
+        session.wait_for_spare(tag);
+    }
+}
+
+/// A primary with these tags, and a standby that knows what was claimed so far and will
+/// not know what is claimed from now on.
+fn pair_that_parts(tags: &[Tag], conf: &[(&str, &str)]) -> (Server, Server) {
+    let primary = Server::with_leaf_id(conf);
+    create_tags(&primary, tags);
+    let standby = primary.standby(&[]);
+    standby.replay_all_of(&primary);
+    standby.cut_off();
+    (primary, standby)
+}
+
+/// The ids of one tag on the old primary, and then on the new one.
+fn assert_goes_on_above(tag: &str, known: i64, old: &[i64], new: &[i64]) {
+    let unknown = old.iter().filter(|id| **id >= known).count();
+    println!("{tag}: {unknown} ids were issued of claims that the standby never got");
+    assert!(unknown > 0, "nothing was lost of {tag}");
+    assert_issued_once([[old, new].concat()]);
+}
+
+#[test]
+fn ids_of_claims_that_the_standby_never_got_are_not_issued_again() {
+    let tags = [
+        ("one", 20, 20),
+        ("two", 20, 20),
+        ("growing", 20, 1_000_000),
+        ("bounded", 100, 300),
+        ("ranges", 50, 1000),
+    ];
+    let (primary, standby) = pair_that_parts(&tags, &SNOWFLAKE);
+    let mut session = primary.session();
+    let mut old: Vec<_> = tags
+        .iter()
+        .map(|(tag, ..)| session.use_claims(tag, if *tag == "one" { 1 } else { 2 }))
+        .collect();
+    let range = session
+        .query_one("SELECT * FROM leaf_segment_next_range('ranges', 3)", &[])
+        .unwrap();
+    old[4].extend(range.get::<_, i64>("first_id")..=range.get("last_id"));
+    let mut snowflakes = session.ids("SELECT leaf_snowflake_next_batch(5000)");
+    primary.kill_9();
+    let mut session = standby.session();
+    let known = tags.map(|(tag, ..)| session.max_id(tag));
+    standby.promote();
+    for (((tag, ..), known), old) in tags.iter().zip(known).zip(old) {
+        assert_goes_on_above(tag, known, &old, &session.take(tag, 500));
+    }
+    snowflakes.push(session.next_snowflake());
+    assert_issued_once([snowflakes]);
+}
+
+/// What failover_skip promises, and no more. It shows too that the other tests can fail.
+#[test]
+fn ids_of_more_lost_claims_than_are_skipped_come_again() {
+    let tags = [("a", 20, 20), ("b", 20, 20), ("c", 20, 20)];
+    let (primary, standby) = pair_that_parts(&tags, &[]);
+    let mut session = primary.session();
+    let old = tags.map(|(tag, ..)| session.use_claims(tag, 2));
+    primary.kill_9();
+    standby.promote();
+    let mut session = standby.session();
+    for (((tag, ..), old), (skip, repeats)) in
+        tags.iter().zip(old).zip([(0, true), (1, true), (2, false)])
+    {
+        standby.set("leaf_id.failover_skip", &skip.to_string());
+        wait_until(LIMIT, "the reload", || {
+            session.value::<String>("SHOW leaf_id.failover_skip") == skip.to_string()
+        });
+        let known = session.max_id(tag);
+        let new = session.take(tag, 50);
+        assert_eq!(new[0], known + skip * 20, "{tag}");
+        assert_eq!(new.iter().any(|id| old.contains(id)), repeats, "{tag}");
+    }
+}
+
+#[test]
+fn a_skip_shows_in_the_view_and_the_log_and_comes_once() {
+    let tags = [("steady", 20, 20), ("bounded", 100, 300), ("idle", 20, 20)];
+    let (primary, standby) = pair_that_parts(&tags, &[]);
+    let timeline: i64 = primary.session().figure("steady", "timeline");
+    assert_eq!(timeline, 1);
+    assert_eq!(primary.session().figure("steady", "ids_skipped"), 0);
+    primary.kill_9();
+    standby.promote();
+    let mut session = standby.session();
+    // 8 and 64 times 100 are cut to max_step.
+    for (tag, skipped) in [("steady", 2 * 20), ("bounded", 2 * 300)] {
+        let known = session.max_id(tag);
+        assert_eq!(session.next(tag), known + skipped);
+        assert_eq!(session.figure(tag, "ids_skipped"), skipped);
+        assert_eq!(session.figure(tag, "timeline"), 2);
+        let line = format!("skipped {skipped} ids of tag \"{tag}\"");
+        assert_eq!(standby.log().matches(&line).count(), 1, "{line}");
+        // Without a gap from here on.
+        let ids = session.take(tag, 500);
+        assert_eq!(ids[499] - ids[0], 499);
+        assert_eq!(session.figure(tag, "ids_skipped"), skipped);
+    }
+    // An edit of the row hides neither where its last claim was made nor how long it was.
+    let known = session.max_id("idle");
+    session.run("UPDATE leaf_alloc SET step = 5, max_step = 5 WHERE biz_tag = 'idle'");
+    assert_eq!(session.next("idle"), known + 2 * 20);
+    drop(session);
+    for restart in [Server::restart, Server::crash] {
+        restart(&standby);
+        let mut session = standby.session();
+        for (tag, ..) in tags {
+            session.take(tag, 700);
+        }
+    }
+    for tag in ["steady", "bounded"] {
+        let line = format!("ids of tag \"{tag}\"");
+        assert_eq!(standby.log().matches(&line).count(), 1);
+    }
+}
+
+/// Steps, growth and hunger as they come: as many claims as may be lost can be skipped.
+#[test]
+fn whatever_the_pace_no_id_of_a_lost_claim_comes_again() {
+    let mut random = random();
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let tags = names.map(|name| {
+        let step = random.random_range(20..300);
+        (name, step, step * random.random_range(1..500))
+    });
+    println!("{tags:?}");
+    let primary = Server::with_leaf_id(&[]);
+    create_tags(&primary, &tags);
+    let mut session = primary.session();
+    for tag in names {
+        session.use_claims(tag, random.random_range(0..5));
+    }
+    let standby = primary.standby(&[("leaf_id.failover_skip", "4")]);
+    standby.replay_all_of(&primary);
+    standby.cut_off();
+    let old = names.map(|tag| session.use_claims(tag, random.random_range(1..5)));
+    primary.kill_9();
+    let mut session = standby.session();
+    let known = names.map(|tag| session.max_id(tag));
+    standby.promote();
+    for ((tag, known), old) in names.iter().zip(known).zip(old) {
+        let new = session.take(tag, 100);
+        println!("{tag}: {} were skipped", new[0] - known);
+        assert_goes_on_above(tag, known, &old, &new);
+    }
+}
+
+/// What it has received it replays before it is promoted, however far behind it was.
+#[test]
+fn a_standby_whose_replay_is_held_has_lost_nothing() {
+    let tags = [("a", 20, 20), ("growing", 20, 100_000)];
+    let primary = Server::with_leaf_id(&SNOWFLAKE);
+    create_tags(&primary, &tags);
+    let standby = primary.standby(&[("leaf_id.failover_skip", "0")]);
+    standby.replay_all_of(&primary);
+    standby.pause_replay();
+    let mut session = primary.session();
+    let old = tags.map(|(tag, ..)| session.use_claims(tag, 3));
+    let mut snowflakes = session.ids("SELECT leaf_snowflake_next_batch(5000)");
+    standby.receive_all_of(&primary);
+    primary.kill_9();
+    let mut session = standby.session();
+    let known = tags.map(|(tag, ..)| session.max_id(tag));
+    standby.promote();
+    for (((tag, ..), known), old) in tags.iter().zip(known).zip(old) {
+        assert_goes_on_above(tag, known, &old, &session.take(tag, 100));
+    }
+    snowflakes.push(session.next_snowflake());
+    assert_issued_once([snowflakes]);
+}
+
+/// The reservation is waited out on the new server's clock, so the clocks may differ by as
+/// much.
+#[test]
+fn a_standby_whose_clock_is_behind_repeats_no_snowflake_id() {
+    let primary = Server::with_clock(0, &SNOWFLAKE);
+    let mut snowflakes = vec![primary.session().next_snowflake()];
+    let standby = primary
+        .backup()
+        .with_clock(-500)
+        .start_standby(&primary, &[]);
+    standby.replay_all_of(&primary);
+    let mut session = primary.session();
+    snowflakes.extend(session.ids("SELECT leaf_snowflake_next_batch(20000)"));
+    primary.kill_9();
+    standby.promote();
+    let mut session = standby.session();
+    snowflakes.push(session.next_snowflake());
+    snowflakes.extend(session.ids("SELECT leaf_snowflake_next_batch(5000)"));
+    assert_issued_once([snowflakes]);
+    assert_eq!(
+        session.value::<String>("SELECT floor_reason FROM leaf_snowflake_status"),
+        "new timeline"
+    );
+}
+
+/// Promoted, copied from the promoted one, promoted again: each timeline skips for itself.
+#[test]
+fn every_promotion_in_a_row_of_them_skips() {
+    let tags = [("t", 20, 20)];
+    let (first, second) = pair_that_parts(&tags, &[]);
+    let mut old = first.session().use_claims("t", 2);
+    first.kill_9();
+    let mut servers = vec![first, second];
+    for timeline in [2, 3] {
+        let newest = servers.last().unwrap();
+        newest.promote();
+        let mut session = newest.session();
+        old.extend(session.take("t", 3));
+        assert_eq!(session.figure("t", "timeline"), timeline);
+        let next = newest.standby(&[]);
+        next.replay_all_of(newest);
+        next.cut_off();
+        old.extend(session.use_claims("t", 2));
+        newest.kill_9();
+        servers.push(next);
+    }
+    let newest = servers.last().unwrap();
+    newest.promote();
+    old.extend(newest.session().take("t", 100));
+    assert_issued_once([old]);
+}
+
+/// Its rows still remember the timeline before, and both timelines have lost claims.
+#[test]
+fn a_promotion_after_which_nothing_was_claimed_counts_too() {
+    let tags = [("t", 20, 20), ("growing", 20, 100_000)];
+    let (first, second) = pair_that_parts(&tags, &[]);
+    let mut old = tags.map(|(tag, ..)| first.session().use_claims(tag, 2));
+    first.kill_9();
+    second.promote();
+    let third = second.standby(&[]);
+    third.replay_all_of(&second);
+    third.cut_off();
+    let mut session = second.session();
+    for ((tag, ..), old) in tags.iter().zip(&mut old) {
+        // The first one claims, and no spare.
+        old.push(session.next(tag));
+        old.extend(session.use_claims(tag, 1));
+    }
+    second.kill_9();
+    third.promote();
+    let mut session = third.session();
+    for ((tag, ..), mut old) in tags.iter().zip(old) {
+        old.extend(session.take(tag, 500));
+        assert_issued_once([old]);
+    }
+}
+
+/// pg_rewind brings the files of the other server along, and takes back the claims that
+/// only this one had.
+#[test]
+fn an_old_primary_that_was_rewound_and_comes_back_repeats_nothing() {
+    let tags = [("t", 20, 20)];
+    // What pg_rewind needs of both servers.
+    let rewind = [("wal_log_hints", "on"), ("wal_keep_size", "128MB")];
+    let conf = [SNOWFLAKE, rewind].concat();
+    let (first, second) = pair_that_parts(&tags, &conf);
+    let mut session = first.session();
+    let mut ids = session.use_claims("t", 2);
+    let mut snowflakes = vec![session.next_snowflake()];
+    first.kill_9();
+    second.promote();
+    let mut session = second.session();
+    ids.extend(session.take("t", 30));
+    snowflakes.push(session.next_snowflake());
+    first.rewind_and_follow(&second);
+    first.replay_all_of(&second);
+    first.cut_off();
+    ids.extend(session.use_claims("t", 2));
+    snowflakes.extend(session.ids("SELECT leaf_snowflake_next_batch(5000)"));
+    second.kill_9();
+    first.promote();
+    let mut session = first.session();
+    ids.extend(session.take("t", 100));
+    snowflakes.push(session.next_snowflake());
+    assert_issued_once([ids]);
+    assert_issued_once([snowflakes]);
+}
