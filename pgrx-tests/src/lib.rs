@@ -3,6 +3,8 @@
 //! - [`server`]: a server of its own for each test, made in a fraction of a second.
 //! - [`session`]: connections to it, and the errors it answers with.
 //! - [`checks`]: many sessions at once, and what must be true of the ids they got.
+//! - [`history`]: all that many sessions got while their server is badly treated.
+//! - [`load`]: many sessions that take ids in every way there is.
 //!
 //! Environment: `LEAF_ID_PG_BIN` (the programs to run; otherwise `pg_config --bindir`),
 //! `LEAF_ID_SERVER_USER` (who runs them when we are root; otherwise postgres),
@@ -17,6 +19,8 @@
 )]
 
 pub mod checks;
+pub mod history;
+pub mod load;
 pub mod server;
 pub mod session;
 
@@ -24,5 +28,7 @@ pub use checks::{
     Call, assert_in_order, assert_issued_once, becomes, in_threads, random, timed, wait_until,
     while_repeating,
 };
-pub use server::{Server, Stop};
+pub use history::{History, Run, Source, Window};
+pub use load::{Haste, Load, Part, Plan};
+pub use server::{Paused, Server, Stop};
 pub use session::{Failure, Session};

@@ -13,6 +13,7 @@ mod database_lifecycle;
 mod dump_restore;
 mod errors;
 mod harness;
+mod history;
 mod hostile_settings;
 mod locked_tag_row;
 mod parallel_query;
