@@ -106,6 +106,7 @@ BEGIN
 END $$";
 
 /// A source as the load uses it.
+#[derive(Clone)]
 pub struct Part {
     /// Where the ids come from. A tag's name must do as part of a table's.
     pub source: Source,
@@ -119,6 +120,12 @@ impl Part {
             Source::Tag(tag) => tag,
             Source::Snowflake => "snowflake",
         }
+    }
+
+    /// The table that ids are inserted into.
+    #[must_use]
+    pub fn table(&self) -> String {
+        format!("rows_of_{}", self.name())
     }
 
     fn default(&self) -> String {
@@ -174,11 +181,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// An empty history for what these sessions will do.
+    /// An empty history for what these sessions will do, and one more, who drives.
     #[must_use]
     pub fn history(&self, dir: &Path) -> History {
         let sources = self.parts.iter().map(|part| part.source.clone());
-        History::new(dir, sources.collect(), self.sessions)
+        History::new(dir, sources.collect(), self.sessions + 1)
     }
 
     /// How a session is.
@@ -211,8 +218,8 @@ impl<'a> Load<'a> {
         session.run(WITH_ROLLBACKS);
         for part in parts {
             session.run(&format!(
-                "CREATE TABLE rows_of_{} (id bigint PRIMARY KEY DEFAULT {})",
-                part.name(),
+                "CREATE TABLE {} (id bigint PRIMARY KEY DEFAULT {})",
+                part.table(),
                 part.default()
             ));
         }

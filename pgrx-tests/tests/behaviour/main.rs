@@ -27,4 +27,5 @@ mod slot_array;
 mod snowflake;
 mod sql_contexts;
 mod tag_edits;
+mod torture;
 mod workers;
