@@ -183,8 +183,7 @@ impl Event {
             KillCaller | KillAllocator | KillAllocatorAtLockedRow | KillLauncher => {
                 &["57P02", "57P03", ""]
             }
-            KillServer => &["57P03", ""],
-            StopImmediately | RestartInUse => &["57P01", "57P03", ""],
+            KillServer | StopImmediately | RestartInUse => &["57P01", "57P03", ""],
             UnsetWorkerId => &["55000"],
             DropAndCreateTag | RenameTag => &["42704"],
             _ => &[],
