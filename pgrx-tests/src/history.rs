@@ -535,8 +535,13 @@ impl History {
     pub fn while_down<T>(&self, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = work();
-        self.outages.lock().push((start, Instant::now()));
+        self.was_down(start);
         result
+    }
+
+    /// The server did not answer since then, and does now.
+    pub fn was_down(&self, since: Instant) {
+        self.outages.lock().push((since, Instant::now()));
     }
 
     /// An edit has raised a tag's `max_id` from one value to another.
