@@ -72,95 +72,62 @@ const TAGS: [Tag; 4] = [
     },
 ];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
-    CancelCaller,
-    TerminateCaller,
-    KillCaller,
-    CancelAllocator,
-    TerminateAllocator,
-    KillAllocator,
-    KillAllocatorAtLockedRow,
-    PauseAllocator,
-    TerminateLauncher,
-    KillLauncher,
-    PauseLauncher,
-    KillServer,
-    StopImmediately,
-    RestartInUse,
-    RestartAtRest,
-    ChangeWorkerId,
-    UnsetWorkerId,
-    ChangeSteps,
-    RaiseMaxId,
-    RaiseMaxValue,
-    ReplaceTag,
-    DropAndCreateTag,
-    RenameTag,
-    ResetTag,
-    Truncate,
-    VacuumFull,
-    LockTable,
-    LockRow,
-    UndoEdit,
-    KillEditor,
-    OtherExtension,
-    OtherDatabase,
+/// The kinds of events, and all of them in a list.
+macro_rules! events {
+    ($($event:ident)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        enum Event {
+            $($event,)*
+        }
+
+        const EVENTS: &[Event] = &[$(Event::$event),*];
+    };
 }
 
-use Event::{
-    CancelAllocator, CancelCaller, ChangeSteps, ChangeWorkerId, DropAndCreateTag, KillAllocator,
-    KillAllocatorAtLockedRow, KillCaller, KillEditor, KillLauncher, KillServer, LockRow, LockTable,
-    OtherDatabase, OtherExtension, PauseAllocator, PauseLauncher, RaiseMaxId, RaiseMaxValue,
-    RenameTag, ReplaceTag, ResetTag, RestartAtRest, RestartInUse, StopImmediately,
-    TerminateAllocator, TerminateCaller, TerminateLauncher, Truncate, UndoEdit, UnsetWorkerId,
-    VacuumFull,
-};
-
-const EVENTS: [Event; 32] = [
-    CancelCaller,
-    TerminateCaller,
-    KillCaller,
-    CancelAllocator,
-    TerminateAllocator,
-    KillAllocator,
-    KillAllocatorAtLockedRow,
-    PauseAllocator,
-    TerminateLauncher,
-    KillLauncher,
-    PauseLauncher,
-    KillServer,
-    StopImmediately,
-    RestartInUse,
-    RestartAtRest,
-    ChangeWorkerId,
-    UnsetWorkerId,
-    ChangeSteps,
-    RaiseMaxId,
-    RaiseMaxValue,
-    ReplaceTag,
-    DropAndCreateTag,
-    RenameTag,
-    ResetTag,
-    Truncate,
-    VacuumFull,
-    LockTable,
-    LockRow,
-    UndoEdit,
-    KillEditor,
-    OtherExtension,
-    OtherDatabase,
-];
+events! {
+    CancelCaller
+    TerminateCaller
+    KillCaller
+    CancelAllocator
+    TerminateAllocator
+    KillAllocator
+    KillAllocatorAtLockedRow
+    PauseAllocator
+    TerminateLauncher
+    KillLauncher
+    PauseLauncher
+    KillServer
+    StopImmediately
+    RestartInUse
+    RestartAtRest
+    ChangeWorkerId
+    UnsetWorkerId
+    ChangeSteps
+    RaiseMaxId
+    RaiseMaxValue
+    ReplaceTag
+    DropAndCreateTag
+    RenameTag
+    ResetTag
+    Truncate
+    VacuumFull
+    LockTable
+    LockRow
+    UndoEdit
+    KillEditor
+    OtherExtension
+    OtherDatabase
+}
 
 /// What an event may cost, the most expensive first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Loss {
     /// What is cached.
     Crash,
-    /// Nothing.
-    CleanRestart,
     /// A claim that has committed and was not published.
     Worker,
+    /// Nothing, and that is hard.
+    CleanRestart,
     /// Nothing: what an edit drops is counted by the status view.
     Nothing,
 }
@@ -168,14 +135,15 @@ enum Loss {
 impl Event {
     fn loss(self) -> Loss {
         match self {
-            KillCaller
-            | KillAllocator
-            | KillAllocatorAtLockedRow
-            | KillLauncher
-            | KillServer
-            | StopImmediately => Loss::Crash,
-            RestartInUse | RestartAtRest => Loss::CleanRestart,
-            CancelAllocator | TerminateAllocator => Loss::Worker,
+            Self::KillCaller
+            | Self::KillAllocator
+            | Self::KillAllocatorAtLockedRow
+            | Self::KillLauncher
+            | Self::KillEditor
+            | Self::KillServer
+            | Self::StopImmediately => Loss::Crash,
+            Self::RestartInUse | Self::RestartAtRest => Loss::CleanRestart,
+            Self::CancelAllocator | Self::TerminateAllocator => Loss::Worker,
             _ => Loss::Nothing,
         }
     }
@@ -183,14 +151,18 @@ impl Event {
     /// The errors that sessions may see of it; empty: the connection is lost.
     fn errors(self) -> &'static [&'static str] {
         match self {
-            CancelCaller => &["57014"],
-            TerminateCaller => &["57P01", ""],
-            KillCaller | KillAllocator | KillAllocatorAtLockedRow | KillLauncher | KillEditor => {
-                &["57P02", "57P03", ""]
+            Self::CancelCaller => &["57014"],
+            Self::TerminateCaller => &["57P01", ""],
+            Self::KillCaller
+            | Self::KillAllocator
+            | Self::KillAllocatorAtLockedRow
+            | Self::KillLauncher
+            | Self::KillEditor => &["57P02", "57P03", ""],
+            Self::KillServer | Self::StopImmediately | Self::RestartInUse => {
+                &["57P01", "57P03", ""]
             }
-            KillServer | StopImmediately | RestartInUse => &["57P01", "57P03", ""],
-            UnsetWorkerId => &["55000"],
-            DropAndCreateTag | RenameTag => &["42704"],
+            Self::UnsetWorkerId => &["55000"],
+            Self::DropAndCreateTag | Self::RenameTag => &["42704"],
             _ => &[],
         }
     }
@@ -248,50 +220,58 @@ impl Torture<'_> {
 
     fn perform(&mut self, event: Event) {
         match event {
-            CancelCaller => self.signal_caller("pg_cancel_backend"),
-            TerminateCaller => self.signal_caller("pg_terminate_backend"),
-            KillCaller => self.crash(|session, random| callers(session).choose(random).copied()),
-            CancelAllocator => self.signal_worker("pg_cancel_backend", CLAIMING),
-            TerminateAllocator => self.signal_worker("pg_terminate_backend", CLAIMING),
-            KillAllocator => self.crash(|session, _| worker(session, CLAIMING)),
-            KillAllocatorAtLockedRow => self.kill_allocator_at_locked_row(),
-            PauseAllocator => self.pause_worker(CLAIMING),
-            TerminateLauncher => self.terminate_launcher(),
-            KillLauncher => self.crash(|session, _| worker(session, LAUNCHER)),
-            PauseLauncher => self.pause_worker(LAUNCHER),
-            KillServer => self.history.while_down(|| self.server.crash()),
-            StopImmediately => self.history.while_down(|| {
+            Event::CancelCaller => self.signal_caller("pg_cancel_backend"),
+            Event::TerminateCaller => self.signal_caller("pg_terminate_backend"),
+            Event::KillCaller => {
+                self.crash(|session, random| callers(session).choose(random).copied())
+            }
+            Event::CancelAllocator => self.signal_worker("pg_cancel_backend", CLAIMING),
+            Event::TerminateAllocator => self.signal_worker("pg_terminate_backend", CLAIMING),
+            Event::KillAllocator => self.crash(|session, _| worker(session, CLAIMING)),
+            Event::KillAllocatorAtLockedRow => self.kill_allocator_at_locked_row(),
+            Event::PauseAllocator => self.pause_worker(CLAIMING),
+            Event::TerminateLauncher => self.terminate_launcher(),
+            Event::KillLauncher => self.crash(|session, _| worker(session, LAUNCHER)),
+            Event::PauseLauncher => self.pause_worker(LAUNCHER),
+            Event::KillServer => self.history.while_down(|| self.server.crash()),
+            Event::StopImmediately => self.history.while_down(|| {
                 self.server.stop(Stop::Immediate);
                 self.server.launch();
             }),
-            RestartInUse => self.restart_in_use(),
-            RestartAtRest => self.restart_at_rest(),
-            ChangeWorkerId => self.set_worker_id(),
-            UnsetWorkerId => {
+            Event::RestartInUse => self.restart_in_use(),
+            Event::RestartAtRest => self.restart_at_rest(),
+            Event::ChangeWorkerId => self.set_worker_id(),
+            Event::UnsetWorkerId => {
                 self.server.set("leaf_id.worker_id", "");
                 self.pass(20..200);
                 self.set_worker_id();
             }
-            ChangeSteps | RaiseMaxId | RaiseMaxValue | ReplaceTag | DropAndCreateTag
-            | RenameTag | ResetTag | Truncate => self.edit(event),
-            VacuumFull => self.server.session().run("VACUUM FULL leaf_alloc"),
-            LockTable => self.hold_lock("LOCK TABLE leaf_alloc"),
-            LockRow => {
+            Event::ChangeSteps
+            | Event::RaiseMaxId
+            | Event::RaiseMaxValue
+            | Event::ReplaceTag
+            | Event::DropAndCreateTag
+            | Event::RenameTag
+            | Event::ResetTag
+            | Event::Truncate => self.edit(event),
+            Event::VacuumFull => self.server.session().run("VACUUM FULL leaf_alloc"),
+            Event::LockTable => self.hold_lock("LOCK TABLE leaf_alloc"),
+            Event::LockRow => {
                 let (_, tag) = self.choose_tag();
                 self.hold_lock(&format!("{} FOR UPDATE", row_of(tag.name)));
             }
-            UndoEdit => {
+            Event::UndoEdit => {
                 let mut session = self.begin_edit();
                 self.pass(0..300);
                 session.run("ROLLBACK");
             }
-            KillEditor => {
+            Event::KillEditor => {
                 let mut editor = self.begin_edit();
                 let pid = editor.pid();
                 self.crash(|_, _| Some(pid));
             }
-            OtherExtension => self.replace_other_extension(),
-            OtherDatabase => self.copy_other_database(),
+            Event::OtherExtension => self.replace_other_extension(),
+            Event::OtherDatabase => self.copy_other_database(),
         }
     }
 
@@ -405,7 +385,7 @@ impl Torture<'_> {
                 assert_eq!((tag.name, &*failure.state), (LIMITED, "2200H"), "{failure}");
             }
         }
-        self.events.push(RestartAtRest);
+        self.events.push(Event::RestartAtRest);
         self.settle(&mut session);
         drop(pause);
     }
@@ -429,12 +409,12 @@ impl Torture<'_> {
         let factor = self.random.random_range(1..4);
         let mut session = self.server.session();
         match event {
-            ChangeSteps => session.run(&format!(
+            Event::ChangeSteps => session.run(&format!(
                 "UPDATE leaf_alloc SET step = {}, max_step = {} WHERE biz_tag = '{name}'",
                 tag.step * factor,
                 tag.max_step * factor
             )),
-            RaiseMaxId => {
+            Event::RaiseMaxId => {
                 let sql = format!(
                     "UPDATE leaf_alloc SET max_id = max_id + {gap} WHERE biz_tag = '{name}'
                      RETURNING max_id"
@@ -442,11 +422,11 @@ impl Torture<'_> {
                 let max_id: i64 = session.value(&sql);
                 self.history.skip(source, max_id - gap, max_id);
             }
-            RaiseMaxValue => session.run(&format!(
+            Event::RaiseMaxValue => session.run(&format!(
                 "UPDATE leaf_alloc SET max_value = greatest(max_id, max_value) + 5000
                  WHERE biz_tag = '{LIMITED}'"
             )),
-            RenameTag => {
+            Event::RenameTag => {
                 session.run(&format!(
                     "UPDATE leaf_alloc SET biz_tag = 'away' WHERE biz_tag = '{name}'"
                 ));
@@ -455,20 +435,20 @@ impl Torture<'_> {
                     "UPDATE leaf_alloc SET biz_tag = '{name}' WHERE biz_tag = 'away'"
                 ));
             }
-            ReplaceTag => {
+            Event::ReplaceTag => {
                 session.run("BEGIN");
                 let max_id = drop_tag(&mut session, name);
                 create_tag(&mut session, tag, max_id + gap);
                 session.run("COMMIT");
                 self.history.skip(source, max_id, max_id + gap);
             }
-            DropAndCreateTag => {
+            Event::DropAndCreateTag => {
                 let max_id = drop_tag(&mut session, name);
                 self.pass(0..200);
                 create_tag(&mut session, tag, max_id + gap);
                 self.history.skip(source, max_id, max_id + gap);
             }
-            ResetTag => {
+            Event::ResetTag => {
                 session.run("BEGIN");
                 let max_id: i64 = session.value(&format!("{} FOR UPDATE", row_of(name)));
                 session.run(&format!(
