@@ -18,6 +18,9 @@ use crate::history::{History, Run, Source};
 use crate::server::Server;
 use crate::session::{Failure, Session};
 
+/// How often a session tries to connect.
+const RETRY: Duration = Duration::from_millis(20);
+
 /// A way to ask for ids, with SOURCE for the tag's name.
 struct Way {
     kind: &'static str,
@@ -289,19 +292,17 @@ impl<'a> Load<'a> {
             let _gate = self.gate.read();
             let connection = self.connections.load(Ordering::Relaxed);
             worker = worker.filter(|worker| worker.connection == connection);
-            if let Some(session) = &mut worker {
-                if let Err(Broken) = session.work(&mut random) {
-                    worker = None;
-                }
-                continue;
-            }
-            match Worker::new(self, number, connection) {
-                Ok(new) => worker = Some(new),
-                Err(failure) => {
-                    self.troubles.lock().push(failure);
-                    thread::sleep(Duration::from_millis(20));
-                }
-            }
+            worker = match worker {
+                Some(mut worker) => worker.work(&mut random).is_ok().then_some(worker),
+                None => Worker::new(self, number, connection).map_or_else(
+                    |failure| {
+                        self.troubles.lock().push(failure);
+                        thread::sleep(RETRY);
+                        None
+                    },
+                    Some,
+                ),
+            };
         }
     }
 }
@@ -335,25 +336,18 @@ impl<'a> Worker<'a> {
 
     /// One call, or a transaction with some.
     fn work(&mut self, random: &mut StdRng) -> Result<(), Broken> {
-        if random.random_bool(0.7) {
-            return self
-                .call(random)
-                .map_or_else(|failed| self.after(&failed), Ok);
-        }
-        let begin = match random.random_range(0..3) {
-            0 => "BEGIN ISOLATION LEVEL REPEATABLE READ",
-            _ => "BEGIN",
+        let result = if random.random_bool(0.7) {
+            self.call(random)
+        } else {
+            self.transaction(random)
         };
-        let end = match random.random_range(0..2) {
-            0 => "ROLLBACK",
-            _ => "COMMIT",
-        };
-        let transaction = self.transaction(begin, end, random);
-        transaction.map_or_else(|failed| self.after(&failed), Ok)
+        // To where the session can work on.
+        result.or_else(|Failed| self.session.try_run("ROLLBACK").map_err(|_| Broken))
     }
 
-    fn transaction(&mut self, begin: &str, end: &str, random: &mut StdRng) -> Result<(), Failed> {
-        self.say(begin)?;
+    fn transaction(&mut self, random: &mut StdRng) -> Result<(), Failed> {
+        let begin = ["BEGIN", "BEGIN ISOLATION LEVEL REPEATABLE READ"];
+        self.say(begin[random.random_range(0..2)])?;
         for _ in 0..random.random_range(1..4) {
             if random.random_bool(0.7) {
                 self.call(random)?;
@@ -364,7 +358,8 @@ impl<'a> Worker<'a> {
                 self.call(random)?;
             }
         }
-        self.say(end)
+        let end = ["COMMIT", "ROLLBACK"];
+        self.say(end[random.random_range(0..2)])
     }
 
     fn say(&mut self, sql: &str) -> Result<(), Failed> {
@@ -372,11 +367,6 @@ impl<'a> Worker<'a> {
             self.load.troubles.lock().push(failure);
             Failed
         })
-    }
-
-    /// Goes back to where the session can work on.
-    fn after(&mut self, _: &Failed) -> Result<(), Broken> {
-        self.session.try_run("ROLLBACK").map_err(|_| Broken)
     }
 
     /// A call for ids, any one.
