@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::checks::wait_until;
+use crate::server::Server;
 use crate::session::{Failure, Session};
 
 /// How long a claim may take that was under way when the sessions fell silent.
@@ -235,6 +236,8 @@ pub struct Window {
     pub lost: i64,
     /// Of those, the ones that the status view counts as lost.
     pub dropped: u64,
+    /// How many more it may have counted, before a restart, while nobody looked.
+    pub unseen: u64,
     /// The longest call that succeeded, without the time in which the server was down.
     pub longest_call: Duration,
     /// The longest time without an id while somebody asked and the server was up.
@@ -247,7 +250,7 @@ impl Window {
     #[must_use]
     pub fn unexplained(&self) -> u64 {
         let cut: u64 = self.cut.iter().map(|cut| u64::from(cut.asked)).sum();
-        let explained = cut + self.dropped;
+        let explained = cut + self.dropped + self.unseen;
         u64::try_from(self.lost)
             .unwrap_or(0)
             .saturating_sub(explained)
@@ -283,6 +286,9 @@ struct Book {
     /// last settlement.
     dropped_seen: u64,
     dropped: u64,
+    /// How many it may have counted at most between our last look and a stop: an id for
+    /// each session, when a segment takes over from another.
+    unseen: u64,
 }
 
 impl Book {
@@ -294,6 +300,7 @@ impl Book {
             lost: 0,
             dropped_seen: 0,
             dropped: 0,
+            unseen: 0,
         }
     }
 
@@ -336,6 +343,7 @@ impl Book {
             cut: notes.iter().filter_map(|note| note.cut(outages)).collect(),
             lost: lost - mem::replace(&mut self.lost, lost),
             dropped: mem::take(&mut self.dropped),
+            unseen: mem::take(&mut self.unseen),
             longest_call: answered(notes)
                 .map(|(note, _)| outages.up(note.start, note.end))
                 .max()
@@ -560,17 +568,41 @@ impl History {
         self.books.lock()[source] = Book::new(start);
     }
 
-    /// The server is going to restart, and forget what the status view has counted.
-    pub fn before_restart(&self, session: &mut Session) {
-        for (book, source) in self.books.lock().iter_mut().zip(&self.sources) {
-            if let Source::Tag(tag) = source {
-                let sql = format!(
-                    "SELECT coalesce(ids_lost, 0) FROM leaf_segment_status WHERE tag = '{tag}'"
-                );
-                book.read_dropped(session.value::<i64>(&sql).unsigned_abs());
-                book.dropped_seen = 0;
-            }
+    /// Stops the server cleanly and starts it again, whatever the sessions do. The status
+    /// view begins to count anew then.
+    pub fn restart(&self, server: &Server) {
+        let before = self.look(server);
+        self.while_down(|| server.restart());
+        let after = self.look(server);
+        let mut books = self.books.lock();
+        for (book, (before, after)) in books.iter_mut().zip(before.into_iter().zip(after)) {
+            let (Some((dropped, segments)), Some((_, segments_after))) = (before, after) else {
+                continue;
+            };
+            book.read_dropped(dropped);
+            book.dropped_seen = 0;
+            let switches = segments_after - segments + 2;
+            book.unseen += switches * self.notes.len() as u64;
         }
+    }
+
+    /// Of each tag: ids that the status view counts as lost, and how many segments were
+    /// claimed at most.
+    fn look(&self, server: &Server) -> Vec<Option<(u64, u64)>> {
+        let mut session = server.session();
+        let sql = "SELECT coalesce(ids_lost, 0), s.max_id / a.step
+                   FROM leaf_segment_status s JOIN leaf_alloc a ON biz_tag = tag
+                   WHERE tag = $1";
+        let mut look = |tag: &String| {
+            let row = session.query_one(sql, &[tag]).unwrap();
+            let figure = |column| row.get::<_, i64>(column).unsigned_abs();
+            (figure(0), figure(1))
+        };
+        let sources = self.sources.iter().map(|source| match source {
+            Source::Tag(tag) => Some(look(tag)),
+            Source::Snowflake => None,
+        });
+        sources.collect()
     }
 
     /// Checks and counts what happened since the last time, for each source. No call may

@@ -261,7 +261,22 @@ impl Server {
         let mut child = self.postmaster.lock().take().expect("a running server");
         kill_family(child.id());
         child.wait().unwrap();
-        // Both name a process id, which may belong to another test's server by now.
+        self.remove_locks();
+    }
+
+    /// Kills the postmaster alone, and waits until its children have noticed and ended.
+    pub fn kill_9_postmaster(&self) {
+        let mut child = self.postmaster.lock().take().expect("a running server");
+        signal("KILL", &[child.id()]);
+        child.wait().unwrap();
+        wait_until(SERVER_LIMIT, "its children to end", || {
+            self.processes().is_empty()
+        });
+        self.remove_locks();
+    }
+
+    /// Both name a process id, which may belong to another test's server by now.
+    fn remove_locks(&self) {
         fs::remove_file(self.data_dir().join("postmaster.pid")).unwrap();
         fs::remove_file(self.dir.join(".s.PGSQL.5432.lock")).unwrap();
     }
