@@ -344,7 +344,7 @@ impl Torture<'_> {
     fn kill_allocator_at_locked_row(&mut self) {
         let mut holder = self.server.session();
         holder.run(&format!("BEGIN; {} FOR UPDATE", row_of("tiny")));
-        self.crash(|session, _| worker(session, "leaf_id allocator' AND wait_event_type = 'Lock"));
+        self.crash(|session, _| worker(session, BLOCKED));
     }
 
     /// While nobody asks for ids, not even one may be lost: the very next one comes.
@@ -595,9 +595,11 @@ impl Torture<'_> {
     }
 }
 
-const LAUNCHER: &str = "leaf_id launcher";
-/// One that is at a claim. (Which step of it, only chance tells.)
-const CLAIMING: &str = "leaf_id allocator' AND query LIKE 'claim ids%' AND state = 'active";
+const LAUNCHER: &str = "backend_type = 'leaf_id launcher'";
+/// An allocator at a claim. (Which step of it, only chance tells.)
+const CLAIMING: &str =
+    "backend_type = 'leaf_id allocator' AND state = 'active' AND query LIKE 'claim ids%'";
+const BLOCKED: &str = "backend_type = 'leaf_id allocator' AND wait_event_type = 'Lock'";
 
 fn callers(session: &mut Session) -> Vec<i32> {
     session.column(
@@ -609,7 +611,7 @@ fn callers(session: &mut Session) -> Vec<i32> {
 fn worker(session: &mut Session, which: &str) -> Option<i32> {
     session
         .column(&format!(
-            "SELECT pid FROM pg_stat_activity WHERE backend_type = '{which}'
+            "SELECT pid FROM pg_stat_activity WHERE {which}
                  AND coalesce(datname, current_database()) = current_database()"
         ))
         .pop()
