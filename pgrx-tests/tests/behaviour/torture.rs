@@ -248,7 +248,8 @@ impl Torture<'_> {
             }),
             Event::RestartInUse => self.history.restart(self.server),
             Event::RestartAtRest => self.restart_at_rest(),
-            Event::ChangeWorkerId => self.set_worker_id(),
+            // Again and again: the order is at stake within a millisecond only.
+            Event::ChangeWorkerId => (0..20).for_each(|_| self.set_worker_id()),
             Event::UnsetWorkerId => {
                 self.server.set("leaf_id.worker_id", "");
                 self.pass(20..200);
