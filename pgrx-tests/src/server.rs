@@ -306,16 +306,6 @@ impl Server {
         Paused(pid)
     }
 
-    /// The processes that work in the data directory: those of this server, and what other
-    /// ones have left.
-    #[must_use]
-    pub fn processes(&self) -> Vec<u32> {
-        let here = |pid: &u32| {
-            fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|dir| dir == self.data_dir())
-        };
-        all_processes().filter(here).collect()
-    }
-
     /// Sets a value that a reload applies, and reloads.
     pub fn set(&self, name: &str, value: &str) {
         self.session()
@@ -403,6 +393,16 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// The processes that work in the data directory: those of this server, and what other
+    /// ones have left.
+    #[must_use]
+    pub fn processes(&self) -> Vec<u32> {
+        let here = |pid: &u32| {
+            fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|dir| dir == self.data_dir())
+        };
+        all_processes().filter(here).collect()
     }
 
     /// The log so far.
