@@ -7,7 +7,7 @@ PG_CONFIG ?= pg_config
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo demo-stop speed test test-core test-loom test-servers test-demo \
-        lint fmt install package env clean distclean
+        torture lint fmt install package env clean distclean
 
 help: ## list the targets
 	@echo "leaf_id: unique 64-bit ids from shared memory, inside PostgreSQL"
@@ -38,6 +38,9 @@ test-servers: ## only the tests against real servers
 
 test-demo: ## only a short demo, checked
 	@scripts/test.sh demo
+
+torture: ## kill, restart and edit under 16 sessions, for ten minutes
+	@scripts/torture.sh
 
 lint: ## format check, clippy, house rules
 	@scripts/lint.sh

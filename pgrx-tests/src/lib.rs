@@ -6,10 +6,13 @@
 //! - [`session`]: connections to it, and the errors it answers with.
 //! - [`status`]: what they see of the generators.
 //! - [`checks`]: many sessions at once, and what must be true of the ids they got.
+//! - [`history`]: all that many sessions got while their server is badly treated.
+//! - [`load`]: many sessions that take ids in every way there is.
 //!
 //! Environment: `LEAF_ID_PG_BIN` (the programs to run; otherwise `pg_config --bindir`),
 //! `LEAF_ID_SERVER_USER` (who runs them when we are root; otherwise postgres),
-//! `LEAF_ID_SEED` (repeats a randomised test), `LEAF_ID_PGXS` (another place of
+//! `LEAF_ID_SEED` (repeats a randomised test), `LEAF_ID_TORTURE_SECONDS` (how long the
+//! torture takes at least), `LEAF_ID_PGXS` (another place of
 //! pg_regress: what `pg_config --pgxs` prints), `LEAF_ID_EXPECTED` (`write`: take the
 //! output of the SQL tests as expected).
 
@@ -22,6 +25,8 @@
 pub mod checks;
 pub mod clock;
 pub mod cluster;
+pub mod history;
+pub mod load;
 pub mod server;
 pub mod session;
 pub mod status;
@@ -32,5 +37,7 @@ pub use checks::{
 };
 pub use clock::Clock;
 pub use cluster::{ARCHIVING, Backup, STANDBY};
-pub use server::{Server, Stop};
+pub use history::{History, Run, Source, Window};
+pub use load::{Haste, Load, Part, Plan};
+pub use server::{Paused, Server, Stop};
 pub use session::{Failure, Session};

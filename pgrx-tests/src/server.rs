@@ -5,7 +5,7 @@ use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, mpsc};
 use std::time::{Duration, Instant};
 use std::{env, thread};
@@ -36,7 +36,8 @@ const CONF: [(&str, &str); 6] = [
     ("recovery_init_sync_method", "syncfs"),
 ];
 
-/// What no server may ever write to its log: crashes, Rust panics, internal errors.
+/// What no server may ever write to its log: crashes, Rust panics, internal errors. (Of
+/// [`KILLED`] there may be as many as were announced.)
 const DISASTERS: [&str; 6] = [
     "PANIC:",
     "TRAP:",
@@ -45,6 +46,9 @@ const DISASTERS: [&str; 6] = [
     "stuck spinlock",
     " XX000 ",
 ];
+
+/// What a server says of a child that was killed with SIGKILL.
+const KILLED: &str = "terminated by signal 9";
 
 /// The system user that runs servers, if that is not us: PostgreSQL refuses root.
 static SERVER_USER: LazyLock<Option<(u32, u32)>> = LazyLock::new(|| {
@@ -117,9 +121,10 @@ pub enum Stop {
 pub struct Server {
     dir: PathBuf,
     postmaster: Arc<Mutex<Option<Child>>>,
-    crash_expected: AtomicBool,
+    /// How often a process of it was killed with our knowledge.
+    kills: AtomicUsize,
     /// Dropped with the server; until then the watchdog waits at the other end.
-    _alive: mpsc::Sender<()>,
+    watchdog: mpsc::Sender<Duration>,
 }
 
 impl Server {
@@ -167,17 +172,24 @@ impl Server {
         }
         fs::write(&file, text).unwrap();
 
-        let (alive, gone) = mpsc::channel::<()>();
+        let (watchdog, limits) = mpsc::channel::<Duration>();
         let server = Self {
             dir,
             postmaster: Arc::default(),
-            crash_expected: AtomicBool::new(false),
-            _alive: alive,
+            kills: AtomicUsize::new(0),
+            watchdog,
         };
         let postmaster = Arc::clone(&server.postmaster);
         thread::spawn(move || {
-            if gone.recv_timeout(TEST_LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
-                eprintln!("the test takes longer than {TEST_LIMIT:?}: its server is killed");
+            let mut limit = TEST_LIMIT;
+            let over = loop {
+                match limits.recv_timeout(limit) {
+                    Ok(more) => limit = more,
+                    Err(reason) => break reason,
+                }
+            };
+            if over == mpsc::RecvTimeoutError::Timeout {
+                eprintln!("the test takes longer than {limit:?}: its server is killed");
                 if let Some(child) = postmaster.lock().as_ref() {
                     kill_family(child.id());
                 }
@@ -185,6 +197,11 @@ impl Server {
         });
         server.launch();
         server
+    }
+
+    /// From now on the test may take this long, before it counts as hanging.
+    pub fn allow(&self, limit: Duration) {
+        self.watchdog.send(limit).unwrap();
     }
 
     /// Starts the server after [`Server::stop`] or [`Server::kill_9`].
@@ -254,7 +271,22 @@ impl Server {
         let mut child = self.postmaster.lock().take().expect("a running server");
         kill_family(child.id());
         child.wait().unwrap();
-        // Both name a process id, which may belong to another test's server by now.
+        self.remove_locks();
+    }
+
+    /// Kills the postmaster alone, and waits until its children have noticed and ended.
+    pub fn kill_9_postmaster(&self) {
+        let mut child = self.postmaster.lock().take().expect("a running server");
+        signal("KILL", &[child.id()]);
+        child.wait().unwrap();
+        wait_until(SERVER_LIMIT, "its children to end", || {
+            self.processes().is_empty()
+        });
+        self.remove_locks();
+    }
+
+    /// Both name a process id, which may belong to another test's server by now.
+    fn remove_locks(&self) {
         fs::remove_file(self.data_dir().join("postmaster.pid")).unwrap();
         fs::remove_file(self.dir.join(".s.PGSQL.5432.lock")).unwrap();
     }
@@ -266,9 +298,22 @@ impl Server {
     }
 
     /// Kills one process of the server, after which the server restarts its shared memory.
-    pub fn kill_9_backend(&self, pid: i32) {
-        self.crash_expected.store(true, Ordering::Relaxed);
-        signal("KILL", &[pid.try_into().unwrap()]);
+    /// False if that process had ended by itself.
+    pub fn kill_9_backend(&self, pid: i32) -> bool {
+        let killed = signal("KILL", &[pid.try_into().unwrap()]);
+        self.kills.fetch_add(usize::from(killed), Ordering::Relaxed);
+        killed
+    }
+
+    /// Stops a process of the server where it is (SIGSTOP), until the value goes.
+    #[must_use]
+    pub fn pause(&self, pid: i32) -> Paused {
+        let pid = pid.try_into().unwrap();
+        signal("STOP", &[pid]);
+        wait_until(SERVER_LIMIT, "the process to stop", || {
+            state_and_parent(pid).is_none_or(|(state, _)| matches!(state, 'T' | 'Z'))
+        });
+        Paused(pid)
     }
 
     /// Sets a value that a reload applies, and reloads.
@@ -360,6 +405,16 @@ impl Server {
         }
     }
 
+    /// The processes that work in the data directory: those of this server, and what other
+    /// ones have left.
+    #[must_use]
+    pub fn processes(&self) -> Vec<u32> {
+        let here = |pid: &u32| {
+            fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|dir| dir == self.data_dir())
+        };
+        all_processes().filter(here).collect()
+    }
+
     /// The log so far.
     #[must_use]
     pub fn log(&self) -> String {
@@ -368,6 +423,15 @@ impl Server {
 
     fn log_file(&self) -> PathBuf {
         self.dir.join("log")
+    }
+}
+
+/// A stopped process: goes on when this is dropped, also in a test that fails.
+pub struct Paused(u32);
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        signal("CONT", &[self.0]);
     }
 }
 
@@ -399,11 +463,15 @@ impl Drop for Server {
             self.stop(Stop::Fast);
         }
         let log = self.log();
-        if !self.crash_expected.load(Ordering::Relaxed) {
-            for line in log.lines() {
-                let disaster = DISASTERS.iter().any(|text| line.contains(text));
-                assert!(!disaster, "in the log of {}: {line}", self.dir.display());
+        // Fewer are told of where several are killed at once.
+        let mut kills = self.kills.load(Ordering::Relaxed);
+        for line in log.lines() {
+            if kills > 0 && line.contains(KILLED) {
+                kills -= 1;
+                continue;
             }
+            let disaster = DISASTERS.iter().any(|text| line.contains(text));
+            assert!(!disaster, "in the log of {}: {line}", self.dir.display());
         }
         // Not waited for: where files were synced, that takes seconds on some disks.
         Command::new("sh")
@@ -494,15 +562,17 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn signal(name: &str, pids: &[u32]) {
+/// False if one of them does not exist: a process that has just ended by itself is no
+/// failure.
+fn signal(name: &str, pids: &[u32]) -> bool {
     let pids = pids.iter().map(u32::to_string);
-    // A process that has just ended by itself is no failure.
     Command::new("kill")
         .args(["-s", name])
         .args(pids)
         .stderr(Stdio::null())
         .status()
-        .unwrap();
+        .unwrap()
+        .success()
 }
 
 /// Kills a postmaster and its children, and waits until the children are gone: they would
@@ -518,11 +588,14 @@ fn kill_family(postmaster: u32) {
     });
 }
 
-fn children_of(parent: u32) -> Vec<u32> {
-    let processes = fs::read_dir("/proc")
+fn all_processes() -> impl Iterator<Item = u32> {
+    fs::read_dir("/proc")
         .unwrap()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    processes
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+fn children_of(parent: u32) -> Vec<u32> {
+    all_processes()
         .filter(|pid| state_and_parent(*pid).is_some_and(|(_, its)| its == parent))
         .collect()
 }

@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    Call, Server, Stop, assert_in_order, assert_issued_once, in_threads, timed, wait_until,
-    while_repeating,
+    Call, Server, Session, Stop, assert_in_order, assert_issued_once, in_threads, timed,
+    wait_until, while_repeating,
 };
 
 const PLAIN: (&str, &str) = ("shared_preload_libraries", "");
@@ -45,18 +45,42 @@ fn a_server_starts_stops_and_keeps_its_data() {
 #[test]
 fn a_disaster_in_the_log_fails_the_test() {
     let server = Server::start(&[PLAIN]);
-    let mut victim = server.session();
-    let pid = victim.pid();
-    // Not with kill_9_backend, which says that the crash is expected.
-    let _ = victim.try_run(&format!("COPY (SELECT 1) TO PROGRAM 'kill -9 {pid}'"));
-    wait_until(Duration::from_secs(30), "the restart", || {
-        server.log().contains("terminated by signal 9")
-            && server.try_connect("postgres", "postgres").is_ok()
+    let crash = |number, kill: &dyn Fn(&mut Session)| {
+        kill(&mut server.session());
+        wait_until(Duration::from_secs(30), "the restart", || {
+            server.log().matches("terminated by signal 9").count() == number
+                && server.try_connect("postgres", "postgres").is_ok()
+        });
+    };
+    // A crash that was announced is none, but it must not hide another one.
+    crash(1, &|victim| assert!(server.kill_9_backend(victim.pid())));
+    crash(2, &|victim| {
+        let pid = victim.pid();
+        let _ = victim.try_run(&format!("COPY (SELECT 1) TO PROGRAM 'kill -9 {pid}'"));
     });
     let dir = server.dir().to_path_buf();
     let caught = catch_unwind(AssertUnwindSafe(|| drop(server)));
     assert!(caught.is_err(), "the log was not looked at");
     std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn an_announced_crash_is_no_disaster() {
+    let server = Server::start(&[PLAIN]);
+    let pid = server.session().pid();
+    assert!(!server.kill_9_backend(i32::MAX), "there is none");
+    wait_until(Duration::from_secs(30), "the session to end", || {
+        !server.processes().contains(&pid.unsigned_abs())
+    });
+    assert!(!server.kill_9_backend(pid), "it has ended");
+    let mut victim = server.session();
+    assert!(server.kill_9_backend(victim.pid()));
+    wait_until(Duration::from_secs(30), "the restart", || {
+        server.log().contains("terminated by signal 9")
+            && server.try_connect("postgres", "postgres").is_ok()
+    });
+    server.stop(Stop::Fast);
+    assert_eq!(server.processes(), []);
 }
 
 #[test]

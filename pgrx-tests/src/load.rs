@@ -1,0 +1,435 @@
+//! Sessions that take ids in every way there is, for as long as a test wants, and connect
+//! again when they are cut off.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use postgres::Statement;
+use postgres::types::{ToSql, Type};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::history::{History, Run, Source};
+use crate::server::Server;
+use crate::session::{Failure, Session};
+
+/// How often a session tries to connect.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// A way to ask for ids, with SOURCE for the tag's name.
+struct Way {
+    kind: &'static str,
+    /// One bigint for an id, two for a run, an array for many; a parameter says how many.
+    sql: &'static str,
+    single: bool,
+}
+
+const TAG_WAYS: [Way; 7] = [
+    Way {
+        kind: "segment, single",
+        sql: "SELECT leaf_segment_next('SOURCE')",
+        single: true,
+    },
+    Way {
+        kind: "segment, inserted",
+        sql: "INSERT INTO rows_of_SOURCE DEFAULT VALUES RETURNING id",
+        single: true,
+    },
+    Way {
+        kind: "segment, inserted",
+        sql: "INSERT INTO rows_of_SOURCE SELECT FROM generate_series(1, $1) RETURNING id",
+        single: false,
+    },
+    Way {
+        kind: "segment, batch",
+        sql: "SELECT array_agg(id) FROM leaf_segment_next_batch('SOURCE', $1) id",
+        single: false,
+    },
+    Way {
+        kind: "segment, range",
+        sql: "SELECT first_id, last_id FROM leaf_segment_next_range('SOURCE', $1)",
+        single: false,
+    },
+    Way {
+        kind: "segment, aggregated",
+        sql: "SELECT array_agg(leaf_segment_next('SOURCE')) FROM generate_series(1, $1)",
+        single: false,
+    },
+    Way {
+        kind: "segment, PL/pgSQL",
+        sql: "SELECT with_rollbacks('SOURCE', $1)",
+        single: false,
+    },
+];
+
+const SNOWFLAKE_WAYS: [Way; 4] = [
+    Way {
+        kind: "snowflake, single",
+        sql: "SELECT leaf_snowflake_next()",
+        single: true,
+    },
+    Way {
+        kind: "snowflake, inserted",
+        sql: "INSERT INTO rows_of_SOURCE SELECT FROM generate_series(1, $1) RETURNING id",
+        single: false,
+    },
+    Way {
+        kind: "snowflake, batch",
+        sql: "SELECT array_agg(id) FROM leaf_snowflake_next_batch($1) id",
+        single: false,
+    },
+    Way {
+        kind: "snowflake, aggregated",
+        sql: "SELECT array_agg(leaf_snowflake_next()) FROM generate_series(1, $1)",
+        single: false,
+    },
+];
+
+/// Every third id is taken in a subtransaction that is rolled back; the array is not.
+const WITH_ROLLBACKS: &str = "
+CREATE FUNCTION with_rollbacks(tag text, n integer) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+    ids bigint[];
+BEGIN
+    FOR i IN 1 .. n LOOP
+        BEGIN
+            ids := ids || leaf_segment_next(tag);
+            IF i % 3 = 0 THEN
+                RAISE division_by_zero;
+            END IF;
+        EXCEPTION WHEN division_by_zero THEN
+        END;
+    END LOOP;
+    RETURN ids;
+END $$";
+
+/// A source as the load uses it.
+#[derive(Clone)]
+pub struct Part {
+    /// Where the ids come from. A tag's name must do as part of a table's.
+    pub source: Source,
+    /// How many ids a call asks for at most.
+    pub most: u32,
+}
+
+impl Part {
+    fn name(&self) -> &str {
+        match &self.source {
+            Source::Tag(tag) => tag,
+            Source::Snowflake => "snowflake",
+        }
+    }
+
+    /// The table that ids are inserted into.
+    #[must_use]
+    pub fn table(&self) -> String {
+        format!("rows_of_{}", self.name())
+    }
+
+    fn default(&self) -> String {
+        match &self.source {
+            Source::Tag(tag) => format!("leaf_segment_next('{tag}')"),
+            Source::Snowflake => "leaf_snowflake_next()".into(),
+        }
+    }
+
+    fn ways(&self) -> &'static [Way] {
+        match self.source {
+            Source::Tag(_) => &TAG_WAYS,
+            Source::Snowflake => &SNOWFLAKE_WAYS,
+        }
+    }
+}
+
+/// What a session does not wait for longer than for a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Haste {
+    /// `leaf_id.refill_timeout` and all else are the server's.
+    None,
+    /// A short `leaf_id.refill_timeout`: 55P03.
+    Refill,
+    /// A short `statement_timeout`: 57014.
+    Statement,
+}
+
+impl Haste {
+    /// The short one.
+    pub const TIMEOUT: Duration = Duration::from_millis(100);
+
+    fn settings(self) -> String {
+        let ms = Self::TIMEOUT.as_millis();
+        match self {
+            Self::None => String::new(),
+            Self::Refill => format!("SET leaf_id.refill_timeout = {ms};"),
+            Self::Statement => format!("SET statement_timeout = {ms};"),
+        }
+    }
+}
+
+/// What is to be done, and by whom.
+pub struct Plan {
+    /// The sources, in the order of the history's.
+    pub parts: Vec<Part>,
+    /// How many sessions there are.
+    pub sessions: usize,
+    /// Whether two of eight sessions are hasty.
+    pub hasty: bool,
+    /// What each session's choices are drawn from.
+    pub seed: u64,
+}
+
+impl Plan {
+    /// An empty history for what these sessions will do, and one more, who drives.
+    #[must_use]
+    pub fn history(&self, dir: &Path) -> History {
+        let sources = self.parts.iter().map(|part| part.source.clone());
+        History::new(dir, sources.collect(), self.sessions + 1)
+    }
+
+    /// How a session is.
+    #[must_use]
+    pub fn haste(&self, session: usize) -> Haste {
+        match session % 8 {
+            2 if self.hasty => Haste::Refill,
+            5 if self.hasty => Haste::Statement,
+            _ => Haste::None,
+        }
+    }
+}
+
+/// Sessions at work.
+pub struct Load<'a> {
+    server: &'a Server,
+    history: &'a History,
+    plan: &'a Plan,
+    /// Held shared by every session while it works.
+    gate: RwLock<()>,
+    done: AtomicBool,
+    /// Counts when sessions were asked to connect anew.
+    connections: AtomicU64,
+    troubles: Mutex<Vec<Failure>>,
+}
+
+impl<'a> Load<'a> {
+    /// Creates the tables and the function that the load needs. The tags must be there.
+    pub fn prepare(session: &mut Session, parts: &[Part]) {
+        session.run(WITH_ROLLBACKS);
+        for part in parts {
+            session.run(&format!(
+                "CREATE TABLE {} (id bigint PRIMARY KEY DEFAULT {})",
+                part.table(),
+                part.default()
+            ));
+        }
+    }
+
+    /// Has the sessions work until `drive` returns.
+    pub fn run<T>(
+        server: &'a Server,
+        history: &'a History,
+        plan: &'a Plan,
+        drive: impl FnOnce(&Self) -> T,
+    ) -> T {
+        let load = Self {
+            server,
+            history,
+            plan,
+            gate: RwLock::new(()),
+            done: AtomicBool::new(false),
+            connections: AtomicU64::new(0),
+            troubles: Mutex::default(),
+        };
+        thread::scope(|scope| {
+            for session in 0..plan.sessions {
+                let load = &load;
+                scope.spawn(move || load.work(session));
+            }
+            // The sessions must end even when this fails.
+            let result = catch_unwind(AssertUnwindSafe(|| drive(&load)));
+            load.done.store(true, Ordering::Relaxed);
+            result.unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+
+    /// Waits until no session is at work, and keeps them from it while the guard is held.
+    ///
+    /// # Panics
+    /// When that takes longer than the limit: a session is stuck.
+    #[track_caller]
+    pub fn pause(&self, limit: Duration) -> RwLockWriteGuard<'_, ()> {
+        self.gate.try_write_for(limit).unwrap_or_else(|| {
+            self.history
+                .fail(&format!("a session is stuck for {limit:?}"))
+        })
+    }
+
+    /// Has every session connect anew before it works on: the server was restarted while
+    /// they paused, and they must not fail by that.
+    pub fn reconnect(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What failed since the last time that was no call for ids: BEGIN, COMMIT, connecting.
+    #[must_use]
+    pub fn take_troubles(&self) -> Vec<Failure> {
+        std::mem::take(&mut *self.troubles.lock())
+    }
+
+    fn is_done(&self) -> bool {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    fn work(&self, number: usize) {
+        let seed = self.plan.seed.wrapping_add(number as u64);
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut worker: Option<Worker<'_>> = None;
+        while !self.is_done() {
+            let _gate = self.gate.read();
+            let connection = self.connections.load(Ordering::Relaxed);
+            worker = worker.filter(|worker| worker.connection == connection);
+            worker = match worker {
+                Some(mut worker) => worker.work(&mut random).is_ok().then_some(worker),
+                None => Worker::new(self, number, connection).map_or_else(
+                    |failure| {
+                        self.troubles.lock().push(failure);
+                        thread::sleep(RETRY);
+                        None
+                    },
+                    Some,
+                ),
+            };
+        }
+    }
+}
+
+/// The session cannot be used any more.
+struct Broken;
+
+struct Worker<'a> {
+    load: &'a Load<'a>,
+    number: usize,
+    connection: u64,
+    session: Session,
+    /// By part and way.
+    statements: HashMap<(usize, usize), Statement>,
+}
+
+impl<'a> Worker<'a> {
+    fn new(load: &'a Load<'a>, number: usize, connection: u64) -> Result<Self, Failure> {
+        let mut session = load.server.try_connect("postgres", "postgres")?;
+        // Its errors are ours to judge; the log would be full of them.
+        session.try_run("SET log_min_messages = log; SET synchronous_commit = off")?;
+        session.try_run(&load.plan.haste(number).settings())?;
+        Ok(Self {
+            load,
+            number,
+            connection,
+            session,
+            statements: HashMap::new(),
+        })
+    }
+
+    /// One call, or a transaction with some.
+    fn work(&mut self, random: &mut StdRng) -> Result<(), Broken> {
+        let result = if random.random_bool(0.7) {
+            self.call(random)
+        } else {
+            self.transaction(random)
+        };
+        // To where the session can work on.
+        result.or_else(|Failed| self.session.try_run("ROLLBACK").map_err(|_| Broken))
+    }
+
+    fn transaction(&mut self, random: &mut StdRng) -> Result<(), Failed> {
+        let begin = ["BEGIN", "BEGIN ISOLATION LEVEL REPEATABLE READ"];
+        self.say(begin[random.random_range(0..2)])?;
+        for _ in 0..random.random_range(1..4) {
+            if random.random_bool(0.7) {
+                self.call(random)?;
+            } else {
+                self.say("SAVEPOINT s")?;
+                self.call(random)?;
+                self.say("ROLLBACK TO s")?;
+                self.call(random)?;
+            }
+        }
+        let end = ["COMMIT", "ROLLBACK"];
+        self.say(end[random.random_range(0..2)])
+    }
+
+    fn say(&mut self, sql: &str) -> Result<(), Failed> {
+        self.session.try_run(sql).map_err(|failure| {
+            self.load.troubles.lock().push(failure);
+            Failed
+        })
+    }
+
+    /// A call for ids, any one.
+    fn call(&mut self, random: &mut StdRng) -> Result<(), Failed> {
+        let place = random.random_range(0..self.load.plan.parts.len());
+        let part = &self.load.plan.parts[place];
+        let choice = random.random_range(0..part.ways().len());
+        let way = &part.ways()[choice];
+        let asked = if way.single {
+            1
+        } else {
+            random.random_range(1..=part.most)
+        };
+        let statement = match self.statements.get(&(place, choice)) {
+            Some(statement) => statement.clone(),
+            None => {
+                let sql = way.sql.replace("SOURCE", part.name());
+                let types = if way.single { &[][..] } else { &[Type::INT4] };
+                let prepared = self.session.prepare_typed(&sql, types);
+                let statement = prepared.map_err(|error| {
+                    self.load.troubles.lock().push(Failure::from(&error));
+                    Failed
+                })?;
+                self.statements.insert((place, choice), statement.clone());
+                statement
+            }
+        };
+        let (load, number, session) = (self.load, self.number, &mut self.session);
+        load.history
+            .call(number, place, way.kind, asked, || {
+                take(session, &statement, way.single, asked)
+            })
+            .map_err(|_| Failed)
+    }
+}
+
+/// A statement has failed, and that is noted.
+struct Failed;
+
+fn take(
+    session: &mut Session,
+    statement: &Statement,
+    single: bool,
+    asked: u32,
+) -> Result<Vec<Run>, Failure> {
+    let asked = i32::try_from(asked).expect("few");
+    let parameters: &[&(dyn ToSql + Sync)] = if single { &[] } else { &[&asked] };
+    let rows = session
+        .query(statement, parameters)
+        .map_err(|error| Failure::from(&error))?;
+    if statement.columns().len() == 2 {
+        let run = |row: &postgres::Row| Run {
+            first: row.get(0),
+            last: row.get(1),
+        };
+        return Ok(rows.iter().map(run).collect());
+    }
+    let ids: Vec<i64> = if *statement.columns()[0].type_() == Type::INT8_ARRAY {
+        rows.iter()
+            .flat_map(|row| row.get::<_, Vec<i64>>(0))
+            .collect()
+    } else {
+        rows.iter().map(|row| row.get(0)).collect()
+    };
+    Ok(Run::of(&ids))
+}
