@@ -21,8 +21,8 @@ pub mod server;
 pub mod session;
 
 pub use checks::{
-    Call, assert_in_order, assert_issued_once, becomes, in_threads, random, timed, wait_until,
-    while_repeating,
+    Call, Disturbed, assert_in_order, assert_issued_once, becomes, disturb_waiting, in_threads,
+    in_threads_until, random, timed, wait_until, while_repeating,
 };
-pub use server::{Server, Stop};
+pub use server::{Paused, Server, Stop};
 pub use session::{Failure, Session};

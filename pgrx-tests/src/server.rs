@@ -261,6 +261,17 @@ impl Server {
         signal("KILL", &[pid.try_into().unwrap()]);
     }
 
+    /// Stops a process of the server where it is (SIGSTOP), until the value goes.
+    #[must_use]
+    pub fn pause(&self, pid: i32) -> Paused {
+        let pid = pid.try_into().unwrap();
+        signal("STOP", &[pid]);
+        wait_until(SERVER_LIMIT, "the process to stop", || {
+            state_and_parent(pid).is_some_and(|(state, _)| state == 'T')
+        });
+        Paused(pid)
+    }
+
     /// Sets a value that a reload applies, and reloads.
     pub fn set(&self, name: &str, value: &str) {
         self.session()
@@ -358,6 +369,15 @@ impl Server {
 
     fn log_file(&self) -> PathBuf {
         self.dir.join("log")
+    }
+}
+
+/// A stopped process: goes on when this is dropped, also in a test that fails.
+pub struct Paused(u32);
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        signal("CONT", &[self.0]);
     }
 }
 
