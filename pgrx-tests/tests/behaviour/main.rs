@@ -20,6 +20,7 @@ mod parallel_query;
 mod privileges;
 mod recovery;
 mod regress;
+mod reservation_file;
 mod restarts;
 mod rollback;
 mod sessions_share_ids;
