@@ -17,6 +17,7 @@ mod hostile_settings;
 mod late_launcher;
 mod locked_tag_row;
 mod parallel_query;
+mod parked_file;
 mod privileges;
 mod recovery;
 mod regress;

@@ -153,7 +153,7 @@ fn a_file_that_cannot_be_read_is_an_error_until_it_is_gone() {
         damage(&file(&server));
         server.launch();
         let failure = refusal(&server);
-        failure.is("58030").hints("remove it");
+        failure.is("58030").details("leaf_id_reservation.json");
         assert!(server.log().contains("leaf_id_reservation.json"));
         let mut session = server.session();
         session.next("t");
