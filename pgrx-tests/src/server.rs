@@ -13,7 +13,7 @@ use std::{env, thread};
 use parking_lot::Mutex;
 use postgres::{Config, NoTls};
 
-use crate::checks::wait_until;
+use crate::checks::{becomes, wait_until};
 use crate::session::{Failure, Session};
 
 /// A test that runs longer than this hangs: its server is killed, so that its sessions fail.
@@ -237,6 +237,18 @@ impl Server {
     pub fn restart(&self) {
         self.stop(Stop::Fast);
         self.launch();
+    }
+
+    /// Waits until the server has ended by itself, as it does when not even recovery helps.
+    pub fn wait_for_end(&self) {
+        self.crash_expected.store(true, Ordering::Relaxed);
+        let mut child = self.postmaster.lock().take().expect("a running server");
+        let ended = becomes(SERVER_LIMIT, || child.try_wait().unwrap().is_some());
+        if !ended {
+            kill_family(child.id());
+            child.wait().unwrap();
+            panic!("the server did not end by itself within {SERVER_LIMIT:?}");
+        }
     }
 
     /// Kills the postmaster and all its children with SIGKILL, as a dying machine would.

@@ -12,6 +12,7 @@ mod batch_and_range;
 mod database_lifecycle;
 mod dump_restore;
 mod errors;
+mod full_disk;
 mod harness;
 mod hostile_settings;
 mod late_launcher;
