@@ -11,6 +11,7 @@
 mod batch_and_range;
 mod database_lifecycle;
 mod dump_restore;
+mod edits_under_load;
 mod errors;
 mod full_disk;
 mod harness;
