@@ -13,6 +13,7 @@ mod database_lifecycle;
 mod dump_restore;
 mod edits_under_load;
 mod errors;
+mod every_kind_of_statement;
 mod full_disk;
 mod harness;
 mod hostile_settings;
