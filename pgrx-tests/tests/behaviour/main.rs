@@ -8,6 +8,7 @@
     reason = "in a test a failure is a panic, and its name says what it is for"
 )]
 
+mod asynchronous_commit;
 mod batch_and_range;
 mod database_lifecycle;
 mod dump_restore;
