@@ -9,6 +9,7 @@
 )]
 
 mod asynchronous_commit;
+mod bad_input;
 mod batch_and_range;
 mod database_lifecycle;
 mod dump_restore;
@@ -29,6 +30,7 @@ mod reservation_file;
 mod restarts;
 mod rollback;
 mod sessions_share_ids;
+mod settings;
 mod slot_array;
 mod snowflake;
 mod sql_contexts;

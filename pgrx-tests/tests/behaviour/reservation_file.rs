@@ -420,16 +420,19 @@ fn a_disk_that_is_full_for_a_while_under_load_repeats_nothing() {
 #[test]
 fn a_disk_that_is_full_at_start_or_stop_repeats_nothing() {
     let (server, mut last) = server_and_id();
-    let starts: [(&str, fn(&Server)); 2] = [
-        ("stopped", |server| server.stop(Stop::Fast)),
-        ("killed", Server::kill_9),
-    ];
-    for (name, stop) in starts {
+    for crash in [false, true] {
+        println!("crash {crash}");
+        let stop = || {
+            if crash {
+                server.kill_9();
+            } else {
+                server.stop(Stop::Fast);
+            }
+        };
         // Full at the start.
-        stop(&server);
+        stop();
         let blocked = Blocked::new(&server, Blocker::FullDisk);
         server.launch();
-        println!("{name}");
         refusal(&server).is("58030");
         drop(blocked);
         let id = next_soon(&server);
@@ -437,7 +440,7 @@ fn a_disk_that_is_full_at_start_or_stop_repeats_nothing() {
         // Full at the stop: the reservation stands, and is waited out.
         last = next_soon(&server);
         let blocked = Blocked::new(&server, Blocker::FullDisk);
-        stop(&server);
+        stop();
         let reserved = number(
             &fs::read_to_string(file(&server)).unwrap(),
             "reserved_until_ms",
