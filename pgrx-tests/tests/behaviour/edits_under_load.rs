@@ -323,8 +323,12 @@ fn a_limit_that_is_lowered_and_lifted() {
                 thread::sleep(Duration::from_millis(20));
                 let lifted = Instant::now();
                 bounds.push((ended, lifted, max_value));
-                edits.push(edit(max_value + 1, || {
-                    editor.run("UPDATE leaf_alloc SET max_value = DEFAULT");
+                // Not from the next id on: the edit needs an id that nobody gets.
+                let first = max_value + 10;
+                edits.push(edit(first, || {
+                    editor.run(&format!(
+                        "UPDATE leaf_alloc SET max_value = DEFAULT, max_id = {first}"
+                    ));
                 }));
                 let_them_draw(editor, 300);
             }
