@@ -260,30 +260,27 @@ fn a_tag_that_goes_and_comes_again() {
         |editor| {
             let mut edits = Vec::new();
             for (life, (go, come)) in (1..).zip([
-            ("DELETE FROM leaf_alloc", come(1)),
-            ("TRUNCATE leaf_alloc", come(2)),
-            ("SELECT leaf_tag_drop('t')", come(3)),
-            (
-                "UPDATE leaf_alloc SET biz_tag = 'away'",
-                format!(
-                    "UPDATE leaf_alloc SET biz_tag = 't', max_id = {}",
-                    4 * LIFE
+                ("DELETE FROM leaf_alloc", come(1)),
+                ("TRUNCATE leaf_alloc", come(2)),
+                ("SELECT leaf_tag_drop('t')", come(3)),
+                (
+                    "UPDATE leaf_alloc SET biz_tag = 'away'",
+                    format!("UPDATE leaf_alloc SET biz_tag = 't', max_id = {}", 4 * LIFE),
                 ),
-            ),
-            (
-                "BEGIN; DELETE FROM leaf_alloc; SAVEPOINT s; DELETE FROM leaf_alloc; RELEASE s; COMMIT",
-                come(5),
-            ),
-        ]) {
-            println!("{go}");
-            editor.run(go);
-            let gone = Instant::now();
-            thread::sleep(Duration::from_millis(20));
-            let back = Instant::now();
-            away.push((gone, back));
-            edits.push(edit(life * LIFE, || editor.run(&come)));
-            let_them_draw(editor, 300);
-        }
+                (
+                    "BEGIN; SAVEPOINT s; DELETE FROM leaf_alloc; RELEASE s; COMMIT",
+                    come(5),
+                ),
+            ]) {
+                println!("{go}");
+                editor.run(go);
+                let gone = Instant::now();
+                thread::sleep(Duration::from_millis(20));
+                let back = Instant::now();
+                away.push((gone, back));
+                edits.push(edit(life * LIFE, || editor.run(&come)));
+                let_them_draw(editor, 300);
+            }
             // In one transaction it is never away.
             editor.run("BEGIN; TRUNCATE leaf_alloc");
             editor.run(&come(6));

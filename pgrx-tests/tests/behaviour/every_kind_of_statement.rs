@@ -221,7 +221,8 @@ const KINDS: [(&str, Work); 21] = [
     }),
     ("subqueries", |session, _| {
         session.ids(
-            "WITH a AS MATERIALIZED (SELECT leaf_segment_next('t') AS id FROM generate_series(1, 5)),
+            "WITH a AS MATERIALIZED (
+                 SELECT leaf_segment_next('t') AS id FROM generate_series(1, 5)),
                   b AS (INSERT INTO plain SELECT FROM a RETURNING i)
              SELECT id FROM a
              UNION ALL SELECT (SELECT leaf_segment_next('t')) FROM generate_series(1, 3)
@@ -232,7 +233,10 @@ const KINDS: [(&str, Work); 21] = [
     }),
     ("a failed statement", |session, _| {
         session
-            .fails("INSERT INTO plain SELECT leaf_segment_next('t'), 1 / (10 - i) FROM generate_series(1, 10) i")
+            .fails(
+                "INSERT INTO plain
+                     SELECT leaf_segment_next('t'), 1 / (10 - i) FROM generate_series(1, 10) i",
+            )
             .is("22012");
         session.take("t", 3)
     }),

@@ -1,9 +1,16 @@
 //! Would catch: ids that stop because the launcher does nothing for a while (a stopped
 //! process, a disk that hangs): who needs it must wait in bounds, and nobody else may.
 
+use std::os::unix::fs::symlink;
+use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::Duration;
 
-use leaf_id_tests::{Paused, Server, Session, assert_issued_once, in_threads, timed, wait_until};
+use leaf_id_tests::{
+    Paused, Server, Session, assert_issued_once, in_threads, in_threads_until, random, timed,
+    wait_until,
+};
+use rand::RngExt;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -149,4 +156,72 @@ fn a_worker_id_set_while_it_is_late_takes_effect_later() {
         id.is_some()
     });
     assert_eq!(id.unwrap() >> 12 & 1023, 7);
+}
+
+/// A caller that renews the reservation may be ended in the middle of it, or find the disk
+/// full: the next one does it then.
+#[test]
+fn callers_that_are_ended_while_they_renew_hold_up_nobody() {
+    let server = Server::with_leaf_id(&[
+        ("leaf_id.worker_id", "5"),
+        ("leaf_id.timestamp_reservation", "100ms"),
+    ]);
+    let (mut session, mut admin) = (server.session(), server.session());
+    let issued = snowflakes(&mut session, 10);
+    let launcher = pause_launcher(&server);
+    let mut random = random();
+    let (drawn, ()) = in_threads_until(
+        16,
+        |_, done| {
+            let mut ids = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                // A terminated one is followed by another.
+                let mut session = server.session();
+                while !done.load(Ordering::Relaxed) {
+                    match session.try_column::<i64>("SELECT leaf_snowflake_next_batch(300)") {
+                        Ok(more) => ids.extend(more),
+                        Err(failure) if failure.state == "57014" => {}
+                        Err(failure) => {
+                            failure.is_termination();
+                            break;
+                        }
+                    }
+                }
+            }
+            ids
+        },
+        || {
+            for _ in 0..60 {
+                let how = ["cancel", "terminate"][random.random_range(0..2)];
+                admin.run(&format!(
+                    "SELECT pg_{how}_backend(pid) FROM pg_stat_activity
+                     WHERE query LIKE '%next_batch(300)%' AND pid <> pg_backend_pid()
+                     ORDER BY random() LIMIT 8"
+                ));
+                thread::sleep(Duration::from_millis(random.random_range(0..40)));
+            }
+        },
+    );
+    assert!(drawn.iter().all(|ids| !ids.is_empty()));
+    assert_issued_once([&issued].into_iter().chain(&drawn));
+
+    // The disk is full for them too, and they see themselves when it is not any more.
+    let temporary = server.data_dir().join("leaf_id_reservation.json.tmp");
+    symlink("/dev/full", &temporary).unwrap();
+    wait_until(LIMIT, "the refusal", || {
+        let result = session.try_column::<i64>("SELECT leaf_snowflake_next()");
+        result.is_err_and(|failure| failure.is("58030").state == "58030")
+    });
+    std::fs::remove_file(temporary).unwrap();
+    let mut next = Vec::new();
+    wait_until(LIMIT, "ids without the launcher", || {
+        let result = session.try_column::<i64>("SELECT leaf_snowflake_next()");
+        result.is_ok_and(|ids| {
+            next = ids;
+            true
+        })
+    });
+    assert!(next[0] > *drawn.iter().flatten().max().unwrap());
+    drop(launcher);
+    assert!(snowflakes(&mut session, 1)[0] > next[0]);
 }
