@@ -178,6 +178,37 @@ fn steps_limits_and_words_change_without_a_gap_in_service() {
     );
 }
 
+/// What a DBA does to a table: it is locked for a moment, and calls wait no longer.
+#[test]
+fn the_table_is_maintained() {
+    let server = server_with_t();
+    edit_under_load(
+        &server,
+        &[],
+        |id| id,
+        |editor| {
+            for work in [
+                "VACUUM (FULL, FREEZE, ANALYZE) leaf_alloc",
+                "REINDEX TABLE leaf_alloc",
+                "REINDEX TABLE CONCURRENTLY leaf_alloc",
+                "CLUSTER leaf_alloc USING leaf_alloc_pkey",
+                "ALTER TABLE leaf_alloc ADD COLUMN owner text DEFAULT 'nobody'",
+                "UPDATE leaf_alloc SET owner = 'somebody'",
+                "ALTER TABLE leaf_alloc DROP COLUMN owner",
+                "ALTER TABLE leaf_alloc ALTER description SET STORAGE EXTERNAL",
+                "UPDATE leaf_alloc SET description = repeat('long ', 100000)",
+                "CREATE INDEX CONCURRENTLY by_time ON leaf_alloc (update_time)",
+                "DROP INDEX CONCURRENTLY by_time",
+            ] {
+                println!("{work}");
+                editor.run(work);
+                let_them_draw(editor, 1000);
+            }
+            Vec::new()
+        },
+    );
+}
+
 /// A range must fit in a segment: when it cannot any more, that is told at once.
 #[test]
 fn a_max_step_that_is_lowered_is_told_to_ranges() {

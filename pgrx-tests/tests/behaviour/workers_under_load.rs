@@ -244,3 +244,37 @@ fn sixteen_sessions_on_sixteen_tags_share_two_slots() {
         assert_issued_once([&drawn[tag][0], &drawn[neighbour][1]]);
     }
 }
+
+/// A claim that hangs, on a disk say, holds up its own database alone, and in bounds.
+#[test]
+fn an_allocator_that_is_late_is_waited_for_in_bounds() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.create_steady_tag("t", 10);
+    session.run("CREATE DATABASE other");
+    let mut ids = vec![session.next("t")];
+    let paused = server.pause(session.worker("allocator").unwrap());
+    session.run("SET leaf_id.refill_timeout = '300ms'");
+    let failure = loop {
+        match session.try_next("t") {
+            Ok(id) => ids.push(id),
+            Err(failure) => break failure,
+        }
+        assert!(ids.len() < 100, "who claims them?");
+    };
+    failure.is("55P03").says("300 ms");
+    session.run("SET leaf_id.refill_timeout = '60s'; SET statement_timeout = '300ms'");
+    session.fails("SELECT leaf_segment_next('t')").is("57014");
+    let mut other = server.session_in("other");
+    other.run("CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t')");
+    assert_eq!(other.next("t"), 1);
+    let mut waiter = server.session();
+    waiter.run("SET leaf_id.refill_timeout = '60s'; CREATE TEMP TABLE got (id bigint)");
+    let batch = "INSERT INTO got SELECT leaf_segment_next_batch('t', 100)";
+    let mut ended = disturb_waiting(&server, waiter, batch, |_| drop(paused));
+    ended.result.unwrap();
+    ids.extend(ended.session.ids("SELECT id FROM got ORDER BY id"));
+    session.run("RESET statement_timeout");
+    ids.push(session.next("t"));
+    assert_issued_once([ids]);
+}
