@@ -32,8 +32,8 @@ pub mod session;
 pub mod status;
 
 pub use checks::{
-    Call, assert_in_order, assert_issued_once, becomes, in_threads, random, timed, wait_until,
-    while_repeating,
+    Call, Disturbed, assert_in_order, assert_issued_once, becomes, disturb_waiting, in_threads,
+    in_threads_until, random, timed, wait_until, while_repeating,
 };
 pub use clock::Clock;
 pub use cluster::{ARCHIVING, Backup, STANDBY};

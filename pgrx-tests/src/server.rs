@@ -5,7 +5,7 @@ use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, mpsc};
 use std::time::{Duration, Instant};
 use std::{env, thread};
@@ -13,7 +13,7 @@ use std::{env, thread};
 use parking_lot::Mutex;
 use postgres::{Config, NoTls};
 
-use crate::checks::wait_until;
+use crate::checks::{becomes, wait_until};
 use crate::clock::Clock;
 use crate::session::{Failure, Session};
 
@@ -123,6 +123,8 @@ pub struct Server {
     postmaster: Arc<Mutex<Option<Child>>>,
     /// How often a process of it was killed with our knowledge.
     kills: AtomicUsize,
+    /// PostgreSQL itself gave up, where a test made it.
+    ended_by_itself: AtomicBool,
     /// Dropped with the server; until then the watchdog waits at the other end.
     watchdog: mpsc::Sender<Duration>,
 }
@@ -177,6 +179,7 @@ impl Server {
             dir,
             postmaster: Arc::default(),
             kills: AtomicUsize::new(0),
+            ended_by_itself: AtomicBool::new(false),
             watchdog,
         };
         let postmaster = Arc::clone(&server.postmaster);
@@ -264,6 +267,18 @@ impl Server {
     pub fn restart(&self) {
         self.stop(Stop::Fast);
         self.launch();
+    }
+
+    /// Waits until the server has ended by itself, as it does when not even recovery helps.
+    pub fn wait_for_end(&self) {
+        self.ended_by_itself.store(true, Ordering::Relaxed);
+        let mut child = self.postmaster.lock().take().expect("a running server");
+        let ended = becomes(SERVER_LIMIT, || child.try_wait().unwrap().is_some());
+        if !ended {
+            kill_family(child.id());
+            child.wait().unwrap();
+            panic!("the server did not end by itself within {SERVER_LIMIT:?}");
+        }
     }
 
     /// Kills the postmaster and all its children with SIGKILL, as a dying machine would.
@@ -468,6 +483,13 @@ impl Drop for Server {
         for line in log.lines() {
             if kills > 0 && line.contains(KILLED) {
                 kills -= 1;
+                continue;
+            }
+            if self.ended_by_itself.load(Ordering::Relaxed)
+                && ["PANIC:", "terminated by signal 6"]
+                    .iter()
+                    .any(|text| line.contains(text))
+            {
                 continue;
             }
             let disaster = DISASTERS.iter().any(|text| line.contains(text));

@@ -240,6 +240,17 @@ impl Session {
         self.value("SELECT pg_backend_pid()")
     }
 
+    /// The worker of leaf_id with that name ("launcher"; "allocator": this database's), if
+    /// it is running.
+    #[track_caller]
+    pub fn worker(&mut self, name: &str) -> Option<i32> {
+        self.column(&format!(
+            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'leaf_id {name}'
+                 AND coalesce(datname, current_database()) = current_database()"
+        ))
+        .pop()
+    }
+
     /// The major version of the server.
     #[track_caller]
     pub fn major(&mut self) -> i32 {

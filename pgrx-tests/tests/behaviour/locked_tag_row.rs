@@ -1,13 +1,13 @@
 //! Would catch: a DBA's row lock that stops the whole server, a wait that nothing can end
 //! (I5), and an error that does not say who is in the way.
 
-use std::thread;
 use std::time::Duration;
 
-use leaf_id_tests::{Failure, Server, Session, Stop, assert_issued_once, timed, wait_until};
+use leaf_id_tests::{
+    Disturbed, Failure, Server, Session, Stop, assert_issued_once, disturb_waiting, timed,
+};
 use postgres::NoTls;
 
-const LIMIT: Duration = Duration::from_secs(30);
 const LOCK: &str = "BEGIN; SELECT FROM leaf_alloc WHERE biz_tag = 't' FOR UPDATE";
 
 /// A server with the tags t and u, whose segments are 10 long. One id of t is in use.
@@ -30,31 +30,6 @@ fn drain(session: &mut Session) -> (Vec<i64>, Failure) {
         }
     }
     panic!("ids were claimed past the lock: {ids:?}")
-}
-
-/// Runs a statement that must wait, does something to its session (given by its process id)
-/// once it waits, and returns what the statement came to and how long that took.
-fn disturb_waiting(
-    server: &Server,
-    mut waiter: Session,
-    statement: &str,
-    act: impl FnOnce(i32),
-) -> (Result<(), Failure>, Duration) {
-    let pid = waiter.pid();
-    let mut watcher = server.session();
-    thread::scope(|scope| {
-        let waiting = scope.spawn(move || waiter.try_run(statement));
-        wait_until(LIMIT, "the session to wait", || {
-            watcher.value(&format!(
-                "SELECT count(*) = 1 FROM pg_stat_activity
-                 WHERE pid = {pid} AND state = 'active' AND wait_event_type = 'Extension'"
-            ))
-        });
-        timed(|| {
-            act(pid);
-            waiting.join().unwrap()
-        })
-    })
 }
 
 #[test]
@@ -96,7 +71,8 @@ fn a_waiting_session_goes_on_when_the_lock_is_gone() {
     holder.run(LOCK);
     waiter.run("SET leaf_id.refill_timeout = '60s'");
     let statement = "SELECT leaf_segment_next_batch('t', 100)";
-    let (result, took) = disturb_waiting(&server, waiter, statement, |_| holder.run("COMMIT"));
+    let Disturbed { result, took, .. } =
+        disturb_waiting(&server, waiter, statement, |_| holder.run("COMMIT"));
     println!("it took {took:?} from the end of the lock");
     result.unwrap();
 }
@@ -109,7 +85,7 @@ fn no_other_tag_is_held_up() {
     holder.run(LOCK);
     waiter.run("SET leaf_id.refill_timeout = '60s'");
     let statement = "SELECT leaf_segment_next_batch('t', 100)";
-    let (result, _) = disturb_waiting(&server, waiter, statement, |_| {
+    let Disturbed { result, .. } = disturb_waiting(&server, waiter, statement, |_| {
         let mut slowest = Duration::ZERO;
         for _ in 0..1000 {
             let (_, took) = timed(|| other.next("u"));
@@ -139,18 +115,19 @@ fn a_wait_can_be_cancelled() {
         };
         let session = patient();
         let token = session.cancel_token();
-        let (result, took) = disturb_waiting(&server, session, statement, |_| {
+        let Disturbed { result, took, .. } = disturb_waiting(&server, session, statement, |_| {
             token.cancel_query(NoTls).unwrap();
         });
         println!("{statement} was cancelled in {took:?}");
         result.unwrap_err().is("57014");
         assert!(took < Duration::from_secs(2));
 
-        let (result, took) = disturb_waiting(&server, patient(), statement, |pid| {
-            server
-                .session()
-                .run(&format!("SELECT pg_terminate_backend({pid})"));
-        });
+        let Disturbed { result, took, .. } =
+            disturb_waiting(&server, patient(), statement, |pid| {
+                server
+                    .session()
+                    .run(&format!("SELECT pg_terminate_backend({pid})"));
+            });
         println!("{statement} was terminated in {took:?}");
         result.unwrap_err().is_termination();
         assert!(took < Duration::from_secs(2));
@@ -173,7 +150,8 @@ fn a_server_with_waiting_sessions_stops() {
     let mut waiter = server.session();
     waiter.run("SET leaf_id.refill_timeout = '60s'");
     let statement = "SELECT leaf_segment_next_batch('t', 100)";
-    let (result, took) = disturb_waiting(&server, waiter, statement, |_| server.stop(Stop::Fast));
+    let Disturbed { result, took, .. } =
+        disturb_waiting(&server, waiter, statement, |_| server.stop(Stop::Fast));
     result.unwrap_err().is_termination();
     println!("it stopped in {took:?}");
     assert!(took < Duration::from_secs(10));

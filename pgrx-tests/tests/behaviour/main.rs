@@ -8,24 +8,33 @@
     reason = "in a test a failure is a panic, and its name says what it is for"
 )]
 
+mod asynchronous_commit;
 mod backup;
+mod bad_input;
 mod batch_and_range;
 mod clock;
 mod database_lifecycle;
 mod dump_restore;
+mod edits_under_load;
 mod errors;
+mod every_kind_of_statement;
 mod failover;
+mod full_disk;
 mod harness;
 mod history;
 mod hostile_settings;
+mod late_launcher;
 mod locked_tag_row;
 mod parallel_query;
+mod parked_file;
 mod privileges;
 mod recovery;
 mod regress;
+mod reservation_file;
 mod restarts;
 mod rollback;
 mod sessions_share_ids;
+mod settings;
 mod slot_array;
 mod snowflake;
 mod sql_contexts;
@@ -33,4 +42,6 @@ mod standby;
 mod synchronous;
 mod tag_edits;
 mod torture;
+mod waits;
 mod workers;
+mod workers_under_load;

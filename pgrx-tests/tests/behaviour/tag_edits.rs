@@ -283,3 +283,54 @@ fn an_insert_that_writes_nothing_is_no_edit() {
     session.run("COMMIT");
     assert_issued_once(&[ids]);
 }
+
+/// Only so many are remembered one by one: then every tag of the database counts as edited.
+#[test]
+fn more_edits_than_are_remembered_are_all_noticed() {
+    let (_server, mut a, mut b) = server_with_t_in_use();
+    a.create_tag("bystander");
+    assert_eq!((a.next("bystander"), b.next("bystander")), (1, 2));
+    a.run(
+        "BEGIN; INSERT INTO leaf_alloc (biz_tag) SELECT 'tag' || i FROM generate_series(1, 60000) i;
+         UPDATE leaf_alloc SET max_id = 1000000 WHERE biz_tag <> 'bystander'",
+    );
+    a.run("SAVEPOINT s");
+    assert_told_to_commit(&mut a, "t");
+    a.run("ROLLBACK TO s");
+    assert_eq!(b.next("t"), 7, "nothing is committed");
+    a.run("COMMIT");
+    for tag in ["t", "tag1", "tag30000", "tag60000"] {
+        assert_eq!(b.next(tag), 1_000_000, "{tag}");
+        assert_eq!(a.next(tag), 1_000_001, "{tag}");
+    }
+    assert!(a.next("bystander") > 2);
+    // Undone, nothing counts as edited any more.
+    a.run("BEGIN; SAVEPOINT s; UPDATE leaf_alloc SET max_id = 2000000");
+    a.run("UPDATE leaf_alloc SET max_id = 3000000; ROLLBACK");
+    let ids = [a.next("t"), b.next("t"), a.next("t")];
+    assert_issued_once([ids]);
+    assert!(ids[2] < 2_000_000);
+}
+
+/// What was remembered of a tag before there were too many edits is no longer so.
+#[test]
+fn a_tag_made_again_after_more_edits_than_are_remembered_repeats_nothing() {
+    let (_server, mut a, mut b) = server_with_t_in_use();
+    a.run("BEGIN; SELECT leaf_tag_create('new')");
+    assert_eq!(a.next("new"), 1);
+    a.run("INSERT INTO leaf_alloc (biz_tag) SELECT 'tag' || i FROM generate_series(1, 100000) i");
+    a.run("DELETE FROM leaf_alloc WHERE biz_tag = 'new'; SAVEPOINT s");
+    let deleted = a.try_next("new");
+    a.run("ROLLBACK TO s; INSERT INTO leaf_alloc (biz_tag) VALUES ('new'); SAVEPOINT s");
+    // Refused, as any tag with edits that are not remembered; or issued, and then for good.
+    let again = a.try_take("new", 5);
+    a.run(if again.is_ok() {
+        "COMMIT"
+    } else {
+        "ROLLBACK TO s; COMMIT"
+    });
+    let mut ids = again.unwrap_or_default();
+    ids.extend(b.take("new", 10));
+    assert_issued_once([ids]);
+    assert!(deleted.is_err(), "an id of a tag that is deleted");
+}

@@ -1,0 +1,227 @@
+//! Would catch: ids that stop because the launcher does nothing for a while (a stopped
+//! process, a disk that hangs): who needs it must wait in bounds, and nobody else may.
+
+use std::os::unix::fs::symlink;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use leaf_id_tests::{
+    Paused, Server, Session, assert_issued_once, in_threads, in_threads_until, random, timed,
+    wait_until,
+};
+use rand::RngExt;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn pause_launcher(server: &Server) -> Paused {
+    let mut session = server.session();
+    wait_until(LIMIT, "the launcher", || {
+        session.worker("launcher").is_some()
+    });
+    let launcher = session.worker("launcher").unwrap();
+    server.pause(launcher)
+}
+
+fn snowflakes(session: &mut Session, n: i32) -> Vec<i64> {
+    session.ids(&format!("SELECT leaf_snowflake_next_batch({n})"))
+}
+
+#[test]
+fn tags_with_a_running_allocator_go_on() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.create_steady_tag("t", 10);
+    session.create_steady_tag("u", 10);
+    session.next("t");
+    let launcher = pause_launcher(&server);
+    // Hundreds of segments, and a tag that nobody has used before.
+    let (drawn, took) = timed(|| {
+        in_threads(16, |_| {
+            let mut session = server.session();
+            (session.take("t", 300), session.take("u", 100))
+        })
+    });
+    println!("6,400 ids in {took:?}");
+    assert!(took < LIMIT);
+    assert_issued_once(drawn.iter().map(|ids| &ids.0));
+    assert_issued_once(drawn.iter().map(|ids| &ids.1));
+    drop(launcher);
+}
+
+#[test]
+fn a_database_without_an_allocator_is_told_in_time_and_served_later() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.create_tag("t");
+    let launcher = pause_launcher(&server);
+    session.run("SET leaf_id.refill_timeout = '300ms'");
+    let (result, took) = timed(|| session.try_next("t"));
+    let failure = result.unwrap_err();
+    failure.is("55P03").says("300 ms");
+    assert!(!failure.detail.is_empty() && !failure.hint.is_empty());
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    drop(launcher);
+    session.run("RESET leaf_id.refill_timeout");
+    assert_eq!(session.next("t"), 1);
+}
+
+/// The caller renews the reservation itself.
+#[test]
+fn snowflake_ids_go_on_beyond_the_reservation() {
+    let server = Server::with_leaf_id(&[
+        ("leaf_id.worker_id", "5"),
+        ("leaf_id.timestamp_reservation", "100ms"),
+    ]);
+    let mut session = server.session();
+    let mut issued = snowflakes(&mut session, 10);
+    let launcher = pause_launcher(&server);
+    let paused_at: f64 = session.value("SELECT extract(epoch FROM clock_timestamp())::float8");
+    // Many reservations long, after an idle while and without one, in one session and in many.
+    session.run("SET statement_timeout = '5s'");
+    wait_until(LIMIT, "one second to pass", || {
+        issued.extend(snowflakes(&mut session, 100));
+        session.value(&format!(
+            "SELECT extract(epoch FROM clock_timestamp()) > {paused_at} + 1"
+        ))
+    });
+    let drawn = in_threads(16, |_| {
+        let mut session = server.session();
+        let until = "SELECT extract(epoch FROM clock_timestamp())::float8";
+        let start: f64 = session.value(until);
+        let mut ids = Vec::new();
+        while session.value::<f64>(until) < start + 0.5 {
+            ids.extend(snowflakes(&mut session, 200));
+        }
+        ids
+    });
+    assert_issued_once(
+        [&issued[..]]
+            .into_iter()
+            .chain(drawn.iter().map(Vec::as_slice)),
+    );
+    // It comes back to a reservation that others have moved.
+    drop(launcher);
+    issued = snowflakes(&mut session, 10);
+    assert!(issued[0] > *drawn.iter().flatten().max().unwrap());
+    // What the callers reserved is on disk: a crash repeats nothing.
+    let launcher = pause_launcher(&server);
+    let mut last = 0;
+    let ((), took) = timed(|| {
+        for _ in 0..20 {
+            last = *snowflakes(&mut session, 1000).last().unwrap();
+        }
+    });
+    println!("20,000 more in {took:?}");
+    server.kill_9();
+    drop(launcher);
+    server.launch();
+    let mut session = server.session();
+    session.run("SET leaf_id.refill_timeout = '30s'");
+    assert!(snowflakes(&mut session, 1)[0] > last);
+}
+
+#[test]
+fn a_call_that_needs_a_late_launcher_can_be_timed_out() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.create_tag("t");
+    let launcher = pause_launcher(&server);
+    session.run("SET statement_timeout = '300ms'");
+    for _ in 0..3 {
+        let (failure, took) = timed(|| session.fails("SELECT leaf_segment_next('t')"));
+        failure.is("57014");
+        assert!(took < Duration::from_secs(2), "{took:?}");
+    }
+    drop(launcher);
+    session.run("SET statement_timeout = '30s'");
+    assert_eq!(session.next("t"), 1);
+}
+
+#[test]
+fn a_worker_id_set_while_it_is_late_takes_effect_later() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    let launcher = pause_launcher(&server);
+    server.set("leaf_id.worker_id", "7");
+    let (failure, took) = timed(|| session.fails("SELECT leaf_snowflake_next()"));
+    failure.is("55000");
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    drop(launcher);
+    session.run("SET leaf_id.refill_timeout = '30s'");
+    let mut id = None;
+    wait_until(LIMIT, "the worker id", || {
+        let issued = session.try_column::<i64>("SELECT leaf_snowflake_next()");
+        id = issued.ok().map(|ids| ids[0]);
+        id.is_some()
+    });
+    assert_eq!(id.unwrap() >> 12 & 1023, 7);
+}
+
+/// A caller that renews the reservation may be ended in the middle of it, or find the disk
+/// full: the next one does it then.
+#[test]
+fn callers_that_are_ended_while_they_renew_hold_up_nobody() {
+    let server = Server::with_leaf_id(&[
+        ("leaf_id.worker_id", "5"),
+        ("leaf_id.timestamp_reservation", "100ms"),
+    ]);
+    let (mut session, mut admin) = (server.session(), server.session());
+    let issued = snowflakes(&mut session, 10);
+    let launcher = pause_launcher(&server);
+    let mut random = random();
+    let (drawn, ()) = in_threads_until(
+        16,
+        |_, done| {
+            let mut ids = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                // A terminated one is followed by another.
+                let mut session = server.session();
+                while !done.load(Ordering::Relaxed) {
+                    match session.try_column::<i64>("SELECT leaf_snowflake_next_batch(300)") {
+                        Ok(more) => ids.extend(more),
+                        Err(failure) if failure.state == "57014" => {}
+                        Err(failure) => {
+                            failure.is_termination();
+                            break;
+                        }
+                    }
+                }
+            }
+            ids
+        },
+        || {
+            for _ in 0..60 {
+                let how = ["cancel", "terminate"][random.random_range(0..2)];
+                admin.run(&format!(
+                    "SELECT pg_{how}_backend(pid) FROM pg_stat_activity
+                     WHERE query LIKE '%next_batch(300)%' AND pid <> pg_backend_pid()
+                     ORDER BY random() LIMIT 8"
+                ));
+                thread::sleep(Duration::from_millis(random.random_range(0..40)));
+            }
+        },
+    );
+    assert!(drawn.iter().all(|ids| !ids.is_empty()));
+    assert_issued_once([&issued].into_iter().chain(&drawn));
+
+    // The disk is full for them too, and they see themselves when it is not any more.
+    let temporary = server.data_dir().join("leaf_id_reservation.json.tmp");
+    symlink("/dev/full", &temporary).unwrap();
+    wait_until(LIMIT, "the refusal", || {
+        let result = session.try_column::<i64>("SELECT leaf_snowflake_next()");
+        result.is_err_and(|failure| failure.is("58030").state == "58030")
+    });
+    std::fs::remove_file(temporary).unwrap();
+    let mut next = Vec::new();
+    wait_until(LIMIT, "ids without the launcher", || {
+        let result = session.try_column::<i64>("SELECT leaf_snowflake_next()");
+        result.is_ok_and(|ids| {
+            next = ids;
+            true
+        })
+    });
+    assert!(next[0] > *drawn.iter().flatten().max().unwrap());
+    drop(launcher);
+    assert!(snowflakes(&mut session, 1)[0] > next[0]);
+}

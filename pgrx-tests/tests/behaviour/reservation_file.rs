@@ -1,0 +1,460 @@
+//! Would catch: a reservation file that is damaged, gone, somebody else's or not writable,
+//! and the snowflake ids that are then issued twice (I7), or never again, or not at once
+//! although nothing stands in the way, or a server that does not start because of it.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use leaf_id_tests::{
+    Failure, Server, Session, Stop, assert_issued_once, becomes, in_threads_until, timed,
+    wait_until,
+};
+use parking_lot::Mutex;
+
+const LIMIT: Duration = Duration::from_secs(30);
+const EPOCH_MS: i64 = 1_288_834_974_657;
+/// How long a reservation is in these tests.
+const RESERVATION_MS: i64 = 300;
+/// How soon ids must come once nothing is in the way: the launcher tries again every second.
+const SOON: Duration = Duration::from_secs(5);
+
+fn file(server: &Server) -> PathBuf {
+    server.data_dir().join("leaf_id_reservation.json")
+}
+
+/// A server that has issued, and the last id.
+fn server_and_id() -> (Server, i64) {
+    let server = Server::with_leaf_id(&[
+        ("leaf_id.worker_id", "5"),
+        (
+            "leaf_id.timestamp_reservation",
+            &format!("{RESERVATION_MS}ms"),
+        ),
+    ]);
+    server.session().create_steady_tag("t", 10);
+    let id = next_soon(&server);
+    (server, id)
+}
+
+fn try_next(session: &mut Session) -> Result<i64, Failure> {
+    session
+        .try_column("SELECT leaf_snowflake_next()")
+        .map(|ids| ids[0])
+}
+
+/// The next id, which must come soon.
+#[track_caller]
+fn next_soon(server: &Server) -> i64 {
+    let mut session = server.session();
+    let mut result = Ok(0);
+    let comes = becomes(SOON, || {
+        result = try_next(&mut session);
+        result.is_ok()
+    });
+    assert!(comes, "no id came: {}", result.unwrap_err());
+    result.unwrap()
+}
+
+/// How calls fail after the start, once it is known what is wrong.
+#[track_caller]
+fn refusal(server: &Server) -> Failure {
+    let mut session = server.session();
+    let (result, took) = timed(|| try_next(&mut session));
+    assert!(took < SOON, "{took:?}");
+    let failure = result.unwrap_err();
+    println!("{failure}");
+    assert!(
+        !failure.detail.is_empty() && !failure.hint.is_empty(),
+        "{failure}"
+    );
+    failure
+}
+
+fn time_of(id: i64) -> i64 {
+    (id >> 22) + EPOCH_MS
+}
+
+fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    since.as_millis().try_into().unwrap()
+}
+
+/// The number under a key of the file, and where it stands.
+fn number(text: &str, key: &str) -> (i64, std::ops::Range<usize>) {
+    let start = text.find(&format!("\"{key}\"")).unwrap() + key.len() + 2;
+    let start = start
+        + text[start..]
+            .find(|c: char| c == '-' || c.is_ascii_digit())
+            .unwrap();
+    let rest = &text[start + 1..];
+    let end = start + 1 + rest.find(|c: char| !c.is_ascii_digit()).unwrap();
+    (text[start..end].parse().unwrap_or(i64::MAX), start..end)
+}
+
+/// Writes something else under a key of the file: the file itself stays the same.
+fn edit(path: &Path, key: &str, value: &str) {
+    let mut text = fs::read_to_string(path).unwrap();
+    let (_, place) = number(&text, key);
+    text.replace_range(place, value);
+    fs::write(path, text).unwrap();
+}
+
+fn remove(path: &Path) {
+    if path.is_dir() {
+        fs::remove_dir(path).unwrap();
+    } else {
+        fs::remove_file(path).unwrap();
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_an_error_until_it_is_gone() {
+    let (server, mut last) = server_and_id();
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 7] = [
+        ("garbage", |path| {
+            fs::write(path, b"\x00\xffgarbage").unwrap()
+        }),
+        ("truncated", |path| {
+            let text = fs::read(path).unwrap();
+            fs::write(path, &text[..text.len() / 2]).unwrap();
+        }),
+        ("empty", |path| fs::write(path, b"").unwrap()),
+        ("another shape", |path| {
+            fs::write(path, b"[1, 2, 3]").unwrap()
+        }),
+        ("a field is missing", |path| {
+            let text = fs::read_to_string(path).unwrap();
+            fs::write(path, text.replace("reserved_until_ms", "renamed")).unwrap();
+        }),
+        ("unreadable", |path| {
+            fs::set_permissions(path, Permissions::from_mode(0o000)).unwrap();
+        }),
+        ("a directory", |path| {
+            fs::remove_file(path).unwrap();
+            fs::create_dir(path).unwrap();
+        }),
+    ];
+    for (i, (name, damage)) in damages.into_iter().enumerate() {
+        println!("{name}");
+        if i % 2 == 0 {
+            server.stop(Stop::Fast);
+        } else {
+            server.kill_9();
+        }
+        damage(&file(&server));
+        server.launch();
+        let failure = refusal(&server);
+        failure.is("58030").details("leaf_id_reservation.json");
+        assert!(server.log().contains("leaf_id_reservation.json"));
+        let mut session = server.session();
+        session.next("t");
+        let state = "SELECT state FROM leaf_snowflake_status";
+        assert!(session.value::<String>(state).contains("cannot be read"));
+        // It is not written over: somebody has to look at it.
+        refusal(&server).is("58030");
+
+        let cured_at = now_ms();
+        remove(&file(&server));
+        let id = next_soon(&server);
+        assert!(id > last, "{name}");
+        // Nobody knows what was reserved.
+        assert!(time_of(id) >= cured_at + RESERVATION_MS, "{name}");
+        last = id;
+    }
+}
+
+#[test]
+fn a_file_made_readable_again_is_as_good_as_ever() {
+    let (server, last) = server_and_id();
+    server.stop(Stop::Fast);
+    fs::set_permissions(file(&server), Permissions::from_mode(0o000)).unwrap();
+    server.launch();
+    refusal(&server).is("58030");
+    fs::set_permissions(file(&server), Permissions::from_mode(0o600)).unwrap();
+    assert!(next_soon(&server) > last);
+    assert!(server.log().contains("can be reserved again"));
+}
+
+/// What it says may be old, or another server's: it raises the floor, and a whole
+/// reservation is waited out on top.
+#[test]
+fn a_file_of_somebody_else_is_no_proof() {
+    let (server, mut last) = server_and_id();
+    type Change = fn(&Path);
+    let changes: [(&str, &str, Change); 6] = [
+        ("gone", "no file", |path| fs::remove_file(path).unwrap()),
+        ("copied", "copied file", |path| {
+            let aside = path.with_extension("aside");
+            fs::copy(path, &aside).unwrap();
+            fs::rename(aside, path).unwrap();
+        }),
+        ("of another cluster", "other cluster", |path| {
+            edit(path, "system_identifier", "7000000000000000001");
+        }),
+        ("of another timeline", "new timeline", |path| {
+            edit(path, "timeline", "77")
+        }),
+        ("of another worker id", "", |path| {
+            edit(path, "worker_id", "6")
+        }),
+        ("of a later version", "", |path| {
+            let text = fs::read_to_string(path).unwrap();
+            fs::write(path, text.replacen('{', "{\"new\": {\"x\": [1]}, ", 1)).unwrap();
+        }),
+    ];
+    for (name, reason, change) in changes {
+        let waited_out = !reason.is_empty();
+        for crash in [false, true] {
+            if crash {
+                server.kill_9();
+            } else {
+                server.stop(Stop::Fast);
+            }
+            change(&file(&server));
+            // The server's user must be able to read it.
+            if file(&server).exists() {
+                server.give(&file(&server));
+            }
+            let started_at = now_ms();
+            server.launch();
+            let (id, took) = timed(|| next_soon(&server));
+            println!("{name}, crash {crash}: the first id after {took:?}");
+            assert!(id > last, "{name}");
+            if waited_out {
+                assert!(time_of(id) >= started_at + RESERVATION_MS, "{name}");
+            }
+            let reason = match (reason, crash) {
+                ("", false) => "clean stop",
+                ("", true) => "crash",
+                (reason, _) => reason,
+            };
+            let shown = "SELECT floor_reason FROM leaf_snowflake_status";
+            assert_eq!(server.session().value::<String>(shown), reason, "{name}");
+            last = id;
+        }
+    }
+}
+
+/// From a file that anybody may have edited, any number is possible.
+#[test]
+fn numbers_beyond_all_sense_are_survived() {
+    let (server, mut last) = server_and_id();
+    let hour = now_ms() + 3_600_000;
+    for (key, value, state) in [
+        // Far in the future.
+        ("reserved_until_ms", &hour.to_string()[..], "55000"),
+        ("reserved_until_ms", "9223372036854775807", "55000"),
+        // Not what was ever written.
+        ("reserved_until_ms", "9223372036854775808", "58030"),
+        ("reserved_until_ms", "1e300", "58030"),
+        ("worker_id", "70000", "58030"),
+    ] {
+        println!("{key} {value}");
+        server.stop(Stop::Fast);
+        edit(&file(&server), key, value);
+        server.launch();
+        let failure = refusal(&server);
+        failure.is(state);
+        if state == "55000" {
+            failure.hints("leaf_snowflake_reset");
+        }
+        let mut session = server.session();
+        session.next("t");
+        assert_eq!(
+            session.value::<i64>("SELECT count(state) FROM leaf_snowflake_status"),
+            1
+        );
+        // A restart makes it neither better nor worse.
+        server.restart();
+        refusal(&server).is(state);
+        server.stop(Stop::Fast);
+        fs::remove_file(file(&server)).unwrap();
+        server.launch();
+        let id = next_soon(&server);
+        assert!(id > last);
+        last = id;
+    }
+}
+
+/// No id was ever issued then: whatever is made of it, ids go on, or it is said why not.
+#[test]
+fn numbers_from_before_all_time_are_survived() {
+    let (server, mut last) = server_and_id();
+    for (key, value) in [
+        ("reserved_until_ms", "-1"),
+        ("reserved_until_ms", "0"),
+        ("reserved_until_ms", "-9223372036854775808"),
+        ("reserved_until_ms", "-9223372036854775000"),
+        ("epoch_ms", "9223372036854775807"),
+        ("epoch_ms", "-1"),
+        ("epoch_ms", "-9223372036854775808"),
+    ] {
+        println!("{key} {value}");
+        server.stop(Stop::Fast);
+        edit(&file(&server), key, value);
+        server.launch();
+        let mut session = server.session();
+        match try_next(&mut session) {
+            Ok(id) => {
+                assert!(
+                    id > last && time_of(id) < now_ms() + 1000,
+                    "{id} after {last}"
+                );
+                last = id;
+            }
+            Err(failure) => {
+                println!("{failure}");
+                assert!(["55000", "58030"].contains(&&*failure.state));
+                assert!(!failure.hint.contains("'-"), "no such setting");
+                remove(&file(&server));
+            }
+        }
+        let id = next_soon(&server);
+        assert!(id > last);
+        last = id;
+    }
+}
+
+/// In the way of every write of the file, until it is dropped.
+struct Blocked<'a> {
+    server: &'a Server,
+    by: Blocker,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Blocker {
+    FullDisk,
+    ReadOnlyDirectory,
+}
+
+impl<'a> Blocked<'a> {
+    fn new(server: &'a Server, by: Blocker) -> Self {
+        match by {
+            Blocker::FullDisk => symlink("/dev/full", Self::temporary(server)).unwrap(),
+            Blocker::ReadOnlyDirectory => Self::set_mode(server, 0o500),
+        }
+        Self { server, by }
+    }
+
+    fn temporary(server: &Server) -> PathBuf {
+        server.data_dir().join("leaf_id_reservation.json.tmp")
+    }
+
+    fn set_mode(server: &Server, mode: u32) {
+        fs::set_permissions(server.data_dir(), Permissions::from_mode(mode)).unwrap();
+    }
+}
+
+impl Drop for Blocked<'_> {
+    fn drop(&mut self) {
+        match self.by {
+            Blocker::FullDisk => fs::remove_file(Self::temporary(self.server)).unwrap(),
+            Blocker::ReadOnlyDirectory => Self::set_mode(self.server, 0o700),
+        }
+    }
+}
+
+/// Ids of 16 sessions, while something happens.
+fn draw_while(server: &Server, act: impl FnOnce()) -> Vec<Vec<i64>> {
+    let failures = Mutex::new(Vec::new());
+    let (drawn, ()) = in_threads_until(
+        16,
+        |i, done| {
+            let mut session = server.session();
+            let mut ids = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                let n = 1 + i * 10;
+                let sql = format!("SELECT leaf_snowflake_next_batch({n})");
+                let (result, took) = timed(|| session.try_column(&sql));
+                assert!(took < SOON, "{took:?}");
+                match result {
+                    Ok(more) => ids.extend::<Vec<i64>>(more),
+                    Err(failure) => {
+                        failures.lock().push(failure.state.clone());
+                        failure.is("58030");
+                        // As an application would: not in a tight loop.
+                        thread::sleep(Duration::from_millis(5));
+                    }
+                }
+            }
+            ids
+        },
+        act,
+    );
+    println!("{} calls failed", failures.into_inner().len());
+    drawn
+}
+
+#[test]
+fn a_disk_that_is_full_for_a_while_under_load_repeats_nothing() {
+    let (server, first) = server_and_id();
+    let mut issued = vec![vec![first]];
+    for by in [Blocker::FullDisk, Blocker::ReadOnlyDirectory] {
+        println!("{by:?}");
+        let (mut watcher, mut user) = (server.session(), server.session());
+        user.create_steady_tag(&format!("{by:?}"), 10);
+        let drawn = draw_while(&server, || {
+            let blocked = Blocked::new(&server, by);
+            wait_until(LIMIT, "the refusal", || {
+                try_next(&mut watcher).is_err_and(|failure| failure.state == "58030")
+            });
+            // Tags have nothing to do with it.
+            assert_issued_once([user.take(&format!("{by:?}"), 100)]);
+            drop(blocked);
+            let (id, took) = timed(|| next_soon(&server));
+            println!("{id} came after {took:?}");
+        });
+        let highest = drawn.iter().flatten().copied().max().unwrap();
+        assert!(highest > first);
+        issued.extend(drawn);
+        let log = server.log();
+        let told = log
+            .lines()
+            .filter(|line| line.contains("WARNING:") && line.contains("leaf_id_reservation.json"))
+            .count();
+        assert!((1..10).contains(&told), "told {told} times");
+    }
+    assert_issued_once(&issued);
+}
+
+#[test]
+fn a_disk_that_is_full_at_start_or_stop_repeats_nothing() {
+    let (server, mut last) = server_and_id();
+    for crash in [false, true] {
+        println!("crash {crash}");
+        let stop = || {
+            if crash {
+                server.kill_9();
+            } else {
+                server.stop(Stop::Fast);
+            }
+        };
+        // Full at the start.
+        stop();
+        let blocked = Blocked::new(&server, Blocker::FullDisk);
+        server.launch();
+        refusal(&server).is("58030");
+        drop(blocked);
+        let id = next_soon(&server);
+        assert!(id > last);
+        // Full at the stop: the reservation stands, and is waited out.
+        last = next_soon(&server);
+        let blocked = Blocked::new(&server, Blocker::FullDisk);
+        stop();
+        let reserved = number(
+            &fs::read_to_string(file(&server)).unwrap(),
+            "reserved_until_ms",
+        )
+        .0;
+        drop(blocked);
+        server.launch();
+        let id = next_soon(&server);
+        assert!(id > last && time_of(id) > reserved);
+        last = id;
+    }
+}

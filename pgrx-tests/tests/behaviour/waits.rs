@@ -1,0 +1,347 @@
+//! Would catch: a wait that nothing can end (I5), that ends late or with another error than
+//! it should, that `pg_stat_activity` does not show, or after which a session is no good.
+//! (Waiting for a locked row is in `locked_tag_row.rs`.)
+
+use std::thread;
+use std::time::Duration;
+
+use leaf_id_tests::{
+    Failure, Server, Session, assert_issued_once, disturb_waiting, timed, wait_until,
+};
+use postgres::NoTls;
+
+const LIMIT: Duration = Duration::from_secs(30);
+/// How much later than asked a wait may end, on a busy machine.
+const MARGIN: Duration = Duration::from_secs(2);
+
+const NEXT: &str = "SELECT leaf_segment_next('t')";
+const BATCH: &str = "SELECT leaf_segment_next_batch('t', 5000)";
+const RANGE: &str = "SELECT leaf_segment_next_range('t', 50)";
+const SNOWFLAKE: &str = "SELECT leaf_snowflake_next()";
+const SNOWFLAKES: &str = "SELECT leaf_snowflake_next_batch(5000)";
+
+/// A session that waits longer than the test has patience.
+fn patient(server: &Server) -> Session {
+    let mut session = server.session();
+    session.run("SET leaf_id.refill_timeout = '60s'");
+    session
+}
+
+/// Checks that a wait ended as it should, and that its session is none the worse.
+fn assert_ended(session: &mut Session, result: Result<(), Failure>, state: &str) {
+    result.unwrap_err().is(state);
+    session.run("BEGIN; SAVEPOINT s; SELECT 1; COMMIT");
+}
+
+/// Checks that a statement, which must wait, can be cancelled, terminated and timed out, in
+/// time and with the right error. `late` is the one when `leaf_id.refill_timeout` is over.
+/// Returns the sessions that are left.
+fn assert_can_be_ended(server: &Server, statement: &str, late: &str) -> Vec<Session> {
+    let mut admin = server.session();
+    let mut left = Vec::new();
+
+    let waiter = patient(server);
+    let token = waiter.cancel_token();
+    let mut ended = disturb_waiting(server, waiter, statement, |_| {
+        token.cancel_query(NoTls).unwrap();
+    });
+    println!(
+        "{statement} was cancelled by the client in {:?}",
+        ended.took
+    );
+    assert!(ended.took < MARGIN);
+    assert_ended(&mut ended.session, ended.result, "57014");
+    left.push(ended.session);
+
+    // Inside a transaction that goes on afterwards.
+    let mut waiter = patient(server);
+    waiter.run("BEGIN; SAVEPOINT outer_one");
+    let mut ended = disturb_waiting(server, waiter, statement, |pid| {
+        admin.run(&format!("SELECT pg_cancel_backend({pid})"));
+    });
+    println!("{statement} was cancelled in {:?}", ended.took);
+    assert!(ended.took < MARGIN);
+    ended.session.run("ROLLBACK TO outer_one; COMMIT");
+    assert_ended(&mut ended.session, ended.result, "57014");
+    left.push(ended.session);
+
+    let terminations = || server.log().matches(" 57P01 FATAL:").count();
+    let before = terminations();
+    let ended = disturb_waiting(server, patient(server), statement, |pid| {
+        admin.run(&format!("SELECT pg_terminate_backend({pid})"));
+    });
+    println!("{statement} was terminated in {:?}", ended.took);
+    assert!(ended.took < MARGIN);
+    ended.result.unwrap_err().is_termination();
+    assert_eq!(terminations(), before + 1);
+
+    for (setting, state) in [
+        ("statement_timeout", "57014"),
+        ("leaf_id.refill_timeout", late),
+    ] {
+        let mut session = patient(server);
+        session.run(&format!("SET {setting} = '300ms'"));
+        let (result, took) = timed(|| session.try_run(statement));
+        println!("{statement} ended by {setting} in {took:?}");
+        assert!(
+            took > Duration::from_millis(290) && took < MARGIN,
+            "{took:?}"
+        );
+        assert_ended(&mut session, result, state);
+        session.run("RESET ALL");
+        left.push(session);
+    }
+    left
+}
+
+/// Checks that sessions which were kept waiting get ids of t now.
+fn assert_served(sessions: &mut [Session]) {
+    let ids: Vec<_> = sessions
+        .iter_mut()
+        .map(|session| {
+            session.run("SET leaf_id.refill_timeout = '30s'");
+            session.next("t")
+        })
+        .collect();
+    assert_issued_once(&[ids]);
+}
+
+fn wait_event(session: &mut Session, pid: i32) -> Option<String> {
+    session
+        .column(&format!(
+            "SELECT wait_event FROM pg_stat_activity
+             WHERE pid = {pid} AND wait_event_type = 'Extension'"
+        ))
+        .pop()
+}
+
+#[test]
+fn for_a_locked_table() {
+    let server = Server::with_leaf_id(&[]);
+    let (mut holder, mut user) = (server.session(), server.session());
+    user.run("SELECT leaf_tag_create('t', step => 10, max_step => 50)");
+    for used_before in [false, true] {
+        if used_before {
+            user.next("t");
+        }
+        holder.run("BEGIN; LOCK TABLE leaf_alloc IN ACCESS EXCLUSIVE MODE");
+        for statement in [NEXT, BATCH, RANGE] {
+            if used_before && statement == NEXT {
+                // What is cached is issued without a look at the table.
+                user.run("SET leaf_id.refill_timeout = '1ms'");
+                for _ in 0..200 {
+                    if user.try_next("t").is_err() {
+                        break;
+                    }
+                }
+            }
+            let mut left = assert_can_be_ended(&server, statement, "55P03");
+            if statement == RANGE {
+                holder.run("COMMIT");
+                assert_served(&mut left);
+            }
+        }
+    }
+}
+
+#[test]
+fn for_a_worker_slot() {
+    // One slot is the launcher's, the other that of logical replication.
+    let server = Server::with_leaf_id(&[("max_worker_processes", "2")]);
+    server.session().create_tag("t");
+    for statement in [NEXT, BATCH, RANGE] {
+        assert_can_be_ended(&server, statement, "53400");
+    }
+}
+
+#[test]
+fn for_a_slot_of_a_full_array() {
+    let server = Server::with_leaf_id(&[("leaf_id.max_tags", "1")]);
+    let mut holder = server.session();
+    holder.create_tag("first");
+    holder.create_tag("t");
+    holder.run("BEGIN; SELECT FROM leaf_alloc WHERE biz_tag = 'first' FOR UPDATE");
+    // Its request stays open, and a slot with an open request is not given away.
+    let ended = disturb_waiting(
+        &server,
+        patient(&server),
+        "SELECT leaf_segment_next('first')",
+        |_| {
+            for statement in [NEXT, BATCH, RANGE] {
+                let mut left = assert_can_be_ended(&server, statement, "53400");
+                if statement == RANGE {
+                    holder.run("COMMIT");
+                    assert_served(&mut left);
+                }
+            }
+        },
+    );
+    ended.result.unwrap();
+}
+
+#[test]
+fn for_a_standby_that_is_away() {
+    let server = Server::with_leaf_id(&[]);
+    server.session().create_tag("t");
+    server.set("synchronous_standby_names", "nobody");
+    wait_until(LIMIT, "the reload", || {
+        server
+            .session()
+            .value::<String>("SHOW synchronous_standby_names")
+            == "nobody"
+    });
+    let mut left = Vec::new();
+    for statement in [NEXT, BATCH, RANGE] {
+        left.extend(assert_can_be_ended(&server, statement, "55P03"));
+    }
+    server.set("synchronous_standby_names", "");
+    assert_served(&mut left);
+}
+
+#[test]
+fn for_a_launcher_that_is_late() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.create_tag("t");
+    let mut left = Vec::new();
+    let launcher = server.pause(session.worker("launcher").unwrap());
+    for statement in [NEXT, BATCH, RANGE] {
+        left.extend(assert_can_be_ended(&server, statement, "55P03"));
+    }
+    drop(launcher);
+    assert_served(&mut left);
+}
+
+#[test]
+fn for_the_end_of_an_earlier_reservation() {
+    let server = Server::with_leaf_id(&[
+        ("leaf_id.worker_id", "5"),
+        ("leaf_id.timestamp_reservation", "100ms"),
+    ]);
+    wait_until(LIMIT, "the first id", || {
+        server.session().try_run(SNOWFLAKE).is_ok()
+    });
+    server.set("leaf_id.timestamp_reservation", "1h");
+    // The next start reserves that much at once.
+    server.restart();
+    wait_until(LIMIT, "the first id", || {
+        server.session().try_run(SNOWFLAKE).is_ok()
+    });
+    server.crash();
+    for statement in [SNOWFLAKE, SNOWFLAKES] {
+        assert_can_be_ended(&server, statement, "55P03");
+    }
+}
+
+/// The launcher may not have read yet that it was set.
+#[test]
+fn for_a_worker_id_that_is_not_set() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    let (result, took) = timed(|| session.try_run(SNOWFLAKE));
+    assert_ended(&mut session, result, "55000");
+    assert!(took < MARGIN, "{took:?}");
+    session.run("SET statement_timeout = '50ms'");
+    let (result, took) = timed(|| session.try_run(SNOWFLAKE));
+    assert_ended(&mut session, result, "57014");
+    assert!(took < Duration::from_millis(190), "{took:?}");
+    session.run("RESET statement_timeout");
+    let ended = disturb_waiting(&server, session, SNOWFLAKE, |pid| {
+        server
+            .session()
+            .run(&format!("SELECT pg_cancel_backend({pid})"));
+    });
+    // Whichever came first.
+    let state = ended.result.unwrap_err().state;
+    assert!(["57014", "55000"].contains(&&*state), "{state}");
+}
+
+/// A batch that is longer than any patience spends most of its time between milliseconds.
+#[test]
+fn for_the_next_millisecond() {
+    let server = Server::with_leaf_id(&[
+        ("leaf_id.worker_id", "5"),
+        ("leaf_id.timestamp_reservation", "100ms"),
+    ]);
+    wait_until(LIMIT, "the first id", || {
+        server.session().try_run(SNOWFLAKE).is_ok()
+    });
+    for statement in [
+        "SELECT count(*) FROM (SELECT leaf_snowflake_next_batch(2147483647)) AS ids",
+        "SELECT count(leaf_snowflake_next()) FROM generate_series(1, 2147483647)",
+    ] {
+        for act in ["pg_cancel_backend", "pg_terminate_backend"] {
+            let mut session = server.session();
+            let (pid, mut admin) = (session.pid(), server.session());
+            thread::scope(|scope| {
+                let running = scope.spawn(move || {
+                    let result = session.try_run(statement);
+                    (session, result)
+                });
+                wait_until(LIMIT, "it to issue", || {
+                    admin.value(&format!(
+                        "SELECT count(*) = 1 FROM pg_stat_activity
+                         WHERE pid = {pid} AND state = 'active'
+                             AND query_start < now() - interval '50 ms'"
+                    ))
+                });
+                let ((mut session, result), took) = timed(|| {
+                    admin.run(&format!("SELECT {act}({pid})"));
+                    running.join().unwrap()
+                });
+                println!("{act} took {took:?}");
+                assert!(took < MARGIN);
+                if act == "pg_cancel_backend" {
+                    assert_ended(&mut session, result, "57014");
+                } else {
+                    result.unwrap_err().is_termination();
+                }
+            });
+        }
+        let mut session = server.session();
+        session.run("SET statement_timeout = '200ms'");
+        let (result, took) = timed(|| session.try_run(statement));
+        assert!(took < MARGIN, "{took:?}");
+        assert_ended(&mut session, result, "57014");
+    }
+}
+
+#[test]
+fn waits_have_names() {
+    let server = Server::with_leaf_id(&[("leaf_id.worker_id", "5")]);
+    let mut session = server.session();
+    let named = session.major() >= 17;
+    let expected = |name: &str| Some(if named { name } else { "Extension" }.to_string());
+    session.create_steady_tag("t", 10);
+    let sleeping = session.worker("launcher").unwrap();
+    wait_until(LIMIT, "the launcher to have nothing to do", || {
+        wait_event(&mut session, sleeping) == expected("LeafIdLauncherMain")
+    });
+    session.next("t");
+    let sleeping = session.worker("allocator").unwrap();
+    wait_until(LIMIT, "the allocator to have nothing to do", || {
+        wait_event(&mut session, sleeping) == expected("LeafIdAllocatorMain")
+    });
+    let mut watcher = server.session();
+    let mut holder = server.session();
+    holder.run("BEGIN; LOCK TABLE leaf_alloc IN ACCESS EXCLUSIVE MODE");
+    let ended = disturb_waiting(&server, patient(&server), BATCH, |pid| {
+        let event = wait_event(&mut watcher, pid);
+        holder.run("COMMIT");
+        assert_eq!(event, expected("LeafIdSegment"));
+    });
+    ended.result.unwrap();
+    server.set("leaf_id.worker_id", "");
+    wait_until(LIMIT, "the worker id to be unset", || {
+        session.try_run(SNOWFLAKE).is_err()
+    });
+    let ended = disturb_waiting(&server, session, SNOWFLAKE, |pid| {
+        // It may have ended meanwhile.
+        let event = wait_event(&mut watcher, pid);
+        assert!(
+            event.is_none() || event == expected("LeafIdSnowflake"),
+            "{event:?}"
+        );
+    });
+    ended.result.unwrap_err().is("55000");
+}
