@@ -15,7 +15,7 @@ use pgrx::spi::{SpiClient, SpiTupleTable};
 
 use crate::guc;
 use crate::pg;
-use crate::shmem::{Claimed, Key, Trouble};
+use crate::shmem::{Claimed, Key, Tag, Trouble};
 
 /// True while our own statement changes a row: no edit of a user's.
 static CLAIMING: AtomicBool = AtomicBool::new(false);
@@ -117,6 +117,16 @@ impl Memory {
 /// `max_id` after a skip.
 pub fn skipped(max_id: i64, skip: u64) -> i64 {
     i64::try_from(skip).map_or(i64::MAX, |skip| max_id.saturating_add(skip))
+}
+
+/// Tells of a skip.
+pub fn log_skip(tag: &Tag, skip: u64) {
+    if skip > 0 {
+        let tag = tag.name();
+        pgrx::log!(
+            "leaf_id: skipped {skip} ids of tag \"{tag}\": its last claim was made on another timeline"
+        );
+    }
 }
 
 /// What parked rests are compared with.

@@ -320,6 +320,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     if skip > 0 {
         let from = old.max_id.map(|from| catalog::skipped(from, skip));
         max_id = from.max(new.max_id);
+        catalog::log_skip(&old.tag.unwrap_or(Tag::EMPTY), skip);
         memory = Memory {
             claimed_step: memory.claimed_step,
             ..here

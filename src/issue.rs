@@ -662,10 +662,17 @@ fn refused(snowflake: &shmem::Snowflake, deadline: &Deadline) -> Result<(), Fail
         // Set a moment ago, perhaps, and the launcher has not read it yet.
         SnowflakeState::NoWorkerId if deadline.started.elapsed() < RELOAD_GRACE => Ok(()),
         SnowflakeState::NoWorkerId => Err(Failure::WorkerIdUnset),
-        SnowflakeState::ReservationAhead => Err(Failure::ReservationAhead {
-            by_ms: detail - pg::now_ms(),
-            until: pg::format_ms(detail),
-        }),
+        // The clock may have been set right since the launcher looked: then it is waited for.
+        SnowflakeState::ReservationAhead => {
+            let by_ms = detail - pg::now_ms();
+            if by_ms <= i64::from(guc::TIMESTAMP_RESERVATION.get()) {
+                return Ok(());
+            }
+            Err(Failure::ReservationAhead {
+                by_ms,
+                until: pg::format_ms(detail),
+            })
+        }
         SnowflakeState::EpochMovedLater => Err(Failure::EpochMovedLater { stored_ms: detail }),
         SnowflakeState::FileProblem => Err(Failure::ReservationFile {
             reason: "the reason is in the server's log.".into(),

@@ -2,12 +2,13 @@
 //! the segments' rests while no launcher runs (I6).
 //!
 //! Both are JSON, written to a temporary name, fsynced, renamed, and the directory fsynced.
-//! Both hold their own device and inode: pg_basebackup and pg_rewind copy them, and a copy
-//! says nothing about what the original's server has issued since.
+//! Both say which file they are: pg_basebackup and pg_rewind copy them, and a copy says
+//! nothing about what the original's server has issued since.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use leaf_id_core::reservation::Stored;
 use serde::{Deserialize, Serialize};
@@ -30,31 +31,50 @@ const PARKED: Place = Place {
     temporary: "leaf_id_parked.json.tmp",
 };
 
-/// Who wrote a file, and where.
+/// Who wrote a file, and which file it was.
 #[derive(Serialize, Deserialize)]
 struct Origin {
     system_identifier: u64,
     timeline: u32,
+    #[serde(flatten)]
+    identity: Identity,
+}
+
+/// What tells a file from its copies.
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+struct Identity {
     device: u64,
     inode: u64,
+    /// In nanoseconds since 1970, where the file system knows it: the inode of a removed
+    /// file may be given to the next one.
+    created_ns: Option<u64>,
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Self {
+        let since = |time: SystemTime| time.duration_since(UNIX_EPOCH).ok();
+        let created = metadata.created().ok().and_then(since);
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            created_ns: created.and_then(|since| u64::try_from(since.as_nanos()).ok()),
+        }
+    }
 }
 
 impl Origin {
     /// What a file that this server writes now says.
     fn of(file: &File) -> io::Result<Self> {
-        let metadata = file.metadata()?;
         Ok(Self {
             system_identifier: pg::system_identifier(),
             timeline: pg::timeline(),
-            device: metadata.dev(),
-            inode: metadata.ino(),
+            identity: Identity::of(&file.metadata()?),
         })
     }
 
     /// Whether the file that says this is the one that was written.
     fn is_original(&self, place: &Place) -> io::Result<bool> {
-        let metadata = fs::metadata(place.file)?;
-        Ok((self.device, self.inode) == (metadata.dev(), metadata.ino()))
+        Ok(self.identity == Identity::of(&fs::metadata(place.file)?))
     }
 }
 

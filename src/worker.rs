@@ -594,7 +594,7 @@ impl Allocator {
                 }
                 let over = self.arrive(job, life, part, claimed);
                 // Last: whatever is logged looks for interrupts.
-                log_skip(&key, &claimed);
+                catalog::log_skip(&key.tag, claimed.skipped);
                 over
             }
             Ok(Err(ClaimProblem::NoSuchTag)) => {
@@ -700,16 +700,6 @@ impl Allocator {
         job.answered = Some(life);
         job.due = Instant::now() + HOLD;
         false
-    }
-}
-
-/// The ids that a failover may have cost; see `leaf_id.failover_skip`.
-fn log_skip(key: &Key, claimed: &Claimed) {
-    if claimed.skipped > 0 {
-        let (tag, skipped) = (key.tag.name(), claimed.skipped);
-        pgrx::log!(
-            "leaf_id: skipped {skipped} ids of tag \"{tag}\": its last claim was made on another timeline"
-        );
     }
 }
 
