@@ -227,7 +227,13 @@ pub fn write_reservation(reservation: &Reservation) -> io::Result<()> {
 struct ParkedDocument {
     #[serde(flatten)]
     origin: Origin,
+    /// Of `tags` as they are written: ids must not be made of what a disk has garbled.
+    checksum: u64,
     tags: Vec<ParkedTag>,
+}
+
+fn checksum(tags: &[ParkedTag]) -> io::Result<u64> {
+    Ok(pg::hash(&serde_json::to_vec(tags)?))
 }
 
 #[derive(Serialize, Deserialize)]
@@ -272,9 +278,12 @@ pub fn park(rests: &[(Key, Parked)]) -> io::Result<()> {
         tag: Name::of(&key.tag),
         parked: *parked,
     };
+    let tags: Vec<ParkedTag> = rests.iter().map(tag).collect();
+    let checksum = checksum(&tags)?;
     write(&PARKED, |origin| ParkedDocument {
         origin,
-        tags: rests.iter().map(tag).collect(),
+        checksum,
+        tags,
     })
 }
 
@@ -293,12 +302,19 @@ pub fn take_parked() -> io::Result<Vec<(Key, Parked)>> {
         Ok(Some(document)) => document.origin.is_original(&PARKED)?,
         _ => false,
     };
-    // Gone first, used second: rests that are given back twice are issued twice.
+    // Gone first, used second: rests that are given back twice are issued twice. Emptied,
+    // because a hard link may keep it.
+    if let Ok(file) = File::options().write(true).truncate(true).open(PARKED.file) {
+        file.sync_all()?;
+    }
     fs::remove_file(PARKED.file)?;
     sync_directory()?;
     let Some(document) = document? else {
         return Ok(Vec::new());
     };
+    if document.checksum != checksum(&document.tags)? {
+        return Err(io::Error::other("its checksum is wrong"));
+    }
     let ours = document.origin.system_identifier == pg::system_identifier()
         && document.origin.timeline == pg::timeline();
     if !original || !ours {

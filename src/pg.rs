@@ -131,6 +131,22 @@ pub fn terminating() -> bool {
     unsafe { core::ptr::read_volatile(&raw const pg_sys::ProcDiePending) != 0 }
 }
 
+unsafe extern "C" {
+    // The bindings leave it out.
+    #[link_name = "hash_bytes_extended"]
+    fn raw_hash(bytes: *const u8, len: c_int, seed: u64) -> u64;
+}
+
+/// A hash that stays the same for all servers of a version.
+pub fn hash(bytes: &[u8]) -> u64 {
+    let chunks = bytes.chunks(1 << 30);
+    chunks.fold(0, |seed, chunk| {
+        let len = c_int::try_from(chunk.len()).unwrap_or(0);
+        // SAFETY: reads as many bytes as the slice has.
+        unsafe { raw_hash(chunk.as_ptr(), len, seed) }
+    })
+}
+
 // ---- Time --------------------------------------------------------------------------
 
 /// The clock, in Unix milliseconds.
