@@ -14,13 +14,26 @@ use rand::RngExt;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// Stops the launcher while it sleeps. In the middle of a write of its file nobody else could
+/// write it.
 fn pause_launcher(server: &Server) -> Paused {
     let mut session = server.session();
-    wait_until(LIMIT, "the launcher", || {
-        session.worker("launcher").is_some()
+    let mut paused = None;
+    wait_until(LIMIT, "the launcher to sleep", || {
+        let Some(launcher) = session.worker("launcher") else {
+            return false;
+        };
+        paused = Some(server.pause(launcher));
+        let sleeps: bool = session.value(&format!(
+            "SELECT count(*) = 1 FROM pg_stat_activity
+             WHERE pid = {launcher} AND wait_event_type = 'Extension'"
+        ));
+        if !sleeps {
+            paused = None;
+        }
+        sleeps
     });
-    let launcher = session.worker("launcher").unwrap();
-    server.pause(launcher)
+    paused.unwrap()
 }
 
 fn snowflakes(session: &mut Session, n: i32) -> Vec<i64> {

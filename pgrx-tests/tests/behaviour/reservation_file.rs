@@ -144,7 +144,7 @@ fn a_file_that_cannot_be_read_is_an_error_until_it_is_gone() {
         if i % 2 == 0 {
             server.stop(Stop::Fast);
         } else {
-            server.kill_9();
+            server.stop(Stop::Immediate);
         }
         damage(&file(&server));
         server.launch();
@@ -211,7 +211,7 @@ fn a_file_of_somebody_else_is_no_proof() {
         let waited_out = !reason.is_empty();
         for crash in [false, true] {
             if crash {
-                server.kill_9();
+                server.stop(Stop::Immediate);
             } else {
                 server.stop(Stop::Fast);
             }
@@ -429,7 +429,7 @@ fn a_disk_that_is_full_at_start_or_stop_repeats_nothing() {
         println!("crash {crash}");
         let stop = || {
             if crash {
-                server.kill_9();
+                server.stop(Stop::Immediate);
             } else {
                 server.stop(Stop::Fast);
             }
