@@ -87,6 +87,7 @@ enum Kind {
         life: i64,
         next: i64,
         max_value: i64,
+        max_step: u32,
     },
 }
 
@@ -154,6 +155,10 @@ impl Edits {
     }
 
     fn kind(&self, key: &Key) -> Option<Kind> {
+        // What was edited since is not known.
+        if self.overflow {
+            return Some(Kind::Changed);
+        }
         let truncated = self
             .truncated
             .iter()
@@ -162,7 +167,7 @@ impl Edits {
         let truncated = truncated.map_or(0, |(_, order)| *order);
         match self.entries.get(key).and_then(|entries| entries.last()) {
             Some(entry) if entry.order > truncated => Some(entry.kind),
-            _ => (truncated > 0 || self.overflow).then_some(Kind::Changed),
+            _ => (truncated > 0).then_some(Kind::Changed),
         }
     }
 
@@ -248,17 +253,19 @@ pub fn standing(key: &Key) -> Standing {
     }
 }
 
-/// Issues `n` ids in one run of a tag that was created in this transaction.
+/// Issues `n` ids in one run of a tag that was created in this transaction. `is_range`: the
+/// caller asked for them as one, which `max_step` limits.
 ///
 /// # Errors
-/// The tag's limit; or the tag is not one.
-pub fn issue_local(key: &Key, n: u32) -> Result<i64, Failure> {
+/// The tag's limits; or the tag is not one.
+pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
     let name = || key.tag.name();
     let mut edits = EDITS.lock();
     let Some(Kind::Created {
         life,
         next,
         max_value,
+        max_step,
     }) = edits.kind(key)
     else {
         return Err(Failure::TagChanged {
@@ -266,6 +273,13 @@ pub fn issue_local(key: &Key, n: u32) -> Result<i64, Failure> {
             parallel: false,
         });
     };
+    if is_range && n > max_step {
+        return Err(Failure::RangeTooLong {
+            tag: name(),
+            n: i32::try_from(n).unwrap_or(i32::MAX),
+            max_step,
+        });
+    }
     let first = edits.mark(key, life).max(next);
     let left = max_value.saturating_sub(first).saturating_add(1);
     if left < i64::from(n) {
@@ -365,6 +379,7 @@ fn remember_rows(relation: u32, old: Option<&Row>, new: Option<&Row>) {
                         life: new.life,
                         next,
                         max_value,
+                        max_step: new.limits.max_step,
                     },
                 );
                 touched = [old_key, new_key];

@@ -230,7 +230,8 @@ fn obtain(
             match edits::standing(&key) {
                 Standing::Untouched => {}
                 Standing::Created if !pg::in_parallel_mode() => {
-                    let first = edits::issue_local(&key, amount.count())?;
+                    let is_range = matches!(amount, Amount::Range(_));
+                    let first = edits::issue_local(&key, amount.count(), is_range)?;
                     return Ok(Taken {
                         first,
                         count: amount.count(),
@@ -560,19 +561,22 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
         match stall {
             Stall::Full => {
                 pg::check_for_interrupts();
-                pg::sleep_us(1000 - pg::now_us().rem_euclid(1000));
+                pg::sleep_us(1000 - pg::now_us().rem_euclid(1000), WaitEvent::Snowflake);
             }
             Stall::ClockBack(by_ms) => {
                 if !seen_back {
                     seen_back = true;
                     snowflake.rollbacks.fetch_add(1, Ordering::Relaxed);
                 }
-                if by_ms > i64::from(guc::MAX_CLOCK_BACKWARD.get()) {
-                    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-                    let last = pg::format_ms(snowflake.generator.last().ms + epoch_ms);
-                    return Err(Failure::ClockBack { by_ms, last });
+                let left = deadline.left_ms();
+                match left.filter(|_| by_ms <= i64::from(guc::MAX_CLOCK_BACKWARD.get())) {
+                    Some(left) => waiting.sleep(by_ms.min(left), WaitEvent::Snowflake),
+                    None => {
+                        let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+                        let last = pg::format_ms(snowflake.generator.last().ms + epoch_ms);
+                        return Err(Failure::ClockBack { by_ms, last });
+                    }
                 }
-                waiting.sleep(by_ms, WaitEvent::Snowflake);
             }
             Stall::EndOfTime => return Err(Failure::EndOfTime),
             Stall::Closed | Stall::Unreserved => {

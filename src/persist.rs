@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use leaf_id_core::reservation::Stored;
+use leaf_id_core::snowflake::MAX_WORKER_ID;
 use serde::{Deserialize, Serialize};
 
 use crate::pg;
@@ -181,6 +182,11 @@ pub fn read_reservation() -> io::Result<Option<Found>> {
     let Some(document) = read::<ReservationDocument>(&RESERVATION)? else {
         return Ok(None);
     };
+    // No setting could be this: nothing else of it is to be believed.
+    if document.epoch_ms < 0 || document.worker_id > MAX_WORKER_ID {
+        let what = "a number in it is out of range";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
     Ok(Some(Found {
         worker_id: document.worker_id,
         used: document.used,

@@ -183,10 +183,14 @@ pub fn format_ms(unix_ms: i64) -> String {
         .into_owned()
 }
 
-/// Sleeps less than a millisecond. Not interruptible: the caller checks.
-pub fn sleep_us(us: i64) {
-    // SAFETY: plain nanosleep.
-    unsafe { pg_sys::pg_usleep(us.clamp(1, 1000)) };
+/// Sleeps a millisecond at most. Not interruptible: the caller checks.
+pub fn sleep_us(us: i64, event: WaitEvent) {
+    // SAFETY: what pgstat_report_wait_start and _end do, around a plain nanosleep.
+    unsafe {
+        core::ptr::write_volatile(pg_sys::my_wait_event_info, event.number());
+        pg_sys::pg_usleep(us.clamp(1, 1000));
+        core::ptr::write_volatile(pg_sys::my_wait_event_info, 0);
+    }
 }
 
 // ---- Waiting -----------------------------------------------------------------------

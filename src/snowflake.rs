@@ -15,7 +15,7 @@ use leaf_id_core::reservation::{self, Floor, Reason, Start, Unsafe};
 use crate::error::Failure;
 use crate::guc;
 use crate::persist::{self, Reservation, Used};
-use crate::pg;
+use crate::pg::{self, WaitEvent};
 use crate::shmem::{Area, Snowflake, SnowflakeState, Writer};
 
 /// How often a file that cannot be read or written, or a clock that may be set right, is
@@ -307,7 +307,7 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
     let mut patience_ms = WRITER_GRACE_MS;
     let mut writer = snowflake.try_write();
     while writer.is_none() && patience_ms > 0 {
-        pg::sleep_us(1000);
+        pg::sleep_us(1000, WaitEvent::Launcher);
         patience_ms -= 1;
         writer = snowflake.try_write();
     }

@@ -100,7 +100,7 @@ fn park_rests(area: &Area) {
     let began = Instant::now();
     // What they claim is published first; one that waits for longer is a gap.
     while !area.stop_claims() && began.elapsed() < CLAIM_GRACE {
-        pg::sleep_us(1000);
+        pg::sleep_us(1000, WaitEvent::Launcher);
     }
     let rests = area.take_out_rests();
     if rests.is_empty() {

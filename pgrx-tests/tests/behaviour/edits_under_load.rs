@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use leaf_id_tests::server::FUNCTION_GONE;
 use leaf_id_tests::{
     Call, Failure, Server, Session, assert_in_order, assert_issued_once, in_threads_until,
     wait_until,
@@ -90,7 +91,10 @@ fn edit_under_load(
     println!("{} ids", ids.iter().map(|ids| ids.len()).sum::<usize>());
     assert_issued_once(ids);
     for (_, failure) in drawn.iter().flat_map(|drawn| &drawn.failures) {
-        assert!(may_fail.contains(&&*failure.state), "{failure}");
+        assert!(
+            may_fail.contains(&&*failure.state) || failure.message.contains(FUNCTION_GONE),
+            "{failure}"
+        );
     }
     let calls = drawn.iter().flat_map(|drawn| &drawn.calls).chain(&edits);
     assert_in_order(calls.copied().collect());
