@@ -1,7 +1,9 @@
 //! Would catch: a harness that says all is well because it looks at nothing. These are the
 //! only tests that need no leaf_id.
 
+use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
@@ -144,4 +146,21 @@ fn sessions_run_at_once_and_disturbers_stop() {
         )
     }));
     assert!(failed.is_err());
+}
+
+/// The README says of each guarantee which test would fail without it.
+#[test]
+fn the_tests_that_the_readme_names_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("../README.md")).unwrap();
+    let named: Vec<_> = readme
+        .split('`')
+        .filter_map(|code| code.split_once("::"))
+        .collect();
+    assert!(named.len() >= 15, "{named:?}");
+    for (file, test) in named {
+        let source = root.join(format!("tests/behaviour/{file}.rs"));
+        let source = fs::read_to_string(&source).unwrap_or_default();
+        assert!(source.contains(&format!("fn {test}(")), "{file}::{test}");
+    }
 }

@@ -162,3 +162,16 @@ fn a_trigger_that_keeps_a_claim_from_being_written_stops_the_tag() {
     ids.extend(alice.take("t", 30));
     assert_issued_once(&[ids]);
 }
+
+/// It can make a server issue snowflake ids again: nobody but a superuser takes that upon
+/// them, whatever was granted.
+#[test]
+fn a_snowflake_reset_is_the_superusers() {
+    let (_server, mut admin, mut alice) = server_and_alice();
+    let reset = "SELECT leaf_snowflake_reset(now())";
+    alice.fails(reset).is("42501").says("permission denied");
+    admin.run("GRANT EXECUTE ON FUNCTION leaf_snowflake_reset TO alice");
+    alice.fails(reset).is("42501").says("must be superuser");
+    // Without a worker id there is nothing to reset.
+    admin.fails(reset).is("55000").says("leaf_id.worker_id");
+}
