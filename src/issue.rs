@@ -666,10 +666,10 @@ fn refused(snowflake: &shmem::Snowflake, deadline: &Deadline) -> Result<(), Fail
         // Set a moment ago, perhaps, and the launcher has not read it yet.
         SnowflakeState::NoWorkerId if deadline.started.elapsed() < RELOAD_GRACE => Ok(()),
         SnowflakeState::NoWorkerId => Err(Failure::WorkerIdUnset),
-        // The clock may have been set right since the launcher looked: then it is waited for.
         SnowflakeState::ReservationAhead => {
             let by_ms = detail - pg::now_ms();
-            if by_ms <= i64::from(guc::TIMESTAMP_RESERVATION.get()) {
+            // No longer, or within what this call waits for anyhow.
+            if deadline.left_ms().is_some_and(|left| by_ms <= left) {
                 return Ok(());
             }
             Err(Failure::ReservationAhead {
