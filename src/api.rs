@@ -13,6 +13,7 @@ use crate::error::Failure;
 use crate::issue::{self, Batch, CallSite};
 use crate::pg::{self, Raw, TriggerCall};
 use crate::shmem::{self, SnowflakeState};
+use crate::snowflake;
 
 pgrx::extension_sql_file!("../sql/schema.sql", name = "schema", bootstrap);
 pgrx::extension_sql_file!(
@@ -180,7 +181,7 @@ COMMENT ON FUNCTION leaf_snowflake_reset(timestamptz) IS
 REVOKE ALL ON FUNCTION leaf_snowflake_reset(timestamptz) FROM PUBLIC;
 "#)]
 fn leaf_snowflake_reset(until: TimestampWithTimeZone) {
-    finish(issue::reset_snowflake(until.into()));
+    finish(snowflake::reset(until.into()));
 }
 
 /// The time of a timestamp that PostgreSQL cannot hold is an error, not a wrap.
@@ -511,6 +512,7 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
         SnowflakeState::WaitingOut => "waiting out an earlier reservation",
         SnowflakeState::Open => "open",
         SnowflakeState::ReservationAhead => "refused: reservation far ahead of the clock",
+        SnowflakeState::WorkerIdRetired => "refused: worker id left behind by a reset",
         SnowflakeState::EpochMovedLater => "refused: epoch was moved later",
         SnowflakeState::FileProblem => "reservation file cannot be read or written",
     };

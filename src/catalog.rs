@@ -63,8 +63,8 @@ pub struct Ask {
 pub enum ClaimProblem {
     /// No row was found; it may have been replaced while the claim waited for it.
     NoSuchTag,
-    /// `max_id` has passed `max_value`.
-    EndOfTag { max_value: i64 },
+    /// `max_id` has passed `max_value`, or would with the ids that are to be left out.
+    EndOfTag { max_value: i64, skip: u64 },
     /// The same life of the row, with a `max_id` below what was published.
     MaxIdBackwards { published: i64, found: i64 },
 }
@@ -200,6 +200,7 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
             if left < 1 {
                 return Err(ClaimProblem::EndOfTag {
                     max_value: row.max_value,
+                    skip,
                 });
             }
             // Another row of this tag: how the last one was used says nothing.
@@ -288,15 +289,20 @@ fn advance(client: &mut SpiClient<'_>, table: &str, key: &Key, max_id: i64, larg
 }
 
 /// Raises a row's `max_id` to what its own transaction has issued of it, before it
-/// commits. A row of another life is left alone.
-pub fn raise_max_id(key: &Key, life: i64, max_id: i64) {
+/// commits. A row of another life is left alone. `any_tag`: the row may have another tag.
+pub fn raise_max_id(key: &Key, life: i64, max_id: i64, any_tag: bool) {
     let Some(table) = pg::quoted_name(key.relation) else {
         return;
     };
     let _claiming = Claiming::begin();
+    let tag = if any_tag {
+        "biz_tag IS NOT NULL"
+    } else {
+        "biz_tag OPERATOR(pg_catalog.=) $1"
+    };
     let sql = format!(
         "UPDATE {table} SET max_id = GREATEST(max_id, $2) \
-         WHERE biz_tag OPERATOR(pg_catalog.=) $1 AND life OPERATOR(pg_catalog.=) $3"
+         WHERE {tag} AND life OPERATOR(pg_catalog.=) $3"
     );
     pg::with_writable_snapshot(|| {
         pg::as_owner_of(key.relation, || {

@@ -200,7 +200,8 @@ impl Edits {
     fn marked_rows(&self) -> Vec<(Key, i64, i64)> {
         let row = |(key, entries): (&Key, &Vec<Entry>)| {
             let life = entries.last()?.kind.created_life()?;
-            self.marks.get(&life).map(|mark| (*key, life, *mark))
+            let mark = self.mark(key, life);
+            (mark > 0).then_some((*key, life, mark))
         };
         self.entries.iter().filter_map(row).collect()
     }
@@ -283,7 +284,7 @@ pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
     let first = edits.mark(key, life).max(next);
     let left = max_value.saturating_sub(first).saturating_add(1);
     if left < i64::from(n) {
-        return Err(Failure::end_of_tag(name(), max_value));
+        return Err(Failure::end_of_tag(name(), max_value, 0));
     }
     edits.set_mark(key, life, first + i64::from(n));
     Ok(first)
@@ -332,9 +333,18 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     // edit that changes them leaves it out now.
     let skip = old.memory.skip(old.limits);
     if skip > 0 {
-        let from = old.max_id.map(|from| catalog::skipped(from, skip));
-        max_id = from.max(new.max_id);
-        catalog::log_skip(&old.tag.unwrap_or(Tag::EMPTY), skip);
+        let tag = old.tag.unwrap_or(Tag::EMPTY).name();
+        pgrx::log!(
+            "leaf_id: an edit of tag \"{tag}\" skips {skip} ids: its last claim was made on another timeline"
+        );
+        let end = old
+            .max_value
+            .map_or(i64::MAX, |last| last.saturating_add(1));
+        let from = old
+            .max_id
+            .map(|from| catalog::skipped(from, skip).min(end).max(from));
+        // NULL is for the table's constraint to refuse.
+        max_id = new.max_id.and_then(|to| from.map(|from| from.max(to)));
         memory = Memory {
             claimed_step: memory.claimed_step,
             ..here
@@ -444,9 +454,13 @@ fn on_transaction(event: TransactionEvent) {
 
 /// The ids issued of tags created here become the rows' own, in this same transaction.
 fn write_marks() {
-    let marks = EDITS.lock().marked_rows();
+    let (marks, renamed) = {
+        let edits = EDITS.lock();
+        (edits.marked_rows(), edits.overflow)
+    };
     for (key, life, mark) in marks {
-        catalog::raise_max_id(&key, life, mark);
+        // With more edits than are remembered, it may have another name by now.
+        catalog::raise_max_id(&key, life, mark, renamed);
     }
 }
 

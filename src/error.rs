@@ -43,7 +43,11 @@ pub enum Failure {
         found: i64,
     },
     /// `max_value` is reached.
-    EndOfTag { tag: String, max_value: i64 },
+    EndOfTag {
+        tag: String,
+        max_value: i64,
+        skip: u64,
+    },
     /// The last bigint is reached.
     EndOfBigint { tag: String },
     /// `leaf_id.worker_id` is empty.
@@ -60,6 +64,13 @@ pub enum Failure {
     ReservationFile { reason: String },
     /// `leaf_snowflake_reset` below what was reserved for the same worker id.
     WorkerIdUsed { worker_id: u16, until: String },
+    /// A worker id that a reset has left behind is set again, before its time.
+    WorkerIdRetired { until: String },
+    /// `leaf_snowflake_reset` found no launcher, or a busy one.
+    ResetTimeout {
+        timeout_ms: i64,
+        detail: &'static str,
+    },
     /// `leaf_snowflake_reset` to a time that no id can carry.
     ResetOutOfRange,
     /// Only a superuser may.
@@ -82,12 +93,17 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// `max_value` is reached: the tag's own, or where bigint ends.
-    pub fn end_of_tag(tag: String, max_value: i64) -> Self {
-        if max_value == i64::MAX - 1 {
+    /// `max_value` is reached: the tag's own, or where bigint ends. `skip`: ids that were
+    /// to be left out because of a failover.
+    pub fn end_of_tag(tag: String, max_value: i64, skip: u64) -> Self {
+        if max_value == i64::MAX - 1 && skip == 0 {
             Self::EndOfBigint { tag }
         } else {
-            Self::EndOfTag { tag, max_value }
+            Self::EndOfTag {
+                tag,
+                max_value,
+                skip,
+            }
         }
     }
 
@@ -181,11 +197,19 @@ impl Failure {
             .set_hint(format!(
                 "Raise \"max_id\" to {published} or more, or start anew with leaf_tag_reset()."
             )),
-            Self::EndOfTag { tag, max_value } => error(
+            Self::EndOfTag { tag, max_value, skip: 0 } => error(
                 exhausted,
                 format!("tag \"{tag}\" has reached its maximum value ({max_value})"),
             )
             .set_hint("Raise \"max_value\" in leaf_alloc."),
+            Self::EndOfTag { tag, max_value, skip } => error(
+                exhausted,
+                format!("tag \"{tag}\" has reached its maximum value ({max_value})"),
+            )
+            .set_detail(format!(
+                "After a failover, {skip} ids are left out, which claims that are missing here may have taken."
+            ))
+            .set_hint("Raise \"max_value\" in leaf_alloc. Or, if no claim is missing, set \"leaf_id.failover_skip\" to 0 until this tag has issued an id."),
             Self::EndOfBigint { tag } => error(
                 exhausted,
                 format!("tag \"{tag}\" has reached the end of bigint"),
@@ -230,6 +254,17 @@ impl Failure {
             )
             .set_detail(format!("Its timestamps are reserved until {until}."))
             .set_hint("Set \"leaf_id.worker_id\" to one that was never used before: ALTER SYSTEM SET leaf_id.worker_id = '...'; SELECT pg_reload_conf(); and call this again."),
+            Self::WorkerIdRetired { until } => error(
+                not_ready,
+                "\"leaf_id.worker_id\" is one that a reset has left behind".into(),
+            )
+            .set_detail(format!("It may have issued snowflake ids with times until {until}."))
+            .set_hint("Set it to the one that was in use, or to one that was never used before: ALTER SYSTEM SET leaf_id.worker_id = '...'; SELECT pg_reload_conf();"),
+            Self::ResetTimeout { timeout_ms, detail } => error(
+                Code::ERRCODE_LOCK_NOT_AVAILABLE,
+                format!("could not reset snowflake ids within {timeout_ms} ms"),
+            )
+            .set_detail(detail.to_string()),
             Self::ResetOutOfRange => error(
                 invalid,
                 "snowflake ids cannot carry this time".into(),

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use leaf_id_core::segment::{DoubleBuffer, Miss, Taken};
-use leaf_id_core::snowflake::{MAX_MS, START_SPREAD, Stall};
+use leaf_id_core::snowflake::{START_SPREAD, Stall};
 use parking_lot::Mutex;
 use rand::RngExt;
 
@@ -20,13 +20,12 @@ use crate::shmem::{self, Area, Key, MAX_TAG, Seat, SnowflakeState, Tag, Trouble}
 /// the safety net under the broadcasts.
 const SLEEP_MS: i64 = 200;
 /// How often a look that may not block is tried again, in milliseconds.
-const RETRY_MS: i64 = 10;
+pub const RETRY_MS: i64 = 10;
 /// How long a session waits for the launcher to renew the reservation before it does so
 /// itself, in milliseconds: many times what an fsync takes.
 const LATE_MS: i64 = 50;
-const LAUNCHER_LATE: Duration = Duration::from_millis(LATE_MS.unsigned_abs());
-/// How long a reload may take to reach the launcher.
-const RELOAD_GRACE: Duration = Duration::from_millis(SLEEP_MS.unsigned_abs());
+/// How long a reload may take to reach the launcher, in milliseconds.
+pub const RELOAD_GRACE_MS: i64 = SLEEP_MS;
 /// Tags that one session remembers the slots of.
 const MAX_KNOWN: usize = 10_000;
 
@@ -161,7 +160,10 @@ impl Iterator for Batch {
 }
 
 /// The shared area, where ids can be issued at all.
-fn ready() -> Result<&'static Area, Failure> {
+///
+/// # Errors
+/// The library is not preloaded; the server is a standby, or one of a single process.
+pub fn ready() -> Result<&'static Area, Failure> {
     let area = shmem::area().ok_or(Failure::NotPreloaded)?;
     if pg::single_user() {
         return Err(Failure::SingleUser);
@@ -294,13 +296,14 @@ fn changed(key: &Key) -> Failure {
 }
 
 /// How long a call may still wait, by `leaf_id.refill_timeout`.
-struct Deadline {
+pub struct Deadline {
     started: Instant,
     timeout: Duration,
 }
 
 impl Deadline {
-    fn new() -> Self {
+    /// Of a call that begins now.
+    pub fn new() -> Self {
         let ms = u64::try_from(guc::REFILL_TIMEOUT.get()).unwrap_or(1);
         Self {
             started: Instant::now(),
@@ -308,12 +311,18 @@ impl Deadline {
         }
     }
 
-    fn timeout_ms(&self) -> i64 {
+    /// `leaf_id.refill_timeout`, in milliseconds.
+    pub fn timeout_ms(&self) -> i64 {
         i64::try_from(self.timeout.as_millis()).unwrap_or(i64::MAX)
     }
 
+    /// How long the call has taken so far, in milliseconds.
+    pub fn elapsed_ms(&self) -> i64 {
+        i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX)
+    }
+
     /// What is left, in milliseconds, rounded up; `None` when nothing is.
-    fn left_ms(&self) -> Option<i64> {
+    pub fn left_ms(&self) -> Option<i64> {
         let left = self.timeout.checked_sub(self.started.elapsed())?;
         i64::try_from(left.as_millis() + 1).ok()
     }
@@ -426,14 +435,16 @@ fn wait(
         if let Ok(taken) = take_ready(area, seat, amount) {
             return Ok(taken);
         }
-        if let Some(failure) = verdict(area, seat, key, began) {
-            return Err(failure);
-        }
         if let Amount::Range(n) = amount {
             check_range(seat, key, n, deadline)?;
         }
+        // Before the verdict, which may be of before a setting was changed: the next call
+        // finds a new one.
         if amount.want(buffer) && !area.post(key.database, seat.slot) {
             buffer.settle();
+        }
+        if let Some(failure) = verdict(area, seat, key, began) {
+            return Err(failure);
         }
         match deadline.left_ms() {
             Some(left) => {
@@ -479,7 +490,7 @@ fn verdict(area: &Area, seat: &Seat, key: &Key, began: i64) -> Option<Failure> {
     let tag = name(key);
     match ledger.trouble {
         Trouble::NoSuchTag => Some(Failure::NoSuchTag { tag }),
-        Trouble::EndOfTag { max_value } => Some(Failure::end_of_tag(tag, max_value)),
+        Trouble::EndOfTag { max_value, skip } => Some(Failure::end_of_tag(tag, max_value, skip)),
         Trouble::MaxIdBackwards { published, found } => Some(Failure::MaxIdBackwards {
             tag,
             published,
@@ -510,7 +521,7 @@ fn timed_out(area: &Area, seat: &Seat, key: &Key, deadline: &Deadline) -> Failur
 }
 
 /// Why nobody has answered.
-fn silence(area: &Area) -> &'static str {
+pub fn silence(area: &Area) -> &'static str {
     if area.is_orphaned() {
         "The launcher of leaf_id is not running. If it never does, \"max_worker_processes\" leaves no room for it."
     } else {
@@ -587,7 +598,7 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                         detail: snowflake_detail(area),
                     });
                 };
-                let late = deadline.started.elapsed() >= LAUNCHER_LATE;
+                let late = deadline.elapsed_ms() >= LATE_MS;
                 let renewed =
                     stall == Stall::Unreserved && late && crate::snowflake::renew_late(snowflake)?;
                 if !renewed {
@@ -605,66 +616,24 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
     }
 }
 
-/// `leaf_snowflake_reset`: `until` is a TimestampTz. Waits for whoever writes the file.
-///
-/// # Errors
-/// See [`Failure`].
-pub fn reset_snowflake(until: i64) -> Result<(), Failure> {
-    if !pg::is_superuser() {
-        return Err(Failure::NotSuperuser {
-            function: "leaf_snowflake_reset",
-        });
-    }
-    let area = ready()?;
-    let snowflake = &area.snowflake;
-    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-    let until_ms = until
-        .saturating_add(pg::TIMESTAMP_EPOCH_US)
-        .div_euclid(1000);
-    if !(0..=MAX_MS).contains(&until_ms.saturating_sub(epoch_ms)) {
-        return Err(Failure::ResetOutOfRange);
-    }
-    let deadline = Deadline::new();
-    loop {
-        match crate::snowflake::reset(snowflake, until_ms) {
-            Ok(true) => break,
-            Ok(false) => {}
-            // Another one was set a moment ago, perhaps, and the launcher has not read it yet.
-            Err(Failure::WorkerIdUsed { .. } | Failure::WorkerIdUnset)
-                if deadline.started.elapsed() < RELOAD_GRACE => {}
-            Err(failure) => return Err(failure),
-        }
-        if deadline.left_ms().is_none() {
-            return Err(Failure::SnowflakeTimeout {
-                timeout_ms: deadline.timeout_ms(),
-                detail: "The reservation is being written by another process.",
-            });
-        }
-        pg::wait_latch(Some(RETRY_MS), WaitEvent::Snowflake);
-    }
-    area.wake_launcher();
-    let (user, until) = (pg::user_name(), pg::format_ms(until_ms));
-    pgrx::log!("leaf_id: snowflake ids were reset by {user} to carry times later than {until}");
-    Ok(())
-}
-
 /// What is left to wait out, in milliseconds, if that is hardly more than nothing. A call
 /// right after a crash waits as long as one reservation, and a reservation is as long as
 /// the timeout, by default: the few milliseconds between the start and the call must not
 /// make it fail.
 fn almost_over(snowflake: &shmem::Snowflake) -> Option<i64> {
-    let left = snowflake.detail.load(Ordering::Relaxed) - pg::now_ms() + 1;
+    let (state, detail) = snowflake.status();
+    let left = detail - pg::now_ms() + 1;
     // Long over means that nobody is there to open it.
     let almost = (-SLEEP_MS..2 * SLEEP_MS).contains(&left);
-    (snowflake.state() == SnowflakeState::WaitingOut && almost).then_some(left.max(1))
+    (state == SnowflakeState::WaitingOut && almost).then_some(left.max(1))
 }
 
 /// Whether the launcher has found that waiting is useless.
 fn refused(snowflake: &shmem::Snowflake, deadline: &Deadline) -> Result<(), Failure> {
-    let detail = snowflake.detail.load(Ordering::Relaxed);
-    match snowflake.state() {
+    let (state, detail) = snowflake.status();
+    match state {
         // Set a moment ago, perhaps, and the launcher has not read it yet.
-        SnowflakeState::NoWorkerId if deadline.started.elapsed() < RELOAD_GRACE => Ok(()),
+        SnowflakeState::NoWorkerId if deadline.elapsed_ms() < RELOAD_GRACE_MS => Ok(()),
         SnowflakeState::NoWorkerId => Err(Failure::WorkerIdUnset),
         SnowflakeState::ReservationAhead => {
             let by_ms = detail - pg::now_ms();
@@ -677,6 +646,9 @@ fn refused(snowflake: &shmem::Snowflake, deadline: &Deadline) -> Result<(), Fail
                 until: pg::format_ms(detail),
             })
         }
+        SnowflakeState::WorkerIdRetired => Err(Failure::WorkerIdRetired {
+            until: pg::format_ms(detail),
+        }),
         SnowflakeState::EpochMovedLater => Err(Failure::EpochMovedLater { stored_ms: detail }),
         SnowflakeState::FileProblem => Err(Failure::ReservationFile {
             reason: "the reason is in the server's log.".into(),

@@ -42,7 +42,7 @@ struct Origin {
 }
 
 /// What tells a file from its copies.
-#[derive(PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Identity {
     device: u64,
     inode: u64,
@@ -61,6 +61,15 @@ impl Identity {
             created_ns: created.and_then(|since| u64::try_from(since.as_nanos()).ok()),
         }
     }
+
+    /// The device counts only where nothing better is known: some file systems are given
+    /// another number at each mount.
+    fn is(&self, other: &Self) -> bool {
+        let known = self.created_ns.is_some();
+        self.inode == other.inode
+            && self.created_ns == other.created_ns
+            && (known || self.device == other.device)
+    }
 }
 
 impl Origin {
@@ -75,7 +84,7 @@ impl Origin {
 
     /// Whether the file that says this is the one that was written.
     fn is_original(&self, place: &Place) -> io::Result<bool> {
-        Ok(self.identity == Identity::of(&fs::metadata(place.file)?))
+        Ok(self.identity.is(&Identity::of(&fs::metadata(place.file)?)))
     }
 }
 
@@ -137,10 +146,15 @@ pub struct Used {
 }
 
 impl Used {
-    /// Adds a worker id to those that were used, or raises what is known of it.
+    /// Adds a worker id to those that were used, or raises what is known of it. That it has
+    /// issued later ids shows that it has waited.
     pub fn add(list: &mut Vec<Self>, worker_id: u16, until_ms: i64) {
         match list.iter_mut().find(|used| used.worker_id == worker_id) {
-            Some(used) => used.until_ms = used.until_ms.max(until_ms),
+            Some(used) if used.until_ms >= until_ms => {}
+            Some(used) => {
+                used.until_ms = until_ms;
+                used.retired = false;
+            }
             None => list.push(Self {
                 worker_id,
                 until_ms,
@@ -293,8 +307,8 @@ pub fn park(rests: &[(Key, Parked)]) -> io::Result<()> {
     })
 }
 
-/// Takes what the last launcher has parked: when this returns, no later start can find it
-/// any more. Empty if there is no file.
+/// Takes what the last launcher has parked: when this returns it, no later start can find
+/// it any more. Empty if there is no file.
 ///
 /// # Errors
 /// The file cannot be read, is not what was written, was written on another timeline or

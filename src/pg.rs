@@ -185,12 +185,19 @@ pub fn format_ms(unix_ms: i64) -> String {
 
 /// Sleeps a millisecond at most. Not interruptible: the caller checks.
 pub fn sleep_us(us: i64, event: WaitEvent) {
-    // SAFETY: what pgstat_report_wait_start and _end do, around a plain nanosleep.
-    unsafe {
-        core::ptr::write_volatile(pg_sys::my_wait_event_info, event.number());
-        pg_sys::pg_usleep(us.clamp(1, 1000));
-        core::ptr::write_volatile(pg_sys::my_wait_event_info, 0);
-    }
+    // SAFETY: plain nanosleep.
+    while_waiting(event, || unsafe { pg_sys::pg_usleep(us.clamp(1, 1000)) });
+}
+
+/// Shows a wait event while a closure runs that neither waits by other means nor raises an
+/// error.
+pub fn while_waiting<T>(event: WaitEvent, body: impl FnOnce() -> T) -> T {
+    // SAFETY: what pgstat_report_wait_start does, on this process's own word.
+    unsafe { core::ptr::write_volatile(pg_sys::my_wait_event_info, event.number()) };
+    let result = body();
+    // SAFETY: as above.
+    unsafe { core::ptr::write_volatile(pg_sys::my_wait_event_info, 0) };
+    result
 }
 
 // ---- Waiting -----------------------------------------------------------------------

@@ -171,9 +171,11 @@ pub enum SnowflakeState {
     WaitingOut,
     /// Issuing.
     Open,
-    /// Refused: the reservation, or that of a worker id left behind by a reset, lies too
-    /// far ahead; the detail is its end (Unix ms).
+    /// Refused: the reservation lies too far ahead; the detail is its end (Unix ms).
     ReservationAhead,
+    /// Refused: a reset has left this worker id behind, with times to come; the detail is
+    /// their end (Unix ms).
+    WorkerIdRetired,
     /// Refused: the epoch was moved later; the detail is the earlier one.
     EpochMovedLater,
     /// The reservation could not be read or written.
@@ -187,6 +189,7 @@ impl SnowflakeState {
             Self::WaitingOut,
             Self::Open,
             Self::ReservationAhead,
+            Self::WorkerIdRetired,
             Self::EpochMovedLater,
             Self::FileProblem,
         ]
@@ -208,7 +211,7 @@ pub struct Snowflake {
     // Another cache line: these are not on the hot path.
     state: AtomicU32,
     /// See [`SnowflakeState`].
-    pub detail: AtomicI64,
+    detail: AtomicI64,
     /// A session found the reservation used up.
     pub reservation_wanted: AtomicU32,
     /// Calls that had to wait.
@@ -228,8 +231,8 @@ pub struct Snowflake {
     waiters: UnsafeCell<pg_sys::ConditionVariable>,
 }
 
-/// The right to write the reservation file, to open and to close the generator, and to
-/// raise its reservation: one process at a time.
+/// The right to write the reservation file, to open the generator and to raise its
+/// reservation: one process at a time.
 ///
 /// No lock of PostgreSQL's, as it is held while a file is written and synced. Nobody waits
 /// for it who holds anything else, its holder handles no interrupts, and a holder that is
@@ -280,9 +283,21 @@ impl Snowflake {
         SnowflakeState::of(self.state.load(Ordering::Acquire))
     }
 
+    /// What it is doing, and the detail of that.
+    pub fn status(&self) -> (SnowflakeState, i64) {
+        loop {
+            let state = self.state();
+            let detail = self.detail.load(Ordering::Acquire);
+            // Not the detail of another state.
+            if self.state() == state {
+                return (state, detail);
+            }
+        }
+    }
+
     /// Set by the launcher and by `leaf_snowflake_reset`; a change wakes the waiters.
     pub fn set_state(&self, state: SnowflakeState, detail: i64) {
-        self.detail.store(detail, Ordering::Relaxed);
+        self.detail.store(detail, Ordering::Release);
         if self.state.swap(state as u32, Ordering::AcqRel) != state as u32 {
             self.wake();
         }

@@ -11,9 +11,11 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use leaf_id_core::reservation::{self, Floor, Reason, Start, Unsafe};
+use leaf_id_core::snowflake::MAX_MS;
 
 use crate::error::Failure;
 use crate::guc;
+use crate::issue::{self, Deadline, RELOAD_GRACE_MS};
 use crate::persist::{self, Reservation, Used};
 use crate::pg::{self, WaitEvent};
 use crate::shmem::{Area, Snowflake, SnowflakeState, Writer};
@@ -40,11 +42,17 @@ fn start(snowflake: &Snowflake, now_ms: i64) -> Start {
     }
 }
 
-/// The worker ids that were used before this one. What a damaged file knew is gone: the
-/// next write heals it.
-fn used_before(worker_id: u16) -> io::Result<Vec<Used>> {
+/// The worker ids that were used before this one. The last of them may issue until the
+/// given time, in Unix milliseconds, before it is replaced. What a damaged file knew is
+/// gone: the next write heals it.
+fn used_before(worker_id: u16, until_ms: i64) -> io::Result<Vec<Used>> {
     let found = match persist::read_reservation() {
-        Err(error) if persist::is_damage(&error) => None,
+        Err(error) if persist::is_damage(&error) => {
+            pgrx::log!(
+                "leaf_id: leaf_id_reservation.json is written anew, without the worker ids that were used before: {error}"
+            );
+            None
+        }
         result => result?,
     };
     let Some(found) = found else {
@@ -52,7 +60,7 @@ fn used_before(worker_id: u16) -> io::Result<Vec<Used>> {
     };
     let mut used = found.used;
     if found.worker_id != worker_id {
-        let until_ms = found.stored.reserved_until_ms;
+        let until_ms = until_ms.max(found.stored.reserved_until_ms);
         Used::add(&mut used, found.worker_id, until_ms);
     }
     Ok(used)
@@ -72,7 +80,7 @@ fn reserve(
         reserved_until_ms: until_ms,
         epoch_ms,
         clean: false,
-        used: used_before(worker_id)?,
+        used: used_before(worker_id, until_ms)?,
     })?;
     snowflake.generator.reserve(until_ms - epoch_ms);
     Ok(())
@@ -164,7 +172,7 @@ impl Keeper {
         now_ms: i64,
     ) -> Option<i64> {
         let snowflake = self.snowflake;
-        let retired_until_ms = match used_before(worker_id) {
+        let retired_until_ms = match used_before(worker_id, i64::MIN) {
             Ok(used) => used
                 .iter()
                 .filter(|used| used.retired && used.worker_id == worker_id)
@@ -184,10 +192,12 @@ impl Keeper {
         if now_ms <= floor_ms {
             // The most that a floor found at the start lies ahead.
             let far = floor_ms.saturating_sub(now_ms) > 3 * reservation_ms();
-            let state = if far {
-                SnowflakeState::ReservationAhead
-            } else {
+            let state = if !far {
                 SnowflakeState::WaitingOut
+            } else if retired_until_ms == Some(floor_ms) {
+                SnowflakeState::WorkerIdRetired
+            } else {
+                SnowflakeState::ReservationAhead
             };
             self.close(state, floor_ms);
             return Some((floor_ms.saturating_sub(now_ms)).min(RETRY_MS) + 1);
@@ -324,12 +334,13 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
         reserved_until_ms: last.ms + epoch_ms,
         epoch_ms,
         clean: true,
-        used: used_before(last.worker_id)?,
+        used: used_before(last.worker_id, i64::MIN)?,
     })
 }
 
 /// Renews the reservation in place of a launcher that is late. True if it is renewed now,
-/// false if somebody else is at it, or the generator is closed.
+/// false if somebody else is at it, or the generator is closed. Cannot be cancelled while
+/// the file is written.
 ///
 /// # Errors
 /// The file could not be written.
@@ -343,33 +354,84 @@ pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
     }
     let now_ms = pg::now_ms();
     let worker_id = generator.last().worker_id;
-    reserve(snowflake, &writer, worker_id, now_ms + reservation_ms()).map_err(|error| {
-        Failure::ReservationFile {
-            reason: error.to_string(),
-        }
-    })?;
+    let until_ms = now_ms + reservation_ms();
+    pg::while_waiting(WaitEvent::Snowflake, || {
+        reserve(snowflake, &writer, worker_id, until_ms)
+    })
+    .map_err(file_problem)?;
     snowflake.wake();
     Ok(true)
 }
 
-/// Lets ids carry times later than `until_ms` (Unix milliseconds) from now on, whatever was
-/// reserved or issued: the way out when the clock once stood far ahead, or the file is
-/// damaged. Worker ids that may have issued later times are retired until then, and the
-/// one that is set now must be none of them. False if another process is the writer.
+fn file_problem(error: io::Error) -> Failure {
+    Failure::ReservationFile {
+        reason: error.to_string(),
+    }
+}
+
+/// `leaf_snowflake_reset`: lets ids carry times later than `until` (a TimestampTz) from now
+/// on, whatever was reserved or issued. The way out when the clock once stood far ahead,
+/// or the file is damaged.
 ///
 /// # Errors
-/// No worker id is set; it is one that was used; the epoch was moved later; the file cannot
-/// be read or written.
-pub fn reset(snowflake: &Snowflake, until_ms: i64) -> Result<bool, Failure> {
-    let file_problem = |error: io::Error| Failure::ReservationFile {
-        reason: error.to_string(),
+/// See [`Failure`].
+pub fn reset(until: i64) -> Result<(), Failure> {
+    if !pg::is_superuser() {
+        return Err(Failure::NotSuperuser {
+            function: "leaf_snowflake_reset",
+        });
+    }
+    let area = issue::ready()?;
+    let snowflake = &area.snowflake;
+    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+    let until_ms = until
+        .saturating_add(pg::TIMESTAMP_EPOCH_US)
+        .div_euclid(1000);
+    if !(0..=MAX_MS).contains(&until_ms.saturating_sub(epoch_ms)) {
+        return Err(Failure::ResetOutOfRange);
+    }
+    let deadline = Deadline::new();
+    let worker_id = loop {
+        match try_reset(snowflake, until_ms) {
+            Ok(Some(worker_id)) => break worker_id,
+            Ok(None) => {}
+            // Another one was set a moment ago, perhaps, and the launcher has not read it
+            // yet; or there is none to read it.
+            Err(Failure::WorkerIdUsed { .. } | Failure::WorkerIdUnset)
+                if deadline.elapsed_ms() < RELOAD_GRACE_MS || area.is_orphaned() => {}
+            Err(failure) => return Err(failure),
+        }
+        if deadline.left_ms().is_none() {
+            let busy = "The reservation is being written by another process.";
+            return Err(Failure::ResetTimeout {
+                timeout_ms: deadline.timeout_ms(),
+                detail: if area.is_orphaned() {
+                    issue::silence(area)
+                } else {
+                    busy
+                },
+            });
+        }
+        pg::wait_latch(Some(issue::RETRY_MS), WaitEvent::Snowflake);
     };
+    area.wake_launcher();
+    let (user, until) = (pg::user_name(), pg::format_ms(until_ms));
+    pgrx::log!(
+        "leaf_id: snowflake ids were reset by {user} to carry times later than {until}, with worker id {worker_id}"
+    );
+    Ok(())
+}
+
+/// One try. Worker ids that may have issued times later than `until_ms` (Unix milliseconds)
+/// are retired until then, and the one that is set now must be none of them. Returns that
+/// one; `None` if another process is the writer.
+fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failure> {
     let worker_id = snowflake
         .configured_worker_id()
         .ok_or(Failure::WorkerIdUnset)?;
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     let Some(_writer) = snowflake.try_write() else {
-        return Ok(false);
+        return Ok(None);
     };
     let found = match persist::read_reservation() {
         // One of the reasons to be here.
@@ -403,12 +465,14 @@ pub fn reset(snowflake: &Snowflake, until_ms: i64) -> Result<bool, Failure> {
     }
     generator.close();
     snowflake.set_state(SnowflakeState::Starting, 0);
-    let written = persist::write_reservation(&Reservation {
-        worker_id,
-        reserved_until_ms: until_ms,
-        epoch_ms,
-        clean: true,
-        used,
+    let written = pg::while_waiting(WaitEvent::Snowflake, || {
+        persist::write_reservation(&Reservation {
+            worker_id,
+            reserved_until_ms: until_ms,
+            epoch_ms,
+            clean: true,
+            used,
+        })
     });
     if written.is_ok() {
         generator.rewind(worker_id, until_ms - epoch_ms);
@@ -416,5 +480,5 @@ pub fn reset(snowflake: &Snowflake, until_ms: i64) -> Result<bool, Failure> {
     // In any case the launcher begins anew: it opens what was closed here.
     snowflake.resets.fetch_add(1, Ordering::AcqRel);
     written.map_err(file_problem)?;
-    Ok(true)
+    Ok(Some(worker_id))
 }

@@ -31,7 +31,7 @@ use crate::catalog::{self, Ask, ClaimProblem};
 use crate::guc::{self, ClaimSynchronousCommit};
 use crate::persist;
 use crate::pg::{self, Caught, WaitEvent};
-use crate::shmem::{self, Area, Claimed, Key, Ledger, Parked, Run, Slot, Trouble};
+use crate::shmem::{self, Area, Claimed, Key, Ledger, Run, Slot, Trouble};
 use crate::snowflake::{self, Keeper};
 
 /// How often an allocator looks whether somebody waits for its database.
@@ -115,13 +115,15 @@ fn park_rests(area: &Area) {
 }
 
 /// Gives back what the last launcher has parked, and lets claims begin.
-fn unpark_rests(area: &Area) {
+fn give_back_rests(area: &Area) {
     match persist::take_parked() {
         Ok(rests) => {
-            let fits = |(key, parked): &&(Key, Parked)| {
-                !(parked.is_sound() && area.give_back(key, parked))
-            };
-            let lost = rests.iter().filter(fits).count();
+            let mut lost = 0;
+            for (key, parked) in &rests {
+                if !parked.is_sound() || !area.give_back(key, parked) {
+                    lost += 1;
+                }
+            }
             if lost > 0 {
                 pgrx::warning!(
                     "leaf_id: cached ids of {lost} tags are lost: leaf_id.max_tags was lowered, or leaf_id_parked.json is damaged"
@@ -129,9 +131,7 @@ fn unpark_rests(area: &Area) {
             }
         }
         Err(error) => {
-            pgrx::warning!(
-                "leaf_id: cached ids are lost: leaf_id_parked.json cannot be used: {error}"
-            );
+            pgrx::log!("leaf_id: leaf_id_parked.json is not used, what it holds is a gap: {error}");
         }
     }
     area.resume_claims();
@@ -145,7 +145,7 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
     BackgroundWorker::connect_worker_to_spi(None, None);
     let Some(area) = shmem::area() else { return };
     pg::on_exit(launcher_exit);
-    unpark_rests(area);
+    give_back_rests(area);
     area.set_launcher(pg::my_latch());
     area.forget_starting();
     let mut launcher = Launcher {
@@ -509,12 +509,16 @@ impl Allocator {
             return self.put_off(job);
         }
         let parked = self.area.look(job.slot).0.next_parked();
-        let over = match parked {
+        let mut over = match parked {
             // Asked for again by a session that had looked before it came.
             _ if job.slot.buffer.has_spare() => true,
-            Some(rest) => self.unpark(job, life, rest),
+            Some(rest) => self.publish_rest(job, life, rest),
             None => self.claim(job, life),
         };
+        // A range that is claimed in pieces is one claim to the launcher, which may end.
+        while !over && job.part.is_some() {
+            over = self.claim(job, life);
+        }
         end_claim(self.area);
         if over {
             self.lose_part(job);
@@ -524,7 +528,7 @@ impl Allocator {
 
     /// Publishes what was cached before the launcher's last end, if the row is as it was
     /// then. Otherwise it is a gap, and ids are claimed.
-    fn unpark(&mut self, job: &mut Job, life: u64, rest: Run) -> bool {
+    fn publish_rest(&mut self, job: &mut Job, life: u64, rest: Run) -> bool {
         let slot = job.slot;
         let (ledger, _) = self.area.look(slot);
         let row = match pg::transaction(|| Ok::<_, ()>(catalog::look(&job.key))) {
@@ -603,11 +607,10 @@ impl Allocator {
                 if !core::mem::replace(&mut job.missed, true) {
                     return false;
                 }
-                self.area.note(slot, life, Trouble::NoSuchTag, None);
-                true
+                self.hold(job, life, Trouble::NoSuchTag)
             }
-            Ok(Err(ClaimProblem::EndOfTag { max_value })) => {
-                self.hold(job, life, Trouble::EndOfTag { max_value })
+            Ok(Err(ClaimProblem::EndOfTag { max_value, skip })) => {
+                self.hold(job, life, Trouble::EndOfTag { max_value, skip })
             }
             Ok(Err(ClaimProblem::MaxIdBackwards { published, found })) => {
                 let text = format!("max_id moved backwards, from {published} to {found}");

@@ -105,8 +105,9 @@ pub enum Trouble {
     NoAllocator,
     /// The tag has no row.
     NoSuchTag,
-    /// The tag's `max_value` is reached.
-    EndOfTag { max_value: i64 },
+    /// The tag's `max_value` is reached, by ids that are left out because of a failover
+    /// where `skip` is not 0.
+    EndOfTag { max_value: i64, skip: u64 },
     /// `max_id` is below what was published.
     MaxIdBackwards { published: i64, found: i64 },
     /// Another error: its text is in the ledger.
@@ -223,7 +224,7 @@ impl Ledger {
             Trouble::NoWorkerSlot => "All background worker slots are in use.".into(),
             Trouble::NoAllocator => "No allocator could be started for this database.".into(),
             Trouble::NoSuchTag => "The tag does not exist.".into(),
-            Trouble::EndOfTag { max_value } => {
+            Trouble::EndOfTag { max_value, .. } => {
                 format!("The tag has reached its maximum value ({max_value}).")
             }
             Trouble::MaxIdBackwards { published, found } => {

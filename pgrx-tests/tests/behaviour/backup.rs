@@ -147,7 +147,7 @@ fn copy(from: &Path, to: &Path) {
 
 /// The old cluster was promoted once, so that its timeline is none of the new one's.
 #[test]
-fn pg_upgrade_loses_no_tag_and_leaves_no_gap() {
+fn pg_upgrade_loses_no_tag_and_skips_nothing() {
     let primary = Server::with_leaf_id(&SNOWFLAKE);
     let old = primary.standby(&[]);
     old.replay_all_of(&primary);

@@ -27,7 +27,7 @@ pub struct Stored {
     pub system_identifier: u64,
     /// The timeline it was written on.
     pub timeline: u32,
-    /// Device and inode are those of the file that was written: it was not copied.
+    /// It is the file that was written, and no copy of it.
     pub original: bool,
     /// It is the exact last timestamp, written by a clean stop.
     pub clean: bool,
