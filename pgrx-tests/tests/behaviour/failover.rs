@@ -145,6 +145,52 @@ fn a_skip_shows_in_the_view_and_the_log_and_comes_once() {
     }
 }
 
+/// The skip may be longer than what is left. Whoever knows better can say so.
+#[test]
+fn a_skip_beyond_the_limit_of_a_tag_is_told_and_can_be_taken_back() {
+    let tags = [("a", 100, 1000), ("b", 100, 1000)];
+    let (primary, standby) = pair_that_parts(&tags, &[]);
+    primary.kill_9();
+    standby.promote();
+    let mut session = standby.session();
+    session.run("SET leaf_id.refill_timeout = '1s'");
+    // As it would be without the edit that this test makes of it.
+    let known = tags.map(|(tag, ..)| {
+        let known = session.max_id(tag);
+        session.run(&format!(
+            "BEGIN; ALTER TABLE leaf_alloc DISABLE TRIGGER ALL;
+             UPDATE leaf_alloc SET max_value = {} WHERE biz_tag = '{tag}';
+             ALTER TABLE leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp;
+             ALTER TABLE leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_edit;
+             ALTER TABLE leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_truncate; COMMIT",
+            known + 500
+        ));
+        known
+    });
+    for (tag, ..) in tags {
+        session
+            .fails(&format!("SELECT leaf_segment_next('{tag}')"))
+            .is("2200H")
+            .details("1800 ids are left out")
+            .hints("leaf_id.failover_skip");
+    }
+    // An edit takes no more than there is: raising the limit is still a way out.
+    session.run("UPDATE leaf_alloc SET description = 'b' WHERE biz_tag = 'b'");
+    assert_eq!(session.max_id("b"), known[1] + 501);
+    session.run(&format!(
+        "UPDATE leaf_alloc SET max_value = {} WHERE biz_tag = 'b'",
+        known[1] + 600
+    ));
+    assert_eq!(session.next("b"), known[1] + 501);
+    standby.set("leaf_id.failover_skip", "0");
+    let mut first = None;
+    wait_until(LIMIT, "an id", || {
+        first = session.try_next("a").ok();
+        first.is_some()
+    });
+    assert_eq!(first, Some(known[0]));
+}
+
 /// Steps, growth and hunger as they come: as many claims as may be lost can be skipped.
 #[test]
 fn whatever_the_pace_no_id_of_a_lost_claim_comes_again() {

@@ -177,6 +177,11 @@ fn a_tag_created_again_after_a_savepoint_goes_on_above() {
     session.run("COMMIT");
     ids.extend(session.take("t", 5));
     assert_issued_once(&[ids]);
+    // Although nothing was issued of the row that stands.
+    session.run("BEGIN; SAVEPOINT s; SELECT leaf_tag_create('v')");
+    assert_eq!(session.take("v", 3), [1, 2, 3]);
+    session.run("ROLLBACK TO s; SELECT leaf_tag_create('v'); COMMIT");
+    assert_eq!(session.next("v"), 4);
     // On purpose it does start anew.
     session.run("BEGIN; SELECT leaf_tag_create('u', step => 10)");
     assert_eq!(session.take("u", 3), [1, 2, 3]);

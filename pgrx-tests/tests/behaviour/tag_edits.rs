@@ -334,3 +334,15 @@ fn a_tag_made_again_after_more_edits_than_are_remembered_repeats_nothing() {
     assert_issued_once([ids]);
     assert!(deleted.is_err(), "an id of a tag that is deleted");
 }
+
+/// Its new name is among the edits that are not remembered.
+#[test]
+fn a_new_tag_renamed_after_more_edits_than_are_remembered_repeats_nothing() {
+    let (_server, mut a, mut b) = server_with_t_in_use();
+    a.run("BEGIN; SELECT leaf_tag_create('old')");
+    let mut ids = a.take("old", 9);
+    a.run("INSERT INTO leaf_alloc (biz_tag) SELECT 'tag' || i FROM generate_series(1, 100000) i");
+    a.run("UPDATE leaf_alloc SET biz_tag = 'new' WHERE biz_tag = 'old'; COMMIT");
+    ids.extend(b.take("new", 9));
+    assert_issued_once([ids]);
+}
