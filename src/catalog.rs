@@ -225,11 +225,7 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
                 first,
                 len,
                 row_life: row.life,
-                pace: if ask.continues {
-                    pace
-                } else {
-                    pace.claimed(ask.now_ms, step, row.limits)
-                },
+                pace: pace.claimed(ask.now_ms, step, row.limits),
                 max_step: row.limits.max_step,
                 skipped: skip,
                 climbing: len == longest,

@@ -310,9 +310,6 @@ struct Job {
     wish: u32,
     due: Instant,
     back_off: Duration,
-    /// Claims of this request that are committed and too short to be published, and the
-    /// life of the slot that they are for.
-    part: Option<(Claimed, u64)>,
     /// The row was not found once.
     missed: bool,
     /// Nothing is left to do but to let sessions ask again, later or in another life.
@@ -327,6 +324,16 @@ impl Job {
             .is_some_and(|life| self.slot.buffer.life() != life);
         self.due <= now || outlived
     }
+}
+
+/// How far a request has come.
+enum Progress {
+    /// It is answered.
+    Over,
+    /// It stays open, for a later try.
+    Later,
+    /// This much of a range is claimed, and more must be before it is published.
+    Part(Claimed),
 }
 
 struct Allocator {
@@ -414,8 +421,7 @@ impl Allocator {
         self.area.stand_up(self.desk, self.ticket, false);
         MY_SEAT.store(0, Ordering::Relaxed);
         // Sessions that still wait ask again, of whoever comes next.
-        for mut job in core::mem::take(&mut self.jobs) {
-            self.lose_part(&mut job);
+        for job in &self.jobs {
             job.slot.buffer.settle();
             job.slot.wake();
         }
@@ -440,7 +446,6 @@ impl Allocator {
                     wish,
                     due: now,
                     back_off: BACK_OFF,
-                    part: None,
                     missed: false,
                     answered: None,
                 });
@@ -506,29 +511,27 @@ impl Allocator {
         // taken out; and before its transaction: an edit from now on drops what it claims.
         let life = job.slot.buffer.life();
         if !begin_claim(self.area) {
-            return self.put_off(job);
+            self.put_off(job);
+            return false;
         }
         let parked = self.area.look(job.slot).0.next_parked();
-        let mut over = match parked {
+        let mut progress = match parked {
             // Asked for again by a session that had looked before it came.
-            _ if job.slot.buffer.has_spare() => true,
+            _ if job.slot.buffer.has_spare() => Progress::Over,
             Some(rest) => self.publish_rest(job, life, rest),
-            None => self.claim(job, life),
+            None => self.claim(job, life, None),
         };
-        // A range that is claimed in pieces is one claim to the launcher, which may end.
-        while !over && job.part.is_some() {
-            over = self.claim(job, life);
+        // One claim to the launcher, which may end.
+        while let Progress::Part(part) = progress {
+            progress = self.claim(job, life, Some(part));
         }
         end_claim(self.area);
-        if over {
-            self.lose_part(job);
-        }
-        over
+        matches!(progress, Progress::Over)
     }
 
     /// Publishes what was cached before the launcher's last end, if the row is as it was
     /// then. Otherwise it is a gap, and ids are claimed.
-    fn publish_rest(&mut self, job: &mut Job, life: u64, rest: Run) -> bool {
+    fn publish_rest(&mut self, job: &mut Job, life: u64, rest: Run) -> Progress {
         let slot = job.slot;
         let (ledger, _) = self.area.look(slot);
         let row = match pg::transaction(|| Ok::<_, ()>(catalog::look(&job.key))) {
@@ -543,23 +546,15 @@ impl Allocator {
                 && rest.end() - 1 <= row.max_value
         });
         if fits && self.area.publish_parked(slot, life).is_ok() {
-            return true;
+            return Progress::Over;
         }
         self.area.with_ledger(slot, Ledger::drop_parked);
-        self.claim(job, life)
+        self.claim(job, life, None)
     }
 
-    /// What was claimed for a range that is not going to be published whole is a gap (I6).
-    fn lose_part(&self, job: &mut Job) {
-        if let Some((part, _)) = job.part.take() {
-            self.area.lose(job.slot, part.len);
-        }
-    }
-
-    /// One claim in one transaction. True when the request is over.
-    fn claim(&mut self, job: &mut Job, life: u64) -> bool {
+    /// One claim in one transaction, to go on after `part` if there is one.
+    fn claim(&mut self, job: &mut Job, life: u64, part: Option<Claimed>) -> Progress {
         let slot = job.slot;
-        let part = self.part_of(job, life);
         let (ledger, _) = self.area.look(slot);
         let ask = Ask {
             pace: ledger.pace,
@@ -596,16 +591,16 @@ impl Allocator {
                         .lose(slot, claimed.len + part.map_or(0, |part| part.len));
                     return self.put_off(job);
                 }
-                let over = self.arrive(job, life, part, claimed);
+                let progress = self.arrive(job, life, part, claimed);
                 // Last: whatever is logged looks for interrupts.
                 catalog::log_skip(&key.tag, claimed.skipped);
-                over
+                progress
             }
             Ok(Err(ClaimProblem::NoSuchTag)) => {
                 // It may have been replaced while we waited for its lock: look once more,
                 // in a new transaction.
                 if !core::mem::replace(&mut job.missed, true) {
-                    return false;
+                    return Progress::Later;
                 }
                 self.hold(job, life, Trouble::NoSuchTag)
             }
@@ -624,31 +619,20 @@ impl Allocator {
         }
     }
 
-    /// What earlier claims of this request have brought of the range that is wished for,
-    /// unless the tag has begun another life since.
-    fn part_of(&self, job: &mut Job, life: u64) -> Option<Claimed> {
-        if job.part.is_some_and(|(_, since)| since != life) {
-            self.lose_part(job);
-        }
-        job.part.take().map(|(part, _)| part)
-    }
-
-    /// A claim is committed and flushed: only now may anybody see it (I1). True when the
-    /// request is over. A range that is too long for one claim is claimed piece by piece
-    /// and published as one.
+    /// A claim is committed and flushed: only now may anybody see it (I1). A range that is
+    /// too long for one claim is claimed piece by piece and published as one.
     fn arrive(
         &mut self,
-        job: &mut Job,
+        job: &Job,
         life: u64,
         part: Option<Claimed>,
         claimed: Claimed,
-    ) -> bool {
+    ) -> Progress {
         let whole = match part {
             Some(part) if part.end() == claimed.first && part.row_life == claimed.row_life => {
                 Claimed {
-                    first: part.first,
                     len: part.len + claimed.len,
-                    ..claimed
+                    ..part
                 }
             }
             Some(part) => {
@@ -658,13 +642,15 @@ impl Allocator {
             None => claimed,
         };
         if claimed.climbing && whole.len < job.wish {
-            job.part = Some((whole, life));
-            return false;
+            return Progress::Part(whole);
         }
         let published = self.area.publish(job.slot, life, &whole);
         self.logged.remove(&job.key);
         // Overtaken by an allocator before us: what it published is there.
-        published != Err(Refused::OutOfOrder) || job.slot.buffer.has_spare()
+        if published == Err(Refused::OutOfOrder) && !job.slot.buffer.has_spare() {
+            return Progress::Later;
+        }
+        Progress::Over
     }
 
     fn note_error(&mut self, job: &Job, life: u64, error: &Caught) {
@@ -690,19 +676,19 @@ impl Allocator {
     }
 
     /// The request stays open, for a later try. No tag holds up another.
-    fn put_off(&self, job: &mut Job) -> bool {
+    fn put_off(&self, job: &mut Job) -> Progress {
         job.due = Instant::now() + job.back_off;
         job.back_off = (job.back_off * 2).min(MAX_BACK_OFF);
-        false
+        Progress::Later
     }
 
     /// The answer is final until the row is edited; but it must not be asked for again with
     /// every id that is taken.
-    fn hold(&self, job: &mut Job, life: u64, trouble: Trouble) -> bool {
+    fn hold(&self, job: &mut Job, life: u64, trouble: Trouble) -> Progress {
         self.area.note(job.slot, life, trouble, None);
         job.answered = Some(life);
         job.due = Instant::now() + HOLD;
-        false
+        Progress::Later
     }
 }
 
