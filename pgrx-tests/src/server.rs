@@ -318,7 +318,10 @@ impl Server {
     /// Kills one process of the server, after which the server restarts its shared memory.
     /// False if that process had ended by itself.
     pub fn kill_9_backend(&self, pid: i32) -> bool {
-        let killed = signal("KILL", &[pid.try_into().unwrap()]);
+        let pid = pid.try_into().unwrap();
+        // A process that has ended takes signals until its parent has noticed.
+        let runs = !matches!(state_and_parent(pid), None | Some(('Z', _)));
+        let killed = runs && signal("KILL", &[pid]);
         self.kills.fetch_add(usize::from(killed), Ordering::Relaxed);
         killed
     }
