@@ -749,11 +749,15 @@ fn torture(events: usize, at_least: Duration) {
 
 impl Report {
     fn print(&self) {
-        println!("events:");
+        println!("events: {}", self.events.values().sum::<u32>());
         for (event, times) in &self.events {
             println!("  {:26} {times:>12}", format!("{event:?}"));
         }
-        println!("ids:");
+        // Each was compared with all the others: see the history.
+        println!(
+            "ids, none of them twice: {}",
+            self.ids.values().sum::<u64>()
+        );
         for (kind, ids) in &self.ids {
             println!("  {kind:26} {ids:>12}");
         }
