@@ -3,6 +3,7 @@
 //! - [`server`]: a server of its own for each test, made in a fraction of a second.
 //! - [`cluster`]: standbys, backups, and servers restored from them.
 //! - [`clock`]: a clock that the test sets.
+//! - [`damage`]: ways in which a file can be spoilt.
 //! - [`session`]: connections to it, and the errors it answers with.
 //! - [`status`]: what they see of the generators.
 //! - [`checks`]: many sessions at once, and what must be true of the ids they got.
@@ -25,6 +26,7 @@
 pub mod checks;
 pub mod clock;
 pub mod cluster;
+pub mod damage;
 pub mod history;
 pub mod load;
 pub mod server;
@@ -37,6 +39,7 @@ pub use checks::{
 };
 pub use clock::Clock;
 pub use cluster::{ARCHIVING, Backup, STANDBY};
+pub use damage::{DAMAGES, Damage};
 pub use history::{History, Run, Source, Window};
 pub use load::{Haste, Load, Part, Plan};
 pub use server::{Paused, Server, Stop};

@@ -91,3 +91,25 @@ fn batches_ranges_and_single_ids_of_many_sessions_are_distinct() {
     println!("{} ids", drawn.iter().map(Vec::len).sum::<usize>());
     assert_issued_once(&drawn);
 }
+
+/// A claim is never much longer than the ones before it: a long range takes several.
+#[test]
+fn a_first_range_is_as_long_as_asked_and_no_longer() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    for (tag, step, n) in [
+        ("a", 1, 1_000_000),
+        ("b", 1000, 1_000_000),
+        ("c", 200_000_000, i32::MAX),
+    ] {
+        session.run(&format!(
+            "SELECT leaf_tag_create('{tag}', step => {step}, max_step => {n})"
+        ));
+        let range = format!("SELECT last_id FROM leaf_segment_next_range('{tag}', {n})");
+        assert_eq!(session.value::<i64>(&range), i64::from(n), "{tag}");
+        let held = format!(
+            "SELECT current_last - current_first + 1 FROM leaf_segment_status WHERE tag = '{tag}'"
+        );
+        assert_eq!(session.value::<i64>(&held), i64::from(n), "{tag}");
+    }
+}

@@ -3,12 +3,14 @@
 //! rows were edited; and a server that does not start because of it.
 
 use std::collections::HashMap;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leaf_id_tests::{Server, Session, Stop, assert_issued_once, random, wait_until};
+use leaf_id_tests::{
+    DAMAGES, Damage, Server, Session, Stop, assert_issued_once, random, wait_until,
+};
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 
@@ -110,33 +112,14 @@ fn a_file_that_cannot_be_used_is_a_gap() {
     let server = server_with_tags();
     let mut issued = Issued::default();
     issued.draw(&server);
-    type Damage = fn(&Path);
-    let damages: [(&str, Damage); 9] = [
-        ("garbage", |path| {
-            fs::write(path, b"\x00\xffgarbage").unwrap()
-        }),
-        ("truncated", |path| {
-            let text = fs::read(path).unwrap();
-            fs::write(path, &text[..text.len() / 2]).unwrap();
-        }),
-        ("empty", |path| fs::write(path, b"").unwrap()),
-        ("another shape", |path| {
-            fs::write(path, b"[1, 2, 3]").unwrap()
-        }),
-        ("unreadable", |path| {
-            fs::set_permissions(path, Permissions::from_mode(0o000)).unwrap();
-        }),
+    let more: [(&str, Damage); 3] = [
         ("of another timeline", |path| edit(path, "timeline", "77")),
         ("of another cluster", |path| {
             edit(path, "system_identifier", "7000000000000000001")
         }),
         ("of no row", |path| edit(path, "life", "1")),
-        ("a directory", |path| {
-            fs::remove_file(path).unwrap();
-            fs::create_dir(path).unwrap();
-        }),
     ];
-    for (name, damage) in damages {
+    for (name, damage) in DAMAGES.into_iter().chain(more) {
         println!("{name}");
         let before = told(&server);
         server.stop(Stop::Fast);

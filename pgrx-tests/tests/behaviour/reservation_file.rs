@@ -10,8 +10,8 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leaf_id_tests::{
-    Failure, Server, Session, Stop, assert_issued_once, becomes, in_threads_until, timed,
-    wait_until,
+    DAMAGES, Damage, Failure, Server, Session, Stop, assert_issued_once, becomes, in_threads_until,
+    timed, wait_until,
 };
 use parking_lot::Mutex;
 
@@ -114,32 +114,11 @@ fn remove(path: &Path) {
 #[test]
 fn a_file_that_cannot_be_read_is_an_error_until_it_is_gone() {
     let (server, mut last) = server_and_id();
-    type Damage = fn(&Path);
-    let damages: [(&str, Damage); 7] = [
-        ("garbage", |path| {
-            fs::write(path, b"\x00\xffgarbage").unwrap()
-        }),
-        ("truncated", |path| {
-            let text = fs::read(path).unwrap();
-            fs::write(path, &text[..text.len() / 2]).unwrap();
-        }),
-        ("empty", |path| fs::write(path, b"").unwrap()),
-        ("another shape", |path| {
-            fs::write(path, b"[1, 2, 3]").unwrap()
-        }),
-        ("a field is missing", |path| {
-            let text = fs::read_to_string(path).unwrap();
-            fs::write(path, text.replace("reserved_until_ms", "renamed")).unwrap();
-        }),
-        ("unreadable", |path| {
-            fs::set_permissions(path, Permissions::from_mode(0o000)).unwrap();
-        }),
-        ("a directory", |path| {
-            fs::remove_file(path).unwrap();
-            fs::create_dir(path).unwrap();
-        }),
-    ];
-    for (i, (name, damage)) in damages.into_iter().enumerate() {
+    let more: [(&str, Damage); 1] = [("a field is missing", |path| {
+        let text = fs::read_to_string(path).unwrap();
+        fs::write(path, text.replace("reserved_until_ms", "renamed")).unwrap();
+    })];
+    for (i, (name, damage)) in DAMAGES.into_iter().chain(more).enumerate() {
         println!("{name}");
         if i % 2 == 0 {
             server.stop(Stop::Fast);

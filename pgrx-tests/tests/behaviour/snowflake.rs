@@ -394,6 +394,12 @@ fn a_later_epoch_is_refused_and_an_earlier_one_is_not() {
             failure.state == "55000" && failure.hint.contains(&EPOCH_MS.to_string())
         })
     });
+    // Nor is that what a reset is for: old ids would come again, without any clock's help.
+    server
+        .session()
+        .fails("SELECT leaf_snowflake_reset(now())")
+        .is("55000")
+        .hints(&EPOCH_MS.to_string());
     let earlier = EPOCH_MS - 86_400_000;
     server
         .session()
