@@ -44,46 +44,45 @@ fn start(snowflake: &Snowflake, now_ms: i64) -> Start {
 
 /// The worker ids that were used before this one. The last of them may issue until the
 /// given time, in Unix milliseconds, before it is replaced. What a damaged file knew is
-/// gone: the next write heals it.
-fn used_before(worker_id: u16, until_ms: i64) -> io::Result<Vec<Used>> {
+/// gone: the next write heals it, and the damage is returned for the log. Nothing is
+/// logged by a session that is the writer: that looks for interrupts, and one that ended
+/// it there would leave the server without a writer for good.
+fn used_before(worker_id: u16, until_ms: i64) -> io::Result<(Vec<Used>, Option<io::Error>)> {
     let found = match persist::read_reservation() {
-        Err(error) if persist::is_damage(&error) => {
-            pgrx::log!(
-                "leaf_id: leaf_id_reservation.json is written anew, without the worker ids that were used before: {error}"
-            );
-            None
-        }
+        Err(error) if persist::is_damage(&error) => return Ok((Vec::new(), Some(error))),
         result => result?,
     };
     let Some(found) = found else {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), None));
     };
     let mut used = found.used;
     if found.worker_id != worker_id {
         let until_ms = until_ms.max(found.stored.reserved_until_ms);
         Used::add(&mut used, found.worker_id, until_ms);
     }
-    Ok(used)
+    Ok((used, None))
 }
 
-/// Writes a reservation and then allows its use: durable first, usable second (I7).
+/// Writes a reservation and then allows its use: durable first, usable second (I7). Returns
+/// the damage that was healed, if any.
 fn reserve(
     snowflake: &Snowflake,
     _writer: &Writer<'_>,
     worker_id: u16,
     until_ms: i64,
-) -> io::Result<()> {
+) -> io::Result<Option<io::Error>> {
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     let until_ms = until_ms.max(snowflake.generator.reserved_until() + epoch_ms);
+    let (used, damage) = used_before(worker_id, until_ms)?;
     persist::write_reservation(&Reservation {
         worker_id,
         reserved_until_ms: until_ms,
         epoch_ms,
         clean: false,
-        used: used_before(worker_id, until_ms)?,
+        used,
     })?;
     snowflake.generator.reserve(until_ms - epoch_ms);
-    Ok(())
+    Ok(damage)
 }
 
 /// What the launcher knows of the generator. Times in Unix milliseconds.
@@ -173,7 +172,7 @@ impl Keeper {
     ) -> Option<i64> {
         let snowflake = self.snowflake;
         let retired_until_ms = match used_before(worker_id, i64::MIN) {
-            Ok(used) => used
+            Ok((used, _)) => used
                 .iter()
                 .filter(|used| used.retired && used.worker_id == worker_id)
                 .map(|used| used.until_ms)
@@ -284,8 +283,12 @@ impl Keeper {
         until_ms: i64,
     ) -> Result<(), i64> {
         let snowflake = self.snowflake;
-        if let Err(error) = reserve(snowflake, writer, worker_id, until_ms) {
-            return Err(self.file_problem(&error));
+        match reserve(snowflake, writer, worker_id, until_ms) {
+            Ok(None) => {}
+            Ok(Some(damage)) => pgrx::log!(
+                "leaf_id: leaf_id_reservation.json was written anew, without the worker ids that were used before: {damage}"
+            ),
+            Err(error) => return Err(self.file_problem(&error)),
         }
         if self.problem.take().is_some() {
             pgrx::log!("leaf_id: snowflake timestamps can be reserved again");
@@ -334,7 +337,7 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
         reserved_until_ms: last.ms + epoch_ms,
         epoch_ms,
         clean: true,
-        used: used_before(last.worker_id, i64::MIN)?,
+        used: used_before(last.worker_id, i64::MIN)?.0,
     })
 }
 

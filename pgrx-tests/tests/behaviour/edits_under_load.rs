@@ -65,6 +65,17 @@ fn draw(server: &Server, i: usize, done: &AtomicBool, key: impl Fn(i64) -> i64) 
     drawn
 }
 
+/// Eight edits, each followed by some use: the first key of each life, and what begins it.
+fn begin_lives(editor: &mut Session, begin: impl Fn(i64) -> (i64, String)) -> Vec<Call> {
+    let mut edits = Vec::new();
+    for life in 1..=8 {
+        let (first, sql) = begin(life);
+        edits.push(edit(first, || editor.run(&sql)));
+        let_them_draw(editor, 300);
+    }
+    edits
+}
+
 /// Runs edits while 16 sessions draw, and checks that no id came twice and that they came in
 /// order, the edits included: each is a call that "got" the id before the first new one.
 /// Sessions may fail with these SQLSTATEs alone. Returns what they got.
@@ -243,15 +254,10 @@ fn a_raised_max_id_holds_for_every_call_that_begins_afterwards() {
         &[],
         |id| id,
         |editor| {
-            let mut edits = Vec::new();
-            for life in 1..=8 {
+            begin_lives(editor, |life| {
                 let first = life * LIFE;
-                edits.push(edit(first, || {
-                    editor.run(&format!("UPDATE leaf_alloc SET max_id = {first}"));
-                }));
-                let_them_draw(editor, 300);
-            }
-            edits
+                (first, format!("UPDATE leaf_alloc SET max_id = {first}"))
+            })
         },
     );
 }
@@ -265,15 +271,10 @@ fn a_reset_holds_for_every_call_that_begins_afterwards_downwards_too() {
         .run(&format!("SELECT leaf_tag_reset('t', {})", 20 * LIFE));
     let key = |id: i64| (20 - id / LIFE) * LIFE + id % LIFE + 1;
     edit_under_load(&server, &[], key, |editor| {
-        let mut edits = Vec::new();
-        for life in 1..=8 {
+        begin_lives(editor, |life| {
             let first = (20 - life) * LIFE;
-            edits.push(edit(key(first), || {
-                editor.run(&format!("SELECT leaf_tag_reset('t', {first})"));
-            }));
-            let_them_draw(editor, 300);
-        }
-        edits
+            (key(first), format!("SELECT leaf_tag_reset('t', {first})"))
+        })
     });
 }
 
