@@ -5,6 +5,7 @@
 use leaf_id_core::reservation::Reason;
 use leaf_id_core::snowflake::{MAX_MS, MAX_SEQUENCE, MAX_WORKER_ID, Parts};
 use pgrx::iter::{SetOfIterator, TableIterator};
+use pgrx::pg_sys::submodules::panic::pgrx_extern_c_guard;
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, name, pg_sys};
 
@@ -50,7 +51,8 @@ impl Call<'_> {
             let flinfo = (*fcinfo).flinfo;
             if (*flinfo).fn_extra.is_null() {
                 let memory = pg_sys::MemoryContextAlloc((*flinfo).fn_mcxt, size_of::<CallSite>());
-                memory.cast::<CallSite>().write(CallSite::NEW);
+                let site = CallSite::new(names_a_constant(flinfo));
+                memory.cast::<CallSite>().write(site);
                 (*flinfo).fn_extra = memory;
             }
             let argument = (*fcinfo).args.as_ptr();
@@ -61,6 +63,30 @@ impl Call<'_> {
                 tag: text_bytes(text),
             }
         }
+    }
+}
+
+/// Whether a call's first argument is a constant of the query, as in a column's DEFAULT. A
+/// parameter is none, though PostgreSQL calls it stable: PL/pgSQL keeps a call site while
+/// its variables change.
+unsafe fn names_a_constant(flinfo: *const pg_sys::FmgrInfo) -> bool {
+    // SAFETY: flinfo is set, and its expression null or a node.
+    unsafe {
+        let Some(call) = (*flinfo).fn_expr.as_ref() else {
+            return false;
+        };
+        if call.type_ != pg_sys::NodeTag::T_FuncExpr {
+            return false;
+        }
+        let call = core::ptr::from_ref(call).cast::<pg_sys::FuncExpr>();
+        let first = (*(*call).args)
+            .elements
+            .as_ref()
+            .map(|first| first.ptr_value);
+        (*call).funcid == (*flinfo).fn_oid
+            && first.is_some_and(|node| {
+                (*node.cast::<pg_sys::Node>()).type_ == pg_sys::NodeTag::T_Const
+            })
     }
 }
 
@@ -101,6 +127,14 @@ fn count(n: i32) -> Result<u32, Failure> {
     u32::try_from(n).map_err(|_| Failure::NegativeCount { n })
 }
 
+/// PostgreSQL's only calling convention, said by a `pg_finfo_` function for each function
+/// that pgrx did not make.
+///
+/// Two have an entry of their own. What nearly every call does is done there, without
+/// pgrx's guard, which costs as much again: so nothing in an entry may panic, or call what
+/// can raise an error. Everything else is behind the guard, in the function that pgrx made.
+static CONVENTION: pg_sys::Pg_finfo_record = pg_sys::Pg_finfo_record { api_version: 1 };
+
 /// The result of an SQL function: the value, or an ERROR.
 #[inline]
 fn finish<T>(result: Result<T, Failure>) -> T {
@@ -110,9 +144,32 @@ fn finish<T>(result: Result<T, Failure>) -> T {
     }
 }
 
+/// `leaf_segment_next` as PostgreSQL calls it; see [`CONVENTION`].
+#[unsafe(export_name = "leaf_segment_next")]
+unsafe extern "C-unwind" fn segment_entry(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    // SAFETY: as in `Call::new`: fn_extra is null or our CallSite.
+    let site = unsafe { (*(*fcinfo).flinfo).fn_extra.cast::<CallSite>().as_ref() };
+    match site.and_then(issue::next_at_once) {
+        Some((seat, taken)) => {
+            if taken.leaves_work() {
+                // SAFETY: the guard turns what is raised into PostgreSQL's error.
+                unsafe { pgrx_extern_c_guard(|| issue::attend(seat, &taken)) };
+            }
+            taken.first.into()
+        }
+        // SAFETY: the guarded function, with the same call.
+        None => unsafe { leaf_segment_next_wrapper(fcinfo) },
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pg_finfo_leaf_segment_next() -> &'static pg_sys::Pg_finfo_record {
+    &CONVENTION
+}
+
 #[pg_extern(sql = r#"
 CREATE FUNCTION leaf_segment_next(tag text) RETURNS bigint
-    STRICT VOLATILE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+    STRICT VOLATILE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', 'leaf_segment_next';
 COMMENT ON FUNCTION leaf_segment_next(text) IS 'The next id of a tag';
 "#)]
 fn leaf_segment_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
@@ -152,9 +209,24 @@ fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     Raw::record(fcinfo, &[first.into_datum(), last.into_datum()])
 }
 
+/// `leaf_snowflake_next` as PostgreSQL calls it; see [`CONVENTION`].
+#[unsafe(export_name = "leaf_snowflake_next")]
+unsafe extern "C-unwind" fn snowflake_entry(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    match issue::next_snowflake_at_once() {
+        Some(id) => id.into(),
+        // SAFETY: the guarded function, with the same call.
+        None => unsafe { leaf_snowflake_next_wrapper(fcinfo) },
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pg_finfo_leaf_snowflake_next() -> &'static pg_sys::Pg_finfo_record {
+    &CONVENTION
+}
+
 #[pg_extern(sql = r#"
 CREATE FUNCTION leaf_snowflake_next() RETURNS bigint
-    STRICT VOLATILE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+    STRICT VOLATILE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', 'leaf_snowflake_next';
 COMMENT ON FUNCTION leaf_snowflake_next() IS
     'The next snowflake id of this server: 41 bits of milliseconds, worker id, sequence';
 "#)]

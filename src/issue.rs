@@ -1,6 +1,8 @@
 //! The hot path: find the slot, take, ask for a refill, wait. No SQL is reached from here.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -26,21 +28,24 @@ pub const RETRY_MS: i64 = 10;
 const LATE_MS: i64 = 50;
 /// How long a reload may take to reach the launcher, in milliseconds.
 pub const RELOAD_GRACE_MS: i64 = SLEEP_MS;
-/// Tags that one session remembers the slots of.
-const MAX_KNOWN: usize = 10_000;
 
 /// What one call site remembers between its calls (PostgreSQL's `fn_extra`).
 pub struct CallSite {
     seat: Option<Seat>,
+    /// The tag is a constant of the query: the same in every call.
+    constant: bool,
     tag: Tag,
 }
 
 impl CallSite {
-    /// One that has not been called.
-    pub const NEW: Self = Self {
-        seat: None,
-        tag: Tag::EMPTY,
-    };
+    /// One that has not been called. Whether its tag is a constant is the caller's to know.
+    pub const fn new(constant: bool) -> Self {
+        Self {
+            seat: None,
+            constant,
+            tag: Tag::EMPTY,
+        }
+    }
 }
 
 /// How many ids a call takes at once.
@@ -77,6 +82,19 @@ impl Amount {
     }
 }
 
+/// The next id of the tag that a call site always names, if it is there for the taking: a
+/// few loads and one atomic addition, and nothing that can fail or panic. `None` says
+/// nothing but that [`next`] must be asked.
+#[inline]
+pub fn next_at_once(site: &CallSite) -> Option<(&Seat, Taken)> {
+    let seat = site.seat.as_ref().filter(|_| site.constant)?;
+    if edits::open() {
+        return None;
+    }
+    let taken = seat.buffer.take(seat.life).ok()?;
+    Some((seat, taken))
+}
+
 /// The next id of a tag. `function` is the SQL function that was called: `leaf_alloc` lies
 /// in its schema.
 ///
@@ -84,17 +102,33 @@ impl Amount {
 /// See [`Failure`].
 #[inline]
 pub fn next(site: &mut CallSite, function: u32, tag: &[u8]) -> Result<i64, Failure> {
-    if let Some(seat) = &site.seat
-        && site.tag.bytes() == tag
-        && !edits::open()
-        && let Ok(taken) = seat.slot.buffer.take(seat.life)
+    if !edits::open()
+        && let Some(seat) = seat_of(site, tag)
+        && let Ok(taken) = seat.buffer.take(seat.life)
     {
-        if taken.spare_due || taken.lost > 0 {
-            attend(seat, &taken);
+        if taken.leaves_work() {
+            attend(&seat, &taken);
         }
         return Ok(taken.first);
     }
     obtain(site, function, tag, Amount::One).map(|taken| taken.first)
+}
+
+/// Where ids of a tag were taken last, by this call site or by any of this session.
+#[inline]
+fn seat_of(site: &mut CallSite, tag: &[u8]) -> Option<Seat> {
+    if site.tag.bytes() == tag {
+        return site.seat;
+    }
+    if pg::relation_changed() {
+        return None;
+    }
+    let seat = KNOWN.lock().seats.get(tag).copied()?;
+    // Where tags alternate, to note each of them would cost more than it saves.
+    if site.seat.is_none() {
+        (site.seat, site.tag) = (Some(seat), Tag::new(tag)?);
+    }
+    Some(seat)
 }
 
 /// `n` contiguous ids of a tag, as the first and the last; `n` is at least 1.
@@ -125,7 +159,7 @@ impl Batch {
     /// `n` ids of a tag.
     pub fn new(function: u32, tag: &[u8], n: u32) -> Self {
         Self {
-            site: CallSite::NEW,
+            site: CallSite::new(false),
             function,
             tag: tag.to_vec(),
             left: n,
@@ -177,10 +211,10 @@ pub fn ready() -> Result<&'static Area, Failure> {
 /// What a take leaves to do: to ask for the spare, and to count what was lost.
 #[cold]
 #[inline(never)]
-fn attend(seat: &Seat, taken: &Taken) {
+pub fn attend(seat: &Seat, taken: &Taken) {
     let Some(area) = shmem::area() else { return };
-    if taken.spare_due && seat.slot.buffer.want() && !area.post(pg::database(), seat.slot) {
-        seat.slot.buffer.settle();
+    if taken.spare_due && seat.buffer.want() && !area.post(pg::database(), seat.slot) {
+        seat.buffer.settle();
     }
     count_lost(area, seat, taken.lost);
 }
@@ -190,7 +224,66 @@ fn attend(seat: &Seat, taken: &Taken) {
 #[derive(Default)]
 struct Known {
     relation: u32,
-    seats: HashMap<Tag, Seat>,
+    seats: HashMap<Name, Seat, BuildHasherDefault<NameHasher>>,
+}
+
+/// A tag's bytes, in as little memory as most tags need: a session that uses a hundred
+/// thousand of them finds each through one cache line less.
+#[derive(PartialEq, Eq)]
+enum Name {
+    Short { len: u8, bytes: [u8; 22] },
+    Long(Box<[u8]>),
+}
+
+impl Name {
+    fn new(tag: &[u8]) -> Self {
+        let mut bytes = [0; 22];
+        match (u8::try_from(tag.len()), bytes.get_mut(..tag.len())) {
+            (Ok(len), Some(room)) => {
+                room.copy_from_slice(tag);
+                Self::Short { len, bytes }
+            }
+            _ => Self::Long(tag.into()),
+        }
+    }
+}
+
+impl Borrow<[u8]> for Name {
+    #[inline]
+    fn borrow(&self) -> &[u8] {
+        match self {
+            Self::Short { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
+            Self::Long(bytes) => bytes,
+        }
+    }
+}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let bytes: &[u8] = self.borrow();
+        bytes.hash(state);
+    }
+}
+
+/// PostgreSQL's own hash of bytes: half the cost of the standard one, which withstands
+/// names that are made to collide. These are names that the owner of `leaf_alloc` gave.
+#[derive(Default)]
+struct NameHasher(u64);
+
+impl Hasher for NameHasher {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = pg::hash(bytes);
+    }
+
+    /// The length of the slice, which the hash of its bytes covers.
+    #[inline]
+    fn write_usize(&mut self, _len: usize) {}
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
@@ -203,7 +296,7 @@ fn relation(function: u32) -> Result<u32, Failure> {
     pg::watch_relation(relation);
     *KNOWN.lock() = Known {
         relation,
-        seats: HashMap::new(),
+        ..Known::default()
     };
     Ok(relation)
 }
@@ -244,15 +337,12 @@ fn obtain(
                 Standing::Created | Standing::Changed => return Err(changed(&key)),
             }
         }
-        let known = KNOWN.lock().seats.get(&tag).copied();
+        let known = KNOWN.lock().seats.get(bytes).copied();
         let seat = match known {
-            Some(seat) if seat.slot.buffer.life() == seat.life => seat,
+            Some(seat) if seat.buffer.life() == seat.life => seat,
             _ => find_seat(area, &key, &deadline)?,
         };
-        *site = CallSite {
-            seat: Some(seat),
-            tag,
-        };
+        (site.seat, site.tag) = (Some(seat), tag);
         if let Some(taken) = take(area, &seat, &key, amount, &deadline)? {
             attend(&seat, &taken);
             return Ok(taken);
@@ -269,7 +359,7 @@ fn count_lost(area: &Area, seat: &Seat, lost: u32) {
 /// What can be taken without waiting; `Ok(None)`: the slot's life has changed.
 fn take_ready(area: &Area, seat: &Seat, amount: Amount) -> Result<Option<Taken>, Nothing> {
     loop {
-        return match amount.take(&seat.slot.buffer, seat.life) {
+        return match amount.take(seat.buffer, seat.life) {
             Ok(taken) => Ok(Some(taken)),
             Err(Miss::Changed) => Ok(None),
             Err(Miss::Empty) => Err(Nothing),
@@ -342,10 +432,11 @@ fn find_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Seat
         return Err(changed(key));
     }
     let mut known = KNOWN.lock();
-    if known.seats.len() >= MAX_KNOWN {
+    // More than there are slots: most of them are of slots that were given away.
+    if known.seats.len() >= area.slots() {
         known.seats.clear();
     }
-    known.seats.insert(key.tag, seat);
+    known.seats.insert(Name::new(key.tag.bytes()), seat);
     Ok(seat)
 }
 
@@ -427,7 +518,7 @@ fn wait(
     amount: Amount,
     deadline: &Deadline,
 ) -> Result<Option<Taken>, Failure> {
-    let buffer = &seat.slot.buffer;
+    let buffer = &seat.buffer;
     let began = pg::now_timestamp();
     let waiting = seat.slot.waiters().join();
     seat.slot.hungry.store(1, Ordering::Relaxed);
@@ -531,6 +622,20 @@ pub fn silence(area: &Area) -> &'static str {
 
 // ---- Snowflake ---------------------------------------------------------------------
 
+/// The next snowflake id, where most of them come from: the millisecond of the last one.
+/// Nothing here can fail or panic. `None` says nothing but that [`next_snowflake`] must be
+/// asked.
+#[inline]
+pub fn next_snowflake_at_once() -> Option<i64> {
+    let snowflake = &shmem::area()?.snowflake;
+    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+    let id = snowflake
+        .generator
+        .next_at_once(|| pg::now_ms() - epoch_ms)?;
+    snowflake.issued.fetch_add(1, Ordering::Relaxed);
+    Some(id)
+}
+
 /// The next snowflake id.
 ///
 /// # Errors
@@ -572,7 +677,9 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
         match stall {
             Stall::Full => {
                 pg::check_for_interrupts();
-                pg::sleep_us(1000 - pg::now_us().rem_euclid(1000), WaitEvent::Snowflake);
+                let ms = pg::now_ms();
+                let watch = snowflake.watch(ms);
+                pg::sleep_until((ms + 1) * 1000, watch, WaitEvent::Snowflake);
             }
             Stall::ClockBack(by_ms) => {
                 if !seen_back {

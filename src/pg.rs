@@ -6,7 +6,6 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::panic::AssertUnwindSafe;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::CaughtError;
@@ -135,6 +134,9 @@ unsafe extern "C" {
     // The bindings leave it out.
     #[link_name = "hash_bytes_extended"]
     fn raw_hash(bytes: *const u8, len: c_int, seed: u64) -> u64;
+    // Without the guard of the bindings: every snowflake id reads the clock.
+    #[link_name = "GetCurrentTimestamp"]
+    fn raw_now() -> i64;
 }
 
 /// A hash that stays the same for all servers of a version.
@@ -158,18 +160,17 @@ pub fn now_ms() -> i64 {
 /// The clock, in Unix microseconds.
 #[inline]
 pub fn now_us() -> i64 {
-    match SystemTime::now().duration_since(UNIX_EPOCH) {
-        Ok(since) => i64::try_from(since.as_micros()).unwrap_or(i64::MAX),
-        Err(before) => i64::try_from(before.duration().as_micros()).map_or(i64::MIN, |us| -us),
-    }
+    now_timestamp() + TIMESTAMP_EPOCH_US
 }
 
 /// Unix microseconds at PostgreSQL's own epoch, 2000-01-01.
 pub const TIMESTAMP_EPOCH_US: i64 = 946_684_800_000_000;
 
 /// The clock as a TimestampTz: microseconds since 2000-01-01.
+#[inline]
 pub fn now_timestamp() -> i64 {
-    now_us() - TIMESTAMP_EPOCH_US
+    // SAFETY: reads the clock, and cannot raise an error.
+    unsafe { raw_now() }
 }
 
 /// Unix milliseconds as a person reads them, in the session's time zone.
@@ -187,6 +188,26 @@ pub fn format_ms(unix_ms: i64) -> String {
 pub fn sleep_us(us: i64, event: WaitEvent) {
     // SAFETY: plain nanosleep.
     while_waiting(event, || unsafe { pg_sys::pg_usleep(us.clamp(1, 1000)) });
+}
+
+/// How late a sleep may end, in microseconds: Linux rounds the ends of sleeps to 50, and
+/// an idle processor takes its time to wake.
+const OVERSLEEP_US: i64 = 150;
+
+/// Waits until a time of the clock, a millisecond away at most. Exactly: awake for the
+/// last part of it. Otherwise a sleep, which ends late. Not interruptible: the caller checks.
+pub fn sleep_until(until_us: i64, exactly: bool, event: WaitEvent) {
+    let awake_us = if exactly { OVERSLEEP_US } else { 0 };
+    let us = until_us - now_us() - awake_us;
+    if us > 0 {
+        sleep_us(us, event);
+    }
+    // A clock that is set back ends it too.
+    let mut left = until_us - now_us();
+    while exactly && (1..=awake_us).contains(&left) {
+        core::hint::spin_loop();
+        left = until_us - now_us();
+    }
 }
 
 /// Shows a wait event while a closure runs that neither waits by other means nor raises an

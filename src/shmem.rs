@@ -119,11 +119,12 @@ impl Key {
     }
 }
 
-/// One tag in use.
-#[repr(C, align(64))]
+/// One tag in use. Its double buffer lies apart, among the others' in a line of the cache
+/// each: sessions that use many tags touch little else.
+#[repr(C)]
 pub struct Slot {
     /// What sessions take from, without a lock.
-    pub buffer: DoubleBuffer,
+    pub buffer: &'static DoubleBuffer,
 
     // Plain atomics.
     /// The row's `max_step` as last seen, in ids.
@@ -156,8 +157,9 @@ pub struct Slot {
     waiters: UnsafeCell<pg_sys::ConditionVariable>,
 }
 
-/// What a tag costs, but for its hash bucket.
-const _: () = assert!(size_of::<Slot>() <= 512);
+/// What a tag costs: a slot, a double buffer, and two hash buckets at most.
+const _: () =
+    assert!(size_of::<Slot>() + size_of::<DoubleBuffer>() + 2 * size_of::<AtomicU32>() <= 512);
 
 /// What the snowflake generator is doing.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -209,6 +211,8 @@ pub struct Snowflake {
     /// `leaf_id.epoch`, fixed at start.
     pub epoch_ms: AtomicI64,
     // Another cache line: these are not on the hot path.
+    /// The full millisecond whose end is watched for, in Unix milliseconds.
+    watched_ms: AtomicI64,
     state: AtomicU32,
     /// See [`SnowflakeState`].
     detail: AtomicI64,
@@ -252,6 +256,12 @@ impl Snowflake {
             .compare_exchange(0, pg::pid(), Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
             .then(|| Writer(self))
+    }
+
+    /// Whether the caller is the first to wait for the end of a full millisecond. It stays
+    /// awake to use the next one from its start; everybody else may oversleep.
+    pub fn watch(&self, unix_ms: i64) -> bool {
+        self.watched_ms.swap(unix_ms, Ordering::Relaxed) != unix_ms
     }
 
     /// The worker id that the launcher is to open the generator with.
@@ -315,12 +325,14 @@ impl Snowflake {
     }
 }
 
-/// The header; the slots and the hash buckets follow it.
+/// The header; the double buffers, the slots and the hash buckets follow it.
 #[repr(C, align(128))]
 pub struct Area {
     /// The snowflake generator.
     pub snowflake: Snowflake,
     locks: *mut pg_sys::LWLockPadded,
+    buffers: *mut DoubleBuffer,
+    /// The first `used` of them are initialised.
     slots: *mut Slot,
     buckets: *mut AtomicU32,
     slot_count: u32,
@@ -354,10 +366,23 @@ unsafe impl Sync for Area {}
 /// A tag's slot, in the life in which it was looked up.
 #[derive(Clone, Copy)]
 pub struct Seat {
-    /// The slot.
+    /// What ids are taken from.
+    pub buffer: &'static DoubleBuffer,
+    /// The slot it belongs to.
     pub slot: &'static Slot,
     /// What takes must name.
     pub life: u64,
+}
+
+impl Seat {
+    /// In the life that it lives now.
+    fn of(slot: &'static Slot) -> Self {
+        Self {
+            buffer: slot.buffer,
+            slot,
+            life: slot.buffer.life(),
+        }
+    }
 }
 
 /// Every slot is taken and busy.
@@ -400,12 +425,16 @@ impl Layout {
         }
     }
 
-    fn slots_at() -> usize {
+    fn buffers_at() -> usize {
         aligned(size_of::<Area>())
     }
 
+    fn slots_at(&self) -> usize {
+        Self::buffers_at() + aligned(size_of::<DoubleBuffer>() * self.slots as usize)
+    }
+
     fn buckets_at(&self) -> usize {
-        Self::slots_at() + aligned(size_of::<Slot>() * self.slots as usize)
+        self.slots_at() + aligned(size_of::<Slot>() * self.slots as usize)
     }
 
     fn size(&self) -> usize {
@@ -434,11 +463,15 @@ impl PgSharedMemoryInitialization for Link {
         unsafe {
             let area = pg_sys::ShmemInitStruct(NAME.as_ptr(), layout.size(), &raw mut found);
             if !found {
-                core::ptr::write_bytes(area.cast::<u8>(), 0, layout.size());
+                // The slots are written when they are first used: a million of them take
+                // half a gigabyte, and the server starts at once.
                 let area = area.cast::<Area>();
+                area.write_bytes(0, 1);
                 (*area).locks = pg_sys::GetNamedLWLockTranche(NAME.as_ptr());
-                (*area).slots = area.byte_add(Layout::slots_at()).cast();
+                (*area).buffers = area.byte_add(Layout::buffers_at()).cast();
+                (*area).slots = area.byte_add(layout.slots_at()).cast();
                 (*area).buckets = area.byte_add(layout.buckets_at()).cast();
+                (*area).buckets.write_bytes(0, layout.buckets as usize);
                 (*area).slot_count = layout.slots;
                 (*area).bucket_count = layout.buckets;
                 (*area).snowflake.generator.close();
@@ -447,10 +480,6 @@ impl PgSharedMemoryInitialization for Link {
                     .epoch_ms
                     .store(guc::epoch_ms(), Ordering::Relaxed);
                 pg_sys::ConditionVariableInit((*area).snowflake.waiters.get());
-                for index in 0..layout.slots {
-                    let slot = (*area).slots.add(index as usize);
-                    pg_sys::ConditionVariableInit((*slot).waiters.get());
-                }
             }
             // Also after a crash restart, when the same postmaster makes it anew.
             self.0.store(area.cast(), Ordering::Relaxed);
@@ -515,9 +544,15 @@ impl Area {
         self.directory(pg_sys::LWLockMode::LW_EXCLUSIVE)
     }
 
+    /// How many tags fit in.
+    pub fn slots(&self) -> usize {
+        self.slot_count as usize
+    }
+
     fn slot(&self, index: u32) -> &'static Slot {
         debug_assert!(index < self.slot_count);
-        // SAFETY: within the array, which lives as long as the process.
+        // SAFETY: within the array, which lives as long as the process, and initialised:
+        // nobody knows the index of a slot that was never given out.
         unsafe { &*self.slots.add(index as usize) }
     }
 
@@ -561,10 +596,7 @@ impl Area {
     /// The slot of a tag, if it has one.
     pub fn find(&self, key: &Key) -> Option<Seat> {
         let _held = self.read_directory();
-        self.find_locked(key).map(|slot| Seat {
-            slot,
-            life: slot.buffer.life(),
-        })
+        self.find_locked(key).map(Seat::of)
     }
 
     /// The slot of a tag whose row the caller has seen; made room for if need be.
@@ -582,10 +614,7 @@ impl Area {
                 slot
             }
         };
-        Ok(Seat {
-            slot,
-            life: slot.buffer.life(),
-        })
+        Ok(Seat::of(slot))
     }
 
     fn free_slot(&self) -> Option<&'static Slot> {
@@ -597,9 +626,25 @@ impl Area {
         }
         let used = self.used.load(Ordering::Relaxed);
         (used < self.slot_count).then(|| {
+            self.init_slot(used);
             self.used.store(used + 1, Ordering::Relaxed);
             self.slot(used)
         })
+    }
+
+    /// Makes a slot that was never used. The directory is held exclusively.
+    fn init_slot(&self, index: u32) {
+        // SAFETY: both lie in their arrays, and nobody has a reference to a slot that was
+        // never given out. All zeroes is an empty double buffer, and a slot but for the
+        // reference and the condition variable, which are written here.
+        unsafe {
+            let buffer = self.buffers.add(index as usize);
+            buffer.write_bytes(0, 1);
+            let slot = self.slots.add(index as usize);
+            slot.write_bytes(0, 1);
+            (&raw mut (*slot).buffer).write(&*buffer);
+            pg_sys::ConditionVariableInit((*slot).waiters.get());
+        }
     }
 
     fn give(&self, slot: &'static Slot, key: &Key, now: i64) {
@@ -684,7 +729,7 @@ impl Area {
 
     /// Databases and tables that slots are for, each pair once.
     pub fn owners(&self) -> Vec<(u32, u32)> {
-        let mut owners = Vec::with_capacity(self.slot_count as usize);
+        let mut owners = Vec::with_capacity(self.used.load(Ordering::Relaxed) as usize);
         {
             let _held = self.read_directory();
             for index in 0..self.used.load(Ordering::Relaxed) {
@@ -783,7 +828,7 @@ impl Area {
 
     /// What the status view shows of one database: every slot with its tag.
     pub fn slots_of(&self, database: u32, relation: u32) -> Vec<(Tag, &'static Slot)> {
-        let mut found = Vec::with_capacity(self.slot_count as usize);
+        let mut found = Vec::with_capacity(self.used.load(Ordering::Relaxed) as usize);
         let _held = self.read_directory();
         for slot in self.slots_locked(database, Some(relation)) {
             // Never beyond what was allocated before the lock.

@@ -3,6 +3,7 @@
 //! - [`server`]: a server of its own for each test, made in a fraction of a second.
 //! - [`cluster`]: standbys, backups, and servers restored from them.
 //! - [`clock`]: a clock that the test sets.
+//! - [`counting`]: what a call costs in instructions.
 //! - [`damage`]: ways in which a file can be spoilt.
 //! - [`session`]: connections to it, and the errors it answers with.
 //! - [`status`]: what they see of the generators.
@@ -26,6 +27,7 @@
 pub mod checks;
 pub mod clock;
 pub mod cluster;
+pub mod counting;
 pub mod damage;
 pub mod history;
 pub mod load;

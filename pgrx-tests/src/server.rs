@@ -15,6 +15,7 @@ use postgres::{Config, NoTls};
 
 use crate::checks::{becomes, wait_until};
 use crate::clock::Clock;
+use crate::counting;
 use crate::session::{Failure, Session};
 
 /// A test that runs longer than this hangs: its server is killed, so that its sessions fail.
@@ -217,7 +218,8 @@ impl Server {
             .append(true)
             .open(self.log_file())
             .unwrap();
-        let mut command = as_server_user("postgres", &self.dir);
+        let mut command =
+            counting::postgres(&self.dir).unwrap_or_else(|| as_server_user("postgres", &self.dir));
         if let Some(clock) = Clock::of(&self.dir) {
             clock.preload(&mut command);
         }
@@ -558,7 +560,7 @@ fn copy_dir(from: &Path, to: &Path) {
 
 /// A program of PostgreSQL with a clean environment. The user is changed by us and not by
 /// runuser, which would stand between us and the process we must signal and reap.
-fn as_server_user(program: &str, dir: &Path) -> Command {
+pub(crate) fn as_server_user(program: &str, dir: &Path) -> Command {
     let mut command = Command::new(BIN_DIR.join(program));
     if let Some((uid, gid)) = *SERVER_USER {
         command.uid(uid).gid(gid);

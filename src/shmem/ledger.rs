@@ -5,7 +5,7 @@ use leaf_id_core::step::Pace;
 use serde::{Deserialize, Serialize};
 
 /// What is kept of an allocator's last error, in bytes.
-const TROUBLE_TEXT: usize = 63;
+const TROUBLE_TEXT: usize = 47;
 /// What both buffers hold at most, and so what can be parked of one tag.
 pub const PARKED_RUNS: usize = 2;
 

@@ -13,6 +13,7 @@ mod backup;
 mod bad_input;
 mod batch_and_range;
 mod clock;
+mod cost;
 mod database_lifecycle;
 mod dump_restore;
 mod edits_under_load;

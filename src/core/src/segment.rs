@@ -99,6 +99,15 @@ pub struct Taken {
     pub lost: u32,
 }
 
+impl Taken {
+    /// Whether there is more to do than to use the ids: a spare to ask for, a loss to count.
+    #[inline]
+    #[must_use]
+    pub fn leaves_work(&self) -> bool {
+        self.spare_due || self.lost > 0
+    }
+}
+
 /// Why nothing could be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Miss {

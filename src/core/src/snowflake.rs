@@ -113,6 +113,22 @@ impl Generator {
         }
     }
 
+    /// Issues the next id of the millisecond that the last one was of, if it is not over, not
+    /// full, and nobody else comes in between: one exchange, and nothing that can panic.
+    /// `None` says nothing but that [`Generator::next`] must be asked.
+    #[inline]
+    pub fn next_at_once(&self, now_ms: impl FnOnce() -> i64) -> Option<i64> {
+        let word = self.word.load(Ordering::Acquire);
+        let last = Parts::of_word(word);
+        if !is_open(word) || last.sequence == MAX_SEQUENCE || now_ms() != last.ms {
+            return None;
+        }
+        self.word
+            .compare_exchange(word, word + 1, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()
+            .map(|_| (word + 1).cast_signed())
+    }
+
     /// Issues the next id. `now_ms` reads the clock (milliseconds since the epoch),
     /// `start` draws a sequence below [`START_SPREAD`].
     ///

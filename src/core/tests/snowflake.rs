@@ -34,8 +34,11 @@ fn open_before(ms: i64) -> Generator {
     generator
 }
 
+/// As sessions do: at once where that is possible.
 fn at(generator: &Generator, ms: i64) -> Result<i64, Stall> {
-    generator.next(|| ms, || 0)
+    generator
+        .next_at_once(|| ms)
+        .map_or_else(|| generator.next(|| ms, || 0), Ok)
 }
 
 fn parts(id: i64) -> Parts {
@@ -113,6 +116,33 @@ mod layout {
 
 mod issuing {
     use super::*;
+
+    #[test]
+    fn at_once_comes_only_what_the_last_millisecond_still_holds() {
+        let zeroed = Generator::new();
+        assert_eq!(zeroed.next_at_once(|| 0), None);
+        let generator = open_before(1_000);
+        let at_once = |ms| generator.next_at_once(|| ms);
+        // A new millisecond has a start of its own, and a look at the reservation.
+        assert_eq!(at_once(999), None);
+        assert_eq!(at_once(1_000), None);
+        let first = generator.next(|| 1_000, || 0).unwrap();
+        assert_eq!(at_once(1_000), Some(first + 1));
+        assert_eq!(at_once(1_001), None);
+        assert_eq!(at_once(999), None);
+        for sequence in 2..=i64::from(MAX_SEQUENCE) {
+            assert_eq!(at_once(1_000), Some(first + sequence));
+        }
+        assert_eq!(at_once(1_000), None);
+        assert_eq!(at(&generator, 1_000), Err(Stall::Full));
+        let id = at(&generator, 1_001).unwrap();
+        generator.close();
+        assert_eq!(at_once(1_001), None);
+        generator.reserve(MAX_MS);
+        generator.open(WORKER, 0);
+        assert_eq!(at_once(1_001), None);
+        assert!(at(&generator, 1_002).unwrap() > id);
+    }
 
     #[test]
     fn a_new_millisecond_starts_where_it_is_told_and_counts_up() {
@@ -379,9 +409,11 @@ mod threads {
             loop {
                 let floor = self.returned.load(Ordering::SeqCst);
                 let start = random.random_range(0..START_SPREAD);
+                let now = || self.clock.load(Ordering::SeqCst);
                 let issued = self
                     .generator
-                    .next(|| self.clock.load(Ordering::SeqCst), || start);
+                    .next_at_once(now)
+                    .map_or_else(|| self.generator.next(now, || start), Ok);
                 match issued {
                     Ok(id) => {
                         assert!(id > floor, "{id} after {floor} had been returned");
