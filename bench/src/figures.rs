@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(of(&samples, 9999), 1000);
         assert_eq!(of(&samples, 10000), 1000);
         assert_eq!(of(&[3], 9999), 3);
-        assert_eq!(percentile(&[3, 8], 50.0), 3);
+        assert_eq!(of(&[3, 8], 5000), 3);
         assert_eq!(of(&[], 5000), 0);
     }
 

@@ -126,7 +126,10 @@ fn create_table_as(
     session: &mut Session,
 ) -> (&'static str, Vec<&'static str>, Vec<Series>) {
     // All rows pass from the workers to the leader, which PostgreSQL reckons dearer than it is.
-    session.run("SET parallel_tuple_cost = 0; SET parallel_setup_cost = 0");
+    session.run(
+        "SET parallel_tuple_cost = 0; SET parallel_setup_cost = 0;
+         SET min_parallel_table_scan_size = 0",
+    );
     let contenders: Vec<_> = COLUMNS
         .iter()
         .filter_map(|(label, _, call)| call.map(|call| (*label, call)))
@@ -143,8 +146,8 @@ fn create_table_as(
         plans.push(format!("{label}: {how}"));
     }
     section.say(format!(
-        "CREATE TABLE AS SELECT f AS id, payload FROM a table, with up to two workers and \
-         parallel_tuple_cost = parallel_setup_cost = 0. What the planner makes of it: {}. \
+        "CREATE TABLE AS SELECT f AS id, payload FROM a table, with up to two workers, and \
+         parallel_tuple_cost, parallel_setup_cost and min_parallel_table_scan_size = 0. What the planner makes of it: {}. \
          (nextval is not parallel safe; an identity column cannot be had this way.)",
         plans.join(", ")
     ));
@@ -153,6 +156,10 @@ fn create_table_as(
         session.run("CHECKPOINT");
         let sql = format!("CREATE TABLE made AS {}", select(call));
         let ((), took) = timed(|| session.run(&sql));
+        assert!(
+            session.value::<bool>("SELECT count(*) = count(DISTINCT id) FROM made"),
+            "an id comes twice: {sql}"
+        );
         took.as_secs_f64() * 1000.0
     });
     let labels = contenders.iter().map(|(label, _)| *label).collect();

@@ -14,7 +14,7 @@ use crate::report::{Section, Unmeasured};
 use crate::table::{Row, Table, number, spread};
 use crate::targets::{Bound, Check, Target};
 
-const SECTION_LABELS: [&str; 6] = [
+const LABELS: [&str; 6] = [
     SEGMENT,
     SNOWFLAKE,
     CACHE_1,
@@ -96,7 +96,7 @@ fn measure(
 ) -> Result<(), Unmeasured> {
     let mut scripts = Vec::new();
     let mut session = bed.session();
-    for (index, label) in SECTION_LABELS.iter().chain(&[IDENTITY]).enumerate() {
+    for (index, label) in LABELS.iter().chain(&[IDENTITY]).enumerate() {
         let contender = contenders
             .iter()
             .find(|contender| contender.label == *label);
@@ -252,9 +252,11 @@ fn wal(context: &Context, section: &mut Section, bed: &Bed) -> Result<(), Unmeas
     // All of a round's ids lie in one cached segment, and its spare is there already.
     session.run(
         "SELECT leaf_tag_create('wal', step => 1000000);
-         CREATE SEQUENCE wal_1; CREATE SEQUENCE wal_32 CACHE 32; CREATE SEQUENCE wal_1000 CACHE 1000;
-         SELECT count(leaf_segment_next('wal')) FROM generate_series(1, 200000)",
+         CREATE SEQUENCE wal_1;
+         CREATE SEQUENCE wal_32 CACHE 32;
+         CREATE SEQUENCE wal_1000 CACHE 1000",
     );
+    session.run("SELECT count(leaf_segment_next('wal')) FROM generate_series(1, 200000)");
     session.wait_for_spare("wal");
     let room: i64 = session.figure("wal", "current_remaining");
     let needed = i64::from(ids) * (i64::try_from(context.options.rounds).unwrap_or(99) + 1);
@@ -265,7 +267,7 @@ fn wal(context: &Context, section: &mut Section, bed: &Bed) -> Result<(), Unmeas
     }
     let calls = [
         (SEGMENT, "leaf_segment_next('wal')"),
-        (SNOWFLAKE, SNOWFLAKE_CALL),
+        (SNOWFLAKE, "leaf_snowflake_next()"),
         (CACHE_1, "nextval('wal_1')"),
         (CACHE_32, "nextval('wal_32')"),
         (CACHE_1000, "nextval('wal_1000')"),
@@ -329,5 +331,3 @@ fn wal(context: &Context, section: &mut Section, bed: &Bed) -> Result<(), Unmeas
     ));
     Ok(())
 }
-
-const SNOWFLAKE_CALL: &str = "leaf_snowflake_next()";

@@ -9,7 +9,7 @@ use crate::contender::{CACHE_1, CACHE_32, CACHE_1000, SEGMENT, colour, count};
 use crate::crowd::Crowd;
 use crate::figures::{Series, in_turns};
 use crate::report::Section;
-use crate::table::{Row, Table};
+use crate::table::{Table, spread};
 use crate::targets::{Bound, Check, Target};
 
 /// How many sessions run at once.
@@ -37,7 +37,7 @@ pub fn run(context: &Context, section: &mut Section) {
     let mut crowd = Crowd::connect(&bed, most);
     let session = crowd.one();
     session.create_tag("one");
-    for (cache, _) in [(1, ()), (32, ()), (1000, ())] {
+    for cache in [1, 32, 1000] {
         session.run(&format!("CREATE SEQUENCE one_{cache} CACHE {cache}"));
         for index in 0..most {
             session.run(&format!(
@@ -91,27 +91,46 @@ pub fn run(context: &Context, section: &mut Section) {
         (false, "One tag, one sequence", "sessions-one-tag.svg"),
         (true, "A tag each, a sequence each", "sessions-own-tags.svg"),
     ] {
-        for sessions in SESSIONS {
-            let rows: Vec<_> = CONTENDERS
-                .iter()
-                .filter_map(|(label, ..)| {
-                    Some(Row {
-                        label,
-                        series: of(own, sessions, label)?,
-                    })
-                })
-                .collect();
-            let title = format!("{title}, sessions: {sessions}");
-            for row in &rows {
-                section.keep(&title, row.label, "ids per second", row.series);
+        let of = |sessions: usize, label: &str| of(own, sessions, label);
+        matrix(
+            section,
+            &format!("{title}: times nextval CACHE 1"),
+            |sessions, label| {
+                let ratio = of(sessions, label)?.over(of(sessions, CACHE_1)?);
+                Some(spread(&ratio, 2))
+            },
+        );
+        matrix(
+            section,
+            &format!("{title}: million ids per second"),
+            |sessions, label| {
+                let millions = of(sessions, label)?.map(|ids| ids / 1e6);
+                Some(spread(&millions, 2))
+            },
+        );
+        for (sessions, (label, ..)) in SESSIONS.iter().flat_map(|n| CONTENDERS.map(|c| (n, c))) {
+            if let Some(series) = of(*sessions, label) {
+                let title = format!("{title}, sessions: {sessions}");
+                section.keep(&title, label, "ids per second", series);
             }
-            section.table(Table::comparison(title, "ids/s", 0, CACHE_1, &rows));
         }
-        section.chart(chart(file, title, |sessions, label| {
-            of(own, sessions, label)
-        }));
+        section.chart(chart(file, title, of));
     }
     checks(section, |sessions, label| of(false, sessions, label));
+}
+
+/// Contenders beside numbers of sessions.
+fn matrix(section: &mut Section, title: &str, cell: impl Fn(usize, &str) -> Option<String>) {
+    let sessions = SESSIONS.map(|sessions| sessions.to_string());
+    let mut columns = vec!["sessions"];
+    columns.extend(sessions.iter().map(String::as_str));
+    let mut table = Table::new(format!("{title}, median (min .. max)"), &columns);
+    for (label, ..) in CONTENDERS {
+        let mut row = vec![label.to_owned()];
+        row.extend(SESSIONS.map(|sessions| cell(sessions, label).unwrap_or("-".into())));
+        table.row(row);
+    }
+    section.table(table);
 }
 
 fn chart<'a>(

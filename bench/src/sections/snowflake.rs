@@ -19,8 +19,9 @@ use crate::targets::{Bound, Check, Target};
 const CEILING_PER_SECOND: f64 = (4096.0 - 49.5) * 1000.0;
 /// Nanoseconds for each id at the ceiling.
 pub const NS_PER_ID: f64 = 1e9 / CEILING_PER_SECOND;
-/// Ids of one statement, so short that sixty-four sessions end at about the same time.
-const IDS: u32 = 2_000;
+/// Ids of the statements of all sessions together: so many that the way from one statement
+/// to the next does not count, and that all sessions end at about the same time.
+const IDS: usize = 200_000;
 /// Clock ticks in a second, as /proc counts them on Linux.
 const TICKS: f64 = 100.0;
 
@@ -31,32 +32,37 @@ pub fn run(context: &Context, section: &mut Section) {
     let most = SESSIONS.into_iter().max().unwrap_or(1);
     let mut crowd = Crowd::connect(&bed, most);
     section.say(format!(
-        "SELECT count(leaf_snowflake_next()) FROM generate_series(1, {}), {} ms in each round. \
+        "SELECT count(leaf_snowflake_next()) FROM (SELECT generate_series(1, n)) rows, which makes \
+         the rows one by one (in FROM, all of them come first, and that time has no ids), {} ms \
+         in each round; n is {} by the number of sessions. \
          The ceiling is {} ids per second: 4,096 per millisecond, less 49.5, the mean of the \
          random start. Processor time is that of the backends, user and system, from /proc, \
          in ticks of 10 ms.",
-        count(IDS),
         lasts.as_millis(),
+        count(whole(IDS)),
         number(CEILING_PER_SECOND, 0)
     ));
 
     // User and system seconds of processor time in each second, and microseconds per id.
     let mut burnt = Vec::new();
     let rates = in_turns(context.options.rounds, &SESSIONS, |sessions| {
+        let ids = whole(IDS / sessions);
         let before = cpu_ticks(crowd.pids(*sessions));
         let rush = crowd.run(*sessions, lasts, |_| {
-            format!("SELECT count(leaf_snowflake_next()) FROM generate_series(1, {IDS})")
+            format!(
+                "SELECT count(leaf_snowflake_next()) FROM (SELECT generate_series(1, {ids})) rows"
+            )
         });
         let after = cpu_ticks(crowd.pids(*sessions));
-        let seconds = |ticks: u64| f64::from(u32::try_from(ticks).unwrap_or(u32::MAX)) / TICKS;
+        let seconds = |ticks: u64| f64::from(whole(ticks)) / TICKS;
         let (user, system) = (seconds(after.0 - before.0), seconds(after.1 - before.1));
-        let ids = rush.per_second() * rush.seconds * f64::from(IDS);
+        let rate = rush.per_second() * f64::from(ids);
         burnt.push([
             user / rush.seconds,
             system / rush.seconds,
-            (user + system) * 1e9 / ids,
+            (user + system) * 1e9 / (rate * rush.seconds),
         ]);
-        rush.per_second() * f64::from(IDS)
+        rate
     });
     let burnt = |place: usize, which: usize| {
         let own = burnt.iter().skip(place).step_by(SESSIONS.len()).skip(1);
@@ -110,6 +116,10 @@ pub fn run(context: &Context, section: &mut Section) {
     section.chart(chart(&rates));
 }
 
+fn whole(number: impl TryInto<u32>) -> u32 {
+    number.try_into().unwrap_or(u32::MAX)
+}
+
 /// A duplicate fails the bench.
 fn distinct(bed: &Bed, section: &mut Section) {
     let sample: Vec<Vec<i64>> = in_threads(16, |_| {
@@ -121,7 +131,7 @@ fn distinct(bed: &Bed, section: &mut Section) {
     assert_eq!(different.len(), ids.len(), "different snowflake ids");
     section.say(format!(
         "A sample of 16 sessions at once: {} ids, all of them different.",
-        number(f64::from(u32::try_from(ids.len()).unwrap_or(u32::MAX)), 0)
+        count(whole(ids.len()))
     ));
 }
 
