@@ -171,7 +171,7 @@ impl Report {
              does not count. Figures are medians of {} rounds, with the smallest and the \
              largest. Ratios are taken within each round, before the median. \"Net\" is \
              without a call that does nothing (a C function that returns a constant) in the \
-             same statement of the same round. The servers are private ones on this machine, \
+             same statement of the same round, right before. The servers are private ones on this machine, \
              reached by Unix sockets, with autovacuum off.",
             self.rounds
         )
