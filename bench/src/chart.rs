@@ -22,7 +22,7 @@ const RIGHT: i32 = 230;
 /// Room for what bars are called, height of one with its gap, and pixels between groups.
 const BAR_NAMES: i32 = 250;
 const BAR_HEIGHT: i32 = 26;
-const GROUP_GAP: i32 = 30;
+const GROUP_GAP: i32 = 40;
 /// Pixels between the names of two lines.
 const NAME_HEIGHT: i32 = 16;
 
@@ -50,6 +50,15 @@ pub struct Line {
     pub dashed: bool,
 }
 
+/// A place on the horizontal axis.
+#[derive(Clone, Debug)]
+pub struct Position {
+    /// How far it is from the first one, in steps of equal length.
+    pub step: u32,
+    /// What stands below it.
+    pub name: String,
+}
+
 /// How figures become heights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
@@ -67,8 +76,7 @@ enum Kind {
         digits: usize,
     },
     Lines {
-        /// Names of the positions, at equal distances.
-        positions: Vec<String>,
+        positions: Vec<Position>,
         x_label: String,
         scale: Scale,
         lines: Vec<Line>,
@@ -105,13 +113,13 @@ impl Chart {
         }
     }
 
-    /// Lines over positions at equal distances: over powers of two, that is log2.
+    /// Lines over a few positions.
     #[must_use]
     pub fn lines(
         file: &'static str,
         title: &str,
         (x_label, label): (&str, &str),
-        positions: Vec<String>,
+        positions: Vec<Position>,
         scale: Scale,
         lines: Vec<Line>,
     ) -> Self {
@@ -166,8 +174,8 @@ impl Chart {
         for (name, bars) in groups {
             area.draw(&Text::new(
                 name.as_str(),
-                (20, y + 8),
-                styled(14, HPos::Left, &INK),
+                (20, y + 22),
+                styled(17, HPos::Left, &INK),
             ))?;
             y += GROUP_GAP;
             for bar in bars {
@@ -178,13 +186,13 @@ impl Chart {
                     [(BAR_NAMES, y + 3), (end, y + BAR_HEIGHT - 3)],
                     bar.colour.filled(),
                 ))?;
-                let beside = styled(13, HPos::Right, &INK);
+                let beside = styled(16, HPos::Right, &INK);
                 area.draw(&Text::new(
                     bar.name.as_str(),
                     (BAR_NAMES - 8, middle),
                     beside,
                 ))?;
-                let at_end = styled(13, HPos::Left, &INK);
+                let at_end = styled(16, HPos::Left, &INK);
                 area.draw(&Text::new(
                     number(bar.value, digits),
                     (end + 6, middle),
@@ -200,7 +208,7 @@ impl Chart {
     fn draw_lines(
         &self,
         file: &Path,
-        positions: &[String],
+        positions: &[Position],
         x_label: &str,
         scale: Scale,
         lines: &[Line],
@@ -210,9 +218,11 @@ impl Chart {
         title(&area, &self.title)?;
         let floor = LINES_HEIGHT - BOTTOM;
         let axis = Axis::over(scale, lines);
-        let x = |position: usize| {
-            let steps = pixels(positions.len().saturating_sub(1)).max(1);
-            LEFT + 20 + (WIDTH - RIGHT - LEFT - 40) * pixels(position) / steps
+        let step = |position: &Position| f64::from(position.step);
+        let last = positions.last().map_or(1.0, step).max(1.0);
+        let x = |position: &Position| {
+            let room = f64::from(WIDTH - RIGHT - LEFT - 40);
+            LEFT + 20 + rounded(room * step(position) / last)
         };
         let y = |figure: f64| floor - rounded(axis.height(figure) * f64::from(floor - TOP));
 
@@ -228,18 +238,22 @@ impl Chart {
             area.draw(&Text::new(
                 text,
                 (LEFT - 8, height),
-                styled(12, HPos::Right, &INK),
+                styled(15, HPos::Right, &INK),
             ))?;
         }
         let across = vec![(LEFT, floor), (WIDTH - RIGHT, floor)];
         area.draw(&PathElement::new(across, INK))?;
-        for (position, name) in positions.iter().enumerate() {
-            let style = styled(12, HPos::Center, &INK);
-            area.draw(&Text::new(name.as_str(), (x(position), floor + 14), style))?;
+        for position in positions {
+            let style = styled(15, HPos::Center, &INK);
+            area.draw(&Text::new(
+                position.name.as_str(),
+                (x(position), floor + 14),
+                style,
+            ))?;
         }
         let below = (LEFT + (WIDTH - RIGHT - LEFT) / 2, floor + 38);
-        area.draw(&Text::new(x_label, below, styled(13, HPos::Center, &INK)))?;
-        let upright = styled(13, HPos::Center, &INK).transform(FontTransform::Rotate270);
+        area.draw(&Text::new(x_label, below, styled(16, HPos::Center, &INK)))?;
+        let upright = styled(16, HPos::Center, &INK).transform(FontTransform::Rotate270);
         let beside = (18, TOP + (floor - TOP) / 2);
         area.draw(&Text::new(self.label.as_str(), beside, upright))?;
 
@@ -248,7 +262,7 @@ impl Chart {
             let points: Vec<_> = line
                 .points
                 .iter()
-                .map(|(position, figure)| (x(*position), y(*figure)))
+                .map(|(position, figure)| (x(&positions[*position]), y(*figure)))
                 .collect();
             let stroke = line.colour.stroke_width(2);
             if line.dashed {
@@ -273,7 +287,7 @@ impl Chart {
             free = place;
             let lead = vec![(end + 5, height), (WIDTH - RIGHT + 10, place)];
             area.draw(&PathElement::new(lead, line.colour.mix(0.4)))?;
-            let style = styled(12, HPos::Left, &line.colour);
+            let style = styled(15, HPos::Left, &line.colour);
             area.draw(&Text::new(
                 line.name.as_str(),
                 (WIDTH - RIGHT + 14, place),
@@ -350,7 +364,7 @@ impl Axis {
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
 fn title(area: &Area, text: &str) -> Result<(), Box<dyn Error>> {
-    let style = styled(17, HPos::Left, &INK);
+    let style = styled(21, HPos::Left, &INK);
     area.draw(&Text::new(text.to_owned(), (20, 22), style))?;
     Ok(())
 }

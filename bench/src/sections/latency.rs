@@ -8,7 +8,7 @@ use leaf_id_tests::Session;
 
 use super::Context;
 use crate::bed::Bed;
-use crate::chart::{Chart, Line, Scale};
+use crate::chart::{Chart, Line, Position, Scale};
 use crate::contender::{CACHE_1, SEGMENT, colour};
 use crate::figures::{HundredthsOfPercent, Series, percentile};
 use crate::report::Section;
@@ -367,11 +367,15 @@ fn chart(cells: &[Cell]) -> Chart {
                 dashed: !cell.leaf,
             }
         });
+    let positions = (0..).zip(PERCENTS).map(|(step, (name, _))| Position {
+        step,
+        name: name.into(),
+    });
     Chart::lines(
         "latency.svg",
         "One id in a statement, 8 sessions, from cold, with slow commits",
-        ("share of the statements that were as fast", "milliseconds"),
-        PERCENTS.iter().map(|(name, _)| (*name).into()).collect(),
+        ("percentile of the statements", "milliseconds"),
+        positions.collect(),
         Scale::Logarithmic,
         lines.collect(),
     )

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Context;
 use crate::bed::Bed;
-use crate::chart::{Chart, Line, Scale};
+use crate::chart::{Chart, Line, Position, Scale};
 use crate::contender::{CACHE_1, CACHE_32, CACHE_1000, SEGMENT, colour, count};
 use crate::crowd::Crowd;
 use crate::figures::{Series, in_turns};
@@ -28,6 +28,15 @@ const CONTENDERS: [(&str, &str, &str); 4] = [
     (CACHE_32, "nextval('one_32')", "nextval('own_32_N')"),
     (CACHE_1000, "nextval('one_1000')", "nextval('own_1000_N')"),
 ];
+
+/// As the horizontal axis of a chart, in powers of two.
+pub fn positions() -> Vec<Position> {
+    let position = |sessions: usize| Position {
+        step: sessions.ilog2(),
+        name: sessions.to_string(),
+    };
+    SESSIONS.map(position).into()
+}
 
 /// Measures all of it.
 pub fn run(context: &Context, section: &mut Section) {
@@ -152,7 +161,7 @@ fn chart<'a>(
         file,
         &format!("{title}: all sessions together"),
         ("sessions", "million ids per second"),
-        SESSIONS.iter().map(ToString::to_string).collect(),
+        positions(),
         Scale::Linear,
         lines.collect(),
     )

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use leaf_id_tests::in_threads;
 
 use super::Context;
-use super::sessions::SESSIONS;
+use super::sessions::{SESSIONS, positions};
 use crate::bed::Bed;
 use crate::chart::{Chart, Line, Scale};
 use crate::contender::{SNOWFLAKE, colour, count};
@@ -158,7 +158,7 @@ fn chart(rates: &[Series]) -> Chart {
         "snowflake.svg",
         "Snowflake ids: all sessions together",
         ("sessions", "million ids per second"),
-        SESSIONS.iter().map(ToString::to_string).collect(),
+        positions(),
         Scale::Linear,
         vec![ceiling, measured],
     )
