@@ -210,7 +210,7 @@ fn first_of_a_tag(context: &Context, section: &mut Section) {
     });
     section.say(
         "The first id of a tag that was just created, in a session that is connected: its \
-         segment is claimed while the call waits.",
+         segment is claimed while the call waits. (leaf_id.allocator_idle_timeout = 1s.)",
     );
     let labels: Vec<_> = kinds.iter().map(|(label, _)| *label).collect();
     firsts(section, "The first id of a tag", &labels, &series, 20.0);
