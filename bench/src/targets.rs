@@ -134,10 +134,15 @@ impl Check {
         format!("{figures} {unit}").trim_end().into()
     }
 
+    /// Nothing takes less than no time: then the noise was larger than what was measured.
+    fn is_noise(&self) -> bool {
+        self.measured.median() < 0.0
+    }
+
     fn met(&self) -> bool {
         let median = self.measured.median();
         match self.bound {
-            Bound::AtMost(bound) => median <= bound,
+            Bound::AtMost(bound) => median <= bound && !self.is_noise(),
             Bound::AtLeast(bound) => median >= bound,
         }
     }
@@ -163,7 +168,9 @@ impl Check {
         } else {
             format!("{} %", number(away / bound * 100.0, 0))
         };
-        if !self.met() {
+        if self.is_noise() {
+            "NOISE: below zero".into()
+        } else if !self.met() {
             format!("MISSED by {}", by.trim_end())
         } else if away == 0.0 {
             "met".into()
@@ -260,5 +267,6 @@ mod tests {
         assert_eq!(verdict(5.0, Bound::AtLeast(4.0)), "met by 25 %");
         assert_eq!(verdict(0.0, Bound::AtMost(0.0)), "met");
         assert_eq!(verdict(3.0, Bound::AtMost(0.0)), "MISSED by 3.0 ns");
+        assert_eq!(verdict(-3.0, Bound::AtMost(8.0)), "NOISE: below zero");
     }
 }
