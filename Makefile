@@ -1,12 +1,14 @@
 # Every recipe is one script in scripts/; what they share is scripts/lib.sh.
 #
 # PG_MAJOR   version that is developed and tested against (15)
+# SECTIONS   what "make bench" measures (all; one-session one-row bulk sessions snowflake
+#            latency start-up)
 # PG_CONFIG  the PostgreSQL that "make install" and "make package" are for
 
 PG_CONFIG ?= pg_config
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo demo-stop speed test test-core test-loom test-servers test-demo \
+.PHONY: help setup build demo demo-stop bench test test-core test-loom test-servers test-demo \
         torture lint fmt install package env clean distclean
 
 help: ## list the targets
@@ -21,8 +23,8 @@ demo: ## see it work: a private server, many sessions, a report
 demo-stop: ## stop the demo's server and remove its data
 	@scripts/demo.sh stop
 
-speed: ## a first look at speed: ns per id beside nextval and gen_random_uuid
-	@scripts/speed.sh
+bench: ## measure it beside sequences and uuids: 45 minutes; LEAF_ID_BENCH=quick: a few
+	@scripts/bench.sh $(SECTIONS)
 
 test: ## set up, build and run every test
 	@scripts/test.sh

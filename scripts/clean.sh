@@ -14,6 +14,7 @@ if [ "${1:-}" = all ]; then
 else
     rm -f "$PG_PREFIX/leaf_id-built-with"
     for target in "$TARGET" "$TARGET/loom" "$TARGET/install"; do
-        cargo clean --quiet --target-dir "$target" --package leaf_id --package leaf_id_core --package leaf_id_tests
+        cargo clean --quiet --target-dir "$target" --package leaf_id --package leaf_id_core \
+            --package leaf_id_tests --package leaf_id_bench
     done
 fi

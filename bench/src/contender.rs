@@ -1,0 +1,175 @@
+//! Whoever makes ids, and how it is called.
+
+use leaf_id_tests::Session;
+use plotters::style::RGBColor;
+
+use crate::table::number;
+
+/// One way to get an id.
+#[derive(Clone, Debug)]
+pub struct Contender {
+    /// What it is called in the report.
+    pub label: String,
+    /// The SQL expression.
+    pub call: String,
+    /// The call that does nothing with the same argument.
+    pub idle: &'static str,
+    /// In all charts.
+    pub colour: RGBColor,
+    /// Takes microseconds: fewer calls tell as much.
+    pub slow: bool,
+}
+
+/// Ids of a tag.
+pub const SEGMENT: &str = "leaf_segment_next";
+/// Ids that carry their time.
+pub const SNOWFLAKE: &str = "leaf_snowflake_next";
+/// A sequence as CREATE SEQUENCE makes it.
+pub const CACHE_1: &str = "nextval, CACHE 1";
+/// A sequence whose sessions cache as many values as one WAL record covers.
+pub const CACHE_32: &str = "nextval, CACHE 32";
+/// A sequence whose sessions cache many values.
+pub const CACHE_1000: &str = "nextval, CACHE 1000";
+/// PostgreSQL's random uuid.
+pub const RANDOM_UUID: &str = "gen_random_uuid()";
+/// A column GENERATED ALWAYS AS IDENTITY.
+pub const IDENTITY: &str = "identity column";
+/// A column of type bigserial.
+pub const SERIAL: &str = "serial (CACHE 1)";
+
+/// The snowflake that is passed from answer to answer on the web: a sequence, the clock
+/// and a shard's number, in PL/pgSQL.
+const PASTED: &str = "
+CREATE SEQUENCE pasted_snowflake_seq;
+CREATE FUNCTION pasted_snowflake(OUT result bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    our_epoch bigint := 1314220021721;
+    seq_id bigint;
+    now_millis bigint;
+    shard_id int := 5;
+BEGIN
+    SELECT nextval('pasted_snowflake_seq') % 1024 INTO seq_id;
+    SELECT floor(extract(epoch FROM clock_timestamp()) * 1000) INTO now_millis;
+    result := (now_millis - our_epoch) << 23;
+    result := result | (shard_id << 10);
+    result := result | (seq_id);
+END $$;";
+
+/// Other extensions: name, what to do after CREATE EXTENSION, expression.
+const EXTENSIONS: [(&str, &str, &str); 8] = [
+    ("uuid-ossp", "", "uuid_generate_v1mc()"),
+    ("uuid-ossp", "", "uuid_generate_v4()"),
+    ("pg_uuidv7", "", "uuid_generate_v7()"),
+    ("pgx_ulid", "", "gen_ulid()"),
+    ("ulid", "", "gen_ulid()"),
+    ("pg_idkit", "", "idkit_uuidv7_generate()"),
+    ("pg_idkit", "", "idkit_ulid_generate()"),
+    (
+        "snowflake",
+        "CREATE SEQUENCE IF NOT EXISTS pgedge_seq; SET snowflake.node = 1",
+        "snowflake.nextval('pgedge_seq')",
+    ),
+];
+
+/// That of the contender in all charts; those that have none of their own share one.
+#[must_use]
+pub fn colour(label: &str) -> RGBColor {
+    match label {
+        SEGMENT => RGBColor(0, 114, 178),
+        SNOWFLAKE => RGBColor(0, 158, 115),
+        CACHE_1 | SERIAL => RGBColor(213, 94, 0),
+        CACHE_32 => RGBColor(204, 121, 167),
+        CACHE_1000 => RGBColor(184, 134, 11),
+        IDENTITY => RGBColor(148, 52, 110),
+        RANDOM_UUID => RGBColor(110, 110, 110),
+        _ => RGBColor(150, 150, 150),
+    }
+}
+
+impl Contender {
+    /// One of those with a colour of their own.
+    #[must_use]
+    pub fn new(label: &str, call: &str) -> Self {
+        let idle = if call.ends_with("()") {
+            "noop()"
+        } else {
+            "noop('bench')"
+        };
+        Self {
+            label: label.into(),
+            call: call.into(),
+            idle,
+            colour: colour(label),
+            slow: false,
+        }
+    }
+
+    fn slow(label: &str, call: &str) -> Self {
+        Self {
+            slow: true,
+            ..Self::new(label, call)
+        }
+    }
+
+    /// Creates the tag `bench` and fresh sequences in this session's database, and returns
+    /// what PostgreSQL and leaf_id have to offer.
+    pub fn usual(session: &mut Session) -> Vec<Self> {
+        session.run(
+            "SELECT leaf_tag_create('bench');
+             CREATE SEQUENCE cache_1;
+             CREATE SEQUENCE cache_32 CACHE 32;
+             CREATE SEQUENCE cache_1000 CACHE 1000",
+        );
+        vec![
+            Self::new(SEGMENT, "leaf_segment_next('bench')"),
+            Self::new(SNOWFLAKE, "leaf_snowflake_next()"),
+            Self::new(CACHE_1, "nextval('cache_1')"),
+            Self::new(CACHE_32, "nextval('cache_32')"),
+            Self::new(CACHE_1000, "nextval('cache_1000')"),
+            Self::new(RANDOM_UUID, RANDOM_UUID),
+        ]
+    }
+
+    /// What else there is on this server: newer functions of PostgreSQL, PL/pgSQL from the
+    /// web, other extensions. What is there but does not work is told in words.
+    pub fn others(session: &mut Session) -> (Vec<Self>, Vec<String>) {
+        session.run(PASTED);
+        let mut found = vec![Self::slow("PL/pgSQL snowflake", "pasted_snowflake()")];
+        let mut troubles = Vec::new();
+        if session.major() >= 18 {
+            found.push(Self::new("uuidv7()", "uuidv7()"));
+        }
+        for (extension, prepare, call) in EXTENSIONS {
+            let available = format!(
+                "SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = '{extension}')"
+            );
+            if !session.value::<bool>(&available) {
+                continue;
+            }
+            let create = format!("CREATE EXTENSION IF NOT EXISTS \"{extension}\"; {prepare}");
+            match session
+                .try_run(&create)
+                .and_then(|()| session.try_run(&format!("SELECT {call}")))
+            {
+                Ok(()) => found.push(Self::slow(&format!("{extension}: {call}"), call)),
+                Err(failure) => troubles.push(format!("{extension}: {}.", failure.message)),
+            }
+        }
+        (found, troubles)
+    }
+}
+
+/// Several of them, by name.
+#[must_use]
+pub fn only<'a>(contenders: &'a [Contender], labels: &[&str]) -> Vec<&'a Contender> {
+    contenders
+        .iter()
+        .filter(|contender| labels.contains(&contender.label.as_str()))
+        .collect()
+}
+
+/// A count in words, as in "1,000 rows".
+#[must_use]
+pub fn count(count: u32) -> String {
+    number(f64::from(count), 0)
+}

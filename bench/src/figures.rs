@@ -1,0 +1,174 @@
+//! Figures of rounds, and what is said of them: median, range, percentiles.
+
+use serde::Serialize;
+
+/// One figure for each round, in the order of the rounds. There is at least one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Series(Vec<f64>);
+
+impl Series {
+    /// The figures of the rounds.
+    ///
+    /// # Panics
+    /// If there are none: a section that has no figures has no series either.
+    #[must_use]
+    pub fn new(rounds: Vec<f64>) -> Self {
+        assert!(!rounds.is_empty(), "a series of no rounds");
+        Self(rounds)
+    }
+
+    /// The middle one; of an even number, the mean of the two in the middle.
+    #[must_use]
+    pub fn median(&self) -> f64 {
+        let sorted = self.sorted();
+        let middle = sorted.len() / 2;
+        if sorted.len() % 2 == 1 {
+            sorted[middle]
+        } else {
+            f64::midpoint(sorted[middle - 1], sorted[middle])
+        }
+    }
+
+    /// The smallest one.
+    #[must_use]
+    pub fn min(&self) -> f64 {
+        self.0.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    /// The largest one.
+    #[must_use]
+    pub fn max(&self) -> f64 {
+        self.0.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+    }
+
+    /// How many times the other's figure this one is, round by round: what disturbed a
+    /// round has disturbed both.
+    #[must_use]
+    pub fn over(&self, base: &Self) -> Self {
+        self.with(base, |own, base| own / base)
+    }
+
+    /// What is left of it without the other's figure of the same round.
+    #[must_use]
+    pub fn less(&self, base: &Self) -> Self {
+        self.with(base, |own, base| own - base)
+    }
+
+    /// Both together, round by round.
+    #[must_use]
+    pub fn with(&self, other: &Self, join: impl Fn(f64, f64) -> f64) -> Self {
+        assert_eq!(self.0.len(), other.0.len(), "series of the same rounds");
+        let pairs = self.0.iter().zip(&other.0);
+        Self(pairs.map(|(own, other)| join(*own, *other)).collect())
+    }
+
+    /// Each figure as something else, as in another unit.
+    #[must_use]
+    pub fn map(&self, change: impl Fn(f64) -> f64) -> Self {
+        Self(self.0.iter().copied().map(change).collect())
+    }
+
+    fn sorted(&self) -> Vec<f64> {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted
+    }
+}
+
+/// A share of all samples: 99.9 % is `HundredthsOfPercent(9990)`. (A fraction would be
+/// rounded, and the rank with it.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HundredthsOfPercent(pub usize);
+
+/// The smallest of the samples that at least this share of them does not exceed (the
+/// "nearest rank"); 0 of no samples. They must be sorted.
+#[must_use]
+pub fn percentile(sorted: &[u64], share: HundredthsOfPercent) -> u64 {
+    debug_assert!(sorted.is_sorted(), "percentiles are of sorted samples");
+    let rank = (sorted.len() * share.0).div_ceil(10_000);
+    sorted.get(rank.max(1) - 1).copied().unwrap_or_default()
+}
+
+/// Measures each contender once in a round, one after the other, and begins again: what
+/// else the machine does falls on all of them. The first round warms up and does not
+/// count. The result is in the order of the contenders.
+pub fn in_turns<C>(
+    rounds: usize,
+    contenders: &[C],
+    mut measure: impl FnMut(&C) -> f64,
+) -> Vec<Series> {
+    let mut figures = vec![Vec::new(); contenders.len()];
+    for round in 0..=rounds {
+        for (contender, figures) in contenders.iter().zip(&mut figures) {
+            let figure = measure(contender);
+            if round > 0 {
+                figures.push(figure);
+            }
+        }
+    }
+    figures.into_iter().map(Series::new).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(rounds: &[f64]) -> Series {
+        Series::new(rounds.to_vec())
+    }
+
+    #[test]
+    fn the_median_is_the_middle_whatever_the_order() {
+        assert_eq!(series(&[9.0, 1.0, 5.0]).median(), 5.0);
+        assert_eq!(series(&[100.0, 2.0, 1.0, 4.0]).median(), 3.0);
+        assert_eq!(series(&[7.0]).median(), 7.0);
+    }
+
+    #[test]
+    fn the_range_holds_negative_figures_too() {
+        let figures = series(&[-2.0, 3.0, -5.0]);
+        assert_eq!((figures.min(), figures.max()), (-5.0, 3.0));
+    }
+
+    #[test]
+    fn a_ratio_is_taken_within_the_rounds() {
+        // The second round was ten times as slow for both: the ratio does not see it.
+        let ratio = series(&[1.0, 20.0, 4.0]).over(&series(&[2.0, 40.0, 4.0]));
+        assert_eq!(ratio, series(&[0.5, 0.5, 1.0]));
+        assert_eq!(ratio.median(), 0.5);
+    }
+
+    #[test]
+    fn the_idle_call_is_subtracted_within_the_rounds() {
+        let net = series(&[60.0, 100.0]).less(&series(&[50.0, 95.0]));
+        assert_eq!(net, series(&[10.0, 5.0]));
+    }
+
+    #[test]
+    fn percentiles_are_samples_that_occurred() {
+        let of = |sorted: &[u64], share| percentile(sorted, HundredthsOfPercent(share));
+        let samples: Vec<u64> = (1..=1000).collect();
+        assert_eq!(of(&samples, 5000), 500);
+        assert_eq!(of(&samples, 9900), 990);
+        assert_eq!(of(&samples, 9990), 999);
+        assert_eq!(of(&samples, 9999), 1000);
+        assert_eq!(of(&samples, 10000), 1000);
+        assert_eq!(of(&[3], 9999), 3);
+        assert_eq!(of(&[3, 8], 5000), 3);
+        assert_eq!(of(&[], 5000), 0);
+    }
+
+    #[test]
+    fn contenders_take_turns_and_the_first_round_does_not_count() {
+        let mut turn = 0.0;
+        let mut order = String::new();
+        let figures = in_turns(2, &["a", "b"], |contender| {
+            order += contender;
+            turn += 1.0;
+            turn
+        });
+        assert_eq!(order, "ababab");
+        assert_eq!(figures, [series(&[3.0, 5.0]), series(&[4.0, 6.0])]);
+    }
+}

@@ -1,0 +1,73 @@
+//! Ends what was started when the bench is asked to stop before its end: no server stays
+//! behind, and no data directory.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, exit};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// How long a server may take to stop at once.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The directories of the servers that are running.
+#[derive(Clone, Default)]
+pub struct Running(Arc<Mutex<Vec<PathBuf>>>);
+
+impl Running {
+    /// From now on an interrupted bench stops the servers in here.
+    ///
+    /// # Errors
+    /// That of the system, when signals cannot be caught.
+    pub fn watch() -> io::Result<Self> {
+        let running = Self::default();
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        let watched = running.clone();
+        thread::spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                eprintln!("stopping the servers");
+                // Kept locked: no other one is added any more.
+                for dir in watched.0.lock().iter() {
+                    remove(dir);
+                }
+                exit(128 + signal);
+            }
+        });
+        Ok(running)
+    }
+
+    /// A server runs in this directory.
+    pub fn add(&self, dir: &Path) {
+        self.0.lock().push(dir.to_owned());
+    }
+
+    /// It is stopped, or about to be by its owner.
+    pub fn forget(&self, dir: &Path) {
+        self.0.lock().retain(|known| known != dir);
+    }
+}
+
+/// Stops the server in this directory, if it runs, and removes the directory.
+fn remove(dir: &Path) {
+    let pid_file = dir.join("data/postmaster.pid");
+    if let Some(pid) = fs::read_to_string(&pid_file)
+        .ok()
+        .and_then(|text| text.lines().next().map(str::to_owned))
+    {
+        // SIGQUIT: without a checkpoint. That it has ended by itself is no failure.
+        let _ = Command::new("kill").args(["-s", "QUIT", &pid]).status();
+        let asked = Instant::now();
+        while pid_file.exists() && asked.elapsed() < LIMIT {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+    if let Err(error) = fs::remove_dir_all(dir) {
+        eprintln!("{}: {error}", dir.display());
+    }
+}

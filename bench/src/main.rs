@@ -1,0 +1,84 @@
+//! Measures leaf_id beside what PostgreSQL has, on private servers that end with it.
+//!
+//! `leaf_id_bench [SECTION...]`; see [`options`] for the environment. Progress goes to
+//! standard error; the report to standard output, and with the figures and the charts into
+//! a directory. It fails when leaf_id does: on an error of one of its functions, or an id
+//! that comes twice. What cannot be measured here is told in the report.
+
+mod bed;
+mod chart;
+mod contender;
+mod crowd;
+mod figures;
+mod interrupt;
+mod options;
+mod report;
+mod sections;
+mod table;
+mod targets;
+
+use std::error::Error;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use interrupt::Running;
+use options::Options;
+use report::{Report, Section};
+use sections::Context;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// False if a section has failed.
+fn run() -> Result<bool, Box<dyn Error>> {
+    let options = Options::read()?;
+    let running = Running::watch()?;
+    let began = Instant::now();
+    let mut report = Report::new(&options, bed::settings(&running));
+    let context = Context {
+        options: &options,
+        running: &running,
+    };
+    let chosen = |name: &&str| sections::ALL.iter().find(|section| section.name == *name);
+    for kind in options.sections.iter().filter_map(chosen) {
+        eprintln!(
+            "==> {} ({} s so far)",
+            kind.title,
+            began.elapsed().as_secs()
+        );
+        let mut section = Section::new(kind.name, kind.title);
+        // The harness panics where a statement fails. What was measured until then is kept.
+        let outcome = catch_unwind(AssertUnwindSafe(|| (kind.run)(&context, &mut section)));
+        if let Err(panic) = outcome {
+            section.fail(words_of(panic.as_ref()));
+        }
+        report.sections.push(section);
+        // After each section, so that a run that is ended has left something.
+        report.write(&options.results)?;
+    }
+    print!("{}", report.text());
+    eprintln!(
+        "==> Written to {}, after {} s",
+        options.results.display(),
+        began.elapsed().as_secs()
+    );
+    Ok(!report.failed())
+}
+
+fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("a panic without words")
+        .to_owned()
+}

@@ -1,0 +1,109 @@
+//! What is to be measured, how thoroughly, and where the results go.
+
+use std::env;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::sections;
+
+/// As many rounds as published results have at least.
+const PUBLISHED_ROUNDS: usize = 7;
+
+/// What the arguments and the environment ask for.
+pub struct Options {
+    /// Names of the sections, in the order in which they run.
+    pub sections: Vec<&'static str>,
+    /// Few rounds of short runs: shows that everything works, the figures are rough.
+    pub quick: bool,
+    /// Rounds that count; each section runs one more, to warm up.
+    pub rounds: usize,
+    /// Where the report, the figures and the charts go.
+    pub results: PathBuf,
+    /// The command that repeats this run.
+    pub command: String,
+}
+
+impl Options {
+    /// Reads the arguments (names of sections; none for all of them) and the environment:
+    /// `LEAF_ID_BENCH` (`quick` or `full`), `LEAF_ID_BENCH_ROUNDS` (odd).
+    ///
+    /// # Errors
+    /// What was asked for wrongly.
+    pub fn read() -> Result<Self, String> {
+        let var = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let quick = match var("LEAF_ID_BENCH").as_deref() {
+            None | Some("full") => false,
+            Some("quick") => true,
+            Some(other) => return Err(format!("LEAF_ID_BENCH is quick or full, not {other:?}")),
+        };
+        let usual_rounds = if quick { 3 } else { PUBLISHED_ROUNDS };
+        let rounds = match var("LEAF_ID_BENCH_ROUNDS") {
+            None => usual_rounds,
+            Some(text) => text
+                .parse()
+                .ok()
+                .filter(|rounds| rounds % 2 == 1 && *rounds < 100)
+                .ok_or_else(|| {
+                    format!("LEAF_ID_BENCH_ROUNDS is an odd number below 100, not {text:?}")
+                })?,
+        };
+        let asked: Vec<String> = env::args().skip(1).collect();
+        let names = || sections::ALL.iter().map(|section| section.name);
+        if let Some(unknown) = asked
+            .iter()
+            .find(|name| !names().any(|n| n == name.as_str()))
+        {
+            let known: Vec<_> = names().collect();
+            return Err(format!(
+                "no such section: {unknown} (there are: {})",
+                known.join(" ")
+            ));
+        }
+        let everything = names().all(|name| asked.iter().any(|asked| asked == name));
+        let all = asked.is_empty() || everything;
+        let sections = names()
+            .filter(|name| all || asked.iter().any(|asked| asked == name))
+            .collect();
+
+        let mut command = String::new();
+        if quick {
+            command += "LEAF_ID_BENCH=quick ";
+        }
+        if rounds != usual_rounds {
+            command += &format!("LEAF_ID_BENCH_ROUNDS={rounds} ");
+        }
+        command += "make bench";
+        if !all {
+            command += &format!(" SECTIONS=\"{}\"", asked.join(" "));
+        }
+
+        // Only a whole run takes the place of the published results.
+        let published = all && !quick && rounds >= PUBLISHED_ROUNDS;
+        let results = if published {
+            PathBuf::from("bench/results")
+        } else {
+            var("CARGO_TARGET_DIR")
+                .map_or_else(|| PathBuf::from("target"), PathBuf::from)
+                .join("bench")
+        };
+        Ok(Self {
+            sections,
+            quick,
+            rounds,
+            results,
+            command,
+        })
+    }
+
+    /// A size or a time for a quick run, or for a full one.
+    #[must_use]
+    pub fn pick<T>(&self, quick: T, full: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    /// As [`Options::pick`], in milliseconds.
+    #[must_use]
+    pub fn pick_ms(&self, quick: u64, full: u64) -> Duration {
+        Duration::from_millis(self.pick(quick, full))
+    }
+}

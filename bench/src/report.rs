@@ -1,0 +1,300 @@
+//! What was measured: sections of words, tables and charts, and all figures beside them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::chart::Chart;
+use crate::figures::Series;
+use crate::options::Options;
+use crate::table::Table;
+use crate::targets::{self, Check};
+
+/// How many characters a line of text has at most.
+const LINE: usize = 92;
+
+/// Why something has no figure although nothing is wrong with leaf_id.
+pub struct Unmeasured(pub String);
+
+/// What stands in a section, from top to bottom.
+enum Block {
+    Words(String),
+    Table(Table),
+    Chart(Chart),
+}
+
+/// One figure of one contender, round by round.
+#[derive(Serialize)]
+struct Measured {
+    what: String,
+    contender: String,
+    unit: String,
+    rounds: Series,
+}
+
+/// A section of the report.
+#[derive(Default)]
+pub struct Section {
+    name: &'static str,
+    title: &'static str,
+    blocks: Vec<Block>,
+    measured: Vec<Measured>,
+    checks: Vec<Check>,
+    failure: Option<String>,
+}
+
+impl Section {
+    /// An empty one.
+    #[must_use]
+    pub fn new(name: &'static str, title: &'static str) -> Self {
+        Self {
+            name,
+            title,
+            ..Self::default()
+        }
+    }
+
+    /// Adds a paragraph.
+    pub fn say(&mut self, words: impl AsRef<str>) {
+        let words: Vec<_> = words.as_ref().split_whitespace().collect();
+        self.blocks.push(Block::Words(words.join(" ")));
+    }
+
+    /// Adds a table.
+    pub fn table(&mut self, table: Table) {
+        self.blocks.push(Block::Table(table));
+    }
+
+    /// Adds a chart.
+    pub fn chart(&mut self, chart: Chart) {
+        self.blocks.push(Block::Chart(chart));
+    }
+
+    /// Keeps figures for results.json.
+    pub fn keep(&mut self, what: &str, contender: &str, unit: &str, rounds: &Series) {
+        self.measured.push(Measured {
+            what: what.into(),
+            contender: contender.into(),
+            unit: unit.into(),
+            rounds: rounds.clone(),
+        });
+    }
+
+    /// Holds a target against what was measured.
+    pub fn check(&mut self, check: Check) {
+        self.checks.push(check);
+    }
+
+    /// Measures something that may turn out impossible here: then the report says so.
+    pub fn attempt(
+        &mut self,
+        what: &str,
+        measure: impl FnOnce(&mut Self) -> Result<(), Unmeasured>,
+    ) {
+        if let Err(Unmeasured(why)) = measure(self) {
+            self.say(format!("Not measured: {what}: {why}"));
+        }
+    }
+
+    /// The section could not be finished.
+    pub fn fail(&mut self, why: String) {
+        self.failure = Some(why);
+    }
+}
+
+/// All of it.
+pub struct Report {
+    /// Name and value, in the order in which they are printed.
+    pub settings: Vec<(String, String)>,
+    /// In the order in which they ran.
+    pub sections: Vec<Section>,
+    rounds: usize,
+    quick: bool,
+    command: String,
+}
+
+/// results.json.
+#[derive(Serialize)]
+struct Results<'a> {
+    command: &'a str,
+    quick: bool,
+    rounds: usize,
+    settings: BTreeMap<&'a str, &'a str>,
+    sections: Vec<SectionResults<'a>>,
+}
+
+#[derive(Serialize)]
+struct SectionResults<'a> {
+    name: &'a str,
+    failure: &'a Option<String>,
+    measured: &'a [Measured],
+    targets: Vec<targets::Judged<'a>>,
+}
+
+impl Report {
+    /// An empty one.
+    #[must_use]
+    pub fn new(options: &Options, settings: Vec<(String, String)>) -> Self {
+        Self {
+            settings,
+            sections: Vec::new(),
+            rounds: options.rounds,
+            quick: options.quick,
+            command: options.command.clone(),
+        }
+    }
+
+    /// Whether leaf_id, or the bench itself, failed anywhere.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.sections
+            .iter()
+            .any(|section| section.failure.is_some())
+    }
+
+    fn checks(&self) -> Vec<&Check> {
+        let checks = self.sections.iter().flat_map(|section| &section.checks);
+        checks.collect()
+    }
+
+    fn preface(&self) -> String {
+        let rough = if self.quick {
+            "This was a quick run: it shows that everything works, and its figures are rough. "
+        } else {
+            ""
+        };
+        format!(
+            "{rough}Contenders take turns in each round, after one round that warms up and \
+             does not count. Figures are medians of {} rounds, with the smallest and the \
+             largest. Ratios are taken within each round, before the median. \"Net\" is \
+             without a call that does nothing (a C function that returns a constant) in the \
+             same statement of the same round, right before. The servers are private ones on this machine, \
+             reached by Unix sockets, with autovacuum off.",
+            self.rounds
+        )
+    }
+
+    /// As plain text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = heading("leaf_id: benchmark", '=');
+        text += &wrapped(&self.preface());
+        text += &format!("\nRepeated by: {}\n\n", self.command);
+        let names = self.settings.iter().map(|(name, _)| name.chars().count());
+        let width = names.max().unwrap_or(0);
+        for (name, value) in &self.settings {
+            text += &format!("  {name:width$}  {value}\n");
+        }
+        for section in &self.sections {
+            text += &format!("\n\n{}", heading(section.title, '-'));
+            for block in &section.blocks {
+                text += &match block {
+                    Block::Words(words) => wrapped(words),
+                    Block::Table(table) => table.text(),
+                    Block::Chart(_) => continue,
+                };
+                text.push('\n');
+            }
+            if let Some(why) = &section.failure {
+                text += &format!("FAILED: {why}\n");
+            }
+        }
+        text += &format!(
+            "\n\n{}{}",
+            heading("Targets", '-'),
+            targets::text(&self.checks())
+        );
+        text
+    }
+
+    /// As Markdown.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let mut text = format!(
+            "# leaf_id: benchmark\n\n{}\n\nRepeated by:\n\n```sh\n{}\n```\n\n| setting | value |\n| --- | --- |\n",
+            self.preface(),
+            self.command
+        );
+        for (name, value) in &self.settings {
+            text += &format!("| {name} | {value} |\n");
+        }
+        for section in &self.sections {
+            text += &format!("\n## {}\n", section.title);
+            for block in &section.blocks {
+                text += &match block {
+                    Block::Words(words) => format!("\n{words}\n"),
+                    Block::Table(table) => format!("\n{}", table.markdown()),
+                    Block::Chart(chart) => format!("\n![{}]({})\n", chart.title, chart.file),
+                };
+            }
+            if let Some(why) = &section.failure {
+                text += &format!("\n**FAILED:**\n\n```\n{why}\n```\n");
+            }
+        }
+        text + &format!("\n## Targets\n\n{}", targets::markdown(&self.checks()))
+    }
+
+    /// Writes the report, the figures and the charts.
+    ///
+    /// # Errors
+    /// That of the file system, or of a chart.
+    pub fn write(&self, dir: &Path) -> io::Result<()> {
+        fs::create_dir_all(dir)?;
+        fs::write(dir.join("report.txt"), self.text())?;
+        fs::write(dir.join("report.md"), self.markdown())?;
+        let results = Results {
+            command: &self.command,
+            quick: self.quick,
+            rounds: self.rounds,
+            settings: self
+                .settings
+                .iter()
+                .map(|(name, value)| (&**name, &**value))
+                .collect(),
+            sections: self
+                .sections
+                .iter()
+                .map(|section| SectionResults {
+                    name: section.name,
+                    failure: &section.failure,
+                    measured: &section.measured,
+                    targets: section.checks.iter().map(Check::judged).collect(),
+                })
+                .collect(),
+        };
+        let json = serde_json::to_string_pretty(&results)?;
+        fs::write(dir.join("results.json"), json + "\n")?;
+        for block in self.sections.iter().flat_map(|section| &section.blocks) {
+            if let Block::Chart(chart) = block {
+                chart.draw(dir).map_err(io::Error::other)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn heading(title: &str, line: char) -> String {
+    let rule: String = title.chars().map(|_| line).collect();
+    format!("{title}\n{rule}\n\n")
+}
+
+fn wrapped(words: &str) -> String {
+    let mut text = String::new();
+    let mut length = 0;
+    for word in words.split(' ') {
+        let width = word.chars().count();
+        if length > 0 && length + 1 + width > LINE {
+            text.push('\n');
+            length = 0;
+        } else if length > 0 {
+            text.push(' ');
+            length += 1;
+        }
+        text += word;
+        length += width;
+    }
+    text + "\n"
+}

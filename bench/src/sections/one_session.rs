@@ -1,0 +1,441 @@
+//! What one session pays for an id, over a call that does nothing.
+
+use leaf_id_tests::{Session, timed};
+
+use super::Context;
+use crate::bed::Bed;
+use crate::chart::{Bar, Chart};
+use crate::contender::{
+    CACHE_1, CACHE_32, CACHE_1000, Contender, RANDOM_UUID, SEGMENT, SNOWFLAKE, colour, count, only,
+};
+use crate::figures::{Series, in_turns};
+use crate::report::{Section, Unmeasured};
+use crate::table::{Row, Table, number, range, spread};
+use crate::targets::{Bound, Check, Target};
+
+/// Passes over a table of tags that are timed together.
+const PASSES: u32 = 4;
+/// Ids of one range.
+const RANGE: u32 = 1000;
+const ATOMIC: &str = "one atomic addition";
+
+/// Measures all of it.
+pub fn run(context: &Context, section: &mut Section) {
+    let conf = [
+        ("leaf_id.max_tags", "150000"),
+        ("max_parallel_workers_per_gather", "0"),
+    ];
+    let bed = Bed::start(context.running, &conf);
+    section.attempt("this section", |section| {
+        bed.create_noop()?;
+        let mut session = bed.session();
+        let mut contenders = Contender::usual(&mut session);
+        constant(context, section, &mut session, &mut contenders);
+        plpgsql(context, section, &mut session, &contenders);
+        blocks(context, section, &mut session);
+        below_the_ceiling(context, section, &mut session, &contenders);
+        columns(context, section, &mut session);
+        Ok::<(), Unmeasured>(())
+    });
+}
+
+/// Nanoseconds per id of each contender without the idle call.
+struct Nets {
+    nets: Vec<Series>,
+    /// What was subtracted from each.
+    idle: Vec<Series>,
+}
+
+/// Takes turns with a statement for each contender. The idle call comes right before, so
+/// that both meet the same machine.
+fn nets(
+    context: &Context,
+    session: &mut Session,
+    contenders: &[&Contender],
+    ids: u32,
+    statement: impl Fn(&str, u32) -> String,
+) -> Nets {
+    let calls: Vec<_> = contenders
+        .iter()
+        .flat_map(|contender| {
+            let ids = if contender.slow { ids / 10 } else { ids };
+            [(contender.idle, ids), (&contender.call, ids)]
+        })
+        .collect();
+    let series = in_turns(context.options.rounds, &calls, |(call, ids)| {
+        let sql = statement(call, *ids);
+        let ((), took) = timed(|| session.run(&sql));
+        took.as_secs_f64() * 1e9 / f64::from(*ids)
+    });
+    let pairs = || series.chunks_exact(2);
+    Nets {
+        nets: pairs().map(|pair| pair[1].less(&pair[0])).collect(),
+        idle: pairs().map(|pair| pair[0].clone()).collect(),
+    }
+}
+
+/// A table of nets, the idle calls in words, and all figures for results.json.
+fn show(section: &mut Section, title: &str, contenders: &[&Contender], nets: &Nets) {
+    let rows: Vec<_> = contenders
+        .iter()
+        .zip(&nets.nets)
+        .map(|(contender, series)| Row {
+            label: &contender.label,
+            series,
+        })
+        .collect();
+    for row in &rows {
+        section.keep(title, row.label, "ns net per id", row.series);
+    }
+    section.table(Table::comparison(title, "ns net", 1, CACHE_1, &rows));
+    for (row, idle) in rows.iter().zip(&nets.idle) {
+        section.keep(title, row.label, "ns per idle call, subtracted", idle);
+    }
+    if let Some(idle) = nets.idle.first() {
+        section.say(format!(
+            "Subtracted from the first of them: {} ns per row, loop included.",
+            spread(idle, 1)
+        ));
+    }
+}
+
+fn constant(
+    context: &Context,
+    section: &mut Section,
+    session: &mut Session,
+    contenders: &mut Vec<Contender>,
+) {
+    let ids = context.options.pick(200_000, 2_000_000);
+    let (others, troubles) = Contender::others(session);
+    contenders.push(Contender::new(ATOMIC, "atomic_add('bench')"));
+    contenders.extend(others);
+    section.say(format!(
+        "SELECT count(f) FROM generate_series(1, {}) (a tenth for those that take \
+         microseconds), each in one statement and transaction of its own. This server has \
+         leaf_id.max_tags = 150000 and max_parallel_workers_per_gather = 0. \"{ATOMIC}\" is the least that could count: it finds memory of its own \
+         process and adds 1. Snowflake ids are limited by their layout, 4,096 per millisecond, \
+         so that a loop that does nothing else waits for the clock: see below for what they \
+         cost where it does not.",
+        count(ids)
+    ));
+    for trouble in troubles {
+        section.say(trouble);
+    }
+    let list: Vec<_> = contenders.iter().collect();
+    let before = claims(session);
+    let nets = nets(context, session, &list, ids, |call, ids| {
+        format!("SELECT count({call}) FROM generate_series(1, {ids})")
+    });
+    let after = claims(session);
+    show(section, "A constant tag", &list, &nets);
+    section.say(format!(
+        "Segments that were claimed meanwhile: {}; waits for one: {}, {} ms together (all \
+         rounds, the warm-up included; the tag began with a step of 1,000).",
+        number(after.0 - before.0, 0),
+        number(after.1 - before.1, 0),
+        number(after.2 - before.2, 1),
+    ));
+
+    let of = |label: &str| {
+        let index = list.iter().position(|contender| contender.label == label);
+        index.map(|index| &nets.nets[index])
+    };
+    if let (Some(leaf), Some(cached)) = (of(SEGMENT), of(CACHE_1000)) {
+        section.check(Check {
+            target: Target::ConstantTag,
+            what: "net".into(),
+            measured: leaf.clone(),
+            shown: (1, "ns"),
+            bound: Bound::AtMost(8.0),
+        });
+        section.check(Check {
+            target: Target::ConstantTag,
+            what: "of nextval CACHE 1000's net".into(),
+            measured: leaf.over(cached),
+            shown: (2, "×"),
+            bound: Bound::AtMost(0.25),
+        });
+    }
+    // Beside what takes microseconds, nothing else could be seen.
+    let near = [ATOMIC, SEGMENT, SNOWFLAKE, CACHE_1, CACHE_32, CACHE_1000];
+    let bars = list.iter().zip(&nets.nets).map(|(contender, series)| Bar {
+        name: contender.label.clone(),
+        value: series.median(),
+        colour: contender.colour,
+    });
+    let bars = bars
+        .filter(|bar| near.contains(&bar.name.as_str()))
+        .collect();
+    section.chart(Chart::bars(
+        "one-session.svg",
+        "One session",
+        "ns per id, net of a call that does nothing",
+        1,
+        vec![(
+            "A constant tag; snowflake ids wait for the clock".into(),
+            bars,
+        )],
+    ));
+}
+
+/// Segments claimed for the tag `bench`, waits, and milliseconds waited.
+fn claims(session: &mut Session) -> (f64, f64, f64) {
+    let mut figure = |name: &str| {
+        session.value(&format!(
+            "SELECT coalesce({name}, 0)::float8 FROM leaf_segment_status WHERE tag = 'bench'"
+        ))
+    };
+    (figure("refills"), figure("waits"), figure("waited_ms"))
+}
+
+fn plpgsql(
+    context: &Context,
+    section: &mut Section,
+    session: &mut Session,
+    contenders: &[Contender],
+) {
+    let ids = context.options.pick(100_000, 1_000_000);
+    let list = only(
+        contenders,
+        &[SEGMENT, SNOWFLAKE, CACHE_1, CACHE_32, CACHE_1000, ATOMIC],
+    );
+    let nets = nets(context, session, &list, ids, |call, ids| {
+        format!(
+            "DO $$ DECLARE id bigint; BEGIN
+                 FOR i IN 1 .. {ids} LOOP id := {call}; END LOOP;
+             END $$"
+        )
+    });
+    section.say(format!(
+        "A loop of {} assignments in PL/pgSQL, net of the same loop with noop().",
+        count(ids)
+    ));
+    show(section, "Inside PL/pgSQL", &list, &nets);
+}
+
+fn blocks(context: &Context, section: &mut Section, session: &mut Session) {
+    let ids = context.options.pick(200_000u32, 2_000_000);
+    let ranges = ids / RANGE;
+    // What is timed, and how many ids it is.
+    let statements = [
+        format!("SELECT count(*) FROM leaf_segment_next_batch('bench', {ids})"),
+        format!("SELECT count(*) FROM generate_series(1::bigint, {ids})"),
+        format!("SELECT count(*) FROM (SELECT leaf_segment_next_batch('bench', {ids})) ids"),
+        format!("SELECT count(*) FROM (SELECT generate_series(1::bigint, {ids})) ids"),
+        format!(
+            "SELECT count(leaf_segment_next_range('bench', {RANGE})) FROM generate_series(1, {ranges})"
+        ),
+        format!("SELECT count(noop('bench')) FROM generate_series(1, {ranges})"),
+    ];
+    let series = in_turns(context.options.rounds, &statements, |sql| {
+        let ((), took) = timed(|| session.run(sql));
+        took.as_secs_f64() * 1e9 / f64::from(ids)
+    });
+    let [batch, rows, listed, listed_rows, range, calls] = &series[..] else {
+        unreachable!("one series for each statement")
+    };
+    let range_net = range.less(calls);
+    section.say(format!(
+        "{} ids at once: leaf_segment_next_batch against generate_series in the same place, \
+         and leaf_segment_next_range with {} ids each, net of as many calls of noop(text).",
+        count(ids),
+        count(RANGE)
+    ));
+    let columns = [
+        "",
+        "× generate_series",
+        "min .. max",
+        "ns per id",
+        "min .. max",
+    ];
+    let mut table = Table::new("Blocks of ids", &columns);
+    for (label, series, base) in [
+        ("batch, in FROM", batch, Some(rows)),
+        ("generate_series, in FROM", rows, Some(rows)),
+        ("batch, in the select list", listed, Some(listed_rows)),
+        (
+            "generate_series, in the select list",
+            listed_rows,
+            Some(listed_rows),
+        ),
+        ("range, net", &range_net, None),
+    ] {
+        section.keep("Blocks of ids", label, "ns per id", series);
+        let ratio = base.map(|base| series.over(base));
+        table.row(vec![
+            label.into(),
+            ratio
+                .as_ref()
+                .map_or("-".into(), |ratio| number(ratio.median(), 2)),
+            ratio
+                .as_ref()
+                .map_or("-".into(), |ratio| self::range(ratio, 2)),
+            number(series.median(), 2),
+            self::range(series, 2),
+        ]);
+    }
+    section.table(table);
+    section.check(Check {
+        target: Target::Blocks,
+        what: "range, net".into(),
+        measured: range_net,
+        shown: (2, "ns"),
+        bound: Bound::AtMost(1.0),
+    });
+    for (what, own, base) in [
+        ("batch in FROM", batch, rows),
+        ("batch in the select list", listed, listed_rows),
+    ] {
+        section.check(Check {
+            target: Target::Blocks,
+            what: format!("{what}, of generate_series"),
+            measured: own.over(base),
+            shown: (2, "×"),
+            bound: Bound::AtMost(1.2),
+        });
+    }
+}
+
+fn below_the_ceiling(
+    context: &Context,
+    section: &mut Section,
+    session: &mut Session,
+    contenders: &[Contender],
+) {
+    let ids = context.options.pick(100_000, 1_000_000);
+    let list = only(
+        contenders,
+        &[SEGMENT, SNOWFLAKE, CACHE_1, CACHE_1000, RANDOM_UUID],
+    );
+    let nets = nets(context, session, &list, ids, |call, ids| {
+        format!("SELECT count({call}), count(md5(i::text)) FROM generate_series(1, {ids}) i")
+    });
+    section.say(format!(
+        "The same over {} rows with other work in each, md5(i::text), so that fewer ids \
+         are asked for than a millisecond holds (one in {} ns): what snowflake ids cost when \
+         they need not wait for the clock.",
+        count(ids),
+        number(super::snowflake::NS_PER_ID, 0)
+    ));
+    show(section, "With other work in each row", &list, &nets);
+    if nets
+        .idle
+        .iter()
+        .any(|idle| idle.median() < 1.2 * super::snowflake::NS_PER_ID)
+    {
+        section.say(
+            "This machine does the other work so fast that the ceiling may have been reached: \
+             the figure of snowflake ids is too large.",
+        );
+    }
+    let snowflake = list
+        .iter()
+        .position(|contender| contender.label == SNOWFLAKE);
+    if let Some(index) = snowflake {
+        section.check(Check {
+            target: Target::Snowflake,
+            what: "below the ceiling, net".into(),
+            measured: nets.nets[index].clone(),
+            shown: (1, "ns"),
+            bound: Bound::AtMost(35.0),
+        });
+    }
+}
+
+fn columns(context: &Context, section: &mut Section, session: &mut Session) {
+    let rows: u32 = context.options.pick(100_000, 500_000);
+    let many: u32 = context.options.pick(10_000, 100_000);
+    let kinds = [10, 1_000, many];
+    eprintln!("    the first pass over {} tags", count(many));
+    let mut first_pass = String::new();
+    for tags in kinds {
+        session.run(&format!(
+            "CREATE UNLOGGED TABLE tags_{tags} AS
+                 SELECT 'tag-{tags}-' || i % {tags} AS tag FROM generate_series(1, {rows}) i
+                 ORDER BY hashint4(i)"
+        ));
+        session.run(&format!("VACUUM ANALYZE tags_{tags}"));
+        session.run(&format!(
+            "INSERT INTO leaf_alloc (biz_tag, step)
+                 SELECT DISTINCT tag, 100000 FROM tags_{tags}"
+        ));
+        let first = format!(
+            "SELECT count(leaf_segment_next(tag)) FROM (SELECT DISTINCT tag FROM tags_{tags}) t"
+        );
+        let ((), took) = timed(|| session.run(&first));
+        first_pass = format!(
+            "The first pass over {} tags, which claims a segment for each, took {} s ({} µs a tag).",
+            count(tags),
+            number(took.as_secs_f64(), 1),
+            number(took.as_secs_f64() * 1e6 / f64::from(tags), 0)
+        );
+    }
+    let calls: Vec<_> = kinds
+        .iter()
+        .flat_map(|tags| ["noop", "leaf_segment_next"].map(|call| (call, *tags)))
+        .collect();
+    let series = in_turns(context.options.rounds, &calls, |(call, tags)| {
+        let sql = format!("SELECT count({call}(tag)) FROM tags_{tags}");
+        let ((), took) = timed(|| (0..PASSES).for_each(|_| session.run(&sql)));
+        took.as_secs_f64() * 1e9 / f64::from(rows * PASSES)
+    });
+    let nets: Vec<_> = series
+        .chunks(2)
+        .map(|pair| pair[1].less(&pair[0]))
+        .collect();
+    section.say(format!(
+        "The tag from a column: SELECT count(leaf_segment_next(tag)) over a table of {} rows in \
+         shuffled order, {PASSES} passes, net of noop(tag) over the same table. {first_pass}",
+        count(rows)
+    ));
+    let labels: Vec<_> = kinds
+        .iter()
+        .map(|tags| format!("{} tags", count(*tags)))
+        .collect();
+    let compared: Vec<_> = labels
+        .iter()
+        .zip(&nets)
+        .map(|(label, series)| Row { label, series })
+        .collect();
+    for row in &compared {
+        section.keep(
+            "The tag from a column",
+            row.label,
+            "ns net per id",
+            row.series,
+        );
+    }
+    section.table(Table::comparison(
+        "The tag from a column",
+        "ns net",
+        1,
+        &labels[0],
+        &compared,
+    ));
+    section.check(Check {
+        target: Target::ColumnTag,
+        what: "net".into(),
+        measured: nets[1].clone(),
+        shown: (1, "ns"),
+        bound: Bound::AtMost(25.0),
+    });
+    section.check(Check {
+        target: Target::ManyTags,
+        what: format!("{} tags, of 10 tags' net", count(many)),
+        measured: nets[2].over(&nets[0]),
+        shown: (2, "×"),
+        bound: Bound::AtMost(2.0),
+    });
+    let bars = labels.iter().zip(&nets).map(|(name, series)| Bar {
+        name: name.clone(),
+        value: series.median(),
+        colour: colour(SEGMENT),
+    });
+    section.chart(Chart::bars(
+        "one-session-tags.svg",
+        "One session, the tag from a column",
+        "ns per id, net of a call that does nothing",
+        1,
+        vec![(SEGMENT.into(), bars.collect())],
+    ));
+}

@@ -1,0 +1,165 @@
+//! How near snowflake ids come to their ceiling, and what the sessions burn there.
+
+use std::collections::HashSet;
+
+use leaf_id_tests::in_threads;
+
+use super::Context;
+use super::sessions::{SESSIONS, positions};
+use crate::bed::Bed;
+use crate::chart::{Chart, Line, Scale};
+use crate::contender::{SNOWFLAKE, colour, count};
+use crate::crowd::{Crowd, cpu_ticks};
+use crate::figures::{Series, in_turns};
+use crate::report::Section;
+use crate::table::{Table, number, range, spread};
+use crate::targets::{Bound, Check, Target};
+
+/// 4,096 ids in a millisecond, less the mean of the random start below 100.
+const CEILING_PER_SECOND: f64 = (4096.0 - 49.5) * 1000.0;
+/// Nanoseconds for each id at the ceiling.
+pub const NS_PER_ID: f64 = 1e9 / CEILING_PER_SECOND;
+/// Ids of the statements of all sessions together: so many that the way from one statement
+/// to the next does not count, and that all sessions end at about the same time.
+const IDS: usize = 200_000;
+/// Clock ticks in a second, as /proc counts them on Linux.
+const TICKS: f64 = 100.0;
+
+/// Measures all of it.
+pub fn run(context: &Context, section: &mut Section) {
+    let lasts = context.options.pick_ms(300, 2000);
+    let bed = Bed::start(context.running, &[]);
+    let most = SESSIONS.into_iter().max().unwrap_or(1);
+    let mut crowd = Crowd::connect(&bed, most);
+    section.say(format!(
+        "SELECT count(leaf_snowflake_next()) FROM (SELECT generate_series(1, n)) rows, which makes \
+         the rows one by one (in FROM, all of them come first, and that time has no ids), {} ms \
+         in each round; n is {} by the number of sessions. \
+         The ceiling is {} ids per second: 4,096 per millisecond, less 49.5, the mean of the \
+         random start. Processor time is that of the backends, user and system, from /proc, \
+         in ticks of 10 ms.",
+        lasts.as_millis(),
+        count(whole(IDS)),
+        number(CEILING_PER_SECOND, 0)
+    ));
+
+    // User and system seconds of processor time in each second, and microseconds per id.
+    let mut burnt = Vec::new();
+    let rates = in_turns(context.options.rounds, &SESSIONS, |sessions| {
+        let ids = whole(IDS / sessions);
+        let before = cpu_ticks(crowd.pids(*sessions));
+        let rush = crowd.run(*sessions, lasts, |_| {
+            format!(
+                "SELECT count(leaf_snowflake_next()) FROM (SELECT generate_series(1, {ids})) rows"
+            )
+        });
+        let after = cpu_ticks(crowd.pids(*sessions));
+        let seconds = |ticks: u64| f64::from(whole(ticks)) / TICKS;
+        let (user, system) = (seconds(after.0 - before.0), seconds(after.1 - before.1));
+        let rate = rush.per_second() * f64::from(ids);
+        burnt.push([
+            user / rush.seconds,
+            system / rush.seconds,
+            (user + system) * 1e9 / (rate * rush.seconds),
+        ]);
+        rate
+    });
+    let burnt = |place: usize, which: usize| {
+        let own = burnt.iter().skip(place).step_by(SESSIONS.len()).skip(1);
+        Series::new(own.map(|figures| figures[which]).collect())
+    };
+
+    let columns = [
+        "sessions",
+        "of the ceiling",
+        "min .. max",
+        "ids/s",
+        "CPU s per s, user",
+        "system",
+        "CPU ns per id",
+    ];
+    let title = "Ids per second of all sessions together";
+    let mut table = Table::new(title, &columns);
+    for (place, (sessions, rate)) in SESSIONS.iter().zip(&rates).enumerate() {
+        let share = rate.map(|rate| rate / CEILING_PER_SECOND);
+        let [user, system, per_id] = [0, 1, 2].map(|which| burnt(place, which));
+        let who = format!("sessions: {sessions}");
+        for (unit, series) in [
+            ("ids per second", rate),
+            ("user CPU s per s", &user),
+            ("system CPU s per s", &system),
+            ("CPU ns per id", &per_id),
+        ] {
+            section.keep(title, &who, unit, series);
+        }
+        table.row(vec![
+            sessions.to_string(),
+            number(share.median(), 3),
+            range(&share, 3),
+            number(rate.median(), 0),
+            number(user.median(), 2),
+            number(system.median(), 2),
+            spread(&per_id, 0),
+        ]);
+        if [1, 64].contains(sessions) {
+            section.check(Check {
+                target: Target::Snowflake,
+                what: format!("of the ceiling, sessions: {sessions}"),
+                measured: share.map(|share| share * 100.0),
+                shown: (1, "%"),
+                bound: Bound::AtLeast(98.0),
+            });
+        }
+    }
+    section.table(table);
+    distinct(&bed, section);
+    section.chart(chart(&rates));
+}
+
+fn whole(number: impl TryInto<u32>) -> u32 {
+    number.try_into().unwrap_or(u32::MAX)
+}
+
+/// A duplicate fails the bench.
+fn distinct(bed: &Bed, section: &mut Section) {
+    let sample: Vec<Vec<i64>> = in_threads(16, |_| {
+        bed.session()
+            .value("SELECT array_agg(leaf_snowflake_next()) FROM generate_series(1, 20000)")
+    });
+    let ids: Vec<_> = sample.concat();
+    let different: HashSet<_> = ids.iter().collect();
+    assert_eq!(different.len(), ids.len(), "different snowflake ids");
+    section.say(format!(
+        "A sample of 16 sessions at once: {} ids, all of them different.",
+        count(whole(ids.len()))
+    ));
+}
+
+fn chart(rates: &[Series]) -> Chart {
+    let ceiling = Line {
+        name: "ceiling".into(),
+        points: (0..SESSIONS.len())
+            .map(|place| (place, CEILING_PER_SECOND / 1e6))
+            .collect(),
+        colour: colour(""),
+        dashed: true,
+    };
+    let measured = Line {
+        name: SNOWFLAKE.into(),
+        points: rates
+            .iter()
+            .map(|rate| rate.median() / 1e6)
+            .enumerate()
+            .collect(),
+        colour: colour(SNOWFLAKE),
+        dashed: false,
+    };
+    Chart::lines(
+        "snowflake.svg",
+        "Snowflake ids: all sessions together",
+        ("sessions", "million ids per second"),
+        positions(),
+        Scale::Linear,
+        vec![ceiling, measured],
+    )
+}

@@ -1,0 +1,233 @@
+//! What leaf_id costs before the first id: memory, a server's start, and the first calls.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leaf_id_tests::{Server, Session, Stop, timed, wait_until};
+
+use super::Context;
+use crate::bed::Bed;
+use crate::figures::{Series, in_turns};
+use crate::report::Section;
+use crate::table::{Row, Table, number, spread};
+use crate::targets::{Bound, Check, Target};
+
+/// How long workers may take to come or to go.
+const LIMIT: Duration = Duration::from_secs(30);
+/// The rests of segments that a clean stop leaves for the next start.
+const PARKED: &str = "leaf_id_parked.json";
+/// First ids of each kind that are measured.
+const FIRSTS: usize = 11;
+
+/// Measures all of it.
+pub fn run(context: &Context, section: &mut Section) {
+    starts_and_memory(context, section);
+    first_of_a_server(context, section);
+    first_of_a_tag(context, section);
+}
+
+/// Starts the server, and connects to it as soon as it answers.
+fn start(server: &Server) -> (Session, Duration) {
+    let began = Instant::now();
+    let session = thread::scope(|scope| {
+        // It looks only now and then whether the server answers.
+        scope.spawn(|| server.launch());
+        loop {
+            if let Ok(session) = server.try_connect("postgres", "postgres") {
+                return session;
+            }
+            assert!(began.elapsed() < LIMIT, "the server does not answer");
+            thread::sleep(Duration::from_micros(500));
+        }
+    });
+    (session, began.elapsed())
+}
+
+fn starts_and_memory(context: &Context, section: &mut Section) {
+    eprintln!("    starts");
+    const NONE: &str = "without leaf_id";
+    let kinds = [
+        (
+            NONE,
+            [
+                ("shared_preload_libraries", ""),
+                ("leaf_id.max_tags", "1000"),
+            ],
+        ),
+        ("max_tags 1,000", with_tags("1000")),
+        ("max_tags 100,000", with_tags("100000")),
+        ("max_tags 1,000,000", with_tags("1000000")),
+    ];
+    let beds: Vec<_> = kinds
+        .iter()
+        .map(|(_, conf)| Bed::without_leaf_id(context.running, conf))
+        .collect();
+    let bytes: Vec<i64> = beds
+        .iter()
+        .map(|bed| {
+            bed.session().value(
+                "SELECT coalesce(sum(allocated_size), 0)::bigint FROM pg_shmem_allocations
+                     WHERE name LIKE 'leaf_id%'",
+            )
+        })
+        .collect();
+    let places: Vec<_> = (0..beds.len()).collect();
+    let starts = in_turns(context.options.rounds, &places, |place| {
+        let server = &beds[*place].server;
+        server.stop(Stop::Fast);
+        start(server).1.as_secs_f64() * 1000.0
+    });
+    let rows: Vec<_> = kinds
+        .iter()
+        .zip(&starts)
+        .map(|((label, _), series)| Row { label, series })
+        .collect();
+    let title = "Server start, until a session is connected";
+    for row in &rows {
+        section.keep(title, row.label, "ms", row.series);
+    }
+    section.say(
+        "From the start of the postmaster, after a clean stop, until a client that tries every \
+         half millisecond is connected.",
+    );
+    section.table(Table::comparison(title, "ms", 1, NONE, &rows));
+
+    let mut table = Table::new("Shared memory", &["", "bytes", "bytes per tag"]);
+    for ((label, _), (bytes, tags)) in kinds
+        .iter()
+        .zip(bytes.iter().zip([0, 1_000, 100_000, 1_000_000]))
+    {
+        let bytes = whole(*bytes);
+        let each = if tags == 0 {
+            f64::NAN
+        } else {
+            bytes / f64::from(tags)
+        };
+        table.row(vec![(*label).into(), number(bytes, 0), number(each, 1)]);
+        section.keep("Shared memory", label, "bytes", &Series::new(vec![bytes]));
+    }
+    section.table(table);
+    // What all tags share falls out of the difference.
+    let slot = (whole(bytes[3]) - whole(bytes[2])) / 900_000.0;
+    section.say(format!(
+        "Each further tag takes {} bytes (between max_tags 100,000 and 1,000,000).",
+        number(slot, 1)
+    ));
+    section.check(Check {
+        target: Target::ManyTags,
+        what: "shared memory of one, at max_tags 100,000".into(),
+        measured: Series::new(vec![whole(bytes[2]) / 100_000.0]),
+        shown: (1, "bytes"),
+        bound: Bound::AtMost(512.0),
+    });
+}
+
+fn with_tags(tags: &'static str) -> [(&'static str, &'static str); 2] {
+    [
+        ("shared_preload_libraries", "leaf_id"),
+        ("leaf_id.max_tags", tags),
+    ]
+}
+
+#[expect(clippy::cast_precision_loss, reason = "less than 2^52 bytes")]
+fn whole(bytes: i64) -> f64 {
+    bytes as f64
+}
+
+fn first_of_a_server(context: &Context, section: &mut Section) {
+    eprintln!("    first ids of a server");
+    let bed = Bed::start(context.running, &[]);
+    let mut session = bed.session();
+    session.create_tag("first");
+    session.run("SELECT leaf_segment_next('first')");
+    session.wait_for_spare("first");
+    drop(session);
+    let kinds = [
+        (
+            "leaf_segment_next, rests were parked",
+            "leaf_segment_next('first')",
+            true,
+        ),
+        (
+            "leaf_segment_next, nothing parked",
+            "leaf_segment_next('first')",
+            false,
+        ),
+        ("leaf_snowflake_next", "leaf_snowflake_next()", true),
+    ];
+    let rounds = context.options.rounds.max(FIRSTS);
+    let ready = in_turns(rounds, &kinds, |(_, call, parked)| {
+        bed.server.stop(Stop::Fast);
+        let file = bed.server.data_dir().join(PARKED);
+        if !parked && file.exists() {
+            fs::remove_file(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        }
+        let (mut session, _) = start(&bed.server);
+        let ((), took) = timed(|| session.run(&format!("SELECT {call}")));
+        // What the rests of the next start are made of.
+        session.run("SELECT leaf_segment_next('first')");
+        session.wait_for_spare("first");
+        took.as_secs_f64() * 1000.0
+    });
+    section.say(
+        "The first id after a server's clean stop and start: the call is made on the first \
+         connection that the server accepts, and timed by the client.",
+    );
+    let labels: Vec<_> = kinds.iter().map(|(label, ..)| *label).collect();
+    firsts(section, "The first id of a server", &labels, &ready, 50.0);
+}
+
+fn first_of_a_tag(context: &Context, section: &mut Section) {
+    eprintln!("    first ids of a tag");
+    let bed = Bed::start(context.running, &[("leaf_id.allocator_idle_timeout", "1s")]);
+    let mut session = bed.session();
+    let mut made = 0;
+    let kinds = [
+        ("the allocator is running", true),
+        ("no allocator is running", false),
+    ];
+    let rounds = context.options.rounds.max(FIRSTS);
+    let series = in_turns(rounds, &kinds, |(_, running)| {
+        made += 1;
+        session.create_tag(&format!("new_{made}"));
+        if *running {
+            // A claim of another tag brings it, and keeps it for a second.
+            let busy = format!("busy_{made}");
+            session.create_tag(&busy);
+            session.next(&busy);
+            wait_until(LIMIT, "the allocator", || {
+                session.worker("allocator").is_some()
+            });
+        } else {
+            wait_until(LIMIT, "the end of the allocator", || {
+                session.worker("allocator").is_none()
+            });
+        }
+        let sql = format!("SELECT leaf_segment_next('new_{made}')");
+        let ((), took) = timed(|| session.run(&sql));
+        took.as_secs_f64() * 1000.0
+    });
+    section.say(
+        "The first id of a tag that was just created, in a session that is connected: its \
+         segment is claimed while the call waits. (leaf_id.allocator_idle_timeout = 1s.)",
+    );
+    let labels: Vec<_> = kinds.iter().map(|(label, _)| *label).collect();
+    firsts(section, "The first id of a tag", &labels, &series, 20.0);
+}
+
+fn firsts(section: &mut Section, title: &str, labels: &[&str], series: &[Series], bound: f64) {
+    let mut table = Table::new(title, &["", "ms, median (min .. max)"]);
+    for (label, series) in labels.iter().zip(series) {
+        section.keep(title, label, "ms", series);
+        table.row(vec![(*label).into(), spread(series, 2)]);
+        section.check(Check {
+            target: Target::FirstId,
+            what: format!("{title}, {label}"),
+            measured: series.clone(),
+            shown: (1, "ms"),
+            bound: Bound::AtMost(bound),
+        });
+    }
+    section.table(table);
+}

@@ -1,0 +1,224 @@
+//! Tables, as aligned text and as Markdown.
+
+use crate::figures::Series;
+
+/// A table; the first column is text, the others are figures.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// What stands above it.
+    pub title: String,
+    columns: Vec<String>,
+    rows: Vec<Vec<String>>,
+    /// Columns that hold words.
+    words: Vec<usize>,
+}
+
+/// What a comparison shows of each contender.
+pub struct Row<'a> {
+    /// What it is called.
+    pub label: &'a str,
+    /// Its figure, round by round.
+    pub series: &'a Series,
+}
+
+impl Table {
+    /// An empty one.
+    #[must_use]
+    pub fn new(title: impl Into<String>, columns: &[&str]) -> Self {
+        Self {
+            title: title.into(),
+            columns: columns.iter().map(|&column| column.into()).collect(),
+            rows: Vec::new(),
+            words: vec![0],
+        }
+    }
+
+    /// Has these columns hold words too.
+    #[must_use]
+    pub fn words(mut self, columns: &[usize]) -> Self {
+        self.words.extend(columns);
+        self
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: Vec<String>) {
+        assert_eq!(cells.len(), self.columns.len(), "cells of {}", self.title);
+        self.rows.push(cells);
+    }
+
+    /// Ratios first, taken within the rounds, to the row that is called `base`; then the
+    /// figures themselves.
+    #[must_use]
+    pub fn comparison(
+        title: impl Into<String>,
+        unit: &str,
+        digits: usize,
+        base: &str,
+        rows: &[Row],
+    ) -> Self {
+        let ratio = format!("× {base}");
+        let mut table = Self::new(title, &["", &ratio, "min .. max", unit, "min .. max"]);
+        let base = rows.iter().find(|row| row.label == base);
+        for row in rows {
+            let (median, range) = base.map_or_else(
+                || ("-".into(), "-".into()),
+                |base| {
+                    let ratio = row.series.over(base.series);
+                    (number(ratio.median(), 2), range(&ratio, 2))
+                },
+            );
+            table.row(vec![
+                row.label.into(),
+                median,
+                range,
+                number(row.series.median(), digits),
+                self::range(row.series, digits),
+            ]);
+        }
+        table
+    }
+
+    /// As aligned text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let widths: Vec<_> = (0..self.columns.len())
+            .map(|column| {
+                let cells = self.rows.iter().map(|row| width(&row[column]));
+                cells.max().unwrap_or(0).max(width(&self.columns[column]))
+            })
+            .collect();
+        let line = |cells: &[String]| {
+            let mut line = String::from("  ");
+            for (column, cell) in cells.iter().enumerate() {
+                let gap = " ".repeat(widths[column] - width(cell));
+                if self.words.contains(&column) {
+                    line += &format!("{cell}{gap}  ");
+                } else {
+                    line += &format!("{gap}{cell}  ");
+                }
+            }
+            line.trim_end().to_owned() + "\n"
+        };
+        let rule = "-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1));
+        let mut text = format!("{}\n\n{}  {rule}\n", self.title, line(&self.columns));
+        for row in &self.rows {
+            text += &line(row);
+        }
+        text
+    }
+
+    /// As Markdown.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let line = |cells: &[String]| {
+            let cells: Vec<_> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+            format!("| {} |\n", cells.join(" | "))
+        };
+        let rule: Vec<_> = (0..self.columns.len())
+            .map(|column| {
+                if self.words.contains(&column) {
+                    "---"
+                } else {
+                    "---:"
+                }
+                .into()
+            })
+            .collect();
+        let mut text = format!(
+            "**{}**\n\n{}{}",
+            self.title,
+            line(&self.columns),
+            line(&rule)
+        );
+        for row in &self.rows {
+            text += &line(row);
+        }
+        text
+    }
+}
+
+fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// A figure with so many digits after the point, and commas between thousands.
+#[must_use]
+pub fn number(figure: f64, digits: usize) -> String {
+    if !figure.is_finite() {
+        return "-".into();
+    }
+    let plain = format!("{:.digits$}", figure.abs());
+    let (whole, rest) = plain.split_at(plain.find('.').unwrap_or(plain.len()));
+    let mut text = String::new();
+    // "-0.0" says no more than "0.0".
+    if figure < 0.0 && plain.contains(|digit: char| ('1'..='9').contains(&digit)) {
+        text.push('-');
+    }
+    for (place, digit) in whole.chars().enumerate() {
+        if place > 0 && (whole.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text + rest
+}
+
+/// From the smallest to the largest.
+#[must_use]
+pub fn range(series: &Series, digits: usize) -> String {
+    format!(
+        "{} .. {}",
+        number(series.min(), digits),
+        number(series.max(), digits)
+    )
+}
+
+/// The median with its range.
+#[must_use]
+pub fn spread(series: &Series, digits: usize) -> String {
+    format!(
+        "{} ({})",
+        number(series.median(), digits),
+        range(series, digits)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_grouped_and_zero_has_no_sign() {
+        assert_eq!(number(1_234_567.891, 1), "1,234,567.9");
+        assert_eq!(number(-123_456.0, 0), "-123,456");
+        assert_eq!(number(999.0, 2), "999.00");
+        assert_eq!(number(-0.001, 2), "0.00");
+        assert_eq!(number(f64::NAN, 2), "-");
+    }
+
+    #[test]
+    fn a_comparison_divides_within_the_rounds() {
+        let slow = Series::new(vec![10.0, 100.0, 20.0]);
+        let fast = Series::new(vec![5.0, 50.0, 5.0]);
+        let rows = [
+            Row {
+                label: "slow",
+                series: &slow,
+            },
+            Row {
+                label: "fast",
+                series: &fast,
+            },
+        ];
+        let table = Table::comparison("t", "ns", 0, "slow", &rows);
+        assert_eq!(
+            table.rows[1],
+            ["fast", "0.50", "0.25 .. 0.50", "5", "5 .. 50"]
+        );
+        assert!(
+            table.markdown().contains("| fast | 0.50 |"),
+            "{}",
+            table.markdown()
+        );
+    }
+}
