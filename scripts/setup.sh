@@ -14,6 +14,8 @@ missing_packages() {
     command -v cc >/dev/null || echo gcc
     [ -f /usr/include/stdio.h ] || echo libc6-dev
     command -v make >/dev/null || echo make
+    # One test counts instructions with it.
+    command -v valgrind >/dev/null || echo valgrind
     # The tests stop servers with it.
     type -P kill >/dev/null || echo procps
 }

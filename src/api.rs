@@ -12,7 +12,7 @@ use pgrx::{IntoDatum, name, pg_sys};
 use crate::edits;
 use crate::error::Failure;
 use crate::issue::{self, Batch, CallSite};
-use crate::pg::{self, Raw, TriggerCall};
+use crate::pg::{self, Raw, RowType, TriggerCall};
 use crate::shmem::{self, SnowflakeState};
 use crate::snowflake;
 
@@ -33,45 +33,38 @@ pgrx::extension_sql_file!(
     requires = ["tags", leaf_segment_slots, leaf_snowflake_state]
 );
 
-/// What a call knows of itself: the function, its call site's memory, and the first
-/// argument's bytes.
-struct Call<'a> {
-    function: u32,
-    site: &'a mut CallSite,
-    tag: &'a [u8],
+/// What a call site keeps between its calls (PostgreSQL's `fn_extra`), made by the first.
+#[inline]
+fn kept<'a, T: Copy>(fcinfo: pg_sys::FunctionCallInfo, make: impl FnOnce() -> T) -> &'a mut T {
+    // SAFETY: called through SQL, so flinfo is set. fn_extra is ours alone, always of the
+    // same type for one function, and lives in fn_mcxt as long as flinfo does.
+    unsafe {
+        let flinfo = (*fcinfo).flinfo;
+        if (*flinfo).fn_extra.is_null() {
+            let value = make();
+            let memory = pg_sys::MemoryContextAlloc((*flinfo).fn_mcxt, size_of::<T>());
+            memory.cast::<T>().write(value);
+            (*flinfo).fn_extra = memory;
+        }
+        &mut *(*flinfo).fn_extra.cast::<T>()
+    }
 }
 
-impl Call<'_> {
-    #[inline]
-    fn new<'a>(fcinfo: pg_sys::FunctionCallInfo) -> Call<'a> {
-        // SAFETY: a STRICT SQL function whose first argument is a text, called through
-        // SQL: flinfo is set, the argument is not null and lives as long as the call.
-        // fn_extra is ours alone, and lives in fn_mcxt as long as flinfo does.
-        unsafe {
-            let flinfo = (*fcinfo).flinfo;
-            if (*flinfo).fn_extra.is_null() {
-                let memory = pg_sys::MemoryContextAlloc((*flinfo).fn_mcxt, size_of::<CallSite>());
-                let site = CallSite::new(names_a_constant(flinfo));
-                memory.cast::<CallSite>().write(site);
-                (*flinfo).fn_extra = memory;
-            }
-            let argument = (*fcinfo).args.as_ptr();
-            let text = (*argument).value.cast_mut_ptr::<pg_sys::varlena>();
-            Call {
-                function: (*flinfo).fn_oid.to_u32(),
-                site: &mut *(*flinfo).fn_extra.cast::<CallSite>(),
-                tag: text_bytes(text),
-            }
-        }
-    }
+/// The bytes of the first argument.
+#[inline]
+fn tag<'a>(fcinfo: pg_sys::FunctionCallInfo) -> &'a [u8] {
+    // SAFETY: a STRICT SQL function whose first argument is a text, which lives as long as
+    // the call.
+    unsafe { text_bytes((*(*fcinfo).args.as_ptr()).value.cast_mut_ptr()) }
 }
 
 /// Whether a call's first argument is a constant of the query, as in a column's DEFAULT. A
 /// parameter is none, though PostgreSQL calls it stable: PL/pgSQL keeps a call site while
 /// its variables change.
-unsafe fn names_a_constant(flinfo: *const pg_sys::FmgrInfo) -> bool {
-    // SAFETY: flinfo is set, and its expression null or a node.
+fn names_a_constant(fcinfo: pg_sys::FunctionCallInfo) -> bool {
+    // SAFETY: called through SQL, so flinfo is set; its expression is null or a node.
     unsafe {
+        let flinfo = (*fcinfo).flinfo;
         let Some(call) = (*flinfo).fn_expr.as_ref() else {
             return false;
         };
@@ -147,7 +140,7 @@ fn finish<T>(result: Result<T, Failure>) -> T {
 /// `leaf_segment_next` as PostgreSQL calls it; see [`CONVENTION`].
 #[unsafe(export_name = "leaf_segment_next")]
 unsafe extern "C-unwind" fn segment_entry(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
-    // SAFETY: as in `Call::new`: fn_extra is null or our CallSite.
+    // SAFETY: as in `kept`: fn_extra is null or our CallSite.
     let site = unsafe { (*(*fcinfo).flinfo).fn_extra.cast::<CallSite>().as_ref() };
     match site.and_then(issue::next_at_once) {
         Some((seat, taken)) => {
@@ -173,8 +166,8 @@ CREATE FUNCTION leaf_segment_next(tag text) RETURNS bigint
 COMMENT ON FUNCTION leaf_segment_next(text) IS 'The next id of a tag';
 "#)]
 fn leaf_segment_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
-    let call = Call::new(fcinfo);
-    finish(issue::next(call.site, call.function, call.tag))
+    let site = kept(fcinfo, || CallSite::new(names_a_constant(fcinfo)));
+    finish(issue::next(site, function_oid(fcinfo), tag(fcinfo)))
 }
 
 #[pg_extern(sql = r#"
@@ -185,12 +178,7 @@ COMMENT ON FUNCTION leaf_segment_next_batch(text, integer) IS
 "#)]
 fn leaf_segment_next_batch(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, i64> {
     let n = finish(count(second_argument(fcinfo)));
-    // SAFETY: a STRICT function, as in `Call::new`; fn_extra is the iterator's here.
-    let (function, tag) = unsafe {
-        let text = (*(*fcinfo).args.as_ptr()).value.cast_mut_ptr();
-        (function_oid(fcinfo), text_bytes(text))
-    };
-    SetOfIterator::new(Batch::new(function, tag, n))
+    SetOfIterator::new(Batch::new(function_oid(fcinfo), tag(fcinfo), n))
 }
 
 #[pg_extern(sql = r#"
@@ -200,13 +188,14 @@ COMMENT ON FUNCTION leaf_segment_next_range(text, integer) IS
     'The next n ids of a tag without a gap, as the first and the last; n up to max_step';
 "#)]
 fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
-    let call = Call::new(fcinfo);
+    let (site, row) = kept(fcinfo, || (CallSite::new(false), RowType::of(fcinfo)));
     let n = finish(count(second_argument(fcinfo)));
     if n == 0 {
-        return Raw::record(fcinfo, &[None, None]);
+        return row.form([None, None]);
     }
-    let (first, last) = finish(issue::next_range(call.site, call.function, call.tag, n));
-    Raw::record(fcinfo, &[first.into_datum(), last.into_datum()])
+    let range = issue::next_range(site, function_oid(fcinfo), tag(fcinfo), n);
+    let (first, last) = finish(range);
+    row.form([first.into_datum(), last.into_datum()])
 }
 
 /// `leaf_snowflake_next` as PostgreSQL calls it; see [`CONVENTION`].
@@ -269,12 +258,11 @@ fn decode(fcinfo: pg_sys::FunctionCallInfo, id: i64, epoch_ms: i64) -> Result<Ra
         .checked_add(parts.ms)
         .and_then(timestamp)
         .ok_or(Failure::BadEpoch { epoch_ms })?;
-    let columns = [
+    Ok(kept(fcinfo, || RowType::of(fcinfo)).form([
         ts.into_datum(),
         i32::from(parts.worker_id).into_datum(),
         i32::from(parts.sequence).into_datum(),
-    ];
-    Ok(Raw::record(fcinfo, &columns))
+    ]))
 }
 
 /// The configured epoch; an id means nothing without one.
@@ -601,25 +589,22 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
         Reason::OtherCluster => Some("other cluster"),
         Reason::Reset => Some("reset"),
     };
-    Raw::record(
-        fcinfo,
-        &[
-            text.into_datum(),
-            open.then_some(i32::from(last.worker_id)).into_datum(),
-            open.then_some("leaf_id.worker_id").into_datum(),
-            known.then(|| at(last.ms)).flatten().into_datum(),
-            open.then(|| at(snowflake.generator.reserved_until()))
-                .flatten()
-                .into_datum(),
-            reason.and_then(|_| timestamp(floor_ms)).into_datum(),
-            reason.into_datum(),
-            known
-                .then(|| (last.ms + epoch_ms - pg::now_ms()).max(0))
-                .into_datum(),
-            bigint(snowflake.issued.load(Relaxed)).into_datum(),
-            bigint(snowflake.waits.load(Relaxed)).into_datum(),
-            bigint(snowflake.rollbacks.load(Relaxed)).into_datum(),
-            at(MAX_MS).into_datum(),
-        ],
-    )
+    RowType::of(fcinfo).form([
+        text.into_datum(),
+        open.then_some(i32::from(last.worker_id)).into_datum(),
+        open.then_some("leaf_id.worker_id").into_datum(),
+        known.then(|| at(last.ms)).flatten().into_datum(),
+        open.then(|| at(snowflake.generator.reserved_until()))
+            .flatten()
+            .into_datum(),
+        reason.and_then(|_| timestamp(floor_ms)).into_datum(),
+        reason.into_datum(),
+        known
+            .then(|| (last.ms + epoch_ms - pg::now_ms()).max(0))
+            .into_datum(),
+        bigint(snowflake.issued.load(Relaxed)).into_datum(),
+        bigint(snowflake.waits.load(Relaxed)).into_datum(),
+        bigint(snowflake.rollbacks.load(Relaxed)).into_datum(),
+        at(MAX_MS).into_datum(),
+    ])
 }

@@ -30,6 +30,7 @@ const LATE_MS: i64 = 50;
 pub const RELOAD_GRACE_MS: i64 = SLEEP_MS;
 
 /// What one call site remembers between its calls (PostgreSQL's `fn_extra`).
+#[derive(Clone, Copy)]
 pub struct CallSite {
     seat: Option<Seat>,
     /// The tag is a constant of the query: the same in every call.
@@ -102,16 +103,29 @@ pub fn next_at_once(site: &CallSite) -> Option<(&Seat, Taken)> {
 /// See [`Failure`].
 #[inline]
 pub fn next(site: &mut CallSite, function: u32, tag: &[u8]) -> Result<i64, Failure> {
-    if !edits::open()
-        && let Some(seat) = seat_of(site, tag)
-        && let Ok(taken) = seat.buffer.take(seat.life)
-    {
-        if taken.leaves_work() {
-            attend(&seat, &taken);
-        }
-        return Ok(taken.first);
+    let taken = match take_known(site, tag, |seat| seat.buffer.take(seat.life).ok()) {
+        Some(taken) => taken,
+        None => obtain(site, function, tag, Amount::One)?,
+    };
+    Ok(taken.first)
+}
+
+/// Takes what is there for the taking, of a tag that this session has used before.
+#[inline]
+fn take_known(
+    site: &mut CallSite,
+    tag: &[u8],
+    take: impl FnOnce(&Seat) -> Option<Taken>,
+) -> Option<Taken> {
+    if edits::open() {
+        return None;
     }
-    obtain(site, function, tag, Amount::One).map(|taken| taken.first)
+    let seat = seat_of(site, tag)?;
+    let taken = take(&seat)?;
+    if taken.leaves_work() {
+        attend(&seat, &taken);
+    }
+    Some(taken)
 }
 
 /// Where ids of a tag were taken last, by this call site or by any of this session.
@@ -141,7 +155,13 @@ pub fn next_range(
     tag: &[u8],
     n: u32,
 ) -> Result<(i64, i64), Failure> {
-    let taken = obtain(site, function, tag, Amount::Range(n))?;
+    let amount = Amount::Range(n);
+    let taken = match take_known(site, tag, |seat| {
+        take_ready(shmem::area()?, seat, amount).ok()?
+    }) {
+        Some(taken) => taken,
+        None => obtain(site, function, tag, amount)?,
+    };
     Ok((taken.first, taken.first + i64::from(n) - 1))
 }
 

@@ -872,22 +872,36 @@ impl Raw {
     fn datum(self) -> pg_sys::Datum {
         self.0
     }
+}
 
-    /// A row of the type that the function call expects; one entry per column, `None` is NULL.
-    pub fn record(fcinfo: pg_sys::FunctionCallInfo, columns: &[Option<pg_sys::Datum>]) -> Self {
-        let mut values: Vec<_> = columns
-            .iter()
-            .map(|column| column.unwrap_or(pg_sys::Datum::null()))
-            .collect();
-        let mut nulls: Vec<_> = columns.iter().map(Option::is_none).collect();
+/// The row type that a call expects of its function, one with OUT arguments. It lives as
+/// long as the call site, and to make it costs many times what a row does.
+#[derive(Clone, Copy)]
+pub struct RowType(pg_sys::TupleDesc);
+
+impl RowType {
+    /// That of a call through SQL.
+    pub fn of(fcinfo: pg_sys::FunctionCallInfo) -> Self {
         let mut descriptor = core::ptr::null_mut();
-        // SAFETY: called from an SQL function declared with as many OUT arguments.
+        // SAFETY: called from an SQL function, so flinfo is set. An error on the way resets
+        // the memory context too.
         unsafe {
+            let before = pg_sys::MemoryContextSwitchTo((*(*fcinfo).flinfo).fn_mcxt);
             pg_sys::get_call_result_type(fcinfo, core::ptr::null_mut(), &raw mut descriptor);
-            let descriptor = pg_sys::BlessTupleDesc(descriptor);
-            let tuple =
-                pg_sys::heap_form_tuple(descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
-            Self(pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data))
+            let blessed = pg_sys::BlessTupleDesc(descriptor);
+            pg_sys::MemoryContextSwitchTo(before);
+            Self(blessed)
+        }
+    }
+
+    /// A row of it; one entry per column, `None` is NULL.
+    pub fn form<const N: usize>(self, columns: [Option<pg_sys::Datum>; N]) -> Raw {
+        let mut nulls = columns.map(|column| column.is_none());
+        let mut values = columns.map(|column| column.unwrap_or(pg_sys::Datum::null()));
+        // SAFETY: the function is declared with as many OUT arguments.
+        unsafe {
+            let tuple = pg_sys::heap_form_tuple(self.0, values.as_mut_ptr(), nulls.as_mut_ptr());
+            Raw(pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data))
         }
     }
 }

@@ -16,31 +16,31 @@ struct Limit {
 const LIMITS: [Limit; 6] = [
     Limit {
         what: "a segment id, constant tag",
-        instructions: 90.0,
+        instructions: 84.0,
         statement: "SELECT count(leaf_segment_next('a')) FROM generate_series(1, :n)",
     },
     Limit {
         what: "a segment id, tag from a column",
-        instructions: 90.0,
+        instructions: 390.0,
         statement: "SELECT count(leaf_segment_next(tag)) FROM (
             SELECT CASE i % 3 WHEN 0 THEN 'a' WHEN 1 THEN 'b' ELSE 'the_third_of_them' END AS tag
             FROM generate_series(1, :n) i OFFSET 0) tags",
     },
     Limit {
         what: "a segment id, one in each statement",
-        instructions: 90.0,
+        instructions: 790.0,
         statement: "DO $$ DECLARE id bigint; BEGIN
             FOR i IN 1..:n LOOP EXECUTE 'SELECT leaf_segment_next(''a'')' INTO id; END LOOP;
             END $$",
     },
     Limit {
         what: "a segment id of a batch",
-        instructions: 90.0,
+        instructions: 119.0,
         statement: "SELECT count(*) FROM leaf_segment_next_batch('a', :n)",
     },
     Limit {
         what: "a range",
-        instructions: 90.0,
+        instructions: 1240.0,
         statement: "SELECT count(leaf_segment_next_range('a', 10)) FROM generate_series(1, :n)",
     },
     Limit {
