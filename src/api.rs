@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use leaf_id_core::reservation::Reason;
+use leaf_id_core::segment::{Obstacle, Taken};
 use leaf_id_core::snowflake::{MAX_MS, MAX_SEQUENCE, MAX_WORKER_ID, Parts};
 use pgrx::iter::{SetOfIterator, TableIterator};
 use pgrx::pg_sys::submodules::panic::pgrx_extern_c_guard;
@@ -13,7 +14,7 @@ use crate::edits;
 use crate::error::Failure;
 use crate::issue::{self, Batch, CallSite};
 use crate::pg::{self, Raw, RowType, TriggerCall};
-use crate::shmem::{self, SnowflakeState};
+use crate::shmem::{self, Seat, SnowflakeState};
 use crate::snowflake;
 
 pgrx::extension_sql_file!("../sql/schema.sql", name = "schema", bootstrap);
@@ -50,12 +51,32 @@ fn kept<'a, T: Copy>(fcinfo: pg_sys::FunctionCallInfo, make: impl FnOnce() -> T)
     }
 }
 
-/// The bytes of the first argument.
+/// The first argument, of a STRICT SQL function where that is a text.
+#[inline]
+fn first_text(fcinfo: pg_sys::FunctionCallInfo) -> *mut pg_sys::varlena {
+    // SAFETY: called through SQL, with as many arguments as were declared.
+    unsafe { (*(*fcinfo).args.as_ptr()).value.cast_mut_ptr() }
+}
+
+/// The bytes of the first argument. They live as long as the call.
 #[inline]
 fn tag<'a>(fcinfo: pg_sys::FunctionCallInfo) -> &'a [u8] {
-    // SAFETY: a STRICT SQL function whose first argument is a text, which lives as long as
-    // the call.
-    unsafe { text_bytes((*(*fcinfo).args.as_ptr()).value.cast_mut_ptr()) }
+    let text = first_text(fcinfo);
+    inline_bytes(text).unwrap_or_else(|| {
+        // SAFETY: a valid varlena.
+        unsafe { pgrx::varlena_to_byte_slice(pg_sys::pg_detoast_datum_packed(text)) }
+    })
+}
+
+/// The bytes of a text that is stored inline, which the header's low bits tell.
+#[inline]
+fn inline_bytes<'a>(text: *mut pg_sys::varlena) -> Option<&'a [u8]> {
+    // SAFETY: a valid varlena.
+    unsafe {
+        let inline =
+            pgrx::varatt_is_1b(text) && !pgrx::varatt_is_1b_e(text) || pgrx::varatt_is_4b_u(text);
+        inline.then(|| pgrx::varlena_to_byte_slice(text))
+    }
 }
 
 /// Whether a call's first argument is a constant of the query, as in a column's DEFAULT. A
@@ -88,22 +109,6 @@ fn function_oid(fcinfo: pg_sys::FunctionCallInfo) -> u32 {
     unsafe { (*(*fcinfo).flinfo).fn_oid }.to_u32()
 }
 
-/// The bytes of a text, without a copy where it is stored inline.
-#[inline]
-unsafe fn text_bytes<'a>(text: *mut pg_sys::varlena) -> &'a [u8] {
-    // SAFETY: a valid varlena; the two inline forms are told by the header's low bits.
-    unsafe {
-        let text = if pgrx::varatt_is_1b(text) && !pgrx::varatt_is_1b_e(text)
-            || pgrx::varatt_is_4b_u(text)
-        {
-            text
-        } else {
-            pg_sys::pg_detoast_datum_packed(text)
-        };
-        pgrx::varlena_to_byte_slice(text)
-    }
-}
-
 /// The integer that follows the tag.
 fn second_argument(fcinfo: pg_sys::FunctionCallInfo) -> i32 {
     // SAFETY: a STRICT function of two arguments.
@@ -128,6 +133,18 @@ fn count(n: i32) -> Result<u32, Failure> {
 /// can raise an error. Everything else is behind the guard, in the function that pgrx made.
 static CONVENTION: pg_sys::Pg_finfo_record = pg_sys::Pg_finfo_record { api_version: 1 };
 
+/// What an entry leaves to the function that pgrx made. Out of line: an entry needs no
+/// registers saved and no stack for it.
+#[cold]
+#[inline(never)]
+fn guarded(
+    function: unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> pg_sys::Datum {
+    // SAFETY: the same call.
+    unsafe { function(fcinfo) }
+}
+
 /// The result of an SQL function: the value, or an ERROR.
 #[inline]
 fn finish<T>(result: Result<T, Failure>) -> T {
@@ -141,18 +158,52 @@ fn finish<T>(result: Result<T, Failure>) -> T {
 #[unsafe(export_name = "leaf_segment_next")]
 unsafe extern "C-unwind" fn segment_entry(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
     // SAFETY: as in `kept`: fn_extra is null or our CallSite.
-    let site = unsafe { (*(*fcinfo).flinfo).fn_extra.cast::<CallSite>().as_ref() };
-    match site.and_then(issue::next_at_once) {
-        Some((seat, taken)) => {
-            if taken.leaves_work() {
-                // SAFETY: the guard turns what is raised into PostgreSQL's error.
-                unsafe { pgrx_extern_c_guard(|| issue::attend(seat, &taken)) };
-            }
-            taken.first.into()
-        }
-        // SAFETY: the guarded function, with the same call.
-        None => unsafe { leaf_segment_next_wrapper(fcinfo) },
+    let site = unsafe { (*(*fcinfo).flinfo).fn_extra.cast::<CallSite>().as_mut() };
+    let Some(site) = site else {
+        return guarded(leaf_segment_next_wrapper, fcinfo);
+    };
+    match issue::try_constant(site) {
+        Some(Ok(taken)) if !taken.leaves_work() => taken.first.into(),
+        Some(attempt) => segment_attempted(site, fcinfo, attempt),
+        None => segment_known(site, fcinfo),
     }
+}
+
+/// A constant tag whose first attempt has left something to do.
+#[cold]
+#[inline(never)]
+fn segment_attempted(
+    site: &CallSite,
+    fcinfo: pg_sys::FunctionCallInfo,
+    attempt: Result<Taken, Obstacle>,
+) -> pg_sys::Datum {
+    let taken = issue::finish_constant(site, attempt);
+    taken.map_or_else(|| guarded(leaf_segment_next_wrapper, fcinfo), use_up)
+}
+
+/// A tag that differs from call to call. Out of line, so that the other case needs no
+/// stack for it.
+#[inline(never)]
+fn segment_known(site: &mut CallSite, fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    let tag = inline_bytes(first_text(fcinfo));
+    let taken = tag.and_then(|tag| issue::take_known(site, tag));
+    taken.map_or_else(|| guarded(leaf_segment_next_wrapper, fcinfo), use_up)
+}
+
+/// The id, after what taking it has left to do.
+#[inline]
+fn use_up((seat, taken): (Seat, Taken)) -> pg_sys::Datum {
+    if taken.leaves_work() {
+        attend(&seat, &taken);
+    }
+    taken.first.into()
+}
+
+#[cold]
+#[inline(never)]
+fn attend(seat: &Seat, taken: &Taken) {
+    // SAFETY: the guard turns what is raised into PostgreSQL's error.
+    unsafe { pgrx_extern_c_guard(|| issue::attend(seat, taken)) };
 }
 
 #[unsafe(no_mangle)]
@@ -203,8 +254,7 @@ fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
 unsafe extern "C-unwind" fn snowflake_entry(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
     match issue::next_snowflake_at_once() {
         Some(id) => id.into(),
-        // SAFETY: the guarded function, with the same call.
-        None => unsafe { leaf_snowflake_next_wrapper(fcinfo) },
+        None => guarded(leaf_snowflake_next_wrapper, fcinfo),
     }
 }
 

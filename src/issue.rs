@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use leaf_id_core::segment::{DoubleBuffer, Miss, Taken};
+use leaf_id_core::segment::{DoubleBuffer, Miss, Obstacle, Taken};
 use leaf_id_core::snowflake::{START_SPREAD, Stall};
 use parking_lot::Mutex;
 use rand::RngExt;
@@ -83,15 +83,34 @@ impl Amount {
     }
 }
 
-/// The next id of the tag that a call site always names, if it is there for the taking: a
-/// few loads and one atomic addition, and nothing that can fail or panic. `None` says
-/// nothing but that [`next`] must be asked.
+/// Takes an id of the tag that a call site always names: a few loads and one atomic
+/// addition, and nothing that can fail or panic. `None` if it names no such tag, or not yet.
 #[inline]
-pub fn next_at_once(site: &CallSite) -> Option<(&Seat, Taken)> {
+pub fn try_constant(site: &CallSite) -> Option<Result<Taken, Obstacle>> {
     let seat = site.seat.as_ref().filter(|_| site.constant)?;
+    (!edits::open()).then(|| seat.buffer.try_take(seat.life))
+}
+
+/// What becomes of an attempt of [`try_constant`]: an id, and where it was taken from.
+/// Nothing here can fail or panic either. `None` says nothing but that [`next`] must be
+/// asked.
+pub fn finish_constant(site: &CallSite, attempt: Result<Taken, Obstacle>) -> Option<(Seat, Taken)> {
+    let seat = site.seat?;
+    let taken = match attempt {
+        Ok(taken) => taken,
+        Err(obstacle) => seat.buffer.take_again(seat.life, obstacle).ok()?,
+    };
+    Some((seat, taken))
+}
+
+/// An id of a tag that this session has used before, and where it was taken from. Nothing
+/// here can fail or panic either. `None` says nothing but that [`next`] must be asked.
+#[inline]
+pub fn take_known(site: &mut CallSite, tag: &[u8]) -> Option<(Seat, Taken)> {
     if edits::open() {
         return None;
     }
+    let seat = seat_of(site, tag)?;
     let taken = seat.buffer.take(seat.life).ok()?;
     Some((seat, taken))
 }
@@ -103,29 +122,13 @@ pub fn next_at_once(site: &CallSite) -> Option<(&Seat, Taken)> {
 /// See [`Failure`].
 #[inline]
 pub fn next(site: &mut CallSite, function: u32, tag: &[u8]) -> Result<i64, Failure> {
-    let taken = match take_known(site, tag, |seat| seat.buffer.take(seat.life).ok()) {
-        Some(taken) => taken,
-        None => obtain(site, function, tag, Amount::One)?,
-    };
-    Ok(taken.first)
-}
-
-/// Takes what is there for the taking, of a tag that this session has used before.
-#[inline]
-fn take_known(
-    site: &mut CallSite,
-    tag: &[u8],
-    take: impl FnOnce(&Seat) -> Option<Taken>,
-) -> Option<Taken> {
-    if edits::open() {
-        return None;
+    if let Some((seat, taken)) = take_known(site, tag) {
+        if taken.leaves_work() {
+            attend(&seat, &taken);
+        }
+        return Ok(taken.first);
     }
-    let seat = seat_of(site, tag)?;
-    let taken = take(&seat)?;
-    if taken.leaves_work() {
-        attend(&seat, &taken);
-    }
-    Some(taken)
+    obtain(site, function, tag, Amount::One).map(|taken| taken.first)
 }
 
 /// Where ids of a tag were taken last, by this call site or by any of this session.
@@ -156,13 +159,24 @@ pub fn next_range(
     n: u32,
 ) -> Result<(i64, i64), Failure> {
     let amount = Amount::Range(n);
-    let taken = match take_known(site, tag, |seat| {
-        take_ready(shmem::area()?, seat, amount).ok()?
-    }) {
+    let taken = match take_range_known(site, tag, amount) {
         Some(taken) => taken,
         None => obtain(site, function, tag, amount)?,
     };
     Ok((taken.first, taken.first + i64::from(n) - 1))
+}
+
+/// A range that is there for the taking, of a tag that this session has used before.
+fn take_range_known(site: &mut CallSite, tag: &[u8], amount: Amount) -> Option<Taken> {
+    if edits::open() {
+        return None;
+    }
+    let seat = seat_of(site, tag)?;
+    let taken = take_ready(shmem::area()?, &seat, amount).ok()??;
+    if taken.leaves_work() {
+        attend(&seat, &taken);
+    }
+    Some(taken)
 }
 
 /// The ids of one batch call, taken as they are read, in as few runs as the segments allow.

@@ -16,7 +16,7 @@ struct Limit {
 const LIMITS: [Limit; 6] = [
     Limit {
         what: "a segment id, constant tag",
-        instructions: 84.0,
+        instructions: 57.0,
         statement: "SELECT count(leaf_segment_next('a')) FROM generate_series(1, :n)",
     },
     Limit {

@@ -123,6 +123,19 @@ pub enum Miss {
     },
 }
 
+/// Why an attempt to take one id got none. One id may have been lost in it, which is not
+/// counted before [`DoubleBuffer::take_again`].
+#[must_use]
+#[derive(Debug, Clone, Copy)]
+pub enum Obstacle {
+    /// The slot lives another life.
+    Changed,
+    /// The buffer in use is used up, or was never filled; with the word as it was seen.
+    UsedUp(u64),
+    /// Somebody switched or invalidated in between; with the word that was counted up instead.
+    Overtaken(u64),
+}
+
 /// Why a segment was not published. The claimed ids are then a gap (I6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
@@ -226,39 +239,66 @@ impl DoubleBuffer {
     /// buffers are used up.
     #[inline]
     pub fn take(&self, life: u64) -> Result<Taken, Miss> {
+        match self.try_take(life) {
+            Ok(taken) => Ok(taken),
+            Err(obstacle) => self.take_again(life, obstacle),
+        }
+    }
+
+    /// The first attempt of [`DoubleBuffer::take`], which nearly always succeeds.
+    ///
+    /// # Errors
+    /// An obstacle, to be handed to [`DoubleBuffer::take_again`].
+    #[inline]
+    pub fn try_take(&self, life: u64) -> Result<Taken, Obstacle> {
+        let word = self.word.load(Ordering::Acquire);
+        let current = generation(word);
+        // Only after the word: see the file's header.
+        if self.life.load(Ordering::Relaxed) != life {
+            return Err(Obstacle::Changed);
+        }
+        let buffer = self.buffer(current);
+        let valid = buffer.tag.load(Ordering::Acquire) == current;
+        let len = buffer.len.load(Ordering::Acquire);
+        if !valid || offset(word) >= len {
+            return Err(Obstacle::UsedUp(word));
+        }
+        let first = buffer.first.load(Ordering::Relaxed);
+        let seen = self.word.fetch_add(1, Ordering::AcqRel);
+        if generation(seen) != current {
+            return Err(Obstacle::Overtaken(seen));
+        }
+        let taken = offset(seen);
+        if taken >= len {
+            return Err(Obstacle::UsedUp(seen));
+        }
+        Ok(Taken {
+            first: first + i64::from(taken),
+            count: 1,
+            spare_due: self.spare_due(current, taken + 1, len),
+            lost: 0,
+        })
+    }
+
+    /// The rest of [`DoubleBuffer::take`], and its errors.
+    ///
+    /// # Errors
+    /// As [`DoubleBuffer::take`].
+    #[cold]
+    #[inline(never)]
+    pub fn take_again(&self, life: u64, mut obstacle: Obstacle) -> Result<Taken, Miss> {
         let mut lost = 0;
         loop {
-            let word = self.word.load(Ordering::Acquire);
-            let current = generation(word);
-            // Only after the word: see the file's header.
-            if self.life.load(Ordering::Relaxed) != life {
-                return Err(Miss::Changed);
+            match obstacle {
+                Obstacle::Changed => return Err(Miss::Changed),
+                Obstacle::UsedUp(word) => self.switch(word)?,
+                // One id of the new buffer is a gap.
+                Obstacle::Overtaken(word) => lost += u32::from(self.was_ready(word)),
             }
-            let buffer = self.buffer(current);
-            let valid = buffer.tag.load(Ordering::Acquire) == current;
-            let len = buffer.len.load(Ordering::Acquire);
-            if !valid || offset(word) >= len {
-                self.switch(word)?;
-                continue;
+            match self.try_take(life) {
+                Ok(taken) => return Ok(Taken { lost, ..taken }),
+                Err(next) => obstacle = next,
             }
-            let first = buffer.first.load(Ordering::Relaxed);
-            let seen = self.word.fetch_add(1, Ordering::AcqRel);
-            if generation(seen) != current {
-                // Somebody switched or invalidated: one id of the new buffer is a gap.
-                lost += u32::from(self.was_ready(seen));
-                continue;
-            }
-            let taken = offset(seen);
-            if taken >= len {
-                self.switch(seen)?;
-                continue;
-            }
-            return Ok(Taken {
-                first: first + i64::from(taken),
-                count: 1,
-                spare_due: self.spare_due(current, taken + 1, len),
-                lost,
-            });
         }
     }
 
@@ -361,7 +401,6 @@ impl DoubleBuffer {
 
     /// Whether a word stands for an id that could be taken. Of a word that was replaced
     /// meanwhile it may say no: good enough for a count of gaps.
-    #[cold]
     fn was_ready(&self, word: u64) -> bool {
         let buffer = self.buffer(generation(word));
         buffer.tag.load(Ordering::Acquire) == generation(word)
@@ -376,8 +415,6 @@ impl DoubleBuffer {
 
     /// Makes the spare the buffer in use. `word` is one whose buffer was seen used up.
     /// Returning means that the word has moved, by us or by somebody else.
-    #[cold]
-    #[inline(never)]
     fn switch(&self, word: u64) -> Result<(), Miss> {
         let next = generation(word).wrapping_add(1);
         if self.buffer(next).tag.load(Ordering::Acquire) == next {
