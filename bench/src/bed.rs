@@ -48,7 +48,9 @@ CREATE FUNCTION noop() RETURNS bigint STRICT VOLATILE PARALLEL SAFE LANGUAGE c
 CREATE FUNCTION noop(text) RETURNS bigint STRICT VOLATILE PARALLEL SAFE LANGUAGE c
     AS 'LIBRARY', 'noop';
 CREATE FUNCTION atomic_add(text) RETURNS bigint STRICT VOLATILE PARALLEL SAFE LANGUAGE c
-    AS 'LIBRARY', 'atomic_add';";
+    AS 'LIBRARY', 'atomic_add';
+CREATE FUNCTION atomic_add_far(text) RETURNS bigint STRICT VOLATILE PARALLEL SAFE LANGUAGE c
+    AS 'LIBRARY', 'atomic_add_far';";
 
 /// A server that a section measures. It is stopped and removed when the value goes.
 pub struct Bed {

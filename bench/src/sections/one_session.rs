@@ -372,29 +372,34 @@ fn columns(context: &Context, section: &mut Section, session: &mut Session) {
     }
     let calls: Vec<_> = kinds
         .iter()
-        .flat_map(|tags| ["noop", "leaf_segment_next"].map(|call| (call, *tags)))
+        .flat_map(|tags| ["noop", "leaf_segment_next", "atomic_add_far"].map(|call| (call, *tags)))
         .collect();
     let series = in_turns(context.options.rounds, &calls, |(call, tags)| {
         let sql = format!("SELECT count({call}(tag)) FROM tags_{tags}");
         let ((), took) = timed(|| (0..PASSES).for_each(|_| session.run(&sql)));
         took.as_secs_f64() * 1e9 / f64::from(rows * PASSES)
     });
-    let nets: Vec<_> = series
-        .chunks(2)
-        .map(|pair| pair[1].less(&pair[0]))
-        .collect();
+    let (nets, least): (Vec<_>, Vec<_>) = series
+        .chunks_exact(3)
+        .map(|turn| (turn[1].less(&turn[0]), turn[2].less(&turn[0])))
+        .unzip();
     section.say(format!(
         "The tag from a column: SELECT count(leaf_segment_next(tag)) over a table of {} rows in \
-         shuffled order, {PASSES} passes, net of noop(tag) over the same table. {first_pass}",
+         shuffled order, {PASSES} passes, net of noop(tag) over the same table. {first_pass} \
+         \"The least\" hashes the tag and adds 1 in a cache line of the tag's own: what memory \
+         takes that is too much for the cache. A real look-up touches two such lines, one after \
+         the other: the session's map, and the tag's counter.",
         count(rows)
     ));
     let labels: Vec<_> = kinds
         .iter()
         .map(|tags| format!("{} tags", count(*tags)))
         .collect();
+    let least_labels: Vec<_> = labels.iter().map(|l| format!("{l}, the least")).collect();
     let compared: Vec<_> = labels
         .iter()
         .zip(&nets)
+        .chain(least_labels.iter().zip(&least))
         .map(|(label, series)| Row { label, series })
         .collect();
     for row in &compared {
