@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing to build and test, and makes the private copy of PostgreSQL.
-# With everything in place it takes a moment and says nothing.
+# With everything in place it takes a moment and says nothing. "setup.sh tests" installs
+# what only tests use, too.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -14,15 +15,15 @@ missing_packages() {
     command -v cc >/dev/null || echo gcc
     [ -f /usr/include/stdio.h ] || echo libc6-dev
     command -v make >/dev/null || echo make
-    # One test counts instructions with it.
-    command -v valgrind >/dev/null || echo valgrind
+    # One test counts instructions with it, and is skipped without it.
+    [ "${1:-}" != tests ] || command -v valgrind >/dev/null || ! command -v apt-get >/dev/null || echo valgrind
     # The tests stop servers with it.
     type -P kill >/dev/null || echo procps
 }
 
 need_packages() {
     local missing
-    mapfile -t missing < <(missing_packages)
+    mapfile -t missing < <(missing_packages "$@")
     [ ${#missing[@]} -gt 0 ] || return 0
     command -v apt-get >/dev/null ||
         die "missing: ${missing[*]}" \
@@ -35,7 +36,7 @@ need_packages() {
             "Choose the version it has, as in: PG_MAJOR=17 make demo" \
             "or add PostgreSQL's own repository: https://wiki.postgresql.org/wiki/Apt"
     apt_get install --yes --no-install-recommends "${missing[@]}"
-    mapfile -t missing < <(missing_packages)
+    mapfile -t missing < <(missing_packages "$@")
     [ ${#missing[@]} -eq 0 ] || die "still missing after the installation: ${missing[*]}"
 }
 
@@ -81,7 +82,7 @@ need_copy() {
 }
 
 setup() {
-    need_packages
+    need_packages "$@"
     need_rust
     need_cargo_pgrx
     locate_copy
@@ -90,4 +91,4 @@ setup() {
 pg$PG_MAJOR = \"$PG_BIN/pg_config\""
 }
 
-with_lock setup
+with_lock setup "$@"

@@ -73,7 +73,7 @@ steps=("$@")
 [ $# -gt 0 ] || steps=(core loom servers demo)
 for step in "${steps[@]}"; do title "$step" >/dev/null; done
 
-"$ROOT/scripts/setup.sh"
+"$ROOT/scripts/setup.sh" tests
 need_rust
 locate_copy
 case " ${steps[*]} " in *' servers '* | *' demo '*) "$ROOT/scripts/build.sh" ;; esac

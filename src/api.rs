@@ -93,14 +93,18 @@ fn names_a_constant(fcinfo: pg_sys::FunctionCallInfo) -> bool {
             return false;
         }
         let call = core::ptr::from_ref(call).cast::<pg_sys::FuncExpr>();
-        let first = (*(*call).args)
-            .elements
+        // Not another function's, which may have no arguments.
+        if (*call).funcid != (*flinfo).fn_oid {
+            return false;
+        }
+        let first = (*call)
+            .args
             .as_ref()
-            .map(|first| first.ptr_value);
-        (*call).funcid == (*flinfo).fn_oid
-            && first.is_some_and(|node| {
-                (*node.cast::<pg_sys::Node>()).type_ == pg_sys::NodeTag::T_Const
-            })
+            .and_then(|args| args.elements.as_ref());
+        first.is_some_and(|first| {
+            let node = first.ptr_value.cast::<pg_sys::Node>();
+            (*node).type_ == pg_sys::NodeTag::T_Const
+        })
     }
 }
 
@@ -639,7 +643,7 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
         Reason::OtherCluster => Some("other cluster"),
         Reason::Reset => Some("reset"),
     };
-    RowType::of(fcinfo).form([
+    kept(fcinfo, || RowType::of(fcinfo)).form([
         text.into_datum(),
         open.then_some(i32::from(last.worker_id)).into_datum(),
         open.then_some("leaf_id.worker_id").into_datum(),

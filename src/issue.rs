@@ -18,6 +18,8 @@ use crate::guc;
 use crate::pg::{self, WaitEvent};
 use crate::shmem::{self, Area, Key, MAX_TAG, Seat, SnowflakeState, Tag, Trouble};
 
+/// Tags that one session remembers the slots of: some 16 MB, in the memory of its own.
+const MAX_KNOWN: usize = 250_000;
 /// How long one sleep lasts at most before the state is looked at again, in milliseconds:
 /// the safety net under the broadcasts.
 const SLEEP_MS: i64 = 200;
@@ -26,6 +28,9 @@ pub const RETRY_MS: i64 = 10;
 /// How long a session waits for the launcher to renew the reservation before it does so
 /// itself, in milliseconds: many times what an fsync takes.
 const LATE_MS: i64 = 50;
+/// Full milliseconds after which a call stays awake for the start of the next one, though
+/// another session does: it would come too late each time.
+const PATIENT_ROUNDS: u32 = 3;
 /// How long a reload may take to reach the launcher, in milliseconds.
 pub const RELOAD_GRACE_MS: i64 = SLEEP_MS;
 
@@ -467,7 +472,8 @@ fn find_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Seat
     }
     let mut known = KNOWN.lock();
     // More than there are slots: most of them are of slots that were given away.
-    if known.seats.len() >= area.slots() {
+    let full = known.seats.len() >= area.capacity().min(MAX_KNOWN);
+    if full && !known.seats.contains_key(key.tag.bytes()) {
         known.seats.clear();
     }
     known.seats.insert(Name::new(key.tag.bytes()), seat);
@@ -552,7 +558,7 @@ fn wait(
     amount: Amount,
     deadline: &Deadline,
 ) -> Result<Option<Taken>, Failure> {
-    let buffer = &seat.buffer;
+    let buffer = seat.buffer;
     let began = pg::now_timestamp();
     let waiting = seat.slot.waiters().join();
     seat.slot.hungry.store(1, Ordering::Relaxed);
@@ -702,18 +708,26 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
     let snowflake = &area.snowflake;
     let deadline = Deadline::new();
     let waiting = snowflake.waiters().join();
-    if first != Stall::Full {
+    if !matches!(first, Stall::Full(_)) {
         snowflake.waits.fetch_add(1, Ordering::Relaxed);
     }
     let mut seen_back = false;
+    let mut full_rounds = 0;
     let mut stall = first;
     loop {
         match stall {
-            Stall::Full => {
+            Stall::Full(ms) => {
                 pg::check_for_interrupts();
-                let ms = pg::now_ms();
-                let watch = snowflake.watch(ms);
-                pg::sleep_until((ms + 1) * 1000, watch, WaitEvent::Snowflake);
+                if deadline.left_ms().is_none() {
+                    return Err(Failure::SnowflakeTimeout {
+                        timeout_ms: deadline.timeout_ms(),
+                        detail: "Other sessions have used every millisecond up.",
+                    });
+                }
+                full_rounds += 1;
+                let unix_ms = ms + snowflake.epoch_ms.load(Ordering::Relaxed);
+                let exactly = snowflake.watch(unix_ms) || full_rounds > PATIENT_ROUNDS;
+                pg::sleep_until((unix_ms + 1) * 1000, exactly, WaitEvent::Snowflake);
             }
             Stall::ClockBack(by_ms) => {
                 if !seen_back {

@@ -284,7 +284,7 @@ impl Waiters {
     /// Joins the queue: a broadcast from now on ends the next sleep. Check the condition
     /// between this and the sleep.
     pub fn join(self) -> Waiting {
-        // SAFETY: initialised with the shared area.
+        // SAFETY: initialised with the slot or the area.
         unsafe { pg_sys::ConditionVariablePrepareToSleep(self.0) };
         Waiting(self)
     }

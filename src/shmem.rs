@@ -157,6 +157,8 @@ pub struct Slot {
     waiters: UnsafeCell<pg_sys::ConditionVariable>,
 }
 
+const _: () = assert!(core::mem::offset_of!(Snowflake, watched_ms) >= 64);
+
 /// What a tag costs: a slot, a double buffer, and two hash buckets at most.
 const _: () =
     assert!(size_of::<Slot>() + size_of::<DoubleBuffer>() + 2 * size_of::<AtomicU32>() <= 512);
@@ -210,9 +212,7 @@ pub struct Snowflake {
     pub issued: AtomicU64,
     /// `leaf_id.epoch`, fixed at start.
     pub epoch_ms: AtomicI64,
-    // Another cache line: these are not on the hot path.
-    /// The full millisecond whose end is watched for, in Unix milliseconds.
-    watched_ms: AtomicI64,
+    // Not on the hot path, and seldom written.
     state: AtomicU32,
     /// See [`SnowflakeState`].
     detail: AtomicI64,
@@ -230,6 +230,9 @@ pub struct Snowflake {
     pub resets: AtomicU32,
     /// `leaf_id.worker_id` as the launcher has read it, plus 1; 0 for none.
     configured_worker_id: AtomicU32,
+    /// The full millisecond whose end is watched for, in Unix milliseconds. Written a
+    /// thousand times a second: not in the cache line of the generator.
+    watched_ms: AtomicI64,
     /// The process that writes the reservation file, or opens or closes the generator.
     writer: AtomicI32,
     waiters: UnsafeCell<pg_sys::ConditionVariable>,
@@ -261,7 +264,8 @@ impl Snowflake {
     /// Whether the caller is the first to wait for the end of a full millisecond. It stays
     /// awake to use the next one from its start; everybody else may oversleep.
     pub fn watch(&self, unix_ms: i64) -> bool {
-        self.watched_ms.swap(unix_ms, Ordering::Relaxed) != unix_ms
+        self.watched_ms.load(Ordering::Relaxed) != unix_ms
+            && self.watched_ms.swap(unix_ms, Ordering::Relaxed) != unix_ms
     }
 
     /// The worker id that the launcher is to open the generator with.
@@ -457,8 +461,8 @@ impl PgSharedMemoryInitialization for Link {
     unsafe fn on_shmem_startup(&'static self, (): ()) {
         let layout = Layout::configured();
         let mut found = false;
-        // SAFETY: called from shmem_startup_hook with what was requested above. The area is
-        // written before any other process exists; ShmemInitStruct aligns to a cache line
+        // SAFETY: called from shmem_startup_hook with what was requested above. The area and
+        // the buckets are written before any other process exists; ShmemInitStruct aligns to a cache line
         // or more, and every part starts at a multiple of 128.
         unsafe {
             let area = pg_sys::ShmemInitStruct(NAME.as_ptr(), layout.size(), &raw mut found);
@@ -500,7 +504,7 @@ impl Drop for Held {
 impl Slot {
     /// Wakes the calls that wait for this slot's segment.
     pub fn wake(&self) {
-        // SAFETY: initialised at start; a condition variable has its own lock.
+        // SAFETY: initialised with the slot; a condition variable has its own lock.
         unsafe { pg_sys::ConditionVariableBroadcast(self.waiters.get()) };
     }
 
@@ -545,14 +549,15 @@ impl Area {
     }
 
     /// How many tags fit in.
-    pub fn slots(&self) -> usize {
+    pub fn capacity(&self) -> usize {
         self.slot_count as usize
     }
 
     fn slot(&self, index: u32) -> &'static Slot {
         debug_assert!(index < self.slot_count);
-        // SAFETY: within the array, which lives as long as the process, and initialised:
-        // nobody knows the index of a slot that was never given out.
+        debug_assert!(index < self.used.load(Ordering::Relaxed));
+        // SAFETY: within the array, which lives as long as the process, and initialised: an
+        // index is below `used`.
         unsafe { &*self.slots.add(index as usize) }
     }
 
@@ -690,6 +695,7 @@ impl Area {
         let mut victim: Option<&'static Slot> = None;
         let mut victim_used_at = i64::MAX;
         let start = self.hand.load(Ordering::Relaxed);
+        // All of them are in use: there was no free one.
         for step in 0..self.slot_count {
             if step >= EVICTION_SAMPLE && victim.is_some() {
                 break;

@@ -585,7 +585,7 @@ impl Allocator {
                 // (I1). Without a standby there was nothing to wait for.
                 let waits = acknowledgement != ClaimSynchronousCommit::Local;
                 if cancelled && waits && pg::has_synchronous_standbys() {
-                    let text = "the claim was cancelled before it was acknowledged";
+                    let text = "the claim was cancelled, not acknowledged";
                     self.area.note(slot, life, Trouble::Error, Some(text));
                     self.area
                         .lose(slot, claimed.len + part.map_or(0, |part| part.len));

@@ -75,7 +75,10 @@ impl Server {
         let mut total = None;
         wait_until(Duration::from_secs(60), "the count of instructions", || {
             let text = fs::read_to_string(&file).unwrap_or_default();
-            total = text
+            // It is the last line, whole only with its end.
+            let whole = text.ends_with('\n').then_some(text);
+            total = whole
+                .unwrap_or_default()
                 .lines()
                 .find_map(|line| line.strip_prefix("totals: "))
                 .map(|n| n.trim().parse().unwrap());

@@ -150,7 +150,7 @@ pub struct Ledger {
     pub trouble_life: u64,
     /// When, in microseconds since 2000.
     pub trouble_at: i64,
-    /// SQLSTATE and message where `trouble` is `Error`.
+    /// The message where `trouble` is `Error`.
     pub text: Text,
 }
 
@@ -235,7 +235,7 @@ impl Ledger {
     }
 }
 
-/// A short text, cut to fit.
+/// A short text, shortened to fit.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Text {
@@ -244,21 +244,31 @@ pub struct Text {
 }
 
 impl Text {
-    /// Cuts at a character's edge.
+    /// Leaves out the middle of a long one: what went wrong often stands at the end.
     pub fn new(text: &str) -> Self {
-        let mut cut = text.len().min(TROUBLE_TEXT);
-        while !text.is_char_boundary(cut) {
-            cut -= 1;
-        }
+        const GAP: &[u8] = b"...";
         let mut bytes = [0; TROUBLE_TEXT];
-        let head = text.as_bytes().get(..cut).unwrap_or_default();
-        for (to, from) in bytes.iter_mut().zip(head) {
+        let (head, gap, tail) = if text.len() <= TROUBLE_TEXT {
+            (text, &[][..], "")
+        } else {
+            let half = (TROUBLE_TEXT - GAP.len()) / 2;
+            let (mut head, mut tail) = (half, text.len() - half);
+            while !text.is_char_boundary(head) {
+                head -= 1;
+            }
+            while !text.is_char_boundary(tail) {
+                tail += 1;
+            }
+            let part = |range: core::ops::Range<usize>| text.get(range).unwrap_or_default();
+            (part(0..head), GAP, part(tail..text.len()))
+        };
+        let all = [head.as_bytes(), gap, tail.as_bytes()];
+        let mut len = 0;
+        for (to, from) in bytes.iter_mut().zip(all.into_iter().flatten()) {
             *to = *from;
+            len += 1;
         }
-        Self {
-            len: u8::try_from(cut).unwrap_or(0),
-            bytes,
-        }
+        Self { len, bytes }
     }
 
     /// The text.

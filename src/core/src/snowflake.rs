@@ -79,8 +79,8 @@ impl Parts {
 pub enum Stall {
     /// The launcher has not opened the word.
     Closed,
-    /// The millisecond is used up: the next one brings more.
-    Full,
+    /// This millisecond since the epoch is used up: the next one brings more.
+    Full(i64),
     /// The clock stands this far behind the last id.
     ClockBack(i64),
     /// The clock has passed the reservation: it must be renewed first (I7).
@@ -166,7 +166,7 @@ impl Generator {
             } else if now < last.ms {
                 return Err(Stall::ClockBack(last.ms - now));
             } else if last.sequence == MAX_SEQUENCE {
-                return Err(Stall::Full);
+                return Err(Stall::Full(now));
             } else {
                 word + 1
             };

@@ -630,7 +630,7 @@ mod snowflake {
                         match issue(generator, ms, 0) {
                             Ok(id) => ids.push(id),
                             Err(stall) => {
-                                assert!(matches!(stall, Stall::Full | Stall::ClockBack(_)));
+                                assert!(matches!(stall, Stall::Full(_) | Stall::ClockBack(_)));
                             }
                         }
                     }

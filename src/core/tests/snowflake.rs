@@ -134,7 +134,7 @@ mod issuing {
             assert_eq!(at_once(1_000), Some(first + sequence));
         }
         assert_eq!(at_once(1_000), None);
-        assert_eq!(at(&generator, 1_000), Err(Stall::Full));
+        assert_eq!(at(&generator, 1_000), Err(Stall::Full(1_000)));
         let id = at(&generator, 1_001).unwrap();
         generator.close();
         assert_eq!(at_once(1_001), None);
@@ -172,10 +172,10 @@ mod issuing {
             assert!(id > last);
             last = id;
         }
-        assert_eq!(at(&generator, 1_000), Err(Stall::Full));
+        assert_eq!(at(&generator, 1_000), Err(Stall::Full(1_000)));
         assert_eq!(
             at(&generator, 1_000),
-            Err(Stall::Full),
+            Err(Stall::Full(1_000)),
             "never into the next"
         );
         assert!(at(&generator, 1_001).unwrap() > last);
@@ -209,13 +209,13 @@ mod issuing {
         let last = generator.next(|| MAX_MS, || MAX_SEQUENCE).unwrap();
         assert_eq!(last >> 22, MAX_MS);
         assert!(last > 0);
-        assert_eq!(at(&generator, MAX_MS), Err(Stall::Full));
+        assert_eq!(at(&generator, MAX_MS), Err(Stall::Full(MAX_MS)));
         assert_eq!(at(&generator, MAX_MS + 1), Err(Stall::EndOfTime));
         assert_eq!(at(&generator, i64::MAX), Err(Stall::EndOfTime));
         generator.open(WORKER, i64::MAX);
         assert_eq!(
             at(&generator, MAX_MS),
-            Err(Stall::Full),
+            Err(Stall::Full(MAX_MS)),
             "no floor goes beyond"
         );
     }
@@ -305,7 +305,7 @@ mod closing {
         generator.open(WORKER, 900);
         assert_eq!(
             at(&generator, 1_000),
-            Err(Stall::Full),
+            Err(Stall::Full(1_000)),
             "a lower floor does not lower it"
         );
         assert!(at(&generator, 1_001).unwrap() > before);
@@ -313,7 +313,7 @@ mod closing {
         assert_eq!(at(&generator, 2_999), Err(Stall::ClockBack(1)));
         assert_eq!(
             at(&generator, 3_000),
-            Err(Stall::Full),
+            Err(Stall::Full(3_000)),
             "the floor itself neither"
         );
         assert_eq!(parts(at(&generator, 3_001).unwrap()).ms, 3_001);
@@ -338,7 +338,7 @@ mod closing {
             let id = loop {
                 match at(&generator, ms) {
                     Ok(id) => break id,
-                    Err(Stall::Full | Stall::ClockBack(1)) => ms += 1,
+                    Err(Stall::Full(_) | Stall::ClockBack(1)) => ms += 1,
                     Err(other) => panic!("{other:?}"),
                 }
             };
@@ -424,7 +424,7 @@ mod threads {
                         }
                         return id;
                     }
-                    Err(Stall::Full) => {
+                    Err(Stall::Full(_)) => {
                         self.clock.fetch_add(1, Ordering::SeqCst);
                     }
                     // Only a change of the worker id moves the word ahead of the clock.
