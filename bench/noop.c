@@ -35,7 +35,7 @@ atomic_add(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(__atomic_fetch_add(counter, 1, __ATOMIC_RELAXED));
 }
 
-/* Counters of atomic_add_far, and the bytes of a cache line. */
+/* Counters of atomic_add_far, each in a cache line of its own. */
 #define FAR_COUNTERS 131072
 #define LINE 64
 

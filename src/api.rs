@@ -162,14 +162,15 @@ fn finish<T>(result: Result<T, Failure>) -> T {
 #[unsafe(export_name = "leaf_segment_next")]
 unsafe extern "C-unwind" fn segment_entry(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
     // SAFETY: as in `kept`: fn_extra is null or our CallSite.
-    let site = unsafe { (*(*fcinfo).flinfo).fn_extra.cast::<CallSite>().as_mut() };
+    let site = unsafe { (*(*fcinfo).flinfo).fn_extra.cast::<CallSite>().as_ref() };
     let Some(site) = site else {
         return guarded(leaf_segment_next_wrapper, fcinfo);
     };
     match issue::try_constant(site) {
         Some(Ok(taken)) if !taken.leaves_work() => taken.first.into(),
         Some(attempt) => segment_attempted(site, fcinfo, attempt),
-        None => segment_known(site, fcinfo),
+        None if site.is_constant() => guarded(leaf_segment_next_wrapper, fcinfo),
+        None => segment_known(fcinfo),
     }
 }
 
@@ -188,9 +189,8 @@ fn segment_attempted(
 /// A tag that differs from call to call. Out of line, so that the other case needs no
 /// stack for it.
 #[inline(never)]
-fn segment_known(site: &mut CallSite, fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
-    let tag = inline_bytes(first_text(fcinfo));
-    let taken = tag.and_then(|tag| issue::take_known(site, tag));
+fn segment_known(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    let taken = inline_bytes(first_text(fcinfo)).and_then(issue::take_known);
     taken.map_or_else(|| guarded(leaf_segment_next_wrapper, fcinfo), use_up)
 }
 
@@ -243,12 +243,12 @@ COMMENT ON FUNCTION leaf_segment_next_range(text, integer) IS
     'The next n ids of a tag without a gap, as the first and the last; n up to max_step';
 "#)]
 fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
-    let (site, row) = kept(fcinfo, || (CallSite::new(false), RowType::of(fcinfo)));
+    let row = kept(fcinfo, || RowType::of(fcinfo));
     let n = finish(count(second_argument(fcinfo)));
     if n == 0 {
         return row.form([None, None]);
     }
-    let range = issue::next_range(site, function_oid(fcinfo), tag(fcinfo), n);
+    let range = issue::next_range(function_oid(fcinfo), tag(fcinfo), n);
     let (first, last) = finish(range);
     row.form([first.into_datum(), last.into_datum()])
 }

@@ -3,13 +3,11 @@
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
-use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use leaf_id_core::segment::{DoubleBuffer, Miss, Obstacle, Taken};
 use leaf_id_core::snowflake::{START_SPREAD, Stall};
-use parking_lot::Mutex;
 use rand::RngExt;
 
 use crate::edits::{self, Standing};
@@ -34,22 +32,33 @@ const PATIENT_ROUNDS: u32 = 3;
 /// How long a reload may take to reach the launcher, in milliseconds.
 pub const RELOAD_GRACE_MS: i64 = SLEEP_MS;
 
-/// What one call site remembers between its calls (PostgreSQL's `fn_extra`).
+/// What one call site remembers between its calls (PostgreSQL's `fn_extra`): where the ids
+/// of its tag come from, if the tag is a constant of the query. Other tags are found anew
+/// in each call, by what the session knows.
 #[derive(Clone, Copy)]
 pub struct CallSite {
+    is_constant: bool,
     seat: Option<Seat>,
-    /// The tag is a constant of the query: the same in every call.
-    constant: bool,
-    tag: Tag,
 }
 
 impl CallSite {
     /// One that has not been called. Whether its tag is a constant is the caller's to know.
-    pub const fn new(constant: bool) -> Self {
+    pub const fn new(is_constant: bool) -> Self {
         Self {
+            is_constant,
             seat: None,
-            constant,
-            tag: Tag::EMPTY,
+        }
+    }
+
+    /// Whether the tag is a constant of the query.
+    #[inline]
+    pub fn is_constant(&self) -> bool {
+        self.is_constant
+    }
+
+    fn note(&mut self, seat: &Seat) {
+        if self.is_constant {
+            self.seat = Some(*seat);
         }
     }
 }
@@ -92,7 +101,7 @@ impl Amount {
 /// addition, and nothing that can fail or panic. `None` if it names no such tag, or not yet.
 #[inline]
 pub fn try_constant(site: &CallSite) -> Option<Result<Taken, Obstacle>> {
-    let seat = site.seat.as_ref().filter(|_| site.constant)?;
+    let seat = site.seat.as_ref()?;
     (!edits::open()).then(|| seat.buffer.try_take(seat.life))
 }
 
@@ -111,13 +120,19 @@ pub fn finish_constant(site: &CallSite, attempt: Result<Taken, Obstacle>) -> Opt
 /// An id of a tag that this session has used before, and where it was taken from. Nothing
 /// here can fail or panic either. `None` says nothing but that [`next`] must be asked.
 #[inline]
-pub fn take_known(site: &mut CallSite, tag: &[u8]) -> Option<(Seat, Taken)> {
-    if edits::open() {
-        return None;
-    }
-    let seat = seat_of(site, tag)?;
+pub fn take_known(tag: &[u8]) -> Option<(Seat, Taken)> {
+    let seat = known_seat(tag)?;
     let taken = seat.buffer.take(seat.life).ok()?;
     Some((seat, taken))
+}
+
+/// Where this session took ids of a tag last, if it may do so again.
+#[inline]
+fn known_seat(tag: &[u8]) -> Option<Seat> {
+    if edits::open() || pg::relation_changed() {
+        return None;
+    }
+    KNOWN.with(|known| known.seats.get(tag).copied())
 }
 
 /// The next id of a tag. `function` is the SQL function that was called: `leaf_alloc` lies
@@ -125,58 +140,36 @@ pub fn take_known(site: &mut CallSite, tag: &[u8]) -> Option<(Seat, Taken)> {
 ///
 /// # Errors
 /// See [`Failure`].
-#[inline]
 pub fn next(site: &mut CallSite, function: u32, tag: &[u8]) -> Result<i64, Failure> {
-    if let Some((seat, taken)) = take_known(site, tag) {
-        if taken.leaves_work() {
-            attend(&seat, &taken);
+    let taken = match take_known(tag) {
+        Some((seat, taken)) => {
+            site.note(&seat);
+            if taken.leaves_work() {
+                attend(&seat, &taken);
+            }
+            taken
         }
-        return Ok(taken.first);
-    }
-    obtain(site, function, tag, Amount::One).map(|taken| taken.first)
-}
-
-/// Where ids of a tag were taken last, by this call site or by any of this session.
-#[inline]
-fn seat_of(site: &mut CallSite, tag: &[u8]) -> Option<Seat> {
-    if site.tag.bytes() == tag {
-        return site.seat;
-    }
-    if pg::relation_changed() {
-        return None;
-    }
-    let seat = KNOWN.lock().seats.get(tag).copied()?;
-    // Where tags alternate, to note each of them would cost more than it saves.
-    if site.seat.is_none() {
-        (site.seat, site.tag) = (Some(seat), Tag::new(tag)?);
-    }
-    Some(seat)
+        None => obtain(function, tag, Amount::One)?,
+    };
+    Ok(taken.first)
 }
 
 /// `n` contiguous ids of a tag, as the first and the last; `n` is at least 1.
 ///
 /// # Errors
 /// See [`Failure`].
-pub fn next_range(
-    site: &mut CallSite,
-    function: u32,
-    tag: &[u8],
-    n: u32,
-) -> Result<(i64, i64), Failure> {
+pub fn next_range(function: u32, tag: &[u8], n: u32) -> Result<(i64, i64), Failure> {
     let amount = Amount::Range(n);
-    let taken = match take_range_known(site, tag, amount) {
+    let taken = match take_range_known(tag, amount) {
         Some(taken) => taken,
-        None => obtain(site, function, tag, amount)?,
+        None => obtain(function, tag, amount)?,
     };
     Ok((taken.first, taken.first + i64::from(n) - 1))
 }
 
 /// A range that is there for the taking, of a tag that this session has used before.
-fn take_range_known(site: &mut CallSite, tag: &[u8], amount: Amount) -> Option<Taken> {
-    if edits::open() {
-        return None;
-    }
-    let seat = seat_of(site, tag)?;
+fn take_range_known(tag: &[u8], amount: Amount) -> Option<Taken> {
+    let seat = known_seat(tag)?;
     let taken = take_ready(shmem::area()?, &seat, amount).ok()??;
     if taken.leaves_work() {
         attend(&seat, &taken);
@@ -186,7 +179,6 @@ fn take_range_known(site: &mut CallSite, tag: &[u8], amount: Amount) -> Option<T
 
 /// The ids of one batch call, taken as they are read, in as few runs as the segments allow.
 pub struct Batch {
-    site: CallSite,
     function: u32,
     tag: Vec<u8>,
     left: u32,
@@ -198,7 +190,6 @@ impl Batch {
     /// `n` ids of a tag.
     pub fn new(function: u32, tag: &[u8], n: u32) -> Self {
         Self {
-            site: CallSite::new(false),
             function,
             tag: tag.to_vec(),
             left: n,
@@ -219,7 +210,7 @@ impl Iterator for Batch {
         if self.in_run == 0 {
             pg::check_for_interrupts();
             let run = Amount::UpTo(self.left);
-            match obtain(&mut self.site, self.function, &self.tag, run) {
+            match obtain(self.function, &self.tag, run) {
                 Ok(taken) => (self.next, self.in_run) = (taken.first, taken.count),
                 Err(failure) => failure.raise(),
             }
@@ -325,29 +316,31 @@ impl Hasher for NameHasher {
     }
 }
 
-static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+// Not behind a mutex: its two locked instructions, and the address of a thread's own
+// memory, would be half of what an id costs whose tag comes from a column.
+static KNOWN: pg::Local<Known> = pg::Local::new(Known {
+    relation: 0,
+    seats: HashMap::with_hasher(BuildHasherDefault::new()),
+});
 
 fn relation(function: u32) -> Result<u32, Failure> {
     if !pg::relation_changed() {
-        return Ok(KNOWN.lock().relation);
+        return Ok(KNOWN.with(|known| known.relation));
     }
     let relation = pg::relation_beside(function, c"leaf_alloc").ok_or(Failure::NoTable)?;
     pg::watch_relation(relation);
-    *KNOWN.lock() = Known {
-        relation,
-        ..Known::default()
-    };
+    KNOWN.with_mut(|known| {
+        *known = Known {
+            relation,
+            ..Known::default()
+        };
+    });
     Ok(relation)
 }
 
 #[cold]
 #[inline(never)]
-fn obtain(
-    site: &mut CallSite,
-    function: u32,
-    bytes: &[u8],
-    amount: Amount,
-) -> Result<Taken, Failure> {
+fn obtain(function: u32, bytes: &[u8], amount: Amount) -> Result<Taken, Failure> {
     let area = ready()?;
     let tag = match Tag::new(bytes) {
         Some(tag) if bytes.len() <= MAX_TAG => tag,
@@ -376,12 +369,11 @@ fn obtain(
                 Standing::Created | Standing::Changed => return Err(changed(&key)),
             }
         }
-        let known = KNOWN.lock().seats.get(bytes).copied();
+        let known = KNOWN.with(|known| known.seats.get(bytes).copied());
         let seat = match known {
             Some(seat) if seat.buffer.life() == seat.life => seat,
             _ => find_seat(area, &key, &deadline)?,
         };
-        (site.seat, site.tag) = (Some(seat), tag);
         if let Some(taken) = take(area, &seat, &key, amount, &deadline)? {
             attend(&seat, &taken);
             return Ok(taken);
@@ -470,13 +462,14 @@ fn find_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Seat
     {
         return Err(changed(key));
     }
-    let mut known = KNOWN.lock();
-    // More than there are slots: most of them are of slots that were given away.
-    let full = known.seats.len() >= area.capacity().min(MAX_KNOWN);
-    if full && !known.seats.contains_key(key.tag.bytes()) {
-        known.seats.clear();
-    }
-    known.seats.insert(Name::new(key.tag.bytes()), seat);
+    KNOWN.with_mut(|known| {
+        // More than there are slots: most of them are of slots that were given away.
+        let full = known.seats.len() >= area.capacity().min(MAX_KNOWN);
+        if full && !known.seats.contains_key(key.tag.bytes()) {
+            known.seats.clear();
+        }
+        known.seats.insert(Name::new(key.tag.bytes()), seat);
+    });
     Ok(seat)
 }
 

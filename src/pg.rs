@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code)]
 
+use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::panic::AssertUnwindSafe;
@@ -147,6 +148,30 @@ pub fn hash(bytes: &[u8]) -> u64 {
         // SAFETY: reads as many bytes as the slice has.
         unsafe { raw_hash(chunk.as_ptr(), len, seed) }
     })
+}
+
+/// What a process keeps to itself.
+pub struct Local<T>(RefCell<T>);
+
+// SAFETY: a process of PostgreSQL has one thread, and leaf_id starts no other.
+unsafe impl<T> Sync for Local<T> {}
+
+impl<T> Local<T> {
+    /// Something to keep.
+    pub const fn new(value: T) -> Self {
+        Self(RefCell::new(value))
+    }
+
+    /// Looks at it. The closure must not come here again to change it.
+    #[inline]
+    pub fn with<R>(&self, body: impl FnOnce(&T) -> R) -> R {
+        body(&self.0.borrow())
+    }
+
+    /// Changes it. The closure must not come here again.
+    pub fn with_mut<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
+        body(&mut self.0.borrow_mut())
+    }
 }
 
 // ---- Time --------------------------------------------------------------------------

@@ -150,6 +150,11 @@ pub fn settings(running: &Running) -> Vec<(String, String)> {
             "leaf_id".into(),
             session.value("SELECT extversion FROM pg_extension WHERE extname = 'leaf_id'"),
         ),
+        (
+            "commit".into(),
+            std::env::var("LEAF_ID_COMMIT").unwrap_or_else(|_| "unknown".into()),
+        ),
+        ("file system".into(), file_system(bed.server.dir())),
     ];
     settings.extend(machine());
     for name in SHOWN {
@@ -157,6 +162,17 @@ pub fn settings(running: &Running) -> Vec<(String, String)> {
         settings.push((name.into(), value));
     }
     settings
+}
+
+/// Of a directory: in memory, a sync costs nothing.
+fn file_system(dir: &Path) -> String {
+    let output = Command::new("stat")
+        .args(["-f", "-c", "%T"])
+        .arg(dir)
+        .output();
+    output.map_or("unknown".into(), |output| {
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    })
 }
 
 fn machine() -> Vec<(String, String)> {
@@ -168,8 +184,14 @@ fn machine() -> Vec<(String, String)> {
         .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
         .map_or("unknown", |(_, model)| model.trim());
     let kernel = read("/proc/sys/kernel/osrelease");
+    let memory = read("/proc/meminfo");
+    let memory = memory
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .map_or("unknown", str::trim);
     vec![
         ("processors".into(), format!("{processors}, {model}")),
+        ("memory".into(), memory.into()),
         ("kernel".into(), kernel.trim().into()),
     ]
 }

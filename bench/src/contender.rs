@@ -36,6 +36,8 @@ pub const RANDOM_UUID: &str = "gen_random_uuid()";
 pub const IDENTITY: &str = "identity column";
 /// A column of type bigserial.
 pub const SERIAL: &str = "serial (CACHE 1)";
+/// The same, whose sequence was altered so that sessions cache many values.
+pub const SERIAL_1000: &str = "serial, CACHE 1000";
 
 /// The snowflake that is passed from answer to answer on the web: a sequence, the clock
 /// and a shard's number, in PL/pgSQL.
@@ -79,7 +81,7 @@ pub fn colour(label: &str) -> RGBColor {
         SNOWFLAKE => RGBColor(0, 158, 115),
         CACHE_1 | SERIAL => RGBColor(213, 94, 0),
         CACHE_32 => RGBColor(204, 121, 167),
-        CACHE_1000 => RGBColor(184, 134, 11),
+        CACHE_1000 | SERIAL_1000 => RGBColor(184, 134, 11),
         IDENTITY => RGBColor(148, 52, 110),
         RANDOM_UUID => RGBColor(110, 110, 110),
         _ => RGBColor(150, 150, 150),

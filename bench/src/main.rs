@@ -3,7 +3,7 @@
 //! `leaf_id_bench [SECTION...]`; see [`options`] for the environment. Progress goes to
 //! standard error; the report to standard output, and with the figures and the charts into
 //! a directory. It fails when leaf_id does: on an error of one of its functions, or an id
-//! that comes twice. What cannot be measured here is told in the report.
+//! that comes twice where it looks. What cannot be measured here is told in the report.
 
 mod bed;
 mod chart;
@@ -19,8 +19,10 @@ mod targets;
 
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
+use std::{fs, io};
 
 use interrupt::Running;
 use options::Options;
@@ -38,11 +40,15 @@ fn main() -> ExitCode {
     }
 }
 
+/// Where the last whole run is kept.
+const PUBLISHED: &str = "bench/results";
+
 /// False if a section has failed.
 fn run() -> Result<bool, Box<dyn Error>> {
     let options = Options::read()?;
     let running = Running::watch()?;
     let began = Instant::now();
+    empty(&options.results)?;
     let mut report = Report::new(&options, bed::settings(&running));
     let context = Context {
         options: &options,
@@ -66,12 +72,26 @@ fn run() -> Result<bool, Box<dyn Error>> {
         report.write(&options.results)?;
     }
     print!("{}", report.text());
+    let mut written = options.results.as_path();
+    if options.publish && !report.failed() && report.is_complete() {
+        written = Path::new(PUBLISHED);
+        empty(written)?;
+        report.write(written)?;
+    }
     eprintln!(
         "==> Written to {}, after {} s",
-        options.results.display(),
+        written.display(),
         began.elapsed().as_secs()
     );
     Ok(!report.failed())
+}
+
+/// Leaves nothing of an earlier run beside what this one writes.
+fn empty(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
 }
 
 fn words_of(panic: &(dyn std::any::Any + Send)) -> String {

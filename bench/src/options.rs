@@ -19,6 +19,8 @@ pub struct Options {
     pub rounds: usize,
     /// Where the report, the figures and the charts go.
     pub results: PathBuf,
+    /// Whether they take the place of the published ones, if nothing fails.
+    pub publish: bool,
     /// The command that repeats this run.
     pub command: String,
 }
@@ -77,20 +79,15 @@ impl Options {
             command += &format!(" SECTIONS=\"{}\"", asked.join(" "));
         }
 
-        // Only a whole run takes the place of the published results.
-        let published = all && !quick && rounds >= PUBLISHED_ROUNDS;
-        let results = if published {
-            PathBuf::from("bench/results")
-        } else {
-            var("CARGO_TARGET_DIR")
-                .map_or_else(|| PathBuf::from("target"), PathBuf::from)
-                .join("bench")
-        };
+        let results = var("CARGO_TARGET_DIR")
+            .map_or_else(|| PathBuf::from("target"), PathBuf::from)
+            .join("bench");
         Ok(Self {
             sections,
             quick,
             rounds,
             results,
+            publish: all && !quick && rounds >= PUBLISHED_ROUNDS,
             command,
         })
     }

@@ -44,6 +44,8 @@ pub struct Section {
     measured: Vec<Measured>,
     checks: Vec<Check>,
     failure: Option<String>,
+    /// Something could not be measured here.
+    partial: bool,
 }
 
 impl Section {
@@ -96,6 +98,7 @@ impl Section {
     ) {
         if let Err(Unmeasured(why)) = measure(self) {
             self.say(format!("Not measured: {what}: {why}"));
+            self.partial = true;
         }
     }
 
@@ -155,6 +158,12 @@ impl Report {
             .any(|section| section.failure.is_some())
     }
 
+    /// Whether everything was measured.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.sections.iter().all(|section| !section.partial)
+    }
+
     fn checks(&self) -> Vec<&Check> {
         let checks = self.sections.iter().flat_map(|section| &section.checks);
         checks.collect()
@@ -166,13 +175,22 @@ impl Report {
         } else {
             ""
         };
+        let processors = std::thread::available_parallelism().map_or(0, usize::from);
         format!(
-            "{rough}Contenders take turns in each round, after one round that warms up and \
-             does not count. Figures are medians of {} rounds, with the smallest and the \
-             largest. Ratios are taken within each round, before the median. \"Net\" is \
+            "{rough}leaf_id gives the sessions of a PostgreSQL server 64-bit ids from shared \
+             memory: leaf_segment_next counts up from segments of ids that a worker claims in a \
+             table, leaf_snowflake_next makes ids of the time. They are measured beside what \
+             PostgreSQL has: nextval of a sequence with CACHE 1 (the default), 32 and 1000, \
+             identity columns, random uuids. Contenders take turns in each round, after one \
+             round that warms up and does not count (the section on latency has none). Figures \
+             are medians of {} rounds, unless a table says otherwise, with the smallest and the \
+             largest. Ratios are taken within each round, before the median: of times, a \
+             smaller one is better; of ids or statements per second, a larger one. \"Net\" is \
              without a call that does nothing (a C function that returns a constant) in the \
-             same statement of the same round, right before. The servers are private ones on this machine, \
-             reached by Unix sockets, with autovacuum off.",
+             same statement of the same round. The servers are private ones on this machine, \
+             reached by Unix sockets, with autovacuum off; the clients share its {processors} \
+             processors, so that many sessions here show how they share a processor more than \
+             how they contend for memory.",
             self.rounds
         )
     }
@@ -188,6 +206,11 @@ impl Report {
         for (name, value) in &self.settings {
             text += &format!("  {name:width$}  {value}\n");
         }
+        text += &format!(
+            "\n\n{}{}",
+            heading("Targets", '-'),
+            targets::text(&self.checks())
+        );
         for section in &self.sections {
             text += &format!("\n\n{}", heading(section.title, '-'));
             for block in &section.blocks {
@@ -202,11 +225,6 @@ impl Report {
                 text += &format!("FAILED: {why}\n");
             }
         }
-        text += &format!(
-            "\n\n{}{}",
-            heading("Targets", '-'),
-            targets::text(&self.checks())
-        );
         text
     }
 
@@ -221,6 +239,7 @@ impl Report {
         for (name, value) in &self.settings {
             text += &format!("| {name} | {value} |\n");
         }
+        text += &format!("\n## Targets\n\n{}", targets::markdown(&self.checks()));
         for section in &self.sections {
             text += &format!("\n## {}\n", section.title);
             for block in &section.blocks {
@@ -234,7 +253,7 @@ impl Report {
                 text += &format!("\n**FAILED:**\n\n```\n{why}\n```\n");
             }
         }
-        text + &format!("\n## Targets\n\n{}", targets::markdown(&self.checks()))
+        text
     }
 
     /// Writes the report, the figures and the charts.

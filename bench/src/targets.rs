@@ -89,6 +89,11 @@ impl Target {
             "first id: ≤ 50 ms after server start, ≤ 20 ms of a new tag",
         ),
     ];
+
+    /// Whether one bad round breaks the promise.
+    fn by_worst(self) -> bool {
+        matches!(self, Self::SteadyLoad | Self::NeverFewer)
+    }
 }
 
 /// Where the measured figure has to lie.
@@ -106,12 +111,15 @@ pub struct Check {
     pub target: Target,
     /// What the figure is.
     pub what: String,
-    /// What was measured; its median is judged.
+    /// What was measured; [`Target::by_worst`] says which figure of it is judged.
     pub measured: Series,
     /// Digits after the point, and the unit.
     pub shown: (usize, &'static str),
     /// What it must reach.
     pub bound: Bound,
+    /// Why no more can be reached, or why nothing was measured. Printed under a row that
+    /// is missed or was not measured.
+    pub limit: Option<String>,
 }
 
 /// A check and its result, for results.json.
@@ -121,14 +129,41 @@ pub struct Judged<'a> {
     what: &'a str,
     measured: &'a Series,
     median: f64,
+    /// The median or that of the worst round.
+    judged: f64,
     bound: String,
     met: bool,
+    verdict: String,
+    limit: Option<&'a str>,
 }
 
-const JUDGED: &str = "Judged by the median of the rounds.";
+const JUDGED: &str =
+    "Judged by the median of the rounds; \"0 waits\" and \"never fewer\" by the worst round.";
+const NOISE: &str =
+    "Within noise: the bound lies between the smallest and the largest figure of the rounds.";
 
 impl Check {
+    /// One that keeps its row although it has no figure.
+    #[must_use]
+    pub fn not_measured(target: Target, what: &str, bound: Bound, why: &str) -> Self {
+        Self {
+            target,
+            what: what.into(),
+            measured: Series::new(vec![f64::NAN]),
+            shown: (0, ""),
+            bound,
+            limit: Some(why.into()),
+        }
+    }
+
+    fn is_measured(&self) -> bool {
+        !self.measured.median().is_nan()
+    }
+
     fn figures(&self) -> String {
+        if !self.is_measured() {
+            return "-".into();
+        }
         let (digits, unit) = self.shown;
         let figures = spread(&self.measured, digits);
         format!("{figures} {unit}").trim_end().into()
@@ -139,12 +174,34 @@ impl Check {
         self.measured.median() < 0.0
     }
 
-    fn met(&self) -> bool {
-        let median = self.measured.median();
+    /// What is held against the bound.
+    fn figure(&self) -> f64 {
         match self.bound {
-            Bound::AtMost(bound) => median <= bound && !self.is_noise(),
-            Bound::AtLeast(bound) => median >= bound,
+            _ if !self.target.by_worst() => self.measured.median(),
+            Bound::AtMost(_) => self.measured.max(),
+            Bound::AtLeast(_) => self.measured.min(),
         }
+    }
+
+    fn met(&self) -> bool {
+        let figure = self.figure();
+        self.is_measured()
+            && match self.bound {
+                Bound::AtMost(bound) => figure <= bound && !self.is_noise(),
+                Bound::AtLeast(bound) => figure >= bound,
+            }
+    }
+
+    /// The rounds lie on both sides of the bound. One bad round is enough to break a
+    /// promise that is judged by the worst one.
+    fn is_within_noise(&self) -> bool {
+        let (Bound::AtMost(bound) | Bound::AtLeast(bound)) = self.bound;
+        !self.target.by_worst() && self.measured.min() < bound && bound < self.measured.max()
+    }
+
+    /// What is printed under the row.
+    fn explanation(&self) -> Option<&str> {
+        self.limit.as_deref().filter(|_| !self.met())
     }
 
     fn bound(&self) -> String {
@@ -162,20 +219,31 @@ impl Check {
     fn verdict(&self) -> String {
         let (Bound::AtMost(bound) | Bound::AtLeast(bound)) = self.bound;
         let (digits, unit) = self.shown;
-        let away = (self.measured.median() - bound).abs();
+        let away = (self.figure() - bound).abs();
         let by = if bound == 0.0 {
             format!("{} {unit}", number(away, digits))
         } else {
             format!("{} %", number(away / bound * 100.0, 0))
         };
-        if self.is_noise() {
+        let by = by.trim_end();
+        if !self.is_measured() {
+            "not measured".into()
+        } else if self.is_noise() {
             "NOISE: below zero".into()
+        } else if self.is_within_noise() {
+            if self.met() {
+                "met, within noise".into()
+            } else {
+                format!("missed by {by}, within noise")
+            }
+        } else if !self.met() && self.target.by_worst() {
+            format!("MISSED by {by}, worst round")
         } else if !self.met() {
-            format!("MISSED by {}", by.trim_end())
+            format!("MISSED by {by}")
         } else if away == 0.0 {
             "met".into()
         } else {
-            format!("met by {}", by.trim_end())
+            format!("met by {by}")
         }
     }
 
@@ -187,8 +255,11 @@ impl Check {
             what: &self.what,
             measured: &self.measured,
             median: self.measured.median(),
+            judged: self.figure(),
             bound: self.bound(),
             met: self.met(),
+            verdict: self.verdict(),
+            limit: self.explanation(),
         }
     }
 }
@@ -208,6 +279,10 @@ pub fn markdown(checks: &[&Check]) -> String {
                 check.bound(),
                 check.verdict(),
             ]);
+            if let Some(explanation) = check.explanation() {
+                let under = ["", explanation, "", "", ""].map(String::from);
+                table.row(under.into());
+            }
             promise = "";
         }
         if !promise.is_empty() {
@@ -215,13 +290,13 @@ pub fn markdown(checks: &[&Check]) -> String {
             table.row([vec![promise.into()], nothing.to_vec()].concat());
         }
     }
-    table.markdown()
+    format!("{}\n{NOISE}\n", table.markdown())
 }
 
 /// The same as plain text.
 #[must_use]
 pub fn text(checks: &[&Check]) -> String {
-    let mut text = format!("{JUDGED}\n");
+    let mut text = format!("{JUDGED}\n{NOISE}\n");
     for (target, promise) in Target::ALL {
         text += &format!("\n{promise}\n");
         let mut own = checks
@@ -233,12 +308,15 @@ pub fn text(checks: &[&Check]) -> String {
         }
         for check in own {
             text += &format!(
-                "  {:18} {}: {}, bound {}\n",
+                "  {:30} {}: {}, bound {}\n",
                 check.verdict(),
                 check.what,
                 check.figures(),
                 check.bound()
             );
+            if let Some(explanation) = check.explanation() {
+                text += &format!("  {:30} {explanation}\n", "");
+            }
         }
     }
     text
@@ -248,15 +326,19 @@ pub fn text(checks: &[&Check]) -> String {
 mod tests {
     use super::*;
 
-    fn verdict(figure: f64, bound: Bound) -> String {
+    fn check(target: Target, rounds: &[f64], bound: Bound) -> Check {
         Check {
-            target: Target::Wal,
-            what: String::new(),
-            measured: Series::new(vec![figure]),
+            target,
+            what: "what".into(),
+            measured: Series::new(rounds.to_vec()),
             shown: (1, "ns"),
             bound,
+            limit: None,
         }
-        .verdict()
+    }
+
+    fn verdict(figure: f64, bound: Bound) -> String {
+        check(Target::Wal, &[figure], bound).verdict()
     }
 
     #[test]
@@ -268,5 +350,49 @@ mod tests {
         assert_eq!(verdict(0.0, Bound::AtMost(0.0)), "met");
         assert_eq!(verdict(3.0, Bound::AtMost(0.0)), "MISSED by 3.0 ns");
         assert_eq!(verdict(-3.0, Bound::AtMost(8.0)), "NOISE: below zero");
+    }
+
+    #[test]
+    fn a_bound_between_the_rounds_is_within_noise() {
+        let verdict = |rounds: &[f64]| check(Target::Bulk, rounds, Bound::AtMost(100.0)).verdict();
+        assert_eq!(verdict(&[90.0, 99.0, 101.0]), "met, within noise");
+        assert_eq!(
+            verdict(&[90.0, 102.0, 103.0]),
+            "missed by 2 %, within noise"
+        );
+        assert_eq!(verdict(&[90.0, 95.0, 100.0]), "met by 5 %");
+        let wal = check(Target::Wal, &[0.0, 0.0, 0.4], Bound::AtMost(0.0));
+        assert_eq!(wal.verdict(), "met");
+    }
+
+    #[test]
+    fn one_bad_round_breaks_a_promise_for_every_moment() {
+        let waits = check(Target::SteadyLoad, &[0.0, 0.0, 2.0], Bound::AtMost(0.0));
+        assert_eq!(waits.verdict(), "MISSED by 2.0 ns, worst round");
+        let fewer = check(Target::NeverFewer, &[0.9, 1.2, 1.3], Bound::AtLeast(1.0));
+        assert_eq!(fewer.verdict(), "MISSED by 10 %, worst round");
+    }
+
+    #[test]
+    fn a_limit_is_told_under_what_is_missed_only() {
+        let told = |figure: f64| {
+            let mut check = check(Target::Bulk, &[figure], Bound::AtMost(1.0));
+            check.limit = Some("because".into());
+            let told = text(&[&check]).contains("because");
+            assert_eq!(told, markdown(&[&check]).contains("because"));
+            told
+        };
+        assert!(told(2.0));
+        assert!(!told(0.5));
+    }
+
+    #[test]
+    fn what_has_no_figure_keeps_its_row() {
+        let bound = Bound::AtMost(0.0);
+        let check = Check::not_measured(Target::SteadyLoad, "waits", bound, "too short");
+        let text = text(&[&check]);
+        assert!(text.contains("waits: -"), "{text}");
+        assert!(text.contains("too short"), "{text}");
+        assert!(!check.met());
     }
 }

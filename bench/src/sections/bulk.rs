@@ -7,35 +7,98 @@ use leaf_id_tests::{Session, timed};
 use super::Context;
 use crate::bed::Bed;
 use crate::chart::{Bar, Chart};
-use crate::contender::{IDENTITY, RANDOM_UUID, SEGMENT, SERIAL, SNOWFLAKE, colour, count};
+use crate::contender::{
+    IDENTITY, RANDOM_UUID, SEGMENT, SERIAL, SERIAL_1000, SNOWFLAKE, colour, count,
+};
 use crate::figures::{Series, in_turns};
 use crate::report::Section;
-use crate::table::{Row, Table};
+use crate::table::{Row, Table, number};
 use crate::targets::{Bound, Check, Target};
 
 /// A default that does nothing: what PostgreSQL charges for any function but nextval.
 const NOTHING: &str = "noop()";
-/// What the id column is, and the expression where there is one.
-const COLUMNS: [(&str, &str, Option<&str>); 6] = [
-    (
-        SEGMENT,
-        "bigint NOT NULL DEFAULT leaf_segment_next('bulk')",
-        Some("leaf_segment_next('bulk')"),
-    ),
-    (
-        SNOWFLAKE,
-        "bigint NOT NULL DEFAULT leaf_snowflake_next()",
-        Some("leaf_snowflake_next()"),
-    ),
-    (SERIAL, "bigserial", Some("nextval('bulk_2_id_seq')")),
-    (IDENTITY, "bigint GENERATED ALWAYS AS IDENTITY", None),
-    (
-        RANDOM_UUID,
-        "uuid NOT NULL DEFAULT gen_random_uuid()",
-        Some("gen_random_uuid()"),
-    ),
-    (NOTHING, "bigint NOT NULL DEFAULT noop()", None),
+const COPY: &str = "COPY";
+
+/// Whoever makes the ids of a table.
+struct Source {
+    label: &'static str,
+    table: &'static str,
+    /// What the id column is.
+    column: &'static str,
+    /// The expression, where there is one.
+    call: Option<&'static str>,
+    /// Whether it is measured with a primary key too.
+    keyed: bool,
+}
+
+const SOURCES: [Source; 7] = [
+    Source {
+        label: SEGMENT,
+        table: "bulk_segment",
+        column: "bigint NOT NULL DEFAULT leaf_segment_next('bulk')",
+        call: Some("leaf_segment_next('bulk')"),
+        keyed: true,
+    },
+    Source {
+        label: SNOWFLAKE,
+        table: "bulk_snowflake",
+        column: "bigint NOT NULL DEFAULT leaf_snowflake_next()",
+        call: Some("leaf_snowflake_next()"),
+        keyed: false,
+    },
+    Source {
+        label: SERIAL,
+        table: "bulk_serial",
+        column: "bigserial",
+        call: Some("nextval('bulk_serial_id_seq')"),
+        keyed: true,
+    },
+    Source {
+        label: SERIAL_1000,
+        table: "bulk_serial_1000",
+        column: "bigserial",
+        call: Some("nextval('bulk_serial_1000_id_seq')"),
+        keyed: true,
+    },
+    Source {
+        label: IDENTITY,
+        table: "bulk_identity",
+        column: "bigint GENERATED ALWAYS AS IDENTITY",
+        call: None,
+        keyed: false,
+    },
+    Source {
+        label: RANDOM_UUID,
+        table: "bulk_uuid",
+        column: "uuid NOT NULL DEFAULT gen_random_uuid()",
+        call: Some("gen_random_uuid()"),
+        keyed: false,
+    },
+    Source {
+        label: NOTHING,
+        table: "bulk_nothing",
+        column: "bigint NOT NULL DEFAULT noop()",
+        call: None,
+        keyed: false,
+    },
 ];
+
+/// A statement that fills the table `TABLE`.
+struct Way {
+    title: &'static str,
+    statement: String,
+    /// Into the tables with a primary key.
+    keyed: bool,
+    /// Whether a target is about it.
+    promised: bool,
+}
+
+impl Source {
+    fn table(&self, keyed: bool) -> String {
+        let suffix = if keyed { "_keyed" } else { "" };
+        format!("{}{suffix}", self.table)
+    }
+}
 
 /// Measures all of it.
 pub fn run(context: &Context, section: &mut Section) {
@@ -52,47 +115,57 @@ fn measure(section: &mut Section, context: &Context, bed: &Bed) {
     let mut session = bed.session();
     let file = prepare(bed, &mut session, rows);
     section.say(format!(
-        "{} rows of (id, payload integer) into a logged table without an index. Before each run \
-         the table is emptied with TRUNCATE, and a CHECKPOINT is made. COPY reads a file on the \
+        "{} rows of (id, payload integer) into a logged table without an index, or with a primary \
+         key on id where it says so. Before each run the table is emptied with TRUNCATE, and a CHECKPOINT is made. COPY reads a file on the \
          server. PostgreSQL's COPY inserts many rows at once, except where a default is a \
          volatile function other than nextval: then it inserts them one by one, whoever makes \
          the ids. {NOTHING} shows what that costs.",
         count(rows)
     ));
 
-    let tables: Vec<_> = COLUMNS.iter().map(|(label, ..)| *label).collect();
-    let indices: Vec<_> = (0..COLUMNS.len()).collect();
-    let mut groups = Vec::new();
-    let inserts = [
-        (
-            "INSERT ... SELECT",
-            format!("INSERT INTO TABLE (payload) SELECT i FROM generate_series(1, {rows}) i"),
-        ),
-        (
-            "COPY",
-            format!("COPY TABLE (payload) FROM '{}'", file.display()),
-        ),
+    let insert = format!("INSERT INTO TABLE (payload) SELECT i FROM generate_series(1, {rows}) i");
+    let ways = [
+        Way {
+            title: "INSERT ... SELECT",
+            statement: insert.clone(),
+            keyed: false,
+            promised: true,
+        },
+        Way {
+            title: COPY,
+            statement: format!("COPY TABLE (payload) FROM '{}'", file.display()),
+            keyed: false,
+            promised: true,
+        },
+        Way {
+            title: "INSERT ... SELECT, with a primary key",
+            statement: insert,
+            keyed: true,
+            promised: false,
+        },
     ];
-    for (title, statement) in &inserts {
-        eprintln!("    {title}");
-        let series = in_turns(context.options.rounds, &indices, |index| {
-            let table = format!("bulk_{index}");
+    let mut groups = Vec::new();
+    for way in &ways {
+        eprintln!("    {}", way.title);
+        let sources: Vec<_> = SOURCES
+            .iter()
+            .filter(|source| source.keyed || !way.keyed)
+            .collect();
+        let series = in_turns(context.options.rounds, &sources, |source| {
+            let table = source.table(way.keyed);
             session.run(&format!("TRUNCATE {table}"));
             session.run("CHECKPOINT");
-            let sql = statement.replace("TABLE", &table);
+            let sql = way.statement.replace("TABLE", &table);
             let ((), took) = timed(|| session.run(&sql));
             took.as_secs_f64() * 1000.0
         });
-        check_rows(&mut session, rows);
-        show(section, title, &tables, &series);
-        section.check(Check {
-            target: Target::Bulk,
-            what: format!("{title}, of serial's time"),
-            measured: series[0].over(&series[2]),
-            shown: (2, "×"),
-            bound: Bound::AtMost(0.95),
-        });
-        groups.push(group(title, &tables, &series));
+        check_rows(&mut session, &sources, way.keyed, rows);
+        let labels: Vec<_> = sources.iter().map(|source| source.label).collect();
+        show(section, way.title, &labels, &series);
+        if way.promised {
+            check(section, way.title, &labels, &series);
+        }
+        groups.push(group(way.title, &labels, &series));
     }
 
     eprintln!("    CREATE TABLE AS");
@@ -111,10 +184,22 @@ fn measure(section: &mut Section, context: &Context, bed: &Bed) {
 /// Creates the tables, and the file for COPY.
 fn prepare(bed: &Bed, session: &mut Session, rows: u32) -> PathBuf {
     session.create_tag("bulk");
-    for (index, (_, column, _)) in COLUMNS.iter().enumerate() {
-        session.run(&format!(
-            "CREATE TABLE bulk_{index} (id {column}, payload integer)"
-        ));
+    for source in &SOURCES {
+        let keys: &[bool] = if source.keyed {
+            &[false, true]
+        } else {
+            &[false]
+        };
+        for keyed in keys {
+            let (table, column) = (source.table(*keyed), source.column);
+            let key = if *keyed { "PRIMARY KEY" } else { "" };
+            session.run(&format!(
+                "CREATE TABLE {table} (id {column} {key}, payload integer)"
+            ));
+            if source.label == SERIAL_1000 {
+                session.run(&format!("ALTER SEQUENCE {table}_id_seq CACHE 1000"));
+            }
+        }
     }
     let file = bed.server.dir().join("rows");
     session.run(&format!(
@@ -126,12 +211,43 @@ fn prepare(bed: &Bed, session: &mut Session, rows: u32) -> PathBuf {
 }
 
 /// As many different ids as rows, in each table.
-fn check_rows(session: &mut Session, rows: u32) {
-    let with_ids = COLUMNS.iter().enumerate();
-    for (index, (label, ..)) in with_ids.filter(|(_, (label, ..))| *label != NOTHING) {
-        let different: i64 = session.value(&format!("SELECT count(DISTINCT id) FROM bulk_{index}"));
-        assert_eq!(different, i64::from(rows), "different ids of {label}");
+fn check_rows(session: &mut Session, sources: &[&Source], keyed: bool, rows: u32) {
+    for source in sources.iter().filter(|source| source.label != NOTHING) {
+        let sql = format!("SELECT count(DISTINCT id) FROM {}", source.table(keyed));
+        let different: i64 = session.value(&sql);
+        assert_eq!(
+            different,
+            i64::from(rows),
+            "different ids of {}",
+            source.label
+        );
     }
+}
+
+fn check(section: &mut Section, title: &str, labels: &[&str], series: &[Series]) {
+    let of = |label: &str| {
+        let index = labels.iter().position(|known| *known == label);
+        index.map(|index| &series[index])
+    };
+    let (Some(leaf), Some(serial), Some(nothing)) = (of(SEGMENT), of(SERIAL), of(NOTHING)) else {
+        return;
+    };
+    let limit = (title == COPY).then(|| {
+        format!(
+            "COPY inserts rows one by one where a default is a volatile function other than \
+             nextval (PostgreSQL's copyfrom.c): a default that does nothing, {NOTHING}, takes {} \
+             of serial's time.",
+            number(nothing.over(serial).median(), 2)
+        )
+    });
+    section.check(Check {
+        target: Target::Bulk,
+        what: format!("{title}, of serial's time"),
+        measured: leaf.over(serial),
+        shown: (2, "×"),
+        bound: Bound::AtMost(0.95),
+        limit,
+    });
 }
 
 fn create_table_as(
@@ -139,31 +255,42 @@ fn create_table_as(
     section: &mut Section,
     session: &mut Session,
 ) -> (&'static str, Vec<&'static str>, Vec<Series>) {
-    // All rows pass from the workers to the leader, which PostgreSQL reckons dearer than it is.
+    let contenders: Vec<_> = SOURCES
+        .iter()
+        .filter_map(|source| source.call.map(|call| (source.label, call)))
+        .collect();
+    let select = |call: &str| format!("SELECT {call} AS id, payload FROM source");
+    let plans = |session: &mut Session| -> Vec<_> {
+        let plan = |(_, call): &(&str, &str)| {
+            let sql = format!("EXPLAIN (COSTS off) CREATE TABLE made AS {}", select(call));
+            let plan: Vec<String> = session.column(&sql);
+            if plan.iter().any(|line| line.contains("Gather")) {
+                "parallel"
+            } else {
+                "not parallel"
+            }
+        };
+        contenders.iter().map(plan).collect()
+    };
+    let usual = plans(session);
     session.run(
         "SET parallel_tuple_cost = 0; SET parallel_setup_cost = 0;
          SET min_parallel_table_scan_size = 0",
     );
-    let contenders: Vec<_> = COLUMNS
+    let free = plans(session);
+    let plans: Vec<_> = contenders
         .iter()
-        .filter_map(|(label, _, call)| call.map(|call| (*label, call)))
+        .zip(free.iter().zip(&usual))
+        .map(|((label, _), (free, usual))| {
+            format!("{label}: {free} (with the default costs: {usual})")
+        })
         .collect();
-    let select = |call: &str| format!("SELECT {call} AS id, payload FROM source");
-    let mut plans = Vec::new();
-    for (label, call) in &contenders {
-        let plan: Vec<String> = session.column(&format!(
-            "EXPLAIN (COSTS off) CREATE TABLE made AS {}",
-            select(call)
-        ));
-        let parallel = plan.iter().any(|line| line.contains("Gather"));
-        let how = if parallel { "parallel" } else { "not parallel" };
-        plans.push(format!("{label}: {how}"));
-    }
     section.say(format!(
         "CREATE TABLE AS SELECT f AS id, payload FROM a table, with up to two workers, and \
-         parallel_tuple_cost, parallel_setup_cost and min_parallel_table_scan_size = 0. What the planner makes of it: {}. \
-         (nextval is not parallel safe; an identity column cannot be had this way.)",
-        plans.join(", ")
+         parallel_tuple_cost, parallel_setup_cost and min_parallel_table_scan_size = 0. What the \
+         planner makes of it: {}. (nextval is not parallel safe; an identity column cannot be \
+         had this way.)",
+        plans.join("; ")
     ));
     let series = in_turns(context.options.rounds, &contenders, |(_, call)| {
         session.run("DROP TABLE IF EXISTS made");

@@ -39,8 +39,9 @@ pub fn run(context: &Context, section: &mut Section) {
     let contenders = Contender::usual(&mut session);
     section.say(format!(
         "pgbench, {} for each contender in each round, connected before. INSERT is one row of \
-         (id DEFAULT, payload integer) into a logged table without an index. The server looks \
-         the function up anew in every statement.",
+         (id DEFAULT, payload integer) into a logged table without an index; the ids of \
+         leaf_segment_next and leaf_snowflake_next are checked to be all different. The server \
+         looks the function up anew in every statement.",
         if context.options.quick {
             "a few hundred statements"
         } else {
@@ -128,16 +129,26 @@ fn measure(
     let mut trouble = None;
     let mut tps = Vec::new();
     let mut latency = in_turns(context.options.rounds, &scripts, |(_, script)| {
-        let script = script.to_string_lossy();
-        let run = pgbench(context, bed, way, &script).unwrap_or_else(|why| {
-            trouble = Some(why);
-            (f64::NAN, f64::NAN)
-        });
-        tps.push(run.0);
-        run.1
+        // Nothing is shown of a way that one contender could not go.
+        if trouble.is_some() {
+            return f64::NAN;
+        }
+        match pgbench(context, bed, way, &script.to_string_lossy()) {
+            Ok((per_second, ms)) => {
+                tps.push(per_second);
+                ms
+            }
+            Err(why) => {
+                trouble = Some(why);
+                f64::NAN
+            }
+        }
     });
     if let Some(why) = trouble {
         return Err(why);
+    }
+    if way.insert {
+        check_ids(&mut session, &way.title);
     }
     // The same order, the warm-up included.
     let of = |index: usize| {
@@ -178,9 +189,23 @@ fn measure(
             measured: leaf.series.over(sequence.series),
             shown: (2, "×"),
             bound: Bound::AtLeast(1.0),
+            limit: None,
         });
     }
     Ok(())
+}
+
+/// A duplicate in what the clients have inserted fails the bench.
+fn check_ids(session: &mut Session, title: &str) {
+    for (index, label) in LABELS.iter().enumerate() {
+        if [SEGMENT, SNOWFLAKE].contains(label) {
+            let different = format!("SELECT count(*) = count(DISTINCT id) FROM one_row_{index}");
+            assert!(
+                session.value::<bool>(&different),
+                "an id of {label} comes twice: {title}"
+            );
+        }
+    }
 }
 
 /// Statements per second, and milliseconds of one.
@@ -307,6 +332,7 @@ fn wal(context: &Context, section: &mut Section, bed: &Bed) -> Result<(), Unmeas
                     measured,
                     shown,
                     bound: Bound::AtMost(0.0),
+                    limit: None,
                 });
             }
         }

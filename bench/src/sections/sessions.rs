@@ -180,6 +180,7 @@ fn checks<'a>(section: &mut Section, of: impl Fn(usize, &str) -> Option<&'a Seri
                 measured: leaf.over(base),
                 shown: (2, "×"),
                 bound: Bound::AtLeast(bound),
+                limit: None,
             });
         }
     }
@@ -190,6 +191,7 @@ fn checks<'a>(section: &mut Section, of: impl Fn(usize, &str) -> Option<&'a Seri
             measured: leaf.over(alone),
             shown: (2, "×"),
             bound: Bound::AtLeast(1.0),
+            limit: None,
         });
     }
 }

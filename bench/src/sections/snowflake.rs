@@ -108,6 +108,7 @@ pub fn run(context: &Context, section: &mut Section) {
                 measured: share.map(|share| share * 100.0),
                 shown: (1, "%"),
                 bound: Bound::AtLeast(98.0),
+                limit: None,
             });
         }
     }

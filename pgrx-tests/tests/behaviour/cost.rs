@@ -16,19 +16,19 @@ struct Limit {
 const LIMITS: [Limit; 6] = [
     Limit {
         what: "a segment id, constant tag",
-        instructions: 57.0,
+        instructions: 54.0,
         statement: "SELECT count(leaf_segment_next('a')) FROM generate_series(1, :n)",
     },
     Limit {
         what: "a segment id, tag from a column",
-        instructions: 390.0,
+        instructions: 355.0,
         statement: "SELECT count(leaf_segment_next(tag)) FROM (
             SELECT CASE i % 3 WHEN 0 THEN 'a' WHEN 1 THEN 'b' ELSE 'the_third_of_them' END AS tag
             FROM generate_series(1, :n) i OFFSET 0) tags",
     },
     Limit {
         what: "a segment id, one in each statement",
-        instructions: 790.0,
+        instructions: 650.0,
         statement: "DO $$ DECLARE id bigint; BEGIN
             FOR i IN 1..:n LOOP EXECUTE 'SELECT leaf_segment_next(''a'')' INTO id; END LOOP;
             END $$",
@@ -40,7 +40,7 @@ const LIMITS: [Limit; 6] = [
     },
     Limit {
         what: "a range",
-        instructions: 1240.0,
+        instructions: 1360.0,
         statement: "SELECT count(leaf_segment_next_range('a', 10)) FROM generate_series(1, :n)",
     },
     Limit {
