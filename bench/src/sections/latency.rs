@@ -70,7 +70,7 @@ pub fn run(context: &Context, section: &mut Section) {
     // Steady load on each, in all rounds together: as long on all, so that their largest
     // figures can be compared.
     let rounds = u64::try_from(context.options.rounds).unwrap_or(u64::MAX);
-    let steady = Duration::from_millis(context.options.pick(3_000, 40_000) / rounds);
+    let steady = Duration::from_millis(context.options.pick(3_000, 28_000) / rounds);
     let full = context.options.pick_ms(300, 1_500);
     let bed = Bed::start(context.running, &[("commit_siblings", "0")]);
     let mut sessions: Vec<_> = (0..SESSIONS).map(|_| bed.session()).collect();
