@@ -23,7 +23,7 @@ demo: ## see it work: a private server, many sessions, a report
 demo-stop: ## stop the demo's server and remove its data
 	@scripts/demo.sh stop
 
-bench: ## measure it beside sequences and uuids: 45 minutes; LEAF_ID_BENCH=quick: a few
+bench: ## measure it beside sequences and uuids: 40 minutes; LEAF_ID_BENCH=quick: a few
 	@scripts/bench.sh $(SECTIONS)
 
 test: ## set up, build and run every test

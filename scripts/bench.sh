@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures leaf_id beside what PostgreSQL has, on private servers that end with it: all
 # sections, or those named: one-session one-row bulk sessions snowflake latency start-up.
-# A whole run takes up to 45 minutes and is kept in bench/results, if nothing fails;
+# A whole run takes about 40 minutes and is kept in bench/results, if nothing fails;
 # anything less goes to target/bench. LEAF_ID_BENCH=quick takes a few minutes, its figures are rough.
 # LEAF_ID_BENCH_ROUNDS changes how many rounds count (7; 3 in a quick run).
 
