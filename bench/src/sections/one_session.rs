@@ -364,7 +364,7 @@ fn columns(context: &Context, section: &mut Section, session: &mut Session) {
     let many: u32 = context.options.pick(10_000, 100_000);
     let kinds = [10, 1_000, many];
     eprintln!("    the first pass over {} tags", count(many));
-    let (mut first_pass, mut map_bytes) = (String::new(), 0.0);
+    let mut first_pass = String::new();
     for tags in kinds {
         session.run(&format!(
             "CREATE UNLOGGED TABLE tags_{tags} AS
@@ -379,9 +379,7 @@ fn columns(context: &Context, section: &mut Section, session: &mut Session) {
         let first = format!(
             "SELECT count(leaf_segment_next(tag)) FROM (SELECT DISTINCT tag FROM tags_{tags}) t"
         );
-        let before = own_memory(session);
         let ((), took) = timed(|| session.run(&first));
-        map_bytes = own_memory(session) - before;
         first_pass = format!(
             "The first pass over {} tags, which claims a segment for each, took {} s ({} µs a tag).",
             count(tags),
@@ -406,11 +404,8 @@ fn columns(context: &Context, section: &mut Section, session: &mut Session) {
          shuffled order, net of noop(tag) over the same table. {first_pass} \
          \"The least\" hashes the tag and adds 1 in one of 131,072 cache lines: what memory takes \
          that is too much for the cache. (A look-up touches two such lines, one after the other: \
-         in the session's map, and the tag's counter.) The session's map of {} tags takes {} \
-         bytes of its own memory for each.",
-        count(rows),
-        count(many),
-        number(map_bytes / f64::from(many), 0)
+         in the session's map, and the tag's counter.)",
+        count(rows)
     ));
     let labels: Vec<_> = kinds
         .iter()
@@ -480,15 +475,4 @@ fn columns(context: &Context, section: &mut Section, session: &mut Session) {
         1,
         vec![(SEGMENT.into(), bars.collect())],
     ));
-}
-
-/// Memory of the session's process that no other has, in bytes.
-fn own_memory(session: &mut Session) -> f64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", session.pid()));
-    let status = status.unwrap_or_default();
-    let kilobytes = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"))
-        .and_then(|kilobytes| kilobytes.parse().ok());
-    kilobytes.map_or(f64::NAN, |kilobytes: f64| kilobytes * 1024.0)
 }
