@@ -1,8 +1,5 @@
 //! The hot path: find the slot, take, ask for a refill, wait. No SQL is reached from here.
 
-use std::borrow::Borrow;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -15,6 +12,10 @@ use crate::error::Failure;
 use crate::guc;
 use crate::pg::{self, WaitEvent};
 use crate::shmem::{self, Area, Key, MAX_TAG, Seat, SnowflakeState, Tag, Trouble};
+
+mod known;
+
+use known::{KNOWN, Known, Name};
 
 /// Tags that one session remembers the slots of: some 16 MB, in the memory of its own.
 const MAX_KNOWN: usize = 250_000;
@@ -249,80 +250,6 @@ pub fn attend(seat: &Seat, taken: &Taken) {
     }
     count_lost(area, seat, taken.lost);
 }
-
-/// What a session knows of its database: where `leaf_alloc` is, and the slots it has used.
-/// A one-row INSERT starts with an empty call site each time; this stands behind it.
-#[derive(Default)]
-struct Known {
-    relation: u32,
-    seats: HashMap<Name, Seat, BuildHasherDefault<NameHasher>>,
-}
-
-/// A tag's bytes, in as little memory as most tags need: a session that uses a hundred
-/// thousand of them finds each through one cache line less.
-#[derive(PartialEq, Eq)]
-enum Name {
-    Short { len: u8, bytes: [u8; 22] },
-    Long(Box<[u8]>),
-}
-
-impl Name {
-    fn new(tag: &[u8]) -> Self {
-        let mut bytes = [0; 22];
-        match (u8::try_from(tag.len()), bytes.get_mut(..tag.len())) {
-            (Ok(len), Some(room)) => {
-                room.copy_from_slice(tag);
-                Self::Short { len, bytes }
-            }
-            _ => Self::Long(tag.into()),
-        }
-    }
-}
-
-impl Borrow<[u8]> for Name {
-    #[inline]
-    fn borrow(&self) -> &[u8] {
-        match self {
-            Self::Short { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or_default(),
-            Self::Long(bytes) => bytes,
-        }
-    }
-}
-
-impl Hash for Name {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let bytes: &[u8] = self.borrow();
-        bytes.hash(state);
-    }
-}
-
-/// PostgreSQL's own hash of bytes: half the cost of the standard one, which withstands
-/// names that are made to collide. These are names that the owner of `leaf_alloc` gave.
-#[derive(Default)]
-struct NameHasher(u64);
-
-impl Hasher for NameHasher {
-    #[inline]
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = pg::hash(bytes);
-    }
-
-    /// The length of the slice, which the hash of its bytes covers.
-    #[inline]
-    fn write_usize(&mut self, _len: usize) {}
-
-    #[inline]
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-// Not behind a mutex: its two locked instructions were a fifth of what an id costs whose
-// tag comes from a column.
-static KNOWN: pg::Local<Known> = pg::Local::new(Known {
-    relation: 0,
-    seats: HashMap::with_hasher(BuildHasherDefault::new()),
-});
 
 fn relation(function: u32) -> Result<u32, Failure> {
     if !pg::relation_changed() {
