@@ -1,0 +1,195 @@
+//! What the status views show.
+
+use leaf_id_core::reservation::Reason;
+use leaf_id_core::snowflake::MAX_MS;
+use pgrx::iter::TableIterator;
+use pgrx::prelude::*;
+use pgrx::{IntoDatum, name, pg_sys};
+
+use super::{configured_epoch, finish, function_oid, kept, timestamp};
+use crate::error::Failure;
+use crate::pg::{self, Raw, RowType};
+use crate::shmem::{self, SnowflakeState};
+
+/// Not `numeric`: no id count reaches 2^63 in a server's life.
+fn bigint(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+fn timestamptz(us: i64) -> Option<TimestampWithTimeZone> {
+    if us == 0 {
+        None
+    } else {
+        TimestampWithTimeZone::try_from(us).ok()
+    }
+}
+
+/// A figure for people.
+#[expect(clippy::cast_precision_loss, reason = "it is rounded for them anyway")]
+fn figure(n: u64) -> f64 {
+    n as f64
+}
+
+fn milliseconds(us: u64) -> f64 {
+    figure(us) / 1000.0
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_segment_slots(
+    OUT tag text, OUT current_first bigint, OUT current_last bigint, OUT current_next bigint,
+    OUT current_remaining bigint, OUT fill_percent double precision,
+    OUT spare_first bigint, OUT spare_last bigint, OUT spare_remaining bigint, OUT spare_state text,
+    OUT step integer, OUT ids_issued bigint, OUT ids_per_second double precision,
+    OUT refills bigint, OUT last_refill timestamptz, OUT last_refill_ms double precision,
+    OUT waits bigint, OUT waited_ms double precision, OUT ids_lost bigint,
+    OUT ids_skipped bigint, OUT last_error text)
+    RETURNS SETOF record STRICT VOLATILE PARALLEL RESTRICTED
+    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_segment_slots() IS
+    'What shared memory holds of the tags of this database; see leaf_segment_status';
+"#)]
+#[allow(clippy::type_complexity, reason = "one entry per column")]
+fn leaf_segment_slots(
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> TableIterator<
+    'static,
+    (
+        name!(tag, pg::Text),
+        name!(current_first, Option<i64>),
+        name!(current_last, Option<i64>),
+        name!(current_next, Option<i64>),
+        name!(current_remaining, i64),
+        name!(fill_percent, f64),
+        name!(spare_first, Option<i64>),
+        name!(spare_last, Option<i64>),
+        name!(spare_remaining, i64),
+        name!(spare_state, &'static str),
+        name!(step, Option<i32>),
+        name!(ids_issued, i64),
+        name!(ids_per_second, f64),
+        name!(refills, i64),
+        name!(last_refill, Option<TimestampWithTimeZone>),
+        name!(last_refill_ms, f64),
+        name!(waits, i64),
+        name!(waited_ms, f64),
+        name!(ids_lost, i64),
+        name!(ids_skipped, i64),
+        name!(last_error, Option<String>),
+    ),
+> {
+    use core::sync::atomic::Ordering::Relaxed;
+    let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
+    let relation = pg::relation_beside(function_oid(fcinfo), c"leaf_alloc");
+    let relation = finish(relation.ok_or(Failure::NoTable));
+    let rows = area
+        .slots_of(pg::database(), relation)
+        .into_iter()
+        .map(move |(tag, slot)| {
+            let (ledger, rests) = area.look(slot);
+            let remaining =
+                |rest: Option<leaf_id_core::segment::Rest>| rest.map_or(0, |r| r.count());
+            let segment = rests.current_segment;
+            let fill = segment.map_or(0.0, |(_, len)| {
+                100.0 * figure(remaining(rests.current)) / f64::from(len)
+            });
+            let spare_state = if rests.spare.is_some() {
+                "ready"
+            } else if slot.buffer.is_requested() {
+                "in flight"
+            } else {
+                "none"
+            };
+            let issued = ledger.issued(&rests);
+            (
+                pg::Text::new(tag.bytes()),
+                segment.map(|(first, _)| first),
+                segment.map(|(first, len)| first + i64::from(len) - 1),
+                rests.current.map(|rest| rest.first),
+                bigint(remaining(rests.current)),
+                fill,
+                rests.spare.map(|rest| rest.first),
+                rests.spare.map(|rest| rest.last),
+                bigint(remaining(rests.spare)),
+                spare_state,
+                i32::try_from(ledger.pace.step)
+                    .ok()
+                    .filter(|step| *step > 0),
+                bigint(issued),
+                ledger.ids_per_second(issued, pg::now_timestamp()),
+                i64::from(ledger.refills),
+                timestamptz(ledger.last_refill),
+                milliseconds(u64::from(ledger.last_refill_us)),
+                bigint(slot.waits.load(Relaxed)),
+                milliseconds(slot.waited_us.load(Relaxed)),
+                bigint(ledger.lost),
+                bigint(ledger.skipped),
+                ledger.explain(),
+            )
+        });
+    TableIterator::new(rows.collect::<Vec<_>>())
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_snowflake_state(
+    OUT state text, OUT worker_id integer, OUT worker_id_source text,
+    OUT last_timestamp timestamptz, OUT reserved_until timestamptz,
+    OUT floor timestamptz, OUT floor_reason text,
+    OUT clock_drift_ms bigint, OUT ids_issued bigint, OUT waits bigint,
+    OUT rollbacks_seen bigint, OUT time_ends timestamptz)
+    STRICT VOLATILE PARALLEL RESTRICTED
+    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_snowflake_state() IS
+    'What the snowflake generator is doing; see leaf_snowflake_status';
+"#)]
+fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+    use core::sync::atomic::Ordering::Relaxed;
+    let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
+    let snowflake = &area.snowflake;
+    let epoch_ms = finish(configured_epoch());
+    let state = snowflake.state();
+    let open = state == SnowflakeState::Open;
+    let last = snowflake.generator.last();
+    let known = last.ms > 0;
+    let text = match state {
+        _ if pg::in_recovery() => "standby",
+        SnowflakeState::Starting => "starting",
+        SnowflakeState::NoWorkerId => "no worker id",
+        SnowflakeState::WaitingOut => "waiting out an earlier reservation",
+        SnowflakeState::Open => "open",
+        SnowflakeState::ReservationAhead => "refused: reservation far ahead of the clock",
+        SnowflakeState::WorkerIdRetired => "refused: worker id left behind by a reset",
+        SnowflakeState::EpochMovedLater => "refused: epoch was moved later",
+        SnowflakeState::FileProblem => "reservation file cannot be read or written",
+    };
+    let at = |ms: i64| timestamp(ms + epoch_ms);
+    let (floor_ms, reason) = snowflake.floor();
+    let reason = match reason {
+        Reason::None => None,
+        Reason::CleanStop => Some("clean stop"),
+        Reason::LauncherRestart => Some("launcher restart"),
+        Reason::Crash => Some("crash"),
+        Reason::NoFile => Some("no file"),
+        Reason::CopiedFile => Some("copied file"),
+        Reason::NewTimeline => Some("new timeline"),
+        Reason::OtherCluster => Some("other cluster"),
+        Reason::Reset => Some("reset"),
+    };
+    kept(fcinfo, || RowType::of(fcinfo)).form([
+        text.into_datum(),
+        open.then_some(i32::from(last.worker_id)).into_datum(),
+        open.then_some("leaf_id.worker_id").into_datum(),
+        known.then(|| at(last.ms)).flatten().into_datum(),
+        open.then(|| at(snowflake.generator.reserved_until()))
+            .flatten()
+            .into_datum(),
+        reason.and_then(|_| timestamp(floor_ms)).into_datum(),
+        reason.into_datum(),
+        known
+            .then(|| (last.ms + epoch_ms - pg::now_ms()).max(0))
+            .into_datum(),
+        bigint(snowflake.issued.load(Relaxed)).into_datum(),
+        bigint(snowflake.waits.load(Relaxed)).into_datum(),
+        bigint(snowflake.rollbacks.load(Relaxed)).into_datum(),
+        at(MAX_MS).into_datum(),
+    ])
+}
