@@ -90,6 +90,8 @@ pub enum Failure {
     NotATrigger { function: &'static str },
     /// Two-phase commit of an edit.
     PreparedEdit,
+    /// A call for another server inside a larger transaction.
+    InTransactionBlock { function: &'static str },
 }
 
 impl Failure {
@@ -304,6 +306,11 @@ impl Failure {
                 "cannot PREPARE a transaction that has changed leaf_alloc".into(),
             )
             .set_hint("Change tags in a transaction of its own, and COMMIT that."),
+            Self::InTransactionBlock { function } => error(
+                Code::ERRCODE_ACTIVE_SQL_TRANSACTION,
+                format!("{function}() cannot run inside a transaction block"),
+            )
+            .set_detail("Another server uses the result at once: it must not be rolled back."),
         }
     }
 
