@@ -14,17 +14,20 @@ use pgrx::pg_sys::panic::CaughtError;
 use pgrx::pgrx_sql_entity_graph::metadata;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PgSqlErrorCode, PgTryBuilder};
 
+mod answer;
 #[allow(dead_code, reason = "its users come next")]
 mod foreign;
+mod name;
 mod rows;
 #[allow(dead_code, reason = "its users come next")]
 mod wire;
 
+pub use answer::{in_transaction_block, only_when_acknowledged, set_local};
 #[allow(unused_imports, reason = "its users come next")]
 pub use foreign::{
-    ForeignServer, Host, foreign_changes, foreign_server, relation_owner, user,
-    watch_foreign_servers,
+    Destination, Host, destination, foreign_changes, relation_owner, user, watch_foreign_servers,
 };
+pub use name::{Name, ServerProblem, foreign_server};
 pub use rows::{Locker, SeenRow, TableLocked, TriggerCall, see_row};
 pub use wire::{Readiness, RemoteError, Rows, Wire};
 

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! let mut connection = Connection::new(&SERVICE);
-//! connection.open(server);                        // what pg::foreign_server says
+//! connection.open(destination);                   // what pg::destination says
 //! loop {
 //!     match connection.turn(Instant::now()) {
 //!         Some(Event::Opened) => connection.ask(&arguments, timeout, now),
@@ -33,7 +33,7 @@ use std::ffi::CString;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use crate::pg::{ForeignServer, Host, Readiness, RemoteError, Rows, Wire};
+use crate::pg::{Destination, Host, Readiness, RemoteError, Rows, Wire};
 
 /// A function of leaf_id on another server.
 pub struct Service {
@@ -133,15 +133,15 @@ impl Connection {
 
     /// Begins to connect, to the host of last time first: call [`Self::turn`] next. What was
     /// open is closed.
-    pub fn open(&mut self, server: ForeignServer) {
+    pub fn open(&mut self, destination: Destination) {
         self.state = State::Closed;
         self.failures.clear();
-        self.untried = server.hosts.len();
-        self.needs_password = server.needs_password;
+        self.untried = destination.hosts.len();
+        self.needs_password = destination.needs_password;
         if self.host >= self.untried {
             self.host = 0;
         }
-        self.hosts = server.hosts;
+        self.hosts = destination.hosts;
     }
 
     /// Closes it, with whatever is under way.

@@ -1,4 +1,4 @@
-//! Foreign servers: where another server is, as CREATE SERVER and CREATE USER MAPPING say.
+//! Where another server is, as CREATE SERVER and CREATE USER MAPPING say.
 //!
 //! Options are taken as dblink takes them: those of the wrapper, of the server and of the
 //! mapping that libpq knows; the others are somebody else's. So a server of dblink_fdw or of
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use pgrx::{PgList, pg_sys};
 
+use super::name::usage;
 use super::wire::{Options, RemoteError, known_options};
 
 /// How long one host may take to connect, where `connect_timeout` does not say.
@@ -28,7 +29,7 @@ pub struct Host {
 }
 
 /// A foreign server, as one user reaches it.
-pub struct ForeignServer {
+pub struct Destination {
     /// Its oid.
     pub oid: u32,
     /// Its hosts, in the order in which to try them.
@@ -67,7 +68,7 @@ pub fn user() -> u32 {
 ///
 /// # Errors
 /// The user may not use the server, or would need a password for that.
-pub fn foreign_server(name: &CStr, user: u32) -> Result<ForeignServer, RemoteError> {
+pub fn destination(name: &CStr, user: u32) -> Result<Destination, RemoteError> {
     let user = pg_sys::Oid::from(user);
     let refused = |sqlstate: &[u8; 5], message: String| RemoteError {
         sqlstate: Some(*sqlstate),
@@ -78,7 +79,7 @@ pub fn foreign_server(name: &CStr, user: u32) -> Result<ForeignServer, RemoteErr
     // SAFETY: catalog look-ups inside a transaction; what they return lives as long as it.
     let (oid, needs_password) = unsafe {
         let server = &*pg_sys::GetForeignServerByName(name.as_ptr(), false);
-        if !may_use(server.serverid, user) {
+        if usage(server.serverid, user) != pg_sys::AclResult::ACLCHECK_OK {
             let name = name.to_string_lossy();
             return Err(refused(
                 b"42501",
@@ -111,28 +112,11 @@ pub fn foreign_server(name: &CStr, user: u32) -> Result<ForeignServer, RemoteErr
     if options.get(c"fallback_application_name").is_none() {
         options.set(c"fallback_application_name", c"leaf_id");
     }
-    Ok(ForeignServer {
+    Ok(Destination {
         oid,
         hosts: split_hosts(options),
         needs_password,
     })
-}
-
-#[cfg(feature = "pg15")]
-unsafe fn may_use(server: pg_sys::Oid, user: pg_sys::Oid) -> bool {
-    let usage = pg_sys::AclMode::from(pg_sys::ACL_USAGE);
-    // SAFETY: a catalog look-up inside a transaction.
-    let result = unsafe { pg_sys::pg_foreign_server_aclcheck(server, user, usage) };
-    result == pg_sys::AclResult::ACLCHECK_OK
-}
-
-#[cfg(not(feature = "pg15"))]
-unsafe fn may_use(server: pg_sys::Oid, user: pg_sys::Oid) -> bool {
-    let usage = pg_sys::AclMode::from(pg_sys::ACL_USAGE);
-    let class = pg_sys::ForeignServerRelationId;
-    // SAFETY: a catalog look-up inside a transaction.
-    let result = unsafe { pg_sys::object_aclcheck(class, server, user, usage) };
-    result == pg_sys::AclResult::ACLCHECK_OK
 }
 
 /// The hosts one by one, so that each has a time limit of its own. Lists of different length
