@@ -16,7 +16,11 @@ CREATE TABLE @extschema@.leaf_alloc (
     system_identifier bigint NOT NULL DEFAULT 0,
     timeline integer NOT NULL DEFAULT 0,
     claimed_step integer NOT NULL DEFAULT 0,
-    CONSTRAINT leaf_alloc_max_step_not_below_step CHECK (max_step >= step)
+    -- Its name and not its oid: pg_dump carries it.
+    server name,
+    server_life bigint NOT NULL DEFAULT 0,
+    CONSTRAINT leaf_alloc_max_step_not_below_step CHECK (max_step >= step),
+    CONSTRAINT leaf_alloc_server_life_of_server CHECK (server IS NOT NULL OR server_life = 0)
 )
 -- A claim updates its row in place (HOT) as long as pages have room.
 WITH (fillfactor = 50);
@@ -25,7 +29,7 @@ COMMENT ON TABLE @extschema@.leaf_alloc IS
     'Tags of leaf_id: manage them with INSERT, UPDATE and DELETE, or with leaf_tag_create() and leaf_tag_drop()';
 COMMENT ON COLUMN @extschema@.leaf_alloc.biz_tag IS 'Name of the tag, 1 to 128 bytes';
 COMMENT ON COLUMN @extschema@.leaf_alloc.max_id IS
-    'The next id that is not yet claimed; ids below it may be in use or cached. It can only be raised; leaf_tag_reset() starts anew';
+    'The next id that is not yet claimed; ids below it may be in use or cached. It can only be raised; leaf_tag_reset() starts anew. With a server: one past the highest id that came from there';
 COMMENT ON COLUMN @extschema@.leaf_alloc.step IS
     'First and smallest number of ids claimed at once; it grows with use up to max_step';
 COMMENT ON COLUMN @extschema@.leaf_alloc.description IS 'Free text';
@@ -38,6 +42,10 @@ COMMENT ON COLUMN @extschema@.leaf_alloc.system_identifier IS
     'Set by leaf_id: the database cluster of the last claim';
 COMMENT ON COLUMN @extschema@.leaf_alloc.timeline IS 'Set by leaf_id: the WAL timeline of the last claim';
 COMMENT ON COLUMN @extschema@.leaf_alloc.claimed_step IS 'Set by leaf_id: the largest of the recent claims, in ids';
+COMMENT ON COLUMN @extschema@.leaf_alloc.server IS
+    'Foreign server whose leaf_alloc feeds this tag; null: this table does';
+COMMENT ON COLUMN @extschema@.leaf_alloc.server_life IS
+    'Set by leaf_id: life of the row there that the last segment came from';
 
 REVOKE ALL ON @extschema@.leaf_alloc FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.leaf_alloc', '');

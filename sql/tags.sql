@@ -21,16 +21,26 @@ CREATE FUNCTION @extschema@.leaf_tag_create(
     start bigint DEFAULT 1,
     max_step integer DEFAULT NULL,
     max_value bigint DEFAULT 9223372036854775806,
-    description text DEFAULT NULL
+    description text DEFAULT NULL,
+    server text DEFAULT NULL
 ) RETURNS void
-LANGUAGE sql VOLATILE
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    INSERT INTO @extschema@.leaf_alloc (biz_tag, step, max_id, max_step, max_value, description)
-    VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), $5, $6)
+BEGIN
+    -- Otherwise the cast would cut it, perhaps to the name of another server.
+    IF pg_catalog.octet_length($7) > 63 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_name',
+            MESSAGE = pg_catalog.format('server name "%s" is too long', $7),
+            DETAIL = 'Names have at most 63 bytes.';
+    END IF;
+    INSERT INTO @extschema@.leaf_alloc (biz_tag, step, max_id, max_step, max_value, description, server)
+    VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), $5, $6, $7);
+END
 $$;
-COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text) IS
-    'Creates a tag whose first id is start; max_step defaults to 1000000, or step where that is larger';
+COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text) IS
+    'Creates a tag whose first id is start; max_step defaults to 1000000, or step where that is larger. With a server, the ids come from its tag of this name';
 
 CREATE FUNCTION @extschema@.leaf_tag_drop(tag text) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -69,6 +79,12 @@ BEGIN
             ERRCODE = 'undefined_object',
             MESSAGE = pg_catalog.format('tag "%s" does not exist', $1);
     END IF;
+    IF tag_row.server IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = pg_catalog.format('tag "%s" is fed from server "%s"', $1, tag_row.server),
+            HINT = 'Reset it there: this server then begins a new life of it with its next segment.';
+    END IF;
     tag_row.max_id := $2;
     INSERT INTO @extschema@.leaf_alloc SELECT tag_row.*;
 END
@@ -77,7 +93,7 @@ COMMENT ON FUNCTION @extschema@.leaf_tag_reset(text, bigint) IS
     'Gives a tag a new life that starts at next_id, also below ids that were issued; owner only';
 
 REVOKE ALL ON FUNCTION
-    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text),
+    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text),
     @extschema@.leaf_tag_drop(text),
     @extschema@.leaf_tag_reset(text, bigint)
 FROM PUBLIC;

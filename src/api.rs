@@ -9,14 +9,16 @@ use pgrx::pg_sys::submodules::panic::pgrx_extern_c_guard;
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
 
-use crate::edits;
+use crate::catalog::{self, ClaimProblem};
 use crate::error::Failure;
 use crate::issue::{self, Batch, CallSite};
 use crate::pg::{self, Raw, RowType, TriggerCall};
 use crate::shmem::{self, Seat};
-use crate::snowflake;
+use crate::{edits, exchange, snowflake};
 
 mod status;
+
+use status::bigint;
 
 pgrx::extension_sql_file!("../sql/schema.sql", name = "schema", bootstrap);
 pgrx::extension_sql_file!(
@@ -254,6 +256,47 @@ fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     row.form([first.into_datum(), last.into_datum()])
 }
 
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_claim(
+    tag text, n integer, OUT first_id bigint, OUT last_id bigint, OUT life bigint,
+    OUT max_step integer, OUT max_value bigint, OUT skipped bigint, OUT climbing boolean)
+    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_claim(text, integer) IS
+    'Claims at most n ids of a tag for another server, for 0 its step; not in a transaction block';
+REVOKE ALL ON FUNCTION leaf_claim(text, integer) FROM PUBLIC;
+"#)]
+fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+    let row = kept(fcinfo, || RowType::of(fcinfo));
+    finish(exchange::begin("leaf_claim"));
+    let n = finish(count(second_argument(fcinfo)));
+    let key = finish(issue::untouched(function_oid(fcinfo), tag(fcinfo)));
+    let tag = key.tag.name();
+    let claimed = catalog::claim_for_member(&key, n);
+    let answer = finish(claimed.map_err(|problem| match problem {
+        ClaimProblem::NoSuchTag => Failure::NoSuchTag { tag },
+        ClaimProblem::EndOfTag { max_value, skip } => Failure::end_of_tag(tag, max_value, skip),
+        ClaimProblem::MaxIdBackwards { published, found } => Failure::MaxIdBackwards {
+            tag,
+            published,
+            found,
+        },
+        ClaimProblem::Fed(feed) => Failure::FedFromElsewhere {
+            tag,
+            server: feed.server.text(),
+        },
+    }));
+    catalog::log_skip(&key.tag, answer.skipped);
+    row.form([
+        answer.first.into_datum(),
+        (answer.end() - 1).into_datum(),
+        answer.life.into_datum(),
+        answer.max_step.cast_signed().into_datum(),
+        answer.max_value.into_datum(),
+        bigint(answer.skipped).into_datum(),
+        answer.climbing.into_datum(),
+    ])
+}
+
 /// `leaf_snowflake_next` as PostgreSQL calls it; see [`CONVENTION`].
 #[unsafe(export_name = "leaf_snowflake_next")]
 unsafe extern "C-unwind" fn snowflake_entry(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
@@ -444,7 +487,7 @@ REVOKE ALL ON FUNCTION leaf_alloc_stamp() FROM PUBLIC;
 "#)]
 fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     let call = trigger_call(fcinfo, "leaf_alloc_stamp");
-    if crate::catalog::is_claiming() {
+    if catalog::is_claiming() {
         return call.unchanged();
     }
     let stamp = finish(edits::stamp(&call.edit()));
@@ -460,7 +503,7 @@ REVOKE ALL ON FUNCTION leaf_alloc_edit() FROM PUBLIC;
 "#)]
 fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     let call = trigger_call(fcinfo, "leaf_alloc_edit");
-    if !crate::catalog::is_claiming() {
+    if !catalog::is_claiming() {
         edits::remember(&call.edit());
     }
     call.unchanged()

@@ -1,20 +1,21 @@
 //! The only place with SQL against `leaf_alloc`.
 //!
-//! Every claim is [`claim`]. It runs as the table's owner in a security-restricted
-//! context, with everything qualified, and marks itself so that the edit trigger lets it
-//! pass. It is called in the allocator's own transaction, never in a session's: a
-//! session's rollback would return the range to the table while shared memory hands it
-//! out (I2).
+//! There is one way to claim, [`advance`], which [`claim`] goes for this server and
+//! [`claim_for_member`] for another one. Both run as the table's owner in a
+//! security-restricted context, with everything qualified, and mark themselves so that the
+//! edit trigger lets them pass. They are called in a transaction of their own, the
+//! allocator's or the other server's, never in a session's that goes on: its rollback would
+//! return the range to the table while somebody hands it out (I2).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use leaf_id_core::step::{self, Limits, Pace};
+use leaf_id_core::step::{self, Decay, Limits, Pace};
 use pgrx::Spi;
 use pgrx::datum::DatumWithOid;
 use pgrx::spi::{SpiClient, SpiTupleTable};
 
 use crate::guc;
-use crate::pg;
+use crate::pg::{self, Name};
 use crate::shmem::{Claimed, Key, Tag, Trouble};
 
 /// True while our own statement changes a row: no edit of a user's.
@@ -67,6 +68,51 @@ pub enum ClaimProblem {
     EndOfTag { max_value: i64, skip: u64 },
     /// The same life of the row, with a `max_id` below what was published.
     MaxIdBackwards { published: i64, found: i64 },
+    /// Another server is to be asked.
+    Fed(Feed),
+}
+
+/// What the row of a tag holds that another server feeds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Feed {
+    /// That foreign server.
+    pub server: Name,
+    /// `life` of the row here ...
+    pub row_life: i64,
+    /// ... and of the one there that the last segment came from; 0 for none.
+    pub server_life: i64,
+    /// One past the highest id that came from there.
+    pub max_id: i64,
+    /// No id may be above it.
+    pub max_value: i64,
+    /// What may be asked for at once.
+    pub limits: Limits,
+}
+
+/// What a claim gives another server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// The lowest id.
+    pub first: i64,
+    /// How many ids.
+    pub len: u32,
+    /// `life` of the row that they came from.
+    pub life: i64,
+    /// Its `max_step`.
+    pub max_step: u32,
+    /// Its `max_value`.
+    pub max_value: i64,
+    /// Ids left out before the first one, because of a failover.
+    pub skipped: u64,
+    /// It is shorter than was asked for, only because claims grow step by step.
+    pub climbing: bool,
+}
+
+impl Answer {
+    /// One past the last id.
+    pub fn end(&self) -> i64 {
+        self.first + i64::from(self.len)
+    }
 }
 
 struct Row {
@@ -75,6 +121,25 @@ struct Row {
     life: i64,
     limits: Limits,
     memory: Memory,
+    server: Option<Name>,
+    server_life: i64,
+}
+
+impl Row {
+    fn feed(&self) -> Option<Feed> {
+        self.server.map(|server| Feed {
+            server,
+            row_life: self.life,
+            server_life: self.server_life,
+            max_id: self.max_id,
+            max_value: self.max_value,
+            limits: self.limits,
+        })
+    }
+
+    fn longest_claim(&self) -> u32 {
+        step::longest_claim(self.memory.largest_recent(self.limits), self.limits)
+    }
 }
 
 /// What a row remembers of its last claim.
@@ -159,10 +224,16 @@ pub fn look(key: &Key) -> Option<Seen> {
 }
 
 fn column<T: pgrx::FromDatum + pgrx::IntoDatum>(table: &SpiTupleTable<'_>, number: usize) -> T {
+    // Every column that is read this way is NOT NULL.
+    nullable(table, number).unwrap_or_else(|| pgrx::error!("column {number} of leaf_alloc is null"))
+}
+
+fn nullable<T: pgrx::FromDatum + pgrx::IntoDatum>(
+    table: &SpiTupleTable<'_>,
+    number: usize,
+) -> Option<T> {
     match table.get(number) {
-        Ok(Some(value)) => value,
-        // Every column we read is NOT NULL.
-        Ok(None) => pgrx::error!("column {number} of leaf_alloc is null"),
+        Ok(value) => value,
         Err(error) => pgrx::error!("could not read leaf_alloc: {error}"),
     }
 }
@@ -183,104 +254,199 @@ fn run<'client>(
 /// # Errors
 /// See [`ClaimProblem`]; the transaction is then to be rolled back.
 pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
-    let table = pg::quoted_name(key.relation).ok_or(ClaimProblem::NoSuchTag)?;
-    let _claiming = Claiming::begin();
-    pg::as_owner_of(key.relation, || {
-        Spi::connect_mut(|client| {
-            let row = lock_row(client, &table, key)?;
-            if row.life == ask.row_life && row.max_id < ask.high {
-                return Err(ClaimProblem::MaxIdBackwards {
-                    published: ask.high,
-                    found: row.max_id,
-                });
-            }
-            let skip = row.memory.skip(row.limits);
-            let first = skipped(row.max_id, skip);
-            let left = row.max_value.saturating_sub(first).saturating_add(1);
-            if left < 1 {
-                return Err(ClaimProblem::EndOfTag {
-                    max_value: row.max_value,
-                    skip,
-                });
-            }
-            // Another row of this tag: how the last one was used says nothing.
-            let pace = if row.life == ask.row_life {
-                ask.pace
-            } else {
-                Pace::default()
-            };
-            let largest_recent = row.memory.largest_recent(row.limits);
-            let longest = step::longest_claim(largest_recent, row.limits);
-            let step = pace.next(ask.now_ms, ask.hungry, row.limits).min(longest);
-            let wanted = if ask.continues {
-                ask.wish.min(longest)
-            } else {
-                row.limits.clamp(step.max(ask.wish)).min(longest)
-            };
-            // The last segment before the limit is cut to fit.
-            let len = u32::try_from(left).map_or(wanted, |left| wanted.min(left));
-            let largest_recent = step::largest_recent(largest_recent, len);
-            advance(client, &table, key, first + i64::from(len), largest_recent);
-            Ok(Claimed {
-                first,
-                len,
-                row_life: row.life,
-                pace: pace.claimed(ask.now_ms, step, row.limits),
-                max_step: row.limits.max_step,
-                skipped: skip,
-                climbing: len == longest,
-            })
+    with_row(key, |statements, row| {
+        if let Some(feed) = row.feed() {
+            return Err(ClaimProblem::Fed(feed));
+        }
+        if row.life == ask.row_life && row.max_id < ask.high {
+            return Err(ClaimProblem::MaxIdBackwards {
+                published: ask.high,
+                found: row.max_id,
+            });
+        }
+        // Another row of this tag: how the last one was used says nothing.
+        let pace = if row.life == ask.row_life {
+            ask.pace
+        } else {
+            Pace::default()
+        };
+        let step = pace.next(ask.now_ms, ask.hungry, row.limits);
+        let step = step.min(row.longest_claim());
+        let wanted = if ask.continues {
+            ask.wish
+        } else {
+            row.limits.clamp(step.max(ask.wish))
+        };
+        let piece = advance(statements, row, wanted, Decay::Alone)?;
+        Ok(Claimed {
+            first: piece.first,
+            len: piece.len,
+            row_life: row.life,
+            pace: pace.claimed(ask.now_ms, step, row.limits),
+            max_step: row.limits.max_step,
+            skipped: piece.skipped,
+            climbing: piece.climbing,
         })
     })
 }
 
-fn lock_row(client: &mut SpiClient<'_>, table: &str, key: &Key) -> Result<Row, ClaimProblem> {
-    let sql = format!(
-        "SELECT max_id, step, max_step, max_value, life, system_identifier, timeline, \
-         claimed_step FROM {table} \
-         WHERE biz_tag OPERATOR(pg_catalog.=) $1 FOR NO KEY UPDATE"
-    );
-    let found = run(client, &sql, &[pg::text_argument(key.tag.bytes())]);
-    if found.is_empty() {
-        return Err(ClaimProblem::NoSuchTag);
+/// Claims ids for another server, in the open transaction: at most `n`, and for 0 the row's
+/// `step`. They may be given out once the transaction is durable (I1).
+///
+/// # Errors
+/// See [`ClaimProblem`]; the transaction is then to be rolled back.
+pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, ClaimProblem> {
+    let claim = || {
+        with_row(key, |statements, row| {
+            // No chains of servers, and no loops.
+            if let Some(feed) = row.feed() {
+                return Err(ClaimProblem::Fed(feed));
+            }
+            let wanted = if n == 0 { row.limits.step } else { n };
+            let wanted = wanted.min(row.limits.max_step);
+            let piece = advance(statements, row, wanted, Decay::Fleet)?;
+            Ok(Answer {
+                first: piece.first,
+                len: piece.len,
+                life: row.life,
+                max_step: row.limits.max_step,
+                max_value: row.max_value,
+                skipped: piece.skipped,
+                climbing: piece.climbing && piece.len < wanted,
+            })
+        })
+    };
+    match claim() {
+        // It may have been replaced while we waited for its lock.
+        Err(ClaimProblem::NoSuchTag) => claim(),
+        result => result,
     }
-    let ids = |number| u32::try_from(column::<i32>(&found, number)).unwrap_or(1);
-    Ok(Row {
-        max_id: column(&found, 1),
-        limits: Limits {
-            step: ids(2),
-            max_step: ids(3),
-        },
-        max_value: column(&found, 4),
-        life: column(&found, 5),
-        memory: Memory {
-            system_identifier: column(&found, 6),
-            timeline: column(&found, 7),
-            claimed_step: column(&found, 8),
-        },
+}
+
+/// What may be run on the row of one tag.
+struct Statements<'a, 'client> {
+    client: &'a mut SpiClient<'client>,
+    table: &'a str,
+    key: &'a Key,
+}
+
+/// Runs a claim on the row of a tag, which is locked.
+fn with_row<T>(
+    key: &Key,
+    claim: impl FnOnce(&mut Statements<'_, '_>, &Row) -> Result<T, ClaimProblem>,
+) -> Result<T, ClaimProblem> {
+    let table = pg::quoted_name(key.relation).ok_or(ClaimProblem::NoSuchTag)?;
+    let _claiming = Claiming::begin();
+    pg::as_owner_of(key.relation, || {
+        Spi::connect_mut(|client| {
+            let mut statements = Statements {
+                client,
+                table: &table,
+                key,
+            };
+            let row = statements.lock_row()?;
+            claim(&mut statements, &row)
+        })
     })
 }
 
-fn advance(client: &mut SpiClient<'_>, table: &str, key: &Key, max_id: i64, largest_recent: u32) {
-    let sql = format!(
-        "UPDATE {table} SET max_id = $2, claimed_step = $3, system_identifier = $4, \
-         timeline = $5, update_time = pg_catalog.clock_timestamp() \
-         WHERE biz_tag OPERATOR(pg_catalog.=) $1 RETURNING max_id"
-    );
-    let written = run(
-        client,
-        &sql,
-        &[
-            pg::text_argument(key.tag.bytes()),
-            max_id.into(),
-            largest_recent.cast_signed().into(),
-            pg::system_identifier().cast_signed().into(),
-            pg::timeline().cast_signed().into(),
-        ],
-    );
-    // A trigger or a rule of somebody's may have kept it from being written.
-    if written.is_empty() || column::<i64>(&written, 1) != max_id {
-        pgrx::error!("the claim of ids was not written to leaf_alloc");
+/// Ids that were cut off a row.
+struct Piece {
+    first: i64,
+    len: u32,
+    skipped: u64,
+    climbing: bool,
+}
+
+/// Cuts the next ids off a row, as many as wanted unless that is longer than a claim may be,
+/// and writes it.
+fn advance(
+    statements: &mut Statements<'_, '_>,
+    row: &Row,
+    wanted: u32,
+    decay: Decay,
+) -> Result<Piece, ClaimProblem> {
+    let skip = row.memory.skip(row.limits);
+    let first = skipped(row.max_id, skip);
+    let left = row.max_value.saturating_sub(first).saturating_add(1);
+    if left < 1 {
+        return Err(ClaimProblem::EndOfTag {
+            max_value: row.max_value,
+            skip,
+        });
+    }
+    let longest = row.longest_claim();
+    let wanted = wanted.min(longest);
+    // The last segment before the limit is cut to fit.
+    let len = u32::try_from(left).map_or(wanted, |left| wanted.min(left));
+    let before = row.memory.largest_recent(row.limits);
+    let largest_recent = step::largest_recent(before, len, decay);
+    statements.write(first + i64::from(len), largest_recent);
+    Ok(Piece {
+        first,
+        len,
+        skipped: skip,
+        climbing: len == longest,
+    })
+}
+
+impl Statements<'_, '_> {
+    fn lock_row(&mut self) -> Result<Row, ClaimProblem> {
+        let table = self.table;
+        let sql = format!(
+            "SELECT max_id, step, max_step, max_value, life, system_identifier, timeline, \
+             claimed_step, server, server_life FROM {table} \
+             WHERE biz_tag OPERATOR(pg_catalog.=) $1 FOR NO KEY UPDATE"
+        );
+        let found = run(
+            self.client,
+            &sql,
+            &[pg::text_argument(self.key.tag.bytes())],
+        );
+        if found.is_empty() {
+            return Err(ClaimProblem::NoSuchTag);
+        }
+        let ids = |number| u32::try_from(column::<i32>(&found, number)).unwrap_or(1);
+        Ok(Row {
+            max_id: column(&found, 1),
+            limits: Limits {
+                step: ids(2),
+                max_step: ids(3),
+            },
+            max_value: column(&found, 4),
+            life: column(&found, 5),
+            memory: Memory {
+                system_identifier: column(&found, 6),
+                timeline: column(&found, 7),
+                claimed_step: column(&found, 8),
+            },
+            server: nullable(&found, 9),
+            server_life: column(&found, 10),
+        })
+    }
+
+    fn write(&mut self, max_id: i64, largest_recent: u32) {
+        let table = self.table;
+        let sql = format!(
+            "UPDATE {table} SET max_id = $2, claimed_step = $3, system_identifier = $4, \
+             timeline = $5, update_time = pg_catalog.clock_timestamp() \
+             WHERE biz_tag OPERATOR(pg_catalog.=) $1 RETURNING max_id"
+        );
+        let written = run(
+            self.client,
+            &sql,
+            &[
+                pg::text_argument(self.key.tag.bytes()),
+                max_id.into(),
+                largest_recent.cast_signed().into(),
+                pg::system_identifier().cast_signed().into(),
+                pg::timeline().cast_signed().into(),
+            ],
+        );
+        // A trigger or a rule of somebody's may have kept it from being written.
+        if written.is_empty() || column::<i64>(&written, 1) != max_id {
+            pgrx::error!("the claim of ids was not written to leaf_alloc");
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 
 use crate::catalog::Memory;
 use crate::error::Failure;
-use crate::pg::{self, SubtransactionEvent, TransactionCallbacks, TransactionEvent};
+use crate::pg::{self, Name, SubtransactionEvent, TransactionCallbacks, TransactionEvent};
 use crate::shmem::{self, Key, Tag};
 use crate::{catalog, shmem::Area};
 
@@ -43,6 +43,10 @@ pub struct Row {
     pub limits: Limits,
     /// What it remembers of its last claim.
     pub memory: Memory,
+    /// The foreign server that feeds the tag.
+    pub server: Option<Name>,
+    /// `life` of the row there that the last segment came from.
+    pub server_life: i64,
 }
 
 /// What a trigger was fired for.
@@ -66,6 +70,8 @@ pub struct Stamp {
     pub max_id: Option<i64>,
     /// What the row remembers now.
     pub memory: Option<Memory>,
+    /// Another `server_life`.
+    pub server_life: Option<i64>,
 }
 
 /// How a tag stands in the open transaction.
@@ -80,7 +86,7 @@ pub enum Standing {
 
 #[derive(Clone, Copy)]
 enum Kind {
-    /// `max_id`, a limit or the name changed, or the row is gone.
+    /// `max_id`, a limit, the name or the server changed, or the row is gone.
     Changed,
     /// The row was inserted here, or edited since.
     Created {
@@ -88,6 +94,9 @@ enum Kind {
         next: i64,
         max_value: i64,
         max_step: u32,
+        /// Another server has its ids: none are issued here. What was, before the row named
+        /// that server, counts as ever.
+        fed: bool,
     },
 }
 
@@ -97,6 +106,11 @@ impl Kind {
             Self::Created { life, .. } => Some(*life),
             Self::Changed => None,
         }
+    }
+
+    /// A row that was created here, whose ids can be issued here.
+    fn is_ours(&self) -> bool {
+        matches!(self, Self::Created { fed: false, .. })
     }
 }
 
@@ -249,8 +263,8 @@ fn key(relation: u32, tag: Tag) -> Key {
 pub fn standing(key: &Key) -> Standing {
     match EDITS.lock().kind(key) {
         None => Standing::Untouched,
-        Some(Kind::Changed) => Standing::Changed,
-        Some(Kind::Created { .. }) => Standing::Created,
+        Some(kind) if kind.is_ours() => Standing::Created,
+        Some(_) => Standing::Changed,
     }
 }
 
@@ -267,6 +281,7 @@ pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
         next,
         max_value,
         max_step,
+        fed: false,
     }) = edits.kind(key)
     else {
         return Err(Failure::TagChanged {
@@ -294,11 +309,13 @@ pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
 /// row may yet not be written (ON CONFLICT, another trigger): nothing is remembered here.
 ///
 /// # Errors
-/// An UPDATE that would lower `max_id`, which is what `leaf_tag_reset` is for.
+/// An UPDATE that would lower `max_id`, which is what `leaf_tag_reset` is for. A foreign
+/// server that cannot be used, or that would no longer feed the tag.
 pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     let (old, Some(new)) = (&edit.old, &edit.new) else {
         return Ok(Stamp::default());
     };
+    check_server(edit, old.as_ref(), new)?;
     let step = i32::try_from(new.limits.step).unwrap_or(0);
     let here = Memory {
         system_identifier: pg::system_identifier().cast_signed(),
@@ -311,6 +328,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
             life: Some(rand::random::<i64>() | 1),
             max_id: None,
             memory: Some(here),
+            server_life: Some(0),
         });
     };
     let mut max_id = None;
@@ -330,8 +348,12 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         ..old.memory
     };
     // What is left out after a failover goes by the limits that the missing claims had: an
-    // edit that changes them leaves it out now.
-    let skip = old.memory.skip(old.limits);
+    // edit that changes them leaves it out now. The ids of a server that feeds the tag are
+    // not in this table, and no claim of them can be missing here.
+    let skip = match old.server {
+        None => old.memory.skip(old.limits),
+        Some(_) => 0,
+    };
     if skip > 0 {
         let tag = old.tag.unwrap_or(Tag::EMPTY).name();
         pgrx::log!(
@@ -350,11 +372,39 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
             ..here
         };
     }
+    // Under another name the ids come from another row there, or that one was renamed too:
+    // 0 is any, as long as it stands above max_id.
+    let same_row = (old.server, old.tag) == (new.server, new.tag);
     Ok(Stamp {
         life: Some(old.life),
         max_id,
         memory: Some(memory),
+        server_life: Some(if same_row { old.server_life } else { 0 }),
     })
+}
+
+/// Who feeds a tag must exist and be the editor's to use, and feeds it for ever: which ids
+/// other members of its fleet have, this table does not know.
+fn check_server(edit: &Edit, old: Option<&Row>, new: &Row) -> Result<(), Failure> {
+    let before = old.and_then(|row| row.server);
+    if before == new.server {
+        return Ok(());
+    }
+    if let Some(server) = before {
+        let tag = new.tag.unwrap_or(Tag::EMPTY).name();
+        let server = server.text();
+        if !edit.replica {
+            return Err(Failure::FedForEver { tag, server });
+        }
+        pgrx::log!("leaf_id: tag \"{tag}\" is no longer fed from server \"{server}\"");
+    }
+    match new.server {
+        // An apply worker is never stopped; whoever claims will find out.
+        Some(name) if !edit.replica => pg::foreign_server(&name)
+            .map(drop)
+            .map_err(|problem| Failure::server(name.text(), problem)),
+        _ => Ok(()),
+    }
 }
 
 /// Remembers a row edit, after the row was written.
@@ -390,13 +440,18 @@ fn remember_rows(relation: u32, old: Option<&Row>, new: Option<&Row>) {
                         next,
                         max_value,
                         max_step: new.limits.max_step,
+                        fed: new.server.is_some(),
                     },
                 );
                 touched = [old_key, new_key];
             }
         }
         (Some(old), Some(new)) => {
-            if old.tag != new.tag || old.max_id != new.max_id || old.max_value != new.max_value {
+            if old.tag != new.tag
+                || old.max_id != new.max_id
+                || old.max_value != new.max_value
+                || old.server != new.server
+            {
                 add(old_key, Kind::Changed);
                 add(new_key, Kind::Changed);
                 touched = [old_key, new_key];

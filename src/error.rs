@@ -3,6 +3,8 @@
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode};
 
+use crate::pg::ServerProblem;
+
 /// Why a call fails. Tags as the user wrote them, times in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
@@ -90,6 +92,16 @@ pub enum Failure {
     NotATrigger { function: &'static str },
     /// Two-phase commit of an edit.
     PreparedEdit,
+    /// A call for another server inside a larger transaction.
+    InTransactionBlock { function: &'static str },
+    /// A foreign server that is not there.
+    NoServer { server: String },
+    /// A foreign server without USAGE.
+    ServerForbidden { server: String },
+    /// The server that feeds a tag would no longer.
+    FedForEver { tag: String, server: String },
+    /// A claim for another server, of a tag that is itself fed from one.
+    FedFromElsewhere { tag: String, server: String },
 }
 
 impl Failure {
@@ -104,6 +116,14 @@ impl Failure {
                 max_value,
                 skip,
             }
+        }
+    }
+
+    /// What keeps a foreign server from being used.
+    pub fn server(server: String, problem: ServerProblem) -> Self {
+        match problem {
+            ServerProblem::Missing => Self::NoServer { server },
+            ServerProblem::Forbidden => Self::ServerForbidden { server },
         }
     }
 
@@ -304,6 +324,32 @@ impl Failure {
                 "cannot PREPARE a transaction that has changed leaf_alloc".into(),
             )
             .set_hint("Change tags in a transaction of its own, and COMMIT that."),
+            Self::InTransactionBlock { function } => error(
+                Code::ERRCODE_ACTIVE_SQL_TRANSACTION,
+                format!("{function}() cannot run inside a transaction block"),
+            )
+            .set_detail("Another server uses the result at once: it must not be rolled back."),
+            Self::NoServer { server } => error(
+                Code::ERRCODE_UNDEFINED_OBJECT,
+                format!("server \"{server}\" does not exist"),
+            )
+            .set_hint("Create it: CREATE SERVER ... FOREIGN DATA WRAPPER dblink_fdw OPTIONS (...);"),
+            Self::ServerForbidden { server } => error(
+                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
+                format!("permission denied for foreign server {server}"),
+            ),
+            Self::FedForEver { tag, server } => error(
+                not_ready,
+                format!("cannot take tag \"{tag}\" away from server \"{server}\""),
+            )
+            .set_detail("Other servers may have issued ids above its \"max_id\" here.")
+            .set_hint("Drop the tag, and create it anew with a start above all ids that are in use."),
+            Self::FedFromElsewhere { tag, server } => error(
+                not_ready,
+                format!("tag \"{tag}\" is fed from another server"),
+            )
+            .set_detail(format!("Its ids come from server \"{server}\"."))
+            .set_hint("Claim them there."),
         }
     }
 

@@ -266,14 +266,34 @@ fn relation(function: u32) -> Result<u32, Failure> {
     Ok(relation)
 }
 
+fn tag(bytes: &[u8]) -> Result<Tag, Failure> {
+    match Tag::new(bytes) {
+        Some(tag) if bytes.len() <= MAX_TAG => Ok(tag),
+        _ => Err(Failure::TagLength { bytes: bytes.len() }),
+    }
+}
+
+/// A tag that another server asks for.
+///
+/// # Errors
+/// It is none; or this very transaction has edited it, and may have issued ids of it.
+pub fn untouched(function: u32, bytes: &[u8]) -> Result<Key, Failure> {
+    let key = Key {
+        database: pg::database(),
+        relation: relation(function)?,
+        tag: tag(bytes)?,
+    };
+    if edits::open() && !matches!(edits::standing(&key), Standing::Untouched) {
+        return Err(changed(&key));
+    }
+    Ok(key)
+}
+
 #[cold]
 #[inline(never)]
 fn obtain(function: u32, bytes: &[u8], amount: Amount) -> Result<Taken, Failure> {
     let area = ready()?;
-    let tag = match Tag::new(bytes) {
-        Some(tag) if bytes.len() <= MAX_TAG => tag,
-        _ => return Err(Failure::TagLength { bytes: bytes.len() }),
-    };
+    let tag = tag(bytes)?;
     let deadline = Deadline::new();
     loop {
         let key = Key {

@@ -5,6 +5,7 @@
 //!
 //! * `issue`: the hot path, from an SQL call to an id.
 //! * `worker`, `catalog`: the control path, which claims ids from `leaf_alloc`.
+//! * `exchange`: what a call from another server has to keep.
 //! * `shmem`: what both share, and the rules for it.
 //! * `edits`: what the open transaction did to `leaf_alloc`.
 //! * `snowflake`: who opens the snowflake generator and reserves its timestamps.
@@ -15,6 +16,7 @@ mod api;
 mod catalog;
 mod edits;
 mod error;
+mod exchange;
 mod guc;
 mod issue;
 mod persist;

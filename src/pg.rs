@@ -13,8 +13,12 @@ use pgrx::pg_sys::panic::CaughtError;
 use pgrx::pgrx_sql_entity_graph::metadata;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PgSqlErrorCode, PgTryBuilder};
 
+mod answer;
+mod name;
 mod rows;
 
+pub use answer::{in_transaction_block, only_when_acknowledged, set_local};
+pub use name::{Name, ServerProblem, foreign_server};
 pub use rows::{Locker, SeenRow, TableLocked, TriggerCall, see_row};
 
 // ---- The process and the server ----------------------------------------------------

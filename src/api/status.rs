@@ -12,7 +12,7 @@ use crate::pg::{self, Raw, RowType};
 use crate::shmem::{self, SnowflakeState};
 
 /// Not `numeric`: no id count reaches 2^63 in a server's life.
-fn bigint(n: u64) -> i64 {
+pub fn bigint(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 

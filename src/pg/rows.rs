@@ -6,7 +6,7 @@ use core::ffi::c_int;
 use leaf_id_core::step::Limits;
 use pgrx::pg_sys;
 
-use super::{Raw, now_timestamp, primary_key, replica_role, text_datum};
+use super::{Name, Raw, now_timestamp, primary_key, replica_role, text_datum};
 use crate::catalog::Memory;
 use crate::edits::{Edit, Row, Stamp};
 use crate::shmem::Tag;
@@ -22,6 +22,8 @@ const LIFE_COLUMN: c_int = 8;
 const SYSTEM_IDENTIFIER_COLUMN: c_int = 9;
 const TIMELINE_COLUMN: c_int = 10;
 const CLAIMED_STEP_COLUMN: c_int = 11;
+const SERVER_COLUMN: c_int = 12;
+const SERVER_LIFE_COLUMN: c_int = 13;
 
 // ---- What a session sees ------------------------------------------------------------
 
@@ -225,6 +227,10 @@ impl TriggerCall {
                 timeline: self.integer(tuple, TIMELINE_COLUMN),
                 claimed_step: self.integer(tuple, CLAIMED_STEP_COLUMN),
             },
+            // SAFETY: a column of that type, and not null.
+            server: (self.column(tuple, SERVER_COLUMN))
+                .map(|value| unsafe { Name::from_value(value) }),
+            server_life: bigint(SERVER_LIFE_COLUMN).unwrap_or(0),
         }
     }
 
@@ -260,6 +266,10 @@ impl TriggerCall {
         if let Some(max_id) = stamp.max_id {
             columns.push(MAX_ID_COLUMN);
             values.push(pg_sys::Datum::from(max_id));
+        }
+        if let Some(server_life) = stamp.server_life {
+            columns.push(SERVER_LIFE_COLUMN);
+            values.push(pg_sys::Datum::from(server_life));
         }
         let mut nulls = vec![false; columns.len()];
         // SAFETY: as many columns, values and nulls as are said.

@@ -359,6 +359,13 @@ impl Allocator {
                 self.log_once(&key, &text);
                 self.hold(job, life, Trouble::MaxIdBackwards { published, found })
             }
+            Ok(Err(ClaimProblem::Fed(feed))) => {
+                let server = feed.server.text();
+                let text = format!("server \"{server}\" feeds the tag, and cannot be asked");
+                self.log_once(&key, &text);
+                self.area.note(job.slot, life, Trouble::Error, Some(&text));
+                self.put_off(job)
+            }
             Err(error) => {
                 self.note_error(job, life, &error);
                 self.put_off(job)

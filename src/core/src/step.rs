@@ -29,11 +29,25 @@ impl Limits {
     }
 }
 
+/// Who claims from a row: how soon a long claim is forgotten over shorter ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decay {
+    /// One server. Half, as the adaptive step does.
+    Alone,
+    /// Several servers, of which a slow one must not cut short what a fast one claims
+    /// next: the 64th part. Less than 64 ids are kept.
+    Fleet,
+}
+
 /// The largest of the recent claims after one more, in ids: what a row remembers of them.
-/// It halves with each shorter claim, as the adaptive step does.
+/// It shrinks with each shorter claim.
 #[must_use]
-pub fn largest_recent(before: u32, claimed: u32) -> u32 {
-    claimed.max(before / 2)
+pub fn largest_recent(before: u32, claimed: u32, decay: Decay) -> u32 {
+    let rest = match decay {
+        Decay::Alone => before / 2,
+        Decay::Fleet => before - before / 64,
+    };
+    claimed.max(rest)
 }
 
 /// The longest that a claim may be when this was the largest of the recent ones, in ids.

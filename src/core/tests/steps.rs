@@ -14,7 +14,7 @@
 mod support;
 
 use leaf_id_core::step::{
-    Limits, Pace, SEGMENT_DURATION_MS, largest_recent, longest_claim, most_taken,
+    Decay, Limits, Pace, SEGMENT_DURATION_MS, largest_recent, longest_claim, most_taken,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -294,7 +294,13 @@ fn lost_claims_take_no_more_than_is_skipped_for_them() {
                 random.random_range(1..=longest)
             };
             claims.push((recent, claimed));
-            recent = largest_recent(recent, claimed);
+            // By this server, or for another one.
+            let decay = if random.random() {
+                Decay::Alone
+            } else {
+                Decay::Fleet
+            };
+            recent = largest_recent(recent, claimed, decay);
         }
         for lost in 0..=10 {
             for window in claims.windows(lost + 1) {
@@ -333,8 +339,25 @@ fn the_skip_of_a_small_tag_is_small() {
 
 #[test]
 fn the_largest_recent_claim_is_forgotten_by_halves() {
-    assert_eq!(largest_recent(1_000, 8_000), 8_000);
-    assert_eq!(largest_recent(8_000, 1_000), 4_000);
-    assert_eq!(largest_recent(1_000, 1_000), 1_000);
-    assert_eq!(largest_recent(0, 1), 1);
+    let alone = |before, claimed| largest_recent(before, claimed, Decay::Alone);
+    assert_eq!(alone(1_000, 8_000), 8_000);
+    assert_eq!(alone(8_000, 1_000), 4_000);
+    assert_eq!(alone(1_000, 1_000), 1_000);
+    assert_eq!(alone(0, 1), 1);
+}
+
+/// Would catch: a slow member that keeps a fast one from claims as long as its last.
+#[test]
+fn slow_members_do_not_cut_short_what_a_fast_one_claims() {
+    let mut recent = 1_000_000;
+    for _ in 0..100 {
+        recent = largest_recent(recent, 1_000, Decay::Fleet);
+    }
+    assert!((200_000..250_000).contains(&recent), "{recent}");
+    assert_eq!(longest_claim(recent, DEFAULT), 1_000_000);
+    for _ in 0..1_000 {
+        recent = largest_recent(recent, 10, Decay::Fleet);
+    }
+    assert_eq!(recent, 63, "forgotten in the end");
+    assert_eq!(largest_recent(63, 64, Decay::Fleet), 64);
 }

@@ -1,0 +1,89 @@
+//! A transaction that must not be answered before it is acknowledged.
+//!
+//! While a commit waits for its synchronous standbys, PostgreSQL turns a cancel into a
+//! warning and answers as if all were well. A session that hands out what it has committed
+//! ends instead, without an answer, as PostgreSQL itself ends one that is terminated in
+//! that wait.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use pgrx::pg_sys;
+
+use super::{note_cancel, pqsignal, take_cancelled};
+
+unsafe extern "C" {
+    // The bindings leave both out.
+    #[link_name = "disable_timeout"]
+    fn raw_disable_timeout(id: c_int, keep_indicator: bool);
+    #[link_name = "whereToSendOutput"]
+    static mut WHERE_TO_SEND_OUTPUT: c_int;
+}
+
+/// `STATEMENT_TIMEOUT` of PostgreSQL's timeout.h, and `DestNone` of its dest.h.
+const STATEMENT_TIMEOUT: c_int = 3;
+const DEST_NONE: c_int = 0;
+
+/// Whether the open transaction is such a one.
+static OPEN: AtomicBool = AtomicBool::new(false);
+/// This process has the signal handler and the callback.
+static WATCHING: AtomicBool = AtomicBool::new(false);
+
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut c_void) {
+    use pg_sys::XactEvent as Event;
+    if !matches!(event, Event::XACT_EVENT_COMMIT | Event::XACT_EVENT_ABORT)
+        || !OPEN.swap(false, Ordering::Relaxed)
+    {
+        return;
+    }
+    if event == Event::XACT_EVENT_COMMIT && take_cancelled() {
+        // SAFETY: plain globals of the backend; its next look for interrupts ends it.
+        unsafe {
+            WHERE_TO_SEND_OUTPUT = DEST_NONE;
+            core::ptr::write_volatile(&raw mut pg_sys::ProcDiePending, 1);
+            core::ptr::write_volatile(&raw mut pg_sys::InterruptPending, 1);
+        }
+    }
+}
+
+/// The open transaction of a session becomes such a one. What `statement_timeout` has begun
+/// to count is forgotten: it would be a cancel like any other.
+pub fn only_when_acknowledged() {
+    if !WATCHING.swap(true, Ordering::Relaxed) {
+        // SAFETY: an async-signal-safe handler, which does what the one before it did; and
+        // a callback that lives as long as the process.
+        unsafe {
+            pqsignal(pg_sys::SIGINT.cast_signed(), Some(note_cancel));
+            pg_sys::RegisterXactCallback(Some(at_end), core::ptr::null_mut());
+        }
+    }
+    // SAFETY: a timeout of every session.
+    unsafe { raw_disable_timeout(STATEMENT_TIMEOUT, false) };
+    // What came before now is PostgreSQL's to raise.
+    take_cancelled();
+    OPEN.store(true, Ordering::Relaxed);
+}
+
+/// Whether the session is inside a transaction block, or a query of several statements.
+pub fn in_transaction_block() -> bool {
+    // SAFETY: reads the transaction state.
+    unsafe { pg_sys::IsTransactionBlock() }
+}
+
+/// SET LOCAL, for a setting that anybody may set.
+pub fn set_local(name: &CStr, value: &CStr) {
+    // SAFETY: inside a transaction, whose end takes it back.
+    unsafe {
+        pg_sys::set_config_option(
+            name.as_ptr(),
+            value.as_ptr(),
+            pg_sys::GucContext::PGC_USERSET,
+            pg_sys::GucSource::PGC_S_SESSION,
+            pg_sys::GucAction::GUC_ACTION_LOCAL,
+            true,
+            0,
+            false,
+        );
+    }
+}
