@@ -17,6 +17,7 @@ use crate::shmem::{self, Seat};
 use crate::snowflake;
 
 mod status;
+mod workers;
 
 pgrx::extension_sql_file!("../sql/schema.sql", name = "schema", bootstrap);
 pgrx::extension_sql_file!(

@@ -16,7 +16,6 @@ const LOCK_TIMEOUT: &core::ffi::CStr = c"1s";
 ///
 /// # Errors
 /// This server cannot claim; the call is part of a larger transaction.
-#[allow(dead_code, reason = "its first caller removes this line")]
 pub fn begin(function: &'static str) -> Result<(), Failure> {
     issue::ready()?;
     if pg::in_transaction_block() {
