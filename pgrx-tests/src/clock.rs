@@ -78,7 +78,7 @@ impl Server {
     pub fn with_clock(ahead_ms: i64, conf: &[(&str, &str)]) -> Self {
         let dir = new_dir();
         Clock::make(&dir, ahead_ms);
-        let server = Self::start_in_new(dir, conf);
+        let server = Self::start_in_new(dir, 0, conf);
         server.session().run("CREATE EXTENSION leaf_id");
         server
     }

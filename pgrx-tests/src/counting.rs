@@ -50,7 +50,7 @@ impl Server {
         valgrind()?;
         let dir = new_dir();
         fs::write(dir.join("counted"), functions.join("\n")).unwrap();
-        let server = Self::start_in_new(dir, conf);
+        let server = Self::start_in_new(dir, 0, conf);
         server.session().run("CREATE EXTENSION leaf_id");
         Some(server)
     }

@@ -1,5 +1,5 @@
-//! What many sessions were given, noted outside of the server while anything may happen to
-//! it, and whether that can be right.
+//! What many sessions were given, noted outside of the servers while anything may happen to
+//! them, and whether that can be right.
 //!
 //! Each call is noted with its start, its end and its ids, as runs without a gap. Whenever
 //! no call is under way, [`History::settle`] checks what came since the last time, counts
@@ -7,15 +7,17 @@
 //! what happens between two settlements and with the number of gaps, not with the number
 //! of ids.
 //!
-//! What is checked of every source of ids:
-//! - I3, I7: no id twice in the life of a tag, nor of the snowflake generator.
+//! What is checked of every source of ids, which may be several servers':
+//! - I3, I7: no id twice in the life of a tag, nor of the snowflake generators, whichever
+//!   servers issued it.
 //! - I4: the ids of one call increase, and those of a call that began after another had
-//!   ended are larger, whichever sessions made them.
-//! - I1, I8: every id is claimed in the table (or lies within the reserved time), none is
-//!   above `max_value`, below the start of the life, or among those that an edit skipped.
-//! - I6: no id that was issued is still cached; and what was claimed and is neither issued
-//!   nor cached is counted as lost. Whether that may be, the caller decides: see
-//!   [`Window::unexplained`].
+//!   ended on the same server are larger, whichever sessions made them.
+//! - I1, I8: every id is claimed in the table (or lies within the reserved time), in the
+//!   server's own and in the one it comes from; none is above `max_value`, below the start
+//!   of the life, or among those that an edit skipped.
+//! - I6: no id that was issued is still cached anywhere, and none is cached by two servers;
+//!   and what was claimed and is neither issued nor cached is counted as lost. Whether that
+//!   may be, the caller decides: see [`Window::unexplained`].
 //!
 //! A tag may begin a new life below ids that were issued: [`History::begin_life`].
 
@@ -94,9 +96,18 @@ fn total(runs: &[Run]) -> u64 {
     runs.iter().map(|run| run.len()).sum()
 }
 
+/// Who makes a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Which server it asks.
+    pub server: usize,
+    /// Which session it is, of those of all servers.
+    pub session: usize,
+}
+
 /// A call, as its session saw it.
 struct Note {
-    session: usize,
+    caller: Caller,
     source: usize,
     kind: &'static str,
     start: Instant,
@@ -105,7 +116,7 @@ struct Note {
     outcome: Result<Vec<Run>, Failure>,
 }
 
-/// What the server says of a source while no call is under way.
+/// What one server says of a source while no call is under way.
 #[derive(Clone, Debug)]
 pub struct Claimed {
     /// Ids from here on are not claimed, or not reserved.
@@ -116,6 +127,24 @@ pub struct Claimed {
     pub cached: Vec<Run>,
     /// What the status view counts as lost since the server started.
     pub dropped: u64,
+}
+
+/// What all servers say of a source.
+#[derive(Clone, Debug)]
+pub struct Claims {
+    /// Ids from here on are not claimed by anybody.
+    pub end: i64,
+    /// What each server says.
+    pub servers: Vec<Claimed>,
+}
+
+impl From<Claimed> for Claims {
+    fn from(claimed: Claimed) -> Self {
+        Self {
+            end: claimed.end,
+            servers: vec![claimed],
+        }
+    }
 }
 
 impl Claimed {
@@ -195,6 +224,8 @@ pub enum Fault {
     Unclaimed(i64),
     /// An id that was issued and is still cached, to be issued again.
     StillCached(i64),
+    /// An id that two servers have cached, to be issued by both.
+    CachedTwice(i64),
 }
 
 impl fmt::Display for Fault {
@@ -205,27 +236,28 @@ impl fmt::Display for Fault {
             Self::Order { id, after } => write!(f, "{id} was issued after {after} had been"),
             Self::Unclaimed(id) => write!(f, "{id} was issued and is not claimed"),
             Self::StillCached(id) => write!(f, "{id} was issued and is still cached"),
+            Self::CachedTwice(id) => write!(f, "{id} is cached by two servers"),
         }
     }
 }
 
 /// A call that failed. It may have taken all that it asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// Who made it.
-    pub session: usize,
+    pub caller: Caller,
     /// What it was.
     pub kind: &'static str,
     /// How many ids it wanted.
     pub asked: u32,
-    /// How long it took while the server was up.
+    /// How long it took while its server was up.
     pub took: Duration,
     /// How it failed.
     pub failure: Failure,
 }
 
 /// What happened to one source between two settlements.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Window {
     /// Ids issued, by kind of call.
     pub ids: BTreeMap<&'static str, u64>,
@@ -240,7 +272,7 @@ pub struct Window {
     pub unseen: u64,
     /// The longest call that succeeded, without the time in which the server was down.
     pub longest_call: Duration,
-    /// The longest time without an id while somebody asked and the server was up.
+    /// The longest time without an id of one server while somebody asked it and it was up.
     pub longest_silence: Duration,
 }
 
@@ -257,18 +289,49 @@ impl Window {
     }
 }
 
-/// Times in which the server could not answer.
-struct Outages(Vec<(Instant, Instant)>);
+/// A time in which a server could not answer.
+struct Outage {
+    server: usize,
+    from: Instant,
+    to: Instant,
+}
+
+/// All such times.
+struct Outages(Vec<Outage>);
 
 impl Outages {
     /// How long something took while the server was up.
-    fn up(&self, start: Instant, end: Instant) -> Duration {
-        let down: Duration = self
-            .0
-            .iter()
-            .map(|(from, to)| end.min(*to).saturating_duration_since(start.max(*from)))
+    fn up(&self, server: usize, start: Instant, end: Instant) -> Duration {
+        let outages = self.0.iter().filter(|outage| outage.server == server);
+        let down: Duration = outages
+            .map(|outage| {
+                end.min(outage.to)
+                    .saturating_duration_since(start.max(outage.from))
+            })
             .sum();
         end.saturating_duration_since(start).saturating_sub(down)
+    }
+}
+
+/// What is known of one source on one server for good.
+#[derive(Clone)]
+struct Page {
+    /// The largest id it has issued.
+    highest: i64,
+    /// The status view's count when it was last read, and what it has counted since the
+    /// last settlement.
+    dropped_seen: u64,
+    dropped: u64,
+    /// How many it may have counted at most between our last look and a stop: an id for
+    /// each session, when a segment takes over from another.
+    unseen: u64,
+}
+
+impl Page {
+    /// The count begins anew when the server starts.
+    fn read_dropped(&mut self, count: u64) {
+        self.dropped += count.checked_sub(self.dropped_seen).unwrap_or(count);
+        self.dropped_seen = count;
     }
 }
 
@@ -282,55 +345,56 @@ struct Book {
     skipped: Vec<Run>,
     /// Ids lost until the last settlement.
     lost: i64,
-    /// The status view's count when it was last read, and what it has counted since the
-    /// last settlement.
-    dropped_seen: u64,
-    dropped: u64,
-    /// How many it may have counted at most between our last look and a stop: an id for
-    /// each session, when a segment takes over from another.
-    unseen: u64,
+    /// By server.
+    pages: Vec<Page>,
 }
 
 impl Book {
-    fn new(start: i64) -> Self {
+    fn new(servers: usize, start: i64) -> Self {
+        let page = Page {
+            highest: start - 1,
+            dropped_seen: 0,
+            dropped: 0,
+            unseen: 0,
+        };
         Self {
             start,
             issued: Vec::new(),
             skipped: Vec::new(),
             lost: 0,
-            dropped_seen: 0,
-            dropped: 0,
-            unseen: 0,
+            pages: vec![page; servers],
         }
-    }
-
-    fn highest(&self) -> i64 {
-        self.issued.last().map_or(self.start - 1, |run| run.last)
-    }
-
-    /// The count begins anew when the server starts.
-    fn read_dropped(&mut self, count: u64) {
-        self.dropped += count.checked_sub(self.dropped_seen).unwrap_or(count);
-        self.dropped_seen = count;
     }
 
     fn settle(
         &mut self,
         source: &Source,
         notes: &[&Note],
-        claimed: &Claimed,
+        claims: &Claims,
         outages: &Outages,
     ) -> Result<Window, Fault> {
-        let highest = self.highest();
         for note in notes {
             note.check()?;
         }
         self.add(notes)?;
-        self.check_claims(notes, claimed)?;
-        check_order(notes, highest)?;
-        self.read_dropped(claimed.dropped);
+        self.check_claims(notes, claims)?;
+        let mut longest_silence = Duration::ZERO;
+        for (server, page) in self.pages.iter_mut().enumerate() {
+            let notes: Vec<_> = of_server(notes, server).collect();
+            check_order(&notes, page.highest)?;
+            let issued = answered(&notes).flat_map(|(_, runs)| runs);
+            page.highest = issued.map(|run| run.last).fold(page.highest, i64::max);
+            page.read_dropped(claims.servers[server].dropped);
+            longest_silence = longest_silence.max(silence(server, &notes, outages));
+            // Everything cached is yet to come.
+            let mut cached = claims.servers[server].cached.iter();
+            if let Some(run) = cached.find(|run| run.first <= page.highest) {
+                return Err(Fault::StillCached(run.first));
+            }
+        }
+        self.check_cached(claims)?;
         let lost = match source {
-            Source::Tag(_) => self.lost_of(claimed),
+            Source::Tag(_) => self.lost_of(claims),
             // Its ids are points in time: there are more than will be used.
             Source::Snowflake => 0,
         };
@@ -338,17 +402,24 @@ impl Book {
         for (note, runs) in answered(notes) {
             *ids.entry(note.kind).or_default() += total(runs);
         }
+        let pages = self.pages.iter_mut();
+        let (dropped, unseen) = pages.fold((0, 0), |(dropped, unseen), page| {
+            (
+                dropped + mem::take(&mut page.dropped),
+                unseen + mem::take(&mut page.unseen),
+            )
+        });
         Ok(Window {
             ids,
             cut: notes.iter().filter_map(|note| note.cut(outages)).collect(),
             lost: lost - mem::replace(&mut self.lost, lost),
-            dropped: mem::take(&mut self.dropped),
-            unseen: mem::take(&mut self.unseen),
+            dropped,
+            unseen,
             longest_call: answered(notes)
-                .map(|(note, _)| outages.up(note.start, note.end))
+                .map(|(note, _)| note.up(outages))
                 .max()
                 .unwrap_or_default(),
-            longest_silence: longest_silence(notes, outages),
+            longest_silence,
         })
     }
 
@@ -369,9 +440,10 @@ impl Book {
         Ok(())
     }
 
-    fn check_claims(&self, notes: &[&Note], claimed: &Claimed) -> Result<(), Fault> {
-        let last = (claimed.end - 1).min(claimed.max_value);
-        for run in answered(notes).flat_map(|(_, runs)| runs) {
+    fn check_claims(&self, notes: &[&Note], claims: &Claims) -> Result<(), Fault> {
+        for (note, run) in answered(notes).flat_map(|(n, runs)| runs.iter().map(move |r| (n, r))) {
+            let claimed = &claims.servers[note.caller.server];
+            let last = (claimed.end.min(claims.end) - 1).min(claimed.max_value);
             if run.first < self.start.max(1) {
                 return Err(Fault::Unclaimed(run.first));
             }
@@ -382,18 +454,36 @@ impl Book {
                 return Err(Fault::Unclaimed(run.first.max(skipped.first)));
             }
         }
-        for cached in &claimed.cached {
-            // Everything cached is yet to come.
-            if cached.first <= self.highest() {
-                return Err(Fault::StillCached(cached.first));
+        Ok(())
+    }
+
+    /// What is cached is claimed, and nobody else's.
+    fn check_cached(&self, claims: &Claims) -> Result<(), Fault> {
+        let cached = claims.servers.iter().flat_map(|claimed| &claimed.cached);
+        let mut cached: Vec<_> = cached.copied().collect();
+        cached.sort_unstable();
+        if let Some(pair) = cached.windows(2).find(|pair| pair[0].overlaps(pair[1])) {
+            return Err(Fault::CachedTwice(pair[1].first));
+        }
+        for run in cached {
+            if run.last >= claims.end {
+                return Err(Fault::Unclaimed(run.last));
+            }
+            // The first that does not lie below.
+            let next = self
+                .issued
+                .partition_point(|issued| issued.last < run.first);
+            if let Some(issued) = self.issued.get(next).filter(|issued| issued.overlaps(run)) {
+                return Err(Fault::StillCached(run.first.max(issued.first)));
             }
         }
         Ok(())
     }
 
-    fn lost_of(&self, claimed: &Claimed) -> i64 {
-        let accounted = total(&self.issued) + total(&self.skipped) + total(&claimed.cached);
-        claimed.end - self.start - i64::try_from(accounted).unwrap_or(i64::MAX)
+    fn lost_of(&self, claims: &Claims) -> i64 {
+        let cached = claims.servers.iter().map(|claimed| total(&claimed.cached));
+        let accounted = total(&self.issued) + total(&self.skipped) + cached.sum::<u64>();
+        claims.end - self.start - i64::try_from(accounted).unwrap_or(i64::MAX)
     }
 }
 
@@ -424,12 +514,17 @@ impl Note {
     fn cut(&self, outages: &Outages) -> Option<Cut> {
         let failure = self.outcome.as_ref().err()?;
         Some(Cut {
-            session: self.session,
+            caller: self.caller,
             kind: self.kind,
             asked: self.asked,
-            took: outages.up(self.start, self.end),
+            took: self.up(outages),
             failure: failure.clone(),
         })
+    }
+
+    /// How long it took while its server was up.
+    fn up(&self, outages: &Outages) -> Duration {
+        outages.up(self.caller.server, self.start, self.end)
     }
 }
 
@@ -439,6 +534,12 @@ fn answered<'a>(notes: &'a [&'a Note]) -> impl Iterator<Item = (&'a Note, &'a [R
         let runs = note.outcome.as_ref().ok()?;
         (!runs.is_empty()).then_some((*note, &**runs))
     })
+}
+
+/// Those of one server.
+fn of_server<'a>(notes: &'a [&'a Note], server: usize) -> impl Iterator<Item = &'a Note> {
+    let notes = notes.iter().copied();
+    notes.filter(move |note| note.caller.server == server)
 }
 
 /// I4: a call that began after another had ended has the larger ids. Everything up to
@@ -461,13 +562,14 @@ fn check_order(notes: &[&Note], mut highest: i64) -> Result<(), Fault> {
     Ok(())
 }
 
-fn longest_silence(notes: &[&Note], outages: &Outages) -> Duration {
+/// The longest time without an id of a server.
+fn silence(server: usize, notes: &[&Note], outages: &Outages) -> Duration {
     let mut ends: Vec<_> = answered(notes).map(|(note, _)| note.end).collect();
     ends.extend(notes.iter().map(|note| note.start).min());
     ends.extend(notes.iter().map(|note| note.end).max());
     ends.sort_unstable();
     ends.windows(2)
-        .map(|pair| outages.up(pair[0], pair[1]))
+        .map(|pair| outages.up(server, pair[0], pair[1]))
         .max()
         .unwrap_or_default()
 }
@@ -476,28 +578,30 @@ fn longest_silence(notes: &[&Note], outages: &Outages) -> Duration {
 pub struct History {
     dir: PathBuf,
     began: Instant,
+    servers: usize,
     sources: Vec<Source>,
     /// What each session did since the last settlement.
     notes: Vec<Mutex<Vec<Note>>>,
     under_way: AtomicUsize,
-    outages: Mutex<Vec<(Instant, Instant)>>,
+    outages: Mutex<Vec<Outage>>,
     books: Mutex<Vec<Book>>,
     /// What was settled last, for who wants to know how it came to a fault.
     settled: Mutex<Vec<Note>>,
 }
 
 impl History {
-    /// An empty one, of sources from which nothing was issued and tags that start at 1. If
-    /// something is wrong, it is written to a file in the directory.
+    /// An empty one of so many servers, of sources from which nothing was issued and tags
+    /// that start at 1. If something is wrong, it is written to a file in the directory.
     #[must_use]
-    pub fn new(dir: &Path, sources: Vec<Source>, sessions: usize) -> Self {
+    pub fn new(dir: &Path, servers: usize, sources: Vec<Source>, sessions: usize) -> Self {
         Self {
             dir: dir.to_path_buf(),
             began: Instant::now(),
+            servers,
             notes: (0..sessions).map(|_| Mutex::default()).collect(),
             under_way: AtomicUsize::new(0),
             outages: Mutex::default(),
-            books: Mutex::new(sources.iter().map(|_| Book::new(1)).collect()),
+            books: Mutex::new(sources.iter().map(|_| Book::new(servers, 1)).collect()),
             settled: Mutex::default(),
             sources,
         }
@@ -515,7 +619,7 @@ impl History {
     /// Those of the call.
     pub fn call(
         &self,
-        session: usize,
+        caller: Caller,
         source: usize,
         kind: &'static str,
         asked: u32,
@@ -526,8 +630,8 @@ impl History {
         let outcome = make();
         let end = Instant::now();
         let result = outcome.as_ref().map(|_| ()).map_err(Clone::clone);
-        self.notes[session].lock().push(Note {
-            session,
+        self.notes[caller.session].lock().push(Note {
+            caller,
             source,
             kind,
             start,
@@ -539,17 +643,21 @@ impl History {
         result
     }
 
-    /// Does what the server does not answer during.
-    pub fn while_down<T>(&self, work: impl FnOnce() -> T) -> T {
+    /// Does what a server does not answer during.
+    pub fn while_down<T>(&self, server: usize, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = work();
-        self.was_down(start);
+        self.was_down(server, start);
         result
     }
 
-    /// The server did not answer since then, and does now.
-    pub fn was_down(&self, since: Instant) {
-        self.outages.lock().push((since, Instant::now()));
+    /// A server did not answer since then, and does now.
+    pub fn was_down(&self, server: usize, since: Instant) {
+        self.outages.lock().push(Outage {
+            server,
+            from: since,
+            to: Instant::now(),
+        });
     }
 
     /// An edit has raised a tag's `max_id` from one value to another.
@@ -565,24 +673,25 @@ impl History {
     /// The source starts anew: all ids from `start` on may come again. Between two
     /// settlements, with no call in between.
     pub fn begin_life(&self, source: usize, start: i64) {
-        self.books.lock()[source] = Book::new(start);
+        self.books.lock()[source] = Book::new(self.servers, start);
     }
 
-    /// Stops the server cleanly and starts it again, whatever the sessions do. The status
+    /// Stops a server cleanly and starts it again, whatever the sessions do. The status
     /// view begins to count anew then.
-    pub fn restart(&self, server: &Server) {
+    pub fn restart(&self, number: usize, server: &Server) {
         let before = self.look(server);
-        self.while_down(|| server.restart());
+        self.while_down(number, || server.restart());
         let after = self.look(server);
         let mut books = self.books.lock();
         for (book, (before, after)) in books.iter_mut().zip(before.into_iter().zip(after)) {
             let (Some((dropped, segments)), Some((_, segments_after))) = (before, after) else {
                 continue;
             };
-            book.read_dropped(dropped);
-            book.dropped_seen = 0;
+            let page = &mut book.pages[number];
+            page.read_dropped(dropped);
+            page.dropped_seen = 0;
             let switches = segments_after - segments + 2;
-            book.unseen += switches * self.notes.len() as u64;
+            page.unseen += switches * self.notes.len() as u64;
         }
     }
 
@@ -615,9 +724,38 @@ impl History {
         let claims: Vec<_> = self
             .sources
             .iter()
-            .map(|source| Claimed::read(session, source))
+            .map(|source| Claims::from(Claimed::read(session, source)))
             .collect();
-        match self.check(&claims) {
+        self.settle_by(&claims)
+    }
+
+    /// As [`History::settle`], where the tags of all servers are fed from another one.
+    ///
+    /// # Panics
+    /// At the first fault.
+    #[track_caller]
+    pub fn settle_fleet(&self, sessions: &mut [Session], centre: &mut Session) -> Vec<Window> {
+        let claims: Vec<_> = self
+            .sources
+            .iter()
+            .map(|source| {
+                // Of all servers before the centre: what they have, it has given them.
+                let servers = sessions.iter_mut();
+                let servers = servers.map(|session| Claimed::read(session, source));
+                let servers = servers.collect();
+                let end = match source {
+                    Source::Tag(tag) => centre.max_id(tag),
+                    Source::Snowflake => i64::MAX,
+                };
+                Claims { end, servers }
+            })
+            .collect();
+        self.settle_by(&claims)
+    }
+
+    #[track_caller]
+    fn settle_by(&self, claims: &[Claims]) -> Vec<Window> {
+        match self.check(claims) {
             Ok(windows) => windows,
             Err((source, fault)) => self.fail(&format!("{source}: {fault}")),
         }
@@ -630,7 +768,7 @@ impl History {
     ///
     /// # Panics
     /// When a call is under way.
-    pub fn check(&self, claims: &[Claimed]) -> Result<Vec<Window>, (Source, Fault)> {
+    pub fn check(&self, claims: &[Claims]) -> Result<Vec<Window>, (Source, Fault)> {
         let under_way = self.under_way.load(Ordering::SeqCst);
         assert_eq!(under_way, 0, "settled while calls are under way");
         let mut settled = self.settled.lock();
@@ -645,9 +783,9 @@ impl History {
             .iter()
             .zip(books.iter_mut().zip(claims))
             .enumerate()
-            .map(|(place, (source, (book, claimed)))| {
+            .map(|(place, (source, (book, claims)))| {
                 let notes: Vec<_> = settled.iter().filter(|n| n.source == place).collect();
-                book.settle(source, &notes, claimed, &outages)
+                book.settle(source, &notes, claims, &outages)
                     .map_err(|fault| (source.clone(), fault))
             })
             .collect()
@@ -675,17 +813,21 @@ impl History {
                 writeln!(file, "# {}..{}", run.first, run.last)?;
             }
         }
-        writeln!(file, "# start_us end_us session source kind asked: ids")?;
+        writeln!(
+            file,
+            "# start_us end_us server session source kind asked: ids"
+        )?;
         let us = |at: Instant| at.saturating_duration_since(self.began).as_micros();
         let settled = self.settled.lock();
         let open: Vec<_> = self.notes.iter().map(Mutex::lock).collect();
         for note in settled.iter().chain(open.iter().flat_map(|notes| &**notes)) {
             write!(
                 file,
-                "{} {} {} {} {} {}:",
+                "{} {} {} {} {} {} {}:",
                 us(note.start),
                 us(note.end),
-                note.session,
+                note.caller.server,
+                note.caller.session,
                 self.sources[note.source],
                 note.kind,
                 note.asked
@@ -716,7 +858,30 @@ mod tests {
     impl Forged {
         fn new() -> Self {
             let sources = vec![Source::Tag("t".into()), Source::Snowflake];
-            Self(History::new(&std::env::temp_dir(), sources, 3))
+            Self(History::new(&std::env::temp_dir(), 1, sources, 3))
+        }
+
+        /// Of two servers. Session 0 is on the first, 1 on the second; the ids of the tag
+        /// are claimed elsewhere.
+        fn fleet() -> Self {
+            let sources = vec![Source::Tag("t".into())];
+            Self(History::new(&std::env::temp_dir(), 2, sources, 2))
+        }
+
+        /// Settles a fleet by the ends and what is cached, on each server, and the end of all.
+        fn check_fleet(&self, ends: [i64; 3], cached: [&[i64]; 2]) -> Result<Window, Fault> {
+            let claimed = |server: usize| Claimed {
+                end: ends[server],
+                max_value: 1000,
+                cached: Run::of(cached[server]),
+                dropped: 0,
+            };
+            let claims = Claims {
+                end: ends[2],
+                servers: vec![claimed(0), claimed(1)],
+            };
+            let checked = self.0.check(&[claims]);
+            checked.map_or_else(|(_, fault)| Err(fault), |mut windows| Ok(windows.remove(0)))
         }
 
         /// A call of a session between two seconds, and the ids it got.
@@ -743,7 +908,10 @@ mod tests {
             outcome: Result<Vec<Run>, Failure>,
         ) -> &Self {
             self.0.notes[session].lock().push(Note {
-                session,
+                caller: Caller {
+                    server: session % self.0.servers,
+                    session,
+                },
                 source,
                 kind: "forged",
                 start: self.0.began + SECOND * start,
@@ -772,7 +940,7 @@ mod tests {
                 cached: Vec::new(),
                 dropped: 0,
             };
-            match self.0.check(&[claimed, endless]) {
+            match self.0.check(&[claimed.into(), endless.into()]) {
                 Ok(mut windows) => Ok(windows.remove(0)),
                 Err((source, fault)) => {
                     println!("{source}: {fault}");
@@ -910,10 +1078,84 @@ mod tests {
     }
 
     #[test]
+    fn servers_may_issue_in_any_order_between_them() {
+        let fleet = Forged::fleet();
+        fleet.got(0, (0, 1), &[11, 12]).got(1, (2, 3), &[1, 2]);
+        let window = fleet.check_fleet([21, 11, 31], [&[15], &[3, 4]]).unwrap();
+        assert_eq!((window.ids["forged"], window.lost), (4, 30 - 4 - 3));
+        fleet.got(0, (4, 5), &[13]).got(1, (4, 5), &[5]);
+        let window = fleet.check_fleet([21, 11, 31], [&[15], &[]]).unwrap();
+        assert_eq!(window.lost, 0);
+        // On each there is an order.
+        fleet.got(0, (6, 7), &[14]).got(1, (6, 7), &[4]);
+        let fault = Fault::Order { id: 4, after: 5 };
+        assert_eq!(fleet.check_fleet([21, 11, 31], [&[]; 2]), Err(fault));
+    }
+
+    #[test]
+    fn a_duplicate_of_another_server_is_found() {
+        let at_once = Forged::fleet();
+        at_once.got(0, (0, 1), &[1, 2]).got(1, (0, 1), &[2, 3]);
+        let twice = Err(Fault::Twice(2));
+        assert_eq!(at_once.check_fleet([11, 11, 11], [&[]; 2]), twice);
+        let later = Forged::fleet();
+        later.got(0, (0, 1), &[1, 2]);
+        later.check_fleet([11, 11, 11], [&[]; 2]).unwrap();
+        later.got(1, (2, 3), &[2]);
+        assert_eq!(later.check_fleet([11, 11, 11], [&[]; 2]), twice);
+    }
+
+    #[test]
+    fn an_id_that_only_the_server_itself_or_only_the_centre_knows_is_found() {
+        for ends in [[11, 21, 21], [21, 21, 11]] {
+            let fleet = Forged::fleet();
+            fleet.got(0, (0, 1), &[11]);
+            let fault = Err(Fault::Unclaimed(11));
+            assert_eq!(fleet.check_fleet(ends, [&[]; 2]), fault);
+        }
+        // Before it is issued.
+        let fleet = Forged::fleet();
+        let fault = Err(Fault::Unclaimed(11));
+        assert_eq!(fleet.check_fleet([21, 21, 11], [&[10, 11], &[]]), fault);
+    }
+
+    #[test]
+    fn an_id_that_another_server_has_cached_is_found() {
+        let issued = Forged::fleet();
+        issued.got(0, (0, 1), &[5, 6]);
+        let fault = Err(Fault::StillCached(6));
+        assert_eq!(issued.check_fleet([11, 11, 11], [&[], &[6, 7]]), fault);
+        let idle = Forged::fleet();
+        let fault = Err(Fault::CachedTwice(7));
+        assert_eq!(idle.check_fleet([11, 11, 11], [&[6, 7], &[7, 8]]), fault);
+    }
+
+    #[test]
+    fn a_server_that_is_down_is_no_excuse_for_another_one() {
+        let fleet = Forged::fleet();
+        let at = |seconds| fleet.0.began + SECOND * seconds;
+        fleet.0.outages.lock().push(Outage {
+            server: 0,
+            from: at(1),
+            to: at(9),
+        });
+        fleet.got(0, (0, 9), &[1]);
+        let window = fleet.check_fleet([11, 11, 11], [&[]; 2]).unwrap();
+        assert_eq!(window.longest_call, SECOND);
+        fleet.got(1, (0, 9), &[2]);
+        let window = fleet.check_fleet([11, 11, 11], [&[]; 2]).unwrap();
+        assert_eq!(window.longest_call, SECOND * 9);
+    }
+
+    #[test]
     fn time_without_a_server_does_not_count() {
         let forged = Forged::new();
         let at = |seconds| forged.0.began + SECOND * seconds;
-        forged.0.outages.lock().push((at(2), at(7)));
+        forged.0.outages.lock().push(Outage {
+            server: 0,
+            from: at(2),
+            to: at(7),
+        });
         forged
             .got(0, (0, 1), &[1])
             .got(0, (1, 9), &[2])
@@ -940,11 +1182,11 @@ mod tests {
         let text = fs::read_to_string(dir.join("history")).unwrap();
         fs::remove_dir_all(&dir).unwrap();
         assert!(
-            text.contains("0 1000000 0 tag t forged 3: 4..5 7..7\n"),
+            text.contains("0 1000000 0 0 tag t forged 3: 4..5 7..7\n"),
             "{text}"
         );
         assert!(
-            text.contains("1000000 2000000 1 tag t forged 3: 57P01 \n"),
+            text.contains("1000000 2000000 0 1 tag t forged 3: 57P01 \n"),
             "{text}"
         );
     }

@@ -2,6 +2,8 @@
 //!
 //! - [`server`]: a server of its own for each test, made in a fraction of a second.
 //! - [`cluster`]: standbys, backups, and servers restored from them.
+//! - [`fleet`]: several servers that take their ids from one.
+//! - [`proxy`]: the network between them, and its troubles.
 //! - [`clock`]: a clock that the test sets.
 //! - [`counting`]: what a call costs in instructions.
 //! - [`damage`]: ways in which a file can be spoilt.
@@ -29,8 +31,10 @@ pub mod clock;
 pub mod cluster;
 pub mod counting;
 pub mod damage;
+pub mod fleet;
 pub mod history;
 pub mod load;
+pub mod proxy;
 pub mod server;
 pub mod session;
 pub mod status;
@@ -42,7 +46,9 @@ pub use checks::{
 pub use clock::Clock;
 pub use cluster::{ARCHIVING, Backup, STANDBY};
 pub use damage::{DAMAGES, Damage};
-pub use history::{History, Run, Source, Window};
+pub use fleet::{Fleet, LINK};
+pub use history::{Caller, History, Run, Source, Window};
 pub use load::{Haste, Load, Part, Plan};
-pub use server::{Paused, Server, Stop};
+pub use proxy::{Mode, Proxy};
+pub use server::{Frozen, Paused, Server, Stop};
 pub use session::{Failure, Session};

@@ -14,7 +14,7 @@ use postgres::types::{ToSql, Type};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::history::{History, Run, Source};
+use crate::history::{Caller, History, Run, Source};
 use crate::server::Server;
 use crate::session::{Failure, Session};
 
@@ -184,11 +184,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// An empty history for what these sessions will do, and one more, who drives.
+    /// An empty history for what these sessions will do on so many servers, and one more,
+    /// who drives.
     #[must_use]
-    pub fn history(&self, dir: &Path) -> History {
+    pub fn history(&self, dir: &Path, servers: usize) -> History {
         let sources = self.parts.iter().map(|part| part.source.clone());
-        History::new(dir, sources.collect(), self.sessions + 1)
+        History::new(dir, servers, sources.collect(), self.sessions + 1)
     }
 
     /// How a session is.
@@ -204,7 +205,7 @@ impl Plan {
 
 /// Sessions at work.
 pub struct Load<'a> {
-    server: &'a Server,
+    servers: &'a [&'a Server],
     history: &'a History,
     plan: &'a Plan,
     /// Held shared by every session while it works.
@@ -228,15 +229,16 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Has the sessions work until `drive` returns.
+    /// Has the sessions work until `drive` returns. They take turns at the servers: the
+    /// first session is the first one's, the second the second one's, and so on.
     pub fn run<T>(
-        server: &'a Server,
+        servers: &'a [&'a Server],
         history: &'a History,
         plan: &'a Plan,
         drive: impl FnOnce(&Self) -> T,
     ) -> T {
         let load = Self {
-            server,
+            servers,
             history,
             plan,
             gate: RwLock::new(()),
@@ -312,7 +314,7 @@ struct Broken;
 
 struct Worker<'a> {
     load: &'a Load<'a>,
-    number: usize,
+    caller: Caller,
     connection: u64,
     session: Session,
     /// By part and way.
@@ -321,13 +323,17 @@ struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     fn new(load: &'a Load<'a>, number: usize, connection: u64) -> Result<Self, Failure> {
-        let mut session = load.server.try_connect("postgres", "postgres")?;
+        let caller = Caller {
+            server: number % load.servers.len(),
+            session: number,
+        };
+        let mut session = load.servers[caller.server].try_connect("postgres", "postgres")?;
         // Its errors are ours to judge; the log would be full of them.
         session.try_run("SET log_min_messages = log; SET synchronous_commit = off")?;
         session.try_run(&load.plan.haste(number).settings())?;
         Ok(Self {
             load,
-            number,
+            caller,
             connection,
             session,
             statements: HashMap::new(),
@@ -394,9 +400,9 @@ impl<'a> Worker<'a> {
                 statement
             }
         };
-        let (load, number, session) = (self.load, self.number, &mut self.session);
+        let (load, caller, session) = (self.load, self.caller, &mut self.session);
         load.history
-            .call(number, place, way.kind, asked, || {
+            .call(caller, place, way.kind, asked, || {
                 take(session, &statement, way.single, asked)
             })
             .map_err(|_| Failed)

@@ -48,10 +48,10 @@ const DISASTERS: [&str; 6] = [
     " XX000 ",
 ];
 
-/// What a server says of a child that was killed with SIGKILL.
 /// PostgreSQL's own answer (XX000) to a call that was planned before its function was
 /// dropped: it does not lock functions.
 pub const FUNCTION_GONE: &str = "cache lookup failed for function";
+/// What a server says of a child that was killed with SIGKILL.
 const KILLED: &str = "terminated by signal 9";
 
 /// The system user that runs servers, if that is not us: PostgreSQL refuses root.
@@ -79,8 +79,9 @@ static BIN_DIR: LazyLock<PathBuf> = LazyLock::new(|| {
     )
 });
 
-/// A fresh cluster to copy, kept beside the test's own binary from one run to the next.
-static TEMPLATE: LazyLock<PathBuf> = LazyLock::new(|| {
+/// Fresh clusters to copy, kept beside the test's own binary from one run to the next: the
+/// name that they all have.
+static TEMPLATES: LazyLock<PathBuf> = LazyLock::new(|| {
     let version = output(Command::new(BIN_DIR.join("postgres")).arg("--version"));
     let mut name: String = version
         .chars()
@@ -94,12 +95,21 @@ static TEMPLATE: LazyLock<PathBuf> = LazyLock::new(|| {
         .parent()
         .unwrap()
         .join("clusters");
-    let template = beside.join(name);
+    fs::create_dir_all(&beside).unwrap();
+    beside.join(name)
+});
+
+/// Held while a cluster to copy is made.
+static MAKING_TEMPLATE: Mutex<()> = Mutex::new(());
+
+/// The fresh cluster of a number. Each number has a system identifier of its own.
+fn template(number: usize) -> PathBuf {
+    let template = TEMPLATES.with_extension(number.to_string());
+    let _making = MAKING_TEMPLATE.lock();
     if !template.exists() {
         let dir = new_dir();
         initdb(&dir);
-        fs::create_dir_all(&beside).unwrap();
-        let partial = beside.join(format!("partial-{}", std::process::id()));
+        let partial = template.with_file_name(format!("partial-{}", std::process::id()));
         copy_dir(&dir.join("data"), &partial);
         // Another process may have been quicker: its cluster is as good.
         if fs::rename(&partial, &template).is_err() {
@@ -108,7 +118,7 @@ static TEMPLATE: LazyLock<PathBuf> = LazyLock::new(|| {
         fs::remove_dir_all(dir).unwrap();
     }
     template
-});
+}
 
 /// How a server is asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,15 +148,14 @@ impl Server {
     /// otherwise), and no extension created.
     #[must_use]
     pub fn start(conf: &[(&str, &str)]) -> Self {
-        Self::start_in_new(new_dir(), conf)
+        Self::start_unrelated(0, conf)
     }
 
-    /// As [`Server::start`], with a system identifier that no other server has.
+    /// As [`Server::start`], with the system identifier of this number. Servers that were
+    /// started without one have that of 0.
     #[must_use]
-    pub fn start_unrelated(conf: &[(&str, &str)]) -> Self {
-        let dir = new_dir();
-        initdb(&dir);
-        Self::start_in(dir, conf)
+    pub fn start_unrelated(number: usize, conf: &[(&str, &str)]) -> Self {
+        Self::start_in_new(new_dir(), number, conf)
     }
 
     /// As [`Server::start`], with the extension in the database postgres.
@@ -158,8 +167,8 @@ impl Server {
     }
 
     /// As [`Server::start`], in a directory that may hold a clock, but no cluster yet.
-    pub(crate) fn start_in_new(dir: PathBuf, conf: &[(&str, &str)]) -> Self {
-        copy_dir(&TEMPLATE, &dir.join("data"));
+    pub(crate) fn start_in_new(dir: PathBuf, number: usize, conf: &[(&str, &str)]) -> Self {
+        copy_dir(&template(number), &dir.join("data"));
         Self::start_in(dir, conf)
     }
 
@@ -332,11 +341,36 @@ impl Server {
     #[must_use]
     pub fn pause(&self, pid: i32) -> Paused {
         let pid = pid.try_into().unwrap();
-        signal("STOP", &[pid]);
-        wait_until(SERVER_LIMIT, "the process to stop", || {
-            state_and_parent(pid).is_none_or(|(state, _)| matches!(state, 'T' | 'Z'))
-        });
+        stop_process(pid);
         Paused(pid)
+    }
+
+    /// Stops all processes of the server where they are (SIGSTOP), until the value goes: it
+    /// keeps its connections and says nothing, as a machine that hangs.
+    #[must_use]
+    pub fn freeze(&self) -> Frozen {
+        let postmaster = self.postmaster.lock();
+        let postmaster = postmaster.as_ref().expect("a running server").id();
+        // Stopped, it can fork no child that we do not see.
+        let mut stopped = Vec::new();
+        stop_process(postmaster);
+        stopped.push(postmaster);
+        for child in children_of(postmaster) {
+            stop_process(child);
+            stopped.push(child);
+        }
+        Frozen(stopped)
+    }
+
+    /// From now on a role must give its password.
+    pub fn require_password(&self, role: &str) {
+        let file = self.data_dir().join("pg_hba.conf");
+        let others = fs::read_to_string(&file).unwrap();
+        fs::write(&file, format!("local all {role} scram-sha-256\n{others}")).unwrap();
+        self.reload();
+        wait_until(SERVER_LIMIT, "the reload", || {
+            self.try_connect(role, "postgres").is_err()
+        });
     }
 
     /// Sets a value that a reload applies, and reloads.
@@ -378,15 +412,7 @@ impl Server {
     /// # Errors
     /// What the server answered.
     pub fn try_connect(&self, role: &str, database: &str) -> Result<Session, Failure> {
-        let client = Config::new()
-            .host_path(&self.dir)
-            .user(role)
-            .dbname(database)
-            .options(STATEMENT_LIMIT)
-            .connect_timeout(Duration::from_secs(30))
-            .connect(NoTls)
-            .map_err(|error| Failure::from(&error))?;
-        Ok(Session::new(client))
+        connect(&self.dir, role, database)
     }
 
     /// A PostgreSQL program that would connect to this server, run by the server's user
@@ -458,6 +484,18 @@ impl Drop for Paused {
     }
 }
 
+/// A stopped server: goes on when this is dropped, also in a test that fails.
+pub struct Frozen(Vec<u32>);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // One by one: some may have been killed meanwhile.
+        for &pid in &self.0 {
+            signal("CONT", &[pid]);
+        }
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let failed = thread::panicking();
@@ -511,6 +549,19 @@ impl Drop for Server {
             .status()
             .unwrap();
     }
+}
+
+/// A session by the socket in a directory.
+pub(crate) fn connect(dir: &Path, role: &str, database: &str) -> Result<Session, Failure> {
+    let client = Config::new()
+        .host_path(dir)
+        .user(role)
+        .dbname(database)
+        .options(STATEMENT_LIMIT)
+        .connect_timeout(Duration::from_secs(30))
+        .connect(NoTls)
+        .map_err(|error| Failure::from(&error))?;
+    Ok(Session::new(client))
 }
 
 /// The directory of pg_regress, which is not among the programs.
@@ -604,6 +655,14 @@ fn signal(name: &str, pids: &[u32]) -> bool {
         .status()
         .unwrap()
         .success()
+}
+
+/// Stops a process where it is, and waits until it stands still.
+fn stop_process(pid: u32) {
+    signal("STOP", &[pid]);
+    wait_until(SERVER_LIMIT, "the process to stop", || {
+        state_and_parent(pid).is_none_or(|(state, _)| matches!(state, 'T' | 'Z'))
+    });
 }
 
 /// Kills a postmaster and its children, and waits until the children are gone: they would

@@ -163,7 +163,7 @@ fn pg_upgrade_loses_no_tag_and_skips_nothing() {
     let known = session.max_id("t");
     drop(session);
     old.stop(Stop::Fast);
-    let new = Server::start_unrelated(&SNOWFLAKE);
+    let new = Server::start_unrelated(1, &SNOWFLAKE);
     new.stop(Stop::Fast);
     let bin = leaf_id_tests::server::bin_dir().to_str().unwrap();
     let (from, to) = (old.data_dir(), new.data_dir());
@@ -202,7 +202,7 @@ fn a_dump_leaves_no_gap_wherever_it_is_restored() {
     let promoted = primary.standby(&[]);
     promoted.replay_all_of(&primary);
     promoted.promote();
-    for server in [&Server::start_unrelated(&[]), &promoted] {
+    for server in [&Server::start_unrelated(1, &[]), &promoted] {
         server.session().run("CREATE DATABASE restored");
         let dump = dump.to_str().unwrap();
         server.run("pg_restore", &["--exit-on-error", "-d", "restored", dump]);

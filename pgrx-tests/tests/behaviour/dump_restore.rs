@@ -60,7 +60,7 @@ fn a_restored_database_goes_on_above() {
     server.run("pg_dump", &["-Fc", "-f", custom.to_str().unwrap(), "shop"]);
     restore(&server, &plain, "beside");
     assert_goes_on(&server, "beside");
-    let elsewhere = Server::start_unrelated(&[]);
+    let elsewhere = Server::start_unrelated(1, &[]);
     for (dump, database) in [(plain, "shop"), (custom, "again")] {
         restore(&elsewhere, &dump, database);
         assert_goes_on(&elsewhere, database);

@@ -4,11 +4,12 @@
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    Call, Server, Session, Stop, assert_in_order, assert_issued_once, in_threads, timed,
-    wait_until, while_repeating,
+    Call, Mode, Proxy, Server, Session, Stop, assert_in_order, assert_issued_once, in_threads,
+    timed, wait_until, while_repeating,
 };
 
 const PLAIN: (&str, &str) = ("shared_preload_libraries", "");
@@ -146,6 +147,102 @@ fn sessions_run_at_once_and_disturbers_stop() {
         )
     }));
     assert!(failed.is_err());
+}
+
+#[test]
+fn a_frozen_server_says_nothing_until_it_goes_on() {
+    let server = Server::start(&[PLAIN]);
+    let mut session = server.session();
+    let frozen = server.freeze();
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| session.value::<i32>("SELECT 1"));
+        let connecting = scope.spawn(|| server.session().value::<i32>("SELECT 2"));
+        thread::sleep(Duration::from_millis(300));
+        assert!(!asking.is_finished() && !connecting.is_finished());
+        drop(frozen);
+        assert_eq!(asking.join().unwrap(), 1);
+        assert_eq!(connecting.join().unwrap(), 2);
+    });
+    // Nor does it hold up its end.
+    let frozen = server.freeze();
+    server.kill_9();
+    drop(frozen);
+    server.launch();
+}
+
+#[test]
+fn a_password_can_be_required() {
+    let server = Server::start(&[PLAIN]);
+    server
+        .session()
+        .run("CREATE ROLE closed LOGIN PASSWORD 'p'; CREATE ROLE open LOGIN");
+    server.require_password("closed");
+    assert!(server.try_connect("closed", "postgres").is_err());
+    server.connect_as("open", "postgres").run("SELECT 1");
+}
+
+#[test]
+fn servers_of_other_numbers_have_other_system_identifiers() {
+    let mut identifiers: Vec<i64> = [0, 1, 2]
+        .map(|number| {
+            let server = Server::start_unrelated(number, &[PLAIN]);
+            let sql = "SELECT system_identifier FROM pg_control_system()";
+            server.session().value(sql)
+        })
+        .into();
+    identifiers.sort_unstable();
+    identifiers.dedup();
+    assert_eq!(identifiers.len(), 3);
+}
+
+#[test]
+fn a_proxy_has_all_the_troubles_of_a_network() {
+    const INSERT: &str = "INSERT INTO t VALUES (1)";
+    let server = Server::start(&[PLAIN]);
+    let count = || server.session().value::<i64>("SELECT count(*) FROM t");
+    server.session().run("CREATE TABLE t (i int)");
+    let proxy = Proxy::to(&server);
+    let mut session = proxy.try_session().unwrap();
+    session.run(INSERT);
+    assert_eq!((count(), proxy.connections()), (1, 1));
+
+    proxy.set(Mode::Silent);
+    thread::scope(|scope| {
+        let asking = scope.spawn(|| session.run(INSERT));
+        let connecting = scope.spawn(|| proxy.try_session().unwrap().run(INSERT));
+        wait_until(Duration::from_secs(10), "the connection", || {
+            proxy.connections() == 2
+        });
+        thread::sleep(Duration::from_millis(300));
+        assert!(!asking.is_finished() && !connecting.is_finished());
+        assert_eq!(count(), 1);
+        proxy.set(Mode::Pass);
+        asking.join().unwrap();
+        connecting.join().unwrap();
+    });
+    assert_eq!(count(), 3);
+
+    proxy.set(Mode::CutBefore("INSERT"));
+    session.run("SELECT 1");
+    session.fails(INSERT).is("");
+    assert_eq!((count(), proxy.cuts()), (3, 1));
+    let mut session = proxy.try_session().unwrap();
+    session.run(INSERT);
+    proxy.set(Mode::CutAfter("INSERT"));
+    session.run("SELECT 1");
+    session.fails(INSERT).is("");
+    assert_eq!((count(), proxy.cuts()), (5, 2));
+
+    let mut session = proxy.try_session().unwrap();
+    proxy.set(Mode::Refuse);
+    session.fails("SELECT 1").is("");
+    assert!(proxy.try_session().is_err());
+    proxy.set(Mode::Pass);
+    let mut session = proxy.try_session().unwrap();
+    proxy.end_connections();
+    session.fails("SELECT 1").is("");
+    proxy.try_session().unwrap().run("SELECT 1");
+    assert_eq!(proxy.connections(), 6);
 }
 
 /// The README says of each guarantee which test would fail without it.

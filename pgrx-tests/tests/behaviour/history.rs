@@ -45,11 +45,11 @@ fn clean_restarts_and_ended_launchers_lose_nothing() {
     }
     Load::prepare(&mut session, &plan.parts);
     drop(session);
-    let history = plan.history(server.dir());
-    let (windows, troubles) = Load::run(&server, &history, &plan, |load| {
+    let history = plan.history(server.dir(), 1);
+    let (windows, troubles) = Load::run(&[&server], &history, &plan, |load| {
         for _ in 0..5 {
             thread::sleep(Duration::from_millis(random.random_range(100..500)));
-            history.restart(&server);
+            history.restart(0, &server);
             thread::sleep(Duration::from_millis(random.random_range(100..500)));
             end_launcher(&server);
         }

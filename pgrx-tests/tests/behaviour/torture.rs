@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use std::{mem, thread};
 
 use leaf_id_tests::{
-    Failure, Haste, History, Load, Part, Plan, Run, Server, Session, Source, Stop, Window, random,
-    wait_until,
+    Caller, Failure, Haste, History, Load, Part, Plan, Run, Server, Session, Source, Stop, Window,
+    random, wait_until,
 };
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -20,7 +20,10 @@ use rand::seq::{IndexedRandom, SliceRandom};
 const LIMIT: Duration = Duration::from_secs(60);
 const SESSIONS: usize = 16;
 /// Who drives notes its own calls after those of the sessions.
-const DRIVER: usize = SESSIONS;
+const DRIVER: Caller = Caller {
+    server: 0,
+    session: SESSIONS,
+};
 const REFILL_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a call may take while the server is up: some of its ids may each have to wait,
 /// and two processors are few for all of this.
@@ -243,16 +246,16 @@ impl Torture<'_> {
             Event::TerminateLauncher => self.terminate_launcher(),
             Event::KillLauncher => self.crash(|session, _| worker(session, LAUNCHER)),
             Event::PauseLauncher => self.pause_worker(LAUNCHER),
-            Event::KillServer => self.history.while_down(|| self.server.crash()),
-            Event::KillPostmaster => self.history.while_down(|| {
+            Event::KillServer => self.history.while_down(0, || self.server.crash()),
+            Event::KillPostmaster => self.history.while_down(0, || {
                 self.server.kill_9_postmaster();
                 self.server.launch();
             }),
-            Event::StopImmediately => self.history.while_down(|| {
+            Event::StopImmediately => self.history.while_down(0, || {
                 self.server.stop(Stop::Immediate);
                 self.server.launch();
             }),
-            Event::RestartInUse => self.history.restart(self.server),
+            Event::RestartInUse => self.history.restart(0, self.server),
             Event::RestartAtRest => self.restart_at_rest(),
             // Again and again: the order is at stake within a millisecond only.
             Event::ChangeWorkerId => (0..20).for_each(|_| self.set_worker_id()),
@@ -337,7 +340,7 @@ impl Torture<'_> {
                         crashes() > before
                             && self.server.try_connect("postgres", "postgres").is_ok()
                     });
-                    self.history.was_down(killed);
+                    self.history.was_down(0, killed);
                     true
                 }
             })
@@ -360,7 +363,7 @@ impl Torture<'_> {
             session.value::<i64>(&format!("{sql} WHERE tag = '{}'", tag.name))
         });
         drop(session);
-        self.history.while_down(|| self.server.restart());
+        self.history.while_down(0, || self.server.restart());
         self.load.reconnect();
         let mut session = self.server.session();
         for (source, (tag, next)) in TAGS.iter().zip(next).enumerate() {
@@ -560,7 +563,7 @@ impl Torture<'_> {
     fn enter(&mut self, source: &Source, window: &Window) {
         let limited = *source == Source::Tag(LIMITED.into());
         for cut in &window.cut {
-            let haste = self.plan.haste(cut.session);
+            let haste = self.plan.haste(cut.caller.session);
             let expected: &[_] = match haste {
                 _ if limited && cut.failure.state == "2200H" => &["2200H"],
                 Haste::None => &[],
@@ -706,8 +709,8 @@ fn torture(events: usize, at_least: Duration) {
     other.create_tag("small");
     drop((session, other));
 
-    let history = plan.history(server.dir());
-    let report = Load::run(&server, &history, &plan, |load| {
+    let history = plan.history(server.dir(), 1);
+    let report = Load::run(&[&server], &history, &plan, |load| {
         let mut torture = Torture {
             server: &server,
             history: &history,

@@ -1,0 +1,129 @@
+//! Several servers that take their ids from one, set up by the commands that the README
+//! gives. They reach each other by the directories of their sockets.
+
+use std::path::Path;
+
+use crate::history::{History, Window};
+use crate::server::Server;
+use crate::session::Session;
+
+/// The foreign server by which a member knows the centre.
+pub const LINK: &str = "leaf_central";
+/// The role that members have there.
+const MEMBER: &str = "leaf_member";
+const PASSWORD: &str = "secret";
+
+/// A central server and its members, each with a system identifier of its own and leaf_id
+/// in the database postgres.
+pub struct Fleet {
+    /// Where tags are claimed.
+    pub centre: Server,
+    /// Where ids are issued.
+    pub members: Vec<Server>,
+}
+
+impl Fleet {
+    /// A centre with default settings, and so many members with these.
+    #[must_use]
+    pub fn new(members: usize, conf: &[(&str, &str)]) -> Self {
+        let centre = Server::with_leaf_id(&[]);
+        centre.admit_members();
+        let members = (1..=members).map(|number| {
+            let member = Server::start_unrelated(number, conf);
+            member.feed_from(&[centre.dir()]);
+            member
+        });
+        Self {
+            members: members.collect(),
+            centre,
+        }
+    }
+
+    /// Creates a tag at the centre and on all members.
+    pub fn create_tag(&self, tag: &str, step: i32, max_step: i32) {
+        create_tag(&mut self.centre.session(), tag, step, max_step, "NULL");
+        for member in &self.members {
+            member.session().create_fed_tag(tag, step, max_step);
+        }
+    }
+
+    /// A session on each member.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<Session> {
+        self.members.iter().map(Server::session).collect()
+    }
+
+    /// Checks what happened since the last time; see [`History::settle_fleet`].
+    #[track_caller]
+    pub fn settle(&self, history: &History) -> Vec<Window> {
+        history.settle_fleet(&mut self.sessions(), &mut self.centre.session())
+    }
+}
+
+impl Server {
+    /// Creates the role by which members claim here.
+    pub fn admit_members(&self) {
+        self.session().run(&format!(
+            "CREATE ROLE {MEMBER} LOGIN PASSWORD '{PASSWORD}';
+             GRANT EXECUTE ON FUNCTION leaf_claim(text, integer) TO {MEMBER}"
+        ));
+    }
+
+    /// Lets members have worker ids from here, too.
+    pub fn lease_worker_ids(&self) {
+        self.session().run(&format!(
+            "GRANT EXECUTE ON FUNCTION leaf_worker_claim, leaf_worker_renew TO {MEMBER}"
+        ));
+    }
+
+    /// Creates the extension, and the foreign server that tags here are fed from: the first
+    /// of these hosts that can be written to.
+    pub fn feed_from(&self, hosts: &[&Path]) {
+        let mut session = self.session();
+        session.run("CREATE EXTENSION leaf_id; CREATE EXTENSION dblink");
+        session.create_link(LINK, hosts);
+    }
+
+    /// Has this server take its worker id from the registry at [`LINK`], as this node.
+    pub fn lease_from_link(&self, node_name: &str) {
+        let mut session = self.session();
+        for (name, value) in [
+            ("node_name", node_name),
+            ("worker_registry", &*format!("postgres/{LINK}")),
+            ("worker_id", "auto"),
+        ] {
+            session.run(&format!("ALTER SYSTEM SET leaf_id.{name} = '{value}'"));
+        }
+        self.reload();
+    }
+}
+
+impl Session {
+    /// Creates a foreign server with a user mapping for this session's user. The extension
+    /// dblink must be there.
+    #[track_caller]
+    pub fn create_link(&mut self, name: &str, hosts: &[&Path]) {
+        let hosts: Vec<_> = hosts.iter().map(|dir| dir.to_str().unwrap()).collect();
+        self.run(&format!(
+            "CREATE SERVER {name} FOREIGN DATA WRAPPER dblink_fdw OPTIONS (
+                 host '{}', dbname 'postgres', target_session_attrs 'read-write',
+                 connect_timeout '3', tcp_user_timeout '5000');
+             CREATE USER MAPPING FOR CURRENT_USER SERVER {name}
+                 OPTIONS (user '{MEMBER}', password '{PASSWORD}')",
+            hosts.join(",")
+        ));
+    }
+
+    /// Creates a tag that is fed from [`LINK`]. It must be there, too.
+    #[track_caller]
+    pub fn create_fed_tag(&mut self, tag: &str, step: i32, max_step: i32) {
+        create_tag(self, tag, step, max_step, &format!("'{LINK}'"));
+    }
+}
+
+fn create_tag(session: &mut Session, tag: &str, step: i32, max_step: i32, server: &str) {
+    session.run(&format!(
+        "SELECT leaf_tag_create('{tag}', step => {step}, max_step => {max_step},
+             server => {server})"
+    ));
+}
