@@ -94,7 +94,7 @@ pub fn foreign_server(name: &Name) -> Result<u32, ServerProblem> {
 #[cfg(feature = "pg15")]
 unsafe fn usage(server: pg_sys::Oid, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
     // SAFETY: a server and a role that exist, inside a transaction.
-    unsafe { pg_sys::pg_foreign_server_aclcheck(server, role, pg_sys::ACL_USAGE.into()) }
+    unsafe { pg_sys::pg_foreign_server_aclcheck(server, role, pg_sys::ACL_USAGE) }
 }
 
 #[cfg(not(feature = "pg15"))]
