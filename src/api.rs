@@ -17,6 +17,7 @@ use crate::shmem::{self, Seat};
 use crate::{edits, exchange, snowflake};
 
 mod status;
+mod workers;
 
 use status::bigint;
 
