@@ -21,9 +21,7 @@ pub fn begin(function: &'static str) -> Result<(), Failure> {
     if pg::in_transaction_block() {
         return Err(Failure::InTransactionBlock { function });
     }
-    let acknowledgement = CLAIM_SYNCHRONOUS_COMMIT.get();
-    pg::set_local(c"synchronous_commit", acknowledgement.setting());
     pg::set_local(c"lock_timeout", LOCK_TIMEOUT);
-    pg::only_when_acknowledged();
+    pg::only_when_acknowledged(CLAIM_SYNCHRONOUS_COMMIT.get().setting());
     Ok(())
 }

@@ -10,34 +10,38 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use pgrx::pg_sys;
 
-use super::{note_cancel, pqsignal, take_cancelled};
+use super::{Local, note_cancel, pqsignal, take_cancelled};
 
 unsafe extern "C" {
-    // The bindings leave both out.
-    #[link_name = "disable_timeout"]
-    fn raw_disable_timeout(id: c_int, keep_indicator: bool);
+    // The bindings leave it out.
     #[link_name = "whereToSendOutput"]
     static mut WHERE_TO_SEND_OUTPUT: c_int;
 }
 
-/// `STATEMENT_TIMEOUT` of PostgreSQL's timeout.h, and `DestNone` of its dest.h.
-const STATEMENT_TIMEOUT: c_int = 3;
+/// `DestNone` of PostgreSQL's dest.h.
 const DEST_NONE: c_int = 0;
 
-/// Whether the open transaction is such a one.
-static OPEN: AtomicBool = AtomicBool::new(false);
+/// What the commit of the open transaction waits for, if that is such a one.
+static OPEN: Local<Option<&'static CStr>> = Local::new(None);
 /// This process has the signal handler and the callback.
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
 #[pgrx::pg_guard]
 unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut c_void) {
     use pg_sys::XactEvent as Event;
-    if !matches!(event, Event::XACT_EVENT_COMMIT | Event::XACT_EVENT_ABORT)
-        || !OPEN.swap(false, Ordering::Relaxed)
-    {
-        return;
+    match event {
+        Event::XACT_EVENT_PRE_COMMIT => {
+            // Not before: the end of a function with a SET clause would take it back.
+            if let Some(acknowledgement) = OPEN.with(|open| *open) {
+                set_local(c"synchronous_commit", acknowledgement);
+            }
+            return;
+        }
+        Event::XACT_EVENT_COMMIT | Event::XACT_EVENT_ABORT => {}
+        _ => return,
     }
-    if event == Event::XACT_EVENT_COMMIT && take_cancelled() {
+    let open = OPEN.with_mut(Option::take).is_some();
+    if open && event == Event::XACT_EVENT_COMMIT && take_cancelled() {
         // SAFETY: plain globals of the backend; its next look for interrupts ends it.
         unsafe {
             WHERE_TO_SEND_OUTPUT = DEST_NONE;
@@ -47,9 +51,11 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut c_
     }
 }
 
-/// The open transaction of a session becomes such a one. What `statement_timeout` has begun
-/// to count is forgotten: it would be a cancel like any other.
-pub fn only_when_acknowledged() {
+/// The open transaction of a session becomes such a one, whose commit waits for what this
+/// value of `synchronous_commit` says. (PostgreSQL stops `statement_timeout` before it
+/// commits a statement, but not at a COMMIT in a procedure: then it is a cancel like any
+/// other.)
+pub fn only_when_acknowledged(acknowledgement: &'static CStr) {
     if !WATCHING.swap(true, Ordering::Relaxed) {
         // SAFETY: an async-signal-safe handler, which does what the one before it did; and
         // a callback that lives as long as the process.
@@ -58,11 +64,9 @@ pub fn only_when_acknowledged() {
             pg_sys::RegisterXactCallback(Some(at_end), core::ptr::null_mut());
         }
     }
-    // SAFETY: a timeout of every session.
-    unsafe { raw_disable_timeout(STATEMENT_TIMEOUT, false) };
     // What came before now is PostgreSQL's to raise.
     take_cancelled();
-    OPEN.store(true, Ordering::Relaxed);
+    OPEN.with_mut(|open| *open = Some(acknowledgement));
 }
 
 /// Whether the session is inside a transaction block, or a query of several statements.

@@ -1,0 +1,371 @@
+//! Would catch: a claim for another server that could still be undone when it was answered
+//! (I1, I2), that overlaps with another one or with what is issued here (I3), or that takes
+//! more rights than EXECUTE.
+
+use std::thread;
+use std::time::Duration;
+
+use leaf_id_tests::{
+    Failure, STANDBY, Server, Session, Stop, assert_issued_once, in_threads, random, wait_until,
+};
+use rand::RngExt;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What a claim says.
+#[derive(Debug, PartialEq)]
+struct Claim {
+    first: i64,
+    last: i64,
+    life: i64,
+    max_step: i32,
+    max_value: i64,
+    skipped: i64,
+    climbing: bool,
+}
+
+impl Claim {
+    fn ids(&self) -> Vec<i64> {
+        (self.first..=self.last).collect()
+    }
+}
+
+fn try_claim(session: &mut Session, tag: &str, n: i32) -> Result<Claim, Failure> {
+    let row = session
+        .query_one("SELECT * FROM leaf_claim($1, $2)", &[&tag, &n])
+        .map_err(|error| Failure::from(&error))?;
+    Ok(Claim {
+        first: row.get("first_id"),
+        last: row.get("last_id"),
+        life: row.get("life"),
+        max_step: row.get("max_step"),
+        max_value: row.get("max_value"),
+        skipped: row.get("skipped"),
+        climbing: row.get("climbing"),
+    })
+}
+
+#[track_caller]
+fn claim(session: &mut Session, tag: &str, n: i32) -> Claim {
+    try_claim(session, tag, n).unwrap_or_else(|failure| panic!("{n} ids of {tag}: {failure}"))
+}
+
+fn life(session: &mut Session, tag: &str) -> i64 {
+    session.value(&format!(
+        "SELECT life FROM leaf_alloc WHERE biz_tag = '{tag}'"
+    ))
+}
+
+#[test]
+fn a_claim_says_what_it_took_and_what_holds() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run("SELECT leaf_tag_create('t', step => 10, max_step => 1000, max_value => 1400)");
+    let claimed = |first, last, climbing, life| Claim {
+        first,
+        last,
+        life,
+        max_step: 1000,
+        max_value: 1400,
+        skipped: 0,
+        climbing,
+    };
+    let old = life(&mut session, "t");
+    // The row's step; fewer; at most eight times the largest so far; as much as max_step.
+    for (n, first, last, climbing) in [
+        (0, 1, 10, false),
+        (3, 11, 13, false),
+        (5000, 14, 93, true),
+        (640, 94, 733, false),
+        (1, 734, 734, false),
+    ] {
+        assert_eq!(
+            claim(&mut session, "t", n),
+            claimed(first, last, climbing, old)
+        );
+        assert_eq!(session.max_id("t"), last + 1);
+    }
+    // What is left.
+    assert_eq!(
+        claim(&mut session, "t", 1000),
+        claimed(735, 1400, false, old)
+    );
+    try_claim(&mut session, "t", 1).unwrap_err().is("2200H");
+    assert_eq!(session.max_id("t"), 1401);
+    session.run("UPDATE leaf_alloc SET max_value = 10000, max_step = 20");
+    let claimed = claim(&mut session, "t", 100);
+    assert_eq!((claimed.first, claimed.last), (1401, 1420));
+    assert!(!claimed.climbing, "it is max_step that cuts it");
+    session.run("SELECT leaf_tag_reset('t', 5)");
+    let anew = claim(&mut session, "t", 1);
+    assert_eq!(anew.first, 5);
+    assert_ne!(anew.life, old);
+
+    try_claim(&mut session, "t", -1).unwrap_err().is("22023");
+    try_claim(&mut session, "T", 1).unwrap_err().is("42704");
+    try_claim(&mut session, "", 1).unwrap_err().is("22023");
+    let null: Option<i64> = session.value("SELECT first_id FROM leaf_claim('t', NULL)");
+    assert_eq!((null, session.max_id("t")), (None, 6));
+}
+
+#[test]
+fn refuses_a_transaction_block() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.create_tag("t");
+    session.run(
+        "CREATE FUNCTION wrapper() RETURNS bigint LANGUAGE sql AS 'SELECT first_id FROM leaf_claim(''t'', 10)';
+         CREATE FUNCTION catcher() RETURNS bigint LANGUAGE plpgsql AS
+             'BEGIN RETURN wrapper(); EXCEPTION WHEN no_data_found THEN RETURN 0; END'",
+    );
+    for statements in [
+        "BEGIN; SELECT leaf_claim('t', 10)",
+        "SELECT leaf_claim('t', 10); SELECT 1",
+        "SELECT 1; SELECT leaf_claim('t', 10)",
+        "SELECT catcher()",
+    ] {
+        println!("{statements}");
+        session.fails(statements).is("25001").says("leaf_claim()");
+        session.run("ROLLBACK");
+    }
+    assert_eq!(session.max_id("t"), 1);
+    assert_eq!(session.value::<i64>("SELECT wrapper()"), 1);
+    // What goes wrong after it takes it back, and tells the caller nothing.
+    session
+        .fails("SELECT c.*, 1 / (c.first_id - 11) FROM leaf_claim('t', 10) c")
+        .is("22012");
+    assert_eq!(claim(&mut session, "t", 10).first, 11);
+    let standby = server.standby(&[]);
+    try_claim(&mut standby.session(), "t", 10)
+        .unwrap_err()
+        .is("25006");
+}
+
+/// The ids of a tag that was created in the open transaction are counted in the session,
+/// and a claim would take the same ones from the table.
+#[test]
+fn refuses_what_the_same_statement_edits() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run(
+        "CREATE FUNCTION mixed(OUT issued bigint, OUT claimed bigint) LANGUAGE plpgsql AS $$
+         BEGIN
+             PERFORM leaf_tag_create('t');
+             issued := leaf_segment_next('t');
+             claimed := (leaf_claim('t', 10)).first_id;
+         END $$",
+    );
+    session.fails("SELECT mixed()").is("55000");
+    session.create_tag("t");
+    assert_eq!(claim(&mut session, "t", 10).first, 1);
+}
+
+#[test]
+fn needs_execute_and_nothing_else() {
+    let server = Server::with_leaf_id(&[]);
+    let mut admin = server.session();
+    admin.run(
+        "SELECT leaf_tag_create('t', step => 10); CREATE ROLE member LOGIN;
+         ALTER ROLE member SET search_path = nowhere",
+    );
+    let mut member = server.connect_as("member", "postgres");
+    let sql = "SELECT first_id FROM public.leaf_claim('t', 10)";
+    member.fails(sql).is("42501");
+    admin.run("GRANT EXECUTE ON FUNCTION leaf_claim TO member");
+    assert_eq!(member.ids(sql), [1]);
+    member.fails("SELECT * FROM public.leaf_alloc").is("42501");
+    member
+        .fails("UPDATE public.leaf_alloc SET max_id = 1000")
+        .is("42501");
+    assert_eq!(member.ids(sql), [11]);
+    assert_eq!(
+        member.ids("SELECT count(*) FROM pg_roles WHERE rolname = current_user"),
+        [1]
+    );
+}
+
+#[test]
+fn two_claims_at_once_do_not_overlap() {
+    let server = Server::with_leaf_id(&[]);
+    server
+        .session()
+        .run("SELECT leaf_tag_create('t', step => 10, max_step => 500)");
+    let mut random = random();
+    let seeds: Vec<i32> = (0..4).map(|_| random.random_range(1..400)).collect();
+    let claimed = in_threads(6, |thread| {
+        let mut session = server.session();
+        let Some(n) = seeds.get(thread) else {
+            // Issued here, meanwhile.
+            return (0..60).flat_map(|_| session.take("t", 25)).collect();
+        };
+        (0..200)
+            .flat_map(|i| claim(&mut session, "t", (n * i) % 500).ids())
+            .collect::<Vec<_>>()
+    });
+    assert_issued_once(&claimed);
+    let highest = claimed.iter().flatten().max();
+    assert!(*highest.unwrap() < server.session().max_id("t"));
+}
+
+#[test]
+fn a_locked_row_is_waited_for_a_second() {
+    let server = Server::with_leaf_id(&[]);
+    let (mut holder, mut session) = (server.session(), server.session());
+    session.create_tag("t");
+    session.run("SET lock_timeout = '5min'");
+    holder.run("BEGIN; SELECT FROM leaf_alloc FOR UPDATE");
+    try_claim(&mut session, "t", 10).unwrap_err().is("55P03");
+    assert_eq!(session.value::<String>("SHOW lock_timeout"), "5min");
+    // Replaced while the claim waits for it: not gone.
+    holder.run("SELECT leaf_tag_reset('t', 100)");
+    let pid = session.pid();
+    let claimed = thread::scope(|scope| {
+        let waiting = scope.spawn(|| try_claim(&mut session, "t", 10));
+        let mut watcher = server.session();
+        wait_until(LIMIT, "the claim to wait", || {
+            watcher.value(&format!(
+                "SELECT count(*) = 1 FROM pg_stat_activity
+                 WHERE pid = {pid} AND wait_event_type = 'Lock'"
+            ))
+        });
+        holder.run("COMMIT");
+        waiting.join().unwrap()
+    });
+    assert_eq!(claimed.unwrap().first, 100);
+}
+
+/// Starts a claim of the session, and returns when it waits for the standby.
+fn claim_and_wait<T>(
+    server: &Server,
+    mut session: Session,
+    statement: &str,
+    waits: &str,
+    act: impl FnOnce(&mut Session, i32) -> T,
+) -> Result<Vec<i64>, Failure> {
+    let pid = session.pid();
+    let mut watcher = server.session();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(move || session.try_column(statement));
+        wait_until(LIMIT, "the claim to wait for the standby", || {
+            assert!(!waiting.is_finished(), "it was answered");
+            watcher.value(&format!(
+                "SELECT count(*) = 1 FROM pg_stat_activity
+                 WHERE pid = {pid} AND wait_event = 'SyncRep' AND {waits}"
+            ))
+        });
+        act(&mut watcher, pid);
+        waiting.join().unwrap()
+    })
+}
+
+#[test]
+fn a_cancelled_wait_for_a_standby_answers_nothing() {
+    let primary = Server::with_leaf_id(&[("synchronous_commit", "off")]);
+    let mut admin = primary.session();
+    admin.create_tag("t");
+    admin.run(
+        "CREATE FUNCTION wrapper() RETURNS bigint LANGUAGE sql SET search_path = public
+             SET synchronous_commit = local AS 'SELECT first_id FROM leaf_claim(''t'', 10)';
+         CREATE PROCEDURE procedure(INOUT id bigint) LANGUAGE plpgsql AS
+             'BEGIN id := wrapper(); COMMIT; END'",
+    );
+    let standby = primary.standby(&[]);
+    primary.configure("synchronous_standby_names", STANDBY);
+    wait_until(LIMIT, "the standby to be synchronous", || {
+        admin.value("SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
+    });
+    assert_eq!(claim(&mut admin, "t", 10).first, 1);
+    standby.stop(Stop::Fast);
+
+    let direct = "SELECT first_id FROM leaf_claim('t', 10)";
+    let mut next = 11;
+    for statement in [direct, "SELECT wrapper()", "CALL procedure(0)"] {
+        for end in ["pg_cancel_backend", "pg_terminate_backend"] {
+            println!("{statement}, {end}");
+            let session = primary.session();
+            let result = claim_and_wait(&primary, session, statement, "true", |watcher, pid| {
+                assert_eq!(watcher.max_id("t"), next);
+                assert!(watcher.value::<bool>(&format!("SELECT {end}({pid})")));
+            });
+            result.unwrap_err().is_termination();
+            // A gap: it has committed here.
+            next += 10;
+            assert_eq!(admin.max_id("t"), next);
+        }
+    }
+
+    // A timeout ends the wait of a COMMIT in a procedure ...
+    let mut session = primary.session();
+    session.run("SET statement_timeout = '1s'");
+    let result = claim_and_wait(&primary, session, "CALL procedure(0)", "true", |_, _| ());
+    result.unwrap_err().is_termination();
+    next += 10;
+    assert_eq!(admin.max_id("t"), next);
+    // ... and not that of a statement.
+    let mut session = primary.session();
+    session.run("SET statement_timeout = '300ms'");
+    let long = "query_start < clock_timestamp() - interval '1s'";
+    let result = claim_and_wait(&primary, session, direct, long, |_, _| standby.launch());
+    assert_eq!(result.unwrap(), [next]);
+    // It holds again for the next one.
+    let mut session = primary.session();
+    session.run("SET statement_timeout = '300ms'");
+    claim(&mut session, "t", 10);
+    session.fails("SELECT pg_sleep(60)").is("57014");
+}
+
+/// Without a standby to wait for a cancel is a cancel.
+#[test]
+fn a_session_that_has_claimed_is_cancelled_as_any_other() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.create_tag("t");
+    claim(&mut session, "t", 10);
+    session.run("SET statement_timeout = '100ms'");
+    session.fails("SELECT pg_sleep(60)").is("57014");
+    session.run("RESET statement_timeout");
+    assert_eq!(claim(&mut session, "t", 10).first, 11);
+}
+
+#[test]
+fn a_fed_tag_feeds_nobody() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run(
+        "CREATE EXTENSION dblink;
+         CREATE SERVER leaf_central FOREIGN DATA WRAPPER dblink_fdw OPTIONS (host '/nowhere');
+         SELECT leaf_tag_create('t', server => 'leaf_central')",
+    );
+    try_claim(&mut session, "t", 10)
+        .unwrap_err()
+        .is("55000")
+        .says("tag \"t\" is fed from another server")
+        .details("leaf_central");
+    assert_eq!(session.max_id("t"), 1);
+}
+
+#[test]
+fn a_promoted_standby_skips_once() {
+    let primary = Server::with_leaf_id(&[]);
+    let mut session = primary.session();
+    session.run("SELECT leaf_tag_create('t', step => 20, max_step => 20)");
+    let mut ids = claim(&mut session, "t", 20).ids();
+    let standby = primary.standby(&[]);
+    standby.replay_all_of(&primary);
+    standby.cut_off();
+    // Of these the standby never hears.
+    for _ in 0..2 {
+        ids.extend(claim(&mut session, "t", 20).ids());
+    }
+    primary.kill_9();
+    standby.promote();
+    let mut session = standby.session();
+    let first = claim(&mut session, "t", 20);
+    assert_eq!((first.skipped, first.first), (40, 61));
+    let second = claim(&mut session, "t", 20);
+    assert_eq!((second.skipped, second.first), (0, 81));
+    ids.extend(first.ids());
+    ids.extend(second.ids());
+    assert_issued_once([ids]);
+    assert_eq!(standby.log().matches("leaf_id: skipped").count(), 1);
+}
