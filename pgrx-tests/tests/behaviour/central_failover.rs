@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
     Haste, History, LINK, Load, Part, Plan, STANDBY, Server, Session, Source, Stop,
-    assert_issued_once, random, wait_until,
+    assert_issued_once, random, tell, wait_until,
 };
 use rand::RngExt;
 
@@ -87,7 +87,13 @@ fn plan(tags: &[(&str, i32)]) -> Plan {
 
 /// Has the sessions insert for so long, while the first server dies and the second one is
 /// promoted, and checks that no call fails and no id comes twice. Prints the longest stalls.
-fn fail_over_under_load(fleet: &Fleet, tags: &[(&str, i32)], whole: Duration, before: impl Fn()) {
+fn fail_over_under_load(
+    what: &str,
+    fleet: &Fleet,
+    tags: &[(&str, i32)],
+    whole: Duration,
+    before: impl Fn(),
+) {
     for member in &fleet.members {
         member.allow(whole + Duration::from_secs(300));
     }
@@ -124,11 +130,11 @@ fn fail_over_under_load(fleet: &Fleet, tags: &[(&str, i32)], whole: Duration, be
     for ((tag, step), window) in tags.iter().zip(windows) {
         let ids: u64 = window.ids.values().sum();
         assert!(ids > 1000, "the sessions were not at work");
-        println!(
-            "{tag} (segments of {step}): {ids} ids in {whole:?}, none of them twice; \
-             longest call {:?}, longest time without an id of one server {:?}",
-            window.longest_call, window.longest_silence
-        );
+        tell(&format!(
+            "{what}: {ids} ids by {SESSIONS} sessions on {MEMBERS} servers in {whole:?}, none \
+             twice; by segments of {step} the longest insert took {:?}",
+            window.longest_call
+        ));
         if let Some(cut) = window.cut.first() {
             history.fail(&format!("an insert has failed: {}", cut.failure));
         }
@@ -146,7 +152,7 @@ const LARGE: &str = "large";
 fn synchronous_pair(whole: Duration) {
     let fleet = Fleet::new("0", &TAGS);
     fleet.make_synchronous();
-    fail_over_under_load(&fleet, &TAGS, whole, || {});
+    fail_over_under_load("synchronous failover", &fleet, &TAGS, whole, || {});
     assert!(!fleet.second.log().contains("leaf_id: skipped"));
 }
 
@@ -166,7 +172,7 @@ fn a_synchronous_pair_fails_over_in_a_minute_under_load() {
 fn asynchronous_pair(whole: Duration) {
     const TAGS: [(&str, i32); 1] = [("t", 200_000)];
     let fleet = Fleet::new(&(2 * MEMBERS).to_string(), &TAGS);
-    fail_over_under_load(&fleet, &TAGS, whole, || {
+    fail_over_under_load("asynchronous failover", &fleet, &TAGS, whole, || {
         let claimed = || fleet.first.session().max_id("t");
         fleet.second.cut_off();
         let known = fleet.second.session().max_id("t");
@@ -243,7 +249,7 @@ fn a_centre_behind_the_members_is_told() {
             Err(failure) => break failure,
         }
     };
-    failure.is("55000").says("max_id").hints(LINK);
+    failure.is("55000").says(LINK).says("is behind");
     let mut centre = fleet.second.session();
     assert!(centre.max_id("t") < forgotten);
     centre.run(&format!(
