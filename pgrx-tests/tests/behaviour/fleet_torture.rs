@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use std::{mem, thread};
 
 use leaf_id_tests::{
-    Failure, Haste, History, Load, Mode, Part, Plan, Proxy, Server, Session, Source, Stop, random,
-    wait_until,
+    Caller, Failure, Haste, History, Load, Mode, Part, Plan, Proxy, Run, Server, Session, Source,
+    Stop, random, wait_until,
 };
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -392,7 +392,8 @@ impl Torture<'_> {
         self.history.skip(source, max_id, to);
     }
 
-    /// What the member had is dropped, and what it gets comes from the centre.
+    /// What the member had is dropped, and it forgets what it was given. The next ids come
+    /// from the centre all the same.
     fn replace_tag(&mut self, number: usize) {
         let (source, tag) = self.choose_tag();
         let (_, step, max_step, _) = TAGS[source];
@@ -400,7 +401,15 @@ impl Torture<'_> {
         session.run("BEGIN");
         session.run(&format!("DELETE FROM leaf_alloc WHERE biz_tag = '{tag}'"));
         session.create_fed_tag(tag, step, max_step);
-        session.run("COMMIT");
+        session.run("COMMIT; SET leaf_id.refill_timeout = '60s'");
+        // From now on its row covers what it has issued.
+        let driver = Caller {
+            server: number,
+            session: SESSIONS,
+        };
+        let call = || Ok(Run::of(&[session.try_next(tag)?]));
+        let called = self.history.call(driver, source, "by the driver", 1, call);
+        called.expect("an id of a tag created anew");
     }
 
     /// Checks what happened since the last time, and adds it to the report. While the
