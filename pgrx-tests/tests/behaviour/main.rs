@@ -12,6 +12,7 @@ mod asynchronous_commit;
 mod backup;
 mod bad_input;
 mod batch_and_range;
+mod central;
 mod central_failover;
 mod central_network;
 mod clock;
