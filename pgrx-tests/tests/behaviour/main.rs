@@ -37,6 +37,7 @@ mod parallel_query;
 mod parked_file;
 mod privileges;
 mod recovery;
+mod registry;
 mod regress;
 mod reservation_file;
 mod restarts;
