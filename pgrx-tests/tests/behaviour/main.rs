@@ -32,6 +32,7 @@ mod hostile_settings;
 mod late_launcher;
 mod leaf_claim;
 mod locked_tag_row;
+mod operations;
 mod outage;
 mod parallel_query;
 mod parked_file;
