@@ -159,7 +159,11 @@ const LARGE: &str = "large";
 fn synchronous_pair(whole: Duration) {
     let fleet = Fleet::new("0", &TAGS);
     fleet.make_synchronous();
-    fail_over_under_load("synchronous failover", &fleet, &TAGS, whole, || {});
+    fail_over_under_load("synchronous failover", &fleet, &TAGS, whole, || {
+        // Whatever is claimed from now on the standby will not have: nothing may be.
+        fleet.second.cut_off();
+        thread::sleep(Duration::from_millis(500));
+    });
     assert!(!fleet.second.log().contains("leaf_id: skipped"));
 }
 
