@@ -151,7 +151,7 @@ pub struct Ledger {
     /// When, in microseconds since 2000.
     pub trouble_at: i64,
     /// The message where `trouble` is `Error`.
-    pub text: Text,
+    pub text: Text<TROUBLE_TEXT>,
 }
 
 impl Ledger {
@@ -177,10 +177,7 @@ impl Ledger {
         trouble: Trouble::None,
         trouble_life: 0,
         trouble_at: 0,
-        text: Text {
-            len: 0,
-            bytes: [0; TROUBLE_TEXT],
-        },
+        text: Text::EMPTY,
     };
 
     /// The next rest to give back.
@@ -235,23 +232,29 @@ impl Ledger {
     }
 }
 
-/// A short text, shortened to fit.
-#[derive(Clone, Copy)]
+/// A short text of at most N bytes, shortened to fit. N is at most 255.
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub struct Text {
+pub struct Text<const N: usize> {
     len: u8,
-    bytes: [u8; TROUBLE_TEXT],
+    bytes: [u8; N],
 }
 
-impl Text {
+impl<const N: usize> Text<N> {
+    /// No text.
+    pub const EMPTY: Self = Self {
+        len: 0,
+        bytes: [0; N],
+    };
+
     /// Leaves out the middle of a long one: what went wrong often stands at the end.
     pub fn new(text: &str) -> Self {
         const GAP: &[u8] = b"...";
-        let mut bytes = [0; TROUBLE_TEXT];
-        let (head, gap, tail) = if text.len() <= TROUBLE_TEXT {
+        let mut bytes = [0; N];
+        let (head, gap, tail) = if text.len() <= N {
             (text, &[][..], "")
         } else {
-            let half = (TROUBLE_TEXT - GAP.len()) / 2;
+            let half = (N - GAP.len()) / 2;
             let (mut head, mut tail) = (half, text.len() - half);
             while !text.is_char_boundary(head) {
                 head -= 1;

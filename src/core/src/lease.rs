@@ -445,9 +445,12 @@ impl Tenant {
         draw: impl FnMut() -> i64,
     ) -> Verdict {
         let before = self.grant();
+        // A registry that was promoted may not know it any more.
+        let remembered = self.lease.grant.filter(|g| g.worker_id == answer.worker_id);
+        let floor_ms = remembered.map_or(answer.floor_ms, |g| g.floor_ms.max(answer.floor_ms));
         let grant = Grant {
             worker_id: answer.worker_id,
-            floor_ms: answer.floor_ms,
+            floor_ms,
             reserved_until_ms: answer.reserved_until_ms,
             until_boot_ms: end_of_lease(answer.sent.boot_ms, question.lease_ms),
         };
