@@ -15,15 +15,13 @@ use pgrx::pgrx_sql_entity_graph::metadata;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PgSqlErrorCode, PgTryBuilder};
 
 mod answer;
-#[allow(dead_code, reason = "its users come next")]
 mod foreign;
 mod name;
 mod rows;
-#[allow(dead_code, reason = "its users come next")]
 mod wire;
 
 pub use answer::{in_transaction_block, only_when_acknowledged, set_local};
-#[allow(unused_imports, reason = "its users come next")]
+#[allow(unused_imports, reason = "for the registrar, which comes next")]
 pub use foreign::{
     Destination, Host, destination, foreign_changes, relation_owner, user, watch_foreign_servers,
 };
@@ -295,7 +293,6 @@ pub enum WaitEvent {
     /// An allocator, for something to do.
     Allocator,
     /// A worker, for another server.
-    #[allow(dead_code, reason = "its users come next")]
     Remote,
 }
 
@@ -407,7 +404,6 @@ pub fn wait_latch(ms: Option<i64>, event: WaitEvent) {
     check_for_interrupts();
 }
 
-#[allow(dead_code, reason = "its users come next")]
 /// Waits for this process's latch or one of these sockets, at most `ms`; then handles
 /// interrupts.
 pub fn wait_for(ms: i64, sockets: &[(RawFd, Readiness)], event: WaitEvent) {
@@ -453,18 +449,15 @@ pub fn wait_for(ms: i64, sockets: &[(RawFd, Readiness)], event: WaitEvent) {
 }
 
 /// `PGINVALID_SOCKET`.
-#[allow(dead_code, reason = "its users come next")]
 const NO_SOCKET: c_int = -1;
 
 #[cfg(any(feature = "pg15", feature = "pg16"))]
-#[allow(dead_code, reason = "its users come next")]
 unsafe fn create_wait_event_set(count: c_int) -> *mut pg_sys::WaitEventSet {
     // SAFETY: in a context that lives until the set is freed.
     unsafe { pg_sys::CreateWaitEventSet(pg_sys::TopMemoryContext, count) }
 }
 
 #[cfg(any(feature = "pg17", feature = "pg18"))]
-#[allow(dead_code, reason = "its users come next")]
 unsafe fn create_wait_event_set(count: c_int) -> *mut pg_sys::WaitEventSet {
     // SAFETY: without an owner it lives until it is freed.
     unsafe { pg_sys::CreateWaitEventSet(core::ptr::null_mut(), count) }
@@ -1100,4 +1093,5 @@ impl pgrx::IntoDatum for Text {
 }
 
 declared_in_sql!(Text, "text");
+declared_in_sql!(Name, "name");
 declared_in_sql!(Raw, "record");

@@ -27,7 +27,6 @@
 //!
 //! A question that was not answered in time may have been carried out there, or may still
 //! be. It is never cancelled, only given up: the caller must bear with both.
-#![allow(dead_code, reason = "its users come next")]
 
 use std::ffi::CString;
 use std::os::fd::RawFd;
@@ -142,6 +141,16 @@ impl Connection {
             self.host = 0;
         }
         self.hosts = destination.hosts;
+    }
+
+    /// Whether it was opened to there.
+    pub fn leads_to(&self, destination: &Destination) -> bool {
+        self.needs_password == destination.needs_password && self.hosts == destination.hosts
+    }
+
+    /// How long opening may take, over all hosts.
+    pub fn patience(&self) -> Duration {
+        self.hosts.iter().map(|host| host.timeout).sum()
     }
 
     /// Closes it, with whatever is under way.

@@ -41,7 +41,7 @@ pub mod status;
 
 pub use checks::{
     Call, Disturbed, assert_in_order, assert_issued_once, becomes, disturb_waiting, in_threads,
-    in_threads_until, random, timed, wait_until, while_repeating,
+    in_threads_until, random, tell, timed, wait_until, while_repeating,
 };
 pub use clock::Clock;
 pub use cluster::{ARCHIVING, Backup, STANDBY};

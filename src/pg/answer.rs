@@ -13,15 +13,12 @@ use pgrx::pg_sys;
 use super::{Local, note_cancel, pqsignal, take_cancelled};
 
 unsafe extern "C" {
-    // The bindings leave both out.
-    #[link_name = "disable_timeout"]
-    fn raw_disable_timeout(id: c_int, keep_indicator: bool);
+    // The bindings leave it out.
     #[link_name = "whereToSendOutput"]
     static mut WHERE_TO_SEND_OUTPUT: c_int;
 }
 
-/// `STATEMENT_TIMEOUT` of PostgreSQL's timeout.h, and `DestNone` of its dest.h.
-const STATEMENT_TIMEOUT: c_int = 3;
+/// `DestNone` of PostgreSQL's dest.h.
 const DEST_NONE: c_int = 0;
 
 /// What the commit of the open transaction waits for, if that is such a one.
@@ -55,8 +52,9 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut c_
 }
 
 /// The open transaction of a session becomes such a one, whose commit waits for what this
-/// value of `synchronous_commit` says. What `statement_timeout` has begun to count is
-/// forgotten: it would be a cancel like any other.
+/// value of `synchronous_commit` says. (PostgreSQL stops `statement_timeout` before it
+/// commits a statement, but not at a COMMIT in a procedure: then it is a cancel like any
+/// other.)
 pub fn only_when_acknowledged(acknowledgement: &'static CStr) {
     if !WATCHING.swap(true, Ordering::Relaxed) {
         // SAFETY: an async-signal-safe handler, which does what the one before it did; and
@@ -66,8 +64,6 @@ pub fn only_when_acknowledged(acknowledgement: &'static CStr) {
             pg_sys::RegisterXactCallback(Some(at_end), core::ptr::null_mut());
         }
     }
-    // SAFETY: a timeout of every session.
-    unsafe { raw_disable_timeout(STATEMENT_TIMEOUT, false) };
     // What came before now is PostgreSQL's to raise.
     take_cancelled();
     OPEN.with_mut(|open| *open = Some(acknowledgement));

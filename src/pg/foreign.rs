@@ -5,7 +5,7 @@
 //! postgres_fdw will do, and both check what they are given.
 
 use core::ffi::{CStr, c_int};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::ffi::CString;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use super::wire::{Options, RemoteError, known_options};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One host of a foreign server.
+#[derive(PartialEq, Eq)]
 pub struct Host {
     /// What it is called, for messages.
     pub name: String,
@@ -30,8 +31,6 @@ pub struct Host {
 
 /// A foreign server, as one user reaches it.
 pub struct Destination {
-    /// Its oid.
-    pub oid: u32,
     /// Its hosts, in the order in which to try them.
     pub hosts: Vec<Host>,
     /// It must ask for a password, and get the mapping's: otherwise whoever may create
@@ -57,6 +56,7 @@ pub fn relation_owner(relation: u32) -> Option<u32> {
     }
 }
 
+#[allow(dead_code, reason = "for the registrar, which comes next")]
 /// The user that this process acts as.
 pub fn user() -> u32 {
     // SAFETY: reads the session's state.
@@ -77,7 +77,7 @@ pub fn destination(name: &CStr, user: u32) -> Result<Destination, RemoteError> {
     };
     let mut options = Options::default();
     // SAFETY: catalog look-ups inside a transaction; what they return lives as long as it.
-    let (oid, needs_password) = unsafe {
+    let needs_password = unsafe {
         let server = &*pg_sys::GetForeignServerByName(name.as_ptr(), false);
         if usage(server.serverid, user) != pg_sys::AclResult::ACLCHECK_OK {
             let name = name.to_string_lossy();
@@ -98,7 +98,7 @@ pub fn destination(name: &CStr, user: u32) -> Result<Destination, RemoteError> {
             }
         }
         let trusted = pg_sys::superuser_arg(user) && pg_sys::superuser_arg(server.owner);
-        (server.serverid.to_u32(), !trusted)
+        !trusted
     };
     if needs_password && options.get(c"password").is_none_or(CStr::is_empty) {
         return Err(refused(
@@ -113,7 +113,6 @@ pub fn destination(name: &CStr, user: u32) -> Result<Destination, RemoteError> {
         options.set(c"fallback_application_name", c"leaf_id");
     }
     Ok(Destination {
-        oid,
         hosts: split_hosts(options),
         needs_password,
     })
@@ -189,6 +188,10 @@ unsafe extern "C-unwind" fn changed(_arg: pg_sys::Datum, _cache: c_int, _hash: u
 
 /// Watches foreign servers and user mappings from now on, see [`foreign_changes`].
 pub fn watch_foreign_servers() {
+    static WATCHING: AtomicBool = AtomicBool::new(false);
+    if WATCHING.swap(true, Ordering::Relaxed) {
+        return;
+    }
     use pg_sys::SysCacheIdentifier::{FOREIGNDATAWRAPPEROID, FOREIGNSERVEROID, USERMAPPINGOID};
     for cache in [FOREIGNDATAWRAPPEROID, FOREIGNSERVEROID, USERMAPPINGOID] {
         // SAFETY: a callback that lives as long as the process and cannot fail.

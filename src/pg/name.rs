@@ -23,6 +23,15 @@ impl Name {
             .replace(char::REPLACEMENT_CHARACTER, "?")
     }
 
+    pub(super) fn datum(&self) -> pg_sys::Datum {
+        // SAFETY: palloc'ed in the context of the call, as long as a name.
+        unsafe {
+            let copy = pg_sys::palloc0(LENGTH);
+            core::ptr::copy_nonoverlapping(self.0.as_ptr(), copy.cast(), LENGTH);
+            pg_sys::Datum::from(copy)
+        }
+    }
+
     /// That of a column or a result.
     ///
     /// # Safety
@@ -51,12 +60,7 @@ impl pgrx::FromDatum for Name {
 
 impl pgrx::IntoDatum for Name {
     fn into_datum(self) -> Option<pg_sys::Datum> {
-        // SAFETY: palloc'ed in the context of the call, as long as a name.
-        unsafe {
-            let copy = pg_sys::palloc0(LENGTH);
-            core::ptr::copy_nonoverlapping(self.0.as_ptr(), copy.cast(), LENGTH);
-            Some(pg_sys::Datum::from(copy))
-        }
+        Some(self.datum())
     }
 
     fn type_oid() -> pg_sys::Oid {

@@ -481,12 +481,6 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// How many rows.
-    pub fn len(&self) -> usize {
-        // SAFETY: a result of ours.
-        usize::try_from(unsafe { PQntuples(self.result.as_ptr()) }).unwrap_or(0)
-    }
-
     /// Whether that server has warned of something while it answered.
     pub fn came_with_warning(&self) -> bool {
         self.warned

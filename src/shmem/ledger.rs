@@ -4,6 +4,8 @@ use leaf_id_core::segment::{MAX_LEN, Rest, Rests};
 use leaf_id_core::step::Pace;
 use serde::{Deserialize, Serialize};
 
+use super::Area;
+
 /// What is kept of an allocator's last error, in bytes.
 const TROUBLE_TEXT: usize = 47;
 /// What both buffers hold at most, and so what can be parked of one tag.
@@ -112,6 +114,13 @@ pub enum Trouble {
     MaxIdBackwards { published: i64, found: i64 },
     /// Another error: its text is in the ledger.
     Error,
+    /// The server that feeds the tag was asked, see [`Area::link`], and has not answered yet.
+    Server { link: u32 },
+    /// That server has refused with an error: its text is in the ledger.
+    There { link: u32, sqlstate: [u8; 5] },
+    /// That server, whose name is the text in the ledger, has given ids below those that had
+    /// come from there.
+    ServerBehind { received: i64, answered: i64 },
 }
 
 /// What is remembered about a slot's tag. Protected by the slot's lock.
@@ -209,7 +218,11 @@ impl Ledger {
     }
 
     /// The last failure as a sentence, if there was one since the last refill.
-    pub fn explain(&self) -> Option<String> {
+    pub fn explain(&self, area: &Area) -> Option<String> {
+        let server = |link| {
+            let link = area.link(link);
+            link.map_or_else(String::new, |link| link.server().text())
+        };
         let locked = |what: &str, pid: i32| match pid {
             0 => format!("{what} was locked."),
             pid => format!("{what} is locked by process {pid}."),
@@ -228,6 +241,23 @@ impl Ledger {
                 format!("\"max_id\" moved backwards, from {published} to {found}.")
             }
             Trouble::Error => format!("The allocator has failed: {}", self.text.get()),
+            // No failure yet, unless it is away.
+            Trouble::Server { link } => {
+                let link = area.link(link)?;
+                link.last_error()?;
+                link.explain()
+            }
+            Trouble::There { link, .. } => {
+                format!(
+                    "Server \"{}\" has refused: {}",
+                    server(link),
+                    self.text.get()
+                )
+            }
+            Trouble::ServerBehind { received, answered } => format!(
+                "Server \"{}\" is behind: ids below {received} were in use, now it has given {answered}.",
+                self.text.get()
+            ),
         })
     }
 }

@@ -265,7 +265,9 @@ fn a_cancelled_wait_for_a_standby_answers_nothing() {
     admin.create_tag("t");
     admin.run(
         "CREATE FUNCTION wrapper() RETURNS bigint LANGUAGE sql SET search_path = public
-             SET synchronous_commit = local AS 'SELECT first_id FROM leaf_claim(''t'', 10)'",
+             SET synchronous_commit = local AS 'SELECT first_id FROM leaf_claim(''t'', 10)';
+         CREATE PROCEDURE procedure(INOUT id bigint) LANGUAGE plpgsql AS
+             'BEGIN id := wrapper(); COMMIT; END'",
     );
     let standby = primary.standby(&[]);
     primary.configure("synchronous_standby_names", STANDBY);
@@ -277,7 +279,7 @@ fn a_cancelled_wait_for_a_standby_answers_nothing() {
 
     let direct = "SELECT first_id FROM leaf_claim('t', 10)";
     let mut next = 11;
-    for statement in [direct, "SELECT wrapper()"] {
+    for statement in [direct, "SELECT wrapper()", "CALL procedure(0)"] {
         for end in ["pg_cancel_backend", "pg_terminate_backend"] {
             println!("{statement}, {end}");
             let session = primary.session();
@@ -292,7 +294,14 @@ fn a_cancelled_wait_for_a_standby_answers_nothing() {
         }
     }
 
-    // What would cancel a statement does not cancel the wait.
+    // A timeout ends the wait of a COMMIT in a procedure ...
+    let mut session = primary.session();
+    session.run("SET statement_timeout = '1s'");
+    let result = claim_and_wait(&primary, session, "CALL procedure(0)", "true", |_, _| ());
+    result.unwrap_err().is_termination();
+    next += 10;
+    assert_eq!(admin.max_id("t"), next);
+    // ... and not that of a statement.
     let mut session = primary.session();
     session.run("SET statement_timeout = '300ms'");
     let long = "query_start < clock_timestamp() - interval '1s'";

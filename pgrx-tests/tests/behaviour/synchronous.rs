@@ -138,11 +138,9 @@ fn a_claim_that_the_standby_has_not_acknowledged_is_never_used() {
     }
     // The same when the server is stopped, with a session that waits for the claim.
     waiting_allocator(&mut watcher);
+    waiter.run("SET leaf_id.refill_timeout = '1min'");
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| {
-            waiter.run("SET leaf_id.refill_timeout = '1min'");
-            waiter.try_next("t")
-        });
+        let waiting = scope.spawn(|| waiter.try_next("t"));
         primary.stop(Stop::Fast);
         waiting.join().unwrap().unwrap_err().is_termination();
     });
