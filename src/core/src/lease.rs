@@ -78,21 +78,25 @@ impl Lease {
     /// A disk may have been copied while its server ran, with all that is on it, and that
     /// server may run still. So after another start of the machine the token is shown only
     /// if the server had been stopped when it was written: then nobody was running, and of
-    /// two copies the first one to show it makes the other one unknown.
+    /// two copies the first one to show it makes the other one unknown. What it would have
+    /// shown next is drawn anew: the other copy has it too.
     #[must_use]
     pub fn of_file(self, found: Found) -> Self {
         if !found.original || !(found.same_boot || found.clean) {
             return Self::default();
         }
-        let grant = self.grant.map(|grant| Grant {
-            until_boot_ms: if found.same_boot {
-                grant.until_boot_ms
-            } else {
-                i64::MIN
-            },
+        if found.same_boot {
+            return self;
+        }
+        let ended = |grant| Grant {
+            until_boot_ms: i64::MIN,
             ..grant
-        });
-        Self { grant, ..self }
+        };
+        Self {
+            grant: self.grant.map(ended),
+            token: self.token,
+            next_token: 0,
+        }
     }
 }
 

@@ -46,8 +46,6 @@ enum Broken {
     Token,
     /// The reservation goes beyond what the registry has recorded.
     Reserved,
-    /// The reservation of a worker id stays for the next one.
-    Closing,
     /// What is held is shown although the lease has ended.
     HeldAfterTheEnd,
     /// The registry gives away at once after it has forgotten.
@@ -64,6 +62,7 @@ struct Row {
     floor_ms: i64,
     reserved_ms: i64,
     lease_until_ms: i64,
+    retired: bool,
 }
 
 /// As sql/workers.sql decides.
@@ -107,6 +106,7 @@ impl Registry {
             && row.token != 0
             && (broken == Broken::Token || [asked.token, asked.next_token].contains(&row.token));
         let live = now < row.lease_until_ms;
+        let usable = own.is_some() && !row.retired;
         let grace = now < self.grace_until_ms && broken != Broken::Grace;
         let moved_floor = if self.moved {
             now + RULES.max_skew_ms
@@ -118,6 +118,10 @@ impl Registry {
         let granted = if asked.kind == Kind::Renew {
             answer.status = Status::Lost;
             match chosen.filter(|_| known) {
+                Some(_) if row.retired => {
+                    answer.status = Status::Retired;
+                    None
+                }
                 Some(_) if grace && !live => {
                     answer.status = Status::Grace;
                     None
@@ -139,10 +143,10 @@ impl Registry {
             } else if own.is_some() && live && !known {
                 answer.status = Status::Held;
                 None
-            } else if grace && !(own.is_some() && live) {
+            } else if grace && !(usable && live) {
                 answer.status = Status::Grace;
                 None
-            } else if let Some(id) = own {
+            } else if let Some(id) = own.filter(|_| usable) {
                 let floor = match (known, live) {
                     (true, true) => 0,
                     (true, false) => moved_floor,
@@ -151,8 +155,11 @@ impl Registry {
                 Some((id, floor, known))
             } else {
                 answer.status = Status::Full;
-                let free = self.rows.iter().position(|row| row.reserved_ms == 0);
-                let ended = |(_, row): &(usize, &Row)| now >= row.lease_until_ms;
+                let free = self
+                    .rows
+                    .iter()
+                    .position(|row| row.reserved_ms == 0 && !row.retired);
+                let ended = |(_, row): &(usize, &Row)| now >= row.lease_until_ms && !row.retired;
                 let rows = self.rows.iter().enumerate().filter(ended);
                 let oldest = rows.min_by_key(|(_, row)| row.lease_until_ms);
                 free.map(|id| (id, moved_floor, false))
@@ -162,6 +169,11 @@ impl Registry {
         let Some((id, floor, stays)) = granted else {
             return answer;
         };
+        for (other, row) in self.rows.iter_mut().enumerate() {
+            if other != id && row.holder == Some(node) {
+                (row.holder, row.token) = (None, 0);
+            }
+        }
         let row = &mut self.rows[id];
         let floor = match broken {
             Broken::Floor => 0,
@@ -176,6 +188,7 @@ impl Registry {
             floor_ms: floor,
             reserved_ms: row.reserved_ms.max(until),
             lease_until_ms: now + asked.lease_ms,
+            retired: false,
         };
         Answer {
             status: Status::Granted,
@@ -336,7 +349,7 @@ impl World {
     }
 
     fn use_grant(&self, node: &mut Node, grant: Grant, anew: bool) {
-        if anew && node.open.take().is_some() && self.broken != Broken::Closing {
+        if anew && node.open.take().is_some() {
             node.generator.close();
         }
         if let Some(open) = &mut node.open {
@@ -482,7 +495,7 @@ impl World {
                     assert!(before.reserved_ms <= after.reserved_ms);
                 }
                 // Committed, and nobody is told.
-                if !self.chance(6) {
+                if !self.chance(3) {
                     message.answer = Some(answer);
                     message.at_ms = now + self.delay();
                     self.messages.borrow_mut().push(message);
@@ -616,7 +629,24 @@ impl World {
                 *self.registry.borrow_mut() = registry.clone();
                 *self.standby.borrow_mut() = registry;
             }
-            26..=60 if node.tenant.is_none() => self.start(&mut node),
+            26..=29 => {
+                let id = usize::try_from(self.within(2)).unwrap();
+                let now = self.now_ms.get();
+                // In both: a release that is forgotten in a failover is not provided for.
+                for registry in [&self.registry, &self.standby] {
+                    let row = &mut registry.borrow_mut().rows[id];
+                    (row.holder, row.token) = (None, 0);
+                    row.lease_until_ms = row.lease_until_ms.min(now);
+                }
+            }
+            30..=35 => {
+                let id = usize::try_from(self.within(2)).unwrap();
+                let retired = self.chance(2);
+                for registry in [&self.registry, &self.standby] {
+                    registry.borrow_mut().rows[id].retired = retired;
+                }
+            }
+            36..=80 if node.tenant.is_none() => self.start(&mut node),
             _ => {
                 let up = node.tenant.is_some();
                 drop(node);
@@ -681,7 +711,6 @@ fn every_rule_is_needed() {
         Broken::FloorOfLostAnswer,
         Broken::Token,
         Broken::Reserved,
-        Broken::Closing,
         Broken::HeldAfterTheEnd,
         Broken::Grace,
         Broken::CopiedDisk,
