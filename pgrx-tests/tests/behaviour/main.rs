@@ -38,6 +38,7 @@ mod parked_file;
 mod privileges;
 mod recovery;
 mod registry;
+mod registry_members;
 mod regress;
 mod reservation_file;
 mod restarts;
