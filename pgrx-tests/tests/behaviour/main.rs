@@ -40,6 +40,8 @@ mod privileges;
 mod recovery;
 mod registry;
 mod registry_away;
+mod registry_clock;
+mod registry_fencing;
 mod registry_members;
 mod regress;
 mod reservation_file;

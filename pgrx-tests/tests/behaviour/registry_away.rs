@@ -45,7 +45,10 @@ fn only_with_the_registry(fleet: &Fleet, mut ids: Vec<i64>) {
     wait_until(LIMIT, "the first attempt", || session.value(since));
     let failure = session.fails("SELECT leaf_snowflake_next()");
     println!("{failure}");
-    failure.is("55P03").details("postgres/leaf_central").details("since");
+    failure
+        .is("55P03")
+        .details("postgres/leaf_central")
+        .details("since");
     fleet.centre.launch();
     let free = |session: &mut Session| {
         // What the registry knows as this server is somebody else.
@@ -105,7 +108,9 @@ fn away_longer_than_the_lease() {
     let failure = failure.unwrap();
     println!("{failure}");
     failure.is("55000").says("lease of worker id 0 has ended");
-    failure.details("has not answered since").hints("leaf_snowflake_status");
+    failure
+        .details("has not answered since")
+        .hints("leaf_snowflake_status");
     // None after the end of the lease, by the file or otherwise.
     let end: i64 = session.value(
         "SELECT (extract(epoch FROM lease_until) * 1000)::bigint FROM leaf_snowflake_status",

@@ -65,7 +65,8 @@ fn registry_in_a_local_database() {
     );
     assert!(shown);
     // Not there between two questions.
-    let workers = "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'leaf_id registrar'";
+    let workers =
+        "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'leaf_id registrar'";
     wait_until(LIMIT, "the end of the registrar", || session.value(workers));
     server.restart();
     let mut session = server.session();
@@ -81,7 +82,8 @@ fn a_restart_keeps_the_id() {
     fleet.members[0].session().next_snowflake();
     let mut ids = vec![member.session().next_snowflake()];
     let worker = worker_of(ids[0]);
-    let restarts: [(&str, fn(&Server)); 4] = [
+    type End = fn(&Server);
+    let restarts: [(&str, End); 4] = [
         ("fast", |server| server.stop(Stop::Fast)),
         ("immediate", |server| server.stop(Stop::Immediate)),
         ("killed", Server::kill_9),
@@ -160,11 +162,16 @@ fn a_lost_data_directory_gets_the_floor() {
         failure = session
             .try_column::<i64>("SELECT leaf_snowflake_next()")
             .err();
-        failure.as_ref().is_some_and(|failure| failure.state == "55000")
+        failure
+            .as_ref()
+            .is_some_and(|failure| failure.state == "55000")
     });
     let failure = failure.unwrap();
     println!("{failure}");
-    failure.says("another server").details("is a copy of").hints("leaf_id.node_name");
+    failure
+        .says("another server")
+        .details("is a copy of")
+        .hints("leaf_id.node_name");
     let again = session.next_snowflake();
     assert_eq!(worker_of(again), worker_of(id));
     assert!(time_of(again) > recorded, "{} {recorded}", time_of(again));
@@ -226,7 +233,9 @@ fn a_server_without_an_id_is_told_so() {
     leave(&fleet.centre, 1);
     let mut first = fleet.members[0].session();
     wait_until(LIMIT, "the first one", || {
-        first.try_column::<i64>("SELECT leaf_snowflake_next()").is_ok()
+        first
+            .try_column::<i64>("SELECT leaf_snowflake_next()")
+            .is_ok()
             || fleet.members[1]
                 .session()
                 .try_column::<i64>("SELECT leaf_snowflake_next()")
@@ -241,7 +250,10 @@ fn a_server_without_an_id_is_told_so() {
                 .try_column::<i64>("SELECT leaf_snowflake_next()")
                 .err()?;
             println!("{failure}");
-            failure.is("53400").says("no free worker id").hints("leaf_worker_release");
+            failure
+                .is("53400")
+                .says("no free worker id")
+                .hints("leaf_worker_release");
             assert_eq!(state(&mut session), "refused: no free worker id");
             Some(())
         })
@@ -302,7 +314,9 @@ fn the_registrys_database_is_dropped_in_peace() {
     let log = server.log();
     assert!(!log.contains("FATAL:  database \"other\""));
     // Once before it was there, and once after.
-    let told = log.matches("WARNING:  leaf_id: worker registry \"other\" does not answer").count();
+    let told = log
+        .matches("WARNING:  leaf_id: worker registry \"other\" does not answer")
+        .count();
     assert!((2..=3).contains(&told), "told {told} times");
 }
 
@@ -341,7 +355,10 @@ fn a_worker_id_is_leased_fixed_and_leased_again() {
     wait_until(LIMIT, "the error", || {
         let result = session.try_column::<i64>("SELECT leaf_snowflake_next()");
         result.is_err_and(|failure| {
-            failure.is("55000").says("worker_registry").hints("ALTER SYSTEM");
+            failure
+                .is("55000")
+                .says("worker_registry")
+                .hints("ALTER SYSTEM");
             true
         })
     });
@@ -361,7 +378,10 @@ fn another_epoch_is_told() {
     });
     let failure = session.fails("SELECT leaf_snowflake_next()");
     println!("{failure}");
-    failure.is("55000").details("1288834974657").hints("leaf_id.epoch");
+    failure
+        .is("55000")
+        .details("1288834974657")
+        .hints("leaf_id.epoch");
 }
 
 /// It was granted, and nobody knows: the next question is not taken for a copy's.
