@@ -281,7 +281,9 @@ impl Keeper {
                 self.grant = Some(grant);
             }
         }
-        let grant = self.grant?;
+        let Some(grant) = self.grant else {
+            return again;
+        };
         if !snowflake.may_issue() {
             self.grant = None;
             self.close(SnowflakeState::LeaseEnded, 0);
