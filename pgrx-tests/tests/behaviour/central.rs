@@ -390,7 +390,8 @@ fn a_database_with_a_fed_tag_is_dropped_at_once() {
     wait_until(LIMIT, "the allocator alone", || is_connected(&mut session));
     let (_, took) = timed(|| session.run("DROP DATABASE d"));
     println!("it took {took:?}");
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    // In use, it could not be dropped at all: PostgreSQL gives up after five seconds.
+    assert!(took < Duration::from_secs(4), "{took:?}");
 }
 
 /// A member whose tag p is fed through a proxy in segments of 50, of which all that was
