@@ -189,7 +189,8 @@ fn timeout(options: &Options) -> Duration {
         .unwrap_or(0);
     match seconds {
         0 => CONNECT_TIMEOUT,
-        seconds => Duration::from_secs(seconds),
+        // A deadline that far away can be reckoned with, and nobody waits for it.
+        seconds => Duration::from_secs(seconds.min(3600)),
     }
 }
 

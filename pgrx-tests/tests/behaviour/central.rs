@@ -550,3 +550,56 @@ fn a_server_of_an_ordinary_user_needs_a_password_that_is_asked_for() {
     admin.run("ALTER SERVER mine OWNER TO postgres; ALTER USER MAPPING FOR PUBLIC SERVER mine OPTIONS (DROP password, SET user 'postgres')");
     assert_issued_once(&[mallory.take("t", 200)]);
 }
+
+/// A centre that was restored from a dump gives ids again that members have: it must not
+/// pass for one where the tag was reset on purpose.
+#[test]
+fn a_centre_restored_from_a_dump_is_behind_and_not_reset() {
+    let fleet = Fleet::new(1, &[]);
+    fleet.create_tag("t", 100, 100);
+    let mut member = fleet.members[0].session();
+    member.take("t", 150);
+    let mut centre = fleet.centre.session();
+    centre.run("CREATE TABLE dump AS SELECT * FROM leaf_alloc");
+    let ids = member.take("t", 500);
+    centre.run("BEGIN; TRUNCATE leaf_alloc; INSERT INTO leaf_alloc SELECT * FROM dump; COMMIT");
+    member.run("SET leaf_id.refill_timeout = '2s'");
+    let failure = loop {
+        match member.try_next("t") {
+            Ok(id) => assert!(id > ids[ids.len() - 1], "{id}"),
+            Err(failure) => break failure,
+        }
+    };
+    failure.is("55000").says("is behind with tag \"t\"");
+    // As the hint says.
+    centre.run("UPDATE leaf_alloc SET max_id = 100000");
+    member.run("SET leaf_id.refill_timeout = '20s'");
+    wait_until(LIMIT, "the centre's new ids", || {
+        member.try_next("t").is_ok_and(|id| id >= 100_000)
+    });
+}
+
+/// Whoever may create functions beside it at the centre must not come between.
+#[test]
+fn another_function_of_the_same_name_is_not_asked() {
+    let fleet = Fleet::new(1, &[]);
+    fleet.create_tag("t", 100, 100);
+    fleet.centre.session().run(
+        "CREATE FUNCTION leaf_claim(text, text, OUT first_id bigint, OUT last_id bigint,
+             OUT life bigint, OUT max_step integer, OUT max_value bigint, OUT skipped bigint,
+             OUT climbing boolean) LANGUAGE sql AS
+         'SELECT 1000000::bigint, 1000099::bigint, 1::bigint, 100, 2000000::bigint, 0::bigint, false'",
+    );
+    assert_eq!(fleet.members[0].session().next("t"), 1);
+}
+
+#[test]
+fn an_absurd_connect_timeout_does_no_harm() {
+    let fleet = Fleet::new(1, &[]);
+    fleet.create_tag("t", 100, 100);
+    let mut member = fleet.members[0].session();
+    member.run(&format!(
+        "ALTER SERVER {LINK} OPTIONS (SET connect_timeout '18446744073709551615')"
+    ));
+    assert_eq!(member.next("t"), 1);
+}
