@@ -56,7 +56,6 @@ pub fn relation_owner(relation: u32) -> Option<u32> {
     }
 }
 
-#[allow(dead_code, reason = "for the registrar, which comes next")]
 /// The user that this process acts as.
 pub fn user() -> u32 {
     // SAFETY: reads the session's state.
