@@ -113,6 +113,8 @@ pub struct Keeper {
     lessee: Option<Lessee>,
     /// What may be used by it.
     grant: Option<Grant>,
+    /// A worker id was leased in this run: what the file says of that is true.
+    has_leased: bool,
 }
 
 impl Keeper {
@@ -130,6 +132,7 @@ impl Keeper {
             standby: pg::in_recovery(),
             lessee: None,
             grant: None,
+            has_leased: false,
         }
     }
 
@@ -255,10 +258,11 @@ impl Keeper {
             self.stop_leasing();
             // Also one that was set, and not leased.
             self.close(SnowflakeState::Starting, 0);
-            let sound = !matches!(
+            let unsound = matches!(
                 floor.reason,
                 Reason::None | Reason::NoFile | Reason::CopiedFile | Reason::OtherCluster
             );
+            let sound = core::mem::replace(&mut self.has_leased, true) || !unsound;
             self.lessee = Some(Lessee::new(self.area, registry, sound));
         }
         let lessee = self.lessee.as_mut()?;

@@ -56,7 +56,6 @@ pub fn relation_owner(relation: u32) -> Option<u32> {
     }
 }
 
-#[allow(dead_code, reason = "for the registrar, which comes next")]
 /// The user that this process acts as.
 pub fn user() -> u32 {
     // SAFETY: reads the session's state.
@@ -189,7 +188,8 @@ fn timeout(options: &Options) -> Duration {
         .unwrap_or(0);
     match seconds {
         0 => CONNECT_TIMEOUT,
-        seconds => Duration::from_secs(seconds),
+        // A deadline that far away can be reckoned with, and nobody waits for it.
+        seconds => Duration::from_secs(seconds.min(3600)),
     }
 }
 

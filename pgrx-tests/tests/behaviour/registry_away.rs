@@ -19,7 +19,8 @@ fn worker_of(id: i64) -> i64 {
     id >> 12 & 1023
 }
 
-fn source(session: &mut Session) -> String {
+/// None while the generator is closed.
+fn source(session: &mut Session) -> Option<String> {
     session.value("SELECT worker_id_source FROM leaf_snowflake_status")
 }
 
@@ -73,7 +74,7 @@ fn away_at_start_the_file_serves() {
         for _ in 0..3 {
             ids.push(session.next_snowflake());
         }
-        assert_eq!(source(&mut session), "file");
+        assert_eq!(source(&mut session).as_deref(), Some("file"));
         assert_eq!(worker_of(ids[1]), worker_of(ids[0]));
         let shown: bool = session.value(
             "SELECT registry_away_since <= now() AND last_error IS NOT NULL AND lease_until > now()
@@ -81,9 +82,10 @@ fn away_at_start_the_file_serves() {
         );
         assert!(shown);
         fleet.centre.launch();
-        session.run("SET statement_timeout = 0");
         // It asks by itself, at the latest after half a minute.
-        wait_until(LIMIT, "the registry", || source(&mut session) == "registry");
+        wait_until(LIMIT, "the registry", || {
+            source(&mut session).as_deref() == Some("registry")
+        });
         ids.push(session.next_snowflake());
         assert_eq!(worker_of(*ids.last().unwrap()), worker_of(ids[0]));
         assert_issued_once([ids]);

@@ -13,6 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use leaf_id_tests::{Fleet, Server, Session, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
+const EPOCH_MS: i64 = 1_288_834_974_657;
 const CONF: [(&str, &str); 2] = [
     ("leaf_id.timestamp_reservation", "200ms"),
     ("leaf_id.worker_lease", "2s"),
@@ -100,9 +101,8 @@ fn a_frozen_holder_issues_nothing_on_the_old_lease() {
 fn a_frozen_holder_with_the_clock_set_back_issues_nothing_either() {
     let centre = Server::with_leaf_id(&[]);
     centre.admit_members();
-    let conf = [CONF[0], CONF[1], ("leaf_id.max_clock_skew", "1min")];
-    let holder = Server::start_unrelated_with_clock(1, 0, &conf);
-    let other = Server::start_unrelated(2, &conf);
+    let holder = Server::start_unrelated_with_clock(1, 0, &CONF);
+    let other = Server::start_unrelated(2, &CONF);
     let members = vec![holder, other];
     for member in &members {
         member.feed_from(&[centre.dir()]);
@@ -113,7 +113,7 @@ fn a_frozen_holder_with_the_clock_set_back_issues_nothing_either() {
     let before = session.next_snowflake();
     let frozen = contest.holder().freeze();
     contest.take_over();
-    let last_ms = (before >> 22) + 1_288_834_974_657;
+    let last_ms = (before >> 22) + EPOCH_MS;
     let clock = contest.holder().clock();
     clock.set(last_ms + 20 - clock.now_ms());
     drop(frozen);
@@ -127,11 +127,18 @@ fn a_frozen_holder_with_the_clock_set_back_issues_nothing_either() {
 /// The launcher, which would close the generator, is not there to do it.
 #[test]
 fn a_frozen_launcher() {
-    let fleet = Fleet::leasing(1, &CONF);
-    let member = &fleet.members[0];
+    let centre = Server::with_leaf_id(&[]);
+    centre.admit_members();
+    centre.lease_worker_ids();
+    let conf = [("leaf_id.timestamp_reservation", "1s"), CONF[1]];
+    let member = Server::start_unrelated_with_clock(1, 0, &conf);
+    member.feed_from(&[centre.dir()]);
+    member.lease_from_link("m1");
     let mut session = member.session();
     let mut ids = vec![session.next_snowflake()];
-    let paused = member.pause(session.worker("launcher").unwrap());
+    let launcher = session.worker("launcher").unwrap();
+    let paused = member.pause(launcher);
+    let last = session.ids("SELECT leaf_snowflake_next()");
     let mut failure = None;
     session.run("SET leaf_id.refill_timeout = '1s'");
     wait_until(LIMIT, "the end of the lease", || {
@@ -144,12 +151,20 @@ fn a_frozen_launcher() {
     let failure = failure.unwrap();
     println!("{failure}");
     failure.is("55000").says("lease of worker id 0 has ended");
+    // By a clock that is set back the lease would go on, and what is reserved too.
+    let last_ms = (ids.iter().chain(&last).max().unwrap() >> 22) + EPOCH_MS;
+    let clock = member.clock();
+    clock.set(last_ms + 50 - clock.now_ms());
     for _ in 0..3 {
-        session.fails("SELECT leaf_snowflake_next()").is("55000");
+        session
+            .fails("SELECT leaf_snowflake_next()")
+            .is("55000")
+            .says("has ended");
     }
+    clock.set(0);
     drop(paused);
     ids.push(session.next_snowflake());
-    assert_all_different(&[ids]);
+    assert_all_different(&[ids, last]);
 }
 
 /// A session that has read the clock, and not issued yet, stops there again and again while
