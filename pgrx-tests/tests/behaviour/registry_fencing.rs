@@ -1,0 +1,324 @@
+//! Would catch: a server that goes on issuing ids with a worker id that another one has by
+//! then: because it stood still for longer than its lease, all of it or only a part, whatever
+//! its clock shows when it wakes; or because it is a copy of the one that has it.
+
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use leaf_id_tests::{
+    Asking, Registry, Server, Session, Stop, assert_apart, assert_in_order, in_threads_until,
+    now_ms, random, time_of, wait_until, worker_of,
+};
+use rand::RngExt;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// A call that no worker can help gives up soon.
+const IMPATIENT: [(&str, &str); 1] = [("leaf_id.refill_timeout", "500ms")];
+/// What a server without a lease answers: at once, or after it has waited for one.
+const NO_LEASE: [&str; 2] = ["55000", "55P03"];
+
+/// Two servers that share the only worker id, 7: the first has it.
+fn pair(registry: &Registry, first: Server) -> [Server; 2] {
+    registry.leave(&[7]);
+    assert_eq!(worker_of(first.session().next_snowflake()), 7);
+    let second = registry.member_with("second", &IMPATIENT);
+    second.session().wait_for_refusal("all 1024 worker ids");
+    [first, second]
+}
+
+/// Has sessions ask both servers, half of them each, while `act` goes on.
+fn ask_both(servers: &[Server; 2], sessions: usize, act: impl FnOnce(&[Asking; 2])) -> [Asking; 2] {
+    let asking = [Asking::default(), Asking::default()];
+    in_threads_until(
+        sessions,
+        |i, done: &AtomicBool| asking[i % 2].ask(&servers[i % 2], done),
+        || act(&asking),
+    );
+    for asking in &asking {
+        asking.is_refused_with(&NO_LEASE);
+    }
+    assert_apart(&asking);
+    asking
+}
+
+/// No call that ended since a moment got an id with a time after another one.
+#[track_caller]
+fn assert_silent_since(asking: &Asking, since: Instant, ms: i64) {
+    for call in asking.calls().iter().filter(|call| call.end >= since) {
+        let late_ms = time_of(call.last) - ms;
+        assert!(late_ms <= 0, "{} was issued {late_ms} ms late", call.last);
+    }
+}
+
+/// Each in turn is stopped in full use until the other one has taken its place.
+#[test]
+fn a_frozen_holder_issues_nothing_on_the_old_lease() {
+    let registry = Registry::start();
+    let first = registry.member_with("first", &IMPATIENT);
+    let servers = pair(&registry, first);
+    let asking = ask_both(&servers, 8, |asking| {
+        asking[0].wait_for_ids();
+        for round in 0..4 {
+            let (old, new) = (round % 2, (round + 1) % 2);
+            let frozen = servers[old].freeze();
+            let frozen_ms = now_ms();
+            let id = asking[new].wait_for_ids();
+            println!(
+                "round {round}: taken over after {} ms",
+                now_ms() - frozen_ms
+            );
+            assert!(time_of(id) > frozen_ms);
+            let thawed = Instant::now();
+            drop(frozen);
+            println!("{}", asking[old].wait_for_refusal());
+            asking[new].wait_for_ids();
+            registry.wait_for_renewal(7);
+            // What was answered by then had been issued before.
+            assert_silent_since(&asking[old], thawed, frozen_ms);
+        }
+    });
+    for asking in asking {
+        assert_in_order(asking.calls());
+    }
+}
+
+/// When it wakes its clock shows what it showed then: by that, nothing has ended.
+#[test]
+fn a_frozen_holder_with_the_clock_set_back_issues_nothing_either() {
+    let registry = Registry::start();
+    let first = registry.member_with_clock("first", 0, &IMPATIENT);
+    let servers = pair(&registry, first);
+    let clock = servers[0].clock();
+    ask_both(&servers, 8, |asking| {
+        for _ in 0..2 {
+            asking[0].wait_for_ids();
+            let frozen = servers[0].freeze();
+            let frozen_ms = now_ms();
+            asking[1].wait_for_ids();
+            // Later than all that it has issued, and reserved for it.
+            clock.set(frozen_ms + 20 - now_ms());
+            let thawed = Instant::now();
+            drop(frozen);
+            asking[0].wait_for_refusal();
+            registry.wait_for_renewal(7);
+            asking[0].wait_for_refusal();
+            assert_silent_since(&asking[0], thawed, frozen_ms);
+            // Its turn again.
+            clock.set(0);
+            servers[1].stop(Stop::Fast);
+            asking[0].wait_for_ids();
+            servers[1].launch();
+        }
+    });
+}
+
+/// The sessions know by themselves when the lease has ended, by a clock that nobody sets.
+#[test]
+fn a_frozen_launcher_stops_nobody_else_and_lets_nobody_issue_without_a_lease() {
+    let registry = Registry::start();
+    let first = registry.member_with_clock("first", 0, &IMPATIENT);
+    let servers = pair(&registry, first);
+    let mut session = servers[0].session();
+    let launcher = session.worker("launcher").unwrap();
+    ask_both(&servers, 4, |asking| {
+        registry.wait_for_renewal(7);
+        asking[0].wait_for_ids();
+        let paused = servers[0].pause(launcher);
+        let paused_ms = now_ms();
+        println!("{}", asking[0].wait_for_refusal());
+        let calls = asking[0].calls();
+        let last = calls.iter().map(|call| call.last).max().unwrap();
+        println!("issued for {} ms more", time_of(last) - paused_ms);
+        assert!(time_of(last) > paused_ms, "it must not need the launcher");
+        asking[1].wait_for_ids();
+        // Only the end of the lease is in the way then: the time was reserved.
+        servers[0].clock().set(time_of(last) + 10 - now_ms());
+        for _ in 0..20 {
+            let failure = session.try_snowflake().unwrap_err();
+            assert!(NO_LEASE.contains(&&*failure.state), "{failure}");
+            servers[0].clock().set(time_of(last) + 10 - now_ms());
+        }
+        assert_eq!(asking[0].ids().into_iter().max().unwrap(), last);
+        servers[0].clock().set(0);
+        drop(paused);
+        asking[0].wait_for_refusal();
+        registry.wait_for_renewal(7);
+        asking[0].wait_for_refusal();
+        assert_eq!(asking[0].ids().into_iter().max().unwrap(), last);
+        // It can have it again.
+        servers[1].stop(Stop::Fast);
+        asking[0].wait_for_ids();
+    });
+}
+
+/// Single sessions stand still anywhere, while their server gets another worker id, and
+/// another server gets theirs.
+#[test]
+fn a_frozen_session_between_clock_and_word() {
+    const SESSIONS: usize = 4;
+    let mut random = random();
+    let registry = Registry::start();
+    registry.leave(&[0, 1]);
+    let servers = ["first", "second"].map(|node| registry.member_with(node, &IMPATIENT));
+    let mut in_registry = registry.server.session();
+    let mut frozen_in = servers.each_ref().map(Server::session);
+    let asking = ask_both(&servers, 2 * SESSIONS, |asking| {
+        for asking in asking {
+            asking.wait_for_ids();
+        }
+        for round in 0..4 {
+            let server = round % 2;
+            let worker_id = worker_of(asking[server].wait_for_ids());
+            let pids: Vec<i32> = frozen_in[server].column(
+                "SELECT pid FROM pg_stat_activity WHERE query LIKE '%leaf_snowflake_next_batch%'
+                     AND pid <> pg_backend_pid()",
+            );
+            let paused: Vec<_> = pids
+                .iter()
+                .filter(|_| random.random_bool(0.7))
+                .map(|pid| servers[server].pause(*pid))
+                .collect();
+            // Whoever asks first gets it: both have lost theirs.
+            in_registry.run("SELECT leaf_worker_release(n) FROM generate_series(0, 1) n");
+            wait_until(LIMIT, "another holder", || {
+                registry
+                    .holder(worker_id)
+                    .is_some_and(|holder| holder.live && holder.node.is_some())
+            });
+            let other = (server + 1) % 2;
+            let id = asking[other].wait_for_ids();
+            println!("{} of {} stood still", paused.len(), pids.len());
+            println!("worker id {} on the other server", worker_of(id));
+            drop(paused);
+            asking[server].wait_for_ids();
+        }
+    });
+    for asking in asking {
+        assert_in_order(asking.calls());
+    }
+}
+
+/// A copy with its original's name is refused, and the original goes on.
+#[track_caller]
+fn assert_held(registry: &Registry, copy: &Server, original: &mut Session, last: &mut i64) {
+    let mut session = copy.session();
+    let failure = session.wait_for_refusal("which this server is not, or is a copy of");
+    failure.is("55000").hints("leaf_id.node_name");
+    for _ in 0..3 {
+        registry.wait_for_renewal(7);
+        let id = original.next_snowflake();
+        assert_eq!(worker_of(id), 7);
+        assert!(id > *last);
+        *last = id;
+        session.try_snowflake().unwrap_err().is("55000");
+    }
+}
+
+#[test]
+fn a_clone_of_a_data_directory() {
+    let registry = Registry::start();
+    registry.leave(&[7, 8]);
+    let server = registry.member("a");
+    let mut session = server.session();
+    let mut last = session.next_snowflake();
+    assert_eq!(worker_of(last), 7);
+
+    let clone = server.backup().start(&[]);
+    assert_held(&registry, &clone, &mut session, &mut last);
+    // With a name of its own it is another server.
+    clone.configure("leaf_id.node_name", "b");
+    let mut in_clone = clone.session();
+    let id = in_clone.next_snowflake();
+    assert_eq!(worker_of(id), 8);
+
+    // The copy of a server that is stopped is a copy as well, even if it is quicker.
+    server.stop(Stop::Fast);
+    let copy = server.copy();
+    server.launch();
+    let mut session = server.session();
+    last = session.next_snowflake();
+    let clone = copy.start(&[]);
+    assert_held(&registry, &clone, &mut session, &mut last);
+    clone.stop(Stop::Fast);
+
+    // When the original is gone, a copy takes its place, above all that it may have issued.
+    server.kill_9();
+    let reserved_until_ms = registry.holder(7).unwrap().reserved_until_ms;
+    clone.launch();
+    let mut in_clone = clone.session();
+    let id = in_clone.next_snowflake();
+    assert_eq!(worker_of(id), 7);
+    assert!(id > last && time_of(id) > reserved_until_ms);
+    // And then the original is the copy.
+    server.launch();
+    let mut last = id;
+    assert_held(&registry, &server, &mut in_clone, &mut last);
+}
+
+/// Of two with one name that asked for ids for some time: one goes on, the other one does not.
+#[track_caller]
+fn assert_one_is_held(registry: &Registry, both: [&Asking; 2]) {
+    for _ in 0..4 {
+        registry.wait_for_renewal(7);
+    }
+    let since = Instant::now();
+    registry.wait_for_renewal(7);
+    let issues = both.map(|asking| asking.calls().iter().any(|call| call.start >= since));
+    println!(
+        "the original issues: {}, the copy: {}",
+        issues[0], issues[1]
+    );
+    assert_ne!(issues[0], issues[1]);
+    let refused = both[usize::from(issues[0])].wait_for_refusal();
+    refused.is("55000");
+    println!("{refused}");
+}
+
+/// No file tells such a copy from its original, and at first nor can the registry: whoever
+/// renews first has it from then on.
+#[test]
+fn a_disk_image_clone() {
+    let registry = Registry::start();
+    registry.leave(&[7]);
+    let lease = [("leaf_id.worker_lease", "6s"), IMPATIENT[0]];
+    let server = registry.member_with("a", &lease);
+    let asking = [Asking::default(), Asking::default()];
+    let [of_original, of_copy] = &asking;
+    in_threads_until(
+        2,
+        |_, done| of_original.ask(&server, done),
+        || {
+            let backup = server.backup();
+            registry.wait_for_renewal(7);
+            of_original.wait_for_ids();
+            let copy = backup.of_the_disk(&server).start(&[]);
+            in_threads_until(
+                2,
+                |_, done| of_copy.ask(&copy, done),
+                || assert_one_is_held(&registry, [of_original, of_copy]),
+            );
+        },
+    );
+    assert_apart(&asking);
+}
+
+#[test]
+fn a_disk_image_of_a_stopped_server() {
+    let registry = Registry::start();
+    registry.leave(&[7]);
+    let server = registry.member_with("a", &IMPATIENT);
+    let asking = [Asking::default(), Asking::default()];
+    let [of_original, of_copy] = &asking;
+    let mut session = server.session();
+    session.next_snowflake();
+    of_original.call(&mut session, 1000).unwrap();
+    server.stop(Stop::Fast);
+    let copy = server.copy().of_the_disk(&server).start(&[]);
+    server.launch();
+    in_threads_until(
+        4,
+        |i, done| asking[i % 2].ask([&server, &copy][i % 2], done),
+        || assert_one_is_held(&registry, [of_original, of_copy]),
+    );
+    assert_apart(&asking);
+}
