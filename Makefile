@@ -41,7 +41,7 @@ test-servers: ## only the tests against real servers
 test-demo: ## only a short demo, checked
 	@scripts/test.sh demo
 
-torture: ## kill, restart and edit under 16 sessions, for ten minutes
+torture: ## kill, restart and edit under many sessions, one server and a fleet: 25 minutes
 	@scripts/torture.sh
 
 lint: ## format check, clippy, house rules

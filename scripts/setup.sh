@@ -11,6 +11,8 @@ missing_packages() {
     [ -x "$PG_SYSTEM/bin/psql" ] || echo "postgresql-client-$PG_MAJOR"
     [ -f "/usr/include/postgresql/$PG_MAJOR/server/postgres.h" ] &&
         [ -x "$PG_SYSTEM/lib/pgxs/src/test/regress/pg_regress" ] || echo "postgresql-server-dev-$PG_MAJOR"
+    # The library to link with comes with its header.
+    [ -f /usr/include/postgresql/libpq-fe.h ] || echo libpq-dev
     command -v clang >/dev/null || echo clang
     command -v cc >/dev/null || echo gcc
     [ -f /usr/include/stdio.h ] || echo libc6-dev

@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# A hundred random events under 16 sessions, for ten minutes: kills, restarts, edits of
-# tags. Fails where an id comes twice or out of order, is lost without a crash, or where a
-# session hangs or gets an error that nothing explains.
-# LEAF_ID_TORTURE_SECONDS changes how long at least, LEAF_ID_SEED repeats the events.
+# A hundred random events under 16 sessions on one server, for ten minutes: kills, restarts,
+# edits of tags. Then the same in a fleet of three servers and a central pair, with a network
+# that fails. Then a minute each in which the centre dies and its standby takes over, with
+# synchronous and with asynchronous replication. Fails where an id comes twice or out of
+# order, is lost without a crash, or where a session hangs or gets an error that nothing
+# explains.
+# LEAF_ID_TORTURE_SECONDS changes how long the first two take at least, LEAF_ID_SEED repeats
+# the events.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -16,8 +20,15 @@ locate_copy
 export_test_env
 
 log=$TARGET/torture.log
-say "Torture: 100 events and $(duration "$LEAF_ID_TORTURE_SECONDS") at least (all of it goes to $log)"
-cargo test --package leaf_id_tests --test behaviour -- --ignored --nocapture --exact \
-    torture::a_hundred_events_in_ten_minutes_repeat_nothing 2>&1 </dev/null | tee "$log"
-grep -q 'test result: ok\. 1 passed;' "$log" || die "no test ran"
+tests=(
+    torture::a_hundred_events_in_ten_minutes_repeat_nothing
+    fleet_torture::a_hundred_events_in_a_fleet_repeat_nothing
+    central_failover::a_synchronous_pair_fails_over_in_a_minute_under_load
+    central_failover::an_asynchronous_pair_fails_over_in_a_minute_under_load
+)
+say "Torture: 100 events and $(duration "$LEAF_ID_TORTURE_SECONDS") at least, on one server and in a fleet (all of it goes to $log)"
+# One after the other: each has the machine to itself.
+cargo test --package leaf_id_tests --test behaviour -- --ignored --nocapture --exact --test-threads 1 \
+    "${tests[@]}" 2>&1 </dev/null | tee "$log"
+grep -q "test result: ok\. ${#tests[@]} passed;" "$log" || die "not all tests ran"
 say "Nothing was repeated, in $(duration $SECONDS)"

@@ -23,20 +23,47 @@ SELECT
         CASE WHEN (a.max_value - a.max_id) / s.ids_per_second > 1e10 THEN 'infinity'::timestamptz
              ELSE now() + make_interval(secs => greatest((a.max_value - a.max_id) / s.ids_per_second, 0))
         END
-    END AS limit_ends
+    END AS limit_ends,
+    a.server,
+    CASE WHEN l.state = 'away' THEN l.since END AS server_away_since,
+    CASE WHEN s.ids_per_second > 0 THEN
+        -- A hundred years are as good as any longer time.
+        make_interval(secs => least((s.current_remaining + s.spare_remaining) / s.ids_per_second, 3e9))
+    END AS rest_lasts
 FROM @extschema@.leaf_alloc a
-LEFT JOIN @extschema@.leaf_segment_slots() s ON s.tag = a.biz_tag;
+LEFT JOIN @extschema@.leaf_segment_slots() s ON s.tag = a.biz_tag
+LEFT JOIN @extschema@.leaf_central_links() l ON l.server = a.server;
 COMMENT ON VIEW @extschema@.leaf_segment_status IS
     'Tags of this database: what is cached, how fast it is used, what went wrong';
+
+CREATE VIEW @extschema@.leaf_central_status AS
+SELECT
+    a.server,
+    coalesce(l.state, 'closed') AS state,
+    l.since, l.last_error,
+    coalesce(l.attempts, 0) AS attempts,
+    l.last_claim
+FROM (SELECT DISTINCT server FROM @extschema@.leaf_alloc WHERE server IS NOT NULL) a
+LEFT JOIN @extschema@.leaf_central_links() l ON l.server = a.server;
+COMMENT ON VIEW @extschema@.leaf_central_status IS
+    'Servers that feed tags of this database: whether they answer, and why not';
 
 CREATE VIEW @extschema@.leaf_snowflake_status AS
 SELECT * FROM @extschema@.leaf_snowflake_state();
 COMMENT ON VIEW @extschema@.leaf_snowflake_status IS 'The snowflake generator of this server';
 
-REVOKE ALL ON @extschema@.leaf_segment_status, @extschema@.leaf_snowflake_status FROM PUBLIC;
-GRANT SELECT ON @extschema@.leaf_segment_status, @extschema@.leaf_snowflake_status TO pg_monitor;
-REVOKE ALL ON FUNCTION @extschema@.leaf_segment_slots(), @extschema@.leaf_snowflake_state() FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION @extschema@.leaf_segment_slots(), @extschema@.leaf_snowflake_state() TO pg_monitor;
+REVOKE ALL ON
+    @extschema@.leaf_segment_status, @extschema@.leaf_central_status, @extschema@.leaf_snowflake_status
+FROM PUBLIC;
+GRANT SELECT ON
+    @extschema@.leaf_segment_status, @extschema@.leaf_central_status, @extschema@.leaf_snowflake_status
+TO pg_monitor;
+REVOKE ALL ON FUNCTION
+    @extschema@.leaf_segment_slots(), @extschema@.leaf_central_links(), @extschema@.leaf_snowflake_state()
+FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION
+    @extschema@.leaf_segment_slots(), @extschema@.leaf_central_links(), @extschema@.leaf_snowflake_state()
+TO pg_monitor;
 
 COMMENT ON COLUMN @extschema@.leaf_segment_status.tag IS 'Name of the tag';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.current_first IS 'First id of the segment in use';
@@ -63,6 +90,15 @@ COMMENT ON COLUMN @extschema@.leaf_segment_status.timeline IS 'WAL timeline of t
 COMMENT ON COLUMN @extschema@.leaf_segment_status.last_error IS 'Why the last refill has failed; null when it has not';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.max_value IS 'The last id of the tag';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.limit_ends IS 'When max_value is reached at this rate; null when no ids are used';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.server IS 'Foreign server that feeds the tag; null: this server''s own leaf_alloc does';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.server_away_since IS 'Since when that server has not answered; null when it does';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.rest_lasts IS 'How long what is cached lasts at this rate; null when no ids are used';
+COMMENT ON COLUMN @extschema@.leaf_central_status.server IS 'Foreign server that feeds tags';
+COMMENT ON COLUMN @extschema@.leaf_central_status.state IS 'connected, connecting, away, or closed: nothing to ask at present';
+COMMENT ON COLUMN @extschema@.leaf_central_status.since IS 'Since when it is in this state';
+COMMENT ON COLUMN @extschema@.leaf_central_status.last_error IS 'Why it is away; null when it is not';
+COMMENT ON COLUMN @extschema@.leaf_central_status.attempts IS 'How often it was tried in vain since then';
+COMMENT ON COLUMN @extschema@.leaf_central_status.last_claim IS 'When it has last answered a claim';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.state IS 'What the generator is doing';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.worker_id IS 'Worker id in force';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.worker_id_source IS 'Where it came from';

@@ -252,11 +252,12 @@ BEGIN
             SELECT w.* INTO chosen FROM @extschema@.leaf_worker w
             WHERE w.worker_id = asked_id FOR UPDATE;
         END IF;
-        -- A copy of the holder that was left behind was told an earlier time than is recorded.
+        -- A copy of the holder that was left behind was told an earlier time than is recorded,
+        -- and nobody was told one later than the longest lease, and clocks, allow.
         enters := coalesce(
             asked_id = coalesce(chosen.worker_id, asked_id)
                 AND held_until BETWEEN coalesce(chosen.reserved_until_ms, 0)
-                    AND locked_ms + lease + 2 * max_skew
+                    AND locked_ms + 86400000 + 2 * 3600000
                 AND chosen.retired IS NOT TRUE
                 AND (own OR (chosen.lease_until > locked) IS NOT TRUE), false);
     END IF;

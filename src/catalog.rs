@@ -1,11 +1,12 @@
 //! The only place with SQL against `leaf_alloc`.
 //!
 //! There is one way to claim, [`advance`], which [`claim`] goes for this server and
-//! [`claim_for_member`] for another one. Both run as the table's owner in a
-//! security-restricted context, with everything qualified, and mark themselves so that the
-//! edit trigger lets them pass. They are called in a transaction of their own, the
-//! allocator's or the other server's, never in a session's that goes on: its rollback would
-//! return the range to the table while somebody hands it out (I2).
+//! [`claim_for_member`] for another one; what such a claim there has brought here is
+//! written down by [`receive`]. All run as the table's owner in a security-restricted
+//! context, with everything qualified, and mark themselves so that the edit trigger lets
+//! them pass. They are called in a transaction of their own, the allocator's or the other
+//! server's, never in a session's that goes on: its rollback would return the range to the
+//! table while somebody hands it out (I2).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -45,7 +46,9 @@ impl Drop for Claiming {
 pub struct Ask {
     /// How fast it was used so far.
     pub pace: Pace,
-    /// The clock, in Unix milliseconds.
+    /// When a segment was first asked for, in Unix milliseconds ...
+    pub asked_ms: i64,
+    /// ... and the clock.
     pub now_ms: i64,
     /// Sessions found both buffers empty.
     pub hungry: bool,
@@ -270,7 +273,7 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
         } else {
             Pace::default()
         };
-        let step = pace.next(ask.now_ms, ask.hungry, row.limits);
+        let step = pace.next(ask.asked_ms, ask.hungry, row.limits);
         let step = step.min(row.longest_claim());
         let wanted = if ask.continues {
             ask.wish
@@ -282,7 +285,7 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
             first: piece.first,
             len: piece.len,
             row_life: row.life,
-            pace: pace.claimed(ask.now_ms, step, row.limits),
+            pace: pace.claimed(ask.asked_ms, ask.now_ms, step, row.limits),
             max_step: row.limits.max_step,
             skipped: piece.skipped,
             climbing: piece.climbing,
@@ -323,6 +326,107 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, ClaimProblem> {
     }
 }
 
+/// What the allocator knows of a tag when an answer has come from the server that feeds it.
+pub struct Arrival {
+    /// The row as it was when that server was asked.
+    pub feed: Feed,
+    /// What it has answered.
+    pub answer: Answer,
+    /// How fast the tag was used so far.
+    pub pace: Pace,
+    /// The adaptive step that it was asked with.
+    pub step: u32,
+    /// When a segment was first asked for, in Unix milliseconds ...
+    pub asked_ms: i64,
+    /// ... and the clock.
+    pub now_ms: i64,
+    /// `life` of the row that was published from, 0 for none ...
+    pub row_life: i64,
+    /// ... and one past the last id that was.
+    pub high: i64,
+}
+
+/// Why what another server has answered is not used: it is a gap.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ArrivalProblem {
+    /// The row is not the one any more for which that server was asked.
+    Replaced,
+    /// The row's own `max_value` has passed.
+    EndOfTag { max_value: i64 },
+    /// The same life of the row there, with ids below those that came before.
+    ServerBehind { received: i64, answered: i64 },
+}
+
+/// Writes down what another server has answered, in the open transaction: the ids may be
+/// used once that is durable. The truth is there, and no id depends on this; but it is how
+/// a server that has lost claims is noticed.
+///
+/// Another life of the row there is a new life of the row here: the ids may be lower.
+///
+/// # Errors
+/// See [`ArrivalProblem`]; the transaction is then to be rolled back.
+pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, ArrivalProblem> {
+    let Arrival { feed, answer, .. } = arrival;
+    let received = with_row(key, |statements, row| {
+        let is_same = row.life == feed.row_life
+            && row.server == Some(feed.server)
+            && row.server_life == feed.server_life;
+        if !is_same {
+            return Ok(Err(ArrivalProblem::Replaced));
+        }
+        let reset = row.server_life != 0 && row.server_life != answer.life;
+        let published = if row.life == arrival.row_life {
+            arrival.high
+        } else {
+            0
+        };
+        let received = row.max_id.max(published);
+        if !reset && answer.first < received {
+            return Ok(Err(ArrivalProblem::ServerBehind {
+                received,
+                answered: answer.first,
+            }));
+        }
+        let left = row.max_value.saturating_sub(answer.first).saturating_add(1);
+        if left < 1 {
+            return Ok(Err(ArrivalProblem::EndOfTag {
+                max_value: row.max_value,
+            }));
+        }
+        let len = u32::try_from(left).map_or(answer.len, |left| answer.len.min(left));
+        let life = if reset { new_life() } else { row.life };
+        let pace = if row.life == arrival.row_life {
+            arrival.pace
+        } else {
+            Pace::default()
+        };
+        // As much as that server gives at once, where that is less.
+        let step = arrival.step.min(answer.len);
+        let claimed = Claimed {
+            first: answer.first,
+            len,
+            row_life: life,
+            pace: pace.claimed(arrival.asked_ms, arrival.now_ms, step, row.limits),
+            max_step: row.limits.max_step.min(answer.max_step),
+            skipped: answer.skipped,
+            climbing: answer.climbing,
+        };
+        statements.write(&Written {
+            max_id: claimed.end(),
+            largest_recent: len,
+            life,
+            server_life: answer.life,
+        });
+        Ok(Ok(claimed))
+    });
+    received.unwrap_or(Err(ArrivalProblem::Replaced))
+}
+
+/// A `life` that no row had before.
+pub fn new_life() -> i64 {
+    rand::random::<i64>() | 1
+}
+
 /// What may be run on the row of one tag.
 struct Statements<'a, 'client> {
     client: &'a mut SpiClient<'client>,
@@ -348,6 +452,14 @@ fn with_row<T>(
             claim(&mut statements, &row)
         })
     })
+}
+
+/// What a claim leaves in a row.
+struct Written {
+    max_id: i64,
+    largest_recent: u32,
+    life: i64,
+    server_life: i64,
 }
 
 /// Ids that were cut off a row.
@@ -381,7 +493,12 @@ fn advance(
     let len = u32::try_from(left).map_or(wanted, |left| wanted.min(left));
     let before = row.memory.largest_recent(row.limits);
     let largest_recent = step::largest_recent(before, len, decay);
-    statements.write(first + i64::from(len), largest_recent);
+    statements.write(&Written {
+        max_id: first + i64::from(len),
+        largest_recent,
+        life: row.life,
+        server_life: row.server_life,
+    });
     Ok(Piece {
         first,
         len,
@@ -425,11 +542,12 @@ impl Statements<'_, '_> {
         })
     }
 
-    fn write(&mut self, max_id: i64, largest_recent: u32) {
+    fn write(&mut self, row: &Written) {
         let table = self.table;
         let sql = format!(
             "UPDATE {table} SET max_id = $2, claimed_step = $3, system_identifier = $4, \
-             timeline = $5, update_time = pg_catalog.clock_timestamp() \
+             timeline = $5, life = $6, server_life = $7, \
+             update_time = pg_catalog.clock_timestamp() \
              WHERE biz_tag OPERATOR(pg_catalog.=) $1 RETURNING max_id"
         );
         let written = run(
@@ -437,14 +555,16 @@ impl Statements<'_, '_> {
             &sql,
             &[
                 pg::text_argument(self.key.tag.bytes()),
-                max_id.into(),
-                largest_recent.cast_signed().into(),
+                row.max_id.into(),
+                row.largest_recent.cast_signed().into(),
                 pg::system_identifier().cast_signed().into(),
                 pg::timeline().cast_signed().into(),
+                row.life.into(),
+                row.server_life.into(),
             ],
         );
         // A trigger or a rule of somebody's may have kept it from being written.
-        if written.is_empty() || column::<i64>(&written, 1) != max_id {
+        if written.is_empty() || column::<i64>(&written, 1) != row.max_id {
             pgrx::error!("the claim of ids was not written to leaf_alloc");
         }
     }

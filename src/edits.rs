@@ -325,7 +325,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     let Some(old) = old else {
         return Ok(Stamp {
             // Never 0, which means none.
-            life: Some(rand::random::<i64>() | 1),
+            life: Some(catalog::new_life()),
             max_id: None,
             memory: Some(here),
             server_life: Some(0),

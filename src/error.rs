@@ -100,6 +100,21 @@ pub enum Failure {
     ServerForbidden { server: String },
     /// The server that feeds a tag would no longer.
     FedForEver { tag: String, server: String },
+    /// The server that feeds the tag has none of this name.
+    NoSuchTagThere { tag: String, server: String },
+    /// `max_value` is reached on the server that feeds the tag; what that says.
+    EndOfTagThere {
+        tag: String,
+        server: String,
+        detail: String,
+    },
+    /// The server that feeds the tag has given ids below those of before.
+    ServerBehind {
+        tag: String,
+        server: String,
+        received: i64,
+        answered: i64,
+    },
     /// A claim for another server, of a tag that is itself fed from one.
     FedFromElsewhere { tag: String, server: String },
 }
@@ -344,6 +359,33 @@ impl Failure {
             )
             .set_detail("Other servers may have issued ids above its \"max_id\" here.")
             .set_hint("Drop the tag, and create it anew with a start above all ids that are in use."),
+            Self::NoSuchTagThere { tag, server } => error(
+                Code::ERRCODE_UNDEFINED_OBJECT,
+                format!("tag \"{tag}\" does not exist on server \"{server}\""),
+            )
+            .set_hint(format!(
+                "Create it there: SELECT leaf_tag_create('{}');",
+                tag.replace('\'', "''")
+            )),
+            Self::EndOfTagThere { tag, server, detail } => error(
+                exhausted,
+                format!("tag \"{tag}\" has reached its maximum value on server \"{server}\""),
+            )
+            .set_detail(format!("That server says: {detail}."))
+            .set_hint("Raise \"max_value\" in leaf_alloc there."),
+            Self::ServerBehind {
+                tag,
+                server,
+                received,
+                answered,
+            } => error(
+                not_ready,
+                format!("server \"{server}\" is behind with tag \"{tag}\""),
+            )
+            .set_detail(format!(
+                "Ids below {received} had come from there, or were in use here before; now it has given {answered}. It may have lost claims in a failover."
+            ))
+            .set_hint("Raise its \"max_id\" there, above every id that is in use on any server."),
             Self::FedFromElsewhere { tag, server } => error(
                 not_ready,
                 format!("tag \"{tag}\" is fed from another server"),

@@ -56,6 +56,8 @@ pub static TIMESTAMP_RESERVATION: GucSetting<i32> = GucSetting::<i32>::new(5_000
 pub static REFILL_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(5_000);
 /// Milliseconds.
 pub static ALLOCATOR_IDLE_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+/// Milliseconds.
+pub static CLAIM_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 /// Claims of a tag that a failover may lose without an id being issued again.
 pub static FAILOVER_SKIP: GucSetting<i32> = GucSetting::<i32>::new(2);
 /// See [`ClaimSynchronousCommit`].
@@ -199,6 +201,15 @@ pub fn define() {
         c"Sets how long an allocator without work stays connected to its database.",
         c"",
         &ALLOCATOR_IDLE_TIMEOUT,
+        (100, 3_600_000),
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+    int(
+        c"leaf_id.claim_timeout",
+        c"Sets how long a claim on another server may take before it is given up.",
+        c"What it has claimed there is a gap then. Waiting sessions fail by leaf_id.refill_timeout, whatever this is.",
+        &CLAIM_TIMEOUT,
         (100, 3_600_000),
         GucContext::Sighup,
         GucFlags::UNIT_MS,

@@ -535,7 +535,11 @@ fn check_range(seat: &Seat, key: &Key, n: u32, deadline: &Deadline) -> Result<()
     if n <= seat.slot.max_step.load(Ordering::Relaxed) {
         return Ok(());
     }
-    let max_step = u32::try_from(see_row(key, deadline)?.max_step).unwrap_or(0);
+    let row = u32::try_from(see_row(key, deadline)?.max_step).unwrap_or(0);
+    let max_step = match seat.slot.server_max_step.load(Ordering::Relaxed) {
+        0 => row,
+        there => row.min(there),
+    };
     seat.slot.max_step.store(max_step, Ordering::Relaxed);
     if n <= max_step {
         return Ok(());
@@ -568,6 +572,24 @@ fn verdict(area: &Area, seat: &Seat, key: &Key, began: i64) -> Option<Failure> {
             published,
             found,
         }),
+        Trouble::There { link, sqlstate } => {
+            let server = server_name(area, link);
+            match &sqlstate {
+                b"42704" => Some(Failure::NoSuchTagThere { tag, server }),
+                b"2200H" => Some(Failure::EndOfTagThere {
+                    tag,
+                    server,
+                    detail: ledger.text.get(),
+                }),
+                _ => None,
+            }
+        }
+        Trouble::ServerBehind { received, answered } => Some(Failure::ServerBehind {
+            tag,
+            server: ledger.text.get(),
+            received,
+            answered,
+        }),
         // Not one that is left from an earlier wait.
         Trouble::RowLocked { pid } | Trouble::TableLocked { pid }
             if is_caller(pid) && ledger.trouble_at >= began =>
@@ -578,13 +600,23 @@ fn verdict(area: &Area, seat: &Seat, key: &Key, began: i64) -> Option<Failure> {
     }
 }
 
+fn server_name(area: &Area, link: u32) -> String {
+    let link = area.link(link);
+    link.map_or_else(String::new, |link| link.server().text())
+}
+
 fn timed_out(area: &Area, seat: &Seat, key: &Key, deadline: &Deadline) -> Failure {
     let (ledger, _) = area.look(seat.slot);
     let tag = name(key);
     if ledger.trouble == Trouble::NoWorkerSlot {
         return Failure::NoWorkerSlot { tag };
     }
-    let detail = ledger.explain().unwrap_or_else(|| silence(area).into());
+    let asked = match ledger.trouble {
+        Trouble::Server { link } => area.link(link).map(|link| link.explain()),
+        _ => None,
+    };
+    let detail = asked.or_else(|| ledger.explain(area));
+    let detail = detail.unwrap_or_else(|| silence(area).into());
     Failure::NoSegment {
         tag,
         timeout_ms: deadline.timeout_ms(),

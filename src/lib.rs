@@ -5,6 +5,7 @@
 //!
 //! * `issue`: the hot path, from an SQL call to an id.
 //! * `worker`, `catalog`: the control path, which claims ids from `leaf_alloc`.
+//! * `remote`: a connection to leaf_id on another server.
 //! * `exchange`: what a call from another server has to keep.
 //! * `shmem`: what both share, and the rules for it.
 //! * `edits`: what the open transaction did to `leaf_alloc`.
@@ -21,6 +22,7 @@ mod guc;
 mod issue;
 mod persist;
 mod pg;
+mod remote;
 mod shmem;
 mod snowflake;
 mod worker;

@@ -6,6 +6,7 @@
 use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::RawFd;
 use std::panic::AssertUnwindSafe;
 
 use pgrx::pg_sys;
@@ -14,12 +15,19 @@ use pgrx::pgrx_sql_entity_graph::metadata;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PgSqlErrorCode, PgTryBuilder};
 
 mod answer;
+mod foreign;
 mod name;
 mod rows;
+mod wire;
 
 pub use answer::{in_transaction_block, only_when_acknowledged, set_local};
+#[allow(unused_imports, reason = "for the registrar, which comes next")]
+pub use foreign::{
+    Destination, Host, destination, foreign_changes, relation_owner, user, watch_foreign_servers,
+};
 pub use name::{Name, ServerProblem, foreign_server};
 pub use rows::{Locker, SeenRow, TableLocked, TriggerCall, see_row};
+pub use wire::{Readiness, RemoteError, Rows, Wire};
 
 // ---- The process and the server ----------------------------------------------------
 
@@ -284,6 +292,8 @@ pub enum WaitEvent {
     Launcher,
     /// An allocator, for something to do.
     Allocator,
+    /// A worker, for another server.
+    Remote,
 }
 
 impl WaitEvent {
@@ -296,12 +306,13 @@ impl WaitEvent {
     #[cfg(any(feature = "pg17", feature = "pg18"))]
     fn number(self) -> u32 {
         use core::sync::atomic::AtomicU32;
-        static NUMBERS: [AtomicU32; 4] = [const { AtomicU32::new(0) }; 4];
+        static NUMBERS: [AtomicU32; 5] = [const { AtomicU32::new(0) }; 5];
         let (index, name) = match self {
             Self::Segment => (0, c"LeafIdSegment"),
             Self::Snowflake => (1, c"LeafIdSnowflake"),
             Self::Launcher => (2, c"LeafIdLauncherMain"),
             Self::Allocator => (3, c"LeafIdAllocatorMain"),
+            Self::Remote => (4, c"LeafIdRemote"),
         };
         let Some(slot) = NUMBERS.get(index) else {
             return pg_sys::PG_WAIT_EXTENSION;
@@ -391,6 +402,65 @@ pub fn wait_latch(ms: Option<i64>, event: WaitEvent) {
         pg_sys::ResetLatch(pg_sys::MyLatch);
     }
     check_for_interrupts();
+}
+
+/// Waits for this process's latch or one of these sockets, at most `ms`; then handles
+/// interrupts.
+pub fn wait_for(ms: i64, sockets: &[(RawFd, Readiness)], event: WaitEvent) {
+    if sockets.is_empty() {
+        wait_latch(Some(ms), event);
+        return;
+    }
+    let count = c_int::try_from(sockets.len()).unwrap_or(0) + 2;
+    // SAFETY: a set of this process's own latch and sockets that are open, made for this
+    // wait: sockets come and go between two. An error here ends the process, and the set.
+    unsafe {
+        let set = create_wait_event_set(count);
+        let latch = pg_sys::MyLatch;
+        let add = |events: u32, socket: c_int, latch: *mut pg_sys::Latch| {
+            pg_sys::AddWaitEventToSet(set, events, socket, latch, core::ptr::null_mut());
+        };
+        add(pg_sys::WL_LATCH_SET, NO_SOCKET, latch);
+        add(
+            pg_sys::WL_EXIT_ON_PM_DEATH,
+            NO_SOCKET,
+            core::ptr::null_mut(),
+        );
+        for (socket, readiness) in sockets {
+            let events = match readiness {
+                Readiness::Reading => pg_sys::WL_SOCKET_READABLE,
+                Readiness::Writing => pg_sys::WL_SOCKET_WRITEABLE,
+                Readiness::Both => pg_sys::WL_SOCKET_READABLE | pg_sys::WL_SOCKET_WRITEABLE,
+            };
+            add(events, *socket, core::ptr::null_mut());
+        }
+        let mut occurred = pg_sys::WaitEvent::default();
+        pg_sys::WaitEventSetWait(
+            set,
+            ms.clamp(1, 3_600_000) as core::ffi::c_long,
+            &raw mut occurred,
+            1,
+            event.number(),
+        );
+        pg_sys::FreeWaitEventSet(set);
+        pg_sys::ResetLatch(latch);
+    }
+    check_for_interrupts();
+}
+
+/// `PGINVALID_SOCKET`.
+const NO_SOCKET: c_int = -1;
+
+#[cfg(any(feature = "pg15", feature = "pg16"))]
+unsafe fn create_wait_event_set(count: c_int) -> *mut pg_sys::WaitEventSet {
+    // SAFETY: in a context that lives until the set is freed.
+    unsafe { pg_sys::CreateWaitEventSet(pg_sys::TopMemoryContext, count) }
+}
+
+#[cfg(any(feature = "pg17", feature = "pg18"))]
+unsafe fn create_wait_event_set(count: c_int) -> *mut pg_sys::WaitEventSet {
+    // SAFETY: without an owner it lives until it is freed.
+    unsafe { pg_sys::CreateWaitEventSet(core::ptr::null_mut(), count) }
 }
 
 unsafe extern "C" {
@@ -1023,4 +1093,5 @@ impl pgrx::IntoDatum for Text {
 }
 
 declared_in_sql!(Text, "text");
+declared_in_sql!(Name, "name");
 declared_in_sql!(Raw, "record");

@@ -37,9 +37,12 @@ use crate::{guc, pg};
 
 mod desks;
 mod ledger;
+mod links;
 
 use desks::{DESKS, Desk};
 pub use ledger::{Ledger, Parked, Run, Text, Trouble};
+use links::LINKS;
+pub use links::{LinkState, LinkStatus};
 
 /// The longest tag, in bytes (Leaf: varchar(128)).
 pub const MAX_TAG: usize = 128;
@@ -127,7 +130,8 @@ pub struct Slot {
     pub buffer: &'static DoubleBuffer,
 
     // Plain atomics.
-    /// The row's `max_step` as last seen, in ids.
+    /// The row's `max_step` as last seen, in ids; where another server feeds the tag, that
+    /// server's if it is smaller.
     pub max_step: AtomicU32,
     /// A session has waited since the last publication (its "hunger").
     pub hungry: AtomicU32,
@@ -140,7 +144,8 @@ pub struct Slot {
     pub waits: AtomicU64,
     /// How long, together, in microseconds.
     pub waited_us: AtomicU64,
-    /// When the open request was made, in microseconds since 2000.
+    /// When a segment was first asked for since the last one came, in microseconds since
+    /// 2000; 0 when it was not.
     pub wanted_at: AtomicI64,
 
     // Written under the directory lock, exclusively.
@@ -154,6 +159,9 @@ pub struct Slot {
     // Under the slot's lock.
     ledger: UnsafeCell<Ledger>,
 
+    /// The `max_step` of the server that feeds the tag; 0 where there is none. A plain atomic,
+    /// here where there is room for it.
+    pub server_max_step: AtomicU32,
     waiters: UnsafeCell<pg_sys::ConditionVariable>,
 }
 
@@ -359,6 +367,8 @@ pub struct Area {
     claims: AtomicU32,
     launcher: AtomicPtr<pg_sys::Latch>,
     desks: [Desk; DESKS],
+    /// Servers that feed tags. Directory lock.
+    links: UnsafeCell<[LinkStatus; LINKS]>,
 }
 
 // SAFETY: everything that changes is an atomic or in a cell guarded by the locks in the
@@ -518,6 +528,20 @@ impl Slot {
                 .edited_by
                 .compare_exchange(me, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
+    }
+
+    /// When a segment was first asked for since the last one came, in microseconds since
+    /// 2000; now, if none was.
+    pub fn wanted_since(&self) -> i64 {
+        match self.wanted_at.load(Ordering::Relaxed) {
+            0 => pg::now_timestamp(),
+            at => at,
+        }
+    }
+
+    /// The segment that was asked for has come, or is there.
+    pub fn forget_wanted(&self) {
+        self.wanted_at.store(0, Ordering::Relaxed);
     }
 
     /// Where calls wait for this slot's segment.
@@ -682,6 +706,8 @@ impl Area {
         // SAFETY: the directory is held exclusively.
         unsafe { *slot.key.get() = Key::FREE };
         slot.max_step.store(0, Ordering::Relaxed);
+        slot.server_max_step.store(0, Ordering::Relaxed);
+        slot.wanted_at.store(0, Ordering::Relaxed);
         slot.hungry.store(0, Ordering::Relaxed);
         slot.edited_by.store(0, Ordering::Relaxed);
         slot.waits.store(0, Ordering::Relaxed);
@@ -886,9 +912,7 @@ impl Area {
     /// See [`Refused`]; the claimed ids are then a gap and counted as lost.
     pub fn publish(&self, slot: &Slot, life: u64, claimed: &Claimed) -> Result<(), Refused> {
         let now = pg::now_timestamp();
-        let us = now
-            .saturating_sub(slot.wanted_at.load(Ordering::Relaxed))
-            .max(0);
+        let us = now.saturating_sub(slot.wanted_since()).max(0);
         slot.max_step.store(claimed.max_step, Ordering::Relaxed);
         self.with_ledger(slot, |ledger| {
             let mut life = life;
@@ -917,6 +941,7 @@ impl Area {
                     ledger.trouble = Trouble::None;
                     // Who waited until now has waited for this.
                     slot.hungry.store(0, Ordering::Relaxed);
+                    slot.forget_wanted();
                 }
                 Err(_) => ledger.lost += u64::from(claimed.len),
             }
@@ -957,6 +982,7 @@ impl Area {
                 *parked = Run::NONE;
             }
             ledger.trouble = Trouble::None;
+            slot.forget_wanted();
             Ok(())
         })
     }

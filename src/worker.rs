@@ -6,13 +6,15 @@
 //!
 //! * [`launcher`]: one per server, without a database. It starts the others, and keeps the
 //!   snowflake generator.
-//! * [`allocator`]: one per database that wants ids. It claims segments and publishes them.
+//! * [`allocator`]: one per database that wants ids. It claims segments and publishes them,
+//!   and talks to the servers that feed tags ([`central`]).
 
 #![allow(unsafe_code)]
 
 use crate::pg;
 
 mod allocator;
+mod central;
 mod launcher;
 
 pub use launcher::register as register_launcher;

@@ -1,10 +1,11 @@
 //! Many sessions at once, and what must be true of the ids they got.
 
 use std::collections::HashSet;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -36,6 +37,12 @@ pub fn becomes(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
         thread::sleep(Duration::from_millis(10));
     }
     true
+}
+
+/// Prints a line also where the test passes: a figure that was asked for.
+pub fn tell(line: &str) {
+    // What print! writes is kept back.
+    writeln!(io::stdout().lock(), "{line}").expect("standard output");
 }
 
 /// How long something took.

@@ -76,11 +76,17 @@ impl Server {
     /// ahead of the machine's.
     #[must_use]
     pub fn with_clock(ahead_ms: i64, conf: &[(&str, &str)]) -> Self {
-        let dir = new_dir();
-        Clock::make(&dir, ahead_ms);
-        let server = Self::start_in_new(dir, 0, conf);
+        let server = Self::start_unrelated_with_clock(0, ahead_ms, conf);
         server.session().run("CREATE EXTENSION leaf_id");
         server
+    }
+
+    /// As [`Server::start_unrelated`], under such a clock.
+    #[must_use]
+    pub fn start_unrelated_with_clock(number: usize, ahead_ms: i64, conf: &[(&str, &str)]) -> Self {
+        let dir = new_dir();
+        Clock::make(&dir, ahead_ms);
+        Self::start_in_new(dir, number, conf)
     }
 
     /// The clock that this server was started under.

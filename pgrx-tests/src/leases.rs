@@ -23,6 +23,11 @@ const EPOCH_MS: i64 = 1_288_834_974_657;
 /// So many system identifiers are enough: a node's name tells it from others of its system.
 const SYSTEMS: usize = 3;
 
+/// The file with the reservation and the lease.
+const RESERVATION_FILE: &str = "leaf_id_reservation.json";
+/// What that says of a machine that was started when this one was not, or is another.
+pub const OTHER_BOOT: &str = "\"00000000-0000-4000-8000-000000000000\"";
+
 /// What members are started with, unless their test says otherwise. What a crash leaves
 /// reserved is soon over.
 const CONF: [(&str, &str); 2] = [
@@ -202,7 +207,7 @@ impl Server {
     /// The file with the reservation and the lease.
     #[must_use]
     pub fn reservation_file(&self) -> PathBuf {
-        self.data_dir().join("leaf_id_reservation.json")
+        self.data_dir().join(RESERVATION_FILE)
     }
 }
 
@@ -217,16 +222,12 @@ pub fn lease_conf(registry: &str, node: &str) -> [(&'static str, String); 3] {
 }
 
 impl Backup {
-    /// Makes the copy one of the whole disk: its files say that they are the originals. The
-    /// reservation is what the server's file says now.
+    /// Makes the copy one of the whole disk, in another machine: its files say that they are
+    /// the originals. The reservation is what the server's file says now.
     pub fn of_the_disk(self, server: &Server) -> Self {
-        self.with_reservation(&fs::read_to_string(server.reservation_file()).unwrap())
-    }
-
-    /// As [`Backup::of_the_disk`], with what a server's file has said.
-    pub fn with_reservation(self, text: &str) -> Self {
-        let file = self.data_dir().join("leaf_id_reservation.json");
-        fs::write(&file, text).unwrap();
+        let file = self.data_dir().join(RESERVATION_FILE);
+        // Into the file of the copy, which stays the same one.
+        fs::write(&file, fs::read(server.reservation_file()).unwrap()).unwrap();
         let metadata = fs::metadata(&file).unwrap();
         let created = metadata.created().map_or("null".into(), |time| {
             let since = time.duration_since(UNIX_EPOCH).unwrap();
@@ -235,6 +236,7 @@ impl Backup {
         edit_json(&file, "device", &metadata.dev().to_string());
         edit_json(&file, "inode", &metadata.ino().to_string());
         edit_json(&file, "created_ns", &created);
+        edit_json(&file, "boot_id", OTHER_BOOT);
         self
     }
 }

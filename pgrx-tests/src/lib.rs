@@ -43,7 +43,7 @@ pub mod status;
 
 pub use checks::{
     Call, Disturbed, assert_in_order, assert_issued_once, becomes, disturb_waiting, in_threads,
-    in_threads_until, random, timed, wait_until, while_repeating,
+    in_threads_until, random, tell, timed, wait_until, while_repeating,
 };
 pub use clock::Clock;
 pub use cluster::{ARCHIVING, Backup, STANDBY};
@@ -51,8 +51,8 @@ pub use damage::{DAMAGES, Damage};
 pub use fleet::{Fleet, LINK};
 pub use history::{Caller, History, Run, Source, Window};
 pub use leases::{
-    Asking, Holder, Refusal, Registry, assert_apart, edit_json, lease_conf, now_ms, time_of,
-    worker_of,
+    Asking, Holder, OTHER_BOOT, Refusal, Registry, assert_apart, edit_json, lease_conf, now_ms,
+    time_of, worker_of,
 };
 pub use load::{Haste, Load, Part, Plan};
 pub use proxy::{Mode, Proxy};

@@ -8,8 +8,8 @@ use pgrx::{IntoDatum, name, pg_sys};
 
 use super::{configured_epoch, finish, function_oid, kept, timestamp};
 use crate::error::Failure;
-use crate::pg::{self, Raw, RowType};
-use crate::shmem::{self, SnowflakeState};
+use crate::pg::{self, Name, Raw, RowType};
+use crate::shmem::{self, LinkState, SnowflakeState};
 
 /// Not `numeric`: no id count reaches 2^63 in a server's life.
 pub fn bigint(n: u64) -> i64 {
@@ -123,9 +123,50 @@ fn leaf_segment_slots(
                 milliseconds(slot.waited_us.load(Relaxed)),
                 bigint(ledger.lost),
                 bigint(ledger.skipped),
-                ledger.explain(),
+                ledger.explain(area),
             )
         });
+    TableIterator::new(rows.collect::<Vec<_>>())
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_central_links(
+    OUT server name, OUT state text, OUT since timestamptz, OUT last_error text,
+    OUT attempts integer, OUT last_claim timestamptz)
+    RETURNS SETOF record STRICT VOLATILE PARALLEL RESTRICTED
+    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_central_links() IS
+    'How the servers that feed tags of this database are getting on; see leaf_central_status';
+"#)]
+#[allow(clippy::type_complexity, reason = "one entry per column")]
+fn leaf_central_links() -> TableIterator<
+    'static,
+    (
+        name!(server, Name),
+        name!(state, &'static str),
+        name!(since, Option<TimestampWithTimeZone>),
+        name!(last_error, Option<String>),
+        name!(attempts, i32),
+        name!(last_claim, Option<TimestampWithTimeZone>),
+    ),
+> {
+    let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
+    let rows = area.links_of(pg::database()).into_iter().map(|link| {
+        let state = match link.state() {
+            LinkState::Connecting => "connecting",
+            LinkState::Connected => "connected",
+            LinkState::Away => "away",
+            LinkState::Closed | LinkState::Free => "closed",
+        };
+        (
+            link.server(),
+            state,
+            timestamptz(link.since()),
+            link.last_error(),
+            i32::try_from(link.attempts()).unwrap_or(i32::MAX),
+            timestamptz(link.last_claim()),
+        )
+    });
     TableIterator::new(rows.collect::<Vec<_>>())
 }
 

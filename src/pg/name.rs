@@ -23,6 +23,15 @@ impl Name {
             .replace(char::REPLACEMENT_CHARACTER, "?")
     }
 
+    pub(super) fn datum(&self) -> pg_sys::Datum {
+        // SAFETY: palloc'ed in the context of the call, as long as a name.
+        unsafe {
+            let copy = pg_sys::palloc0(LENGTH);
+            core::ptr::copy_nonoverlapping(self.0.as_ptr(), copy.cast(), LENGTH);
+            pg_sys::Datum::from(copy)
+        }
+    }
+
     /// That of a column or a result.
     ///
     /// # Safety
@@ -51,12 +60,7 @@ impl pgrx::FromDatum for Name {
 
 impl pgrx::IntoDatum for Name {
     fn into_datum(self) -> Option<pg_sys::Datum> {
-        // SAFETY: palloc'ed in the context of the call, as long as a name.
-        unsafe {
-            let copy = pg_sys::palloc0(LENGTH);
-            core::ptr::copy_nonoverlapping(self.0.as_ptr(), copy.cast(), LENGTH);
-            Some(pg_sys::Datum::from(copy))
-        }
+        Some(self.datum())
     }
 
     fn type_oid() -> pg_sys::Oid {
@@ -92,13 +96,13 @@ pub fn foreign_server(name: &Name) -> Result<u32, ServerProblem> {
 }
 
 #[cfg(feature = "pg15")]
-unsafe fn usage(server: pg_sys::Oid, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
+pub(super) unsafe fn usage(server: pg_sys::Oid, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
     // SAFETY: a server and a role that exist, inside a transaction.
     unsafe { pg_sys::pg_foreign_server_aclcheck(server, role, pg_sys::ACL_USAGE) }
 }
 
 #[cfg(not(feature = "pg15"))]
-unsafe fn usage(server: pg_sys::Oid, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
+pub(super) unsafe fn usage(server: pg_sys::Oid, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
     let catalog = pg_sys::ForeignServerRelationId;
     // SAFETY: a server and a role that exist, inside a transaction.
     unsafe { pg_sys::object_aclcheck(catalog, server, role, pg_sys::ACL_USAGE.into()) }

@@ -92,7 +92,13 @@ impl Area {
     /// database. False if there is no desk left: the request must be settled and made
     /// again later.
     pub fn post(&self, database: u32, slot: &Slot) -> bool {
-        slot.wanted_at.store(pg::now_timestamp(), Ordering::Relaxed);
+        // An earlier request may have ended without a segment.
+        let _ = slot.wanted_at.compare_exchange(
+            0,
+            pg::now_timestamp(),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
         {
             let _held = self.read_directory();
             if let Some(desk) = self.desk_of(database) {

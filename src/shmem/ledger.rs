@@ -4,6 +4,8 @@ use leaf_id_core::segment::{MAX_LEN, Rest, Rests};
 use leaf_id_core::step::Pace;
 use serde::{Deserialize, Serialize};
 
+use super::Area;
+
 /// What is kept of an allocator's last error, in bytes.
 const TROUBLE_TEXT: usize = 47;
 /// What both buffers hold at most, and so what can be parked of one tag.
@@ -112,6 +114,13 @@ pub enum Trouble {
     MaxIdBackwards { published: i64, found: i64 },
     /// Another error: its text is in the ledger.
     Error,
+    /// The server that feeds the tag was asked, see [`Area::link`], and has not answered yet.
+    Server { link: u32 },
+    /// That server has refused with an error: its text is in the ledger.
+    There { link: u32, sqlstate: [u8; 5] },
+    /// That server, whose name is the text in the ledger, has given ids below those that had
+    /// come from there.
+    ServerBehind { received: i64, answered: i64 },
 }
 
 /// What is remembered about a slot's tag. Protected by the slot's lock.
@@ -151,7 +160,7 @@ pub struct Ledger {
     /// When, in microseconds since 2000.
     pub trouble_at: i64,
     /// The message where `trouble` is `Error`.
-    pub text: Text,
+    pub text: Text<TROUBLE_TEXT>,
 }
 
 impl Ledger {
@@ -177,10 +186,7 @@ impl Ledger {
         trouble: Trouble::None,
         trouble_life: 0,
         trouble_at: 0,
-        text: Text {
-            len: 0,
-            bytes: [0; TROUBLE_TEXT],
-        },
+        text: Text::EMPTY,
     };
 
     /// The next rest to give back.
@@ -212,7 +218,11 @@ impl Ledger {
     }
 
     /// The last failure as a sentence, if there was one since the last refill.
-    pub fn explain(&self) -> Option<String> {
+    pub fn explain(&self, area: &Area) -> Option<String> {
+        let server = |link| {
+            let link = area.link(link);
+            link.map_or_else(String::new, |link| link.server().text())
+        };
         let locked = |what: &str, pid: i32| match pid {
             0 => format!("{what} was locked."),
             pid => format!("{what} is locked by process {pid}."),
@@ -231,27 +241,50 @@ impl Ledger {
                 format!("\"max_id\" moved backwards, from {published} to {found}.")
             }
             Trouble::Error => format!("The allocator has failed: {}", self.text.get()),
+            // No failure yet, unless it is away.
+            Trouble::Server { link } => {
+                let link = area.link(link)?;
+                link.last_error()?;
+                link.explain()
+            }
+            Trouble::There { link, .. } => {
+                format!(
+                    "Server \"{}\" has refused: {}",
+                    server(link),
+                    self.text.get()
+                )
+            }
+            Trouble::ServerBehind { received, answered } => format!(
+                "Server \"{}\" is behind: ids below {received} were in use, now it has given {answered}.",
+                self.text.get()
+            ),
         })
     }
 }
 
-/// A short text, shortened to fit.
-#[derive(Clone, Copy)]
+/// A short text of at most N bytes, shortened to fit. N is at most 255.
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub struct Text {
+pub struct Text<const N: usize> {
     len: u8,
-    bytes: [u8; TROUBLE_TEXT],
+    bytes: [u8; N],
 }
 
-impl Text {
+impl<const N: usize> Text<N> {
+    /// No text.
+    pub const EMPTY: Self = Self {
+        len: 0,
+        bytes: [0; N],
+    };
+
     /// Leaves out the middle of a long one: what went wrong often stands at the end.
     pub fn new(text: &str) -> Self {
         const GAP: &[u8] = b"...";
-        let mut bytes = [0; TROUBLE_TEXT];
-        let (head, gap, tail) = if text.len() <= TROUBLE_TEXT {
+        let mut bytes = [0; N];
+        let (head, gap, tail) = if text.len() <= N {
             (text, &[][..], "")
         } else {
-            let half = (TROUBLE_TEXT - GAP.len()) / 2;
+            let half = (N - GAP.len()) / 2;
             let (mut head, mut tail) = (half, text.len() - half);
             while !text.is_char_boundary(head) {
                 head -= 1;

@@ -1,6 +1,8 @@
 //! An allocator: it claims segments for the tags of one database.
 //!
-//! It publishes a segment only when its claim has committed and is durable (I1). It leaves
+//! It publishes a segment only when its claim has committed and is durable (I1), here or on
+//! the server that feeds the tag. It never waits for that server: local tags, and those of
+//! other servers, are served meanwhile. It leaves
 //! when there is nothing to do, when somebody waits for the database, or when others need
 //! its worker slot.
 
@@ -12,10 +14,11 @@ use std::time::{Duration, Instant};
 use leaf_id_core::segment::Refused;
 use pgrx::{PgSqlErrorCode, pg_sys};
 
+use super::central::{Central, Errand, Outcome};
 use super::{pin_settings, unpack};
-use crate::catalog::{self, Ask, ClaimProblem};
+use crate::catalog::{self, Answer, Arrival, ArrivalProblem, Ask, ClaimProblem, Feed};
 use crate::guc::{self, ClaimSynchronousCommit};
-use crate::pg::{self, Caught, WaitEvent};
+use crate::pg::{self, Caught, RemoteError, WaitEvent};
 use crate::shmem::{self, Area, Claimed, Key, Ledger, Run, Slot, Trouble};
 
 /// How often an allocator looks whether somebody waits for its database.
@@ -71,11 +74,18 @@ fn end_claim(area: &Area) {
 }
 
 /// A slot's request.
-struct Job {
-    slot: &'static Slot,
-    key: Key,
+pub struct Job {
+    /// The slot.
+    pub slot: &'static Slot,
+    /// Whose it is.
+    pub key: Key,
     /// The longest range a session waits for.
-    wish: u32,
+    pub wish: u32,
+    /// What was claimed on another server of such a range, and must not be published before
+    /// the rest.
+    pub part: Option<Part>,
+    /// What another server has answered, before it is written down here.
+    pending: Option<Pending>,
     due: Instant,
     back_off: Duration,
     /// The row was not found once.
@@ -84,7 +94,29 @@ struct Job {
     answered: Option<u64>,
 }
 
+/// Ids that are claimed and wait for more.
+pub struct Part {
+    /// The slot's life when they were.
+    life: u64,
+    /// The ids.
+    pub claimed: Claimed,
+}
+
+/// Ids that another server has claimed.
+#[derive(Clone, Copy)]
+struct Pending {
+    feed: Feed,
+    answer: Answer,
+    /// The adaptive step that it was asked with.
+    step: u32,
+}
+
 impl Job {
+    /// When a segment was first asked for since the last one came, in Unix milliseconds.
+    pub fn asked_ms(&self) -> i64 {
+        (self.slot.wanted_since() + pg::TIMESTAMP_EPOCH_US) / 1000
+    }
+
     fn is_due(&self, now: Instant) -> bool {
         // The row was edited since the answer: it may be another one now.
         let outlived = self
@@ -102,6 +134,8 @@ enum Progress {
     Later,
     /// This much of a range is claimed, and more must be before it is published.
     Part(Claimed),
+    /// Another server is to be asked.
+    Elsewhere(Feed, u64),
 }
 
 struct Allocator {
@@ -109,6 +143,7 @@ struct Allocator {
     desk: u32,
     ticket: u32,
     jobs: VecDeque<Job>,
+    central: Central,
     arrived: Instant,
     worked_at: Instant,
     probed_at: Instant,
@@ -140,6 +175,7 @@ pub extern "C-unwind" fn leaf_id_allocator_main(argument: pg_sys::Datum) {
         desk,
         ticket,
         jobs: VecDeque::new(),
+        central: Central::default(),
         arrived: now,
         worked_at: now,
         probed_at: now,
@@ -156,19 +192,27 @@ impl Allocator {
             if self.must_leave() {
                 break;
             }
-            if !self.serve_one() {
+            let served = self.serve_one();
+            let outcomes = self.central.turn(self.area, Instant::now());
+            if served || !outcomes.is_empty() {
+                self.worked_at = Instant::now();
+            } else {
                 if self.may_leave() && self.area.stand_up(self.desk, self.ticket, true) {
                     MY_SEAT.store(0, Ordering::Relaxed);
+                    self.central.leave(self.area);
                     return;
                 }
-                pg::report_activity(None);
-                pg::wait_latch(Some(self.wait_ms()), WaitEvent::Allocator);
+                self.wait();
+            }
+            for outcome in outcomes {
+                self.take_back(outcome);
             }
         }
         self.area.stand_up(self.desk, self.ticket, false);
         MY_SEAT.store(0, Ordering::Relaxed);
         // Sessions that still wait ask again, of whoever comes next.
-        for job in &self.jobs {
+        let elsewhere = self.central.leave(self.area);
+        for job in self.jobs.iter().chain(&elsewhere) {
             job.slot.buffer.settle();
             job.slot.wake();
         }
@@ -191,6 +235,8 @@ impl Allocator {
                     slot,
                     key,
                     wish,
+                    part: None,
+                    pending: None,
                     due: now,
                     back_off: BACK_OFF,
                     missed: false,
@@ -209,7 +255,7 @@ impl Allocator {
                 return true;
             }
         }
-        self.crowded() && self.arrived.elapsed() >= CROWDED_TENURE
+        self.crowded() && self.arrived.elapsed() >= CROWDED_TENURE + self.central.patience()
     }
 
     fn crowded(&self) -> bool {
@@ -219,18 +265,26 @@ impl Allocator {
     fn may_leave(&self) -> bool {
         let idle = u64::try_from(guc::ALLOCATOR_IDLE_TIMEOUT.get()).unwrap_or(0);
         self.jobs.is_empty()
+            && !self.central.has_work()
             && (self.crowded() || self.worked_at.elapsed() >= Duration::from_millis(idle))
+    }
+
+    fn wait(&self) {
+        let activity = self.central.activity();
+        let event = match activity {
+            Some(_) => WaitEvent::Remote,
+            None => WaitEvent::Allocator,
+        };
+        pg::report_activity(activity.as_deref());
+        pg::wait_for(self.wait_ms(), &self.central.sockets(), event);
     }
 
     fn wait_ms(&self) -> i64 {
         let now = Instant::now();
-        let due = self
-            .jobs
-            .iter()
-            .map(|job| job.due.saturating_duration_since(now))
-            .min();
-        let wait = due.unwrap_or(PROBE).min(PROBE);
-        i64::try_from(wait.as_millis()).unwrap_or(1) + 1
+        let due = self.jobs.iter().map(|job| job.due);
+        let due = due.chain(self.central.next_deadline()).min();
+        let wait = due.map_or(PROBE, |due| due.saturating_duration_since(now));
+        i64::try_from(wait.min(PROBE).as_millis()).unwrap_or(1) + 1
     }
 
     /// Serves the first request that is due, round robin. False if none is.
@@ -242,38 +296,200 @@ impl Allocator {
         let Some(mut job) = self.jobs.remove(position) else {
             return false;
         };
-        if job.answered.is_some() || self.serve(&mut job) {
-            job.slot.buffer.settle();
-            job.slot.wake();
+        let progress = if job.answered.is_some() {
+            Progress::Over
         } else {
-            self.jobs.push_back(job);
+            self.serve(&mut job)
+        };
+        match progress {
+            Progress::Over => {
+                job.slot.buffer.settle();
+                job.slot.wake();
+            }
+            Progress::Later | Progress::Part(_) => self.jobs.push_back(job),
+            Progress::Elsewhere(feed, life) => self.central.enqueue(self.area, job, feed, life),
         }
-        self.worked_at = Instant::now();
         true
     }
 
-    /// Gives a parked rest back, or claims. True when the request is over.
-    fn serve(&mut self, job: &mut Job) -> bool {
+    /// A request comes back from the server that feeds its tag.
+    fn take_back(&mut self, outcome: Outcome) {
+        let mut job = match outcome {
+            Outcome::Answered(errand, answer) => {
+                let Errand {
+                    mut job,
+                    feed,
+                    step,
+                    ..
+                } = errand;
+                job.pending = Some(Pending { feed, answer, step });
+                job
+            }
+            Outcome::Refused(errand, error) => self.note_refusal(errand, &error),
+            Outcome::Stale(job) => job,
+        };
+        if job.pending.is_none() {
+            // The rest does not come now: what there is need not wait for it.
+            self.publish_part(&mut job);
+        }
+        // First: what was claimed there is used here soon.
+        self.jobs.push_front(job);
+    }
+
+    /// Gives a parked rest back, or claims.
+    fn serve(&mut self, job: &mut Job) -> Progress {
         // Before the claim begins, so that nothing can be published once the rests were
         // taken out; and before its transaction: an edit from now on drops what it claims.
         let life = job.slot.buffer.life();
         if !begin_claim(self.area) {
-            self.put_off(job);
-            return false;
+            return self.put_off(job);
         }
         let parked = self.area.look(job.slot).0.next_parked();
-        let mut progress = match parked {
+        let pending = job.pending.take();
+        let mut progress = match (pending, parked) {
+            (Some(pending), _) => self.receive(job, life, pending),
             // Asked for again by a session that had looked before it came.
-            _ if job.slot.buffer.has_spare() => Progress::Over,
-            Some(rest) => self.publish_rest(job, life, rest),
-            None => self.claim(job, life, None),
+            _ if job.slot.buffer.has_spare() => {
+                job.slot.forget_wanted();
+                Progress::Over
+            }
+            (None, Some(rest)) => self.publish_rest(job, life, rest),
+            (None, None) => self.claim(job, life, None),
         };
         // One claim to the launcher, which may end.
         while let Progress::Part(part) = progress {
             progress = self.claim(job, life, Some(part));
         }
         end_claim(self.area);
-        matches!(progress, Progress::Over)
+        progress
+    }
+
+    /// Writes down what another server has claimed, and publishes it. Until it can be
+    /// written down it is kept, and that server is not asked again.
+    fn receive(&mut self, job: &mut Job, life: u64, pending: Pending) -> Progress {
+        let (slot, key) = (job.slot, job.key);
+        let (ledger, _) = self.area.look(slot);
+        let Pending { feed, answer, step } = pending;
+        let arrival = Arrival {
+            feed,
+            answer,
+            pace: ledger.pace,
+            step,
+            asked_ms: job.asked_ms(),
+            now_ms: pg::now_ms(),
+            row_life: ledger.row_life,
+            high: slot.buffer.high(),
+        };
+        pg::report_activity(Some(&activity(&key)));
+        // That server has waited for its standbys; this is only a note of it.
+        pg::pin_setting(
+            c"synchronous_commit",
+            ClaimSynchronousCommit::Local.setting(),
+        );
+        match pg::transaction(|| catalog::receive(&key, &arrival)) {
+            Ok(Ok(claimed)) => {
+                slot.server_max_step
+                    .store(answer.max_step, Ordering::Relaxed);
+                self.area.note_claim(slot, &claimed);
+                self.area.lose(slot, answer.len - claimed.len);
+                let part = self.take_part(job, life);
+                match self.arrive(job, life, part, claimed) {
+                    Progress::Part(claimed) => {
+                        job.part = Some(Part { life, claimed });
+                        Progress::Later
+                    }
+                    progress => progress,
+                }
+            }
+            Ok(Err(problem)) => {
+                self.area.lose(slot, answer.len);
+                self.note_lost_answer(job, life, &feed, problem)
+            }
+            Err(error) => {
+                job.pending = Some(pending);
+                self.note_error(job, life, &error);
+                self.put_off(job)
+            }
+        }
+    }
+
+    fn note_lost_answer(
+        &mut self,
+        job: &mut Job,
+        life: u64,
+        feed: &Feed,
+        problem: ArrivalProblem,
+    ) -> Progress {
+        match problem {
+            // Whatever stands there now is looked at anew.
+            ArrivalProblem::Replaced => Progress::Later,
+            ArrivalProblem::EndOfTag { max_value } => {
+                self.hold(job, life, Trouble::EndOfTag { max_value, skip: 0 }, None)
+            }
+            ArrivalProblem::ServerBehind { received, answered } => {
+                let server = feed.server.text();
+                let text = format!(
+                    "server \"{server}\" has given {answered}, though ids below {received} were in use"
+                );
+                self.log_once(&job.key, &text);
+                let trouble = Trouble::ServerBehind { received, answered };
+                self.hold(job, life, trouble, Some(&server))
+            }
+        }
+    }
+
+    /// The server that feeds the tag has refused to.
+    fn note_refusal(&mut self, errand: Errand, error: &RemoteError) -> Job {
+        let Errand {
+            mut job,
+            feed,
+            life,
+            ..
+        } = errand;
+        let link = self.area.tell_link(pg::database(), &feed.server, |_| {});
+        let sqlstate = error.sqlstate.unwrap_or(*b"XX000");
+        let trouble = Trouble::There { link, sqlstate };
+        let text = Some(error.message.as_str());
+        match &sqlstate {
+            // No such tag, or none left of it.
+            b"42704" | b"2200H" => {
+                self.hold(&mut job, life, trouble, text);
+            }
+            // Somebody is in the way there for a moment.
+            b"40001" | b"40P01" | b"55P03" | b"57014" => {
+                self.area.note(job.slot, life, trouble, text);
+                self.put_off(&mut job);
+            }
+            _ => {
+                let server = feed.server.text();
+                let said = format!("server \"{server}\" has refused: {}", error.message);
+                self.log_once(&job.key, &said);
+                self.area.note(job.slot, life, trouble, text);
+                self.put_off(&mut job);
+            }
+        }
+        job
+    }
+
+    /// What was claimed of a range so far, if it can still be published.
+    fn take_part(&self, job: &mut Job, life: u64) -> Option<Claimed> {
+        let part = job.part.take()?;
+        if part.life != life {
+            self.area.lose(job.slot, part.claimed.len);
+            return None;
+        }
+        Some(part.claimed)
+    }
+
+    /// Publishes what was claimed of a range, as no more comes of it for now.
+    fn publish_part(&self, job: &mut Job) {
+        let Some(part) = job.part.take() else { return };
+        if begin_claim(self.area) {
+            let _ = self.area.publish(job.slot, part.life, &part.claimed);
+            end_claim(self.area);
+        } else {
+            self.area.lose(job.slot, part.claimed.len);
+        }
     }
 
     /// Publishes what was cached before the launcher's last end, if the row is as it was
@@ -305,6 +521,7 @@ impl Allocator {
         let (ledger, _) = self.area.look(slot);
         let ask = Ask {
             pace: ledger.pace,
+            asked_ms: job.asked_ms(),
             now_ms: pg::now_ms(),
             hungry: slot.hungry.load(Ordering::Relaxed) != 0,
             wish: job.wish.saturating_sub(part.map_or(0, |part| part.len)),
@@ -349,23 +566,22 @@ impl Allocator {
                 if !core::mem::replace(&mut job.missed, true) {
                     return Progress::Later;
                 }
-                self.hold(job, life, Trouble::NoSuchTag)
+                self.hold(job, life, Trouble::NoSuchTag, None)
             }
             Ok(Err(ClaimProblem::EndOfTag { max_value, skip })) => {
-                self.hold(job, life, Trouble::EndOfTag { max_value, skip })
+                self.hold(job, life, Trouble::EndOfTag { max_value, skip }, None)
             }
             Ok(Err(ClaimProblem::MaxIdBackwards { published, found })) => {
                 let text = format!("max_id moved backwards, from {published} to {found}");
                 self.log_once(&key, &text);
-                self.hold(job, life, Trouble::MaxIdBackwards { published, found })
+                self.hold(
+                    job,
+                    life,
+                    Trouble::MaxIdBackwards { published, found },
+                    None,
+                )
             }
-            Ok(Err(ClaimProblem::Fed(feed))) => {
-                let server = feed.server.text();
-                let text = format!("server \"{server}\" feeds the tag, and cannot be asked");
-                self.log_once(&key, &text);
-                self.area.note(job.slot, life, Trouble::Error, Some(&text));
-                self.put_off(job)
-            }
+            Ok(Err(ClaimProblem::Fed(feed))) => Progress::Elsewhere(feed, life),
             Err(error) => {
                 self.note_error(job, life, &error);
                 self.put_off(job)
@@ -438,8 +654,8 @@ impl Allocator {
 
     /// The answer is final until the row is edited; but it must not be asked for again with
     /// every id that is taken.
-    fn hold(&self, job: &mut Job, life: u64, trouble: Trouble) -> Progress {
-        self.area.note(job.slot, life, trouble, None);
+    fn hold(&self, job: &mut Job, life: u64, trouble: Trouble, text: Option<&str>) -> Progress {
+        self.area.note(job.slot, life, trouble, text);
         job.answered = Some(life);
         job.due = Instant::now() + HOLD;
         Progress::Later

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Asking, Mode, Proxy, Registry, Server, Stop, assert_apart, assert_in_order, edit_json,
-    in_threads_until, now_ms, time_of, timed, wait_until, worker_of,
+    Asking, Mode, OTHER_BOOT, Proxy, Registry, Server, Stop, assert_apart, assert_in_order,
+    edit_json, in_threads_until, now_ms, time_of, timed, wait_until, worker_of,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -240,6 +240,3 @@ fn another_boot_does_not_serve() {
         last = id;
     }
 }
-
-/// As the file says it.
-const OTHER_BOOT: &str = "\"00000000-0000-4000-8000-000000000000\"";

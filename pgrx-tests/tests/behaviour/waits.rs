@@ -36,7 +36,7 @@ fn assert_ended(session: &mut Session, result: Result<(), Failure>, state: &str)
 /// Checks that a statement, which must wait, can be cancelled, terminated and timed out, in
 /// time and with the right error. `late` is the one when `leaf_id.refill_timeout` is over.
 /// Returns the sessions that are left.
-fn assert_can_be_ended(server: &Server, statement: &str, late: &str) -> Vec<Session> {
+pub fn assert_can_be_ended(server: &Server, statement: &str, late: &str) -> Vec<Session> {
     let mut admin = server.session();
     let mut left = Vec::new();
 

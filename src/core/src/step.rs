@@ -75,7 +75,7 @@ pub struct Pace {
     pub base: u32,
     /// The length of the last claim, in ids.
     pub step: u32,
-    /// When the last claim was made, in milliseconds of any clock.
+    /// When the last claim was asked for, in milliseconds of any clock.
     pub claimed_at_ms: i64,
     /// Claims since the pace was (re)started; the time between the first two says
     /// nothing, as the spare is claimed at 10 % of the first (Leaf skips it too).
@@ -83,7 +83,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The length the next claim should have, before [`Limits::clamp`] by the row.
+    /// The length the next claim should have, before [`Limits::clamp`] by the row. `now_ms`
+    /// is when it is first asked for, however long it then takes.
     ///
     /// Under 15 minutes since the last claim doubles, under 30 keeps, longer halves
     /// (Leaf's rule). `hungry`: sessions found both buffers empty; then it grows
@@ -119,14 +120,16 @@ impl Pace {
         }
     }
 
-    /// Remembers a claim of `step` ids.
+    /// Remembers a claim of `step` ids, which was asked for at one time and came at another:
+    /// between the two no segment lasted, so a long wait starts the measuring anew.
     #[must_use]
-    pub fn claimed(&self, now_ms: i64, step: u32, limits: Limits) -> Self {
-        let restarted = self.base != limits.step;
+    pub fn claimed(&self, asked_ms: i64, now_ms: i64, step: u32, limits: Limits) -> Self {
+        let late = now_ms.saturating_sub(asked_ms) >= SEGMENT_DURATION_MS;
+        let restarted = late || self.base != limits.step;
         Self {
             base: limits.step,
             step,
-            claimed_at_ms: now_ms,
+            claimed_at_ms: if late { now_ms } else { asked_ms },
             claims: if restarted {
                 1
             } else {

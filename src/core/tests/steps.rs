@@ -42,7 +42,7 @@ impl Tag {
     fn claim(&mut self, after_ms: i64, hungry: bool, limits: Limits) -> u32 {
         self.now_ms += after_ms;
         let step = self.pace.next(self.now_ms, hungry, limits);
-        self.pace = self.pace.claimed(self.now_ms, step, limits);
+        self.pace = self.pace.claimed(self.now_ms, self.now_ms, step, limits);
         step
     }
 
@@ -151,6 +151,29 @@ fn hunger_does_not_make_a_slow_consumer_grow() {
     assert_eq!(tag.claim(60 * MINUTE_MS, true, DEFAULT), 2_000);
 }
 
+/// Would catch: an outage of the server that feeds a tag, over which its step shrinks just
+/// when the tag has run dry, or grows since the segments that come then are used at once.
+#[test]
+fn how_long_a_claim_took_says_nothing_of_use() {
+    for late_ms in [0, 1_000, 10 * MINUTE_MS, 40 * MINUTE_MS, 600 * MINUTE_MS] {
+        let mut tag = Tag::new();
+        tag.claims(6, MINUTE_MS, false, DEFAULT);
+        let step = tag.pace.step;
+        // Steady from now on.
+        tag.claims(3, 20 * MINUTE_MS, false, DEFAULT);
+        assert_eq!(tag.pace.step, step);
+        // Asked for in time, and it comes late.
+        let asked_ms = tag.now_ms + 20 * MINUTE_MS;
+        assert_eq!(tag.pace.next(asked_ms, late_ms > 0, DEFAULT), step);
+        tag.now_ms = asked_ms + late_ms;
+        tag.pace = tag.pace.claimed(asked_ms, tag.now_ms, step, DEFAULT);
+        // The next one is asked for when that segment is used for a tenth: at once, where
+        // nothing was left, and otherwise when the one before it is used up.
+        let next_ms = tag.now_ms.max(asked_ms + 20 * MINUTE_MS);
+        assert_eq!(tag.pace.next(next_ms, false, DEFAULT), step, "{late_ms}");
+    }
+}
+
 #[test]
 fn a_changed_step_starts_anew() {
     let mut tag = Tag::new();
@@ -257,7 +280,7 @@ fn counting_claims_does_not_overflow() {
         claimed_at_ms: 0,
         claims: u32::MAX,
     };
-    let next = old.claimed(0, 2_000, DEFAULT);
+    let next = old.claimed(0, 0, 2_000, DEFAULT);
     assert_eq!(next.claims, u32::MAX, "0 would be a tag that never claimed");
 }
 

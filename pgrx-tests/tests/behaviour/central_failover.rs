@@ -1,0 +1,268 @@
+//! Would catch: a central server whose end ends inserts on the others (fleet of three, twelve
+//! sessions), ids that come twice because its standby took over (I3), with every claim
+//! acknowledged by the standby, and without; and a centre that has forgotten what it gave
+//! away and gives it away again.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leaf_id_tests::{
+    Haste, History, LINK, Load, Part, Plan, STANDBY, Server, Session, Source, Stop,
+    assert_issued_once, random, tell, wait_until,
+};
+use rand::RngExt;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const MEMBERS: usize = 3;
+const SESSIONS: usize = 12;
+/// How long nobody is the centre, beside what the promotion takes.
+const VACANCY: Duration = Duration::from_secs(3);
+
+/// A central server, its standby, and members that know both.
+struct Fleet {
+    first: Server,
+    second: Server,
+    members: Vec<Server>,
+}
+
+impl Fleet {
+    /// With tags of one name everywhere: `step` and `max_step` are one, so that it is clear
+    /// how long what is cached lasts.
+    fn new(failover_skip: &str, tags: &[(&str, i32)]) -> Self {
+        let first = Server::with_leaf_id(&[
+            ("leaf_id.failover_skip", failover_skip),
+            ("wal_retrieve_retry_interval", "100ms"),
+        ]);
+        first.admit_members();
+        let second = first.standby(&[]);
+        let mut session = first.session();
+        for (tag, step) in tags {
+            session.create_steady_tag(tag, *step);
+        }
+        let members = (1..=MEMBERS).map(|number| {
+            let member = Server::start_unrelated(number, &[("leaf_id.refill_timeout", "60s")]);
+            member.feed_from(&[first.dir(), second.dir()]);
+            let mut session = member.session();
+            for (tag, step) in tags {
+                session.create_fed_tag(tag, *step, *step);
+            }
+            member
+        });
+        Self {
+            members: members.collect(),
+            first,
+            second,
+        }
+    }
+
+    fn make_synchronous(&self) {
+        self.first.configure("synchronous_standby_names", STANDBY);
+        let mut session = self.first.session();
+        wait_until(LIMIT, "the standby to be synchronous", || {
+            session
+                .value("SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
+        });
+    }
+
+    fn sessions(&self) -> Vec<Session> {
+        self.members.iter().map(Server::session).collect()
+    }
+}
+
+/// Nothing is hasty: all that does not come is a failure.
+fn plan(tags: &[(&str, i32)]) -> Plan {
+    let part = |(tag, _): &(&str, i32)| Part {
+        source: Source::Tag((*tag).into()),
+        most: 20,
+    };
+    let plan = Plan {
+        parts: tags.iter().map(part).collect(),
+        sessions: SESSIONS,
+        hasty: false,
+        seed: random().random(),
+    };
+    assert!((0..SESSIONS).all(|session| plan.haste(session) == Haste::None));
+    plan
+}
+
+/// Has the sessions insert for so long, while the first server dies and the second one is
+/// promoted, and checks that no call fails and no id comes twice. Prints the longest stalls.
+fn fail_over_under_load(
+    what: &str,
+    fleet: &Fleet,
+    tags: &[(&str, i32)],
+    whole: Duration,
+    before: impl Fn(),
+) {
+    for member in &fleet.members {
+        member.allow(whole + Duration::from_secs(300));
+    }
+    fleet.second.allow(whole + Duration::from_secs(300));
+    fleet.first.allow(whole + Duration::from_secs(300));
+    let plan = plan(tags);
+    for session in &mut fleet.sessions() {
+        Load::prepare(session, &plan.parts);
+    }
+    let history: History = plan.history(fleet.members[0].dir(), MEMBERS);
+    let servers: Vec<&Server> = fleet.members.iter().collect();
+    let began = Instant::now();
+    let windows = Load::run(&servers, &history, &plan, |load| {
+        thread::sleep(whole * 2 / 5);
+        before();
+        fleet.first.kill_9();
+        thread::sleep(VACANCY);
+        fleet.second.promote();
+        // Each tag is claimed anew there.
+        let mut session = fleet.second.session();
+        for (tag, _) in tags {
+            wait_until(LIMIT, "a claim on the new timeline", || {
+                session.figure(tag, "timeline") == 2
+            });
+        }
+        thread::sleep(whole.saturating_sub(began.elapsed()));
+        let pause = load.pause(LIMIT);
+        let windows = history.settle_fleet(&mut fleet.sessions(), &mut session);
+        drop(pause);
+        let troubles = load.take_troubles();
+        assert!(troubles.is_empty(), "{troubles:?}");
+        windows
+    });
+    for ((tag, step), window) in tags.iter().zip(windows) {
+        let ids: u64 = window.ids.values().sum();
+        assert!(ids > 1000, "the sessions were not at work");
+        tell(&format!(
+            "{what}: {ids} ids by {SESSIONS} sessions on {MEMBERS} servers in {whole:?}, none \
+             twice; by segments of {step} the longest insert took {:?}",
+            window.longest_call
+        ));
+        if let Some(cut) = window.cut.first() {
+            history.fail(&format!("an insert has failed: {}", cut.failure));
+        }
+        // Nobody waits while there is something left.
+        if *tag == LARGE && window.longest_call >= VACANCY {
+            history.fail(&format!("{tag}: a call took {:?}", window.longest_call));
+        }
+    }
+}
+
+/// What is cached of one tag lasts for the whole test, of the other for a moment.
+const TAGS: [(&str, i32); 2] = [(LARGE, 10_000_000), ("small", 5_000)];
+const LARGE: &str = "large";
+
+fn synchronous_pair(whole: Duration) {
+    let fleet = Fleet::new("0", &TAGS);
+    fleet.make_synchronous();
+    fail_over_under_load("synchronous failover", &fleet, &TAGS, whole, || {});
+    assert!(!fleet.second.log().contains("leaf_id: skipped"));
+}
+
+#[test]
+fn a_synchronous_pair_fails_over_under_load() {
+    synchronous_pair(Duration::from_secs(8));
+}
+
+/// By `make torture`.
+#[test]
+#[ignore = "takes a minute"]
+fn a_synchronous_pair_fails_over_in_a_minute_under_load() {
+    synchronous_pair(Duration::from_secs(60));
+}
+
+/// The standby has not heard of the last claims of all members: two of each are skipped.
+fn asynchronous_pair(whole: Duration) {
+    const TAGS: [(&str, i32); 1] = [("t", 200_000)];
+    let fleet = Fleet::new(&(2 * MEMBERS).to_string(), &TAGS);
+    fail_over_under_load("asynchronous failover", &fleet, &TAGS, whole, || {
+        let claimed = || fleet.first.session().max_id("t");
+        fleet.second.cut_off();
+        let known = fleet.second.session().max_id("t");
+        // One of those that the standby never gets, at least.
+        wait_until(LIMIT, "a claim", || claimed() > known);
+    });
+    let mut session = fleet.second.session();
+    assert_eq!(session.figure("t", "ids_skipped"), 2 * 3 * 200_000);
+}
+
+#[test]
+fn an_asynchronous_pair_fails_over_under_load() {
+    asynchronous_pair(Duration::from_secs(8));
+}
+
+/// By `make torture`.
+#[test]
+#[ignore = "takes a minute"]
+fn an_asynchronous_pair_fails_over_in_a_minute_under_load() {
+    asynchronous_pair(Duration::from_secs(60));
+}
+
+/// As many claims as are skipped, of all members together, and none of them known to the
+/// standby.
+#[test]
+fn an_asynchronous_pair_skips() {
+    let tags = [("t", 100)];
+    let fleet = Fleet::new("6", &tags);
+    let mut sessions = fleet.sessions();
+    let mut ids: Vec<Vec<i64>> = sessions.iter_mut().map(|s| s.take("t", 3)).collect();
+    for session in &mut sessions {
+        session.wait_for_spare("t");
+    }
+    fleet.second.replay_all_of(&fleet.first);
+    fleet.second.cut_off();
+    for (session, ids) in sessions.iter_mut().zip(&mut ids) {
+        ids.extend(session.use_claims("t", 2));
+    }
+    let known = fleet.second.session().max_id("t");
+    let lost = fleet.first.session().max_id("t") - known;
+    assert_eq!(lost, 6 * 100);
+    assert!(ids.iter().flatten().any(|id| *id >= known));
+    fleet.first.kill_9();
+    fleet.second.promote();
+    for (session, ids) in sessions.iter_mut().zip(&mut ids) {
+        ids.extend(session.take("t", 1000));
+    }
+    assert_issued_once(ids);
+    assert_eq!(fleet.second.session().figure("t", "ids_skipped"), lost);
+}
+
+/// It has forgotten claims, and has not been told to skip any: what it gives away now lies
+/// below what its members have. They notice where they can, and a repair is an edit away.
+#[test]
+fn a_centre_behind_the_members_is_told() {
+    let tags = [("t", 100)];
+    let fleet = Fleet::new("0", &tags);
+    let mut session = fleet.members[0].session();
+    let mut ids = session.take("t", 3);
+    session.wait_for_spare("t");
+    fleet.second.replay_all_of(&fleet.first);
+    fleet.second.cut_off();
+    // More than a few claims that it refuses make up for.
+    ids.extend(session.use_claims("t", 20));
+    let forgotten = fleet.first.session().max_id("t");
+    fleet.first.stop(Stop::Immediate);
+    fleet.second.promote();
+    session.run("SET leaf_id.refill_timeout = '2s'");
+    let failure = loop {
+        match session.try_next("t") {
+            Ok(id) => ids.push(id),
+            // Not before it has found the new centre.
+            Err(failure) if failure.state == "55P03" => {}
+            Err(failure) => break failure,
+        }
+    };
+    failure.is("55000").says(LINK).says("is behind");
+    let mut centre = fleet.second.session();
+    assert!(centre.max_id("t") < forgotten);
+    centre.run(&format!(
+        "UPDATE leaf_alloc SET max_id = {forgotten} WHERE biz_tag = 't'"
+    ));
+    session.run("SET leaf_id.refill_timeout = '60s'");
+    wait_until(LIMIT, "an id", || {
+        session.try_next("t").is_ok_and(|id| {
+            ids.push(id);
+            true
+        })
+    });
+    ids.extend(session.take("t", 1000));
+    assert!(ids[ids.len() - 1000] >= forgotten);
+    assert_issued_once([ids]);
+}

@@ -1,0 +1,445 @@
+//! Would catch: a network that stalls what does not need it, waits for another server that
+//! nothing can end (I5), errors that do not say why there are no ids, claims that are lost
+//! twice or issued twice when an answer is lost (I3, I6), and a server that has to be
+//! restarted to go on.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use leaf_id_tests::{
+    Failure, LINK, Mode, Proxy, Server, Session, Stop, assert_issued_once, disturb_waiting, timed,
+    wait_until,
+};
+
+use crate::waits::assert_can_be_ended;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// What waits for no network may take this long on a busy machine.
+const MOMENT: Duration = Duration::from_secs(2);
+const STEP: i32 = 100;
+const NEXT: &str = "SELECT leaf_segment_next('t')";
+const CLAIM: &str = "leaf_claim($1";
+
+/// A central server and a member with the tag `t`, which reaches it through a proxy.
+struct Pair {
+    member: Server,
+    proxy: Proxy,
+    centre: Server,
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self::with_claim_timeout("1s")
+    }
+
+    /// Whoever waits for the network waits too long.
+    fn patient() -> Self {
+        let pair = Self::with_claim_timeout("30s");
+        pair.member.session().run(&format!(
+            "ALTER SERVER {LINK} OPTIONS (SET connect_timeout '30')"
+        ));
+        pair
+    }
+
+    fn with_claim_timeout(timeout: &str) -> Self {
+        let centre = Server::with_leaf_id(&[]);
+        centre.admit_members();
+        let mut session = centre.session();
+        for tag in ["t", "other"] {
+            session.create_steady_tag(tag, STEP);
+        }
+        let proxy = Proxy::to(&centre);
+        let member = Server::start_unrelated(1, &[("leaf_id.claim_timeout", timeout)]);
+        member.feed_from(&[proxy.dir()]);
+        member.session().create_fed_tag("t", STEP, STEP);
+        Self {
+            member,
+            proxy,
+            centre,
+        }
+    }
+
+    /// Uses the tag, has a trouble come, and checks that waits for it can be ended and say
+    /// why they wait, that the log tells of it once, and that they are over with it.
+    /// Returns all ids that were taken.
+    #[track_caller]
+    fn suffers(&self, begin: impl FnOnce(), detail: &str, end: impl FnOnce()) -> Vec<i64> {
+        let mut session = self.member.session();
+        let mut ids = session.take("t", 5);
+        session.wait_for_spare("t");
+        begin();
+        ids.extend(drain(&mut session).0);
+        let mut left = assert_can_be_ended(&self.member, NEXT, "55P03");
+        session.run("SET leaf_id.refill_timeout = '500ms'");
+        let mut failure = None;
+        wait_until(LIMIT, detail, || {
+            failure = session.try_next("t").err();
+            let failure = failure.as_ref().expect("no id comes");
+            failure.is("55P03").details(LINK);
+            failure.detail.contains(detail)
+        });
+        let told: (String, String) = {
+            let row = session
+                .query_one("SELECT server, last_error FROM leaf_central_status", &[])
+                .unwrap();
+            (row.get(0), row.get(1))
+        };
+        assert_eq!(told.0, LINK);
+        assert!(told.1.contains(detail), "{told:?}");
+        end();
+        for session in &mut left {
+            session.run("SET leaf_id.refill_timeout = '60s'");
+            ids.push(session.next("t"));
+        }
+        assert_issued_once(ids.iter().map(|id| [*id]));
+        let log = self.member.log();
+        let told = |text: &str| -> Vec<_> {
+            log.lines()
+                .filter(|line| line.contains("leaf_id allocator") && line.contains(LINK))
+                .filter_map(|line| Some(line.split_once(text)?.1.to_owned()))
+                .collect()
+        };
+        assert_eq!(told("is back").len(), 1, "{log}");
+        let mut warnings = told("WARNING:");
+        let count = warnings.len();
+        warnings.sort_unstable();
+        warnings.dedup();
+        assert!(count > 0 && warnings.len() == count, "{log}");
+        ids
+    }
+
+    /// How many ids are claimed at the centre and were not heard of here.
+    fn lost(&self) -> i64 {
+        self.member.session().wait_for_spare("t");
+        self.centre.session().max_id("t") - self.member.session().max_id("t")
+    }
+}
+
+/// All ids that come without a wait, and why there are no more.
+fn drain(session: &mut Session) -> (Vec<i64>, Failure) {
+    session.run("SET leaf_id.refill_timeout = '50ms'");
+    let mut ids = Vec::new();
+    let failure = loop {
+        match session.try_next("t") {
+            Ok(id) => ids.push(id),
+            Err(failure) => break failure,
+        }
+        assert!(ids.len() < 100_000, "there is no end of them");
+    };
+    session.run("RESET leaf_id.refill_timeout");
+    (ids, failure.is("55P03").clone())
+}
+
+/// Waits until a session of the member has asked for ids of `t`, and does something.
+#[track_caller]
+fn while_waiting(member: &Server, act: impl FnOnce()) -> Result<(), Failure> {
+    let mut waiter = member.session();
+    waiter.run("SET leaf_id.refill_timeout = '110s'");
+    disturb_waiting(member, waiter, NEXT, |_| act()).result
+}
+
+#[track_caller]
+fn at_once<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    let (result, took) = timed(work);
+    assert!(took < MOMENT, "{what} took {took:?}");
+    result
+}
+
+/// A server that accepts connections and says nothing is the worst of all: whoever waits
+/// for its answer in libpq sees nothing else.
+#[test]
+fn a_silent_server_stalls_nobody() {
+    let pair = Pair::patient();
+    let member = &pair.member;
+    let mut session = member.session();
+    session.create_link("open", &[pair.centre.dir()]);
+    session.create_steady_tag("local", STEP);
+    session.run("SELECT leaf_tag_create('other', step => 100, max_step => 100, server => 'open')");
+    for tag in ["t", "local", "other"] {
+        session.take(tag, 5);
+    }
+    session.run("CREATE DATABASE idle");
+    pair.proxy.set(Mode::Silent);
+    drain(&mut session);
+    let result = while_waiting(member, || {
+        wait_until(LIMIT, "a connection", || pair.proxy.connections() > 1);
+        for tag in ["local", "other"] {
+            for _ in 0..10 {
+                at_once(tag, || session.take(tag, STEP));
+            }
+        }
+        at_once("DROP DATABASE", || session.run("DROP DATABASE idle"));
+        // A session that waits is ended by a stop as any other.
+        at_once("the stop", || member.stop(Stop::Fast));
+    });
+    result.unwrap_err().is_termination();
+}
+
+/// The database in which a claim is under way, too.
+#[test]
+fn a_database_is_dropped_while_its_server_is_silent() {
+    let pair = Pair::patient();
+    let mut admin = pair.member.session();
+    admin.run("CREATE DATABASE shop");
+    let mut session = pair.member.session_in("shop");
+    session.run("CREATE EXTENSION leaf_id; CREATE EXTENSION dblink");
+    session.create_link(LINK, &[pair.proxy.dir()]);
+    session.run(&format!(
+        "ALTER SERVER {LINK} OPTIONS (SET connect_timeout '30')"
+    ));
+    session.create_fed_tag("t", STEP, STEP);
+    session.take("t", 5);
+    session.wait_for_spare("t");
+    // At a claim, and at connecting.
+    for connections in [1, 2] {
+        pair.proxy.set(Mode::Silent);
+        drain(&mut session);
+        wait_until(LIMIT, "a connection", || {
+            pair.proxy.connections() >= connections
+        });
+        drop(session);
+        at_once("CREATE DATABASE", || {
+            admin.run("CREATE DATABASE copy TEMPLATE shop")
+        });
+        admin.run("DROP DATABASE copy");
+        at_once("RENAME", || {
+            admin.run("ALTER DATABASE shop RENAME TO market")
+        });
+        admin.run("ALTER DATABASE market RENAME TO shop");
+        session = pair.member.session_in("shop");
+        session.run("SET leaf_id.refill_timeout = '300ms'");
+        session.fails(NEXT).is("55P03");
+        if connections == 1 {
+            pair.proxy.set(Mode::Pass);
+            session.run("SET leaf_id.refill_timeout = '60s'");
+            session.next("t");
+            pair.proxy.end_connections();
+        }
+    }
+    drop(session);
+    at_once("DROP DATABASE", || admin.run("DROP DATABASE shop"));
+}
+
+#[test]
+fn a_silent_first_host_is_passed_over() {
+    let pair = Pair::new();
+    pair.proxy.set(Mode::Silent);
+    let mut session = pair.member.session();
+    session.run(&format!(
+        "ALTER SERVER {LINK} OPTIONS (SET host '{},{}')",
+        pair.proxy.dir().display(),
+        pair.centre.dir().display()
+    ));
+    session.run("SET leaf_id.refill_timeout = '60s'");
+    let (ids, took) = timed(|| session.take("t", 5 * STEP));
+    assert_issued_once([ids]);
+    // Once by connect_timeout, which is 3 s.
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    assert!(pair.proxy.connections() > 0);
+}
+
+#[test]
+fn connections_refused() {
+    let pair = Pair::new();
+    pair.suffers(
+        || pair.proxy.set(Mode::Refuse),
+        "Connection refused",
+        || pair.proxy.set(Mode::Pass),
+    );
+    assert_eq!(pair.lost(), 0);
+}
+
+/// A request that was never sent on costs nothing, and one that is cut off is made again.
+#[test]
+fn cut_in_mid_claim() {
+    let pair = Pair::new();
+    let mut session = pair.member.session();
+    session.run("SET leaf_id.refill_timeout = '60s'");
+    let mut ids = session.take("t", 5);
+    for cuts in 1..=5 {
+        pair.proxy.set(Mode::CutBefore(CLAIM));
+        ids.extend(session.take("t", 3 * STEP));
+        assert_eq!(pair.proxy.cuts(), cuts);
+    }
+    let count = i64::try_from(ids.len()).unwrap();
+    assert!(ids.iter().copied().eq(1..=count), "there are gaps");
+    assert_eq!(pair.lost(), 0);
+}
+
+/// What was claimed there and never heard of here is a gap, once, and nobody else's.
+#[test]
+fn a_lost_answer_is_a_gap() {
+    let pair = Pair::new();
+    let mut session = pair.member.session();
+    session.run("SET leaf_id.refill_timeout = '60s'");
+    let mut ids = session.take("t", 5);
+    session.wait_for_spare("t");
+    let step = i64::from(STEP);
+    for cuts in 1..=3 {
+        pair.proxy.set(Mode::CutAfter(CLAIM));
+        // The two that are cached, and more.
+        ids.extend(session.take("t", 2 * STEP));
+        assert_eq!(pair.proxy.cuts(), cuts);
+        session.wait_for_spare("t");
+    }
+    assert_issued_once([&ids]);
+    let gaps: Vec<_> = ids
+        .windows(2)
+        .map(|pair| pair[1] - pair[0] - 1)
+        .filter(|gap| *gap > 0)
+        .collect();
+    // The last one may lie before the spare.
+    assert!([2, 3].contains(&gaps.len()), "{gaps:?}");
+    assert!(gaps.iter().all(|gap| *gap == step), "{gaps:?}");
+    assert_eq!(pair.lost(), 0);
+    let claimed = session.figure("t", "refills") + 3;
+    assert_eq!(pair.centre.session().max_id("t"), 1 + claimed * step);
+}
+
+/// It keeps its connections, and so does the kernel, which goes on accepting.
+#[test]
+fn a_frozen_server_goes_on() {
+    let pair = Pair::new();
+    let frozen = RefCell::new(None);
+    let ids = pair.suffers(
+        || *frozen.borrow_mut() = Some(pair.centre.freeze()),
+        "no answer from",
+        || drop(frozen.take()),
+    );
+    // What it does late is a gap.
+    let mut session = pair.member.session();
+    let mut more = session.take("t", 5 * STEP);
+    more.extend(ids);
+    more.sort_unstable();
+    assert_issued_once([more]);
+    assert_eq!(pair.lost() % i64::from(STEP), 0);
+}
+
+#[test]
+fn wrong_password() {
+    let pair = Pair::new();
+    let sql = |password: &str| {
+        format!(
+            "ALTER USER MAPPING FOR CURRENT_USER SERVER {LINK} OPTIONS (SET password '{password}')"
+        )
+    };
+    pair.centre.require_password("leaf_member");
+    let mut admin = pair.member.session();
+    pair.suffers(
+        || admin.run(&sql("wrong")),
+        "password authentication failed",
+        || pair.member.session().run(&sql("secret")),
+    );
+    assert_eq!(pair.lost(), 0);
+    let log = pair.member.log();
+    for password in ["secret", "wrong"] {
+        let told = log.lines().find(|line| line.contains(password));
+        assert!(told.is_none(), "{told:?}");
+    }
+}
+
+#[test]
+fn no_user_mapping() {
+    let pair = Pair::new();
+    let mut admin = pair.member.session();
+    pair.suffers(
+        || admin.run(&format!("DROP USER MAPPING FOR CURRENT_USER SERVER {LINK}")),
+        "user mapping not found",
+        || {
+            pair.member.session().run(&format!(
+                "CREATE USER MAPPING FOR CURRENT_USER SERVER {LINK}
+                     OPTIONS (user 'leaf_member', password 'secret')"
+            ));
+        },
+    );
+    assert_eq!(pair.lost(), 0);
+}
+
+#[test]
+fn a_role_that_may_not_claim() {
+    let pair = Pair::new();
+    let mut admin = pair.centre.session();
+    pair.suffers(
+        || {
+            admin.run("REVOKE EXECUTE ON FUNCTION leaf_claim FROM leaf_member");
+            pair.proxy.end_connections();
+        },
+        "permission denied for function leaf_claim",
+        || {
+            let mut admin = pair.centre.session();
+            admin.run("GRANT EXECUTE ON FUNCTION leaf_claim TO leaf_member");
+        },
+    );
+    assert_eq!(pair.lost(), 0);
+}
+
+#[test]
+fn no_extension() {
+    let pair = Pair::new();
+    let sql = |database| format!("ALTER SERVER {LINK} OPTIONS (SET dbname '{database}')");
+    let mut admin = pair.member.session();
+    pair.suffers(
+        || admin.run(&sql("template1")),
+        "\"leaf_id\" is not installed in database \"template1\"",
+        || pair.member.session().run(&sql("postgres")),
+    );
+    assert_eq!(pair.lost(), 0);
+}
+
+#[test]
+fn an_old_version() {
+    let pair = Pair::new();
+    let mut centre = pair.centre.session();
+    let definition: String =
+        centre.value("SELECT pg_get_functiondef('leaf_claim(text, integer)'::regprocedure)");
+    pair.suffers(
+        || {
+            centre.run(
+                "ALTER EXTENSION leaf_id DROP FUNCTION leaf_claim(text, integer);
+                 DROP FUNCTION leaf_claim(text, integer)",
+            );
+            pair.proxy.end_connections();
+        },
+        "has no function leaf_claim",
+        || {
+            pair.centre.session().run(&format!(
+                "{definition};
+                 ALTER EXTENSION leaf_id ADD FUNCTION leaf_claim(text, integer);
+                 GRANT EXECUTE ON FUNCTION leaf_claim(text, integer) TO leaf_member"
+            ));
+        },
+    );
+    assert_eq!(pair.lost(), 0);
+}
+
+#[test]
+fn a_server_that_was_dropped() {
+    let pair = Pair::new();
+    let mut admin = pair.member.session();
+    pair.suffers(
+        || admin.run(&format!("DROP SERVER {LINK} CASCADE")),
+        "does not exist",
+        || {
+            let mut session = pair.member.session();
+            session.create_link(LINK, &[pair.proxy.dir()]);
+        },
+    );
+    assert_eq!(pair.lost(), 0);
+}
+
+/// The connection that there is is to the old one, and works.
+#[test]
+fn alter_server_is_noticed() {
+    let pair = Pair::new();
+    let mut session = pair.member.session();
+    let mut ids = session.take("t", 5);
+    let other = Proxy::to(&pair.centre);
+    session.run(&format!(
+        "ALTER SERVER {LINK} OPTIONS (SET host '{}')",
+        other.dir().display()
+    ));
+    ids.extend(session.take("t", 5 * STEP));
+    assert!(other.connections() > 0);
+    assert!(!pair.member.log().contains("WARNING"));
+    assert_issued_once([ids]);
+}

@@ -1,0 +1,175 @@
+//! Would catch: a central server whose outage is felt too soon, since what is cached does
+//! not last a quarter of an hour; views that do not tell how long it will last; a step that
+//! shrinks because of the outage, so that the next one is felt sooner; and a server that
+//! waits for somebody to ask before it goes on.
+//!
+//! The servers' clocks run as fast as the tests like.
+
+use std::time::Duration;
+
+use leaf_id_tests::{Clock, Failure, LINK, Server, Session, Stop, random, wait_until};
+use rand::RngExt;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const MINUTE_MS: i64 = 60_000;
+/// Of the clock, until the step has found its length.
+const LONG: i64 = 150;
+
+/// A member whose tag `t` is used at a steady rate, and the centre that feeds it.
+struct Life {
+    centre: Server,
+    member: Server,
+    clock: Clock,
+    session: Session,
+    /// Ids a minute.
+    rate: i32,
+}
+
+impl Life {
+    fn new() -> Self {
+        let rate = random().random_range(50..10_000);
+        println!("{rate} ids a minute");
+        let centre = Server::with_leaf_id(&[]);
+        centre.admit_members();
+        centre.session().create_tag("t");
+        let member = Server::start_unrelated_with_clock(1, 0, &[("leaf_id.claim_timeout", "2s")]);
+        member.feed_from(&[centre.dir()]);
+        let mut session = member.session();
+        session.create_fed_tag("t", 10, 10_000_000);
+        session.run("SET leaf_id.refill_timeout = '30s'");
+        Self {
+            clock: member.clock(),
+            centre,
+            member,
+            session,
+            rate,
+        }
+    }
+
+    /// A minute's ids are taken, and the minute passes.
+    fn live_a_minute(&mut self) -> Result<(), Failure> {
+        let taken = self.session.try_take("t", self.rate);
+        self.clock.set(self.clock.ahead_ms() + MINUTE_MS);
+        taken.map(|_| ())
+    }
+
+    /// Some minutes pass in which the centre is there.
+    #[track_caller]
+    fn live(&mut self, minutes: i64) {
+        for minute in 0..minutes {
+            self.live_a_minute()
+                .unwrap_or_else(|failure| panic!("in minute {minute}: {failure}"));
+            self.session.wait_for_spare("t");
+        }
+    }
+
+    /// The centre goes, and minutes pass until there are no more ids. How many?
+    fn live_on_the_rest(&mut self) -> i64 {
+        self.centre.stop(Stop::Fast);
+        self.session.run("SET leaf_id.refill_timeout = '200ms'");
+        let mut minutes = 0;
+        let failure = loop {
+            match self.live_a_minute() {
+                Ok(()) => minutes += 1,
+                Err(failure) => break failure,
+            }
+            assert!(minutes < 1000, "there is no end of them");
+        };
+        failure.is("55P03").details(LINK);
+        minutes
+    }
+
+    fn number(&mut self, sql: &str) -> f64 {
+        self.session.value(&format!(
+            "SELECT ({sql})::float8 FROM leaf_segment_status WHERE tag = 't'"
+        ))
+    }
+}
+
+#[test]
+fn the_rest_lasts_a_quarter_of_an_hour() {
+    let mut life = Life::new();
+    life.live(LONG + random().random_range(0..40));
+    let minutes = life.live_on_the_rest();
+    println!("it lasted {minutes} minutes");
+    assert!((13..=60).contains(&minutes), "{minutes}");
+}
+
+#[test]
+fn the_view_tells_since_when_and_how_long() {
+    let mut life = Life::new();
+    life.live(LONG + random().random_range(0..40));
+    let away: bool = life.session.value(
+        "SELECT server = 'leaf_central' AND server_away_since IS NULL
+         FROM leaf_segment_status WHERE tag = 't'",
+    );
+    assert!(away, "it is there");
+    let foretold = life.number("extract(epoch FROM rest_lasts) / 60");
+    let before = life.clock.now_ms();
+    let minutes = life.live_on_the_rest();
+    println!("{foretold} minutes were foretold, and it was {minutes}");
+    let minutes = minutes as f64;
+    assert!(
+        foretold > minutes * 0.5 - 2.0 && foretold < minutes * 2.0 + 2.0,
+        "{foretold} minutes were foretold, and it was {minutes}"
+    );
+    let since = life.number("extract(epoch FROM server_away_since) * 1000");
+    let now = life.clock.now_ms();
+    assert!(
+        since >= before as f64 && since <= now as f64,
+        "{since} is not in {before}..{now}"
+    );
+    assert!(life.number("extract(epoch FROM rest_lasts)") <= 60.0);
+    let (state, error): (String, String) = {
+        let sql = "SELECT state, last_error FROM leaf_central_status WHERE server = $1";
+        let row = life.session.query_one(sql, &[&LINK]).unwrap();
+        (row.get(0), row.get(1))
+    };
+    println!("{state}: {error}");
+    life.centre.launch();
+    life.session.run("SET leaf_id.refill_timeout = '30s'");
+    life.live(1);
+    let back: bool = life.session.value(
+        "SELECT bool_and(server_away_since IS NULL) FROM leaf_segment_status WHERE tag = 't'",
+    );
+    assert!(back, "it is back");
+}
+
+/// The segment that was in use lasted longer than ever, but nobody could use it.
+#[test]
+fn a_long_outage_does_not_shrink_the_step() {
+    let mut life = Life::new();
+    life.live(LONG);
+    let before = life.session.figure("t", "step");
+    life.live_on_the_rest();
+    for _ in 0..50 {
+        life.clock.set(life.clock.ahead_ms() + MINUTE_MS);
+    }
+    life.session
+        .fails("SELECT leaf_segment_next('t')")
+        .is("55P03");
+    life.centre.launch();
+    life.session.run("SET leaf_id.refill_timeout = '30s'");
+    life.live(1);
+    let after = life.session.figure("t", "step");
+    assert!(after >= before, "{before}, then {after}");
+    // And the next one is survived as well.
+    life.live(60);
+    let minutes = life.live_on_the_rest();
+    assert!(minutes >= 13, "{minutes}");
+}
+
+#[test]
+fn refills_go_on_by_themselves() {
+    let mut life = Life::new();
+    life.live(1);
+    life.live_on_the_rest();
+    let rest = "coalesce(current_remaining, 0) + coalesce(spare_remaining, 0)";
+    assert!(life.session.figure("t", rest) < i64::from(life.rate));
+    let refills = life.session.figure("t", "refills");
+    life.centre.launch();
+    wait_until(LIMIT, "a segment that nobody waits for", || {
+        life.session.figure("t", "refills") > refills
+    });
+    assert_eq!(life.member.log().matches("is back").count(), 1);
+}

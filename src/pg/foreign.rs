@@ -1,0 +1,212 @@
+//! Where another server is, as CREATE SERVER and CREATE USER MAPPING say.
+//!
+//! Options are taken as dblink takes them: those of the wrapper, of the server and of the
+//! mapping that libpq knows; the others are somebody else's. So a server of dblink_fdw or of
+//! postgres_fdw will do, and both check what they are given.
+
+use core::ffi::{CStr, c_int};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::ffi::CString;
+use std::time::Duration;
+
+use pgrx::{PgList, pg_sys};
+
+use super::name::usage;
+use super::wire::{Options, RemoteError, known_options};
+
+/// How long one host may take to connect, where `connect_timeout` does not say.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// One host of a foreign server.
+#[derive(PartialEq, Eq)]
+pub struct Host {
+    /// What it is called, for messages.
+    pub name: String,
+    /// How to connect to it.
+    pub options: Options,
+    /// How long that may take, everything together: libpq itself does not look at
+    /// `connect_timeout` where it is not to wait, and would never leave a silent host.
+    pub timeout: Duration,
+}
+
+/// A foreign server, as one user reaches it.
+pub struct Destination {
+    /// Its hosts, in the order in which to try them.
+    pub hosts: Vec<Host>,
+    /// It must ask for a password, and get the mapping's: otherwise whoever may create
+    /// servers would get in with what this server's own user is let in with elsewhere.
+    pub needs_password: bool,
+}
+
+/// The owner of a relation; `None` if it is gone.
+pub fn relation_owner(relation: u32) -> Option<u32> {
+    // SAFETY: a syscache look-up inside a transaction.
+    unsafe {
+        let class = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::RELOID.cast_signed(),
+            pg_sys::Datum::from(relation),
+        );
+        if class.is_null() {
+            return None;
+        }
+        let form = pg_sys::GETSTRUCT(class).cast::<pg_sys::FormData_pg_class>();
+        let owner = (*form).relowner;
+        pg_sys::ReleaseSysCache(class);
+        Some(owner.to_u32())
+    }
+}
+
+#[allow(dead_code, reason = "for the registrar, which comes next")]
+/// The user that this process acts as.
+pub fn user() -> u32 {
+    // SAFETY: reads the session's state.
+    unsafe { pg_sys::GetUserId() }.to_u32()
+}
+
+/// Looks a foreign server up for a user: in a transaction. PostgreSQL raises its own error
+/// where there is no such server, or no mapping for that user and none for PUBLIC.
+///
+/// # Errors
+/// The user may not use the server, or would need a password for that.
+pub fn destination(name: &CStr, user: u32) -> Result<Destination, RemoteError> {
+    let user = pg_sys::Oid::from(user);
+    let refused = |sqlstate: &[u8; 5], message: String| RemoteError {
+        sqlstate: Some(*sqlstate),
+        message,
+        broken: true,
+    };
+    let mut options = Options::default();
+    // SAFETY: catalog look-ups inside a transaction; what they return lives as long as it.
+    let needs_password = unsafe {
+        let server = &*pg_sys::GetForeignServerByName(name.as_ptr(), false);
+        if usage(server.serverid, user) != pg_sys::AclResult::ACLCHECK_OK {
+            let name = name.to_string_lossy();
+            return Err(refused(
+                b"42501",
+                format!("permission denied for foreign server {name}"),
+            ));
+        }
+        let mapping = &*pg_sys::GetUserMapping(user, server.serverid);
+        let wrapper = &*pg_sys::GetForeignDataWrapper(server.fdwid);
+        let known = known_options();
+        for list in [wrapper.options, server.options, mapping.options] {
+            for element in PgList::<pg_sys::DefElem>::from_pg(list).iter_ptr() {
+                let keyword = CStr::from_ptr((*element).defname);
+                if known.iter().any(|known| known.as_c_str() == keyword) {
+                    options.set(keyword, CStr::from_ptr(pg_sys::defGetString(element)));
+                }
+            }
+        }
+        let trusted = pg_sys::superuser_arg(user) && pg_sys::superuser_arg(server.owner);
+        !trusted
+    };
+    if needs_password && options.get(c"password").is_none_or(CStr::is_empty) {
+        return Err(refused(
+            b"2F003",
+            "a password is required in the user mapping: the foreign server or leaf_alloc is not a superuser's".into(),
+        ));
+    }
+    // SAFETY: a static string.
+    let encoding = unsafe { CStr::from_ptr(pg_sys::GetDatabaseEncodingName()) };
+    options.set(c"client_encoding", encoding);
+    if options.get(c"fallback_application_name").is_none() {
+        options.set(c"fallback_application_name", c"leaf_id");
+    }
+    Ok(Destination {
+        hosts: split_hosts(options),
+        needs_password,
+    })
+}
+
+/// The hosts one by one, so that each has a time limit of its own. Lists of different length
+/// are left as they are: libpq says so.
+fn split_hosts(mut options: Options) -> Vec<Host> {
+    let timeout = timeout(&options);
+    options.remove(c"connect_timeout");
+    let list = |keyword| {
+        let value = options.get(keyword).map(CStr::to_bytes);
+        let parts = value.map(|value| value.split(|byte| *byte == b',').collect::<Vec<_>>());
+        (keyword, parts.unwrap_or_default())
+    };
+    let lists = [list(c"host"), list(c"hostaddr"), list(c"port")];
+    let [(_, names), (_, addresses), (_, ports)] = &lists;
+    let count = names.len().max(addresses.len());
+    let fits = |list: &[&[u8]]| list.is_empty() || list.len() == count;
+    if count < 2 || !fits(names) || !fits(addresses) || (!fits(ports) && ports.len() != 1) {
+        return vec![host(options, timeout)];
+    }
+    (0..count)
+        .map(|number| {
+            let mut options = options.clone();
+            for (keyword, parts) in &lists {
+                // A single port is that of all hosts.
+                let part = parts.get(number).filter(|_| parts.len() > 1);
+                if let Some(value) = part.and_then(|part| CString::new(*part).ok()) {
+                    options.set(keyword, &value);
+                }
+            }
+            host(options, timeout)
+        })
+        .collect()
+}
+
+fn host(options: Options, timeout: Duration) -> Host {
+    let text = |keyword| {
+        let value = options.get(keyword).filter(|value| !value.is_empty());
+        value.map(|value| value.to_string_lossy())
+    };
+    let host = text(c"host").or_else(|| text(c"hostaddr"));
+    let host = host.unwrap_or("the default host".into());
+    let name = match text(c"port") {
+        Some(port) => format!("{host} port {port}"),
+        None => host.into_owned(),
+    };
+    Host {
+        name,
+        options,
+        timeout,
+    }
+}
+
+fn timeout(options: &Options) -> Duration {
+    let seconds = options
+        .get(c"connect_timeout")
+        .and_then(|text| text.to_str().ok()?.trim().parse().ok())
+        .unwrap_or(0);
+    match seconds {
+        0 => CONNECT_TIMEOUT,
+        seconds => Duration::from_secs(seconds),
+    }
+}
+
+static CHANGES: AtomicU64 = AtomicU64::new(0);
+
+unsafe extern "C-unwind" fn changed(_arg: pg_sys::Datum, _cache: c_int, _hash: u32) {
+    // Called from anywhere that looks at the catalogs: nothing but a counter.
+    CHANGES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Watches foreign servers and user mappings from now on, see [`foreign_changes`].
+pub fn watch_foreign_servers() {
+    static WATCHING: AtomicBool = AtomicBool::new(false);
+    if WATCHING.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    use pg_sys::SysCacheIdentifier::{FOREIGNDATAWRAPPEROID, FOREIGNSERVEROID, USERMAPPINGOID};
+    for cache in [FOREIGNDATAWRAPPEROID, FOREIGNSERVEROID, USERMAPPINGOID] {
+        // SAFETY: a callback that lives as long as the process and cannot fail.
+        unsafe {
+            pg_sys::CacheRegisterSyscacheCallback(
+                cache.cast_signed(),
+                Some(changed),
+                pg_sys::Datum::null(),
+            );
+        }
+    }
+}
+
+/// Counts what may have changed the options of a foreign server, as far as this process has
+/// heard: what other sessions do is heard of when a transaction begins.
+pub fn foreign_changes() -> u64 {
+    CHANGES.load(Ordering::Relaxed)
+}
