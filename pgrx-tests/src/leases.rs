@@ -458,3 +458,29 @@ pub fn assert_apart<'a>(servers: impl IntoIterator<Item = &'a Asking>) {
     }
     println!("{} ids", ids.len());
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::*;
+
+    fn asking(ids: &[i64]) -> Asking {
+        let asking = Asking::default();
+        asking.ids.lock().extend(ids);
+        asking
+    }
+
+    #[test]
+    fn an_id_of_two_servers_is_found() {
+        let [one, other] = [&[3, 1], &[2, 4]].map(|ids| asking(ids));
+        assert_apart([&one, &other]);
+        assert!(catch_unwind(|| assert_apart([&asking(&[1, 3]), &asking(&[2, 3])])).is_err());
+    }
+
+    #[test]
+    fn the_parts_of_an_id_are_read() {
+        let id = (1000 << 22) | (1023 << 12) | 4095;
+        assert_eq!((time_of(id), worker_of(id)), (EPOCH_MS + 1000, 1023));
+    }
+}
