@@ -23,9 +23,11 @@ const EPOCH_MS: i64 = 1_288_834_974_657;
 /// So many system identifiers are enough: a node's name tells it from others of its system.
 const SYSTEMS: usize = 3;
 
-/// The file with the reservation and the lease.
+/// The file with the lease.
+const LEASE_FILE: &str = "leaf_id_lease.json";
+/// The file with the reservation.
 const RESERVATION_FILE: &str = "leaf_id_reservation.json";
-/// What that says of a machine that was started when this one was not, or is another.
+/// What a lease says of a machine that was started when this one was not, or is another.
 pub const OTHER_BOOT: &str = "\"00000000-0000-4000-8000-000000000000\"";
 
 /// What members are started with, unless their test says otherwise. What a crash leaves
@@ -204,10 +206,16 @@ impl Server {
         }
     }
 
-    /// The file with the reservation and the lease.
+    /// The file with the reservation.
     #[must_use]
     pub fn reservation_file(&self) -> PathBuf {
         self.data_dir().join(RESERVATION_FILE)
+    }
+
+    /// The file with the lease.
+    #[must_use]
+    pub fn lease_file(&self) -> PathBuf {
+        self.data_dir().join(LEASE_FILE)
     }
 }
 
@@ -223,20 +231,23 @@ pub fn lease_conf(registry: &str, node: &str) -> [(&'static str, String); 3] {
 
 impl Backup {
     /// Makes the copy one of the whole disk, in another machine: its files say that they are
-    /// the originals. The reservation is what the server's file says now.
+    /// the originals. They say what the server's files say now.
     pub fn of_the_disk(self, server: &Server) -> Self {
-        let file = self.data_dir().join(RESERVATION_FILE);
-        // Into the file of the copy, which stays the same one.
-        fs::write(&file, fs::read(server.reservation_file()).unwrap()).unwrap();
-        let metadata = fs::metadata(&file).unwrap();
-        let created = metadata.created().map_or("null".into(), |time| {
-            let since = time.duration_since(UNIX_EPOCH).unwrap();
-            since.as_nanos().to_string()
-        });
-        edit_json(&file, "device", &metadata.dev().to_string());
-        edit_json(&file, "inode", &metadata.ino().to_string());
-        edit_json(&file, "created_ns", &created);
-        edit_json(&file, "boot_id", OTHER_BOOT);
+        for name in [RESERVATION_FILE, LEASE_FILE] {
+            let file = self.data_dir().join(name);
+            let original = fs::read(server.data_dir().join(name)).unwrap();
+            // Into the file of the copy, which stays the same one.
+            fs::write(&file, original).unwrap();
+            let metadata = fs::metadata(&file).unwrap();
+            let created = metadata.created().map_or("null".into(), |time| {
+                let since = time.duration_since(UNIX_EPOCH).unwrap();
+                since.as_nanos().to_string()
+            });
+            edit_json(&file, "device", &metadata.dev().to_string());
+            edit_json(&file, "inode", &metadata.ino().to_string());
+            edit_json(&file, "created_ns", &created);
+        }
+        edit_json(&self.data_dir().join(LEASE_FILE), "boot_id", OTHER_BOOT);
         self
     }
 }

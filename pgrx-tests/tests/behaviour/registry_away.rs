@@ -232,7 +232,7 @@ fn another_boot_does_not_serve() {
     for stop in [|server: &Server| server.stop(Stop::Fast), Server::kill_9] {
         stop(server);
         place.proxy.set(Mode::Refuse);
-        edit_json(&server.reservation_file(), "boot_id", OTHER_BOOT);
+        edit_json(&server.lease_file(), "boot_id", OTHER_BOOT);
         server.launch();
         let id = assert_no_id_before_the_registry(&place, server);
         assert_eq!(worker_of(id), worker_of(last));

@@ -157,44 +157,50 @@ fn twenty_servers_at_once_get_twenty_ids() {
     );
 }
 
-/// What is restored from a backup, or has lost its file, does not know what was issued.
+/// What has lost a file, or is restored from a backup, does not know what was issued.
 #[test]
 fn a_lost_data_directory_gets_the_floor() {
     let registry = Registry::start();
     let server = registry.member("a");
-    let mut last = server.session().next_snowflake();
-    let worker_id = worker_of(last);
+    let first = server.session().next_snowflake();
+    let worker_id = worker_of(first);
     let backup = server.backup();
-    let lose: [&dyn Fn(Server) -> Server; 2] = [
-        &|server| {
-            server.kill_9();
-            fs::remove_file(server.reservation_file()).unwrap();
-            server.launch();
-            server
-        },
-        &|server| {
-            server.kill_9();
-            server
-        },
-    ];
-    let mut server = server;
-    let mut backup = Some(backup);
-    for (round, lose) in lose.into_iter().enumerate() {
+    // In use until it is killed: what was issued then.
+    let kill = |server: &Server| {
         let ids = server
             .session()
-            .ids("SELECT leaf_snowflake_next_batch(5000)");
-        last = *ids.last().unwrap();
-        server = lose(server);
-        let reserved_until_ms = registry.holder(worker_id).unwrap().reserved_until_ms;
-        assert!(time_of(last) <= reserved_until_ms);
-        if round == 1 {
-            server = backup.take().unwrap().start(&[]);
-        }
+            .ids("SELECT leaf_snowflake_next_batch(9000)");
+        server.kill_9();
+        *ids.last().unwrap()
+    };
+    // Waits for the next id, which is above a time and an id.
+    let next = |server: &Server, ms: i64, last: i64| {
         let (id, took) = timed(|| server.session().next_snowflake());
         println!("the first id after {took:?}");
         assert_eq!(worker_of(id), worker_id);
-        assert!(id > last && time_of(id) > reserved_until_ms);
+        assert!(id > last && time_of(id) > ms);
+    };
+    let reserved_until_ms = || registry.holder(worker_id).unwrap().reserved_until_ms;
+
+    let last = kill(&server);
+    fs::remove_file(server.reservation_file()).unwrap();
+    server.launch();
+    next(&server, 0, last);
+    for with_reservation in [true, false] {
+        let last = kill(&server);
+        fs::remove_file(server.lease_file()).unwrap();
+        if !with_reservation {
+            fs::remove_file(server.reservation_file()).unwrap();
+        }
+        let floor_ms = reserved_until_ms();
+        server.launch();
+        next(&server, floor_ms, last);
     }
+    let last = kill(&server);
+    let floor_ms = reserved_until_ms();
+    let restored = backup.start(&[]);
+    next(&restored, floor_ms, last);
+
     // What was made anew is another server, whatever it is called.
     let new = Server::start_unrelated(0, &[]);
     new.session().run("CREATE EXTENSION leaf_id");
