@@ -365,7 +365,8 @@ fn registry_in_a_local_database_is_dropped_in_peace() {
     let asked_until = now_ms() + 3000;
     wait_until(LIMIT, "some more tries", || now_ms() > asked_until);
     let log = server.log();
-    assert_eq!(log.matches("FATAL").count(), 0);
+    let mut lines = log.lines();
+    assert!(!lines.any(|line| line.contains("FATAL") && !line.contains(" 57P03 ")));
     let told = log.lines().filter(|line| line.contains("WARNING")).count();
     assert!((1..=4).contains(&told), "told {told} times");
 
