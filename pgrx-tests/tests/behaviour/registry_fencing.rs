@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    Asking, Registry, Server, Session, Stop, assert_apart, assert_in_order, in_threads_until,
-    now_ms, random, time_of, wait_until, worker_of,
+    Asking, Paused, Registry, Server, Session, Stop, assert_apart, assert_in_order,
+    in_threads_until, now_ms, random, time_of, wait_until, worker_of,
 };
 use rand::RngExt;
 
@@ -48,6 +48,22 @@ fn assert_silent_since(asking: &Asking, since: Instant, ms: i64) {
         let late_ms = time_of(call.last) - ms;
         assert!(late_ms <= 0, "{} was issued {late_ms} ms late", call.last);
     }
+}
+
+/// Stops a server's launcher while that waits for something to do: not in the middle of a
+/// write, when nobody else can write the file.
+fn pause_launcher(server: &Server) -> Paused {
+    let mut session = server.session();
+    let launcher = session.worker("launcher").unwrap();
+    let waits =
+        format!("SELECT wait_event IS NOT NULL FROM pg_stat_activity WHERE pid = {launcher}");
+    let mut paused = None;
+    wait_until(LIMIT, "an idle launcher", || {
+        paused = None;
+        paused = Some(server.pause(launcher));
+        session.value(&waits)
+    });
+    paused.unwrap()
 }
 
 /// Each in turn is stopped in full use until the other one has taken its place.
@@ -119,11 +135,10 @@ fn a_frozen_launcher_stops_nobody_else_and_lets_nobody_issue_without_a_lease() {
     let first = registry.member_with_clock("first", 0, &IMPATIENT);
     let servers = pair(&registry, first);
     let mut session = servers[0].session();
-    let launcher = session.worker("launcher").unwrap();
     ask_both(&servers, 4, |asking| {
         registry.wait_for_renewal(7);
         asking[0].wait_for_ids();
-        let paused = servers[0].pause(launcher);
+        let paused = pause_launcher(&servers[0]);
         let paused_ms = now_ms();
         println!("{}", asking[0].wait_for_refusal());
         asking[1].wait_for_ids();
@@ -159,7 +174,6 @@ fn a_frozen_session_between_clock_and_word() {
     let servers = ["first", "second"].map(|node| registry.member_with(node, &IMPATIENT));
     let mut in_registry = registry.server.session();
     let mut sessions = servers.each_ref().map(Server::session);
-    let launchers = [0, 1].map(|server| sessions[server].worker("launcher").unwrap());
     let asking = ask_both(&servers, 2 * SESSIONS, |asking| {
         for round in 0..4 {
             let workers = asking
@@ -170,7 +184,7 @@ fn a_frozen_session_between_clock_and_word() {
                 "SELECT pid FROM pg_stat_activity WHERE query LIKE '%leaf_snowflake_next_batch%'
                      AND pid <> pg_backend_pid()",
             );
-            let launcher = servers[old].pause(launchers[old]);
+            let launcher = pause_launcher(&servers[old]);
             let paused: Vec<_> = pids
                 .iter()
                 .filter(|_| random.random_bool(0.7))
