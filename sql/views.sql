@@ -111,3 +111,9 @@ COMMENT ON COLUMN @extschema@.leaf_snowflake_status.ids_issued IS 'Ids issued si
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.waits IS 'Calls that had to wait, other than for the next millisecond';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.rollbacks_seen IS 'Calls that found the clock behind the last id';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.time_ends IS 'When the 41 bits of time are used up';
+COMMENT ON COLUMN @extschema@.leaf_snowflake_status.registry IS 'Where the worker id is leased from; null where it is not';
+COMMENT ON COLUMN @extschema@.leaf_snowflake_status.lease_until IS 'When the lease of the worker id ends, if it is not renewed';
+COMMENT ON COLUMN @extschema@.leaf_snowflake_status.registry_away_since IS 'Since when the registry has not answered; null when it has';
+COMMENT ON COLUMN @extschema@.leaf_snowflake_status.clock_offset_ms IS 'The clock minus that of the registry when it was asked last, in milliseconds';
+COMMENT ON COLUMN @extschema@.leaf_snowflake_status.peers_offset_ms IS 'The average of the other servers'' clocks minus that of the registry, in milliseconds';
+COMMENT ON COLUMN @extschema@.leaf_snowflake_status.last_error IS 'Why the registry has granted nothing the last time; null when it has';

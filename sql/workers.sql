@@ -6,6 +6,7 @@
 -- 2. R never goes down. A change of the holder is one transaction: it returns a floor of at
 --    least R to the new holder, whose ids all carry later times, and from then on the old
 --    one cannot raise R any more.
+-- 3. Whoever asks again, because the answer was lost, is told that floor again.
 -- So the ids of two holders are apart, whatever their clocks do and whenever they stop. The
 -- lease decides only when the id may be given to somebody else.
 --
@@ -28,6 +29,8 @@ CREATE TABLE @extschema@.leaf_worker (
         CONSTRAINT leaf_worker_lease_range CHECK (lease_ms BETWEEN 0 AND 86400000),
     reserved_until_ms bigint NOT NULL DEFAULT 0
         CONSTRAINT leaf_worker_reserved_range CHECK (reserved_until_ms BETWEEN 0 AND 253402300799999),
+    floor_ms bigint NOT NULL DEFAULT 0
+        CONSTRAINT leaf_worker_floor_range CHECK (floor_ms BETWEEN 0 AND 253402304399999),
     clock_offset_ms bigint,
     retired boolean NOT NULL DEFAULT false,
     address text,
@@ -52,6 +55,8 @@ COMMENT ON COLUMN @extschema@.leaf_worker.lease_until IS
 COMMENT ON COLUMN @extschema@.leaf_worker.lease_ms IS 'How long a lease of the holder lasts, in milliseconds';
 COMMENT ON COLUMN @extschema@.leaf_worker.reserved_until_ms IS
     'No id of any holder so far carries a later time, in Unix milliseconds; never goes down';
+COMMENT ON COLUMN @extschema@.leaf_worker.floor_ms IS
+    'Ids of this holder carry later times, in Unix milliseconds';
 COMMENT ON COLUMN @extschema@.leaf_worker.clock_offset_ms IS
     'The clock of the holder minus that of this server when it was last renewed, in milliseconds';
 COMMENT ON COLUMN @extschema@.leaf_worker.retired IS 'Neither leased nor renewed any more';
@@ -334,6 +339,10 @@ BEGIN
     IF status <> 'granted' THEN
         RETURN;
     END IF;
+    IF known OR enters THEN
+        -- It may not have heard of it: an answer can be lost.
+        floor_ms := greatest(floor_ms, chosen.floor_ms);
+    END IF;
 
     -- A node has one worker id: the one it had was retired.
     UPDATE @extschema@.leaf_worker w
@@ -342,7 +351,7 @@ BEGIN
         AND w.worker_id <> chosen.worker_id;
     INSERT INTO @extschema@.leaf_worker AS w (
         worker_id, system_identifier, node_name, token, leased_at, renewed_at, lease_until, lease_ms,
-        reserved_until_ms, clock_offset_ms, address)
+        reserved_until_ms, floor_ms, clock_offset_ms, address)
     VALUES (
         chosen.worker_id, asker_system, asker, next_token, locked, locked,
         locked + make_interval(secs => lease / 1000.0), lease,
@@ -351,7 +360,7 @@ BEGIN
             CASE WHEN enters THEN held_until END,
             least(reserve_until, locked_ms + lease + max_skew),
             0),
-        clock_offset, host(inet_client_addr()))
+        floor_ms, clock_offset, host(inet_client_addr()))
     ON CONFLICT ON CONSTRAINT leaf_worker_pkey DO UPDATE
     SET system_identifier = excluded.system_identifier, node_name = excluded.node_name,
         token = excluded.token,
@@ -362,7 +371,7 @@ BEGIN
         renewed_at = excluded.renewed_at, lease_until = excluded.lease_until,
         lease_ms = excluded.lease_ms,
         reserved_until_ms = greatest(w.reserved_until_ms, excluded.reserved_until_ms),
-        clock_offset_ms = excluded.clock_offset_ms, address = excluded.address
+        floor_ms = excluded.floor_ms, clock_offset_ms = excluded.clock_offset_ms, address = excluded.address
     RETURNING w.worker_id, w.reserved_until_ms INTO STRICT worker_id, reserved_until_ms;
     IF registry.epoch_ms IS NULL AND NOT renewing THEN
         UPDATE @extschema@.leaf_registry r SET epoch_ms = epoch;

@@ -1,4 +1,4 @@
-//! The only place with SQL against `leaf_alloc`.
+//! The only place with SQL against `leaf_alloc` and the worker registry.
 //!
 //! There is one way to claim, [`advance`], which [`claim`] goes for this server and
 //! [`claim_for_member`] for another one; what such a claim there has brought here is
@@ -643,5 +643,80 @@ fn first_pid(sql: &str, arguments: &[DatumWithOid<'_>]) -> Option<i32> {
     Spi::connect_mut(|client| {
         let found = run(client, sql, arguments);
         (!found.is_empty()).then(|| column(&found, 1))
+    })
+}
+
+// ---- The worker registry ------------------------------------------------------------
+
+/// Where leaf_id is in this database.
+pub struct Extension {
+    /// Its schema, quoted.
+    pub schema: String,
+    /// The owner of leaf_alloc, who acts for it.
+    pub owner: u32,
+}
+
+/// Where leaf_id is in this database; `None` if it is not.
+pub fn extension() -> Option<Extension> {
+    let sql = "SELECT pg_catalog.quote_ident(n.nspname), c.relowner::pg_catalog.int8 \
+         FROM pg_catalog.pg_extension e \
+         JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) e.extnamespace \
+         JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid \
+         AND c.relname OPERATOR(pg_catalog.=) 'leaf_alloc' \
+         WHERE e.extname OPERATOR(pg_catalog.=) 'leaf_id'";
+    Spi::connect_mut(|client| {
+        let found = run(client, sql, &[]);
+        (!found.is_empty()).then(|| Extension {
+            schema: column(&found, 1),
+            owner: u32::try_from(column::<i64>(&found, 2)).unwrap_or(0),
+        })
+    })
+}
+
+/// A function of the worker registry.
+pub struct RegistryFunction {
+    /// Its name.
+    pub name: &'static str,
+    /// The types of its arguments.
+    pub types: &'static [&'static str],
+}
+
+/// What the worker registry answers, column by column.
+pub const REGISTRY_COLUMNS: [&str; 8] = [
+    "status",
+    "worker_id",
+    "floor_ms",
+    "reserved_until_ms",
+    "registry_ms",
+    "peers",
+    "peers_offset_ms",
+    "detail",
+];
+
+/// Asks the worker registry of this database, in the open transaction: its answer may be used
+/// once that is durable. All values are text.
+pub fn ask_registry(
+    schema: &str,
+    function: &RegistryFunction,
+    arguments: &[Option<String>],
+) -> Vec<Option<String>> {
+    let list = |parts: Vec<String>| parts.join(", ");
+    let types = function.types.iter().enumerate();
+    let placeholders = types.map(|(index, name)| format!("${}::pg_catalog.{name}", index + 1));
+    let columns = REGISTRY_COLUMNS.map(|name| format!("a.{name}::pg_catalog.text"));
+    let sql = format!(
+        "SELECT {} FROM {schema}.{}({}) a",
+        list(columns.to_vec()),
+        function.name,
+        list(placeholders.collect()),
+    );
+    let arguments: Vec<_> = arguments.iter().map(pg::optional_text_argument).collect();
+    Spi::connect_mut(|client| {
+        let found = run(client, &sql, &arguments);
+        let text = |number| match found.get::<String>(number) {
+            Ok(value) => value,
+            Err(error) => pgrx::error!("could not read the answer of the worker registry: {error}"),
+        };
+        (1..=REGISTRY_COLUMNS.len()).map(text).collect()
     })
 }

@@ -78,10 +78,29 @@ pub enum Failure {
     /// Only a superuser may.
     NotSuperuser { function: &'static str },
     /// The generator did not open in time.
-    SnowflakeTimeout {
-        timeout_ms: i64,
-        detail: &'static str,
+    SnowflakeTimeout { timeout_ms: i64, detail: String },
+    /// A fixed worker id on a standby.
+    StandbyWithoutLease,
+    /// `leaf_id.worker_registry` is empty.
+    RegistryUnset,
+    /// The lease of the worker id has ended; since when the registry is away, and what it or
+    /// the way to it has said last.
+    LeaseEnded {
+        worker_id: u16,
+        registry: String,
+        away_since: Option<String>,
+        said: String,
     },
+    /// The registry has this node's worker id leased to another server.
+    HeldByOther { said: String },
+    /// The registry has none.
+    NoFreeWorkerId { said: String },
+    /// The clock is off by more than `leaf_id.max_clock_skew`.
+    ClockSkew { by_ms: i64, said: String },
+    /// The registry's servers have another epoch.
+    OtherEpoch { said: String },
+    /// `leaf_snowflake_reset` with a leased worker id.
+    ResetLeased,
     /// A negative number is no snowflake id.
     NoSnowflake { id: i64 },
     /// An epoch argument outside what a timestamp holds.
@@ -313,8 +332,59 @@ impl Failure {
                 Code::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!("could not get a snowflake id within {timeout_ms} ms"),
             )
-            .set_detail(detail.to_string())
+            .set_detail(detail)
             .set_hint("Try again, look at leaf_snowflake_status, or increase \"leaf_id.refill_timeout\"."),
+            Self::StandbyWithoutLease => error(
+                Code::ERRCODE_READ_ONLY_SQL_TRANSACTION,
+                "cannot issue snowflake ids during recovery".into(),
+            )
+            .set_detail("The worker id is in the configuration, and may be that of the primary.")
+            .set_hint("A standby can have one of its own: set \"leaf_id.worker_registry\", \"leaf_id.node_name\", and \"leaf_id.worker_id\" to auto."),
+            Self::RegistryUnset => error(not_ready, "\"leaf_id.worker_registry\" is not set".into())
+                .set_detail("\"leaf_id.worker_id\" is auto: a worker id is to be leased.")
+                .set_hint("Say where from: ALTER SYSTEM SET leaf_id.worker_registry = 'database/server'; SELECT pg_reload_conf();"),
+            Self::LeaseEnded { worker_id, registry, away_since, said } => error(
+                not_ready,
+                format!("cannot issue snowflake ids: the lease of worker id {worker_id} has ended"),
+            )
+            .set_detail(match away_since {
+                Some(since) => format!("Worker registry \"{registry}\" has not answered since {since}: {said}."),
+                None => format!("Worker registry \"{registry}\" has not renewed it yet."),
+            })
+            .set_hint("Calls succeed again as soon as the registry renews it; leaf_snowflake_status tells more."),
+            Self::HeldByOther { said } => error(
+                not_ready,
+                "cannot issue snowflake ids: another server has the worker id of this node".into(),
+            )
+            .set_detail(format!("The worker registry says: {said}."))
+            .set_hint("Give each copy and each standby of a server a \"leaf_id.node_name\" of its own. If it was this server, before its data directory was lost, its lease is waited out."),
+            Self::NoFreeWorkerId { said } => error(
+                full,
+                "cannot issue snowflake ids: the worker registry has no free worker id".into(),
+            )
+            .set_detail(format!("The worker registry says: {said}."))
+            .set_hint("Look at leaf_worker_status there; SELECT leaf_worker_release(...) for a server that is gone."),
+            Self::ClockSkew { by_ms, said } => error(
+                not_ready,
+                format!(
+                    "cannot issue snowflake ids: the clock is {} ms {}",
+                    by_ms.unsigned_abs(),
+                    if by_ms > 0 { "ahead" } else { "behind" }
+                ),
+            )
+            .set_detail(format!("The worker registry says: {said}."))
+            .set_hint("Set the clock right: this is tried again every second. \"leaf_id.max_clock_skew\" says how far it may be off."),
+            Self::OtherEpoch { said } => error(
+                not_ready,
+                "cannot issue snowflake ids: \"leaf_id.epoch\" is not that of the worker registry".into(),
+            )
+            .set_detail(format!("The worker registry says: {said}."))
+            .set_hint("All servers of a registry have one epoch: set \"leaf_id.epoch\" and restart the server."),
+            Self::ResetLeased => error(
+                not_ready,
+                "cannot reset snowflake ids while \"leaf_id.worker_id\" is auto".into(),
+            )
+            .set_detail("No id carries a later time than the worker registry has recorded, so there is nothing to go back from."),
             Self::NoSnowflake { id } => {
                 error(invalid, format!("not a snowflake id: {id}"))
             }

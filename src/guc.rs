@@ -42,9 +42,18 @@ impl ClaimSynchronousCommit {
 
 /// Slots in shared memory, one per tag in use, all databases together.
 pub static MAX_TAGS: GucSetting<i32> = GucSetting::<i32>::new(1024);
-/// 0 to 1023 as text; empty is unset.
+/// 0 to 1023 as text, or [`AUTO`]; empty is unset.
 static WORKER_ID: GucSetting<Option<std::ffi::CString>> =
     GucSetting::<Option<std::ffi::CString>>::new(Some(c""));
+/// `database` or `database/server`; empty is unset.
+static WORKER_REGISTRY: GucSetting<Option<std::ffi::CString>> =
+    GucSetting::<Option<std::ffi::CString>>::new(Some(c""));
+static NODE_NAME: GucSetting<Option<std::ffi::CString>> =
+    GucSetting::<Option<std::ffi::CString>>::new(Some(c""));
+/// Milliseconds.
+pub static WORKER_LEASE: GucSetting<i32> = GucSetting::<i32>::new(300_000);
+/// Milliseconds.
+pub static MAX_CLOCK_SKEW: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 /// Unix milliseconds as text: more than an integer setting holds.
 static EPOCH: GucSetting<Option<std::ffi::CString>> =
     GucSetting::<Option<std::ffi::CString>>::new(Some(c"1288834974657"));
@@ -64,10 +73,72 @@ pub static FAILOVER_SKIP: GucSetting<i32> = GucSetting::<i32>::new(2);
 pub static CLAIM_SYNCHRONOUS_COMMIT: GucSetting<ClaimSynchronousCommit> =
     GucSetting::<ClaimSynchronousCommit>::new(ClaimSynchronousCommit::On);
 
-/// The worker id, if one is set. The launcher alone acts on it; backends take theirs from
-/// the shared word, since they see a reload at different moments.
-pub fn worker_id() -> Option<u16> {
-    WORKER_ID.get().and_then(|text| parse_worker_id(&text))
+/// What `leaf_id.worker_id` says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WorkerId {
+    /// Nothing.
+    Unset,
+    /// A number.
+    Fixed(u16),
+    /// It is leased from the worker registry.
+    Auto,
+}
+
+/// `leaf_id.worker_id` of a server that leases it.
+const AUTO: &CStr = c"auto";
+/// The longest name of a database, of a foreign server or of a node, in bytes.
+pub const MAX_NAME: usize = 63;
+
+/// `leaf_id.worker_id`. The launcher alone acts on it; backends take theirs from the shared
+/// word, since they see a reload at different moments.
+pub fn worker_id() -> WorkerId {
+    WORKER_ID
+        .get()
+        .and_then(|text| parse_worker_id(&text))
+        .unwrap_or(WorkerId::Unset)
+}
+
+/// Where worker ids are leased from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Registry {
+    /// A database of this server: with the registry in it ...
+    pub database: String,
+    /// ... or with this foreign server, where the registry is.
+    pub server: Option<String>,
+}
+
+impl Registry {
+    fn parse(text: &str) -> Option<Self> {
+        let (database, server) = match text.rsplit_once('/') {
+            Some((database, server)) => (database, Some(server)),
+            None => (text, None),
+        };
+        let valid = |name: &str| (1..=MAX_NAME).contains(&name.len());
+        (valid(database) && server.is_none_or(valid)).then(|| Self {
+            database: database.into(),
+            server: server.map(Into::into),
+        })
+    }
+
+    /// As it is set.
+    pub fn name(&self) -> String {
+        match &self.server {
+            Some(server) => format!("{}/{server}", self.database),
+            None => self.database.clone(),
+        }
+    }
+}
+
+/// Where worker ids are leased from, if that is set.
+pub fn worker_registry() -> Option<Registry> {
+    Registry::parse(WORKER_REGISTRY.get()?.to_str().ok()?)
+}
+
+/// What tells this server from others of the same system identifier.
+pub fn node_name() -> String {
+    NODE_NAME
+        .get()
+        .map_or_else(String::new, |text| text.to_string_lossy().into_owned())
 }
 
 /// The epoch of snowflake ids, in Unix milliseconds.
@@ -78,12 +149,17 @@ pub fn epoch_ms() -> i64 {
         .unwrap_or(DEFAULT_EPOCH_MS)
 }
 
-fn parse_worker_id(text: &CStr) -> Option<u16> {
-    text.to_str()
-        .ok()?
-        .parse()
-        .ok()
+fn parse_worker_id(text: &CStr) -> Option<WorkerId> {
+    if text.is_empty() {
+        return Some(WorkerId::Unset);
+    }
+    if text == AUTO {
+        return Some(WorkerId::Auto);
+    }
+    let number = text.to_str().ok()?.parse().ok();
+    number
         .filter(|id| *id <= MAX_WORKER_ID)
+        .map(WorkerId::Fixed)
 }
 
 /// The epoch is a moment that has been: an id's time must fit in 41 bits from it.
@@ -110,8 +186,38 @@ extern "C-unwind" fn check_worker_id(
 ) -> bool {
     pg::with_setting(value, |text| {
         check(
-            text.is_empty() || parse_worker_id(text).is_some(),
-            c"A worker id is a number from 0 to 1023, or empty for none.",
+            parse_worker_id(text).is_some(),
+            c"A worker id is a number from 0 to 1023, \"auto\", or empty for none.",
+        )
+    })
+}
+
+#[pgrx::pg_guard]
+extern "C-unwind" fn check_worker_registry(
+    value: *mut *mut c_char,
+    _extra: *mut *mut c_void,
+    _source: pg_sys::GucSource::Type,
+) -> bool {
+    pg::with_setting(value, |text| {
+        let valid = text.is_empty() || text.to_str().is_ok_and(|t| Registry::parse(t).is_some());
+        check(
+            valid,
+            c"A worker registry is a database of this server, or \"database/server\" with a foreign server of that database; each at most 63 bytes long.",
+        )
+    })
+}
+
+#[pgrx::pg_guard]
+extern "C-unwind" fn check_node_name(
+    value: *mut *mut c_char,
+    _extra: *mut *mut c_void,
+    _source: pg_sys::GucSource::Type,
+) -> bool {
+    pg::with_setting(value, |text| {
+        let printable = |text: &str| text.len() <= MAX_NAME && !text.chars().any(char::is_control);
+        check(
+            text.to_str().is_ok_and(printable),
+            c"A node name has at most 63 bytes, all of them printable.",
         )
     })
 }
@@ -156,10 +262,44 @@ pub fn define() {
     pg::define_checked_string(
         c"leaf_id.worker_id",
         c"Sets the worker id in this server's snowflake ids.",
-        c"0 to 1023, a different one on every server. Empty: no snowflake ids are issued.",
+        c"0 to 1023, a different one on every server; or \"auto\", to lease one from the worker registry. Empty: no snowflake ids are issued.",
         &WORKER_ID,
         GucContext::Sighup,
         check_worker_id,
+    );
+    pg::define_checked_string(
+        c"leaf_id.worker_registry",
+        c"Sets where a worker id is leased from.",
+        c"A database of this server, or \"database/server\" with a foreign server that is defined in that database. Used where leaf_id.worker_id is \"auto\".",
+        &WORKER_REGISTRY,
+        GucContext::Sighup,
+        check_worker_registry,
+    );
+    pg::define_checked_string(
+        c"leaf_id.node_name",
+        c"Sets the name by which the worker registry tells this server from its standbys and copies.",
+        c"A different one on every server of the same system identifier.",
+        &NODE_NAME,
+        GucContext::Sighup,
+        check_node_name,
+    );
+    int(
+        c"leaf_id.worker_lease",
+        c"Sets how long a worker id is leased from the worker registry.",
+        c"It is renewed at a third. While the registry is away, snowflake ids are issued for the rest of it.",
+        &WORKER_LEASE,
+        (1_000, 86_400_000),
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+    int(
+        c"leaf_id.max_clock_skew",
+        c"Sets how far the clock may be off from that of the worker registry.",
+        c"No snowflake ids are issued while it is further off, from the registry or from the average of its other servers.",
+        &MAX_CLOCK_SKEW,
+        (10, 3_600_000),
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
     );
     pg::define_checked_string(
         c"leaf_id.epoch",

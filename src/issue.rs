@@ -9,9 +9,9 @@ use rand::RngExt;
 
 use crate::edits::{self, Standing};
 use crate::error::Failure;
-use crate::guc;
+use crate::guc::{self, WorkerId};
 use crate::pg::{self, WaitEvent};
-use crate::shmem::{self, Area, Key, MAX_TAG, Seat, SnowflakeState, Tag, Trouble};
+use crate::shmem::{self, Area, Key, LeaseStatus, MAX_TAG, Seat, SnowflakeState, Tag, Trouble};
 
 mod known;
 
@@ -230,12 +230,18 @@ impl Iterator for Batch {
 /// # Errors
 /// The library is not preloaded; the server is a standby, or one of a single process.
 pub fn ready() -> Result<&'static Area, Failure> {
+    let area = ready_on_standby()?;
+    if pg::in_recovery() {
+        return Err(Failure::Standby);
+    }
+    Ok(area)
+}
+
+/// The shared area, where ids can be issued that no table is needed for.
+fn ready_on_standby() -> Result<&'static Area, Failure> {
     let area = shmem::area().ok_or(Failure::NotPreloaded)?;
     if pg::single_user() {
         return Err(Failure::SingleUser);
-    }
-    if pg::in_recovery() {
-        return Err(Failure::Standby);
     }
     Ok(area)
 }
@@ -668,7 +674,10 @@ fn try_snowflake(area: &Area) -> Result<i64, Stall> {
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     let id = snowflake.generator.next(
         || pg::now_ms() - epoch_ms,
-        || rand::rng().random_range(0..START_SPREAD),
+        || {
+            let start = || rand::rng().random_range(0..START_SPREAD);
+            snowflake.may_issue().then(start)
+        },
     )?;
     snowflake.issued.fetch_add(1, Ordering::Relaxed);
     Ok(id)
@@ -677,7 +686,10 @@ fn try_snowflake(area: &Area) -> Result<i64, Stall> {
 #[cold]
 #[inline(never)]
 fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
-    ready()?;
+    ready_on_standby()?;
+    if pg::in_recovery() && guc::worker_id() != WorkerId::Auto {
+        return Err(Failure::StandbyWithoutLease);
+    }
     let snowflake = &area.snowflake;
     let deadline = Deadline::new();
     let waiting = snowflake.waiters().join();
@@ -694,7 +706,7 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                 if deadline.left_ms().is_none() {
                     return Err(Failure::SnowflakeTimeout {
                         timeout_ms: deadline.timeout_ms(),
-                        detail: "Other sessions have used every millisecond up.",
+                        detail: "Other sessions have used every millisecond up.".into(),
                     });
                 }
                 full_rounds += 1;
@@ -718,12 +730,13 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                 }
             }
             Stall::EndOfTime => return Err(Failure::EndOfTime),
-            Stall::Closed | Stall::Unreserved => {
-                refused(snowflake, &deadline)?;
+            Stall::Closed | Stall::Unreserved | Stall::Unleased => {
+                refused(area, &deadline)?;
                 let Some(left) = deadline.left_ms().or_else(|| almost_over(snowflake)) else {
-                    return Err(Failure::SnowflakeTimeout {
-                        timeout_ms: deadline.timeout_ms(),
-                        detail: snowflake_detail(area),
+                    return Err(if stall == Stall::Unleased {
+                        lease_ended(&area.lease_status())
+                    } else {
+                        snowflake_timeout(area, &deadline)
                     });
                 };
                 let late = deadline.elapsed_ms() >= LATE_MS;
@@ -757,11 +770,19 @@ fn almost_over(snowflake: &shmem::Snowflake) -> Option<i64> {
 }
 
 /// Whether the launcher has found that waiting is useless.
-fn refused(snowflake: &shmem::Snowflake, deadline: &Deadline) -> Result<(), Failure> {
-    let (state, detail) = snowflake.status();
+fn refused(area: &Area, deadline: &Deadline) -> Result<(), Failure> {
+    let (state, detail) = area.snowflake.status();
+    let said = || area.lease_status().last_error.get();
     match state {
         // Set a moment ago, perhaps, and the launcher has not read it yet.
-        SnowflakeState::NoWorkerId if deadline.elapsed_ms() < RELOAD_GRACE_MS => Ok(()),
+        SnowflakeState::NoWorkerId
+        | SnowflakeState::NoRegistrySet
+        | SnowflakeState::OtherEpoch
+        | SnowflakeState::Standby
+            if deadline.elapsed_ms() < RELOAD_GRACE_MS =>
+        {
+            Ok(())
+        }
         SnowflakeState::NoWorkerId => Err(Failure::WorkerIdUnset),
         SnowflakeState::ReservationAhead => {
             let by_ms = detail - pg::now_ms();
@@ -781,17 +802,72 @@ fn refused(snowflake: &shmem::Snowflake, deadline: &Deadline) -> Result<(), Fail
         SnowflakeState::FileProblem => Err(Failure::ReservationFile {
             reason: "the reason is in the server's log.".into(),
         }),
-        SnowflakeState::Starting | SnowflakeState::WaitingOut | SnowflakeState::Open => Ok(()),
+        SnowflakeState::NoRegistrySet => Err(Failure::RegistryUnset),
+        SnowflakeState::HeldByOther => Err(Failure::HeldByOther { said: said() }),
+        SnowflakeState::NoFreeWorkerId => Err(Failure::NoFreeWorkerId { said: said() }),
+        SnowflakeState::ClockSkew => Err(Failure::ClockSkew {
+            by_ms: detail,
+            said: said(),
+        }),
+        SnowflakeState::OtherEpoch => Err(Failure::OtherEpoch { said: said() }),
+        SnowflakeState::Standby => Err(Failure::StandbyWithoutLease),
+        SnowflakeState::LeaseEnded => {
+            let status = area.lease_status();
+            // Otherwise it is being renewed just now.
+            match status.away_since_ms {
+                Some(_) => Err(lease_ended(&status)),
+                None => Ok(()),
+            }
+        }
+        // The registry may answer yet.
+        SnowflakeState::NoRegistry
+        | SnowflakeState::RegistryGrace
+        | SnowflakeState::WorkerIdLost
+        | SnowflakeState::Starting
+        | SnowflakeState::WaitingOut
+        | SnowflakeState::Open => Ok(()),
     }
 }
 
-fn snowflake_detail(area: &Area) -> &'static str {
-    match area.snowflake.state() {
-        _ if area.is_orphaned() => silence(area),
-        SnowflakeState::WaitingOut => {
-            "Timestamps that an earlier run had reserved are being waited out."
+fn lease_ended(status: &LeaseStatus) -> Failure {
+    Failure::LeaseEnded {
+        worker_id: status.worker_id,
+        registry: status.registry.get(),
+        away_since: status.away_since_ms.map(pg::format_ms),
+        said: status.last_error.get(),
+    }
+}
+
+fn snowflake_timeout(area: &Area, deadline: &Deadline) -> Failure {
+    let (state, detail) = area.snowflake.status();
+    let status = area.lease_status();
+    let registry = status.registry.get();
+    let detail = match state {
+        _ if area.is_orphaned() => silence(area).into(),
+        SnowflakeState::WaitingOut => format!(
+            "Timestamps that an earlier run or another server had reserved are being waited out, until {}.",
+            pg::format_ms(detail)
+        ),
+        SnowflakeState::LeaseEnded => return lease_ended(&status),
+        SnowflakeState::NoRegistry | SnowflakeState::Starting if !registry.is_empty() => {
+            match status.away_since_ms {
+                Some(since) => format!(
+                    "Worker registry \"{registry}\" has not answered since {}: {}.",
+                    pg::format_ms(since),
+                    status.last_error.get()
+                ),
+                None => format!("Worker registry \"{registry}\" has not answered yet."),
+            }
         }
-        SnowflakeState::Open => "The reservation of timestamps was not renewed.",
-        _ => "The launcher has not started the generator.",
+        SnowflakeState::RegistryGrace | SnowflakeState::WorkerIdLost => format!(
+            "Worker registry \"{registry}\" grants no worker id: {}.",
+            status.last_error.get()
+        ),
+        SnowflakeState::Open => "The reservation of timestamps was not renewed.".into(),
+        _ => "The launcher has not started the generator.".into(),
+    };
+    Failure::SnowflakeTimeout {
+        timeout_ms: deadline.timeout_ms(),
+        detail,
     }
 }

@@ -10,6 +10,7 @@
 //! * `shmem`: what both share, and the rules for it.
 //! * `edits`: what the open transaction did to `leaf_alloc`.
 //! * `snowflake`: who opens the snowflake generator and reserves its timestamps.
+//! * `lease`: the worker id that it issues with, where that is leased from a registry.
 //! * `persist`: the files in the data directory.
 //! * `leaf_id_core`: the double buffer, the snowflake word and the adaptive step.
 
@@ -20,6 +21,7 @@ mod error;
 mod exchange;
 mod guc;
 mod issue;
+mod lease;
 mod persist;
 mod pg;
 mod remote;

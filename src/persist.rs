@@ -1,8 +1,8 @@
-//! The two files in the data directory: the reservation of snowflake timestamps (I7), and
-//! the segments' rests while no launcher runs (I6).
+//! The files in the data directory: the reservation of snowflake timestamps (I7), the lease
+//! of the worker id, and the segments' rests while no launcher runs (I6).
 //!
-//! Both are JSON, written to a temporary name, fsynced, renamed, and the directory fsynced.
-//! Both say which file they are: pg_basebackup and pg_rewind copy them, and a copy says
+//! They are JSON, written to a temporary name, fsynced, renamed, and the directory fsynced.
+//! All say which file they are: pg_basebackup and pg_rewind copy them, and a copy says
 //! nothing about what the original's server has issued since.
 
 use std::fs::{self, File, Metadata};
@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use leaf_id_core::lease::{self, Grant, Lease};
 use leaf_id_core::reservation::Stored;
 use leaf_id_core::snowflake::MAX_WORKER_ID;
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,10 @@ struct Place {
 const RESERVATION: Place = Place {
     file: "leaf_id_reservation.json",
     temporary: "leaf_id_reservation.json.tmp",
+};
+const LEASE: Place = Place {
+    file: "leaf_id_lease.json",
+    temporary: "leaf_id_lease.json.tmp",
 };
 const PARKED: Place = Place {
     file: "leaf_id_parked.json",
@@ -239,6 +244,126 @@ pub fn write_reservation(reservation: &Reservation) -> io::Result<()> {
         used: reservation.used.clone(),
         origin,
     })
+}
+
+// ---- The lease ---------------------------------------------------------------------
+
+#[derive(Serialize, Deserialize)]
+struct LeaseDocument {
+    registry: String,
+    node_name: String,
+    token: i64,
+    next_token: i64,
+    granted: Option<Granted>,
+    /// What tells this start of the machine from others, where that is known.
+    boot_id: Option<String>,
+    /// The server was stopped in good order.
+    clean: bool,
+    #[serde(flatten)]
+    origin: Origin,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Granted {
+    worker_id: u16,
+    floor_ms: i64,
+    reserved_until_ms: i64,
+    until_boot_ms: i64,
+}
+
+/// Tells this start of the machine from others; `None` where that cannot be known.
+fn boot_id() -> Option<String> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(text.trim().to_string()).filter(|text| !text.is_empty())
+}
+
+/// Whose lease it is.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Party {
+    /// `leaf_id.worker_registry`.
+    pub registry: String,
+    /// `leaf_id.node_name`.
+    pub node_name: String,
+}
+
+/// Reads the lease of the last run, as far as it counts: an empty one if there is none, if it
+/// was copied, or if it is another party's.
+///
+/// # Errors
+/// The file cannot be read, or is not what was written.
+pub fn read_lease(party: &Party) -> io::Result<Lease> {
+    let Some(document) = read::<LeaseDocument>(&LEASE)? else {
+        return Ok(Lease::default());
+    };
+    let metadata = fs::metadata(LEASE.file)?;
+    let boot_id = boot_id();
+    let found = lease::Found {
+        original: document.origin.is_original(&LEASE)?
+            && document.origin.system_identifier == pg::system_identifier()
+            && document.registry == party.registry
+            && document.node_name == party.node_name,
+        // A snapshot of the disk is another device, though its files look the same.
+        same_boot: boot_id.is_some()
+            && document.boot_id == boot_id
+            && document.origin.identity.device == metadata.dev(),
+        clean: document.clean,
+    };
+    let grant = document.granted.map(|granted| Grant {
+        worker_id: granted.worker_id,
+        floor_ms: granted.floor_ms,
+        reserved_until_ms: granted.reserved_until_ms,
+        until_boot_ms: granted.until_boot_ms,
+    });
+    if grant.is_some_and(|grant| grant.worker_id > MAX_WORKER_ID) {
+        let what = "a number in it is out of range";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    let lease = Lease {
+        grant,
+        token: document.token,
+        next_token: document.next_token,
+    };
+    Ok(lease.of_file(found))
+}
+
+/// Writes a lease down. It may be used when this has returned `Ok`. By the launcher alone.
+///
+/// # Errors
+/// As [`write_reservation`].
+pub fn write_lease(party: &Party, lease: &Lease) -> io::Result<()> {
+    write(&LEASE, |origin| LeaseDocument {
+        registry: party.registry.clone(),
+        node_name: party.node_name.clone(),
+        token: lease.token,
+        next_token: lease.next_token,
+        granted: lease.grant.map(|grant| Granted {
+            worker_id: grant.worker_id,
+            floor_ms: grant.floor_ms,
+            reserved_until_ms: grant.reserved_until_ms,
+            until_boot_ms: grant.until_boot_ms,
+        }),
+        boot_id: boot_id(),
+        clean: false,
+        origin,
+    })
+}
+
+/// Says that nothing was issued since the lease was written down last, and that nothing will
+/// be before it is written down again.
+///
+/// # Errors
+/// As [`write_reservation`].
+pub fn mark_lease_clean() -> io::Result<()> {
+    match read::<LeaseDocument>(&LEASE)? {
+        Some(document) if document.origin.is_original(&LEASE)? => {
+            write(&LEASE, |origin| LeaseDocument {
+                clean: true,
+                origin,
+                ..document
+            })
+        }
+        _ => Ok(()),
+    }
 }
 
 // ---- Parked rests ------------------------------------------------------------------

@@ -101,9 +101,12 @@ pub fn system_identifier() -> u64 {
 }
 
 /// The timeline that WAL is written on: current at once after a promotion, unlike what SQL
-/// shows until a checkpoint. Not during recovery.
+/// shows until a checkpoint. 0 during recovery, when none is written on.
 pub fn timeline() -> u32 {
-    // SAFETY: reads shared memory; the caller is not in recovery.
+    if in_recovery() {
+        return 0;
+    }
+    // SAFETY: reads shared memory, not in recovery.
     unsafe { pg_sys::GetWALInsertionTimeLine() }
 }
 
@@ -837,6 +840,34 @@ pub fn database_exists(oid: u32) -> bool {
     syscache_has(pg_sys::SysCacheIdentifier::DATABASEOID.cast_signed(), oid)
 }
 
+/// The oid of a database, by its name: in a transaction, also of a process that is connected
+/// to none, which has no other way to look.
+pub fn find_database(name: &str) -> Option<u32> {
+    let mut found = None;
+    // SAFETY: a scan of a shared catalog in a transaction; tuples are looked at before the
+    // next one is fetched.
+    unsafe {
+        let lock = pg_sys::AccessShareLock.cast_signed();
+        let table = pg_sys::table_open(pg_sys::DatabaseRelationId, lock);
+        let scan = pg_sys::table_beginscan_catalog(table, 0, core::ptr::null_mut());
+        loop {
+            let forward = pg_sys::ScanDirection::ForwardScanDirection;
+            let tuple = pg_sys::heap_getnext(scan, forward);
+            if tuple.is_null() {
+                break;
+            }
+            let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
+            let datname = CStr::from_ptr((*form).datname.data.as_ptr());
+            if datname.to_bytes() == name.as_bytes() {
+                found = Some((*form).oid.to_u32());
+            }
+        }
+        pg_sys::heap_endscan(scan);
+        pg_sys::table_close(table, lock);
+    }
+    found
+}
+
 /// Whether a relation exists in this database.
 pub fn relation_exists(oid: u32) -> bool {
     syscache_has(pg_sys::SysCacheIdentifier::RELOID.cast_signed(), oid)
@@ -1059,6 +1090,14 @@ macro_rules! declared_in_sql {
 pub fn text_argument(bytes: &[u8]) -> pgrx::datum::DatumWithOid<'static> {
     // SAFETY: a palloc'ed text that lives until the statement ends.
     unsafe { pgrx::datum::DatumWithOid::new(text_datum(bytes), pg_sys::TEXTOID) }
+}
+
+/// The same of UTF-8, or NULL.
+pub fn optional_text_argument(text: &Option<String>) -> pgrx::datum::DatumWithOid<'static> {
+    match text {
+        Some(text) => text_argument(text.as_bytes()),
+        None => pgrx::datum::DatumWithOid::null_oid(pg_sys::TEXTOID),
+    }
 }
 
 unsafe fn text_datum(bytes: &[u8]) -> pg_sys::Datum {

@@ -2,8 +2,9 @@
 //!
 //! # Locks
 //!
-//! The area owns one named tranche of LWLocks, `leaf_id`: lock 0 is the directory, the
-//! others are shared out among the slots. Where both are held, the directory comes first.
+//! The area owns one named tranche of LWLocks, `leaf_id`: lock 0 is the directory, the last
+//! one is that of the lease, the others are shared out among the slots. Where the directory
+//! and a slot's are held, the directory comes first.
 //! They are held for a few instructions: nothing here waits, allocates, logs, raises an
 //! error or runs SQL under one.
 //!
@@ -11,6 +12,7 @@
 //! * To give a slot to a tag or take it away, hold the directory exclusively, and the
 //!   slot's lock while its buffer is invalidated.
 //! * To publish, to invalidate, or to touch a slot's [`Ledger`], hold the slot's lock.
+//! * To ask the worker registry, to reply or to tell of it, hold the lock of the lease.
 //! * To take ids, or to post a request at a desk that exists: no lock, and the directory
 //!   shared, respectively.
 //! * Fields that are plain atomics outside those groups say so.
@@ -33,13 +35,17 @@ use leaf_id_core::snowflake::Generator;
 use leaf_id_core::step::Pace;
 use pgrx::{PgSharedMemoryInitialization, pg_sys};
 
-use crate::{guc, pg};
+use crate::guc::{self, WorkerId};
+use crate::pg;
 
 mod desks;
+mod lease;
 mod ledger;
 mod links;
 
 use desks::{DESKS, Desk};
+use lease::LeaseDesk;
+pub use lease::{Explanation, LeaseStatus, Reply, Request, Source};
 pub use ledger::{Ledger, Parked, Run, Text, Trouble};
 use links::LINKS;
 pub use links::{LinkState, LinkStatus};
@@ -48,6 +54,9 @@ pub use links::{LinkState, LinkStatus};
 pub const MAX_TAG: usize = 128;
 /// Locks shared out among the slots.
 const SLOT_LOCKS: usize = 64;
+/// The lock of the lease.
+const LEASE_LOCK: usize = 1 + SLOT_LOCKS;
+const LOCKS: usize = 1 + LEASE_LOCK;
 /// Slots looked at to find one to evict: all of a small array, a sample of a large one.
 const EVICTION_SAMPLE: u32 = 64;
 
@@ -192,6 +201,26 @@ pub enum SnowflakeState {
     EpochMovedLater,
     /// The reservation could not be read or written.
     FileProblem,
+    /// `leaf_id.worker_registry` is empty, though a worker id is to be leased.
+    NoRegistrySet,
+    /// The worker registry has not given a worker id yet.
+    NoRegistry,
+    /// The lease of the worker id has ended.
+    LeaseEnded,
+    /// Refused: another server has this node's lease.
+    HeldByOther,
+    /// Refused: all worker ids are leased.
+    NoFreeWorkerId,
+    /// Refused: the clock is off; the detail is by how much (ms ahead, negative: behind).
+    ClockSkew,
+    /// The registry gives nothing away for a while.
+    RegistryGrace,
+    /// The worker id was taken away; another one is asked for.
+    WorkerIdLost,
+    /// Refused: the registry's servers have another epoch.
+    OtherEpoch,
+    /// A standby without a worker id of its own.
+    Standby,
 }
 
 impl SnowflakeState {
@@ -204,12 +233,27 @@ impl SnowflakeState {
             Self::WorkerIdRetired,
             Self::EpochMovedLater,
             Self::FileProblem,
+            Self::NoRegistrySet,
+            Self::NoRegistry,
+            Self::LeaseEnded,
+            Self::HeldByOther,
+            Self::NoFreeWorkerId,
+            Self::ClockSkew,
+            Self::RegistryGrace,
+            Self::WorkerIdLost,
+            Self::OtherEpoch,
+            Self::Standby,
         ]
         .into_iter()
         .find(|state| *state as u32 == number)
         .unwrap_or(Self::Starting)
     }
 }
+
+/// A lease that does not end, and a time that is later than any.
+pub const FOR_EVER: i64 = i64::MAX;
+/// `leaf_id.worker_id` is `auto`.
+const LEASED: u32 = u32::MAX;
 
 /// The snowflake generator of this server.
 #[repr(C, align(64))]
@@ -220,10 +264,16 @@ pub struct Snowflake {
     pub issued: AtomicU64,
     /// `leaf_id.epoch`, fixed at start.
     pub epoch_ms: AtomicI64,
+    /// When the lease of the worker id ends, by [`pg::boot_ms`]; [`FOR_EVER`] if it is no
+    /// leased one. Zeroed memory has no lease.
+    lease_until_boot_ms: AtomicI64,
     // Not on the hot path, and seldom written.
     state: AtomicU32,
     /// See [`SnowflakeState`].
     detail: AtomicI64,
+    /// What the worker registry has recorded, in Unix milliseconds: nothing later is ever
+    /// reserved. Written by the [`Writer`].
+    recorded_until_ms: AtomicI64,
     /// A session found the reservation used up.
     pub reservation_wanted: AtomicU32,
     /// Calls that had to wait.
@@ -236,7 +286,7 @@ pub struct Snowflake {
     floor_reason: AtomicU32,
     /// Counts calls of `leaf_snowflake_reset`: the launcher is to begin anew.
     pub resets: AtomicU32,
-    /// `leaf_id.worker_id` as the launcher has read it, plus 1; 0 for none.
+    /// `leaf_id.worker_id` as the launcher has read it, plus 1; 0 for none, [`LEASED`].
     configured_worker_id: AtomicU32,
     /// The full millisecond whose end is watched for, in Unix milliseconds. Written a
     /// thousand times a second: not in the cache line of the generator.
@@ -277,15 +327,49 @@ impl Snowflake {
     }
 
     /// The worker id that the launcher is to open the generator with.
-    pub fn configured_worker_id(&self) -> Option<u16> {
-        let number = self.configured_worker_id.load(Ordering::Acquire);
-        u16::try_from(number.checked_sub(1)?).ok()
+    pub fn configured_worker_id(&self) -> WorkerId {
+        match self.configured_worker_id.load(Ordering::Acquire) {
+            0 => WorkerId::Unset,
+            LEASED => WorkerId::Auto,
+            number => u16::try_from(number - 1).map_or(WorkerId::Unset, WorkerId::Fixed),
+        }
     }
 
     /// The launcher has read its configuration.
-    pub fn configure(&self, worker_id: Option<u16>) {
-        let number = worker_id.map_or(0, |id| u32::from(id) + 1);
+    pub fn configure(&self, worker_id: WorkerId) {
+        let number = match worker_id {
+            WorkerId::Unset => 0,
+            WorkerId::Fixed(id) => u32::from(id) + 1,
+            WorkerId::Auto => LEASED,
+        };
         self.configured_worker_id.store(number, Ordering::Release);
+    }
+
+    /// Whether the worker id may be used now: it is no leased one, or its lease has not ended.
+    #[inline]
+    pub fn may_issue(&self) -> bool {
+        let until = self.lease_until_boot_ms.load(Ordering::Acquire);
+        until == FOR_EVER || pg::boot_ms() < until
+    }
+
+    /// What a lease allows; for a worker id that is not leased all is [`FOR_EVER`]. Raised
+    /// only for the same holder of the same worker id: otherwise the generator is closed
+    /// first.
+    pub fn set_lease(&self, _writer: &Writer<'_>, until_boot_ms: i64, recorded_until_ms: i64) {
+        self.recorded_until_ms
+            .store(recorded_until_ms, Ordering::Release);
+        self.lease_until_boot_ms
+            .store(until_boot_ms, Ordering::Release);
+    }
+
+    /// Whether the worker id is a leased one.
+    pub fn is_leased(&self) -> bool {
+        self.lease_until_boot_ms.load(Ordering::Acquire) != FOR_EVER
+    }
+
+    /// The last time that may be reserved, in Unix milliseconds.
+    pub fn recorded_until_ms(&self) -> i64 {
+        self.recorded_until_ms.load(Ordering::Acquire)
     }
 
     /// Where this run's ids start, in Unix milliseconds, and why.
@@ -369,6 +453,8 @@ pub struct Area {
     desks: [Desk; DESKS],
     /// Servers that feed tags. Directory lock.
     links: UnsafeCell<[LinkStatus; LINKS]>,
+    /// The worker registry. The lock of the lease.
+    lease: UnsafeCell<LeaseDesk>,
 }
 
 // SAFETY: everything that changes is an atomic or in a cell guarded by the locks in the
@@ -460,7 +546,7 @@ impl PgSharedMemoryInitialization for Link {
     type Value = ();
 
     unsafe fn on_shmem_request(&'static self) {
-        let locks = i32::try_from(SLOT_LOCKS + 1).unwrap_or(1);
+        let locks = i32::try_from(LOCKS).unwrap_or(1);
         // SAFETY: called from shmem_request_hook, the place for both.
         unsafe {
             pg_sys::RequestAddinShmemSpace(Layout::configured().size());
@@ -494,6 +580,7 @@ impl PgSharedMemoryInitialization for Link {
                     .epoch_ms
                     .store(guc::epoch_ms(), Ordering::Relaxed);
                 pg_sys::ConditionVariableInit((*area).snowflake.waiters.get());
+                (*area).lease.get().write(LeaseDesk::NEW);
             }
             // Also after a crash restart, when the same postmaster makes it anew.
             self.0.store(area.cast(), Ordering::Relaxed);
@@ -552,7 +639,7 @@ impl Slot {
 
 impl Area {
     fn lock(&self, index: usize, mode: pg_sys::LWLockMode::Type) -> Held {
-        // SAFETY: index is below SLOT_LOCKS + 1, what the tranche was requested with.
+        // SAFETY: index is below LOCKS, what the tranche was requested with.
         unsafe {
             let lock = &raw mut (*self.locks.add(index)).lock;
             pg_sys::LWLockAcquire(lock, mode);
@@ -800,6 +887,15 @@ impl Area {
         // SAFETY: the slot's lock is held exclusively, and the closure cannot get another
         // reference: it would have to lock it again.
         body(unsafe { &mut *slot.ledger.get() })
+    }
+
+    /// Runs a closure with the desk of the worker registry, under its lock. The closure must
+    /// do nothing that can fail or wait.
+    fn with_lease<T>(&self, body: impl FnOnce(&mut LeaseDesk) -> T) -> T {
+        let _held = self.lock(LEASE_LOCK, pg_sys::LWLockMode::LW_EXCLUSIVE);
+        // SAFETY: its lock is held exclusively, and the closure cannot get another
+        // reference: it would have to lock it again.
+        body(unsafe { &mut *self.lease.get() })
     }
 
     fn retire_locked(&self, slot: &Slot) {

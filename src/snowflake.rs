@@ -10,19 +10,23 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
+use leaf_id_core::lease::Grant;
 use leaf_id_core::reservation::{self, Floor, Reason, Start, Unsafe};
 use leaf_id_core::snowflake::MAX_MS;
 
 use crate::error::Failure;
-use crate::guc;
+use crate::guc::{self, WorkerId};
 use crate::issue::{self, Deadline, RELOAD_GRACE_MS};
+use crate::lease::{Lessee, Order};
 use crate::persist::{self, Reservation, Used};
 use crate::pg::{self, WaitEvent};
-use crate::shmem::{Area, Snowflake, SnowflakeState, Writer};
+use crate::shmem::{Area, FOR_EVER, Snowflake, SnowflakeState, Writer};
 
 /// How often a file that cannot be read or written, or a clock that may be set right, is
 /// tried again, in milliseconds.
 const RETRY_MS: i64 = 1000;
+/// How often the launcher of a standby looks whether it still is one, in milliseconds.
+const STANDBY_MS: i64 = 1000;
 /// How soon the launcher looks again while a session is the writer, in milliseconds.
 const BUSY_MS: i64 = 10;
 /// How long a launcher that ends waits for a session that is the writer, in milliseconds.
@@ -39,6 +43,7 @@ fn start(snowflake: &Snowflake, now_ms: i64) -> Start {
         reservation_ms: reservation_ms(),
         system_identifier: pg::system_identifier(),
         timeline: pg::timeline(),
+        leased: guc::worker_id() == WorkerId::Auto,
     }
 }
 
@@ -63,8 +68,8 @@ fn used_before(worker_id: u16, until_ms: i64) -> io::Result<(Vec<Used>, Option<i
     Ok((used, None))
 }
 
-/// Writes a reservation and then allows its use: durable first, usable second (I7). Returns
-/// the damage that was healed, if any.
+/// Writes a reservation and then allows its use: durable first, usable second (I7). Never
+/// beyond what the worker registry has recorded. Returns the damage that was healed, if any.
 fn reserve(
     snowflake: &Snowflake,
     _writer: &Writer<'_>,
@@ -72,7 +77,9 @@ fn reserve(
     until_ms: i64,
 ) -> io::Result<Option<io::Error>> {
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-    let until_ms = until_ms.max(snowflake.generator.reserved_until() + epoch_ms);
+    let until_ms = until_ms
+        .max(snowflake.generator.reserved_until() + epoch_ms)
+        .min(snowflake.recorded_until_ms());
     let (used, damage) = used_before(worker_id, until_ms)?;
     persist::write_reservation(&Reservation {
         worker_id,
@@ -87,6 +94,7 @@ fn reserve(
 
 /// What the launcher knows of the generator. Times in Unix milliseconds.
 pub struct Keeper {
+    area: &'static Area,
     snowflake: &'static Snowflake,
     epoch_ms: i64,
     /// `None` until the file could be read.
@@ -99,12 +107,19 @@ pub struct Keeper {
     problem: Option<String>,
     /// Resets that were seen.
     resets: u32,
+    /// Whether this is a standby.
+    standby: bool,
+    /// The lease of the worker id, where that is `auto`.
+    lessee: Option<Lessee>,
+    /// What may be used by it.
+    grant: Option<Grant>,
 }
 
 impl Keeper {
     /// Of a launcher that has just started.
     pub fn new(area: &'static Area) -> Self {
         Self {
+            area,
             snowflake: &area.snowflake,
             epoch_ms: area.snowflake.epoch_ms.load(Ordering::Relaxed),
             floor: None,
@@ -112,6 +127,9 @@ impl Keeper {
             renewed_at_ms: 0,
             problem: None,
             resets: area.snowflake.resets.load(Ordering::Acquire),
+            standby: pg::in_recovery(),
+            lessee: None,
+            grant: None,
         }
     }
 
@@ -121,10 +139,16 @@ impl Keeper {
         self.snowflake.set_state(state, detail);
     }
 
+    /// The number of a question to the worker registry that a registrar is to ask.
+    pub fn question(&self) -> Option<u64> {
+        self.lessee.as_ref()?.question()
+    }
+
     /// Does what is due, and returns when to look again, in milliseconds.
     pub fn tend(&mut self) -> Option<i64> {
         let snowflake = self.snowflake;
-        snowflake.configure(guc::worker_id());
+        let configured = guc::worker_id();
+        snowflake.configure(configured);
         let Some(writer) = snowflake.try_write() else {
             return Some(BUSY_MS);
         };
@@ -138,6 +162,22 @@ impl Keeper {
             self.worker_id = None;
             was_reset = true;
         }
+        if self.standby && !pg::in_recovery() {
+            self.standby = false;
+            // Promoted: what the file says is looked at anew, on the new timeline. After
+            // the first id the word knows better.
+            if snowflake.generator.last().ms == 0 {
+                self.floor = None;
+            }
+        }
+        // Copied with the primary's configuration, like as not.
+        if self.standby && configured != WorkerId::Auto {
+            self.stop_leasing();
+            if snowflake.state() != SnowflakeState::Standby {
+                self.close(SnowflakeState::Standby, 0);
+            }
+            return Some(STANDBY_MS);
+        }
         // Before there is a worker id too: what has to be waited out passes meanwhile.
         if self.floor.is_none() {
             match self.find_floor(now_ms, was_reset) {
@@ -145,21 +185,119 @@ impl Keeper {
                     snowflake.show_floor(floor.ms, floor.reason);
                     self.floor = Some(floor);
                 }
-                Err(again) if guc::worker_id().is_some() => return again,
+                Err(again) if configured != WorkerId::Unset => return again,
                 Err(_) => {}
             }
         }
-        let Some(worker_id) = guc::worker_id() else {
-            if snowflake.state() != SnowflakeState::NoWorkerId {
-                self.close(SnowflakeState::NoWorkerId, 0);
+        if configured != WorkerId::Auto {
+            self.stop_leasing();
+        }
+        match configured {
+            WorkerId::Unset => {
+                if snowflake.state() != SnowflakeState::NoWorkerId {
+                    self.close(SnowflakeState::NoWorkerId, 0);
+                }
+                None
+            }
+            WorkerId::Fixed(worker_id) => {
+                snowflake.set_lease(&writer, FOR_EVER, FOR_EVER);
+                let floor = self.floor?;
+                self.issue_with(&writer, worker_id, floor.ms, now_ms, wanted)
+            }
+            WorkerId::Auto => {
+                let again = self.lease(&writer, wanted);
+                let standby = self.standby.then_some(STANDBY_MS);
+                again.into_iter().chain(standby).min()
+            }
+        }
+    }
+
+    /// The worker id is known: the generator is to be open with it.
+    fn issue_with(
+        &mut self,
+        writer: &Writer<'_>,
+        worker_id: u16,
+        floor_ms: i64,
+        now_ms: i64,
+        wanted: bool,
+    ) -> Option<i64> {
+        if self.worker_id == Some(worker_id) {
+            self.renew(writer, worker_id, now_ms, wanted)
+        } else {
+            self.open(writer, worker_id, floor_ms, now_ms)
+        }
+    }
+
+    /// What was leased is not used any more.
+    fn stop_leasing(&mut self) {
+        if self.lessee.take().is_some() {
+            self.grant = None;
+            self.close(SnowflakeState::Starting, 0);
+        }
+    }
+
+    /// The worker id comes from a registry.
+    fn lease(&mut self, writer: &Writer<'_>, wanted: bool) -> Option<i64> {
+        let snowflake = self.snowflake;
+        let floor = self.floor?;
+        let Some(registry) = guc::worker_registry() else {
+            self.stop_leasing();
+            if snowflake.state() != SnowflakeState::NoRegistrySet {
+                self.close(SnowflakeState::NoRegistrySet, 0);
             }
             return None;
         };
-        let floor = self.floor?;
-        if self.worker_id == Some(worker_id) {
-            return self.renew(&writer, worker_id, now_ms, wanted);
+        if !self
+            .lessee
+            .as_ref()
+            .is_some_and(|lessee| lessee.is_current(&registry))
+        {
+            self.stop_leasing();
+            // Also one that was set, and not leased.
+            self.close(SnowflakeState::Starting, 0);
+            let sound = !matches!(
+                floor.reason,
+                Reason::None | Reason::NoFile | Reason::CopiedFile | Reason::OtherCluster
+            );
+            self.lessee = Some(Lessee::new(self.area, registry, sound));
         }
-        self.open(&writer, worker_id, floor.ms, now_ms)
+        let lessee = self.lessee.as_mut()?;
+        let (order, again) = lessee.tend();
+        match order {
+            Order::Keep => {}
+            Order::Close(state, detail) => {
+                self.grant = None;
+                self.close(state, detail);
+                // Beyond a doubt: nothing is reserved without a lease.
+                snowflake.set_lease(writer, 0, 0);
+            }
+            Order::Use { grant, anew } => {
+                // Before anything of it counts: what was reserved for another holder, or
+                // for another worker id, must not be used with this one.
+                if anew {
+                    self.close(SnowflakeState::Starting, 0);
+                }
+                snowflake.set_lease(writer, grant.until_boot_ms, grant.reserved_until_ms);
+                self.grant = Some(grant);
+            }
+        }
+        let grant = self.grant?;
+        if !snowflake.may_issue() {
+            self.grant = None;
+            self.close(SnowflakeState::LeaseEnded, 0);
+            return again;
+        }
+        let now_ms = pg::now_ms();
+        if now_ms >= grant.reserved_until_ms {
+            // The clock was set ahead: what the registry has recorded is used up.
+            if let Some(lessee) = self.lessee.as_mut() {
+                lessee.hurry();
+            }
+            return Some(again.map_or(RETRY_MS, |ms| ms.min(RETRY_MS)));
+        }
+        let floor_ms = floor.ms.max(grant.floor_ms);
+        let next = self.issue_with(writer, grant.worker_id, floor_ms, now_ms, wanted);
+        again.into_iter().chain(next).min()
     }
 
     /// Opens the generator, or changes the worker id of an open one.
@@ -191,6 +329,9 @@ impl Keeper {
         if now_ms <= floor_ms {
             // The most that a floor found at the start lies ahead.
             let far = floor_ms.saturating_sub(now_ms) > 3 * reservation_ms();
+            // What another holder of a leased worker id may have used lies one lease ahead
+            // at most, and then this is over by itself.
+            let far = far && self.grant.is_none_or(|grant| grant.floor_ms < floor_ms);
             let state = if !far {
                 SnowflakeState::WaitingOut
             } else if retired_until_ms == Some(floor_ms) {
@@ -258,6 +399,7 @@ impl Keeper {
         let generator = &self.snowflake.generator;
         let half = reservation_ms() / 2;
         let left = generator.reserved_until() + self.epoch_ms - now_ms;
+        let goal_ms = (now_ms + 2 * half).min(self.snowflake.recorded_until_ms());
         let used = generator.last().ms + self.epoch_ms >= self.renewed_at_ms;
         if !wanted && left > half {
             return used.then_some(left - half);
@@ -266,8 +408,8 @@ impl Keeper {
             // Idle: the next call asks, and waits for one fsync.
             return None;
         }
-        if left < 2 * half
-            && let Err(again) = self.reserve(writer, worker_id, now_ms, now_ms + 2 * half)
+        if now_ms + left < goal_ms
+            && let Err(again) = self.reserve(writer, worker_id, now_ms, goal_ms)
         {
             return Some(again);
         }
@@ -338,7 +480,11 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
         epoch_ms,
         clean: true,
         used: used_before(last.worker_id, i64::MIN)?.0,
-    })
+    })?;
+    if snowflake.is_leased() {
+        persist::mark_lease_clean()?;
+    }
+    Ok(())
 }
 
 /// Renews the reservation in place of a launcher that is late. True if it is renewed now,
@@ -352,12 +498,15 @@ pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
         return Ok(false);
     };
     let generator = &snowflake.generator;
-    if !generator.is_open() {
+    if !generator.is_open() || !snowflake.may_issue() {
         return Ok(false);
     }
-    let now_ms = pg::now_ms();
     let worker_id = generator.last().worker_id;
-    let until_ms = now_ms + reservation_ms();
+    let until_ms = (pg::now_ms() + reservation_ms()).min(snowflake.recorded_until_ms());
+    let reserved_ms = generator.reserved_until() + snowflake.epoch_ms.load(Ordering::Relaxed);
+    if until_ms <= reserved_ms {
+        return Ok(false);
+    }
     pg::while_waiting(WaitEvent::Snowflake, || {
         reserve(snowflake, &writer, worker_id, until_ms)
     })
@@ -385,6 +534,9 @@ pub fn reset(until: i64) -> Result<(), Failure> {
         });
     }
     let area = issue::ready()?;
+    if guc::worker_id() == WorkerId::Auto {
+        return Err(Failure::ResetLeased);
+    }
     let snowflake = &area.snowflake;
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     let until_ms = until
@@ -400,7 +552,7 @@ pub fn reset(until: i64) -> Result<(), Failure> {
             Ok(None) => {}
             // Another one was set a moment ago, perhaps, and the launcher has not read it
             // yet; or there is none to read it.
-            Err(Failure::WorkerIdUsed { .. } | Failure::WorkerIdUnset)
+            Err(Failure::WorkerIdUsed { .. } | Failure::WorkerIdUnset | Failure::ResetLeased)
                 if deadline.elapsed_ms() < RELOAD_GRACE_MS || area.is_orphaned() => {}
             Err(failure) => return Err(failure),
         }
@@ -429,9 +581,11 @@ pub fn reset(until: i64) -> Result<(), Failure> {
 /// are retired until then, and the one that is set now must be none of them. Returns that
 /// one; `None` if another process is the writer.
 fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failure> {
-    let worker_id = snowflake
-        .configured_worker_id()
-        .ok_or(Failure::WorkerIdUnset)?;
+    let worker_id = match snowflake.configured_worker_id() {
+        WorkerId::Fixed(worker_id) => worker_id,
+        WorkerId::Unset => return Err(Failure::WorkerIdUnset),
+        WorkerId::Auto => return Err(Failure::ResetLeased),
+    };
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     let Some(_writer) = snowflake.try_write() else {
         return Ok(None);

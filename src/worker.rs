@@ -8,6 +8,7 @@
 //!   snowflake generator.
 //! * [`allocator`]: one per database that wants ids. It claims segments and publishes them,
 //!   and talks to the servers that feed tags ([`central`]).
+//! * [`registrar`]: for a moment, while the worker registry is asked.
 
 #![allow(unsafe_code)]
 
@@ -16,6 +17,7 @@ use crate::pg;
 mod allocator;
 mod central;
 mod launcher;
+mod registrar;
 
 pub use launcher::register as register_launcher;
 

@@ -11,6 +11,7 @@ SELECT leaf_tag_create('mine');
 SELECT leaf_tag_drop('orders');
 SELECT leaf_tag_reset('orders', 1);
 SELECT count(*) FROM leaf_segment_status;
+SELECT count(*) FROM leaf_central_status;
 SELECT count(*) FROM leaf_snowflake_status;
 RESET ROLE;
 
@@ -27,5 +28,6 @@ REVOKE ALL ON leaf_alloc FROM leaf_id_visitor;
 GRANT pg_monitor TO leaf_id_visitor;
 SET ROLE leaf_id_visitor;
 SELECT count(*) > 0 AS visible FROM leaf_segment_status;
+SELECT count(*) FROM leaf_central_status;
 SELECT count(*) FROM leaf_snowflake_status;
 RESET ROLE;

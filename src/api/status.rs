@@ -8,8 +8,9 @@ use pgrx::{IntoDatum, name, pg_sys};
 
 use super::{configured_epoch, finish, function_oid, kept, timestamp};
 use crate::error::Failure;
+use crate::guc::{self, WorkerId};
 use crate::pg::{self, Name, Raw, RowType};
-use crate::shmem::{self, LinkState, SnowflakeState};
+use crate::shmem::{self, LinkState, SnowflakeState, Source};
 
 /// Not `numeric`: no id count reaches 2^63 in a server's life.
 pub fn bigint(n: u64) -> i64 {
@@ -176,7 +177,9 @@ CREATE FUNCTION leaf_snowflake_state(
     OUT last_timestamp timestamptz, OUT reserved_until timestamptz,
     OUT floor timestamptz, OUT floor_reason text,
     OUT clock_drift_ms bigint, OUT ids_issued bigint, OUT waits bigint,
-    OUT rollbacks_seen bigint, OUT time_ends timestamptz)
+    OUT rollbacks_seen bigint, OUT time_ends timestamptz,
+    OUT registry text, OUT lease_until timestamptz, OUT registry_away_since timestamptz,
+    OUT clock_offset_ms bigint, OUT peers_offset_ms bigint, OUT last_error text)
     STRICT VOLATILE PARALLEL RESTRICTED
     LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_snowflake_state() IS
@@ -188,11 +191,14 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     let snowflake = &area.snowflake;
     let epoch_ms = finish(configured_epoch());
     let state = snowflake.state();
+    let leases = guc::worker_id() == WorkerId::Auto;
     let open = state == SnowflakeState::Open;
     let last = snowflake.generator.last();
     let known = last.ms > 0;
     let text = match state {
-        _ if pg::in_recovery() => "standby",
+        // Before the launcher has looked, too.
+        SnowflakeState::Starting if pg::in_recovery() && !leases => "standby",
+        SnowflakeState::Standby => "standby",
         SnowflakeState::Starting => "starting",
         SnowflakeState::NoWorkerId => "no worker id",
         SnowflakeState::WaitingOut => "waiting out an earlier reservation",
@@ -201,7 +207,23 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
         SnowflakeState::WorkerIdRetired => "refused: worker id left behind by a reset",
         SnowflakeState::EpochMovedLater => "refused: epoch was moved later",
         SnowflakeState::FileProblem => "reservation file cannot be read or written",
+        SnowflakeState::NoRegistrySet => "no worker registry",
+        SnowflakeState::NoRegistry => "worker registry does not answer",
+        SnowflakeState::LeaseEnded => "lease ended",
+        SnowflakeState::HeldByOther => "refused: another server has the worker id of this node",
+        SnowflakeState::NoFreeWorkerId => "refused: no free worker id",
+        SnowflakeState::ClockSkew => "refused: clock is off",
+        SnowflakeState::RegistryGrace => "worker registry gives nothing away yet",
+        SnowflakeState::WorkerIdLost => "worker id was taken away",
+        SnowflakeState::OtherEpoch => "refused: epoch is not that of the worker registry",
     };
+    let lease = area.lease_status();
+    let source = match lease.source {
+        Source::Setting => "leaf_id.worker_id",
+        Source::Registry => "registry",
+        Source::File => "file",
+    };
+    let some_text = |text: String| Some(text).filter(|text| !text.is_empty());
     let at = |ms: i64| timestamp(ms + epoch_ms);
     let (floor_ms, reason) = snowflake.floor();
     let reason = match reason {
@@ -218,7 +240,7 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     kept(fcinfo, || RowType::of(fcinfo)).form([
         text.into_datum(),
         open.then_some(i32::from(last.worker_id)).into_datum(),
-        open.then_some("leaf_id.worker_id").into_datum(),
+        open.then_some(source).into_datum(),
         known.then(|| at(last.ms)).flatten().into_datum(),
         open.then(|| at(snowflake.generator.reserved_until()))
             .flatten()
@@ -232,5 +254,11 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
         bigint(snowflake.waits.load(Relaxed)).into_datum(),
         bigint(snowflake.rollbacks.load(Relaxed)).into_datum(),
         at(MAX_MS).into_datum(),
+        some_text(lease.registry.get()).into_datum(),
+        lease.until_ms.and_then(timestamp).into_datum(),
+        lease.away_since_ms.and_then(timestamp).into_datum(),
+        lease.clock_offset_ms.into_datum(),
+        lease.peers_offset_ms.into_datum(),
+        some_text(lease.last_error.get()).into_datum(),
     ])
 }

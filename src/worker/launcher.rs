@@ -4,6 +4,9 @@
 //! When it ends, it takes what the buffers hold out of shared memory and writes it down;
 //! when it starts, it gives that back (I6). So a restart of the server and the end of the
 //! launcher alone are one case.
+//!
+//! On a standby it keeps the snowflake generator and does nothing else: that can have a
+//! worker id of its own there.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -16,9 +19,10 @@ use pgrx::bgworkers::{
 use pgrx::{IntoDatum, PgMemoryContexts, pg_sys};
 
 use super::pack;
+use crate::guc;
 use crate::persist;
 use crate::pg::{self, WaitEvent};
-use crate::shmem::{self, Area, Trouble};
+use crate::shmem::{self, Area, Explanation, Reply, Trouble};
 use crate::snowflake::{self, Keeper};
 
 /// How long the launcher waits before it starts another allocator for a database where
@@ -26,8 +30,19 @@ use crate::snowflake::{self, Keeper};
 const RESTART_DELAY: Duration = Duration::from_millis(250);
 /// How often the launcher tries again for a worker slot.
 const CROWDED_RETRY_MS: i64 = 50;
+/// How long a question to the worker registry waits for a worker slot.
+const CROWDED_LIMIT: Duration = Duration::from_secs(1);
+/// How often the launcher looks whether a registrar still runs: it is told, too.
+const REGISTRAR_LOOK_MS: i64 = 1000;
+/// How long a registrar may run beyond what it is given for its question.
+const REGISTRAR_GRACE: Duration = Duration::from_secs(5);
 /// How long a launcher that ends waits for claims that have begun.
 const CLAIM_GRACE: Duration = Duration::from_secs(1);
+
+fn registrar_limit() -> Duration {
+    let ms = u64::try_from(guc::CLAIM_TIMEOUT.get()).unwrap_or(0);
+    Duration::from_millis(ms) + REGISTRAR_GRACE
+}
 
 /// Registers the launcher. While the library is being preloaded.
 pub fn register() {
@@ -35,7 +50,7 @@ pub fn register() {
         .set_library("leaf_id")
         .set_function("leaf_id_launcher_main")
         .enable_spi_access()
-        .set_start_time(BgWorkerStartTime::RecoveryFinished)
+        .set_start_time(BgWorkerStartTime::ConsistentState)
         .set_restart_time(Some(Duration::from_secs(1)))
         .load();
 }
@@ -57,6 +72,21 @@ struct Launcher {
     /// Databases whose last allocator ended a moment ago.
     resting: HashMap<u32, Instant>,
     snowflake: Keeper,
+    /// What the last launcher has left was given back, and allocators may be started: not
+    /// on a standby.
+    serving: bool,
+    registrar: Option<Registrar>,
+    /// Since when there is no worker slot for a registrar.
+    registrar_waits: Option<Instant>,
+}
+
+/// A registrar that was registered and not seen to end.
+struct Registrar {
+    question: u64,
+    since: Instant,
+    worker: DynamicBackgroundWorker,
+    /// Where the handle lies, freed with it.
+    _memory: PgMemoryContexts,
 }
 
 /// Whatever the launcher ends for, short of a crash.
@@ -121,20 +151,25 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
     BackgroundWorker::connect_worker_to_spi(None, None);
     let Some(area) = shmem::area() else { return };
     pg::on_exit(launcher_exit);
-    give_back_rests(area);
-    area.set_launcher(pg::my_latch());
-    area.forget_starting();
     let mut launcher = Launcher {
         area,
         hired: Vec::new(),
         resting: HashMap::new(),
         snowflake: Keeper::new(area),
+        serving: false,
+        registrar: None,
+        registrar_waits: None,
     };
+    launcher.serve();
+    area.set_launcher(pg::my_latch());
     while !pg::asked_to_stop() {
-        let staffing = launcher.staff_desks();
+        let serving = launcher.serve();
+        launcher.see_registrar_end();
         let reserving = launcher.snowflake.tend();
-        let wait = staffing.into_iter().chain(reserving).min();
-        pg::wait_latch(wait, WaitEvent::Launcher);
+        let asking = launcher.staff_registrar();
+        let staffing = serving.then(|| launcher.staff_desks()).flatten();
+        let waits = staffing.into_iter().chain(reserving).chain(asking);
+        pg::wait_latch(waits.min(), WaitEvent::Launcher);
         pg::reload_if_asked();
     }
     // 1: exit code 0 would unregister it until the server restarts.
@@ -142,6 +177,87 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
 }
 
 impl Launcher {
+    /// Begins to serve sessions that want segments, unless this is a standby. True from
+    /// then on.
+    fn serve(&mut self) -> bool {
+        if !self.serving && !pg::in_recovery() {
+            give_back_rests(self.area);
+            self.area.forget_starting();
+            self.serving = true;
+        }
+        self.serving
+    }
+
+    /// Starts a registrar if a question is to be asked. Returns when to look again, in
+    /// milliseconds.
+    fn staff_registrar(&mut self) -> Option<i64> {
+        let waits = self.registrar_waits.take();
+        let question = self.snowflake.question()?;
+        // An earlier one has to end first.
+        if self.registrar.is_some() {
+            return Some(REGISTRAR_LOOK_MS);
+        }
+        if !self.area.is_asked(question) {
+            return None;
+        }
+        let builder = BackgroundWorkerBuilder::new("leaf_id registrar")
+            .set_library("leaf_id")
+            .set_function("leaf_id_registrar_main")
+            .set_argument(question.cast_signed().into_datum())
+            .set_notify_pid(pg::pid())
+            .set_start_time(BgWorkerStartTime::ConsistentState)
+            .enable_spi_access();
+        let mut memory = PgMemoryContexts::new("leaf_id registrar handle");
+        // SAFETY: what is allocated there lives as long as `Registrar` does.
+        match unsafe { memory.switch_to(|_| builder.load_dynamic()) } {
+            Ok(worker) => {
+                self.registrar = Some(Registrar {
+                    question,
+                    since: Instant::now(),
+                    worker,
+                    _memory: memory,
+                });
+                Some(REGISTRAR_LOOK_MS)
+            }
+            Err(_) => {
+                // Allocators without work make room.
+                let since = waits.unwrap_or_else(Instant::now);
+                if since.elapsed() >= CROWDED_LIMIT {
+                    let text = "all background worker slots are in use";
+                    self.area
+                        .reply(question, Reply::Failed(Explanation::new(text)));
+                } else {
+                    self.registrar_waits = Some(since);
+                }
+                Some(CROWDED_RETRY_MS)
+            }
+        }
+    }
+
+    /// Looks whether the registrar has ended, and ends one that hangs.
+    fn see_registrar_end(&mut self) {
+        let Some(registrar) = self.registrar.take() else {
+            return;
+        };
+        let ended = matches!(
+            registrar.worker.pid(),
+            Err(BackgroundWorkerStatus::Stopped | BackgroundWorkerStatus::PostmasterDied)
+        );
+        if ended {
+            let text = "the registrar has ended without an answer; see the server's log";
+            let failed = Reply::Failed(Explanation::new(text));
+            self.area.reply(registrar.question, failed);
+        } else if registrar.since.elapsed() >= registrar_limit() {
+            // In a wait for a standby, perhaps. It is over soon, and the handle not needed.
+            drop(registrar.worker.terminate());
+            let text = "the registrar had to be ended: it took too long";
+            let failed = Reply::Failed(Explanation::new(text));
+            self.area.reply(registrar.question, failed);
+        } else {
+            self.registrar = Some(registrar);
+        }
+    }
+
     /// Starts an allocator for each database that wants one. Returns when to look again,
     /// in milliseconds, if nothing wakes us earlier.
     fn staff_desks(&mut self) -> Option<i64> {
@@ -160,9 +276,10 @@ impl Launcher {
                 again = Some(CROWDED_RETRY_MS);
             }
         }
-        self.area
-            .crowded
-            .store(u32::from(crowded), Ordering::Relaxed);
+        self.area.crowded.store(
+            u32::from(crowded || self.registrar_waits.is_some()),
+            Ordering::Relaxed,
+        );
         again
     }
 

@@ -2,7 +2,13 @@
 //! (I4), a claim that is used although the row here or there was edited meanwhile, and a
 //! member that tells the password.
 
-use leaf_id_tests::{Fleet, Session, assert_issued_once, in_threads};
+use std::time::Duration;
+
+use leaf_id_tests::{
+    Failure, Fleet, LINK, Server, Session, assert_issued_once, in_threads, timed, wait_until,
+};
+
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// Sessions of each member.
 const SESSIONS: usize = 4;
@@ -50,4 +56,338 @@ fn three_members_share_one_tag() {
         assert!(["connected", "closed"].contains(&&*state), "{state}");
         assert_eq!(last_error, None);
     }
+}
+
+/// A member's row: `max_id`, its life, and the life there that its last segment came from.
+fn row(session: &mut Session, tag: &str) -> (i64, i64, i64) {
+    let row = session
+        .query_one(
+            "SELECT max_id, life, server_life FROM leaf_alloc WHERE biz_tag = $1",
+            &[&tag],
+        )
+        .unwrap();
+    (row.get(0), row.get(1), row.get(2))
+}
+
+/// Takes all that is cached of a tag, and one id more.
+fn take_what_is_cached(session: &mut Session, tag: &str) -> Vec<i64> {
+    session.wait_for_spare(tag);
+    let left = session.figure(tag, "current_remaining + coalesce(spare_remaining, 0)");
+    session.take(tag, i32::try_from(left).unwrap() + 1)
+}
+
+#[test]
+fn a_member_remembers_how_far_it_has_come() {
+    let fleet = Fleet::new(1, &[]);
+    let mut centre = fleet.centre.session();
+    let mut member = fleet.members[0].session();
+    fleet.create_tag("t", 50, 50);
+    centre.run("UPDATE leaf_alloc SET max_id = 1001 WHERE biz_tag = 't'");
+    assert_eq!(member.take("t", 3), [1001, 1002, 1003]);
+    member.wait_for_spare("t");
+    let (max_id, life, server_life) = row(&mut member, "t");
+    assert_eq!(max_id, 1051);
+    assert_eq!(centre.max_id("t"), 1051);
+    assert_eq!(server_life, row(&mut centre, "t").1);
+    member.take("t", 100);
+    member.wait_for_spare("t");
+    let after = row(&mut member, "t");
+    assert_eq!(after, (centre.max_id("t"), life, server_life));
+    assert!(after.0 > 1101, "{after:?}");
+
+    // What the DBA raises there comes with the next segment.
+    centre.run("UPDATE leaf_alloc SET max_id = 5001, max_step = 70 WHERE biz_tag = 't'");
+    let ids = take_what_is_cached(&mut member, "t");
+    assert_eq!(ids.last(), Some(&5001), "{ids:?}");
+}
+
+/// The other way round the ids that are in use here would come from there again.
+#[test]
+fn a_local_tag_that_becomes_a_fed_one_goes_on_above_its_ids() {
+    let fleet = Fleet::new(1, &[]);
+    let mut centre = fleet.centre.session();
+    let mut member = fleet.members[0].session();
+    centre.create_steady_tag("t", 20);
+    member.run("SELECT leaf_tag_create('t', step => 20, max_step => 20, start => 101)");
+    assert_eq!(member.take("t", 3), [101, 102, 103]);
+    member.wait_for_spare("t");
+    let max_id = member.max_id("t");
+    member.run("UPDATE leaf_alloc SET server = 'leaf_central'");
+
+    let failure = member.try_next("t").unwrap_err();
+    failure
+        .is("55000")
+        .says("server \"leaf_central\" is behind with tag \"t\"")
+        .details(&format!("Ids below {max_id}"))
+        .hints("Raise its \"max_id\" there");
+    assert_eq!(row(&mut member, "t").0, max_id);
+    let error: String = member.value("SELECT last_error FROM leaf_segment_status");
+    assert!(
+        error.starts_with("Server \"leaf_central\" is behind"),
+        "{error}"
+    );
+
+    centre.run(&format!("UPDATE leaf_alloc SET max_id = {max_id}"));
+    let mut next = Err(failure);
+    wait_until(LIMIT, "an id from there", || {
+        next = member.try_next("t");
+        next.is_ok()
+    });
+    assert_eq!(next.unwrap(), max_id);
+    let log = fleet.members[0].log();
+    assert_eq!(log.matches("though ids below").count(), 1, "once: {log}");
+}
+
+#[test]
+fn a_reset_at_the_centre_begins_a_new_life() {
+    let fleet = Fleet::new(2, &[]);
+    let mut centre = fleet.centre.session();
+    fleet.create_tag("t", 50, 50);
+    let mut sessions = fleet.sessions();
+    for session in &mut sessions {
+        session.take("t", 120);
+        session.wait_for_spare("t");
+    }
+    let before: Vec<_> = sessions.iter_mut().map(|s| row(s, "t")).collect();
+    centre.run("SELECT leaf_tag_reset('t', 1)");
+    let mut issued = Vec::new();
+    for session in &mut sessions {
+        // What is cached is of the old life, and is used up.
+        let ids = take_what_is_cached(session, "t");
+        let (last, old) = ids.split_last().unwrap();
+        assert!(old.is_sorted() && *last < old[0], "{ids:?}");
+        // From then on all is of the new one.
+        let more = session.take("t", 120);
+        assert!(more[0] > *last && more.is_sorted(), "{last} {more:?}");
+        issued.push([vec![*last], more].concat());
+    }
+    assert_issued_once(&issued);
+    let life = row(&mut centre, "t").1;
+    for (before, session) in before.iter().zip(&mut sessions) {
+        session.wait_for_spare("t");
+        let after = row(session, "t");
+        assert_ne!(before.1, after.1, "the row here lives anew, too");
+        assert_eq!(after.2, life);
+    }
+}
+
+#[test]
+fn limits_of_the_centre_hold() {
+    let fleet = Fleet::new(1, &[]);
+    let mut centre = fleet.centre.session();
+    let mut member = fleet.members[0].session();
+    centre.run("SELECT leaf_tag_create('t', step => 10, max_step => 40, max_value => 1000)");
+    member.create_fed_tag("t", 100, 1_000_000);
+    assert_eq!(member.take("t", 10)[9], 10);
+    member.wait_for_spare("t");
+    let longest = "current_last - current_first + 1";
+    assert_eq!(member.figure("t", longest), 40);
+    assert_eq!(member.figure("t", "spare_last - spare_first + 1"), 40);
+    // A range is no longer than a segment there.
+    member
+        .fails("SELECT leaf_segment_next_range('t', 41)")
+        .is("22023")
+        .details("40");
+    let range =
+        member.ids("SELECT unnest(ARRAY[first_id, last_id]) FROM leaf_segment_next_range('t', 40)");
+    assert_eq!(range[1] - range[0], 39);
+    // Nor does anything go on at the end.
+    let issued = ids_to_the_end(&mut member);
+    assert_eq!(issued.0.last(), Some(&1000));
+    issued
+        .1
+        .is("2200H")
+        .says("on server \"leaf_central\"")
+        .details("1000")
+        .hints("there");
+    // The member's own limit holds as well.
+    centre.run("UPDATE leaf_alloc SET max_value = 5000");
+    member.run("UPDATE leaf_alloc SET max_value = 1100");
+    let mut ids = Vec::new();
+    wait_until(LIMIT, "ids up to the new limit", || {
+        let (more, _) = ids_to_the_end(&mut member);
+        ids.extend(more);
+        ids.last() == Some(&1100)
+    });
+    assert_eq!(ids, (1001..=1100).collect::<Vec<_>>());
+    ids_to_the_end(&mut member).1.is("2200H").says("(1100)");
+
+    // A tag that is not there.
+    member.create_fed_tag("u", 10, 10);
+    member
+        .try_next("u")
+        .unwrap_err()
+        .is("42704")
+        .says("tag \"u\" does not exist on server \"leaf_central\"")
+        .hints("leaf_tag_create('u')");
+    centre.create_steady_tag("u", 10);
+    wait_until(LIMIT, "the tag to be found there", || {
+        member.try_next("u").is_ok()
+    });
+}
+
+/// Ids of t one by one, and how the call after the last one has failed.
+fn ids_to_the_end(session: &mut Session) -> (Vec<i64>, Failure) {
+    let mut ids = Vec::new();
+    loop {
+        match session.try_next("t") {
+            Ok(id) => ids.push(id),
+            Err(failure) => return (ids, failure),
+        }
+        assert!(ids.len() < 10_000);
+    }
+}
+
+/// Claims there grow step by step, and others claim in between.
+#[test]
+fn a_range_longer_than_a_claim() {
+    let fleet = Fleet::new(2, &[]);
+    fleet.create_tag("t", 10, 1_000_000);
+    let ranges = in_threads(fleet.members.len() * 2, |i| {
+        let mut session = fleet.members[i % 2].session();
+        let mut ids = Vec::new();
+        for n in [3_000, 70, 100_000] {
+            let range = session.ids(&format!(
+                "SELECT unnest(ARRAY[first_id, last_id]) FROM leaf_segment_next_range('t', {n})"
+            ));
+            assert_eq!(range[1] - range[0], n - 1);
+            ids.extend(range[0]..=range[1]);
+            ids.extend(session.take("t", 500));
+        }
+        ids
+    });
+    assert_issued_once(&ranges);
+}
+
+#[test]
+fn a_restart_of_a_member_loses_nothing() {
+    let fleet = Fleet::new(1, &[]);
+    let member = &fleet.members[0];
+    fleet.create_tag("t", 50, 50);
+    let mut ids = member.session().take("t", 10);
+    member.session().wait_for_spare("t");
+    for restart in [Server::restart, |member: &Server| {
+        let mut session = member.session();
+        let launcher = session.worker("launcher").unwrap();
+        session.run(&format!("SELECT pg_terminate_backend({launcher})"));
+        wait_until(LIMIT, "another launcher", || {
+            session
+                .worker("launcher")
+                .is_some_and(|pid| pid != launcher)
+        });
+    }] {
+        // The rests are given back without a word to the centre.
+        let away = fleet.centre.freeze();
+        restart(member);
+        let mut session = member.session();
+        ids.extend(session.take("t", 20));
+        drop(away);
+        session.wait_for_spare("t");
+    }
+    ids.extend(member.session().take("t", 300));
+    assert_eq!(ids, (1..=ids.len() as i64).collect::<Vec<_>>());
+    // A crash loses what was cached, and nothing else.
+    member.crash();
+    ids.extend(member.session().take("t", 300));
+    assert!(ids.is_sorted());
+    assert_issued_once(&[ids]);
+}
+
+#[test]
+fn members_of_different_speed_keep_their_steps() {
+    let fleet = Fleet::new(2, &[]);
+    fleet.create_tag("t", 20, 1_000_000);
+    let (mut fast, mut slow) = (fleet.members[0].session(), fleet.members[1].session());
+    fast.next("t");
+    for _ in 0..12 {
+        take_what_is_cached(&mut fast, "t");
+        slow.take("t", 1);
+    }
+    fast.wait_for_spare("t");
+    let grown = fast.figure("t", "step");
+    assert!(grown > 5_000, "{grown}");
+    // A hundred claims of the slow one, far shorter than those of the fast one.
+    slow.run("UPDATE leaf_alloc SET max_step = 20");
+    slow.use_claims("t", 100);
+    take_what_is_cached(&mut fast, "t");
+    fast.wait_for_spare("t");
+    let after = fast.figure("t", "step");
+    assert!(after >= grown, "{grown} {after}");
+}
+
+#[test]
+fn nobody_sees_the_password() {
+    let fleet = Fleet::new(1, &[]);
+    fleet.centre.require_password("leaf_member");
+    let member = &fleet.members[0];
+    fleet.create_tag("t", 50, 50);
+    let mut session = member.session();
+    assert_eq!(session.next("t"), 1);
+    // A wrong one is what messages could tell of.
+    session.run(
+        "ALTER USER MAPPING FOR CURRENT_USER SERVER leaf_central OPTIONS (SET password 'wr0ng')",
+    );
+    session.run("SET leaf_id.refill_timeout = '500ms'");
+    let mut failure = None;
+    wait_until(LIMIT, "the password to be refused", || {
+        failure = session.try_take("t", 1000).err();
+        failure.is_some()
+    });
+    let failure = failure.unwrap();
+    failure
+        .is("55P03")
+        .details("Server \"leaf_central\" has not answered since")
+        .details("password authentication failed");
+    let mut seen = format!("{failure}");
+    for sql in [
+        "SELECT s::text FROM leaf_central_status s",
+        "SELECT s::text FROM leaf_segment_status s",
+        "SELECT query FROM pg_stat_activity",
+    ] {
+        seen += &session.column::<String>(sql).join("\n");
+    }
+    seen += &member.log();
+    seen += &fleet.centre.log();
+    // The statement that set it stands in the activity of this very session, or may.
+    for secret in ["'secret'", "password=secret", "password=wr0ng"] {
+        assert!(!seen.contains(secret), "{secret} in {seen}");
+    }
+    session.run(
+        "ALTER USER MAPPING FOR CURRENT_USER SERVER leaf_central OPTIONS (SET password 'secret')",
+    );
+    // It goes on by itself.
+    session.run("SET leaf_id.refill_timeout = '30s'");
+    session.next("t");
+    let log = member.log();
+    let told = |text: &str| log.matches(text).count();
+    assert_eq!(
+        told("could not claim ids from server \"leaf_central\""),
+        1,
+        "{log}"
+    );
+    assert_eq!(told("server \"leaf_central\" is back"), 1, "{log}");
+}
+
+#[test]
+fn a_database_with_a_fed_tag_is_dropped_at_once() {
+    let fleet = Fleet::new(1, &[]);
+    fleet.create_tag("t", 50, 50);
+    let member = &fleet.members[0];
+    member.session().run("CREATE DATABASE d");
+    let mut session = member.session_in("d");
+    session.run("CREATE EXTENSION leaf_id; CREATE EXTENSION dblink");
+    session.create_link(LINK, &[fleet.centre.dir()]);
+    session.create_fed_tag("t", 50, 50);
+    session.next("t");
+    session.wait_for_spare("t");
+    drop(session);
+    let mut session = member.session();
+    let is_connected = |session: &mut Session| {
+        session.column::<String>("SELECT backend_type FROM pg_stat_activity WHERE datname = 'd'")
+            == ["leaf_id allocator"]
+    };
+    wait_until(LIMIT, "the allocator alone", || is_connected(&mut session));
+    let (_, took) = timed(|| session.run("DROP DATABASE d"));
+    println!("it took {took:?}");
+    assert!(took < Duration::from_secs(2), "{took:?}");
 }

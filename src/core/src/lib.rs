@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod lease;
 mod primitive;
 pub mod reservation;
 pub mod segment;

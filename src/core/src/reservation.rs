@@ -12,8 +12,11 @@ pub struct Start {
     pub reservation_ms: i64,
     /// The cluster, as pg_control knows it.
     pub system_identifier: u64,
-    /// The timeline that WAL is written on.
+    /// The timeline that WAL is written on; 0 on a standby.
     pub timeline: u32,
+    /// The worker id is leased in this server's own name: no other server of this cluster
+    /// has had it, whatever timeline that was on.
+    pub leased: bool,
 }
 
 /// What the file of the last run says.
@@ -25,7 +28,7 @@ pub struct Stored {
     pub epoch_ms: i64,
     /// The cluster that wrote it.
     pub system_identifier: u64,
-    /// The timeline it was written on.
+    /// The timeline it was written on; 0 on a standby.
     pub timeline: u32,
     /// It is the file that was written, and no copy of it.
     pub original: bool,
@@ -128,7 +131,7 @@ pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Unsafe> {
     }
     let reason = if stored.system_identifier != start.system_identifier {
         Reason::OtherCluster
-    } else if stored.timeline != start.timeline {
+    } else if stored.timeline != start.timeline && !start.leased {
         Reason::NewTimeline
     } else if !stored.original {
         Reason::CopiedFile

@@ -85,6 +85,8 @@ pub enum Stall {
     ClockBack(i64),
     /// The clock has passed the reservation: it must be renewed first (I7).
     Unreserved,
+    /// The lease of the worker id has ended: no other millisecond is begun.
+    Unleased,
     /// The clock has passed the end of the 41 bits (I8).
     EndOfTime,
 }
@@ -129,8 +131,9 @@ impl Generator {
             .map(|_| (word + 1).cast_signed())
     }
 
-    /// Issues the next id. `now_ms` reads the clock (milliseconds since the epoch),
-    /// `start` draws a sequence below [`START_SPREAD`].
+    /// Issues the next id. `now_ms` reads the clock (milliseconds since the epoch). Where a
+    /// millisecond begins, `start` draws a sequence below [`START_SPREAD`], or says that the
+    /// worker id may not be used any more.
     ///
     /// The clock is read after the word: a word that another session advanced in
     /// between cannot look like a clock that went back.
@@ -141,7 +144,7 @@ impl Generator {
     pub fn next(
         &self,
         mut now_ms: impl FnMut() -> i64,
-        mut start: impl FnMut() -> u16,
+        mut start: impl FnMut() -> Option<u16>,
     ) -> Result<i64, Stall> {
         loop {
             let word = self.word.load(Ordering::Acquire);
@@ -160,7 +163,7 @@ impl Generator {
                 let parts = Parts {
                     ms: now,
                     worker_id: last.worker_id,
-                    sequence: start(),
+                    sequence: start().ok_or(Stall::Unleased)?,
                 };
                 parts.compose().cast_unsigned()
             } else if now < last.ms {
@@ -270,7 +273,7 @@ mod tests {
             word: AtomicU64::new(0),
             reserved_until: AtomicI64::new(0),
         };
-        let issued = |generator: &Generator, now| generator.next(|| now, || 0);
+        let issued = |generator: &Generator, now| generator.next(|| now, || Some(0));
         // The epoch's own millisecond is the one that compares equal.
         for now in [-1, 0, 1, MAX_MS] {
             assert!(!zeroed().is_open());

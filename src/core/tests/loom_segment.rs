@@ -588,7 +588,7 @@ mod snowflake {
     }
 
     fn issue(generator: &Generator, ms: i64, sequence: u16) -> Result<i64, Stall> {
-        generator.next(|| ms, || sequence)
+        generator.next(|| ms, || Some(sequence))
     }
 
     fn worker_of(id: i64) -> u16 {

@@ -17,6 +17,7 @@ const START: Start = Start {
     reservation_ms: RESERVATION,
     system_identifier: 77,
     timeline: 3,
+    leased: false,
 };
 
 fn stored(reserved_until_ms: i64) -> Stored {
@@ -74,6 +75,25 @@ fn another_servers_file_raises_the_floor_and_gives_nothing_else() {
             Ok(NOW + 300 + RESERVATION),
             "{file:?}"
         );
+    }
+}
+
+#[test]
+fn a_leased_worker_id_is_this_servers_own_on_any_timeline() {
+    let leased = Start {
+        leased: true,
+        ..START
+    };
+    for timeline in [0, 2, 3, 4] {
+        let file = Stored {
+            timeline,
+            ..stored(NOW + 300)
+        };
+        assert_eq!(floor(leased, Some(file)), Ok(NOW + 300));
+    }
+    let [copied, of_another_cluster, _] = foreign(NOW + 300);
+    for file in [copied, of_another_cluster] {
+        assert_eq!(floor(leased, Some(file)), Ok(NOW + 300 + RESERVATION));
     }
 }
 

@@ -38,7 +38,7 @@ fn open_before(ms: i64) -> Generator {
 fn at(generator: &Generator, ms: i64) -> Result<i64, Stall> {
     generator
         .next_at_once(|| ms)
-        .map_or_else(|| generator.next(|| ms, || 0), Ok)
+        .map_or_else(|| generator.next(|| ms, || Some(0)), Ok)
 }
 
 fn parts(id: i64) -> Parts {
@@ -126,7 +126,7 @@ mod issuing {
         // A new millisecond has a start of its own, and a look at the reservation.
         assert_eq!(at_once(999), None);
         assert_eq!(at_once(1_000), None);
-        let first = generator.next(|| 1_000, || 0).unwrap();
+        let first = generator.next(|| 1_000, || Some(0)).unwrap();
         assert_eq!(at_once(1_000), Some(first + 1));
         assert_eq!(at_once(1_001), None);
         assert_eq!(at_once(999), None);
@@ -147,7 +147,7 @@ mod issuing {
     #[test]
     fn a_new_millisecond_starts_where_it_is_told_and_counts_up() {
         let generator = open_before(1_000);
-        let first = generator.next(|| 1_000, || START_SPREAD - 1).unwrap();
+        let first = generator.next(|| 1_000, || Some(START_SPREAD - 1)).unwrap();
         assert_eq!(
             parts(first),
             Parts {
@@ -204,9 +204,22 @@ mod issuing {
     }
 
     #[test]
+    fn without_a_lease_no_millisecond_begins() {
+        let generator = open_before(1_000);
+        let unleased = |ms| generator.next(|| ms, || None);
+        assert_eq!(unleased(1_000), Err(Stall::Unleased));
+        let first = at(&generator, 1_000).unwrap();
+        // The rest of one that has begun is not asked for again.
+        assert_eq!(unleased(1_000), Ok(first + 1));
+        assert_eq!(unleased(1_001), Err(Stall::Unleased));
+        assert_eq!(generator.last(), parts(first + 1), "nothing has changed");
+        assert!(at(&generator, 1_001).unwrap() > first);
+    }
+
+    #[test]
     fn time_ends_with_its_bits() {
         let generator = open_before(MAX_MS);
-        let last = generator.next(|| MAX_MS, || MAX_SEQUENCE).unwrap();
+        let last = generator.next(|| MAX_MS, || Some(MAX_SEQUENCE)).unwrap();
         assert_eq!(last >> 22, MAX_MS);
         assert!(last > 0);
         assert_eq!(at(&generator, MAX_MS), Err(Stall::Full(MAX_MS)));
@@ -236,7 +249,7 @@ mod issuing {
                 }
                 read
             },
-            || 0,
+            || Some(0),
         );
         assert_eq!(id, Ok(other.unwrap() + 1));
     }
@@ -290,7 +303,7 @@ mod closing {
                     let last = generator.close();
                     generator.open(last.worker_id, last.ms);
                 }
-                0
+                Some(0)
             },
         );
         assert_eq!(id, Err(Stall::Unreserved));
@@ -360,7 +373,7 @@ mod closing {
                 }
                 1_001
             },
-            || 0,
+            || Some(0),
         );
         assert_eq!(parts(id.unwrap()).worker_id, 9);
     }
@@ -413,7 +426,7 @@ mod threads {
                 let issued = self
                     .generator
                     .next_at_once(now)
-                    .map_or_else(|| self.generator.next(now, || start), Ok);
+                    .map_or_else(|| self.generator.next(now, || Some(start)), Ok);
                 match issued {
                     Ok(id) => {
                         assert!(id > floor, "{id} after {floor} had been returned");

@@ -1,0 +1,250 @@
+//! The registrar: it asks the worker registry one question, and is gone.
+//!
+//! The launcher starts one when something is to be asked, with the number under which the
+//! question lies in shared memory. It connects to the database of `leaf_id.worker_registry`:
+//! the registry is there, or on the foreign server that is defined there. It is not there
+//! for longer than one exchange, and at once gone if somebody waits for the database.
+//!
+//! It decides nothing and writes nothing down: that is the launcher's.
+
+use std::ffi::CString;
+use std::time::{Duration, Instant};
+
+use leaf_id_core::lease::{Answer, Clocks, Kind, Status};
+use pgrx::pg_sys;
+
+use super::pin_settings;
+use crate::catalog::{self, RegistryFunction};
+use crate::pg::{self, WaitEvent};
+use crate::remote::{Connection, Event, Service};
+use crate::shmem::{self, Explanation, Reply, Request};
+
+/// How often it looks whether somebody waits for its database.
+const PROBE: Duration = Duration::from_millis(100);
+
+const CLAIM: RegistryFunction = RegistryFunction {
+    name: "leaf_worker_claim",
+    types: &[
+        "int8", "text", "int8", "int8", "int4", "int8", "int8", "int8", "int4", "int4", "int8",
+    ],
+};
+const RENEW: RegistryFunction = RegistryFunction {
+    name: "leaf_worker_renew",
+    types: &[
+        "int4", "int8", "text", "int8", "int8", "int8", "int8", "int4", "int4", "int8",
+    ],
+};
+static CLAIM_THERE: Service = Service {
+    function: CLAIM.name,
+    types: "20 25 20 20 23 20 20 20 23 23 20",
+    arguments: CLAIM.types.len(),
+};
+static RENEW_THERE: Service = Service {
+    function: RENEW.name,
+    types: "23 20 25 20 20 20 20 23 23 20",
+    arguments: RENEW.types.len(),
+};
+
+/// The registrar's main function; the argument is the number of the question.
+#[pgrx::pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn leaf_id_registrar_main(argument: pg_sys::Datum) {
+    pg::handle_signals_in_transactions();
+    let Some(area) = shmem::area() else { return };
+    let number = argument.value() as u64;
+    let Some(request) = area.take_request(number) else {
+        return;
+    };
+    pg::connect(request.database);
+    pin_settings();
+    pg::report_activity(Some(c"ask the worker registry"));
+    let result = if request.server.get().is_empty() {
+        ask_here(&request)
+    } else {
+        ask_there(&request)
+    };
+    let reply = match result {
+        Ok((answer, detail)) => Reply::Answered(answer, Explanation::new(&detail)),
+        Err(message) => Reply::Failed(Explanation::new(&message)),
+    };
+    area.reply(number, reply);
+}
+
+fn clocks() -> Clocks {
+    Clocks {
+        boot_ms: pg::boot_ms(),
+        wall_ms: pg::now_ms(),
+    }
+}
+
+/// What is asked in the words of the registry's functions.
+fn arguments(request: &Request, sent: Clocks) -> Vec<Option<String>> {
+    let question = &request.question;
+    let number = |number: i64| Some(number.to_string());
+    let (held, held_until_ms) = question.held.unzip();
+    let who = [
+        number(pg::system_identifier().cast_signed()),
+        Some(request.node_name.get()),
+        number(question.token).filter(|_| question.token != 0),
+        number(question.next_token),
+    ];
+    let what_is_held = [
+        held.map(|worker_id| worker_id.to_string()),
+        held_until_ms.and_then(number),
+    ];
+    let terms = [
+        number(sent.wall_ms),
+        number(sent.wall_ms.saturating_add(question.lease_ms)),
+        number(question.lease_ms),
+        number(request.max_skew_ms),
+        number(request.epoch_ms),
+    ];
+    let [held, held_until_ms] = what_is_held;
+    match question.kind {
+        Kind::Claim => who
+            .into_iter()
+            .chain([held, held_until_ms])
+            .chain(terms)
+            .collect(),
+        Kind::Renew => [held].into_iter().chain(who).chain(terms).collect(),
+    }
+}
+
+/// What the answer says, if it can be understood.
+fn understand(
+    columns: &[Option<String>],
+    sent: Clocks,
+    received: Clocks,
+) -> Option<(Answer, String)> {
+    let text = |column: usize| columns.get(column).cloned().flatten();
+    let number = |column: usize| text(column)?.parse::<i64>().ok();
+    let status = match text(0)?.as_str() {
+        "granted" => Status::Granted,
+        "held" => Status::Held,
+        "full" => Status::Full,
+        "grace" => Status::Grace,
+        "clock" => Status::Clock,
+        "retired" => Status::Retired,
+        "lost" => Status::Lost,
+        "epoch" => Status::Epoch,
+        _ => return None,
+    };
+    let granted = status == Status::Granted;
+    // What a grant allows is never guessed.
+    let needed = |value: Option<i64>| if granted { value } else { value.or(Some(0)) };
+    let answer = Answer {
+        status,
+        worker_id: u16::try_from(needed(number(1))?).ok()?,
+        floor_ms: needed(number(2))?,
+        reserved_until_ms: needed(number(3))?,
+        registry_ms: number(4)?,
+        peers: u32::try_from(number(5).unwrap_or(0)).ok()?,
+        peers_offset_ms: number(6).unwrap_or(0),
+        sent,
+        received,
+    };
+    let valid = answer.worker_id <= leaf_id_core::snowflake::MAX_WORKER_ID;
+    valid.then(|| (answer, text(7).unwrap_or_default()))
+}
+
+const NOT_UNDERSTOOD: &str = "its answer is not understood: is leaf_id there of another version?";
+
+/// Asks the registry in this database.
+fn ask_here(request: &Request) -> Result<(Answer, String), String> {
+    if pg::in_recovery() {
+        return Err("the registry is on this standby, and can give nothing".into());
+    }
+    let function = match request.question.kind {
+        Kind::Claim => CLAIM,
+        Kind::Renew => RENEW,
+    };
+    let mut sent = clocks();
+    let result = pg::transaction(|| {
+        let extension = catalog::extension().ok_or(())?;
+        sent = clocks();
+        Ok(catalog::ask_registry(
+            &extension.schema,
+            &function,
+            &arguments(request, sent),
+        ))
+    });
+    // A wait for a standby that was cancelled is no acknowledgement (I1): this ends then.
+    pg::check_for_interrupts();
+    let columns = match result {
+        Ok(Ok(columns)) => columns,
+        Ok(Err(())) => return Err("extension \"leaf_id\" is not installed in its database".into()),
+        Err(error) => return Err(error.message),
+    };
+    understand(&columns, sent, clocks()).ok_or_else(|| NOT_UNDERSTOOD.into())
+}
+
+/// Asks the registry on the foreign server.
+fn ask_there(request: &Request) -> Result<(Answer, String), String> {
+    let server = CString::new(request.server.get()).unwrap_or_default();
+    let destination = pg::transaction(|| {
+        // Without leaf_id here it is whoever runs this server.
+        let owner = catalog::extension().map_or_else(pg::user, |extension| extension.owner);
+        pg::destination(&server, owner)
+    });
+    let destination = match destination {
+        Ok(Ok(destination)) => destination,
+        Ok(Err(error)) => return Err(error.message),
+        Err(error) => return Err(error.message),
+    };
+    let mut connection = Connection::new(match request.question.kind {
+        Kind::Claim => &CLAIM_THERE,
+        Kind::Renew => &RENEW_THERE,
+    });
+    connection.open(destination);
+    let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+    let deadline = Instant::now() + timeout;
+    let mut probed_at = Instant::now();
+    let mut sent = clocks();
+    loop {
+        let now = Instant::now();
+        match connection.turn(now) {
+            Some(Event::Opened) => {
+                sent = clocks();
+                let arguments: Vec<Option<CString>> = arguments(request, sent)
+                    .into_iter()
+                    .map(|argument| CString::new(argument?).ok())
+                    .collect();
+                let left = deadline.saturating_duration_since(now);
+                connection
+                    .ask(&arguments, left, now)
+                    .map_err(|error| error.message)?;
+                continue;
+            }
+            Some(Event::Answered(rows)) => {
+                let received = clocks();
+                if rows.came_with_warning() {
+                    return Err("its answer was not acknowledged by its standby".into());
+                }
+                let columns: Vec<_> = (0..catalog::REGISTRY_COLUMNS.len())
+                    .map(|column| rows.text(0, column))
+                    .collect();
+                return understand(&columns, sent, received).ok_or_else(|| NOT_UNDERSTOOD.into());
+            }
+            Some(Event::Refused(error) | Event::Lost(error)) => return Err(error.message),
+            None => {}
+        }
+        if now >= deadline {
+            return Err(format!("no answer within {} ms", timeout.as_millis()));
+        }
+        if probed_at.elapsed() >= PROBE {
+            probed_at = now;
+            if !pg::database_is_free() {
+                return Err(
+                    "somebody waits for the database in which its server is defined".into(),
+                );
+            }
+        }
+        let until = connection
+            .deadline()
+            .map_or(deadline, |at| at.min(deadline));
+        let wait = until.saturating_duration_since(now).min(PROBE);
+        let sockets: Vec<_> = connection.socket().into_iter().collect();
+        let ms = i64::try_from(wait.as_millis()).unwrap_or(1) + 1;
+        pg::wait_for(ms, &sockets, WaitEvent::Remote);
+    }
+}
