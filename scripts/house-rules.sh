@@ -32,6 +32,8 @@ rules() {
         'catalog.rs is the only place with SQL'
     forbid sql-text text '\b(SELECT|INSERT|UPDATE|DELETE|TRUNCATE|FROM|INTO)\b.*\bleaf_alloc\b' "$extension" 'catalog' \
         'catalog.rs is the only place with SQL against leaf_alloc'
+    forbid registry-sql text '\b(SELECT|INSERT|UPDATE|DELETE|TRUNCATE|FROM|INTO)\b.*\bleaf_(worker|registry)' "$extension" 'catalog' \
+        'catalog.rs is the only place with SQL against the worker registry'
     forbid claims code '\bcatalog::(\{[^}]*\b)?claim' "$extension" 'catalog worker edits api' \
         'segments are claimed by the allocator, or by edits.rs inside the open transaction'
     forbid hot-path code '\b(Spi|SPI_\w+|spi::\w+)|\bcatalog::(\{[^}]*\b)?claim' 'src/issue.rs src/issue' '' \
@@ -195,6 +197,7 @@ self_test() {
     plant pg_sys-rooms src/edits.rs 'use pgrx::pg_sys;'
     plant sql-room src/worker/launcher.rs 'use pgrx::Spi;'
     plant sql-text src/worker/launcher.rs 'const Q: &str = "DELETE FROM public.leaf_alloc";'
+    plant registry-sql src/worker/registrar.rs 'const Q: &str = "SELECT * FROM leaf_worker_claim($1)";'
     plant claims src/persist.rs 'use crate::catalog::{self, claim};'
     plant claims src/persist.rs 'fn f() { crate::catalog::claim_segment(); }'
     plant hot-path src/issue.rs 'fn f() { catalog::claim(); }'

@@ -275,7 +275,9 @@ impl Lessee {
     }
 
     fn note_answer(&mut self, answer: &Answer, detail: &str, verdict: &Verdict) {
-        let offset = answer.sent.wall_ms - answer.registry_ms;
+        // Somewhere in between.
+        let here_ms = i64::midpoint(answer.sent.wall_ms, answer.received.wall_ms);
+        let offset = here_ms - answer.registry_ms;
         let peers = (answer.peers > 0).then_some(answer.peers_offset_ms);
         let unclear = answer.status == Status::Clock && *verdict == Verdict::Keep;
         self.area.tell_lease(|status| {

@@ -113,6 +113,8 @@ pub struct Keeper {
     lessee: Option<Lessee>,
     /// What may be used by it.
     grant: Option<Grant>,
+    /// There was one in this run: then the lease in the file is this run's.
+    has_leased: bool,
 }
 
 impl Keeper {
@@ -130,6 +132,7 @@ impl Keeper {
             standby: pg::in_recovery(),
             lessee: None,
             grant: None,
+            has_leased: false,
         }
     }
 
@@ -255,10 +258,11 @@ impl Keeper {
             self.stop_leasing();
             // Also one that was set, and not leased.
             self.close(SnowflakeState::Starting, 0);
-            let sound = !matches!(
-                floor.reason,
-                Reason::None | Reason::NoFile | Reason::CopiedFile | Reason::OtherCluster
-            );
+            let sound = self.has_leased
+                || !matches!(
+                    floor.reason,
+                    Reason::None | Reason::NoFile | Reason::CopiedFile | Reason::OtherCluster
+                );
             self.lessee = Some(Lessee::new(self.area, registry, sound));
         }
         let lessee = self.lessee.as_mut()?;
@@ -279,9 +283,12 @@ impl Keeper {
                 }
                 snowflake.set_lease(writer, grant.until_boot_ms, grant.reserved_until_ms);
                 self.grant = Some(grant);
+                self.has_leased = true;
             }
         }
-        let grant = self.grant?;
+        let Some(grant) = self.grant else {
+            return again;
+        };
         if !snowflake.may_issue() {
             self.grant = None;
             self.close(SnowflakeState::LeaseEnded, 0);

@@ -188,6 +188,11 @@ impl Server {
     /// the database postgres there, as this node.
     pub fn lease_from(&self, dir: &Path, node: &str) {
         self.link_to_registry(dir);
+        self.lease_from_link(node);
+    }
+
+    /// As [`Server::lease_from`], where [`LINK`] is there already.
+    pub fn lease_from_link(&self, node: &str) {
         self.lease(&format!("postgres/{LINK}"), node);
     }
 
