@@ -214,6 +214,7 @@ BEGIN
                 database = here.database, relation = here.relation, moved_at = clock_timestamp(),
                 grace_since_ms = here.boot_ms, grace_server_start = pg_postmaster_start_time()
             RETURNING r.* INTO STRICT registry;
+            RAISE LOG 'leaf_id: the worker registry was promoted or restored, and may have forgotten leases: for the time of one lease it gives no worker ids away';
         ELSIF registry.grace_server_start <> pg_postmaster_start_time() THEN
             UPDATE @extschema@.leaf_registry r
             SET grace_since_ms = here.boot_ms, grace_server_start = pg_postmaster_start_time()
@@ -356,7 +357,6 @@ BEGIN
         chosen.worker_id, asker_system, asker, next_token, locked, locked,
         locked + make_interval(secs => lease / 1000.0), lease,
         greatest(
-            chosen.reserved_until_ms,
             CASE WHEN enters THEN held_until END,
             least(reserve_until, locked_ms + lease + max_skew),
             0),
@@ -373,6 +373,9 @@ BEGIN
         reserved_until_ms = greatest(w.reserved_until_ms, excluded.reserved_until_ms),
         floor_ms = excluded.floor_ms, clock_offset_ms = excluded.clock_offset_ms, address = excluded.address
     RETURNING w.worker_id, w.reserved_until_ms INTO STRICT worker_id, reserved_until_ms;
+    IF (chosen.system_identifier, chosen.node_name) IS DISTINCT FROM (asker_system, asker) THEN
+        RAISE LOG 'leaf_id: worker id % is leased to node "%" of system %', worker_id, asker, asker_system;
+    END IF;
     IF registry.epoch_ms IS NULL AND NOT renewing THEN
         UPDATE @extschema@.leaf_registry r SET epoch_ms = epoch;
     END IF;

@@ -363,7 +363,7 @@ impl Failure {
                 "cannot issue snowflake ids: the worker registry has no free worker id".into(),
             )
             .set_detail(format!("The worker registry says: {said}."))
-            .set_hint("Look at leaf_worker_status there; SELECT leaf_worker_release(...) for a server that is gone."),
+            .set_hint("Look at leaf_worker_status there, and call leaf_worker_release() for a server that is gone."),
             Self::ClockSkew { by_ms, said } => error(
                 not_ready,
                 format!(

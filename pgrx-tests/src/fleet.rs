@@ -39,6 +39,18 @@ impl Fleet {
         }
     }
 
+    /// As [`Fleet::new`], and the members lease their worker ids from the centre, as nodes
+    /// m1, m2 and so on.
+    #[must_use]
+    pub fn leasing(members: usize, conf: &[(&str, &str)]) -> Self {
+        let fleet = Self::new(members, conf);
+        fleet.centre.lease_worker_ids();
+        for (number, member) in (1..).zip(&fleet.members) {
+            member.lease_from_link(&format!("m{number}"));
+        }
+        fleet
+    }
+
     /// Creates a tag at the centre and on all members.
     pub fn create_tag(&self, tag: &str, step: i32, max_step: i32) {
         create_tag(&mut self.centre.session(), tag, step, max_step, "NULL");

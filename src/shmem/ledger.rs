@@ -168,6 +168,7 @@ impl Ledger {
         pace: Pace {
             base: 0,
             step: 0,
+            before: 0,
             claimed_at_ms: 0,
             claims: 0,
         },

@@ -163,6 +163,19 @@ impl Area {
         (link.state != LinkState::Free && link.database == pg::database()).then_some(*link)
     }
 
+    /// No connection of a database's allocator is left.
+    pub fn close_links(&self, database: u32) {
+        let _held = self.write_directory();
+        // SAFETY: the directory is held exclusively.
+        for link in unsafe { &mut *self.links.get() } {
+            if link.database == database
+                && matches!(link.state, LinkState::Connecting | LinkState::Connected)
+            {
+                link.become_state(LinkState::Closed);
+            }
+        }
+    }
+
     /// All that is known of servers of a database.
     pub fn links_of(&self, database: u32) -> Vec<LinkStatus> {
         let mut found = Vec::with_capacity(LINKS);

@@ -49,6 +49,7 @@ unsafe extern "C-unwind" fn allocator_exit(_code: i32, _arg: pg_sys::Datum) {
         seat => unpack(seat),
     };
     if CONNECTED.load(Ordering::Relaxed) {
+        area.close_links(pg::database());
         area.settle_database(pg::database());
     } else {
         let mut posted = Vec::new();
@@ -301,6 +302,11 @@ impl Allocator {
         } else {
             self.serve(&mut job)
         };
+        self.finish(job, progress);
+        true
+    }
+
+    fn finish(&mut self, job: Job, progress: Progress) {
         match progress {
             Progress::Over => {
                 job.slot.buffer.settle();
@@ -309,7 +315,6 @@ impl Allocator {
             Progress::Later | Progress::Part(_) => self.jobs.push_back(job),
             Progress::Elsewhere(feed, life) => self.central.enqueue(self.area, job, feed, life),
         }
-        true
     }
 
     /// A request comes back from the server that feeds its tag.
@@ -323,17 +328,16 @@ impl Allocator {
                     ..
                 } = errand;
                 job.pending = Some(Pending { feed, answer, step });
-                job
+                // At once: who leaves first loses it.
+                let progress = self.serve(&mut job);
+                return self.finish(job, progress);
             }
             Outcome::Refused(errand, error) => self.note_refusal(errand, &error),
             Outcome::Stale(job) => job,
         };
-        if job.pending.is_none() {
-            // The rest does not come now: what there is need not wait for it.
-            self.publish_part(&mut job);
-        }
-        // First: what was claimed there is used here soon.
-        self.jobs.push_front(job);
+        // The rest does not come now: what there is need not wait for it.
+        self.publish_part(&mut job);
+        self.jobs.push_back(job);
     }
 
     /// Gives a parked rest back, or claims.
@@ -392,6 +396,8 @@ impl Allocator {
                     .store(answer.max_step, Ordering::Relaxed);
                 self.area.note_claim(slot, &claimed);
                 self.area.lose(slot, answer.len - claimed.len);
+                // Rests that were given back since are older, and would come out of order (I4).
+                self.area.with_ledger(slot, Ledger::drop_parked);
                 let part = self.take_part(job, life);
                 match self.arrive(job, life, part, claimed) {
                     Progress::Part(claimed) => {

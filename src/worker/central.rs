@@ -10,6 +10,7 @@
 //! | opening | a host that will do | asking the first request |
 //! | | none | away |
 //! | asking | an answer, or a refusal of this tag | asking the next one; open, if there is none |
+//! | | an edit of the row | asking still: the answer is going to be a gap |
 //! | | no answer in time, a broken connection, a refusal of all tags | away, the request is queued again |
 //! | away | the end of the back-off | opening |
 //! | open | idleness | closed |
@@ -89,6 +90,7 @@ struct Link {
     not_before: Option<Instant>,
     back_off: Duration,
     used_at: Instant,
+    /// What it is asked for. Nothing is, while the answer to what has been dropped is awaited.
     asked: Option<Errand>,
     queue: VecDeque<Errand>,
 }
@@ -176,8 +178,8 @@ impl Central {
     /// Ends all connections, and gives back the requests that are open.
     pub fn leave(&mut self, area: &Area) -> Vec<Job> {
         let mut jobs = Vec::new();
+        area.close_links(pg::database());
         for mut link in core::mem::take(&mut self.links) {
-            link.close(area);
             let errands = link.asked.take().into_iter().chain(link.queue);
             jobs.extend(errands.map(|errand| errand.job));
         }
@@ -221,6 +223,13 @@ impl Link {
     fn turn(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Outcome>) {
         let outlived = |errand: &Errand| errand.job.slot.buffer.life() != errand.life;
         self.give_back(outcomes, outlived);
+        // The row was edited, or rests were parked. Whatever is answered is a gap; what
+        // stands there now need not wait for it.
+        outcomes.extend(
+            self.asked
+                .take_if(|asked| outlived(asked))
+                .map(|asked| Outcome::Stale(asked.job)),
+        );
         loop {
             match self.connection.turn(now) {
                 Some(Event::Opened) => {

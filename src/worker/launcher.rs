@@ -249,7 +249,7 @@ impl Launcher {
             self.area.reply(registrar.question, failed);
         } else if registrar.since.elapsed() >= registrar_limit() {
             // In a wait for a standby, perhaps. It is over soon, and the handle not needed.
-            drop(registrar.worker.terminate());
+            let _ = registrar.worker.terminate();
             let text = "the registrar had to be ended: it took too long";
             let failed = Reply::Failed(Explanation::new(text));
             self.area.reply(registrar.question, failed);

@@ -43,7 +43,6 @@ mod registry_away;
 mod registry_clock;
 mod registry_fencing;
 mod registry_members;
-mod registry_servers;
 mod regress;
 mod reservation_file;
 mod restarts;

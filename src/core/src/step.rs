@@ -1,8 +1,11 @@
 //! The adaptive step of Leaf: a segment should last about a quarter of an hour.
 //!
-//! Leaf's own code has three defects that this does not repeat: its doubling
+//! Leaf's own code has four defects that this does not repeat: its doubling
 //! overflows an int (a step of 2^30 issues ids again), it stops below its cap
-//! instead of at it, and a changed `step` of a busy tag is ignored until a restart.
+//! instead of at it, a changed `step` of a busy tag is ignored until a restart, and it
+//! takes the time in which one segment was used for that of the next one, which may be
+//! half or twice as long: then the step never settles, and goes from 8 minutes to 32
+//! and back at any rate of use.
 
 /// How long a segment should last, in milliseconds (Leaf's `SEGMENT_DURATION`).
 pub const SEGMENT_DURATION_MS: i64 = 15 * 60 * 1000;
@@ -75,6 +78,8 @@ pub struct Pace {
     pub base: u32,
     /// The length of the last claim, in ids.
     pub step: u32,
+    /// The length of the claim before it, in ids; 0 where the pace was (re)started since.
+    pub before: u32,
     /// When the last claim was asked for, in milliseconds of any clock.
     pub claimed_at_ms: i64,
     /// Claims since the pace was (re)started; the time between the first two says
@@ -86,14 +91,15 @@ impl Pace {
     /// The length the next claim should have, before [`Limits::clamp`] by the row. `now_ms`
     /// is when it is first asked for, however long it then takes.
     ///
-    /// Under 15 minutes since the last claim doubles, under 30 keeps, longer halves
+    /// A segment that lasts under 15 minutes is doubled, under 30 kept, longer halved
     /// (Leaf's rule). `hungry`: sessions found both buffers empty; then it grows
     /// faster. A clock that went back keeps the step.
     #[must_use]
     pub fn wanted(&self, now_ms: i64, hungry: bool) -> u32 {
         let last = u64::from(self.step);
-        let lasted_ms = now_ms.saturating_sub(self.claimed_at_ms);
-        let wanted = if self.claims == 0 || lasted_ms < 0 {
+        let since_ms = now_ms.saturating_sub(self.claimed_at_ms);
+        let lasted_ms = self.lasts_ms(since_ms);
+        let wanted = if self.claims == 0 || since_ms < 0 {
             last
         } else if lasted_ms < SEGMENT_DURATION_MS && hungry {
             last * GROWTH
@@ -107,6 +113,16 @@ impl Pace {
             last / 2
         };
         u32::try_from(wanted).unwrap_or(u32::MAX)
+    }
+
+    /// How long a segment as long as the last claim lasts, when the next one is asked for
+    /// this long after it was. Each is asked for when a tenth of the one in use is taken: in
+    /// that time a tenth of it was used, and nine tenths of the one before it.
+    fn lasts_ms(&self, since_ms: i64) -> i64 {
+        let used = u128::from(self.step) + 9 * u128::from(self.before);
+        let since_ms = u128::try_from(since_ms).unwrap_or(0);
+        let lasts_ms = since_ms * 10 * u128::from(self.step) / used.max(1);
+        i64::try_from(lasts_ms).unwrap_or(i64::MAX)
     }
 
     /// The length of the next claim under the row's limits. A `step` that was changed
@@ -129,6 +145,7 @@ impl Pace {
         Self {
             base: limits.step,
             step,
+            before: if restarted { 0 } else { self.step },
             claimed_at_ms: if late { now_ms } else { asked_ms },
             claims: if restarted {
                 1

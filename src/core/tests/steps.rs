@@ -2,7 +2,8 @@
 //!
 //! Would catch: a step that overflows (Leaf's 2^30 doubles into a negative number), that
 //! sticks below its cap (Leaf's stays at 512,000 of 1,000,000), that leaves the row's
-//! limits, that ignores a changed `step`, or that a clock set back makes grow or shrink.
+//! limits, that ignores a changed `step`, that a clock set back makes grow or shrink, or
+//! that never settles at a steady rate.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(
@@ -39,6 +40,17 @@ impl Tag {
         }
     }
 
+    /// One that has claimed so much again and again.
+    fn steady(step: u32, limits: Limits) -> Self {
+        let mut tag = Self::new();
+        let fixed = Limits {
+            max_step: step,
+            ..limits
+        };
+        assert_eq!(tag.claims(20, 0, true, fixed)[19], step);
+        tag
+    }
+
     fn claim(&mut self, after_ms: i64, hungry: bool, limits: Limits) -> u32 {
         self.now_ms += after_ms;
         let step = self.pace.next(self.now_ms, hungry, limits);
@@ -73,8 +85,7 @@ fn a_consumer_of_15_to_30_minutes_keeps_its_step() {
         20 * MINUTE_MS,
         2 * SEGMENT_DURATION_MS - 1,
     ] {
-        let mut tag = Tag::new();
-        tag.claims(5, MINUTE_MS, false, DEFAULT);
+        let mut tag = Tag::steady(8_000, DEFAULT);
         assert_eq!(tag.claims(3, after_ms, false, DEFAULT), [8_000; 3]);
     }
 }
@@ -85,17 +96,60 @@ fn the_borders_belong_to_the_slower_side() {
         step: 10,
         max_step: 1_000,
     };
-    let after = |ms| {
-        let mut tag = Tag::new();
-        tag.claims(4, 0, false, limits);
-        assert_eq!(tag.pace.step, 40);
-        tag.claim(ms, false, limits)
-    };
+    let after = |ms| Tag::steady(40, limits).claim(ms, false, limits);
     assert_eq!(after(0), 80);
     assert_eq!(after(SEGMENT_DURATION_MS - 1), 80);
     assert_eq!(after(SEGMENT_DURATION_MS), 40);
     assert_eq!(after(2 * SEGMENT_DURATION_MS - 1), 40);
     assert_eq!(after(2 * SEGMENT_DURATION_MS), 20);
+}
+
+/// What was used since the last claim is most of the one before, and that was shorter, or
+/// longer.
+#[test]
+fn the_time_that_another_segment_lasted_is_not_taken_for_this_ones() {
+    let mut tag = Tag::steady(4_000, DEFAULT);
+    // 4,000 in 10 minutes, so they are doubled.
+    assert_eq!(tag.claim(10 * MINUTE_MS, false, DEFAULT), 8_000);
+    // 4,400 in 11: the 8,000 will last for 20.
+    assert_eq!(tag.claim(11 * MINUTE_MS, false, DEFAULT), 8_000);
+    // From now on half as fast.
+    assert_eq!(tag.claim(40 * MINUTE_MS, false, DEFAULT), 4_000);
+    assert_eq!(tag.claim(38 * MINUTE_MS, false, DEFAULT), 4_000);
+}
+
+/// A tag in use at a steady rate: the next segment is asked for at a tenth of the one in
+/// use. Would catch: a step that swings for ever, so that what is cached at the worst
+/// moment lasts for half as long as it might.
+#[test]
+fn at_any_steady_rate_a_segment_lasts_15_to_30_minutes_in_the_end() {
+    let mut random = StdRng::seed_from_u64(support::seed());
+    for _ in 0..2_000 {
+        // From one that lasts for 15 minutes to a hundred thousand times as fast.
+        let a_minute = 10f64.powf(random.random_range(1.9..7.0));
+        let minutes = |ids: u32| f64::from(ids) / a_minute;
+        let limits = Limits {
+            max_step: u32::MAX,
+            ..DEFAULT
+        };
+        let mut tag = Tag::new();
+        let began_ms = tag.now_ms;
+        let mut in_use = tag.claim(0, false, limits);
+        let mut used_up = 0.0;
+        for claims in 0..60 {
+            let asked = used_up + minutes(in_use) / 10.0;
+            let after_ms = began_ms + (asked * 60_000.0) as i64 - tag.now_ms;
+            let hungry = claims < 10 && random.random_bool(0.2);
+            let spare = tag.claim(after_ms, hungry, limits);
+            if claims > 30 {
+                let lasts = minutes(in_use);
+                let settled = (14.9..30.1).contains(&lasts) || (in_use == 1_000 && lasts > 14.9);
+                assert!(settled, "{in_use} at {a_minute} a minute");
+            }
+            used_up += minutes(in_use);
+            in_use = spare;
+        }
+    }
 }
 
 #[test]
@@ -110,7 +164,7 @@ fn a_slow_consumer_halves_down_to_the_rows_step() {
         [300, 300, 600, 1_200, 2_400]
     );
     assert_eq!(
-        tag.claims(5, 31 * MINUTE_MS, false, limits),
+        tag.claims(5, 90 * MINUTE_MS, false, limits),
         [1_200, 600, 300, 300, 300]
     );
 }
@@ -145,8 +199,7 @@ fn a_hungry_consumer_grows_eightfold_from_the_second_claim_on() {
 #[test]
 fn hunger_does_not_make_a_slow_consumer_grow() {
     // Both buffers empty after an hour: the refill was late, the segment was not small.
-    let mut tag = Tag::new();
-    tag.claims(4, MINUTE_MS, false, DEFAULT);
+    let mut tag = Tag::steady(4_000, DEFAULT);
     assert_eq!(tag.claim(20 * MINUTE_MS, true, DEFAULT), 4_000);
     assert_eq!(tag.claim(60 * MINUTE_MS, true, DEFAULT), 2_000);
 }
@@ -156,12 +209,8 @@ fn hunger_does_not_make_a_slow_consumer_grow() {
 #[test]
 fn how_long_a_claim_took_says_nothing_of_use() {
     for late_ms in [0, 1_000, 10 * MINUTE_MS, 40 * MINUTE_MS, 600 * MINUTE_MS] {
-        let mut tag = Tag::new();
-        tag.claims(6, MINUTE_MS, false, DEFAULT);
-        let step = tag.pace.step;
-        // Steady from now on.
-        tag.claims(3, 20 * MINUTE_MS, false, DEFAULT);
-        assert_eq!(tag.pace.step, step);
+        let mut tag = Tag::steady(16_000, DEFAULT);
+        let step = tag.claim(20 * MINUTE_MS, false, DEFAULT);
         // Asked for in time, and it comes late.
         let asked_ms = tag.now_ms + 20 * MINUTE_MS;
         assert_eq!(tag.pace.next(asked_ms, late_ms > 0, DEFAULT), step);
@@ -265,6 +314,7 @@ fn the_largest_steps_do_not_overflow() {
     let huge = Pace {
         base: 1,
         step: u32::MAX,
+        before: u32::MAX,
         claimed_at_ms: 0,
         claims: 9,
     };
@@ -277,6 +327,7 @@ fn counting_claims_does_not_overflow() {
     let old = Pace {
         base: 1_000,
         step: 1_000,
+        before: 1_000,
         claimed_at_ms: 0,
         claims: u32::MAX,
     };
