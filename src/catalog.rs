@@ -664,8 +664,12 @@ pub fn extension() -> Option<Extension> {
          JOIN pg_catalog.pg_class c ON c.relnamespace OPERATOR(pg_catalog.=) n.oid \
          AND c.relname OPERATOR(pg_catalog.=) 'leaf_alloc' \
          WHERE e.extname OPERATOR(pg_catalog.=) 'leaf_id'";
-    Spi::connect_mut(|client| {
-        let found = run(client, sql, &[]);
+    // Not as what writes: that cannot run on a standby.
+    Spi::connect(|client| {
+        let found = match client.select(sql, None, &[]) {
+            Ok(table) => table.first(),
+            Err(error) => pgrx::error!("could not look for leaf_id: {error}"),
+        };
         (!found.is_empty()).then(|| Extension {
             schema: column(&found, 1),
             owner: u32::try_from(column::<i64>(&found, 2)).unwrap_or(0),

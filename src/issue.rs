@@ -733,7 +733,9 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
             Stall::Closed | Stall::Unreserved | Stall::Unleased => {
                 refused(area, &deadline)?;
                 let Some(left) = deadline.left_ms().or_else(|| almost_over(snowflake)) else {
-                    return Err(if stall == Stall::Unleased {
+                    // Also where the launcher was not there to close the generator.
+                    let ended = snowflake.generator.is_open() && !snowflake.may_issue();
+                    return Err(if ended {
                         lease_ended(&area.lease_status())
                     } else {
                         snowflake_timeout(area, &deadline)

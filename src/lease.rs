@@ -72,7 +72,7 @@ fn party(registry: &Registry) -> Party {
 
 impl Lessee {
     /// Of a launcher that has just been told to lease. `sound`: the reservation file is that
-    /// of this server's last run, or the server has run since; otherwise it is not known
+    /// of this server's last run, or it has leased in this one; otherwise it is not known
     /// what was issued, and the registry must take this for another server.
     pub fn new(area: &'static Area, registry: Registry, sound: bool) -> Self {
         let party = party(&registry);
@@ -171,6 +171,12 @@ impl Lessee {
             Verdict::Use { grant, anew } => {
                 self.note_grant(&grant, source);
                 self.pending = Some((grant, anew));
+                Order::Keep
+            }
+            // Still no answer: what has ended has ended, and calls are told so at once.
+            Verdict::Close(Why::NoAnswer)
+                if self.area.snowflake.state() == SnowflakeState::LeaseEnded =>
+            {
                 Order::Keep
             }
             Verdict::Close(why) => {

