@@ -86,6 +86,8 @@ BEGIN
             HINT = 'Reset it there: this server then begins a new life of it with its next segment.';
     END IF;
     tag_row.max_id := $2;
+    -- A new one, and not that of the row that is gone.
+    tag_row.life := 0;
     INSERT INTO @extschema@.leaf_alloc SELECT tag_row.*;
 END
 $$;

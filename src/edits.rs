@@ -324,8 +324,12 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     };
     let Some(old) = old else {
         return Ok(Stamp {
-            // Never 0, which means none.
-            life: Some(catalog::new_life()),
+            // A row that comes back from a dump is the one that it was: servers that it feeds
+            // must not take it for one that was reset. Otherwise never 0, which means none.
+            life: Some(match new.life {
+                0 => catalog::new_life(),
+                life => life,
+            }),
             max_id: None,
             memory: Some(here),
             server_life: Some(0),

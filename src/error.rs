@@ -111,8 +111,6 @@ pub enum Failure {
     NotATrigger { function: &'static str },
     /// Two-phase commit of an edit.
     PreparedEdit,
-    /// A call for another server inside a larger transaction.
-    InTransactionBlock { function: &'static str },
     /// A foreign server that is not there.
     NoServer { server: String },
     /// A foreign server without USAGE.
@@ -409,11 +407,6 @@ impl Failure {
                 "cannot PREPARE a transaction that has changed leaf_alloc".into(),
             )
             .set_hint("Change tags in a transaction of its own, and COMMIT that."),
-            Self::InTransactionBlock { function } => error(
-                Code::ERRCODE_ACTIVE_SQL_TRANSACTION,
-                format!("{function}() cannot run inside a transaction block"),
-            )
-            .set_detail("Another server uses the result at once: it must not be rolled back."),
             Self::NoServer { server } => error(
                 Code::ERRCODE_UNDEFINED_OBJECT,
                 format!("server \"{server}\" does not exist"),

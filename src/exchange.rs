@@ -5,23 +5,22 @@
 //! may roll back, not with a commit that is not flushed, and not after a wait for a standby
 //! that was cancelled.
 
+use core::ffi::CStr;
+
 use crate::error::Failure;
 use crate::guc::CLAIM_SYNCHRONOUS_COMMIT;
 use crate::{issue, pg};
 
-/// How long the call may wait for a lock: the caller asks again.
-const LOCK_TIMEOUT: &core::ffi::CStr = c"1s";
-
-/// Begins an exchange, in the transaction of the call.
+/// Begins an exchange, in the transaction of the call to a function, which waits for no lock
+/// longer than that: the caller asks again. PostgreSQL raises its own error where the call is
+/// part of a larger transaction, and commits at its end, before it is answered.
 ///
 /// # Errors
-/// This server cannot claim; the call is part of a larger transaction.
-pub fn begin(function: &'static str) -> Result<(), Failure> {
+/// This server cannot claim.
+pub fn begin(function: &CStr, lock_timeout: &CStr) -> Result<(), Failure> {
     issue::ready()?;
-    if pg::in_transaction_block() {
-        return Err(Failure::InTransactionBlock { function });
-    }
-    pg::set_local(c"lock_timeout", LOCK_TIMEOUT);
+    pg::prevent_in_transaction_block(function);
+    pg::set_local(c"lock_timeout", lock_timeout);
     pg::only_when_acknowledged(CLAIM_SYNCHRONOUS_COMMIT.get().setting());
     Ok(())
 }

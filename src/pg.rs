@@ -20,8 +20,7 @@ mod name;
 mod rows;
 mod wire;
 
-pub use answer::{in_transaction_block, only_when_acknowledged, set_local};
-#[allow(unused_imports, reason = "for the registrar, which comes next")]
+pub use answer::{only_when_acknowledged, prevent_in_transaction_block, set_local};
 pub use foreign::{
     Destination, Host, destination, foreign_changes, relation_owner, user, watch_foreign_servers,
 };

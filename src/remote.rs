@@ -44,6 +44,14 @@ pub struct Service {
     pub arguments: usize,
 }
 
+impl Service {
+    /// The oids one by one.
+    fn oids(&self) -> Vec<u32> {
+        let oids = self.types.split(' ').map(str::parse);
+        oids.filter_map(Result::ok).collect()
+    }
+}
+
 /// What has become of a connection, or of a question.
 pub enum Event {
     /// It is open: something can be asked.
@@ -193,7 +201,7 @@ impl Connection {
     ) -> Result<(), RemoteError> {
         match core::mem::replace(&mut self.state, State::Closed) {
             State::Open { mut wire, call } => {
-                wire.send(&call, arguments)?;
+                wire.send(&call, &self.service.oids(), arguments)?;
                 self.state = State::Asking {
                     wire,
                     call,
@@ -311,7 +319,7 @@ impl Connection {
         }
         let types = CString::new(self.service.types).unwrap_or_default();
         let function = CString::new(self.service.function).unwrap_or_default();
-        wire.send(GREETING, &[Some(function), Some(types)])?;
+        wire.send(GREETING, &[TEXT, TEXT], &[Some(function), Some(types)])?;
         Ok(State::Greeting { wire, deadline })
     }
 
@@ -414,6 +422,9 @@ impl Connection {
         }
     }
 }
+
+/// The oid of text.
+const TEXT: u32 = 25;
 
 /// Whether the function can be called there, and how. Any role may ask; everything is
 /// qualified, since what the search path of that role is, is not known.

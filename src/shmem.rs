@@ -904,6 +904,7 @@ impl Area {
             ledger.drop_parked();
         });
         slot.edited_by.store(0, Ordering::Relaxed);
+        slot.server_max_step.store(0, Ordering::Relaxed);
         slot.wake();
     }
 

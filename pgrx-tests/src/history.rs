@@ -148,6 +148,14 @@ impl From<Claimed> for Claims {
 }
 
 impl Claimed {
+    /// Of a server that cannot be asked any more: what it has issued the others must not.
+    const GONE: Self = Self {
+        end: i64::MAX,
+        max_value: i64::MAX,
+        cached: Vec::new(),
+        dropped: 0,
+    };
+
     /// Asks the server. A claim that is under way is waited for.
     ///
     /// # Panics
@@ -730,6 +738,7 @@ impl History {
     }
 
     /// As [`History::settle`], where the tags of all servers are fed from another one.
+    /// Servers that come after those of the sessions are gone, with all they had.
     ///
     /// # Panics
     /// At the first fault.
@@ -741,8 +750,10 @@ impl History {
             .map(|source| {
                 // Of all servers before the centre: what they have, it has given them.
                 let servers = sessions.iter_mut();
-                let servers = servers.map(|session| Claimed::read(session, source));
-                let servers = servers.collect();
+                let mut servers: Vec<_> = servers
+                    .map(|session| Claimed::read(session, source))
+                    .collect();
+                servers.resize(self.servers, Claimed::GONE);
                 let end = match source {
                     Source::Tag(tag) => centre.max_id(tag),
                     Source::Snowflake => i64::MAX,

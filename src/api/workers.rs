@@ -23,11 +23,11 @@ REVOKE ALL ON FUNCTION leaf_registry_begin(boolean) FROM PUBLIC;
 "#)]
 fn leaf_registry_begin(renewing: bool, fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     let function = if renewing {
-        "leaf_worker_renew"
+        c"leaf_worker_renew()"
     } else {
-        "leaf_worker_claim"
+        c"leaf_worker_claim()"
     };
-    finish(exchange::begin(function));
+    finish(exchange::begin(function, c"1s"));
     kept(fcinfo, || RowType::of(fcinfo)).form([
         pg::system_identifier().cast_signed().into_datum(),
         pg::timeline().cast_signed().into_datum(),

@@ -69,10 +69,12 @@ pub fn only_when_acknowledged(acknowledgement: &'static CStr) {
     OPEN.with_mut(|open| *open = Some(acknowledgement));
 }
 
-/// Whether the session is inside a transaction block, or a query of several statements.
-pub fn in_transaction_block() -> bool {
-    // SAFETY: reads the transaction state.
-    unsafe { pg_sys::IsTransactionBlock() }
+/// Raises an error inside a transaction block, a query of several statements, or a pipeline
+/// that has begun; and has the statement committed before it is answered, whatever comes
+/// after it in a pipeline.
+pub fn prevent_in_transaction_block(statement: &CStr) {
+    // SAFETY: looks at the transaction's state, and marks it.
+    unsafe { pg_sys::PreventInTransactionBlock(true, statement.as_ptr()) };
 }
 
 /// SET LOCAL, for a setting that anybody may set.

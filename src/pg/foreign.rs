@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::ffi::CString;
 use std::time::Duration;
 
-use pgrx::{PgList, pg_sys};
+use pgrx::pg_sys;
 
 use super::name::usage;
 use super::wire::{Options, RemoteError, known_options};
@@ -56,7 +56,6 @@ pub fn relation_owner(relation: u32) -> Option<u32> {
     }
 }
 
-#[allow(dead_code, reason = "for the registrar, which comes next")]
 /// The user that this process acts as.
 pub fn user() -> u32 {
     // SAFETY: reads the session's state.
@@ -90,7 +89,7 @@ pub fn destination(name: &CStr, user: u32) -> Result<Destination, RemoteError> {
         let wrapper = &*pg_sys::GetForeignDataWrapper(server.fdwid);
         let known = known_options();
         for list in [wrapper.options, server.options, mapping.options] {
-            for element in PgList::<pg_sys::DefElem>::from_pg(list).iter_ptr() {
+            for element in elements(list) {
                 let keyword = CStr::from_ptr((*element).defname);
                 if known.iter().any(|known| known.as_c_str() == keyword) {
                     options.set(keyword, CStr::from_ptr(pg_sys::defGetString(element)));
@@ -116,6 +115,20 @@ pub fn destination(name: &CStr, user: u32) -> Result<Destination, RemoteError> {
         hosts: split_hosts(options),
         needs_password,
     })
+}
+
+/// The elements of a list of options; null is a list without any.
+unsafe fn elements(list: *const pg_sys::List) -> Vec<*mut pg_sys::DefElem> {
+    // SAFETY: a list of pointers, as long as it says.
+    unsafe {
+        let Some(list) = list.as_ref() else {
+            return Vec::new();
+        };
+        let count = usize::try_from(list.length).unwrap_or(0);
+        (0..count)
+            .map(|number| (*list.elements.add(number)).ptr_value.cast())
+            .collect()
+    }
 }
 
 /// The hosts one by one, so that each has a time limit of its own. Lists of different length
@@ -175,7 +188,8 @@ fn timeout(options: &Options) -> Duration {
         .unwrap_or(0);
     match seconds {
         0 => CONNECT_TIMEOUT,
-        seconds => Duration::from_secs(seconds),
+        // A deadline that far away can be reckoned with, and nobody waits for it.
+        seconds => Duration::from_secs(seconds.min(3600)),
     }
 }
 

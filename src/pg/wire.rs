@@ -58,6 +58,9 @@ const POLLING_WRITING: c_int = 2;
 const POLLING_OK: c_int = 3;
 const COMMAND_OK: c_int = 1;
 const TUPLES_OK: c_int = 2;
+const COPY_OUT: c_int = 3;
+const COPY_IN: c_int = 4;
+const COPY_BOTH: c_int = 8;
 
 type NoticeReceiver = unsafe extern "C" fn(*mut c_void, *const Outcome);
 
@@ -195,17 +198,19 @@ pub struct Wire {
     unsent: bool,
     /// What came of the query so far.
     answer: Option<Result<Rows, RemoteError>>,
-    /// A WARNING came since the query was sent. Where libpq's notices find it.
+    /// A wait for a standby was cancelled there since the query was sent. Where libpq's
+    /// notices find it.
     warned: Box<Cell<bool>>,
 }
 
-/// Remembers warnings; otherwise libpq would print them.
+/// Remembers the warning that a wait for a standby was cancelled, by who says it: its text
+/// may be in any language. Others mean nothing here, and libpq would print them.
 unsafe extern "C" fn note_warning(arg: *mut c_void, result: *const Outcome) {
-    const SEVERITY: c_int = pg_sys::PG_DIAG_SEVERITY_NONLOCALIZED as c_int;
+    const FUNCTION: c_int = pg_sys::PG_DIAG_SOURCE_FUNCTION as c_int;
     // SAFETY: `arg` is the cell of the connection that this result belongs to.
     unsafe {
-        let severity = PQresultErrorField(result, SEVERITY);
-        let is_warning = !severity.is_null() && CStr::from_ptr(severity) == c"WARNING";
+        let function = PQresultErrorField(result, FUNCTION);
+        let is_warning = !function.is_null() && CStr::from_ptr(function) == c"SyncRepWaitForLSN";
         if let Some(warned) = arg.cast::<Cell<bool>>().as_ref()
             && is_warning
         {
@@ -214,13 +219,19 @@ unsafe extern "C" fn note_warning(arg: *mut c_void, result: *const Outcome) {
     }
 }
 
+/// What is no UTF-8 becomes a question mark: other encodings have that.
+fn readable(text: &CStr) -> String {
+    let text = text.to_string_lossy();
+    text.replace(char::REPLACEMENT_CHARACTER, "?")
+}
+
 /// The first line of a message, without what follows it.
 fn first_line(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
     // SAFETY: a string of libpq's, copied before the next call.
-    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    let text = readable(unsafe { CStr::from_ptr(text) });
     text.trim().lines().next().unwrap_or_default().to_string()
 }
 
@@ -332,11 +343,18 @@ impl Wire {
         unsafe { PQconnectionUsedPassword(self.conn()) != 0 }
     }
 
-    /// Begins a query: go on with [`Self::receive`]. Parameters are text, `None` is NULL.
+    /// Begins a query: go on with [`Self::receive`]. Parameters are written as text, `None` is
+    /// NULL; `types` are the oids of what they are read as.
     ///
     /// # Errors
     /// The connection is gone.
-    pub fn send(&mut self, sql: &CStr, parameters: &[Option<CString>]) -> Result<(), RemoteError> {
+    pub fn send(
+        &mut self,
+        sql: &CStr,
+        types: &[c_uint],
+        parameters: &[Option<CString>],
+    ) -> Result<(), RemoteError> {
+        debug_assert!(types.len() == parameters.len());
         let values: Vec<*const c_char> = parameters
             .iter()
             .map(|value| {
@@ -353,7 +371,7 @@ impl Wire {
                 self.conn(),
                 sql.as_ptr(),
                 c_int::try_from(values.len()).unwrap_or(0),
-                core::ptr::null(),
+                types.as_ptr(),
                 values.as_ptr(),
                 core::ptr::null(),
                 core::ptr::null(),
@@ -393,12 +411,26 @@ impl Wire {
             while PQisBusy(self.conn()) == 0 {
                 let Some(result) = NonNull::new(PQgetResult(self.conn())) else {
                     let none = || Err(RemoteError::broken("there was no answer"));
-                    return self.answer.take().unwrap_or_else(none).map(Some);
+                    let answer = self.answer.take().unwrap_or_else(none);
+                    // The commit comes after the rows, and with it the warning.
+                    return answer.map(|rows| {
+                        Some(Rows {
+                            unacknowledged: self.warned.get(),
+                            ..rows
+                        })
+                    });
                 };
                 let rows = Rows {
-                    result,
-                    warned: self.warned.get(),
+                    result: Owned(result),
+                    unacknowledged: false,
                 };
+                if matches!(
+                    PQresultStatus(result.as_ptr()),
+                    COPY_OUT | COPY_IN | COPY_BOTH
+                ) {
+                    // There would be such a result again and again.
+                    return Err(RemoteError::broken("that server began to copy"));
+                }
                 let answer = self.judge(rows);
                 // Of several the first failure counts.
                 if !matches!(self.answer, Some(Err(_))) {
@@ -412,7 +444,7 @@ impl Wire {
     fn judge(&self, rows: Rows) -> Result<Rows, RemoteError> {
         const SQLSTATE: c_int = pg_sys::PG_DIAG_SQLSTATE as c_int;
         const PRIMARY: c_int = pg_sys::PG_DIAG_MESSAGE_PRIMARY as c_int;
-        let result = rows.result.as_ptr();
+        let result = rows.result.0.as_ptr();
         // SAFETY: an open connection and a result of ours; the strings are copied.
         unsafe {
             if matches!(PQresultStatus(result), COMMAND_OK | TUPLES_OK) {
@@ -474,16 +506,27 @@ impl Drop for Wire {
     }
 }
 
+/// A result that is freed on drop.
+struct Owned(NonNull<Outcome>);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: freed once.
+        unsafe { PQclear(self.0.as_ptr()) };
+    }
+}
+
 /// What a query has answered.
 pub struct Rows {
-    result: NonNull<Outcome>,
-    warned: bool,
+    result: Owned,
+    unacknowledged: bool,
 }
 
 impl Rows {
-    /// Whether that server has warned of something while it answered.
-    pub fn came_with_warning(&self) -> bool {
-        self.warned
+    /// Whether that server's wait for a standby was cancelled: it answers as if all were
+    /// well, with a warning.
+    pub fn is_unacknowledged(&self) -> bool {
+        self.unacknowledged
     }
 
     /// A value as text, in the encoding of this database; `None` where it is NULL or there
@@ -491,7 +534,7 @@ impl Rows {
     pub fn text(&self, row: usize, column: usize) -> Option<String> {
         let row = c_int::try_from(row).ok()?;
         let column = c_int::try_from(column).ok()?;
-        let result = self.result.as_ptr();
+        let result = self.result.0.as_ptr();
         // SAFETY: a result of ours, within its bounds; the string is copied.
         unsafe {
             if row >= PQntuples(result)
@@ -501,7 +544,7 @@ impl Rows {
                 return None;
             }
             let value = CStr::from_ptr(PQgetvalue(result, row, column));
-            Some(value.to_string_lossy().into_owned())
+            Some(readable(value))
         }
     }
 
@@ -513,12 +556,5 @@ impl Rows {
     /// A value as yes or no.
     pub fn boolean(&self, row: usize, column: usize) -> Option<bool> {
         self.text(row, column).map(|text| text == "t")
-    }
-}
-
-impl Drop for Rows {
-    fn drop(&mut self) {
-        // SAFETY: freed once.
-        unsafe { PQclear(self.result.as_ptr()) };
     }
 }

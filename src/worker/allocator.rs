@@ -399,13 +399,22 @@ impl Allocator {
                 // Rests that were given back since are older, and would come out of order (I4).
                 self.area.with_ledger(slot, Ledger::drop_parked);
                 let part = self.take_part(job, life);
-                match self.arrive(job, life, part, claimed) {
+                let progress = match self.arrive(job, life, part, claimed) {
                     Progress::Part(claimed) => {
                         job.part = Some(Part { life, claimed });
                         Progress::Later
                     }
                     progress => progress,
+                };
+                // Last: whatever is logged looks for interrupts.
+                if ![0, answer.life].contains(&feed.server_life) {
+                    let (tag, server) = (key.tag.name(), feed.server.text());
+                    let first = answer.first;
+                    pgrx::warning!(
+                        "leaf_id: tag \"{tag}\" was reset or created anew on server \"{server}\": its ids go on at {first}"
+                    );
                 }
+                progress
             }
             Ok(Err(problem)) => {
                 self.area.lose(slot, answer.len);

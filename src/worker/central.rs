@@ -301,15 +301,16 @@ impl Link {
         }
     }
 
-    /// Where the server is, as it is defined now.
-    fn destination(&mut self) -> Result<Destination, String> {
+    /// Where the server is, as it is defined now; `None` if the table with the tags is gone.
+    fn destination(&mut self) -> Result<Option<Destination>, String> {
         // Before: a change that comes meanwhile is looked at again.
         self.changes = pg::foreign_changes();
         let (server, relation) = (self.server, self.relation);
         let looked_up = pg::transaction(|| {
-            let owner = pg::relation_owner(relation)
-                .ok_or_else(|| RemoteError::broken("leaf_alloc was dropped"))?;
-            pg::destination(server.as_c_str(), owner)
+            let owner = pg::relation_owner(relation);
+            owner
+                .map(|owner| pg::destination(server.as_c_str(), owner))
+                .transpose()
         });
         match looked_up {
             Ok(Ok(destination)) => Ok(destination),
@@ -321,7 +322,8 @@ impl Link {
     fn open(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Outcome>) {
         self.used_at = now;
         match self.destination() {
-            Ok(destination) => {
+            Ok(None) => self.give_back(outcomes, |_| true),
+            Ok(Some(destination)) => {
                 self.connection.open(destination);
                 area.tell_link(pg::database(), &self.server, |link| {
                     if link.state() != LinkState::Away {
@@ -337,8 +339,9 @@ impl Link {
     fn ask(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Outcome>) {
         if pg::foreign_changes() != self.changes {
             match self.destination() {
-                Ok(destination) if self.connection.leads_to(&destination) => {}
-                Ok(destination) => return self.connection.open(destination),
+                Ok(None) => return self.give_back(outcomes, |_| true),
+                Ok(Some(destination)) if self.connection.leads_to(&destination) => {}
+                Ok(Some(destination)) => return self.connection.open(destination),
                 Err(message) => return self.note_away(area, now, &message, outcomes),
             }
         }
@@ -444,8 +447,8 @@ fn answer(rows: &Rows) -> Result<Answer, RemoteError> {
         message: message.into(),
         broken: false,
     };
-    // A cancelled wait for a standby there ends as a success, with a warning (I1).
-    if rows.came_with_warning() {
+    // No wait for a standby stands behind it (I1).
+    if rows.is_unacknowledged() {
         return Err(refused(
             b"01000",
             "the claim was cancelled, not acknowledged",

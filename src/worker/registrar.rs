@@ -217,7 +217,7 @@ fn ask_there(request: &Request) -> Result<(Answer, String), String> {
             }
             Some(Event::Answered(rows)) => {
                 let received = clocks();
-                if rows.came_with_warning() {
+                if rows.is_unacknowledged() {
                     return Err("its answer was not acknowledged by its standby".into());
                 }
                 let columns: Vec<_> = (0..catalog::REGISTRY_COLUMNS.len())

@@ -1,8 +1,8 @@
 //! Would catch: what it takes several servers and more than one thing at a time to see: an id
-//! that two servers issue (I3), or one of them out of order (I4), ids that the centre has
+//! that two servers issue (I3, I7), or one of them out of order (I4), ids that the centre has
 //! not claimed (I1), and sessions that hang (I5), while three members under twelve sessions
-//! take their ids from a central pair, servers are killed, frozen and promoted, and the
-//! network between them fails in every way.
+//! take their segments and their worker ids from a central pair, servers are killed, frozen,
+//! copied and promoted, clocks are set, and the network between them fails in every way.
 //!
 //! The events are drawn from the seed; how they meet the sessions is not.
 
@@ -22,6 +22,13 @@ use rand::seq::SliceRandom;
 const LIMIT: Duration = Duration::from_secs(60);
 const MEMBERS: usize = 3;
 const SESSIONS: usize = 12;
+/// Copies of members note their calls, and the driver, as if they were one more server.
+const CLONES: Caller = Caller {
+    server: MEMBERS,
+    session: SESSIONS,
+};
+/// How far a clock is set, which is more than `leaf_id.max_clock_skew`.
+const OFF_MS: i64 = 2000;
 /// How long a call may take while its server is up: some of its ids may each have to wait,
 /// and two processors are few for all of this.
 const STUCK: Duration = Duration::from_secs(15);
@@ -72,6 +79,11 @@ events! {
     RaiseMaxIdAtCentre
     ResetAtCentre
     ReplaceTagOfMember
+    SetClock
+    CloneMember
+    RenameNode
+    ReleaseWorkerId
+    RetireWorkerId
 }
 
 impl Event {
@@ -90,8 +102,28 @@ impl Event {
             | Self::RefusedConnections => &["55P03"],
             _ => &[],
         };
-        states.contains(&&*failure.state)
+        states.contains(&&*failure.state) || (self.keeps_worker_ids_away() && is_refusal(failure))
     }
+
+    /// Whether a member may have no worker id for a while.
+    fn keeps_worker_ids_away(self) -> bool {
+        !matches!(
+            self,
+            Self::TerminateAllocator
+                | Self::CutBeforeClaim
+                | Self::CutAfterClaim
+                | Self::LockRowAtCentre
+                | Self::ChangeSteps
+                | Self::RaiseMaxIdAtCentre
+                | Self::ResetAtCentre
+                | Self::ReplaceTagOfMember
+        )
+    }
+}
+
+/// Whether a call for snowflake ids was refused, or has waited too long for the registry.
+fn is_refusal(failure: &Failure) -> bool {
+    ["55000", "55P03"].contains(&&*failure.state) && failure.message.contains("snowflake id")
 }
 
 /// Two servers, one of which is the centre and the other its synchronous standby.
@@ -111,6 +143,7 @@ impl Pair {
             ("wal_keep_size", "256MB"),
         ]);
         first.admit_members();
+        first.lease_worker_ids();
         let second = first.standby(&[]);
         let pair = Self {
             servers: [first, second],
@@ -163,10 +196,11 @@ struct Member {
 impl Member {
     fn new(number: usize, pair: &Pair) -> Self {
         let ways = pair.servers.each_ref().map(Proxy::to);
-        let server = Server::start_unrelated(
+        let server = Server::start_unrelated_with_clock(
             number + 1,
+            0,
             &[
-                ("leaf_id.worker_id", &number.to_string()),
+                ("leaf_id.worker_lease", "6s"),
                 ("leaf_id.timestamp_reservation", "300ms"),
                 ("leaf_id.refill_timeout", "3s"),
                 ("leaf_id.claim_timeout", "1s"),
@@ -178,6 +212,7 @@ impl Member {
         for (tag, step, max_step, _) in TAGS {
             session.create_fed_tag(tag, step, max_step);
         }
+        server.lease_from_link(&node_name(number));
         Self { server, ways }
     }
 
@@ -186,6 +221,10 @@ impl Member {
             way.set(mode);
         }
     }
+}
+
+fn node_name(number: usize) -> String {
+    format!("m{number}")
 }
 
 /// What came of it all.
@@ -318,6 +357,24 @@ impl Torture<'_> {
             Event::ChangeSteps => self.change_steps(number),
             Event::RaiseMaxIdAtCentre | Event::ResetAtCentre => self.edit_centre(event),
             Event::ReplaceTagOfMember => self.replace_tag(number),
+            Event::SetClock => {
+                let clock = member.server.clock();
+                let sign = if self.random.random() { 1 } else { -1 };
+                clock.set(sign * OFF_MS);
+                self.pass(100..4000);
+                clock.set(0);
+            }
+            Event::CloneMember => self.clone_member(number),
+            // It is another node for a while, and comes back.
+            Event::RenameNode => {
+                let name = format!("{}_again", node_name(number));
+                member.server.set("leaf_id.node_name", &name);
+                self.pass(100..2000);
+                let name = node_name(number);
+                self.members[number].server.set("leaf_id.node_name", &name);
+            }
+            Event::ReleaseWorkerId => self.take_worker_id("leaf_worker_release", number),
+            Event::RetireWorkerId => self.take_worker_id("leaf_worker_retire", number),
         }
     }
 
@@ -412,6 +469,33 @@ impl Torture<'_> {
         called.expect("an id of a tag created anew");
     }
 
+    /// A copy of a member runs for a while, and takes ids as the member does.
+    fn clone_member(&mut self, number: usize) {
+        let clone = self.members[number].server.backup().start(&[]);
+        let mut session = clone.session();
+        session.run("SET leaf_id.refill_timeout = '1s'");
+        for _ in 0..self.random.random_range(1..10) {
+            for (place, source) in self.history.sources().iter().enumerate() {
+                let sql = match source {
+                    Source::Tag(tag) => format!("SELECT leaf_segment_next_batch('{tag}', 20)"),
+                    Source::Snowflake => "SELECT leaf_snowflake_next_batch(20)".into(),
+                };
+                let call = || Ok(Run::of(&session.try_column::<i64>(&sql)?));
+                // What it is refused is noted, too.
+                let _ = self.history.call(CLONES, place, "by a clone", 20, call);
+            }
+        }
+    }
+
+    /// Takes away the worker id that a member has.
+    fn take_worker_id(&mut self, function: &str, number: usize) {
+        let mut session = self.pair.primary().session();
+        let name = node_name(number);
+        session.run(&format!(
+            "SELECT {function}(worker_id) FROM leaf_worker WHERE node_name = '{name}'"
+        ));
+    }
+
     /// Checks what happened since the last time, and adds it to the report. While the
     /// sessions pause.
     fn settle(&mut self) {
@@ -431,6 +515,9 @@ impl Torture<'_> {
         }
         for (source, window) in self.history.sources().iter().zip(&windows) {
             for cut in &window.cut {
+                if cut.caller == CLONES && ["55000", "55P03"].contains(&&*cut.failure.state) {
+                    continue;
+                }
                 let expected: &[_] = match self.plan.haste(cut.caller.session) {
                     Haste::None => &[],
                     Haste::Refill => &["55P03"],
@@ -507,7 +594,7 @@ fn torture(events: usize, at_least: Duration) {
     for member in &members {
         Load::prepare(&mut member.server.session(), &plan.parts);
     }
-    let history = plan.history(members[0].server.dir(), MEMBERS);
+    let history = plan.history(members[0].server.dir(), MEMBERS + 1);
     let servers: Vec<_> = members.iter().map(|member| &member.server).collect();
     let (pair, report) = Load::run(&servers, &history, &plan, |load| {
         let mut torture = Torture {

@@ -2,6 +2,8 @@
 //! (I1, I2), that overlaps with another one or with what is issued here (I3), or that takes
 //! more rights than EXECUTE.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
@@ -208,7 +210,7 @@ fn two_claims_at_once_do_not_overlap() {
 }
 
 #[test]
-fn a_locked_row_is_waited_for_a_second() {
+fn a_locked_row_is_waited_for_a_moment() {
     let server = Server::with_leaf_id(&[]);
     let (mut holder, mut session) = (server.session(), server.session());
     session.create_tag("t");
@@ -220,7 +222,15 @@ fn a_locked_row_is_waited_for_a_second() {
     holder.run("SELECT leaf_tag_reset('t', 100)");
     let pid = session.pid();
     let claimed = thread::scope(|scope| {
-        let waiting = scope.spawn(|| try_claim(&mut session, "t", 10));
+        // It gives up soon; one that waits when the row is replaced gets the new one's ids.
+        let waiting = scope.spawn(|| {
+            loop {
+                match try_claim(&mut session, "t", 10) {
+                    Err(failure) if failure.state == "55P03" => {}
+                    claimed => break claimed,
+                }
+            }
+        });
         let mut watcher = server.session();
         wait_until(LIMIT, "the claim to wait", || {
             watcher.value(&format!(
@@ -368,4 +378,70 @@ fn a_promoted_standby_skips_once() {
     ids.extend(second.ids());
     assert_issued_once([ids]);
     assert_eq!(standby.log().matches("leaf_id: skipped").count(), 1);
+}
+
+/// A message of PostgreSQL's protocol.
+fn message(kind: Option<u8>, parts: &[&[u8]]) -> Vec<u8> {
+    let body = parts.concat();
+    let len = i32::try_from(body.len() + 4).unwrap().to_be_bytes();
+    let mut message = Vec::from_iter(kind);
+    message.extend(len);
+    message.extend(body);
+    message
+}
+
+/// A statement of a pipeline.
+fn piped(sql: &str) -> Vec<u8> {
+    [
+        message(Some(b'P'), &[b"\0", sql.as_bytes(), b"\0\0\0"]),
+        message(Some(b'B'), &[b"\0\0", &[0; 6]]),
+        message(Some(b'E'), &[b"\0", &[0; 4]]),
+    ]
+    .concat()
+}
+
+/// The kinds of the messages up to the end of what was asked.
+fn kinds(stream: &mut UnixStream) -> String {
+    let mut kinds = String::new();
+    while !kinds.ends_with('Z') {
+        let mut header = [0; 5];
+        stream.read_exact(&mut header).unwrap();
+        let len = i32::from_be_bytes(header[1..].try_into().unwrap());
+        stream
+            .read_exact(&mut vec![0; usize::try_from(len).unwrap() - 4])
+            .unwrap();
+        kinds.push(char::from(header[0]));
+    }
+    kinds
+}
+
+/// What comes after a claim in a pipeline cannot undo it: it was answered.
+#[test]
+fn in_a_pipeline_a_claim_is_committed_before_it_is_answered() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.create_steady_tag("t", 10);
+    let mut stream = UnixStream::connect(server.dir().join(".s.PGSQL.5432")).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let parameters = b"user\0postgres\0database\0postgres\0\0";
+    let version = 196_608_i32.to_be_bytes();
+    stream
+        .write_all(&message(None, &[&version, parameters]))
+        .unwrap();
+    kinds(&mut stream);
+
+    let claim = piped("SELECT * FROM leaf_claim('t', 10)");
+    let (failing, sync) = (piped("SELECT 1 / 0"), message(Some(b'S'), &[]));
+    stream
+        .write_all(&[&claim[..], &failing, &sync].concat())
+        .unwrap();
+    // Parsed, bound, a row, done; parsed, and the error.
+    assert_eq!(kinds(&mut stream), "12DC1EZ");
+    assert_eq!(session.max_id("t"), 11);
+    // Nor may it come after something else that it would be committed with.
+    stream
+        .write_all(&[&piped("SELECT 1")[..], &claim, &sync].concat())
+        .unwrap();
+    assert_eq!(kinds(&mut stream), "12DC12EZ");
+    assert_eq!(session.max_id("t"), 11);
 }
