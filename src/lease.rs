@@ -173,6 +173,12 @@ impl Lessee {
                 self.pending = Some((grant, anew));
                 Order::Keep
             }
+            // Still no answer: what has ended has ended, and calls are told so at once.
+            Verdict::Close(Why::NoAnswer)
+                if self.area.snowflake.state() == SnowflakeState::LeaseEnded =>
+            {
+                Order::Keep
+            }
             Verdict::Close(why) => {
                 self.pending = None;
                 let (state, detail) = match why {
