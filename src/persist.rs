@@ -252,6 +252,7 @@ pub fn write_reservation(reservation: &Reservation) -> io::Result<()> {
 struct LeaseDocument {
     registry: String,
     node_name: String,
+    epoch_ms: i64,
     token: i64,
     next_token: i64,
     granted: Option<Granted>,
@@ -284,6 +285,8 @@ pub struct Party {
     pub registry: String,
     /// `leaf_id.node_name`.
     pub node_name: String,
+    /// `leaf_id.epoch`: the same worker id with another one repeats ids.
+    pub epoch_ms: i64,
 }
 
 /// Reads the lease of the last run, as far as it counts: an empty one if there is none, if it
@@ -301,7 +304,8 @@ pub fn read_lease(party: &Party) -> io::Result<Lease> {
         original: document.origin.is_original(&LEASE)?
             && document.origin.system_identifier == pg::system_identifier()
             && document.registry == party.registry
-            && document.node_name == party.node_name,
+            && document.node_name == party.node_name
+            && document.epoch_ms == party.epoch_ms,
         // A snapshot of the disk is another device, though its files look the same.
         same_boot: boot_id.is_some()
             && document.boot_id == boot_id
@@ -334,6 +338,7 @@ pub fn write_lease(party: &Party, lease: &Lease) -> io::Result<()> {
     write(&LEASE, |origin| LeaseDocument {
         registry: party.registry.clone(),
         node_name: party.node_name.clone(),
+        epoch_ms: party.epoch_ms,
         token: lease.token,
         next_token: lease.next_token,
         granted: lease.grant.map(|grant| Granted {

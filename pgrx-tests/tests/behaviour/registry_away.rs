@@ -2,10 +2,11 @@
 //! lease has ended; one that believes a file that is not its own, or of another run of the
 //! machine; and one that must be restarted when the registry is back.
 
+use std::fs;
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Asking, Mode, OTHER_BOOT, Proxy, Registry, Server, Stop, assert_apart, assert_in_order,
+    Asking, LINK, Mode, OTHER_BOOT, Proxy, Registry, Server, Stop, assert_apart, assert_in_order,
     edit_json, in_threads_until, now_ms, time_of, timed, wait_until, worker_of,
 };
 
@@ -252,4 +253,62 @@ fn another_boot_does_not_serve() {
         }
         last = id;
     }
+}
+
+/// The registry's second host is the one that is left, and the first one takes all the time
+/// that there is for a question.
+#[test]
+fn a_silent_first_host_is_not_all_that_is_asked() {
+    let registry = Registry::start();
+    let silent = Proxy::to(&registry.server);
+    silent.set(Mode::Silent);
+    let server = Server::start_unrelated(
+        1,
+        &[
+            ("leaf_id.claim_timeout", "2s"),
+            ("leaf_id.worker_lease", "60s"),
+        ],
+    );
+    let mut session = server.session();
+    session.run("CREATE EXTENSION leaf_id; CREATE EXTENSION dblink");
+    session.create_link(LINK, &[silent.dir(), registry.server.dir()]);
+    server.lease_from_link("a");
+    wait_until(LIMIT, "a worker id", || session.try_snowflake().is_ok());
+}
+
+/// The same worker id with another epoch repeats ids: the file does not serve then.
+#[test]
+fn a_file_of_another_epoch_does_not_serve() {
+    let place = Place::new(&LONG);
+    let server = &place.server;
+    server.session().next_snowflake();
+    place.proxy.set(Mode::Refuse);
+    server.configure("leaf_id.epoch", "1200000000000");
+    server.restart();
+    server
+        .session()
+        .wait_for_refusal("has not answered")
+        .is("55P03");
+    assert_eq!(place.status("worker_id_source"), "");
+}
+
+/// What may have been issued the registry knows too.
+#[test]
+fn a_damaged_reservation_file_is_healed() {
+    let place = Place::new(&[("leaf_id.worker_lease", "2s")]);
+    let server = &place.server;
+    let last = server.session().next_snowflake();
+    server.stop(Stop::Fast);
+    fs::write(server.reservation_file(), "garbled").unwrap();
+    server.launch();
+    let mut session = server.session();
+    let mut id = 0;
+    wait_until(LIMIT, "an id", || match session.try_snowflake() {
+        Ok(next) => {
+            id = next;
+            true
+        }
+        Err(_) => false,
+    });
+    assert!(time_of(id) > time_of(last));
 }
