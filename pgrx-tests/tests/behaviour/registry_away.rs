@@ -6,9 +6,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use leaf_id_tests::{Fleet, Server, Session, Stop, assert_issued_once, wait_until};
+use leaf_id_tests::{Fleet, Server, Session, Stop, assert_issued_once, timed, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
+const EPOCH_MS: i64 = 1_288_834_974_657;
 const LONG: [(&str, &str); 2] = [
     ("leaf_id.timestamp_reservation", "200ms"),
     ("leaf_id.worker_lease", "10min"),
@@ -117,7 +118,7 @@ fn away_longer_than_the_lease() {
     let end: i64 = session.value(
         "SELECT (extract(epoch FROM lease_until) * 1000)::bigint FROM leaf_snowflake_status",
     );
-    let last_ms = (ids.last().unwrap() >> 22) + 1_288_834_974_657;
+    let last_ms = (ids.last().unwrap() >> 22) + EPOCH_MS;
     assert!(last_ms <= end, "{last_ms} {end}");
     let launcher = session.worker("launcher").unwrap();
     session.run(&format!("SELECT pg_terminate_backend({launcher})"));
@@ -179,25 +180,36 @@ fn boot_anew(server: &Server) {
     fs::write(&file, changed).unwrap();
 }
 
-/// After a clean stop the server is known in spite of it; after a crash it may be the copy
-/// of a disk whose server runs still.
+/// It may be the copy of a disk whose server runs still, so the lease is waited out.
 #[test]
-fn after_another_boot_only_a_clean_stop_is_known() {
-    let fleet = Fleet::leasing(1, &LONG);
+fn after_another_boot_the_lease_is_waited_out() {
+    let fleet = Fleet::leasing(1, &[LONG[0], ("leaf_id.worker_lease", "5s")]);
     let member = &fleet.members[0];
     let mut ids = vec![member.session().next_snowflake()];
-    member.stop(Stop::Fast);
-    boot_anew(member);
-    member.launch();
-    ids.push(member.session().next_snowflake());
-    assert_eq!(worker_of(ids[1]), worker_of(ids[0]));
-    member.kill_9();
-    boot_anew(member);
-    member.launch();
-    let mut session = member.session();
-    let mut state = || session.value::<String>("SELECT state FROM leaf_snowflake_status");
-    wait_until(LIMIT, "the refusal", || {
-        state() == "refused: another server has the worker id of this node"
-    });
+    let stops: [fn(&Server); 2] = [|server| server.stop(Stop::Fast), Server::kill_9];
+    for stop in stops {
+        stop(member);
+        boot_anew(member);
+        let recorded: i64 = fleet
+            .centre
+            .session()
+            .value("SELECT reserved_until_ms FROM leaf_worker WHERE worker_id = 0");
+        member.launch();
+        let mut session = member.session();
+        let id = session.next_snowflake();
+        assert_eq!(worker_of(id), worker_of(ids[0]));
+        assert!((id >> 22) + EPOCH_MS > recorded);
+        ids.push(id);
+        // Once it has the lease again, a restart is as any other.
+        member.restart();
+        let (id, took) = timed(|| member.session().next_snowflake());
+        assert!(took < Duration::from_secs(4), "{took:?}");
+        ids.push(id);
+    }
     assert_issued_once([ids]);
+    assert!(
+        member
+            .log()
+            .contains("grants no worker id: worker id 0 is leased until")
+    );
 }
