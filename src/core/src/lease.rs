@@ -79,7 +79,10 @@ impl Lease {
     /// server may run still. So after another start of the machine the token is shown only
     /// if the server had been stopped when it was written: then nobody was running, and of
     /// two copies the first one to show it makes the other one unknown. What it would have
-    /// shown next is drawn anew: the other copy has it too.
+    /// shown next is drawn anew: the other copy has it too. What this does not see is an
+    /// original that is started again without such a start, and uses its file because the
+    /// registry is away for it alone, while its copy shows the token. Not to show it would see
+    /// that too; but then each start of the machine would wait for the end of the lease.
     #[must_use]
     pub fn of_file(self, found: Found) -> Self {
         if !found.original || !(found.same_boot || found.clean) {

@@ -133,7 +133,7 @@ impl Registry {
             let enters = grace.then_some(asked.held).flatten().filter(|(id, until)| {
                 let row = &self.rows[usize::from(*id)];
                 own.is_none_or(|own| own == usize::from(*id))
-                    && *until >= row.reserved_ms
+                    && *until >= row.reserved_ms + i64::from(own.is_none())
                     && (own.is_some() || now >= row.lease_until_ms)
             });
             if let Some((id, until)) = enters {
