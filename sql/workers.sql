@@ -262,7 +262,9 @@ BEGIN
         -- and nobody was told one later than the longest lease, and clocks, allow.
         enters := coalesce(
             asked_id = coalesce(chosen.worker_id, asked_id)
-                AND held_until BETWEEN coalesce(chosen.reserved_until_ms, 0)
+                AND held_until BETWEEN
+                    -- Who was released was told no more than is recorded.
+                    coalesce(chosen.reserved_until_ms, 0) + CASE WHEN own THEN 0 ELSE 1 END
                     AND locked_ms + 86400000 + 2 * 3600000
                 AND chosen.retired IS NOT TRUE
                 AND (own OR (chosen.lease_until > locked) IS NOT TRUE), false);

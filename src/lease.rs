@@ -139,7 +139,11 @@ impl Lessee {
         match self.tenant.step(now) {
             Step::Close => (Order::Close(SnowflakeState::LeaseEnded, 0), Some(1)),
             Step::Wait(ms) => (Order::Keep, ms.map(|ms| ms + 1)),
-            Step::Ask => (self.ask(now), None),
+            Step::Ask => {
+                let order = self.ask(now);
+                // Without a question under way nobody wakes the launcher.
+                (order, self.asked.is_none().then_some(1))
+            }
         }
     }
 

@@ -257,8 +257,6 @@ struct LeaseDocument {
     granted: Option<Granted>,
     /// What tells this start of the machine from others, where that is known.
     boot_id: Option<String>,
-    /// The server was stopped in good order.
-    clean: bool,
     #[serde(flatten)]
     origin: Origin,
 }
@@ -306,7 +304,6 @@ pub fn read_lease(party: &Party) -> io::Result<Lease> {
         same_boot: boot_id.is_some()
             && document.boot_id == boot_id
             && document.origin.identity.device == metadata.dev(),
-        clean: document.clean,
     };
     let grant = document.granted.map(|granted| Grant {
         worker_id: granted.worker_id,
@@ -343,27 +340,8 @@ pub fn write_lease(party: &Party, lease: &Lease) -> io::Result<()> {
             until_boot_ms: grant.until_boot_ms,
         }),
         boot_id: boot_id(),
-        clean: false,
         origin,
     })
-}
-
-/// Says that nothing was issued since the lease was written down last, and that nothing will
-/// be before it is written down again.
-///
-/// # Errors
-/// As [`write_reservation`].
-pub fn mark_lease_clean() -> io::Result<()> {
-    match read::<LeaseDocument>(&LEASE)? {
-        Some(document) if document.origin.is_original(&LEASE)? => {
-            write(&LEASE, |origin| LeaseDocument {
-                clean: true,
-                origin,
-                ..document
-            })
-        }
-        _ => Ok(()),
-    }
 }
 
 // ---- Parked rests ------------------------------------------------------------------

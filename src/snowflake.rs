@@ -486,11 +486,7 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
         epoch_ms,
         clean: true,
         used: used_before(last.worker_id, i64::MIN)?.0,
-    })?;
-    if snowflake.is_leased() {
-        persist::mark_lease_clean()?;
-    }
-    Ok(())
+    })
 }
 
 /// Renews the reservation in place of a launcher that is late. True if it is renewed now,

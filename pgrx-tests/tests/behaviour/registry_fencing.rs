@@ -344,7 +344,7 @@ fn a_disk_image_clone() {
     assert_apart(&asking);
 }
 
-/// Then nobody knows which is the original: the first one to ask is.
+/// Then nobody knows which is the original. But the machine of one was not started anew.
 #[test]
 fn a_disk_image_of_a_stopped_server() {
     let registry = Registry::start();
