@@ -173,13 +173,23 @@ BEGIN
                 'skew of at most an hour.';
     END IF;
 
-    -- The clocks, before anything is waited for.
+    SELECT r.* INTO registry FROM @extschema@.leaf_registry r;
+    SELECT here.system_identifier, here.timeline, d.oid AS database,
+        '@extschema@.leaf_registry'::regclass::oid AS relation, here.boot_ms
+    INTO here
+    FROM pg_database d WHERE d.datname = current_database();
+
+    -- The clocks, before anything is waited for. What peers were off by was measured with the
+    -- clock of the server that the registry was on then.
     registry_ms := floor(extract(epoch FROM arrived) * 1000);
     clock_offset := asker_ms - registry_ms;
     SELECT count(*), round(avg(w.clock_offset_ms)) INTO peers, peers_offset_ms
     FROM @extschema@.leaf_worker w
     WHERE w.lease_until > arrived AND w.clock_offset_ms IS NOT NULL
-        AND (w.system_identifier, w.node_name) IS DISTINCT FROM (asker_system, asker);
+        AND (w.system_identifier, w.node_name) IS DISTINCT FROM (asker_system, asker)
+        AND (registry.system_identifier, registry.timeline, registry.database, registry.relation)
+            = (here.system_identifier, here.timeline, here.database, here.relation)
+        AND (w.renewed_at >= registry.moved_at) IS NOT FALSE;
     IF abs(clock_offset) > max_skew THEN
         status := 'clock';
         detail := format('the clock is %s ms %s the registry''s',
@@ -191,14 +201,14 @@ BEGIN
         detail := format('the clock is %s ms %s the average of %s other servers',
             abs(clock_offset - peers_offset_ms),
             CASE WHEN clock_offset > peers_offset_ms THEN 'ahead of' ELSE 'behind' END, peers);
+        -- If it is this server's clock that was set, all holders are off from what they were:
+        -- once each has said so, they agree again.
+        UPDATE @extschema@.leaf_worker w SET clock_offset_ms = clock_offset
+        WHERE w.system_identifier = asker_system AND w.node_name = asker
+            AND w.token <> 0 AND w.token IN (shown_token, next_token);
         RETURN;
     END IF;
 
-    SELECT r.* INTO registry FROM @extschema@.leaf_registry r;
-    SELECT here.system_identifier, here.timeline, d.oid AS database,
-        '@extschema@.leaf_registry'::regclass::oid AS relation, here.boot_ms
-    INTO here
-    FROM pg_database d WHERE d.datname = current_database();
     IF NOT renewing OR registry.grace_since_ms IS NOT NULL
         OR (registry.system_identifier, registry.timeline, registry.database, registry.relation)
             IS DISTINCT FROM (here.system_identifier, here.timeline, here.database, here.relation)
@@ -443,6 +453,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     -- Not while a claim looks for an id without a row.
+    INSERT INTO @extschema@.leaf_registry DEFAULT VALUES ON CONFLICT DO NOTHING;
     PERFORM FROM @extschema@.leaf_registry FOR UPDATE;
     INSERT INTO @extschema@.leaf_worker (worker_id, retired) VALUES ($1, $2)
     ON CONFLICT ON CONSTRAINT leaf_worker_pkey DO UPDATE SET retired = excluded.retired;

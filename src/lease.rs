@@ -67,6 +67,7 @@ fn party(registry: &Registry) -> Party {
     Party {
         registry: registry.name(),
         node_name: guc::node_name(),
+        epoch_ms: guc::epoch_ms(),
     }
 }
 
@@ -139,7 +140,11 @@ impl Lessee {
         match self.tenant.step(now) {
             Step::Close => (Order::Close(SnowflakeState::LeaseEnded, 0), Some(1)),
             Step::Wait(ms) => (Order::Keep, ms.map(|ms| ms + 1)),
-            Step::Ask => (self.ask(now), None),
+            Step::Ask => {
+                let order = self.ask(now);
+                // Where nobody could be asked, it is to be tried again.
+                (order, self.asked.is_none().then_some(1))
+            }
         }
     }
 
@@ -173,6 +178,12 @@ impl Lessee {
                 self.pending = Some((grant, anew));
                 Order::Keep
             }
+            // Still no answer: what has ended has ended, and calls are told so at once.
+            Verdict::Close(Why::NoAnswer)
+                if self.area.snowflake.state() == SnowflakeState::LeaseEnded =>
+            {
+                Order::Keep
+            }
             Verdict::Close(why) => {
                 self.pending = None;
                 let (state, detail) = match why {
@@ -195,10 +206,14 @@ impl Lessee {
             return self.follow(verdict, Source::File);
         }
         let question = self.tenant.ask(now, rules());
-        let database = pg::transaction(|| Ok::<_, ()>(pg::find_database(&self.registry.database)));
+        let database = pg::transaction(|| pg::find_database(&self.registry.database));
         let database = match database {
             Ok(Ok(Some(database))) => database,
-            Ok(_) => {
+            Ok(Err(pg::TableLocked)) => {
+                let verdict = self.fail("somebody has locked pg_database");
+                return self.follow(verdict, Source::File);
+            }
+            Ok(Ok(None)) => {
                 let database = &self.registry.database;
                 let verdict = self.fail(&format!("database \"{database}\" does not exist"));
                 return self.follow(verdict, Source::File);
@@ -277,14 +292,14 @@ impl Lessee {
     fn note_answer(&mut self, answer: &Answer, detail: &str, verdict: &Verdict) {
         // Somewhere in between.
         let here_ms = i64::midpoint(answer.sent.wall_ms, answer.received.wall_ms);
-        let offset = here_ms - answer.registry_ms;
+        let offset = here_ms.saturating_sub(answer.registry_ms);
         let peers = (answer.peers > 0).then_some(answer.peers_offset_ms);
         let unclear = answer.status == Status::Clock && *verdict == Verdict::Keep;
         self.area.tell_lease(|status| {
             status.away_since_ms = None;
             status.clock_offset_ms = Some(offset);
             status.peers_offset_ms = peers;
-            status.last_error = if answer.status == Status::Granted || unclear {
+            status.last_error = if answer.status == Status::Granted {
                 Text::EMPTY
             } else {
                 Text::new(detail)
@@ -296,11 +311,11 @@ impl Lessee {
                 pgrx::log!("leaf_id: worker registry \"{registry}\" has granted worker id {id}");
             }
         } else if !unclear {
-            // How long a grace lasts changes with each answer.
-            let detail = if answer.status == Status::Grace {
-                "it was promoted or restored a moment ago"
-            } else {
-                detail
+            // How long, and by how much, changes with each answer.
+            let detail = match answer.status {
+                Status::Grace => "it was promoted or restored a moment ago",
+                Status::Clock => "the clock is off",
+                _ => detail,
             };
             let registry = &self.party.registry;
             self.log(format!(

@@ -252,11 +252,14 @@ pub fn write_reservation(reservation: &Reservation) -> io::Result<()> {
 struct LeaseDocument {
     registry: String,
     node_name: String,
+    epoch_ms: i64,
     token: i64,
     next_token: i64,
     granted: Option<Granted>,
     /// What tells this start of the machine from others, where that is known.
     boot_id: Option<String>,
+    /// The server was stopped in good order.
+    clean: bool,
     #[serde(flatten)]
     origin: Origin,
 }
@@ -282,6 +285,8 @@ pub struct Party {
     pub registry: String,
     /// `leaf_id.node_name`.
     pub node_name: String,
+    /// `leaf_id.epoch`: the same worker id with another one repeats ids.
+    pub epoch_ms: i64,
 }
 
 /// Reads the lease of the last run, as far as it counts: an empty one if there is none, if it
@@ -299,11 +304,13 @@ pub fn read_lease(party: &Party) -> io::Result<Lease> {
         original: document.origin.is_original(&LEASE)?
             && document.origin.system_identifier == pg::system_identifier()
             && document.registry == party.registry
-            && document.node_name == party.node_name,
+            && document.node_name == party.node_name
+            && document.epoch_ms == party.epoch_ms,
         // A snapshot of the disk is another device, though its files look the same.
         same_boot: boot_id.is_some()
             && document.boot_id == boot_id
             && document.origin.identity.device == metadata.dev(),
+        clean: document.clean,
     };
     let grant = document.granted.map(|granted| Grant {
         worker_id: granted.worker_id,
@@ -331,6 +338,7 @@ pub fn write_lease(party: &Party, lease: &Lease) -> io::Result<()> {
     write(&LEASE, |origin| LeaseDocument {
         registry: party.registry.clone(),
         node_name: party.node_name.clone(),
+        epoch_ms: party.epoch_ms,
         token: lease.token,
         next_token: lease.next_token,
         granted: lease.grant.map(|grant| Granted {
@@ -340,8 +348,27 @@ pub fn write_lease(party: &Party, lease: &Lease) -> io::Result<()> {
             until_boot_ms: grant.until_boot_ms,
         }),
         boot_id: boot_id(),
+        clean: false,
         origin,
     })
+}
+
+/// Says that nothing was issued since the lease was written down last, and that nothing will
+/// be before it is written down again.
+///
+/// # Errors
+/// As [`write_reservation`].
+pub fn mark_lease_clean() -> io::Result<()> {
+    match read::<LeaseDocument>(&LEASE)? {
+        Some(document) if document.origin.is_original(&LEASE)? => {
+            write(&LEASE, |origin| LeaseDocument {
+                clean: true,
+                origin,
+                ..document
+            })
+        }
+        _ => Ok(()),
+    }
 }
 
 // ---- Parked rests ------------------------------------------------------------------

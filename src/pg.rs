@@ -840,14 +840,21 @@ pub fn database_exists(oid: u32) -> bool {
 }
 
 /// The oid of a database, by its name: in a transaction, also of a process that is connected
-/// to none, which has no other way to look.
-pub fn find_database(name: &str) -> Option<u32> {
+/// to none, which has no other way to look. A lock on the catalog is not waited for.
+///
+/// # Errors
+/// [`TableLocked`].
+pub fn find_database(name: &str) -> Result<Option<u32>, TableLocked> {
     let mut found = None;
     // SAFETY: a scan of a shared catalog in a transaction; tuples are looked at before the
     // next one is fetched.
     unsafe {
         let lock = pg_sys::AccessShareLock.cast_signed();
-        let table = pg_sys::table_open(pg_sys::DatabaseRelationId, lock);
+        if !pg_sys::ConditionalLockRelationOid(pg_sys::DatabaseRelationId, lock) {
+            return Err(TableLocked);
+        }
+        let none = pg_sys::NoLock.cast_signed();
+        let table = pg_sys::table_open(pg_sys::DatabaseRelationId, none);
         let scan = pg_sys::table_beginscan_catalog(table, 0, core::ptr::null_mut());
         loop {
             let forward = pg_sys::ScanDirection::ForwardScanDirection;
@@ -864,7 +871,7 @@ pub fn find_database(name: &str) -> Option<u32> {
         pg_sys::heap_endscan(scan);
         pg_sys::table_close(table, lock);
     }
-    found
+    Ok(found)
 }
 
 /// Whether a relation exists in this database.

@@ -138,6 +138,12 @@ impl Connection {
         }
     }
 
+    /// Has it begin with this host, or with one so many rounds back: for a connection that does
+    /// not live to remember the last one, and would begin with a silent one each time.
+    pub fn begin_with(&mut self, host: usize) {
+        self.host = host;
+    }
+
     /// Begins to connect, to the host of last time first: call [`Self::turn`] next. What was
     /// open is closed.
     pub fn open(&mut self, destination: Destination) {
@@ -145,9 +151,7 @@ impl Connection {
         self.failures.clear();
         self.untried = destination.hosts.len();
         self.needs_password = destination.needs_password;
-        if self.host >= self.untried {
-            self.host = 0;
-        }
+        self.host %= self.untried.max(1);
         self.hosts = destination.hosts;
     }
 

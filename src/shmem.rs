@@ -362,6 +362,11 @@ impl Snowflake {
             .store(until_boot_ms, Ordering::Release);
     }
 
+    /// Whether the worker id is a leased one.
+    pub fn is_leased(&self) -> bool {
+        self.lease_until_boot_ms.load(Ordering::Acquire) != FOR_EVER
+    }
+
     /// The last time that may be reserved, in Unix milliseconds.
     pub fn recorded_until_ms(&self) -> i64 {
         self.recorded_until_ms.load(Ordering::Acquire)

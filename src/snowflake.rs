@@ -115,6 +115,9 @@ pub struct Keeper {
     grant: Option<Grant>,
     /// A worker id was leased in this run: what the file says of that is true.
     has_leased: bool,
+    /// There was no telling at the start what was issued before: of a leased worker id the
+    /// registry knows.
+    registry_knows: bool,
 }
 
 impl Keeper {
@@ -133,6 +136,7 @@ impl Keeper {
             lessee: None,
             grant: None,
             has_leased: false,
+            registry_knows: false,
         }
     }
 
@@ -263,6 +267,12 @@ impl Keeper {
                 Reason::None | Reason::NoFile | Reason::CopiedFile | Reason::OtherCluster
             );
             let sound = core::mem::replace(&mut self.has_leased, true) || !unsound;
+            if !sound {
+                // What is leased then is leased as by another server, above all that was
+                // ever issued with it: there is nothing else to be waited out.
+                self.registry_knows = true;
+                snowflake.show_floor(i64::MIN, floor.reason);
+            }
             self.lessee = Some(Lessee::new(self.area, registry, sound));
         }
         let lessee = self.lessee.as_mut()?;
@@ -301,7 +311,10 @@ impl Keeper {
             }
             return Some(again.map_or(RETRY_MS, |ms| ms.min(RETRY_MS)));
         }
-        let floor_ms = floor.ms.max(grant.floor_ms);
+        let floor_ms = match self.registry_knows {
+            true => grant.floor_ms,
+            false => floor.ms.max(grant.floor_ms),
+        };
         let next = self.issue_with(writer, grant.worker_id, floor_ms, now_ms, wanted);
         again.into_iter().chain(next).min()
     }
@@ -378,6 +391,8 @@ impl Keeper {
         }
         let stored = match persist::read_reservation() {
             Ok(found) => found.map(|found| found.stored),
+            // The registry knows what may have been issued, and the next write heals it.
+            Err(error) if persist::is_damage(&error) && guc::worker_id() == WorkerId::Auto => None,
             Err(error) => return Err(Some(self.file_problem(&error))),
         };
         match reservation::floor(start(snowflake, now_ms), stored) {
@@ -486,7 +501,11 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
         epoch_ms,
         clean: true,
         used: used_before(last.worker_id, i64::MIN)?.0,
-    })
+    })?;
+    if snowflake.is_leased() {
+        persist::mark_lease_clean()?;
+    }
+    Ok(())
 }
 
 /// Renews the reservation in place of a launcher that is late. True if it is renewed now,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::checks::wait_until;
 use crate::clock::Clock;
-use crate::server::{Server, new_dir};
+use crate::server::{Server, copy_dir, new_dir};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -34,6 +34,12 @@ impl Backup {
     pub fn with_clock(self, ahead_ms: i64) -> Self {
         Clock::make(&self.dir, ahead_ms);
         self
+    }
+
+    /// Where its data directory is.
+    #[must_use]
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.join("data")
     }
 
     /// Starts a server of its own.
@@ -66,7 +72,7 @@ impl Backup {
     }
 
     fn start_with(self, signal: &str, more: &[(&str, &str)], conf: &[(&str, &str)]) -> Server {
-        fs::write(self.dir.join("data").join(signal), "").unwrap();
+        fs::write(self.data_dir().join(signal), "").unwrap();
         Server::start_in(self.dir, &[more, conf].concat())
     }
 }
@@ -82,6 +88,14 @@ impl Server {
             "pg_basebackup",
             &["--checkpoint=fast", "--no-sync", "-D", data],
         );
+        Backup { dir }
+    }
+
+    /// A copy of this server, which is stopped, file by file.
+    #[track_caller]
+    pub fn copy(&self) -> Backup {
+        let dir = new_dir();
+        copy_dir(&self.data_dir(), &dir.join("data"));
         Backup { dir }
     }
 

@@ -95,19 +95,6 @@ impl Server {
         session.run("CREATE EXTENSION leaf_id; CREATE EXTENSION dblink");
         session.create_link(LINK, hosts);
     }
-
-    /// Has this server take its worker id from the registry at [`LINK`], as this node.
-    pub fn lease_from_link(&self, node_name: &str) {
-        let mut session = self.session();
-        for (name, value) in [
-            ("node_name", node_name),
-            ("worker_registry", &*format!("postgres/{LINK}")),
-            ("worker_id", "auto"),
-        ] {
-            session.run(&format!("ALTER SYSTEM SET leaf_id.{name} = '{value}'"));
-        }
-        self.reload();
-    }
 }
 
 impl Session {

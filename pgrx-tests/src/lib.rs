@@ -3,6 +3,7 @@
 //! - [`server`]: a server of its own for each test, made in a fraction of a second.
 //! - [`cluster`]: standbys, backups, and servers restored from them.
 //! - [`fleet`]: several servers that take their ids from one.
+//! - [`leases`]: several servers that take their worker ids from one.
 //! - [`proxy`]: the network between them, and its troubles.
 //! - [`clock`]: a clock that the test sets.
 //! - [`counting`]: what a call costs in instructions.
@@ -33,6 +34,7 @@ pub mod counting;
 pub mod damage;
 pub mod fleet;
 pub mod history;
+pub mod leases;
 pub mod load;
 pub mod proxy;
 pub mod server;
@@ -48,6 +50,10 @@ pub use cluster::{ARCHIVING, Backup, STANDBY};
 pub use damage::{DAMAGES, Damage};
 pub use fleet::{Fleet, LINK};
 pub use history::{Caller, History, Run, Source, Window};
+pub use leases::{
+    Asking, Holder, OTHER_BOOT, Refusal, Registry, assert_apart, edit_json, lease_conf, now_ms,
+    time_of, worker_of,
+};
 pub use load::{Haste, Load, Part, Plan};
 pub use proxy::{Mode, Proxy};
 pub use server::{Frozen, Paused, Server, Stop};

@@ -605,7 +605,7 @@ fn initdb(dir: &Path) {
     ]));
 }
 
-fn copy_dir(from: &Path, to: &Path) {
+pub(crate) fn copy_dir(from: &Path, to: &Path) {
     output(Command::new("cp").arg("-a").arg(from).arg(to));
 }
 

@@ -45,7 +45,7 @@ static CLAIM: Service = Service {
 /// How long a server that is away is left alone: first, and at most. Up to a quarter less,
 /// so that the members of a fleet do not come all at once.
 const BACK_OFF: Duration = Duration::from_millis(100);
-const MAX_BACK_OFF: Duration = Duration::from_secs(5);
+const MAX_BACK_OFF: Duration = Duration::from_secs(2);
 /// A request that has waited longer for its server is made anew: its row may have been
 /// edited.
 const FRESH: Duration = Duration::from_secs(1);

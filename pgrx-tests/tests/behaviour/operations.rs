@@ -83,3 +83,37 @@ fn the_commands_for_several_servers_and_a_central_pair_work() {
     let after = session.take("orders", 5000);
     assert!(after.first() > before.last(), "{before:?} {after:?}");
 }
+
+#[test]
+fn the_commands_for_worker_ids_from_a_registry_work() {
+    let centre = Server::start(&[]);
+    centre.session().run("CREATE DATABASE ids");
+    let member = Server::start_unrelated(1, &[]);
+    let mut session = member.session();
+    let [on_centre, on_member] = &blocks("Several servers, one tag")[..] else {
+        panic!("other blocks than expected");
+    };
+    let mut registry = centre.session_in("ids");
+    run(&mut registry, on_centre, &[]);
+    let dir = centre.dir().to_str().unwrap();
+    let replaced = [
+        ("db1.example.com", dir),
+        (", sslmode 'verify-full'", ", sslmode 'disable'"),
+    ];
+    run(&mut session, on_member, &replaced);
+
+    let [on_registry, on_server] = &blocks("Worker ids from a registry")[..] else {
+        panic!("other blocks than expected");
+    };
+    run(&mut registry, on_registry, &[]);
+    run(&mut session, on_server, &[]);
+    wait_until(LIMIT, "a snowflake id", || {
+        session
+            .try_column::<i64>("SELECT leaf_snowflake_next()")
+            .is_ok()
+    });
+    let holder: String = registry.value("SELECT node_name FROM leaf_worker_status WHERE live");
+    assert_eq!(holder, "db3");
+    // As for a server that does not come back, and an id that is not to be used any more.
+    registry.run("SELECT leaf_worker_release(0); SELECT leaf_worker_retire(0)");
+}

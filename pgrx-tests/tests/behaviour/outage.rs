@@ -13,6 +13,7 @@ use rand::rngs::StdRng;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const MINUTE_MS: i64 = 60_000;
+const STEP: i32 = 10;
 /// Claims of one length, after which it is the right one.
 const SETTLED: i64 = 4;
 
@@ -30,7 +31,10 @@ struct Life {
 impl Life {
     fn new() -> Self {
         let mut random = random();
-        let rate = random.random_range(50..10_000);
+        // So that a segment of one length lasts clearly between 15 and 30 minutes: this
+        // clock goes by minutes, and where it is close it goes from one side to the other.
+        let length = STEP << random.random_range(7..14);
+        let rate = length / random.random_range(18..27);
         println!("{rate} ids a minute");
         let centre = Server::with_leaf_id(&[]);
         centre.admit_members();
@@ -38,7 +42,7 @@ impl Life {
         let member = Server::start_unrelated_with_clock(1, 0, &[("leaf_id.claim_timeout", "2s")]);
         member.feed_from(&[centre.dir()]);
         let mut session = member.session();
-        session.create_fed_tag("t", 10, 10_000_000);
+        session.create_fed_tag("t", STEP, 10_000_000);
         session.run("SET leaf_id.refill_timeout = '30s'");
         Self {
             clock: member.clock(),

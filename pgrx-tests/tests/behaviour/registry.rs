@@ -1088,3 +1088,44 @@ fn under_load_no_id_has_two_holders() {
     }
     assert!(compared > 10, "only {compared} changes of a holder");
 }
+
+/// Three servers whose clocks are as far from the registry's as is allowed; then that one's is
+/// another one, as far off on the other side.
+fn three_ahead(session: &mut Session) -> [Node; 3] {
+    ["a", "b", "c"].map(|name| {
+        let terms = Terms {
+            ahead_ms: 600,
+            ..TERMS
+        };
+        let mut node = Node::new(name, terms);
+        node.claim(session).is("granted");
+        node.terms.ahead_ms = -600;
+        node
+    })
+}
+
+#[test]
+fn after_a_failover_peers_count_once_they_have_met_the_new_clock() {
+    let (_server, mut session) = server_and_session();
+    let mut nodes = three_ahead(&mut session);
+    // As a promotion does it.
+    session.run("UPDATE leaf_registry SET timeline = 0");
+    for node in &mut nodes {
+        node.renew(&mut session).is("granted");
+    }
+    assert_eq!(nodes[0].renew(&mut session).is("granted").peers, 2);
+}
+
+#[test]
+fn when_the_registrys_clock_is_set_servers_agree_again() {
+    let (_server, mut session) = server_and_session();
+    let mut nodes = three_ahead(&mut session);
+    let refused = nodes[0].renew(&mut session).is("clock");
+    refused.details("behind the average");
+    for node in &mut nodes[1..] {
+        node.renew(&mut session);
+    }
+    for node in &mut nodes {
+        node.renew(&mut session).is("granted");
+    }
+}

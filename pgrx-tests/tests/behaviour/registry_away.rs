@@ -1,215 +1,312 @@
-//! Would catch: a server that does not issue because the worker registry is away, though its
-//! lease is good; and one that issues though it is not, by a file that is not its own, or
-//! from before the machine was started anew.
+//! Would catch: a server that stops as soon as its registry is away, or goes on after its
+//! lease has ended; one that believes a file that is not its own, or of another run of the
+//! machine; and one that must be restarted when the registry is back.
 
 use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use leaf_id_tests::{Fleet, Server, Session, Stop, assert_issued_once, timed, wait_until};
+use leaf_id_tests::{
+    Asking, LINK, Mode, OTHER_BOOT, Proxy, Registry, Server, Stop, assert_apart, assert_in_order,
+    edit_json, in_threads_until, now_ms, time_of, timed, wait_until, worker_of,
+};
 
 const LIMIT: Duration = Duration::from_secs(60);
-const EPOCH_MS: i64 = 1_288_834_974_657;
+/// Longer than a restart takes, and what comes after it.
 const LONG: [(&str, &str); 2] = [
-    ("leaf_id.timestamp_reservation", "200ms"),
-    ("leaf_id.worker_lease", "10min"),
+    ("leaf_id.worker_lease", "60s"),
+    ("leaf_id.refill_timeout", "500ms"),
 ];
-const SHORT: [(&str, &str); 2] = [LONG[0], ("leaf_id.worker_lease", "3s")];
 
-fn worker_of(id: i64) -> i64 {
-    id >> 12 & 1023
+struct Place {
+    registry: Registry,
+    proxy: Proxy,
+    server: Server,
 }
 
-/// None while the generator is closed.
-fn source(session: &mut Session) -> Option<String> {
-    session.value("SELECT worker_id_source FROM leaf_snowflake_status")
-}
+impl Place {
+    /// A server whose way to its registry can be blocked.
+    fn new(conf: &[(&str, &str)]) -> Self {
+        let registry = Registry::start();
+        let proxy = Proxy::to(&registry.server);
+        let server = registry.member_by(proxy.dir(), "a", conf);
+        Self {
+            registry,
+            proxy,
+            server,
+        }
+    }
 
-fn lease_file(server: &Server) -> PathBuf {
-    server.data_dir().join("leaf_id_lease.json")
-}
-
-/// A member with a lease, stopped, and its centre, stopped too; and the ids so far.
-fn both_down(stop: impl Fn(&Server)) -> (Fleet, Vec<i64>) {
-    let fleet = Fleet::leasing(1, &LONG);
-    let ids = vec![fleet.members[0].session().next_snowflake()];
-    stop(&fleet.members[0]);
-    fleet.centre.stop(Stop::Fast);
-    (fleet, ids)
-}
-
-/// There are no ids as long as the registry is away, and then there are.
-fn only_with_the_registry(fleet: &Fleet, mut ids: Vec<i64>) {
-    let member = &fleet.members[0];
-    let mut session = member.session();
-    session.run("SET leaf_id.refill_timeout = '300ms'");
-    let since = "SELECT registry_away_since IS NOT NULL FROM leaf_snowflake_status";
-    wait_until(LIMIT, "the first attempt", || session.value(since));
-    let failure = session.fails("SELECT leaf_snowflake_next()");
-    println!("{failure}");
-    failure
-        .is("55P03")
-        .details("postgres/leaf_central")
-        .details("since");
-    fleet.centre.launch();
-    let free = |session: &mut Session| {
-        // What the registry knows as this server is somebody else.
-        fleet
-            .centre
-            .session()
-            .run("SELECT leaf_worker_release(worker_id) FROM leaf_worker WHERE node_name = 'm1'");
-        session.next_snowflake()
-    };
-    ids.push(free(&mut session));
-    assert_issued_once([ids]);
+    fn status(&self, column: &str) -> String {
+        let text = format!("coalesce({column}::text, '')");
+        self.server.session().snowflake_status(&text)
+    }
 }
 
 #[test]
 fn away_at_start_the_file_serves() {
+    let place = Place::new(&LONG);
+    let server = &place.server;
+    let mut last = server.session().next_snowflake();
+    let worker_id = worker_of(last);
     let stops: [fn(&Server); 2] = [|server| server.stop(Stop::Fast), Server::kill_9];
-    for stop in stops {
-        let (fleet, mut ids) = both_down(stop);
-        let member = &fleet.members[0];
-        member.launch();
-        let mut session = member.session();
-        for _ in 0..3 {
-            ids.push(session.next_snowflake());
+    for mode in [Mode::Refuse, Mode::Silent] {
+        for stop in stops {
+            println!("{mode:?}");
+            stop(server);
+            place.proxy.set(mode);
+            server.launch();
+            let (id, took) = timed(|| server.session().next_snowflake());
+            println!("the first id after {took:?}");
+            assert_eq!(worker_of(id), worker_id);
+            assert!(id > last);
+            last = id;
+            assert_eq!(place.status("worker_id_source"), "file");
+            assert_ne!(place.status("registry_away_since"), "");
+            assert_ne!(place.status("last_error"), "");
+            place.proxy.set(Mode::Pass);
+            wait_until(LIMIT, "the registry", || {
+                place.status("worker_id_source") == "registry"
+            });
+            assert_eq!(place.status("registry_away_since"), "");
+            let id = server.session().next_snowflake();
+            assert_eq!(worker_of(id), worker_id);
+            assert!(id > last);
+            last = id;
         }
-        assert_eq!(source(&mut session).as_deref(), Some("file"));
-        assert_eq!(worker_of(ids[1]), worker_of(ids[0]));
-        let shown: bool = session.value(
-            "SELECT registry_away_since <= now() AND last_error IS NOT NULL AND lease_until > now()
-             FROM leaf_snowflake_status",
-        );
-        assert!(shown);
-        fleet.centre.launch();
-        // It asks by itself, at the latest after half a minute.
-        wait_until(LIMIT, "the registry", || {
-            source(&mut session).as_deref() == Some("registry")
-        });
-        ids.push(session.next_snowflake());
-        assert_eq!(worker_of(*ids.last().unwrap()), worker_of(ids[0]));
-        assert_issued_once([ids]);
     }
+    assert!(place.registry.holder(worker_id + 1).is_none());
 }
 
 #[test]
 fn away_longer_than_the_lease() {
-    let fleet = Fleet::leasing(1, &SHORT);
-    let member = &fleet.members[0];
-    let mut session = member.session();
-    let mut ids = vec![session.next_snowflake()];
-    fleet.centre.stop(Stop::Fast);
-    let mut failure = None;
-    wait_until(LIMIT, "the end of the lease", || {
-        match session.try_column::<i64>("SELECT leaf_snowflake_next()") {
-            Ok(more) => ids.extend(more),
-            Err(error) => failure = Some(error),
-        }
-        failure.is_some()
-    });
-    let failure = failure.unwrap();
-    println!("{failure}");
-    failure.is("55000").says("lease of worker id 0 has ended");
-    failure
-        .details("has not answered since")
-        .hints("leaf_snowflake_status");
-    // None after the end of the lease, by the file or otherwise.
-    let end: i64 = session.value(
-        "SELECT (extract(epoch FROM lease_until) * 1000)::bigint FROM leaf_snowflake_status",
+    let place = Place::new(&[("leaf_id.worker_lease", "3s"), LONG[1]]);
+    let (server, proxy) = (&place.server, &place.proxy);
+    let mut session = server.session();
+    session.next_snowflake();
+    let asking = Asking::default();
+    in_threads_until(
+        2,
+        |_, done| asking.ask(server, done),
+        || {
+            for mode in [Mode::Refuse, Mode::Silent] {
+                println!("{mode:?}");
+                asking.wait_for_ids();
+                place.registry.wait_for_renewal(0);
+                proxy.set(mode);
+                let (away_ms, refusals) = (now_ms(), asking.refusals().len());
+                // It goes on as if nothing were, and says what is, as soon as it knows.
+                if mode == Mode::Refuse {
+                    wait_until(LIMIT, "the first failure", || {
+                        !place.status("registry_away_since").is_empty()
+                    });
+                }
+                let id = asking.wait_for_ids();
+                assert!(time_of(id) > away_ms);
+                assert_eq!(asking.refusals().len(), refusals);
+                // Until the lease ends: by then nobody else can have it.
+                let ended = "cannot issue snowflake ids: the lease of worker id 0 has ended";
+                let failure = session.wait_for_refusal(ended);
+                failure.is("55000");
+                let holder = place.registry.holder(0).unwrap();
+                let last_ms = asking.ids().into_iter().map(time_of).max().unwrap();
+                assert!(last_ms <= holder.lease_until_ms.unwrap());
+                assert!(last_ms <= holder.reserved_until_ms);
+                wait_until(LIMIT, "the first failure", || {
+                    !place.status("registry_away_since").is_empty()
+                });
+                assert_ne!(place.status("last_error"), "");
+                proxy.set(Mode::Pass);
+                asking.wait_for_ids();
+            }
+        },
     );
-    let last_ms = (ids.last().unwrap() >> 22) + EPOCH_MS;
-    assert!(last_ms <= end, "{last_ms} {end}");
-    let launcher = session.worker("launcher").unwrap();
-    session.run(&format!("SELECT pg_terminate_backend({launcher})"));
-    session.run("SET leaf_id.refill_timeout = '2s'");
-    session.fails("SELECT leaf_snowflake_next()").is("55P03");
-    fleet.centre.launch();
-    session.run("RESET leaf_id.refill_timeout");
+    asking.is_refused_with(&["55000", "55P03"]);
+    assert!(asking.ids().iter().all(|id| worker_of(*id) == 0));
+    assert_apart([&asking]);
+    assert_in_order(asking.calls());
+    // Each change was told once.
+    let log = server.log();
+    let told = log.lines().filter(|line| line.contains("WARNING")).count();
+    assert!((2..=10).contains(&told), "told {told} times");
+}
+
+/// The file serves until the lease in it ends, and not longer.
+#[test]
+fn away_at_start_and_longer_than_the_lease() {
+    let place = Place::new(&[("leaf_id.worker_lease", "10s"), LONG[1]]);
+    let server = &place.server;
+    let last = server.session().next_snowflake();
+    place.registry.wait_for_renewal(0);
+    server.stop(Stop::Fast);
+    place.proxy.set(Mode::Refuse);
+    server.launch();
+    let mut session = server.session();
+    let id = session.next_snowflake();
+    assert!(id > last);
+    assert_eq!(place.status("worker_id_source"), "file");
+    let mut ids = vec![last, id];
+    while let Ok(id) = session.try_snowflake() {
+        ids.push(id);
+    }
+    session.wait_for_refusal("the lease of worker id 0 has ended");
+    let until_ms = place.registry.holder(0).unwrap().lease_until_ms.unwrap();
+    assert!(time_of(*ids.last().unwrap()) <= until_ms);
+    // Neither after another start.
+    server.restart();
+    let mut session = server.session();
+    for _ in 0..5 {
+        let failure = session.try_snowflake().unwrap_err();
+        assert!(["55000", "55P03"].contains(&&*failure.state), "{failure}");
+    }
+    place.proxy.set(Mode::Pass);
     ids.push(session.next_snowflake());
-    assert_issued_once([ids]);
+    leaf_id_tests::assert_issued_once([ids]);
 }
 
 #[test]
-fn away_without_a_file() {
-    let fleet = Fleet::new(1, &LONG);
-    fleet.centre.lease_worker_ids();
-    fleet.centre.stop(Stop::Fast);
-    let member = &fleet.members[0];
-    member.lease_from_link("m1");
-    only_with_the_registry(&fleet, Vec::new());
-    let log = member.log();
-    let told = log.matches("WARNING:  leaf_id: worker registry").count();
-    assert_eq!(told, 1, "{log}");
-    assert!(log.contains("has granted worker id 0"));
+fn away_at_start_without_a_file() {
+    for mode in [Mode::Refuse, Mode::Silent] {
+        println!("{mode:?}");
+        let registry = Registry::start();
+        let proxy = Proxy::to(&registry.server);
+        proxy.set(mode);
+        let server = registry.member_by(proxy.dir(), "a", &[LONG[1]]);
+        let mut session = server.session();
+        session.create_tag("t");
+        let failure = session.wait_for_refusal("Worker registry");
+        assert!(["55000", "55P03"].contains(&&*failure.state), "{failure}");
+        wait_until(LIMIT, "the first failure", || {
+            session.snowflake_status::<bool>("registry_away_since IS NOT NULL")
+        });
+        for _ in 0..5 {
+            let (refused, took) = timed(|| session.try_snowflake());
+            refused.unwrap_err();
+            assert!(took < Duration::from_secs(5), "{took:?}");
+        }
+        // Tags have nothing to do with it.
+        session.next("t");
+        let shown: Option<i32> = session.snowflake_status("worker_id");
+        assert_eq!(shown, None);
+        proxy.set(Mode::Pass);
+        assert_eq!(worker_of(session.next_snowflake()), 0);
+    }
+}
+
+/// Starts a server while the registry is away: it must issue nothing before that is back.
+#[track_caller]
+fn assert_no_id_before_the_registry(place: &Place, server: &Server) -> i64 {
+    let mut session = server.session();
+    wait_until(LIMIT, "the first failure", || {
+        session.snowflake_status::<bool>("registry_away_since IS NOT NULL")
+    });
+    for _ in 0..10 {
+        let failure = session.try_snowflake().unwrap_err();
+        assert!(["55000", "55P03"].contains(&&*failure.state), "{failure}");
+    }
+    place.proxy.set(Mode::Pass);
+    session.next_snowflake()
 }
 
 #[test]
 fn a_copied_file_does_not_serve() {
-    let (fleet, ids) = both_down(|server| server.stop(Stop::Fast));
-    let member = &fleet.members[0];
-    let file = lease_file(member);
-    let aside = file.with_extension("aside");
-    fs::copy(&file, &aside).unwrap();
-    fs::rename(aside, &file).unwrap();
-    member.give(&file);
-    member.launch();
-    only_with_the_registry(&fleet, ids);
+    let place = Place::new(&[("leaf_id.worker_lease", "10s"), LONG[1]]);
+    let server = &place.server;
+    let last = server.session().next_snowflake();
+    let backup = server.backup();
+    server.stop(Stop::Fast);
+    let copy = server.copy();
+    place.proxy.set(Mode::Refuse);
+    let clone = backup.start(&[]);
+    let id = assert_no_id_before_the_registry(&place, &clone);
+    // It has the lease of the one that is gone, after that has ended.
+    assert_eq!(worker_of(id), worker_of(last));
+    assert!(id > last);
+    drop(clone);
+    place.proxy.set(Mode::Refuse);
+    let clone = copy.start(&[]);
+    let next = assert_no_id_before_the_registry(&place, &clone);
+    assert!(next > id);
 }
 
-/// Nobody knows how long the machine was down, or whether it is the same one.
+/// What a lease's end is measured by begins anew with the machine.
 #[test]
 fn another_boot_does_not_serve() {
-    let stops: [fn(&Server); 2] = [|server| server.stop(Stop::Fast), Server::kill_9];
-    for stop in stops {
-        let (fleet, ids) = both_down(stop);
-        let member = &fleet.members[0];
-        boot_anew(member);
-        member.launch();
-        only_with_the_registry(&fleet, ids);
+    let place = Place::new(&[("leaf_id.worker_lease", "4s"), LONG[1]]);
+    let server = &place.server;
+    let mut last = server.session().next_snowflake();
+    for crash in [false, true] {
+        if crash {
+            server.kill_9();
+        } else {
+            server.stop(Stop::Fast);
+        }
+        let held_until_ms = place.registry.holder(0).unwrap().lease_until_ms.unwrap();
+        place.proxy.set(Mode::Refuse);
+        edit_json(&server.lease_file(), "boot_id", OTHER_BOOT);
+        server.launch();
+        let id = assert_no_id_before_the_registry(&place, server);
+        assert_eq!(worker_of(id), worker_of(last));
+        assert!(id > last);
+        // It may be the copy of a machine whose server runs still.
+        assert!(time_of(id) > held_until_ms);
+        last = id;
     }
 }
 
-/// Has the lease file say that it was written before the machine was started.
-fn boot_anew(server: &Server) {
-    let file = lease_file(server);
-    let text = fs::read_to_string(&file).unwrap();
-    let key = "\"boot_id\":\"";
-    let at = text.find(key).unwrap() + key.len();
-    let changed = text[..at].to_string() + "f" + &text[at..];
-    fs::write(&file, changed).unwrap();
-}
-
-/// It may be the copy of a disk whose server runs still, so the lease is waited out.
+/// The registry's second host is the one that is left, and the first one takes all the time
+/// that there is for a question.
 #[test]
-fn after_another_boot_the_lease_is_waited_out() {
-    let fleet = Fleet::leasing(1, &[LONG[0], ("leaf_id.worker_lease", "5s")]);
-    let member = &fleet.members[0];
-    let mut ids = vec![member.session().next_snowflake()];
-    let stops: [fn(&Server); 2] = [|server| server.stop(Stop::Fast), Server::kill_9];
-    for stop in stops {
-        stop(member);
-        boot_anew(member);
-        let recorded: i64 = fleet
-            .centre
-            .session()
-            .value("SELECT reserved_until_ms FROM leaf_worker WHERE worker_id = 0");
-        member.launch();
-        let mut session = member.session();
-        let id = session.next_snowflake();
-        assert_eq!(worker_of(id), worker_of(ids[0]));
-        assert!((id >> 22) + EPOCH_MS > recorded);
-        ids.push(id);
-        // Once it has the lease again, a restart is as any other.
-        member.restart();
-        let (id, took) = timed(|| member.session().next_snowflake());
-        assert!(took < Duration::from_secs(4), "{took:?}");
-        ids.push(id);
-    }
-    assert_issued_once([ids]);
-    assert!(
-        member
-            .log()
-            .contains("grants no worker id: worker id 0 is leased until")
+fn a_silent_first_host_is_not_all_that_is_asked() {
+    let registry = Registry::start();
+    let silent = Proxy::to(&registry.server);
+    silent.set(Mode::Silent);
+    let server = Server::start_unrelated(
+        1,
+        &[
+            ("leaf_id.claim_timeout", "2s"),
+            ("leaf_id.worker_lease", "60s"),
+        ],
     );
+    let mut session = server.session();
+    session.run("CREATE EXTENSION leaf_id; CREATE EXTENSION dblink");
+    session.create_link(LINK, &[silent.dir(), registry.server.dir()]);
+    server.lease_from_link("a");
+    wait_until(LIMIT, "a worker id", || session.try_snowflake().is_ok());
+}
+
+/// The same worker id with another epoch repeats ids: the file does not serve then.
+#[test]
+fn a_file_of_another_epoch_does_not_serve() {
+    let place = Place::new(&LONG);
+    let server = &place.server;
+    server.session().next_snowflake();
+    place.proxy.set(Mode::Refuse);
+    server.configure("leaf_id.epoch", "1200000000000");
+    server.restart();
+    server
+        .session()
+        .wait_for_refusal("has not answered")
+        .is("55P03");
+    assert_eq!(place.status("worker_id_source"), "");
+}
+
+/// What may have been issued the registry knows too.
+#[test]
+fn a_damaged_reservation_file_is_healed() {
+    let place = Place::new(&[("leaf_id.worker_lease", "2s")]);
+    let server = &place.server;
+    let last = server.session().next_snowflake();
+    server.stop(Stop::Fast);
+    fs::write(server.reservation_file(), "garbled").unwrap();
+    server.launch();
+    let mut session = server.session();
+    let mut id = 0;
+    wait_until(LIMIT, "an id", || match session.try_snowflake() {
+        Ok(next) => {
+            id = next;
+            true
+        }
+        Err(_) => false,
+    });
+    assert!(time_of(id) > time_of(last));
 }

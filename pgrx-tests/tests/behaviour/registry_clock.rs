@@ -1,144 +1,187 @@
-//! Would catch: a server that issues snowflake ids with a clock that is off from that of the
-//! worker registry or of the other servers; one that is refused though its clock is right,
-//! because the registry was slow; and one that stays refused when it is right again.
+//! Would catch: a server that issues ids although its clock is off, one that is refused for
+//! a clock that is right, because the network was slow; and one that must be restarted, or
+//! has spoilt its worker id for others, when its clock was off for a while.
 
+use std::thread;
 use std::time::Duration;
 
-use leaf_id_tests::{Failure, Fleet, LINK, Server, Session, assert_issued_once, wait_until};
+use leaf_id_tests::{
+    Asking, Clock, Failure, Registry, Server, Session, assert_apart, assert_in_order,
+    in_threads_until, now_ms, time_of, wait_until, worker_of,
+};
 
 const LIMIT: Duration = Duration::from_secs(60);
-const CONF: [(&str, &str); 2] = [
-    ("leaf_id.timestamp_reservation", "200ms"),
-    ("leaf_id.worker_lease", "6s"),
-];
-const OFF: &str = "refused: clock is off";
+const REFUSED: &str = "cannot issue snowflake ids: the clock is";
 
-/// A centre, and members with clocks of their own, so far ahead.
-fn fleet(ahead_ms: &[i64]) -> Fleet {
-    let centre = Server::with_leaf_id(&[]);
-    centre.admit_members();
-    centre.lease_worker_ids();
-    let members = (1..).zip(ahead_ms).map(|(number, ahead_ms)| {
-        let member = Server::start_unrelated_with_clock(number, *ahead_ms, &CONF);
-        member.feed_from(&[centre.dir()]);
-        member
-    });
-    Fleet {
-        members: members.collect(),
-        centre,
-    }
+/// How far it says that the clock is off.
+fn ms_in(text: &str) -> i64 {
+    let before = text.split(" ms").next().unwrap();
+    before.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-fn state(session: &mut Session) -> String {
-    session.value("SELECT state FROM leaf_snowflake_status")
-}
-
+/// Waits until a server issues nothing because its clock is off so far, and says so.
 #[track_caller]
-fn refusal(session: &mut Session) -> Failure {
-    wait_until(LIMIT, "the refusal", || state(session) == OFF);
-    let failure = session.fails("SELECT leaf_snowflake_next()");
-    println!("{failure}");
-    failure.is("55000").hints("leaf_id.max_clock_skew");
+fn wait_until_off(session: &mut Session, off_ms: i64) -> Failure {
+    let failure = session.wait_for_refusal(REFUSED);
+    let said = ms_in(&failure.message);
+    assert!((said - off_ms.abs()).abs() < 500, "{failure}");
+    let side = if off_ms > 0 { "ahead" } else { "behind" };
+    failure.is("55000").says(side).hints("clock");
+    let shown: i64 = session.snowflake_status("clock_offset_ms::bigint");
+    assert!((shown - off_ms).abs() < 500, "{shown}");
     failure
 }
 
 #[test]
 fn two_seconds_off_at_start() {
-    for ahead_ms in [2000, -2000] {
-        let fleet = fleet(&[ahead_ms]);
-        let member = &fleet.members[0];
-        member.lease_from_link("m1");
-        let mut session = member.session();
-        let failure = refusal(&mut session);
-        failure.says(if ahead_ms > 0 { "ahead" } else { "behind" });
-        failure.details("registry");
-        let shown: bool = session.value(&format!(
-            "SELECT clock_offset_ms BETWEEN {ahead_ms} - 900 AND {ahead_ms} + 900
-                 AND last_error LIKE '%clock is%' FROM leaf_snowflake_status"
-        ));
-        assert!(shown);
-        // It is asked again every second.
-        member.clock().set(0);
+    for off_ms in [2000, -2000] {
+        let registry = Registry::start();
+        let server = registry.member_with_clock("a", off_ms, &[]);
+        let mut session = server.session();
+        wait_until_off(&mut session, off_ms).details("registry");
+        assert!(registry.holder(0).is_none(), "it has nothing");
+        // Nor by a restart.
+        server.restart();
+        let mut session = server.session();
+        wait_until_off(&mut session, off_ms);
+        server.clock().set(0);
         let id = session.next_snowflake();
-        let leased: bool = session.value("SELECT last_error IS NULL FROM leaf_snowflake_status");
-        assert!(leased);
-        assert!(id > 0);
-        let log = member.log();
-        assert!(log.contains("grants no worker id: the clock is"), "{log}");
-        assert!(log.contains("has granted worker id 0"));
+        assert_eq!(worker_of(id), 0);
+        assert!((time_of(id) - now_ms()).abs() < 5000);
+        let shown: i64 = session.snowflake_status("clock_offset_ms::bigint");
+        assert!(shown.abs() < 500, "{shown}");
+
+        // With a worker id, too.
+        server.clock().set(off_ms);
+        server.restart();
+        let mut session = server.session();
+        wait_until_off(&mut session, off_ms);
+        server.clock().set(0);
+        assert!(session.next_snowflake() > id);
     }
+}
+
+/// Has a server's clock be off until that is noticed, and right again.
+fn be_off(registry: &Registry, server: &Server, clock: &Clock, asking: &Asking, off_ms: i64) {
+    asking.wait_for_ids();
+    clock.set(off_ms);
+    let mut session = server.session();
+    wait_until_off(&mut session, off_ms);
+    // Later than the registry allows nothing is recorded, so nothing was issued.
+    let reserved_until_ms = registry.holder(0).unwrap().reserved_until_ms;
+    assert!(reserved_until_ms <= now_ms() + 2000 + 1000);
+    for _ in 0..20 {
+        session.try_snowflake().unwrap_err().is("55000");
+    }
+    clock.set(0);
+    asking.wait_for_ids();
 }
 
 #[test]
-fn two_seconds_off_while_running_until_it_is_right() {
-    let fleet = fleet(&[0]);
-    let member = &fleet.members[0];
-    member.lease_from_link("m1");
-    let mut session = member.session();
-    let mut ids = vec![session.next_snowflake()];
-    let clock = member.clock();
-    for ahead_ms in [2000, -2000] {
-        clock.set(ahead_ms);
-        refusal(&mut session);
-        let recorded = "SELECT reserved_until_ms FROM leaf_worker WHERE node_name = 'm1'";
-        let mut centre = fleet.centre.session();
-        let before: i64 = centre.value(recorded);
-        // A clock that is off does not push on what is reserved.
-        assert_eq!(state(&mut session), OFF);
-        assert_eq!(centre.value::<i64>(recorded), before);
-        clock.set(0);
-        // Nobody asks for an id meanwhile: the registry is asked all the same.
-        wait_until(LIMIT, "the end of the refusal", || {
-            state(&mut session) != OFF
-        });
-        ids.push(session.next_snowflake());
-    }
-    assert_issued_once([ids]);
+fn two_seconds_off_while_running() {
+    let registry = Registry::start();
+    let server = registry.member_with_clock("a", 0, &[]);
+    let clock = server.clock();
+    let asking = Asking::default();
+    server.session().next_snowflake();
+    in_threads_until(
+        2,
+        |_, done| asking.ask(&server, done),
+        || {
+            for off_ms in [2000, -2000, 2000, 3_600_000, -3_600_000] {
+                println!("{off_ms}");
+                be_off(&registry, &server, &clock, &asking, off_ms);
+            }
+        },
+    );
+    asking.is_refused_with(&["55000", "55P03"]);
+    assert!(asking.ids().iter().all(|id| worker_of(*id) == 0));
+    let last_ms = asking.ids().into_iter().map(time_of).max().unwrap();
+    assert!(last_ms <= now_ms() + 3000, "nothing of an hour ahead");
+    assert_apart([&asking]);
+    assert_in_order(asking.calls());
+    // Each change was told once, and that it is over.
+    let log = server.log();
+    let warned = log
+        .lines()
+        .filter(|line| line.contains("WARNING") && line.contains("clock"));
+    let warned = warned.count();
+    assert!((5..=15).contains(&warned), "warned {warned} times");
 }
 
+/// Its answer comes late, with a time that is neither that of the question nor of the answer.
 #[test]
 fn a_slow_registry_is_no_skew() {
-    let fleet = fleet(&[0]);
-    let member = &fleet.members[0];
-    member.lease_from_link("m1");
-    let mut session = member.session();
-    let mut ids = vec![session.next_snowflake()];
-    let mut centre = fleet.centre.session();
-    let renewed = "SELECT renewed_at::text FROM leaf_worker WHERE node_name = 'm1'";
-    for _ in 0..3 {
-        let before: String = centre.value(renewed);
-        let frozen = fleet.centre.freeze();
-        std::thread::sleep(Duration::from_secs(3));
-        drop(frozen);
-        wait_until(LIMIT, "a renewal", || {
-            ids.extend(session.ids("SELECT leaf_snowflake_next()"));
-            centre.value::<String>(renewed) != before
-        });
-    }
-    assert_issued_once([ids]);
-    assert!(!member.log().contains("clock is"), "{}", member.log());
+    let registry = Registry::start();
+    let conf = [
+        ("leaf_id.worker_lease", "12s"),
+        ("leaf_id.max_clock_skew", "500ms"),
+    ];
+    let server = registry.member_with("a", &conf);
+    let mut session = server.session();
+    session.next_snowflake();
+    let asking = Asking::default();
+    in_threads_until(
+        2,
+        |_, done| asking.ask(&server, done),
+        || {
+            for _ in 0..2 {
+                registry.wait_for_renewal(0);
+                let frozen = registry.server.freeze();
+                wait_until(LIMIT, "a request", || session.worker("registrar").is_some());
+                // Longer than the skew that is allowed.
+                thread::sleep(Duration::from_millis(1500));
+                drop(frozen);
+            }
+            registry.wait_for_renewal(0);
+            asking.wait_for_ids();
+        },
+    );
+    asking.is_never_refused();
+    assert_in_order(asking.calls());
+    let shown: i64 = session.snowflake_status("clock_offset_ms::bigint");
+    assert!(shown.abs() < 500, "{shown}");
+    assert!(!server.log().contains(REFUSED));
 }
 
-/// Each is within a second of the registry, and one is not of the others.
+/// All are within what is allowed of the registry, whose own clock may be the wrong one.
 #[test]
 fn off_from_the_peers_alone() {
-    let fleet = fleet(&[700, 700, -700]);
-    for (number, member) in (1..).zip(&fleet.members) {
-        if number < 3 {
-            member.lease_from_link(&format!("m{number}"));
-            member.session().next_snowflake();
-        }
+    let registry = Registry::start();
+    let peers = ["a", "b"].map(|node| registry.member_with_clock(node, 700, &[]));
+    for peer in &peers {
+        peer.session().next_snowflake();
     }
-    let last = &fleet.members[2];
-    last.lease_from_link("m3");
-    let mut session = last.session();
-    let failure = refusal(&mut session);
-    failure.says("behind").details("average of 2 other servers");
-    let shown: bool = session.value(
-        "SELECT abs(clock_offset_ms) < 1000 AND peers_offset_ms > 0 FROM leaf_snowflake_status",
-    );
-    assert!(shown);
-    last.clock().set(0);
+    let server = registry.member_with_clock("c", -700, &[]);
+    let mut session = server.session();
+    let failure = session.wait_for_refusal(REFUSED);
+    failure
+        .is("55000")
+        .says("behind")
+        .details("the average of 2 other servers");
+    let said = ms_in(&failure.message);
+    assert!((said - 1400).abs() < 400, "{failure}");
+    let shown: i64 = session.snowflake_status("peers_offset_ms::bigint");
+    assert!((shown - 700).abs() < 400, "{shown}");
+    for peer in &peers {
+        peer.session().next_snowflake();
+    }
+    // As soon as it is less than a second from them.
+    server.clock().set(100);
+    let id = session.next_snowflake();
+    assert_eq!(worker_of(id), 2);
+    // One server alone proves nothing.
+    let [a, b] = peers;
+    let worker_of_b = worker_of(b.session().next_snowflake());
+    drop(b);
+    registry.wait_for_end(worker_of_b);
+    server.clock().set(-700);
+    wait_until(LIMIT, "an id after the clock went back", || {
+        session.try_snowflake().is_ok_and(|next| next > id)
+    });
+    for _ in 0..2 {
+        registry.wait_for_renewal(2);
+    }
     session.next_snowflake();
-    assert!(!last.log().contains(&format!("{LINK}\" does not answer")));
+    a.session().next_snowflake();
 }

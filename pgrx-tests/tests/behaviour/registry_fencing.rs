@@ -1,324 +1,367 @@
-//! Would catch: a holder of a worker id that goes on with it after its lease: because it was
-//! stopped somewhere and did not notice, because its clock was set back meanwhile, or because
-//! it is a copy of the holder.
+//! Would catch: a server that goes on issuing ids with a worker id that another one has by
+//! then: because it stood still for longer than its lease, all of it or only a part, whatever
+//! its clock shows when it wakes; or because it is a copy of the one that has it.
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, UNIX_EPOCH};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
-use leaf_id_tests::{Fleet, Server, Session, wait_until};
+use leaf_id_tests::{
+    Asking, Paused, Registry, Server, Session, Stop, assert_apart, assert_in_order,
+    in_threads_until, now_ms, random, time_of, wait_until, worker_of,
+};
+use rand::RngExt;
 
 const LIMIT: Duration = Duration::from_secs(60);
-const EPOCH_MS: i64 = 1_288_834_974_657;
-const CONF: [(&str, &str); 2] = [
-    ("leaf_id.timestamp_reservation", "200ms"),
-    ("leaf_id.worker_lease", "2s"),
-];
+/// A call that no worker can help gives up soon.
+const IMPATIENT: [(&str, &str); 1] = [("leaf_id.refill_timeout", "500ms")];
+/// What a server without a lease answers: at once, or after it has waited for one.
+const NO_LEASE: [&str; 3] = ["55000", "53400", "55P03"];
 
-fn worker_of(id: i64) -> i64 {
-    id >> 12 & 1023
+/// Two servers that share the only worker id, 7: the first has it.
+fn pair(registry: &Registry, first: impl FnOnce() -> Server) -> [Server; 2] {
+    registry.leave(&[7]);
+    let first = first();
+    assert_eq!(worker_of(first.session().next_snowflake()), 7);
+    let second = registry.member_with("second", &IMPATIENT);
+    second.session().wait_for_refusal("all 1024 worker ids");
+    [first, second]
 }
 
-fn assert_all_different(servers: &[Vec<i64>]) {
-    let all: BTreeSet<i64> = servers.concat().into_iter().collect();
-    assert_eq!(
-        all.len(),
-        servers.iter().map(Vec::len).sum::<usize>(),
-        "an id came twice"
+/// Has sessions ask both servers, half of them each, while `act` goes on.
+fn ask_both(servers: &[Server; 2], sessions: usize, act: impl FnOnce(&[Asking; 2])) -> [Asking; 2] {
+    let asking = [Asking::default(), Asking::default()];
+    in_threads_until(
+        sessions,
+        |i, done: &AtomicBool| asking[i % 2].ask(&servers[i % 2], done),
+        || act(&asking),
     );
+    // Or it was cut off by a stop.
+    let expected = [&NO_LEASE[..], &["57P01", ""]].concat();
+    for asking in &asking {
+        asking.is_refused_with(&expected);
+    }
+    assert_apart(&asking);
+    asking
 }
 
-/// A centre with one worker id to give, which the first of two members has.
-struct Contest {
-    fleet: Fleet,
-    /// Of both members.
-    ids: [Vec<i64>; 2],
-}
-
-impl Contest {
-    fn new(fleet: Fleet) -> Self {
-        fleet.centre.lease_worker_ids();
-        fleet
-            .centre
-            .session()
-            .run("SELECT leaf_worker_retire(n) FROM generate_series(1, 1023) n");
-        let [holder, other] = [&fleet.members[0], &fleet.members[1]];
-        holder.lease_from_link("m1");
-        let ids = [vec![holder.session().next_snowflake()], Vec::new()];
-        other.lease_from_link("m2");
-        Self { fleet, ids }
-    }
-
-    fn holder(&self) -> &Server {
-        &self.fleet.members[0]
-    }
-
-    /// Waits until the other member has the id, and uses it.
-    fn take_over(&mut self) {
-        let mut session = self.fleet.members[1].session();
-        for _ in 0..20 {
-            self.ids[1].push(session.next_snowflake());
-        }
-        assert!(self.ids[1].iter().all(|id| worker_of(*id) == 0));
-    }
-
-    fn settle(self) {
-        assert_all_different(&self.ids);
+/// No call that ended since a moment got an id with a time after another one.
+#[track_caller]
+fn assert_silent_since(asking: &Asking, since: Instant, ms: i64) {
+    for call in asking.calls().iter().filter(|call| call.end >= since) {
+        let late_ms = time_of(call.last) - ms;
+        assert!(late_ms <= 0, "{} was issued {late_ms} ms late", call.last);
     }
 }
 
-/// What a session that was frozen too gets at first. There must be no id of the old lease.
-fn ask_at_once(session: &mut Session) {
-    session.run("SET leaf_id.refill_timeout = '500ms'");
-    for _ in 0..5 {
-        let failure = session.fails("SELECT leaf_snowflake_next()");
-        println!("{failure}");
-        assert!(
-            ["55000", "55P03", "53400"].contains(&&*failure.state),
-            "{failure}"
-        );
-    }
+/// Stops a server's launcher while that waits for something to do: not in the middle of a
+/// write, when nobody else can write the file.
+fn pause_launcher(server: &Server) -> Paused {
+    let mut session = server.session();
+    let launcher = session.worker("launcher").unwrap();
+    let waits =
+        format!("SELECT wait_event IS NOT NULL FROM pg_stat_activity WHERE pid = {launcher}");
+    let mut paused = None;
+    wait_until(LIMIT, "an idle launcher", || {
+        paused = None;
+        paused = Some(server.pause(launcher));
+        session.value(&waits)
+    });
+    paused.unwrap()
 }
 
+/// Each in turn is stopped in full use until the other one has taken its place.
 #[test]
 fn a_frozen_holder_issues_nothing_on_the_old_lease() {
-    let mut contest = Contest::new(Fleet::new(2, &CONF));
-    let mut session = contest.holder().session();
-    let frozen = contest.holder().freeze();
-    contest.take_over();
-    drop(frozen);
-    ask_at_once(&mut session);
-    contest.take_over();
-    contest.settle();
+    let registry = Registry::start();
+    let servers = pair(&registry, || registry.member_with("first", &IMPATIENT));
+    let asking = ask_both(&servers, 8, |asking| {
+        asking[0].wait_for_ids();
+        for round in 0..4 {
+            let (old, new) = (round % 2, (round + 1) % 2);
+            let frozen = servers[old].freeze();
+            let frozen_ms = now_ms();
+            let id = asking[new].wait_for_ids();
+            println!(
+                "round {round}: taken over after {} ms",
+                now_ms() - frozen_ms
+            );
+            assert!(time_of(id) > frozen_ms);
+            let thawed = Instant::now();
+            drop(frozen);
+            println!("{}", asking[old].wait_for_refusal());
+            asking[new].wait_for_ids();
+            registry.wait_for_renewal(7);
+            // What was answered by then had been issued before.
+            assert_silent_since(&asking[old], thawed, frozen_ms);
+        }
+    });
+    for asking in asking {
+        assert_in_order(asking.calls());
+    }
 }
 
-/// By the clock that was set, the lease would go on for a while.
+/// When it wakes its clock shows what it showed then: by that, nothing has ended.
 #[test]
 fn a_frozen_holder_with_the_clock_set_back_issues_nothing_either() {
-    let centre = Server::with_leaf_id(&[]);
-    centre.admit_members();
-    let holder = Server::start_unrelated_with_clock(1, 0, &CONF);
-    let other = Server::start_unrelated(2, &CONF);
-    let members = vec![holder, other];
-    for member in &members {
-        member.feed_from(&[centre.dir()]);
-    }
-    let mut contest = Contest::new(Fleet { centre, members });
-    let mut session = contest.holder().session();
-    // The word is behind the clock that will be.
-    let before = session.next_snowflake();
-    let frozen = contest.holder().freeze();
-    contest.take_over();
-    let last_ms = (before >> 22) + EPOCH_MS;
-    let clock = contest.holder().clock();
-    clock.set(last_ms + 20 - clock.now_ms());
-    drop(frozen);
-    ask_at_once(&mut session);
-    clock.set(0);
-    contest.ids[0].push(before);
-    contest.take_over();
-    contest.settle();
+    let registry = Registry::start();
+    let servers = pair(&registry, || {
+        registry.member_with_clock("first", 0, &IMPATIENT)
+    });
+    let clock = servers[0].clock();
+    ask_both(&servers, 8, |asking| {
+        for _ in 0..2 {
+            asking[0].wait_for_ids();
+            let frozen = servers[0].freeze();
+            let frozen_ms = now_ms();
+            asking[1].wait_for_ids();
+            // Later than all that it has issued, and reserved for it.
+            clock.set(frozen_ms + 20 - now_ms());
+            let thawed = Instant::now();
+            drop(frozen);
+            asking[0].wait_for_refusal();
+            registry.wait_for_renewal(7);
+            asking[0].wait_for_refusal();
+            assert_silent_since(&asking[0], thawed, frozen_ms);
+            // Its turn again.
+            clock.set(0);
+            servers[1].stop(Stop::Fast);
+            asking[0].wait_for_ids();
+            servers[1].launch();
+        }
+    });
 }
 
-/// The launcher, which would close the generator, is not there to do it.
+/// Only the lease is in the way: the time was reserved, and by the clock that was set back
+/// it is now. Nobody is there to close the generator.
 #[test]
-fn a_frozen_launcher() {
-    let centre = Server::with_leaf_id(&[]);
-    centre.admit_members();
-    centre.lease_worker_ids();
-    let conf = [("leaf_id.timestamp_reservation", "1s"), CONF[1]];
-    let member = Server::start_unrelated_with_clock(1, 0, &conf);
-    member.feed_from(&[centre.dir()]);
-    member.lease_from_link("m1");
-    let mut session = member.session();
-    let mut ids = vec![session.next_snowflake()];
-    let launcher = session.worker("launcher").unwrap();
-    let paused = member.pause(launcher);
-    ids.extend(session.ids("SELECT leaf_snowflake_next()"));
-    let last_ms = (ids[1] >> 22) + EPOCH_MS;
-    let over = "SELECT lease_until < now() FROM leaf_snowflake_status";
-    wait_until(LIMIT, "the end of the lease", || session.value(over));
-    // By a clock that is set back the lease would go on, and what is reserved too.
-    let clock = member.clock();
-    session.run("SET leaf_id.refill_timeout = '300ms'");
-    for ahead_ms in [last_ms + 20 - clock.now_ms(), 0] {
-        clock.set(ahead_ms);
-        let failure = session.fails("SELECT leaf_snowflake_next()");
+fn a_frozen_launcher_with_the_clock_set_back_lets_nobody_issue() {
+    let registry = Registry::start();
+    let servers = pair(&registry, || {
+        registry.member_with_clock("first", 0, &IMPATIENT)
+    });
+    let mut session = servers[0].session();
+    registry.wait_for_renewal(7);
+    let last = session.next_snowflake();
+    let paused = pause_launcher(&servers[0]);
+    let id = servers[1].session().next_snowflake();
+    assert!(time_of(id) > time_of(last));
+    for _ in 0..3 {
+        servers[0].clock().set(time_of(last) + 20 - now_ms());
+        let failure = session.try_snowflake().unwrap_err();
         println!("{failure}");
-        failure.is("55000").says("lease of worker id 0 has ended");
+        assert!(NO_LEASE.contains(&&*failure.state), "{failure}");
     }
-    session.run("RESET leaf_id.refill_timeout");
+    servers[0].clock().set(0);
     drop(paused);
-    ids.push(session.next_snowflake());
-    assert_all_different(&[ids]);
+    session.wait_for_refusal("all 1024 worker ids");
 }
 
-/// A session that has read the clock, and not issued yet, stops there again and again while
-/// the worker id changes hands.
+/// The sessions know by themselves when the lease has ended, by a clock that nobody sets.
+#[test]
+fn a_frozen_launcher_stops_nobody_else_and_lets_nobody_issue_without_a_lease() {
+    let registry = Registry::start();
+    let servers = pair(&registry, || registry.member_with("first", &IMPATIENT));
+    ask_both(&servers, 4, |asking| {
+        registry.wait_for_renewal(7);
+        asking[0].wait_for_ids();
+        let paused = pause_launcher(&servers[0]);
+        let paused_ms = now_ms();
+        println!("{}", asking[0].wait_for_refusal());
+        asking[1].wait_for_ids();
+        let last = asking[0].ids().into_iter().max().unwrap();
+        println!("issued for {} ms more", time_of(last) - paused_ms);
+        assert!(time_of(last) > paused_ms, "it must not need the launcher");
+        drop(paused);
+        asking[0].wait_for_refusal();
+        registry.wait_for_renewal(7);
+        asking[0].wait_for_refusal();
+        assert_eq!(asking[0].ids().into_iter().max().unwrap(), last);
+        // It can have it again.
+        servers[1].stop(Stop::Fast);
+        asking[0].wait_for_ids();
+    });
+}
+
+/// Single sessions stand still anywhere, while another server gets the worker id of theirs.
 #[test]
 fn a_frozen_session_between_clock_and_word() {
-    let fleet = Fleet::leasing(2, &CONF);
-    fleet
-        .centre
-        .session()
-        .run("SELECT leaf_worker_retire(n) FROM generate_series(1, 1023) n");
-    let over = AtomicBool::new(false);
-    let ids = thread::scope(|scope| {
-        let draw = |member: &Server| {
-            let mut session = member.session();
-            session.run("SET leaf_id.refill_timeout = '100ms'");
-            let mut ids = Vec::new();
-            while !over.load(Ordering::Relaxed) {
-                if let Ok(more) = session.try_column::<i64>("SELECT leaf_snowflake_next_batch(50)")
-                {
-                    ids.extend(more);
-                }
-            }
-            ids
-        };
-        let drawing: Vec<_> = fleet
-            .members
-            .iter()
-            .flat_map(|member| [member, member])
-            .map(|member| scope.spawn(move || draw(member)))
-            .collect();
-        let mut centre = fleet.centre.session();
-        for round in 0..8 {
-            let member = &fleet.members[round % 2];
-            let busy: Vec<i32> = member.session().column(
-                "SELECT pid FROM pg_stat_activity WHERE query LIKE 'SELECT leaf_snowflake_next_batch%'",
+    const SESSIONS: usize = 4;
+    let mut random = random();
+    let registry = Registry::start();
+    registry.leave(&[0, 1]);
+    let servers = ["first", "second"].map(|node| registry.member_with(node, &IMPATIENT));
+    let mut in_registry = registry.server.session();
+    let mut sessions = servers.each_ref().map(Server::session);
+    let asking = ask_both(&servers, 2 * SESSIONS, |asking| {
+        for round in 0..4 {
+            let workers = asking
+                .each_ref()
+                .map(|asking| worker_of(asking.wait_for_ids()));
+            let (old, new) = (round % 2, (round + 1) % 2);
+            let pids: Vec<i32> = sessions[old].column(
+                "SELECT pid FROM pg_stat_activity WHERE query LIKE '%leaf_snowflake_next_batch%'
+                     AND pid <> pg_backend_pid()",
             );
-            let paused: Vec<_> = busy.into_iter().map(|pid| member.pause(pid)).collect();
-            centre.run(
-                "SELECT leaf_worker_release(0) FROM leaf_worker
-                 WHERE worker_id = 0 AND node_name IS NOT NULL",
-            );
-            wait_until(LIMIT, "a holder", || {
-                centre.value("SELECT node_name IS NOT NULL FROM leaf_worker WHERE worker_id = 0")
+            let launcher = pause_launcher(&servers[old]);
+            let paused: Vec<_> = pids
+                .iter()
+                .filter(|_| random.random_bool(0.7))
+                .map(|pid| servers[old].pause(*pid))
+                .collect();
+            // It has nothing else to get.
+            in_registry.run(&format!(
+                "SELECT leaf_worker_release({}); SELECT leaf_worker_release({1}); SELECT leaf_worker_retire({1})",
+                workers[old], workers[new]
+            ));
+            wait_until(LIMIT, "the worker id", || {
+                worker_of(asking[new].wait_for_ids()) == workers[old]
             });
-            thread::sleep(Duration::from_millis(200));
+            println!("{} of {} stood still", paused.len(), pids.len());
             drop(paused);
+            asking[old].wait_for_refusal();
+            drop(launcher);
+            in_registry.run(&format!(
+                "SELECT leaf_worker_retire({}, false)",
+                workers[new]
+            ));
+            wait_until(LIMIT, "the other worker id", || {
+                worker_of(asking[old].wait_for_ids()) == workers[new]
+            });
         }
-        over.store(true, Ordering::Relaxed);
-        drawing
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect::<Vec<_>>()
     });
-    println!("{:?} ids", ids.iter().map(Vec::len).collect::<Vec<_>>());
-    assert_all_different(&ids);
+    for asking in asking {
+        assert_in_order(asking.calls());
+    }
+}
+
+/// A copy with its original's name is refused, and the original goes on.
+#[track_caller]
+fn assert_held(registry: &Registry, copy: &Server, original: &mut Session, last: &mut i64) {
+    let mut session = copy.session();
+    let failure = session.wait_for_refusal("which this server is not, or is a copy of");
+    failure.is("55000").hints("leaf_id.node_name");
+    for _ in 0..3 {
+        registry.wait_for_renewal(7);
+        let id = original.next_snowflake();
+        assert_eq!(worker_of(id), 7);
+        assert!(id > *last);
+        *last = id;
+        session.try_snowflake().unwrap_err().is("55000");
+    }
 }
 
 #[test]
 fn a_clone_of_a_data_directory() {
-    let fleet = Fleet::leasing(1, &[CONF[0], ("leaf_id.worker_lease", "6s")]);
-    let member = &fleet.members[0];
-    let mut session = member.session();
-    let mut ids = [vec![session.next_snowflake()], Vec::new()];
-    let clone = member.backup().start(&[]);
-    let mut on_clone = clone.session();
-    on_clone.run("SET leaf_id.refill_timeout = '300ms'");
-    wait_until(LIMIT, "the refusal", || {
-        let result = on_clone.try_column::<i64>("SELECT leaf_snowflake_next()");
-        result.is_err_and(|failure| {
-            println!("{failure}");
-            failure.state == "55000" && failure.message.contains("another server")
-        })
-    });
-    // The original goes on, renewed more than once.
-    let renewed =
-        "SELECT renewed_at > leased_at + interval '5s' FROM leaf_worker WHERE node_name = 'm1'";
-    let mut centre = fleet.centre.session();
-    wait_until(LIMIT, "two renewals", || {
-        ids[0].extend(session.ids("SELECT leaf_snowflake_next()"));
-        on_clone.fails("SELECT leaf_snowflake_next()");
-        centre.value(renewed)
-    });
-    // With a name of its own the clone is a server of its own.
-    clone.set("leaf_id.node_name", "clone");
-    ids[1].push(on_clone.next_snowflake());
-    assert_ne!(worker_of(ids[0][0]), worker_of(ids[1][0]));
-    clone.set("leaf_id.node_name", "m1");
-    wait_until(LIMIT, "the refusal", || {
-        on_clone
-            .try_column::<i64>("SELECT leaf_snowflake_next()")
-            .is_err()
-    });
-    // Only when the original is gone for longer than its lease, the clone is taken for it.
-    member.kill_9();
-    ids[1].push(on_clone.next_snowflake());
-    assert_eq!(worker_of(ids[1][1]), worker_of(ids[0][0]));
-    assert_all_different(&ids);
+    let registry = Registry::start();
+    registry.leave(&[7, 8]);
+    let server = registry.member("a");
+    let mut session = server.session();
+    let mut last = session.next_snowflake();
+    assert_eq!(worker_of(last), 7);
+
+    let clone = server.backup().start(&[]);
+    assert_held(&registry, &clone, &mut session, &mut last);
+    // With a name of its own it is another server.
+    clone.configure("leaf_id.node_name", "b");
+    let mut in_clone = clone.session();
+    let id = in_clone.next_snowflake();
+    assert_eq!(worker_of(id), 8);
+
+    // The copy of a server that is stopped is a copy as well, even if it is quicker.
+    server.stop(Stop::Fast);
+    let copy = server.copy();
+    server.launch();
+    let mut session = server.session();
+    last = session.next_snowflake();
+    let clone = copy.start(&[]);
+    assert_held(&registry, &clone, &mut session, &mut last);
+    clone.stop(Stop::Fast);
+
+    // When the original is gone, a copy takes its place, above all that it may have issued.
+    server.kill_9();
+    let reserved_until_ms = registry.holder(7).unwrap().reserved_until_ms;
+    clone.launch();
+    let mut in_clone = clone.session();
+    let id = in_clone.next_snowflake();
+    assert_eq!(worker_of(id), 7);
+    assert!(id > last && time_of(id) > reserved_until_ms);
+    // And then the original is the copy.
+    server.launch();
+    let mut last = id;
+    assert_held(&registry, &server, &mut in_clone, &mut last);
 }
 
-/// All of a running machine's disk is copied, with everything that tells one file from
-/// another, and started elsewhere: it is held off, and the original stays what it is.
+/// Of two with one name that ask for ids one goes on, and the other one does not. Whether
+/// the original is the one.
+#[track_caller]
+fn assert_one_is_held(registry: &Registry, both: [&Asking; 2]) -> bool {
+    for _ in 0..4 {
+        registry.wait_for_renewal(7);
+    }
+    let since = Instant::now();
+    registry.wait_for_renewal(7);
+    let issues = both.map(|asking| asking.calls().iter().any(|call| call.start >= since));
+    println!(
+        "the original issues: {}, the copy: {}",
+        issues[0], issues[1]
+    );
+    assert_ne!(issues[0], issues[1]);
+    let refused = both[usize::from(issues[0])].wait_for_refusal();
+    refused.is("55000");
+    println!("{refused}");
+    issues[0]
+}
+
+/// Its files are no copies, by all that they say. But the machine was started anew, and
+/// the server that they are of was not stopped: it may run still.
 #[test]
 fn a_disk_image_clone() {
-    let fleet = Fleet::leasing(1, &[CONF[0], ("leaf_id.worker_lease", "6s")]);
-    let member = &fleet.members[0];
-    let mut session = member.session();
-    let mut ids = vec![session.next_snowflake()];
-    let clone = member.backup().start(&[]);
-    clone.stop(leaf_id_tests::Stop::Fast);
-    for file in ["leaf_id_lease.json", "leaf_id_reservation.json"] {
-        imitate(&member.data_dir().join(file), &clone, file);
-    }
-    clone.launch();
-    let mut on_clone = clone.session();
-    let state = "SELECT state FROM leaf_snowflake_status";
-    wait_until(LIMIT, "the refusal", || {
-        on_clone.value::<String>(state) == "refused: another server has the worker id of this node"
-    });
-    let mut centre = fleet.centre.session();
-    let renewed =
-        "SELECT renewed_at > now() - interval '1s' FROM leaf_worker WHERE node_name = 'm1'";
-    for _ in 0..2 {
-        wait_until(LIMIT, "a renewal", || {
-            ids.extend(session.ids("SELECT leaf_snowflake_next()"));
-            centre.value(renewed)
-        });
-        wait_until(LIMIT, "a while without one", || {
-            !centre.value::<bool>(renewed)
-        });
-    }
-    assert_eq!(
-        on_clone.value::<String>(state),
-        "refused: another server has the worker id of this node"
+    let registry = Registry::start();
+    registry.leave(&[7]);
+    let server = registry.member_with("a", &IMPATIENT);
+    let asking = [Asking::default(), Asking::default()];
+    let [of_original, of_copy] = &asking;
+    in_threads_until(
+        2,
+        |_, done| of_original.ask(&server, done),
+        || {
+            let backup = server.backup();
+            registry.wait_for_renewal(7);
+            of_original.wait_for_ids();
+            let copy = backup.of_the_disk(&server).start(&[]);
+            in_threads_until(
+                2,
+                |_, done| of_copy.ask(&copy, done),
+                || {
+                    assert!(assert_one_is_held(&registry, [of_original, of_copy]));
+                    server.kill_9();
+                    of_copy.wait_for_ids();
+                },
+            );
+        },
     );
-    assert_all_different(&[ids]);
+    of_original.is_refused_with(&["57P01", "57P02", ""]);
+    assert_apart(&asking);
 }
 
-/// A file of the original as it would be on a copy of its disk, on another machine.
-fn imitate(original: &Path, clone: &Server, name: &str) {
-    let text = fs::read_to_string(original).unwrap();
-    let path = clone.data_dir().join(name);
-    fs::write(&path, &text).unwrap();
-    clone.give(&path);
-    let copy = fs::metadata(&path).unwrap();
-    let created = copy.created().ok().map(|time| {
-        time.duration_since(UNIX_EPOCH)
-            .unwrap()
-            .as_nanos()
-            .to_string()
-    });
-    let mut text = replace(&text, "inode", &copy.ino().to_string());
-    if let Some(created) = created {
-        text = replace(&text, "created_ns", &created);
-    }
-    if text.contains("\"boot_id\"") {
-        text = text.replacen("\"boot_id\":\"", "\"boot_id\":\"f", 1);
-    }
-    fs::write(&path, text).unwrap();
-}
-
-fn replace(text: &str, key: &str, value: &str) -> String {
-    let key = format!("\"{key}\":");
-    let start = text.find(&key).unwrap() + key.len();
-    let length = text[start..].find([',', '}']).unwrap();
-    format!("{}{value}{}", &text[..start], &text[start + length..])
+/// Then nobody knows which is the original. But the machine of one was not started anew.
+#[test]
+fn a_disk_image_of_a_stopped_server() {
+    let registry = Registry::start();
+    registry.leave(&[7]);
+    let server = registry.member_with("a", &IMPATIENT);
+    let asking = [Asking::default(), Asking::default()];
+    let [of_original, of_copy] = &asking;
+    let mut session = server.session();
+    session.next_snowflake();
+    of_original.call(&mut session, 1000).unwrap();
+    server.stop(Stop::Fast);
+    let copy = server.copy().of_the_disk(&server).start(&[]);
+    server.launch();
+    in_threads_until(
+        4,
+        |i, done| asking[i % 2].ask([&server, &copy][i % 2], done),
+        || assert_one_is_held(&registry, [of_original, of_copy]),
+    );
+    assert_apart(&asking);
 }

@@ -1,416 +1,468 @@
-//! Would catch: servers that get the same worker id from a registry; one that loses its id
-//! over a restart, or waits then; one that gets an id without the floor that the last holder
-//! has left; and a registry that stands in the way of its database.
+//! Would catch: servers that lease one worker id, a restart that takes another one, a new
+//! holder that begins below the ids of the last, a lost answer that is taken for a copy of
+//! the server, and a holder that goes on with what was taken from it.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::Barrier;
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Fleet, LINK, Mode, Proxy, Server, Session, Stop, assert_issued_once, timed, wait_until,
+    Asking, LINK, Mode, Proxy, Registry, Server, Session, Stop, assert_apart, assert_in_order,
+    assert_issued_once, in_threads, in_threads_until, lease_conf, now_ms, time_of, timed,
+    wait_until, worker_of,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
-const EPOCH_MS: i64 = 1_288_834_974_657;
-const CONF: [(&str, &str); 2] = [
-    ("leaf_id.timestamp_reservation", "200ms"),
-    ("leaf_id.worker_lease", "60s"),
-];
 
-fn worker_of(id: i64) -> i64 {
-    id >> 12 & 1023
-}
-
-/// Unix milliseconds.
-fn time_of(id: i64) -> i64 {
-    (id >> 22) + EPOCH_MS
-}
-
-fn state(session: &mut Session) -> String {
-    session.value("SELECT state FROM leaf_snowflake_status")
-}
-
-/// Leaves the registry with these worker ids, and no others to give.
-fn leave(registry: &Server, ids: i32) {
-    registry.session().run(&format!(
-        "SELECT leaf_worker_retire(n) FROM generate_series({ids}, 1023) n"
-    ));
-}
-
-/// How far the registry has recorded a worker id as used, in Unix milliseconds.
-fn recorded(registry: &Server, worker_id: i64) -> i64 {
-    registry.session().value(&format!(
-        "SELECT reserved_until_ms FROM leaf_worker WHERE worker_id = {worker_id}"
-    ))
-}
-
-#[test]
-fn registry_in_a_local_database() {
-    let server = Server::with_leaf_id(&[
-        ("leaf_id.worker_id", "auto"),
-        ("leaf_id.worker_registry", "postgres"),
-        CONF[0],
-    ]);
-    let mut session = server.session();
-    let id = session.next_snowflake();
-    assert_eq!(worker_of(id), 0);
-    let shown: bool = session.value(
-        "SELECT (state, worker_id, worker_id_source, registry) = ('open', 0, 'registry', 'postgres')
-             AND lease_until BETWEEN now() + '4 min' AND now() + '6 min'
-             AND registry_away_since IS NULL AND last_error IS NULL
-             AND abs(clock_offset_ms) < 1000 AND peers_offset_ms IS NULL
-         FROM leaf_snowflake_status",
-    );
-    assert!(shown);
-    // Not there between two questions.
-    let workers =
-        "SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'leaf_id registrar'";
-    wait_until(LIMIT, "the end of the registrar", || session.value(workers));
-    server.restart();
-    let mut session = server.session();
-    let again = session.next_snowflake();
-    assert_eq!(worker_of(again), 0);
-    assert!(again > id);
+/// Waits until the ids of a server carry this worker id, and returns those on the way.
+#[track_caller]
+fn ids_until_worker(session: &mut Session, worker_id: i32) -> Vec<i64> {
+    let mut ids = Vec::new();
+    wait_until(LIMIT, "the worker id", || {
+        ids.extend(session.try_snowflake());
+        ids.last().is_some_and(|id| worker_of(*id) == worker_id)
+    });
+    ids
 }
 
 #[test]
 fn a_restart_keeps_the_id() {
-    let fleet = Fleet::leasing(2, &CONF);
-    let member = &fleet.members[1];
-    fleet.members[0].session().next_snowflake();
-    let mut ids = vec![member.session().next_snowflake()];
-    let worker = worker_of(ids[0]);
-    type End = fn(&Server);
-    let restarts: [(&str, End); 4] = [
-        ("fast", |server| server.stop(Stop::Fast)),
-        ("immediate", |server| server.stop(Stop::Immediate)),
-        ("killed", Server::kill_9),
-        ("fast", |server| server.stop(Stop::Fast)),
+    const LONG: [(&str, &str); 1] = [("leaf_id.worker_lease", "30s")];
+    let registry = Registry::start();
+    let servers = ["a", "b"].map(|node| registry.member_with(node, &LONG));
+    let mut ids = [0, 1].map(|server| vec![servers[server].session().next_snowflake()]);
+    let workers = [0, 1].map(|server| worker_of(ids[server][0]));
+    assert_ne!(workers[0], workers[1]);
+    let mut session = servers[1].session();
+    assert_eq!(session.snowflake_status::<String>("state"), "open");
+    assert_eq!(session.snowflake_status::<i32>("worker_id"), workers[1]);
+    assert_eq!(
+        session.snowflake_status::<String>("worker_id_source"),
+        "registry"
+    );
+    assert_eq!(
+        session.snowflake_status::<String>("registry"),
+        format!("postgres/{LINK}")
+    );
+    assert!(session.snowflake_status::<bool>("lease_until > now()"));
+    assert!(session.snowflake_status::<bool>("registry_away_since IS NULL"));
+
+    let leased = workers.map(|worker_id| registry.holder(worker_id).unwrap());
+    assert_eq!(leased[0].node.as_deref(), Some("a"));
+    let stops: [fn(&Server); 3] = [
+        |server| server.stop(Stop::Fast),
+        |server| server.stop(Stop::Immediate),
+        Server::kill_9,
     ];
-    for (name, stop) in restarts {
-        stop(member);
-        member.launch();
-        let mut session = member.session();
-        // The lease is a minute, and it is not waited for.
-        let (id, took) = timed(|| session.next_snowflake());
-        println!("{name}: {took:?}");
-        assert_eq!(worker_of(id), worker, "{name}");
-        assert!(took < Duration::from_secs(20), "{name}: {took:?}");
-        ids.push(id);
+    for stop in stops {
+        for server in [1, 0] {
+            stop(&servers[server]);
+            servers[server].launch();
+            let id = servers[server].session().next_snowflake();
+            assert_eq!(worker_of(id), workers[server]);
+            // It does not wait for the end of what the registry has recorded.
+            assert!(time_of(id) < leased[server].reserved_until_ms);
+            ids[server].push(id);
+            let holder = registry.holder(workers[server]).unwrap();
+            assert_eq!(holder.leased_us, leased[server].leased_us, "the same lease");
+        }
     }
-    // The launcher alone.
-    let mut session = member.session();
-    let launcher = session.worker("launcher").unwrap();
-    session.run(&format!("SELECT pg_terminate_backend({launcher})"));
-    ids.push(session.next_snowflake());
-    assert_eq!(worker_of(*ids.last().unwrap()), worker);
-    assert_issued_once([ids]);
+    assert_eq!(
+        registry
+            .server
+            .session()
+            .value::<i64>("SELECT count(*) FROM leaf_worker"),
+        2
+    );
+    assert_issued_once(&ids);
 }
 
 #[test]
-fn several_servers_at_once_get_different_ids() {
-    let count = match std::env::var_os("LEAF_ID_TORTURE_SECONDS") {
-        Some(_) => 20,
-        None => 4,
-    };
-    let small = [CONF[0], CONF[1], ("shared_buffers", "1MB")];
-    let fleet = Fleet::new(count, &small);
-    fleet.centre.lease_worker_ids();
-    let mut blocker = fleet.centre.session();
-    blocker.run("BEGIN; LOCK TABLE leaf_registry");
-    for (number, member) in fleet.members.iter().enumerate() {
-        member.lease_from_link(&format!("m{number}"));
+fn after_its_lease_has_ended_a_node_still_has_its_id() {
+    let registry = Registry::start();
+    let servers = ["a", "b"].map(|node| registry.member(node));
+    let mut ids = servers
+        .each_ref()
+        .map(|server| vec![server.session().next_snowflake()]);
+    for stop in [|server: &Server| server.stop(Stop::Fast), Server::kill_9] {
+        let worker_id = worker_of(ids[0][0]);
+        stop(&servers[0]);
+        registry.wait_for_end(worker_id);
+        servers[0].launch();
+        let id = servers[0].session().next_snowflake();
+        assert_eq!(worker_of(id), worker_id);
+        ids[0].push(id);
     }
-    let mut watcher = fleet.centre.session();
-    wait_until(LIMIT, "the claims", || {
-        let waiting: i64 = watcher.value(
-            "SELECT count(*) FROM pg_stat_activity WHERE usename = 'leaf_member' AND wait_event_type = 'Lock'",
-        );
-        waiting >= 3
+    ids[1].push(servers[1].session().next_snowflake());
+    assert_issued_once(ids);
+}
+
+/// Small ones: twenty of them share a machine with other tests.
+const SMALL: [(&str, &str); 7] = [
+    ("shared_buffers", "1MB"),
+    ("max_connections", "8"),
+    ("max_worker_processes", "4"),
+    ("max_wal_senders", "0"),
+    ("max_logical_replication_workers", "0"),
+    ("autovacuum", "off"),
+    ("leaf_id.max_tags", "16"),
+];
+
+#[test]
+fn twenty_servers_at_once_get_twenty_ids() {
+    const SERVERS: usize = 20;
+    let registry = Registry::start();
+    let (servers, took) = timed(|| {
+        let servers = in_threads(2, |half| {
+            let servers = (half..SERVERS).step_by(2).map(|number| {
+                // Names tell nodes of one system apart.
+                let server = Server::start_unrelated(number % 3, &SMALL);
+                server.session().run("CREATE EXTENSION leaf_id");
+                server.link_to_registry(registry.server.dir());
+                server
+            });
+            servers.collect::<Vec<_>>()
+        });
+        servers.into_iter().flatten().collect::<Vec<_>>()
     });
-    blocker.run("COMMIT");
-    let workers: BTreeSet<i64> = fleet
-        .members
-        .iter()
-        .map(|member| worker_of(member.session().next_snowflake()))
-        .collect();
-    println!("{workers:?}");
-    assert_eq!(workers.len(), count);
-    assert!(workers.last() < Some(&i64::try_from(count).unwrap()));
-}
-
-/// The files of the data directory are gone, as with the whole of it: nobody knows what was
-/// issued, except the registry.
-#[test]
-fn a_lost_data_directory_gets_the_floor() {
-    let fleet = Fleet::leasing(1, &[CONF[0], ("leaf_id.worker_lease", "4s")]);
-    let member = &fleet.members[0];
-    let mut session = member.session();
-    let id = session.next_snowflake();
-    member.stop(Stop::Fast);
-    let recorded = recorded(&fleet.centre, worker_of(id));
-    assert!(time_of(id) <= recorded);
-    for file in ["leaf_id_lease.json", "leaf_id_reservation.json"] {
-        fs::remove_file(member.data_dir().join(file)).unwrap();
-    }
-    member.launch();
-    let mut session = member.session();
-    let mut failure = None;
-    wait_until(LIMIT, "a refusal", || {
-        failure = session
-            .try_column::<i64>("SELECT leaf_snowflake_next()")
-            .err();
-        failure
-            .as_ref()
-            .is_some_and(|failure| failure.state == "55000")
-    });
-    let failure = failure.unwrap();
-    println!("{failure}");
-    failure
-        .says("another server")
-        .details("is a copy of")
-        .hints("leaf_id.node_name");
-    let again = session.next_snowflake();
-    assert_eq!(worker_of(again), worker_of(id));
-    assert!(time_of(again) > recorded, "{} {recorded}", time_of(again));
-}
-
-/// The only worker id there is goes from one server to the other and back, under load.
-#[test]
-fn a_released_id_changes_hands_under_load() {
-    let fleet = Fleet::leasing(2, &[CONF[0], ("leaf_id.worker_lease", "2s")]);
-    leave(&fleet.centre, 1);
-    let over = AtomicBool::new(false);
-    let mut centre = fleet.centre.session();
-    let ids = thread::scope(|scope| {
-        let draw = |member: &Server| {
-            let mut session = member.session();
-            session.run("SET leaf_id.refill_timeout = '200ms'");
-            let mut ids = Vec::new();
-            while !over.load(Ordering::Relaxed) {
-                if let Ok(more) = session.try_column::<i64>("SELECT leaf_snowflake_next_batch(5)") {
-                    ids.extend(more);
-                }
+    println!("started in {took:?}");
+    let barrier = Barrier::new(SERVERS);
+    let (ids, took) = timed(|| {
+        in_threads(SERVERS, |number| {
+            let server = &servers[number];
+            let mut session = server.session();
+            barrier.wait();
+            server.lease_from_link(&format!("node {number}"));
+            let mut ids = vec![session.next_snowflake()];
+            for _ in 0..10 {
+                ids.extend(session.ids("SELECT leaf_snowflake_next_batch(1000)"));
             }
             ids
-        };
-        let threads: Vec<_> = fleet
-            .members
-            .iter()
-            .map(|member| scope.spawn(move || draw(member)))
-            .collect();
-        let holder = "SELECT node_name FROM leaf_worker WHERE worker_id = 0";
-        for _ in 0..6 {
-            let mut before = None;
-            wait_until(LIMIT, "a holder", || {
-                before = centre.value::<Option<String>>(holder);
-                before.is_some()
-            });
-            thread::sleep(Duration::from_millis(300));
-            centre.run("SELECT leaf_worker_release(0) FROM leaf_worker WHERE worker_id = 0 AND node_name IS NOT NULL");
-        }
-        over.store(true, Ordering::Relaxed);
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect::<Vec<_>>()
-    });
-    println!("{:?} ids", ids.iter().map(Vec::len).collect::<Vec<_>>());
-    let all: Vec<i64> = ids.concat();
-    let different: BTreeSet<i64> = all.iter().copied().collect();
-    assert_eq!(different.len(), all.len(), "an id came twice");
-    assert!(all.iter().all(|id| worker_of(*id) == 0));
-    for ids in &ids {
-        assert!(ids.is_sorted());
-    }
-}
-
-#[test]
-fn a_server_without_an_id_is_told_so() {
-    let fleet = Fleet::leasing(2, &CONF);
-    leave(&fleet.centre, 1);
-    let mut first = fleet.members[0].session();
-    wait_until(LIMIT, "the first one", || {
-        first
-            .try_column::<i64>("SELECT leaf_snowflake_next()")
-            .is_ok()
-            || fleet.members[1]
-                .session()
-                .try_column::<i64>("SELECT leaf_snowflake_next()")
-                .is_ok()
-    });
-    let refused = fleet
-        .members
-        .iter()
-        .filter_map(|member| {
-            let mut session = member.session();
-            let failure = session
-                .try_column::<i64>("SELECT leaf_snowflake_next()")
-                .err()?;
-            println!("{failure}");
-            failure
-                .is("53400")
-                .says("no free worker id")
-                .hints("leaf_worker_release");
-            assert_eq!(state(&mut session), "refused: no free worker id");
-            Some(())
         })
-        .count();
-    assert_eq!(refused, 1);
+    });
+    println!("twenty worker ids in {took:?}");
+    let mut workers: Vec<_> = ids.iter().map(|ids| worker_of(ids[0])).collect();
+    for (ids, worker_id) in ids.iter().zip(&workers) {
+        assert!(ids.iter().all(|id| worker_of(*id) == *worker_id));
+    }
+    workers.sort_unstable();
+    assert_eq!(workers, (0..20).collect::<Vec<_>>());
+    assert_issued_once(ids);
+    let mut session = registry.server.session();
+    assert_eq!(
+        session.value::<i64>(
+            "SELECT count(DISTINCT (system_identifier, node_name)) FROM leaf_worker_status WHERE live"
+        ),
+        20
+    );
 }
 
-/// The holder of a retired id changes to another one, and no call fails.
+/// What has lost a file, or is restored from a backup, does not know what was issued.
 #[test]
-fn a_retired_id_is_replaced() {
-    let fleet = Fleet::leasing(1, &[CONF[0], ("leaf_id.worker_lease", "3s")]);
-    let mut session = fleet.members[0].session();
+fn a_lost_data_directory_gets_the_floor() {
+    let registry = Registry::start();
+    let server = registry.member("a");
+    let first = server.session().next_snowflake();
+    let worker_id = worker_of(first);
+    let backup = server.backup();
+    // In use until it is killed: what was issued then.
+    let kill = |server: &Server| {
+        let ids = server
+            .session()
+            .ids("SELECT leaf_snowflake_next_batch(9000)");
+        server.kill_9();
+        *ids.last().unwrap()
+    };
+    // Waits for the next id, which is above a time and an id.
+    let next = |server: &Server, ms: i64, last: i64| {
+        let (id, took) = timed(|| server.session().next_snowflake());
+        println!("the first id after {took:?}");
+        assert_eq!(worker_of(id), worker_id);
+        assert!(id > last && time_of(id) > ms);
+    };
+    let reserved_until_ms = || registry.holder(worker_id).unwrap().reserved_until_ms;
+
+    let last = kill(&server);
+    fs::remove_file(server.reservation_file()).unwrap();
+    server.launch();
+    next(&server, 0, last);
+    for with_reservation in [true, false] {
+        let last = kill(&server);
+        fs::remove_file(server.lease_file()).unwrap();
+        if !with_reservation {
+            fs::remove_file(server.reservation_file()).unwrap();
+        }
+        let floor_ms = reserved_until_ms();
+        server.launch();
+        next(&server, floor_ms, last);
+    }
+    let last = kill(&server);
+    let floor_ms = reserved_until_ms();
+    let restored = backup.start(&[]);
+    next(&restored, floor_ms, last);
+
+    // What was made anew is another server, whatever it is called.
+    let new = Server::start_unrelated(0, &[]);
+    new.session().run("CREATE EXTENSION leaf_id");
+    new.lease_from(registry.server.dir(), "a");
+    assert_ne!(worker_of(new.session().next_snowflake()), worker_id);
+}
+
+/// Its clock is behind, as far as clocks may be apart, and the last holder was killed in
+/// full use.
+#[test]
+fn a_new_holder_starts_above_the_floor() {
+    let registry = Registry::start();
+    registry.leave(&[5]);
+    let old = registry.member("old");
+    assert_eq!(worker_of(old.session().next_snowflake()), 5);
+    let new = registry.member_with_clock("new", -700, &[]);
+    new.session()
+        .wait_for_refusal("all 1024 worker ids are leased or retired")
+        .is("53400");
+    let asking = Asking::default();
+    in_threads_until(
+        2,
+        |_, done| asking.ask(&old, done),
+        || {
+            registry.wait_for_renewal(5);
+            asking.wait_for_ids();
+            old.kill_9();
+        },
+    );
+    let reserved_until_ms = registry.holder(5).unwrap().reserved_until_ms;
+    let last = asking.ids().into_iter().max().unwrap();
+    assert!(time_of(last) <= reserved_until_ms);
+    let mut session = new.session();
+    let id = session.next_snowflake();
+    assert_eq!(worker_of(id), 5);
+    assert!(id > last && time_of(id) > reserved_until_ms);
+    assert_eq!(registry.holder(5).unwrap().node.as_deref(), Some("new"));
+    // The old one is back, and has nothing.
+    old.launch();
+    old.session()
+        .wait_for_refusal("all 1024 worker ids")
+        .is("53400");
+    assert!(session.next_snowflake() > id);
+}
+
+#[test]
+fn a_lost_renewal_answer_is_no_clone() {
+    let registry = Registry::start();
+    let proxy = Proxy::to(&registry.server);
+    let cut_after = |request| {
+        let cuts = proxy.cuts();
+        proxy.set(Mode::CutAfter(request));
+        wait_until(LIMIT, "the cut", || proxy.cuts() > cuts);
+    };
+    // The answer to the very first request is lost, too.
+    proxy.set(Mode::CutAfter("leaf_worker_claim"));
+    let server = registry.member_by(proxy.dir(), "a", &[("leaf_id.worker_lease", "6s")]);
+    let first = server.session().next_snowflake();
+    assert_eq!((worker_of(first), proxy.cuts()), (0, 1));
+    assert!(registry.holder(1).is_none());
+
+    let asking = Asking::default();
+    in_threads_until(
+        2,
+        |_, done| asking.ask(&server, done),
+        || {
+            for _ in 0..2 {
+                cut_after("leaf_worker_renew");
+                registry.wait_for_renewal(0);
+                asking.wait_for_ids();
+            }
+        },
+    );
+    asking.is_never_refused();
+    assert!(asking.ids().iter().all(|id| worker_of(*id) == 0));
+    // And it ends before it can ask again.
+    cut_after("leaf_worker_renew");
+    server.kill_9();
+    let held_until_ms = registry.holder(0).unwrap().lease_until_ms.unwrap();
+    server.launch();
+    let id = server.session().next_snowflake();
+    assert_eq!(worker_of(id), 0);
+    assert!(time_of(id) < held_until_ms, "it was taken for a copy");
+    assert!(registry.holder(1).is_none());
+    let mut ids = asking.ids();
+    ids.extend([first, id]);
+    ids.sort_unstable();
+    assert_issued_once([ids]);
+}
+
+/// A server that leases from a database of its own, `ids`.
+fn server_with_a_registry_of_its_own(conf: &[(&str, &str)]) -> Server {
+    let conf = [&[("leaf_id.worker_lease", "1s")], conf].concat();
+    let server = Server::with_leaf_id(&conf);
+    server.session().run("CREATE DATABASE ids");
+    server.session_in("ids").run("CREATE EXTENSION leaf_id");
+    server.lease("ids", "here");
+    server
+}
+
+#[test]
+fn registry_in_a_local_database() {
+    let server = server_with_a_registry_of_its_own(&[]);
+    let mut last = server.session().next_snowflake();
+    assert_eq!(worker_of(last), 0);
+    for restart in [Server::restart, Server::crash] {
+        restart(&server);
+        let mut session = server.session();
+        let id = session.next_snowflake();
+        assert_eq!(worker_of(id), 0);
+        assert!(id > last);
+        last = id;
+        assert_eq!(session.snowflake_status::<String>("registry"), "ids");
+        assert_eq!(
+            session.snowflake_status::<String>("worker_id_source"),
+            "registry"
+        );
+    }
+    // Other servers have theirs from there, too.
+    server.admit_members();
+    let mut session = server.session_in("ids");
+    session.run("GRANT EXECUTE ON FUNCTION leaf_worker_claim, leaf_worker_renew TO leaf_member");
+    let other = Server::start_unrelated(1, &[]);
+    let mut there = other.session();
+    there.run("CREATE EXTENSION leaf_id");
+    other.link_to_registry(server.dir());
+    there.run(&format!("ALTER SERVER {LINK} OPTIONS (SET dbname 'ids')"));
+    other.lease_from_link("there");
+    assert_eq!(worker_of(there.next_snowflake()), 1);
+    let nodes = "SELECT node_name FROM leaf_worker_status WHERE live ORDER BY worker_id";
+    assert_eq!(session.column::<String>(nodes), ["here", "there"]);
+    let empty = "SELECT count(*) FROM leaf_worker";
+    assert_eq!(server.session().value::<i64>(empty), 0, "not the registry");
+}
+
+/// The lease is renewed three times a second. PostgreSQL itself waits for a few seconds, and
+/// then fails, if anybody is in a database.
+#[test]
+fn registry_in_a_local_database_is_dropped_in_peace() {
+    let server = server_with_a_registry_of_its_own(&[]);
+    let mut session = server.session();
+    let mut other = server.session();
+    let first = session.next_snowflake();
+    for _ in 0..3 {
+        for sql in [
+            "CREATE DATABASE copy TEMPLATE ids",
+            "ALTER DATABASE ids RENAME TO aside",
+            "ALTER DATABASE aside RENAME TO ids",
+            "DROP DATABASE copy",
+        ] {
+            session.run(sql);
+        }
+        other.next_snowflake();
+    }
+    session.run("DROP DATABASE ids");
+    let failure = session.wait_for_refusal("the lease of worker id 0 has ended");
+    failure.is("55000").details("\"ids\"");
+    assert!(session.snowflake_status::<bool>("registry_away_since IS NOT NULL"));
+    // It is looked for again and again, and that is no news.
+    let asked_until = now_ms() + 3000;
+    wait_until(LIMIT, "some more tries", || now_ms() > asked_until);
+    let log = server.log();
+    // One may have been on its way when the database went.
+    let fatal = |line: &&str| line.contains("FATAL") && !line.contains(" 57P03 ");
+    assert!(log.lines().filter(fatal).count() <= 1);
+    let told = log.lines().filter(|line| line.contains("WARNING")).count();
+    assert!((1..=4).contains(&told), "told {told} times");
+
+    session.run("CREATE DATABASE ids");
+    server.session_in("ids").run("CREATE EXTENSION leaf_id");
+    let id = session.next_snowflake();
+    assert!(id > first);
+    assert_eq!(worker_of(id), 0);
+}
+
+#[test]
+fn a_retired_holder_stops() {
+    let registry = Registry::start();
+    let server = registry.member("a");
+    let mut session = server.session();
     let mut ids = vec![session.next_snowflake()];
     assert_eq!(worker_of(ids[0]), 0);
-    fleet.centre.session().run("SELECT leaf_worker_retire(0)");
-    wait_until(LIMIT, "another worker id", || {
-        ids.extend(session.ids("SELECT leaf_snowflake_next()"));
-        worker_of(*ids.last().unwrap()) == 1
-    });
+    let asking = Asking::default();
+    let mut in_registry = registry.server.session();
+    in_threads_until(
+        2,
+        |_, done| asking.ask(&server, done),
+        || {
+            asking.wait_for_ids();
+            for (take, next) in [("retire", 1), ("release", 2)] {
+                in_registry.run(&format!("SELECT leaf_worker_{take}({})", next - 1));
+                ids.extend(ids_until_worker(&mut session, next));
+            }
+        },
+    );
+    asking.is_refused_with(&["55000", "55P03"]);
+    let calls = asking.calls();
+    for worker_id in 0..3 {
+        let of_it = |call: &&leaf_id_tests::Call| worker_of(call.last) == worker_id;
+        assert!(calls.iter().any(|call| of_it(&call)), "{worker_id}");
+    }
+    assert_in_order(calls);
     assert_issued_once([ids]);
-    let log = fleet.members[0].log();
-    assert_eq!(log.matches("worker id 0 is retired").count(), 1, "{log}");
-    assert!(log.contains("has granted worker id 1"));
+    assert!(registry.holder(0).unwrap().node.is_none());
+
+    // With none left it has nothing.
+    registry.leave(&[]);
+    session.wait_for_refusal("all 1024 worker ids").is("53400");
+    in_registry.run("SELECT leaf_worker_retire(2, false)");
+    assert_eq!(worker_of(session.next_snowflake()), 2);
+    assert_apart([&asking]);
 }
 
 #[test]
-fn the_registrys_database_is_dropped_in_peace() {
-    let server = Server::start(&[
-        ("leaf_id.worker_id", "auto"),
-        ("leaf_id.worker_registry", "other"),
-        CONF[0],
-        ("leaf_id.worker_lease", "3s"),
-    ]);
+fn a_worker_id_by_hand_and_one_from_a_registry_follow_each_other() {
+    let registry = Registry::start();
+    registry.leave(&[7]);
+    let server = registry.member("a");
     let mut session = server.session();
-    session.run("CREATE EXTENSION leaf_id");
-    session.run("SET leaf_id.refill_timeout = '500ms'");
-    let failure = session.fails("SELECT leaf_snowflake_next()");
-    failure.is("55P03").details("\"other\" does not exist");
-    session.run("CREATE DATABASE other");
-    server.session_in("other").run("CREATE EXTENSION leaf_id");
     session.next_snowflake();
-    let ((), took) = timed(|| session.run("DROP DATABASE other"));
-    assert!(took < Duration::from_secs(10), "{took:?}");
-    wait_until(LIMIT, "the end of the lease", || {
-        let result = session.try_column::<i64>("SELECT leaf_snowflake_next()");
-        result.is_err_and(|failure| {
-            println!("{failure}");
-            failure.is("55000").says("lease of worker id 0 has ended");
-            failure.details("does not exist");
-            true
-        })
-    });
-    let shown: bool = session.value(
-        "SELECT state = 'lease ended' AND lease_until < now() AND registry_away_since < now()
-             AND last_error LIKE '%does not exist%' FROM leaf_snowflake_status",
+    let asking = Asking::default();
+    in_threads_until(
+        2,
+        |_, done| asking.ask(&server, done),
+        || {
+            for worker_id in ["3", "auto", "4", "auto"] {
+                asking.wait_for_ids();
+                server.configure("leaf_id.worker_id", worker_id);
+                ids_until_worker(&mut session, worker_id.parse().unwrap_or(7));
+            }
+        },
     );
-    assert!(shown);
-    let log = server.log();
-    assert!(!log.contains("FATAL:  database \"other\""));
-    // Once before it was there, and once after.
-    let told = log
-        .matches("WARNING:  leaf_id: worker registry \"other\" does not answer")
-        .count();
-    assert!((2..=3).contains(&told), "told {told} times");
+    asking.is_refused_with(&["55000", "55P03"]);
+    assert_apart([&asking]);
+    assert_in_order(asking.calls());
 }
 
-/// The settings change while it runs.
 #[test]
-fn a_worker_id_is_leased_fixed_and_leased_again() {
-    let fleet = Fleet::leasing(1, &CONF);
-    let member = &fleet.members[0];
-    let mut session = member.session();
-    let mut ids = vec![session.next_snowflake()];
-    let mut until = |worker: i64, session: &mut Session| {
-        wait_until(LIMIT, "the worker id", || {
-            ids.push(session.next_snowflake());
-            worker_of(*ids.last().unwrap()) == worker
-        });
-    };
-    let source = "SELECT worker_id_source FROM leaf_snowflake_status";
-    member.set("leaf_id.worker_id", "700");
-    until(700, &mut session);
-    assert_eq!(session.value::<String>(source), "leaf_id.worker_id");
-    assert_eq!(
-        session.value::<Option<String>>("SELECT registry FROM leaf_snowflake_status"),
-        None
-    );
-    member.set("leaf_id.worker_id", "auto");
-    until(0, &mut session);
-    assert_eq!(session.value::<String>(source), "registry");
+fn auto_without_a_registry_is_an_error_that_says_so() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    for (name, value) in lease_conf("", "a") {
+        server.configure(name, &value);
+    }
+    let mut refusal = None;
+    wait_until(LIMIT, "the reload", || {
+        refusal = session.try_snowflake().err();
+        let failure = refusal.as_ref().unwrap();
+        failure.hint.contains("leaf_id.worker_registry")
+    });
+    refusal.unwrap().is("55000");
+}
+
+/// What it goes back behind is recorded in the registry.
+#[test]
+fn reset_is_refused_with_auto() {
+    let registry = Registry::start();
+    let server = registry.member("a");
+    let mut session = server.session();
+    let first = session.next_snowflake();
     session
         .fails("SELECT leaf_snowflake_reset(now())")
-        .is("55000")
-        .says("auto");
-    // As another node it is another server.
-    member.set("leaf_id.node_name", "renamed");
-    until(1, &mut session);
-    member.set("leaf_id.worker_registry", "");
-    wait_until(LIMIT, "the error", || {
-        let result = session.try_column::<i64>("SELECT leaf_snowflake_next()");
-        result.is_err_and(|failure| {
-            failure
-                .is("55000")
-                .says("worker_registry")
-                .hints("ALTER SYSTEM");
-            true
-        })
-    });
-    assert_issued_once([ids]);
-}
-
-#[test]
-fn another_epoch_is_told() {
-    let fleet = Fleet::leasing(1, &CONF);
-    fleet.members[0].session().next_snowflake();
-    let other = Server::start_unrelated(2, &[CONF[0], ("leaf_id.epoch", "1500000000000")]);
-    other.feed_from(&[fleet.centre.dir()]);
-    other.lease_from_link("other");
-    let mut session = other.session();
-    wait_until(LIMIT, "the refusal", || {
-        state(&mut session) == "refused: epoch is not that of the worker registry"
-    });
-    let failure = session.fails("SELECT leaf_snowflake_next()");
-    println!("{failure}");
-    failure
-        .is("55000")
-        .details("1288834974657")
-        .hints("leaf_id.epoch");
-}
-
-/// It was granted, and nobody knows: the next question is not taken for a copy's.
-#[test]
-fn a_lost_answer_is_no_clone() {
-    let fleet = Fleet::new(1, &[CONF[0], ("leaf_id.worker_lease", "6s")]);
-    fleet.centre.lease_worker_ids();
-    let member = &fleet.members[0];
-    let proxy = Proxy::to(&fleet.centre);
-    let mut session = member.session();
-    session.run(&format!(
-        "ALTER SERVER {LINK} OPTIONS (SET host '{}')",
-        proxy.dir().display()
-    ));
-    proxy.set(Mode::CutAfter("leaf_worker_claim($1"));
-    member.lease_from_link("m1");
-    let mut ids = vec![session.next_snowflake()];
-    assert_eq!(proxy.cuts(), 1);
-    proxy.set(Mode::CutAfter("leaf_worker_renew($1"));
-    wait_until(LIMIT, "a lost renewal", || {
-        ids.extend(session.ids("SELECT leaf_snowflake_next()"));
-        proxy.cuts() == 2
-    });
-    let renewed = "SELECT lease_until > now() + '3s' AND registry_away_since IS NULL
-        AND last_error IS NULL FROM leaf_snowflake_status";
-    wait_until(LIMIT, "the next renewal", || {
-        ids.extend(session.ids("SELECT leaf_snowflake_next()"));
-        session.value(renewed)
-    });
-    assert_issued_once([ids]);
-    assert!(!member.log().contains("grants no worker id"));
+        .is("55000");
+    assert!(session.next_snowflake() > first);
 }

@@ -1,12 +1,12 @@
-//! Would catch: a hot standby that issues ids, lets a session wait for ids that cannot come,
-//! or spends worker slots on it; and one that must be restarted after its promotion.
+//! Would catch: a hot standby that issues ids of its primary's, lets a session wait for ids
+//! that cannot come, or spends worker slots on it; one that has a worker id of its own and
+//! does not use it; and one that must be restarted after its promotion.
 
-use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Fleet, LINK, Server, Session, assert_issued_once, in_threads_until, timed, wait_until,
+    Asking, Registry, Server, Session, assert_apart, assert_in_order, assert_issued_once,
+    in_threads_until, lease_conf, timed, wait_until, worker_of,
 };
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -66,7 +66,7 @@ fn a_hot_standby_refuses_at_once_and_its_sessions_are_served_after_the_promotion
         "standby"
     );
     session.run("SELECT * FROM leaf_snowflake_decode(leaf_snowflake_min(now()))");
-    // Asking has started nobody else.
+    // Asking has started nobody.
     assert_eq!(workers(&mut session), ["leaf_id launcher"]);
     assert_eq!(
         workers(&mut on_primary),
@@ -115,115 +115,151 @@ fn a_cascaded_standby_follows_the_promotion_and_is_promoted_itself() {
     assert_issued_once([ids]);
 }
 
-/// A primary that leases its worker id, and its standby that does so in a name of its own.
-fn leasing_pair() -> (Fleet, Server) {
-    let fleet = Fleet::new(
-        1,
-        &[
-            ("leaf_id.timestamp_reservation", "300ms"),
-            ("leaf_id.worker_lease", "6s"),
-        ],
-    );
-    fleet.centre.lease_worker_ids();
-    let primary = &fleet.members[0];
-    for (name, value) in [
-        ("node_name", "primary"),
-        ("worker_registry", &*format!("postgres/{LINK}")),
-        ("worker_id", "auto"),
-    ] {
-        primary.configure(&format!("leaf_id.{name}"), value);
-    }
-    primary.session().next_snowflake();
-    let standby = primary.standby(&[("leaf_id.node_name", "standby")]);
-    standby.replay_all_of(primary);
-    (fleet, standby)
-}
+/// Settings of a standby that is a node of its own.
+const STANDBY_NODE: (&str, &str) = ("leaf_id.node_name", "standby");
 
 #[test]
 fn a_hot_standby_issues_snowflakes_with_a_registry() {
-    let (fleet, standby) = leasing_pair();
-    let mut on_primary = fleet.members[0].session();
-    let mut session = standby.session();
-    let mut ids = [Vec::new(), Vec::new()];
-    for _ in 0..10 {
-        ids[0].push(on_primary.next_snowflake());
-        ids[1].push(session.next_snowflake());
-    }
-    let workers = ids.each_ref().map(|ids| ids[0] >> 12 & 1023);
-    assert_ne!(workers[0], workers[1]);
-    session.run("BEGIN TRANSACTION READ ONLY");
-    ids[1].extend(session.ids("SELECT leaf_snowflake_next_batch(10)"));
-    session.run("COMMIT");
-    // Segments need a table, which is read-only there.
-    session.fails("SELECT leaf_segment_next('t')").is("25006");
-    // Restarted it is the same server, at once; and it needs the registry's answer each time.
-    standby.restart();
-    let mut session = standby.session();
-    ids[1].push(session.next_snowflake());
-    let shown: bool = session.value(
-        "SELECT state = 'open' AND worker_id_source = 'registry' FROM leaf_snowflake_status",
-    );
-    assert!(shown);
-    for ids in ids {
-        assert!(ids.iter().all(|id| id >> 12 & 1023 == ids[0] >> 12 & 1023));
-        assert_issued_once([ids]);
-    }
-}
-
-#[test]
-fn a_hot_standbys_snowflakes_go_on_over_its_promotion() {
-    let (fleet, standby) = leasing_pair();
-    fleet.members[0].session().create_steady_tag("t", 20);
-    standby.replay_all_of(&fleet.members[0]);
-    let first = standby.session().next_snowflake();
-    let (drawn, ()) = in_threads_until(
-        3,
-        |_, done| {
-            let mut session = standby.session();
-            let mut ids = Vec::new();
-            while !done.load(Ordering::Relaxed) {
-                // No call fails.
-                ids.extend(session.ids("SELECT leaf_snowflake_next_batch(10)"));
-            }
-            ids
-        },
-        || {
-            fleet.members[0].kill_9();
-            standby.promote();
-            let mut session = standby.session();
-            assert_issued_once([session.take("t", 30)]);
-            // For longer than a lease.
-            thread::sleep(Duration::from_secs(8));
-        },
-    );
-    for ids in &drawn {
-        assert!(ids.iter().all(|id| id >> 12 & 1023 == first >> 12 & 1023));
-        assert!(ids.len() > 100);
-    }
-    assert_issued_once(drawn);
-}
-
-/// The registry is in a database of this server, which is read-only as long as it is a
-/// standby.
-#[test]
-fn a_registry_on_the_standby_itself_gives_nothing_before_its_promotion() {
-    let primary = Server::with_leaf_id(&[
-        ("leaf_id.worker_id", "auto"),
-        ("leaf_id.worker_registry", "postgres"),
-        ("leaf_id.worker_lease", "2s"),
-        ("leaf_id.timestamp_reservation", "300ms"),
-    ]);
-    let first = primary.session().next_snowflake();
-    let standby = primary.standby(&[("leaf_id.node_name", "standby")]);
-    let mut session = standby.session();
-    session.run("SET leaf_id.refill_timeout = '1s'");
-    let failure = session.fails("SELECT leaf_snowflake_next()");
-    println!("{failure}");
-    failure.is("55P03").details("on this standby");
+    let registry = Registry::start();
+    let primary = registry.member("primary");
+    primary.session().create_steady_tag("t", 20);
+    let mut snowflakes = vec![vec![primary.session().next_snowflake()]];
+    let standby = primary.standby(&[STANDBY_NODE]);
     standby.replay_all_of(&primary);
+    let mut session = standby.session();
+    let first = session.next_snowflake();
+    assert_ne!(worker_of(first), worker_of(snowflakes[0][0]));
+    assert_eq!(
+        registry.holder(worker_of(first)).unwrap().node.as_deref(),
+        Some("standby")
+    );
+    assert_eq!(session.snowflake_status::<String>("state"), "open");
+    assert_eq!(
+        session.snowflake_status::<String>("worker_id_source"),
+        "registry"
+    );
+    session.run("BEGIN TRANSACTION READ ONLY");
+    let mut ids = vec![first];
+    ids.extend(session.ids("SELECT leaf_snowflake_next_batch(5000)"));
+    ids.extend(session.ids("SELECT leaf_snowflake_next() FROM generate_series(1, 5000)"));
+    session.run("COMMIT");
+    // Segments are still the primary's, and so is this.
+    for sql in &ISSUING[..4] {
+        session.fails(sql).is("25006").says("recovery");
+    }
+    session
+        .fails("SELECT leaf_snowflake_reset(now())")
+        .is("25006");
+    assert_eq!(workers(&mut session), ["leaf_id launcher"]);
+
+    // For as long as anybody likes, and after a restart.
+    for restart in [|_: &Server| (), Server::restart, Server::crash] {
+        restart(&standby);
+        for _ in 0..2 {
+            registry.wait_for_renewal(worker_of(first));
+        }
+        let id = standby.session().next_snowflake();
+        assert_eq!(worker_of(id), worker_of(first));
+        ids.push(id);
+    }
+    snowflakes.push(ids);
+    snowflakes[0].push(primary.session().next_snowflake());
+    assert_issued_once(snowflakes);
+}
+
+#[test]
+fn a_hot_standby_that_issues_snowflakes_goes_on_over_its_promotion() {
+    let registry = Registry::start();
+    let primary = registry.member("primary");
+    let mut ids = {
+        let mut session = primary.session();
+        session.create_steady_tag("t", 20);
+        session.take("t", 100)
+    };
+    let standby = primary.standby(&[STANDBY_NODE]);
+    standby.replay_all_of(&primary);
+    let mut session = standby.session();
+    let worker_id = worker_of(session.next_snowflake());
+    let asking = [Asking::default(), Asking::default()];
+    let [on_primary, on_standby] = &asking;
+    in_threads_until(
+        4,
+        |i, done| asking[i % 2].ask([&primary, &standby][i % 2], done),
+        || {
+            on_primary.wait_for_ids();
+            on_standby.wait_for_ids();
+            primary.kill_9();
+            standby.promote();
+            ids.extend(session.take("t", 100));
+            for _ in 0..2 {
+                registry.wait_for_renewal(worker_id);
+            }
+            on_standby.wait_for_ids();
+        },
+    );
+    on_standby.is_never_refused();
+    assert!(
+        on_standby
+            .ids()
+            .iter()
+            .all(|id| worker_of(*id) == worker_id)
+    );
+    let calls = on_standby.calls();
+    let longest = calls.iter().map(|call| call.end - call.start).max();
+    println!("the longest call took {:?}", longest.unwrap());
+    assert_in_order(calls);
+    assert_apart(&asking);
+    assert_issued_once([ids]);
+    assert!(registry.holder(2).is_none());
+    let last = on_standby.ids().into_iter().max().unwrap();
+    for restart in [Server::restart, Server::crash] {
+        restart(&standby);
+        let id = standby.session().next_snowflake();
+        assert_eq!(worker_of(id), worker_id);
+        assert!(id > last);
+    }
+}
+
+/// It is the same database cluster, after all.
+#[test]
+fn a_standby_that_is_named_as_its_primary_is_held_off() {
+    let registry = Registry::start();
+    let primary = registry.member("primary");
+    let mut last = primary.session().next_snowflake();
+    let standby = primary.standby(&[]);
+    let mut session = standby.session();
+    let failure = session.wait_for_refusal("which this server is not, or is a copy of");
+    failure.is("55000").hints("leaf_id.node_name");
+    for _ in 0..3 {
+        registry.wait_for_renewal(worker_of(last));
+        let id = primary.session().next_snowflake();
+        assert!(id > last);
+        last = id;
+        session.try_snowflake().unwrap_err().is("55000");
+    }
+    // In its place it is what it says.
     primary.kill_9();
     standby.promote();
-    // It has to wait out what it may have forgotten: one lease.
     let id = session.next_snowflake();
-    assert_ne!(id >> 12, first >> 12);
+    assert_eq!(worker_of(id), worker_of(last));
+    assert!(id > last);
+}
+
+#[test]
+fn a_registry_on_the_standby_itself_waits_for_the_promotion() {
+    let primary = Server::with_leaf_id(&[("leaf_id.worker_lease", "2s")]);
+    for (name, value) in lease_conf("postgres", "primary") {
+        primary.configure(name, &value);
+    }
+    let last = primary.session().next_snowflake();
+    let standby = primary.standby(&[STANDBY_NODE]);
+    let mut session = standby.session();
+    session.run("SET leaf_id.refill_timeout = '500ms'");
+    session
+        .wait_for_refusal("the registry is on this standby")
+        .is("55P03");
+    primary.kill_9();
+    standby.promote();
+    let id = session.next_snowflake();
+    assert!(worker_of(id) != worker_of(last));
 }

@@ -68,21 +68,37 @@ pub struct Found {
     pub original: bool,
     /// The machine has not been started anew since, and the disk is the same one.
     pub same_boot: bool,
+    /// Nothing was issued after it was written: the server was stopped in good order.
+    pub clean: bool,
 }
 
 impl Lease {
-    /// What of a lease in a file counts at a start: all of it, or nothing.
+    /// What of a lease in a file counts at a start.
     ///
-    /// A disk may be copied with all that is on it. Another start of the machine may be that
-    /// of a copy, while the original runs, or uses what the file says as long as the registry
-    /// is away. So the token is not shown then: the registry takes the server for another
-    /// one, which gets the worker id when the lease is over, and above all that is reserved.
+    /// A disk may have been copied while its server ran, with all that is on it, and that
+    /// server may run still. So after another start of the machine the token is shown only
+    /// if the server had been stopped when it was written: then nobody was running, and of
+    /// two copies the first one to show it makes the other one unknown. What it would have
+    /// shown next is drawn anew: the other copy has it too. What this does not see is an
+    /// original that is started again without such a start, and uses its file because the
+    /// registry is away for it alone, while its copy shows the token. Not to show it would see
+    /// that too; but then each start of the machine would wait for the end of the lease.
     #[must_use]
     pub fn of_file(self, found: Found) -> Self {
-        if found.original && found.same_boot {
-            self
-        } else {
-            Self::default()
+        if !found.original || !(found.same_boot || found.clean) {
+            return Self::default();
+        }
+        if found.same_boot {
+            return self;
+        }
+        let ended = |grant| Grant {
+            until_boot_ms: i64::MIN,
+            ..grant
+        };
+        Self {
+            grant: self.grant.map(ended),
+            token: self.token,
+            next_token: 0,
         }
     }
 }

@@ -33,7 +33,6 @@ const RULES: Rules = Rules {
 };
 const RESERVATION_MS: i64 = 300;
 const STEPS: usize = 6_000;
-const ROUNDS: u64 = 300;
 
 /// A rule that is broken, so that the simulation must fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,6 +218,7 @@ struct Message {
 struct Disk {
     lease: Lease,
     reserved_until_ms: i64,
+    clean: bool,
     boot: u32,
     copied: bool,
 }
@@ -237,15 +237,9 @@ struct Node {
     /// Opened with, and what the registry has recorded of it.
     open: Option<Grant>,
     run: u64,
-    opened: u32,
     /// The question that is under way, and when it is given up.
     asked: Option<i64>,
 }
-
-/// A server, its run, and how often it has opened its generator in it.
-type Opening = (usize, u64, u32);
-/// The first and the last millisecond that it has issued.
-type Issued = (Opening, i64, i64);
 
 struct World {
     broken: Broken,
@@ -255,9 +249,8 @@ struct World {
     standby: RefCell<Registry>,
     nodes: Vec<RefCell<Node>>,
     messages: RefCell<Vec<Message>>,
-    issued: RefCell<HashMap<i64, Opening>>,
-    /// Of each worker id.
-    openings: RefCell<HashMap<u16, Vec<Issued>>>,
+    issued: RefCell<HashMap<i64, usize>>,
+    milliseconds: RefCell<HashMap<(u16, i64), (usize, u64)>>,
     trouble: RefCell<Option<String>>,
     depth: Cell<u32>,
     changes_of_holder: Cell<u32>,
@@ -277,7 +270,6 @@ impl World {
                 floor_ms: 0,
                 open: None,
                 run: 0,
-                opened: 0,
                 asked: None,
             })
         };
@@ -290,7 +282,7 @@ impl World {
             nodes: (0..NODES).map(node).collect(),
             messages: RefCell::default(),
             issued: RefCell::default(),
-            openings: RefCell::default(),
+            milliseconds: RefCell::default(),
             trouble: RefCell::default(),
             depth: Cell::new(0),
             changes_of_holder: Cell::new(0),
@@ -322,6 +314,7 @@ impl World {
         let found = Found {
             original: !disk.copied,
             same_boot: disk.boot == node.boot || self.broken == Broken::CopiedDisk,
+            clean: disk.clean,
         };
         node.generator = Generator::new();
         let never = disk.reserved_until_ms == 0;
@@ -334,6 +327,7 @@ impl World {
         let lease = disk.lease.of_file(found);
         node.tenant = Some(Tenant::new(lease));
         node.disk.lease = lease;
+        node.disk.clean = false;
         node.disk.copied = false;
         node.disk.boot = node.boot;
         node.disk.reserved_until_ms = node.floor_ms;
@@ -349,6 +343,7 @@ impl World {
         if clean && node.open.is_some() {
             node.disk.reserved_until_ms = node.generator.close().ms;
         }
+        node.disk.clean = clean;
         node.open = None;
         node.run += 1;
     }
@@ -373,7 +368,6 @@ impl World {
         self.reserve(node, &grant, wall_ms + RESERVATION_MS);
         node.generator.open(grant.worker_id, floor);
         node.open = Some(grant);
-        node.opened += 1;
     }
 
     fn reserve(&self, node: &mut Node, grant: &Grant, until_ms: i64) {
@@ -526,7 +520,7 @@ impl World {
     /// A call of a session. While it reads the clock, anything may happen.
     fn issue(&self, number: usize) {
         let nested = self.depth.get();
-        let (id, opening) = {
+        let (id, run) = {
             let Ok(node) = self.nodes[number].try_borrow() else {
                 return;
             };
@@ -552,10 +546,10 @@ impl World {
                 },
                 || (boot < until).then_some(0),
             );
-            (id, (number, node.run, node.opened))
+            (id, node.run)
         };
         match id {
-            Ok(id) => self.check(opening, id),
+            Ok(id) => self.check(number, run, id),
             Err(
                 Stall::Closed
                 | Stall::Unreserved
@@ -567,28 +561,16 @@ impl World {
         }
     }
 
-    /// No id comes twice; and more than that: of one worker id, each opening issues earlier
-    /// times than all that come after it.
-    fn check(&self, opening: Opening, id: i64) {
-        let Parts { ms, worker_id, .. } = Parts::decompose(id).unwrap();
-        let trouble = |text| *self.trouble.borrow_mut() = Some(text);
-        if let Some(other) = self.issued.borrow_mut().insert(id, opening) {
-            trouble(format!("{id} by {other:?} and {opening:?}"));
+    fn check(&self, number: usize, run: u64, id: i64) {
+        let parts = Parts::decompose(id).unwrap();
+        if let Some(other) = self.issued.borrow_mut().insert(id, number) {
+            *self.trouble.borrow_mut() = Some(format!("{parts:?} by {other} and {number}"));
         }
-        let mut openings = self.openings.borrow_mut();
-        let openings = openings.entry(worker_id).or_default();
-        let known = openings.iter().position(|(known, ..)| *known == opening);
-        let known = known.unwrap_or_else(|| {
-            openings.push((opening, ms, ms));
-            openings.len() - 1
-        });
-        let (_, first, last) = &mut openings[known];
-        (*first, *last) = (ms.min(*first), ms.max(*last));
-        let (first, last) = (*first, *last);
-        for (other, from, to) in openings.iter() {
-            if *other != opening && *from <= last && first <= *to {
-                trouble(format!("{worker_id} at {ms} by {opening:?} and {other:?}"));
-            }
+        let here = (number, run);
+        let key = (parts.worker_id, parts.ms);
+        let before = *self.milliseconds.borrow_mut().entry(key).or_insert(here);
+        if before != here {
+            *self.trouble.borrow_mut() = Some(format!("{parts:?} by {before:?} and {here:?}"));
         }
     }
 
@@ -647,18 +629,22 @@ impl World {
                 *self.registry.borrow_mut() = registry.clone();
                 *self.standby.borrow_mut() = registry;
             }
-            26..=35 => {
+            26..=29 => {
                 let id = usize::try_from(self.within(2)).unwrap();
-                let mut registry = self.registry.borrow_mut();
-                let row = &mut registry.rows[id];
-                if self.chance(2) {
+                let now = self.now_ms.get();
+                // In both: a release that is forgotten in a failover is not provided for.
+                for registry in [&self.registry, &self.standby] {
+                    let row = &mut registry.borrow_mut().rows[id];
                     (row.holder, row.token) = (None, 0);
-                    row.lease_until_ms = row.lease_until_ms.min(self.now_ms.get());
-                } else {
-                    row.retired = self.chance(2);
+                    row.lease_until_ms = row.lease_until_ms.min(now);
                 }
-                // It comes to the standby: a release that is forgotten is not provided for.
-                *self.standby.borrow_mut() = registry.clone();
+            }
+            30..=35 => {
+                let id = usize::try_from(self.within(2)).unwrap();
+                let retired = self.chance(2);
+                for registry in [&self.registry, &self.standby] {
+                    registry.borrow_mut().rows[id].retired = retired;
+                }
             }
             36..=80 if node.tenant.is_none() => self.start(&mut node),
             _ => {
@@ -691,11 +677,19 @@ fn run(seed: u64, broken: Broken) -> (Option<String>, usize, u32) {
     )
 }
 
+fn rounds() -> u64 {
+    if std::env::var_os("LEAF_ID_LONG").is_some() {
+        5_000
+    } else {
+        200
+    }
+}
+
 #[test]
 fn no_worker_id_and_millisecond_comes_twice() {
     let seed = support::seed();
     let (mut issued, mut changes) = (0, 0);
-    for round in 0..ROUNDS {
+    for round in 0..rounds() {
         let (trouble, more, changed) = run(seed.wrapping_add(round), Broken::Nothing);
         assert_eq!(trouble, None, "LEAF_ID_SEED={}", seed.wrapping_add(round));
         issued += more;
