@@ -314,7 +314,11 @@ enum Blocker {
 impl<'a> Blocked<'a> {
     fn new(server: &'a Server, by: Blocker) -> Self {
         match by {
-            Blocker::FullDisk => symlink("/dev/full", Self::temporary(server)).unwrap(),
+            // One may be there: of a write that goes on, or that the server's end cut short.
+            Blocker::FullDisk => wait_until(LIMIT, "a place for it", || {
+                let _ = fs::remove_file(Self::temporary(server));
+                symlink("/dev/full", Self::temporary(server)).is_ok()
+            }),
             Blocker::ReadOnlyDirectory => Self::set_mode(server, 0o500),
         }
         Self { server, by }
