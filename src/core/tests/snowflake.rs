@@ -462,6 +462,12 @@ mod threads {
             returned: AtomicI64::new(0),
         };
         world.generator.open(0, 999);
+        let mut first = Vec::new();
+        if change_worker {
+            // However late the thread that changes it gets its turn, it has changed.
+            first.push(world.issue(&mut StdRng::seed_from_u64(seed), true));
+            world.generator.open(1, 0);
+        }
         let done = AtomicBool::new(false);
         let mut all = thread::scope(|scope| {
             let issuers: Vec<_> = (0..ISSUERS)
@@ -502,11 +508,12 @@ mod threads {
             let ids = |issued: thread::Result<_>| issued.expect("an issuer panicked");
             issued.into_iter().flat_map(ids).collect::<Vec<i64>>()
         });
+        assert_eq!(all.len(), usize::try_from(ISSUERS).unwrap() * IDS);
+        all.extend(first);
         let count = all.len();
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), count, "no id twice");
-        assert_eq!(count, usize::try_from(ISSUERS).unwrap() * IDS);
         let workers: std::collections::BTreeSet<u16> =
             all.iter().map(|id| parts(*id).worker_id).collect();
         assert_eq!(workers.len() > 1, change_worker);
