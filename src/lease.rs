@@ -188,7 +188,6 @@ impl Lessee {
                 self.pending = None;
                 let (state, detail) = match why {
                     Why::NoAnswer => (SnowflakeState::NoRegistry, 0),
-                    Why::Ended => (SnowflakeState::LeaseEnded, 0),
                     Why::Skewed(skew) => (SnowflakeState::ClockSkew, skew.by_ms),
                     Why::Refused(status) => (refused(status), 0),
                 };

@@ -218,8 +218,6 @@ pub struct Skew {
 pub enum Why {
     /// The registry has not answered yet.
     NoAnswer,
-    /// The lease has ended, and was not renewed.
-    Ended,
     /// The clock is off.
     Skewed(Skew),
     /// The registry has said so.
