@@ -194,7 +194,7 @@ self_test() {
     plant unsafe-rooms src/issue/slow.rs 'unsafe impl Sync for X {}'
     plant pg_sys-rooms src/edits.rs 'use pgrx::pg_sys;'
     plant sql-room src/worker/launcher.rs 'use pgrx::Spi;'
-    plant sql-text src/worker/launcher.rs 'const Q: &str = "DELETE FROM public.leaf_alloc";'
+    plant sql-text src/worker/launcher.rs 'const Q: &str = "DELETE FROM leaf_id.leaf_alloc";'
     plant sql-text src/worker/registrar.rs 'const Q: &str = "SELECT token FROM leaf_worker";'
     plant claims src/persist.rs 'use crate::catalog::{self, claim};'
     plant claims src/persist.rs 'fn f() { crate::catalog::claim_segment(); }'

@@ -1,6 +1,12 @@
+-- The schema of the extension's tables. An existing one is an error: what somebody else has
+-- put into it could stand in their place.
+CREATE SCHEMA leaf_id;
+COMMENT ON SCHEMA leaf_id IS 'Tables of extension leaf_id';
+REVOKE ALL ON SCHEMA leaf_id FROM PUBLIC;
+
 -- The table of tags: Leaf's leaf_alloc, with what a row needs to remember.
 
-CREATE TABLE @extschema@.leaf_alloc (
+CREATE TABLE leaf_id.leaf_alloc (
     biz_tag text COLLATE "C" PRIMARY KEY
         CONSTRAINT leaf_alloc_biz_tag_length CHECK (octet_length(biz_tag) BETWEEN 1 AND 128),
     max_id bigint NOT NULL DEFAULT 1
@@ -25,27 +31,27 @@ CREATE TABLE @extschema@.leaf_alloc (
 -- A claim updates its row in place (HOT) as long as pages have room.
 WITH (fillfactor = 50);
 
-COMMENT ON TABLE @extschema@.leaf_alloc IS
+COMMENT ON TABLE leaf_id.leaf_alloc IS
     'Tags of leaf_id: manage them with INSERT, UPDATE and DELETE, or with leaf_tag_create() and leaf_tag_drop()';
-COMMENT ON COLUMN @extschema@.leaf_alloc.biz_tag IS 'Name of the tag, 1 to 128 bytes';
-COMMENT ON COLUMN @extschema@.leaf_alloc.max_id IS
+COMMENT ON COLUMN leaf_id.leaf_alloc.biz_tag IS 'Name of the tag, 1 to 128 bytes';
+COMMENT ON COLUMN leaf_id.leaf_alloc.max_id IS
     'The next id that is not yet claimed; ids below it may be in use or cached. It can only be raised; leaf_tag_reset() starts anew. With a server: one past the highest id that came from there';
-COMMENT ON COLUMN @extschema@.leaf_alloc.step IS
+COMMENT ON COLUMN leaf_id.leaf_alloc.step IS
     'First and smallest number of ids claimed at once; it grows with use up to max_step';
-COMMENT ON COLUMN @extschema@.leaf_alloc.description IS 'Free text';
-COMMENT ON COLUMN @extschema@.leaf_alloc.update_time IS 'Last claim or edit';
-COMMENT ON COLUMN @extschema@.leaf_alloc.max_step IS 'Largest number of ids claimed at once';
-COMMENT ON COLUMN @extschema@.leaf_alloc.max_value IS 'The last id of this tag; then it is an error (2200H)';
-COMMENT ON COLUMN @extschema@.leaf_alloc.life IS
+COMMENT ON COLUMN leaf_id.leaf_alloc.description IS 'Free text';
+COMMENT ON COLUMN leaf_id.leaf_alloc.update_time IS 'Last claim or edit';
+COMMENT ON COLUMN leaf_id.leaf_alloc.max_step IS 'Largest number of ids claimed at once';
+COMMENT ON COLUMN leaf_id.leaf_alloc.max_value IS 'The last id of this tag; then it is an error (2200H)';
+COMMENT ON COLUMN leaf_id.leaf_alloc.life IS
     'Set by leaf_id: tells this row from another one of the same tag, before or after it';
-COMMENT ON COLUMN @extschema@.leaf_alloc.system_identifier IS
+COMMENT ON COLUMN leaf_id.leaf_alloc.system_identifier IS
     'Set by leaf_id: the database cluster of the last claim';
-COMMENT ON COLUMN @extschema@.leaf_alloc.timeline IS 'Set by leaf_id: the WAL timeline of the last claim';
-COMMENT ON COLUMN @extschema@.leaf_alloc.claimed_step IS 'Set by leaf_id: the largest of the recent claims, in ids';
-COMMENT ON COLUMN @extschema@.leaf_alloc.server IS
+COMMENT ON COLUMN leaf_id.leaf_alloc.timeline IS 'Set by leaf_id: the WAL timeline of the last claim';
+COMMENT ON COLUMN leaf_id.leaf_alloc.claimed_step IS 'Set by leaf_id: the largest of the recent claims, in ids';
+COMMENT ON COLUMN leaf_id.leaf_alloc.server IS
     'Foreign server whose leaf_alloc feeds this tag; null: this table does';
-COMMENT ON COLUMN @extschema@.leaf_alloc.server_life IS
+COMMENT ON COLUMN leaf_id.leaf_alloc.server_life IS
     'Set by leaf_id: life of the row there that the last segment came from';
 
-REVOKE ALL ON @extschema@.leaf_alloc FROM PUBLIC;
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.leaf_alloc', '');
+REVOKE ALL ON leaf_id.leaf_alloc FROM PUBLIC;
+SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_alloc', '');

@@ -1,19 +1,19 @@
 -- The edit triggers and the functions that manage tags.
 
 CREATE TRIGGER leaf_alloc_stamp
-    BEFORE INSERT OR UPDATE ON @extschema@.leaf_alloc
+    BEFORE INSERT OR UPDATE ON leaf_id.leaf_alloc
     FOR EACH ROW EXECUTE FUNCTION @extschema@.leaf_alloc_stamp();
 -- AFTER: only rows that were really written are edits (ON CONFLICT DO NOTHING writes none).
 CREATE TRIGGER leaf_alloc_edit
-    AFTER INSERT OR UPDATE OR DELETE ON @extschema@.leaf_alloc
+    AFTER INSERT OR UPDATE OR DELETE ON leaf_id.leaf_alloc
     FOR EACH ROW EXECUTE FUNCTION @extschema@.leaf_alloc_edit();
 CREATE TRIGGER leaf_alloc_truncate
-    BEFORE TRUNCATE ON @extschema@.leaf_alloc
+    BEFORE TRUNCATE ON leaf_id.leaf_alloc
     FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.leaf_alloc_truncate();
 -- ALWAYS: a logical replication subscriber must drop its caches too.
-ALTER TABLE @extschema@.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp;
-ALTER TABLE @extschema@.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_edit;
-ALTER TABLE @extschema@.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_truncate;
+ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp;
+ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_edit;
+ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_truncate;
 
 CREATE FUNCTION @extschema@.leaf_tag_create(
     tag text,
@@ -35,7 +35,7 @@ BEGIN
             MESSAGE = pg_catalog.format('server name "%s" is too long', $7),
             DETAIL = 'Names have at most 63 bytes.';
     END IF;
-    INSERT INTO @extschema@.leaf_alloc (biz_tag, step, max_id, max_step, max_value, description, server)
+    INSERT INTO leaf_id.leaf_alloc (biz_tag, step, max_id, max_step, max_value, description, server)
     VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), $5, $6, $7);
 END
 $$;
@@ -47,7 +47,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    DELETE FROM @extschema@.leaf_alloc WHERE biz_tag = $1;
+    DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = $1;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'undefined_object',
@@ -62,18 +62,18 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    tag_row @extschema@.leaf_alloc;
+    tag_row leaf_id.leaf_alloc;
 BEGIN
     IF NOT pg_catalog.pg_has_role(
         (SELECT c.relowner FROM pg_catalog.pg_class c
-         WHERE c.oid = '@extschema@.leaf_alloc'::pg_catalog.regclass), 'USAGE')
+         WHERE c.oid = 'leaf_id.leaf_alloc'::pg_catalog.regclass), 'USAGE')
     THEN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
             MESSAGE = 'must be owner of table leaf_alloc to reset a tag',
             DETAIL = 'A reset can issue ids of the tag again.';
     END IF;
-    DELETE FROM @extschema@.leaf_alloc WHERE biz_tag = $1 RETURNING * INTO tag_row;
+    DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = $1 RETURNING * INTO tag_row;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'undefined_object',
@@ -88,7 +88,7 @@ BEGIN
     tag_row.max_id := $2;
     -- A new one, and not that of the row that is gone.
     tag_row.life := 0;
-    INSERT INTO @extschema@.leaf_alloc SELECT tag_row.*;
+    INSERT INTO leaf_id.leaf_alloc SELECT tag_row.*;
 END
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_tag_reset(text, bigint) IS

@@ -30,7 +30,7 @@ SELECT
         -- A hundred years are as good as any longer time.
         make_interval(secs => least((s.current_remaining + s.spare_remaining) / s.ids_per_second, 3e9))
     END AS rest_lasts
-FROM @extschema@.leaf_alloc a
+FROM leaf_id.leaf_alloc a
 LEFT JOIN @extschema@.leaf_segment_slots() s ON s.tag = a.biz_tag
 LEFT JOIN @extschema@.leaf_central_links() l ON l.server = a.server;
 COMMENT ON VIEW @extschema@.leaf_segment_status IS
@@ -43,7 +43,7 @@ SELECT
     l.since, l.last_error,
     coalesce(l.attempts, 0) AS attempts,
     l.last_claim
-FROM (SELECT DISTINCT server FROM @extschema@.leaf_alloc WHERE server IS NOT NULL) a
+FROM (SELECT DISTINCT server FROM leaf_id.leaf_alloc WHERE server IS NOT NULL) a
 LEFT JOIN @extschema@.leaf_central_links() l ON l.server = a.server;
 COMMENT ON VIEW @extschema@.leaf_central_status IS
     'Servers that feed tags of this database: whether they answer, and why not';

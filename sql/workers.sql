@@ -15,7 +15,7 @@
 -- passed; until then holders renew, or enter again what they hold, and afterwards new
 -- holders start above this server's clock.
 
-CREATE TABLE @extschema@.leaf_worker (
+CREATE TABLE leaf_id.leaf_worker (
     worker_id integer CONSTRAINT leaf_worker_pkey PRIMARY KEY
         CONSTRAINT leaf_worker_id_range CHECK (worker_id BETWEEN 0 AND 1023),
     system_identifier bigint,
@@ -40,29 +40,29 @@ CREATE TABLE @extschema@.leaf_worker (
 -- A renewal updates its row in place (HOT) as long as pages have room.
 WITH (fillfactor = 50);
 
-COMMENT ON TABLE @extschema@.leaf_worker IS
+COMMENT ON TABLE leaf_id.leaf_worker IS
     'Worker ids that servers have leased; see leaf_worker_status, leaf_worker_release() and leaf_worker_retire()';
-COMMENT ON COLUMN @extschema@.leaf_worker.worker_id IS 'Worker id in snowflake ids, 0 to 1023';
-COMMENT ON COLUMN @extschema@.leaf_worker.system_identifier IS
+COMMENT ON COLUMN leaf_id.leaf_worker.worker_id IS 'Worker id in snowflake ids, 0 to 1023';
+COMMENT ON COLUMN leaf_id.leaf_worker.system_identifier IS
     'Database cluster of the holder, also when its lease has ended; null: nobody';
-COMMENT ON COLUMN @extschema@.leaf_worker.node_name IS 'leaf_id.node_name of the holder';
-COMMENT ON COLUMN @extschema@.leaf_worker.token IS
+COMMENT ON COLUMN leaf_id.leaf_worker.node_name IS 'leaf_id.node_name of the holder';
+COMMENT ON COLUMN leaf_id.leaf_worker.token IS
     'What the holder must show; changes with each renewal; 0: nobody can';
-COMMENT ON COLUMN @extschema@.leaf_worker.leased_at IS 'When the holder got it';
-COMMENT ON COLUMN @extschema@.leaf_worker.renewed_at IS 'When it was last renewed';
-COMMENT ON COLUMN @extschema@.leaf_worker.lease_until IS
+COMMENT ON COLUMN leaf_id.leaf_worker.leased_at IS 'When the holder got it';
+COMMENT ON COLUMN leaf_id.leaf_worker.renewed_at IS 'When it was last renewed';
+COMMENT ON COLUMN leaf_id.leaf_worker.lease_until IS
     'Nobody else gets it before, by the clock of this server';
-COMMENT ON COLUMN @extschema@.leaf_worker.lease_ms IS 'How long a lease of the holder lasts, in milliseconds';
-COMMENT ON COLUMN @extschema@.leaf_worker.reserved_until_ms IS
+COMMENT ON COLUMN leaf_id.leaf_worker.lease_ms IS 'How long a lease of the holder lasts, in milliseconds';
+COMMENT ON COLUMN leaf_id.leaf_worker.reserved_until_ms IS
     'No id of any holder so far carries a later time, in Unix milliseconds; never goes down';
-COMMENT ON COLUMN @extschema@.leaf_worker.floor_ms IS
+COMMENT ON COLUMN leaf_id.leaf_worker.floor_ms IS
     'Ids of this holder carry later times, in Unix milliseconds';
-COMMENT ON COLUMN @extschema@.leaf_worker.clock_offset_ms IS
+COMMENT ON COLUMN leaf_id.leaf_worker.clock_offset_ms IS
     'The clock of the holder minus that of this server when it was last renewed, in milliseconds';
-COMMENT ON COLUMN @extschema@.leaf_worker.retired IS 'Neither leased nor renewed any more';
-COMMENT ON COLUMN @extschema@.leaf_worker.address IS 'Where the holder connected from; null: by a Unix socket';
+COMMENT ON COLUMN leaf_id.leaf_worker.retired IS 'Neither leased nor renewed any more';
+COMMENT ON COLUMN leaf_id.leaf_worker.address IS 'Where the holder connected from; null: by a Unix socket';
 
-CREATE TABLE @extschema@.leaf_registry (
+CREATE TABLE leaf_id.leaf_registry (
     one boolean PRIMARY KEY DEFAULT true CONSTRAINT leaf_registry_one_row CHECK (one),
     system_identifier bigint NOT NULL,
     timeline integer NOT NULL,
@@ -73,21 +73,21 @@ CREATE TABLE @extschema@.leaf_registry (
     grace_since_ms bigint,
     grace_server_start timestamptz
 );
-COMMENT ON TABLE @extschema@.leaf_registry IS
+COMMENT ON TABLE leaf_id.leaf_registry IS
     'The worker registry itself, in one row from its first use on';
-COMMENT ON COLUMN @extschema@.leaf_registry.one IS 'There is one row';
-COMMENT ON COLUMN @extschema@.leaf_registry.system_identifier IS
+COMMENT ON COLUMN leaf_id.leaf_registry.one IS 'There is one row';
+COMMENT ON COLUMN leaf_id.leaf_registry.system_identifier IS
     'Where the registry was last used: the database cluster ...';
-COMMENT ON COLUMN @extschema@.leaf_registry.timeline IS '... its WAL timeline ...';
-COMMENT ON COLUMN @extschema@.leaf_registry.database IS '... the database ...';
-COMMENT ON COLUMN @extschema@.leaf_registry.relation IS '... and this table';
-COMMENT ON COLUMN @extschema@.leaf_registry.epoch_ms IS
+COMMENT ON COLUMN leaf_id.leaf_registry.timeline IS '... its WAL timeline ...';
+COMMENT ON COLUMN leaf_id.leaf_registry.database IS '... the database ...';
+COMMENT ON COLUMN leaf_id.leaf_registry.relation IS '... and this table';
+COMMENT ON COLUMN leaf_id.leaf_registry.epoch_ms IS
     'leaf_id.epoch of all its servers; null before the first of them';
-COMMENT ON COLUMN @extschema@.leaf_registry.moved_at IS
+COMMENT ON COLUMN leaf_id.leaf_registry.moved_at IS
     'When it was first used after a promotion or a restore, the last time; null: never';
-COMMENT ON COLUMN @extschema@.leaf_registry.grace_since_ms IS
+COMMENT ON COLUMN leaf_id.leaf_registry.grace_since_ms IS
     'That moment on a clock that nobody sets, as long as no worker id is given away because of it; null: they are';
-COMMENT ON COLUMN @extschema@.leaf_registry.grace_server_start IS
+COMMENT ON COLUMN leaf_id.leaf_registry.grace_server_start IS
     'The start of the server whose clock grace_since_ms is of: after another one it begins anew';
 
 -- A registry that finds no row of its own may have lost it in a failover. So the table
@@ -97,19 +97,19 @@ BEGIN
     EXECUTE pg_catalog.format(
         'ALTER TABLE %s ALTER system_identifier SET DEFAULT %s, ALTER timeline SET DEFAULT %s, '
         'ALTER database SET DEFAULT %s, ALTER relation SET DEFAULT %s',
-        '@extschema@.leaf_registry'::pg_catalog.regclass,
+        'leaf_id.leaf_registry'::pg_catalog.regclass,
         (SELECT c.system_identifier FROM pg_catalog.pg_control_system() c),
         -- The timeline that is written on: pg_control shows an older one after a promotion.
         ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8))
             ::pg_catalog.bit(32)::pg_catalog.int4,
         (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()),
-        '@extschema@.leaf_registry'::pg_catalog.regclass::pg_catalog.oid);
+        'leaf_id.leaf_registry'::pg_catalog.regclass::pg_catalog.oid);
 END
 $$;
 
-REVOKE ALL ON @extschema@.leaf_worker, @extschema@.leaf_registry FROM PUBLIC;
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.leaf_worker', '');
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.leaf_registry', '');
+REVOKE ALL ON leaf_id.leaf_worker, leaf_id.leaf_registry FROM PUBLIC;
+SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_worker', '');
+SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_registry', '');
 
 -- Both claim (asked_id is what the asker holds, or null) and renew (asked_id). A refusal is
 -- an answer, not an error: the asker is to see the clocks. What an error undoes was not told
@@ -129,9 +129,9 @@ AS $$
 #variable_conflict use_column
 DECLARE
     here record;
-    registry @extschema@.leaf_registry;
+    registry leaf_id.leaf_registry;
     -- The asker's row, or the one that it is to get.
-    chosen @extschema@.leaf_worker;
+    chosen leaf_id.leaf_worker;
     arrived timestamptz := clock_timestamp();
     locked timestamptz;
     locked_ms bigint;
@@ -173,9 +173,9 @@ BEGIN
                 'skew of at most an hour.';
     END IF;
 
-    SELECT r.* INTO registry FROM @extschema@.leaf_registry r;
+    SELECT r.* INTO registry FROM leaf_id.leaf_registry r;
     SELECT here.system_identifier, here.timeline, d.oid AS database,
-        '@extschema@.leaf_registry'::regclass::oid AS relation, here.boot_ms
+        'leaf_id.leaf_registry'::regclass::oid AS relation, here.boot_ms
     INTO here
     FROM pg_database d WHERE d.datname = current_database();
 
@@ -184,7 +184,7 @@ BEGIN
     registry_ms := floor(extract(epoch FROM arrived) * 1000);
     clock_offset := asker_ms - registry_ms;
     SELECT count(*), round(avg(w.clock_offset_ms)) INTO peers, peers_offset_ms
-    FROM @extschema@.leaf_worker w
+    FROM leaf_id.leaf_worker w
     WHERE w.lease_until > arrived AND w.clock_offset_ms IS NOT NULL
         AND (w.system_identifier, w.node_name) IS DISTINCT FROM (asker_system, asker)
         AND (registry.system_identifier, registry.timeline, registry.database, registry.relation)
@@ -203,7 +203,7 @@ BEGIN
             CASE WHEN clock_offset > peers_offset_ms THEN 'ahead of' ELSE 'behind' END, peers);
         -- If it is this server's clock that was set, all holders are off from what they were:
         -- once each has said so, they agree again.
-        UPDATE @extschema@.leaf_worker w SET clock_offset_ms = clock_offset
+        UPDATE leaf_id.leaf_worker w SET clock_offset_ms = clock_offset
         WHERE w.system_identifier = asker_system AND w.node_name = asker
             AND w.token <> 0 AND w.token IN (shown_token, next_token);
         RETURN;
@@ -213,28 +213,28 @@ BEGIN
         OR (registry.system_identifier, registry.timeline, registry.database, registry.relation)
             IS DISTINCT FROM (here.system_identifier, here.timeline, here.database, here.relation)
     THEN
-        INSERT INTO @extschema@.leaf_registry DEFAULT VALUES ON CONFLICT DO NOTHING;
+        INSERT INTO leaf_id.leaf_registry DEFAULT VALUES ON CONFLICT DO NOTHING;
         -- One claim at a time, until it is committed and acknowledged.
-        SELECT r.* INTO STRICT registry FROM @extschema@.leaf_registry r FOR UPDATE;
+        SELECT r.* INTO STRICT registry FROM leaf_id.leaf_registry r FOR UPDATE;
         IF (registry.system_identifier, registry.timeline, registry.database, registry.relation)
             IS DISTINCT FROM (here.system_identifier, here.timeline, here.database, here.relation)
         THEN
-            UPDATE @extschema@.leaf_registry r
+            UPDATE leaf_id.leaf_registry r
             SET system_identifier = here.system_identifier, timeline = here.timeline,
                 database = here.database, relation = here.relation, moved_at = clock_timestamp(),
                 grace_since_ms = here.boot_ms, grace_server_start = pg_postmaster_start_time()
             RETURNING r.* INTO STRICT registry;
             RAISE LOG 'leaf_id: the worker registry was promoted or restored, and may have forgotten leases: for the time of one lease it gives no worker ids away';
         ELSIF registry.grace_server_start <> pg_postmaster_start_time() THEN
-            UPDATE @extschema@.leaf_registry r
+            UPDATE leaf_id.leaf_registry r
             SET grace_since_ms = here.boot_ms, grace_server_start = pg_postmaster_start_time()
             RETURNING r.* INTO STRICT registry;
         END IF;
-        grace_ms := greatest(lease, (SELECT max(w.lease_ms) FROM @extschema@.leaf_worker w))
+        grace_ms := greatest(lease, (SELECT max(w.lease_ms) FROM leaf_id.leaf_worker w))
             - (here.boot_ms - registry.grace_since_ms);
         IF grace_ms <= 0 THEN
             grace_ms := NULL;
-            UPDATE @extschema@.leaf_registry r
+            UPDATE leaf_id.leaf_registry r
             SET grace_since_ms = NULL, grace_server_start = NULL
             RETURNING r.* INTO STRICT registry;
         END IF;
@@ -247,10 +247,10 @@ BEGIN
     END IF;
 
     IF renewing THEN
-        SELECT w.* INTO chosen FROM @extschema@.leaf_worker w
+        SELECT w.* INTO chosen FROM leaf_id.leaf_worker w
         WHERE w.worker_id = asked_id FOR UPDATE;
     ELSE
-        SELECT w.* INTO chosen FROM @extschema@.leaf_worker w
+        SELECT w.* INTO chosen FROM leaf_id.leaf_worker w
         WHERE w.system_identifier = asker_system AND w.node_name = asker FOR UPDATE;
     END IF;
     locked := clock_timestamp();
@@ -265,7 +265,7 @@ BEGIN
     END IF;
     IF grace_ms IS NOT NULL AND NOT renewing THEN
         IF NOT own THEN
-            SELECT w.* INTO chosen FROM @extschema@.leaf_worker w
+            SELECT w.* INTO chosen FROM leaf_id.leaf_worker w
             WHERE w.worker_id = asked_id FOR UPDATE;
         END IF;
         -- A copy of the holder that was left behind was told an earlier time than is recorded,
@@ -322,7 +322,7 @@ BEGIN
             END;
     ELSE
         SELECT n INTO free_id FROM generate_series(0, 1023) n
-        WHERE NOT EXISTS (SELECT FROM @extschema@.leaf_worker w WHERE w.worker_id = n)
+        WHERE NOT EXISTS (SELECT FROM leaf_id.leaf_worker w WHERE w.worker_id = n)
         ORDER BY n LIMIT 1;
         IF FOUND THEN
             status := 'granted';
@@ -331,7 +331,7 @@ BEGIN
             floor_ms := moved_floor;
         ELSE
             -- Not one that is being renewed just now.
-            SELECT w.* INTO chosen FROM @extschema@.leaf_worker w
+            SELECT w.* INTO chosen FROM leaf_id.leaf_worker w
             WHERE NOT w.retired AND (w.lease_until > locked) IS NOT TRUE
             ORDER BY w.lease_until NULLS FIRST, w.worker_id
             LIMIT 1 FOR UPDATE SKIP LOCKED;
@@ -358,11 +358,11 @@ BEGIN
     END IF;
 
     -- A node has one worker id: the one it had was retired.
-    UPDATE @extschema@.leaf_worker w
+    UPDATE leaf_id.leaf_worker w
     SET system_identifier = NULL, node_name = NULL, token = 0, lease_ms = 0, clock_offset_ms = NULL
     WHERE w.system_identifier = asker_system AND w.node_name = asker
         AND w.worker_id <> chosen.worker_id;
-    INSERT INTO @extschema@.leaf_worker AS w (
+    INSERT INTO leaf_id.leaf_worker AS w (
         worker_id, system_identifier, node_name, token, leased_at, renewed_at, lease_until, lease_ms,
         reserved_until_ms, floor_ms, clock_offset_ms, address)
     VALUES (
@@ -389,7 +389,7 @@ BEGIN
         RAISE LOG 'leaf_id: worker id % is leased to node "%" of system %', worker_id, asker, asker_system;
     END IF;
     IF registry.epoch_ms IS NULL AND NOT renewing THEN
-        UPDATE @extschema@.leaf_registry r SET epoch_ms = epoch;
+        UPDATE leaf_id.leaf_registry r SET epoch_ms = epoch;
     END IF;
 END
 $$;
@@ -432,7 +432,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     -- What was reserved stays: the next holder begins above it.
-    UPDATE @extschema@.leaf_worker w
+    UPDATE leaf_id.leaf_worker w
     SET system_identifier = NULL, node_name = NULL, token = 0, lease_ms = 0, clock_offset_ms = NULL,
         lease_until = least(w.lease_until, clock_timestamp())
     WHERE w.worker_id = $1 AND w.system_identifier IS NOT NULL;
@@ -453,9 +453,9 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     -- Not while a claim looks for an id without a row.
-    INSERT INTO @extschema@.leaf_registry DEFAULT VALUES ON CONFLICT DO NOTHING;
-    PERFORM FROM @extschema@.leaf_registry FOR UPDATE;
-    INSERT INTO @extschema@.leaf_worker (worker_id, retired) VALUES ($1, $2)
+    INSERT INTO leaf_id.leaf_registry DEFAULT VALUES ON CONFLICT DO NOTHING;
+    PERFORM FROM leaf_id.leaf_registry FOR UPDATE;
+    INSERT INTO leaf_id.leaf_worker (worker_id, retired) VALUES ($1, $2)
     ON CONFLICT ON CONSTRAINT leaf_worker_pkey DO UPDATE SET retired = excluded.retired;
 END
 $$;
@@ -482,7 +482,7 @@ SELECT
     w.clock_offset_ms,
     to_timestamp(nullif(w.reserved_until_ms, 0) / 1000.0) AS reserved_until,
     w.retired, w.address
-FROM @extschema@.leaf_worker w;
+FROM leaf_id.leaf_worker w;
 COMMENT ON VIEW @extschema@.leaf_worker_status IS
     'The worker ids of this registry: who has them, until when';
 COMMENT ON COLUMN @extschema@.leaf_worker_status.worker_id IS 'Worker id in snowflake ids';
@@ -503,4 +503,5 @@ COMMENT ON COLUMN @extschema@.leaf_worker_status.address IS
 
 REVOKE ALL ON @extschema@.leaf_worker_status FROM PUBLIC;
 -- leaf_registry tells of a grace.
-GRANT SELECT ON @extschema@.leaf_worker_status, @extschema@.leaf_registry TO pg_monitor;
+GRANT USAGE ON SCHEMA leaf_id TO pg_monitor;
+GRANT SELECT ON @extschema@.leaf_worker_status, leaf_id.leaf_registry TO pg_monitor;

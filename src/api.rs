@@ -9,12 +9,14 @@ use pgrx::pg_sys::submodules::panic::pgrx_extern_c_guard;
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
 
-use crate::catalog::{self, ClaimProblem};
+use crate::edits::{self, Edit};
 use crate::error::Failure;
 use crate::issue::{self, Batch, CallSite};
 use crate::pg::{self, Raw, RowType, TriggerCall};
 use crate::shmem::{self, Seat};
-use crate::{edits, exchange, snowflake};
+use crate::tags::claim::{self, ClaimProblem};
+use crate::tags::heap::{ALLOC, AllocRow};
+use crate::{exchange, snowflake};
 
 mod status;
 mod workers;
@@ -110,11 +112,6 @@ fn names_a_constant(fcinfo: pg_sys::FunctionCallInfo) -> bool {
             (*node).type_ == pg_sys::NodeTag::T_Const
         })
     }
-}
-
-fn function_oid(fcinfo: pg_sys::FunctionCallInfo) -> u32 {
-    // SAFETY: called through SQL, so flinfo is set.
-    unsafe { (*(*fcinfo).flinfo).fn_oid }.to_u32()
 }
 
 /// The integer that follows the tag.
@@ -226,7 +223,7 @@ COMMENT ON FUNCTION leaf_segment_next(text) IS 'The next id of a tag';
 "#)]
 fn leaf_segment_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     let site = kept(fcinfo, || CallSite::new(names_a_constant(fcinfo)));
-    finish(issue::next(site, function_oid(fcinfo), tag(fcinfo)))
+    finish(issue::next(site, tag(fcinfo)))
 }
 
 #[pg_extern(sql = r#"
@@ -237,7 +234,7 @@ COMMENT ON FUNCTION leaf_segment_next_batch(text, integer) IS
 "#)]
 fn leaf_segment_next_batch(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, i64> {
     let n = finish(count(second_argument(fcinfo)));
-    SetOfIterator::new(Batch::new(function_oid(fcinfo), tag(fcinfo), n))
+    SetOfIterator::new(Batch::new(tag(fcinfo), n))
 }
 
 #[pg_extern(sql = r#"
@@ -252,7 +249,7 @@ fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     if n == 0 {
         return row.form([None, None]);
     }
-    let range = issue::next_range(function_oid(fcinfo), tag(fcinfo), n);
+    let range = issue::next_range(tag(fcinfo), n);
     let (first, last) = finish(range);
     row.form([first.into_datum(), last.into_datum()])
 }
@@ -271,9 +268,9 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     // Short, as a locked row here holds up a member's other tags.
     finish(exchange::begin(c"leaf_claim()", c"300ms"));
     let n = finish(count(second_argument(fcinfo)));
-    let key = finish(issue::untouched(function_oid(fcinfo), tag(fcinfo)));
+    let key = finish(issue::untouched(tag(fcinfo)));
     let tag = key.tag.name();
-    let claimed = catalog::claim_for_member(&key, n);
+    let claimed = claim::claim_for_member(&key, n);
     let answer = finish(claimed.map_err(|problem| match problem {
         ClaimProblem::NoSuchTag => Failure::NoSuchTag { tag },
         ClaimProblem::EndOfTag { max_value, skip } => Failure::end_of_tag(tag, max_value, skip),
@@ -287,7 +284,7 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
             server: feed.server.text(),
         },
     }));
-    catalog::log_skip(&key.tag, answer.skipped);
+    claim::log_skip(&key.tag, answer.skipped);
     row.form([
         answer.first.into_datum(),
         (answer.end() - 1).into_datum(),
@@ -477,37 +474,43 @@ fn leaf_snowflake_max_with_epoch(ts: TimestampWithTimeZone, epoch: i64) -> i64 {
 // ---- Triggers ----------------------------------------------------------------------
 
 fn trigger_call(fcinfo: pg_sys::FunctionCallInfo, function: &'static str) -> TriggerCall {
-    finish(TriggerCall::new(fcinfo).ok_or(Failure::NotATrigger { function }))
+    let call = finish(TriggerCall::new(fcinfo, &ALLOC).map_err(Failure::from));
+    finish(call.ok_or(Failure::NotATrigger { function }))
+}
+
+/// The row edit, for a row trigger.
+fn edit(call: &TriggerCall) -> Edit {
+    Edit {
+        relation: call.relation(),
+        old: call.old().as_ref().map(AllocRow::of),
+        new: call.new_row().as_ref().map(AllocRow::of),
+        replica: pg::replica_role(),
+    }
 }
 
 #[pg_extern(sql = r#"
 CREATE FUNCTION leaf_alloc_stamp() RETURNS trigger
     LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_alloc_stamp() IS
-    'Trigger: stamps rows of leaf_alloc, and refuses to lower max_id';
+    'Trigger: stamps rows of leaf_id.leaf_alloc, and refuses to lower max_id';
 REVOKE ALL ON FUNCTION leaf_alloc_stamp() FROM PUBLIC;
 "#)]
 fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     let call = trigger_call(fcinfo, "leaf_alloc_stamp");
-    if catalog::is_claiming() {
-        return call.unchanged();
-    }
-    let stamp = finish(edits::stamp(&call.edit()));
-    call.stamped(&stamp)
+    let stamp = finish(edits::stamp(&edit(&call)));
+    call.with(&stamp.changes())
 }
 
 #[pg_extern(sql = r#"
 CREATE FUNCTION leaf_alloc_edit() RETURNS trigger
     LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_alloc_edit() IS
-    'Trigger: makes edits of leaf_alloc known to every session when they commit';
+    'Trigger: makes edits of leaf_id.leaf_alloc known to every session when they commit';
 REVOKE ALL ON FUNCTION leaf_alloc_edit() FROM PUBLIC;
 "#)]
 fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     let call = trigger_call(fcinfo, "leaf_alloc_edit");
-    if !catalog::is_claiming() {
-        edits::remember(&call.edit());
-    }
+    edits::remember(&edit(&call));
     call.unchanged()
 }
 

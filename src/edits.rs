@@ -15,48 +15,26 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use leaf_id_core::step::Limits;
 use parking_lot::Mutex;
 
-use crate::catalog::Memory;
 use crate::error::Failure;
-use crate::pg::{self, Name, SubtransactionEvent, TransactionCallbacks, TransactionEvent};
+use crate::pg::{self, SubtransactionEvent, TransactionCallbacks, TransactionEvent, Value};
+use crate::shmem::Area;
 use crate::shmem::{self, Key, Tag};
-use crate::{catalog, shmem::Area};
+use crate::tags::claim::{self, LastClaim};
+use crate::tags::heap::{self, AllocRow};
 
 /// Edits remembered one by one; a transaction with more invalidates its whole database.
 const MAX_EDITS: usize = 100_000;
-
-/// A row of `leaf_alloc` in a trigger. `None` where the user wrote a NULL, or a tag that
-/// its CHECK is going to refuse.
-#[derive(Clone)]
-pub struct Row {
-    /// The tag.
-    pub tag: Option<Tag>,
-    /// `max_id`.
-    pub max_id: Option<i64>,
-    /// `max_value`.
-    pub max_value: Option<i64>,
-    /// `life`.
-    pub life: i64,
-    /// `step` and `max_step`.
-    pub limits: Limits,
-    /// What it remembers of its last claim.
-    pub memory: Memory,
-    /// The foreign server that feeds the tag.
-    pub server: Option<Name>,
-    /// `life` of the row there that the last segment came from.
-    pub server_life: i64,
-}
 
 /// What a trigger was fired for.
 pub struct Edit {
     /// Oid of `leaf_alloc`.
     pub relation: u32,
     /// The row before; `None` for INSERT.
-    pub old: Option<Row>,
+    pub old: Option<AllocRow>,
     /// The row after; `None` for DELETE.
-    pub new: Option<Row>,
+    pub new: Option<AllocRow>,
     /// `session_replication_role` is `replica`: nothing may be refused.
     pub replica: bool,
 }
@@ -69,9 +47,34 @@ pub struct Stamp {
     /// Another `max_id`.
     pub max_id: Option<i64>,
     /// What the row remembers now.
-    pub memory: Option<Memory>,
+    pub last_claim: Option<LastClaim>,
     /// Another `server_life`.
     pub server_life: Option<i64>,
+}
+
+impl Stamp {
+    /// The columns to write, with the time of the edit.
+    pub fn changes(&self) -> Vec<(usize, Value<'static>)> {
+        let mut changes = vec![(heap::UPDATE_TIME, Value::Timestamp(pg::now_timestamp()))];
+        let bigints = [
+            (heap::LIFE, self.life),
+            (heap::MAX_ID, self.max_id),
+            (heap::SERVER_LIFE, self.server_life),
+        ];
+        let changed = bigints.into_iter();
+        changes.extend(changed.filter_map(|(column, value)| Some((column, Value::Bigint(value?)))));
+        if let Some(last_claim) = self.last_claim {
+            changes.extend([
+                (
+                    heap::SYSTEM_IDENTIFIER,
+                    Value::Bigint(last_claim.system_identifier),
+                ),
+                (heap::TIMELINE, Value::Integer(last_claim.timeline)),
+                (heap::CLAIMED_STEP, Value::Integer(last_claim.claimed_step)),
+            ]);
+        }
+        changes
+    }
 }
 
 /// How a tag stands in the open transaction.
@@ -317,7 +320,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     };
     check_server(edit, old.as_ref(), new)?;
     let step = i32::try_from(new.limits.step).unwrap_or(0);
-    let here = Memory {
+    let here = LastClaim {
         system_identifier: pg::system_identifier().cast_signed(),
         timeline: pg::timeline().cast_signed(),
         claimed_step: step,
@@ -327,11 +330,11 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
             // A row that comes back from a dump is the one that it was: servers that it feeds
             // must not take it for one that was reset. Otherwise never 0, which means none.
             life: Some(match new.life {
-                0 => catalog::new_life(),
+                0 => claim::new_life(),
                 life => life,
             }),
             max_id: None,
-            memory: Some(here),
+            last_claim: Some(here),
             server_life: Some(0),
         });
     };
@@ -347,15 +350,15 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     }
     // What the row remembers is not for users to change. A larger step may be claimed at
     // once.
-    let mut memory = Memory {
-        claimed_step: old.memory.claimed_step.max(step),
-        ..old.memory
+    let mut last_claim = LastClaim {
+        claimed_step: old.last_claim.claimed_step.max(step),
+        ..old.last_claim
     };
     // What is left out after a failover goes by the limits that the missing claims had: an
     // edit that changes them leaves it out now. The ids of a server that feeds the tag are
     // not in this table, and no claim of them can be missing here.
     let skip = match old.server {
-        None => old.memory.skip(old.limits),
+        None => old.last_claim.skip(old.limits),
         Some(_) => 0,
     };
     if skip > 0 {
@@ -368,11 +371,11 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
             .map_or(i64::MAX, |last| last.saturating_add(1));
         let from = old
             .max_id
-            .map(|from| catalog::skipped(from, skip).min(end).max(from));
+            .map(|from| claim::skipped(from, skip).min(end).max(from));
         // NULL is for the table's constraint to refuse.
         max_id = new.max_id.and_then(|to| from.map(|from| from.max(to)));
-        memory = Memory {
-            claimed_step: memory.claimed_step,
+        last_claim = LastClaim {
+            claimed_step: last_claim.claimed_step,
             ..here
         };
     }
@@ -382,14 +385,14 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     Ok(Stamp {
         life: Some(old.life),
         max_id,
-        memory: Some(memory),
+        last_claim: Some(last_claim),
         server_life: Some(if same_row { old.server_life } else { 0 }),
     })
 }
 
 /// Who feeds a tag must exist and be the editor's to use, and feeds it for ever: which ids
 /// other members of its fleet have, this table does not know.
-fn check_server(edit: &Edit, old: Option<&Row>, new: &Row) -> Result<(), Failure> {
+fn check_server(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(), Failure> {
     let before = old.and_then(|row| row.server);
     if before == new.server {
         return Ok(());
@@ -418,7 +421,7 @@ pub fn remember(edit: &Edit) {
     }
 }
 
-fn remember_rows(relation: u32, old: Option<&Row>, new: Option<&Row>) {
+fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) {
     watch();
     let old_key = old.and_then(|row| row.tag).map(|tag| key(relation, tag));
     let new_key = new.and_then(|row| row.tag).map(|tag| key(relation, tag));
@@ -519,7 +522,9 @@ fn write_marks() {
     };
     for (key, life, mark) in marks {
         // With more edits than are remembered, it may have another name by now.
-        catalog::raise_max_id(&key, life, mark, renamed);
+        if let Err(failure) = claim::raise_max_id(&key, life, mark, renamed) {
+            failure.raise();
+        }
     }
 }
 

@@ -14,8 +14,12 @@ pub enum Failure {
     SingleUser,
     /// A hot standby claims nothing.
     Standby,
-    /// `leaf_alloc` is not where the extension put it.
+    /// There is no `leaf_alloc`.
     NoTable,
+    /// One of the extension's tables is not as its script has made it.
+    TableAltered { table: String, detail: String },
+    /// What a transaction has issued of a tag that it created could not be written to its row.
+    MarkNotWritten { tag: String },
     /// The tag has no row.
     NoSuchTag { tag: String },
     /// The tag is empty or over 128 bytes.
@@ -184,8 +188,20 @@ impl Failure {
             ),
             Self::NoTable => error(
                 Code::ERRCODE_UNDEFINED_TABLE,
-                "table \"leaf_alloc\" is not in the schema of extension leaf_id".into(),
+                "table \"leaf_id.leaf_alloc\" is missing".into(),
             ),
+            Self::TableAltered { table, detail } => error(
+                Code::ERRCODE_DATATYPE_MISMATCH,
+                format!("table \"leaf_id.{table}\" is not as extension leaf_id has made it"),
+            )
+            .set_detail(detail)
+            .set_hint("Take the change of the table back."),
+            Self::MarkNotWritten { tag } => error(
+                not_ready,
+                format!("could not write the ids issued of tag \"{tag}\" to its row"),
+            )
+            .set_detail("The row that this transaction has created is not there any more.")
+            .set_hint("Create the tag in a transaction of its own, and commit that first."),
             Self::NoSuchTag { tag } => error(
                 Code::ERRCODE_UNDEFINED_OBJECT,
                 format!("tag \"{tag}\" does not exist"),
@@ -208,7 +224,7 @@ impl Failure {
             .set_detail(format!(
                 "A range fits in one segment, and \"max_step\" of this tag is {max_step}."
             ))
-            .set_hint("Raise \"max_step\" in leaf_alloc, or ask for a shorter range."),
+            .set_hint("Raise \"max_step\" in leaf_id.leaf_alloc, or ask for a shorter range."),
             Self::NoSegment { tag, timeout_ms, detail } => error(
                 Code::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!("could not get ids for tag \"{tag}\" within {timeout_ms} ms"),
@@ -253,7 +269,7 @@ impl Failure {
                 exhausted,
                 format!("tag \"{tag}\" has reached its maximum value ({max_value})"),
             )
-            .set_hint("Raise \"max_value\" in leaf_alloc."),
+            .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc."),
             Self::EndOfTag { tag, max_value, skip } => error(
                 exhausted,
                 format!("tag \"{tag}\" has reached its maximum value ({max_value})"),
@@ -261,7 +277,7 @@ impl Failure {
             .set_detail(format!(
                 "After a failover, {skip} ids are left out, which claims that are missing here may have taken."
             ))
-            .set_hint("Raise \"max_value\" in leaf_alloc. Or, if no claim is missing, set \"leaf_id.failover_skip\" to 0 until this tag has issued an id."),
+            .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc. Or, if no claim is missing, set \"leaf_id.failover_skip\" to 0 until this tag has issued an id."),
             Self::EndOfBigint { tag } => error(
                 exhausted,
                 format!("tag \"{tag}\" has reached the end of bigint"),
@@ -404,7 +420,7 @@ impl Failure {
             ),
             Self::PreparedEdit => error(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
-                "cannot PREPARE a transaction that has changed leaf_alloc".into(),
+                "cannot PREPARE a transaction that has changed leaf_id.leaf_alloc".into(),
             )
             .set_hint("Change tags in a transaction of its own, and COMMIT that."),
             Self::NoServer { server } => error(
@@ -435,7 +451,7 @@ impl Failure {
                 format!("tag \"{tag}\" has reached its maximum value on server \"{server}\""),
             )
             .set_detail(format!("That server says: {detail}."))
-            .set_hint("Raise \"max_value\" in leaf_alloc there."),
+            .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc there."),
             Self::ServerBehind {
                 tag,
                 server,

@@ -10,8 +10,9 @@ use rand::RngExt;
 use crate::edits::{self, Standing};
 use crate::error::Failure;
 use crate::guc::{self, WorkerId};
-use crate::pg::{self, WaitEvent};
+use crate::pg::{self, Holder, WaitEvent};
 use crate::shmem::{self, Area, Key, LeaseStatus, MAX_TAG, Seat, SnowflakeState, Tag, Trouble};
+use crate::tags::heap::{self, SeenRow, TableLocked};
 
 mod known;
 
@@ -137,12 +138,11 @@ fn known_seat(tag: &[u8]) -> Option<Seat> {
     KNOWN.with(|known| known.seats.get(tag).copied())
 }
 
-/// The next id of a tag. `function` is the SQL function that was called: `leaf_alloc` lies
-/// in its schema.
+/// The next id of a tag.
 ///
 /// # Errors
 /// See [`Failure`].
-pub fn next(site: &mut CallSite, function: u32, tag: &[u8]) -> Result<i64, Failure> {
+pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
     let taken = match take_known(tag) {
         Some((seat, taken)) => {
             site.note(&seat);
@@ -151,7 +151,7 @@ pub fn next(site: &mut CallSite, function: u32, tag: &[u8]) -> Result<i64, Failu
             }
             taken
         }
-        None => obtain(function, tag, Amount::One)?,
+        None => obtain(tag, Amount::One)?,
     };
     Ok(taken.first)
 }
@@ -160,11 +160,11 @@ pub fn next(site: &mut CallSite, function: u32, tag: &[u8]) -> Result<i64, Failu
 ///
 /// # Errors
 /// See [`Failure`].
-pub fn next_range(function: u32, tag: &[u8], n: u32) -> Result<(i64, i64), Failure> {
+pub fn next_range(tag: &[u8], n: u32) -> Result<(i64, i64), Failure> {
     let amount = Amount::Range(n);
     let taken = match take_range_known(tag, amount) {
         Some(taken) => taken,
-        None => obtain(function, tag, amount)?,
+        None => obtain(tag, amount)?,
     };
     Ok((taken.first, taken.first + i64::from(n) - 1))
 }
@@ -181,7 +181,6 @@ fn take_range_known(tag: &[u8], amount: Amount) -> Option<Taken> {
 
 /// The ids of one batch call, taken as they are read, in as few runs as the segments allow.
 pub struct Batch {
-    function: u32,
     tag: Vec<u8>,
     left: u32,
     next: i64,
@@ -190,9 +189,8 @@ pub struct Batch {
 
 impl Batch {
     /// `n` ids of a tag.
-    pub fn new(function: u32, tag: &[u8], n: u32) -> Self {
+    pub fn new(tag: &[u8], n: u32) -> Self {
         Self {
-            function,
             tag: tag.to_vec(),
             left: n,
             next: 0,
@@ -212,7 +210,7 @@ impl Iterator for Batch {
         if self.in_run == 0 {
             pg::check_for_interrupts();
             let run = Amount::UpTo(self.left);
-            match obtain(self.function, &self.tag, run) {
+            match obtain(&self.tag, run) {
                 Ok(taken) => (self.next, self.in_run) = (taken.first, taken.count),
                 Err(failure) => failure.raise(),
             }
@@ -257,11 +255,11 @@ pub fn attend(seat: &Seat, taken: &Taken) {
     count_lost(area, seat, taken.lost);
 }
 
-fn relation(function: u32) -> Result<u32, Failure> {
+fn relation() -> Result<u32, Failure> {
     if !pg::relation_changed() {
         return Ok(KNOWN.with(|known| known.relation));
     }
-    let relation = pg::relation_beside(function, c"leaf_alloc").ok_or(Failure::NoTable)?;
+    let relation = heap::relation()?;
     pg::watch_relation(relation);
     KNOWN.with_mut(|known| {
         *known = Known {
@@ -283,10 +281,10 @@ fn tag(bytes: &[u8]) -> Result<Tag, Failure> {
 ///
 /// # Errors
 /// It is none; or this very transaction has edited it, and may have issued ids of it.
-pub fn untouched(function: u32, bytes: &[u8]) -> Result<Key, Failure> {
+pub fn untouched(bytes: &[u8]) -> Result<Key, Failure> {
     let key = Key {
         database: pg::database(),
-        relation: relation(function)?,
+        relation: relation()?,
         tag: tag(bytes)?,
     };
     if edits::open() && !matches!(edits::standing(&key), Standing::Untouched) {
@@ -297,14 +295,14 @@ pub fn untouched(function: u32, bytes: &[u8]) -> Result<Key, Failure> {
 
 #[cold]
 #[inline(never)]
-fn obtain(function: u32, bytes: &[u8], amount: Amount) -> Result<Taken, Failure> {
+fn obtain(bytes: &[u8], amount: Amount) -> Result<Taken, Failure> {
     let area = ready()?;
     let tag = tag(bytes)?;
     let deadline = Deadline::new();
     loop {
         let key = Key {
             database: pg::database(),
-            relation: relation(function)?,
+            relation: relation()?,
             tag,
         };
         if edits::open() {
@@ -439,8 +437,9 @@ fn create_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Se
             sweep(area);
         }
         if let Ok(seat) = area.find_or_create(key) {
-            let max_step = u32::try_from(row.max_step).unwrap_or(0);
-            seat.slot.max_step.store(max_step, Ordering::Relaxed);
+            seat.slot
+                .max_step
+                .store(row.row.limits.max_step, Ordering::Relaxed);
             return Ok(seat);
         }
         if deadline.left_ms().is_none() {
@@ -450,19 +449,20 @@ fn create_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Se
     }
 }
 
-fn see_row(key: &Key, deadline: &Deadline) -> Result<pg::SeenRow, Failure> {
+fn see_row(key: &Key, deadline: &Deadline) -> Result<SeenRow, Failure> {
     loop {
-        match pg::see_row(key.relation, key.tag.bytes()) {
-            Ok(Some(row)) => return Ok(row),
-            Ok(None) => return Err(Failure::NoSuchTag { tag: name(key) }),
-            Err(pg::TableLocked) if deadline.left_ms().is_none() => {
+        match heap::see(key) {
+            Ok(Ok(Some(row))) => return Ok(row),
+            Ok(Err(altered)) => return Err(altered),
+            Ok(Ok(None)) => return Err(Failure::NoSuchTag { tag: name(key) }),
+            Err(TableLocked) if deadline.left_ms().is_none() => {
                 return Err(Failure::NoSegment {
                     tag: name(key),
                     timeout_ms: deadline.timeout_ms(),
-                    detail: "Table leaf_alloc is locked.".into(),
+                    detail: "Table leaf_id.leaf_alloc is locked.".into(),
                 });
             }
-            Err(pg::TableLocked) => pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment),
+            Err(TableLocked) => pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment),
         }
     }
 }
@@ -541,7 +541,7 @@ fn check_range(seat: &Seat, key: &Key, n: u32, deadline: &Deadline) -> Result<()
     if n <= seat.slot.max_step.load(Ordering::Relaxed) {
         return Ok(());
     }
-    let row = u32::try_from(see_row(key, deadline)?.max_step).unwrap_or(0);
+    let row = see_row(key, deadline)?.row.limits.max_step;
     let max_step = match seat.slot.server_max_step.load(Ordering::Relaxed) {
         0 => row,
         there => row.min(there),
@@ -558,8 +558,11 @@ fn check_range(seat: &Seat, key: &Key, n: u32, deadline: &Deadline) -> Result<()
     })
 }
 
-fn is_caller(process: i32) -> bool {
-    process == pg::pid() || pg::leader_pid() == Some(process)
+fn is_caller(holder: Holder) -> bool {
+    match holder {
+        Holder::Process(pid) => pid == pg::pid() || pg::leader_pid() == Some(pid),
+        Holder::Nobody | Holder::Prepared => false,
+    }
 }
 
 /// What the allocator has found out that makes waiting useless. It speaks of one life of
@@ -597,8 +600,8 @@ fn verdict(area: &Area, seat: &Seat, key: &Key, began: i64) -> Option<Failure> {
             answered,
         }),
         // Not one that is left from an earlier wait.
-        Trouble::RowLocked { pid } | Trouble::TableLocked { pid }
-            if is_caller(pid) && ledger.trouble_at >= began =>
+        Trouble::RowLocked { by } | Trouble::TableLocked { by }
+            if is_caller(by) && ledger.trouble_at >= began =>
         {
             Some(Failure::LockedByCaller { tag })
         }

@@ -208,7 +208,7 @@ impl Lessee {
         let database = pg::transaction(|| pg::find_database(&self.registry.database));
         let database = match database {
             Ok(Ok(Some(database))) => database,
-            Ok(Err(pg::TableLocked)) => {
+            Ok(Err(pg::CatalogLocked)) => {
                 let verdict = self.fail("somebody has locked pg_database");
                 return self.follow(verdict, Source::File);
             }

@@ -4,7 +4,8 @@
 //! the README. Where to look:
 //!
 //! * `issue`: the hot path, from an SQL call to an id.
-//! * `worker`, `catalog`: the control path, which claims ids from `leaf_alloc`.
+//! * `worker`: the control path.
+//! * `tags`: the rows of `leaf_alloc`, and claims of ids from them.
 //! * `remote`: a connection to leaf_id on another server.
 //! * `exchange`: what a call from another server has to keep.
 //! * `shmem`: what both share, and the rules for it.
@@ -27,6 +28,7 @@ mod pg;
 mod remote;
 mod shmem;
 mod snowflake;
+mod tags;
 mod worker;
 
 pgrx::pg_module_magic!();

@@ -16,16 +16,24 @@ use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PgSqlErrorCode, PgTryB
 
 mod answer;
 mod foreign;
+mod holder;
 mod name;
-mod rows;
+#[allow(
+    dead_code,
+    reason = "what the worker registry and rights of tags are going to need"
+)]
+mod table;
+mod trigger;
 mod wire;
 
 pub use answer::{only_when_acknowledged, prevent_in_transaction_block, set_local};
 pub use foreign::{
     Destination, Host, destination, foreign_changes, relation_owner, user, watch_foreign_servers,
 };
+pub use holder::{Holder, row_holder, table_holder};
 pub use name::{Name, ServerProblem, foreign_server};
-pub use rows::{Locker, SeenRow, TableLocked, TriggerCall, see_row};
+pub use table::{Access, Locker, Misshapen, Obstacle, Row, Shape, Table, Type, Value, find_table};
+pub use trigger::TriggerCall;
 pub use wire::{Readiness, RemoteError, Rows, Wire};
 
 // ---- The process and the server ----------------------------------------------------
@@ -680,24 +688,10 @@ pub fn transaction<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<Result<T
     result
 }
 
-/// Runs a closure with a snapshot of the open transaction: where PostgreSQL has none, in
-/// its commit callbacks. The closure may write, even if the transaction was made read-only
-/// since it wrote first.
-pub fn with_writable_snapshot<T>(body: impl FnOnce() -> T) -> T {
-    // SAFETY: inside a transaction; an error ends it, and both with it.
-    let read_only = unsafe {
-        pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
-        let read_only = pg_sys::XactReadOnly;
-        pg_sys::XactReadOnly = false;
-        read_only
-    };
-    let result = body();
-    // SAFETY: takes back what was done above.
-    unsafe {
-        pg_sys::XactReadOnly = read_only;
-        pg_sys::PopActiveSnapshot();
-    }
-    result
+/// Has the next look see what the open transaction has just written.
+pub fn increment_command_counter() {
+    // SAFETY: inside a transaction that is not in parallel mode.
+    unsafe { pg_sys::CommandCounterIncrement() };
 }
 
 /// What happens to the open transaction.
@@ -824,34 +818,27 @@ pub fn relation_changed() -> bool {
     RELATION_CHANGED.load(Ordering::Relaxed)
 }
 
-/// The oid of a relation in the schema of a function, by the function's oid; `None` if there is no such.
-pub fn relation_beside(function: u32, name: &CStr) -> Option<u32> {
-    // SAFETY: syscache look-ups inside a transaction.
-    let oid = unsafe {
-        let schema = pg_sys::get_func_namespace(pg_sys::Oid::from(function));
-        pg_sys::get_relname_relid(name.as_ptr(), schema)
-    };
-    (oid != pg_sys::InvalidOid).then(|| oid.to_u32())
-}
-
 /// Whether a database exists.
 pub fn database_exists(oid: u32) -> bool {
     syscache_has(pg_sys::SysCacheIdentifier::DATABASEOID.cast_signed(), oid)
 }
 
+/// The catalog of databases was locked by somebody else, so it could not be looked at.
+pub struct CatalogLocked;
+
 /// The oid of a database, by its name: in a transaction, also of a process that is connected
 /// to none, which has no other way to look. A lock on the catalog is not waited for.
 ///
 /// # Errors
-/// [`TableLocked`].
-pub fn find_database(name: &str) -> Result<Option<u32>, TableLocked> {
+/// [`CatalogLocked`].
+pub fn find_database(name: &str) -> Result<Option<u32>, CatalogLocked> {
     let mut found = None;
     // SAFETY: a scan of a shared catalog in a transaction; tuples are looked at before the
     // next one is fetched.
     unsafe {
         let lock = pg_sys::AccessShareLock.cast_signed();
         if !pg_sys::ConditionalLockRelationOid(pg_sys::DatabaseRelationId, lock) {
-            return Err(TableLocked);
+            return Err(CatalogLocked);
         }
         let none = pg_sys::NoLock.cast_signed();
         let table = pg_sys::table_open(pg_sys::DatabaseRelationId, none);
@@ -883,51 +870,6 @@ fn syscache_has(cache: i32, oid: u32) -> bool {
     let none = pg_sys::Datum::null();
     // SAFETY: a cache whose key is one oid.
     unsafe { pg_sys::SearchSysCacheExists(cache, pg_sys::Datum::from(oid), none, none, none) }
-}
-
-/// A relation's name with its schema, quoted for SQL.
-pub fn quoted_name(relation: u32) -> Option<String> {
-    let oid = pg_sys::Oid::from(relation);
-    // SAFETY: syscache look-ups inside a transaction; the results are palloc'ed strings.
-    unsafe {
-        let name = pg_sys::get_rel_name(oid);
-        if name.is_null() {
-            return None;
-        }
-        let schema = pg_sys::get_namespace_name(pg_sys::get_rel_namespace(oid));
-        if schema.is_null() {
-            return None;
-        }
-        let quoted = pg_sys::quote_qualified_identifier(schema, name);
-        Some(CStr::from_ptr(quoted).to_string_lossy().into_owned())
-    }
-}
-
-/// Runs a closure as the owner of a relation, where nothing that it triggers can gain
-/// anything (as PostgreSQL's own REFRESH and index functions do).
-pub fn as_owner_of<T>(relation: u32, body: impl FnOnce() -> T) -> T {
-    let mut user = pg_sys::InvalidOid;
-    let mut context = 0;
-    let restricted = (pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION)
-        .cast_signed();
-    // SAFETY: restored below; an error ends the transaction, which restores it too.
-    unsafe {
-        pg_sys::GetUserIdAndSecContext(&raw mut user, &raw mut context);
-        let class = pg_sys::SearchSysCache1(
-            pg_sys::SysCacheIdentifier::RELOID.cast_signed(),
-            pg_sys::Datum::from(relation),
-        );
-        if !class.is_null() {
-            let form = pg_sys::GETSTRUCT(class).cast::<pg_sys::FormData_pg_class>();
-            let owner = (*form).relowner;
-            pg_sys::ReleaseSysCache(class);
-            pg_sys::SetUserIdAndSecContext(owner, context | restricted);
-        }
-    }
-    let result = body();
-    // SAFETY: what GetUserIdAndSecContext gave.
-    unsafe { pg_sys::SetUserIdAndSecContext(user, context) };
-    result
 }
 
 #[cfg(not(feature = "pg18"))]

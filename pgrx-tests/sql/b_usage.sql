@@ -9,12 +9,12 @@ SELECT * FROM leaf_segment_next_range('orders', 10);
 SELECT leaf_segment_next('orders');
 
 -- Managed by SQL.
-INSERT INTO leaf_alloc (biz_tag, max_id, step) VALUES ('invoices', 500, 10);
+INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id, step) VALUES ('invoices', 500, 10);
 SELECT leaf_segment_next('invoices') FROM generate_series(1, 3);
-UPDATE leaf_alloc SET max_id = 700 WHERE biz_tag = 'invoices';
+UPDATE leaf_id.leaf_alloc SET max_id = 700 WHERE biz_tag = 'invoices';
 -- 700, unless a segment was being claimed just then: that one is a gap.
 SELECT leaf_segment_next('invoices') >= 700 AS at_once;
-UPDATE leaf_alloc SET biz_tag = 'bills' WHERE biz_tag = 'invoices';
+UPDATE leaf_id.leaf_alloc SET biz_tag = 'bills' WHERE biz_tag = 'invoices';
 SELECT leaf_segment_next('bills') > 700 AS goes_on;
 SELECT leaf_tag_reset('bills', 42);
 SELECT leaf_segment_next('bills');

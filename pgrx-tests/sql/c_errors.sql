@@ -19,11 +19,11 @@ SELECT leaf_tag_create(repeat('x', 129));
 \set VERBOSITY default
 SELECT leaf_tag_drop('nope');
 SELECT leaf_tag_reset('nope', 1);
-UPDATE leaf_alloc SET max_id = 1 WHERE biz_tag = 'orders';
+UPDATE leaf_id.leaf_alloc SET max_id = 1 WHERE biz_tag = 'orders';
 
 -- A tag that the transaction has changed.
 BEGIN;
-UPDATE leaf_alloc SET max_id = 5000 WHERE biz_tag = 'orders';
+UPDATE leaf_id.leaf_alloc SET max_id = 5000 WHERE biz_tag = 'orders';
 SELECT leaf_segment_next('orders');
 ROLLBACK;
 

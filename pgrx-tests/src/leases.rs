@@ -153,7 +153,7 @@ impl Registry {
                        (extract(epoch FROM renewed_at) * 1000000)::bigint,
                        (extract(epoch FROM lease_until) * 1000)::bigint,
                        reserved_until_ms, clock_offset_ms
-                   FROM leaf_worker WHERE worker_id = $1";
+                   FROM leaf_id.leaf_worker WHERE worker_id = $1";
         let row = self.server.session().query_opt(sql, &[&worker_id]).unwrap();
         row.map(|row| Holder {
             node: row.get(0),

@@ -12,7 +12,7 @@ impl Session {
     #[track_caller]
     pub fn max_id(&mut self, tag: &str) -> i64 {
         self.value(&format!(
-            "SELECT max_id FROM leaf_alloc WHERE biz_tag = '{tag}'"
+            "SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}'"
         ))
     }
 

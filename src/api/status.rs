@@ -6,11 +6,12 @@ use pgrx::iter::TableIterator;
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, name, pg_sys};
 
-use super::{configured_epoch, finish, function_oid, kept, timestamp};
+use super::{configured_epoch, finish, kept, timestamp};
 use crate::error::Failure;
 use crate::guc::{self, WorkerId};
 use crate::pg::{self, Name, Raw, RowType};
 use crate::shmem::{self, LinkState, SnowflakeState, Source};
+use crate::tags::heap;
 
 /// Not `numeric`: no id count reaches 2^63 in a server's life.
 pub fn bigint(n: u64) -> i64 {
@@ -50,9 +51,7 @@ COMMENT ON FUNCTION leaf_segment_slots() IS
     'What shared memory holds of the tags of this database; see leaf_segment_status';
 "#)]
 #[allow(clippy::type_complexity, reason = "one entry per column")]
-fn leaf_segment_slots(
-    fcinfo: pg_sys::FunctionCallInfo,
-) -> TableIterator<
+fn leaf_segment_slots() -> TableIterator<
     'static,
     (
         name!(tag, pg::Text),
@@ -80,8 +79,7 @@ fn leaf_segment_slots(
 > {
     use core::sync::atomic::Ordering::Relaxed;
     let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
-    let relation = pg::relation_beside(function_oid(fcinfo), c"leaf_alloc");
-    let relation = finish(relation.ok_or(Failure::NoTable));
+    let relation = finish(heap::relation());
     let rows = area
         .slots_of(pg::database(), relation)
         .into_iter()

@@ -102,7 +102,7 @@ pub fn destination(name: &CStr, user: u32) -> Result<Destination, RemoteError> {
     if needs_password && options.get(c"password").is_none_or(CStr::is_empty) {
         return Err(refused(
             b"2F003",
-            "a password is required in the user mapping: the foreign server or leaf_alloc is not a superuser's".into(),
+            "a password is required in the user mapping: the foreign server or leaf_id.leaf_alloc is not a superuser's".into(),
         ));
     }
     // SAFETY: a static string.

@@ -5,6 +5,7 @@ use leaf_id_core::step::Pace;
 use serde::{Deserialize, Serialize};
 
 use super::Area;
+use crate::pg::Holder;
 
 /// What is kept of an allocator's last error, in bytes.
 const TROUBLE_TEXT: usize = 47;
@@ -97,10 +98,10 @@ impl Parked {
 pub enum Trouble {
     /// It was, or there was none.
     None,
-    /// The row is locked by a process; 0 if it was gone when looked for.
-    RowLocked { pid: i32 },
-    /// The table is locked by a process.
-    TableLocked { pid: i32 },
+    /// The row is locked.
+    RowLocked { by: Holder },
+    /// The table is locked.
+    TableLocked { by: Holder },
     /// No background worker slot was free.
     NoWorkerSlot,
     /// The allocator could not be started or connected.
@@ -224,14 +225,15 @@ impl Ledger {
             let link = area.link(link);
             link.map_or_else(String::new, |link| link.server().text())
         };
-        let locked = |what: &str, pid: i32| match pid {
-            0 => format!("{what} was locked."),
-            pid => format!("{what} is locked by process {pid}."),
+        let locked = |what: &str, by: Holder| match by {
+            Holder::Nobody => format!("{what} was locked."),
+            Holder::Process(pid) => format!("{what} is locked by process {pid}."),
+            Holder::Prepared => format!("{what} is locked by a prepared transaction."),
         };
         Some(match self.trouble {
             Trouble::None => return None,
-            Trouble::RowLocked { pid } => locked("The row of the tag in leaf_alloc", pid),
-            Trouble::TableLocked { pid } => locked("Table leaf_alloc", pid),
+            Trouble::RowLocked { by } => locked("The row of the tag in leaf_id.leaf_alloc", by),
+            Trouble::TableLocked { by } => locked("Table leaf_id.leaf_alloc", by),
             Trouble::NoWorkerSlot => "All background worker slots are in use.".into(),
             Trouble::NoAllocator => "No allocator could be started for this database.".into(),
             Trouble::NoSuchTag => "The tag does not exist.".into(),

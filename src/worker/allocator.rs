@@ -16,10 +16,11 @@ use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::central::{Central, Errand, Outcome};
 use super::{pin_settings, unpack};
-use crate::catalog::{self, Answer, Arrival, ArrivalProblem, Ask, ClaimProblem, Feed};
 use crate::guc::{self, ClaimSynchronousCommit};
 use crate::pg::{self, Caught, RemoteError, WaitEvent};
 use crate::shmem::{self, Area, Claimed, Key, Ledger, Run, Slot, Trouble};
+use crate::tags::blocker;
+use crate::tags::claim::{self, Answer, Arrival, ArrivalProblem, Ask, ClaimProblem, Feed};
 
 /// How often an allocator looks whether somebody waits for its database.
 const PROBE: Duration = Duration::from_millis(100);
@@ -390,7 +391,7 @@ impl Allocator {
             c"synchronous_commit",
             ClaimSynchronousCommit::Local.setting(),
         );
-        match pg::transaction(|| catalog::receive(&key, &arrival)) {
+        match pg::transaction(|| claim::receive(&key, &arrival)) {
             Ok(Ok(claimed)) => {
                 slot.server_max_step
                     .store(answer.max_step, Ordering::Relaxed);
@@ -512,7 +513,7 @@ impl Allocator {
     fn publish_rest(&mut self, job: &mut Job, life: u64, rest: Run) -> Progress {
         let slot = job.slot;
         let (ledger, _) = self.area.look(slot);
-        let row = match pg::transaction(|| Ok::<_, ()>(catalog::look(&job.key))) {
+        let row = match pg::transaction(|| Ok::<_, ()>(claim::look(&job.key))) {
             Ok(row) => row.ok().flatten(),
             Err(error) => {
                 self.note_error(job, life, &error);
@@ -549,7 +550,7 @@ impl Allocator {
         let acknowledgement = guc::CLAIM_SYNCHRONOUS_COMMIT.get();
         pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
         pg::take_cancelled();
-        let result = pg::transaction(|| catalog::claim(&key, &ask));
+        let result = pg::transaction(|| claim::claim(&key, &ask));
         let cancelled = pg::take_cancelled();
         if !matches!(result, Ok(Ok(_)))
             && let Some(part) = part
@@ -572,7 +573,7 @@ impl Allocator {
                 }
                 let progress = self.arrive(job, life, part, claimed);
                 // Last: whatever is logged looks for interrupts.
-                catalog::log_skip(&key.tag, claimed.skipped);
+                claim::log_skip(&key.tag, claimed.skipped);
                 progress
             }
             Ok(Err(ClaimProblem::NoSuchTag)) => {
@@ -641,7 +642,7 @@ impl Allocator {
     fn note_error(&mut self, job: &Job, life: u64, error: &Caught) {
         let key = job.key;
         if error.code == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE {
-            let blocker = pg::transaction(|| Ok::<_, ()>(catalog::blocker(&key)));
+            let blocker = pg::transaction(|| Ok::<_, ()>(blocker::find(&key)));
             if let Ok(Ok(trouble)) = blocker {
                 self.area.note(job.slot, life, trouble, None);
                 return;

@@ -29,11 +29,11 @@ use leaf_id_core::step::Pace;
 use rand::RngExt;
 
 use super::allocator::Job;
-use crate::catalog::{Answer, Feed};
 use crate::guc;
 use crate::pg::{self, Destination, Name, Readiness, RemoteError, Rows};
 use crate::remote::{Connection, Event, Service, Stage};
 use crate::shmem::{Area, LinkState, Trouble};
+use crate::tags::claim::{Answer, Feed};
 
 /// How a claim is asked for: `leaf_claim(text, integer)`.
 static CLAIM: Service = Service {

@@ -373,7 +373,7 @@ fn columns(context: &Context, section: &mut Section, session: &mut Session) {
         ));
         session.run(&format!("VACUUM ANALYZE tags_{tags}"));
         session.run(&format!(
-            "INSERT INTO leaf_alloc (biz_tag, step)
+            "INSERT INTO leaf_id.leaf_alloc (biz_tag, step)
                  SELECT DISTINCT tag, 100000 FROM tags_{tags}"
         ));
         let first = format!(

@@ -101,9 +101,9 @@ fn ids_after_an_edit_are_above_after_a_crash() {
         let (base, other) = (1000 * (round as i64 + 1), ["renamed", "other"][round % 2]);
         let edited = ["other", "renamed"][round % 2];
         session.run(&format!(
-            "UPDATE leaf_alloc SET max_id = {base} WHERE biz_tag = 'raised';
+            "UPDATE leaf_id.leaf_alloc SET max_id = {base} WHERE biz_tag = 'raised';
              SELECT leaf_tag_reset('reset', {base});
-             UPDATE leaf_alloc SET biz_tag = '{edited}', max_id = {base} WHERE biz_tag = '{other}'"
+             UPDATE leaf_id.leaf_alloc SET biz_tag = '{edited}', max_id = {base} WHERE biz_tag = '{other}'"
         ));
         let tags = ["raised", "reset", edited];
         let before = tags.map(|tag| session.take(tag, 7));

@@ -29,7 +29,7 @@ const NAMES: [&str; 20] = [
     "$1",
     "%s %d %n %%",
     "{} {0}",
-    "'; DROP TABLE leaf_alloc; --",
+    "'; DROP TABLE leaf_id.leaf_alloc; --",
     "NULL",
     "a/../b",
     "\u{202e}\u{feff}",
@@ -77,8 +77,8 @@ fn assert_bad_tag(session: &mut Session, tag: &str, bytes: usize) {
     }
     create(session, tag).unwrap_err().is("23514");
     for dml in [
-        "INSERT INTO leaf_alloc (biz_tag) VALUES ($1) RETURNING max_id",
-        "UPDATE leaf_alloc SET biz_tag = $1 WHERE biz_tag = 'good' RETURNING max_id",
+        "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ($1) RETURNING max_id",
+        "UPDATE leaf_id.leaf_alloc SET biz_tag = $1 WHERE biz_tag = 'good' RETURNING max_id",
     ] {
         with_tag(session, dml, tag).unwrap_err().is("23514");
     }
@@ -136,7 +136,7 @@ fn names_are_taken_as_they_are() {
         holder.run("BEGIN");
         with_tag(
             &mut holder,
-            "UPDATE leaf_alloc SET step = 1000 WHERE biz_tag = $1 RETURNING max_id",
+            "UPDATE leaf_id.leaf_alloc SET step = 1000 WHERE biz_tag = $1 RETURNING max_id",
             name,
         )
         .unwrap();
@@ -149,7 +149,7 @@ fn names_are_taken_as_they_are() {
         session.run("RESET leaf_id.refill_timeout");
         with_tag(&mut session, batch, name).unwrap();
         // The way out of a refused edit can be run too.
-        let lower = "UPDATE leaf_alloc SET max_id = 1 WHERE biz_tag = $1 RETURNING max_id";
+        let lower = "UPDATE leaf_id.leaf_alloc SET max_id = 1 WHERE biz_tag = $1 RETURNING max_id";
         let failure = with_tag(&mut session, lower, name).unwrap_err();
         let hint = failure
             .hint
@@ -165,7 +165,10 @@ fn names_are_taken_as_they_are() {
         .unwrap();
         assert_good_tag(&mut session, name);
     }
-    assert_eq!(session.value::<i64>("SELECT count(*) FROM leaf_alloc"), 0);
+    assert_eq!(
+        session.value::<i64>("SELECT count(*) FROM leaf_id.leaf_alloc"),
+        0
+    );
 }
 
 /// A tag is its bytes in the encoding of its database.
@@ -310,55 +313,67 @@ fn numbers_at_and_beyond_their_ends() {
     session.run("SELECT leaf_tag_create('t', 10, max_step => 2147483647)");
     let first = session.next("t");
     for (statement, state) in [
-        ("UPDATE leaf_alloc SET step = 0", "23514"),
-        ("UPDATE leaf_alloc SET step = -1", "23514"),
-        ("UPDATE leaf_alloc SET step = -2147483648", "23514"),
-        ("UPDATE leaf_alloc SET step = 2147483648", "22003"),
-        ("UPDATE leaf_alloc SET max_step = 9", "23514"),
-        ("UPDATE leaf_alloc SET max_step = -2147483648", "23514"),
-        ("UPDATE leaf_alloc SET max_step = 2147483648", "22003"),
-        ("UPDATE leaf_alloc SET max_id = 0", "55000"),
+        ("UPDATE leaf_id.leaf_alloc SET step = 0", "23514"),
+        ("UPDATE leaf_id.leaf_alloc SET step = -1", "23514"),
+        ("UPDATE leaf_id.leaf_alloc SET step = -2147483648", "23514"),
+        ("UPDATE leaf_id.leaf_alloc SET step = 2147483648", "22003"),
+        ("UPDATE leaf_id.leaf_alloc SET max_step = 9", "23514"),
         (
-            "UPDATE leaf_alloc SET max_id = -9223372036854775808",
+            "UPDATE leaf_id.leaf_alloc SET max_step = -2147483648",
+            "23514",
+        ),
+        (
+            "UPDATE leaf_id.leaf_alloc SET max_step = 2147483648",
+            "22003",
+        ),
+        ("UPDATE leaf_id.leaf_alloc SET max_id = 0", "55000"),
+        (
+            "UPDATE leaf_id.leaf_alloc SET max_id = -9223372036854775808",
             "55000",
         ),
         (
-            "UPDATE leaf_alloc SET max_id = 9223372036854775808",
+            "UPDATE leaf_id.leaf_alloc SET max_id = 9223372036854775808",
             "22003",
         ),
-        ("UPDATE leaf_alloc SET max_value = 0", "23514"),
-        ("UPDATE leaf_alloc SET max_value = -1", "23514"),
+        ("UPDATE leaf_id.leaf_alloc SET max_value = 0", "23514"),
+        ("UPDATE leaf_id.leaf_alloc SET max_value = -1", "23514"),
         (
-            "UPDATE leaf_alloc SET max_value = 9223372036854775807",
+            "UPDATE leaf_id.leaf_alloc SET max_value = 9223372036854775807",
             "23514",
         ),
-        ("UPDATE leaf_alloc SET biz_tag = NULL", "23502"),
-        ("UPDATE leaf_alloc SET max_id = NULL", "23502"),
-        ("UPDATE leaf_alloc SET step = NULL", "23502"),
-        ("UPDATE leaf_alloc SET max_step = NULL", "23502"),
-        ("UPDATE leaf_alloc SET max_value = NULL", "23502"),
+        ("UPDATE leaf_id.leaf_alloc SET biz_tag = NULL", "23502"),
+        ("UPDATE leaf_id.leaf_alloc SET max_id = NULL", "23502"),
+        ("UPDATE leaf_id.leaf_alloc SET step = NULL", "23502"),
+        ("UPDATE leaf_id.leaf_alloc SET max_step = NULL", "23502"),
+        ("UPDATE leaf_id.leaf_alloc SET max_value = NULL", "23502"),
         (
-            "UPDATE leaf_alloc SET update_time = NULL, max_id = NULL",
+            "UPDATE leaf_id.leaf_alloc SET update_time = NULL, max_id = NULL",
             "23502",
         ),
         (
-            "INSERT INTO leaf_alloc (biz_tag, step) VALUES ('u', 0)",
+            "INSERT INTO leaf_id.leaf_alloc (biz_tag, step) VALUES ('u', 0)",
             "23514",
         ),
         (
-            "INSERT INTO leaf_alloc (biz_tag, step, max_step) VALUES ('u', 2, 1)",
+            "INSERT INTO leaf_id.leaf_alloc (biz_tag, step, max_step) VALUES ('u', 2, 1)",
             "23514",
         ),
         (
-            "INSERT INTO leaf_alloc (biz_tag, max_id) VALUES ('u', 0)",
+            "INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id) VALUES ('u', 0)",
             "23514",
         ),
         (
-            "INSERT INTO leaf_alloc (biz_tag, max_id) VALUES ('u', NULL)",
+            "INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id) VALUES ('u', NULL)",
             "23502",
         ),
-        ("INSERT INTO leaf_alloc (biz_tag) VALUES (NULL)", "23502"),
-        ("INSERT INTO leaf_alloc (max_id) VALUES (5)", "23502"),
+        (
+            "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES (NULL)",
+            "23502",
+        ),
+        (
+            "INSERT INTO leaf_id.leaf_alloc (max_id) VALUES (5)",
+            "23502",
+        ),
         ("SELECT leaf_tag_create('u', -1)", "23514"),
         (
             "SELECT leaf_tag_create('u', 2147483647, max_step => 2147483646)",
@@ -407,7 +422,7 @@ fn numbers_at_and_beyond_their_ends() {
     // The longest range there is, until the end.
     session.run(
         "SELECT leaf_tag_reset('t', 9223372036854775806 - 2 * 2147483647::bigint);
-         UPDATE leaf_alloc SET step = 2147483647",
+         UPDATE leaf_id.leaf_alloc SET step = 2147483647",
     );
     let range = "SELECT last_id FROM leaf_segment_next_range('t', 2147483647)";
     assert_eq!(

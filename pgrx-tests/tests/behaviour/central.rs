@@ -63,7 +63,7 @@ fn three_members_share_one_tag() {
 fn row(session: &mut Session, tag: &str) -> (i64, i64, i64) {
     let row = session
         .query_one(
-            "SELECT max_id, life, server_life FROM leaf_alloc WHERE biz_tag = $1",
+            "SELECT max_id, life, server_life FROM leaf_id.leaf_alloc WHERE biz_tag = $1",
             &[&tag],
         )
         .unwrap();
@@ -83,7 +83,7 @@ fn a_member_remembers_how_far_it_has_come() {
     let mut centre = fleet.centre.session();
     let mut member = fleet.members[0].session();
     fleet.create_tag("t", 50, 50);
-    centre.run("UPDATE leaf_alloc SET max_id = 1001 WHERE biz_tag = 't'");
+    centre.run("UPDATE leaf_id.leaf_alloc SET max_id = 1001 WHERE biz_tag = 't'");
     assert_eq!(member.take("t", 3), [1001, 1002, 1003]);
     member.wait_for_spare("t");
     let (max_id, life, server_life) = row(&mut member, "t");
@@ -97,7 +97,7 @@ fn a_member_remembers_how_far_it_has_come() {
     assert!(after.0 > 1101, "{after:?}");
 
     // What the DBA raises there comes with the next segment.
-    centre.run("UPDATE leaf_alloc SET max_id = 5001, max_step = 70 WHERE biz_tag = 't'");
+    centre.run("UPDATE leaf_id.leaf_alloc SET max_id = 5001, max_step = 70 WHERE biz_tag = 't'");
     let ids = take_what_is_cached(&mut member, "t");
     assert_eq!(ids.last(), Some(&5001), "{ids:?}");
 }
@@ -113,7 +113,7 @@ fn a_local_tag_that_becomes_a_fed_one_goes_on_above_its_ids() {
     assert_eq!(member.take("t", 3), [101, 102, 103]);
     member.wait_for_spare("t");
     let max_id = member.max_id("t");
-    member.run("UPDATE leaf_alloc SET server = 'leaf_central'");
+    member.run("UPDATE leaf_id.leaf_alloc SET server = 'leaf_central'");
 
     let failure = member.try_next("t").unwrap_err();
     failure
@@ -128,7 +128,7 @@ fn a_local_tag_that_becomes_a_fed_one_goes_on_above_its_ids() {
         "{error}"
     );
 
-    centre.run(&format!("UPDATE leaf_alloc SET max_id = {max_id}"));
+    centre.run(&format!("UPDATE leaf_id.leaf_alloc SET max_id = {max_id}"));
     let mut next = Err(failure);
     wait_until(LIMIT, "an id from there", || {
         next = member.try_next("t");
@@ -202,8 +202,8 @@ fn limits_of_the_centre_hold() {
         .details("1000")
         .hints("there");
     // The member's own limit holds as well.
-    centre.run("UPDATE leaf_alloc SET max_value = 5000");
-    member.run("UPDATE leaf_alloc SET max_value = 1100");
+    centre.run("UPDATE leaf_id.leaf_alloc SET max_value = 5000");
+    member.run("UPDATE leaf_id.leaf_alloc SET max_value = 1100");
     let mut ids = Vec::new();
     wait_until(LIMIT, "ids up to the new limit", || {
         let (more, _) = ids_to_the_end(&mut member);
@@ -308,7 +308,7 @@ fn members_of_different_speed_keep_their_steps() {
     let grown = fast.figure("t", "step");
     assert!(grown > 5_000, "{grown}");
     // A hundred claims of the slow one, far shorter than those of the fast one.
-    slow.run("UPDATE leaf_alloc SET max_step = 20");
+    slow.run("UPDATE leaf_id.leaf_alloc SET max_step = 20");
     slow.use_claims("t", 100);
     take_what_is_cached(&mut fast, "t");
     fast.wait_for_spare("t");
@@ -450,7 +450,7 @@ impl HeldUp {
 fn an_answer_for_a_row_that_was_replaced_is_a_gap() {
     let mut held_up = HeldUp::new();
     let mut editor = held_up.member().session();
-    editor.run("DELETE FROM leaf_alloc WHERE biz_tag = 'p'");
+    editor.run("DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'p'");
     held_up.session.try_next("p").unwrap_err().is("42704");
     editor.run("SELECT leaf_tag_create('p', step => 50, max_step => 50, server => 'by_proxy')");
     held_up.proxy.set(Mode::Pass);
@@ -464,7 +464,7 @@ fn an_answer_for_a_row_that_was_replaced_is_a_gap() {
 fn an_answer_waits_for_a_locked_row_and_is_not_asked_for_again() {
     let mut held_up = HeldUp::new();
     let mut holder = held_up.member().session();
-    holder.run("BEGIN; SELECT FROM leaf_alloc WHERE biz_tag = 'p' FOR UPDATE");
+    holder.run("BEGIN; SELECT FROM leaf_id.leaf_alloc WHERE biz_tag = 'p' FOR UPDATE");
     held_up.proxy.set(Mode::Pass);
     wait_until(LIMIT, "the claim there", || {
         held_up.centre_max_id() > held_up.max_id
@@ -487,13 +487,13 @@ fn a_row_that_was_raised_meanwhile_gets_nothing_lower() {
     let mut held_up = HeldUp::new();
     let raised = held_up.max_id + 1_000;
     held_up.member().session().run(&format!(
-        "UPDATE leaf_alloc SET max_id = {raised} WHERE biz_tag = 'p'"
+        "UPDATE leaf_id.leaf_alloc SET max_id = {raised} WHERE biz_tag = 'p'"
     ));
     held_up.proxy.set(Mode::Pass);
     let failure = held_up.session.try_next("p").unwrap_err();
     failure.is("55000").says("is behind");
     held_up.fleet.centre.session().run(&format!(
-        "UPDATE leaf_alloc SET max_id = {raised} WHERE biz_tag = 'p'"
+        "UPDATE leaf_id.leaf_alloc SET max_id = {raised} WHERE biz_tag = 'p'"
     ));
     let mut next = Err(failure);
     wait_until(LIMIT, "an id above", || {
@@ -515,7 +515,7 @@ fn a_server_of_an_ordinary_user_needs_a_password_that_is_asked_for() {
     admin.run(
         "CREATE ROLE mallory LOGIN;
          GRANT USAGE ON FOREIGN DATA WRAPPER dblink_fdw TO mallory;
-         GRANT INSERT ON leaf_alloc TO mallory;
+         GRANT INSERT ON leaf_id.leaf_alloc TO mallory;
          GRANT CREATE ON DATABASE postgres TO mallory",
     );
     let mut mallory = member.connect_as("mallory", "postgres");
@@ -523,7 +523,7 @@ fn a_server_of_an_ordinary_user_needs_a_password_that_is_asked_for() {
     mallory.run(&format!(
         "CREATE SERVER mine FOREIGN DATA WRAPPER dblink_fdw OPTIONS (host '{dir}', dbname 'postgres');
          CREATE USER MAPPING FOR PUBLIC SERVER mine OPTIONS (user 'postgres');
-         INSERT INTO leaf_alloc (biz_tag, server) VALUES ('t', 'mine');
+         INSERT INTO leaf_id.leaf_alloc (biz_tag, server) VALUES ('t', 'mine');
          SET leaf_id.refill_timeout = '1s'"
     ));
     let refused = |session: &mut Session, why: &str| {
@@ -560,9 +560,9 @@ fn a_centre_restored_from_a_dump_is_behind_and_not_reset() {
     let mut member = fleet.members[0].session();
     member.take("t", 150);
     let mut centre = fleet.centre.session();
-    centre.run("CREATE TABLE dump AS SELECT * FROM leaf_alloc");
+    centre.run("CREATE TABLE dump AS SELECT * FROM leaf_id.leaf_alloc");
     let ids = member.take("t", 500);
-    centre.run("BEGIN; TRUNCATE leaf_alloc; INSERT INTO leaf_alloc SELECT * FROM dump; COMMIT");
+    centre.run("BEGIN; TRUNCATE leaf_id.leaf_alloc; INSERT INTO leaf_id.leaf_alloc SELECT * FROM dump; COMMIT");
     member.run("SET leaf_id.refill_timeout = '2s'");
     let failure = loop {
         match member.try_next("t") {
@@ -572,7 +572,7 @@ fn a_centre_restored_from_a_dump_is_behind_and_not_reset() {
     };
     failure.is("55000").says("is behind with tag \"t\"");
     // As the hint says.
-    centre.run("UPDATE leaf_alloc SET max_id = 100000");
+    centre.run("UPDATE leaf_id.leaf_alloc SET max_id = 100000");
     member.run("SET leaf_id.refill_timeout = '20s'");
     wait_until(LIMIT, "the centre's new ids", || {
         member.try_next("t").is_ok_and(|id| id >= 100_000)

@@ -123,7 +123,7 @@ fn fail_over_under_load(
         fleet.second.promote();
         let mut session = fleet.second.session();
         wait_until(LIMIT, "a claim on the new timeline", || {
-            session.value("SELECT timeline = 2 FROM leaf_alloc WHERE biz_tag <> 'large'")
+            session.value("SELECT timeline = 2 FROM leaf_id.leaf_alloc WHERE biz_tag <> 'large'")
         });
         thread::sleep(whole.saturating_sub(began.elapsed()));
         let pause = load.pause(LIMIT);
@@ -263,7 +263,7 @@ fn a_centre_behind_the_members_is_told() {
     let mut centre = fleet.second.session();
     assert!(centre.max_id("t") < forgotten);
     centre.run(&format!(
-        "UPDATE leaf_alloc SET max_id = {forgotten} WHERE biz_tag = 't'"
+        "UPDATE leaf_id.leaf_alloc SET max_id = {forgotten} WHERE biz_tag = 't'"
     ));
     session.run("SET leaf_id.refill_timeout = '60s'");
     wait_until(LIMIT, "an id", || {

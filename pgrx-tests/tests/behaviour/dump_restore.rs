@@ -85,7 +85,7 @@ fn a_dump_taken_under_load_covers_its_own_ids() {
             let last: i64 = session.value("SELECT max(id) FROM orders");
             (
                 last,
-                session.value("SELECT max_id FROM leaf_alloc WHERE biz_tag = 'orders'"),
+                session.value("SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = 'orders'"),
             )
         };
         assert!(last < max_id, "{last} is in the dump, max_id is {max_id}");

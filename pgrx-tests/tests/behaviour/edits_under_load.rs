@@ -164,7 +164,7 @@ fn steps_limits_and_words_change_without_a_gap_in_service() {
         |editor| {
             for (step, max_step) in [(50, 50), (1, 41), (2000, 100_000), (60, 60)] {
                 editor.run(&format!(
-                    "UPDATE leaf_alloc SET step = {step}, max_step = {max_step},
+                    "UPDATE leaf_id.leaf_alloc SET step = {step}, max_step = {max_step},
                      description = 'step {step}' WHERE biz_tag = 't'"
                 ));
                 wait_until(LIMIT, "a claim of that length", || {
@@ -175,18 +175,18 @@ fn steps_limits_and_words_change_without_a_gap_in_service() {
                 let_them_draw(editor, 500);
             }
             editor
-                .fails("UPDATE leaf_alloc SET max_id = 1")
+                .fails("UPDATE leaf_id.leaf_alloc SET max_id = 1")
                 .is("55000")
                 .hints("leaf_tag_reset('t', 1)");
-            editor.run("UPDATE leaf_alloc SET max_value = 9000000000000000000");
-            editor.run("BEGIN; UPDATE leaf_alloc SET max_id = max_id + 1");
+            editor.run("UPDATE leaf_id.leaf_alloc SET max_value = 9000000000000000000");
+            editor.run("BEGIN; UPDATE leaf_id.leaf_alloc SET max_id = max_id + 1");
             editor.fails("PREPARE TRANSACTION 'p'").is("0A000");
             editor.run("ROLLBACK");
             editor
                 .fails("ALTER EXTENSION leaf_id SET SCHEMA pg_catalog")
                 .is("0A000");
             editor.run("ALTER EXTENSION leaf_id UPDATE");
-            editor.run("VACUUM (FREEZE, ANALYZE) leaf_alloc");
+            editor.run("VACUUM (FREEZE, ANALYZE) leaf_id.leaf_alloc");
             let_them_draw(editor, 500);
             Vec::new()
         },
@@ -203,17 +203,17 @@ fn the_table_is_maintained() {
         |id| id,
         |editor| {
             for work in [
-                "VACUUM (FULL, FREEZE, ANALYZE) leaf_alloc",
-                "REINDEX TABLE leaf_alloc",
-                "REINDEX TABLE CONCURRENTLY leaf_alloc",
-                "CLUSTER leaf_alloc USING leaf_alloc_pkey",
-                "ALTER TABLE leaf_alloc ADD COLUMN owner text DEFAULT 'nobody'",
-                "UPDATE leaf_alloc SET owner = 'somebody'",
-                "ALTER TABLE leaf_alloc DROP COLUMN owner",
-                "ALTER TABLE leaf_alloc ALTER description SET STORAGE EXTERNAL",
-                "UPDATE leaf_alloc SET description = repeat('long ', 100000)",
-                "CREATE INDEX CONCURRENTLY by_time ON leaf_alloc (update_time)",
-                "DROP INDEX CONCURRENTLY by_time",
+                "VACUUM (FULL, FREEZE, ANALYZE) leaf_id.leaf_alloc",
+                "REINDEX TABLE leaf_id.leaf_alloc",
+                "REINDEX TABLE CONCURRENTLY leaf_id.leaf_alloc",
+                "CLUSTER leaf_id.leaf_alloc USING leaf_alloc_pkey",
+                "ALTER TABLE leaf_id.leaf_alloc ADD COLUMN owner text DEFAULT 'nobody'",
+                "UPDATE leaf_id.leaf_alloc SET owner = 'somebody'",
+                "ALTER TABLE leaf_id.leaf_alloc DROP COLUMN owner",
+                "ALTER TABLE leaf_id.leaf_alloc ALTER description SET STORAGE EXTERNAL",
+                "UPDATE leaf_id.leaf_alloc SET description = repeat('long ', 100000)",
+                "CREATE INDEX CONCURRENTLY by_time ON leaf_id.leaf_alloc (update_time)",
+                "DROP INDEX CONCURRENTLY leaf_id.by_time",
             ] {
                 println!("{work}");
                 editor.run(work);
@@ -233,7 +233,7 @@ fn a_max_step_that_is_lowered_is_told_to_ranges() {
         &["22023"],
         |id| id,
         |editor| {
-            editor.run("UPDATE leaf_alloc SET step = 5, max_step = 20");
+            editor.run("UPDATE leaf_id.leaf_alloc SET step = 5, max_step = 20");
             let_them_draw(editor, 2000);
             Vec::new()
         },
@@ -256,7 +256,10 @@ fn a_raised_max_id_holds_for_every_call_that_begins_afterwards() {
         |editor| {
             begin_lives(editor, |life| {
                 let first = life * LIFE;
-                (first, format!("UPDATE leaf_alloc SET max_id = {first}"))
+                (
+                    first,
+                    format!("UPDATE leaf_id.leaf_alloc SET max_id = {first}"),
+                )
             })
         },
     );
@@ -285,7 +288,7 @@ fn a_tag_that_goes_and_comes_again() {
     let mut away = Vec::new();
     let come = |life: i64| {
         format!(
-            "INSERT INTO leaf_alloc (biz_tag, max_id, step, max_step) VALUES ('t', {}, 10, 200)",
+            "INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id, step, max_step) VALUES ('t', {}, 10, 200)",
             life * LIFE
         )
     };
@@ -296,15 +299,18 @@ fn a_tag_that_goes_and_comes_again() {
         |editor| {
             let mut edits = Vec::new();
             for (life, (go, come)) in (1..).zip([
-                ("DELETE FROM leaf_alloc", come(1)),
-                ("TRUNCATE leaf_alloc", come(2)),
+                ("DELETE FROM leaf_id.leaf_alloc", come(1)),
+                ("TRUNCATE leaf_id.leaf_alloc", come(2)),
                 ("SELECT leaf_tag_drop('t')", come(3)),
                 (
-                    "UPDATE leaf_alloc SET biz_tag = 'away'",
-                    format!("UPDATE leaf_alloc SET biz_tag = 't', max_id = {}", 4 * LIFE),
+                    "UPDATE leaf_id.leaf_alloc SET biz_tag = 'away'",
+                    format!(
+                        "UPDATE leaf_id.leaf_alloc SET biz_tag = 't', max_id = {}",
+                        4 * LIFE
+                    ),
                 ),
                 (
-                    "BEGIN; SAVEPOINT s; DELETE FROM leaf_alloc; RELEASE s; COMMIT",
+                    "BEGIN; SAVEPOINT s; DELETE FROM leaf_id.leaf_alloc; RELEASE s; COMMIT",
                     come(5),
                 ),
             ]) {
@@ -318,7 +324,7 @@ fn a_tag_that_goes_and_comes_again() {
                 let_them_draw(editor, 300);
             }
             // In one transaction it is never away.
-            editor.run("BEGIN; TRUNCATE leaf_alloc");
+            editor.run("BEGIN; TRUNCATE leaf_id.leaf_alloc");
             editor.run(&come(6));
             edits.push(edit(6 * LIFE, || editor.run("COMMIT")));
             let_them_draw(editor, 300);
@@ -344,8 +350,9 @@ fn a_limit_that_is_lowered_and_lifted() {
             let mut edits = Vec::new();
             for _ in 0..4 {
                 // A little beyond what is claimed.
-                let max_value: i64 = editor
-                    .value("UPDATE leaf_alloc SET max_value = max_id + 300 RETURNING max_value");
+                let max_value: i64 = editor.value(
+                    "UPDATE leaf_id.leaf_alloc SET max_value = max_id + 300 RETURNING max_value",
+                );
                 let mut other = server.session();
                 wait_until(LIMIT, "the end of the tag", || {
                     other
@@ -360,7 +367,7 @@ fn a_limit_that_is_lowered_and_lifted() {
                 let first = max_value + 10;
                 edits.push(edit(first, || {
                     editor.run(&format!(
-                        "UPDATE leaf_alloc SET max_value = DEFAULT, max_id = {first}"
+                        "UPDATE leaf_id.leaf_alloc SET max_value = DEFAULT, max_id = {first}"
                     ));
                 }));
                 let_them_draw(editor, 300);

@@ -90,7 +90,7 @@ fn mistakes_of_callers() {
         ),
         ("SELECT leaf_snowflake_decode(-1)", "22023", "-1", "", ""),
         (
-            "INSERT INTO leaf_alloc (biz_tag) VALUES ('')",
+            "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('')",
             "23514",
             "biz_tag_length",
             "",
@@ -212,7 +212,7 @@ fn the_last_id_of_a_tag_is_its_max_value() {
             assert!(took.as_secs() < 2, "no timeout is waited for: {took:?}");
         }
         session.run(&format!(
-            "UPDATE leaf_alloc SET max_value = 7 WHERE biz_tag = '{tag}'"
+            "UPDATE leaf_id.leaf_alloc SET max_value = 7 WHERE biz_tag = '{tag}'"
         ));
         assert_eq!(other.take(&tag, 2), [6, 7]);
         session.try_next(&tag).unwrap_err().is("2200H");
@@ -271,16 +271,16 @@ fn without_preload_everything_says_how_to_get_it() {
     }
     // What pg_restore and pg_upgrade do must work.
     session.run(
-        "INSERT INTO leaf_alloc (biz_tag, max_id) VALUES ('u', 500);
-         UPDATE leaf_alloc SET max_id = 600 WHERE biz_tag = 'u';
-         UPDATE leaf_alloc SET biz_tag = 'v' WHERE biz_tag = 'u';
+        "INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id) VALUES ('u', 500);
+         UPDATE leaf_id.leaf_alloc SET max_id = 600 WHERE biz_tag = 'u';
+         UPDATE leaf_id.leaf_alloc SET biz_tag = 'v' WHERE biz_tag = 'u';
          LOAD 'leaf_id';
          SELECT leaf_snowflake_decode(1, 1288834974657), leaf_snowflake_min(now(), 1288834974657)",
     );
     assert!(
         server
             .run("pg_dump", &["postgres"])
-            .contains("COPY public.leaf_alloc")
+            .contains("COPY leaf_id.leaf_alloc")
     );
     session.run("ALTER SYSTEM SET shared_preload_libraries = 'leaf_id'");
     server.restart();

@@ -98,7 +98,8 @@ const KINDS: [(&str, Work); 21] = [
         ids
     }),
     ("repeatable read", |session, _| {
-        session.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM leaf_alloc");
+        session
+            .run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM leaf_id.leaf_alloc");
         let ids = [session.take("t", 15), session.take("t", 40)].concat();
         session.run("COMMIT");
         ids
@@ -260,7 +261,9 @@ fn all_at_once_issue_each_id_once() {
             } else {
                 ""
             };
-            editor.run(&format!("UPDATE leaf_alloc SET step = {step}{max_id}"));
+            editor.run(&format!(
+                "UPDATE leaf_id.leaf_alloc SET step = {step}{max_id}"
+            ));
         },
         || {
             in_threads(KINDS.len(), |i| {

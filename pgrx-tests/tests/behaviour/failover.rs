@@ -129,7 +129,7 @@ fn a_skip_shows_in_the_view_and_the_log_and_comes_once() {
     }
     // An edit of the row hides neither where its last claim was made nor how long it was.
     let known = session.max_id("idle");
-    session.run("UPDATE leaf_alloc SET step = 5, max_step = 5 WHERE biz_tag = 'idle'");
+    session.run("UPDATE leaf_id.leaf_alloc SET step = 5, max_step = 5 WHERE biz_tag = 'idle'");
     assert_eq!(session.next("idle"), known + 2 * 20);
     drop(session);
     for restart in [Server::restart, Server::crash] {
@@ -158,11 +158,11 @@ fn a_skip_beyond_the_limit_of_a_tag_is_told_and_can_be_taken_back() {
     let known = tags.map(|(tag, ..)| {
         let known = session.max_id(tag);
         session.run(&format!(
-            "BEGIN; ALTER TABLE leaf_alloc DISABLE TRIGGER ALL;
-             UPDATE leaf_alloc SET max_value = {} WHERE biz_tag = '{tag}';
-             ALTER TABLE leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp;
-             ALTER TABLE leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_edit;
-             ALTER TABLE leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_truncate; COMMIT",
+            "BEGIN; ALTER TABLE leaf_id.leaf_alloc DISABLE TRIGGER ALL;
+             UPDATE leaf_id.leaf_alloc SET max_value = {} WHERE biz_tag = '{tag}';
+             ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp;
+             ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_edit;
+             ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_truncate; COMMIT",
             known + 500
         ));
         known
@@ -175,10 +175,10 @@ fn a_skip_beyond_the_limit_of_a_tag_is_told_and_can_be_taken_back() {
             .hints("leaf_id.failover_skip");
     }
     // An edit takes no more than there is: raising the limit is still a way out.
-    session.run("UPDATE leaf_alloc SET description = 'b' WHERE biz_tag = 'b'");
+    session.run("UPDATE leaf_id.leaf_alloc SET description = 'b' WHERE biz_tag = 'b'");
     assert_eq!(session.max_id("b"), known[1] + 501);
     session.run(&format!(
-        "UPDATE leaf_alloc SET max_value = {} WHERE biz_tag = 'b'",
+        "UPDATE leaf_id.leaf_alloc SET max_value = {} WHERE biz_tag = 'b'",
         known[1] + 600
     ));
     assert_eq!(session.next("b"), known[1] + 501);

@@ -20,7 +20,7 @@ fn server(conf: &[(&str, &str)]) -> (Server, Session) {
 fn row(session: &mut Session, tag: &str) -> (Option<String>, i64, i64) {
     let row = session
         .query_one(
-            "SELECT server::text, server_life, max_id FROM leaf_alloc WHERE biz_tag = $1",
+            "SELECT server::text, server_life, max_id FROM leaf_id.leaf_alloc WHERE biz_tag = $1",
             &[&tag],
         )
         .unwrap();
@@ -34,9 +34,9 @@ fn fed(server: &str, max_id: i64) -> (Option<String>, i64, i64) {
 /// What only leaf_id writes, written as it would.
 fn set_server_life(session: &mut Session, tag: &str, life: i64) {
     session.run(&format!(
-        "ALTER TABLE leaf_alloc DISABLE TRIGGER leaf_alloc_stamp;
-         UPDATE leaf_alloc SET server_life = {life} WHERE biz_tag = '{tag}';
-         ALTER TABLE leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp"
+        "ALTER TABLE leaf_id.leaf_alloc DISABLE TRIGGER leaf_alloc_stamp;
+         UPDATE leaf_id.leaf_alloc SET server_life = {life} WHERE biz_tag = '{tag}';
+         ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp"
     ));
 }
 
@@ -44,9 +44,9 @@ fn set_server_life(session: &mut Session, tag: &str, life: i64) {
 fn dml_feeds_a_tag_too() {
     let (_server, mut session) = server(&[]);
     session.run(
-        "INSERT INTO leaf_alloc (biz_tag, server, server_life) VALUES ('a', 'leaf_central', 7);
-         INSERT INTO leaf_alloc (biz_tag, server_life) VALUES ('b', 7);
-         INSERT INTO leaf_alloc (biz_tag, max_id) VALUES ('b', 50)
+        "INSERT INTO leaf_id.leaf_alloc (biz_tag, server, server_life) VALUES ('a', 'leaf_central', 7);
+         INSERT INTO leaf_id.leaf_alloc (biz_tag, server_life) VALUES ('b', 7);
+         INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id) VALUES ('b', 50)
              ON CONFLICT (biz_tag) DO UPDATE SET server = 'other', max_id = excluded.max_id;
          SELECT leaf_tag_create('c', start => 5, server => 'other')",
     );
@@ -55,12 +55,12 @@ fn dml_feeds_a_tag_too() {
     assert_eq!(row(&mut session, "c"), fed("other", 5));
     // Not for users to write; and it is another row there under another name.
     set_server_life(&mut session, "a", 7);
-    session.run("UPDATE leaf_alloc SET server_life = 8, step = 5 WHERE biz_tag = 'a'");
+    session.run("UPDATE leaf_id.leaf_alloc SET server_life = 8, step = 5 WHERE biz_tag = 'a'");
     assert_eq!(row(&mut session, "a").1, 7);
-    session.run("UPDATE leaf_alloc SET biz_tag = 'd' WHERE biz_tag = 'a'");
+    session.run("UPDATE leaf_id.leaf_alloc SET biz_tag = 'd' WHERE biz_tag = 'a'");
     assert_eq!(row(&mut session, "d").1, 0);
     session
-        .fails("UPDATE leaf_alloc SET max_id = 1 WHERE biz_tag = 'c'")
+        .fails("UPDATE leaf_id.leaf_alloc SET max_id = 1 WHERE biz_tag = 'c'")
         .is("55000");
 }
 
@@ -68,15 +68,15 @@ fn dml_feeds_a_tag_too() {
 fn creating_a_fed_tag_needs_usage() {
     let (server, mut admin) = server(&[]);
     admin.run(
-        "CREATE ROLE alice LOGIN; GRANT ALL ON leaf_alloc TO alice;
+        "CREATE ROLE alice LOGIN; GRANT ALL ON leaf_id.leaf_alloc TO alice;
          GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop TO alice;
          SELECT leaf_tag_create('local')",
     );
     let mut alice = server.connect_as("alice", "postgres");
     let ways = [
         "SELECT leaf_tag_create('t', server => 'SERVER')",
-        "INSERT INTO leaf_alloc (biz_tag, server) VALUES ('u', 'SERVER')",
-        "UPDATE leaf_alloc SET server = 'SERVER' WHERE biz_tag = 'local'",
+        "INSERT INTO leaf_id.leaf_alloc (biz_tag, server) VALUES ('u', 'SERVER')",
+        "UPDATE leaf_id.leaf_alloc SET server = 'SERVER' WHERE biz_tag = 'local'",
     ];
     for way in ways {
         println!("{way}");
@@ -95,7 +95,7 @@ fn creating_a_fed_tag_needs_usage() {
     }
     // Whoever edits anything else needs it no more.
     admin.run("REVOKE USAGE ON FOREIGN SERVER leaf_central FROM alice");
-    alice.run("UPDATE leaf_alloc SET step = 20, server = 'leaf_central'");
+    alice.run("UPDATE leaf_id.leaf_alloc SET step = 20, server = 'leaf_central'");
     alice.run("SELECT leaf_tag_drop('t')");
 
     // A name that PostgreSQL would cut to that of a server that there is.
@@ -116,7 +116,7 @@ fn a_tag_cannot_be_taken_away_from_its_server() {
     session.run("SELECT leaf_tag_create('t', start => 5, server => 'leaf_central')");
     for to in ["NULL", "'other'", "'missing'"] {
         session
-            .fails(&format!("UPDATE leaf_alloc SET server = {to}"))
+            .fails(&format!("UPDATE leaf_id.leaf_alloc SET server = {to}"))
             .is("55000")
             .says("cannot take tag \"t\" away from server \"leaf_central\"")
             .details("max_id")
@@ -124,7 +124,7 @@ fn a_tag_cannot_be_taken_away_from_its_server() {
     }
     session
         .fails(
-            "INSERT INTO leaf_alloc (biz_tag) VALUES ('t')
+            "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('t')
              ON CONFLICT (biz_tag) DO UPDATE SET server = excluded.server",
         )
         .is("55000");
@@ -148,7 +148,7 @@ fn a_local_tag_becomes_a_fed_one_above_its_ids() {
     session.wait_for_spare("t");
     let max_id = session.max_id("t");
     assert!(*used.last().unwrap() < max_id);
-    session.run("BEGIN; UPDATE leaf_alloc SET server = 'leaf_central'; SAVEPOINT s");
+    session.run("BEGIN; UPDATE leaf_id.leaf_alloc SET server = 'leaf_central'; SAVEPOINT s");
     session.try_next("t").unwrap_err().is("55000");
     assert_eq!(other.next("t"), 71, "not committed yet");
     session.run("ROLLBACK TO s; COMMIT");
@@ -174,14 +174,16 @@ fn a_fed_tag_is_used_after_the_commit() {
     // What was issued before the row named its server is not issued again by it.
     session.run("BEGIN; SELECT leaf_tag_create('u')");
     assert_eq!(session.take("u", 30).last(), Some(&30));
-    session.run("UPDATE leaf_alloc SET server = 'leaf_central' WHERE biz_tag = 'u'; SAVEPOINT s");
+    session.run(
+        "UPDATE leaf_id.leaf_alloc SET server = 'leaf_central' WHERE biz_tag = 'u'; SAVEPOINT s",
+    );
     session.try_next("u").unwrap_err().is("55000");
     session.run("ROLLBACK TO s; COMMIT");
     assert_eq!(row(&mut session, "u"), fed("leaf_central", 31));
     // Where that is rolled back, they are issued here as before.
     session.run(
         "BEGIN; SELECT leaf_tag_create('v'); SAVEPOINT s;
-         UPDATE leaf_alloc SET server = 'leaf_central' WHERE biz_tag = 'v'; ROLLBACK TO s",
+         UPDATE leaf_id.leaf_alloc SET server = 'leaf_central' WHERE biz_tag = 'v'; ROLLBACK TO s",
     );
     assert_eq!(session.take("v", 3), [1, 2, 3]);
     session.run("COMMIT; RESET leaf_id.refill_timeout");
@@ -218,14 +220,14 @@ fn replication_of_a_fed_tag_is_never_stopped() {
     let (server, mut session) = server(&[]);
     session.run(
         "SET session_replication_role = replica;
-         INSERT INTO leaf_alloc (biz_tag, server) VALUES ('t', 'missing'), ('u', 'leaf_central')",
+         INSERT INTO leaf_id.leaf_alloc (biz_tag, server) VALUES ('t', 'missing'), ('u', 'leaf_central')",
     );
     assert_eq!(row(&mut session, "t"), fed("missing", 1));
     set_server_life(&mut session, "u", 7);
-    session.run("UPDATE leaf_alloc SET server = 'other' WHERE biz_tag = 'u'");
+    session.run("UPDATE leaf_id.leaf_alloc SET server = 'other' WHERE biz_tag = 'u'");
     assert_eq!(row(&mut session, "u"), fed("other", 1));
     set_server_life(&mut session, "u", 7);
-    session.run("UPDATE leaf_alloc SET server = NULL WHERE biz_tag = 'u'");
+    session.run("UPDATE leaf_id.leaf_alloc SET server = NULL WHERE biz_tag = 'u'");
     assert_eq!(row(&mut session, "u"), (None, 0, 1));
     let log = server.log();
     for from in ["leaf_central", "other"] {
@@ -249,8 +251,8 @@ fn a_failover_skips_nothing_of_a_fed_tag() {
     standby.promote();
     let mut session = standby.session();
     session.run(
-        "UPDATE leaf_alloc SET max_step = 20000;
-         UPDATE leaf_alloc SET server = 'leaf_central' WHERE biz_tag = 'both'",
+        "UPDATE leaf_id.leaf_alloc SET max_step = 20000;
+         UPDATE leaf_id.leaf_alloc SET server = 'leaf_central' WHERE biz_tag = 'both'",
     );
     assert_eq!(row(&mut session, "fed"), fed("leaf_central", 1));
     let skipped = session.max_id("local");

@@ -423,7 +423,7 @@ impl Torture<'_> {
         for (tag, step, max_step, _) in TAGS {
             for session in [&mut here, &mut there] {
                 session.run(&format!(
-                    "UPDATE leaf_alloc SET step = {}, max_step = {} WHERE biz_tag = '{tag}'",
+                    "UPDATE leaf_id.leaf_alloc SET step = {}, max_step = {} WHERE biz_tag = '{tag}'",
                     step * factor,
                     max_step * factor
                 ));
@@ -443,7 +443,7 @@ impl Torture<'_> {
         session.run(&if event == Event::ResetAtCentre {
             format!("SELECT leaf_tag_reset('{tag}', {to})")
         } else {
-            format!("UPDATE leaf_alloc SET max_id = {to} WHERE biz_tag = '{tag}'")
+            format!("UPDATE leaf_id.leaf_alloc SET max_id = {to} WHERE biz_tag = '{tag}'")
         });
         session.run("COMMIT");
         self.history.skip(source, max_id, to);
@@ -456,7 +456,9 @@ impl Torture<'_> {
         let (_, step, max_step, _) = TAGS[source];
         let mut session = self.members[number].server.session();
         session.run("BEGIN");
-        session.run(&format!("DELETE FROM leaf_alloc WHERE biz_tag = '{tag}'"));
+        session.run(&format!(
+            "DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}'"
+        ));
         session.create_fed_tag(tag, step, max_step);
         session.run("COMMIT; SET leaf_id.refill_timeout = '60s'");
         // From now on its row covers what it has issued.
@@ -492,7 +494,7 @@ impl Torture<'_> {
         let mut session = self.pair.primary().session();
         let name = node_name(number);
         session.run(&format!(
-            "SELECT {function}(worker_id) FROM leaf_worker WHERE node_name = '{name}'"
+            "SELECT {function}(worker_id) FROM leaf_id.leaf_worker WHERE node_name = '{name}'"
         ));
     }
 
@@ -558,7 +560,7 @@ impl Torture<'_> {
 }
 
 fn row_of(tag: &str) -> String {
-    format!("SELECT max_id FROM leaf_alloc WHERE biz_tag = '{tag}'")
+    format!("SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}'")
 }
 
 /// Has events happen, from a shuffled deck of all kinds, until there were so many and so

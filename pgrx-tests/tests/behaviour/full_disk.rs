@@ -171,11 +171,11 @@ fn no_room_for_the_table_is_an_error_until_there_is() {
     ));
     session.run(
         "SELECT leaf_tag_create('t', step => 1, max_step => 1);
-         ALTER TABLE leaf_alloc SET TABLESPACE small",
+         ALTER TABLE leaf_id.leaf_alloc SET TABLESPACE small",
     );
     let mut issued = session.take("t", 10);
     // As long as somebody may see the old rows, no new one takes their place.
-    old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM leaf_alloc");
+    old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM leaf_id.leaf_alloc");
     disk.fill();
     session.run("SET leaf_id.refill_timeout = '1s'");
     let failure = loop {

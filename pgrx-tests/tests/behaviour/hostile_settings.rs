@@ -34,7 +34,7 @@ fn refills_go_on() {
         "CREATE EXTENSION leaf_id;
          SELECT leaf_tag_create('t', step => 10, max_step => 200);
          CREATE SCHEMA evil;
-         CREATE TABLE evil.leaf_alloc (LIKE leaf_alloc INCLUDING ALL);
+         CREATE TABLE evil.leaf_alloc (LIKE leaf_id.leaf_alloc INCLUDING ALL);
          INSERT INTO evil.leaf_alloc (biz_tag, max_id) VALUES ('t', 1);
          CREATE FUNCTION evil.raise(bigint, integer) RETURNS bigint LANGUAGE plpgsql
              AS 'BEGIN RAISE EXCEPTION ''hijacked''; END';

@@ -54,7 +54,7 @@ fn claim(session: &mut Session, tag: &str, n: i32) -> Claim {
 
 fn life(session: &mut Session, tag: &str) -> i64 {
     session.value(&format!(
-        "SELECT life FROM leaf_alloc WHERE biz_tag = '{tag}'"
+        "SELECT life FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}'"
     ))
 }
 
@@ -94,7 +94,7 @@ fn a_claim_says_what_it_took_and_what_holds() {
     );
     try_claim(&mut session, "t", 1).unwrap_err().is("2200H");
     assert_eq!(session.max_id("t"), 1401);
-    session.run("UPDATE leaf_alloc SET max_value = 10000, max_step = 20");
+    session.run("UPDATE leaf_id.leaf_alloc SET max_value = 10000, max_step = 20");
     let claimed = claim(&mut session, "t", 100);
     assert_eq!((claimed.first, claimed.last), (1401, 1420));
     assert!(!claimed.climbing, "it is max_step that cuts it");
@@ -175,9 +175,9 @@ fn needs_execute_and_nothing_else() {
     member.fails(sql).is("42501");
     admin.run("GRANT EXECUTE ON FUNCTION leaf_claim TO member");
     assert_eq!(member.ids(sql), [1]);
-    member.fails("SELECT * FROM public.leaf_alloc").is("42501");
+    member.fails("SELECT * FROM leaf_id.leaf_alloc").is("42501");
     member
-        .fails("UPDATE public.leaf_alloc SET max_id = 1000")
+        .fails("UPDATE leaf_id.leaf_alloc SET max_id = 1000")
         .is("42501");
     assert_eq!(member.ids(sql), [11]);
     assert_eq!(
@@ -215,7 +215,7 @@ fn a_locked_row_is_waited_for_a_moment() {
     let (mut holder, mut session) = (server.session(), server.session());
     session.create_tag("t");
     session.run("SET lock_timeout = '5min'");
-    holder.run("BEGIN; SELECT FROM leaf_alloc FOR UPDATE");
+    holder.run("BEGIN; SELECT FROM leaf_id.leaf_alloc FOR UPDATE");
     try_claim(&mut session, "t", 10).unwrap_err().is("55P03");
     assert_eq!(session.value::<String>("SHOW lock_timeout"), "5min");
     // Replaced while the claim waits for it: not gone.

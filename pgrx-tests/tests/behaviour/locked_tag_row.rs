@@ -8,7 +8,7 @@ use leaf_id_tests::{
 };
 use postgres::NoTls;
 
-const LOCK: &str = "BEGIN; SELECT FROM leaf_alloc WHERE biz_tag = 't' FOR UPDATE";
+const LOCK: &str = "BEGIN; SELECT FROM leaf_id.leaf_alloc WHERE biz_tag = 't' FOR UPDATE";
 
 /// A server with the tags t and u, whose segments are 10 long. One id of t is in use.
 fn server_with_t_and_u() -> Server {
@@ -162,7 +162,7 @@ fn an_uncommitted_edit_of_another_session_is_waited_for() {
     let server = server_with_t_and_u();
     let (mut editor, mut session) = (server.session(), server.session());
     let pid = editor.pid();
-    editor.run("BEGIN; UPDATE leaf_alloc SET description = 'x' WHERE biz_tag = 't'");
+    editor.run("BEGIN; UPDATE leaf_id.leaf_alloc SET description = 'x' WHERE biz_tag = 't'");
     session.run("SET leaf_id.refill_timeout = '500ms'");
     let (cached, failure) = drain(&mut session);
     failure.is("55P03").details(&pid.to_string());
@@ -177,7 +177,7 @@ fn a_locked_table_is_an_error_in_time_and_leaves_cached_ids_alone() {
     let (mut holder, mut user, mut newcomer) =
         (server.session(), server.session(), server.session());
     let mut last = user.next("t");
-    holder.run("BEGIN; LOCK TABLE leaf_alloc IN ACCESS EXCLUSIVE MODE");
+    holder.run("BEGIN; LOCK TABLE leaf_id.leaf_alloc IN ACCESS EXCLUSIVE MODE");
     for _ in 0..5 {
         let id = user.next("t");
         assert!(id > last);
@@ -213,7 +213,7 @@ fn a_reindexed_table_is_an_error_in_time() {
     let server = server_with_t_and_u();
     let (mut holder, mut session) = (server.session(), server.session());
     session.run("SELECT leaf_tag_create('new'); SET leaf_id.refill_timeout = '300ms'");
-    holder.run("BEGIN; REINDEX TABLE leaf_alloc");
+    holder.run("BEGIN; REINDEX TABLE leaf_id.leaf_alloc");
     session.try_next("new").unwrap_err().is("55P03");
     holder.run("COMMIT");
     assert_eq!(session.next("new"), 1);

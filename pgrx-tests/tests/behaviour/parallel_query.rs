@@ -82,9 +82,9 @@ fn a_tag_that_the_transaction_changed_is_refused() {
     let (_server, mut session) = server_and_parallel_session();
     force(&mut session);
     for edit in [
-        "UPDATE leaf_alloc SET max_id = max_id + 5000 WHERE biz_tag = 't'",
+        "UPDATE leaf_id.leaf_alloc SET max_id = max_id + 5000 WHERE biz_tag = 't'",
         "SELECT leaf_tag_drop('t')",
-        "TRUNCATE leaf_alloc",
+        "TRUNCATE leaf_id.leaf_alloc",
         "SELECT leaf_tag_drop('t'); SELECT leaf_tag_create('t')",
     ] {
         println!("{edit}");
@@ -109,7 +109,7 @@ fn another_tag_is_usable_while_one_is_changed() {
     let (_server, mut session) = server_and_parallel_session();
     session.create_tag("u");
     force(&mut session);
-    session.run("BEGIN; UPDATE leaf_alloc SET max_id = 5000 WHERE biz_tag = 't'");
+    session.run("BEGIN; UPDATE leaf_id.leaf_alloc SET max_id = 5000 WHERE biz_tag = 't'");
     assert_eq!(session.ids("SELECT leaf_segment_next('u')"), [1]);
     session.run("COMMIT");
     assert_eq!(session.ids("SELECT leaf_segment_next('t')"), [5000]);

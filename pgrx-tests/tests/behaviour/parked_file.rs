@@ -148,7 +148,8 @@ fn assert_put_back_is_a_gap(keep: impl Fn(&Path, &Path), put_back: impl Fn(&Path
     let server = server_with_tags();
     let mut issued = Issued::default();
     issued.draw(&server);
-    let rows = "SELECT string_agg(leaf_alloc::text, ';' ORDER BY biz_tag) FROM leaf_alloc";
+    let rows =
+        "SELECT string_agg(leaf_id.leaf_alloc::text, ';' ORDER BY biz_tag) FROM leaf_id.leaf_alloc";
     let before: String = server.session().value(rows);
     server.stop(Stop::Fast);
     let (file, aside) = (file(&server), server.dir().join("aside"));
@@ -236,15 +237,16 @@ fn rows_edited_meanwhile_take_no_rest_back() {
     server.launch();
     let mut session = server.session();
     session.run(
-        "UPDATE leaf_alloc SET max_id = max_id + 5000 WHERE biz_tag = 'a';
-         UPDATE leaf_alloc SET max_value = max_id - 900 WHERE biz_tag = 'b';
-         DELETE FROM leaf_alloc WHERE biz_tag = 'c' ;
-         INSERT INTO leaf_alloc (biz_tag, max_id) VALUES ('c', 1000000);
-         DELETE FROM leaf_alloc WHERE biz_tag = 'dropped'",
+        "UPDATE leaf_id.leaf_alloc SET max_id = max_id + 5000 WHERE biz_tag = 'a';
+         UPDATE leaf_id.leaf_alloc SET max_value = max_id - 900 WHERE biz_tag = 'b';
+         DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'c' ;
+         INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id) VALUES ('c', 1000000);
+         DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'dropped'",
     );
     session.run("DROP DATABASE other");
-    let max_id: i64 = session.value("SELECT max_id FROM leaf_alloc WHERE biz_tag = 'a'");
-    let max_value: i64 = session.value("SELECT max_value FROM leaf_alloc WHERE biz_tag = 'b'");
+    let max_id: i64 = session.value("SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = 'a'");
+    let max_value: i64 =
+        session.value("SELECT max_value FROM leaf_id.leaf_alloc WHERE biz_tag = 'b'");
     drop(session);
     server.stop(Stop::Fast);
     assert!(file(&server).is_file(), "nobody has taken it");

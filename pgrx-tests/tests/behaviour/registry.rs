@@ -271,19 +271,19 @@ fn claim_at_last(session: &mut Session, node: &mut Node) -> Answer {
 fn twenty_sessions_at_once_get_twenty_ids() {
     let (server, mut admin) = server_and_session();
     for (round, isolation) in (0..).zip(["read committed", "repeatable read", "serializable"]) {
-        admin.run("BEGIN; LOCK TABLE leaf_registry IN EXCLUSIVE MODE");
+        admin.run("BEGIN; LOCK TABLE leaf_id.leaf_registry IN EXCLUSIVE MODE");
         let together = in_threads(21, |i| {
             if i == 20 {
                 let mut watcher = server.session();
                 let all_wait = becomes(LIMIT, || {
                     watcher.value(
                         "SELECT count(*) = 20 FROM pg_locks
-                         WHERE NOT granted AND relation = 'leaf_registry'::regclass",
+                         WHERE NOT granted AND relation = 'leaf_id.leaf_registry'::regclass",
                     )
                 });
                 watcher.run(
                     "SELECT pg_terminate_backend(pid) FROM pg_locks
-                     WHERE granted AND mode = 'ExclusiveLock' AND relation = 'leaf_registry'::regclass",
+                     WHERE granted AND mode = 'ExclusiveLock' AND relation = 'leaf_id.leaf_registry'::regclass",
                 );
                 assert!(all_wait, "they do not come together");
                 return None;
@@ -432,7 +432,7 @@ fn a_clone_is_held_off() {
 /// Fills the registry with leases that end an hour from now, or ended as long ago.
 fn fill(session: &mut Session, ended: &[i32]) {
     session.run(&format!(
-        "INSERT INTO leaf_worker (worker_id, system_identifier, node_name, token, lease_until, reserved_until_ms)
+        "INSERT INTO leaf_id.leaf_worker (worker_id, system_identifier, node_name, token, lease_until, reserved_until_ms)
          SELECT n, 1, 'node ' || n, 1,
              now() + CASE WHEN n = ANY ('{{{}}}') THEN make_interval(mins => -n) ELSE '1 hour' END, n
          FROM generate_series(0, 1023) n",
@@ -447,7 +447,7 @@ fn full_is_an_error() {
     let mut a = Node::new("a", TERMS);
     a.claim(&mut session).is("full").details("all 1024");
     assert_eq!(
-        session.value::<i64>("SELECT count(*) FROM leaf_worker WHERE token = 1"),
+        session.value::<i64>("SELECT count(*) FROM leaf_id.leaf_worker WHERE token = 1"),
         1024
     );
     // Who has one goes on.
@@ -463,7 +463,7 @@ fn an_ended_lease_is_granted_again() {
     session.run("SELECT leaf_worker_retire(500)");
     // The one that ended first; but not one that is being renewed.
     let mut renewing = server.session();
-    renewing.run("BEGIN; SELECT FROM leaf_worker WHERE worker_id = 1023 FOR UPDATE");
+    renewing.run("BEGIN; SELECT FROM leaf_id.leaf_worker WHERE worker_id = 1023 FOR UPDATE");
     let mut claim = |name: &str| Node::new(name, TERMS).claim(&mut session);
     assert_eq!(claim("a").worker_id, Some(4));
     renewing.run("ROLLBACK");
@@ -543,7 +543,10 @@ fn another_epoch_is_refused() {
     }
     a.terms = TERMS;
     assert_eq!(a.renew(&mut session).id(), 0);
-    assert_eq!(session.value::<i64>("SELECT count(*) FROM leaf_worker"), 1);
+    assert_eq!(
+        session.value::<i64>("SELECT count(*) FROM leaf_id.leaf_worker"),
+        1
+    );
 }
 
 #[test]
@@ -557,7 +560,10 @@ fn a_clock_that_is_off_is_refused() {
         let answer = Node::new("a", off(ahead_ms)).claim(&mut session);
         answer.is("clock").details(text);
     }
-    assert_eq!(session.value::<i64>("SELECT count(*) FROM leaf_worker"), 0);
+    assert_eq!(
+        session.value::<i64>("SELECT count(*) FROM leaf_id.leaf_worker"),
+        0
+    );
     let mut a = Node::new("a", off(900));
     assert_eq!(a.claim(&mut session).peers, 0);
     // One other server may itself be the one that is off.
@@ -582,7 +588,7 @@ fn a_clock_that_is_off_is_refused() {
     let answer = late.renew(&mut session).is("clock");
     assert_eq!(answer.peers, 2);
     answer.details("behind the average of 2 other servers");
-    let sql = "SELECT reserved_until_ms FROM leaf_worker WHERE node_name = 'late'";
+    let sql = "SELECT reserved_until_ms FROM leaf_id.leaf_worker WHERE node_name = 'late'";
     assert_eq!(Some(session.value::<i64>(sql)), reserved);
     let mut new = Node::new("new", off(-800));
     new.claim(&mut session)
@@ -611,8 +617,8 @@ fn a_promoted_registry_grants_nothing_for_one_lease() {
     let [a, b, c, old] = &mut nodes;
     // The test has no minute: as if all had been leased for this long, and just now.
     session.run(
-        "UPDATE leaf_worker SET lease_ms = 5000;
-         UPDATE leaf_worker SET lease_until = now() WHERE node_name = 'old'",
+        "UPDATE leaf_id.leaf_worker SET lease_ms = 5000;
+         UPDATE leaf_id.leaf_worker SET lease_until = now() WHERE node_name = 'old'",
     );
     standby.replay_all_of(&primary);
     let stale = a.clone();
@@ -665,7 +671,9 @@ fn a_promoted_registry_grants_nothing_for_one_lease() {
     old.renew(&mut session).is("grace");
     old.restarted().claim(&mut session).is("grace");
     assert_eq!(
-        session.value::<i64>("SELECT count(*) FROM leaf_registry WHERE grace_since_ms IS NOT NULL"),
+        session.value::<i64>(
+            "SELECT count(*) FROM leaf_id.leaf_registry WHERE grace_since_ms IS NOT NULL"
+        ),
         1
     );
     let answer = once_no_longer("grace", || new.claim(&mut session));
@@ -761,7 +769,7 @@ fn needs_execute_and_nothing_else() {
     admin.run(&format!("GRANT EXECUTE ON {functions} TO member"));
     // Nothing of the caller's is run with the owner's rights.
     member.run(
-        "CREATE TEMP TABLE leaf_worker (worker_id int); CREATE TEMP TABLE leaf_registry (one bool);
+        "CREATE TEMP TABLE leaf_id.leaf_worker (worker_id int); CREATE TEMP TABLE leaf_id.leaf_registry (one bool);
          CREATE FUNCTION pg_temp.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql
              AS 'BEGIN RAISE EXCEPTION ''run as %'', current_user; END';
          SET search_path = pg_temp, pg_catalog",
@@ -792,14 +800,16 @@ fn needs_execute_and_nothing_else() {
         ["a"]
     );
     assert_eq!(
-        monitor.ids("SELECT epoch_ms FROM leaf_registry"),
+        monitor.ids("SELECT epoch_ms FROM leaf_id.leaf_registry"),
         [TERMS.epoch_ms]
     );
     // Who sees a token can pass for its holder.
     let shown: String = monitor.value("SELECT string_agg(s::text, ' ') FROM leaf_worker_status s");
     let token: i64 = admin.value("SELECT token FROM \"the ids\".leaf_worker");
     assert!(!shown.contains(&token.to_string()), "{shown}");
-    monitor.fails("SELECT * FROM leaf_worker").is("42501");
+    monitor
+        .fails("SELECT * FROM leaf_id.leaf_worker")
+        .is("42501");
     claim(&mut monitor).unwrap_err().is("42501");
 }
 
@@ -836,7 +846,7 @@ fn refuses_a_transaction_block() {
     }
     assert_eq!(
         session.value::<i64>(
-            "SELECT (SELECT count(*) FROM leaf_worker) + (SELECT count(*) FROM leaf_registry)"
+            "SELECT (SELECT count(*) FROM leaf_id.leaf_worker) + (SELECT count(*) FROM leaf_id.leaf_registry)"
         ),
         0
     );
@@ -881,7 +891,7 @@ fn absurd_arguments_leave_nothing_behind() {
     failure.unwrap_err().is("22023");
     assert_eq!(
         session.value::<i64>(
-            "SELECT (SELECT count(*) FROM leaf_worker) + (SELECT count(*) FROM leaf_registry)"
+            "SELECT (SELECT count(*) FROM leaf_id.leaf_worker) + (SELECT count(*) FROM leaf_id.leaf_registry)"
         ),
         0
     );
@@ -959,7 +969,8 @@ fn a_dump_carries_floors() {
             );
         }
         let mut session = server.session_in(database);
-        let reserved = "SELECT reserved_until_ms FROM leaf_worker WHERE node_name IN ('a', 'b')
+        let reserved =
+            "SELECT reserved_until_ms FROM leaf_id.leaf_worker WHERE node_name IN ('a', 'b')
                         ORDER BY worker_id";
         let told = nodes.clone().map(|node| node.reserved_until_ms.unwrap());
         assert_eq!(session.ids(reserved), told);
@@ -1109,7 +1120,7 @@ fn after_a_failover_peers_count_once_they_have_met_the_new_clock() {
     let (_server, mut session) = server_and_session();
     let mut nodes = three_ahead(&mut session);
     // As a promotion does it.
-    session.run("UPDATE leaf_registry SET timeline = 0");
+    session.run("UPDATE leaf_id.leaf_registry SET timeline = 0");
     for node in &mut nodes {
         node.renew(&mut session).is("granted");
     }

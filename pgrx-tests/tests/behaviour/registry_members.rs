@@ -71,7 +71,7 @@ fn a_restart_keeps_the_id() {
         registry
             .server
             .session()
-            .value::<i64>("SELECT count(*) FROM leaf_worker"),
+            .value::<i64>("SELECT count(*) FROM leaf_id.leaf_worker"),
         2
     );
     assert_issued_once(&ids);
@@ -332,7 +332,7 @@ fn registry_in_a_local_database() {
     assert_eq!(worker_of(there.next_snowflake()), 1);
     let nodes = "SELECT node_name FROM leaf_worker_status WHERE live ORDER BY worker_id";
     assert_eq!(session.column::<String>(nodes), ["here", "there"]);
-    let empty = "SELECT count(*) FROM leaf_worker";
+    let empty = "SELECT count(*) FROM leaf_id.leaf_worker";
     assert_eq!(server.session().value::<i64>(empty), 0, "not the registry");
 }
 

@@ -198,7 +198,7 @@ fn a_stop_in_full_use_repeats_nothing() {
             }
             let mut watcher = server.session();
             let in_use = becomes(Duration::from_secs(30), || {
-                watcher.ids("SELECT max_id FROM leaf_alloc")[0]
+                watcher.ids("SELECT max_id FROM leaf_id.leaf_alloc")[0]
                     > issued.iter().max().unwrap_or(&0) + 5000
             });
             let ((), took) = timed(|| server.stop(Stop::Fast));

@@ -198,11 +198,11 @@ fn a_new_tag_renamed_in_its_transaction_goes_on_above() {
     let mut session = server.session();
     session.run("BEGIN; SELECT leaf_tag_create('a')");
     let mut ids = session.take("a", 5);
-    session.run("SAVEPOINT s; UPDATE leaf_alloc SET biz_tag = 'b'");
+    session.run("SAVEPOINT s; UPDATE leaf_id.leaf_alloc SET biz_tag = 'b'");
     ids.extend(session.take("b", 5));
     session.run("ROLLBACK TO s");
     ids.extend(session.take("a", 5));
-    session.run("UPDATE leaf_alloc SET biz_tag = 'b'; COMMIT");
+    session.run("UPDATE leaf_id.leaf_alloc SET biz_tag = 'b'; COMMIT");
     ids.extend(session.take("b", 5));
     assert_issued_once(&[ids]);
 }

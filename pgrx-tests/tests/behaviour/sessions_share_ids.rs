@@ -60,7 +60,9 @@ fn two_million_ids_of_32_sessions_are_distinct() {
     assert_issued_once(&drawn);
     let highest = drawn.iter().flatten().max().unwrap();
     // I1: the table knows of every id that is out.
-    let max_id: i64 = server.session().value("SELECT max_id FROM leaf_alloc");
+    let max_id: i64 = server
+        .session()
+        .value("SELECT max_id FROM leaf_id.leaf_alloc");
     assert!(max_id > *highest, "max_id {max_id} covers {highest}");
 }
 
@@ -80,7 +82,7 @@ fn rollbacks_and_changes_of_step_make_no_duplicates() {
             while_repeating(
                 || {
                     let step = random.random_range(1..=2000);
-                    editor.run(&format!("UPDATE leaf_alloc SET step = {step}"));
+                    editor.run(&format!("UPDATE leaf_id.leaf_alloc SET step = {step}"));
                 },
                 || draw(&server),
             )
@@ -100,7 +102,7 @@ fn ids_follow_the_order_of_calls_across_sessions() {
     let calls = while_repeating(
         || {
             step = step % 50 + 1;
-            editor.run(&format!("UPDATE leaf_alloc SET step = {step}"));
+            editor.run(&format!("UPDATE leaf_id.leaf_alloc SET step = {step}"));
         },
         || {
             in_threads(8, |i| {

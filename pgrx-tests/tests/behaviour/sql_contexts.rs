@@ -190,7 +190,7 @@ fn an_old_snapshot_can_use_a_newer_tag() {
         "REPEATABLE READ READ ONLY",
     ] {
         a.run(&format!("BEGIN ISOLATION LEVEL {level}"));
-        assert_eq!(a.value::<i64>("SELECT count(*) FROM leaf_alloc"), 2);
+        assert_eq!(a.value::<i64>("SELECT count(*) FROM leaf_id.leaf_alloc"), 2);
         b.create_tag("new");
         assert_eq!(a.next("new"), 1);
         b.run("SELECT leaf_tag_reset('new', 500)");

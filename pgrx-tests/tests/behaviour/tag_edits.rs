@@ -30,20 +30,20 @@ fn a_tag_edited_in_the_open_transaction_says_commit_first() {
     let (_server, mut a, mut b) = server_with_t_in_use();
     for (edit, tags) in [
         (
-            "UPDATE leaf_alloc SET max_id = max_id + 5000 WHERE biz_tag = 't'",
+            "UPDATE leaf_id.leaf_alloc SET max_id = max_id + 5000 WHERE biz_tag = 't'",
             &["t"][..],
         ),
         (
-            "UPDATE leaf_alloc SET max_value = 1000000 WHERE biz_tag = 't'",
+            "UPDATE leaf_id.leaf_alloc SET max_value = 1000000 WHERE biz_tag = 't'",
             &["t"],
         ),
         (
-            "UPDATE leaf_alloc SET biz_tag = 'new' WHERE biz_tag = 't'",
+            "UPDATE leaf_id.leaf_alloc SET biz_tag = 'new' WHERE biz_tag = 't'",
             &["t", "new"],
         ),
-        ("DELETE FROM leaf_alloc WHERE biz_tag = 't'", &["t"]),
+        ("DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 't'", &["t"]),
         ("SELECT leaf_tag_drop('t')", &["t"]),
-        ("TRUNCATE leaf_alloc", &["t"]),
+        ("TRUNCATE leaf_id.leaf_alloc", &["t"]),
     ] {
         println!("{edit}");
         a.run("BEGIN");
@@ -65,7 +65,7 @@ fn a_tag_edited_in_the_open_transaction_says_commit_first() {
 #[test]
 fn an_edit_undone_by_a_savepoint_is_forgotten() {
     let (_server, mut a, _b) = server_with_t_in_use();
-    a.run("BEGIN; SAVEPOINT s; UPDATE leaf_alloc SET max_id = 5000; SAVEPOINT nested");
+    a.run("BEGIN; SAVEPOINT s; UPDATE leaf_id.leaf_alloc SET max_id = 5000; SAVEPOINT nested");
     assert_told_to_commit(&mut a, "t");
     a.run("ROLLBACK TO nested; RELEASE nested");
     assert_told_to_commit(&mut a, "t");
@@ -74,7 +74,7 @@ fn an_edit_undone_by_a_savepoint_is_forgotten() {
     assert!((7..5000).contains(&id));
     a.run("COMMIT");
     assert_eq!(a.next("t"), id + 1);
-    a.run("BEGIN; SAVEPOINT s; UPDATE leaf_alloc SET max_id = 5000; RELEASE s");
+    a.run("BEGIN; SAVEPOINT s; UPDATE leaf_id.leaf_alloc SET max_id = 5000; RELEASE s");
     assert_told_to_commit(&mut a, "t");
     a.run("ROLLBACK");
     assert_eq!(a.next("t"), id + 2);
@@ -88,7 +88,7 @@ fn step_and_description_can_be_edited_in_the_open_transaction() {
         "description = 'x'",
         "step = 70, description = 'y'",
     ] {
-        a.run(&format!("BEGIN; UPDATE leaf_alloc SET {edit}"));
+        a.run(&format!("BEGIN; UPDATE leaf_id.leaf_alloc SET {edit}"));
         let first = a.next("t");
         assert_eq!(b.next("t"), first + 1, "no cache is dropped");
         a.run("COMMIT");
@@ -99,9 +99,9 @@ fn step_and_description_can_be_edited_in_the_open_transaction() {
 #[test]
 fn a_raised_max_id_holds_at_once() {
     let (_server, mut a, mut b) = server_with_t_in_use();
-    a.run("UPDATE leaf_alloc SET max_id = 1000000 WHERE biz_tag = 't'");
+    a.run("UPDATE leaf_id.leaf_alloc SET max_id = 1000000 WHERE biz_tag = 't'");
     assert_eq!((b.next("t"), a.next("t")), (1_000_000, 1_000_001));
-    a.run("BEGIN; UPDATE leaf_alloc SET max_id = 2000000 WHERE biz_tag = 't'");
+    a.run("BEGIN; UPDATE leaf_id.leaf_alloc SET max_id = 2000000 WHERE biz_tag = 't'");
     assert_eq!(b.next("t"), 1_000_002);
     a.run("COMMIT");
     assert_eq!(b.next("t"), 2_000_000);
@@ -110,18 +110,18 @@ fn a_raised_max_id_holds_at_once() {
 #[test]
 fn a_lowered_max_id_is_refused_and_a_reset_is_the_way() {
     let (_server, mut a, mut b) = server_with_t_in_use();
-    a.fails("UPDATE leaf_alloc SET max_id = 1 WHERE biz_tag = 't'")
+    a.fails("UPDATE leaf_id.leaf_alloc SET max_id = 1 WHERE biz_tag = 't'")
         .is("55000")
         .says("\"t\"")
         .hints("leaf_tag_reset('t', 1)");
     assert_eq!((a.next("t"), b.next("t")), (7, 8));
-    a.run("UPDATE leaf_alloc SET description = 'kept' WHERE biz_tag = 't'");
+    a.run("UPDATE leaf_id.leaf_alloc SET description = 'kept' WHERE biz_tag = 't'");
     a.run("SELECT leaf_tag_reset('t', 5)");
     assert_eq!((b.next("t"), a.next("t")), (5, 6));
     a.run("SELECT leaf_tag_reset('t', 9000)");
     assert_eq!((a.next("t"), b.next("t")), (9000, 9001));
     assert_eq!(
-        a.value::<String>("SELECT description FROM leaf_alloc"),
+        a.value::<String>("SELECT description FROM leaf_id.leaf_alloc"),
         "kept"
     );
     a.fails("SELECT leaf_tag_reset('nope', 1)").is("42704");
@@ -131,12 +131,12 @@ fn a_lowered_max_id_is_refused_and_a_reset_is_the_way() {
 #[test]
 fn a_limit_holds_at_once_and_can_be_lifted() {
     let (_server, mut a, mut b) = server_with_t_in_use();
-    a.run("UPDATE leaf_alloc SET max_value = 100 WHERE biz_tag = 't'");
+    a.run("UPDATE leaf_id.leaf_alloc SET max_value = 100 WHERE biz_tag = 't'");
     // max_id is beyond it by now: what was claimed is dropped.
     b.fails("SELECT leaf_segment_next('t')")
         .is("2200H")
         .says("(100)");
-    a.run("UPDATE leaf_alloc SET max_value = 1000000 WHERE biz_tag = 't'");
+    a.run("UPDATE leaf_id.leaf_alloc SET max_value = 1000000 WHERE biz_tag = 't'");
     assert!(b.next("t") > 6);
 }
 
@@ -144,17 +144,17 @@ fn a_limit_holds_at_once_and_can_be_lifted() {
 fn a_deleted_tag_is_gone_for_all_at_commit_and_can_come_again() {
     let (server, mut a, mut b) = server_with_t_in_use();
     let mut c = server.session();
-    a.run("BEGIN; DELETE FROM leaf_alloc WHERE biz_tag = 't'");
+    a.run("BEGIN; DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 't'");
     assert_eq!(b.next("t"), 7);
     a.run("COMMIT");
     for session in [&mut a, &mut b, &mut c] {
         session.fails("SELECT leaf_segment_next('t')").is("42704");
     }
-    a.run("INSERT INTO leaf_alloc (biz_tag, max_id) VALUES ('t', 3000)");
+    a.run("INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id) VALUES ('t', 3000)");
     assert_eq!((b.next("t"), a.next("t"), c.next("t")), (3000, 3001, 3002));
     a.run(
-        "BEGIN; DELETE FROM leaf_alloc WHERE biz_tag = 't';
-         INSERT INTO leaf_alloc (biz_tag) VALUES ('t'); COMMIT",
+        "BEGIN; DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 't';
+         INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('t'); COMMIT",
     );
     assert_eq!((b.next("t"), a.next("t"), c.next("t")), (1, 2, 3));
     a.run("SELECT leaf_tag_drop('t')");
@@ -167,7 +167,7 @@ fn truncate_drops_all_tags() {
     let (_server, mut a, mut b) = server_with_t_in_use();
     a.create_tag("u");
     assert_eq!(b.next("u"), 1);
-    a.run("TRUNCATE leaf_alloc");
+    a.run("TRUNCATE leaf_id.leaf_alloc");
     for tag in ["t", "u"] {
         a.try_next(tag).unwrap_err().is("42704");
         b.try_next(tag).unwrap_err().is("42704");
@@ -179,17 +179,17 @@ fn truncate_drops_all_tags() {
 #[test]
 fn a_renamed_tag_goes_on_under_its_new_name_only() {
     let (_server, mut a, mut b) = server_with_t_in_use();
-    a.run("UPDATE leaf_alloc SET biz_tag = 'new' WHERE biz_tag = 't'");
+    a.run("UPDATE leaf_id.leaf_alloc SET biz_tag = 'new' WHERE biz_tag = 't'");
     for session in [&mut a, &mut b] {
         session.fails("SELECT leaf_segment_next('t')").is("42704");
     }
     let ids = vec![6, b.next("new"), a.next("new")];
     // Names exchanged: each must go on where its row is.
-    a.run("INSERT INTO leaf_alloc (biz_tag, max_id) VALUES ('t', 1000000)");
+    a.run("INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id) VALUES ('t', 1000000)");
     assert_eq!(b.next("t"), 1_000_000);
     a.run(
-        "UPDATE leaf_alloc SET biz_tag = CASE biz_tag WHEN 't' THEN 'x' ELSE 'y' END;
-         UPDATE leaf_alloc SET biz_tag = CASE biz_tag WHEN 'x' THEN 'new' ELSE 't' END",
+        "UPDATE leaf_id.leaf_alloc SET biz_tag = CASE biz_tag WHEN 't' THEN 'x' ELSE 'y' END;
+         UPDATE leaf_id.leaf_alloc SET biz_tag = CASE biz_tag WHEN 'x' THEN 'new' ELSE 't' END",
     );
     assert!(b.next("new") > 1_000_000);
     assert_issued_once(&[[ids, vec![b.next("t"), a.next("t")]].concat()]);
@@ -200,10 +200,10 @@ fn a_renamed_tag_goes_on_under_its_new_name_only() {
 fn an_edit_cannot_be_prepared_and_use_can() {
     let (_server, mut a, mut b) = server_with_t_in_use();
     for edit in [
-        "UPDATE leaf_alloc SET max_id = max_id + 1000",
-        "INSERT INTO leaf_alloc (biz_tag) VALUES ('new')",
-        "DELETE FROM leaf_alloc",
-        "TRUNCATE leaf_alloc",
+        "UPDATE leaf_id.leaf_alloc SET max_id = max_id + 1000",
+        "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('new')",
+        "DELETE FROM leaf_id.leaf_alloc",
+        "TRUNCATE leaf_id.leaf_alloc",
     ] {
         a.run("BEGIN");
         a.run(edit);
@@ -223,21 +223,23 @@ fn an_edit_cannot_be_prepared_and_use_can() {
 fn replication_is_never_stopped_and_never_takes_a_tag_back() {
     let (_server, mut a, mut b) = server_with_t_in_use();
     a.run("SET session_replication_role = replica");
-    let max_id: i64 = a.value("SELECT max_id FROM leaf_alloc");
-    a.run("UPDATE leaf_alloc SET max_id = 1, description = 'from afar' WHERE biz_tag = 't'");
+    let max_id: i64 = a.value("SELECT max_id FROM leaf_id.leaf_alloc");
+    a.run(
+        "UPDATE leaf_id.leaf_alloc SET max_id = 1, description = 'from afar' WHERE biz_tag = 't'",
+    );
     let row = a
-        .query_one("SELECT max_id, description FROM leaf_alloc", &[])
+        .query_one("SELECT max_id, description FROM leaf_id.leaf_alloc", &[])
         .unwrap();
     assert_eq!((row.get(0), row.get(1)), (max_id, "from afar"));
     assert!(b.next("t") > 6);
-    a.run("UPDATE leaf_alloc SET max_id = 50000 WHERE biz_tag = 't'");
+    a.run("UPDATE leaf_id.leaf_alloc SET max_id = 50000 WHERE biz_tag = 't'");
     assert_eq!(b.next("t"), 50_000);
     a.run(
-        "INSERT INTO leaf_alloc (biz_tag) VALUES ('u'); DELETE FROM leaf_alloc WHERE biz_tag = 't'",
+        "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('u'); DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 't'",
     );
     b.fails("SELECT leaf_segment_next('t')").is("42704");
     assert_eq!(b.next("u"), 1);
-    a.run("TRUNCATE leaf_alloc");
+    a.run("TRUNCATE leaf_id.leaf_alloc");
     b.fails("SELECT leaf_segment_next('u')").is("42704");
 }
 
@@ -245,16 +247,16 @@ fn replication_is_never_stopped_and_never_takes_a_tag_back() {
 fn many_edits_in_one_transaction_are_all_noticed() {
     let (_server, mut a, mut b) = server_with_t_in_use();
     let names = "SELECT 'tag' || i FROM generate_series(1, 5000) i";
-    a.run(&format!("INSERT INTO leaf_alloc (biz_tag) {names}"));
+    a.run(&format!("INSERT INTO leaf_id.leaf_alloc (biz_tag) {names}"));
     let sample = ["t", "tag1", "tag2500", "tag5000"];
     for tag in sample {
         b.next(tag);
     }
-    a.run("UPDATE leaf_alloc SET max_id = 1000000");
+    a.run("UPDATE leaf_id.leaf_alloc SET max_id = 1000000");
     for tag in sample {
         assert_eq!(b.next(tag), 1_000_000);
     }
-    a.run("DELETE FROM leaf_alloc");
+    a.run("DELETE FROM leaf_id.leaf_alloc");
     for tag in sample {
         b.try_next(tag).unwrap_err().is("42704");
     }
@@ -269,15 +271,15 @@ fn an_insert_that_writes_nothing_is_no_edit() {
     let mut ids = session.take("t", 5);
     for conflict in ["DO NOTHING", "(biz_tag) DO UPDATE SET step = 7 WHERE false"] {
         session.run(&format!(
-            "BEGIN; INSERT INTO leaf_alloc (biz_tag) VALUES ('t') ON CONFLICT {conflict}"
+            "BEGIN; INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('t') ON CONFLICT {conflict}"
         ));
         ids.extend(session.take("t", 5));
         session.run("COMMIT");
     }
     session.run(
         "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
-         CREATE TRIGGER skip BEFORE INSERT ON leaf_alloc FOR EACH ROW EXECUTE FUNCTION skip();
-         BEGIN; INSERT INTO leaf_alloc (biz_tag) VALUES ('t')",
+         CREATE TRIGGER skip BEFORE INSERT ON leaf_id.leaf_alloc FOR EACH ROW EXECUTE FUNCTION skip();
+         BEGIN; INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('t')",
     );
     ids.extend(session.take("t", 5));
     session.run("COMMIT");
@@ -291,8 +293,8 @@ fn more_edits_than_are_remembered_are_all_noticed() {
     a.create_tag("bystander");
     assert_eq!((a.next("bystander"), b.next("bystander")), (1, 2));
     a.run(
-        "BEGIN; INSERT INTO leaf_alloc (biz_tag) SELECT 'tag' || i FROM generate_series(1, 60000) i;
-         UPDATE leaf_alloc SET max_id = 1000000 WHERE biz_tag <> 'bystander'",
+        "BEGIN; INSERT INTO leaf_id.leaf_alloc (biz_tag) SELECT 'tag' || i FROM generate_series(1, 60000) i;
+         UPDATE leaf_id.leaf_alloc SET max_id = 1000000 WHERE biz_tag <> 'bystander'",
     );
     a.run("SAVEPOINT s");
     assert_told_to_commit(&mut a, "t");
@@ -305,8 +307,8 @@ fn more_edits_than_are_remembered_are_all_noticed() {
     }
     assert!(a.next("bystander") > 2);
     // Undone, nothing counts as edited any more.
-    a.run("BEGIN; SAVEPOINT s; UPDATE leaf_alloc SET max_id = 2000000");
-    a.run("UPDATE leaf_alloc SET max_id = 3000000; ROLLBACK");
+    a.run("BEGIN; SAVEPOINT s; UPDATE leaf_id.leaf_alloc SET max_id = 2000000");
+    a.run("UPDATE leaf_id.leaf_alloc SET max_id = 3000000; ROLLBACK");
     let ids = [a.next("t"), b.next("t"), a.next("t")];
     assert_issued_once([ids]);
     assert!(ids[2] < 2_000_000);
@@ -318,10 +320,10 @@ fn a_tag_made_again_after_more_edits_than_are_remembered_repeats_nothing() {
     let (_server, mut a, mut b) = server_with_t_in_use();
     a.run("BEGIN; SELECT leaf_tag_create('new')");
     assert_eq!(a.next("new"), 1);
-    a.run("INSERT INTO leaf_alloc (biz_tag) SELECT 'tag' || i FROM generate_series(1, 100000) i");
-    a.run("DELETE FROM leaf_alloc WHERE biz_tag = 'new'; SAVEPOINT s");
+    a.run("INSERT INTO leaf_id.leaf_alloc (biz_tag) SELECT 'tag' || i FROM generate_series(1, 100000) i");
+    a.run("DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'new'; SAVEPOINT s");
     let deleted = a.try_next("new");
-    a.run("ROLLBACK TO s; INSERT INTO leaf_alloc (biz_tag) VALUES ('new'); SAVEPOINT s");
+    a.run("ROLLBACK TO s; INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('new'); SAVEPOINT s");
     // Refused, as any tag with edits that are not remembered; or issued, and then for good.
     let again = a.try_take("new", 5);
     a.run(if again.is_ok() {
@@ -341,8 +343,8 @@ fn a_new_tag_renamed_after_more_edits_than_are_remembered_repeats_nothing() {
     let (_server, mut a, mut b) = server_with_t_in_use();
     a.run("BEGIN; SELECT leaf_tag_create('old')");
     let mut ids = a.take("old", 9);
-    a.run("INSERT INTO leaf_alloc (biz_tag) SELECT 'tag' || i FROM generate_series(1, 100000) i");
-    a.run("UPDATE leaf_alloc SET biz_tag = 'new' WHERE biz_tag = 'old'; COMMIT");
+    a.run("INSERT INTO leaf_id.leaf_alloc (biz_tag) SELECT 'tag' || i FROM generate_series(1, 100000) i");
+    a.run("UPDATE leaf_id.leaf_alloc SET biz_tag = 'new' WHERE biz_tag = 'old'; COMMIT");
     ids.extend(b.take("new", 9));
     assert_issued_once([ids]);
 }

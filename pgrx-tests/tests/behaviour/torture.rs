@@ -273,8 +273,8 @@ impl Torture<'_> {
             | Event::RenameTag
             | Event::ResetTag
             | Event::Truncate => self.edit(event),
-            Event::VacuumFull => self.server.session().run("VACUUM FULL leaf_alloc"),
-            Event::LockTable => self.hold_lock("LOCK TABLE leaf_alloc"),
+            Event::VacuumFull => self.server.session().run("VACUUM FULL leaf_id.leaf_alloc"),
+            Event::LockTable => self.hold_lock("LOCK TABLE leaf_id.leaf_alloc"),
             Event::LockRow => {
                 let (_, tag) = self.choose_tag();
                 self.hold_lock(&format!("{} FOR UPDATE", row_of(tag.name)));
@@ -420,29 +420,29 @@ impl Torture<'_> {
         let mut session = self.server.session();
         match event {
             Event::ChangeSteps => session.run(&format!(
-                "UPDATE leaf_alloc SET step = {}, max_step = {} WHERE biz_tag = '{name}'",
+                "UPDATE leaf_id.leaf_alloc SET step = {}, max_step = {} WHERE biz_tag = '{name}'",
                 tag.step * factor,
                 tag.max_step * factor
             )),
             Event::RaiseMaxId => {
                 let sql = format!(
-                    "UPDATE leaf_alloc SET max_id = max_id + {gap} WHERE biz_tag = '{name}'
+                    "UPDATE leaf_id.leaf_alloc SET max_id = max_id + {gap} WHERE biz_tag = '{name}'
                      RETURNING max_id"
                 );
                 let max_id: i64 = session.value(&sql);
                 self.history.skip(source, max_id - gap, max_id);
             }
             Event::RaiseMaxValue => session.run(&format!(
-                "UPDATE leaf_alloc SET max_value = greatest(max_id, max_value) + 5000
+                "UPDATE leaf_id.leaf_alloc SET max_value = greatest(max_id, max_value) + 5000
                  WHERE biz_tag = '{LIMITED}'"
             )),
             Event::RenameTag => {
                 session.run(&format!(
-                    "UPDATE leaf_alloc SET biz_tag = 'away' WHERE biz_tag = '{name}'"
+                    "UPDATE leaf_id.leaf_alloc SET biz_tag = 'away' WHERE biz_tag = '{name}'"
                 ));
                 self.pass(0..200);
                 session.run(&format!(
-                    "UPDATE leaf_alloc SET biz_tag = '{name}' WHERE biz_tag = 'away'"
+                    "UPDATE leaf_id.leaf_alloc SET biz_tag = '{name}' WHERE biz_tag = 'away'"
                 ));
             }
             Event::ReplaceTag => {
@@ -474,11 +474,11 @@ impl Torture<'_> {
 
     /// All tags at once; and the first id of one is taken by the transaction itself.
     fn truncate(&self, session: &mut Session, gap: i64) {
-        session.run("BEGIN; LOCK TABLE leaf_alloc");
+        session.run("BEGIN; LOCK TABLE leaf_id.leaf_alloc");
         let max_ids = TAGS
             .each_ref()
             .map(|tag| session.value::<i64>(&row_of(tag.name)));
-        session.run("TRUNCATE leaf_alloc");
+        session.run("TRUNCATE leaf_id.leaf_alloc");
         for (tag, max_id) in TAGS.iter().zip(max_ids) {
             create_tag(session, tag, max_id + gap);
         }
@@ -498,9 +498,9 @@ impl Torture<'_> {
     fn begin_edit(&mut self) -> Session {
         let (_, tag) = self.choose_tag();
         let edits = [
-            "UPDATE leaf_alloc SET max_id = max_id + 1000",
-            "UPDATE leaf_alloc SET biz_tag = 'away'",
-            "DELETE FROM leaf_alloc",
+            "UPDATE leaf_id.leaf_alloc SET max_id = max_id + 1000",
+            "UPDATE leaf_id.leaf_alloc SET biz_tag = 'away'",
+            "DELETE FROM leaf_id.leaf_alloc",
         ];
         let edit = edits.choose(self.random).unwrap();
         let mut session = self.server.session();
@@ -649,12 +649,12 @@ fn awaited_worker(session: &mut Session, which: &str) -> i32 {
 }
 
 fn row_of(tag: &str) -> String {
-    format!("SELECT max_id FROM leaf_alloc WHERE biz_tag = '{tag}'")
+    format!("SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}'")
 }
 
 fn drop_tag(session: &mut Session, tag: &str) -> i64 {
     session.value(&format!(
-        "DELETE FROM leaf_alloc WHERE biz_tag = '{tag}' RETURNING max_id"
+        "DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}' RETURNING max_id"
     ))
 }
 

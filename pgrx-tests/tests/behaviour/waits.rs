@@ -124,7 +124,7 @@ fn for_a_locked_table() {
         if used_before {
             user.next("t");
         }
-        holder.run("BEGIN; LOCK TABLE leaf_alloc IN ACCESS EXCLUSIVE MODE");
+        holder.run("BEGIN; LOCK TABLE leaf_id.leaf_alloc IN ACCESS EXCLUSIVE MODE");
         for statement in [NEXT, BATCH, RANGE] {
             if used_before && statement == NEXT {
                 // What is cached is issued without a look at the table.
@@ -160,7 +160,7 @@ fn for_a_slot_of_a_full_array() {
     let mut holder = server.session();
     holder.create_tag("first");
     holder.create_tag("t");
-    holder.run("BEGIN; SELECT FROM leaf_alloc WHERE biz_tag = 'first' FOR UPDATE");
+    holder.run("BEGIN; SELECT FROM leaf_id.leaf_alloc WHERE biz_tag = 'first' FOR UPDATE");
     // Its request stays open, and a slot with an open request is not given away.
     let ended = disturb_waiting(
         &server,
@@ -326,7 +326,7 @@ fn waits_have_names() {
     });
     let mut watcher = server.session();
     let mut holder = server.session();
-    holder.run("BEGIN; LOCK TABLE leaf_alloc IN ACCESS EXCLUSIVE MODE");
+    holder.run("BEGIN; LOCK TABLE leaf_id.leaf_alloc IN ACCESS EXCLUSIVE MODE");
     let ended = disturb_waiting(&server, patient(&server), BATCH, |pid| {
         let event = wait_event(&mut watcher, pid);
         holder.run("COMMIT");

@@ -122,7 +122,7 @@ fn an_allocator_terminated_in_a_row_lock_repeats_nothing() {
     admin.create_steady_tag("t", 10);
     let mut issued = vec![admin.next("t")];
     for _ in 0..3 {
-        holder.run("BEGIN; SELECT FROM leaf_alloc WHERE biz_tag = 't' FOR UPDATE");
+        holder.run("BEGIN; SELECT FROM leaf_id.leaf_alloc WHERE biz_tag = 't' FOR UPDATE");
         let mut waiter = server.session();
         waiter.run("SET leaf_id.refill_timeout = '30s'; CREATE TEMP TABLE got (id bigint)");
         let batch = "INSERT INTO got SELECT leaf_segment_next_batch('t', 100)";

@@ -1,0 +1,117 @@
+//! Who holds what a process has waited for in vain.
+
+use core::ffi::c_int;
+
+use pgrx::pg_sys;
+
+use super::Locker;
+
+/// Who holds a lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub enum Holder {
+    /// Nobody any more, or it is not known.
+    Nobody,
+    /// A process.
+    Process(i32),
+    /// A transaction that was prepared for two-phase commit.
+    Prepared,
+}
+
+/// Who has locked a row, in a transaction with a snapshot.
+pub fn row_holder(locker: Locker) -> Holder {
+    let holders = match locker {
+        Locker::None => return Holder::Nobody,
+        Locker::Transaction(xid) => vec![transaction_holder(xid)],
+        Locker::Multi(multi) => members(multi).into_iter().map(transaction_holder).collect(),
+    };
+    let holds = |holder: &Holder| *holder != Holder::Nobody;
+    holders.into_iter().find(holds).unwrap_or(Holder::Nobody)
+}
+
+fn transaction_holder(xid: u32) -> Holder {
+    #[allow(
+        clippy::useless_conversion,
+        reason = "the type differs between versions"
+    )]
+    let xid: pg_sys::TransactionId = xid.into();
+    // SAFETY: reads shared memory. Only a transaction that runs is looked up by its parent:
+    // the record of older ones may be gone.
+    unsafe {
+        if pg_sys::TransactionIdIsCurrentTransactionId(xid)
+            || !pg_sys::TransactionIdIsInProgress(xid)
+        {
+            return Holder::Nobody;
+        }
+        let top = pg_sys::SubTransGetTopmostTransaction(xid);
+        match pg_sys::BackendXidGetPid(top) {
+            0 if pg_sys::TransactionIdIsInProgress(top) => Holder::Prepared,
+            0 => Holder::Nobody,
+            pid => Holder::Process(pid),
+        }
+    }
+}
+
+/// The transactions of a multixact.
+fn members(multi: u32) -> Vec<u32> {
+    let mut members = core::ptr::null_mut();
+    // SAFETY: a multixact that was read from a row; as many members as are said, palloc'ed.
+    unsafe {
+        #[allow(
+            clippy::useless_conversion,
+            reason = "the type differs between versions"
+        )]
+        let count = pg_sys::GetMultiXactIdMembers(multi.into(), &raw mut members, false, false);
+        (0..usize::try_from(count).unwrap_or(0))
+            .map(|position| {
+                #[allow(
+                    clippy::useless_conversion,
+                    reason = "the type differs between versions"
+                )]
+                let xid: u32 = (*members.add(position)).xid.into();
+                xid
+            })
+            .collect()
+    }
+}
+
+/// Who holds a lock of a table of this database that keeps rows from being written.
+pub fn table_holder(relation: u32) -> Holder {
+    let tag = pg_sys::LOCKTAG {
+        locktag_field1: super::database(),
+        locktag_field2: relation,
+        locktag_field3: 0,
+        locktag_field4: 0,
+        locktag_type: u8::try_from(pg_sys::LockTagType::LOCKTAG_RELATION).unwrap_or(0),
+        locktag_lockmethodid: u8::try_from(pg_sys::DEFAULT_LOCKMETHOD).unwrap_or(1),
+    };
+    let mut count: c_int = 0;
+    // SAFETY: reads shared memory; as many as are said, palloc'ed.
+    unsafe {
+        let mode = pg_sys::RowExclusiveLock.cast_signed();
+        let held = pg_sys::GetLockConflicts(&raw const tag, mode, &raw mut count);
+        if count < 1 {
+            return Holder::Nobody;
+        }
+        match virtual_transaction_pid(&*held) {
+            0 => Holder::Prepared,
+            pid => Holder::Process(pid),
+        }
+    }
+}
+
+#[cfg(any(feature = "pg15", feature = "pg16"))]
+unsafe fn virtual_transaction_pid(held: &pg_sys::VirtualTransactionId) -> c_int {
+    unsafe extern "C-unwind" {
+        // The bindings leave it out.
+        fn BackendIdGetProc(backend: c_int) -> *mut pg_sys::PGPROC;
+    }
+    // SAFETY: null for a backend that is gone, and for a prepared transaction.
+    unsafe { BackendIdGetProc(held.backendId).as_ref() }.map_or(0, |process| process.pid)
+}
+
+#[cfg(any(feature = "pg17", feature = "pg18"))]
+unsafe fn virtual_transaction_pid(held: &pg_sys::VirtualTransactionId) -> c_int {
+    // SAFETY: null for a backend that is gone, and for a prepared transaction.
+    unsafe { pg_sys::ProcNumberGetProc(held.procNumber).as_ref() }.map_or(0, |process| process.pid)
+}

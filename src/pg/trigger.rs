@@ -1,0 +1,113 @@
+//! Trigger functions on the extension's own tables.
+
+use pgrx::pg_sys;
+
+use super::Raw;
+use super::table::{Misshapen, Row, Shape, Table, Value, modified};
+
+/// A call of a trigger function, for a table whose [`Shape`] was checked.
+pub struct TriggerCall(*mut pg_sys::TriggerData);
+
+/// What fired a trigger.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// INSERT
+    Insert,
+    /// UPDATE
+    Update,
+    /// DELETE
+    Delete,
+    /// TRUNCATE, which has no rows.
+    Truncate,
+}
+
+impl TriggerCall {
+    /// `None` if the function was not called as a trigger.
+    ///
+    /// # Errors
+    /// [`Misshapen`]: it is some other table.
+    pub fn new(
+        fcinfo: pg_sys::FunctionCallInfo,
+        shape: &'static Shape,
+    ) -> Result<Option<Self>, Misshapen> {
+        // SAFETY: what the CALLED_AS_TRIGGER macro does.
+        let data = unsafe {
+            let context = (*fcinfo).context;
+            if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
+                return Ok(None);
+            }
+            context.cast::<pg_sys::TriggerData>()
+        };
+        // SAFETY: an open relation.
+        unsafe { Table::check_open((*data).tg_relation, shape)? };
+        Ok(Some(Self(data)))
+    }
+
+    fn data(&self) -> &pg_sys::TriggerData {
+        // SAFETY: lives as long as the call.
+        unsafe { &*self.0 }
+    }
+
+    /// Oid of the table.
+    pub fn relation(&self) -> u32 {
+        // SAFETY: an open relation.
+        unsafe { (*self.data().tg_relation).rd_id }.to_u32()
+    }
+
+    /// What fired it.
+    pub fn operation(&self) -> Operation {
+        match self.data().tg_event & pg_sys::TRIGGER_EVENT_OPMASK {
+            pg_sys::TRIGGER_EVENT_INSERT => Operation::Insert,
+            pg_sys::TRIGGER_EVENT_UPDATE => Operation::Update,
+            pg_sys::TRIGGER_EVENT_DELETE => Operation::Delete,
+            _ => Operation::Truncate,
+        }
+    }
+
+    fn row(&self, tuple: pg_sys::HeapTuple) -> Option<Row> {
+        (!tuple.is_null()).then(|| Row {
+            tuple,
+            // SAFETY: an open relation.
+            descriptor: unsafe { (*self.data().tg_relation).rd_att },
+        })
+    }
+
+    /// The row before; `None` for INSERT.
+    pub fn old(&self) -> Option<Row> {
+        match self.operation() {
+            Operation::Update | Operation::Delete => self.row(self.data().tg_trigtuple),
+            Operation::Insert | Operation::Truncate => None,
+        }
+    }
+
+    /// The row after; `None` for DELETE.
+    pub fn new_row(&self) -> Option<Row> {
+        match self.operation() {
+            Operation::Insert => self.row(self.data().tg_trigtuple),
+            Operation::Update => self.row(self.data().tg_newtuple),
+            Operation::Delete | Operation::Truncate => None,
+        }
+    }
+
+    /// What the trigger function returns: the row to write, with these changes.
+    pub fn with(&self, changes: &[(usize, Value<'_>)]) -> Raw {
+        match self.new_row() {
+            // SAFETY: a tuple of the trigger's table.
+            Some(row) => Raw(pg_sys::Datum::from(unsafe {
+                modified(row.tuple, row.descriptor, changes)
+            })),
+            None => self.unchanged(),
+        }
+    }
+
+    /// What the trigger function returns where the row stays as it is.
+    pub fn unchanged(&self) -> Raw {
+        let data = self.data();
+        let tuple = if data.tg_newtuple.is_null() {
+            data.tg_trigtuple
+        } else {
+            data.tg_newtuple
+        };
+        Raw(pg_sys::Datum::from(tuple))
+    }
+}

@@ -1,0 +1,9 @@
+//! Tags: the rows of `leaf_alloc`.
+//!
+//! * [`heap`]: what a row holds, and how it is read by oid.
+//! * [`claim`]: the only place that claims ids.
+//! * [`blocker`]: who keeps a claim from its row.
+
+pub mod blocker;
+pub mod claim;
+pub mod heap;

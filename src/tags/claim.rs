@@ -1,0 +1,505 @@
+//! Claims: the only place that takes ids out of `leaf_alloc`.
+//!
+//! There is one way to claim, [`advance`], which [`claim`] goes for this server and
+//! [`claim_for_member`] for another one; what such a claim there has brought here is
+//! written down by [`receive`]. All write rows by oid (I9). They are called in a transaction
+//! of their own, the allocator's or the other server's, never in a session's that goes on:
+//! its rollback would return the range to the table while somebody hands it out (I2).
+
+use leaf_id_core::step::{self, Decay, Limits, Pace};
+
+use super::heap::{self, AllocRow};
+use crate::error::Failure;
+use crate::guc;
+use crate::pg::{self, Access, Name, Table, Value};
+use crate::shmem::{Claimed, Key, Tag};
+
+/// What the allocator knows of a tag when it claims.
+pub struct Ask {
+    /// How fast it was used so far.
+    pub pace: Pace,
+    /// When a segment was first asked for, in Unix milliseconds ...
+    pub asked_ms: i64,
+    /// ... and the clock.
+    pub now_ms: i64,
+    /// Sessions found both buffers empty.
+    pub hungry: bool,
+    /// The longest range that a session waits for, or what is missing of it; 0 for none.
+    pub wish: u32,
+    /// This is to continue such a range: no more than is missing.
+    pub continues: bool,
+    /// `life` of the row that was published from, 0 for none ...
+    pub row_life: i64,
+    /// ... and one past the last id that was.
+    pub high: i64,
+}
+
+/// Why a claim was not made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ClaimProblem {
+    /// No row was found; it may have been replaced while the claim waited for it.
+    NoSuchTag,
+    /// `max_id` has passed `max_value`, or would with the ids that are to be left out.
+    EndOfTag { max_value: i64, skip: u64 },
+    /// The same life of the row, with a `max_id` below what was published.
+    MaxIdBackwards { published: i64, found: i64 },
+    /// Another server is to be asked.
+    Fed(Feed),
+}
+
+/// What the row of a tag holds that another server feeds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Feed {
+    /// That foreign server.
+    pub server: Name,
+    /// `life` of the row here ...
+    pub row_life: i64,
+    /// ... and of the one there that the last segment came from; 0 for none.
+    pub server_life: i64,
+    /// One past the highest id that came from there.
+    pub max_id: i64,
+    /// No id may be above it.
+    pub max_value: i64,
+    /// What may be asked for at once.
+    pub limits: Limits,
+}
+
+/// What a claim gives another server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// The lowest id.
+    pub first: i64,
+    /// How many ids.
+    pub len: u32,
+    /// `life` of the row that they came from.
+    pub life: i64,
+    /// Its `max_step`.
+    pub max_step: u32,
+    /// Its `max_value`.
+    pub max_value: i64,
+    /// Ids left out before the first one, because of a failover.
+    pub skipped: u64,
+    /// It is shorter than was asked for, only because claims grow step by step.
+    pub climbing: bool,
+}
+
+impl Answer {
+    /// One past the last id.
+    pub fn end(&self) -> i64 {
+        self.first + i64::from(self.len)
+    }
+}
+
+impl AllocRow {
+    fn feed(&self) -> Option<Feed> {
+        self.server.map(|server| Feed {
+            server,
+            row_life: self.life,
+            server_life: self.server_life,
+            max_id: self.max_id(),
+            max_value: self.max_value(),
+            limits: self.limits,
+        })
+    }
+
+    fn longest_claim(&self) -> u32 {
+        step::longest_claim(self.last_claim.largest_recent(self.limits), self.limits)
+    }
+
+    /// Of a stored row, where it is never NULL.
+    fn max_id(&self) -> i64 {
+        self.max_id.unwrap_or(i64::MAX)
+    }
+
+    /// Of a stored row, where it is never NULL.
+    fn max_value(&self) -> i64 {
+        self.max_value.unwrap_or(0)
+    }
+}
+
+/// What a row remembers of its last claim.
+#[derive(Clone, Copy)]
+pub struct LastClaim {
+    /// The database cluster.
+    pub system_identifier: i64,
+    /// The WAL timeline.
+    pub timeline: i32,
+    /// The largest of the recent claims, in ids.
+    pub claimed_step: i32,
+}
+
+impl LastClaim {
+    fn largest_recent(&self, limits: Limits) -> u32 {
+        match u32::try_from(self.claimed_step) {
+            // 0 only where the triggers were disabled.
+            Ok(0) | Err(_) => limits.step,
+            Ok(claimed_step) => claimed_step,
+        }
+    }
+
+    /// How many ids are to be left out before the next claim, because claims of before a
+    /// failover, or a recovery to a point in time, may be missing here: as many as
+    /// [`guc::FAILOVER_SKIP`] of them can have taken at most. Once for each timeline in
+    /// between: its server has left out as many, and may have claimed after that. A row of
+    /// another system was dumped and restored, or upgraded: nothing is missing.
+    pub fn skip(&self, limits: Limits) -> u64 {
+        let timelines = pg::timeline().saturating_sub(self.timeline.cast_unsigned());
+        let ours = self.system_identifier == pg::system_identifier().cast_signed();
+        if !ours || self.timeline == pg::timeline().cast_signed() {
+            return 0;
+        }
+        let claims = u32::try_from(guc::FAILOVER_SKIP.get()).unwrap_or(0);
+        step::most_taken(claims, self.largest_recent(limits), limits)
+            .saturating_mul(u64::from(timelines.max(1)))
+    }
+}
+
+/// `max_id` after a skip.
+pub fn skipped(max_id: i64, skip: u64) -> i64 {
+    i64::try_from(skip).map_or(i64::MAX, |skip| max_id.saturating_add(skip))
+}
+
+/// Tells of a skip.
+pub fn log_skip(tag: &Tag, skip: u64) {
+    if skip > 0 {
+        let tag = tag.name();
+        pgrx::log!(
+            "leaf_id: skipped {skip} ids of tag \"{tag}\": its last claim was made on another timeline"
+        );
+    }
+}
+
+/// What parked rests are compared with.
+pub struct Seen {
+    /// The row's `life`.
+    pub life: i64,
+    /// Its `max_id`.
+    pub max_id: i64,
+    /// Its `max_value`.
+    pub max_value: i64,
+}
+
+/// A tag's row as it is now, whoever has locked it; `None` if there is none.
+pub fn look(key: &Key) -> Option<Seen> {
+    let table = raised(heap::open(key.relation, Access::Read))?;
+    let row = AllocRow::of(&table.get(&heap::key(&key.tag))?);
+    Some(Seen {
+        life: row.life,
+        max_id: row.max_id(),
+        max_value: row.max_value(),
+    })
+}
+
+/// The value, or an ERROR that ends the transaction.
+fn raised<T>(result: Result<T, Failure>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(failure) => failure.raise(),
+    }
+}
+
+/// Claims ids for a tag, in the open transaction: they may be used once it is durable (I1).
+///
+/// # Errors
+/// See [`ClaimProblem`]; the transaction is then to be rolled back.
+pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
+    with_row(key, |locked, row| {
+        if let Some(feed) = row.feed() {
+            return Err(ClaimProblem::Fed(feed));
+        }
+        if row.life == ask.row_life && row.max_id() < ask.high {
+            return Err(ClaimProblem::MaxIdBackwards {
+                published: ask.high,
+                found: row.max_id(),
+            });
+        }
+        // Another row of this tag: how the last one was used says nothing.
+        let pace = if row.life == ask.row_life {
+            ask.pace
+        } else {
+            Pace::default()
+        };
+        let step = pace.next(ask.asked_ms, ask.hungry, row.limits);
+        let step = step.min(row.longest_claim());
+        let wanted = if ask.continues {
+            ask.wish
+        } else {
+            row.limits.clamp(step.max(ask.wish))
+        };
+        let piece = advance(locked, row, wanted, Decay::Alone)?;
+        Ok(Claimed {
+            first: piece.first,
+            len: piece.len,
+            row_life: row.life,
+            pace: pace.claimed(ask.asked_ms, ask.now_ms, step, row.limits),
+            max_step: row.limits.max_step,
+            skipped: piece.skipped,
+            climbing: piece.climbing,
+        })
+    })
+}
+
+/// Claims ids for another server, in the open transaction: at most `n`, and for 0 the row's
+/// `step`. They may be given out once the transaction is durable (I1).
+///
+/// # Errors
+/// See [`ClaimProblem`]; the transaction is then to be rolled back.
+pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, ClaimProblem> {
+    let claim = || {
+        with_row(key, |locked, row| {
+            // No chains of servers, and no loops.
+            if let Some(feed) = row.feed() {
+                return Err(ClaimProblem::Fed(feed));
+            }
+            let wanted = if n == 0 { row.limits.step } else { n };
+            let wanted = wanted.min(row.limits.max_step);
+            let piece = advance(locked, row, wanted, Decay::Fleet)?;
+            Ok(Answer {
+                first: piece.first,
+                len: piece.len,
+                life: row.life,
+                max_step: row.limits.max_step,
+                max_value: row.max_value(),
+                skipped: piece.skipped,
+                climbing: piece.climbing && piece.len < wanted,
+            })
+        })
+    };
+    match claim() {
+        // It may have been replaced while we waited for its lock.
+        Err(ClaimProblem::NoSuchTag) => claim(),
+        result => result,
+    }
+}
+
+/// What the allocator knows of a tag when an answer has come from the server that feeds it.
+pub struct Arrival {
+    /// The row as it was when that server was asked.
+    pub feed: Feed,
+    /// What it has answered.
+    pub answer: Answer,
+    /// How fast the tag was used so far.
+    pub pace: Pace,
+    /// The adaptive step that it was asked with.
+    pub step: u32,
+    /// When a segment was first asked for, in Unix milliseconds ...
+    pub asked_ms: i64,
+    /// ... and the clock.
+    pub now_ms: i64,
+    /// `life` of the row that was published from, 0 for none ...
+    pub row_life: i64,
+    /// ... and one past the last id that was.
+    pub high: i64,
+}
+
+/// Why what another server has answered is not used: it is a gap.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ArrivalProblem {
+    /// The row is not the one any more for which that server was asked.
+    Replaced,
+    /// The row's own `max_value` has passed.
+    EndOfTag { max_value: i64 },
+    /// The same life of the row there, with ids below those that came before.
+    ServerBehind { received: i64, answered: i64 },
+}
+
+/// Writes down what another server has answered, in the open transaction: the ids may be
+/// used once that is durable. The truth is there, and no id depends on this; but it is how
+/// a server that has lost claims is noticed.
+///
+/// Another life of the row there is a new life of the row here: the ids may be lower.
+///
+/// # Errors
+/// See [`ArrivalProblem`]; the transaction is then to be rolled back.
+pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, ArrivalProblem> {
+    let Arrival { feed, answer, .. } = arrival;
+    let received = with_row(key, |locked, row| {
+        let is_same = row.life == feed.row_life
+            && row.server == Some(feed.server)
+            && row.server_life == feed.server_life;
+        if !is_same {
+            return Ok(Err(ArrivalProblem::Replaced));
+        }
+        let reset = row.server_life != 0 && row.server_life != answer.life;
+        let published = if row.life == arrival.row_life {
+            arrival.high
+        } else {
+            0
+        };
+        let received = row.max_id().max(published);
+        if !reset && answer.first < received {
+            return Ok(Err(ArrivalProblem::ServerBehind {
+                received,
+                answered: answer.first,
+            }));
+        }
+        let left = row
+            .max_value()
+            .saturating_sub(answer.first)
+            .saturating_add(1);
+        if left < 1 {
+            return Ok(Err(ArrivalProblem::EndOfTag {
+                max_value: row.max_value(),
+            }));
+        }
+        let len = u32::try_from(left).map_or(answer.len, |left| answer.len.min(left));
+        let life = if reset { new_life() } else { row.life };
+        let pace = if row.life == arrival.row_life {
+            arrival.pace
+        } else {
+            Pace::default()
+        };
+        // As much as that server gives at once, where that is less.
+        let step = arrival.step.min(answer.len);
+        let claimed = Claimed {
+            first: answer.first,
+            len,
+            row_life: life,
+            pace: pace.claimed(arrival.asked_ms, arrival.now_ms, step, row.limits),
+            max_step: row.limits.max_step.min(answer.max_step),
+            skipped: answer.skipped,
+            climbing: answer.climbing,
+        };
+        locked.write(&Written {
+            max_id: claimed.end(),
+            largest_recent: len,
+            life,
+            server_life: answer.life,
+        });
+        Ok(Ok(claimed))
+    });
+    received.unwrap_or(Err(ArrivalProblem::Replaced))
+}
+
+/// A `life` that no row had before.
+pub fn new_life() -> i64 {
+    rand::random::<i64>() | 1
+}
+
+/// The row of a tag, locked.
+struct LockedRow {
+    table: Table,
+    stored: pg::Row,
+}
+
+/// Runs a claim on the row of a tag, which is locked.
+fn with_row<T>(
+    key: &Key,
+    claim: impl FnOnce(&LockedRow, &AllocRow) -> Result<T, ClaimProblem>,
+) -> Result<T, ClaimProblem> {
+    let table = raised(heap::open(key.relation, Access::Write)).ok_or(ClaimProblem::NoSuchTag)?;
+    let stored = table
+        .lock(&heap::key(&key.tag))
+        .ok_or(ClaimProblem::NoSuchTag)?;
+    let row = AllocRow::of(&stored);
+    claim(&LockedRow { table, stored }, &row)
+}
+
+/// What a claim leaves in a row.
+struct Written {
+    max_id: i64,
+    largest_recent: u32,
+    life: i64,
+    server_life: i64,
+}
+
+/// Ids that were cut off a row.
+struct Piece {
+    first: i64,
+    len: u32,
+    skipped: u64,
+    climbing: bool,
+}
+
+/// Cuts the next ids off a row, as many as wanted unless that is longer than a claim may be,
+/// and writes it.
+fn advance(
+    locked: &LockedRow,
+    row: &AllocRow,
+    wanted: u32,
+    decay: Decay,
+) -> Result<Piece, ClaimProblem> {
+    let skip = row.last_claim.skip(row.limits);
+    let first = skipped(row.max_id(), skip);
+    let left = row.max_value().saturating_sub(first).saturating_add(1);
+    if left < 1 {
+        return Err(ClaimProblem::EndOfTag {
+            max_value: row.max_value(),
+            skip,
+        });
+    }
+    let longest = row.longest_claim();
+    let wanted = wanted.min(longest);
+    // The last segment before the limit is cut to fit.
+    let len = u32::try_from(left).map_or(wanted, |left| wanted.min(left));
+    let before = row.last_claim.largest_recent(row.limits);
+    let largest_recent = step::largest_recent(before, len, decay);
+    locked.write(&Written {
+        max_id: first + i64::from(len),
+        largest_recent,
+        life: row.life,
+        server_life: row.server_life,
+    });
+    Ok(Piece {
+        first,
+        len,
+        skipped: skip,
+        climbing: len == longest,
+    })
+}
+
+impl LockedRow {
+    fn write(&self, row: &Written) {
+        self.table.update(
+            &self.stored,
+            &[
+                (heap::MAX_ID, Value::Bigint(row.max_id)),
+                (
+                    heap::CLAIMED_STEP,
+                    Value::Integer(row.largest_recent.cast_signed()),
+                ),
+                (
+                    heap::SYSTEM_IDENTIFIER,
+                    Value::Bigint(pg::system_identifier().cast_signed()),
+                ),
+                (heap::TIMELINE, Value::Integer(pg::timeline().cast_signed())),
+                (heap::LIFE, Value::Bigint(row.life)),
+                (heap::SERVER_LIFE, Value::Bigint(row.server_life)),
+                (heap::UPDATE_TIME, Value::Timestamp(pg::now_timestamp())),
+            ],
+        );
+    }
+}
+
+/// Raises a row's `max_id` to what its own transaction has issued of it, before it commits.
+/// `any_tag`: the row may have another tag by now, or be gone.
+///
+/// # Errors
+/// The row is not there: its ids would be issued again.
+pub fn raise_max_id(key: &Key, life: i64, max_id: i64, any_tag: bool) -> Result<(), Failure> {
+    let lost = || Failure::MarkNotWritten {
+        tag: key.tag.name(),
+    };
+    // What the transaction's last statement has written is to be seen.
+    pg::increment_command_counter();
+    let table = heap::open(key.relation, Access::Write)?.ok_or_else(lost)?;
+    let stored = if any_tag {
+        let rows = table.rows().into_iter();
+        rows.map(|stored| (AllocRow::of(&stored), stored))
+            .find(|(row, _)| row.life == life)
+            .map(|(_, stored)| stored)
+    } else {
+        let stored = table.lock(&heap::key(&key.tag));
+        Some(
+            stored
+                .filter(|stored| AllocRow::of(stored).life == life)
+                .ok_or_else(lost)?,
+        )
+    };
+    if let Some(stored) = stored
+        && AllocRow::of(&stored).max_id() < max_id
+    {
+        table.update(&stored, &[(heap::MAX_ID, Value::Bigint(max_id))]);
+    }
+    Ok(())
+}

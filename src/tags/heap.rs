@@ -1,0 +1,166 @@
+//! The rows of `leaf_alloc`: as they are stored, and as triggers see them.
+
+use leaf_id_core::step::Limits;
+
+use super::claim::LastClaim;
+use crate::error::Failure;
+use crate::pg::{self, Access, Locker, Misshapen, Name, Obstacle, Shape, Table, Type, Value};
+use crate::shmem::{Key, Tag};
+
+/// `leaf_alloc` as sql/schema.sql makes it.
+pub static ALLOC: Shape = Shape::new(
+    c"leaf_alloc",
+    &[
+        (c"biz_tag", Type::Text),
+        (c"max_id", Type::Bigint),
+        (c"step", Type::Integer),
+        (c"description", Type::Text),
+        (c"update_time", Type::Timestamp),
+        (c"max_step", Type::Integer),
+        (c"max_value", Type::Bigint),
+        (c"life", Type::Bigint),
+        (c"system_identifier", Type::Bigint),
+        (c"timeline", Type::Integer),
+        (c"claimed_step", Type::Integer),
+        (c"server", Type::Name),
+        (c"server_life", Type::Bigint),
+    ],
+    &[
+        c"leaf_alloc_biz_tag_length",
+        c"leaf_alloc_max_id_positive",
+        c"leaf_alloc_step_positive",
+        c"leaf_alloc_max_value_range",
+        c"leaf_alloc_max_step_not_below_step",
+        c"leaf_alloc_server_life_of_server",
+    ],
+);
+
+const BIZ_TAG: usize = 1;
+/// Column `max_id`.
+pub const MAX_ID: usize = 2;
+const STEP: usize = 3;
+/// Column `update_time`.
+pub const UPDATE_TIME: usize = 5;
+const MAX_STEP: usize = 6;
+const MAX_VALUE: usize = 7;
+/// Column `life`.
+pub const LIFE: usize = 8;
+/// Column `system_identifier`.
+pub const SYSTEM_IDENTIFIER: usize = 9;
+/// Column `timeline`.
+pub const TIMELINE: usize = 10;
+/// Column `claimed_step`.
+pub const CLAIMED_STEP: usize = 11;
+const SERVER: usize = 12;
+/// Column `server_life`.
+pub const SERVER_LIFE: usize = 13;
+
+/// The oid of this database's `leaf_alloc`.
+///
+/// # Errors
+/// [`Failure::NoTable`].
+pub fn relation() -> Result<u32, Failure> {
+    pg::find_table(&ALLOC).ok_or(Failure::NoTable)
+}
+
+/// The key of a tag's row.
+pub fn key(tag: &Tag) -> Value<'_> {
+    Value::Text(tag.bytes())
+}
+
+/// A row of `leaf_alloc`. `None` where a trigger sees a NULL, or a tag that the table's
+/// constraints are going to refuse.
+#[derive(Clone)]
+pub struct AllocRow {
+    /// The tag.
+    pub tag: Option<Tag>,
+    /// `max_id`: the lowest id that is not claimed.
+    pub max_id: Option<i64>,
+    /// `max_value`: the last id.
+    pub max_value: Option<i64>,
+    /// `life`.
+    pub life: i64,
+    /// `step` and `max_step`, in ids. What a CHECK is going to refuse counts as 0.
+    pub limits: Limits,
+    /// What it remembers of its last claim.
+    pub last_claim: LastClaim,
+    /// The foreign server that feeds the tag.
+    pub server: Option<Name>,
+    /// `life` of the row there that the last segment came from; 0 for none.
+    pub server_life: i64,
+}
+
+impl AllocRow {
+    /// What a row of the table holds.
+    pub fn of(row: &pg::Row) -> Self {
+        let ids = |number| u32::try_from(row.integer(number).unwrap_or(0)).unwrap_or(0);
+        Self {
+            tag: row.text(BIZ_TAG).and_then(|bytes| Tag::new(&bytes)),
+            max_id: row.bigint(MAX_ID),
+            max_value: row.bigint(MAX_VALUE),
+            life: row.bigint(LIFE).unwrap_or(0),
+            limits: Limits {
+                step: ids(STEP),
+                max_step: ids(MAX_STEP),
+            },
+            last_claim: LastClaim {
+                system_identifier: row.bigint(SYSTEM_IDENTIFIER).unwrap_or(0),
+                timeline: row.integer(TIMELINE).unwrap_or(0),
+                claimed_step: row.integer(CLAIMED_STEP).unwrap_or(0),
+            },
+            server: row.name(SERVER),
+            server_life: row.bigint(SERVER_LIFE).unwrap_or(0),
+        }
+    }
+}
+
+/// Opens `leaf_alloc`; `None` if it is gone.
+///
+/// # Errors
+/// See [`Misshapen`].
+pub fn open(relation: u32, access: Access) -> Result<Option<Table>, Failure> {
+    Ok(Table::open(relation, &ALLOC, access)?)
+}
+
+impl From<Misshapen> for Failure {
+    fn from(misshapen: Misshapen) -> Self {
+        Self::TableAltered {
+            table: misshapen.table.to_string_lossy().into_owned(),
+            detail: misshapen.detail,
+        }
+    }
+}
+
+/// A tag's row as a session sees it before it asks for a slot.
+pub struct SeenRow {
+    /// What it holds.
+    pub row: AllocRow,
+    /// It was written by the open transaction, or by a parallel worker's leader.
+    pub ours: bool,
+    /// Who has locked or updated it last.
+    pub locker: Locker,
+}
+
+/// The table or its index is locked by somebody else.
+pub struct TableLocked;
+
+/// Looks at a tag's row at this very moment: one that was committed after the transaction's
+/// own snapshot counts too. No privilege is needed, no xid is assigned, and no lock is
+/// waited for.
+///
+/// # Errors
+/// [`TableLocked`]; inside, that the table was altered.
+pub fn see(key: &Key) -> Result<Result<Option<SeenRow>, Failure>, TableLocked> {
+    let table = match Table::open_at_once(key.relation, &ALLOC) {
+        Ok(Some(table)) => table,
+        Ok(None) => return Ok(Ok(None)),
+        Err(Obstacle::Locked) => return Err(TableLocked),
+        Err(Obstacle::Misshapen(misshapen)) => return Ok(Err(misshapen.into())),
+    };
+    let row = table.get(&self::key(&key.tag));
+    Ok(Ok(row.map(|row| SeenRow {
+        row: AllocRow::of(&row),
+        ours: row.is_ours(),
+        locker: row.locker(),
+    })))
+}
