@@ -25,6 +25,8 @@ CREATE TABLE leaf_id.leaf_alloc (
     -- Its name and not its oid: pg_dump carries it.
     server name,
     server_life bigint NOT NULL DEFAULT 0,
+    -- Names and not oids, as above. A name counts while its role has USAGE on this schema.
+    granted_to name[],
     CONSTRAINT leaf_alloc_max_step_not_below_step CHECK (max_step >= step),
     CONSTRAINT leaf_alloc_server_life_of_server CHECK (server IS NOT NULL OR server_life = 0)
 )
@@ -52,6 +54,9 @@ COMMENT ON COLUMN leaf_id.leaf_alloc.server IS
     'Foreign server whose leaf_alloc feeds this tag; null: this table does';
 COMMENT ON COLUMN leaf_id.leaf_alloc.server_life IS
     'Set by leaf_id: life of the row there that the last segment came from';
+
+COMMENT ON COLUMN leaf_id.leaf_alloc.granted_to IS
+    'Roles that may issue its ids, public for all; null: all. See leaf_tag_grant() and leaf_tag_revoke()';
 
 REVOKE ALL ON leaf_id.leaf_alloc FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_alloc', '');

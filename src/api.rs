@@ -34,6 +34,7 @@ pgrx::extension_sql_file!(
         leaf_alloc_truncate
     ]
 );
+pgrx::extension_sql_file!("../sql/rights.sql", name = "rights", requires = ["tags"]);
 pgrx::extension_sql_file!(
     "../sql/views.sql",
     name = "views",
@@ -273,6 +274,7 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     let claimed = claim::claim_for_member(&key, n);
     let answer = finish(claimed.map_err(|problem| match problem {
         ClaimProblem::NoSuchTag => Failure::NoSuchTag { tag },
+        ClaimProblem::Forbidden => Failure::TagForbidden { tag },
         ClaimProblem::EndOfTag { max_value, skip } => Failure::end_of_tag(tag, max_value, skip),
         ClaimProblem::MaxIdBackwards { published, found } => Failure::MaxIdBackwards {
             tag,

@@ -23,6 +23,7 @@ use crate::shmem::Area;
 use crate::shmem::{self, Key, Tag};
 use crate::tags::claim::{self, LastClaim};
 use crate::tags::heap::{self, AllocRow};
+use crate::tags::rights::Access;
 
 /// Edits remembered one by one; a transaction with more invalidates its whole database.
 const MAX_EDITS: usize = 100_000;
@@ -100,14 +101,18 @@ enum Kind {
         /// Another server has its ids: none are issued here. What was, before the row named
         /// that server, counts as ever.
         fed: bool,
+        /// Its ids are not everybody's.
+        restricted: bool,
     },
+    /// Only the roles that may issue its ids changed: others notice when that commits.
+    Regranted,
 }
 
 impl Kind {
     fn created_life(&self) -> Option<i64> {
         match self {
             Self::Created { life, .. } => Some(*life),
-            Self::Changed => None,
+            Self::Changed | Self::Regranted => None,
         }
     }
 
@@ -265,10 +270,21 @@ fn key(relation: u32, tag: Tag) -> Key {
 /// How a tag stands in the open transaction.
 pub fn standing(key: &Key) -> Standing {
     match EDITS.lock().kind(key) {
-        None => Standing::Untouched,
+        None | Some(Kind::Regranted) => Standing::Untouched,
         Some(kind) if kind.is_ours() => Standing::Created,
         Some(_) => Standing::Changed,
     }
+}
+
+/// Whether a tag that was created in this transaction is not everybody's.
+pub fn is_restricted(key: &Key) -> bool {
+    matches!(
+        EDITS.lock().kind(key),
+        Some(Kind::Created {
+            restricted: true,
+            ..
+        })
+    )
 }
 
 /// Issues `n` ids in one run of a tag that was created in this transaction. `is_range`: the
@@ -285,6 +301,7 @@ pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
         max_value,
         max_step,
         fed: false,
+        ..
     }) = edits.kind(key)
     else {
         return Err(Failure::TagChanged {
@@ -428,6 +445,7 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
     let mut edits = EDITS.lock();
     let created_here =
         old_key.is_some_and(|key| matches!(edits.kind(&key), Some(Kind::Created { .. })));
+    let is_edited = new_key.is_some_and(|key| edits.kind(&key).is_some());
     let mut add = |key: Option<Key>, kind: Kind| {
         if let Some(key) = key {
             edits.add(key, kind);
@@ -448,6 +466,7 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
                         max_value,
                         max_step: new.limits.max_step,
                         fed: new.server.is_some(),
+                        restricted: Access::of(new.granted_to.as_deref()) == Access::Restricted,
                     },
                 );
                 touched = [old_key, new_key];
@@ -462,6 +481,8 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
                 add(old_key, Kind::Changed);
                 add(new_key, Kind::Changed);
                 touched = [old_key, new_key];
+            } else if old.granted_to != new.granted_to && !is_edited {
+                add(new_key, Kind::Regranted);
             }
         }
         _ => {

@@ -22,6 +22,8 @@ pub enum Failure {
     MarkNotWritten { tag: String },
     /// The tag has no row.
     NoSuchTag { tag: String },
+    /// The tag's ids are for other roles.
+    TagForbidden { tag: String },
     /// The tag is empty or over 128 bytes.
     TagLength { bytes: usize },
     /// n < 0.
@@ -202,6 +204,14 @@ impl Failure {
             )
             .set_detail("The row that this transaction has created is not there any more.")
             .set_hint("Create the tag in a transaction of its own, and commit that first."),
+            Self::TagForbidden { tag } => error(
+                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
+                format!("permission denied for tag \"{tag}\""),
+            )
+            .set_hint(format!(
+                "Whoever manages tags can grant it: SELECT leaf_tag_grant('{}', '...');",
+                tag.replace('\'', "''")
+            )),
             Self::NoSuchTag { tag } => error(
                 Code::ERRCODE_UNDEFINED_OBJECT,
                 format!("tag \"{tag}\" does not exist"),

@@ -10,13 +10,14 @@ use rand::RngExt;
 use crate::edits::{self, Standing};
 use crate::error::Failure;
 use crate::guc::{self, WorkerId};
-use crate::pg::{self, Holder, WaitEvent};
+use crate::pg::{self, Caller, Holder, WaitEvent};
 use crate::shmem::{self, Area, Key, LeaseStatus, MAX_TAG, Seat, SnowflakeState, Tag, Trouble};
 use crate::tags::heap::{self, SeenRow, TableLocked};
+use crate::tags::rights::{self, Access};
 
 mod known;
 
-use known::{KNOWN, Known, Name};
+use known::{KNOWN, Known, Name, Seats};
 
 /// Tags that one session remembers the slots of: some 16 MB, in the memory of its own.
 const MAX_KNOWN: usize = 250_000;
@@ -129,7 +130,7 @@ pub fn take_known(tag: &[u8]) -> Option<(Seat, Taken)> {
     Some((seat, taken))
 }
 
-/// Where this session took ids of a tag last, if it may do so again.
+/// Where this session took ids of a tag last, if that is everybody's.
 #[inline]
 fn known_seat(tag: &[u8]) -> Option<Seat> {
     if edits::open() || pg::relation_changed() {
@@ -138,14 +139,37 @@ fn known_seat(tag: &[u8]) -> Option<Seat> {
     KNOWN.with(|known| known.seats.get(tag).copied())
 }
 
+/// Where this session took ids of a tag last that is not everybody's, if the caller has.
+fn restricted_seat(tag: &[u8]) -> Option<Seat> {
+    if edits::open() || pg::relation_changed() {
+        return None;
+    }
+    KNOWN.with(|known| {
+        let (seat, caller) = known.restricted.get(tag)?;
+        (*caller == Caller::now()).then_some(*seat)
+    })
+}
+
+fn take_restricted(tag: &[u8]) -> Option<(Seat, Taken)> {
+    let seat = restricted_seat(tag)?;
+    let taken = seat.buffer.take(seat.life).ok()?;
+    Some((seat, taken))
+}
+
 /// The next id of a tag.
 ///
 /// # Errors
 /// See [`Failure`].
 pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
-    let taken = match take_known(tag) {
+    let known = match take_known(tag) {
         Some((seat, taken)) => {
             site.note(&seat);
+            Some((seat, taken))
+        }
+        None => take_restricted(tag),
+    };
+    let taken = match known {
+        Some((seat, taken)) => {
             if taken.leaves_work() {
                 attend(&seat, &taken);
             }
@@ -171,7 +195,7 @@ pub fn next_range(tag: &[u8], n: u32) -> Result<(i64, i64), Failure> {
 
 /// A range that is there for the taking, of a tag that this session has used before.
 fn take_range_known(tag: &[u8], amount: Amount) -> Option<Taken> {
-    let seat = known_seat(tag)?;
+    let seat = known_seat(tag).or_else(|| restricted_seat(tag))?;
     let taken = take_ready(shmem::area()?, &seat, amount).ok()??;
     if taken.leaves_work() {
         attend(&seat, &taken);
@@ -309,6 +333,7 @@ fn obtain(bytes: &[u8], amount: Amount) -> Result<Taken, Failure> {
             match edits::standing(&key) {
                 Standing::Untouched => {}
                 Standing::Created if !pg::in_parallel_mode() => {
+                    check_local(&key, &deadline)?;
                     let is_range = matches!(amount, Amount::Range(_));
                     let first = edits::issue_local(&key, amount.count(), is_range)?;
                     return Ok(Taken {
@@ -321,7 +346,13 @@ fn obtain(bytes: &[u8], amount: Amount) -> Result<Taken, Failure> {
                 Standing::Created | Standing::Changed => return Err(changed(&key)),
             }
         }
-        let known = KNOWN.with(|known| known.seats.get(bytes).copied());
+        let known = KNOWN.with(|known| {
+            let everybodys = known.seats.get(bytes).copied();
+            everybodys.or_else(|| {
+                let (seat, caller) = known.restricted.get(bytes)?;
+                (*caller == Caller::now()).then_some(*seat)
+            })
+        });
         let seat = match known {
             Some(seat) if seat.buffer.life() == seat.life => seat,
             _ => find_seat(area, &key, &deadline)?,
@@ -414,15 +445,50 @@ fn find_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Seat
     {
         return Err(changed(key));
     }
-    KNOWN.with_mut(|known| {
-        // More than there are slots: most of them are of slots that were given away.
-        let full = known.seats.len() >= area.capacity().min(MAX_KNOWN);
-        if full && !known.seats.contains_key(key.tag.bytes()) {
-            known.seats.clear();
+    // After the life, which the seat has.
+    let access = seat.slot.access();
+    if access != Access::Everybody {
+        let row = see_row(key, deadline)?.row;
+        if !rights::caller_may_issue(row.granted_to.as_deref()) {
+            return Err(Failure::TagForbidden { tag: name(key) });
         }
-        known.seats.insert(Name::new(key.tag.bytes()), seat);
+    }
+    let limit = area.capacity().min(MAX_KNOWN);
+    KNOWN.with_mut(|known| match access {
+        // It is known with the first segment of this life.
+        Access::Unknown => {}
+        Access::Everybody => remember(&mut known.seats, limit, &key.tag, seat),
+        Access::Restricted => {
+            known.seats.remove(key.tag.bytes());
+            remember(
+                &mut known.restricted,
+                limit,
+                &key.tag,
+                (seat, Caller::now()),
+            );
+        }
     });
     Ok(seat)
+}
+
+fn remember<T>(seats: &mut Seats<T>, limit: usize, tag: &Tag, seat: T) {
+    // More than there are slots: most of them are of slots that were given away.
+    if seats.len() >= limit && !seats.contains_key(tag.bytes()) {
+        seats.clear();
+    }
+    seats.insert(Name::new(tag.bytes()), seat);
+}
+
+/// Whether the caller may issue ids of a tag that this transaction has created. Its row is
+/// not looked at if the list is NULL, as it nearly always is.
+fn check_local(key: &Key, deadline: &Deadline) -> Result<(), Failure> {
+    if edits::is_restricted(key) {
+        let row = see_row(key, deadline)?.row;
+        if !rights::caller_may_issue(row.granted_to.as_deref()) {
+            return Err(Failure::TagForbidden { tag: name(key) });
+        }
+    }
+    Ok(())
 }
 
 fn create_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Seat, Failure> {
@@ -588,7 +654,7 @@ fn verdict(area: &Area, seat: &Seat, key: &Key, began: i64) -> Option<Failure> {
                 b"2200H" => Some(Failure::EndOfTagThere {
                     tag,
                     server,
-                    detail: ledger.text.get(),
+                    detail: for_monitors(ledger.text.get()),
                 }),
                 _ => None,
             }
@@ -614,18 +680,37 @@ fn server_name(area: &Area, link: u32) -> String {
     link.map_or_else(String::new, |link| link.server().text())
 }
 
+/// What another server or PostgreSQL has said may name hosts, roles and nodes.
+fn for_monitors(said: String) -> String {
+    if pg::caller_is_monitor() {
+        said
+    } else {
+        "(shown to roles with the privileges of pg_monitor)".into()
+    }
+}
+
+fn reason_for_monitors(sentence: String) -> String {
+    if pg::caller_is_monitor() {
+        sentence
+    } else {
+        "The reason is shown to roles with the privileges of pg_monitor.".into()
+    }
+}
+
 fn timed_out(area: &Area, seat: &Seat, key: &Key, deadline: &Deadline) -> Failure {
     let (ledger, _) = area.look(seat.slot);
     let tag = name(key);
     if ledger.trouble == Trouble::NoWorkerSlot {
         return Failure::NoWorkerSlot { tag };
     }
-    let asked = match ledger.trouble {
-        Trouble::Server { link } => area.link(link).map(|link| link.explain()),
-        _ => None,
+    let explained = match ledger.trouble {
+        Trouble::Server { link } => area
+            .link(link)
+            .map(|link| reason_for_monitors(link.explain())),
+        Trouble::There { .. } | Trouble::Error => ledger.explain(area).map(reason_for_monitors),
+        _ => ledger.explain(area),
     };
-    let detail = asked.or_else(|| ledger.explain(area));
-    let detail = detail.unwrap_or_else(|| silence(area).into());
+    let detail = explained.unwrap_or_else(|| silence(area).into());
     Failure::NoSegment {
         tag,
         timeout_ms: deadline.timeout_ms(),
@@ -777,7 +862,7 @@ fn almost_over(snowflake: &shmem::Snowflake) -> Option<i64> {
 /// Whether the launcher has found that waiting is useless.
 fn refused(area: &Area, deadline: &Deadline) -> Result<(), Failure> {
     let (state, detail) = area.snowflake.status();
-    let said = || area.lease_status().last_error.get();
+    let said = || for_monitors(area.lease_status().last_error.get());
     match state {
         // Set a moment ago, perhaps, and the launcher has not read it yet.
         SnowflakeState::NoWorkerId
@@ -839,7 +924,7 @@ fn lease_ended(status: &LeaseStatus) -> Failure {
         worker_id: status.worker_id,
         registry: status.registry.get(),
         away_since: status.away_since_ms.map(pg::format_ms),
-        said: status.last_error.get(),
+        said: for_monitors(status.last_error.get()),
     }
 }
 
@@ -859,14 +944,14 @@ fn snowflake_timeout(area: &Area, deadline: &Deadline) -> Failure {
                 Some(since) => format!(
                     "Worker registry \"{registry}\" has not answered since {}: {}.",
                     pg::format_ms(since),
-                    status.last_error.get()
+                    for_monitors(status.last_error.get())
                 ),
                 None => format!("Worker registry \"{registry}\" has not answered yet."),
             }
         }
         SnowflakeState::RegistryGrace | SnowflakeState::WorkerIdLost => format!(
             "Worker registry \"{registry}\" grants no worker id: {}.",
-            status.last_error.get()
+            for_monitors(status.last_error.get())
         ),
         SnowflakeState::Open => "The reservation of timestamps was not renewed.".into(),
         _ => "The launcher has not started the generator.".into(),

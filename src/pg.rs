@@ -18,6 +18,7 @@ mod answer;
 mod foreign;
 mod holder;
 mod name;
+mod roles;
 #[allow(
     dead_code,
     reason = "what the worker registry and rights of tags are going to need"
@@ -32,6 +33,7 @@ pub use foreign::{
 };
 pub use holder::{Holder, row_holder, table_holder};
 pub use name::{Name, ServerProblem, foreign_server};
+pub use roles::{Caller, caller_is_monitor, caller_is_one_of};
 pub use table::{Access, Locker, Misshapen, Obstacle, Row, Shape, Table, Type, Value, find_table};
 pub use trigger::TriggerCall;
 pub use wire::{Readiness, RemoteError, Rows, Wire};

@@ -26,7 +26,9 @@
 
 use core::cell::UnsafeCell;
 use core::hash::{Hash, Hasher};
-use core::sync::atomic::{AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{
+    AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering,
+};
 use std::hash::DefaultHasher;
 
 use leaf_id_core::reservation::Reason;
@@ -37,6 +39,7 @@ use pgrx::{PgSharedMemoryInitialization, pg_sys};
 
 use crate::guc::{self, WorkerId};
 use crate::pg;
+use crate::tags::rights::Access;
 
 mod desks;
 mod lease;
@@ -143,7 +146,9 @@ pub struct Slot {
     /// server's if it is smaller.
     pub max_step: AtomicU32,
     /// A session has waited since the last publication (its "hunger").
-    pub hungry: AtomicU32,
+    pub hungry: AtomicU8,
+    /// Who may take from it: an [`Access`], written under the slot's lock.
+    access: AtomicU8,
     /// The process whose open transaction has edited this tag's row; 0 for none. For its
     /// parallel workers, which do not have its list of edits.
     pub edited_by: AtomicI32,
@@ -605,6 +610,23 @@ impl Slot {
         unsafe { pg_sys::ConditionVariableBroadcast(self.waiters.get()) };
     }
 
+    /// Who may take from it in a life of its buffer that was read before this is.
+    pub fn access(&self) -> Access {
+        Access::from_number(self.access.load(Ordering::Acquire))
+    }
+
+    /// A row was published from that says who may. Under the slot's lock.
+    fn allow(&self, access: Access) {
+        self.access.store(access as u8, Ordering::Release);
+    }
+
+    /// Drops what is cached. Under the slot's lock. First the access, then the life: see
+    /// [`crate::tags::rights`].
+    fn invalidate(&self) -> Rests {
+        self.allow(Access::Unknown);
+        self.buffer.invalidate()
+    }
+
     fn mark_edited(&self, edited: bool) {
         let me = pg::pid();
         if edited {
@@ -787,7 +809,7 @@ impl Area {
             link = &here.next;
         }
         self.with_ledger(slot, |ledger| {
-            slot.buffer.invalidate();
+            slot.invalidate();
             *ledger = Ledger::NEW;
         });
         // SAFETY: the directory is held exclusively.
@@ -900,7 +922,7 @@ impl Area {
 
     fn retire_locked(&self, slot: &Slot) {
         self.with_ledger(slot, |ledger| {
-            ledger.lost += slot.buffer.invalidate().count();
+            ledger.lost += slot.invalidate().count();
             ledger.drop_parked();
         });
         slot.edited_by.store(0, Ordering::Relaxed);
@@ -992,6 +1014,8 @@ pub struct Claimed {
     pub skipped: u64,
     /// It is shorter than was wished for, only because claims grow step by step.
     pub climbing: bool,
+    /// Who may take from it.
+    pub access: Access,
 }
 
 impl Claimed {
@@ -1017,13 +1041,14 @@ impl Area {
                 && ledger.row_life != 0
                 && ledger.row_life != claimed.row_life
             {
-                ledger.lost += slot.buffer.invalidate().count();
+                ledger.lost += slot.invalidate().count();
                 life = slot.buffer.life();
             }
             let issued = ledger.issued(&slot.buffer.rests());
             let published = slot.buffer.publish(life, claimed.first, claimed.len);
             match published {
                 Ok(()) => {
+                    slot.allow(claimed.access);
                     if ledger.last_refill > 0 {
                         let us = now.saturating_sub(ledger.last_refill);
                         ledger.paced_us = u64::try_from(us).unwrap_or(0);
@@ -1068,12 +1093,13 @@ impl Area {
     ///
     /// # Errors
     /// See [`Refused`].
-    pub fn publish_parked(&self, slot: &Slot, life: u64) -> Result<(), Refused> {
+    pub fn publish_parked(&self, slot: &Slot, life: u64, access: Access) -> Result<(), Refused> {
         self.with_ledger(slot, |ledger| {
             let Some(run) = ledger.next_parked() else {
                 return Ok(());
             };
             slot.buffer.publish(life, run.first, run.len)?;
+            slot.allow(access);
             ledger.published += u64::from(run.len);
             if let Some(parked) = ledger.parked.iter_mut().find(|parked| **parked == run) {
                 *parked = Run::NONE;
@@ -1136,7 +1162,7 @@ impl Area {
                 continue;
             }
             let parked = self.with_ledger(slot, |ledger| {
-                let rests = slot.buffer.invalidate();
+                let rests = slot.invalidate();
                 ledger.published -= rests.count().min(ledger.published);
                 let parked = Parked::of(ledger, &rests);
                 ledger.parked = [Run::NONE; 2];

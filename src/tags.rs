@@ -3,7 +3,9 @@
 //! * [`heap`]: what a row holds, and how it is read by oid.
 //! * [`claim`]: the only place that claims ids.
 //! * [`blocker`]: who keeps a claim from its row.
+//! * [`rights`]: who may issue ids of a tag.
 
 pub mod blocker;
 pub mod claim;
 pub mod heap;
+pub mod rights;

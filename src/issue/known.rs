@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-use crate::pg;
+use crate::pg::{self, Caller};
 use crate::shmem::Seat;
 
 /// What a session knows of its database: where `leaf_alloc` is, and the slots it has used.
@@ -13,9 +13,14 @@ use crate::shmem::Seat;
 pub struct Known {
     /// Oid of `leaf_alloc`.
     pub relation: u32,
-    /// By tag.
-    pub seats: HashMap<Name, Seat, BuildHasherDefault<NameHasher>>,
+    /// By tag, those that are everybody's: nothing is asked before ids are taken.
+    pub seats: Seats<Seat>,
+    /// By tag, the others that were taken from, and who took.
+    pub restricted: Seats<(Seat, Caller)>,
 }
+
+/// What is remembered of tags.
+pub type Seats<T> = HashMap<Name, T, BuildHasherDefault<NameHasher>>;
 
 /// A tag's bytes, in as little memory as most tags need: a session that uses a hundred
 /// thousand of them finds each through one cache line less.
@@ -84,4 +89,5 @@ impl Hasher for NameHasher {
 pub static KNOWN: pg::Local<Known> = pg::Local::new(Known {
     relation: 0,
     seats: HashMap::with_hasher(BuildHasherDefault::new()),
+    restricted: HashMap::with_hasher(BuildHasherDefault::new()),
 });

@@ -421,7 +421,7 @@ impl Table {
     /// The row with this key as it is committed now, or as this transaction has made it,
     /// whoever has locked it.
     pub fn get(&self, key: &Value<'_>) -> Option<Row> {
-        with_latest_snapshot(|snapshot| {
+        self.with_latest_snapshot(|snapshot| {
             let mut found = None;
             self.scan(Some(key), snapshot, |tuple| {
                 // SAFETY: a tuple of the scan.
@@ -433,7 +433,7 @@ impl Table {
 
     /// All rows, in no order.
     pub fn rows(&self) -> Vec<Row> {
-        with_latest_snapshot(|snapshot| {
+        self.with_latest_snapshot(|snapshot| {
             let mut found = Vec::new();
             self.scan(None, snapshot, |tuple| {
                 // SAFETY: a tuple of the scan.
@@ -441,6 +441,22 @@ impl Table {
             });
             found
         })
+    }
+
+    /// Runs a closure with a snapshot of this very moment, registered and active: fetching a
+    /// value that is stored out of line needs both. The one for catalogs, as PostgreSQL takes
+    /// no other in a parallel query; of a table that is no catalog it is always a new one.
+    fn with_latest_snapshot<T>(&self, body: impl FnOnce(pg_sys::Snapshot) -> T) -> T {
+        // SAFETY: inside a transaction; an error ends it, and the snapshot with it.
+        unsafe {
+            let relation = (*self.relation).rd_id;
+            let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetCatalogSnapshot(relation));
+            pg_sys::PushActiveSnapshot(snapshot);
+            let result = body(snapshot);
+            pg_sys::PopActiveSnapshot();
+            pg_sys::UnregisterSnapshot(snapshot);
+            result
+        }
     }
 
     fn scan(
@@ -500,7 +516,7 @@ impl Table {
     }
 
     fn try_lock(&self, key: &Value<'_>) -> Locked {
-        with_latest_snapshot(|snapshot| {
+        self.with_latest_snapshot(|snapshot| {
             let mut place = None;
             self.scan(Some(key), snapshot, |tuple| {
                 // SAFETY: a tuple of the scan.
@@ -593,20 +609,6 @@ enum Locked {
     Row(Row),
     None,
     Gone,
-}
-
-/// Runs a closure with a snapshot of this very moment, registered and active: fetching a
-/// value that is stored out of line needs both.
-fn with_latest_snapshot<T>(body: impl FnOnce(pg_sys::Snapshot) -> T) -> T {
-    // SAFETY: inside a transaction; an error ends it, and the snapshot with it.
-    unsafe {
-        let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
-        pg_sys::PushActiveSnapshot(snapshot);
-        let result = body(snapshot);
-        pg_sys::PopActiveSnapshot();
-        pg_sys::UnregisterSnapshot(snapshot);
-        result
-    }
 }
 
 /// What an index has that `CatalogTupleUpdate` cannot do.

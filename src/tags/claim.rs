@@ -9,9 +9,10 @@
 use leaf_id_core::step::{self, Decay, Limits, Pace};
 
 use super::heap::{self, AllocRow};
+use super::rights::{self, Access};
 use crate::error::Failure;
 use crate::guc;
-use crate::pg::{self, Access, Name, Table, Value};
+use crate::pg::{self, Name, Table, Value};
 use crate::shmem::{Claimed, Key, Tag};
 
 /// What the allocator knows of a tag when it claims.
@@ -45,6 +46,8 @@ pub enum ClaimProblem {
     MaxIdBackwards { published: i64, found: i64 },
     /// Another server is to be asked.
     Fed(Feed),
+    /// The caller may not issue its ids.
+    Forbidden,
 }
 
 /// What the row of a tag holds that another server feeds.
@@ -177,16 +180,19 @@ pub struct Seen {
     pub max_id: i64,
     /// Its `max_value`.
     pub max_value: i64,
+    /// Who may issue its ids.
+    pub access: Access,
 }
 
 /// A tag's row as it is now, whoever has locked it; `None` if there is none.
 pub fn look(key: &Key) -> Option<Seen> {
-    let table = raised(heap::open(key.relation, Access::Read))?;
+    let table = raised(heap::open(key.relation, pg::Access::Read))?;
     let row = AllocRow::of(&table.get(&heap::key(&key.tag))?);
     Some(Seen {
         life: row.life,
         max_id: row.max_id(),
         max_value: row.max_value(),
+        access: Access::of(row.granted_to.as_deref()),
     })
 }
 
@@ -235,6 +241,7 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
             max_step: row.limits.max_step,
             skipped: piece.skipped,
             climbing: piece.climbing,
+            access: Access::of(row.granted_to.as_deref()),
         })
     })
 }
@@ -247,6 +254,9 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
 pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, ClaimProblem> {
     let claim = || {
         with_row(key, |locked, row| {
+            if !rights::caller_may_issue(row.granted_to.as_deref()) {
+                return Err(ClaimProblem::Forbidden);
+            }
             // No chains of servers, and no loops.
             if let Some(feed) = row.feed() {
                 return Err(ClaimProblem::Fed(feed));
@@ -359,6 +369,7 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, ArrivalProblem> 
             max_step: row.limits.max_step.min(answer.max_step),
             skipped: answer.skipped,
             climbing: answer.climbing,
+            access: Access::of(row.granted_to.as_deref()),
         };
         locked.write(&Written {
             max_id: claimed.end(),
@@ -387,7 +398,8 @@ fn with_row<T>(
     key: &Key,
     claim: impl FnOnce(&LockedRow, &AllocRow) -> Result<T, ClaimProblem>,
 ) -> Result<T, ClaimProblem> {
-    let table = raised(heap::open(key.relation, Access::Write)).ok_or(ClaimProblem::NoSuchTag)?;
+    let table =
+        raised(heap::open(key.relation, pg::Access::Write)).ok_or(ClaimProblem::NoSuchTag)?;
     let stored = table
         .lock(&heap::key(&key.tag))
         .ok_or(ClaimProblem::NoSuchTag)?;
@@ -482,7 +494,7 @@ pub fn raise_max_id(key: &Key, life: i64, max_id: i64, any_tag: bool) -> Result<
     };
     // What the transaction's last statement has written is to be seen.
     pg::increment_command_counter();
-    let table = heap::open(key.relation, Access::Write)?.ok_or_else(lost)?;
+    let table = heap::open(key.relation, pg::Access::Write)?.ok_or_else(lost)?;
     let stored = if any_tag {
         let rows = table.rows().into_iter();
         rows.map(|stored| (AllocRow::of(&stored), stored))

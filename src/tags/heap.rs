@@ -24,6 +24,7 @@ pub static ALLOC: Shape = Shape::new(
         (c"claimed_step", Type::Integer),
         (c"server", Type::Name),
         (c"server_life", Type::Bigint),
+        (c"granted_to", Type::Names),
     ],
     &[
         c"leaf_alloc_biz_tag_length",
@@ -54,6 +55,7 @@ pub const CLAIMED_STEP: usize = 11;
 const SERVER: usize = 12;
 /// Column `server_life`.
 pub const SERVER_LIFE: usize = 13;
+const GRANTED_TO: usize = 14;
 
 /// The oid of this database's `leaf_alloc`.
 ///
@@ -88,6 +90,8 @@ pub struct AllocRow {
     pub server: Option<Name>,
     /// `life` of the row there that the last segment came from; 0 for none.
     pub server_life: i64,
+    /// The roles that may issue its ids; see [`super::rights`].
+    pub granted_to: Option<Vec<Name>>,
 }
 
 impl AllocRow {
@@ -110,6 +114,7 @@ impl AllocRow {
             },
             server: row.name(SERVER),
             server_life: row.bigint(SERVER_LIFE).unwrap_or(0),
+            granted_to: row.names(GRANTED_TO),
         }
     }
 }

@@ -520,11 +520,13 @@ impl Allocator {
                 return self.put_off(job);
             }
         };
-        let fits = row.is_some_and(|row| {
+        let fits = row.filter(|row| {
             (row.life, row.max_id) == (ledger.row_life, ledger.max_id)
                 && rest.end() - 1 <= row.max_value
         });
-        if fits && self.area.publish_parked(slot, life).is_ok() {
+        if let Some(row) = fits
+            && self.area.publish_parked(slot, life, row.access).is_ok()
+        {
             return Progress::Over;
         }
         self.area.with_ledger(slot, Ledger::drop_parked);
@@ -598,6 +600,8 @@ impl Allocator {
                 )
             }
             Ok(Err(ClaimProblem::Fed(feed))) => Progress::Elsewhere(feed, life),
+            // Asked of claims for other servers alone.
+            Ok(Err(ClaimProblem::Forbidden)) => self.put_off(job),
             Err(error) => {
                 self.note_error(job, life, &error);
                 self.put_off(job)

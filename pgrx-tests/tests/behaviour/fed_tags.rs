@@ -68,7 +68,7 @@ fn dml_feeds_a_tag_too() {
 fn creating_a_fed_tag_needs_usage() {
     let (server, mut admin) = server(&[]);
     admin.run(
-        "CREATE ROLE alice LOGIN; GRANT ALL ON leaf_id.leaf_alloc TO alice;
+        "CREATE ROLE alice LOGIN; GRANT USAGE ON SCHEMA leaf_id TO alice; GRANT ALL ON leaf_id.leaf_alloc TO alice;
          GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop TO alice;
          SELECT leaf_tag_create('local')",
     );

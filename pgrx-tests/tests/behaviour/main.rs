@@ -46,6 +46,7 @@ mod registry_members;
 mod regress;
 mod reservation_file;
 mod restarts;
+mod rights;
 mod rollback;
 mod sessions_share_ids;
 mod settings;

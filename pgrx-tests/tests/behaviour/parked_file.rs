@@ -148,8 +148,7 @@ fn assert_put_back_is_a_gap(keep: impl Fn(&Path, &Path), put_back: impl Fn(&Path
     let server = server_with_tags();
     let mut issued = Issued::default();
     issued.draw(&server);
-    let rows =
-        "SELECT string_agg(leaf_id.leaf_alloc::text, ';' ORDER BY biz_tag) FROM leaf_id.leaf_alloc";
+    let rows = "SELECT string_agg(a::text, ';' ORDER BY biz_tag) FROM leaf_id.leaf_alloc a";
     let before: String = server.session().value(rows);
     server.stop(Stop::Fast);
     let (file, aside) = (file(&server), server.dir().join("aside"));

@@ -1,0 +1,76 @@
+-- Who may issue the ids of a tag. Both run with the caller's rights: he needs those of
+-- INSERT and UPDATE on leaf_alloc, and for a role USAGE on the schema WITH GRANT OPTION.
+
+CREATE FUNCTION @extschema@.leaf_tag_grant(tag text, role text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF $2 <> 'public' THEN
+        IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = $2) THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'undefined_object',
+                MESSAGE = format('role "%s" does not exist', $2);
+        END IF;
+        -- The role cannot be dropped while it has this, and its name counts only as long: a
+        -- role that gets the name later has not got the rights.
+        EXECUTE format('GRANT USAGE ON SCHEMA leaf_id TO %I', $2);
+        IF NOT EXISTS (
+            SELECT FROM pg_namespace n, aclexplode(n.nspacl) a, pg_roles r
+            WHERE n.nspname = 'leaf_id' AND r.rolname = $2 AND a.grantee = r.oid
+                AND a.privilege_type = 'USAGE')
+        THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'insufficient_privilege',
+                MESSAGE = format('permission denied to grant tag "%s"', $1),
+                DETAIL = 'Whoever grants needs USAGE on schema leaf_id WITH GRANT OPTION.';
+        END IF;
+    END IF;
+    UPDATE leaf_id.leaf_alloc a
+    SET granted_to = CASE
+        WHEN a.granted_to IS NULL AND $2 = 'public' THEN NULL
+        ELSE array_append(array_remove(coalesce(a.granted_to, '{public}'), $2::name), $2::name)
+        END
+    WHERE a.biz_tag = $1;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = format('tag "%s" does not exist', $1);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.leaf_tag_grant(text, text) IS
+    'Lets a role issue ids of a tag, or every role: public';
+
+CREATE FUNCTION @extschema@.leaf_tag_revoke(tag text, role text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    left_over name[];
+BEGIN
+    UPDATE leaf_id.leaf_alloc a
+    SET granted_to = CASE
+        WHEN a.granted_to IS NULL AND $2 <> 'public' THEN NULL
+        ELSE array_remove(coalesce(a.granted_to, '{public}'), $2::name)
+        END
+    WHERE a.biz_tag = $1
+    RETURNING coalesce(a.granted_to, '{public}') INTO left_over;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = format('tag "%s" does not exist', $1);
+    END IF;
+    IF 'public' = ANY (left_over) THEN
+        RAISE NOTICE USING
+            MESSAGE = format('every role may still issue ids of tag "%s"', $1),
+            HINT = format('To take that away: SELECT leaf_tag_revoke(%L, ''public'');', $1);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.leaf_tag_revoke(text, text) IS
+    'Takes the ids of a tag from a role, or from all that were not granted it by name: public';
+
+REVOKE ALL ON FUNCTION
+    @extschema@.leaf_tag_grant(text, text), @extschema@.leaf_tag_revoke(text, text)
+FROM PUBLIC;

@@ -1,0 +1,128 @@
+//! Roles: who the caller is, and what he may do as somebody else's member.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use pgrx::pg_sys;
+
+use super::Name;
+use super::table::SCHEMA;
+
+unsafe extern "C" {
+    // Without the guard of the bindings: it is asked by every call for a restricted tag.
+    #[link_name = "GetUserId"]
+    fn raw_user() -> pg_sys::Oid;
+}
+
+/// The effective user of this call, and how much this process has heard of changes to roles
+/// and their memberships: what was found out about somebody holds while both are the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    user: u32,
+    changes: u32,
+}
+
+impl Caller {
+    /// Now. SET ROLE and a SECURITY DEFINER function change it.
+    pub fn now() -> Self {
+        watch();
+        Self {
+            // SAFETY: reads a global of the backend, and cannot raise an error.
+            user: unsafe { raw_user() }.to_u32(),
+            changes: CHANGES.load(Ordering::Relaxed),
+        }
+    }
+}
+
+static CHANGES: AtomicU32 = AtomicU32::new(0);
+
+unsafe extern "C-unwind" fn changed(_arg: pg_sys::Datum, _cache: c_int, _hash: u32) {
+    // Called from anywhere that looks at the catalogs: nothing but a counter.
+    CHANGES.fetch_add(1, Ordering::Relaxed);
+}
+
+fn watch() {
+    static WATCHING: AtomicBool = AtomicBool::new(false);
+    if WATCHING.load(Ordering::Relaxed) || WATCHING.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    // Those that PostgreSQL's own cache of memberships listens to, and the schema's grants.
+    use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, DATABASEOID, NAMESPACEOID};
+    for cache in [AUTHMEMROLEMEM, AUTHOID, DATABASEOID, NAMESPACEOID] {
+        // SAFETY: a callback that lives as long as the process and cannot fail.
+        unsafe {
+            pg_sys::CacheRegisterSyscacheCallback(
+                cache.cast_signed(),
+                Some(changed),
+                pg_sys::Datum::null(),
+            );
+        }
+    }
+}
+
+/// Whether the caller is a superuser, or one of these roles or a member that inherits from
+/// one. Only a role that was itself granted USAGE on the extension's schema counts: so
+/// PostgreSQL refuses to drop it while its name stands somewhere, and another role that gets
+/// the name later has not got its rights.
+pub fn caller_is_one_of(names: &[Name]) -> bool {
+    // SAFETY: syscache look-ups inside a transaction.
+    unsafe {
+        let user = raw_user();
+        if pg_sys::superuser_arg(user) {
+            return true;
+        }
+        let grantees = schema_users();
+        names.iter().any(|name| {
+            let role = pg_sys::get_role_oid(name.as_c_str().as_ptr(), true);
+            role != pg_sys::InvalidOid
+                && grantees.contains(&role)
+                && pg_sys::has_privs_of_role(user, role)
+        })
+    }
+}
+
+/// Whether the caller may read what monitoring shows.
+pub fn caller_is_monitor() -> bool {
+    // SAFETY: syscache look-ups inside a transaction.
+    unsafe { pg_sys::has_privs_of_role(raw_user(), pg_sys::Oid::from(pg_sys::ROLE_PG_MONITOR)) }
+}
+
+/// The roles that USAGE on the extension's schema was granted to, each by name and not as a
+/// member of another.
+unsafe fn schema_users() -> Vec<pg_sys::Oid> {
+    // SAFETY: syscache look-ups inside a transaction; the list is copied before the row is
+    // released. An ACL is an array of one dimension without NULLs, whose items follow its
+    // header at the next multiple of the largest alignment.
+    unsafe {
+        let cache = pg_sys::SysCacheIdentifier::NAMESPACEOID.cast_signed();
+        let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
+        let row = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(schema));
+        if row.is_null() {
+            return Vec::new();
+        }
+        let mut null = false;
+        let column = i16::try_from(pg_sys::Anum_pg_namespace_nspacl).unwrap_or(0);
+        let value = pg_sys::SysCacheGetAttr(cache, row, column, &raw mut null);
+        let mut users = Vec::new();
+        if !null {
+            let list: *const pg_sys::ArrayType =
+                pg_sys::pg_detoast_datum(value.cast_mut_ptr()).cast();
+            let length = *list.add(1).cast::<c_int>();
+            let header = size_of::<pg_sys::ArrayType>() + 2 * size_of::<c_int>();
+            let items: *const pg_sys::AclItem = list.byte_add(header.next_multiple_of(8)).cast();
+            for position in 0..usize::try_from(length).unwrap_or(0) {
+                let item = &*items.add(position);
+                #[allow(
+                    clippy::useless_conversion,
+                    reason = "the type differs between versions"
+                )]
+                let rights: u64 = item.ai_privs.into();
+                if rights & u64::from(pg_sys::ACL_USAGE) != 0 {
+                    users.push(item.ai_grantee);
+                }
+            }
+        }
+        pg_sys::ReleaseSysCache(row);
+        users
+    }
+}
