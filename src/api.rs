@@ -287,6 +287,7 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
         },
     }));
     claim::log_skip(&key.tag, answer.skipped);
+    pg::tell();
     row.form([
         answer.first.into_datum(),
         (answer.end() - 1).into_datum(),

@@ -154,6 +154,10 @@ struct Edits {
 static EDITS: LazyLock<Mutex<Edits>> = LazyLock::new(Mutex::default);
 /// Whether there is anything in it: what the hot path looks at.
 static OPEN: AtomicBool = AtomicBool::new(false);
+/// Whether this transaction has written `leaf_alloc` at all.
+static WRITTEN: AtomicBool = AtomicBool::new(false);
+/// What it has issued is in the rows: no more can be issued before it has committed.
+static MARKS_WRITTEN: AtomicBool = AtomicBool::new(false);
 
 /// Whether this transaction has edited any tag.
 #[inline]
@@ -294,6 +298,9 @@ pub fn is_restricted(key: &Key) -> bool {
 /// The tag's limits; or the tag is not one.
 pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
     let name = || key.tag.name();
+    if MARKS_WRITTEN.load(Ordering::Relaxed) {
+        return Err(Failure::Committing { tag: name() });
+    }
     let mut edits = EDITS.lock();
     let Some(Kind::Created {
         life,
@@ -517,6 +524,7 @@ pub fn note_truncate(relation: u32) {
 }
 
 fn watch() {
+    WRITTEN.store(true, Ordering::Relaxed);
     pg::watch_transactions(TransactionCallbacks {
         transaction: on_transaction,
         subtransaction: on_subtransaction,
@@ -524,12 +532,12 @@ fn watch() {
 }
 
 fn on_transaction(event: TransactionEvent) {
-    if !open() {
-        return;
-    }
     match event {
-        TransactionEvent::PreCommit => write_marks(),
-        TransactionEvent::PrePrepare => Failure::PreparedEdit.raise(),
+        TransactionEvent::PreCommit if open() => write_marks(),
+        TransactionEvent::PrePrepare if WRITTEN.load(Ordering::Relaxed) => {
+            Failure::PreparedEdit.raise()
+        }
+        TransactionEvent::PreCommit | TransactionEvent::PrePrepare => {}
         TransactionEvent::Commit => finish(true),
         TransactionEvent::Abort => finish(false),
     }
@@ -537,6 +545,7 @@ fn on_transaction(event: TransactionEvent) {
 
 /// The ids issued of tags created here become the rows' own, in this same transaction.
 fn write_marks() {
+    MARKS_WRITTEN.store(true, Ordering::Relaxed);
     let (marks, renamed) = {
         let edits = EDITS.lock();
         (edits.marked_rows(), edits.overflow)
@@ -550,6 +559,11 @@ fn write_marks() {
 }
 
 fn finish(committed: bool) {
+    WRITTEN.store(false, Ordering::Relaxed);
+    MARKS_WRITTEN.store(false, Ordering::Relaxed);
+    if !open() {
+        return;
+    }
     // Out of the lock before shared memory is touched.
     let edits = core::mem::take(&mut *EDITS.lock());
     OPEN.store(false, Ordering::Relaxed);

@@ -18,6 +18,8 @@ pub enum Failure {
     NoTable,
     /// One of the extension's tables is not as its script has made it.
     TableAltered { table: String, detail: String },
+    /// Ids of a tag that the transaction has created, asked for while it commits.
+    Committing { tag: String },
     /// What a transaction has issued of a tag that it created could not be written to its row.
     MarkNotWritten { tag: String },
     /// The tag has no row.
@@ -198,6 +200,10 @@ impl Failure {
             )
             .set_detail(detail)
             .set_hint("Take the change of the table back."),
+            Self::Committing { tag } => error(
+                not_ready,
+                format!("cannot issue ids of tag \"{tag}\" while the transaction that created it commits"),
+            ),
             Self::MarkNotWritten { tag } => error(
                 not_ready,
                 format!("could not write the ids issued of tag \"{tag}\" to its row"),

@@ -27,7 +27,7 @@ mod table;
 mod trigger;
 mod wire;
 
-pub use answer::{only_when_acknowledged, prevent_in_transaction_block, set_local};
+pub use answer::{only_when_acknowledged, prevent_in_transaction_block, set_local, tell};
 pub use foreign::{
     Destination, Host, destination, foreign_changes, relation_owner, user, watch_foreign_servers,
 };

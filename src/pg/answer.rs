@@ -3,7 +3,7 @@
 //! While a commit waits for its synchronous standbys, PostgreSQL turns a cancel into a
 //! warning and answers as if all were well. A session that hands out what it has committed
 //! ends instead, without an answer, as PostgreSQL itself ends one that is terminated in
-//! that wait.
+//! that wait. So does one that rolls back what it was told: a procedure can.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +23,8 @@ const DEST_NONE: c_int = 0;
 
 /// What the commit of the open transaction waits for, if that is such a one.
 static OPEN: Local<Option<&'static CStr>> = Local::new(None);
+/// The open transaction has told what it is going to commit.
+static TOLD: AtomicBool = AtomicBool::new(false);
 /// This process has the signal handler and the callback.
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
@@ -41,7 +43,15 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut c_
         _ => return,
     }
     let open = OPEN.with_mut(Option::take).is_some();
-    if open && event == Event::XACT_EVENT_COMMIT && take_cancelled() {
+    let told = TOLD.swap(false, Ordering::Relaxed);
+    let unacknowledged = open && event == Event::XACT_EVENT_COMMIT && take_cancelled();
+    // A procedure goes on after its ROLLBACK, with what it was told; after an error nobody
+    // has been told anything.
+    let undone = told
+        && event == Event::XACT_EVENT_ABORT
+        // SAFETY: reads the state of this process.
+        && unsafe { pg_sys::SPI_inside_nonatomic_context() };
+    if unacknowledged || undone {
         // SAFETY: plain globals of the backend; its next look for interrupts ends it.
         unsafe {
             WHERE_TO_SEND_OUTPUT = DEST_NONE;
@@ -67,6 +77,12 @@ pub fn only_when_acknowledged(acknowledgement: &'static CStr) {
     // What came before now is PostgreSQL's to raise.
     take_cancelled();
     OPEN.with_mut(|open| *open = Some(acknowledgement));
+}
+
+/// What the open transaction is going to commit is told its caller. If a procedure rolls it
+/// back all the same, this session ends without an answer.
+pub fn tell() {
+    TOLD.store(true, Ordering::Relaxed);
 }
 
 /// Raises an error inside a transaction block, a query of several statements, or a pipeline

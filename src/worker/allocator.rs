@@ -552,7 +552,12 @@ impl Allocator {
         let acknowledgement = guc::CLAIM_SYNCHRONOUS_COMMIT.get();
         pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
         pg::take_cancelled();
-        let result = pg::transaction(|| claim::claim(&key, &ask));
+        let result = pg::transaction(|| {
+            let claimed = claim::claim(&key, &ask);
+            // Once more, for the commit: nothing that ran may have a say in it (I1).
+            pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
+            claimed
+        });
         let cancelled = pg::take_cancelled();
         if !matches!(result, Ok(Ok(_)))
             && let Some(part) = part

@@ -60,6 +60,8 @@ pub struct Errand {
     pub life: u64,
     /// The adaptive step that it was asked with.
     pub step: u32,
+    /// How many ids it was asked for.
+    asked: u32,
     since: Instant,
 }
 
@@ -115,6 +117,7 @@ impl Central {
                 feed,
                 life,
                 step: 0,
+                asked: 0,
                 since: now,
             });
         }
@@ -248,7 +251,7 @@ impl Link {
                 Some(Event::Answered(rows)) => {
                     self.note_back(area, true);
                     if let Some(errand) = self.asked.take() {
-                        outcomes.push(match answer(&rows) {
+                        outcomes.push(match answer(&rows, errand.asked) {
                             Ok(answer) => Outcome::Answered(errand, answer),
                             Err(error) => Outcome::Refused(errand, error),
                         });
@@ -350,6 +353,7 @@ impl Link {
         };
         self.used_at = now;
         let n = errand.size(area);
+        errand.asked = n;
         let arguments = [
             CString::new(errand.job.key.tag.bytes()).ok(),
             CString::new(n.to_string()).ok(),
@@ -441,7 +445,7 @@ impl Errand {
 }
 
 /// What `leaf_claim` has answered.
-fn answer(rows: &Rows) -> Result<Answer, RemoteError> {
+fn answer(rows: &Rows, asked: u32) -> Result<Answer, RemoteError> {
     let refused = |sqlstate: &[u8; 5], message: &str| RemoteError {
         sqlstate: Some(*sqlstate),
         message: message.into(),
@@ -458,7 +462,9 @@ fn answer(rows: &Rows) -> Result<Answer, RemoteError> {
         let first: i64 = rows.number(0, 0)?;
         let last: i64 = rows.number(0, 1)?;
         let len = u32::try_from(last.checked_sub(first)?.checked_add(1)?).ok()?;
-        let is_sound = first >= 1 && last < i64::MAX && (1..=MAX_LEN).contains(&len);
+        // More than was asked for could add up to more than a segment holds.
+        let longest = asked.min(MAX_LEN);
+        let is_sound = first >= 1 && last < i64::MAX && (1..=longest).contains(&len);
         is_sound.then_some(Answer {
             first,
             len,

@@ -515,7 +515,7 @@ fn a_server_of_an_ordinary_user_needs_a_password_that_is_asked_for() {
     admin.run(
         "CREATE ROLE mallory LOGIN;
          GRANT USAGE ON FOREIGN DATA WRAPPER dblink_fdw TO mallory;
-         GRANT USAGE ON SCHEMA leaf_id TO mallory; GRANT INSERT ON leaf_id.leaf_alloc TO mallory;
+         GRANT pg_monitor TO mallory; GRANT USAGE ON SCHEMA leaf_id TO mallory; GRANT INSERT ON leaf_id.leaf_alloc TO mallory;
          GRANT CREATE ON DATABASE postgres TO mallory",
     );
     let mut mallory = member.connect_as("mallory", "postgres");

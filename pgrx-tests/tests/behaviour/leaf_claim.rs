@@ -143,6 +143,33 @@ fn refuses_a_transaction_block() {
         .is("25006");
 }
 
+/// Would catch: ids that a procedure has learned and taken back, and tells all the same.
+#[test]
+fn a_procedure_that_takes_its_claim_back_tells_nobody() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.create_tag("t");
+    session.run(
+        "CREATE FUNCTION wrapper() RETURNS bigint LANGUAGE plpgsql AS
+             'BEGIN RETURN (leaf_claim(''t'', 10)).first_id; END';
+         CREATE PROCEDURE direct(INOUT told bigint) LANGUAGE plpgsql AS
+             'BEGIN told := (leaf_claim(''t'', 10)).first_id; ROLLBACK; END';
+         CREATE PROCEDURE nested(INOUT told bigint) LANGUAGE plpgsql AS
+             'BEGIN told := wrapper(); ROLLBACK; END';
+         CREATE PROCEDURE committed(INOUT told bigint) LANGUAGE plpgsql AS
+             'BEGIN told := wrapper(); COMMIT; ROLLBACK; END'",
+    );
+    for procedure in ["direct", "nested"] {
+        let mut member = server.session();
+        let told = member.try_column::<i64>(&format!("CALL {procedure}(0)"));
+        println!("{procedure}: {told:?}");
+        assert!(told.is_err(), "{procedure} was told {told:?}");
+        assert!(member.try_run("SELECT 1").is_err());
+    }
+    assert_eq!(session.value::<i64>("CALL committed(0)"), 1);
+    assert_eq!(session.value::<i64>("CALL committed(0)"), 11);
+}
+
 /// The ids of a tag that was created in the open transaction are counted in the session,
 /// and a claim would take the same ones from the table.
 #[test]

@@ -201,6 +201,7 @@ fn an_edit_cannot_be_prepared_and_use_can() {
     let (_server, mut a, mut b) = server_with_t_in_use();
     for edit in [
         "UPDATE leaf_id.leaf_alloc SET max_id = max_id + 1000",
+        "UPDATE leaf_id.leaf_alloc SET step = step + 1",
         "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('new')",
         "DELETE FROM leaf_id.leaf_alloc",
         "TRUNCATE leaf_id.leaf_alloc",
