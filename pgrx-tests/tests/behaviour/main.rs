@@ -8,6 +8,7 @@
     reason = "in a test a failure is a panic, and its name says what it is for"
 )]
 
+mod altered_table;
 mod asynchronous_commit;
 mod backup;
 mod bad_input;
