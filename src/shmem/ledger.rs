@@ -101,8 +101,10 @@ pub enum Trouble {
     RowLocked { pid: i32 },
     /// The table is locked by a process.
     TableLocked { pid: i32 },
-    /// No background worker slot was free.
+    /// No background worker slot was free, and there is no reserve worker.
     NoWorkerSlot,
+    /// No background worker slot was free, and the reserve worker is busy.
+    WorkerSlotShared,
     /// The allocator could not be started or connected.
     NoAllocator,
     /// The tag has no row.
@@ -232,7 +234,12 @@ impl Ledger {
             Trouble::None => return None,
             Trouble::RowLocked { pid } => locked("The row of the tag in leaf_alloc", pid),
             Trouble::TableLocked { pid } => locked("Table leaf_alloc", pid),
-            Trouble::NoWorkerSlot => "All background worker slots are in use.".into(),
+            Trouble::NoWorkerSlot => {
+                "All background worker slots are in use, and the reserve worker is missing.".into()
+            }
+            Trouble::WorkerSlotShared => {
+                "All background worker slots are in use, and databases take turns at the reserve worker.".into()
+            }
             Trouble::NoAllocator => "No allocator could be started for this database.".into(),
             Trouble::NoSuchTag => "The tag does not exist.".into(),
             Trouble::EndOfTag { max_value, .. } => {

@@ -45,6 +45,7 @@ mod registry_fencing;
 mod registry_members;
 mod regress;
 mod reservation_file;
+mod reserve_worker;
 mod restarts;
 mod rollback;
 mod sessions_share_ids;
