@@ -31,9 +31,11 @@ use crate::snowflake::{self, Keeper};
 const RESTART_DELAY: Duration = Duration::from_millis(250);
 /// How often the launcher tries again for a worker slot.
 const CROWDED_RETRY_MS: i64 = 50;
-/// How long a question to the worker registry waits for a worker slot: longer than the reserve
-/// worker is an allocator while others wait.
-const CROWDED_LIMIT: Duration = Duration::from_secs(3);
+/// How long a question to the worker registry waits for a worker slot.
+const CROWDED_LIMIT: Duration = Duration::from_secs(5);
+/// How long it leaves the reserve worker to an allocator: longer than that stays by itself while
+/// others wait.
+const RESERVE_LIMIT: Duration = Duration::from_millis(2500);
 /// How often the launcher looks whether a registrar still runs: it is told, too.
 const REGISTRAR_LOOK_MS: i64 = 1000;
 /// How long a registrar may run beyond what it is given for its question; and where databases
@@ -289,13 +291,16 @@ impl Launcher {
         // Allocators without work make room.
         self.area.rouse_reserve();
         let since = waits.unwrap_or_else(Instant::now);
-        if since.elapsed() >= CROWDED_LIMIT {
-            // Its allocator hangs, in a wait for a standby perhaps. The next question finds it.
-            self.area.end_assignment(None);
+        let waited = since.elapsed();
+        if waited >= CROWDED_LIMIT {
             let text = "all background worker slots are in use";
             self.area
                 .reply(question, Reply::Failed(Explanation::new(text)));
         } else {
+            if waited >= RESERVE_LIMIT && pg::is_free(database) {
+                // It hangs, in a wait for a standby perhaps, which this ends.
+                self.area.end_assignment(None);
+            }
             self.registrar_waits = Some(since);
         }
         Some(CROWDED_RETRY_MS)
