@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    Asking, Mode, Proxy, Registry, Server, Session, Stop, assert_issued_once, in_threads,
-    in_threads_until, lease_conf, random, tell, timed, wait_until, worker_of,
+    Asking, LINK, Mode, Paused, Proxy, Registry, Server, Session, Stop, assert_issued_once,
+    in_threads, in_threads_until, lease_conf, random, tell, timed, wait_until, worker_of,
 };
 use rand::RngExt;
 
@@ -361,13 +361,22 @@ fn ids_go_on_when_it_and_the_launcher_are_terminated_all_the_time() {
     drop(hogs);
 }
 
-/// Has the launcher assign it a database, and stops it before it picks that up.
-fn stopped_with_assignment(server: &Server, database: &str) -> leaf_id_tests::Paused {
-    let stopped = server.pause(wait_for_waiting(server));
-    let mut session = server.session_in(database);
-    session.run("SET leaf_id.refill_timeout = '300ms'");
-    session.try_take("t", 500).unwrap_err().is("55P03");
-    stopped
+/// Has the launcher assign it a database, and stops it before it picks that up. Its process.
+fn stop_with_assignment(server: &Server, database: &str) -> (i32, Paused) {
+    let mut stopped = None;
+    wait_until(LIMIT, "an assignment", || {
+        // The last one to have ended, perhaps, and gone in a moment.
+        stopped = None;
+        let pid = wait_for_waiting(server);
+        let paused = server.pause(pid);
+        let mut session = server.session_in(database);
+        session.run("SET leaf_id.refill_timeout = '1s'");
+        let failure = session.try_take("t", 500).unwrap_err();
+        let assigned = failure.is("55P03").detail.starts_with("No allocator");
+        stopped = Some((pid, paused)).filter(|_| assigned);
+        assigned
+    });
+    stopped.unwrap()
 }
 
 #[test]
@@ -376,7 +385,7 @@ fn an_assignment_outlives_neither_the_launcher_nor_the_worker() {
     let hogs = Hogs::start(&server);
     let mut admin = server.session();
     // The launcher that has assigned it ends: the next one does not know of it.
-    let stopped = stopped_with_assignment(&server, "a");
+    let (_, stopped) = stop_with_assignment(&server, "a");
     let launcher = admin.worker("launcher").unwrap();
     server.terminate(launcher);
     wait_until(LIMIT, "the next launcher", || {
@@ -388,9 +397,8 @@ fn an_assignment_outlives_neither_the_launcher_nor_the_worker() {
     for database in ["a", "b"] {
         server.session_in(database).take("t", 500);
     }
-    // The worker that it was assigned ends, and has picked it up or not.
-    let pid = wait_for_waiting(&server);
-    let stopped = stopped_with_assignment(&server, "a");
+    // The worker that it was assigned ends.
+    let (pid, stopped) = stop_with_assignment(&server, "a");
     server.terminate(pid);
     drop(stopped);
     for database in ["a", "b"] {
@@ -405,7 +413,7 @@ fn a_database_that_is_gone_or_locked_when_it_comes_costs_one_life() {
     let server = server_with(&["a", "b", "c"], &[]);
     let hogs = Hogs::start(&server);
     let mut admin = server.session();
-    let stopped = stopped_with_assignment(&server, "a");
+    let (_, stopped) = stop_with_assignment(&server, "a");
     admin.run("DROP DATABASE a");
     let before = lives(&server);
     drop(stopped);
@@ -424,7 +432,7 @@ fn a_database_that_is_gone_or_locked_when_it_comes_costs_one_life() {
     // assigned ...
     let timeouts = || server.log().matches("due to lock timeout").count();
     let mut locker = server.session_in("c");
-    let stopped = stopped_with_assignment(&server, "b");
+    let (_, stopped) = stop_with_assignment(&server, "b");
     locker.run("BEGIN; ALTER DATABASE b RENAME TO locked");
     drop(stopped);
     server.session_in("c").take("t", 500);
@@ -525,6 +533,10 @@ fn a_registry_that_says_nothing_does_not_hold_up_claims() {
         create_database(&server, database);
     }
     server.session().next_snowflake();
+    // It would be waited for as long as leaf_id.claim_timeout allows.
+    server.session().run(&format!(
+        "ALTER SERVER {LINK} OPTIONS (SET connect_timeout '30')"
+    ));
     let hogs = Hogs::start(&server);
     proxy.set(Mode::Silent);
     let mut admin = server.session();
