@@ -190,6 +190,10 @@ fn claims_go_on_while_parallel_queries_have_every_slot() {
     let lives = lives(&server);
     tell(&format!("the reserve worker lived {lives} times"));
     assert!(lives < 100, "{lives} lives in five seconds");
+    // They take turns.
+    let counts = drawn.iter().map(|(ids, _)| ids.len());
+    let (least, most) = (counts.clone().min().unwrap(), counts.max().unwrap());
+    assert!(5 * least > most, "from {least} to {most} ids");
     for (database, (ids, longest)) in DATABASES.iter().zip(drawn) {
         tell(&format!(
             "{database}: {} ids, the longest wait {longest:?}",
@@ -384,18 +388,24 @@ fn an_assignment_outlives_neither_the_launcher_nor_the_worker() {
     let server = server_with(&["a", "b"], &[]);
     let hogs = Hogs::start(&server);
     let mut admin = server.session();
-    // The launcher that has assigned it ends: the next one does not know of it.
-    let (_, stopped) = stop_with_assignment(&server, "a");
-    let launcher = admin.worker("launcher").unwrap();
-    server.terminate(launcher);
-    wait_until(LIMIT, "the next launcher", || {
-        admin
-            .worker("launcher")
-            .is_some_and(|next| next != launcher)
-    });
-    drop(stopped);
-    for database in ["a", "b"] {
-        server.session_in(database).take("t", 500);
+    // The launcher that has assigned it ends, and the next one does not know of it. The worker
+    // goes on, or ends too.
+    for both in [false, true] {
+        let (pid, stopped) = stop_with_assignment(&server, "a");
+        let launcher = admin.worker("launcher").unwrap();
+        server.terminate(launcher);
+        wait_until(LIMIT, "the next launcher", || {
+            admin
+                .worker("launcher")
+                .is_some_and(|next| next != launcher)
+        });
+        if both {
+            server.terminate(pid);
+        }
+        drop(stopped);
+        for database in ["a", "b"] {
+            server.session_in(database).take("t", 500);
+        }
     }
     // The worker that it was assigned ends.
     let (pid, stopped) = stop_with_assignment(&server, "a");
