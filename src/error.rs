@@ -269,7 +269,7 @@ impl Failure {
                 full,
                 format!("could not start an allocator for tag \"{tag}\""),
             )
-            .set_detail("All background worker slots are in use.")
+            .set_detail("All background worker slots are in use, and the reserve worker is missing: there was no slot for it when the server started.")
             .set_hint("Increase \"max_worker_processes\" and restart the server."),
             Self::MaxIdBackwards { tag, published, found } => error(
                 not_ready,

@@ -44,6 +44,6 @@ pub extern "C-unwind" fn _PG_init() {
     guc::define();
     shmem::init();
     if !pg::binary_upgrade() {
-        worker::register_launcher();
+        worker::register();
     }
 }

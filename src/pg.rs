@@ -489,6 +489,12 @@ pub fn nudge_postmaster() {
     unsafe { raw_kill(pg_sys::PostmasterPid, pg_sys::SIGUSR1.cast_signed()) };
 }
 
+/// Asks a process of this server to end.
+pub fn terminate(pid: i32) {
+    // SAFETY: a process id of this server's.
+    unsafe { raw_kill(pid, pg_sys::SIGTERM.cast_signed()) };
+}
+
 // ---- Signals of the workers --------------------------------------------------------
 
 unsafe extern "C-unwind" {
@@ -596,13 +602,18 @@ pub fn connect(database: u32) {
     }
 }
 
-/// Whether nobody waits for every process to leave this database (DROP, RENAME, TEMPLATE
-/// and SET TABLESPACE do): they hold a lock on it that conflicts with a session's.
+/// Whether nobody waits for every process to leave this process's database.
 pub fn database_is_free() -> bool {
+    is_free(database())
+}
+
+/// Whether nobody waits for every process to leave a database (DROP, RENAME, TEMPLATE and SET
+/// TABLESPACE do): they hold a lock on it that conflicts with a session's.
+pub fn is_free(database: u32) -> bool {
     let tag = pg_sys::LOCKTAG {
         locktag_field1: 0,
         locktag_field2: pg_sys::DatabaseRelationId.to_u32(),
-        locktag_field3: database(),
+        locktag_field3: database,
         locktag_field4: 0,
         locktag_type: u8::try_from(pg_sys::LockTagType::LOCKTAG_OBJECT).unwrap_or(0),
         locktag_lockmethodid: u8::try_from(pg_sys::DEFAULT_LOCKMETHOD).unwrap_or(1),

@@ -3,8 +3,8 @@
 //! # Locks
 //!
 //! The area owns one named tranche of LWLocks, `leaf_id`: lock 0 is the directory, the last
-//! one is that of the lease, the others are shared out among the slots. Where the directory
-//! and a slot's are held, the directory comes first.
+//! two are those of the lease and of the reserve worker, the others are shared out among the
+//! slots. Where the directory and a slot's are held, the directory comes first.
 //! They are held for a few instructions: nothing here waits, allocates, logs, raises an
 //! error or runs SQL under one.
 //!
@@ -13,6 +13,7 @@
 //!   slot's lock while its buffer is invalidated.
 //! * To publish, to invalidate, or to touch a slot's [`Ledger`], hold the slot's lock.
 //! * To ask the worker registry, to reply or to tell of it, hold the lock of the lease.
+//! * To give the reserve worker a task, or to be it, hold its lock.
 //! * To take ids, or to post a request at a desk that exists: no lock, and the directory
 //!   shared, respectively.
 //! * Fields that are plain atomics outside those groups say so.
@@ -45,6 +46,7 @@ mod desks;
 mod lease;
 mod ledger;
 mod links;
+mod reserve;
 
 use desks::{DESKS, Desk};
 use lease::LeaseDesk;
@@ -52,6 +54,8 @@ pub use lease::{Explanation, LeaseStatus, Reply, Request, Source};
 pub use ledger::{Ledger, Parked, Run, Text, Trouble};
 use links::LINKS;
 pub use links::{LinkState, LinkStatus};
+use reserve::Reserve;
+pub use reserve::Task;
 
 /// The longest tag, in bytes (Leaf: varchar(128)).
 pub const MAX_TAG: usize = 128;
@@ -59,7 +63,9 @@ pub const MAX_TAG: usize = 128;
 const SLOT_LOCKS: usize = 64;
 /// The lock of the lease.
 const LEASE_LOCK: usize = 1 + SLOT_LOCKS;
-const LOCKS: usize = 1 + LEASE_LOCK;
+/// The lock of the reserve worker.
+const RESERVE_LOCK: usize = 1 + LEASE_LOCK;
+const LOCKS: usize = 1 + RESERVE_LOCK;
 /// Slots looked at to find one to evict: all of a small array, a sample of a large one.
 const EVICTION_SAMPLE: u32 = 64;
 
@@ -460,6 +466,8 @@ pub struct Area {
     links: UnsafeCell<[LinkStatus; LINKS]>,
     /// The worker registry. The lock of the lease.
     lease: UnsafeCell<LeaseDesk>,
+    /// The lock of the reserve worker.
+    reserve: UnsafeCell<Reserve>,
 }
 
 // SAFETY: everything that changes is an atomic or in a cell guarded by the locks in the
@@ -586,6 +594,7 @@ impl PgSharedMemoryInitialization for Link {
                     .store(guc::epoch_ms(), Ordering::Relaxed);
                 pg_sys::ConditionVariableInit((*area).snowflake.waiters.get());
                 (*area).lease.get().write(LeaseDesk::NEW);
+                (*area).reserve.get().write(Reserve::NEW);
             }
             // Also after a crash restart, when the same postmaster makes it anew.
             self.0.store(area.cast(), Ordering::Relaxed);
@@ -918,6 +927,15 @@ impl Area {
         // SAFETY: its lock is held exclusively, and the closure cannot get another
         // reference: it would have to lock it again.
         body(unsafe { &mut *self.lease.get() })
+    }
+
+    /// Runs a closure with what is known of the reserve worker, under its lock. The closure
+    /// must do nothing that can fail or wait.
+    fn with_reserve<T>(&self, body: impl FnOnce(&mut Reserve) -> T) -> T {
+        let _held = self.lock(RESERVE_LOCK, pg_sys::LWLockMode::LW_EXCLUSIVE);
+        // SAFETY: its lock is held exclusively, and the closure cannot get another
+        // reference: it would have to lock it again.
+        body(unsafe { &mut *self.reserve.get() })
     }
 
     fn retire_locked(&self, slot: &Slot) {

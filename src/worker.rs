@@ -9,6 +9,8 @@
 //! * [`allocator`]: one per database that wants ids. It claims segments and publishes them,
 //!   and talks to the servers that feed tags ([`central`]).
 //! * [`registrar`]: for a moment, while the worker registry is asked.
+//! * [`reserve`]: one per server. It waits to be an allocator or a registrar where others have
+//!   taken all worker slots.
 
 #![allow(unsafe_code)]
 
@@ -18,8 +20,14 @@ mod allocator;
 mod central;
 mod launcher;
 mod registrar;
+mod reserve;
 
-pub use launcher::register as register_launcher;
+/// Registers the workers that every server has. While the library is being preloaded.
+pub fn register() {
+    // First: where there is one slot, it is the launcher's.
+    launcher::register();
+    reserve::register();
+}
 
 /// What the launcher tells an allocator with: the number of its desk, and the ticket that
 /// it is awaited with. In one word; 0 is none, as no ticket is.

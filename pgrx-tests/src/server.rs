@@ -337,6 +337,11 @@ impl Server {
         killed
     }
 
+    /// Asks one process of the server to end (SIGTERM), one that is in no view perhaps.
+    pub fn terminate(&self, pid: i32) {
+        signal("TERM", &[pid.try_into().unwrap()]);
+    }
+
     /// Stops a process of the server where it is (SIGSTOP), until the value goes.
     #[must_use]
     pub fn pause(&self, pid: i32) -> Paused {

@@ -231,7 +231,8 @@ impl Area {
         })
     }
 
-    /// Takes back an announcement: the desk is wanted again. False if it was taken up.
+    /// Takes back an announcement: the desk is wanted again, for as long as it has been.
+    /// False if it was taken up.
     pub fn retract(&self, number: u32, ticket: u32) -> bool {
         let Some(desk) = self.desks.get(number as usize) else {
             return false;
@@ -239,7 +240,8 @@ impl Area {
         let _held = self.write_directory();
         let starting = desk.is_for(DeskState::Starting, ticket);
         if starting {
-            desk.want();
+            desk.state
+                .store(DeskState::Wanted as u32, Ordering::Relaxed);
         }
         starting
     }

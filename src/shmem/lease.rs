@@ -123,9 +123,12 @@ impl Area {
         })
     }
 
-    /// Whether the question with this number still waits for a registrar.
-    pub fn is_asked(&self, number: u64) -> bool {
-        self.with_lease(|desk| desk.number == number && desk.request.is_some())
+    /// The database to ask the question with this number in, while it waits for a registrar.
+    pub fn asked_in(&self, number: u64) -> Option<u32> {
+        self.with_lease(|desk| {
+            let asked = desk.number == number;
+            asked.then_some(desk.request?.database)
+        })
     }
 
     /// The question with this number, if nobody has taken it yet.

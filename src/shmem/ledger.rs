@@ -102,8 +102,10 @@ pub enum Trouble {
     RowLocked { by: Holder },
     /// The table is locked.
     TableLocked { by: Holder },
-    /// No background worker slot was free.
+    /// No background worker slot was free, and there is no reserve worker.
     NoWorkerSlot,
+    /// No background worker slot was free, and the reserve worker is busy.
+    WorkerSlotShared,
     /// The allocator could not be started or connected.
     NoAllocator,
     /// The tag has no row.
@@ -234,7 +236,12 @@ impl Ledger {
             Trouble::None => return None,
             Trouble::RowLocked { by } => locked("The row of the tag in leaf_id.leaf_alloc", by),
             Trouble::TableLocked { by } => locked("Table leaf_id.leaf_alloc", by),
-            Trouble::NoWorkerSlot => "All background worker slots are in use.".into(),
+            Trouble::NoWorkerSlot => {
+                "All background worker slots are in use, and the reserve worker is missing.".into()
+            }
+            Trouble::WorkerSlotShared => {
+                "All background worker slots are in use, and databases take turns at the reserve worker.".into()
+            }
             Trouble::NoAllocator => "No allocator could be started for this database.".into(),
             Trouble::NoSuchTag => "The tag does not exist.".into(),
             Trouble::EndOfTag { max_value, .. } => {

@@ -2,9 +2,9 @@
 //!
 //! It publishes a segment only when its claim has committed and is durable (I1), here or on
 //! the server that feeds the tag. It never waits for that server: local tags, and those of
-//! other servers, are served meanwhile. It leaves
-//! when there is nothing to do, when somebody waits for the database, or when others need
-//! its worker slot.
+//! other servers, are served meanwhile. It leaves when there is nothing to do, when somebody
+//! waits for the database, or when others need its worker slot. The [reserve
+//! worker](super::reserve) is one for a while, and leaves sooner then.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CString;
@@ -15,7 +15,7 @@ use leaf_id_core::segment::Refused;
 use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::central::{Central, Errand, Outcome};
-use super::{pin_settings, unpack};
+use super::{pack, pin_settings, unpack};
 use crate::guc::{self, ClaimSynchronousCommit};
 use crate::pg::{self, Caught, RemoteError, WaitEvent};
 use crate::shmem::{self, Area, Claimed, Key, Ledger, Run, Slot, Trouble};
@@ -26,6 +26,10 @@ use crate::tags::claim::{self, Answer, Arrival, ArrivalProblem, Ask, ClaimProble
 const PROBE: Duration = Duration::from_millis(100);
 /// How long an allocator may stay although databases wait for a worker slot.
 const CROWDED_TENURE: Duration = Duration::from_secs(1);
+/// The same for the reserve worker, where that may be the only one that is left ...
+const RESERVE_TENURE: Duration = Duration::from_millis(300);
+/// ... and how much longer it waits for other servers' answers.
+const RESERVE_PATIENCE: Duration = Duration::from_millis(1700);
 /// How an allocator backs off from a tag: first, and at most.
 const BACK_OFF: Duration = Duration::from_millis(50);
 const MAX_BACK_OFF: Duration = Duration::from_millis(500);
@@ -144,6 +148,8 @@ struct Allocator {
     area: &'static Area,
     desk: u32,
     ticket: u32,
+    /// It is the reserve worker.
+    in_reserve: bool,
     jobs: VecDeque<Job>,
     central: Central,
     arrived: Instant,
@@ -159,10 +165,14 @@ struct Allocator {
 pub extern "C-unwind" fn leaf_id_allocator_main(argument: pg_sys::Datum) {
     pg::handle_signals_in_transactions();
     let Some(area) = shmem::area() else { return };
-    let seat = argument.value() as u64;
-    let (desk, ticket) = unpack(seat);
+    let (desk, ticket) = unpack(argument.value() as u64);
+    allocate(area, desk, ticket, false);
+}
+
+/// Serves the desk that awaits an allocator with this ticket, until there is a reason to leave.
+pub fn allocate(area: &'static Area, desk: u32, ticket: u32, in_reserve: bool) {
     pg::on_exit(allocator_exit);
-    MY_SEAT.store(seat, Ordering::Relaxed);
+    MY_SEAT.store(pack(desk, ticket), Ordering::Relaxed);
     let Some(database) = area.sit_down(desk, ticket, pg::my_latch()) else {
         // Not ours to give back.
         MY_SEAT.store(0, Ordering::Relaxed);
@@ -176,6 +186,7 @@ pub extern "C-unwind" fn leaf_id_allocator_main(argument: pg_sys::Datum) {
         area,
         desk,
         ticket,
+        in_reserve,
         jobs: VecDeque::new(),
         central: Central::default(),
         arrived: now,
@@ -257,7 +268,17 @@ impl Allocator {
                 return true;
             }
         }
-        self.crowded() && self.arrived.elapsed() >= CROWDED_TENURE + self.central.patience()
+        self.crowded() && self.arrived.elapsed() >= self.tenure()
+    }
+
+    /// How long it stays while others wait for its worker slot.
+    fn tenure(&self) -> Duration {
+        let patience = self.central.patience();
+        if self.in_reserve {
+            RESERVE_TENURE + patience.min(RESERVE_PATIENCE)
+        } else {
+            CROWDED_TENURE + patience
+        }
     }
 
     fn crowded(&self) -> bool {

@@ -1,6 +1,7 @@
 //! The launcher: one per server, and connected to no database.
 //!
-//! It starts an allocator for each database that asks, and keeps the snowflake generator.
+//! It starts an allocator for each database that asks, and keeps the snowflake generator. Where
+//! it finds no worker slot, it has the [reserve worker](super::reserve) do it.
 //! When it ends, it takes what the buffers hold out of shared memory and writes it down;
 //! when it starts, it gives that back (I6). So a restart of the server and the end of the
 //! launcher alone are one case.
@@ -18,11 +19,11 @@ use pgrx::bgworkers::{
 };
 use pgrx::{IntoDatum, PgMemoryContexts, pg_sys};
 
-use super::pack;
+use super::{pack, reserve};
 use crate::guc;
 use crate::persist;
 use crate::pg::{self, WaitEvent};
-use crate::shmem::{self, Area, Explanation, Reply, Trouble};
+use crate::shmem::{self, Area, Explanation, Reply, Task, Trouble};
 use crate::snowflake::{self, Keeper};
 
 /// How long the launcher waits before it starts another allocator for a database where
@@ -31,18 +32,18 @@ const RESTART_DELAY: Duration = Duration::from_millis(250);
 /// How often the launcher tries again for a worker slot.
 const CROWDED_RETRY_MS: i64 = 50;
 /// How long a question to the worker registry waits for a worker slot.
-const CROWDED_LIMIT: Duration = Duration::from_secs(1);
+const CROWDED_LIMIT: Duration = Duration::from_secs(5);
+/// How long it leaves the reserve worker to an allocator: longer than that stays by itself while
+/// others wait.
+const RESERVE_LIMIT: Duration = Duration::from_millis(2500);
 /// How often the launcher looks whether a registrar still runs: it is told, too.
 const REGISTRAR_LOOK_MS: i64 = 1000;
-/// How long a registrar may run beyond what it is given for its question.
+/// How long a registrar may run beyond what it is given for its question; and where databases
+/// may wait for it to end.
 const REGISTRAR_GRACE: Duration = Duration::from_secs(5);
+const RESERVE_GRACE: Duration = Duration::from_secs(1);
 /// How long a launcher that ends waits for claims that have begun.
 const CLAIM_GRACE: Duration = Duration::from_secs(1);
-
-fn registrar_limit() -> Duration {
-    let ms = u64::try_from(guc::CLAIM_TIMEOUT.get()).unwrap_or(0);
-    Duration::from_millis(ms) + REGISTRAR_GRACE
-}
 
 /// Registers the launcher. While the library is being preloaded.
 pub fn register() {
@@ -55,15 +56,83 @@ pub fn register() {
         .load();
 }
 
-/// An allocator that was registered and not seen to end.
+/// A worker that was started.
+enum Worker {
+    /// One that was registered.
+    Dynamic {
+        handle: DynamicBackgroundWorker,
+        /// Where the handle lies, freed with it.
+        _memory: PgMemoryContexts,
+    },
+    /// The reserve worker, with the assignment of this number.
+    Reserve(u64),
+}
+
+impl Worker {
+    /// Registers one for a task. `None`: there is no slot for it.
+    fn register(task: Task) -> Option<Self> {
+        let (name, function, argument) = match task {
+            Task::Allocate { desk, ticket } => (
+                "leaf_id allocator",
+                "leaf_id_allocator_main",
+                pack(desk, ticket),
+            ),
+            Task::AskRegistry(question) => {
+                ("leaf_id registrar", "leaf_id_registrar_main", question)
+            }
+        };
+        let builder = BackgroundWorkerBuilder::new(name)
+            .set_library("leaf_id")
+            .set_function(function)
+            .set_argument(argument.cast_signed().into_datum())
+            .set_notify_pid(pg::pid())
+            .enable_spi_access()
+            // After the line before, which sets another one.
+            .set_start_time(BgWorkerStartTime::ConsistentState);
+        let mut memory = PgMemoryContexts::new("leaf_id worker handle");
+        // SAFETY: what is allocated there lives as long as the handle does.
+        let handle = unsafe { memory.switch_to(|_| builder.load_dynamic()) }.ok()?;
+        Some(Self::Dynamic {
+            handle,
+            _memory: memory,
+        })
+    }
+
+    /// Has the reserve worker do it, in this database. `None`: it is busy; or somebody has
+    /// locked the database, and it would wait there and nobody else could have it.
+    fn assign(area: &Area, task: Task, database: u32) -> Option<Self> {
+        let free = area.reserve_is_waiting() && pg::is_free(database);
+        free.then(|| area.assign(task)).flatten().map(Self::Reserve)
+    }
+
+    fn has_ended(&self, area: &Area) -> bool {
+        match self {
+            Self::Dynamic { handle, .. } => matches!(
+                handle.pid(),
+                Err(BackgroundWorkerStatus::Stopped | BackgroundWorkerStatus::PostmasterDied)
+            ),
+            Self::Reserve(number) => !area.is_assigned(*number),
+        }
+    }
+
+    /// Has it end soon. Nobody waits for that.
+    fn terminate(self, area: &Area) {
+        match self {
+            Self::Dynamic { handle, .. } => {
+                let _ = handle.terminate();
+            }
+            Self::Reserve(number) => area.end_assignment(Some(number)),
+        }
+    }
+}
+
+/// An allocator that was started and not seen to end.
 struct Hired {
     desk: u32,
     ticket: u32,
     database: u32,
     since: Instant,
-    worker: DynamicBackgroundWorker,
-    /// Where the handle lies, freed with it.
-    _memory: PgMemoryContexts,
+    worker: Worker,
 }
 
 struct Launcher {
@@ -80,13 +149,24 @@ struct Launcher {
     registrar_waits: Option<Instant>,
 }
 
-/// A registrar that was registered and not seen to end.
+/// A registrar that was started and not seen to end.
 struct Registrar {
     question: u64,
     since: Instant,
-    worker: DynamicBackgroundWorker,
-    /// Where the handle lies, freed with it.
-    _memory: PgMemoryContexts,
+    worker: Worker,
+}
+
+impl Registrar {
+    /// How long it may run.
+    fn limit(&self) -> Duration {
+        match self.worker {
+            Worker::Dynamic { .. } => {
+                let ms = u64::try_from(guc::CLAIM_TIMEOUT.get()).unwrap_or(0);
+                Duration::from_millis(ms) + REGISTRAR_GRACE
+            }
+            Worker::Reserve(_) => reserve::REGISTRY_LIMIT + RESERVE_GRACE,
+        }
+    }
 }
 
 /// Whatever the launcher ends for, short of a crash.
@@ -197,42 +277,33 @@ impl Launcher {
         if self.registrar.is_some() {
             return Some(REGISTRAR_LOOK_MS);
         }
-        if !self.area.is_asked(question) {
-            return None;
+        let database = self.area.asked_in(question)?;
+        let task = Task::AskRegistry(question);
+        let worker = Worker::register(task).or_else(|| Worker::assign(self.area, task, database));
+        if let Some(worker) = worker {
+            self.registrar = Some(Registrar {
+                question,
+                since: Instant::now(),
+                worker,
+            });
+            return Some(REGISTRAR_LOOK_MS);
         }
-        let builder = BackgroundWorkerBuilder::new("leaf_id registrar")
-            .set_library("leaf_id")
-            .set_function("leaf_id_registrar_main")
-            .set_argument(question.cast_signed().into_datum())
-            .set_notify_pid(pg::pid())
-            .enable_spi_access()
-            // After the line before, which sets another one.
-            .set_start_time(BgWorkerStartTime::ConsistentState);
-        let mut memory = PgMemoryContexts::new("leaf_id registrar handle");
-        // SAFETY: what is allocated there lives as long as `Registrar` does.
-        match unsafe { memory.switch_to(|_| builder.load_dynamic()) } {
-            Ok(worker) => {
-                self.registrar = Some(Registrar {
-                    question,
-                    since: Instant::now(),
-                    worker,
-                    _memory: memory,
-                });
-                Some(REGISTRAR_LOOK_MS)
+        // Allocators without work make room.
+        self.area.rouse_reserve();
+        let since = waits.unwrap_or_else(Instant::now);
+        let waited = since.elapsed();
+        if waited >= CROWDED_LIMIT {
+            let text = "all background worker slots are in use";
+            self.area
+                .reply(question, Reply::Failed(Explanation::new(text)));
+        } else {
+            if waited >= RESERVE_LIMIT && pg::is_free(database) {
+                // It hangs, in a wait for a standby perhaps, which this ends.
+                self.area.end_assignment(None);
             }
-            Err(_) => {
-                // Allocators without work make room.
-                let since = waits.unwrap_or_else(Instant::now);
-                if since.elapsed() >= CROWDED_LIMIT {
-                    let text = "all background worker slots are in use";
-                    self.area
-                        .reply(question, Reply::Failed(Explanation::new(text)));
-                } else {
-                    self.registrar_waits = Some(since);
-                }
-                Some(CROWDED_RETRY_MS)
-            }
+            self.registrar_waits = Some(since);
         }
+        Some(CROWDED_RETRY_MS)
     }
 
     /// Looks whether the registrar has ended, and ends one that hangs.
@@ -240,17 +311,13 @@ impl Launcher {
         let Some(registrar) = self.registrar.take() else {
             return;
         };
-        let ended = matches!(
-            registrar.worker.pid(),
-            Err(BackgroundWorkerStatus::Stopped | BackgroundWorkerStatus::PostmasterDied)
-        );
-        if ended {
+        if registrar.worker.has_ended(self.area) {
             let text = "the registrar has ended without an answer; see the server's log";
             let failed = Reply::Failed(Explanation::new(text));
             self.area.reply(registrar.question, failed);
-        } else if registrar.since.elapsed() >= registrar_limit() {
+        } else if registrar.since.elapsed() >= registrar.limit() {
             // In a wait for a standby, perhaps. It is over soon, and the handle not needed.
-            let _ = registrar.worker.terminate();
+            registrar.worker.terminate(self.area);
             let text = "the registrar had to be ended: it took too long";
             let failed = Reply::Failed(Explanation::new(text));
             self.area.reply(registrar.question, failed);
@@ -266,72 +333,75 @@ impl Launcher {
         self.resting
             .retain(|_, since| since.elapsed() < RESTART_DELAY);
         let wanted = self.area.wanted_desks();
-        let mut crowded = false;
+        let (mut full, mut crowded) = (false, self.registrar_waits.is_some());
         let mut again = None;
         for (desk, database) in wanted {
             if self.resting.contains_key(&database) {
                 again = Some(CROWDED_RETRY_MS);
-            } else if crowded || !self.hire(desk, database) {
+            } else if !self.hire(desk, database, &mut full) {
                 crowded = true;
-                self.area.explain(desk, Trouble::NoWorkerSlot);
+                let trouble = if self.area.reserve_is_missing() {
+                    Trouble::NoWorkerSlot
+                } else {
+                    Trouble::WorkerSlotShared
+                };
+                self.area.explain(desk, trouble);
                 again = Some(CROWDED_RETRY_MS);
             }
         }
-        self.area.crowded.store(
-            u32::from(crowded || self.registrar_waits.is_some()),
-            Ordering::Relaxed,
-        );
+        self.area
+            .crowded
+            .store(u32::from(crowded), Ordering::Relaxed);
+        if crowded {
+            self.area.rouse_reserve();
+        }
         again
     }
 
-    fn hire(&mut self, desk: u32, database: u32) -> bool {
+    /// Starts an allocator for a desk. `full`: there is no slot for a dynamic worker. False
+    /// if the desk has to wait.
+    fn hire(&mut self, desk: u32, database: u32, full: &mut bool) -> bool {
+        if *full && !self.area.reserve_is_waiting() {
+            return false;
+        }
         let Some(ticket) = self.area.announce(desk) else {
             return true;
         };
-        let argument = pack(desk, ticket).cast_signed();
-        let builder = BackgroundWorkerBuilder::new("leaf_id allocator")
-            .set_library("leaf_id")
-            .set_function("leaf_id_allocator_main")
-            .set_argument(argument.into_datum())
-            .set_notify_pid(pg::pid())
-            .enable_spi_access();
-        let mut memory = PgMemoryContexts::new("leaf_id allocator handle");
-        // SAFETY: what is allocated there lives as long as `Hired` does.
-        let worker = unsafe { memory.switch_to(|_| builder.load_dynamic()) };
-        match worker {
-            Ok(worker) => {
-                self.hired.push(Hired {
-                    desk,
-                    ticket,
-                    database,
-                    since: Instant::now(),
-                    worker,
-                    _memory: memory,
-                });
-                true
-            }
-            Err(_) => {
-                self.area.retract(desk, ticket);
-                false
-            }
+        let task = Task::Allocate { desk, ticket };
+        let mut worker = None;
+        if !*full {
+            worker = Worker::register(task);
+            *full = worker.is_none();
+        }
+        let worker = worker.or_else(|| Worker::assign(self.area, task, database));
+        if let Some(worker) = worker {
+            self.hired.push(Hired {
+                desk,
+                ticket,
+                database,
+                since: Instant::now(),
+                worker,
+            });
+            true
+        } else {
+            self.area.retract(desk, ticket);
+            false
         }
     }
 
     fn see_who_ended(&mut self) {
+        let area = self.area;
         let (ended, hired) = core::mem::take(&mut self.hired)
             .into_iter()
-            .partition(|hired| {
-                matches!(
-                    hired.worker.pid(),
-                    Err(BackgroundWorkerStatus::Stopped | BackgroundWorkerStatus::PostmasterDied)
-                )
-            });
+            .partition(|hired| hired.worker.has_ended(area));
         self.hired = hired;
         let ended: Vec<Hired> = ended;
         for gone in ended {
-            // It never sat down: the server could not start it.
-            if self.area.retract(gone.desk, gone.ticket) {
-                self.area.abandon(gone.desk, Trouble::NoAllocator);
+            // A dynamic one that never sat down: the server could not start it. The reserve
+            // worker did run, and was ended.
+            if area.retract(gone.desk, gone.ticket) && matches!(gone.worker, Worker::Dynamic { .. })
+            {
+                area.abandon(gone.desk, Trouble::NoAllocator);
             }
             if gone.since.elapsed() < RESTART_DELAY {
                 self.resting.insert(gone.database, Instant::now());

@@ -17,7 +17,7 @@ use super::pin_settings;
 use crate::catalog::{self, RegistryFunction};
 use crate::pg::{self, WaitEvent};
 use crate::remote::{Connection, Event, Service};
-use crate::shmem::{self, Explanation, Reply, Request};
+use crate::shmem::{self, Area, Explanation, Reply, Request};
 
 /// How often it looks whether somebody waits for its database.
 const PROBE: Duration = Duration::from_millis(100);
@@ -51,10 +51,19 @@ static RENEW_THERE: Service = Service {
 pub extern "C-unwind" fn leaf_id_registrar_main(argument: pg_sys::Datum) {
     pg::handle_signals_in_transactions();
     let Some(area) = shmem::area() else { return };
-    let number = argument.value() as u64;
-    let Some(request) = area.take_request(number) else {
+    ask(area, argument.value() as u64, None);
+}
+
+/// Asks the question with this number, if it is still asked; of a registry elsewhere for no
+/// longer than `limit`.
+pub fn ask(area: &Area, number: u64, limit: Option<Duration>) {
+    let Some(mut request) = area.take_request(number) else {
         return;
     };
+    if let Some(limit) = limit {
+        let limit_ms = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
+        request.timeout_ms = request.timeout_ms.min(limit_ms);
+    }
     pg::connect(request.database);
     pin_settings();
     pg::report_activity(Some(c"ask the worker registry"));

@@ -46,6 +46,7 @@ mod registry_fencing;
 mod registry_members;
 mod regress;
 mod reservation_file;
+mod reserve_worker;
 mod restarts;
 mod rights;
 mod rollback;

@@ -146,7 +146,8 @@ fn for_a_locked_table() {
 
 #[test]
 fn for_a_worker_slot() {
-    // One slot is the launcher's, the other that of logical replication.
+    // One slot is the launcher's, the other that of logical replication: the reserve worker has
+    // none.
     let server = Server::with_leaf_id(&[("max_worker_processes", "2")]);
     server.session().create_tag("t");
     for statement in [NEXT, BATCH, RANGE] {

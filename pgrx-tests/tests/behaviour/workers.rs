@@ -138,7 +138,8 @@ fn a_cancelled_allocator_serves_on() {
 
 #[test]
 fn want_of_worker_slots_is_told() {
-    // One slot is the launcher's, the other that of logical replication.
+    // One slot is the launcher's, the other that of logical replication: the reserve worker has
+    // none.
     let server = Server::with_leaf_id(&[("max_worker_processes", "2")]);
     let mut session = server.session();
     session.create_tag("t");
@@ -146,5 +147,7 @@ fn want_of_worker_slots_is_told() {
     session
         .fails("SELECT leaf_segment_next('t')")
         .is("53400")
+        .details("the reserve worker is missing")
         .hints("max_worker_processes");
+    assert!(server.log().contains("too many background workers"));
 }

@@ -151,17 +151,21 @@ fn an_allocator_terminated_in_a_row_lock_repeats_nothing() {
     assert_issued_once(&[issued]);
 }
 
-/// A parallel worker has the only slot there is.
+/// A parallel worker has the only slot there is, and the reserve worker is busy elsewhere.
 #[test]
 fn sessions_that_wait_for_a_worker_slot_are_served_when_it_is_free() {
     let server = Server::with_leaf_id(&[
-        ("max_worker_processes", "2"),
+        ("max_worker_processes", "3"),
         ("max_logical_replication_workers", "0"),
         ("max_parallel_workers", "1"),
         ("leaf_id.allocator_idle_timeout", "100ms"),
     ]);
     let mut admin = server.session();
     admin.create_tag("t");
+    admin.run("CREATE DATABASE other");
+    server
+        .session_in("other")
+        .run("CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t')");
     let mut hog = server.session();
     let pid = hog.pid();
     hog.run(
@@ -181,6 +185,11 @@ fn sessions_that_wait_for_a_worker_slot_are_served_when_it_is_free() {
                 "SELECT count(*) = 1 FROM pg_stat_activity WHERE leader_pid = {pid}"
             ))
         });
+        server.session_in("other").next("t");
+        let busy = admin.value(
+            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'leaf_id reserve worker'",
+        );
+        let busy = server.pause(busy);
         let mut impatient = server.session();
         impatient.run("SET leaf_id.refill_timeout = '300ms'");
         let refused = impatient.try_next("t");
@@ -203,10 +212,11 @@ fn sessions_that_wait_for_a_worker_slot_are_served_when_it_is_free() {
             drawing.join().unwrap()
         });
         hogging.join().unwrap().is("57014");
+        drop(busy);
         refused
             .unwrap_err()
-            .is("53400")
-            .hints("max_worker_processes");
+            .is("55P03")
+            .details("All background worker slots are in use");
         drawn
     });
     assert_issued_once(&drawn);

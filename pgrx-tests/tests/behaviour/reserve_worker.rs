@@ -1,0 +1,597 @@
+//! Would catch: parallel queries, or anybody's workers, that take every worker slot and with
+//! them the claims of all databases and the lease of the worker id; and a reserve worker that
+//! is in the way of DROP DATABASE, is lost when it ends, or fills the log.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leaf_id_tests::{
+    Asking, LINK, Mode, Paused, Proxy, Registry, Server, Session, Stop, assert_issued_once,
+    in_threads, in_threads_until, lease_conf, random, tell, timed, wait_until, worker_of,
+};
+use rand::RngExt;
+
+const LIMIT: Duration = Duration::from_secs(30);
+const RESERVE: &str = "leaf_id reserve worker";
+/// It stays in a database where nobody else wants it.
+const STAYS: (&str, &str) = ("leaf_id.allocator_idle_timeout", "1h");
+
+/// The launcher's slot, the reserve worker's, and [`FREE`] ones for whoever comes.
+const CONF: [(&str, &str); 5] = [
+    ("max_worker_processes", "8"),
+    ("max_parallel_workers", "8"),
+    ("max_logical_replication_workers", "0"),
+    ("autovacuum", "off"),
+    ("leaf_id.allocator_idle_timeout", "100ms"),
+];
+const FREE: i64 = 6;
+const QUERIES: usize = 4;
+
+/// Parallel queries of a role that can only connect, in a database of its own. They have
+/// every free worker slot for as long as this lives.
+struct Hogs<'a> {
+    server: &'a Server,
+    pids: Vec<i32>,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl<'a> Hogs<'a> {
+    fn start(server: &'a Server) -> Self {
+        let mut admin = server.session();
+        if admin
+            .column::<i32>("SELECT 1 FROM pg_database WHERE datname = 'hogs'")
+            .is_empty()
+        {
+            admin.run("CREATE DATABASE hogs");
+            admin.run("CREATE ROLE hog LOGIN");
+        }
+        wait_until(LIMIT, "the allocators to leave", || {
+            admin.worker("allocator").is_none() && allocators(&mut admin) == 0
+        });
+        let mut hogs = Self {
+            server,
+            pids: Vec::new(),
+            threads: Vec::new(),
+        };
+        for _ in 0..QUERIES {
+            let mut session = server.connect_as("hog", "hogs");
+            hogs.pids.push(session.pid());
+            session.run(
+                "SET statement_timeout = 0; SET max_parallel_workers_per_gather = 2;
+                 SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
+                 SET min_parallel_table_scan_size = 0; SET enable_indexonlyscan = off",
+            );
+            hogs.threads.push(thread::spawn(move || {
+                // Until it is ended.
+                let _ = session.try_run("SELECT pg_sleep(1000) FROM pg_proc");
+            }));
+        }
+        wait_until(LIMIT, "every worker slot to be taken", || {
+            taken(&mut admin) == FREE
+        });
+        hogs
+    }
+}
+
+impl Drop for Hogs<'_> {
+    fn drop(&mut self) {
+        if let Ok(mut admin) = self.server.try_connect("postgres", "postgres") {
+            for pid in &self.pids {
+                admin.run(&format!("SELECT pg_terminate_backend({pid})"));
+            }
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Worker slots that parallel queries have.
+fn taken(session: &mut Session) -> i64 {
+    session.value("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'parallel worker'")
+}
+
+fn allocators(session: &mut Session) -> i64 {
+    session.value("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'leaf_id allocator'")
+}
+
+/// A server with the extension in these databases, with a tag t of short segments in each.
+fn server_with(databases: &[&str], conf: &[(&str, &str)]) -> Server {
+    let server = Server::with_leaf_id(&[&CONF, conf].concat());
+    for database in databases {
+        create_database(&server, database);
+    }
+    server
+}
+
+fn create_database(server: &Server, name: &str) {
+    server.session().run(&format!("CREATE DATABASE {name}"));
+    let mut session = server.session_in(name);
+    session.run("CREATE EXTENSION leaf_id");
+    session.create_steady_tag("t", 100);
+}
+
+/// Takes ids until told to stop, one call at a time; the ids, and the longest call.
+fn take_until(server: &Server, database: &str, done: &AtomicBool) -> (Vec<i64>, Duration) {
+    let mut session = server.session_in(database);
+    let (mut ids, mut longest) = (Vec::new(), Duration::ZERO);
+    while !done.load(Ordering::Relaxed) {
+        let (id, took) = timed(|| session.next("t"));
+        longest = longest.max(took);
+        ids.push(id);
+        thread::sleep(Duration::from_micros(200));
+    }
+    (ids, longest)
+}
+
+/// The process of the reserve worker, in no view while it waits. It is long there, unless it
+/// ended a moment ago.
+fn process(server: &Server) -> Option<i32> {
+    let is_it = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|title| title.contains(RESERVE))
+    };
+    let pid = server.processes().into_iter().find(is_it)?;
+    Some(pid.try_into().unwrap())
+}
+
+/// Its process while it serves a database.
+fn serving(session: &mut Session, database: &str) -> Option<i32> {
+    session
+        .column(&format!(
+            "SELECT pid FROM pg_stat_activity
+             WHERE backend_type = '{RESERVE}' AND datname = '{database}'"
+        ))
+        .pop()
+}
+
+/// Waits until it serves nobody: the process that waits then.
+fn wait_for_waiting(server: &Server) -> i32 {
+    let mut session = server.session();
+    let mut pid = None;
+    wait_until(LIMIT, "the reserve worker to wait", || {
+        let connected: i64 = session.value(&format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE backend_type = '{RESERVE}'"
+        ));
+        pid = process(server).filter(|_| connected == 0);
+        pid.is_some()
+    });
+    pid.unwrap()
+}
+
+/// How often it has ended, by the log.
+fn lives(server: &Server) -> usize {
+    let log = server.log();
+    log.lines()
+        .filter(|line| line.contains(RESERVE) && line.contains("exited with exit code 1"))
+        .count()
+}
+
+#[test]
+fn claims_go_on_while_parallel_queries_have_every_slot() {
+    const DATABASES: [&str; 3] = ["a", "b", "c"];
+    let server = server_with(&DATABASES, &[]);
+    let hogs = Hogs::start(&server);
+    let (drawn, ()) = in_threads_until(
+        DATABASES.len(),
+        |i, done| take_until(&server, DATABASES[i], done),
+        || {
+            let start = Instant::now();
+            wait_until(LIMIT, "five seconds", || {
+                start.elapsed() > Duration::from_secs(5)
+            });
+        },
+    );
+    // It was so all the time.
+    assert_eq!(taken(&mut server.session()), FREE);
+    drop(hogs);
+    // A database has it four times a second at most.
+    let lives = lives(&server);
+    tell(&format!("the reserve worker lived {lives} times"));
+    assert!(lives < 100, "{lives} lives in five seconds");
+    // They take turns.
+    let counts = drawn.iter().map(|(ids, _)| ids.len());
+    let (least, most) = (counts.clone().min().unwrap(), counts.max().unwrap());
+    assert!(5 * least > most, "from {least} to {most} ids");
+    for (database, (ids, longest)) in DATABASES.iter().zip(drawn) {
+        tell(&format!(
+            "{database}: {} ids, the longest wait {longest:?}",
+            ids.len()
+        ));
+        assert!(ids.len() > 200, "only {} ids in {database}", ids.len());
+        assert_issued_once([ids]);
+    }
+}
+
+#[test]
+fn lease_renewals_go_on_while_parallel_queries_have_every_slot() {
+    let registry = Registry::start();
+    let server = registry.member_with("a", &CONF);
+    for database in ["a", "b"] {
+        create_database(&server, database);
+    }
+    let worker_id = worker_of(server.session().next_snowflake());
+    let hogs = Hogs::start(&server);
+    let asking = Asking::default();
+    let (taken_ids, ()) = in_threads_until(
+        3,
+        |i, done| match i {
+            0 => {
+                asking.ask(&server, done);
+                Vec::new()
+            }
+            _ => take_until(&server, ["a", "b"][i - 1], done).0,
+        },
+        || {
+            asking.wait_for_ids();
+            // Three leases long.
+            for _ in 0..9 {
+                registry.wait_for_renewal(worker_id);
+            }
+        },
+    );
+    assert_eq!(taken(&mut server.session()), FREE);
+    drop(hogs);
+    asking.is_never_refused();
+    let longest = asking
+        .calls()
+        .iter()
+        .map(|call| call.end - call.start)
+        .max();
+    tell(&format!("snowflake ids: the longest wait {longest:?}"));
+    assert!(taken_ids[1..].iter().all(|ids| ids.len() > 200));
+}
+
+#[test]
+fn databases_are_copied_and_dropped_while_it_waits_and_while_it_serves() {
+    let server = server_with(&["a", "b"], &[STAYS]);
+    let hogs = Hogs::start(&server);
+    let mut admin = server.session();
+    wait_for_waiting(&server);
+    admin.run("CREATE DATABASE copy TEMPLATE a");
+    admin.run("DROP DATABASE copy");
+    for round in 0..3 {
+        let ids = server.session_in("a").take("t", 500);
+        assert_eq!(ids.len(), 500);
+        assert!(serving(&mut admin, "a").is_some());
+        let ((), took) = timed(|| admin.run(&format!("CREATE DATABASE a{round} TEMPLATE a")));
+        println!("copied in {took:?}");
+    }
+    server.session_in("a").take("t", 500);
+    assert!(serving(&mut admin, "a").is_some());
+    admin.run("DROP DATABASE a");
+    admin.run("ALTER DATABASE a0 RENAME TO c");
+    for database in ["b", "c", "a1"] {
+        server.session_in(database).take("t", 500);
+    }
+    assert_eq!(taken(&mut admin), FREE);
+    drop(hogs);
+}
+
+#[test]
+fn it_is_back_whatever_ends_it() {
+    let server = server_with(&["a"], &[STAYS]);
+    let hogs = Hogs::start(&server);
+    let (mut admin, mut session) = (server.session(), server.session_in("a"));
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        // Nobody's process, as PostgreSQL says.
+        let waiting = wait_for_waiting(&server);
+        assert!(!admin.value::<bool>(&format!("SELECT pg_terminate_backend({waiting})")));
+        server.terminate(waiting);
+        wait_until(LIMIT, "another one", || {
+            process(&server).is_some_and(|pid| pid != waiting)
+        });
+        ids.extend(session.take("t", 300));
+        let pid = serving(&mut admin, "a").unwrap();
+        assert!(admin.value::<bool>(&format!("SELECT pg_terminate_backend({pid})")));
+        ids.extend(session.take("t", 300));
+        let pid = serving(&mut admin, "a").unwrap();
+        assert!(admin.value::<bool>(&format!("SELECT pg_cancel_backend({pid})")));
+        ids.extend(session.take("t", 300));
+        let pid = serving(&mut admin, "a").unwrap();
+        assert!(admin.value::<bool>(&format!("SELECT pg_terminate_backend({pid})")));
+    }
+    assert_issued_once([ids]);
+    assert_eq!(taken(&mut admin), FREE);
+    drop(hogs);
+    // A crash, of which the server tells every session, and the ends of the server.
+    drop((admin, session));
+    for end in [
+        |server: &Server| {
+            assert!(server.kill_9_backend(process(server).unwrap()));
+            wait_until(LIMIT, "the server", || {
+                server.try_connect("postgres", "postgres").is_ok()
+            });
+        },
+        Server::restart,
+        |server: &Server| {
+            server.stop(Stop::Immediate);
+            server.launch();
+        },
+    ] {
+        end(&server);
+        wait_for_waiting(&server);
+        let hogs = Hogs::start(&server);
+        server.session_in("a").take("t", 300);
+        assert!(serving(&mut server.session(), "a").is_some());
+        // Not in the way of a stop while it serves.
+        if server.log().contains("was terminated by signal 9") {
+            drop(hogs);
+        } else {
+            server.restart();
+        }
+    }
+}
+
+#[test]
+fn ids_go_on_when_it_and_the_launcher_are_terminated_all_the_time() {
+    const DATABASES: [&str; 3] = ["a", "b", "c"];
+    let server = server_with(&DATABASES, &[]);
+    let hogs = Hogs::start(&server);
+    let mut random = random();
+    let (drawn, ()) = in_threads_until(
+        2 * DATABASES.len(),
+        |i, done| {
+            let mut session = server.session_in(DATABASES[i / 2]);
+            session.run("SET leaf_id.refill_timeout = '30s'");
+            let mut ids = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                ids.extend(session.take("t", 30));
+            }
+            ids
+        },
+        || {
+            let mut admin = server.session();
+            for round in 0..60 {
+                let pid = if round % 10 == 0 {
+                    admin.worker("launcher")
+                } else {
+                    process(&server)
+                };
+                if let Some(pid) = pid {
+                    server.terminate(pid);
+                }
+                thread::sleep(Duration::from_millis(random.random_range(0..100)));
+            }
+        },
+    );
+    for pair in drawn.chunks(2) {
+        assert!(pair.iter().all(|ids| ids.len() > 100));
+        assert_issued_once(pair);
+    }
+    assert_eq!(taken(&mut server.session()), FREE);
+    drop(hogs);
+}
+
+/// Has the launcher assign it a database, and stops it before it picks that up. Its process.
+fn stop_with_assignment(server: &Server, database: &str) -> (i32, Paused) {
+    let mut stopped = None;
+    wait_until(LIMIT, "an assignment", || {
+        // The last one to have ended, perhaps, and gone in a moment.
+        stopped = None;
+        let pid = wait_for_waiting(server);
+        let paused = server.pause(pid);
+        let mut session = server.session_in(database);
+        session.run("SET leaf_id.refill_timeout = '1s'");
+        let failure = session.try_take("t", 500).unwrap_err();
+        let assigned = failure.is("55P03").detail.starts_with("No allocator");
+        stopped = Some((pid, paused)).filter(|_| assigned);
+        assigned
+    });
+    stopped.unwrap()
+}
+
+#[test]
+fn an_assignment_outlives_neither_the_launcher_nor_the_worker() {
+    let server = server_with(&["a", "b"], &[]);
+    let hogs = Hogs::start(&server);
+    let mut admin = server.session();
+    // The launcher that has assigned it ends, and the next one does not know of it. The worker
+    // goes on, or ends too.
+    for both in [false, true] {
+        let (pid, stopped) = stop_with_assignment(&server, "a");
+        let launcher = admin.worker("launcher").unwrap();
+        server.terminate(launcher);
+        wait_until(LIMIT, "the next launcher", || {
+            admin
+                .worker("launcher")
+                .is_some_and(|next| next != launcher)
+        });
+        if both {
+            server.terminate(pid);
+        }
+        drop(stopped);
+        for database in ["a", "b"] {
+            server.session_in(database).take("t", 500);
+        }
+    }
+    // The worker that it was assigned ends.
+    let (pid, stopped) = stop_with_assignment(&server, "a");
+    server.terminate(pid);
+    drop(stopped);
+    for database in ["a", "b"] {
+        server.session_in(database).take("t", 500);
+    }
+    assert_eq!(taken(&mut admin), FREE);
+    drop(hogs);
+}
+
+#[test]
+fn a_database_that_is_gone_or_locked_when_it_comes_costs_one_life() {
+    let server = server_with(&["a", "b", "c"], &[]);
+    let hogs = Hogs::start(&server);
+    let mut admin = server.session();
+    let (_, stopped) = stop_with_assignment(&server, "a");
+    admin.run("DROP DATABASE a");
+    let before = lives(&server);
+    drop(stopped);
+    let (ids, took) = timed(|| server.session_in("b").take("t", 500));
+    assert_eq!(ids.len(), 500);
+    wait_for_waiting(&server);
+    let lived = lives(&server) - before;
+    tell(&format!(
+        "after a dropped database: {took:?}, {lived} lives"
+    ));
+    assert!(lived < 10, "{lived} lives");
+    let gone = server.log().matches("does not exist").count();
+    assert_eq!(gone, 1, "told once");
+
+    // Locked for long, as CREATE DATABASE TEMPLATE locks it while it copies: after it was
+    // assigned ...
+    let timeouts = || server.log().matches("due to lock timeout").count();
+    let mut locker = server.session_in("c");
+    let (_, stopped) = stop_with_assignment(&server, "b");
+    locker.run("BEGIN; ALTER DATABASE b RENAME TO locked");
+    drop(stopped);
+    server.session_in("c").take("t", 500);
+    assert_eq!(timeouts(), 1);
+    locker.run("ROLLBACK");
+    server.session_in("b").take("t", 500);
+    // ... and before.
+    let stopped = server.pause(admin.worker("launcher").unwrap());
+    wait_for_waiting(&server);
+    let mut session = server.session_in("b");
+    session.run("SET leaf_id.refill_timeout = '300ms'");
+    session.try_take("t", 500).unwrap_err().is("55P03");
+    drop(session);
+    locker.run("BEGIN; ALTER DATABASE b RENAME TO locked");
+    drop(stopped);
+    server.session_in("c").take("t", 500);
+    locker.run("ROLLBACK");
+    server.session_in("b").take("t", 500);
+    assert_eq!(timeouts(), 1);
+    assert_eq!(taken(&mut admin), FREE);
+    drop(hogs);
+}
+
+/// A session that must wait for its turn for too long is told what for.
+#[test]
+fn a_busy_one_is_told() {
+    let server = server_with(&["a", "b"], &[STAYS]);
+    let hogs = Hogs::start(&server);
+    server.session_in("a").take("t", 300);
+    let pid = serving(&mut server.session(), "a").unwrap();
+    let stopped = server.pause(pid);
+    let mut session = server.session_in("b");
+    session.run("SET leaf_id.refill_timeout = '500ms'");
+    session
+        .try_next("t")
+        .unwrap_err()
+        .is("55P03")
+        .details("take turns at the reserve worker");
+    drop(stopped);
+    session.run("RESET leaf_id.refill_timeout");
+    session.take("t", 300);
+    drop(hogs);
+}
+
+#[test]
+fn a_claim_that_hangs_does_not_hold_up_the_lease() {
+    let registry = Registry::start();
+    let server = registry.member_with(
+        "a",
+        &[&CONF[..], &[("leaf_id.worker_lease", "12s")]].concat(),
+    );
+    create_database(&server, "d");
+    let worker_id = worker_of(server.session().next_snowflake());
+    let hogs = Hogs::start(&server);
+    server.set("synchronous_standby_names", "nobody");
+    let impatient = || {
+        let mut session = server.session_in("d");
+        session.run("SET leaf_id.refill_timeout = '300ms'");
+        session.try_take("t", 500).unwrap_err().is("55P03");
+    };
+    impatient();
+    let mut admin = server.session();
+    wait_until(LIMIT, "the claim to hang", || {
+        admin.value(&format!(
+            "SELECT count(*) = 1 FROM pg_stat_activity
+             WHERE backend_type = '{RESERVE}' AND wait_event = 'SyncRep'"
+        ))
+    });
+    // It is asked for again and again.
+    in_threads_until(
+        1,
+        |_, done| {
+            while !done.load(Ordering::Relaxed) {
+                impatient();
+            }
+        },
+        || {
+            for _ in 0..3 {
+                registry.wait_for_renewal(worker_id);
+            }
+        },
+    );
+    assert_eq!(taken(&mut admin), FREE);
+    server.set("synchronous_standby_names", "");
+    drop(hogs);
+}
+
+#[test]
+fn a_registry_that_says_nothing_does_not_hold_up_claims() {
+    let registry = Registry::start();
+    let proxy = Proxy::to(&registry.server);
+    let server = registry.member_by(
+        proxy.dir(),
+        "a",
+        &[&CONF[..], &[("leaf_id.worker_lease", "3s")]].concat(),
+    );
+    for database in ["a", "b"] {
+        create_database(&server, database);
+    }
+    server.session().next_snowflake();
+    // It would be waited for as long as leaf_id.claim_timeout allows.
+    server.session().run(&format!(
+        "ALTER SERVER {LINK} OPTIONS (SET connect_timeout '30')"
+    ));
+    let hogs = Hogs::start(&server);
+    proxy.set(Mode::Silent);
+    let mut admin = server.session();
+    wait_until(LIMIT, "the registry to be missed", || {
+        admin
+            .snowflake_status::<Option<String>>("last_error")
+            .is_some()
+    });
+    let drawn = in_threads(2, |i| {
+        let mut session = server.session_in(["a", "b"][i]);
+        let (mut ids, mut longest) = (Vec::new(), Duration::ZERO);
+        for _ in 0..10 {
+            let (more, took) = timed(|| session.take("t", 250));
+            longest = longest.max(took);
+            ids.extend(more);
+        }
+        (ids, longest)
+    });
+    for (ids, longest) in drawn {
+        tell(&format!(
+            "with a silent registry: the longest wait {longest:?}"
+        ));
+        assert_issued_once([ids]);
+    }
+    assert_eq!(taken(&mut admin), FREE);
+    drop(hogs);
+}
+
+#[test]
+fn a_standby_renews_its_lease_by_it() {
+    let registry = Registry::start();
+    let primary = registry.member_with("primary", &CONF);
+    primary.session().next_snowflake();
+    // What the standby's queries need.
+    drop(Hogs::start(&primary));
+    let conf = lease_conf("postgres/leaf_central", "standby");
+    let conf: Vec<_> = conf.iter().map(|(name, value)| (*name, &**value)).collect();
+    let standby = primary.standby(&conf);
+    standby.replay_all_of(&primary);
+    let worker_id = worker_of(standby.session().next_snowflake());
+    let hogs = Hogs::start(&standby);
+    for _ in 0..6 {
+        registry.wait_for_renewal(worker_id);
+    }
+    assert_eq!(worker_of(standby.session().next_snowflake()), worker_id);
+    assert_eq!(taken(&mut standby.session()), FREE);
+    drop(hogs);
+}

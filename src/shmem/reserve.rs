@@ -1,0 +1,191 @@
+//! The reserve worker's assignments: how the launcher gives a worker that already runs what
+//! it would have started another one for.
+//!
+//! | state | leaves by | to |
+//! | --- | --- | --- |
+//! | away | a start of the process | waiting |
+//! | waiting | the launcher's assignment | assigned |
+//! | assigned | the worker's pick-up | serving |
+//! | waiting, assigned, serving | the end of the process | away |
+//!
+//! The launcher, only after it could not register a dynamic worker:
+//!
+//! 1. It announces an allocator at the desk, or has a question for the registry, as it does
+//!    for a dynamic worker.
+//! 2. It assigns that. Refused unless the worker waits; then it takes the announcement back.
+//! 3. It keeps the number of the assignment as it keeps the handle of a dynamic worker. The
+//!    worker wakes it when it ends; an assignment with another number, or with this one and a
+//!    worker that is away, has ended. If nobody has sat down with the ticket, the desk is wanted
+//!    again; a question without a reply has failed.
+//!
+//! The reserve worker, connected to no database until step 4:
+//!
+//! 1. It registers its exit callback, and only then says that it waits.
+//! 2. It picks the assignment up. From here on nobody else can: whatever ends this process,
+//!    the next one does not repeat it, and a database that cannot be connected to costs one
+//!    life and not one every few milliseconds.
+//! 3. It sits down with the ticket, or takes the question by its number. Where it is not awaited
+//!    any more, it ends.
+//! 4. It connects and serves as the dynamic worker would have.
+//! 5. It ends with exit code 1, and the postmaster starts it anew at once. Its exit callback
+//!    says that it is away, whichever step it came to, and wakes the launcher.
+//!
+//! A launcher that ends between its steps leaves an assignment that nobody remembers. The
+//! worker picks it up, and the next launcher has made the desk wanted under another ticket
+//! or asks another question: it ends in step 3, or was quick enough and serves.
+//!
+//! All of it under a lock of its own.
+
+use pgrx::pg_sys;
+
+use super::Area;
+use crate::pg;
+
+/// A worker that has ended is expected back within this time, in microseconds.
+const COMES_BACK_US: i64 = 1_000_000;
+
+/// What a worker is started for.
+#[derive(Clone, Copy)]
+pub enum Task {
+    /// To be the allocator that a desk awaits with this ticket.
+    Allocate {
+        /// The desk's number.
+        desk: u32,
+        /// See above.
+        ticket: u32,
+    },
+    /// To ask the worker registry the question with this number.
+    AskRegistry(u64),
+}
+
+#[derive(Clone, Copy)]
+enum State {
+    Away,
+    Waiting,
+    Assigned(Task),
+    Serving,
+}
+
+/// See this file's header.
+pub struct Reserve {
+    state: State,
+    /// Counts assignments.
+    number: u64,
+    /// While it is not away.
+    pid: i32,
+    latch: *mut pg_sys::Latch,
+    /// When it ended, in microseconds since 2000; 0 if it has never run.
+    ended_at: i64,
+}
+
+impl Reserve {
+    pub(super) const NEW: Self = Self {
+        state: State::Away,
+        number: 0,
+        pid: 0,
+        latch: core::ptr::null_mut(),
+        ended_at: 0,
+    };
+
+    fn has(&self, number: u64) -> bool {
+        self.number == number && matches!(self.state, State::Assigned(_) | State::Serving)
+    }
+}
+
+/// For the launcher.
+impl Area {
+    /// Whether the reserve worker waits for an assignment.
+    pub fn reserve_is_waiting(&self) -> bool {
+        self.with_reserve(|reserve| matches!(reserve.state, State::Waiting))
+    }
+
+    /// Whether there is none: it could not be registered when the server started, or the server
+    /// cannot start it.
+    pub fn reserve_is_missing(&self) -> bool {
+        let now = pg::now_timestamp();
+        self.with_reserve(|reserve| {
+            matches!(reserve.state, State::Away)
+                && now.saturating_sub(reserve.ended_at) > COMES_BACK_US
+        })
+    }
+
+    /// Assigns it a task, if it waits for one. The number of the assignment.
+    pub fn assign(&self, task: Task) -> Option<u64> {
+        let (number, latch) = self.with_reserve(|reserve| {
+            let waiting = matches!(reserve.state, State::Waiting);
+            waiting.then(|| {
+                reserve.state = State::Assigned(task);
+                reserve.number += 1;
+                (reserve.number, reserve.latch)
+            })
+        })?;
+        pg::set_latch(latch);
+        Some(number)
+    }
+
+    /// Whether this assignment has not ended.
+    pub fn is_assigned(&self, number: u64) -> bool {
+        self.with_reserve(|reserve| reserve.has(number))
+    }
+
+    /// Ends the reserve worker if it still has this assignment, or whichever it has.
+    pub fn end_assignment(&self, number: Option<u64>) {
+        self.with_reserve(|reserve| {
+            if reserve.has(number.unwrap_or(reserve.number)) {
+                // Under the lock: it is no other process's id before the exit callback has
+                // had the lock.
+                pg::terminate(reserve.pid);
+            }
+        });
+    }
+
+    /// It is wanted: if it serves, it is to look whether it may leave; if it is away, the
+    /// postmaster is to look whom to start.
+    pub fn rouse_reserve(&self) {
+        let latch = self.with_reserve(|reserve| match reserve.state {
+            State::Away => None,
+            State::Waiting | State::Assigned(_) | State::Serving => Some(reserve.latch),
+        });
+        match latch {
+            Some(latch) => pg::set_latch(latch),
+            None => pg::nudge_postmaster(),
+        }
+    }
+}
+
+/// For the reserve worker.
+impl Area {
+    /// It has started, and waits.
+    pub fn enter_reserve(&self) {
+        self.with_reserve(|reserve| {
+            reserve.state = State::Waiting;
+            reserve.pid = pg::pid();
+            reserve.latch = pg::my_latch();
+        });
+        self.wake_launcher();
+    }
+
+    /// Picks the assignment up, if there is one.
+    pub fn pick_up(&self) -> Option<Task> {
+        self.with_reserve(|reserve| match reserve.state {
+            State::Assigned(task) => {
+                reserve.state = State::Serving;
+                Some(task)
+            }
+            State::Away | State::Waiting | State::Serving => None,
+        })
+    }
+
+    /// It ends.
+    pub fn leave_reserve(&self) {
+        let now = pg::now_timestamp();
+        self.with_reserve(|reserve| {
+            *reserve = Reserve {
+                number: reserve.number,
+                ended_at: now,
+                ..Reserve::NEW
+            };
+        });
+        self.wake_launcher();
+    }
+}
