@@ -55,6 +55,7 @@ mod settings;
 mod slot_array;
 mod snowflake;
 mod sql_contexts;
+mod sqlsmith;
 mod standby;
 mod synchronous;
 mod tag_edits;
