@@ -30,6 +30,8 @@ use crate::snowflake::{self, Keeper};
 const RESTART_DELAY: Duration = Duration::from_millis(250);
 /// How often the launcher tries again for a worker slot.
 const CROWDED_RETRY_MS: i64 = 50;
+/// How often requests are to be made again that no worker slot is free for.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long a question to the worker registry waits for a worker slot.
 const CROWDED_LIMIT: Duration = Duration::from_secs(1);
 /// How often the launcher looks whether a registrar still runs: it is told, too.
@@ -71,6 +73,8 @@ struct Launcher {
     hired: Vec<Hired>,
     /// Databases whose last allocator ended a moment ago.
     resting: HashMap<u32, Instant>,
+    /// When requests were to be made again last.
+    asked_again: Instant,
     snowflake: Keeper,
     /// What the last launcher has left was given back, and allocators may be started: not
     /// on a standby.
@@ -155,6 +159,7 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
         area,
         hired: Vec::new(),
         resting: HashMap::new(),
+        asked_again: Instant::now(),
         snowflake: Keeper::new(area),
         serving: false,
         registrar: None,
@@ -268,12 +273,18 @@ impl Launcher {
         let wanted = self.area.wanted_desks();
         let mut crowded = false;
         let mut again = None;
+        let ask_again = self.asked_again.elapsed() >= ASK_AGAIN;
         for (desk, database) in wanted {
             if self.resting.contains_key(&database) {
                 again = Some(CROWDED_RETRY_MS);
             } else if crowded || !self.hire(desk, database) {
                 crowded = true;
-                self.area.explain(desk, Trouble::NoWorkerSlot);
+                if ask_again {
+                    self.asked_again = Instant::now();
+                    self.area.ask_again(desk, Trouble::NoWorkerSlot);
+                } else {
+                    self.area.explain(desk, Trouble::NoWorkerSlot);
+                }
                 again = Some(CROWDED_RETRY_MS);
             }
         }
