@@ -366,6 +366,21 @@ impl Area {
         }
     }
 
+    /// Databases that have slots; some of them repeatedly.
+    pub fn databases(&self) -> Vec<u32> {
+        let mut databases = Vec::with_capacity(2 * HOLDERS);
+        let _held = self.read_directory();
+        let holders = self.used_holders();
+        databases.extend(holders.map(|holder| holder.database.load(Ordering::Relaxed)));
+        for slot in self.ring(self.shared_holder()) {
+            // Never beyond what was allocated before the lock.
+            if databases.len() < databases.capacity() {
+                databases.push(Self::key(slot).database);
+            }
+        }
+        databases
+    }
+
     /// What the status view shows of one database: every slot with its tag.
     pub fn slots_of(&self, database: u32, relation: u32) -> Vec<(Tag, &'static Slot)> {
         let mut found = Vec::with_capacity(self.used.load(Ordering::Relaxed) as usize);

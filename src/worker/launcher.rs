@@ -20,7 +20,7 @@ use pgrx::{IntoDatum, PgMemoryContexts, pg_sys};
 
 use super::pack;
 use crate::guc;
-use crate::persist;
+use crate::persist::{self, Database};
 use crate::pg::{self, WaitEvent};
 use crate::shmem::{self, Area, Explanation, Reply, Trouble};
 use crate::snowflake::{self, Keeper};
@@ -112,11 +112,16 @@ fn park_rests(area: &Area) {
     while !area.stop_claims() && began.elapsed() < CLAIM_GRACE {
         pg::sleep_us(1000, WaitEvent::Launcher);
     }
+    // Before: what is taken out of one that is dropped meanwhile is not of the next one.
+    let mut databases = area.databases();
+    databases.sort_unstable();
+    databases.dedup();
+    let databases: Vec<_> = databases.into_iter().filter_map(Database::find).collect();
     let rests = area.take_out_rests();
     if rests.is_empty() {
         return;
     }
-    if let Err(error) = persist::park(&rests) {
+    if let Err(error) = persist::park(&rests, &databases) {
         let tags = rests.len();
         pgrx::warning!(
             "leaf_id: cached ids of {tags} tags are lost: could not write leaf_id_parked.json: {error}"
@@ -129,10 +134,25 @@ fn give_back_rests(area: &Area) {
     match persist::take_parked() {
         Ok(rests) => {
             let mut lost = 0;
-            for (key, parked) in &rests {
+            let mut gone: Vec<u32> = Vec::new();
+            for (key, parked) in &rests.tags {
                 if !parked.is_sound() || !area.give_back(key, parked) {
                     lost += 1;
                 }
+                gone.push(key.database);
+            }
+            // Afterwards: one that is dropped from now on takes its slots along.
+            gone.sort_unstable();
+            gone.dedup();
+            let there: Vec<u32> = rests
+                .databases
+                .iter()
+                .filter(|database| database.is_there())
+                .map(Database::oid)
+                .collect();
+            gone.retain(|database| !there.contains(database));
+            for database in gone {
+                area.forget_database(database);
             }
             if lost > 0 {
                 pgrx::warning!(

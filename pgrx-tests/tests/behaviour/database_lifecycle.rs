@@ -188,3 +188,37 @@ fn saved_ids_that_wait_in_slots_go_with_their_database() {
     session.run("CREATE DATABASE copy TEMPLATE template OID 54321");
     insert_orders(&server, "copy", 100);
 }
+
+/// The same while leaf_id is not preloaded and sees nothing: the ids wait in a file.
+#[test]
+fn saved_ids_are_not_given_to_a_database_of_the_same_oid() {
+    let server = Server::start(&[("fsync", "off")]);
+    template_and_copy(&server, 54321);
+    let mut session = server.session();
+    session.run("ALTER SYSTEM SET shared_preload_libraries = 'plpgsql'");
+    server.restart();
+    let mut session = server.session();
+    session.run("DROP DATABASE copy");
+    session.run("CREATE DATABASE copy TEMPLATE template OID 54321");
+    session.run("ALTER SYSTEM RESET shared_preload_libraries");
+    server.restart();
+    insert_orders(&server, "copy", 100);
+    // The template's are given back.
+    let ids = "INSERT INTO orders DEFAULT VALUES RETURNING id";
+    assert_eq!(server.session_in("template").ids(ids), [21]);
+}
+
+/// The same between the end of one launcher and the start of the next one.
+#[test]
+fn saved_ids_are_not_given_to_a_database_made_while_the_launcher_was_away() {
+    let server = Server::start(&[("fsync", "off")]);
+    template_and_copy(&server, 54321);
+    let mut session = server.session();
+    // It comes back after a second.
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+               WHERE backend_type = 'leaf_id launcher'";
+    session.run(end);
+    session.run("DROP DATABASE copy");
+    session.run("CREATE DATABASE copy TEMPLATE template OID 54321");
+    insert_orders(&server, "copy", 100);
+}
