@@ -36,6 +36,11 @@ LEFT JOIN @extschema@.leaf_central_links() l ON l.server = a.server;
 COMMENT ON VIEW @extschema@.leaf_segment_status IS
     'Tags of this database: what is cached, how fast it is used, what went wrong';
 
+CREATE VIEW @extschema@.leaf_slot_status AS
+SELECT * FROM @extschema@.leaf_slot_counts();
+COMMENT ON VIEW @extschema@.leaf_slot_status IS
+    'The slots of this server, all databases together: how many are used, and what evictions have cost';
+
 CREATE VIEW @extschema@.leaf_central_status AS
 SELECT
     a.server,
@@ -53,16 +58,20 @@ SELECT * FROM @extschema@.leaf_snowflake_state();
 COMMENT ON VIEW @extschema@.leaf_snowflake_status IS 'The snowflake generator of this server';
 
 REVOKE ALL ON
-    @extschema@.leaf_segment_status, @extschema@.leaf_central_status, @extschema@.leaf_snowflake_status
+    @extschema@.leaf_segment_status, @extschema@.leaf_slot_status, @extschema@.leaf_central_status,
+    @extschema@.leaf_snowflake_status
 FROM PUBLIC;
 GRANT SELECT ON
-    @extschema@.leaf_segment_status, @extschema@.leaf_central_status, @extschema@.leaf_snowflake_status
+    @extschema@.leaf_segment_status, @extschema@.leaf_slot_status, @extschema@.leaf_central_status,
+    @extschema@.leaf_snowflake_status
 TO pg_monitor;
 REVOKE ALL ON FUNCTION
-    @extschema@.leaf_segment_slots(), @extschema@.leaf_central_links(), @extschema@.leaf_snowflake_state()
+    @extschema@.leaf_segment_slots(), @extschema@.leaf_slot_counts(), @extschema@.leaf_central_links(),
+    @extschema@.leaf_snowflake_state()
 FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION
-    @extschema@.leaf_segment_slots(), @extschema@.leaf_central_links(), @extschema@.leaf_snowflake_state()
+    @extschema@.leaf_segment_slots(), @extschema@.leaf_slot_counts(), @extschema@.leaf_central_links(),
+    @extschema@.leaf_snowflake_state()
 TO pg_monitor;
 
 COMMENT ON COLUMN @extschema@.leaf_segment_status.tag IS 'Name of the tag';
@@ -93,6 +102,10 @@ COMMENT ON COLUMN @extschema@.leaf_segment_status.limit_ends IS 'When max_value 
 COMMENT ON COLUMN @extschema@.leaf_segment_status.server IS 'Foreign server that feeds the tag; null: this server''s own leaf_alloc does';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.server_away_since IS 'Since when that server has not answered; null when it does';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.rest_lasts IS 'How long what is cached lasts at this rate; null when no ids are used';
+COMMENT ON COLUMN @extschema@.leaf_slot_status.slots IS 'Tags that can be cached at once: leaf_id.max_tags';
+COMMENT ON COLUMN @extschema@.leaf_slot_status.used IS 'Tags that are';
+COMMENT ON COLUMN @extschema@.leaf_slot_status.evictions IS 'Tags that had to make room for another one since the server started';
+COMMENT ON COLUMN @extschema@.leaf_slot_status.ids_lost IS 'Ids that were cached for them: a gap';
 COMMENT ON COLUMN @extschema@.leaf_central_status.server IS 'Foreign server that feeds tags';
 COMMENT ON COLUMN @extschema@.leaf_central_status.state IS 'connected, connecting, away, or closed: nothing to ask at present';
 COMMENT ON COLUMN @extschema@.leaf_central_status.since IS 'Since when it is in this state';

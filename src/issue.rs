@@ -273,8 +273,8 @@ fn ready_on_standby() -> Result<&'static Area, Failure> {
 #[inline(never)]
 pub fn attend(seat: &Seat, taken: &Taken) {
     let Some(area) = shmem::area() else { return };
-    if taken.spare_due && seat.buffer.want() && !area.post(pg::database(), seat.slot) {
-        seat.buffer.settle();
+    if taken.spare_due && seat.buffer.want() {
+        area.post(pg::database(), seat.slot);
     }
     count_lost(area, seat, taken.lost);
 }
@@ -360,6 +360,16 @@ fn obtain(bytes: &[u8], amount: Amount) -> Result<Taken, Failure> {
         if let Some(taken) = take(area, &seat, &key, amount, &deadline)? {
             attend(&seat, &taken);
             return Ok(taken);
+        }
+        // Also where edits or evictions follow one another so fast that none of them is
+        // waited for (I5).
+        pg::check_for_interrupts();
+        if deadline.left_ms().is_none() {
+            return Err(Failure::NoSegment {
+                tag: name(&key),
+                timeout_ms: deadline.timeout_ms(),
+                detail: "What was cached of the tag was dropped time and again: by edits of its row, or because \"leaf_id.max_tags\" is too small.".into(),
+            });
         }
     }
 }
@@ -533,13 +543,12 @@ fn see_row(key: &Key, deadline: &Deadline) -> Result<SeenRow, Failure> {
     }
 }
 
-/// Frees slots of databases that were dropped, and of this database's former tables.
+/// Frees slots of this database's former tables.
 fn sweep(area: &Area) {
-    for (database, relation) in area.owners() {
-        if !pg::database_exists(database) {
-            area.sweep(database, None);
-        } else if database == pg::database() && !pg::relation_exists(relation) {
-            area.sweep(database, Some(relation));
+    let database = pg::database();
+    for relation in area.relations_of(database) {
+        if !pg::relation_exists(relation) {
+            area.sweep(database, relation);
         }
     }
 }
@@ -584,8 +593,8 @@ fn wait(
         }
         // Before the verdict, which may be of before a setting was changed: the next call
         // finds a new one.
-        if amount.want(buffer) && !area.post(key.database, seat.slot) {
-            buffer.settle();
+        if amount.want(buffer) {
+            area.post(key.database, seat.slot);
         }
         if let Some(failure) = verdict(area, seat, key, began) {
             return Err(failure);

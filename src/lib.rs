@@ -43,6 +43,7 @@ pub extern "C-unwind" fn _PG_init() {
     }
     guc::define();
     shmem::init();
+    pg::watch_databases(shmem::forget_database);
     if !pg::binary_upgrade() {
         worker::register();
     }

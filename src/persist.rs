@@ -8,6 +8,7 @@
 use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use leaf_id_core::lease::{self, Grant, Lease};
@@ -47,7 +48,7 @@ struct Origin {
 }
 
 /// What tells a file from its copies.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 struct Identity {
     device: u64,
     inode: u64,
@@ -380,6 +381,65 @@ struct ParkedDocument {
     /// Of `tags` as they are written: ids must not be made of what a disk has garbled.
     checksum: u64,
     tags: Vec<ParkedTag>,
+    /// The databases of the tags; those that are not among them were made while they were
+    /// looked for.
+    databases: Vec<Database>,
+}
+
+/// A database, and what tells it from another one that has its oid later: a copy of the same
+/// template has the same rows, with the same `life`.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Database {
+    oid: u32,
+    #[serde(flatten)]
+    identity: Identity,
+    /// In nanoseconds since 1970: nobody writes to that file after the database is made.
+    modified_ns: i64,
+}
+
+impl Database {
+    /// The one that has this oid now; `None` if that cannot be known.
+    pub fn find(oid: u32) -> Option<Self> {
+        let metadata = directories_of(oid)
+            .into_iter()
+            .find_map(|directory| fs::metadata(directory.join("PG_VERSION")).ok())?;
+        Some(Self {
+            oid,
+            identity: Identity::of(&metadata),
+            modified_ns: metadata
+                .mtime()
+                .saturating_mul(1_000_000_000)
+                .saturating_add(metadata.mtime_nsec()),
+        })
+    }
+
+    /// Its oid.
+    pub fn oid(&self) -> u32 {
+        self.oid
+    }
+
+    /// Whether it is there still.
+    pub fn is_there(&self) -> bool {
+        Self::find(self.oid).is_some_and(|now| {
+            now.identity.is(&self.identity) && now.modified_ns == self.modified_ns
+        })
+    }
+}
+
+/// Where a database may lie: in the default tablespace, or in any other.
+fn directories_of(oid: u32) -> Vec<PathBuf> {
+    let children = |directory: &Path| {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    let oid = oid.to_string();
+    let mut directories = vec![Path::new("base").join(&oid)];
+    for tablespace in children(Path::new("pg_tblspc")) {
+        // One for each version that uses it.
+        let versions = children(&tablespace).into_iter();
+        directories.extend(versions.map(|version| version.join(&oid)));
+    }
+    directories
 }
 
 fn checksum(tags: &[ParkedTag]) -> io::Result<u64> {
@@ -417,11 +477,12 @@ impl Name {
     }
 }
 
-/// Writes down what was taken out of shared memory.
+/// Writes down what was taken out of shared memory, of databases that were looked for before
+/// that.
 ///
 /// # Errors
 /// As [`write_reservation`]; the rests are then a gap.
-pub fn park(rests: &[(Key, Parked)]) -> io::Result<()> {
+pub fn park(rests: &[(Key, Parked)], databases: &[Database]) -> io::Result<()> {
     let tag = |(key, parked): &(Key, Parked)| ParkedTag {
         database: key.database,
         relation: key.relation,
@@ -434,7 +495,18 @@ pub fn park(rests: &[(Key, Parked)]) -> io::Result<()> {
         origin,
         checksum,
         tags,
+        databases: databases.to_vec(),
     })
+}
+
+/// What the last launcher has parked.
+#[derive(Default)]
+pub struct Rests {
+    /// Of each tag.
+    pub tags: Vec<(Key, Parked)>,
+    /// The databases that they are of. If one of them is not there any more, or is missing
+    /// here, the rests are of a database that had its oid before.
+    pub databases: Vec<Database>,
 }
 
 /// Takes what the last launcher has parked: when this returns it, no later start can find
@@ -443,10 +515,10 @@ pub fn park(rests: &[(Key, Parked)]) -> io::Result<()> {
 /// # Errors
 /// The file cannot be read, is not what was written, was written on another timeline or
 /// in another place, or cannot be removed for good: nothing of it may be used then.
-pub fn take_parked() -> io::Result<Vec<(Key, Parked)>> {
+pub fn take_parked() -> io::Result<Rests> {
     let document = read::<ParkedDocument>(&PARKED);
     if matches!(document, Ok(None)) {
-        return Ok(Vec::new());
+        return Ok(Rests::default());
     }
     let original = match &document {
         Ok(Some(document)) => document.origin.is_original(&PARKED)?,
@@ -460,7 +532,7 @@ pub fn take_parked() -> io::Result<Vec<(Key, Parked)>> {
     fs::remove_file(PARKED.file)?;
     sync_directory()?;
     let Some(document) = document? else {
-        return Ok(Vec::new());
+        return Ok(Rests::default());
     };
     if document.checksum != checksum(&document.tags)? {
         return Err(io::Error::other("its checksum is wrong"));
@@ -478,5 +550,8 @@ pub fn take_parked() -> io::Result<Vec<(Key, Parked)>> {
         };
         Some((key, parked.parked))
     });
-    Ok(rests.collect())
+    Ok(Rests {
+        tags: rests.collect(),
+        databases: document.databases,
+    })
 }

@@ -15,6 +15,7 @@ use pgrx::pgrx_sql_entity_graph::metadata;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PgSqlErrorCode, PgTryBuilder};
 
 mod answer;
+mod databases;
 mod foreign;
 mod holder;
 mod name;
@@ -28,6 +29,7 @@ mod trigger;
 mod wire;
 
 pub use answer::{only_when_acknowledged, prevent_in_transaction_block, set_local, tell};
+pub use databases::watch_databases;
 pub use foreign::{
     Destination, Host, destination, foreign_changes, relation_owner, user, watch_foreign_servers,
 };
@@ -164,6 +166,17 @@ unsafe extern "C" {
     fn raw_now() -> i64;
     #[link_name = "clock_gettime"]
     fn raw_clock_gettime(clock: c_int, now: *mut [i64; 2]) -> c_int;
+}
+
+/// A number that nobody can guess. Raises an error where the system has none.
+pub fn strong_random() -> u64 {
+    let mut number = 0_u64;
+    // SAFETY: writes as many bytes as the number has.
+    let drawn = unsafe { pg_sys::pg_strong_random((&raw mut number).cast(), size_of::<u64>()) };
+    if !drawn {
+        pgrx::error!("could not draw a random number");
+    }
+    number
 }
 
 /// A hash that stays the same for all servers of a version.
@@ -831,11 +844,6 @@ pub fn relation_changed() -> bool {
     RELATION_CHANGED.load(Ordering::Relaxed)
 }
 
-/// Whether a database exists.
-pub fn database_exists(oid: u32) -> bool {
-    syscache_has(pg_sys::SysCacheIdentifier::DATABASEOID.cast_signed(), oid)
-}
-
 /// The catalog of databases was locked by somebody else, so it could not be looked at.
 pub struct CatalogLocked;
 
@@ -876,10 +884,7 @@ pub fn find_database(name: &str) -> Result<Option<u32>, CatalogLocked> {
 
 /// Whether a relation exists in this database.
 pub fn relation_exists(oid: u32) -> bool {
-    syscache_has(pg_sys::SysCacheIdentifier::RELOID.cast_signed(), oid)
-}
-
-fn syscache_has(cache: i32, oid: u32) -> bool {
+    let cache = pg_sys::SysCacheIdentifier::RELOID.cast_signed();
     let none = pg_sys::Datum::null();
     // SAFETY: a cache whose key is one oid.
     unsafe { pg_sys::SearchSysCacheExists(cache, pg_sys::Datum::from(oid), none, none, none) }

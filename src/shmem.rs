@@ -10,8 +10,10 @@
 //!
 //! * To look a tag up, or to read a slot's identity, hold the directory shared.
 //! * To give a slot to a tag or take it away, hold the directory exclusively, and the
-//!   slot's lock while its buffer is invalidated.
-//! * To publish, to invalidate, or to touch a slot's [`Ledger`], hold the slot's lock.
+//!   slot's lock while its buffer is invalidated. (What becomes of an open request then is in
+//!   `eviction`.)
+//! * To publish, to invalidate, or to touch a slot's [`Ledger`], hold the slot's lock; an
+//!   allocator looks there whether its request is the open one still.
 //! * To ask the worker registry, to reply or to tell of it, hold the lock of the lease.
 //! * To give the reserve worker a task, or to be it, hold its lock.
 //! * To take ids, or to post a request at a desk that exists: no lock, and the directory
@@ -33,7 +35,7 @@ use core::sync::atomic::{
 use std::hash::DefaultHasher;
 
 use leaf_id_core::reservation::Reason;
-use leaf_id_core::segment::{DoubleBuffer, Refused, Rests};
+use leaf_id_core::segment::{DoubleBuffer, Refused, Request as SegmentRequest, Rests};
 use leaf_id_core::snowflake::Generator;
 use leaf_id_core::step::Pace;
 use pgrx::{PgSharedMemoryInitialization, pg_sys};
@@ -43,12 +45,14 @@ use crate::pg;
 use crate::tags::rights::Access;
 
 mod desks;
+mod eviction;
 mod lease;
 mod ledger;
 mod links;
 mod reserve;
 
 use desks::{DESKS, Desk};
+use eviction::{HOLDERS, Holder};
 use lease::LeaseDesk;
 pub use lease::{Explanation, LeaseStatus, Reply, Request, Source};
 pub use ledger::{Ledger, Parked, Run, Text, Trouble};
@@ -66,8 +70,6 @@ const LEASE_LOCK: usize = 1 + SLOT_LOCKS;
 /// The lock of the reserve worker.
 const RESERVE_LOCK: usize = 1 + LEASE_LOCK;
 const LOCKS: usize = 1 + RESERVE_LOCK;
-/// Slots looked at to find one to evict: all of a small array, a sample of a large one.
-const EVICTION_SAMPLE: u32 = 64;
 
 /// The name of the area and of its tranche.
 const NAME: &core::ffi::CStr = c"leaf_id";
@@ -172,9 +174,13 @@ pub struct Slot {
     key: UnsafeCell<Key>,
     /// Next slot in the chain or in the free list, plus 1.
     next: AtomicU32,
-    /// When an eviction last found it used, and the buffer's mark then.
-    used_at: AtomicI64,
-    seen_mark: AtomicU64,
+    /// When an eviction last found it used, in slots that were given out until then, and the
+    /// buffer's mark then.
+    used_at: AtomicU32,
+    seen_mark: AtomicU32,
+    /// The slots of the same database, in a ring, plus 1.
+    ring_next: AtomicU32,
+    ring_before: AtomicU32,
 
     // Under the slot's lock.
     ledger: UnsafeCell<Ledger>,
@@ -448,10 +454,21 @@ pub struct Area {
     used: AtomicU32,
     /// First slot of the free list, plus 1. Directory lock, exclusively.
     free: AtomicU32,
-    /// Where the next eviction looks first. Directory lock, exclusively.
-    hand: AtomicU32,
-    /// When gone tables and databases were last looked for, in microseconds since 2000.
+    /// Counts slots that were given to tags: the clock of evictions. Directory lock,
+    /// exclusively.
+    gives: AtomicU32,
+    /// See [`eviction::SlotCounts`].
+    evictions: AtomicU64,
+    evicted_ids: AtomicU64,
+    /// What the hash of a tag begins with: drawn at each start, so that nobody can choose
+    /// tags that share a bucket.
+    hash_key: [u64; 2],
+    /// When gone tables were last looked for, in microseconds since 2000.
     swept_at: AtomicI64,
+    /// Entries of `holders` that were ever used. Directory lock, exclusively.
+    holders_used: AtomicU32,
+    /// The databases that hold slots. Directory lock.
+    holders: [Holder; HOLDERS],
     /// Desks that were ever used. Directory lock, exclusively.
     desks_used: AtomicU32,
     /// Databases wait because all worker slots are in use: allocators should not linger.
@@ -511,6 +528,14 @@ pub fn area() -> Option<&'static Area> {
     // SAFETY: set once per (re)start of shared memory by the postmaster, which maps it for
     // the life of every process it forks; everything mutable in it is atomic or in a cell.
     unsafe { AREA.0.load(Ordering::Relaxed).as_ref() }
+}
+
+/// Frees all that is cached of a database: it is gone, or another one of its oid is about to
+/// come into being.
+pub fn forget_database(database: u32) {
+    if let Some(area) = area() {
+        area.forget_database(database);
+    }
 }
 
 /// Arranges for the shared memory. While the library is being preloaded.
@@ -587,6 +612,7 @@ impl PgSharedMemoryInitialization for Link {
                 (*area).buckets.write_bytes(0, layout.buckets as usize);
                 (*area).slot_count = layout.slots;
                 (*area).bucket_count = layout.buckets;
+                (*area).hash_key = [pg::strong_random(), pg::strong_random()];
                 (*area).snowflake.generator.close();
                 (*area)
                     .snowflake
@@ -657,6 +683,14 @@ impl Slot {
         }
     }
 
+    /// The same; from now on, if none was.
+    fn want_from(&self, now: i64) -> i64 {
+        let free = self
+            .wanted_at
+            .compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        free.map_or_else(|since| since, |_| now)
+    }
+
     /// The segment that was asked for has come, or is there.
     pub fn forget_wanted(&self) {
         self.wanted_at.store(0, Ordering::Relaxed);
@@ -711,6 +745,7 @@ impl Area {
 
     fn bucket(&self, key: &Key) -> &AtomicU32 {
         let mut hasher = DefaultHasher::new();
+        self.hash_key.hash(&mut hasher);
         key.hash(&mut hasher);
         #[expect(
             clippy::cast_possible_truncation,
@@ -749,15 +784,15 @@ impl Area {
     /// The slot of a tag whose row the caller has seen; made room for if need be.
     ///
     /// # Errors
-    /// [`Full`] if every slot has an open request.
+    /// [`Full`] if no slot that this tag may have can be taken away.
     pub fn find_or_create(&self, key: &Key) -> Result<Seat, Full> {
-        let now = pg::now_timestamp();
         let _held = self.write_directory();
         let slot = match self.find_locked(key) {
             Some(slot) => slot,
             None => {
-                let slot = self.free_slot().or_else(|| self.evict(now)).ok_or(Full)?;
-                self.give(slot, key, now);
+                let evict = || self.evict(key.database);
+                let slot = self.free_slot().or_else(evict).ok_or(Full)?;
+                self.give(slot, key);
                 slot
             }
         };
@@ -794,76 +829,7 @@ impl Area {
         }
     }
 
-    fn give(&self, slot: &'static Slot, key: &Key, now: i64) {
-        let bucket = self.bucket(key);
-        // SAFETY: the directory is held exclusively, the slot is in no chain.
-        unsafe { *slot.key.get() = *key };
-        slot.next
-            .store(bucket.load(Ordering::Relaxed), Ordering::Relaxed);
-        bucket.store(self.index(slot) + 1, Ordering::Relaxed);
-        slot.used_at.store(now, Ordering::Relaxed);
-        slot.seen_mark.store(slot.buffer.mark(), Ordering::Relaxed);
-    }
-
-    /// Takes a slot away from its tag: out of its chain, its buffers a gap, its memory of
-    /// the tag blank.
-    fn take_away(&self, slot: &'static Slot) {
-        let mut link = self.bucket(&Self::key(slot));
-        while let Some(index) = link.load(Ordering::Relaxed).checked_sub(1) {
-            let here = self.slot(index);
-            if core::ptr::eq(here, slot) {
-                link.store(slot.next.load(Ordering::Relaxed), Ordering::Relaxed);
-                break;
-            }
-            link = &here.next;
-        }
-        self.with_ledger(slot, |ledger| {
-            slot.invalidate();
-            *ledger = Ledger::NEW;
-        });
-        // SAFETY: the directory is held exclusively.
-        unsafe { *slot.key.get() = Key::FREE };
-        slot.max_step.store(0, Ordering::Relaxed);
-        slot.server_max_step.store(0, Ordering::Relaxed);
-        slot.wanted_at.store(0, Ordering::Relaxed);
-        slot.hungry.store(0, Ordering::Relaxed);
-        slot.edited_by.store(0, Ordering::Relaxed);
-        slot.waits.store(0, Ordering::Relaxed);
-        slot.waited_us.store(0, Ordering::Relaxed);
-        slot.wake();
-    }
-
-    /// The longest unused slot of a sample that starts where the last one ended. A slot
-    /// with an open request is passed over: its allocator would answer another tag.
-    fn evict(&self, now: i64) -> Option<&'static Slot> {
-        let mut victim: Option<&'static Slot> = None;
-        let mut victim_used_at = i64::MAX;
-        let start = self.hand.load(Ordering::Relaxed);
-        // All of them are in use: there was no free one.
-        for step in 0..self.slot_count {
-            if step >= EVICTION_SAMPLE && victim.is_some() {
-                break;
-            }
-            let index = (start + step) % self.slot_count;
-            let slot = self.slot(index);
-            self.hand
-                .store((index + 1) % self.slot_count, Ordering::Relaxed);
-            // Compared by when it was seen used before: all were used since the last look
-            // where the array is much too small.
-            let used_at = slot.used_at.load(Ordering::Relaxed);
-            let mark = slot.buffer.mark();
-            if slot.seen_mark.swap(mark, Ordering::Relaxed) != mark {
-                slot.used_at.store(now, Ordering::Relaxed);
-            }
-            if used_at < victim_used_at && !slot.buffer.is_requested() {
-                victim = Some(slot);
-                victim_used_at = used_at;
-            }
-        }
-        victim.inspect(|slot| self.take_away(slot))
-    }
-
-    /// Whether the caller should look for slots of gone tables and databases: at most
+    /// Whether the caller should look for slots of its database's gone tables: at most
     /// once a second, when the array is full.
     pub fn may_sweep(&self) -> bool {
         let now = pg::now_timestamp();
@@ -875,39 +841,6 @@ impl Area {
                 .swept_at
                 .compare_exchange(swept_at, now, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
-    }
-
-    /// Databases and tables that slots are for, each pair once.
-    pub fn owners(&self) -> Vec<(u32, u32)> {
-        let mut owners = Vec::with_capacity(self.used.load(Ordering::Relaxed) as usize);
-        {
-            let _held = self.read_directory();
-            for index in 0..self.used.load(Ordering::Relaxed) {
-                let key = Self::key(self.slot(index));
-                if owners.len() < owners.capacity() && !key.is_free() {
-                    owners.push((key.database, key.relation));
-                }
-            }
-        }
-        owners.sort_unstable();
-        owners.dedup();
-        owners
-    }
-
-    /// Frees the slots of a table, or of a whole database, that is gone.
-    pub fn sweep(&self, database: u32, relation: Option<u32>) {
-        let _held = self.write_directory();
-        for index in 0..self.used.load(Ordering::Relaxed) {
-            let slot = self.slot(index);
-            let key = Self::key(slot);
-            let gone = key.database == database && relation.is_none_or(|r| r == key.relation);
-            if gone && !slot.buffer.is_requested() {
-                self.take_away(slot);
-                slot.next
-                    .store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
-                self.free.store(index + 1, Ordering::Relaxed);
-            }
-        }
     }
 
     /// Runs a closure with a slot's ledger, under the slot's lock. The closure must do
@@ -965,20 +898,6 @@ impl Area {
         }
     }
 
-    /// The slots of a database, or of one table. Under the directory lock.
-    fn slots_locked(
-        &self,
-        database: u32,
-        relation: Option<u32>,
-    ) -> impl Iterator<Item = &'static Slot> {
-        (0..self.used.load(Ordering::Relaxed))
-            .map(|index| self.slot(index))
-            .filter(move |slot| {
-                let key = Self::key(slot);
-                key.database == database && relation.is_none_or(|r| r == key.relation)
-            })
-    }
-
     /// Marks a tag as edited by this process's open transaction, or no longer.
     pub fn mark_edited(&self, key: &Key, edited: bool) {
         let _held = self.read_directory();
@@ -993,25 +912,6 @@ impl Area {
         for slot in self.slots_locked(database, relation) {
             slot.mark_edited(edited);
         }
-    }
-
-    /// What the status view shows of one database: every slot with its tag.
-    pub fn slots_of(&self, database: u32, relation: u32) -> Vec<(Tag, &'static Slot)> {
-        let mut found = Vec::with_capacity(self.used.load(Ordering::Relaxed) as usize);
-        let _held = self.read_directory();
-        for slot in self.slots_locked(database, Some(relation)) {
-            // Never beyond what was allocated before the lock.
-            if found.len() < found.capacity() {
-                found.push((Self::key(slot).tag, slot));
-            }
-        }
-        found
-    }
-
-    /// Who a slot is for. Stable while it has an open request.
-    pub fn key_of(&self, slot: &Slot) -> Key {
-        let _held = self.read_directory();
-        Self::key(slot)
     }
 }
 
@@ -1044,16 +944,23 @@ impl Claimed {
 }
 
 impl Area {
-    /// Publishes a claim that began in the given life of the slot and is durable now (I1).
-    /// A row that was replaced since the last publication starts a new life first.
+    /// Publishes a claim that was made for a request, began in the given life of the slot and
+    /// is durable now (I1). A row that was replaced since the last publication starts a new
+    /// life first.
     ///
     /// # Errors
     /// See [`Refused`]; the claimed ids are then a gap and counted as lost.
-    pub fn publish(&self, slot: &Slot, life: u64, claimed: &Claimed) -> Result<(), Refused> {
+    pub fn publish(
+        &self,
+        slot: &Slot,
+        request: &SegmentRequest,
+        life: u64,
+        claimed: &Claimed,
+    ) -> Result<(), Refused> {
         let now = pg::now_timestamp();
         let us = now.saturating_sub(slot.wanted_since()).max(0);
-        slot.max_step.store(claimed.max_step, Ordering::Relaxed);
-        self.with_ledger(slot, |ledger| {
+        let published = self.with_request(slot, request, |ledger| {
+            slot.max_step.store(claimed.max_step, Ordering::Relaxed);
             let mut life = life;
             if slot.buffer.life() == life
                 && ledger.row_life != 0
@@ -1087,23 +994,43 @@ impl Area {
             }
             ledger.published += u64::from(claimed.len);
             published
+        });
+        published.unwrap_or_else(|| {
+            self.lose_evicted(claimed.len.into());
+            Err(Refused::Changed)
+        })
+    }
+
+    /// As [`Self::with_ledger`], by the allocator that has accepted this request; `None` if the
+    /// slot was evicted since, and may be another tag's.
+    pub fn with_request<T>(
+        &self,
+        slot: &Slot,
+        request: &SegmentRequest,
+        body: impl FnOnce(&mut Ledger) -> T,
+    ) -> Option<T> {
+        self.with_ledger(slot, |ledger| {
+            slot.buffer.is_in_flight(request).then(|| body(ledger))
         })
     }
 
     /// Remembers a claim that has committed: the row's `max_id`, and what it has left out.
-    pub fn note_claim(&self, slot: &Slot, claimed: &Claimed) {
-        self.with_ledger(slot, |ledger| {
+    pub fn note_claim(&self, slot: &Slot, request: &SegmentRequest, claimed: &Claimed) {
+        self.with_request(slot, request, |ledger| {
             ledger.max_id = claimed.end();
             ledger.skipped += claimed.skipped;
         });
     }
 
     /// Counts a committed claim of this many ids that is not going to be published.
-    pub fn lose(&self, slot: &Slot, ids: u32) {
-        self.with_ledger(slot, |ledger| {
+    pub fn lose(&self, slot: &Slot, request: &SegmentRequest, ids: u32) {
+        let counted = self.with_request(slot, request, |ledger| {
             ledger.published += u64::from(ids);
             ledger.lost += u64::from(ids);
         });
+        if counted.is_none() {
+            self.lose_evicted(ids.into());
+        }
     }
 
     /// Gives the next parked rest back, whose row was seen to fit in the given life of the
@@ -1195,11 +1122,10 @@ impl Area {
     /// Puts rests beside a tag's buffers, for its allocator to publish once it has seen
     /// that they fit the row. False if there is no room: they are a gap.
     pub fn give_back(&self, key: &Key, parked: &Parked) -> bool {
-        let now = pg::now_timestamp();
         let _held = self.write_directory();
         let slot = self.find_locked(key).or_else(|| {
             let slot = self.free_slot()?;
-            self.give(slot, key, now);
+            self.give(slot, key);
             Some(slot)
         });
         let Some(slot) = slot else { return false };

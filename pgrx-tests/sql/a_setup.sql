@@ -9,7 +9,7 @@ WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
   AND obj_description(d.objid, d.classid::regclass::name) IS NULL
 UNION ALL
 SELECT 'column ' || attname FROM pg_attribute
-WHERE attrelid IN ('leaf_id.leaf_alloc'::regclass, 'leaf_segment_status'::regclass, 'leaf_central_status'::regclass,
+WHERE attrelid IN ('leaf_id.leaf_alloc'::regclass, 'leaf_segment_status'::regclass, 'leaf_slot_status'::regclass, 'leaf_central_status'::regclass,
                    'leaf_snowflake_status'::regclass, 'leaf_id.leaf_worker'::regclass,
                    'leaf_id.leaf_registry'::regclass, 'leaf_worker_status'::regclass)
   AND attnum > 0 AND NOT attisdropped AND col_description(attrelid, attnum) IS NULL

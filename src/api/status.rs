@@ -129,6 +129,24 @@ fn leaf_segment_slots() -> TableIterator<
 }
 
 #[pg_extern(sql = r#"
+CREATE FUNCTION leaf_slot_counts(
+    OUT slots bigint, OUT used bigint, OUT evictions bigint, OUT ids_lost bigint)
+    STRICT VOLATILE PARALLEL RESTRICTED
+    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_slot_counts() IS
+    'What the slots of this server are used for; see leaf_slot_status';
+"#)]
+fn leaf_slot_counts(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+    let counts = finish(shmem::area().ok_or(Failure::NotPreloaded)).slot_counts();
+    kept(fcinfo, || RowType::of(fcinfo)).form([
+        i64::from(counts.slots).into_datum(),
+        i64::from(counts.used).into_datum(),
+        bigint(counts.evictions).into_datum(),
+        bigint(counts.ids_lost).into_datum(),
+    ])
+}
+
+#[pg_extern(sql = r#"
 CREATE FUNCTION leaf_central_links(
     OUT server name, OUT state text, OUT since timestamptz, OUT last_error text,
     OUT attempts integer, OUT last_claim timestamptz)

@@ -4,20 +4,28 @@
 //!    succeeds goes on.
 //! 2. Under the directory lock, shared, it pushes the slot onto the list of its database's
 //!    desk and sets the latch of whoever serves it: the allocator, or the launcher while
-//!    there is none. A database without a desk gets one (directory exclusively).
-//! 3. The allocator takes the whole list at once and answers each slot.
+//!    there is none. A database without a desk gets one (directory exclusively). If the slot
+//!    has been given to another database meanwhile, the session withdraws the request.
+//! 3. The allocator takes the whole list at once, accepts each request and answers it. From
+//!    then on the slot can be evicted, in spite of the request: see `eviction`.
 //! 4. An allocator leaves only under the directory lock, exclusively, and gives the desk
 //!    back as wanted if its list is not empty: no request falls between two allocators.
+//! 5. A list that no allocator can be started for is emptied by the launcher, each second, and
+//!    the requests are withdrawn: sessions that still wait ask again. A request that nobody
+//!    waits for any more keeps its slot no longer.
 
 use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
+use leaf_id_core::segment::Request;
 use pgrx::pg_sys;
 
-use super::{Area, Slot, Text, Trouble};
+use super::{Area, Key, Slot, Text, Trouble};
 use crate::pg;
 
 /// Databases that can want ids at one time.
 pub const DESKS: usize = 1024;
+/// Slots of one list that are told why they wait, each time.
+const EXPLAINED: u32 = 1024;
 
 /// What serves a database.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,25 +96,33 @@ impl Area {
             .find(|desk| desk.database.load(Ordering::Relaxed) == database)
     }
 
-    /// Hands a request of this slot, which the caller has just set, to the allocator of a
-    /// database. False if there is no desk left: the request must be settled and made
-    /// again later.
-    pub fn post(&self, database: u32, slot: &Slot) -> bool {
+    /// Hands a request of this slot, which the caller has just set, to the allocator of its
+    /// database. Withdraws it if there is no desk left, or if the slot is another database's
+    /// by now: it is to be made again later.
+    pub fn post(&self, database: u32, slot: &Slot) {
+        if !self.try_post(database, slot) {
+            slot.buffer.withdraw();
+            slot.wake();
+        }
+    }
+
+    fn try_post(&self, database: u32, slot: &Slot) -> bool {
         // An earlier request may have ended without a segment.
-        let _ = slot.wanted_at.compare_exchange(
-            0,
-            pg::now_timestamp(),
-            Ordering::Relaxed,
-            Ordering::Relaxed,
-        );
+        slot.want_from(pg::now_timestamp());
         {
             let _held = self.read_directory();
+            if Self::key(slot).database != database {
+                return false;
+            }
             if let Some(desk) = self.desk_of(database) {
                 self.push(desk, slot);
                 return true;
             }
         }
         let _held = self.write_directory();
+        if Self::key(slot).database != database {
+            return false;
+        }
         let desk = self.desk_of(database).or_else(|| self.take_desk(database));
         if let Some(desk) = desk {
             self.push(desk, slot);
@@ -250,27 +266,69 @@ impl Area {
     /// that still want ids ask again. By the launcher, which alone could announce
     /// somebody for it.
     pub fn abandon(&self, number: u32, trouble: Trouble) {
+        self.fail_posted(number, trouble);
+        self.free_desk(number);
+    }
+
+    /// The same, but the desk stays wanted for as long as anybody asks.
+    pub fn ask_again(&self, number: u32, trouble: Trouble) {
+        if self.fail_posted(number, trouble) == 0 {
+            self.free_desk(number);
+        }
+    }
+
+    /// How many requests that were.
+    pub fn fail_posted(&self, number: u32, trouble: Trouble) -> usize {
+        let mut posted = Vec::new();
+        self.collect_requests(number, &mut posted);
+        for slot in &posted {
+            self.fail(slot, trouble);
+        }
+        posted.len()
+    }
+
+    fn free_desk(&self, number: u32) {
         let Some(desk) = self.desks.get(number as usize) else {
             return;
         };
-        let mut posted = Vec::new();
-        self.collect(desk, &mut posted);
-        for slot in posted {
-            self.fail(slot, trouble, None);
-        }
         let _held = self.write_directory();
         if desk.is(DeskState::Wanted) && desk.posted.load(Ordering::Relaxed) == 0 {
             desk.free();
         }
     }
 
-    /// Notes a trouble at every slot that waits at a desk, without ending the requests.
+    /// Withdraws what was asked for a database that is gone.
+    pub(super) fn forget_desk(&self, database: u32) {
+        let _held = self.write_directory();
+        let Some(desk) = self.desk_of(database) else {
+            return;
+        };
+        let mut next = desk.posted.swap(0, Ordering::Acquire);
+        while let Some(index) = next.checked_sub(1) {
+            let slot = self.slot(index);
+            next = slot.next_posted.load(Ordering::Relaxed);
+            slot.buffer.withdraw();
+            slot.wake();
+        }
+        // Otherwise whoever was started for it finds no database, and leaves.
+        if desk.is(DeskState::Wanted) {
+            desk.free();
+        }
+    }
+
+    /// Notes a trouble at the slots that wait at a desk, at the newest of very many, without
+    /// ending the requests. By the launcher, which alone could announce somebody for it.
     pub fn explain(&self, number: u32, trouble: Trouble) {
         let Some(desk) = self.desks.get(number as usize) else {
             return;
         };
+        // Nobody else takes the list without it.
+        let _held = self.read_directory();
         let mut next = desk.posted.load(Ordering::Acquire);
-        while let Some(index) = next.checked_sub(1) {
+        for _ in 0..EXPLAINED {
+            let Some(index) = next.checked_sub(1) else {
+                break;
+            };
             let slot = self.slot(index);
             next = slot.next_posted.load(Ordering::Relaxed);
             let life = slot.buffer.life();
@@ -300,6 +358,18 @@ impl Area {
         if let Some(desk) = self.desks.get(number as usize) {
             self.collect(desk, into);
         }
+    }
+
+    /// Accepts the request of a slot that was on the list: with the tag that it is for.
+    pub fn accept(&self, slot: &Slot) -> Option<(Request, Key)> {
+        let _held = self.read_directory();
+        Some((slot.buffer.accept()?, Self::key(slot)))
+    }
+
+    /// Ends a request, answered or not, and wakes the waiters.
+    pub fn settle(&self, slot: &Slot, request: &Request) {
+        slot.buffer.settle(request);
+        slot.wake();
     }
 
     /// The allocator leaves its desk. If `only_idle` and a request has come, it stays:
@@ -335,24 +405,28 @@ impl Area {
     pub fn settle_database(&self, database: u32) {
         let _held = self.read_directory();
         for slot in self.slots_locked(database, None) {
-            if slot.buffer.is_in_flight() {
-                slot.buffer.settle();
+            if slot.buffer.is_requested() && slot.buffer.close() {
                 slot.wake();
             }
         }
     }
 
-    /// Ends a request with a trouble, and wakes the waiters.
-    pub fn fail(&self, slot: &Slot, trouble: Trouble, text: Option<&str>) {
-        self.note(slot, slot.buffer.life(), trouble, text);
-        slot.buffer.settle();
+    /// Withdraws the request of a slot that was on the list, for this reason.
+    fn fail(&self, slot: &Slot, trouble: Trouble) {
+        self.note(slot, slot.buffer.life(), trouble, None);
+        slot.buffer.withdraw();
         slot.wake();
     }
 
-    /// Notes a trouble of one life of the slot, without ending the request.
+    /// Notes a trouble of one life of the slot, if that has not ended, without ending the
+    /// request.
     pub fn note(&self, slot: &Slot, life: u64, trouble: Trouble, text: Option<&str>) {
         let text = text.map(Text::new);
         self.with_ledger(slot, |ledger| {
+            // It may be another tag's slot, where nobody is to read of this one's.
+            if slot.buffer.life() != life {
+                return;
+            }
             ledger.trouble = trouble;
             ledger.trouble_life = life;
             ledger.trouble_at = pg::now_timestamp();

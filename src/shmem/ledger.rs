@@ -198,9 +198,14 @@ impl Ledger {
         self.parked.iter().find(|run| run.len > 0).copied()
     }
 
+    /// How many ids are parked.
+    pub fn parked_ids(&self) -> u64 {
+        self.parked.iter().map(|run| u64::from(run.len)).sum()
+    }
+
     /// Gives up what is parked: a gap (I6).
     pub fn drop_parked(&mut self) {
-        let ids: u64 = self.parked.iter().map(|run| u64::from(run.len)).sum();
+        let ids = self.parked_ids();
         self.parked = [Run::NONE; PARKED_RUNS];
         self.published += ids;
         self.lost += ids;

@@ -176,6 +176,17 @@ impl Area {
         }
     }
 
+    /// Nothing is known of servers of a database any more.
+    pub(super) fn forget_links(&self, database: u32) {
+        let _held = self.write_directory();
+        // SAFETY: the directory is held exclusively.
+        for link in unsafe { &mut *self.links.get() } {
+            if link.database == database {
+                link.state = LinkState::Free;
+            }
+        }
+    }
+
     /// All that is known of servers of a database.
     pub fn links_of(&self, database: u32) -> Vec<LinkStatus> {
         let mut found = Vec::with_capacity(LINKS);

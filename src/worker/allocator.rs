@@ -11,7 +11,7 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leaf_id_core::segment::Refused;
+use leaf_id_core::segment::{Refused, Request};
 use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::central::{Central, Errand, Outcome};
@@ -57,11 +57,7 @@ unsafe extern "C-unwind" fn allocator_exit(_code: i32, _arg: pg_sys::Datum) {
         area.close_links(pg::database());
         area.settle_database(pg::database());
     } else {
-        let mut posted = Vec::new();
-        area.collect_requests(desk, &mut posted);
-        for slot in posted {
-            area.fail(slot, Trouble::NoAllocator, None);
-        }
+        area.fail_posted(desk, Trouble::NoAllocator);
     }
     area.stand_up(desk, ticket, false);
 }
@@ -79,14 +75,15 @@ fn end_claim(area: &Area) {
     }
 }
 
-/// A slot's request.
+/// A slot's request. It is dropped once the slot is evicted; until that is noticed, nothing
+/// that is done for it touches what is another tag's by now.
 pub struct Job {
     /// The slot.
     pub slot: &'static Slot,
-    /// Whose it is.
+    /// Its request, and the longest range a session waits for.
+    pub request: Request,
+    /// Whose it is, as long as the request is open.
     pub key: Key,
-    /// The longest range a session waits for.
-    pub wish: u32,
     /// What was claimed on another server of such a range, and must not be published before
     /// the rest.
     pub part: Option<Part>,
@@ -226,8 +223,7 @@ impl Allocator {
         // Sessions that still wait ask again, of whoever comes next.
         let elsewhere = self.central.leave(self.area);
         for job in self.jobs.iter().chain(&elsewhere) {
-            job.slot.buffer.settle();
-            job.slot.wake();
+            self.area.settle(job.slot, &job.request);
         }
     }
 
@@ -236,18 +232,11 @@ impl Allocator {
         self.area.collect_requests(self.desk, &mut posted);
         let now = Instant::now();
         for slot in posted {
-            if let Some(wish) = slot.buffer.accept() {
-                let key = self.area.key_of(slot);
-                if key.database != pg::database() {
-                    // Given to another tag between the request and its posting.
-                    slot.buffer.settle();
-                    slot.wake();
-                    continue;
-                }
+            if let Some((request, key)) = self.area.accept(slot) {
                 self.jobs.push_back(Job {
                     slot,
+                    request,
                     key,
-                    wish,
                     part: None,
                     pending: None,
                     due: now,
@@ -330,10 +319,7 @@ impl Allocator {
 
     fn finish(&mut self, job: Job, progress: Progress) {
         match progress {
-            Progress::Over => {
-                job.slot.buffer.settle();
-                job.slot.wake();
-            }
+            Progress::Over => self.area.settle(job.slot, &job.request),
             Progress::Later | Progress::Part(_) => self.jobs.push_back(job),
             Progress::Elsewhere(feed, life) => self.central.enqueue(self.area, job, feed, life),
         }
@@ -366,11 +352,14 @@ impl Allocator {
     fn serve(&mut self, job: &mut Job) -> Progress {
         // Before the claim begins, so that nothing can be published once the rests were
         // taken out; and before its transaction: an edit from now on drops what it claims.
-        let life = job.slot.buffer.life();
+        let seen = self.look(job);
+        let Some((life, ledger, _)) = seen else {
+            return self.drop_evicted(job);
+        };
         if !begin_claim(self.area) {
             return self.put_off(job);
         }
-        let parked = self.area.look(job.slot).0.next_parked();
+        let parked = ledger.next_parked();
         let pending = job.pending.take();
         let mut progress = match (pending, parked) {
             (Some(pending), _) => self.receive(job, life, pending),
@@ -390,11 +379,31 @@ impl Allocator {
         progress
     }
 
+    /// The slot's life, what is remembered about its tag, and one past the last id published;
+    /// `None` if the slot was evicted.
+    fn look(&self, job: &Job) -> Option<(u64, Ledger, i64)> {
+        let buffer = job.slot.buffer;
+        let look = |ledger: &mut Ledger| (buffer.life(), *ledger, buffer.high());
+        self.area.with_request(job.slot, &job.request, look)
+    }
+
+    /// The slot was evicted: what was claimed for it is a gap.
+    fn drop_evicted(&self, job: &mut Job) -> Progress {
+        let part = job.part.take().map_or(0, |part| part.claimed.len);
+        let answer = job.pending.take().map_or(0, |pending| pending.answer.len);
+        self.area.lose(job.slot, &job.request, part);
+        self.area.lose(job.slot, &job.request, answer);
+        Progress::Over
+    }
+
     /// Writes down what another server has claimed, and publishes it. Until it can be
     /// written down it is kept, and that server is not asked again.
     fn receive(&mut self, job: &mut Job, life: u64, pending: Pending) -> Progress {
-        let (slot, key) = (job.slot, job.key);
-        let (ledger, _) = self.area.look(slot);
+        let (slot, request, key) = (job.slot, job.request, job.key);
+        let Some((_, ledger, high)) = self.look(job) else {
+            job.pending = Some(pending);
+            return self.drop_evicted(job);
+        };
         let Pending { feed, answer, step } = pending;
         let arrival = Arrival {
             feed,
@@ -404,7 +413,7 @@ impl Allocator {
             asked_ms: job.asked_ms(),
             now_ms: pg::now_ms(),
             row_life: ledger.row_life,
-            high: slot.buffer.high(),
+            high,
         };
         pg::report_activity(Some(&activity(&key)));
         // That server has waited for its standbys; this is only a note of it.
@@ -414,12 +423,14 @@ impl Allocator {
         );
         match pg::transaction(|| claim::receive(&key, &arrival)) {
             Ok(Ok(claimed)) => {
-                slot.server_max_step
-                    .store(answer.max_step, Ordering::Relaxed);
-                self.area.note_claim(slot, &claimed);
-                self.area.lose(slot, answer.len - claimed.len);
-                // Rests that were given back since are older, and would come out of order (I4).
-                self.area.with_ledger(slot, Ledger::drop_parked);
+                self.area.with_request(slot, &request, |ledger| {
+                    let there = &slot.server_max_step;
+                    there.store(answer.max_step, Ordering::Relaxed);
+                    // What was given back since is older, and would come out of order (I4).
+                    ledger.drop_parked();
+                });
+                self.area.note_claim(slot, &request, &claimed);
+                self.area.lose(slot, &request, answer.len - claimed.len);
                 let part = self.take_part(job, life);
                 let progress = match self.arrive(job, life, part, claimed) {
                     Progress::Part(claimed) => {
@@ -439,7 +450,7 @@ impl Allocator {
                 progress
             }
             Ok(Err(problem)) => {
-                self.area.lose(slot, answer.len);
+                self.area.lose(slot, &request, answer.len);
                 self.note_lost_answer(job, life, &feed, problem)
             }
             Err(error) => {
@@ -512,7 +523,7 @@ impl Allocator {
     fn take_part(&self, job: &mut Job, life: u64) -> Option<Claimed> {
         let part = job.part.take()?;
         if part.life != life {
-            self.area.lose(job.slot, part.claimed.len);
+            self.area.lose(job.slot, &job.request, part.claimed.len);
             return None;
         }
         Some(part.claimed)
@@ -522,10 +533,12 @@ impl Allocator {
     fn publish_part(&self, job: &mut Job) {
         let Some(part) = job.part.take() else { return };
         if begin_claim(self.area) {
-            let _ = self.area.publish(job.slot, part.life, &part.claimed);
+            let _ = self
+                .area
+                .publish(job.slot, &job.request, part.life, &part.claimed);
             end_claim(self.area);
         } else {
-            self.area.lose(job.slot, part.claimed.len);
+            self.area.lose(job.slot, &job.request, part.claimed.len);
         }
     }
 
@@ -533,7 +546,9 @@ impl Allocator {
     /// then. Otherwise it is a gap, and ids are claimed.
     fn publish_rest(&mut self, job: &mut Job, life: u64, rest: Run) -> Progress {
         let slot = job.slot;
-        let (ledger, _) = self.area.look(slot);
+        let Some((_, ledger, _)) = self.look(job) else {
+            return self.drop_evicted(job);
+        };
         let row = match pg::transaction(|| Ok::<_, ()>(claim::look(&job.key))) {
             Ok(row) => row.ok().flatten(),
             Err(error) => {
@@ -550,23 +565,28 @@ impl Allocator {
         {
             return Progress::Over;
         }
-        self.area.with_ledger(slot, Ledger::drop_parked);
+        self.area
+            .with_request(slot, &job.request, Ledger::drop_parked);
         self.claim(job, life, None)
     }
 
     /// One claim in one transaction, to go on after `part` if there is one.
     fn claim(&mut self, job: &mut Job, life: u64, part: Option<Claimed>) -> Progress {
-        let slot = job.slot;
-        let (ledger, _) = self.area.look(slot);
+        let (slot, request) = (job.slot, job.request);
+        let Some((_, ledger, high)) = self.look(job) else {
+            let claimed = part.map_or(0, |part| part.len);
+            self.area.lose(slot, &request, claimed);
+            return self.drop_evicted(job);
+        };
         let ask = Ask {
             pace: ledger.pace,
             asked_ms: job.asked_ms(),
             now_ms: pg::now_ms(),
             hungry: slot.hungry.load(Ordering::Relaxed) != 0,
-            wish: job.wish.saturating_sub(part.map_or(0, |part| part.len)),
+            wish: request.wish.saturating_sub(part.map_or(0, |part| part.len)),
             continues: part.is_some(),
             row_life: ledger.row_life,
-            high: part.map_or(slot.buffer.high(), |part| part.end()),
+            high: part.map_or(high, |part| part.end()),
         };
         let key = job.key;
         pg::report_activity(Some(&activity(&key)));
@@ -584,19 +604,19 @@ impl Allocator {
             && let Some(part) = part
         {
             // The rest does not come now: what there is need not wait for it.
-            let _ = self.area.publish(slot, life, &part);
+            let _ = self.area.publish(slot, &request, life, &part);
         }
         match result {
             Ok(Ok(claimed)) => {
-                self.area.note_claim(slot, &claimed);
+                self.area.note_claim(slot, &request, &claimed);
                 // A cancelled wait for a standby returns as if it had been acknowledged
                 // (I1). Without a standby there was nothing to wait for.
                 let waits = acknowledgement != ClaimSynchronousCommit::Local;
                 if cancelled && waits && pg::has_synchronous_standbys() {
                     let text = "the claim was cancelled, not acknowledged";
                     self.area.note(slot, life, Trouble::Error, Some(text));
-                    self.area
-                        .lose(slot, claimed.len + part.map_or(0, |part| part.len));
+                    let part = part.map_or(0, |part| part.len);
+                    self.area.lose(slot, &request, claimed.len + part);
                     return self.put_off(job);
                 }
                 let progress = self.arrive(job, life, part, claimed);
@@ -652,15 +672,15 @@ impl Allocator {
                 }
             }
             Some(part) => {
-                self.area.lose(job.slot, part.len);
+                self.area.lose(job.slot, &job.request, part.len);
                 claimed
             }
             None => claimed,
         };
-        if claimed.climbing && whole.len < job.wish {
+        if claimed.climbing && whole.len < job.request.wish {
             return Progress::Part(whole);
         }
-        let published = self.area.publish(job.slot, life, &whole);
+        let published = self.area.publish(job.slot, &job.request, life, &whole);
         self.logged.remove(&job.key);
         // Overtaken by an allocator before us: what it published is there.
         if published == Err(Refused::OutOfOrder) && !job.slot.buffer.has_spare() {

@@ -437,9 +437,10 @@ impl Errand {
         if self.feed.max_id > self.feed.max_value {
             return 1;
         }
+        let wish = self.job.request.wish;
         match &self.job.part {
-            Some(part) => self.job.wish.saturating_sub(part.claimed.len).max(1),
-            None => limits.clamp(self.step.max(self.job.wish)),
+            Some(part) => wish.saturating_sub(part.claimed.len).max(1),
+            None => limits.clamp(self.step.max(wish)),
         }
     }
 }

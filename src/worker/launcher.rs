@@ -21,7 +21,7 @@ use pgrx::{IntoDatum, PgMemoryContexts, pg_sys};
 
 use super::{pack, reserve};
 use crate::guc;
-use crate::persist;
+use crate::persist::{self, Database};
 use crate::pg::{self, WaitEvent};
 use crate::shmem::{self, Area, Explanation, Reply, Task, Trouble};
 use crate::snowflake::{self, Keeper};
@@ -31,6 +31,8 @@ use crate::snowflake::{self, Keeper};
 const RESTART_DELAY: Duration = Duration::from_millis(250);
 /// How often the launcher tries again for a worker slot.
 const CROWDED_RETRY_MS: i64 = 50;
+/// How often requests are to be made again that no worker slot is free for.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long a question to the worker registry waits for a worker slot.
 const CROWDED_LIMIT: Duration = Duration::from_secs(5);
 /// How long it leaves the reserve worker to an allocator: longer than that stays by itself while
@@ -140,6 +142,8 @@ struct Launcher {
     hired: Vec<Hired>,
     /// Databases whose last allocator ended a moment ago.
     resting: HashMap<u32, Instant>,
+    /// When requests were to be made again last.
+    asked_again: Instant,
     snowflake: Keeper,
     /// What the last launcher has left was given back, and allocators may be started: not
     /// on a standby.
@@ -188,11 +192,16 @@ fn park_rests(area: &Area) {
     while !area.stop_claims() && began.elapsed() < CLAIM_GRACE {
         pg::sleep_us(1000, WaitEvent::Launcher);
     }
+    // Before: what is taken out of one that is dropped meanwhile is not of the next one.
+    let mut databases = area.databases();
+    databases.sort_unstable();
+    databases.dedup();
+    let databases: Vec<_> = databases.into_iter().filter_map(Database::find).collect();
     let rests = area.take_out_rests();
     if rests.is_empty() {
         return;
     }
-    if let Err(error) = persist::park(&rests) {
+    if let Err(error) = persist::park(&rests, &databases) {
         let tags = rests.len();
         pgrx::warning!(
             "leaf_id: cached ids of {tags} tags are lost: could not write leaf_id_parked.json: {error}"
@@ -205,10 +214,25 @@ fn give_back_rests(area: &Area) {
     match persist::take_parked() {
         Ok(rests) => {
             let mut lost = 0;
-            for (key, parked) in &rests {
+            let mut gone: Vec<u32> = Vec::new();
+            for (key, parked) in &rests.tags {
                 if !parked.is_sound() || !area.give_back(key, parked) {
                     lost += 1;
                 }
+                gone.push(key.database);
+            }
+            // Afterwards: one that is dropped from now on takes its slots along.
+            gone.sort_unstable();
+            gone.dedup();
+            let there: Vec<u32> = rests
+                .databases
+                .iter()
+                .filter(|database| database.is_there())
+                .map(Database::oid)
+                .collect();
+            gone.retain(|database| !there.contains(database));
+            for database in gone {
+                area.forget_database(database);
             }
             if lost > 0 {
                 pgrx::warning!(
@@ -235,6 +259,7 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
         area,
         hired: Vec::new(),
         resting: HashMap::new(),
+        asked_again: Instant::now(),
         snowflake: Keeper::new(area),
         serving: false,
         registrar: None,
@@ -335,6 +360,7 @@ impl Launcher {
         let wanted = self.area.wanted_desks();
         let (mut full, mut crowded) = (false, self.registrar_waits.is_some());
         let mut again = None;
+        let ask_again = self.asked_again.elapsed() >= ASK_AGAIN;
         for (desk, database) in wanted {
             if self.resting.contains_key(&database) {
                 again = Some(CROWDED_RETRY_MS);
@@ -345,7 +371,12 @@ impl Launcher {
                 } else {
                     Trouble::WorkerSlotShared
                 };
-                self.area.explain(desk, trouble);
+                if ask_again {
+                    self.asked_again = Instant::now();
+                    self.area.ask_again(desk, trouble);
+                } else {
+                    self.area.explain(desk, trouble);
+                }
                 again = Some(CROWDED_RETRY_MS);
             }
         }

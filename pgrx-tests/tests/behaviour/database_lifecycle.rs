@@ -144,3 +144,81 @@ fn forty_databases_share_eight_worker_slots() {
         }
     }
 }
+
+/// A template whose table of orders has leaf_id keys, and a copy of it with this oid, both of
+/// them used. Ids of the template and of the copy are the same ones.
+fn template_and_copy(server: &Server, oid: u32) {
+    let mut session = server.session();
+    session.run("CREATE DATABASE template");
+    server.session_in("template").run(
+        "CREATE EXTENSION leaf_id;
+         SELECT leaf_tag_create('orders', step => 1000, max_step => 1000);
+         CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'), n int)",
+    );
+    session.run(&format!("CREATE DATABASE copy TEMPLATE template OID {oid}"));
+    insert_orders(server, "copy", 3);
+    insert_orders(server, "template", 20);
+}
+
+fn insert_orders(server: &Server, database: &str, count: u32) {
+    server.session_in(database).run(&format!(
+        "INSERT INTO orders (n) SELECT i FROM generate_series(1, {count}) i"
+    ));
+}
+
+/// S6: what is cached of the copy are ids that the next one has from the template.
+#[test]
+fn a_database_with_the_oid_of_a_dropped_one_has_nothing_of_it() {
+    let server = Server::start(&[("fsync", "off")]);
+    template_and_copy(&server, 54321);
+    let mut session = server.session();
+    session.run("DROP DATABASE copy");
+    session.run("CREATE DATABASE copy TEMPLATE template OID 54321");
+    insert_orders(&server, "copy", 100);
+}
+
+/// The same with a restart before it: the ids wait in their slots to be given back.
+#[test]
+fn saved_ids_that_wait_in_slots_go_with_their_database() {
+    let server = Server::start(&[("fsync", "off")]);
+    template_and_copy(&server, 54321);
+    server.restart();
+    let mut session = server.session();
+    session.run("DROP DATABASE copy");
+    session.run("CREATE DATABASE copy TEMPLATE template OID 54321");
+    insert_orders(&server, "copy", 100);
+}
+
+/// The same while leaf_id is not preloaded and sees nothing: the ids wait in a file.
+#[test]
+fn saved_ids_are_not_given_to_a_database_of_the_same_oid() {
+    let server = Server::start(&[("fsync", "off")]);
+    template_and_copy(&server, 54321);
+    let mut session = server.session();
+    session.run("ALTER SYSTEM SET shared_preload_libraries = 'plpgsql'");
+    server.restart();
+    let mut session = server.session();
+    session.run("DROP DATABASE copy");
+    session.run("CREATE DATABASE copy TEMPLATE template OID 54321");
+    session.run("ALTER SYSTEM RESET shared_preload_libraries");
+    server.restart();
+    insert_orders(&server, "copy", 100);
+    // The template's are given back.
+    let ids = "INSERT INTO orders DEFAULT VALUES RETURNING id";
+    assert_eq!(server.session_in("template").ids(ids), [21]);
+}
+
+/// The same between the end of one launcher and the start of the next one.
+#[test]
+fn saved_ids_are_not_given_to_a_database_made_while_the_launcher_was_away() {
+    let server = Server::start(&[("fsync", "off")]);
+    template_and_copy(&server, 54321);
+    let mut session = server.session();
+    // It comes back after a second.
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+               WHERE backend_type = 'leaf_id launcher'";
+    session.run(end);
+    session.run("DROP DATABASE copy");
+    session.run("CREATE DATABASE copy TEMPLATE template OID 54321");
+    insert_orders(&server, "copy", 100);
+}

@@ -53,6 +53,7 @@ mod rollback;
 mod sessions_share_ids;
 mod settings;
 mod slot_array;
+mod slot_eviction;
 mod snowflake;
 mod sql_contexts;
 mod sqlsmith;

@@ -161,8 +161,14 @@ fn for_a_slot_of_a_full_array() {
     let mut holder = server.session();
     holder.create_tag("first");
     holder.create_tag("t");
-    holder.run("BEGIN; SELECT FROM leaf_id.leaf_alloc WHERE biz_tag = 'first' FOR UPDATE");
-    // Its request stays open, and a slot with an open request is not given away.
+    holder.next("first");
+    let state = "SELECT spare_state FROM leaf_segment_status WHERE tag = 'first'";
+    wait_until(LIMIT, "the answer to be settled", || {
+        holder.value::<String>(state) == "none"
+    });
+    holder.run("UPDATE leaf_id.leaf_alloc SET max_id = max_id + 1 WHERE biz_tag = 'first'");
+    // Its request is never accepted, and its slot not given away.
+    let mut paused = Some(server.pause(holder.worker("allocator").unwrap()));
     let ended = disturb_waiting(
         &server,
         patient(&server),
@@ -171,7 +177,7 @@ fn for_a_slot_of_a_full_array() {
             for statement in [NEXT, BATCH, RANGE] {
                 let mut left = assert_can_be_ended(&server, statement, "53400");
                 if statement == RANGE {
-                    holder.run("COMMIT");
+                    paused = None;
                     assert_served(&mut left);
                 }
             }

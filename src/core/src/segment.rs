@@ -25,6 +25,24 @@
 //! * take, switch: anybody, any time, without a lock.
 //! * publish, invalidate: one at a time, under the slot's lock.
 //!
+//! # The request
+//!
+//! `request` = number (high 30 bits) and state (low 2 bits).
+//!
+//! | state | by | leaves by | to |
+//! | --- | --- | --- | --- |
+//! | idle | | want: the one session that succeeds | wanted |
+//! | wanted | that session, then whoever has taken it over from it | withdraw: the same | idle |
+//! | | | accept: an allocator, which gets the next number | in flight |
+//! | in flight | that allocator | settle: the allocator, by its number | idle |
+//! | | | close: whoever gives the slot to another tag | idle |
+//!
+//! Wanted is the only state in which a slot may be linked into a list, and nobody but its
+//! owner ends it: so no slot is linked twice. A request in flight can be closed over the
+//! allocator's head; the next one has another number, so that what the allocator still says
+//! concerns no request any more. (Numbers go around after 2^30 requests of one slot, all of
+//! them while the same claim is under way.)
+//!
 //! # Why each order is what it is
 //!
 //! Takers read the word before anything else, and the fetch-and-add that takes the
@@ -58,6 +76,10 @@ const IDLE: u32 = 0;
 const WANTED: u32 = 1;
 /// An allocator is claiming.
 const IN_FLIGHT: u32 = 2;
+/// The bits of a request that are its state; the others number the requests that were
+/// accepted, so that an allocator that is late knows its own.
+const STATE: u32 = 3;
+const ONE_REQUEST: u32 = STATE + 1;
 
 #[repr(C)]
 struct Buffer {
@@ -145,6 +167,15 @@ pub enum Refused {
     OutOfOrder,
     /// The spare is already there.
     Full,
+}
+
+/// A request that an allocator has accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// The word while it is in flight.
+    word: u32,
+    /// The longest range that a session waits for, 0 for none.
+    pub wish: u32,
 }
 
 /// A run of ids, both ends included.
@@ -442,13 +473,29 @@ impl DoubleBuffer {
         let next = current.wrapping_add(1);
         u64::from(used) * PREFETCH_DIVISOR >= u64::from(len)
             && self.buffer(next).tag.load(Ordering::Relaxed) != next
-            && self.request.load(Ordering::Relaxed) == IDLE
+            && self.request.load(Ordering::Relaxed) & STATE == IDLE
     }
 
-    /// Asks for a segment. True for the one session that must now tell the allocator.
+    /// Moves the request from a state that this applies to. The word before, or the one that
+    /// it does not apply to.
+    fn move_request(&self, to: impl Fn(u32) -> Option<u32>) -> Result<u32, u32> {
+        let mut seen = self.request.load(Ordering::Acquire);
+        while let Some(next) = to(seen) {
+            match self
+                .request
+                .compare_exchange(seen, next, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(before) => return Ok(before),
+                Err(now) => seen = now,
+            }
+        }
+        Err(seen)
+    }
+
+    /// Asks for a segment. True for the one session that must now tell the allocator, or
+    /// [`DoubleBuffer::withdraw`] the request.
     pub fn want(&self) -> bool {
-        self.request
-            .compare_exchange(IDLE, WANTED, Ordering::AcqRel, Ordering::Relaxed)
+        self.move_request(|seen| (seen & STATE == IDLE).then_some(seen | WANTED))
             .is_ok()
     }
 
@@ -458,31 +505,65 @@ impl DoubleBuffer {
         self.want()
     }
 
-    /// The allocator picks the request up; `None` if there is none. The number is the
-    /// longest range that a session waits for, 0 for none.
-    pub fn accept(&self) -> Option<u32> {
-        self.request
-            .compare_exchange(WANTED, IN_FLIGHT, Ordering::AcqRel, Ordering::Relaxed)
-            .ok()
-            .map(|_| self.wish.swap(0, Ordering::Relaxed))
-    }
-
-    /// Ends a request, answered or not: sessions that still want ids ask again.
+    /// Ends a request that no allocator has picked up. By the session whose
+    /// [`DoubleBuffer::want`] has succeeded, or by who has taken the slot over from it.
     /// Wake the waiters afterwards.
-    pub fn settle(&self) {
-        self.request.store(IDLE, Ordering::Release);
+    pub fn withdraw(&self) {
+        let seen = self.request.load(Ordering::Relaxed);
+        debug_assert_eq!(seen & STATE, WANTED);
+        self.request.store(seen & !STATE | IDLE, Ordering::Release);
     }
 
-    /// Whether a request is open: such a slot must not be given to another tag.
+    /// The allocator picks the request up; `None` if there is none.
+    pub fn accept(&self) -> Option<Request> {
+        let next = |seen: u32| (seen & !STATE).wrapping_add(ONE_REQUEST) | IN_FLIGHT;
+        let seen = self
+            .move_request(|seen| (seen & STATE == WANTED).then(|| next(seen)))
+            .ok()?;
+        Some(Request {
+            word: next(seen),
+            wish: self.wish.swap(0, Ordering::Relaxed),
+        })
+    }
+
+    /// Ends a request, answered or not: sessions that still want ids ask again. Nothing if
+    /// it was closed. Wake the waiters afterwards.
+    pub fn settle(&self, request: &Request) {
+        let _ = self.request.compare_exchange(
+            request.word,
+            request.word & !STATE | IDLE,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+    }
+
+    /// Whether this is the request in flight: it was not closed.
+    #[must_use]
+    pub fn is_in_flight(&self, request: &Request) -> bool {
+        self.request.load(Ordering::Acquire) == request.word
+    }
+
+    /// Closes the request in flight, if there is one, over the head of its allocator. False
+    /// if a session has asked and nobody has accepted: such a slot must not be given to
+    /// another tag.
+    pub fn close(&self) -> bool {
+        let closed = |seen: u32| (seen & STATE == IN_FLIGHT).then_some(seen & !STATE | IDLE);
+        match self.move_request(closed) {
+            Ok(_) => true,
+            Err(seen) => seen & STATE == IDLE,
+        }
+    }
+
+    /// Whether a request is open.
     #[must_use]
     pub fn is_requested(&self) -> bool {
-        self.request.load(Ordering::Acquire) != IDLE
+        self.request.load(Ordering::Acquire) & STATE != IDLE
     }
 
-    /// Whether an allocator is claiming for this slot.
+    /// Whether a session has asked and nobody has accepted.
     #[must_use]
-    pub fn is_in_flight(&self) -> bool {
-        self.request.load(Ordering::Acquire) == IN_FLIGHT
+    pub fn is_wanted(&self) -> bool {
+        self.request.load(Ordering::Acquire) & STATE == WANTED
     }
 
     /// Whether the spare is ready.

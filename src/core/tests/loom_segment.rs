@@ -16,7 +16,7 @@
     reason = "a test that panics fails"
 )]
 
-use leaf_id_core::segment::{DoubleBuffer, Miss, Refused, Rest, Rests, Taken};
+use leaf_id_core::segment::{DoubleBuffer, Miss, Refused, Request, Rest, Rests, Taken};
 use leaf_id_core::snowflake::{Generator, MAX_SEQUENCE, Parts, Stall};
 use loom::sync::atomic::{AtomicI64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
@@ -528,16 +528,19 @@ fn no_request_is_lost() {
         // Two segments of one id: the second session must ask again.
         for first in [1, 2] {
             let mut guard = slot.lock.lock().unwrap();
-            while slot.buffer.accept().is_none() {
-                guard = slot.wanted.wait(guard).unwrap();
-            }
+            let request = loop {
+                match slot.buffer.accept() {
+                    Some(request) => break request,
+                    None => guard = slot.wanted.wait(guard).unwrap(),
+                }
+            };
             drop(guard);
-            assert!(slot.buffer.is_in_flight());
+            assert!(slot.buffer.is_in_flight(&request));
             {
                 let _guard = slot.lock.lock().unwrap();
                 slot.buffer.publish(0, first, 1).unwrap();
             }
-            slot.buffer.settle();
+            slot.buffer.settle(&request);
             let _guard = slot.lock.lock().unwrap();
             slot.changed.notify_all();
         }
@@ -556,14 +559,86 @@ fn no_wish_is_lost() {
         let accepted = slot.buffer.accept();
         let theirs = other.join().unwrap();
         assert!(mine ^ theirs, "one session tells the allocator");
-        let Some(wish) = accepted else {
+        let Some(request) = accepted else {
             panic!("one of them had asked")
         };
-        slot.buffer.settle();
+        slot.buffer.settle(&request);
         assert!(slot.buffer.want());
         let next = slot.buffer.accept().unwrap();
-        assert_eq!(wish.max(next), 70);
-        assert!(wish >= 30);
+        assert_eq!(request.wish.max(next.wish), 70);
+        assert!(request.wish >= 30);
+    });
+}
+
+/// A slot that is given to another tag while an allocator claims for it: what was claimed
+/// would be issued as the new tag's, or the new tag's request be ended by the old one's
+/// allocator while the slot is linked into a list, and linked a second time.
+#[test]
+fn a_slot_changes_hands_under_an_open_request() {
+    struct Shared {
+        slot: Arc<Slot>,
+        /// How often the slot is in a list.
+        linked: AtomicI64,
+    }
+    impl Shared {
+        fn post(&self) {
+            if self.slot.buffer.want() {
+                let before = self.linked.fetch_add(1, Ordering::SeqCst);
+                assert_eq!(before, 0, "linked twice");
+            }
+        }
+
+        fn accept(&self) -> Option<Request> {
+            // Taken off the list first.
+            (self.linked.load(Ordering::SeqCst) > 0).then(|| {
+                self.linked.fetch_sub(1, Ordering::SeqCst);
+                self.slot.buffer.accept().unwrap()
+            })
+        }
+
+        /// A claim of the tag that has the slot in this life.
+        fn claim(&self, request: &Request, first: i64) -> bool {
+            let life = {
+                let _guard = self.slot.lock.lock().unwrap();
+                if !self.slot.buffer.is_in_flight(request) {
+                    return false;
+                }
+                self.slot.buffer.life()
+            };
+            let published = self.slot.publish(life, first, 1).is_ok();
+            self.slot.buffer.settle(request);
+            published
+        }
+    }
+    check(3, || {
+        let shared = Arc::new(Shared {
+            slot: Slot::new((11, 1), None),
+            linked: AtomicI64::new(0),
+        });
+        shared.post();
+        let old = shared.accept().unwrap();
+        let allocator = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.claim(&old, 20))
+        };
+        let evicted = {
+            let _guard = shared.slot.lock.lock().unwrap();
+            assert!(shared.slot.buffer.close(), "nobody has asked again");
+            shared.slot.buffer.invalidate();
+            shared.slot.buffer.life()
+        };
+        // The new tag's session and allocator.
+        shared.post();
+        let new = shared.accept();
+        let published = new.is_some_and(|new| shared.claim(&new, 100));
+        shared.post();
+        allocator.join().unwrap();
+        assert!(
+            published,
+            "its request was ended by the old tag's allocator"
+        );
+        assert_eq!(shared.slot.buffer.take(evicted).unwrap().first, 100);
+        assert_eq!(shared.slot.buffer.take(evicted), Err(Miss::Empty));
     });
 }
 

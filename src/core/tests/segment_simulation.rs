@@ -174,6 +174,7 @@ fn simulate(seed: u64, calls: u32) {
     let mut random = StdRng::seed_from_u64(seed);
     let buffer = DoubleBuffer::new();
     let mut model = Model::new();
+    let mut requests = Vec::new();
     let (mut published, mut gone) = (0_u64, 0_u64);
     // The last id issued in this life: the next one must be larger (I4).
     let mut last_id = 0;
@@ -241,10 +242,33 @@ fn simulate(seed: u64, calls: u32) {
                 model.wish = model.wish.max(n);
                 assert_eq!(buffer.want_range(n), model.want(), "call {call}: want {n}");
             }
-            93..97 => assert_eq!(buffer.accept(), model.accept(), "call {call}: accept"),
-            _ => {
-                buffer.settle();
+            93..96 => {
+                let accepted = buffer.accept();
+                let wish = accepted.map(|request| request.wish);
+                assert_eq!(wish, model.accept(), "call {call}: accept");
+                requests.extend(accepted);
+            }
+            96 => {
+                let free = model.request != Request::Wanted;
+                assert_eq!(buffer.close(), free, "call {call}: close");
+                if free {
+                    model.request = Request::Idle;
+                }
+            }
+            97 if model.request == Request::Wanted => {
+                buffer.withdraw();
                 model.request = Request::Idle;
+            }
+            _ => {
+                // Any that there was: only the last one can be open.
+                let last = requests.len().saturating_sub(1);
+                let which = random.random_range(last.saturating_sub(2)..=last);
+                if let Some(request) = requests.get(which) {
+                    buffer.settle(request);
+                    if which == last && model.request == Request::InFlight {
+                        model.request = Request::Idle;
+                    }
+                }
             }
         }
         assert_eq!(buffer.life(), model.life, "call {call}");
@@ -252,7 +276,11 @@ fn simulate(seed: u64, calls: u32) {
         assert_eq!(buffer.rests(), model.rests(), "call {call}");
         assert_eq!(buffer.has_spare(), model.spare.is_some(), "call {call}");
         assert_eq!(buffer.is_requested(), model.request != Request::Idle);
-        assert_eq!(buffer.is_in_flight(), model.request == Request::InFlight);
+        assert_eq!(buffer.is_wanted(), model.request == Request::Wanted);
+        for (number, request) in requests.iter().enumerate().rev().take(3) {
+            let open = model.request == Request::InFlight && number + 1 == requests.len();
+            assert_eq!(buffer.is_in_flight(request), open, "call {call}");
+        }
         assert_eq!(gone + model.rests().count(), published, "call {call}");
     }
 }
@@ -328,9 +356,9 @@ mod the_spare_is_due {
         assert!(due());
         assert!(buffer.want());
         assert!(!due(), "wanted");
-        assert_eq!(buffer.accept(), Some(0));
+        let request = buffer.accept().unwrap();
         assert!(!due(), "in flight");
-        buffer.settle();
+        buffer.settle(&request);
         assert!(due(), "settled without an answer");
         buffer.publish(0, 1_001, 10).unwrap();
         assert!(!due(), "there");
@@ -570,7 +598,7 @@ mod an_invalidation {
         assert!(buffer.want_range(500));
         buffer.invalidate();
         assert!(buffer.is_requested());
-        assert_eq!(buffer.accept(), Some(0));
+        assert_eq!(buffer.accept().unwrap().wish, 0);
     }
 }
 
@@ -583,14 +611,37 @@ mod a_request {
         assert_eq!(buffer.accept(), None);
         assert!(buffer.want());
         assert!(!buffer.want(), "one session wakes the allocator");
-        assert!(!buffer.is_in_flight());
-        assert_eq!(buffer.accept(), Some(0));
-        assert!(buffer.is_in_flight());
+        assert!(buffer.is_wanted());
+        let request = buffer.accept().unwrap();
+        assert!(buffer.is_in_flight(&request) && !buffer.is_wanted());
         assert_eq!(buffer.accept(), None, "one allocator claims");
         assert!(!buffer.want(), "it is on its way");
-        buffer.settle();
-        assert!(!buffer.is_requested());
+        buffer.settle(&request);
+        assert!(!buffer.is_requested() && !buffer.is_in_flight(&request));
         assert!(buffer.want());
+        buffer.withdraw();
+        assert_eq!(buffer.accept(), None);
+        assert!(buffer.want());
+    }
+
+    #[test]
+    fn is_closed_over_its_allocators_head_once_it_has_one() {
+        let buffer = DoubleBuffer::new();
+        assert!(buffer.close(), "there is none");
+        assert!(buffer.want());
+        assert!(!buffer.close(), "it may be linked into a list");
+        let old = buffer.accept().unwrap();
+        assert!(buffer.close());
+        assert!(!buffer.is_requested() && !buffer.is_in_flight(&old));
+        assert!(buffer.want());
+        buffer.settle(&old);
+        assert!(buffer.is_wanted(), "the next one is not its own");
+        let new = buffer.accept().unwrap();
+        assert_ne!(old, new);
+        buffer.settle(&old);
+        assert!(buffer.is_in_flight(&new));
+        buffer.settle(&new);
+        assert!(!buffer.is_requested());
     }
 
     #[test]
@@ -599,10 +650,11 @@ mod a_request {
         assert!(buffer.want_range(30));
         assert!(!buffer.want_range(70));
         assert!(!buffer.want_range(50));
-        assert_eq!(buffer.accept(), Some(70));
+        let request = buffer.accept().unwrap();
+        assert_eq!(request.wish, 70);
         assert!(!buffer.want_range(20), "too late for this claim");
-        buffer.settle();
+        buffer.settle(&request);
         assert!(buffer.want());
-        assert_eq!(buffer.accept(), Some(20), "but not forgotten");
+        assert_eq!(buffer.accept().unwrap().wish, 20, "but not forgotten");
     }
 }

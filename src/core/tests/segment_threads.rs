@@ -198,10 +198,14 @@ impl Session<'_> {
         self.slot.wanted.notify_one();
     }
 
-    /// What the commit of an edit does: the row first, then the slot.
+    /// What the commit of an edit does: the row first, then the slot. Or what an eviction
+    /// does, which also closes the request over the head of its allocator.
     fn invalidate(&mut self) {
         let mut table = self.slot.table.lock();
         let _guard = self.slot.lock.lock();
+        if self.random.random_bool(0.5) {
+            self.slot.buffer.close();
+        }
         self.tally.add_rests(&self.slot.buffer.invalidate());
         self.tally.invalidations += 1;
         table.life += 1;
@@ -217,10 +221,10 @@ fn allocator(slot: &Slot, mix: Mix, mut random: StdRng) -> Tally {
         // Now and then uninvited, as an allocator is whose request was dropped while it
         // claimed: that is how publications come late, twice and out of order.
         let mut wish = random.random_bool(0.05).then_some(0);
-        let mut accepted = false;
+        let mut accepted = None;
         while wish.is_none() && !slot.done.load(Ordering::SeqCst) {
-            wish = slot.buffer.accept();
-            accepted = wish.is_some();
+            accepted = slot.buffer.accept();
+            wish = accepted.map(|request| request.wish);
             if wish.is_none() {
                 slot.wanted.wait(&mut guard);
             }
@@ -247,8 +251,8 @@ fn allocator(slot: &Slot, mix: Mix, mut random: StdRng) -> Tally {
                 Err(_) => tally.refused += 1,
             }
         }
-        if accepted {
-            slot.buffer.settle();
+        if let Some(request) = accepted {
+            slot.buffer.settle(&request);
         }
         slot.changed.notify_all();
         drop(guard);
