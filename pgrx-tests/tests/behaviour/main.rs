@@ -47,6 +47,7 @@ mod regress;
 mod reservation_file;
 mod restarts;
 mod rollback;
+mod security;
 mod sessions_share_ids;
 mod settings;
 mod slot_array;
