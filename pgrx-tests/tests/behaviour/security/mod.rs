@@ -5,3 +5,4 @@
 //! installed the extension, one with `GRANT ALL` on its tables, and one that can only connect.
 
 mod code_as_superuser;
+mod ids_twice;
