@@ -6,3 +6,4 @@
 
 mod code_as_superuser;
 mod ids_twice;
+mod in_the_way;
