@@ -1,9 +1,12 @@
 //! Would catch: a member of the worker registry that harms others, by what it says of its
 //! clock, its name, its needs or its epoch; and one of its servers that harms a member.
 
-use leaf_id_tests::{Failure, Fleet, Server, Session, assert_issued_once, each, now_ms, timed};
-use postgres::Row;
 use std::time::Duration;
+
+use leaf_id_tests::{
+    Failure, Fleet, Server, Session, assert_issued_once, becomes, each, now_ms, timed,
+};
+use postgres::Row;
 
 const EPOCH_MS: i64 = 1_288_834_974_657;
 const MINUTE_MS: i64 = 60_000;
@@ -84,8 +87,8 @@ fn claim(session: &mut Session, node: &str, says: Says) -> Result<Answer, Failur
 fn registry() -> (Server, Session, Session) {
     let server = Server::with_leaf_id(&[]);
     server.session().run(
-        "CREATE ROLE honest LOGIN; CREATE ROLE mallory LOGIN;
-         GRANT EXECUTE ON FUNCTION leaf_worker_claim, leaf_worker_renew TO honest, mallory",
+        "CREATE ROLE honest LOGIN; CREATE ROLE other LOGIN; CREATE ROLE mallory LOGIN;
+         GRANT EXECUTE ON FUNCTION leaf_worker_claim, leaf_worker_renew TO honest, other, mallory",
     );
     let honest = server.connect_as("honest", "postgres");
     let mallory = server.connect_as("mallory", "postgres");
@@ -124,8 +127,9 @@ fn a_role_takes_no_more_worker_ids_than_its_share() {
 #[test]
 fn a_members_clock_harms_itself() {
     each([50 * MINUTE_MS, -50 * MINUTE_MS, 3000, 900], |&ahead_ms| {
-        let (_server, mut honest, mut mallory) = registry();
+        let (server, mut honest, mut mallory) = registry();
         assert_granted(&mut honest, "h1");
+        assert_granted(&mut server.connect_as("other", "postgres"), "o1");
         let off = Says {
             ahead_ms,
             skew_ms: 60 * MINUTE_MS,
@@ -193,7 +197,7 @@ fn a_nodes_name_is_its_roles() {
     };
     let mine = claim(&mut honest, "h1", brief).unwrap();
     assert!(mine.granted());
-    let stolen = leaf_id_tests::becomes(Duration::from_secs(2), || {
+    let stolen = becomes(Duration::from_secs(2), || {
         let answer = claim(&mut mallory, "h1", HONEST);
         answer.is_ok_and(|answer| answer.granted() && answer.worker_id == mine.worker_id)
     });
@@ -240,8 +244,8 @@ fn hostile_centre(answers: &[&str]) -> Fleet {
     fleet
 }
 
-/// Two answers of a hostile centre that are longer together than a segment may be. Before: a
-/// release build publishes what is left of the sum (debug builds panic).
+/// Two answers of a hostile centre that are longer together than a segment may be. Before: they
+/// are published as one.
 #[test]
 fn answers_that_add_up_to_more_than_a_segment() {
     let fleet = hostile_centre(&[
@@ -289,7 +293,7 @@ fn answers_that_add_up_to_more_than_a_segment() {
 }
 
 /// Answers that make no sense end in an error, or are cut; nothing crashes, and no id comes
-/// twice.
+/// twice. Before: the same.
 #[test]
 fn nonsense_from_a_centre() {
     each(

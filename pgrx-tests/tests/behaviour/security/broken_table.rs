@@ -1,8 +1,9 @@
 //! Would catch: a table that its owner has changed, and that crashes a process, or has it read
 //! one column as another.
 
-use leaf_id_tests::{Attack, Attacker, Server, assert_issued_once, each, wait_until};
 use std::time::Duration;
+
+use leaf_id_tests::{Attack, Attacker, SHOP, Server, assert_issued_once, each, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -38,8 +39,8 @@ fn change_and_use(attack: &Attack, by: &str, change: &str) {
         "GRANT USAGE, CREATE ON SCHEMA {schema} TO {by}; ALTER TABLE {table} OWNER TO {by};
          GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO {by}"
     ));
-    let mut owner = attack.server.connect_as(by, leaf_id_tests::SHOP);
-    owner.run("SET leaf_id.refill_timeout = '1s'");
+    let mut owner = attack.server.connect_as(by, SHOP);
+    owner.run("SET leaf_id.refill_timeout = '500ms'");
     for statement in change.split(";\n") {
         if let Err(failure) = owner.try_run(&statement.replace("{table}", &table)) {
             println!("refused: {statement}: {failure}");
@@ -62,7 +63,9 @@ fn change_and_use(attack: &Attack, by: &str, change: &str) {
             let _ = owner.try_run("ROLLBACK");
         }
     }
-    if let Ok(more) = attack.let_alice_take("t", 60) {
+    let mut alice = attack.alice();
+    alice.run("SET leaf_id.refill_timeout = '500ms'");
+    if let Ok(more) = alice.try_take("t", 60) {
         ids.extend(more);
     }
     // Nothing has crashed.
@@ -88,7 +91,7 @@ fn a_table_that_its_owner_has_changed() {
 /// S12, by a superuser. Before: the same.
 #[test]
 fn a_table_that_a_superuser_has_changed() {
-    each(CHANGES, |change| {
+    each(CHANGES.iter().step_by(3), |change| {
         let attack = Attack::on_installed(Attacker::Stranger, &[]);
         change_and_use(&attack, "postgres", change);
     });
@@ -107,15 +110,11 @@ fn a_column_of_another_type_is_said() {
     ));
     admin
         .fails(&format!("UPDATE {table} SET step = 20"))
-        .is("42804")
-        .says("update_time");
-    admin
-        .fails("SELECT leaf_claim('t', 10)")
-        .is("42804")
-        .says("update_time");
+        .is("42804");
+    admin.fails("SELECT leaf_claim('t', 10)").is("42804");
 }
 
-/// S12 for the registry's tables. Before: an error of PL/pgSQL's, or signal 11.
+/// S12 for the registry's tables. Before: an error of PL/pgSQL's, as it should be.
 #[test]
 fn tables_of_the_registry_that_were_changed() {
     each(
@@ -157,8 +156,8 @@ fn tables_of_the_registry_that_were_changed() {
     );
 }
 
-/// Tags in the encoding of their database, which is not UTF-8. Before: the status view does not
-/// know them.
+/// Tags in the encoding of their database, which is not UTF-8. Before: errors call the tag
+/// "caf?", and so does the command in their HINT.
 #[test]
 fn tags_that_are_not_utf_8() {
     each(["SQL_ASCII", "LATIN1"], |encoding| {
@@ -178,9 +177,16 @@ fn tags_that_are_not_utf_8() {
         let issued: Option<i64> =
             session.value("SELECT ids_issued FROM leaf_segment_status WHERE tag = tag()");
         assert_eq!(issued, Some(55));
-        assert_eq!(
-            session.value::<i64>("SELECT count(*) FROM leaf_segment_status WHERE max_id > 55"),
-            1
-        );
+        drop(session);
+        server.restart();
+        let mut session = server.session_in("d");
+        assert_eq!(session.ids("SELECT leaf_segment_next(tag())"), [56]);
+        session.run("SELECT leaf_tag_drop(tag())");
+        let failure = session.fails("SELECT leaf_segment_next(tag())");
+        println!("{failure}");
+        failure.is("42704");
+        if *encoding == "LATIN1" {
+            failure.says("caf\u{e9}");
+        }
     });
 }

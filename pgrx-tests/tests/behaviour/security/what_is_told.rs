@@ -1,19 +1,20 @@
 //! Would catch: a role that is told of hosts, logins and volumes that are not its own, or that
 //! is refused by a function what it may do by statements.
 
-use leaf_id_tests::{Attack, Attacker, Failure, Server, wait_until};
 use std::time::Duration;
+
+use leaf_id_tests::{Attack, Attacker, Failure, SHOP, Server, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How a call for a tag fails whose centre is away, as a role that has been given these.
-fn failure_of_a_fed_tag(server: &Server, role: &str, database: &str) -> Failure {
-    let mut session = server.connect_as(role, database);
+/// How a call fails for the tag t, whose centre is away, once that is known.
+fn failure_of_a_fed_tag(attack: &Attack, role: &str, is_known: impl Fn(&str) -> bool) -> Failure {
+    let mut session = attack.server.connect_as(role, SHOP);
     session.run("SET leaf_id.refill_timeout = '1s'");
     let mut failure = None;
     wait_until(LIMIT, "why the centre is away", || {
         let failed = session.try_next("t").unwrap_err();
-        let known = !failed.detail.is_empty() && failed.detail.contains("server");
+        let known = is_known(&failed.to_string());
         failure = Some(failed);
         known
     });
@@ -47,14 +48,12 @@ fn hosts_and_logins_of_a_centre_are_pg_monitors_to_know() {
         admin.run(&format!(
             "SELECT leaf_tag_drop('t'); SELECT leaf_tag_create('t', server => '{server}')"
         ));
-        let told = failure_of_a_fed_tag(&attack.server, "monitor", leaf_id_tests::SHOP);
+        // A monitor is told, sooner or later.
+        let told = failure_of_a_fed_tag(&attack, "monitor", |text| {
+            secrets.iter().any(|secret| text.contains(secret))
+        });
         println!("monitor: {told}");
-        let text = told.to_string();
-        assert!(
-            secrets.iter().any(|secret| text.contains(secret)),
-            "pg_monitor is told nothing: {text}"
-        );
-        let told = failure_of_a_fed_tag(&attack.server, "alice", leaf_id_tests::SHOP);
+        let told = failure_of_a_fed_tag(&attack, "alice", |_| true);
         println!("alice: {told}");
         let text = told.to_string();
         for secret in secrets {
@@ -87,8 +86,8 @@ fn a_reset_takes_what_delete_and_insert_take() {
 }
 
 /// S13: a transaction that has edited `step` is refused at PREPARE, as the README says; or
-/// whoever waits for it is told the truth. Before: it is prepared, and the DETAIL names a
-/// process that does not exist.
+/// whoever waits for it is told the truth. Before: it is prepared, and the DETAIL speaks of a
+/// lock timeout.
 #[test]
 fn an_edit_of_step_is_not_prepared_or_said() {
     let server = Server::with_leaf_id(&[("max_prepared_transactions", "2")]);
@@ -112,8 +111,8 @@ fn an_edit_of_step_is_not_prepared_or_said() {
     }
 }
 
-/// A row that a prepared transaction has locked, which is no edit. Before: the DETAIL speaks of
-/// another session, and of no prepared transaction.
+/// A row that a prepared transaction has locked, which is no edit. Before: the DETAIL speaks of a
+/// lock timeout, and not of who holds the lock.
 #[test]
 fn a_lock_of_a_prepared_transaction_is_said() {
     let server = Server::with_leaf_id(&[("max_prepared_transactions", "2")]);
@@ -147,7 +146,7 @@ fn drained(server: &Server) -> Failure {
 fn a_tag_that_is_not_ones_own_tells_nothing() {
     let attack = Attack::on_installed(Attacker::Stranger, &[]);
     let mut admin = attack.admin();
-    admin.run("SELECT leaf_tag_create('secret', max_value => 1000, max_step => 50)");
+    admin.run("SELECT leaf_tag_create('secret', step => 10, max_value => 1000, max_step => 50)");
     for statement in [
         "SELECT leaf_tag_revoke('secret', 'public')",
         "SELECT leaf_tag_grant('secret', 'alice')",
