@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    ATTACKERS, Attack, Attacker, HERS, MALLORY, SHOP, assert_issued_once, becomes, each,
+    ATTACKERS, Attack, Attacker, Failure, HERS, MALLORY, SHOP, assert_issued_once, becomes, each,
     in_threads_until, now_ms, wait_until,
 };
 
@@ -404,20 +404,18 @@ fn what_stands_where_leaf_id_is_to_be_created() {
             "GRANT ALL ON SCHEMA leaf_id TO PUBLIC",
             "ALTER DEFAULT PRIVILEGES IN SCHEMA leaf_id GRANT ALL ON TABLES TO PUBLIC",
         ]);
-        let mut installer = match by {
-            Attacker::Installer => attack.mallory(),
-            _ => attack.admin(),
+        let installed = match by {
+            Attacker::Installer => attack.mallory().try_run("CREATE EXTENSION leaf_id"),
+            _ => Err(Failure::default()),
         };
-        match installer.try_run("CREATE EXTENSION leaf_id") {
-            Err(failure) if failure.state == "42501" => {
-                attack.admin().run("CREATE EXTENSION leaf_id");
-            }
-            Err(failure) => {
-                println!("{failure}");
-                attack.mallory().run("DROP SCHEMA leaf_id");
-                attack.install();
-            }
-            Ok(()) => {}
+        let installed = installed.or_else(|failure| {
+            println!("{failure}");
+            attack.admin().try_run("CREATE EXTENSION leaf_id")
+        });
+        if let Err(failure) = installed {
+            println!("{failure}");
+            attack.mallory().run("DROP SCHEMA leaf_id");
+            attack.install();
         }
         let mut admin = attack.admin();
         for table in ["leaf_alloc", "leaf_worker", "leaf_registry"] {

@@ -167,7 +167,8 @@ fn the_audits_own_tag_is_edited() {
         "UPDATE {table} SET step = 5 WHERE biz_tag = 'audit'",
         "UPDATE {table} SET description = 'x' WHERE biz_tag = 'audit'",
         "UPDATE {table} SET max_id = max_id + 100 WHERE biz_tag = 'audit'",
-        "UPDATE {table} SET biz_tag = 'audit_2' WHERE biz_tag = 'audit'",
+        "UPDATE {table} SET biz_tag = 'audit_2' WHERE biz_tag = 'audit';
+         UPDATE {table} SET biz_tag = 'audit' WHERE biz_tag = 'audit_2'",
     ] {
         match admin.try_run(&edit.replace("{table}", &table)) {
             Ok(()) => println!("{edit}"),

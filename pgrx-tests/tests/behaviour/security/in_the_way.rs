@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    Attack, Attacker, Registry, Server, Session, assert_issued_once, each, in_threads_until, tell,
-    wait_until,
+    Attack, Attacker, Registry, Server, Session, assert_issued_once, becomes, each,
+    in_threads_until, tell, wait_until,
 };
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -263,7 +263,7 @@ fn a_loop_over_many_tags_evicts_those_of_its_own_database() {
         }
         for tag in ["a", "b", "c", "d"] {
             assert_eq!(victim.next(tag), 6, "tag {tag} was evicted");
-            assert_eq!(victim.figure(tag, "refills"), 2);
+            assert_eq!(victim.figure(tag, "refills"), 1);
         }
     });
 }
@@ -279,25 +279,33 @@ fn evicted_ids_are_counted() {
     let mut issued = 0;
     for _ in 0..2 {
         for n in 0..12 {
-            issued += session.take(&format!("t{n}"), 5).len();
+            session.take(&format!("t{n}"), 5);
+            issued += 5;
         }
     }
     let table = session.table("leaf_alloc");
-    let claimed: i64 = session.value(&format!(
-        "SELECT (sum(max_id) - count(*))::bigint FROM {table}"
-    ));
-    let figures = session
-        .query_one(
-            "SELECT coalesce(sum(ids_lost), 0)::bigint,
-                 coalesce(sum(coalesce(current_remaining, 0) + coalesce(spare_remaining, 0)), 0)::bigint
-             FROM leaf_segment_status",
-            &[],
-        )
-        .unwrap();
-    let (lost, cached): (i64, i64) = (figures.get(0), figures.get(1));
-    println!("{claimed} claimed, {issued} issued, {cached} cached, {lost} lost");
-    assert!(
-        lost > 0,
-        "of {claimed} ids {issued} were issued and {cached} are cached"
+    let claimed = format!("SELECT (sum(max_id) - count(*))::bigint FROM {table}");
+    // Evicted slots are nobody's: where a view tells of all slots, they are counted there.
+    let of_slots = session.column::<String>(
+        "SELECT relname::text FROM pg_class WHERE relname = 'leaf_slot_status' AND relkind = 'v'",
     );
+    let of_slots = if of_slots.is_empty() {
+        "0"
+    } else {
+        "(SELECT ids_lost FROM leaf_slot_status)"
+    };
+    let sql = format!(
+        "SELECT coalesce(sum(coalesce(current_remaining, 0) + coalesce(spare_remaining, 0)), 0)::bigint,
+             (coalesce(sum(ids_lost), 0) + {of_slots})::bigint
+         FROM leaf_segment_status"
+    );
+    let mut last = String::new();
+    let is_counted = becomes(Duration::from_secs(10), || {
+        let claimed: i64 = session.value(&claimed);
+        let figures = session.query_one(&sql, &[]).unwrap();
+        let (cached, lost): (i64, i64) = (figures.get(0), figures.get(1));
+        last = format!("{claimed} claimed, {issued} issued, {cached} cached, {lost} lost");
+        claimed == issued + cached + lost
+    });
+    assert!(is_counted, "{last}");
 }
