@@ -20,24 +20,58 @@ fn create_tag(attack: &Attack) {
     attack.admin().create_steady_tag("t", 10);
 }
 
-/// The attacker's own tables, in the schema `evil`, which look like leaf_id's. With a trigger
-/// each, or without one. Its ids begin at one again.
-fn imitations(attack: &Attack, trigger: bool) -> Vec<String> {
+/// What runs when the attacker's own tables are written to, which look like leaf_id's.
+#[derive(Clone, Copy, Debug)]
+enum Imitation {
+    Plain,
+    Trigger,
+    Rule,
+    Child,
+    View,
+}
+
+/// Such tables, in the schema `evil`. Their ids begin at one again.
+fn imitations(attack: &Attack, kind: Imitation) -> Vec<String> {
+    let trigger = |when: &str, table: &str| {
+        format!(
+            "CREATE TRIGGER a {when} INSERT OR UPDATE OR DELETE ON {table}
+             FOR EACH ROW EXECUTE FUNCTION {HERS}.fire()"
+        )
+    };
+    let row = "(biz_tag, max_id, step, max_step, max_value) VALUES ('t', 1, 10, 10, 9000000000)";
     let mut statements = vec!["CREATE SCHEMA evil".to_string()];
     for table in ["leaf_alloc", "leaf_worker", "leaf_registry"] {
-        statements.push(attack.imitation(table, "evil"));
-        if trigger {
-            statements.push(format!(
-                "CREATE TRIGGER a BEFORE INSERT OR UPDATE OR DELETE ON evil.{table}
-                 FOR EACH ROW EXECUTE FUNCTION {HERS}.fire()"
-            ));
+        let base = match kind {
+            Imitation::View => HERS,
+            _ => "evil",
+        };
+        statements.push(attack.imitation(table, base));
+        if table == "leaf_alloc" {
+            statements.push(format!("INSERT INTO {base}.{table} {row}"));
+        }
+        let name = format!("evil.{table}");
+        match kind {
+            Imitation::Plain => {}
+            Imitation::Trigger => statements.push(trigger("BEFORE", &name)),
+            Imitation::Rule => statements.push(format!(
+                "CREATE RULE r AS ON UPDATE TO {name} DO ALSO SELECT {HERS}.run('rule')"
+            )),
+            Imitation::Child => {
+                let child = format!("{HERS}.child_of_{table}");
+                statements.push(format!("CREATE TABLE {child} () INHERITS ({name})"));
+                statements.push(trigger("BEFORE", &child));
+                if table == "leaf_alloc" {
+                    statements.push(format!("INSERT INTO {child} {row}"));
+                }
+            }
+            Imitation::View => {
+                statements.push(format!(
+                    "CREATE VIEW {name} AS SELECT * FROM {HERS}.{table} WHERE {HERS}.run('view')"
+                ));
+                statements.push(trigger("INSTEAD OF", &name));
+            }
         }
     }
-    statements.push(
-        "INSERT INTO evil.leaf_alloc (biz_tag, max_id, step, max_step, max_value)
-         VALUES ('t', 1, 10, 10, 9000000000)"
-            .into(),
-    );
     statements.push("GRANT USAGE ON SCHEMA evil TO PUBLIC".into());
     statements
 }
@@ -92,7 +126,7 @@ fn schemas_that_are_renamed_while_ids_are_taken() {
     each(OWNERS, |&by| {
         let attack = Attack::on_installed(by, &[("fsync", "off")]);
         create_tag(&attack);
-        attack.mallory_tries(&imitations(&attack, true));
+        attack.mallory_tries(&imitations(&attack, Imitation::Trigger));
         swap_schemas(&attack);
         attack.assert_nobody_ran_her_code();
     });
@@ -105,7 +139,7 @@ fn ids_are_written_to_the_table_that_they_were_read_from() {
     each(OWNERS, |&by| {
         let attack = Attack::on_installed(by, &[("fsync", "off")]);
         create_tag(&attack);
-        attack.mallory_tries(&imitations(&attack, false));
+        attack.mallory_tries(&imitations(&attack, Imitation::Plain));
         let mut drawn = swap_schemas(&attack);
         assert_issued_once(&drawn);
         let highest = drawn.iter().flatten().max().copied().unwrap_or(0);
@@ -122,57 +156,62 @@ fn ids_are_written_to_the_table_that_they_were_read_from() {
 /// that name when it has done waiting. Before: superuser.
 #[test]
 fn a_schema_that_is_replaced_under_a_waiting_claim() {
-    each(OWNERS, |&by| {
-        let attack = Attack::on_installed(by, &[]);
-        create_tag(&attack);
-        let mut admin = attack.admin();
-        let table = admin.table("leaf_alloc");
-        let mut taken = attack.alice().take("t", 5);
-        admin.wait_for_spare("t");
-        let (schema, _) = table.split_once('.').unwrap();
-        let relation: u32 = admin.value(&format!("SELECT '{table}'::regclass::oid"));
-        let own = [
-            imitations(&attack, true).join("; "),
-            format!("DROP SCHEMA IF EXISTS {schema} CASCADE"),
-            "DROP SCHEMA IF EXISTS public CASCADE".into(),
-            format!("ALTER SCHEMA evil RENAME TO {schema}"),
-        ];
-        let mut mallory = attack.mallory();
-        let mut alice = attack.alice();
-        // Known to this session, whose calls need no name.
-        alice.run(
-            "SET leaf_id.refill_timeout = '20s'; PREPARE next AS SELECT leaf_segment_next('t')",
-        );
-        alice.run("EXECUTE next");
-        mallory.run("BEGIN");
-        for statement in &own {
-            if let Err(failure) = mallory.try_run(&format!("SAVEPOINT s; {statement}")) {
-                println!("refused: {statement}: {failure}");
-                mallory.run("ROLLBACK TO s");
-            }
-        }
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while let Ok(ids) = alice.try_column::<i64>("EXECUTE next") {
-                    taken.extend(ids);
-                }
-            });
-            let waits = format!(
-                "SELECT count(*) > 0 FROM pg_locks WHERE relation = {relation} AND NOT granted
-                     AND pid <> pg_backend_pid()"
+    use Imitation::{Child, Rule, Trigger, View};
+    let cases = [Trigger, Rule, Child, View].map(|kind| (Attacker::Owner, kind));
+    each(
+        [&cases[..], &[(Attacker::Installer, Trigger)]].concat(),
+        |&(by, kind)| {
+            let attack = Attack::on_installed(by, &[]);
+            create_tag(&attack);
+            let mut admin = attack.admin();
+            let table = admin.table("leaf_alloc");
+            let mut taken = attack.alice().take("t", 5);
+            admin.wait_for_spare("t");
+            let (schema, _) = table.split_once('.').unwrap();
+            let relation: u32 = admin.value(&format!("SELECT '{table}'::regclass::oid"));
+            let own = [
+                imitations(&attack, kind).join("; "),
+                format!("DROP SCHEMA IF EXISTS {schema} CASCADE"),
+                "DROP SCHEMA IF EXISTS public CASCADE".into(),
+                format!("ALTER SCHEMA evil RENAME TO {schema}"),
+            ];
+            let mut mallory = attack.mallory();
+            let mut alice = attack.alice();
+            // Known to this session, whose calls need no name.
+            alice.run(
+                "SET leaf_id.refill_timeout = '20s'; PREPARE next AS SELECT leaf_segment_next('t')",
             );
-            let mut watcher = attack.server.session();
-            let claims = becomes(LIMIT, || watcher.value(&waits));
-            mallory.run("COMMIT");
-            assert!(claims, "no claim waits for the table");
-            // Whoever waits goes on, and asks again.
-            watcher.run("SELECT pg_sleep(1)");
-            watcher.run(
+            alice.run("EXECUTE next");
+            mallory.run("BEGIN");
+            for statement in &own {
+                if let Err(failure) = mallory.try_run(&format!("SAVEPOINT s; {statement}")) {
+                    println!("refused: {statement}: {failure}");
+                    mallory.run("ROLLBACK TO s");
+                }
+            }
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while let Ok(ids) = alice.try_column::<i64>("EXECUTE next") {
+                        taken.extend(ids);
+                    }
+                });
+                let waits = format!(
+                    "SELECT count(*) > 0 FROM pg_locks WHERE relation = {relation} AND NOT granted
+                     AND pid <> pg_backend_pid()"
+                );
+                let mut watcher = attack.server.session();
+                let claims = becomes(LIMIT, || watcher.value(&waits));
+                mallory.run("COMMIT");
+                assert!(claims, "no claim waits for the table");
+                // Whoever waits goes on, and asks again.
+                watcher.run("SELECT pg_sleep(1)");
+                watcher.run(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'alice'",
             );
-        });
-        attack.assert_nobody_ran_her_code();
-    });
+            });
+            attack.assert_nobody_ran_her_code();
+        },
+    );
 }
 
 /// Triggers on leaf_id's tables that everybody's claims, leases and commits pass, by those who
@@ -245,6 +284,30 @@ fn triggers_on_the_registry() {
     assert_eq!(attack.mallory_tries(&triggers), triggers.len());
     use_everything(&attack);
     attack.assert_nobody_ran_her_code();
+}
+
+/// S2, in a commit of the attacker's own: the ids of a tag that is created there are written
+/// with the rights of the table's owner. Before: superuser, without anybody else's doing.
+#[test]
+fn triggers_on_what_a_commit_writes() {
+    let attack = Attack::on_installed(Attacker::Grantee, &[]);
+    let table = attack.admin().table("leaf_alloc");
+    attack.mallory_tries(&triggers(&attack));
+    let commit = format!(
+        "BEGIN; INSERT INTO {table} (biz_tag) VALUES ('mine');
+         SELECT leaf_segment_next('mine'); COMMIT"
+    );
+    attack.mallory_tries(&[
+        &commit,
+        &format!(
+            "CREATE CONSTRAINT TRIGGER late AFTER UPDATE ON {table} DEFERRABLE INITIALLY DEFERRED
+             FOR EACH ROW EXECUTE FUNCTION {HERS}.fire()"
+        ),
+        &commit.replace("mine", "mine_too"),
+    ]);
+    attack.assert_nobody_ran_her_code();
+    let mut mallory = attack.mallory();
+    assert_eq!(mallory.next("mine"), 2);
 }
 
 /// S2: what default privileges gave away on the tables, on a schema and on functions is
@@ -527,6 +590,7 @@ fn everything_else_that_could_run_in_a_statement() {
         let attack = Attack::on_installed(by, &[]);
         create_tag(&attack);
         let table = attack.admin().table("leaf_alloc");
+        attack.mallory_tries(&imitations(&attack, Imitation::Trigger));
         let made = attack.mallory_tries(&[
             format!("CREATE RULE r1 AS ON UPDATE TO {table} DO ALSO SELECT {HERS}.run('rule')"),
             format!("CREATE RULE r2 AS ON UPDATE TO {table} DO INSTEAD SELECT {HERS}.run('rule')"),
@@ -543,6 +607,12 @@ fn everything_else_that_could_run_in_a_statement() {
             format!("ALTER TABLE {table} ALTER max_id TYPE {HERS}.d"),
             "CREATE CAST (bigint AS boolean) WITHOUT FUNCTION".into(),
             format!("ALTER TABLE {table} OWNER TO {MALLORY}"),
+            format!("ALTER EXTENSION leaf_id DROP TABLE {table}"),
+            format!("ALTER EXTENSION leaf_id SET SCHEMA {HERS}"),
+            "ALTER EXTENSION leaf_id ADD TABLE evil.leaf_alloc".into(),
+            "ALTER EXTENSION leaf_id ADD TABLE evil.leaf_worker".into(),
+            "ALTER EXTENSION leaf_id ADD TABLE evil.leaf_registry".into(),
+            "ALTER EXTENSION leaf_id ADD SCHEMA evil".into(),
             "ALTER EXTENSION leaf_id DROP FUNCTION leaf_claim(text, integer)".into(),
             format!("ALTER EXTENSION leaf_id ADD FUNCTION {HERS}.run(text)"),
             format!("CREATE PUBLICATION p FOR TABLE {table}"),
