@@ -73,11 +73,14 @@ fn a_reset_takes_what_delete_and_insert_take() {
     admin.run("GRANT EXECUTE ON FUNCTION leaf_tag_reset TO mallory");
     let mut mallory = attack.mallory();
     mallory.take("t", 25);
+    // A claim that the edit overtakes is a gap.
+    admin.wait_for_spare("t");
     mallory.run(&format!(
         "BEGIN; DELETE FROM {table} WHERE biz_tag = 't';
          INSERT INTO {table} (biz_tag, step, max_step, max_id) VALUES ('t', 10, 10, 500); COMMIT"
     ));
     assert_eq!(mallory.next("t"), 500);
+    admin.wait_for_spare("t");
     mallory.run("SELECT leaf_tag_reset('t', 700)");
     assert_eq!(mallory.next("t"), 700);
     // And no less.
