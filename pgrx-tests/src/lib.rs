@@ -1,5 +1,6 @@
 //! Drives real PostgreSQL servers with leaf_id from outside, through Unix sockets.
 //!
+//! - [`attack`]: a role that is not trusted, and what it achieves.
 //! - [`server`]: a server of its own for each test, made in a fraction of a second.
 //! - [`cluster`]: standbys, backups, and servers restored from them.
 //! - [`fleet`]: several servers that take their ids from one.
@@ -27,6 +28,7 @@
     reason = "in a test a failure is a panic"
 )]
 
+pub mod attack;
 pub mod checks;
 pub mod clock;
 pub mod cluster;
@@ -41,6 +43,7 @@ pub mod server;
 pub mod session;
 pub mod status;
 
+pub use attack::{ATTACKERS, Attack, Attacker, HERS, MALLORY, SHOP, each};
 pub use checks::{
     Call, Disturbed, assert_in_order, assert_issued_once, becomes, disturb_waiting, in_threads,
     in_threads_until, random, tell, timed, wait_until, while_repeating,

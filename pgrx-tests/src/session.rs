@@ -7,7 +7,7 @@ use postgres::types::FromSqlOwned;
 use postgres::{Client, Statement};
 
 /// What a statement failed with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
     /// SQLSTATE; empty if the connection broke without one.
     pub state: String,

@@ -50,6 +50,7 @@ mod reserve_worker;
 mod restarts;
 mod rights;
 mod rollback;
+mod security;
 mod sessions_share_ids;
 mod settings;
 mod slot_array;

@@ -1,0 +1,330 @@
+//! Would catch: a member of the worker registry that harms others, by what it says of its
+//! clock, its name, its needs or its epoch; and one of its servers that harms a member.
+
+use std::time::Duration;
+
+use leaf_id_tests::{
+    Failure, Fleet, Server, Session, assert_issued_once, becomes, each, now_ms, timed,
+};
+use postgres::Row;
+
+const EPOCH_MS: i64 = 1_288_834_974_657;
+const MINUTE_MS: i64 = 60_000;
+const DAY_MS: i64 = 86_400_000;
+
+/// What a node says of itself.
+#[derive(Clone, Copy)]
+struct Says {
+    system: i64,
+    ahead_ms: i64,
+    reserve_ms: i64,
+    lease_ms: i64,
+    skew_ms: i64,
+    epoch_ms: i64,
+}
+
+/// An honest one.
+const HONEST: Says = Says {
+    system: 4711,
+    ahead_ms: 0,
+    reserve_ms: 10_000,
+    lease_ms: MINUTE_MS,
+    skew_ms: 1000,
+    epoch_ms: EPOCH_MS,
+};
+
+/// What a registry answers, if it does not refuse with an error.
+#[derive(Debug)]
+struct Answer {
+    status: String,
+    worker_id: Option<i32>,
+    floor_ms: Option<i64>,
+    reserved_until_ms: Option<i64>,
+}
+
+impl Answer {
+    fn granted(&self) -> bool {
+        self.status == "granted"
+    }
+}
+
+impl From<Row> for Answer {
+    fn from(row: Row) -> Self {
+        Self {
+            status: row.get("status"),
+            worker_id: row.get("worker_id"),
+            floor_ms: row.get("floor_ms"),
+            reserved_until_ms: row.get("reserved_until_ms"),
+        }
+    }
+}
+
+/// What both calls end with.
+fn terms(says: Says) -> String {
+    let now = now_ms();
+    format!(
+        "{}, {}, {}, {}, {}",
+        now + says.ahead_ms,
+        now + says.reserve_ms,
+        says.lease_ms,
+        says.skew_ms,
+        says.epoch_ms
+    )
+}
+
+fn claim(session: &mut Session, node: &str, says: Says) -> Result<Answer, Failure> {
+    let sql = format!(
+        "SELECT * FROM leaf_worker_claim({}, '{node}', NULL, {}, NULL, NULL, {})",
+        says.system,
+        rand::random_range(1..i64::MAX),
+        terms(says)
+    );
+    let row = session.query_one(&sql, &[]);
+    row.map(Answer::from).map_err(|error| Failure::from(&error))
+}
+
+/// A registry whose members have roles of their own: honest and mallory.
+fn registry() -> (Server, Session, Session) {
+    let server = Server::with_leaf_id(&[]);
+    server.session().run(
+        "CREATE ROLE honest LOGIN; CREATE ROLE other LOGIN; CREATE ROLE mallory LOGIN;
+         GRANT EXECUTE ON FUNCTION leaf_worker_claim, leaf_worker_renew TO honest, other, mallory",
+    );
+    let honest = server.connect_as("honest", "postgres");
+    let mallory = server.connect_as("mallory", "postgres");
+    (server, honest, mallory)
+}
+
+/// The honest node gets a worker id.
+#[track_caller]
+fn assert_granted(session: &mut Session, node: &str) -> Answer {
+    match claim(session, node, HONEST) {
+        Ok(answer) if answer.granted() => answer,
+        other => panic!("{node} gets no worker id: {other:?}"),
+    }
+}
+
+/// S10. Before: 1,024 nodes of one role, and `full` for everybody else, for a day.
+#[test]
+fn a_role_takes_no_more_worker_ids_than_its_share() {
+    let (_server, mut honest, mut mallory) = registry();
+    assert_granted(&mut honest, "h1");
+    let greedy = Says {
+        lease_ms: DAY_MS,
+        ..HONEST
+    };
+    let granted = (0..1024)
+        .map(|n| claim(&mut mallory, &format!("n{n}"), greedy))
+        .filter(|answer| answer.as_ref().is_ok_and(Answer::granted))
+        .count();
+    println!("{granted} worker ids for one role");
+    assert_granted(&mut honest, "h2");
+}
+
+/// S10. Before: the average of the others moves, and honest servers' clocks are refused
+/// (`clock`): snowflake ids stop everywhere.
+#[test]
+fn a_members_clock_harms_itself() {
+    each([50 * MINUTE_MS, -50 * MINUTE_MS, 3000, 900], |&ahead_ms| {
+        let (server, mut honest, mut mallory) = registry();
+        assert_granted(&mut honest, "h1");
+        assert_granted(&mut server.connect_as("other", "postgres"), "o1");
+        let off = Says {
+            ahead_ms,
+            skew_ms: 60 * MINUTE_MS,
+            ..HONEST
+        };
+        for n in 0..20 {
+            let answer = claim(&mut mallory, &format!("n{n}"), off);
+            if n == 0 {
+                println!("{answer:?}");
+            }
+        }
+        assert_granted(&mut honest, "h2");
+        assert_granted(&mut honest, "h3");
+        // An honest server's clock is a little off, within what it allows itself.
+        for ahead_ms in [-400, 400] {
+            let other = Says { ahead_ms, ..HONEST };
+            let answer = claim(&mut honest, "h4", other).unwrap();
+            assert!(answer.granted() || answer.status == "held", "{answer:?}");
+        }
+    });
+}
+
+/// S10. Before: what a member reserves, and how long its lease is, holds for the next holder of
+/// its worker id: no snowflake id for a day.
+#[test]
+fn what_a_member_reserves_does_not_stop_the_next_holder() {
+    let (server, mut honest, mut mallory) = registry();
+    let mut admin = server.session();
+    admin.run("SELECT leaf_worker_retire(n) FROM generate_series(1, 1023) n");
+    let far = Says {
+        reserve_ms: 7 * DAY_MS,
+        lease_ms: DAY_MS,
+        skew_ms: 60 * MINUTE_MS,
+        ..HONEST
+    };
+    let answer = claim(&mut mallory, "n", far).unwrap();
+    println!("{answer:?}");
+    if let Some(until) = answer.reserved_until_ms {
+        assert!(until < now_ms() + 120 * MINUTE_MS, "{answer:?}");
+    }
+    if answer.granted() {
+        admin.run("SELECT leaf_worker_release(0)");
+    }
+    let answer = assert_granted(&mut honest, "h");
+    assert!(
+        answer.floor_ms.unwrap() < now_ms() + 120 * MINUTE_MS,
+        "{answer:?}"
+    );
+    let table = admin.table("leaf_worker");
+    let lease: bool = admin.value(&format!(
+        "SELECT bool_and(lease_until < now() + interval '2 hours') FROM {table}
+         WHERE lease_until IS NOT NULL"
+    ));
+    assert!(lease);
+}
+
+/// S10. Before: whoever knows a node's name gets its worker id once its lease has ended, and
+/// the node is a copy of somebody (`held`).
+#[test]
+fn a_nodes_name_is_its_roles() {
+    let (_server, mut honest, mut mallory) = registry();
+    let brief = Says {
+        lease_ms: 1,
+        ..HONEST
+    };
+    let mine = claim(&mut honest, "h1", brief).unwrap();
+    assert!(mine.granted());
+    let stolen = becomes(Duration::from_secs(2), || {
+        let answer = claim(&mut mallory, "h1", HONEST);
+        answer.is_ok_and(|answer| answer.granted() && answer.worker_id == mine.worker_id)
+    });
+    assert!(!stolen, "mallory has worker id {:?}", mine.worker_id);
+    assert_eq!(assert_granted(&mut honest, "h1").worker_id, mine.worker_id);
+}
+
+/// S10. Before: the first one to ask sets the epoch of the whole fleet.
+#[test]
+fn the_epoch_is_the_owners() {
+    let (_server, mut honest, mut mallory) = registry();
+    let other = Says {
+        epoch_ms: 0,
+        ..HONEST
+    };
+    println!("{:?}", claim(&mut mallory, "n", other));
+    assert_granted(&mut honest, "h1");
+}
+
+/// A centre whose owner answers what he likes.
+fn hostile_centre(answers: &[&str]) -> Fleet {
+    let fleet = Fleet::new(1, &[]);
+    let mut centre = fleet.centre.session();
+    let arguments: String = centre
+        .value("SELECT pg_get_function_arguments(oid) FROM pg_proc WHERE proname = 'leaf_claim'");
+    let cases: String = (1..)
+        .zip(answers)
+        .map(|(n, answer)| {
+            format!("SELECT * FROM (VALUES ({answer})) v WHERE turn = {n} UNION ALL ")
+        })
+        .collect();
+    let last = answers.last().unwrap();
+    centre.run(&format!(
+        "CREATE SEQUENCE turn; GRANT USAGE ON SEQUENCE turn TO PUBLIC;
+         CREATE OR REPLACE FUNCTION leaf_claim({arguments}) RETURNS record LANGUAGE sql AS $$
+             WITH t AS MATERIALIZED (SELECT nextval('turn') AS turn)
+             SELECT c.* FROM t, LATERAL ({cases}
+                 SELECT * FROM (VALUES ({last})) v WHERE turn > {}) c
+         $$",
+        answers.len()
+    ));
+    let mut member = fleet.members[0].session();
+    member.create_fed_tag("t", 1000, i32::MAX);
+    fleet
+}
+
+/// Two answers of a hostile centre that are longer together than a segment may be. Before: they
+/// are published as one.
+#[test]
+fn answers_that_add_up_to_more_than_a_segment() {
+    let fleet = hostile_centre(&[
+        "1::bigint, 1500000000::bigint, 7::bigint, 2147483647, 9000000000000000000, 0::bigint, true",
+        "1500000001::bigint, 3647483647::bigint, 7::bigint, 2147483647, 9000000000000000000, 0::bigint, false",
+        "3647483648::bigint, 3647484647::bigint, 7::bigint, 2147483647, 9000000000000000000, 0::bigint, false",
+    ]);
+    let mut session = fleet.members[0].session();
+    session.run("SET leaf_id.refill_timeout = '3s'");
+    let range = session.query_one(
+        "SELECT first_id, last_id FROM leaf_segment_next_range('t', 2000000000)",
+        &[],
+    );
+    let mut ids = Vec::new();
+    match range {
+        Ok(row) => {
+            let (first, last): (i64, i64) = (row.get(0), row.get(1));
+            println!("{first} to {last}");
+            assert_eq!(last - first + 1, 2_000_000_000);
+            ids.extend([first, last]);
+        }
+        Err(error) => println!("{}", Failure::from(&error)),
+    }
+    for _ in 0..5 {
+        match session.try_take("t", 300) {
+            Ok(more) => ids.extend(more),
+            Err(failure) => println!("{failure}"),
+        }
+    }
+    let figures = session
+        .query_one(
+            "SELECT current_first, current_last, spare_first, spare_last, max_id
+             FROM leaf_segment_status",
+            &[],
+        )
+        .unwrap();
+    println!("{figures:?}");
+    for pair in [(0, 1), (2, 3)] {
+        let bounds: (Option<i64>, Option<i64>) = (figures.get(pair.0), figures.get(pair.1));
+        if let (Some(first), Some(last)) = bounds {
+            assert!(last - first < i64::from(i32::MAX), "{first} to {last}");
+        }
+    }
+    assert_issued_once([ids]);
+}
+
+/// Answers that make no sense end in an error, or are cut; nothing crashes, and no id comes
+/// twice. Before: the same.
+#[test]
+fn nonsense_from_a_centre() {
+    each(
+        [
+            "1::bigint, 10::bigint, 0::bigint, -5, -1::bigint, -7::bigint, true",
+            "1::bigint, 10::bigint, 7::bigint, 0, 9000000000000000000, 9223372036854775807, NULL::boolean",
+            "1::bigint, 10::bigint, 7::bigint, 2147483647, 5::bigint, 0::bigint, false",
+            "9223372036854775806, 9223372036854775807, 7::bigint, 10, 9223372036854775807, 0::bigint, false",
+            "-10::bigint, -1::bigint, 7::bigint, 10, 100::bigint, 0::bigint, false",
+            "0::bigint, 9::bigint, 7::bigint, 10, 100::bigint, 0::bigint, false",
+            "20::bigint, 10::bigint, 7::bigint, 10, 100::bigint, 0::bigint, false",
+            "NULL::bigint, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::boolean",
+        ],
+        |answer| {
+            let fleet = hostile_centre(&[answer]);
+            let mut session = fleet.members[0].session();
+            session.run("SET leaf_id.refill_timeout = '1s'");
+            let mut ids = Vec::new();
+            let (_, took) = timed(|| {
+                for _ in 0..15 {
+                    match session.try_next("t") {
+                        Ok(id) => ids.push(id),
+                        Err(failure) => {
+                            println!("{failure}");
+                            break;
+                        }
+                    }
+                }
+            });
+            assert!(took < Duration::from_secs(20), "{took:?}");
+            assert!(ids.iter().all(|id| (1..i64::MAX).contains(id)), "{ids:?}");
+            assert_issued_once([ids]);
+        },
+    );
+}

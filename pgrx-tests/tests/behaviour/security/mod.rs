@@ -1,0 +1,12 @@
+//! What roles do that are not trusted: the threat model, line by line. Each test says what
+//! came of the attack in 0.1.0 ("Before").
+//!
+//! The attackers are real roles (see `Attack`): the owner of the database, the one who has
+//! installed the extension, one with `GRANT ALL` on its tables, and one that can only connect.
+
+mod bad_member;
+mod broken_table;
+mod code_as_superuser;
+mod ids_twice;
+mod in_the_way;
+mod what_is_told;

@@ -1,0 +1,176 @@
+//! Would catch: a role that is told of hosts, logins and volumes that are not its own, or that
+//! is refused by a function what it may do by statements.
+
+use std::time::Duration;
+
+use leaf_id_tests::{Attack, Attacker, Failure, SHOP, Server, wait_until};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// How a call fails for the tag t, whose centre is away, once that is known.
+fn failure_of_a_fed_tag(attack: &Attack, role: &str, is_known: impl Fn(&str) -> bool) -> Failure {
+    let mut session = attack.server.connect_as(role, SHOP);
+    session.run("SET leaf_id.refill_timeout = '1s'");
+    let mut failure = None;
+    wait_until(LIMIT, "why the centre is away", || {
+        let failed = session.try_next("t").unwrap_err();
+        let known = is_known(&failed.to_string());
+        failure = Some(failed);
+        known
+    });
+    failure.unwrap()
+}
+
+/// S13. Before: the DETAIL tells any role the host and the login of the centre.
+#[test]
+fn hosts_and_logins_of_a_centre_are_pg_monitors_to_know() {
+    let attack = Attack::on_installed(Attacker::Stranger, &[]);
+    let mut admin = attack.admin();
+    // One that is away, and one that refuses the login.
+    let there = attack.server.dir().to_str().unwrap().to_owned();
+    admin.run(&format!(
+        "CREATE ROLE monitor LOGIN; GRANT pg_monitor TO monitor;
+         CREATE ROLE secret_login LOGIN PASSWORD 'wrong';
+         CREATE EXTENSION dblink;
+         CREATE SERVER away FOREIGN DATA WRAPPER dblink_fdw
+             OPTIONS (host '/secret_host', dbname 'postgres', connect_timeout '2');
+         CREATE USER MAPPING FOR CURRENT_USER SERVER away
+             OPTIONS (user 'secret_login', password 'x');
+         CREATE SERVER refuses FOREIGN DATA WRAPPER dblink_fdw
+             OPTIONS (host '{there}', dbname 'postgres', connect_timeout '2');
+         CREATE USER MAPPING FOR CURRENT_USER SERVER refuses
+             OPTIONS (user 'secret_login', password 'x');
+         SELECT leaf_tag_create('t', server => 'away')"
+    ));
+    attack.server.require_password("secret_login");
+    let secrets = ["secret_host", "secret_login", &there];
+    for server in ["away", "refuses"] {
+        admin.run(&format!(
+            "SELECT leaf_tag_drop('t'); SELECT leaf_tag_create('t', server => '{server}')"
+        ));
+        // A monitor is told, sooner or later.
+        let told = failure_of_a_fed_tag(&attack, "monitor", |text| {
+            secrets.iter().any(|secret| text.contains(secret))
+        });
+        println!("monitor: {told}");
+        let told = failure_of_a_fed_tag(&attack, "alice", |_| true);
+        println!("alice: {told}");
+        let text = told.to_string();
+        for secret in secrets {
+            assert!(!text.contains(secret), "{secret:?} in {text}");
+        }
+    }
+}
+
+/// S13: what DELETE and INSERT do for a role, `leaf_tag_reset` does. Before: 42501.
+#[test]
+fn a_reset_takes_what_delete_and_insert_take() {
+    let attack = Attack::on_installed(Attacker::Stranger, &[]);
+    let mut admin = attack.admin();
+    admin.create_steady_tag("t", 10);
+    let table = admin.table("leaf_alloc");
+    admin.grant_tables("SELECT, INSERT, DELETE", "mallory");
+    admin.run("GRANT EXECUTE ON FUNCTION leaf_tag_reset TO mallory");
+    let mut mallory = attack.mallory();
+    mallory.take("t", 25);
+    // A claim that the edit overtakes is a gap.
+    admin.wait_for_spare("t");
+    mallory.run(&format!(
+        "BEGIN; DELETE FROM {table} WHERE biz_tag = 't';
+         INSERT INTO {table} (biz_tag, step, max_step, max_id) VALUES ('t', 10, 10, 500); COMMIT"
+    ));
+    assert_eq!(mallory.next("t"), 500);
+    admin.wait_for_spare("t");
+    mallory.run("SELECT leaf_tag_reset('t', 700)");
+    assert_eq!(mallory.next("t"), 700);
+    // And no less.
+    admin.run(&format!("REVOKE DELETE ON {table} FROM mallory"));
+    mallory.fails("SELECT leaf_tag_reset('t', 900)").is("42501");
+}
+
+/// S13: a transaction that has edited `step` is refused at PREPARE, as the README says; or
+/// whoever waits for it is told the truth. Before: it is prepared, and the DETAIL speaks of a
+/// lock timeout.
+#[test]
+fn an_edit_of_step_is_not_prepared_or_said() {
+    let server = Server::with_leaf_id(&[("max_prepared_transactions", "2")]);
+    let mut admin = server.session();
+    admin.create_steady_tag("t", 10);
+    let table = admin.table("leaf_alloc");
+    for edit in ["step = 5", "description = 'x'", "max_step = 20"] {
+        admin.run(&format!(
+            "BEGIN; UPDATE {table} SET {edit} WHERE biz_tag = 't'"
+        ));
+        match admin.try_run("PREPARE TRANSACTION 'edit'") {
+            Err(failure) => {
+                failure.is("0A000");
+            }
+            Ok(()) => {
+                let failure = drained(&server);
+                admin.run("ROLLBACK PREPARED 'edit'");
+                assert!(failure.detail.contains("prepared"), "{edit}: {failure}");
+            }
+        }
+    }
+}
+
+/// A row that a prepared transaction has locked, which is no edit. Before: the DETAIL speaks of a
+/// lock timeout, and not of who holds the lock.
+#[test]
+fn a_lock_of_a_prepared_transaction_is_said() {
+    let server = Server::with_leaf_id(&[("max_prepared_transactions", "2")]);
+    let mut admin = server.session();
+    admin.create_steady_tag("t", 10);
+    let table = admin.table("leaf_alloc");
+    admin.run(&format!(
+        "BEGIN; SELECT FROM {table} FOR UPDATE; PREPARE TRANSACTION 'locks'"
+    ));
+    let failure = drained(&server);
+    println!("{failure}");
+    admin.run("ROLLBACK PREPARED 'locks'");
+    failure.details("prepared");
+}
+
+/// How the call after the last cached id fails.
+fn drained(server: &Server) -> Failure {
+    let mut session = server.session();
+    session.run("SET leaf_id.refill_timeout = '1s'");
+    for _ in 0..1000 {
+        if let Err(failure) = session.try_next("t") {
+            return failure.is("55P03").clone();
+        }
+    }
+    panic!("ids were claimed past the lock");
+}
+
+/// A tag's existence, volume and current id are its own roles' to see. Before: all of them can
+/// be told apart by the errors of any role.
+#[test]
+fn a_tag_that_is_not_ones_own_tells_nothing() {
+    let attack = Attack::on_installed(Attacker::Stranger, &[]);
+    let mut admin = attack.admin();
+    admin.run("SELECT leaf_tag_create('secret', step => 10, max_value => 1000, max_step => 50)");
+    for statement in [
+        "SELECT leaf_tag_revoke('secret', 'public')",
+        "SELECT leaf_tag_grant('secret', 'alice')",
+    ] {
+        if let Err(failure) = admin.try_run(statement) {
+            println!("{statement}: {failure}");
+        }
+    }
+    attack.alice().take("secret", 5);
+    let mut mallory = attack.mallory();
+    for call in [
+        "leaf_segment_next('{}')",
+        "leaf_segment_next_range('{}', 100)",
+        "leaf_segment_next_range('{}', 1)",
+        "leaf_segment_next_batch('{}', 2000)",
+    ] {
+        let failure = mallory.fails(&format!("SELECT {}", call.replace("{}", "secret")));
+        println!("{failure}");
+        failure.is("42501");
+        for told in ["1000", "50", "6"] {
+            assert!(!failure.detail.contains(told), "{failure}");
+        }
+    }
+}
