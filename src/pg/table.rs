@@ -564,13 +564,16 @@ impl Table {
     /// Writes columns, by number from 1, of a row that [`Table::lock`] has returned, or that
     /// this transaction has written. The key stays.
     pub fn update(&self, row: &Row, changes: &[(usize, Value<'_>)]) {
-        // SAFETY: the row is locked, or this transaction's own; a tuple of this table.
-        unsafe {
-            // Otherwise a subscriber could never apply it.
-            pg_sys::CheckCmdReplicaIdentity(self.relation, pg_sys::CmdType::CMD_UPDATE);
-            let new = modified(row.tuple, row.descriptor, changes);
-            pg_sys::CatalogTupleUpdate(self.relation, &raw mut (*row.tuple).t_self, new);
-        }
+        // With a snapshot, which a commit callback has none of: a value may be out of line.
+        self.with_latest_snapshot(|_| {
+            // SAFETY: the row is locked, or this transaction's own; a tuple of this table.
+            unsafe {
+                // Otherwise a subscriber could never apply it.
+                pg_sys::CheckCmdReplicaIdentity(self.relation, pg_sys::CmdType::CMD_UPDATE);
+                let new = modified(row.tuple, row.descriptor, changes);
+                pg_sys::CatalogTupleUpdate(self.relation, &raw mut (*row.tuple).t_self, new);
+            }
+        });
     }
 
     /// Writes a new row. Columns that are not given are NULL.
@@ -594,7 +597,7 @@ impl Table {
             }
             let tuple =
                 pg_sys::heap_form_tuple(descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
-            pg_sys::CatalogTupleInsert(self.relation, tuple);
+            self.with_latest_snapshot(|_| pg_sys::CatalogTupleInsert(self.relation, tuple));
         }
     }
 }

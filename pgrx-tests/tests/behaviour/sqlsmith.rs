@@ -42,7 +42,8 @@ fn random_statements_crash_nothing() {
     ]);
     let mut admin = server.session();
     admin.run(
-        "SELECT leaf_tag_create(t) FROM unnest('{orders,cars,a}'::text[]) t;
+        "SET leaf_id.refill_timeout = '30s';
+         SELECT leaf_tag_create(t) FROM unnest('{orders,cars,a}'::text[]) t;
          CREATE TABLE public.orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'),
              other bigint DEFAULT leaf_snowflake_next(), tag text DEFAULT 'cars');
          INSERT INTO public.orders (tag) SELECT 'a' FROM generate_series(1, 100);
