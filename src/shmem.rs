@@ -962,10 +962,10 @@ impl Area {
         let published = self.with_request(slot, request, |ledger| {
             slot.max_step.store(claimed.max_step, Ordering::Relaxed);
             let mut life = life;
-            if slot.buffer.life() == life
-                && ledger.row_life != 0
-                && ledger.row_life != claimed.row_life
-            {
+            let replaced = ledger.row_life != 0 && ledger.row_life != claimed.row_life;
+            // An edit that no trigger has told of: what sessions remember ends with the life.
+            let regranted = ![Access::Unknown, claimed.access].contains(&slot.access());
+            if slot.buffer.life() == life && (replaced || regranted) {
                 ledger.lost += slot.invalidate().count();
                 life = slot.buffer.life();
             }

@@ -227,6 +227,31 @@ fn a_dump_carries_rights() {
     mallory.fails("SELECT leaf_segment_next('t')").is("42501");
 }
 
+/// With the triggers off nobody is told: it holds from the next segment on.
+#[test]
+fn an_edit_without_triggers_holds_with_the_next_segment() {
+    let server = Server::with_leaf_id(&[]);
+    let mut admin = server.session();
+    admin.create_steady_tag("t", 10);
+    admin.run("CREATE ROLE app LOGIN");
+    let mut app = server.connect_as("app", "postgres");
+    app.next("t");
+    admin.run(
+        "ALTER TABLE leaf_id.leaf_alloc DISABLE TRIGGER ALL;
+         UPDATE leaf_id.leaf_alloc SET granted_to = '{}'",
+    );
+    let mut issued = 0;
+    let refused = loop {
+        match app.try_next("t") {
+            Ok(_) => issued += 1,
+            Err(failure) => break failure,
+        }
+        assert!(issued < 100, "a session goes on with what it remembers");
+    };
+    println!("after {issued} ids");
+    refused.is("42501");
+}
+
 /// A revoke waits for nobody, and an id that is issued beside it belongs to a call that had
 /// begun before its end.
 #[test]
