@@ -44,7 +44,7 @@ test-demo: ## only a short demo, checked
 torture: ## kill, restart and edit under many sessions, one server and a fleet: 25 minutes
 	@scripts/torture.sh
 
-lint: ## format check, clippy, house rules
+lint: ## format check, clippy, house rules, names in the SQL
 	@scripts/lint.sh
 
 fmt: ## format the sources

@@ -12,6 +12,9 @@ cd "$ROOT"
 
 PG_MAJOR=${PG_MAJOR:-15}
 PGRX_VERSION=0.18.1
+PGSPOT_VERSION=0.9.4
+# Its parser.
+PGLAST_VERSION=7.21
 TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
 case $TARGET in /*) ;; *) TARGET=$ROOT/$TARGET ;; esac
 # pgrx looks for the PostgreSQL to compile against in config.toml there.
@@ -121,6 +124,19 @@ need_cargo_pgrx() {
         "cargo-pgrx@$PGRX_VERSION" 9>&-
     rm -rf "$tools/build"
     CARGO_PGRX=$tools/bin/cargo-pgrx
+}
+
+# Sets PGSPOT, which looks for names in SQL scripts that somebody else could plant. In a place
+# of its own in target/.
+need_pgspot() {
+    local venv=$TARGET/tools/pgspot
+    PGSPOT=$venv/bin/pgspot
+    if [ "$("$PGSPOT" --version 2>/dev/null)" = "pgspot $PGSPOT_VERSION" ]; then return; fi
+    say "Installing pgspot $PGSPOT_VERSION"
+    rm -rf "$venv"
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check \
+        "pgspot==$PGSPOT_VERSION" "pglast==$PGLAST_VERSION" 9>&-
 }
 
 # write_if_changed FILE TEXT: keeps the time of a file that says the same already;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing to build and test, and makes the private copy of PostgreSQL.
 # With everything in place it takes a moment and says nothing. "setup.sh tests" installs
-# what only tests use, too.
+# what only tests use, too; "setup.sh lint" what only "make lint" does.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -19,6 +19,8 @@ missing_packages() {
     command -v make >/dev/null || echo make
     # One test counts instructions with it, and is skipped without it.
     [ "${1:-}" != tests ] || command -v valgrind >/dev/null || ! command -v apt-get >/dev/null || echo valgrind
+    # pgspot is installed with it. (Debian has the module without what makes it work.)
+    [ "${1:-}" != lint ] || python3 -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
     # The tests stop servers with it.
     type -P kill >/dev/null || echo procps
 }
@@ -87,6 +89,7 @@ setup() {
     need_packages "$@"
     need_rust
     need_cargo_pgrx
+    [ "${1:-}" != lint ] || need_pgspot
     locate_copy
     need_copy
     write_if_changed "$PGRX_HOME/config.toml" "[configs]

@@ -70,7 +70,3 @@ END
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_tag_revoke(text, text) IS
     'Takes the ids of a tag from a role, or from all that were not granted it by name: public';
-
-REVOKE ALL ON FUNCTION
-    @extschema@.leaf_tag_grant(text, text), @extschema@.leaf_tag_revoke(text, text)
-FROM PUBLIC;

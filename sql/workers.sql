@@ -17,24 +17,27 @@
 
 CREATE TABLE leaf_id.leaf_worker (
     worker_id integer CONSTRAINT leaf_worker_pkey PRIMARY KEY
-        CONSTRAINT leaf_worker_id_range CHECK (worker_id BETWEEN 0 AND 1023),
+        CONSTRAINT leaf_worker_id_range CHECK (worker_id OPERATOR(pg_catalog.>=) 0 AND worker_id OPERATOR(pg_catalog.<=) 1023),
     system_identifier bigint,
     node_name text COLLATE "C"
-        CONSTRAINT leaf_worker_node_name_length CHECK (octet_length(node_name) <= 63),
+        CONSTRAINT leaf_worker_node_name_length CHECK (pg_catalog.octet_length(node_name) OPERATOR(pg_catalog.<=) 63),
     token bigint NOT NULL DEFAULT 0,
     leased_at timestamptz,
     renewed_at timestamptz,
     lease_until timestamptz,
     lease_ms integer NOT NULL DEFAULT 0
-        CONSTRAINT leaf_worker_lease_range CHECK (lease_ms BETWEEN 0 AND 86400000),
+        CONSTRAINT leaf_worker_lease_range CHECK (lease_ms OPERATOR(pg_catalog.>=) 0 AND lease_ms OPERATOR(pg_catalog.<=) 86400000),
     reserved_until_ms bigint NOT NULL DEFAULT 0
-        CONSTRAINT leaf_worker_reserved_range CHECK (reserved_until_ms BETWEEN 0 AND 253402300799999),
+        CONSTRAINT leaf_worker_reserved_range CHECK (
+            reserved_until_ms OPERATOR(pg_catalog.>=) 0 AND reserved_until_ms OPERATOR(pg_catalog.<=) 253402300799999),
     floor_ms bigint NOT NULL DEFAULT 0
-        CONSTRAINT leaf_worker_floor_range CHECK (floor_ms BETWEEN 0 AND 253402304399999),
+        CONSTRAINT leaf_worker_floor_range CHECK (
+            floor_ms OPERATOR(pg_catalog.>=) 0 AND floor_ms OPERATOR(pg_catalog.<=) 253402304399999),
     clock_offset_ms bigint,
     retired boolean NOT NULL DEFAULT false,
     address text,
-    CONSTRAINT leaf_worker_holder CHECK ((system_identifier IS NULL) = (node_name IS NULL)),
+    CONSTRAINT leaf_worker_holder CHECK (
+        (system_identifier IS NULL) OPERATOR(pg_catalog.=) (node_name IS NULL)),
     CONSTRAINT leaf_worker_node UNIQUE (system_identifier, node_name)
 )
 -- A renewal updates its row in place (HOT) as long as pages have room.
@@ -100,14 +103,13 @@ BEGIN
         'leaf_id.leaf_registry'::pg_catalog.regclass,
         (SELECT c.system_identifier FROM pg_catalog.pg_control_system() c),
         -- The timeline that is written on: pg_control shows an older one after a promotion.
-        ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8))
+        pg_catalog.textcat('x', pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8))
             ::pg_catalog.bit(32)::pg_catalog.int4,
-        (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()),
+        (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()),
         'leaf_id.leaf_registry'::pg_catalog.regclass::pg_catalog.oid);
 END
 $$;
 
-REVOKE ALL ON leaf_id.leaf_worker, leaf_id.leaf_registry FROM PUBLIC;
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_worker', '');
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_registry', '');
 
@@ -462,25 +464,16 @@ $$;
 COMMENT ON FUNCTION @extschema@.leaf_worker_retire(integer, boolean) IS
     'Says that a worker id is neither leased nor renewed any more, or that it is again';
 
-REVOKE ALL ON FUNCTION
-    @extschema@.leaf_worker_exchange(
-        boolean, integer, bigint, text, bigint, bigint, bigint, bigint, bigint, integer, integer, bigint),
-    @extschema@.leaf_worker_claim(
-        bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, bigint),
-    @extschema@.leaf_worker_renew(
-        integer, bigint, text, bigint, bigint, bigint, bigint, integer, integer, bigint),
-    @extschema@.leaf_worker_release(integer),
-    @extschema@.leaf_worker_retire(integer, boolean)
-FROM PUBLIC;
-
 CREATE VIEW @extschema@.leaf_worker_status AS
 SELECT
     w.worker_id, w.system_identifier, w.node_name,
-    coalesce(w.lease_until > clock_timestamp(), false) AS live,
+    coalesce(w.lease_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(), false) AS live,
     w.leased_at, w.renewed_at,
     w.lease_until AS lease_ends,
     w.clock_offset_ms,
-    to_timestamp(nullif(w.reserved_until_ms, 0) / 1000.0) AS reserved_until,
+    CASE WHEN w.reserved_until_ms OPERATOR(pg_catalog.>) 0 THEN
+        pg_catalog.to_timestamp(w.reserved_until_ms::pg_catalog.float8 OPERATOR(pg_catalog./) 1000::pg_catalog.float8)
+    END AS reserved_until,
     w.retired, w.address
 FROM leaf_id.leaf_worker w;
 COMMENT ON VIEW @extschema@.leaf_worker_status IS
@@ -500,8 +493,3 @@ COMMENT ON COLUMN @extschema@.leaf_worker_status.reserved_until IS
 COMMENT ON COLUMN @extschema@.leaf_worker_status.retired IS 'Neither leased nor renewed any more';
 COMMENT ON COLUMN @extschema@.leaf_worker_status.address IS
     'Where the holder connected from; null: by a Unix socket';
-
-REVOKE ALL ON @extschema@.leaf_worker_status FROM PUBLIC;
--- leaf_registry tells of a grace.
-GRANT USAGE ON SCHEMA leaf_id TO pg_monitor;
-GRANT SELECT ON @extschema@.leaf_worker_status, leaf_id.leaf_registry TO pg_monitor;

@@ -40,6 +40,7 @@ pgrx::extension_sql_file!(
     name = "views",
     requires = ["tags", leaf_segment_slots, leaf_snowflake_state]
 );
+pgrx::extension_sql_file!("../sql/privileges.sql", name = "privileges", finalize);
 
 /// What a call site keeps between its calls (PostgreSQL's `fn_extra`), made by the first.
 #[inline]
@@ -262,7 +263,6 @@ CREATE FUNCTION leaf_claim(
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_claim(text, integer) IS
     'Claims at most n ids of a tag for another server, for 0 its step; not in a transaction block';
-REVOKE ALL ON FUNCTION leaf_claim(text, integer) FROM PUBLIC;
 "#)]
 fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     let row = kept(fcinfo, || RowType::of(fcinfo));
@@ -339,7 +339,6 @@ CREATE FUNCTION leaf_snowflake_reset(until timestamptz) RETURNS void
     STRICT VOLATILE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_snowflake_reset(timestamptz) IS
     'Lets snowflake ids carry times later than until, whatever was reserved before: for a worker id that was never used; superuser only';
-REVOKE ALL ON FUNCTION leaf_snowflake_reset(timestamptz) FROM PUBLIC;
 "#)]
 fn leaf_snowflake_reset(until: TimestampWithTimeZone) {
     finish(snowflake::reset(until.into()));
@@ -496,7 +495,6 @@ CREATE FUNCTION leaf_alloc_stamp() RETURNS trigger
     LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_alloc_stamp() IS
     'Trigger: stamps rows of leaf_id.leaf_alloc, and refuses to lower max_id';
-REVOKE ALL ON FUNCTION leaf_alloc_stamp() FROM PUBLIC;
 "#)]
 fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     let call = trigger_call(fcinfo, "leaf_alloc_stamp");
@@ -509,7 +507,6 @@ CREATE FUNCTION leaf_alloc_edit() RETURNS trigger
     LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_alloc_edit() IS
     'Trigger: makes edits of leaf_id.leaf_alloc known to every session when they commit';
-REVOKE ALL ON FUNCTION leaf_alloc_edit() FROM PUBLIC;
 "#)]
 fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     let call = trigger_call(fcinfo, "leaf_alloc_edit");
@@ -522,7 +519,6 @@ CREATE FUNCTION leaf_alloc_truncate() RETURNS trigger
     LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_alloc_truncate() IS
     'Trigger: drops every cached segment of this database when a TRUNCATE commits';
-REVOKE ALL ON FUNCTION leaf_alloc_truncate() FROM PUBLIC;
 "#)]
 fn leaf_alloc_truncate(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     let call = trigger_call(fcinfo, "leaf_alloc_truncate");

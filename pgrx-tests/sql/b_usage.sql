@@ -17,7 +17,8 @@ SELECT leaf_segment_next('invoices') >= 700 AS at_once;
 UPDATE leaf_id.leaf_alloc SET biz_tag = 'bills' WHERE biz_tag = 'invoices';
 SELECT leaf_segment_next('bills') > 700 AS goes_on;
 SELECT leaf_tag_reset('bills', 42);
-SELECT leaf_segment_next('bills');
+-- As above: 42, or a gap.
+SELECT leaf_segment_next('bills') BETWEEN 42 AND 699 AS anew;
 SELECT leaf_tag_drop('bills');
 
 -- Nothing in, nothing out.

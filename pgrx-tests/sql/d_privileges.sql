@@ -22,7 +22,8 @@ GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop, leaf_tag_reset TO leaf
 SET ROLE leaf_id_visitor;
 SELECT leaf_tag_create('mine');
 SELECT leaf_segment_next('mine');
-SELECT leaf_tag_reset('mine', 1);
+SELECT leaf_tag_reset('mine', 100);
+SELECT leaf_segment_next('mine');
 SELECT leaf_tag_drop('mine');
 RESET ROLE;
 REVOKE ALL ON leaf_id.leaf_alloc FROM leaf_id_visitor;

@@ -19,7 +19,6 @@ CREATE FUNCTION leaf_registry_begin(
     STRICT VOLATILE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_registry_begin(boolean) IS
     'Part of leaf_worker_claim() and leaf_worker_renew(): what server this is, and a clock that nobody sets';
-REVOKE ALL ON FUNCTION leaf_registry_begin(boolean) FROM PUBLIC;
 "#)]
 fn leaf_registry_begin(renewing: bool, fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     let function = if renewing {

@@ -1,5 +1,6 @@
 //! Would catch: a dump without tags, a dump whose tags lag behind the ids in its tables (I1),
-//! and a restored database that issues ids again which are in its tables.
+//! a restored database that issues ids again which are in its tables, and one whose owner
+//! cannot dump it, restore it, or loses what he has granted.
 
 use std::path::Path;
 
@@ -29,14 +30,31 @@ fn server_with_orders() -> Server {
 
 fn restore(server: &Server, dump: &Path, database: &str) {
     server.session().run(&format!("CREATE DATABASE {database}"));
+    restore_into(server, dump, database, "postgres");
+}
+
+fn restore_into(server: &Server, dump: &Path, database: &str, role: &str) {
     let dump = dump.to_str().unwrap();
     if dump.ends_with(".sql") {
         server.run(
             "psql",
-            &["-Xq", "-v", "ON_ERROR_STOP=1", "-d", database, "-f", dump],
+            &[
+                "-Xq",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-U",
+                role,
+                "-d",
+                database,
+                "-f",
+                dump,
+            ],
         );
     } else {
-        server.run("pg_restore", &["--exit-on-error", "-d", database, dump]);
+        server.run(
+            "pg_restore",
+            &["--exit-on-error", "-U", role, "-d", database, dump],
+        );
     }
 }
 
@@ -91,4 +109,103 @@ fn a_dump_taken_under_load_covers_its_own_ids() {
         assert!(last < max_id, "{last} is in the dump, max_id is {max_id}");
         assert_goes_on(&server, &database);
     }
+}
+
+/// Who has which privileges on what the extension has made, but for its owner.
+const GRANTS: &str = "
+    SELECT format('%s: %s to %s by %s', n.nspname || '.' || c.relname, privilege_type,
+        grantee::regrole, grantor::regrole)
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace, aclexplode(c.relacl)
+    WHERE c.relname LIKE 'leaf\\_%' AND grantee <> c.relowner
+    UNION ALL
+    SELECT format('%s: %s to %s by %s', p.proname, privilege_type,
+        CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END, grantor::regrole)
+    FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner)))
+    WHERE p.proname LIKE 'leaf\\_%' AND grantee <> p.proowner
+    UNION ALL
+    SELECT format('%s: %s to %s by %s', nspname, privilege_type, grantee::regrole, grantor::regrole)
+    FROM pg_namespace n, aclexplode(n.nspacl) WHERE nspname = 'leaf_id' AND grantee <> n.nspowner
+    ORDER BY 1";
+
+#[test]
+fn who_installed_it_dumps_and_restores_it() {
+    let server = Server::start(&[]);
+    let mut admin = server.session();
+    admin.run(
+        "CREATE ROLE owner LOGIN; CREATE ROLE manager LOGIN; CREATE ROLE mallory;
+         ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO mallory",
+    );
+    for database in ["app", "his", "ours"] {
+        admin.run(&format!("CREATE DATABASE {database} OWNER owner"));
+    }
+    let mut owner = server.connect_as("owner", "app");
+    owner.run(
+        "CREATE EXTENSION leaf_id; SELECT leaf_tag_create('orders', step => 10);
+         SELECT leaf_worker_retire(7);
+         CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'));
+         INSERT INTO orders SELECT FROM generate_series(1, 100);
+         GRANT USAGE ON SCHEMA leaf_id TO manager;
+         GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO manager;
+         GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_claim TO manager",
+    );
+    let grants: Vec<String> = owner.column(GRANTS);
+    let tags = "SELECT biz_tag || max_id FROM leaf_id.leaf_alloc";
+    let dumped: Vec<String> = owner.column(tags);
+    let dump = server.dir().join("owner.sql");
+    let file = dump.to_str().unwrap();
+    server.run("pg_dump", &["-U", "owner", "-f", file, "app"]);
+    // What is as the script has made it is not in there, and so piles up nowhere.
+    let text = std::fs::read_to_string(&dump).unwrap();
+    for line in text.lines().filter(|line| line.starts_with("GRANT")) {
+        assert!(line.ends_with("TO manager;"), "{line}");
+    }
+
+    restore_into(&server, &dump, "his", "owner");
+    let mut his = server.connect_as("owner", "his");
+    assert_eq!(his.column::<String>(GRANTS), grants);
+    assert_eq!(his.column::<String>(tags), dumped);
+    assert_eq!(
+        his.column::<i32>("SELECT worker_id FROM leaf_id.leaf_worker WHERE retired"),
+        [7]
+    );
+    let mut ids = his.ids("SELECT id FROM orders");
+    ids.extend(his.ids("INSERT INTO orders DEFAULT VALUES RETURNING id"));
+    assert_issued_once(&[ids]);
+
+    // A dump does not say who has installed an extension: so where a superuser restores it,
+    // he does that first.
+    server
+        .connect_as("owner", "ours")
+        .run("CREATE EXTENSION leaf_id");
+    server.run("pg_dump", &["-f", file, "app"]);
+    restore_into(&server, &dump, "ours", "postgres");
+    let mut ours = server.connect_as("owner", "ours");
+    assert_eq!(ours.column::<String>(GRANTS), grants);
+    assert_eq!(ours.column::<String>(tags), dumped);
+}
+
+/// What the DBA has granted beyond the script, and taken away.
+#[test]
+fn a_dump_carries_what_was_granted_and_revoked() {
+    let server = Server::start(&[]);
+    let mut admin = server.session();
+    admin.run("CREATE ROLE app; CREATE ROLE mallory");
+    admin.run("CREATE DATABASE shop");
+    admin.run("CREATE DATABASE again");
+    let mut shop = server.session_in("shop");
+    shop.run(
+        "ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO mallory;
+         ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO mallory;
+         CREATE EXTENSION leaf_id;
+         GRANT SELECT, UPDATE ON leaf_id.leaf_alloc TO app; GRANT USAGE ON SCHEMA leaf_id TO app;
+         GRANT EXECUTE ON FUNCTION leaf_tag_drop TO app;
+         REVOKE EXECUTE ON FUNCTION leaf_snowflake_next() FROM PUBLIC;
+         REVOKE SELECT ON leaf_snowflake_status FROM pg_monitor",
+    );
+    let grants: Vec<String> = shop.column(GRANTS);
+    assert!(!grants.iter().any(|grant| grant.contains("mallory")));
+    let dump = server.dir().join("shop.sql");
+    server.run("pg_dump", &["-f", dump.to_str().unwrap(), "shop"]);
+    restore_into(&server, &dump, "again", "postgres");
+    assert_eq!(server.session_in("again").column::<String>(GRANTS), grants);
 }

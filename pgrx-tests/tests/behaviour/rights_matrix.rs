@@ -1,0 +1,193 @@
+//! Would catch: a role that may do more or less than SECURITY.md says. The table there is
+//! what is tried, by real roles.
+
+use leaf_id_tests::{Server, Session};
+
+const SECURITY: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../SECURITY.md"));
+/// The columns of the table, and who is tried for each.
+const ROLES: [(&str, &str); 6] = [
+    ("superuser", "postgres"),
+    ("installing role", "owner"),
+    ("tag manager", "manager"),
+    ("member server", "member"),
+    ("`pg_monitor`", "monitor"),
+    ("any other role", "alice"),
+];
+/// Milliseconds since 1970.
+const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
+/// What one row of the table stands for: what a superuser prepares, and statements of which
+/// each must succeed, or fail for want of a privilege. `{role}` is the role's own.
+fn statements(action: &str) -> (&'static str, Vec<String>) {
+    let (prepare, statements): (&str, &[&str]) = match action {
+        "take segment ids" => (
+            "",
+            &[
+                "SELECT leaf_segment_next('t')",
+                "SELECT leaf_segment_next_batch('t', 3)",
+                "SELECT leaf_segment_next_range('t', 3)",
+            ],
+        ),
+        "take snowflake ids" => (
+            "",
+            &[
+                "SELECT leaf_snowflake_next()",
+                "SELECT leaf_snowflake_next_batch(3)",
+            ],
+        ),
+        "decode snowflake ids" => (
+            "",
+            &[
+                "SELECT leaf_snowflake_decode(2124058834992369739)",
+                "SELECT leaf_snowflake_decode(2124058834992369739, 0)",
+                "SELECT leaf_snowflake_min(now()), leaf_snowflake_min(now(), 0)",
+                "SELECT leaf_snowflake_max(now()), leaf_snowflake_max(now(), 0)",
+            ],
+        ),
+        "create, reset and drop tags" => (
+            "",
+            &[
+                "SELECT leaf_tag_create('of {role}')",
+                "SELECT leaf_tag_reset('of {role}', 1)",
+                "SELECT leaf_tag_drop('of {role}')",
+            ],
+        ),
+        "read and edit `leaf_alloc`" => (
+            "",
+            &[
+                "SELECT * FROM leaf_id.leaf_alloc",
+                "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('of {role}')",
+                "UPDATE leaf_id.leaf_alloc SET step = 20 WHERE biz_tag = 'of {role}'",
+                "DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'of {role}'",
+            ],
+        ),
+        "grant these to others" => (
+            "",
+            &[
+                // Without a grant option PostgreSQL only warns.
+                "DO $$ BEGIN
+                     GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO nobody;
+                     IF NOT has_table_privilege('nobody', 'leaf_id.leaf_alloc', 'DELETE') THEN
+                         RAISE insufficient_privilege;
+                     END IF;
+                     REVOKE SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc FROM nobody;
+                 END $$",
+                "DO $$ BEGIN
+                     GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_claim, leaf_worker_renew TO nobody;
+                     IF NOT has_function_privilege('nobody', 'leaf_claim(text, integer)', 'EXECUTE') THEN
+                         RAISE insufficient_privilege;
+                     END IF;
+                     REVOKE EXECUTE ON FUNCTION leaf_tag_create, leaf_claim, leaf_worker_renew FROM nobody;
+                 END $$",
+            ],
+        ),
+        "read the status views" => (
+            "",
+            &[
+                "SELECT * FROM leaf_segment_status",
+                "SELECT * FROM leaf_central_status",
+                "SELECT * FROM leaf_snowflake_status",
+                "SELECT * FROM leaf_worker_status",
+            ],
+        ),
+        "`leaf_claim`" => ("", &["SELECT leaf_claim('t', 3)"]),
+        "`leaf_worker_claim`, `leaf_worker_renew`" => (
+            "",
+            &[
+                "SELECT leaf_worker_claim(1, '{role}', 0, 2, NULL, NULL, {now}, {now}, 60000, 10000, 1288834974657)",
+                "SELECT leaf_worker_renew(5, 1, '{role}', 2, 3, {now}, {now}, 60000, 10000, 1288834974657)",
+            ],
+        ),
+        "`leaf_worker_release`, `leaf_worker_retire`" => (
+            "UPDATE leaf_id.leaf_worker SET system_identifier = NULL, node_name = NULL;
+             INSERT INTO leaf_id.leaf_worker (worker_id, system_identifier, node_name) VALUES (900, 1, 'x')
+             ON CONFLICT (worker_id) DO UPDATE SET system_identifier = 1, node_name = 'x'",
+            &[
+                "SELECT leaf_worker_release(900)",
+                "SELECT leaf_worker_retire(901)",
+            ],
+        ),
+        "read the registry's tables" => ("", &["SELECT * FROM leaf_id.leaf_worker"]),
+        "alter what the extension made" => (
+            "",
+            &[
+                "ALTER TABLE leaf_id.leaf_alloc ALTER description SET STATISTICS 10",
+                "ALTER FUNCTION leaf_claim(text, integer) COST 2",
+                "COMMENT ON VIEW leaf_segment_status IS 'of {role}'",
+                "CREATE TRIGGER t AFTER UPDATE ON leaf_id.leaf_alloc
+                     FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+                "TRUNCATE leaf_id.leaf_alloc",
+            ],
+        ),
+        "`leaf_snowflake_reset`" => ("", &["SELECT leaf_snowflake_reset(now() + '1 min')"]),
+        _ => panic!("SECURITY.md has a row that is not tried: {action}"),
+    };
+    let statements = statements.iter().map(|sql| sql.replace("{now}", NOW));
+    (prepare, statements.collect())
+}
+
+/// The cells of a line of a table.
+fn cells(line: &str) -> Vec<&str> {
+    line.trim_matches('|').split('|').map(str::trim).collect()
+}
+
+#[test]
+fn each_role_may_do_what_security_md_says() {
+    let server = Server::start(&[("leaf_id.worker_id", "1")]);
+    let mut admin = server.session();
+    admin.run(
+        "CREATE ROLE owner LOGIN; CREATE ROLE manager LOGIN; CREATE ROLE member LOGIN;
+         CREATE ROLE monitor LOGIN; CREATE ROLE alice LOGIN; CREATE ROLE nobody;
+         GRANT pg_monitor TO monitor",
+    );
+    admin.run("CREATE DATABASE app OWNER owner");
+    let mut admin = server.session_in("app");
+    // What SECURITY.md tells the installing role to grant.
+    server.connect_as("owner", "app").run(
+        "CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t');
+         GRANT USAGE ON SCHEMA leaf_id TO manager;
+         GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO manager;
+         GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop, leaf_tag_reset TO manager;
+         GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_claim, leaf_worker_renew TO member",
+    );
+    let mut sessions: Vec<Session> = ROLES
+        .iter()
+        .map(|(_, role)| server.connect_as(role, "app"))
+        .collect();
+
+    let mut lines = SECURITY
+        .lines()
+        .skip_while(|line| !line.starts_with("| what |"));
+    let head: Vec<&str> = cells(lines.next().expect("the table of rights"));
+    assert_eq!(head[1..], ROLES.map(|(column, _)| column));
+    let rows: Vec<Vec<&str>> = lines
+        .skip(1)
+        .take_while(|line| line.starts_with('|'))
+        .map(cells)
+        .collect();
+    assert!(rows.len() >= 13, "{rows:?}");
+    let mut wrong = Vec::new();
+    for row in rows {
+        let (prepare, statements) = statements(row[0]);
+        assert_eq!(row.len(), ROLES.len() + 1, "{row:?}");
+        for ((session, (_, role)), cell) in sessions.iter_mut().zip(ROLES).zip(&row[1..]) {
+            if !prepare.is_empty() {
+                admin.run(prepare);
+            }
+            for statement in &statements {
+                let found = session.try_run(&statement.replace("{role}", role));
+                let said = match &found {
+                    Ok(()) => "yes",
+                    Err(failure) if failure.state == "42501" => "no",
+                    Err(failure) => panic!("{statement} by {role}: {failure}"),
+                };
+                if said != *cell {
+                    wrong.push(format!(
+                        "{statement} by {role}: {said}, and SECURITY.md says {cell}"
+                    ));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,312 @@
+//! Would catch: an owner of a database, who may install the extension, that gets at more than
+//! the extension gives him; one that cannot work with it; and whoever has prepared the
+//! ground before it was installed.
+
+use leaf_id_tests::{Server, Session};
+
+/// A server, a session of its superuser in a database that belongs to owner, and one of owner.
+fn owned_database(conf: &[(&str, &str)]) -> (Server, Session, Session) {
+    let server = Server::start(conf);
+    server
+        .session()
+        .run("CREATE ROLE owner LOGIN; CREATE ROLE alice LOGIN; CREATE ROLE mallory LOGIN");
+    server.session().run("CREATE DATABASE app OWNER owner");
+    let admin = server.session_in("app");
+    let owner = server.connect_as("owner", "app");
+    (server, admin, owner)
+}
+
+#[test]
+fn the_owner_of_a_database_installs_manages_and_removes() {
+    let (server, _admin, mut owner) = owned_database(&[("leaf_id.worker_id", "1")]);
+    owner.run("CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t', step => 10)");
+    assert_eq!(owner.take("t", 25).len(), 25);
+    owner.run("UPDATE leaf_id.leaf_alloc SET max_id = 5000");
+    assert!(owner.next("t") >= 5000);
+    owner.run(
+        "SELECT leaf_tag_reset('t', 900); SELECT leaf_worker_retire(7);
+         INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('u'); DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'u';
+         GRANT USAGE ON SCHEMA leaf_id TO alice;
+         GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO alice;
+         GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop, leaf_claim TO alice",
+    );
+    let mut alice = server.connect_as("alice", "app");
+    alice.run("SELECT leaf_tag_create('of alice'); SELECT leaf_tag_drop('of alice')");
+    alice.run("SELECT leaf_claim('t', 5)");
+    owner.run("DROP EXTENSION leaf_id; CREATE EXTENSION leaf_id; DROP EXTENSION leaf_id");
+    // Nobody else.
+    alice.fails("CREATE EXTENSION leaf_id").is("42501");
+}
+
+/// What he could hang on the tables, or put in the place of something.
+const TAKEOVERS: [&str; 31] = [
+    "CREATE TRIGGER t AFTER UPDATE ON leaf_id.leaf_alloc FOR EACH ROW EXECUTE FUNCTION public.trap()",
+    "CREATE TRIGGER t AFTER UPDATE ON leaf_id.leaf_worker FOR EACH ROW EXECUTE FUNCTION public.trap()",
+    "CREATE RULE r AS ON UPDATE TO leaf_id.leaf_alloc DO INSTEAD NOTHING",
+    "CREATE POLICY p ON leaf_id.leaf_alloc",
+    "CREATE INDEX ON leaf_id.leaf_alloc (step)",
+    "CREATE TABLE child () INHERITS (leaf_id.leaf_alloc)",
+    "CREATE TABLE refers (tag text REFERENCES leaf_id.leaf_alloc)",
+    "CREATE PUBLICATION p FOR TABLE leaf_id.leaf_alloc",
+    "CREATE PUBLICATION p FOR ALL TABLES",
+    "CREATE STATISTICS s ON step, max_id FROM leaf_id.leaf_alloc",
+    "CREATE TABLE leaf_id.mine ()",
+    "ALTER TABLE leaf_id.leaf_alloc ADD extra int",
+    "ALTER TABLE leaf_id.leaf_alloc DISABLE TRIGGER ALL",
+    "ALTER TABLE leaf_id.leaf_alloc ALTER update_time TYPE text",
+    "ALTER TABLE leaf_id.leaf_alloc SET SCHEMA public",
+    "ALTER TABLE leaf_id.leaf_alloc OWNER TO owner",
+    "TRUNCATE leaf_id.leaf_alloc",
+    "DELETE FROM leaf_id.leaf_registry",
+    "UPDATE leaf_id.leaf_worker SET token = 0",
+    "CLUSTER leaf_id.leaf_alloc USING leaf_alloc_pkey",
+    "DROP TABLE leaf_id.leaf_alloc",
+    "ALTER SCHEMA leaf_id RENAME TO mine",
+    "DROP SCHEMA leaf_id CASCADE",
+    "CREATE OR REPLACE FUNCTION leaf_segment_next(tag text) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'",
+    "CREATE OR REPLACE VIEW leaf_segment_status AS SELECT 1 AS tag",
+    "ALTER FUNCTION leaf_segment_next(text) RENAME TO mine",
+    "ALTER EXTENSION leaf_id DROP TABLE leaf_id.leaf_alloc",
+    "ALTER EXTENSION leaf_id DROP FUNCTION leaf_segment_next(text)",
+    "ALTER EXTENSION leaf_id DROP SCHEMA leaf_id",
+    "SELECT leaf_snowflake_reset(now())",
+    "ALTER DEFAULT PRIVILEGES FOR ROLE postgres GRANT ALL ON TABLES TO owner",
+];
+
+#[test]
+fn the_owner_of_a_database_owns_none_of_it() {
+    let (_server, mut admin, mut owner) = owned_database(&[]);
+    owner.run(
+        "CREATE EXTENSION leaf_id;
+         CREATE FUNCTION public.trap() RETURNS trigger LANGUAGE plpgsql
+             AS 'BEGIN RAISE EXCEPTION ''run as %'', current_user; END'",
+    );
+    for takeover in TAKEOVERS {
+        println!("{takeover}");
+        owner.fails(takeover).is("42501");
+    }
+    // What the extension consists of is a superuser's, whoever has installed it.
+    let strange: i64 = admin.value(
+        "SELECT count(*) FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner
+         WHERE c.relname LIKE 'leaf\\_%' AND c.relkind IN ('r', 'v') AND NOT r.rolsuper",
+    );
+    assert_eq!(strange, 0);
+}
+
+/// All privileges on what the extension consists of, of others than its owner.
+const PRIVILEGES: &str = "
+    WITH members AS (
+        SELECT d.classid, d.objid FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+        WHERE e.extname = 'leaf_id' AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+    ), lists AS (
+        SELECT classid, objid, nspowner AS owner, nspacl AS acl FROM members, pg_namespace n
+            WHERE classid = 'pg_namespace'::regclass AND n.oid = objid
+        UNION ALL
+        SELECT classid, objid, relowner, relacl FROM members, pg_class c
+            WHERE classid = 'pg_class'::regclass AND c.oid = objid
+        UNION ALL
+        SELECT classid, objid, proowner, coalesce(proacl, acldefault('f', proowner)) FROM members, pg_proc p
+            WHERE classid = 'pg_proc'::regclass AND p.oid = objid
+    )
+    SELECT format('%s: %s to %s %s', pg_describe_object(classid, objid, 0), privilege_type,
+        CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END, is_grantable)
+    FROM lists, aclexplode(acl) WHERE grantee <> owner ORDER BY 1";
+
+#[test]
+fn what_default_privileges_gave_is_taken_back() {
+    let (server, mut admin, mut owner) = owned_database(&[]);
+    owner.run("CREATE EXTENSION leaf_id");
+    let wanted: Vec<String> = owner.column(PRIVILEGES);
+    assert!(wanted.len() > 30, "{wanted:?}");
+    for privilege in &wanted {
+        let to_all = privilege.contains(" to PUBLIC ");
+        let issues =
+            privilege.contains("leaf_segment_next") || privilege.contains("leaf_snowflake_");
+        assert!(!to_all || issues, "{privilege}");
+        for code in ["TRIGGER", "TRUNCATE", "REFERENCES", "CREATE to"] {
+            assert!(!privilege.contains(code), "{privilege}");
+        }
+    }
+    owner.run("DROP EXTENSION leaf_id");
+    for kind in ["SCHEMAS", "TABLES", "FUNCTIONS"] {
+        admin.run(&format!(
+            "ALTER DEFAULT PRIVILEGES GRANT ALL ON {kind} TO mallory, owner, pg_monitor WITH GRANT OPTION;
+             ALTER DEFAULT PRIVILEGES GRANT ALL ON {kind} TO alice;
+             ALTER DEFAULT PRIVILEGES GRANT ALL ON {kind} TO PUBLIC"
+        ));
+    }
+    admin.run("ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO alice");
+    owner.run("CREATE EXTENSION leaf_id");
+    assert_eq!(owner.column::<String>(PRIVILEGES), wanted);
+    owner.run("DROP EXTENSION leaf_id");
+    // And where a superuser has installed it; what is to be his are the owner's own rights then.
+    admin.run("CREATE EXTENSION leaf_id");
+    let wanted: Vec<String> = wanted
+        .into_iter()
+        .filter(|privilege| !privilege.contains(" to owner "))
+        .collect();
+    assert_eq!(admin.column::<String>(PRIVILEGES), wanted);
+    let mut mallory = server.connect_as("mallory", "app");
+    mallory
+        .fails("SELECT * FROM leaf_id.leaf_alloc")
+        .is("42501");
+    mallory
+        .fails("CREATE TRIGGER t AFTER UPDATE ON leaf_id.leaf_alloc FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()")
+        .is("42501");
+}
+
+/// Operators and functions that fit some call better than PostgreSQL's own, made before the
+/// extension is: each leaves a row behind where it is run.
+#[test]
+fn what_was_planted_before_takes_no_part() {
+    let (server, mut admin, mut owner) = owned_database(&[("leaf_id.worker_id", "1")]);
+    owner.run(
+        "CREATE TABLE public.caught (who name, what text); GRANT INSERT ON public.caught TO PUBLIC",
+    );
+    let plant = |function: &str, operator: &str, left: &str, right: &str, result: &str| {
+        let arguments = [left, right].map(str::to_owned).into_iter();
+        let arguments: Vec<String> = arguments.filter(|name| !name.is_empty()).collect();
+        let mut sql = format!(
+            "CREATE FUNCTION public.{function}({}) RETURNS {result} LANGUAGE plpgsql AS $$
+             BEGIN INSERT INTO public.caught VALUES (current_user, '{function}'); RETURN NULL; END $$;",
+            arguments.join(", ")
+        );
+        if !operator.is_empty() {
+            sql += &format!(
+                "CREATE OPERATOR public.{operator} (LEFTARG = {left}, RIGHTARG = {right}, FUNCTION = public.{function});"
+            );
+        }
+        sql
+    };
+    let numbers = ["integer", "bigint", "numeric", "double precision"];
+    let mut number = 0;
+    for (operator, result) in [
+        ("/", "double precision"),
+        ("-", "bigint"),
+        ("+", "bigint"),
+        (">", "boolean"),
+        (">=", "boolean"),
+        ("<=", "boolean"),
+        ("=", "boolean"),
+    ] {
+        for left in numbers {
+            for right in numbers {
+                number += 1;
+                owner.run(&plant(&format!("f{number}"), operator, left, right, result));
+            }
+        }
+    }
+    for (function, operator, left, right, result) in [
+        ("f_name", "=", "name", "name", "boolean"),
+        ("f_text", "=", "text", "text", "boolean"),
+        ("f_char", "=", "\"char\"", "text", "boolean"),
+        ("f_oid", "=", "oid", "regclass", "boolean"),
+        ("f_concat", "||", "text", "text", "text"),
+        ("to_timestamp", "", "numeric", "", "timestamptz"),
+        ("to_timestamp", "", "bigint", "", "timestamptz"),
+        ("make_interval", "", "numeric", "", "interval"),
+        ("octet_length", "", "text", "", "integer"),
+        ("now", "", "", "", "timestamptz"),
+        ("clock_timestamp", "", "", "", "timestamptz"),
+    ] {
+        owner.run(&plant(function, operator, left, right, result));
+    }
+    // A cast between types of others is not his to make.
+    owner
+        .fails("CREATE CAST (bigint AS interval) WITHOUT FUNCTION")
+        .is("42501");
+    owner.run("CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t', step => 10)");
+    owner.take("t", 100);
+    admin.run(
+        "UPDATE leaf_id.leaf_alloc SET step = 20;
+         SELECT leaf_worker_retire(3);
+         UPDATE leaf_id.leaf_worker SET reserved_until_ms = 1700000000000",
+    );
+    let mut monitor = server.session_in("app");
+    for view in ["segment", "central", "snowflake", "worker"] {
+        monitor.run(&format!("SELECT * FROM leaf_{view}_status"));
+    }
+    admin.run("SELECT leaf_tag_reset('t', 5); SELECT leaf_tag_drop('t')");
+    assert_eq!(
+        owner.column::<String>("SELECT what FROM public.caught"),
+        Vec::<String>::new()
+    );
+    // It would have been noticed.
+    owner.run("SET search_path = public, pg_catalog; SELECT 1::bigint / 2::double precision");
+    assert_eq!(
+        owner.column::<String>("SELECT who::text FROM public.caught"),
+        ["owner"]
+    );
+}
+
+#[test]
+fn what_is_in_the_way_is_an_error() {
+    let (_server, _admin, mut owner) = owned_database(&[]);
+    owner
+        .fails("CREATE EXTENSION leaf_id SCHEMA leaf_id")
+        .is("3F000");
+    owner.run("CREATE SCHEMA leaf_id");
+    owner.fails("CREATE EXTENSION leaf_id").is("42P06");
+    owner
+        .fails("CREATE EXTENSION leaf_id SCHEMA leaf_id")
+        .is("42P06");
+    owner.run(
+        "DROP SCHEMA leaf_id;
+         CREATE FUNCTION public.leaf_segment_next(tag text) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'",
+    );
+    owner.fails("CREATE EXTENSION leaf_id").is("42723");
+}
+
+/// A schema that is renamed in mid-script, and another one that takes its name: what is found
+/// there by name then is its owner's. (An event trigger does it at the right moment.)
+#[test]
+fn a_schema_renamed_meanwhile_is_noticed() {
+    let (_server, mut admin, mut owner) = owned_database(&[]);
+    owner.run(
+        "CREATE SCHEMA evil;
+         CREATE FUNCTION evil.leaf_alloc_edit() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE FUNCTION evil.leaf_alloc_stamp() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+    );
+    admin.run(
+        "CREATE FUNCTION pg_catalog.swap() RETURNS event_trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             IF EXISTS (SELECT FROM pg_event_trigger_ddl_commands()
+                        WHERE object_identity = 'public.leaf_alloc_stamp()') THEN
+                 ALTER SCHEMA public RENAME TO aside;
+                 ALTER SCHEMA evil RENAME TO public;
+             END IF;
+         END $$;
+         CREATE EVENT TRIGGER swap ON ddl_command_end WHEN TAG IN ('CREATE FUNCTION')
+             EXECUTE FUNCTION pg_catalog.swap()",
+    );
+    owner
+        .fails("CREATE EXTENSION leaf_id")
+        .is("55000")
+        .says("which is not its own");
+    admin.run("DROP EVENT TRIGGER swap");
+    owner.run("CREATE EXTENSION leaf_id");
+}
+
+/// Tools that compare a schema with a model, or write it down, ask for the tables of the
+/// search path or of schema public. Ours are not the application's, and would be dropped.
+#[test]
+fn schema_tools_do_not_see_the_tables() {
+    let (_server, _admin, mut owner) = owned_database(&[]);
+    owner.run("CREATE EXTENSION leaf_id; CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'))");
+    for tables in [
+        // The kind that SQLAlchemy and Alembic make.
+        "SELECT c.relname::text FROM pg_catalog.pg_class c
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+         WHERE c.relkind = ANY (ARRAY['r', 'p', 'f']) AND c.relpersistence <> 't'
+             AND pg_catalog.pg_table_is_visible(c.oid) AND n.nspname <> 'pg_catalog'",
+        // That of Rails.
+        "SELECT c.relname::text FROM pg_class c LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE n.nspname = ANY (current_schemas(false)) AND c.relkind IN ('r', 'p')",
+        // That of tools that know one schema.
+        "SELECT table_name::text FROM information_schema.tables
+         WHERE table_schema = 'public' AND table_type = 'BASE TABLE'",
+        "SELECT tablename::text FROM pg_tables WHERE schemaname = ANY (current_schemas(false))",
+    ] {
+        assert_eq!(owner.column::<String>(tables), ["orders"], "{tables}");
+    }
+}

@@ -1,0 +1,140 @@
+-- Who may do what: the last part of the script. Every privilege on what the extension has made
+-- is given here, and nowhere else.
+
+-- Nothing of anybody else's takes part (I9): what the tables and the views use is PostgreSQL's
+-- or the extension's own. Without this a schema that is renamed while the script runs could
+-- put a function of its owner in the place of one of ours.
+DO $$
+DECLARE
+    stranger pg_catalog.text;
+BEGIN
+    WITH members AS (
+        SELECT d.classid, d.objid
+        FROM pg_catalog.pg_depend d
+        JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+        WHERE e.extname OPERATOR(pg_catalog.=) 'leaf_id'
+            AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+            AND d.deptype OPERATOR(pg_catalog.=) 'e'
+    ), relations AS (
+        SELECT m.objid FROM members m
+        WHERE m.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
+    ), parts AS (
+        SELECT 'pg_catalog.pg_rewrite'::pg_catalog.regclass AS classid, r.oid AS objid
+        FROM pg_catalog.pg_rewrite r JOIN relations m ON m.objid OPERATOR(pg_catalog.=) r.ev_class
+        UNION ALL
+        SELECT 'pg_catalog.pg_trigger'::pg_catalog.regclass, t.oid
+        FROM pg_catalog.pg_trigger t JOIN relations m ON m.objid OPERATOR(pg_catalog.=) t.tgrelid
+        UNION ALL
+        SELECT 'pg_catalog.pg_constraint'::pg_catalog.regclass, c.oid
+        FROM pg_catalog.pg_constraint c JOIN relations m ON m.objid OPERATOR(pg_catalog.=) c.conrelid
+        UNION ALL
+        SELECT 'pg_catalog.pg_attrdef'::pg_catalog.regclass, a.oid
+        FROM pg_catalog.pg_attrdef a JOIN relations m ON m.objid OPERATOR(pg_catalog.=) a.adrelid
+    )
+    -- What initdb has made needs no entry.
+    SELECT pg_catalog.pg_describe_object(d.refclassid, d.refobjid, d.refobjsubid) INTO stranger
+    FROM pg_catalog.pg_depend d
+    JOIN parts p ON p.classid OPERATOR(pg_catalog.=) d.classid AND p.objid OPERATOR(pg_catalog.=) d.objid
+    WHERE NOT EXISTS (
+        SELECT FROM members m
+        WHERE m.classid OPERATOR(pg_catalog.=) d.refclassid AND m.objid OPERATOR(pg_catalog.=) d.refobjid)
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = pg_catalog.format('extension leaf_id would use %s, which is not its own', stranger);
+    END IF;
+END
+$$;
+
+-- What ALTER DEFAULT PRIVILEGES, and PostgreSQL for PUBLIC, have given is taken back:
+-- who holds ALL on a table may put a trigger on it.
+DO $$
+DECLARE
+    statement pg_catalog.text;
+BEGIN
+    FOR statement IN
+        WITH members AS (
+            SELECT d.classid, d.objid
+            FROM pg_catalog.pg_depend d
+            JOIN pg_catalog.pg_extension e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+            WHERE e.extname OPERATOR(pg_catalog.=) 'leaf_id'
+                AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass
+                AND d.deptype OPERATOR(pg_catalog.=) 'e'
+        ), objects AS (
+            SELECT 'SCHEMA' AS kind, n.oid::pg_catalog.regnamespace::pg_catalog.text AS name,
+                n.nspowner AS owner, n.nspacl AS acl
+            FROM pg_catalog.pg_namespace n
+            JOIN members m ON m.objid OPERATOR(pg_catalog.=) n.oid
+                AND m.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass
+            UNION ALL
+            SELECT 'TABLE', c.oid::pg_catalog.regclass::pg_catalog.text, c.relowner, c.relacl
+            FROM pg_catalog.pg_class c
+            JOIN members m ON m.objid OPERATOR(pg_catalog.=) c.oid
+                AND m.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
+            UNION ALL
+            SELECT 'FUNCTION', p.oid::pg_catalog.regprocedure::pg_catalog.text, p.proowner,
+                -- Without a list, PUBLIC may execute it.
+                coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner))
+            FROM pg_catalog.pg_proc p
+            JOIN members m ON m.objid OPERATOR(pg_catalog.=) p.oid
+                AND m.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass
+        )
+        SELECT DISTINCT pg_catalog.format('REVOKE ALL ON %s %s FROM %s', o.kind, o.name,
+            CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::pg_catalog.oid THEN 'PUBLIC'
+                ELSE a.grantee::pg_catalog.regrole::pg_catalog.text END)
+        FROM objects o CROSS JOIN LATERAL pg_catalog.aclexplode(o.acl) a
+        WHERE a.grantee OPERATOR(pg_catalog.<>) o.owner
+    LOOP
+        EXECUTE statement;
+    END LOOP;
+END
+$$;
+
+-- Everybody issues ids, and reads them.
+GRANT EXECUTE ON FUNCTION
+    @extschema@.leaf_segment_next(text),
+    @extschema@.leaf_segment_next_batch(text, integer),
+    @extschema@.leaf_segment_next_range(text, integer),
+    @extschema@.leaf_snowflake_next(),
+    @extschema@.leaf_snowflake_next_batch(integer),
+    @extschema@.leaf_snowflake_decode(bigint),
+    @extschema@.leaf_snowflake_decode(bigint, bigint),
+    @extschema@.leaf_snowflake_min(timestamptz),
+    @extschema@.leaf_snowflake_min(timestamptz, bigint),
+    @extschema@.leaf_snowflake_max(timestamptz),
+    @extschema@.leaf_snowflake_max(timestamptz, bigint)
+TO PUBLIC;
+
+-- Monitors see the views. PostgreSQL checks the functions in them against who reads.
+-- leaf_registry tells of a grace.
+GRANT USAGE ON SCHEMA leaf_id TO pg_monitor;
+GRANT SELECT ON
+    @extschema@.leaf_segment_status, @extschema@.leaf_slot_status, @extschema@.leaf_central_status,
+    @extschema@.leaf_snowflake_status, @extschema@.leaf_worker_status, leaf_id.leaf_registry
+TO pg_monitor;
+GRANT EXECUTE ON FUNCTION
+    @extschema@.leaf_segment_slots(), @extschema@.leaf_slot_counts(), @extschema@.leaf_central_links(),
+    @extschema@.leaf_snowflake_state()
+TO pg_monitor;
+
+-- Who has installed the extension, which a superuser need not be, manages tags and the worker
+-- registry, and lets others. He dumps and restores its tables. He owns none of it: he can neither
+-- alter a table, nor hang code on it (TRIGGER), nor refer to it (REFERENCES).
+GRANT USAGE ON SCHEMA leaf_id TO @extowner@ WITH GRANT OPTION;
+GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO @extowner@ WITH GRANT OPTION;
+GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry TO @extowner@;
+GRANT EXECUTE ON FUNCTION
+    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text),
+    @extschema@.leaf_tag_drop(text),
+    @extschema@.leaf_tag_reset(text, bigint),
+    @extschema@.leaf_tag_grant(text, text),
+    @extschema@.leaf_tag_revoke(text, text),
+    @extschema@.leaf_claim(text, integer),
+    @extschema@.leaf_worker_claim(
+        bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, bigint),
+    @extschema@.leaf_worker_renew(
+        integer, bigint, text, bigint, bigint, bigint, bigint, integer, integer, bigint),
+    @extschema@.leaf_worker_release(integer),
+    @extschema@.leaf_worker_retire(integer, boolean)
+TO @extowner@ WITH GRANT OPTION;
