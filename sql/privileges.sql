@@ -1,5 +1,5 @@
 -- Who may do what: the last part of the script. Every privilege on what the extension has made
--- is given here, and nowhere else.
+-- is given here, and nowhere else. An update script does the same for what it adds.
 
 -- Nothing of anybody else's takes part (I9): what the tables and the views use is PostgreSQL's
 -- or the extension's own. Without this a schema that is renamed while the script runs could
@@ -118,9 +118,10 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_snowflake_state()
 TO pg_monitor;
 
--- Who has installed the extension, which a superuser need not be, manages tags and the worker
--- registry, and lets others. He dumps and restores its tables. He owns none of it: he can neither
--- alter a table, nor hang code on it (TRIGGER), nor refer to it (REFERENCES).
+-- The role that installs the extension need not be a superuser. It manages tags and the worker
+-- registry, grants that to others, and dumps and restores the tables (SELECT and INSERT). It owns
+-- none of them, and gets no privilege with which its code could run in the statements of others
+-- (TRIGGER), or in their way (REFERENCES, TRUNCATE).
 GRANT USAGE ON SCHEMA leaf_id TO @extowner@ WITH GRANT OPTION;
 GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO @extowner@ WITH GRANT OPTION;
 GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry TO @extowner@;

@@ -85,6 +85,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             "",
             &[
                 "SELECT * FROM leaf_segment_status",
+                "SELECT * FROM leaf_slot_status",
                 "SELECT * FROM leaf_central_status",
                 "SELECT * FROM leaf_snowflake_status",
                 "SELECT * FROM leaf_worker_status",

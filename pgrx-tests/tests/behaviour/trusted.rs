@@ -223,7 +223,7 @@ fn what_was_planted_before_takes_no_part() {
          UPDATE leaf_id.leaf_worker SET reserved_until_ms = 1700000000000",
     );
     let mut monitor = server.session_in("app");
-    for view in ["segment", "central", "snowflake", "worker"] {
+    for view in ["segment", "slot", "central", "snowflake", "worker"] {
         monitor.run(&format!("SELECT * FROM leaf_{view}_status"));
     }
     admin.run("SELECT leaf_tag_reset('t', 5); SELECT leaf_tag_drop('t')");
