@@ -107,6 +107,8 @@ pub enum Failure {
     ClockSkew { by_ms: i64, said: String },
     /// The registry's servers have another epoch.
     OtherEpoch { said: String },
+    /// The registry knows this node's name as that of another role's server.
+    OtherRole { said: String },
     /// `leaf_snowflake_reset` with a leased worker id.
     ResetLeased,
     /// A negative number is no snowflake id.
@@ -410,6 +412,12 @@ impl Failure {
             )
             .set_detail(format!("The worker registry says: {said}."))
             .set_hint("All servers of a registry have one epoch: set \"leaf_id.epoch\" and restart the server."),
+            Self::OtherRole { said } => error(
+                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
+                "cannot issue snowflake ids: the name of this node belongs to another role in the worker registry".into(),
+            )
+            .set_detail(format!("The worker registry says: {said}."))
+            .set_hint("Log in there with the role of before, set another \"leaf_id.node_name\", or have the registry's owner call leaf_worker_release() for the node's worker id."),
             Self::ResetLeased => error(
                 not_ready,
                 "cannot reset snowflake ids while \"leaf_id.worker_id\" is auto".into(),

@@ -346,6 +346,7 @@ fn refused(status: Status) -> SnowflakeState {
         Status::Full => SnowflakeState::NoFreeWorkerId,
         Status::Grace => SnowflakeState::RegistryGrace,
         Status::Epoch => SnowflakeState::OtherEpoch,
+        Status::Role => SnowflakeState::OtherRole,
         Status::Retired | Status::Lost | Status::Granted | Status::Clock => {
             SnowflakeState::WorkerIdLost
         }

@@ -121,6 +121,7 @@ fn arguments(request: &Request, sent: Clocks) -> Vec<Option<String>> {
 
 /// What the answer says, if it can be understood.
 fn understand(
+    request: &Request,
     columns: &[Option<String>],
     sent: Clocks,
     received: Clocks,
@@ -136,6 +137,7 @@ fn understand(
         "retired" => Status::Retired,
         "lost" => Status::Lost,
         "epoch" => Status::Epoch,
+        "role" => Status::Role,
         _ => return None,
     };
     let granted = status == Status::Granted;
@@ -146,6 +148,8 @@ fn understand(
         worker_id: u16::try_from(needed(number(1))?).ok()?,
         floor_ms: needed(number(2))?,
         reserved_until_ms: needed(number(3))?,
+        lease_ms: request.question.lease_ms,
+        max_skew_ms: request.max_skew_ms,
         registry_ms: number(4)?,
         peers: u32::try_from(number(5).unwrap_or(0)).ok()?,
         peers_offset_ms: number(6).unwrap_or(0),
@@ -184,7 +188,7 @@ fn ask_here(request: &Request) -> Result<(Answer, String), String> {
         Ok(Err(())) => return Err("extension \"leaf_id\" is not installed in its database".into()),
         Err(error) => return Err(error.message),
     };
-    understand(&columns, sent, clocks()).ok_or_else(|| NOT_UNDERSTOOD.into())
+    understand(request, &columns, sent, clocks()).ok_or_else(|| NOT_UNDERSTOOD.into())
 }
 
 /// Asks the registry on the foreign server the question with this number.
@@ -234,7 +238,8 @@ fn ask_there(request: &Request, number: u64) -> Result<(Answer, String), String>
                 let columns: Vec<_> = (0..catalog::REGISTRY_COLUMNS.len())
                     .map(|column| rows.text(0, column))
                     .collect();
-                return understand(&columns, sent, received).ok_or_else(|| NOT_UNDERSTOOD.into());
+                return understand(request, &columns, sent, received)
+                    .ok_or_else(|| NOT_UNDERSTOOD.into());
             }
             Some(Event::Refused(error) | Event::Lost(error)) => return Err(error.message),
             None => {}
