@@ -354,13 +354,16 @@ fn a_name_belongs_to_the_role_that_was_first() {
             );
         }
     }
-    // Nor by a clock that is off, after which the others would be judged.
+    // Nor by a clock that is off the others', after which they would be judged by it.
     for node in ["b", "c"] {
-        world.granted(Kind::Claim, member("x", node));
+        let behind = Member {
+            ahead_ms: -900,
+            ..member("x", node)
+        };
+        world.granted(Kind::Claim, behind);
     }
     let off = Member {
-        ahead_ms: 999,
-        max_skew_ms: 500,
+        ahead_ms: 900,
         ..thief
     };
     world.refused(Kind::Renew, off, Status::Clock);
