@@ -28,10 +28,10 @@ rules() {
         'unsafe lives in the shared area, the wrappers and the entry points'
     forbid pg_sys-rooms code '\bpg_sys\b' "$extension" 'lib shmem pg api worker error guc' \
         'other rooms use the safe wrappers of pg.rs'
-    forbid sql-room code '\bSpi\b|\bSPI_\w+|\bspi::' "$extension" 'catalog' \
-        'catalog.rs is the only place with SQL'
-    forbid sql-text text '\b(SELECT|INSERT|UPDATE|DELETE|TRUNCATE|FROM|INTO)\b.*\bleaf_(alloc|worker|registry)\b' "$extension" 'catalog' \
-        'catalog.rs is the only place with SQL against our tables'
+    forbid sql-room code '\bSpi\b|\bSPI_\w+|\bspi::' "$extension" 'pg/answer' \
+        'rows are read and written by oid: no SQL'
+    forbid sql-text text '\b(SELECT|INSERT|UPDATE|DELETE|TRUNCATE|FROM|INTO)\b.*\bleaf_(alloc|worker|registry)\b' "$extension" '' \
+        'our tables are read and written by oid: no SQL'
     forbid claims code '\bcatalog::(\{[^}]*\b)?claim' "$extension" 'catalog worker edits api' \
         'segments are claimed by the allocator, or by edits.rs inside the open transaction'
     forbid hot-path code '\b(Spi|SPI_\w+|spi::\w+)|\bcatalog::(\{[^}]*\b)?claim' 'src/issue.rs src/issue' '' \

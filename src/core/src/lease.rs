@@ -151,6 +151,35 @@ pub enum Status {
     Role,
 }
 
+impl Status {
+    /// How an answer says it.
+    const NAMES: [(Self, &'static str); 9] = [
+        (Self::Granted, "granted"),
+        (Self::Held, "held"),
+        (Self::Full, "full"),
+        (Self::Grace, "grace"),
+        (Self::Clock, "clock"),
+        (Self::Retired, "retired"),
+        (Self::Lost, "lost"),
+        (Self::Epoch, "epoch"),
+        (Self::Role, "role"),
+    ];
+
+    /// Its name in an answer.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let found = Self::NAMES.iter().find(|(status, _)| *status == self);
+        found.map_or("", |(_, name)| name)
+    }
+
+    /// What an answer says by this name.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Self> {
+        let found = Self::NAMES.iter().find(|(_, found)| *found == name);
+        found.map(|(status, _)| *status)
+    }
+}
+
 /// An answer of the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
