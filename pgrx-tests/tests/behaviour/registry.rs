@@ -257,10 +257,9 @@ fn claim_at_last(session: &mut Session, node: &mut Node) -> Answer {
         match node.try_claim(session) {
             Ok(answer) => return answer,
             Err(failure) => {
-                assert!(
-                    ["55P03", "40001", "23505"].contains(&&*failure.state),
-                    "{failure}"
-                );
+                // The second one only where its transactions are serializable.
+                let state = &*failure.state;
+                assert!(["55P03", "40001"].contains(&state), "{failure}");
                 assert!(started.elapsed() < LIMIT, "{failure}");
             }
         }
@@ -722,18 +721,25 @@ fn a_restart_within_that_time_begins_it_anew() {
     assert!(restarted.elapsed() >= Duration::from_secs(4));
 }
 
-/// A registry without a single row may have forgotten all of them.
+/// A registry without a single row, or with no more than its owner's settings, may have
+/// forgotten all of them.
 #[test]
 fn a_promoted_registry_that_was_never_used_waits_too() {
-    let (primary, standby) = pair();
-    standby.replay_all_of(&primary);
-    primary.kill_9();
-    standby.promote();
-    let mut session = standby.session();
-    Node::new("a", BRIEF).claim(&mut session).is("grace");
-    // Here nothing can be forgotten: it was created on this timeline.
-    session.run("DROP EXTENSION leaf_id; CREATE EXTENSION leaf_id");
-    assert_eq!(Node::new("a", BRIEF).claim(&mut session).id(), 0);
+    for settings in [
+        "",
+        "INSERT INTO leaf_id.leaf_registry (max_ids_per_role) VALUES (7)",
+    ] {
+        let (primary, standby) = pair();
+        primary.session().run(settings);
+        standby.replay_all_of(&primary);
+        primary.kill_9();
+        standby.promote();
+        let mut session = standby.session();
+        Node::new("a", BRIEF).claim(&mut session).is("grace");
+        // Here nothing can be forgotten: it was created on this timeline.
+        session.run("DROP EXTENSION leaf_id; CREATE EXTENSION leaf_id");
+        assert_eq!(Node::new("a", BRIEF).claim(&mut session).id(), 0);
+    }
 }
 
 #[test]
@@ -849,6 +855,29 @@ fn refuses_a_transaction_block() {
         0
     );
     a.claim(&mut session).is("granted");
+}
+
+/// What a procedure has learned and takes back it tells nobody.
+#[test]
+fn a_procedure_that_takes_its_claim_back_tells_nobody() {
+    let (server, mut admin) = server_and_session();
+    let mut a = Node::new("a", TERMS);
+    admin.run(&format!(
+        "CREATE PROCEDURE claims(INOUT told bigint) LANGUAGE plpgsql AS
+             'BEGIN told := (leaf_worker_claim({}, NULL, NULL, {})).reserved_until_ms; ROLLBACK; END'",
+        a.who().replace('\'', "''"),
+        a.what()
+    ));
+    let mut session = server.session();
+    let told = session.try_column::<i64>("CALL claims(0)");
+    println!("{told:?}");
+    assert!(told.is_err(), "it was told {told:?}");
+    assert!(session.try_run("SELECT 1").is_err());
+    assert_eq!(
+        admin.value::<i64>("SELECT count(*) FROM leaf_id.leaf_worker"),
+        0
+    );
+    assert_eq!(a.claim(&mut admin).id(), 0);
 }
 
 /// Arguments that no server sends, as somebody may who has EXECUTE.
