@@ -123,5 +123,5 @@ COMMENT ON COLUMN @extschema@.leaf_snowflake_status.registry IS 'Where the worke
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.lease_until IS 'When the lease of the worker id ends, if it is not renewed';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.registry_away_since IS 'Since when the registry has not answered; null when it has';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.clock_offset_ms IS 'The clock minus that of the registry when it was asked last, in milliseconds';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.peers_offset_ms IS 'The average of the other servers'' clocks minus that of the registry, in milliseconds';
+COMMENT ON COLUMN @extschema@.leaf_snowflake_status.peers_offset_ms IS 'The median of the other servers'' clocks minus that of the registry, in milliseconds';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.last_error IS 'Why the registry has granted nothing the last time; null when it has';

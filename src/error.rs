@@ -107,6 +107,22 @@ pub enum Failure {
     ClockSkew { by_ms: i64, said: String },
     /// The registry's servers have another epoch.
     OtherEpoch { said: String },
+    /// The registry knows this node's name as that of another role's server.
+    OtherRole { said: String },
+    /// The tables of the worker registry are missing.
+    NoRegistryTable,
+    /// A question to the worker registry with a NULL that says who asks, or on which terms.
+    LeaseUnknown,
+    /// A question to the worker registry that makes no sense.
+    LeaseTerms,
+    /// `leaf_worker_release` of a worker id that nobody has.
+    NotLeased { worker_id: Option<i32> },
+    /// The worker id of another role's server.
+    OtherRolesWorkerId { worker_id: i32 },
+    /// Not 0 to 1023.
+    NoSuchWorkerId { worker_id: i32 },
+    /// `leaf_worker_retire` of NULL.
+    RetireNull,
     /// `leaf_snowflake_reset` with a leased worker id.
     ResetLeased,
     /// A negative number is no snowflake id.
@@ -410,6 +426,48 @@ impl Failure {
             )
             .set_detail(format!("The worker registry says: {said}."))
             .set_hint("All servers of a registry have one epoch: set \"leaf_id.epoch\" and restart the server."),
+            Self::OtherRole { said } => error(
+                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
+                "cannot issue snowflake ids: the name of this node belongs to another role in the worker registry".into(),
+            )
+            .set_detail(format!("The worker registry says: {said}."))
+            .set_hint("Log in there with the role of before, set another \"leaf_id.node_name\", or have the registry's owner call leaf_worker_release() for the node's worker id."),
+            Self::NoRegistryTable => error(
+                Code::ERRCODE_UNDEFINED_TABLE,
+                "the tables of the worker registry in schema leaf_id are missing".into(),
+            ),
+            Self::LeaseUnknown => error(
+                Code::ERRCODE_NULL_VALUE_NOT_ALLOWED,
+                "a worker id cannot be leased to an unknown server".into(),
+            )
+            .set_detail("Only token, held and held_until_ms of leaf_worker_claim() may be null."),
+            Self::LeaseTerms => error(
+                invalid,
+                "a worker id cannot be leased on these terms".into(),
+            )
+            .set_detail("Expected are a worker id of 0 to 1023, a node name of at most 63 printable bytes, a next_token that is neither 0 nor token, a clock between 1970 and 9999, a lease of at most a day, and a clock skew of at most an hour."),
+            Self::NotLeased { worker_id } => error(
+                Code::ERRCODE_UNDEFINED_OBJECT,
+                match worker_id {
+                    Some(worker_id) => format!("worker id {worker_id} is not leased"),
+                    None => "worker id null is not leased".into(),
+                },
+            ),
+            Self::OtherRolesWorkerId { worker_id } => error(
+                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
+                format!("permission denied for worker id {worker_id}"),
+            )
+            .set_detail("It is leased to a server of another role.")
+            .set_hint("That role can do this, and the owner of extension leaf_id."),
+            Self::NoSuchWorkerId { worker_id } => error(
+                invalid,
+                format!("worker id is out of range: {worker_id}"),
+            )
+            .set_detail("Worker ids are 0 to 1023."),
+            Self::RetireNull => error(
+                Code::ERRCODE_NULL_VALUE_NOT_ALLOWED,
+                "leaf_worker_retire() takes no null".into(),
+            ),
             Self::ResetLeased => error(
                 not_ready,
                 "cannot reset snowflake ids while \"leaf_id.worker_id\" is auto".into(),

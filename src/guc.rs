@@ -295,7 +295,7 @@ pub fn define() {
     int(
         c"leaf_id.max_clock_skew",
         c"Sets how far the clock may be off from that of the worker registry.",
-        c"No snowflake ids are issued while it is further off, from the registry or from the average of its other servers.",
+        c"No snowflake ids are issued while it is further off, from the registry or from the median of its other servers.",
         &MAX_CLOCK_SKEW,
         (10, 3_600_000),
         GucContext::Sighup,

@@ -909,6 +909,7 @@ fn refused(area: &Area, deadline: &Deadline) -> Result<(), Failure> {
             said: said(),
         }),
         SnowflakeState::OtherEpoch => Err(Failure::OtherEpoch { said: said() }),
+        SnowflakeState::OtherRole => Err(Failure::OtherRole { said: said() }),
         SnowflakeState::Standby => Err(Failure::StandbyWithoutLease),
         SnowflakeState::LeaseEnded => {
             let status = area.lease_status();

@@ -11,12 +11,11 @@
 //! * `shmem`: what both share, and the rules for it.
 //! * `edits`: what the open transaction did to `leaf_alloc`.
 //! * `snowflake`: who opens the snowflake generator and reserves its timestamps.
-//! * `lease`: the worker id that it issues with, where that is leased from a registry.
+//! * `lease`: worker ids that are leased from a registry, and that registry.
 //! * `persist`: the files in the data directory.
 //! * `leaf_id_core`: the double buffer, the snowflake word and the adaptive step.
 
 mod api;
-mod catalog;
 mod edits;
 mod error;
 mod exchange;

@@ -15,20 +15,18 @@ use pgrx::pgrx_sql_entity_graph::metadata;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PgSqlErrorCode, PgTryBuilder};
 
 mod answer;
+mod client;
 mod databases;
 mod foreign;
 mod holder;
 mod name;
 mod roles;
-#[allow(
-    dead_code,
-    reason = "what the worker registry and rights of tags are going to need"
-)]
 mod table;
 mod trigger;
 mod wire;
 
 pub use answer::{only_when_acknowledged, prevent_in_transaction_block, set_local, tell};
+pub use client::{Client, client, prevent_if_read_only, server_start, shown};
 pub use databases::watch_databases;
 pub use foreign::{
     Destination, Host, destination, foreign_changes, relation_owner, user, watch_foreign_servers,
@@ -36,7 +34,10 @@ pub use foreign::{
 pub use holder::{Holder, row_holder, table_holder};
 pub use name::{Name, ServerProblem, foreign_server};
 pub use roles::{Caller, caller_is_monitor, caller_is_one_of};
-pub use table::{Access, Locker, Misshapen, Obstacle, Row, Shape, Table, Type, Value, find_table};
+pub use table::{
+    Access, LockedAtOnce, Locker, Misshapen, Obstacle, Row, Shape, Table, Type, Value, find_table,
+    lock_against_writers, see_own_changes,
+};
 pub use trigger::TriggerCall;
 pub use wire::{Readiness, RemoteError, Rows, Wire};
 
@@ -1051,20 +1052,6 @@ macro_rules! declared_in_sql {
 }
 
 // ---- SQL values --------------------------------------------------------------------
-
-/// A text argument for SQL, in the encoding of the database.
-pub fn text_argument(bytes: &[u8]) -> pgrx::datum::DatumWithOid<'static> {
-    // SAFETY: a palloc'ed text that lives until the statement ends.
-    unsafe { pgrx::datum::DatumWithOid::new(text_datum(bytes), pg_sys::TEXTOID) }
-}
-
-/// The same of UTF-8, or NULL.
-pub fn optional_text_argument(text: &Option<String>) -> pgrx::datum::DatumWithOid<'static> {
-    match text {
-        Some(text) => text_argument(text.as_bytes()),
-        None => pgrx::datum::DatumWithOid::null_oid(pg_sys::TEXTOID),
-    }
-}
 
 unsafe fn text_datum(bytes: &[u8]) -> pg_sys::Datum {
     let len = c_int::try_from(bytes.len()).unwrap_or(0);

@@ -236,6 +236,8 @@ pub enum SnowflakeState {
     WorkerIdLost,
     /// Refused: the registry's servers have another epoch.
     OtherEpoch,
+    /// Refused: this node's name belongs to another role in the registry.
+    OtherRole,
     /// A standby without a worker id of its own.
     Standby,
 }
@@ -259,6 +261,7 @@ impl SnowflakeState {
             Self::RegistryGrace,
             Self::WorkerIdLost,
             Self::OtherEpoch,
+            Self::OtherRole,
             Self::Standby,
         ]
         .into_iter()

@@ -17,7 +17,7 @@ use leaf_id_core::snowflake::MAX_MS;
 use crate::error::Failure;
 use crate::guc::{self, WorkerId};
 use crate::issue::{self, Deadline, RELOAD_GRACE_MS};
-use crate::lease::{Lessee, Order};
+use crate::lease::client::{Lessee, Order};
 use crate::persist::{self, Reservation, Used};
 use crate::pg::{self, WaitEvent};
 use crate::shmem::{Area, FOR_EVER, Snowflake, SnowflakeState, Writer};

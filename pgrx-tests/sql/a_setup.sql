@@ -11,12 +11,14 @@ UNION ALL
 SELECT 'column ' || attname FROM pg_attribute
 WHERE attrelid IN ('leaf_id.leaf_alloc'::regclass, 'leaf_segment_status'::regclass, 'leaf_slot_status'::regclass, 'leaf_central_status'::regclass,
                    'leaf_snowflake_status'::regclass, 'leaf_id.leaf_worker'::regclass,
-                   'leaf_id.leaf_registry'::regclass, 'leaf_worker_status'::regclass)
+                   'leaf_id.leaf_registry'::regclass, 'leaf_id.leaf_registry_origin'::regclass,
+                   'leaf_worker_status'::regclass)
   AND attnum > 0 AND NOT attisdropped AND col_description(attrelid, attnum) IS NULL
 ORDER BY 1;
 
 \d leaf_id.leaf_alloc
 \d leaf_id.leaf_worker
+\d leaf_id.leaf_registry
 
 -- What \df+ shows, and what it does not: strictness, settings. Without what differs between
 -- versions of PostgreSQL.

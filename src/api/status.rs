@@ -232,6 +232,7 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
         SnowflakeState::RegistryGrace => "worker registry gives nothing away yet",
         SnowflakeState::WorkerIdLost => "worker id was taken away",
         SnowflakeState::OtherEpoch => "refused: epoch is not that of the worker registry",
+        SnowflakeState::OtherRole => "refused: name of this node belongs to another role",
     };
     let lease = area.lease_status();
     let source = match lease.source {

@@ -1,35 +1,232 @@
-//! What the worker registry needs of the server. The registry itself is SQL: sql/workers.sql.
+//! The functions of the worker registry: `lease::registry` does what they say.
 
+use leaf_id_core::lease::{Kind, Question};
+use leaf_id_core::registry::{Reply, Request, WORKER_IDS};
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
 
 use super::{finish, kept};
-use crate::exchange;
-use crate::pg::{self, Raw, RowType};
+use crate::error::Failure;
+use crate::lease::registry;
+use crate::pg::{Raw, RowType, Text};
 
 pgrx::extension_sql_file!(
     "../../sql/workers.sql",
     name = "workers",
-    requires = ["schema", leaf_registry_begin]
+    requires = ["schema"]
 );
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_registry_begin(
-    renewing boolean, OUT system_identifier bigint, OUT timeline integer, OUT boot_ms bigint)
-    STRICT VOLATILE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_registry_begin(boolean) IS
-    'Part of leaf_worker_claim() and leaf_worker_renew(): what server this is, and a clock that nobody sets';
-"#)]
-fn leaf_registry_begin(renewing: bool, fcinfo: pg_sys::FunctionCallInfo) -> Raw {
-    let function = if renewing {
-        c"leaf_worker_renew()"
-    } else {
-        c"leaf_worker_claim()"
-    };
-    finish(exchange::begin(function, c"1s"));
-    kept(fcinfo, || RowType::of(fcinfo)).form([
-        pg::system_identifier().cast_signed().into_datum(),
-        pg::timeline().cast_signed().into_datum(),
-        pg::boot_ms().into_datum(),
+/// The arguments of a call, one by one. Which type one has, the function's SQL says.
+struct Arguments {
+    fcinfo: pg_sys::FunctionCallInfo,
+    next: usize,
+}
+
+impl Arguments {
+    fn of(fcinfo: pg_sys::FunctionCallInfo) -> Self {
+        Self { fcinfo, next: 0 }
+    }
+
+    fn datum(&mut self) -> Option<pg_sys::Datum> {
+        let number = self.next;
+        self.next += 1;
+        // SAFETY: called through SQL, with as many arguments as it says.
+        unsafe {
+            if number >= usize::try_from((*self.fcinfo).nargs).unwrap_or(0) {
+                return None;
+            }
+            let argument = &*(*self.fcinfo).args.as_ptr().add(number);
+            (!argument.isnull).then_some(argument.value)
+        }
+    }
+
+    fn bigint(&mut self) -> Option<i64> {
+        self.datum().map(|value| value.value() as i64)
+    }
+
+    fn integer(&mut self) -> Option<i32> {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "an integer is the datum's low half"
+        )]
+        self.datum().map(|value| value.value() as i32)
+    }
+
+    fn text(&mut self) -> Option<Vec<u8>> {
+        let value = self.datum()?;
+        // SAFETY: a text, copied out before anything can free it.
+        unsafe {
+            let text = pg_sys::pg_detoast_datum_packed(value.cast_mut_ptr());
+            Some(pgrx::varlena_to_byte_slice(text).to_vec())
+        }
+    }
+}
+
+/// A worker id as somebody has written it.
+fn worker_id(number: i32) -> Result<u16, Failure> {
+    let number = u16::try_from(number).ok();
+    let worker_id = number.filter(|worker_id| *worker_id < WORKER_IDS);
+    worker_id.ok_or(Failure::LeaseTerms)
+}
+
+fn ask(
+    fcinfo: pg_sys::FunctionCallInfo,
+    request: impl FnOnce(&mut Arguments) -> Result<Request, Failure>,
+) -> Raw {
+    let row = kept(fcinfo, || RowType::of(fcinfo));
+    let request = finish(request(&mut Arguments::of(fcinfo)));
+    let Reply {
+        registry_ms,
+        peers,
+        max_skew_ms,
+        outcome,
+    } = finish(registry::ask(&request));
+    let granted = outcome.as_ref().ok();
+    let refusal = outcome.as_ref().err();
+    let status = outcome.as_ref().map_or_else(
+        |refusal| refusal.status,
+        |_| leaf_id_core::lease::Status::Granted,
+    );
+    row.form([
+        Text::new(status.name().as_bytes()).into_datum(),
+        granted.and_then(|granted| i32::from(granted.worker_id).into_datum()),
+        granted.and_then(|granted| granted.floor_ms.into_datum()),
+        granted.and_then(|granted| granted.reserved_until_ms.into_datum()),
+        registry_ms.into_datum(),
+        peers.votes.cast_signed().into_datum(),
+        peers.offset_ms.into_datum(),
+        refusal.and_then(|refusal| Text::new(refusal.detail.as_bytes()).into_datum()),
+        granted.and_then(|granted| i32::try_from(granted.lease_ms).ok().into_datum()),
+        i32::try_from(max_skew_ms).ok().into_datum(),
     ])
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_worker_claim(
+    system_identifier bigint, node_name text, token bigint, next_token bigint,
+    held integer, held_until_ms bigint, now_ms bigint, reserve_until_ms bigint,
+    lease_ms integer, max_skew_ms integer, epoch_ms bigint,
+    OUT status text, OUT worker_id integer, OUT floor_ms bigint, OUT reserved_until_ms bigint,
+    OUT registry_ms bigint, OUT peers integer, OUT peers_offset_ms bigint, OUT detail text,
+    OUT lease_ms integer, OUT max_skew_ms integer)
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_worker_claim(
+    bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, bigint) IS
+    'Leases a worker id to a server: the one it had, or another. The answer''s status is granted, held, full, grace, clock, epoch or role';
+"#)]
+fn leaf_worker_claim(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+    ask(fcinfo, |arguments| {
+        let system_identifier = arguments.bigint();
+        let node_name = arguments.text();
+        let token = arguments.bigint();
+        let next_token = arguments.bigint();
+        let held = arguments.integer().map(worker_id).transpose();
+        let held_until_ms = arguments.bigint();
+        let terms = Terms::of(arguments);
+        let who = system_identifier.zip(node_name).zip(next_token);
+        let (((system_identifier, node_name), next_token), terms) =
+            who.zip(terms).ok_or(Failure::LeaseUnknown)?;
+        let question = Question {
+            kind: Kind::Claim,
+            token: token.unwrap_or(0),
+            next_token,
+            held: held?.zip(held_until_ms),
+            lease_ms: terms.lease_ms,
+        };
+        Ok(terms.request(question, system_identifier, node_name))
+    })
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_worker_renew(
+    worker_id integer, system_identifier bigint, node_name text, token bigint, next_token bigint,
+    now_ms bigint, reserve_until_ms bigint, lease_ms integer, max_skew_ms integer, epoch_ms bigint,
+    OUT status text, OUT worker_id integer, OUT floor_ms bigint, OUT reserved_until_ms bigint,
+    OUT registry_ms bigint, OUT peers integer, OUT peers_offset_ms bigint, OUT detail text,
+    OUT lease_ms integer, OUT max_skew_ms integer)
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_worker_renew(
+    integer, bigint, text, bigint, bigint, bigint, bigint, integer, integer, bigint) IS
+    'Renews the lease of a worker id, and raises what is reserved. The answer''s status is granted, lost, retired, grace, clock, epoch or role';
+"#)]
+fn leaf_worker_renew(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+    ask(fcinfo, |arguments| {
+        let held = arguments.integer().map(worker_id).transpose();
+        let system_identifier = arguments.bigint();
+        let node_name = arguments.text();
+        let token = arguments.bigint();
+        let next_token = arguments.bigint();
+        let terms = Terms::of(arguments);
+        let who = system_identifier.zip(node_name).zip(next_token);
+        let (((system_identifier, node_name), next_token), terms) =
+            who.zip(terms).ok_or(Failure::LeaseUnknown)?;
+        let held = held?.ok_or(Failure::LeaseUnknown)?;
+        let question = Question {
+            kind: Kind::Renew,
+            token: token.unwrap_or(0),
+            next_token,
+            held: Some((held, 0)),
+            lease_ms: terms.lease_ms,
+        };
+        Ok(terms.request(question, system_identifier, node_name))
+    })
+}
+
+/// What both ask for.
+struct Terms {
+    now_ms: i64,
+    reserve_until_ms: i64,
+    lease_ms: i64,
+    max_skew_ms: i64,
+    epoch_ms: i64,
+}
+
+impl Terms {
+    /// `None`: one of them is null.
+    fn of(arguments: &mut Arguments) -> Option<Self> {
+        let now_ms = arguments.bigint();
+        let reserve_until_ms = arguments.bigint();
+        let lease_ms = arguments.integer();
+        let max_skew_ms = arguments.integer();
+        let epoch_ms = arguments.bigint();
+        Some(Self {
+            now_ms: now_ms?,
+            reserve_until_ms: reserve_until_ms?,
+            lease_ms: lease_ms?.into(),
+            max_skew_ms: max_skew_ms?.into(),
+            epoch_ms: epoch_ms?,
+        })
+    }
+
+    fn request(self, question: Question, system_identifier: i64, node_name: Vec<u8>) -> Request {
+        Request {
+            question,
+            system_identifier,
+            node_name,
+            now_ms: self.now_ms,
+            reserve_until_ms: self.reserve_until_ms,
+            max_skew_ms: self.max_skew_ms,
+            epoch_ms: self.epoch_ms,
+        }
+    }
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_worker_release(worker_id integer) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_worker_release(integer) IS
+    'Takes a worker id from its holder; whoever gets it next begins above all that was reserved';
+"#)]
+fn leaf_worker_release(worker_id: Option<i32>) {
+    finish(registry::release(worker_id));
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_worker_retire(worker_id integer, retired boolean DEFAULT true) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_worker_retire(integer, boolean) IS
+    'Says that a worker id is neither leased nor renewed any more, or that it is again';
+"#)]
+fn leaf_worker_retire(worker_id: Option<i32>, retired: Option<bool>) {
+    finish(registry::retire(worker_id, retired));
 }

@@ -506,16 +506,28 @@ impl Table {
     /// `None` if there is none.
     pub fn lock(&self, key: &Value<'_>) -> Option<Row> {
         loop {
-            match self.try_lock(key) {
+            match self.try_lock(key, pg_sys::LockWaitPolicy::LockWaitBlock) {
                 Locked::Row(row) => return Some(row),
                 Locked::None => return None,
                 // Deleted or renamed while it was waited for: another one may have come.
+                Locked::Gone | Locked::Busy => check_for_interrupts(),
+            }
+        }
+    }
+
+    /// The same, if that takes no wait.
+    pub fn lock_at_once(&self, key: &Value<'_>) -> LockedAtOnce {
+        loop {
+            match self.try_lock(key, pg_sys::LockWaitPolicy::LockWaitSkip) {
+                Locked::Row(row) => return LockedAtOnce::Row(row),
+                Locked::None => return LockedAtOnce::None,
+                Locked::Busy => return LockedAtOnce::Busy,
                 Locked::Gone => check_for_interrupts(),
             }
         }
     }
 
-    fn try_lock(&self, key: &Value<'_>) -> Locked {
+    fn try_lock(&self, key: &Value<'_>, wait: pg_sys::LockWaitPolicy::Type) -> Locked {
         self.with_latest_snapshot(|snapshot| {
             let mut place = None;
             self.scan(Some(key), snapshot, |tuple| {
@@ -536,7 +548,7 @@ impl Table {
                     slot,
                     pg_sys::GetCurrentCommandId(false),
                     pg_sys::LockTupleMode::LockTupleNoKeyExclusive,
-                    pg_sys::LockWaitPolicy::LockWaitBlock,
+                    wait,
                     u8::try_from(pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION).unwrap_or(0),
                     &raw mut failure,
                 );
@@ -552,6 +564,7 @@ impl Table {
                             Locked::Gone
                         }
                     }
+                    pg_sys::TM_Result::TM_WouldBlock => Locked::Busy,
                     pg_sys::TM_Result::TM_Deleted | pg_sys::TM_Result::TM_Updated => Locked::Gone,
                     _ => pgrx::error!("could not lock a row of the extension's: result {result}"),
                 };
@@ -612,6 +625,30 @@ enum Locked {
     Row(Row),
     None,
     Gone,
+    Busy,
+}
+
+/// What [`Table::lock_at_once`] has found.
+pub enum LockedAtOnce {
+    /// The row, which is locked now.
+    Row(Row),
+    /// No row with this key.
+    None,
+    /// A row that somebody else has locked.
+    Busy,
+}
+
+/// Has nobody else write a table, by its oid, until the transaction ends.
+pub fn lock_against_writers(relation: u32) {
+    let lock = pg_sys::ShareRowExclusiveLock.cast_signed();
+    // SAFETY: a lock that the end of the transaction releases.
+    unsafe { pg_sys::LockRelationOid(pg_sys::Oid::from(relation), lock) };
+}
+
+/// Has what follows see what this transaction has written so far.
+pub fn see_own_changes() {
+    // SAFETY: inside a transaction.
+    unsafe { pg_sys::CommandCounterIncrement() };
 }
 
 /// What an index has that `CatalogTupleUpdate` cannot do.

@@ -75,7 +75,7 @@ pub struct LeaseStatus {
     pub away_since_ms: Option<i64>,
     /// This server's clock minus the registry's.
     pub clock_offset_ms: Option<i64>,
-    /// The average of the other servers' clocks minus the registry's.
+    /// The median of the other servers' clocks minus the registry's.
     pub peers_offset_ms: Option<i64>,
     /// Why the last question was not granted; empty if it was.
     pub last_error: Explanation,

@@ -11,39 +11,30 @@ use std::ffi::CString;
 use std::time::{Duration, Instant};
 
 use leaf_id_core::lease::{Answer, Clocks, Kind, Status};
+use leaf_id_core::registry;
 use pgrx::pg_sys;
 
 use super::pin_settings;
-use crate::catalog::{self, RegistryFunction};
 use crate::pg::{self, WaitEvent};
 use crate::remote::{Connection, Event, Service};
 use crate::shmem::{self, Area, Explanation, Reply, Request};
+use crate::{lease, tags};
 
 /// How often it looks whether somebody waits for its database.
 const PROBE: Duration = Duration::from_millis(100);
 
-const CLAIM: RegistryFunction = RegistryFunction {
-    name: "leaf_worker_claim",
-    types: &[
-        "int8", "text", "int8", "int8", "int4", "int8", "int8", "int8", "int4", "int4", "int8",
-    ],
-};
-const RENEW: RegistryFunction = RegistryFunction {
-    name: "leaf_worker_renew",
-    types: &[
-        "int4", "int8", "text", "int8", "int8", "int8", "int8", "int4", "int4", "int8",
-    ],
-};
-static CLAIM_THERE: Service = Service {
-    function: CLAIM.name,
+static CLAIM: Service = Service {
+    function: "leaf_worker_claim",
     types: "20 25 20 20 23 20 20 20 23 23 20",
-    arguments: CLAIM.types.len(),
+    arguments: 11,
 };
-static RENEW_THERE: Service = Service {
-    function: RENEW.name,
+static RENEW: Service = Service {
+    function: "leaf_worker_renew",
     types: "23 20 25 20 20 20 20 23 23 20",
-    arguments: RENEW.types.len(),
+    arguments: 10,
 };
+/// How many columns an answer has.
+const COLUMNS: usize = 10;
 
 /// The registrar's main function; the argument is the number of the question.
 #[pgrx::pg_guard]
@@ -86,29 +77,40 @@ fn clocks() -> Clocks {
     }
 }
 
-/// What is asked in the words of the registry's functions.
-fn arguments(request: &Request, sent: Clocks) -> Vec<Option<String>> {
-    let question = &request.question;
-    let number = |number: i64| Some(number.to_string());
+/// What is asked.
+fn asked(request: &Request, sent: Clocks) -> registry::Request {
+    let question = request.question;
+    registry::Request {
+        question,
+        system_identifier: pg::system_identifier().cast_signed(),
+        node_name: request.node_name.get().into_bytes(),
+        now_ms: sent.wall_ms,
+        reserve_until_ms: sent.wall_ms.saturating_add(question.lease_ms),
+        max_skew_ms: request.max_skew_ms,
+        epoch_ms: request.epoch_ms,
+    }
+}
+
+/// The same in the words of the registry's functions.
+fn arguments(request: registry::Request) -> Vec<Option<CString>> {
+    let question = request.question;
+    let number = |number: i64| CString::new(number.to_string()).ok();
     let (held, held_until_ms) = question.held.unzip();
     let who = [
-        number(pg::system_identifier().cast_signed()),
-        Some(request.node_name.get()),
+        number(request.system_identifier),
+        CString::new(request.node_name).ok(),
         number(question.token).filter(|_| question.token != 0),
         number(question.next_token),
     ];
-    let what_is_held = [
-        held.map(|worker_id| worker_id.to_string()),
-        held_until_ms.and_then(number),
-    ];
+    let held = held.and_then(|worker_id| number(worker_id.into()));
+    let held_until_ms = held_until_ms.and_then(number);
     let terms = [
-        number(sent.wall_ms),
-        number(sent.wall_ms.saturating_add(question.lease_ms)),
+        number(request.now_ms),
+        number(request.reserve_until_ms),
         number(question.lease_ms),
         number(request.max_skew_ms),
         number(request.epoch_ms),
     ];
-    let [held, held_until_ms] = what_is_held;
     match question.kind {
         Kind::Claim => who
             .into_iter()
@@ -127,17 +129,7 @@ fn understand(
 ) -> Option<(Answer, String)> {
     let text = |column: usize| columns.get(column).cloned().flatten();
     let number = |column: usize| text(column)?.parse::<i64>().ok();
-    let status = match text(0)?.as_str() {
-        "granted" => Status::Granted,
-        "held" => Status::Held,
-        "full" => Status::Full,
-        "grace" => Status::Grace,
-        "clock" => Status::Clock,
-        "retired" => Status::Retired,
-        "lost" => Status::Lost,
-        "epoch" => Status::Epoch,
-        _ => return None,
-    };
+    let status = Status::of(&text(0)?)?;
     let granted = status == Status::Granted;
     // What a grant allows is never guessed.
     let needed = |value: Option<i64>| if granted { value } else { value.or(Some(0)) };
@@ -149,6 +141,8 @@ fn understand(
         registry_ms: number(4)?,
         peers: u32::try_from(number(5).unwrap_or(0)).ok()?,
         peers_offset_ms: number(6).unwrap_or(0),
+        lease_ms: needed(number(8))?,
+        max_skew_ms: number(9)?,
         sent,
         received,
     };
@@ -163,28 +157,21 @@ fn ask_here(request: &Request) -> Result<(Answer, String), String> {
     if pg::in_recovery() {
         return Err("the registry is on this standby, and can give nothing".into());
     }
-    let function = match request.question.kind {
-        Kind::Claim => CLAIM,
-        Kind::Renew => RENEW,
-    };
     let mut sent = clocks();
     let result = pg::transaction(|| {
-        let extension = catalog::extension().ok_or(())?;
+        if !lease::registry::is_here() {
+            return Err("extension \"leaf_id\" is not installed in its database".into());
+        }
         sent = clocks();
-        Ok(catalog::ask_registry(
-            &extension.schema,
-            &function,
-            &arguments(request, sent),
-        ))
+        let reply = lease::registry::ask(&asked(request, sent));
+        reply.map_err(|failure| failure.report().message().to_string())
     });
     // A wait for a standby that was cancelled is no acknowledgement (I1): this ends then.
     pg::check_for_interrupts();
-    let columns = match result {
-        Ok(Ok(columns)) => columns,
-        Ok(Err(())) => return Err("extension \"leaf_id\" is not installed in its database".into()),
-        Err(error) => return Err(error.message),
-    };
-    understand(&columns, sent, clocks()).ok_or_else(|| NOT_UNDERSTOOD.into())
+    let reply = result.map_err(|error| error.message)??;
+    let answer = reply.heard(sent, clocks());
+    let detail = reply.outcome.err().map(|refusal| refusal.detail);
+    Ok((answer, detail.unwrap_or_default()))
 }
 
 /// Asks the registry on the foreign server the question with this number.
@@ -192,7 +179,8 @@ fn ask_there(request: &Request, number: u64) -> Result<(Answer, String), String>
     let server = CString::new(request.server.get()).unwrap_or_default();
     let destination = pg::transaction(|| {
         // Without leaf_id here it is whoever runs this server.
-        let owner = catalog::extension().map_or_else(pg::user, |extension| extension.owner);
+        let owner = tags::heap::relation().ok().and_then(pg::relation_owner);
+        let owner = owner.unwrap_or_else(pg::user);
         pg::destination(&server, owner)
     });
     let destination = match destination {
@@ -201,8 +189,8 @@ fn ask_there(request: &Request, number: u64) -> Result<(Answer, String), String>
         Err(error) => return Err(error.message),
     };
     let mut connection = Connection::new(match request.question.kind {
-        Kind::Claim => &CLAIM_THERE,
-        Kind::Renew => &RENEW_THERE,
+        Kind::Claim => &CLAIM,
+        Kind::Renew => &RENEW,
     });
     // With another one each time: what is silent takes its time.
     connection.begin_with(usize::try_from(number).unwrap_or(0));
@@ -216,10 +204,7 @@ fn ask_there(request: &Request, number: u64) -> Result<(Answer, String), String>
         match connection.turn(now) {
             Some(Event::Opened) => {
                 sent = clocks();
-                let arguments: Vec<Option<CString>> = arguments(request, sent)
-                    .into_iter()
-                    .map(|argument| CString::new(argument?).ok())
-                    .collect();
+                let arguments = arguments(asked(request, sent));
                 let left = deadline.saturating_duration_since(now);
                 connection
                     .ask(&arguments, left, now)
@@ -231,9 +216,7 @@ fn ask_there(request: &Request, number: u64) -> Result<(Answer, String), String>
                 if rows.is_unacknowledged() {
                     return Err("its answer was not acknowledged by its standby".into());
                 }
-                let columns: Vec<_> = (0..catalog::REGISTRY_COLUMNS.len())
-                    .map(|column| rows.text(0, column))
-                    .collect();
+                let columns: Vec<_> = (0..COLUMNS).map(|column| rows.text(0, column)).collect();
                 return understand(&columns, sent, received).ok_or_else(|| NOT_UNDERSTOOD.into());
             }
             Some(Event::Refused(error) | Event::Lost(error)) => return Err(error.message),

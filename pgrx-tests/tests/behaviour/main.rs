@@ -41,6 +41,7 @@ mod privileges;
 mod recovery;
 mod registry;
 mod registry_away;
+mod registry_bounds;
 mod registry_clock;
 mod registry_fencing;
 mod registry_members;

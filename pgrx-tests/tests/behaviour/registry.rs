@@ -257,10 +257,9 @@ fn claim_at_last(session: &mut Session, node: &mut Node) -> Answer {
         match node.try_claim(session) {
             Ok(answer) => return answer,
             Err(failure) => {
-                assert!(
-                    ["55P03", "40001", "23505"].contains(&&*failure.state),
-                    "{failure}"
-                );
+                // The second one only where its transactions are serializable.
+                let state = &*failure.state;
+                assert!(["55P03", "40001"].contains(&state), "{failure}");
                 assert!(started.elapsed() < LIMIT, "{failure}");
             }
         }
@@ -520,11 +519,11 @@ fn retire_and_release() {
         .fails("SELECT leaf_worker_release(NULL)")
         .is("42704");
     session.fails("SELECT leaf_worker_release(-7)").is("42704");
-    session.fails("SELECT leaf_worker_retire(1024)").is("23514");
-    session.fails("SELECT leaf_worker_retire(NULL)").is("23502");
+    session.fails("SELECT leaf_worker_retire(1024)").is("22023");
+    session.fails("SELECT leaf_worker_retire(NULL)").is("22004");
     session
         .fails("SELECT leaf_worker_retire(1, NULL)")
-        .is("23502");
+        .is("22004");
 }
 
 /// The same worker id with another epoch repeats ids.
@@ -582,18 +581,18 @@ fn a_clock_that_is_off_is_refused() {
         },
     );
     b.claim(&mut session).is("granted");
-    // Against the average of the two others, not against the registry. It keeps what it has,
+    // Against the median of the two others, not against the registry. It keeps what it has,
     // and gets no more.
     let reserved = late.reserved_until_ms;
     let answer = late.renew(&mut session).is("clock");
     assert_eq!(answer.peers, 2);
-    answer.details("behind the average of 2 other servers");
+    answer.details("behind the median of 2 other servers");
     let sql = "SELECT reserved_until_ms FROM leaf_id.leaf_worker WHERE node_name = 'late'";
     assert_eq!(Some(session.value::<i64>(sql)), reserved);
     let mut new = Node::new("new", off(-800));
     new.claim(&mut session)
         .is("clock")
-        .details("behind the average of 3");
+        .details("behind the median of 3");
     // Those count whose leases are live.
     let answer = once_no_longer("clock", || late.renew(&mut session));
     assert_eq!(answer.is("granted").peers, 1);
@@ -722,18 +721,25 @@ fn a_restart_within_that_time_begins_it_anew() {
     assert!(restarted.elapsed() >= Duration::from_secs(4));
 }
 
-/// A registry without a single row may have forgotten all of them.
+/// A registry without a single row, or with no more than its owner's settings, may have
+/// forgotten all of them.
 #[test]
 fn a_promoted_registry_that_was_never_used_waits_too() {
-    let (primary, standby) = pair();
-    standby.replay_all_of(&primary);
-    primary.kill_9();
-    standby.promote();
-    let mut session = standby.session();
-    Node::new("a", BRIEF).claim(&mut session).is("grace");
-    // Here nothing can be forgotten: it was created on this timeline.
-    session.run("DROP EXTENSION leaf_id; CREATE EXTENSION leaf_id");
-    assert_eq!(Node::new("a", BRIEF).claim(&mut session).id(), 0);
+    for settings in [
+        "",
+        "INSERT INTO leaf_id.leaf_registry (max_ids_per_role) VALUES (7)",
+    ] {
+        let (primary, standby) = pair();
+        primary.session().run(settings);
+        standby.replay_all_of(&primary);
+        primary.kill_9();
+        standby.promote();
+        let mut session = standby.session();
+        Node::new("a", BRIEF).claim(&mut session).is("grace");
+        // Here nothing can be forgotten: it was created on this timeline.
+        session.run("DROP EXTENSION leaf_id; CREATE EXTENSION leaf_id");
+        assert_eq!(Node::new("a", BRIEF).claim(&mut session).id(), 0);
+    }
 }
 
 #[test]
@@ -769,7 +775,7 @@ fn needs_execute_and_nothing_else() {
     admin.run(&format!("GRANT EXECUTE ON {functions} TO member"));
     // Nothing of the caller's is run with the owner's rights.
     member.run(
-        "CREATE TEMP TABLE leaf_id.leaf_worker (worker_id int); CREATE TEMP TABLE leaf_id.leaf_registry (one bool);
+        "CREATE TEMP TABLE leaf_worker (worker_id int); CREATE TEMP TABLE leaf_registry (one bool);
          CREATE FUNCTION pg_temp.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql
              AS 'BEGIN RAISE EXCEPTION ''run as %'', current_user; END';
          SET search_path = pg_temp, pg_catalog",
@@ -782,13 +788,11 @@ fn needs_execute_and_nothing_else() {
     for statement in [
         "SELECT \"the ids\".leaf_worker_release(0)",
         "SELECT \"the ids\".leaf_worker_retire(0)",
-        "SELECT \"the ids\".leaf_registry_begin(true)",
-        "SELECT \"the ids\".leaf_worker_exchange(false, 0, 1, 'a', 1, 2, 3, 4, 5, 6, 7, 8)",
-        "SELECT * FROM \"the ids\".leaf_worker",
-        "SELECT * FROM \"the ids\".leaf_registry",
+        "SELECT * FROM leaf_id.leaf_worker",
+        "SELECT * FROM leaf_id.leaf_registry",
         "SELECT * FROM \"the ids\".leaf_worker_status",
-        "DELETE FROM \"the ids\".leaf_worker",
-        "UPDATE \"the ids\".leaf_registry SET epoch_ms = 0",
+        "DELETE FROM leaf_id.leaf_worker",
+        "UPDATE leaf_id.leaf_registry SET epoch_ms = 0",
     ] {
         println!("{statement}");
         member.fails(statement).is("42501");
@@ -805,7 +809,7 @@ fn needs_execute_and_nothing_else() {
     );
     // Who sees a token can pass for its holder.
     let shown: String = monitor.value("SELECT string_agg(s::text, ' ') FROM leaf_worker_status s");
-    let token: i64 = admin.value("SELECT token FROM \"the ids\".leaf_worker");
+    let token: i64 = admin.value("SELECT token FROM leaf_id.leaf_worker");
     assert!(!shown.contains(&token.to_string()), "{shown}");
     monitor
         .fails("SELECT * FROM leaf_id.leaf_worker")
@@ -853,13 +857,37 @@ fn refuses_a_transaction_block() {
     a.claim(&mut session).is("granted");
 }
 
+/// What a procedure has learned and takes back it tells nobody.
+#[test]
+fn a_procedure_that_takes_its_claim_back_tells_nobody() {
+    let (server, mut admin) = server_and_session();
+    let mut a = Node::new("a", TERMS);
+    admin.run(&format!(
+        "CREATE PROCEDURE claims(INOUT told bigint) LANGUAGE plpgsql AS
+             'BEGIN told := (leaf_worker_claim({}, NULL, NULL, {})).reserved_until_ms; ROLLBACK; END'",
+        a.who().replace('\'', "''"),
+        a.what()
+    ));
+    let mut session = server.session();
+    let told = session.try_column::<i64>("CALL claims(0)");
+    println!("{told:?}");
+    assert!(told.is_err(), "it was told {told:?}");
+    assert!(session.try_run("SELECT 1").is_err());
+    assert_eq!(
+        admin.value::<i64>("SELECT count(*) FROM leaf_id.leaf_worker"),
+        0
+    );
+    assert_eq!(a.claim(&mut admin).id(), 0);
+}
+
 /// Arguments that no server sends, as somebody may who has EXECUTE.
 #[test]
 fn absurd_arguments_leave_nothing_behind() {
     let (_server, mut session) = server_and_session();
     let (min, max) = (i64::MIN.to_string(), i64::MAX.to_string());
+    let epoch = TERMS.epoch_ms.to_string();
     let usual = [
-        "1", "'a'", "NULL", "5", "NULL", "NULL", NOW_MS, NOW_MS, "2000", "1000", "0",
+        "1", "'a'", "NULL", "5", "NULL", "NULL", NOW_MS, NOW_MS, "2000", "1000", &epoch,
     ];
     let try_claim = |session: &mut Session, changed: &[(usize, &str)]| {
         let mut arguments = usual.map(String::from);
@@ -898,7 +926,7 @@ fn absurd_arguments_leave_nothing_behind() {
     // These are possible, if strange: what is reserved is bounded.
     let mut token = 100;
     for (system, reserve, held_until) in [(&min, &max, &max), (&max, &min, &min)] {
-        for epoch in ["0", &*max] {
+        for epoch_ms in [&epoch, &max] {
             token += 1;
             let answer = try_claim(
                 &mut session,
@@ -908,11 +936,11 @@ fn absurd_arguments_leave_nothing_behind() {
                     (4, "9"),
                     (5, held_until),
                     (7, reserve),
-                    (10, epoch),
+                    (10, epoch_ms),
                 ],
             )
             .unwrap();
-            if epoch == "0" {
+            if *epoch_ms == epoch {
                 let reserved = answer.reserved_until_ms.unwrap();
                 assert!(
                     (0..answer.registry_ms + 10_000).contains(&reserved),
@@ -924,7 +952,7 @@ fn absurd_arguments_leave_nothing_behind() {
             }
         }
     }
-    let renewal = format!("0, {min}, 'a', {min}, 101, {NOW_MS}, {max}, 86400000, 3600000, 0");
+    let renewal = format!("0, {min}, 'a', {min}, 101, {NOW_MS}, {max}, 86400000, 3600000, {epoch}");
     let answer = try_call(&mut session, "leaf_worker_renew", &renewal).unwrap();
     assert_eq!(answer.is("granted").worker_id, Some(0));
     assert_eq!(
@@ -1132,7 +1160,7 @@ fn when_the_registrys_clock_is_set_servers_agree_again() {
     let (_server, mut session) = server_and_session();
     let mut nodes = three_ahead(&mut session);
     let refused = nodes[0].renew(&mut session).is("clock");
-    refused.details("behind the average");
+    refused.details("behind the median");
     for node in &mut nodes[1..] {
         node.renew(&mut session);
     }

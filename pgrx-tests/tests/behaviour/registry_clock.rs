@@ -158,7 +158,7 @@ fn off_from_the_peers_alone() {
     failure
         .is("55000")
         .says("behind")
-        .details("the average of 2 other servers");
+        .details("the median of 2 other servers");
     let said = ms_in(&failure.message);
     assert!((said - 1400).abs() < 400, "{failure}");
     let shown: i64 = session.snowflake_status("peers_offset_ms::bigint");

@@ -147,6 +147,37 @@ pub enum Status {
     Lost,
     /// The registry's servers have another epoch.
     Epoch,
+    /// This node's name belongs to another role.
+    Role,
+}
+
+impl Status {
+    /// How an answer says it.
+    const NAMES: [(Self, &'static str); 9] = [
+        (Self::Granted, "granted"),
+        (Self::Held, "held"),
+        (Self::Full, "full"),
+        (Self::Grace, "grace"),
+        (Self::Clock, "clock"),
+        (Self::Retired, "retired"),
+        (Self::Lost, "lost"),
+        (Self::Epoch, "epoch"),
+        (Self::Role, "role"),
+    ];
+
+    /// Its name in an answer.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let found = Self::NAMES.iter().find(|(status, _)| *status == self);
+        found.map_or("", |(_, name)| name)
+    }
+
+    /// What an answer says by this name.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Self> {
+        let found = Self::NAMES.iter().find(|(_, found)| *found == name);
+        found.map(|(status, _)| *status)
+    }
 }
 
 /// An answer of the registry.
@@ -158,13 +189,17 @@ pub struct Answer {
     pub worker_id: u16,
     /// ... the times above which ids of it are free ...
     pub floor_ms: i64,
-    /// ... and the last one, as recorded.
+    /// ... the last one, as recorded ...
     pub reserved_until_ms: i64,
+    /// ... and how long the lease is: what was asked for, or less.
+    pub lease_ms: i64,
+    /// How far the registry lets this server's clock be off, in milliseconds.
+    pub max_skew_ms: i64,
     /// The registry's clock when it read the question, in Unix milliseconds.
     pub registry_ms: i64,
-    /// Other servers with a lease.
+    /// How many others the clock was compared with.
     pub peers: u32,
-    /// Their clocks' average distance from the registry's, in milliseconds.
+    /// The median of their clocks' distance from the registry's, in milliseconds.
     pub peers_offset_ms: i64,
     /// Before the question left.
     pub sent: Clocks,
@@ -174,11 +209,12 @@ pub struct Answer {
 
 impl Answer {
     /// How far this server's clock is at least ahead of what both the registry and its peers
-    /// say, or behind it (negative), in milliseconds, if that is more than is allowed. A
-    /// question that took long says little: the clock was read at one moment of it, and the
-    /// registry's at another.
+    /// say, or behind it (negative), in milliseconds, if that is more than is allowed here and
+    /// by the registry. A question that took long says little: the clock was read at one
+    /// moment of it, and the registry's at another.
     #[must_use]
     pub fn skew(&self, max_skew_ms: i64) -> Option<Skew> {
+        let max_skew_ms = max_skew_ms.min(self.max_skew_ms);
         let outside = |reference_ms: i64| {
             let ahead = self.sent.wall_ms.saturating_sub(reference_ms);
             let behind = self.received.wall_ms.saturating_sub(reference_ms);
@@ -209,7 +245,7 @@ impl Answer {
 pub struct Skew {
     /// Ahead; negative is behind.
     pub by_ms: i64,
-    /// From the peers' average; otherwise from the registry.
+    /// From the peers' median; otherwise from the registry.
     pub from_peers: bool,
 }
 
@@ -417,7 +453,9 @@ impl Tenant {
                 self.out(Why::Refused(answer.status))
             }
             // The lease is this server's for as long as it has been told.
-            Status::Grace | Status::Full | Status::Epoch if self.standing == Standing::Holding => {
+            Status::Grace | Status::Full | Status::Epoch | Status::Role
+                if self.standing == Standing::Holding =>
+            {
                 self.again(now, rules);
                 Verdict::Keep
             }
@@ -450,6 +488,7 @@ impl Tenant {
         draw: impl FnMut() -> i64,
     ) -> Verdict {
         let before = self.grant();
+        let lease_ms = question.lease_ms.min(answer.lease_ms);
         // A registry that was promoted may not know it any more.
         let remembered = self.lease.grant.filter(|g| g.worker_id == answer.worker_id);
         let floor_ms = remembered.map_or(answer.floor_ms, |g| g.floor_ms.max(answer.floor_ms));
@@ -457,7 +496,7 @@ impl Tenant {
             worker_id: answer.worker_id,
             floor_ms,
             reserved_until_ms: answer.reserved_until_ms,
-            until_boot_ms: end_of_lease(answer.sent.boot_ms, question.lease_ms),
+            until_boot_ms: end_of_lease(answer.sent.boot_ms, lease_ms),
         };
         self.lease = Lease {
             grant: Some(grant),
@@ -467,7 +506,7 @@ impl Tenant {
         self.renewable = true;
         self.failures = 0;
         self.standing = Standing::Holding;
-        let third = question.lease_ms.min(rules.lease_ms) / 3;
+        let third = lease_ms.min(rules.lease_ms) / 3;
         self.ask_at_ms = answer.sent.boot_ms.saturating_add(third);
         let goes_on = question.kind == Kind::Renew
             && before.is_some_and(|before| {

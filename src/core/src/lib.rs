@@ -10,6 +10,7 @@
 
 pub mod lease;
 mod primitive;
+pub mod registry;
 pub mod reservation;
 pub mod segment;
 pub mod snowflake;

@@ -19,17 +19,26 @@ use core::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use leaf_id_core::lease::{
-    Answer, Clocks, Found, Grant, Kind, Lease, Question, Rules, Status, Step, Tenant, Verdict,
+    Answer, Clocks, Found, Grant, Lease, Question, Rules, Step, Tenant, Verdict,
+};
+use leaf_id_core::registry::{
+    self, Asker, Bounds, Decision, Here, Hold, Next, Place, Registry, Reply, Request, Row,
 };
 use leaf_id_core::snowflake::{Generator, Parts, Stall};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 const NODES: usize = 4;
-const WORKER_IDS: usize = 3;
+const WORKER_IDS: u16 = 3;
 const RULES: Rules = Rules {
     lease_ms: 3_000,
     max_skew_ms: 200,
+};
+/// Servers get shorter leases than they ask for.
+const BOUNDS: Bounds = Bounds {
+    max_skew_ms: 250,
+    max_lease_ms: 2_500,
+    max_ids_per_role: None,
 };
 const RESERVATION_MS: i64 = 300;
 const STEPS: usize = 6_000;
@@ -54,154 +63,122 @@ enum Broken {
     CopiedDisk,
 }
 
-/// A row of the registry.
-#[derive(Clone, Copy, Default)]
-struct Row {
-    holder: Option<u32>,
-    token: i64,
-    floor_ms: i64,
-    reserved_ms: i64,
-    lease_until_ms: i64,
-    retired: bool,
+/// The tables of a registry, and where it is.
+#[derive(Clone)]
+struct Tables {
+    registry: Registry,
+    rows: [Option<Row>; WORKER_IDS as usize],
 }
 
-/// As sql/workers.sql decides.
-#[derive(Clone, Default)]
-struct Registry {
-    rows: [Row; WORKER_IDS],
-    moved: bool,
-    grace_until_ms: i64,
-}
+impl Tables {
+    fn new() -> Self {
+        Self {
+            registry: Registry {
+                place: Some(place(1)),
+                epoch_ms: None,
+                moved_at_ms: None,
+                grace: None,
+                bounds: BOUNDS,
+            },
+            rows: Default::default(),
+        }
+    }
 
-impl Registry {
+    /// What `decide` says, with one of its rules broken.
     fn answer(
         &mut self,
         broken: Broken,
         node: u32,
         asked: &Question,
         sent: Clocks,
-        now: i64,
-    ) -> Answer {
-        let mut answer = Answer {
-            status: Status::Clock,
-            worker_id: 0,
-            floor_ms: 0,
-            reserved_until_ms: 0,
-            registry_ms: now,
-            peers: 0,
-            peers_offset_ms: 0,
-            sent,
-            received: sent,
+        here: &Here,
+    ) -> Reply {
+        let mut request = Request {
+            question: *asked,
+            system_identifier: 1,
+            node_name: node.to_string().into_bytes(),
+            now_ms: sent.wall_ms,
+            reserve_until_ms: sent.wall_ms + asked.lease_ms,
+            max_skew_ms: RULES.max_skew_ms,
+            epoch_ms: here.epoch_ms,
         };
-        if (sent.wall_ms - now).abs() > RULES.max_skew_ms {
-            return answer;
+        let held_by = |row: &Row, name: &[u8]| {
+            let holder = row.holder.as_ref();
+            holder.is_some_and(|holder| holder.node_name == name)
+        };
+        if broken == Broken::Token {
+            let own = (self.rows.iter().flatten()).find(|row| held_by(row, &request.node_name));
+            let token = own.map_or(0, |row| row.token);
+            if token != request.question.next_token {
+                request.question.token = token;
+            }
         }
-        let own = self.rows.iter().position(|row| row.holder == Some(node));
-        let chosen = match asked.kind {
-            Kind::Renew => asked.held.map(|(id, _)| usize::from(id)),
-            Kind::Claim => own,
+        assert!(request.is_valid());
+        let asker = Asker {
+            role: b"member",
+            trusted: false,
+            address: None,
         };
-        let row = chosen.map(|id| self.rows[id]).unwrap_or_default();
-        let known = row.holder == Some(node)
-            && row.token != 0
-            && (broken == Broken::Token || [asked.token, asked.next_token].contains(&row.token));
-        let live = now < row.lease_until_ms;
-        let usable = own.is_some() && !row.retired;
-        let grace = now < self.grace_until_ms && broken != Broken::Grace;
-        let moved_floor = if self.moved {
-            now + RULES.max_skew_ms
-        } else {
-            0
-        };
-        let above_all = |row: &Row| row.reserved_ms.max(now + RULES.max_skew_ms);
-        // The worker id, the floor of now, and whether the holder stays.
-        let granted = if asked.kind == Kind::Renew {
-            answer.status = Status::Lost;
-            match chosen.filter(|_| known) {
-                Some(_) if row.retired => {
-                    answer.status = Status::Retired;
-                    None
+        // It locks whatever it is asked to.
+        let mut registry_locked = false;
+        let mut rows: Vec<_> = (self.rows.iter().flatten().cloned())
+            .map(|row| (row, Hold::Seen))
+            .collect();
+        let decision = loop {
+            let mut registry = self.registry;
+            if broken == Broken::Grace {
+                registry.grace = None;
+            }
+            let tables = registry::Tables {
+                registry: &registry,
+                registry_locked,
+                rows: &rows,
+            };
+            match registry::decide(tables, &request, &asker, here) {
+                Next::LockRegistry => registry_locked = true,
+                Next::LockRow { worker_id, .. } => {
+                    let row = rows.iter_mut().find(|(row, _)| row.worker_id == worker_id);
+                    row.unwrap().1 = Hold::Locked;
                 }
-                Some(_) if grace && !live => {
-                    answer.status = Status::Grace;
-                    None
+                Next::Done(decision) => break *decision,
+            }
+        };
+        let Decision {
+            mut reply,
+            registry,
+            rows,
+            ..
+        } = decision;
+        assert!(registry.is_none() || registry_locked);
+        self.registry = registry.unwrap_or(self.registry);
+        for mut row in rows {
+            let before = &mut self.rows[usize::from(row.worker_id)];
+            let same = (before.as_ref()).is_some_and(|before| before.holder == row.holder);
+            if broken == Broken::Floor && !same {
+                row.floor_ms = 0;
+                if let Ok(granted) = &mut reply.outcome {
+                    granted.floor_ms = 0;
                 }
-                Some(id) => Some((id, if live { 0 } else { moved_floor }, true)),
-                None => None,
             }
-        } else {
-            let enters = grace.then_some(asked.held).flatten().filter(|(id, until)| {
-                let row = &self.rows[usize::from(*id)];
-                own.is_none_or(|own| own == usize::from(*id))
-                    && *until >= row.reserved_ms + i64::from(own.is_none())
-                    && (own.is_some() || now >= row.lease_until_ms)
-            });
-            if let Some((id, until)) = enters {
-                let row = &mut self.rows[usize::from(id)];
-                row.reserved_ms = row.reserved_ms.max(until);
-                Some((usize::from(id), 0, own.is_some()))
-            } else if own.is_some() && live && !known {
-                answer.status = Status::Held;
-                None
-            } else if grace && !(usable && live) {
-                answer.status = Status::Grace;
-                None
-            } else if let Some(id) = own.filter(|_| usable) {
-                let floor = match (known, live) {
-                    (true, true) => 0,
-                    (true, false) => moved_floor,
-                    (false, _) => above_all(&row),
-                };
-                Some((id, floor, known))
-            } else {
-                answer.status = Status::Full;
-                let free = self
-                    .rows
-                    .iter()
-                    .position(|row| row.reserved_ms == 0 && !row.retired);
-                let ended = |(_, row): &(usize, &Row)| now >= row.lease_until_ms && !row.retired;
-                let rows = self.rows.iter().enumerate().filter(ended);
-                let oldest = rows.min_by_key(|(_, row)| row.lease_until_ms);
-                free.map(|id| (id, moved_floor, false))
-                    .or_else(|| oldest.map(|(id, row)| (id, above_all(row), false)))
+            if broken == Broken::FloorOfLostAnswer {
+                row.floor_ms = 0;
             }
-        };
-        let Some((id, floor, stays)) = granted else {
-            return answer;
-        };
-        for (other, row) in self.rows.iter_mut().enumerate() {
-            if other != id && row.holder == Some(node) {
-                (row.holder, row.token) = (None, 0);
-            }
+            *before = Some(row);
         }
-        let row = &mut self.rows[id];
-        let floor = match broken {
-            Broken::Floor => 0,
-            Broken::FloorOfLostAnswer => floor,
-            _ if stays => floor.max(row.floor_ms),
-            _ => floor,
-        };
-        let until = (sent.wall_ms + asked.lease_ms).min(now + asked.lease_ms + RULES.max_skew_ms);
-        *row = Row {
-            holder: Some(node),
-            token: asked.next_token,
-            floor_ms: floor,
-            reserved_ms: row.reserved_ms.max(until),
-            lease_until_ms: now + asked.lease_ms,
-            retired: false,
-        };
-        Answer {
-            status: Status::Granted,
-            worker_id: u16::try_from(id).unwrap(),
-            floor_ms: floor,
-            reserved_until_ms: row.reserved_ms,
-            ..answer
-        }
+        reply
+    }
+}
+
+fn place(timeline: i32) -> Place {
+    Place {
+        system_identifier: 1,
+        timeline,
+        database: 1,
+        relation: 1,
     }
 }
 
 /// A question on its way, or its answer.
-#[derive(Clone, Copy)]
 struct Message {
     node: usize,
     /// The run that has sent it: an answer to another one is lost.
@@ -210,7 +187,7 @@ struct Message {
     sent: Clocks,
     /// When it arrives.
     at_ms: i64,
-    answer: Option<Answer>,
+    answer: Option<Reply>,
 }
 
 /// What is on a server's disk.
@@ -245,8 +222,10 @@ struct World {
     broken: Broken,
     random: RefCell<StdRng>,
     now_ms: Cell<i64>,
-    registry: RefCell<Registry>,
-    standby: RefCell<Registry>,
+    registry: RefCell<Tables>,
+    standby: RefCell<Tables>,
+    /// Of the registry: counts its promotions.
+    timeline: Cell<i32>,
     nodes: Vec<RefCell<Node>>,
     messages: RefCell<Vec<Message>>,
     issued: RefCell<HashMap<i64, usize>>,
@@ -277,8 +256,9 @@ impl World {
             broken,
             random: RefCell::new(StdRng::seed_from_u64(seed)),
             now_ms: Cell::new(1_000_000),
-            registry: RefCell::default(),
-            standby: RefCell::default(),
+            registry: RefCell::new(Tables::new()),
+            standby: RefCell::new(Tables::new()),
+            timeline: Cell::new(1),
             nodes: (0..NODES).map(node).collect(),
             messages: RefCell::default(),
             issued: RefCell::default(),
@@ -473,30 +453,47 @@ impl World {
             };
             let Some(mut message) = arrived else { return };
             let name = self.nodes[message.node].try_borrow().map(|node| node.name);
-            let Some(answer) = message.answer else {
+            let Some(reply) = message.answer.take() else {
                 let Ok(name) = name else {
                     message.at_ms += 1;
                     self.messages.borrow_mut().push(message);
                     continue;
                 };
-                let before = self.registry.borrow().rows;
-                let answer = self.registry.borrow_mut().answer(
+                let here = Here {
+                    place: place(self.timeline.get()),
+                    server_start: 1,
+                    epoch_ms: 0,
+                    worker_ids: WORKER_IDS,
+                    arrived_ms: now,
+                    now: Clocks {
+                        boot_ms: now,
+                        wall_ms: now,
+                    },
+                    format_ms: |ms| ms.to_string(),
+                };
+                let before = self.registry.borrow().rows.clone();
+                let reply = self.registry.borrow_mut().answer(
                     self.broken,
                     name,
                     &message.question,
                     message.sent,
-                    now,
+                    &here,
                 );
-                let after = self.registry.borrow().rows;
-                for (before, after) in before.iter().zip(&after) {
+                let registry = self.registry.borrow();
+                for (before, after) in before.iter().zip(&registry.rows) {
+                    let (Some(before), Some(after)) = (before, after) else {
+                        assert!(before.is_none(), "a row is gone");
+                        continue;
+                    };
                     let changed = before.holder.is_some() && before.holder != after.holder;
                     self.changes_of_holder
                         .set(self.changes_of_holder.get() + u32::from(changed));
-                    assert!(before.reserved_ms <= after.reserved_ms);
+                    assert!(before.reserved_until_ms <= after.reserved_until_ms);
                 }
+                drop(registry);
                 // Committed, and nobody is told.
                 if !self.chance(3) {
-                    message.answer = Some(answer);
+                    message.answer = Some(reply);
                     message.at_ms = now + self.delay();
                     self.messages.borrow_mut().push(message);
                 }
@@ -507,10 +504,7 @@ impl World {
                 continue;
             }
             node.asked = None;
-            let answer = Answer {
-                received: self.clocks(node),
-                ..answer
-            };
+            let answer: Answer = reply.heard(message.sent, self.clocks(node));
             let tenant = node.tenant.as_mut().unwrap();
             let verdict = tenant.hear(&message.question, &answer, RULES, || self.token());
             self.follow(node, verdict);
@@ -623,11 +617,9 @@ impl World {
             21..=24 => *self.standby.borrow_mut() = self.registry.borrow().clone(),
             25 if self.broken != Broken::Nothing || self.chance(2) => {
                 // Renewals of less than a lease are forgotten.
-                let mut registry = self.standby.borrow().clone();
-                registry.moved = true;
-                registry.grace_until_ms = self.now_ms.get() + RULES.lease_ms;
-                *self.registry.borrow_mut() = registry.clone();
-                *self.standby.borrow_mut() = registry;
+                let standby = self.standby.borrow().clone();
+                *self.registry.borrow_mut() = standby;
+                self.timeline.set(self.timeline.get() + 1);
             }
             26..=29 => {
                 let id = usize::try_from(self.within(2)).unwrap();
@@ -635,15 +627,19 @@ impl World {
                 // In both: a release that is forgotten in a failover is not provided for.
                 for registry in [&self.registry, &self.standby] {
                     let row = &mut registry.borrow_mut().rows[id];
-                    (row.holder, row.token) = (None, 0);
-                    row.lease_until_ms = row.lease_until_ms.min(now);
+                    *row = row.take().map(|row| row.released(now));
                 }
             }
             30..=35 => {
                 let id = usize::try_from(self.within(2)).unwrap();
                 let retired = self.chance(2);
                 for registry in [&self.registry, &self.standby] {
-                    registry.borrow_mut().rows[id].retired = retired;
+                    let row = &mut registry.borrow_mut().rows[id];
+                    row.get_or_insert_with(|| Row {
+                        worker_id: u16::try_from(id).unwrap(),
+                        ..Row::default()
+                    })
+                    .retired = retired;
                 }
             }
             36..=80 if node.tenant.is_none() => self.start(&mut node),
@@ -715,7 +711,7 @@ fn every_rule_is_needed() {
         Broken::Grace,
         Broken::CopiedDisk,
     ] {
-        let noticed = (0..4_000).find_map(|round| {
+        let noticed = (0..12_000).find_map(|round| {
             let trouble = run(seed.wrapping_add(round), broken).0?;
             Some((round, trouble))
         });

@@ -1,0 +1,490 @@
+//! Would catch: a member, or a role, that harms the other members of a worker registry: that
+//! takes all worker ids or another one's name, keeps others from issuing by what it says of
+//! its clock, or decides for all how long leases are and which epoch ids have. And code of
+//! others that runs in the registry's functions.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use leaf_id_tests::{
+    Asking, Failure, LINK, Registry, Server, Session, assert_apart, in_threads_until, now_ms,
+    wait_until, worker_of,
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const EPOCH: i64 = 1_288_834_974_657;
+
+/// What somebody asks the registry for, in the words of its functions.
+#[derive(Clone, Copy)]
+struct Ask<'a> {
+    node: &'a str,
+    token: i64,
+    ahead_ms: i64,
+    reserve_ms: i64,
+    lease_ms: i32,
+    skew_ms: i32,
+    epoch_ms: i64,
+}
+
+const ASK: Ask<'static> = Ask {
+    node: "n",
+    token: 1,
+    ahead_ms: 0,
+    reserve_ms: 60_000,
+    lease_ms: 60_000,
+    skew_ms: 1000,
+    epoch_ms: EPOCH,
+};
+
+/// Status, worker id, floor, reserved until, lease, skew, and the detail.
+#[derive(Debug)]
+struct Answer {
+    status: String,
+    worker_id: Option<i32>,
+    floor_ms: Option<i64>,
+    reserved_until_ms: Option<i64>,
+    registry_ms: i64,
+    lease_ms: Option<i32>,
+    max_skew_ms: i32,
+    detail: String,
+}
+
+impl Ask<'_> {
+    fn what(&self) -> String {
+        let now = now_ms() + self.ahead_ms;
+        format!(
+            "{now}, {now} + {}, {}, {}, {}",
+            self.reserve_ms, self.lease_ms, self.skew_ms, self.epoch_ms
+        )
+    }
+
+    fn who(&self) -> String {
+        format!("4711, '{}', {}, {}", self.node, self.token, self.token + 1)
+    }
+
+    #[track_caller]
+    fn claim(&self, session: &mut Session) -> Answer {
+        let arguments = format!("{}, NULL, NULL, {}", self.who(), self.what());
+        call(session, "leaf_worker_claim", &arguments)
+    }
+
+    #[track_caller]
+    fn renew(&self, session: &mut Session, worker_id: i32) -> Answer {
+        let arguments = format!("{worker_id}, {}, {}", self.who(), self.what());
+        call(session, "leaf_worker_renew", &arguments)
+    }
+}
+
+#[track_caller]
+fn call(session: &mut Session, function: &str, arguments: &str) -> Answer {
+    let sql = format!("SELECT * FROM {function}({arguments})");
+    let row = session
+        .query_one(&sql, &[])
+        .unwrap_or_else(|error| panic!("{sql}: {}", Failure::from(&error)));
+    Answer {
+        status: row.get("status"),
+        worker_id: row.get("worker_id"),
+        floor_ms: row.get("floor_ms"),
+        reserved_until_ms: row.get("reserved_until_ms"),
+        registry_ms: row.get("registry_ms"),
+        lease_ms: row.get("lease_ms"),
+        max_skew_ms: row.get("max_skew_ms"),
+        detail: row.get::<_, Option<String>>("detail").unwrap_or_default(),
+    }
+}
+
+impl Answer {
+    #[track_caller]
+    fn is(self, status: &str) -> Self {
+        assert_eq!(self.status, status, "{self:?}");
+        self
+    }
+
+    #[track_caller]
+    fn details(self, text: &str) -> Self {
+        assert!(self.detail.contains(text), "no {text:?} in {self:?}");
+        self
+    }
+}
+
+/// Creates a role that may claim and renew, and connects as it.
+fn role(server: &Server, name: &str) -> Session {
+    server.session().run(&format!(
+        "CREATE ROLE {name} LOGIN;
+         GRANT EXECUTE ON FUNCTION leaf_worker_claim, leaf_worker_renew TO {name}"
+    ));
+    server.connect_as(name, "postgres")
+}
+
+/// The attack: one role claims as many worker ids as it gets, for nodes that do not exist,
+/// with a clock 50 minutes ahead and an idea of its own of what is allowed.
+#[test]
+fn one_role_harms_itself() {
+    let registry = Registry::start();
+    let servers = ["a", "b"].map(|node| registry.member(node));
+    let asking = [Asking::default(), Asking::default()];
+    let mut bad = role(&registry.server, "bad");
+    let greedy = Ask {
+        reserve_ms: 86_400_000,
+        lease_ms: 86_400_000,
+        skew_ms: 3_600_000,
+        ..ASK
+    };
+    for server in &servers {
+        server.session().next_snowflake();
+    }
+    in_threads_until(
+        2,
+        |i, done| asking[i].ask(&servers[i], done),
+        || {
+            for n in 0..1021 {
+                let node = format!("bad {n}");
+                let ahead = Ask {
+                    node: &node,
+                    ahead_ms: 3_000_000,
+                    ..greedy
+                };
+                ahead.claim(&mut bad).is("clock");
+            }
+            // Then with a clock that may just be.
+            let mut taken = HashSet::new();
+            for n in 0..1021 {
+                let node = format!("bad {n}");
+                let just = Ask {
+                    node: &node,
+                    ahead_ms: 900,
+                    ..greedy
+                };
+                let answer = just.claim(&mut bad);
+                if answer.status == "granted" {
+                    let reserved = answer.reserved_until_ms.unwrap() - answer.registry_ms;
+                    assert!(reserved < 3_600_000 + 2000, "{answer:?}");
+                    taken.insert(answer.worker_id.unwrap());
+                } else {
+                    answer.is("full").details("role \"bad\" has 256 worker ids");
+                }
+            }
+            assert_eq!(taken.len(), 256);
+            // The others go on: renewals too, and a new one gets an id, and issues at once.
+            for asking in &asking {
+                asking.wait_for_ids();
+            }
+            for worker_id in [0, 1] {
+                registry.wait_for_renewal(worker_id);
+            }
+            let new = registry.member("c");
+            let id = new.session().next_snowflake();
+            assert!(!taken.contains(&worker_of(id)));
+        },
+    );
+    for asking in &asking {
+        asking.is_never_refused();
+    }
+    assert_apart(&asking);
+}
+
+/// Among the servers that renew, one whose clock is as far behind as is allowed is not refused
+/// because of one role that has invented hundreds that are ahead.
+#[test]
+fn invented_nodes_have_one_vote() {
+    let server = Server::with_leaf_id(&[]);
+    let mut bad = role(&server, "bad");
+    let mut good = role(&server, "good");
+    let mut other = role(&server, "other");
+    for n in 0..100 {
+        let node = format!("bad {n}");
+        let ahead = Ask {
+            node: &node,
+            ahead_ms: 900,
+            ..ASK
+        };
+        ahead.claim(&mut bad).is("granted");
+    }
+    ASK.claim(&mut other).is("granted");
+    let late = Ask {
+        node: "late",
+        ahead_ms: -600,
+        ..ASK
+    };
+    late.claim(&mut good).is("granted");
+    // Where all have one role, each has a vote.
+    let late = Ask {
+        node: "bad late",
+        ..late
+    };
+    server.session().run("SELECT leaf_worker_release(100)");
+    server.session().run("SELECT leaf_worker_release(101)");
+    late.claim(&mut bad)
+        .is("clock")
+        .details("the median of 100 other servers");
+}
+
+#[test]
+fn another_role_cannot_take_a_name() {
+    let server = Server::with_leaf_id(&[]);
+    let mut admin = server.session();
+    let (mut x, mut y) = (role(&server, "x"), role(&server, "y"));
+    assert_eq!(ASK.claim(&mut x).is("granted").worker_id, Some(0));
+    let row = "SELECT w::text FROM leaf_id.leaf_worker w";
+    let before: String = admin.value(row);
+    // Though it knows the token.
+    let known = Ask { token: 2, ..ASK };
+    known.claim(&mut y).is("role").details("node \"n\"");
+    known.renew(&mut y, 0).is("role").details("\"y\"");
+    // Nor through a function of a superuser's.
+    admin.run(
+        "CREATE FUNCTION through(bigint) RETURNS text LANGUAGE sql SECURITY DEFINER AS $$
+             SELECT status FROM leaf_worker_renew(0, 4711, 'n', 2, 3, $1, $1 + 60000, 60000, 1000, 1288834974657)
+         $$",
+    );
+    let through = format!("SELECT through({})", now_ms());
+    assert_eq!(y.value::<String>(&through), "role");
+    assert_eq!(admin.value::<String>(row), before);
+    // Names of another role's servers are not told.
+    let curious = Ask { node: "m", ..known };
+    let answer = curious.renew(&mut y, 0).is("lost");
+    assert_eq!(
+        answer.detail,
+        "worker id 0 is leased to a server of another role"
+    );
+    // Release and retire are for the owner, and where they are granted, for the role itself.
+    admin.run("GRANT EXECUTE ON FUNCTION leaf_worker_release, leaf_worker_retire TO x, y");
+    for function in ["leaf_worker_release", "leaf_worker_retire"] {
+        y.fails(&format!("SELECT {function}(0)")).is("42501");
+        assert_eq!(admin.value::<String>(row), before);
+    }
+    known.renew(&mut x, 0).is("granted");
+    x.run("SELECT leaf_worker_release(0)");
+    assert_eq!(ASK.claim(&mut y).is("granted").worker_id, Some(1));
+    ASK.claim(&mut x).is("role");
+    admin.run("SELECT leaf_worker_release(1)");
+    // Who has become another one is that one.
+    admin.run("GRANT x TO y");
+    y.run("SET ROLE x");
+    assert_eq!(ASK.claim(&mut y).is("granted").worker_id, Some(2));
+    known.renew(&mut x, 2).is("granted");
+    let roles: Vec<Option<String>> =
+        admin.column("SELECT role_name FROM leaf_worker_status ORDER BY worker_id");
+    assert_eq!(roles, [None, None, Some("x".into())]);
+}
+
+/// A server whose role has changed is told so, and goes on when the registry's owner says.
+#[test]
+fn a_server_learns_that_its_name_is_another_roles() {
+    let registry = Registry::start();
+    registry.server.session().run(
+        "CREATE ROLE elsewhere LOGIN PASSWORD 'secret';
+         GRANT EXECUTE ON FUNCTION leaf_worker_claim, leaf_worker_renew TO elsewhere",
+    );
+    let server = registry.member("a");
+    let mut session = server.session();
+    session.next_snowflake();
+    session.run(&format!(
+        "ALTER USER MAPPING FOR CURRENT_USER SERVER {LINK}
+             OPTIONS (SET user 'elsewhere', SET password 'secret')"
+    ));
+    // What it has is good until its lease ends.
+    registry.wait_for_end(0);
+    server.restart();
+    let mut session = server.session();
+    let failure = session.wait_for_refusal("belongs to another role");
+    failure
+        .is("42501")
+        .details("than \"elsewhere\"")
+        .hints("leaf_worker_release()");
+    let state: String = session.snowflake_status("state");
+    assert_eq!(state, "refused: name of this node belongs to another role");
+    registry
+        .server
+        .session()
+        .run("SELECT leaf_worker_release(0)");
+    assert_eq!(worker_of(session.next_snowflake()), 1);
+}
+
+/// A server keeps to the lease that it was granted, not to the one that it asked for.
+#[test]
+fn a_lease_is_as_long_as_the_registry_says() {
+    let registry = Registry::start();
+    let mut in_registry = registry.server.session();
+    in_registry.run(
+        "INSERT INTO leaf_id.leaf_registry (max_lease_ms) VALUES (3000)
+         ON CONFLICT (one) DO UPDATE SET max_lease_ms = excluded.max_lease_ms",
+    );
+    let server = registry.member_with("a", &[("leaf_id.worker_lease", "1h")]);
+    let mut session = server.session();
+    session.next_snowflake();
+    let left = "lease_until < clock_timestamp() + interval '3 s'";
+    assert!(session.snowflake_status::<bool>(left));
+    let (held, row) = (
+        registry.holder(0).unwrap(),
+        "SELECT lease_ms FROM leaf_id.leaf_worker",
+    );
+    assert!(held.lease_until_ms.unwrap() <= now_ms() + 3000);
+    assert!(held.reserved_until_ms <= now_ms() + 3000 + 1000);
+    assert_eq!(in_registry.value::<i32>(row), 3000);
+    // It renews as often as that needs.
+    for _ in 0..2 {
+        registry.wait_for_renewal(0);
+    }
+    drop(in_registry);
+    registry.server.kill_9();
+    session.wait_for_refusal("the lease of worker id 0 has ended");
+}
+
+/// The stricter of both says how far a clock may be off, and the server is told so.
+#[test]
+fn a_skew_is_as_the_registry_says() {
+    let registry = Registry::start();
+    let mut in_registry = registry.server.session();
+    in_registry.run("INSERT INTO leaf_id.leaf_registry (max_skew_ms) VALUES (200)");
+    let strict = Ask { skew_ms: 50, ..ASK };
+    for (ask, ahead_ms, allowed_ms) in [(ASK, 400, 200), (strict, 100, 50)] {
+        let off = Ask { ahead_ms, ..ask };
+        let answer = off.claim(&mut in_registry).is("clock");
+        assert_eq!(answer.max_skew_ms, allowed_ms);
+    }
+    let server = registry.member_with_clock("a", 500, &[("leaf_id.max_clock_skew", "1h")]);
+    let mut session = server.session();
+    session
+        .wait_for_refusal("cannot issue snowflake ids: the clock is")
+        .is("55000")
+        .says("ahead");
+    server.clock().set(0);
+    session.next_snowflake();
+}
+
+#[test]
+fn what_is_beyond_the_bounds_is_clamped() {
+    let server = Server::with_leaf_id(&[]);
+    let mut bad = role(&server, "bad");
+    let greedy = Ask {
+        reserve_ms: 86_400_000,
+        lease_ms: 86_400_000,
+        skew_ms: 3_600_000,
+        ..ASK
+    };
+    let answer = greedy.claim(&mut bad).is("granted");
+    assert_eq!(
+        (answer.lease_ms, answer.max_skew_ms),
+        (Some(3_600_000), 1000)
+    );
+    let reserved = answer.reserved_until_ms.unwrap() - answer.registry_ms;
+    assert!((3_601_000..3_602_000).contains(&reserved), "{answer:?}");
+    let again = Ask { token: 2, ..greedy };
+    let answer = again.renew(&mut bad, 0).is("granted");
+    assert_eq!(answer.lease_ms, Some(3_600_000));
+    // Nothing is given away after a promotion for as long as that, and no longer.
+    let mut admin = server.session();
+    admin.run("UPDATE leaf_id.leaf_registry SET timeline = 0");
+    let new = Ask { node: "new", ..ASK };
+    new.claim(&mut bad).is("grace").details("in 3600000 ms");
+}
+
+/// The first member does not decide for all.
+#[test]
+fn the_epoch_is_the_owners() {
+    let registry = Registry::start();
+    let mut first = role(&registry.server, "first");
+    for epoch_ms in [0, EPOCH - 1, EPOCH + 1] {
+        let wrong = Ask { epoch_ms, ..ASK };
+        wrong
+            .claim(&mut first)
+            .is("epoch")
+            .details("is 1288834974657, not");
+    }
+    let server = registry.member("a");
+    server.session().next_snowflake();
+    // Its owner says so before the first use.
+    let server = Server::with_leaf_id(&[]);
+    let mut admin = server.session();
+    admin.run("INSERT INTO leaf_id.leaf_registry (epoch_ms) VALUES (7)");
+    ASK.claim(&mut admin).is("epoch").details("is 7, not");
+    let seven = Ask { epoch_ms: 7, ..ASK };
+    let answer = seven.claim(&mut admin).is("granted");
+    assert_eq!(answer.floor_ms, Some(0));
+}
+
+/// What the registry's own row says where nobody has said anything.
+#[test]
+fn the_row_is_as_its_owner_would_insert_it() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    let bounds =
+        "SELECT (max_skew_ms, max_lease_ms, max_ids_per_role)::text FROM leaf_id.leaf_registry";
+    assert_eq!(
+        session.value::<i64>("SELECT count(*) FROM leaf_id.leaf_registry"),
+        0
+    );
+    ASK.claim(&mut session).is("granted");
+    let made: String = session.value(bounds);
+    session
+        .run("DELETE FROM leaf_id.leaf_registry; INSERT INTO leaf_id.leaf_registry DEFAULT VALUES");
+    assert_eq!(session.value::<String>(bounds), made);
+    // It was created here, so nothing is forgotten.
+    let b = Ask { node: "b", ..ASK };
+    b.claim(&mut session).is("granted");
+    // NULL is any number.
+    session.run("UPDATE leaf_id.leaf_registry SET max_ids_per_role = 1");
+    let mut limited = role(&server, "limited");
+    let nodes = ["c", "d"].map(|node| Ask { node, ..ASK });
+    nodes[0].claim(&mut limited).is("granted");
+    nodes[1].claim(&mut limited).is("full");
+    session.run("UPDATE leaf_id.leaf_registry SET max_ids_per_role = NULL");
+    nodes[1].claim(&mut limited).is("granted");
+    for statement in [
+        "max_skew_ms = -1",
+        "max_lease_ms = 999",
+        "max_ids_per_role = 1025",
+    ] {
+        let update = format!("UPDATE leaf_id.leaf_registry SET {statement}");
+        session.fails(&update).is("23514");
+    }
+}
+
+/// Triggers, rules and policies on its tables, and schemas that are renamed while servers
+/// lease from here, by way of the network and in a database of the server itself.
+#[test]
+fn nobodys_code_runs_in_the_registry() {
+    let registry = Registry::start();
+    let mut admin = registry.server.session();
+    let server = registry.member("a");
+    let local = Server::with_leaf_id(&[("leaf_id.worker_lease", "2s")]);
+    local.lease("postgres", "b");
+    for (server, mut admin) in [
+        (&server, registry.server.session()),
+        (&local, local.session()),
+    ] {
+        server.session().next_snowflake();
+        for table in ["leaf_worker", "leaf_registry"] {
+            admin.run(&format!(
+                "CREATE FUNCTION hostile_{table}() RETURNS trigger LANGUAGE plpgsql AS $$
+                     BEGIN RAISE EXCEPTION 'run as %', current_user; END $$;
+                 CREATE TRIGGER hostile BEFORE INSERT OR UPDATE ON leaf_id.{table}
+                     FOR EACH ROW EXECUTE FUNCTION hostile_{table}();
+                 ALTER TABLE leaf_id.{table} ENABLE ALWAYS TRIGGER hostile;
+                 CREATE RULE nothing AS ON UPDATE TO leaf_id.{table} DO INSTEAD NOTHING;
+                 ALTER TABLE leaf_id.{table} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY"
+            ));
+        }
+        admin.run(
+            "ALTER SCHEMA public RENAME TO elsewhere; CREATE SCHEMA public;
+             CREATE FUNCTION public.leaf_worker_exchange() RETURNS int LANGUAGE sql AS 'SELECT 1/0'",
+        );
+    }
+    registry.wait_for_renewal(0);
+    let renewed = "SELECT renewed_at::text FROM leaf_id.leaf_worker WHERE node_name = 'b'";
+    let mut in_local = local.session();
+    let before: String = in_local.value(renewed);
+    wait_until(LIMIT, "a renewal", || {
+        in_local.value::<String>(renewed) != before
+    });
+    admin.run("SET search_path = elsewhere");
+    ASK.claim(&mut admin).is("granted");
+    admin.run("SELECT leaf_worker_release(1); SELECT leaf_worker_retire(7)");
+    // A table that is not the extension's any more is not written to.
+    admin.run("ALTER TABLE leaf_id.leaf_worker ALTER lease_ms TYPE bigint");
+    admin.fails("SELECT leaf_worker_release(0)").is("42804");
+    for log in [registry.server.log(), local.log()] {
+        assert!(!log.contains("run as"), "{log}");
+    }
+}

@@ -1,0 +1,686 @@
+//! Would catch: a registry that believes a member more than its owner allows, so that one
+//! bad member, or one bad role, harms the others.
+
+#![cfg(not(leaf_id_loom))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that panics fails"
+)]
+
+use leaf_id_core::lease::{Clocks, Kind, Question, Status};
+use leaf_id_core::registry::{
+    Asker, Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, Next, Place, Registry,
+    Request, Row, Tables, WORKER_IDS, decide,
+};
+
+const NOW: i64 = 1_800_000_000_000;
+const BOOT: i64 = 5_000_000;
+const EPOCH: i64 = 1_288_834_974_657;
+const HERE: Place = Place {
+    system_identifier: 1,
+    timeline: 1,
+    database: 1,
+    relation: 1,
+};
+
+/// A registry, and what becomes of it.
+struct World {
+    registry: Registry,
+    rows: Vec<Row>,
+    here: Here,
+    /// Rows that somebody else has locked.
+    busy: Vec<u16>,
+    /// What was locked for the last question: the registry's row, and worker ids.
+    locked: (bool, Vec<u16>),
+}
+
+/// A member: its role, its node, and what it asks for.
+#[derive(Clone, Copy)]
+struct Member<'a> {
+    role: &'a str,
+    node: &'a str,
+    token: i64,
+    ahead_ms: i64,
+    max_skew_ms: i64,
+    lease_ms: i64,
+    reserve_ms: i64,
+    epoch_ms: i64,
+    trusted: bool,
+    held: Option<(u16, i64)>,
+}
+
+const MEMBER: Member<'static> = Member {
+    role: "members",
+    node: "a",
+    token: 1,
+    ahead_ms: 0,
+    max_skew_ms: 1000,
+    lease_ms: 60_000,
+    reserve_ms: 60_000,
+    epoch_ms: EPOCH,
+    trusted: false,
+    held: None,
+};
+
+fn member<'a>(role: &'a str, node: &'a str) -> Member<'a> {
+    Member {
+        role,
+        node,
+        ..MEMBER
+    }
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            registry: Registry {
+                place: Some(HERE),
+                epoch_ms: None,
+                moved_at_ms: None,
+                grace: None,
+                bounds: Bounds::DEFAULT,
+            },
+            rows: Vec::new(),
+            here: Here {
+                place: HERE,
+                server_start: 1,
+                epoch_ms: EPOCH,
+                worker_ids: WORKER_IDS,
+                arrived_ms: NOW,
+                now: Clocks {
+                    boot_ms: BOOT,
+                    wall_ms: NOW,
+                },
+                format_ms: |ms| ms.to_string(),
+            },
+            busy: Vec::new(),
+            locked: (false, Vec::new()),
+        }
+    }
+
+    fn pass(&mut self, ms: i64) {
+        self.here.arrived_ms += ms;
+        self.here.now.wall_ms += ms;
+        self.here.now.boot_ms += ms;
+    }
+
+    fn row(&self, worker_id: u16) -> &Row {
+        let mut rows = self.rows.iter();
+        rows.find(|row| row.worker_id == worker_id).unwrap()
+    }
+
+    fn ask(&mut self, kind: Kind, member: Member<'_>) -> Decision {
+        let now_ms = self.here.arrived_ms + member.ahead_ms;
+        let request = Request {
+            question: Question {
+                kind,
+                token: member.token,
+                next_token: member.token + 1,
+                held: member.held,
+                lease_ms: member.lease_ms,
+            },
+            system_identifier: 4711,
+            node_name: member.node.into(),
+            now_ms,
+            reserve_until_ms: now_ms + member.reserve_ms,
+            max_skew_ms: member.max_skew_ms,
+            epoch_ms: member.epoch_ms,
+        };
+        assert!(request.is_valid());
+        let asker = Asker {
+            role: member.role.as_bytes(),
+            trusted: member.trusted,
+            address: None,
+        };
+        let mut registry_locked = false;
+        let mut rows: Vec<_> = (self.rows.iter().cloned())
+            .map(|row| (row, Hold::Seen))
+            .collect();
+        self.locked = (false, Vec::new());
+        let decision = loop {
+            let tables = Tables {
+                registry: &self.registry,
+                registry_locked,
+                rows: &rows,
+            };
+            match decide(tables, &request, &asker, &self.here) {
+                Next::LockRegistry => {
+                    assert!(!registry_locked, "it is locked");
+                    registry_locked = true;
+                }
+                Next::LockRow { worker_id, wait } => {
+                    let row = rows.iter_mut().find(|(row, _)| row.worker_id == worker_id);
+                    let (_, hold) = row.unwrap();
+                    assert_eq!(*hold, Hold::Seen, "worker id {worker_id} twice");
+                    *hold = if self.busy.contains(&worker_id) {
+                        assert!(!wait, "it would wait for ever");
+                        Hold::Busy
+                    } else {
+                        self.locked.1.push(worker_id);
+                        Hold::Locked
+                    };
+                }
+                Next::Done(decision) => break *decision,
+            }
+        };
+        self.locked.0 = registry_locked;
+        if let Some(registry) = decision.registry {
+            assert!(registry_locked, "written without a lock");
+            self.registry = registry;
+        }
+        for row in &decision.rows {
+            let found = (self.rows.iter_mut()).find(|other| other.worker_id == row.worker_id);
+            match found {
+                Some(found) => {
+                    assert!(self.locked.1.contains(&row.worker_id), "not locked");
+                    assert!(row.reserved_until_ms >= found.reserved_until_ms);
+                    *found = row.clone();
+                }
+                None => self.rows.push(row.clone()),
+            }
+        }
+        decision
+    }
+
+    #[track_caller]
+    fn granted(&mut self, kind: Kind, member: Member<'_>) -> Granted {
+        let decision = self.ask(kind, member);
+        decision.reply.outcome.expect("a worker id")
+    }
+
+    #[track_caller]
+    fn refused(&mut self, kind: Kind, member: Member<'_>, status: Status) -> String {
+        let refusal = self.ask(kind, member).reply.outcome.unwrap_err();
+        assert_eq!(refusal.status, status, "{refusal:?}");
+        refusal.detail
+    }
+
+    /// As a promotion does it.
+    fn promote(&mut self) {
+        self.here.place.timeline += 1;
+    }
+}
+
+/// The attack of security.md, S10: hundreds of ids for nodes that do not exist, with a clock
+/// 50 minutes ahead and an idea of its own of what is allowed.
+#[test]
+fn one_role_cannot_take_everything() {
+    let mut world = World::new();
+    let honest: Vec<String> = (0..5).map(|n| format!("honest {n}")).collect();
+    for node in &honest {
+        world.granted(Kind::Claim, member("members", node));
+    }
+    let bad = Member {
+        max_skew_ms: 3_600_000,
+        lease_ms: 86_400_000,
+        reserve_ms: 86_400_000,
+        ..member("bad", "bad")
+    };
+    let ahead = Member {
+        ahead_ms: 3_000_000,
+        ..bad
+    };
+    let said = world.refused(Kind::Claim, ahead, Status::Clock);
+    assert_eq!(said, "the clock is 3000000 ms ahead of the registry's");
+    // Then with a clock that just passes.
+    let mut got = 0;
+    for n in 0..1021 {
+        let node = format!("bad {n}");
+        let bad = Member {
+            node: &node,
+            ahead_ms: 1000,
+            ..bad
+        };
+        match world.ask(Kind::Claim, bad).reply.outcome {
+            Ok(granted) => {
+                got += 1;
+                assert_eq!(granted.lease_ms, 3_600_000);
+                assert_eq!(granted.reserved_until_ms, NOW + 3_600_000 + 1000);
+            }
+            Err(refusal) => {
+                assert_eq!(refusal.status, Status::Full);
+                assert_eq!(
+                    refusal.detail,
+                    "role \"bad\" has 256 worker ids, as many as \"max_ids_per_role\" in leaf_registry allows"
+                );
+            }
+        }
+    }
+    assert_eq!(got, 256);
+    // The others go on, also one whose clock is a little off to the other side, and new ones
+    // get ids from which they can issue at once.
+    for (id, node) in (0..).zip(&honest) {
+        let renewing = Member {
+            token: 2,
+            held: Some((id, 0)),
+            ahead_ms: -600,
+            ..member("members", node)
+        };
+        world.granted(Kind::Renew, renewing);
+    }
+    for n in 0..251 {
+        let node = format!("new {n}");
+        let granted = world.granted(Kind::Claim, member("members", &node));
+        assert_eq!(granted.floor_ms, 0);
+    }
+    world.refused(Kind::Claim, member("members", "one more"), Status::Full);
+    assert_eq!(world.granted(Kind::Claim, member("third", "a")).floor_ms, 0);
+}
+
+/// A role at its limit goes on with the ids that it has.
+#[test]
+fn a_role_at_its_limit_has_its_own_ids_again() {
+    let mut world = World::new();
+    world.registry.bounds.max_ids_per_role = Some(2);
+    assert_eq!(world.granted(Kind::Claim, member("x", "a")).worker_id, 0);
+    assert_eq!(world.granted(Kind::Claim, member("y", "a2")).worker_id, 1);
+    assert_eq!(world.granted(Kind::Claim, member("x", "b")).worker_id, 2);
+    world.refused(Kind::Claim, member("x", "c"), Status::Full);
+    // A node that has one has it again, and another role, or a superuser, is not concerned.
+    let again = Member {
+        token: 2,
+        ..member("x", "b")
+    };
+    assert_eq!(world.granted(Kind::Claim, again).worker_id, 2);
+    assert_eq!(world.granted(Kind::Claim, member("y", "b2")).worker_id, 3);
+    let trusted = Member {
+        trusted: true,
+        ..member("x", "t")
+    };
+    assert_eq!(world.granted(Kind::Claim, trusted).worker_id, 4);
+    world.pass(61_000);
+    // Not another role's, though its lease ended first, but one of its own.
+    world.rows[1].lease_until_ms = Some(0);
+    let granted = world.granted(Kind::Claim, member("x", "c"));
+    assert_eq!(granted.worker_id, 0);
+    assert!(granted.floor_ms >= world.here.now.wall_ms);
+    // Unless that is being renewed.
+    world
+        .rows
+        .iter_mut()
+        .for_each(|row| row.lease_until_ms = Some(0));
+    world.busy = vec![0, 2, 4];
+    world.refused(Kind::Claim, member("x", "d"), Status::Full);
+    world.busy.clear();
+    world.registry.bounds.max_ids_per_role = None;
+    assert_eq!(world.granted(Kind::Claim, member("x", "d")).worker_id, 5);
+}
+
+/// What was reserved far ahead would keep its next holder from issuing.
+#[test]
+fn an_id_that_is_reserved_far_ahead_comes_last() {
+    let mut world = World::new();
+    world.here.worker_ids = 2;
+    let far = Member {
+        lease_ms: 3_600_000,
+        reserve_ms: 3_600_000,
+        ..member("bad", "a")
+    };
+    assert_eq!(world.granted(Kind::Claim, far).worker_id, 0);
+    let brief = Member {
+        token: 2,
+        lease_ms: 1,
+        held: Some((0, 0)),
+        ..far
+    };
+    world.granted(Kind::Renew, brief);
+    assert_eq!(world.granted(Kind::Claim, member("x", "b")).worker_id, 1);
+    world.pass(60_000);
+    // Its lease ended long before the other one's.
+    let granted = world.granted(Kind::Claim, member("y", "c"));
+    assert_eq!(granted.worker_id, 1);
+    assert_eq!(granted.floor_ms, world.here.now.wall_ms + 1000);
+}
+
+#[test]
+fn a_name_belongs_to_the_role_that_was_first() {
+    let mut world = World::new();
+    world.granted(Kind::Claim, member("x", "a"));
+    let thief = Member {
+        token: 2,
+        held: Some((0, NOW + 60_000)),
+        ..member("y", "a")
+    };
+    let before = world.row(0).clone();
+    // Though it knows the token; and when the lease has ended too.
+    for pass in [0, 120_000] {
+        world.pass(pass);
+        for kind in [Kind::Claim, Kind::Renew] {
+            let said = world.refused(kind, thief, Status::Role);
+            assert_eq!(
+                said,
+                "the name of node \"a\" belongs to another role than \"y\""
+            );
+        }
+    }
+    // Nor by a clock that is off the others', after which they would be judged by it.
+    for node in ["b", "c"] {
+        let behind = Member {
+            ahead_ms: -900,
+            ..member("x", node)
+        };
+        world.granted(Kind::Claim, behind);
+    }
+    let off = Member {
+        ahead_ms: 900,
+        ..thief
+    };
+    world.refused(Kind::Renew, off, Status::Clock);
+    assert_eq!(*world.row(0), before);
+    // What it can learn of other roles' servers is nothing.
+    let curious = Member {
+        held: Some((0, 0)),
+        ..member("y", "b2")
+    };
+    let said = world.refused(Kind::Renew, curious, Status::Lost);
+    assert_eq!(said, "worker id 0 is leased to a server of another role");
+    // A superuser may, and it stays the first one's.
+    let superuser = Member {
+        trusted: true,
+        ..thief
+    };
+    world.granted(Kind::Claim, superuser);
+    assert_eq!(world.row(0).role.as_deref(), Some(&b"x"[..]));
+    // After a release it is whoever's comes first.
+    let released = core::mem::take(&mut world.rows[0]).released(world.here.now.wall_ms);
+    assert_eq!(released.role, None);
+    world.rows[0] = released;
+    world.granted(Kind::Claim, thief);
+    world.refused(Kind::Claim, member("x", "a"), Status::Role);
+}
+
+/// In a grace, too: what is held there is believed.
+#[test]
+fn nobody_enters_what_belongs_to_another_role() {
+    let mut world = World::new();
+    world.granted(Kind::Claim, member("x", "a"));
+    world.pass(61_000);
+    world.promote();
+    let now = world.here.now.wall_ms;
+    let thief = Member {
+        held: Some((0, now + 30_000)),
+        ..member("y", "b")
+    };
+    world.refused(Kind::Claim, thief, Status::Grace);
+    // The honest one, whose last renewals are forgotten.
+    let own = Member {
+        token: 77,
+        held: Some((0, now + 30_000)),
+        ..member("x", "a")
+    };
+    let granted = world.granted(Kind::Claim, own);
+    assert_eq!(granted.floor_ms, 0);
+    assert!(granted.reserved_until_ms >= now + 30_000);
+    // One that nobody has may be entered, within reason and within the limit.
+    for (until_ms, allowed) in [
+        (now + 3_600_000 + 2000, true),
+        (now + 3_600_000 + 2001, false),
+        (0, false),
+    ] {
+        let mut world = World::new();
+        world.promote();
+        world.pass(61_000);
+        let forgotten = Member {
+            held: Some((9, until_ms)),
+            ..member("y", "b")
+        };
+        let outcome = world.ask(Kind::Claim, forgotten).reply.outcome;
+        assert_eq!(outcome.is_ok(), allowed, "{until_ms}: {outcome:?}");
+    }
+    world.registry.bounds.max_ids_per_role = Some(1);
+    let second = Member {
+        held: Some((9, now + 30_000)),
+        ..member("x", "c")
+    };
+    world.refused(Kind::Claim, second, Status::Grace);
+}
+
+#[test]
+fn what_is_asked_for_is_clamped() {
+    let mut world = World::new();
+    let greedy = Member {
+        max_skew_ms: 3_600_000,
+        lease_ms: 86_400_000,
+        reserve_ms: i64::MAX / 2,
+        ..MEMBER
+    };
+    let decision = world.ask(Kind::Claim, greedy);
+    assert_eq!(decision.reply.max_skew_ms, 1000);
+    let granted = decision.reply.outcome.unwrap();
+    assert_eq!(granted.lease_ms, 3_600_000);
+    assert_eq!(granted.reserved_until_ms, NOW + 3_601_000);
+    assert_eq!(world.row(0).lease_ms, 3_600_000);
+    assert_eq!(world.row(0).lease_until_ms, Some(NOW + 3_600_000));
+    // The owner may allow more; and a member less.
+    world.registry.bounds.max_lease_ms = 86_400_000;
+    world.registry.bounds.max_skew_ms = 5_000;
+    let strict = Member {
+        max_skew_ms: 100,
+        node: "b",
+        ..greedy
+    };
+    let decision = world.ask(Kind::Claim, strict);
+    assert_eq!(decision.reply.max_skew_ms, 100);
+    assert_eq!(decision.reply.outcome.unwrap().lease_ms, 86_400_000);
+    let off = Member {
+        ahead_ms: 101,
+        ..strict
+    };
+    world.refused(Kind::Claim, off, Status::Clock);
+    let allowed = Member {
+        ahead_ms: 5000,
+        ..member("members", "c")
+    };
+    world.refused(Kind::Claim, allowed, Status::Clock);
+    let allowed = Member {
+        max_skew_ms: 10_000,
+        ..allowed
+    };
+    world.granted(Kind::Claim, allowed);
+}
+
+/// A promoted registry makes new holders start above what a member with a larger skew than
+/// the asker's may have reserved, which is forgotten.
+#[test]
+fn a_moved_registrys_floor_is_above_the_largest_skew() {
+    let mut world = World::new();
+    world.promote();
+    let strict = Member {
+        max_skew_ms: 10,
+        ..MEMBER
+    };
+    let decision = world.ask(Kind::Claim, strict);
+    assert_eq!(decision.reply.outcome.unwrap_err().status, Status::Grace);
+    assert_eq!(decision.events, [Event::Moved]);
+    assert_eq!(
+        world.registry.grace,
+        Some(Grace {
+            since_boot_ms: BOOT,
+            server_start: 1
+        })
+    );
+    world.pass(60_000);
+    let granted = world.granted(Kind::Claim, strict);
+    assert_eq!(granted.floor_ms, NOW + 60_000 + 1000);
+    assert_eq!(world.registry.grace, None);
+}
+
+/// The longest lease that anybody has is how long a promoted registry gives nothing away.
+#[test]
+fn one_member_cannot_make_a_grace_last() {
+    let mut world = World::new();
+    let greedy = Member {
+        lease_ms: 86_400_000,
+        ..member("bad", "a")
+    };
+    world.granted(Kind::Claim, greedy);
+    world.promote();
+    let said = world.refused(Kind::Claim, member("members", "b"), Status::Grace);
+    assert!(said.ends_with("away in 3600000 ms"), "{said}");
+}
+
+#[test]
+fn the_epoch_is_the_owners() {
+    let mut world = World::new();
+    for epoch_ms in [0, EPOCH + 1, i64::MAX] {
+        let wrong = Member { epoch_ms, ..MEMBER };
+        let said = world.refused(Kind::Claim, wrong, Status::Epoch);
+        assert!(said.contains(&EPOCH.to_string()), "{said}");
+    }
+    assert_eq!(world.registry.epoch_ms, None);
+    world.granted(Kind::Claim, MEMBER);
+    assert_eq!(world.registry.epoch_ms, Some(EPOCH));
+    // Another setting of the registry's server changes nothing any more.
+    world.here.epoch_ms = 0;
+    world.granted(Kind::Claim, member("members", "b"));
+    world.registry.epoch_ms = Some(7);
+    let seven = Member {
+        epoch_ms: 7,
+        ..member("members", "c")
+    };
+    world.granted(Kind::Claim, seven);
+    let renewal = Member {
+        token: 2,
+        held: Some((0, 0)),
+        ..MEMBER
+    };
+    world.refused(Kind::Renew, renewal, Status::Epoch);
+}
+
+/// One bad role has one vote, however many nodes it invents.
+#[test]
+fn clocks_are_compared_by_role() {
+    let mut world = World::new();
+    for (role, nodes, ahead_ms) in [("x", 3, 0), ("y", 3, 10), ("bad", 200, 1000)] {
+        for n in 0..nodes {
+            let node = format!("{role} {n}");
+            let member = Member {
+                ahead_ms,
+                ..member(role, &node)
+            };
+            world.granted(Kind::Claim, member);
+        }
+    }
+    let late = Member {
+        ahead_ms: -600,
+        ..member("x", "late")
+    };
+    let decision = world.ask(Kind::Claim, late);
+    let peers = decision.reply.peers;
+    assert!(peers.by_role);
+    assert_eq!((peers.votes, peers.offset_ms), (3, Some(10)));
+    decision.reply.outcome.unwrap();
+    // As many nodes of one role have a vote each.
+    let mut world = World::new();
+    for n in 0..4 {
+        let node = format!("x {n}");
+        let member = Member {
+            ahead_ms: if n == 0 { -1000 } else { 900 },
+            ..member("x", &node)
+        };
+        world.ask(Kind::Claim, member);
+    }
+    let said = world.refused(Kind::Claim, late, Status::Clock);
+    assert!(said.ends_with("the median of 4 other servers"), "{said}");
+}
+
+/// Half of all is no majority.
+#[test]
+fn of_two_others_both_must_be_far_off() {
+    for (others, by_ms) in [([900, -100], None), ([900, 500], Some(1100))] {
+        let mut world = World::new();
+        for (node, ahead_ms) in ["a", "b"].into_iter().zip(others) {
+            let member = Member {
+                ahead_ms,
+                ..member("x", node)
+            };
+            world.granted(Kind::Claim, member);
+        }
+        let late = Member {
+            ahead_ms: -600,
+            ..member("x", "late")
+        };
+        match by_ms {
+            None => {
+                world.granted(Kind::Claim, late);
+            }
+            Some(by_ms) => {
+                let said = world.refused(Kind::Claim, late, Status::Clock);
+                let expected =
+                    format!("the clock is {by_ms} ms behind the median of 2 other servers");
+                assert_eq!(said, expected);
+            }
+        }
+    }
+}
+
+/// Claims come one by one; renewals do not wait for them.
+#[test]
+fn only_what_is_needed_is_locked() {
+    let mut world = World::new();
+    for node in ["a", "b"] {
+        world.granted(Kind::Claim, member("x", node));
+        assert_eq!(world.locked, (true, vec![]));
+    }
+    let renewal = Member {
+        token: 2,
+        held: Some((1, 0)),
+        ..member("x", "b")
+    };
+    world.granted(Kind::Renew, renewal);
+    assert_eq!(world.locked, (false, vec![1]));
+    let off = Member {
+        ahead_ms: 5000,
+        ..MEMBER
+    };
+    world.refused(Kind::Claim, off, Status::Clock);
+    assert_eq!(world.locked, (false, vec![]));
+    world.promote();
+    let renewal = Member {
+        token: 3,
+        ..renewal
+    };
+    world.granted(Kind::Renew, renewal);
+    assert_eq!(world.locked, (true, vec![1]));
+}
+
+/// What somebody has written into the tables must not end the process.
+#[test]
+fn absurd_rows_are_survived() {
+    for value in [i64::MIN, -1, 0, i64::MAX] {
+        let mut world = World::new();
+        world.registry.moved_at_ms = Some(value);
+        world.registry.grace = Some(Grace {
+            since_boot_ms: value,
+            server_start: 1,
+        });
+        world.registry.bounds = Bounds {
+            max_skew_ms: value.clamp(0, 3_600_000),
+            max_lease_ms: value.clamp(1, 86_400_000),
+            max_ids_per_role: Some(value),
+        };
+        for worker_id in 0..3 {
+            world.rows.push(Row {
+                worker_id,
+                holder: Some(Holder {
+                    system_identifier: value,
+                    node_name: vec![b'n', u8::try_from(worker_id).unwrap()],
+                }),
+                token: 1,
+                lease_until_ms: Some(value),
+                renewed_at_ms: Some(value),
+                lease_ms: value,
+                reserved_until_ms: value.clamp(0, 253_402_300_799_999),
+                clock_offset_ms: Some(value),
+                ..Row::default()
+            });
+        }
+        for kind in [Kind::Claim, Kind::Renew] {
+            for held in [None, Some((0, value)), Some((1023, value))] {
+                let member = Member { held, ..MEMBER };
+                drop(world.ask(kind, member));
+            }
+        }
+    }
+}

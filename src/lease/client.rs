@@ -1,0 +1,354 @@
+//! The lease of this server's worker id, where it is taken from a registry: the launcher's
+//! part. The decisions are [`leaf_id_core::lease`]'s; here they meet the file, the settings,
+//! the registrar and the log.
+
+use std::io;
+
+use leaf_id_core::lease::{
+    Answer, Clocks, Grant, Lease, Question, Rules, Status, Step, Tenant, Verdict, Why,
+};
+
+use crate::guc::{self, Registry};
+use crate::persist::{self, Party};
+use crate::pg;
+use crate::shmem::{Area, LeaseStatus, Reply, Request, SnowflakeState, Source, Text};
+
+/// How often a file that cannot be written is tried again, in milliseconds.
+const RETRY_MS: i64 = 1000;
+
+/// What the generator's keeper is to do.
+pub enum Order {
+    /// Nothing.
+    Keep,
+    /// Use a worker id; `anew`: nothing that was reserved before counts.
+    Use {
+        /// What is granted.
+        grant: Grant,
+        /// See above.
+        anew: bool,
+    },
+    /// Issue nothing, and say why.
+    Close(SnowflakeState, i64),
+}
+
+/// The launcher's lease.
+pub struct Lessee {
+    area: &'static Area,
+    registry: Registry,
+    party: Party,
+    tenant: Tenant,
+    /// The lease as it is in the file; `None`: not written in this run.
+    written: Option<Lease>,
+    /// A grant that is not written down yet, and whether it is used anew.
+    pending: Option<(Grant, bool)>,
+    asked: Option<(u64, Question)>,
+    /// What was logged last.
+    problem: Option<String>,
+    file_problem: Option<String>,
+    /// When the registry was asked although it was not time, by the clock that nobody sets.
+    hurried_at_ms: i64,
+}
+
+fn rules() -> Rules {
+    Rules {
+        lease_ms: i64::from(guc::WORKER_LEASE.get()),
+        max_skew_ms: i64::from(guc::MAX_CLOCK_SKEW.get()),
+    }
+}
+
+fn clocks() -> Clocks {
+    Clocks {
+        boot_ms: pg::boot_ms(),
+        wall_ms: pg::now_ms(),
+    }
+}
+
+fn party(registry: &Registry) -> Party {
+    Party {
+        registry: registry.name(),
+        node_name: guc::node_name(),
+        epoch_ms: guc::epoch_ms(),
+    }
+}
+
+impl Lessee {
+    /// Of a launcher that has just been told to lease. `sound`: the reservation file is that
+    /// of this server's last run, or it has leased in this one; otherwise it is not known
+    /// what was issued, and the registry must take this for another server.
+    pub fn new(area: &'static Area, registry: Registry, sound: bool) -> Self {
+        let party = party(&registry);
+        let lease = match persist::read_lease(&party) {
+            Ok(lease) if sound => lease,
+            Ok(_) => Lease::default(),
+            Err(error) => {
+                pgrx::warning!("leaf_id: leaf_id_lease.json is not used: {error}");
+                Lease::default()
+            }
+        };
+        area.tell_lease(|status| {
+            *status = LeaseStatus {
+                registry: Text::new(&party.registry),
+                ..LeaseStatus::NONE
+            };
+        });
+        Self {
+            area,
+            registry,
+            party,
+            tenant: Tenant::new(lease),
+            written: None,
+            pending: None,
+            asked: None,
+            problem: None,
+            file_problem: None,
+            hurried_at_ms: i64::MIN,
+        }
+    }
+
+    /// Whether the settings still say the same.
+    pub fn is_current(&self, registry: &Registry) -> bool {
+        self.registry == *registry && self.party == party(registry)
+    }
+
+    /// Asks the registry soon, because what it has recorded is used up.
+    pub fn hurry(&mut self) {
+        let now = pg::boot_ms();
+        if now.saturating_sub(self.hurried_at_ms) >= RETRY_MS {
+            self.hurried_at_ms = now;
+            self.tenant.hurry();
+        }
+    }
+
+    /// Does what is due. What is to be done with the generator, and when to look again, in
+    /// milliseconds.
+    pub fn tend(&mut self) -> (Order, Option<i64>) {
+        let mut order = self.listen();
+        if self.pending.is_some() {
+            match self.write_down() {
+                Ok(()) => {
+                    if let Some((grant, anew)) = self.pending.take() {
+                        order = Order::Use { grant, anew };
+                    }
+                }
+                Err(again) => return (order, Some(again)),
+            }
+        }
+        if !matches!(order, Order::Keep) {
+            return (order, Some(1));
+        }
+        let now = pg::boot_ms();
+        match self.tenant.step(now) {
+            Step::Close => (Order::Close(SnowflakeState::LeaseEnded, 0), Some(1)),
+            Step::Wait(ms) => (Order::Keep, ms.map(|ms| ms + 1)),
+            Step::Ask => {
+                let order = self.ask(now);
+                // Where nobody could be asked, it is to be tried again.
+                (order, self.asked.is_none().then_some(1))
+            }
+        }
+    }
+
+    /// The reply to the question that is under way, if it is there.
+    fn listen(&mut self) -> Order {
+        let Some((number, question)) = self.asked else {
+            return Order::Keep;
+        };
+        let Some(reply) = self.area.take_reply(number) else {
+            return Order::Keep;
+        };
+        self.asked = None;
+        let (verdict, source) = match reply {
+            Reply::Answered(answer, detail) => {
+                let verdict = self
+                    .tenant
+                    .hear(&question, &answer, rules(), rand::random::<i64>);
+                self.note_answer(&answer, &detail.get(), &verdict);
+                (verdict, Source::Registry)
+            }
+            Reply::Failed(error) => (self.fail(&error.get()), Source::File),
+        };
+        self.follow(verdict, source)
+    }
+
+    fn follow(&mut self, verdict: Verdict, source: Source) -> Order {
+        match verdict {
+            Verdict::Keep => Order::Keep,
+            Verdict::Use { grant, anew } => {
+                self.note_grant(&grant, source);
+                self.pending = Some((grant, anew));
+                Order::Keep
+            }
+            // Still no answer: what has ended has ended, and calls are told so at once.
+            Verdict::Close(Why::NoAnswer)
+                if self.area.snowflake.state() == SnowflakeState::LeaseEnded =>
+            {
+                Order::Keep
+            }
+            Verdict::Close(why) => {
+                self.pending = None;
+                let (state, detail) = match why {
+                    Why::NoAnswer => (SnowflakeState::NoRegistry, 0),
+                    Why::Skewed(skew) => (SnowflakeState::ClockSkew, skew.by_ms),
+                    Why::Refused(status) => (refused(status), 0),
+                };
+                Order::Close(state, detail)
+            }
+        }
+    }
+
+    /// Puts the question that is due.
+    fn ask(&mut self, now: i64) -> Order {
+        self.tenant.prepare(rand::random::<i64>);
+        if self.write_down().is_err() {
+            // Tried again as a question is that was not answered.
+            let verdict = self.tenant.fail(now, rules());
+            return self.follow(verdict, Source::File);
+        }
+        let question = self.tenant.ask(now, rules());
+        let database = pg::transaction(|| pg::find_database(&self.registry.database));
+        let database = match database {
+            Ok(Ok(Some(database))) => database,
+            Ok(Err(pg::CatalogLocked)) => {
+                let verdict = self.fail("somebody has locked pg_database");
+                return self.follow(verdict, Source::File);
+            }
+            Ok(Ok(None)) => {
+                let database = &self.registry.database;
+                let verdict = self.fail(&format!("database \"{database}\" does not exist"));
+                return self.follow(verdict, Source::File);
+            }
+            Err(error) => {
+                let verdict = self.fail(&error.message);
+                return self.follow(verdict, Source::File);
+            }
+        };
+        let server = self.registry.server.as_deref().unwrap_or_default();
+        let number = self.area.ask_registry(Request {
+            question,
+            node_name: Text::new(&self.party.node_name),
+            database,
+            server: Text::new(server),
+            timeout_ms: i64::from(guc::CLAIM_TIMEOUT.get()),
+            max_skew_ms: rules().max_skew_ms,
+            epoch_ms: guc::epoch_ms(),
+        });
+        self.asked = Some((number, question));
+        Order::Keep
+    }
+
+    /// The number of the question that a registrar is to be started for.
+    pub fn question(&self) -> Option<u64> {
+        self.asked.map(|(number, _)| number)
+    }
+
+    fn write_down(&mut self) -> Result<(), i64> {
+        let lease = *self.tenant.lease();
+        if self.written == Some(lease) {
+            return Ok(());
+        }
+        let result: io::Result<()> = persist::write_lease(&self.party, &lease);
+        match result {
+            Ok(()) => {
+                self.written = Some(lease);
+                if self.file_problem.take().is_some() {
+                    pgrx::log!("leaf_id: leaf_id_lease.json can be written again");
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let text = format!("could not write leaf_id_lease.json: {error}");
+                if self.file_problem.as_ref() != Some(&text) {
+                    pgrx::warning!("leaf_id: {text}");
+                    self.area
+                        .tell_lease(|status| status.last_error = Text::new(&text));
+                    self.file_problem = Some(text);
+                }
+                Err(RETRY_MS)
+            }
+        }
+    }
+
+    fn fail(&mut self, error: &str) -> Verdict {
+        let now = clocks();
+        let registry = &self.party.registry;
+        self.area.tell_lease(|status| {
+            status.away_since_ms.get_or_insert(now.wall_ms);
+            status.last_error = Text::new(error);
+        });
+        let text = format!("worker registry \"{registry}\" does not answer: {error}");
+        self.log(text);
+        self.tenant.fail(now.boot_ms, rules())
+    }
+
+    /// Once for each change.
+    fn log(&mut self, text: String) {
+        if self.problem.as_ref() != Some(&text) {
+            pgrx::warning!("leaf_id: {text}");
+            self.problem = Some(text);
+        }
+    }
+
+    fn note_answer(&mut self, answer: &Answer, detail: &str, verdict: &Verdict) {
+        // Somewhere in between.
+        let here_ms = i64::midpoint(answer.sent.wall_ms, answer.received.wall_ms);
+        let offset = here_ms.saturating_sub(answer.registry_ms);
+        let peers = (answer.peers > 0).then_some(answer.peers_offset_ms);
+        let unclear = answer.status == Status::Clock && *verdict == Verdict::Keep;
+        self.area.tell_lease(|status| {
+            status.away_since_ms = None;
+            status.clock_offset_ms = Some(offset);
+            status.peers_offset_ms = peers;
+            status.last_error = if answer.status == Status::Granted {
+                Text::EMPTY
+            } else {
+                Text::new(detail)
+            };
+        });
+        if answer.status == Status::Granted {
+            if self.problem.take().is_some() {
+                let (id, registry) = (answer.worker_id, &self.party.registry);
+                pgrx::log!("leaf_id: worker registry \"{registry}\" has granted worker id {id}");
+            }
+        } else if !unclear {
+            // How long, and by how much, changes with each answer.
+            let detail = match answer.status {
+                Status::Grace => "it was promoted or restored a moment ago",
+                Status::Clock => "the clock is off",
+                _ => detail,
+            };
+            let registry = &self.party.registry;
+            self.log(format!(
+                "worker registry \"{registry}\" grants no worker id: {detail}"
+            ));
+        }
+    }
+
+    fn note_grant(&self, grant: &Grant, source: Source) {
+        let now = clocks();
+        let until_ms = now.wall_ms + grant.until_boot_ms.saturating_sub(now.boot_ms);
+        self.area.tell_lease(|status| {
+            status.source = source;
+            status.worker_id = grant.worker_id;
+            status.until_ms = Some(until_ms);
+        });
+    }
+}
+
+impl Drop for Lessee {
+    fn drop(&mut self) {
+        self.area.tell_lease(|status| *status = LeaseStatus::NONE);
+    }
+}
+
+fn refused(status: Status) -> SnowflakeState {
+    match status {
+        Status::Held => SnowflakeState::HeldByOther,
+        Status::Full => SnowflakeState::NoFreeWorkerId,
+        Status::Grace => SnowflakeState::RegistryGrace,
+        Status::Epoch => SnowflakeState::OtherEpoch,
+        Status::Role => SnowflakeState::OtherRole,
+        Status::Retired | Status::Lost | Status::Granted | Status::Clock => {
+            SnowflakeState::WorkerIdLost
+        }
+    }
+}

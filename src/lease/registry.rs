@@ -1,0 +1,505 @@
+//! The worker registry of this database. What it decides is [`leaf_id_core::registry`]'s;
+//! here its tables are read, locked and written, row by row and by oid (I9): no SQL, no
+//! trigger, rule or policy of anybody's, and no change of user. So whoever calls needs
+//! EXECUTE on the functions and nothing else.
+
+use core::ffi::CStr;
+
+use leaf_id_core::lease::{Clocks, Kind};
+use leaf_id_core::registry::{
+    Asker, Bounds, Decision, Event, Grace, Here, Hold, Holder, Next, Place, Registry, Reply,
+    Request, Row, Tables, WORKER_IDS, decide,
+};
+
+use crate::error::Failure;
+use crate::pg::{self, Access, Client, LockedAtOnce, Shape, Table, Type, Value};
+use crate::{exchange, guc};
+
+static WORKER: Shape = Shape::new(
+    c"leaf_worker",
+    &[
+        (c"worker_id", Type::Integer),
+        (c"system_identifier", Type::Bigint),
+        (c"node_name", Type::Text),
+        (c"role_name", Type::Text),
+        (c"token", Type::Bigint),
+        (c"leased_at", Type::Timestamp),
+        (c"renewed_at", Type::Timestamp),
+        (c"lease_until", Type::Timestamp),
+        (c"lease_ms", Type::Integer),
+        (c"reserved_until_ms", Type::Bigint),
+        (c"floor_ms", Type::Bigint),
+        (c"clock_offset_ms", Type::Bigint),
+        (c"retired", Type::Boolean),
+        (c"address", Type::Text),
+    ],
+    &[
+        c"leaf_worker_id_range",
+        c"leaf_worker_node_name_length",
+        c"leaf_worker_role_name_length",
+        c"leaf_worker_lease_range",
+        c"leaf_worker_reserved_range",
+        c"leaf_worker_floor_range",
+        c"leaf_worker_holder",
+    ],
+);
+
+static REGISTRY: Shape = Shape::new(
+    c"leaf_registry",
+    &[
+        (c"one", Type::Boolean),
+        (c"system_identifier", Type::Bigint),
+        (c"timeline", Type::Integer),
+        (c"database", Type::Oid),
+        (c"relation", Type::Oid),
+        (c"epoch_ms", Type::Bigint),
+        (c"moved_at", Type::Timestamp),
+        (c"grace_since_ms", Type::Bigint),
+        (c"grace_server_start", Type::Timestamp),
+        (c"max_skew_ms", Type::Integer),
+        (c"max_lease_ms", Type::Integer),
+        (c"max_ids_per_role", Type::Integer),
+    ],
+    &[
+        c"leaf_registry_one_row",
+        c"leaf_registry_max_skew_range",
+        c"leaf_registry_max_lease_range",
+        c"leaf_registry_max_ids_range",
+    ],
+);
+
+/// Where the extension was created.
+static ORIGIN: Shape = Shape::new(
+    c"leaf_registry_origin",
+    &[
+        (c"one", Type::Boolean),
+        (c"system_identifier", Type::Bigint),
+        (c"timeline", Type::Integer),
+        (c"database", Type::Oid),
+        (c"relation", Type::Oid),
+    ],
+    &[c"leaf_registry_origin_one_row"],
+);
+
+/// The key of a table's only row.
+const ONE: Value<'static> = Value::Boolean(true);
+
+/// How long a row is waited for: whoever asks will ask again.
+const LOCK_TIMEOUT: &CStr = c"1s";
+
+/// Whether there is a registry in this database.
+pub fn is_here() -> bool {
+    pg::find_table(&REGISTRY).is_some()
+}
+
+/// Answers a question, in a transaction of its own: the answer may be told once that is
+/// committed and acknowledged. A refusal is an answer, and no error: who asks is to see the
+/// clocks. What an error undoes was told to nobody.
+///
+/// # Errors
+/// The question cannot be decided on, or the tables are not the extension's.
+pub fn ask(request: &Request) -> Result<Reply, Failure> {
+    let function = match request.question.kind {
+        Kind::Claim => c"leaf_worker_claim()",
+        Kind::Renew => c"leaf_worker_renew()",
+    };
+    begin(function)?;
+    // Before anything is waited for.
+    let arrived_ms = pg::now_ms();
+    if !request.is_valid() {
+        return Err(Failure::LeaseTerms);
+    }
+    let client = pg::client();
+    let mut tables = Opened::new()?;
+    loop {
+        let here = Here {
+            place: tables.here,
+            server_start: pg::server_start(),
+            epoch_ms: guc::epoch_ms(),
+            worker_ids: WORKER_IDS,
+            arrived_ms,
+            now: Clocks {
+                boot_ms: pg::boot_ms(),
+                wall_ms: pg::now_ms(),
+            },
+            format_ms: pg::format_ms,
+        };
+        match decide(tables.known(), request, &asker(&client), &here) {
+            Next::LockRegistry => tables.lock_registry()?,
+            Next::LockRow { worker_id, wait } => tables.lock_row(worker_id, wait),
+            Next::Done(decision) => {
+                tables.write(&decision);
+                log(&decision);
+                pg::tell();
+                return Ok(decision.reply);
+            }
+        }
+    }
+}
+
+/// Begins a call of another server: its answer is believed as soon as it comes.
+fn begin(function: &CStr) -> Result<(), Failure> {
+    exchange::begin(function, LOCK_TIMEOUT)?;
+    pg::prevent_if_read_only(function);
+    Ok(())
+}
+
+fn asker(client: &Client) -> Asker<'_> {
+    Asker {
+        role: &client.role,
+        trusted: client.owns_extension,
+        address: client.address.as_deref(),
+    }
+}
+
+/// Takes a worker id from its holder.
+///
+/// # Errors
+/// It has none, or is another role's.
+pub fn release(worker_id: Option<i32>) -> Result<(), Failure> {
+    pg::prevent_if_read_only(c"leaf_worker_release()");
+    let client = pg::client();
+    let not_leased = Failure::NotLeased { worker_id };
+    let Some(worker_id) = worker_id else {
+        return Err(not_leased);
+    };
+    let table = open(&WORKER, Access::Write)?;
+    let Some(stored) = table.lock(&Value::Integer(worker_id)) else {
+        return Err(not_leased);
+    };
+    let row = worker_row(&stored);
+    if row.holder.is_none() {
+        return Err(not_leased);
+    }
+    if !row.admits(&asker(&client)) {
+        return Err(Failure::OtherRolesWorkerId { worker_id });
+    }
+    write_worker(&table, Some(&stored), &row.released(pg::now_ms()));
+    Ok(())
+}
+
+/// Says that a worker id is neither leased nor renewed any more, or that it is again.
+///
+/// # Errors
+/// There is no such worker id, or it is another role's.
+pub fn retire(worker_id: Option<i32>, retired: Option<bool>) -> Result<(), Failure> {
+    pg::prevent_if_read_only(c"leaf_worker_retire()");
+    let client = pg::client();
+    let (Some(worker_id), Some(retired)) = (worker_id, retired) else {
+        return Err(Failure::RetireNull);
+    };
+    let Some(number) = u16::try_from(worker_id).ok().filter(|id| *id < WORKER_IDS) else {
+        return Err(Failure::NoSuchWorkerId { worker_id });
+    };
+    // Not while a claim looks for an id without a row.
+    Opened::new()?.lock_registry()?;
+    let table = open(&WORKER, Access::Write)?;
+    let stored = table.lock(&Value::Integer(worker_id));
+    let row = stored.as_ref().map_or_else(
+        || Row {
+            worker_id: number,
+            ..Row::default()
+        },
+        worker_row,
+    );
+    if !row.admits(&asker(&client)) {
+        return Err(Failure::OtherRolesWorkerId { worker_id });
+    }
+    write_worker(&table, stored.as_ref(), &Row { retired, ..row });
+    Ok(())
+}
+
+fn oid(shape: &'static Shape) -> Result<u32, Failure> {
+    pg::find_table(shape).ok_or(Failure::NoRegistryTable)
+}
+
+fn open(shape: &'static Shape, access: Access) -> Result<Table, Failure> {
+    Table::open(oid(shape)?, shape, access)?.ok_or(Failure::NoRegistryTable)
+}
+
+/// The tables, and what is known of them.
+struct Opened {
+    here: Place,
+    origin: Option<Place>,
+    registry: Registry,
+    /// The table and the row of the registry, once they are locked.
+    locked: Option<(Table, pg::Row)>,
+    worker: Table,
+    rows: Vec<(Row, Hold)>,
+    /// What the rows are as stored, in the same order.
+    stored: Vec<pg::Row>,
+}
+
+impl Opened {
+    fn new() -> Result<Self, Failure> {
+        let here = Place {
+            system_identifier: pg::system_identifier().cast_signed(),
+            timeline: pg::timeline().cast_signed(),
+            database: pg::database(),
+            relation: oid(&REGISTRY)?,
+        };
+        let origin = open(&ORIGIN, Access::Read)?;
+        let origin = origin.get(&ONE).as_ref().and_then(place);
+        let registry = open(&REGISTRY, Access::Read)?;
+        let registry = registry_row(registry.get(&ONE).as_ref(), origin);
+        let mut opened = Self {
+            here,
+            origin,
+            registry,
+            locked: None,
+            worker: open(&WORKER, Access::Write)?,
+            rows: Vec::new(),
+            stored: Vec::new(),
+        };
+        opened.read();
+        Ok(opened)
+    }
+
+    fn read(&mut self) {
+        self.stored = self.worker.rows();
+        let rows = self.stored.iter().map(worker_row);
+        self.rows = rows.map(|row| (row, Hold::Seen)).collect();
+    }
+
+    fn known(&self) -> Tables<'_> {
+        Tables {
+            registry: &self.registry,
+            registry_locked: self.locked.is_some(),
+            rows: &self.rows,
+        }
+    }
+
+    /// Locks the registry's row, until the transaction has ended. If there is none, it is
+    /// made: then the whole table is locked, against another one that does so.
+    fn lock_registry(&mut self) -> Result<(), Failure> {
+        let relation = self.here.relation;
+        let is_there = open(&REGISTRY, Access::Read)?.get(&ONE).is_some();
+        if !is_there {
+            pg::lock_against_writers(relation);
+        }
+        let table = open(&REGISTRY, Access::Write)?;
+        let row = match table.lock(&ONE) {
+            Some(row) => row,
+            None => {
+                let new = registry_row(None, self.origin);
+                table.insert(&registry_columns(&new));
+                pg::see_own_changes();
+                table.lock(&ONE).ok_or(Failure::NoRegistryTable)?
+            }
+        };
+        self.registry = registry_row(Some(&row), self.origin);
+        self.locked = Some((table, row));
+        // Claims that were waited for have changed them.
+        self.read();
+        Ok(())
+    }
+
+    fn lock_row(&mut self, worker_id: u16, wait: bool) {
+        let key = Value::Integer(worker_id.into());
+        let found = if wait {
+            self.worker.lock(&key)
+        } else {
+            match self.worker.lock_at_once(&key) {
+                LockedAtOnce::Row(row) => Some(row),
+                LockedAtOnce::None => None,
+                LockedAtOnce::Busy => {
+                    for (row, hold) in &mut self.rows {
+                        if row.worker_id == worker_id {
+                            *hold = Hold::Busy;
+                        }
+                    }
+                    return;
+                }
+            }
+        };
+        let position = (self.rows.iter()).position(|(row, _)| row.worker_id == worker_id);
+        if let Some(position) = position {
+            self.rows.swap_remove(position);
+            self.stored.swap_remove(position);
+        }
+        if let Some(stored) = found {
+            self.rows.push((worker_row(&stored), Hold::Locked));
+            self.stored.push(stored);
+        }
+    }
+
+    fn write(&self, decision: &Decision) {
+        if let (Some(registry), Some((table, row))) = (&decision.registry, &self.locked) {
+            let [_, columns @ ..] = registry_columns(registry);
+            table.update(row, &columns);
+        }
+        for row in &decision.rows {
+            let is_its = |(found, _): &(Row, Hold)| found.worker_id == row.worker_id;
+            let position = self.rows.iter().position(is_its);
+            let stored = position.and_then(|position| self.stored.get(position));
+            write_worker(&self.worker, stored, row);
+        }
+    }
+}
+
+fn log(decision: &Decision) {
+    for event in &decision.events {
+        match event {
+            Event::Moved => pgrx::log!(
+                "leaf_id: the worker registry was promoted or restored, and may have forgotten leases: for the time of one lease it gives no worker ids away"
+            ),
+            Event::Leased(worker_id) => {
+                let rows = decision.rows.iter();
+                let row = rows.rev().find(|row| row.worker_id == *worker_id);
+                if let Some(holder) = row.and_then(|row| row.holder.as_ref()) {
+                    let node = pg::shown(&holder.node_name);
+                    let system = holder.system_identifier;
+                    pgrx::log!(
+                        "leaf_id: worker id {worker_id} is leased to node \"{node}\" of system {system}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+// ---- Rows --------------------------------------------------------------------------
+
+/// What is a millisecond late is not early.
+fn to_ms(us: i64) -> i64 {
+    match us {
+        i64::MIN | i64::MAX => us,
+        _ => -(-us.saturating_add(pg::TIMESTAMP_EPOCH_US)).div_euclid(1000),
+    }
+}
+
+fn from_ms(ms: Option<i64>) -> Value<'static> {
+    match ms {
+        None => Value::Null,
+        Some(ms @ (i64::MIN | i64::MAX)) => Value::Timestamp(ms),
+        Some(ms) => Value::Timestamp(ms.saturating_mul(1000) - pg::TIMESTAMP_EPOCH_US),
+    }
+}
+
+fn optional(number: Option<i64>) -> Value<'static> {
+    number.map_or(Value::Null, Value::Bigint)
+}
+
+fn integer(number: i64) -> Value<'static> {
+    Value::Integer(i32::try_from(number).unwrap_or(i32::MAX))
+}
+
+fn text(bytes: Option<&[u8]>) -> Value<'_> {
+    bytes.map_or(Value::Null, Value::Text)
+}
+
+fn place(row: &pg::Row) -> Option<Place> {
+    Some(Place {
+        system_identifier: row.bigint(2)?,
+        timeline: row.integer(3)?,
+        database: row.oid(4)?,
+        relation: row.oid(5)?,
+    })
+}
+
+fn registry_row(row: Option<&pg::Row>, origin: Option<Place>) -> Registry {
+    let Some(row) = row else {
+        return Registry {
+            place: origin,
+            epoch_ms: None,
+            moved_at_ms: None,
+            grace: None,
+            bounds: Bounds::DEFAULT,
+        };
+    };
+    let bound = |number, default| row.integer(number).map_or(default, i64::from);
+    Registry {
+        place: place(row).or(origin),
+        epoch_ms: row.bigint(6),
+        moved_at_ms: row.timestamp(7).map(to_ms),
+        grace: (row.bigint(8).zip(row.timestamp(9))).map(|(since_boot_ms, server_start)| Grace {
+            since_boot_ms,
+            server_start,
+        }),
+        bounds: Bounds {
+            max_skew_ms: bound(10, Bounds::DEFAULT.max_skew_ms),
+            max_lease_ms: bound(11, Bounds::DEFAULT.max_lease_ms),
+            max_ids_per_role: row.integer(12).map(i64::from),
+        },
+    }
+}
+
+fn registry_columns(registry: &Registry) -> [(usize, Value<'static>); 12] {
+    let Registry {
+        place,
+        epoch_ms,
+        moved_at_ms,
+        grace,
+        bounds,
+    } = registry;
+    let oid = |oid: fn(&Place) -> u32| place.as_ref().map_or(Value::Null, |at| Value::Oid(oid(at)));
+    [
+        (1, ONE),
+        (2, optional(place.map(|at| at.system_identifier))),
+        (
+            3,
+            place.map_or(Value::Null, |at| Value::Integer(at.timeline)),
+        ),
+        (4, oid(|at| at.database)),
+        (5, oid(|at| at.relation)),
+        (6, optional(*epoch_ms)),
+        (7, from_ms(*moved_at_ms)),
+        (8, optional(grace.map(|grace| grace.since_boot_ms))),
+        (
+            9,
+            grace.map_or(Value::Null, |grace| Value::Timestamp(grace.server_start)),
+        ),
+        (10, integer(bounds.max_skew_ms)),
+        (11, integer(bounds.max_lease_ms)),
+        (12, bounds.max_ids_per_role.map_or(Value::Null, integer)),
+    ]
+}
+
+fn worker_row(row: &pg::Row) -> Row {
+    let holder = row.bigint(2).zip(row.text(3));
+    Row {
+        worker_id: row
+            .integer(1)
+            .and_then(|id| u16::try_from(id).ok())
+            .unwrap_or(u16::MAX),
+        holder: holder.map(|(system_identifier, node_name)| Holder {
+            system_identifier,
+            node_name,
+        }),
+        role: row.text(4),
+        token: row.bigint(5).unwrap_or(0),
+        leased_at_ms: row.timestamp(6).map(to_ms),
+        renewed_at_ms: row.timestamp(7).map(to_ms),
+        lease_until_ms: row.timestamp(8).map(to_ms),
+        lease_ms: row.integer(9).map_or(0, i64::from),
+        reserved_until_ms: row.bigint(10).unwrap_or(0),
+        floor_ms: row.bigint(11).unwrap_or(0),
+        clock_offset_ms: row.bigint(12),
+        retired: row.boolean(13).unwrap_or(false),
+        address: row.text(14),
+    }
+}
+
+fn write_worker(table: &Table, stored: Option<&pg::Row>, row: &Row) {
+    let holder = row.holder.as_ref();
+    let columns = [
+        (1, Value::Integer(row.worker_id.into())),
+        (2, optional(holder.map(|holder| holder.system_identifier))),
+        (3, text(holder.map(|holder| &*holder.node_name))),
+        (4, text(row.role.as_deref())),
+        (5, Value::Bigint(row.token)),
+        (6, from_ms(row.leased_at_ms)),
+        (7, from_ms(row.renewed_at_ms)),
+        (8, from_ms(row.lease_until_ms)),
+        (9, integer(row.lease_ms)),
+        (10, Value::Bigint(row.reserved_until_ms)),
+        (11, Value::Bigint(row.floor_ms)),
+        (12, optional(row.clock_offset_ms)),
+        (13, Value::Boolean(row.retired)),
+        (14, text(row.address.as_deref())),
+    ];
+    match (stored, &columns) {
+        (Some(stored), [_, changes @ ..]) => table.update(stored, changes),
+        (None, columns) => table.insert(columns),
+    }
+}

@@ -1,0 +1,71 @@
+//! Who is at the other end of a session, for what its calls are believed.
+
+use core::ffi::CStr;
+
+use pgrx::pg_sys;
+
+/// Who is at the other end of this session.
+pub struct Client {
+    /// The name of the role that it acts as: what it logged in as, or what SET ROLE says,
+    /// whatever functions of others it calls something through.
+    pub role: Vec<u8>,
+    /// That role owns the extension, or is a superuser.
+    pub owns_extension: bool,
+    /// Where it connected from; `None`: by a Unix socket, or it is a worker.
+    pub address: Option<Vec<u8>>,
+}
+
+/// Who is at the other end of this session.
+pub fn client() -> Client {
+    // SAFETY: catalog look-ups inside a transaction; the results are palloc'ed.
+    unsafe {
+        let role = pg_sys::GetOuterUserId();
+        let name = pg_sys::GetUserNameFromId(role, false);
+        let extension = pg_sys::get_extension_oid(c"leaf_id".as_ptr(), true);
+        Client {
+            role: CStr::from_ptr(name).to_bytes().to_vec(),
+            owns_extension: extension != pg_sys::InvalidOid && owns(extension, role),
+            address: address(),
+        }
+    }
+}
+
+fn address() -> Option<Vec<u8>> {
+    // SAFETY: functions of PostgreSQL that take nothing, and an inet.
+    unsafe {
+        let address = pgrx::direct_function_call_as_datum(pg_sys::inet_client_addr, &[])?;
+        let host = pgrx::direct_function_call_as_datum(pg_sys::network_host, &[Some(address)])?;
+        let host = pg_sys::pg_detoast_datum_packed(host.cast_mut_ptr());
+        Some(pgrx::varlena_to_byte_slice(host).to_vec())
+    }
+}
+
+#[cfg(feature = "pg15")]
+unsafe fn owns(extension: pg_sys::Oid, role: pg_sys::Oid) -> bool {
+    // SAFETY: an extension and a role that exist, inside a transaction.
+    unsafe { pg_sys::pg_extension_ownercheck(extension, role) }
+}
+
+#[cfg(not(feature = "pg15"))]
+unsafe fn owns(extension: pg_sys::Oid, role: pg_sys::Oid) -> bool {
+    // SAFETY: an extension and a role that exist, inside a transaction.
+    unsafe { pg_sys::object_ownercheck(pg_sys::ExtensionRelationId, extension, role) }
+}
+
+/// When the server was started, as a TimestampTz.
+pub fn server_start() -> i64 {
+    // SAFETY: a plain global of every process.
+    unsafe { pg_sys::PgStartTime }
+}
+
+/// Raises an error in a read-only transaction, and so on a standby.
+pub fn prevent_if_read_only(function: &CStr) {
+    // SAFETY: looks at the transaction's state.
+    unsafe { pg_sys::PreventCommandIfReadOnly(function.as_ptr()) };
+}
+
+/// A name for people, from bytes in the encoding of the database. What is no UTF-8 becomes a
+/// question mark: other encodings have that.
+pub fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).replace(char::REPLACEMENT_CHARACTER, "?")
+}
