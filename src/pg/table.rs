@@ -731,10 +731,6 @@ pub enum Value<'a> {
     Timestamp(i64),
     /// `text`, in the encoding of the database.
     Text(&'a [u8]),
-    /// `name`
-    Name(Name),
-    /// `name[]`
-    Names(&'a [Name]),
 }
 
 impl Value<'_> {
@@ -748,8 +744,6 @@ impl Value<'_> {
             Self::Oid(value) => pg_sys::Datum::from(*value),
             // SAFETY: palloc'ed in the current context.
             Self::Text(bytes) => unsafe { text_datum(bytes) },
-            Self::Name(name) => name.datum(),
-            Self::Names(names) => names_datum(names),
         })
     }
 
@@ -761,21 +755,6 @@ impl Value<'_> {
             Self::Bigint(_) => (pg_sys::F_INT8EQ, pg_sys::InvalidOid),
             _ => (pg_sys::F_INT4EQ, pg_sys::InvalidOid),
         }
-    }
-}
-
-fn names_datum(names: &[Name]) -> pg_sys::Datum {
-    let mut values: Vec<_> = names.iter().map(Name::datum).collect();
-    // SAFETY: as many values as are said; the type is a catalog constant.
-    unsafe {
-        pg_sys::Datum::from(pg_sys::construct_array(
-            values.as_mut_ptr(),
-            c_int::try_from(values.len()).unwrap_or(0),
-            pg_sys::NAMEOID,
-            pg_sys::NAMEDATALEN.cast_signed(),
-            false,
-            b'c'.cast_signed(),
-        ))
     }
 }
 
