@@ -17,16 +17,12 @@ say "Format"
 cargo fmt --all --check
 say "Clippy"
 cargo clippy --workspace --all-targets --no-default-features --features "leaf_id/pg$PG_MAJOR" -- --deny warnings
-# pgspot's parser of PL/pgSQL knows no fields of variables whose type is a table's: without
-# leaf_worker_exchange, which sets some. Its search_path is pg_catalog alone.
-checked_script() { perl -0777 -pe 's/^CREATE FUNCTION \@extschema\@\.leaf_worker_exchange\(.*?^\$\$;\n//ms' "$1"; }
-
 say "Names in the extension's script"
 if echo 'CREATE VIEW @extschema@.v AS SELECT 1 = 1' | "$PGSPOT" >/dev/null; then
     die "pgspot does not see an operator that anybody could plant"
 fi
 "$ROOT/scripts/build.sh"
 for script in "$PG_PREFIX/share/postgresql/$PG_MAJOR/extension"/leaf_id--*.sql; do
-    checked_script "$script" | "$PGSPOT"
+    "$PGSPOT" "$script"
 done
 say "No complaints"

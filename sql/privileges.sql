@@ -125,6 +125,8 @@ TO pg_monitor;
 GRANT USAGE ON SCHEMA leaf_id TO @extowner@ WITH GRANT OPTION;
 GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO @extowner@ WITH GRANT OPTION;
 GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry TO @extowner@;
+-- The settings of the registry.
+GRANT UPDATE (epoch_ms, max_skew_ms, max_lease_ms, max_ids_per_role) ON leaf_id.leaf_registry TO @extowner@;
 GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text),
     @extschema@.leaf_tag_drop(text),
