@@ -2,7 +2,8 @@
 # A hundred random events under 16 sessions on one server, for ten minutes: kills, restarts,
 # edits of tags. Then the same in a fleet of three servers and a central pair, with a network
 # that fails. Then a minute each in which the centre dies and its standby takes over, with
-# synchronous and with asynchronous replication. Fails where an id comes twice or out of
+# synchronous and with asynchronous replication. Last, two minutes of random SQL by sqlsmith,
+# where that is installed. Fails where an id comes twice or out of
 # order, is lost without a crash, or where a session hangs or gets an error that nothing
 # explains.
 # LEAF_ID_TORTURE_SECONDS changes how long the first two take at least, LEAF_ID_SEED repeats
@@ -25,6 +26,7 @@ tests=(
     fleet_torture::a_hundred_events_in_a_fleet_repeat_nothing
     central_failover::a_synchronous_pair_fails_over_in_a_minute_under_load
     central_failover::an_asynchronous_pair_fails_over_in_a_minute_under_load
+    sqlsmith::random_statements_crash_nothing
 )
 say "Torture: 100 events and $(duration "$LEAF_ID_TORTURE_SECONDS") at least, on one server and in a fleet (all of it goes to $log)"
 # One after the other: each has the machine to itself.
