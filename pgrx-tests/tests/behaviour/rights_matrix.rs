@@ -52,6 +52,25 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT leaf_tag_drop('of {role}')",
             ],
         ),
+        "take ids of a tag that was granted to them by name, and revoked from `public`" => (
+            "",
+            &["SELECT leaf_segment_next('granted')"],
+        ),
+        "take ids of a tag that was revoked from `public`" => (
+            "",
+            &[
+                "SELECT leaf_segment_next('revoked')",
+                "SELECT leaf_segment_next_batch('revoked', 3)",
+                "SELECT leaf_segment_next_range('revoked', 3)",
+            ],
+        ),
+        "grant and revoke a tag" => (
+            "",
+            &[
+                "SELECT leaf_tag_grant('t', 'nobody')",
+                "SELECT leaf_tag_revoke('t', 'nobody')",
+            ],
+        ),
         "read and edit `leaf_alloc`" => (
             "",
             &[
@@ -154,8 +173,13 @@ fn each_role_may_do_what_security_md_says() {
          GRANT USAGE ON SCHEMA leaf_id TO manager;
          GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO manager;
          GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop, leaf_tag_reset TO manager;
-         GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_claim, leaf_worker_renew TO member",
+         GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_claim, leaf_worker_renew TO member;
+         SELECT leaf_tag_create('granted'), leaf_tag_create('revoked');
+         SELECT leaf_tag_revoke('granted', 'public'), leaf_tag_revoke('revoked', 'public')",
     );
+    for (_, role) in ROLES {
+        admin.run(&format!("SELECT leaf_tag_grant('granted', '{role}')"));
+    }
     let mut sessions: Vec<Session> = ROLES
         .iter()
         .map(|(_, role)| server.connect_as(role, "app"))
@@ -171,7 +195,7 @@ fn each_role_may_do_what_security_md_says() {
         .take_while(|line| line.starts_with('|'))
         .map(cells)
         .collect();
-    assert!(rows.len() >= 14, "{rows:?}");
+    assert!(rows.len() >= 17, "{rows:?}");
     let mut wrong = Vec::new();
     for row in rows {
         let (prepare, statements) = statements(row[0]);
