@@ -28,14 +28,14 @@ rules() {
         'unsafe lives in the shared area, the wrappers and the entry points'
     forbid pg_sys-rooms code '\bpg_sys\b' "$extension" 'lib shmem pg api worker error guc' \
         'other rooms use the safe wrappers of pg.rs'
-    forbid sql-room code '\bSpi\b|\bSPI_\w+|\bspi::' "$extension" 'pg/answer' \
-        'rows are read and written by oid: no SQL'
-    forbid sql-text text '\b(SELECT|INSERT|UPDATE|DELETE|TRUNCATE|FROM|INTO)\b.*\bleaf_(alloc|worker|registry)\b' "$extension" '' \
-        'our tables are read and written by oid: no SQL'
-    forbid claims code '\bcatalog::(\{[^}]*\b)?claim' "$extension" 'catalog worker edits api' \
-        'segments are claimed by the allocator, or by edits.rs inside the open transaction'
-    forbid hot-path code '\b(Spi|SPI_\w+|spi::\w+)|\bcatalog::(\{[^}]*\b)?claim' 'src/issue.rs src/issue' '' \
-        'the hot path reaches no SQL and claims nothing'
+    forbid sql code '\bSpi\b|\bSPI_(?!inside)\w+|\bspi::' "$extension" '' \
+        'rows are read and written by oid, through src/pg/table.rs'
+    forbid rows code '\bCatalogTuple\w+|\btable_tuple_\w+|\bheap_(insert|update|delete)\b' "$extension" 'pg/table' \
+        'src/pg/table.rs alone writes rows: it has compared the table with its shape'
+    forbid claims code '\bclaim::(\{[^}]*\b)?(claim|receive)' "$extension" 'tags worker api' \
+        'segments are claimed by the allocator, or for another server'
+    forbid hot-path code '\bclaim::(\{[^}]*\b)?(claim|receive)' 'src/issue.rs src/issue' '' \
+        'the hot path claims nothing'
     forbid shared-locks code '\bparking_lot\b' 'src/shmem.rs src/shmem' '' \
         'its waiters sit in the heap of one process: no lock for shared memory'
     forbid versions text '\bfeature\s*=\s*"pg1[0-9]"' "$extension" 'pg' \
@@ -145,7 +145,7 @@ RUST
     printf '[package]\nname = "leaf_id_tests"\n' >pgrx-tests/Cargo.toml
     cat >src/error.rs <<'RUST'
 #![deny(unsafe_code)]
-// unsafe, .unwrap(), pgrx::Spi and catalog::claim are words in a comment.
+// unsafe, .unwrap(), pgrx::Spi and claim::claim are words in a comment.
 const HINT: &str = "unsafe { Spi } .expect( \" thread::sleep // not a comment";
 const RAW: &str = r#"unsafe "Spi" .unwrap() "#;
 fn life<'a>(c: &'a char) -> bool { *c == '"' || *c == '\'' }
@@ -194,13 +194,13 @@ self_test() {
     plant unsafe-rooms src/edits.rs 'fn f(s: &str) { if s == "//" { unsafe { g() } } }'
     plant unsafe-rooms src/issue/slow.rs 'unsafe impl Sync for X {}'
     plant pg_sys-rooms src/edits.rs 'use pgrx::pg_sys;'
-    plant sql-room src/worker/launcher.rs 'use pgrx::Spi;'
-    plant sql-text src/worker/launcher.rs 'const Q: &str = "DELETE FROM leaf_id.leaf_alloc";'
-    plant sql-text src/worker/registrar.rs 'const Q: &str = "SELECT token FROM leaf_worker";'
-    plant claims src/persist.rs 'use crate::catalog::{self, claim};'
-    plant claims src/persist.rs 'fn f() { crate::catalog::claim_segment(); }'
-    plant hot-path src/issue.rs 'fn f() { catalog::claim(); }'
-    plant hot-path src/issue.rs 'use pgrx::spi::Spi;'
+    plant sql src/worker/launcher.rs 'use pgrx::Spi;'
+    plant sql src/issue.rs 'use pgrx::spi::Spi;'
+    plant rows src/tags/heap.rs 'fn f() { CatalogTupleUpdate(r, t, n) }'
+    plant rows src/pg/trigger.rs 'fn f() { unsafe { pg_sys::heap_update(r) } }'
+    plant claims src/persist.rs 'use crate::tags::claim::{self, claim};'
+    plant claims src/persist.rs 'fn f() { crate::tags::claim::receive(); }'
+    plant hot-path src/issue.rs 'fn f() { claim::claim_for_member(); }'
     plant shared-locks src/shmem.rs 'use parking_lot::Mutex;'
     plant versions src/worker.rs '#[cfg(not(feature = "pg16"))]'
     plant libpq src/pg/rows.rs 'fn f() { unsafe { PQstatus(c) } }'

@@ -1,16 +1,31 @@
--- Who may issue the ids of a tag. Both run with the caller's rights: he needs those of
--- INSERT and UPDATE on leaf_alloc, and for a role USAGE on the schema WITH GRANT OPTION.
+-- Who may issue the ids of a tag. Both run with the caller's rights: he needs SELECT and UPDATE
+-- on leaf_alloc, and to grant to a role USAGE on the schema WITH GRANT OPTION.
 
 CREATE FUNCTION @extschema@.leaf_tag_grant(tag text, role text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    is_known boolean;
 BEGIN
+    -- The cast below would cut it, perhaps to the name of another role.
+    IF $2 IS NULL OR octet_length($2) > 63 THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_name', MESSAGE = 'a role has a name of at most 63 bytes';
+    END IF;
     IF $2 <> 'public' THEN
         IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = $2) THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'undefined_object',
                 MESSAGE = format('role "%s" does not exist', $2);
+        END IF;
+        SELECT EXISTS (
+            SELECT FROM pg_namespace n, aclexplode(n.nspacl) a, pg_roles r
+            WHERE n.nspname = 'leaf_id' AND r.rolname = $2 AND a.grantee = r.oid
+                AND a.privilege_type = 'USAGE') INTO is_known;
+        -- What stands under its name is then an earlier role's.
+        IF NOT is_known THEN
+            UPDATE leaf_id.leaf_alloc a SET granted_to = array_remove(a.granted_to, $2::name)
+            WHERE $2::name = ANY (a.granted_to);
         END IF;
         -- The role cannot be dropped while it has this, and its name counts only as long: a
         -- role that gets the name later has not got the rights.
@@ -48,7 +63,13 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     left_over name[];
+    was_granted boolean;
 BEGIN
+    IF $2 IS NULL OR octet_length($2) > 63 THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_name', MESSAGE = 'a role has a name of at most 63 bytes';
+    END IF;
+    SELECT $2::name = ANY (coalesce(a.granted_to, '{public}')) INTO was_granted
+    FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1;
     UPDATE leaf_id.leaf_alloc a
     SET granted_to = CASE
         WHEN a.granted_to IS NULL AND $2 <> 'public' THEN NULL
@@ -60,6 +81,10 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'undefined_object',
             MESSAGE = format('tag "%s" does not exist', $1);
+    END IF;
+    IF NOT was_granted THEN
+        RAISE NOTICE USING
+            MESSAGE = format('tag "%s" was not granted to role "%s"', $1, $2);
     END IF;
     IF 'public' = ANY (left_over) THEN
         RAISE NOTICE USING

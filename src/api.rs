@@ -510,7 +510,9 @@ COMMENT ON FUNCTION leaf_alloc_edit() IS
 "#)]
 fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     let call = trigger_call(fcinfo, "leaf_alloc_edit");
-    edits::remember(&edit(&call));
+    let edit = edit(&call);
+    finish(edits::check_written(&edit));
+    edits::remember(&edit);
     call.unchanged()
 }
 

@@ -226,6 +226,12 @@ impl Edits {
     fn marked_rows(&self) -> Vec<(Key, i64, i64)> {
         let row = |(key, entries): (&Key, &Vec<Entry>)| {
             let life = entries.last()?.kind.created_life()?;
+            // Not a row that a TRUNCATE has taken away since; which, is not known for all
+            // after an overflow.
+            let stands = |kind: Kind| kind.created_life() == Some(life);
+            if !self.overflow && !self.kind(key).is_some_and(stands) {
+                return None;
+            }
             let mark = self.mark(key, life);
             (mark > 0).then_some((*key, life, mark))
         };
@@ -434,6 +440,25 @@ fn check_server(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(
         Some(name) if !edit.replica => pg::foreign_server(&name)
             .map(drop)
             .map_err(|problem| Failure::server(name.text(), problem)),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses what another trigger has made of the row since [`stamp`] has looked at it: ids that
+/// were issued would be issued again.
+///
+/// # Errors
+/// `max_id` is lower than it was.
+pub fn check_written(edit: &Edit) -> Result<(), Failure> {
+    let (Some(old), Some(new)) = (&edit.old, &edit.new) else {
+        return Ok(());
+    };
+    match (old.max_id, new.max_id) {
+        (Some(from), Some(to)) if to < from && !edit.replica => Err(Failure::MaxIdLowered {
+            tag: old.tag.unwrap_or(Tag::EMPTY).name(),
+            from,
+            to,
+        }),
         _ => Ok(()),
     }
 }

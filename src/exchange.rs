@@ -20,6 +20,7 @@ use crate::{issue, pg};
 pub fn begin(function: &CStr, lock_timeout: &CStr) -> Result<(), Failure> {
     issue::ready()?;
     pg::prevent_in_transaction_block(function);
+    pg::prevent_if_read_only(function);
     pg::set_local(c"lock_timeout", lock_timeout);
     pg::only_when_acknowledged(CLAIM_SYNCHRONOUS_COMMIT.get().setting());
     Ok(())

@@ -19,7 +19,8 @@ mod known;
 
 use known::{KNOWN, Known, Name, Seats};
 
-/// Tags that one session remembers the slots of: some 16 MB, in the memory of its own.
+/// Tags that one session remembers the slots of, everybody's and others each: some 16 MB, in
+/// the memory of its own.
 const MAX_KNOWN: usize = 250_000;
 /// How long one sleep lasts at most before the state is looked at again, in milliseconds:
 /// the safety net under the broadcasts.
@@ -457,6 +458,8 @@ fn find_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Seat
     }
     // After the life, which the seat has.
     let access = seat.slot.access();
+    // Before the look: what is heard of meanwhile counts as news.
+    let caller = Caller::now();
     if access != Access::Everybody {
         let row = see_row(key, deadline)?.row;
         if !rights::caller_may_issue(row.granted_to.as_deref()) {
@@ -470,12 +473,7 @@ fn find_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Seat
         Access::Everybody => remember(&mut known.seats, limit, &key.tag, seat),
         Access::Restricted => {
             known.seats.remove(key.tag.bytes());
-            remember(
-                &mut known.restricted,
-                limit,
-                &key.tag,
-                (seat, Caller::now()),
-            );
+            remember(&mut known.restricted, limit, &key.tag, (seat, caller));
         }
     });
     Ok(seat)
@@ -507,6 +505,10 @@ fn create_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Se
     // can see it, and it would wait for our lock.
     if row.ours {
         return Err(changed(key));
+    }
+    // Before anybody else's slot makes room.
+    if !rights::caller_may_issue(row.row.granted_to.as_deref()) {
+        return Err(Failure::TagForbidden { tag: name(key) });
     }
     loop {
         if area.may_sweep() {

@@ -604,8 +604,10 @@ pub fn exit(code: c_int) -> ! {
     unreachable!("proc_exit does not return")
 }
 
-/// Connects a worker to a database, also to one that does not allow connections.
+/// Connects a worker to a database, also to one that does not allow connections. Whoever copies
+/// or drops it may have it locked: that is not waited for, and ends this process.
 pub fn connect(database: u32) {
+    pin_setting(c"lock_timeout", c"100ms");
     // SAFETY: once, in a background worker.
     unsafe {
         pg_sys::BackgroundWorkerInitializeConnectionByOid(
@@ -635,13 +637,33 @@ pub fn is_free(database: u32) -> bool {
     let mode = pg_sys::RowExclusiveLock.cast_signed();
     // SAFETY: a session lock, taken without waiting and released at once.
     unsafe {
-        let result = pg_sys::LockAcquire(&raw const tag, mode, true, true);
+        let result = try_lock(&tag, mode);
         let got = result != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL;
         if got {
             pg_sys::LockRelease(&raw const tag, mode, true);
         }
         got
     }
+}
+
+/// Takes a session lock if it is free. A full lock table is no error: anybody may fill it.
+#[cfg(not(feature = "pg18"))]
+unsafe fn try_lock(
+    tag: &pg_sys::LOCKTAG,
+    mode: pg_sys::LOCKMODE,
+) -> pg_sys::LockAcquireResult::Type {
+    // SAFETY: a valid tag and mode.
+    unsafe { pg_sys::LockAcquireExtended(tag, mode, true, true, false, core::ptr::null_mut()) }
+}
+
+#[cfg(feature = "pg18")]
+unsafe fn try_lock(
+    tag: &pg_sys::LOCKTAG,
+    mode: pg_sys::LOCKMODE,
+) -> pg_sys::LockAcquireResult::Type {
+    let none = core::ptr::null_mut();
+    // SAFETY: a valid tag and mode.
+    unsafe { pg_sys::LockAcquireExtended(tag, mode, true, true, false, none, false) }
 }
 
 /// Shows in `pg_stat_activity` what a worker does; `None` is idle.
@@ -713,12 +735,6 @@ pub fn transaction<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<Result<T
     // SAFETY: outside of a transaction.
     unsafe { pg_sys::pgstat_report_stat(true) };
     result
-}
-
-/// Has the next look see what the open transaction has just written.
-pub fn increment_command_counter() {
-    // SAFETY: inside a transaction that is not in parallel mode.
-    unsafe { pg_sys::CommandCounterIncrement() };
 }
 
 /// What happens to the open transaction.

@@ -139,9 +139,7 @@ pub fn ask(request: &Request) -> Result<Reply, Failure> {
 
 /// Begins a call of another server: its answer is believed as soon as it comes.
 fn begin(function: &CStr) -> Result<(), Failure> {
-    exchange::begin(function, LOCK_TIMEOUT)?;
-    pg::prevent_if_read_only(function);
-    Ok(())
+    exchange::begin(function, LOCK_TIMEOUT)
 }
 
 fn asker(client: &Client) -> Asker<'_> {
@@ -163,6 +161,8 @@ pub fn release(worker_id: Option<i32>) -> Result<(), Failure> {
     let Some(worker_id) = worker_id else {
         return Err(not_leased);
     };
+    // A statement may have written it before.
+    pg::see_own_changes();
     let table = open(&WORKER, Access::Write)?;
     let Some(stored) = table.lock(&Value::Integer(worker_id)) else {
         return Err(not_leased);
@@ -232,6 +232,8 @@ struct Opened {
 
 impl Opened {
     fn new() -> Result<Self, Failure> {
+        // A statement may ask more than once.
+        pg::see_own_changes();
         let here = Place {
             system_identifier: pg::system_identifier().cast_signed(),
             timeline: pg::timeline().cast_signed(),

@@ -3,10 +3,11 @@
 //! While a commit waits for its synchronous standbys, PostgreSQL turns a cancel into a
 //! warning and answers as if all were well. A session that hands out what it has committed
 //! ends instead, without an answer, as PostgreSQL itself ends one that is terminated in
-//! that wait. So does one that rolls back what it was told: a procedure can.
+//! that wait. So does one that rolls back what it was told: a procedure can; and one that goes
+//! on with its statement for longer than [`MAX_HOLD_MS`]: it would keep others from the row.
 
 use core::ffi::{CStr, c_int, c_void};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use pgrx::pg_sys;
 
@@ -21,6 +22,43 @@ unsafe extern "C" {
 /// `DestNone` of PostgreSQL's dest.h.
 const DEST_NONE: c_int = 0;
 
+unsafe extern "C-unwind" {
+    // utils/timeout.h, which the bindings leave out.
+    fn RegisterTimeout(id: c_int, handler: unsafe extern "C-unwind" fn()) -> c_int;
+    fn enable_timeout_after(id: c_int, delay_ms: c_int);
+    fn disable_timeout(id: c_int, keep_indicator: bool);
+}
+
+/// `USER_TIMEOUT` of utils/timeout.h: asks for one that nobody else has.
+const USER_TIMEOUT: c_int = if cfg!(any(feature = "pg15", feature = "pg16")) {
+    12
+} else {
+    13
+};
+/// How long the statement of a call from another server may go on after that, in milliseconds.
+/// It holds the lock of a row that others wait for, and has nothing more to do.
+const MAX_HOLD_MS: c_int = 250;
+/// The number of the timeout that ends it; 0 before there is one.
+static HOLD_TIMEOUT: AtomicI32 = AtomicI32::new(0);
+
+/// Ends this session at its next look for interrupts, as `pg_terminate_backend` does: an
+/// error could be caught.
+unsafe extern "C-unwind" fn end_session() {
+    // SAFETY: plain globals of the backend, in a signal handler, which sets the latch.
+    unsafe {
+        core::ptr::write_volatile(&raw mut pg_sys::ProcDiePending, 1);
+        core::ptr::write_volatile(&raw mut pg_sys::InterruptPending, 1);
+    }
+}
+
+fn end_hold() {
+    let timeout = HOLD_TIMEOUT.load(Ordering::Relaxed);
+    if timeout != 0 {
+        // SAFETY: a timeout of this process.
+        unsafe { disable_timeout(timeout, false) };
+    }
+}
+
 /// What the commit of the open transaction waits for, if that is such a one.
 static OPEN: Local<Option<&'static CStr>> = Local::new(None);
 /// The open transaction has told what it is going to commit.
@@ -33,13 +71,15 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut c_
     use pg_sys::XactEvent as Event;
     match event {
         Event::XACT_EVENT_PRE_COMMIT => {
+            end_hold();
             // Not before: the end of a function with a SET clause would take it back.
             if let Some(acknowledgement) = OPEN.with(|open| *open) {
                 set_local(c"synchronous_commit", acknowledgement);
             }
             return;
         }
-        Event::XACT_EVENT_COMMIT | Event::XACT_EVENT_ABORT => {}
+        Event::XACT_EVENT_COMMIT => {}
+        Event::XACT_EVENT_ABORT => end_hold(),
         _ => return,
     }
     let open = OPEN.with_mut(Option::take).is_some();
@@ -83,6 +123,15 @@ pub fn only_when_acknowledged(acknowledgement: &'static CStr) {
 /// back all the same, this session ends without an answer.
 pub fn tell() {
     TOLD.store(true, Ordering::Relaxed);
+    let mut timeout = HOLD_TIMEOUT.load(Ordering::Relaxed);
+    // SAFETY: registered once in each process, with a handler that is async-signal-safe.
+    unsafe {
+        if timeout == 0 {
+            timeout = RegisterTimeout(USER_TIMEOUT, end_session);
+            HOLD_TIMEOUT.store(timeout, Ordering::Relaxed);
+        }
+        enable_timeout_after(timeout, MAX_HOLD_MS);
+    }
 }
 
 /// Raises an error inside a transaction block, a query of several statements, or a pipeline

@@ -106,12 +106,18 @@ unsafe fn virtual_transaction_pid(held: &pg_sys::VirtualTransactionId) -> c_int 
         // The bindings leave it out.
         fn BackendIdGetProc(backend: c_int) -> *mut pg_sys::PGPROC;
     }
-    // SAFETY: null for a backend that is gone, and for a prepared transaction.
-    unsafe { BackendIdGetProc(held.backendId).as_ref() }.map_or(0, |process| process.pid)
+    // SAFETY: null for a backend that is gone.
+    let process = unsafe { BackendIdGetProc(held.backendId).as_ref() };
+    // A prepared transaction keeps the number of a backend that does something else now.
+    let holds = |process: &&pg_sys::PGPROC| process.lxid == held.localTransactionId;
+    process.filter(holds).map_or(0, |process| process.pid)
 }
 
 #[cfg(any(feature = "pg17", feature = "pg18"))]
 unsafe fn virtual_transaction_pid(held: &pg_sys::VirtualTransactionId) -> c_int {
-    // SAFETY: null for a backend that is gone, and for a prepared transaction.
-    unsafe { pg_sys::ProcNumberGetProc(held.procNumber).as_ref() }.map_or(0, |process| process.pid)
+    // SAFETY: null for a backend that is gone.
+    let process = unsafe { pg_sys::ProcNumberGetProc(held.procNumber).as_ref() };
+    // A prepared transaction keeps the number of a backend that does something else now.
+    let holds = |process: &&pg_sys::PGPROC| process.vxid.lxid == held.localTransactionId;
+    process.filter(holds).map_or(0, |process| process.pid)
 }

@@ -13,7 +13,7 @@
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use pgrx::pg_sys;
+use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
 
 use super::{Name, check_for_interrupts, primary_key, text_datum};
 
@@ -566,7 +566,15 @@ impl Table {
                     }
                     pg_sys::TM_Result::TM_WouldBlock => Locked::Busy,
                     pg_sys::TM_Result::TM_Deleted | pg_sys::TM_Result::TM_Updated => Locked::Gone,
-                    _ => pgrx::error!("could not lock a row of the extension's: result {result}"),
+                    _ => {
+                        pg_sys::panic::ErrorReport::new(
+                            PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                            "cannot lock a row that the same statement has changed",
+                            "leaf_id",
+                        )
+                        .report(PgLogLevel::ERROR);
+                        unreachable!("an ERROR does not return")
+                    }
                 };
                 pg_sys::ExecDropSingleTupleTableSlot(slot);
                 locked

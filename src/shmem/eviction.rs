@@ -44,7 +44,7 @@ const SHARED: usize = HOLDERS - 1;
 /// Slots looked at to find one to evict: all of a small database's, a sample of a large one's.
 const SAMPLE: u32 = 64;
 /// For how long an unanswered request keeps its slot, in microseconds.
-const PATIENCE_US: i64 = 1_000_000;
+const PATIENCE_US: u64 = 1_000_000;
 /// Slots that are looked at before others get the directory lock, where all of a database
 /// are.
 const CHUNK: u32 = 256;
@@ -285,7 +285,7 @@ impl Area {
                 slot.used_at.store(clock, Ordering::Relaxed);
             }
             let held = slot.buffer.is_requested()
-                && (slot.buffer.is_wanted() || now - slot.want_from(now) < PATIENCE_US);
+                && (slot.buffer.is_wanted() || now.abs_diff(slot.want_from(now)) < PATIENCE_US);
             if !held && (victim.is_none() || unused > longest) {
                 victim = Some(slot);
                 longest = unused;

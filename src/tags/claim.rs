@@ -2,7 +2,7 @@
 //!
 //! There is one way to claim, [`advance`], which [`claim`] goes for this server and
 //! [`claim_for_member`] for another one; what such a claim there has brought here is
-//! written down by [`receive`]. All write rows by oid (I9). They are called in a transaction
+//! written down by [`receive`]. All write rows by oid (I9). Claims are made in a transaction
 //! of their own, the allocator's or the other server's, never in a session's that goes on:
 //! its rollback would return the range to the table while somebody hands it out (I2).
 
@@ -493,25 +493,21 @@ pub fn raise_max_id(key: &Key, life: i64, max_id: i64, any_tag: bool) -> Result<
         tag: key.tag.name(),
     };
     // What the transaction's last statement has written is to be seen.
-    pg::increment_command_counter();
+    pg::see_own_changes();
     let table = heap::open(key.relation, pg::Access::Write)?.ok_or_else(lost)?;
-    let stored = if any_tag {
+    let is_it = |stored: &pg::Row| stored.bigint(heap::LIFE) == Some(life);
+    let stored: Vec<pg::Row> = if any_tag {
+        // A row that was copied has the same life: those of others are not ours to write.
         let rows = table.rows().into_iter();
-        rows.map(|stored| (AllocRow::of(&stored), stored))
-            .find(|(row, _)| row.life == life)
-            .map(|(_, stored)| stored)
+        rows.filter(|row| is_it(row) && row.is_ours()).collect()
     } else {
-        let stored = table.lock(&heap::key(&key.tag));
-        Some(
-            stored
-                .filter(|stored| AllocRow::of(stored).life == life)
-                .ok_or_else(lost)?,
-        )
+        let stored = table.lock(&heap::key(&key.tag)).filter(is_it);
+        vec![stored.ok_or_else(lost)?]
     };
-    if let Some(stored) = stored
-        && AllocRow::of(&stored).max_id() < max_id
-    {
-        table.update(&stored, &[(heap::MAX_ID, Value::Bigint(max_id))]);
+    for stored in stored {
+        if stored.bigint(heap::MAX_ID) < Some(max_id) {
+            table.update(&stored, &[(heap::MAX_ID, Value::Bigint(max_id))]);
+        }
     }
     Ok(())
 }

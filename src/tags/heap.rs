@@ -150,7 +150,7 @@ pub struct SeenRow {
 pub struct TableLocked;
 
 /// Looks at a tag's row at this very moment: one that was committed after the transaction's
-/// own snapshot counts too. No privilege is needed, no xid is assigned, and no lock is
+/// own snapshot counts too. No privilege is needed, no xid is assigned, and no lock of it is
 /// waited for.
 ///
 /// # Errors

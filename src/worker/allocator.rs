@@ -233,6 +233,11 @@ impl Allocator {
         let now = Instant::now();
         for slot in posted {
             if let Some((request, key)) = self.area.accept(slot) {
+                if key.database != pg::database() {
+                    // Given to another database after it was posted, though it should not be.
+                    self.area.settle(slot, &request);
+                    continue;
+                }
                 self.jobs.push_back(Job {
                     slot,
                     request,

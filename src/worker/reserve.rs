@@ -84,9 +84,6 @@ fn serve(area: &'static Area, task: Task) {
         // Between the last look and the new handler.
         return;
     }
-    // Whoever copies or drops the database may have locked it since the launcher looked: to
-    // connect must not wait for that.
-    pg::pin_setting(c"lock_timeout", c"100ms");
     match task {
         Task::Allocate { desk, ticket } => allocator::allocate(area, desk, ticket, true),
         Task::AskRegistry(question) => registrar::ask(area, question, Some(REGISTRY_LIMIT)),

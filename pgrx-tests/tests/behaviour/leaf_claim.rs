@@ -170,6 +170,24 @@ fn a_procedure_that_takes_its_claim_back_tells_nobody() {
     assert_eq!(session.value::<i64>("CALL committed(0)"), 11);
 }
 
+/// Would catch: a member that keeps a tag's row, and so all others from it.
+#[test]
+fn a_claim_does_not_keep_the_row_for_long() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.create_tag("t");
+    let mut keeper = server.session();
+    let kept = std::thread::spawn(move || {
+        let result = keeper.try_run("SELECT leaf_claim('t', 1), pg_sleep(60)");
+        (result, keeper)
+    });
+    let (result, _keeper) = kept.join().unwrap();
+    result.unwrap_err();
+    assert_eq!(claim(&mut session, "t", 1).first, 1);
+    session.run("SET default_transaction_read_only = on");
+    try_claim(&mut session, "t", 1).unwrap_err().is("25006");
+}
+
 /// The ids of a tag that was created in the open transaction are counted in the session,
 /// and a claim would take the same ones from the table.
 #[test]

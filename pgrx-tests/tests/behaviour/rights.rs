@@ -227,6 +227,48 @@ fn a_dump_carries_rights() {
     mallory.fails("SELECT leaf_segment_next('t')").is("42501");
 }
 
+#[test]
+fn a_new_role_of_an_old_name_gets_only_what_it_is_granted() {
+    let (server, mut admin) = server();
+    admin.run("SELECT leaf_tag_create('u')");
+    for tag in ["t", "u"] {
+        admin.run(&format!("SELECT leaf_tag_revoke('{tag}', 'public')"));
+    }
+    admin.run(
+        "SELECT leaf_tag_grant('t', 'app'); DROP OWNED BY app; DROP ROLE app;
+         CREATE ROLE app LOGIN; SELECT leaf_tag_grant('u', 'app')",
+    );
+    let mut app = server.connect_as("app", "postgres");
+    app.run("SELECT leaf_segment_next('u')");
+    may_not(&mut app);
+}
+
+/// Would catch: a role without rights that drops what others have cached.
+#[test]
+fn a_role_without_the_right_evicts_nobody() {
+    let server = Server::with_leaf_id(&[("leaf_id.max_tags", "4")]);
+    let mut admin = server.session();
+    admin.run(
+        "SELECT leaf_tag_create(t) FROM unnest('{a,b,c}'::text[]) t;
+         SELECT leaf_tag_create('secret' || n) FROM generate_series(1, 20) n;
+         SELECT leaf_tag_revoke('secret' || n, 'public') FROM generate_series(1, 20) n;
+         CREATE ROLE mallory LOGIN",
+    );
+    for tag in ["a", "b", "c"] {
+        assert_eq!(admin.next(tag), 1);
+    }
+    let mut mallory = server.connect_as("mallory", "postgres");
+    for n in 1..=20 {
+        mallory
+            .fails(&format!("SELECT leaf_segment_next('secret{n}')"))
+            .is("42501");
+    }
+    for tag in ["a", "b", "c"] {
+        assert_eq!(admin.next(tag), 2);
+    }
+    assert_eq!(admin.ids("SELECT evictions FROM leaf_slot_status"), [0]);
+}
+
 /// With the triggers off nobody is told: it holds from the next segment on.
 #[test]
 fn an_edit_without_triggers_holds_with_the_next_segment() {

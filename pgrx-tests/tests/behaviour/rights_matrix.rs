@@ -170,9 +170,10 @@ fn each_role_may_do_what_security_md_says() {
     // What SECURITY.md tells the installing role to grant.
     server.connect_as("owner", "app").run(
         "CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t');
-         GRANT USAGE ON SCHEMA leaf_id TO manager;
+         GRANT USAGE ON SCHEMA leaf_id TO manager WITH GRANT OPTION;
          GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO manager;
          GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop, leaf_tag_reset TO manager;
+         GRANT EXECUTE ON FUNCTION leaf_tag_grant, leaf_tag_revoke TO manager;
          GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_claim, leaf_worker_renew TO member;
          SELECT leaf_tag_create('granted'), leaf_tag_create('revoked');
          SELECT leaf_tag_revoke('granted', 'public'), leaf_tag_revoke('revoked', 'public')",

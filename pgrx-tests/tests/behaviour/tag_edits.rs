@@ -196,6 +196,32 @@ fn a_renamed_tag_goes_on_under_its_new_name_only() {
     assert!(a.next("t") < 1_000_000);
 }
 
+/// Would catch: a trigger of somebody's, after ours, that brings used ids back.
+#[test]
+fn no_trigger_lowers_max_id() {
+    let (_server, mut a, mut b) = server_with_t_in_use();
+    a.run(
+        "CREATE FUNCTION lower_it() RETURNS trigger LANGUAGE plpgsql AS
+             'BEGIN NEW.max_id := 1; RETURN NEW; END';
+         CREATE TRIGGER zz BEFORE UPDATE ON leaf_id.leaf_alloc
+             FOR EACH ROW EXECUTE FUNCTION lower_it()",
+    );
+    a.fails("UPDATE leaf_id.leaf_alloc SET step = step + 1 WHERE biz_tag = 't'")
+        .is("55000")
+        .says("lower");
+    assert!(b.next("t") > 1);
+}
+
+#[test]
+fn a_tag_that_is_used_and_truncated_in_one_transaction_commits() {
+    let (_server, mut a, _) = server_with_t_in_use();
+    a.run(
+        "BEGIN; SELECT leaf_tag_create('new'); SELECT leaf_segment_next('new');
+         TRUNCATE leaf_id.leaf_alloc; COMMIT",
+    );
+    a.try_next("new").unwrap_err().is("42704");
+}
+
 #[test]
 fn an_edit_cannot_be_prepared_and_use_can() {
     let (_server, mut a, mut b) = server_with_t_in_use();

@@ -556,7 +556,10 @@ impl Case<'_> {
                 nearest_median(&offsets, self.clock_offset_ms)
             })
             .collect();
-        let by_role = of_roles.len() > 1;
+        // Also where all peers are of one role that is not the asker's: its names are as many
+        // as it likes.
+        let is_asker_s = |role: Option<&[u8]>| role == Some(self.asker.role);
+        let by_role = of_roles.len() > 1 || offsets.iter().any(|(role, _)| !is_asker_s(*role));
         let mut votes: Vec<i64> = if by_role {
             of_roles
         } else {

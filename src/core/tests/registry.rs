@@ -355,10 +355,10 @@ fn a_name_belongs_to_the_role_that_was_first() {
         }
     }
     // Nor by a clock that is off the others', after which they would be judged by it.
-    for node in ["b", "c"] {
+    for (role, node) in [("x", "b"), ("x", "c"), ("z", "d")] {
         let behind = Member {
             ahead_ms: -900,
-            ..member("x", node)
+            ..member(role, node)
         };
         world.granted(Kind::Claim, behind);
     }
@@ -570,6 +570,23 @@ fn clocks_are_compared_by_role() {
     let peers = decision.reply.peers;
     assert!(peers.by_role);
     assert_eq!((peers.votes, peers.offset_ms), (3, Some(10)));
+    decision.reply.outcome.unwrap();
+    // Where all others are of one other role, it has one vote too, and one is no comparison.
+    let mut world = World::new();
+    for n in 0..3 {
+        let node = format!("bad {n}");
+        let ahead = Member {
+            ahead_ms: 1000,
+            ..member("bad", &node)
+        };
+        world.granted(Kind::Claim, ahead);
+    }
+    let alone = Member {
+        ahead_ms: -5,
+        ..member("x", "alone")
+    };
+    let decision = world.ask(Kind::Claim, alone);
+    assert_eq!(decision.reply.peers.votes, 1);
     decision.reply.outcome.unwrap();
     // As many nodes of one role have a vote each.
     let mut world = World::new();
