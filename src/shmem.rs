@@ -518,7 +518,7 @@ impl Seat {
     }
 }
 
-/// Every slot is taken and busy.
+/// No slot that was looked at could be given away.
 pub struct Full;
 
 struct Link(AtomicPtr<Area>);

@@ -5,7 +5,7 @@ use pgrx::pg_sys;
 use super::Raw;
 use super::table::{Misshapen, Row, Shape, Table, Value, modified};
 
-/// A call of a trigger function, for a table whose [`Shape`] was checked.
+/// A call of a trigger function.
 pub struct TriggerCall(*mut pg_sys::TriggerData);
 
 /// What fired a trigger.
@@ -23,24 +23,22 @@ pub enum Operation {
 
 impl TriggerCall {
     /// `None` if the function was not called as a trigger.
+    pub fn new(fcinfo: pg_sys::FunctionCallInfo) -> Option<Self> {
+        // SAFETY: what the CALLED_AS_TRIGGER macro does.
+        unsafe {
+            let context = (*fcinfo).context;
+            (!context.is_null() && (*context).type_ == pg_sys::NodeTag::T_TriggerData)
+                .then(|| Self(context.cast()))
+        }
+    }
+
+    /// Whether its table is of a shape: before rows are looked at.
     ///
     /// # Errors
-    /// [`Misshapen`]: it is some other table.
-    pub fn new(
-        fcinfo: pg_sys::FunctionCallInfo,
-        shape: &'static Shape,
-    ) -> Result<Option<Self>, Misshapen> {
-        // SAFETY: what the CALLED_AS_TRIGGER macro does.
-        let data = unsafe {
-            let context = (*fcinfo).context;
-            if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
-                return Ok(None);
-            }
-            context.cast::<pg_sys::TriggerData>()
-        };
+    /// [`Misshapen`]: it was altered, or is some other table.
+    pub fn check(&self, shape: &'static Shape) -> Result<(), Misshapen> {
         // SAFETY: an open relation.
-        unsafe { Table::check_open((*data).tg_relation, shape)? };
-        Ok(Some(Self(data)))
+        unsafe { Table::check_open(self.data().tg_relation, shape) }
     }
 
     fn data(&self) -> &pg_sys::TriggerData {

@@ -126,6 +126,12 @@ fn an_edit_of_a_changed_table_is_refused_and_crashes_nothing() {
     ] {
         admin.fails(edit).is("42804").details("update_time");
     }
+    // An apply worker is not stopped.
+    admin.run(
+        "SET session_replication_role = replica;
+         UPDATE leaf_id.leaf_alloc SET description = 'from afar';
+         RESET session_replication_role",
+    );
     // Nor does a trigger function on any other table.
     admin.run(
         "CREATE TABLE public.mine (a text, b bigint);

@@ -39,6 +39,7 @@ fn random_statements_crash_nothing() {
         ("statement_timeout", "2s"),
         ("leaf_id.refill_timeout", "200ms"),
     ]);
+    server.allow(Duration::from_secs(2 * seconds + 300));
     server.expect_internal_errors();
     let mut admin = server.session();
     admin.run(
