@@ -170,6 +170,37 @@ fn a_procedure_that_takes_its_claim_back_tells_nobody() {
     assert_eq!(session.value::<i64>("CALL committed(0)"), 11);
 }
 
+/// Would catch: a claim that follows the row that it has waited for to another tag.
+#[test]
+fn a_tag_that_is_renamed_meanwhile_is_not_claimed() {
+    let server = Server::with_leaf_id(&[]);
+    let mut holder = server.session();
+    holder.create_tag("t");
+    let mut watcher = server.session();
+    for round in 1.. {
+        holder.run("BEGIN; UPDATE leaf_id.leaf_alloc SET biz_tag = 'u'");
+        let mut member = server.session();
+        let pid = member.pid();
+        let claimed = std::thread::spawn(move || try_claim(&mut member, "t", 10));
+        wait_until(LIMIT, "the claim to wait, or to give up", || {
+            claimed.is_finished()
+                || watcher.value(&format!(
+                    "SELECT wait_event_type = 'Lock' IS TRUE FROM pg_stat_activity WHERE pid = {pid}"
+                ))
+        });
+        holder.run("COMMIT");
+        let failure = claimed.join().unwrap().expect_err("ids of another tag");
+        if failure.state == "42704" {
+            break;
+        }
+        // It waits a moment only, and had given up before.
+        failure.is("55P03");
+        assert!(round < 50, "no claim was waiting at the right time");
+        holder.run("UPDATE leaf_id.leaf_alloc SET biz_tag = 't'");
+    }
+    assert_eq!(holder.max_id("u"), 1);
+}
+
 /// Would catch: a member that keeps a tag's row, and so all others from it.
 #[test]
 fn a_claim_does_not_keep_the_row_for_long() {
