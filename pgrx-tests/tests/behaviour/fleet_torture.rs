@@ -370,8 +370,14 @@ impl Torture<'_> {
                 let name = format!("{}_again", node_name(number));
                 member.server.set("leaf_id.node_name", &name);
                 self.pass(100..2000);
-                let name = node_name(number);
-                self.members[number].server.set("leaf_id.node_name", &name);
+                let server = &self.members[number].server;
+                server.set("leaf_id.node_name", &node_name(number));
+                // What it could show as this node is forgotten: it waits for the end of its own
+                // lease, longer perhaps than the next two events take.
+                let mut session = server.session();
+                wait_until(LIMIT, "the node's own lease to end", || {
+                    session.try_run("SELECT leaf_snowflake_next()").is_ok()
+                });
             }
             Event::ReleaseWorkerId => self.take_worker_id("leaf_worker_release", number),
             Event::RetireWorkerId => self.take_worker_id("leaf_worker_retire", number),
