@@ -1,6 +1,6 @@
 //! leaf_id: unique 64-bit ids for every session of a server, from shared memory.
 //!
-//! Meituan's Leaf inside PostgreSQL. The guarantees that comments quote as I1..I8 are in
+//! Meituan's Leaf inside PostgreSQL. The guarantees that comments quote as I1..I9 are in
 //! the README. Where to look:
 //!
 //! * `issue`: the hot path, from an SQL call to an id.
