@@ -5,10 +5,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Failure, Server, Session, Stop, assert_issued_once, becomes, in_threads, timed,
+    Failure, Server, Session, Stop, assert_issued_once, becomes, in_threads, timed, wait_until,
 };
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -123,12 +125,25 @@ fn no_room_for_wal_repeats_nothing() {
     move_to(&server, "pg_wal", &disk.0);
     server.launch();
     for round in 0..2 {
+        // Connected before: the server may be gone soon after.
+        let connect = |_| Mutex::new(Some(server.session()));
+        let sessions: Vec<_> = (0..17).map(connect).collect();
         disk.fill();
+        let begun = AtomicUsize::new(0);
         let drawn = in_threads(17, |i| {
-            let mut session = server.session();
+            let mut session = sessions[i].lock().unwrap().take().unwrap();
             if i < 16 {
-                return take_to_the_end(session).0;
+                let first = session.try_take("t", 20);
+                begun.fetch_add(1, Ordering::Relaxed);
+                let Ok(first) = first else {
+                    return Vec::new();
+                };
+                return [first, take_to_the_end(session).0].concat();
             }
+            // Not before all have had their chance.
+            wait_until(LIMIT, "all to begin", || {
+                begun.load(Ordering::Relaxed) == 16
+            });
             // The claims alone would take their time until the segment of WAL is full.
             let wal =
                 "INSERT INTO hog SELECT repeat(md5(i::text), 50) FROM generate_series(1, 1000) i";
