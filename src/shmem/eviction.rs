@@ -261,9 +261,9 @@ impl Area {
             .max_by_key(slots)
             .filter(|most| slots(most) > slots(&own))
             .unwrap_or(own);
-        // Where those of the others cannot be had, one of its own.
-        let victim = self.evict_from(most).or_else(|| self.evict_from(own));
-        victim.map(|(slot, lost)| {
+        // None of its own where those cannot be had: they can in a moment, and a database whose
+        // requests nobody answers must not cost others what they have cached.
+        self.evict_from(most).map(|(slot, lost)| {
             self.evictions.fetch_add(1, Ordering::Relaxed);
             self.lose_evicted(lost);
             slot
