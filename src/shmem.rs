@@ -102,12 +102,15 @@ impl Tag {
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
-}
 
-impl Tag {
-    /// For messages. What is no UTF-8 becomes a question mark: other encodings have that.
+    /// For messages, which pgrx carries as UTF-8: what is none is escaped as in an `E''` string.
     pub fn name(&self) -> String {
-        String::from_utf8_lossy(self.bytes()).replace(char::REPLACEMENT_CHARACTER, "?")
+        let mut name = String::with_capacity(usize::from(self.len));
+        for chunk in self.bytes().utf8_chunks() {
+            name.push_str(chunk.valid());
+            name.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+        }
+        name
     }
 }
 
