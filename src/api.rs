@@ -9,14 +9,15 @@ use pgrx::pg_sys::submodules::panic::pgrx_extern_c_guard;
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
 
-use crate::edits::{self, Edit};
 use crate::error::Failure;
-use crate::issue::{self, Batch, CallSite};
 use crate::pg::{self, Raw, RowType, TriggerCall};
+use crate::remote::serve;
+use crate::segment::issue::{self, Batch, CallSite};
 use crate::shmem::{self, Seat};
+use crate::snowflake::keeper;
 use crate::tags::claim::{self, ClaimProblem};
 use crate::tags::heap::{ALLOC, AllocRow};
-use crate::{exchange, snowflake};
+use crate::tags::transaction::{self as edits, Edit};
 
 mod status;
 mod workers;
@@ -267,7 +268,7 @@ COMMENT ON FUNCTION leaf_claim(text, integer) IS
 fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     let row = kept(fcinfo, || RowType::of(fcinfo));
     // Short, as a locked row here holds up a member's other tags.
-    finish(exchange::begin(c"leaf_claim()", c"300ms"));
+    finish(serve::begin(c"leaf_claim()", c"300ms"));
     let n = finish(count(second_argument(fcinfo)));
     let key = finish(issue::untouched(tag(fcinfo)));
     let tag = key.tag.name();
@@ -341,7 +342,7 @@ COMMENT ON FUNCTION leaf_snowflake_reset(timestamptz) IS
     'Lets snowflake ids carry times later than until, whatever was reserved before: for a worker id that was never used; superuser only';
 "#)]
 fn leaf_snowflake_reset(until: TimestampWithTimeZone) {
-    finish(snowflake::reset(until.into()));
+    finish(keeper::reset(until.into()));
 }
 
 /// The time of a timestamp that PostgreSQL cannot hold is an error, not a wrap.

@@ -3,28 +3,24 @@
 //! Meituan's Leaf inside PostgreSQL. The guarantees that comments quote as I1..I9 are in
 //! the README. Where to look:
 //!
-//! * `issue`: the hot path, from an SQL call to an id.
+//! * `segment`: ids of tags; the hot path, from an SQL call to an id.
 //! * `worker`: the control path.
 //! * `tags`: the rows of `leaf_alloc`, and claims of ids from them.
-//! * `remote`: a connection to leaf_id on another server.
-//! * `exchange`: what a call from another server has to keep.
+//! * `remote`: other servers: the way to one, and what a call from one has to keep.
 //! * `shmem`: what both share, and the rules for it.
-//! * `edits`: what the open transaction did to `leaf_alloc`.
 //! * `snowflake`: who opens the snowflake generator and reserves its timestamps.
 //! * `lease`: worker ids that are leased from a registry, and that registry.
 //! * `persist`: the files in the data directory.
 //! * `leaf_id_core`: the double buffer, the snowflake word and the adaptive step.
 
 mod api;
-mod edits;
 mod error;
-mod exchange;
 mod guc;
-mod issue;
 mod lease;
 mod persist;
 mod pg;
 mod remote;
+mod segment;
 mod shmem;
 mod snowflake;
 mod tags;

@@ -14,32 +14,26 @@ use pgrx::pg_sys::panic::CaughtError;
 use pgrx::pgrx_sql_entity_graph::metadata;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PgSqlErrorCode, PgTryBuilder};
 
-mod answer;
 mod client;
 mod databases;
-mod foreign;
 mod holder;
 mod name;
 mod roles;
+mod syncrep;
 mod table;
 mod trigger;
-mod wire;
 
-pub use answer::{only_when_acknowledged, prevent_in_transaction_block, set_local, tell};
 pub use client::{Client, client, prevent_if_read_only, server_start, shown};
 pub use databases::watch_databases;
-pub use foreign::{
-    Destination, Host, destination, foreign_changes, relation_owner, user, watch_foreign_servers,
-};
 pub use holder::{Holder, row_holder, table_holder};
-pub use name::{Name, ServerProblem, foreign_server};
-pub use roles::{Caller, caller_is_monitor, caller_is_one_of};
+pub use name::{Name, ServerProblem, foreign_server, usage};
+pub use roles::{Caller, caller_is_monitor, caller_is_one_of, relation_owner, user};
+pub use syncrep::{only_when_acknowledged, prevent_in_transaction_block, set_local, tell};
 pub use table::{
     Access, LockedAtOnce, Locker, Misshapen, Obstacle, Row, Shape, Table, Type, Value, find_table,
     lock_against_writers, see_own_changes,
 };
 pub use trigger::TriggerCall;
-pub use wire::{Readiness, RemoteError, Rows, Wire};
 
 // ---- The process and the server ----------------------------------------------------
 
@@ -428,6 +422,17 @@ pub fn wait_latch(ms: Option<i64>, event: WaitEvent) {
         pg_sys::ResetLatch(pg_sys::MyLatch);
     }
     check_for_interrupts();
+}
+
+/// What a socket is waited for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Readiness {
+    /// Something to read.
+    Reading,
+    /// Room to write.
+    Writing,
+    /// Either.
+    Both,
 }
 
 /// Waits for this process's latch or one of these sockets, at most `ms`; then handles

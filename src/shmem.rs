@@ -44,22 +44,22 @@ use crate::guc::{self, WorkerId};
 use crate::pg;
 use crate::tags::rights::Access;
 
-mod desks;
+mod databases;
 mod eviction;
-mod lease;
-mod ledger;
-mod links;
+mod registry;
+mod remote_servers;
 mod reserve;
+mod slot;
 
-use desks::{DESKS, Desk};
+use databases::{DESKS, Desk};
 use eviction::{HOLDERS, Holder};
-use lease::LeaseDesk;
-pub use lease::{Explanation, LeaseStatus, Reply, Request, Source};
-pub use ledger::{Ledger, Parked, Run, Text, Trouble};
-use links::LINKS;
-pub use links::{LinkState, LinkStatus};
+use registry::LeaseDesk;
+pub use registry::{Explanation, LeaseStatus, Reply, Request, Source};
+use remote_servers::LINKS;
+pub use remote_servers::{LinkState, LinkStatus};
 use reserve::Reserve;
 pub use reserve::Task;
+pub use slot::{Ledger, Parked, Run, Text, Trouble};
 
 /// The longest tag, in bytes (Leaf: varchar(128)).
 pub const MAX_TAG: usize = 128;

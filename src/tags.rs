@@ -4,8 +4,10 @@
 //! * [`claim`]: the only place that claims ids.
 //! * [`blocker`]: who keeps a claim from its row.
 //! * [`rights`]: who may issue ids of a tag.
+//! * [`transaction`]: the edits of the open transaction.
 
 pub mod blocker;
 pub mod claim;
 pub mod heap;
 pub mod rights;
+pub mod transaction;

@@ -16,8 +16,7 @@
 
 use crate::pg;
 
-mod allocator;
-mod central;
+pub mod allocator;
 mod launcher;
 mod registrar;
 mod reserve;

@@ -12,8 +12,9 @@ use leaf_id_core::registry::{
 };
 
 use crate::error::Failure;
+use crate::guc;
 use crate::pg::{self, Access, Client, LockedAtOnce, Shape, Table, Type, Value};
-use crate::{exchange, guc};
+use crate::remote::serve;
 
 static WORKER: Shape = Shape::new(
     c"leaf_worker",
@@ -139,7 +140,7 @@ pub fn ask(request: &Request) -> Result<Reply, Failure> {
 
 /// Begins a call of another server: its answer is believed as soon as it comes.
 fn begin(function: &CStr) -> Result<(), Failure> {
-    exchange::begin(function, LOCK_TIMEOUT)
+    serve::begin(function, LOCK_TIMEOUT)
 }
 
 fn asker(client: &Client) -> Asker<'_> {

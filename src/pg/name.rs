@@ -96,13 +96,13 @@ pub fn foreign_server(name: &Name) -> Result<u32, ServerProblem> {
 }
 
 #[cfg(feature = "pg15")]
-pub(super) unsafe fn usage(server: pg_sys::Oid, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
+pub unsafe fn usage(server: pg_sys::Oid, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
     // SAFETY: a server and a role that exist, inside a transaction.
     unsafe { pg_sys::pg_foreign_server_aclcheck(server, role, pg_sys::ACL_USAGE) }
 }
 
 #[cfg(not(feature = "pg15"))]
-pub(super) unsafe fn usage(server: pg_sys::Oid, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
+pub unsafe fn usage(server: pg_sys::Oid, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
     let catalog = pg_sys::ForeignServerRelationId;
     // SAFETY: a server and a role that exist, inside a transaction.
     unsafe { pg_sys::object_aclcheck(catalog, server, role, pg_sys::ACL_USAGE.into()) }

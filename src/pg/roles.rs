@@ -126,3 +126,27 @@ unsafe fn schema_users() -> Vec<pg_sys::Oid> {
         users
     }
 }
+
+/// The owner of a relation; `None` if it is gone.
+pub fn relation_owner(relation: u32) -> Option<u32> {
+    // SAFETY: a syscache look-up inside a transaction.
+    unsafe {
+        let class = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::RELOID.cast_signed(),
+            pg_sys::Datum::from(relation),
+        );
+        if class.is_null() {
+            return None;
+        }
+        let form = pg_sys::GETSTRUCT(class).cast::<pg_sys::FormData_pg_class>();
+        let owner = (*form).relowner;
+        pg_sys::ReleaseSysCache(class);
+        Some(owner.to_u32())
+    }
+}
+
+/// The user that this process acts as.
+pub fn user() -> u32 {
+    // SAFETY: reads the session's state.
+    unsafe { pg_sys::GetUserId() }.to_u32()
+}

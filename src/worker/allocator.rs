@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 use leaf_id_core::segment::{Refused, Request};
 use pgrx::{PgSqlErrorCode, pg_sys};
 
-use super::central::{Central, Errand, Outcome};
 use super::{pack, pin_settings, unpack};
 use crate::guc::{self, ClaimSynchronousCommit};
-use crate::pg::{self, Caught, RemoteError, WaitEvent};
+use crate::pg::{self, Caught, WaitEvent};
+use crate::remote::RemoteError;
+use crate::remote::central::{Central, Errand, Outcome};
 use crate::shmem::{self, Area, Claimed, Key, Ledger, Run, Slot, Trouble};
 use crate::tags::blocker;
 use crate::tags::claim::{self, Answer, Arrival, ArrivalProblem, Ask, ClaimProblem, Feed};

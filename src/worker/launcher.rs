@@ -24,7 +24,7 @@ use crate::guc;
 use crate::persist::{self, Database};
 use crate::pg::{self, WaitEvent};
 use crate::shmem::{self, Area, Explanation, Reply, Task, Trouble};
-use crate::snowflake::{self, Keeper};
+use crate::snowflake::keeper::{self, Keeper};
 
 /// How long the launcher waits before it starts another allocator for a database where
 /// one has just ended.
@@ -178,7 +178,7 @@ impl Registrar {
 unsafe extern "C-unwind" fn launcher_exit(_code: i32, _arg: pg_sys::Datum) {
     let Some(area) = shmem::area() else { return };
     area.set_launcher(core::ptr::null_mut());
-    if let Err(error) = snowflake::stop(&area.snowflake) {
+    if let Err(error) = keeper::stop(&area.snowflake) {
         pgrx::warning!("leaf_id: could not write leaf_id_reservation.json: {error}");
     }
     park_rests(area);

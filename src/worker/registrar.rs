@@ -16,7 +16,8 @@ use pgrx::pg_sys;
 
 use super::pin_settings;
 use crate::pg::{self, WaitEvent};
-use crate::remote::{Connection, Event, Service};
+use crate::remote::connection::{Connection, Event, Service};
+use crate::remote::foreign_server;
 use crate::shmem::{self, Area, Explanation, Reply, Request};
 use crate::{lease, tags};
 
@@ -181,7 +182,7 @@ fn ask_there(request: &Request, number: u64) -> Result<(Answer, String), String>
         // Without leaf_id here it is whoever runs this server.
         let owner = tags::heap::relation().ok().and_then(pg::relation_owner);
         let owner = owner.unwrap_or_else(pg::user);
-        pg::destination(&server, owner)
+        foreign_server::destination(&server, owner)
     });
     let destination = match destination {
         Ok(Ok(destination)) => destination,

@@ -2,12 +2,14 @@
 //! them.
 //!
 //! Nothing here waits for the network (but a host name is looked up when a connection is
-//! begun: `hostaddr` avoids that). The caller waits with [`super::wait_for`] for what
+//! begun: `hostaddr` avoids that). The caller waits with [`crate::pg::wait_for`] for what
 //! [`Wire::socket`] says, and calls again. Calls of libpq that wait are forbidden by the
 //! house rules: a process that waits in one of them handles no interrupts, so DROP DATABASE
 //! anywhere on this server would wait for the network too.
 //!
 //! None of these functions raises an error of PostgreSQL's.
+
+#![allow(unsafe_code)]
 
 use core::cell::Cell;
 use core::ffi::{CStr, c_char, c_int, c_short, c_uint, c_ulong, c_void};
@@ -15,6 +17,8 @@ use core::ptr::NonNull;
 use std::ffi::CString;
 
 use pgrx::pg_sys;
+
+use crate::pg::Readiness;
 
 /// A connection of libpq's.
 #[repr(C)]
@@ -107,17 +111,6 @@ unsafe extern "C" {
     fn PQfinish(conn: *mut Connection);
     #[link_name = "poll"]
     fn raw_poll(fds: *mut PollFd, count: c_ulong, timeout_ms: c_int) -> c_int;
-}
-
-/// What a socket is waited for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Readiness {
-    /// Something to read.
-    Reading,
-    /// Room to write.
-    Writing,
-    /// Either.
-    Both,
 }
 
 /// Where to connect, as whom and how, in libpq's words. Not to be shown to anybody: it

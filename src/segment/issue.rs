@@ -7,17 +7,15 @@ use leaf_id_core::segment::{DoubleBuffer, Miss, Obstacle, Taken};
 use leaf_id_core::snowflake::{START_SPREAD, Stall};
 use rand::RngExt;
 
-use crate::edits::{self, Standing};
 use crate::error::Failure;
 use crate::guc::{self, WorkerId};
 use crate::pg::{self, Caller, Holder, WaitEvent};
 use crate::shmem::{self, Area, Key, LeaseStatus, MAX_TAG, Seat, SnowflakeState, Tag, Trouble};
 use crate::tags::heap::{self, SeenRow, TableLocked};
 use crate::tags::rights::{self, Access};
+use crate::tags::transaction::{self as edits, Standing};
 
-mod known;
-
-use known::{KNOWN, Known, Name, Seats};
+use super::slot_cache::{KNOWN, Known, Name, Seats};
 
 /// Tags that one session remembers the slots of, everybody's and others each: some 16 MB, in
 /// the memory of its own.
@@ -841,8 +839,9 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                     });
                 };
                 let late = deadline.elapsed_ms() >= LATE_MS;
-                let renewed =
-                    stall == Stall::Unreserved && late && crate::snowflake::renew_late(snowflake)?;
+                let renewed = stall == Stall::Unreserved
+                    && late
+                    && crate::snowflake::keeper::renew_late(snowflake)?;
                 if !renewed {
                     snowflake.reservation_wanted.store(1, Ordering::Release);
                     area.wake_launcher();

@@ -28,12 +28,14 @@ use leaf_id_core::segment::MAX_LEN;
 use leaf_id_core::step::Pace;
 use rand::RngExt;
 
-use super::allocator::Job;
+use super::connection::{Connection, Event, Service, Stage};
+use super::foreign_server::{self, Destination};
+use super::{RemoteError, Rows};
 use crate::guc;
-use crate::pg::{self, Destination, Name, Readiness, RemoteError, Rows};
-use crate::remote::{Connection, Event, Service, Stage};
+use crate::pg::{self, Name, Readiness};
 use crate::shmem::{Area, LinkState, Trouble};
 use crate::tags::claim::{Answer, Feed};
+use crate::worker::allocator::Job;
 
 /// How a claim is asked for: `leaf_claim(text, integer)`.
 static CLAIM: Service = Service {
@@ -86,7 +88,7 @@ struct Link {
     /// The table with the tags, whose owner the server is asked as.
     relation: u32,
     connection: Connection,
-    /// [`pg::foreign_changes`] before the options were read.
+    /// [`foreign_server::foreign_changes`] before the options were read.
     changes: u64,
     /// It is away until then.
     not_before: Option<Instant>,
@@ -104,7 +106,7 @@ impl Central {
         let now = Instant::now();
         let same = |link: &Link| link.server == feed.server;
         let position = self.links.iter().position(same).unwrap_or_else(|| {
-            pg::watch_foreign_servers();
+            foreign_server::watch_foreign_servers();
             self.links.push(Link::new(feed.server, now));
             self.links.len() - 1
         });
@@ -307,12 +309,12 @@ impl Link {
     /// Where the server is, as it is defined now; `None` if the table with the tags is gone.
     fn destination(&mut self) -> Result<Option<Destination>, String> {
         // Before: a change that comes meanwhile is looked at again.
-        self.changes = pg::foreign_changes();
+        self.changes = foreign_server::foreign_changes();
         let (server, relation) = (self.server, self.relation);
         let looked_up = pg::transaction(|| {
             let owner = pg::relation_owner(relation);
             owner
-                .map(|owner| pg::destination(server.as_c_str(), owner))
+                .map(|owner| foreign_server::destination(server.as_c_str(), owner))
                 .transpose()
         });
         match looked_up {
@@ -340,7 +342,7 @@ impl Link {
 
     /// Asks the first request, unless ALTER SERVER or ALTER USER MAPPING leads elsewhere now.
     fn ask(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Outcome>) {
-        if pg::foreign_changes() != self.changes {
+        if foreign_server::foreign_changes() != self.changes {
             match self.destination() {
                 Ok(None) => return self.give_back(outcomes, |_| true),
                 Ok(Some(destination)) if self.connection.leads_to(&destination) => {}

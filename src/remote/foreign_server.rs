@@ -4,6 +4,8 @@
 //! mapping that libpq knows; the others are somebody else's. So a server of dblink_fdw or of
 //! postgres_fdw will do, and both check what they are given.
 
+#![allow(unsafe_code)]
+
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::ffi::CString;
@@ -11,8 +13,8 @@ use std::time::Duration;
 
 use pgrx::pg_sys;
 
-use super::name::usage;
-use super::wire::{Options, RemoteError, known_options};
+use super::libpq::{Options, RemoteError, known_options};
+use crate::pg::usage;
 
 /// How long one host may take to connect, where `connect_timeout` does not say.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,30 +38,6 @@ pub struct Destination {
     /// It must ask for a password, and get the mapping's: otherwise whoever may create
     /// servers would get in with what this server's own user is let in with elsewhere.
     pub needs_password: bool,
-}
-
-/// The owner of a relation; `None` if it is gone.
-pub fn relation_owner(relation: u32) -> Option<u32> {
-    // SAFETY: a syscache look-up inside a transaction.
-    unsafe {
-        let class = pg_sys::SearchSysCache1(
-            pg_sys::SysCacheIdentifier::RELOID.cast_signed(),
-            pg_sys::Datum::from(relation),
-        );
-        if class.is_null() {
-            return None;
-        }
-        let form = pg_sys::GETSTRUCT(class).cast::<pg_sys::FormData_pg_class>();
-        let owner = (*form).relowner;
-        pg_sys::ReleaseSysCache(class);
-        Some(owner.to_u32())
-    }
-}
-
-/// The user that this process acts as.
-pub fn user() -> u32 {
-    // SAFETY: reads the session's state.
-    unsafe { pg_sys::GetUserId() }.to_u32()
 }
 
 /// Looks a foreign server up for a user: in a transaction. PostgreSQL raises its own error

@@ -1,0 +1,446 @@
+//! A connection to leaf_id on another server: over the hosts of a foreign server, greeted,
+//! then one question at a time. Nothing here waits; whoever owns a connection calls
+//! [`Connection::turn`] when its socket is ready or its deadline has passed, and waits
+//! with [`crate::pg::wait_for`] in between.
+//!
+//! ```text
+//! let mut connection = Connection::new(&SERVICE);
+//! connection.open(destination);                   // what foreign_server::destination says
+//! loop {
+//!     match connection.turn(Instant::now()) {
+//!         Some(Event::Opened) => connection.ask(&arguments, timeout, now),
+//!         Some(Event::Answered(rows)) => ...
+//!         Some(Event::Refused(error)) => ...      // an error of SQL there; still open
+//!         Some(Event::Lost(error)) => ...         // closed; open it again, with a back-off
+//!         None => pg::wait_for(ms until connection.deadline(), connection.socket(), ..),
+//!     }
+//! }
+//! ```
+//!
+//! | stage | what is under way | on success | on failure |
+//! | --- | --- | --- | --- |
+//! | Closed | nothing | `open`: Connecting | |
+//! | Connecting | a host, until its deadline | Greeting | the next host; after the last one Closed, `Lost` |
+//! | Greeting | the same host, the same deadline | Open, `Opened` | as Connecting |
+//! | Open | nothing | `ask`: Asking | the other side went away: Closed, without an event |
+//! | Asking | a question, until the caller's deadline | Open, `Answered` | an error of SQL: Open, `Refused`; otherwise Closed, `Lost` |
+//!
+//! A question that was not answered in time may have been carried out there, or may still
+//! be. It is never cancelled, only given up: the caller must bear with both.
+
+use std::ffi::CString;
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use super::foreign_server::{Destination, Host};
+use super::libpq::{RemoteError, Rows, Wire};
+use crate::pg::Readiness;
+
+/// A function of leaf_id on another server.
+pub struct Service {
+    /// Its name.
+    pub function: &'static str,
+    /// The oids of its arguments' types, as an oidvector is written.
+    pub types: &'static str,
+    /// How many these are.
+    pub arguments: usize,
+}
+
+impl Service {
+    /// The oids one by one.
+    fn oids(&self) -> Vec<u32> {
+        let oids = self.types.split(' ').map(str::parse);
+        oids.filter_map(Result::ok).collect()
+    }
+}
+
+/// What has become of a connection, or of a question.
+pub enum Event {
+    /// It is open: something can be asked.
+    Opened,
+    /// The answer to the question.
+    Answered(Rows),
+    /// The question was refused; the connection is still open.
+    Refused(RemoteError),
+    /// There is no connection: no host could be reached or none of them would do, or the
+    /// question was not answered.
+    Lost(RemoteError),
+}
+
+/// How far a connection has come; see the table in this file's header.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// There is none.
+    Closed,
+    /// One is being made: Connecting or Greeting.
+    Opening,
+    /// It is open, and nothing is asked.
+    Open,
+    /// A question is under way.
+    Asking,
+}
+
+enum State {
+    Closed,
+    Connecting {
+        wire: Wire,
+        deadline: Instant,
+    },
+    Greeting {
+        wire: Wire,
+        deadline: Instant,
+    },
+    Open {
+        wire: Wire,
+        call: CString,
+    },
+    Asking {
+        wire: Wire,
+        call: CString,
+        deadline: Instant,
+        timeout: Duration,
+    },
+}
+
+/// A connection to leaf_id on another server.
+pub struct Connection {
+    service: &'static Service,
+    hosts: Vec<Host>,
+    needs_password: bool,
+    /// The host that is tried, or that was connected to last.
+    host: usize,
+    /// Hosts that have not been tried since the connection was lost.
+    untried: usize,
+    /// What those said that have.
+    failures: Vec<String>,
+    state: State,
+}
+
+impl Connection {
+    /// One that is closed.
+    pub fn new(service: &'static Service) -> Self {
+        Self {
+            service,
+            hosts: Vec::new(),
+            needs_password: true,
+            host: 0,
+            untried: 0,
+            failures: Vec::new(),
+            state: State::Closed,
+        }
+    }
+
+    /// How far it has come.
+    pub fn stage(&self) -> Stage {
+        match self.state {
+            State::Closed if self.untried == 0 => Stage::Closed,
+            State::Closed | State::Connecting { .. } | State::Greeting { .. } => Stage::Opening,
+            State::Open { .. } => Stage::Open,
+            State::Asking { .. } => Stage::Asking,
+        }
+    }
+
+    /// Has it begin with this host, or with one so many rounds back: for a connection that does
+    /// not live to remember the last one, and would begin with a silent one each time.
+    pub fn begin_with(&mut self, host: usize) {
+        self.host = host;
+    }
+
+    /// Begins to connect, to the host of last time first: call [`Self::turn`] next. What was
+    /// open is closed.
+    pub fn open(&mut self, destination: Destination) {
+        self.state = State::Closed;
+        self.failures.clear();
+        self.untried = destination.hosts.len();
+        self.needs_password = destination.needs_password;
+        self.host %= self.untried.max(1);
+        self.hosts = destination.hosts;
+    }
+
+    /// Whether it was opened to there.
+    pub fn leads_to(&self, destination: &Destination) -> bool {
+        self.needs_password == destination.needs_password && self.hosts == destination.hosts
+    }
+
+    /// How long opening may take, over all hosts.
+    pub fn patience(&self) -> Duration {
+        self.hosts.iter().map(|host| host.timeout).sum()
+    }
+
+    /// Closes it, with whatever is under way.
+    pub fn close(&mut self) {
+        self.state = State::Closed;
+        self.untried = 0;
+    }
+
+    /// What its socket is to be waited for.
+    pub fn socket(&self) -> Option<(RawFd, Readiness)> {
+        match &self.state {
+            State::Closed => None,
+            State::Connecting { wire, .. } => wire.connecting_socket(),
+            State::Greeting { wire, .. }
+            | State::Open { wire, .. }
+            | State::Asking { wire, .. } => wire.socket(),
+        }
+    }
+
+    /// When it is to be looked at again, even if its socket has nothing.
+    pub fn deadline(&self) -> Option<Instant> {
+        match &self.state {
+            State::Closed | State::Open { .. } => None,
+            State::Connecting { deadline, .. }
+            | State::Greeting { deadline, .. }
+            | State::Asking { deadline, .. } => Some(*deadline),
+        }
+    }
+
+    /// Asks. Only where the connection is open: otherwise, and if it turns out to be gone,
+    /// the question is not asked and `Err` says why. The connection is closed then.
+    ///
+    /// # Errors
+    /// Nothing was sent, or not all of it.
+    pub fn ask(
+        &mut self,
+        arguments: &[Option<CString>],
+        timeout: Duration,
+        now: Instant,
+    ) -> Result<(), RemoteError> {
+        match core::mem::replace(&mut self.state, State::Closed) {
+            State::Open { mut wire, call } => {
+                wire.send(&call, &self.service.oids(), arguments)?;
+                self.state = State::Asking {
+                    wire,
+                    call,
+                    deadline: now + timeout,
+                    timeout,
+                };
+                Ok(())
+            }
+            _ => Err(RemoteError::broken("there is no connection")),
+        }
+    }
+
+    /// Goes on with whatever is under way, as far as that goes without waiting.
+    pub fn turn(&mut self, now: Instant) -> Option<Event> {
+        loop {
+            match core::mem::replace(&mut self.state, State::Closed) {
+                State::Closed => {
+                    if self.untried == 0 {
+                        return None;
+                    }
+                    if let Err(error) = self.try_host(now)
+                        && let Some(lost) = self.pass_over(&error)
+                    {
+                        return Some(lost);
+                    }
+                }
+                State::Connecting { wire, deadline } => match self.connect(wire, deadline, now) {
+                    Ok(state @ State::Connecting { .. }) => {
+                        self.state = state;
+                        return None;
+                    }
+                    Ok(state) => self.state = state,
+                    Err(error) => {
+                        if let Some(lost) = self.pass_over(&error) {
+                            return Some(lost);
+                        }
+                    }
+                },
+                State::Greeting { wire, deadline } => match self.hear(wire, deadline, now) {
+                    Ok(state @ State::Greeting { .. }) => {
+                        self.state = state;
+                        return None;
+                    }
+                    Ok(state) => {
+                        self.state = state;
+                        self.untried = 0;
+                        self.failures.clear();
+                        return Some(Event::Opened);
+                    }
+                    Err(error) => {
+                        if let Some(lost) = self.pass_over(&error) {
+                            return Some(lost);
+                        }
+                    }
+                },
+                State::Open { mut wire, call } => {
+                    if wire.is_alive() {
+                        self.state = State::Open { wire, call };
+                    }
+                    return None;
+                }
+                State::Asking {
+                    wire,
+                    call,
+                    deadline,
+                    timeout,
+                } => return self.await_answer(wire, call, deadline, timeout, now),
+            }
+        }
+    }
+
+    fn try_host(&mut self, now: Instant) -> Result<(), RemoteError> {
+        let host = self.hosts.get(self.host);
+        let host = host.ok_or_else(|| RemoteError::broken("there is no such host"))?;
+        let wire = Wire::start(&host.options)?;
+        self.state = State::Connecting {
+            wire,
+            deadline: now + host.timeout,
+        };
+        Ok(())
+    }
+
+    /// The next host, as this one will not do. `Some` if there is none.
+    fn pass_over(&mut self, error: &RemoteError) -> Option<Event> {
+        if !self.failures.contains(&error.message) {
+            self.failures.push(error.message.clone());
+        }
+        self.untried = self.untried.saturating_sub(1);
+        self.host = self.next_host();
+        (self.untried == 0).then(|| {
+            let message = core::mem::take(&mut self.failures).join("; ");
+            Event::Lost(RemoteError::broken(message))
+        })
+    }
+
+    fn next_host(&self) -> usize {
+        (self.host + 1) % self.hosts.len().max(1)
+    }
+
+    fn connect(
+        &self,
+        mut wire: Wire,
+        deadline: Instant,
+        now: Instant,
+    ) -> Result<State, RemoteError> {
+        if !wire.connect()? {
+            self.in_time(deadline, now)?;
+            return Ok(State::Connecting { wire, deadline });
+        }
+        if self.needs_password && !wire.used_password() {
+            let host = self.host_name();
+            return Err(RemoteError::broken(format!(
+                "{host} did not ask for the password of the user mapping"
+            )));
+        }
+        let types = CString::new(self.service.types).unwrap_or_default();
+        let function = CString::new(self.service.function).unwrap_or_default();
+        wire.send(GREETING, &[TEXT, TEXT], &[Some(function), Some(types)])?;
+        Ok(State::Greeting { wire, deadline })
+    }
+
+    fn hear(&self, mut wire: Wire, deadline: Instant, now: Instant) -> Result<State, RemoteError> {
+        match wire.receive()? {
+            None => {
+                self.in_time(deadline, now)?;
+                Ok(State::Greeting { wire, deadline })
+            }
+            Some(rows) => {
+                let call = self.judge(&rows).map_err(RemoteError::broken)?;
+                Ok(State::Open { wire, call })
+            }
+        }
+    }
+
+    /// Looks at the deadline of a host that connects.
+    fn in_time(&self, deadline: Instant, now: Instant) -> Result<(), RemoteError> {
+        if now < deadline {
+            return Ok(());
+        }
+        let timeout = self.hosts.get(self.host).map(|host| host.timeout);
+        Err(self.silent(timeout.unwrap_or_default()))
+    }
+
+    fn silent(&self, timeout: Duration) -> RemoteError {
+        let (host, ms) = (self.host_name(), timeout.as_millis());
+        RemoteError::broken(format!("no answer from {host} within {ms} ms"))
+    }
+
+    /// The host that is tried or connected to, for messages.
+    fn host_name(&self) -> String {
+        let host = self.hosts.get(self.host);
+        host.map_or_else(String::new, |host| host.name.clone())
+    }
+
+    /// What the greeting has brought: how to call the function, or why that will not do.
+    fn judge(&self, rows: &Rows) -> Result<CString, String> {
+        let (function, host) = (self.service.function, self.host_name());
+        let database = rows.text(0, 0).unwrap_or_default();
+        let (Some(schema), Some(version)) = (rows.text(0, 1), rows.text(0, 2)) else {
+            return Err(format!(
+                "extension \"leaf_id\" is not installed in database \"{database}\" on {host}"
+            ));
+        };
+        if rows.boolean(0, 3) != Some(true) {
+            return Err(format!(
+                "leaf_id {version} in database \"{database}\" on {host} has no function {function} as it is called here"
+            ));
+        }
+        if rows.boolean(0, 4) != Some(true) {
+            return Err(format!(
+                "permission denied for function {function} on {host}"
+            ));
+        }
+        if rows.boolean(0, 5) != Some(false) {
+            return Err(format!("{host} is a standby"));
+        }
+        let arguments: Vec<String> = (1..=self.service.arguments)
+            .map(|number| format!("${number}"))
+            .collect();
+        let arguments = arguments.join(", ");
+        CString::new(format!("SELECT * FROM {schema}.{function}({arguments})"))
+            .map_err(|error| error.to_string())
+    }
+
+    fn await_answer(
+        &mut self,
+        mut wire: Wire,
+        call: CString,
+        deadline: Instant,
+        timeout: Duration,
+        now: Instant,
+    ) -> Option<Event> {
+        match wire.receive() {
+            Ok(Some(rows)) => {
+                self.state = State::Open { wire, call };
+                Some(Event::Answered(rows))
+            }
+            Ok(None) if now < deadline => {
+                self.state = State::Asking {
+                    wire,
+                    call,
+                    deadline,
+                    timeout,
+                };
+                None
+            }
+            Ok(None) => {
+                let silent = self.silent(timeout);
+                // It may never answer again.
+                self.host = self.next_host();
+                Some(Event::Lost(silent))
+            }
+            Err(error) if error.broken => Some(Event::Lost(error)),
+            Err(error) => {
+                self.state = State::Open { wire, call };
+                Some(Event::Refused(error))
+            }
+        }
+    }
+}
+
+/// The oid of text.
+const TEXT: u32 = 25;
+
+/// Whether the function can be called there, and how. Any role may ask; everything is
+/// qualified, since what the search path of that role is, is not known.
+const GREETING: &std::ffi::CStr = c"SELECT pg_catalog.current_database(), pg_catalog.quote_ident(n.nspname), \
+e.extversion, p.oid IS NOT NULL, \
+pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_function_privilege(p.oid, 'EXECUTE'), \
+pg_catalog.pg_is_in_recovery() \
+FROM (SELECT 1) one \
+LEFT JOIN pg_catalog.pg_extension e ON e.extname OPERATOR(pg_catalog.=) 'leaf_id' \
+LEFT JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) e.extnamespace \
+LEFT JOIN pg_catalog.pg_proc p ON p.pronamespace OPERATOR(pg_catalog.=) n.oid \
+AND p.proname OPERATOR(pg_catalog.=) $1::pg_catalog.name \
+AND p.proargtypes OPERATOR(pg_catalog.=) $2::pg_catalog.oidvector";

@@ -1,0 +1,4 @@
+//! Segment ids: the hot path, and the wait for a segment.
+
+pub mod issue;
+mod slot_cache;
