@@ -22,11 +22,11 @@ export_test_env
 
 log=$TARGET/torture.log
 tests=(
-    torture::a_hundred_events_in_ten_minutes_repeat_nothing
-    fleet_torture::a_hundred_events_in_a_fleet_repeat_nothing
-    central_failover::a_synchronous_pair_fails_over_in_a_minute_under_load
-    central_failover::an_asynchronous_pair_fails_over_in_a_minute_under_load
-    sqlsmith::random_statements_crash_nothing
+    torture::server::a_hundred_events_in_ten_minutes_repeat_nothing
+    torture::fleet_torture::a_hundred_events_in_a_fleet_repeat_nothing
+    remote::central_failover::a_synchronous_pair_fails_over_in_a_minute_under_load
+    remote::central_failover::an_asynchronous_pair_fails_over_in_a_minute_under_load
+    torture::sqlsmith::random_statements_crash_nothing
 )
 say "Torture: 100 events and $(duration "$LEAF_ID_TORTURE_SECONDS") at least, on one server and in a fleet (all of it goes to $log)"
 # One after the other: each has the machine to itself.

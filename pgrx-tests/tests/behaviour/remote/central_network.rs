@@ -11,7 +11,7 @@ use leaf_id_tests::{
     wait_until,
 };
 
-use crate::waits::assert_can_be_ended;
+use crate::segment::waits::assert_can_be_ended;
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// What waits for no network may take this long on a busy machine; what does would take 30 s.

@@ -1,0 +1,8 @@
+//! Leases of worker ids: the registry, and the servers that hold a lease.
+
+mod registry;
+mod registry_away;
+mod registry_bounds;
+mod registry_clock;
+mod registry_fencing;
+mod registry_members;

@@ -1,0 +1,18 @@
+//! What administrators do: install, set, back up, restart, fail over, remove.
+
+mod asynchronous_commit;
+mod backup;
+mod database_lifecycle;
+mod dump_restore;
+mod failover;
+mod full_disk;
+mod history;
+mod hostile_settings;
+mod readme_commands;
+mod recovery;
+mod regress;
+mod restarts;
+mod settings;
+mod standby;
+mod synchronous;
+mod trusted;

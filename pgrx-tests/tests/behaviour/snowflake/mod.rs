@@ -1,0 +1,5 @@
+//! Snowflake ids: their order, the clock, and the launcher that reserves time for them.
+
+mod clock;
+mod ids;
+mod late_launcher;
