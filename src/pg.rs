@@ -612,9 +612,15 @@ pub fn exit(code: c_int) -> ! {
 /// Connects a worker to a database, also to one that does not allow connections. Whoever copies
 /// or drops it may have it locked: that is not waited for, and ends this process.
 pub fn connect(database: u32) {
-    pin_setting(c"lock_timeout", c"100ms");
-    // SAFETY: once, in a background worker.
+    // SAFETY: once, in a background worker. There is no user yet, whom a change in the session
+    // would be checked against: this is set as autovacuum sets it.
     unsafe {
+        pg_sys::SetConfigOption(
+            c"lock_timeout".as_ptr(),
+            c"100ms".as_ptr(),
+            pg_sys::GucContext::PGC_SUSET,
+            pg_sys::GucSource::PGC_S_OVERRIDE,
+        );
         pg_sys::BackgroundWorkerInitializeConnectionByOid(
             pg_sys::Oid::from(database),
             pg_sys::InvalidOid,
