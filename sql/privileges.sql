@@ -114,7 +114,7 @@ GRANT SELECT ON
     @extschema@.leaf_snowflake_status, @extschema@.leaf_worker_status, leaf_id.leaf_registry
 TO pg_monitor;
 GRANT EXECUTE ON FUNCTION
-    @extschema@.leaf_segment_slots(), @extschema@.leaf_slot_counts(), @extschema@.leaf_central_links(),
+    @extschema@.leaf_segment_slots(), @extschema@.leaf_slot_counts(), @extschema@.leaf_central_connections(),
     @extschema@.leaf_snowflake_state()
 TO pg_monitor;
 

@@ -19,17 +19,17 @@ CREATE TABLE leaf_id.leaf_alloc (
     max_value bigint NOT NULL DEFAULT 9223372036854775806
         CONSTRAINT leaf_alloc_max_value_range CHECK (
             max_value OPERATOR(pg_catalog.>=) 1 AND max_value OPERATOR(pg_catalog.<=) 9223372036854775806),
-    life bigint NOT NULL DEFAULT 0,
+    incarnation bigint NOT NULL DEFAULT 0,
     system_identifier bigint NOT NULL DEFAULT 0,
     timeline integer NOT NULL DEFAULT 0,
-    claimed_step integer NOT NULL DEFAULT 0,
+    largest_claim integer NOT NULL DEFAULT 0,
     -- Its name and not its oid: pg_dump carries it.
     server name,
-    server_life bigint NOT NULL DEFAULT 0,
+    server_incarnation bigint NOT NULL DEFAULT 0,
     -- Names and not oids, as above. A name counts while its role has USAGE on this schema.
     granted_to name[],
     CONSTRAINT leaf_alloc_max_step_not_below_step CHECK (max_step OPERATOR(pg_catalog.>=) step),
-    CONSTRAINT leaf_alloc_server_life_of_server CHECK (server IS NOT NULL OR server_life OPERATOR(pg_catalog.=) 0)
+    CONSTRAINT leaf_alloc_server_incarnation_of_server CHECK (server IS NOT NULL OR server_incarnation OPERATOR(pg_catalog.=) 0)
 )
 -- A claim updates its row in place (HOT) as long as pages have room.
 WITH (fillfactor = 50);
@@ -45,16 +45,16 @@ COMMENT ON COLUMN leaf_id.leaf_alloc.description IS 'Free text';
 COMMENT ON COLUMN leaf_id.leaf_alloc.update_time IS 'Last claim or edit';
 COMMENT ON COLUMN leaf_id.leaf_alloc.max_step IS 'Largest number of ids claimed at once';
 COMMENT ON COLUMN leaf_id.leaf_alloc.max_value IS 'The last id of this tag; then it is an error (2200H)';
-COMMENT ON COLUMN leaf_id.leaf_alloc.life IS
+COMMENT ON COLUMN leaf_id.leaf_alloc.incarnation IS
     'Set by leaf_id: tells this row from another one of the same tag, before or after it';
 COMMENT ON COLUMN leaf_id.leaf_alloc.system_identifier IS
     'Set by leaf_id: the database cluster of the last claim';
 COMMENT ON COLUMN leaf_id.leaf_alloc.timeline IS 'Set by leaf_id: the WAL timeline of the last claim';
-COMMENT ON COLUMN leaf_id.leaf_alloc.claimed_step IS 'Set by leaf_id: the largest of the recent claims, in ids';
+COMMENT ON COLUMN leaf_id.leaf_alloc.largest_claim IS 'Set by leaf_id: the largest of the recent claims, in ids';
 COMMENT ON COLUMN leaf_id.leaf_alloc.server IS
-    'Foreign server whose leaf_alloc feeds this tag; null: this table does';
-COMMENT ON COLUMN leaf_id.leaf_alloc.server_life IS
-    'Set by leaf_id: life of the row there that the last segment came from';
+    'Foreign server that this tag is sourced from; null: this table';
+COMMENT ON COLUMN leaf_id.leaf_alloc.server_incarnation IS
+    'Set by leaf_id: incarnation of the row there that the last segment came from';
 COMMENT ON COLUMN leaf_id.leaf_alloc.granted_to IS
     'Roles that may issue its ids, public for all; null: all. See leaf_tag_grant() and leaf_tag_revoke()';
 

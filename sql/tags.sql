@@ -73,14 +73,14 @@ BEGIN
     IF tag_row.server IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = pg_catalog.format('tag "%s" is fed from server "%s"', $1, tag_row.server),
-            HINT = 'Reset it there: this server then begins a new life of it with its next segment.';
+            MESSAGE = pg_catalog.format('tag "%s" is sourced from server "%s"', $1, tag_row.server),
+            HINT = 'Reset it there: this server then begins a new incarnation of it with its next segment.';
     END IF;
-    -- Other columns stay as they are. Its life is a new one, and not that of the row that is gone.
+    -- Other columns stay as they are. Its incarnation is a new one, and not that of the row that is gone.
     INSERT INTO leaf_id.leaf_alloc
     SELECT r.* FROM pg_catalog.jsonb_populate_record(
-        tag_row, pg_catalog.jsonb_build_object('max_id', $2, 'life', 0)) r;
+        tag_row, pg_catalog.jsonb_build_object('max_id', $2, 'incarnation', 0)) r;
 END
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_tag_reset(text, bigint) IS
-    'Gives a tag a new life that starts at next_id, also below ids that were issued';
+    'Gives a tag a new incarnation that starts at next_id, also below ids that were issued';

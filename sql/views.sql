@@ -21,16 +21,16 @@ SELECT
     -- Not later than a timestamp can be.
     CASE WHEN lasts.tag OPERATOR(pg_catalog.<=) 1e10::pg_catalog.float8 THEN
         pg_catalog.now() OPERATOR(pg_catalog.+) pg_catalog.make_interval(secs => lasts.tag)
-    END AS limit_ends,
+    END AS exhausted_at,
     a.server,
     CASE WHEN l.state OPERATOR(pg_catalog.=) 'away' THEN l.since END AS server_away_since,
     -- A hundred years are as good as any longer time.
     CASE WHEN lasts.cached IS NOT NULL THEN
         pg_catalog.make_interval(secs => least(lasts.cached, 3e9::pg_catalog.float8))
-    END AS rest_lasts
+    END AS cached_for
 FROM leaf_id.leaf_alloc a
 LEFT JOIN @extschema@.leaf_segment_slots() s ON s.tag OPERATOR(pg_catalog.=) a.biz_tag
-LEFT JOIN @extschema@.leaf_central_links() l ON l.server OPERATOR(pg_catalog.=) a.server
+LEFT JOIN @extschema@.leaf_central_connections() l ON l.server OPERATOR(pg_catalog.=) a.server
 -- In seconds, at the present rate.
 CROSS JOIN LATERAL (
     SELECT
@@ -61,9 +61,9 @@ SELECT
     coalesce(l.attempts, 0) AS attempts,
     l.last_claim
 FROM (SELECT DISTINCT server FROM leaf_id.leaf_alloc WHERE server IS NOT NULL) a
-LEFT JOIN @extschema@.leaf_central_links() l ON l.server OPERATOR(pg_catalog.=) a.server;
+LEFT JOIN @extschema@.leaf_central_connections() l ON l.server OPERATOR(pg_catalog.=) a.server;
 COMMENT ON VIEW @extschema@.leaf_central_status IS
-    'Servers that feed tags of this database: whether they answer, and why not';
+    'Servers that source tags of this database: whether they answer, and why not';
 
 CREATE VIEW @extschema@.leaf_snowflake_status AS
 SELECT * FROM @extschema@.leaf_snowflake_state();
@@ -93,15 +93,15 @@ COMMENT ON COLUMN @extschema@.leaf_segment_status.ids_skipped IS 'Ids that claim
 COMMENT ON COLUMN @extschema@.leaf_segment_status.timeline IS 'WAL timeline of the last claim; the first one on another skips, see leaf_id.failover_skip';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.last_error IS 'Why the last refill has failed; null when it has not';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.max_value IS 'The last id of the tag';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.limit_ends IS 'When max_value is reached at this rate; null when no ids are used, or it is centuries away';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.server IS 'Foreign server that feeds the tag; null: this server''s own leaf_alloc does';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.exhausted_at IS 'When max_value is reached at this rate; null when no ids are used, or it is centuries away';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.server IS 'Foreign source server of the tag; null: this server''s own leaf_alloc does';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.server_away_since IS 'Since when that server has not answered; null when it does';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.rest_lasts IS 'How long what is cached lasts at this rate; null when no ids are used';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.cached_for IS 'How long what is cached lasts at this rate; null when no ids are used';
 COMMENT ON COLUMN @extschema@.leaf_slot_status.slots IS 'Tags that can be cached at once: leaf_id.max_tags';
 COMMENT ON COLUMN @extschema@.leaf_slot_status.used IS 'Tags that are';
 COMMENT ON COLUMN @extschema@.leaf_slot_status.evictions IS 'Tags that had to make room for another one since the server started';
 COMMENT ON COLUMN @extschema@.leaf_slot_status.ids_lost IS 'Ids that were cached for them: a gap';
-COMMENT ON COLUMN @extschema@.leaf_central_status.server IS 'Foreign server that feeds tags';
+COMMENT ON COLUMN @extschema@.leaf_central_status.server IS 'Foreign server that tags are sourced from';
 COMMENT ON COLUMN @extschema@.leaf_central_status.state IS 'connected, connecting, away, or closed: nothing to ask at present';
 COMMENT ON COLUMN @extschema@.leaf_central_status.since IS 'Since when it is in this state';
 COMMENT ON COLUMN @extschema@.leaf_central_status.last_error IS 'Why it is away; null when it is not';
@@ -118,7 +118,7 @@ COMMENT ON COLUMN @extschema@.leaf_snowflake_status.clock_drift_ms IS 'How far t
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.ids_issued IS 'Ids issued since the server started';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.waits IS 'Calls that had to wait, other than for the next millisecond';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.rollbacks_seen IS 'Calls that found the clock behind the last id';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.time_ends IS 'When the 41 bits of time are used up';
+COMMENT ON COLUMN @extschema@.leaf_snowflake_status.exhausted_at IS 'When the 41 bits of time are used up';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.registry IS 'Where the worker id is leased from; null where it is not';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.lease_until IS 'When the lease of the worker id ends, if it is not renewed';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.registry_away_since IS 'Since when the registry has not answered; null when it has';

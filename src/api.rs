@@ -10,10 +10,10 @@ use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
 
 use crate::error::Failure;
-use crate::pg::{self, Raw, RowType, TriggerCall};
+use crate::pg::{self, RawDatum, RowType, TriggerCall};
 use crate::remote::serve;
 use crate::segment::issue::{self, Batch, CallSite};
-use crate::shmem::{self, Seat};
+use crate::shmem::{self, SlotRef};
 use crate::snowflake::keeper;
 use crate::tags::claim::{self, ClaimProblem};
 use crate::tags::heap::{ALLOC, AllocRow};
@@ -187,31 +187,31 @@ fn segment_attempted(
     attempt: Result<Taken, Obstacle>,
 ) -> pg_sys::Datum {
     let taken = issue::finish_constant(site, attempt);
-    taken.map_or_else(|| guarded(leaf_segment_next_wrapper, fcinfo), use_up)
+    taken.map_or_else(|| guarded(leaf_segment_next_wrapper, fcinfo), finish_take)
 }
 
 /// A tag that differs from call to call. Out of line, so that the other case needs no
 /// stack for it.
 #[inline(never)]
 fn segment_known(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
-    let taken = inline_bytes(first_text(fcinfo)).and_then(issue::take_known);
-    taken.map_or_else(|| guarded(leaf_segment_next_wrapper, fcinfo), use_up)
+    let taken = inline_bytes(first_text(fcinfo)).and_then(issue::take_cached);
+    taken.map_or_else(|| guarded(leaf_segment_next_wrapper, fcinfo), finish_take)
 }
 
 /// The id, after what taking it has left to do.
 #[inline]
-fn use_up((seat, taken): (Seat, Taken)) -> pg_sys::Datum {
+fn finish_take((slot_ref, taken): (SlotRef, Taken)) -> pg_sys::Datum {
     if taken.leaves_work() {
-        attend(&seat, &taken);
+        after_take(&slot_ref, &taken);
     }
     taken.first.into()
 }
 
 #[cold]
 #[inline(never)]
-fn attend(seat: &Seat, taken: &Taken) {
+fn after_take(slot_ref: &SlotRef, taken: &Taken) {
     // SAFETY: the guard turns what is raised into PostgreSQL's error.
-    unsafe { pgrx_extern_c_guard(|| issue::attend(seat, taken)) };
+    unsafe { pgrx_extern_c_guard(|| issue::after_take(slot_ref, taken)) };
 }
 
 #[unsafe(no_mangle)]
@@ -246,7 +246,7 @@ CREATE FUNCTION leaf_segment_next_range(tag text, n integer, OUT first_id bigint
 COMMENT ON FUNCTION leaf_segment_next_range(text, integer) IS
     'The next n ids of a tag without a gap, as the first and the last; n up to max_step';
 "#)]
-fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let row = kept(fcinfo, || RowType::of(fcinfo));
     let n = finish(count(second_argument(fcinfo)));
     if n == 0 {
@@ -259,13 +259,13 @@ fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
 
 #[pg_extern(sql = r#"
 CREATE FUNCTION leaf_claim(
-    tag text, n integer, OUT first_id bigint, OUT last_id bigint, OUT life bigint,
-    OUT max_step integer, OUT max_value bigint, OUT skipped bigint, OUT climbing boolean)
+    tag text, n integer, OUT first_id bigint, OUT last_id bigint, OUT incarnation bigint,
+    OUT max_step integer, OUT max_value bigint, OUT skipped bigint, OUT growth_limited boolean)
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_claim(text, integer) IS
     'Claims at most n ids of a tag for another server, for 0 its step; not in a transaction block';
 "#)]
-fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let row = kept(fcinfo, || RowType::of(fcinfo));
     // Short, as a locked row here holds up a member's other tags.
     finish(serve::begin(c"leaf_claim()", c"300ms"));
@@ -282,9 +282,9 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
             published,
             found,
         },
-        ClaimProblem::Fed(feed) => Failure::FedFromElsewhere {
+        ClaimProblem::Sourced(source) => Failure::SourcedElsewhere {
             tag,
-            server: feed.server.text(),
+            server: source.server.text(),
         },
     }));
     claim::log_skip(&key.tag, answer.skipped);
@@ -292,11 +292,11 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     row.form([
         answer.first.into_datum(),
         (answer.end() - 1).into_datum(),
-        answer.life.into_datum(),
+        answer.incarnation.into_datum(),
         answer.max_step.cast_signed().into_datum(),
         answer.max_value.into_datum(),
         bigint(answer.skipped).into_datum(),
-        answer.climbing.into_datum(),
+        answer.growth_limited.into_datum(),
     ])
 }
 
@@ -352,7 +352,7 @@ fn timestamp(unix_ms: i64) -> Option<i64> {
         .checked_sub(pg::TIMESTAMP_EPOCH_US)
 }
 
-fn decode(fcinfo: pg_sys::FunctionCallInfo, id: i64, epoch_ms: i64) -> Result<Raw, Failure> {
+fn decode(fcinfo: pg_sys::FunctionCallInfo, id: i64, epoch_ms: i64) -> Result<RawDatum, Failure> {
     let parts = Parts::decompose(id).ok_or(Failure::NoSnowflake { id })?;
     let ts = epoch_ms
         .checked_add(parts.ms)
@@ -381,7 +381,7 @@ CREATE FUNCTION leaf_snowflake_decode(
 COMMENT ON FUNCTION leaf_snowflake_decode(bigint) IS
     'The parts of a snowflake id, with the epoch of leaf_id.epoch';
 "#)]
-fn leaf_snowflake_decode(id: i64, fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+fn leaf_snowflake_decode(id: i64, fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     finish(configured_epoch().and_then(|epoch_ms| decode(fcinfo, id, epoch_ms)))
 }
 
@@ -392,7 +392,11 @@ CREATE FUNCTION leaf_snowflake_decode(
 COMMENT ON FUNCTION leaf_snowflake_decode(bigint, bigint) IS
     'The parts of a snowflake id, with an epoch in Unix milliseconds';
 "#)]
-fn leaf_snowflake_decode_with_epoch(id: i64, epoch: i64, fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+fn leaf_snowflake_decode_with_epoch(
+    id: i64,
+    epoch: i64,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> RawDatum {
     finish(decode(fcinfo, id, epoch))
 }
 
@@ -511,7 +515,7 @@ CREATE FUNCTION leaf_alloc_stamp() RETURNS trigger
 COMMENT ON FUNCTION leaf_alloc_stamp() IS
     'Trigger: stamps rows of leaf_id.leaf_alloc, and refuses to lower max_id';
 "#)]
-fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let call = trigger_call(fcinfo, "leaf_alloc_stamp");
     if !is_readable(&call) {
         return call.unchanged();
@@ -526,7 +530,7 @@ CREATE FUNCTION leaf_alloc_edit() RETURNS trigger
 COMMENT ON FUNCTION leaf_alloc_edit() IS
     'Trigger: makes edits of leaf_id.leaf_alloc known to every session when they commit';
 "#)]
-fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let call = trigger_call(fcinfo, "leaf_alloc_edit");
     if is_readable(&call) {
         let edit = edit(&call);
@@ -542,7 +546,7 @@ CREATE FUNCTION leaf_alloc_truncate() RETURNS trigger
 COMMENT ON FUNCTION leaf_alloc_truncate() IS
     'Trigger: drops every cached segment of this database when a TRUNCATE commits';
 "#)]
-fn leaf_alloc_truncate(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+fn leaf_alloc_truncate(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let call = trigger_call(fcinfo, "leaf_alloc_truncate");
     is_readable(&call);
     edits::note_truncate(call.relation());

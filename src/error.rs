@@ -139,25 +139,25 @@ pub enum Failure {
     NoServer { server: String },
     /// A foreign server without USAGE.
     ServerForbidden { server: String },
-    /// The server that feeds a tag would no longer.
-    FedForEver { tag: String, server: String },
-    /// The server that feeds the tag has none of this name.
+    /// A tag would be sourced from elsewhere.
+    SourceIsFinal { tag: String, server: String },
+    /// The source server of the tag has none of this name.
     NoSuchTagThere { tag: String, server: String },
-    /// `max_value` is reached on the server that feeds the tag; what that says.
+    /// `max_value` is reached on the source server of the tag; what that says.
     EndOfTagThere {
         tag: String,
         server: String,
         detail: String,
     },
-    /// The server that feeds the tag has given ids below those of before.
+    /// The source server of the tag has given ids below those of before.
     ServerBehind {
         tag: String,
         server: String,
         received: i64,
         answered: i64,
     },
-    /// A claim for another server, of a tag that is itself fed from one.
-    FedFromElsewhere { tag: String, server: String },
+    /// A claim for another server, of a tag that is itself sourced from one.
+    SourcedElsewhere { tag: String, server: String },
 }
 
 impl Failure {
@@ -506,7 +506,7 @@ impl Failure {
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
                 format!("permission denied for foreign server {server}"),
             ),
-            Self::FedForEver { tag, server } => error(
+            Self::SourceIsFinal { tag, server } => error(
                 not_ready,
                 format!("cannot take tag \"{tag}\" away from server \"{server}\""),
             )
@@ -539,9 +539,9 @@ impl Failure {
                 "Ids below {received} had come from there, or were in use here before; now it has given {answered}. It may have lost claims in a failover."
             ))
             .set_hint("Raise its \"max_id\" there, above every id that is in use on any server."),
-            Self::FedFromElsewhere { tag, server } => error(
+            Self::SourcedElsewhere { tag, server } => error(
                 not_ready,
-                format!("tag \"{tag}\" is fed from another server"),
+                format!("tag \"{tag}\" is sourced from another server"),
             )
             .set_detail(format!("Its ids come from server \"{server}\"."))
             .set_hint("Claim them there."),

@@ -1,5 +1,5 @@
 //! The files in the data directory: the reservation of snowflake timestamps (I7), the lease
-//! of the worker id, and the segments' rests while no launcher runs (I6).
+//! of the worker id, and the segments' remainders while no launcher runs (I6).
 //!
 //! They are JSON, written to a temporary name, fsynced, renamed, and the directory fsynced.
 //! All say which file they are: pg_basebackup and pg_rewind copy them, and a copy says
@@ -17,7 +17,7 @@ use leaf_id_core::snowflake::MAX_WORKER_ID;
 use serde::{Deserialize, Serialize};
 
 use crate::pg;
-use crate::shmem::{Key, Parked, Tag};
+use crate::shmem::{Key, SavedRanges, Tag};
 
 /// A file in the data directory, which every process of the server works in.
 struct Place {
@@ -33,9 +33,9 @@ const LEASE: Place = Place {
     file: "leaf_id_lease.json",
     temporary: "leaf_id_lease.json.tmp",
 };
-const PARKED: Place = Place {
-    file: "leaf_id_parked.json",
-    temporary: "leaf_id_parked.json.tmp",
+const SAVED_FILE: Place = Place {
+    file: "leaf_id_saved_ranges.json",
+    temporary: "leaf_id_saved_ranges.json.tmp",
 };
 
 /// Who wrote a file, and which file it was.
@@ -281,7 +281,7 @@ fn boot_id() -> Option<String> {
 
 /// Whose lease it is.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Party {
+pub struct HolderIdentity {
     /// `leaf_id.worker_registry`.
     pub registry: String,
     /// `leaf_id.node_name`.
@@ -291,11 +291,11 @@ pub struct Party {
 }
 
 /// Reads the lease of the last run, as far as it counts: an empty one if there is none, if it
-/// was copied, or if it is another party's.
+/// was copied, or if it is another identity's.
 ///
 /// # Errors
 /// The file cannot be read, or is not what was written.
-pub fn read_lease(party: &Party) -> io::Result<Lease> {
+pub fn read_lease(identity: &HolderIdentity) -> io::Result<Lease> {
     let Some(document) = read::<LeaseDocument>(&LEASE)? else {
         return Ok(Lease::default());
     };
@@ -304,9 +304,9 @@ pub fn read_lease(party: &Party) -> io::Result<Lease> {
     let found = lease::Found {
         original: document.origin.is_original(&LEASE)?
             && document.origin.system_identifier == pg::system_identifier()
-            && document.registry == party.registry
-            && document.node_name == party.node_name
-            && document.epoch_ms == party.epoch_ms,
+            && document.registry == identity.registry
+            && document.node_name == identity.node_name
+            && document.epoch_ms == identity.epoch_ms,
         // A snapshot of the disk is another device, though its files look the same.
         same_boot: boot_id.is_some()
             && document.boot_id == boot_id
@@ -335,11 +335,11 @@ pub fn read_lease(party: &Party) -> io::Result<Lease> {
 ///
 /// # Errors
 /// As [`write_reservation`].
-pub fn write_lease(party: &Party, lease: &Lease) -> io::Result<()> {
+pub fn write_lease(identity: &HolderIdentity, lease: &Lease) -> io::Result<()> {
     write(&LEASE, |origin| LeaseDocument {
-        registry: party.registry.clone(),
-        node_name: party.node_name.clone(),
-        epoch_ms: party.epoch_ms,
+        registry: identity.registry.clone(),
+        node_name: identity.node_name.clone(),
+        epoch_ms: identity.epoch_ms,
         token: lease.token,
         next_token: lease.next_token,
         granted: lease.grant.map(|grant| Granted {
@@ -372,22 +372,22 @@ pub fn mark_lease_clean() -> io::Result<()> {
     }
 }
 
-// ---- Parked rests ------------------------------------------------------------------
+// ---- Saved ranges --------------------------------------------------------------------------
 
 #[derive(Serialize, Deserialize)]
-struct ParkedDocument {
+struct SavedDocument {
     #[serde(flatten)]
     origin: Origin,
     /// Of `tags` as they are written: ids must not be made of what a disk has garbled.
     checksum: u64,
-    tags: Vec<ParkedTag>,
+    tags: Vec<SavedTag>,
     /// The databases of the tags; those that are not among them were made while they were
     /// looked for.
     databases: Vec<Database>,
 }
 
 /// A database, and what tells it from another one that has its oid later: a copy of the same
-/// template has the same rows, with the same `life`.
+/// template has the same rows, with the same `incarnation`.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Database {
     oid: u32,
@@ -442,17 +442,17 @@ fn directories_of(oid: u32) -> Vec<PathBuf> {
     directories
 }
 
-fn checksum(tags: &[ParkedTag]) -> io::Result<u64> {
+fn checksum(tags: &[SavedTag]) -> io::Result<u64> {
     Ok(pg::hash(&serde_json::to_vec(tags)?))
 }
 
 #[derive(Serialize, Deserialize)]
-struct ParkedTag {
+struct SavedTag {
     database: u32,
     relation: u32,
     tag: Name,
     #[serde(flatten)]
-    parked: Parked,
+    saved: SavedRanges,
 }
 
 /// A tag as people read it, unless its bytes are no UTF-8.
@@ -481,17 +481,17 @@ impl Name {
 /// that.
 ///
 /// # Errors
-/// As [`write_reservation`]; the rests are then a gap.
-pub fn park(rests: &[(Key, Parked)], databases: &[Database]) -> io::Result<()> {
-    let tag = |(key, parked): &(Key, Parked)| ParkedTag {
+/// As [`write_reservation`]; the remainders are then a gap.
+pub fn save(remainders: &[(Key, SavedRanges)], databases: &[Database]) -> io::Result<()> {
+    let tag = |(key, saved): &(Key, SavedRanges)| SavedTag {
         database: key.database,
         relation: key.relation,
         tag: Name::of(&key.tag),
-        parked: *parked,
+        saved: *saved,
     };
-    let tags: Vec<ParkedTag> = rests.iter().map(tag).collect();
+    let tags: Vec<SavedTag> = remainders.iter().map(tag).collect();
     let checksum = checksum(&tags)?;
-    write(&PARKED, |origin| ParkedDocument {
+    write(&SAVED_FILE, |origin| SavedDocument {
         origin,
         checksum,
         tags,
@@ -499,40 +499,44 @@ pub fn park(rests: &[(Key, Parked)], databases: &[Database]) -> io::Result<()> {
     })
 }
 
-/// What the last launcher has parked.
+/// What the last launcher has saved.
 #[derive(Default)]
-pub struct Rests {
+pub struct Remainders {
     /// Of each tag.
-    pub tags: Vec<(Key, Parked)>,
+    pub tags: Vec<(Key, SavedRanges)>,
     /// The databases that they are of. If one of them is not there any more, or is missing
-    /// here, the rests are of a database that had its oid before.
+    /// here, the remainders are of a database that had its oid before.
     pub databases: Vec<Database>,
 }
 
-/// Takes what the last launcher has parked: when this returns it, no later start can find
+/// Takes what the last launcher has saved: when this returns it, no later start can find
 /// it any more. Empty if there is no file.
 ///
 /// # Errors
 /// The file cannot be read, is not what was written, was written on another timeline or
 /// in another place, or cannot be removed for good: nothing of it may be used then.
-pub fn take_parked() -> io::Result<Rests> {
-    let document = read::<ParkedDocument>(&PARKED);
+pub fn take_saved() -> io::Result<Remainders> {
+    let document = read::<SavedDocument>(&SAVED_FILE);
     if matches!(document, Ok(None)) {
-        return Ok(Rests::default());
+        return Ok(Remainders::default());
     }
     let original = match &document {
-        Ok(Some(document)) => document.origin.is_original(&PARKED)?,
+        Ok(Some(document)) => document.origin.is_original(&SAVED_FILE)?,
         _ => false,
     };
-    // Gone first, used second: rests that are given back twice are issued twice. Emptied,
+    // Gone first, used second: remainders that are given back twice are issued twice. Emptied,
     // because a hard link may keep it.
-    if let Ok(file) = File::options().write(true).truncate(true).open(PARKED.file) {
+    if let Ok(file) = File::options()
+        .write(true)
+        .truncate(true)
+        .open(SAVED_FILE.file)
+    {
         file.sync_all()?;
     }
-    fs::remove_file(PARKED.file)?;
+    fs::remove_file(SAVED_FILE.file)?;
     sync_directory()?;
     let Some(document) = document? else {
-        return Ok(Rests::default());
+        return Ok(Remainders::default());
     };
     if document.checksum != checksum(&document.tags)? {
         return Err(io::Error::other("its checksum is wrong"));
@@ -542,16 +546,16 @@ pub fn take_parked() -> io::Result<Rests> {
     if !original || !ours {
         return Err(io::Error::other("it was copied, or left before a failover"));
     }
-    let rests = document.tags.iter().filter_map(|parked| {
+    let remainders = document.tags.iter().filter_map(|saved| {
         let key = Key {
-            database: parked.database,
-            relation: parked.relation,
-            tag: parked.tag.tag()?,
+            database: saved.database,
+            relation: saved.relation,
+            tag: saved.tag.tag()?,
         };
-        Some((key, parked.parked))
+        Some((key, saved.saved))
     });
-    Ok(Rests {
-        tags: rests.collect(),
+    Ok(Remainders {
+        tags: remainders.collect(),
         databases: document.databases,
     })
 }

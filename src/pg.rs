@@ -25,7 +25,7 @@ mod trigger;
 
 pub use client::{Client, client, prevent_if_read_only, server_start, shown};
 pub use databases::watch_databases;
-pub use holder::{Holder, row_holder, table_holder};
+pub use holder::{LockHolder, row_holder, table_holder};
 pub use name::{Name, ServerProblem, foreign_server, usage};
 pub use roles::{Caller, caller_is_monitor, caller_is_one_of, relation_owner, user};
 pub use syncrep::{only_when_acknowledged, prevent_in_transaction_block, set_local, tell};
@@ -185,12 +185,12 @@ pub fn hash(bytes: &[u8]) -> u64 {
 }
 
 /// What a process keeps to itself.
-pub struct Local<T>(RefCell<T>);
+pub struct BackendLocal<T>(RefCell<T>);
 
 // SAFETY: a process of PostgreSQL has one thread, and leaf_id starts no other.
-unsafe impl<T> Sync for Local<T> {}
+unsafe impl<T> Sync for BackendLocal<T> {}
 
-impl<T> Local<T> {
+impl<T> BackendLocal<T> {
     /// Something to keep.
     pub const fn new(value: T) -> Self {
         Self(RefCell::new(value))
@@ -232,7 +232,7 @@ pub fn now_timestamp() -> i64 {
     unsafe { raw_now() }
 }
 
-/// Milliseconds of a clock that nobody sets, and that goes on while the machine is suspended.
+/// Milliseconds of CLOCK_BOOTTIME: monotonic, and it goes on while the machine is suspended.
 /// It begins anew with the machine.
 pub fn boot_ms() -> i64 {
     let mut now = [0_i64; 2];
@@ -1011,9 +1011,9 @@ pub fn pin_setting(name: &CStr, value: &CStr) {
 // ---- Results -----------------------------------------------------------------------
 
 /// A result that is returned as it is: a row of OUT arguments, a trigger's row.
-pub struct Raw(pg_sys::Datum);
+pub struct RawDatum(pg_sys::Datum);
 
-impl Raw {
+impl RawDatum {
     fn datum(self) -> pg_sys::Datum {
         self.0
     }
@@ -1040,13 +1040,13 @@ impl RowType {
     }
 
     /// A row of it; one entry per column, `None` is NULL.
-    pub fn form<const N: usize>(self, columns: [Option<pg_sys::Datum>; N]) -> Raw {
+    pub fn form<const N: usize>(self, columns: [Option<pg_sys::Datum>; N]) -> RawDatum {
         let mut nulls = columns.map(|column| column.is_none());
         let mut values = columns.map(|column| column.unwrap_or(pg_sys::Datum::null()));
         // SAFETY: the function is declared with as many OUT arguments.
         unsafe {
             let tuple = pg_sys::heap_form_tuple(self.0, values.as_mut_ptr(), nulls.as_mut_ptr());
-            Raw(pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data))
+            RawDatum(pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data))
         }
     }
 }
@@ -1113,4 +1113,4 @@ impl pgrx::IntoDatum for Text {
 
 declared_in_sql!(Text, "text");
 declared_in_sql!(Name, "name");
-declared_in_sql!(Raw, "record");
+declared_in_sql!(RawDatum, "record");

@@ -12,18 +12,18 @@
 //! * To give a slot to a tag or take it away, hold the directory exclusively, and the
 //!   slot's lock while its buffer is invalidated. (What becomes of an open request then is in
 //!   `eviction`.)
-//! * To publish, to invalidate, or to touch a slot's [`Ledger`], hold the slot's lock; an
+//! * To publish, to invalidate, or to touch a slot's [`SlotState`], hold the slot's lock; an
 //!   allocator looks there whether its request is the open one still.
 //! * To ask the worker registry, to reply or to tell of it, hold the lock of the lease.
 //! * To give the reserve worker a task, or to be it, hold its lock.
-//! * To take ids, or to post a request at a desk that exists: no lock, and the directory
+//! * To take ids, or to post a request at a queue that exists: no lock, and the directory
 //!   shared, respectively.
 //! * Fields that are plain atomics outside those groups say so.
 //!
 //! # How a session finds that its slot was given away
 //!
-//! By the life of the buffer, which every invalidation and reuse counts up: a session
-//! keeps the life it saw when it looked the tag up and takes only from that.
+//! By the version of the buffer, which every invalidation and reuse counts up: a session
+//! keeps the version it saw when it looked the tag up and takes only from that.
 
 #![allow(unsafe_code)]
 
@@ -35,7 +35,7 @@ use core::sync::atomic::{
 use std::hash::DefaultHasher;
 
 use leaf_id_core::reservation::Reason;
-use leaf_id_core::segment::{DoubleBuffer, Refused, Request as SegmentRequest, Rests};
+use leaf_id_core::segment::{DoubleBuffer, Refused, Remainders, Request as SegmentRequest};
 use leaf_id_core::snowflake::Generator;
 use leaf_id_core::step::Pace;
 use pgrx::{PgSharedMemoryInitialization, pg_sys};
@@ -51,15 +51,15 @@ mod remote_servers;
 mod reserve;
 mod slot;
 
-use databases::{DESKS, Desk};
-use eviction::{HOLDERS, Holder};
-use registry::LeaseDesk;
-pub use registry::{Explanation, LeaseStatus, Reply, Request, Source};
-use remote_servers::LINKS;
-pub use remote_servers::{LinkState, LinkStatus};
+use databases::{QUEUES, Queue};
+use eviction::{ACCOUNTS, SlotAccount};
+use registry::RegistryMailbox;
+pub use registry::{Explanation, LeaseStatus, Reply, Request, WorkerIdSource};
+use remote_servers::REMOTE_SERVERS;
+pub use remote_servers::{RemoteServer, RemoteServerState};
 use reserve::Reserve;
 pub use reserve::Task;
-pub use slot::{Ledger, Parked, Run, Text, Trouble};
+pub use slot::{IdRange, RefillError, SavedRanges, SlotState, Text};
 
 /// The longest tag, in bytes (Leaf: varchar(128)).
 pub const MAX_TAG: usize = 128;
@@ -153,17 +153,17 @@ pub struct Slot {
     pub buffer: &'static DoubleBuffer,
 
     // Plain atomics.
-    /// The row's `max_step` as last seen, in ids; where another server feeds the tag, that
+    /// The row's `max_step` as last seen, in ids; where the tag is sourced from another server, that
     /// server's if it is smaller.
     pub max_step: AtomicU32,
-    /// A session has waited since the last publication (its "hunger").
-    pub hungry: AtomicU8,
+    /// A session has waited since the last publication (it is starved).
+    pub starved: AtomicU8,
     /// Who may take from it: an [`Access`], written under the slot's lock.
     access: AtomicU8,
     /// The process whose open transaction has edited this tag's row; 0 for none. For its
     /// parallel workers, which do not have its list of edits.
     pub edited_by: AtomicI32,
-    /// Next slot in a desk's list, plus 1.
+    /// Next slot in a queue's list, plus 1.
     next_posted: AtomicU32,
     /// Calls that had to wait.
     pub waits: AtomicU64,
@@ -186,9 +186,9 @@ pub struct Slot {
     ring_before: AtomicU32,
 
     // Under the slot's lock.
-    ledger: UnsafeCell<Ledger>,
+    state: UnsafeCell<SlotState>,
 
-    /// The `max_step` of the server that feeds the tag; 0 where there is none. A plain atomic,
+    /// The `max_step` of the source server of the tag; 0 where there is none. A plain atomic,
     /// here where there is room for it.
     pub server_max_step: AtomicU32,
     waiters: UnsafeCell<pg_sys::ConditionVariable>,
@@ -471,24 +471,24 @@ pub struct Area {
     hash_key: [u64; 2],
     /// When gone tables were last looked for, in microseconds since 2000.
     swept_at: AtomicI64,
-    /// Entries of `holders` that were ever used. Directory lock, exclusively.
-    holders_used: AtomicU32,
+    /// Entries of `accounts` that were ever used. Directory lock, exclusively.
+    accounts_used: AtomicU32,
     /// The databases that hold slots. Directory lock.
-    holders: [Holder; HOLDERS],
-    /// Desks that were ever used. Directory lock, exclusively.
-    desks_used: AtomicU32,
+    accounts: [SlotAccount; ACCOUNTS],
+    /// Queues that were ever used. Directory lock, exclusively.
+    queues_used: AtomicU32,
     /// Databases wait because all worker slots are in use: allocators should not linger.
     pub crowded: AtomicU32,
-    /// The launcher takes the rests out, or they are parked: no claim may begin.
-    parking: AtomicU32,
+    /// The launcher takes the remainders out, or they are saved: no claim may begin.
+    saving: AtomicU32,
     /// Claims between their begin and their publication.
     claims: AtomicU32,
     launcher: AtomicPtr<pg_sys::Latch>,
-    desks: [Desk; DESKS],
-    /// Servers that feed tags. Directory lock.
-    links: UnsafeCell<[LinkStatus; LINKS]>,
+    queues: [Queue; QUEUES],
+    /// Servers that tags are sourced from. Directory lock.
+    remote_servers: UnsafeCell<[RemoteServer; REMOTE_SERVERS]>,
     /// The worker registry. The lock of the lease.
-    lease: UnsafeCell<LeaseDesk>,
+    lease: UnsafeCell<RegistryMailbox>,
     /// The lock of the reserve worker.
     reserve: UnsafeCell<Reserve>,
 }
@@ -499,24 +499,24 @@ unsafe impl Sync for Slot {}
 // SAFETY: as above.
 unsafe impl Sync for Area {}
 
-/// A tag's slot, in the life in which it was looked up.
+/// A tag's slot, in the version in which it was looked up.
 #[derive(Clone, Copy)]
-pub struct Seat {
+pub struct SlotRef {
     /// What ids are taken from.
     pub buffer: &'static DoubleBuffer,
     /// The slot it belongs to.
     pub slot: &'static Slot,
     /// What takes must name.
-    pub life: u64,
+    pub version: u64,
 }
 
-impl Seat {
-    /// In the life that it lives now.
+impl SlotRef {
+    /// In its present version.
     fn of(slot: &'static Slot) -> Self {
         Self {
             buffer: slot.buffer,
             slot,
-            life: slot.buffer.life(),
+            version: slot.buffer.version(),
         }
     }
 }
@@ -524,9 +524,9 @@ impl Seat {
 /// No slot that was looked at could be given away.
 pub struct Full;
 
-struct Link(AtomicPtr<Area>);
+struct AreaPointer(AtomicPtr<Area>);
 
-static AREA: Link = Link(AtomicPtr::new(core::ptr::null_mut()));
+static AREA: AreaPointer = AreaPointer(AtomicPtr::new(core::ptr::null_mut()));
 
 /// The area; `None` if the library was not preloaded.
 #[inline]
@@ -586,7 +586,7 @@ impl Layout {
     }
 }
 
-impl PgSharedMemoryInitialization for Link {
+impl PgSharedMemoryInitialization for AreaPointer {
     type Value = ();
 
     unsafe fn on_shmem_request(&'static self) {
@@ -625,7 +625,7 @@ impl PgSharedMemoryInitialization for Link {
                     .epoch_ms
                     .store(guc::epoch_ms(), Ordering::Relaxed);
                 pg_sys::ConditionVariableInit((*area).snowflake.waiters.get());
-                (*area).lease.get().write(LeaseDesk::NEW);
+                (*area).lease.get().write(RegistryMailbox::NEW);
                 (*area).reserve.get().write(Reserve::NEW);
             }
             // Also after a crash restart, when the same postmaster makes it anew.
@@ -651,7 +651,7 @@ impl Slot {
         unsafe { pg_sys::ConditionVariableBroadcast(self.waiters.get()) };
     }
 
-    /// Who may take from it in a life of its buffer that was read before this is.
+    /// Who may take from it in a version of its buffer that was read before this is.
     pub fn access(&self) -> Access {
         Access::from_number(self.access.load(Ordering::Acquire))
     }
@@ -661,9 +661,9 @@ impl Slot {
         self.access.store(access as u8, Ordering::Release);
     }
 
-    /// Drops what is cached. Under the slot's lock. First the access, then the life: see
+    /// Drops what is cached. Under the slot's lock. First the access, then the version: see
     /// [`crate::tags::rights`].
-    fn invalidate(&self) -> Rests {
+    fn invalidate(&self) -> Remainders {
         self.allow(Access::Unknown);
         self.buffer.invalidate()
     }
@@ -782,16 +782,16 @@ impl Area {
     }
 
     /// The slot of a tag, if it has one.
-    pub fn find(&self, key: &Key) -> Option<Seat> {
+    pub fn find(&self, key: &Key) -> Option<SlotRef> {
         let _held = self.read_directory();
-        self.find_locked(key).map(Seat::of)
+        self.find_locked(key).map(SlotRef::of)
     }
 
     /// The slot of a tag whose row the caller has seen; made room for if need be.
     ///
     /// # Errors
     /// [`Full`] if no slot that this tag may have can be taken away.
-    pub fn find_or_create(&self, key: &Key) -> Result<Seat, Full> {
+    pub fn find_or_create(&self, key: &Key) -> Result<SlotRef, Full> {
         let _held = self.write_directory();
         let slot = match self.find_locked(key) {
             Some(slot) => slot,
@@ -802,7 +802,7 @@ impl Area {
                 slot
             }
         };
-        Ok(Seat::of(slot))
+        Ok(SlotRef::of(slot))
     }
 
     fn free_slot(&self) -> Option<&'static Slot> {
@@ -849,19 +849,19 @@ impl Area {
                 .is_ok()
     }
 
-    /// Runs a closure with a slot's ledger, under the slot's lock. The closure must do
+    /// Runs a closure with a slot's state, under the slot's lock. The closure must do
     /// nothing that can fail or wait.
-    pub fn with_ledger<T>(&self, slot: &Slot, body: impl FnOnce(&mut Ledger) -> T) -> T {
+    pub fn with_state<T>(&self, slot: &Slot, body: impl FnOnce(&mut SlotState) -> T) -> T {
         let lock = 1 + self.index(slot) as usize % SLOT_LOCKS;
         let _held = self.lock(lock, pg_sys::LWLockMode::LW_EXCLUSIVE);
         // SAFETY: the slot's lock is held exclusively, and the closure cannot get another
         // reference: it would have to lock it again.
-        body(unsafe { &mut *slot.ledger.get() })
+        body(unsafe { &mut *slot.state.get() })
     }
 
-    /// Runs a closure with the desk of the worker registry, under its lock. The closure must
+    /// Runs a closure with the mailbox of the worker registry, under its lock. The closure must
     /// do nothing that can fail or wait.
-    fn with_lease<T>(&self, body: impl FnOnce(&mut LeaseDesk) -> T) -> T {
+    fn with_lease<T>(&self, body: impl FnOnce(&mut RegistryMailbox) -> T) -> T {
         let _held = self.lock(LEASE_LOCK, pg_sys::LWLockMode::LW_EXCLUSIVE);
         // SAFETY: its lock is held exclusively, and the closure cannot get another
         // reference: it would have to lock it again.
@@ -878,9 +878,9 @@ impl Area {
     }
 
     fn retire_locked(&self, slot: &Slot) {
-        self.with_ledger(slot, |ledger| {
-            ledger.lost += slot.invalidate().count();
-            ledger.drop_parked();
+        self.with_state(slot, |state| {
+            state.lost += slot.invalidate().count();
+            state.drop_saved();
         });
         slot.edited_by.store(0, Ordering::Relaxed);
         slot.server_max_step.store(0, Ordering::Relaxed);
@@ -928,8 +928,8 @@ pub struct Claimed {
     pub first: i64,
     /// How many ids.
     pub len: u32,
-    /// `life` of the row.
-    pub row_life: i64,
+    /// `incarnation` of the row.
+    pub row_incarnation: i64,
     /// The adaptive step after this claim.
     pub pace: Pace,
     /// The row's `max_step`.
@@ -937,7 +937,7 @@ pub struct Claimed {
     /// Ids left out before the first one, because of a failover.
     pub skipped: u64,
     /// It is shorter than was wished for, only because claims grow step by step.
-    pub climbing: bool,
+    pub growth_limited: bool,
     /// Who may take from it.
     pub access: Access,
 }
@@ -950,9 +950,9 @@ impl Claimed {
 }
 
 impl Area {
-    /// Publishes a claim that was made for a request, began in the given life of the slot and
+    /// Publishes a claim that was made for a request, began in the given version of the slot and
     /// is durable now (I1). A row that was replaced since the last publication starts a new
-    /// life first.
+    /// version first.
     ///
     /// # Errors
     /// See [`Refused`]; the claimed ids are then a gap and counted as lost.
@@ -960,45 +960,46 @@ impl Area {
         &self,
         slot: &Slot,
         request: &SegmentRequest,
-        life: u64,
+        version: u64,
         claimed: &Claimed,
     ) -> Result<(), Refused> {
         let now = pg::now_timestamp();
         let us = now.saturating_sub(slot.wanted_since()).max(0);
-        let published = self.with_request(slot, request, |ledger| {
+        let published = self.with_request(slot, request, |state| {
             slot.max_step.store(claimed.max_step, Ordering::Relaxed);
-            let mut life = life;
-            let replaced = ledger.row_life != 0 && ledger.row_life != claimed.row_life;
-            // An edit that no trigger has told of: what sessions remember ends with the life.
+            let mut version = version;
+            let replaced =
+                state.row_incarnation != 0 && state.row_incarnation != claimed.row_incarnation;
+            // An edit that no trigger has told of: what sessions remember ends with the version.
             let regranted = ![Access::Unknown, claimed.access].contains(&slot.access());
-            if slot.buffer.life() == life && (replaced || regranted) {
-                ledger.lost += slot.invalidate().count();
-                life = slot.buffer.life();
+            if slot.buffer.version() == version && (replaced || regranted) {
+                state.lost += slot.invalidate().count();
+                version = slot.buffer.version();
             }
-            let issued = ledger.issued(&slot.buffer.rests());
-            let published = slot.buffer.publish(life, claimed.first, claimed.len);
+            let issued = state.issued(&slot.buffer.remainders());
+            let published = slot.buffer.publish(version, claimed.first, claimed.len);
             match published {
                 Ok(()) => {
                     slot.allow(claimed.access);
-                    if ledger.last_refill > 0 {
-                        let us = now.saturating_sub(ledger.last_refill);
-                        ledger.paced_us = u64::try_from(us).unwrap_or(0);
-                        ledger.paced_ids = issued.saturating_sub(ledger.issued_at_refill);
+                    if state.last_refill > 0 {
+                        let us = now.saturating_sub(state.last_refill);
+                        state.paced_us = u64::try_from(us).unwrap_or(0);
+                        state.paced_ids = issued.saturating_sub(state.issued_at_refill);
                     }
-                    ledger.issued_at_refill = issued;
-                    ledger.row_life = claimed.row_life;
-                    ledger.pace = claimed.pace;
-                    ledger.refills = ledger.refills.saturating_add(1);
-                    ledger.last_refill = now;
-                    ledger.last_refill_us = u32::try_from(us).unwrap_or(u32::MAX);
-                    ledger.trouble = Trouble::None;
+                    state.issued_at_refill = issued;
+                    state.row_incarnation = claimed.row_incarnation;
+                    state.pace = claimed.pace;
+                    state.refills = state.refills.saturating_add(1);
+                    state.last_refill = now;
+                    state.last_refill_us = u32::try_from(us).unwrap_or(u32::MAX);
+                    state.refill_error = RefillError::None;
                     // Who waited until now has waited for this.
-                    slot.hungry.store(0, Ordering::Relaxed);
+                    slot.starved.store(0, Ordering::Relaxed);
                     slot.forget_wanted();
                 }
-                Err(_) => ledger.lost += u64::from(claimed.len),
+                Err(_) => state.lost += u64::from(claimed.len),
             }
-            ledger.published += u64::from(claimed.len);
+            state.published += u64::from(claimed.len);
             published
         });
         published.unwrap_or_else(|| {
@@ -1007,74 +1008,79 @@ impl Area {
         })
     }
 
-    /// As [`Self::with_ledger`], by the allocator that has accepted this request; `None` if the
+    /// As [`Self::with_state`], by the allocator that has accepted this request; `None` if the
     /// slot was evicted since, and may be another tag's.
     pub fn with_request<T>(
         &self,
         slot: &Slot,
         request: &SegmentRequest,
-        body: impl FnOnce(&mut Ledger) -> T,
+        body: impl FnOnce(&mut SlotState) -> T,
     ) -> Option<T> {
-        self.with_ledger(slot, |ledger| {
-            slot.buffer.is_in_flight(request).then(|| body(ledger))
+        self.with_state(slot, |state| {
+            slot.buffer.is_in_flight(request).then(|| body(state))
         })
     }
 
     /// Remembers a claim that has committed: the row's `max_id`, and what it has left out.
     pub fn note_claim(&self, slot: &Slot, request: &SegmentRequest, claimed: &Claimed) {
-        self.with_request(slot, request, |ledger| {
-            ledger.max_id = claimed.end();
-            ledger.skipped += claimed.skipped;
+        self.with_request(slot, request, |state| {
+            state.max_id = claimed.end();
+            state.skipped += claimed.skipped;
         });
     }
 
     /// Counts a committed claim of this many ids that is not going to be published.
     pub fn lose(&self, slot: &Slot, request: &SegmentRequest, ids: u32) {
-        let counted = self.with_request(slot, request, |ledger| {
-            ledger.published += u64::from(ids);
-            ledger.lost += u64::from(ids);
+        let counted = self.with_request(slot, request, |state| {
+            state.published += u64::from(ids);
+            state.lost += u64::from(ids);
         });
         if counted.is_none() {
             self.lose_evicted(ids.into());
         }
     }
 
-    /// Gives the next parked rest back, whose row was seen to fit in the given life of the
+    /// Gives the next saved range back, whose row was seen to fit in the given version of the
     /// slot.
     ///
     /// # Errors
     /// See [`Refused`].
-    pub fn publish_parked(&self, slot: &Slot, life: u64, access: Access) -> Result<(), Refused> {
-        self.with_ledger(slot, |ledger| {
-            let Some(run) = ledger.next_parked() else {
+    pub fn publish_saved_range(
+        &self,
+        slot: &Slot,
+        version: u64,
+        access: Access,
+    ) -> Result<(), Refused> {
+        self.with_state(slot, |state| {
+            let Some(run) = state.next_saved() else {
                 return Ok(());
             };
-            slot.buffer.publish(life, run.first, run.len)?;
+            slot.buffer.publish(version, run.first, run.len)?;
             slot.allow(access);
-            ledger.published += u64::from(run.len);
-            if let Some(parked) = ledger.parked.iter_mut().find(|parked| **parked == run) {
-                *parked = Run::NONE;
+            state.published += u64::from(run.len);
+            if let Some(saved) = state.saved.iter_mut().find(|saved| **saved == run) {
+                *saved = IdRange::NONE;
             }
-            ledger.trouble = Trouble::None;
+            state.refill_error = RefillError::None;
             slot.forget_wanted();
             Ok(())
         })
     }
 
-    /// The ledger and what both buffers hold, at one moment.
-    pub fn look(&self, slot: &Slot) -> (Ledger, Rests) {
-        self.with_ledger(slot, |ledger| (*ledger, slot.buffer.rests()))
+    /// The state and what both buffers hold, at one moment.
+    pub fn look(&self, slot: &Slot) -> (SlotState, Remainders) {
+        self.with_state(slot, |state| (*state, slot.buffer.remainders()))
     }
 }
 
-/// How the rests survive the launcher: a restart of the server, and the end of the
+/// How the remainders survive the launcher: a restart of the server, and the end of the
 /// launcher alone, lose no ids (I6).
 impl Area {
-    /// Begins a claim; false if none may begin, because the rests are being parked.
+    /// Begins a claim; false if none may begin, because the remainders are being saved.
     pub fn begin_claim(&self) -> bool {
         // Counted first, looked second; `stop_claims` does it the other way round.
         self.claims.fetch_add(1, Ordering::SeqCst);
-        let may = self.parking.load(Ordering::SeqCst) == 0;
+        let may = self.saving.load(Ordering::SeqCst) == 0;
         if !may {
             self.end_claim();
         }
@@ -1088,18 +1094,18 @@ impl Area {
 
     /// From now on no claim begins. True if none is under way either.
     pub fn stop_claims(&self) -> bool {
-        self.parking.store(1, Ordering::SeqCst);
+        self.saving.store(1, Ordering::SeqCst);
         self.claims.load(Ordering::SeqCst) == 0
     }
 
     /// Claims may begin again.
     pub fn resume_claims(&self) {
-        self.parking.store(0, Ordering::SeqCst);
+        self.saving.store(0, Ordering::SeqCst);
     }
 
     /// Takes what both buffers of every tag hold out of shared memory: nobody can take it
     /// any more. A claim that is still under way is not going to be published.
-    pub fn take_out_rests(&self) -> Vec<(Key, Parked)> {
+    pub fn take_out_ranges(&self) -> Vec<(Key, SavedRanges)> {
         let mut taken = Vec::with_capacity(self.used.load(Ordering::Relaxed) as usize);
         let _held = self.read_directory();
         for index in 0..self.used.load(Ordering::Relaxed) {
@@ -1112,22 +1118,22 @@ impl Area {
             if key.is_free() {
                 continue;
             }
-            let parked = self.with_ledger(slot, |ledger| {
-                let rests = slot.invalidate();
-                ledger.published -= rests.count().min(ledger.published);
-                let parked = Parked::of(ledger, &rests);
-                ledger.parked = [Run::NONE; 2];
-                parked
+            let saved = self.with_state(slot, |state| {
+                let remainders = slot.invalidate();
+                state.published -= remainders.count().min(state.published);
+                let saved = SavedRanges::of(state, &remainders);
+                state.saved = [IdRange::NONE; 2];
+                saved
             });
             slot.wake();
-            taken.extend(parked.map(|parked| (key, parked)));
+            taken.extend(saved.map(|saved| (key, saved)));
         }
         taken
     }
 
-    /// Puts rests beside a tag's buffers, for its allocator to publish once it has seen
+    /// Puts remainders beside a tag's buffers, for its allocator to publish once it has seen
     /// that they fit the row. False if there is no room: they are a gap.
-    pub fn give_back(&self, key: &Key, parked: &Parked) -> bool {
+    pub fn restore(&self, key: &Key, saved: &SavedRanges) -> bool {
         let _held = self.write_directory();
         let slot = self.find_locked(key).or_else(|| {
             let slot = self.free_slot()?;
@@ -1135,10 +1141,10 @@ impl Area {
             Some(slot)
         });
         let Some(slot) = slot else { return false };
-        self.with_ledger(slot, |ledger| {
-            ledger.row_life = parked.life;
-            ledger.max_id = parked.max_id;
-            ledger.parked = parked.runs;
+        self.with_state(slot, |state| {
+            state.row_incarnation = saved.incarnation;
+            state.max_id = saved.max_id;
+            state.saved = saved.ranges;
         });
         slot.wake();
         true

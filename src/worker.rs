@@ -7,7 +7,7 @@
 //! * [`launcher`]: one per server, without a database. It starts the others, and keeps the
 //!   snowflake generator.
 //! * [`allocator`]: one per database that wants ids. It claims segments and publishes them,
-//!   and talks to the servers that feed tags ([`central`]).
+//!   and talks to the servers that tags are sourced from ([`central`]).
 //! * [`registrar`]: for a moment, while the worker registry is asked.
 //! * [`reserve`]: one per server. It waits to be an allocator or a registrar where others have
 //!   taken all worker slots.
@@ -28,18 +28,18 @@ pub fn register() {
     reserve::register();
 }
 
-/// What the launcher tells an allocator with: the number of its desk, and the ticket that
-/// it is awaited with. In one word; 0 is none, as no ticket is.
-fn pack(desk: u32, ticket: u32) -> u64 {
-    (u64::from(desk) << 32) | u64::from(ticket)
+/// What the launcher tells an allocator with: the number of its queue, and the registration that
+/// it is awaited with. In one word; 0 is none, as no registration is.
+fn pack(queue: u32, registration: u32) -> u64 {
+    (u64::from(queue) << 32) | u64::from(registration)
 }
 
 #[expect(
     clippy::cast_possible_truncation,
     reason = "two halves of what was packed"
 )]
-fn unpack(seat: u64) -> (u32, u32) {
-    ((seat >> 32) as u32, seat as u32)
+fn unpack(slot_ref: u64) -> (u32, u32) {
+    ((slot_ref >> 32) as u32, slot_ref as u32)
 }
 
 /// What ALTER DATABASE or ALTER ROLE SET may have changed must not stop claims.

@@ -113,7 +113,7 @@ impl Session {
         ));
     }
 
-    /// Creates a tag that is fed from [`LINK`]. It must be there, too.
+    /// Creates a tag that is sourced from [`LINK`]. It must be there, too.
     #[track_caller]
     pub fn create_fed_tag(&mut self, tag: &str, step: i32, max_step: i32) {
         create_tag(self, tag, step, max_step, &format!("'{LINK}'"));

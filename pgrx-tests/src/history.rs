@@ -8,18 +8,18 @@
 //! of ids.
 //!
 //! What is checked of every source of ids, which may be several servers':
-//! - I3, I7: no id twice in the life of a tag, nor of the snowflake generators, whichever
+//! - I3, I7: no id twice in the incarnation of a tag, nor of the snowflake generators, whichever
 //!   servers issued it.
 //! - I4: the ids of one call increase, and those of a call that began after another had
 //!   ended on the same server are larger, whichever sessions made them.
 //! - I1, I8: every id is claimed in the table (or lies within the reserved time), in the
 //!   server's own and in the one it comes from; none is above `max_value`, below the start
-//!   of the life, or among those that an edit skipped.
+//!   of the incarnation, or among those that an edit skipped.
 //! - I6: no id that was issued is still cached anywhere, and none is cached by two servers;
 //!   and what was claimed and is neither issued nor cached is counted as lost. Whether that
 //!   may be, the caller decides: see [`Window::unexplained`].
 //!
-//! A tag may begin a new life below ids that were issued: [`History::begin_life`].
+//! A tag may begin a new incarnation below ids that were issued: [`History::begin_incarnation`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -345,7 +345,7 @@ impl Page {
 
 /// What is known of one source for good.
 struct Book {
-    /// The first id of its life.
+    /// The first id of its incarnation.
     start: i64,
     /// Everything issued, sorted and merged.
     issued: Vec<Run>,
@@ -680,7 +680,7 @@ impl History {
 
     /// The source starts anew: all ids from `start` on may come again. Between two
     /// settlements, with no call in between.
-    pub fn begin_life(&self, source: usize, start: i64) {
+    pub fn begin_incarnation(&self, source: usize, start: i64) {
         self.books.lock()[source] = Book::new(self.servers, start);
     }
 
@@ -1006,7 +1006,7 @@ mod tests {
     fn a_new_life_may_issue_again_and_once_only() {
         let forged = Forged::new();
         forged.got(0, (0, 1), &[5, 6]).check(11, &[]).unwrap();
-        forged.0.begin_life(0, 5);
+        forged.0.begin_incarnation(0, 5);
         let window = forged.got(0, (2, 3), &[5, 6]).check(7, &[]).unwrap();
         assert_eq!(window.lost, 0);
         forged.got(1, (4, 5), &[6]);

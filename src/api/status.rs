@@ -9,8 +9,8 @@ use pgrx::{IntoDatum, name, pg_sys};
 use super::{configured_epoch, finish, kept, timestamp};
 use crate::error::Failure;
 use crate::guc::{self, WorkerId};
-use crate::pg::{self, Name, Raw, RowType};
-use crate::shmem::{self, LinkState, SnowflakeState, Source};
+use crate::pg::{self, Name, RawDatum, RowType};
+use crate::shmem::{self, RemoteServerState, SnowflakeState, WorkerIdSource};
 use crate::tags::heap;
 
 /// Not `numeric`: no id count reaches 2^63 in a server's life.
@@ -84,45 +84,44 @@ fn leaf_segment_slots() -> TableIterator<
         .slots_of(pg::database(), relation)
         .into_iter()
         .map(move |(tag, slot)| {
-            let (ledger, rests) = area.look(slot);
-            let remaining =
-                |rest: Option<leaf_id_core::segment::Rest>| rest.map_or(0, |r| r.count());
-            let segment = rests.current_segment;
+            let (state, remainders) = area.look(slot);
+            let remaining = |remainder: Option<leaf_id_core::segment::Remainder>| {
+                remainder.map_or(0, |r| r.count())
+            };
+            let segment = remainders.current_segment;
             let fill = segment.map_or(0.0, |(_, len)| {
-                100.0 * figure(remaining(rests.current)) / f64::from(len)
+                100.0 * figure(remaining(remainders.current)) / f64::from(len)
             });
-            let spare_state = if rests.spare.is_some() {
+            let spare_state = if remainders.spare.is_some() {
                 "ready"
             } else if slot.buffer.is_requested() {
                 "in flight"
             } else {
                 "none"
             };
-            let issued = ledger.issued(&rests);
+            let issued = state.issued(&remainders);
             (
                 pg::Text::new(tag.bytes()),
                 segment.map(|(first, _)| first),
                 segment.map(|(first, len)| first + i64::from(len) - 1),
-                rests.current.map(|rest| rest.first),
-                bigint(remaining(rests.current)),
+                remainders.current.map(|remainder| remainder.first),
+                bigint(remaining(remainders.current)),
                 fill,
-                rests.spare.map(|rest| rest.first),
-                rests.spare.map(|rest| rest.last),
-                bigint(remaining(rests.spare)),
+                remainders.spare.map(|remainder| remainder.first),
+                remainders.spare.map(|remainder| remainder.last),
+                bigint(remaining(remainders.spare)),
                 spare_state,
-                i32::try_from(ledger.pace.step)
-                    .ok()
-                    .filter(|step| *step > 0),
+                i32::try_from(state.pace.step).ok().filter(|step| *step > 0),
                 bigint(issued),
-                ledger.ids_per_second(issued, pg::now_timestamp()),
-                i64::from(ledger.refills),
-                timestamptz(ledger.last_refill),
-                milliseconds(u64::from(ledger.last_refill_us)),
+                state.ids_per_second(issued, pg::now_timestamp()),
+                i64::from(state.refills),
+                timestamptz(state.last_refill),
+                milliseconds(u64::from(state.last_refill_us)),
                 bigint(slot.waits.load(Relaxed)),
                 milliseconds(slot.waited_us.load(Relaxed)),
-                bigint(ledger.lost),
-                bigint(ledger.skipped),
-                ledger.explain(area),
+                bigint(state.lost),
+                bigint(state.skipped),
+                state.explain(area),
             )
         });
     TableIterator::new(rows.collect::<Vec<_>>())
@@ -136,7 +135,7 @@ CREATE FUNCTION leaf_slot_counts(
 COMMENT ON FUNCTION leaf_slot_counts() IS
     'What the slots of this server are used for; see leaf_slot_status';
 "#)]
-fn leaf_slot_counts(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+fn leaf_slot_counts(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let counts = finish(shmem::area().ok_or(Failure::NotPreloaded)).slot_counts();
     kept(fcinfo, || RowType::of(fcinfo)).form([
         i64::from(counts.slots).into_datum(),
@@ -147,16 +146,16 @@ fn leaf_slot_counts(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
 }
 
 #[pg_extern(sql = r#"
-CREATE FUNCTION leaf_central_links(
+CREATE FUNCTION leaf_central_connections(
     OUT server name, OUT state text, OUT since timestamptz, OUT last_error text,
     OUT attempts integer, OUT last_claim timestamptz)
     RETURNS SETOF record STRICT VOLATILE PARALLEL RESTRICTED
     LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_central_links() IS
-    'How the servers that feed tags of this database are getting on; see leaf_central_status';
+COMMENT ON FUNCTION leaf_central_connections() IS
+    'How the servers that tags of this database are sourced from are getting on; see leaf_central_status';
 "#)]
 #[allow(clippy::type_complexity, reason = "one entry per column")]
-fn leaf_central_links() -> TableIterator<
+fn leaf_central_connections() -> TableIterator<
     'static,
     (
         name!(server, Name),
@@ -168,22 +167,25 @@ fn leaf_central_links() -> TableIterator<
     ),
 > {
     let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
-    let rows = area.links_of(pg::database()).into_iter().map(|link| {
-        let state = match link.state() {
-            LinkState::Connecting => "connecting",
-            LinkState::Connected => "connected",
-            LinkState::Away => "away",
-            LinkState::Closed | LinkState::Free => "closed",
-        };
-        (
-            link.server(),
-            state,
-            timestamptz(link.since()),
-            link.last_error(),
-            i32::try_from(link.attempts()).unwrap_or(i32::MAX),
-            timestamptz(link.last_claim()),
-        )
-    });
+    let rows = area
+        .remote_servers_of(pg::database())
+        .into_iter()
+        .map(|link| {
+            let state = match link.state() {
+                RemoteServerState::Connecting => "connecting",
+                RemoteServerState::Connected => "connected",
+                RemoteServerState::Away => "away",
+                RemoteServerState::Closed | RemoteServerState::Free => "closed",
+            };
+            (
+                link.server(),
+                state,
+                timestamptz(link.since()),
+                link.last_error(),
+                i32::try_from(link.attempts()).unwrap_or(i32::MAX),
+                timestamptz(link.last_claim()),
+            )
+        });
     TableIterator::new(rows.collect::<Vec<_>>())
 }
 
@@ -193,7 +195,7 @@ CREATE FUNCTION leaf_snowflake_state(
     OUT last_timestamp timestamptz, OUT reserved_until timestamptz,
     OUT floor timestamptz, OUT floor_reason text,
     OUT clock_drift_ms bigint, OUT ids_issued bigint, OUT waits bigint,
-    OUT rollbacks_seen bigint, OUT time_ends timestamptz,
+    OUT rollbacks_seen bigint, OUT exhausted_at timestamptz,
     OUT registry text, OUT lease_until timestamptz, OUT registry_away_since timestamptz,
     OUT clock_offset_ms bigint, OUT peers_offset_ms bigint, OUT last_error text)
     STRICT VOLATILE PARALLEL RESTRICTED
@@ -201,7 +203,7 @@ CREATE FUNCTION leaf_snowflake_state(
 COMMENT ON FUNCTION leaf_snowflake_state() IS
     'What the snowflake generator is doing; see leaf_snowflake_status';
 "#)]
-fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     use core::sync::atomic::Ordering::Relaxed;
     let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
     let snowflake = &area.snowflake;
@@ -236,9 +238,9 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
     };
     let lease = area.lease_status();
     let source = match lease.source {
-        Source::Setting => "leaf_id.worker_id",
-        Source::Registry => "registry",
-        Source::File => "file",
+        WorkerIdSource::Setting => "leaf_id.worker_id",
+        WorkerIdSource::Registry => "registry",
+        WorkerIdSource::File => "file",
     };
     let some_text = |text: String| Some(text).filter(|text| !text.is_empty());
     let at = |ms: i64| timestamp(ms + epoch_ms);

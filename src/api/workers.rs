@@ -8,7 +8,7 @@ use pgrx::{IntoDatum, pg_sys};
 use super::{finish, kept};
 use crate::error::Failure;
 use crate::lease::registry;
-use crate::pg::{Raw, RowType, Text};
+use crate::pg::{RawDatum, RowType, Text};
 
 pgrx::extension_sql_file!(
     "../../sql/workers.sql",
@@ -72,7 +72,7 @@ fn worker_id(number: i32) -> Result<u16, Failure> {
 fn ask(
     fcinfo: pg_sys::FunctionCallInfo,
     request: impl FnOnce(&mut Arguments) -> Result<Request, Failure>,
-) -> Raw {
+) -> RawDatum {
     let row = kept(fcinfo, || RowType::of(fcinfo));
     let request = finish(request(&mut Arguments::of(fcinfo)));
     let Reply {
@@ -114,7 +114,7 @@ COMMENT ON FUNCTION leaf_worker_claim(
     bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, bigint) IS
     'Leases a worker id to a server: the one it had, or another. The answer''s status is granted, held, full, grace, clock, epoch or role';
 "#)]
-fn leaf_worker_claim(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+fn leaf_worker_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     ask(fcinfo, |arguments| {
         let system_identifier = arguments.bigint();
         let node_name = arguments.text();
@@ -149,7 +149,7 @@ COMMENT ON FUNCTION leaf_worker_renew(
     integer, bigint, text, bigint, bigint, bigint, bigint, integer, integer, bigint) IS
     'Renews the lease of a worker id, and raises what is reserved. The answer''s status is granted, lost, retired, grace, clock, epoch or role';
 "#)]
-fn leaf_worker_renew(fcinfo: pg_sys::FunctionCallInfo) -> Raw {
+fn leaf_worker_renew(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     ask(fcinfo, |arguments| {
         let held = arguments.integer().map(worker_id).transpose();
         let system_identifier = arguments.bigint();

@@ -5,13 +5,13 @@
 use std::io;
 
 use leaf_id_core::lease::{
-    Answer, Clocks, Grant, Lease, Question, Rules, Status, Step, Tenant, Verdict, Why,
+    Answer, Clocks, Effect, Grant, Lease, LeaseHolder, Question, Rules, Status, Step, Why,
 };
 
 use crate::guc::{self, Registry};
-use crate::persist::{self, Party};
+use crate::persist::{self, HolderIdentity};
 use crate::pg;
-use crate::shmem::{Area, LeaseStatus, Reply, Request, SnowflakeState, Source, Text};
+use crate::shmem::{Area, LeaseStatus, Reply, Request, SnowflakeState, Text, WorkerIdSource};
 
 /// How often a file that cannot be written is tried again, in milliseconds.
 const RETRY_MS: i64 = 1000;
@@ -32,11 +32,11 @@ pub enum Order {
 }
 
 /// The launcher's lease.
-pub struct Lessee {
+pub struct LeaseClient {
     area: &'static Area,
     registry: Registry,
-    party: Party,
-    tenant: Tenant,
+    identity: HolderIdentity,
+    holder: LeaseHolder,
     /// The lease as it is in the file; `None`: not written in this run.
     written: Option<Lease>,
     /// A grant that is not written down yet, and whether it is used anew.
@@ -45,7 +45,7 @@ pub struct Lessee {
     /// What was logged last.
     problem: Option<String>,
     file_problem: Option<String>,
-    /// When the registry was asked although it was not time, by the clock that nobody sets.
+    /// When the registry was asked although it was not time, by the monotonic clock.
     hurried_at_ms: i64,
 }
 
@@ -63,21 +63,21 @@ fn clocks() -> Clocks {
     }
 }
 
-fn party(registry: &Registry) -> Party {
-    Party {
+fn identity(registry: &Registry) -> HolderIdentity {
+    HolderIdentity {
         registry: registry.name(),
         node_name: guc::node_name(),
         epoch_ms: guc::epoch_ms(),
     }
 }
 
-impl Lessee {
+impl LeaseClient {
     /// Of a launcher that has just been told to lease. `sound`: the reservation file is that
     /// of this server's last run, or it has leased in this one; otherwise it is not known
     /// what was issued, and the registry must take this for another server.
     pub fn new(area: &'static Area, registry: Registry, sound: bool) -> Self {
-        let party = party(&registry);
-        let lease = match persist::read_lease(&party) {
+        let identity = identity(&registry);
+        let lease = match persist::read_lease(&identity) {
             Ok(lease) if sound => lease,
             Ok(_) => Lease::default(),
             Err(error) => {
@@ -87,15 +87,15 @@ impl Lessee {
         };
         area.tell_lease(|status| {
             *status = LeaseStatus {
-                registry: Text::new(&party.registry),
+                registry: Text::new(&identity.registry),
                 ..LeaseStatus::NONE
             };
         });
         Self {
             area,
             registry,
-            party,
-            tenant: Tenant::new(lease),
+            identity,
+            holder: LeaseHolder::new(lease),
             written: None,
             pending: None,
             asked: None,
@@ -107,7 +107,7 @@ impl Lessee {
 
     /// Whether the settings still say the same.
     pub fn is_current(&self, registry: &Registry) -> bool {
-        self.registry == *registry && self.party == party(registry)
+        self.registry == *registry && self.identity == identity(registry)
     }
 
     /// Asks the registry soon, because what it has recorded is used up.
@@ -115,7 +115,7 @@ impl Lessee {
         let now = pg::boot_ms();
         if now.saturating_sub(self.hurried_at_ms) >= RETRY_MS {
             self.hurried_at_ms = now;
-            self.tenant.hurry();
+            self.holder.hurry();
         }
     }
 
@@ -137,7 +137,7 @@ impl Lessee {
             return (order, Some(1));
         }
         let now = pg::boot_ms();
-        match self.tenant.step(now) {
+        match self.holder.step(now) {
             Step::Close => (Order::Close(SnowflakeState::LeaseEnded, 0), Some(1)),
             Step::Wait(ms) => (Order::Keep, ms.map(|ms| ms + 1)),
             Step::Ask => {
@@ -157,34 +157,34 @@ impl Lessee {
             return Order::Keep;
         };
         self.asked = None;
-        let (verdict, source) = match reply {
+        let (effect, source) = match reply {
             Reply::Answered(answer, detail) => {
-                let verdict = self
-                    .tenant
+                let effect = self
+                    .holder
                     .hear(&question, &answer, rules(), rand::random::<i64>);
-                self.note_answer(&answer, &detail.get(), &verdict);
-                (verdict, Source::Registry)
+                self.note_answer(&answer, &detail.get(), &effect);
+                (effect, WorkerIdSource::Registry)
             }
-            Reply::Failed(error) => (self.fail(&error.get()), Source::File),
+            Reply::Failed(error) => (self.fail(&error.get()), WorkerIdSource::File),
         };
-        self.follow(verdict, source)
+        self.follow(effect, source)
     }
 
-    fn follow(&mut self, verdict: Verdict, source: Source) -> Order {
-        match verdict {
-            Verdict::Keep => Order::Keep,
-            Verdict::Use { grant, anew } => {
+    fn follow(&mut self, effect: Effect, source: WorkerIdSource) -> Order {
+        match effect {
+            Effect::Keep => Order::Keep,
+            Effect::Use { grant, anew } => {
                 self.note_grant(&grant, source);
                 self.pending = Some((grant, anew));
                 Order::Keep
             }
             // Still no answer: what has ended has ended, and calls are told so at once.
-            Verdict::Close(Why::NoAnswer)
+            Effect::Close(Why::NoAnswer)
                 if self.area.snowflake.state() == SnowflakeState::LeaseEnded =>
             {
                 Order::Keep
             }
-            Verdict::Close(why) => {
+            Effect::Close(why) => {
                 self.pending = None;
                 let (state, detail) = match why {
                     Why::NoAnswer => (SnowflakeState::NoRegistry, 0),
@@ -198,34 +198,34 @@ impl Lessee {
 
     /// Puts the question that is due.
     fn ask(&mut self, now: i64) -> Order {
-        self.tenant.prepare(rand::random::<i64>);
+        self.holder.prepare(rand::random::<i64>);
         if self.write_down().is_err() {
             // Tried again as a question is that was not answered.
-            let verdict = self.tenant.fail(now, rules());
-            return self.follow(verdict, Source::File);
+            let effect = self.holder.fail(now, rules());
+            return self.follow(effect, WorkerIdSource::File);
         }
-        let question = self.tenant.ask(now, rules());
+        let question = self.holder.ask(now, rules());
         let database = pg::transaction(|| pg::find_database(&self.registry.database));
         let database = match database {
             Ok(Ok(Some(database))) => database,
             Ok(Err(pg::CatalogLocked)) => {
-                let verdict = self.fail("somebody has locked pg_database");
-                return self.follow(verdict, Source::File);
+                let effect = self.fail("somebody has locked pg_database");
+                return self.follow(effect, WorkerIdSource::File);
             }
             Ok(Ok(None)) => {
                 let database = &self.registry.database;
-                let verdict = self.fail(&format!("database \"{database}\" does not exist"));
-                return self.follow(verdict, Source::File);
+                let effect = self.fail(&format!("database \"{database}\" does not exist"));
+                return self.follow(effect, WorkerIdSource::File);
             }
             Err(error) => {
-                let verdict = self.fail(&error.message);
-                return self.follow(verdict, Source::File);
+                let effect = self.fail(&error.message);
+                return self.follow(effect, WorkerIdSource::File);
             }
         };
         let server = self.registry.server.as_deref().unwrap_or_default();
         let number = self.area.ask_registry(Request {
             question,
-            node_name: Text::new(&self.party.node_name),
+            node_name: Text::new(&self.identity.node_name),
             database,
             server: Text::new(server),
             timeout_ms: i64::from(guc::CLAIM_TIMEOUT.get()),
@@ -242,11 +242,11 @@ impl Lessee {
     }
 
     fn write_down(&mut self) -> Result<(), i64> {
-        let lease = *self.tenant.lease();
+        let lease = *self.holder.lease();
         if self.written == Some(lease) {
             return Ok(());
         }
-        let result: io::Result<()> = persist::write_lease(&self.party, &lease);
+        let result: io::Result<()> = persist::write_lease(&self.identity, &lease);
         match result {
             Ok(()) => {
                 self.written = Some(lease);
@@ -268,16 +268,16 @@ impl Lessee {
         }
     }
 
-    fn fail(&mut self, error: &str) -> Verdict {
+    fn fail(&mut self, error: &str) -> Effect {
         let now = clocks();
-        let registry = &self.party.registry;
+        let registry = &self.identity.registry;
         self.area.tell_lease(|status| {
             status.away_since_ms.get_or_insert(now.wall_ms);
             status.last_error = Text::new(error);
         });
         let text = format!("worker registry \"{registry}\" does not answer: {error}");
         self.log(text);
-        self.tenant.fail(now.boot_ms, rules())
+        self.holder.fail(now.boot_ms, rules())
     }
 
     /// Once for each change.
@@ -288,12 +288,12 @@ impl Lessee {
         }
     }
 
-    fn note_answer(&mut self, answer: &Answer, detail: &str, verdict: &Verdict) {
+    fn note_answer(&mut self, answer: &Answer, detail: &str, effect: &Effect) {
         // Somewhere in between.
         let here_ms = i64::midpoint(answer.sent.wall_ms, answer.received.wall_ms);
         let offset = here_ms.saturating_sub(answer.registry_ms);
         let peers = (answer.peers > 0).then_some(answer.peers_offset_ms);
-        let unclear = answer.status == Status::Clock && *verdict == Verdict::Keep;
+        let unclear = answer.status == Status::Clock && *effect == Effect::Keep;
         self.area.tell_lease(|status| {
             status.away_since_ms = None;
             status.clock_offset_ms = Some(offset);
@@ -306,7 +306,7 @@ impl Lessee {
         });
         if answer.status == Status::Granted {
             if self.problem.take().is_some() {
-                let (id, registry) = (answer.worker_id, &self.party.registry);
+                let (id, registry) = (answer.worker_id, &self.identity.registry);
                 pgrx::log!("leaf_id: worker registry \"{registry}\" has granted worker id {id}");
             }
         } else if !unclear {
@@ -316,14 +316,14 @@ impl Lessee {
                 Status::Clock => "the clock is off",
                 _ => detail,
             };
-            let registry = &self.party.registry;
+            let registry = &self.identity.registry;
             self.log(format!(
                 "worker registry \"{registry}\" grants no worker id: {detail}"
             ));
         }
     }
 
-    fn note_grant(&self, grant: &Grant, source: Source) {
+    fn note_grant(&self, grant: &Grant, source: WorkerIdSource) {
         let now = clocks();
         let until_ms = now.wall_ms + grant.until_boot_ms.saturating_sub(now.boot_ms);
         self.area.tell_lease(|status| {
@@ -334,7 +334,7 @@ impl Lessee {
     }
 }
 
-impl Drop for Lessee {
+impl Drop for LeaseClient {
     fn drop(&mut self) {
         self.area.tell_lease(|status| *status = LeaseStatus::NONE);
     }

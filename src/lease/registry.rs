@@ -7,8 +7,8 @@ use core::ffi::CStr;
 
 use leaf_id_core::lease::{Clocks, Kind};
 use leaf_id_core::registry::{
-    Asker, Bounds, Decision, Event, Grace, Here, Hold, Holder, Next, Place, Registry, Reply,
-    Request, Row, Tables, WORKER_IDS, decide,
+    Bounds, Decision, Event, Grace, Here, Hold, Holder, Next, Place, Registry, Reply, Request,
+    Requester, Row, Tables, WORKER_IDS, decide,
 };
 
 use crate::error::Failure;
@@ -125,7 +125,7 @@ pub fn ask(request: &Request) -> Result<Reply, Failure> {
             },
             format_ms: pg::format_ms,
         };
-        match decide(tables.known(), request, &asker(&client), &here) {
+        match decide(tables.known(), request, &requester(&client), &here) {
             Next::LockRegistry => tables.lock_registry()?,
             Next::LockRow { worker_id, wait } => tables.lock_row(worker_id, wait),
             Next::Done(decision) => {
@@ -143,8 +143,8 @@ fn begin(function: &CStr) -> Result<(), Failure> {
     serve::begin(function, LOCK_TIMEOUT)
 }
 
-fn asker(client: &Client) -> Asker<'_> {
-    Asker {
+fn requester(client: &Client) -> Requester<'_> {
+    Requester {
         role: &client.role,
         trusted: client.owns_extension,
         address: client.address.as_deref(),
@@ -172,7 +172,7 @@ pub fn release(worker_id: Option<i32>) -> Result<(), Failure> {
     if row.holder.is_none() {
         return Err(not_leased);
     }
-    if !row.admits(&asker(&client)) {
+    if !row.admits(&requester(&client)) {
         return Err(Failure::OtherRolesWorkerId { worker_id });
     }
     write_worker(&table, Some(&stored), &row.released(pg::now_ms()));
@@ -203,7 +203,7 @@ pub fn retire(worker_id: Option<i32>, retired: Option<bool>) -> Result<(), Failu
         },
         worker_row,
     );
-    if !row.admits(&asker(&client)) {
+    if !row.admits(&requester(&client)) {
         return Err(Failure::OtherRolesWorkerId { worker_id });
     }
     write_worker(&table, stored.as_ref(), &Row { retired, ..row });

@@ -9,14 +9,14 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pgrx::pg_sys;
 
-use super::Local;
+use super::BackendLocal;
 
 /// Who is told, with the oid. It must not fail, and allocates nothing: it is called after the
 /// commit, too.
 pub type ForgetDatabase = fn(u32);
 
-static FORGET: Local<Option<ForgetDatabase>> = Local::new(None);
-static PREVIOUS: Local<pg_sys::object_access_hook_type> = Local::new(None);
+static FORGET: BackendLocal<Option<ForgetDatabase>> = BackendLocal::new(None);
+static PREVIOUS: BackendLocal<pg_sys::object_access_hook_type> = BackendLocal::new(None);
 /// The database that the open transaction drops, 0 for none: DROP DATABASE is alone in its
 /// transaction.
 static DROPPED: AtomicU32 = AtomicU32::new(0);

@@ -9,7 +9,7 @@ use super::Locker;
 /// Who holds a lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub enum Holder {
+pub enum LockHolder {
     /// Nobody any more, or it is not known.
     Nobody,
     /// A process.
@@ -19,17 +19,20 @@ pub enum Holder {
 }
 
 /// Who has locked a row, in a transaction with a snapshot.
-pub fn row_holder(locker: Locker) -> Holder {
+pub fn row_holder(locker: Locker) -> LockHolder {
     let holders = match locker {
-        Locker::None => return Holder::Nobody,
+        Locker::None => return LockHolder::Nobody,
         Locker::Transaction(xid) => vec![transaction_holder(xid)],
         Locker::Multi(multi) => members(multi).into_iter().map(transaction_holder).collect(),
     };
-    let holds = |holder: &Holder| *holder != Holder::Nobody;
-    holders.into_iter().find(holds).unwrap_or(Holder::Nobody)
+    let holds = |holder: &LockHolder| *holder != LockHolder::Nobody;
+    holders
+        .into_iter()
+        .find(holds)
+        .unwrap_or(LockHolder::Nobody)
 }
 
-fn transaction_holder(xid: u32) -> Holder {
+fn transaction_holder(xid: u32) -> LockHolder {
     #[allow(
         clippy::useless_conversion,
         reason = "the type differs between versions"
@@ -41,13 +44,13 @@ fn transaction_holder(xid: u32) -> Holder {
         if pg_sys::TransactionIdIsCurrentTransactionId(xid)
             || !pg_sys::TransactionIdIsInProgress(xid)
         {
-            return Holder::Nobody;
+            return LockHolder::Nobody;
         }
         let top = pg_sys::SubTransGetTopmostTransaction(xid);
         match pg_sys::BackendXidGetPid(top) {
-            0 if pg_sys::TransactionIdIsInProgress(top) => Holder::Prepared,
-            0 => Holder::Nobody,
-            pid => Holder::Process(pid),
+            0 if pg_sys::TransactionIdIsInProgress(top) => LockHolder::Prepared,
+            0 => LockHolder::Nobody,
+            pid => LockHolder::Process(pid),
         }
     }
 }
@@ -76,7 +79,7 @@ fn members(multi: u32) -> Vec<u32> {
 }
 
 /// Who holds a lock of a table of this database that keeps rows from being written.
-pub fn table_holder(relation: u32) -> Holder {
+pub fn table_holder(relation: u32) -> LockHolder {
     let tag = pg_sys::LOCKTAG {
         locktag_field1: super::database(),
         locktag_field2: relation,
@@ -91,11 +94,11 @@ pub fn table_holder(relation: u32) -> Holder {
         let mode = pg_sys::RowExclusiveLock.cast_signed();
         let held = pg_sys::GetLockConflicts(&raw const tag, mode, &raw mut count);
         if count < 1 {
-            return Holder::Nobody;
+            return LockHolder::Nobody;
         }
         match virtual_transaction_pid(&*held) {
-            0 => Holder::Prepared,
-            pid => Holder::Process(pid),
+            0 => LockHolder::Prepared,
+            pid => LockHolder::Process(pid),
         }
     }
 }

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use pgrx::pg_sys;
 
-use super::{Local, note_cancel, pqsignal, take_cancelled};
+use super::{BackendLocal, note_cancel, pqsignal, take_cancelled};
 
 unsafe extern "C" {
     // The bindings leave it out.
@@ -60,7 +60,7 @@ fn end_hold() {
 }
 
 /// What the commit of the open transaction waits for, if that is such a one.
-static OPEN: Local<Option<&'static CStr>> = Local::new(None);
+static OPEN: BackendLocal<Option<&'static CStr>> = BackendLocal::new(None);
 /// The open transaction has told what it is going to commit.
 static TOLD: AtomicBool = AtomicBool::new(false);
 /// This process has the signal handler and the callback.

@@ -2,7 +2,7 @@
 
 use pgrx::pg_sys;
 
-use super::Raw;
+use super::RawDatum;
 use super::table::{Misshapen, Row, Shape, Table, Value, modified};
 
 /// A call of a trigger function.
@@ -88,10 +88,10 @@ impl TriggerCall {
     }
 
     /// What the trigger function returns: the row to write, with these changes.
-    pub fn with(&self, changes: &[(usize, Value<'_>)]) -> Raw {
+    pub fn with(&self, changes: &[(usize, Value<'_>)]) -> RawDatum {
         match self.new_row() {
             // SAFETY: a tuple of the trigger's table.
-            Some(row) => Raw(pg_sys::Datum::from(unsafe {
+            Some(row) => RawDatum(pg_sys::Datum::from(unsafe {
                 modified(row.tuple, row.descriptor, changes)
             })),
             None => self.unchanged(),
@@ -99,13 +99,13 @@ impl TriggerCall {
     }
 
     /// What the trigger function returns where the row stays as it is.
-    pub fn unchanged(&self) -> Raw {
+    pub fn unchanged(&self) -> RawDatum {
         let data = self.data();
         let tuple = if data.tg_newtuple.is_null() {
             data.tg_trigtuple
         } else {
             data.tg_newtuple
         };
-        Raw(pg_sys::Datum::from(tuple))
+        RawDatum(pg_sys::Datum::from(tuple))
     }
 }

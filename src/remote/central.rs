@@ -1,4 +1,4 @@
-//! The servers that feed tags of this database, and what an allocator asks them.
+//! The servers that tags of this database are sourced from, and what an allocator asks them.
 //!
 //! The allocator hands over a request whose row names a server ([`Central::enqueue`]) and
 //! gets it back with what came of it ([`Central::turn`]). One claim at a time is asked of a
@@ -33,8 +33,8 @@ use super::foreign_server::{self, Destination};
 use super::{RemoteError, Rows};
 use crate::guc;
 use crate::pg::{self, Name, Readiness};
-use crate::shmem::{Area, LinkState, Trouble};
-use crate::tags::claim::{Answer, Feed};
+use crate::shmem::{Area, RefillError, RemoteServerState};
+use crate::tags::claim::{Answer, TagSource};
 use crate::worker::allocator::Job;
 
 /// How a claim is asked for: `leaf_claim(text, integer)`.
@@ -57,9 +57,9 @@ pub struct Errand {
     /// The request.
     pub job: Job,
     /// The tag's row when it was read last ...
-    pub feed: Feed,
-    /// ... and the slot's life before that.
-    pub life: u64,
+    pub source: TagSource,
+    /// ... and the slot's version before that.
+    pub version: u64,
     /// The adaptive step that it was asked with.
     pub step: u32,
     /// How many ids it was asked for.
@@ -100,24 +100,29 @@ struct Link {
 }
 
 impl Central {
-    /// Takes over a request whose row names a server. `life` is that of the slot before the
+    /// Takes over a request whose row names a server. `version` is that of the slot before the
     /// row was read.
-    pub fn enqueue(&mut self, area: &Area, job: Job, feed: Feed, life: u64) {
+    pub fn enqueue(&mut self, area: &Area, job: Job, source: TagSource, version: u64) {
         let now = Instant::now();
-        let same = |link: &Link| link.server == feed.server;
+        let same = |link: &Link| link.server == source.server;
         let position = self.links.iter().position(same).unwrap_or_else(|| {
             foreign_server::watch_foreign_servers();
-            self.links.push(Link::new(feed.server, now));
+            self.links.push(Link::new(source.server, now));
             self.links.len() - 1
         });
         if let Some(link) = self.links.get_mut(position) {
             link.relation = job.key.relation;
-            let number = area.tell_link(pg::database(), &link.server, |_| {});
-            area.note(job.slot, life, Trouble::Server { link: number }, None);
+            let number = area.update_remote_server(pg::database(), &link.server, |_| {});
+            area.note(
+                job.slot,
+                version,
+                RefillError::Server { link: number },
+                None,
+            );
             link.queue.push_back(Errand {
                 job,
-                feed,
-                life,
+                source,
+                version,
                 step: 0,
                 asked: 0,
                 since: now,
@@ -183,7 +188,7 @@ impl Central {
     /// Ends all connections, and gives back the requests that are open.
     pub fn leave(&mut self, area: &Area) -> Vec<Job> {
         let mut jobs = Vec::new();
-        area.close_links(pg::database());
+        area.close_remote_servers(pg::database());
         for mut link in core::mem::take(&mut self.links) {
             let errands = link.asked.take().into_iter().chain(link.queue);
             jobs.extend(errands.map(|errand| errand.job));
@@ -226,9 +231,9 @@ impl Link {
     }
 
     fn turn(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Outcome>) {
-        let outlived = |errand: &Errand| errand.job.slot.buffer.life() != errand.life;
-        self.give_back(outcomes, outlived);
-        // The row was edited, or rests were parked. Whatever is answered is a gap; what
+        let outlived = |errand: &Errand| errand.job.slot.buffer.version() != errand.version;
+        self.restore(outcomes, outlived);
+        // The row was edited, or remainders were saved. Whatever is answered is a gap; what
         // stands there now need not wait for it.
         outcomes.extend(
             self.asked
@@ -239,11 +244,11 @@ impl Link {
             match self.connection.turn(now) {
                 Some(Event::Opened) => {
                     // The rows may have been edited while it was away.
-                    self.give_back(outcomes, |errand| now - errand.since > FRESH);
+                    self.restore(outcomes, |errand| now - errand.since > FRESH);
                     // Whether it also answers is still to be seen, if it had not.
-                    area.tell_link(pg::database(), &self.server, |link| {
-                        if link.state() != LinkState::Away {
-                            link.become_state(LinkState::Connected);
+                    area.update_remote_server(pg::database(), &self.server, |link| {
+                        if link.state() != RemoteServerState::Away {
+                            link.become_state(RemoteServerState::Connected);
                         }
                     });
                     if self.queue.is_empty() {
@@ -295,7 +300,7 @@ impl Link {
         }
     }
 
-    fn give_back(&mut self, outcomes: &mut Vec<Outcome>, is_stale: impl Fn(&Errand) -> bool) {
+    fn restore(&mut self, outcomes: &mut Vec<Outcome>, is_stale: impl Fn(&Errand) -> bool) {
         let queue = core::mem::take(&mut self.queue);
         for errand in queue {
             if is_stale(&errand) {
@@ -327,12 +332,12 @@ impl Link {
     fn open(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Outcome>) {
         self.used_at = now;
         match self.destination() {
-            Ok(None) => self.give_back(outcomes, |_| true),
+            Ok(None) => self.restore(outcomes, |_| true),
             Ok(Some(destination)) => {
                 self.connection.open(destination);
-                area.tell_link(pg::database(), &self.server, |link| {
-                    if link.state() != LinkState::Away {
-                        link.become_state(LinkState::Connecting);
+                area.update_remote_server(pg::database(), &self.server, |link| {
+                    if link.state() != RemoteServerState::Away {
+                        link.become_state(RemoteServerState::Connecting);
                     }
                 });
             }
@@ -344,7 +349,7 @@ impl Link {
     fn ask(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Outcome>) {
         if foreign_server::foreign_changes() != self.changes {
             match self.destination() {
-                Ok(None) => return self.give_back(outcomes, |_| true),
+                Ok(None) => return self.restore(outcomes, |_| true),
                 Ok(Some(destination)) if self.connection.leads_to(&destination) => {}
                 Ok(Some(destination)) => return self.connection.open(destination),
                 Err(message) => return self.note_away(area, now, &message, outcomes),
@@ -368,9 +373,9 @@ impl Link {
 
     fn close(&mut self, area: &Area) {
         self.connection.close();
-        area.tell_link(pg::database(), &self.server, |link| {
-            if link.state() != LinkState::Away {
-                link.become_state(LinkState::Closed);
+        area.update_remote_server(pg::database(), &self.server, |link| {
+            if link.state() != RemoteServerState::Away {
+                link.become_state(RemoteServerState::Closed);
             }
         });
     }
@@ -380,9 +385,9 @@ impl Link {
         self.not_before = None;
         self.back_off = BACK_OFF;
         let mut away_since = None;
-        area.tell_link(pg::database(), &self.server, |link| {
-            away_since = (link.state() == LinkState::Away).then(|| link.since());
-            link.become_state(LinkState::Connected);
+        area.update_remote_server(pg::database(), &self.server, |link| {
+            away_since = (link.state() == RemoteServerState::Away).then(|| link.since());
+            link.become_state(RemoteServerState::Connected);
             if answered {
                 link.answer();
             }
@@ -409,7 +414,7 @@ impl Link {
         self.not_before = Some(now + shortened);
         self.back_off = (self.back_off * 2).min(MAX_BACK_OFF);
         let mut is_news = false;
-        area.tell_link(pg::database(), &self.server, |link| {
+        area.update_remote_server(pg::database(), &self.server, |link| {
             is_news = !link.has_said(message);
             link.fail(message);
         });
@@ -425,24 +430,24 @@ impl Errand {
     /// segment was first wanted: how long the server was away says nothing of that.
     fn size(&mut self, area: &Area) -> u32 {
         let slot = self.job.slot;
-        let (ledger, _) = area.look(slot);
-        let pace = if ledger.row_life == self.feed.row_life {
-            ledger.pace
+        let (state, _) = area.look(slot);
+        let pace = if state.row_incarnation == self.source.row_incarnation {
+            state.pace
         } else {
             Pace::default()
         };
-        let hungry = slot.hungry.load(Ordering::Relaxed) != 0;
-        let limits = self.feed.limits;
-        self.step = pace.next(self.job.asked_ms(), hungry, limits);
+        let starved = slot.starved.load(Ordering::Relaxed) != 0;
+        let limits = self.source.limits;
+        self.step = pace.next(self.job.asked_ms(), starved, limits);
         // Beyond the row's own end: that server may have begun anew, and that is all that
         // is asked for.
-        if self.feed.max_id > self.feed.max_value {
+        if self.source.max_id > self.source.max_value {
             return 1;
         }
-        let wish = self.job.request.wish;
+        let range_len = self.job.request.range_len;
         match &self.job.part {
-            Some(part) => wish.saturating_sub(part.claimed.len).max(1),
-            None => limits.clamp(self.step.max(wish)),
+            Some(part) => range_len.saturating_sub(part.claimed.len).max(1),
+            None => limits.clamp(self.step.max(range_len)),
         }
     }
 }
@@ -471,11 +476,11 @@ fn answer(rows: &Rows, asked: u32) -> Result<Answer, RemoteError> {
         is_sound.then_some(Answer {
             first,
             len,
-            life: rows.number(0, 2)?,
+            incarnation: rows.number(0, 2)?,
             max_step: rows.number(0, 3)?,
             max_value: rows.number(0, 4)?,
             skipped: rows.number(0, 5)?,
-            climbing: rows.boolean(0, 6)?,
+            growth_limited: rows.boolean(0, 6)?,
         })
     };
     read().ok_or_else(|| refused(b"08P01", "the answer makes no sense"))

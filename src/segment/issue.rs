@@ -9,17 +9,19 @@ use rand::RngExt;
 
 use crate::error::Failure;
 use crate::guc::{self, WorkerId};
-use crate::pg::{self, Caller, Holder, WaitEvent};
-use crate::shmem::{self, Area, Key, LeaseStatus, MAX_TAG, Seat, SnowflakeState, Tag, Trouble};
+use crate::pg::{self, Caller, LockHolder, WaitEvent};
+use crate::shmem::{
+    self, Area, Key, LeaseStatus, MAX_TAG, RefillError, SlotRef, SnowflakeState, Tag,
+};
 use crate::tags::heap::{self, SeenRow, TableLocked};
 use crate::tags::rights::{self, Access};
 use crate::tags::transaction::{self as edits, Standing};
 
-use super::slot_cache::{KNOWN, Known, Name, Seats};
+use super::slot_cache::{ByTag, SLOT_CACHE, SlotCache, TagBytes};
 
 /// Tags that one session remembers the slots of, everybody's and others each: some 16 MB, in
 /// the memory of its own.
-const MAX_KNOWN: usize = 250_000;
+const MAX_CACHED: usize = 250_000;
 /// How long one sleep lasts at most before the state is looked at again, in milliseconds:
 /// the safety net under the broadcasts.
 const SLEEP_MS: i64 = 200;
@@ -40,7 +42,7 @@ pub const RELOAD_GRACE_MS: i64 = SLEEP_MS;
 #[derive(Clone, Copy)]
 pub struct CallSite {
     is_constant: bool,
-    seat: Option<Seat>,
+    slot_ref: Option<SlotRef>,
 }
 
 impl CallSite {
@@ -48,7 +50,7 @@ impl CallSite {
     pub const fn new(is_constant: bool) -> Self {
         Self {
             is_constant,
-            seat: None,
+            slot_ref: None,
         }
     }
 
@@ -58,9 +60,9 @@ impl CallSite {
         self.is_constant
     }
 
-    fn note(&mut self, seat: &Seat) {
+    fn note(&mut self, slot_ref: &SlotRef) {
         if self.is_constant {
-            self.seat = Some(*seat);
+            self.slot_ref = Some(*slot_ref);
         }
     }
 }
@@ -75,11 +77,11 @@ enum Amount {
 
 impl Amount {
     #[inline]
-    fn take(self, buffer: &DoubleBuffer, life: u64) -> Result<Taken, Miss> {
+    fn take(self, buffer: &DoubleBuffer, version: u64) -> Result<Taken, Miss> {
         match self {
-            Self::One => buffer.take(life),
-            Self::UpTo(n) => buffer.take_up_to(life, n),
-            Self::Range(n) => buffer.take_range(life, n),
+            Self::One => buffer.take(version),
+            Self::UpTo(n) => buffer.take_up_to(version, n),
+            Self::Range(n) => buffer.take_range(version, n),
         }
     }
 
@@ -104,55 +106,61 @@ impl Amount {
 /// or if the open transaction has edited tags.
 #[inline]
 pub fn try_constant(site: &CallSite) -> Option<Result<Taken, Obstacle>> {
-    let seat = site.seat.as_ref()?;
-    (!edits::open()).then(|| seat.buffer.try_take(seat.life))
+    let slot_ref = site.slot_ref.as_ref()?;
+    (!edits::open()).then(|| slot_ref.buffer.try_take(slot_ref.version))
 }
 
 /// What becomes of an attempt of [`try_constant`]: an id, and where it was taken from.
 /// Nothing here can fail or panic either. `None` says nothing but that [`next`] must be
 /// asked.
-pub fn finish_constant(site: &CallSite, attempt: Result<Taken, Obstacle>) -> Option<(Seat, Taken)> {
-    let seat = site.seat?;
+pub fn finish_constant(
+    site: &CallSite,
+    attempt: Result<Taken, Obstacle>,
+) -> Option<(SlotRef, Taken)> {
+    let slot_ref = site.slot_ref?;
     let taken = match attempt {
         Ok(taken) => taken,
-        Err(obstacle) => seat.buffer.take_again(seat.life, obstacle).ok()?,
+        Err(obstacle) => slot_ref
+            .buffer
+            .take_again(slot_ref.version, obstacle)
+            .ok()?,
     };
-    Some((seat, taken))
+    Some((slot_ref, taken))
 }
 
 /// An id of a tag that this session has used before, and where it was taken from. Nothing
 /// here can fail or panic either. `None` says nothing but that [`next`] must be asked.
 #[inline]
-pub fn take_known(tag: &[u8]) -> Option<(Seat, Taken)> {
-    let seat = known_seat(tag)?;
-    let taken = seat.buffer.take(seat.life).ok()?;
-    Some((seat, taken))
+pub fn take_cached(tag: &[u8]) -> Option<(SlotRef, Taken)> {
+    let slot_ref = cached_slot(tag)?;
+    let taken = slot_ref.buffer.take(slot_ref.version).ok()?;
+    Some((slot_ref, taken))
 }
 
 /// Where this session took ids of a tag last, if that is everybody's.
 #[inline]
-fn known_seat(tag: &[u8]) -> Option<Seat> {
+fn cached_slot(tag: &[u8]) -> Option<SlotRef> {
     if edits::open() || pg::relation_changed() {
         return None;
     }
-    KNOWN.with(|known| known.seats.get(tag).copied())
+    SLOT_CACHE.with(|cache| cache.slots.get(tag).copied())
 }
 
 /// Where this session took ids of a tag last that is not everybody's, if the caller has.
-fn restricted_seat(tag: &[u8]) -> Option<Seat> {
+fn cached_restricted_slot(tag: &[u8]) -> Option<SlotRef> {
     if edits::open() || pg::relation_changed() {
         return None;
     }
-    KNOWN.with(|known| {
-        let (seat, caller) = known.restricted.get(tag)?;
-        (*caller == Caller::now()).then_some(*seat)
+    SLOT_CACHE.with(|cache| {
+        let (slot_ref, caller) = cache.restricted.get(tag)?;
+        (*caller == Caller::now()).then_some(*slot_ref)
     })
 }
 
-fn take_restricted(tag: &[u8]) -> Option<(Seat, Taken)> {
-    let seat = restricted_seat(tag)?;
-    let taken = seat.buffer.take(seat.life).ok()?;
-    Some((seat, taken))
+fn take_restricted(tag: &[u8]) -> Option<(SlotRef, Taken)> {
+    let slot_ref = cached_restricted_slot(tag)?;
+    let taken = slot_ref.buffer.take(slot_ref.version).ok()?;
+    Some((slot_ref, taken))
 }
 
 /// The next id of a tag.
@@ -160,17 +168,17 @@ fn take_restricted(tag: &[u8]) -> Option<(Seat, Taken)> {
 /// # Errors
 /// See [`Failure`].
 pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
-    let known = match take_known(tag) {
-        Some((seat, taken)) => {
-            site.note(&seat);
-            Some((seat, taken))
+    let known = match take_cached(tag) {
+        Some((slot_ref, taken)) => {
+            site.note(&slot_ref);
+            Some((slot_ref, taken))
         }
         None => take_restricted(tag),
     };
     let taken = match known {
-        Some((seat, taken)) => {
+        Some((slot_ref, taken)) => {
             if taken.leaves_work() {
-                attend(&seat, &taken);
+                after_take(&slot_ref, &taken);
             }
             taken
         }
@@ -185,7 +193,7 @@ pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
 /// See [`Failure`].
 pub fn next_range(tag: &[u8], n: u32) -> Result<(i64, i64), Failure> {
     let amount = Amount::Range(n);
-    let taken = match take_range_known(tag, amount) {
+    let taken = match take_range_cached(tag, amount) {
         Some(taken) => taken,
         None => obtain(tag, amount)?,
     };
@@ -193,11 +201,11 @@ pub fn next_range(tag: &[u8], n: u32) -> Result<(i64, i64), Failure> {
 }
 
 /// A range that is there for the taking, of a tag that this session has used before.
-fn take_range_known(tag: &[u8], amount: Amount) -> Option<Taken> {
-    let seat = known_seat(tag).or_else(|| restricted_seat(tag))?;
-    let taken = take_ready(shmem::area()?, &seat, amount).ok()??;
+fn take_range_cached(tag: &[u8], amount: Amount) -> Option<Taken> {
+    let slot_ref = cached_slot(tag).or_else(|| cached_restricted_slot(tag))?;
+    let taken = take_ready(shmem::area()?, &slot_ref, amount).ok()??;
     if taken.leaves_work() {
-        attend(&seat, &taken);
+        after_take(&slot_ref, &taken);
     }
     Some(taken)
 }
@@ -270,24 +278,24 @@ fn ready_on_standby() -> Result<&'static Area, Failure> {
 /// What a take leaves to do: to ask for the spare, and to count what was lost.
 #[cold]
 #[inline(never)]
-pub fn attend(seat: &Seat, taken: &Taken) {
+pub fn after_take(slot_ref: &SlotRef, taken: &Taken) {
     let Some(area) = shmem::area() else { return };
-    if taken.spare_due && seat.buffer.want() {
-        area.post(pg::database(), seat.slot);
+    if taken.spare_due && slot_ref.buffer.want() {
+        area.post(pg::database(), slot_ref.slot);
     }
-    count_lost(area, seat, taken.lost);
+    count_lost(area, slot_ref, taken.lost);
 }
 
 fn relation() -> Result<u32, Failure> {
     if !pg::relation_changed() {
-        return Ok(KNOWN.with(|known| known.relation));
+        return Ok(SLOT_CACHE.with(|cache| cache.relation));
     }
     let relation = heap::relation()?;
     pg::watch_relation(relation);
-    KNOWN.with_mut(|known| {
-        *known = Known {
+    SLOT_CACHE.with_mut(|cache| {
+        *cache = SlotCache {
             relation,
-            ..Known::default()
+            ..SlotCache::default()
         };
     });
     Ok(relation)
@@ -345,19 +353,19 @@ fn obtain(bytes: &[u8], amount: Amount) -> Result<Taken, Failure> {
                 Standing::Created | Standing::Changed => return Err(changed(&key)),
             }
         }
-        let known = KNOWN.with(|known| {
-            let everybodys = known.seats.get(bytes).copied();
+        let known = SLOT_CACHE.with(|cache| {
+            let everybodys = cache.slots.get(bytes).copied();
             everybodys.or_else(|| {
-                let (seat, caller) = known.restricted.get(bytes)?;
-                (*caller == Caller::now()).then_some(*seat)
+                let (slot_ref, caller) = cache.restricted.get(bytes)?;
+                (*caller == Caller::now()).then_some(*slot_ref)
             })
         });
-        let seat = match known {
-            Some(seat) if seat.buffer.life() == seat.life => seat,
-            _ => find_seat(area, &key, &deadline)?,
+        let slot_ref = match known {
+            Some(slot_ref) if slot_ref.buffer.version() == slot_ref.version => slot_ref,
+            _ => find_slot(area, &key, &deadline)?,
         };
-        if let Some(taken) = take(area, &seat, &key, amount, &deadline)? {
-            attend(&seat, &taken);
+        if let Some(taken) = take(area, &slot_ref, &key, amount, &deadline)? {
+            after_take(&slot_ref, &taken);
             return Ok(taken);
         }
         // Also where edits or evictions follow one another so fast that none of them is
@@ -373,21 +381,21 @@ fn obtain(bytes: &[u8], amount: Amount) -> Result<Taken, Failure> {
     }
 }
 
-fn count_lost(area: &Area, seat: &Seat, lost: u32) {
+fn count_lost(area: &Area, slot_ref: &SlotRef, lost: u32) {
     if lost > 0 {
-        area.with_ledger(seat.slot, |ledger| ledger.lost += u64::from(lost));
+        area.with_state(slot_ref.slot, |state| state.lost += u64::from(lost));
     }
 }
 
-/// What can be taken without waiting; `Ok(None)`: the slot's life has changed.
-fn take_ready(area: &Area, seat: &Seat, amount: Amount) -> Result<Option<Taken>, Nothing> {
+/// What can be taken without waiting; `Ok(None)`: the slot's version has changed.
+fn take_ready(area: &Area, slot_ref: &SlotRef, amount: Amount) -> Result<Option<Taken>, Exhausted> {
     loop {
-        return match amount.take(seat.buffer, seat.life) {
+        return match amount.take(slot_ref.buffer, slot_ref.version) {
             Ok(taken) => Ok(Some(taken)),
             Err(Miss::Changed) => Ok(None),
-            Err(Miss::Empty) => Err(Nothing),
+            Err(Miss::Empty) => Err(Exhausted),
             Err(Miss::Short { lost }) => {
-                count_lost(area, seat, lost);
+                count_lost(area, slot_ref, lost);
                 continue;
             }
         };
@@ -395,7 +403,7 @@ fn take_ready(area: &Area, seat: &Seat, amount: Amount) -> Result<Option<Taken>,
 }
 
 /// Both buffers are used up.
-struct Nothing;
+struct Exhausted;
 
 fn name(key: &Key) -> String {
     key.tag.name()
@@ -443,19 +451,19 @@ impl Deadline {
 
 /// The slot of a tag that exists. An unknown tag gets none: asking for names at random
 /// must not fill the array.
-fn find_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Seat, Failure> {
-    let seat = match area.find(key) {
-        Some(seat) => seat,
-        None => create_seat(area, key, deadline)?,
+fn find_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<SlotRef, Failure> {
+    let slot_ref = match area.find(key) {
+        Some(slot_ref) => slot_ref,
+        None => create_slot(area, key, deadline)?,
     };
     // A parallel worker does not have its leader's list of edits.
     if let Some(leader) = pg::leader_pid()
-        && seat.slot.edited_by.load(Ordering::Relaxed) == leader
+        && slot_ref.slot.edited_by.load(Ordering::Relaxed) == leader
     {
         return Err(changed(key));
     }
-    // After the life, which the seat has.
-    let access = seat.slot.access();
+    // After the version, which the slot reference has.
+    let access = slot_ref.slot.access();
     // Before the look: what is heard of meanwhile counts as news.
     let caller = Caller::now();
     if access != Access::Everybody {
@@ -464,25 +472,25 @@ fn find_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Seat
             return Err(Failure::TagForbidden { tag: name(key) });
         }
     }
-    let limit = area.capacity().min(MAX_KNOWN);
-    KNOWN.with_mut(|known| match access {
-        // It is known with the first segment of this life.
+    let limit = area.capacity().min(MAX_CACHED);
+    SLOT_CACHE.with_mut(|cache| match access {
+        // It is known with the first segment of this version.
         Access::Unknown => {}
-        Access::Everybody => remember(&mut known.seats, limit, &key.tag, seat),
+        Access::Everybody => remember(&mut cache.slots, limit, &key.tag, slot_ref),
         Access::Restricted => {
-            known.seats.remove(key.tag.bytes());
-            remember(&mut known.restricted, limit, &key.tag, (seat, caller));
+            cache.slots.remove(key.tag.bytes());
+            remember(&mut cache.restricted, limit, &key.tag, (slot_ref, caller));
         }
     });
-    Ok(seat)
+    Ok(slot_ref)
 }
 
-fn remember<T>(seats: &mut Seats<T>, limit: usize, tag: &Tag, seat: T) {
+fn remember<T>(slots: &mut ByTag<T>, limit: usize, tag: &Tag, slot_ref: T) {
     // More than there are slots: most of them are of slots that were given away.
-    if seats.len() >= limit && !seats.contains_key(tag.bytes()) {
-        seats.clear();
+    if slots.len() >= limit && !slots.contains_key(tag.bytes()) {
+        slots.clear();
     }
-    seats.insert(Name::new(tag.bytes()), seat);
+    slots.insert(TagBytes::new(tag.bytes()), slot_ref);
 }
 
 /// Whether the caller may issue ids of a tag that this transaction has created. Its row is
@@ -497,7 +505,7 @@ fn check_local(key: &Key, deadline: &Deadline) -> Result<(), Failure> {
     Ok(())
 }
 
-fn create_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Seat, Failure> {
+fn create_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<SlotRef, Failure> {
     let row = see_row(key, deadline)?;
     // Written by the open transaction (the leader's, in a parallel worker): no allocator
     // can see it, and it would wait for our lock.
@@ -512,11 +520,12 @@ fn create_seat(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Se
         if area.may_sweep() {
             sweep(area);
         }
-        if let Ok(seat) = area.find_or_create(key) {
-            seat.slot
+        if let Ok(slot_ref) = area.find_or_create(key) {
+            slot_ref
+                .slot
                 .max_step
                 .store(row.row.limits.max_step, Ordering::Relaxed);
-            return Ok(seat);
+            return Ok(slot_ref);
         }
         if deadline.left_ms().is_none() {
             return Err(Failure::NoFreeSlot);
@@ -553,50 +562,50 @@ fn sweep(area: &Area) {
     }
 }
 
-/// Takes, and waits for a segment where need be. `None`: the slot's life has changed, look
+/// Takes, and waits for a segment where need be. `None`: the slot's version has changed, look
 /// the tag up again.
 fn take(
     area: &'static Area,
-    seat: &Seat,
+    slot_ref: &SlotRef,
     key: &Key,
     amount: Amount,
     deadline: &Deadline,
 ) -> Result<Option<Taken>, Failure> {
-    if let Ok(taken) = take_ready(area, seat, amount) {
+    if let Ok(taken) = take_ready(area, slot_ref, amount) {
         return Ok(taken);
     }
     let started = Instant::now();
-    let result = wait(area, seat, key, amount, deadline);
+    let result = wait(area, slot_ref, key, amount, deadline);
     let us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-    seat.slot.waits.fetch_add(1, Ordering::Relaxed);
-    seat.slot.waited_us.fetch_add(us, Ordering::Relaxed);
+    slot_ref.slot.waits.fetch_add(1, Ordering::Relaxed);
+    slot_ref.slot.waited_us.fetch_add(us, Ordering::Relaxed);
     result
 }
 
 fn wait(
     area: &'static Area,
-    seat: &Seat,
+    slot_ref: &SlotRef,
     key: &Key,
     amount: Amount,
     deadline: &Deadline,
 ) -> Result<Option<Taken>, Failure> {
-    let buffer = seat.buffer;
+    let buffer = slot_ref.buffer;
     let began = pg::now_timestamp();
-    let waiting = seat.slot.waiters().join();
-    seat.slot.hungry.store(1, Ordering::Relaxed);
+    let waiting = slot_ref.slot.waiters().join();
+    slot_ref.slot.starved.store(1, Ordering::Relaxed);
     loop {
-        if let Ok(taken) = take_ready(area, seat, amount) {
+        if let Ok(taken) = take_ready(area, slot_ref, amount) {
             return Ok(taken);
         }
         if let Amount::Range(n) = amount {
-            check_range(seat, key, n, deadline)?;
+            check_range(slot_ref, key, n, deadline)?;
         }
-        // Before the verdict, which may be of before a setting was changed: the next call
+        // Before the final error, which may be of before a setting was changed: the next call
         // finds a new one.
         if amount.want(buffer) {
-            area.post(key.database, seat.slot);
+            area.post(key.database, slot_ref.slot);
         }
-        if let Some(failure) = verdict(area, seat, key, began) {
+        if let Some(failure) = final_error(area, slot_ref, key, began) {
             return Err(failure);
         }
         match deadline.left_ms() {
@@ -606,22 +615,22 @@ fn wait(
                 }
                 waiting.sleep(left.min(SLEEP_MS), WaitEvent::Segment);
             }
-            None => return Err(timed_out(area, seat, key, deadline)),
+            None => return Err(timed_out(area, slot_ref, key, deadline)),
         }
     }
 }
 
 /// A range longer than `max_step` never comes. What the slot knows of it may be old.
-fn check_range(seat: &Seat, key: &Key, n: u32, deadline: &Deadline) -> Result<(), Failure> {
-    if n <= seat.slot.max_step.load(Ordering::Relaxed) {
+fn check_range(slot_ref: &SlotRef, key: &Key, n: u32, deadline: &Deadline) -> Result<(), Failure> {
+    if n <= slot_ref.slot.max_step.load(Ordering::Relaxed) {
         return Ok(());
     }
     let row = see_row(key, deadline)?.row.limits.max_step;
-    let max_step = match seat.slot.server_max_step.load(Ordering::Relaxed) {
+    let max_step = match slot_ref.slot.server_max_step.load(Ordering::Relaxed) {
         0 => row,
         there => row.min(there),
     };
-    seat.slot.max_step.store(max_step, Ordering::Relaxed);
+    slot_ref.slot.max_step.store(max_step, Ordering::Relaxed);
     if n <= max_step {
         return Ok(());
     }
@@ -633,50 +642,52 @@ fn check_range(seat: &Seat, key: &Key, n: u32, deadline: &Deadline) -> Result<()
     })
 }
 
-fn is_caller(holder: Holder) -> bool {
+fn is_caller(holder: LockHolder) -> bool {
     match holder {
-        Holder::Process(pid) => pid == pg::pid() || pg::leader_pid() == Some(pid),
-        Holder::Nobody | Holder::Prepared => false,
+        LockHolder::Process(pid) => pid == pg::pid() || pg::leader_pid() == Some(pid),
+        LockHolder::Nobody | LockHolder::Prepared => false,
     }
 }
 
-/// What the allocator has found out that makes waiting useless. It speaks of one life of
+/// What the allocator has found out that makes waiting useless. It speaks of one version of
 /// the row: an edit that could help begins another.
-fn verdict(area: &Area, seat: &Seat, key: &Key, began: i64) -> Option<Failure> {
-    let (ledger, _) = area.look(seat.slot);
-    if ledger.trouble_life != seat.life {
+fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option<Failure> {
+    let (state, _) = area.look(slot_ref.slot);
+    if state.error_version != slot_ref.version {
         return None;
     }
     let tag = name(key);
-    match ledger.trouble {
-        Trouble::NoSuchTag => Some(Failure::NoSuchTag { tag }),
-        Trouble::EndOfTag { max_value, skip } => Some(Failure::end_of_tag(tag, max_value, skip)),
-        Trouble::MaxIdBackwards { published, found } => Some(Failure::MaxIdBackwards {
+    match state.refill_error {
+        RefillError::NoSuchTag => Some(Failure::NoSuchTag { tag }),
+        RefillError::EndOfTag { max_value, skip } => {
+            Some(Failure::end_of_tag(tag, max_value, skip))
+        }
+        RefillError::MaxIdBackwards { published, found } => Some(Failure::MaxIdBackwards {
             tag,
             published,
             found,
         }),
-        Trouble::There { link, sqlstate } => {
+        RefillError::There { link, sqlstate } => {
             let server = server_name(area, link);
             match &sqlstate {
                 b"42704" => Some(Failure::NoSuchTagThere { tag, server }),
                 b"2200H" => Some(Failure::EndOfTagThere {
                     tag,
                     server,
-                    detail: for_monitors(ledger.text.get()),
+                    detail: for_monitors(state.text.get()),
                 }),
                 _ => None,
             }
         }
-        Trouble::ServerBehind { received, answered } => Some(Failure::ServerBehind {
+        RefillError::ServerBehind { received, answered } => Some(Failure::ServerBehind {
             tag,
-            server: ledger.text.get(),
+            server: state.text.get(),
             received,
             answered,
         }),
         // Not one that is left from an earlier wait.
-        Trouble::RowLocked { by } | Trouble::TableLocked { by }
-            if is_caller(by) && ledger.trouble_at >= began =>
+        RefillError::RowLocked { by } | RefillError::TableLocked { by }
+            if is_caller(by) && state.error_at >= began =>
         {
             Some(Failure::LockedByCaller { tag })
         }
@@ -685,7 +696,7 @@ fn verdict(area: &Area, seat: &Seat, key: &Key, began: i64) -> Option<Failure> {
 }
 
 fn server_name(area: &Area, link: u32) -> String {
-    let link = area.link(link);
+    let link = area.remote_server(link);
     link.map_or_else(String::new, |link| link.server().text())
 }
 
@@ -706,18 +717,20 @@ fn reason_for_monitors(sentence: String) -> String {
     }
 }
 
-fn timed_out(area: &Area, seat: &Seat, key: &Key, deadline: &Deadline) -> Failure {
-    let (ledger, _) = area.look(seat.slot);
+fn timed_out(area: &Area, slot_ref: &SlotRef, key: &Key, deadline: &Deadline) -> Failure {
+    let (state, _) = area.look(slot_ref.slot);
     let tag = name(key);
-    if ledger.trouble == Trouble::NoWorkerSlot {
+    if state.refill_error == RefillError::NoWorkerSlot {
         return Failure::NoWorkerSlot { tag };
     }
-    let explained = match ledger.trouble {
-        Trouble::Server { link } => area
-            .link(link)
+    let explained = match state.refill_error {
+        RefillError::Server { link } => area
+            .remote_server(link)
             .map(|link| reason_for_monitors(link.explain())),
-        Trouble::There { .. } | Trouble::Error => ledger.explain(area).map(reason_for_monitors),
-        _ => ledger.explain(area),
+        RefillError::There { .. } | RefillError::Failed => {
+            state.explain(area).map(reason_for_monitors)
+        }
+        _ => state.explain(area),
     };
     let detail = explained.unwrap_or_else(|| silence(area).into());
     Failure::NoSegment {

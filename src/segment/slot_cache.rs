@@ -5,34 +5,34 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use crate::pg::{self, Caller};
-use crate::shmem::Seat;
+use crate::shmem::SlotRef;
 
 /// What a session knows of its database: where `leaf_alloc` is, and the slots it has used.
 /// A one-row INSERT starts with an empty call site each time; this stands behind it.
 #[derive(Default)]
-pub struct Known {
+pub struct SlotCache {
     /// Oid of `leaf_alloc`.
     pub relation: u32,
     /// By tag, those that are everybody's: nothing is asked before ids are taken.
-    pub seats: Seats<Seat>,
+    pub slots: ByTag<SlotRef>,
     /// By tag, the others that were taken from, and who took.
-    pub restricted: Seats<(Seat, Caller)>,
+    pub restricted: ByTag<(SlotRef, Caller)>,
 }
 
 /// What is remembered of tags.
-pub type Seats<T> = HashMap<Name, T, BuildHasherDefault<NameHasher>>;
+pub type ByTag<T> = HashMap<TagBytes, T, BuildHasherDefault<TagHasher>>;
 
 /// A tag's bytes, in as little memory as most tags need: a session that uses a hundred
 /// thousand of them finds each through one cache line less.
 #[derive(PartialEq, Eq)]
-pub enum Name {
+pub enum TagBytes {
     /// Most of them.
     Short { len: u8, bytes: [u8; 22] },
     /// The others.
     Long(Box<[u8]>),
 }
 
-impl Name {
+impl TagBytes {
     /// Of these bytes.
     pub fn new(tag: &[u8]) -> Self {
         let mut bytes = [0; 22];
@@ -46,7 +46,7 @@ impl Name {
     }
 }
 
-impl Borrow<[u8]> for Name {
+impl Borrow<[u8]> for TagBytes {
     #[inline]
     fn borrow(&self) -> &[u8] {
         match self {
@@ -56,7 +56,7 @@ impl Borrow<[u8]> for Name {
     }
 }
 
-impl Hash for Name {
+impl Hash for TagBytes {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let bytes: &[u8] = self.borrow();
         bytes.hash(state);
@@ -66,9 +66,9 @@ impl Hash for Name {
 /// PostgreSQL's own hash of bytes: half the cost of the standard one, which withstands
 /// names that are made to collide. These are names that the owner of `leaf_alloc` gave.
 #[derive(Default)]
-pub struct NameHasher(u64);
+pub struct TagHasher(u64);
 
-impl Hasher for NameHasher {
+impl Hasher for TagHasher {
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
         self.0 = pg::hash(bytes);
@@ -86,8 +86,8 @@ impl Hasher for NameHasher {
 
 /// This session's. Not behind a mutex: its two locked instructions were a fifth of what an id costs whose
 /// tag comes from a column.
-pub static KNOWN: pg::Local<Known> = pg::Local::new(Known {
+pub static SLOT_CACHE: pg::BackendLocal<SlotCache> = pg::BackendLocal::new(SlotCache {
     relation: 0,
-    seats: HashMap::with_hasher(BuildHasherDefault::new()),
+    slots: HashMap::with_hasher(BuildHasherDefault::new()),
     restricted: HashMap::with_hasher(BuildHasherDefault::new()),
 });

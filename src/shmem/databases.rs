@@ -1,14 +1,14 @@
-//! The desks: how a session's request for a segment reaches an allocator.
+//! The queues: how a session's request for a segment reaches an allocator.
 //!
 //! 1. A session sets the slot's request (`DoubleBuffer::want`); only the one that
 //!    succeeds goes on.
 //! 2. Under the directory lock, shared, it pushes the slot onto the list of its database's
-//!    desk and sets the latch of whoever serves it: the allocator, or the launcher while
-//!    there is none. A database without a desk gets one (directory exclusively). If the slot
+//!    queue and sets the latch of whoever serves it: the allocator, or the launcher while
+//!    there is none. A database without a queue gets one (directory exclusively). If the slot
 //!    has been given to another database meanwhile, the session withdraws the request.
 //! 3. The allocator takes the whole list at once, accepts each request and answers it. From
 //!    then on the slot can be evicted, in spite of the request: see `eviction`.
-//! 4. An allocator leaves only under the directory lock, exclusively, and gives the desk
+//! 4. An allocator leaves only under the directory lock, exclusively, and gives the queue
 //!    back as wanted if its list is not empty: no request falls between two allocators.
 //! 5. A list that no allocator can be started for is emptied by the launcher, each second, and
 //!    the requests are withdrawn: sessions that still wait ask again. A request that nobody
@@ -19,85 +19,85 @@ use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, Ordering};
 use leaf_id_core::segment::Request;
 use pgrx::pg_sys;
 
-use super::{Area, Key, Slot, Text, Trouble};
+use super::{Area, Key, RefillError, Slot, Text};
 use crate::pg;
 
 /// Databases that can want ids at one time.
-pub const DESKS: usize = 1024;
+pub const QUEUES: usize = 1024;
 /// Slots of one list that are told why they wait, each time.
 const EXPLAINED: u32 = 1024;
 
 /// What serves a database.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum DeskState {
+pub enum QueueState {
     /// Nobody's.
     Free,
     /// Requests wait for the launcher to start an allocator.
     Wanted,
-    /// An allocator was registered and has not sat down.
+    /// An allocator was registered and has not attached.
     Starting,
     /// An allocator serves it.
-    Staffed,
+    Attached,
 }
 
-/// A database's desk.
+/// A database's queue.
 #[repr(C)]
-pub struct Desk {
+pub struct Queue {
     // Written under the directory lock, exclusively.
     database: AtomicU32,
     state: AtomicU32,
     /// Counts registrations, so that a late starter finds that it is not awaited.
-    ticket: AtomicU32,
+    registration: AtomicU32,
     /// Since when it is wanted, in microseconds since 2000.
     wanted_at: AtomicI64,
     // Plain atomics.
     /// First slot of the list of requests, plus 1. Pushed by sessions, taken whole.
     posted: AtomicU32,
-    /// The allocator's latch, while it is staffed.
+    /// The allocator's latch, while it is attached.
     latch: AtomicPtr<pg_sys::Latch>,
 }
 
-impl Desk {
+impl Queue {
     fn want(&self) {
         self.wanted_at.store(pg::now_timestamp(), Ordering::Relaxed);
         self.state
-            .store(DeskState::Wanted as u32, Ordering::Relaxed);
+            .store(QueueState::Wanted as u32, Ordering::Relaxed);
     }
 
     fn free(&self) {
-        self.state.store(DeskState::Free as u32, Ordering::Relaxed);
+        self.state.store(QueueState::Free as u32, Ordering::Relaxed);
         self.database.store(0, Ordering::Relaxed);
     }
 
-    fn is(&self, state: DeskState) -> bool {
+    fn is(&self, state: QueueState) -> bool {
         self.state.load(Ordering::Relaxed) == state as u32
     }
 
-    /// Whether it is in this state for the allocator with this ticket.
-    fn is_for(&self, state: DeskState, ticket: u32) -> bool {
-        self.is(state) && self.ticket.load(Ordering::Relaxed) == ticket
+    /// Whether it is in this state for the allocator with this registration.
+    fn is_for(&self, state: QueueState, registration: u32) -> bool {
+        self.is(state) && self.registration.load(Ordering::Relaxed) == registration
     }
 }
 
-/// The desks: how requests reach an allocator.
+/// The queues: how requests reach an allocator.
 impl Area {
-    fn used_desks(&self) -> impl Iterator<Item = (u32, &Desk)> {
+    fn used_queues(&self) -> impl Iterator<Item = (u32, &Queue)> {
         (0u32..).zip(
-            self.desks
+            self.queues
                 .iter()
-                .take(self.desks_used.load(Ordering::Relaxed) as usize),
+                .take(self.queues_used.load(Ordering::Relaxed) as usize),
         )
     }
 
-    fn desk_of(&self, database: u32) -> Option<&Desk> {
-        self.used_desks()
-            .map(|(_, desk)| desk)
-            .find(|desk| desk.database.load(Ordering::Relaxed) == database)
+    fn queue_of(&self, database: u32) -> Option<&Queue> {
+        self.used_queues()
+            .map(|(_, queue)| queue)
+            .find(|queue| queue.database.load(Ordering::Relaxed) == database)
     }
 
     /// Hands a request of this slot, which the caller has just set, to the allocator of its
-    /// database. Withdraws it if there is no desk left, or if the slot is another database's
+    /// database. Withdraws it if there is no queue left, or if the slot is another database's
     /// by now: it is to be made again later.
     pub fn post(&self, database: u32, slot: &Slot) {
         if !self.try_post(database, slot) {
@@ -114,8 +114,8 @@ impl Area {
             if Self::key(slot).database != database {
                 return false;
             }
-            if let Some(desk) = self.desk_of(database) {
-                self.push(desk, slot);
+            if let Some(queue) = self.queue_of(database) {
+                self.push(queue, slot);
                 return true;
             }
         }
@@ -123,35 +123,35 @@ impl Area {
         if Self::key(slot).database != database {
             return false;
         }
-        let desk = self.desk_of(database).or_else(|| self.take_desk(database));
-        if let Some(desk) = desk {
-            self.push(desk, slot);
+        let queue = self.queue_of(database).or_else(|| self.add_queue(database));
+        if let Some(queue) = queue {
+            self.push(queue, slot);
         }
-        desk.is_some()
+        queue.is_some()
     }
 
-    fn take_desk(&self, database: u32) -> Option<&Desk> {
+    fn add_queue(&self, database: u32) -> Option<&Queue> {
         let free = self
-            .used_desks()
-            .map(|(_, desk)| desk)
-            .find(|desk| desk.is(DeskState::Free));
-        let desk = free.or_else(|| {
-            let used = self.desks_used.load(Ordering::Relaxed);
-            let desk = self.desks.get(used as usize)?;
-            self.desks_used.store(used + 1, Ordering::Relaxed);
-            Some(desk)
+            .used_queues()
+            .map(|(_, queue)| queue)
+            .find(|queue| queue.is(QueueState::Free));
+        let queue = free.or_else(|| {
+            let used = self.queues_used.load(Ordering::Relaxed);
+            let queue = self.queues.get(used as usize)?;
+            self.queues_used.store(used + 1, Ordering::Relaxed);
+            Some(queue)
         })?;
-        desk.database.store(database, Ordering::Relaxed);
-        desk.want();
-        Some(desk)
+        queue.database.store(database, Ordering::Relaxed);
+        queue.want();
+        Some(queue)
     }
 
-    fn push(&self, desk: &Desk, slot: &Slot) {
+    fn push(&self, queue: &Queue, slot: &Slot) {
         let mine = self.index(slot) + 1;
-        let mut head = desk.posted.load(Ordering::Relaxed);
+        let mut head = queue.posted.load(Ordering::Relaxed);
         loop {
             slot.next_posted.store(head, Ordering::Relaxed);
-            match desk.posted.compare_exchange_weak(
+            match queue.posted.compare_exchange_weak(
                 head,
                 mine,
                 Ordering::Release,
@@ -161,7 +161,7 @@ impl Area {
                 Err(now) => head = now,
             }
         }
-        let latch = desk.latch.load(Ordering::Acquire);
+        let latch = queue.latch.load(Ordering::Acquire);
         if latch.is_null() {
             self.wake_launcher();
         } else {
@@ -169,9 +169,9 @@ impl Area {
         }
     }
 
-    /// Takes every request posted at a desk, oldest first.
-    fn collect(&self, desk: &Desk, into: &mut Vec<&'static Slot>) {
-        let mut next = desk.posted.swap(0, Ordering::Acquire);
+    /// Takes every request posted at a queue, oldest first.
+    fn collect(&self, queue: &Queue, into: &mut Vec<&'static Slot>) {
+        let mut next = queue.posted.swap(0, Ordering::Acquire);
         let start = into.len();
         while let Some(index) = next.checked_sub(1) {
             let slot = self.slot(index);
@@ -203,17 +203,17 @@ impl Area {
         self.launcher.load(Ordering::Acquire).is_null()
     }
 
-    /// Desks that need an allocator, the longest waiting first: number and database.
-    pub fn wanted_desks(&self) -> Vec<(u32, u32)> {
-        let mut wanted = Vec::with_capacity(DESKS);
+    /// Queues that need an allocator, the longest waiting first: number and database.
+    pub fn wanted_queues(&self) -> Vec<(u32, u32)> {
+        let mut wanted = Vec::with_capacity(QUEUES);
         {
             let _held = self.read_directory();
-            for (number, desk) in self
-                .used_desks()
-                .filter(|(_, desk)| desk.is(DeskState::Wanted))
+            for (number, queue) in self
+                .used_queues()
+                .filter(|(_, queue)| queue.is(QueueState::Wanted))
             {
-                let since = desk.wanted_at.load(Ordering::Relaxed);
-                wanted.push((since, number, desk.database.load(Ordering::Relaxed)));
+                let since = queue.wanted_at.load(Ordering::Relaxed);
+                wanted.push((since, number, queue.database.load(Ordering::Relaxed)));
             }
         }
         wanted.sort_unstable();
@@ -224,86 +224,91 @@ impl Area {
     }
 
     /// A launcher that starts knows of no allocator under way: whoever was registered and
-    /// has not sat down is not awaited any more.
+    /// has not attached is not awaited any more.
     pub fn forget_starting(&self) {
         let _held = self.write_directory();
-        for (_, desk) in self
-            .used_desks()
-            .filter(|(_, desk)| desk.is(DeskState::Starting))
+        for (_, queue) in self
+            .used_queues()
+            .filter(|(_, queue)| queue.is(QueueState::Starting))
         {
-            desk.want();
+            queue.want();
         }
     }
 
-    /// The launcher is about to register an allocator; it must sit down with this ticket.
-    /// `None` if the desk is not wanted any more.
+    /// The launcher is about to register an allocator; it must attach with this registration.
+    /// `None` if the queue is not wanted any more.
     pub fn announce(&self, number: u32) -> Option<u32> {
-        let desk = self.desks.get(number as usize)?;
+        let queue = self.queues.get(number as usize)?;
         let _held = self.write_directory();
-        desk.is(DeskState::Wanted).then(|| {
-            desk.state
-                .store(DeskState::Starting as u32, Ordering::Relaxed);
-            desk.ticket.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+        queue.is(QueueState::Wanted).then(|| {
+            queue
+                .state
+                .store(QueueState::Starting as u32, Ordering::Relaxed);
+            queue
+                .registration
+                .fetch_add(1, Ordering::Relaxed)
+                .wrapping_add(1)
         })
     }
 
-    /// Takes back an announcement: the desk is wanted again, for as long as it has been.
+    /// Takes back an announcement: the queue is wanted again, for as long as it has been.
     /// False if it was taken up.
-    pub fn retract(&self, number: u32, ticket: u32) -> bool {
-        let Some(desk) = self.desks.get(number as usize) else {
+    pub fn retract(&self, number: u32, registration: u32) -> bool {
+        let Some(queue) = self.queues.get(number as usize) else {
             return false;
         };
         let _held = self.write_directory();
-        let starting = desk.is_for(DeskState::Starting, ticket);
+        let starting = queue.is_for(QueueState::Starting, registration);
         if starting {
-            desk.state
-                .store(DeskState::Wanted as u32, Ordering::Relaxed);
+            queue
+                .state
+                .store(QueueState::Wanted as u32, Ordering::Relaxed);
         }
         starting
     }
 
-    /// Gives up on a wanted desk: every request at it ends with this trouble, and sessions
+    /// Gives up on a wanted queue: every request at it ends with this refill error, and sessions
     /// that still want ids ask again. By the launcher, which alone could announce
     /// somebody for it.
-    pub fn abandon(&self, number: u32, trouble: Trouble) {
-        self.fail_posted(number, trouble);
-        self.free_desk(number);
+    pub fn abandon(&self, number: u32, refill_error: RefillError) {
+        self.fail_posted(number, refill_error);
+        self.free_queue(number);
     }
 
-    /// The same, but the desk stays wanted for as long as anybody asks.
-    pub fn ask_again(&self, number: u32, trouble: Trouble) {
-        if self.fail_posted(number, trouble) == 0 {
-            self.free_desk(number);
+    /// The same, but the queue stays wanted for as long as anybody asks.
+    pub fn ask_again(&self, number: u32, refill_error: RefillError) {
+        if self.fail_posted(number, refill_error) == 0 {
+            self.free_queue(number);
         }
     }
 
     /// How many requests that were.
-    pub fn fail_posted(&self, number: u32, trouble: Trouble) -> usize {
+    pub fn fail_posted(&self, number: u32, refill_error: RefillError) -> usize {
         let mut posted = Vec::new();
         self.collect_requests(number, &mut posted);
         for slot in &posted {
-            self.fail(slot, trouble);
+            self.fail(slot, refill_error);
         }
         posted.len()
     }
 
-    fn free_desk(&self, number: u32) {
-        let Some(desk) = self.desks.get(number as usize) else {
+    fn free_queue(&self, number: u32) {
+        let Some(queue) = self.queues.get(number as usize) else {
             return;
         };
         let _held = self.write_directory();
-        if desk.is(DeskState::Wanted) && desk.posted.load(Ordering::Relaxed) == 0 {
-            desk.free();
+        if queue.is(QueueState::Wanted) && queue.posted.load(Ordering::Relaxed) == 0 {
+            queue.free();
         }
     }
 
     /// Withdraws what was asked for a database that is gone.
-    pub(super) fn forget_desk(&self, database: u32) {
+    pub(super) fn forget_queue(&self, database: u32) {
         let _held = self.write_directory();
-        let Some(desk) = self.desk_of(database) else {
+        let Some(queue) = self.queue_of(database) else {
             return;
         };
-        let mut next = desk.posted.swap(0, Ordering::Acquire);
+        let mut next = queue.posted.swap(0, Ordering::Acquire);
         while let Some(index) = next.checked_sub(1) {
             let slot = self.slot(index);
             next = slot.next_posted.load(Ordering::Relaxed);
@@ -311,52 +316,53 @@ impl Area {
             slot.wake();
         }
         // Otherwise whoever was started for it finds no database, and leaves.
-        if desk.is(DeskState::Wanted) {
-            desk.free();
+        if queue.is(QueueState::Wanted) {
+            queue.free();
         }
     }
 
-    /// Notes a trouble at the slots that wait at a desk, at the newest of very many, without
+    /// Notes a refill error at the slots that wait at a queue, at the newest of very many, without
     /// ending the requests. By the launcher, which alone could announce somebody for it.
-    pub fn explain(&self, number: u32, trouble: Trouble) {
-        let Some(desk) = self.desks.get(number as usize) else {
+    pub fn explain(&self, number: u32, refill_error: RefillError) {
+        let Some(queue) = self.queues.get(number as usize) else {
             return;
         };
         // Nobody else takes the list without it.
         let _held = self.read_directory();
-        let mut next = desk.posted.load(Ordering::Acquire);
+        let mut next = queue.posted.load(Ordering::Acquire);
         for _ in 0..EXPLAINED {
             let Some(index) = next.checked_sub(1) else {
                 break;
             };
             let slot = self.slot(index);
             next = slot.next_posted.load(Ordering::Relaxed);
-            let life = slot.buffer.life();
-            self.with_ledger(slot, |ledger| {
-                ledger.trouble = trouble;
-                ledger.trouble_life = life;
-                ledger.trouble_at = pg::now_timestamp();
+            let version = slot.buffer.version();
+            self.with_state(slot, |state| {
+                state.refill_error = refill_error;
+                state.error_version = version;
+                state.error_at = pg::now_timestamp();
             });
         }
     }
 
-    /// An allocator sits down at the desk it was announced for. `None` if it is not
+    /// An allocator attaches at the queue it was announced for. `None` if it is not
     /// awaited (any more).
-    pub fn sit_down(&self, number: u32, ticket: u32, latch: *mut pg_sys::Latch) -> Option<u32> {
-        let desk = self.desks.get(number as usize)?;
+    pub fn attach(&self, number: u32, registration: u32, latch: *mut pg_sys::Latch) -> Option<u32> {
+        let queue = self.queues.get(number as usize)?;
         let _held = self.write_directory();
-        desk.is_for(DeskState::Starting, ticket).then(|| {
-            desk.state
-                .store(DeskState::Staffed as u32, Ordering::Relaxed);
-            desk.latch.store(latch, Ordering::Release);
-            desk.database.load(Ordering::Relaxed)
+        queue.is_for(QueueState::Starting, registration).then(|| {
+            queue
+                .state
+                .store(QueueState::Attached as u32, Ordering::Relaxed);
+            queue.latch.store(latch, Ordering::Release);
+            queue.database.load(Ordering::Relaxed)
         })
     }
 
-    /// The requests at the allocator's own desk, oldest first.
+    /// The requests at the allocator's own queue, oldest first.
     pub fn collect_requests(&self, number: u32, into: &mut Vec<&'static Slot>) {
-        if let Some(desk) = self.desks.get(number as usize) {
-            self.collect(desk, into);
+        if let Some(queue) = self.queues.get(number as usize) {
+            self.collect(queue, into);
         }
     }
 
@@ -367,31 +373,31 @@ impl Area {
     }
 
     /// Ends a request, answered or not, and wakes the waiters.
-    pub fn settle(&self, slot: &Slot, request: &Request) {
-        slot.buffer.settle(request);
+    pub fn clear_request(&self, slot: &Slot, request: &Request) {
+        slot.buffer.clear(request);
         slot.wake();
     }
 
-    /// The allocator leaves its desk. If `only_idle` and a request has come, it stays:
-    /// false. What was accepted and not answered is for the caller to settle.
-    pub fn stand_up(&self, number: u32, ticket: u32, only_idle: bool) -> bool {
-        let Some(desk) = self.desks.get(number as usize) else {
+    /// The allocator leaves its queue. If `only_idle` and a request has come, it stays:
+    /// false. What was accepted and not answered is for the caller to clear.
+    pub fn detach(&self, number: u32, registration: u32, only_idle: bool) -> bool {
+        let Some(queue) = self.queues.get(number as usize) else {
             return true;
         };
         let wanted = {
             let _held = self.write_directory();
-            if !desk.is_for(DeskState::Staffed, ticket) {
+            if !queue.is_for(QueueState::Attached, registration) {
                 return true;
             }
-            let wanted = desk.posted.load(Ordering::Relaxed) != 0;
+            let wanted = queue.posted.load(Ordering::Relaxed) != 0;
             if wanted && only_idle {
                 return false;
             }
-            desk.latch.store(core::ptr::null_mut(), Ordering::Release);
+            queue.latch.store(core::ptr::null_mut(), Ordering::Release);
             if wanted {
-                desk.want();
+                queue.want();
             } else {
-                desk.free();
+                queue.free();
             }
             wanted
         };
@@ -402,7 +408,7 @@ impl Area {
     }
 
     /// Ends the requests that an allocator had accepted when it was ended itself.
-    pub fn settle_database(&self, database: u32) {
+    pub fn clear_requests_of(&self, database: u32) {
         let _held = self.read_directory();
         for slot in self.slots_locked(database, None) {
             if slot.buffer.is_requested() && slot.buffer.close() {
@@ -412,26 +418,26 @@ impl Area {
     }
 
     /// Withdraws the request of a slot that was on the list, for this reason.
-    fn fail(&self, slot: &Slot, trouble: Trouble) {
-        self.note(slot, slot.buffer.life(), trouble, None);
+    fn fail(&self, slot: &Slot, refill_error: RefillError) {
+        self.note(slot, slot.buffer.version(), refill_error, None);
         slot.buffer.withdraw();
         slot.wake();
     }
 
-    /// Notes a trouble of one life of the slot, if that has not ended, without ending the
+    /// Notes a refill error of one version of the slot, if that has not ended, without ending the
     /// request.
-    pub fn note(&self, slot: &Slot, life: u64, trouble: Trouble, text: Option<&str>) {
+    pub fn note(&self, slot: &Slot, version: u64, refill_error: RefillError, text: Option<&str>) {
         let text = text.map(Text::new);
-        self.with_ledger(slot, |ledger| {
+        self.with_state(slot, |state| {
             // It may be another tag's slot, where nobody is to read of this one's.
-            if slot.buffer.life() != life {
+            if slot.buffer.version() != version {
                 return;
             }
-            ledger.trouble = trouble;
-            ledger.trouble_life = life;
-            ledger.trouble_at = pg::now_timestamp();
+            state.refill_error = refill_error;
+            state.error_version = version;
+            state.error_at = pg::now_timestamp();
             if let Some(text) = text {
-                ledger.text = text;
+                state.text = text;
             }
         });
         slot.wake();

@@ -1,12 +1,12 @@
 //! Which database holds which slots, and which slot makes room for another tag.
 //!
-//! A holder is a database that has slots: how many, and a ring of them. A tag that finds no
+//! An account is a database that has slots: how many, and a ring of them. A tag that finds no
 //! free slot takes the longest unused one, in a sample, of the database that holds most; of
 //! its own, where that holds as many. So whoever uses thousands of tags evicts their own,
-//! and what an eviction looks at is bounded: the holders, and [`SAMPLE`] slots.
+//! and what an eviction looks at is bounded: the accounts, and [`SAMPLE`] slots.
 //!
 //! Exact counts rather than a sample of the array, as a sample errs where databases hold
-//! about as much. Databases beyond [`HOLDERS`] share the last entry and count as one. While
+//! about as much. Databases beyond [`ACCOUNTS`] share the last entry and count as one. While
 //! that has slots, whoever has no entry joins it: all slots of a database are in one ring.
 //!
 //! All of it under the directory lock, exclusively to change it.
@@ -21,11 +21,11 @@
 //!    slot's key under the directory lock, shared. The request is *in flight* then and has a
 //!    number; the slot is in no list.
 //! 3. A slot in flight is evicted if nothing has come of it for [`PATIENCE_US`]: its row is
-//!    locked, or the server that feeds it is away. Under the directory lock, exclusively, and
-//!    the slot's: the request is closed, the buffers are invalidated (which ends the life),
+//!    locked, or the source server is away. Under the directory lock, exclusively, and
+//!    the slot's: the request is closed, the buffers are invalidated (which ends the version),
 //!    the slot state is blank.
 //! 4. Whatever the allocator does with a slot after that, it does under the slot's lock and
-//!    only if its request is the one in flight still, or in the life that it has read while
+//!    only if its request is the one in flight still, or in the version that it has read while
 //!    that was so: nothing it has claimed is published, noted or counted as another tag's,
 //!    and no other request is settled. It drops the request when it comes to it next.
 //!
@@ -34,13 +34,13 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Area, Key, Ledger, Slot, Tag};
+use super::{Area, Key, Slot, SlotState, Tag};
 use crate::pg;
 
 /// Databases whose slots are counted each for itself.
-pub const HOLDERS: usize = 4096;
+pub const ACCOUNTS: usize = 4096;
 /// The entry that all others share.
-const SHARED: usize = HOLDERS - 1;
+const SHARED: usize = ACCOUNTS - 1;
 /// Slots looked at to find one to evict: all of a small database's, a sample of a large one's.
 const SAMPLE: u32 = 64;
 /// For how long an unanswered request keeps its slot, in microseconds.
@@ -51,7 +51,7 @@ const CHUNK: u32 = 256;
 
 /// A database that has slots.
 #[repr(C)]
-pub struct Holder {
+pub struct SlotAccount {
     /// Its oid; 0 where the entry is free, or shared.
     database: AtomicU32,
     /// How many slots it has.
@@ -82,54 +82,54 @@ fn short_mark(slot: &Slot) -> u32 {
 }
 
 impl Area {
-    fn used_holders(&self) -> impl Iterator<Item = &Holder> {
-        self.holders
+    fn used_accounts(&self) -> impl Iterator<Item = &SlotAccount> {
+        self.accounts
             .iter()
-            .take(self.holders_used.load(Ordering::Relaxed) as usize)
-            .filter(|holder| holder.database.load(Ordering::Relaxed) != 0)
+            .take(self.accounts_used.load(Ordering::Relaxed) as usize)
+            .filter(|account| account.database.load(Ordering::Relaxed) != 0)
     }
 
-    fn shared_holder(&self) -> &Holder {
-        let [.., last] = &self.holders;
+    fn shared_account(&self) -> &SlotAccount {
+        let [.., last] = &self.accounts;
         last
     }
 
     /// The entry that a database's slots are counted in, if it has any.
-    fn holder_of(&self, database: u32) -> &Holder {
-        self.used_holders()
-            .find(|holder| holder.database.load(Ordering::Relaxed) == database)
-            .unwrap_or(self.shared_holder())
+    fn account_of(&self, database: u32) -> &SlotAccount {
+        self.used_accounts()
+            .find(|account| account.database.load(Ordering::Relaxed) == database)
+            .unwrap_or(self.shared_account())
     }
 
     /// The same for one that is about to have another slot.
-    fn take_holder(&self, database: u32) -> &Holder {
-        let holder = self.holder_of(database);
-        if holder.slots.load(Ordering::Relaxed) > 0 {
-            return holder;
+    fn add_account(&self, database: u32) -> &SlotAccount {
+        let account = self.account_of(database);
+        if account.slots.load(Ordering::Relaxed) > 0 {
+            return account;
         }
-        let used = self.holders_used.load(Ordering::Relaxed);
-        let is_free = |holder: &&Holder| holder.database.load(Ordering::Relaxed) == 0;
+        let used = self.accounts_used.load(Ordering::Relaxed);
+        let is_free = |account: &&SlotAccount| account.database.load(Ordering::Relaxed) == 0;
         let free = self
-            .holders
+            .accounts
             .iter()
             .take(SHARED)
             .zip(0..)
-            .find(|(holder, _)| is_free(holder));
+            .find(|(account, _)| is_free(account));
         let Some((free, number)) = free else {
-            return holder;
+            return account;
         };
-        self.holders_used
+        self.accounts_used
             .store(used.max(number + 1), Ordering::Relaxed);
         free.database.store(database, Ordering::Relaxed);
         free
     }
 
     /// The slot that the ring's hand is at, which goes on to the next one.
-    fn advance_hand(&self, holder: &Holder) -> Option<&'static Slot> {
-        let index = holder.hand.load(Ordering::Relaxed).checked_sub(1)?;
+    fn advance_hand(&self, account: &SlotAccount) -> Option<&'static Slot> {
+        let index = account.hand.load(Ordering::Relaxed).checked_sub(1)?;
         let slot = self.slot(index);
         let next = slot.ring_next.load(Ordering::Relaxed);
-        holder.hand.store(next, Ordering::Relaxed);
+        account.hand.store(next, Ordering::Relaxed);
         Some(slot)
     }
 
@@ -139,15 +139,15 @@ impl Area {
         database: u32,
         relation: Option<u32>,
     ) -> impl Iterator<Item = &'static Slot> {
-        self.ring(self.holder_of(database)).filter(move |slot| {
+        self.ring(self.account_of(database)).filter(move |slot| {
             let key = Self::key(slot);
             key.database == database && relation.is_none_or(|r| r == key.relation)
         })
     }
 
-    fn ring(&self, holder: &Holder) -> impl Iterator<Item = &'static Slot> {
-        let mut next = holder.hand.load(Ordering::Relaxed);
-        (0..holder.slots.load(Ordering::Relaxed)).map_while(move |_| {
+    fn ring(&self, account: &SlotAccount) -> impl Iterator<Item = &'static Slot> {
+        let mut next = account.hand.load(Ordering::Relaxed);
+        (0..account.slots.load(Ordering::Relaxed)).map_while(move |_| {
             let slot = self.slot(next.checked_sub(1)?);
             next = slot.ring_next.load(Ordering::Relaxed);
             Some(slot)
@@ -168,14 +168,14 @@ impl Area {
         slot.seen_mark.store(short_mark(slot), Ordering::Relaxed);
 
         // Where the hand comes last.
-        let holder = self.take_holder(key.database);
+        let account = self.add_account(key.database);
         let (mut before, mut after) = (mine, mine);
-        if let Some(index) = holder.hand.load(Ordering::Relaxed).checked_sub(1) {
+        if let Some(index) = account.hand.load(Ordering::Relaxed).checked_sub(1) {
             let hand = self.slot(index);
             after = index + 1;
             before = hand.ring_before.load(Ordering::Relaxed);
         } else {
-            holder.hand.store(mine, Ordering::Relaxed);
+            account.hand.store(mine, Ordering::Relaxed);
         }
         slot.ring_before.store(before, Ordering::Relaxed);
         slot.ring_next.store(after, Ordering::Relaxed);
@@ -185,16 +185,16 @@ impl Area {
         self.slot(after - 1)
             .ring_before
             .store(mine, Ordering::Relaxed);
-        holder.slots.fetch_add(1, Ordering::Relaxed);
+        account.slots.fetch_add(1, Ordering::Relaxed);
     }
 
     fn leave_ring(&self, slot: &Slot) {
-        let holder = self.holder_of(Self::key(slot).database);
+        let account = self.account_of(Self::key(slot).database);
         let mine = self.index(slot) + 1;
         let before = slot.ring_before.load(Ordering::Relaxed);
         let after = slot.ring_next.load(Ordering::Relaxed);
         if after == mine {
-            holder.hand.store(0, Ordering::Relaxed);
+            account.hand.store(0, Ordering::Relaxed);
         } else {
             self.slot(before - 1)
                 .ring_next
@@ -202,12 +202,12 @@ impl Area {
             self.slot(after - 1)
                 .ring_before
                 .store(before, Ordering::Relaxed);
-            if holder.hand.load(Ordering::Relaxed) == mine {
-                holder.hand.store(after, Ordering::Relaxed);
+            if account.hand.load(Ordering::Relaxed) == mine {
+                account.hand.store(after, Ordering::Relaxed);
             }
         }
-        if holder.slots.fetch_sub(1, Ordering::Relaxed) == 1 {
-            holder.database.store(0, Ordering::Relaxed);
+        if account.slots.fetch_sub(1, Ordering::Relaxed) == 1 {
+            account.database.store(0, Ordering::Relaxed);
         }
     }
 
@@ -227,13 +227,13 @@ impl Area {
     /// memory of the tag blank. How many ids that are; `None` if it is wanted, and then
     /// nothing is done unless it is `gone`. The directory is held exclusively.
     fn take_away(&self, slot: &'static Slot, gone: bool) -> Option<u64> {
-        let lost = self.with_ledger(slot, |ledger| {
-            // Before the life ends: who reads the next one finds the request closed.
+        let lost = self.with_state(slot, |state| {
+            // Before the version ends: who reads the next one finds the request closed.
             if !slot.buffer.close() && !gone {
                 return None;
             }
-            let lost = slot.invalidate().count() + ledger.parked_ids();
-            *ledger = Ledger::NEW;
+            let lost = slot.invalidate().count() + state.saved_ids();
+            *state = SlotState::NEW;
             slot.max_step.store(0, Ordering::Relaxed);
             slot.server_max_step.store(0, Ordering::Relaxed);
             slot.wanted_at.store(0, Ordering::Relaxed);
@@ -243,7 +243,7 @@ impl Area {
         self.leave_ring(slot);
         // SAFETY: the directory is held exclusively.
         unsafe { *slot.key.get() = Key::FREE };
-        slot.hungry.store(0, Ordering::Relaxed);
+        slot.starved.store(0, Ordering::Relaxed);
         slot.edited_by.store(0, Ordering::Relaxed);
         slot.waits.store(0, Ordering::Relaxed);
         slot.waited_us.store(0, Ordering::Relaxed);
@@ -253,11 +253,11 @@ impl Area {
 
     /// Makes room for a tag of this database. The directory is held exclusively.
     pub(super) fn evict(&self, database: u32) -> Option<&'static Slot> {
-        let slots = |holder: &&Holder| holder.slots.load(Ordering::Relaxed);
-        let own = self.holder_of(database);
+        let slots = |account: &&SlotAccount| account.slots.load(Ordering::Relaxed);
+        let own = self.account_of(database);
         let most = self
-            .used_holders()
-            .chain([self.shared_holder()])
+            .used_accounts()
+            .chain([self.shared_account()])
             .max_by_key(slots)
             .filter(|most| slots(most) > slots(&own))
             .unwrap_or(own);
@@ -271,12 +271,12 @@ impl Area {
     }
 
     /// The longest unused slot of a sample that starts where the last one ended.
-    fn evict_from(&self, holder: &Holder) -> Option<(&'static Slot, u64)> {
+    fn evict_from(&self, account: &SlotAccount) -> Option<(&'static Slot, u64)> {
         let (clock, now) = (self.gives.load(Ordering::Relaxed), pg::now_timestamp());
         let mut victim: Option<&'static Slot> = None;
         let mut longest = 0;
-        for _ in 0..SAMPLE.min(holder.slots.load(Ordering::Relaxed)) {
-            let slot = self.advance_hand(holder)?;
+        for _ in 0..SAMPLE.min(account.slots.load(Ordering::Relaxed)) {
+            let slot = self.advance_hand(account)?;
             // Compared by when it was seen used before: all were used since the last look
             // where the array is much too small.
             let unused = clock.wrapping_sub(slot.used_at.load(Ordering::Relaxed));
@@ -312,9 +312,9 @@ impl Area {
     /// an oid that another one had. Allocates nothing and cannot fail: it runs in a commit
     /// callback.
     pub fn forget_database(&self, database: u32) {
-        self.forget_desk(database);
+        self.forget_queue(database);
         self.free_all(database, |slot| self.take_away(slot, true).is_some());
-        self.forget_links(database);
+        self.forget_remote_servers(database);
     }
 
     /// Frees the slots of a database that the closure has taken away, with pauses.
@@ -322,10 +322,10 @@ impl Area {
         let mut left = None;
         loop {
             let _held = self.write_directory();
-            let holder = self.holder_of(database);
-            let left = left.get_or_insert(holder.slots.load(Ordering::Relaxed));
+            let account = self.account_of(database);
+            let left = left.get_or_insert(account.slots.load(Ordering::Relaxed));
             for _ in 0..CHUNK {
-                let (Some(less), Some(slot)) = (left.checked_sub(1), self.advance_hand(holder))
+                let (Some(less), Some(slot)) = (left.checked_sub(1), self.advance_hand(account))
                 else {
                     return;
                 };
@@ -356,8 +356,8 @@ impl Area {
     /// What the slots are used for.
     pub fn slot_counts(&self) -> SlotCounts {
         let _held = self.read_directory();
-        let holders = self.used_holders().chain([self.shared_holder()]);
-        let used = holders.map(|holder| holder.slots.load(Ordering::Relaxed));
+        let accounts = self.used_accounts().chain([self.shared_account()]);
+        let used = accounts.map(|account| account.slots.load(Ordering::Relaxed));
         SlotCounts {
             slots: self.slot_count,
             used: used.sum(),
@@ -368,11 +368,11 @@ impl Area {
 
     /// Databases that have slots; some of them repeatedly.
     pub fn databases(&self) -> Vec<u32> {
-        let mut databases = Vec::with_capacity(2 * HOLDERS);
+        let mut databases = Vec::with_capacity(2 * ACCOUNTS);
         let _held = self.read_directory();
-        let holders = self.used_holders();
-        databases.extend(holders.map(|holder| holder.database.load(Ordering::Relaxed)));
-        for slot in self.ring(self.shared_holder()) {
+        let accounts = self.used_accounts();
+        databases.extend(accounts.map(|account| account.database.load(Ordering::Relaxed)));
+        for slot in self.ring(self.shared_account()) {
             // Never beyond what was allocated before the lock.
             if databases.len() < databases.capacity() {
                 databases.push(Self::key(slot).database);

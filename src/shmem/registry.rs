@@ -1,4 +1,4 @@
-//! The desk of the worker registry: how the launcher's question reaches the registrar, and
+//! The mailbox of the worker registry: how the launcher's question reaches the registrar, and
 //! the answer the launcher; and what sessions are told of both.
 //!
 //! 1. The launcher puts a question here, under a number that no other one has, and starts a
@@ -51,7 +51,7 @@ pub enum Reply {
 
 /// Where the worker id in use comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum WorkerIdSource {
     /// `leaf_id.worker_id`.
     Setting,
     /// The registry.
@@ -66,7 +66,7 @@ pub struct LeaseStatus {
     /// `leaf_id.worker_registry`; empty if nothing is leased.
     pub registry: Text<MAX_REGISTRY>,
     /// Where the worker id comes from.
-    pub source: Source,
+    pub source: WorkerIdSource,
     /// The worker id of the last lease.
     pub worker_id: u16,
     /// When the lease ends, as far as the clock is right.
@@ -85,7 +85,7 @@ impl LeaseStatus {
     /// Nothing is leased.
     pub const NONE: Self = Self {
         registry: Text::EMPTY,
-        source: Source::Setting,
+        source: WorkerIdSource::Setting,
         worker_id: 0,
         until_ms: None,
         away_since_ms: None,
@@ -96,14 +96,14 @@ impl LeaseStatus {
 }
 
 /// See this file's header.
-pub struct LeaseDesk {
+pub struct RegistryMailbox {
     number: u64,
     request: Option<Request>,
     reply: Option<Reply>,
     status: LeaseStatus,
 }
 
-impl LeaseDesk {
+impl RegistryMailbox {
     pub(super) const NEW: Self = Self {
         number: 0,
         request: None,
@@ -115,36 +115,36 @@ impl LeaseDesk {
 impl Area {
     /// Puts a question, in place of any other. The number is for the registrar.
     pub fn ask_registry(&self, request: Request) -> u64 {
-        self.with_lease(|desk| {
-            desk.number += 1;
-            desk.request = Some(request);
-            desk.reply = None;
-            desk.number
+        self.with_lease(|mailbox| {
+            mailbox.number += 1;
+            mailbox.request = Some(request);
+            mailbox.reply = None;
+            mailbox.number
         })
     }
 
     /// The database to ask the question with this number in, while it waits for a registrar.
     pub fn asked_in(&self, number: u64) -> Option<u32> {
-        self.with_lease(|desk| {
-            let asked = desk.number == number;
-            asked.then_some(desk.request?.database)
+        self.with_lease(|mailbox| {
+            let asked = mailbox.number == number;
+            asked.then_some(mailbox.request?.database)
         })
     }
 
     /// The question with this number, if nobody has taken it yet.
     pub fn take_request(&self, number: u64) -> Option<Request> {
-        self.with_lease(|desk| {
-            let asked = desk.number == number;
-            asked.then(|| desk.request.take()).flatten()
+        self.with_lease(|mailbox| {
+            let asked = mailbox.number == number;
+            asked.then(|| mailbox.request.take()).flatten()
         })
     }
 
     /// Leaves a reply, unless there is one, or another question.
     pub fn reply(&self, number: u64, reply: Reply) {
-        self.with_lease(|desk| {
-            if desk.number == number && desk.reply.is_none() {
-                desk.request = None;
-                desk.reply = Some(reply);
+        self.with_lease(|mailbox| {
+            if mailbox.number == number && mailbox.reply.is_none() {
+                mailbox.request = None;
+                mailbox.reply = Some(reply);
             }
         });
         self.wake_launcher();
@@ -152,19 +152,19 @@ impl Area {
 
     /// The reply to a question, if there is one.
     pub fn take_reply(&self, number: u64) -> Option<Reply> {
-        self.with_lease(|desk| {
-            let asked = desk.number == number;
-            asked.then(|| desk.reply.take()).flatten()
+        self.with_lease(|mailbox| {
+            let asked = mailbox.number == number;
+            asked.then(|| mailbox.reply.take()).flatten()
         })
     }
 
     /// Changes what is told of the lease.
     pub fn tell_lease(&self, tell: impl FnOnce(&mut LeaseStatus)) {
-        self.with_lease(|desk| tell(&mut desk.status));
+        self.with_lease(|mailbox| tell(&mut mailbox.status));
     }
 
     /// What is told of the lease.
     pub fn lease_status(&self) -> LeaseStatus {
-        self.with_lease(|desk| desk.status)
+        self.with_lease(|mailbox| mailbox.status)
     }
 }

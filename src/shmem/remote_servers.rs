@@ -1,4 +1,4 @@
-//! How the servers that feed tags are getting on, as the allocators tell.
+//! How the servers that tags are sourced from are getting on, as the allocators tell.
 //!
 //! Written by the allocator of the database when something changes, read by sessions that
 //! have waited in vain and by the status views. Under the directory lock, exclusively and
@@ -9,14 +9,14 @@ use crate::pg::{self, Name};
 
 /// Servers that can be told of at one time, all databases together. Of more the one that
 /// changed longest ago is forgotten, nothing else.
-pub const LINKS: usize = 64;
+pub const REMOTE_SERVERS: usize = 64;
 /// What is kept of an error, in bytes.
 const ERROR_TEXT: usize = 191;
 
 /// How an allocator stands with a server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum LinkState {
+pub enum RemoteServerState {
     /// Nobody's.
     Free,
     /// It is being connected to, and has not failed.
@@ -29,12 +29,12 @@ pub enum LinkState {
     Closed,
 }
 
-/// A server that feeds tags of a database.
+/// A server that tags of a database are sourced from.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct LinkStatus {
+pub struct RemoteServer {
     database: u32,
-    state: LinkState,
+    state: RemoteServerState,
     server: Name,
     /// Microseconds since 2000.
     since: i64,
@@ -45,14 +45,14 @@ pub struct LinkStatus {
     last_error: Text<ERROR_TEXT>,
 }
 
-impl LinkStatus {
+impl RemoteServer {
     /// Its name.
     pub fn server(&self) -> Name {
         self.server
     }
 
     /// How it stands.
-    pub fn state(&self) -> LinkState {
+    pub fn state(&self) -> RemoteServerState {
         self.state
     }
 
@@ -73,16 +73,16 @@ impl LinkStatus {
 
     /// Why it is away.
     pub fn last_error(&self) -> Option<String> {
-        (self.state == LinkState::Away).then(|| self.last_error.get())
+        (self.state == RemoteServerState::Away).then(|| self.last_error.get())
     }
 
     /// Whether it is away for what is said in these words.
     pub fn has_said(&self, error: &str) -> bool {
-        self.state == LinkState::Away && self.last_error == Text::new(error)
+        self.state == RemoteServerState::Away && self.last_error == Text::new(error)
     }
 
     /// Changes the state. Where it stays the same, so does the time.
-    pub fn become_state(&mut self, state: LinkState) {
+    pub fn become_state(&mut self, state: RemoteServerState) {
         if self.state != state {
             self.state = state;
             self.since = pg::now_timestamp();
@@ -92,7 +92,7 @@ impl LinkStatus {
 
     /// It was tried in vain.
     pub fn fail(&mut self, error: &str) {
-        self.become_state(LinkState::Away);
+        self.become_state(RemoteServerState::Away);
         self.attempts = self.attempts.saturating_add(1);
         self.last_error = Text::new(error);
     }
@@ -117,31 +117,34 @@ impl LinkStatus {
 
 impl Area {
     /// Tells of a server; the closure must do nothing that can fail or wait. The number is
-    /// what [`Self::link`] finds it by.
-    pub fn tell_link(
+    /// what [`Self::remote_server`] finds it by.
+    pub fn update_remote_server(
         &self,
         database: u32,
         server: &Name,
-        tell: impl FnOnce(&mut LinkStatus),
+        tell: impl FnOnce(&mut RemoteServer),
     ) -> u32 {
         let _held = self.write_directory();
         // SAFETY: the directory is held exclusively.
-        let links = unsafe { &mut *self.links.get() };
-        let is_it = |link: &LinkStatus| {
-            link.state != LinkState::Free && link.database == database && link.server == *server
+        let servers = unsafe { &mut *self.remote_servers.get() };
+        let is_it = |entry: &RemoteServer| {
+            entry.state != RemoteServerState::Free
+                && entry.database == database
+                && entry.server == *server
         };
-        let changed_at = |link: &LinkStatus| link.since.max(link.last_claim);
-        let known = links.iter().position(is_it);
+        let changed_at = |entry: &RemoteServer| entry.since.max(entry.last_claim);
+        let known = servers.iter().position(is_it);
         let number = known.unwrap_or_else(|| {
             // All zeroes is free, and changed longest ago.
-            let oldest = (0..LINKS).min_by_key(|number| links.get(*number).map(changed_at));
+            let oldest =
+                (0..REMOTE_SERVERS).min_by_key(|number| servers.get(*number).map(changed_at));
             oldest.unwrap_or(0)
         });
-        if let Some(link) = links.get_mut(number) {
+        if let Some(entry) = servers.get_mut(number) {
             if known.is_none() {
-                *link = LinkStatus {
+                *entry = RemoteServer {
                     database,
-                    state: LinkState::Closed,
+                    state: RemoteServerState::Closed,
                     server: *server,
                     since: pg::now_timestamp(),
                     last_claim: 0,
@@ -149,54 +152,58 @@ impl Area {
                     last_error: Text::EMPTY,
                 };
             }
-            tell(link);
+            tell(entry);
         }
         u32::try_from(number).unwrap_or(0)
     }
 
     /// What is known of a server of this database, by the number that it was told with.
-    pub fn link(&self, number: u32) -> Option<LinkStatus> {
+    pub fn remote_server(&self, number: u32) -> Option<RemoteServer> {
         let _held = self.read_directory();
         // SAFETY: the directory is held shared.
-        let links = unsafe { &*self.links.get() };
-        let link = links.get(number as usize)?;
-        (link.state != LinkState::Free && link.database == pg::database()).then_some(*link)
+        let servers = unsafe { &*self.remote_servers.get() };
+        let entry = servers.get(number as usize)?;
+        (entry.state != RemoteServerState::Free && entry.database == pg::database())
+            .then_some(*entry)
     }
 
     /// No connection of a database's allocator is left.
-    pub fn close_links(&self, database: u32) {
+    pub fn close_remote_servers(&self, database: u32) {
         let _held = self.write_directory();
         // SAFETY: the directory is held exclusively.
-        for link in unsafe { &mut *self.links.get() } {
-            if link.database == database
-                && matches!(link.state, LinkState::Connecting | LinkState::Connected)
+        for entry in unsafe { &mut *self.remote_servers.get() } {
+            if entry.database == database
+                && matches!(
+                    entry.state,
+                    RemoteServerState::Connecting | RemoteServerState::Connected
+                )
             {
-                link.become_state(LinkState::Closed);
+                entry.become_state(RemoteServerState::Closed);
             }
         }
     }
 
     /// Nothing is known of servers of a database any more.
-    pub(super) fn forget_links(&self, database: u32) {
+    pub(super) fn forget_remote_servers(&self, database: u32) {
         let _held = self.write_directory();
         // SAFETY: the directory is held exclusively.
-        for link in unsafe { &mut *self.links.get() } {
-            if link.database == database {
-                link.state = LinkState::Free;
+        for entry in unsafe { &mut *self.remote_servers.get() } {
+            if entry.database == database {
+                entry.state = RemoteServerState::Free;
             }
         }
     }
 
     /// All that is known of servers of a database.
-    pub fn links_of(&self, database: u32) -> Vec<LinkStatus> {
-        let mut found = Vec::with_capacity(LINKS);
+    pub fn remote_servers_of(&self, database: u32) -> Vec<RemoteServer> {
+        let mut found = Vec::with_capacity(REMOTE_SERVERS);
         let _held = self.read_directory();
         // SAFETY: the directory is held shared.
-        let links = unsafe { &*self.links.get() };
+        let servers = unsafe { &*self.remote_servers.get() };
         found.extend(
-            links
-                .iter()
-                .filter(|link| link.state != LinkState::Free && link.database == database),
+            servers.iter().filter(|entry| {
+                entry.state != RemoteServerState::Free && entry.database == database
+            }),
         );
         found
     }

@@ -10,12 +10,12 @@
 //!
 //! The launcher, only after it could not register a dynamic worker:
 //!
-//! 1. It announces an allocator at the desk, or has a question for the registry, as it does
+//! 1. It announces an allocator at the queue, or has a question for the registry, as it does
 //!    for a dynamic worker.
 //! 2. It assigns that. Refused unless the worker waits; then it takes the announcement back.
 //! 3. It keeps the number of the assignment as it keeps the handle of a dynamic worker. The
 //!    worker wakes it when it ends; an assignment with another number, or with this one and a
-//!    worker that is away, has ended. If nobody has sat down with the ticket, the desk is wanted
+//!    worker that is away, has ended. If nobody has attached with the registration, the queue is wanted
 //!    again; a question without a reply has failed.
 //!
 //! The reserve worker, connected to no database until step 4:
@@ -24,14 +24,14 @@
 //! 2. It picks the assignment up. From here on nobody else can: whatever ends this process,
 //!    the next one does not repeat it, and a database that cannot be connected to costs one
 //!    life and not one every few milliseconds.
-//! 3. It sits down with the ticket, or takes the question by its number. Where it is not awaited
+//! 3. It attaches with the registration, or takes the question by its number. Where it is not awaited
 //!    any more, it ends.
 //! 4. It connects and serves as the dynamic worker would have.
 //! 5. It ends with exit code 1, and the postmaster starts it anew at once. Its exit callback
 //!    says that it is away, whichever step it came to, and wakes the launcher.
 //!
 //! A launcher that ends between its steps leaves an assignment that nobody remembers. The
-//! worker picks it up, and the next launcher has made the desk wanted under another ticket
+//! worker picks it up, and the next launcher has made the queue wanted under another registration
 //! or asks another question: it ends in step 3, or was quick enough and serves.
 //!
 //! All of it under a lock of its own.
@@ -47,12 +47,12 @@ const COMES_BACK_US: i64 = 1_000_000;
 /// What a worker is started for.
 #[derive(Clone, Copy)]
 pub enum Task {
-    /// To be the allocator that a desk awaits with this ticket.
+    /// To be the allocator that a queue awaits with this registration.
     Allocate {
-        /// The desk's number.
-        desk: u32,
+        /// The queue's number.
+        queue: u32,
         /// See above.
-        ticket: u32,
+        registration: u32,
     },
     /// To ask the worker registry the question with this number.
     AskRegistry(u64),

@@ -1,28 +1,28 @@
 //! What is remembered about a slot's tag.
 
-use leaf_id_core::segment::{MAX_LEN, Rest, Rests};
+use leaf_id_core::segment::{MAX_LEN, Remainder, Remainders};
 use leaf_id_core::step::Pace;
 use serde::{Deserialize, Serialize};
 
 use super::Area;
-use crate::pg::Holder;
+use crate::pg::LockHolder;
 
 /// What is kept of an allocator's last error, in bytes.
-const TROUBLE_TEXT: usize = 47;
-/// What both buffers hold at most, and so what can be parked of one tag.
-pub const PARKED_RUNS: usize = 2;
+const ERROR_TEXT: usize = 47;
+/// What both buffers hold at most, and so what can be saved of one tag.
+pub const SAVED_RANGES: usize = 2;
 
-/// Contiguous ids; none where `len` is 0. Packed: a ledger holds two.
+/// Contiguous ids; none where `len` is 0. Packed: a slot's state holds two.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C, packed(4))]
-pub struct Run {
+pub struct IdRange {
     /// The lowest id.
     pub first: i64,
     /// How many ids.
     pub len: u32,
 }
 
-impl Run {
+impl IdRange {
     /// No ids.
     pub const NONE: Self = Self { first: 0, len: 0 };
 
@@ -32,61 +32,62 @@ impl Run {
     }
 }
 
-impl From<Rest> for Run {
-    fn from(rest: Rest) -> Self {
+impl From<Remainder> for IdRange {
+    fn from(remainder: Remainder) -> Self {
         Self {
-            first: rest.first,
+            first: remainder.first,
             // Never more than a segment has.
-            len: u32::try_from(rest.count()).unwrap_or(0),
+            len: u32::try_from(remainder.count()).unwrap_or(0),
         }
     }
 }
 
-/// The rests of one tag while no launcher runs, and the row that they may be used with.
+/// The remainders of one tag while no launcher runs, and the row that they may be used with.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub struct Parked {
-    /// The row's `life`.
-    pub life: i64,
-    /// The row's `max_id`: later claims would make the rests come out of order (I4).
+pub struct SavedRanges {
+    /// The row's `incarnation`.
+    pub incarnation: i64,
+    /// The row's `max_id`: later claims would make the remainders come out of order (I4).
     pub max_id: i64,
     /// In order.
-    pub runs: [Run; PARKED_RUNS],
+    pub ranges: [IdRange; SAVED_RANGES],
 }
 
-impl Parked {
+impl SavedRanges {
     /// What was in the buffers, and after it what waited to be given back. Together that
     /// is never more than two buffers hold: no claim is made while something waits.
-    pub(super) fn of(ledger: &Ledger, rests: &Rests) -> Option<Self> {
-        let mut runs = [Run::NONE; PARKED_RUNS];
+    pub(super) fn of(state: &SlotState, remainders: &Remainders) -> Option<Self> {
+        let mut ranges = [IdRange::NONE; SAVED_RANGES];
         let mut used = 0_usize;
-        let buffers = [rests.current, rests.spare].map(|rest| rest.map_or(Run::NONE, Run::from));
-        let all = buffers.into_iter().chain(ledger.parked);
-        for run in all.filter(|run| run.len > 0) {
-            let before = used.checked_sub(1).and_then(|last| runs.get_mut(last));
+        let buffers = [remainders.current, remainders.spare]
+            .map(|remainder| remainder.map_or(IdRange::NONE, IdRange::from));
+        let all = buffers.into_iter().chain(state.saved);
+        for range in all.filter(|range| range.len > 0) {
+            let before = used.checked_sub(1).and_then(|last| ranges.get_mut(last));
             if let Some(before) = before
-                && before.end() == run.first
-                && before.len <= MAX_LEN - run.len
+                && before.end() == range.first
+                && before.len <= MAX_LEN - range.len
             {
-                before.len += run.len;
-            } else if let Some(free) = runs.get_mut(used) {
-                *free = run;
+                before.len += range.len;
+            } else if let Some(free) = ranges.get_mut(used) {
+                *free = range;
                 used += 1;
             }
         }
         (used > 0).then_some(Self {
-            life: ledger.row_life,
-            max_id: ledger.max_id,
-            runs,
+            incarnation: state.row_incarnation,
+            max_id: state.max_id,
+            ranges,
         })
     }
 
-    /// Whether these can be rests at all: anybody may have edited the file.
+    /// Whether these can be remainders at all: anybody may have edited the file.
     pub fn is_sound(&self) -> bool {
         let mut floor = 1;
-        self.runs.iter().all(|run| {
-            let sound = run.len == 0
-                || (run.first >= floor && run.len <= MAX_LEN && run.end() <= self.max_id);
-            floor = floor.max(run.end());
+        self.ranges.iter().all(|range| {
+            let sound = range.len == 0
+                || (range.first >= floor && range.len <= MAX_LEN && range.end() <= self.max_id);
+            floor = floor.max(range.end());
             sound
         })
     }
@@ -95,13 +96,13 @@ impl Parked {
 /// Why the last request of a slot was not answered with a segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
-pub enum Trouble {
+pub enum RefillError {
     /// It was, or there was none.
     None,
     /// The row is locked.
-    RowLocked { by: Holder },
+    RowLocked { by: LockHolder },
     /// The table is locked.
-    TableLocked { by: Holder },
+    TableLocked { by: LockHolder },
     /// No background worker slot was free, and there is no reserve worker.
     NoWorkerSlot,
     /// No background worker slot was free, and the reserve worker is busy.
@@ -115,13 +116,13 @@ pub enum Trouble {
     EndOfTag { max_value: i64, skip: u64 },
     /// `max_id` is below what was published.
     MaxIdBackwards { published: i64, found: i64 },
-    /// Another error: its text is in the ledger.
-    Error,
-    /// The server that feeds the tag was asked, see [`Area::link`], and has not answered yet.
+    /// Another error: its text is in the state.
+    Failed,
+    /// The source server of the tag was asked, see [`Area::remote_server`], and has not answered yet.
     Server { link: u32 },
-    /// That server has refused with an error: its text is in the ledger.
+    /// That server has refused with an error: its text is in the state.
     There { link: u32, sqlstate: [u8; 5] },
-    /// That server, whose name is the text in the ledger, has given ids below those that had
+    /// That server, whose name is the text in the state, has given ids below those that had
     /// come from there.
     ServerBehind { received: i64, answered: i64 },
 }
@@ -129,15 +130,15 @@ pub enum Trouble {
 /// What is remembered about a slot's tag. Protected by the slot's lock.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Ledger {
+pub struct SlotState {
     /// The adaptive step.
     pub pace: Pace,
-    /// `life` of the row that the published segments came from; 0 for none.
-    pub row_life: i64,
+    /// `incarnation` of the row that the published segments came from; 0 for none.
+    pub row_incarnation: i64,
     /// The row's `max_id` after the last claim that has committed, published or not.
     pub max_id: i64,
-    /// Rests of before the launcher's last end, not yet given back; in order.
-    pub parked: [Run; PARKED_RUNS],
+    /// Remainders of before the launcher's last end, not yet given back; in order.
+    pub saved: [IdRange; SAVED_RANGES],
     /// Ids published since the slot was given to the tag.
     pub published: u64,
     /// Ids of them that were dropped: invalidated, or given up for a range.
@@ -156,17 +157,17 @@ pub struct Ledger {
     pub paced_ids: u64,
     /// See `paced_ids`.
     pub paced_us: u64,
-    /// The last failure, and the buffer's life it is about.
-    pub trouble: Trouble,
-    /// See `trouble`.
-    pub trouble_life: u64,
+    /// The last failure, and the buffer's version it is about.
+    pub refill_error: RefillError,
+    /// See `refill_error`.
+    pub error_version: u64,
     /// When, in microseconds since 2000.
-    pub trouble_at: i64,
-    /// The message where `trouble` is `Error`.
-    pub text: Text<TROUBLE_TEXT>,
+    pub error_at: i64,
+    /// The message where `refill_error` is `Failed`.
+    pub text: Text<ERROR_TEXT>,
 }
 
-impl Ledger {
+impl SlotState {
     pub(super) const NEW: Self = Self {
         pace: Pace {
             base: 0,
@@ -175,9 +176,9 @@ impl Ledger {
             claimed_at_ms: 0,
             claims: 0,
         },
-        row_life: 0,
+        row_incarnation: 0,
         max_id: 0,
-        parked: [Run::NONE; PARKED_RUNS],
+        saved: [IdRange::NONE; SAVED_RANGES],
         published: 0,
         lost: 0,
         skipped: 0,
@@ -187,33 +188,34 @@ impl Ledger {
         issued_at_refill: 0,
         paced_ids: 0,
         paced_us: 0,
-        trouble: Trouble::None,
-        trouble_life: 0,
-        trouble_at: 0,
+        refill_error: RefillError::None,
+        error_version: 0,
+        error_at: 0,
         text: Text::EMPTY,
     };
 
-    /// The next rest to give back.
-    pub fn next_parked(&self) -> Option<Run> {
-        self.parked.iter().find(|run| run.len > 0).copied()
+    /// The next remainder to give back.
+    pub fn next_saved(&self) -> Option<IdRange> {
+        self.saved.iter().find(|range| range.len > 0).copied()
     }
 
-    /// How many ids are parked.
-    pub fn parked_ids(&self) -> u64 {
-        self.parked.iter().map(|run| u64::from(run.len)).sum()
+    /// How many ids are saved.
+    pub fn saved_ids(&self) -> u64 {
+        self.saved.iter().map(|range| u64::from(range.len)).sum()
     }
 
-    /// Gives up what is parked: a gap (I6).
-    pub fn drop_parked(&mut self) {
-        let ids = self.parked_ids();
-        self.parked = [Run::NONE; PARKED_RUNS];
+    /// Gives up what is saved: a gap (I6).
+    pub fn drop_saved(&mut self) {
+        let ids = self.saved_ids();
+        self.saved = [IdRange::NONE; SAVED_RANGES];
         self.published += ids;
         self.lost += ids;
     }
 
-    /// Ids that were handed out, when the buffers hold `rests`.
-    pub fn issued(&self, rests: &Rests) -> u64 {
-        self.published.saturating_sub(self.lost + rests.count())
+    /// Ids that were handed out, when the buffers hold `remainders`.
+    pub fn issued(&self, remainders: &Remainders) -> u64 {
+        self.published
+            .saturating_sub(self.lost + remainders.count())
     }
 
     /// How fast ids are used: over the last two refills and the time since.
@@ -229,47 +231,47 @@ impl Ledger {
     /// The last failure as a sentence, if there was one since the last refill.
     pub fn explain(&self, area: &Area) -> Option<String> {
         let server = |link| {
-            let link = area.link(link);
+            let link = area.remote_server(link);
             link.map_or_else(String::new, |link| link.server().text())
         };
-        let locked = |what: &str, by: Holder| match by {
-            Holder::Nobody => format!("{what} was locked."),
-            Holder::Process(pid) => format!("{what} is locked by process {pid}."),
-            Holder::Prepared => format!("{what} is locked by a prepared transaction."),
+        let locked = |what: &str, by: LockHolder| match by {
+            LockHolder::Nobody => format!("{what} was locked."),
+            LockHolder::Process(pid) => format!("{what} is locked by process {pid}."),
+            LockHolder::Prepared => format!("{what} is locked by a prepared transaction."),
         };
-        Some(match self.trouble {
-            Trouble::None => return None,
-            Trouble::RowLocked { by } => locked("The row of the tag in leaf_id.leaf_alloc", by),
-            Trouble::TableLocked { by } => locked("Table leaf_id.leaf_alloc", by),
-            Trouble::NoWorkerSlot => {
+        Some(match self.refill_error {
+            RefillError::None => return None,
+            RefillError::RowLocked { by } => locked("The row of the tag in leaf_id.leaf_alloc", by),
+            RefillError::TableLocked { by } => locked("Table leaf_id.leaf_alloc", by),
+            RefillError::NoWorkerSlot => {
                 "All background worker slots are in use, and the reserve worker is missing.".into()
             }
-            Trouble::WorkerSlotShared => {
+            RefillError::WorkerSlotShared => {
                 "All background worker slots are in use, and databases take turns at the reserve worker.".into()
             }
-            Trouble::NoAllocator => "No allocator could be started for this database.".into(),
-            Trouble::NoSuchTag => "The tag does not exist.".into(),
-            Trouble::EndOfTag { max_value, .. } => {
+            RefillError::NoAllocator => "No allocator could be started for this database.".into(),
+            RefillError::NoSuchTag => "The tag does not exist.".into(),
+            RefillError::EndOfTag { max_value, .. } => {
                 format!("The tag has reached its maximum value ({max_value}).")
             }
-            Trouble::MaxIdBackwards { published, found } => {
+            RefillError::MaxIdBackwards { published, found } => {
                 format!("\"max_id\" moved backwards, from {published} to {found}.")
             }
-            Trouble::Error => format!("The allocator has failed: {}", self.text.get()),
+            RefillError::Failed => format!("The allocator has failed: {}", self.text.get()),
             // No failure yet, unless it is away.
-            Trouble::Server { link } => {
-                let link = area.link(link)?;
+            RefillError::Server { link } => {
+                let link = area.remote_server(link)?;
                 link.last_error()?;
                 link.explain()
             }
-            Trouble::There { link, .. } => {
+            RefillError::There { link, .. } => {
                 format!(
                     "Server \"{}\" has refused: {}",
                     server(link),
                     self.text.get()
                 )
             }
-            Trouble::ServerBehind { received, answered } => format!(
+            RefillError::ServerBehind { received, answered } => format!(
                 "Server \"{}\" is behind: ids below {received} were in use, now it has given {answered}.",
                 self.text.get()
             ),

@@ -16,7 +16,7 @@ use leaf_id_core::snowflake::MAX_MS;
 
 use crate::error::Failure;
 use crate::guc::{self, WorkerId};
-use crate::lease::client::{Lessee, Order};
+use crate::lease::client::{LeaseClient, Order};
 use crate::persist::{self, Reservation, Used};
 use crate::pg::{self, WaitEvent};
 use crate::segment::issue::{self, Deadline, RELOAD_GRACE_MS};
@@ -110,7 +110,7 @@ pub struct Keeper {
     /// Whether this is a standby.
     standby: bool,
     /// The lease of the worker id, where that is `auto`.
-    lessee: Option<Lessee>,
+    client: Option<LeaseClient>,
     /// What may be used by it.
     grant: Option<Grant>,
     /// A worker id was leased in this run: what the file says of that is true.
@@ -133,7 +133,7 @@ impl Keeper {
             problem: None,
             resets: area.snowflake.resets.load(Ordering::Acquire),
             standby: pg::in_recovery(),
-            lessee: None,
+            client: None,
             grant: None,
             has_leased: false,
             registry_knows: false,
@@ -148,7 +148,7 @@ impl Keeper {
 
     /// The number of a question to the worker registry that a registrar is to ask.
     pub fn question(&self) -> Option<u64> {
-        self.lessee.as_ref()?.question()
+        self.client.as_ref()?.question()
     }
 
     /// Does what is due, and returns when to look again, in milliseconds.
@@ -237,7 +237,7 @@ impl Keeper {
 
     /// What was leased is not used any more.
     fn stop_leasing(&mut self) {
-        if self.lessee.take().is_some() {
+        if self.client.take().is_some() {
             self.grant = None;
             self.close(SnowflakeState::Starting, 0);
         }
@@ -255,9 +255,9 @@ impl Keeper {
             return None;
         };
         if !self
-            .lessee
+            .client
             .as_ref()
-            .is_some_and(|lessee| lessee.is_current(&registry))
+            .is_some_and(|client| client.is_current(&registry))
         {
             self.stop_leasing();
             // Also one that was set, and not leased.
@@ -273,10 +273,10 @@ impl Keeper {
                 self.registry_knows = true;
                 snowflake.show_floor(i64::MIN, floor.reason);
             }
-            self.lessee = Some(Lessee::new(self.area, registry, sound));
+            self.client = Some(LeaseClient::new(self.area, registry, sound));
         }
-        let lessee = self.lessee.as_mut()?;
-        let (order, again) = lessee.tend();
+        let client = self.client.as_mut()?;
+        let (order, again) = client.tend();
         match order {
             Order::Keep => {}
             Order::Close(state, detail) => {
@@ -306,8 +306,8 @@ impl Keeper {
         let now_ms = pg::now_ms();
         if now_ms >= grant.reserved_until_ms {
             // The clock was set ahead: what the registry has recorded is used up.
-            if let Some(lessee) = self.lessee.as_mut() {
-                lessee.hurry();
+            if let Some(client) = self.client.as_mut() {
+                client.hurry();
             }
             return Some(again.map_or(RETRY_MS, |ms| ms.min(RETRY_MS)));
         }

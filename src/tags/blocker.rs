@@ -1,20 +1,22 @@
 //! Who keeps a claim from its row, looked for after the claim gave up waiting.
 
 use super::heap;
-use crate::pg::{self, Holder};
-use crate::shmem::{Key, Trouble};
+use crate::pg::{self, LockHolder};
+use crate::shmem::{Key, RefillError};
 
 /// Who keeps the allocator from a tag's row, in a transaction of its own.
-pub fn find(key: &Key) -> Trouble {
+pub fn find(key: &Key) -> RefillError {
     let row = match heap::see(key) {
         Ok(Ok(Some(seen))) => pg::row_holder(seen.locker),
-        _ => Holder::Nobody,
+        _ => LockHolder::Nobody,
     };
-    if row != Holder::Nobody {
-        return Trouble::RowLocked { by: row };
+    if row != LockHolder::Nobody {
+        return RefillError::RowLocked { by: row };
     }
     match pg::table_holder(key.relation) {
-        Holder::Nobody => Trouble::RowLocked { by: Holder::Nobody },
-        by => Trouble::TableLocked { by },
+        LockHolder::Nobody => RefillError::RowLocked {
+            by: LockHolder::Nobody,
+        },
+        by => RefillError::TableLocked { by },
     }
 }

@@ -24,13 +24,13 @@ pub struct Ask {
     /// ... and the clock.
     pub now_ms: i64,
     /// Sessions found both buffers empty.
-    pub hungry: bool,
+    pub starved: bool,
     /// The longest range that a session waits for, or what is missing of it; 0 for none.
-    pub wish: u32,
+    pub range_len: u32,
     /// This is to continue such a range: no more than is missing.
     pub continues: bool,
-    /// `life` of the row that was published from, 0 for none ...
-    pub row_life: i64,
+    /// `incarnation` of the row that was published from, 0 for none ...
+    pub row_incarnation: i64,
     /// ... and one past the last id that was.
     pub high: i64,
 }
@@ -42,23 +42,23 @@ pub enum ClaimProblem {
     NoSuchTag,
     /// `max_id` has passed `max_value`, or would with the ids that are to be left out.
     EndOfTag { max_value: i64, skip: u64 },
-    /// The same life of the row, with a `max_id` below what was published.
+    /// The same incarnation of the row, with a `max_id` below what was published.
     MaxIdBackwards { published: i64, found: i64 },
     /// Another server is to be asked.
-    Fed(Feed),
+    Sourced(TagSource),
     /// The caller may not issue its ids.
     Forbidden,
 }
 
-/// What the row of a tag holds that another server feeds.
+/// What the row of a tag holds that is sourced from another server.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Feed {
+pub struct TagSource {
     /// That foreign server.
     pub server: Name,
-    /// `life` of the row here ...
-    pub row_life: i64,
+    /// `incarnation` of the row here ...
+    pub row_incarnation: i64,
     /// ... and of the one there that the last segment came from; 0 for none.
-    pub server_life: i64,
+    pub server_incarnation: i64,
     /// One past the highest id that came from there.
     pub max_id: i64,
     /// No id may be above it.
@@ -74,8 +74,8 @@ pub struct Answer {
     pub first: i64,
     /// How many ids.
     pub len: u32,
-    /// `life` of the row that they came from.
-    pub life: i64,
+    /// `incarnation` of the row that they came from.
+    pub incarnation: i64,
     /// Its `max_step`.
     pub max_step: u32,
     /// Its `max_value`.
@@ -83,7 +83,7 @@ pub struct Answer {
     /// Ids left out before the first one, because of a failover.
     pub skipped: u64,
     /// It is shorter than was asked for, only because claims grow step by step.
-    pub climbing: bool,
+    pub growth_limited: bool,
 }
 
 impl Answer {
@@ -94,11 +94,11 @@ impl Answer {
 }
 
 impl AllocRow {
-    fn feed(&self) -> Option<Feed> {
-        self.server.map(|server| Feed {
+    fn source(&self) -> Option<TagSource> {
+        self.server.map(|server| TagSource {
             server,
-            row_life: self.life,
-            server_life: self.server_life,
+            row_incarnation: self.incarnation,
+            server_incarnation: self.server_incarnation,
             max_id: self.max_id(),
             max_value: self.max_value(),
             limits: self.limits,
@@ -128,15 +128,15 @@ pub struct LastClaim {
     /// The WAL timeline.
     pub timeline: i32,
     /// The largest of the recent claims, in ids.
-    pub claimed_step: i32,
+    pub largest_claim: i32,
 }
 
 impl LastClaim {
     fn largest_recent(&self, limits: Limits) -> u32 {
-        match u32::try_from(self.claimed_step) {
+        match u32::try_from(self.largest_claim) {
             // 0 only where the triggers were disabled.
             Ok(0) | Err(_) => limits.step,
-            Ok(claimed_step) => claimed_step,
+            Ok(largest_claim) => largest_claim,
         }
     }
 
@@ -172,10 +172,10 @@ pub fn log_skip(tag: &Tag, skip: u64) {
     }
 }
 
-/// What parked rests are compared with.
+/// What saved remainders are compared with.
 pub struct Seen {
-    /// The row's `life`.
-    pub life: i64,
+    /// The row's `incarnation`.
+    pub incarnation: i64,
     /// Its `max_id`.
     pub max_id: i64,
     /// Its `max_value`.
@@ -189,7 +189,7 @@ pub fn look(key: &Key) -> Option<Seen> {
     let table = raised(heap::open(key.relation, pg::Access::Read))?;
     let row = AllocRow::of(&table.get(&heap::key(&key.tag))?);
     Some(Seen {
-        life: row.life,
+        incarnation: row.incarnation,
         max_id: row.max_id(),
         max_value: row.max_value(),
         access: Access::of(row.granted_to.as_deref()),
@@ -210,37 +210,37 @@ fn raised<T>(result: Result<T, Failure>) -> T {
 /// See [`ClaimProblem`]; the transaction is then to be rolled back.
 pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
     with_row(key, |locked, row| {
-        if let Some(feed) = row.feed() {
-            return Err(ClaimProblem::Fed(feed));
+        if let Some(source) = row.source() {
+            return Err(ClaimProblem::Sourced(source));
         }
-        if row.life == ask.row_life && row.max_id() < ask.high {
+        if row.incarnation == ask.row_incarnation && row.max_id() < ask.high {
             return Err(ClaimProblem::MaxIdBackwards {
                 published: ask.high,
                 found: row.max_id(),
             });
         }
         // Another row of this tag: how the last one was used says nothing.
-        let pace = if row.life == ask.row_life {
+        let pace = if row.incarnation == ask.row_incarnation {
             ask.pace
         } else {
             Pace::default()
         };
-        let step = pace.next(ask.asked_ms, ask.hungry, row.limits);
+        let step = pace.next(ask.asked_ms, ask.starved, row.limits);
         let step = step.min(row.longest_claim());
         let wanted = if ask.continues {
-            ask.wish
+            ask.range_len
         } else {
-            row.limits.clamp(step.max(ask.wish))
+            row.limits.clamp(step.max(ask.range_len))
         };
         let piece = advance(locked, row, wanted, Decay::Alone)?;
         Ok(Claimed {
             first: piece.first,
             len: piece.len,
-            row_life: row.life,
+            row_incarnation: row.incarnation,
             pace: pace.claimed(ask.asked_ms, ask.now_ms, step, row.limits),
             max_step: row.limits.max_step,
             skipped: piece.skipped,
-            climbing: piece.climbing,
+            growth_limited: piece.growth_limited,
             access: Access::of(row.granted_to.as_deref()),
         })
     })
@@ -258,8 +258,8 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, ClaimProblem> {
                 return Err(ClaimProblem::Forbidden);
             }
             // No chains of servers, and no loops.
-            if let Some(feed) = row.feed() {
-                return Err(ClaimProblem::Fed(feed));
+            if let Some(source) = row.source() {
+                return Err(ClaimProblem::Sourced(source));
             }
             let wanted = if n == 0 { row.limits.step } else { n };
             let wanted = wanted.min(row.limits.max_step);
@@ -267,11 +267,11 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, ClaimProblem> {
             Ok(Answer {
                 first: piece.first,
                 len: piece.len,
-                life: row.life,
+                incarnation: row.incarnation,
                 max_step: row.limits.max_step,
                 max_value: row.max_value(),
                 skipped: piece.skipped,
-                climbing: piece.climbing && piece.len < wanted,
+                growth_limited: piece.growth_limited && piece.len < wanted,
             })
         })
     };
@@ -282,10 +282,10 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, ClaimProblem> {
     }
 }
 
-/// What the allocator knows of a tag when an answer has come from the server that feeds it.
+/// What the allocator knows of a tag when an answer has come from the source server.
 pub struct Arrival {
     /// The row as it was when that server was asked.
-    pub feed: Feed,
+    pub source: TagSource,
     /// What it has answered.
     pub answer: Answer,
     /// How fast the tag was used so far.
@@ -296,8 +296,8 @@ pub struct Arrival {
     pub asked_ms: i64,
     /// ... and the clock.
     pub now_ms: i64,
-    /// `life` of the row that was published from, 0 for none ...
-    pub row_life: i64,
+    /// `incarnation` of the row that was published from, 0 for none ...
+    pub row_incarnation: i64,
     /// ... and one past the last id that was.
     pub high: i64,
 }
@@ -309,7 +309,7 @@ pub enum ArrivalProblem {
     Replaced,
     /// The row's own `max_value` has passed.
     EndOfTag { max_value: i64 },
-    /// The same life of the row there, with ids below those that came before.
+    /// The same incarnation of the row there, with ids below those that came before.
     ServerBehind { received: i64, answered: i64 },
 }
 
@@ -317,21 +317,21 @@ pub enum ArrivalProblem {
 /// used once that is durable. The truth is there, and no id depends on this; but it is how
 /// a server that has lost claims is noticed.
 ///
-/// Another life of the row there is a new life of the row here: the ids may be lower.
+/// Another incarnation of the row there is a new incarnation of the row here: the ids may be lower.
 ///
 /// # Errors
 /// See [`ArrivalProblem`]; the transaction is then to be rolled back.
 pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, ArrivalProblem> {
-    let Arrival { feed, answer, .. } = arrival;
+    let Arrival { source, answer, .. } = arrival;
     let received = with_row(key, |locked, row| {
-        let is_same = row.life == feed.row_life
-            && row.server == Some(feed.server)
-            && row.server_life == feed.server_life;
+        let is_same = row.incarnation == source.row_incarnation
+            && row.server == Some(source.server)
+            && row.server_incarnation == source.server_incarnation;
         if !is_same {
             return Ok(Err(ArrivalProblem::Replaced));
         }
-        let reset = row.server_life != 0 && row.server_life != answer.life;
-        let published = if row.life == arrival.row_life {
+        let reset = row.server_incarnation != 0 && row.server_incarnation != answer.incarnation;
+        let published = if row.incarnation == arrival.row_incarnation {
             arrival.high
         } else {
             0
@@ -353,8 +353,12 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, ArrivalProblem> 
             }));
         }
         let len = u32::try_from(left).map_or(answer.len, |left| answer.len.min(left));
-        let life = if reset { new_life() } else { row.life };
-        let pace = if row.life == arrival.row_life {
+        let incarnation = if reset {
+            new_incarnation()
+        } else {
+            row.incarnation
+        };
+        let pace = if row.incarnation == arrival.row_incarnation {
             arrival.pace
         } else {
             Pace::default()
@@ -364,26 +368,26 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, ArrivalProblem> 
         let claimed = Claimed {
             first: answer.first,
             len,
-            row_life: life,
+            row_incarnation: incarnation,
             pace: pace.claimed(arrival.asked_ms, arrival.now_ms, step, row.limits),
             max_step: row.limits.max_step.min(answer.max_step),
             skipped: answer.skipped,
-            climbing: answer.climbing,
+            growth_limited: answer.growth_limited,
             access: Access::of(row.granted_to.as_deref()),
         };
         locked.write(&Written {
             max_id: claimed.end(),
             largest_recent: len,
-            life,
-            server_life: answer.life,
+            incarnation,
+            server_incarnation: answer.incarnation,
         });
         Ok(Ok(claimed))
     });
     received.unwrap_or(Err(ArrivalProblem::Replaced))
 }
 
-/// A `life` that no row had before.
-pub fn new_life() -> i64 {
+/// An `incarnation` that no row had before.
+pub fn new_incarnation() -> i64 {
     rand::random::<i64>() | 1
 }
 
@@ -411,8 +415,8 @@ fn with_row<T>(
 struct Written {
     max_id: i64,
     largest_recent: u32,
-    life: i64,
-    server_life: i64,
+    incarnation: i64,
+    server_incarnation: i64,
 }
 
 /// Ids that were cut off a row.
@@ -420,7 +424,7 @@ struct Piece {
     first: i64,
     len: u32,
     skipped: u64,
-    climbing: bool,
+    growth_limited: bool,
 }
 
 /// Cuts the next ids off a row, as many as wanted unless that is longer than a claim may be,
@@ -449,14 +453,14 @@ fn advance(
     locked.write(&Written {
         max_id: first + i64::from(len),
         largest_recent,
-        life: row.life,
-        server_life: row.server_life,
+        incarnation: row.incarnation,
+        server_incarnation: row.server_incarnation,
     });
     Ok(Piece {
         first,
         len,
         skipped: skip,
-        climbing: len == longest,
+        growth_limited: len == longest,
     })
 }
 
@@ -467,7 +471,7 @@ impl LockedRow {
             &[
                 (heap::MAX_ID, Value::Bigint(row.max_id)),
                 (
-                    heap::CLAIMED_STEP,
+                    heap::LARGEST_CLAIM,
                     Value::Integer(row.largest_recent.cast_signed()),
                 ),
                 (
@@ -475,8 +479,11 @@ impl LockedRow {
                     Value::Bigint(pg::system_identifier().cast_signed()),
                 ),
                 (heap::TIMELINE, Value::Integer(pg::timeline().cast_signed())),
-                (heap::LIFE, Value::Bigint(row.life)),
-                (heap::SERVER_LIFE, Value::Bigint(row.server_life)),
+                (heap::INCARNATION, Value::Bigint(row.incarnation)),
+                (
+                    heap::SERVER_INCARNATION,
+                    Value::Bigint(row.server_incarnation),
+                ),
                 (heap::UPDATE_TIME, Value::Timestamp(pg::now_timestamp())),
             ],
         );
@@ -488,16 +495,21 @@ impl LockedRow {
 ///
 /// # Errors
 /// The row is not there: its ids would be issued again.
-pub fn raise_max_id(key: &Key, life: i64, max_id: i64, any_tag: bool) -> Result<(), Failure> {
+pub fn raise_max_id(
+    key: &Key,
+    incarnation: i64,
+    max_id: i64,
+    any_tag: bool,
+) -> Result<(), Failure> {
     let lost = || Failure::MarkNotWritten {
         tag: key.tag.name(),
     };
     // What the transaction's last statement has written is to be seen.
     pg::see_own_changes();
     let table = heap::open(key.relation, pg::Access::Write)?.ok_or_else(lost)?;
-    let is_it = |stored: &pg::Row| stored.bigint(heap::LIFE) == Some(life);
+    let is_it = |stored: &pg::Row| stored.bigint(heap::INCARNATION) == Some(incarnation);
     let stored: Vec<pg::Row> = if any_tag {
-        // A row that was copied has the same life: those of others are not ours to write.
+        // A row that was copied has the same incarnation: those of others are not ours to write.
         let rows = table.rows().into_iter();
         rows.filter(|row| is_it(row) && row.is_ours()).collect()
     } else {

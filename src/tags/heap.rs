@@ -18,12 +18,12 @@ pub static ALLOC: Shape = Shape::new(
         (c"update_time", Type::Timestamp),
         (c"max_step", Type::Integer),
         (c"max_value", Type::Bigint),
-        (c"life", Type::Bigint),
+        (c"incarnation", Type::Bigint),
         (c"system_identifier", Type::Bigint),
         (c"timeline", Type::Integer),
-        (c"claimed_step", Type::Integer),
+        (c"largest_claim", Type::Integer),
         (c"server", Type::Name),
-        (c"server_life", Type::Bigint),
+        (c"server_incarnation", Type::Bigint),
         (c"granted_to", Type::Names),
     ],
     &[
@@ -32,7 +32,7 @@ pub static ALLOC: Shape = Shape::new(
         c"leaf_alloc_step_positive",
         c"leaf_alloc_max_value_range",
         c"leaf_alloc_max_step_not_below_step",
-        c"leaf_alloc_server_life_of_server",
+        c"leaf_alloc_server_incarnation_of_server",
     ],
 );
 
@@ -44,17 +44,17 @@ const STEP: usize = 3;
 pub const UPDATE_TIME: usize = 5;
 const MAX_STEP: usize = 6;
 const MAX_VALUE: usize = 7;
-/// Column `life`.
-pub const LIFE: usize = 8;
+/// Column `incarnation`.
+pub const INCARNATION: usize = 8;
 /// Column `system_identifier`.
 pub const SYSTEM_IDENTIFIER: usize = 9;
 /// Column `timeline`.
 pub const TIMELINE: usize = 10;
-/// Column `claimed_step`.
-pub const CLAIMED_STEP: usize = 11;
+/// Column `largest_claim`.
+pub const LARGEST_CLAIM: usize = 11;
 const SERVER: usize = 12;
-/// Column `server_life`.
-pub const SERVER_LIFE: usize = 13;
+/// Column `server_incarnation`.
+pub const SERVER_INCARNATION: usize = 13;
 const GRANTED_TO: usize = 14;
 
 /// The oid of this database's `leaf_alloc`.
@@ -80,16 +80,16 @@ pub struct AllocRow {
     pub max_id: Option<i64>,
     /// `max_value`: the last id.
     pub max_value: Option<i64>,
-    /// `life`.
-    pub life: i64,
+    /// `incarnation`.
+    pub incarnation: i64,
     /// `step` and `max_step`, in ids. What a CHECK is going to refuse counts as 0.
     pub limits: Limits,
     /// What it remembers of its last claim.
     pub last_claim: LastClaim,
-    /// The foreign server that feeds the tag.
+    /// The foreign server that the tag is sourced from.
     pub server: Option<Name>,
-    /// `life` of the row there that the last segment came from; 0 for none.
-    pub server_life: i64,
+    /// `incarnation` of the row there that the last segment came from; 0 for none.
+    pub server_incarnation: i64,
     /// The roles that may issue its ids; see [`super::rights`].
     pub granted_to: Option<Vec<Name>>,
 }
@@ -102,7 +102,7 @@ impl AllocRow {
             tag: row.text(BIZ_TAG).and_then(|bytes| Tag::new(&bytes)),
             max_id: row.bigint(MAX_ID),
             max_value: row.bigint(MAX_VALUE),
-            life: row.bigint(LIFE).unwrap_or(0),
+            incarnation: row.bigint(INCARNATION).unwrap_or(0),
             limits: Limits {
                 step: ids(STEP),
                 max_step: ids(MAX_STEP),
@@ -110,10 +110,10 @@ impl AllocRow {
             last_claim: LastClaim {
                 system_identifier: row.bigint(SYSTEM_IDENTIFIER).unwrap_or(0),
                 timeline: row.integer(TIMELINE).unwrap_or(0),
-                claimed_step: row.integer(CLAIMED_STEP).unwrap_or(0),
+                largest_claim: row.integer(LARGEST_CLAIM).unwrap_or(0),
             },
             server: row.name(SERVER),
-            server_life: row.bigint(SERVER_LIFE).unwrap_or(0),
+            server_incarnation: row.bigint(SERVER_INCARNATION).unwrap_or(0),
             granted_to: row.names(GRANTED_TO),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A row names the roles in `granted_to`; NULL is everybody, and so is a list with `public`.
 //! A session looks at the row, and remembers what it found for as long as the slot's buffer
-//! lives: an edit of the list ends that life when it commits (see `edits`), so that a REVOKE
+//! versions: an edit of the list ends that version when it commits (see `edits`), so that a REVOKE
 //! holds at once, in every session.
 //!
 //! A tag that is everybody's costs nothing on the hot path: a slot says so, in its
@@ -10,15 +10,15 @@
 //! remember the slot as one that it may take from without a look at its user. Why the slot
 //! cannot say it too long: the access is written under the slot's lock by a publication,
 //! which is refused where the row was edited since, and every invalidation makes it unknown
-//! before it ends the life. So whoever has read a life and then the access has not read that
-//! of an earlier life.
+//! before it ends the version. So whoever has read a version and then the access has not read that
+//! of an earlier version.
 
 use crate::pg::{self, Name};
 
 /// The role that is everybody.
 const PUBLIC: &[u8] = b"public";
 
-/// Who may take from a slot in one life of its buffer.
+/// Who may take from a slot in one version of its buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Access {

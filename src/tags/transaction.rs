@@ -43,14 +43,14 @@ pub struct Edit {
 /// What the trigger changes in the row that is about to be written.
 #[derive(Default)]
 pub struct Stamp {
-    /// A new life.
-    pub life: Option<i64>,
+    /// A new incarnation.
+    pub incarnation: Option<i64>,
     /// Another `max_id`.
     pub max_id: Option<i64>,
     /// What the row remembers now.
     pub last_claim: Option<LastClaim>,
-    /// Another `server_life`.
-    pub server_life: Option<i64>,
+    /// Another `server_incarnation`.
+    pub server_incarnation: Option<i64>,
 }
 
 impl Stamp {
@@ -58,9 +58,9 @@ impl Stamp {
     pub fn changes(&self) -> Vec<(usize, Value<'static>)> {
         let mut changes = vec![(heap::UPDATE_TIME, Value::Timestamp(pg::now_timestamp()))];
         let bigints = [
-            (heap::LIFE, self.life),
+            (heap::INCARNATION, self.incarnation),
             (heap::MAX_ID, self.max_id),
-            (heap::SERVER_LIFE, self.server_life),
+            (heap::SERVER_INCARNATION, self.server_incarnation),
         ];
         let changed = bigints.into_iter();
         changes.extend(changed.filter_map(|(column, value)| Some((column, Value::Bigint(value?)))));
@@ -71,7 +71,10 @@ impl Stamp {
                     Value::Bigint(last_claim.system_identifier),
                 ),
                 (heap::TIMELINE, Value::Integer(last_claim.timeline)),
-                (heap::CLAIMED_STEP, Value::Integer(last_claim.claimed_step)),
+                (
+                    heap::LARGEST_CLAIM,
+                    Value::Integer(last_claim.largest_claim),
+                ),
             ]);
         }
         changes
@@ -94,13 +97,13 @@ enum Kind {
     Changed,
     /// The row was inserted here, or edited since.
     Created {
-        life: i64,
+        incarnation: i64,
         next: i64,
         max_value: i64,
         max_step: u32,
         /// Another server has its ids: none are issued here. What was, before the row named
         /// that server, counts as ever.
-        fed: bool,
+        sourced: bool,
         /// Its ids are not everybody's.
         restricted: bool,
     },
@@ -109,16 +112,16 @@ enum Kind {
 }
 
 impl Kind {
-    fn created_life(&self) -> Option<i64> {
+    fn created_incarnation(&self) -> Option<i64> {
         match self {
-            Self::Created { life, .. } => Some(*life),
+            Self::Created { incarnation, .. } => Some(*incarnation),
             Self::Changed | Self::Regranted => None,
         }
     }
 
     /// A row that was created here, whose ids can be issued here.
     fn is_ours(&self) -> bool {
-        matches!(self, Self::Created { fed: false, .. })
+        matches!(self, Self::Created { sourced: false, .. })
     }
 }
 
@@ -144,11 +147,11 @@ struct Edits {
     order: u64,
     /// There were too many: every tag of the database counts as changed.
     overflow: bool,
-    /// The next id of each row that was created and used here, by its life: a rename keeps
+    /// The next id of each row that was created and used here, by its incarnation: a rename keeps
     /// it. Outlives subtransactions.
     marks: HashMap<i64, i64>,
-    /// The lives that issued ids under a tag. Outlives subtransactions.
-    lives: HashMap<Key, Vec<i64>>,
+    /// The incarnations that issued ids under a tag. Outlives subtransactions.
+    incarnations: HashMap<Key, Vec<i64>>,
 }
 
 static EDITS: LazyLock<Mutex<Edits>> = LazyLock::new(Mutex::default);
@@ -200,40 +203,43 @@ impl Edits {
     /// Where a row's ids go on: above its own, and above those of rows of this tag whose
     /// creation was rolled back, which somebody may have seen. Rows that were replaced on
     /// purpose do not count.
-    fn mark(&self, key: &Key, life: i64) -> i64 {
+    fn mark(&self, key: &Key, incarnation: i64) -> i64 {
         let entries = self.entries.get(key).map_or(&[][..], Vec::as_slice);
-        let stands = |life: i64| {
-            let created = |entry: &Entry| entry.kind.created_life() == Some(life);
+        let stands = |incarnation: i64| {
+            let created = |entry: &Entry| entry.kind.created_incarnation() == Some(incarnation);
             entries.iter().any(created)
         };
-        let lives = self.lives.get(key).map_or(&[][..], Vec::as_slice);
-        let undone = lives.iter().copied().filter(|life| !stands(*life));
+        let incarnations = self.incarnations.get(key).map_or(&[][..], Vec::as_slice);
+        let undone = incarnations
+            .iter()
+            .copied()
+            .filter(|incarnation| !stands(*incarnation));
         let marks = undone
-            .chain([life])
-            .filter_map(|life| self.marks.get(&life).copied());
+            .chain([incarnation])
+            .filter_map(|incarnation| self.marks.get(&incarnation).copied());
         marks.max().unwrap_or(0)
     }
 
-    fn set_mark(&mut self, key: &Key, life: i64, mark: i64) {
-        self.marks.insert(life, mark);
-        let lives = self.lives.entry(*key).or_default();
-        if !lives.contains(&life) {
-            lives.push(life);
+    fn set_mark(&mut self, key: &Key, incarnation: i64, mark: i64) {
+        self.marks.insert(incarnation, mark);
+        let incarnations = self.incarnations.entry(*key).or_default();
+        if !incarnations.contains(&incarnation) {
+            incarnations.push(incarnation);
         }
     }
 
     /// Rows that were created here and stand, with what was issued of them.
     fn marked_rows(&self) -> Vec<(Key, i64, i64)> {
         let row = |(key, entries): (&Key, &Vec<Entry>)| {
-            let life = entries.last()?.kind.created_life()?;
+            let incarnation = entries.last()?.kind.created_incarnation()?;
             // Not a row that a TRUNCATE has taken away since; which, is not known for all
             // after an overflow.
-            let stands = |kind: Kind| kind.created_life() == Some(life);
+            let stands = |kind: Kind| kind.created_incarnation() == Some(incarnation);
             if !self.overflow && !self.kind(key).is_some_and(stands) {
                 return None;
             }
-            let mark = self.mark(key, life);
-            (mark > 0).then_some((*key, life, mark))
+            let mark = self.mark(key, incarnation);
+            (mark > 0).then_some((*key, incarnation, mark))
         };
         self.entries.iter().filter_map(row).collect()
     }
@@ -309,11 +315,11 @@ pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
     }
     let mut edits = EDITS.lock();
     let Some(Kind::Created {
-        life,
+        incarnation,
         next,
         max_value,
         max_step,
-        fed: false,
+        sourced: false,
         ..
     }) = edits.kind(key)
     else {
@@ -329,12 +335,12 @@ pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
             max_step,
         });
     }
-    let first = edits.mark(key, life).max(next);
+    let first = edits.mark(key, incarnation).max(next);
     let left = max_value.saturating_sub(first).saturating_add(1);
     if left < i64::from(n) {
         return Err(Failure::end_of_tag(name(), max_value, 0));
     }
-    edits.set_mark(key, life, first + i64::from(n));
+    edits.set_mark(key, incarnation, first + i64::from(n));
     Ok(first)
 }
 
@@ -343,7 +349,7 @@ pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
 ///
 /// # Errors
 /// An UPDATE that would lower `max_id`, which is what `leaf_tag_reset` is for. A foreign
-/// server that cannot be used, or that would no longer feed the tag.
+/// server that cannot be used, or that would no longer source the tag.
 pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     let (old, Some(new)) = (&edit.old, &edit.new) else {
         return Ok(Stamp::default());
@@ -353,19 +359,19 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     let here = LastClaim {
         system_identifier: pg::system_identifier().cast_signed(),
         timeline: pg::timeline().cast_signed(),
-        claimed_step: step,
+        largest_claim: step,
     };
     let Some(old) = old else {
         return Ok(Stamp {
-            // A row that comes back from a dump is the one that it was: servers that it feeds
+            // A row that comes back from a dump is the one that it was: servers that it is the source of
             // must not take it for one that was reset. Otherwise never 0, which means none.
-            life: Some(match new.life {
-                0 => claim::new_life(),
-                life => life,
+            incarnation: Some(match new.incarnation {
+                0 => claim::new_incarnation(),
+                incarnation => incarnation,
             }),
             max_id: None,
             last_claim: Some(here),
-            server_life: Some(0),
+            server_incarnation: Some(0),
         });
     };
     let mut max_id = None;
@@ -381,11 +387,11 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     // What the row remembers is not for users to change. A larger step may be claimed at
     // once.
     let mut last_claim = LastClaim {
-        claimed_step: old.last_claim.claimed_step.max(step),
+        largest_claim: old.last_claim.largest_claim.max(step),
         ..old.last_claim
     };
     // What is left out after a failover goes by the limits that the missing claims had: an
-    // edit that changes them leaves it out now. The ids of a server that feeds the tag are
+    // edit that changes them leaves it out now. The ids of a tag's source server are
     // not in this table, and no claim of them can be missing here.
     let skip = match old.server {
         None => old.last_claim.skip(old.limits),
@@ -405,7 +411,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         // NULL is for the table's constraint to refuse.
         max_id = new.max_id.and_then(|to| from.map(|from| from.max(to)));
         last_claim = LastClaim {
-            claimed_step: last_claim.claimed_step,
+            largest_claim: last_claim.largest_claim,
             ..here
         };
     }
@@ -413,14 +419,14 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     // 0 is any, as long as it stands above max_id.
     let same_row = (old.server, old.tag) == (new.server, new.tag);
     Ok(Stamp {
-        life: Some(old.life),
+        incarnation: Some(old.incarnation),
         max_id,
         last_claim: Some(last_claim),
-        server_life: Some(if same_row { old.server_life } else { 0 }),
+        server_incarnation: Some(if same_row { old.server_incarnation } else { 0 }),
     })
 }
 
-/// Who feeds a tag must exist and be the editor's to use, and feeds it for ever: which ids
+/// The source server of a tag must exist and be the editor's to use, and stays so: which ids
 /// other members of its fleet have, this table does not know.
 fn check_server(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(), Failure> {
     let before = old.and_then(|row| row.server);
@@ -431,9 +437,9 @@ fn check_server(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(
         let tag = new.tag.unwrap_or(Tag::EMPTY).name();
         let server = server.text();
         if !edit.replica {
-            return Err(Failure::FedForEver { tag, server });
+            return Err(Failure::SourceIsFinal { tag, server });
         }
-        pgrx::log!("leaf_id: tag \"{tag}\" is no longer fed from server \"{server}\"");
+        pgrx::log!("leaf_id: tag \"{tag}\" is no longer sourced from server \"{server}\"");
     }
     match new.server {
         // An apply worker is never stopped; whoever claims will find out.
@@ -493,11 +499,11 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
                 add(
                     new_key,
                     Kind::Created {
-                        life: new.life,
+                        incarnation: new.incarnation,
                         next,
                         max_value,
                         max_step: new.limits.max_step,
-                        fed: new.server.is_some(),
+                        sourced: new.server.is_some(),
                         restricted: Access::of(new.granted_to.as_deref()) == Access::Restricted,
                     },
                 );
@@ -575,9 +581,9 @@ fn write_marks() {
         let edits = EDITS.lock();
         (edits.marked_rows(), edits.overflow)
     };
-    for (key, life, mark) in marks {
+    for (key, incarnation, mark) in marks {
         // With more edits than are remembered, it may have another name by now.
-        if let Err(failure) = claim::raise_max_id(&key, life, mark, renamed) {
+        if let Err(failure) = claim::raise_max_id(&key, incarnation, mark, renamed) {
             failure.raise();
         }
     }

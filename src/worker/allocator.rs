@@ -1,7 +1,7 @@
 //! An allocator: it claims segments for the tags of one database.
 //!
 //! It publishes a segment only when its claim has committed and is durable (I1), here or on
-//! the server that feeds the tag. It never waits for that server: local tags, and those of
+//! the source server of the tag. It never waits for that server: local tags, and those of
 //! other servers, are served meanwhile. It leaves when there is nothing to do, when somebody
 //! waits for the database, or when others need its worker slot. The [reserve
 //! worker](super::reserve) is one for a while, and leaves sooner then.
@@ -19,9 +19,9 @@ use crate::guc::{self, ClaimSynchronousCommit};
 use crate::pg::{self, Caught, WaitEvent};
 use crate::remote::RemoteError;
 use crate::remote::central::{Central, Errand, Outcome};
-use crate::shmem::{self, Area, Claimed, Key, Ledger, Run, Slot, Trouble};
+use crate::shmem::{self, Area, Claimed, IdRange, Key, RefillError, Slot, SlotState};
 use crate::tags::blocker;
-use crate::tags::claim::{self, Answer, Arrival, ArrivalProblem, Ask, ClaimProblem, Feed};
+use crate::tags::claim::{self, Answer, Arrival, ArrivalProblem, Ask, ClaimProblem, TagSource};
 
 /// How often an allocator looks whether somebody waits for its database.
 const PROBE: Duration = Duration::from_millis(100);
@@ -37,33 +37,33 @@ const MAX_BACK_OFF: Duration = Duration::from_millis(500);
 /// How long a request stays closed after an answer that asking again will not change.
 const HOLD: Duration = Duration::from_secs(1);
 
-/// This process's desk and ticket, as the launcher packed them; 0 when it has none (no
-/// ticket is 0). For the exit callback.
-static MY_SEAT: AtomicU64 = AtomicU64::new(0);
+/// This process's queue and registration, as the launcher packed them; 0 when it has none (no
+/// registration is 0). For the exit callback.
+static MY_HANDLE: AtomicU64 = AtomicU64::new(0);
 static CONNECTED: AtomicBool = AtomicBool::new(false);
 /// A claim of this process has begun and not ended. For the exit callback.
 static CLAIM_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Gives the desk back however this process ends: cancelled, terminated, or because its
+/// Gives the queue back however this process ends: cancelled, terminated, or because its
 /// database is gone.
 #[pgrx::pg_guard]
 unsafe extern "C-unwind" fn allocator_exit(_code: i32, _arg: pg_sys::Datum) {
     let Some(area) = shmem::area() else { return };
     end_claim(area);
-    let (desk, ticket) = match MY_SEAT.swap(0, Ordering::Relaxed) {
+    let (queue, registration) = match MY_HANDLE.swap(0, Ordering::Relaxed) {
         0 => return,
-        seat => unpack(seat),
+        slot_ref => unpack(slot_ref),
     };
     if CONNECTED.load(Ordering::Relaxed) {
-        area.close_links(pg::database());
-        area.settle_database(pg::database());
+        area.close_remote_servers(pg::database());
+        area.clear_requests_of(pg::database());
     } else {
-        area.fail_posted(desk, Trouble::NoAllocator);
+        area.fail_posted(queue, RefillError::NoAllocator);
     }
-    area.stand_up(desk, ticket, false);
+    area.detach(queue, registration, false);
 }
 
-/// Begins a claim, unless the launcher is parking the rests.
+/// Begins a claim, unless the launcher is saving the remainders.
 fn begin_claim(area: &Area) -> bool {
     let begun = area.begin_claim();
     CLAIM_BEGUN.store(begun, Ordering::Relaxed);
@@ -94,14 +94,14 @@ pub struct Job {
     back_off: Duration,
     /// The row was not found once.
     missed: bool,
-    /// Nothing is left to do but to let sessions ask again, later or in another life.
+    /// Nothing is left to do but to let sessions ask again, later or in another version.
     answered: Option<u64>,
 }
 
 /// Ids that are claimed and wait for more.
 pub struct Part {
-    /// The slot's life when they were.
-    life: u64,
+    /// The slot's version when they were.
+    version: u64,
     /// The ids.
     pub claimed: Claimed,
 }
@@ -109,7 +109,7 @@ pub struct Part {
 /// Ids that another server has claimed.
 #[derive(Clone, Copy)]
 struct Pending {
-    feed: Feed,
+    source: TagSource,
     answer: Answer,
     /// The adaptive step that it was asked with.
     step: u32,
@@ -125,7 +125,7 @@ impl Job {
         // The row was edited since the answer: it may be another one now.
         let outlived = self
             .answered
-            .is_some_and(|life| self.slot.buffer.life() != life);
+            .is_some_and(|version| self.slot.buffer.version() != version);
         self.due <= now || outlived
     }
 }
@@ -139,13 +139,13 @@ enum Progress {
     /// This much of a range is claimed, and more must be before it is published.
     Part(Claimed),
     /// Another server is to be asked.
-    Elsewhere(Feed, u64),
+    Elsewhere(TagSource, u64),
 }
 
 struct Allocator {
     area: &'static Area,
-    desk: u32,
-    ticket: u32,
+    queue: u32,
+    registration: u32,
     /// It is the reserve worker.
     in_reserve: bool,
     jobs: VecDeque<Job>,
@@ -157,23 +157,23 @@ struct Allocator {
     logged: HashMap<Key, String>,
 }
 
-/// An allocator's main function; the argument is its desk and its ticket.
+/// An allocator's main function; the argument is its queue and its registration.
 #[pgrx::pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn leaf_id_allocator_main(argument: pg_sys::Datum) {
     pg::handle_signals_in_transactions();
     let Some(area) = shmem::area() else { return };
-    let (desk, ticket) = unpack(argument.value() as u64);
-    allocate(area, desk, ticket, false);
+    let (queue, registration) = unpack(argument.value() as u64);
+    allocate(area, queue, registration, false);
 }
 
-/// Serves the desk that awaits an allocator with this ticket, until there is a reason to leave.
-pub fn allocate(area: &'static Area, desk: u32, ticket: u32, in_reserve: bool) {
+/// Serves the queue that awaits an allocator with this registration, until there is a reason to leave.
+pub fn allocate(area: &'static Area, queue: u32, registration: u32, in_reserve: bool) {
     pg::on_exit(allocator_exit);
-    MY_SEAT.store(pack(desk, ticket), Ordering::Relaxed);
-    let Some(database) = area.sit_down(desk, ticket, pg::my_latch()) else {
+    MY_HANDLE.store(pack(queue, registration), Ordering::Relaxed);
+    let Some(database) = area.attach(queue, registration, pg::my_latch()) else {
         // Not ours to give back.
-        MY_SEAT.store(0, Ordering::Relaxed);
+        MY_HANDLE.store(0, Ordering::Relaxed);
         return;
     };
     pg::connect(database);
@@ -182,8 +182,8 @@ pub fn allocate(area: &'static Area, desk: u32, ticket: u32, in_reserve: bool) {
     let now = Instant::now();
     let mut allocator = Allocator {
         area,
-        desk,
-        ticket,
+        queue,
+        registration,
         in_reserve,
         jobs: VecDeque::new(),
         central: Central::default(),
@@ -208,8 +208,8 @@ impl Allocator {
             if served || !outcomes.is_empty() {
                 self.worked_at = Instant::now();
             } else {
-                if self.may_leave() && self.area.stand_up(self.desk, self.ticket, true) {
-                    MY_SEAT.store(0, Ordering::Relaxed);
+                if self.may_leave() && self.area.detach(self.queue, self.registration, true) {
+                    MY_HANDLE.store(0, Ordering::Relaxed);
                     self.central.leave(self.area);
                     return;
                 }
@@ -219,24 +219,24 @@ impl Allocator {
                 self.take_back(outcome);
             }
         }
-        self.area.stand_up(self.desk, self.ticket, false);
-        MY_SEAT.store(0, Ordering::Relaxed);
+        self.area.detach(self.queue, self.registration, false);
+        MY_HANDLE.store(0, Ordering::Relaxed);
         // Sessions that still wait ask again, of whoever comes next.
         let elsewhere = self.central.leave(self.area);
         for job in self.jobs.iter().chain(&elsewhere) {
-            self.area.settle(job.slot, &job.request);
+            self.area.clear_request(job.slot, &job.request);
         }
     }
 
     fn accept_requests(&mut self) {
         let mut posted = Vec::new();
-        self.area.collect_requests(self.desk, &mut posted);
+        self.area.collect_requests(self.queue, &mut posted);
         let now = Instant::now();
         for slot in posted {
             if let Some((request, key)) = self.area.accept(slot) {
                 if key.database != pg::database() {
                     // Given to another database after it was posted, though it should not be.
-                    self.area.settle(slot, &request);
+                    self.area.clear_request(slot, &request);
                     continue;
                 }
                 self.jobs.push_back(Job {
@@ -325,23 +325,29 @@ impl Allocator {
 
     fn finish(&mut self, job: Job, progress: Progress) {
         match progress {
-            Progress::Over => self.area.settle(job.slot, &job.request),
+            Progress::Over => self.area.clear_request(job.slot, &job.request),
             Progress::Later | Progress::Part(_) => self.jobs.push_back(job),
-            Progress::Elsewhere(feed, life) => self.central.enqueue(self.area, job, feed, life),
+            Progress::Elsewhere(source, version) => {
+                self.central.enqueue(self.area, job, source, version)
+            }
         }
     }
 
-    /// A request comes back from the server that feeds its tag.
+    /// A request comes back from the source server of its tag.
     fn take_back(&mut self, outcome: Outcome) {
         let mut job = match outcome {
             Outcome::Answered(errand, answer) => {
                 let Errand {
                     mut job,
-                    feed,
+                    source,
                     step,
                     ..
                 } = errand;
-                job.pending = Some(Pending { feed, answer, step });
+                job.pending = Some(Pending {
+                    source,
+                    answer,
+                    step,
+                });
                 // At once: who leaves first loses it.
                 let progress = self.serve(&mut job);
                 return self.finish(job, progress);
@@ -354,42 +360,42 @@ impl Allocator {
         self.jobs.push_back(job);
     }
 
-    /// Gives a parked rest back, or claims.
+    /// Gives a saved range back, or claims.
     fn serve(&mut self, job: &mut Job) -> Progress {
-        // Before the claim begins, so that nothing can be published once the rests were
+        // Before the claim begins, so that nothing can be published once the remainders were
         // taken out; and before its transaction: an edit from now on drops what it claims.
         let seen = self.look(job);
-        let Some((life, ledger, _)) = seen else {
+        let Some((version, state, _)) = seen else {
             return self.drop_evicted(job);
         };
         if !begin_claim(self.area) {
             return self.put_off(job);
         }
-        let parked = ledger.next_parked();
+        let saved = state.next_saved();
         let pending = job.pending.take();
-        let mut progress = match (pending, parked) {
-            (Some(pending), _) => self.receive(job, life, pending),
+        let mut progress = match (pending, saved) {
+            (Some(pending), _) => self.receive(job, version, pending),
             // Asked for again by a session that had looked before it came.
             _ if job.slot.buffer.has_spare() => {
                 job.slot.forget_wanted();
                 Progress::Over
             }
-            (None, Some(rest)) => self.publish_rest(job, life, rest),
-            (None, None) => self.claim(job, life, None),
+            (None, Some(rest)) => self.publish_saved(job, version, rest),
+            (None, None) => self.claim(job, version, None),
         };
         // One claim to the launcher, which may end.
         while let Progress::Part(part) = progress {
-            progress = self.claim(job, life, Some(part));
+            progress = self.claim(job, version, Some(part));
         }
         end_claim(self.area);
         progress
     }
 
-    /// The slot's life, what is remembered about its tag, and one past the last id published;
+    /// The slot's version, what is remembered about its tag, and one past the last id published;
     /// `None` if the slot was evicted.
-    fn look(&self, job: &Job) -> Option<(u64, Ledger, i64)> {
+    fn look(&self, job: &Job) -> Option<(u64, SlotState, i64)> {
         let buffer = job.slot.buffer;
-        let look = |ledger: &mut Ledger| (buffer.life(), *ledger, buffer.high());
+        let look = |state: &mut SlotState| (buffer.version(), *state, buffer.high());
         self.area.with_request(job.slot, &job.request, look)
     }
 
@@ -404,21 +410,25 @@ impl Allocator {
 
     /// Writes down what another server has claimed, and publishes it. Until it can be
     /// written down it is kept, and that server is not asked again.
-    fn receive(&mut self, job: &mut Job, life: u64, pending: Pending) -> Progress {
+    fn receive(&mut self, job: &mut Job, version: u64, pending: Pending) -> Progress {
         let (slot, request, key) = (job.slot, job.request, job.key);
-        let Some((_, ledger, high)) = self.look(job) else {
+        let Some((_, state, high)) = self.look(job) else {
             job.pending = Some(pending);
             return self.drop_evicted(job);
         };
-        let Pending { feed, answer, step } = pending;
-        let arrival = Arrival {
-            feed,
+        let Pending {
+            source,
             answer,
-            pace: ledger.pace,
+            step,
+        } = pending;
+        let arrival = Arrival {
+            source,
+            answer,
+            pace: state.pace,
             step,
             asked_ms: job.asked_ms(),
             now_ms: pg::now_ms(),
-            row_life: ledger.row_life,
+            row_incarnation: state.row_incarnation,
             high,
         };
         pg::report_activity(Some(&activity(&key)));
@@ -429,25 +439,25 @@ impl Allocator {
         );
         match pg::transaction(|| claim::receive(&key, &arrival)) {
             Ok(Ok(claimed)) => {
-                self.area.with_request(slot, &request, |ledger| {
+                self.area.with_request(slot, &request, |state| {
                     let there = &slot.server_max_step;
                     there.store(answer.max_step, Ordering::Relaxed);
                     // What was given back since is older, and would come out of order (I4).
-                    ledger.drop_parked();
+                    state.drop_saved();
                 });
                 self.area.note_claim(slot, &request, &claimed);
                 self.area.lose(slot, &request, answer.len - claimed.len);
-                let part = self.take_part(job, life);
-                let progress = match self.arrive(job, life, part, claimed) {
+                let part = self.take_part(job, version);
+                let progress = match self.arrive(job, version, part, claimed) {
                     Progress::Part(claimed) => {
-                        job.part = Some(Part { life, claimed });
+                        job.part = Some(Part { version, claimed });
                         Progress::Later
                     }
                     progress => progress,
                 };
                 // Last: whatever is logged looks for interrupts.
-                if ![0, answer.life].contains(&feed.server_life) {
-                    let (tag, server) = (key.tag.name(), feed.server.text());
+                if ![0, answer.incarnation].contains(&source.server_incarnation) {
+                    let (tag, server) = (key.tag.name(), source.server.text());
                     let first = answer.first;
                     pgrx::warning!(
                         "leaf_id: tag \"{tag}\" was reset or created anew on server \"{server}\": its ids go on at {first}"
@@ -457,11 +467,11 @@ impl Allocator {
             }
             Ok(Err(problem)) => {
                 self.area.lose(slot, &request, answer.len);
-                self.note_lost_answer(job, life, &feed, problem)
+                self.note_lost_answer(job, version, &source, problem)
             }
             Err(error) => {
                 job.pending = Some(pending);
-                self.note_error(job, life, &error);
+                self.note_error(job, version, &error);
                 self.put_off(job)
             }
         }
@@ -470,55 +480,60 @@ impl Allocator {
     fn note_lost_answer(
         &mut self,
         job: &mut Job,
-        life: u64,
-        feed: &Feed,
+        version: u64,
+        source: &TagSource,
         problem: ArrivalProblem,
     ) -> Progress {
         match problem {
             // Whatever stands there now is looked at anew.
             ArrivalProblem::Replaced => Progress::Later,
-            ArrivalProblem::EndOfTag { max_value } => {
-                self.hold(job, life, Trouble::EndOfTag { max_value, skip: 0 }, None)
-            }
+            ArrivalProblem::EndOfTag { max_value } => self.hold(
+                job,
+                version,
+                RefillError::EndOfTag { max_value, skip: 0 },
+                None,
+            ),
             ArrivalProblem::ServerBehind { received, answered } => {
-                let server = feed.server.text();
+                let server = source.server.text();
                 let text = format!(
                     "server \"{server}\" has given {answered}, though ids below {received} were in use"
                 );
                 self.log_once(&job.key, &text);
-                let trouble = Trouble::ServerBehind { received, answered };
-                self.hold(job, life, trouble, Some(&server))
+                let refill_error = RefillError::ServerBehind { received, answered };
+                self.hold(job, version, refill_error, Some(&server))
             }
         }
     }
 
-    /// The server that feeds the tag has refused to.
+    /// The source server of the tag has refused to.
     fn note_refusal(&mut self, errand: Errand, error: &RemoteError) -> Job {
         let Errand {
             mut job,
-            feed,
-            life,
+            source,
+            version,
             ..
         } = errand;
-        let link = self.area.tell_link(pg::database(), &feed.server, |_| {});
+        let link = self
+            .area
+            .update_remote_server(pg::database(), &source.server, |_| {});
         let sqlstate = error.sqlstate.unwrap_or(*b"XX000");
-        let trouble = Trouble::There { link, sqlstate };
+        let refill_error = RefillError::There { link, sqlstate };
         let text = Some(error.message.as_str());
         match &sqlstate {
             // No such tag, or none left of it.
             b"42704" | b"2200H" => {
-                self.hold(&mut job, life, trouble, text);
+                self.hold(&mut job, version, refill_error, text);
             }
             // Somebody is in the way there for a moment.
             b"40001" | b"40P01" | b"55P03" | b"57014" => {
-                self.area.note(job.slot, life, trouble, text);
+                self.area.note(job.slot, version, refill_error, text);
                 self.put_off(&mut job);
             }
             _ => {
-                let server = feed.server.text();
+                let server = source.server.text();
                 let said = format!("server \"{server}\" has refused: {}", error.message);
                 self.log_once(&job.key, &said);
-                self.area.note(job.slot, life, trouble, text);
+                self.area.note(job.slot, version, refill_error, text);
                 self.put_off(&mut job);
             }
         }
@@ -526,9 +541,9 @@ impl Allocator {
     }
 
     /// What was claimed of a range so far, if it can still be published.
-    fn take_part(&self, job: &mut Job, life: u64) -> Option<Claimed> {
+    fn take_part(&self, job: &mut Job, version: u64) -> Option<Claimed> {
         let part = job.part.take()?;
-        if part.life != life {
+        if part.version != version {
             self.area.lose(job.slot, &job.request, part.claimed.len);
             return None;
         }
@@ -541,7 +556,7 @@ impl Allocator {
         if begin_claim(self.area) {
             let _ = self
                 .area
-                .publish(job.slot, &job.request, part.life, &part.claimed);
+                .publish(job.slot, &job.request, part.version, &part.claimed);
             end_claim(self.area);
         } else {
             self.area.lose(job.slot, &job.request, part.claimed.len);
@@ -550,48 +565,53 @@ impl Allocator {
 
     /// Publishes what was cached before the launcher's last end, if the row is as it was
     /// then. Otherwise it is a gap, and ids are claimed.
-    fn publish_rest(&mut self, job: &mut Job, life: u64, rest: Run) -> Progress {
+    fn publish_saved(&mut self, job: &mut Job, version: u64, rest: IdRange) -> Progress {
         let slot = job.slot;
-        let Some((_, ledger, _)) = self.look(job) else {
+        let Some((_, state, _)) = self.look(job) else {
             return self.drop_evicted(job);
         };
         let row = match pg::transaction(|| Ok::<_, ()>(claim::look(&job.key))) {
             Ok(row) => row.ok().flatten(),
             Err(error) => {
-                self.note_error(job, life, &error);
+                self.note_error(job, version, &error);
                 return self.put_off(job);
             }
         };
         let fits = row.filter(|row| {
-            (row.life, row.max_id) == (ledger.row_life, ledger.max_id)
+            (row.incarnation, row.max_id) == (state.row_incarnation, state.max_id)
                 && rest.end() - 1 <= row.max_value
         });
         if let Some(row) = fits
-            && self.area.publish_parked(slot, life, row.access).is_ok()
+            && self
+                .area
+                .publish_saved_range(slot, version, row.access)
+                .is_ok()
         {
             return Progress::Over;
         }
         self.area
-            .with_request(slot, &job.request, Ledger::drop_parked);
-        self.claim(job, life, None)
+            .with_request(slot, &job.request, SlotState::drop_saved);
+        self.claim(job, version, None)
     }
 
     /// One claim in one transaction, to go on after `part` if there is one.
-    fn claim(&mut self, job: &mut Job, life: u64, part: Option<Claimed>) -> Progress {
+    fn claim(&mut self, job: &mut Job, version: u64, part: Option<Claimed>) -> Progress {
         let (slot, request) = (job.slot, job.request);
-        let Some((_, ledger, high)) = self.look(job) else {
+        let Some((_, state, high)) = self.look(job) else {
             let claimed = part.map_or(0, |part| part.len);
             self.area.lose(slot, &request, claimed);
             return self.drop_evicted(job);
         };
         let ask = Ask {
-            pace: ledger.pace,
+            pace: state.pace,
             asked_ms: job.asked_ms(),
             now_ms: pg::now_ms(),
-            hungry: slot.hungry.load(Ordering::Relaxed) != 0,
-            wish: request.wish.saturating_sub(part.map_or(0, |part| part.len)),
+            starved: slot.starved.load(Ordering::Relaxed) != 0,
+            range_len: request
+                .range_len
+                .saturating_sub(part.map_or(0, |part| part.len)),
             continues: part.is_some(),
-            row_life: ledger.row_life,
+            row_incarnation: state.row_incarnation,
             high: part.map_or(high, |part| part.end()),
         };
         let key = job.key;
@@ -610,7 +630,7 @@ impl Allocator {
             && let Some(part) = part
         {
             // The rest does not come now: what there is need not wait for it.
-            let _ = self.area.publish(slot, &request, life, &part);
+            let _ = self.area.publish(slot, &request, version, &part);
         }
         match result {
             Ok(Ok(claimed)) => {
@@ -620,12 +640,13 @@ impl Allocator {
                 let waits = acknowledgement != ClaimSynchronousCommit::Local;
                 if cancelled && waits && pg::has_synchronous_standbys() {
                     let text = "the claim was cancelled, not acknowledged";
-                    self.area.note(slot, life, Trouble::Error, Some(text));
+                    self.area
+                        .note(slot, version, RefillError::Failed, Some(text));
                     let part = part.map_or(0, |part| part.len);
                     self.area.lose(slot, &request, claimed.len + part);
                     return self.put_off(job);
                 }
-                let progress = self.arrive(job, life, part, claimed);
+                let progress = self.arrive(job, version, part, claimed);
                 // Last: whatever is logged looks for interrupts.
                 claim::log_skip(&key.tag, claimed.skipped);
                 progress
@@ -636,26 +657,29 @@ impl Allocator {
                 if !core::mem::replace(&mut job.missed, true) {
                     return Progress::Later;
                 }
-                self.hold(job, life, Trouble::NoSuchTag, None)
+                self.hold(job, version, RefillError::NoSuchTag, None)
             }
-            Ok(Err(ClaimProblem::EndOfTag { max_value, skip })) => {
-                self.hold(job, life, Trouble::EndOfTag { max_value, skip }, None)
-            }
+            Ok(Err(ClaimProblem::EndOfTag { max_value, skip })) => self.hold(
+                job,
+                version,
+                RefillError::EndOfTag { max_value, skip },
+                None,
+            ),
             Ok(Err(ClaimProblem::MaxIdBackwards { published, found })) => {
                 let text = format!("max_id moved backwards, from {published} to {found}");
                 self.log_once(&key, &text);
                 self.hold(
                     job,
-                    life,
-                    Trouble::MaxIdBackwards { published, found },
+                    version,
+                    RefillError::MaxIdBackwards { published, found },
                     None,
                 )
             }
-            Ok(Err(ClaimProblem::Fed(feed))) => Progress::Elsewhere(feed, life),
+            Ok(Err(ClaimProblem::Sourced(source))) => Progress::Elsewhere(source, version),
             // Asked of claims for other servers alone.
             Ok(Err(ClaimProblem::Forbidden)) => self.put_off(job),
             Err(error) => {
-                self.note_error(job, life, &error);
+                self.note_error(job, version, &error);
                 self.put_off(job)
             }
         }
@@ -666,12 +690,15 @@ impl Allocator {
     fn arrive(
         &mut self,
         job: &Job,
-        life: u64,
+        version: u64,
         part: Option<Claimed>,
         claimed: Claimed,
     ) -> Progress {
         let whole = match part {
-            Some(part) if part.end() == claimed.first && part.row_life == claimed.row_life => {
+            Some(part)
+                if part.end() == claimed.first
+                    && part.row_incarnation == claimed.row_incarnation =>
+            {
                 Claimed {
                     len: part.len + claimed.len,
                     ..part
@@ -683,10 +710,10 @@ impl Allocator {
             }
             None => claimed,
         };
-        if claimed.climbing && whole.len < job.request.wish {
+        if claimed.growth_limited && whole.len < job.request.range_len {
             return Progress::Part(whole);
         }
-        let published = self.area.publish(job.slot, &job.request, life, &whole);
+        let published = self.area.publish(job.slot, &job.request, version, &whole);
         self.logged.remove(&job.key);
         // Overtaken by an allocator before us: what it published is there.
         if published == Err(Refused::OutOfOrder) && !job.slot.buffer.has_spare() {
@@ -695,18 +722,18 @@ impl Allocator {
         Progress::Over
     }
 
-    fn note_error(&mut self, job: &Job, life: u64, error: &Caught) {
+    fn note_error(&mut self, job: &Job, version: u64, error: &Caught) {
         let key = job.key;
         if error.code == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE {
             let blocker = pg::transaction(|| Ok::<_, ()>(blocker::find(&key)));
-            if let Ok(Ok(trouble)) = blocker {
-                self.area.note(job.slot, life, trouble, None);
+            if let Ok(Ok(refill_error)) = blocker {
+                self.area.note(job.slot, version, refill_error, None);
                 return;
             }
         }
         self.log_once(&key, &error.message);
         self.area
-            .note(job.slot, life, Trouble::Error, Some(&error.message));
+            .note(job.slot, version, RefillError::Failed, Some(&error.message));
     }
 
     fn log_once(&mut self, key: &Key, text: &str) {
@@ -726,9 +753,15 @@ impl Allocator {
 
     /// The answer is final until the row is edited; but it must not be asked for again with
     /// every id that is taken.
-    fn hold(&self, job: &mut Job, life: u64, trouble: Trouble, text: Option<&str>) -> Progress {
-        self.area.note(job.slot, life, trouble, text);
-        job.answered = Some(life);
+    fn hold(
+        &self,
+        job: &mut Job,
+        version: u64,
+        refill_error: RefillError,
+        text: Option<&str>,
+    ) -> Progress {
+        self.area.note(job.slot, version, refill_error, text);
+        job.answered = Some(version);
         job.due = Instant::now() + HOLD;
         Progress::Later
     }

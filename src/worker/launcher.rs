@@ -23,7 +23,7 @@ use super::{pack, reserve};
 use crate::guc;
 use crate::persist::{self, Database};
 use crate::pg::{self, WaitEvent};
-use crate::shmem::{self, Area, Explanation, Reply, Task, Trouble};
+use crate::shmem::{self, Area, Explanation, RefillError, Reply, Task};
 use crate::snowflake::keeper::{self, Keeper};
 
 /// How long the launcher waits before it starts another allocator for a database where
@@ -74,10 +74,13 @@ impl Worker {
     /// Registers one for a task. `None`: there is no slot for it.
     fn register(task: Task) -> Option<Self> {
         let (name, function, argument) = match task {
-            Task::Allocate { desk, ticket } => (
+            Task::Allocate {
+                queue,
+                registration,
+            } => (
                 "leaf_id allocator",
                 "leaf_id_allocator_main",
-                pack(desk, ticket),
+                pack(queue, registration),
             ),
             Task::AskRegistry(question) => {
                 ("leaf_id registrar", "leaf_id_registrar_main", question)
@@ -129,9 +132,9 @@ impl Worker {
 }
 
 /// An allocator that was started and not seen to end.
-struct Hired {
-    desk: u32,
-    ticket: u32,
+struct StartedAllocator {
+    queue: u32,
+    registration: u32,
     database: u32,
     since: Instant,
     worker: Worker,
@@ -139,9 +142,9 @@ struct Hired {
 
 struct Launcher {
     area: &'static Area,
-    hired: Vec<Hired>,
+    allocators: Vec<StartedAllocator>,
     /// Databases whose last allocator ended a moment ago.
-    resting: HashMap<u32, Instant>,
+    delayed: HashMap<u32, Instant>,
     /// When requests were to be made again last.
     asked_again: Instant,
     snowflake: Keeper,
@@ -181,12 +184,12 @@ unsafe extern "C-unwind" fn launcher_exit(_code: i32, _arg: pg_sys::Datum) {
     if let Err(error) = keeper::stop(&area.snowflake) {
         pgrx::warning!("leaf_id: could not write leaf_id_reservation.json: {error}");
     }
-    park_rests(area);
+    save_ranges(area);
 }
 
 /// Takes what the buffers hold out of shared memory, and writes it down. Sessions that still
 /// run, while the server stops or until the next launcher comes, find empty buffers.
-fn park_rests(area: &Area) {
+fn save_ranges(area: &Area) {
     let began = Instant::now();
     // What they claim is published first; one that waits for longer is a gap.
     while !area.stop_claims() && began.elapsed() < CLAIM_GRACE {
@@ -197,26 +200,26 @@ fn park_rests(area: &Area) {
     databases.sort_unstable();
     databases.dedup();
     let databases: Vec<_> = databases.into_iter().filter_map(Database::find).collect();
-    let rests = area.take_out_rests();
-    if rests.is_empty() {
+    let remainders = area.take_out_ranges();
+    if remainders.is_empty() {
         return;
     }
-    if let Err(error) = persist::park(&rests, &databases) {
-        let tags = rests.len();
+    if let Err(error) = persist::save(&remainders, &databases) {
+        let tags = remainders.len();
         pgrx::warning!(
-            "leaf_id: cached ids of {tags} tags are lost: could not write leaf_id_parked.json: {error}"
+            "leaf_id: cached ids of {tags} tags are lost: could not write leaf_id_saved_ranges.json: {error}"
         );
     }
 }
 
-/// Gives back what the last launcher has parked, and lets claims begin.
-fn give_back_rests(area: &Area) {
-    match persist::take_parked() {
-        Ok(rests) => {
+/// Gives back what the last launcher has saved, and lets claims begin.
+fn restore_ranges(area: &Area) {
+    match persist::take_saved() {
+        Ok(remainders) => {
             let mut lost = 0;
             let mut gone: Vec<u32> = Vec::new();
-            for (key, parked) in &rests.tags {
-                if !parked.is_sound() || !area.give_back(key, parked) {
+            for (key, saved) in &remainders.tags {
+                if !saved.is_sound() || !area.restore(key, saved) {
                     lost += 1;
                 }
                 gone.push(key.database);
@@ -224,7 +227,7 @@ fn give_back_rests(area: &Area) {
             // Afterwards: one that is dropped from now on takes its slots along.
             gone.sort_unstable();
             gone.dedup();
-            let there: Vec<u32> = rests
+            let there: Vec<u32> = remainders
                 .databases
                 .iter()
                 .filter(|database| database.is_there())
@@ -236,12 +239,14 @@ fn give_back_rests(area: &Area) {
             }
             if lost > 0 {
                 pgrx::warning!(
-                    "leaf_id: cached ids of {lost} tags are lost: leaf_id.max_tags was lowered, or leaf_id_parked.json is damaged"
+                    "leaf_id: cached ids of {lost} tags are lost: leaf_id.max_tags was lowered, or leaf_id_saved_ranges.json is damaged"
                 );
             }
         }
         Err(error) => {
-            pgrx::log!("leaf_id: leaf_id_parked.json is not used, what it holds is a gap: {error}");
+            pgrx::log!(
+                "leaf_id: leaf_id_saved_ranges.json is not used, what it holds is a gap: {error}"
+            );
         }
     }
     area.resume_claims();
@@ -257,8 +262,8 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
     pg::on_exit(launcher_exit);
     let mut launcher = Launcher {
         area,
-        hired: Vec::new(),
-        resting: HashMap::new(),
+        allocators: Vec::new(),
+        delayed: HashMap::new(),
         asked_again: Instant::now(),
         snowflake: Keeper::new(area),
         serving: false,
@@ -271,9 +276,9 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
         let serving = launcher.serve();
         launcher.see_registrar_end();
         let reserving = launcher.snowflake.tend();
-        let asking = launcher.staff_registrar();
-        let staffing = serving.then(|| launcher.staff_desks()).flatten();
-        let waits = staffing.into_iter().chain(reserving).chain(asking);
+        let asking = launcher.start_registrar();
+        let allocators = serving.then(|| launcher.start_allocators()).flatten();
+        let waits = allocators.into_iter().chain(reserving).chain(asking);
         pg::wait_latch(waits.min(), WaitEvent::Launcher);
         pg::reload_if_asked();
     }
@@ -286,7 +291,7 @@ impl Launcher {
     /// then on.
     fn serve(&mut self) -> bool {
         if !self.serving && !pg::in_recovery() {
-            give_back_rests(self.area);
+            restore_ranges(self.area);
             self.area.forget_starting();
             self.serving = true;
         }
@@ -295,7 +300,7 @@ impl Launcher {
 
     /// Starts a registrar if a question is to be asked. Returns when to look again, in
     /// milliseconds.
-    fn staff_registrar(&mut self) -> Option<i64> {
+    fn start_registrar(&mut self) -> Option<i64> {
         let waits = self.registrar_waits.take();
         let question = self.snowflake.question()?;
         // An earlier one has to end first.
@@ -353,29 +358,29 @@ impl Launcher {
 
     /// Starts an allocator for each database that wants one. Returns when to look again,
     /// in milliseconds, if nothing wakes us earlier.
-    fn staff_desks(&mut self) -> Option<i64> {
+    fn start_allocators(&mut self) -> Option<i64> {
         self.see_who_ended();
-        self.resting
+        self.delayed
             .retain(|_, since| since.elapsed() < RESTART_DELAY);
-        let wanted = self.area.wanted_desks();
+        let wanted = self.area.wanted_queues();
         let (mut full, mut crowded) = (false, self.registrar_waits.is_some());
         let mut again = None;
         let ask_again = self.asked_again.elapsed() >= ASK_AGAIN;
-        for (desk, database) in wanted {
-            if self.resting.contains_key(&database) {
+        for (queue, database) in wanted {
+            if self.delayed.contains_key(&database) {
                 again = Some(CROWDED_RETRY_MS);
-            } else if !self.hire(desk, database, &mut full) {
+            } else if !self.start_allocator(queue, database, &mut full) {
                 crowded = true;
-                let trouble = if self.area.reserve_is_missing() {
-                    Trouble::NoWorkerSlot
+                let refill_error = if self.area.reserve_is_missing() {
+                    RefillError::NoWorkerSlot
                 } else {
-                    Trouble::WorkerSlotShared
+                    RefillError::WorkerSlotShared
                 };
                 if ask_again {
                     self.asked_again = Instant::now();
-                    self.area.ask_again(desk, trouble);
+                    self.area.ask_again(queue, refill_error);
                 } else {
-                    self.area.explain(desk, trouble);
+                    self.area.explain(queue, refill_error);
                 }
                 again = Some(CROWDED_RETRY_MS);
             }
@@ -389,16 +394,19 @@ impl Launcher {
         again
     }
 
-    /// Starts an allocator for a desk. `full`: there is no slot for a dynamic worker. False
-    /// if the desk has to wait.
-    fn hire(&mut self, desk: u32, database: u32, full: &mut bool) -> bool {
+    /// Starts an allocator for a queue. `full`: there is no slot for a dynamic worker. False
+    /// if the queue has to wait.
+    fn start_allocator(&mut self, queue: u32, database: u32, full: &mut bool) -> bool {
         if *full && !self.area.reserve_is_waiting() {
             return false;
         }
-        let Some(ticket) = self.area.announce(desk) else {
+        let Some(registration) = self.area.announce(queue) else {
             return true;
         };
-        let task = Task::Allocate { desk, ticket };
+        let task = Task::Allocate {
+            queue,
+            registration,
+        };
         let mut worker = None;
         if !*full {
             worker = Worker::register(task);
@@ -406,36 +414,37 @@ impl Launcher {
         }
         let worker = worker.or_else(|| Worker::assign(self.area, task, database));
         if let Some(worker) = worker {
-            self.hired.push(Hired {
-                desk,
-                ticket,
+            self.allocators.push(StartedAllocator {
+                queue,
+                registration,
                 database,
                 since: Instant::now(),
                 worker,
             });
             true
         } else {
-            self.area.retract(desk, ticket);
+            self.area.retract(queue, registration);
             false
         }
     }
 
     fn see_who_ended(&mut self) {
         let area = self.area;
-        let (ended, hired) = core::mem::take(&mut self.hired)
+        let (ended, allocators) = core::mem::take(&mut self.allocators)
             .into_iter()
-            .partition(|hired| hired.worker.has_ended(area));
-        self.hired = hired;
-        let ended: Vec<Hired> = ended;
+            .partition(|allocators| allocators.worker.has_ended(area));
+        self.allocators = allocators;
+        let ended: Vec<StartedAllocator> = ended;
         for gone in ended {
-            // A dynamic one that never sat down: the server could not start it. The reserve
+            // A dynamic one that never attached: the server could not start it. The reserve
             // worker did run, and was ended.
-            if area.retract(gone.desk, gone.ticket) && matches!(gone.worker, Worker::Dynamic { .. })
+            if area.retract(gone.queue, gone.registration)
+                && matches!(gone.worker, Worker::Dynamic { .. })
             {
-                area.abandon(gone.desk, Trouble::NoAllocator);
+                area.abandon(gone.queue, RefillError::NoAllocator);
             }
             if gone.since.elapsed() < RESTART_DELAY {
-                self.resting.insert(gone.database, Instant::now());
+                self.delayed.insert(gone.database, Instant::now());
             }
         }
     }

@@ -85,7 +85,10 @@ fn serve(area: &'static Area, task: Task) {
         return;
     }
     match task {
-        Task::Allocate { desk, ticket } => allocator::allocate(area, desk, ticket, true),
+        Task::Allocate {
+            queue,
+            registration,
+        } => allocator::allocate(area, queue, registration, true),
         Task::AskRegistry(question) => registrar::ask(area, question, Some(REGISTRY_LIMIT)),
     }
 }

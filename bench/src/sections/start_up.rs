@@ -16,7 +16,7 @@ use crate::targets::{Bound, Check, Target};
 /// How long workers may take to come or to go.
 const LIMIT: Duration = Duration::from_secs(30);
 /// The rests of segments that a clean stop leaves for the next start.
-const PARKED: &str = "leaf_id_parked.json";
+const PARKED: &str = "leaf_id_saved_ranges.json";
 /// First ids of each kind that are measured.
 const FIRSTS: usize = 11;
 

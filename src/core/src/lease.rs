@@ -15,7 +15,7 @@
 //!
 //! So the ids of two holders are apart, whatever their clocks do, and whenever they stop and
 //! go on: the lease and its end decide only when the registry may give the id away. It is
-//! counted on a clock that nobody sets, from before the request left.
+//! counted on the monotonic clock, from before the request left.
 
 /// Both clocks of a server, read together, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub struct Grant {
     pub floor_ms: i64,
     /// Ids carry no later times, in Unix milliseconds.
     pub reserved_until_ms: i64,
-    /// When it ends, by the clock that nobody sets.
+    /// When it ends, by the monotonic clock.
     pub until_boot_ms: i64,
 }
 
@@ -265,7 +265,7 @@ pub enum Why {
 pub enum Step {
     /// Stop issuing: the lease has ended.
     Close,
-    /// Ask the registry: see [`Tenant::ask`].
+    /// Ask the registry: see [`LeaseHolder::ask`].
     Ask,
     /// Nothing for so many milliseconds, or until there is an answer.
     Wait(Option<i64>),
@@ -273,8 +273,8 @@ pub enum Step {
 
 /// What follows from an answer, or from none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// The grant may be used: once [`Tenant::lease`] is written down, and if that was said
+pub enum Effect {
+    /// The grant may be used: once [`LeaseHolder::lease`] is written down, and if that was said
     /// `anew`, as that of another holder: nothing of what was reserved before counts.
     Use {
         /// What may be used.
@@ -300,13 +300,13 @@ enum Standing {
 
 /// A server that leases its worker id.
 #[derive(Debug)]
-pub struct Tenant {
+pub struct LeaseHolder {
     lease: Lease,
     standing: Standing,
     /// The registry has confirmed the grant in this run, and not taken it back.
     renewable: bool,
     asking: bool,
-    /// When to ask, by the clock that nobody sets.
+    /// When to ask, by the monotonic clock.
     ask_at_ms: i64,
     /// Questions in a row that were not granted.
     failures: u32,
@@ -324,7 +324,7 @@ fn end_of_lease(sent_boot_ms: i64, lease_ms: i64) -> i64 {
     sent_boot_ms.saturating_add(lease_ms - lease_ms / 1000 - 50)
 }
 
-impl Tenant {
+impl LeaseHolder {
     /// Of a server that has just started, with what it remembers.
     #[must_use]
     pub fn new(lease: Lease) -> Self {
@@ -373,8 +373,8 @@ impl Tenant {
         Step::Wait(next.map(|at| at.saturating_sub(boot_ms)))
     }
 
-    /// Draws what the next question needs: then [`Tenant::lease`] is to be written down, if
-    /// this says so, before [`Tenant::ask`].
+    /// Draws what the next question needs: then [`LeaseHolder::lease`] is to be written down, if
+    /// this says so, before [`LeaseHolder::ask`].
     pub fn prepare(&mut self, draw: impl FnMut() -> i64) -> bool {
         let drawn = self.lease.next_token == 0;
         if drawn {
@@ -402,20 +402,20 @@ impl Tenant {
     }
 
     /// There will be no answer. `boot_ms` is now.
-    pub fn fail(&mut self, boot_ms: i64, rules: Rules) -> Verdict {
+    pub fn fail(&mut self, boot_ms: i64, rules: Rules) -> Effect {
         self.asking = false;
         self.again(boot_ms, rules);
         match self.standing {
-            Standing::Holding => Verdict::Keep,
+            Standing::Holding => Effect::Keep,
             // The registry was asked first; what it granted holds.
             Standing::Remembered => match self.live(boot_ms) {
                 Some(grant) => {
                     self.standing = Standing::Holding;
-                    Verdict::Use { grant, anew: true }
+                    Effect::Use { grant, anew: true }
                 }
-                None => Verdict::Close(Why::NoAnswer),
+                None => Effect::Close(Why::NoAnswer),
             },
-            Standing::Out => Verdict::Close(Why::NoAnswer),
+            Standing::Out => Effect::Close(Why::NoAnswer),
         }
     }
 
@@ -426,7 +426,7 @@ impl Tenant {
         answer: &Answer,
         rules: Rules,
         draw: impl FnMut() -> i64,
-    ) -> Verdict {
+    ) -> Effect {
         self.asking = false;
         let now = answer.received.boot_ms;
         match answer.status {
@@ -437,7 +437,7 @@ impl Tenant {
                 match answer.skew(rules.max_skew_ms) {
                     Some(skew) => self.out(Why::Skewed(skew)),
                     // The exchange was slow, and the clock may be right.
-                    None => Verdict::Keep,
+                    None => Effect::Keep,
                 }
             }
             Status::Retired | Status::Lost => {
@@ -448,7 +448,7 @@ impl Tenant {
                 }
                 if answer.status == Status::Retired && self.standing == Standing::Holding {
                     // Nobody else gets it, and the rest of the lease is still good.
-                    return Verdict::Keep;
+                    return Effect::Keep;
                 }
                 self.out(Why::Refused(answer.status))
             }
@@ -457,7 +457,7 @@ impl Tenant {
                 if self.standing == Standing::Holding =>
             {
                 self.again(now, rules);
-                Verdict::Keep
+                Effect::Keep
             }
             refused => {
                 self.again(now, rules);
@@ -466,9 +466,9 @@ impl Tenant {
         }
     }
 
-    fn out(&mut self, why: Why) -> Verdict {
+    fn out(&mut self, why: Why) -> Effect {
         self.standing = Standing::Out;
-        Verdict::Close(why)
+        Effect::Close(why)
     }
 
     fn again(&mut self, boot_ms: i64, rules: Rules) {
@@ -486,7 +486,7 @@ impl Tenant {
         answer: &Answer,
         rules: Rules,
         draw: impl FnMut() -> i64,
-    ) -> Verdict {
+    ) -> Effect {
         let before = self.grant();
         let lease_ms = question.lease_ms.min(answer.lease_ms);
         // A registry that was promoted may not know it any more.
@@ -514,7 +514,7 @@ impl Tenant {
                     && before.floor_ms >= grant.floor_ms
                     && before.reserved_until_ms <= grant.reserved_until_ms
             });
-        Verdict::Use {
+        Effect::Use {
             grant,
             anew: !goes_on,
         }

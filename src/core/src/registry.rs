@@ -169,8 +169,12 @@ impl Row {
 
     /// Whether this role may speak for its holder.
     #[must_use]
-    pub fn admits(&self, asker: &Asker<'_>) -> bool {
-        asker.trusted || self.role.as_deref().is_none_or(|role| role == asker.role)
+    pub fn admits(&self, requester: &Requester<'_>) -> bool {
+        requester.trusted
+            || self
+                .role
+                .as_deref()
+                .is_none_or(|role| role == requester.role)
     }
 
     /// Without a holder. What was reserved stays: the next one begins above it.
@@ -210,7 +214,7 @@ pub enum Hold {
 
 /// Who calls.
 #[derive(Debug, Clone, Copy)]
-pub struct Asker<'a> {
+pub struct Requester<'a> {
     /// The role.
     pub role: &'a [u8],
     /// It can change the registry's tables anyhow: a superuser, or this server itself.
@@ -401,13 +405,18 @@ pub enum Next {
 
 /// Decides, or says what it needs: see the module's header. The request must be valid.
 #[must_use]
-pub fn decide(tables: Tables<'_>, request: &Request, asker: &Asker<'_>, here: &Here) -> Next {
+pub fn decide(
+    tables: Tables<'_>,
+    request: &Request,
+    requester: &Requester<'_>,
+    here: &Here,
+) -> Next {
     let registry = *tables.registry;
     let bounds = registry.bounds;
     let mut case = Case {
         rows: tables.rows,
         request,
-        asker,
+        requester,
         here,
         registry,
         max_skew_ms: request.max_skew_ms.min(bounds.max_skew_ms).max(0),
@@ -469,7 +478,7 @@ struct Choice {
 struct Case<'a> {
     rows: &'a [(Row, Hold)],
     request: &'a Request,
-    asker: &'a Asker<'a>,
+    requester: &'a Requester<'a>,
     here: &'a Here,
     /// As it is to be.
     registry: Registry,
@@ -496,7 +505,7 @@ impl Case<'_> {
         self.request.question.kind == Kind::Renew
     }
 
-    fn is_asker(&self, row: &Row) -> bool {
+    fn is_requester(&self, row: &Row) -> bool {
         row.is_held_by(self.request.system_identifier, &self.request.node_name)
     }
 
@@ -542,7 +551,7 @@ impl Case<'_> {
                 if let Some(offset) = row.clock_offset_ms
                     && met
                     && row.is_live(self.here.arrived_ms)
-                    && !self.is_asker(row)
+                    && !self.is_requester(row)
                 {
                     offsets.push((row.role.as_deref(), offset));
                 }
@@ -556,10 +565,10 @@ impl Case<'_> {
                 nearest_median(&offsets, self.clock_offset_ms)
             })
             .collect();
-        // Also where all peers are of one role that is not the asker's: its names are as many
+        // Also where all peers are of one role that is not the requester's: its names are as many
         // as it likes.
-        let is_asker_s = |role: Option<&[u8]>| role == Some(self.asker.role);
-        let by_role = of_roles.len() > 1 || offsets.iter().any(|(role, _)| !is_asker_s(*role));
+        let is_requesters = |role: Option<&[u8]>| role == Some(self.requester.role);
+        let by_role = of_roles.len() > 1 || offsets.iter().any(|(role, _)| !is_requesters(*role));
         let mut votes: Vec<i64> = if by_role {
             of_roles
         } else {
@@ -626,8 +635,9 @@ impl Case<'_> {
         }
         // If it is this server's clock that was set, all holders are off from what they were:
         // once each has said so, they agree again.
-        let own = (self.rows.iter().map(|(row, _)| row))
-            .find(|row| self.is_asker(row) && row.admits(self.asker) && self.shows_token(row));
+        let own = (self.rows.iter().map(|(row, _)| row)).find(|row| {
+            self.is_requester(row) && row.admits(self.requester) && self.shows_token(row)
+        });
         if let Some(own) = own
             && let Some(row) = self.lock(own.worker_id)?
         {
@@ -670,7 +680,7 @@ impl Case<'_> {
     }
 
     /// What was recorded and acknowledged before a move may be missing: above this. The skew
-    /// is the largest that anybody was granted, not the asker's.
+    /// is the largest that anybody was granted, not the requester's.
     fn moved_floor(&self) -> i64 {
         match self.registry.moved_at_ms {
             Some(_) => self
@@ -700,11 +710,11 @@ impl Case<'_> {
 
     /// The name is another role's.
     fn admit(&self, row: &Row) -> Result<(), Stop> {
-        if row.admits(self.asker) {
+        if row.admits(self.requester) {
             return Ok(());
         }
         let node = shown(&self.request.node_name);
-        let role = shown(self.asker.role);
+        let role = shown(self.requester.role);
         refused(
             Status::Role,
             format!("the name of node \"{node}\" belongs to another role than \"{role}\""),
@@ -723,9 +733,9 @@ impl Case<'_> {
         }) else {
             return lost(format!("worker id {worker_id} is leased to nobody"));
         };
-        if !self.is_asker(&row) {
+        if !self.is_requester(&row) {
             // Names of another role's servers are not for this one.
-            return lost(if row.admits(self.asker) {
+            return lost(if row.admits(self.requester) {
                 format!(
                     "worker id {worker_id} is leased to node \"{}\" of system {}",
                     shown(&holder.node_name),
@@ -760,7 +770,7 @@ impl Case<'_> {
 
     fn claim(&self) -> Result<Choice, Stop> {
         let mut rows = self.rows.iter().map(|(row, _)| row);
-        let own = rows.find(|row| self.is_asker(row));
+        let own = rows.find(|row| self.is_requester(row));
         if let Some(row) = own {
             self.admit(row)?;
         }
@@ -803,7 +813,7 @@ impl Case<'_> {
         Ok(Choice {
             floor_ms: match (known, live) {
                 (true, true) => 0,
-                // The asker itself knows which ids it has issued.
+                // The requester itself knows which ids it has issued.
                 (true, false) => self.moved_floor(),
                 (false, _) => self.floor_above(&row),
             },
@@ -813,7 +823,7 @@ impl Case<'_> {
         })
     }
 
-    /// What the asker holds by what it was told, though that is forgotten here.
+    /// What the requester holds by what it was told, though that is forgotten here.
     fn enter(&self, own: Option<&Row>) -> Result<Option<Choice>, Stop> {
         let Some((worker_id, until_ms)) = self.request.question.held else {
             return Ok(None);
@@ -841,7 +851,7 @@ impl Case<'_> {
         let latest = self.now_ms() + max_lease_ms + 2 * max_skew_ms;
         let free = own.is_some()
             || !row.is_live(self.now_ms())
-                && row.admits(self.asker)
+                && row.admits(self.requester)
                 && (self.belongs(&row) || self.below_limit());
         let enters = (earliest..=latest).contains(&until_ms) && !row.retired && free;
         Ok(enters.then_some(Choice {
@@ -852,19 +862,19 @@ impl Case<'_> {
         }))
     }
 
-    /// Whether a row is among those that the asker's role has.
+    /// Whether a row is among those that the requester's role has.
     fn belongs(&self, row: &Row) -> bool {
-        row.holder.is_some() && row.role.as_deref() == Some(self.asker.role)
+        row.holder.is_some() && row.role.as_deref() == Some(self.requester.role)
     }
 
-    /// Whether the asker's role may have one more worker id, beside that of the asker.
+    /// Whether the requester's role may have one more worker id, beside that of the requester.
     fn below_limit(&self) -> bool {
         let Some(max) = self.registry.bounds.max_ids_per_role else {
             return true;
         };
         let others = self.rows.iter().map(|(row, _)| row);
-        let others = others.filter(|row| self.belongs(row) && !self.is_asker(row));
-        self.asker.trusted || i64::try_from(others.count()).is_ok_and(|count| count < max)
+        let others = others.filter(|row| self.belongs(row) && !self.is_requester(row));
+        self.requester.trusted || i64::try_from(others.count()).is_ok_and(|count| count < max)
     }
 
     /// A worker id that nobody has, or whose lease has ended.
@@ -922,7 +932,7 @@ impl Case<'_> {
                 )
             }
             None => {
-                let role = shown(self.asker.role);
+                let role = shown(self.requester.role);
                 let max = self.registry.bounds.max_ids_per_role.unwrap_or(0);
                 refused(
                     Status::Full,
@@ -950,7 +960,7 @@ impl Case<'_> {
         // A node has one worker id: the one it had was retired.
         for (row, _) in self.rows {
             if row.worker_id != before.worker_id
-                && self.is_asker(row)
+                && self.is_requester(row)
                 && let Some(row) = self.lock(row.worker_id)?
             {
                 changes.rows.push(row.without_holder());
@@ -958,7 +968,7 @@ impl Case<'_> {
         }
         let now_ms = self.now_ms();
         let worker_id = before.worker_id;
-        let same = self.is_asker(&before);
+        let same = self.is_requester(&before);
         if !same {
             changes.events.push(Event::Leased(worker_id));
         }
@@ -975,7 +985,7 @@ impl Case<'_> {
                 system_identifier: self.request.system_identifier,
                 node_name: self.request.node_name.clone(),
             }),
-            role: first_role.or_else(|| Some(self.asker.role.to_vec())),
+            role: first_role.or_else(|| Some(self.requester.role.to_vec())),
             token: self.request.question.next_token,
             leased_at_ms: before.leased_at_ms.filter(|_| same).or(Some(now_ms)),
             renewed_at_ms: Some(now_ms),
@@ -985,7 +995,7 @@ impl Case<'_> {
             floor_ms,
             clock_offset_ms: Some(self.clock_offset_ms),
             retired: before.retired,
-            address: self.asker.address.map(<[u8]>::to_vec),
+            address: self.requester.address.map(<[u8]>::to_vec),
         });
         Ok(Granted {
             worker_id,

@@ -34,7 +34,7 @@
 //! | idle | | want: the one session that succeeds | wanted |
 //! | wanted | that session, then whoever has taken it over from it | withdraw: the same | idle |
 //! | | | accept: an allocator, which gets the next number | in flight |
-//! | in flight | that allocator | settle: the allocator, by its number | idle |
+//! | in flight | that allocator | clear: the allocator, by its number | idle |
 //! | | | close: whoever gives the slot to another tag | idle |
 //!
 //! Wanted is the only state in which a slot may be linked into a list, and nobody but its
@@ -51,7 +51,7 @@
 //! an invalidation two, which leaves neither buffer valid. The shortcuts that look
 //! equivalent issue duplicates (a state search found each): a ready flag lets two
 //! takers switch twice; an invalidation by one revives a used buffer; a fetch-and-add
-//! of n carries into the generation; reading `life` before the word takes an id of
+//! of n carries into the generation; reading `version` before the word takes an id of
 //! another tag; publishing out of claim order breaks I4.
 //!
 //! A buffer that is overwritten while a taker reads it is no danger: the exchange that
@@ -86,7 +86,7 @@ struct Buffer {
     first: AtomicI64,
     len: AtomicU32,
     /// The generation this buffer was filled for.
-    tag: AtomicU32,
+    filled_for: AtomicU32,
 }
 
 /// Both buffers of one tag. 64 bytes: what a take touches is one cache line.
@@ -94,14 +94,14 @@ struct Buffer {
 pub struct DoubleBuffer {
     word: AtomicU64,
     /// Counts invalidations: edits of the row and reuses of the slot. Never reset.
-    life: AtomicU64,
+    version: AtomicU64,
     buffers: [Buffer; 2],
-    /// One past the last id published in this life; a publication must start here
+    /// One past the last id published in this version; a publication must start here
     /// or above (I4).
     high: AtomicI64,
     request: AtomicU32,
     /// The longest contiguous range a session waits for, in ids; 0 for none.
-    wish: AtomicU32,
+    range_len: AtomicU32,
 }
 
 #[cfg(not(leaf_id_loom))]
@@ -133,7 +133,7 @@ impl Taken {
 /// Why nothing could be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Miss {
-    /// The slot now lives another life: look the tag up again.
+    /// The slot now has another version: look the tag up again.
     Changed,
     /// Both buffers are used up: ask for a segment and wait.
     Empty,
@@ -150,7 +150,7 @@ pub enum Miss {
 #[must_use]
 #[derive(Debug, Clone, Copy)]
 pub enum Obstacle {
-    /// The slot lives another life.
+    /// The slot has another version.
     Changed,
     /// The buffer in use is used up, or was never filled; with the word as it was seen.
     UsedUp(u64),
@@ -163,7 +163,7 @@ pub enum Obstacle {
 pub enum Refused {
     /// The row was edited, or the slot reused, since the claim began.
     Changed,
-    /// The segment starts below ids that were already published in this life.
+    /// The segment starts below ids that were already published in this version.
     OutOfOrder,
     /// The spare is already there.
     Full,
@@ -175,19 +175,19 @@ pub struct Request {
     /// The word while it is in flight.
     word: u32,
     /// The longest range that a session waits for, 0 for none.
-    pub wish: u32,
+    pub range_len: u32,
 }
 
 /// A run of ids, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rest {
+pub struct Remainder {
     /// The lowest id not yet taken.
     pub first: i64,
     /// The highest id of the segment.
     pub last: i64,
 }
 
-impl Rest {
+impl Remainder {
     /// How many ids, at least 1.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -197,16 +197,16 @@ impl Rest {
 
 /// What both buffers held at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Rests {
+pub struct Remainders {
     /// Of the buffer in use.
-    pub current: Option<Rest>,
+    pub current: Option<Remainder>,
     /// Of the spare.
-    pub spare: Option<Rest>,
+    pub spare: Option<Remainder>,
     /// First id and length of the buffer in use, also when it is used up.
     pub current_segment: Option<(i64, u32)>,
 }
 
-impl Rests {
+impl Remainders {
     /// The ids in both buffers together.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -237,15 +237,15 @@ impl DoubleBuffer {
         let buffer = || Buffer {
             first: AtomicI64::new(0),
             len: AtomicU32::new(0),
-            tag: AtomicU32::new(0),
+            filled_for: AtomicU32::new(0),
         };
         Self {
             word: AtomicU64::new(0),
-            life: AtomicU64::new(0),
+            version: AtomicU64::new(0),
             buffers: [buffer(), buffer()],
             high: AtomicI64::new(0),
             request: AtomicU32::new(IDLE),
-            wish: AtomicU32::new(0),
+            range_len: AtomicU32::new(0),
         }
     }
 
@@ -257,22 +257,22 @@ impl DoubleBuffer {
         }
     }
 
-    /// The life that takes and publications must name.
+    /// The version that takes and publications must name.
     #[must_use]
-    pub fn life(&self) -> u64 {
-        self.life.load(Ordering::Acquire)
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 
-    /// Takes one id of the given life.
+    /// Takes one id of the given version.
     ///
     /// # Errors
-    /// [`Miss::Changed`] if the slot lives another life, [`Miss::Empty`] if both
+    /// [`Miss::Changed`] if the slot has another version, [`Miss::Empty`] if both
     /// buffers are used up.
     #[inline]
-    pub fn take(&self, life: u64) -> Result<Taken, Miss> {
-        match self.try_take(life) {
+    pub fn take(&self, version: u64) -> Result<Taken, Miss> {
+        match self.try_take(version) {
             Ok(taken) => Ok(taken),
-            Err(obstacle) => self.take_again(life, obstacle),
+            Err(obstacle) => self.take_again(version, obstacle),
         }
     }
 
@@ -281,15 +281,15 @@ impl DoubleBuffer {
     /// # Errors
     /// An obstacle, to be handed to [`DoubleBuffer::take_again`].
     #[inline]
-    pub fn try_take(&self, life: u64) -> Result<Taken, Obstacle> {
+    pub fn try_take(&self, version: u64) -> Result<Taken, Obstacle> {
         let word = self.word.load(Ordering::Acquire);
         let current = generation(word);
         // Only after the word: see the file's header.
-        if self.life.load(Ordering::Relaxed) != life {
+        if self.version.load(Ordering::Relaxed) != version {
             return Err(Obstacle::Changed);
         }
         let buffer = self.buffer(current);
-        let valid = buffer.tag.load(Ordering::Acquire) == current;
+        let valid = buffer.filled_for.load(Ordering::Acquire) == current;
         let len = buffer.len.load(Ordering::Acquire);
         if !valid || offset(word) >= len {
             return Err(Obstacle::UsedUp(word));
@@ -317,7 +317,7 @@ impl DoubleBuffer {
     /// As [`DoubleBuffer::take`].
     #[cold]
     #[inline(never)]
-    pub fn take_again(&self, life: u64, mut obstacle: Obstacle) -> Result<Taken, Miss> {
+    pub fn take_again(&self, version: u64, mut obstacle: Obstacle) -> Result<Taken, Miss> {
         let mut lost = 0;
         loop {
             match obstacle {
@@ -326,7 +326,7 @@ impl DoubleBuffer {
                 // One id of the new buffer is a gap.
                 Obstacle::Overtaken(word) => lost += u32::from(self.was_ready(word)),
             }
-            match self.try_take(life) {
+            match self.try_take(version) {
                 Ok(taken) => return Ok(Taken { lost, ..taken }),
                 Err(next) => obstacle = next,
             }
@@ -337,15 +337,15 @@ impl DoubleBuffer {
     ///
     /// # Errors
     /// As [`DoubleBuffer::take`]. `n` = 0 takes nothing and is the caller's mistake.
-    pub fn take_up_to(&self, life: u64, n: u32) -> Result<Taken, Miss> {
+    pub fn take_up_to(&self, version: u64, n: u32) -> Result<Taken, Miss> {
         loop {
             let word = self.word.load(Ordering::Acquire);
             let current = generation(word);
-            if self.life.load(Ordering::Relaxed) != life {
+            if self.version.load(Ordering::Relaxed) != version {
                 return Err(Miss::Changed);
             }
             let buffer = self.buffer(current);
-            let valid = buffer.tag.load(Ordering::Acquire) == current;
+            let valid = buffer.filled_for.load(Ordering::Acquire) == current;
             let len = buffer.len.load(Ordering::Acquire);
             if !valid || offset(word) >= len {
                 self.switch(word)?;
@@ -373,15 +373,15 @@ impl DoubleBuffer {
     /// the buffer in use is too short: it stays as it is, and
     /// [`DoubleBuffer::want_range`] asks for a spare that is not. [`Miss::Short`] says
     /// that a spare that is too short had to be moved out of its way.
-    pub fn take_range(&self, life: u64, n: u32) -> Result<Taken, Miss> {
+    pub fn take_range(&self, version: u64, n: u32) -> Result<Taken, Miss> {
         loop {
             let word = self.word.load(Ordering::Acquire);
             let current = generation(word);
-            if self.life.load(Ordering::Relaxed) != life {
+            if self.version.load(Ordering::Relaxed) != version {
                 return Err(Miss::Changed);
             }
             let buffer = self.buffer(current);
-            let valid = buffer.tag.load(Ordering::Acquire) == current;
+            let valid = buffer.filled_for.load(Ordering::Acquire) == current;
             let len = if valid {
                 buffer.len.load(Ordering::Acquire)
             } else {
@@ -402,14 +402,14 @@ impl DoubleBuffer {
             }
             let next = current.wrapping_add(1);
             let spare = self.buffer(next);
-            if spare.tag.load(Ordering::Acquire) != next {
+            if spare.filled_for.load(Ordering::Acquire) != next {
                 self.confirm_empty(current)?;
                 continue;
             }
             // Again, as this takes from the spare without going by the word: between an
-            // invalidation's two steps the first look saw the old life still, and the
-            // spare may be the new life's already.
-            if self.life.load(Ordering::Relaxed) != life {
+            // invalidation's two steps the first look saw the old version still, and the
+            // spare may be the new version's already.
+            if self.version.load(Ordering::Relaxed) != version {
                 return Err(Miss::Changed);
             }
             let first = spare.first.load(Ordering::Relaxed);
@@ -434,7 +434,7 @@ impl DoubleBuffer {
     /// meanwhile it may say no: good enough for a count of gaps.
     fn was_ready(&self, word: u64) -> bool {
         let buffer = self.buffer(generation(word));
-        buffer.tag.load(Ordering::Acquire) == generation(word)
+        buffer.filled_for.load(Ordering::Acquire) == generation(word)
             && offset(word) < buffer.len.load(Ordering::Relaxed)
     }
 
@@ -448,7 +448,7 @@ impl DoubleBuffer {
     /// Returning means that the word has moved, by us or by somebody else.
     fn switch(&self, word: u64) -> Result<(), Miss> {
         let next = generation(word).wrapping_add(1);
-        if self.buffer(next).tag.load(Ordering::Acquire) == next {
+        if self.buffer(next).filled_for.load(Ordering::Acquire) == next {
             // If this fails, a straggler has counted the offset up or another taker
             // has switched: look again.
             let _ = self.advance(word, pack(next, 0));
@@ -472,7 +472,7 @@ impl DoubleBuffer {
     fn spare_due(&self, current: u32, used: u32, len: u32) -> bool {
         let next = current.wrapping_add(1);
         u64::from(used) * PREFETCH_DIVISOR >= u64::from(len)
-            && self.buffer(next).tag.load(Ordering::Relaxed) != next
+            && self.buffer(next).filled_for.load(Ordering::Relaxed) != next
             && self.request.load(Ordering::Relaxed) & STATE == IDLE
     }
 
@@ -501,7 +501,7 @@ impl DoubleBuffer {
 
     /// Asks for a segment that holds a run of `n` ids; otherwise as [`DoubleBuffer::want`].
     pub fn want_range(&self, n: u32) -> bool {
-        self.wish.fetch_max(n, Ordering::Relaxed);
+        self.range_len.fetch_max(n, Ordering::Relaxed);
         self.want()
     }
 
@@ -522,13 +522,13 @@ impl DoubleBuffer {
             .ok()?;
         Some(Request {
             word: next(seen),
-            wish: self.wish.swap(0, Ordering::Relaxed),
+            range_len: self.range_len.swap(0, Ordering::Relaxed),
         })
     }
 
     /// Ends a request, answered or not: sessions that still want ids ask again. Nothing if
     /// it was closed. Wake the waiters afterwards.
-    pub fn settle(&self, request: &Request) {
+    pub fn clear(&self, request: &Request) {
         let _ = self.request.compare_exchange(
             request.word,
             request.word & !STATE | IDLE,
@@ -570,18 +570,18 @@ impl DoubleBuffer {
     #[must_use]
     pub fn has_spare(&self) -> bool {
         let next = generation(self.word.load(Ordering::Acquire)).wrapping_add(1);
-        self.buffer(next).tag.load(Ordering::Acquire) == next
+        self.buffer(next).filled_for.load(Ordering::Acquire) == next
     }
 
-    /// Publishes a claimed segment as the spare. `life` is what [`DoubleBuffer::life`]
+    /// Publishes a claimed segment as the spare. `version` is what [`DoubleBuffer::version`]
     /// was before the claim's transaction began; the claim is durable (I1). `len` is
     /// 1 to [`MAX_LEN`]. Under the slot's lock.
     ///
     /// # Errors
     /// See [`Refused`]: nothing was published.
-    pub fn publish(&self, life: u64, first: i64, len: u32) -> Result<(), Refused> {
+    pub fn publish(&self, version: u64, first: i64, len: u32) -> Result<(), Refused> {
         debug_assert!((1..=MAX_LEN).contains(&len) && first > 0);
-        if self.life.load(Ordering::Relaxed) != life {
+        if self.version.load(Ordering::Relaxed) != version {
             return Err(Refused::Changed);
         }
         if first < self.high.load(Ordering::Relaxed) {
@@ -591,7 +591,7 @@ impl DoubleBuffer {
         // written, an invalidation needs the lock that we hold.
         let next = generation(self.word.load(Ordering::Acquire)).wrapping_add(1);
         let spare = self.buffer(next);
-        if spare.tag.load(Ordering::Relaxed) == next {
+        if spare.filled_for.load(Ordering::Relaxed) == next {
             return Err(Refused::Full);
         }
         // Release on all three: who reads one of them without the lock, and too late, must
@@ -599,45 +599,45 @@ impl DoubleBuffer {
         spare.first.store(first, Ordering::Release);
         spare.len.store(len, Ordering::Release);
         // The tag last: it is what makes the other two the takers'.
-        spare.tag.store(next, Ordering::Release);
+        spare.filled_for.store(next, Ordering::Release);
         self.high.store(first + i64::from(len), Ordering::Relaxed);
         Ok(())
     }
 
-    /// One past the last id published in this life. Under the slot's lock.
+    /// One past the last id published in this version. Under the slot's lock.
     #[must_use]
     pub fn high(&self) -> i64 {
         self.high.load(Ordering::Relaxed)
     }
 
-    /// Ends this life: nothing that was published can be taken any more, nothing that
+    /// Begins the next version: nothing that was published can be taken any more, nothing that
     /// was claimed before can be published. Returns what was left, which is the
     /// caller's now. Under the slot's lock; wake the waiters afterwards.
-    pub fn invalidate(&self) -> Rests {
+    pub fn invalidate(&self) -> Remainders {
         // An addition, not an exchange, which busy takers could hold up for long under
         // the lock. The offset stays: it says nothing until the next switch resets it.
         let word = self.word.fetch_add(pack(2, 0), Ordering::AcqRel);
         // Nobody changes the buffers before the lock is released.
-        let rests = self.rests_at(word);
+        let remainders = self.remainders_at(word);
         // No generation of a buffer's own parity: else one that is never filled again
         // would come back to life when the generation has gone around.
-        self.buffers[0].tag.store(1, Ordering::Release);
-        self.buffers[1].tag.store(0, Ordering::Release);
+        self.buffers[0].filled_for.store(1, Ordering::Release);
+        self.buffers[1].filled_for.store(0, Ordering::Release);
         self.high.store(0, Ordering::Relaxed);
-        self.wish.store(0, Ordering::Relaxed);
-        // The word first, the life last: see the file's header.
-        self.life.fetch_add(1, Ordering::Release);
-        rests
+        self.range_len.store(0, Ordering::Relaxed);
+        // The word first, the version last: see the file's header.
+        self.version.fetch_add(1, Ordering::Release);
+        remainders
     }
 
     /// What both buffers hold, for the status views.
     #[must_use]
-    pub fn rests(&self) -> Rests {
+    pub fn remainders(&self) -> Remainders {
         loop {
             let word = self.word.load(Ordering::Acquire);
-            let rests = self.rests_at(word);
+            let remainders = self.remainders_at(word);
             if generation(self.word.load(Ordering::Acquire)) == generation(word) {
-                return rests;
+                return remainders;
             }
         }
     }
@@ -648,10 +648,10 @@ impl DoubleBuffer {
         self.word.load(Ordering::Relaxed)
     }
 
-    fn rests_at(&self, word: u64) -> Rests {
+    fn remainders_at(&self, word: u64) -> Remainders {
         let segment = |generation: u32| {
             let buffer = self.buffer(generation);
-            (buffer.tag.load(Ordering::Acquire) == generation)
+            (buffer.filled_for.load(Ordering::Acquire) == generation)
                 .then(|| {
                     (
                         buffer.first.load(Ordering::Acquire),
@@ -662,14 +662,14 @@ impl DoubleBuffer {
         };
         let rest = |segment: Option<(i64, u32)>, used: u32| {
             let (first, len) = segment?;
-            (used < len).then(|| Rest {
+            (used < len).then(|| Remainder {
                 first: first + i64::from(used),
                 last: first + i64::from(len) - 1,
             })
         };
         let current = segment(generation(word));
         let spare = segment(generation(word).wrapping_add(1));
-        Rests {
+        Remainders {
             current: rest(current, offset(word)),
             spare: rest(spare, 0),
             current_segment: current,
@@ -685,7 +685,7 @@ mod tests {
 
     use super::*;
 
-    /// Empty, and in its life 1.
+    /// Empty, and in its version 1.
     fn at_generation(generation: u32) -> DoubleBuffer {
         let buffer = DoubleBuffer::new();
         let before = pack(generation.wrapping_sub(2), 0);
@@ -698,18 +698,18 @@ mod tests {
     fn ids_go_on_when_the_generation_goes_around() {
         for start in u32::MAX - 5..=u32::MAX {
             let buffer = at_generation(start);
-            let mut life = 1;
+            let mut version = 1;
             for i in 0..10 {
                 let first = 1 + 2 * i;
-                buffer.publish(life, first, 2).unwrap();
-                let full = buffer.publish(life, first + 2, 2);
+                buffer.publish(version, first, 2).unwrap();
+                let full = buffer.publish(version, first + 2, 2);
                 assert_eq!(full, Err(Refused::Full));
-                assert_eq!(buffer.take(life).unwrap().first, first);
-                assert_eq!(buffer.take_range(life, 1).unwrap().first, first + 1);
-                assert_eq!(buffer.take(life), Err(Miss::Empty));
+                assert_eq!(buffer.take(version).unwrap().first, first);
+                assert_eq!(buffer.take_range(version, 1).unwrap().first, first + 1);
+                assert_eq!(buffer.take(version), Err(Miss::Empty));
                 if i % 3 == 2 {
                     buffer.invalidate();
-                    life += 1;
+                    version += 1;
                 }
             }
         }
@@ -736,15 +736,15 @@ mod tests {
         buffer.take(0).unwrap();
         buffer.publish(0, 11, 10).unwrap();
         let returning = buffer.word.load(Ordering::Relaxed);
-        let mut life = 0;
+        let mut version = 0;
         for generation in [generation(returning), generation(returning) - 1] {
             buffer.invalidate();
             let before = pack(generation.wrapping_sub(2), offset(returning));
             buffer.word.store(before, Ordering::Relaxed);
             buffer.invalidate();
-            life += 2;
-            assert_eq!(buffer.take(life), Err(Miss::Empty));
-            assert_eq!(buffer.rests(), Rests::default());
+            version += 2;
+            assert_eq!(buffer.take(version), Err(Miss::Empty));
+            assert_eq!(buffer.remainders(), Remainders::default());
             assert!(!buffer.has_spare());
         }
     }

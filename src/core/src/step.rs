@@ -10,7 +10,7 @@
 /// How long a segment should last, in milliseconds (Leaf's `SEGMENT_DURATION`).
 pub const SEGMENT_DURATION_MS: i64 = 15 * 60 * 1000;
 
-/// How much a hungry tag grows per claim: sessions waited, doubling is too slow. And the
+/// How much a starved tag grows per claim: sessions waited, doubling is too slow. And the
 /// most that any claim may be longer than the recent ones, for whatever reason: so a
 /// server that takes over knows how many ids a claim that it never saw can have taken.
 const GROWTH: u64 = 8;
@@ -92,16 +92,16 @@ impl Pace {
     /// is when it is first asked for, however long it then takes.
     ///
     /// A segment that lasts under 15 minutes is doubled, under 30 kept, longer halved
-    /// (Leaf's rule). `hungry`: sessions found both buffers empty; then it grows
+    /// (Leaf's rule). `starved`: sessions found both buffers empty; then it grows
     /// faster. A clock that went back keeps the step.
     #[must_use]
-    pub fn wanted(&self, now_ms: i64, hungry: bool) -> u32 {
+    pub fn wanted(&self, now_ms: i64, starved: bool) -> u32 {
         let last = u64::from(self.step);
         let since_ms = now_ms.saturating_sub(self.claimed_at_ms);
         let lasted_ms = self.lasts_ms(since_ms);
         let wanted = if self.claims == 0 || since_ms < 0 {
             last
-        } else if lasted_ms < SEGMENT_DURATION_MS && hungry {
+        } else if lasted_ms < SEGMENT_DURATION_MS && starved {
             last * GROWTH
         } else if self.claims == 1 {
             last
@@ -128,9 +128,9 @@ impl Pace {
     /// The length of the next claim under the row's limits. A `step` that was changed
     /// since the last claim starts the pace anew: the DBA meant it.
     #[must_use]
-    pub fn next(&self, now_ms: i64, hungry: bool, limits: Limits) -> u32 {
+    pub fn next(&self, now_ms: i64, starved: bool, limits: Limits) -> u32 {
         if self.base == limits.step {
-            limits.clamp(self.wanted(now_ms, hungry))
+            limits.clamp(self.wanted(now_ms, starved))
         } else {
             limits.clamp(limits.step)
         }

@@ -19,10 +19,10 @@ use core::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use leaf_id_core::lease::{
-    Answer, Clocks, Found, Grant, Lease, Question, Rules, Step, Tenant, Verdict,
+    Answer, Clocks, Effect, Found, Grant, Lease, LeaseHolder, Question, Rules, Step,
 };
 use leaf_id_core::registry::{
-    self, Asker, Bounds, Decision, Here, Hold, Next, Place, Registry, Reply, Request, Row,
+    self, Bounds, Decision, Here, Hold, Next, Place, Registry, Reply, Request, Requester, Row,
 };
 use leaf_id_core::snowflake::{Generator, Parts, Stall};
 use rand::rngs::StdRng;
@@ -114,7 +114,7 @@ impl Tables {
             }
         }
         assert!(request.is_valid());
-        let asker = Asker {
+        let requester = Requester {
             role: b"member",
             trusted: false,
             address: None,
@@ -134,7 +134,7 @@ impl Tables {
                 registry_locked,
                 rows: &rows,
             };
-            match registry::decide(tables, &request, &asker, here) {
+            match registry::decide(tables, &request, &requester, here) {
                 Next::LockRegistry => registry_locked = true,
                 Next::LockRow { worker_id, .. } => {
                     let row = rows.iter_mut().find(|(row, _)| row.worker_id == worker_id);
@@ -208,7 +208,7 @@ struct Node {
     wall_offset_ms: i64,
     frozen_until_ms: i64,
     /// `None` while it is down.
-    tenant: Option<Tenant>,
+    holder: Option<LeaseHolder>,
     generator: Generator,
     floor_ms: i64,
     /// Opened with, and what the registry has recorded of it.
@@ -244,7 +244,7 @@ impl World {
                 boot: u32::try_from(number).unwrap() * 1000,
                 wall_offset_ms: 0,
                 frozen_until_ms: 0,
-                tenant: None,
+                holder: None,
                 generator: Generator::new(),
                 floor_ms: 0,
                 open: None,
@@ -305,7 +305,7 @@ impl World {
             disk.reserved_until_ms
         };
         let lease = disk.lease.of_file(found);
-        node.tenant = Some(Tenant::new(lease));
+        node.holder = Some(LeaseHolder::new(lease));
         node.disk.lease = lease;
         node.disk.clean = false;
         node.disk.copied = false;
@@ -317,7 +317,7 @@ impl World {
     }
 
     fn stop(node: &mut Node, clean: bool) {
-        if node.tenant.take().is_none() {
+        if node.holder.take().is_none() {
             return;
         }
         if clean && node.open.is_some() {
@@ -367,24 +367,24 @@ impl World {
         let clocks = self.clocks(node);
         if node.asked.is_some_and(|until| clocks.boot_ms > until) {
             node.asked = None;
-            let verdict = node.tenant.as_mut().unwrap().fail(clocks.boot_ms, RULES);
-            self.follow(node, verdict);
+            let effect = node.holder.as_mut().unwrap().fail(clocks.boot_ms, RULES);
+            self.follow(node, effect);
         }
-        let Some(tenant) = &mut node.tenant else {
+        let Some(holder) = &mut node.holder else {
             return;
         };
-        match tenant.step(clocks.boot_ms) {
+        match holder.step(clocks.boot_ms) {
             Step::Close => {
                 node.generator.close();
                 node.open = None;
             }
             Step::Ask => {
-                if tenant.prepare(|| self.token()) {
-                    node.disk.lease = *tenant.lease();
+                if holder.prepare(|| self.token()) {
+                    node.disk.lease = *holder.lease();
                 }
-                let mut question = tenant.ask(clocks.boot_ms, RULES);
+                let mut question = holder.ask(clocks.boot_ms, RULES);
                 if self.broken == Broken::HeldAfterTheEnd {
-                    let held = tenant.lease().grant;
+                    let held = holder.lease().grant;
                     question.held = held.map(|g| (g.worker_id, g.reserved_until_ms));
                 }
                 node.asked = Some(clocks.boot_ms + 500);
@@ -401,7 +401,7 @@ impl World {
                 }
             }
             Step::Wait(_) => {
-                if let Some(grant) = tenant.grant() {
+                if let Some(grant) = holder.grant() {
                     if node.open.is_none() {
                         self.use_grant(node, grant, false);
                     } else if node.generator.reserved_until() - clocks.wall_ms < RESERVATION_MS / 2
@@ -422,16 +422,16 @@ impl World {
         }
     }
 
-    fn follow(&self, node: &mut Node, verdict: Verdict) {
-        node.disk.lease = *node.tenant.as_ref().unwrap().lease();
-        match verdict {
-            Verdict::Use { grant, anew } => self.use_grant(node, grant, anew),
-            Verdict::Close(_) => {
+    fn follow(&self, node: &mut Node, effect: Effect) {
+        node.disk.lease = *node.holder.as_ref().unwrap().lease();
+        match effect {
+            Effect::Use { grant, anew } => self.use_grant(node, grant, anew),
+            Effect::Close(_) => {
                 if node.open.take().is_some() {
                     node.generator.close();
                 }
             }
-            Verdict::Keep => {}
+            Effect::Keep => {}
         }
     }
 
@@ -505,9 +505,9 @@ impl World {
             }
             node.asked = None;
             let answer: Answer = reply.heard(message.sent, self.clocks(node));
-            let tenant = node.tenant.as_mut().unwrap();
-            let verdict = tenant.hear(&message.question, &answer, RULES, || self.token());
-            self.follow(node, verdict);
+            let holder = node.holder.as_mut().unwrap();
+            let effect = holder.hear(&message.question, &answer, RULES, || self.token());
+            self.follow(node, effect);
         }
     }
 
@@ -518,7 +518,7 @@ impl World {
             let Ok(node) = self.nodes[number].try_borrow() else {
                 return;
             };
-            if node.tenant.is_none() {
+            if node.holder.is_none() {
                 return;
             }
             let until = node.open.map_or(0, |grant| grant.until_boot_ms);
@@ -642,9 +642,9 @@ impl World {
                     .retired = retired;
                 }
             }
-            36..=80 if node.tenant.is_none() => self.start(&mut node),
+            36..=80 if node.holder.is_none() => self.start(&mut node),
             _ => {
-                let up = node.tenant.is_some();
+                let up = node.holder.is_some();
                 drop(node);
                 if up && self.chance(2) {
                     self.turn(number);

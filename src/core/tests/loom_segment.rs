@@ -16,7 +16,7 @@
     reason = "a test that panics fails"
 )]
 
-use leaf_id_core::segment::{DoubleBuffer, Miss, Refused, Request, Rest, Rests, Taken};
+use leaf_id_core::segment::{DoubleBuffer, Miss, Refused, Remainder, Remainders, Request, Taken};
 use leaf_id_core::snowflake::{Generator, MAX_SEQUENCE, Parts, Stall};
 use loom::sync::atomic::{AtomicI64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
@@ -37,7 +37,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// A slot in its life 0: what is left of the buffer in use and the spare behind it,
+    /// A slot in its version 0: what is left of the buffer in use and the spare behind it,
     /// as first and count.
     fn new(left: (i64, u32), spare: Option<(i64, u32)>) -> Arc<Self> {
         let slot = Self {
@@ -56,12 +56,12 @@ impl Slot {
         Arc::new(slot)
     }
 
-    fn publish(&self, life: u64, first: i64, len: u32) -> Result<(), Refused> {
+    fn publish(&self, version: u64, first: i64, len: u32) -> Result<(), Refused> {
         let _guard = self.lock.lock().unwrap();
-        self.buffer.publish(life, first, len)
+        self.buffer.publish(version, first, len)
     }
 
-    fn invalidate(&self) -> Rests {
+    fn invalidate(&self) -> Remainders {
         let _guard = self.lock.lock().unwrap();
         self.buffer.invalidate()
     }
@@ -79,21 +79,21 @@ fn expand(taken: Taken) -> Vec<i64> {
     (taken.first..taken.first + i64::from(taken.count)).collect()
 }
 
-fn expand_rests(rests: Rests) -> Vec<i64> {
-    let run = |rest: Rest| rest.first..=rest.last;
-    rests
+fn expand_remainders(remainders: Remainders) -> Vec<i64> {
+    let run = |rest: Remainder| rest.first..=rest.last;
+    remainders
         .current
         .into_iter()
-        .chain(rests.spare)
+        .chain(remainders.spare)
         .flat_map(run)
         .collect()
 }
 
-/// The ids of so many single takes of a life; fewer where there were none.
-fn takes(slot: &Slot, life: u64, times: u32) -> Vec<i64> {
+/// The ids of so many single takes of a version; fewer where there were none.
+fn takes(slot: &Slot, version: u64, times: u32) -> Vec<i64> {
     let mut ids = Vec::new();
     for _ in 0..times {
-        if let Ok(taken) = slot.buffer.take(life) {
+        if let Ok(taken) = slot.buffer.take(version) {
             assert!(ids.last().is_none_or(|last| *last < taken.first), "I4");
             ids.extend(expand(taken));
         }
@@ -189,7 +189,7 @@ fn a_run_while_its_buffer_is_filled_again() {
     });
 }
 
-/// An id taken for the old life must not be one of the new life's, nor the other way.
+/// An id taken for the old version must not be one of the new version's, nor the other way.
 #[test]
 fn takers_of_two_lives_over_an_invalidation() {
     check(2, || {
@@ -224,25 +224,25 @@ fn a_life_and_its_successor(take: fn(&DoubleBuffer, u64) -> Result<Taken, Miss>)
 
 #[test]
 fn runs_of_two_lives_over_an_invalidation() {
-    a_life_and_its_successor(|buffer, life| buffer.take_up_to(life, 2));
+    a_life_and_its_successor(|buffer, version| buffer.take_up_to(version, 2));
 }
 
 #[test]
 fn ranges_of_two_lives_over_an_invalidation() {
-    a_life_and_its_successor(|buffer, life| buffer.take_range(life, 2));
+    a_life_and_its_successor(|buffer, version| buffer.take_range(version, 2));
 }
 
-/// A session that meets the new life half-way: it looks the life up and goes on.
+/// A session that meets the new version half-way: it reads the version anew and goes on.
 #[test]
 fn a_taker_that_follows_the_lives() {
     check(2, || {
         let slot = Slot::new((11, 1), None);
         let taker = spawn(&slot, |slot| {
-            let mut life = 0;
+            let mut version = 0;
             for _ in 0..2 {
-                match slot.buffer.take(life) {
-                    Ok(taken) => return Some((life, taken.first)),
-                    Err(Miss::Changed) => life = slot.buffer.life(),
+                match slot.buffer.take(version) {
+                    Ok(taken) => return Some((version, taken.first)),
+                    Err(Miss::Changed) => version = slot.buffer.version(),
                     Err(_) => (),
                 }
             }
@@ -260,10 +260,10 @@ fn a_taker_that_follows_the_lives() {
     });
 }
 
-/// What an invalidation returns is parked and issued after a restart: never what a
+/// What an invalidation returns is saved and issued after a restart: never what a
 /// session has taken.
 #[test]
-fn the_rests_are_nobody_elses() {
+fn the_remainders_are_nobody_elses() {
     check(2, || {
         let slot = Slot::new((11, 2), Some((20, 2)));
         let takers = [
@@ -272,7 +272,7 @@ fn the_rests_are_nobody_elses() {
                 slot.buffer.take_range(0, 2).map_or(vec![], expand)
             }),
         ];
-        let mut ids = expand_rests(slot.invalidate());
+        let mut ids = expand_remainders(slot.invalidate());
         for taker in takers {
             ids.extend(taker.join().unwrap());
         }
@@ -280,11 +280,11 @@ fn the_rests_are_nobody_elses() {
     });
 }
 
-/// What an allocator does: the claim has a life from before it, and a first id.
+/// What an allocator does: the claim has a version from before it, and a first id.
 fn claim(slot: &Slot, table: &AtomicI64) -> Result<(), Refused> {
-    let life = slot.buffer.life();
+    let version = slot.buffer.version();
     let first = table.fetch_add(1, Ordering::SeqCst);
-    slot.publish(life, first, 1)
+    slot.publish(version, first, 1)
 }
 
 /// A later claim that was published makes an earlier one late: its ids are smaller (I4).
@@ -317,7 +317,7 @@ fn two_allocators_and_an_edit() {
         let taker = spawn(&slot, |slot| takes(slot, 0, 2));
         let mine = claim(&slot, &table);
         slot.invalidate();
-        // The old life's was refused, whoever held it; the new life begins empty.
+        // The old version's was refused, whoever held it; the new version begins empty.
         assert_eq!(slot.publish(0, 30, 1), Err(Refused::Changed));
         let other = other.join().unwrap();
         assert!(mine.is_ok() || other.is_ok());
@@ -385,7 +385,7 @@ fn a_range_that_gives_the_rest_up_and_a_taker() {
             Err(Miss::Empty) => 0,
             Err(other) => panic!("{other:?}"),
         };
-        let left = expand_rests(slot.invalidate());
+        let left = expand_remainders(slot.invalidate());
         let count = ids.len() + left.len() + usize::try_from(lost).unwrap();
         assert!((4..=5).contains(&count), "one discarded take at most");
         ids.extend(left);
@@ -426,7 +426,7 @@ fn two_ranges_and_a_spare_too_short_for_both() {
         let other = spawn(&slot, range);
         let lost = range(&slot) + other.join().unwrap();
         assert_eq!(lost, 2);
-        assert_eq!(expand_rests(slot.invalidate()), [20, 21]);
+        assert_eq!(expand_remainders(slot.invalidate()), [20, 21]);
     });
 }
 
@@ -473,13 +473,13 @@ fn looking_without_a_lock() {
             takes(slot, 0, 2);
             slot.publish(0, 40_000, 4).unwrap();
         });
-        let rests = slot.buffer.rests();
-        let segment = rests.current_segment.expect("one is always in use");
+        let remainders = slot.buffer.remainders();
+        let segment = remainders.current_segment.expect("one is always in use");
         assert!(
             [(10, 2), (200, 2), (3_000, 3)].contains(&segment),
             "{segment:?}"
         );
-        if let Some(spare) = rests.spare {
+        if let Some(spare) = remainders.spare {
             let spare = (spare.first, spare.last);
             let whole = [(200, 201), (3_000, 3_002), (40_000, 40_003)];
             assert!(whole.contains(&spare), "{spare:?}");
@@ -540,7 +540,7 @@ fn no_request_is_lost() {
                 let _guard = slot.lock.lock().unwrap();
                 slot.buffer.publish(0, first, 1).unwrap();
             }
-            slot.buffer.settle(&request);
+            slot.buffer.clear(&request);
             let _guard = slot.lock.lock().unwrap();
             slot.changed.notify_all();
         }
@@ -549,7 +549,7 @@ fn no_request_is_lost() {
     });
 }
 
-/// A wish that meets an allocator in the middle is in this claim or the next.
+/// A range that is wanted meets an allocator in the middle is in this claim or the next.
 #[test]
 fn no_wish_is_lost() {
     check(4, || {
@@ -562,11 +562,11 @@ fn no_wish_is_lost() {
         let Some(request) = accepted else {
             panic!("one of them had asked")
         };
-        slot.buffer.settle(&request);
+        slot.buffer.clear(&request);
         assert!(slot.buffer.want());
         let next = slot.buffer.accept().unwrap();
-        assert_eq!(request.wish.max(next.wish), 70);
-        assert!(request.wish >= 30);
+        assert_eq!(request.range_len.max(next.range_len), 70);
+        assert!(request.range_len >= 30);
     });
 }
 
@@ -596,17 +596,17 @@ fn a_slot_changes_hands_under_an_open_request() {
             })
         }
 
-        /// A claim of the tag that has the slot in this life.
+        /// A claim of the tag that has the slot in this version.
         fn claim(&self, request: &Request, first: i64) -> bool {
-            let life = {
+            let version = {
                 let _guard = self.slot.lock.lock().unwrap();
                 if !self.slot.buffer.is_in_flight(request) {
                     return false;
                 }
-                self.slot.buffer.life()
+                self.slot.buffer.version()
             };
-            let published = self.slot.publish(life, first, 1).is_ok();
-            self.slot.buffer.settle(request);
+            let published = self.slot.publish(version, first, 1).is_ok();
+            self.slot.buffer.clear(request);
             published
         }
     }
@@ -625,7 +625,7 @@ fn a_slot_changes_hands_under_an_open_request() {
             let _guard = shared.slot.lock.lock().unwrap();
             assert!(shared.slot.buffer.close(), "nobody has asked again");
             shared.slot.buffer.invalidate();
-            shared.slot.buffer.life()
+            shared.slot.buffer.version()
         };
         // The new tag's session and allocator.
         shared.post();

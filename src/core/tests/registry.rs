@@ -10,8 +10,8 @@
 
 use leaf_id_core::lease::{Clocks, Kind, Question, Status};
 use leaf_id_core::registry::{
-    Asker, Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, Next, Place, Registry,
-    Request, Row, Tables, WORKER_IDS, decide,
+    Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, Next, Place, Registry, Request,
+    Requester, Row, Tables, WORKER_IDS, decide,
 };
 
 const NOW: i64 = 1_800_000_000_000;
@@ -128,7 +128,7 @@ impl World {
             epoch_ms: member.epoch_ms,
         };
         assert!(request.is_valid());
-        let asker = Asker {
+        let requester = Requester {
             role: member.role.as_bytes(),
             trusted: member.trusted,
             address: None,
@@ -144,7 +144,7 @@ impl World {
                 registry_locked,
                 rows: &rows,
             };
-            match decide(tables, &request, &asker, &self.here) {
+            match decide(tables, &request, &requester, &self.here) {
                 Next::LockRegistry => {
                     assert!(!registry_locked, "it is locked");
                     registry_locked = true;
@@ -481,7 +481,7 @@ fn what_is_asked_for_is_clamped() {
 }
 
 /// A promoted registry makes new holders start above what a member with a larger skew than
-/// the asker's may have reserved, which is forgotten.
+/// the requester's may have reserved, which is forgotten.
 #[test]
 fn a_moved_registrys_floor_is_above_the_largest_skew() {
     let mut world = World::new();

@@ -14,7 +14,7 @@
 
 mod support;
 
-use leaf_id_core::segment::{DoubleBuffer, MAX_LEN, Miss, Refused, Rest, Rests, Taken};
+use leaf_id_core::segment::{DoubleBuffer, MAX_LEN, Miss, Refused, Remainder, Remainders, Taken};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -31,8 +31,8 @@ impl Segment {
         self.len - self.used
     }
 
-    fn rest(&self) -> Option<Rest> {
-        (self.left() > 0).then(|| Rest {
+    fn rest(&self) -> Option<Remainder> {
+        (self.left() > 0).then(|| Remainder {
             first: self.first + i64::from(self.used),
             last: self.first + i64::from(self.len) - 1,
         })
@@ -49,23 +49,23 @@ enum Request {
 /// What the double buffer promises, without any of its means.
 #[derive(Debug)]
 struct Model {
-    life: u64,
+    version: u64,
     current: Option<Segment>,
     spare: Option<Segment>,
     high: i64,
     request: Request,
-    wish: u32,
+    range_len: u32,
 }
 
 impl Model {
     fn new() -> Self {
         Self {
-            life: 0,
+            version: 0,
             current: None,
             spare: None,
             high: 0,
             request: Request::Idle,
-            wish: 0,
+            range_len: 0,
         }
     }
 
@@ -73,8 +73,8 @@ impl Model {
         self.current.map_or(0, |s| s.left())
     }
 
-    fn take_up_to(&mut self, life: u64, n: u32) -> Result<Taken, Miss> {
-        if life != self.life {
+    fn take_up_to(&mut self, version: u64, n: u32) -> Result<Taken, Miss> {
+        if version != self.version {
             return Err(Miss::Changed);
         }
         if self.left() == 0 {
@@ -83,8 +83,8 @@ impl Model {
         Ok(self.cut(n.min(self.left()), 0))
     }
 
-    fn take_range(&mut self, life: u64, n: u32) -> Result<Taken, Miss> {
-        if life != self.life {
+    fn take_range(&mut self, version: u64, n: u32) -> Result<Taken, Miss> {
+        if version != self.version {
             return Err(Miss::Changed);
         }
         if n <= self.left() {
@@ -115,8 +115,8 @@ impl Model {
         }
     }
 
-    fn publish(&mut self, life: u64, first: i64, len: u32) -> Result<(), Refused> {
-        if life != self.life {
+    fn publish(&mut self, version: u64, first: i64, len: u32) -> Result<(), Refused> {
+        if version != self.version {
             return Err(Refused::Changed);
         }
         if first < self.high {
@@ -134,18 +134,18 @@ impl Model {
         Ok(())
     }
 
-    fn invalidate(&mut self) -> Rests {
-        let rests = self.rests();
-        self.life += 1;
+    fn invalidate(&mut self) -> Remainders {
+        let remainders = self.remainders();
+        self.version += 1;
         self.current = None;
         self.spare = None;
         self.high = 0;
-        self.wish = 0;
-        rests
+        self.range_len = 0;
+        remainders
     }
 
-    fn rests(&self) -> Rests {
-        Rests {
+    fn remainders(&self) -> Remainders {
+        Remainders {
             current: self.current.and_then(|s| s.rest()),
             spare: self.spare.and_then(|s| s.rest()),
             current_segment: self.current.map(|s| (s.first, s.len)),
@@ -163,7 +163,7 @@ impl Model {
     fn accept(&mut self) -> Option<u32> {
         (self.request == Request::Wanted).then(|| {
             self.request = Request::InFlight;
-            core::mem::take(&mut self.wish)
+            core::mem::take(&mut self.range_len)
         })
     }
 }
@@ -176,13 +176,13 @@ fn simulate(seed: u64, calls: u32) {
     let mut model = Model::new();
     let mut requests = Vec::new();
     let (mut published, mut gone) = (0_u64, 0_u64);
-    // The last id issued in this life: the next one must be larger (I4).
+    // The last id issued in this version: the next one must be larger (I4).
     let mut last_id = 0;
     for call in 0..calls {
-        let life = match random.random_range(0..20) {
-            0 => model.life.wrapping_sub(1),
-            1 => model.life + 1,
-            _ => model.life,
+        let version = match random.random_range(0..20) {
+            0 => model.version.wrapping_sub(1),
+            1 => model.version + 1,
+            _ => model.version,
         };
         let n = match random.random_range(0..20) {
             0 => random.random_range(1..=u32::MAX),
@@ -200,19 +200,27 @@ fn simulate(seed: u64, calls: u32) {
         };
         match random.random_range(0..100) {
             0..40 => {
-                let taken = buffer.take(life);
+                let taken = buffer.take(version);
                 took(&taken);
-                assert_eq!(taken, model.take_up_to(life, 1), "call {call}: take");
+                assert_eq!(taken, model.take_up_to(version, 1), "call {call}: take");
             }
             40..55 => {
-                let taken = buffer.take_up_to(life, n);
+                let taken = buffer.take_up_to(version, n);
                 took(&taken);
-                assert_eq!(taken, model.take_up_to(life, n), "call {call}: up to {n}");
+                assert_eq!(
+                    taken,
+                    model.take_up_to(version, n),
+                    "call {call}: up to {n}"
+                );
             }
             55..65 => {
-                let taken = buffer.take_range(life, n);
+                let taken = buffer.take_range(version, n);
                 took(&taken);
-                assert_eq!(taken, model.take_range(life, n), "call {call}: range {n}");
+                assert_eq!(
+                    taken,
+                    model.take_range(version, n),
+                    "call {call}: range {n}"
+                );
             }
             65..85 => {
                 let first = match random.random_range(0..10) {
@@ -225,27 +233,27 @@ fn simulate(seed: u64, calls: u32) {
                     1..5 => random.random_range(1..=2_000),
                     _ => random.random_range(1..=40),
                 };
-                let result = buffer.publish(life, first, len);
-                assert_eq!(result, model.publish(life, first, len), "call {call}");
+                let result = buffer.publish(version, first, len);
+                assert_eq!(result, model.publish(version, first, len), "call {call}");
                 if result.is_ok() {
                     published += u64::from(len);
                 }
             }
             85..87 => {
-                let rests = buffer.invalidate();
-                gone += rests.count();
+                let remainders = buffer.invalidate();
+                gone += remainders.count();
                 last_id = 0;
-                assert_eq!(rests, model.invalidate(), "call {call}: invalidate");
+                assert_eq!(remainders, model.invalidate(), "call {call}: invalidate");
             }
             87..90 => assert_eq!(buffer.want(), model.want(), "call {call}: want"),
             90..93 => {
-                model.wish = model.wish.max(n);
+                model.range_len = model.range_len.max(n);
                 assert_eq!(buffer.want_range(n), model.want(), "call {call}: want {n}");
             }
             93..96 => {
                 let accepted = buffer.accept();
-                let wish = accepted.map(|request| request.wish);
-                assert_eq!(wish, model.accept(), "call {call}: accept");
+                let range_len = accepted.map(|request| request.range_len);
+                assert_eq!(range_len, model.accept(), "call {call}: accept");
                 requests.extend(accepted);
             }
             96 => {
@@ -264,16 +272,16 @@ fn simulate(seed: u64, calls: u32) {
                 let last = requests.len().saturating_sub(1);
                 let which = random.random_range(last.saturating_sub(2)..=last);
                 if let Some(request) = requests.get(which) {
-                    buffer.settle(request);
+                    buffer.clear(request);
                     if which == last && model.request == Request::InFlight {
                         model.request = Request::Idle;
                     }
                 }
             }
         }
-        assert_eq!(buffer.life(), model.life, "call {call}");
+        assert_eq!(buffer.version(), model.version, "call {call}");
         assert_eq!(buffer.high(), model.high, "call {call}");
-        assert_eq!(buffer.rests(), model.rests(), "call {call}");
+        assert_eq!(buffer.remainders(), model.remainders(), "call {call}");
         assert_eq!(buffer.has_spare(), model.spare.is_some(), "call {call}");
         assert_eq!(buffer.is_requested(), model.request != Request::Idle);
         assert_eq!(buffer.is_wanted(), model.request == Request::Wanted);
@@ -281,7 +289,7 @@ fn simulate(seed: u64, calls: u32) {
             let open = model.request == Request::InFlight && number + 1 == requests.len();
             assert_eq!(buffer.is_in_flight(request), open, "call {call}");
         }
-        assert_eq!(gone + model.rests().count(), published, "call {call}");
+        assert_eq!(gone + model.remainders().count(), published, "call {call}");
     }
 }
 
@@ -358,8 +366,8 @@ mod the_spare_is_due {
         assert!(!due(), "wanted");
         let request = buffer.accept().unwrap();
         assert!(!due(), "in flight");
-        buffer.settle(&request);
-        assert!(due(), "settled without an answer");
+        buffer.clear(&request);
+        assert!(due(), "cleared without an answer");
         buffer.publish(0, 1_001, 10).unwrap();
         assert!(!due(), "there");
     }
@@ -404,7 +412,7 @@ mod taking {
         assert_eq!(buffer.take(0), Err(Miss::Empty));
         assert_eq!(buffer.take_up_to(0, 1), Err(Miss::Empty));
         assert_eq!(buffer.take_range(0, 1), Err(Miss::Empty));
-        assert_eq!(buffer.rests(), Rests::default());
+        assert_eq!(buffer.remainders(), Remainders::default());
     }
 
     #[test]
@@ -421,7 +429,7 @@ mod taking {
             assert_eq!(buffer.take(0), Err(Miss::Empty));
         }
         assert_eq!(buffer.mark(), used_up, "an empty buffer is left alone");
-        assert_eq!(buffer.rests().current_segment, Some((1, MAX_LEN)));
+        assert_eq!(buffer.remainders().current_segment, Some((1, MAX_LEN)));
     }
 
     #[test]
@@ -429,8 +437,8 @@ mod taking {
         const LAST: i64 = i64::MAX - 1;
         let buffer = filled(LAST - 2, 3);
         assert_eq!(
-            buffer.rests().spare,
-            Some(Rest {
+            buffer.remainders().spare,
+            Some(Remainder {
                 first: LAST - 2,
                 last: LAST
             })
@@ -492,10 +500,20 @@ mod a_publication {
     use super::*;
 
     /// Refused, and nothing is different afterwards.
-    fn refused(buffer: &DoubleBuffer, life: u64, first: i64, why: Refused) {
-        let before = (buffer.rests(), buffer.high(), buffer.mark(), buffer.life());
-        assert_eq!(buffer.publish(life, first, 5), Err(why));
-        let after = (buffer.rests(), buffer.high(), buffer.mark(), buffer.life());
+    fn refused(buffer: &DoubleBuffer, version: u64, first: i64, why: Refused) {
+        let before = (
+            buffer.remainders(),
+            buffer.high(),
+            buffer.mark(),
+            buffer.version(),
+        );
+        assert_eq!(buffer.publish(version, first, 5), Err(why));
+        let after = (
+            buffer.remainders(),
+            buffer.high(),
+            buffer.mark(),
+            buffer.version(),
+        );
         assert_eq!(before, after);
     }
 
@@ -543,37 +561,37 @@ mod an_invalidation {
     use super::*;
 
     #[test]
-    fn hands_out_both_rests_and_revives_neither_buffer() {
+    fn hands_out_both_remainders_and_revives_neither_buffer() {
         // The spare used, then unused, then neither buffer filled.
         for taken in [3, 10] {
             let buffer = filled(1, 10);
             ids(buffer.take_up_to(0, taken));
             buffer.publish(0, 11, 10).unwrap();
-            let rests = buffer.invalidate();
+            let remainders = buffer.invalidate();
             assert_eq!(
-                rests.current,
-                (taken < 10).then_some(Rest { first: 4, last: 10 })
+                remainders.current,
+                (taken < 10).then_some(Remainder { first: 4, last: 10 })
             );
             assert_eq!(
-                rests.spare,
-                Some(Rest {
+                remainders.spare,
+                Some(Remainder {
                     first: 11,
                     last: 20
                 })
             );
-            assert_eq!(rests.count(), u64::from(20 - taken));
-            for life in [0, 1] {
-                let miss = if life == 1 {
+            assert_eq!(remainders.count(), u64::from(20 - taken));
+            for version in [0, 1] {
+                let miss = if version == 1 {
                     Miss::Empty
                 } else {
                     Miss::Changed
                 };
-                assert_eq!(buffer.take(life), Err(miss));
-                assert_eq!(buffer.take_up_to(life, 5), Err(miss));
-                assert_eq!(buffer.take_range(life, 5), Err(miss));
+                assert_eq!(buffer.take(version), Err(miss));
+                assert_eq!(buffer.take_up_to(version, 5), Err(miss));
+                assert_eq!(buffer.take_range(version, 5), Err(miss));
             }
-            assert_eq!(buffer.rests(), Rests::default());
-            assert_eq!(buffer.invalidate(), Rests::default(), "twice is once");
+            assert_eq!(buffer.remainders(), Remainders::default());
+            assert_eq!(buffer.invalidate(), Remainders::default(), "twice is once");
             assert!(!buffer.has_spare());
         }
     }
@@ -583,9 +601,9 @@ mod an_invalidation {
         let buffer = filled(1, 10);
         ids(buffer.take(0));
         buffer.publish(0, 11, 10).unwrap();
-        for life in 1..10 {
+        for version in 1..10 {
             buffer.invalidate();
-            assert_eq!(buffer.take(life), Err(Miss::Empty));
+            assert_eq!(buffer.take(version), Err(Miss::Empty));
         }
         buffer.publish(9, 31, 2).unwrap();
         assert_eq!(ids(buffer.take_up_to(9, 9)), (31, 2));
@@ -598,7 +616,7 @@ mod an_invalidation {
         assert!(buffer.want_range(500));
         buffer.invalidate();
         assert!(buffer.is_requested());
-        assert_eq!(buffer.accept().unwrap().wish, 0);
+        assert_eq!(buffer.accept().unwrap().range_len, 0);
     }
 }
 
@@ -616,7 +634,7 @@ mod a_request {
         assert!(buffer.is_in_flight(&request) && !buffer.is_wanted());
         assert_eq!(buffer.accept(), None, "one allocator claims");
         assert!(!buffer.want(), "it is on its way");
-        buffer.settle(&request);
+        buffer.clear(&request);
         assert!(!buffer.is_requested() && !buffer.is_in_flight(&request));
         assert!(buffer.want());
         buffer.withdraw();
@@ -634,13 +652,13 @@ mod a_request {
         assert!(buffer.close());
         assert!(!buffer.is_requested() && !buffer.is_in_flight(&old));
         assert!(buffer.want());
-        buffer.settle(&old);
+        buffer.clear(&old);
         assert!(buffer.is_wanted(), "the next one is not its own");
         let new = buffer.accept().unwrap();
         assert_ne!(old, new);
-        buffer.settle(&old);
+        buffer.clear(&old);
         assert!(buffer.is_in_flight(&new));
-        buffer.settle(&new);
+        buffer.clear(&new);
         assert!(!buffer.is_requested());
     }
 
@@ -651,10 +669,10 @@ mod a_request {
         assert!(!buffer.want_range(70));
         assert!(!buffer.want_range(50));
         let request = buffer.accept().unwrap();
-        assert_eq!(request.wish, 70);
+        assert_eq!(request.range_len, 70);
         assert!(!buffer.want_range(20), "too late for this claim");
-        buffer.settle(&request);
+        buffer.clear(&request);
         assert!(buffer.want());
-        assert_eq!(buffer.accept().unwrap().wish, 20, "but not forgotten");
+        assert_eq!(buffer.accept().unwrap().range_len, 20, "but not forgotten");
     }
 }

@@ -2,7 +2,7 @@
 //! that claim and publish, a lock and condition variables where the server has its own.
 //!
 //! Would catch: an id twice (I3), one that is smaller than one returned before its call
-//! began (I4), one of another life or of no published segment, ids that vanish beyond
+//! began (I4), one of another version or of no published segment, ids that vanish beyond
 //! the gaps that a discarded take may leave, a waiter that nobody wakes.
 
 #![cfg(not(leaf_id_loom))]
@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use core::time::Duration;
 use std::thread;
 
-use leaf_id_core::segment::{DoubleBuffer, Miss, Rest, Rests, Taken};
+use leaf_id_core::segment::{DoubleBuffer, Miss, Remainder, Remainders, Taken};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -41,9 +41,9 @@ struct Mix {
     watch: bool,
 }
 
-/// The rows: the ids of life n start at (n + 1) * 2^40, so that an id tells its life.
+/// The rows: the ids of version n start at (n + 1) * 2^40, so that an id tells its version.
 struct Table {
-    life: u64,
+    version: u64,
     next: i64,
 }
 
@@ -52,11 +52,11 @@ const GIVE_UP: Duration = Duration::from_secs(60);
 
 const LIFE_BITS: u32 = 40;
 
-fn first_of(life: u64) -> i64 {
-    i64::try_from(life + 1).unwrap() << LIFE_BITS
+fn first_of(version: u64) -> i64 {
+    i64::try_from(version + 1).unwrap() << LIFE_BITS
 }
 
-fn life_of(id: i64) -> u64 {
+fn version_of(id: i64) -> u64 {
     u64::try_from(id >> LIFE_BITS).unwrap() - 1
 }
 
@@ -75,10 +75,10 @@ struct Tally {
 }
 
 impl Tally {
-    fn add_rests(&mut self, rests: &Rests) {
-        let run = |rest: Rest| (rest.first, rest.count());
-        self.returned.extend(rests.current.map(run));
-        self.returned.extend(rests.spare.map(run));
+    fn add_remainders(&mut self, remainders: &Remainders) {
+        let run = |rest: Remainder| (rest.first, rest.count());
+        self.returned.extend(remainders.current.map(run));
+        self.returned.extend(remainders.spare.map(run));
     }
 
     fn merge(mut self, other: Self) -> Self {
@@ -96,7 +96,7 @@ struct Slot {
     buffer: DoubleBuffer,
     /// The slot's lock.
     lock: Mutex<()>,
-    /// Something was settled or invalidated: sessions look again.
+    /// Something was cleared or invalidated: sessions look again.
     changed: Condvar,
     /// Something was wanted, or the run is over: allocators look again.
     wanted: Condvar,
@@ -110,7 +110,7 @@ struct Session<'a> {
     slot: &'a Slot,
     mix: Mix,
     random: StdRng,
-    life: u64,
+    version: u64,
     tally: Tally,
 }
 
@@ -134,7 +134,10 @@ impl Session<'_> {
                 "{taken:?}, but {floor} had been returned before"
             );
             assert!(taken.first > last, "a session's own ids increase");
-            assert_eq!((life_of(taken.first), life_of(end)), (self.life, self.life));
+            assert_eq!(
+                (version_of(taken.first), version_of(end)),
+                (self.version, self.version)
+            );
             if self.mix.watch {
                 self.slot.returned.fetch_max(end, Ordering::SeqCst);
             }
@@ -160,9 +163,9 @@ impl Session<'_> {
         loop {
             let buffer = &self.slot.buffer;
             let (taken, exactly) = match kind {
-                0..6 => (buffer.take(self.life), 1),
-                6..8 => (buffer.take_up_to(self.life, n), 0),
-                _ => (buffer.take_range(self.life, n), n),
+                0..6 => (buffer.take(self.version), 1),
+                6..8 => (buffer.take_up_to(self.version, n), 0),
+                _ => (buffer.take_range(self.version, n), n),
             };
             match taken {
                 Ok(taken) => {
@@ -170,10 +173,10 @@ impl Session<'_> {
                     assert!((1..=n.max(1)).contains(&taken.count));
                     return taken;
                 }
-                Err(Miss::Changed) => self.life = buffer.life(),
+                Err(Miss::Changed) => self.version = buffer.version(),
                 Err(Miss::Short { lost }) => self.tally.lost += u64::from(lost),
-                // Once more with the lock held, and only then sleep: what is settled
-                // before that is seen, what is settled after it wakes us.
+                // Once more with the lock held, and only then sleep: what is cleared
+                // before that is seen, what is cleared after it wakes us.
                 Err(Miss::Empty) => match &mut waiting {
                     None => waiting = Some(self.slot.lock.lock()),
                     Some(guard) => {
@@ -206,10 +209,10 @@ impl Session<'_> {
         if self.random.random_bool(0.5) {
             self.slot.buffer.close();
         }
-        self.tally.add_rests(&self.slot.buffer.invalidate());
+        self.tally.add_remainders(&self.slot.buffer.invalidate());
         self.tally.invalidations += 1;
-        table.life += 1;
-        table.next = first_of(table.life);
+        table.version += 1;
+        table.next = first_of(table.version);
         self.slot.changed.notify_all();
     }
 }
@@ -220,39 +223,41 @@ fn allocator(slot: &Slot, mix: Mix, mut random: StdRng) -> Tally {
         let mut guard = slot.lock.lock();
         // Now and then uninvited, as an allocator is whose request was dropped while it
         // claimed: that is how publications come late, twice and out of order.
-        let mut wish = random.random_bool(0.05).then_some(0);
+        let mut range_len = random.random_bool(0.05).then_some(0);
         let mut accepted = None;
-        while wish.is_none() && !slot.done.load(Ordering::SeqCst) {
+        while range_len.is_none() && !slot.done.load(Ordering::SeqCst) {
             accepted = slot.buffer.accept();
-            wish = accepted.map(|request| request.wish);
-            if wish.is_none() {
+            range_len = accepted.map(|request| request.range_len);
+            if range_len.is_none() {
                 slot.wanted.wait(&mut guard);
             }
         }
         drop(guard);
-        let Some(wish) = wish else { return tally };
-        let life = slot.buffer.life();
-        let len = random.random_range(1..=mix.longest_segment).max(wish);
+        let Some(range_len) = range_len else {
+            return tally;
+        };
+        let version = slot.buffer.version();
+        let len = random.random_range(1..=mix.longest_segment).max(range_len);
         let claimed = {
             let mut table = slot.table.lock();
             let first = table.next;
             table.next += i64::from(len);
-            // The row knows the life that its ids belong to; a claim that began before
+            // The row knows the version that its ids belong to; a claim that began before
             // an edit must not be published after it.
-            (table.life == life).then_some(first)
+            (table.version == version).then_some(first)
         };
         for _ in 0..random.random_range(0..3) {
             thread::yield_now();
         }
         let guard = slot.lock.lock();
         if let Some(first) = claimed {
-            match slot.buffer.publish(life, first, len) {
+            match slot.buffer.publish(version, first, len) {
                 Ok(()) => tally.published.push((first, len.into())),
                 Err(_) => tally.refused += 1,
             }
         }
         if let Some(request) = accepted {
-            slot.buffer.settle(&request);
+            slot.buffer.clear(&request);
         }
         slot.changed.notify_all();
         drop(guard);
@@ -283,7 +288,7 @@ fn run(mix: Mix) {
         changed: Condvar::new(),
         wanted: Condvar::new(),
         table: Mutex::new(Table {
-            life: 0,
+            version: 0,
             next: first_of(0),
         }),
         returned: AtomicI64::new(0),
@@ -303,7 +308,7 @@ fn run(mix: Mix) {
                     slot,
                     mix,
                     random: StdRng::seed_from_u64(seed.wrapping_add(i)),
-                    life: 0,
+                    version: 0,
                     tally: Tally::default(),
                 };
                 scope.spawn(move || session.run())
@@ -322,7 +327,7 @@ fn run(mix: Mix) {
             .map(|tally| tally.expect("a thread panicked"))
             .fold(Tally::default(), Tally::merge)
     });
-    tally.add_rests(&slot.buffer.rests());
+    tally.add_remainders(&slot.buffer.remainders());
 
     disjoint(&mut tally.published, "published");
     let mut owned = tally.issued.clone();

@@ -51,16 +51,16 @@ impl Tag {
         tag
     }
 
-    fn claim(&mut self, after_ms: i64, hungry: bool, limits: Limits) -> u32 {
+    fn claim(&mut self, after_ms: i64, starved: bool, limits: Limits) -> u32 {
         self.now_ms += after_ms;
-        let step = self.pace.next(self.now_ms, hungry, limits);
+        let step = self.pace.next(self.now_ms, starved, limits);
         self.pace = self.pace.claimed(self.now_ms, self.now_ms, step, limits);
         step
     }
 
-    fn claims(&mut self, n: usize, after_ms: i64, hungry: bool, limits: Limits) -> Vec<u32> {
+    fn claims(&mut self, n: usize, after_ms: i64, starved: bool, limits: Limits) -> Vec<u32> {
         (0..n)
-            .map(|_| self.claim(after_ms, hungry, limits))
+            .map(|_| self.claim(after_ms, starved, limits))
             .collect()
     }
 }
@@ -139,12 +139,12 @@ fn at_any_steady_rate_a_segment_lasts_15_to_30_minutes_in_the_end() {
         for claims in 0..60 {
             let asked = used_up + minutes(in_use) / 10.0;
             let after_ms = began_ms + (asked * 60_000.0) as i64 - tag.now_ms;
-            let hungry = claims < 10 && random.random_bool(0.2);
-            let spare = tag.claim(after_ms, hungry, limits);
+            let starved = claims < 10 && random.random_bool(0.2);
+            let spare = tag.claim(after_ms, starved, limits);
             if claims > 30 {
                 let lasts = minutes(in_use);
-                let settled = (14.9..30.1).contains(&lasts) || (in_use == 1_000 && lasts > 14.9);
-                assert!(settled, "{in_use} at {a_minute} a minute");
+                let cleared = (14.9..30.1).contains(&lasts) || (in_use == 1_000 && lasts > 14.9);
+                assert!(cleared, "{in_use} at {a_minute} a minute");
             }
             used_up += minutes(in_use);
             in_use = spare;
@@ -189,7 +189,7 @@ fn halving_an_odd_step_stops_at_the_floor_not_below() {
 }
 
 #[test]
-fn a_hungry_consumer_grows_eightfold_from_the_second_claim_on() {
+fn a_starved_consumer_grows_eightfold_from_the_second_claim_on() {
     assert_eq!(
         Tag::new().claims(6, 10, true, DEFAULT),
         [1_000, 8_000, 64_000, 512_000, 1_000_000, 1_000_000]
@@ -197,14 +197,14 @@ fn a_hungry_consumer_grows_eightfold_from_the_second_claim_on() {
 }
 
 #[test]
-fn hunger_does_not_make_a_slow_consumer_grow() {
+fn starvation_does_not_make_a_slow_consumer_grow() {
     // Both buffers empty after an hour: the refill was late, the segment was not small.
     let mut tag = Tag::steady(4_000, DEFAULT);
     assert_eq!(tag.claim(20 * MINUTE_MS, true, DEFAULT), 4_000);
     assert_eq!(tag.claim(60 * MINUTE_MS, true, DEFAULT), 2_000);
 }
 
-/// Would catch: an outage of the server that feeds a tag, over which its step shrinks just
+/// Would catch: an outage of the source server of a tag, over which its step shrinks just
 /// when the tag has run dry, or grows since the segments that come then are used at once.
 #[test]
 fn how_long_a_claim_took_says_nothing_of_use() {
@@ -233,7 +233,7 @@ fn a_changed_step_starts_anew() {
         assert_eq!(
             tag.claims(4, MINUTE_MS, true, changed)[0],
             step,
-            "hunger of the old step does not count"
+            "starvation of the old step does not count"
         );
     }
     let changed = Limits {
@@ -263,9 +263,9 @@ fn a_changed_cap_holds_at_once_and_does_not_restart() {
 fn a_clock_that_goes_back_keeps_the_step() {
     let mut tag = Tag::new();
     tag.claims(4, MINUTE_MS, false, DEFAULT);
-    for hungry in [false, true] {
-        assert_eq!(tag.claim(-60 * MINUTE_MS, hungry, DEFAULT), 4_000);
-        assert_eq!(tag.claim(-1, hungry, DEFAULT), 4_000);
+    for starved in [false, true] {
+        assert_eq!(tag.claim(-60 * MINUTE_MS, starved, DEFAULT), 4_000);
+        assert_eq!(tag.claim(-1, starved, DEFAULT), 4_000);
     }
     assert_eq!(
         tag.claim(MINUTE_MS, false, DEFAULT),
@@ -282,7 +282,7 @@ fn a_clock_that_goes_back_keeps_the_step() {
 #[test]
 fn the_largest_steps_do_not_overflow() {
     const LARGEST: u32 = i32::MAX as u32;
-    for hungry in [false, true] {
+    for starved in [false, true] {
         for step in [1, 1 << 30, LARGEST] {
             let limits = Limits {
                 step,
@@ -290,13 +290,13 @@ fn the_largest_steps_do_not_overflow() {
             };
             let mut tag = Tag::new();
             let mut last = 0;
-            for claimed in tag.claims(40, 0, hungry, limits) {
+            for claimed in tag.claims(40, 0, starved, limits) {
                 assert!(claimed >= last && (step..=LARGEST).contains(&claimed));
                 last = claimed;
             }
             assert_eq!(last, LARGEST, "the cap is reached");
             assert_eq!(
-                tag.claims(40, 60 * MINUTE_MS, hungry, limits)[39],
+                tag.claims(40, 60 * MINUTE_MS, starved, limits)[39],
                 step,
                 "and left again"
             );
@@ -341,8 +341,8 @@ fn a_fixed_step_stays_fixed() {
         step: 500,
         max_step: 500,
     };
-    for (after_ms, hungry) in [(0, true), (MINUTE_MS, false), (90 * MINUTE_MS, false)] {
-        assert_eq!(Tag::new().claims(5, after_ms, hungry, fixed), [500; 5]);
+    for (after_ms, starved) in [(0, true), (MINUTE_MS, false), (90 * MINUTE_MS, false)] {
+        assert_eq!(Tag::new().claims(5, after_ms, starved, fixed), [500; 5]);
     }
 }
 

@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const TAGS: [&str; 4] = ["a", "b", "c", "d"];
 
 fn file(server: &Server) -> PathBuf {
-    server.data_dir().join("leaf_id_parked.json")
+    server.data_dir().join("leaf_id_saved_ranges.json")
 }
 
 /// A server with four tags in segments of 1,000 ids.
@@ -63,7 +63,7 @@ impl Issued {
 fn told(server: &Server) -> usize {
     let log = server.log();
     log.lines()
-        .filter(|line| line.contains("leaf_id: ") && line.contains("leaf_id_parked.json"))
+        .filter(|line| line.contains("leaf_id: ") && line.contains("leaf_id_saved_ranges.json"))
         .count()
 }
 
@@ -117,7 +117,7 @@ fn a_file_that_cannot_be_used_is_a_gap() {
         ("of another cluster", |path| {
             edit(path, "system_identifier", "7000000000000000001")
         }),
-        ("of no row", |path| edit(path, "life", "1")),
+        ("of no row", |path| edit(path, "incarnation", "1")),
     ];
     for (name, damage) in DAMAGES.into_iter().chain(more) {
         println!("{name}");
@@ -301,7 +301,7 @@ fn a_file_with_a_wrong_digit_repeats_nothing() {
         let mut text = fs::read(file(&server)).unwrap();
         // Every other time it makes a first id smaller: that id was issued.
         let smaller = round % 2 == 0;
-        let keys = ["first", "len", "max_id", "life", "relation"];
+        let keys = ["first", "len", "max_id", "incarnation", "relation"];
         let key = if smaller {
             "first"
         } else {
@@ -339,7 +339,7 @@ fn a_disk_that_is_full_when_the_launcher_ends_is_a_gap() {
     let server = server_with_tags();
     let mut issued = Issued::default();
     issued.draw(&server);
-    let temporary = server.data_dir().join("leaf_id_parked.json.tmp");
+    let temporary = server.data_dir().join("leaf_id_saved_ranges.json.tmp");
     let launchers: [fn(&Server, &mut Session); 2] = [
         |_, session| {
             let launcher = session.worker("launcher").unwrap();

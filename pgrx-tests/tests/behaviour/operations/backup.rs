@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use leaf_id_tests::{ARCHIVING, Server, Session, Stop, assert_issued_once};
 
-const PARKED: &str = "leaf_id_parked.json";
+const PARKED: &str = "leaf_id_saved_ranges.json";
 const SNOWFLAKE: [(&str, &str); 2] = [
     ("leaf_id.worker_id", "1"),
     ("leaf_id.timestamp_reservation", "500ms"),

@@ -59,11 +59,11 @@ fn three_members_share_one_tag() {
     }
 }
 
-/// A member's row: `max_id`, its life, and the life there that its last segment came from.
+/// A member's row: `max_id`, its incarnation, and the incarnation there that its last segment came from.
 fn row(session: &mut Session, tag: &str) -> (i64, i64, i64) {
     let row = session
         .query_one(
-            "SELECT max_id, life, server_life FROM leaf_id.leaf_alloc WHERE biz_tag = $1",
+            "SELECT max_id, incarnation, server_incarnation FROM leaf_id.leaf_alloc WHERE biz_tag = $1",
             &[&tag],
         )
         .unwrap();
@@ -86,14 +86,14 @@ fn a_member_remembers_how_far_it_has_come() {
     centre.run("UPDATE leaf_id.leaf_alloc SET max_id = 1001 WHERE biz_tag = 't'");
     assert_eq!(member.take("t", 3), [1001, 1002, 1003]);
     member.wait_for_spare("t");
-    let (max_id, life, server_life) = row(&mut member, "t");
+    let (max_id, incarnation, server_incarnation) = row(&mut member, "t");
     assert_eq!(max_id, 1051);
     assert_eq!(centre.max_id("t"), 1051);
-    assert_eq!(server_life, row(&mut centre, "t").1);
+    assert_eq!(server_incarnation, row(&mut centre, "t").1);
     member.take("t", 100);
     member.wait_for_spare("t");
     let after = row(&mut member, "t");
-    assert_eq!(after, (centre.max_id("t"), life, server_life));
+    assert_eq!(after, (centre.max_id("t"), incarnation, server_incarnation));
     assert!(after.0 > 1101, "{after:?}");
 
     // What the DBA raises there comes with the next segment.
@@ -153,7 +153,7 @@ fn a_reset_at_the_centre_begins_a_new_life() {
     centre.run("SELECT leaf_tag_reset('t', 1)");
     let mut issued = Vec::new();
     for session in &mut sessions {
-        // What is cached is of the old life, and is used up.
+        // What is cached is of the old incarnation, and is used up.
         let ids = take_what_is_cached(session, "t");
         let (last, old) = ids.split_last().unwrap();
         assert!(old.is_sorted() && *last < old[0], "{ids:?}");
@@ -163,12 +163,12 @@ fn a_reset_at_the_centre_begins_a_new_life() {
         issued.push([vec![*last], more].concat());
     }
     assert_issued_once(&issued);
-    let life = row(&mut centre, "t").1;
+    let incarnation = row(&mut centre, "t").1;
     for (before, session) in before.iter().zip(&mut sessions) {
         session.wait_for_spare("t");
         let after = row(session, "t");
         assert_ne!(before.1, after.1, "the row here lives anew, too");
-        assert_eq!(after.2, life);
+        assert_eq!(after.2, incarnation);
     }
 }
 
@@ -586,8 +586,8 @@ fn another_function_of_the_same_name_is_not_asked() {
     fleet.create_tag("t", 100, 100);
     fleet.centre.session().run(
         "CREATE FUNCTION leaf_claim(text, text, OUT first_id bigint, OUT last_id bigint,
-             OUT life bigint, OUT max_step integer, OUT max_value bigint, OUT skipped bigint,
-             OUT climbing boolean) LANGUAGE sql AS
+             OUT incarnation bigint, OUT max_step integer, OUT max_value bigint, OUT skipped bigint,
+             OUT growth_limited boolean) LANGUAGE sql AS
          'SELECT 1000000::bigint, 1000099::bigint, 1::bigint, 100, 2000000::bigint, 0::bigint, false'",
     );
     assert_eq!(fleet.members[0].session().next("t"), 1);

@@ -19,11 +19,11 @@ const LIMIT: Duration = Duration::from_secs(30);
 struct Claim {
     first: i64,
     last: i64,
-    life: i64,
+    incarnation: i64,
     max_step: i32,
     max_value: i64,
     skipped: i64,
-    climbing: bool,
+    growth_limited: bool,
 }
 
 impl Claim {
@@ -39,11 +39,11 @@ fn try_claim(session: &mut Session, tag: &str, n: i32) -> Result<Claim, Failure>
     Ok(Claim {
         first: row.get("first_id"),
         last: row.get("last_id"),
-        life: row.get("life"),
+        incarnation: row.get("incarnation"),
         max_step: row.get("max_step"),
         max_value: row.get("max_value"),
         skipped: row.get("skipped"),
-        climbing: row.get("climbing"),
+        growth_limited: row.get("growth_limited"),
     })
 }
 
@@ -52,9 +52,9 @@ fn claim(session: &mut Session, tag: &str, n: i32) -> Claim {
     try_claim(session, tag, n).unwrap_or_else(|failure| panic!("{n} ids of {tag}: {failure}"))
 }
 
-fn life(session: &mut Session, tag: &str) -> i64 {
+fn incarnation(session: &mut Session, tag: &str) -> i64 {
     session.value(&format!(
-        "SELECT life FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}'"
+        "SELECT incarnation FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}'"
     ))
 }
 
@@ -63,18 +63,18 @@ fn a_claim_says_what_it_took_and_what_holds() {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
     session.run("SELECT leaf_tag_create('t', step => 10, max_step => 1000, max_value => 1400)");
-    let claimed = |first, last, climbing, life| Claim {
+    let claimed = |first, last, growth_limited, incarnation| Claim {
         first,
         last,
-        life,
+        incarnation,
         max_step: 1000,
         max_value: 1400,
         skipped: 0,
-        climbing,
+        growth_limited,
     };
-    let old = life(&mut session, "t");
+    let old = incarnation(&mut session, "t");
     // The row's step; fewer; at most eight times the largest so far; as much as max_step.
-    for (n, first, last, climbing) in [
+    for (n, first, last, growth_limited) in [
         (0, 1, 10, false),
         (3, 11, 13, false),
         (5000, 14, 93, true),
@@ -83,7 +83,7 @@ fn a_claim_says_what_it_took_and_what_holds() {
     ] {
         assert_eq!(
             claim(&mut session, "t", n),
-            claimed(first, last, climbing, old)
+            claimed(first, last, growth_limited, old)
         );
         assert_eq!(session.max_id("t"), last + 1);
     }
@@ -97,11 +97,11 @@ fn a_claim_says_what_it_took_and_what_holds() {
     session.run("UPDATE leaf_id.leaf_alloc SET max_value = 10000, max_step = 20");
     let claimed = claim(&mut session, "t", 100);
     assert_eq!((claimed.first, claimed.last), (1401, 1420));
-    assert!(!claimed.climbing, "it is max_step that cuts it");
+    assert!(!claimed.growth_limited, "it is max_step that cuts it");
     session.run("SELECT leaf_tag_reset('t', 5)");
     let anew = claim(&mut session, "t", 1);
     assert_eq!(anew.first, 5);
-    assert_ne!(anew.life, old);
+    assert_ne!(anew.incarnation, old);
 
     try_claim(&mut session, "t", -1).unwrap_err().is("22023");
     try_claim(&mut session, "T", 1).unwrap_err().is("42704");
@@ -425,7 +425,7 @@ fn a_fed_tag_feeds_nobody() {
     try_claim(&mut session, "t", 10)
         .unwrap_err()
         .is("55000")
-        .says("tag \"t\" is fed from another server")
+        .says("tag \"t\" is sourced from another server")
         .details("leaf_central");
     assert_eq!(session.max_id("t"), 1);
 }

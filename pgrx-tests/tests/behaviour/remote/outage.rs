@@ -132,7 +132,7 @@ fn the_view_tells_since_when_and_how_long() {
          FROM leaf_segment_status WHERE tag = 't'",
     );
     assert!(away, "it is there");
-    let foretold = life.number("extract(epoch FROM rest_lasts) / 60");
+    let foretold = life.number("extract(epoch FROM cached_for) / 60");
     let before = life.clock.now_ms();
     let minutes = life.live_on_the_rest();
     println!("{foretold} minutes were foretold, and it was {minutes}");
@@ -147,7 +147,7 @@ fn the_view_tells_since_when_and_how_long() {
         since >= before as f64 && since <= now as f64,
         "{since} is not in {before}..{now}"
     );
-    assert!(life.number("extract(epoch FROM rest_lasts)") <= 60.0);
+    assert!(life.number("extract(epoch FROM cached_for)") <= 60.0);
     let (state, error): (String, String) = {
         let sql = "SELECT state, last_error FROM leaf_central_status WHERE server = $1";
         let row = life.session.query_one(sql, &[&LINK]).unwrap();

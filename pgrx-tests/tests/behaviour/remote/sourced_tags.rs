@@ -1,4 +1,4 @@
-//! Would catch: a tag that is fed from a server which the editor may not use, that loses its
+//! Would catch: a tag that is sourced from a server which the editor may not use, that loses its
 //! server and with it what other servers have issued, or whose first ids come from the
 //! wrong place. No connection is made here.
 
@@ -16,11 +16,11 @@ fn server(conf: &[(&str, &str)]) -> (Server, Session) {
     (server, session)
 }
 
-/// A tag's server, its `server_life` and its `max_id`.
+/// A tag's server, its `server_incarnation` and its `max_id`.
 fn row(session: &mut Session, tag: &str) -> (Option<String>, i64, i64) {
     let row = session
         .query_one(
-            "SELECT server::text, server_life, max_id FROM leaf_id.leaf_alloc WHERE biz_tag = $1",
+            "SELECT server::text, server_incarnation, max_id FROM leaf_id.leaf_alloc WHERE biz_tag = $1",
             &[&tag],
         )
         .unwrap();
@@ -32,10 +32,10 @@ fn fed(server: &str, max_id: i64) -> (Option<String>, i64, i64) {
 }
 
 /// What only leaf_id writes, written as it would.
-fn set_server_life(session: &mut Session, tag: &str, life: i64) {
+fn set_server_incarnation(session: &mut Session, tag: &str, incarnation: i64) {
     session.run(&format!(
         "ALTER TABLE leaf_id.leaf_alloc DISABLE TRIGGER leaf_alloc_stamp;
-         UPDATE leaf_id.leaf_alloc SET server_life = {life} WHERE biz_tag = '{tag}';
+         UPDATE leaf_id.leaf_alloc SET server_incarnation = {incarnation} WHERE biz_tag = '{tag}';
          ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp"
     ));
 }
@@ -44,8 +44,8 @@ fn set_server_life(session: &mut Session, tag: &str, life: i64) {
 fn dml_feeds_a_tag_too() {
     let (_server, mut session) = server(&[]);
     session.run(
-        "INSERT INTO leaf_id.leaf_alloc (biz_tag, server, server_life) VALUES ('a', 'leaf_central', 7);
-         INSERT INTO leaf_id.leaf_alloc (biz_tag, server_life) VALUES ('b', 7);
+        "INSERT INTO leaf_id.leaf_alloc (biz_tag, server, server_incarnation) VALUES ('a', 'leaf_central', 7);
+         INSERT INTO leaf_id.leaf_alloc (biz_tag, server_incarnation) VALUES ('b', 7);
          INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id) VALUES ('b', 50)
              ON CONFLICT (biz_tag) DO UPDATE SET server = 'other', max_id = excluded.max_id;
          SELECT leaf_tag_create('c', start => 5, server => 'other')",
@@ -54,8 +54,9 @@ fn dml_feeds_a_tag_too() {
     assert_eq!(row(&mut session, "b"), fed("other", 50));
     assert_eq!(row(&mut session, "c"), fed("other", 5));
     // Not for users to write; and it is another row there under another name.
-    set_server_life(&mut session, "a", 7);
-    session.run("UPDATE leaf_id.leaf_alloc SET server_life = 8, step = 5 WHERE biz_tag = 'a'");
+    set_server_incarnation(&mut session, "a", 7);
+    session
+        .run("UPDATE leaf_id.leaf_alloc SET server_incarnation = 8, step = 5 WHERE biz_tag = 'a'");
     assert_eq!(row(&mut session, "a").1, 7);
     session.run("UPDATE leaf_id.leaf_alloc SET biz_tag = 'd' WHERE biz_tag = 'a'");
     assert_eq!(row(&mut session, "d").1, 0);
@@ -131,7 +132,7 @@ fn a_tag_cannot_be_taken_away_from_its_server() {
     session
         .fails("SELECT leaf_tag_reset('t', 1)")
         .is("55000")
-        .says("tag \"t\" is fed from server \"leaf_central\"")
+        .says("tag \"t\" is sourced from server \"leaf_central\"")
         .hints("Reset it there");
     assert_eq!(row(&mut session, "t"), fed("leaf_central", 5));
     session.run("SELECT leaf_tag_drop('t'), leaf_tag_create('t', start => 100)");
@@ -199,7 +200,7 @@ fn a_fed_tag_is_used_after_the_commit() {
 fn a_dump_carries_the_server() {
     let (server, mut session) = server(&[]);
     session.run("SELECT leaf_tag_create('t', start => 1000, server => 'leaf_central')");
-    set_server_life(&mut session, "t", 7);
+    set_server_incarnation(&mut session, "t", 7);
     let dump = server.dir().join("dump.sql");
     let dump = dump.to_str().unwrap();
     server.run("pg_dump", &["-f", dump, "postgres"]);
@@ -223,15 +224,15 @@ fn replication_of_a_fed_tag_is_never_stopped() {
          INSERT INTO leaf_id.leaf_alloc (biz_tag, server) VALUES ('t', 'missing'), ('u', 'leaf_central')",
     );
     assert_eq!(row(&mut session, "t"), fed("missing", 1));
-    set_server_life(&mut session, "u", 7);
+    set_server_incarnation(&mut session, "u", 7);
     session.run("UPDATE leaf_id.leaf_alloc SET server = 'other' WHERE biz_tag = 'u'");
     assert_eq!(row(&mut session, "u"), fed("other", 1));
-    set_server_life(&mut session, "u", 7);
+    set_server_incarnation(&mut session, "u", 7);
     session.run("UPDATE leaf_id.leaf_alloc SET server = NULL WHERE biz_tag = 'u'");
     assert_eq!(row(&mut session, "u"), (None, 0, 1));
     let log = server.log();
     for from in ["leaf_central", "other"] {
-        let line = format!("leaf_id: tag \"u\" is no longer fed from server \"{from}\"");
+        let line = format!("leaf_id: tag \"u\" is no longer sourced from server \"{from}\"");
         assert_eq!(log.matches(&line).count(), 1, "{line}");
     }
 }

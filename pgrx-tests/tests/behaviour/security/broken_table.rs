@@ -11,16 +11,16 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// changed while it is there.
 const CHANGES: [&str; 14] = [
     "ALTER TABLE {table} ALTER update_time TYPE text",
-    "ALTER TABLE {table} ALTER life TYPE text",
-    "ALTER TABLE {table} ALTER life TYPE name USING life::text::name",
-    "ALTER TABLE {table} ALTER server_life TYPE numeric",
-    "ALTER TABLE {table} ALTER claimed_step TYPE bytea USING '\\x'::bytea",
+    "ALTER TABLE {table} ALTER incarnation TYPE text",
+    "ALTER TABLE {table} ALTER incarnation TYPE name USING incarnation::text::name",
+    "ALTER TABLE {table} ALTER server_incarnation TYPE numeric",
+    "ALTER TABLE {table} ALTER largest_claim TYPE bytea USING '\\x'::bytea",
     "ALTER TABLE {table} ALTER system_identifier TYPE jsonb USING to_jsonb(1)",
     "ALTER TABLE {table} DROP description, ADD description bigint",
     "ALTER TABLE {table} DROP update_time, ADD update_time text",
-    "ALTER TABLE {table} RENAME claimed_step TO other; ALTER TABLE {table} ADD claimed_step text",
-    "ALTER TABLE {table} ALTER life DROP NOT NULL, ALTER claimed_step DROP NOT NULL;
-     ALTER TABLE {table} DISABLE TRIGGER ALL; UPDATE {table} SET life = NULL, claimed_step = NULL",
+    "ALTER TABLE {table} RENAME largest_claim TO other; ALTER TABLE {table} ADD largest_claim text",
+    "ALTER TABLE {table} ALTER incarnation DROP NOT NULL, ALTER largest_claim DROP NOT NULL;
+     ALTER TABLE {table} DISABLE TRIGGER ALL; UPDATE {table} SET incarnation = NULL, largest_claim = NULL",
     "ALTER TABLE {table} DROP CONSTRAINT leaf_alloc_pkey",
     "ALTER TABLE {table} DROP CONSTRAINT leaf_alloc_pkey;
      ALTER TABLE {table} ADD CONSTRAINT leaf_alloc_pkey PRIMARY KEY (biz_tag, step)",

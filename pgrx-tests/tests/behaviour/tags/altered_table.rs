@@ -11,9 +11,9 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// A change of the table, how it is taken back, and what the DETAIL names.
 const CHANGES: [(&str, &str, &str); 11] = [
     (
-        "ALTER TABLE leaf_id.leaf_alloc ALTER claimed_step TYPE bigint",
-        "ALTER TABLE leaf_id.leaf_alloc ALTER claimed_step TYPE integer",
-        "claimed_step",
+        "ALTER TABLE leaf_id.leaf_alloc ALTER largest_claim TYPE bigint",
+        "ALTER TABLE leaf_id.leaf_alloc ALTER largest_claim TYPE integer",
+        "largest_claim",
     ),
     (
         "ALTER TABLE leaf_id.leaf_alloc ALTER update_time TYPE text",

@@ -1,5 +1,5 @@
 //! Would catch: an edit of a tag that sessions in full use do not notice, or not all, or too
-//! late; ids of the former life that are issued after it (I3, I4); and an edit that stops
+//! late; ids of the former incarnation that are issued after it (I3, I4); and an edit that stops
 //! them. (The same edits at rest are in `tag_edits.rs`.)
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use leaf_id_tests::{
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SESSIONS: usize = 16;
-/// Each life of a tag begins at another multiple of this, so that an id tells its life.
+/// Each incarnation of a tag begins at another multiple of this, so that an id tells its incarnation.
 const LIFE: i64 = 1_000_000_000;
 
 /// What one session got.
@@ -25,7 +25,7 @@ struct Drawn {
     failures: Vec<(Instant, Failure)>,
 }
 
-/// Takes single ids, batches and ranges of t until the flag is set. Where a life's ids are
+/// Takes single ids, batches and ranges of t until the flag is set. Where an incarnation's ids are
 /// lower than those of the one before, `key` puts them above.
 fn draw(server: &Server, i: usize, done: &AtomicBool, key: impl Fn(i64) -> i64) -> Drawn {
     let mut session = server.session();
@@ -65,11 +65,11 @@ fn draw(server: &Server, i: usize, done: &AtomicBool, key: impl Fn(i64) -> i64) 
     drawn
 }
 
-/// Eight edits, each followed by some use: the first key of each life, and what begins it.
+/// Eight edits, each followed by some use: the first key of each incarnation, and what begins it.
 fn begin_lives(editor: &mut Session, begin: impl Fn(i64) -> (i64, String)) -> Vec<Call> {
     let mut edits = Vec::new();
-    for life in 1..=8 {
-        let (first, sql) = begin(life);
+    for incarnation in 1..=8 {
+        let (first, sql) = begin(incarnation);
         edits.push(edit(first, || editor.run(&sql)));
         let_them_draw(editor, 300);
     }
@@ -254,8 +254,8 @@ fn a_raised_max_id_holds_for_every_call_that_begins_afterwards() {
         &[],
         |id| id,
         |editor| {
-            begin_lives(editor, |life| {
-                let first = life * LIFE;
+            begin_lives(editor, |incarnation| {
+                let first = incarnation * LIFE;
                 (
                     first,
                     format!("UPDATE leaf_id.leaf_alloc SET max_id = {first}"),
@@ -268,14 +268,14 @@ fn a_raised_max_id_holds_for_every_call_that_begins_afterwards() {
 #[test]
 fn a_reset_holds_for_every_call_that_begins_afterwards_downwards_too() {
     let server = server_with_t();
-    // The first life is above all others.
+    // The first incarnation is above all others.
     server
         .session()
         .run(&format!("SELECT leaf_tag_reset('t', {})", 20 * LIFE));
     let key = |id: i64| (20 - id / LIFE) * LIFE + id % LIFE + 1;
     edit_under_load(&server, &[], key, |editor| {
-        begin_lives(editor, |life| {
-            let first = (20 - life) * LIFE;
+        begin_lives(editor, |incarnation| {
+            let first = (20 - incarnation) * LIFE;
             (key(first), format!("SELECT leaf_tag_reset('t', {first})"))
         })
     });
@@ -286,10 +286,10 @@ fn a_reset_holds_for_every_call_that_begins_afterwards_downwards_too() {
 fn a_tag_that_goes_and_comes_again() {
     let server = server_with_t();
     let mut away = Vec::new();
-    let come = |life: i64| {
+    let come = |incarnation: i64| {
         format!(
             "INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id, step, max_step) VALUES ('t', {}, 10, 200)",
-            life * LIFE
+            incarnation * LIFE
         )
     };
     let drawn = edit_under_load(
@@ -298,7 +298,7 @@ fn a_tag_that_goes_and_comes_again() {
         |id| id,
         |editor| {
             let mut edits = Vec::new();
-            for (life, (go, come)) in (1..).zip([
+            for (incarnation, (go, come)) in (1..).zip([
                 ("DELETE FROM leaf_id.leaf_alloc", come(1)),
                 ("TRUNCATE leaf_id.leaf_alloc", come(2)),
                 ("SELECT leaf_tag_drop('t')", come(3)),
@@ -320,7 +320,7 @@ fn a_tag_that_goes_and_comes_again() {
                 thread::sleep(Duration::from_millis(20));
                 let back = Instant::now();
                 away.push((gone, back));
-                edits.push(edit(life * LIFE, || editor.run(&come)));
+                edits.push(edit(incarnation * LIFE, || editor.run(&come)));
                 let_them_draw(editor, 300);
             }
             // In one transaction it is never away.
@@ -398,9 +398,9 @@ fn the_extension_goes_and_comes_again() {
         |id| id,
         |editor| {
             let mut edits = Vec::new();
-            for life in 1..=3 {
+            for incarnation in 1..=3 {
                 editor.run("DROP EXTENSION leaf_id");
-                let first = life * LIFE;
+                let first = incarnation * LIFE;
                 edits.push(edit(first, || {
                     editor.run(&format!(
                         "BEGIN; CREATE EXTENSION leaf_id;

@@ -1,4 +1,4 @@
-//! Would catch: an id of a tag's former life served from the cache after an edit, an edit
+//! Would catch: an id of a tag's former incarnation served from the cache after an edit, an edit
 //! that the own open transaction does not notice or deadlocks on, and an edit trigger that
 //! stops replication.
 

@@ -437,7 +437,7 @@ impl Torture<'_> {
         }
     }
 
-    /// Ids go on above all that were claimed, so that none may come twice, whatever life of
+    /// Ids go on above all that were claimed, so that none may come twice, whatever incarnation of
     /// the row it is from.
     fn edit_centre(&mut self, event: Event) {
         let (source, tag) = self.choose_tag();

@@ -411,7 +411,7 @@ impl Torture<'_> {
     }
 
     /// Edits a tag. Where ids would start anew, they start above all that were claimed, so
-    /// that none may come twice, whatever life of the row it is from.
+    /// that none may come twice, whatever incarnation of the row it is from.
     fn edit(&mut self, event: Event) {
         let (source, tag) = self.choose_tag();
         let name = tag.name;
