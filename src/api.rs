@@ -17,7 +17,8 @@ use crate::shmem::{self, SlotRef};
 use crate::snowflake::keeper;
 use crate::tags::claim::{self, ClaimProblem};
 use crate::tags::heap::{ALLOC, AllocRow};
-use crate::tags::transaction::{self as edits, Edit};
+use crate::tags::transaction;
+use crate::tags::trigger::{self, Edit};
 
 mod status;
 mod workers;
@@ -492,7 +493,7 @@ fn is_readable(call: &TriggerCall) -> bool {
         Err(misshapen) if pg::replica_role() => {
             let detail = misshapen.detail;
             pgrx::log!("leaf_id: table leaf_id.leaf_alloc was altered: {detail}");
-            edits::note_truncate(call.relation());
+            transaction::note_truncate(call.relation());
             false
         }
         Err(misshapen) => Failure::from(misshapen).raise(),
@@ -520,7 +521,7 @@ fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     if !is_readable(&call) {
         return call.unchanged();
     }
-    let stamp = finish(edits::stamp(&edit(&call)));
+    let stamp = finish(trigger::stamp(&edit(&call)));
     call.with(&stamp.changes())
 }
 
@@ -534,8 +535,8 @@ fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let call = trigger_call(fcinfo, "leaf_alloc_edit");
     if is_readable(&call) {
         let edit = edit(&call);
-        finish(edits::check_written(&edit));
-        edits::remember(&edit);
+        finish(trigger::check_written(&edit));
+        transaction::remember(&edit);
     }
     call.unchanged()
 }
@@ -549,6 +550,6 @@ COMMENT ON FUNCTION leaf_alloc_truncate() IS
 fn leaf_alloc_truncate(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let call = trigger_call(fcinfo, "leaf_alloc_truncate");
     is_readable(&call);
-    edits::note_truncate(call.relation());
+    transaction::note_truncate(call.relation());
     call.unchanged()
 }

@@ -4,6 +4,7 @@
 //! * [`claim`]: the only place that claims ids.
 //! * [`blocker`]: who keeps a claim from its row.
 //! * [`rights`]: who may issue ids of a tag.
+//! * [`trigger`]: what an edit may do.
 //! * [`transaction`]: the edits of the open transaction.
 
 pub mod blocker;
@@ -11,3 +12,4 @@ pub mod claim;
 pub mod heap;
 pub mod rights;
 pub mod transaction;
+pub mod trigger;

@@ -18,68 +18,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use crate::error::Failure;
-use crate::pg::{self, SubtransactionEvent, TransactionCallbacks, TransactionEvent, Value};
-use crate::shmem::Area;
-use crate::shmem::{self, Key, Tag};
-use crate::tags::claim::{self, LastClaim};
-use crate::tags::heap::{self, AllocRow};
+use crate::pg::{self, SubtransactionEvent, TransactionCallbacks, TransactionEvent};
+use crate::shmem::{self, Area, Key, Tag};
+use crate::tags::claim;
+use crate::tags::heap::AllocRow;
 use crate::tags::rights::Access;
+use crate::tags::trigger::Edit;
 
 /// Edits remembered one by one; a transaction with more invalidates its whole database.
 const MAX_EDITS: usize = 100_000;
-
-/// What a trigger was fired for.
-pub struct Edit {
-    /// Oid of `leaf_alloc`.
-    pub relation: u32,
-    /// The row before; `None` for INSERT.
-    pub old: Option<AllocRow>,
-    /// The row after; `None` for DELETE.
-    pub new: Option<AllocRow>,
-    /// `session_replication_role` is `replica`: nothing may be refused.
-    pub replica: bool,
-}
-
-/// What the trigger changes in the row that is about to be written.
-#[derive(Default)]
-pub struct Stamp {
-    /// A new incarnation.
-    pub incarnation: Option<i64>,
-    /// Another `max_id`.
-    pub max_id: Option<i64>,
-    /// What the row remembers now.
-    pub last_claim: Option<LastClaim>,
-    /// Another `server_incarnation`.
-    pub server_incarnation: Option<i64>,
-}
-
-impl Stamp {
-    /// The columns to write, with the time of the edit.
-    pub fn changes(&self) -> Vec<(usize, Value<'static>)> {
-        let mut changes = vec![(heap::UPDATE_TIME, Value::Timestamp(pg::now_timestamp()))];
-        let bigints = [
-            (heap::INCARNATION, self.incarnation),
-            (heap::MAX_ID, self.max_id),
-            (heap::SERVER_INCARNATION, self.server_incarnation),
-        ];
-        let changed = bigints.into_iter();
-        changes.extend(changed.filter_map(|(column, value)| Some((column, Value::Bigint(value?)))));
-        if let Some(last_claim) = self.last_claim {
-            changes.extend([
-                (
-                    heap::SYSTEM_IDENTIFIER,
-                    Value::Bigint(last_claim.system_identifier),
-                ),
-                (heap::TIMELINE, Value::Integer(last_claim.timeline)),
-                (
-                    heap::LARGEST_CLAIM,
-                    Value::Integer(last_claim.largest_claim),
-                ),
-            ]);
-        }
-        changes
-    }
-}
 
 /// How a tag stands in the open transaction.
 pub enum Standing {
@@ -342,131 +289,6 @@ pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
     }
     edits.set_mark(key, incarnation, first + i64::from(n));
     Ok(first)
-}
-
-/// Decides about a row edit, before the row is written: refuses it, or stamps the row. The
-/// row may yet not be written (ON CONFLICT, another trigger): nothing is remembered here.
-///
-/// # Errors
-/// An UPDATE that would lower `max_id`, which is what `leaf_tag_reset` is for. A foreign
-/// server that cannot be used, or that would no longer source the tag.
-pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
-    let (old, Some(new)) = (&edit.old, &edit.new) else {
-        return Ok(Stamp::default());
-    };
-    check_server(edit, old.as_ref(), new)?;
-    let step = i32::try_from(new.limits.step).unwrap_or(0);
-    let here = LastClaim {
-        system_identifier: pg::system_identifier().cast_signed(),
-        timeline: pg::timeline().cast_signed(),
-        largest_claim: step,
-    };
-    let Some(old) = old else {
-        return Ok(Stamp {
-            // A row that comes back from a dump is the one that it was: servers that it is the source of
-            // must not take it for one that was reset. Otherwise never 0, which means none.
-            incarnation: Some(match new.incarnation {
-                0 => claim::new_incarnation(),
-                incarnation => incarnation,
-            }),
-            max_id: None,
-            last_claim: Some(here),
-            server_incarnation: Some(0),
-        });
-    };
-    let mut max_id = None;
-    if let (Some(from), Some(to)) = (old.max_id, new.max_id)
-        && to < from
-    {
-        if !edit.replica {
-            let tag = old.tag.unwrap_or(Tag::EMPTY).name();
-            return Err(Failure::MaxIdLowered { tag, from, to });
-        }
-        max_id = Some(from);
-    }
-    // What the row remembers is not for users to change. A larger step may be claimed at
-    // once.
-    let mut last_claim = LastClaim {
-        largest_claim: old.last_claim.largest_claim.max(step),
-        ..old.last_claim
-    };
-    // What is left out after a failover goes by the limits that the missing claims had: an
-    // edit that changes them leaves it out now. The ids of a tag's source server are
-    // not in this table, and no claim of them can be missing here.
-    let skip = match old.server {
-        None => old.last_claim.skip(old.limits),
-        Some(_) => 0,
-    };
-    if skip > 0 {
-        let tag = old.tag.unwrap_or(Tag::EMPTY).name();
-        pgrx::log!(
-            "leaf_id: an edit of tag \"{tag}\" skips {skip} ids: its last claim was made on another timeline"
-        );
-        let end = old
-            .max_value
-            .map_or(i64::MAX, |last| last.saturating_add(1));
-        let from = old
-            .max_id
-            .map(|from| claim::skipped(from, skip).min(end).max(from));
-        // NULL is for the table's constraint to refuse.
-        max_id = new.max_id.and_then(|to| from.map(|from| from.max(to)));
-        last_claim = LastClaim {
-            largest_claim: last_claim.largest_claim,
-            ..here
-        };
-    }
-    // Under another name the ids come from another row there, or that one was renamed too:
-    // 0 is any, as long as it stands above max_id.
-    let same_row = (old.server, old.tag) == (new.server, new.tag);
-    Ok(Stamp {
-        incarnation: Some(old.incarnation),
-        max_id,
-        last_claim: Some(last_claim),
-        server_incarnation: Some(if same_row { old.server_incarnation } else { 0 }),
-    })
-}
-
-/// The source server of a tag must exist and be the editor's to use, and stays so: which ids
-/// other members of its fleet have, this table does not know.
-fn check_server(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(), Failure> {
-    let before = old.and_then(|row| row.server);
-    if before == new.server {
-        return Ok(());
-    }
-    if let Some(server) = before {
-        let tag = new.tag.unwrap_or(Tag::EMPTY).name();
-        let server = server.text();
-        if !edit.replica {
-            return Err(Failure::SourceIsFinal { tag, server });
-        }
-        pgrx::log!("leaf_id: tag \"{tag}\" is no longer sourced from server \"{server}\"");
-    }
-    match new.server {
-        // An apply worker is never stopped; whoever claims will find out.
-        Some(name) if !edit.replica => pg::foreign_server(&name)
-            .map(drop)
-            .map_err(|problem| Failure::server(name.text(), problem)),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses what another trigger has made of the row since [`stamp`] has looked at it: ids that
-/// were issued would be issued again.
-///
-/// # Errors
-/// `max_id` is lower than it was.
-pub fn check_written(edit: &Edit) -> Result<(), Failure> {
-    let (Some(old), Some(new)) = (&edit.old, &edit.new) else {
-        return Ok(());
-    };
-    match (old.max_id, new.max_id) {
-        (Some(from), Some(to)) if to < from && !edit.replica => Err(Failure::MaxIdLowered {
-            tag: old.tag.unwrap_or(Tag::EMPTY).name(),
-            from,
-            to,
-        }),
-        _ => Ok(()),
-    }
 }
 
 /// Remembers a row edit, after the row was written.
