@@ -1,0 +1,615 @@
+//! The decision itself: see the header of [`super`].
+
+use super::terms::*;
+use crate::lease::{Kind, Question, Status};
+
+/// Decides, or says what it needs: see the module's header. The request must be valid.
+#[must_use]
+pub fn decide(
+    tables: Tables<'_>,
+    request: &Request,
+    requester: &Requester<'_>,
+    here: &Here,
+) -> Next {
+    let registry = *tables.registry;
+    let bounds = registry.bounds;
+    let mut case = Case {
+        rows: tables.rows,
+        request,
+        requester,
+        here,
+        registry,
+        max_skew_ms: request.max_skew_ms.min(bounds.max_skew_ms).max(0),
+        lease_ms: request.question.lease_ms.min(bounds.max_lease_ms).max(1),
+        clock_offset_ms: request.now_ms.saturating_sub(here.arrived_ms),
+        grace_ms: None,
+    };
+    let peers = case.peers();
+    let mut changes = Changes::default();
+    let outcome = case.outcome(tables.registry_locked, peers, &mut changes);
+    let outcome = match outcome {
+        Ok(granted) => Ok(granted),
+        Err(Stop::Refused(refusal)) => Err(refusal),
+        Err(Stop::LockRegistry) => return Next::LockRegistry,
+        Err(Stop::LockRow { worker_id, wait }) => return Next::LockRow { worker_id, wait },
+    };
+    Next::Done(Box::new(Decision {
+        reply: Reply {
+            registry_ms: here.arrived_ms,
+            peers,
+            max_skew_ms: case.max_skew_ms,
+            outcome,
+        },
+        registry: (case.registry != registry).then_some(case.registry),
+        rows: changes.rows,
+        events: changes.events,
+    }))
+}
+
+/// What keeps a question from being granted now.
+enum Stop {
+    LockRegistry,
+    LockRow { worker_id: u16, wait: bool },
+    Refused(Refusal),
+}
+
+fn refused<T>(status: Status, detail: impl Into<String>) -> Result<T, Stop> {
+    let detail = detail.into();
+    Err(Stop::Refused(Refusal { status, detail }))
+}
+
+#[derive(Default)]
+struct Changes {
+    rows: Vec<Row>,
+    events: Vec<Event>,
+}
+
+/// A worker id that is to be granted.
+struct Choice {
+    row: Row,
+    floor_ms: i64,
+    /// What the holder was told before, which is forgotten here.
+    entered_until_ms: Option<i64>,
+    /// The holder stays: it may not have heard of its floor.
+    stays: bool,
+}
+
+/// One question, and what it is judged by.
+struct Case<'a> {
+    rows: &'a [(Row, Hold)],
+    request: &'a Request,
+    requester: &'a Requester<'a>,
+    here: &'a Here,
+    /// As it is to be.
+    registry: Registry,
+    /// How far the clock may be off: the smaller of what both allow.
+    max_skew_ms: i64,
+    /// The lease that is granted.
+    lease_ms: i64,
+    clock_offset_ms: i64,
+    /// Until worker ids are given away; `None`: they are.
+    grace_ms: Option<i64>,
+}
+
+/// A name for people, from bytes in any encoding that contains ASCII.
+fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).replace(char::REPLACEMENT_CHARACTER, "?")
+}
+
+impl Case<'_> {
+    fn now_ms(&self) -> i64 {
+        self.here.now.wall_ms
+    }
+
+    fn renews(&self) -> bool {
+        self.request.question.kind == Kind::Renew
+    }
+
+    fn is_requester(&self, row: &Row) -> bool {
+        row.is_held_by(self.request.system_identifier, &self.request.node_name)
+    }
+
+    fn is_here(&self) -> bool {
+        self.registry.place == Some(self.here.place)
+    }
+
+    fn find(&self, worker_id: u16) -> Option<&(Row, Hold)> {
+        self.rows.iter().find(|(row, _)| row.worker_id == worker_id)
+    }
+
+    /// The row of a worker id, locked; `None`: there is none.
+    fn lock(&self, worker_id: u16) -> Result<Option<Row>, Stop> {
+        match self.find(worker_id) {
+            Some((row, Hold::Locked)) => Ok(Some(row.clone())),
+            Some(_) => Err(Stop::LockRow {
+                worker_id,
+                wait: true,
+            }),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether it shows that it is the holder, and no copy of it.
+    fn shows_token(&self, row: &Row) -> bool {
+        let Question {
+            token, next_token, ..
+        } = self.request.question;
+        row.token != 0 && [token, next_token].contains(&row.token)
+    }
+
+    /// What the clocks of the other servers with a live lease say. What was measured with
+    /// the clock of another server, before this one was promoted, does not count.
+    fn peers(&self) -> Peers {
+        let mut offsets: Vec<(Option<&[u8]>, i64)> = Vec::new();
+        if self.is_here() {
+            let moved_at_ms = self.registry.moved_at_ms;
+            for (row, _) in self.rows {
+                let met = match (row.renewed_at_ms, moved_at_ms) {
+                    (Some(renewed), Some(moved)) => renewed >= moved,
+                    _ => true,
+                };
+                if let Some(offset) = row.clock_offset_ms
+                    && met
+                    && row.is_live(self.here.arrived_ms)
+                    && !self.is_requester(row)
+                {
+                    offsets.push((row.role.as_deref(), offset));
+                }
+            }
+        }
+        offsets.sort_unstable();
+        let of_roles: Vec<i64> = offsets
+            .chunk_by(|(role, _), (other, _)| role == other)
+            .filter_map(|group| {
+                let offsets: Vec<i64> = group.iter().map(|(_, offset)| *offset).collect();
+                nearest_median(&offsets, self.clock_offset_ms)
+            })
+            .collect();
+        // Also where all peers are of one role that is not the requester's: its names are as many
+        // as it likes.
+        let is_requesters = |role: Option<&[u8]>| role == Some(self.requester.role);
+        let by_role = of_roles.len() > 1 || offsets.iter().any(|(role, _)| !is_requesters(*role));
+        let mut votes: Vec<i64> = if by_role {
+            of_roles
+        } else {
+            offsets.iter().map(|(_, offset)| *offset).collect()
+        };
+        votes.sort_unstable();
+        Peers {
+            votes: u32::try_from(votes.len()).unwrap_or(u32::MAX),
+            offset_ms: nearest_median(&votes, self.clock_offset_ms),
+            by_role,
+        }
+    }
+
+    fn outcome(
+        &mut self,
+        locked: bool,
+        peers: Peers,
+        changes: &mut Changes,
+    ) -> Result<Granted, Stop> {
+        self.compare_clocks(peers, changes)?;
+        if !self.renews() || self.registry.grace.is_some() || !self.is_here() {
+            // One claim at a time, until it is committed and acknowledged.
+            if !locked {
+                return Err(Stop::LockRegistry);
+            }
+            self.note_move(changes);
+        }
+        let epoch_ms = self.registry.epoch_ms.unwrap_or(self.here.epoch_ms);
+        if epoch_ms != self.request.epoch_ms {
+            let asked = self.request.epoch_ms;
+            return refused(
+                Status::Epoch,
+                format!("the epoch of this registry is {epoch_ms}, not {asked}"),
+            );
+        }
+        let choice = if self.renews() {
+            self.renew()?
+        } else {
+            self.claim()?
+        };
+        if !self.renews() {
+            self.registry.epoch_ms = Some(epoch_ms);
+        }
+        self.grant(choice, changes)
+    }
+
+    /// Before anything is waited for.
+    fn compare_clocks(&self, peers: Peers, changes: &mut Changes) -> Result<(), Stop> {
+        let off = |by_ms: i64, what: String| {
+            let ms = by_ms.unsigned_abs();
+            let side = if by_ms > 0 { "ahead of" } else { "behind" };
+            refused(Status::Clock, format!("the clock is {ms} ms {side} {what}"))
+        };
+        let allowed = -self.max_skew_ms..=self.max_skew_ms;
+        if !allowed.contains(&self.clock_offset_ms) {
+            return off(self.clock_offset_ms, "the registry's".into());
+        }
+        let Some(offset_ms) = peers.offset_ms.filter(|_| peers.votes >= 2) else {
+            return Ok(());
+        };
+        let by_ms = self.clock_offset_ms.saturating_sub(offset_ms);
+        if allowed.contains(&by_ms) {
+            return Ok(());
+        }
+        // If it is this server's clock that was set, all holders are off from what they were:
+        // once each has said so, they agree again.
+        let own = (self.rows.iter().map(|(row, _)| row)).find(|row| {
+            self.is_requester(row) && row.admits(self.requester) && self.shows_token(row)
+        });
+        if let Some(own) = own
+            && let Some(row) = self.lock(own.worker_id)?
+        {
+            changes.rows.push(Row {
+                clock_offset_ms: Some(self.clock_offset_ms),
+                ..row
+            });
+        }
+        let votes = peers.votes;
+        let whose = if peers.by_role { "roles" } else { "servers" };
+        off(by_ms, format!("the median of {votes} other {whose}"))
+    }
+
+    /// Notes that the registry is not where it was, and for how long nothing is given away.
+    fn note_move(&mut self, changes: &mut Changes) {
+        let now = self.here.now;
+        let begun = Grace {
+            since_boot_ms: now.boot_ms,
+            server_start: self.here.server_start,
+        };
+        if !self.is_here() {
+            self.registry.place = Some(self.here.place);
+            self.registry.moved_at_ms = Some(now.wall_ms);
+            self.registry.grace = Some(begun);
+            changes.events.push(Event::Moved);
+        }
+        let Some(grace) = self.registry.grace else {
+            return;
+        };
+        let grace = if grace.server_start == begun.server_start {
+            grace
+        } else {
+            begun
+        };
+        let leases = self.rows.iter().map(|(row, _)| row.lease_ms);
+        let longest = leases.chain([self.lease_ms]).max().unwrap_or(0);
+        let left = longest.saturating_sub(now.boot_ms.saturating_sub(grace.since_boot_ms));
+        self.registry.grace = (left > 0).then_some(grace);
+        self.grace_ms = (left > 0).then_some(left);
+    }
+
+    /// What was recorded and acknowledged before a move may be missing: above this. The skew
+    /// is the largest that anybody was granted, not the requester's.
+    fn moved_floor(&self) -> i64 {
+        match self.registry.moved_at_ms {
+            Some(_) => self
+                .now_ms()
+                .saturating_add(self.registry.bounds.max_skew_ms),
+            None => 0,
+        }
+    }
+
+    /// Above all ids of whoever had it.
+    fn floor_above(&self, row: &Row) -> i64 {
+        let above_clock = self.now_ms().saturating_add(self.max_skew_ms);
+        row.reserved_until_ms
+            .max(above_clock)
+            .max(self.moved_floor())
+    }
+
+    fn in_grace<T>(&self) -> Result<T, Stop> {
+        let ms = self.grace_ms.unwrap_or(0);
+        refused(
+            Status::Grace,
+            format!(
+                "the registry was promoted or restored, and may have forgotten leases: it gives worker ids away in {ms} ms"
+            ),
+        )
+    }
+
+    /// The name is another role's.
+    fn admit(&self, row: &Row) -> Result<(), Stop> {
+        if row.admits(self.requester) {
+            return Ok(());
+        }
+        let node = shown(&self.request.node_name);
+        let role = shown(self.requester.role);
+        refused(
+            Status::Role,
+            format!("the name of node \"{node}\" belongs to another role than \"{role}\""),
+        )
+    }
+
+    fn renew(&self) -> Result<Choice, Stop> {
+        let lost = |detail: String| refused(Status::Lost, detail);
+        let Some((worker_id, _)) = self.request.question.held else {
+            return lost("no worker id was named".into());
+        };
+        let row = self.lock(worker_id)?;
+        let Some((row, holder)) = row.and_then(|row| {
+            let holder = row.holder.clone()?;
+            Some((row, holder))
+        }) else {
+            return lost(format!("worker id {worker_id} is leased to nobody"));
+        };
+        if !self.is_requester(&row) {
+            // Names of another role's servers are not for this one.
+            return lost(if row.admits(self.requester) {
+                format!(
+                    "worker id {worker_id} is leased to node \"{}\" of system {}",
+                    shown(&holder.node_name),
+                    holder.system_identifier
+                )
+            } else {
+                format!("worker id {worker_id} is leased to a server of another role")
+            });
+        }
+        self.admit(&row)?;
+        if !self.shows_token(&row) {
+            let node = shown(&holder.node_name);
+            return lost(format!(
+                "worker id {worker_id} was renewed by a copy of node \"{node}\""
+            ));
+        }
+        if row.retired {
+            return refused(Status::Retired, format!("worker id {worker_id} is retired"));
+        }
+        let live = row.is_live(self.now_ms());
+        if self.grace_ms.is_some() && !live {
+            // It may have been given away since, and that be forgotten.
+            return self.in_grace();
+        }
+        Ok(Choice {
+            floor_ms: if live { 0 } else { self.moved_floor() },
+            row,
+            entered_until_ms: None,
+            stays: true,
+        })
+    }
+
+    fn claim(&self) -> Result<Choice, Stop> {
+        let mut rows = self.rows.iter().map(|(row, _)| row);
+        let own = rows.find(|row| self.is_requester(row));
+        if let Some(row) = own {
+            self.admit(row)?;
+        }
+        let own = match own {
+            Some(row) => self.lock(row.worker_id)?,
+            None => None,
+        };
+        let now_ms = self.now_ms();
+        let live = own.as_ref().is_some_and(|row| row.is_live(now_ms));
+        let known = own.as_ref().is_some_and(|row| self.shows_token(row));
+        if self.grace_ms.is_some()
+            && let Some(entered) = self.enter(own.as_ref())?
+        {
+            return Ok(entered);
+        }
+        let Some(row) = own else {
+            return match self.grace_ms {
+                Some(_) => self.in_grace(),
+                None => self.other(),
+            };
+        };
+        if live && !known {
+            let until = row
+                .lease_until_ms
+                .map_or(String::new(), self.here.format_ms);
+            let (id, node) = (row.worker_id, shown(&self.request.node_name));
+            return refused(
+                Status::Held,
+                format!(
+                    "worker id {id} is leased until {until} to node \"{node}\", which this server is not, or is a copy of"
+                ),
+            );
+        }
+        if self.grace_ms.is_some() && (row.retired || !live) {
+            return self.in_grace();
+        }
+        if row.retired {
+            return self.other();
+        }
+        Ok(Choice {
+            floor_ms: match (known, live) {
+                (true, true) => 0,
+                // The requester itself knows which ids it has issued.
+                (true, false) => self.moved_floor(),
+                (false, _) => self.floor_above(&row),
+            },
+            row,
+            entered_until_ms: None,
+            stays: known,
+        })
+    }
+
+    /// What the requester holds by what it was told, though that is forgotten here.
+    fn enter(&self, own: Option<&Row>) -> Result<Option<Choice>, Stop> {
+        let Some((worker_id, until_ms)) = self.request.question.held else {
+            return Ok(None);
+        };
+        if worker_id >= self.here.worker_ids || own.is_some_and(|own| own.worker_id != worker_id) {
+            return Ok(None);
+        }
+        let found = match own {
+            Some(own) => Some(own.clone()),
+            None => self.lock(worker_id)?,
+        };
+        let row = found.unwrap_or_else(|| Row {
+            worker_id,
+            ..Row::default()
+        });
+        // A copy of the holder that was left behind was told an earlier time than is recorded;
+        // and who was released, no more than that.
+        let earliest = row.reserved_until_ms + i64::from(own.is_none());
+        // Nobody was told a later one than the longest lease, and clocks, allow.
+        let Bounds {
+            max_skew_ms,
+            max_lease_ms,
+            ..
+        } = self.registry.bounds;
+        let latest = self.now_ms() + max_lease_ms + 2 * max_skew_ms;
+        let free = own.is_some()
+            || !row.is_live(self.now_ms())
+                && row.admits(self.requester)
+                && (self.belongs(&row) || self.below_limit());
+        let enters = (earliest..=latest).contains(&until_ms) && !row.retired && free;
+        Ok(enters.then_some(Choice {
+            row,
+            floor_ms: 0,
+            entered_until_ms: Some(until_ms),
+            stays: true,
+        }))
+    }
+
+    /// Whether a row is among those that the requester's role has.
+    fn belongs(&self, row: &Row) -> bool {
+        row.holder.is_some() && row.role.as_deref() == Some(self.requester.role)
+    }
+
+    /// Whether the requester's role may have one more worker id, beside that of the requester.
+    fn below_limit(&self) -> bool {
+        let Some(max) = self.registry.bounds.max_ids_per_role else {
+            return true;
+        };
+        let others = self.rows.iter().map(|(row, _)| row);
+        let others = others.filter(|row| self.belongs(row) && !self.is_requester(row));
+        self.requester.trusted || i64::try_from(others.count()).is_ok_and(|count| count < max)
+    }
+
+    /// A worker id that nobody has, or whose lease has ended.
+    fn other(&self) -> Result<Choice, Stop> {
+        let below_limit = self.below_limit();
+        if below_limit {
+            let mut taken = vec![false; usize::from(self.here.worker_ids)];
+            for (row, _) in self.rows {
+                if let Some(taken) = taken.get_mut(usize::from(row.worker_id)) {
+                    *taken = true;
+                }
+            }
+            let free = (0..self.here.worker_ids)
+                .zip(&taken)
+                .find(|(_, taken)| !**taken);
+            if let Some((worker_id, _)) = free {
+                return Ok(Choice {
+                    row: Row {
+                        worker_id,
+                        ..Row::default()
+                    },
+                    floor_ms: self.moved_floor(),
+                    entered_until_ms: None,
+                    stays: false,
+                });
+            }
+        }
+        let now_ms = self.now_ms();
+        let ended = self.rows.iter().filter(|(row, hold)| {
+            // One that is locked is being renewed just now.
+            *hold != Hold::Busy
+                && !row.retired
+                && !row.is_live(now_ms)
+                && (below_limit || self.belongs(row))
+        });
+        // Not one that somebody has reserved far ahead, as long as there is another.
+        let oldest =
+            ended.min_by_key(|(row, _)| (self.floor_above(row), row.lease_until_ms, row.worker_id));
+        match oldest {
+            Some((row, Hold::Locked)) => Ok(Choice {
+                floor_ms: self.floor_above(row),
+                row: row.clone(),
+                entered_until_ms: None,
+                stays: false,
+            }),
+            Some((row, _)) => Err(Stop::LockRow {
+                worker_id: row.worker_id,
+                wait: false,
+            }),
+            None if below_limit => {
+                let all = self.here.worker_ids;
+                refused(
+                    Status::Full,
+                    format!("all {all} worker ids are leased or retired"),
+                )
+            }
+            None => {
+                let role = shown(self.requester.role);
+                let max = self.registry.bounds.max_ids_per_role.unwrap_or(0);
+                refused(
+                    Status::Full,
+                    format!(
+                        "role \"{role}\" has {max} worker ids, as many as \"max_ids_per_role\" in leaf_registry allows"
+                    ),
+                )
+            }
+        }
+    }
+
+    fn grant(&self, choice: Choice, changes: &mut Changes) -> Result<Granted, Stop> {
+        let Choice {
+            row: before,
+            floor_ms,
+            entered_until_ms,
+            stays,
+        } = choice;
+        // It may not have heard of it: an answer can be lost.
+        let floor_ms = if stays {
+            floor_ms.max(before.floor_ms)
+        } else {
+            floor_ms
+        };
+        // A node has one worker id: the one it had was retired.
+        for (row, _) in self.rows {
+            if row.worker_id != before.worker_id
+                && self.is_requester(row)
+                && let Some(row) = self.lock(row.worker_id)?
+            {
+                changes.rows.push(row.without_holder());
+            }
+        }
+        let now_ms = self.now_ms();
+        let worker_id = before.worker_id;
+        let same = self.is_requester(&before);
+        if !same {
+            changes.events.push(Event::Leased(worker_id));
+        }
+        let longest = now_ms
+            .saturating_add(self.lease_ms)
+            .saturating_add(self.max_skew_ms);
+        let reserved_until_ms = (before.reserved_until_ms)
+            .max(entered_until_ms.unwrap_or(0))
+            .max(self.request.reserve_until_ms.min(longest));
+        let first_role = before.role.filter(|_| same);
+        changes.rows.push(Row {
+            worker_id,
+            holder: Some(Holder {
+                system_identifier: self.request.system_identifier,
+                node_name: self.request.node_name.clone(),
+            }),
+            role: first_role.or_else(|| Some(self.requester.role.to_vec())),
+            token: self.request.question.next_token,
+            leased_at_ms: before.leased_at_ms.filter(|_| same).or(Some(now_ms)),
+            renewed_at_ms: Some(now_ms),
+            lease_until_ms: Some(now_ms.saturating_add(self.lease_ms)),
+            lease_ms: self.lease_ms,
+            reserved_until_ms,
+            floor_ms,
+            clock_offset_ms: Some(self.clock_offset_ms),
+            retired: before.retired,
+            address: self.requester.address.map(<[u8]>::to_vec),
+        });
+        Ok(Granted {
+            worker_id,
+            floor_ms,
+            reserved_until_ms,
+            lease_ms: self.lease_ms,
+        })
+    }
+}
+
+/// The median of sorted values; of the two in the middle of an even number, and all between,
+/// the one that is nearest: half of all is no majority to be refused by.
+fn nearest_median(sorted: &[i64], to: i64) -> Option<i64> {
+    let low = sorted.len().checked_sub(1)? / 2;
+    let high = sorted.len() / 2;
+    Some(to.clamp(*sorted.get(low)?, *sorted.get(high)?))
+}

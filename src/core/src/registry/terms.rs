@@ -1,0 +1,365 @@
+//! What the registry's decision is made of: its rows, the question, and the answer.
+
+use crate::lease::{Answer, Clocks, Question, Status};
+
+/// How many worker ids there are.
+pub const WORKER_IDS: u16 = crate::snowflake::MAX_WORKER_ID + 1;
+/// The longest lease that can be asked for, in milliseconds.
+pub const LONGEST_LEASE_MS: i64 = 86_400_000;
+/// The largest clock skew that can be asked for, in milliseconds.
+pub const LARGEST_SKEW_MS: i64 = 3_600_000;
+/// The longest name of a node, in bytes.
+pub const LONGEST_NAME: usize = 63;
+/// The end of the year 9999, in Unix milliseconds.
+const LAST_MS: i64 = 253_402_300_799_999;
+
+/// What the registry's owner allows its members. See the module's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// How far a member's clock may be off, in milliseconds. A member may be stricter.
+    pub max_skew_ms: i64,
+    /// The longest lease, in milliseconds.
+    pub max_lease_ms: i64,
+    /// How many worker ids one role may have; `None`: all.
+    pub max_ids_per_role: Option<i64>,
+}
+
+impl Bounds {
+    /// Those of a registry whose owner has said nothing.
+    ///
+    /// The skew is the default of `leaf_id.max_clock_skew`. A lease may last an hour, twelve
+    /// times the default of `leaf_id.worker_lease`: after a promotion nothing is given away
+    /// for the longest lease on record, so the bound is how long one member can make that.
+    /// A role may have 256 worker ids, a quarter of all: enough for a fleet whose members
+    /// share one role, and the other roles still have most of the ids.
+    pub const DEFAULT: Self = Self {
+        max_skew_ms: 1_000,
+        max_lease_ms: 3_600_000,
+        max_ids_per_role: Some(256),
+    };
+}
+
+/// Where a registry is: a copy of it is elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The database cluster ...
+    pub system_identifier: i64,
+    /// ... its WAL timeline ...
+    pub timeline: i32,
+    /// ... the database ...
+    pub database: u32,
+    /// ... and the table.
+    pub relation: u32,
+}
+
+/// The time after a promotion or a restore in which nothing is given away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grace {
+    /// When it began, on the monotonic clock ...
+    pub since_boot_ms: i64,
+    /// ... of the server that was started then: after another start it begins anew.
+    pub server_start: i64,
+}
+
+/// The registry's own row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Registry {
+    /// Where it was last used, or created.
+    pub place: Option<Place>,
+    /// `leaf_id.epoch` of all its members; `None` before the first of them.
+    pub epoch_ms: Option<i64>,
+    /// When it was first used after a promotion or a restore, the last time, in Unix
+    /// milliseconds.
+    pub moved_at_ms: Option<i64>,
+    /// While nothing is given away because of that.
+    pub grace: Option<Grace>,
+    /// What its owner allows.
+    pub bounds: Bounds,
+}
+
+/// Who has a worker id, or had it last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its database cluster.
+    pub system_identifier: i64,
+    /// Its `leaf_id.node_name`, in the encoding of the registry's database.
+    pub node_name: Vec<u8>,
+}
+
+/// A worker id as the registry knows it. Times in Unix milliseconds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Row {
+    /// The worker id.
+    pub worker_id: u16,
+    /// Its holder, also when the lease has ended; `None`: nobody.
+    pub holder: Option<Holder>,
+    /// The role to which the holder's name belongs.
+    pub role: Option<Vec<u8>>,
+    /// What the holder must show; 0: nobody can.
+    pub token: i64,
+    /// When the holder got it.
+    pub leased_at_ms: Option<i64>,
+    /// When it was last renewed.
+    pub renewed_at_ms: Option<i64>,
+    /// Nobody else gets it before, by the clock of this server.
+    pub lease_until_ms: Option<i64>,
+    /// How long the lease is.
+    pub lease_ms: i64,
+    /// R: no id of any holder so far carries a later time.
+    pub reserved_until_ms: i64,
+    /// Ids of this holder carry later times.
+    pub floor_ms: i64,
+    /// The holder's clock minus the registry's when it was last renewed.
+    pub clock_offset_ms: Option<i64>,
+    /// Neither leased nor renewed any more.
+    pub retired: bool,
+    /// Where the holder connected from.
+    pub address: Option<Vec<u8>>,
+}
+
+impl Row {
+    pub(super) fn is_live(&self, now_ms: i64) -> bool {
+        self.lease_until_ms.is_some_and(|until| until > now_ms)
+    }
+
+    pub(super) fn is_held_by(&self, system_identifier: i64, node_name: &[u8]) -> bool {
+        self.holder.as_ref().is_some_and(|holder| {
+            holder.system_identifier == system_identifier && holder.node_name == node_name
+        })
+    }
+
+    /// Whether this role may speak for its holder.
+    #[must_use]
+    pub fn admits(&self, requester: &Requester<'_>) -> bool {
+        requester.trusted
+            || self
+                .role
+                .as_deref()
+                .is_none_or(|role| role == requester.role)
+    }
+
+    /// Without a holder. What was reserved stays: the next one begins above it.
+    #[must_use]
+    pub fn without_holder(self) -> Self {
+        Self {
+            holder: None,
+            role: None,
+            token: 0,
+            lease_ms: 0,
+            clock_offset_ms: None,
+            ..self
+        }
+    }
+
+    /// Taken from its holder.
+    #[must_use]
+    pub fn released(self, now_ms: i64) -> Self {
+        let lease_until_ms = self.lease_until_ms.map(|until| until.min(now_ms));
+        Self {
+            lease_until_ms,
+            ..self.without_holder()
+        }
+    }
+}
+
+/// How a row is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// It was read.
+    Seen,
+    /// It was locked, and read then.
+    Locked,
+    /// Somebody else has locked it.
+    Busy,
+}
+
+/// Who calls.
+#[derive(Debug, Clone, Copy)]
+pub struct Requester<'a> {
+    /// The role.
+    pub role: &'a [u8],
+    /// It can change the registry's tables anyhow: a superuser, or this server itself.
+    pub trusted: bool,
+    /// Where it connected from.
+    pub address: Option<&'a [u8]>,
+}
+
+/// What is asked, by whom, and on which terms.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The question. What a renewal says about what is reserved is not looked at.
+    pub question: Question,
+    /// The database cluster of who asks ...
+    pub system_identifier: i64,
+    /// ... and its `leaf_id.node_name`.
+    pub node_name: Vec<u8>,
+    /// Its clock, in Unix milliseconds.
+    pub now_ms: i64,
+    /// Until when it wants to issue ids, in Unix milliseconds.
+    pub reserve_until_ms: i64,
+    /// Its `leaf_id.max_clock_skew`, in milliseconds.
+    pub max_skew_ms: i64,
+    /// Its `leaf_id.epoch`.
+    pub epoch_ms: i64,
+}
+
+impl Request {
+    /// Whether it can be decided on.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        let Question {
+            token,
+            next_token,
+            held,
+            lease_ms,
+            ..
+        } = self.question;
+        held.is_none_or(|(worker_id, _)| worker_id < WORKER_IDS)
+            && self.node_name.len() <= LONGEST_NAME
+            && !self.node_name.iter().any(u8::is_ascii_control)
+            && next_token != 0
+            && next_token != token
+            && (0..=LAST_MS).contains(&self.now_ms)
+            && (1..=LONGEST_LEASE_MS).contains(&lease_ms)
+            && (0..=LARGEST_SKEW_MS).contains(&self.max_skew_ms)
+    }
+}
+
+/// The server of the registry, and its clocks.
+#[derive(Debug, Clone, Copy)]
+pub struct Here {
+    /// Where this is.
+    pub place: Place,
+    /// When the server was started.
+    pub server_start: i64,
+    /// Its own `leaf_id.epoch`.
+    pub epoch_ms: i64,
+    /// How many worker ids there are.
+    pub worker_ids: u16,
+    /// The clock when the question arrived, before anything was waited for, in Unix
+    /// milliseconds.
+    pub arrived_ms: i64,
+    /// The clocks now.
+    pub now: Clocks,
+    /// A time for people.
+    pub format_ms: fn(i64) -> String,
+}
+
+/// What is known of the tables.
+#[derive(Debug, Clone, Copy)]
+pub struct Tables<'a> {
+    /// The registry's row, or what it would be if there were one.
+    pub registry: &'a Registry,
+    /// It is there and locked.
+    pub registry_locked: bool,
+    /// All rows of worker ids.
+    pub rows: &'a [(Row, Hold)],
+}
+
+/// What the other servers' clocks say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peers {
+    /// How many have a vote: servers, or where they have several roles, roles.
+    pub votes: u32,
+    /// The median of how far they are ahead of the registry's clock, in milliseconds.
+    pub offset_ms: Option<i64>,
+    /// Roles vote.
+    pub by_role: bool,
+}
+
+/// What is granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Granted {
+    /// The worker id.
+    pub worker_id: u16,
+    /// Ids carry later times.
+    pub floor_ms: i64,
+    /// Ids carry no later times.
+    pub reserved_until_ms: i64,
+    /// How long the lease is: what was asked for, or less.
+    pub lease_ms: i64,
+}
+
+/// Why nothing is granted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Anything but [`Status::Granted`].
+    pub status: Status,
+    /// For people.
+    pub detail: String,
+}
+
+/// What the registry answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// The registry's clock when the question arrived, in Unix milliseconds.
+    pub registry_ms: i64,
+    /// The other servers' clocks.
+    pub peers: Peers,
+    /// How far the clock may be off: the smaller of what both allow.
+    pub max_skew_ms: i64,
+    /// What became of the question.
+    pub outcome: Result<Granted, Refusal>,
+}
+
+impl Reply {
+    /// As its receiver sees it.
+    #[must_use]
+    pub fn heard(&self, sent: Clocks, received: Clocks) -> Answer {
+        let granted = self.outcome.as_ref().ok();
+        Answer {
+            status: match &self.outcome {
+                Ok(_) => Status::Granted,
+                Err(refusal) => refusal.status,
+            },
+            worker_id: granted.map_or(0, |granted| granted.worker_id),
+            floor_ms: granted.map_or(0, |granted| granted.floor_ms),
+            reserved_until_ms: granted.map_or(0, |granted| granted.reserved_until_ms),
+            lease_ms: granted.map_or(0, |granted| granted.lease_ms),
+            max_skew_ms: self.max_skew_ms,
+            registry_ms: self.registry_ms,
+            peers: self.peers.votes,
+            peers_offset_ms: self.peers.offset_ms.unwrap_or(0),
+            sent,
+            received,
+        }
+    }
+}
+
+/// Something that the registry's log should tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// It was promoted or restored.
+    Moved,
+    /// A worker id has another holder.
+    Leased(u16),
+}
+
+/// A decision: to be written and committed before the reply is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// The answer.
+    pub reply: Reply,
+    /// The registry's row, if it changes: it is locked then.
+    pub registry: Option<Registry>,
+    /// The rows of worker ids that change, or that there are to be, in this order.
+    pub rows: Vec<Row>,
+    /// What is to be logged.
+    pub events: Vec<Event>,
+}
+
+/// What is to be done next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// Lock the registry's row, and make it if there is none; read all rows again.
+    LockRegistry,
+    /// Lock the row of a worker id, and read it again.
+    LockRow {
+        /// The worker id.
+        worker_id: u16,
+        /// Wait for whoever has locked it; otherwise it is [`Hold::Busy`].
+        wait: bool,
+    },
+    /// It is decided.
+    Done(Box<Decision>),
+}
