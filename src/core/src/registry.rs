@@ -40,6 +40,7 @@
 //! away; then rows of worker ids. So renewals do not wait for one another.
 
 mod decide;
+mod peers;
 mod terms;
 
 pub use decide::decide;

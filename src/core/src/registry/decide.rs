@@ -1,5 +1,6 @@
 //! The decision itself: see the header of [`super`].
 
+use super::peers;
 use super::terms::*;
 use crate::lease::{Kind, Question, Status};
 
@@ -157,29 +158,7 @@ impl Case<'_> {
                 }
             }
         }
-        offsets.sort_unstable();
-        let of_roles: Vec<i64> = offsets
-            .chunk_by(|(role, _), (other, _)| role == other)
-            .filter_map(|group| {
-                let offsets: Vec<i64> = group.iter().map(|(_, offset)| *offset).collect();
-                nearest_median(&offsets, self.clock_offset_ms)
-            })
-            .collect();
-        // Also where all peers are of one role that is not the requester's: its names are as many
-        // as it likes.
-        let is_requesters = |role: Option<&[u8]>| role == Some(self.requester.role);
-        let by_role = of_roles.len() > 1 || offsets.iter().any(|(role, _)| !is_requesters(*role));
-        let mut votes: Vec<i64> = if by_role {
-            of_roles
-        } else {
-            offsets.iter().map(|(_, offset)| *offset).collect()
-        };
-        votes.sort_unstable();
-        Peers {
-            votes: u32::try_from(votes.len()).unwrap_or(u32::MAX),
-            offset_ms: nearest_median(&votes, self.clock_offset_ms),
-            by_role,
-        }
+        peers::vote(offsets, self.requester.role, self.clock_offset_ms)
     }
 
     fn outcome(
@@ -604,12 +583,4 @@ impl Case<'_> {
             lease_ms: self.lease_ms,
         })
     }
-}
-
-/// The median of sorted values; of the two in the middle of an even number, and all between,
-/// the one that is nearest: half of all is no majority to be refused by.
-fn nearest_median(sorted: &[i64], to: i64) -> Option<i64> {
-    let low = sorted.len().checked_sub(1)? / 2;
-    let high = sorted.len() / 2;
-    Some(to.clamp(*sorted.get(low)?, *sorted.get(high)?))
 }
