@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Format check, clippy with warnings as errors, the house rules, and the extension's script.
+# Format check, clippy with warnings as errors, the house rules, the graph of modules, and the
+# extension's script.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -13,6 +14,9 @@ cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 say "House rules"
 scripts/house-rules.sh --self-test
 scripts/house-rules.sh
+say "Modules without a cycle"
+scripts/module-graph.sh --self-test
+scripts/module-graph.sh
 say "Format"
 cargo fmt --all --check
 say "Clippy"
