@@ -34,7 +34,7 @@ pub struct Bar {
     /// How long it is, in the unit of the chart.
     pub value: f64,
     /// That of the contender in all charts.
-    pub colour: RGBColor,
+    pub color: RGBColor,
 }
 
 /// Points that are connected.
@@ -45,7 +45,7 @@ pub struct Line {
     /// Index of the position, and the figure there.
     pub points: Vec<(usize, f64)>,
     /// That of the contender in all charts.
-    pub colour: RGBColor,
+    pub color: RGBColor,
     /// Drawn with dots, for a limit or a second kind of the same contender.
     pub dashed: bool,
 }
@@ -184,7 +184,7 @@ impl Chart {
                 let middle = y + BAR_HEIGHT / 2;
                 area.draw(&Rectangle::new(
                     [(BAR_NAMES, y + 3), (end, y + BAR_HEIGHT - 3)],
-                    bar.colour.filled(),
+                    bar.color.filled(),
                 ))?;
                 let beside = styled(16, HPos::Right, &INK);
                 area.draw(&Text::new(
@@ -264,13 +264,13 @@ impl Chart {
                 .iter()
                 .map(|(position, figure)| (x(&positions[*position]), y(*figure)))
                 .collect();
-            let stroke = line.colour.stroke_width(2);
+            let stroke = line.color.stroke_width(2);
             if line.dashed {
                 area.draw(&DashedPathElement::new(points.clone(), 5, 4, stroke))?;
             } else {
                 area.draw(&PathElement::new(points.clone(), stroke))?;
                 for point in &points {
-                    area.draw(&Circle::new(*point, 3, line.colour.filled()))?;
+                    area.draw(&Circle::new(*point, 3, line.color.filled()))?;
                 }
             }
             if let Some(&(end, height)) = points.last() {
@@ -286,8 +286,8 @@ impl Chart {
             let place = height.min(last).max(free + NAME_HEIGHT);
             free = place;
             let lead = vec![(end + 5, height), (WIDTH - RIGHT + 10, place)];
-            area.draw(&PathElement::new(lead, line.colour.mix(0.4)))?;
-            let style = styled(15, HPos::Left, &line.colour);
+            area.draw(&PathElement::new(lead, line.color.mix(0.4)))?;
+            let style = styled(15, HPos::Left, &line.color);
             area.draw(&Text::new(
                 line.name.as_str(),
                 (WIDTH - RIGHT + 14, place),
@@ -369,9 +369,9 @@ fn title(area: &Area, text: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn styled(size: i32, horizontal: HPos, colour: &RGBColor) -> TextStyle<'_> {
+fn styled(size: i32, horizontal: HPos, color: &RGBColor) -> TextStyle<'_> {
     TextStyle::from(("sans-serif", size).into_font())
-        .color(colour)
+        .color(color)
         .pos(Pos::new(horizontal, VPos::Center))
 }
 
@@ -399,7 +399,7 @@ mod tests {
         let line = Line {
             name: String::new(),
             points: figures.iter().copied().enumerate().collect(),
-            colour: INK,
+            color: INK,
             dashed: false,
         };
         Axis::over(scale, &[line])

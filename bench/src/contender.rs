@@ -15,7 +15,7 @@ pub struct Contender {
     /// The call that does nothing with the same argument.
     pub idle: &'static str,
     /// In all charts.
-    pub colour: RGBColor,
+    pub color: RGBColor,
     /// Takes microseconds: fewer calls tell as much.
     pub slow: bool,
 }
@@ -75,7 +75,7 @@ const EXTENSIONS: [(&str, &str, &str); 8] = [
 
 /// That of the contender in all charts; those that have none of their own share one.
 #[must_use]
-pub fn colour(label: &str) -> RGBColor {
+pub fn color(label: &str) -> RGBColor {
     match label {
         SEGMENT => RGBColor(0, 114, 178),
         SNOWFLAKE => RGBColor(0, 158, 115),
@@ -89,7 +89,7 @@ pub fn colour(label: &str) -> RGBColor {
 }
 
 impl Contender {
-    /// One of those with a colour of their own.
+    /// One of those with a color of their own.
     #[must_use]
     pub fn new(label: &str, call: &str) -> Self {
         let idle = if call.ends_with("()") {
@@ -101,7 +101,7 @@ impl Contender {
             label: label.into(),
             call: call.into(),
             idle,
-            colour: colour(label),
+            color: color(label),
             slow: false,
         }
     }

@@ -5,11 +5,11 @@
 //! a directory. It fails when leaf_id does: on an error of one of its functions, or an id
 //! that comes twice where it looks. What cannot be measured here is told in the report.
 
-mod bed;
 mod chart;
+mod clients;
 mod contender;
-mod crowd;
 mod figures;
+mod fixture;
 mod interrupt;
 mod options;
 mod report;
@@ -49,7 +49,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     let running = Running::watch()?;
     let began = Instant::now();
     empty(&options.results)?;
-    let mut report = Report::new(&options, bed::settings(&running));
+    let mut report = Report::new(&options, fixture::settings(&running));
     let context = Context {
         options: &options,
         running: &running,

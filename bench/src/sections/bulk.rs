@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use leaf_id_tests::{Session, timed};
 
 use super::Context;
-use crate::bed::Bed;
 use crate::chart::{Bar, Chart};
 use crate::contender::{
-    IDENTITY, RANDOM_UUID, SEGMENT, SERIAL, SERIAL_1000, SNOWFLAKE, colour, count,
+    IDENTITY, RANDOM_UUID, SEGMENT, SERIAL, SERIAL_1000, SNOWFLAKE, color, count,
 };
 use crate::figures::{Series, in_turns};
+use crate::fixture::Fixture;
 use crate::report::Section;
 use crate::table::{Row, Table, number};
 use crate::targets::{Bound, Check, Target};
@@ -102,18 +102,18 @@ impl Source {
 
 /// Measures all of it.
 pub fn run(context: &Context, section: &mut Section) {
-    let bed = Bed::start(context.running, &[("max_parallel_workers_per_gather", "2")]);
+    let fixture = Fixture::start(context.running, &[("max_parallel_workers_per_gather", "2")]);
     section.attempt("this section", |section| {
-        bed.create_noop()?;
-        measure(section, context, &bed);
+        fixture.create_noop()?;
+        measure(section, context, &fixture);
         Ok(())
     });
 }
 
-fn measure(section: &mut Section, context: &Context, bed: &Bed) {
+fn measure(section: &mut Section, context: &Context, fixture: &Fixture) {
     let rows: u32 = context.options.pick(100_000, 2_000_000);
-    let mut session = bed.session();
-    let file = prepare(bed, &mut session, rows);
+    let mut session = fixture.session();
+    let file = prepare(fixture, &mut session, rows);
     section.say(format!(
         "{} rows of (id, payload integer) into a logged table without an index, or with a primary \
          key on id where it says so. Before each run the table is emptied with TRUNCATE, and a CHECKPOINT is made. COPY reads a file on the \
@@ -182,7 +182,7 @@ fn measure(section: &mut Section, context: &Context, bed: &Bed) {
 }
 
 /// Creates the tables, and the file for COPY.
-fn prepare(bed: &Bed, session: &mut Session, rows: u32) -> PathBuf {
+fn prepare(fixture: &Fixture, session: &mut Session, rows: u32) -> PathBuf {
     session.create_tag("bulk");
     for source in &SOURCES {
         let keys: &[bool] = if source.keyed {
@@ -201,7 +201,7 @@ fn prepare(bed: &Bed, session: &mut Session, rows: u32) -> PathBuf {
             }
         }
     }
-    let file = bed.server.dir().join("rows");
+    let file = fixture.server.dir().join("rows");
     session.run(&format!(
         "CREATE TABLE source AS SELECT i AS payload FROM generate_series(1, {rows}) i"
     ));
@@ -324,7 +324,7 @@ fn group(title: &str, labels: &[&str], series: &[Series]) -> (String, Vec<Bar>) 
     let bars = labels.iter().zip(series).map(|(label, series)| Bar {
         name: (*label).into(),
         value: series.median(),
-        colour: colour(label),
+        color: color(label),
     });
     (title.into(), bars.collect())
 }

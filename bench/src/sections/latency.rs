@@ -7,10 +7,10 @@ use std::time::Duration;
 use leaf_id_tests::Session;
 
 use super::Context;
-use crate::bed::Bed;
 use crate::chart::{Chart, Line, Position, Scale};
-use crate::contender::{CACHE_1, CACHE_1000, SEGMENT, colour};
+use crate::contender::{CACHE_1, CACHE_1000, SEGMENT, color};
 use crate::figures::{HundredthsOfPercent, Series, percentile};
+use crate::fixture::Fixture;
 use crate::report::Section;
 use crate::table::{Table, number, spread};
 use crate::targets::{Bound, Check, Target};
@@ -72,9 +72,9 @@ pub fn run(context: &Context, section: &mut Section) {
     let rounds = u64::try_from(context.options.rounds).unwrap_or(u64::MAX);
     let steady = Duration::from_millis(context.options.pick(3_000, 28_000) / rounds);
     let full = context.options.pick_ms(300, 1_500);
-    let bed = Bed::start(context.running, &[("commit_siblings", "0")]);
-    let mut sessions: Vec<_> = (0..SESSIONS).map(|_| bed.session()).collect();
-    let mut monitor = bed.session();
+    let fixture = Fixture::start(context.running, &[("commit_siblings", "0")]);
+    let mut sessions: Vec<_> = (0..SESSIONS).map(|_| fixture.session()).collect();
+    let mut monitor = fixture.session();
     section.say(format!(
         "{SESSIONS} sessions run a prepared SELECT f over and over, and the client measures \
          each; once with one id in a statement (steady load, {} ms in each of {} rounds, which \
@@ -113,7 +113,7 @@ pub fn run(context: &Context, section: &mut Section) {
         eprintln!("    round {}", round + 1);
         for (place, cell) in cells.iter_mut().enumerate() {
             if set != Some(cell.delay) {
-                delay_commits(&bed, &mut monitor, cell.delay);
+                delay_commits(&fixture, &mut monitor, cell.delay);
                 set = Some(cell.delay);
             }
             let source = format!("latency_{round}_{place}");
@@ -171,9 +171,9 @@ pub fn run(context: &Context, section: &mut Section) {
     section.chart(chart(&cells));
 }
 
-fn delay_commits(bed: &Bed, monitor: &mut Session, ms: u64) {
+fn delay_commits(fixture: &Fixture, monitor: &mut Session, ms: u64) {
     let us = (ms * 1000).to_string();
-    bed.server.set("commit_delay", &us);
+    fixture.server.set("commit_delay", &us);
     leaf_id_tests::wait_until(Duration::from_secs(10), "the new commit_delay", || {
         monitor.value::<String>("SELECT setting FROM pg_settings WHERE name = 'commit_delay'") == us
     });
@@ -384,7 +384,7 @@ fn chart(cells: &[Cell]) -> Chart {
             Line {
                 name: format!("{}, {} ms", cell.source, cell.delay),
                 points: points.collect(),
-                colour: colour(cell.source),
+                color: color(cell.source),
                 dashed: cell.delay == 100,
             }
         });

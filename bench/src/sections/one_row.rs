@@ -5,11 +5,11 @@ use std::fs;
 use leaf_id_tests::Session;
 
 use super::Context;
-use crate::bed::Bed;
 use crate::contender::{
     CACHE_1, CACHE_32, CACHE_1000, Contender, IDENTITY, RANDOM_UUID, SEGMENT, SNOWFLAKE,
 };
 use crate::figures::{Series, in_turns};
+use crate::fixture::Fixture;
 use crate::report::{Section, Unmeasured};
 use crate::table::{Row, Table, number, spread};
 use crate::targets::{Bound, Check, Target};
@@ -34,8 +34,8 @@ struct Way {
 
 /// Measures all of it.
 pub fn run(context: &Context, section: &mut Section) {
-    let bed = Bed::start(context.running, &[]);
-    let mut session = bed.session();
+    let fixture = Fixture::start(context.running, &[]);
+    let mut session = fixture.session();
     let contenders = Contender::usual(&mut session);
     section.say(format!(
         "pgbench, {} for each contender in each round, connected before. INSERT is one row of \
@@ -51,11 +51,11 @@ pub fn run(context: &Context, section: &mut Section) {
     section.attempt("statements of one row", |section| {
         for way in ways() {
             eprintln!("    {}", way.title);
-            measure(context, section, &bed, &contenders, &way)?;
+            measure(context, section, &fixture, &contenders, &way)?;
         }
         Ok(())
     });
-    section.attempt("WAL", |section| wal(context, section, &bed));
+    section.attempt("WAL", |section| wal(context, section, &fixture));
 }
 
 fn ways() -> Vec<Way> {
@@ -91,12 +91,12 @@ fn ways() -> Vec<Way> {
 fn measure(
     context: &Context,
     section: &mut Section,
-    bed: &Bed,
+    fixture: &Fixture,
     contenders: &[Contender],
     way: &Way,
 ) -> Result<(), Unmeasured> {
     let mut scripts = Vec::new();
-    let mut session = bed.session();
+    let mut session = fixture.session();
     for (index, label) in LABELS.iter().chain(&[IDENTITY]).enumerate() {
         let contender = contenders
             .iter()
@@ -121,7 +121,7 @@ fn measure(
         } else {
             continue;
         };
-        let script = bed.server.dir().join(format!("one_row_{index}.sql"));
+        let script = fixture.server.dir().join(format!("one_row_{index}.sql"));
         fs::write(&script, sql + ";\n")
             .map_err(|error| Unmeasured(format!("{}: {error}", script.display())))?;
         scripts.push((*label, script));
@@ -133,7 +133,7 @@ fn measure(
         if trouble.is_some() {
             return f64::NAN;
         }
-        match pgbench(context, bed, way, &script.to_string_lossy()) {
+        match pgbench(context, fixture, way, &script.to_string_lossy()) {
             Ok((per_second, ms)) => {
                 tps.push(per_second);
                 ms
@@ -211,7 +211,7 @@ fn check_ids(session: &mut Session, title: &str) {
 /// Statements per second, and milliseconds of one.
 fn pgbench(
     context: &Context,
-    bed: &Bed,
+    fixture: &Fixture,
     way: &Way,
     script: &str,
 ) -> Result<(f64, f64), Unmeasured> {
@@ -222,7 +222,7 @@ fn pgbench(
     } else {
         ("-T", "1".into())
     };
-    let output = bed
+    let output = fixture
         .server
         .program("pgbench")
         .env(
@@ -271,9 +271,9 @@ fn wal_so_far(session: &mut Session) -> Wal {
     }
 }
 
-fn wal(context: &Context, section: &mut Section, bed: &Bed) -> Result<(), Unmeasured> {
+fn wal(context: &Context, section: &mut Section, fixture: &Fixture) -> Result<(), Unmeasured> {
     let ids: u32 = context.options.pick(300, 3_000);
-    let mut session = bed.session();
+    let mut session = fixture.session();
     // All of a round's ids lie in one cached segment, and its spare is there already.
     session.run(
         "SELECT leaf_tag_create('wal', step => 1000000);

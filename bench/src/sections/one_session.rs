@@ -3,12 +3,12 @@
 use leaf_id_tests::{Session, timed};
 
 use super::Context;
-use crate::bed::Bed;
 use crate::chart::{Bar, Chart};
 use crate::contender::{
-    CACHE_1, CACHE_32, CACHE_1000, Contender, RANDOM_UUID, SEGMENT, SNOWFLAKE, colour, count, only,
+    CACHE_1, CACHE_32, CACHE_1000, Contender, RANDOM_UUID, SEGMENT, SNOWFLAKE, color, count, only,
 };
 use crate::figures::{Series, in_turns};
+use crate::fixture::Fixture;
 use crate::report::{Section, Unmeasured};
 use crate::table::{Row, Table, number, range, spread};
 use crate::targets::{Bound, Check, Target};
@@ -26,10 +26,10 @@ pub fn run(context: &Context, section: &mut Section) {
         ("leaf_id.max_tags", "150000"),
         ("max_parallel_workers_per_gather", "0"),
     ];
-    let bed = Bed::start(context.running, &conf);
+    let fixture = Fixture::start(context.running, &conf);
     section.attempt("this section", |section| {
-        bed.create_noop()?;
-        let mut session = bed.session();
+        fixture.create_noop()?;
+        let mut session = fixture.session();
         let mut contenders = Contender::usual(&mut session);
         constant(context, section, &mut session, &mut contenders);
         plpgsql(context, section, &mut session, &contenders);
@@ -176,7 +176,7 @@ fn constant(
     let bars = list.iter().zip(&nets.nets).map(|(contender, series)| Bar {
         name: contender.label.clone(),
         value: series.median(),
-        colour: contender.colour,
+        color: contender.color,
     });
     let bars = bars
         .filter(|bar| near.contains(&bar.name.as_str()))
@@ -466,7 +466,7 @@ fn columns(context: &Context, section: &mut Section, session: &mut Session) {
     let bars = labels.iter().zip(&nets).map(|(name, series)| Bar {
         name: name.clone(),
         value: series.median(),
-        colour: colour(SEGMENT),
+        color: color(SEGMENT),
     });
     section.chart(Chart::bars(
         "one-session-tags.svg",

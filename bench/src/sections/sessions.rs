@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::Context;
-use crate::bed::Bed;
 use crate::chart::{Chart, Line, Position, Scale};
-use crate::contender::{CACHE_1, CACHE_32, CACHE_1000, SEGMENT, colour, count};
-use crate::crowd::Crowd;
+use crate::clients::Clients;
+use crate::contender::{CACHE_1, CACHE_32, CACHE_1000, SEGMENT, color, count};
 use crate::figures::{Series, in_turns};
+use crate::fixture::Fixture;
 use crate::report::Section;
 use crate::table::{Table, spread};
 use crate::targets::{Bound, Check, Target};
@@ -41,10 +41,10 @@ pub fn positions() -> Vec<Position> {
 /// Measures all of it.
 pub fn run(context: &Context, section: &mut Section) {
     let lasts: Duration = context.options.pick_ms(100, 1000);
-    let bed = Bed::start(context.running, &[]);
+    let fixture = Fixture::start(context.running, &[]);
     let most = SESSIONS.into_iter().max().unwrap_or(1);
-    let mut crowd = Crowd::connect(&bed, most);
-    let session = crowd.one();
+    let mut clients = Clients::connect(&fixture, most);
+    let session = clients.one();
     session.create_tag("one");
     for cache in [1, 32, 1000] {
         session.run(&format!("CREATE SEQUENCE one_{cache} CACHE {cache}"));
@@ -78,7 +78,7 @@ pub fn run(context: &Context, section: &mut Section) {
         &cells,
         |(own, sessions, contender)| {
             let (_, one, each) = CONTENDERS[*contender];
-            let rush = crowd.run(*sessions, lasts, |index| {
+            let done = clients.run(*sessions, lasts, |index| {
                 let call = if *own {
                     each.replace('N', &index.to_string())
                 } else {
@@ -86,7 +86,7 @@ pub fn run(context: &Context, section: &mut Section) {
                 };
                 format!("SELECT count({call}) FROM generate_series(1, {IDS})")
             });
-            rush.per_second() * f64::from(IDS)
+            done.per_second() * f64::from(IDS)
         },
     );
     let of = |own: bool, sessions: usize, label: &str| {
@@ -154,7 +154,7 @@ fn chart<'a>(
             .enumerate()
             .filter_map(|(place, sessions)| Some((place, of(*sessions, label)?.median() / 1e6)))
             .collect(),
-        colour: colour(label),
+        color: color(label),
         dashed: false,
     });
     Chart::lines(

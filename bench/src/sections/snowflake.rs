@@ -6,11 +6,11 @@ use leaf_id_tests::in_threads;
 
 use super::Context;
 use super::sessions::{SESSIONS, positions};
-use crate::bed::Bed;
 use crate::chart::{Chart, Line, Scale};
-use crate::contender::{SNOWFLAKE, colour, count};
-use crate::crowd::{Crowd, cpu_ticks};
+use crate::clients::{Clients, cpu_ticks};
+use crate::contender::{SNOWFLAKE, color, count};
 use crate::figures::{Series, in_turns};
+use crate::fixture::Fixture;
 use crate::report::Section;
 use crate::table::{Table, number, range, spread};
 use crate::targets::{Bound, Check, Target};
@@ -28,9 +28,9 @@ const TICKS: f64 = 100.0;
 /// Measures all of it.
 pub fn run(context: &Context, section: &mut Section) {
     let lasts = context.options.pick_ms(300, 2000);
-    let bed = Bed::start(context.running, &[]);
+    let fixture = Fixture::start(context.running, &[]);
     let most = SESSIONS.into_iter().max().unwrap_or(1);
-    let mut crowd = Crowd::connect(&bed, most);
+    let mut clients = Clients::connect(&fixture, most);
     section.say(format!(
         "SELECT count(leaf_snowflake_next()) FROM (SELECT generate_series(1, n)) rows, which makes \
          the rows one by one (in FROM, all of them come first, and that time has no ids), {} ms \
@@ -47,20 +47,20 @@ pub fn run(context: &Context, section: &mut Section) {
     let mut burnt = Vec::new();
     let rates = in_turns(context.options.rounds, &SESSIONS, |sessions| {
         let ids = whole(IDS / sessions);
-        let before = cpu_ticks(crowd.pids(*sessions));
-        let rush = crowd.run(*sessions, lasts, |_| {
+        let before = cpu_ticks(clients.pids(*sessions));
+        let done = clients.run(*sessions, lasts, |_| {
             format!(
                 "SELECT count(leaf_snowflake_next()) FROM (SELECT generate_series(1, {ids})) rows"
             )
         });
-        let after = cpu_ticks(crowd.pids(*sessions));
+        let after = cpu_ticks(clients.pids(*sessions));
         let seconds = |ticks: u64| f64::from(whole(ticks)) / TICKS;
         let (user, system) = (seconds(after.0 - before.0), seconds(after.1 - before.1));
-        let rate = rush.per_second() * f64::from(ids);
+        let rate = done.per_second() * f64::from(ids);
         burnt.push([
-            user / rush.seconds,
-            system / rush.seconds,
-            (user + system) * 1e9 / (rate * rush.seconds),
+            user / done.seconds,
+            system / done.seconds,
+            (user + system) * 1e9 / (rate * done.seconds),
         ]);
         rate
     });
@@ -113,7 +113,7 @@ pub fn run(context: &Context, section: &mut Section) {
         }
     }
     section.table(table);
-    distinct(&bed, section);
+    distinct(&fixture, section);
     section.chart(chart(&rates));
 }
 
@@ -122,9 +122,10 @@ fn whole(number: impl TryInto<u32>) -> u32 {
 }
 
 /// A duplicate fails the bench.
-fn distinct(bed: &Bed, section: &mut Section) {
+fn distinct(fixture: &Fixture, section: &mut Section) {
     let sample: Vec<Vec<i64>> = in_threads(16, |_| {
-        bed.session()
+        fixture
+            .session()
             .value("SELECT array_agg(leaf_snowflake_next()) FROM generate_series(1, 20000)")
     });
     let ids: Vec<_> = sample.concat();
@@ -142,7 +143,7 @@ fn chart(rates: &[Series]) -> Chart {
         points: (0..SESSIONS.len())
             .map(|place| (place, CEILING_PER_SECOND / 1e6))
             .collect(),
-        colour: colour(""),
+        color: color(""),
         dashed: true,
     };
     let measured = Line {
@@ -152,7 +153,7 @@ fn chart(rates: &[Series]) -> Chart {
             .map(|rate| rate.median() / 1e6)
             .enumerate()
             .collect(),
-        colour: colour(SNOWFLAKE),
+        color: color(SNOWFLAKE),
         dashed: false,
     };
     Chart::lines(

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use leaf_id_tests::{Server, Session, Stop, timed, wait_until};
 
 use super::Context;
-use crate::bed::Bed;
 use crate::figures::{Series, in_turns};
+use crate::fixture::Fixture;
 use crate::report::Section;
 use crate::table::{Row, Table, number, spread};
 use crate::targets::{Bound, Check, Target};
@@ -62,22 +62,22 @@ fn starts_and_memory(context: &Context, section: &mut Section) {
         ("max_tags 100,000", with_tags("100000")),
         ("max_tags 1,000,000", with_tags("1000000")),
     ];
-    let beds: Vec<_> = kinds
+    let fixtures: Vec<_> = kinds
         .iter()
-        .map(|(_, conf)| Bed::without_leaf_id(context.running, conf))
+        .map(|(_, conf)| Fixture::without_leaf_id(context.running, conf))
         .collect();
-    let bytes: Vec<i64> = beds
+    let bytes: Vec<i64> = fixtures
         .iter()
-        .map(|bed| {
-            bed.session().value(
+        .map(|fixture| {
+            fixture.session().value(
                 "SELECT coalesce(sum(allocated_size), 0)::bigint FROM pg_shmem_allocations
                      WHERE name LIKE 'leaf_id%'",
             )
         })
         .collect();
-    let places: Vec<_> = (0..beds.len()).collect();
+    let places: Vec<_> = (0..fixtures.len()).collect();
     let starts = in_turns(context.options.rounds, &places, |place| {
-        let server = &beds[*place].server;
+        let server = &fixtures[*place].server;
         server.stop(Stop::Fast);
         start(server, |_| ()).0.as_secs_f64() * 1000.0
     });
@@ -141,8 +141,8 @@ fn whole(bytes: i64) -> f64 {
 
 fn first_of_a_server(context: &Context, section: &mut Section) {
     eprintln!("    first ids of a server");
-    let bed = Bed::start(context.running, &[]);
-    let mut session = bed.session();
+    let fixture = Fixture::start(context.running, &[]);
+    let mut session = fixture.session();
     session.create_tag("first");
     session.run("SELECT leaf_segment_next('first')");
     session.wait_for_spare("first");
@@ -164,15 +164,15 @@ fn first_of_a_server(context: &Context, section: &mut Section) {
     drop(session);
     let rounds = context.options.rounds.max(FIRSTS);
     let ready = in_turns(rounds, &kinds, |(_, call, parked)| {
-        bed.server.stop(Stop::Fast);
-        let file = bed.server.data_dir().join(PARKED);
+        fixture.server.stop(Stop::Fast);
+        let file = fixture.server.data_dir().join(PARKED);
         if !parked && file.exists() {
             fs::remove_file(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         }
-        let (_, ((), took)) = start(&bed.server, |session| {
+        let (_, ((), took)) = start(&fixture.server, |session| {
             timed(|| session.run(&format!("SELECT {call}")))
         });
-        let mut session = bed.session();
+        let mut session = fixture.session();
         // What the rests of the next start are made of.
         session.run("SELECT leaf_segment_next('first')");
         session.wait_for_spare("first");
@@ -189,8 +189,8 @@ fn first_of_a_server(context: &Context, section: &mut Section) {
 
 fn first_of_a_tag(context: &Context, section: &mut Section) {
     eprintln!("    first ids of a tag");
-    let bed = Bed::start(context.running, &[("leaf_id.allocator_idle_timeout", "1s")]);
-    let mut session = bed.session();
+    let fixture = Fixture::start(context.running, &[("leaf_id.allocator_idle_timeout", "1s")]);
+    let mut session = fixture.session();
     let mut made = 0;
     let kinds = [
         ("the allocator is running", true),

@@ -53,22 +53,22 @@ CREATE FUNCTION atomic_add_far(text) RETURNS bigint STRICT VOLATILE PARALLEL SAF
     AS 'LIBRARY', 'atomic_add_far';";
 
 /// A server that a section measures. It is stopped and removed when the value goes.
-pub struct Bed {
+pub struct Fixture {
     /// The server, with the extension in the database postgres.
     pub server: Server,
     running: Running,
 }
 
-impl Bed {
+impl Fixture {
     /// Starts a server with the settings that all have, and these.
     #[must_use]
     pub fn start(running: &Running, conf: &[(&str, &str)]) -> Self {
-        let bed = Self::without_leaf_id(running, conf);
-        bed.session().run("CREATE EXTENSION leaf_id");
-        bed
+        let fixture = Self::without_leaf_id(running, conf);
+        fixture.session().run("CREATE EXTENSION leaf_id");
+        fixture
     }
 
-    /// As [`Bed::start`], without the extension in its database.
+    /// As [`Fixture::start`], without the extension in its database.
     #[must_use]
     pub fn without_leaf_id(running: &Running, conf: &[(&str, &str)]) -> Self {
         let server = Server::start(&[&CONF[..], conf].concat());
@@ -102,7 +102,7 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for Fixture {
     fn drop(&mut self) {
         self.running.forget(self.server.dir());
     }
@@ -138,8 +138,8 @@ fn compile_noop(library: &Path) -> Result<(), String> {
 /// What the figures depend on: versions, the machine, settings.
 #[must_use]
 pub fn settings(running: &Running) -> Vec<(String, String)> {
-    let bed = Bed::start(running, &[]);
-    let mut session = bed.session();
+    let fixture = Fixture::start(running, &[]);
+    let mut session = fixture.session();
     let mut settings = vec![
         ("day".into(), session.value("SELECT current_date::text")),
         (
@@ -154,7 +154,7 @@ pub fn settings(running: &Running) -> Vec<(String, String)> {
             "commit".into(),
             std::env::var("LEAF_ID_COMMIT").unwrap_or_else(|_| "unknown".into()),
         ),
-        ("file system".into(), file_system(bed.server.dir())),
+        ("file system".into(), file_system(fixture.server.dir())),
     ];
     settings.extend(machine());
     for name in SHOWN {

@@ -1,4 +1,4 @@
-//! Sessions that start together and run one statement over and over.
+//! Clients that start together and run one statement over and over.
 
 use std::fs;
 use std::sync::Barrier;
@@ -7,24 +7,24 @@ use std::time::{Duration, Instant};
 
 use leaf_id_tests::Session;
 
-use crate::bed::Bed;
+use crate::fixture::Fixture;
 
-/// Connected sessions.
-pub struct Crowd {
+/// Connected clients.
+pub struct Clients {
     sessions: Vec<Session>,
     pids: Vec<i32>,
 }
 
-/// What a crowd has done.
-pub struct Rush {
+/// What the clients did.
+pub struct Throughput {
     /// Statements that were run.
     pub statements: u64,
-    /// Until the last session was done.
+    /// Until the last client was done.
     pub seconds: f64,
 }
 
-impl Rush {
-    /// Statements per second, of all sessions together.
+impl Throughput {
+    /// Statements per second, of all clients together.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "fewer than 2^52 statements")]
     pub fn per_second(&self) -> f64 {
@@ -32,27 +32,27 @@ impl Rush {
     }
 }
 
-impl Crowd {
-    /// Connects so many sessions.
+impl Clients {
+    /// Connects so many clients.
     #[must_use]
-    pub fn connect(bed: &Bed, count: usize) -> Self {
-        let mut sessions: Vec<_> = (0..count).map(|_| bed.session()).collect();
+    pub fn connect(fixture: &Fixture, count: usize) -> Self {
+        let mut sessions: Vec<_> = (0..count).map(|_| fixture.session()).collect();
         let pids = sessions.iter_mut().map(Session::pid).collect();
         Self { sessions, pids }
     }
 
-    /// The processes that serve the first so many sessions.
+    /// The processes that serve the first so many clients.
     #[must_use]
     pub fn pids(&self, count: usize) -> &[i32] {
         &self.pids[..count]
     }
 
-    /// The first session, for what has to be done between.
+    /// The session of the first client, for what has to be done between runs.
     pub fn one(&mut self) -> &mut Session {
         &mut self.sessions[0]
     }
 
-    /// Has the first so many sessions each run its statement until the time is over. All
+    /// Has the first so many clients each run its statement until the time is over. All
     /// are prepared before the first one starts; a statement that has begun is finished
     /// and counts, with the time that it takes.
     pub fn run(
@@ -60,7 +60,7 @@ impl Crowd {
         count: usize,
         lasts: Duration,
         statement: impl Fn(usize) -> String,
-    ) -> Rush {
+    ) -> Throughput {
         let sessions = &mut self.sessions[..count];
         let prepared: Vec<_> = sessions
             .iter_mut()
@@ -103,7 +103,7 @@ impl Crowd {
         let seconds = began.zip(ended).map_or(0.0, |(began, ended)| {
             ended.duration_since(began).as_secs_f64()
         });
-        Rush {
+        Throughput {
             statements: done.iter().map(|(statements, ..)| statements).sum(),
             seconds,
         }
