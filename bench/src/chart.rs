@@ -8,7 +8,7 @@ use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::table::number;
+use crate::figures::number;
 
 const INK: RGBColor = RGBColor(40, 40, 40);
 const PALE: RGBColor = RGBColor(222, 222, 222);

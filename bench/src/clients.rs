@@ -7,7 +7,11 @@ use std::time::{Duration, Instant};
 
 use leaf_id_tests::Session;
 
+use crate::chart::Position;
 use crate::fixture::Fixture;
+
+/// How many sessions run at once.
+pub const SESSIONS: [usize; 6] = [1, 2, 4, 8, 16, 64];
 
 /// Connected clients.
 pub struct Clients {
@@ -108,6 +112,15 @@ impl Clients {
             seconds,
         }
     }
+}
+
+/// As the horizontal axis of a chart, in powers of two.
+pub fn positions() -> Vec<Position> {
+    let position = |sessions: usize| Position {
+        step: sessions.ilog2(),
+        name: sessions.to_string(),
+    };
+    SESSIONS.map(position).into()
 }
 
 /// User and system time of these processes so far, in clock ticks of 10 ms.

@@ -3,8 +3,6 @@
 use leaf_id_tests::Session;
 use plotters::style::RGBColor;
 
-use crate::table::number;
-
 /// One way to get an id.
 #[derive(Clone, Debug)]
 pub struct Contender {
@@ -38,6 +36,12 @@ pub const IDENTITY: &str = "identity column";
 pub const SERIAL: &str = "serial (CACHE 1)";
 /// The same, whose sequence was altered so that sessions cache many values.
 pub const SERIAL_1000: &str = "serial, CACHE 1000";
+
+/// The ceiling of snowflake ids: 4,096 in a millisecond, less the mean of the random start
+/// below 100.
+pub const SNOWFLAKES_PER_SECOND: f64 = (4096.0 - 49.5) * 1000.0;
+/// Nanoseconds for each snowflake id at the ceiling.
+pub const NS_PER_SNOWFLAKE: f64 = 1e9 / SNOWFLAKES_PER_SECOND;
 
 /// The snowflake that is passed from answer to answer on the web: a sequence, the clock
 /// and a shard's number, in PL/pgSQL.
@@ -168,10 +172,4 @@ pub fn only<'a>(contenders: &'a [Contender], labels: &[&str]) -> Vec<&'a Contend
         .iter()
         .filter(|contender| labels.contains(&contender.label.as_str()))
         .collect()
-}
-
-/// A count in words, as in "1,000 rows".
-#[must_use]
-pub fn count(count: u32) -> String {
-    number(f64::from(count), 0)
 }

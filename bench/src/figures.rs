@@ -76,6 +76,9 @@ impl Series {
     }
 }
 
+/// Why something has no figure although nothing is wrong with leaf_id.
+pub struct Unmeasured(pub String);
+
 /// A share of all samples: 99.9 % is `HundredthsOfPercent(9990)`. (A fraction would be
 /// rounded, and the rank with it.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +111,54 @@ pub fn in_turns<C>(
         }
     }
     figures.into_iter().map(Series::new).collect()
+}
+
+/// A figure with so many digits after the point, and commas between thousands.
+#[must_use]
+pub fn number(figure: f64, digits: usize) -> String {
+    if !figure.is_finite() {
+        return "-".into();
+    }
+    let plain = format!("{:.digits$}", figure.abs());
+    let (whole, rest) = plain.split_at(plain.find('.').unwrap_or(plain.len()));
+    let mut text = String::new();
+    // "-0.0" says no more than "0.0".
+    if figure < 0.0 && plain.contains(|digit: char| ('1'..='9').contains(&digit)) {
+        text.push('-');
+    }
+    for (place, digit) in whole.chars().enumerate() {
+        if place > 0 && (whole.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text + rest
+}
+
+/// From the smallest to the largest.
+#[must_use]
+pub fn range(series: &Series, digits: usize) -> String {
+    format!(
+        "{} .. {}",
+        number(series.min(), digits),
+        number(series.max(), digits)
+    )
+}
+
+/// The median with its range.
+#[must_use]
+pub fn spread(series: &Series, digits: usize) -> String {
+    format!(
+        "{} ({})",
+        number(series.median(), digits),
+        range(series, digits)
+    )
+}
+
+/// A count in words, as in "1,000 rows".
+#[must_use]
+pub fn count(count: u32) -> String {
+    number(f64::from(count), 0)
 }
 
 #[cfg(test)]
@@ -170,5 +221,14 @@ mod tests {
         });
         assert_eq!(order, "ababab");
         assert_eq!(figures, [series(&[3.0, 5.0]), series(&[4.0, 6.0])]);
+    }
+
+    #[test]
+    fn thousands_are_grouped_and_zero_has_no_sign() {
+        assert_eq!(number(1_234_567.891, 1), "1,234,567.9");
+        assert_eq!(number(-123_456.0, 0), "-123,456");
+        assert_eq!(number(999.0, 2), "999.00");
+        assert_eq!(number(-0.001, 2), "0.00");
+        assert_eq!(number(f64::NAN, 2), "-");
     }
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use leaf_id_tests::server::bin_dir;
 use leaf_id_tests::{Server, Session};
 
+use crate::figures::Unmeasured;
 use crate::interrupt::Running;
-use crate::report::Unmeasured;
 
 /// A server that runs longer than this hangs, and is killed.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);

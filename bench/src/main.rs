@@ -8,6 +8,7 @@
 mod chart;
 mod clients;
 mod contender;
+mod context;
 mod figures;
 mod fixture;
 mod interrupt;
@@ -24,10 +25,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 use std::{fs, io};
 
+use context::Context;
 use interrupt::Running;
 use options::Options;
 use report::{Report, Section};
-use sections::Context;
 
 fn main() -> ExitCode {
     match run() {
@@ -45,7 +46,8 @@ const PUBLISHED: &str = "bench/results";
 
 /// False if a section has failed.
 fn run() -> Result<bool, Box<dyn Error>> {
-    let options = Options::read()?;
+    let known = sections::ALL.map(|section| section.name);
+    let options = Options::read(&known)?;
     let running = Running::watch()?;
     let began = Instant::now();
     empty(&options.results)?;

@@ -4,8 +4,6 @@ use std::env;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::sections;
-
 /// As many rounds as published results have at least.
 const PUBLISHED_ROUNDS: usize = 7;
 
@@ -26,12 +24,12 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads the arguments (names of sections; none for all of them) and the environment:
-    /// `LEAF_ID_BENCH` (`quick` or `full`), `LEAF_ID_BENCH_ROUNDS` (odd).
+    /// Reads the arguments (some of the known sections; none for all of them) and the
+    /// environment: `LEAF_ID_BENCH` (`quick` or `full`), `LEAF_ID_BENCH_ROUNDS` (odd).
     ///
     /// # Errors
     /// What was asked for wrongly.
-    pub fn read() -> Result<Self, String> {
+    pub fn read(known: &[&'static str]) -> Result<Self, String> {
         let var = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let quick = match var("LEAF_ID_BENCH").as_deref() {
             None | Some("full") => false,
@@ -50,21 +48,18 @@ impl Options {
                 })?,
         };
         let asked: Vec<String> = env::args().skip(1).collect();
-        let names = || sections::ALL.iter().map(|section| section.name);
-        if let Some(unknown) = asked
-            .iter()
-            .find(|name| !names().any(|n| n == name.as_str()))
-        {
-            let known: Vec<_> = names().collect();
+        let is_asked = |name: &&str| asked.iter().any(|asked| asked == *name);
+        if let Some(unknown) = asked.iter().find(|asked| !known.contains(&asked.as_str())) {
             return Err(format!(
                 "no such section: {unknown} (there are: {})",
                 known.join(" ")
             ));
         }
-        let everything = names().all(|name| asked.iter().any(|asked| asked == name));
-        let all = asked.is_empty() || everything;
-        let sections = names()
-            .filter(|name| all || asked.iter().any(|asked| asked == name))
+        let all = asked.is_empty() || known.iter().all(is_asked);
+        let sections = known
+            .iter()
+            .copied()
+            .filter(|name| all || is_asked(name))
             .collect();
 
         let mut command = String::new();

@@ -8,16 +8,13 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::chart::Chart;
-use crate::figures::Series;
+use crate::figures::{Series, Unmeasured};
 use crate::options::Options;
 use crate::table::Table;
 use crate::targets::{self, Check};
 
 /// How many characters a line of text has at most.
 const LINE: usize = 92;
-
-/// Why something has no figure although nothing is wrong with leaf_id.
-pub struct Unmeasured(pub String);
 
 /// What stands in a section, from top to bottom.
 enum Block {

@@ -8,17 +8,8 @@ mod sessions;
 mod snowflake;
 mod start_up;
 
-use crate::interrupt::Running;
-use crate::options::Options;
+use crate::context::Context;
 use crate::report::Section;
-
-/// What every section is given.
-pub struct Context<'a> {
-    /// How thoroughly to measure.
-    pub options: &'a Options,
-    /// Servers that are started are noted here.
-    pub running: &'a Running,
-}
 
 /// A section, before it has run.
 pub struct Kind {

@@ -1,6 +1,6 @@
 //! Tables, as aligned text and as Markdown.
 
-use crate::figures::Series;
+use crate::figures::{Series, number, range};
 
 /// A table; the first column is text, the others are figures.
 #[derive(Clone, Debug)]
@@ -141,60 +141,9 @@ fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// A figure with so many digits after the point, and commas between thousands.
-#[must_use]
-pub fn number(figure: f64, digits: usize) -> String {
-    if !figure.is_finite() {
-        return "-".into();
-    }
-    let plain = format!("{:.digits$}", figure.abs());
-    let (whole, rest) = plain.split_at(plain.find('.').unwrap_or(plain.len()));
-    let mut text = String::new();
-    // "-0.0" says no more than "0.0".
-    if figure < 0.0 && plain.contains(|digit: char| ('1'..='9').contains(&digit)) {
-        text.push('-');
-    }
-    for (place, digit) in whole.chars().enumerate() {
-        if place > 0 && (whole.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text + rest
-}
-
-/// From the smallest to the largest.
-#[must_use]
-pub fn range(series: &Series, digits: usize) -> String {
-    format!(
-        "{} .. {}",
-        number(series.min(), digits),
-        number(series.max(), digits)
-    )
-}
-
-/// The median with its range.
-#[must_use]
-pub fn spread(series: &Series, digits: usize) -> String {
-    format!(
-        "{} ({})",
-        number(series.median(), digits),
-        range(series, digits)
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn thousands_are_grouped_and_zero_has_no_sign() {
-        assert_eq!(number(1_234_567.891, 1), "1,234,567.9");
-        assert_eq!(number(-123_456.0, 0), "-123,456");
-        assert_eq!(number(999.0, 2), "999.00");
-        assert_eq!(number(-0.001, 2), "0.00");
-        assert_eq!(number(f64::NAN, 2), "-");
-    }
 
     #[test]
     fn a_comparison_divides_within_the_rounds() {

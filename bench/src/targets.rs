@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::figures::Series;
-use crate::table::{Table, number, spread};
+use crate::figures::{Series, number, spread};
+use crate::table::Table;
 
 /// What was promised. The order is that of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -4,15 +4,13 @@ use std::path::PathBuf;
 
 use leaf_id_tests::{Session, timed};
 
-use super::Context;
 use crate::chart::{Bar, Chart};
-use crate::contender::{
-    IDENTITY, RANDOM_UUID, SEGMENT, SERIAL, SERIAL_1000, SNOWFLAKE, color, count,
-};
-use crate::figures::{Series, in_turns};
+use crate::contender::{IDENTITY, RANDOM_UUID, SEGMENT, SERIAL, SERIAL_1000, SNOWFLAKE, color};
+use crate::context::Context;
+use crate::figures::{Series, count, in_turns, number};
 use crate::fixture::Fixture;
 use crate::report::Section;
-use crate::table::{Row, Table, number};
+use crate::table::{Row, Table};
 use crate::targets::{Bound, Check, Target};
 
 /// A default that does nothing: what PostgreSQL charges for any function but nextval.

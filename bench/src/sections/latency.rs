@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use leaf_id_tests::Session;
 
-use super::Context;
 use crate::chart::{Chart, Line, Position, Scale};
 use crate::contender::{CACHE_1, CACHE_1000, SEGMENT, color};
-use crate::figures::{HundredthsOfPercent, Series, percentile};
+use crate::context::Context;
+use crate::figures::{HundredthsOfPercent, Series, number, percentile, spread};
 use crate::fixture::Fixture;
 use crate::report::Section;
-use crate::table::{Table, number, spread};
+use crate::table::Table;
 use crate::targets::{Bound, Check, Target};
 use load::{Round, Waits};
 

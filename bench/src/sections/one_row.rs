@@ -4,14 +4,14 @@ use std::fs;
 
 use leaf_id_tests::Session;
 
-use super::Context;
 use crate::contender::{
     CACHE_1, CACHE_32, CACHE_1000, Contender, IDENTITY, RANDOM_UUID, SEGMENT, SNOWFLAKE,
 };
-use crate::figures::{Series, in_turns};
+use crate::context::Context;
+use crate::figures::{Series, Unmeasured, in_turns, number, spread};
 use crate::fixture::Fixture;
-use crate::report::{Section, Unmeasured};
-use crate::table::{Row, Table, number, spread};
+use crate::report::Section;
+use crate::table::{Row, Table};
 use crate::targets::{Bound, Check, Target};
 
 const LABELS: [&str; 6] = [

@@ -2,15 +2,16 @@
 
 use leaf_id_tests::{Session, timed};
 
-use super::Context;
 use crate::chart::{Bar, Chart};
 use crate::contender::{
-    CACHE_1, CACHE_32, CACHE_1000, Contender, RANDOM_UUID, SEGMENT, SNOWFLAKE, color, count, only,
+    CACHE_1, CACHE_32, CACHE_1000, Contender, NS_PER_SNOWFLAKE, RANDOM_UUID, SEGMENT, SNOWFLAKE,
+    color, only,
 };
-use crate::figures::{Series, in_turns};
+use crate::context::Context;
+use crate::figures::{Series, Unmeasured, count, in_turns, number, range, spread};
 use crate::fixture::Fixture;
-use crate::report::{Section, Unmeasured};
-use crate::table::{Row, Table, number, range, spread};
+use crate::report::Section;
+use crate::table::{Row, Table};
 use crate::targets::{Bound, Check, Target};
 
 /// How often a statement is run in each round. The fastest counts: a pass is short, and
@@ -331,13 +332,13 @@ fn below_the_ceiling(
          are asked for than a millisecond holds (one in {} ns): what snowflake ids cost when \
          they need not wait for the clock.",
         count(ids / PASSES),
-        number(super::snowflake::NS_PER_ID, 0)
+        number(NS_PER_SNOWFLAKE, 0)
     ));
     show(section, "With other work in each row", &list, &nets);
     if nets
         .idle
         .iter()
-        .any(|idle| idle.median() < 1.2 * super::snowflake::NS_PER_ID)
+        .any(|idle| idle.median() < 1.2 * NS_PER_SNOWFLAKE)
     {
         section.say(
             "This machine does the other work so fast that the ceiling may have been reached: \

@@ -2,18 +2,16 @@
 
 use std::time::Duration;
 
-use super::Context;
-use crate::chart::{Chart, Line, Position, Scale};
-use crate::clients::Clients;
-use crate::contender::{CACHE_1, CACHE_32, CACHE_1000, SEGMENT, color, count};
-use crate::figures::{Series, in_turns};
+use crate::chart::{Chart, Line, Scale};
+use crate::clients::{Clients, SESSIONS, positions};
+use crate::contender::{CACHE_1, CACHE_32, CACHE_1000, SEGMENT, color};
+use crate::context::Context;
+use crate::figures::{Series, count, in_turns, spread};
 use crate::fixture::Fixture;
 use crate::report::Section;
-use crate::table::{Table, spread};
+use crate::table::Table;
 use crate::targets::{Bound, Check, Target};
 
-/// How many sessions run at once.
-pub const SESSIONS: [usize; 6] = [1, 2, 4, 8, 16, 64];
 /// Ids of one statement.
 const IDS: u32 = 20_000;
 
@@ -28,15 +26,6 @@ const CONTENDERS: [(&str, &str, &str); 4] = [
     (CACHE_32, "nextval('one_32')", "nextval('own_32_N')"),
     (CACHE_1000, "nextval('one_1000')", "nextval('own_1000_N')"),
 ];
-
-/// As the horizontal axis of a chart, in powers of two.
-pub fn positions() -> Vec<Position> {
-    let position = |sessions: usize| Position {
-        step: sessions.ilog2(),
-        name: sessions.to_string(),
-    };
-    SESSIONS.map(position).into()
-}
 
 /// Measures all of it.
 pub fn run(context: &Context, section: &mut Section) {

@@ -4,21 +4,16 @@ use std::collections::HashSet;
 
 use leaf_id_tests::in_threads;
 
-use super::Context;
-use super::sessions::{SESSIONS, positions};
 use crate::chart::{Chart, Line, Scale};
-use crate::clients::{Clients, cpu_ticks};
-use crate::contender::{SNOWFLAKE, color, count};
-use crate::figures::{Series, in_turns};
+use crate::clients::{Clients, SESSIONS, cpu_ticks, positions};
+use crate::contender::{SNOWFLAKE, SNOWFLAKES_PER_SECOND, color};
+use crate::context::Context;
+use crate::figures::{Series, count, in_turns, number, range, spread};
 use crate::fixture::Fixture;
 use crate::report::Section;
-use crate::table::{Table, number, range, spread};
+use crate::table::Table;
 use crate::targets::{Bound, Check, Target};
 
-/// 4,096 ids in a millisecond, less the mean of the random start below 100.
-const CEILING_PER_SECOND: f64 = (4096.0 - 49.5) * 1000.0;
-/// Nanoseconds for each id at the ceiling.
-pub const NS_PER_ID: f64 = 1e9 / CEILING_PER_SECOND;
 /// Ids of the statements of all sessions together: so many that the way from one statement
 /// to the next does not count, and that all sessions end at about the same time.
 const IDS: usize = 200_000;
@@ -40,7 +35,7 @@ pub fn run(context: &Context, section: &mut Section) {
          in ticks of 10 ms.",
         lasts.as_millis(),
         count(whole(IDS)),
-        number(CEILING_PER_SECOND, 0)
+        number(SNOWFLAKES_PER_SECOND, 0)
     ));
 
     // User and system seconds of processor time in each second, and microseconds per id.
@@ -81,7 +76,7 @@ pub fn run(context: &Context, section: &mut Section) {
     let title = "Ids per second of all sessions together";
     let mut table = Table::new(title, &columns);
     for (place, (sessions, rate)) in SESSIONS.iter().zip(&rates).enumerate() {
-        let share = rate.map(|rate| rate / CEILING_PER_SECOND);
+        let share = rate.map(|rate| rate / SNOWFLAKES_PER_SECOND);
         let [user, system, per_id] = [0, 1, 2].map(|which| burnt(place, which));
         let who = format!("sessions: {sessions}");
         for (unit, series) in [
@@ -141,7 +136,7 @@ fn chart(rates: &[Series]) -> Chart {
     let ceiling = Line {
         name: "ceiling".into(),
         points: (0..SESSIONS.len())
-            .map(|place| (place, CEILING_PER_SECOND / 1e6))
+            .map(|place| (place, SNOWFLAKES_PER_SECOND / 1e6))
             .collect(),
         color: color(""),
         dashed: true,

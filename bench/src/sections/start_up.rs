@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use leaf_id_tests::{Server, Session, Stop, timed, wait_until};
 
-use super::Context;
-use crate::figures::{Series, in_turns};
+use crate::context::Context;
+use crate::figures::{Series, in_turns, number, spread};
 use crate::fixture::Fixture;
 use crate::report::Section;
-use crate::table::{Row, Table, number, spread};
+use crate::table::{Row, Table};
 use crate::targets::{Bound, Check, Target};
 
 /// How long workers may take to come or to go.
