@@ -1,10 +1,10 @@
 //! Figures of rounds, and what is said of them: median, range, percentiles.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 /// One figure for each round, in the order of the rounds. There is at least one.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(transparent)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Series(Vec<f64>);
 
 impl Series {
@@ -73,6 +73,28 @@ impl Series {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         sorted
+    }
+}
+
+impl Serialize for Series {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().copied().map(seven_digits))
+    }
+}
+
+/// A figure as it is kept: seven digits are more than two rounds agree in. Whole numbers stay
+/// exact, and what is no number becomes null.
+#[expect(clippy::cast_possible_truncation, reason = "smaller than 2^52")]
+fn seven_digits(figure: f64) -> Value {
+    let rounded = if figure.abs() < 1e7 {
+        format!("{figure:.6e}").parse().unwrap_or(figure)
+    } else {
+        figure.round()
+    };
+    if rounded.fract() == 0.0 && rounded.abs() < 2f64.powi(52) {
+        Value::from(rounded as i64)
+    } else {
+        Value::from(rounded)
     }
 }
 
@@ -221,6 +243,22 @@ mod tests {
         });
         assert_eq!(order, "ababab");
         assert_eq!(figures, [series(&[3.0, 5.0]), series(&[4.0, 6.0])]);
+    }
+
+    #[test]
+    fn seven_digits_are_kept_and_whole_numbers() {
+        let figures = series(&[
+            9.160_517_500_1,
+            -0.000_123_456_789,
+            14_039_851.7,
+            508_235_520.0,
+            0.0,
+            f64::NAN,
+        ]);
+        assert_eq!(
+            serde_json::to_string(&figures).ok().as_deref(),
+            Some("[9.160518,-0.0001234568,14039852,508235520,0,null]")
+        );
     }
 
     #[test]

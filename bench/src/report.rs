@@ -1,4 +1,4 @@
-//! What was measured: sections of words, tables and charts, and all figures beside them.
+//! What was measured: sections of text, tables and charts, and all figures beside them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use serde::Serialize;
+use serde_json::to_string as json;
 
 use crate::chart::Chart;
 use crate::figures::{Series, Unmeasured};
@@ -23,13 +24,14 @@ enum Block {
     Chart(Chart),
 }
 
-/// One figure of one contender, round by round.
+/// All figures of one contender in one comparison.
 #[derive(Serialize)]
 struct Measured {
+    section: &'static str,
     what: String,
     contender: String,
-    unit: String,
-    rounds: Series,
+    /// By their units.
+    rounds: BTreeMap<String, Series>,
 }
 
 /// A section of the report.
@@ -74,12 +76,22 @@ impl Section {
 
     /// Keeps figures for results.json.
     pub fn keep(&mut self, what: &str, contender: &str, unit: &str, rounds: &Series) {
-        self.measured.push(Measured {
-            what: what.into(),
-            contender: contender.into(),
-            unit: unit.into(),
-            rounds: rounds.clone(),
+        let known = self
+            .measured
+            .iter()
+            .position(|known| known.what == what && known.contender == contender);
+        let place = known.unwrap_or_else(|| {
+            self.measured.push(Measured {
+                section: self.name,
+                what: what.into(),
+                contender: contender.into(),
+                rounds: BTreeMap::new(),
+            });
+            self.measured.len() - 1
         });
+        self.measured[place]
+            .rounds
+            .insert(unit.into(), rounds.clone());
     }
 
     /// Holds a target against what was measured.
@@ -114,24 +126,6 @@ pub struct Report {
     rounds: usize,
     quick: bool,
     command: String,
-}
-
-/// results.json.
-#[derive(Serialize)]
-struct Results<'a> {
-    command: &'a str,
-    quick: bool,
-    rounds: usize,
-    settings: BTreeMap<&'a str, &'a str>,
-    sections: Vec<SectionResults<'a>>,
-}
-
-#[derive(Serialize)]
-struct SectionResults<'a> {
-    name: &'a str,
-    failure: &'a Option<String>,
-    measured: &'a [Measured],
-    targets: Vec<targets::Judged<'a>>,
 }
 
 impl Report {
@@ -253,36 +247,32 @@ impl Report {
         text
     }
 
+    /// Every figure of every round, as JSON: a line for each setting, and for each contender
+    /// in a comparison.
+    fn results(&self) -> serde_json::Result<String> {
+        let settings: Result<Vec<_>, _> = self
+            .settings
+            .iter()
+            .map(|(name, value)| Ok(format!("{}: {}", json(name)?, json(value)?)))
+            .collect();
+        let measured = self.sections.iter().flat_map(|section| &section.measured);
+        let figures: Result<Vec<_>, _> = measured.map(json).collect();
+        Ok(format!(
+            "{{\n\"command\": {},\n\"settings\": {{\n{}\n}},\n\"figures\": [\n{}\n]\n}}\n",
+            json(&self.command)?,
+            settings?.join(",\n"),
+            figures?.join(",\n")
+        ))
+    }
+
     /// Writes the report, the figures and the charts.
     ///
     /// # Errors
     /// That of the file system, or of a chart.
     pub fn write(&self, dir: &Path) -> io::Result<()> {
         fs::create_dir_all(dir)?;
-        fs::write(dir.join("report.txt"), self.text())?;
         fs::write(dir.join("report.md"), self.markdown())?;
-        let results = Results {
-            command: &self.command,
-            quick: self.quick,
-            rounds: self.rounds,
-            settings: self
-                .settings
-                .iter()
-                .map(|(name, value)| (&**name, &**value))
-                .collect(),
-            sections: self
-                .sections
-                .iter()
-                .map(|section| SectionResults {
-                    name: section.name,
-                    failure: &section.failure,
-                    measured: &section.measured,
-                    targets: section.checks.iter().map(Check::judged).collect(),
-                })
-                .collect(),
-        };
-        let json = serde_json::to_string_pretty(&results)?;
-        fs::write(dir.join("results.json"), json + "\n")?;
+        fs::write(dir.join("results.json"), self.results()?)?;
         for block in self.sections.iter().flat_map(|section| &section.blocks) {
             if let Block::Chart(chart) = block {
                 chart.draw(dir).map_err(io::Error::other)?;

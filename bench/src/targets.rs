@@ -1,13 +1,10 @@
 //! What leaf_id is meant to reach, and whether it does.
 
-use serde::Serialize;
-
 use crate::figures::{Series, number, spread};
 use crate::table::Table;
 
 /// What was promised. The order is that of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// One session, a constant tag.
     ConstantTag,
@@ -122,21 +119,6 @@ pub struct Check {
     pub limit: Option<String>,
 }
 
-/// A check and its result, for results.json.
-#[derive(Serialize)]
-pub struct Judged<'a> {
-    target: Target,
-    what: &'a str,
-    measured: &'a Series,
-    median: f64,
-    /// The median or that of the worst round.
-    judged: f64,
-    bound: String,
-    met: bool,
-    verdict: String,
-    limit: Option<&'a str>,
-}
-
 const JUDGED: &str =
     "Judged by the median of the rounds; \"0 waits\" and \"never fewer\" by the worst round.";
 const NOISE: &str =
@@ -216,7 +198,7 @@ impl Check {
     }
 
     /// Met or missed, and by how much.
-    fn verdict(&self) -> String {
+    fn result(&self) -> String {
         let (Bound::AtMost(bound) | Bound::AtLeast(bound)) = self.bound;
         let (digits, unit) = self.shown;
         let away = (self.figure() - bound).abs();
@@ -246,22 +228,6 @@ impl Check {
             format!("met by {by}")
         }
     }
-
-    /// For results.json.
-    #[must_use]
-    pub fn judged(&self) -> Judged<'_> {
-        Judged {
-            target: self.target,
-            what: &self.what,
-            measured: &self.measured,
-            median: self.measured.median(),
-            judged: self.figure(),
-            bound: self.bound(),
-            met: self.met(),
-            verdict: self.verdict(),
-            limit: self.explanation(),
-        }
-    }
 }
 
 /// Every target with what was measured, as Markdown; those that were not measured too.
@@ -277,7 +243,7 @@ pub fn markdown(checks: &[&Check]) -> String {
                 check.what.clone(),
                 check.figures(),
                 check.bound(),
-                check.verdict(),
+                check.result(),
             ]);
             if let Some(explanation) = check.explanation() {
                 let under = ["", explanation, "", "", ""].map(String::from);
@@ -309,7 +275,7 @@ pub fn text(checks: &[&Check]) -> String {
         for check in own {
             text += &format!(
                 "  {:30} {}: {}, bound {}\n",
-                check.verdict(),
+                check.result(),
                 check.what,
                 check.figures(),
                 check.bound()
@@ -337,40 +303,37 @@ mod tests {
         }
     }
 
-    fn verdict(figure: f64, bound: Bound) -> String {
-        check(Target::Wal, &[figure], bound).verdict()
+    fn result(figure: f64, bound: Bound) -> String {
+        check(Target::Wal, &[figure], bound).result()
     }
 
     #[test]
-    fn a_verdict_says_by_how_much() {
-        assert_eq!(verdict(6.0, Bound::AtMost(8.0)), "met by 25 %");
-        assert_eq!(verdict(10.0, Bound::AtMost(8.0)), "MISSED by 25 %");
-        assert_eq!(verdict(3.0, Bound::AtLeast(4.0)), "MISSED by 25 %");
-        assert_eq!(verdict(5.0, Bound::AtLeast(4.0)), "met by 25 %");
-        assert_eq!(verdict(0.0, Bound::AtMost(0.0)), "met");
-        assert_eq!(verdict(3.0, Bound::AtMost(0.0)), "MISSED by 3.0 ns");
-        assert_eq!(verdict(-3.0, Bound::AtMost(8.0)), "NOISE: below zero");
+    fn a_result_says_by_how_much() {
+        assert_eq!(result(6.0, Bound::AtMost(8.0)), "met by 25 %");
+        assert_eq!(result(10.0, Bound::AtMost(8.0)), "MISSED by 25 %");
+        assert_eq!(result(3.0, Bound::AtLeast(4.0)), "MISSED by 25 %");
+        assert_eq!(result(5.0, Bound::AtLeast(4.0)), "met by 25 %");
+        assert_eq!(result(0.0, Bound::AtMost(0.0)), "met");
+        assert_eq!(result(3.0, Bound::AtMost(0.0)), "MISSED by 3.0 ns");
+        assert_eq!(result(-3.0, Bound::AtMost(8.0)), "NOISE: below zero");
     }
 
     #[test]
     fn a_bound_between_the_rounds_is_within_noise() {
-        let verdict = |rounds: &[f64]| check(Target::Bulk, rounds, Bound::AtMost(100.0)).verdict();
-        assert_eq!(verdict(&[90.0, 99.0, 101.0]), "met, within noise");
-        assert_eq!(
-            verdict(&[90.0, 102.0, 103.0]),
-            "missed by 2 %, within noise"
-        );
-        assert_eq!(verdict(&[90.0, 95.0, 100.0]), "met by 5 %");
+        let result = |rounds: &[f64]| check(Target::Bulk, rounds, Bound::AtMost(100.0)).result();
+        assert_eq!(result(&[90.0, 99.0, 101.0]), "met, within noise");
+        assert_eq!(result(&[90.0, 102.0, 103.0]), "missed by 2 %, within noise");
+        assert_eq!(result(&[90.0, 95.0, 100.0]), "met by 5 %");
         let wal = check(Target::Wal, &[0.0, 0.0, 0.4], Bound::AtMost(0.0));
-        assert_eq!(wal.verdict(), "met");
+        assert_eq!(wal.result(), "met");
     }
 
     #[test]
     fn one_bad_round_breaks_a_promise_for_every_moment() {
         let waits = check(Target::SteadyLoad, &[0.0, 0.0, 2.0], Bound::AtMost(0.0));
-        assert_eq!(waits.verdict(), "MISSED by 2.0 ns, worst round");
+        assert_eq!(waits.result(), "MISSED by 2.0 ns, worst round");
         let fewer = check(Target::NeverFewer, &[0.9, 1.2, 1.3], Bound::AtLeast(1.0));
-        assert_eq!(fewer.verdict(), "MISSED by 10 %, worst round");
+        assert_eq!(fewer.result(), "MISSED by 10 %, worst round");
     }
 
     #[test]
