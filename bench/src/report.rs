@@ -162,26 +162,28 @@ impl Report {
 
     fn preface(&self) -> String {
         let rough = if self.quick {
-            "This was a quick run: it shows that everything works, and its figures are rough. "
+            "This was a quick run: it shows that everything works; its figures are rough. "
         } else {
             ""
         };
         let processors = std::thread::available_parallelism().map_or(0, usize::from);
         format!(
-            "{rough}leaf_id gives the sessions of a PostgreSQL server 64-bit ids from shared \
-             memory: leaf_segment_next counts up from segments of ids that a worker claims in a \
-             table, leaf_snowflake_next makes ids of the time. They are measured beside what \
-             PostgreSQL has: nextval of a sequence with CACHE 1 (the default), 32 and 1000, \
-             identity columns, random uuids. Contenders take turns in each round, after one \
-             round that warms up and does not count (the section on latency has none). Figures \
-             are medians of {} rounds, unless a table says otherwise, with the smallest and the \
-             largest. Ratios are taken within each round, before the median: of times, a \
-             smaller one is better; of ids or statements per second, a larger one. \"Net\" is \
-             without a call that does nothing (a C function that returns a constant) in the \
-             same statement of the same round. The servers are private ones on this machine, \
-             reached by Unix sockets, with autovacuum off; the clients share its {processors} \
-             processors, so that many sessions here show how they share a processor more than \
-             how they contend for memory.",
+            "{rough}leaf_id issues 64-bit ids to the sessions of a PostgreSQL server from \
+             shared memory: leaf_segment_next takes them from segments that a background \
+             worker claims in a table, leaf_snowflake_next builds them from the time. \
+             They are compared with what PostgreSQL has: nextval of a sequence with CACHE \
+             1 (the default), 32 and 1000, identity columns, and random UUIDs. In each \
+             round the contenders run one after the other; a first round warms up and \
+             does not count (the section on latency has none). Figures are medians of {} \
+             rounds with the smallest and the largest, unless a table says otherwise. \
+             Ratios are computed within each round, before the median: for times, smaller \
+             is better; for ids or statements per second, larger is. \"Net\" means less \
+             the cost of a call that does nothing (a C function that returns a constant) \
+             in the same statement of the same round. The servers are private to the \
+             bench, on this machine, with autovacuum off, and are reached through Unix \
+             sockets; the clients share its {processors} processors, so runs with many \
+             sessions show how sessions share processors more than how they contend for \
+             memory.",
             self.rounds
         )
     }
@@ -191,7 +193,7 @@ impl Report {
     pub fn text(&self) -> String {
         let mut text = heading("leaf_id: benchmark", '=');
         text += &wrapped(&self.preface());
-        text += &format!("\nRepeated by: {}\n\n", self.command);
+        text += &format!("\nTo repeat it: {}\n\n", self.command);
         let names = self.settings.iter().map(|(name, _)| name.chars().count());
         let width = names.max().unwrap_or(0);
         for (name, value) in &self.settings {
@@ -223,7 +225,7 @@ impl Report {
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = format!(
-            "# leaf_id: benchmark\n\n{}\n\nRepeated by:\n\n```sh\n{}\n```\n\n| setting | value |\n| --- | --- |\n",
+            "# leaf_id: benchmark\n\n{}\n\nTo repeat it:\n\n```sh\n{}\n```\n\n| setting | value |\n| --- | --- |\n",
             self.preface(),
             self.command
         );

@@ -54,11 +54,12 @@ impl Target {
         ),
         (
             Self::Sessions,
-            "one tag, 8 sessions, together: ≥ 4 × nextval CACHE 1, ≥ nextval CACHE 1000",
+            "one tag, 8 sessions, ids per second in total: ≥ 4 × nextval CACHE 1, ≥ \
+             nextval CACHE 1000",
         ),
         (
             Self::NeverFewer,
-            "one tag, 8 sessions against 1: never fewer ids per second",
+            "one tag, 8 sessions compared with 1: never fewer ids per second",
         ),
         (
             Self::OneRow,
@@ -75,15 +76,16 @@ impl Target {
         ),
         (
             Self::FromCold,
-            "from cold at full speed (step 1000): all waits together < 100 ms until the step has grown",
+            "from a cold start at full speed (step 1000): waits < 100 ms in total until \
+             the step has grown",
         ),
         (
             Self::ManyTags,
-            "100,000 tags: ≤ 2 × the cost of 10 tags; ≤ 512 bytes of shared memory a tag",
+            "100,000 tags: ≤ 2 × the cost of 10 tags; ≤ 512 bytes of shared memory per tag",
         ),
         (
             Self::FirstId,
-            "first id: ≤ 50 ms after server start, ≤ 20 ms of a new tag",
+            "first id: ≤ 50 ms after server start, ≤ 20 ms for a new tag",
         ),
     ];
 
@@ -119,8 +121,8 @@ pub struct Check {
     pub limit: Option<String>,
 }
 
-const JUDGED: &str =
-    "Judged by the median of the rounds; \"0 waits\" and \"never fewer\" by the worst round.";
+const JUDGED: &str = "The median of the rounds decides; for \"0 waits\" and \"never fewer\", the worst \
+     round does.";
 const NOISE: &str =
     "Within noise: the bound lies between the smallest and the largest figure of the rounds.";
 

@@ -113,11 +113,12 @@ fn measure(section: &mut Section, context: &Context, fixture: &Fixture) {
     let mut session = fixture.session();
     let file = prepare(fixture, &mut session, rows);
     section.say(format!(
-        "{} rows of (id, payload integer) into a logged table without an index, or with a primary \
-         key on id where it says so. Before each run the table is emptied with TRUNCATE, and a CHECKPOINT is made. COPY reads a file on the \
-         server. PostgreSQL's COPY inserts many rows at once, except where a default is a \
-         volatile function other than nextval: then it inserts them one by one, whoever makes \
-         the ids. {NOTHING} shows what that costs.",
+        "{} rows of (id, payload integer) into a logged table without an index, or with a \
+         primary key on id where the title says so. Before each run come a TRUNCATE of \
+         the table and a CHECKPOINT. COPY reads a file on the server. PostgreSQL's COPY \
+         inserts many rows at once, except where a default is a volatile function other \
+         than nextval: then it inserts them one by one, whatever the function does. \
+         {NOTHING} shows what that costs.",
         count(rows)
     ));
 
@@ -232,15 +233,15 @@ fn check(section: &mut Section, title: &str, labels: &[&str], series: &[Series])
     };
     let limit = (title == COPY).then(|| {
         format!(
-            "COPY inserts rows one by one where a default is a volatile function other than \
-             nextval (PostgreSQL's copyfrom.c): a default that does nothing, {NOTHING}, takes {} \
-             of serial's time.",
+            "COPY inserts rows one by one where a default is a volatile function other \
+             than nextval (PostgreSQL's copyfrom.c): with a default that does nothing, \
+             {NOTHING}, it takes {} of serial's time.",
             number(nothing.over(serial).median(), 2)
         )
     });
     section.check(Check {
         target: Target::Bulk,
-        what: format!("{title}, of serial's time"),
+        what: format!("{title}, time relative to serial"),
         measured: leaf.over(serial),
         shown: (2, "×"),
         bound: Bound::AtMost(0.95),
@@ -284,10 +285,10 @@ fn create_table_as(
         })
         .collect();
     section.say(format!(
-        "CREATE TABLE AS SELECT f AS id, payload FROM a table, with up to two workers, and \
-         parallel_tuple_cost, parallel_setup_cost and min_parallel_table_scan_size = 0. What the \
-         planner makes of it: {}. (nextval is not parallel safe; an identity column cannot be \
-         had this way.)",
+        "CREATE TABLE AS SELECT f AS id, payload FROM a table, with up to two parallel \
+         workers, and parallel_tuple_cost, parallel_setup_cost and \
+         min_parallel_table_scan_size = 0. The planner's choice: {}. (nextval is not \
+         parallel safe; this statement cannot create an identity column.)",
         plans.join("; ")
     ));
     let series = in_turns(context.options.rounds, &contenders, |(_, call)| {
@@ -298,7 +299,7 @@ fn create_table_as(
         assert!(
             !call.starts_with("leaf_")
                 || session.value::<bool>("SELECT count(*) = count(DISTINCT id) FROM made"),
-            "an id comes twice: {sql}"
+            "an id was issued twice: {sql}"
         );
         took.as_secs_f64() * 1000.0
     });

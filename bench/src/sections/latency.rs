@@ -76,12 +76,13 @@ pub fn run(context: &Context, section: &mut Section) {
     let mut sessions: Vec<_> = (0..SESSIONS).map(|_| fixture.session()).collect();
     let mut monitor = fixture.session();
     section.say(format!(
-        "{SESSIONS} sessions run a prepared SELECT f over and over, and the client measures \
-         each; once with one id in a statement (steady load, {} ms in each of {} rounds, which \
-         is {} s for each source and delay) and once with {} (full speed, {} ms). In each round leaf_segment_next has a fresh tag with \
-         a step of 1,000, and no warm-up. Claims are made slow by commit_delay, with \
-         commit_siblings = 0; nextval waits for its commit under the same delay. Percentiles \
-         are exact, over the statements of all rounds.",
+        "{SESSIONS} sessions run a prepared SELECT f over and over, and the client times \
+         each statement; once with one id per statement (steady load, {} ms in each of {} \
+         rounds, which is {} s for each source and delay) and once with {} (full speed, \
+         {} ms). In each round leaf_segment_next has a new tag with a step of 1,000, and \
+         no warm-up. commit_delay, with commit_siblings = 0, makes claims slow; nextval \
+         waits for its commit under the same delay. Percentiles are exact, over the \
+         statements of all rounds.",
         steady.as_millis(),
         context.options.rounds,
         steady.as_millis() * u128::from(rounds) / 1000,
@@ -89,8 +90,8 @@ pub fn run(context: &Context, section: &mut Section) {
         full.as_millis()
     ));
     section.say(
-        "\"Until the step has grown\": until a segment holds the ids of one second at this \
-         round's rate, or max_step (1,000,000). \"Warm\" is after that.",
+        "\"Until the step has grown\" means until a segment holds the ids of one second \
+         at this round's rate, or max_step (1,000,000). \"Warm\" means after that.",
     );
 
     let mut cells = Vec::new();
@@ -147,9 +148,9 @@ pub fn run(context: &Context, section: &mut Section) {
     claims(section, &cells);
     waits(section, &cells);
     section.say(
-        "Each session waits for its answer before it asks again (a closed loop), so that a long \
-         wait counts once among many short calls, and few percentiles see it: see max, and the \
-         waits above.",
+        "Each session waits for its result before it sends the next statement (a closed \
+         loop), so a long wait counts once among many short calls, and few percentiles \
+         show it: see max, and the waits above.",
     );
     percentiles(
         section,
@@ -165,8 +166,8 @@ pub fn run(context: &Context, section: &mut Section) {
     );
     checks(section, &cells);
     section.say(format!(
-        "The chart shows steady load: commit_delay 20 ms for all, with lines, and 100 ms for \
-         {SEGMENT} and {CACHE_1}, with dashes. The rest is in the table.",
+        "The chart shows steady load: commit_delay 20 ms for all as solid lines, and 100 \
+         ms for {SEGMENT} and {CACHE_1} as dashed ones. The table has the others.",
     ));
     section.chart(chart(&cells));
 }
@@ -283,9 +284,9 @@ fn waits(section: &mut Section, cells: &[Cell]) {
         "grown in rounds",
         "grown after ms",
         "waits until then",
-        "ms together",
+        "ms in total",
         "waits after",
-        "ms together",
+        "ms in total",
     ];
     let title = "Calls of leaf_segment_next that had to wait, median (min .. max) of the rounds";
     let mut table = Table::new(title, &columns);
@@ -325,9 +326,9 @@ fn waits(section: &mut Section, cells: &[Cell]) {
     }
     section.table(table);
     section.say(
-        "When it has grown, and what is after that, is of the rounds in which the step had grown \
-         before the time was over; a dash: in none. In the others, \"until then\" is the whole \
-         round.",
+        "\"Grown after\" and \"waits after\" cover the rounds in which the step had grown \
+         before the time was up (a dash: in none). In the other rounds, \"waits until \
+         then\" covers the whole round.",
     );
 }
 
@@ -361,7 +362,7 @@ fn checks(section: &mut Section, cells: &[Cell]) {
     if let Some(cell) = of(0, AT_ONCE) {
         section.check(Check {
             target: Target::FromCold,
-            what: "all waits together, commit_delay 0".into(),
+            what: "waits in total, commit_delay 0".into(),
             measured: cell.series(|round| round.cold.ms),
             shown: (1, "ms"),
             bound: Bound::AtMost(100.0),

@@ -38,10 +38,10 @@ pub fn run(context: &Context, section: &mut Section) {
     let mut session = fixture.session();
     let contenders = Contender::usual(&mut session);
     section.say(format!(
-        "pgbench, {} for each contender in each round, connected before. INSERT is one row of \
-         (id DEFAULT, payload integer) into a logged table without an index; the ids of \
-         leaf_segment_next and leaf_snowflake_next are checked to be all different. The server \
-         looks the function up anew in every statement.",
+        "pgbench, {} for each contender in each round, without the time to connect. \
+         INSERT adds one row of (id DEFAULT, payload integer) to a logged table without \
+         an index; the ids of leaf_segment_next and leaf_snowflake_next are checked for \
+         duplicates. The server looks up the function in every statement.",
         if context.options.quick {
             "a few hundred statements"
         } else {
@@ -185,7 +185,7 @@ fn measure(
     if let (Some(leaf), Some(sequence), "prepared") = (find(SEGMENT), find(CACHE_1), way.protocol) {
         section.check(Check {
             target: Target::OneRow,
-            what: format!("{}: statements/s of nextval CACHE 1's", way.title),
+            what: format!("{}: statements/s, relative to nextval CACHE 1", way.title),
             measured: leaf.series.over(sequence.series),
             shown: (2, "×"),
             bound: Bound::AtLeast(1.0),
@@ -202,7 +202,7 @@ fn check_ids(session: &mut Session, title: &str) {
             let different = format!("SELECT count(*) = count(DISTINCT id) FROM one_row_{index}");
             assert!(
                 session.value::<bool>(&different),
-                "an id of {label} comes twice: {title}"
+                "{label} issued an id twice: {title}"
             );
         }
     }
@@ -308,10 +308,11 @@ fn wal(context: &Context, section: &mut Section, fixture: &Fixture) -> Result<()
         (after.bytes - before.bytes) / f64::from(ids)
     });
     section.say(format!(
-        "WAL of {ids} statements of SELECT f, each a transaction. The ids of leaf_segment_next \
-         lie in a segment that was cached before, so that the allocator has nothing to do and \
-         all WAL is the caller's. WAL is the server's, so that its own (a record every 15 s \
-         or so) can show in the largest figure."
+        "WAL of {ids} statements of SELECT f, each a transaction. The ids of \
+         leaf_segment_next lie in a segment that was cached before, so the allocator has \
+         nothing to do and all WAL is the caller's. The figures are those of the whole \
+         server, so what it writes by itself (a record about every 15 s) can show in the \
+         largest one."
     ));
     let columns = ["", "bytes per id", "syncs per id"];
     let mut table = Table::new("WAL of the caller, median (min .. max)", &columns);

@@ -100,7 +100,7 @@ fn show(section: &mut Section, title: &str, contenders: &[&Contender], nets: &Ne
     }
     if let Some(idle) = nets.idle.first() {
         section.say(format!(
-            "Subtracted from the first of them: {} ns per row, loop included.",
+            "Subtracted from the first row: {} ns per call, loop included.",
             spread(idle, 1)
         ));
     }
@@ -117,14 +117,15 @@ fn constant(
     contenders.push(Contender::new(ATOMIC, "atomic_add('bench')"));
     contenders.extend(others);
     section.say(format!(
-        "In this section the figure of a round is that of the fastest of {PASSES} passes in a \
-         row, for all alike: passes are short, and what else the machine does falls on the \
-         others. SELECT count(f) FROM generate_series(1, {}) (a tenth for those that take \
-         microseconds), each in one statement and transaction of its own. This server has \
-         leaf_id.max_tags = 150000 and max_parallel_workers_per_gather = 0. \"{ATOMIC}\" is the least that could count: it finds memory of its own \
-         process and adds 1. Snowflake ids are limited by their layout, 4,096 per millisecond, \
-         so that a loop that does nothing else waits for the clock: see below for what they \
-         cost where it does not.",
+        "In this section a round's figure is that of the fastest of {PASSES} passes in a \
+         row, for every contender: passes are short, and the others are those that the \
+         rest of the machine disturbed. The statement is SELECT count(f) FROM \
+         generate_series(1, {}) (a tenth of that for contenders that take microseconds), \
+         in a transaction of its own. This server has leaf_id.max_tags = 150000 and \
+         max_parallel_workers_per_gather = 0. \"{ATOMIC}\" is the least that a counter \
+         can cost: it adds 1 to memory of its own process. The layout of snowflake ids \
+         allows 4,096 per millisecond, so a loop that does nothing else waits for the \
+         clock; below is what they cost without that wait.",
         count(ids / PASSES)
     ));
     for trouble in troubles {
@@ -138,8 +139,8 @@ fn constant(
     let after = claims(session);
     show(section, "A constant tag", &list, &nets);
     section.say(format!(
-        "Segments that were claimed meanwhile: {}; waits for one: {}, {} ms together (all \
-         rounds, the warm-up included; the tag began with a step of 1,000).",
+        "Segments claimed meanwhile: {}; waits for a segment: {}, {} ms in total (all \
+         rounds, warm-up included; the tag started with a step of 1,000).",
         number(after.0 - before.0, 0),
         number(after.1 - before.1, 0),
         number(after.2 - before.2, 1),
@@ -157,15 +158,16 @@ fn constant(
             shown: (1, "ns"),
             bound: Bound::AtMost(8.0),
             limit: Some(
-                "45 instructions by callgrind (test cost::a_call_takes_no_more_instructions_than_\
-                 it_did), one of them locked; the loads before it wait for each other. One atomic \
-                 addition alone is in the section's first table."
+                "45 instructions by callgrind (test \
+                 cost::a_call_takes_no_more_instructions_than_it_did), one of them \
+                 locked; each load before it depends on the previous one. The section's \
+                 first table shows an atomic addition alone."
                     .into(),
             ),
         });
         section.check(Check {
             target: Target::ConstantTag,
-            what: "of nextval CACHE 1000's net".into(),
+            what: "net, relative to nextval CACHE 1000".into(),
             measured: leaf.over(cached),
             shown: (2, "×"),
             bound: Bound::AtMost(0.25),
@@ -223,7 +225,7 @@ fn plpgsql(
         )
     });
     section.say(format!(
-        "A loop of {} assignments in PL/pgSQL, net of the same loop with noop().",
+        "A loop of {} assignments in PL/pgSQL, less the same loop with noop().",
         count(ids / PASSES)
     ));
     show(section, "Inside PL/pgSQL", &list, &nets);
@@ -251,8 +253,9 @@ fn blocks(context: &Context, section: &mut Section, session: &mut Session) {
     };
     let range_net = range.less(calls);
     section.say(format!(
-        "{} ids at once: leaf_segment_next_batch against generate_series in the same place, \
-         and leaf_segment_next_range with {} ids each, net of as many calls of noop(text).",
+        "{} ids in one statement: leaf_segment_next_batch compared with generate_series \
+         in the same place, and leaf_segment_next_range with {} ids per call, less as \
+         many calls of noop(text).",
         count(ids),
         count(RANGE)
     ));
@@ -304,7 +307,7 @@ fn blocks(context: &Context, section: &mut Section, session: &mut Session) {
     ] {
         section.check(Check {
             target: Target::Blocks,
-            what: format!("{what}, of generate_series"),
+            what: format!("{what}, relative to generate_series"),
             measured: own.over(base),
             shown: (2, "×"),
             bound: Bound::AtMost(1.2),
@@ -328,9 +331,9 @@ fn below_the_ceiling(
         format!("SELECT count({call}), count(md5(i::text)) FROM generate_series(1, {ids}) i")
     });
     section.say(format!(
-        "The same over {} rows with other work in each, md5(i::text), so that fewer ids \
-         are asked for than a millisecond holds (one in {} ns): what snowflake ids cost when \
-         they need not wait for the clock.",
+        "The same over {} rows with other work in each, md5(i::text), so that ids are \
+         requested at less than the ceiling's rate (one per {} ns): what snowflake ids \
+         cost when they do not wait for the clock.",
         count(ids / PASSES),
         number(NS_PER_SNOWFLAKE, 0)
     ));
@@ -341,8 +344,8 @@ fn below_the_ceiling(
         .any(|idle| idle.median() < 1.2 * NS_PER_SNOWFLAKE)
     {
         section.say(
-            "This machine does the other work so fast that the ceiling may have been reached: \
-             the figure of snowflake ids is too large.",
+            "This machine does the other work so fast that the ceiling may have been \
+             reached: then the figure for snowflake ids is too large.",
         );
     }
     let snowflake = list
@@ -382,7 +385,8 @@ fn columns(context: &Context, section: &mut Section, session: &mut Session) {
         );
         let ((), took) = timed(|| session.run(&first));
         first_pass = format!(
-            "The first pass over {} tags, which claims a segment for each, took {} s ({} µs a tag).",
+            "The first pass over {} tags, which claims a segment for each, took {} s ({} \
+             µs per tag).",
             count(tags),
             number(took.as_secs_f64(), 1),
             number(took.as_secs_f64() * 1e6 / f64::from(tags), 0)
@@ -401,18 +405,18 @@ fn columns(context: &Context, section: &mut Section, session: &mut Session) {
         .map(|turn| (turn[1].less(&turn[0]), turn[2].less(&turn[0])))
         .unzip();
     section.say(format!(
-        "The tag from a column: SELECT count(leaf_segment_next(tag)) over a table of {} rows in \
-         shuffled order, net of noop(tag) over the same table. {first_pass} \
-         \"The least\" hashes the tag and adds 1 in one of 131,072 cache lines: what memory takes \
-         that is too much for the cache. (A look-up touches two such lines, one after the other: \
-         in the session's map, and the tag's counter.)",
+        "The tag from a column: SELECT count(leaf_segment_next(tag)) over a table of {} \
+         rows in shuffled order, less noop(tag) over the same table. {first_pass} \
+         \"Minimum\" hashes the tag and adds 1 in one of 131,072 cache lines: the cost of \
+         memory that does not fit into the cache. (A lookup touches two such lines, one \
+         after the other: the one in the session's map, and the tag's counter.)",
         count(rows)
     ));
     let labels: Vec<_> = kinds
         .iter()
         .map(|tags| format!("{} tags", count(*tags)))
         .collect();
-    let least_labels: Vec<_> = labels.iter().map(|l| format!("{l}, the least")).collect();
+    let least_labels: Vec<_> = labels.iter().map(|l| format!("{l}, minimum")).collect();
     let compared: Vec<_> = labels
         .iter()
         .zip(&nets)
@@ -441,24 +445,24 @@ fn columns(context: &Context, section: &mut Section, session: &mut Session) {
         shown: (1, "ns"),
         bound: Bound::AtMost(25.0),
         limit: Some(format!(
-            "some 290 instructions by callgrind (test cost::a_call_takes_no_more_instructions_\
-             than_it_did), for the tag's hash, the session's map and the comparison, and the \
-             branches that differ from row to row; {} ns over 10 tags. The least, hash and \
-             atomic addition, takes {} ns.",
+            "about 290 instructions by callgrind (test \
+             cost::a_call_takes_no_more_instructions_than_it_did): the tag's hash, the \
+             session's map, the comparison, and branches that differ from row to row; {} \
+             ns with 10 tags. The minimum, a hash and an atomic addition, takes {} ns.",
             number(nets[0].median(), 1),
             number(least[1].median(), 1)
         )),
     });
     section.check(Check {
         target: Target::ManyTags,
-        what: format!("{} tags, of 10 tags' net", count(many)),
+        what: format!("{} tags, net, relative to 10 tags", count(many)),
         measured: nets[2].over(&nets[0]),
         shown: (2, "×"),
         bound: Bound::AtMost(2.0),
         limit: Some(format!(
-            "memory. The least, one atomic addition in one of 131,072 cache lines, takes {} ns over \
-             {} tags and {} over 10; a look-up touches two such lines, the second one found in \
-             the first.",
+            "memory: the minimum, one atomic addition in one of 131,072 cache lines, \
+             takes {} ns with {} tags and {} with 10; a lookup touches two such lines, \
+             and finds the second one through the first.",
             number(least[2].median(), 0),
             count(many),
             number(least[0].median(), 0)

@@ -47,9 +47,9 @@ pub fn run(context: &Context, section: &mut Section) {
         session.create_tag(&format!("own_{index}"));
     }
     section.say(format!(
-        "Sessions are connected, then start together and run SELECT count(f) FROM \
-         generate_series(1, {}) for {} ms; what has begun is finished and counts. Ids per \
-         second of all sessions together, loop included.",
+        "All sessions connect, then start together and run SELECT count(f) FROM \
+         generate_series(1, {}) for {} ms; a statement that has begun is finished and \
+         counts. Figures are ids per second of all sessions together, loop included.",
         count(IDS),
         lasts.as_millis()
     ));
@@ -159,13 +159,13 @@ fn chart<'a>(
 fn checks<'a>(section: &mut Section, of: impl Fn(usize, &str) -> Option<&'a Series>) {
     let Some(leaf) = of(8, SEGMENT) else { return };
     for (base, label, bound) in [
-        (of(8, CACHE_1), "of nextval CACHE 1's", 4.0),
-        (of(8, CACHE_1000), "of nextval CACHE 1000's", 1.0),
+        (of(8, CACHE_1), "nextval CACHE 1", 4.0),
+        (of(8, CACHE_1000), "nextval CACHE 1000", 1.0),
     ] {
         if let Some(base) = base {
             section.check(Check {
                 target: Target::Sessions,
-                what: format!("ids/s {label}"),
+                what: format!("ids/s, relative to {label}"),
                 measured: leaf.over(base),
                 shown: (2, "×"),
                 bound: Bound::AtLeast(bound),
@@ -176,7 +176,7 @@ fn checks<'a>(section: &mut Section, of: impl Fn(usize, &str) -> Option<&'a Seri
     if let Some(alone) = of(1, SEGMENT) {
         section.check(Check {
             target: Target::NeverFewer,
-            what: "ids/s of 8 sessions, of one's".into(),
+            what: "ids/s, 8 sessions relative to 1".into(),
             measured: leaf.over(alone),
             shown: (2, "×"),
             bound: Bound::AtLeast(1.0),

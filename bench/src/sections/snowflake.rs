@@ -27,12 +27,12 @@ pub fn run(context: &Context, section: &mut Section) {
     let most = SESSIONS.into_iter().max().unwrap_or(1);
     let mut clients = Clients::connect(&fixture, most);
     section.say(format!(
-        "SELECT count(leaf_snowflake_next()) FROM (SELECT generate_series(1, n)) rows, which makes \
-         the rows one by one (in FROM, all of them come first, and that time has no ids), {} ms \
-         in each round; n is {} by the number of sessions. \
-         The ceiling is {} ids per second: 4,096 per millisecond, less 49.5, the mean of the \
-         random start. Processor time is that of the backends, user and system, from /proc, \
-         in ticks of 10 ms.",
+        "SELECT count(leaf_snowflake_next()) FROM (SELECT generate_series(1, n)) rows, \
+         which produces the rows one by one (a generate_series in FROM produces all rows \
+         first, and no id is issued meanwhile), {} ms in each round; n is {} divided by \
+         the number of sessions. The ceiling is {} ids per second: 4,096 per millisecond, \
+         less 49.5, the mean of the random start. CPU time is that of the backends, user \
+         and system, from /proc, in ticks of 10 ms.",
         lasts.as_millis(),
         count(whole(IDS)),
         number(SNOWFLAKES_PER_SECOND, 0)
@@ -99,7 +99,7 @@ pub fn run(context: &Context, section: &mut Section) {
         if [1, 64].contains(sessions) {
             section.check(Check {
                 target: Target::Snowflake,
-                what: format!("of the ceiling, sessions: {sessions}"),
+                what: format!("share of the ceiling, sessions: {sessions}"),
                 measured: share.map(|share| share * 100.0),
                 shown: (1, "%"),
                 bound: Bound::AtLeast(98.0),
@@ -127,7 +127,7 @@ fn distinct(fixture: &Fixture, section: &mut Section) {
     let different: HashSet<_> = ids.iter().collect();
     assert_eq!(different.len(), ids.len(), "different snowflake ids");
     section.say(format!(
-        "A sample of 16 sessions at once: {} ids, all of them different.",
+        "A sample from 16 concurrent sessions: {} ids, all different.",
         count(whole(ids.len()))
     ));
 }

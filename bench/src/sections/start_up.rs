@@ -91,8 +91,8 @@ fn starts_and_memory(context: &Context, section: &mut Section) {
         section.keep(title, row.label, "ms", row.series);
     }
     section.say(
-        "From the start of the postmaster, after a clean stop, until a client that tries every \
-         half millisecond is connected.",
+        "From the start of the postmaster, after a clean shutdown, until a client that \
+         tries every half millisecond is connected.",
     );
     section.table(Table::comparison(title, "ms", 1, NONE, &rows));
 
@@ -114,12 +114,12 @@ fn starts_and_memory(context: &Context, section: &mut Section) {
     // What all tags share falls out of the difference.
     let slot = (whole(bytes[3]) - whole(bytes[2])) / 900_000.0;
     section.say(format!(
-        "Each further tag takes {} bytes (between max_tags 100,000 and 1,000,000).",
+        "Each additional tag takes {} bytes (between max_tags 100,000 and 1,000,000).",
         number(slot, 1)
     ));
     section.check(Check {
         target: Target::ManyTags,
-        what: "shared memory of one, at max_tags 100,000".into(),
+        what: "shared memory per tag, max_tags 100,000".into(),
         measured: Series::new(vec![whole(bytes[2]) / 100_000.0]),
         shown: (1, "bytes"),
         bound: Bound::AtMost(512.0),
@@ -148,12 +148,12 @@ fn first_of_a_server(context: &Context, section: &mut Section) {
     session.wait_for_spare("first");
     let kinds = [
         (
-            "leaf_segment_next, rests were parked",
+            "leaf_segment_next, ranges saved",
             "leaf_segment_next('first')",
             true,
         ),
         (
-            "leaf_segment_next, nothing parked",
+            "leaf_segment_next, nothing saved",
             "leaf_segment_next('first')",
             false,
         ),
@@ -179,9 +179,10 @@ fn first_of_a_server(context: &Context, section: &mut Section) {
         took.as_secs_f64() * 1000.0
     });
     section.say(
-        "The first id after a server's clean stop and start: the call is made on the first \
-         connection that the server accepts, as soon as it does, and timed by the client. (After \
-         a crash, snowflake ids wait until what was reserved is over: 5 s by default.)",
+        "The first id after a clean shutdown and start of the server: the call is made at \
+         once on the first connection that the server accepts, and timed by the client. \
+         (After a crash, snowflake ids wait until the reserved time has passed: 5 s by \
+         default.)",
     );
     let labels: Vec<_> = kinds.iter().map(|(label, ..)| *label).collect();
     firsts(section, "The first id of a server", &labels, &ready, 50.0);
@@ -218,8 +219,8 @@ fn first_of_a_tag(context: &Context, section: &mut Section) {
         took.as_secs_f64() * 1000.0
     });
     section.say(
-        "The first id of a tag that was just created, in a session that is connected: its \
-         segment is claimed while the call waits. (leaf_id.allocator_idle_timeout = 1s.)",
+        "The first id of a new tag, in a connected session: its segment is claimed while \
+         the call waits. (leaf_id.allocator_idle_timeout = 1s.)",
     );
     let labels: Vec<_> = kinds.iter().map(|(label, _)| *label).collect();
     firsts(section, "The first id of a tag", &labels, &series, 20.0);
