@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Measures leaf_id beside what PostgreSQL has, on private servers that end with it: all
+# Compares leaf_id with what PostgreSQL has, on private servers that it stops at its end: all
 # sections, or those named: one-session one-row bulk sessions snowflake latency start-up.
-# A whole run takes about 40 minutes and is kept in bench/results, if nothing fails;
-# anything less goes to target/bench. LEAF_ID_BENCH=quick takes a few minutes, its figures are rough.
+# The report goes to standard output and, with its charts and all figures (results.json), to
+# target/bench. A complete run takes about 40 minutes and, if nothing fails, replaces
+# bench/results. LEAF_ID_BENCH=quick takes a few minutes; its figures are rough.
 # LEAF_ID_BENCH_ROUNDS changes how many rounds count (7; 3 in a quick run).
 
 # shellcheck source=scripts/lib.sh

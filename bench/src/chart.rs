@@ -1,5 +1,5 @@
-//! Charts as SVG: bars, and lines over a few positions. White behind, so that they can be
-//! read on a dark page too; every line is named where it ends.
+//! Charts as SVG: bars, and lines over a few positions. The background is white, for
+//! dark pages; every line has its name at its end.
 
 use std::error::Error;
 use std::path::Path;
@@ -19,43 +19,43 @@ const TOP: i32 = 50;
 const BOTTOM: i32 = 60;
 const LEFT: i32 = 90;
 const RIGHT: i32 = 230;
-/// Room for what bars are called, height of one with its gap, and pixels between groups.
+/// Width of the bars' names, height of a bar with its gap, and pixels between groups.
 const BAR_NAMES: i32 = 250;
 const BAR_HEIGHT: i32 = 26;
 const GROUP_GAP: i32 = 40;
 /// Pixels between the names of two lines.
 const NAME_HEIGHT: i32 = 16;
 
-/// A figure as a bar.
+/// A bar.
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// What stands beside it.
+    /// Printed beside it.
     pub name: String,
-    /// How long it is, in the unit of the chart.
+    /// Its length, in the unit of the chart.
     pub value: f64,
-    /// That of the contender in all charts.
+    /// The contender's color in all charts.
     pub color: RGBColor,
 }
 
 /// Points that are connected.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// What stands at its end.
+    /// Printed at its end.
     pub name: String,
     /// Index of the position, and the figure there.
     pub points: Vec<(usize, f64)>,
-    /// That of the contender in all charts.
+    /// The contender's color in all charts.
     pub color: RGBColor,
-    /// Drawn with dots, for a limit or a second kind of the same contender.
+    /// Drawn dashed: a limit, or a second line of the same contender.
     pub dashed: bool,
 }
 
 /// A place on the horizontal axis.
 #[derive(Clone, Debug)]
 pub struct Position {
-    /// How far it is from the first one, in steps of equal length.
+    /// Its distance from the first one, in steps of equal length.
     pub step: u32,
-    /// What stands below it.
+    /// Printed below it.
     pub name: String,
 }
 
@@ -299,7 +299,7 @@ impl Chart {
     }
 }
 
-/// The vertical axis: its ends, and what stands beside it.
+/// The vertical axis.
 struct Axis {
     scale: Scale,
     from: f64,

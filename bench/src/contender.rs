@@ -1,4 +1,4 @@
-//! Whoever makes ids, and how it is called.
+//! The contenders: what generates ids, and the SQL that calls it.
 
 use leaf_id_tests::Session;
 use plotters::style::RGBColor;
@@ -6,29 +6,29 @@ use plotters::style::RGBColor;
 /// One way to get an id.
 #[derive(Clone, Debug)]
 pub struct Contender {
-    /// What it is called in the report.
+    /// Its name in the report.
     pub label: String,
     /// The SQL expression.
     pub call: String,
     /// The call that does nothing with the same argument.
     pub idle: &'static str,
-    /// In all charts.
+    /// Its color in all charts.
     pub color: RGBColor,
-    /// Takes microseconds: fewer calls tell as much.
+    /// Takes microseconds, so that fewer calls are enough.
     pub slow: bool,
 }
 
 /// Ids of a tag.
 pub const SEGMENT: &str = "leaf_segment_next";
-/// Ids that carry their time.
+/// Ids that contain their time.
 pub const SNOWFLAKE: &str = "leaf_snowflake_next";
-/// A sequence as CREATE SEQUENCE makes it.
+/// A sequence with the default cache.
 pub const CACHE_1: &str = "nextval, CACHE 1";
 /// A sequence whose sessions cache as many values as one WAL record covers.
 pub const CACHE_32: &str = "nextval, CACHE 32";
 /// A sequence whose sessions cache many values.
 pub const CACHE_1000: &str = "nextval, CACHE 1000";
-/// PostgreSQL's random uuid.
+/// PostgreSQL's random UUID.
 pub const RANDOM_UUID: &str = "gen_random_uuid()";
 /// A column GENERATED ALWAYS AS IDENTITY.
 pub const IDENTITY: &str = "identity column";
@@ -43,8 +43,8 @@ pub const SNOWFLAKES_PER_SECOND: f64 = (4096.0 - 49.5) * 1000.0;
 /// Nanoseconds for each snowflake id at the ceiling.
 pub const NS_PER_SNOWFLAKE: f64 = 1e9 / SNOWFLAKES_PER_SECOND;
 
-/// The snowflake that is passed from answer to answer on the web: a sequence, the clock
-/// and a shard's number, in PL/pgSQL.
+/// The PL/pgSQL snowflake that many answers on the web repeat: a sequence, the clock and a
+/// shard number.
 const PASTED: &str = "
 CREATE SEQUENCE pasted_snowflake_seq;
 CREATE FUNCTION pasted_snowflake(OUT result bigint) LANGUAGE plpgsql AS $$
@@ -61,7 +61,7 @@ BEGIN
     result := result | (seq_id);
 END $$;";
 
-/// Other extensions: name, what to do after CREATE EXTENSION, expression.
+/// Other extensions: name, SQL to run after CREATE EXTENSION, expression.
 const EXTENSIONS: [(&str, &str, &str); 8] = [
     ("uuid-ossp", "", "uuid_generate_v1mc()"),
     ("uuid-ossp", "", "uuid_generate_v4()"),
@@ -77,7 +77,7 @@ const EXTENSIONS: [(&str, &str, &str); 8] = [
     ),
 ];
 
-/// That of the contender in all charts; those that have none of their own share one.
+/// The contender's color in all charts; those without one of their own share a gray.
 #[must_use]
 pub fn color(label: &str) -> RGBColor {
     match label {
@@ -93,7 +93,7 @@ pub fn color(label: &str) -> RGBColor {
 }
 
 impl Contender {
-    /// One of those with a color of their own.
+    /// A contender that takes well under a microsecond, or has a color of its own.
     #[must_use]
     pub fn new(label: &str, call: &str) -> Self {
         let idle = if call.ends_with("()") {
@@ -118,7 +118,7 @@ impl Contender {
     }
 
     /// Creates the tag `bench` and fresh sequences in this session's database, and returns
-    /// what PostgreSQL and leaf_id have to offer.
+    /// what PostgreSQL and leaf_id offer.
     pub fn usual(session: &mut Session) -> Vec<Self> {
         session.run(
             "SELECT leaf_tag_create('bench');
@@ -136,12 +136,12 @@ impl Contender {
         ]
     }
 
-    /// What else there is on this server: newer functions of PostgreSQL, PL/pgSQL from the
-    /// web, other extensions. What is there but does not work is told in words.
+    /// What else this server offers: newer functions of PostgreSQL, PL/pgSQL from the web,
+    /// other extensions; and the failures of those that are there but do not work.
     pub fn others(session: &mut Session) -> (Vec<Self>, Vec<String>) {
         session.run(PASTED);
         let mut found = vec![Self::slow("PL/pgSQL snowflake", "pasted_snowflake()")];
-        let mut troubles = Vec::new();
+        let mut failures = Vec::new();
         if session.major() >= 18 {
             found.push(Self::new("uuidv7()", "uuidv7()"));
         }
@@ -158,10 +158,10 @@ impl Contender {
                 .and_then(|()| session.try_run(&format!("SELECT {call}")))
             {
                 Ok(()) => found.push(Self::slow(&format!("{extension}: {call}"), call)),
-                Err(failure) => troubles.push(format!("{extension}: {}.", failure.message)),
+                Err(failure) => failures.push(format!("{extension}: {}.", failure.message)),
             }
         }
-        (found, troubles)
+        (found, failures)
     }
 }
 

@@ -3,10 +3,10 @@
 use crate::interrupt::Running;
 use crate::options::Options;
 
-/// The options of this run, and what has to be stopped when it is interrupted.
+/// The options of this run, and the servers that run.
 pub struct Context<'a> {
     /// How thoroughly to measure.
     pub options: &'a Options,
-    /// Servers that are started are noted here.
+    /// The servers to stop when the bench is interrupted.
     pub running: &'a Running,
 }

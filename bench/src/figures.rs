@@ -1,4 +1,4 @@
-//! Figures of rounds, and what is said of them: median, range, percentiles.
+//! Figures of rounds: median, range, percentiles, and how they are printed.
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -11,14 +11,14 @@ impl Series {
     /// The figures of the rounds.
     ///
     /// # Panics
-    /// If there are none: a section that has no figures has no series either.
+    /// If there are none.
     #[must_use]
     pub fn new(rounds: Vec<f64>) -> Self {
         assert!(!rounds.is_empty(), "a series of no rounds");
         Self(rounds)
     }
 
-    /// The middle one; of an even number, the mean of the two in the middle.
+    /// The middle one; if their number is even, the mean of the two in the middle.
     #[must_use]
     pub fn median(&self) -> f64 {
         let sorted = self.sorted();
@@ -42,14 +42,14 @@ impl Series {
         self.0.iter().copied().fold(f64::NEG_INFINITY, f64::max)
     }
 
-    /// How many times the other's figure this one is, round by round: what disturbed a
-    /// round has disturbed both.
+    /// The ratio to the other's figures, round by round: what disturbed a round has disturbed
+    /// both.
     #[must_use]
     pub fn over(&self, base: &Self) -> Self {
         self.with(base, |own, base| own / base)
     }
 
-    /// What is left of it without the other's figure of the same round.
+    /// The difference to the other's figures, round by round.
     #[must_use]
     pub fn less(&self, base: &Self) -> Self {
         self.with(base, |own, base| own - base)
@@ -63,7 +63,7 @@ impl Series {
         Self(pairs.map(|(own, other)| join(*own, *other)).collect())
     }
 
-    /// Each figure as something else, as in another unit.
+    /// Converts each figure, as to another unit.
     #[must_use]
     pub fn map(&self, change: impl Fn(f64) -> f64) -> Self {
         Self(self.0.iter().copied().map(change).collect())
@@ -82,8 +82,8 @@ impl Serialize for Series {
     }
 }
 
-/// A figure as it is kept: seven digits are more than two rounds agree in. Whole numbers stay
-/// exact, and what is no number becomes null.
+/// A figure as it is kept: to seven digits, far fewer of which repeat from round to round.
+/// Whole numbers stay exact, and what is not a number becomes null.
 #[expect(clippy::cast_possible_truncation, reason = "smaller than 2^52")]
 fn seven_digits(figure: f64) -> Value {
     let rounded = if figure.abs() < 1e7 {
@@ -101,13 +101,13 @@ fn seven_digits(figure: f64) -> Value {
 /// Why something has no figure although nothing is wrong with leaf_id.
 pub struct Unmeasured(pub String);
 
-/// A share of all samples: 99.9 % is `HundredthsOfPercent(9990)`. (A fraction would be
-/// rounded, and the rank with it.)
+/// A share of all samples: 99.9 % is `HundredthsOfPercent(9990)`. (An f64 would be rounded,
+/// and the rank with it.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HundredthsOfPercent(pub usize);
 
 /// The smallest of the samples that at least this share of them does not exceed (the
-/// "nearest rank"); 0 of no samples. They must be sorted.
+/// "nearest rank"); 0 if there are none. They must be sorted.
 #[must_use]
 pub fn percentile(sorted: &[u64], share: HundredthsOfPercent) -> u64 {
     debug_assert!(sorted.is_sorted(), "percentiles are of sorted samples");
@@ -115,9 +115,9 @@ pub fn percentile(sorted: &[u64], share: HundredthsOfPercent) -> u64 {
     sorted.get(rank.max(1) - 1).copied().unwrap_or_default()
 }
 
-/// Measures each contender once in a round, one after the other, and begins again: what
-/// else the machine does falls on all of them. The first round warms up and does not
-/// count. The result is in the order of the contenders.
+/// Measures the contenders one after the other in each round, so that what disturbs the
+/// machine disturbs all of them. The first round warms up and does not count. The result is
+/// in the order of the contenders.
 pub fn in_turns<C>(
     rounds: usize,
     contenders: &[C],
@@ -144,7 +144,7 @@ pub fn number(figure: f64, digits: usize) -> String {
     let plain = format!("{:.digits$}", figure.abs());
     let (whole, rest) = plain.split_at(plain.find('.').unwrap_or(plain.len()));
     let mut text = String::new();
-    // "-0.0" says no more than "0.0".
+    // Zero has no sign.
     if figure < 0.0 && plain.contains(|digit: char| ('1'..='9').contains(&digit)) {
         text.push('-');
     }
@@ -177,7 +177,7 @@ pub fn spread(series: &Series, digits: usize) -> String {
     )
 }
 
-/// A count in words, as in "1,000 rows".
+/// A count, as in "1,000 rows".
 #[must_use]
 pub fn count(count: u32) -> String {
     number(f64::from(count), 0)
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_ratio_is_taken_within_the_rounds() {
-        // The second round was ten times as slow for both: the ratio does not see it.
+        // The second round was ten times as slow for both: the ratio does not show it.
         let ratio = series(&[1.0, 20.0, 4.0]).over(&series(&[2.0, 40.0, 4.0]));
         assert_eq!(ratio, series(&[0.5, 0.5, 1.0]));
         assert_eq!(ratio.median(), 0.5);

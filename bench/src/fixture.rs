@@ -1,4 +1,4 @@
-//! The servers that are measured, and what is in them.
+//! The servers that are measured, and what is installed in them.
 
 use std::fs;
 use std::io::Write;
@@ -12,11 +12,11 @@ use leaf_id_tests::{Server, Session};
 use crate::figures::Unmeasured;
 use crate::interrupt::Running;
 
-/// A server that runs longer than this hangs, and is killed.
+/// A server that runs longer than this is considered hung, and killed.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 
-/// What every server has, unless a section says otherwise. The rest is as PostgreSQL has
-/// it; shared_buffers is named since the harness has its own.
+/// Settings of every server, unless a section overrides them. Others keep PostgreSQL's
+/// defaults; shared_buffers is listed because the harness changes it.
 const CONF: [(&str, &str); 6] = [
     ("shared_buffers", "128MB"),
     ("work_mem", "1GB"),
@@ -26,7 +26,7 @@ const CONF: [(&str, &str); 6] = [
     ("leaf_id.worker_id", "1"),
 ];
 
-/// What is printed of the settings.
+/// Settings that the report lists.
 const SHOWN: [&str; 11] = [
     "fsync",
     "synchronous_commit",
@@ -41,7 +41,8 @@ const SHOWN: [&str; 11] = [
     "leaf_id.max_tags",
 ];
 
-/// The functions of noop.c. They may be planned wherever the functions of leaf_id may be.
+/// The functions of noop.c, declared so that the planner may use them wherever it may use
+/// those of leaf_id.
 const NOOP_SQL: &str = "
 CREATE FUNCTION noop() RETURNS bigint STRICT VOLATILE PARALLEL SAFE LANGUAGE c
     AS 'LIBRARY', 'noop';
@@ -52,7 +53,7 @@ CREATE FUNCTION atomic_add(text) RETURNS bigint STRICT VOLATILE PARALLEL SAFE LA
 CREATE FUNCTION atomic_add_far(text) RETURNS bigint STRICT VOLATILE PARALLEL SAFE LANGUAGE c
     AS 'LIBRARY', 'atomic_add_far';";
 
-/// A server that a section measures. It is stopped and removed when the value goes.
+/// A server that a section measures. Dropping it stops and removes the server.
 pub struct Fixture {
     /// The server, with the extension in the database postgres.
     pub server: Server,
@@ -60,7 +61,7 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// Starts a server with the settings that all have, and these.
+    /// Starts a server with the common settings and these.
     #[must_use]
     pub fn start(running: &Running, conf: &[(&str, &str)]) -> Self {
         let fixture = Self::without_leaf_id(running, conf);
@@ -80,7 +81,7 @@ impl Fixture {
         }
     }
 
-    /// A session of the superuser, with no limit on its statements.
+    /// A session of the superuser, without a statement timeout.
     #[must_use]
     pub fn session(&self) -> Session {
         let mut session = self.server.session();
@@ -88,7 +89,7 @@ impl Fixture {
         session
     }
 
-    /// Compiles the calls that do nothing against this server's headers, and creates them.
+    /// Compiles noop.c against this server's headers, and creates its functions.
     ///
     /// # Errors
     /// What is missing to compile them.
@@ -125,7 +126,7 @@ fn compile_noop(library: &Path) -> Result<(), String> {
         .spawn()
         .map_err(|error| format!("{compiler}: {error}"))?;
     if let Some(mut input) = child.stdin.take() {
-        // A compiler that does not listen has said why.
+        // If the compiler does not read it, its exit status tells.
         let _ = input.write_all(include_bytes!("../noop.c"));
     }
     match child.wait() {
@@ -135,7 +136,7 @@ fn compile_noop(library: &Path) -> Result<(), String> {
     }
 }
 
-/// What the figures depend on: versions, the machine, settings.
+/// What the figures depend on: versions, machine, settings.
 #[must_use]
 pub fn settings(running: &Running) -> Vec<(String, String)> {
     let fixture = Fixture::start(running, &[]);
@@ -164,7 +165,7 @@ pub fn settings(running: &Running) -> Vec<(String, String)> {
     settings
 }
 
-/// Of a directory: in memory, a sync costs nothing.
+/// The file system of a directory: on tmpfs, a sync costs nothing.
 fn file_system(dir: &Path) -> String {
     let output = Command::new("stat")
         .args(["-f", "-c", "%T"])

@@ -1,5 +1,4 @@
-//! Ends what was started when the bench is asked to stop before its end: no server stays
-//! behind, and no data directory.
+//! Stops the servers and removes their data directories when the bench is interrupted.
 
 use std::fs;
 use std::io;
@@ -13,7 +12,7 @@ use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// How long a server may take to stop at once.
+/// How long an immediate shutdown may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// The directories of the servers that are running.
@@ -21,10 +20,10 @@ const LIMIT: Duration = Duration::from_secs(20);
 pub struct Running(Arc<Mutex<Vec<PathBuf>>>);
 
 impl Running {
-    /// From now on an interrupted bench stops the servers in here.
+    /// Starts to handle signals: from now on, one stops the servers that are listed.
     ///
     /// # Errors
-    /// That of the system, when signals cannot be caught.
+    /// If signals cannot be handled.
     pub fn watch() -> io::Result<Self> {
         let running = Self::default();
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
@@ -32,7 +31,7 @@ impl Running {
         thread::spawn(move || {
             if let Some(signal) = signals.forever().next() {
                 eprintln!("stopping the servers");
-                // Kept locked: no other one is added any more.
+                // Kept locked, so that no server is added any more.
                 for dir in watched.0.lock().iter() {
                     remove(dir);
                 }
@@ -47,7 +46,7 @@ impl Running {
         self.0.lock().push(dir.to_owned());
     }
 
-    /// It is stopped, or about to be by its owner.
+    /// Its owner has stopped it, or is about to.
     pub fn forget(&self, dir: &Path) {
         self.0.lock().retain(|known| known != dir);
     }
@@ -60,7 +59,7 @@ fn remove(dir: &Path) {
         .ok()
         .and_then(|text| text.lines().next().map(str::to_owned))
     {
-        // SIGQUIT: without a checkpoint. That it has ended by itself is no failure.
+        // SIGQUIT: without a checkpoint. It may have ended by itself.
         let _ = Command::new("kill").args(["-s", "QUIT", &pid]).status();
         let asked = Instant::now();
         while pid_file.exists() && asked.elapsed() < LIMIT {

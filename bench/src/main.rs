@@ -1,9 +1,9 @@
-//! Measures leaf_id beside what PostgreSQL has, on private servers that end with it.
+//! Compares leaf_id with what PostgreSQL has, on private servers that it stops at its end.
 //!
 //! `leaf_id_bench [SECTION...]`; see [`options`] for the environment. Progress goes to
-//! standard error; the report to standard output, and with the figures and the charts into
-//! a directory. It fails when leaf_id does: on an error of one of its functions, or an id
-//! that comes twice where it looks. What cannot be measured here is told in the report.
+//! standard error; the report to standard output and, with the figures and the charts, into
+//! a directory. The bench fails when leaf_id does: if one of its functions raises an error, or
+//! where a check finds an id twice. The report says what could not be measured.
 
 mod chart;
 mod clients;
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Where the last whole run is kept.
+/// Where the last complete run is kept.
 const PUBLISHED: &str = "bench/results";
 
 /// False if a section has failed.
@@ -67,10 +67,10 @@ fn run() -> Result<bool, Box<dyn Error>> {
         // The harness panics where a statement fails. What was measured until then is kept.
         let outcome = catch_unwind(AssertUnwindSafe(|| (kind.run)(&context, &mut section)));
         if let Err(panic) = outcome {
-            section.fail(words_of(panic.as_ref()));
+            section.fail(message_of(panic.as_ref()));
         }
         report.sections.push(section);
-        // After each section, so that a run that is ended has left something.
+        // After each section, so that an interrupted run leaves a report too.
         report.write(&options.results)?;
     }
     print!("{}", report.text());
@@ -88,7 +88,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     Ok(!report.failed())
 }
 
-/// Leaves nothing of an earlier run beside what this one writes.
+/// Removes what an earlier run wrote.
 fn empty(dir: &Path) -> io::Result<()> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -96,7 +96,7 @@ fn empty(dir: &Path) -> io::Result<()> {
     }
 }
 
-fn words_of(panic: &(dyn std::any::Any + Send)) -> String {
+fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     panic
         .downcast_ref::<String>()
         .map(String::as_str)

@@ -4,20 +4,20 @@ use std::env;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// As many rounds as published results have at least.
+/// The least number of rounds for results to be published.
 const PUBLISHED_ROUNDS: usize = 7;
 
 /// What the arguments and the environment ask for.
 pub struct Options {
     /// Names of the sections, in the order in which they run.
     pub sections: Vec<&'static str>,
-    /// Few rounds of short runs: shows that everything works, the figures are rough.
+    /// Few rounds of short runs: shows that everything works; the figures are rough.
     pub quick: bool,
     /// Rounds that count; each section runs one more, to warm up.
     pub rounds: usize,
     /// Where the report, the figures and the charts go.
     pub results: PathBuf,
-    /// Whether they take the place of the published ones, if nothing fails.
+    /// Whether to publish them, if nothing fails.
     pub publish: bool,
     /// The command that repeats this run.
     pub command: String,
@@ -28,7 +28,7 @@ impl Options {
     /// environment: `LEAF_ID_BENCH` (`quick` or `full`), `LEAF_ID_BENCH_ROUNDS` (odd).
     ///
     /// # Errors
-    /// What was asked for wrongly.
+    /// What is wrong with them.
     pub fn read(known: &[&'static str]) -> Result<Self, String> {
         let var = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         let quick = match var("LEAF_ID_BENCH").as_deref() {

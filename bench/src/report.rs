@@ -14,10 +14,10 @@ use crate::options::Options;
 use crate::table::Table;
 use crate::targets::{self, Check};
 
-/// How many characters a line of text has at most.
+/// The longest line of plain text.
 const LINE: usize = 92;
 
-/// What stands in a section, from top to bottom.
+/// A part of a section.
 enum Block {
     Words(String),
     Table(Table),
@@ -48,7 +48,7 @@ pub struct Section {
 }
 
 impl Section {
-    /// An empty one.
+    /// Empty.
     #[must_use]
     pub fn new(name: &'static str, title: &'static str) -> Self {
         Self {
@@ -94,12 +94,12 @@ impl Section {
             .insert(unit.into(), rounds.clone());
     }
 
-    /// Holds a target against what was measured.
+    /// Compares what was measured with a target.
     pub fn check(&mut self, check: Check) {
         self.checks.push(check);
     }
 
-    /// Measures something that may turn out impossible here: then the report says so.
+    /// Measures something that may be impossible here: then the report says so.
     pub fn attempt(
         &mut self,
         what: &str,
@@ -129,7 +129,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty one.
+    /// Empty.
     #[must_use]
     pub fn new(options: &Options, settings: Vec<(String, String)>) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! What is measured, section by section.
+//! The sections of the report.
 
 mod bulk;
 mod latency;
@@ -13,7 +13,7 @@ use crate::report::Section;
 
 /// A section, before it has run.
 pub struct Kind {
-    /// What it is asked for by.
+    /// Its name on the command line.
     pub name: &'static str,
     /// Its heading.
     pub title: &'static str,

@@ -5,24 +5,24 @@ use crate::figures::{Series, number, range};
 /// A table; the first column is text, the others are figures.
 #[derive(Clone, Debug)]
 pub struct Table {
-    /// What stands above it.
+    /// Printed above it.
     pub title: String,
     columns: Vec<String>,
     rows: Vec<Vec<String>>,
-    /// Columns that hold words.
+    /// Columns that hold text.
     words: Vec<usize>,
 }
 
-/// What a comparison shows of each contender.
+/// A contender in a comparison.
 pub struct Row<'a> {
-    /// What it is called.
+    /// Its name.
     pub label: &'a str,
-    /// Its figure, round by round.
+    /// Its figures.
     pub series: &'a Series,
 }
 
 impl Table {
-    /// An empty one.
+    /// Empty.
     #[must_use]
     pub fn new(title: impl Into<String>, columns: &[&str]) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Table {
         }
     }
 
-    /// Has these columns hold words too.
+    /// Makes these columns hold text too.
     #[must_use]
     pub fn words(mut self, columns: &[usize]) -> Self {
         self.words.extend(columns);
@@ -46,8 +46,8 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Ratios first, taken within the rounds, to the row that is called `base`; then the
-    /// figures themselves.
+    /// Ratios to the row called `base`, computed within the rounds, then the figures
+    /// themselves.
     #[must_use]
     pub fn comparison(
         title: impl Into<String>,

@@ -1,9 +1,9 @@
-//! What leaf_id is meant to reach, and whether it does.
+//! The targets, and whether they are met.
 
 use crate::figures::{Series, number, spread};
 use crate::table::Table;
 
-/// What was promised. The order is that of the table.
+/// What is to be met, in the order of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// One session, a constant tag.
@@ -22,7 +22,7 @@ pub enum Target {
     OneRow,
     /// Many rows in one statement.
     Bulk,
-    /// The WAL of whoever takes ids.
+    /// The WAL of the caller.
     Wal,
     /// Steady load with slow claims.
     SteadyLoad,
@@ -89,13 +89,13 @@ impl Target {
         ),
     ];
 
-    /// Whether one bad round breaks the promise.
+    /// Whether one bad round misses the target.
     fn by_worst(self) -> bool {
         matches!(self, Self::SteadyLoad | Self::NeverFewer)
     }
 }
 
-/// Where the measured figure has to lie.
+/// What the measured figure must reach.
 #[derive(Clone, Copy, Debug)]
 pub enum Bound {
     /// No more than this.
@@ -110,24 +110,24 @@ pub struct Check {
     pub target: Target,
     /// What the figure is.
     pub what: String,
-    /// What was measured; [`Target::by_worst`] says which figure of it is judged.
+    /// What was measured; [`Target::by_worst`] says which round decides.
     pub measured: Series,
     /// Digits after the point, and the unit.
     pub shown: (usize, &'static str),
     /// What it must reach.
     pub bound: Bound,
-    /// Why no more can be reached, or why nothing was measured. Printed under a row that
-    /// is missed or was not measured.
+    /// Why no more can be reached, or why nothing was measured. Printed below a target that is
+    /// missed or was not measured.
     pub limit: Option<String>,
 }
 
-const JUDGED: &str = "The median of the rounds decides; for \"0 waits\" and \"never fewer\", the worst \
+const RULE: &str = "The median of the rounds decides; for \"0 waits\" and \"never fewer\", the worst \
      round does.";
 const NOISE: &str =
     "Within noise: the bound lies between the smallest and the largest figure of the rounds.";
 
 impl Check {
-    /// One that keeps its row although it has no figure.
+    /// A row without a figure.
     #[must_use]
     pub fn not_measured(target: Target, what: &str, bound: Bound, why: &str) -> Self {
         Self {
@@ -153,12 +153,12 @@ impl Check {
         format!("{figures} {unit}").trim_end().into()
     }
 
-    /// Nothing takes less than no time: then the noise was larger than what was measured.
+    /// A negative time means that the noise was larger than what was measured.
     fn is_noise(&self) -> bool {
         self.measured.median() < 0.0
     }
 
-    /// What is held against the bound.
+    /// The figure that is compared with the bound.
     fn figure(&self) -> f64 {
         match self.bound {
             _ if !self.target.by_worst() => self.measured.median(),
@@ -176,8 +176,8 @@ impl Check {
             }
     }
 
-    /// The rounds lie on both sides of the bound. One bad round is enough to break a
-    /// promise that is judged by the worst one.
+    /// The rounds lie on both sides of the bound. Where the worst round decides, that is no
+    /// excuse.
     fn is_within_noise(&self) -> bool {
         let (Bound::AtMost(bound) | Bound::AtLeast(bound)) = self.bound;
         !self.target.by_worst() && self.measured.min() < bound && bound < self.measured.max()
@@ -232,11 +232,11 @@ impl Check {
     }
 }
 
-/// Every target with what was measured, as Markdown; those that were not measured too.
+/// Every target with what was measured, as Markdown, including those not measured.
 #[must_use]
 pub fn markdown(checks: &[&Check]) -> String {
     let columns = ["target", "measured", "median (min .. max)", "bound", ""];
-    let mut table = Table::new(JUDGED, &columns).words(&[1, 2, 3, 4]);
+    let mut table = Table::new(RULE, &columns).words(&[1, 2, 3, 4]);
     for (target, promise) in Target::ALL {
         let mut promise = promise;
         for check in checks.iter().filter(|check| check.target == target) {
@@ -264,7 +264,7 @@ pub fn markdown(checks: &[&Check]) -> String {
 /// The same as plain text.
 #[must_use]
 pub fn text(checks: &[&Check]) -> String {
-    let mut text = format!("{JUDGED}\n{NOISE}\n");
+    let mut text = format!("{RULE}\n{NOISE}\n");
     for (target, promise) in Target::ALL {
         text += &format!("\n{promise}\n");
         let mut own = checks
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_round_breaks_a_promise_for_every_moment() {
+    fn one_bad_round_misses_a_target_for_every_moment() {
         let waits = check(Target::SteadyLoad, &[0.0, 0.0, 2.0], Bound::AtMost(0.0));
         assert_eq!(waits.result(), "MISSED by 2.0 ns, worst round");
         let fewer = check(Target::NeverFewer, &[0.9, 1.2, 1.3], Bound::AtLeast(1.0));
@@ -339,16 +339,16 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_told_under_what_is_missed_only() {
-        let told = |figure: f64| {
+    fn a_limit_is_shown_below_what_is_missed_only() {
+        let shown = |figure: f64| {
             let mut check = check(Target::Bulk, &[figure], Bound::AtMost(1.0));
             check.limit = Some("because".into());
-            let told = text(&[&check]).contains("because");
-            assert_eq!(told, markdown(&[&check]).contains("because"));
-            told
+            let shown = text(&[&check]).contains("because");
+            assert_eq!(shown, markdown(&[&check]).contains("because"));
+            shown
         };
-        assert!(told(2.0));
-        assert!(!told(0.5));
+        assert!(shown(2.0));
+        assert!(!shown(0.5));
     }
 
     #[test]

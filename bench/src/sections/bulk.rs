@@ -1,4 +1,4 @@
-//! Many rows whose ids come from a column default, or from a query that can be parallel.
+//! Many rows per statement: ids from a column default, or from a query that may run in parallel.
 
 use std::path::PathBuf;
 
@@ -13,17 +13,17 @@ use crate::report::Section;
 use crate::table::{Row, Table};
 use crate::targets::{Bound, Check, Target};
 
-/// A default that does nothing: what PostgreSQL charges for any function but nextval.
+/// A default that does nothing: the cost of any volatile function but nextval.
 const NOTHING: &str = "noop()";
 const COPY: &str = "COPY";
 
-/// Whoever makes the ids of a table.
+/// Where the ids of a table come from.
 struct Source {
     label: &'static str,
     table: &'static str,
-    /// What the id column is.
+    /// Definition of the id column.
     column: &'static str,
-    /// The expression, where there is one.
+    /// The expression, if there is one.
     call: Option<&'static str>,
     /// Whether it is measured with a primary key too.
     keyed: bool,
@@ -81,14 +81,14 @@ const SOURCES: [Source; 7] = [
     },
 ];
 
-/// A statement that fills the table `TABLE`.
-struct Way {
+/// A way to fill the table `TABLE`.
+struct Workload {
     title: &'static str,
     statement: String,
     /// Into the tables with a primary key.
     keyed: bool,
-    /// Whether a target is about it.
-    promised: bool,
+    /// Whether it has a target.
+    has_target: bool,
 }
 
 impl Source {
@@ -123,48 +123,48 @@ fn measure(section: &mut Section, context: &Context, fixture: &Fixture) {
     ));
 
     let insert = format!("INSERT INTO TABLE (payload) SELECT i FROM generate_series(1, {rows}) i");
-    let ways = [
-        Way {
+    let workloads = [
+        Workload {
             title: "INSERT ... SELECT",
             statement: insert.clone(),
             keyed: false,
-            promised: true,
+            has_target: true,
         },
-        Way {
+        Workload {
             title: COPY,
             statement: format!("COPY TABLE (payload) FROM '{}'", file.display()),
             keyed: false,
-            promised: true,
+            has_target: true,
         },
-        Way {
+        Workload {
             title: "INSERT ... SELECT, with a primary key",
             statement: insert,
             keyed: true,
-            promised: false,
+            has_target: false,
         },
     ];
     let mut groups = Vec::new();
-    for way in &ways {
-        eprintln!("    {}", way.title);
+    for workload in &workloads {
+        eprintln!("    {}", workload.title);
         let sources: Vec<_> = SOURCES
             .iter()
-            .filter(|source| source.keyed || !way.keyed)
+            .filter(|source| source.keyed || !workload.keyed)
             .collect();
         let series = in_turns(context.options.rounds, &sources, |source| {
-            let table = source.table(way.keyed);
+            let table = source.table(workload.keyed);
             session.run(&format!("TRUNCATE {table}"));
             session.run("CHECKPOINT");
-            let sql = way.statement.replace("TABLE", &table);
+            let sql = workload.statement.replace("TABLE", &table);
             let ((), took) = timed(|| session.run(&sql));
             took.as_secs_f64() * 1000.0
         });
-        check_rows(&mut session, &sources, way.keyed, rows);
+        check_rows(&mut session, &sources, workload.keyed, rows);
         let labels: Vec<_> = sources.iter().map(|source| source.label).collect();
-        show(section, way.title, &labels, &series);
-        if way.promised {
-            check(section, way.title, &labels, &series);
+        show(section, workload.title, &labels, &series);
+        if workload.has_target {
+            check(section, workload.title, &labels, &series);
         }
-        groups.push(group(way.title, &labels, &series));
+        groups.push(group(workload.title, &labels, &series));
     }
 
     eprintln!("    CREATE TABLE AS");
@@ -209,7 +209,7 @@ fn prepare(fixture: &Fixture, session: &mut Session, rows: u32) -> PathBuf {
     file
 }
 
-/// As many different ids as rows, in each table.
+/// Fails the bench if a table has fewer different ids than rows.
 fn check_rows(session: &mut Session, sources: &[&Source], keyed: bool, rows: u32) {
     for source in sources.iter().filter(|source| source.label != NOTHING) {
         let sql = format!("SELECT count(DISTINCT id) FROM {}", source.table(keyed));

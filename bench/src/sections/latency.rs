@@ -1,4 +1,4 @@
-//! How long single calls take while segments are claimed, quickly and slowly.
+//! How long single calls take while claims are fast, and while they are slow.
 
 mod load;
 
@@ -17,9 +17,9 @@ use crate::targets::{Bound, Check, Target};
 use load::{Round, Waits};
 
 const SESSIONS: usize = 8;
-/// Milliseconds that a commit waits before it flushes: as slow as a disk, or a standby.
+/// Milliseconds that a commit waits before it flushes: stands for a slow disk or standby.
 const DELAYS: [u64; 4] = [0, 5, 20, 100];
-/// Whoever makes the ids.
+/// Contenders.
 const SOURCES: [&str; 3] = [SEGMENT, CACHE_1, CACHE_1000];
 /// Ids of one statement at full speed.
 const AT_ONCE: u32 = 1000;
@@ -52,13 +52,13 @@ impl Cell {
         self.source == SEGMENT
     }
 
-    /// Of the rounds that have such a figure, if there are any.
+    /// The figure of each round that has it, if any does.
     fn figures(&self, figure: impl Fn(&Round) -> Option<f64>) -> Option<Series> {
         let figures: Vec<_> = self.rounds.iter().filter_map(figure).collect();
         (!figures.is_empty()).then(|| Series::new(figures))
     }
 
-    /// In how many rounds the step had grown before the time was over.
+    /// In how many rounds the step had grown before the time was up.
     fn grown(&self) -> String {
         let grown = self.rounds.iter().filter(|round| round.grown.is_some());
         format!("{} of {}", grown.count(), self.rounds.len())
@@ -67,8 +67,8 @@ impl Cell {
 
 /// Measures all of it.
 pub fn run(context: &Context, section: &mut Section) {
-    // Steady load on each, in all rounds together: as long on all, so that their largest
-    // figures can be compared.
+    // Each source has the same total time of steady load, so that their largest figures can be
+    // compared.
     let rounds = u64::try_from(context.options.rounds).unwrap_or(u64::MAX);
     let steady = Duration::from_millis(context.options.pick(3_000, 28_000) / rounds);
     let full = context.options.pick_ms(300, 1_500);
@@ -184,7 +184,7 @@ fn called(cell: &Cell) -> String {
     format!("{}, commit_delay {} ms", cell.source, cell.delay)
 }
 
-/// Whether commit_delay has made claims slow at all.
+/// Shows whether commit_delay has made claims slow.
 fn claims(section: &mut Section, cells: &[Cell]) {
     let columns = ["commit_delay", "ms from request to segment", "claims seen"];
     let mut table = Table::new("Claims, median (min .. max) of last_refill_ms", &columns);
@@ -343,7 +343,7 @@ fn checks(section: &mut Section, cells: &[Cell]) {
         let warm = cell.figures(|round| round.warm.map(|waits| waits.count));
         section.check(warm.map_or_else(
             || {
-                let why = "in no round had the step grown before the time was over";
+                let why = "in no round had the step grown before the time was up";
                 Check::not_measured(target, "waits, commit_delay 20 ms", bound, why)
             },
             |measured| Check {
@@ -372,7 +372,7 @@ fn checks(section: &mut Section, cells: &[Cell]) {
 }
 
 fn chart(cells: &[Cell]) -> Chart {
-    // With more of them, they could not be told apart.
+    // More lines could not be told apart.
     let shown = |cell: &Cell| cell.delay == 20 || (cell.delay == 100 && cell.source != CACHE_1000);
     let lines = cells
         .iter()

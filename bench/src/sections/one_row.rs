@@ -1,4 +1,4 @@
-//! What an application sees that takes one id in each statement, and the WAL of it.
+//! What an application pays that takes one id per statement, and the WAL that this writes.
 
 use std::fs;
 
@@ -23,8 +23,8 @@ const LABELS: [&str; 6] = [
     RANDOM_UUID,
 ];
 
-/// How pgbench is run: statements, protocol, clients, and what they are called.
-struct Way {
+/// How pgbench is run.
+struct Workload {
     title: String,
     insert: bool,
     protocol: &'static str,
@@ -49,24 +49,24 @@ pub fn run(context: &Context, section: &mut Section) {
         }
     ));
     section.attempt("statements of one row", |section| {
-        for way in ways() {
-            eprintln!("    {}", way.title);
-            measure(context, section, &fixture, &contenders, &way)?;
+        for workload in workloads() {
+            eprintln!("    {}", workload.title);
+            measure(context, section, &fixture, &contenders, &workload)?;
         }
         Ok(())
     });
     section.attempt("WAL", |section| wal(context, section, &fixture));
 }
 
-fn ways() -> Vec<Way> {
-    let mut ways = Vec::new();
+fn workloads() -> Vec<Workload> {
+    let mut workloads = Vec::new();
     for (protocol, clients) in [
         ("prepared", 1),
         ("prepared", 8),
         ("simple", 1),
         ("simple", 8),
     ] {
-        ways.push(Way {
+        workloads.push(Workload {
             title: format!("SELECT, {protocol}, clients: {clients}"),
             insert: false,
             protocol,
@@ -75,7 +75,7 @@ fn ways() -> Vec<Way> {
         });
     }
     for (synchronous_commit, clients) in [("off", 1), ("off", 8), ("on", 1), ("on", 8)] {
-        ways.push(Way {
+        workloads.push(Workload {
             title: format!(
                 "INSERT, prepared, synchronous_commit = {synchronous_commit}, clients: {clients}"
             ),
@@ -85,7 +85,7 @@ fn ways() -> Vec<Way> {
             synchronous_commit,
         });
     }
-    ways
+    workloads
 }
 
 fn measure(
@@ -93,7 +93,7 @@ fn measure(
     section: &mut Section,
     fixture: &Fixture,
     contenders: &[Contender],
-    way: &Way,
+    workload: &Workload,
 ) -> Result<(), Unmeasured> {
     let mut scripts = Vec::new();
     let mut session = fixture.session();
@@ -101,7 +101,7 @@ fn measure(
         let contender = contenders
             .iter()
             .find(|contender| contender.label == *label);
-        let sql = if way.insert {
+        let sql = if workload.insert {
             let kind = if *label == RANDOM_UUID {
                 "uuid"
             } else {
@@ -126,31 +126,31 @@ fn measure(
             .map_err(|error| Unmeasured(format!("{}: {error}", script.display())))?;
         scripts.push((*label, script));
     }
-    let mut trouble = None;
+    let mut failure = None;
     let mut tps = Vec::new();
     let mut latency = in_turns(context.options.rounds, &scripts, |(_, script)| {
-        // Nothing is shown of a way that one contender could not go.
-        if trouble.is_some() {
+        // A workload that fails for one contender has no table.
+        if failure.is_some() {
             return f64::NAN;
         }
-        match pgbench(context, fixture, way, &script.to_string_lossy()) {
+        match pgbench(context, fixture, workload, &script.to_string_lossy()) {
             Ok((per_second, ms)) => {
                 tps.push(per_second);
                 ms
             }
             Err(why) => {
-                trouble = Some(why);
+                failure = Some(why);
                 f64::NAN
             }
         }
     });
-    if let Some(why) = trouble {
+    if let Some(why) = failure {
         return Err(why);
     }
-    if way.insert {
-        check_ids(&mut session, &way.title);
+    if workload.insert {
+        check_ids(&mut session, &workload.title);
     }
-    // The same order, the warm-up included.
+    // In the order of the measurements, which begin with the warm-up.
     let of = |index: usize| {
         let own = tps.iter().skip(index).step_by(scripts.len()).skip(1);
         Series::new(own.copied().collect())
@@ -165,7 +165,7 @@ fn measure(
         .map(|((label, _), series)| Row { label, series })
         .collect();
     section.table(Table::comparison(
-        way.title.as_str(),
+        workload.title.as_str(),
         "statements/s",
         0,
         CACHE_1,
@@ -178,14 +178,24 @@ fn measure(
         .collect();
     section.say(format!("Mean latency in µs: {}.", latencies.join("; ")));
     for (row, latency) in rows.iter().zip(&latency) {
-        section.keep(&way.title, row.label, "statements per second", row.series);
-        section.keep(&way.title, row.label, "µs mean latency", latency);
+        section.keep(
+            &workload.title,
+            row.label,
+            "statements per second",
+            row.series,
+        );
+        section.keep(&workload.title, row.label, "µs mean latency", latency);
     }
     let find = |label: &str| rows.iter().find(|row| row.label == label);
-    if let (Some(leaf), Some(sequence), "prepared") = (find(SEGMENT), find(CACHE_1), way.protocol) {
+    if let (Some(leaf), Some(sequence), "prepared") =
+        (find(SEGMENT), find(CACHE_1), workload.protocol)
+    {
         section.check(Check {
             target: Target::OneRow,
-            what: format!("{}: statements/s, relative to nextval CACHE 1", way.title),
+            what: format!(
+                "{}: statements/s, relative to nextval CACHE 1",
+                workload.title
+            ),
             measured: leaf.series.over(sequence.series),
             shown: (2, "×"),
             bound: Bound::AtLeast(1.0),
@@ -195,7 +205,7 @@ fn measure(
     Ok(())
 }
 
-/// A duplicate in what the clients have inserted fails the bench.
+/// Fails the bench if the clients have inserted an id twice.
 fn check_ids(session: &mut Session, title: &str) {
     for (index, label) in LABELS.iter().enumerate() {
         if [SEGMENT, SNOWFLAKE].contains(label) {
@@ -212,13 +222,13 @@ fn check_ids(session: &mut Session, title: &str) {
 fn pgbench(
     context: &Context,
     fixture: &Fixture,
-    way: &Way,
+    workload: &Workload,
     script: &str,
 ) -> Result<(f64, f64), Unmeasured> {
-    let clients = way.clients.to_string();
-    let threads = way.clients.min(2).to_string();
+    let clients = workload.clients.to_string();
+    let threads = workload.clients.min(2).to_string();
     let (much, how_much) = if context.options.quick {
-        ("-t", (240 / way.clients).to_string())
+        ("-t", (240 / workload.clients).to_string())
     } else {
         ("-T", "1".into())
     };
@@ -227,18 +237,26 @@ fn pgbench(
         .program("pgbench")
         .env(
             "PGOPTIONS",
-            format!("-c synchronous_commit={}", way.synchronous_commit),
+            format!("-c synchronous_commit={}", workload.synchronous_commit),
         )
-        .args(["-n", "-M", way.protocol, "-c", &clients, "-j", &threads])
+        .args([
+            "-n",
+            "-M",
+            workload.protocol,
+            "-c",
+            &clients,
+            "-j",
+            &threads,
+        ])
         .args([much, &how_much, "-f", script, "postgres"])
         .output()
         .map_err(|error| Unmeasured(format!("pgbench: {error}")))?;
     let said = String::from_utf8_lossy(&output.stdout);
-    // An error of the statement is one of leaf_id's, or of the bench.
+    // The statement fails only by a bug in leaf_id or in the bench.
     assert!(
         output.status.success(),
         "pgbench {}: {}{said}",
-        way.title,
+        workload.title,
         String::from_utf8_lossy(&output.stderr)
     );
     let figure = |name: &str| {
@@ -250,7 +268,7 @@ fn pgbench(
         .ok_or_else(|| Unmeasured(format!("pgbench said: {said}")))
 }
 
-/// What a session has caused so far.
+/// WAL of the server so far.
 struct Wal {
     /// Position in the WAL, in bytes.
     bytes: f64,

@@ -1,4 +1,4 @@
-//! What one session pays for an id, over a call that does nothing.
+//! What an id costs one session, beyond a call that does nothing.
 
 use leaf_id_tests::{Session, timed};
 
@@ -14,8 +14,8 @@ use crate::report::Section;
 use crate::table::{Row, Table};
 use crate::targets::{Bound, Check, Target};
 
-/// How often a statement is run in each round. The fastest counts: a pass is short, and
-/// what else the machine does falls on the others.
+/// How often a statement is run in each round. The fastest counts: passes are short, and the
+/// others are those that the rest of the machine disturbed.
 const PASSES: u32 = 5;
 /// Ids of one range.
 const RANGE: u32 = 1000;
@@ -41,15 +41,15 @@ pub fn run(context: &Context, section: &mut Section) {
     });
 }
 
-/// Nanoseconds per id of each contender without the idle call.
+/// Nanoseconds per id of each contender, less the idle call.
 struct Nets {
     nets: Vec<Series>,
     /// What was subtracted from each.
     idle: Vec<Series>,
 }
 
-/// Takes turns with a statement for each contender. The idle call comes right before, so
-/// that both meet the same machine.
+/// Measures a statement for each contender in turns, each right after its idle call, so that
+/// both see the machine in the same state.
 fn nets(
     context: &Context,
     session: &mut Session,
@@ -75,13 +75,13 @@ fn nets(
     }
 }
 
-/// Seconds that a statement takes at best.
+/// Seconds of the fastest pass.
 fn fastest(session: &mut Session, sql: &str) -> f64 {
     let passes = (0..PASSES).map(|_| timed(|| session.run(sql)).1.as_secs_f64());
     passes.fold(f64::INFINITY, f64::min)
 }
 
-/// A table of nets, the idle calls in words, and all figures for results.json.
+/// Adds a table of net figures and a paragraph on the idle calls, and keeps all figures.
 fn show(section: &mut Section, title: &str, contenders: &[&Contender], nets: &Nets) {
     let rows: Vec<_> = contenders
         .iter()
@@ -113,7 +113,7 @@ fn constant(
     contenders: &mut Vec<Contender>,
 ) {
     let ids = context.options.pick(200_000, 2_000_000);
-    let (others, troubles) = Contender::others(session);
+    let (others, failures) = Contender::others(session);
     contenders.push(Contender::new(ATOMIC, "atomic_add('bench')"));
     contenders.extend(others);
     section.say(format!(
@@ -128,8 +128,8 @@ fn constant(
          clock; below is what they cost without that wait.",
         count(ids / PASSES)
     ));
-    for trouble in troubles {
-        section.say(trouble);
+    for failure in failures {
+        section.say(failure);
     }
     let list: Vec<_> = contenders.iter().collect();
     let before = claims(session);
@@ -174,7 +174,7 @@ fn constant(
             limit: None,
         });
     }
-    // Beside what takes microseconds, nothing else could be seen.
+    // Contenders that take microseconds would dwarf these.
     let near = [ATOMIC, SEGMENT, SNOWFLAKE, CACHE_1, CACHE_32, CACHE_1000];
     let bars = list.iter().zip(&nets.nets).map(|(contender, series)| Bar {
         name: contender.label.clone(),
@@ -234,7 +234,7 @@ fn plpgsql(
 fn blocks(context: &Context, section: &mut Section, session: &mut Session) {
     let ids = context.options.pick(200_000u32, 1_000_000);
     let ranges = ids / RANGE;
-    // What is timed, and how many ids it is.
+    // The statements that are timed.
     let statements = [
         format!("SELECT count(*) FROM leaf_segment_next_batch('bench', {ids})"),
         format!("SELECT count(*) FROM generate_series(1::bigint, {ids})"),
@@ -400,7 +400,7 @@ fn columns(context: &Context, section: &mut Section, session: &mut Session) {
         let sql = format!("SELECT count({call}(tag)) FROM tags_{tags}");
         fastest(session, &sql) * 1e9 / f64::from(rows)
     });
-    let (nets, least): (Vec<_>, Vec<_>) = series
+    let (nets, minimum): (Vec<_>, Vec<_>) = series
         .chunks_exact(3)
         .map(|turn| (turn[1].less(&turn[0]), turn[2].less(&turn[0])))
         .unzip();
@@ -416,11 +416,11 @@ fn columns(context: &Context, section: &mut Section, session: &mut Session) {
         .iter()
         .map(|tags| format!("{} tags", count(*tags)))
         .collect();
-    let least_labels: Vec<_> = labels.iter().map(|l| format!("{l}, minimum")).collect();
+    let minimum_labels: Vec<_> = labels.iter().map(|l| format!("{l}, minimum")).collect();
     let compared: Vec<_> = labels
         .iter()
         .zip(&nets)
-        .chain(least_labels.iter().zip(&least))
+        .chain(minimum_labels.iter().zip(&minimum))
         .map(|(label, series)| Row { label, series })
         .collect();
     for row in &compared {
@@ -450,7 +450,7 @@ fn columns(context: &Context, section: &mut Section, session: &mut Session) {
              session's map, the comparison, and branches that differ from row to row; {} \
              ns with 10 tags. The minimum, a hash and an atomic addition, takes {} ns.",
             number(nets[0].median(), 1),
-            number(least[1].median(), 1)
+            number(minimum[1].median(), 1)
         )),
     });
     section.check(Check {
@@ -463,9 +463,9 @@ fn columns(context: &Context, section: &mut Section, session: &mut Session) {
             "memory: the minimum, one atomic addition in one of 131,072 cache lines, \
              takes {} ns with {} tags and {} with 10; a lookup touches two such lines, \
              and finds the second one through the first.",
-            number(least[2].median(), 0),
+            number(minimum[2].median(), 0),
             count(many),
-            number(least[0].median(), 0)
+            number(minimum[0].median(), 0)
         )),
     });
     let bars = labels.iter().zip(&nets).map(|(name, series)| Bar {

@@ -15,7 +15,7 @@ use crate::targets::{Bound, Check, Target};
 /// Ids of one statement.
 const IDS: u32 = 20_000;
 
-/// What it is called, the call on the one source, and on that of session `N`.
+/// Label, the call on the shared source, and the call on the source of session `N`.
 const CONTENDERS: [(&str, &str, &str); 4] = [
     (
         SEGMENT,
@@ -117,7 +117,7 @@ pub fn run(context: &Context, section: &mut Section) {
     checks(section, |sessions, label| of(false, sessions, label));
 }
 
-/// Contenders beside numbers of sessions.
+/// A table of contenders by numbers of sessions.
 fn matrix(section: &mut Section, title: &str, cell: impl Fn(usize, &str) -> Option<String>) {
     let sessions = SESSIONS.map(|sessions| sessions.to_string());
     let mut columns = vec!["sessions"];

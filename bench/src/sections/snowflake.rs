@@ -1,4 +1,4 @@
-//! How near snowflake ids come to their ceiling, and what the sessions burn there.
+//! How close snowflake ids come to their ceiling, and how much CPU time the sessions use there.
 
 use std::collections::HashSet;
 
@@ -14,8 +14,8 @@ use crate::report::Section;
 use crate::table::Table;
 use crate::targets::{Bound, Check, Target};
 
-/// Ids of the statements of all sessions together: so many that the way from one statement
-/// to the next does not count, and that all sessions end at about the same time.
+/// Ids per statement, times the number of sessions: enough that the time between statements
+/// does not count, and few enough that all sessions end at about the same time.
 const IDS: usize = 200_000;
 /// Clock ticks in a second, as /proc counts them on Linux.
 const TICKS: f64 = 100.0;
@@ -38,8 +38,8 @@ pub fn run(context: &Context, section: &mut Section) {
         number(SNOWFLAKES_PER_SECOND, 0)
     ));
 
-    // User and system seconds of processor time in each second, and microseconds per id.
-    let mut burnt = Vec::new();
+    // User and system seconds of CPU time per second, and CPU nanoseconds per id.
+    let mut cpu = Vec::new();
     let rates = in_turns(context.options.rounds, &SESSIONS, |sessions| {
         let ids = whole(IDS / sessions);
         let before = cpu_ticks(clients.pids(*sessions));
@@ -52,15 +52,15 @@ pub fn run(context: &Context, section: &mut Section) {
         let seconds = |ticks: u64| f64::from(whole(ticks)) / TICKS;
         let (user, system) = (seconds(after.0 - before.0), seconds(after.1 - before.1));
         let rate = done.per_second() * f64::from(ids);
-        burnt.push([
+        cpu.push([
             user / done.seconds,
             system / done.seconds,
             (user + system) * 1e9 / (rate * done.seconds),
         ]);
         rate
     });
-    let burnt = |place: usize, which: usize| {
-        let own = burnt.iter().skip(place).step_by(SESSIONS.len()).skip(1);
+    let cpu = |place: usize, which: usize| {
+        let own = cpu.iter().skip(place).step_by(SESSIONS.len()).skip(1);
         Series::new(own.map(|figures| figures[which]).collect())
     };
 
@@ -77,7 +77,7 @@ pub fn run(context: &Context, section: &mut Section) {
     let mut table = Table::new(title, &columns);
     for (place, (sessions, rate)) in SESSIONS.iter().zip(&rates).enumerate() {
         let share = rate.map(|rate| rate / SNOWFLAKES_PER_SECOND);
-        let [user, system, per_id] = [0, 1, 2].map(|which| burnt(place, which));
+        let [user, system, per_id] = [0, 1, 2].map(|which| cpu(place, which));
         let who = format!("sessions: {sessions}");
         for (unit, series) in [
             ("ids per second", rate),

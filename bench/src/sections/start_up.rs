@@ -1,4 +1,4 @@
-//! What leaf_id costs before the first id: memory, a server's start, and the first calls.
+//! What leaf_id costs up to the first id: shared memory, server start, and the first calls.
 
 use std::fs;
 use std::thread;
@@ -13,14 +13,14 @@ use crate::report::Section;
 use crate::table::{Row, Table};
 use crate::targets::{Bound, Check, Target};
 
-/// How long workers may take to come or to go.
+/// How long workers may take to start or to end.
 const LIMIT: Duration = Duration::from_secs(30);
-/// The rests of segments that a clean stop leaves for the next start.
-const PARKED: &str = "leaf_id_saved_ranges.json";
-/// First ids of each kind that are measured.
+/// What a clean shutdown saves of the segments, in the data directory.
+const SAVED_RANGES: &str = "leaf_id_saved_ranges.json";
+/// How often each kind of first id is measured, at least.
 const FIRSTS: usize = 11;
 
-/// For comparison only.
+/// For comparison, without a target.
 const FIRST_NEXTVAL: &str = "nextval, CACHE 1";
 
 /// Measures all of it.
@@ -30,12 +30,12 @@ pub fn run(context: &Context, section: &mut Section) {
     first_of_a_tag(context, section);
 }
 
-/// Starts the server, connects to it as soon as it answers, and does something there at
-/// once. Returns how long the start took, and what was done.
+/// Starts the server, connects as soon as it accepts connections, and runs `work` at once.
+/// Returns how long the start took, and the result of `work`.
 fn start<T>(server: &Server, work: impl FnOnce(&mut Session) -> T) -> (Duration, T) {
     let began = Instant::now();
     thread::scope(|scope| {
-        // It looks only now and then whether the server answers: not waited for.
+        // Not waited for: it polls the server, but too rarely for this.
         scope.spawn(|| server.launch());
         loop {
             if let Ok(mut session) = server.try_connect("postgres", "postgres") {
@@ -111,7 +111,7 @@ fn starts_and_memory(context: &Context, section: &mut Section) {
         section.keep("Shared memory", label, "bytes", &Series::new(vec![bytes]));
     }
     section.table(table);
-    // What all tags share falls out of the difference.
+    // The difference leaves out what all tags share.
     let slot = (whole(bytes[3]) - whole(bytes[2])) / 900_000.0;
     section.say(format!(
         "Each additional tag takes {} bytes (between max_tags 100,000 and 1,000,000).",
@@ -163,17 +163,17 @@ fn first_of_a_server(context: &Context, section: &mut Section) {
     session.run("CREATE SEQUENCE first");
     drop(session);
     let rounds = context.options.rounds.max(FIRSTS);
-    let ready = in_turns(rounds, &kinds, |(_, call, parked)| {
+    let ready = in_turns(rounds, &kinds, |(_, call, saved)| {
         fixture.server.stop(Stop::Fast);
-        let file = fixture.server.data_dir().join(PARKED);
-        if !parked && file.exists() {
+        let file = fixture.server.data_dir().join(SAVED_RANGES);
+        if !saved {
             fs::remove_file(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         }
         let (_, ((), took)) = start(&fixture.server, |session| {
             timed(|| session.run(&format!("SELECT {call}")))
         });
         let mut session = fixture.session();
-        // What the rests of the next start are made of.
+        // So that the next shutdown has ranges to save.
         session.run("SELECT leaf_segment_next('first')");
         session.wait_for_spare("first");
         took.as_secs_f64() * 1000.0
@@ -202,7 +202,7 @@ fn first_of_a_tag(context: &Context, section: &mut Section) {
         made += 1;
         session.create_tag(&format!("new_{made}"));
         if *running {
-            // A claim of another tag brings it, and keeps it for a second.
+            // A claim for another tag starts it, and it stays for a second.
             let busy = format!("busy_{made}");
             session.create_tag(&busy);
             session.next(&busy);

@@ -1,5 +1,4 @@
-//! One round of sessions that take ids, each statement timed, while another session looks
-//! at the tag.
+//! One round: sessions take ids and time each statement, while another session watches the tag.
 
 use std::sync::Barrier;
 use std::thread;
@@ -9,20 +8,20 @@ use leaf_id_tests::Session;
 
 use crate::figures::{HundredthsOfPercent, percentile};
 
-/// How often the other session looks.
-const LOOK: Duration = Duration::from_millis(20);
-/// The largest segment of a tag with the defaults.
+/// How often the other session reads the tag's status.
+const INTERVAL: Duration = Duration::from_millis(20);
+/// The default max_step of a tag.
 const MAX_STEP: f64 = 1_000_000.0;
 
-/// What is to be run.
+/// What is run.
 pub struct Load<'a> {
     /// Name of the tag or of the sequence.
     pub source: &'a str,
     /// A tag; otherwise a sequence.
     pub leaf: bool,
-    /// Ids of one statement.
+    /// Ids per statement.
     pub at_once: u32,
-    /// For how long statements are begun.
+    /// No statement starts after this time.
     pub lasts: Duration,
 }
 
@@ -30,28 +29,28 @@ pub struct Load<'a> {
 pub struct Sample {
     /// Since the start of the round.
     pub began: Duration,
-    /// Until its row was there.
+    /// Until its result had arrived.
     pub took_ns: u64,
 }
 
-/// Calls that found no id.
+/// Calls that had to wait for a segment.
 #[derive(Clone, Copy, Default)]
 pub struct Waits {
     /// How many.
     pub count: f64,
-    /// Milliseconds, of all of them.
+    /// Milliseconds in total.
     pub ms: f64,
 }
 
-/// What a round came to.
+/// The figures of a round.
 pub struct Round {
     /// Of all sessions.
     pub ids_per_second: f64,
     /// The round's own 99.9th percentile, in nanoseconds.
     pub p999_ns: f64,
-    /// When segments had become long enough, if they have.
+    /// When the step had grown, if it has.
     pub grown: Option<Duration>,
-    /// Until then; of the whole round, if they have not.
+    /// Until then; in the whole round, if it has not.
     pub cold: Waits,
     /// After that.
     pub warm: Option<Waits>,
@@ -59,9 +58,9 @@ pub struct Round {
     pub claims_ms: Vec<f64>,
 }
 
-/// What the other session sees.
+/// What the other session reads.
 #[derive(Clone, Copy, Default)]
-struct Look {
+struct Status {
     at: Duration,
     waits: Waits,
     step: f64,
@@ -97,7 +96,7 @@ impl Load<'_> {
         let together = Barrier::new(prepared.len() + 1);
         let (lasts, sql, together) = (self.lasts, &sql, &together);
         let start = Instant::now();
-        let (samples, looks) = thread::scope(|scope| {
+        let (samples, statuses) = thread::scope(|scope| {
             let threads: Vec<_> = prepared
                 .into_iter()
                 .map(|(session, prepared)| {
@@ -122,32 +121,32 @@ impl Load<'_> {
                 })
                 .collect();
             together.wait();
-            let mut looks = Vec::new();
+            let mut statuses = Vec::new();
             while self.leaf && start.elapsed() < lasts {
-                looks.push(self.look(monitor, start));
-                thread::sleep(LOOK);
+                statuses.push(self.status(monitor, start));
+                thread::sleep(INTERVAL);
             }
             let mut samples = Vec::new();
             for thread in threads {
                 let own = thread.join();
                 samples.extend(own.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             }
-            (samples, looks)
+            (samples, statuses)
         });
         let elapsed = start.elapsed();
-        let last = self.leaf.then(|| self.look(monitor, start));
-        let round = self.round(&samples, &looks, last, elapsed);
+        let last = self.leaf.then(|| self.status(monitor, start));
+        let round = self.round(&samples, &statuses, last, elapsed);
         (samples, round)
     }
 
-    fn look(&self, monitor: &mut Session, start: Instant) -> Look {
+    fn status(&self, monitor: &mut Session, start: Instant) -> Status {
         let sql = "SELECT coalesce(waits, 0)::float8, coalesce(waited_ms, 0)::float8, step::float8,
                        coalesce(refills, 0)::float8, coalesce(last_refill_ms, 0)::float8
                    FROM leaf_segment_status WHERE tag = $1";
         let row = monitor
             .query_one(sql, &[&self.source])
             .unwrap_or_else(|error| panic!("{sql}\n{error}"));
-        Look {
+        Status {
             at: start.elapsed(),
             waits: Waits {
                 count: row.get(0),
@@ -166,29 +165,29 @@ impl Load<'_> {
     fn round(
         &self,
         samples: &[Sample],
-        looks: &[Look],
-        last: Option<Look>,
+        statuses: &[Status],
+        last: Option<Status>,
         elapsed: Duration,
     ) -> Round {
         let mut took: Vec<_> = samples.iter().map(|sample| sample.took_ns).collect();
         took.sort_unstable();
         let ids_per_second = samples.len() as f64 * f64::from(self.at_once) / elapsed.as_secs_f64();
         let enough = ids_per_second.min(MAX_STEP);
-        let grown = looks.iter().find(|look| look.step >= enough);
+        let grown = statuses.iter().find(|status| status.step >= enough);
         let all = last.unwrap_or_default().waits;
-        let cold = grown.map_or(all, |look| look.waits);
+        let cold = grown.map_or(all, |status| status.waits);
         let mut claims_ms = Vec::new();
         let mut refills = 0.0;
-        for look in looks.iter().chain(&last) {
-            if look.refills > refills {
-                refills = look.refills;
-                claims_ms.push(look.last_refill_ms);
+        for status in statuses.iter().chain(&last) {
+            if status.refills > refills {
+                refills = status.refills;
+                claims_ms.push(status.last_refill_ms);
             }
         }
         Round {
             ids_per_second,
             p999_ns: percentile(&took, HundredthsOfPercent(9990)) as f64,
-            grown: grown.map(|look| look.at),
+            grown: grown.map(|status| status.at),
             cold,
             warm: grown.map(|_| Waits {
                 count: all.count - cold.count,
