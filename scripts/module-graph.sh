@@ -120,7 +120,7 @@ sub read_file {
                 if ($is->(0, '(') || $is->(0, '[')) { $skip->() } else { $i++ }
             }
             if ($is->(0, '{')) { $skip->() } else { $i++ }
-        } elsif ($token eq 'pub' && $is->(1, '(')) {
+        } elsif ($token eq 'pub' && $is->(1, '(') && $is->(2, 'in')) {
             $i++;
             $skip->();
         } elsif ($token eq 'mod' && $tokens[ $i + 1 ][0] =~ /^\w/ && $is->(2, ';')) {
@@ -353,6 +353,7 @@ use self::super::b;
 use crate::b as c; fn f() { c::two() }
 fn f() { crate::b::two() }
 fn f() -> Option<crate::b::Two> { None }
+struct S(pub (crate::b::Two, u8));
 fn f() { <super::b::Two as Clone>::clone(x) }
 fn f() { for i in 0..crate::b::N {} }
 fn f<'a>(x: &'a str) { let c = '"'; let e = '\''; crate::b::two() }
