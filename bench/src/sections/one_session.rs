@@ -159,7 +159,7 @@ fn constant(
             bound: Bound::AtMost(8.0),
             limit: Some(
                 "45 instructions by callgrind (test \
-                 cost::a_call_takes_no_more_instructions_than_it_did), one of them \
+                 a_call_takes_no_more_instructions_than_it_did), one of them \
                  locked; each load before it depends on the previous one. The section's \
                  first table shows an atomic addition alone."
                     .into(),
@@ -446,7 +446,7 @@ fn columns(context: &Context, section: &mut Section, session: &mut Session) {
         bound: Bound::AtMost(25.0),
         limit: Some(format!(
             "about 290 instructions by callgrind (test \
-             cost::a_call_takes_no_more_instructions_than_it_did): the tag's hash, the \
+             a_call_takes_no_more_instructions_than_it_did): the tag's hash, the \
              session's map, the comparison, and branches that differ from row to row; {} \
              ns with 10 tags. The minimum, a hash and an atomic addition, takes {} ns.",
             number(nets[0].median(), 1),
