@@ -1,5 +1,5 @@
-//! Several servers that take their ids from one, set up by the commands that the README
-//! gives. They reach each other by the directories of their sockets.
+//! Several servers that take their ids from one, set up by the commands of
+//! docs/fleet-and-failover.md. They reach each other by the directories of their sockets.
 
 use std::path::Path;
 

@@ -9,6 +9,7 @@
     reason = "in a test a failure is a panic, and its name says what it is for"
 )]
 
+mod docs;
 mod files;
 mod harness;
 mod lease;

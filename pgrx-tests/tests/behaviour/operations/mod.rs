@@ -8,7 +8,6 @@ mod failover;
 mod full_disk;
 mod history;
 mod hostile_settings;
-mod readme_commands;
 mod recovery;
 mod regress;
 mod restarts;

@@ -1,8 +1,6 @@
-//! Would catch: a command of the README's chapter on several servers that does not do what
-//! the README says. The names of hosts in it become the directories of sockets.
+//! Would catch: a command of docs/fleet-and-failover.md that does not do what it says there.
+//! The names of hosts in it become the directories of sockets.
 
-use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use leaf_id_tests::checks::wait_until;
@@ -10,19 +8,23 @@ use leaf_id_tests::cluster::STANDBY;
 use leaf_id_tests::server::Server;
 use leaf_id_tests::session::Session;
 
+use super::page::{Page, run_statements};
+
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The SQL under a heading of the README, block by block.
+/// The SQL under a heading that is for these tests, block by block.
 fn blocks(heading: &str) -> Vec<String> {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    let readme = fs::read_to_string(readme).unwrap();
-    let (_, section) = readme.split_once(&format!("\n### {heading}\n")).unwrap();
-    let section = section.split("\n##").next().unwrap();
-    let block = |text: &str| text.split("```").next().unwrap_or_default().to_string();
-    section.split("```sql\n").skip(1).map(block).collect()
+    let blocks = Page::read("docs/fleet-and-failover.md").blocks();
+    let ours = blocks.into_iter().filter(|block| {
+        block.heading == heading
+            && block
+                .test()
+                .is_some_and(|test| test.starts_with("several_servers::"))
+    });
+    ours.map(|block| block.text).collect()
 }
 
-/// Runs a block, statement by statement, with what stands for this in it replaced by that.
+/// Runs a block, with what stands for this in it replaced by that.
 #[track_caller]
 fn run(session: &mut Session, block: &str, replaced: &[(&str, &str)]) {
     let mut sql = block.to_string();
@@ -30,12 +32,7 @@ fn run(session: &mut Session, block: &str, replaced: &[(&str, &str)]) {
         assert!(sql.contains(this), "{this} in {sql}");
         sql = sql.replace(this, that);
     }
-    // No statement there holds a semicolon within.
-    for statement in sql.split_inclusive(';') {
-        if statement.contains(';') {
-            session.run(statement);
-        }
-    }
+    run_statements(session, &sql);
 }
 
 #[test]
@@ -45,10 +42,10 @@ fn the_commands_for_several_servers_and_a_central_pair_work() {
     let member = Server::start_unrelated(1, &[]);
     let mut session = member.session();
 
-    let [on_centre, on_member] = &blocks("Several servers, one tag")[..] else {
+    let [on_central, on_member] = &blocks("Several servers, one tag")[..] else {
         panic!("other blocks than expected");
     };
-    run(&mut primary.session_in("ids"), on_centre, &[]);
+    run(&mut primary.session_in("ids"), on_central, &[]);
     let db1 = primary.dir().to_str().unwrap();
     run(
         &mut session,
@@ -86,16 +83,16 @@ fn the_commands_for_several_servers_and_a_central_pair_work() {
 
 #[test]
 fn the_commands_for_worker_ids_from_a_registry_work() {
-    let centre = Server::start(&[]);
-    centre.session().run("CREATE DATABASE ids");
+    let central = Server::start(&[]);
+    central.session().run("CREATE DATABASE ids");
     let member = Server::start_unrelated(1, &[]);
     let mut session = member.session();
-    let [on_centre, on_member] = &blocks("Several servers, one tag")[..] else {
+    let [on_central, on_member] = &blocks("Several servers, one tag")[..] else {
         panic!("other blocks than expected");
     };
-    let mut registry = centre.session_in("ids");
-    run(&mut registry, on_centre, &[]);
-    let dir = centre.dir().to_str().unwrap();
+    let mut registry = central.session_in("ids");
+    run(&mut registry, on_central, &[]);
+    let dir = central.dir().to_str().unwrap();
     let replaced = [
         ("db1.example.com", dir),
         (", sslmode 'verify-full'", ", sslmode 'disable'"),
@@ -116,4 +113,45 @@ fn the_commands_for_worker_ids_from_a_registry_work() {
     assert_eq!(holder, "db3");
     // As for a server that does not come back, and an id that is not to be used any more.
     registry.run("SELECT leaf_worker_release(0); SELECT leaf_worker_retire(0)");
+}
+
+/// From one writer to the other; before PostgreSQL 16 rows would come back for ever.
+#[test]
+fn the_commands_for_logical_replication_work() {
+    let writer = |number| {
+        let server = Server::start_unrelated(number, &[("wal_level", "logical")]);
+        let mut session = server.session();
+        session.run("CREATE DATABASE app");
+        session.run("CREATE ROLE replicator LOGIN REPLICATION");
+        server
+    };
+    let (db1, db2) = (writer(0), writer(1));
+    let [commands] = &blocks("Logical replication with several writers")[..] else {
+        panic!("other blocks than expected");
+    };
+    let mut sessions = [&db1, &db2].map(|server| {
+        let mut session = server.session_in("app");
+        session.run(
+            "CREATE EXTENSION leaf_id;
+             CREATE TABLE orders (id bigint PRIMARY KEY); CREATE TABLE events (id bigint PRIMARY KEY)",
+        );
+        session
+    });
+    let [subscriber, publisher] = &mut sessions;
+    publisher.run("CREATE PUBLICATION writes FOR TABLE orders, events");
+    let mut replaced = vec![("db2.example.com", db2.dir().to_str().unwrap())];
+    if subscriber.major() < 16 {
+        replaced.push((", origin = none", ""));
+    }
+    run(subscriber, commands, &replaced);
+    publisher.run(
+        "SELECT leaf_tag_create('orders'); INSERT INTO orders SELECT leaf_segment_next('orders')",
+    );
+    wait_until(LIMIT, "the row", || {
+        subscriber.column::<i64>("SELECT id FROM orders") == [1]
+    });
+    // Each has its own rows of it.
+    subscriber
+        .fails("SELECT leaf_segment_next('orders')")
+        .is("42704");
 }

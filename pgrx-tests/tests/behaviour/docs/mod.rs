@@ -1,0 +1,7 @@
+//! The README and docs/ against the software: what they show runs, and what they list is there.
+
+mod examples;
+mod links;
+mod page;
+mod several_servers;
+mod snowflake_recovery;

@@ -1,0 +1,244 @@
+//! A Markdown file, as far as the tests of the documentation read it.
+//!
+//! A fenced block of SQL or shell is simply run, unless a comment above it says something else:
+//!
+//! | comment | meaning |
+//! | --- | --- |
+//! | `<!-- test: before SQL -->` | this SQL runs first; for what the reader has, and the test does not |
+//! | `<!-- test: expect SQLSTATE -->` | the block fails with that |
+//! | `<!-- test: run by module::test -->` | that test runs it, as it needs several servers, say |
+//! | `<!-- test: not run: reason -->` | nothing runs it |
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use leaf_id_tests::Session;
+
+/// How a block is to be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// As it stands.
+    Run,
+    /// It fails with this SQLSTATE.
+    Expect(String),
+    /// By this test.
+    RunBy(String),
+    /// Not at all, for this reason.
+    NotRun(String),
+}
+
+/// A fenced block.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// The line of its fence.
+    pub line: usize,
+    /// What stands behind the fence; empty for output.
+    pub language: String,
+    /// Its lines, without the indentation of the fence.
+    pub text: String,
+    /// What the comment above it says.
+    pub mark: Mark,
+    /// SQL that runs before it, unseen by readers.
+    pub before: Vec<String>,
+    /// What stands right below a block of SQL, without a language: its output, or some of it.
+    pub output: Option<String>,
+    /// The heading above it.
+    pub heading: String,
+}
+
+impl Block {
+    /// The test that runs it, if one does.
+    pub fn test(&self) -> Option<&str> {
+        match &self.mark {
+            Mark::RunBy(test) => Some(test),
+            _ => None,
+        }
+    }
+}
+
+/// Runs a block of statements one by one, each in a transaction of its own.
+#[track_caller]
+pub fn run_statements(session: &mut Session, sql: &str) {
+    // No statement there holds a semicolon within.
+    for statement in sql.split_inclusive(';') {
+        if statement.contains(';') {
+            session.run(statement);
+        }
+    }
+}
+
+/// A file.
+pub struct Page {
+    /// As it is called from the root of the sources.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// All of it.
+    pub text: String,
+}
+
+impl Page {
+    /// A page by its name.
+    pub fn read(name: &str) -> Self {
+        let path = root().join(name);
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+        Self {
+            name: name.into(),
+            path,
+            text,
+        }
+    }
+
+    /// Every page: the files at the root, and those of docs/.
+    pub fn all() -> Vec<Self> {
+        let mut names = Vec::new();
+        for folder in ["", "docs/"] {
+            for entry in fs::read_dir(root().join(folder)).unwrap() {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                if name.ends_with(".md") {
+                    names.push(format!("{folder}{name}"));
+                }
+            }
+        }
+        names.sort();
+        names.iter().map(|name| Self::read(name)).collect()
+    }
+
+    /// Its fenced blocks.
+    pub fn blocks(&self) -> Vec<Block> {
+        blocks(&self.text).unwrap_or_else(|problem| panic!("{}: {problem}", self.name))
+    }
+
+    /// Its lines outside of blocks, with their numbers.
+    pub fn prose(&self) -> Vec<(usize, &str)> {
+        let mut inside = false;
+        let lines = (1..).zip(self.text.lines());
+        lines
+            .filter(|(_, line)| {
+                let fence = line.trim_start().starts_with("```");
+                inside ^= fence;
+                !fence && !inside
+            })
+            .collect()
+    }
+
+    /// The text of its headings, without the marks of their level.
+    pub fn headings(&self) -> Vec<&str> {
+        let lines = self.prose().into_iter();
+        lines.filter_map(|(_, line)| heading(line)).collect()
+    }
+}
+
+/// The root of the sources.
+pub fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+fn heading(line: &str) -> Option<&str> {
+    let text = line.trim_start_matches('#').strip_prefix(' ')?;
+    line.starts_with('#').then_some(text)
+}
+
+/// The blocks of a text, or what is wrong with it.
+fn blocks(text: &str) -> Result<Vec<Block>, String> {
+    let mut found: Vec<Block> = Vec::new();
+    let mut mark = Mark::Run;
+    let mut before = Vec::new();
+    let mut above = String::new();
+    let mut lines = (1..).zip(text.lines());
+    // Whether nothing stands between here and the end of the last block.
+    let mut after_block = false;
+    while let Some((number, line)) = lines.next() {
+        let wrong = |what: &str| Err(format!("line {number}: {what}: {line}"));
+        let trimmed = line.trim();
+        if let Some(text) = heading(line) {
+            above = text.into();
+        }
+        if let Some(comment) = trimmed.strip_prefix("<!-- test: ") {
+            let Some(comment) = comment.strip_suffix(" -->") else {
+                return wrong("the comment does not end");
+            };
+            match comment.split_once(' ') {
+                Some(("before", sql)) => before.push(sql.into()),
+                Some(("expect", state)) => mark = Mark::Expect(state.into()),
+                Some(("run", by)) if by.starts_with("by ") => mark = Mark::RunBy(by[3..].into()),
+                Some(("not", why)) if why.starts_with("run: ") => {
+                    mark = Mark::NotRun(why[5..].into());
+                }
+                _ => return wrong("unknown comment"),
+            }
+        } else if let Some(language) = trimmed.strip_prefix("```") {
+            let indentation = line.len() - line.trim_start().len();
+            let mut body = String::new();
+            loop {
+                match lines.next() {
+                    None => return wrong("the block does not end"),
+                    Some((_, line)) if line.trim() == "```" => break,
+                    Some((_, line)) => {
+                        body += line.get(indentation..).unwrap_or_default();
+                        body.push('\n');
+                    }
+                }
+            }
+            let code = !language.is_empty() && language != "text";
+            match found.last_mut() {
+                Some(sql) if after_block && language.is_empty() && sql.language == "sql" => {
+                    sql.output = Some(body);
+                }
+                _ => found.push(Block {
+                    line: number,
+                    language: language.into(),
+                    text: body,
+                    mark: std::mem::replace(&mut mark, Mark::Run),
+                    before: if code {
+                        std::mem::take(&mut before)
+                    } else {
+                        Vec::new()
+                    },
+                    output: None,
+                    heading: above.clone(),
+                }),
+            }
+            after_block = true;
+            continue;
+        } else if !trimmed.is_empty() && mark != Mark::Run {
+            return wrong("a comment for a block, and no block below it");
+        }
+        after_block = false;
+    }
+    if mark != Mark::Run || !before.is_empty() {
+        return Err("a comment for a block, and no block below it".into());
+    }
+    Ok(found)
+}
+
+#[test]
+fn blocks_are_found_with_what_is_said_of_them() {
+    let text = "# A\n<!-- test: before CREATE ROLE r -->\nwords\n```sql\nSELECT 1;\n```\n```\n 1\n```\n\
+                ## B\n<!-- test: expect 22023 -->\n- item\n";
+    assert!(blocks(text).unwrap_err().contains("no block below"));
+    let text = text.replace(
+        "- item\n",
+        "\n  ```sh\n  make a\n    b\n  ```\n```text\nx\n```\n",
+    );
+    let found = blocks(&text).unwrap();
+    let [first, second, third] = &found[..] else {
+        panic!("{found:?}");
+    };
+    assert_eq!(
+        (first.line, &*first.text, &*first.heading),
+        (4, "SELECT 1;\n", "A")
+    );
+    assert_eq!(first.before, ["CREATE ROLE r"]);
+    assert_eq!(first.output.as_deref(), Some(" 1\n"));
+    assert_eq!((&*second.language, &*second.text), ("sh", "make a\n  b\n"));
+    assert_eq!(second.mark, Mark::Expect("22023".into()));
+    assert_eq!((&*third.heading, &third.mark), ("B", &Mark::Run));
+    for wrong in [
+        "```sql\nSELECT",
+        "<!-- test: skip -->\n",
+        "<!-- test: before X -->\n",
+    ] {
+        blocks(wrong).unwrap_err();
+    }
+}
