@@ -3,5 +3,6 @@
 mod examples;
 mod links;
 mod page;
+mod reference;
 mod several_servers;
 mod snowflake_recovery;

@@ -127,6 +127,21 @@ impl Page {
         let lines = self.prose().into_iter();
         lines.filter_map(|(_, line)| heading(line)).collect()
     }
+
+    /// The rows of the first table below a heading, without its head, cell by cell.
+    pub fn table(&self, heading_above: &str) -> Vec<Vec<String>> {
+        let lines = self.prose().into_iter().map(|(_, line)| line);
+        let below = lines.skip_while(|line| heading(line) != Some(heading_above));
+        let of_section = below.skip(1).take_while(|line| heading(line).is_none());
+        let rows = of_section
+            .skip_while(|line| !line.starts_with('|'))
+            .take_while(|line| line.starts_with('|'));
+        let rows = rows.skip(2).map(|row| {
+            let row = row.trim().trim_start_matches('|').trim_end_matches('|');
+            row.split('|').map(|cell| cell.trim().to_string()).collect()
+        });
+        rows.collect()
+    }
 }
 
 /// The root of the sources.

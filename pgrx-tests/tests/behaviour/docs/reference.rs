@@ -1,0 +1,336 @@
+//! Would catch: a function, setting, view, table or error that docs/reference.md does not have,
+//! or has otherwise, and one that it has and leaf_id has not.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use leaf_id_tests::{Server, Session};
+
+use super::page::{Page, root};
+
+const MEMBERS: &str = "FROM pg_depend d
+    WHERE d.deptype = 'e' AND d.refclassid = 'pg_extension'::regclass
+        AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'leaf_id')";
+
+fn page() -> Page {
+    Page::read("docs/reference.md")
+}
+
+/// Checks that both are the same, and says what only one of them has.
+#[track_caller]
+fn assert_same(what: &str, documented: &[String], real: &[String]) {
+    assert!(real.len() > 3, "no {what} at all: {real:?}");
+    let only = |these: &[String], those: &[String]| -> Vec<String> {
+        these
+            .iter()
+            .filter(|this| !those.contains(this))
+            .cloned()
+            .collect()
+    };
+    let (undocumented, unreal) = (only(real, documented), only(documented, real));
+    assert!(
+        undocumented.is_empty() && unreal.is_empty() && documented.len() == real.len(),
+        "{what}\nnot in the reference: {undocumented:#?}\nonly in the reference: {unreal:#?}"
+    );
+}
+
+/// Types by the names that the reference has for them.
+fn short(text: &str) -> String {
+    text.replace("timestamp with time zone", "timestamptz")
+}
+
+/// The signatures that a text block lists: each begins at the margin.
+fn signatures(text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for line in text.lines() {
+        match found.last_mut() {
+            Some(last) if line.starts_with(' ') => *last += &format!(" {}", line.trim()),
+            _ => found.push(line.trim().into()),
+        }
+    }
+    found
+}
+
+fn functions(session: &mut Session) -> Vec<String> {
+    let sql = format!(
+        "SELECT format('%s(%s) → %s', p.proname, pg_get_function_arguments(p.oid),
+             pg_get_function_result(p.oid))
+         FROM pg_proc p
+         WHERE p.oid IN (SELECT objid {MEMBERS} AND d.classid = 'pg_proc'::regclass)"
+    );
+    let plain = |signature: &String| {
+        let mut signature = short(signature);
+        for cast in ["::integer", "::text", "::bigint", "'"] {
+            signature = signature.replace(cast, "");
+        }
+        signature
+    };
+    session.column::<String>(&sql).iter().map(plain).collect()
+}
+
+#[test]
+fn it_has_every_function_as_it_is() {
+    let server = Server::with_leaf_id(&[]);
+    let blocks = page().blocks();
+    let listed = blocks.iter().filter(|block| block.text.contains(" → "));
+    let documented: Vec<_> = listed.flat_map(|block| signatures(&block.text)).collect();
+    assert_same("functions", &documented, &functions(&mut server.session()));
+}
+
+#[test]
+fn it_has_every_setting_as_it_is() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    // What a text may be is not in pg_settings: there only words can say it.
+    let sql = "SELECT concat_ws(' | ', format('`%s`', name), boot_val, coalesce(unit, ''),
+                   CASE vartype WHEN 'string' THEN '*' WHEN 'enum' THEN array_to_string(enumvals, ', ')
+                       ELSE min_val || ' to ' || max_val END,
+                   context)
+               FROM pg_settings WHERE name LIKE 'leaf\\_id.%'";
+    let real = session.column::<String>(sql);
+    let is_text = |name: &str| {
+        real.iter()
+            .any(|row| row.starts_with(name) && row.contains(" | * | "))
+    };
+    let rows = page().table("Settings").into_iter().map(|row| {
+        assert_eq!(row.len(), 6, "{row:?}");
+        assert!(!row[3].is_empty() && !row[5].is_empty(), "{row:?}");
+        let range = if is_text(&row[0]) { "*" } else { &row[3] };
+        [&row[0], &row[1], &row[2], range, &row[4]].join(" | ")
+    });
+    assert_same("settings", &rows.collect::<Vec<_>>(), &real);
+}
+
+#[test]
+fn it_has_every_column_of_every_view_and_table() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    let relations = session.column::<String>(&format!(
+        "SELECT relname::text FROM pg_class
+         WHERE relkind IN ('r', 'v') AND oid IN (SELECT objid {MEMBERS} AND d.classid = 'pg_class'::regclass)"
+    ));
+    let page = page();
+    let documented = page.headings().into_iter().map(str::to_string);
+    let documented: Vec<_> = documented
+        .filter(|text| text.starts_with("leaf_"))
+        .collect();
+    assert_same("views and tables", &documented, &relations);
+    for relation in &relations {
+        let columns = session.column::<String>(&format!(
+            "SELECT format('`%s` %s', attname, format_type(atttypid, atttypmod))
+             FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+             WHERE c.relname = '{relation}' AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
+        ));
+        let real: Vec<_> = columns.iter().map(|column| short(column)).collect();
+        let rows = page.table(relation).into_iter().map(|row| {
+            assert!(row.len() == 3 && !row[2].is_empty(), "{row:?}");
+            format!("{} {}", row[0], row[1])
+        });
+        let documented: Vec<_> = rows.collect();
+        assert_same(relation, &documented, &real);
+        assert_eq!(documented, real, "the order of the columns of {relation}");
+    }
+}
+
+/// SQLSTATEs by the names that Rust and PL/pgSQL have for them.
+const SQLSTATES: [(&str, &str); 17] = [
+    ("object_not_in_prerequisite_state", "55000"),
+    ("read_only_sql_transaction", "25006"),
+    ("undefined_object", "42704"),
+    ("undefined_table", "42P01"),
+    ("insufficient_privilege", "42501"),
+    ("invalid_parameter_value", "22023"),
+    ("lock_not_available", "55P03"),
+    ("configuration_limit_exceeded", "53400"),
+    ("feature_not_supported", "0A000"),
+    ("sequence_generator_limit_exceeded", "2200H"),
+    ("datatype_mismatch", "42804"),
+    ("e_r_i_e_trigger_protocol_violated", "39P01"),
+    ("invalid_name", "42602"),
+    ("null_value_not_allowed", "22004"),
+    ("io_error", "58030"),
+    ("foreign_key_violation", "23503"),
+    ("unique_violation", "23505"),
+];
+
+fn sqlstate(name: &str) -> &'static str {
+    let lower = name.to_lowercase();
+    let plain = lower
+        .rsplit("::")
+        .next()
+        .unwrap()
+        .trim_start_matches("errcode_")
+        .to_string();
+    let known = SQLSTATES.iter().find(|(name, _)| *name == plain);
+    known
+        .unwrap_or_else(|| panic!("which SQLSTATE is {name}?"))
+        .1
+}
+
+/// A message with `...` for what differs.
+fn pattern(message: &str) -> String {
+    let mut pattern = String::new();
+    let mut rest = message;
+    while let Some((before, after)) = rest.split_once('{') {
+        pattern += before;
+        pattern += "...";
+        rest = after.split_once('}').unwrap().1;
+    }
+    (pattern + rest).replace("%s", "...")
+}
+
+/// What stands in the brackets that `text` begins behind.
+fn in_brackets(text: &str) -> &str {
+    let mut depth = 1;
+    let mut in_string = false;
+    let mut escaped = false;
+    for (place, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if in_string => escaped = true,
+            '"' => in_string = !in_string,
+            '(' if !in_string => depth += 1,
+            ')' if !in_string => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return &text[..place];
+        }
+    }
+    panic!("brackets are not closed: {text}")
+}
+
+/// The string literals of a piece of Rust.
+fn literals(rust: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut rest = rust;
+    while let Some((_, after)) = rest.split_once('"') {
+        let mut literal = String::new();
+        let mut chars = after.char_indices();
+        loop {
+            match chars.next().expect("the end of a literal") {
+                (_, '\\') => literal.push(chars.next().unwrap().1),
+                (place, '"') => {
+                    rest = &after[place + 1..];
+                    break;
+                }
+                (_, c) => literal.push(c),
+            }
+        }
+        found.push(literal);
+    }
+    found
+}
+
+/// The errors that a source in Rust raises, each with its SQLSTATE: what stands behind
+/// `error(` and `ErrorReport::new(`. Constants that hold a code count as that.
+fn errors_of_rust(source: &str, found: &mut BTreeSet<(String, String)>) {
+    let code = |word: &str| {
+        let held = source
+            .split_once(&format!("let {word} = "))
+            .map(|(_, after)| after);
+        let name = held.map_or(word, |after| after.split(';').next().unwrap());
+        sqlstate(name.trim())
+    };
+    for call in ["error(", "ErrorReport::new("] {
+        for (place, _) in source.match_indices(call) {
+            let before = source[..place].chars().next_back();
+            if before.is_some_and(|c| c.is_alphanumeric() || c == '_') {
+                continue;
+            }
+            let arguments = in_brackets(&source[place + call.len()..]);
+            // One word is no message.
+            for message in literals(arguments).iter().filter(|text| text.contains(' ')) {
+                let state = code(arguments.split(',').next().unwrap().trim());
+                found.insert((state.into(), pattern(message)));
+            }
+        }
+    }
+}
+
+/// The errors that a script raises.
+fn errors_of_sql(source: &str, found: &mut BTreeSet<(String, String)>) {
+    for raise in source.split("ERRCODE = '").skip(1) {
+        let (name, rest) = raise.split_once('\'').unwrap();
+        let message = rest.split_once("MESSAGE = ").unwrap().1;
+        let text = message
+            .split_once('\'')
+            .unwrap()
+            .1
+            .split('\'')
+            .next()
+            .unwrap();
+        found.insert((sqlstate(name).into(), pattern(text)));
+    }
+}
+
+fn errors(folder: &Path, found: &mut BTreeSet<(String, String)>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let read = || fs::read_to_string(&path).unwrap();
+        match path.extension().and_then(|extension| extension.to_str()) {
+            None => errors(&path, found),
+            Some("rs") => errors_of_rust(&read(), found),
+            Some("sql") => errors_of_sql(&read(), found),
+            Some(_) => {}
+        }
+    }
+}
+
+#[test]
+fn it_has_every_error() {
+    let mut real = BTreeSet::new();
+    errors(&root().join("src"), &mut real);
+    errors(&root().join("sql"), &mut real);
+    let real: Vec<_> = real
+        .iter()
+        .map(|(state, text)| format!("{state} `{text}`"))
+        .collect();
+    assert!(real.len() > 60, "{real:#?}");
+
+    let page = page();
+    let sections = page
+        .headings()
+        .into_iter()
+        .skip_while(|text| *text != "Errors")
+        .skip(1);
+    let tables = sections
+        .take_while(|text| *text != "PostgreSQL's own")
+        .flat_map(|section| page.table(section));
+    let documented: Vec<_> = tables
+        .map(|row| {
+            assert!(row.len() == 3 && !row[2].is_empty(), "{row:?}");
+            format!("{} {}", row[0], row[1])
+        })
+        .collect();
+    assert_same("errors", &documented, &real);
+}
+
+#[test]
+fn errors_are_found_in_the_sources() {
+    let mut found = BTreeSet::new();
+    errors_of_rust(
+        r#"let full = Code::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED;
+           let error = |code, message: String| ErrorReport::new(code, message, "leaf_id");
+           match self {
+               Self::A { tag } => error(full, format!("no \"{tag}\" (really)")).set_hint("a hint"),
+               Self::B => error(Code::ERRCODE_IO_ERROR, match x { 1 => "one thing".into(), _ => "word".into() }),
+           }"#,
+        &mut found,
+    );
+    errors_of_sql(
+        "RAISE EXCEPTION USING ERRCODE = 'invalid_name', MESSAGE = format('no %s', x);",
+        &mut found,
+    );
+    let found: Vec<_> = found
+        .iter()
+        .map(|(state, text)| (&**state, &**text))
+        .collect();
+    let expected = [
+        ("42602", "no ..."),
+        ("53400", "no \"...\" (really)"),
+        ("58030", "one thing"),
+    ];
+    assert_eq!(found, expected);
+}
