@@ -10,14 +10,14 @@
 //! * `shmem`: what both share, and the rules for it.
 //! * `snowflake`: who opens the snowflake generator and reserves its timestamps.
 //! * `lease`: worker ids that are leased from a registry, and that registry.
-//! * `persist`: the files in the data directory.
+//! * `files`: the files in the data directory.
 //! * `leaf_id_core`: the double buffer, the snowflake word and the adaptive step.
 
 mod api;
 mod error;
+mod files;
 mod guc;
 mod lease;
-mod persist;
 mod pg;
 mod remote;
 mod segment;

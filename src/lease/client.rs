@@ -8,8 +8,9 @@ use leaf_id_core::lease::{
     Answer, Clocks, Effect, Grant, Lease, LeaseHolder, Question, Rules, Status, Step, Why,
 };
 
+use crate::files;
+use crate::files::lease::HolderIdentity;
 use crate::guc::{self, Registry};
-use crate::persist::{self, HolderIdentity};
 use crate::pg;
 use crate::shmem::{Area, LeaseStatus, Reply, Request, SnowflakeState, Text, WorkerIdSource};
 
@@ -77,7 +78,7 @@ impl LeaseClient {
     /// what was issued, and the registry must take this for another server.
     pub fn new(area: &'static Area, registry: Registry, sound: bool) -> Self {
         let identity = identity(&registry);
-        let lease = match persist::read_lease(&identity) {
+        let lease = match files::lease::read(&identity) {
             Ok(lease) if sound => lease,
             Ok(_) => Lease::default(),
             Err(error) => {
@@ -246,7 +247,7 @@ impl LeaseClient {
         if self.written == Some(lease) {
             return Ok(());
         }
-        let result: io::Result<()> = persist::write_lease(&self.identity, &lease);
+        let result: io::Result<()> = files::lease::write(&self.identity, &lease);
         match result {
             Ok(()) => {
                 self.written = Some(lease);

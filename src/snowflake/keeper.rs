@@ -15,9 +15,10 @@ use leaf_id_core::reservation::{self, Floor, Reason, Start, Unsafe};
 use leaf_id_core::snowflake::MAX_MS;
 
 use crate::error::Failure;
+use crate::files;
+use crate::files::reservation::{Reservation, Used};
 use crate::guc::{self, WorkerId};
 use crate::lease::client::{LeaseClient, Order};
-use crate::persist::{self, Reservation, Used};
 use crate::pg::{self, WaitEvent};
 use crate::segment::issue::{self, Deadline, RELOAD_GRACE_MS};
 use crate::shmem::{Area, FOR_EVER, Snowflake, SnowflakeState, Writer};
@@ -53,8 +54,8 @@ fn start(snowflake: &Snowflake, now_ms: i64) -> Start {
 /// logged by a session that is the writer: that looks for interrupts, and one that ended
 /// it there would leave the server without a writer for good.
 fn used_before(worker_id: u16, until_ms: i64) -> io::Result<(Vec<Used>, Option<io::Error>)> {
-    let found = match persist::read_reservation() {
-        Err(error) if persist::is_damage(&error) => return Ok((Vec::new(), Some(error))),
+    let found = match files::reservation::read() {
+        Err(error) if files::protocol::is_damage(&error) => return Ok((Vec::new(), Some(error))),
         result => result?,
     };
     let Some(found) = found else {
@@ -81,7 +82,7 @@ fn reserve(
         .max(snowflake.generator.reserved_until() + epoch_ms)
         .min(snowflake.recorded_until_ms());
     let (used, damage) = used_before(worker_id, until_ms)?;
-    persist::write_reservation(&Reservation {
+    files::reservation::write(&Reservation {
         worker_id,
         reserved_until_ms: until_ms,
         epoch_ms,
@@ -389,10 +390,14 @@ impl Keeper {
                 reason,
             });
         }
-        let stored = match persist::read_reservation() {
+        let stored = match files::reservation::read() {
             Ok(found) => found.map(|found| found.stored),
             // The registry knows what may have been issued, and the next write heals it.
-            Err(error) if persist::is_damage(&error) && guc::worker_id() == WorkerId::Auto => None,
+            Err(error)
+                if files::protocol::is_damage(&error) && guc::worker_id() == WorkerId::Auto =>
+            {
+                None
+            }
             Err(error) => return Err(Some(self.file_problem(&error))),
         };
         match reservation::floor(start(snowflake, now_ms), stored) {
@@ -495,7 +500,7 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
         return Ok(());
     }
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-    persist::write_reservation(&Reservation {
+    files::reservation::write(&Reservation {
         worker_id: last.worker_id,
         reserved_until_ms: last.ms + epoch_ms,
         epoch_ms,
@@ -503,7 +508,7 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
         used: used_before(last.worker_id, i64::MIN)?.0,
     })?;
     if snowflake.is_leased() {
-        persist::mark_lease_clean()?;
+        files::lease::mark_clean()?;
     }
     Ok(())
 }
@@ -611,9 +616,9 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
     let Some(_writer) = snowflake.try_write() else {
         return Ok(None);
     };
-    let found = match persist::read_reservation() {
+    let found = match files::reservation::read() {
         // One of the reasons to be here.
-        Err(error) if persist::is_damage(&error) => None,
+        Err(error) if files::protocol::is_damage(&error) => None,
         result => result.map_err(file_problem)?,
     };
     let generator = &snowflake.generator;
@@ -644,7 +649,7 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
     generator.close();
     snowflake.set_state(SnowflakeState::Starting, 0);
     let written = pg::while_waiting(WaitEvent::Snowflake, || {
-        persist::write_reservation(&Reservation {
+        files::reservation::write(&Reservation {
             worker_id,
             reserved_until_ms: until_ms,
             epoch_ms,

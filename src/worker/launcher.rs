@@ -20,8 +20,8 @@ use pgrx::bgworkers::{
 use pgrx::{IntoDatum, PgMemoryContexts, pg_sys};
 
 use super::{pack, reserve};
+use crate::files::saved_ranges::{self, Database};
 use crate::guc;
-use crate::persist::{self, Database};
 use crate::pg::{self, WaitEvent};
 use crate::shmem::{self, Area, Explanation, RefillError, Reply, Task};
 use crate::snowflake::keeper::{self, Keeper};
@@ -204,7 +204,7 @@ fn save_ranges(area: &Area) {
     if remainders.is_empty() {
         return;
     }
-    if let Err(error) = persist::save(&remainders, &databases) {
+    if let Err(error) = saved_ranges::save(&remainders, &databases) {
         let tags = remainders.len();
         pgrx::warning!(
             "leaf_id: cached ids of {tags} tags are lost: could not write leaf_id_saved_ranges.json: {error}"
@@ -214,7 +214,7 @@ fn save_ranges(area: &Area) {
 
 /// Gives back what the last launcher has saved, and lets claims begin.
 fn restore_ranges(area: &Area) {
-    match persist::take_saved() {
+    match saved_ranges::take() {
         Ok(remainders) => {
             let mut lost = 0;
             let mut gone: Vec<u32> = Vec::new();

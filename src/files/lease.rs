@@ -1,0 +1,140 @@
+//! The lease of the worker id.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use leaf_id_core::lease::{Found, Grant, Lease};
+use leaf_id_core::snowflake::MAX_WORKER_ID;
+use serde::{Deserialize, Serialize};
+
+use super::protocol::{self, Origin, Place};
+use crate::pg;
+
+const FILE: Place = Place {
+    file: "leaf_id_lease.json",
+    temporary: "leaf_id_lease.json.tmp",
+};
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    registry: String,
+    node_name: String,
+    epoch_ms: i64,
+    token: i64,
+    next_token: i64,
+    granted: Option<Granted>,
+    /// What tells this start of the machine from others, where that is known.
+    boot_id: Option<String>,
+    /// The server was stopped in good order.
+    clean: bool,
+    #[serde(flatten)]
+    origin: Origin,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Granted {
+    worker_id: u16,
+    floor_ms: i64,
+    reserved_until_ms: i64,
+    until_boot_ms: i64,
+}
+
+/// Tells this start of the machine from others; `None` where that cannot be known.
+fn boot_id() -> Option<String> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(text.trim().to_string()).filter(|text| !text.is_empty())
+}
+
+/// Whose lease it is.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HolderIdentity {
+    /// `leaf_id.worker_registry`.
+    pub registry: String,
+    /// `leaf_id.node_name`.
+    pub node_name: String,
+    /// `leaf_id.epoch`: the same worker id with another one repeats ids.
+    pub epoch_ms: i64,
+}
+
+/// Reads the lease of the last run, as far as it counts: an empty one if there is none, if it
+/// was copied, or if it is another identity's.
+///
+/// # Errors
+/// The file cannot be read, or is not what was written.
+pub fn read(identity: &HolderIdentity) -> io::Result<Lease> {
+    let Some(document) = protocol::read::<Document>(&FILE)? else {
+        return Ok(Lease::default());
+    };
+    let metadata = fs::metadata(FILE.file)?;
+    let boot_id = boot_id();
+    let found = Found {
+        original: document.origin.is_original(&FILE)?
+            && document.origin.system_identifier == pg::system_identifier()
+            && document.registry == identity.registry
+            && document.node_name == identity.node_name
+            && document.epoch_ms == identity.epoch_ms,
+        // A snapshot of the disk is another device, though its files look the same.
+        same_boot: boot_id.is_some()
+            && document.boot_id == boot_id
+            && document.origin.identity.device == metadata.dev(),
+        clean: document.clean,
+    };
+    let grant = document.granted.map(|granted| Grant {
+        worker_id: granted.worker_id,
+        floor_ms: granted.floor_ms,
+        reserved_until_ms: granted.reserved_until_ms,
+        until_boot_ms: granted.until_boot_ms,
+    });
+    if grant.is_some_and(|grant| grant.worker_id > MAX_WORKER_ID) {
+        let what = "a number in it is out of range";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    let lease = Lease {
+        grant,
+        token: document.token,
+        next_token: document.next_token,
+    };
+    Ok(lease.of_file(found))
+}
+
+/// Writes a lease down. It may be used when this has returned `Ok`. By the launcher alone.
+///
+/// # Errors
+/// As [`protocol::write`].
+pub fn write(identity: &HolderIdentity, lease: &Lease) -> io::Result<()> {
+    protocol::write(&FILE, |origin| Document {
+        registry: identity.registry.clone(),
+        node_name: identity.node_name.clone(),
+        epoch_ms: identity.epoch_ms,
+        token: lease.token,
+        next_token: lease.next_token,
+        granted: lease.grant.map(|grant| Granted {
+            worker_id: grant.worker_id,
+            floor_ms: grant.floor_ms,
+            reserved_until_ms: grant.reserved_until_ms,
+            until_boot_ms: grant.until_boot_ms,
+        }),
+        boot_id: boot_id(),
+        clean: false,
+        origin,
+    })
+}
+
+/// Says that nothing was issued since the lease was written down last, and that nothing will
+/// be before it is written down again.
+///
+/// # Errors
+/// As [`protocol::write`].
+pub fn mark_clean() -> io::Result<()> {
+    match protocol::read::<Document>(&FILE)? {
+        Some(document) if document.origin.is_original(&FILE)? => {
+            protocol::write(&FILE, |origin| Document {
+                clean: true,
+                origin,
+                ..document
+            })
+        }
+        _ => Ok(()),
+    }
+}

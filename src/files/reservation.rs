@@ -1,0 +1,126 @@
+//! The reservation of snowflake timestamps (I7).
+
+use std::io;
+
+use leaf_id_core::reservation::Stored;
+use leaf_id_core::snowflake::MAX_WORKER_ID;
+use serde::{Deserialize, Serialize};
+
+use super::protocol::{self, Origin, Place};
+
+const FILE: Place = Place {
+    file: "leaf_id_reservation.json",
+    temporary: "leaf_id_reservation.json.tmp",
+};
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    worker_id: u16,
+    reserved_until_ms: i64,
+    epoch_ms: i64,
+    #[serde(default)]
+    clean: bool,
+    #[serde(default)]
+    used: Vec<Used>,
+    #[serde(flatten)]
+    origin: Origin,
+}
+
+/// A worker id that this server has used before. Each is kept once, for ever: 1,024 at most.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Used {
+    /// The worker id.
+    pub worker_id: u16,
+    /// Its ids may carry times until here, in Unix milliseconds.
+    pub until_ms: i64,
+    /// `leaf_snowflake_reset` has gone back behind that time: this worker id must wait for
+    /// it, where otherwise the floor of all is enough.
+    pub retired: bool,
+}
+
+impl Used {
+    /// Adds a worker id to those that were used, or raises what is known of it. That it has
+    /// issued later ids shows that it has waited.
+    pub fn add(list: &mut Vec<Self>, worker_id: u16, until_ms: i64) {
+        match list.iter_mut().find(|used| used.worker_id == worker_id) {
+            Some(used) if used.until_ms >= until_ms => {}
+            Some(used) => {
+                used.until_ms = until_ms;
+                used.retired = false;
+            }
+            None => list.push(Self {
+                worker_id,
+                until_ms,
+                retired: false,
+            }),
+        }
+    }
+}
+
+/// What is reserved, and by whom. Times in Unix milliseconds.
+pub struct Reservation {
+    /// The worker id in force.
+    pub worker_id: u16,
+    /// No id carries a later timestamp.
+    pub reserved_until_ms: i64,
+    /// The epoch of the ids.
+    pub epoch_ms: i64,
+    /// It is the exact last timestamp.
+    pub clean: bool,
+    /// The worker ids of before.
+    pub used: Vec<Used>,
+}
+
+/// What the last run has left.
+pub struct Found {
+    /// The worker id that was in force.
+    pub worker_id: u16,
+    /// The worker ids of before.
+    pub used: Vec<Used>,
+    /// What it reserved, and how far that is to be trusted.
+    pub stored: Stored,
+}
+
+/// Reads the reservation; `None` if there is no file.
+///
+/// # Errors
+/// The file cannot be read or is not what was written: see [`protocol::is_damage`].
+pub fn read() -> io::Result<Option<Found>> {
+    let Some(document) = protocol::read::<Document>(&FILE)? else {
+        return Ok(None);
+    };
+    // No setting could be this: nothing else of it is to be believed.
+    if document.epoch_ms < 0 || document.worker_id > MAX_WORKER_ID {
+        let what = "a number in it is out of range";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    Ok(Some(Found {
+        worker_id: document.worker_id,
+        used: document.used,
+        stored: Stored {
+            reserved_until_ms: document.reserved_until_ms,
+            epoch_ms: document.epoch_ms,
+            system_identifier: document.origin.system_identifier,
+            timeline: document.origin.timeline,
+            original: document.origin.is_original(&FILE)?,
+            clean: document.clean,
+        },
+    }))
+}
+
+/// Writes a reservation down. It may be used when this has returned `Ok`. One process at
+/// a time: see [`crate::snowflake`].
+///
+/// # Errors
+/// The disk is full or read-only, or another failure of the file system: nothing of it may
+/// be used, but the next start may find it.
+pub fn write(reservation: &Reservation) -> io::Result<()> {
+    protocol::write(&FILE, |origin| Document {
+        worker_id: reservation.worker_id,
+        reserved_until_ms: reservation.reserved_until_ms,
+        epoch_ms: reservation.epoch_ms,
+        clean: reservation.clean,
+        used: reservation.used.clone(),
+        origin,
+    })
+}
