@@ -159,8 +159,6 @@ unsafe extern "C" {
     // Without the guard of the bindings: every snowflake id reads the clock.
     #[link_name = "GetCurrentTimestamp"]
     fn raw_now() -> i64;
-    #[link_name = "clock_gettime"]
-    fn raw_clock_gettime(clock: c_int, now: *mut [i64; 2]) -> c_int;
 }
 
 /// A number that nobody can guess. Raises an error where the system has none.
@@ -235,21 +233,20 @@ pub fn now_timestamp() -> i64 {
 /// Milliseconds of CLOCK_BOOTTIME: monotonic, and it goes on while the machine is suspended.
 /// It begins anew with the machine.
 pub fn boot_ms() -> i64 {
-    let mut now = [0_i64; 2];
-    // SAFETY: a struct timespec of a 64-bit system; a clock that every such system has.
-    unsafe { raw_clock_gettime(BOOT_CLOCK, &raw mut now) };
-    let [seconds, nanoseconds] = now;
-    seconds * 1000 + nanoseconds / 1_000_000
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes one timespec, which is ours.
+    unsafe { libc::clock_gettime(BOOT_CLOCK, &raw mut now) };
+    now.tv_sec * 1000 + now.tv_nsec / 1_000_000
 }
 
-/// `CLOCK_BOOTTIME`; elsewhere `CLOCK_MONOTONIC`.
-const BOOT_CLOCK: c_int = if cfg!(target_os = "linux") {
-    7
-} else if cfg!(target_os = "macos") {
-    6
-} else {
-    4
-};
+#[cfg(target_os = "linux")]
+use libc::CLOCK_BOOTTIME as BOOT_CLOCK;
+/// Other systems have no CLOCK_BOOTTIME.
+#[cfg(not(target_os = "linux"))]
+use libc::CLOCK_MONOTONIC as BOOT_CLOCK;
 
 /// Unix milliseconds as a person reads them, in the session's time zone.
 pub fn format_ms(unix_ms: i64) -> String {
@@ -494,24 +491,20 @@ unsafe fn create_wait_event_set(count: c_int) -> *mut pg_sys::WaitEventSet {
     unsafe { pg_sys::CreateWaitEventSet(core::ptr::null_mut(), count) }
 }
 
-unsafe extern "C" {
-    #[link_name = "kill"]
-    fn raw_kill(pid: c_int, signal: c_int) -> c_int;
-}
-
 /// Has the postmaster look which workers it should start. Up to version 15 it may
 /// otherwise sleep for a minute over a worker that is to be restarted, if that one ended
 /// just before the postmaster went to sleep.
 pub fn nudge_postmaster() {
-    // SAFETY: the signal that any process sends it for work; without a reason it does no
-    // more than its rounds.
-    unsafe { raw_kill(pg_sys::PostmasterPid, pg_sys::SIGUSR1.cast_signed()) };
+    // SAFETY: kill takes two numbers; PostmasterPid is set before any other process starts.
+    // SIGUSR1 is the signal that every process sends the postmaster for work; without a reason
+    // it does no more than its rounds.
+    unsafe { libc::kill(pg_sys::PostmasterPid, libc::SIGUSR1) };
 }
 
 /// Asks a process of this server to end.
 pub fn terminate(pid: i32) {
-    // SAFETY: a process id of this server's.
-    unsafe { raw_kill(pid, pg_sys::SIGTERM.cast_signed()) };
+    // SAFETY: kill takes two numbers, and no memory of this process is touched.
+    unsafe { libc::kill(pid, libc::SIGTERM) };
 }
 
 // ---- Signals of the workers --------------------------------------------------------

@@ -120,9 +120,8 @@ pub fn write<T: Serialize>(place: &Place, document: impl FnOnce(Origin) -> T) ->
 /// A failure of the file system.
 pub fn sync_directory() -> io::Result<()> {
     match File::open(".")?.sync_all() {
-        // EBADF and EINVAL: this file system does not sync directories. PostgreSQL lets
-        // that pass too.
-        Err(error) if [Some(9), Some(22)].contains(&error.raw_os_error()) => Ok(()),
+        // This file system does not sync directories. PostgreSQL lets that pass too.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::EINVAL)) => Ok(()),
         result => result,
     }
 }

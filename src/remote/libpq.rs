@@ -12,7 +12,7 @@
 #![allow(unsafe_code)]
 
 use core::cell::Cell;
-use core::ffi::{CStr, c_char, c_int, c_short, c_uint, c_ulong, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr::NonNull;
 use std::ffi::CString;
 
@@ -43,17 +43,6 @@ struct Known {
     dispchar: *const c_char,
     dispsize: c_int,
 }
-
-/// `struct pollfd`.
-#[repr(C)]
-struct PollFd {
-    fd: c_int,
-    events: c_short,
-    revents: c_short,
-}
-
-const POLLIN: c_short = 1;
-const POLLOUT: c_short = 4;
 
 const CONNECTION_OK: c_int = 0;
 const CONNECTION_BAD: c_int = 1;
@@ -109,8 +98,6 @@ unsafe extern "C" {
     fn PQgetvalue(result: *const Outcome, row: c_int, column: c_int) -> *const c_char;
     fn PQclear(result: *mut Outcome);
     fn PQfinish(conn: *mut Connection);
-    #[link_name = "poll"]
-    fn raw_poll(fds: *mut PollFd, count: c_ulong, timeout_ms: c_int) -> c_int;
 }
 
 /// Where to connect, as whom and how, in libpq's words. Not to be shown to anybody: it
@@ -316,18 +303,18 @@ impl Wire {
 
     /// Whether what a connecting socket waits for is there.
     fn is_ready(&self) -> bool {
-        let mut poll = PollFd {
+        let mut poll = libc::pollfd {
             // SAFETY: an open connection of ours.
             fd: unsafe { PQsocket(self.conn()) },
             events: match self.connecting {
-                Readiness::Reading => POLLIN,
-                Readiness::Writing => POLLOUT,
-                Readiness::Both => POLLIN | POLLOUT,
+                Readiness::Reading => libc::POLLIN,
+                Readiness::Writing => libc::POLLOUT,
+                Readiness::Both => libc::POLLIN | libc::POLLOUT,
             },
             revents: 0,
         };
-        // SAFETY: one entry; does not wait.
-        unsafe { raw_poll(&raw mut poll, 1, 0) > 0 }
+        // SAFETY: one entry, which is ours to write; with a timeout of 0 it does not wait.
+        unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
     }
 
     /// Whether that server has asked for a password and got it.
