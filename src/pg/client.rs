@@ -51,21 +51,3 @@ unsafe fn owns(extension: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     // SAFETY: an extension and a role that exist, inside a transaction.
     unsafe { pg_sys::object_ownercheck(pg_sys::ExtensionRelationId, extension, role) }
 }
-
-/// When the server was started, as a TimestampTz.
-pub fn server_start() -> i64 {
-    // SAFETY: a plain global of every process.
-    unsafe { pg_sys::PgStartTime }
-}
-
-/// Raises an error in a read-only transaction, and so on a standby.
-pub fn prevent_if_read_only(function: &CStr) {
-    // SAFETY: looks at the transaction's state.
-    unsafe { pg_sys::PreventCommandIfReadOnly(function.as_ptr()) };
-}
-
-/// A name for people, from bytes in the encoding of the database. What is no UTF-8 becomes a
-/// question mark: other encodings have that.
-pub fn shown(name: &[u8]) -> String {
-    String::from_utf8_lossy(name).replace(char::REPLACEMENT_CHARACTER, "?")
-}

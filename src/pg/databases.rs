@@ -1,15 +1,123 @@
-//! Which databases are made and dropped, by whichever session.
+//! Databases: which there are, whether one is free, and which are made and dropped by whichever
+//! session.
 //!
 //! DROP DATABASE calls its hook before it has checked anything, and may fail: the oid is only
 //! noted, and told of when the transaction has committed. CREATE DATABASE calls its hook when
 //! the row is written and nobody can connect yet.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pgrx::pg_sys;
 
-use super::BackendLocal;
+use super::backend_local::BackendLocal;
+use super::process::database;
+
+/// Connects a worker to a database, also to one that does not allow connections. Whoever copies
+/// or drops it may have it locked: that is not waited for, and ends this process.
+pub fn connect(database: u32) {
+    // SAFETY: once, in a background worker. There is no user yet, whom a change in the session
+    // would be checked against: this is set as autovacuum sets it.
+    unsafe {
+        pg_sys::SetConfigOption(
+            c"lock_timeout".as_ptr(),
+            c"100ms".as_ptr(),
+            pg_sys::GucContext::PGC_SUSET,
+            pg_sys::GucSource::PGC_S_OVERRIDE,
+        );
+        pg_sys::BackgroundWorkerInitializeConnectionByOid(
+            pg_sys::Oid::from(database),
+            pg_sys::InvalidOid,
+            pg_sys::BGWORKER_BYPASS_ALLOWCONN,
+        );
+    }
+}
+
+/// The catalog of databases was locked by somebody else, so it could not be looked at.
+pub struct CatalogLocked;
+
+/// The oid of a database, by its name: in a transaction, also of a process that is connected
+/// to none, which has no other way to look. A lock on the catalog is not waited for.
+///
+/// # Errors
+/// [`CatalogLocked`].
+pub fn find_database(name: &str) -> Result<Option<u32>, CatalogLocked> {
+    let mut found = None;
+    // SAFETY: a scan of a shared catalog in a transaction; tuples are looked at before the
+    // next one is fetched.
+    unsafe {
+        let lock = pg_sys::AccessShareLock.cast_signed();
+        if !pg_sys::ConditionalLockRelationOid(pg_sys::DatabaseRelationId, lock) {
+            return Err(CatalogLocked);
+        }
+        let none = pg_sys::NoLock.cast_signed();
+        let table = pg_sys::table_open(pg_sys::DatabaseRelationId, none);
+        let scan = pg_sys::table_beginscan_catalog(table, 0, core::ptr::null_mut());
+        loop {
+            let forward = pg_sys::ScanDirection::ForwardScanDirection;
+            let tuple = pg_sys::heap_getnext(scan, forward);
+            if tuple.is_null() {
+                break;
+            }
+            let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_database>();
+            let datname = CStr::from_ptr((*form).datname.data.as_ptr());
+            if datname.to_bytes() == name.as_bytes() {
+                found = Some((*form).oid.to_u32());
+            }
+        }
+        pg_sys::heap_endscan(scan);
+        pg_sys::table_close(table, lock);
+    }
+    Ok(found)
+}
+
+/// Whether nobody waits for every process to leave this process's database.
+pub fn database_is_free() -> bool {
+    is_free(database())
+}
+
+/// Whether nobody waits for every process to leave a database (DROP, RENAME, TEMPLATE and SET
+/// TABLESPACE do): they hold a lock on it that conflicts with a session's.
+pub fn is_free(database: u32) -> bool {
+    let tag = pg_sys::LOCKTAG {
+        locktag_field1: 0,
+        locktag_field2: pg_sys::DatabaseRelationId.to_u32(),
+        locktag_field3: database,
+        locktag_field4: 0,
+        locktag_type: u8::try_from(pg_sys::LockTagType::LOCKTAG_OBJECT).unwrap_or(0),
+        locktag_lockmethodid: u8::try_from(pg_sys::DEFAULT_LOCKMETHOD).unwrap_or(1),
+    };
+    let mode = pg_sys::RowExclusiveLock.cast_signed();
+    // SAFETY: a session lock, taken without waiting and released at once.
+    unsafe {
+        let result = try_lock(&tag, mode);
+        let got = result != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL;
+        if got {
+            pg_sys::LockRelease(&raw const tag, mode, true);
+        }
+        got
+    }
+}
+
+/// Takes a session lock if it is free. A full lock table is no error: anybody may fill it.
+#[cfg(not(feature = "pg18"))]
+unsafe fn try_lock(
+    tag: &pg_sys::LOCKTAG,
+    mode: pg_sys::LOCKMODE,
+) -> pg_sys::LockAcquireResult::Type {
+    // SAFETY: a valid tag and mode.
+    unsafe { pg_sys::LockAcquireExtended(tag, mode, true, true, false, core::ptr::null_mut()) }
+}
+
+#[cfg(feature = "pg18")]
+unsafe fn try_lock(
+    tag: &pg_sys::LOCKTAG,
+    mode: pg_sys::LOCKMODE,
+) -> pg_sys::LockAcquireResult::Type {
+    let none = core::ptr::null_mut();
+    // SAFETY: a valid tag and mode.
+    unsafe { pg_sys::LockAcquireExtended(tag, mode, true, true, false, none, false) }
+}
 
 /// Who is told, with the oid. It must not fail, and allocates nothing: it is called after the
 /// commit, too.

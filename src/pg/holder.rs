@@ -4,7 +4,8 @@ use core::ffi::c_int;
 
 use pgrx::pg_sys;
 
-use super::Locker;
+use super::process::database;
+use super::table::row::Locker;
 
 /// Who holds a lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -81,7 +82,7 @@ fn members(multi: u32) -> Vec<u32> {
 /// Who holds a lock of a table of this database that keeps rows from being written.
 pub fn table_holder(relation: u32) -> LockHolder {
     let tag = pg_sys::LOCKTAG {
-        locktag_field1: super::database(),
+        locktag_field1: database(),
         locktag_field2: relation,
         locktag_field3: 0,
         locktag_field4: 0,

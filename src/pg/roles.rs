@@ -1,12 +1,12 @@
 //! Roles: who the caller is, and what he may do as somebody else's member.
 
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pgrx::pg_sys;
 
-use super::Name;
-use super::table::SCHEMA;
+use super::name::Name;
+use super::table::shape::SCHEMA;
 
 unsafe extern "C" {
     // Without the guard of the bindings: it is asked by every call for a restricted tag.
@@ -127,26 +127,22 @@ unsafe fn schema_users() -> Vec<pg_sys::Oid> {
     }
 }
 
-/// The owner of a relation; `None` if it is gone.
-pub fn relation_owner(relation: u32) -> Option<u32> {
-    // SAFETY: a syscache look-up inside a transaction.
-    unsafe {
-        let class = pg_sys::SearchSysCache1(
-            pg_sys::SysCacheIdentifier::RELOID.cast_signed(),
-            pg_sys::Datum::from(relation),
-        );
-        if class.is_null() {
-            return None;
-        }
-        let form = pg_sys::GETSTRUCT(class).cast::<pg_sys::FormData_pg_class>();
-        let owner = (*form).relowner;
-        pg_sys::ReleaseSysCache(class);
-        Some(owner.to_u32())
-    }
-}
-
 /// The user that this process acts as.
 pub fn user() -> u32 {
     // SAFETY: reads the session's state.
     unsafe { pg_sys::GetUserId() }.to_u32()
+}
+
+/// Whether the session's user is a superuser.
+pub fn is_superuser() -> bool {
+    // SAFETY: reads the catalog, in a transaction.
+    unsafe { pg_sys::superuser() }
+}
+
+/// The session's user, for the log.
+pub fn user_name() -> String {
+    // SAFETY: a palloc'ed string; the user exists while its session runs.
+    unsafe { CStr::from_ptr(pg_sys::GetUserNameFromId(pg_sys::GetUserId(), false)) }
+        .to_string_lossy()
+        .into_owned()
 }

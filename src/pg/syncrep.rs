@@ -11,7 +11,9 @@ use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use pgrx::pg_sys;
 
-use super::{BackendLocal, note_cancel, pqsignal, take_cancelled};
+use super::backend_local::BackendLocal;
+use super::settings::set_local;
+use super::signals::{note_cancel, pqsignal, take_cancelled};
 
 unsafe extern "C" {
     // The bindings leave it out.
@@ -131,30 +133,5 @@ pub fn tell() {
             HOLD_TIMEOUT.store(timeout, Ordering::Relaxed);
         }
         enable_timeout_after(timeout, MAX_HOLD_MS);
-    }
-}
-
-/// Raises an error inside a transaction block, a query of several statements, or a pipeline
-/// that has begun; and has the statement committed before it is answered, whatever comes
-/// after it in a pipeline.
-pub fn prevent_in_transaction_block(statement: &CStr) {
-    // SAFETY: looks at the transaction's state, and marks it.
-    unsafe { pg_sys::PreventInTransactionBlock(true, statement.as_ptr()) };
-}
-
-/// SET LOCAL, for a setting that anybody may set.
-pub fn set_local(name: &CStr, value: &CStr) {
-    // SAFETY: inside a transaction, whose end takes it back.
-    unsafe {
-        pg_sys::set_config_option(
-            name.as_ptr(),
-            value.as_ptr(),
-            pg_sys::GucContext::PGC_USERSET,
-            pg_sys::GucSource::PGC_S_SESSION,
-            pg_sys::GucAction::GUC_ACTION_LOCAL,
-            true,
-            0,
-            false,
-        );
     }
 }

@@ -2,8 +2,18 @@
 
 use pgrx::pg_sys;
 
-use super::RawDatum;
-use super::table::{Misshapen, Row, Shape, Table, Value, modified};
+use super::datum::RawDatum;
+use super::table::check::check_open;
+use super::table::row::Row;
+use super::table::shape::{Misshapen, Shape};
+use super::table::value::{Value, modified};
+
+/// Whether `session_replication_role` is `replica`.
+pub fn replica_role() -> bool {
+    // SAFETY: a plain global of the backend.
+    let role = unsafe { pg_sys::SessionReplicationRole };
+    role == pg_sys::SESSION_REPLICATION_ROLE_REPLICA.cast_signed()
+}
 
 /// A call of a trigger function.
 pub struct TriggerCall(*mut pg_sys::TriggerData);
@@ -38,7 +48,7 @@ impl TriggerCall {
     /// [`Misshapen`]: it was altered, or is some other table.
     pub fn check(&self, shape: &'static Shape) -> Result<(), Misshapen> {
         // SAFETY: an open relation.
-        unsafe { Table::check_open(self.data().tg_relation, shape) }
+        unsafe { check_open(self.data().tg_relation, shape) }
     }
 
     fn data(&self) -> &pg_sys::TriggerData {

@@ -1,0 +1,27 @@
+//! What a process keeps to itself.
+
+use core::cell::RefCell;
+
+/// What a process keeps to itself.
+pub struct BackendLocal<T>(RefCell<T>);
+
+// SAFETY: a process of PostgreSQL has one thread, and leaf_id starts no other.
+unsafe impl<T> Sync for BackendLocal<T> {}
+
+impl<T> BackendLocal<T> {
+    /// Something to keep.
+    pub const fn new(value: T) -> Self {
+        Self(RefCell::new(value))
+    }
+
+    /// Looks at it. The closure must not come here again to change it.
+    #[inline]
+    pub fn with<R>(&self, body: impl FnOnce(&T) -> R) -> R {
+        body(&self.0.borrow())
+    }
+
+    /// Changes it. The closure must not come here again.
+    pub fn with_mut<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
+        body(&mut self.0.borrow_mut())
+    }
+}

@@ -1,0 +1,96 @@
+//! Relations in the catalogs of this database.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use pgrx::pg_sys;
+
+static RELATION_CHANGED: AtomicBool = AtomicBool::new(true);
+static WATCHED_RELATION: AtomicU32 = AtomicU32::new(0);
+
+unsafe extern "C-unwind" fn relation_callback(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
+    // Called from anywhere that looks at the catalogs: nothing but a flag.
+    let relation = relation.to_u32();
+    if relation == 0 || relation == WATCHED_RELATION.load(Ordering::Relaxed) {
+        RELATION_CHANGED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Watches a relation in this process from now on, instead of the one before.
+pub fn watch_relation(relation: u32) {
+    static REGISTERED: AtomicBool = AtomicBool::new(false);
+    WATCHED_RELATION.store(relation, Ordering::Relaxed);
+    RELATION_CHANGED.store(false, Ordering::Relaxed);
+    if !REGISTERED.swap(true, Ordering::Relaxed) {
+        // SAFETY: a callback that lives as long as the process and cannot fail.
+        unsafe {
+            pg_sys::CacheRegisterRelcacheCallback(Some(relation_callback), pg_sys::Datum::null());
+        }
+    }
+}
+
+/// Whether the watched relation was altered or dropped, or none is watched.
+#[inline]
+pub fn relation_changed() -> bool {
+    RELATION_CHANGED.load(Ordering::Relaxed)
+}
+
+/// Whether a relation exists in this database.
+pub fn relation_exists(oid: u32) -> bool {
+    let cache = pg_sys::SysCacheIdentifier::RELOID.cast_signed();
+    let none = pg_sys::Datum::null();
+    // SAFETY: a cache whose key is one oid.
+    unsafe { pg_sys::SearchSysCacheExists(cache, pg_sys::Datum::from(oid), none, none, none) }
+}
+
+/// The owner of a relation; `None` if it is gone.
+pub fn relation_owner(relation: u32) -> Option<u32> {
+    // SAFETY: a syscache look-up inside a transaction.
+    unsafe {
+        let class = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::RELOID.cast_signed(),
+            pg_sys::Datum::from(relation),
+        );
+        if class.is_null() {
+            return None;
+        }
+        let form = pg_sys::GETSTRUCT(class).cast::<pg_sys::FormData_pg_class>();
+        let owner = (*form).relowner;
+        pg_sys::ReleaseSysCache(class);
+        Some(owner.to_u32())
+    }
+}
+
+#[cfg(not(feature = "pg18"))]
+pub unsafe fn primary_key(table: pg_sys::Relation) -> pg_sys::Oid {
+    // SAFETY: an open relation.
+    unsafe { pg_sys::RelationGetPrimaryKeyIndex(table) }
+}
+
+#[cfg(feature = "pg18")]
+pub unsafe fn primary_key(table: pg_sys::Relation) -> pg_sys::Oid {
+    // SAFETY: an open relation. A deferrable key would do for a look-up, but there is none.
+    unsafe { pg_sys::RelationGetPrimaryKeyIndex(table, true) }
+}
+
+#[cfg(not(feature = "pg18"))]
+pub unsafe fn attribute(
+    descriptor: pg_sys::TupleDesc,
+    position: c_int,
+) -> *const pg_sys::FormData_pg_attribute {
+    // SAFETY: the caller has compared with the number of columns.
+    unsafe {
+        let columns = usize::try_from((*descriptor).natts).unwrap_or(0);
+        let position = usize::try_from(position).unwrap_or(0);
+        (*descriptor).attrs.as_slice(columns).as_ptr().add(position)
+    }
+}
+
+#[cfg(feature = "pg18")]
+pub unsafe fn attribute(
+    descriptor: pg_sys::TupleDesc,
+    position: c_int,
+) -> *const pg_sys::FormData_pg_attribute {
+    // SAFETY: the caller has compared with the number of columns.
+    unsafe { pg_sys::TupleDescAttr(descriptor, position) }
+}

@@ -1,0 +1,111 @@
+//! Results of SQL functions.
+
+use core::ffi::c_int;
+
+use pgrx::pg_sys;
+use pgrx::pgrx_sql_entity_graph::metadata;
+
+use super::name::Name;
+
+/// A result that is returned as it is: a row of OUT arguments, a trigger's row.
+pub struct RawDatum(pub(super) pg_sys::Datum);
+
+impl RawDatum {
+    fn datum(self) -> pg_sys::Datum {
+        self.0
+    }
+}
+
+/// The row type that a call expects of its function, one with OUT arguments. It lives as
+/// long as the call site, and to make it costs many times what a row does.
+#[derive(Clone, Copy)]
+pub struct RowType(pg_sys::TupleDesc);
+
+impl RowType {
+    /// That of a call through SQL.
+    pub fn of(fcinfo: pg_sys::FunctionCallInfo) -> Self {
+        let mut descriptor = core::ptr::null_mut();
+        // SAFETY: called from an SQL function, so flinfo is set. An error on the way resets
+        // the memory context too.
+        unsafe {
+            let before = pg_sys::MemoryContextSwitchTo((*(*fcinfo).flinfo).fn_mcxt);
+            pg_sys::get_call_result_type(fcinfo, core::ptr::null_mut(), &raw mut descriptor);
+            let blessed = pg_sys::BlessTupleDesc(descriptor);
+            pg_sys::MemoryContextSwitchTo(before);
+            Self(blessed)
+        }
+    }
+
+    /// A row of it; one entry per column, `None` is NULL.
+    pub fn form<const N: usize>(self, columns: [Option<pg_sys::Datum>; N]) -> RawDatum {
+        let mut nulls = columns.map(|column| column.is_none());
+        let mut values = columns.map(|column| column.unwrap_or(pg_sys::Datum::null()));
+        // SAFETY: the function is declared with as many OUT arguments.
+        unsafe {
+            let tuple = pg_sys::heap_form_tuple(self.0, values.as_mut_ptr(), nulls.as_mut_ptr());
+            RawDatum(pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data))
+        }
+    }
+}
+
+/// For types that only stand where the SQL of a function is written out by hand.
+macro_rules! declared_in_sql {
+    ($type:ident, $sql:literal) => {
+        // SAFETY: the datum is of the type that the function's SQL declares.
+        unsafe impl pgrx::callconv::BoxRet for $type {
+            unsafe fn box_into<'fcx>(
+                self,
+                fcinfo: &mut pgrx::callconv::FcInfo<'fcx>,
+            ) -> pgrx::datum::Datum<'fcx> {
+                // SAFETY: as above.
+                unsafe { fcinfo.return_raw_datum(self.datum()) }
+            }
+        }
+
+        // SAFETY: the SQL that this would generate is never used.
+        unsafe impl metadata::SqlTranslatable for $type {
+            const TYPE_IDENT: &'static str = pgrx::pgrx_resolved_type!($type);
+            const TYPE_ORIGIN: metadata::TypeOrigin = metadata::TypeOrigin::External;
+            const ARGUMENT_SQL: Result<metadata::SqlMappingRef, metadata::ArgumentError> =
+                Ok(metadata::SqlMappingRef::literal($sql));
+            const RETURN_SQL: Result<metadata::ReturnsRef, metadata::ReturnsError> = Ok(
+                metadata::ReturnsRef::One(metadata::SqlMappingRef::literal($sql)),
+            );
+        }
+    };
+}
+
+pub unsafe fn text_datum(bytes: &[u8]) -> pg_sys::Datum {
+    let len = c_int::try_from(bytes.len()).unwrap_or(0);
+    // SAFETY: copies the bytes.
+    pg_sys::Datum::from(unsafe { pg_sys::cstring_to_text_with_len(bytes.as_ptr().cast(), len) })
+}
+
+/// A text result as its bytes in the encoding of the database: tags are not converted.
+pub struct Text(Vec<u8>);
+
+impl Text {
+    /// Copies the bytes.
+    pub fn new(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+
+    fn datum(&self) -> pg_sys::Datum {
+        // SAFETY: palloc'ed in the context of the call.
+        unsafe { text_datum(&self.0) }
+    }
+}
+
+impl pgrx::IntoDatum for Text {
+    fn into_datum(self) -> Option<pg_sys::Datum> {
+        Some(self.datum())
+    }
+
+    fn type_oid() -> pg_sys::Oid {
+        pg_sys::TEXTOID
+    }
+}
+
+declared_in_sql!(Text, "text");
+declared_in_sql!(Name, "name");
+declared_in_sql!(RawDatum, "record");

@@ -1,0 +1,45 @@
+//! Foreign servers by their names.
+
+use pgrx::pg_sys;
+
+use super::name::Name;
+
+/// Why a foreign server may not be used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ServerProblem {
+    /// There is none of this name.
+    Missing,
+    /// The session's user has no USAGE on it.
+    Forbidden,
+}
+
+/// The oid of a foreign server that the session's user may use, by its name.
+///
+/// # Errors
+/// See [`ServerProblem`].
+pub fn foreign_server(name: &Name) -> Result<u32, ServerProblem> {
+    // SAFETY: syscache look-ups inside a transaction.
+    unsafe {
+        let oid = pg_sys::get_foreign_server_oid(name.as_c_str().as_ptr(), true);
+        if oid == pg_sys::InvalidOid {
+            return Err(ServerProblem::Missing);
+        }
+        if usage(oid, pg_sys::GetUserId()) != pg_sys::AclResult::ACLCHECK_OK {
+            return Err(ServerProblem::Forbidden);
+        }
+        Ok(oid.to_u32())
+    }
+}
+
+#[cfg(feature = "pg15")]
+pub unsafe fn usage(server: pg_sys::Oid, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
+    // SAFETY: a server and a role that exist, inside a transaction.
+    unsafe { pg_sys::pg_foreign_server_aclcheck(server, role, pg_sys::ACL_USAGE) }
+}
+
+#[cfg(not(feature = "pg15"))]
+pub unsafe fn usage(server: pg_sys::Oid, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
+    let catalog = pg_sys::ForeignServerRelationId;
+    // SAFETY: a server and a role that exist, inside a transaction.
+    unsafe { pg_sys::object_aclcheck(catalog, server, role, pg_sys::ACL_USAGE.into()) }
+}

@@ -1,0 +1,32 @@
+//! Hashes and random numbers.
+
+use core::ffi::c_int;
+
+use pgrx::pg_sys;
+
+unsafe extern "C" {
+    // The bindings leave it out.
+    #[link_name = "hash_bytes_extended"]
+    fn raw_hash(bytes: *const u8, len: c_int, seed: u64) -> u64;
+}
+
+/// A number that nobody can guess. Raises an error where the system has none.
+pub fn strong_random() -> u64 {
+    let mut number = 0_u64;
+    // SAFETY: writes as many bytes as the number has.
+    let drawn = unsafe { pg_sys::pg_strong_random((&raw mut number).cast(), size_of::<u64>()) };
+    if !drawn {
+        pgrx::error!("could not draw a random number");
+    }
+    number
+}
+
+/// A hash that stays the same for all servers of a version.
+pub fn hash(bytes: &[u8]) -> u64 {
+    let chunks = bytes.chunks(1 << 30);
+    chunks.fold(0, |seed, chunk| {
+        let len = c_int::try_from(chunk.len()).unwrap_or(0);
+        // SAFETY: reads as many bytes as the slice has.
+        unsafe { raw_hash(chunk.as_ptr(), len, seed) }
+    })
+}

@@ -1,0 +1,70 @@
+//! This process: what it is, how it is interrupted and how it ends.
+
+use core::ffi::{CStr, c_int};
+
+use pgrx::pg_sys;
+
+/// The process id.
+pub fn pid() -> i32 {
+    // SAFETY: a plain global of the backend.
+    unsafe { pg_sys::MyProcPid }
+}
+
+/// Oid of the database that this process is connected to.
+pub fn database() -> u32 {
+    // SAFETY: a plain global of the backend.
+    unsafe { pg_sys::MyDatabaseId }.to_u32()
+}
+
+/// The process id of the leader, in a parallel worker.
+pub fn leader_pid() -> Option<i32> {
+    // SAFETY: plain globals of the backend; a worker's group leader outlives it.
+    unsafe {
+        if pg_sys::ParallelWorkerNumber < 0 {
+            return None;
+        }
+        (*pg_sys::MyProc)
+            .lockGroupLeader
+            .as_ref()
+            .map(|leader| leader.pid)
+    }
+}
+
+/// Raises an error if this process was cancelled or is to end.
+pub fn check_for_interrupts() {
+    pgrx::check_for_interrupts!();
+}
+
+/// Whether this process was told to end.
+pub fn terminating() -> bool {
+    // SAFETY: set by signal handlers, read once.
+    unsafe { core::ptr::read_volatile(&raw const pg_sys::ProcDiePending) != 0 }
+}
+
+/// Registers what is done when this process ends, however it ends short of a crash.
+pub fn on_exit(callback: unsafe extern "C-unwind" fn(c_int, pg_sys::Datum)) {
+    // SAFETY: the callback raises no error; a panic in it is turned into one by pg_guard.
+    unsafe { pg_sys::before_shmem_exit(Some(callback), pg_sys::Datum::null()) };
+}
+
+/// Ends this process with an exit code.
+#[allow(
+    unreachable_code,
+    reason = "PostgreSQL 18's bindings do not say that it never returns"
+)]
+pub fn exit(code: c_int) -> ! {
+    // SAFETY: runs the exit callbacks.
+    unsafe { pg_sys::proc_exit(code) };
+    unreachable!("proc_exit does not return")
+}
+
+/// Shows in `pg_stat_activity` what a worker does; `None` is idle.
+pub fn report_activity(activity: Option<&CStr>) {
+    let state = if activity.is_some() {
+        pg_sys::BackendState::STATE_RUNNING
+    } else {
+        pg_sys::BackendState::STATE_IDLE
+    };
+    // SAFETY: the text is copied.
+    unsafe { pg_sys::pgstat_report_activity(state, activity.unwrap_or_default().as_ptr()) };
+}

@@ -1,0 +1,245 @@
+//! Whether a table is of a [`Shape`].
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use pgrx::pg_sys;
+
+use super::shape::{Misshapen, Shape};
+use crate::pg::catalog::{attribute, primary_key};
+
+/// How many relcache invalidations this process has seen, for what [`Shape`] remembers.
+static RELCACHE_CHANGES: AtomicU32 = AtomicU32::new(1);
+
+unsafe extern "C-unwind" fn relcache_changed(_arg: pg_sys::Datum, _relation: pg_sys::Oid) {
+    // Called from anywhere that looks at the catalogs: nothing but a counter.
+    RELCACHE_CHANGES.fetch_add(1, Ordering::Relaxed);
+}
+
+fn watch_relcache() {
+    static WATCHING: AtomicBool = AtomicBool::new(false);
+    if !WATCHING.swap(true, Ordering::Relaxed) {
+        // SAFETY: a callback that lives as long as the process and cannot fail.
+        unsafe {
+            pg_sys::CacheRegisterRelcacheCallback(Some(relcache_changed), pg_sys::Datum::null());
+        }
+    }
+}
+
+/// Why a table was not opened.
+pub enum Obstacle {
+    /// It or an index of it is locked by somebody else, and was not to be waited for.
+    Locked,
+    /// See [`Misshapen`].
+    Misshapen(Misshapen),
+}
+
+/// Whether an open table is of a shape. The locks of its indexes are waited for.
+///
+/// # Errors
+/// [`Misshapen`].
+///
+/// # Safety
+/// The relation is open and locked.
+pub unsafe fn check_open(
+    relation: pg_sys::Relation,
+    shape: &'static Shape,
+) -> Result<(), Misshapen> {
+    // SAFETY: as the caller says.
+    match unsafe { check_once(relation, shape, true) } {
+        Err(Obstacle::Misshapen(misshapen)) => Err(misshapen),
+        Err(Obstacle::Locked) | Ok(()) => Ok(()),
+    }
+}
+
+/// Compares an open table with its shape, once for each change of it that this process hears
+/// of.
+///
+/// # Errors
+/// [`Obstacle`]; without `waits` also for a lock of an index.
+///
+/// # Safety
+/// The relation is open and locked.
+pub unsafe fn check_once(
+    relation: pg_sys::Relation,
+    shape: &'static Shape,
+    waits: bool,
+) -> Result<(), Obstacle> {
+    watch_relcache();
+    let changes = RELCACHE_CHANGES.load(Ordering::Relaxed);
+    // SAFETY: an open relation.
+    let oid = unsafe { (*relation).rd_id }.to_u32();
+    let state = (u64::from(changes) << 32) | u64::from(oid);
+    if shape.checked.load(Ordering::Relaxed) == state {
+        return Ok(());
+    }
+    // SAFETY: an open relation.
+    let found = unsafe { check(relation, shape).and_then(|()| check_indexes(relation, waits)) };
+    match found {
+        Ok(Looked::Fits) => {
+            shape.checked.store(state, Ordering::Relaxed);
+            Ok(())
+        }
+        Ok(Looked::Locked) => Err(Obstacle::Locked),
+        Err(detail) => Err(Obstacle::Misshapen(Misshapen {
+            table: shape.name,
+            detail,
+        })),
+    }
+}
+
+unsafe fn check(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String> {
+    // SAFETY: an open relation, whose parts live as long as it is open.
+    unsafe {
+        let class = &*(*relation).rd_rel;
+        if class.relkind.cast_unsigned() != pg_sys::RELKIND_RELATION
+            || class.relam != pg_sys::HEAP_TABLE_AM_OID
+            || class.relpersistence.cast_unsigned() != pg_sys::RELPERSISTENCE_PERMANENT
+        {
+            return Err("It is no ordinary, logged heap table.".into());
+        }
+        // Its schema cannot be renamed, nor anything be made in it, but by its owner.
+        let extension = pg_sys::get_extension_oid(c"leaf_id".as_ptr(), true);
+        let is_member = |class, object| {
+            extension != pg_sys::InvalidOid
+                && pg_sys::getExtensionOfObject(class, object) == extension
+        };
+        if !is_member(pg_sys::RelationRelationId, (*relation).rd_id)
+            || !is_member(pg_sys::NamespaceRelationId, class.relnamespace)
+        {
+            return Err("It does not belong to extension leaf_id.".into());
+        }
+    }
+    // SAFETY: an open relation.
+    unsafe {
+        check_columns(relation, shape)?;
+        check_constraints(relation, shape)
+    }
+}
+
+unsafe fn check_columns(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String> {
+    // SAFETY: an open relation; a column is looked at only if there are as many.
+    unsafe {
+        let descriptor = (*relation).rd_att;
+        for (number, (name, kind)) in (0..).zip(shape.columns) {
+            let said = name.to_string_lossy();
+            if number >= (*descriptor).natts {
+                return Err(format!("Column \"{said}\" is missing."));
+            }
+            let column = &*attribute(descriptor, number);
+            let found = CStr::from_ptr(column.attname.data.as_ptr());
+            if column.attisdropped || found != *name {
+                return Err(format!("Column \"{said}\" was renamed or dropped."));
+            }
+            if column.atttypid != kind.oid() {
+                return Err(format!("Column \"{said}\" has another type."));
+            }
+        }
+        for number in 0..(*descriptor).natts {
+            let column = &*attribute(descriptor, number);
+            if !column.attisdropped && column.attgenerated != 0 {
+                let name = CStr::from_ptr(column.attname.data.as_ptr()).to_string_lossy();
+                return Err(format!("Column \"{name}\" is a generated one."));
+            }
+        }
+    }
+    Ok(())
+}
+
+unsafe fn check_constraints(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String> {
+    // SAFETY: an open relation; as many constraints as are said.
+    unsafe {
+        let Some(constraints) = (*(*relation).rd_att).constr.as_ref() else {
+            return Ok(());
+        };
+        for number in 0..usize::from(constraints.num_check) {
+            let name = CStr::from_ptr((*constraints.check.add(number)).ccname);
+            if !shape.checks.contains(&name) {
+                let name = name.to_string_lossy();
+                return Err(format!("It has CHECK constraint \"{name}\"."));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The primary key must be the first column alone, and no index may need more than the
+/// values of columns.
+unsafe fn check_indexes(relation: pg_sys::Relation, waits: bool) -> Result<Looked, String> {
+    // SAFETY: an open relation; indexes are locked while they are looked at.
+    unsafe {
+        let key = primary_key(relation);
+        if key == pg_sys::InvalidOid {
+            return Err("It has no valid primary key.".into());
+        }
+        let lock = pg_sys::AccessShareLock.cast_signed();
+        let list = pg_sys::RelationGetIndexList(relation);
+        let count = list.as_ref().map_or(0, |list| list.length);
+        for position in 0..usize::try_from(count).unwrap_or(0) {
+            let oid = (*(*list).elements.add(position)).oid_value;
+            if !waits && !pg_sys::ConditionalLockRelationOid(oid, lock) {
+                return Ok(Looked::Locked);
+            }
+            let taken = if waits {
+                lock
+            } else {
+                pg_sys::NoLock.cast_signed()
+            };
+            let index = pg_sys::index_open(oid, taken);
+            let problem = index_problem(index, oid == key);
+            let name = CStr::from_ptr((*(*index).rd_rel).relname.data.as_ptr());
+            let name = name.to_string_lossy().into_owned();
+            pg_sys::index_close(index, lock);
+            if let Some(problem) = problem {
+                return Err(format!("Index \"{name}\" {problem}."));
+            }
+        }
+        pg_sys::list_free(list);
+    }
+    Ok(Looked::Fits)
+}
+
+/// What a look at the indexes came to.
+enum Looked {
+    Fits,
+    Locked,
+}
+
+/// What an index has that `CatalogTupleUpdate` cannot do.
+unsafe fn index_problem(index: pg_sys::Relation, is_key: bool) -> Option<&'static str> {
+    // SAFETY: an open index. Its catalog row is looked at and not its expressions, which
+    // PostgreSQL would fold, and so run functions in them.
+    unsafe {
+        let form = &*(*index).rd_index;
+        let is_null = |column: u32| {
+            pg_sys::heap_attisnull(
+                (*index).rd_indextuple,
+                column.cast_signed(),
+                core::ptr::null_mut(),
+            )
+        };
+        if !is_null(pg_sys::Anum_pg_index_indexprs) {
+            return Some("is over an expression");
+        }
+        if !is_null(pg_sys::Anum_pg_index_indpred) {
+            return Some("is a partial one");
+        }
+        if form.indisexclusion {
+            return Some("is an exclusion constraint's");
+        }
+        if !form.indimmediate {
+            return Some("is of a deferrable constraint");
+        }
+        let first = form.indkey.values.as_slice(1).first().copied();
+        let collation = *(*index).rd_indcollation;
+        if is_key
+            && (form.indnkeyatts != 1
+                || first != Some(1)
+                || !form.indisvalid
+                || ![pg_sys::InvalidOid, pg_sys::C_COLLATION_OID].contains(&collation))
+        {
+            return Some("is another primary key than the extension has made");
+        }
+    }
+    None
+}

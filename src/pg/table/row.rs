@@ -1,0 +1,168 @@
+//! Rows of a table, as they were read.
+
+use core::ffi::c_int;
+
+use pgrx::pg_sys;
+
+use super::shape::Type;
+use super::value::Value;
+use crate::pg::catalog::attribute;
+use crate::pg::name::Name;
+
+/// A row of a table whose [`Shape`] was checked. It lives as long as the memory context in
+/// which it was read.
+///
+/// Columns are read by number from 1. One of another type than is asked for reads as NULL
+/// there: the shape has named the types.
+pub struct Row {
+    pub(in crate::pg) tuple: pg_sys::HeapTuple,
+    pub(in crate::pg) descriptor: pg_sys::TupleDesc,
+}
+
+/// Who has locked a row, or written it without having committed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Locker {
+    /// Nobody.
+    None,
+    /// A transaction.
+    Transaction(u32),
+    /// Several transactions.
+    Multi(u32),
+}
+
+impl Row {
+    fn column(&self, number: usize, expected: Type) -> Option<pg_sys::Datum> {
+        let number = c_int::try_from(number).ok()?;
+        let mut null = false;
+        // SAFETY: a tuple of the relation with this descriptor, which has that many columns.
+        unsafe {
+            if number < 1 || number > (*self.descriptor).natts {
+                return None;
+            }
+            if (*attribute(self.descriptor, number - 1)).atttypid != expected.oid() {
+                return None;
+            }
+            let value = pg_sys::heap_getattr(self.tuple, number, self.descriptor, &mut null);
+            (!null).then_some(value)
+        }
+    }
+
+    /// A boolean column.
+    pub fn boolean(&self, number: usize) -> Option<bool> {
+        self.column(number, Type::Boolean)
+            .map(|value| value.value() != 0)
+    }
+
+    /// An integer column.
+    pub fn integer(&self, number: usize) -> Option<i32> {
+        #[expect(clippy::cast_possible_truncation, reason = "the datum's low half")]
+        self.column(number, Type::Integer)
+            .map(|value| value.value() as i32)
+    }
+
+    /// A bigint column.
+    pub fn bigint(&self, number: usize) -> Option<i64> {
+        self.column(number, Type::Bigint)
+            .map(|value| value.value() as i64)
+    }
+
+    /// An oid column.
+    pub fn oid(&self, number: usize) -> Option<u32> {
+        #[expect(clippy::cast_possible_truncation, reason = "the datum's low half")]
+        self.column(number, Type::Oid)
+            .map(|value| value.value() as u32)
+    }
+
+    /// A timestamptz column: microseconds since 2000.
+    pub fn timestamp(&self, number: usize) -> Option<i64> {
+        self.column(number, Type::Timestamp)
+            .map(|value| value.value() as i64)
+    }
+
+    /// A text column, in the encoding of the database.
+    pub fn text(&self, number: usize) -> Option<Vec<u8>> {
+        let value = self.column(number, Type::Text)?;
+        // SAFETY: a text, copied out before anything can free it.
+        unsafe {
+            let text = pg_sys::pg_detoast_datum_packed(value.cast_mut_ptr());
+            Some(pgrx::varlena_to_byte_slice(text).to_vec())
+        }
+    }
+
+    /// A name column.
+    pub fn name(&self, number: usize) -> Option<Name> {
+        let value = self.column(number, Type::Name)?;
+        // SAFETY: a name, and not null.
+        Some(unsafe { Name::from_value(value) })
+    }
+
+    /// A column of names; elements that are NULL are left out.
+    pub fn names(&self, number: usize) -> Option<Vec<Name>> {
+        let value = self.column(number, Type::Names)?;
+        let mut elements = core::ptr::null_mut();
+        let mut nulls = core::ptr::null_mut();
+        let mut count = 0;
+        // SAFETY: an array of names, detoasted; as many elements as are said.
+        unsafe {
+            let array = pg_sys::pg_detoast_datum(value.cast_mut_ptr());
+            pg_sys::deconstruct_array(
+                array.cast(),
+                pg_sys::NAMEOID,
+                pg_sys::NAMEDATALEN.cast_signed(),
+                false,
+                b'c'.cast_signed(),
+                &raw mut elements,
+                &raw mut nulls,
+                &raw mut count,
+            );
+            let count = usize::try_from(count).unwrap_or(0);
+            let present = (0..count).filter(|position| !*nulls.add(*position));
+            Some(
+                present
+                    .map(|position| Name::from_value(*elements.add(position)))
+                    .collect(),
+            )
+        }
+    }
+
+    /// Whether its key is this.
+    pub(super) fn has(&self, key: &Value<'_>) -> bool {
+        match key {
+            Value::Text(bytes) => self.text(1).is_some_and(|found| found == *bytes),
+            Value::Integer(number) => self.integer(1) == Some(*number),
+            Value::Bigint(number) => self.bigint(1) == Some(*number),
+            Value::Boolean(value) => self.boolean(1) == Some(*value),
+            _ => false,
+        }
+    }
+
+    /// Whether it was written by the open transaction, or by a parallel worker's leader.
+    pub fn is_ours(&self) -> bool {
+        // SAFETY: a tuple that was read from a table.
+        unsafe {
+            let xmin = (*(*self.tuple).t_data).t_choice.t_heap.t_xmin;
+            pg_sys::TransactionIdIsCurrentTransactionId(xmin)
+        }
+    }
+
+    /// Who has locked or updated it last.
+    pub fn locker(&self) -> Locker {
+        // SAFETY: a tuple that was read from a table.
+        let (info, xmax) = unsafe {
+            let header = &*(*self.tuple).t_data;
+            (u32::from(header.t_infomask), header.t_choice.t_heap.t_xmax)
+        };
+        #[allow(
+            clippy::useless_conversion,
+            reason = "the type differs between versions"
+        )]
+        let number: u32 = xmax.into();
+        if info & pg_sys::HEAP_XMAX_INVALID != 0 || number == 0 {
+            Locker::None
+        } else if info & pg_sys::HEAP_XMAX_IS_MULTI != 0 {
+            Locker::Multi(number)
+        } else {
+            Locker::Transaction(number)
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Looks at the rows of a table.
+
+use core::ffi::c_int;
+
+use pgrx::pg_sys;
+
+use super::open::Table;
+use super::row::Row;
+use super::value::Value;
+
+impl Table {
+    /// A copy of a row, which lives as long as the memory context.
+    ///
+    /// # Safety
+    /// A tuple of this table.
+    pub(super) unsafe fn row(&self, tuple: pg_sys::HeapTuple) -> Row {
+        // SAFETY: as the caller says; an open relation.
+        unsafe {
+            Row {
+                tuple: pg_sys::heap_copytuple(tuple),
+                descriptor: (*self.relation).rd_att,
+            }
+        }
+    }
+
+    /// The row with this key as it is committed now, or as this transaction has made it,
+    /// whoever has locked it.
+    pub fn get(&self, key: &Value<'_>) -> Option<Row> {
+        self.with_latest_snapshot(|snapshot| {
+            let mut found = None;
+            self.scan(Some(key), snapshot, |tuple| {
+                // SAFETY: a tuple of the scan.
+                found = Some(unsafe { self.row(tuple) });
+            });
+            found
+        })
+    }
+
+    /// All rows, in no order.
+    pub fn rows(&self) -> Vec<Row> {
+        self.with_latest_snapshot(|snapshot| {
+            let mut found = Vec::new();
+            self.scan(None, snapshot, |tuple| {
+                // SAFETY: a tuple of the scan.
+                found.push(unsafe { self.row(tuple) });
+            });
+            found
+        })
+    }
+
+    /// Runs a closure with a snapshot of this very moment, registered and active: fetching a
+    /// value that is stored out of line needs both. The one for catalogs, as PostgreSQL takes
+    /// no other in a parallel query; of a table that is no catalog it is always a new one.
+    pub(super) fn with_latest_snapshot<T>(&self, body: impl FnOnce(pg_sys::Snapshot) -> T) -> T {
+        // SAFETY: inside a transaction; an error ends it, and the snapshot with it.
+        unsafe {
+            let relation = (*self.relation).rd_id;
+            let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetCatalogSnapshot(relation));
+            pg_sys::PushActiveSnapshot(snapshot);
+            let result = body(snapshot);
+            pg_sys::PopActiveSnapshot();
+            pg_sys::UnregisterSnapshot(snapshot);
+            result
+        }
+    }
+
+    pub(super) fn scan(
+        &self,
+        key: Option<&Value<'_>>,
+        snapshot: pg_sys::Snapshot,
+        mut see: impl FnMut(pg_sys::HeapTuple),
+    ) {
+        let mut scan_key = pg_sys::ScanKeyData::default();
+        // SAFETY: the scan ends here; an error ends the transaction and the scan with it. A
+        // tuple is valid until the next one is fetched.
+        unsafe {
+            if let Some(key) = key {
+                let (procedure, collation) = key.equality();
+                pg_sys::ScanKeyEntryInitialize(
+                    &raw mut scan_key,
+                    0,
+                    1,
+                    u16::try_from(pg_sys::BTEqualStrategyNumber).unwrap_or(3),
+                    pg_sys::InvalidOid,
+                    collation,
+                    pg_sys::Oid::from(procedure),
+                    key.datum().unwrap_or(pg_sys::Datum::null()),
+                );
+            }
+            let scan = pg_sys::systable_beginscan(
+                self.relation,
+                self.key_index,
+                key.is_some(),
+                snapshot,
+                c_int::from(key.is_some()),
+                &raw mut scan_key,
+            );
+            loop {
+                let tuple = pg_sys::systable_getnext(scan);
+                if tuple.is_null() {
+                    break;
+                }
+                see(tuple);
+            }
+            pg_sys::systable_endscan(scan);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Values of columns.
+
+use core::ffi::c_int;
+
+use pgrx::pg_sys;
+
+use crate::pg::datum::text_datum;
+
+/// A value of a column.
+#[derive(Clone, Copy)]
+pub enum Value<'a> {
+    /// NULL
+    Null,
+    /// `boolean`
+    Boolean(bool),
+    /// `integer`
+    Integer(i32),
+    /// `bigint`
+    Bigint(i64),
+    /// `oid`
+    Oid(u32),
+    /// `timestamp with time zone`: microseconds since 2000.
+    Timestamp(i64),
+    /// `text`, in the encoding of the database.
+    Text(&'a [u8]),
+}
+
+impl Value<'_> {
+    /// `None` for NULL.
+    pub fn datum(&self) -> Option<pg_sys::Datum> {
+        Some(match self {
+            Self::Null => return None,
+            Self::Boolean(value) => pg_sys::Datum::from(*value),
+            Self::Integer(value) => pg_sys::Datum::from(*value),
+            Self::Bigint(value) | Self::Timestamp(value) => pg_sys::Datum::from(*value),
+            Self::Oid(value) => pg_sys::Datum::from(*value),
+            // SAFETY: palloc'ed in the current context.
+            Self::Text(bytes) => unsafe { text_datum(bytes) },
+        })
+    }
+
+    /// The function of `=` for a key of this type, and its collation.
+    pub fn equality(&self) -> (u32, pg_sys::Oid) {
+        match self {
+            Self::Text(_) => (pg_sys::F_TEXTEQ, pg_sys::C_COLLATION_OID),
+            Self::Boolean(_) => (pg_sys::F_BOOLEQ, pg_sys::InvalidOid),
+            Self::Bigint(_) => (pg_sys::F_INT8EQ, pg_sys::InvalidOid),
+            _ => (pg_sys::F_INT4EQ, pg_sys::InvalidOid),
+        }
+    }
+}
+
+/// A tuple with some columns, by number from 1, changed.
+pub unsafe fn modified(
+    tuple: pg_sys::HeapTuple,
+    descriptor: pg_sys::TupleDesc,
+    changes: &[(usize, Value<'_>)],
+) -> pg_sys::HeapTuple {
+    let mut columns: Vec<c_int> = (changes.iter())
+        .map(|(number, _)| c_int::try_from(*number).unwrap_or(0))
+        .collect();
+    let datums: Vec<_> = changes.iter().map(|(_, value)| value.datum()).collect();
+    let mut nulls: Vec<_> = datums.iter().map(Option::is_none).collect();
+    let mut values: Vec<_> = (datums.into_iter())
+        .map(|datum| datum.unwrap_or(pg_sys::Datum::null()))
+        .collect();
+    // SAFETY: as many columns, values and nulls as are said.
+    unsafe {
+        pg_sys::heap_modify_tuple_by_cols(
+            tuple,
+            descriptor,
+            c_int::try_from(columns.len()).unwrap_or(0),
+            columns.as_mut_ptr(),
+            values.as_mut_ptr(),
+            nulls.as_mut_ptr(),
+        )
+    }
+}

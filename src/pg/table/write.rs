@@ -1,0 +1,155 @@
+//! Locks and writes rows of a table.
+
+use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
+
+use super::open::Table;
+use super::row::Row;
+use super::value::{Value, modified};
+use crate::pg::process::check_for_interrupts;
+
+enum Locked {
+    Row(Row),
+    None,
+    Gone,
+    Busy,
+}
+
+/// What [`Table::lock_at_once`] has found.
+pub enum LockedAtOnce {
+    /// The row, which is locked now.
+    Row(Row),
+    /// No row with this key.
+    None,
+    /// A row that somebody else has locked.
+    Busy,
+}
+
+impl Table {
+    /// Locks the row with this key, in its last version, as `SELECT ... FOR NO KEY UPDATE`
+    /// does: others that write it, or lock it so, are waited for as `lock_timeout` allows.
+    /// `None` if there is none.
+    pub fn lock(&self, key: &Value<'_>) -> Option<Row> {
+        loop {
+            match self.try_lock(key, pg_sys::LockWaitPolicy::LockWaitBlock) {
+                Locked::Row(row) => return Some(row),
+                Locked::None => return None,
+                // Deleted or renamed while it was waited for: another one may have come.
+                Locked::Gone | Locked::Busy => check_for_interrupts(),
+            }
+        }
+    }
+
+    /// The same, if that takes no wait.
+    pub fn lock_at_once(&self, key: &Value<'_>) -> LockedAtOnce {
+        loop {
+            match self.try_lock(key, pg_sys::LockWaitPolicy::LockWaitSkip) {
+                Locked::Row(row) => return LockedAtOnce::Row(row),
+                Locked::None => return LockedAtOnce::None,
+                Locked::Busy => return LockedAtOnce::Busy,
+                Locked::Gone => check_for_interrupts(),
+            }
+        }
+    }
+
+    fn try_lock(&self, key: &Value<'_>, wait: pg_sys::LockWaitPolicy::Type) -> Locked {
+        self.with_latest_snapshot(|snapshot| {
+            let mut place = None;
+            self.scan(Some(key), snapshot, |tuple| {
+                // SAFETY: a tuple of the scan.
+                place = Some(unsafe { (*tuple).t_self });
+            });
+            let Some(mut place) = place else {
+                return Locked::None;
+            };
+            let mut failure = pg_sys::TM_FailureData::default();
+            // SAFETY: the slot is dropped here; what it holds is copied before.
+            unsafe {
+                let slot = pg_sys::table_slot_create(self.relation, core::ptr::null_mut());
+                let result = pg_sys::table_tuple_lock(
+                    self.relation,
+                    &raw mut place,
+                    snapshot,
+                    slot,
+                    pg_sys::GetCurrentCommandId(false),
+                    pg_sys::LockTupleMode::LockTupleNoKeyExclusive,
+                    wait,
+                    u8::try_from(pg_sys::TUPLE_LOCK_FLAG_FIND_LAST_VERSION).unwrap_or(0),
+                    &raw mut failure,
+                );
+                let locked = match result {
+                    pg_sys::TM_Result::TM_Ok => {
+                        let mut free = false;
+                        let tuple = pg_sys::ExecFetchSlotHeapTuple(slot, true, &raw mut free);
+                        let row = self.row(tuple);
+                        // The last version may have another key by now.
+                        if row.has(key) {
+                            Locked::Row(row)
+                        } else {
+                            Locked::Gone
+                        }
+                    }
+                    pg_sys::TM_Result::TM_WouldBlock => Locked::Busy,
+                    pg_sys::TM_Result::TM_Deleted | pg_sys::TM_Result::TM_Updated => Locked::Gone,
+                    _ => {
+                        pg_sys::panic::ErrorReport::new(
+                            PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                            "cannot lock a row that the same statement has changed",
+                            "leaf_id",
+                        )
+                        .report(PgLogLevel::ERROR);
+                        unreachable!("an ERROR does not return")
+                    }
+                };
+                pg_sys::ExecDropSingleTupleTableSlot(slot);
+                locked
+            }
+        })
+    }
+
+    /// Writes columns, by number from 1, of a row that [`Table::lock`] has returned, or that
+    /// this transaction has written. The key stays.
+    pub fn update(&self, row: &Row, changes: &[(usize, Value<'_>)]) {
+        // With a snapshot, which a commit callback has none of: a value may be out of line.
+        self.with_latest_snapshot(|_| {
+            // SAFETY: the row is locked, or this transaction's own; a tuple of this table.
+            unsafe {
+                // Otherwise a subscriber could never apply it.
+                pg_sys::CheckCmdReplicaIdentity(self.relation, pg_sys::CmdType::CMD_UPDATE);
+                let new = modified(row.tuple, row.descriptor, changes);
+                pg_sys::CatalogTupleUpdate(self.relation, &raw mut (*row.tuple).t_self, new);
+            }
+        });
+    }
+
+    /// Writes a new row. Columns that are not given are NULL.
+    pub fn insert(&self, columns: &[(usize, Value<'_>)]) {
+        // SAFETY: as many values and nulls as the table has columns.
+        unsafe {
+            let descriptor = (*self.relation).rd_att;
+            let count = usize::try_from((*descriptor).natts).unwrap_or(0);
+            let mut values = vec![pg_sys::Datum::null(); count];
+            let mut nulls = vec![true; count];
+            for (number, value) in columns {
+                let position = number.wrapping_sub(1);
+                if let (Some(datum), Some(to), Some(null)) = (
+                    value.datum(),
+                    values.get_mut(position),
+                    nulls.get_mut(position),
+                ) {
+                    *to = datum;
+                    *null = false;
+                }
+            }
+            let tuple =
+                pg_sys::heap_form_tuple(descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
+            self.with_latest_snapshot(|_| pg_sys::CatalogTupleInsert(self.relation, tuple));
+        }
+    }
+}
+
+/// Has nobody else write a table, by its oid, until the transaction ends.
+pub fn lock_against_writers(relation: u32) {
+    let lock = pg_sys::ShareRowExclusiveLock.cast_signed();
+    // SAFETY: a lock that the end of the transaction releases.
+    unsafe { pg_sys::LockRelationOid(pg_sys::Oid::from(relation), lock) };
+}

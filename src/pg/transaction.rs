@@ -1,0 +1,184 @@
+//! Transactions: those of a worker, and who is told of their ends.
+
+use core::ffi::{CStr, c_void};
+use std::panic::AssertUnwindSafe;
+
+use pgrx::pg_sys;
+use pgrx::pg_sys::panic::CaughtError;
+use pgrx::{PgSqlErrorCode, PgTryBuilder};
+
+/// An error that a transaction ended with.
+pub struct Caught {
+    /// The SQLSTATE.
+    pub code: PgSqlErrorCode,
+    /// The primary message.
+    pub message: String,
+}
+
+fn caught(error: CaughtError) -> Caught {
+    match error {
+        CaughtError::PostgresError(report)
+        | CaughtError::ErrorReport(report)
+        | CaughtError::RustPanic {
+            ereport: report, ..
+        } => Caught {
+            code: report.sql_error_code(),
+            message: report.message().to_string(),
+        },
+    }
+}
+
+/// Runs one transaction of a worker: committed when this returns `Ok(Ok(..))`, aborted
+/// otherwise. A commit that was told to wait for a standby may have given up waiting: see
+/// [`take_cancelled`].
+///
+/// # Errors
+/// What PostgreSQL raised, or in the inner result what the body says.
+pub fn transaction<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<Result<T, E>, Caught> {
+    let result = PgTryBuilder::new(AssertUnwindSafe(|| {
+        // SAFETY: a worker, outside of a transaction.
+        unsafe {
+            pg_sys::SetCurrentStatementStartTimestamp();
+            pg_sys::StartTransactionCommand();
+            pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
+        }
+        let result = body();
+        // SAFETY: ends what was begun above.
+        unsafe {
+            pg_sys::PopActiveSnapshot();
+            if result.is_ok() {
+                pg_sys::CommitTransactionCommand();
+            } else {
+                pg_sys::AbortCurrentTransaction();
+            }
+        }
+        Ok(result)
+    }))
+    .catch_others(|error| {
+        // SAFETY: releases every lock and ends the failed transaction.
+        unsafe { pg_sys::AbortCurrentTransaction() };
+        Err(caught(error))
+    })
+    .execute();
+    // SAFETY: outside of a transaction.
+    unsafe { pg_sys::pgstat_report_stat(true) };
+    result
+}
+
+/// What happens to the open transaction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum TransactionEvent {
+    /// It is about to commit: the last place where an error is allowed.
+    PreCommit,
+    /// It is about to be prepared for two-phase commit; an error is allowed.
+    PrePrepare,
+    /// It has committed. No error is allowed.
+    Commit,
+    /// It was rolled back. No error is allowed.
+    Abort,
+}
+
+/// What happens to a subtransaction; no error is allowed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum SubtransactionEvent {
+    /// It becomes part of its parent.
+    Commit {
+        /// The parent's number.
+        parent: u32,
+    },
+    /// It was rolled back.
+    Abort,
+}
+
+/// Who is told of every transaction's end.
+#[derive(Clone, Copy)]
+pub struct TransactionCallbacks {
+    /// Transactions.
+    pub transaction: fn(TransactionEvent),
+    /// Subtransactions, by number.
+    pub subtransaction: fn(u32, SubtransactionEvent),
+}
+
+static CALLBACKS: parking_lot::Mutex<Option<TransactionCallbacks>> = parking_lot::Mutex::new(None);
+
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn transaction_callback(
+    event: pg_sys::XactEvent::Type,
+    _arg: *mut c_void,
+) {
+    use pg_sys::XactEvent as Event;
+    let event = match event {
+        Event::XACT_EVENT_PRE_COMMIT => TransactionEvent::PreCommit,
+        Event::XACT_EVENT_PRE_PREPARE => TransactionEvent::PrePrepare,
+        Event::XACT_EVENT_COMMIT => TransactionEvent::Commit,
+        Event::XACT_EVENT_ABORT => TransactionEvent::Abort,
+        // Parallel workers edit nothing, and PREPARE is refused before.
+        _ => return,
+    };
+    let callbacks = *CALLBACKS.lock();
+    if let Some(callbacks) = callbacks {
+        (callbacks.transaction)(event);
+    }
+}
+
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn subtransaction_callback(
+    event: pg_sys::SubXactEvent::Type,
+    mine: pg_sys::SubTransactionId,
+    parent: pg_sys::SubTransactionId,
+    _arg: *mut c_void,
+) {
+    use pg_sys::SubXactEvent as Event;
+    let event = match event {
+        Event::SUBXACT_EVENT_COMMIT_SUB => SubtransactionEvent::Commit { parent },
+        Event::SUBXACT_EVENT_ABORT_SUB => SubtransactionEvent::Abort,
+        _ => return,
+    };
+    let callbacks = *CALLBACKS.lock();
+    if let Some(callbacks) = callbacks {
+        (callbacks.subtransaction)(mine, event);
+    }
+}
+
+/// Sets who is told of transactions' ends in this process. The first call registers.
+pub fn watch_transactions(callbacks: TransactionCallbacks) {
+    if CALLBACKS.lock().replace(callbacks).is_none() {
+        // SAFETY: callbacks that live as long as the process.
+        unsafe {
+            pg_sys::RegisterXactCallback(Some(transaction_callback), core::ptr::null_mut());
+            pg_sys::RegisterSubXactCallback(Some(subtransaction_callback), core::ptr::null_mut());
+        }
+    }
+}
+
+/// The number of the open subtransaction.
+pub fn subtransaction() -> u32 {
+    // SAFETY: reads the transaction state.
+    unsafe { pg_sys::GetCurrentSubTransactionId() }
+}
+
+/// Whether a parallel query runs, here or in a worker of ours.
+pub fn in_parallel_mode() -> bool {
+    // SAFETY: reads the transaction state.
+    unsafe { pg_sys::IsInParallelMode() }
+}
+
+/// Raises an error in a read-only transaction, and so on a standby.
+pub fn prevent_if_read_only(function: &CStr) {
+    // SAFETY: looks at the transaction's state.
+    unsafe { pg_sys::PreventCommandIfReadOnly(function.as_ptr()) };
+}
+
+/// Raises an error inside a transaction block, a query of several statements, or a pipeline
+/// that has begun; and has the statement committed before it is answered, whatever comes
+/// after it in a pipeline.
+pub fn prevent_in_transaction_block(statement: &CStr) {
+    // SAFETY: looks at the transaction's state, and marks it.
+    unsafe { pg_sys::PreventInTransactionBlock(true, statement.as_ptr()) };
+}
+
+/// Has what follows see what this transaction has written so far.
+pub fn see_own_changes() {
+    // SAFETY: inside a transaction.
+    unsafe { pg_sys::CommandCounterIncrement() };
+}
