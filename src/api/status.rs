@@ -6,17 +6,13 @@ use pgrx::iter::TableIterator;
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, name, pg_sys};
 
-use super::{configured_epoch, finish, kept, timestamp};
+use super::call::{bigint, finish, kept};
+use super::snowflake::{configured_epoch, timestamp};
 use crate::error::Failure;
 use crate::guc::{self, WorkerId};
 use crate::pg::{self, Name, RawDatum, RowType};
 use crate::shmem::{self, RemoteServerState, SnowflakeState, WorkerIdSource};
 use crate::tags::heap;
-
-/// Not `numeric`: no id count reaches 2^63 in a server's life.
-pub fn bigint(n: u64) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
-}
 
 fn timestamptz(us: i64) -> Option<TimestampWithTimeZone> {
     if us == 0 {

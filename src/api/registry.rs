@@ -5,16 +5,10 @@ use leaf_id_core::registry::{Reply, Request, WORKER_IDS};
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
 
-use super::{finish, kept};
+use super::call::{finish, kept};
 use crate::error::Failure;
 use crate::lease::registry;
 use crate::pg::{RawDatum, RowType, Text};
-
-pgrx::extension_sql_file!(
-    "../../sql/workers.sql",
-    name = "workers",
-    requires = ["schema"]
-);
 
 /// The arguments of a call, one by one. Which type one has, the function's SQL says.
 struct Arguments {

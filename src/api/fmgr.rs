@@ -1,0 +1,102 @@
+//! The functions as PostgreSQL calls them, where that is not left to pgrx.
+//!
+//! Two have an entry of their own. What nearly every call does is done there, without
+//! pgrx's guard, which costs as much again: so nothing in an entry may panic, or call what
+//! can raise an error. Everything else is behind the guard, in the function that pgrx made.
+
+use leaf_id_core::segment::{Obstacle, Taken};
+use pgrx::pg_sys;
+use pgrx::pg_sys::submodules::panic::pgrx_extern_c_guard;
+
+use super::call::{first_text, inline_bytes};
+use super::segment::leaf_segment_next_wrapper;
+use super::snowflake::leaf_snowflake_next_wrapper;
+use crate::segment::issue::{self, CallSite};
+use crate::shmem::SlotRef;
+
+/// PostgreSQL's only calling convention, said by a `pg_finfo_` function for each function
+/// that pgrx did not make.
+static CONVENTION: pg_sys::Pg_finfo_record = pg_sys::Pg_finfo_record { api_version: 1 };
+
+/// What an entry leaves to the function that pgrx made. Out of line: an entry needs no
+/// registers saved and no stack for it.
+#[cold]
+#[inline(never)]
+fn guarded(
+    function: unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> pg_sys::Datum {
+    // SAFETY: the same call.
+    unsafe { function(fcinfo) }
+}
+
+/// `leaf_segment_next` as PostgreSQL calls it.
+#[unsafe(export_name = "leaf_segment_next")]
+unsafe extern "C-unwind" fn segment_entry(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    // SAFETY: as in `kept`: fn_extra is null or our CallSite.
+    let site = unsafe { (*(*fcinfo).flinfo).fn_extra.cast::<CallSite>().as_ref() };
+    let Some(site) = site else {
+        return guarded(leaf_segment_next_wrapper, fcinfo);
+    };
+    match issue::try_constant(site) {
+        Some(Ok(taken)) if !taken.leaves_work() => taken.first.into(),
+        Some(attempt) => segment_attempted(site, fcinfo, attempt),
+        None if site.is_constant() => guarded(leaf_segment_next_wrapper, fcinfo),
+        None => segment_known(fcinfo),
+    }
+}
+
+/// A constant tag whose first attempt has left something to do.
+#[cold]
+#[inline(never)]
+fn segment_attempted(
+    site: &CallSite,
+    fcinfo: pg_sys::FunctionCallInfo,
+    attempt: Result<Taken, Obstacle>,
+) -> pg_sys::Datum {
+    let taken = issue::finish_constant(site, attempt);
+    taken.map_or_else(|| guarded(leaf_segment_next_wrapper, fcinfo), finish_take)
+}
+
+/// A tag that differs from call to call. Out of line, so that the other case needs no
+/// stack for it.
+#[inline(never)]
+fn segment_known(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    let taken = inline_bytes(first_text(fcinfo)).and_then(issue::take_cached);
+    taken.map_or_else(|| guarded(leaf_segment_next_wrapper, fcinfo), finish_take)
+}
+
+/// The id, after what taking it has left to do.
+#[inline]
+fn finish_take((slot_ref, taken): (SlotRef, Taken)) -> pg_sys::Datum {
+    if taken.leaves_work() {
+        after_take(&slot_ref, &taken);
+    }
+    taken.first.into()
+}
+
+#[cold]
+#[inline(never)]
+fn after_take(slot_ref: &SlotRef, taken: &Taken) {
+    // SAFETY: the guard turns what is raised into PostgreSQL's error.
+    unsafe { pgrx_extern_c_guard(|| issue::after_take(slot_ref, taken)) };
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pg_finfo_leaf_segment_next() -> &'static pg_sys::Pg_finfo_record {
+    &CONVENTION
+}
+
+/// `leaf_snowflake_next` as PostgreSQL calls it.
+#[unsafe(export_name = "leaf_snowflake_next")]
+unsafe extern "C-unwind" fn snowflake_entry(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
+    match issue::next_snowflake_at_once() {
+        Some(id) => id.into(),
+        None => guarded(leaf_snowflake_next_wrapper, fcinfo),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pg_finfo_leaf_snowflake_next() -> &'static pg_sys::Pg_finfo_record {
+    &CONVENTION
+}

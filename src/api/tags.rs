@@ -1,0 +1,84 @@
+//! The triggers of leaf_id.leaf_alloc, by which edits of tags are known.
+
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+use super::call::finish;
+use crate::error::Failure;
+use crate::pg::{self, RawDatum, TriggerCall};
+use crate::tags::heap::{ALLOC, AllocRow};
+use crate::tags::transaction;
+use crate::tags::trigger::{self, Edit};
+
+fn trigger_call(fcinfo: pg_sys::FunctionCallInfo, function: &'static str) -> TriggerCall {
+    finish(TriggerCall::new(fcinfo).ok_or(Failure::NotATrigger { function }))
+}
+
+/// Whether the rows can be looked at. Where they cannot, an apply worker goes on all the same,
+/// as an error would stop all its tables: it counts as an edit of every tag.
+fn is_readable(call: &TriggerCall) -> bool {
+    match call.check(&ALLOC) {
+        Ok(()) => true,
+        Err(misshapen) if pg::replica_role() => {
+            let detail = misshapen.detail;
+            pgrx::log!("leaf_id: table leaf_id.leaf_alloc was altered: {detail}");
+            transaction::note_truncate(call.relation());
+            false
+        }
+        Err(misshapen) => Failure::from(misshapen).raise(),
+    }
+}
+
+/// The row edit, for a row trigger.
+fn edit(call: &TriggerCall) -> Edit {
+    Edit {
+        relation: call.relation(),
+        old: call.old().as_ref().map(AllocRow::of),
+        new: call.new_row().as_ref().map(AllocRow::of),
+        replica: pg::replica_role(),
+    }
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_alloc_stamp() RETURNS trigger
+    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_alloc_stamp() IS
+    'Trigger: stamps rows of leaf_id.leaf_alloc, and refuses to lower max_id';
+"#)]
+fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
+    let call = trigger_call(fcinfo, "leaf_alloc_stamp");
+    if !is_readable(&call) {
+        return call.unchanged();
+    }
+    let stamp = finish(trigger::stamp(&edit(&call)));
+    call.with(&stamp.changes())
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_alloc_edit() RETURNS trigger
+    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_alloc_edit() IS
+    'Trigger: makes edits of leaf_id.leaf_alloc known to every session when they commit';
+"#)]
+fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
+    let call = trigger_call(fcinfo, "leaf_alloc_edit");
+    if is_readable(&call) {
+        let edit = edit(&call);
+        finish(trigger::check_written(&edit));
+        transaction::remember(&edit);
+    }
+    call.unchanged()
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_alloc_truncate() RETURNS trigger
+    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_alloc_truncate() IS
+    'Trigger: drops every cached segment of this database when a TRUNCATE commits';
+"#)]
+fn leaf_alloc_truncate(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
+    let call = trigger_call(fcinfo, "leaf_alloc_truncate");
+    is_readable(&call);
+    transaction::note_truncate(call.relation());
+    call.unchanged()
+}
