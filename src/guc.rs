@@ -3,13 +3,12 @@
 //! What the workers read is SIGHUP, what is fixed at start is POSTMASTER. Nothing is
 //! defined when the library was not preloaded: a POSTMASTER setting would then be FATAL.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_int};
 
 use leaf_id_core::snowflake::{DEFAULT_EPOCH_MS, MAX_WORKER_ID};
-use pgrx::pg_sys;
-use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PgSqlErrorCode, PostgresGucEnum};
+use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 
-use crate::pg;
+use crate::pg::{self, Check};
 
 /// What a claim waits for before its segment is published, never less than the local flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
@@ -171,69 +170,47 @@ fn parse_epoch(text: &CStr) -> Option<i64> {
         .filter(|ms| (0..=pg::now_ms()).contains(ms))
 }
 
-fn check(valid: bool, detail: &CStr) -> bool {
-    if !valid {
-        pg::explain_check_failure(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, detail);
+struct WorkerIdCheck;
+
+impl Check for WorkerIdCheck {
+    const DETAIL: &'static CStr =
+        c"A worker id is a number from 0 to 1023, \"auto\", or empty for none.";
+
+    fn allows(value: &CStr) -> bool {
+        parse_worker_id(value).is_some()
     }
-    valid
 }
 
-#[pgrx::pg_guard]
-extern "C-unwind" fn check_worker_id(
-    value: *mut *mut c_char,
-    _extra: *mut *mut c_void,
-    _source: pg_sys::GucSource::Type,
-) -> bool {
-    pg::with_setting(value, |text| {
-        check(
-            parse_worker_id(text).is_some(),
-            c"A worker id is a number from 0 to 1023, \"auto\", or empty for none.",
-        )
-    })
+struct RegistryCheck;
+
+impl Check for RegistryCheck {
+    const DETAIL: &'static CStr = c"A worker registry is a database of this server, or \"database/server\" with a foreign server of that database; each at most 63 bytes long.";
+
+    fn allows(value: &CStr) -> bool {
+        value.is_empty() || value.to_str().is_ok_and(|t| Registry::parse(t).is_some())
+    }
 }
 
-#[pgrx::pg_guard]
-extern "C-unwind" fn check_worker_registry(
-    value: *mut *mut c_char,
-    _extra: *mut *mut c_void,
-    _source: pg_sys::GucSource::Type,
-) -> bool {
-    pg::with_setting(value, |text| {
-        let valid = text.is_empty() || text.to_str().is_ok_and(|t| Registry::parse(t).is_some());
-        check(
-            valid,
-            c"A worker registry is a database of this server, or \"database/server\" with a foreign server of that database; each at most 63 bytes long.",
-        )
-    })
-}
+struct NodeNameCheck;
 
-#[pgrx::pg_guard]
-extern "C-unwind" fn check_node_name(
-    value: *mut *mut c_char,
-    _extra: *mut *mut c_void,
-    _source: pg_sys::GucSource::Type,
-) -> bool {
-    pg::with_setting(value, |text| {
+impl Check for NodeNameCheck {
+    const DETAIL: &'static CStr = c"A node name has at most 63 bytes, all of them printable.";
+
+    fn allows(value: &CStr) -> bool {
         let printable = |text: &str| text.len() <= MAX_NAME && !text.chars().any(char::is_control);
-        check(
-            text.to_str().is_ok_and(printable),
-            c"A node name has at most 63 bytes, all of them printable.",
-        )
-    })
+        value.to_str().is_ok_and(printable)
+    }
 }
 
-#[pgrx::pg_guard]
-extern "C-unwind" fn check_epoch(
-    value: *mut *mut c_char,
-    _extra: *mut *mut c_void,
-    _source: pg_sys::GucSource::Type,
-) -> bool {
-    pg::with_setting(value, |text| {
-        check(
-            parse_epoch(text).is_some(),
-            c"An epoch is a moment in the past, in milliseconds since 1970-01-01 00:00:00 UTC.",
-        )
-    })
+struct EpochCheck;
+
+impl Check for EpochCheck {
+    const DETAIL: &'static CStr =
+        c"An epoch is a moment in the past, in milliseconds since 1970-01-01 00:00:00 UTC.";
+
+    fn allows(value: &CStr) -> bool {
+        parse_epoch(value).is_some()
+    }
 }
 
 fn int(
@@ -259,29 +236,26 @@ pub fn define() {
         GucContext::Postmaster,
         GucFlags::default(),
     );
-    pg::define_checked_string(
+    pg::define_checked_string::<WorkerIdCheck>(
         c"leaf_id.worker_id",
         c"Sets the worker id in this server's snowflake ids.",
         c"0 to 1023, a different one on every server; or \"auto\", to lease one from the worker registry. Empty: no snowflake ids are issued.",
         &WORKER_ID,
         GucContext::Sighup,
-        check_worker_id,
     );
-    pg::define_checked_string(
+    pg::define_checked_string::<RegistryCheck>(
         c"leaf_id.worker_registry",
         c"Sets where a worker id is leased from.",
         c"A database of this server, or \"database/server\" with a foreign server that is defined in that database. Used where leaf_id.worker_id is \"auto\".",
         &WORKER_REGISTRY,
         GucContext::Sighup,
-        check_worker_registry,
     );
-    pg::define_checked_string(
+    pg::define_checked_string::<NodeNameCheck>(
         c"leaf_id.node_name",
         c"Sets the name by which the worker registry tells this server from its standbys and copies.",
         c"A different one on every server of the same system identifier.",
         &NODE_NAME,
         GucContext::Sighup,
-        check_node_name,
     );
     int(
         c"leaf_id.worker_lease",
@@ -301,13 +275,12 @@ pub fn define() {
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );
-    pg::define_checked_string(
+    pg::define_checked_string::<EpochCheck>(
         c"leaf_id.epoch",
         c"Sets the moment from which snowflake ids count milliseconds.",
         c"In milliseconds since 1970-01-01 00:00:00 UTC. It must never be moved later.",
         &EPOCH,
         GucContext::Postmaster,
-        check_epoch,
     );
     int(
         c"leaf_id.max_clock_backward",

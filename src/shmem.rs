@@ -440,7 +440,8 @@ impl Snowflake {
 
     /// Where calls wait.
     pub fn waiters(&self) -> pg::Waiters {
-        pg::Waiters::new(self.waiters.get())
+        // SAFETY: in shared memory, and initialized when that was.
+        unsafe { pg::Waiters::new(self.waiters.get()) }
     }
 }
 
@@ -704,7 +705,8 @@ impl Slot {
 
     /// Where calls wait for this slot's segment.
     pub fn waiters(&self) -> pg::Waiters {
-        pg::Waiters::new(self.waiters.get())
+        // SAFETY: in shared memory, and initialized when that was.
+        unsafe { pg::Waiters::new(self.waiters.get()) }
     }
 }
 

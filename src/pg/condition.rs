@@ -13,14 +13,17 @@ pub struct Waiting(Waiters);
 
 impl Waiters {
     /// For the shared area, which hands out its own.
-    pub fn new(variable: *mut pg_sys::ConditionVariable) -> Self {
+    ///
+    /// # Safety
+    /// It is initialized, and lies in shared memory for as long as the server runs.
+    pub unsafe fn new(variable: *mut pg_sys::ConditionVariable) -> Self {
         Self(variable)
     }
 
     /// Joins the queue: a broadcast from now on ends the next sleep. Check the condition
     /// between this and the sleep.
     pub fn join(self) -> Waiting {
-        // SAFETY: initialised with the slot or the area.
+        // SAFETY: a valid variable, see `new`. A queue that was joined before is left.
         unsafe { pg_sys::ConditionVariablePrepareToSleep(self.0) };
         Waiting(self)
     }
@@ -30,7 +33,8 @@ impl Waiting {
     /// Sleeps until a broadcast, at most `ms`. Raises an error on cancel or terminate.
     pub fn sleep(&self, ms: i64, event: WaitEvent) {
         let ms = ms.clamp(1, 60_000);
-        // SAFETY: prepared by `join`.
+        // SAFETY: a valid variable, see `new`. If the queue was left meanwhile, PostgreSQL joins
+        // it again instead of sleeping.
         unsafe {
             pg_sys::ConditionVariableTimedSleep(self.0.0, ms as core::ffi::c_long, event.number());
         }
@@ -39,7 +43,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        // SAFETY: allowed at any time, also when not sleeping any more.
+        // SAFETY: allowed at any time, also in no queue: an error has left it.
         unsafe { pg_sys::ConditionVariableCancelSleep() };
     }
 }

@@ -10,16 +10,20 @@ use super::wait::WaitEvent;
 
 /// Sets a latch that another process published; nothing if it is null. A latch that was
 /// handed on meanwhile is a spurious wake-up of its new owner.
-pub fn set_latch(latch: *mut pg_sys::Latch) {
+///
+/// # Safety
+/// It is null, or what [`my_latch`] has returned in a process of this server.
+pub unsafe fn set_latch(latch: *mut pg_sys::Latch) {
     if !latch.is_null() {
-        // SAFETY: latches of processes lie in shared memory for as long as the server runs.
+        // SAFETY: as the caller says. The latch of a process that has a PGPROC is in it, and so
+        // in shared memory for as long as the server runs, whoever has the PGPROC by now.
         unsafe { pg_sys::SetLatch(latch) };
     }
 }
 
-/// This process's latch, to publish.
+/// This process's latch, to publish: of a process that is attached to shared memory.
 pub fn my_latch() -> *mut pg_sys::Latch {
-    // SAFETY: a plain global of the backend.
+    // SAFETY: a plain global of this process, which has one thread.
     unsafe { pg_sys::MyLatch }
 }
 
@@ -30,7 +34,8 @@ pub fn wait_latch(ms: Option<i64>, event: WaitEvent) {
         events |= pg_sys::WL_TIMEOUT;
     }
     let ms = ms.map_or(-1, |ms| ms.clamp(1, 3_600_000));
-    // SAFETY: the process's own latch.
+    // SAFETY: MyLatch is set before any code of a library runs, and owned by this process, which
+    // alone may wait for it and reset it.
     unsafe {
         pg_sys::WaitLatch(
             pg_sys::MyLatch,
@@ -62,8 +67,9 @@ pub fn wait_for(ms: i64, sockets: &[(RawFd, Readiness)], event: WaitEvent) {
         return;
     }
     let count = c_int::try_from(sockets.len()).unwrap_or(0) + 2;
-    // SAFETY: a set of this process's own latch and sockets that are open, made for this
-    // wait: sockets come and go between two. An error here ends the process, and the set.
+    // SAFETY: a set with room for its entries, made for this wait, as sockets come and go
+    // between two; `occurred` has room for the one event that is asked for. An error here, as
+    // for a socket that is closed, ends the process, and the set with it.
     unsafe {
         let set = create_wait_event_set(count);
         let latch = pg_sys::MyLatch;
@@ -103,12 +109,12 @@ const NO_SOCKET: c_int = -1;
 
 #[cfg(any(feature = "pg15", feature = "pg16"))]
 unsafe fn create_wait_event_set(count: c_int) -> *mut pg_sys::WaitEventSet {
-    // SAFETY: in a context that lives until the set is freed.
+    // SAFETY: TopMemoryContext lives as long as the process.
     unsafe { pg_sys::CreateWaitEventSet(pg_sys::TopMemoryContext, count) }
 }
 
 #[cfg(any(feature = "pg17", feature = "pg18"))]
 unsafe fn create_wait_event_set(count: c_int) -> *mut pg_sys::WaitEventSet {
-    // SAFETY: without an owner it lives until it is freed.
+    // SAFETY: no resource owner is allowed: the set lives until it is freed.
     unsafe { pg_sys::CreateWaitEventSet(core::ptr::null_mut(), count) }
 }

@@ -1,6 +1,6 @@
 //! This process: what it is, how it is interrupted and how it ends.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::{CStr, c_int, c_void};
 
 use pgrx::pg_sys;
 
@@ -41,10 +41,21 @@ pub fn terminating() -> bool {
     unsafe { core::ptr::read_volatile(&raw const pg_sys::ProcDiePending) != 0 }
 }
 
-/// Registers what is done when this process ends, however it ends short of a crash.
-pub fn on_exit(callback: unsafe extern "C-unwind" fn(c_int, pg_sys::Datum)) {
-    // SAFETY: the callback raises no error; a panic in it is turned into one by pg_guard.
-    unsafe { pg_sys::before_shmem_exit(Some(callback), pg_sys::Datum::null()) };
+/// Registers what is done when this process ends, however it ends short of a crash: what was
+/// registered last comes first. An error there, or a panic, ends that callback alone.
+pub fn on_exit(callback: fn()) {
+    let arg = pg_sys::Datum::from(callback as *mut c_void);
+    // SAFETY: the function and its argument live as long as the library, which is never
+    // unloaded. An error in it is FATAL, as proc_exit has begun, which then goes on with the
+    // next callback.
+    unsafe { pg_sys::before_shmem_exit(Some(call_on_exit), arg) };
+}
+
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn call_on_exit(_code: c_int, arg: pg_sys::Datum) {
+    // SAFETY: `on_exit` alone registers this, and its argument is a `fn()`.
+    let callback: fn() = unsafe { core::mem::transmute(arg.cast_mut_ptr::<c_void>()) };
+    callback();
 }
 
 /// Ends this process with an exit code.

@@ -1,27 +1,29 @@
 //! Settings: to define them, and to set them.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::CString;
 
 use pgrx::pg_sys;
+use pgrx::pg_sys::submodules::panic::pgrx_extern_c_guard;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PgSqlErrorCode};
 
-/// A check hook, as PostgreSQL calls it.
-pub type CheckHook = unsafe extern "C-unwind" fn(
-    *mut *mut c_char,
-    *mut *mut c_void,
-    pg_sys::GucSource::Type,
-) -> bool;
+/// What a string setting may be.
+pub trait Check {
+    /// The DETAIL of the error for a value that it may not be.
+    const DETAIL: &'static CStr;
+    /// Whether it may be this. An unset one is empty.
+    fn allows(value: &CStr) -> bool;
+}
 
 /// Defines a string setting whose values are checked.
-pub fn define_checked_string(
+pub fn define_checked_string<C: Check>(
     name: &'static CStr,
     short: &'static CStr,
     long: &'static CStr,
-    setting: &'static GucSetting<Option<std::ffi::CString>>,
+    setting: &'static GucSetting<Option<CString>>,
     context: GucContext,
-    hook: CheckHook,
 ) {
-    // SAFETY: the hook neither fails nor changes the value.
+    // SAFETY: `check_hook` is a check hook as PostgreSQL calls it, and leaves the value as it is.
     unsafe {
         GucRegistry::define_string_guc_with_hooks(
             name,
@@ -30,44 +32,50 @@ pub fn define_checked_string(
             setting,
             context,
             GucFlags::default(),
-            Some(hook),
+            Some(check_hook::<C>),
             None,
             None,
         );
     }
 }
 
-/// The value that a check hook is asked about.
-pub fn with_setting(value: *mut *mut c_char, check: impl FnOnce(&CStr) -> bool) -> bool {
-    // SAFETY: PostgreSQL passes a pointer to a string or to null.
-    let text = unsafe {
-        match value.as_ref() {
-            Some(text) if !text.is_null() => CStr::from_ptr(*text),
-            _ => c"",
-        }
-    };
-    check(text)
-}
-
-/// Says in a check hook why a value is refused.
-pub fn explain_check_failure(code: PgSqlErrorCode, detail: &CStr) {
-    // SAFETY: what the GUC_check_errdetail macro does.
+/// Not by `pg_guard`, which knows no generic functions.
+unsafe extern "C-unwind" fn check_hook<C: Check>(
+    value: *mut *mut c_char,
+    _extra: *mut *mut c_void,
+    _source: pg_sys::GucSource::Type,
+) -> bool {
+    // SAFETY: PostgreSQL calls this with a pointer to a string that ends with null, or to null,
+    // and nothing here is dropped. GUC_check_errcode and the rest are what the macro
+    // GUC_check_errdetail does; PostgreSQL frees the copy.
     unsafe {
-        pg_sys::GUC_check_errcode(code as c_int);
-        pg_sys::GUC_check_errdetail_string = pg_sys::pstrdup(detail.as_ptr());
+        pgrx_extern_c_guard(|| {
+            let text = match *value {
+                text if text.is_null() => c"",
+                text => CStr::from_ptr(text),
+            };
+            let allowed = C::allows(text);
+            if !allowed {
+                let code = PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE;
+                pg_sys::GUC_check_errcode(code as c_int);
+                pg_sys::GUC_check_errdetail_string = pg_sys::pstrdup(C::DETAIL.as_ptr());
+            }
+            allowed
+        })
     }
 }
 
 /// Makes any other setting of this prefix an error.
 pub fn reserve_prefix(prefix: &CStr) {
-    // SAFETY: after all definitions.
+    // SAFETY: a string that ends with null, and is copied.
     unsafe { pg_sys::MarkGUCPrefixReserved(prefix.as_ptr()) };
 }
 
 /// Sets a setting of this worker's session, over what the database or the role says. One
 /// that this version of PostgreSQL does not know is passed over.
 pub fn pin_setting(name: &CStr, value: &CStr) {
-    // SAFETY: a worker that runs as superuser.
+    // SAFETY: strings that end with null, and are copied. What GetConfigOption returns is not
+    // looked at.
     unsafe {
         if pg_sys::GetConfigOption(name.as_ptr(), true, false).is_null() {
             return;
@@ -83,7 +91,8 @@ pub fn pin_setting(name: &CStr, value: &CStr) {
 
 /// SET LOCAL, for a setting that anybody may set.
 pub fn set_local(name: &CStr, value: &CStr) {
-    // SAFETY: inside a transaction, whose end takes it back.
+    // SAFETY: strings that end with null, and are copied; in a transaction, whose end takes it
+    // back.
     unsafe {
         pg_sys::set_config_option(
             name.as_ptr(),

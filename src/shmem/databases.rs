@@ -165,7 +165,8 @@ impl Area {
         if latch.is_null() {
             self.wake_launcher();
         } else {
-            pg::set_latch(latch);
+            // SAFETY: what the queue's allocator has published: its own latch.
+            unsafe { pg::set_latch(latch) };
         }
     }
 
@@ -194,7 +195,8 @@ impl Area {
         if launcher.is_null() {
             pg::nudge_postmaster();
         } else {
-            pg::set_latch(launcher);
+            // SAFETY: what the launcher has published: its own latch.
+            unsafe { pg::set_latch(launcher) };
         }
     }
 

@@ -119,7 +119,8 @@ impl Area {
                 (reserve.number, reserve.latch)
             })
         })?;
-        pg::set_latch(latch);
+        // SAFETY: what `enter_reserve` has published.
+        unsafe { pg::set_latch(latch) };
         Some(number)
     }
 
@@ -147,7 +148,8 @@ impl Area {
             State::Waiting | State::Assigned(_) | State::Serving => Some(reserve.latch),
         });
         match latch {
-            Some(latch) => pg::set_latch(latch),
+            // SAFETY: what `enter_reserve` has published.
+            Some(latch) => unsafe { pg::set_latch(latch) },
             None => pg::nudge_postmaster(),
         }
     }

@@ -46,8 +46,7 @@ static CLAIM_BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// Gives the queue back however this process ends: cancelled, terminated, or because its
 /// database is gone.
-#[pgrx::pg_guard]
-unsafe extern "C-unwind" fn allocator_exit(_code: i32, _arg: pg_sys::Datum) {
+fn allocator_exit() {
     let Some(area) = shmem::area() else { return };
     end_claim(area);
     let (queue, registration) = match MY_HANDLE.swap(0, Ordering::Relaxed) {

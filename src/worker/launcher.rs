@@ -177,8 +177,7 @@ impl Registrar {
 }
 
 /// Whatever the launcher ends for, short of a crash.
-#[pgrx::pg_guard]
-unsafe extern "C-unwind" fn launcher_exit(_code: i32, _arg: pg_sys::Datum) {
+fn launcher_exit() {
     let Some(area) = shmem::area() else { return };
     area.set_launcher(core::ptr::null_mut());
     if let Err(error) = keeper::stop(&area.snowflake) {

@@ -39,8 +39,7 @@ pub fn register() {
 
 /// Whatever it ends for, short of a crash. After the allocator's own callback, which was
 /// registered later.
-#[pgrx::pg_guard]
-unsafe extern "C-unwind" fn reserve_exit(_code: i32, _arg: pg_sys::Datum) {
+fn reserve_exit() {
     if let Some(area) = shmem::area() {
         area.leave_reserve();
     }
