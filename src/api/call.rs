@@ -3,13 +3,23 @@
 use pgrx::pg_sys;
 
 use crate::error::Failure;
+use crate::pg::RowType;
 
 /// What a call site keeps between its calls (PostgreSQL's `fn_extra`), made by the first.
+///
+/// # Safety
+/// PostgreSQL has called an SQL function with this, which keeps nothing but a `T`; and the
+/// result is dropped before the call returns, or the same is asked for again.
 #[inline]
-pub fn kept<'a, T: Copy>(fcinfo: pg_sys::FunctionCallInfo, make: impl FnOnce() -> T) -> &'a mut T {
-    // SAFETY: called through SQL, so flinfo is set. fn_extra is ours alone, always of the
-    // same type for one function, and lives in fn_mcxt as long as flinfo does.
+pub unsafe fn kept<'a, T: Copy>(
+    fcinfo: pg_sys::FunctionCallInfo,
+    make: impl FnOnce() -> T,
+) -> &'a mut T {
+    // SAFETY: as the caller says, so flinfo is set, and fn_extra null or a `T` that was made
+    // here. It is palloc'ed, so aligned for all that need no more than 8 bytes, and lives in
+    // fn_mcxt as long as flinfo does. It is not dropped, as nothing that is `Copy` has to be.
     unsafe {
+        const { assert!(align_of::<T>() <= 8, "palloc aligns to 8 bytes") };
         let flinfo = (*fcinfo).flinfo;
         if (*flinfo).fn_extra.is_null() {
             let value = make();
@@ -21,27 +31,48 @@ pub fn kept<'a, T: Copy>(fcinfo: pg_sys::FunctionCallInfo, make: impl FnOnce() -
     }
 }
 
-/// The first argument, of a STRICT SQL function where that is a text.
+/// The row type that a call expects, kept by its call site.
+///
+/// # Safety
+/// PostgreSQL has called an SQL function with this, one with OUT arguments that keeps nothing
+/// else.
+pub unsafe fn row_type(fcinfo: pg_sys::FunctionCallInfo) -> RowType {
+    // SAFETY: as the caller says; copied at once.
+    unsafe { *kept(fcinfo, || RowType::of(fcinfo)) }
+}
+
+/// The first argument.
+///
+/// # Safety
+/// PostgreSQL has called a STRICT SQL function with this, whose first argument is a text.
 #[inline]
-pub fn first_text(fcinfo: pg_sys::FunctionCallInfo) -> *mut pg_sys::varlena {
-    // SAFETY: called through SQL, with as many arguments as were declared.
+pub unsafe fn first_text(fcinfo: pg_sys::FunctionCallInfo) -> *mut pg_sys::varlena {
+    // SAFETY: as the caller says: there is such an argument, and it is not null.
     unsafe { (*(*fcinfo).args.as_ptr()).value.cast_mut_ptr() }
 }
 
-/// The bytes of the first argument. They live as long as the call.
+/// The bytes of the first argument.
+///
+/// # Safety
+/// PostgreSQL has called a STRICT SQL function with this, whose first argument is a text; and
+/// the result is dropped before the call returns.
 #[inline]
-pub fn tag<'a>(fcinfo: pg_sys::FunctionCallInfo) -> &'a [u8] {
-    let text = first_text(fcinfo);
-    inline_bytes(text).unwrap_or_else(|| {
-        // SAFETY: a valid varlena.
-        unsafe { pgrx::varlena_to_byte_slice(pg_sys::pg_detoast_datum_packed(text)) }
-    })
+pub unsafe fn tag<'a>(fcinfo: pg_sys::FunctionCallInfo) -> &'a [u8] {
+    // SAFETY: as the caller says. What is detoasted lives in the memory context of the call.
+    unsafe {
+        let text = first_text(fcinfo);
+        inline_bytes(text)
+            .unwrap_or_else(|| pgrx::varlena_to_byte_slice(pg_sys::pg_detoast_datum_packed(text)))
+    }
 }
 
 /// The bytes of a text that is stored inline, which the header's low bits tell.
+///
+/// # Safety
+/// A valid varlena, which outlives the result.
 #[inline]
-pub fn inline_bytes<'a>(text: *mut pg_sys::varlena) -> Option<&'a [u8]> {
-    // SAFETY: a valid varlena.
+pub unsafe fn inline_bytes<'a>(text: *mut pg_sys::varlena) -> Option<&'a [u8]> {
+    // SAFETY: as the caller says. The header tells the length of what is stored inline.
     unsafe {
         let inline =
             pgrx::varatt_is_1b(text) && !pgrx::varatt_is_1b_e(text) || pgrx::varatt_is_4b_u(text);
@@ -52,8 +83,12 @@ pub fn inline_bytes<'a>(text: *mut pg_sys::varlena) -> Option<&'a [u8]> {
 /// Whether a call's first argument is a constant of the query, as in a column's DEFAULT. A
 /// parameter is none, though PostgreSQL calls it stable: PL/pgSQL keeps a call site while
 /// its variables change.
-pub fn names_a_constant(fcinfo: pg_sys::FunctionCallInfo) -> bool {
-    // SAFETY: called through SQL, so flinfo is set; its expression is null or a node.
+///
+/// # Safety
+/// PostgreSQL has called an SQL function with this.
+pub unsafe fn names_a_constant(fcinfo: pg_sys::FunctionCallInfo) -> bool {
+    // SAFETY: as the caller says, so flinfo is set; its expression is null or a node, whose type
+    // says what it is, and a list has as many elements as it says.
     unsafe {
         let flinfo = (*fcinfo).flinfo;
         let Some(call) = (*flinfo).fn_expr.as_ref() else {
@@ -79,8 +114,11 @@ pub fn names_a_constant(fcinfo: pg_sys::FunctionCallInfo) -> bool {
 }
 
 /// The integer that follows the tag.
-pub fn second_argument(fcinfo: pg_sys::FunctionCallInfo) -> i32 {
-    // SAFETY: a STRICT function of two arguments.
+///
+/// # Safety
+/// PostgreSQL has called a STRICT SQL function with this, whose second argument is an integer.
+pub unsafe fn second_argument(fcinfo: pg_sys::FunctionCallInfo) -> i32 {
+    // SAFETY: as the caller says: there is such an argument, and it is not null.
     let value = unsafe { (*(*fcinfo).args.as_ptr().add(1)).value.value() };
     #[expect(
         clippy::cast_possible_truncation,

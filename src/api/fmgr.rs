@@ -26,14 +26,15 @@ fn guarded(
     function: unsafe extern "C-unwind" fn(pg_sys::FunctionCallInfo) -> pg_sys::Datum,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> pg_sys::Datum {
-    // SAFETY: the same call.
+    // SAFETY: the call that PostgreSQL has made, of the same function.
     unsafe { function(fcinfo) }
 }
 
 /// `leaf_segment_next` as PostgreSQL calls it.
 #[unsafe(export_name = "leaf_segment_next")]
 unsafe extern "C-unwind" fn segment_entry(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
-    // SAFETY: as in `kept`: fn_extra is null or our CallSite.
+    // SAFETY: PostgreSQL calls this, so flinfo is set, and fn_extra null or the CallSite that
+    // `leaf_segment_next` has kept.
     let site = unsafe { (*(*fcinfo).flinfo).fn_extra.cast::<CallSite>().as_ref() };
     let Some(site) = site else {
         return guarded(leaf_segment_next_wrapper, fcinfo);
@@ -62,7 +63,9 @@ fn segment_attempted(
 /// stack for it.
 #[inline(never)]
 fn segment_known(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
-    let taken = inline_bytes(first_text(fcinfo)).and_then(issue::take_cached);
+    // SAFETY: the call of `segment_entry`: STRICT, and the argument is a text that outlives it.
+    let bytes = unsafe { inline_bytes(first_text(fcinfo)) };
+    let taken = bytes.and_then(issue::take_cached);
     taken.map_or_else(|| guarded(leaf_segment_next_wrapper, fcinfo), finish_take)
 }
 
@@ -78,7 +81,8 @@ fn finish_take((slot_ref, taken): (SlotRef, Taken)) -> pg_sys::Datum {
 #[cold]
 #[inline(never)]
 fn after_take(slot_ref: &SlotRef, taken: &Taken) {
-    // SAFETY: the guard turns what is raised into PostgreSQL's error.
+    // SAFETY: no frame above this one, up to PostgreSQL's, has anything to drop, so the error
+    // that the guard raises may jump over them.
     unsafe { pgrx_extern_c_guard(|| issue::after_take(slot_ref, taken)) };
 }
 

@@ -5,10 +5,10 @@ use leaf_id_core::registry::{Reply, Request, WORKER_IDS};
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
 
-use super::call::{finish, kept};
+use super::call::{finish, row_type};
 use crate::error::Failure;
 use crate::lease::registry;
-use crate::pg::{RawDatum, RowType, Text};
+use crate::pg::{RawDatum, Text};
 
 /// The arguments of a call, one by one. Which type one has, the function's SQL says.
 struct Arguments {
@@ -17,14 +17,17 @@ struct Arguments {
 }
 
 impl Arguments {
-    fn of(fcinfo: pg_sys::FunctionCallInfo) -> Self {
+    /// # Safety
+    /// PostgreSQL has called an SQL function with this, which does not return before the result
+    /// is dropped; the arguments are asked for in order, and as what they are.
+    unsafe fn of(fcinfo: pg_sys::FunctionCallInfo) -> Self {
         Self { fcinfo, next: 0 }
     }
 
     fn datum(&mut self) -> Option<pg_sys::Datum> {
         let number = self.next;
         self.next += 1;
-        // SAFETY: called through SQL, with as many arguments as it says.
+        // SAFETY: a call of PostgreSQL's, with as many arguments as it says.
         unsafe {
             if number >= usize::try_from((*self.fcinfo).nargs).unwrap_or(0) {
                 return None;
@@ -48,7 +51,7 @@ impl Arguments {
 
     fn text(&mut self) -> Option<Vec<u8>> {
         let value = self.datum()?;
-        // SAFETY: a text, copied out before anything can free it.
+        // SAFETY: a text, as the SQL of the function declares; copied before anything can free it.
         unsafe {
             let text = pg_sys::pg_detoast_datum_packed(value.cast_mut_ptr());
             Some(pgrx::varlena_to_byte_slice(text).to_vec())
@@ -67,8 +70,9 @@ fn ask(
     fcinfo: pg_sys::FunctionCallInfo,
     request: impl FnOnce(&mut Arguments) -> Result<Request, Failure>,
 ) -> RawDatum {
-    let row = kept(fcinfo, || RowType::of(fcinfo));
-    let request = finish(request(&mut Arguments::of(fcinfo)));
+    // SAFETY: a call of one of the two SQL functions below.
+    let (row, mut arguments) = unsafe { (row_type(fcinfo), Arguments::of(fcinfo)) };
+    let request = finish(request(&mut arguments));
     let Reply {
         registry_ms,
         peers,
@@ -81,7 +85,7 @@ fn ask(
         |refusal| refusal.status,
         |_| leaf_id_core::lease::Status::Granted,
     );
-    row.form([
+    let columns = [
         Text::new(status.name().as_bytes()).into_datum(),
         granted.and_then(|granted| i32::from(granted.worker_id).into_datum()),
         granted.and_then(|granted| granted.floor_ms.into_datum()),
@@ -92,7 +96,9 @@ fn ask(
         refusal.and_then(|refusal| Text::new(refusal.detail.as_bytes()).into_datum()),
         granted.and_then(|granted| i32::try_from(granted.lease_ms).ok().into_datum()),
         i32::try_from(max_skew_ms).ok().into_datum(),
-    ])
+    ];
+    // SAFETY: the OUT arguments of both.
+    unsafe { row.form(columns) }
 }
 
 #[pg_extern(sql = r#"

@@ -4,9 +4,9 @@ use pgrx::iter::SetOfIterator;
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
 
-use super::call::{bigint, count, finish, kept, names_a_constant, second_argument, tag};
+use super::call::{bigint, count, finish, kept, names_a_constant, row_type, second_argument, tag};
 use crate::error::Failure;
-use crate::pg::{self, RawDatum, RowType};
+use crate::pg::{self, RawDatum};
 use crate::remote::serve;
 use crate::segment::issue::{self, Batch, CallSite};
 use crate::tags::claim::{self, ClaimProblem};
@@ -17,8 +17,12 @@ CREATE FUNCTION leaf_segment_next(tag text) RETURNS bigint
 COMMENT ON FUNCTION leaf_segment_next(text) IS 'The next id of a tag';
 "#)]
 fn leaf_segment_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
-    let site = kept(fcinfo, || CallSite::new(names_a_constant(fcinfo)));
-    finish(issue::next(site, tag(fcinfo)))
+    // SAFETY: a call of the SQL function above, which keeps a CallSite; see also `fmgr`.
+    let (site, tag) = unsafe {
+        let site = kept(fcinfo, || CallSite::new(names_a_constant(fcinfo)));
+        (site, tag(fcinfo))
+    };
+    finish(issue::next(site, tag))
 }
 
 #[pg_extern(sql = r#"
@@ -28,8 +32,9 @@ COMMENT ON FUNCTION leaf_segment_next_batch(text, integer) IS
     'The next n ids of a tag, in increasing order';
 "#)]
 fn leaf_segment_next_batch(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, i64> {
-    let n = finish(count(second_argument(fcinfo)));
-    SetOfIterator::new(Batch::new(tag(fcinfo), n))
+    // SAFETY: a call of the SQL function above; the batch copies the tag.
+    let (tag, n) = unsafe { (tag(fcinfo), second_argument(fcinfo)) };
+    SetOfIterator::new(Batch::new(tag, finish(count(n))))
 }
 
 #[pg_extern(sql = r#"
@@ -39,14 +44,17 @@ COMMENT ON FUNCTION leaf_segment_next_range(text, integer) IS
     'The next n ids of a tag without a gap, as the first and the last; n up to max_step';
 "#)]
 fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    let row = kept(fcinfo, || RowType::of(fcinfo));
-    let n = finish(count(second_argument(fcinfo)));
-    if n == 0 {
-        return row.form([None, None]);
-    }
-    let range = issue::next_range(tag(fcinfo), n);
-    let (first, last) = finish(range);
-    row.form([first.into_datum(), last.into_datum()])
+    // SAFETY: a call of the SQL function above.
+    let (row, tag, n) = unsafe { (row_type(fcinfo), tag(fcinfo), second_argument(fcinfo)) };
+    let columns = match finish(count(n)) {
+        0 => [None, None],
+        n => {
+            let (first, last) = finish(issue::next_range(tag, n));
+            [first.into_datum(), last.into_datum()]
+        }
+    };
+    // SAFETY: its OUT arguments.
+    unsafe { row.form(columns) }
 }
 
 #[pg_extern(sql = r#"
@@ -58,11 +66,12 @@ COMMENT ON FUNCTION leaf_claim(text, integer) IS
     'Claims at most n ids of a tag for another server, for 0 its step; not in a transaction block';
 "#)]
 fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    let row = kept(fcinfo, || RowType::of(fcinfo));
+    // SAFETY: a call of the SQL function above.
+    let (row, tag, n) = unsafe { (row_type(fcinfo), tag(fcinfo), second_argument(fcinfo)) };
     // Short, as a locked row here holds up a member's other tags.
     finish(serve::begin(c"leaf_claim()", c"300ms"));
-    let n = finish(count(second_argument(fcinfo)));
-    let key = finish(issue::untouched(tag(fcinfo)));
+    let n = finish(count(n));
+    let key = finish(issue::untouched(tag));
     let tag = key.tag.name();
     let claimed = claim::claim_for_member(&key, n);
     let answer = finish(claimed.map_err(|problem| match problem {
@@ -81,7 +90,7 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     }));
     claim::log_skip(&key.tag, answer.skipped);
     pg::tell();
-    row.form([
+    let columns = [
         answer.first.into_datum(),
         (answer.end() - 1).into_datum(),
         answer.incarnation.into_datum(),
@@ -89,5 +98,7 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         answer.max_value.into_datum(),
         bigint(answer.skipped).into_datum(),
         answer.growth_limited.into_datum(),
-    ])
+    ];
+    // SAFETY: its OUT arguments.
+    unsafe { row.form(columns) }
 }

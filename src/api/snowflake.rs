@@ -5,9 +5,9 @@ use pgrx::iter::SetOfIterator;
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
 
-use super::call::{count, finish, kept};
+use super::call::{count, finish, row_type};
 use crate::error::Failure;
-use crate::pg::{self, RawDatum, RowType};
+use crate::pg::{self, RawDatum};
 use crate::segment::issue;
 use crate::shmem;
 use crate::snowflake::keeper;
@@ -56,11 +56,13 @@ fn decode(fcinfo: pg_sys::FunctionCallInfo, id: i64, epoch_ms: i64) -> Result<Ra
         .checked_add(parts.ms)
         .and_then(timestamp)
         .ok_or(Failure::BadEpoch { epoch_ms })?;
-    Ok(kept(fcinfo, || RowType::of(fcinfo)).form([
+    let columns = [
         ts.into_datum(),
         i32::from(parts.worker_id).into_datum(),
         i32::from(parts.sequence).into_datum(),
-    ]))
+    ];
+    // SAFETY: a call of one of the SQL functions below, and their OUT arguments.
+    Ok(unsafe { row_type(fcinfo).form(columns) })
 }
 
 /// The configured epoch; an id means nothing without one.

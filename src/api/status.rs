@@ -6,11 +6,11 @@ use pgrx::iter::TableIterator;
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, name, pg_sys};
 
-use super::call::{bigint, finish, kept};
+use super::call::{bigint, finish, row_type};
 use super::snowflake::{configured_epoch, timestamp};
 use crate::error::Failure;
 use crate::guc::{self, WorkerId};
-use crate::pg::{self, Name, RawDatum, RowType};
+use crate::pg::{self, Name, RawDatum};
 use crate::shmem::{self, RemoteServerState, SnowflakeState, WorkerIdSource};
 use crate::tags::heap;
 
@@ -133,12 +133,14 @@ COMMENT ON FUNCTION leaf_slot_counts() IS
 "#)]
 fn leaf_slot_counts(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let counts = finish(shmem::area().ok_or(Failure::NotPreloaded)).slot_counts();
-    kept(fcinfo, || RowType::of(fcinfo)).form([
+    let columns = [
         i64::from(counts.slots).into_datum(),
         i64::from(counts.used).into_datum(),
         bigint(counts.evictions).into_datum(),
         bigint(counts.ids_lost).into_datum(),
-    ])
+    ];
+    // SAFETY: a call of the SQL function above, and its OUT arguments.
+    unsafe { row_type(fcinfo).form(columns) }
 }
 
 #[pg_extern(sql = r#"
@@ -252,7 +254,7 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         Reason::OtherCluster => Some("other cluster"),
         Reason::Reset => Some("reset"),
     };
-    kept(fcinfo, || RowType::of(fcinfo)).form([
+    let columns = [
         text.into_datum(),
         open.then_some(i32::from(last.worker_id)).into_datum(),
         open.then_some(source).into_datum(),
@@ -275,5 +277,7 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         lease.clock_offset_ms.into_datum(),
         lease.peers_offset_ms.into_datum(),
         some_text(lease.last_error.get()).into_datum(),
-    ])
+    ];
+    // SAFETY: a call of the SQL function above, and its OUT arguments.
+    unsafe { row_type(fcinfo).form(columns) }
 }

@@ -10,13 +10,21 @@ use crate::tags::heap::{ALLOC, AllocRow};
 use crate::tags::transaction;
 use crate::tags::trigger::{self, Edit};
 
-fn trigger_call(fcinfo: pg_sys::FunctionCallInfo, function: &'static str) -> TriggerCall {
-    finish(TriggerCall::new(fcinfo).ok_or(Failure::NotATrigger { function }))
+/// # Safety
+/// PostgreSQL has called a function with this, which does not return before the result is
+/// dropped.
+unsafe fn trigger_call<'a>(
+    fcinfo: pg_sys::FunctionCallInfo,
+    function: &'static str,
+) -> TriggerCall<'a> {
+    // SAFETY: as the caller says.
+    let call = unsafe { TriggerCall::new(fcinfo) };
+    finish(call.ok_or(Failure::NotATrigger { function }))
 }
 
 /// Whether the rows can be looked at. Where they cannot, an apply worker goes on all the same,
 /// as an error would stop all its tables: it counts as an edit of every tag.
-fn is_readable(call: &TriggerCall) -> bool {
+fn is_readable(call: &TriggerCall<'_>) -> bool {
     match call.check(&ALLOC) {
         Ok(()) => true,
         Err(misshapen) if pg::replica_role() => {
@@ -30,7 +38,7 @@ fn is_readable(call: &TriggerCall) -> bool {
 }
 
 /// The row edit, for a row trigger.
-fn edit(call: &TriggerCall) -> Edit {
+fn edit(call: &TriggerCall<'_>) -> Edit {
     Edit {
         relation: call.relation(),
         old: call.old().as_ref().map(AllocRow::of),
@@ -46,7 +54,8 @@ COMMENT ON FUNCTION leaf_alloc_stamp() IS
     'Trigger: stamps rows of leaf_id.leaf_alloc, and refuses to lower max_id';
 "#)]
 fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    let call = trigger_call(fcinfo, "leaf_alloc_stamp");
+    // SAFETY: a call of the SQL function above.
+    let call = unsafe { trigger_call(fcinfo, "leaf_alloc_stamp") };
     if !is_readable(&call) {
         return call.unchanged();
     }
@@ -61,7 +70,8 @@ COMMENT ON FUNCTION leaf_alloc_edit() IS
     'Trigger: makes edits of leaf_id.leaf_alloc known to every session when they commit';
 "#)]
 fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    let call = trigger_call(fcinfo, "leaf_alloc_edit");
+    // SAFETY: a call of the SQL function above.
+    let call = unsafe { trigger_call(fcinfo, "leaf_alloc_edit") };
     if is_readable(&call) {
         let edit = edit(&call);
         finish(trigger::check_written(&edit));
@@ -77,7 +87,8 @@ COMMENT ON FUNCTION leaf_alloc_truncate() IS
     'Trigger: drops every cached segment of this database when a TRUNCATE commits';
 "#)]
 fn leaf_alloc_truncate(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    let call = trigger_call(fcinfo, "leaf_alloc_truncate");
+    // SAFETY: a call of the SQL function above.
+    let call = unsafe { trigger_call(fcinfo, "leaf_alloc_truncate") };
     is_readable(&call);
     transaction::note_truncate(call.relation());
     call.unchanged()

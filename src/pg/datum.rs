@@ -22,11 +22,14 @@ impl RawDatum {
 pub struct RowType(pg_sys::TupleDesc);
 
 impl RowType {
-    /// That of a call through SQL.
-    pub fn of(fcinfo: pg_sys::FunctionCallInfo) -> Self {
+    /// That of a call.
+    ///
+    /// # Safety
+    /// PostgreSQL has called an SQL function with this, one with OUT arguments.
+    pub unsafe fn of(fcinfo: pg_sys::FunctionCallInfo) -> Self {
         let mut descriptor = core::ptr::null_mut();
-        // SAFETY: called from an SQL function, so flinfo is set. An error on the way resets
-        // the memory context too.
+        // SAFETY: as the caller says, so flinfo is set. An error on the way resets the memory
+        // context too.
         unsafe {
             let before = pg_sys::MemoryContextSwitchTo((*(*fcinfo).flinfo).fn_mcxt);
             pg_sys::get_call_result_type(fcinfo, core::ptr::null_mut(), &raw mut descriptor);
@@ -37,10 +40,14 @@ impl RowType {
     }
 
     /// A row of it; one entry per column, `None` is NULL.
-    pub fn form<const N: usize>(self, columns: [Option<pg_sys::Datum>; N]) -> RawDatum {
+    ///
+    /// # Safety
+    /// There are as many columns as OUT arguments, each of the type of its argument; and the call
+    /// site whose type this is lives.
+    pub unsafe fn form<const N: usize>(self, columns: [Option<pg_sys::Datum>; N]) -> RawDatum {
         let mut nulls = columns.map(|column| column.is_none());
         let mut values = columns.map(|column| column.unwrap_or(pg_sys::Datum::null()));
-        // SAFETY: the function is declared with as many OUT arguments.
+        // SAFETY: as the caller says; as many nulls as values.
         unsafe {
             let tuple = pg_sys::heap_form_tuple(self.0, values.as_mut_ptr(), nulls.as_mut_ptr());
             RawDatum(pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data))
@@ -51,18 +58,19 @@ impl RowType {
 /// For types that only stand where the SQL of a function is written out by hand.
 macro_rules! declared_in_sql {
     ($type:ident, $sql:literal) => {
-        // SAFETY: the datum is of the type that the function's SQL declares.
+        // SAFETY: returns the datum, and nothing else.
         unsafe impl pgrx::callconv::BoxRet for $type {
             unsafe fn box_into<'fcx>(
                 self,
                 fcinfo: &mut pgrx::callconv::FcInfo<'fcx>,
             ) -> pgrx::datum::Datum<'fcx> {
-                // SAFETY: as above.
+                // SAFETY: of the type that the SQL of the function declares, which is written
+                // by hand beside it.
                 unsafe { fcinfo.return_raw_datum(self.datum()) }
             }
         }
 
-        // SAFETY: the SQL that this would generate is never used.
+        // SAFETY: no SQL is generated from this: the functions have theirs written out.
         unsafe impl metadata::SqlTranslatable for $type {
             const TYPE_IDENT: &'static str = pgrx::pgrx_resolved_type!($type);
             const TYPE_ORIGIN: metadata::TypeOrigin = metadata::TypeOrigin::External;
@@ -75,9 +83,10 @@ macro_rules! declared_in_sql {
     };
 }
 
-pub unsafe fn text_datum(bytes: &[u8]) -> pg_sys::Datum {
+/// A text in the current memory context.
+pub fn text_datum(bytes: &[u8]) -> pg_sys::Datum {
     let len = c_int::try_from(bytes.len()).unwrap_or(0);
-    // SAFETY: copies the bytes.
+    // SAFETY: copies as many bytes as there are.
     pg_sys::Datum::from(unsafe { pg_sys::cstring_to_text_with_len(bytes.as_ptr().cast(), len) })
 }
 
@@ -91,8 +100,7 @@ impl Text {
     }
 
     fn datum(&self) -> pg_sys::Datum {
-        // SAFETY: palloc'ed in the context of the call.
-        unsafe { text_datum(&self.0) }
+        text_datum(&self.0)
     }
 }
 

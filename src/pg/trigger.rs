@@ -16,7 +16,7 @@ pub fn replica_role() -> bool {
 }
 
 /// A call of a trigger function.
-pub struct TriggerCall(*mut pg_sys::TriggerData);
+pub struct TriggerCall<'a>(&'a pg_sys::TriggerData);
 
 /// What fired a trigger.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,14 +31,19 @@ pub enum Operation {
     Truncate,
 }
 
-impl TriggerCall {
+impl TriggerCall<'_> {
     /// `None` if the function was not called as a trigger.
-    pub fn new(fcinfo: pg_sys::FunctionCallInfo) -> Option<Self> {
-        // SAFETY: what the CALLED_AS_TRIGGER macro does.
+    ///
+    /// # Safety
+    /// PostgreSQL has called a function with this, which does not return before the result is
+    /// dropped.
+    pub unsafe fn new(fcinfo: pg_sys::FunctionCallInfo) -> Option<Self> {
+        // SAFETY: as the caller says. The context of a call is null or a node, and one of this
+        // type is a TriggerData: what the macro CALLED_AS_TRIGGER looks at.
         unsafe {
             let context = (*fcinfo).context;
             (!context.is_null() && (*context).type_ == pg_sys::NodeTag::T_TriggerData)
-                .then(|| Self(context.cast()))
+                .then(|| Self(&*context.cast()))
         }
     }
 
@@ -47,24 +52,19 @@ impl TriggerCall {
     /// # Errors
     /// [`Misshapen`]: it was altered, or is some other table.
     pub fn check(&self, shape: &'static Shape) -> Result<(), Misshapen> {
-        // SAFETY: an open relation.
-        unsafe { check_open(self.data().tg_relation, shape) }
-    }
-
-    fn data(&self) -> &pg_sys::TriggerData {
-        // SAFETY: lives as long as the call.
-        unsafe { &*self.0 }
+        // SAFETY: PostgreSQL has opened and locked the table of the trigger.
+        unsafe { check_open(self.0.tg_relation, shape) }
     }
 
     /// Oid of the table.
     pub fn relation(&self) -> u32 {
-        // SAFETY: an open relation.
-        unsafe { (*self.data().tg_relation).rd_id }.to_u32()
+        // SAFETY: PostgreSQL has opened the table of the trigger.
+        unsafe { (*self.0.tg_relation).rd_id }.to_u32()
     }
 
     /// What fired it.
     pub fn operation(&self) -> Operation {
-        match self.data().tg_event & pg_sys::TRIGGER_EVENT_OPMASK {
+        match self.0.tg_event & pg_sys::TRIGGER_EVENT_OPMASK {
             pg_sys::TRIGGER_EVENT_INSERT => Operation::Insert,
             pg_sys::TRIGGER_EVENT_UPDATE => Operation::Update,
             pg_sys::TRIGGER_EVENT_DELETE => Operation::Delete,
@@ -75,15 +75,15 @@ impl TriggerCall {
     fn row(&self, tuple: pg_sys::HeapTuple) -> Option<Row> {
         (!tuple.is_null()).then(|| Row {
             tuple,
-            // SAFETY: an open relation.
-            descriptor: unsafe { (*self.data().tg_relation).rd_att },
+            // SAFETY: PostgreSQL has opened the table of the trigger.
+            descriptor: unsafe { (*self.0.tg_relation).rd_att },
         })
     }
 
     /// The row before; `None` for INSERT.
     pub fn old(&self) -> Option<Row> {
         match self.operation() {
-            Operation::Update | Operation::Delete => self.row(self.data().tg_trigtuple),
+            Operation::Update | Operation::Delete => self.row(self.0.tg_trigtuple),
             Operation::Insert | Operation::Truncate => None,
         }
     }
@@ -91,8 +91,8 @@ impl TriggerCall {
     /// The row after; `None` for DELETE.
     pub fn new_row(&self) -> Option<Row> {
         match self.operation() {
-            Operation::Insert => self.row(self.data().tg_trigtuple),
-            Operation::Update => self.row(self.data().tg_newtuple),
+            Operation::Insert => self.row(self.0.tg_trigtuple),
+            Operation::Update => self.row(self.0.tg_newtuple),
             Operation::Delete | Operation::Truncate => None,
         }
     }
@@ -100,7 +100,7 @@ impl TriggerCall {
     /// What the trigger function returns: the row to write, with these changes.
     pub fn with(&self, changes: &[(usize, Value<'_>)]) -> RawDatum {
         match self.new_row() {
-            // SAFETY: a tuple of the trigger's table.
+            // SAFETY: a tuple of the trigger's table, with its descriptor.
             Some(row) => RawDatum(pg_sys::Datum::from(unsafe {
                 modified(row.tuple, row.descriptor, changes)
             })),
@@ -110,7 +110,7 @@ impl TriggerCall {
 
     /// What the trigger function returns where the row stays as it is.
     pub fn unchanged(&self) -> RawDatum {
-        let data = self.data();
+        let data = self.0;
         let tuple = if data.tg_newtuple.is_null() {
             data.tg_trigtuple
         } else {

@@ -179,15 +179,16 @@ pub struct Wire {
     /// What came of the query so far.
     answer: Option<Result<Rows, RemoteError>>,
     /// A wait for a standby was cancelled there since the query was sent. Where libpq's
-    /// notices find it.
-    warned: Box<Cell<bool>>,
+    /// notices find it, so not in a `Box`, which may alias nothing; freed on drop.
+    warned: NonNull<Cell<bool>>,
 }
 
 /// Remembers the warning that a wait for a standby was cancelled, by who says it: its text
 /// may be in any language. Others mean nothing here, and libpq would print them.
 unsafe extern "C" fn note_warning(arg: *mut c_void, result: *const Outcome) {
     const FUNCTION: c_int = pg_sys::PG_DIAG_SOURCE_FUNCTION as c_int;
-    // SAFETY: `arg` is the cell of the connection that this result belongs to.
+    // SAFETY: `arg` is the cell of the connection that this result belongs to, and which lives
+    // as long as that; strings of the result live as long as it.
     unsafe {
         let function = PQresultErrorField(result, FUNCTION);
         let is_warning = !function.is_null() && CStr::from_ptr(function) == c"SyncRepWaitForLSN";
@@ -206,11 +207,14 @@ fn readable(text: &CStr) -> String {
 }
 
 /// The first line of a message, without what follows it.
-fn first_line(text: *const c_char) -> String {
+///
+/// # Safety
+/// Null, or a string that ends with null and lives as long as the call.
+unsafe fn first_line(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: a string of libpq's, copied before the next call.
+    // SAFETY: as the caller says.
     let text = readable(unsafe { CStr::from_ptr(text) });
     text.trim().lines().next().unwrap_or_default().to_string()
 }
@@ -233,7 +237,7 @@ impl Wire {
         };
         let keywords = pointers(|(keyword, _)| keyword);
         let values = pointers(|(_, value)| value);
-        // SAFETY: counts the descriptor that libpq is about to open.
+        // SAFETY: takes nothing; counts the descriptor that libpq is about to open.
         if !unsafe { pg_sys::AcquireExternalFD() } {
             return Err(RemoteError::broken("there are too many open files"));
         }
@@ -245,9 +249,10 @@ impl Wire {
             unsafe { pg_sys::ReleaseExternalFD() };
             return Err(RemoteError::broken("out of memory"));
         };
-        let warned = Box::new(Cell::new(false));
-        let arg = core::ptr::from_ref(warned.as_ref()).cast_mut().cast();
-        // SAFETY: the cell lives as long as the connection, which `Drop` closes first.
+        let warned = NonNull::from(Box::leak(Box::new(Cell::new(false))));
+        let arg = warned.as_ptr().cast();
+        // SAFETY: an open connection. `note_warning` gets the cell, which `Drop` frees after it
+        // has closed the connection.
         unsafe { PQsetNoticeReceiver(conn.as_ptr(), Some(note_warning), arg) };
         Ok(Self {
             conn,
@@ -262,10 +267,15 @@ impl Wire {
         self.conn.as_ptr()
     }
 
+    fn warned(&self) -> &Cell<bool> {
+        // SAFETY: freed on drop; whoever else has it, libpq's notices, only sets it.
+        unsafe { self.warned.as_ref() }
+    }
+
     /// The last failure of the connection.
     fn failure(&self) -> RemoteError {
-        // SAFETY: an open connection of ours.
-        let message = first_line(unsafe { PQerrorMessage(self.conn()) });
+        // SAFETY: an open connection of ours, whose message is copied before the next call.
+        let message = unsafe { first_line(PQerrorMessage(self.conn())) };
         RemoteError::broken(if message.is_empty() {
             "the connection was closed".to_string()
         } else {
@@ -344,7 +354,7 @@ impl Wire {
             })
             .collect();
         self.answer = None;
-        self.warned.set(false);
+        self.warned().set(false);
         // SAFETY: as many values as are said, which outlive the call; all of them text.
         let sent = unsafe {
             PQsendQueryParams(
@@ -395,7 +405,7 @@ impl Wire {
                     // The commit comes after the rows, and with it the warning.
                     return answer.map(|rows| {
                         Some(Rows {
-                            unacknowledged: self.warned.get(),
+                            unacknowledged: self.warned().get(),
                             ..rows
                         })
                     });
@@ -478,9 +488,12 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // SAFETY: closed once. On a socket that does not wait the farewell does not either.
+        // SAFETY: closed once, and the cell, which came from a `Box`, freed once, after libpq has
+        // forgotten it. PQfinish cannot block: it sends its message of termination only on a
+        // connection that was established, whose socket is nonblocking by then.
         unsafe {
             PQfinish(self.conn());
+            drop(Box::from_raw(self.warned.as_ptr()));
             pg_sys::ReleaseExternalFD();
         }
     }

@@ -34,8 +34,7 @@ impl Value<'_> {
             Self::Integer(value) => pg_sys::Datum::from(*value),
             Self::Bigint(value) | Self::Timestamp(value) => pg_sys::Datum::from(*value),
             Self::Oid(value) => pg_sys::Datum::from(*value),
-            // SAFETY: palloc'ed in the current context.
-            Self::Text(bytes) => unsafe { text_datum(bytes) },
+            Self::Text(bytes) => text_datum(bytes),
         })
     }
 
