@@ -1,5 +1,10 @@
 //! Thin safe wrappers over PostgreSQL: what the rest of leaf_id needs of it, and every
 //! difference between its versions. They know nothing of the rest.
+//!
+//! All are called by the one thread of a process of PostgreSQL. What looks at catalogs or
+//! tables, directly or in a cache, does so in a transaction and outside of signal handlers; where
+//! a comment says "in a transaction" it means that. Outside of one PostgreSQL would crash, or
+//! leak a lock. An error that PostgreSQL raises unwinds like a panic.
 
 #![allow(unsafe_code)]
 

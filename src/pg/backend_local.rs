@@ -5,7 +5,8 @@ use core::cell::RefCell;
 /// What a process keeps to itself.
 pub struct BackendLocal<T>(RefCell<T>);
 
-// SAFETY: a process of PostgreSQL has one thread, and leaf_id starts no other.
+// SAFETY: a process of PostgreSQL has one thread, and leaf_id starts no other, so nothing is ever
+// shared.
 unsafe impl<T> Sync for BackendLocal<T> {}
 
 impl<T> BackendLocal<T> {

@@ -22,7 +22,8 @@ pub fn watch_relation(relation: u32) {
     WATCHED_RELATION.store(relation, Ordering::Relaxed);
     RELATION_CHANGED.store(false, Ordering::Relaxed);
     if !REGISTERED.swap(true, Ordering::Relaxed) {
-        // SAFETY: a callback that lives as long as the process and cannot fail.
+        // SAFETY: a callback that touches nothing but an atomic, and lives as long as the library, which is
+        // never unloaded.
         unsafe {
             pg_sys::CacheRegisterRelcacheCallback(Some(relation_callback), pg_sys::Datum::null());
         }
@@ -39,13 +40,14 @@ pub fn relation_changed() -> bool {
 pub fn relation_exists(oid: u32) -> bool {
     let cache = pg_sys::SysCacheIdentifier::RELOID.cast_signed();
     let none = pg_sys::Datum::null();
-    // SAFETY: a cache whose key is one oid.
+    // SAFETY: in a transaction; a cache whose key is one oid.
     unsafe { pg_sys::SearchSysCacheExists(cache, pg_sys::Datum::from(oid), none, none, none) }
 }
 
 /// The owner of a relation; `None` if it is gone.
 pub fn relation_owner(relation: u32) -> Option<u32> {
-    // SAFETY: a syscache look-up inside a transaction.
+    // SAFETY: in a transaction; a row of this cache is a pg_class row, whose fixed part is read
+    // before it is released.
     unsafe {
         let class = pg_sys::SearchSysCache1(
             pg_sys::SysCacheIdentifier::RELOID.cast_signed(),
@@ -61,24 +63,36 @@ pub fn relation_owner(relation: u32) -> Option<u32> {
     }
 }
 
+/// The index of a table's primary key; `InvalidOid` if it has none that is valid.
+///
+/// # Safety
+/// The relation is open.
 #[cfg(not(feature = "pg18"))]
 pub unsafe fn primary_key(table: pg_sys::Relation) -> pg_sys::Oid {
-    // SAFETY: an open relation.
+    // SAFETY: as the caller says.
     unsafe { pg_sys::RelationGetPrimaryKeyIndex(table) }
 }
 
+/// The index of a table's primary key; `InvalidOid` if it has none that is valid.
+///
+/// # Safety
+/// The relation is open.
 #[cfg(feature = "pg18")]
 pub unsafe fn primary_key(table: pg_sys::Relation) -> pg_sys::Oid {
-    // SAFETY: an open relation. A deferrable key would do for a look-up, but there is none.
+    // SAFETY: as the caller says. A deferrable key would do for a look-up, but there is none.
     unsafe { pg_sys::RelationGetPrimaryKeyIndex(table, true) }
 }
 
+/// A column of a row type, by its position from 0.
+///
+/// # Safety
+/// The descriptor is valid, and has more columns than that.
 #[cfg(not(feature = "pg18"))]
 pub unsafe fn attribute(
     descriptor: pg_sys::TupleDesc,
     position: c_int,
 ) -> *const pg_sys::FormData_pg_attribute {
-    // SAFETY: the caller has compared with the number of columns.
+    // SAFETY: as the caller says. The columns follow the descriptor, as many as it says.
     unsafe {
         let columns = usize::try_from((*descriptor).natts).unwrap_or(0);
         let position = usize::try_from(position).unwrap_or(0);
@@ -86,11 +100,15 @@ pub unsafe fn attribute(
     }
 }
 
+/// A column of a row type, by its position from 0.
+///
+/// # Safety
+/// The descriptor is valid, and has more columns than that.
 #[cfg(feature = "pg18")]
 pub unsafe fn attribute(
     descriptor: pg_sys::TupleDesc,
     position: c_int,
 ) -> *const pg_sys::FormData_pg_attribute {
-    // SAFETY: the caller has compared with the number of columns.
+    // SAFETY: as the caller says.
     unsafe { pg_sys::TupleDescAttr(descriptor, position) }
 }

@@ -17,7 +17,8 @@ pub struct Client {
 
 /// Who is at the other end of this session.
 pub fn client() -> Client {
-    // SAFETY: catalog look-ups inside a transaction; the results are palloc'ed.
+    // SAFETY: in a transaction. The session's outer user exists, so its name is a palloc'ed string,
+    // which is copied; `owns` gets an extension and a role that exist.
     unsafe {
         let role = pg_sys::GetOuterUserId();
         let name = pg_sys::GetUserNameFromId(role, false);
@@ -31,7 +32,8 @@ pub fn client() -> Client {
 }
 
 fn address() -> Option<Vec<u8>> {
-    // SAFETY: functions of PostgreSQL that take nothing, and an inet.
+    // SAFETY: inet_client_addr takes nothing and returns an inet or NULL; network_host takes an
+    // inet and returns a text, which is copied.
     unsafe {
         let address = pgrx::direct_function_call_as_datum(pg_sys::inet_client_addr, &[])?;
         let host = pgrx::direct_function_call_as_datum(pg_sys::network_host, &[Some(address)])?;
@@ -40,14 +42,18 @@ fn address() -> Option<Vec<u8>> {
     }
 }
 
+/// # Safety
+/// Both exist, and a transaction is open.
 #[cfg(feature = "pg15")]
 unsafe fn owns(extension: pg_sys::Oid, role: pg_sys::Oid) -> bool {
-    // SAFETY: an extension and a role that exist, inside a transaction.
+    // SAFETY: as the caller says.
     unsafe { pg_sys::pg_extension_ownercheck(extension, role) }
 }
 
+/// # Safety
+/// Both exist, and a transaction is open.
 #[cfg(not(feature = "pg15"))]
 unsafe fn owns(extension: pg_sys::Oid, role: pg_sys::Oid) -> bool {
-    // SAFETY: an extension and a role that exist, inside a transaction.
+    // SAFETY: as the caller says.
     unsafe { pg_sys::object_ownercheck(pg_sys::ExtensionRelationId, extension, role) }
 }

@@ -34,7 +34,7 @@ pub const TIMESTAMP_EPOCH_US: i64 = 946_684_800_000_000;
 /// The clock as a TimestampTz: microseconds since 2000-01-01.
 #[inline]
 pub fn now_timestamp() -> i64 {
-    // SAFETY: reads the clock, and cannot raise an error.
+    // SAFETY: takes nothing, reads the clock, and cannot raise an error: no guard is needed.
     unsafe { raw_now() }
 }
 
@@ -55,7 +55,8 @@ pub fn format_ms(unix_ms: i64) -> String {
     let us = unix_ms
         .saturating_mul(1000)
         .saturating_sub(TIMESTAMP_EPOCH_US);
-    // SAFETY: timestamptz_to_str formats any value into a buffer of its own.
+    // SAFETY: timestamptz_to_str takes any value, and returns a string in a static buffer, which
+    // is copied before the next call.
     unsafe { CStr::from_ptr(pg_sys::timestamptz_to_str(us)) }
         .to_string_lossy()
         .into_owned()

@@ -16,8 +16,9 @@ use super::process::database;
 /// Connects a worker to a database, also to one that does not allow connections. Whoever copies
 /// or drops it may have it locked: that is not waited for, and ends this process.
 pub fn connect(database: u32) {
-    // SAFETY: once, in a background worker. There is no user yet, whom a change in the session
-    // would be checked against: this is set as autovacuum sets it.
+    // SAFETY: strings that end with null, and are copied; a background worker calls this, once.
+    // There is no user yet, whom a change in the session would be checked against: this is set as
+    // autovacuum sets it.
     unsafe {
         pg_sys::SetConfigOption(
             c"lock_timeout".as_ptr(),
@@ -43,8 +44,9 @@ pub struct CatalogLocked;
 /// [`CatalogLocked`].
 pub fn find_database(name: &str) -> Result<Option<u32>, CatalogLocked> {
     let mut found = None;
-    // SAFETY: a scan of a shared catalog in a transaction; tuples are looked at before the
-    // next one is fetched.
+    // SAFETY: in a transaction. The catalog is locked before it is opened without a lock. A tuple
+    // of it begins with the fixed part of a pg_database row, and is valid until the next one is
+    // fetched; a name ends with a null.
     unsafe {
         let lock = pg_sys::AccessShareLock.cast_signed();
         if !pg_sys::ConditionalLockRelationOid(pg_sys::DatabaseRelationId, lock) {
@@ -88,7 +90,7 @@ pub fn is_free(database: u32) -> bool {
         locktag_lockmethodid: u8::try_from(pg_sys::DEFAULT_LOCKMETHOD).unwrap_or(1),
     };
     let mode = pg_sys::RowExclusiveLock.cast_signed();
-    // SAFETY: a session lock, taken without waiting and released at once.
+    // SAFETY: a complete tag and a mode of its lock method; what was taken is released, once.
     unsafe {
         let result = try_lock(&tag, mode);
         let got = result != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL;
@@ -100,22 +102,29 @@ pub fn is_free(database: u32) -> bool {
 }
 
 /// Takes a session lock if it is free. A full lock table is no error: anybody may fill it.
+///
+/// # Safety
+/// The tag is complete, and the mode one of its lock method.
 #[cfg(not(feature = "pg18"))]
 unsafe fn try_lock(
     tag: &pg_sys::LOCKTAG,
     mode: pg_sys::LOCKMODE,
 ) -> pg_sys::LockAcquireResult::Type {
-    // SAFETY: a valid tag and mode.
+    // SAFETY: as the caller says. Nobody asks for the local lock, so its pointer may be null.
     unsafe { pg_sys::LockAcquireExtended(tag, mode, true, true, false, core::ptr::null_mut()) }
 }
 
+/// Takes a session lock if it is free. A full lock table is no error: anybody may fill it.
+///
+/// # Safety
+/// The tag is complete, and the mode one of its lock method.
 #[cfg(feature = "pg18")]
 unsafe fn try_lock(
     tag: &pg_sys::LOCKTAG,
     mode: pg_sys::LOCKMODE,
 ) -> pg_sys::LockAcquireResult::Type {
     let none = core::ptr::null_mut();
-    // SAFETY: a valid tag and mode.
+    // SAFETY: as the caller says. Nobody asks for the local lock, so its pointer may be null.
     unsafe { pg_sys::LockAcquireExtended(tag, mode, true, true, false, none, false) }
 }
 
@@ -133,7 +142,8 @@ static DROPPED: AtomicU32 = AtomicU32::new(0);
 /// had. While the library is being preloaded.
 pub fn watch_databases(forget: ForgetDatabase) {
     FORGET.with_mut(|ours| *ours = Some(forget));
-    // SAFETY: the postmaster is alone, and every process inherits the hook.
+    // SAFETY: a plain global, which the postmaster sets before it has started any process: each
+    // inherits it, with the library.
     let previous = unsafe {
         let previous = pg_sys::object_access_hook;
         pg_sys::object_access_hook = Some(on_access);
@@ -158,11 +168,11 @@ unsafe extern "C-unwind" fn on_access(
     argument: *mut c_void,
 ) {
     if class == pg_sys::DatabaseRelationId {
-        // SAFETY: what we were called with.
+        // SAFETY: takes plain values; it is unsafe only as a guard needs it so.
         unsafe { on_database(access, object.to_u32()) };
     }
     if let Some(previous) = PREVIOUS.with(|hook| *hook) {
-        // SAFETY: as PostgreSQL would have called it.
+        // SAFETY: the hook that was there before ours, called with what PostgreSQL has passed.
         unsafe { previous(access, class, object, sub_object, argument) };
     }
 }
@@ -174,7 +184,7 @@ unsafe extern "C-unwind" fn on_database(access: pg_sys::ObjectAccessType::Type, 
         pg_sys::ObjectAccessType::OAT_POST_CREATE => tell(database),
         pg_sys::ObjectAccessType::OAT_DROP => {
             if !REGISTERED.swap(true, Ordering::Relaxed) {
-                // SAFETY: a callback that lives as long as the process.
+                // SAFETY: the callback lives as long as the library, and takes no argument.
                 unsafe { pg_sys::RegisterXactCallback(Some(on_end), core::ptr::null_mut()) };
             }
             DROPPED.store(database, Ordering::Relaxed);

@@ -18,7 +18,7 @@ pub enum ServerProblem {
 /// # Errors
 /// See [`ServerProblem`].
 pub fn foreign_server(name: &Name) -> Result<u32, ServerProblem> {
-    // SAFETY: syscache look-ups inside a transaction.
+    // SAFETY: in a transaction; a string that ends with null, and a server that was just found.
     unsafe {
         let oid = pg_sys::get_foreign_server_oid(name.as_c_str().as_ptr(), true);
         if oid == pg_sys::InvalidOid {
@@ -31,15 +31,23 @@ pub fn foreign_server(name: &Name) -> Result<u32, ServerProblem> {
     }
 }
 
+/// What a role may do with a foreign server: whether it has USAGE.
+///
+/// # Safety
+/// A transaction is open.
 #[cfg(feature = "pg15")]
 pub unsafe fn usage(server: pg_sys::Oid, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
-    // SAFETY: a server and a role that exist, inside a transaction.
+    // SAFETY: as the caller says. What does not exist is an error, raised in the ordinary way.
     unsafe { pg_sys::pg_foreign_server_aclcheck(server, role, pg_sys::ACL_USAGE) }
 }
 
+/// What a role may do with a foreign server: whether it has USAGE.
+///
+/// # Safety
+/// A transaction is open.
 #[cfg(not(feature = "pg15"))]
 pub unsafe fn usage(server: pg_sys::Oid, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
     let catalog = pg_sys::ForeignServerRelationId;
-    // SAFETY: a server and a role that exist, inside a transaction.
+    // SAFETY: as the caller says. What does not exist is an error, raised in the ordinary way.
     unsafe { pg_sys::object_aclcheck(catalog, server, role, pg_sys::ACL_USAGE.into()) }
 }

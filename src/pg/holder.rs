@@ -39,8 +39,8 @@ fn transaction_holder(xid: u32) -> LockHolder {
         reason = "the type differs between versions"
     )]
     let xid: pg_sys::TransactionId = xid.into();
-    // SAFETY: reads shared memory. Only a transaction that runs is looked up by its parent:
-    // the record of older ones may be gone.
+    // SAFETY: in a transaction; takes any number. Only a transaction that runs is looked up by its
+    // parent: the record of older ones may be gone, and to ask for it an error.
     unsafe {
         if pg_sys::TransactionIdIsCurrentTransactionId(xid)
             || !pg_sys::TransactionIdIsInProgress(xid)
@@ -59,7 +59,8 @@ fn transaction_holder(xid: u32) -> LockHolder {
 /// The transactions of a multixact.
 fn members(multi: u32) -> Vec<u32> {
     let mut members = core::ptr::null_mut();
-    // SAFETY: a multixact that was read from a row; as many members as are said, palloc'ed.
+    // SAFETY: in a transaction; a multixact that was read from a row. `members` is set to a
+    // palloc'ed array of as many as it returns, and left where that is none or -1.
     unsafe {
         #[allow(
             clippy::useless_conversion,
@@ -90,7 +91,8 @@ pub fn table_holder(relation: u32) -> LockHolder {
         locktag_lockmethodid: u8::try_from(pg_sys::DEFAULT_LOCKMETHOD).unwrap_or(1),
     };
     let mut count: c_int = 0;
-    // SAFETY: reads shared memory; as many as are said, palloc'ed.
+    // SAFETY: a complete tag and a mode of its lock method. The result is a palloc'ed array of as
+    // many as `count` says, and one that ends it.
     unsafe {
         let mode = pg_sys::RowExclusiveLock.cast_signed();
         let held = pg_sys::GetLockConflicts(&raw const tag, mode, &raw mut count);
@@ -105,12 +107,13 @@ pub fn table_holder(relation: u32) -> LockHolder {
 }
 
 #[cfg(any(feature = "pg15", feature = "pg16"))]
-unsafe fn virtual_transaction_pid(held: &pg_sys::VirtualTransactionId) -> c_int {
+fn virtual_transaction_pid(held: &pg_sys::VirtualTransactionId) -> c_int {
     unsafe extern "C-unwind" {
         // The bindings leave it out.
         fn BackendIdGetProc(backend: c_int) -> *mut pg_sys::PGPROC;
     }
-    // SAFETY: null for a backend that is gone.
+    // SAFETY: takes any number, and returns null or a PGPROC, which lies in shared memory as long
+    // as the server runs. It may be somebody else's by now: hence the comparison below.
     let process = unsafe { BackendIdGetProc(held.backendId).as_ref() };
     // A prepared transaction keeps the number of a backend that does something else now.
     let holds = |process: &&pg_sys::PGPROC| process.lxid == held.localTransactionId;
@@ -118,8 +121,9 @@ unsafe fn virtual_transaction_pid(held: &pg_sys::VirtualTransactionId) -> c_int 
 }
 
 #[cfg(any(feature = "pg17", feature = "pg18"))]
-unsafe fn virtual_transaction_pid(held: &pg_sys::VirtualTransactionId) -> c_int {
-    // SAFETY: null for a backend that is gone.
+fn virtual_transaction_pid(held: &pg_sys::VirtualTransactionId) -> c_int {
+    // SAFETY: takes any number, and returns null or a PGPROC, which lies in shared memory as long
+    // as the server runs. It may be somebody else's by now: hence the comparison below.
     let process = unsafe { pg_sys::ProcNumberGetProc(held.procNumber).as_ref() };
     // A prepared transaction keeps the number of a backend that does something else now.
     let holds = |process: &&pg_sys::PGPROC| process.vxid.lxid == held.localTransactionId;

@@ -24,7 +24,7 @@ impl Name {
 
     /// The name as a value.
     pub fn datum(&self) -> pg_sys::Datum {
-        // SAFETY: palloc'ed in the context of the call, as long as a name.
+        // SAFETY: both are as long as a name: what was just palloc'ed, and our array.
         unsafe {
             let copy = pg_sys::palloc0(LENGTH);
             core::ptr::copy_nonoverlapping(self.0.as_ptr(), copy.cast(), LENGTH);
@@ -38,7 +38,7 @@ impl Name {
     /// The datum is a name, and not null.
     pub unsafe fn from_value(datum: pg_sys::Datum) -> Self {
         let mut name = Self([0; LENGTH]);
-        // SAFETY: a name ends with a null within its length.
+        // SAFETY: as the caller says; a name ends with a null within its length.
         let bytes = unsafe { CStr::from_ptr(datum.cast_mut_ptr::<c_char>()) }.to_bytes();
         for (to, from) in name.0.iter_mut().take(LENGTH - 1).zip(bytes) {
             *to = *from;
@@ -53,7 +53,7 @@ impl pgrx::FromDatum for Name {
         is_null: bool,
         _type: pg_sys::Oid,
     ) -> Option<Self> {
-        // SAFETY: not null, and of the type that `type_oid` says.
+        // SAFETY: not null, and of the type that `type_oid` says, as pgrx promises.
         (!is_null).then(|| unsafe { Self::from_value(datum) })
     }
 }

@@ -13,7 +13,7 @@ unsafe extern "C" {
 /// A number that nobody can guess. Raises an error where the system has none.
 pub fn strong_random() -> u64 {
     let mut number = 0_u64;
-    // SAFETY: writes as many bytes as the number has.
+    // SAFETY: writes as many bytes as the number has, any of which make a number.
     let drawn = unsafe { pg_sys::pg_strong_random((&raw mut number).cast(), size_of::<u64>()) };
     if !drawn {
         pgrx::error!("could not draw a random number");
@@ -26,7 +26,7 @@ pub fn hash(bytes: &[u8]) -> u64 {
     let chunks = bytes.chunks(1 << 30);
     chunks.fold(0, |seed, chunk| {
         let len = c_int::try_from(chunk.len()).unwrap_or(0);
-        // SAFETY: reads as many bytes as the slice has.
+        // SAFETY: reads as many bytes as the chunk has, and raises no error: no guard is needed.
         unsafe { raw_hash(chunk.as_ptr(), len, seed) }
     })
 }

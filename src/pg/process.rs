@@ -6,19 +6,21 @@ use pgrx::pg_sys;
 
 /// The process id.
 pub fn pid() -> i32 {
-    // SAFETY: a plain global of the backend.
+    // SAFETY: a plain global of this process, which has one thread.
     unsafe { pg_sys::MyProcPid }
 }
 
 /// Oid of the database that this process is connected to.
 pub fn database() -> u32 {
-    // SAFETY: a plain global of the backend.
+    // SAFETY: a plain global of this process, which has one thread.
     unsafe { pg_sys::MyDatabaseId }.to_u32()
 }
 
 /// The process id of the leader, in a parallel worker.
 pub fn leader_pid() -> Option<i32> {
-    // SAFETY: plain globals of the backend; a worker's group leader outlives it.
+    // SAFETY: plain globals of this process. A parallel worker has a PGPROC, whose leader it sets
+    // itself; both lie in shared memory as long as the server runs, and the leader waits for its
+    // workers before it ends.
     unsafe {
         if pg_sys::ParallelWorkerNumber < 0 {
             return None;
@@ -37,7 +39,8 @@ pub fn check_for_interrupts() {
 
 /// Whether this process was told to end.
 pub fn terminating() -> bool {
-    // SAFETY: set by signal handlers, read once.
+    // SAFETY: a plain global, which a signal handler of this process may set at any time: hence
+    // volatile.
     unsafe { core::ptr::read_volatile(&raw const pg_sys::ProcDiePending) != 0 }
 }
 
@@ -64,7 +67,8 @@ unsafe extern "C-unwind" fn call_on_exit(_code: c_int, arg: pg_sys::Datum) {
     reason = "PostgreSQL 18's bindings do not say that it never returns"
 )]
 pub fn exit(code: c_int) -> ! {
-    // SAFETY: runs the exit callbacks.
+    // SAFETY: may be called anywhere but in a signal handler. It does not unwind, so nothing of
+    // ours is dropped: the process ends.
     unsafe { pg_sys::proc_exit(code) };
     unreachable!("proc_exit does not return")
 }
@@ -76,6 +80,6 @@ pub fn report_activity(activity: Option<&CStr>) {
     } else {
         pg_sys::BackendState::STATE_IDLE
     };
-    // SAFETY: the text is copied.
+    // SAFETY: a string that ends with null, and is copied.
     unsafe { pg_sys::pgstat_report_activity(state, activity.unwrap_or_default().as_ptr()) };
 }

@@ -27,7 +27,7 @@ impl Caller {
     pub fn now() -> Self {
         watch();
         Self {
-            // SAFETY: reads a global of the backend, and cannot raise an error.
+            // SAFETY: takes nothing, reads a global, and cannot raise an error: no guard is needed.
             user: unsafe { raw_user() }.to_u32(),
             changes: CHANGES.load(Ordering::Relaxed),
         }
@@ -49,7 +49,8 @@ fn watch() {
     // Those that PostgreSQL's own cache of memberships listens to, and the schema's grants.
     use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, DATABASEOID, NAMESPACEOID};
     for cache in [AUTHMEMROLEMEM, AUTHOID, DATABASEOID, NAMESPACEOID] {
-        // SAFETY: a callback that lives as long as the process and cannot fail.
+        // SAFETY: a callback that touches nothing but an atomic, and lives as long as the library, which is
+        // never unloaded.
         unsafe {
             pg_sys::CacheRegisterSyscacheCallback(
                 cache.cast_signed(),
@@ -65,7 +66,7 @@ fn watch() {
 /// PostgreSQL refuses to drop it while its name stands somewhere, and another role that gets
 /// the name later has not got its rights.
 pub fn caller_is_one_of(names: &[Name]) -> bool {
-    // SAFETY: syscache look-ups inside a transaction.
+    // SAFETY: in a transaction; names that end with null, and roles by oid.
     unsafe {
         let user = raw_user();
         if pg_sys::superuser_arg(user) {
@@ -83,15 +84,14 @@ pub fn caller_is_one_of(names: &[Name]) -> bool {
 
 /// Whether the caller may read what monitoring shows.
 pub fn caller_is_monitor() -> bool {
-    // SAFETY: syscache look-ups inside a transaction.
+    // SAFETY: in a transaction; takes any two oids.
     unsafe { pg_sys::has_privs_of_role(raw_user(), pg_sys::Oid::from(pg_sys::ROLE_PG_MONITOR)) }
 }
 
 /// The roles that USAGE on the extension's schema was granted to, each by name and not as a
 /// member of another.
-unsafe fn schema_users() -> Vec<pg_sys::Oid> {
-    // SAFETY: syscache look-ups inside a transaction; the list is copied before the row is
-    // released. An ACL is an array of one dimension without NULLs, whose items follow its
+fn schema_users() -> Vec<pg_sys::Oid> {
+    // SAFETY: in a transaction; the list is copied before the row is released. An ACL is an array of one dimension without NULLs, whose items follow its
     // header at the next multiple of the largest alignment.
     unsafe {
         let cache = pg_sys::SysCacheIdentifier::NAMESPACEOID.cast_signed();
@@ -129,19 +129,20 @@ unsafe fn schema_users() -> Vec<pg_sys::Oid> {
 
 /// The user that this process acts as.
 pub fn user() -> u32 {
-    // SAFETY: reads the session's state.
+    // SAFETY: takes nothing, and reads a global.
     unsafe { pg_sys::GetUserId() }.to_u32()
 }
 
 /// Whether the session's user is a superuser.
 pub fn is_superuser() -> bool {
-    // SAFETY: reads the catalog, in a transaction.
+    // SAFETY: in a transaction; takes nothing.
     unsafe { pg_sys::superuser() }
 }
 
 /// The session's user, for the log.
 pub fn user_name() -> String {
-    // SAFETY: a palloc'ed string; the user exists while its session runs.
+    // SAFETY: in a transaction. A palloc'ed string, which is copied; a user that is gone is an
+    // error.
     unsafe { CStr::from_ptr(pg_sys::GetUserNameFromId(pg_sys::GetUserId(), false)) }
         .to_string_lossy()
         .into_owned()

@@ -8,37 +8,37 @@ use super::signals::reload_if_asked;
 
 /// Whether `shared_preload_libraries` is being loaded.
 pub fn preloading() -> bool {
-    // SAFETY: a plain global of the backend.
+    // SAFETY: a plain global of this process, which has one thread.
     unsafe { pg_sys::process_shared_preload_libraries_in_progress }
 }
 
 /// Whether pg_upgrade runs this server.
 pub fn binary_upgrade() -> bool {
-    // SAFETY: a plain global of the backend.
+    // SAFETY: a plain global of this process, which has one thread.
     unsafe { pg_sys::IsBinaryUpgrade }
 }
 
 /// Whether this is a server of one process, without workers.
 pub fn single_user() -> bool {
-    // SAFETY: a plain global of the backend.
+    // SAFETY: a plain global of this process, which has one thread.
     unsafe { !pg_sys::IsUnderPostmaster }
 }
 
 /// Whether this server is a standby, or still recovering.
 pub fn in_recovery() -> bool {
-    // SAFETY: reads shared memory.
+    // SAFETY: takes nothing; reads shared memory, which this process is attached to.
     unsafe { pg_sys::RecoveryInProgress() }
 }
 
 /// When the server was started, as a TimestampTz.
 pub fn server_start() -> i64 {
-    // SAFETY: a plain global of every process.
+    // SAFETY: a plain global of this process, which has one thread.
     unsafe { pg_sys::PgStartTime }
 }
 
 /// The identifier of the database cluster.
 pub fn system_identifier() -> u64 {
-    // SAFETY: reads shared memory.
+    // SAFETY: takes nothing; reads shared memory, which this process is attached to.
     unsafe { pg_sys::GetSystemIdentifier() }
 }
 
@@ -48,7 +48,7 @@ pub fn timeline() -> u32 {
     if in_recovery() {
         return 0;
     }
-    // SAFETY: reads shared memory, not in recovery.
+    // SAFETY: takes nothing; reads shared memory, and recovery is over for good.
     unsafe { pg_sys::GetWALInsertionTimeLine() }
 }
 
@@ -56,7 +56,8 @@ pub fn timeline() -> u32 {
 /// configuration again if it has changed: outside of a transaction.
 pub fn has_synchronous_standbys() -> bool {
     reload_if_asked();
-    // SAFETY: a setting of every server; the value is looked at before any other call.
+    // SAFETY: null, or a string that ends with null and is valid until the next call that changes
+    // a setting.
     unsafe {
         let names = pg_sys::GetConfigOption(c"synchronous_standby_names".as_ptr(), true, false);
         !names.is_null() && !CStr::from_ptr(names).is_empty()

@@ -30,13 +30,14 @@ static CANCELLED: AtomicBool = AtomicBool::new(false);
 /// warning and returns as if all were well.
 pub unsafe extern "C-unwind" fn note_cancel(signal: c_int) {
     CANCELLED.store(true, Ordering::Relaxed);
-    // SAFETY: PostgreSQL's own handler, in a signal handler.
+    // SAFETY: PostgreSQL's handler of this signal, called as one, with the number of it.
     unsafe { raw_cancel(signal) };
 }
 
 /// Signals of a worker that runs transactions: SIGTERM ends it also inside a statement.
 pub fn handle_signals_in_transactions() {
-    // SAFETY: async-signal-safe handlers, before signals are unblocked.
+    // SAFETY: handlers that are async-signal-safe: PostgreSQL's own, or one that only touches an
+    // atomic besides. They are set before signals are unblocked.
     unsafe {
         pqsignal(pg_sys::SIGTERM.cast_signed(), Some(raw_die));
         pqsignal(pg_sys::SIGINT.cast_signed(), Some(note_cancel));
@@ -50,7 +51,8 @@ unsafe extern "C-unwind" fn ignore_cancel(_signal: c_int) {}
 
 /// Signals of a worker that only runs its own loop: SIGTERM asks, see [`asked_to_stop`].
 pub fn handle_signals_in_loop() {
-    // SAFETY: async-signal-safe handlers, before signals are unblocked.
+    // SAFETY: handlers that are async-signal-safe: PostgreSQL's own, or one that only touches an
+    // atomic besides. They are set before signals are unblocked.
     unsafe {
         pqsignal(pg_sys::SIGTERM.cast_signed(), Some(raw_shutdown));
         pqsignal(pg_sys::SIGINT.cast_signed(), Some(ignore_cancel));
@@ -61,7 +63,8 @@ pub fn handle_signals_in_loop() {
 
 /// Whether SIGTERM came, after [`handle_signals_in_loop`].
 pub fn asked_to_stop() -> bool {
-    // SAFETY: set by a signal handler.
+    // SAFETY: a plain global, which a signal handler of this process may set at any time: hence
+    // volatile.
     unsafe { core::ptr::read_volatile(&raw const pg_sys::ShutdownRequestPending) != 0 }
 }
 
@@ -72,12 +75,14 @@ pub fn take_cancelled() -> bool {
 
 /// Reads the configuration again if SIGHUP came.
 pub fn reload_if_asked() -> bool {
-    // SAFETY: set by a signal handler; ProcessConfigFile outside of a transaction.
+    // SAFETY: a plain global, which a signal handler of this process may set at any time: hence
+    // volatile; cleared first, so that no signal is lost. Callers are between two transactions,
+    // where ProcessConfigFile may be called.
     unsafe {
         if core::ptr::read_volatile(&raw const pg_sys::ConfigReloadPending) == 0 {
             return false;
         }
-        pg_sys::ConfigReloadPending = 0;
+        core::ptr::write_volatile(&raw mut pg_sys::ConfigReloadPending, 0);
         pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
     }
     true

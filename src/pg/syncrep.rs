@@ -15,15 +15,6 @@ use super::backend_local::BackendLocal;
 use super::settings::set_local;
 use super::signals::{note_cancel, pqsignal, take_cancelled};
 
-unsafe extern "C" {
-    // The bindings leave it out.
-    #[link_name = "whereToSendOutput"]
-    static mut WHERE_TO_SEND_OUTPUT: c_int;
-}
-
-/// `DestNone` of PostgreSQL's dest.h.
-const DEST_NONE: c_int = 0;
-
 unsafe extern "C-unwind" {
     // utils/timeout.h, which the bindings leave out.
     fn RegisterTimeout(id: c_int, handler: unsafe extern "C-unwind" fn()) -> c_int;
@@ -46,7 +37,8 @@ static HOLD_TIMEOUT: AtomicI32 = AtomicI32::new(0);
 /// Ends this session at its next look for interrupts, as `pg_terminate_backend` does: an
 /// error could be caught.
 unsafe extern "C-unwind" fn end_session() {
-    // SAFETY: plain globals of the backend, in a signal handler, which sets the latch.
+    // SAFETY: plain globals of this process, which a signal handler may write: hence volatile.
+    // The handler of timeouts sets the latch.
     unsafe {
         core::ptr::write_volatile(&raw mut pg_sys::ProcDiePending, 1);
         core::ptr::write_volatile(&raw mut pg_sys::InterruptPending, 1);
@@ -56,7 +48,7 @@ unsafe extern "C-unwind" fn end_session() {
 fn end_hold() {
     let timeout = HOLD_TIMEOUT.load(Ordering::Relaxed);
     if timeout != 0 {
-        // SAFETY: a timeout of this process.
+        // SAFETY: the number of a timeout that this process has registered.
         unsafe { disable_timeout(timeout, false) };
     }
 }
@@ -91,14 +83,13 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut c_
     // has been told anything.
     let undone = told
         && event == Event::XACT_EVENT_ABORT
-        // SAFETY: reads the state of this process.
+        // SAFETY: takes nothing; reads the state of this process.
         && unsafe { pg_sys::SPI_inside_nonatomic_context() };
     if unacknowledged || undone {
-        // SAFETY: plain globals of the backend; its next look for interrupts ends it.
+        // SAFETY: a plain global of this process, which has one thread.
         unsafe {
-            WHERE_TO_SEND_OUTPUT = DEST_NONE;
-            core::ptr::write_volatile(&raw mut pg_sys::ProcDiePending, 1);
-            core::ptr::write_volatile(&raw mut pg_sys::InterruptPending, 1);
+            pg_sys::whereToSendOutput = pg_sys::CommandDest::DestNone;
+            end_session();
         }
     }
 }
@@ -109,8 +100,8 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut c_
 /// other.)
 pub fn only_when_acknowledged(acknowledgement: &'static CStr) {
     if !WATCHING.swap(true, Ordering::Relaxed) {
-        // SAFETY: an async-signal-safe handler, which does what the one before it did; and
-        // a callback that lives as long as the process.
+        // SAFETY: an async-signal-safe handler, which does what the one before it did; and a
+        // callback that lives as long as the library, which is never unloaded.
         unsafe {
             pqsignal(pg_sys::SIGINT.cast_signed(), Some(note_cancel));
             pg_sys::RegisterXactCallback(Some(at_end), core::ptr::null_mut());
@@ -126,7 +117,8 @@ pub fn only_when_acknowledged(acknowledgement: &'static CStr) {
 pub fn tell() {
     TOLD.store(true, Ordering::Relaxed);
     let mut timeout = HOLD_TIMEOUT.load(Ordering::Relaxed);
-    // SAFETY: registered once in each process, with a handler that is async-signal-safe.
+    // SAFETY: registered once in each process, with a handler that is async-signal-safe and lives
+    // as long as the library; enabled by the number that it got.
     unsafe {
         if timeout == 0 {
             timeout = RegisterTimeout(USER_TIMEOUT, end_session);

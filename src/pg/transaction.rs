@@ -36,14 +36,15 @@ fn caught(error: CaughtError) -> Caught {
 /// What PostgreSQL raised, or in the inner result what the body says.
 pub fn transaction<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<Result<T, E>, Caught> {
     let result = PgTryBuilder::new(AssertUnwindSafe(|| {
-        // SAFETY: a worker, outside of a transaction.
+        // SAFETY: a worker calls this, outside of a transaction; the snapshot is pushed in the one
+        // that was begun.
         unsafe {
             pg_sys::SetCurrentStatementStartTimestamp();
             pg_sys::StartTransactionCommand();
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         }
         let result = body();
-        // SAFETY: ends what was begun above.
+        // SAFETY: ends what was begun above: an error would have left by unwinding.
         unsafe {
             pg_sys::PopActiveSnapshot();
             if result.is_ok() {
@@ -55,12 +56,13 @@ pub fn transaction<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<Result<T
         Ok(result)
     }))
     .catch_others(|error| {
-        // SAFETY: releases every lock and ends the failed transaction.
+        // SAFETY: the error that ended the transaction was caught here, where it was begun; this
+        // releases whatever it held.
         unsafe { pg_sys::AbortCurrentTransaction() };
         Err(caught(error))
     })
     .execute();
-    // SAFETY: outside of a transaction.
+    // SAFETY: outside of a transaction, as it must be.
     unsafe { pg_sys::pgstat_report_stat(true) };
     result
 }
@@ -143,7 +145,8 @@ unsafe extern "C-unwind" fn subtransaction_callback(
 /// Sets who is told of transactions' ends in this process. The first call registers.
 pub fn watch_transactions(callbacks: TransactionCallbacks) {
     if CALLBACKS.lock().replace(callbacks).is_none() {
-        // SAFETY: callbacks that live as long as the process.
+        // SAFETY: callbacks that live as long as the library, which is never unloaded, and take no
+        // argument.
         unsafe {
             pg_sys::RegisterXactCallback(Some(transaction_callback), core::ptr::null_mut());
             pg_sys::RegisterSubXactCallback(Some(subtransaction_callback), core::ptr::null_mut());
@@ -153,19 +156,19 @@ pub fn watch_transactions(callbacks: TransactionCallbacks) {
 
 /// The number of the open subtransaction.
 pub fn subtransaction() -> u32 {
-    // SAFETY: reads the transaction state.
+    // SAFETY: takes nothing; reads the state of the transaction.
     unsafe { pg_sys::GetCurrentSubTransactionId() }
 }
 
 /// Whether a parallel query runs, here or in a worker of ours.
 pub fn in_parallel_mode() -> bool {
-    // SAFETY: reads the transaction state.
+    // SAFETY: takes nothing; reads the state of the transaction.
     unsafe { pg_sys::IsInParallelMode() }
 }
 
 /// Raises an error in a read-only transaction, and so on a standby.
 pub fn prevent_if_read_only(function: &CStr) {
-    // SAFETY: looks at the transaction's state.
+    // SAFETY: a string that ends with null; reads the state of the transaction.
     unsafe { pg_sys::PreventCommandIfReadOnly(function.as_ptr()) };
 }
 
@@ -173,12 +176,12 @@ pub fn prevent_if_read_only(function: &CStr) {
 /// that has begun; and has the statement committed before it is answered, whatever comes
 /// after it in a pipeline.
 pub fn prevent_in_transaction_block(statement: &CStr) {
-    // SAFETY: looks at the transaction's state, and marks it.
+    // SAFETY: a string that ends with null; reads the state of the transaction, and marks it.
     unsafe { pg_sys::PreventInTransactionBlock(true, statement.as_ptr()) };
 }
 
 /// Has what follows see what this transaction has written so far.
 pub fn see_own_changes() {
-    // SAFETY: inside a transaction.
+    // SAFETY: in a transaction; takes nothing.
     unsafe { pg_sys::CommandCounterIncrement() };
 }

@@ -10,7 +10,7 @@ use super::table::value::{Value, modified};
 
 /// Whether `session_replication_role` is `replica`.
 pub fn replica_role() -> bool {
-    // SAFETY: a plain global of the backend.
+    // SAFETY: a plain global of this process, which has one thread.
     let role = unsafe { pg_sys::SessionReplicationRole };
     role == pg_sys::SESSION_REPLICATION_ROLE_REPLICA.cast_signed()
 }

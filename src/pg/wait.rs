@@ -44,7 +44,8 @@ impl WaitEvent {
         };
         match slot.load(Ordering::Relaxed) {
             0 => {
-                // SAFETY: a name that lives for ever; the same name gives the same number.
+                // SAFETY: a string that ends with null, and is copied; the same name gives the same
+                // number. Not in a signal handler.
                 let number = unsafe { pg_sys::WaitEventExtensionNew(name.as_ptr()) };
                 slot.store(number, Ordering::Relaxed);
                 number
@@ -57,7 +58,8 @@ impl WaitEvent {
 /// Shows a wait event while a closure runs that neither waits by other means nor raises an
 /// error.
 pub fn while_waiting<T>(event: WaitEvent, body: impl FnOnce() -> T) -> T {
-    // SAFETY: what pgstat_report_wait_start does, on this process's own word.
+    // SAFETY: what pgstat_report_wait_start does: a word that is this process's alone to write,
+    // in shared memory or, before there is any, a global.
     unsafe { core::ptr::write_volatile(pg_sys::my_wait_event_info, event.number()) };
     let result = body();
     // SAFETY: as above.
@@ -67,7 +69,7 @@ pub fn while_waiting<T>(event: WaitEvent, body: impl FnOnce() -> T) -> T {
 
 /// Sleeps a millisecond at most. Not interruptible: the caller checks.
 pub fn sleep_us(us: i64, event: WaitEvent) {
-    // SAFETY: plain nanosleep.
+    // SAFETY: a sleep, which raises no error and touches no memory.
     while_waiting(event, || unsafe { pg_sys::pg_usleep(us.clamp(1, 1000)) });
 }
 

@@ -53,7 +53,9 @@ pub fn destination(name: &CStr, user: u32) -> Result<Destination, RemoteError> {
         broken: true,
     };
     let mut options = Options::default();
-    // SAFETY: catalog look-ups inside a transaction; what they return lives as long as it.
+    // SAFETY: in a transaction. What is not there is an error, so nothing of this is null but a
+    // list without elements; all of it is palloc'ed, and lives longer than this call. The elements
+    // are DefElems, with names that end with null.
     let needs_password = unsafe {
         let server = &*pg_sys::GetForeignServerByName(name.as_ptr(), false);
         if usage(server.serverid, user) != pg_sys::AclResult::ACLCHECK_OK {
@@ -83,7 +85,7 @@ pub fn destination(name: &CStr, user: u32) -> Result<Destination, RemoteError> {
             "a password is required in the user mapping: the foreign server or leaf_id.leaf_alloc is not a superuser's".into(),
         ));
     }
-    // SAFETY: a static string.
+    // SAFETY: takes nothing; a static string that ends with null.
     let encoding = unsafe { CStr::from_ptr(pg_sys::GetDatabaseEncodingName()) };
     options.set(c"client_encoding", encoding);
     if options.get(c"fallback_application_name").is_none() {
@@ -96,8 +98,11 @@ pub fn destination(name: &CStr, user: u32) -> Result<Destination, RemoteError> {
 }
 
 /// The elements of a list of options; null is a list without any.
+///
+/// # Safety
+/// The list is valid, and one of pointers to DefElems.
 unsafe fn elements(list: *const pg_sys::List) -> Vec<*mut pg_sys::DefElem> {
-    // SAFETY: a list of pointers, as long as it says.
+    // SAFETY: as the caller says; it has as many elements as it says.
     unsafe {
         let Some(list) = list.as_ref() else {
             return Vec::new();
@@ -186,7 +191,8 @@ pub fn watch_foreign_servers() {
     }
     use pg_sys::SysCacheIdentifier::{FOREIGNDATAWRAPPEROID, FOREIGNSERVEROID, USERMAPPINGOID};
     for cache in [FOREIGNDATAWRAPPEROID, FOREIGNSERVEROID, USERMAPPINGOID] {
-        // SAFETY: a callback that lives as long as the process and cannot fail.
+        // SAFETY: a callback that touches nothing but an atomic, and lives as long as the library, which is
+        // never unloaded.
         unsafe {
             pg_sys::CacheRegisterSyscacheCallback(
                 cache.cast_signed(),

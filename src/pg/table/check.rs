@@ -19,7 +19,8 @@ unsafe extern "C-unwind" fn relcache_changed(_arg: pg_sys::Datum, _relation: pg_
 fn watch_relcache() {
     static WATCHING: AtomicBool = AtomicBool::new(false);
     if !WATCHING.swap(true, Ordering::Relaxed) {
-        // SAFETY: a callback that lives as long as the process and cannot fail.
+        // SAFETY: a callback that touches nothing but an atomic, and lives as long as the library, which is
+        // never unloaded.
         unsafe {
             pg_sys::CacheRegisterRelcacheCallback(Some(relcache_changed), pg_sys::Datum::null());
         }
@@ -67,13 +68,13 @@ pub unsafe fn check_once(
 ) -> Result<(), Obstacle> {
     watch_relcache();
     let changes = RELCACHE_CHANGES.load(Ordering::Relaxed);
-    // SAFETY: an open relation.
+    // SAFETY: as the caller says.
     let oid = unsafe { (*relation).rd_id }.to_u32();
     let state = (u64::from(changes) << 32) | u64::from(oid);
     if shape.checked.load(Ordering::Relaxed) == state {
         return Ok(());
     }
-    // SAFETY: an open relation.
+    // SAFETY: as the caller says.
     let found = unsafe { check(relation, shape).and_then(|()| check_indexes(relation, waits)) };
     match found {
         Ok(Looked::Fits) => {
@@ -88,8 +89,10 @@ pub unsafe fn check_once(
     }
 }
 
+/// # Safety
+/// The relation is open and locked.
 unsafe fn check(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String> {
-    // SAFETY: an open relation, whose parts live as long as it is open.
+    // SAFETY: as the caller says; the parts of a relation live as long as it is open.
     unsafe {
         let class = &*(*relation).rd_rel;
         if class.relkind.cast_unsigned() != pg_sys::RELKIND_RELATION
@@ -110,15 +113,18 @@ unsafe fn check(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String>
             return Err("It does not belong to extension leaf_id.".into());
         }
     }
-    // SAFETY: an open relation.
+    // SAFETY: as the caller says.
     unsafe {
         check_columns(relation, shape)?;
         check_constraints(relation, shape)
     }
 }
 
+/// # Safety
+/// The relation is open and locked.
 unsafe fn check_columns(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String> {
-    // SAFETY: an open relation; a column is looked at only if there are as many.
+    // SAFETY: as the caller says; a column is looked at only if there are as many. A name ends
+    // with a null.
     unsafe {
         let descriptor = (*relation).rd_att;
         for (number, (name, kind)) in (0..).zip(shape.columns) {
@@ -146,8 +152,10 @@ unsafe fn check_columns(relation: pg_sys::Relation, shape: &Shape) -> Result<(),
     Ok(())
 }
 
+/// # Safety
+/// The relation is open and locked.
 unsafe fn check_constraints(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String> {
-    // SAFETY: an open relation; as many constraints as are said.
+    // SAFETY: as the caller says; there are as many constraints as the descriptor says.
     unsafe {
         let Some(constraints) = (*(*relation).rd_att).constr.as_ref() else {
             return Ok(());
@@ -165,8 +173,12 @@ unsafe fn check_constraints(relation: pg_sys::Relation, shape: &Shape) -> Result
 
 /// The primary key must be the first column alone, and no index may need more than the
 /// values of columns.
+///
+/// # Safety
+/// The relation is open and locked.
 unsafe fn check_indexes(relation: pg_sys::Relation, waits: bool) -> Result<Looked, String> {
-    // SAFETY: an open relation; indexes are locked while they are looked at.
+    // SAFETY: as the caller says; the list has as many elements as it says. An index is locked
+    // before it is opened without a lock, and closed before the next one.
     unsafe {
         let key = primary_key(relation);
         if key == pg_sys::InvalidOid {
@@ -206,9 +218,13 @@ enum Looked {
 }
 
 /// What an index has that `CatalogTupleUpdate` cannot do.
+///
+/// # Safety
+/// The index is open.
 unsafe fn index_problem(index: pg_sys::Relation, is_key: bool) -> Option<&'static str> {
-    // SAFETY: an open index. Its catalog row is looked at and not its expressions, which
-    // PostgreSQL would fold, and so run functions in them.
+    // SAFETY: as the caller says; an index has a column, and so a first key and its collation. Its
+    // catalog row is looked at and not its expressions, which PostgreSQL would fold, and so run
+    // functions in them.
     unsafe {
         let form = &*(*index).rd_index;
         let is_null = |column: u32| {

@@ -33,7 +33,7 @@ impl Drop for Table {
         if std::thread::panicking() {
             return;
         }
-        // SAFETY: opened and locked once.
+        // SAFETY: opened and locked once, by whoever has made this, and neither given back before.
         unsafe {
             if self.index_lock != pg_sys::NoLock.cast_signed() {
                 pg_sys::UnlockRelationOid(self.key_index, self.index_lock);
@@ -58,10 +58,11 @@ impl Table {
             Access::Read => (pg_sys::AccessShareLock, pg_sys::AccessShareLock),
             Access::Write => (pg_sys::RowExclusiveLock, pg_sys::NoLock),
         };
-        // SAFETY: inside a transaction.
+        // SAFETY: in a transaction; takes any oid, and returns null if there is no such relation.
         let relation =
             unsafe { pg_sys::try_relation_open(pg_sys::Oid::from(oid), lock.cast_signed()) };
-        match Self::opened(relation, shape, released, true) {
+        // SAFETY: opened and locked above.
+        match unsafe { Self::opened(relation, shape, released, true) } {
             Ok(table) => Ok(table),
             Err(Obstacle::Misshapen(misshapen)) => Err(misshapen),
             Err(Obstacle::Locked) => Ok(None),
@@ -75,7 +76,8 @@ impl Table {
     pub fn open_at_once(oid: u32, shape: &'static Shape) -> Result<Option<Self>, Obstacle> {
         let oid = pg_sys::Oid::from(oid);
         let share = pg_sys::AccessShareLock.cast_signed();
-        // SAFETY: the relation is locked before it is opened, and checked to exist.
+        // SAFETY: in a transaction; takes any oid. The relation is locked before it is opened
+        // without a lock; null if there is none.
         let relation = unsafe {
             if !pg_sys::ConditionalLockRelationOid(oid, share) {
                 return Err(Obstacle::Locked);
@@ -86,11 +88,12 @@ impl Table {
             }
             relation
         };
-        let table = Self::opened(relation, shape, pg_sys::AccessShareLock, false)?;
+        // SAFETY: opened and locked above.
+        let table = unsafe { Self::opened(relation, shape, pg_sys::AccessShareLock, false) }?;
         let Some(mut table) = table else {
             return Ok(None);
         };
-        // SAFETY: REINDEX locks the index alone, and a scan would wait for it.
+        // SAFETY: takes any oid. REINDEX locks the index alone, and a scan would wait for it.
         if unsafe { !pg_sys::ConditionalLockRelationOid(table.key_index, share) } {
             return Err(Obstacle::Locked);
         }
@@ -98,7 +101,9 @@ impl Table {
         Ok(Some(table))
     }
 
-    fn opened(
+    /// # Safety
+    /// The relation is null, or was opened and locked for this.
+    unsafe fn opened(
         relation: pg_sys::Relation,
         shape: &'static Shape,
         lock: u32,
@@ -113,7 +118,7 @@ impl Table {
             lock: lock.cast_signed(),
             index_lock: pg_sys::NoLock.cast_signed(),
         };
-        // SAFETY: an open relation.
+        // SAFETY: open and locked, as the caller says.
         unsafe {
             check_once(relation, shape, waits)?;
             table.key_index = primary_key(relation);

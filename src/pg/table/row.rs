@@ -9,8 +9,8 @@ use super::value::Value;
 use crate::pg::catalog::attribute;
 use crate::pg::name::Name;
 
-/// A row of a table whose [`Shape`] was checked. It lives as long as the memory context in
-/// which it was read.
+/// A row of a table whose [`Shape`] was checked. It is looked at while its table is open, and
+/// lives as long as the memory context in which it was read.
 ///
 /// Columns are read by number from 1. One of another type than is asked for reads as NULL
 /// there: the shape has named the types.
@@ -34,7 +34,8 @@ impl Row {
     fn column(&self, number: usize, expected: Type) -> Option<pg_sys::Datum> {
         let number = c_int::try_from(number).ok()?;
         let mut null = false;
-        // SAFETY: a tuple of the relation with this descriptor, which has that many columns.
+        // SAFETY: a tuple of the table with this descriptor, which lives as long as that is open;
+        // the column is one that it has.
         unsafe {
             if number < 1 || number > (*self.descriptor).natts {
                 return None;
@@ -82,7 +83,7 @@ impl Row {
     /// A text column, in the encoding of the database.
     pub fn text(&self, number: usize) -> Option<Vec<u8>> {
         let value = self.column(number, Type::Text)?;
-        // SAFETY: a text, copied out before anything can free it.
+        // SAFETY: the column is a text, see `column`, and copied before anything can free it.
         unsafe {
             let text = pg_sys::pg_detoast_datum_packed(value.cast_mut_ptr());
             Some(pgrx::varlena_to_byte_slice(text).to_vec())
@@ -92,7 +93,7 @@ impl Row {
     /// A name column.
     pub fn name(&self, number: usize) -> Option<Name> {
         let value = self.column(number, Type::Name)?;
-        // SAFETY: a name, and not null.
+        // SAFETY: the column is a name, see `column`, and not null.
         Some(unsafe { Name::from_value(value) })
     }
 
@@ -102,7 +103,8 @@ impl Row {
         let mut elements = core::ptr::null_mut();
         let mut nulls = core::ptr::null_mut();
         let mut count = 0;
-        // SAFETY: an array of names, detoasted; as many elements as are said.
+        // SAFETY: the column is an array of names, see `column`; the arguments are what PostgreSQL
+        // knows of that type. Both results have as many elements as `count` says.
         unsafe {
             let array = pg_sys::pg_detoast_datum(value.cast_mut_ptr());
             pg_sys::deconstruct_array(
@@ -138,7 +140,8 @@ impl Row {
 
     /// Whether it was written by the open transaction, or by a parallel worker's leader.
     pub fn is_ours(&self) -> bool {
-        // SAFETY: a tuple that was read from a table.
+        // SAFETY: a tuple that was read from a table, so its header has the fields of a heap tuple
+        // and not those of a datum.
         unsafe {
             let xmin = (*(*self.tuple).t_data).t_choice.t_heap.t_xmin;
             pg_sys::TransactionIdIsCurrentTransactionId(xmin)
@@ -147,7 +150,8 @@ impl Row {
 
     /// Who has locked or updated it last.
     pub fn locker(&self) -> Locker {
-        // SAFETY: a tuple that was read from a table.
+        // SAFETY: a tuple that was read from a table, so its header has the fields of a heap tuple
+        // and not those of a datum.
         let (info, xmax) = unsafe {
             let header = &*(*self.tuple).t_data;
             (u32::from(header.t_infomask), header.t_choice.t_heap.t_xmax)

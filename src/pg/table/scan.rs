@@ -12,9 +12,9 @@ impl Table {
     /// A copy of a row, which lives as long as the memory context.
     ///
     /// # Safety
-    /// A tuple of this table.
+    /// It is a tuple of this table.
     pub(super) unsafe fn row(&self, tuple: pg_sys::HeapTuple) -> Row {
-        // SAFETY: as the caller says; an open relation.
+        // SAFETY: as the caller says; the relation is open.
         unsafe {
             Row {
                 tuple: pg_sys::heap_copytuple(tuple),
@@ -29,7 +29,7 @@ impl Table {
         self.with_latest_snapshot(|snapshot| {
             let mut found = None;
             self.scan(Some(key), snapshot, |tuple| {
-                // SAFETY: a tuple of the scan.
+                // SAFETY: a tuple of the scan of this table, copied before the next one.
                 found = Some(unsafe { self.row(tuple) });
             });
             found
@@ -41,7 +41,7 @@ impl Table {
         self.with_latest_snapshot(|snapshot| {
             let mut found = Vec::new();
             self.scan(None, snapshot, |tuple| {
-                // SAFETY: a tuple of the scan.
+                // SAFETY: a tuple of the scan of this table, copied before the next one.
                 found.push(unsafe { self.row(tuple) });
             });
             found
@@ -52,7 +52,8 @@ impl Table {
     /// value that is stored out of line needs both. The one for catalogs, as PostgreSQL takes
     /// no other in a parallel query; of a table that is no catalog it is always a new one.
     pub(super) fn with_latest_snapshot<T>(&self, body: impl FnOnce(pg_sys::Snapshot) -> T) -> T {
-        // SAFETY: inside a transaction; an error ends it, and the snapshot with it.
+        // SAFETY: in a transaction; the relation is open. What is registered and pushed is taken
+        // back in turn; an error ends the transaction, and the snapshot with it.
         unsafe {
             let relation = (*self.relation).rd_id;
             let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetCatalogSnapshot(relation));
@@ -71,8 +72,9 @@ impl Table {
         mut see: impl FnMut(pg_sys::HeapTuple),
     ) {
         let mut scan_key = pg_sys::ScanKeyData::default();
-        // SAFETY: the scan ends here; an error ends the transaction and the scan with it. A
-        // tuple is valid until the next one is fetched.
+        // SAFETY: in a transaction; the relation is open, and its key is the first column alone,
+        // compared by a function of its type. The scan ends here, or with the transaction by an
+        // error. A tuple is valid until the next one is fetched.
         unsafe {
             if let Some(key) = key {
                 let (procedure, collation) = key.equality();

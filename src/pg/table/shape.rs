@@ -87,7 +87,7 @@ pub struct Misshapen {
 
 /// The oid of one of the extension's tables; `None` if there is none of this name.
 pub fn find_table(shape: &Shape) -> Option<u32> {
-    // SAFETY: syscache look-ups inside a transaction.
+    // SAFETY: in a transaction; names that end with null. In a schema that is not there is no table.
     let oid = unsafe {
         let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
         pg_sys::get_relname_relid(shape.name.as_ptr(), schema)

@@ -50,6 +50,9 @@ impl Value<'_> {
 }
 
 /// A tuple with some columns, by number from 1, changed.
+///
+/// # Safety
+/// The tuple is valid and has this descriptor, and the columns are of the values' types.
 pub unsafe fn modified(
     tuple: pg_sys::HeapTuple,
     descriptor: pg_sys::TupleDesc,
@@ -63,7 +66,7 @@ pub unsafe fn modified(
     let mut values: Vec<_> = (datums.into_iter())
         .map(|datum| datum.unwrap_or(pg_sys::Datum::null()))
         .collect();
-    // SAFETY: as many columns, values and nulls as are said.
+    // SAFETY: as the caller says; there are as many columns, values and nulls as is said.
     unsafe {
         pg_sys::heap_modify_tuple_by_cols(
             tuple,

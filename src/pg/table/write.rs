@@ -55,14 +55,16 @@ impl Table {
         self.with_latest_snapshot(|snapshot| {
             let mut place = None;
             self.scan(Some(key), snapshot, |tuple| {
-                // SAFETY: a tuple of the scan.
+                // SAFETY: a tuple of the scan, looked at before the next one.
                 place = Some(unsafe { (*tuple).t_self });
             });
             let Some(mut place) = place else {
                 return Locked::None;
             };
             let mut failure = pg_sys::TM_FailureData::default();
-            // SAFETY: the slot is dropped here; what it holds is copied before.
+            // SAFETY: in a transaction, with the snapshot of the scan; the relation is open and
+            // locked, and `place` was found in it. What the slot holds is copied before it is
+            // dropped.
             unsafe {
                 let slot = pg_sys::table_slot_create(self.relation, core::ptr::null_mut());
                 let result = pg_sys::table_tuple_lock(
@@ -111,7 +113,9 @@ impl Table {
     pub fn update(&self, row: &Row, changes: &[(usize, Value<'_>)]) {
         // With a snapshot, which a commit callback has none of: a value may be out of line.
         self.with_latest_snapshot(|_| {
-            // SAFETY: the row is locked, or this transaction's own; a tuple of this table.
+            // SAFETY: in a transaction; the relation is open and locked. A tuple of this table, as
+            // the row was read from it, whose columns are of the types that its shape names; it
+            // is locked, or this transaction's own.
             unsafe {
                 // Otherwise a subscriber could never apply it.
                 pg_sys::CheckCmdReplicaIdentity(self.relation, pg_sys::CmdType::CMD_UPDATE);
@@ -123,7 +127,8 @@ impl Table {
 
     /// Writes a new row. Columns that are not given are NULL.
     pub fn insert(&self, columns: &[(usize, Value<'_>)]) {
-        // SAFETY: as many values and nulls as the table has columns.
+        // SAFETY: in a transaction; the relation is open and locked. As many values and nulls as
+        // it has columns, of the types that its shape names.
         unsafe {
             let descriptor = (*self.relation).rd_att;
             let count = usize::try_from((*descriptor).natts).unwrap_or(0);
@@ -150,6 +155,6 @@ impl Table {
 /// Has nobody else write a table, by its oid, until the transaction ends.
 pub fn lock_against_writers(relation: u32) {
     let lock = pg_sys::ShareRowExclusiveLock.cast_signed();
-    // SAFETY: a lock that the end of the transaction releases.
+    // SAFETY: in a transaction, whose end releases the lock; takes any oid.
     unsafe { pg_sys::LockRelationOid(pg_sys::Oid::from(relation), lock) };
 }
