@@ -227,6 +227,15 @@ fn int(
 
 /// Defines all settings and reserves the prefix, so that a misspelt one is an error.
 pub fn define() {
+    define_segments();
+    define_claims();
+    define_snowflake();
+    define_leases();
+    pg::reserve_prefix(c"leaf_id");
+}
+
+/// Of tags and their segments.
+fn define_segments() {
     int(
         c"leaf_id.max_tags",
         c"Sets how many tags can be cached in shared memory.",
@@ -236,6 +245,58 @@ pub fn define() {
         GucContext::Postmaster,
         GucFlags::default(),
     );
+    int(
+        c"leaf_id.refill_timeout",
+        c"Sets how long a call waits for ids before it fails.",
+        c"",
+        &REFILL_TIMEOUT,
+        (1, 3_600_000),
+        GucContext::Userset,
+        GucFlags::UNIT_MS,
+    );
+    int(
+        c"leaf_id.allocator_idle_timeout",
+        c"Sets how long an allocator without work stays connected to its database.",
+        c"",
+        &ALLOCATOR_IDLE_TIMEOUT,
+        (100, 3_600_000),
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+}
+
+/// Of claims of segments, here and on other servers.
+fn define_claims() {
+    int(
+        c"leaf_id.claim_timeout",
+        c"Sets how long a claim on another server may take before it is given up.",
+        c"What it has claimed there is a gap then. Waiting sessions fail by leaf_id.refill_timeout, whatever this is.",
+        &CLAIM_TIMEOUT,
+        (100, 3_600_000),
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+    int(
+        c"leaf_id.failover_skip",
+        c"Sets how many claims of a tag a failover may lose without an id being issued again.",
+        c"The first claim on a new timeline leaves out what so many claims can have taken. 0 where claims wait for a synchronous standby.",
+        &FAILOVER_SKIP,
+        (0, 1000),
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_enum_guc(
+        c"leaf_id.claim_synchronous_commit",
+        c"Sets what a claim of ids waits for before the ids are used.",
+        c"As synchronous_commit, whatever that is for the server or the role; never weaker than the local flush.",
+        &CLAIM_SYNCHRONOUS_COMMIT,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+}
+
+/// Of snowflake ids.
+fn define_snowflake() {
     pg::define_checked_string::<WorkerIdCheck>(
         c"leaf_id.worker_id",
         c"Sets the worker id in this server's snowflake ids.",
@@ -243,6 +304,35 @@ pub fn define() {
         &WORKER_ID,
         GucContext::Sighup,
     );
+    pg::define_checked_string::<EpochCheck>(
+        c"leaf_id.epoch",
+        c"Sets the moment from which snowflake ids count milliseconds.",
+        c"In milliseconds since 1970-01-01 00:00:00 UTC. It must never be moved later.",
+        &EPOCH,
+        GucContext::Postmaster,
+    );
+    int(
+        c"leaf_id.max_clock_backward",
+        c"Sets how far the clock may go back before snowflake calls fail instead of waiting.",
+        c"",
+        &MAX_CLOCK_BACKWARD,
+        (0, 60_000),
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+    int(
+        c"leaf_id.timestamp_reservation",
+        c"Sets how far ahead of use snowflake timestamps are written to disk.",
+        c"After a crash no snowflake ids are issued for at most this long.",
+        &TIMESTAMP_RESERVATION,
+        (100, 3_600_000),
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+}
+
+/// Of worker ids that are leased.
+fn define_leases() {
     pg::define_checked_string::<RegistryCheck>(
         c"leaf_id.worker_registry",
         c"Sets where a worker id is leased from.",
@@ -275,74 +365,4 @@ pub fn define() {
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );
-    pg::define_checked_string::<EpochCheck>(
-        c"leaf_id.epoch",
-        c"Sets the moment from which snowflake ids count milliseconds.",
-        c"In milliseconds since 1970-01-01 00:00:00 UTC. It must never be moved later.",
-        &EPOCH,
-        GucContext::Postmaster,
-    );
-    int(
-        c"leaf_id.max_clock_backward",
-        c"Sets how far the clock may go back before snowflake calls fail instead of waiting.",
-        c"",
-        &MAX_CLOCK_BACKWARD,
-        (0, 60_000),
-        GucContext::Sighup,
-        GucFlags::UNIT_MS,
-    );
-    int(
-        c"leaf_id.timestamp_reservation",
-        c"Sets how far ahead of use snowflake timestamps are written to disk.",
-        c"After a crash no snowflake ids are issued for at most this long.",
-        &TIMESTAMP_RESERVATION,
-        (100, 3_600_000),
-        GucContext::Sighup,
-        GucFlags::UNIT_MS,
-    );
-    int(
-        c"leaf_id.refill_timeout",
-        c"Sets how long a call waits for ids before it fails.",
-        c"",
-        &REFILL_TIMEOUT,
-        (1, 3_600_000),
-        GucContext::Userset,
-        GucFlags::UNIT_MS,
-    );
-    int(
-        c"leaf_id.allocator_idle_timeout",
-        c"Sets how long an allocator without work stays connected to its database.",
-        c"",
-        &ALLOCATOR_IDLE_TIMEOUT,
-        (100, 3_600_000),
-        GucContext::Sighup,
-        GucFlags::UNIT_MS,
-    );
-    int(
-        c"leaf_id.claim_timeout",
-        c"Sets how long a claim on another server may take before it is given up.",
-        c"What it has claimed there is a gap then. Waiting sessions fail by leaf_id.refill_timeout, whatever this is.",
-        &CLAIM_TIMEOUT,
-        (100, 3_600_000),
-        GucContext::Sighup,
-        GucFlags::UNIT_MS,
-    );
-    int(
-        c"leaf_id.failover_skip",
-        c"Sets how many claims of a tag a failover may lose without an id being issued again.",
-        c"The first claim on a new timeline leaves out what so many claims can have taken. 0 where claims wait for a synchronous standby.",
-        &FAILOVER_SKIP,
-        (0, 1000),
-        GucContext::Sighup,
-        GucFlags::default(),
-    );
-    GucRegistry::define_enum_guc(
-        c"leaf_id.claim_synchronous_commit",
-        c"Sets what a claim of ids waits for before the ids are used.",
-        c"As synchronous_commit, whatever that is for the server or the role; never weaker than the local flush.",
-        &CLAIM_SYNCHRONOUS_COMMIT,
-        GucContext::Sighup,
-        GucFlags::default(),
-    );
-    pg::reserve_prefix(c"leaf_id");
 }
