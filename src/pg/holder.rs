@@ -60,7 +60,7 @@ fn transaction_holder(xid: u32) -> LockHolder {
 fn members(multi: u32) -> Vec<u32> {
     let mut members = core::ptr::null_mut();
     // SAFETY: in a transaction; a multixact that was read from a row. `members` is set to a
-    // palloc'ed array of as many as it returns, and left where that is none or -1.
+    // palloc'ed array of as many as it returns; -1 is none.
     unsafe {
         #[allow(
             clippy::useless_conversion,

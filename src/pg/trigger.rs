@@ -6,7 +6,7 @@ use super::datum::RawDatum;
 use super::table::check::check_open;
 use super::table::row::Row;
 use super::table::shape::{Misshapen, Shape};
-use super::table::value::{Value, modified};
+use super::table::value::Value;
 
 /// Whether `session_replication_role` is `replica`.
 pub fn replica_role() -> bool {
@@ -73,11 +73,8 @@ impl TriggerCall<'_> {
     }
 
     fn row(&self, tuple: pg_sys::HeapTuple) -> Option<Row> {
-        (!tuple.is_null()).then(|| Row {
-            tuple,
-            // SAFETY: PostgreSQL has opened the table of the trigger.
-            descriptor: unsafe { (*self.0.tg_relation).rd_att },
-        })
+        // SAFETY: a tuple of the table of the trigger, which PostgreSQL has opened.
+        (!tuple.is_null()).then(|| unsafe { Row::new(tuple, (*self.0.tg_relation).rd_att) })
     }
 
     /// The row before; `None` for INSERT.
@@ -97,13 +94,12 @@ impl TriggerCall<'_> {
         }
     }
 
-    /// What the trigger function returns: the row to write, with these changes.
+    /// What the trigger function returns: the row to write, with these changes. Only after
+    /// [`Self::check`].
     pub fn with(&self, changes: &[(usize, Value<'_>)]) -> RawDatum {
         match self.new_row() {
-            // SAFETY: a tuple of the trigger's table, with its descriptor.
-            Some(row) => RawDatum(pg_sys::Datum::from(unsafe {
-                modified(row.tuple, row.descriptor, changes)
-            })),
+            // SAFETY: columns of the trigger's table, of the types that its shape names.
+            Some(row) => RawDatum(pg_sys::Datum::from(unsafe { row.with(changes) })),
             None => self.unchanged(),
         }
     }

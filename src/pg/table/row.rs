@@ -15,8 +15,8 @@ use crate::pg::name::Name;
 /// Columns are read by number from 1. One of another type than is asked for reads as NULL
 /// there: the shape has named the types.
 pub struct Row {
-    pub(in crate::pg) tuple: pg_sys::HeapTuple,
-    pub(in crate::pg) descriptor: pg_sys::TupleDesc,
+    pub(super) tuple: pg_sys::HeapTuple,
+    descriptor: pg_sys::TupleDesc,
 }
 
 /// Who has locked a row, or written it without having committed.
@@ -31,6 +31,40 @@ pub enum Locker {
 }
 
 impl Row {
+    /// # Safety
+    /// A valid tuple and its descriptor: both live as long as the result is looked at. The shape of
+    /// its table was checked.
+    pub unsafe fn new(tuple: pg_sys::HeapTuple, descriptor: pg_sys::TupleDesc) -> Self {
+        Self { tuple, descriptor }
+    }
+
+    /// Its tuple with some columns, by number from 1, changed.
+    ///
+    /// # Safety
+    /// The columns are of the values' types.
+    pub unsafe fn with(&self, changes: &[(usize, Value<'_>)]) -> pg_sys::HeapTuple {
+        let mut columns: Vec<c_int> = (changes.iter())
+            .map(|(number, _)| c_int::try_from(*number).unwrap_or(0))
+            .collect();
+        let datums: Vec<_> = changes.iter().map(|(_, value)| value.datum()).collect();
+        let mut nulls: Vec<_> = datums.iter().map(Option::is_none).collect();
+        let mut values: Vec<_> = (datums.into_iter())
+            .map(|datum| datum.unwrap_or(pg_sys::Datum::null()))
+            .collect();
+        // SAFETY: a tuple with its descriptor; as the caller says; there are as many columns, values
+        // and nulls as is said.
+        unsafe {
+            pg_sys::heap_modify_tuple_by_cols(
+                self.tuple,
+                self.descriptor,
+                c_int::try_from(columns.len()).unwrap_or(0),
+                columns.as_mut_ptr(),
+                values.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+            )
+        }
+    }
+
     fn column(&self, number: usize, expected: Type) -> Option<pg_sys::Datum> {
         let number = c_int::try_from(number).ok()?;
         let mut null = false;

@@ -15,12 +15,7 @@ impl Table {
     /// It is a tuple of this table.
     pub(super) unsafe fn row(&self, tuple: pg_sys::HeapTuple) -> Row {
         // SAFETY: as the caller says; the relation is open.
-        unsafe {
-            Row {
-                tuple: pg_sys::heap_copytuple(tuple),
-                descriptor: (*self.relation).rd_att,
-            }
-        }
+        unsafe { Row::new(pg_sys::heap_copytuple(tuple), (*self.relation).rd_att) }
     }
 
     /// The row with this key as it is committed now, or as this transaction has made it,

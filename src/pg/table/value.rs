@@ -1,7 +1,5 @@
 //! Values of columns.
 
-use core::ffi::c_int;
-
 use pgrx::pg_sys;
 
 use crate::pg::datum::text_datum;
@@ -46,35 +44,5 @@ impl Value<'_> {
             Self::Bigint(_) => (pg_sys::F_INT8EQ, pg_sys::InvalidOid),
             _ => (pg_sys::F_INT4EQ, pg_sys::InvalidOid),
         }
-    }
-}
-
-/// A tuple with some columns, by number from 1, changed.
-///
-/// # Safety
-/// The tuple is valid and has this descriptor, and the columns are of the values' types.
-pub unsafe fn modified(
-    tuple: pg_sys::HeapTuple,
-    descriptor: pg_sys::TupleDesc,
-    changes: &[(usize, Value<'_>)],
-) -> pg_sys::HeapTuple {
-    let mut columns: Vec<c_int> = (changes.iter())
-        .map(|(number, _)| c_int::try_from(*number).unwrap_or(0))
-        .collect();
-    let datums: Vec<_> = changes.iter().map(|(_, value)| value.datum()).collect();
-    let mut nulls: Vec<_> = datums.iter().map(Option::is_none).collect();
-    let mut values: Vec<_> = (datums.into_iter())
-        .map(|datum| datum.unwrap_or(pg_sys::Datum::null()))
-        .collect();
-    // SAFETY: as the caller says; there are as many columns, values and nulls as is said.
-    unsafe {
-        pg_sys::heap_modify_tuple_by_cols(
-            tuple,
-            descriptor,
-            c_int::try_from(columns.len()).unwrap_or(0),
-            columns.as_mut_ptr(),
-            values.as_mut_ptr(),
-            nulls.as_mut_ptr(),
-        )
     }
 }

@@ -4,7 +4,7 @@ use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
 
 use super::open::Table;
 use super::row::Row;
-use super::value::{Value, modified};
+use super::value::Value;
 use crate::pg::process::check_for_interrupts;
 
 enum Locked {
@@ -119,7 +119,7 @@ impl Table {
             unsafe {
                 // Otherwise a subscriber could never apply it.
                 pg_sys::CheckCmdReplicaIdentity(self.relation, pg_sys::CmdType::CMD_UPDATE);
-                let new = modified(row.tuple, row.descriptor, changes);
+                let new = row.with(changes);
                 pg_sys::CatalogTupleUpdate(self.relation, &raw mut (*row.tuple).t_self, new);
             }
         });
