@@ -3,15 +3,18 @@
 //! Meituan's Leaf inside PostgreSQL. The guarantees that comments quote as I1..I9 are in
 //! the README. Where to look:
 //!
+//! * `api`: the SQL functions, by feature; `error`: what they raise; `guc`: the settings.
 //! * `segment`: ids of tags; the hot path, from an SQL call to an id.
 //! * `worker`: the control path.
 //! * `tags`: the rows of `leaf_alloc`, and claims of ids from them.
 //! * `remote`: other servers: the way to one, and what a call from one has to keep.
-//! * `shmem`: what both share, and the rules for it.
+//! * `shmem`: what sessions and workers share, and the rules for it.
 //! * `snowflake`: who opens the snowflake generator and reserves its timestamps.
 //! * `lease`: worker ids that are leased from a registry, and that registry.
 //! * `files`: the files in the data directory.
-//! * `leaf_id_core`: the double buffer, the snowflake word and the adaptive step.
+//! * `pg`: PostgreSQL, one file a subject; it knows nothing of the others.
+//! * `leaf_id_core`: what needs no PostgreSQL: the double buffer, the snowflake word, the
+//!   adaptive step, leases and the registry's decisions.
 
 mod api;
 mod error;

@@ -5,10 +5,15 @@
 //! rule, policy or constraint expression of anybody takes part. Logical decoding, standbys
 //! and the table's ordinary indexes see such a write as any other.
 //!
-//! In return the table must be as the extension's script has made it: see [`Shape`].
+//! In return the table must be as the extension's script has made it: see [`shape::Shape`].
 //!
 //! A snapshot is taken after the table is locked, and anew for each look: one from before
 //! would miss the rows of a table that was rewritten meanwhile.
+//!
+//! * [`shape`]: what a table must be like. [`check`]: whether it is.
+//! * [`open`]: it is opened and locked. [`scan`]: its rows are looked at. [`write`](mod@write):
+//!   they are locked and written.
+//! * [`row`], [`value`]: a row as it was read, a value to be written.
 
 pub mod check;
 pub mod open;

@@ -18,7 +18,7 @@ use std::ffi::CString;
 
 use pgrx::pg_sys;
 
-use crate::pg::Readiness;
+use crate::pg::{Readiness, shown};
 
 /// A connection of libpq's.
 #[repr(C)]
@@ -200,12 +200,6 @@ unsafe extern "C" fn note_warning(arg: *mut c_void, result: *const Outcome) {
     }
 }
 
-/// What is no UTF-8 becomes a question mark: other encodings have that.
-fn readable(text: &CStr) -> String {
-    let text = text.to_string_lossy();
-    text.replace(char::REPLACEMENT_CHARACTER, "?")
-}
-
 /// The first line of a message, without what follows it.
 ///
 /// # Safety
@@ -215,7 +209,7 @@ unsafe fn first_line(text: *const c_char) -> String {
         return String::new();
     }
     // SAFETY: as the caller says.
-    let text = readable(unsafe { CStr::from_ptr(text) });
+    let text = shown(unsafe { CStr::from_ptr(text) }.to_bytes());
     text.trim().lines().next().unwrap_or_default().to_string()
 }
 
@@ -537,7 +531,7 @@ impl Rows {
                 return None;
             }
             let value = CStr::from_ptr(PQgetvalue(result, row, column));
-            Some(readable(value))
+            Some(shown(value.to_bytes()))
         }
     }
 

@@ -9,8 +9,8 @@ use super::value::Value;
 use crate::pg::catalog::attribute;
 use crate::pg::name::Name;
 
-/// A row of a table whose [`Shape`] was checked. It is looked at while its table is open, and
-/// lives as long as the memory context in which it was read.
+/// A row of a table whose [`super::shape::Shape`] was checked. It is looked at while its table is
+/// open, and lives as long as the memory context in which it was read.
 ///
 /// Columns are read by number from 1. One of another type than is asked for reads as NULL
 /// there: the shape has named the types.
