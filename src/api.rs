@@ -15,7 +15,7 @@ use crate::remote::serve;
 use crate::segment::issue::{self, Batch, CallSite};
 use crate::shmem::{self, SlotRef};
 use crate::snowflake::keeper;
-use crate::tags::claim::{self, ClaimProblem};
+use crate::tags::claim;
 use crate::tags::heap::{ALLOC, AllocRow};
 use crate::tags::transaction::{self as edits, Edit};
 
@@ -271,22 +271,7 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     finish(serve::begin(c"leaf_claim()", c"300ms"));
     let n = finish(count(second_argument(fcinfo)));
     let key = finish(issue::untouched(tag(fcinfo)));
-    let tag = key.tag.name();
-    let claimed = claim::claim_for_member(&key, n);
-    let answer = finish(claimed.map_err(|problem| match problem {
-        ClaimProblem::NoSuchTag => Failure::NoSuchTag { tag },
-        ClaimProblem::Forbidden => Failure::TagForbidden { tag },
-        ClaimProblem::EndOfTag { max_value, skip } => Failure::end_of_tag(tag, max_value, skip),
-        ClaimProblem::MaxIdBackwards { published, found } => Failure::MaxIdBackwards {
-            tag,
-            published,
-            found,
-        },
-        ClaimProblem::Sourced(source) => Failure::SourcedElsewhere {
-            tag,
-            server: source.server.text(),
-        },
-    }));
+    let answer = finish(claim::claim_for_member(&key, n));
     claim::log_skip(&key.tag, answer.skipped);
     pg::tell();
     row.form([

@@ -19,6 +19,7 @@ mod databases;
 mod holder;
 mod name;
 mod roles;
+pub mod sqlstate;
 mod syncrep;
 mod table;
 mod trigger;

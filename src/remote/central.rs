@@ -31,9 +31,11 @@ use rand::RngExt;
 use super::connection::{Connection, Event, Service, Stage};
 use super::foreign_server::{self, Destination};
 use super::{RemoteError, Rows};
+use crate::error::RefillError;
 use crate::guc;
+use crate::pg::sqlstate::{self, SqlState};
 use crate::pg::{self, Name, Readiness};
-use crate::shmem::{Area, RefillError, RemoteServerState};
+use crate::shmem::{Area, RemoteServerState};
 use crate::tags::claim::{Answer, TagSource};
 use crate::worker::allocator::Job;
 
@@ -116,7 +118,7 @@ impl Central {
             area.note(
                 job.slot,
                 version,
-                RefillError::Server { link: number },
+                RefillError::Asked { server: number },
                 None,
             );
             link.queue.push_back(Errand {
@@ -208,11 +210,11 @@ fn concerns_all(error: &RemoteError) -> bool {
         return error.broken;
     };
     error.broken
-        || sqlstate == *b"25006"
-        || sqlstate.starts_with(b"08")
-        || sqlstate.starts_with(b"53")
-        || sqlstate.starts_with(b"57P")
-        || sqlstate.starts_with(b"58")
+        || sqlstate == sqlstate::READ_ONLY_SQL_TRANSACTION
+        || sqlstate.starts_with(sqlstate::CONNECTION_EXCEPTION)
+        || sqlstate.starts_with(sqlstate::INSUFFICIENT_RESOURCES)
+        || sqlstate.starts_with(sqlstate::SHUTDOWN)
+        || sqlstate.starts_with(sqlstate::SYSTEM_ERROR)
 }
 
 impl Link {
@@ -454,15 +456,15 @@ impl Errand {
 
 /// What `leaf_claim` has answered.
 fn answer(rows: &Rows, asked: u32) -> Result<Answer, RemoteError> {
-    let refused = |sqlstate: &[u8; 5], message: &str| RemoteError {
-        sqlstate: Some(*sqlstate),
+    let refused = |sqlstate: SqlState, message: &str| RemoteError {
+        sqlstate: Some(sqlstate),
         message: message.into(),
         broken: false,
     };
     // No wait for a standby stands behind it (I1).
     if rows.is_unacknowledged() {
         return Err(refused(
-            b"01000",
+            sqlstate::WARNING,
             "the claim was cancelled, not acknowledged",
         ));
     }
@@ -483,5 +485,5 @@ fn answer(rows: &Rows, asked: u32) -> Result<Answer, RemoteError> {
             growth_limited: rows.boolean(0, 6)?,
         })
     };
-    read().ok_or_else(|| refused(b"08P01", "the answer makes no sense"))
+    read().ok_or_else(|| refused(sqlstate::PROTOCOL_VIOLATION, "the answer makes no sense"))
 }

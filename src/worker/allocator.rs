@@ -15,13 +15,14 @@ use leaf_id_core::segment::{Refused, Request};
 use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::{pack, pin_settings, unpack};
+use crate::error::{RefillError, TagError};
 use crate::guc::{self, ClaimSynchronousCommit};
-use crate::pg::{self, Caught, WaitEvent};
+use crate::pg::{self, Caught, WaitEvent, sqlstate};
 use crate::remote::RemoteError;
 use crate::remote::central::{Central, Errand, Outcome};
-use crate::shmem::{self, Area, Claimed, IdRange, Key, RefillError, Slot, SlotState};
+use crate::shmem::{self, Area, Claimed, IdRange, Key, Slot, SlotState};
 use crate::tags::blocker;
-use crate::tags::claim::{self, Answer, Arrival, ArrivalProblem, Ask, ClaimProblem, TagSource};
+use crate::tags::claim::{self, Answer, Arrival, Ask, TagSource, Unclaimed, Unreceived};
 
 /// How often an allocator looks whether somebody waits for its database.
 const PROBE: Duration = Duration::from_millis(100);
@@ -118,7 +119,7 @@ struct Pending {
 impl Job {
     /// When a segment was first asked for since the last one came, in Unix milliseconds.
     pub fn asked_ms(&self) -> i64 {
-        (self.slot.wanted_since() + pg::TIMESTAMP_EPOCH_US) / 1000
+        claim::asked_ms(self.slot)
     }
 
     fn is_due(&self, now: Instant) -> bool {
@@ -467,7 +468,13 @@ impl Allocator {
             }
             Ok(Err(problem)) => {
                 self.area.lose(slot, &request, answer.len);
-                self.note_lost_answer(job, version, &source, problem)
+                match problem {
+                    // Whatever stands there now is looked at anew.
+                    Unreceived::Replaced => Progress::Later,
+                    Unreceived::Tag(error) => {
+                        self.note_tag(job, version, error, Some(&source.server.text()))
+                    }
+                }
             }
             Err(error) => {
                 job.pending = Some(pending);
@@ -477,32 +484,18 @@ impl Allocator {
         }
     }
 
-    fn note_lost_answer(
+    /// The tag gives no ids, which is final until its row is edited.
+    fn note_tag(
         &mut self,
         job: &mut Job,
         version: u64,
-        source: &TagSource,
-        problem: ArrivalProblem,
+        error: TagError,
+        server: Option<&str>,
     ) -> Progress {
-        match problem {
-            // Whatever stands there now is looked at anew.
-            ArrivalProblem::Replaced => Progress::Later,
-            ArrivalProblem::EndOfTag { max_value } => self.hold(
-                job,
-                version,
-                RefillError::EndOfTag { max_value, skip: 0 },
-                None,
-            ),
-            ArrivalProblem::ServerBehind { received, answered } => {
-                let server = source.server.text();
-                let text = format!(
-                    "server \"{server}\" has given {answered}, though ids below {received} were in use"
-                );
-                self.log_once(&job.key, &text);
-                let refill_error = RefillError::ServerBehind { received, answered };
-                self.hold(job, version, refill_error, Some(&server))
-            }
+        if let Some(text) = error.log_text(server.unwrap_or_default()) {
+            self.log_once(&job.key, &text);
         }
+        self.hold(job, version, RefillError::Tag(error), server)
     }
 
     /// The source server of the tag has refused to.
@@ -513,19 +506,22 @@ impl Allocator {
             version,
             ..
         } = errand;
-        let link = self
+        let server = self
             .area
             .update_remote_server(pg::database(), &source.server, |_| {});
-        let sqlstate = error.sqlstate.unwrap_or(*b"XX000");
-        let refill_error = RefillError::There { link, sqlstate };
+        let sqlstate = error.sqlstate.unwrap_or(sqlstate::INTERNAL_ERROR);
+        let refill_error = RefillError::Refused { server, sqlstate };
         let text = Some(error.message.as_str());
-        match &sqlstate {
+        match sqlstate {
             // No such tag, or none left of it.
-            b"42704" | b"2200H" => {
+            sqlstate::UNDEFINED_OBJECT | sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED => {
                 self.hold(&mut job, version, refill_error, text);
             }
             // Somebody is in the way there for a moment.
-            b"40001" | b"40P01" | b"55P03" | b"57014" => {
+            sqlstate::SERIALIZATION_FAILURE
+            | sqlstate::DEADLOCK_DETECTED
+            | sqlstate::LOCK_NOT_AVAILABLE
+            | sqlstate::QUERY_CANCELED => {
                 self.area.note(job.slot, version, refill_error, text);
                 self.put_off(&mut job);
             }
@@ -651,33 +647,15 @@ impl Allocator {
                 claim::log_skip(&key.tag, claimed.skipped);
                 progress
             }
-            Ok(Err(ClaimProblem::NoSuchTag)) => {
-                // It may have been replaced while we waited for its lock: look once more,
-                // in a new transaction.
-                if !core::mem::replace(&mut job.missed, true) {
-                    return Progress::Later;
-                }
-                self.hold(job, version, RefillError::NoSuchTag, None)
+            // It may have been replaced while we waited for its lock: look once more, in a
+            // new transaction.
+            Ok(Err(Unclaimed::Tag(TagError::NoSuchTag)))
+                if !core::mem::replace(&mut job.missed, true) =>
+            {
+                Progress::Later
             }
-            Ok(Err(ClaimProblem::EndOfTag { max_value, skip })) => self.hold(
-                job,
-                version,
-                RefillError::EndOfTag { max_value, skip },
-                None,
-            ),
-            Ok(Err(ClaimProblem::MaxIdBackwards { published, found })) => {
-                let text = format!("max_id moved backwards, from {published} to {found}");
-                self.log_once(&key, &text);
-                self.hold(
-                    job,
-                    version,
-                    RefillError::MaxIdBackwards { published, found },
-                    None,
-                )
-            }
-            Ok(Err(ClaimProblem::Sourced(source))) => Progress::Elsewhere(source, version),
-            // Asked of claims for other servers alone.
-            Ok(Err(ClaimProblem::Forbidden)) => self.put_off(job),
+            Ok(Err(Unclaimed::Tag(error))) => self.note_tag(job, version, error, None),
+            Ok(Err(Unclaimed::Sourced(source))) => Progress::Elsewhere(source, version),
             Err(error) => {
                 self.note_error(job, version, &error);
                 self.put_off(job)

@@ -20,10 +20,11 @@ use pgrx::bgworkers::{
 use pgrx::{IntoDatum, PgMemoryContexts, pg_sys};
 
 use super::{pack, reserve};
+use crate::error::RefillError;
 use crate::guc;
 use crate::persist::{self, Database};
 use crate::pg::{self, WaitEvent};
-use crate::shmem::{self, Area, Explanation, RefillError, Reply, Task};
+use crate::shmem::{self, Area, Explanation, Reply, Task};
 use crate::snowflake::keeper::{self, Keeper};
 
 /// How long the launcher waits before it starts another allocator for a database where
