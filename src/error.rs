@@ -3,7 +3,7 @@
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode};
 
-use crate::pg::ServerProblem;
+use crate::pg::{ServerProblem, sqlstate};
 
 mod refill;
 
@@ -154,6 +154,34 @@ impl Failure {
             tag,
             server: String::new(),
             error,
+        }
+    }
+
+    /// What a session raises that waits for a segment; `None` where another try may bring it.
+    /// The arguments of [`RefillError::sentence`], and how `text` is shown to the caller.
+    pub fn refill(
+        error: RefillError,
+        tag: String,
+        server: String,
+        text: String,
+        shown: impl FnOnce(String) -> String,
+    ) -> Option<Self> {
+        match error {
+            RefillError::Tag(error) => Some(Self::Tag {
+                tag,
+                server: text,
+                error,
+            }),
+            RefillError::Refused { sqlstate, .. } => match sqlstate {
+                sqlstate::UNDEFINED_OBJECT => Some(Self::NoSuchTagThere { tag, server }),
+                sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED => Some(Self::EndOfTagThere {
+                    tag,
+                    server,
+                    detail: shown(text),
+                }),
+                _ => None,
+            },
+            _ => None,
         }
     }
 

@@ -4,9 +4,8 @@
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
-use super::Failure;
 use crate::pg::LockHolder;
-use crate::pg::sqlstate::{self, SqlState};
+use crate::pg::sqlstate::SqlState;
 
 /// Why a tag gives no ids. Asking again does not change it before its row is edited, here or
 /// on its source server.
@@ -72,34 +71,6 @@ impl RefillError {
             Self::Asked { .. } => return None,
             Self::Refused { .. } => format!("Server \"{server}\" has refused: {text}"),
         })
-    }
-
-    /// What a session raises that waits for the segment; `None` where another try may bring
-    /// it. The arguments of [`Self::sentence`], and how `text` is shown to the caller.
-    pub fn failure(
-        self,
-        tag: String,
-        server: String,
-        text: String,
-        shown: impl FnOnce(String) -> String,
-    ) -> Option<Failure> {
-        match self {
-            Self::Tag(error) => Some(Failure::Tag {
-                tag,
-                server: text,
-                error,
-            }),
-            Self::Refused { sqlstate, .. } => match sqlstate {
-                sqlstate::UNDEFINED_OBJECT => Some(Failure::NoSuchTagThere { tag, server }),
-                sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED => Some(Failure::EndOfTagThere {
-                    tag,
-                    server,
-                    detail: shown(text),
-                }),
-                _ => None,
-            },
-            _ => None,
-        }
     }
 }
 

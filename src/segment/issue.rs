@@ -665,9 +665,9 @@ fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option
         RefillError::Refused { server, .. } => {
             let server = area.remote_server(server);
             let server = server.map_or_else(String::new, |server| server.server().text());
-            error.failure(tag, server, state.text.get(), for_monitors)
+            Failure::refill(error, tag, server, state.text.get(), for_monitors)
         }
-        _ => error.failure(tag, String::new(), state.text.get(), for_monitors),
+        _ => Failure::refill(error, tag, String::new(), state.text.get(), for_monitors),
     }
 }
 

@@ -19,7 +19,8 @@ use pgrx::bgworkers::{
 };
 use pgrx::{IntoDatum, PgMemoryContexts, pg_sys};
 
-use super::{pack, reserve};
+use super::handle::WorkerHandle;
+use super::reserve;
 use crate::error::RefillError;
 use crate::guc;
 use crate::persist::{self, Database};
@@ -81,7 +82,11 @@ impl Worker {
             } => (
                 "leaf_id allocator",
                 "leaf_id_allocator_main",
-                pack(queue, registration),
+                WorkerHandle {
+                    queue,
+                    registration,
+                }
+                .pack(),
             ),
             Task::AskRegistry(question) => {
                 ("leaf_id registrar", "leaf_id_registrar_main", question)

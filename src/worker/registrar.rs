@@ -14,7 +14,7 @@ use leaf_id_core::lease::{Answer, Clocks, Kind, Status};
 use leaf_id_core::registry;
 use pgrx::pg_sys;
 
-use super::pin_settings;
+use super::settings;
 use crate::pg::{self, WaitEvent};
 use crate::remote::connection::{Connection, Event, Service};
 use crate::remote::foreign_server;
@@ -57,7 +57,7 @@ pub fn ask(area: &Area, number: u64, limit: Option<Duration>) {
         request.timeout_ms = request.timeout_ms.min(limit_ms);
     }
     pg::connect(request.database);
-    pin_settings();
+    settings::pin();
     pg::report_activity(Some(c"ask the worker registry"));
     let result = if request.server.get().is_empty() {
         ask_here(&request)
