@@ -4,7 +4,7 @@
 //! handed them out, and the table would hand them out again (I2). The workers are its
 //! autonomous transaction. Waiting, SQL and files happen there, never on the hot path.
 //!
-//! * [`launcher`]: one per server, without a database. It starts the others, and
+//! * [`launcher`]: one per server, without a database. It starts the others ([`start`]), and
 //!   keeps the snowflake generator.
 //! * [`allocator`]: one per database that wants ids. It claims segments and publishes them,
 //!   and talks to the servers that tags are sourced from. What it does for one of them is a
@@ -22,6 +22,7 @@ mod registrar;
 mod request;
 mod reserve;
 mod settings;
+mod start;
 
 /// Registers the workers that every server has. While the library is being preloaded.
 pub fn register() {
