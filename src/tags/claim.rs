@@ -8,7 +8,7 @@
 
 use leaf_id_core::step::{self, Decay, Limits, Pace};
 
-use super::heap::{self, AllocRow};
+use super::heap::{self, AllocRow, LastClaim};
 use super::rights::{self, Access};
 use crate::error::{Failure, TagError};
 use crate::guc;
@@ -119,17 +119,6 @@ impl AllocRow {
     fn max_value(&self) -> i64 {
         self.max_value.unwrap_or(0)
     }
-}
-
-/// What a row remembers of its last claim.
-#[derive(Clone, Copy)]
-pub struct LastClaim {
-    /// The database cluster.
-    pub system_identifier: i64,
-    /// The WAL timeline.
-    pub timeline: i32,
-    /// The largest of the recent claims, in ids.
-    pub largest_claim: i32,
 }
 
 impl LastClaim {

@@ -21,8 +21,8 @@ use crate::error::{Failure, TagError};
 use crate::pg::{self, SubtransactionEvent, TransactionCallbacks, TransactionEvent, Value};
 use crate::shmem::Area;
 use crate::shmem::{self, Key, Tag};
-use crate::tags::claim::{self, LastClaim};
-use crate::tags::heap::{self, AllocRow};
+use crate::tags::claim;
+use crate::tags::heap::{self, AllocRow, LastClaim};
 use crate::tags::rights::Access;
 
 /// Edits remembered one by one; a transaction with more invalidates its whole database.
