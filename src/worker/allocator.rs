@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::handle::WorkerHandle;
-use super::request::{Next, Outcome, Received, Request, Seen};
+use super::request::{Next, Outcome, Problem, Received, Request, Seen};
 use super::settings;
 use crate::error::{RefillError, TagError};
 use crate::guc::{self, ClaimSynchronousCommit};
@@ -477,33 +477,26 @@ impl Allocator {
             .area
             .update_remote_server(pg::database(), server, |_| {});
         let sqlstate = error.sqlstate.unwrap_or(sqlstate::INTERNAL_ERROR);
-        let refused = RefillError::Refused {
-            server: number,
-            sqlstate,
-        };
-        let text = Some(error.message.as_str());
-        let failed = Outcome::Failed {
+        let problem = Problem {
             version,
-            error: refused,
-            text,
+            error: RefillError::Refused {
+                server: number,
+                sqlstate,
+            },
+            text: Some(&error.message),
         };
         match sqlstate {
             // No such tag, or none left of it.
             sqlstate::UNDEFINED_OBJECT | sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED => {
-                let ended = Outcome::Final {
-                    version,
-                    error: refused,
-                    text,
-                };
-                request.complete(self.area, ended)
+                request.complete(self.area, Outcome::Final(problem))
             }
             // Somebody is in the way there for a moment.
             sqlstate::SERIALIZATION_FAILURE
             | sqlstate::DEADLOCK_DETECTED
             | sqlstate::LOCK_NOT_AVAILABLE
-            | sqlstate::QUERY_CANCELED => request.complete(self.area, failed),
+            | sqlstate::QUERY_CANCELED => request.complete(self.area, Outcome::Failed(problem)),
             _ => {
-                let next = request.complete(self.area, failed);
+                let next = request.complete(self.area, Outcome::Failed(problem));
                 let server = server.text();
                 let said = format!("server \"{server}\" has refused: {}", error.message);
                 self.log_once(&request.key, &said);
@@ -520,12 +513,12 @@ impl Allocator {
         error: TagError,
         server: Option<&str>,
     ) -> Next {
-        let ended = Outcome::Final {
+        let problem = Problem {
             version,
             error: RefillError::Tag(error),
             text: server,
         };
-        let next = request.complete(self.area, ended);
+        let next = request.complete(self.area, Outcome::Final(problem));
         if let Some(text) = error.log_text(server.unwrap_or_default()) {
             self.log_once(&request.key, &text);
         }
@@ -538,20 +531,20 @@ impl Allocator {
         if error.code == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE {
             let blocker = pg::transaction(|| Ok::<_, ()>(blocker::find(&key)));
             if let Ok(Ok(error)) = blocker {
-                let blocked = Outcome::Failed {
+                let problem = Problem {
                     version,
                     error,
                     text: None,
                 };
-                return request.complete(self.area, blocked);
+                return request.complete(self.area, Outcome::Failed(problem));
             }
         }
-        let failed = Outcome::Failed {
+        let problem = Problem {
             version,
             error: RefillError::Failed,
             text: Some(&error.message),
         };
-        let next = request.complete(self.area, failed);
+        let next = request.complete(self.area, Outcome::Failed(problem));
         self.log_once(&key, &error.message);
         next
     }

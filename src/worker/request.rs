@@ -133,18 +133,21 @@ pub enum Outcome<'a> {
     Sourced { version: u64, server: Name },
     /// Another server has claimed ids.
     Answered(Received),
-    /// An error, which another try may overcome; the text goes with it.
-    Failed {
-        version: u64,
-        error: RefillError,
-        text: Option<&'a str>,
-    },
+    /// An error, which another try may overcome.
+    Failed(Problem<'a>),
     /// One that stays until the row is edited.
-    Final {
-        version: u64,
-        error: RefillError,
-        text: Option<&'a str>,
-    },
+    Final(Problem<'a>),
+}
+
+/// An error that is noted at the slot.
+#[derive(Clone, Copy)]
+pub struct Problem<'a> {
+    /// The version of the slot that it is about.
+    pub version: u64,
+    /// The error ...
+    pub error: RefillError,
+    /// ... and the text that goes with it.
+    pub text: Option<&'a str>,
 }
 
 /// What is to be done next for a request.
@@ -274,23 +277,15 @@ impl Request {
                 };
                 Next::More
             }
-            Outcome::Failed {
-                version,
-                error,
-                text,
-            } => {
+            Outcome::Failed(problem) => {
                 // Until it can be written down, an answer is kept with what it continues.
                 if self.received().is_none() {
                     self.publish_part(area);
                 }
-                area.note(self.slot, version, error, text);
+                self.note(area, problem);
                 self.put_off()
             }
-            Outcome::Final {
-                version,
-                error,
-                text,
-            } => self.hold(area, version, error, text),
+            Outcome::Final(problem) => self.hold(area, problem),
         }
     }
 
@@ -313,23 +308,36 @@ impl Request {
 
     /// The answer is final until the row is edited; but it must not be asked for again with
     /// every id that is taken.
-    fn hold(&mut self, area: &Area, version: u64, error: RefillError, text: Option<&str>) -> Next {
+    fn hold(&mut self, area: &Area, problem: Problem<'_>) -> Next {
         self.lose_answer(area);
         self.publish_part(area);
-        area.note(self.slot, version, error, text);
+        self.note(area, problem);
         self.state = State::Held {
-            version,
+            version: problem.version,
             until: Instant::now() + HOLD,
         };
         Next::Kept
+    }
+
+    fn note(&self, area: &Area, problem: Problem<'_>) {
+        let Problem {
+            version,
+            error,
+            text,
+        } = problem;
+        area.note(self.slot, version, error, text);
     }
 
     /// It may have been replaced while we waited for its lock: it is looked for once more, in
     /// a new transaction.
     fn miss(&mut self, area: &Area, version: u64) -> Next {
         if let State::Missed = self.state {
-            let error = RefillError::Tag(TagError::NoSuchTag);
-            return self.hold(area, version, error, None);
+            let problem = Problem {
+                version,
+                error: RefillError::Tag(TagError::NoSuchTag),
+                text: None,
+            };
+            return self.hold(area, problem);
         }
         self.publish_part(area);
         self.state = State::Missed;
