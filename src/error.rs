@@ -3,7 +3,11 @@
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode};
 
-use crate::pg::ServerProblem;
+use crate::pg::{ServerProblem, sqlstate};
+
+mod refill;
+
+pub use refill::{RefillError, TagError};
 
 /// Why a call fails. Tags as the user wrote them, times in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,8 +26,12 @@ pub enum Failure {
     Committing { tag: String },
     /// What a transaction has issued of a tag that it created could not be written to its row.
     MarkNotWritten { tag: String },
-    /// The tag has no row.
-    NoSuchTag { tag: String },
+    /// The tag gives no ids; and its source server, if that is behind.
+    Tag {
+        tag: String,
+        server: String,
+        error: TagError,
+    },
     /// The tag's ids are for other roles.
     TagForbidden { tag: String },
     /// The tag is empty or over 128 bytes.
@@ -46,20 +54,6 @@ pub enum Failure {
     NoFreeSlot,
     /// The launcher could not start an allocator.
     NoWorkerSlot { tag: String },
-    /// `max_id` is below ids that were already handed out.
-    MaxIdBackwards {
-        tag: String,
-        published: i64,
-        found: i64,
-    },
-    /// `max_value` is reached.
-    EndOfTag {
-        tag: String,
-        max_value: i64,
-        skip: u64,
-    },
-    /// The last bigint is reached.
-    EndOfBigint { tag: String },
     /// `leaf_id.worker_id` is empty.
     WorkerIdUnset,
     /// The clock is too far behind the last id.
@@ -149,29 +143,45 @@ pub enum Failure {
         server: String,
         detail: String,
     },
-    /// The source server of the tag has given ids below those of before.
-    ServerBehind {
-        tag: String,
-        server: String,
-        received: i64,
-        answered: i64,
-    },
     /// A claim for another server, of a tag that is itself sourced from one.
     SourcedElsewhere { tag: String, server: String },
 }
 
 impl Failure {
-    /// `max_value` is reached: the tag's own, or where bigint ends. `skip`: ids that were
-    /// to be left out because of a failover.
-    pub fn end_of_tag(tag: String, max_value: i64, skip: u64) -> Self {
-        if max_value == i64::MAX - 1 && skip == 0 {
-            Self::EndOfBigint { tag }
-        } else {
-            Self::EndOfTag {
+    /// What the row of a tag says.
+    pub fn tag(tag: String, error: TagError) -> Self {
+        Self::Tag {
+            tag,
+            server: String::new(),
+            error,
+        }
+    }
+
+    /// What a session raises that waits for a segment; `None` where another try may bring it.
+    /// The arguments of [`RefillError::sentence`], and how `text` is shown to the caller.
+    pub fn refill(
+        error: RefillError,
+        tag: String,
+        server: String,
+        text: String,
+        shown: impl FnOnce(String) -> String,
+    ) -> Option<Self> {
+        match error {
+            RefillError::Tag(error) => Some(Self::Tag {
                 tag,
-                max_value,
-                skip,
-            }
+                server: text,
+                error,
+            }),
+            RefillError::Refused { sqlstate, .. } => match sqlstate {
+                sqlstate::UNDEFINED_OBJECT => Some(Self::NoSuchTagThere { tag, server }),
+                sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED => Some(Self::EndOfTagThere {
+                    tag,
+                    server,
+                    detail: shown(text),
+                }),
+                _ => None,
+            },
+            _ => None,
         }
     }
 
@@ -234,14 +244,7 @@ impl Failure {
                 "Whoever manages tags can grant it: SELECT leaf_tag_grant('{}', '...');",
                 tag.replace('\'', "''")
             )),
-            Self::NoSuchTag { tag } => error(
-                Code::ERRCODE_UNDEFINED_OBJECT,
-                format!("tag \"{tag}\" does not exist"),
-            )
-            .set_hint(format!(
-                "Create it: SELECT leaf_tag_create('{}');",
-                tag.replace('\'', "''")
-            )),
+            Self::Tag { tag, server, error } => error.report(&tag, &server),
             Self::TagLength { bytes } => {
                 error(invalid, "a tag must be 1 to 128 bytes long".into())
                     .set_detail(format!("This one has {bytes} bytes."))
@@ -287,33 +290,6 @@ impl Failure {
             )
             .set_detail("All background worker slots are in use, and the reserve worker is missing: there was no slot for it when the server started.")
             .set_hint("Increase \"max_worker_processes\" and restart the server."),
-            Self::MaxIdBackwards { tag, published, found } => error(
-                not_ready,
-                format!("max_id of tag \"{tag}\" moved backwards"),
-            )
-            .set_detail(format!(
-                "Ids below {published} were already handed out, but \"max_id\" is {found}."
-            ))
-            .set_hint(format!(
-                "Raise \"max_id\" to {published} or more, or start anew with leaf_tag_reset()."
-            )),
-            Self::EndOfTag { tag, max_value, skip: 0 } => error(
-                exhausted,
-                format!("tag \"{tag}\" has reached its maximum value ({max_value})"),
-            )
-            .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc."),
-            Self::EndOfTag { tag, max_value, skip } => error(
-                exhausted,
-                format!("tag \"{tag}\" has reached its maximum value ({max_value})"),
-            )
-            .set_detail(format!(
-                "After a failover, {skip} ids are left out, which claims that are missing here may have taken."
-            ))
-            .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc. Or, if no claim is missing, set \"leaf_id.failover_skip\" to 0 until this tag has issued an id."),
-            Self::EndOfBigint { tag } => error(
-                exhausted,
-                format!("tag \"{tag}\" has reached the end of bigint"),
-            ),
             Self::WorkerIdUnset => error(not_ready, "\"leaf_id.worker_id\" is not set".into())
                 .set_hint(
                     "Give every server a number of its own, 0 to 1023: ALTER SYSTEM SET leaf_id.worker_id = '1'; SELECT pg_reload_conf();",
@@ -526,19 +502,6 @@ impl Failure {
             )
             .set_detail(format!("That server says: {detail}."))
             .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc there."),
-            Self::ServerBehind {
-                tag,
-                server,
-                received,
-                answered,
-            } => error(
-                not_ready,
-                format!("server \"{server}\" is behind with tag \"{tag}\""),
-            )
-            .set_detail(format!(
-                "Ids below {received} had come from there, or were in use here before; now it has given {answered}. It may have lost claims in a failover."
-            ))
-            .set_hint("Raise its \"max_id\" there, above every id that is in use on any server."),
             Self::SourcedElsewhere { tag, server } => error(
                 not_ready,
                 format!("tag \"{tag}\" is sourced from another server"),

@@ -25,6 +25,7 @@ mod roles;
 mod server;
 mod settings;
 mod signals;
+pub mod sqlstate;
 mod syncrep;
 mod table;
 mod transaction;

@@ -59,7 +59,7 @@ use remote_servers::REMOTE_SERVERS;
 pub use remote_servers::{RemoteServer, RemoteServerState};
 use reserve::Reserve;
 pub use reserve::Task;
-pub use slot::{IdRange, RefillError, SavedRanges, SlotState, Text};
+pub use slot::{IdRange, SavedRanges, SlotState, Text};
 
 /// The longest tag, in bytes (Leaf: varchar(128)).
 pub const MAX_TAG: usize = 128;
@@ -825,14 +825,15 @@ impl Area {
     /// Makes a slot that was never used. The directory is held exclusively.
     fn init_slot(&self, index: u32) {
         // SAFETY: both lie in their arrays, and nobody has a reference to a slot that was
-        // never given out. All zeroes is an empty double buffer, and a slot but for the
-        // reference and the condition variable, which are written here.
+        // never given out. All zeroes is an empty double buffer, and a slot but for what is
+        // written here.
         unsafe {
             let buffer = self.buffers.add(index as usize);
             buffer.write_bytes(0, 1);
             let slot = self.slots.add(index as usize);
             slot.write_bytes(0, 1);
             (&raw mut (*slot).buffer).write(&*buffer);
+            (*slot).state.get().write(SlotState::NEW);
             pg_sys::ConditionVariableInit((*slot).waiters.get());
         }
     }
@@ -994,7 +995,7 @@ impl Area {
                     state.refills = state.refills.saturating_add(1);
                     state.last_refill = now;
                     state.last_refill_us = u32::try_from(us).unwrap_or(u32::MAX);
-                    state.refill_error = RefillError::None;
+                    state.refill_error = None;
                     // Who waited until now has waited for this.
                     slot.starved.store(0, Ordering::Relaxed);
                     slot.forget_wanted();
@@ -1063,7 +1064,7 @@ impl Area {
             if let Some(saved) = state.saved.iter_mut().find(|saved| **saved == run) {
                 *saved = IdRange::NONE;
             }
-            state.refill_error = RefillError::None;
+            state.refill_error = None;
             slot.forget_wanted();
             Ok(())
         })

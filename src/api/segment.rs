@@ -5,11 +5,10 @@ use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
 
 use super::call::{bigint, count, finish, kept, names_a_constant, row_type, second_argument, tag};
-use crate::error::Failure;
 use crate::pg::{self, RawDatum};
 use crate::remote::serve;
 use crate::segment::issue::{self, Batch, CallSite};
-use crate::tags::claim::{self, ClaimProblem};
+use crate::tags::claim;
 
 #[pg_extern(sql = r#"
 CREATE FUNCTION leaf_segment_next(tag text) RETURNS bigint
@@ -72,22 +71,7 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     finish(serve::begin(c"leaf_claim()", c"300ms"));
     let n = finish(count(n));
     let key = finish(issue::untouched(tag));
-    let tag = key.tag.name();
-    let claimed = claim::claim_for_member(&key, n);
-    let answer = finish(claimed.map_err(|problem| match problem {
-        ClaimProblem::NoSuchTag => Failure::NoSuchTag { tag },
-        ClaimProblem::Forbidden => Failure::TagForbidden { tag },
-        ClaimProblem::EndOfTag { max_value, skip } => Failure::end_of_tag(tag, max_value, skip),
-        ClaimProblem::MaxIdBackwards { published, found } => Failure::MaxIdBackwards {
-            tag,
-            published,
-            found,
-        },
-        ClaimProblem::Sourced(source) => Failure::SourcedElsewhere {
-            tag,
-            server: source.server.text(),
-        },
-    }));
+    let answer = finish(claim::claim_for_member(&key, n));
     claim::log_skip(&key.tag, answer.skipped);
     pg::tell();
     let columns = [

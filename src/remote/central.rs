@@ -1,21 +1,23 @@
 //! The servers that tags of this database are sourced from, and what an allocator asks them.
 //!
-//! The allocator hands over a request whose row names a server ([`Central::enqueue`]) and
-//! gets it back with what came of it ([`Central::turn`]). One claim at a time is asked of a
-//! server, in the order of the requests; no server holds up another, and nothing here waits.
+//! The allocator hands over what a server is to be asked for ([`Central::enqueue`]) and gets it
+//! back with what came of it ([`Central::turn`]). One claim at a time is asked of a server, in
+//! the order of the requests; no server holds up another, and nothing here waits.
 //!
-//! | link | leaves by | to |
+//! | state of a server | leaves by | to |
 //! | --- | --- | --- |
-//! | closed, nothing queued | a request | opening |
-//! | opening | a host that will do | asking the first request |
-//! | | none | away |
-//! | asking | an answer, or a refusal of this tag | asking the next one; open, if there is none |
-//! | | an edit of the row | asking still: the answer is going to be a gap |
-//! | | no answer in time, a broken connection, a refusal of all tags | away, the request is queued again |
-//! | away | the end of the back-off | opening |
-//! | open | idleness | closed |
+//! | Closed | a request | Opening |
+//! | Opening | a host that will do | Open |
+//! | | none | Away |
+//! | Open | a request | Asking |
+//! | | idleness, or the other side went away | Closed |
+//! | Asking | an answer, or a refusal of this tag | Open |
+//! | | an edit of the row | Abandoned: the answer is going to be a gap |
+//! | Asking, Abandoned | no answer in time, a broken connection, a refusal of all tags | Away, the request is queued again |
+//! | Abandoned | an answer, or a refusal of that tag | Open |
+//! | Away | the end of the back-off, and a request | Opening |
 //!
-//! What a link that is away had asked last may yet be carried out there: a gap. A claim is
+//! What a server that is away was asked last may yet be carried out there: a gap. A claim is
 //! never repeated, only made anew.
 
 use std::collections::VecDeque;
@@ -32,10 +34,10 @@ use super::connection::{Connection, Event, Service, Stage};
 use super::foreign_server::{self, Destination};
 use super::{RemoteError, Rows};
 use crate::guc;
+use crate::pg::sqlstate::{self, SqlState};
 use crate::pg::{self, Name, Readiness};
-use crate::shmem::{Area, RefillError, RemoteServerState};
-use crate::tags::claim::{Answer, TagSource};
-use crate::worker::allocator::Job;
+use crate::shmem::{Area, Key, RemoteServerState, Slot};
+use crate::tags::claim::{self, Answer, TagSource};
 
 /// How a claim is asked for: `leaf_claim(text, integer)`.
 static CLAIM: Service = Service {
@@ -52,153 +54,167 @@ const MAX_BACK_OFF: Duration = Duration::from_secs(2);
 /// edited.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// A request that its server is asked, or is going to be.
-pub struct Errand {
-    /// The request.
-    pub job: Job,
+/// What a server is asked for.
+pub struct RemoteRequest {
+    /// Which of the allocator's requests this is for.
+    pub number: u64,
+    /// The slot ...
+    pub slot: &'static Slot,
+    /// ... and its tag.
+    pub key: Key,
     /// The tag's row when it was read last ...
     pub source: TagSource,
     /// ... and the slot's version before that.
     pub version: u64,
-    /// The adaptive step that it was asked with.
-    pub step: u32,
-    /// How many ids it was asked for.
-    asked: u32,
-    since: Instant,
+    /// The longest range that a session waits for, or what is missing of it; 0 for none.
+    pub range_len: u32,
+    /// This is to continue such a range: no more than is missing.
+    pub continues: bool,
 }
 
-/// What came of a request.
-pub enum Outcome {
+/// What came of it.
+pub enum RemoteOutcome {
     /// The server has claimed ids.
-    Answered(Errand, Answer),
+    Answered {
+        /// These.
+        answer: Answer,
+        /// The adaptive step that it was asked with.
+        step: u32,
+    },
     /// It has refused to, for a reason that is this tag's.
-    Refused(Errand, RemoteError),
+    Refused(RemoteError),
     /// It was not asked in time. The row is to be read again.
-    Stale(Job),
+    Stale,
 }
+
+/// What is given back to the allocator.
+pub type Returned = (RemoteRequest, RemoteOutcome);
 
 /// The servers that were asked by this allocator.
 #[derive(Default)]
 pub struct Central {
-    links: Vec<Link>,
+    servers: Vec<SourceServer>,
 }
 
-struct Link {
+struct Queued {
+    request: RemoteRequest,
+    since: Instant,
+}
+
+/// A request that was sent.
+struct Asked {
+    queued: Queued,
+    /// How many ids it asks for.
+    ids: u32,
+    /// The adaptive step of that.
+    step: u32,
+}
+
+/// See the table in this file's header.
+enum State {
+    Closed,
+    Opening,
+    Open { since: Instant },
+    Asking(Box<Asked>),
+    Abandoned,
+    Away { until: Instant },
+}
+
+struct SourceServer {
     server: Name,
     /// The table with the tags, whose owner the server is asked as.
     relation: u32,
     connection: Connection,
+    state: State,
+    queue: VecDeque<Queued>,
+    /// How long it is left alone when it fails next. Until it has answered: a server that lets
+    /// us in only to fail is not asked all the time.
+    back_off: Duration,
     /// [`foreign_server::foreign_changes`] before the options were read.
     changes: u64,
-    /// It is away until then.
-    not_before: Option<Instant>,
-    back_off: Duration,
-    used_at: Instant,
-    /// What it is asked for. Nothing is, while the answer to what has been dropped is awaited.
-    asked: Option<Errand>,
-    queue: VecDeque<Errand>,
 }
 
 impl Central {
-    /// Takes over a request whose row names a server. `version` is that of the slot before the
-    /// row was read.
-    pub fn enqueue(&mut self, area: &Area, job: Job, source: TagSource, version: u64) {
-        let now = Instant::now();
-        let same = |link: &Link| link.server == source.server;
-        let position = self.links.iter().position(same).unwrap_or_else(|| {
+    /// Takes over what a server is to be asked for.
+    pub fn enqueue(&mut self, request: RemoteRequest) {
+        let name = request.source.server;
+        let same = |server: &SourceServer| server.server == name;
+        let position = self.servers.iter().position(same).unwrap_or_else(|| {
             foreign_server::watch_foreign_servers();
-            self.links.push(Link::new(source.server, now));
-            self.links.len() - 1
+            self.servers.push(SourceServer::new(name));
+            self.servers.len() - 1
         });
-        if let Some(link) = self.links.get_mut(position) {
-            link.relation = job.key.relation;
-            let number = area.update_remote_server(pg::database(), &link.server, |_| {});
-            area.note(
-                job.slot,
-                version,
-                RefillError::Server { link: number },
-                None,
-            );
-            link.queue.push_back(Errand {
-                job,
-                source,
-                version,
-                step: 0,
-                asked: 0,
-                since: now,
+        if let Some(server) = self.servers.get_mut(position) {
+            server.relation = request.key.relation;
+            server.queue.push_back(Queued {
+                request,
+                since: Instant::now(),
             });
         }
     }
 
     /// Goes on with everything that is under way, as far as that goes without waiting.
-    pub fn turn(&mut self, area: &Area, now: Instant) -> Vec<Outcome> {
+    pub fn turn(&mut self, area: &Area, now: Instant) -> Vec<Returned> {
         let mut outcomes = Vec::new();
-        for link in &mut self.links {
-            link.turn(area, now, &mut outcomes);
+        for server in &mut self.servers {
+            server.turn(area, now, &mut outcomes);
         }
         outcomes
     }
 
     /// What is to be waited for.
     pub fn sockets(&self) -> Vec<(RawFd, Readiness)> {
-        let sockets = self.links.iter().map(|link| link.connection.socket());
-        sockets.flatten().collect()
+        let servers = self.servers.iter();
+        servers
+            .filter_map(|server| server.connection.socket())
+            .collect()
     }
 
     /// When to go on at the latest.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.links.iter().filter_map(Link::deadline).min()
-    }
-
-    /// Whether requests are here.
-    pub fn has_work(&self) -> bool {
-        let busy = |link: &Link| link.asked.is_some() || !link.queue.is_empty();
-        self.links.iter().any(busy)
+        self.servers.iter().filter_map(SourceServer::deadline).min()
     }
 
     /// How long what is under way may yet take, at most. An allocator that left earlier
     /// each time would never get to the second host of a server.
     pub fn patience(&self) -> Duration {
-        let patience = |link: &Link| match link.connection.stage() {
-            Stage::Opening => link.connection.patience(),
-            Stage::Asking => claim_timeout(),
-            Stage::Closed | Stage::Open => Duration::ZERO,
+        let patience = |server: &SourceServer| match server.state {
+            State::Opening => server.connection.patience(),
+            State::Asking(_) | State::Abandoned => claim_timeout(),
+            State::Closed | State::Open { .. } | State::Away { .. } => Duration::ZERO,
         };
-        self.links.iter().map(patience).max().unwrap_or_default()
+        self.servers.iter().map(patience).max().unwrap_or_default()
     }
 
     /// What it is waiting for, for `pg_stat_activity`; `None` if it is not.
     pub fn activity(&self) -> Option<CString> {
-        let activity = self.links.iter().find_map(|link| {
-            let server = link.server.text();
-            match (&link.asked, link.connection.stage()) {
-                (Some(errand), _) => {
-                    let tag = errand.job.key.tag.name();
-                    Some(format!(
-                        "claim ids for tag \"{tag}\" on server \"{server}\""
-                    ))
+        let activity = self.servers.iter().find_map(|server| {
+            let name = server.server.text();
+            match &server.state {
+                State::Asking(asked) => {
+                    let tag = asked.queued.request.key.tag.name();
+                    Some(format!("claim ids for tag \"{tag}\" on server \"{name}\""))
                 }
-                (None, Stage::Opening) => Some(format!("connect to server \"{server}\"")),
+                State::Opening => Some(format!("connect to server \"{name}\"")),
                 _ => None,
             }
         })?;
         CString::new(activity).ok()
     }
 
-    /// Ends all connections, and gives back the requests that are open.
-    pub fn leave(&mut self, area: &Area) -> Vec<Job> {
-        let mut jobs = Vec::new();
+    /// Ends all connections, and gives up what the servers were to be asked for.
+    pub fn leave(&mut self, area: &Area) {
         area.close_remote_servers(pg::database());
-        for mut link in core::mem::take(&mut self.links) {
-            let errands = link.asked.take().into_iter().chain(link.queue);
-            jobs.extend(errands.map(|errand| errand.job));
-        }
-        jobs
+        self.servers.clear();
     }
 }
 
 fn claim_timeout() -> Duration {
     Duration::from_millis(u64::try_from(guc::CLAIM_TIMEOUT.get()).unwrap_or(0))
+}
+
+fn idle_timeout() -> Duration {
+    Duration::from_millis(u64::try_from(guc::ALLOCATOR_IDLE_TIMEOUT.get()).unwrap_or(0))
 }
 
 /// Whether a refusal is about the server as it is, and not about one tag: shutting down or
@@ -208,106 +224,112 @@ fn concerns_all(error: &RemoteError) -> bool {
         return error.broken;
     };
     error.broken
-        || sqlstate == *b"25006"
-        || sqlstate.starts_with(b"08")
-        || sqlstate.starts_with(b"53")
-        || sqlstate.starts_with(b"57P")
-        || sqlstate.starts_with(b"58")
+        || sqlstate == sqlstate::READ_ONLY_SQL_TRANSACTION
+        || sqlstate.starts_with(sqlstate::CONNECTION_EXCEPTION)
+        || sqlstate.starts_with(sqlstate::INSUFFICIENT_RESOURCES)
+        || sqlstate.starts_with(sqlstate::SHUTDOWN)
+        || sqlstate.starts_with(sqlstate::SYSTEM_ERROR)
 }
 
-impl Link {
-    fn new(server: Name, now: Instant) -> Self {
+impl SourceServer {
+    fn new(server: Name) -> Self {
         Self {
             server,
             relation: 0,
             connection: Connection::new(&CLAIM),
-            changes: 0,
-            not_before: None,
-            back_off: BACK_OFF,
-            used_at: now,
-            asked: None,
+            state: State::Closed,
             queue: VecDeque::new(),
+            back_off: BACK_OFF,
+            changes: 0,
         }
     }
 
-    fn turn(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Outcome>) {
-        let outlived = |errand: &Errand| errand.job.slot.buffer.version() != errand.version;
-        self.restore(outcomes, outlived);
-        // The row was edited, or remainders were saved. Whatever is answered is a gap; what
-        // stands there now need not wait for it.
-        outcomes.extend(
-            self.asked
-                .take_if(|asked| outlived(asked))
-                .map(|asked| Outcome::Stale(asked.job)),
-        );
+    fn turn(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Returned>) {
+        self.drop_edited(outcomes);
         loop {
             match self.connection.turn(now) {
                 Some(Event::Opened) => {
                     // The rows may have been edited while it was away.
-                    self.restore(outcomes, |errand| now - errand.since > FRESH);
+                    self.return_stale(outcomes, |queued| now - queued.since > FRESH);
+                    self.state = State::Open { since: now };
                     // Whether it also answers is still to be seen, if it had not.
-                    area.update_remote_server(pg::database(), &self.server, |link| {
-                        if link.state() != RemoteServerState::Away {
-                            link.become_state(RemoteServerState::Connected);
-                        }
-                    });
+                    self.tell(area, RemoteServerState::Connected);
                     if self.queue.is_empty() {
                         self.note_back(area, false);
                     }
                 }
                 Some(Event::Answered(rows)) => {
-                    self.note_back(area, true);
-                    if let Some(errand) = self.asked.take() {
-                        outcomes.push(match answer(&rows, errand.asked) {
-                            Ok(answer) => Outcome::Answered(errand, answer),
-                            Err(error) => Outcome::Refused(errand, error),
-                        });
+                    if let Some(asked) = self.note_answer(area, now) {
+                        let outcome = match answer(&rows, asked.ids) {
+                            Ok(answer) => RemoteOutcome::Answered {
+                                answer,
+                                step: asked.step,
+                            },
+                            Err(error) => RemoteOutcome::Refused(error),
+                        };
+                        outcomes.push((asked.queued.request, outcome));
                     }
                 }
                 Some(Event::Refused(error)) if !concerns_all(&error) => {
-                    self.note_back(area, true);
-                    if let Some(errand) = self.asked.take() {
-                        outcomes.push(Outcome::Refused(errand, error));
+                    if let Some(asked) = self.note_answer(area, now) {
+                        outcomes.push((asked.queued.request, RemoteOutcome::Refused(error)));
                     }
                 }
                 Some(Event::Refused(error) | Event::Lost(error)) => {
                     self.note_away(area, now, &error.message, outcomes);
                 }
-                None => match self.connection.stage() {
-                    Stage::Closed if self.is_due(now) => self.open(area, now, outcomes),
-                    Stage::Open if !self.queue.is_empty() => self.ask(area, now, outcomes),
-                    Stage::Open if self.is_idle(now) => self.close(area),
-                    _ => return,
-                },
+                None if self.go_on(area, now, outcomes) => {}
+                None => return,
             }
         }
     }
 
-    fn is_due(&self, now: Instant) -> bool {
-        !self.queue.is_empty() && self.not_before.is_none_or(|at| at <= now)
+    /// Gives back what is asked, or to be asked, for rows that were edited, or whose
+    /// remainders were saved. Whatever is answered is a gap; what stands there now need not
+    /// wait for it.
+    fn drop_edited(&mut self, outcomes: &mut Vec<Returned>) {
+        let edited =
+            |queued: &Queued| queued.request.slot.buffer.version() != queued.request.version;
+        self.return_stale(outcomes, edited);
+        if let State::Asking(asked) = &self.state
+            && edited(&asked.queued)
+            && let State::Asking(asked) = core::mem::replace(&mut self.state, State::Abandoned)
+        {
+            outcomes.push((asked.queued.request, RemoteOutcome::Stale));
+        }
     }
 
-    fn is_idle(&self, now: Instant) -> bool {
-        let limit = u64::try_from(guc::ALLOCATOR_IDLE_TIMEOUT.get()).unwrap_or(0);
-        now - self.used_at > Duration::from_millis(limit)
+    fn return_stale(&mut self, outcomes: &mut Vec<Returned>, is_stale: impl Fn(&Queued) -> bool) {
+        for queued in core::mem::take(&mut self.queue) {
+            if is_stale(&queued) {
+                outcomes.push((queued.request, RemoteOutcome::Stale));
+            } else {
+                self.queue.push_back(queued);
+            }
+        }
+    }
+
+    /// Begins what there is to do, if the connection tells nothing. False: nothing now.
+    fn go_on(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Returned>) -> bool {
+        let is_open = self.connection.stage() == Stage::Open;
+        let wanted = !self.queue.is_empty();
+        match self.state {
+            State::Closed if wanted => self.open(area, now, outcomes),
+            State::Away { until } if wanted && until <= now => self.open(area, now, outcomes),
+            // The other side went away.
+            State::Open { .. } if !is_open => self.state = State::Closed,
+            State::Open { .. } if wanted => self.ask(area, now, outcomes),
+            State::Open { since } if now - since > idle_timeout() => self.close(area),
+            _ => return false,
+        }
+        true
     }
 
     fn deadline(&self) -> Option<Instant> {
-        match self.connection.stage() {
-            Stage::Closed if self.queue.is_empty() => None,
-            Stage::Closed => self.not_before,
+        match self.state {
+            State::Closed => None,
+            State::Away { until } => (!self.queue.is_empty()).then_some(until),
             _ => self.connection.deadline(),
-        }
-    }
-
-    fn restore(&mut self, outcomes: &mut Vec<Outcome>, is_stale: impl Fn(&Errand) -> bool) {
-        let queue = core::mem::take(&mut self.queue);
-        for errand in queue {
-            if is_stale(&errand) {
-                outcomes.push(Outcome::Stale(errand.job));
-            } else {
-                self.queue.push_back(errand);
-            }
         }
     }
 
@@ -329,43 +351,41 @@ impl Link {
         }
     }
 
-    fn open(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Outcome>) {
-        self.used_at = now;
+    fn open(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Returned>) {
         match self.destination() {
-            Ok(None) => self.restore(outcomes, |_| true),
+            Ok(None) => self.return_stale(outcomes, |_| true),
             Ok(Some(destination)) => {
-                self.connection.open(destination);
-                area.update_remote_server(pg::database(), &self.server, |link| {
-                    if link.state() != RemoteServerState::Away {
-                        link.become_state(RemoteServerState::Connecting);
-                    }
-                });
+                self.connect(destination);
+                self.tell(area, RemoteServerState::Connecting);
             }
             Err(message) => self.note_away(area, now, &message, outcomes),
         }
     }
 
+    fn connect(&mut self, destination: Destination) {
+        self.connection.open(destination);
+        self.state = State::Opening;
+    }
+
     /// Asks the first request, unless ALTER SERVER or ALTER USER MAPPING leads elsewhere now.
-    fn ask(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Outcome>) {
+    fn ask(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Returned>) {
         if foreign_server::foreign_changes() != self.changes {
             match self.destination() {
-                Ok(None) => return self.restore(outcomes, |_| true),
+                Ok(None) => return self.return_stale(outcomes, |_| true),
                 Ok(Some(destination)) if self.connection.leads_to(&destination) => {}
-                Ok(Some(destination)) => return self.connection.open(destination),
+                Ok(Some(destination)) => return self.connect(destination),
                 Err(message) => return self.note_away(area, now, &message, outcomes),
             }
         }
-        let Some(mut errand) = self.queue.pop_front() else {
+        let Some(queued) = self.queue.pop_front() else {
             return;
         };
-        self.used_at = now;
-        let n = errand.size(area);
-        errand.asked = n;
+        let (ids, step) = queued.request.size(area);
         let arguments = [
-            CString::new(errand.job.key.tag.bytes()).ok(),
-            CString::new(n.to_string()).ok(),
+            CString::new(queued.request.key.tag.bytes()).ok(),
+            CString::new(ids.to_string()).ok(),
         ];
-        self.asked = Some(errand);
+        self.state = State::Asking(Box::new(Asked { queued, ids, step }));
         if let Err(error) = self.connection.ask(&arguments, claim_timeout(), now) {
             self.note_away(area, now, &error.message, outcomes);
         }
@@ -373,23 +393,37 @@ impl Link {
 
     fn close(&mut self, area: &Area) {
         self.connection.close();
-        area.update_remote_server(pg::database(), &self.server, |link| {
-            if link.state() != RemoteServerState::Away {
-                link.become_state(RemoteServerState::Closed);
+        self.state = State::Closed;
+        self.tell(area, RemoteServerState::Closed);
+    }
+
+    /// Tells of this state; but a server that is away is so until it answers.
+    fn tell(&self, area: &Area, state: RemoteServerState) {
+        area.update_remote_server(pg::database(), &self.server, |server| {
+            if server.state() != RemoteServerState::Away {
+                server.become_state(state);
             }
         });
     }
 
+    /// It has answered. What it was asked, if anybody still wants to know.
+    fn note_answer(&mut self, area: &Area, now: Instant) -> Option<Box<Asked>> {
+        self.note_back(area, true);
+        match core::mem::replace(&mut self.state, State::Open { since: now }) {
+            State::Asking(asked) => Some(asked),
+            _ => None,
+        }
+    }
+
     /// It is there, and if `answered` it does what it is asked.
     fn note_back(&mut self, area: &Area, answered: bool) {
-        self.not_before = None;
         self.back_off = BACK_OFF;
         let mut away_since = None;
-        area.update_remote_server(pg::database(), &self.server, |link| {
-            away_since = (link.state() == RemoteServerState::Away).then(|| link.since());
-            link.become_state(RemoteServerState::Connected);
+        area.update_remote_server(pg::database(), &self.server, |server| {
+            away_since = (server.state() == RemoteServerState::Away).then(|| server.since());
+            server.become_state(RemoteServerState::Connected);
             if answered {
-                link.answer();
+                server.answer();
             }
         });
         if let Some(since) = away_since {
@@ -400,23 +434,29 @@ impl Link {
     }
 
     /// It is not there, or of no use: everything waits until it is.
-    fn note_away(&mut self, area: &Area, now: Instant, message: &str, outcomes: &mut Vec<Outcome>) {
+    fn note_away(
+        &mut self,
+        area: &Area,
+        now: Instant,
+        message: &str,
+        outcomes: &mut Vec<Returned>,
+    ) {
         self.connection.close();
-        if let Some(errand) = self.asked.take() {
-            if errand.job.part.is_some() {
+        let shortened = self.back_off.mul_f64(rand::rng().random_range(0.75..1.0));
+        let until = now + shortened;
+        self.back_off = (self.back_off * 2).min(MAX_BACK_OFF);
+        if let State::Asking(asked) = core::mem::replace(&mut self.state, State::Away { until }) {
+            if asked.queued.request.continues {
                 // What there is of it need not wait.
-                outcomes.push(Outcome::Stale(errand.job));
+                outcomes.push((asked.queued.request, RemoteOutcome::Stale));
             } else {
-                self.queue.push_front(errand);
+                self.queue.push_front(asked.queued);
             }
         }
-        let shortened = self.back_off.mul_f64(rand::rng().random_range(0.75..1.0));
-        self.not_before = Some(now + shortened);
-        self.back_off = (self.back_off * 2).min(MAX_BACK_OFF);
         let mut is_news = false;
-        area.update_remote_server(pg::database(), &self.server, |link| {
-            is_news = !link.has_said(message);
-            link.fail(message);
+        area.update_remote_server(pg::database(), &self.server, |server| {
+            is_news = !server.has_said(message);
+            server.fail(message);
         });
         if is_news {
             let server = self.server.text();
@@ -425,44 +465,44 @@ impl Link {
     }
 }
 
-impl Errand {
-    /// How many ids to ask for. Decided when it is asked, by how fast ids were used when a
-    /// segment was first wanted: how long the server was away says nothing of that.
-    fn size(&mut self, area: &Area) -> u32 {
-        let slot = self.job.slot;
-        let (state, _) = area.look(slot);
+impl RemoteRequest {
+    /// How many ids to ask for, and the adaptive step. Decided when it is asked, by how fast
+    /// ids were used when a segment was first wanted: how long the server was away says
+    /// nothing of that.
+    fn size(&self, area: &Area) -> (u32, u32) {
+        let (state, _) = area.look(self.slot);
         let pace = if state.row_incarnation == self.source.row_incarnation {
             state.pace
         } else {
             Pace::default()
         };
-        let starved = slot.starved.load(Ordering::Relaxed) != 0;
+        let starved = self.slot.starved.load(Ordering::Relaxed) != 0;
         let limits = self.source.limits;
-        self.step = pace.next(self.job.asked_ms(), starved, limits);
-        // Beyond the row's own end: that server may have begun anew, and that is all that
-        // is asked for.
-        if self.source.max_id > self.source.max_value {
-            return 1;
-        }
-        let range_len = self.job.request.range_len;
-        match &self.job.part {
-            Some(part) => range_len.saturating_sub(part.claimed.len).max(1),
-            None => limits.clamp(self.step.max(range_len)),
-        }
+        let step = pace.next(claim::asked_ms(self.slot), starved, limits);
+        let ids = if self.source.max_id > self.source.max_value {
+            // Beyond the row's own end: that server may have begun anew, and that is all that
+            // is asked for.
+            1
+        } else if self.continues {
+            self.range_len.max(1)
+        } else {
+            limits.clamp(step.max(self.range_len))
+        };
+        (ids, step)
     }
 }
 
 /// What `leaf_claim` has answered.
 fn answer(rows: &Rows, asked: u32) -> Result<Answer, RemoteError> {
-    let refused = |sqlstate: &[u8; 5], message: &str| RemoteError {
-        sqlstate: Some(*sqlstate),
+    let refused = |sqlstate: SqlState, message: &str| RemoteError {
+        sqlstate: Some(sqlstate),
         message: message.into(),
         broken: false,
     };
     // No wait for a standby stands behind it (I1).
     if rows.is_unacknowledged() {
         return Err(refused(
-            b"01000",
+            sqlstate::WARNING,
             "the claim was cancelled, not acknowledged",
         ));
     }
@@ -483,5 +523,5 @@ fn answer(rows: &Rows, asked: u32) -> Result<Answer, RemoteError> {
             growth_limited: rows.boolean(0, 6)?,
         })
     };
-    read().ok_or_else(|| refused(b"08P01", "the answer makes no sense"))
+    read().ok_or_else(|| refused(sqlstate::PROTOCOL_VIOLATION, "the answer makes no sense"))
 }

@@ -7,12 +7,10 @@ use leaf_id_core::segment::{DoubleBuffer, Miss, Obstacle, Taken};
 use leaf_id_core::snowflake::{START_SPREAD, Stall};
 use rand::RngExt;
 
-use crate::error::Failure;
+use crate::error::{Failure, RefillError, TagError};
 use crate::guc::{self, WorkerId};
 use crate::pg::{self, Caller, LockHolder, WaitEvent};
-use crate::shmem::{
-    self, Area, Key, LeaseStatus, MAX_TAG, RefillError, SlotRef, SnowflakeState, Tag,
-};
+use crate::shmem::{self, Area, Key, LeaseStatus, MAX_TAG, SlotRef, SnowflakeState, Tag};
 use crate::tags::heap::{self, SeenRow, TableLocked};
 use crate::tags::rights::{self, Access};
 use crate::tags::transaction::{self as edits, Standing};
@@ -539,7 +537,7 @@ fn see_row(key: &Key, deadline: &Deadline) -> Result<SeenRow, Failure> {
         match heap::see(key) {
             Ok(Ok(Some(row))) => return Ok(row),
             Ok(Err(altered)) => return Err(altered),
-            Ok(Ok(None)) => return Err(Failure::NoSuchTag { tag: name(key) }),
+            Ok(Ok(None)) => return Err(Failure::tag(name(key), TagError::NoSuchTag)),
             Err(TableLocked) if deadline.left_ms().is_none() => {
                 return Err(Failure::NoSegment {
                     tag: name(key),
@@ -656,48 +654,21 @@ fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option
     if state.error_version != slot_ref.version {
         return None;
     }
-    let tag = name(key);
-    match state.refill_error {
-        RefillError::NoSuchTag => Some(Failure::NoSuchTag { tag }),
-        RefillError::EndOfTag { max_value, skip } => {
-            Some(Failure::end_of_tag(tag, max_value, skip))
-        }
-        RefillError::MaxIdBackwards { published, found } => Some(Failure::MaxIdBackwards {
-            tag,
-            published,
-            found,
-        }),
-        RefillError::There { link, sqlstate } => {
-            let server = server_name(area, link);
-            match &sqlstate {
-                b"42704" => Some(Failure::NoSuchTagThere { tag, server }),
-                b"2200H" => Some(Failure::EndOfTagThere {
-                    tag,
-                    server,
-                    detail: for_monitors(state.text.get()),
-                }),
-                _ => None,
-            }
-        }
-        RefillError::ServerBehind { received, answered } => Some(Failure::ServerBehind {
-            tag,
-            server: state.text.get(),
-            received,
-            answered,
-        }),
+    let (tag, error) = (name(key), state.refill_error?);
+    match error {
         // Not one that is left from an earlier wait.
         RefillError::RowLocked { by } | RefillError::TableLocked { by }
             if is_caller(by) && state.error_at >= began =>
         {
             Some(Failure::LockedByCaller { tag })
         }
-        _ => None,
+        RefillError::Refused { server, .. } => {
+            let server = area.remote_server(server);
+            let server = server.map_or_else(String::new, |server| server.server().text());
+            Failure::refill(error, tag, server, state.text.get(), for_monitors)
+        }
+        _ => Failure::refill(error, tag, String::new(), state.text.get(), for_monitors),
     }
-}
-
-fn server_name(area: &Area, link: u32) -> String {
-    let link = area.remote_server(link);
-    link.map_or_else(String::new, |link| link.server().text())
 }
 
 /// What another server or PostgreSQL has said may name hosts, roles and nodes.
@@ -720,14 +691,12 @@ fn reason_for_monitors(sentence: String) -> String {
 fn timed_out(area: &Area, slot_ref: &SlotRef, key: &Key, deadline: &Deadline) -> Failure {
     let (state, _) = area.look(slot_ref.slot);
     let tag = name(key);
-    if state.refill_error == RefillError::NoWorkerSlot {
-        return Failure::NoWorkerSlot { tag };
-    }
     let explained = match state.refill_error {
-        RefillError::Server { link } => area
-            .remote_server(link)
-            .map(|link| reason_for_monitors(link.explain())),
-        RefillError::There { .. } | RefillError::Failed => {
+        Some(RefillError::NoWorkerSlot) => return Failure::NoWorkerSlot { tag },
+        Some(RefillError::Asked { server }) => area
+            .remote_server(server)
+            .map(|server| reason_for_monitors(server.explain())),
+        Some(RefillError::Refused { .. } | RefillError::Failed) => {
             state.explain(area).map(reason_for_monitors)
         }
         _ => state.explain(area),

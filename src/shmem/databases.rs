@@ -19,7 +19,8 @@ use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, Ordering};
 use leaf_id_core::segment::Request;
 use pgrx::pg_sys;
 
-use super::{Area, Key, RefillError, Slot, Text};
+use super::{Area, Key, Slot, Text};
+use crate::error::RefillError;
 use crate::pg;
 
 /// Databases that can want ids at one time.
@@ -340,7 +341,7 @@ impl Area {
             next = slot.next_posted.load(Ordering::Relaxed);
             let version = slot.buffer.version();
             self.with_state(slot, |state| {
-                state.refill_error = refill_error;
+                state.refill_error = Some(refill_error);
                 state.error_version = version;
                 state.error_at = pg::now_timestamp();
             });
@@ -435,7 +436,7 @@ impl Area {
             if slot.buffer.version() != version {
                 return;
             }
-            state.refill_error = refill_error;
+            state.refill_error = Some(refill_error);
             state.error_version = version;
             state.error_at = pg::now_timestamp();
             if let Some(text) = text {

@@ -5,7 +5,7 @@ use leaf_id_core::step::Pace;
 use serde::{Deserialize, Serialize};
 
 use super::Area;
-use crate::pg::LockHolder;
+use crate::error::RefillError;
 
 /// What is kept of an allocator's last error, in bytes.
 const ERROR_TEXT: usize = 47;
@@ -93,40 +93,6 @@ impl SavedRanges {
     }
 }
 
-/// Why the last request of a slot was not answered with a segment.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub enum RefillError {
-    /// It was, or there was none.
-    None,
-    /// The row is locked.
-    RowLocked { by: LockHolder },
-    /// The table is locked.
-    TableLocked { by: LockHolder },
-    /// No background worker slot was free, and there is no reserve worker.
-    NoWorkerSlot,
-    /// No background worker slot was free, and the reserve worker is busy.
-    WorkerSlotShared,
-    /// The allocator could not be started or connected.
-    NoAllocator,
-    /// The tag has no row.
-    NoSuchTag,
-    /// The tag's `max_value` is reached, by ids that are left out because of a failover
-    /// where `skip` is not 0.
-    EndOfTag { max_value: i64, skip: u64 },
-    /// `max_id` is below what was published.
-    MaxIdBackwards { published: i64, found: i64 },
-    /// Another error: its text is in the state.
-    Failed,
-    /// The source server of the tag was asked, see [`Area::remote_server`], and has not answered yet.
-    Server { link: u32 },
-    /// That server has refused with an error: its text is in the state.
-    There { link: u32, sqlstate: [u8; 5] },
-    /// That server, whose name is the text in the state, has given ids below those that had
-    /// come from there.
-    ServerBehind { received: i64, answered: i64 },
-}
-
 /// What is remembered about a slot's tag. Protected by the slot's lock.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -157,13 +123,13 @@ pub struct SlotState {
     pub paced_ids: u64,
     /// See `paced_ids`.
     pub paced_us: u64,
-    /// The last failure, and the buffer's version it is about.
-    pub refill_error: RefillError,
+    /// The last failure since the last refill, and the buffer's version it is about.
+    pub refill_error: Option<RefillError>,
     /// See `refill_error`.
     pub error_version: u64,
     /// When, in microseconds since 2000.
     pub error_at: i64,
-    /// The message where `refill_error` is `Failed`.
+    /// What goes with `refill_error`, where that says so.
     pub text: Text<ERROR_TEXT>,
 }
 
@@ -188,7 +154,7 @@ impl SlotState {
         issued_at_refill: 0,
         paced_ids: 0,
         paced_us: 0,
-        refill_error: RefillError::None,
+        refill_error: None,
         error_version: 0,
         error_at: 0,
         text: Text::EMPTY,
@@ -230,51 +196,19 @@ impl SlotState {
 
     /// The last failure as a sentence, if there was one since the last refill.
     pub fn explain(&self, area: &Area) -> Option<String> {
-        let server = |link| {
-            let link = area.remote_server(link);
-            link.map_or_else(String::new, |link| link.server().text())
+        let error = self.refill_error?;
+        let server = match error {
+            RefillError::Asked { server } | RefillError::Refused { server, .. } => {
+                area.remote_server(server)
+            }
+            _ => None,
         };
-        let locked = |what: &str, by: LockHolder| match by {
-            LockHolder::Nobody => format!("{what} was locked."),
-            LockHolder::Process(pid) => format!("{what} is locked by process {pid}."),
-            LockHolder::Prepared => format!("{what} is locked by a prepared transaction."),
-        };
-        Some(match self.refill_error {
-            RefillError::None => return None,
-            RefillError::RowLocked { by } => locked("The row of the tag in leaf_id.leaf_alloc", by),
-            RefillError::TableLocked { by } => locked("Table leaf_id.leaf_alloc", by),
-            RefillError::NoWorkerSlot => {
-                "All background worker slots are in use, and the reserve worker is missing.".into()
-            }
-            RefillError::WorkerSlotShared => {
-                "All background worker slots are in use, and databases take turns at the reserve worker.".into()
-            }
-            RefillError::NoAllocator => "No allocator could be started for this database.".into(),
-            RefillError::NoSuchTag => "The tag does not exist.".into(),
-            RefillError::EndOfTag { max_value, .. } => {
-                format!("The tag has reached its maximum value ({max_value}).")
-            }
-            RefillError::MaxIdBackwards { published, found } => {
-                format!("\"max_id\" moved backwards, from {published} to {found}.")
-            }
-            RefillError::Failed => format!("The allocator has failed: {}", self.text.get()),
+        let name = server.map_or_else(String::new, |server| server.server().text());
+        error.sentence(&name, &self.text.get()).or_else(|| {
             // No failure yet, unless it is away.
-            RefillError::Server { link } => {
-                let link = area.remote_server(link)?;
-                link.last_error()?;
-                link.explain()
-            }
-            RefillError::There { link, .. } => {
-                format!(
-                    "Server \"{}\" has refused: {}",
-                    server(link),
-                    self.text.get()
-                )
-            }
-            RefillError::ServerBehind { received, answered } => format!(
-                "Server \"{}\" is behind: ids below {received} were in use, now it has given {answered}.",
-                self.text.get()
-            ),
+            let server = server?;
+            server.last_error()?;
+            Some(server.explain())
         })
     }
 }

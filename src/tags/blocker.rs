@@ -1,8 +1,9 @@
 //! Who keeps a claim from its row, looked for after the claim gave up waiting.
 
 use super::heap;
+use crate::error::RefillError;
 use crate::pg::{self, LockHolder};
-use crate::shmem::{Key, RefillError};
+use crate::shmem::Key;
 
 /// Who keeps the allocator from a tag's row, in a transaction of its own.
 pub fn find(key: &Key) -> RefillError {

@@ -8,12 +8,12 @@
 
 use leaf_id_core::step::{self, Decay, Limits, Pace};
 
-use super::heap::{self, AllocRow};
+use super::heap::{self, AllocRow, LastClaim};
 use super::rights::{self, Access};
-use crate::error::Failure;
+use crate::error::{Failure, TagError};
 use crate::guc;
 use crate::pg::{self, Name, Table, Value};
-use crate::shmem::{Claimed, Key, Tag};
+use crate::shmem::{Claimed, Key, Slot, Tag};
 
 /// What the allocator knows of a tag when it claims.
 pub struct Ask {
@@ -35,19 +35,20 @@ pub struct Ask {
     pub high: i64,
 }
 
-/// Why a claim was not made.
+/// Why the allocator's claim was not made.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum ClaimProblem {
-    /// No row was found; it may have been replaced while the claim waited for it.
-    NoSuchTag,
-    /// `max_id` has passed `max_value`, or would with the ids that are to be left out.
-    EndOfTag { max_value: i64, skip: u64 },
-    /// The same incarnation of the row, with a `max_id` below what was published.
-    MaxIdBackwards { published: i64, found: i64 },
+pub enum Unclaimed {
+    /// The tag gives no ids. Where it has no row, that may have been replaced while the claim
+    /// waited for it.
+    Tag(TagError),
     /// Another server is to be asked.
     Sourced(TagSource),
-    /// The caller may not issue its ids.
-    Forbidden,
+}
+
+impl From<TagError> for Unclaimed {
+    fn from(error: TagError) -> Self {
+        Self::Tag(error)
+    }
 }
 
 /// What the row of a tag holds that is sourced from another server.
@@ -118,17 +119,6 @@ impl AllocRow {
     fn max_value(&self) -> i64 {
         self.max_value.unwrap_or(0)
     }
-}
-
-/// What a row remembers of its last claim.
-#[derive(Clone, Copy)]
-pub struct LastClaim {
-    /// The database cluster.
-    pub system_identifier: i64,
-    /// The WAL timeline.
-    pub timeline: i32,
-    /// The largest of the recent claims, in ids.
-    pub largest_claim: i32,
 }
 
 impl LastClaim {
@@ -204,20 +194,23 @@ fn raised<T>(result: Result<T, Failure>) -> T {
     }
 }
 
+/// When a segment was first asked for since the last one came, in Unix milliseconds.
+pub fn asked_ms(slot: &Slot) -> i64 {
+    (slot.wanted_since() + pg::TIMESTAMP_EPOCH_US) / 1000
+}
+
 /// Claims ids for a tag, in the open transaction: they may be used once it is durable (I1).
 ///
 /// # Errors
-/// See [`ClaimProblem`]; the transaction is then to be rolled back.
-pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
+/// See [`Unclaimed`]; the transaction is then to be rolled back.
+pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
     with_row(key, |locked, row| {
         if let Some(source) = row.source() {
-            return Err(ClaimProblem::Sourced(source));
+            return Err(Unclaimed::Sourced(source));
         }
         if row.incarnation == ask.row_incarnation && row.max_id() < ask.high {
-            return Err(ClaimProblem::MaxIdBackwards {
-                published: ask.high,
-                found: row.max_id(),
-            });
+            let (published, found) = (ask.high, row.max_id());
+            return Err(TagError::MaxIdBackwards { published, found }.into());
         }
         // Another row of this tag: how the last one was used says nothing.
         let pace = if row.incarnation == ask.row_incarnation {
@@ -250,21 +243,24 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, ClaimProblem> {
 /// `step`. They may be given out once the transaction is durable (I1).
 ///
 /// # Errors
-/// See [`ClaimProblem`]; the transaction is then to be rolled back.
-pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, ClaimProblem> {
+/// The tag gives none, not to this caller, or not from here; the transaction is then to be
+/// rolled back.
+pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
+    let tag = || key.tag.name();
     let claim = || {
         with_row(key, |locked, row| {
             if !rights::caller_may_issue(row.granted_to.as_deref()) {
-                return Err(ClaimProblem::Forbidden);
+                return Ok(Err(Failure::TagForbidden { tag: tag() }));
             }
             // No chains of servers, and no loops.
             if let Some(source) = row.source() {
-                return Err(ClaimProblem::Sourced(source));
+                let server = source.server.text();
+                return Ok(Err(Failure::SourcedElsewhere { tag: tag(), server }));
             }
             let wanted = if n == 0 { row.limits.step } else { n };
             let wanted = wanted.min(row.limits.max_step);
             let piece = advance(locked, row, wanted, Decay::Fleet)?;
-            Ok(Answer {
+            Ok(Ok(Answer {
                 first: piece.first,
                 len: piece.len,
                 incarnation: row.incarnation,
@@ -272,14 +268,15 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, ClaimProblem> {
                 max_value: row.max_value(),
                 skipped: piece.skipped,
                 growth_limited: piece.growth_limited && piece.len < wanted,
-            })
+            }))
         })
     };
-    match claim() {
+    let claimed = match claim() {
         // It may have been replaced while we waited for its lock.
-        Err(ClaimProblem::NoSuchTag) => claim(),
+        Err(TagError::NoSuchTag) => claim(),
         result => result,
-    }
+    };
+    claimed.unwrap_or_else(|error| Err(Failure::tag(tag(), error)))
 }
 
 /// What the allocator knows of a tag when an answer has come from the source server.
@@ -304,13 +301,20 @@ pub struct Arrival {
 
 /// Why what another server has answered is not used: it is a gap.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum ArrivalProblem {
+pub enum Unreceived {
     /// The row is not the one any more for which that server was asked.
     Replaced,
-    /// The row's own `max_value` has passed.
-    EndOfTag { max_value: i64 },
-    /// The same incarnation of the row there, with ids below those that came before.
-    ServerBehind { received: i64, answered: i64 },
+    /// The row's own `max_value` has passed, or that server is behind.
+    Tag(TagError),
+}
+
+impl From<TagError> for Unreceived {
+    fn from(error: TagError) -> Self {
+        match error {
+            TagError::NoSuchTag => Self::Replaced,
+            error => Self::Tag(error),
+        }
+    }
 }
 
 /// Writes down what another server has answered, in the open transaction: the ids may be
@@ -320,15 +324,15 @@ pub enum ArrivalProblem {
 /// Another incarnation of the row there is a new incarnation of the row here: the ids may be lower.
 ///
 /// # Errors
-/// See [`ArrivalProblem`]; the transaction is then to be rolled back.
-pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, ArrivalProblem> {
+/// See [`Unreceived`]; the transaction is then to be rolled back.
+pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
     let Arrival { source, answer, .. } = arrival;
-    let received = with_row(key, |locked, row| {
+    with_row(key, |locked, row| {
         let is_same = row.incarnation == source.row_incarnation
             && row.server == Some(source.server)
             && row.server_incarnation == source.server_incarnation;
         if !is_same {
-            return Ok(Err(ArrivalProblem::Replaced));
+            return Err(Unreceived::Replaced);
         }
         let reset = row.server_incarnation != 0 && row.server_incarnation != answer.incarnation;
         let published = if row.incarnation == arrival.row_incarnation {
@@ -338,19 +342,16 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, ArrivalProblem> 
         };
         let received = row.max_id().max(published);
         if !reset && answer.first < received {
-            return Ok(Err(ArrivalProblem::ServerBehind {
-                received,
-                answered: answer.first,
-            }));
+            let answered = answer.first;
+            return Err(TagError::ServerBehind { received, answered }.into());
         }
         let left = row
             .max_value()
             .saturating_sub(answer.first)
             .saturating_add(1);
         if left < 1 {
-            return Ok(Err(ArrivalProblem::EndOfTag {
-                max_value: row.max_value(),
-            }));
+            let max_value = row.max_value();
+            return Err(TagError::EndOfTag { max_value, skip: 0 }.into());
         }
         let len = u32::try_from(left).map_or(answer.len, |left| answer.len.min(left));
         let incarnation = if reset {
@@ -381,9 +382,8 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, ArrivalProblem> 
             incarnation,
             server_incarnation: answer.incarnation,
         });
-        Ok(Ok(claimed))
-    });
-    received.unwrap_or(Err(ArrivalProblem::Replaced))
+        Ok(claimed)
+    })
 }
 
 /// An `incarnation` that no row had before.
@@ -398,15 +398,14 @@ struct LockedRow {
 }
 
 /// Runs a claim on the row of a tag, which is locked.
-fn with_row<T>(
+fn with_row<T, E: From<TagError>>(
     key: &Key,
-    claim: impl FnOnce(&LockedRow, &AllocRow) -> Result<T, ClaimProblem>,
-) -> Result<T, ClaimProblem> {
-    let table =
-        raised(heap::open(key.relation, pg::Access::Write)).ok_or(ClaimProblem::NoSuchTag)?;
+    claim: impl FnOnce(&LockedRow, &AllocRow) -> Result<T, E>,
+) -> Result<T, E> {
+    let table = raised(heap::open(key.relation, pg::Access::Write)).ok_or(TagError::NoSuchTag)?;
     let stored = table
         .lock(&heap::key(&key.tag))
-        .ok_or(ClaimProblem::NoSuchTag)?;
+        .ok_or(TagError::NoSuchTag)?;
     let row = AllocRow::of(&stored);
     claim(&LockedRow { table, stored }, &row)
 }
@@ -434,15 +433,13 @@ fn advance(
     row: &AllocRow,
     wanted: u32,
     decay: Decay,
-) -> Result<Piece, ClaimProblem> {
+) -> Result<Piece, TagError> {
     let skip = row.last_claim.skip(row.limits);
     let first = skipped(row.max_id(), skip);
     let left = row.max_value().saturating_sub(first).saturating_add(1);
     if left < 1 {
-        return Err(ClaimProblem::EndOfTag {
-            max_value: row.max_value(),
-            skip,
-        });
+        let max_value = row.max_value();
+        return Err(TagError::EndOfTag { max_value, skip });
     }
     let longest = row.longest_claim();
     let wanted = wanted.min(longest);

@@ -2,7 +2,6 @@
 
 use leaf_id_core::step::Limits;
 
-use super::claim::LastClaim;
 use crate::error::Failure;
 use crate::pg::{self, Access, Locker, Misshapen, Name, Obstacle, Shape, Table, Type, Value};
 use crate::shmem::{Key, Tag};
@@ -92,6 +91,17 @@ pub struct AllocRow {
     pub server_incarnation: i64,
     /// The roles that may issue its ids; see [`super::rights`].
     pub granted_to: Option<Vec<Name>>,
+}
+
+/// What a row remembers of its last claim.
+#[derive(Clone, Copy)]
+pub struct LastClaim {
+    /// The database cluster.
+    pub system_identifier: i64,
+    /// The WAL timeline.
+    pub timeline: i32,
+    /// The largest of the recent claims, in ids.
+    pub largest_claim: i32,
 }
 
 impl AllocRow {

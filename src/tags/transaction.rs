@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::error::Failure;
+use crate::error::{Failure, TagError};
 use crate::pg::{self, SubtransactionEvent, TransactionCallbacks, TransactionEvent};
 use crate::shmem::{self, Area, Key, Tag};
 use crate::tags::claim;
@@ -285,7 +285,10 @@ pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
     let first = edits.mark(key, incarnation).max(next);
     let left = max_value.saturating_sub(first).saturating_add(1);
     if left < i64::from(n) {
-        return Err(Failure::end_of_tag(name(), max_value, 0));
+        return Err(Failure::tag(
+            name(),
+            TagError::EndOfTag { max_value, skip: 0 },
+        ));
     }
     edits.set_mark(key, incarnation, first + i64::from(n));
     Ok(first)

@@ -1,8 +1,8 @@
 //! What an edit of `leaf_alloc` may do, and what it writes beside: the part of the trigger
 //! before the row is written.
 
-use super::claim::{self, LastClaim};
-use super::heap::{self, AllocRow};
+use super::claim;
+use super::heap::{self, AllocRow, LastClaim};
 use crate::error::Failure;
 use crate::pg::{self, Value};
 use crate::shmem::Tag;

@@ -11,17 +11,19 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leaf_id_core::segment::{Refused, Request};
 use pgrx::{PgSqlErrorCode, pg_sys};
 
-use super::{pack, pin_settings, unpack};
+use super::handle::WorkerHandle;
+use super::request::{Next, Outcome, Problem, Received, Request, Seen};
+use super::settings;
+use crate::error::{RefillError, TagError};
 use crate::guc::{self, ClaimSynchronousCommit};
-use crate::pg::{self, Caught, WaitEvent};
+use crate::pg::{self, Caught, WaitEvent, sqlstate};
 use crate::remote::RemoteError;
-use crate::remote::central::{Central, Errand, Outcome};
-use crate::shmem::{self, Area, Claimed, IdRange, Key, RefillError, Slot, SlotState};
+use crate::remote::central::{Central, RemoteOutcome, RemoteRequest, Returned};
+use crate::shmem::{self, Area, Claimed, IdRange, Key};
 use crate::tags::blocker;
-use crate::tags::claim::{self, Answer, Arrival, ArrivalProblem, Ask, ClaimProblem, TagSource};
+use crate::tags::claim::{self, Arrival, Ask, TagSource, Unclaimed, Unreceived};
 
 /// How often an allocator looks whether somebody waits for its database.
 const PROBE: Duration = Duration::from_millis(100);
@@ -31,14 +33,7 @@ const CROWDED_TENURE: Duration = Duration::from_secs(1);
 const RESERVE_TENURE: Duration = Duration::from_millis(300);
 /// ... and how much longer it waits for other servers' answers.
 const RESERVE_PATIENCE: Duration = Duration::from_millis(1700);
-/// How an allocator backs off from a tag: first, and at most.
-const BACK_OFF: Duration = Duration::from_millis(50);
-const MAX_BACK_OFF: Duration = Duration::from_millis(500);
-/// How long a request stays closed after an answer that asking again will not change.
-const HOLD: Duration = Duration::from_secs(1);
-
-/// This process's queue and registration, as the launcher packed them; 0 when it has none (no
-/// registration is 0). For the exit callback.
+/// This process's [`WorkerHandle`], packed; 0 when it has none. For the exit callback.
 static MY_HANDLE: AtomicU64 = AtomicU64::new(0);
 static CONNECTED: AtomicBool = AtomicBool::new(false);
 /// A claim of this process has begun and not ended. For the exit callback.
@@ -49,17 +44,16 @@ static CLAIM_BEGUN: AtomicBool = AtomicBool::new(false);
 fn allocator_exit() {
     let Some(area) = shmem::area() else { return };
     end_claim(area);
-    let (queue, registration) = match MY_HANDLE.swap(0, Ordering::Relaxed) {
-        0 => return,
-        slot_ref => unpack(slot_ref),
+    let Some(handle) = WorkerHandle::unpack(MY_HANDLE.swap(0, Ordering::Relaxed)) else {
+        return;
     };
     if CONNECTED.load(Ordering::Relaxed) {
         area.close_remote_servers(pg::database());
         area.clear_requests_of(pg::database());
     } else {
-        area.fail_posted(queue, RefillError::NoAllocator);
+        area.fail_posted(handle.queue, RefillError::NoAllocator);
     }
-    area.detach(queue, registration, false);
+    area.detach(handle.queue, handle.registration, false);
 }
 
 /// Begins a claim, unless the launcher is saving the remainders.
@@ -75,79 +69,15 @@ fn end_claim(area: &Area) {
     }
 }
 
-/// A slot's request. It is dropped once the slot is evicted; until that is noticed, nothing
-/// that is done for it touches what is another tag's by now.
-pub struct Job {
-    /// The slot.
-    pub slot: &'static Slot,
-    /// Its request, and the longest range a session waits for.
-    pub request: Request,
-    /// Whose it is, as long as the request is open.
-    pub key: Key,
-    /// What was claimed on another server of such a range, and must not be published before
-    /// the rest.
-    pub part: Option<Part>,
-    /// What another server has answered, before it is written down here.
-    pending: Option<Pending>,
-    due: Instant,
-    back_off: Duration,
-    /// The row was not found once.
-    missed: bool,
-    /// Nothing is left to do but to let sessions ask again, later or in another version.
-    answered: Option<u64>,
-}
-
-/// Ids that are claimed and wait for more.
-pub struct Part {
-    /// The slot's version when they were.
-    version: u64,
-    /// The ids.
-    pub claimed: Claimed,
-}
-
-/// Ids that another server has claimed.
-#[derive(Clone, Copy)]
-struct Pending {
-    source: TagSource,
-    answer: Answer,
-    /// The adaptive step that it was asked with.
-    step: u32,
-}
-
-impl Job {
-    /// When a segment was first asked for since the last one came, in Unix milliseconds.
-    pub fn asked_ms(&self) -> i64 {
-        (self.slot.wanted_since() + pg::TIMESTAMP_EPOCH_US) / 1000
-    }
-
-    fn is_due(&self, now: Instant) -> bool {
-        // The row was edited since the answer: it may be another one now.
-        let outlived = self
-            .answered
-            .is_some_and(|version| self.slot.buffer.version() != version);
-        self.due <= now || outlived
-    }
-}
-
-/// How far a request has come.
-enum Progress {
-    /// It is answered.
-    Over,
-    /// It stays open, for a later try.
-    Later,
-    /// This much of a range is claimed, and more must be before it is published.
-    Part(Claimed),
-    /// Another server is to be asked.
-    Elsewhere(TagSource, u64),
-}
-
 struct Allocator {
     area: &'static Area,
-    queue: u32,
-    registration: u32,
+    handle: WorkerHandle,
     /// It is the reserve worker.
     in_reserve: bool,
-    jobs: VecDeque<Job>,
+    /// Those that another server is asked for, too.
+    requests: VecDeque<Request>,
+    /// How many were accepted.
+    accepted: u64,
     central: Central,
     arrived: Instant,
     worked_at: Instant,
@@ -156,35 +86,36 @@ struct Allocator {
     logged: HashMap<Key, String>,
 }
 
-/// An allocator's main function; the argument is its queue and its registration.
+/// An allocator's main function; the argument is its [`WorkerHandle`].
 #[pgrx::pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn leaf_id_allocator_main(argument: pg_sys::Datum) {
     pg::handle_signals_in_transactions();
     let Some(area) = shmem::area() else { return };
-    let (queue, registration) = unpack(argument.value() as u64);
-    allocate(area, queue, registration, false);
+    if let Some(handle) = WorkerHandle::unpack(argument.value() as u64) {
+        allocate(area, handle, false);
+    }
 }
 
-/// Serves the queue that awaits an allocator with this registration, until there is a reason to leave.
-pub fn allocate(area: &'static Area, queue: u32, registration: u32, in_reserve: bool) {
+/// Serves the queue that awaits this allocator, until there is a reason to leave.
+pub fn allocate(area: &'static Area, handle: WorkerHandle, in_reserve: bool) {
     pg::on_exit(allocator_exit);
-    MY_HANDLE.store(pack(queue, registration), Ordering::Relaxed);
-    let Some(database) = area.attach(queue, registration, pg::my_latch()) else {
+    MY_HANDLE.store(handle.pack(), Ordering::Relaxed);
+    let Some(database) = area.attach(handle.queue, handle.registration, pg::my_latch()) else {
         // Not ours to give back.
         MY_HANDLE.store(0, Ordering::Relaxed);
         return;
     };
     pg::connect(database);
     CONNECTED.store(true, Ordering::Relaxed);
-    pin_settings();
+    settings::pin();
     let now = Instant::now();
     let mut allocator = Allocator {
         area,
-        queue,
-        registration,
+        handle,
         in_reserve,
-        jobs: VecDeque::new(),
+        requests: VecDeque::new(),
+        accepted: 0,
         central: Central::default(),
         arrived: now,
         worked_at: now,
@@ -194,6 +125,7 @@ pub fn allocate(area: &'static Area, queue: u32, registration: u32, in_reserve: 
     allocator.run();
 }
 
+/// When it serves, waits and leaves.
 impl Allocator {
     fn run(&mut self) {
         loop {
@@ -203,54 +135,55 @@ impl Allocator {
                 break;
             }
             let served = self.serve_one();
-            let outcomes = self.central.turn(self.area, Instant::now());
-            if served || !outcomes.is_empty() {
+            let returned = self.central.turn(self.area, Instant::now());
+            if served || !returned.is_empty() {
                 self.worked_at = Instant::now();
             } else {
-                if self.may_leave() && self.area.detach(self.queue, self.registration, true) {
-                    MY_HANDLE.store(0, Ordering::Relaxed);
+                if self.may_leave() && self.detach(true) {
                     self.central.leave(self.area);
                     return;
                 }
                 self.wait();
             }
-            for outcome in outcomes {
-                self.take_back(outcome);
+            for returned in returned {
+                self.take_back(returned);
             }
         }
-        self.area.detach(self.queue, self.registration, false);
-        MY_HANDLE.store(0, Ordering::Relaxed);
+        self.detach(false);
+        self.central.leave(self.area);
         // Sessions that still wait ask again, of whoever comes next.
-        let elsewhere = self.central.leave(self.area);
-        for job in self.jobs.iter().chain(&elsewhere) {
-            self.area.clear_request(job.slot, &job.request);
+        for mut request in core::mem::take(&mut self.requests) {
+            request.complete(self.area, Outcome::Dropped);
         }
+    }
+
+    fn detach(&self, only_idle: bool) -> bool {
+        let WorkerHandle {
+            queue,
+            registration,
+        } = self.handle;
+        let detached = self.area.detach(queue, registration, only_idle);
+        if detached {
+            MY_HANDLE.store(0, Ordering::Relaxed);
+        }
+        detached
     }
 
     fn accept_requests(&mut self) {
         let mut posted = Vec::new();
-        self.area.collect_requests(self.queue, &mut posted);
-        let now = Instant::now();
+        self.area.collect_requests(self.handle.queue, &mut posted);
         for slot in posted {
-            if let Some((request, key)) = self.area.accept(slot) {
-                if key.database != pg::database() {
-                    // Given to another database after it was posted, though it should not be.
-                    self.area.clear_request(slot, &request);
-                    continue;
-                }
-                self.jobs.push_back(Job {
-                    slot,
-                    request,
-                    key,
-                    part: None,
-                    pending: None,
-                    due: now,
-                    back_off: BACK_OFF,
-                    missed: false,
-                    answered: None,
-                });
-                self.worked_at = now;
+            let Some(mut request) = Request::accept(self.area, slot, self.accepted) else {
+                continue;
+            };
+            if request.key.database != pg::database() {
+                // Given to another database after it was posted, though it should not be.
+                request.complete(self.area, Outcome::Dropped);
+                continue;
             }
+            self.accepted += 1;
+            self.requests.push_back(request);
+            self.worked_at = Instant::now();
         }
     }
 
@@ -281,8 +214,7 @@ impl Allocator {
 
     fn may_leave(&self) -> bool {
         let idle = u64::try_from(guc::ALLOCATOR_IDLE_TIMEOUT.get()).unwrap_or(0);
-        self.jobs.is_empty()
-            && !self.central.has_work()
+        self.requests.is_empty()
             && (self.crowded() || self.worked_at.elapsed() >= Duration::from_millis(idle))
     }
 
@@ -298,7 +230,7 @@ impl Allocator {
 
     fn wait_ms(&self) -> i64 {
         let now = Instant::now();
-        let due = self.jobs.iter().map(|job| job.due);
+        let due = self.requests.iter().filter_map(|request| request.due(now));
         let due = due.chain(self.central.next_deadline()).min();
         let wait = due.map_or(PROBE, |due| due.saturating_duration_since(now));
         i64::try_from(wait.min(PROBE).as_millis()).unwrap_or(1) + 1
@@ -307,129 +239,122 @@ impl Allocator {
     /// Serves the first request that is due, round robin. False if none is.
     fn serve_one(&mut self) -> bool {
         let now = Instant::now();
-        let Some(position) = self.jobs.iter().position(|job| job.is_due(now)) else {
+        let is_due = |request: &Request| request.due(now).is_some_and(|due| due <= now);
+        let position = self.requests.iter().position(is_due);
+        let Some(mut request) = position.and_then(|at| self.requests.remove(at)) else {
             return false;
         };
-        let Some(mut job) = self.jobs.remove(position) else {
-            return false;
-        };
-        let progress = if job.answered.is_some() {
-            Progress::Over
-        } else {
-            self.serve(&mut job)
-        };
-        self.finish(job, progress);
+        let next = self.serve(&mut request);
+        self.keep(request, next);
         true
     }
 
-    fn finish(&mut self, job: Job, progress: Progress) {
-        match progress {
-            Progress::Over => self.area.clear_request(job.slot, &job.request),
-            Progress::Later | Progress::Part(_) => self.jobs.push_back(job),
-            Progress::Elsewhere(source, version) => {
-                self.central.enqueue(self.area, job, source, version)
-            }
+    fn keep(&mut self, request: Request, next: Next) {
+        if next != Next::Cleared {
+            self.requests.push_back(request);
         }
     }
 
     /// A request comes back from the source server of its tag.
-    fn take_back(&mut self, outcome: Outcome) {
-        let mut job = match outcome {
-            Outcome::Answered(errand, answer) => {
-                let Errand {
-                    mut job,
-                    source,
-                    step,
-                    ..
-                } = errand;
-                job.pending = Some(Pending {
-                    source,
+    fn take_back(&mut self, (asked, outcome): Returned) {
+        let is_it = |request: &Request| request.number == asked.number;
+        let position = self.requests.iter().position(is_it);
+        let Some(mut request) = position.and_then(|at| self.requests.remove(at)) else {
+            return;
+        };
+        let next = if let RemoteOutcome::Answered { answer, step } = outcome {
+            request.complete(
+                self.area,
+                Outcome::Answered(Received {
+                    source: asked.source,
                     answer,
                     step,
-                });
-                // At once: who leaves first loses it.
-                let progress = self.serve(&mut job);
-                return self.finish(job, progress);
+                }),
+            );
+            // At once: who leaves first loses it.
+            self.serve(&mut request)
+        } else {
+            let open = begin_claim(self.area);
+            if !open {
+                request.lose_part(self.area);
             }
-            Outcome::Refused(errand, error) => self.note_refusal(errand, &error),
-            Outcome::Stale(job) => job,
+            let next = match outcome {
+                RemoteOutcome::Refused(error) => self.refuse(&mut request, &asked, &error),
+                _ => request.complete(self.area, Outcome::Stale),
+            };
+            end_claim(self.area);
+            next
         };
-        // The rest does not come now: what there is need not wait for it.
-        self.publish_part(&mut job);
-        self.jobs.push_back(job);
+        self.keep(request, next);
     }
+}
 
-    /// Gives a saved range back, or claims.
-    fn serve(&mut self, job: &mut Job) -> Progress {
+/// What it does for a request.
+impl Allocator {
+    fn serve(&mut self, request: &mut Request) -> Next {
+        if request.is_held() {
+            return request.complete(self.area, Outcome::Ended);
+        }
         // Before the claim begins, so that nothing can be published once the remainders were
         // taken out; and before its transaction: an edit from now on drops what it claims.
-        let seen = self.look(job);
-        let Some((version, state, _)) = seen else {
-            return self.drop_evicted(job);
+        let Some(Seen { version, .. }) = request.look(self.area) else {
+            return request.complete(self.area, Outcome::Dropped);
         };
         if !begin_claim(self.area) {
-            return self.put_off(job);
+            return request.complete(self.area, Outcome::Closed);
         }
-        let saved = state.next_saved();
-        let pending = job.pending.take();
-        let mut progress = match (pending, saved) {
-            (Some(pending), _) => self.receive(job, version, pending),
-            // Asked for again by a session that had looked before it came.
-            _ if job.slot.buffer.has_spare() => {
-                job.slot.forget_wanted();
-                Progress::Over
-            }
-            (None, Some(rest)) => self.publish_saved(job, version, rest),
-            (None, None) => self.claim(job, version, None),
-        };
         // One claim to the launcher, which may end.
-        while let Progress::Part(part) = progress {
-            progress = self.claim(job, version, Some(part));
+        let mut next = Next::More;
+        while next == Next::More {
+            next = self.step(request, version);
         }
         end_claim(self.area);
-        progress
+        next
     }
 
-    /// The slot's version, what is remembered about its tag, and one past the last id published;
-    /// `None` if the slot was evicted.
-    fn look(&self, job: &Job) -> Option<(u64, SlotState, i64)> {
-        let buffer = job.slot.buffer;
-        let look = |state: &mut SlotState| (buffer.version(), *state, buffer.high());
-        self.area.with_request(job.slot, &job.request, look)
-    }
-
-    /// The slot was evicted: what was claimed for it is a gap.
-    fn drop_evicted(&self, job: &mut Job) -> Progress {
-        let part = job.part.take().map_or(0, |part| part.claimed.len);
-        let answer = job.pending.take().map_or(0, |pending| pending.answer.len);
-        self.area.lose(job.slot, &job.request, part);
-        self.area.lose(job.slot, &job.request, answer);
-        Progress::Over
-    }
-
-    /// Writes down what another server has claimed, and publishes it. Until it can be
-    /// written down it is kept, and that server is not asked again.
-    fn receive(&mut self, job: &mut Job, version: u64, pending: Pending) -> Progress {
-        let (slot, request, key) = (job.slot, job.request, job.key);
-        let Some((_, state, high)) = self.look(job) else {
-            job.pending = Some(pending);
-            return self.drop_evicted(job);
+    /// One transaction for it: writes an answer down, gives a saved range back, or claims.
+    fn step(&mut self, request: &mut Request, version: u64) -> Next {
+        let Some(seen) = request.look(self.area) else {
+            return request.complete(self.area, Outcome::Dropped);
         };
-        let Pending {
+        if let Some(received) = request.received() {
+            return self.receive(request, version, &seen, received);
+        }
+        if !request.continues() {
+            if request.slot.buffer.has_spare() {
+                return request.complete(self.area, Outcome::HasSpare);
+            }
+            if let Some(range) = seen.state.next_saved() {
+                return self.restore(request, version, &seen, range);
+            }
+        }
+        self.claim(request, version, &seen)
+    }
+
+    /// Writes down what another server has claimed, to publish it.
+    fn receive(
+        &mut self,
+        request: &mut Request,
+        version: u64,
+        seen: &Seen,
+        received: Received,
+    ) -> Next {
+        let Received {
             source,
             answer,
             step,
-        } = pending;
+        } = received;
         let arrival = Arrival {
             source,
             answer,
-            pace: state.pace,
+            pace: seen.state.pace,
             step,
-            asked_ms: job.asked_ms(),
+            asked_ms: claim::asked_ms(request.slot),
             now_ms: pg::now_ms(),
-            row_incarnation: state.row_incarnation,
-            high,
+            row_incarnation: seen.state.row_incarnation,
+            high: seen.high,
         };
+        let key = request.key;
         pg::report_activity(Some(&activity(&key)));
         // That server has waited for its standbys; this is only a note of it.
         pg::pin_setting(
@@ -438,22 +363,13 @@ impl Allocator {
         );
         match pg::transaction(|| claim::receive(&key, &arrival)) {
             Ok(Ok(claimed)) => {
-                self.area.with_request(slot, &request, |state| {
-                    let there = &slot.server_max_step;
-                    there.store(answer.max_step, Ordering::Relaxed);
-                    // What was given back since is older, and would come out of order (I4).
-                    state.drop_saved();
-                });
-                self.area.note_claim(slot, &request, &claimed);
-                self.area.lose(slot, &request, answer.len - claimed.len);
-                let part = self.take_part(job, version);
-                let progress = match self.arrive(job, version, part, claimed) {
-                    Progress::Part(claimed) => {
-                        job.part = Some(Part { version, claimed });
-                        Progress::Later
-                    }
-                    progress => progress,
+                let noted = Outcome::Noted {
+                    version,
+                    answer,
+                    claimed,
                 };
+                let next = request.complete(self.area, noted);
+                self.logged.remove(&key);
                 // Last: whatever is logged looks for interrupts.
                 if ![0, answer.incarnation].contains(&source.server_incarnation) {
                     let (tag, server) = (key.tag.name(), source.server.text());
@@ -462,277 +378,174 @@ impl Allocator {
                         "leaf_id: tag \"{tag}\" was reset or created anew on server \"{server}\": its ids go on at {first}"
                     );
                 }
-                progress
+                next
             }
-            Ok(Err(problem)) => {
-                self.area.lose(slot, &request, answer.len);
-                self.note_lost_answer(job, version, &source, problem)
-            }
-            Err(error) => {
-                job.pending = Some(pending);
-                self.note_error(job, version, &error);
-                self.put_off(job)
-            }
-        }
-    }
-
-    fn note_lost_answer(
-        &mut self,
-        job: &mut Job,
-        version: u64,
-        source: &TagSource,
-        problem: ArrivalProblem,
-    ) -> Progress {
-        match problem {
             // Whatever stands there now is looked at anew.
-            ArrivalProblem::Replaced => Progress::Later,
-            ArrivalProblem::EndOfTag { max_value } => self.hold(
-                job,
-                version,
-                RefillError::EndOfTag { max_value, skip: 0 },
-                None,
-            ),
-            ArrivalProblem::ServerBehind { received, answered } => {
-                let server = source.server.text();
-                let text = format!(
-                    "server \"{server}\" has given {answered}, though ids below {received} were in use"
-                );
-                self.log_once(&job.key, &text);
-                let refill_error = RefillError::ServerBehind { received, answered };
-                self.hold(job, version, refill_error, Some(&server))
+            Ok(Err(Unreceived::Replaced)) => request.complete(self.area, Outcome::Replaced),
+            Ok(Err(Unreceived::Tag(error))) => {
+                self.end(request, version, error, Some(&source.server.text()))
             }
-        }
-    }
-
-    /// The source server of the tag has refused to.
-    fn note_refusal(&mut self, errand: Errand, error: &RemoteError) -> Job {
-        let Errand {
-            mut job,
-            source,
-            version,
-            ..
-        } = errand;
-        let link = self
-            .area
-            .update_remote_server(pg::database(), &source.server, |_| {});
-        let sqlstate = error.sqlstate.unwrap_or(*b"XX000");
-        let refill_error = RefillError::There { link, sqlstate };
-        let text = Some(error.message.as_str());
-        match &sqlstate {
-            // No such tag, or none left of it.
-            b"42704" | b"2200H" => {
-                self.hold(&mut job, version, refill_error, text);
-            }
-            // Somebody is in the way there for a moment.
-            b"40001" | b"40P01" | b"55P03" | b"57014" => {
-                self.area.note(job.slot, version, refill_error, text);
-                self.put_off(&mut job);
-            }
-            _ => {
-                let server = source.server.text();
-                let said = format!("server \"{server}\" has refused: {}", error.message);
-                self.log_once(&job.key, &said);
-                self.area.note(job.slot, version, refill_error, text);
-                self.put_off(&mut job);
-            }
-        }
-        job
-    }
-
-    /// What was claimed of a range so far, if it can still be published.
-    fn take_part(&self, job: &mut Job, version: u64) -> Option<Claimed> {
-        let part = job.part.take()?;
-        if part.version != version {
-            self.area.lose(job.slot, &job.request, part.claimed.len);
-            return None;
-        }
-        Some(part.claimed)
-    }
-
-    /// Publishes what was claimed of a range, as no more comes of it for now.
-    fn publish_part(&self, job: &mut Job) {
-        let Some(part) = job.part.take() else { return };
-        if begin_claim(self.area) {
-            let _ = self
-                .area
-                .publish(job.slot, &job.request, part.version, &part.claimed);
-            end_claim(self.area);
-        } else {
-            self.area.lose(job.slot, &job.request, part.claimed.len);
+            Err(error) => self.fail(request, version, &error),
         }
     }
 
     /// Publishes what was cached before the launcher's last end, if the row is as it was
-    /// then. Otherwise it is a gap, and ids are claimed.
-    fn publish_saved(&mut self, job: &mut Job, version: u64, rest: IdRange) -> Progress {
-        let slot = job.slot;
-        let Some((_, state, _)) = self.look(job) else {
-            return self.drop_evicted(job);
-        };
-        let row = match pg::transaction(|| Ok::<_, ()>(claim::look(&job.key))) {
+    /// then.
+    fn restore(
+        &mut self,
+        request: &mut Request,
+        version: u64,
+        seen: &Seen,
+        range: IdRange,
+    ) -> Next {
+        let row = match pg::transaction(|| Ok::<_, ()>(claim::look(&request.key))) {
             Ok(row) => row.ok().flatten(),
-            Err(error) => {
-                self.note_error(job, version, &error);
-                return self.put_off(job);
-            }
+            Err(error) => return self.fail(request, version, &error),
         };
+        let state = &seen.state;
         let fits = row.filter(|row| {
             (row.incarnation, row.max_id) == (state.row_incarnation, state.max_id)
-                && rest.end() - 1 <= row.max_value
+                && range.end() - 1 <= row.max_value
         });
-        if let Some(row) = fits
-            && self
-                .area
-                .publish_saved_range(slot, version, row.access)
-                .is_ok()
-        {
-            return Progress::Over;
-        }
-        self.area
-            .with_request(slot, &job.request, SlotState::drop_saved);
-        self.claim(job, version, None)
+        let outcome = fits.map_or(Outcome::Outdated, |row| Outcome::Fits {
+            version,
+            access: row.access,
+        });
+        request.complete(self.area, outcome)
     }
 
-    /// One claim in one transaction, to go on after `part` if there is one.
-    fn claim(&mut self, job: &mut Job, version: u64, part: Option<Claimed>) -> Progress {
-        let (slot, request) = (job.slot, job.request);
-        let Some((_, state, high)) = self.look(job) else {
-            let claimed = part.map_or(0, |part| part.len);
-            self.area.lose(slot, &request, claimed);
-            return self.drop_evicted(job);
-        };
+    /// One claim in one transaction.
+    fn claim(&mut self, request: &mut Request, version: u64, seen: &Seen) -> Next {
+        let key = request.key;
         let ask = Ask {
-            pace: state.pace,
-            asked_ms: job.asked_ms(),
+            pace: seen.state.pace,
+            asked_ms: claim::asked_ms(request.slot),
             now_ms: pg::now_ms(),
-            starved: slot.starved.load(Ordering::Relaxed) != 0,
-            range_len: request
-                .range_len
-                .saturating_sub(part.map_or(0, |part| part.len)),
-            continues: part.is_some(),
-            row_incarnation: state.row_incarnation,
-            high: part.map_or(high, |part| part.end()),
+            starved: request.slot.starved.load(Ordering::Relaxed) != 0,
+            range_len: request.missing(),
+            continues: request.continues(),
+            row_incarnation: seen.state.row_incarnation,
+            high: request.continues_at().unwrap_or(seen.high),
         };
-        let key = job.key;
         pg::report_activity(Some(&activity(&key)));
-        let acknowledgement = guc::CLAIM_SYNCHRONOUS_COMMIT.get();
-        pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
-        pg::take_cancelled();
-        let result = pg::transaction(|| {
-            let claimed = claim::claim(&key, &ask);
-            // Once more, for the commit: nothing that ran may have a say in it (I1).
-            pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
-            claimed
-        });
-        let cancelled = pg::take_cancelled();
-        if !matches!(result, Ok(Ok(_)))
-            && let Some(part) = part
-        {
-            // The rest does not come now: what there is need not wait for it.
-            let _ = self.area.publish(slot, &request, version, &part);
-        }
+        let (result, acknowledged) = claim_durably(&key, &ask);
         match result {
+            Ok(Ok(claimed)) if !acknowledged => {
+                request.complete(self.area, Outcome::Unacknowledged { version, claimed })
+            }
             Ok(Ok(claimed)) => {
-                self.area.note_claim(slot, &request, &claimed);
-                // A cancelled wait for a standby returns as if it had been acknowledged
-                // (I1). Without a standby there was nothing to wait for.
-                let waits = acknowledgement != ClaimSynchronousCommit::Local;
-                if cancelled && waits && pg::has_synchronous_standbys() {
-                    let text = "the claim was cancelled, not acknowledged";
-                    self.area
-                        .note(slot, version, RefillError::Failed, Some(text));
-                    let part = part.map_or(0, |part| part.len);
-                    self.area.lose(slot, &request, claimed.len + part);
-                    return self.put_off(job);
-                }
-                let progress = self.arrive(job, version, part, claimed);
+                let next = request.complete(self.area, Outcome::Claimed { version, claimed });
+                self.logged.remove(&key);
                 // Last: whatever is logged looks for interrupts.
                 claim::log_skip(&key.tag, claimed.skipped);
-                progress
+                next
             }
-            Ok(Err(ClaimProblem::NoSuchTag)) => {
-                // It may have been replaced while we waited for its lock: look once more,
-                // in a new transaction.
-                if !core::mem::replace(&mut job.missed, true) {
-                    return Progress::Later;
-                }
-                self.hold(job, version, RefillError::NoSuchTag, None)
+            Ok(Err(Unclaimed::Tag(TagError::NoSuchTag))) => {
+                request.complete(self.area, Outcome::NoRow { version })
             }
-            Ok(Err(ClaimProblem::EndOfTag { max_value, skip })) => self.hold(
-                job,
-                version,
-                RefillError::EndOfTag { max_value, skip },
-                None,
-            ),
-            Ok(Err(ClaimProblem::MaxIdBackwards { published, found })) => {
-                let text = format!("max_id moved backwards, from {published} to {found}");
-                self.log_once(&key, &text);
-                self.hold(
-                    job,
-                    version,
-                    RefillError::MaxIdBackwards { published, found },
-                    None,
-                )
-            }
-            Ok(Err(ClaimProblem::Sourced(source))) => Progress::Elsewhere(source, version),
-            // Asked of claims for other servers alone.
-            Ok(Err(ClaimProblem::Forbidden)) => self.put_off(job),
-            Err(error) => {
-                self.note_error(job, version, &error);
-                self.put_off(job)
-            }
+            Ok(Err(Unclaimed::Tag(error))) => self.end(request, version, error, None),
+            Ok(Err(Unclaimed::Sourced(source))) => self.ask_server(request, version, source),
+            Err(error) => self.fail(request, version, &error),
         }
     }
 
-    /// A claim is committed and flushed: only now may anybody see it (I1). A range that is
-    /// too long for one claim is claimed piece by piece and published as one.
-    fn arrive(
+    fn ask_server(&mut self, request: &mut Request, version: u64, source: TagSource) -> Next {
+        let server = source.server;
+        let next = request.complete(self.area, Outcome::Sourced { version, server });
+        self.central.enqueue(RemoteRequest {
+            number: request.number,
+            slot: request.slot,
+            key: request.key,
+            source,
+            version,
+            range_len: request.missing(),
+            continues: request.continues(),
+        });
+        next
+    }
+
+    /// The source server of the tag has refused to claim.
+    fn refuse(
         &mut self,
-        job: &Job,
-        version: u64,
-        part: Option<Claimed>,
-        claimed: Claimed,
-    ) -> Progress {
-        let whole = match part {
-            Some(part)
-                if part.end() == claimed.first
-                    && part.row_incarnation == claimed.row_incarnation =>
-            {
-                Claimed {
-                    len: part.len + claimed.len,
-                    ..part
-                }
-            }
-            Some(part) => {
-                self.area.lose(job.slot, &job.request, part.len);
-                claimed
-            }
-            None => claimed,
+        request: &mut Request,
+        asked: &RemoteRequest,
+        error: &RemoteError,
+    ) -> Next {
+        let (version, server) = (asked.version, &asked.source.server);
+        let number = self
+            .area
+            .update_remote_server(pg::database(), server, |_| {});
+        let sqlstate = error.sqlstate.unwrap_or(sqlstate::INTERNAL_ERROR);
+        let problem = Problem {
+            version,
+            error: RefillError::Refused {
+                server: number,
+                sqlstate,
+            },
+            text: Some(&error.message),
         };
-        if claimed.growth_limited && whole.len < job.request.range_len {
-            return Progress::Part(whole);
+        match sqlstate {
+            // No such tag, or none left of it.
+            sqlstate::UNDEFINED_OBJECT | sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED => {
+                request.complete(self.area, Outcome::Final(problem))
+            }
+            // Somebody is in the way there for a moment.
+            sqlstate::SERIALIZATION_FAILURE
+            | sqlstate::DEADLOCK_DETECTED
+            | sqlstate::LOCK_NOT_AVAILABLE
+            | sqlstate::QUERY_CANCELED => request.complete(self.area, Outcome::Failed(problem)),
+            _ => {
+                let next = request.complete(self.area, Outcome::Failed(problem));
+                let server = server.text();
+                let said = format!("server \"{server}\" has refused: {}", error.message);
+                self.log_once(&request.key, &said);
+                next
+            }
         }
-        let published = self.area.publish(job.slot, &job.request, version, &whole);
-        self.logged.remove(&job.key);
-        // Overtaken by an allocator before us: what it published is there.
-        if published == Err(Refused::OutOfOrder) && !job.slot.buffer.has_spare() {
-            return Progress::Later;
-        }
-        Progress::Over
     }
 
-    fn note_error(&mut self, job: &Job, version: u64, error: &Caught) {
-        let key = job.key;
+    /// The tag gives no ids, until its row is edited.
+    fn end(
+        &mut self,
+        request: &mut Request,
+        version: u64,
+        error: TagError,
+        server: Option<&str>,
+    ) -> Next {
+        let problem = Problem {
+            version,
+            error: RefillError::Tag(error),
+            text: server,
+        };
+        let next = request.complete(self.area, Outcome::Final(problem));
+        if let Some(text) = error.log_text(server.unwrap_or_default()) {
+            self.log_once(&request.key, &text);
+        }
+        next
+    }
+
+    /// PostgreSQL has raised an error.
+    fn fail(&mut self, request: &mut Request, version: u64, error: &Caught) -> Next {
+        let key = request.key;
         if error.code == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE {
             let blocker = pg::transaction(|| Ok::<_, ()>(blocker::find(&key)));
-            if let Ok(Ok(refill_error)) = blocker {
-                self.area.note(job.slot, version, refill_error, None);
-                return;
+            if let Ok(Ok(error)) = blocker {
+                let problem = Problem {
+                    version,
+                    error,
+                    text: None,
+                };
+                return request.complete(self.area, Outcome::Failed(problem));
             }
         }
+        let problem = Problem {
+            version,
+            error: RefillError::Failed,
+            text: Some(&error.message),
+        };
+        let next = request.complete(self.area, Outcome::Failed(problem));
         self.log_once(&key, &error.message);
-        self.area
-            .note(job.slot, version, RefillError::Failed, Some(&error.message));
+        next
     }
 
     fn log_once(&mut self, key: &Key, text: &str) {
@@ -742,28 +555,25 @@ impl Allocator {
             self.logged.insert(*key, text.to_string());
         }
     }
+}
 
-    /// The request stays open, for a later try. No tag holds up another.
-    fn put_off(&self, job: &mut Job) -> Progress {
-        job.due = Instant::now() + job.back_off;
-        job.back_off = (job.back_off * 2).min(MAX_BACK_OFF);
-        Progress::Later
-    }
-
-    /// The answer is final until the row is edited; but it must not be asked for again with
-    /// every id that is taken.
-    fn hold(
-        &self,
-        job: &mut Job,
-        version: u64,
-        refill_error: RefillError,
-        text: Option<&str>,
-    ) -> Progress {
-        self.area.note(job.slot, version, refill_error, text);
-        job.answered = Some(version);
-        job.due = Instant::now() + HOLD;
-        Progress::Later
-    }
+/// Claims in a transaction of its own. False beside it where it was not acknowledged by the
+/// standbys that it had to wait for.
+fn claim_durably(key: &Key, ask: &Ask) -> (Result<Result<Claimed, Unclaimed>, Caught>, bool) {
+    let acknowledgement = guc::CLAIM_SYNCHRONOUS_COMMIT.get();
+    pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
+    pg::take_cancelled();
+    let result = pg::transaction(|| {
+        let claimed = claim::claim(key, ask);
+        // Once more, for the commit: nothing that ran may have a say in it (I1).
+        pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
+        claimed
+    });
+    // A cancelled wait for a standby returns as if it had been acknowledged (I1). Without a
+    // standby there was nothing to wait for.
+    let waits = acknowledgement != ClaimSynchronousCommit::Local;
+    let cancelled = pg::take_cancelled() && waits && pg::has_synchronous_standbys();
+    (result, !cancelled)
 }
 
 fn activity(key: &Key) -> CString {

@@ -3,7 +3,7 @@
 //! The launcher starts one when something is to be asked, with the number under which the
 //! question lies in shared memory. It connects to the database of `leaf_id.worker_registry`:
 //! the registry is there, or on the foreign server that is defined there. It is not there
-//! for longer than one exchange, and at once gone if somebody waits for the database.
+//! for longer than one question, and at once gone if somebody waits for the database.
 //!
 //! It decides nothing and writes nothing down: that is the launcher's.
 
@@ -14,10 +14,10 @@ use leaf_id_core::lease::{Answer, Clocks, Kind, Status};
 use leaf_id_core::registry;
 use pgrx::pg_sys;
 
-use super::pin_settings;
+use super::settings;
 use crate::pg::{self, WaitEvent};
 use crate::remote::connection::{Connection, Event, Service};
-use crate::remote::foreign_server;
+use crate::remote::foreign_server::{self, Destination};
 use crate::shmem::{self, Area, Explanation, Reply, Request};
 use crate::{lease, tags};
 
@@ -57,7 +57,7 @@ pub fn ask(area: &Area, number: u64, limit: Option<Duration>) {
         request.timeout_ms = request.timeout_ms.min(limit_ms);
     }
     pg::connect(request.database);
-    pin_settings();
+    settings::pin();
     pg::report_activity(Some(c"ask the worker registry"));
     let result = if request.server.get().is_empty() {
         ask_here(&request)
@@ -175,20 +175,25 @@ fn ask_here(request: &Request) -> Result<(Answer, String), String> {
     Ok((answer, detail.unwrap_or_default()))
 }
 
-/// Asks the registry on the foreign server the question with this number.
-fn ask_there(request: &Request, number: u64) -> Result<(Answer, String), String> {
+/// Where the foreign server is that has the registry.
+fn destination(request: &Request) -> Result<Destination, String> {
     let server = CString::new(request.server.get()).unwrap_or_default();
-    let destination = pg::transaction(|| {
+    let looked_up = pg::transaction(|| {
         // Without leaf_id here it is whoever runs this server.
         let owner = tags::heap::relation().ok().and_then(pg::relation_owner);
         let owner = owner.unwrap_or_else(pg::user);
         foreign_server::destination(&server, owner)
     });
-    let destination = match destination {
-        Ok(Ok(destination)) => destination,
-        Ok(Err(error)) => return Err(error.message),
-        Err(error) => return Err(error.message),
-    };
+    match looked_up {
+        Ok(Ok(destination)) => Ok(destination),
+        Ok(Err(error)) => Err(error.message),
+        Err(error) => Err(error.message),
+    }
+}
+
+/// Asks the registry on the foreign server the question with this number.
+fn ask_there(request: &Request, number: u64) -> Result<(Answer, String), String> {
+    let destination = destination(request)?;
     let mut connection = Connection::new(match request.question.kind {
         Kind::Claim => &CLAIM,
         Kind::Renew => &RENEW,

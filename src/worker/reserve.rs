@@ -17,6 +17,7 @@ use std::time::Duration;
 use pgrx::bgworkers::{BackgroundWorkerBuilder, BgWorkerStartTime};
 use pgrx::pg_sys;
 
+use super::handle::WorkerHandle;
 use super::{allocator, registrar};
 use crate::pg::{self, WaitEvent};
 use crate::shmem::{self, Area, Task};
@@ -87,7 +88,13 @@ fn serve(area: &'static Area, task: Task) {
         Task::Allocate {
             queue,
             registration,
-        } => allocator::allocate(area, queue, registration, true),
+        } => {
+            let handle = WorkerHandle {
+                queue,
+                registration,
+            };
+            allocator::allocate(area, handle, true);
+        }
         Task::AskRegistry(question) => registrar::ask(area, question, Some(REGISTRY_LIMIT)),
     }
 }

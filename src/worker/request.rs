@@ -1,0 +1,464 @@
+//! A slot's request, from its acceptance until it is cleared; and all that an allocator does in
+//! shared memory for it ([`Request::complete`]).
+//!
+//! | state | leaves by | to |
+//! | --- | --- | --- |
+//! | Due | its time, and a claim of all that is wanted | cleared |
+//! | | the same, of a part of a range | Partial |
+//! | | no row | Missed |
+//! | | a row that names a source server | Asked |
+//! | | an error | Due later |
+//! | Missed | as Due, at once; no row | Held |
+//! | Partial | as Due, at once; an error publishes the part | |
+//! | Asked | an answer | Received |
+//! | | a refusal, or nothing in time; publishes the part | Due, Held |
+//! | Received | a note of it here, and all that is wanted | cleared |
+//! | | the same, and a part of a range | Partial |
+//! | | an error | Received, again later: that server is not asked again |
+//! | any but Asked | an answer that asking again does not change | Held |
+//! | Held | its time, or an edit of the row | cleared: sessions ask again |
+//! | any | an eviction of the slot | cleared; what was claimed for it is a gap |
+//!
+//! It is noticed when it is come to next that the slot was evicted. Until then, nothing that
+//! is done for the request touches what is another tag's by now.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use leaf_id_core::segment::{Refused, Request as SegmentRequest};
+
+use crate::error::{RefillError, TagError};
+use crate::pg::Name;
+use crate::shmem::{Area, Claimed, Key, Slot, SlotState};
+use crate::tags::claim::{Answer, TagSource};
+use crate::tags::rights::Access;
+
+/// How an allocator backs off from a tag: first, and at most.
+const BACK_OFF: Duration = Duration::from_millis(50);
+const MAX_BACK_OFF: Duration = Duration::from_millis(500);
+/// How long a request stays closed after an answer that asking again will not change.
+const HOLD: Duration = Duration::from_secs(1);
+
+/// A request that an allocator has accepted.
+pub struct Request {
+    /// Counts the requests of this allocator.
+    pub number: u64,
+    /// The slot.
+    pub slot: &'static Slot,
+    /// Whose it is, as long as the request is open.
+    pub key: Key,
+    accepted: SegmentRequest,
+    state: State,
+    /// How long it is put off next; over all of its life.
+    back_off: Duration,
+}
+
+/// See the table in this file's header.
+enum State {
+    Due(Instant),
+    Missed,
+    Partial(Part),
+    Asked(Option<Part>),
+    Received {
+        received: Received,
+        part: Option<Part>,
+        due: Instant,
+    },
+    Held {
+        version: u64,
+        until: Instant,
+    },
+}
+
+/// What was claimed of a range, and must not be published before the rest.
+#[derive(Clone, Copy)]
+struct Part {
+    /// The slot's version when it was.
+    version: u64,
+    claimed: Claimed,
+}
+
+/// Ids that another server has claimed, before that is written down here.
+#[derive(Clone, Copy)]
+pub struct Received {
+    /// The tag's row when that server was asked.
+    pub source: TagSource,
+    /// What it has answered.
+    pub answer: Answer,
+    /// The adaptive step that it was asked with.
+    pub step: u32,
+}
+
+/// What a slot is like at one moment.
+pub struct Seen {
+    /// The buffer's version.
+    pub version: u64,
+    /// What is remembered about the tag.
+    pub state: SlotState,
+    /// One past the last id published.
+    pub high: i64,
+}
+
+/// What came of a request, or of a step for it.
+pub enum Outcome<'a> {
+    /// The slot was evicted, or the allocator leaves.
+    Dropped,
+    /// It was held for long enough, or the row was edited.
+    Ended,
+    /// No claim may begin.
+    Closed,
+    /// The spare is there: a session that had looked before it came has asked again.
+    HasSpare,
+    /// The row fits what is saved of its ids.
+    Fits { version: u64, access: Access },
+    /// It does not.
+    Outdated,
+    /// Ids are claimed.
+    Claimed { version: u64, claimed: Claimed },
+    /// Ids are claimed; but the wait for a standby was cancelled.
+    Unacknowledged { version: u64, claimed: Claimed },
+    /// What another server has claimed is written down here.
+    Noted {
+        version: u64,
+        answer: Answer,
+        claimed: Claimed,
+    },
+    /// The row is not the one any more for which another server was asked.
+    Replaced,
+    /// Another server was not asked in time.
+    Stale,
+    /// The row was not found.
+    NoRow { version: u64 },
+    /// Another server is to be asked.
+    Sourced { version: u64, server: Name },
+    /// Another server has claimed ids.
+    Answered(Received),
+    /// An error, which another try may overcome.
+    Failed(Problem<'a>),
+    /// One that stays until the row is edited.
+    Final(Problem<'a>),
+}
+
+/// An error that is noted at the slot.
+#[derive(Clone, Copy)]
+pub struct Problem<'a> {
+    /// The version of the slot that it is about.
+    pub version: u64,
+    /// The error ...
+    pub error: RefillError,
+    /// ... and the text that goes with it.
+    pub text: Option<&'a str>,
+}
+
+/// What is to be done next for a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing: it is cleared.
+    Cleared,
+    /// It is to be kept, until it is due.
+    Kept,
+    /// More is to be claimed for it, at once.
+    More,
+}
+
+impl Request {
+    /// Accepts what was posted; `None` if it was withdrawn.
+    pub fn accept(area: &Area, slot: &'static Slot, number: u64) -> Option<Self> {
+        let (accepted, key) = area.accept(slot)?;
+        Some(Self {
+            number,
+            slot,
+            key,
+            accepted,
+            state: State::Due(Instant::now()),
+            back_off: BACK_OFF,
+        })
+    }
+
+    /// When to come to it; `None` while another server has it.
+    pub fn due(&self, now: Instant) -> Option<Instant> {
+        match self.state {
+            State::Due(at) | State::Received { due: at, .. } => Some(at),
+            State::Missed | State::Partial(_) => Some(now),
+            State::Asked(_) => None,
+            // The row was edited since the answer: it may be another one now.
+            State::Held { version, .. } if self.slot.buffer.version() != version => Some(now),
+            State::Held { until, .. } => Some(until),
+        }
+    }
+
+    /// Whether it was answered, and nothing is left but to let sessions ask again.
+    pub fn is_held(&self) -> bool {
+        matches!(self.state, State::Held { .. })
+    }
+
+    /// What another server has answered, while it is not written down.
+    pub fn received(&self) -> Option<Received> {
+        match self.state {
+            State::Received { received, .. } => Some(received),
+            _ => None,
+        }
+    }
+
+    fn part(&self) -> Option<&Part> {
+        match &self.state {
+            State::Partial(part) => Some(part),
+            State::Asked(part) | State::Received { part, .. } => part.as_ref(),
+            State::Due(_) | State::Missed | State::Held { .. } => None,
+        }
+    }
+
+    /// Whether a range is to be continued.
+    pub fn continues(&self) -> bool {
+        self.part().is_some()
+    }
+
+    /// One past the last id that was claimed of such a range.
+    pub fn continues_at(&self) -> Option<i64> {
+        self.part().map(|part| part.claimed.end())
+    }
+
+    /// The longest range that a session waits for, or what is missing of it; 0 for none.
+    pub fn missing(&self) -> u32 {
+        let claimed = self.part().map_or(0, |part| part.claimed.len);
+        self.accepted.range_len.saturating_sub(claimed)
+    }
+
+    /// What the slot is like now; `None` if it was evicted.
+    pub fn look(&self, area: &Area) -> Option<Seen> {
+        let buffer = self.slot.buffer;
+        area.with_request(self.slot, &self.accepted, |state| Seen {
+            version: buffer.version(),
+            state: *state,
+            high: buffer.high(),
+        })
+    }
+
+    /// Does in shared memory what is to be done for this outcome. Where ids are claimed, in
+    /// the claim that the launcher waits for.
+    pub fn complete(&mut self, area: &Area, outcome: Outcome<'_>) -> Next {
+        match outcome {
+            Outcome::Dropped => self.drop_claimed(area),
+            Outcome::Ended => self.clear(area),
+            Outcome::Closed => self.put_off(),
+            Outcome::HasSpare => {
+                self.slot.forget_wanted();
+                self.clear(area)
+            }
+            Outcome::Fits { version, access } => {
+                match area.publish_saved_range(self.slot, version, access) {
+                    Ok(()) => self.clear(area),
+                    Err(_) => self.drop_saved(area),
+                }
+            }
+            Outcome::Outdated => self.drop_saved(area),
+            Outcome::Claimed { version, claimed } => self.arrive(area, version, claimed),
+            Outcome::Unacknowledged { version, claimed } => {
+                self.lose_unacknowledged(area, version, &claimed)
+            }
+            Outcome::Noted {
+                version,
+                answer,
+                claimed,
+            } => self.arrive_from_server(area, version, &answer, claimed),
+            Outcome::Replaced | Outcome::Stale => {
+                self.lose_answer(area);
+                self.publish_part(area);
+                self.state = State::Due(Instant::now());
+                Next::Kept
+            }
+            Outcome::NoRow { version } => self.miss(area, version),
+            Outcome::Sourced { version, server } => self.leave_to(area, version, &server),
+            Outcome::Answered(received) => {
+                self.state = State::Received {
+                    received,
+                    part: self.take_part(),
+                    due: Instant::now(),
+                };
+                Next::More
+            }
+            Outcome::Failed(problem) => {
+                // Until it can be written down, an answer is kept with what it continues.
+                if self.received().is_none() {
+                    self.publish_part(area);
+                }
+                self.note(area, problem);
+                self.put_off()
+            }
+            Outcome::Final(problem) => self.hold(area, problem),
+        }
+    }
+
+    fn clear(&self, area: &Area) -> Next {
+        area.clear_request(self.slot, &self.accepted);
+        Next::Cleared
+    }
+
+    /// The request stays open, for a later try. No tag holds up another.
+    fn put_off(&mut self) -> Next {
+        let at = Instant::now() + self.back_off;
+        self.back_off = (self.back_off * 2).min(MAX_BACK_OFF);
+        if let State::Received { due, .. } = &mut self.state {
+            *due = at;
+        } else {
+            self.state = State::Due(at);
+        }
+        Next::Kept
+    }
+
+    /// The answer is final until the row is edited; but it must not be asked for again with
+    /// every id that is taken.
+    fn hold(&mut self, area: &Area, problem: Problem<'_>) -> Next {
+        self.lose_answer(area);
+        self.publish_part(area);
+        self.note(area, problem);
+        self.state = State::Held {
+            version: problem.version,
+            until: Instant::now() + HOLD,
+        };
+        Next::Kept
+    }
+
+    fn note(&self, area: &Area, problem: Problem<'_>) {
+        let Problem {
+            version,
+            error,
+            text,
+        } = problem;
+        area.note(self.slot, version, error, text);
+    }
+
+    /// It may have been replaced while we waited for its lock: it is looked for once more, in
+    /// a new transaction.
+    fn miss(&mut self, area: &Area, version: u64) -> Next {
+        if let State::Missed = self.state {
+            let problem = Problem {
+                version,
+                error: RefillError::Tag(TagError::NoSuchTag),
+                text: None,
+            };
+            return self.hold(area, problem);
+        }
+        self.publish_part(area);
+        self.state = State::Missed;
+        Next::Kept
+    }
+
+    fn leave_to(&mut self, area: &Area, version: u64, server: &Name) -> Next {
+        let server = area.update_remote_server(self.key.database, server, |_| {});
+        area.note(self.slot, version, RefillError::Asked { server }, None);
+        self.state = State::Asked(self.take_part());
+        Next::Kept
+    }
+
+    /// A claim is committed and flushed: only now may anybody see it (I1). A range that is
+    /// too long for one claim is claimed piece by piece and published as one.
+    fn arrive(&mut self, area: &Area, version: u64, claimed: Claimed) -> Next {
+        area.note_claim(self.slot, &self.accepted, &claimed);
+        let whole = match self.take_part() {
+            Some(part)
+                if part.version == version
+                    && part.claimed.end() == claimed.first
+                    && part.claimed.row_incarnation == claimed.row_incarnation =>
+            {
+                Claimed {
+                    len: part.claimed.len + claimed.len,
+                    ..part.claimed
+                }
+            }
+            Some(part) => {
+                self.lose(area, part.claimed.len);
+                claimed
+            }
+            None => claimed,
+        };
+        if claimed.growth_limited && whole.len < self.accepted.range_len {
+            self.state = State::Partial(Part {
+                version,
+                claimed: whole,
+            });
+            return Next::More;
+        }
+        let published = area.publish(self.slot, &self.accepted, version, &whole);
+        // Overtaken by an allocator before us: what it published is there.
+        if published == Err(Refused::OutOfOrder) && !self.slot.buffer.has_spare() {
+            return Next::Kept;
+        }
+        self.clear(area)
+    }
+
+    fn arrive_from_server(
+        &mut self,
+        area: &Area,
+        version: u64,
+        answer: &Answer,
+        claimed: Claimed,
+    ) -> Next {
+        area.with_request(self.slot, &self.accepted, |state| {
+            let there = &self.slot.server_max_step;
+            there.store(answer.max_step, Ordering::Relaxed);
+            // What was given back since is older, and would come out of order (I4).
+            state.drop_saved();
+        });
+        self.lose(area, answer.len - claimed.len);
+        self.arrive(area, version, claimed)
+    }
+
+    /// Nothing of it may be seen (I1); that it is claimed is remembered.
+    fn lose_unacknowledged(&mut self, area: &Area, version: u64, claimed: &Claimed) -> Next {
+        area.note_claim(self.slot, &self.accepted, claimed);
+        let text = Some("the claim was cancelled, not acknowledged");
+        area.note(self.slot, version, RefillError::Failed, text);
+        self.lose(area, claimed.len);
+        self.lose_part(area);
+        self.put_off()
+    }
+
+    /// What is saved does not fit the row any more: it is a gap, and ids are claimed.
+    fn drop_saved(&mut self, area: &Area) -> Next {
+        area.with_request(self.slot, &self.accepted, SlotState::drop_saved);
+        Next::More
+    }
+
+    /// What was claimed for it is a gap.
+    fn drop_claimed(&mut self, area: &Area) -> Next {
+        self.lose_answer(area);
+        self.lose_part(area);
+        self.clear(area)
+    }
+
+    fn lose(&self, area: &Area, ids: u32) {
+        if ids > 0 {
+            area.lose(self.slot, &self.accepted, ids);
+        }
+    }
+
+    /// What was claimed of a range is a gap. Also where nothing may be published any more.
+    pub fn lose_part(&mut self, area: &Area) {
+        let part = self.take_part().map_or(0, |part| part.claimed.len);
+        self.lose(area, part);
+    }
+
+    fn lose_answer(&self, area: &Area) {
+        self.lose(
+            area,
+            self.received().map_or(0, |received| received.answer.len),
+        );
+    }
+
+    /// The rest of a range does not come now: what there is need not wait for it.
+    fn publish_part(&mut self, area: &Area) {
+        if let Some(part) = self.take_part() {
+            let _ = area.publish(self.slot, &self.accepted, part.version, &part.claimed);
+        }
+    }
+
+    /// Takes what was claimed of a range out of the state, which is Due then.
+    fn take_part(&mut self) -> Option<Part> {
+        match core::mem::replace(&mut self.state, State::Due(Instant::now())) {
+            State::Partial(part) => Some(part),
+            State::Asked(part) | State::Received { part, .. } => part,
+            State::Due(_) | State::Missed | State::Held { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The settings of a worker that is connected to a database.
+
+use crate::pg;
+
+/// What ALTER DATABASE or ALTER ROLE SET may have changed must not stop claims.
+pub fn pin() {
+    for (name, value) in [
+        (c"role", c"none"),
+        (c"session_replication_role", c"origin"),
+        (c"search_path", c"pg_catalog, pg_temp"),
+        (c"default_transaction_read_only", c"off"),
+        (c"default_transaction_isolation", c"read committed"),
+        (c"default_transaction_deferrable", c"off"),
+        (c"statement_timeout", c"0"),
+        (c"transaction_timeout", c"0"),
+        (c"idle_in_transaction_session_timeout", c"0"),
+        (c"idle_session_timeout", c"0"),
+        // Short: no tag holds up another.
+        (c"lock_timeout", c"100ms"),
+        (c"jit", c"off"),
+    ] {
+        pg::pin_setting(name, value);
+    }
+}
