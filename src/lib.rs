@@ -14,6 +14,7 @@
 //! * `leaf_id_core`: the double buffer, the snowflake word and the adaptive step.
 
 mod api;
+mod deadline;
 mod error;
 mod guc;
 mod lease;

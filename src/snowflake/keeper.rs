@@ -2,24 +2,22 @@
 //!
 //! The launcher's [`Keeper`] finds the floor of a run, opens the generator with its worker
 //! id, renews the reservation before it is needed, and closes it when it ends. A session
-//! writes the file in two cases: where the launcher is late ([`renew_late`]), and for
-//! `leaf_snowflake_reset` ([`reset`]). Whoever does is the one [`Writer`]: what is in the
-//! file, what is reserved in shared memory and whether the generator is open change
-//! together.
+//! writes the file in two cases: where the launcher is late
+//! ([`renew_late`](super::reservation::renew_late)), and for `leaf_snowflake_reset`
+//! ([`reset`](super::reset::reset)). Whoever does is the one [`Writer`]: what is in the file,
+//! what is reserved in shared memory and whether the generator is open change together.
 
 use std::io;
 use std::sync::atomic::Ordering;
 
 use leaf_id_core::lease::Grant;
 use leaf_id_core::reservation::{self, Floor, Reason, Start, Unsafe};
-use leaf_id_core::snowflake::MAX_MS;
 
-use crate::error::Failure;
+use super::reservation::{reservation_ms, reserve, used_before};
 use crate::guc::{self, WorkerId};
 use crate::lease::client::{LeaseClient, Order};
-use crate::persist::{self, Reservation, Used};
+use crate::persist::{self, Reservation};
 use crate::pg::{self, WaitEvent};
-use crate::segment::issue::{self, Deadline, RELOAD_GRACE_MS};
 use crate::shmem::{Area, FOR_EVER, Snowflake, SnowflakeState, Writer};
 
 /// How often a file that cannot be read or written, or a clock that may be set right, is
@@ -32,10 +30,6 @@ const BUSY_MS: i64 = 10;
 /// How long a launcher that ends waits for a session that is the writer, in milliseconds.
 const WRITER_GRACE_MS: i64 = 1000;
 
-fn reservation_ms() -> i64 {
-    i64::from(guc::TIMESTAMP_RESERVATION.get())
-}
-
 fn start(snowflake: &Snowflake, now_ms: i64) -> Start {
     Start {
         now_ms,
@@ -47,50 +41,7 @@ fn start(snowflake: &Snowflake, now_ms: i64) -> Start {
     }
 }
 
-/// The worker ids that were used before this one. The last of them may issue until the
-/// given time, in Unix milliseconds, before it is replaced. What a damaged file knew is
-/// gone: the next write heals it, and the damage is returned for the log. Nothing is
-/// logged by a session that is the writer: that looks for interrupts, and one that ended
-/// it there would leave the server without a writer for good.
-fn used_before(worker_id: u16, until_ms: i64) -> io::Result<(Vec<Used>, Option<io::Error>)> {
-    let found = match persist::read_reservation() {
-        Err(error) if persist::is_damage(&error) => return Ok((Vec::new(), Some(error))),
-        result => result?,
-    };
-    let Some(found) = found else {
-        return Ok((Vec::new(), None));
-    };
-    let mut used = found.used;
-    if found.worker_id != worker_id {
-        let until_ms = until_ms.max(found.stored.reserved_until_ms);
-        Used::add(&mut used, found.worker_id, until_ms);
-    }
-    Ok((used, None))
-}
-
-/// Writes a reservation and then allows its use: durable first, usable second (I7). Never
-/// beyond what the worker registry has recorded. Returns the damage that was healed, if any.
-fn reserve(
-    snowflake: &Snowflake,
-    _writer: &Writer<'_>,
-    worker_id: u16,
-    until_ms: i64,
-) -> io::Result<Option<io::Error>> {
-    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-    let until_ms = until_ms
-        .max(snowflake.generator.reserved_until() + epoch_ms)
-        .min(snowflake.recorded_until_ms());
-    let (used, damage) = used_before(worker_id, until_ms)?;
-    persist::write_reservation(&Reservation {
-        worker_id,
-        reserved_until_ms: until_ms,
-        epoch_ms,
-        clean: false,
-        used,
-    })?;
-    snowflake.generator.reserve(until_ms - epoch_ms);
-    Ok(damage)
-}
+pub use super::reset::reset;
 
 /// What the launcher knows of the generator. Times in Unix milliseconds.
 pub struct Keeper {
@@ -506,157 +457,4 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
         persist::mark_lease_clean()?;
     }
     Ok(())
-}
-
-/// Renews the reservation in place of a launcher that is late. True if it is renewed now,
-/// false if somebody else is at it, or the generator is closed. Cannot be cancelled while
-/// the file is written.
-///
-/// # Errors
-/// The file could not be written.
-pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
-    let Some(writer) = snowflake.try_write() else {
-        return Ok(false);
-    };
-    let generator = &snowflake.generator;
-    if !generator.is_open() || !snowflake.may_issue() {
-        return Ok(false);
-    }
-    let worker_id = generator.last().worker_id;
-    let until_ms = (pg::now_ms() + reservation_ms()).min(snowflake.recorded_until_ms());
-    let reserved_ms = generator.reserved_until() + snowflake.epoch_ms.load(Ordering::Relaxed);
-    if until_ms <= reserved_ms {
-        return Ok(false);
-    }
-    pg::while_waiting(WaitEvent::Snowflake, || {
-        reserve(snowflake, &writer, worker_id, until_ms)
-    })
-    .map_err(file_problem)?;
-    snowflake.wake();
-    Ok(true)
-}
-
-fn file_problem(error: io::Error) -> Failure {
-    Failure::ReservationFile {
-        reason: error.to_string(),
-    }
-}
-
-/// `leaf_snowflake_reset`: lets ids carry times later than `until` (a TimestampTz) from now
-/// on, whatever was reserved or issued. The way out when the clock once stood far ahead,
-/// or the file is damaged.
-///
-/// # Errors
-/// See [`Failure`].
-pub fn reset(until: i64) -> Result<(), Failure> {
-    if !pg::is_superuser() {
-        return Err(Failure::NotSuperuser {
-            function: "leaf_snowflake_reset",
-        });
-    }
-    let area = issue::ready()?;
-    if guc::worker_id() == WorkerId::Auto {
-        return Err(Failure::ResetLeased);
-    }
-    let snowflake = &area.snowflake;
-    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-    let until_ms = until
-        .saturating_add(pg::TIMESTAMP_EPOCH_US)
-        .div_euclid(1000);
-    if !(0..=MAX_MS).contains(&until_ms.saturating_sub(epoch_ms)) {
-        return Err(Failure::ResetOutOfRange);
-    }
-    let deadline = Deadline::new();
-    let worker_id = loop {
-        match try_reset(snowflake, until_ms) {
-            Ok(Some(worker_id)) => break worker_id,
-            Ok(None) => {}
-            // Another one was set a moment ago, perhaps, and the launcher has not read it
-            // yet; or there is none to read it.
-            Err(Failure::WorkerIdUsed { .. } | Failure::WorkerIdUnset | Failure::ResetLeased)
-                if deadline.elapsed_ms() < RELOAD_GRACE_MS || area.is_orphaned() => {}
-            Err(failure) => return Err(failure),
-        }
-        if deadline.left_ms().is_none() {
-            let busy = "The reservation is being written by another process.";
-            return Err(Failure::ResetTimeout {
-                timeout_ms: deadline.timeout_ms(),
-                detail: if area.is_orphaned() {
-                    issue::silence(area)
-                } else {
-                    busy
-                },
-            });
-        }
-        pg::wait_latch(Some(issue::RETRY_MS), WaitEvent::Snowflake);
-    };
-    area.wake_launcher();
-    let (user, until) = (pg::user_name(), pg::format_ms(until_ms));
-    pgrx::log!(
-        "leaf_id: snowflake ids were reset by {user} to carry times later than {until}, with worker id {worker_id}"
-    );
-    Ok(())
-}
-
-/// One try. Worker ids that may have issued times later than `until_ms` (Unix milliseconds)
-/// are retired until then, and the one that is set now must be none of them. Returns that
-/// one; `None` if another process is the writer.
-fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failure> {
-    let worker_id = match snowflake.configured_worker_id() {
-        WorkerId::Fixed(worker_id) => worker_id,
-        WorkerId::Unset => return Err(Failure::WorkerIdUnset),
-        WorkerId::Auto => return Err(Failure::ResetLeased),
-    };
-    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-    let Some(_writer) = snowflake.try_write() else {
-        return Ok(None);
-    };
-    let found = match persist::read_reservation() {
-        // One of the reasons to be here.
-        Err(error) if persist::is_damage(&error) => None,
-        result => result.map_err(file_problem)?,
-    };
-    let generator = &snowflake.generator;
-    let last = generator.last();
-    let mut used = Vec::new();
-    if let Some(found) = found {
-        let stored = found.stored;
-        if stored.epoch_ms < epoch_ms {
-            let stored_ms = stored.epoch_ms;
-            return Err(Failure::EpochMovedLater { stored_ms });
-        }
-        used = found.used;
-        Used::add(&mut used, found.worker_id, stored.reserved_until_ms);
-    }
-    if last.ms > 0 {
-        let until_ms = generator.reserved_until().max(last.ms) + epoch_ms;
-        Used::add(&mut used, last.worker_id, until_ms);
-    }
-    for used in used.iter_mut().filter(|used| used.until_ms > until_ms) {
-        if used.worker_id == worker_id {
-            return Err(Failure::WorkerIdUsed {
-                worker_id,
-                until: pg::format_ms(used.until_ms),
-            });
-        }
-        used.retired = true;
-    }
-    generator.close();
-    snowflake.set_state(SnowflakeState::Starting, 0);
-    let written = pg::while_waiting(WaitEvent::Snowflake, || {
-        persist::write_reservation(&Reservation {
-            worker_id,
-            reserved_until_ms: until_ms,
-            epoch_ms,
-            clean: true,
-            used,
-        })
-    });
-    if written.is_ok() {
-        generator.rewind(worker_id, until_ms - epoch_ms);
-    }
-    // In any case the launcher begins anew: it opens what was closed here.
-    snowflake.resets.fetch_add(1, Ordering::AcqRel);
-    written.map_err(file_problem)?;
-    Ok(Some(worker_id))
 }
