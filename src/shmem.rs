@@ -59,7 +59,7 @@ pub use remote_servers::{RemoteServer, RemoteServerState};
 use reserve::Reserve;
 pub use reserve::Task;
 pub use slot::{IdRange, RefillError, SavedRanges, SlotState, Text};
-pub use snowflake::{FOR_EVER, Snowflake, SnowflakeState, Writer};
+pub use snowflake::{Snowflake, Writer};
 
 /// The longest tag, in bytes (Leaf: varchar(128)).
 pub const MAX_TAG: usize = 128;

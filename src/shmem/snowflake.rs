@@ -4,88 +4,14 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use leaf_id_core::reservation::Reason;
+use leaf_id_core::keeper::{FOR_EVER, State};
+use leaf_id_core::reservation::{Floor, Reason};
 use leaf_id_core::snowflake::Generator;
 use pgrx::pg_sys;
 
 use crate::guc::WorkerId;
 use crate::pg;
 
-/// What the snowflake generator is doing.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum SnowflakeState {
-    /// The launcher has not looked at it.
-    Starting,
-    /// `leaf_id.worker_id` is empty.
-    NoWorkerId,
-    /// Waiting out what an earlier run had reserved.
-    WaitingOut,
-    /// Issuing.
-    Open,
-    /// Refused: the reservation lies too far ahead; the detail is its end (Unix ms).
-    ReservationAhead,
-    /// Refused: a reset has left this worker id behind, with times to come; the detail is
-    /// their end (Unix ms).
-    WorkerIdRetired,
-    /// Refused: the epoch was moved later; the detail is the earlier one.
-    EpochMovedLater,
-    /// The reservation could not be read or written.
-    FileProblem,
-    /// `leaf_id.worker_registry` is empty, though a worker id is to be leased.
-    NoRegistrySet,
-    /// The worker registry has not given a worker id yet.
-    NoRegistry,
-    /// The lease of the worker id has ended.
-    LeaseEnded,
-    /// Refused: another server has this node's lease.
-    HeldByOther,
-    /// Refused: all worker ids are leased.
-    NoFreeWorkerId,
-    /// Refused: the clock is off; the detail is by how much (ms ahead, negative: behind).
-    ClockSkew,
-    /// The registry gives nothing away for a while.
-    RegistryGrace,
-    /// The worker id was taken away; another one is asked for.
-    WorkerIdLost,
-    /// Refused: the registry's servers have another epoch.
-    OtherEpoch,
-    /// Refused: this node's name belongs to another role in the registry.
-    OtherRole,
-    /// A standby without a worker id of its own.
-    Standby,
-}
-
-impl SnowflakeState {
-    fn of(number: u32) -> Self {
-        [
-            Self::NoWorkerId,
-            Self::WaitingOut,
-            Self::Open,
-            Self::ReservationAhead,
-            Self::WorkerIdRetired,
-            Self::EpochMovedLater,
-            Self::FileProblem,
-            Self::NoRegistrySet,
-            Self::NoRegistry,
-            Self::LeaseEnded,
-            Self::HeldByOther,
-            Self::NoFreeWorkerId,
-            Self::ClockSkew,
-            Self::RegistryGrace,
-            Self::WorkerIdLost,
-            Self::OtherEpoch,
-            Self::OtherRole,
-            Self::Standby,
-        ]
-        .into_iter()
-        .find(|state| *state as u32 == number)
-        .unwrap_or(Self::Starting)
-    }
-}
-
-/// A lease that does not end, and a time that is later than any.
-pub const FOR_EVER: i64 = i64::MAX;
 /// `leaf_id.worker_id` is `auto`.
 const LEASED: u32 = u32::MAX;
 
@@ -103,7 +29,7 @@ pub struct Snowflake {
     lease_until_boot_ms: AtomicI64,
     // Not on the hot path, and seldom written.
     state: AtomicU32,
-    /// See [`SnowflakeState`].
+    /// See [`State::encode`].
     detail: AtomicI64,
     /// What the worker registry has recorded, in Unix milliseconds: nothing later is ever
     /// reserved. Written by the [`Writer`].
@@ -116,7 +42,7 @@ pub struct Snowflake {
     pub rollbacks: AtomicU64,
     /// Ids of this run carry later times, in Unix milliseconds ...
     floor_ms: AtomicI64,
-    /// ... for this [`Reason`].
+    /// ... for this [`Reason`], plus 1; 0 if it is not known yet.
     floor_reason: AtomicU32,
     /// Counts calls of `leaf_snowflake_reset`: the launcher is to begin anew.
     pub resets: AtomicU32,
@@ -208,39 +134,45 @@ impl Snowflake {
         self.recorded_until_ms.load(Ordering::Acquire)
     }
 
-    /// Where this run's ids start, in Unix milliseconds, and why.
-    pub fn floor(&self) -> (i64, Reason) {
-        let reason = Reason::of(self.floor_reason.load(Ordering::Acquire));
-        (self.floor_ms.load(Ordering::Relaxed), reason)
-    }
-
-    /// Shows where this run's ids start.
-    pub fn show_floor(&self, ms: i64, reason: Reason) {
-        self.floor_ms.store(ms, Ordering::Relaxed);
-        self.floor_reason.store(reason as u32, Ordering::Release);
-    }
-
-    /// What it is doing.
-    pub fn state(&self) -> SnowflakeState {
-        SnowflakeState::of(self.state.load(Ordering::Acquire))
-    }
-
-    /// What it is doing, and the detail of that.
-    pub fn status(&self) -> (SnowflakeState, i64) {
-        loop {
-            let state = self.state();
-            let detail = self.detail.load(Ordering::Acquire);
-            // Not the detail of another state.
-            if self.state() == state {
-                return (state, detail);
-            }
+    /// Where this run's ids start, and why; `None` if that is not known yet.
+    pub fn floor(&self) -> Option<Floor> {
+        let number = self.floor_reason.load(Ordering::Acquire).checked_sub(1)?;
+        let ms = self.floor_ms.load(Ordering::Relaxed);
+        match Reason::decode(number, 0) {
+            Some(reason) => Some(Floor { ms, reason }),
+            None => unreachable!("reason {number} of a floor"),
         }
     }
 
-    /// Set by the launcher and by `leaf_snowflake_reset`; a change wakes the waiters.
-    pub fn set_state(&self, state: SnowflakeState, detail: i64) {
+    /// Shows where this run's ids start.
+    pub fn show_floor(&self, floor: Floor) {
+        let (number, _) = floor.reason.encode();
+        self.floor_ms.store(floor.ms, Ordering::Relaxed);
+        self.floor_reason.store(number + 1, Ordering::Release);
+    }
+
+    /// What it is doing.
+    pub fn state(&self) -> State {
+        let (number, detail) = loop {
+            let number = self.state.load(Ordering::Acquire);
+            let detail = self.detail.load(Ordering::Acquire);
+            // Not the detail of another state.
+            if self.state.load(Ordering::Acquire) == number {
+                break (number, detail);
+            }
+        };
+        match State::decode(number, detail) {
+            Some(state) => state,
+            None => unreachable!("state {number} of the generator, with {detail}"),
+        }
+    }
+
+    /// Shows what it is doing: by the launcher, and by `leaf_snowflake_reset`. A change wakes
+    /// the calls that wait.
+    pub fn show(&self, state: State) {
+        let (number, detail) = state.encode();
         self.detail.store(detail, Ordering::Release);
-        if self.state.swap(state as u32, Ordering::AcqRel) != state as u32 {
+        if self.state.swap(number, Ordering::AcqRel) != number {
             self.wake();
         }
     }

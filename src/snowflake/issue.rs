@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use leaf_id_core::keeper::State;
 use leaf_id_core::snowflake::{START_SPREAD, Stall};
 use rand::RngExt;
 
@@ -10,7 +11,7 @@ use crate::deadline::{self, Deadline, SLEEP_MS};
 use crate::error::Failure;
 use crate::guc::{self, WorkerId};
 use crate::pg::{self, WaitEvent};
-use crate::shmem::{self, Area, Snowflake, SnowflakeState};
+use crate::shmem::{self, Area, Snowflake};
 
 /// How long a session waits for the launcher to renew the reservation before it does so
 /// itself, in milliseconds: many times what an fsync takes.
@@ -142,9 +143,11 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
 /// the timeout, by default: the few milliseconds between the start and the call must not
 /// make it fail.
 fn almost_over(snowflake: &Snowflake) -> Option<i64> {
-    let (state, detail) = snowflake.status();
-    let left = detail - pg::now_ms() + 1;
+    let State::WaitingOut { until_ms } = snowflake.state() else {
+        return None;
+    };
+    let left = until_ms - pg::now_ms() + 1;
     // Long over means that nobody is there to open it.
     let almost = (-SLEEP_MS..2 * SLEEP_MS).contains(&left);
-    (state == SnowflakeState::WaitingOut && almost).then_some(left.max(1))
+    almost.then_some(left.max(1))
 }

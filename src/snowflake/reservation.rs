@@ -4,6 +4,8 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
+use leaf_id_core::reservation::late_renewal;
+
 use crate::error::Failure;
 use crate::guc;
 use crate::persist::{self, Reservation, Used};
@@ -36,8 +38,8 @@ pub fn used_before(worker_id: u16, until_ms: i64) -> io::Result<(Vec<Used>, Opti
     Ok((used, None))
 }
 
-/// Writes a reservation and then allows its use: durable first, usable second (I7). Never
-/// beyond what the worker registry has recorded. Returns the damage that was healed, if any.
+/// Writes a reservation and then allows its use: durable first, usable second (I7). Returns
+/// the damage that was healed, if any.
 pub fn reserve(
     snowflake: &Snowflake,
     _writer: &Writer<'_>,
@@ -45,9 +47,6 @@ pub fn reserve(
     until_ms: i64,
 ) -> io::Result<Option<io::Error>> {
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-    let until_ms = until_ms
-        .max(snowflake.generator.reserved_until() + epoch_ms)
-        .min(snowflake.recorded_until_ms());
     let (used, damage) = used_before(worker_id, until_ms)?;
     persist::write_reservation(&Reservation {
         worker_id,
@@ -75,11 +74,12 @@ pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
         return Ok(false);
     }
     let worker_id = generator.last().worker_id;
-    let until_ms = (pg::now_ms() + reservation_ms()).min(snowflake.recorded_until_ms());
     let reserved_ms = generator.reserved_until() + snowflake.epoch_ms.load(Ordering::Relaxed);
-    if until_ms <= reserved_ms {
+    let recorded_ms = snowflake.recorded_until_ms();
+    let Some(until_ms) = late_renewal(pg::now_ms(), reservation_ms(), reserved_ms, recorded_ms)
+    else {
         return Ok(false);
-    }
+    };
     pg::while_waiting(WaitEvent::Snowflake, || {
         reserve(snowflake, &writer, worker_id, until_ms)
     })

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use leaf_id_core::keeper::State;
 use leaf_id_core::snowflake::MAX_MS;
 
 use super::reservation::file_problem;
@@ -10,7 +11,7 @@ use crate::error::Failure;
 use crate::guc::{self, WorkerId};
 use crate::persist::{self, Reservation, Used};
 use crate::pg::{self, WaitEvent};
-use crate::shmem::{Snowflake, SnowflakeState};
+use crate::shmem::Snowflake;
 
 /// `leaf_snowflake_reset`: lets ids carry times later than `until` (a TimestampTz) from now
 /// on, whatever was reserved or issued. The way out when the clock once stood far ahead,
@@ -112,7 +113,7 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
         used.retired = true;
     }
     generator.close();
-    snowflake.set_state(SnowflakeState::Starting, 0);
+    snowflake.show(State::Starting);
     let written = pg::while_waiting(WaitEvent::Snowflake, || {
         persist::write_reservation(&Reservation {
             worker_id,
