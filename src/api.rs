@@ -14,7 +14,7 @@ use crate::pg::{self, RawDatum, RowType, TriggerCall};
 use crate::remote::serve;
 use crate::segment::issue::{self, Batch, CallSite};
 use crate::shmem::{self, SlotRef};
-use crate::snowflake::keeper;
+use crate::snowflake;
 use crate::tags::claim::{self, ClaimProblem};
 use crate::tags::heap::{ALLOC, AllocRow};
 use crate::tags::transaction::{self as edits, Edit};
@@ -303,7 +303,7 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
 /// `leaf_snowflake_next` as PostgreSQL calls it; see [`CONVENTION`].
 #[unsafe(export_name = "leaf_snowflake_next")]
 unsafe extern "C-unwind" fn snowflake_entry(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
-    match issue::next_snowflake_at_once() {
+    match snowflake::issue::next_at_once() {
         Some(id) => id.into(),
         None => guarded(leaf_snowflake_next_wrapper, fcinfo),
     }
@@ -321,7 +321,7 @@ COMMENT ON FUNCTION leaf_snowflake_next() IS
     'The next snowflake id of this server: 41 bits of milliseconds, worker id, sequence';
 "#)]
 fn leaf_snowflake_next() -> i64 {
-    finish(issue::next_snowflake())
+    finish(snowflake::issue::next())
 }
 
 #[pg_extern(sql = r#"
@@ -332,7 +332,7 @@ COMMENT ON FUNCTION leaf_snowflake_next_batch(integer) IS
 "#)]
 fn leaf_snowflake_next_batch(n: i32) -> SetOfIterator<'static, i64> {
     let n = finish(count(n));
-    SetOfIterator::new((0..n).map(|_| finish(issue::next_snowflake())))
+    SetOfIterator::new((0..n).map(|_| finish(snowflake::issue::next())))
 }
 
 #[pg_extern(sql = r#"
@@ -342,7 +342,7 @@ COMMENT ON FUNCTION leaf_snowflake_reset(timestamptz) IS
     'Lets snowflake ids carry times later than until, whatever was reserved before: for a worker id that was never used; superuser only';
 "#)]
 fn leaf_snowflake_reset(until: TimestampWithTimeZone) {
-    finish(keeper::reset(until.into()));
+    finish(snowflake::reset::reset(until.into()));
 }
 
 /// The time of a timestamp that PostgreSQL cannot hold is an error, not a wrap.

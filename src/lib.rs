@@ -8,7 +8,7 @@
 //! * `tags`: the rows of `leaf_alloc`, and claims of ids from them.
 //! * `remote`: other servers: the way to one, and what a call from one has to keep.
 //! * `shmem`: what both share, and the rules for it.
-//! * `snowflake`: who opens the snowflake generator and reserves its timestamps.
+//! * `snowflake`: snowflake ids: the call, and who opens the generator and reserves timestamps.
 //! * `lease`: worker ids that are leased from a registry, and that registry.
 //! * `persist`: the files in the data directory.
 //! * `leaf_id_core`: the double buffer, the snowflake word and the adaptive step.

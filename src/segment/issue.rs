@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use leaf_id_core::segment::{DoubleBuffer, Miss, Obstacle, Taken};
 
-use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, silence};
+use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, silence};
 use crate::error::{Failure, for_monitors};
 use crate::pg::{self, Caller, LockHolder, WaitEvent};
 use crate::shmem::{self, Area, Key, MAX_TAG, RefillError, SlotRef, Tag};
@@ -14,8 +14,6 @@ use crate::tags::rights::{self, Access};
 use crate::tags::transaction::{self as edits, Standing};
 
 use super::slot_cache::{ByTag, SLOT_CACHE, SlotCache, TagBytes};
-pub use crate::deadline::ready;
-pub use crate::snowflake::issue::{next as next_snowflake, next_at_once as next_snowflake_at_once};
 
 /// Tags that one session remembers the slots of, everybody's and others each: some 16 MB, in
 /// the memory of its own.

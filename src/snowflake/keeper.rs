@@ -20,8 +20,6 @@ use crate::persist::{self, Reservation};
 use crate::pg::{self, WaitEvent};
 use crate::shmem::{Area, Snowflake, Writer};
 
-pub use super::reset::reset;
-
 /// How soon the launcher looks again while a session is the writer, in milliseconds.
 const BUSY_MS: i64 = 10;
 /// How long a launcher that ends waits for a session that is the writer, in milliseconds.
