@@ -3,7 +3,7 @@
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode};
 
-use crate::pg::{ServerProblem, sqlstate};
+use crate::pg::{self, ServerProblem, sqlstate};
 
 mod refill;
 
@@ -515,5 +515,14 @@ impl Failure {
     pub fn raise(self) -> ! {
         self.report().report(PgLogLevel::ERROR);
         unreachable!("an ERROR does not return")
+    }
+}
+
+/// What another server or PostgreSQL has said may name hosts, roles and nodes.
+pub fn for_monitors(said: String) -> String {
+    if pg::caller_is_monitor() {
+        said
+    } else {
+        "(shown to roles with the privileges of pg_monitor)".into()
     }
 }

@@ -9,7 +9,7 @@
 //! * `tags`: the rows of `leaf_alloc`, and claims of ids from them.
 //! * `remote`: other servers: the way to one, and what a call from one has to keep.
 //! * `shmem`: what sessions and workers share, and the rules for it.
-//! * `snowflake`: who opens the snowflake generator and reserves its timestamps.
+//! * `snowflake`: snowflake ids: the call, and who opens the generator and reserves timestamps.
 //! * `lease`: worker ids that are leased from a registry, and that registry.
 //! * `files`: the files in the data directory.
 //! * `pg`: PostgreSQL, one file a subject; it knows nothing of the others.
@@ -17,6 +17,7 @@
 //!   adaptive step, leases and the registry's decisions.
 
 mod api;
+mod deadline;
 mod error;
 mod files;
 mod guc;

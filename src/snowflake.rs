@@ -1,3 +1,7 @@
-//! Snowflake ids: who opens the generator, and who reserves its timestamps.
+//! Snowflake ids: the hot path, who opens the generator, and who reserves its timestamps.
 
+pub mod issue;
 pub mod keeper;
+mod reservation;
+pub mod reset;
+mod state;

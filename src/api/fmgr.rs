@@ -13,6 +13,7 @@ use super::segment::leaf_segment_next_wrapper;
 use super::snowflake::leaf_snowflake_next_wrapper;
 use crate::segment::issue::{self, CallSite};
 use crate::shmem::SlotRef;
+use crate::snowflake;
 
 /// PostgreSQL's only calling convention, said by a `pg_finfo_` function for each function
 /// that pgrx did not make.
@@ -94,7 +95,7 @@ extern "C" fn pg_finfo_leaf_segment_next() -> &'static pg_sys::Pg_finfo_record {
 /// `leaf_snowflake_next` as PostgreSQL calls it.
 #[unsafe(export_name = "leaf_snowflake_next")]
 unsafe extern "C-unwind" fn snowflake_entry(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
-    match issue::next_snowflake_at_once() {
+    match snowflake::issue::next_at_once() {
         Some(id) => id.into(),
         None => guarded(leaf_snowflake_next_wrapper, fcinfo),
     }

@@ -8,9 +8,8 @@ use pgrx::{IntoDatum, pg_sys};
 use super::call::{count, finish, row_type};
 use crate::error::Failure;
 use crate::pg::{self, RawDatum};
-use crate::segment::issue;
 use crate::shmem;
-use crate::snowflake::keeper;
+use crate::snowflake::{issue, reset};
 
 #[pg_extern(sql = r#"
 CREATE FUNCTION leaf_snowflake_next() RETURNS bigint
@@ -19,7 +18,7 @@ COMMENT ON FUNCTION leaf_snowflake_next() IS
     'The next snowflake id of this server: 41 bits of milliseconds, worker id, sequence';
 "#)]
 fn leaf_snowflake_next() -> i64 {
-    finish(issue::next_snowflake())
+    finish(issue::next())
 }
 
 #[pg_extern(sql = r#"
@@ -30,7 +29,7 @@ COMMENT ON FUNCTION leaf_snowflake_next_batch(integer) IS
 "#)]
 fn leaf_snowflake_next_batch(n: i32) -> SetOfIterator<'static, i64> {
     let n = finish(count(n));
-    SetOfIterator::new((0..n).map(|_| finish(issue::next_snowflake())))
+    SetOfIterator::new((0..n).map(|_| finish(issue::next())))
 }
 
 #[pg_extern(sql = r#"
@@ -40,7 +39,7 @@ COMMENT ON FUNCTION leaf_snowflake_reset(timestamptz) IS
     'Lets snowflake ids carry times later than until, whatever was reserved before: for a worker id that was never used; superuser only';
 "#)]
 fn leaf_snowflake_reset(until: TimestampWithTimeZone) {
-    finish(keeper::reset(until.into()));
+    finish(reset::reset(until.into()));
 }
 
 /// The time of a timestamp that PostgreSQL cannot hold is an error, not a wrap.

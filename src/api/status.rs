@@ -1,6 +1,6 @@
 //! What the status views show.
 
-use leaf_id_core::reservation::Reason;
+use leaf_id_core::keeper::State;
 use leaf_id_core::snowflake::MAX_MS;
 use pgrx::iter::TableIterator;
 use pgrx::prelude::*;
@@ -11,7 +11,7 @@ use super::snowflake::{configured_epoch, timestamp};
 use crate::error::Failure;
 use crate::guc::{self, WorkerId};
 use crate::pg::{self, Name, RawDatum};
-use crate::shmem::{self, RemoteServerState, SnowflakeState, WorkerIdSource};
+use crate::shmem::{self, RemoteServerState, WorkerIdSource};
 use crate::tags::heap;
 
 fn timestamptz(us: i64) -> Option<TimestampWithTimeZone> {
@@ -208,32 +208,15 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let epoch_ms = finish(configured_epoch());
     let state = snowflake.state();
     let leases = guc::worker_id() == WorkerId::Auto;
-    let open = state == SnowflakeState::Open;
+    let open = matches!(state, State::Open { .. });
     let last = snowflake.generator.last();
     let known = last.ms > 0;
     let text = match state {
         // Before the launcher has looked, too.
-        SnowflakeState::Starting if pg::in_recovery() && !leases => "standby",
-        SnowflakeState::Standby => "standby",
-        SnowflakeState::Starting => "starting",
-        SnowflakeState::NoWorkerId => "no worker id",
-        SnowflakeState::WaitingOut => "waiting out an earlier reservation",
-        SnowflakeState::Open => "open",
-        SnowflakeState::ReservationAhead => "refused: reservation far ahead of the clock",
-        SnowflakeState::WorkerIdRetired => "refused: worker id left behind by a reset",
-        SnowflakeState::EpochMovedLater => "refused: epoch was moved later",
-        SnowflakeState::FileProblem => "reservation file cannot be read or written",
-        SnowflakeState::NoRegistrySet => "no worker registry",
-        SnowflakeState::NoRegistry => "worker registry does not answer",
-        SnowflakeState::LeaseEnded => "lease ended",
-        SnowflakeState::HeldByOther => "refused: another server has the worker id of this node",
-        SnowflakeState::NoFreeWorkerId => "refused: no free worker id",
-        SnowflakeState::ClockSkew => "refused: clock is off",
-        SnowflakeState::RegistryGrace => "worker registry gives nothing away yet",
-        SnowflakeState::WorkerIdLost => "worker id was taken away",
-        SnowflakeState::OtherEpoch => "refused: epoch is not that of the worker registry",
-        SnowflakeState::OtherRole => "refused: name of this node belongs to another role",
-    };
+        State::Starting if pg::in_recovery() && !leases => State::Standby,
+        state => state,
+    }
+    .text();
     let lease = area.lease_status();
     let source = match lease.source {
         WorkerIdSource::Setting => "leaf_id.worker_id",
@@ -242,18 +225,7 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     };
     let some_text = |text: String| Some(text).filter(|text| !text.is_empty());
     let at = |ms: i64| timestamp(ms + epoch_ms);
-    let (floor_ms, reason) = snowflake.floor();
-    let reason = match reason {
-        Reason::None => None,
-        Reason::CleanStop => Some("clean stop"),
-        Reason::LauncherRestart => Some("launcher restart"),
-        Reason::Crash => Some("crash"),
-        Reason::NoFile => Some("no file"),
-        Reason::CopiedFile => Some("copied file"),
-        Reason::NewTimeline => Some("new timeline"),
-        Reason::OtherCluster => Some("other cluster"),
-        Reason::Reset => Some("reset"),
-    };
+    let floor = snowflake.floor();
     let columns = [
         text.into_datum(),
         open.then_some(i32::from(last.worker_id)).into_datum(),
@@ -262,8 +234,8 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         open.then(|| at(snowflake.generator.reserved_until()))
             .flatten()
             .into_datum(),
-        reason.and_then(|_| timestamp(floor_ms)).into_datum(),
-        reason.into_datum(),
+        floor.and_then(|floor| timestamp(floor.ms)).into_datum(),
+        floor.map(|floor| floor.reason.text()).into_datum(),
         known
             .then(|| (last.ms + epoch_ms - pg::now_ms()).max(0))
             .into_datum(),

@@ -5,32 +5,18 @@
 use std::io;
 
 use leaf_id_core::lease::{
-    Answer, Clocks, Effect, Grant, Lease, LeaseHolder, Question, Rules, Status, Step, Why,
+    Answer, Clocks, Effect, Grant, Lease, LeaseHolder, Question, Rules, Status, Step,
 };
+use leaf_id_core::refusal::Refusal;
 
 use crate::files;
 use crate::files::lease::HolderIdentity;
 use crate::guc::{self, Registry};
 use crate::pg;
-use crate::shmem::{Area, LeaseStatus, Reply, Request, SnowflakeState, Text, WorkerIdSource};
+use crate::shmem::{Area, LeaseStatus, Reply, Request, Text, WorkerIdSource};
 
 /// How often a file that cannot be written is tried again, in milliseconds.
 const RETRY_MS: i64 = 1000;
-
-/// What the generator's keeper is to do.
-pub enum Order {
-    /// Nothing.
-    Keep,
-    /// Use a worker id; `anew`: nothing that was reserved before counts.
-    Use {
-        /// What is granted.
-        grant: Grant,
-        /// See above.
-        anew: bool,
-    },
-    /// Issue nothing, and say why.
-    Close(SnowflakeState, i64),
-}
 
 /// The launcher's lease.
 pub struct LeaseClient {
@@ -120,42 +106,42 @@ impl LeaseClient {
         }
     }
 
-    /// Does what is due. What is to be done with the generator, and when to look again, in
-    /// milliseconds.
-    pub fn tend(&mut self) -> (Order, Option<i64>) {
-        let mut order = self.listen();
+    /// Does what is due. What follows for the generator, and when to look again, in
+    /// milliseconds. A grant is written down before it may be used.
+    pub fn tend(&mut self) -> (Effect, Option<i64>) {
+        let mut effect = self.listen();
         if self.pending.is_some() {
             match self.write_down() {
                 Ok(()) => {
                     if let Some((grant, anew)) = self.pending.take() {
-                        order = Order::Use { grant, anew };
+                        effect = Effect::Use { grant, anew };
                     }
                 }
-                Err(again) => return (order, Some(again)),
+                Err(again) => return (effect, Some(again)),
             }
         }
-        if !matches!(order, Order::Keep) {
-            return (order, Some(1));
+        if effect != Effect::Keep {
+            return (effect, Some(1));
         }
         let now = pg::boot_ms();
         match self.holder.step(now) {
-            Step::Close => (Order::Close(SnowflakeState::LeaseEnded, 0), Some(1)),
-            Step::Wait(ms) => (Order::Keep, ms.map(|ms| ms + 1)),
+            Step::Close => (Effect::Close(Refusal::LeaseEnded), Some(1)),
+            Step::Wait(ms) => (Effect::Keep, ms.map(|ms| ms + 1)),
             Step::Ask => {
-                let order = self.ask(now);
+                let effect = self.ask(now);
                 // Where nobody could be asked, it is to be tried again.
-                (order, self.asked.is_none().then_some(1))
+                (effect, self.asked.is_none().then_some(1))
             }
         }
     }
 
     /// The reply to the question that is under way, if it is there.
-    fn listen(&mut self) -> Order {
+    fn listen(&mut self) -> Effect {
         let Some((number, question)) = self.asked else {
-            return Order::Keep;
+            return Effect::Keep;
         };
         let Some(reply) = self.area.take_reply(number) else {
-            return Order::Keep;
+            return Effect::Keep;
         };
         self.asked = None;
         let (effect, source) = match reply {
@@ -171,34 +157,22 @@ impl LeaseClient {
         self.follow(effect, source)
     }
 
-    fn follow(&mut self, effect: Effect, source: WorkerIdSource) -> Order {
+    /// What may follow at once: not a grant, which is not written down yet.
+    fn follow(&mut self, effect: Effect, source: WorkerIdSource) -> Effect {
         match effect {
-            Effect::Keep => Order::Keep,
+            Effect::Keep => {}
             Effect::Use { grant, anew } => {
                 self.note_grant(&grant, source);
                 self.pending = Some((grant, anew));
-                Order::Keep
+                return Effect::Keep;
             }
-            // Still no answer: what has ended has ended, and calls are told so at once.
-            Effect::Close(Why::NoAnswer)
-                if self.area.snowflake.state() == SnowflakeState::LeaseEnded =>
-            {
-                Order::Keep
-            }
-            Effect::Close(why) => {
-                self.pending = None;
-                let (state, detail) = match why {
-                    Why::NoAnswer => (SnowflakeState::NoRegistry, 0),
-                    Why::Skewed(skew) => (SnowflakeState::ClockSkew, skew.by_ms),
-                    Why::Refused(status) => (refused(status), 0),
-                };
-                Order::Close(state, detail)
-            }
+            Effect::Close(_) => self.pending = None,
         }
+        effect
     }
 
     /// Puts the question that is due.
-    fn ask(&mut self, now: i64) -> Order {
+    fn ask(&mut self, now: i64) -> Effect {
         self.holder.prepare(rand::random::<i64>);
         if self.write_down().is_err() {
             // Tried again as a question is that was not answered.
@@ -234,7 +208,7 @@ impl LeaseClient {
             epoch_ms: guc::epoch_ms(),
         });
         self.asked = Some((number, question));
-        Order::Keep
+        Effect::Keep
     }
 
     /// The number of the question that a registrar is to be started for.
@@ -338,18 +312,5 @@ impl LeaseClient {
 impl Drop for LeaseClient {
     fn drop(&mut self) {
         self.area.tell_lease(|status| *status = LeaseStatus::NONE);
-    }
-}
-
-fn refused(status: Status) -> SnowflakeState {
-    match status {
-        Status::Held => SnowflakeState::HeldByOther,
-        Status::Full => SnowflakeState::NoFreeWorkerId,
-        Status::Grace => SnowflakeState::RegistryGrace,
-        Status::Epoch => SnowflakeState::OtherEpoch,
-        Status::Role => SnowflakeState::OtherRole,
-        Status::Retired | Status::Lost | Status::Granted | Status::Clock => {
-            SnowflakeState::WorkerIdLost
-        }
     }
 }

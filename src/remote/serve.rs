@@ -9,7 +9,7 @@ use core::ffi::CStr;
 
 use crate::error::Failure;
 use crate::guc::CLAIM_SYNCHRONOUS_COMMIT;
-use crate::{pg, segment};
+use crate::{deadline, pg};
 
 /// Begins an exchange, in the transaction of the call to a function, which waits for no lock
 /// longer than that: the caller asks again. PostgreSQL raises its own error where the call is
@@ -18,7 +18,7 @@ use crate::{pg, segment};
 /// # Errors
 /// This server cannot claim.
 pub fn begin(function: &CStr, lock_timeout: &CStr) -> Result<(), Failure> {
-    segment::issue::ready()?;
+    deadline::ready()?;
     pg::prevent_in_transaction_block(function);
     pg::prevent_if_read_only(function);
     pg::set_local(c"lock_timeout", lock_timeout);

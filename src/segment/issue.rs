@@ -1,16 +1,14 @@
 //! The hot path: find the slot, take, ask for a refill, wait. No SQL is reached from here.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use leaf_id_core::segment::{DoubleBuffer, Miss, Obstacle, Taken};
-use leaf_id_core::snowflake::{START_SPREAD, Stall};
-use rand::RngExt;
 
-use crate::error::{Failure, RefillError, TagError};
-use crate::guc::{self, WorkerId};
+use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, silence};
+use crate::error::{Failure, RefillError, TagError, for_monitors};
 use crate::pg::{self, Caller, LockHolder, WaitEvent};
-use crate::shmem::{self, Area, Key, LeaseStatus, MAX_TAG, SlotRef, SnowflakeState, Tag};
+use crate::shmem::{self, Area, Key, MAX_TAG, SlotRef, Tag};
 use crate::tags::heap::{self, SeenRow, TableLocked};
 use crate::tags::rights::{self, Access};
 use crate::tags::transaction::{self as edits, Standing};
@@ -20,20 +18,6 @@ use super::slot_cache::{ByTag, SLOT_CACHE, SlotCache, TagBytes};
 /// Tags that one session remembers the slots of, everybody's and others each: some 16 MB, in
 /// the memory of its own.
 const MAX_CACHED: usize = 250_000;
-/// How long one sleep lasts at most before the state is looked at again, in milliseconds:
-/// the safety net under the broadcasts.
-const SLEEP_MS: i64 = 200;
-/// How often a look that may not block is tried again, in milliseconds.
-pub const RETRY_MS: i64 = 10;
-/// How long a session waits for the launcher to renew the reservation before it does so
-/// itself, in milliseconds: many times what an fsync takes.
-const LATE_MS: i64 = 50;
-/// Full milliseconds after which a call stays awake for the start of the next one, though
-/// another session does: it would come too late each time.
-const PATIENT_ROUNDS: u32 = 3;
-/// How long a reload may take to reach the launcher, in milliseconds.
-pub const RELOAD_GRACE_MS: i64 = SLEEP_MS;
-
 /// What one call site remembers between its calls (PostgreSQL's `fn_extra`): where the ids
 /// of its tag come from, if the tag is a constant of the query. Other tags are found anew
 /// in each call, by what the session knows.
@@ -252,27 +236,6 @@ impl Iterator for Batch {
     }
 }
 
-/// The shared area, where ids can be issued at all.
-///
-/// # Errors
-/// The library is not preloaded; the server is a standby, or one of a single process.
-pub fn ready() -> Result<&'static Area, Failure> {
-    let area = ready_on_standby()?;
-    if pg::in_recovery() {
-        return Err(Failure::Standby);
-    }
-    Ok(area)
-}
-
-/// The shared area, where ids can be issued that no table is needed for.
-fn ready_on_standby() -> Result<&'static Area, Failure> {
-    let area = shmem::area().ok_or(Failure::NotPreloaded)?;
-    if pg::single_user() {
-        return Err(Failure::SingleUser);
-    }
-    Ok(area)
-}
-
 /// What a take leaves to do: to ask for the spare, and to count what was lost.
 #[cold]
 #[inline(never)]
@@ -411,39 +374,6 @@ fn changed(key: &Key) -> Failure {
     Failure::TagChanged {
         tag: name(key),
         parallel: pg::in_parallel_mode(),
-    }
-}
-
-/// How long a call may still wait, by `leaf_id.refill_timeout`.
-pub struct Deadline {
-    started: Instant,
-    timeout: Duration,
-}
-
-impl Deadline {
-    /// Of a call that begins now.
-    pub fn new() -> Self {
-        let ms = u64::try_from(guc::REFILL_TIMEOUT.get()).unwrap_or(1);
-        Self {
-            started: Instant::now(),
-            timeout: Duration::from_millis(ms),
-        }
-    }
-
-    /// `leaf_id.refill_timeout`, in milliseconds.
-    pub fn timeout_ms(&self) -> i64 {
-        i64::try_from(self.timeout.as_millis()).unwrap_or(i64::MAX)
-    }
-
-    /// How long the call has taken so far, in milliseconds.
-    pub fn elapsed_ms(&self) -> i64 {
-        i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX)
-    }
-
-    /// What is left, in milliseconds, rounded up; `None` when nothing is.
-    pub fn left_ms(&self) -> Option<i64> {
-        let left = self.timeout.checked_sub(self.started.elapsed())?;
-        i64::try_from(left.as_millis() + 1).ok()
     }
 }
 
@@ -671,15 +601,6 @@ fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option
     }
 }
 
-/// What another server or PostgreSQL has said may name hosts, roles and nodes.
-fn for_monitors(said: String) -> String {
-    if pg::caller_is_monitor() {
-        said
-    } else {
-        "(shown to roles with the privileges of pg_monitor)".into()
-    }
-}
-
 fn reason_for_monitors(sentence: String) -> String {
     if pg::caller_is_monitor() {
         sentence
@@ -704,252 +625,6 @@ fn timed_out(area: &Area, slot_ref: &SlotRef, key: &Key, deadline: &Deadline) ->
     let detail = explained.unwrap_or_else(|| silence(area).into());
     Failure::NoSegment {
         tag,
-        timeout_ms: deadline.timeout_ms(),
-        detail,
-    }
-}
-
-/// Why nobody has answered.
-pub fn silence(area: &Area) -> &'static str {
-    if area.is_orphaned() {
-        "The launcher of leaf_id is not running. If it never does, \"max_worker_processes\" leaves no room for it."
-    } else {
-        "No allocator has answered; see the server's log."
-    }
-}
-
-// ---- Snowflake ---------------------------------------------------------------------
-
-/// The next snowflake id, where most of them come from: the millisecond of the last one.
-/// Nothing here can fail or panic. `None` says nothing but that [`next_snowflake`] must be
-/// asked.
-#[inline]
-pub fn next_snowflake_at_once() -> Option<i64> {
-    let snowflake = &shmem::area()?.snowflake;
-    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-    let id = snowflake
-        .generator
-        .next_at_once(|| pg::now_ms() - epoch_ms)?;
-    snowflake.issued.fetch_add(1, Ordering::Relaxed);
-    Some(id)
-}
-
-/// The next snowflake id.
-///
-/// # Errors
-/// See [`Failure`].
-#[inline]
-pub fn next_snowflake() -> Result<i64, Failure> {
-    let area = shmem::area().ok_or(Failure::NotPreloaded)?;
-    match try_snowflake(area) {
-        Ok(id) => Ok(id),
-        Err(stall) => wait_snowflake(area, stall),
-    }
-}
-
-#[inline]
-fn try_snowflake(area: &Area) -> Result<i64, Stall> {
-    let snowflake = &area.snowflake;
-    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-    let id = snowflake.generator.next(
-        || pg::now_ms() - epoch_ms,
-        || {
-            let start = || rand::rng().random_range(0..START_SPREAD);
-            snowflake.may_issue().then(start)
-        },
-    )?;
-    snowflake.issued.fetch_add(1, Ordering::Relaxed);
-    Ok(id)
-}
-
-#[cold]
-#[inline(never)]
-fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
-    ready_on_standby()?;
-    if pg::in_recovery() && guc::worker_id() != WorkerId::Auto {
-        return Err(Failure::StandbyWithoutLease);
-    }
-    let snowflake = &area.snowflake;
-    let deadline = Deadline::new();
-    let waiting = snowflake.waiters().join();
-    if !matches!(first, Stall::Full(_)) {
-        snowflake.waits.fetch_add(1, Ordering::Relaxed);
-    }
-    let mut seen_back = false;
-    let mut full_rounds = 0;
-    let mut stall = first;
-    loop {
-        match stall {
-            Stall::Full(ms) => {
-                pg::check_for_interrupts();
-                if deadline.left_ms().is_none() {
-                    return Err(Failure::SnowflakeTimeout {
-                        timeout_ms: deadline.timeout_ms(),
-                        detail: "Other sessions have used every millisecond up.".into(),
-                    });
-                }
-                full_rounds += 1;
-                let unix_ms = ms + snowflake.epoch_ms.load(Ordering::Relaxed);
-                let exactly = snowflake.watch(unix_ms) || full_rounds > PATIENT_ROUNDS;
-                pg::sleep_until((unix_ms + 1) * 1000, exactly, WaitEvent::Snowflake);
-            }
-            Stall::ClockBack(by_ms) => {
-                if !seen_back {
-                    seen_back = true;
-                    snowflake.rollbacks.fetch_add(1, Ordering::Relaxed);
-                }
-                let left = deadline.left_ms();
-                match left.filter(|_| by_ms <= i64::from(guc::MAX_CLOCK_BACKWARD.get())) {
-                    Some(left) => waiting.sleep(by_ms.min(left), WaitEvent::Snowflake),
-                    None => {
-                        let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-                        let last = pg::format_ms(snowflake.generator.last().ms + epoch_ms);
-                        return Err(Failure::ClockBack { by_ms, last });
-                    }
-                }
-            }
-            Stall::EndOfTime => return Err(Failure::EndOfTime),
-            Stall::Closed | Stall::Unreserved | Stall::Unleased => {
-                refused(area, &deadline)?;
-                let Some(left) = deadline.left_ms().or_else(|| almost_over(snowflake)) else {
-                    // Also where the launcher was not there to close the generator.
-                    let ended = snowflake.generator.is_open() && !snowflake.may_issue();
-                    return Err(if ended {
-                        lease_ended(&area.lease_status())
-                    } else {
-                        snowflake_timeout(area, &deadline)
-                    });
-                };
-                let late = deadline.elapsed_ms() >= LATE_MS;
-                let renewed = stall == Stall::Unreserved
-                    && late
-                    && crate::snowflake::keeper::renew_late(snowflake)?;
-                if !renewed {
-                    snowflake.reservation_wanted.store(1, Ordering::Release);
-                    area.wake_launcher();
-                    let patience = if late { SLEEP_MS } else { LATE_MS };
-                    waiting.sleep(left.min(patience), WaitEvent::Snowflake);
-                }
-            }
-        }
-        match try_snowflake(area) {
-            Ok(id) => return Ok(id),
-            Err(next) => stall = next,
-        }
-    }
-}
-
-/// What is left to wait out, in milliseconds, if that is hardly more than nothing. A call
-/// right after a crash waits as long as one reservation, and a reservation is as long as
-/// the timeout, by default: the few milliseconds between the start and the call must not
-/// make it fail.
-fn almost_over(snowflake: &shmem::Snowflake) -> Option<i64> {
-    let (state, detail) = snowflake.status();
-    let left = detail - pg::now_ms() + 1;
-    // Long over means that nobody is there to open it.
-    let almost = (-SLEEP_MS..2 * SLEEP_MS).contains(&left);
-    (state == SnowflakeState::WaitingOut && almost).then_some(left.max(1))
-}
-
-/// Whether the launcher has found that waiting is useless.
-fn refused(area: &Area, deadline: &Deadline) -> Result<(), Failure> {
-    let (state, detail) = area.snowflake.status();
-    let said = || for_monitors(area.lease_status().last_error.get());
-    match state {
-        // Set a moment ago, perhaps, and the launcher has not read it yet.
-        SnowflakeState::NoWorkerId
-        | SnowflakeState::NoRegistrySet
-        | SnowflakeState::OtherEpoch
-        | SnowflakeState::Standby
-            if deadline.elapsed_ms() < RELOAD_GRACE_MS =>
-        {
-            Ok(())
-        }
-        SnowflakeState::NoWorkerId => Err(Failure::WorkerIdUnset),
-        SnowflakeState::ReservationAhead => {
-            let by_ms = detail - pg::now_ms();
-            // No longer, or within what this call waits for anyhow.
-            if deadline.left_ms().is_some_and(|left| by_ms <= left) {
-                return Ok(());
-            }
-            Err(Failure::ReservationAhead {
-                by_ms,
-                until: pg::format_ms(detail),
-            })
-        }
-        SnowflakeState::WorkerIdRetired => Err(Failure::WorkerIdRetired {
-            until: pg::format_ms(detail),
-        }),
-        SnowflakeState::EpochMovedLater => Err(Failure::EpochMovedLater { stored_ms: detail }),
-        SnowflakeState::FileProblem => Err(Failure::ReservationFile {
-            reason: "the reason is in the server's log.".into(),
-        }),
-        SnowflakeState::NoRegistrySet => Err(Failure::RegistryUnset),
-        SnowflakeState::HeldByOther => Err(Failure::HeldByOther { said: said() }),
-        SnowflakeState::NoFreeWorkerId => Err(Failure::NoFreeWorkerId { said: said() }),
-        SnowflakeState::ClockSkew => Err(Failure::ClockSkew {
-            by_ms: detail,
-            said: said(),
-        }),
-        SnowflakeState::OtherEpoch => Err(Failure::OtherEpoch { said: said() }),
-        SnowflakeState::OtherRole => Err(Failure::OtherRole { said: said() }),
-        SnowflakeState::Standby => Err(Failure::StandbyWithoutLease),
-        SnowflakeState::LeaseEnded => {
-            let status = area.lease_status();
-            // Otherwise it is being renewed just now.
-            match status.away_since_ms {
-                Some(_) => Err(lease_ended(&status)),
-                None => Ok(()),
-            }
-        }
-        // The registry may answer yet.
-        SnowflakeState::NoRegistry
-        | SnowflakeState::RegistryGrace
-        | SnowflakeState::WorkerIdLost
-        | SnowflakeState::Starting
-        | SnowflakeState::WaitingOut
-        | SnowflakeState::Open => Ok(()),
-    }
-}
-
-fn lease_ended(status: &LeaseStatus) -> Failure {
-    Failure::LeaseEnded {
-        worker_id: status.worker_id,
-        registry: status.registry.get(),
-        away_since: status.away_since_ms.map(pg::format_ms),
-        said: for_monitors(status.last_error.get()),
-    }
-}
-
-fn snowflake_timeout(area: &Area, deadline: &Deadline) -> Failure {
-    let (state, detail) = area.snowflake.status();
-    let status = area.lease_status();
-    let registry = status.registry.get();
-    let detail = match state {
-        _ if area.is_orphaned() => silence(area).into(),
-        SnowflakeState::WaitingOut => format!(
-            "Timestamps that an earlier run or another server had reserved are being waited out, until {}.",
-            pg::format_ms(detail)
-        ),
-        SnowflakeState::LeaseEnded => return lease_ended(&status),
-        SnowflakeState::NoRegistry | SnowflakeState::Starting if !registry.is_empty() => {
-            match status.away_since_ms {
-                Some(since) => format!(
-                    "Worker registry \"{registry}\" has not answered since {}: {}.",
-                    pg::format_ms(since),
-                    for_monitors(status.last_error.get())
-                ),
-                None => format!("Worker registry \"{registry}\" has not answered yet."),
-            }
-        }
-        SnowflakeState::RegistryGrace | SnowflakeState::WorkerIdLost => format!(
-            "Worker registry \"{registry}\" grants no worker id: {}.",
-            for_monitors(status.last_error.get())
-        ),
-        SnowflakeState::Open => "The reservation of timestamps was not renewed.".into(),
-        _ => "The launcher has not started the generator.".into(),
-    };
-    Failure::SnowflakeTimeout {
         timeout_ms: deadline.timeout_ms(),
         detail,
     }

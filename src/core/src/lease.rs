@@ -17,6 +17,8 @@
 //! go on: the lease and its end decide only when the registry may give the id away. It is
 //! counted on the monotonic clock, from before the request left.
 
+use crate::refusal::Refusal;
+
 /// Both clocks of a server, read together, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clocks {
@@ -249,17 +251,6 @@ pub struct Skew {
     pub from_peers: bool,
 }
 
-/// Why nothing is issued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
-    /// The registry has not answered yet.
-    NoAnswer,
-    /// The clock is off.
-    Skewed(Skew),
-    /// The registry has said so.
-    Refused(Status),
-}
-
 /// What is to be done next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
@@ -283,7 +274,7 @@ pub enum Effect {
         anew: bool,
     },
     /// Nothing is to be issued.
-    Close(Why),
+    Close(Refusal),
     /// All stays as it is.
     Keep,
 }
@@ -413,9 +404,9 @@ impl LeaseHolder {
                     self.standing = Standing::Holding;
                     Effect::Use { grant, anew: true }
                 }
-                None => Effect::Close(Why::NoAnswer),
+                None => Effect::Close(Refusal::NoAnswer),
             },
-            Standing::Out => Effect::Close(Why::NoAnswer),
+            Standing::Out => Effect::Close(Refusal::NoAnswer),
         }
     }
 
@@ -435,7 +426,7 @@ impl LeaseHolder {
                 self.again(now, rules);
                 self.ask_at_ms = self.ask_at_ms.min(now.saturating_add(RETRY_MS));
                 match answer.skew(rules.max_skew_ms) {
-                    Some(skew) => self.out(Why::Skewed(skew)),
+                    Some(skew) => self.out(Refusal::ClockSkew { by_ms: skew.by_ms }),
                     // The exchange was slow, and the clock may be right.
                     None => Effect::Keep,
                 }
@@ -450,25 +441,33 @@ impl LeaseHolder {
                     // Nobody else gets it, and the rest of the lease is still good.
                     return Effect::Keep;
                 }
-                self.out(Why::Refused(answer.status))
+                self.out(Refusal::WorkerIdLost)
             }
-            // The lease is this server's for as long as it has been told.
-            Status::Grace | Status::Full | Status::Epoch | Status::Role
-                if self.standing == Standing::Holding =>
-            {
-                self.again(now, rules);
-                Effect::Keep
-            }
-            refused => {
-                self.again(now, rules);
-                self.out(Why::Refused(refused))
-            }
+            Status::Held => self.refused(now, rules, Refusal::HeldByOther),
+            Status::Full => self.kept(now, rules, Refusal::NoFreeWorkerId),
+            Status::Grace => self.kept(now, rules, Refusal::RegistryGrace),
+            Status::Epoch => self.kept(now, rules, Refusal::OtherEpoch),
+            Status::Role => self.kept(now, rules, Refusal::OtherRole),
         }
     }
 
-    fn out(&mut self, why: Why) -> Effect {
+    fn refused(&mut self, boot_ms: i64, rules: Rules, refusal: Refusal) -> Effect {
+        self.again(boot_ms, rules);
+        self.out(refusal)
+    }
+
+    /// Refused, and yet the lease is this server's for as long as it has been told.
+    fn kept(&mut self, boot_ms: i64, rules: Rules, refusal: Refusal) -> Effect {
+        if self.standing == Standing::Holding {
+            self.again(boot_ms, rules);
+            return Effect::Keep;
+        }
+        self.refused(boot_ms, rules, refusal)
+    }
+
+    fn out(&mut self, refusal: Refusal) -> Effect {
         self.standing = Standing::Out;
-        Effect::Close(why)
+        Effect::Close(refusal)
     }
 
     fn again(&mut self, boot_ms: i64, rules: Rules) {

@@ -8,8 +8,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod keeper;
 pub mod lease;
+mod numbered;
 mod primitive;
+pub mod refusal;
 pub mod registry;
 pub mod reservation;
 pub mod segment;

@@ -1,5 +1,7 @@
 //! A seeded simulation of servers that lease worker ids from one registry: there are fewer
-//! ids than servers, so that they go from hand to hand.
+//! ids than servers, so that they go from hand to hand. What decides is what ships: the
+//! launcher's state machine, the lease, the registry and the word. Clocks, disks, messages and
+//! the failures of all of them are made here.
 //!
 //! Would catch: two servers, or two runs of one, that issue the same worker id and
 //! millisecond twice, whatever their clocks do, wherever they stop and go on, whichever
@@ -18,12 +20,17 @@ mod support;
 use core::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-use leaf_id_core::lease::{
-    Answer, Clocks, Effect, Found, Grant, Lease, LeaseHolder, Question, Rules, Step,
+use leaf_id_core::keeper::{
+    self, Action, Configured, FOR_EVER, File, Input, Keeper, Look, Seen, State, Then,
 };
+use leaf_id_core::lease::{
+    Answer, Clocks, Effect, Found, Lease, LeaseHolder, Question, Rules, Step,
+};
+use leaf_id_core::refusal::Refusal;
 use leaf_id_core::registry::{
     self, Bounds, Decision, Here, Hold, Next, Place, Registry, Reply, Request, Requester, Row,
 };
+use leaf_id_core::reservation::{Stored, late_renewal};
 use leaf_id_core::snowflake::{Generator, Parts, Stall};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -61,6 +68,12 @@ enum Broken {
     Grace,
     /// A copied disk shows the token of its original.
     CopiedDisk,
+    /// What was reserved counts before it is on the disk.
+    Durable,
+    /// What the last run has left is not waited out.
+    OwnFloor,
+    /// What was reserved for one holder is used by the next one.
+    Anew,
 }
 
 /// The tables of a registry, and where it is.
@@ -190,14 +203,40 @@ struct Message {
     answer: Option<Reply>,
 }
 
+/// The reservation file.
+#[derive(Clone, Copy)]
+struct Reserved {
+    until_ms: i64,
+    clean: bool,
+    original: bool,
+}
+
 /// What is on a server's disk.
 #[derive(Clone, Copy, Default)]
 struct Disk {
     lease: Lease,
-    reserved_until_ms: i64,
-    clean: bool,
+    lease_is_clean: bool,
+    reserved: Option<Reserved>,
     boot: u32,
     copied: bool,
+}
+
+/// What a server has in memory while it runs.
+struct Running {
+    keeper: Keeper,
+    /// Once the keeper has begun to lease.
+    holder: Option<LeaseHolder>,
+    generator: Generator,
+    /// What sessions are shown.
+    shown: State,
+    lease_until_boot_ms: i64,
+    recorded_until_ms: i64,
+    /// A session has found the reservation used up.
+    wanted: bool,
+    /// The question that is under way, and when it is given up.
+    asked: Option<i64>,
+    /// What follows from an answer that has come.
+    heard: Effect,
 }
 
 struct Node {
@@ -208,14 +247,8 @@ struct Node {
     wall_offset_ms: i64,
     frozen_until_ms: i64,
     /// `None` while it is down.
-    holder: Option<LeaseHolder>,
-    generator: Generator,
-    floor_ms: i64,
-    /// Opened with, and what the registry has recorded of it.
-    open: Option<Grant>,
+    running: Option<Running>,
     run: u64,
-    /// The question that is under way, and when it is given up.
-    asked: Option<i64>,
 }
 
 struct World {
@@ -235,6 +268,30 @@ struct World {
     changes_of_holder: Cell<u32>,
 }
 
+impl Running {
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Close => {
+                self.generator.close();
+            }
+            Action::Open {
+                worker_id,
+                above_ms,
+            } => self.generator.open(worker_id, above_ms.max(0)),
+            Action::SetLease {
+                until_boot_ms,
+                recorded_until_ms,
+            } => {
+                self.lease_until_boot_ms = until_boot_ms;
+                self.recorded_until_ms = recorded_until_ms;
+            }
+            Action::StopLeasing => self.holder = None,
+            Action::Hurry => self.holder.as_mut().unwrap().hurry(),
+            Action::ShowFloor(_) | Action::Wake | Action::Log(_) => {}
+        }
+    }
+}
+
 impl World {
     fn new(seed: u64, broken: Broken) -> Self {
         let node = |number: usize| {
@@ -244,12 +301,8 @@ impl World {
                 boot: u32::try_from(number).unwrap() * 1000,
                 wall_offset_ms: 0,
                 frozen_until_ms: 0,
-                holder: None,
-                generator: Generator::new(),
-                floor_ms: 0,
-                open: None,
+                running: None,
                 run: 0,
-                asked: None,
             })
         };
         Self {
@@ -289,127 +342,204 @@ impl World {
     }
 
     fn start(&self, node: &mut Node) {
-        let clocks = self.clocks(node);
-        let disk = node.disk;
-        let found = Found {
-            original: !disk.copied,
-            same_boot: disk.boot == node.boot || self.broken == Broken::CopiedDisk,
-            clean: disk.clean,
-        };
-        node.generator = Generator::new();
-        let never = disk.reserved_until_ms == 0;
-        let copied = disk.copied || never;
-        node.floor_ms = if copied {
-            disk.reserved_until_ms.max(clocks.wall_ms) + RESERVATION_MS
-        } else {
-            disk.reserved_until_ms
-        };
-        let lease = disk.lease.of_file(found);
-        node.holder = Some(LeaseHolder::new(lease));
-        node.disk.lease = lease;
-        node.disk.clean = false;
-        node.disk.copied = false;
-        node.disk.boot = node.boot;
-        node.disk.reserved_until_ms = node.floor_ms;
-        node.open = None;
-        node.asked = None;
+        if node.disk.copied {
+            node.disk.reserved = node.disk.reserved.map(|reserved| Reserved {
+                original: false,
+                ..reserved
+            });
+        }
+        node.running = Some(Running {
+            keeper: Keeper::new(0, 0, false),
+            holder: None,
+            generator: Generator::new(),
+            shown: State::Starting,
+            lease_until_boot_ms: 0,
+            recorded_until_ms: 0,
+            wanted: false,
+            asked: None,
+            heard: Effect::Keep,
+        });
         node.run += 1;
     }
 
     fn stop(node: &mut Node, clean: bool) {
-        if node.holder.take().is_none() {
+        let Some(running) = node.running.take() else {
             return;
+        };
+        if clean && running.generator.is_open() {
+            node.disk.reserved = Some(Reserved {
+                until_ms: running.generator.close().ms,
+                clean: true,
+                original: true,
+            });
+            node.disk.lease_is_clean = true;
         }
-        if clean && node.open.is_some() {
-            node.disk.reserved_until_ms = node.generator.close().ms;
-        }
-        node.disk.clean = clean;
-        node.open = None;
         node.run += 1;
     }
 
-    fn use_grant(&self, node: &mut Node, grant: Grant, anew: bool) {
-        if anew && node.open.take().is_some() {
-            node.generator.close();
-        }
-        if let Some(open) = &mut node.open {
-            *open = grant;
-            return;
-        }
-        let wall_ms = self.clocks(node).wall_ms;
-        let floor = node
-            .floor_ms
-            .max(grant.floor_ms)
-            .max(node.generator.last().ms);
-        // What lies ahead is waited out: asked again at the next turn.
-        if wall_ms <= floor {
-            return;
-        }
-        self.reserve(node, &grant, wall_ms + RESERVATION_MS);
-        node.generator.open(grant.worker_id, floor);
-        node.open = Some(grant);
-    }
-
-    fn reserve(&self, node: &mut Node, grant: &Grant, until_ms: i64) {
-        let cap = if self.broken == Broken::Reserved {
-            i64::MAX
-        } else {
-            grant.reserved_until_ms
+    /// The lease of a disk, for a server that starts to lease.
+    fn begin_leasing(&self, node: &mut Node, own: bool) -> LeaseHolder {
+        let disk = &mut node.disk;
+        let found = Found {
+            original: !disk.copied,
+            same_boot: disk.boot == node.boot || self.broken == Broken::CopiedDisk,
+            clean: disk.lease_is_clean,
         };
-        let until = until_ms.min(cap).max(node.generator.reserved_until());
-        node.disk.reserved_until_ms = until.max(node.floor_ms);
-        node.generator.reserve(until);
+        let lease = if own {
+            disk.lease.of_file(found)
+        } else {
+            Lease::default()
+        };
+        disk.lease = lease;
+        disk.lease_is_clean = false;
+        disk.copied = false;
+        disk.boot = node.boot;
+        LeaseHolder::new(lease)
     }
 
-    /// What the launcher of a server does.
+    /// A turn of the launcher of a server.
     fn turn(&self, number: usize) {
         let node = &mut *self.nodes[number].borrow_mut();
-        let clocks = self.clocks(node);
-        if node.asked.is_some_and(|until| clocks.boot_ms > until) {
-            node.asked = None;
-            let effect = node.holder.as_mut().unwrap().fail(clocks.boot_ms, RULES);
-            self.follow(node, effect);
-        }
-        let Some(holder) = &mut node.holder else {
+        let Some(running) = &mut node.running else {
             return;
         };
-        match holder.step(clocks.boot_ms) {
-            Step::Close => {
-                node.generator.close();
-                node.open = None;
+        let mut input = Input::Look(Look {
+            configured: Configured::Leased(match running.holder {
+                Some(_) => keeper::Registry::Same,
+                None => keeper::Registry::Other,
+            }),
+            in_recovery: false,
+            resets: 0,
+            wanted: core::mem::take(&mut running.wanted),
+            reservation_ms: RESERVATION_MS,
+            max_backward_ms: 5,
+        });
+        loop {
+            let clocks = self.clocks(node);
+            let running = node.running.as_mut().unwrap();
+            let seen = Seen {
+                now_ms: clocks.wall_ms,
+                boot_ms: clocks.boot_ms,
+                last_ms: running.generator.last().ms,
+                reserved_until_ms: running.generator.reserved_until(),
+            };
+            let step = running.keeper.step(&seen, input);
+            for action in step.actions {
+                running.act(action);
             }
-            Step::Ask => {
-                if holder.prepare(|| self.token()) {
-                    node.disk.lease = *holder.lease();
-                }
-                let mut question = holder.ask(clocks.boot_ms, RULES);
-                if self.broken == Broken::HeldAfterTheEnd {
-                    let held = holder.lease().grant;
-                    question.held = held.map(|g| (g.worker_id, g.reserved_until_ms));
-                }
-                node.asked = Some(clocks.boot_ms + 500);
-                if !self.chance(20) {
-                    let message = Message {
-                        node: number,
-                        run: node.run,
-                        question,
-                        sent: clocks,
-                        at_ms: self.now_ms.get() + self.delay(),
-                        answer: None,
-                    };
-                    self.messages.borrow_mut().push(message);
-                }
-            }
-            Step::Wait(_) => {
-                if let Some(grant) = holder.grant() {
-                    if node.open.is_none() {
-                        self.use_grant(node, grant, false);
-                    } else if node.generator.reserved_until() - clocks.wall_ms < RESERVATION_MS / 2
-                    {
-                        self.reserve(node, &grant, clocks.wall_ms + RESERVATION_MS);
+            running.shown = step.shown;
+            input = match step.then {
+                Then::Read => Input::File(self.read(&node.disk)),
+                Then::Lease { begin } => {
+                    if let Some(own) = begin {
+                        let holder = self.begin_leasing(node, own);
+                        node.running.as_mut().unwrap().holder = Some(holder);
+                    }
+                    Input::Lease {
+                        effect: self.lease(number, node),
+                        again_ms: None,
                     }
                 }
+                Then::Reserve { until_ms, .. } => Input::Written(self.write(node, until_ms)),
+                Then::Wait(_) => return,
+            };
+        }
+    }
+
+    fn read(&self, disk: &Disk) -> File {
+        let found = disk.reserved.map(|reserved| keeper::Found::Contents {
+            stored: Stored {
+                reserved_until_ms: if self.broken == Broken::OwnFloor {
+                    0
+                } else {
+                    reserved.until_ms
+                },
+                epoch_ms: 0,
+                system_identifier: 1,
+                timeline: 1,
+                original: reserved.original,
+                clean: reserved.clean,
+            },
+            retired: Vec::new(),
+        });
+        File {
+            system_identifier: 1,
+            timeline: 1,
+            found: if self.chance(50) {
+                keeper::Found::Unreadable("the disk".into())
+            } else {
+                found.unwrap_or(keeper::Found::Nothing)
+            },
+        }
+    }
+
+    fn write(&self, node: &mut Node, until_ms: i64) -> Result<Option<String>, String> {
+        let fails = self.chance(50);
+        let is_late = self.broken == Broken::Durable && node.disk.reserved.is_some();
+        // Also what has failed may be there.
+        if (!fails || self.chance(2)) && !is_late {
+            node.disk.reserved = Some(Reserved {
+                until_ms,
+                clean: false,
+                original: true,
+            });
+        }
+        if fails {
+            return Err("the disk is full".into());
+        }
+        node.running.as_mut().unwrap().generator.reserve(until_ms);
+        Ok(None)
+    }
+
+    /// What is due of the lease. It is written down before it is used, or asked for.
+    fn lease(&self, number: usize, node: &mut Node) -> Effect {
+        let clocks = self.clocks(node);
+        let running = node.running.as_mut().unwrap();
+        let holder = running.holder.as_mut().unwrap();
+        let mut effect = core::mem::replace(&mut running.heard, Effect::Keep);
+        if running.asked.is_some_and(|until| clocks.boot_ms > until) {
+            running.asked = None;
+            effect = holder.fail(clocks.boot_ms, RULES);
+        }
+        if effect == Effect::Keep {
+            match holder.step(clocks.boot_ms) {
+                Step::Close => effect = Effect::Close(Refusal::LeaseEnded),
+                Step::Ask => {
+                    holder.prepare(|| self.token());
+                    let mut question = holder.ask(clocks.boot_ms, RULES);
+                    if self.broken == Broken::HeldAfterTheEnd {
+                        let held = holder.lease().grant;
+                        question.held = held.map(|g| (g.worker_id, g.reserved_until_ms));
+                    }
+                    running.asked = Some(clocks.boot_ms + 500);
+                    if !self.chance(20) {
+                        let message = Message {
+                            node: number,
+                            run: node.run,
+                            question,
+                            sent: clocks,
+                            at_ms: self.now_ms.get() + self.delay(),
+                            answer: None,
+                        };
+                        self.messages.borrow_mut().push(message);
+                    }
+                }
+                Step::Wait(_) => {}
             }
+        }
+        node.disk.lease = *holder.lease();
+        match effect {
+            Effect::Use {
+                mut grant,
+                mut anew,
+            } => {
+                if self.broken == Broken::Reserved {
+                    grant.reserved_until_ms = FOR_EVER;
+                }
+                anew &= self.broken != Broken::Anew;
+                Effect::Use { grant, anew }
+            }
+            effect => effect,
         }
     }
 
@@ -419,19 +549,6 @@ impl World {
             self.within(5_000)
         } else {
             self.within(20)
-        }
-    }
-
-    fn follow(&self, node: &mut Node, effect: Effect) {
-        node.disk.lease = *node.holder.as_ref().unwrap().lease();
-        match effect {
-            Effect::Use { grant, anew } => self.use_grant(node, grant, anew),
-            Effect::Close(_) => {
-                if node.open.take().is_some() {
-                    node.generator.close();
-                }
-            }
-            Effect::Keep => {}
         }
     }
 
@@ -500,14 +617,16 @@ impl World {
                 continue;
             };
             let node = &mut *self.nodes[message.node].borrow_mut();
-            if node.run != message.run || node.asked.is_none() {
+            let clocks = self.clocks(node);
+            let Some(running) = &mut node.running else {
+                continue;
+            };
+            if node.run != message.run || running.asked.take().is_none() {
                 continue;
             }
-            node.asked = None;
-            let answer: Answer = reply.heard(message.sent, self.clocks(node));
-            let holder = node.holder.as_mut().unwrap();
-            let effect = holder.hear(&message.question, &answer, RULES, || self.token());
-            self.follow(node, effect);
+            let answer: Answer = reply.heard(message.sent, clocks);
+            let holder = running.holder.as_mut().unwrap();
+            running.heard = holder.hear(&message.question, &answer, RULES, || self.token());
         }
     }
 
@@ -518,13 +637,13 @@ impl World {
             let Ok(node) = self.nodes[number].try_borrow() else {
                 return;
             };
-            if node.holder.is_none() {
+            let Some(running) = &node.running else {
                 return;
-            }
-            let until = node.open.map_or(0, |grant| grant.until_boot_ms);
+            };
+            let until = running.lease_until_boot_ms;
             let boot = self.now_ms.get();
             let wall_offset_ms = node.wall_offset_ms;
-            let id = node.generator.next(
+            let id = running.generator.next(
                 || {
                     let read = self.now_ms.get() + wall_offset_ms;
                     if nested == 0 && self.chance(50) {
@@ -542,6 +661,9 @@ impl World {
             );
             (id, node.run)
         };
+        if id == Err(Stall::Unreserved) {
+            self.renew_late(number);
+        }
         match id {
             Ok(id) => self.check(number, run, id),
             Err(
@@ -552,6 +674,27 @@ impl World {
                 | Stall::Full(_),
             ) => {}
             Err(Stall::EndOfTime) => panic!("the end of time"),
+        }
+    }
+
+    /// A session asks for a renewal, or makes one in place of a launcher that is late.
+    fn renew_late(&self, number: usize) {
+        let node = &mut *self.nodes[number].borrow_mut();
+        let clocks = self.clocks(node);
+        let Some(running) = &mut node.running else {
+            return;
+        };
+        running.wanted = true;
+        let may_issue = clocks.boot_ms < running.lease_until_boot_ms;
+        if !running.generator.is_open() || !may_issue || self.chance(2) {
+            return;
+        }
+        let reserved_ms = running.generator.reserved_until();
+        let recorded_ms = running.recorded_until_ms;
+        if let Some(until_ms) =
+            late_renewal(clocks.wall_ms, RESERVATION_MS, reserved_ms, recorded_ms)
+        {
+            let _ = self.write(node, until_ms);
         }
     }
 
@@ -642,9 +785,9 @@ impl World {
                     .retired = retired;
                 }
             }
-            36..=80 if node.holder.is_none() => self.start(&mut node),
+            36..=80 if node.running.is_none() => self.start(&mut node),
             _ => {
-                let up = node.holder.is_some();
+                let up = node.running.is_some();
                 drop(node);
                 if up && self.chance(2) {
                     self.turn(number);
@@ -710,6 +853,9 @@ fn every_rule_is_needed() {
         Broken::HeldAfterTheEnd,
         Broken::Grace,
         Broken::CopiedDisk,
+        Broken::Durable,
+        Broken::OwnFloor,
+        Broken::Anew,
     ] {
         let noticed = (0..12_000).find_map(|round| {
             let trouble = run(seed.wrapping_add(round), broken).0?;

@@ -6,7 +6,10 @@
 
 #![cfg(not(leaf_id_loom))]
 
-use leaf_id_core::reservation::{self, Reason, Start, Stored, Unsafe};
+use leaf_id_core::refusal::Refusal;
+use leaf_id_core::reservation::{
+    self, Decision, Opening, Reason, Renew, Renewal, Start, Stored, late_renewal, reserve_until,
+};
 
 const NOW: i64 = 1_800_000_000_000;
 const RESERVATION: i64 = 5_000;
@@ -31,7 +34,7 @@ fn stored(reserved_until_ms: i64) -> Stored {
     }
 }
 
-fn floor(start: Start, stored: Option<Stored>) -> Result<i64, Unsafe> {
+fn floor(start: Start, stored: Option<Stored>) -> Result<i64, Refusal> {
     reservation::floor(start, stored).map(|floor| floor.ms)
 }
 
@@ -106,7 +109,7 @@ fn a_later_epoch_is_refused_whoever_wrote_the_file() {
     for file in foreign(NOW).into_iter().chain([stored(NOW)]) {
         assert_eq!(
             floor(later, Some(file)),
-            Err(Unsafe::EpochMovedLater {
+            Err(Refusal::EpochMovedLater {
                 stored_ms: START.epoch_ms
             })
         );
@@ -135,9 +138,7 @@ fn a_reservation_far_ahead_is_refused_with_the_distance() {
     for file in foreign(too_far).into_iter().chain([stored(too_far)]) {
         assert_eq!(
             floor(START, Some(file)),
-            Err(Unsafe::FarAhead {
-                reserved_until_ms: too_far
-            })
+            Err(Refusal::ReservationAhead { until_ms: too_far })
         );
     }
 }
@@ -150,7 +151,7 @@ fn the_epoch_is_judged_before_the_distance() {
     };
     assert!(matches!(
         floor(later, Some(stored(NOW + 1_000_000))),
-        Err(Unsafe::EpochMovedLater { .. })
+        Err(Refusal::EpochMovedLater { .. })
     ));
 }
 
@@ -158,7 +159,7 @@ fn the_epoch_is_judged_before_the_distance() {
 fn absurd_numbers_in_the_file_do_not_overflow() {
     assert!(matches!(
         floor(START, Some(stored(i64::MAX))),
-        Err(Unsafe::FarAhead { .. })
+        Err(Refusal::ReservationAhead { .. })
     ));
     assert_eq!(floor(START, Some(stored(i64::MIN))), Ok(i64::MIN));
     for file in foreign(i64::MIN) {
@@ -170,7 +171,7 @@ fn absurd_numbers_in_the_file_do_not_overflow() {
     };
     assert!(matches!(
         floor(before_1970, Some(stored(i64::MAX))),
-        Err(Unsafe::FarAhead { .. })
+        Err(Refusal::ReservationAhead { .. })
     ));
 }
 
@@ -192,10 +193,22 @@ fn the_floor_says_where_it_comes_from() {
     ] {
         let found = reservation::floor(START, file).map(|floor| floor.reason);
         assert_eq!(found, Ok(reason));
-        assert_eq!(Reason::of(reason as u32), reason);
     }
-    assert_eq!(Reason::of(0), Reason::None);
-    assert_eq!(Reason::of(Reason::Reset as u32), Reason::Reset);
+}
+
+#[test]
+fn each_reason_comes_back_from_its_number() {
+    let mut texts = Vec::new();
+    while let Some(reason) = Reason::decode(u32::try_from(texts.len()).unwrap_or(0), 0) {
+        assert_eq!(
+            reason.encode(),
+            (u32::try_from(texts.len()).unwrap_or(0), 0)
+        );
+        assert!(!texts.contains(&reason.text()), "{reason:?}");
+        texts.push(reason.text());
+    }
+    assert_eq!(texts.len(), 8);
+    assert_eq!(Reason::decode(u32::MAX, 0), None);
 }
 
 /// A clean stop of another server says nothing about what this one has issued.
@@ -207,5 +220,192 @@ fn a_clean_stop_is_exact_only_for_its_own_server() {
             ..file
         };
         assert_eq!(floor(START, Some(file)), Ok(NOW + RESERVATION), "{file:?}");
+    }
+}
+
+mod opening {
+    //! When the generator may be opened, and above what.
+
+    use super::*;
+
+    /// The floor is long over, and nothing else is in the way.
+    const FREE: Opening = Opening {
+        now_ms: NOW,
+        last_ms: NOW - 100_000,
+        is_open: false,
+        floor_ms: NOW - 50_000,
+        granted_floor_ms: None,
+        retired_until_ms: None,
+        reservation_ms: RESERVATION,
+        max_backward_ms: 5,
+    };
+
+    fn above(opening: Opening) -> Option<i64> {
+        match opening.decide() {
+            Decision::Open { above_ms, until_ms } => {
+                assert_eq!(until_ms, NOW + RESERVATION);
+                Some(above_ms)
+            }
+            Decision::WaitOut { .. } | Decision::Refuse { .. } => None,
+        }
+    }
+
+    #[test]
+    fn it_opens_above_the_floor_and_the_last_id() {
+        assert_eq!(above(FREE), Some(NOW - 50_000));
+        let last_ms = NOW - 10;
+        assert_eq!(above(Opening { last_ms, ..FREE }), Some(last_ms));
+        // A worker id that was left behind has its time.
+        let retired_until_ms = Some(NOW - 5);
+        let retired = Opening {
+            retired_until_ms,
+            last_ms,
+            ..FREE
+        };
+        assert_eq!(above(retired), retired_until_ms);
+    }
+
+    #[test]
+    fn what_is_not_over_is_waited_out() {
+        for ahead in [0, 1, RESERVATION, 3 * RESERVATION] {
+            let until_ms = NOW + ahead;
+            let (floor_ms, last_ms) = (until_ms, until_ms);
+            for opening in [
+                Opening { floor_ms, ..FREE },
+                Opening { last_ms, ..FREE },
+                Opening {
+                    retired_until_ms: Some(until_ms),
+                    ..FREE
+                },
+            ] {
+                assert_eq!(opening.decide(), Decision::WaitOut { until_ms }, "{ahead}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_far_ahead_is_refused_with_its_reason() {
+        let until_ms = NOW + 3 * RESERVATION + 1;
+        let ahead = Opening {
+            floor_ms: until_ms,
+            ..FREE
+        };
+        let refusal = Refusal::ReservationAhead { until_ms };
+        assert_eq!(ahead.decide(), Decision::Refuse { refusal, until_ms });
+        let retired = Opening {
+            retired_until_ms: Some(until_ms),
+            ..FREE
+        };
+        let refusal = Refusal::WorkerIdRetired { until_ms };
+        assert_eq!(retired.decide(), Decision::Refuse { refusal, until_ms });
+        // The registry's floor is over by itself.
+        let granted = Opening {
+            granted_floor_ms: Some(until_ms),
+            ..ahead
+        };
+        assert_eq!(granted.decide(), Decision::WaitOut { until_ms });
+        let both = Opening {
+            granted_floor_ms: Some(until_ms - 1),
+            ..ahead
+        };
+        assert!(matches!(both.decide(), Decision::Refuse { .. }));
+    }
+
+    /// An open word is above the floor already.
+    #[test]
+    fn an_open_word_gets_another_worker_id_unless_the_clock_has_gone_back() {
+        let open = Opening {
+            is_open: true,
+            floor_ms: NOW + 10,
+            last_ms: NOW + 5,
+            ..FREE
+        };
+        assert_eq!(above(open), Some(i64::MIN));
+        let back = Opening {
+            last_ms: NOW + 6,
+            ..open
+        };
+        let until_ms = NOW + 10;
+        assert_eq!(back.decide(), Decision::WaitOut { until_ms });
+        let left_behind = Opening {
+            retired_until_ms: Some(NOW),
+            ..open
+        };
+        let until_ms = NOW;
+        assert_eq!(left_behind.decide(), Decision::WaitOut { until_ms });
+    }
+}
+
+mod renewal {
+    //! When the reservation is renewed, and how far.
+
+    use super::*;
+
+    /// In use, and half of it is left.
+    const HALF: Renewal = Renewal {
+        now_ms: NOW,
+        last_ms: NOW,
+        reserved_until_ms: NOW + RESERVATION / 2,
+        recorded_until_ms: i64::MAX,
+        renewed_at_ms: NOW - RESERVATION / 2,
+        wanted: false,
+        reservation_ms: RESERVATION,
+    };
+
+    #[test]
+    fn at_half_while_it_is_used() {
+        assert_eq!(HALF.decide(), Renew::Until(NOW + RESERVATION));
+        let early = Renewal {
+            reserved_until_ms: HALF.reserved_until_ms + 7,
+            ..HALF
+        };
+        assert_eq!(early.decide(), Renew::Later(Some(7)));
+    }
+
+    #[test]
+    fn idle_only_for_a_session_that_asks() {
+        let idle = Renewal {
+            last_ms: HALF.renewed_at_ms - 1,
+            ..HALF
+        };
+        for reserved_until_ms in [NOW - 1, NOW + 1, NOW + RESERVATION] {
+            let idle = Renewal {
+                reserved_until_ms,
+                ..idle
+            };
+            assert_eq!(idle.decide(), Renew::Later(None));
+        }
+        let wanted = Renewal {
+            wanted: true,
+            ..idle
+        };
+        assert_eq!(wanted.decide(), Renew::Until(NOW + RESERVATION));
+    }
+
+    #[test]
+    fn never_beyond_what_is_recorded_and_never_back() {
+        let recorded_until_ms = NOW + RESERVATION / 2 + 1;
+        let short = Renewal {
+            recorded_until_ms,
+            ..HALF
+        };
+        assert_eq!(short.decide(), Renew::Until(recorded_until_ms));
+        let all = Renewal {
+            reserved_until_ms: recorded_until_ms,
+            wanted: true,
+            ..short
+        };
+        assert_eq!(all.decide(), Renew::Enough);
+        assert_eq!(reserve_until(NOW + 9, NOW, NOW + 5), NOW + 5);
+        assert_eq!(reserve_until(NOW + 9, NOW + 11, i64::MAX), NOW + 11);
+    }
+
+    #[test]
+    fn a_session_renews_only_what_is_not_reserved() {
+        let late = |reserved, recorded| late_renewal(NOW, RESERVATION, reserved, recorded);
+        assert_eq!(late(NOW, i64::MAX), Some(NOW + RESERVATION));
+        assert_eq!(late(NOW, NOW + 3), Some(NOW + 3));
+        assert_eq!(late(NOW + RESERVATION, i64::MAX), None);
+        assert_eq!(late(NOW + 3, NOW + 3), None);
     }
 }

@@ -1,0 +1,797 @@
+//! The state machine of the snowflake generator: when it is opened, with which worker id and
+//! above what, when its reservation is renewed, and why it is closed. Without the clock, the
+//! file, shared memory and the registry: the launcher gives what it sees to [`Keeper::step`]
+//! and does what that says. Times in Unix milliseconds, but those of the monotonic clock
+//! (`boot`).
+//!
+//! # A turn
+//!
+//! A turn begins with [`Input::Look`] and ends with [`Then::Wait`]. In between, a step may end
+//! with something whose result is the next input. The launcher is the only writer of the
+//! reservation and of the generator from the one to the other.
+//!
+//! | step ends with | next input |
+//! | --- | --- |
+//! | [`Then::Read`]: read the reservation file | [`Input::File`] |
+//! | [`Then::Lease`]: do what is due of the lease | [`Input::Lease`] |
+//! | [`Then::Reserve`]: write the file, and only then raise the reservation (I7) | [`Input::Written`] |
+//! | [`Then::Wait`] | [`Input::Look`] |
+//!
+//! # The states
+//!
+//! What is due is found anew in each turn, so most rows hold in every state.
+//!
+//! | state | input | to | what is done |
+//! | --- | --- | --- | --- |
+//! | any | Look: a reset | Starting | the floor is found anew: the word's |
+//! | any | Look: promoted, and nothing issued yet | the same | the floor is found anew |
+//! | any | Look: a standby, worker id not leased | Standby | stop leasing, close |
+//! | any | Look: no floor yet, and the word knows the last id | the same | the floor is shown |
+//! | any | Look: no floor yet, and it does not | the same | read the file |
+//! | any | File: it gives a floor | the same | the floor is shown |
+//! | any | File: it gives none | Refused | close; unreadable: a log line; a wait |
+//! | any | no worker id is set | Unconfigured | stop leasing, close |
+//! | any | no registry is set | Refused: NoRegistrySet | stop leasing, close |
+//! | any | it is another one, or the first | Starting | stop leasing, close; a lease begins |
+//! | any | Lease: refused | Refused: as it says | close; nothing may be reserved |
+//! | Refused: LeaseEnded | Lease: no answer | the same | nothing |
+//! | any | Lease: granted anew | Starting, then as below | close; what is granted holds |
+//! | any | Lease: granted, to go on | the same, then as below | what is granted holds |
+//! | any | the grant has ended | Refused: LeaseEnded | close |
+//! | any | the clock is beyond what the registry recorded | the same | ask it soon |
+//! | Open with this worker id | it is known | the same | renew, by [`Renewal::decide`] |
+//! | any other | it is known | the same | read the file |
+//! | any other | File | WaitingOut or Refused: close; or the same: reserve | by [`Opening::decide`] |
+//! | any other | File: unreadable | Open, or Refused: FileProblem | a log line; a wait |
+//! | any other | Written | Open | open |
+//! | any other | not Written | Open, or Refused: FileProblem | a log line; a wait |
+//! | Open with this worker id | Written | the same | wake the sessions |
+//! | Open with this worker id | not Written | the same, shown as Refused: FileProblem | a log line; a wait |
+//!
+//! A generator that is open stays so while its file cannot be written, until what is reserved
+//! is used up. So it does while the worker id is to be changed.
+
+use crate::lease::{Effect, Grant};
+use crate::refusal::Refusal;
+use crate::reservation::{
+    self, Decision, Floor, Opening, Renew, Renewal, Start, Stored, reserve_until,
+};
+
+/// How often a file that cannot be read or written, or a clock that may be set right, is
+/// tried again, in milliseconds.
+const RETRY_MS: i64 = 1000;
+/// How often the launcher of a standby looks whether it still is one, in milliseconds.
+const STANDBY_MS: i64 = 1000;
+/// A lease that does not end, and a time that is later than any.
+pub const FOR_EVER: i64 = i64::MAX;
+
+/// What the generator is doing; see the table in this file's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Nothing is known yet, or not any more.
+    Starting,
+    /// No worker id is set.
+    Unconfigured,
+    /// A standby without a worker id of its own.
+    Standby,
+    /// What an earlier run or another server had reserved is waited out.
+    WaitingOut {
+        /// Until then.
+        until_ms: i64,
+    },
+    /// Issuing.
+    Open {
+        /// With this worker id.
+        worker_id: u16,
+    },
+    /// Not issuing.
+    Refused(Refusal),
+}
+
+impl State {
+    /// The first number of a refusal.
+    const REFUSED: u32 = 5;
+
+    /// How a view shows it.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Unconfigured => "no worker id",
+            Self::Standby => "standby",
+            Self::WaitingOut { .. } => "waiting out an earlier reservation",
+            Self::Open { .. } => "open",
+            Self::Refused(refusal) => refusal.text(),
+        }
+    }
+
+    /// As shared memory holds it: a number, 0 for [`State::Starting`], and what belongs to it.
+    #[must_use]
+    pub fn encode(self) -> (u32, i64) {
+        match self {
+            Self::Starting => (0, 0),
+            Self::Unconfigured => (1, 0),
+            Self::Standby => (2, 0),
+            Self::WaitingOut { until_ms } => (3, until_ms),
+            Self::Open { worker_id } => (4, i64::from(worker_id)),
+            Self::Refused(refusal) => {
+                let (number, detail) = refusal.encode();
+                (Self::REFUSED + number, detail)
+            }
+        }
+    }
+
+    /// What shared memory holds; `None` if that is no state.
+    #[must_use]
+    pub fn decode(number: u32, detail: i64) -> Option<Self> {
+        match number {
+            0 => Some(Self::Starting),
+            1 => Some(Self::Unconfigured),
+            2 => Some(Self::Standby),
+            3 => Some(Self::WaitingOut { until_ms: detail }),
+            4 => u16::try_from(detail)
+                .ok()
+                .map(|worker_id| Self::Open { worker_id }),
+            _ => Refusal::decode(number.checked_sub(Self::REFUSED)?, detail).map(Self::Refused),
+        }
+    }
+}
+
+/// What the launcher sees at each step.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen {
+    /// The clock.
+    pub now_ms: i64,
+    /// The monotonic clock.
+    pub boot_ms: i64,
+    /// The time of the last id, or that above which the generator was opened; the epoch if it
+    /// never was.
+    pub last_ms: i64,
+    /// What is reserved.
+    pub reserved_until_ms: i64,
+}
+
+/// What the settings say of the worker id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Configured {
+    /// There is none.
+    Unset,
+    /// This one.
+    Fixed(u16),
+    /// It is leased.
+    Leased(Registry),
+}
+
+/// The registry that it is leased from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Registry {
+    /// None is set.
+    Unset,
+    /// The one that the present lease is of.
+    Same,
+    /// Another one; or there is no lease.
+    Other,
+}
+
+/// What the launcher sees when a turn begins.
+#[derive(Debug, Clone, Copy)]
+pub struct Look {
+    /// `leaf_id.worker_id` and `leaf_id.worker_registry`.
+    pub configured: Configured,
+    /// The server is a standby.
+    pub in_recovery: bool,
+    /// How many resets there have been.
+    pub resets: u32,
+    /// A session has found the reservation used up.
+    pub wanted: bool,
+    /// `leaf_id.timestamp_reservation`.
+    pub reservation_ms: i64,
+    /// `leaf_id.max_clock_backward`.
+    pub max_backward_ms: i64,
+}
+
+/// What the reservation file says.
+#[derive(Debug, Clone)]
+pub struct File {
+    /// The cluster that reads it.
+    pub system_identifier: u64,
+    /// The timeline that WAL is written on; 0 on a standby.
+    pub timeline: u32,
+    /// What was found.
+    pub found: Found,
+}
+
+/// See [`File`].
+#[derive(Debug, Clone)]
+pub enum Found {
+    /// There is no file.
+    Nothing,
+    /// This.
+    Contents {
+        /// What was reserved.
+        stored: Stored,
+        /// Worker ids that a reset has left behind, and until when their ids may carry times.
+        retired: Vec<(u16, i64)>,
+    },
+    /// Not what was written: no later try will read it. What it knew is gone, and the next
+    /// write heals it.
+    Damaged(String),
+    /// It cannot be read, this time.
+    Unreadable(String),
+}
+
+/// What a step begins with.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// A turn begins.
+    Look(Look),
+    /// The reservation file was read.
+    File(File),
+    /// What was due of the lease is done.
+    Lease {
+        /// What follows.
+        effect: Effect,
+        /// When the lease is to be looked after again, in milliseconds.
+        again_ms: Option<i64>,
+    },
+    /// The reservation was written, and raised: with the damage of the file that was healed, if
+    /// any. Or it was not.
+    Written(Result<Option<String>, String>),
+}
+
+/// What is to be done at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Close the generator.
+    Close,
+    /// Open the generator above this time, or change the worker id of an open one.
+    Open {
+        /// The worker id.
+        worker_id: u16,
+        /// Ids carry later times.
+        above_ms: i64,
+    },
+    /// Show where this run's ids start, and why.
+    ShowFloor(Floor),
+    /// What the lease allows.
+    SetLease {
+        /// Until when ids may be issued, by the monotonic clock.
+        until_boot_ms: i64,
+        /// What the registry has recorded: nothing later may be reserved.
+        recorded_until_ms: i64,
+    },
+    /// Forget the lease.
+    StopLeasing,
+    /// Ask the registry soon, because what it has recorded is used up.
+    Hurry,
+    /// Wake the sessions that wait.
+    Wake,
+    /// Log this.
+    Log(Message),
+}
+
+/// What the server's log is told, once for each change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// The reservation file cannot be read or written.
+    FileProblem(String),
+    /// It can again.
+    FileMended,
+    /// A damaged file was written anew, without the worker ids that were used before.
+    FileHealed(String),
+}
+
+/// What a step ends with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Then {
+    /// Read the reservation file.
+    Read,
+    /// Do what is due of the lease.
+    Lease {
+        /// Begin a new one. Whether what this server remembers of an earlier one may be used:
+        /// it says what was issued.
+        begin: Option<bool>,
+    },
+    /// Write down that timestamps are reserved for a worker id until then; once that is
+    /// durable, let it be used.
+    Reserve {
+        /// The worker id.
+        worker_id: u16,
+        /// No id will carry a later time.
+        until_ms: i64,
+    },
+    /// The turn is over. The next one is due after so many milliseconds, or when something
+    /// happens.
+    Wait(Option<i64>),
+}
+
+/// What a step says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// First this, in this order.
+    pub actions: Vec<Action>,
+    /// Then sessions are shown this.
+    pub shown: State,
+    /// Then comes this.
+    pub then: Then,
+}
+
+/// A turn that is under way.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    look: Look,
+    was_reset: bool,
+    /// When the lease is to be looked after again.
+    lease_again_ms: Option<i64>,
+}
+
+/// A worker id that may be used.
+#[derive(Debug, Clone, Copy)]
+struct Usable {
+    worker_id: u16,
+    floor_ms: i64,
+    grant: Option<Grant>,
+}
+
+impl Usable {
+    fn recorded_until_ms(&self) -> i64 {
+        self.grant.map_or(FOR_EVER, |grant| grant.reserved_until_ms)
+    }
+}
+
+/// What the next input is the result of.
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    /// Nothing: a turn begins.
+    Idle,
+    /// The file is read for the floor.
+    Floor(Turn),
+    /// The lease is looked after.
+    Leasing(Turn),
+    /// The file is read before the generator is opened.
+    Opening(Turn, Usable),
+    /// The reservation is written, at this time; above this one the generator is to be opened.
+    Writing(Turn, u16, i64, Option<i64>),
+}
+
+/// The state machine.
+#[derive(Debug)]
+pub struct Keeper {
+    epoch_ms: i64,
+    state: State,
+    phase: Phase,
+    /// `None` until it was found.
+    floor: Option<Floor>,
+    /// When the reservation was last renewed.
+    renewed_at_ms: i64,
+    /// The last file problem, logged once.
+    problem: Option<String>,
+    /// Resets that were seen.
+    resets: u32,
+    standby: bool,
+    /// There is a lease, or one is asked for.
+    leasing: bool,
+    /// What may be used of it.
+    grant: Option<Grant>,
+    /// A worker id was leased in this run: what the file says of that is true.
+    has_leased: bool,
+    /// There was no telling at the start what was issued before: of a leased worker id the
+    /// registry knows.
+    registry_knows: bool,
+    actions: Vec<Action>,
+}
+
+impl Keeper {
+    /// Of a launcher that has just started, with a closed generator.
+    #[must_use]
+    pub fn new(epoch_ms: i64, resets: u32, in_recovery: bool) -> Self {
+        Self {
+            epoch_ms,
+            state: State::Starting,
+            phase: Phase::Idle,
+            floor: None,
+            renewed_at_ms: 0,
+            problem: None,
+            resets,
+            standby: in_recovery,
+            leasing: false,
+            grant: None,
+            has_leased: false,
+            registry_knows: false,
+            actions: Vec::new(),
+        }
+    }
+
+    /// What sessions are shown.
+    fn shown(&self) -> State {
+        match self.state {
+            State::Open { .. } if self.problem.is_some() => State::Refused(Refusal::FileProblem),
+            state => state,
+        }
+    }
+
+    /// What is to be done.
+    pub fn step(&mut self, seen: &Seen, input: Input) -> Step {
+        let then = match (core::mem::replace(&mut self.phase, Phase::Idle), input) {
+            (_, Input::Look(look)) => self.begin(seen, look),
+            (Phase::Floor(turn), Input::File(file)) => self.find_floor(seen, turn, file),
+            (Phase::Leasing(turn), Input::Lease { effect, again_ms }) => {
+                let lease_again_ms = again_ms;
+                let turn = Turn {
+                    lease_again_ms,
+                    ..turn
+                };
+                self.follow_lease(seen, turn, effect)
+            }
+            (Phase::Opening(turn, usable), Input::File(file)) => {
+                self.open(seen, turn, usable, file.found)
+            }
+            (Phase::Writing(turn, worker_id, at_ms, above_ms), Input::Written(result)) => {
+                self.written(turn, worker_id, at_ms, above_ms, result)
+            }
+            // What was not asked for says nothing: the next turn looks again.
+            (_, Input::File(_) | Input::Lease { .. } | Input::Written(_)) => {
+                debug_assert!(false, "an input that was not asked for");
+                Then::Wait(Some(RETRY_MS))
+            }
+        };
+        Step {
+            actions: core::mem::take(&mut self.actions),
+            shown: self.shown(),
+            then,
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+
+    fn close(&mut self, state: State) {
+        self.state = state;
+        self.act(Action::Close);
+    }
+
+    fn close_once(&mut self, state: State) {
+        if self.state != state {
+            self.close(state);
+        }
+    }
+
+    /// What was leased is not used any more.
+    fn stop_leasing(&mut self) {
+        if core::mem::take(&mut self.leasing) {
+            self.grant = None;
+            self.act(Action::StopLeasing);
+            self.close(State::Starting);
+        }
+    }
+
+    /// The end of a turn, which is to be looked at again for what it was about after so many
+    /// milliseconds.
+    fn wait(&self, turn: &Turn, ms: Option<i64>) -> Then {
+        let standby = self.standby.then_some(STANDBY_MS);
+        let lease = turn.lease_again_ms;
+        Then::Wait(ms.into_iter().chain(lease).chain(standby).min())
+    }
+
+    fn begin(&mut self, seen: &Seen, look: Look) -> Then {
+        let turn = Turn {
+            look,
+            was_reset: self.resets != look.resets,
+            lease_again_ms: None,
+        };
+        if turn.was_reset {
+            self.resets = look.resets;
+            self.floor = None;
+            self.state = State::Starting;
+        }
+        let issued = seen.last_ms > self.epoch_ms;
+        if self.standby && !look.in_recovery {
+            self.standby = false;
+            // Promoted: what the file says is looked at anew, on the new timeline. After
+            // the first id the word knows better.
+            if !issued {
+                self.floor = None;
+            }
+        }
+        // Copied with the primary's configuration, like as not.
+        if self.standby && !matches!(look.configured, Configured::Leased(_)) {
+            self.stop_leasing();
+            self.close_once(State::Standby);
+            return Then::Wait(Some(STANDBY_MS));
+        }
+        match self.floor {
+            Some(floor) => self.configure(seen, turn, floor),
+            None if issued => {
+                let floor = Floor::of_word(seen.last_ms, turn.was_reset);
+                self.found_floor(seen, turn, floor)
+            }
+            // Before there is a worker id too: what has to be waited out passes meanwhile.
+            None => {
+                self.phase = Phase::Floor(turn);
+                Then::Read
+            }
+        }
+    }
+
+    fn find_floor(&mut self, seen: &Seen, turn: Turn, file: File) -> Then {
+        let (refusal, again_ms) = match self.floor_of(seen, &turn, file) {
+            Ok(floor) => return self.found_floor(seen, turn, floor),
+            Err(refused) => refused,
+        };
+        if turn.look.configured == Configured::Unset {
+            return self.unconfigured(&turn);
+        }
+        self.close(State::Refused(refusal));
+        Then::Wait(again_ms)
+    }
+
+    /// The floor of this run by the file; or why there is none, and when to look again.
+    fn floor_of(
+        &mut self,
+        seen: &Seen,
+        turn: &Turn,
+        file: File,
+    ) -> Result<Floor, (Refusal, Option<i64>)> {
+        let leased = matches!(turn.look.configured, Configured::Leased(_));
+        let stored = match file.found {
+            Found::Contents { stored, .. } => Some(stored),
+            Found::Nothing => None,
+            // The registry knows what may have been issued.
+            Found::Damaged(_) if leased => None,
+            Found::Damaged(text) | Found::Unreadable(text) => {
+                self.log_problem(text);
+                return Err((Refusal::FileProblem, Some(RETRY_MS)));
+            }
+        };
+        let start = Start {
+            now_ms: seen.now_ms,
+            epoch_ms: self.epoch_ms,
+            reservation_ms: turn.look.reservation_ms,
+            system_identifier: file.system_identifier,
+            timeline: file.timeline,
+            leased,
+        };
+        reservation::floor(start, stored).map_err(|refusal| {
+            // The epoch is fixed while the server runs; the clock may be set right.
+            let passes = !matches!(refusal, Refusal::EpochMovedLater { .. });
+            (refusal, passes.then_some(RETRY_MS))
+        })
+    }
+
+    fn found_floor(&mut self, seen: &Seen, turn: Turn, floor: Floor) -> Then {
+        self.floor = Some(floor);
+        self.act(Action::ShowFloor(floor));
+        self.configure(seen, turn, floor)
+    }
+
+    fn unconfigured(&mut self, turn: &Turn) -> Then {
+        self.stop_leasing();
+        self.close_once(State::Unconfigured);
+        self.wait(turn, None)
+    }
+
+    fn configure(&mut self, seen: &Seen, turn: Turn, floor: Floor) -> Then {
+        match turn.look.configured {
+            Configured::Unset => self.unconfigured(&turn),
+            Configured::Fixed(worker_id) => {
+                self.stop_leasing();
+                self.act(Action::SetLease {
+                    until_boot_ms: FOR_EVER,
+                    recorded_until_ms: FOR_EVER,
+                });
+                let usable = Usable {
+                    worker_id,
+                    floor_ms: floor.ms,
+                    grant: None,
+                };
+                self.use_worker_id(seen, turn, usable)
+            }
+            Configured::Leased(Registry::Unset) => {
+                self.stop_leasing();
+                self.close_once(State::Refused(Refusal::NoRegistrySet));
+                self.wait(&turn, None)
+            }
+            Configured::Leased(Registry::Same) if self.leasing => {
+                self.phase = Phase::Leasing(turn);
+                Then::Lease { begin: None }
+            }
+            Configured::Leased(Registry::Same | Registry::Other) => {
+                let own = self.begin_leasing(floor);
+                self.phase = Phase::Leasing(turn);
+                Then::Lease { begin: Some(own) }
+            }
+        }
+    }
+
+    /// True if what this server remembers of an earlier lease may be used.
+    fn begin_leasing(&mut self, floor: Floor) -> bool {
+        self.stop_leasing();
+        self.leasing = true;
+        // Also one that was set, and not leased.
+        self.close(State::Starting);
+        let own = core::mem::replace(&mut self.has_leased, true) || floor.is_own();
+        if !own {
+            // What is leased then is leased as by another server, above all that was ever
+            // issued with it: there is nothing else to be waited out.
+            self.registry_knows = true;
+            self.act(Action::ShowFloor(Floor {
+                ms: i64::MIN,
+                ..floor
+            }));
+        }
+        own
+    }
+
+    fn follow_lease(&mut self, seen: &Seen, turn: Turn, effect: Effect) -> Then {
+        match effect {
+            Effect::Keep => {}
+            // What has ended has ended, and calls are told so at once.
+            Effect::Close(Refusal::NoAnswer)
+                if self.state == State::Refused(Refusal::LeaseEnded) => {}
+            Effect::Close(refusal) => {
+                self.grant = None;
+                self.close(State::Refused(refusal));
+                // Beyond a doubt: nothing is reserved without a lease.
+                self.act(Action::SetLease {
+                    until_boot_ms: 0,
+                    recorded_until_ms: 0,
+                });
+            }
+            Effect::Use { grant, anew } => {
+                // Before anything of it counts: what was reserved for another holder, or
+                // for another worker id, must not be used with this one.
+                if anew {
+                    self.close(State::Starting);
+                }
+                self.act(Action::SetLease {
+                    until_boot_ms: grant.until_boot_ms,
+                    recorded_until_ms: grant.reserved_until_ms,
+                });
+                self.grant = Some(grant);
+            }
+        }
+        let Some(grant) = self.grant else {
+            return self.wait(&turn, None);
+        };
+        if seen.boot_ms >= grant.until_boot_ms {
+            self.grant = None;
+            self.close(State::Refused(Refusal::LeaseEnded));
+            return self.wait(&turn, None);
+        }
+        if seen.now_ms >= grant.reserved_until_ms {
+            // The clock was set ahead: what the registry has recorded is used up.
+            self.act(Action::Hurry);
+            return self.wait(&turn, Some(RETRY_MS));
+        }
+        let own = self.floor.filter(|_| !self.registry_knows);
+        let usable = Usable {
+            worker_id: grant.worker_id,
+            floor_ms: own.map_or(grant.floor_ms, |floor| floor.ms.max(grant.floor_ms)),
+            grant: Some(grant),
+        };
+        self.use_worker_id(seen, turn, usable)
+    }
+
+    /// The worker id is known: the generator is to be open with it.
+    fn use_worker_id(&mut self, seen: &Seen, turn: Turn, usable: Usable) -> Then {
+        let worker_id = usable.worker_id;
+        if self.state != (State::Open { worker_id }) {
+            self.phase = Phase::Opening(turn, usable);
+            return Then::Read;
+        }
+        let renewal = Renewal {
+            now_ms: seen.now_ms,
+            last_ms: seen.last_ms,
+            reserved_until_ms: seen.reserved_until_ms,
+            recorded_until_ms: usable.recorded_until_ms(),
+            renewed_at_ms: self.renewed_at_ms,
+            wanted: turn.look.wanted || self.problem.is_some(),
+            reservation_ms: turn.look.reservation_ms,
+        };
+        match renewal.decide() {
+            Renew::Later(ms) => self.wait(&turn, ms),
+            Renew::Until(until_ms) => self.reserve(seen, turn, &usable, until_ms, None),
+            Renew::Enough => self.renewed(&turn),
+        }
+    }
+
+    fn renewed(&mut self, turn: &Turn) -> Then {
+        self.act(Action::Wake);
+        self.wait(turn, Some(turn.look.reservation_ms / 2))
+    }
+
+    /// Opens the generator, or changes the worker id of an open one.
+    fn open(&mut self, seen: &Seen, turn: Turn, usable: Usable, found: Found) -> Then {
+        let retired = match found {
+            Found::Contents { retired, .. } => retired,
+            Found::Nothing | Found::Damaged(_) => Vec::new(),
+            Found::Unreadable(text) => return self.file_problem(&turn, text),
+        };
+        let left_behind = retired
+            .into_iter()
+            .filter(|(worker_id, _)| *worker_id == usable.worker_id);
+        let opening = Opening {
+            now_ms: seen.now_ms,
+            last_ms: seen.last_ms,
+            is_open: matches!(self.state, State::Open { .. }),
+            floor_ms: usable.floor_ms,
+            granted_floor_ms: usable.grant.map(|grant| grant.floor_ms),
+            retired_until_ms: left_behind.map(|(_, until_ms)| until_ms).max(),
+            reservation_ms: turn.look.reservation_ms,
+            max_backward_ms: turn.look.max_backward_ms,
+        };
+        let (state, until_ms) = match opening.decide() {
+            // Reserved for this worker id before the first id with it (I7).
+            Decision::Open { above_ms, until_ms } => {
+                return self.reserve(seen, turn, &usable, until_ms, Some(above_ms));
+            }
+            Decision::WaitOut { until_ms } => (State::WaitingOut { until_ms }, until_ms),
+            Decision::Refuse { refusal, until_ms } => (State::Refused(refusal), until_ms),
+        };
+        self.close(state);
+        let left_ms = until_ms.saturating_sub(seen.now_ms);
+        self.wait(&turn, Some(left_ms.min(RETRY_MS) + 1))
+    }
+
+    fn reserve(
+        &mut self,
+        seen: &Seen,
+        turn: Turn,
+        usable: &Usable,
+        wanted_ms: i64,
+        above_ms: Option<i64>,
+    ) -> Then {
+        let worker_id = usable.worker_id;
+        let recorded_ms = usable.recorded_until_ms();
+        self.phase = Phase::Writing(turn, worker_id, seen.now_ms, above_ms);
+        Then::Reserve {
+            worker_id,
+            until_ms: reserve_until(wanted_ms, seen.reserved_until_ms, recorded_ms),
+        }
+    }
+
+    fn written(
+        &mut self,
+        turn: Turn,
+        worker_id: u16,
+        at_ms: i64,
+        above_ms: Option<i64>,
+        result: Result<Option<String>, String>,
+    ) -> Then {
+        match result {
+            Ok(None) => {}
+            Ok(Some(damage)) => self.act(Action::Log(Message::FileHealed(damage))),
+            Err(text) => return self.file_problem(&turn, text),
+        }
+        if self.problem.take().is_some() {
+            self.act(Action::Log(Message::FileMended));
+        }
+        self.renewed_at_ms = at_ms;
+        let Some(above_ms) = above_ms else {
+            return self.renewed(&turn);
+        };
+        self.state = State::Open { worker_id };
+        self.act(Action::Open {
+            worker_id,
+            above_ms,
+        });
+        self.wait(&turn, Some(turn.look.reservation_ms / 2))
+    }
+
+    /// The file cannot be read or written. An open generator stays open.
+    fn file_problem(&mut self, turn: &Turn, text: String) -> Then {
+        self.log_problem(text);
+        if !matches!(self.state, State::Open { .. }) {
+            self.state = State::Refused(Refusal::FileProblem);
+        }
+        self.wait(turn, Some(RETRY_MS))
+    }
+
+    fn log_problem(&mut self, text: String) {
+        if self.problem.as_ref() != Some(&text) {
+            self.problem = Some(text.clone());
+            self.act(Action::Log(Message::FileProblem(text)));
+        }
+    }
+}

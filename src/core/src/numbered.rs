@@ -1,0 +1,76 @@
+//! Enums that lie in shared memory as a number, and are shown as a text: all of it from one
+//! list, so that no variant can be forgotten.
+
+/// Makes an enum of variants with at most one field, an `i64`, and the text of each.
+macro_rules! numbered {
+    (
+        $(#[$enum_doc:meta])*
+        $enum:ident {
+            $(
+                $(#[$doc:meta])*
+                $name:ident $({ $(#[$field_doc:meta])* $field:ident })? => $text:literal,
+            )*
+        }
+    ) => {
+        $(#[$enum_doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $enum {
+            $(
+                $(#[$doc])*
+                $name $({
+                    $(#[$field_doc])*
+                    $field: i64,
+                })?,
+            )*
+        }
+
+        const _: () = {
+            enum Number {
+                $($name,)*
+            }
+
+            impl $enum {
+                /// How a view shows it.
+                #[must_use]
+                pub fn text(self) -> &'static str {
+                    match self {
+                        $(Self::$name $({ $field: _ })? => $text,)*
+                    }
+                }
+
+                /// As shared memory holds it: its number, and its field or 0.
+                #[must_use]
+                pub fn encode(self) -> (u32, i64) {
+                    match self {
+                        $(Self::$name $({ $field })? => (
+                            Number::$name as u32,
+                            $crate::numbered::or_zero!($($field)?),
+                        ),)*
+                    }
+                }
+
+                /// What shared memory holds; `None` if the number is of none.
+                #[must_use]
+                pub fn decode(number: u32, _field: i64) -> Option<Self> {
+                    $(
+                        if number == Number::$name as u32 {
+                            return Some(Self::$name $({ $field: _field })?);
+                        }
+                    )*
+                    None
+                }
+            }
+        };
+    };
+}
+
+macro_rules! or_zero {
+    () => {
+        0
+    };
+    ($field:ident) => {
+        $field
+    };
+}
+
+pub(crate) use {numbered, or_zero};

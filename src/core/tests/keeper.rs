@@ -1,0 +1,811 @@
+//! The state machine of the snowflake generator, row by row of the table in its header.
+//!
+//! Would catch: a generator that is opened before its timestamps are reserved, with a worker id
+//! that is not this server's any more, or left open where it must be closed (I7); a state that
+//! shared memory does not give back; a reason that is logged once a second.
+
+#![cfg(not(leaf_id_loom))]
+
+use leaf_id_core::keeper::{
+    Action, Configured, FOR_EVER, File, Found, Input, Keeper, Look, Message, Registry, Seen, State,
+    Step, Then,
+};
+use leaf_id_core::lease::{Effect, Grant};
+use leaf_id_core::refusal::Refusal;
+use leaf_id_core::reservation::{Floor, Reason, Stored};
+
+const EPOCH: i64 = 1_288_834_974_657;
+const NOW: i64 = 1_800_000_000_000;
+const BOOT: i64 = 70_000;
+const RESERVATION: i64 = 5_000;
+
+/// A clock at `NOW`, and a word that nobody has opened.
+const NEW: Seen = Seen {
+    now_ms: NOW,
+    boot_ms: BOOT,
+    last_ms: EPOCH,
+    reserved_until_ms: EPOCH,
+};
+/// An id was issued a moment ago, and half of the reservation is left but for a moment.
+const IN_USE: Seen = Seen {
+    last_ms: NOW,
+    reserved_until_ms: NOW + RESERVATION / 2 + 7,
+    ..NEW
+};
+
+const GRANT: Grant = Grant {
+    worker_id: 9,
+    floor_ms: NOW - 10,
+    reserved_until_ms: NOW + 60_000,
+    until_boot_ms: BOOT + 60_000,
+};
+
+fn look(configured: Configured) -> Look {
+    Look {
+        configured,
+        in_recovery: false,
+        resets: 0,
+        wanted: false,
+        reservation_ms: RESERVATION,
+        max_backward_ms: 5,
+    }
+}
+
+fn fixed(worker_id: u16) -> Input {
+    Input::Look(look(Configured::Fixed(worker_id)))
+}
+
+fn leased(registry: Registry) -> Input {
+    Input::Look(look(Configured::Leased(registry)))
+}
+
+fn file(found: Found) -> Input {
+    Input::File(File {
+        system_identifier: 77,
+        timeline: 3,
+        found,
+    })
+}
+
+/// The file of a clean stop.
+fn clean(reserved_until_ms: i64) -> Stored {
+    Stored {
+        reserved_until_ms,
+        epoch_ms: EPOCH,
+        system_identifier: 77,
+        timeline: 3,
+        original: true,
+        clean: true,
+    }
+}
+
+fn contents(stored: Stored) -> Input {
+    file(Found::Contents {
+        stored,
+        retired: Vec::new(),
+    })
+}
+
+fn unreadable() -> Input {
+    file(Found::Unreadable("why".into()))
+}
+
+fn granted(grant: Grant, anew: bool) -> Input {
+    Input::Lease {
+        effect: Effect::Use { grant, anew },
+        again_ms: Some(700),
+    }
+}
+
+fn refused(refusal: Refusal) -> Input {
+    Input::Lease {
+        effect: Effect::Close(refusal),
+        again_ms: Some(1),
+    }
+}
+
+fn written() -> Input {
+    Input::Written(Ok(None))
+}
+
+fn not_written() -> Input {
+    Input::Written(Err("why".into()))
+}
+
+fn logged() -> Action {
+    Action::Log(Message::FileProblem("why".into()))
+}
+
+fn set_lease(grant: Grant) -> Action {
+    Action::SetLease {
+        until_boot_ms: grant.until_boot_ms,
+        recorded_until_ms: grant.reserved_until_ms,
+    }
+}
+
+const UNLIMITED: Action = Action::SetLease {
+    until_boot_ms: FOR_EVER,
+    recorded_until_ms: FOR_EVER,
+};
+const NOTHING: Action = Action::SetLease {
+    until_boot_ms: 0,
+    recorded_until_ms: 0,
+};
+
+fn floor(ms: i64, reason: Reason) -> Action {
+    Action::ShowFloor(Floor { ms, reason })
+}
+
+fn reserve(worker_id: u16, until_ms: i64) -> Then {
+    Then::Reserve {
+        worker_id,
+        until_ms,
+    }
+}
+
+/// A launcher, after some steps.
+fn after(inputs: impl IntoIterator<Item = (Seen, Input)>) -> Keeper {
+    let mut keeper = new();
+    for (seen, input) in inputs {
+        keeper.step(&seen, input);
+    }
+    keeper
+}
+
+fn new() -> Keeper {
+    Keeper::new(EPOCH, 0, false)
+}
+
+fn standby() -> Keeper {
+    Keeper::new(EPOCH, 0, true)
+}
+
+/// With worker id 5.
+fn to_open() -> Vec<(Seen, Input)> {
+    vec![
+        (NEW, fixed(5)),
+        (NEW, contents(clean(NOW - 100))),
+        (NEW, contents(clean(NOW - 100))),
+        (NEW, written()),
+    ]
+}
+
+/// The lease begins, after a clean stop.
+fn to_lease() -> Vec<(Seen, Input)> {
+    vec![
+        (NEW, leased(Registry::Other)),
+        (NEW, contents(clean(NOW - 100))),
+    ]
+}
+
+/// With the worker id of `GRANT`.
+fn to_hold() -> Vec<(Seen, Input)> {
+    let mut steps = to_lease();
+    steps.extend([
+        (NEW, granted(GRANT, true)),
+        (NEW, contents(clean(NOW - 100))),
+        (NEW, written()),
+        (IN_USE, leased(Registry::Same)),
+    ]);
+    steps
+}
+
+fn then<T>(mut steps: Vec<T>, more: impl IntoIterator<Item = T>) -> Vec<T> {
+    steps.extend(more);
+    steps
+}
+
+/// A row: a launcher, what it sees, and what must follow.
+struct Row {
+    row: &'static str,
+    keeper: Keeper,
+    seen: Seen,
+    input: Input,
+    shown: State,
+    actions: Vec<Action>,
+    then: Then,
+}
+
+const OPEN: State = State::Open { worker_id: 5 };
+const HELD: State = State::Open { worker_id: 9 };
+const FILE: State = State::Refused(Refusal::FileProblem);
+
+fn rows_of_a_look() -> Vec<Row> {
+    let reset = Look {
+        resets: 1,
+        ..look(Configured::Fixed(5))
+    };
+    let recovering = |configured| {
+        Input::Look(Look {
+            in_recovery: true,
+            ..look(configured)
+        })
+    };
+    let mut leasing_standby = standby();
+    let lease = recovering(Configured::Leased(Registry::Other));
+    leasing_standby.step(&NEW, lease);
+    leasing_standby.step(&NEW, contents(clean(NOW - 100)));
+    let mut found_on_standby = standby();
+    found_on_standby.step(&NEW, recovering(Configured::Leased(Registry::Unset)));
+    found_on_standby.step(&NEW, contents(clean(NOW - 100)));
+    vec![
+        Row {
+            row: "Look: a reset",
+            keeper: after(to_open()),
+            seen: IN_USE,
+            input: Input::Look(reset),
+            shown: State::Starting,
+            actions: vec![floor(IN_USE.last_ms, Reason::Reset), UNLIMITED],
+            then: Then::Read,
+        },
+        Row {
+            row: "Look: promoted, and nothing issued yet",
+            keeper: found_on_standby,
+            seen: NEW,
+            input: leased(Registry::Unset),
+            shown: State::Refused(Refusal::NoRegistrySet),
+            actions: vec![],
+            then: Then::Read,
+        },
+        Row {
+            row: "Look: a standby, worker id not leased",
+            keeper: standby(),
+            seen: NEW,
+            input: recovering(Configured::Fixed(5)),
+            shown: State::Standby,
+            actions: vec![Action::Close],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "Look: the same, and it was leased",
+            keeper: leasing_standby,
+            seen: NEW,
+            input: recovering(Configured::Unset),
+            shown: State::Standby,
+            actions: vec![Action::StopLeasing, Action::Close, Action::Close],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "Look: no floor yet, and the word knows the last id",
+            keeper: new(),
+            seen: IN_USE,
+            input: fixed(5),
+            shown: State::Starting,
+            actions: vec![floor(IN_USE.last_ms, Reason::LauncherRestart), UNLIMITED],
+            then: Then::Read,
+        },
+        Row {
+            row: "Look: no floor yet, and it does not",
+            keeper: new(),
+            seen: NEW,
+            input: fixed(5),
+            shown: State::Starting,
+            actions: vec![],
+            then: Then::Read,
+        },
+    ]
+}
+
+fn rows_of_a_floor() -> Vec<Row> {
+    let later = Stored {
+        epoch_ms: EPOCH - 1,
+        ..clean(NOW)
+    };
+    let far_ms = NOW + 2 * RESERVATION + 1;
+    let looked = || after([(NEW, fixed(5))]);
+    vec![
+        Row {
+            row: "File: it gives a floor",
+            keeper: looked(),
+            seen: NEW,
+            input: contents(clean(NOW - 100)),
+            shown: State::Starting,
+            actions: vec![floor(NOW - 100, Reason::CleanStop), UNLIMITED],
+            then: Then::Read,
+        },
+        Row {
+            row: "File: it gives none: the epoch was moved later",
+            keeper: looked(),
+            seen: NEW,
+            input: contents(later),
+            shown: State::Refused(Refusal::EpochMovedLater {
+                stored_ms: EPOCH - 1,
+            }),
+            actions: vec![Action::Close],
+            then: Then::Wait(None),
+        },
+        Row {
+            row: "File: it gives none: far ahead",
+            keeper: looked(),
+            seen: NEW,
+            input: contents(clean(far_ms)),
+            shown: State::Refused(Refusal::ReservationAhead { until_ms: far_ms }),
+            actions: vec![Action::Close],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "File: it gives none: unreadable",
+            keeper: looked(),
+            seen: NEW,
+            input: unreadable(),
+            shown: FILE,
+            actions: vec![logged(), Action::Close],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "File: it gives none: unreadable, and that was logged",
+            keeper: after([(NEW, fixed(5)), (NEW, unreadable()), (NEW, fixed(5))]),
+            seen: NEW,
+            input: unreadable(),
+            shown: FILE,
+            actions: vec![Action::Close],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "File: it gives none: damaged",
+            keeper: looked(),
+            seen: NEW,
+            input: file(Found::Damaged("why".into())),
+            shown: FILE,
+            actions: vec![logged(), Action::Close],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "File: damaged, and the registry knows",
+            keeper: after([(NEW, leased(Registry::Other))]),
+            seen: NEW,
+            input: file(Found::Damaged("why".into())),
+            shown: State::Starting,
+            actions: vec![
+                floor(NOW + RESERVATION, Reason::NoFile),
+                Action::Close,
+                floor(i64::MIN, Reason::NoFile),
+            ],
+            then: Then::Lease { begin: Some(false) },
+        },
+    ]
+}
+
+fn rows_of_the_configuration() -> Vec<Row> {
+    vec![
+        Row {
+            row: "no worker id is set",
+            keeper: after(to_open()),
+            seen: IN_USE,
+            input: Input::Look(look(Configured::Unset)),
+            shown: State::Unconfigured,
+            actions: vec![Action::Close],
+            then: Then::Wait(None),
+        },
+        Row {
+            row: "no worker id is set: known",
+            keeper: after(then(
+                to_open(),
+                [(IN_USE, Input::Look(look(Configured::Unset)))],
+            )),
+            seen: IN_USE,
+            input: Input::Look(look(Configured::Unset)),
+            shown: State::Unconfigured,
+            actions: vec![],
+            then: Then::Wait(None),
+        },
+        Row {
+            row: "no worker id is set, and the file gives no floor",
+            keeper: after([(NEW, Input::Look(look(Configured::Unset)))]),
+            seen: NEW,
+            input: contents(clean(NOW + 1_000_000)),
+            shown: State::Unconfigured,
+            actions: vec![Action::Close],
+            then: Then::Wait(None),
+        },
+        Row {
+            row: "no registry is set",
+            keeper: after(to_hold()),
+            seen: IN_USE,
+            input: leased(Registry::Unset),
+            shown: State::Refused(Refusal::NoRegistrySet),
+            actions: vec![Action::StopLeasing, Action::Close, Action::Close],
+            then: Then::Wait(None),
+        },
+        Row {
+            row: "it is the first one",
+            keeper: after([(NEW, leased(Registry::Other))]),
+            seen: NEW,
+            input: contents(clean(NOW - 100)),
+            shown: State::Starting,
+            actions: vec![floor(NOW - 100, Reason::CleanStop), Action::Close],
+            then: Then::Lease { begin: Some(true) },
+        },
+        Row {
+            row: "it is another one",
+            keeper: after(to_hold()),
+            seen: IN_USE,
+            input: leased(Registry::Other),
+            shown: State::Starting,
+            actions: vec![Action::StopLeasing, Action::Close, Action::Close],
+            then: Then::Lease { begin: Some(true) },
+        },
+        Row {
+            row: "a worker id is set that was leased",
+            keeper: after(to_hold()),
+            seen: IN_USE,
+            input: fixed(5),
+            shown: State::Starting,
+            actions: vec![Action::StopLeasing, Action::Close, UNLIMITED],
+            then: Then::Read,
+        },
+    ]
+}
+
+fn rows_of_the_lease() -> Vec<Row> {
+    let ended = || {
+        after(then(
+            to_hold(),
+            [
+                (IN_USE, refused(Refusal::LeaseEnded)),
+                (IN_USE, leased(Registry::Same)),
+            ],
+        ))
+    };
+    let over = Seen {
+        boot_ms: GRANT.until_boot_ms,
+        ..IN_USE
+    };
+    let set_ahead = Seen {
+        now_ms: GRANT.reserved_until_ms,
+        ..IN_USE
+    };
+    vec![
+        Row {
+            row: "Lease: refused",
+            keeper: after(to_hold()),
+            seen: IN_USE,
+            input: refused(Refusal::ClockSkew { by_ms: 3 }),
+            shown: State::Refused(Refusal::ClockSkew { by_ms: 3 }),
+            actions: vec![Action::Close, NOTHING],
+            then: Then::Wait(Some(1)),
+        },
+        Row {
+            row: "Refused: LeaseEnded; Lease: no answer",
+            keeper: ended(),
+            seen: IN_USE,
+            input: refused(Refusal::NoAnswer),
+            shown: State::Refused(Refusal::LeaseEnded),
+            actions: vec![],
+            then: Then::Wait(Some(1)),
+        },
+        Row {
+            row: "Refused: LeaseEnded; Lease: refused",
+            keeper: ended(),
+            seen: IN_USE,
+            input: refused(Refusal::HeldByOther),
+            shown: State::Refused(Refusal::HeldByOther),
+            actions: vec![Action::Close, NOTHING],
+            then: Then::Wait(Some(1)),
+        },
+        Row {
+            row: "Lease: granted anew",
+            keeper: after(to_hold()),
+            seen: IN_USE,
+            input: granted(GRANT, true),
+            shown: State::Starting,
+            actions: vec![Action::Close, set_lease(GRANT)],
+            then: Then::Read,
+        },
+        Row {
+            row: "Lease: granted, to go on",
+            keeper: after(to_hold()),
+            seen: IN_USE,
+            input: granted(GRANT, false),
+            shown: HELD,
+            actions: vec![set_lease(GRANT)],
+            then: Then::Wait(Some(7)),
+        },
+        Row {
+            row: "the grant has ended",
+            keeper: after(to_hold()),
+            seen: over,
+            input: granted(GRANT, false),
+            shown: State::Refused(Refusal::LeaseEnded),
+            actions: vec![set_lease(GRANT), Action::Close],
+            then: Then::Wait(Some(700)),
+        },
+        Row {
+            row: "the clock is beyond what the registry recorded",
+            keeper: after(to_hold()),
+            seen: set_ahead,
+            input: Input::Lease {
+                effect: Effect::Keep,
+                again_ms: None,
+            },
+            shown: HELD,
+            actions: vec![Action::Hurry],
+            then: Then::Wait(Some(1000)),
+        },
+    ]
+}
+
+fn rows_of_opening() -> Vec<Row> {
+    let reading = || after(to_open().into_iter().take(2));
+    let writing = || after(to_open().into_iter().take(3));
+    let changing = || after(then(to_open(), [(IN_USE, fixed(6))]));
+    let (near_ms, far_ms) = (NOW + 400, NOW + 3 * RESERVATION + 1);
+    let seen = |last_ms| Seen { last_ms, ..NEW };
+    let found = |until_ms| {
+        file(Found::Contents {
+            stored: clean(NOW - 100),
+            retired: vec![(6, NOW + 99_000), (5, until_ms)],
+        })
+    };
+    let refuse = |refusal| State::Refused(refusal);
+    let until_ms = far_ms;
+    let recorded_ms = NOW + 20;
+    let short = Grant {
+        reserved_until_ms: recorded_ms,
+        ..GRANT
+    };
+    vec![
+        Row {
+            row: "any other: File, and it is over",
+            keeper: reading(),
+            seen: NEW,
+            input: contents(clean(NOW - 100)),
+            shown: State::Starting,
+            actions: vec![],
+            then: reserve(5, NOW + RESERVATION),
+        },
+        Row {
+            row: "any other: File, and it is over; a lease that records less",
+            keeper: after(then(to_lease(), [(NEW, granted(short, true))])),
+            seen: NEW,
+            input: contents(clean(NOW - 100)),
+            shown: State::Starting,
+            actions: vec![],
+            then: reserve(9, recorded_ms),
+        },
+        Row {
+            row: "any other: File, and it is to be waited out",
+            keeper: reading(),
+            seen: seen(near_ms),
+            input: contents(clean(NOW - 100)),
+            shown: State::WaitingOut { until_ms: near_ms },
+            actions: vec![Action::Close],
+            then: Then::Wait(Some(401)),
+        },
+        Row {
+            row: "any other: File, and it is far ahead",
+            keeper: reading(),
+            seen: seen(far_ms),
+            input: contents(clean(NOW - 100)),
+            shown: refuse(Refusal::ReservationAhead { until_ms }),
+            actions: vec![Action::Close],
+            then: Then::Wait(Some(1001)),
+        },
+        Row {
+            row: "any other: File, and the worker id was left behind",
+            keeper: reading(),
+            seen: NEW,
+            input: found(far_ms),
+            shown: refuse(Refusal::WorkerIdRetired { until_ms }),
+            actions: vec![Action::Close],
+            then: Then::Wait(Some(1001)),
+        },
+        Row {
+            row: "any other: File, damaged: healed by the next write",
+            keeper: reading(),
+            seen: NEW,
+            input: file(Found::Damaged("why".into())),
+            shown: State::Starting,
+            actions: vec![],
+            then: reserve(5, NOW + RESERVATION),
+        },
+        Row {
+            row: "any other: File: unreadable",
+            keeper: reading(),
+            seen: NEW,
+            input: unreadable(),
+            shown: FILE,
+            actions: vec![logged()],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "Open with another worker id: File: unreadable",
+            keeper: changing(),
+            seen: IN_USE,
+            input: unreadable(),
+            shown: FILE,
+            actions: vec![logged()],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "any other: Written",
+            keeper: writing(),
+            seen: NEW,
+            input: written(),
+            shown: OPEN,
+            actions: vec![Action::Open {
+                worker_id: 5,
+                above_ms: NOW - 100,
+            }],
+            then: Then::Wait(Some(RESERVATION / 2)),
+        },
+        Row {
+            row: "any other: Written, and healed",
+            keeper: writing(),
+            seen: NEW,
+            input: Input::Written(Ok(Some("damage".into()))),
+            shown: OPEN,
+            actions: vec![
+                Action::Log(Message::FileHealed("damage".into())),
+                Action::Open {
+                    worker_id: 5,
+                    above_ms: NOW - 100,
+                },
+            ],
+            then: Then::Wait(Some(RESERVATION / 2)),
+        },
+        Row {
+            row: "any other: not Written",
+            keeper: writing(),
+            seen: NEW,
+            input: not_written(),
+            shown: FILE,
+            actions: vec![logged()],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "Open with another worker id: Written",
+            keeper: after(then(
+                to_open(),
+                [(IN_USE, fixed(6)), (IN_USE, contents(clean(NOW)))],
+            )),
+            seen: IN_USE,
+            input: written(),
+            shown: State::Open { worker_id: 6 },
+            actions: vec![Action::Open {
+                worker_id: 6,
+                above_ms: i64::MIN,
+            }],
+            then: Then::Wait(Some(RESERVATION / 2)),
+        },
+    ]
+}
+
+fn rows_of_renewing() -> Vec<Row> {
+    let used = Seen {
+        reserved_until_ms: NOW + RESERVATION / 2,
+        ..IN_USE
+    };
+    let half = Seen {
+        last_ms: NOW - 3,
+        ..used
+    };
+    let renewing = || after(then(to_open(), [(used, fixed(5))]));
+    let failed = || then(to_open(), [(used, fixed(5)), (used, not_written())]);
+    vec![
+        Row {
+            row: "Open with this worker id: idle",
+            keeper: after(to_open()),
+            seen: half,
+            input: fixed(5),
+            shown: OPEN,
+            actions: vec![UNLIMITED],
+            then: Then::Wait(None),
+        },
+        Row {
+            row: "Open with this worker id: half is used",
+            keeper: after(to_open()),
+            seen: used,
+            input: fixed(5),
+            shown: OPEN,
+            actions: vec![UNLIMITED],
+            then: reserve(5, NOW + RESERVATION),
+        },
+        Row {
+            row: "Open with this worker id: Written",
+            keeper: renewing(),
+            seen: used,
+            input: written(),
+            shown: OPEN,
+            actions: vec![Action::Wake],
+            then: Then::Wait(Some(RESERVATION / 2)),
+        },
+        Row {
+            row: "Open with this worker id: not Written",
+            keeper: renewing(),
+            seen: used,
+            input: not_written(),
+            shown: FILE,
+            actions: vec![logged()],
+            then: Then::Wait(Some(1000)),
+        },
+        Row {
+            row: "shown as Refused: FileProblem: tried again",
+            keeper: after(failed()),
+            seen: half,
+            input: fixed(5),
+            shown: FILE,
+            actions: vec![UNLIMITED],
+            then: reserve(5, NOW + RESERVATION),
+        },
+        Row {
+            row: "shown as Refused: FileProblem: Written",
+            keeper: after(then(failed(), [(half, fixed(5))])),
+            seen: half,
+            input: written(),
+            shown: OPEN,
+            actions: vec![Action::Log(Message::FileMended), Action::Wake],
+            then: Then::Wait(Some(RESERVATION / 2)),
+        },
+    ]
+}
+
+#[test]
+fn each_row_of_the_table_holds() {
+    let rows = [
+        rows_of_a_look(),
+        rows_of_a_floor(),
+        rows_of_the_configuration(),
+        rows_of_the_lease(),
+        rows_of_opening(),
+        rows_of_renewing(),
+    ];
+    for mut row in rows.into_iter().flatten() {
+        let step = row.keeper.step(&row.seen, row.input);
+        let expected = Step {
+            actions: row.actions,
+            shown: row.shown,
+            then: row.then,
+        };
+        assert_eq!(step, expected, "{}", row.row);
+    }
+}
+
+/// A lease that takes the place of what this server could not know of itself.
+#[test]
+fn of_a_worker_id_leased_as_by_another_server_the_registry_knows() {
+    let mut keeper = after([
+        (NEW, leased(Registry::Other)),
+        (NEW, file(Found::Nothing)),
+        (NEW, granted(GRANT, true)),
+    ]);
+    let step = keeper.step(&NEW, file(Found::Nothing));
+    assert_eq!(step.then, reserve(9, NOW + RESERVATION), "at once");
+    // With a file of its own it waits out what that says.
+    let mut keeper = after([
+        (NEW, leased(Registry::Other)),
+        (NEW, contents(clean(NOW + 50))),
+        (NEW, granted(GRANT, true)),
+    ]);
+    let step = keeper.step(&NEW, contents(clean(NOW + 50)));
+    let until_ms = NOW + 50;
+    assert_eq!(step.shown, State::WaitingOut { until_ms });
+}
+
+#[test]
+fn each_state_comes_back_from_its_number() {
+    let mut states = vec![
+        State::Starting,
+        State::Unconfigured,
+        State::Standby,
+        State::WaitingOut { until_ms: NOW },
+        State::Open { worker_id: 1023 },
+    ];
+    let refusals = (0..).map_while(|number| Refusal::decode(number, NOW));
+    states.extend(refusals.map(State::Refused));
+    assert_eq!(states.len(), 5 + 14);
+    let mut seen = Vec::new();
+    for state in states {
+        let (number, detail) = state.encode();
+        assert_eq!(State::decode(number, detail), Some(state));
+        assert!(
+            !seen.contains(&(number, state.text())),
+            "{state:?} is two states"
+        );
+        assert_eq!(usize::try_from(number), Ok(seen.len()));
+        seen.push((number, state.text()));
+    }
+    assert_eq!(State::decode(5 + 14, 0), None);
+    assert_eq!(State::decode(u32::MAX, 0), None);
+    assert_eq!(State::decode(4, -1), None);
+}

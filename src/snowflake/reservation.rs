@@ -1,0 +1,96 @@
+//! The reservation of timestamps as the launcher and the sessions write it: durable first,
+//! usable second (I7).
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use leaf_id_core::reservation::late_renewal;
+
+use crate::error::Failure;
+use crate::files::protocol;
+use crate::files::reservation::{self as file, Reservation, Used};
+use crate::guc;
+use crate::pg::{self, WaitEvent};
+use crate::shmem::{Snowflake, Writer};
+
+/// `leaf_id.timestamp_reservation`, in milliseconds.
+pub fn reservation_ms() -> i64 {
+    i64::from(guc::TIMESTAMP_RESERVATION.get())
+}
+
+/// The worker ids that were used before this one. The last of them may issue until the
+/// given time, in Unix milliseconds, before it is replaced. What a damaged file knew is
+/// gone: the next write heals it, and the damage is returned for the log. Nothing is
+/// logged by a session that is the writer: that looks for interrupts, and one that ended
+/// it there would leave the server without a writer for good.
+pub fn used_before(worker_id: u16, until_ms: i64) -> io::Result<(Vec<Used>, Option<io::Error>)> {
+    let found = match file::read() {
+        Err(error) if protocol::is_damage(&error) => return Ok((Vec::new(), Some(error))),
+        result => result?,
+    };
+    let Some(found) = found else {
+        return Ok((Vec::new(), None));
+    };
+    let mut used = found.used;
+    if found.worker_id != worker_id {
+        let until_ms = until_ms.max(found.stored.reserved_until_ms);
+        Used::add(&mut used, found.worker_id, until_ms);
+    }
+    Ok((used, None))
+}
+
+/// Writes a reservation and then allows its use: durable first, usable second (I7). Returns
+/// the damage that was healed, if any.
+pub fn reserve(
+    snowflake: &Snowflake,
+    _writer: &Writer<'_>,
+    worker_id: u16,
+    until_ms: i64,
+) -> io::Result<Option<io::Error>> {
+    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+    let (used, damage) = used_before(worker_id, until_ms)?;
+    file::write(&Reservation {
+        worker_id,
+        reserved_until_ms: until_ms,
+        epoch_ms,
+        clean: false,
+        used,
+    })?;
+    snowflake.generator.reserve(until_ms - epoch_ms);
+    Ok(damage)
+}
+
+/// Renews the reservation in place of a launcher that is late. True if it is renewed now,
+/// false if somebody else is at it, or the generator is closed. Cannot be cancelled while
+/// the file is written.
+///
+/// # Errors
+/// The file could not be written.
+pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
+    let Some(writer) = snowflake.try_write() else {
+        return Ok(false);
+    };
+    let generator = &snowflake.generator;
+    if !generator.is_open() || !snowflake.may_issue() {
+        return Ok(false);
+    }
+    let worker_id = generator.last().worker_id;
+    let reserved_ms = generator.reserved_until() + snowflake.epoch_ms.load(Ordering::Relaxed);
+    let recorded_ms = snowflake.recorded_until_ms();
+    let Some(until_ms) = late_renewal(pg::now_ms(), reservation_ms(), reserved_ms, recorded_ms)
+    else {
+        return Ok(false);
+    };
+    pg::while_waiting(WaitEvent::Snowflake, || {
+        reserve(snowflake, &writer, worker_id, until_ms)
+    })
+    .map_err(file_problem)?;
+    snowflake.wake();
+    Ok(true)
+}
+
+pub fn file_problem(error: io::Error) -> Failure {
+    Failure::ReservationFile {
+        reason: error.to_string(),
+    }
+}

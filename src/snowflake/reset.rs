@@ -1,0 +1,134 @@
+//! `leaf_snowflake_reset`.
+
+use std::sync::atomic::Ordering;
+
+use leaf_id_core::keeper::State;
+use leaf_id_core::snowflake::MAX_MS;
+
+use super::reservation::file_problem;
+use crate::deadline::{self, Deadline, RELOAD_GRACE_MS, RETRY_MS};
+use crate::error::Failure;
+use crate::files::protocol;
+use crate::files::reservation::{self as file, Reservation, Used};
+use crate::guc::{self, WorkerId};
+use crate::pg::{self, WaitEvent};
+use crate::shmem::Snowflake;
+
+/// `leaf_snowflake_reset`: lets ids carry times later than `until` (a TimestampTz) from now
+/// on, whatever was reserved or issued. The way out when the clock once stood far ahead,
+/// or the file is damaged.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn reset(until: i64) -> Result<(), Failure> {
+    if !pg::is_superuser() {
+        return Err(Failure::NotSuperuser {
+            function: "leaf_snowflake_reset",
+        });
+    }
+    let area = deadline::ready()?;
+    if guc::worker_id() == WorkerId::Auto {
+        return Err(Failure::ResetLeased);
+    }
+    let snowflake = &area.snowflake;
+    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+    let until_ms = until
+        .saturating_add(pg::TIMESTAMP_EPOCH_US)
+        .div_euclid(1000);
+    if !(0..=MAX_MS).contains(&until_ms.saturating_sub(epoch_ms)) {
+        return Err(Failure::ResetOutOfRange);
+    }
+    let deadline = Deadline::new();
+    let worker_id = loop {
+        match try_reset(snowflake, until_ms) {
+            Ok(Some(worker_id)) => break worker_id,
+            Ok(None) => {}
+            // Another one was set a moment ago, perhaps, and the launcher has not read it
+            // yet; or there is none to read it.
+            Err(Failure::WorkerIdUsed { .. } | Failure::WorkerIdUnset | Failure::ResetLeased)
+                if deadline.elapsed_ms() < RELOAD_GRACE_MS || area.is_orphaned() => {}
+            Err(failure) => return Err(failure),
+        }
+        if deadline.left_ms().is_none() {
+            let busy = "The reservation is being written by another process.";
+            return Err(Failure::ResetTimeout {
+                timeout_ms: deadline.timeout_ms(),
+                detail: if area.is_orphaned() {
+                    deadline::silence(area)
+                } else {
+                    busy
+                },
+            });
+        }
+        pg::wait_latch(Some(RETRY_MS), WaitEvent::Snowflake);
+    };
+    area.wake_launcher();
+    let (user, until) = (pg::user_name(), pg::format_ms(until_ms));
+    pgrx::log!(
+        "leaf_id: snowflake ids were reset by {user} to carry times later than {until}, with worker id {worker_id}"
+    );
+    Ok(())
+}
+
+/// One try. Worker ids that may have issued times later than `until_ms` (Unix milliseconds)
+/// are retired until then, and the one that is set now must be none of them. Returns that
+/// one; `None` if another process is the writer.
+fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failure> {
+    let worker_id = match snowflake.configured_worker_id() {
+        WorkerId::Fixed(worker_id) => worker_id,
+        WorkerId::Unset => return Err(Failure::WorkerIdUnset),
+        WorkerId::Auto => return Err(Failure::ResetLeased),
+    };
+    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+    let Some(_writer) = snowflake.try_write() else {
+        return Ok(None);
+    };
+    let found = match file::read() {
+        // One of the reasons to be here.
+        Err(error) if protocol::is_damage(&error) => None,
+        result => result.map_err(file_problem)?,
+    };
+    let generator = &snowflake.generator;
+    let last = generator.last();
+    let mut used = Vec::new();
+    if let Some(found) = found {
+        let stored = found.stored;
+        if stored.epoch_ms < epoch_ms {
+            let stored_ms = stored.epoch_ms;
+            return Err(Failure::EpochMovedLater { stored_ms });
+        }
+        used = found.used;
+        Used::add(&mut used, found.worker_id, stored.reserved_until_ms);
+    }
+    if last.ms > 0 {
+        let until_ms = generator.reserved_until().max(last.ms) + epoch_ms;
+        Used::add(&mut used, last.worker_id, until_ms);
+    }
+    for used in used.iter_mut().filter(|used| used.until_ms > until_ms) {
+        if used.worker_id == worker_id {
+            return Err(Failure::WorkerIdUsed {
+                worker_id,
+                until: pg::format_ms(used.until_ms),
+            });
+        }
+        used.retired = true;
+    }
+    generator.close();
+    snowflake.show(State::Starting);
+    let written = pg::while_waiting(WaitEvent::Snowflake, || {
+        file::write(&Reservation {
+            worker_id,
+            reserved_until_ms: until_ms,
+            epoch_ms,
+            clean: true,
+            used,
+        })
+    });
+    if written.is_ok() {
+        generator.rewind(worker_id, until_ms - epoch_ms);
+    }
+    // In any case the launcher begins anew: it opens what was closed here.
+    snowflake.resets.fetch_add(1, Ordering::AcqRel);
+    written.map_err(file_problem)?;
+    Ok(Some(worker_id))
+}

@@ -1,0 +1,126 @@
+//! What a call is told of the state of the generator, where it gets no id.
+
+use leaf_id_core::keeper::State;
+use leaf_id_core::refusal::Refusal;
+
+use crate::deadline::{self, Deadline, RELOAD_GRACE_MS};
+use crate::error::{Failure, for_monitors};
+use crate::pg;
+use crate::shmem::{Area, LeaseStatus};
+
+/// Whether waiting is useless: what the launcher has found is the error then.
+pub fn check(area: &Area, deadline: &Deadline) -> Result<(), Failure> {
+    let state = area.snowflake.state();
+    // Set a moment ago, perhaps, and the launcher has not read it yet.
+    if is_of_settings(state) && deadline.elapsed_ms() < RELOAD_GRACE_MS {
+        return Ok(());
+    }
+    match state {
+        State::Starting | State::WaitingOut { .. } | State::Open { .. } => Ok(()),
+        State::Unconfigured => Err(Failure::WorkerIdUnset),
+        State::Standby => Err(Failure::StandbyWithoutLease),
+        State::Refused(Refusal::ReservationAhead { until_ms })
+            // No longer, or within what this call waits for anyhow.
+            if deadline
+                .left_ms()
+                .is_some_and(|left| until_ms - pg::now_ms() <= left) =>
+        {
+            Ok(())
+        }
+        State::Refused(refusal) => failure(area, refusal).map_or(Ok(()), Err),
+    }
+}
+
+/// Whether a setting is the way out.
+fn is_of_settings(state: State) -> bool {
+    matches!(
+        state,
+        State::Unconfigured
+            | State::Standby
+            | State::Refused(Refusal::NoRegistrySet | Refusal::OtherEpoch)
+    )
+}
+
+/// The error of a refusal; `None` if it may be over soon.
+fn failure(area: &Area, refusal: Refusal) -> Option<Failure> {
+    let status = area.lease_status();
+    let said = || for_monitors(status.last_error.get());
+    Some(match refusal {
+        Refusal::ReservationAhead { until_ms } => Failure::ReservationAhead {
+            by_ms: until_ms - pg::now_ms(),
+            until: pg::format_ms(until_ms),
+        },
+        Refusal::WorkerIdRetired { until_ms } => Failure::WorkerIdRetired {
+            until: pg::format_ms(until_ms),
+        },
+        Refusal::EpochMovedLater { stored_ms } => Failure::EpochMovedLater { stored_ms },
+        Refusal::FileProblem => Failure::ReservationFile {
+            reason: "the reason is in the server's log.".into(),
+        },
+        Refusal::NoRegistrySet => Failure::RegistryUnset,
+        Refusal::HeldByOther => Failure::HeldByOther { said: said() },
+        Refusal::NoFreeWorkerId => Failure::NoFreeWorkerId { said: said() },
+        Refusal::ClockSkew { by_ms } => Failure::ClockSkew {
+            by_ms,
+            said: said(),
+        },
+        Refusal::OtherEpoch => Failure::OtherEpoch { said: said() },
+        Refusal::OtherRole => Failure::OtherRole { said: said() },
+        // Unless it is being renewed just now.
+        Refusal::LeaseEnded if status.away_since_ms.is_some() => lease_ended(&status),
+        // The registry may answer yet.
+        Refusal::LeaseEnded
+        | Refusal::NoAnswer
+        | Refusal::RegistryGrace
+        | Refusal::WorkerIdLost => return None,
+    })
+}
+
+/// The error of a call whose time is over.
+pub fn timed_out(area: &Area, deadline: &Deadline) -> Failure {
+    let status = area.lease_status();
+    let registry = status.registry.get();
+    let said = || for_monitors(status.last_error.get());
+    let detail = match area.snowflake.state() {
+        _ if area.is_orphaned() => deadline::silence(area).into(),
+        State::WaitingOut { until_ms } => format!(
+            "Timestamps that an earlier run or another server had reserved are being waited out, until {}.",
+            pg::format_ms(until_ms)
+        ),
+        State::Refused(Refusal::LeaseEnded) => return lease_ended(&status),
+        State::Refused(Refusal::NoAnswer) | State::Starting if !registry.is_empty() => {
+            match status.away_since_ms {
+                Some(since) => format!(
+                    "Worker registry \"{registry}\" has not answered since {}: {}.",
+                    pg::format_ms(since),
+                    said()
+                ),
+                None => format!("Worker registry \"{registry}\" has not answered yet."),
+            }
+        }
+        State::Refused(Refusal::RegistryGrace | Refusal::WorkerIdLost) => {
+            format!(
+                "Worker registry \"{registry}\" grants no worker id: {}.",
+                said()
+            )
+        }
+        State::Open { .. } => "The reservation of timestamps was not renewed.".into(),
+        State::Starting | State::Unconfigured | State::Standby | State::Refused(_) => {
+            "The launcher has not started the generator.".into()
+        }
+    };
+    Failure::SnowflakeTimeout {
+        timeout_ms: deadline.timeout_ms(),
+        detail,
+    }
+}
+
+/// The error where the lease has ended.
+pub fn lease_ended(status: &LeaseStatus) -> Failure {
+    Failure::LeaseEnded {
+        worker_id: status.worker_id,
+        registry: status.registry.get(),
+        away_since: status.away_since_ms.map(pg::format_ms),
+        said: for_monitors(status.last_error.get()),
+    }
+}
