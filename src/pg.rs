@@ -358,14 +358,17 @@ pub struct Waiting(Waiters);
 
 impl Waiters {
     /// For the shared area, which hands out its own.
-    pub fn new(variable: *mut pg_sys::ConditionVariable) -> Self {
+    ///
+    /// # Safety
+    /// It is initialized, and lies in shared memory.
+    pub unsafe fn new(variable: *mut pg_sys::ConditionVariable) -> Self {
         Self(variable)
     }
 
     /// Joins the queue: a broadcast from now on ends the next sleep. Check the condition
     /// between this and the sleep.
     pub fn join(self) -> Waiting {
-        // SAFETY: initialised with the slot or the area.
+        // SAFETY: what `new` asks for.
         unsafe { pg_sys::ConditionVariablePrepareToSleep(self.0) };
         Waiting(self)
     }

@@ -112,7 +112,9 @@ impl Central {
         });
         if let Some(link) = self.links.get_mut(position) {
             link.relation = job.key.relation;
-            let number = area.update_remote_server(pg::database(), &link.server, |_| {});
+            let number = area
+                .remote_servers()
+                .update(pg::database(), &link.server, |_| {});
             area.note(
                 job.slot,
                 version,
@@ -188,7 +190,7 @@ impl Central {
     /// Ends all connections, and gives back the requests that are open.
     pub fn leave(&mut self, area: &Area) -> Vec<Job> {
         let mut jobs = Vec::new();
-        area.close_remote_servers(pg::database());
+        area.remote_servers().close(pg::database());
         for mut link in core::mem::take(&mut self.links) {
             let errands = link.asked.take().into_iter().chain(link.queue);
             jobs.extend(errands.map(|errand| errand.job));
@@ -246,11 +248,12 @@ impl Link {
                     // The rows may have been edited while it was away.
                     self.restore(outcomes, |errand| now - errand.since > FRESH);
                     // Whether it also answers is still to be seen, if it had not.
-                    area.update_remote_server(pg::database(), &self.server, |link| {
-                        if link.state() != RemoteServerState::Away {
-                            link.become_state(RemoteServerState::Connected);
-                        }
-                    });
+                    area.remote_servers()
+                        .update(pg::database(), &self.server, |link| {
+                            if link.state() != RemoteServerState::Away {
+                                link.become_state(RemoteServerState::Connected);
+                            }
+                        });
                     if self.queue.is_empty() {
                         self.note_back(area, false);
                     }
@@ -335,11 +338,12 @@ impl Link {
             Ok(None) => self.restore(outcomes, |_| true),
             Ok(Some(destination)) => {
                 self.connection.open(destination);
-                area.update_remote_server(pg::database(), &self.server, |link| {
-                    if link.state() != RemoteServerState::Away {
-                        link.become_state(RemoteServerState::Connecting);
-                    }
-                });
+                area.remote_servers()
+                    .update(pg::database(), &self.server, |link| {
+                        if link.state() != RemoteServerState::Away {
+                            link.become_state(RemoteServerState::Connecting);
+                        }
+                    });
             }
             Err(message) => self.note_away(area, now, &message, outcomes),
         }
@@ -373,11 +377,12 @@ impl Link {
 
     fn close(&mut self, area: &Area) {
         self.connection.close();
-        area.update_remote_server(pg::database(), &self.server, |link| {
-            if link.state() != RemoteServerState::Away {
-                link.become_state(RemoteServerState::Closed);
-            }
-        });
+        area.remote_servers()
+            .update(pg::database(), &self.server, |link| {
+                if link.state() != RemoteServerState::Away {
+                    link.become_state(RemoteServerState::Closed);
+                }
+            });
     }
 
     /// It is there, and if `answered` it does what it is asked.
@@ -385,13 +390,14 @@ impl Link {
         self.not_before = None;
         self.back_off = BACK_OFF;
         let mut away_since = None;
-        area.update_remote_server(pg::database(), &self.server, |link| {
-            away_since = (link.state() == RemoteServerState::Away).then(|| link.since());
-            link.become_state(RemoteServerState::Connected);
-            if answered {
-                link.answer();
-            }
-        });
+        area.remote_servers()
+            .update(pg::database(), &self.server, |link| {
+                away_since = (link.state() == RemoteServerState::Away).then(|| link.since());
+                link.become_state(RemoteServerState::Connected);
+                if answered {
+                    link.answer();
+                }
+            });
         if let Some(since) = away_since {
             let seconds = pg::now_timestamp().saturating_sub(since) / 1_000_000;
             let server = self.server.text();
@@ -414,10 +420,11 @@ impl Link {
         self.not_before = Some(now + shortened);
         self.back_off = (self.back_off * 2).min(MAX_BACK_OFF);
         let mut is_news = false;
-        area.update_remote_server(pg::database(), &self.server, |link| {
-            is_news = !link.has_said(message);
-            link.fail(message);
-        });
+        area.remote_servers()
+            .update(pg::database(), &self.server, |link| {
+                is_news = !link.has_said(message);
+                link.fail(message);
+            });
         if is_news {
             let server = self.server.text();
             pgrx::warning!("leaf_id: could not claim ids from server \"{server}\": {message}");

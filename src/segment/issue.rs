@@ -11,10 +11,11 @@ use crate::error::Failure;
 use crate::guc::{self, WorkerId};
 use crate::pg::{self, Caller, LockHolder, WaitEvent};
 use crate::shmem::{
-    self, Area, Key, LeaseStatus, MAX_TAG, RefillError, SlotRef, SnowflakeState, Tag,
+    self, Access, Area, Key, LeaseStatus, MAX_TAG, RELATIONS, RefillError, SlotRef, SnowflakeState,
+    Tag,
 };
 use crate::tags::heap::{self, SeenRow, TableLocked};
-use crate::tags::rights::{self, Access};
+use crate::tags::rights;
 use crate::tags::transaction::{self as edits, Standing};
 
 use super::slot_cache::{ByTag, SLOT_CACHE, SlotCache, TagBytes};
@@ -281,7 +282,7 @@ fn ready_on_standby() -> Result<&'static Area, Failure> {
 pub fn after_take(slot_ref: &SlotRef, taken: &Taken) {
     let Some(area) = shmem::area() else { return };
     if taken.spare_due && slot_ref.buffer.want() {
-        area.post(pg::database(), slot_ref.slot);
+        area.queues().post(pg::database(), slot_ref.slot);
     }
     count_lost(area, slot_ref, taken.lost);
 }
@@ -452,7 +453,8 @@ impl Deadline {
 /// The slot of a tag that exists. An unknown tag gets none: asking for names at random
 /// must not fill the array.
 fn find_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<SlotRef, Failure> {
-    let slot_ref = match area.find(key) {
+    let found = area.directory().find(key);
+    let slot_ref = match found {
         Some(slot_ref) => slot_ref,
         None => create_slot(area, key, deadline)?,
     };
@@ -520,7 +522,8 @@ fn create_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Sl
         if area.may_sweep() {
             sweep(area);
         }
-        if let Ok(slot_ref) = area.find_or_create(key) {
+        let created = area.directory_mut().find_or_create(key);
+        if let Ok(slot_ref) = created {
             slot_ref
                 .slot
                 .max_step
@@ -555,7 +558,9 @@ fn see_row(key: &Key, deadline: &Deadline) -> Result<SeenRow, Failure> {
 /// Frees slots of this database's former tables.
 fn sweep(area: &Area) {
     let database = pg::database();
-    for relation in area.relations_of(database) {
+    let mut relations = Vec::with_capacity(RELATIONS);
+    area.directory().relations_of(database, &mut relations);
+    for relation in relations {
         if !pg::relation_exists(relation) {
             area.sweep(database, relation);
         }
@@ -603,14 +608,14 @@ fn wait(
         // Before the final error, which may be of before a setting was changed: the next call
         // finds a new one.
         if amount.want(buffer) {
-            area.post(key.database, slot_ref.slot);
+            area.queues().post(key.database, slot_ref.slot);
         }
         if let Some(failure) = final_error(area, slot_ref, key, began) {
             return Err(failure);
         }
         match deadline.left_ms() {
             Some(left) => {
-                if area.is_orphaned() {
+                if area.launcher().is_missing() {
                     pg::nudge_postmaster();
                 }
                 waiting.sleep(left.min(SLEEP_MS), WaitEvent::Segment);
@@ -696,7 +701,7 @@ fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option
 }
 
 fn server_name(area: &Area, link: u32) -> String {
-    let link = area.remote_server(link);
+    let link = area.remote_servers().find(link);
     link.map_or_else(String::new, |link| link.server().text())
 }
 
@@ -725,7 +730,8 @@ fn timed_out(area: &Area, slot_ref: &SlotRef, key: &Key, deadline: &Deadline) ->
     }
     let explained = match state.refill_error {
         RefillError::Server { link } => area
-            .remote_server(link)
+            .remote_servers()
+            .find(link)
             .map(|link| reason_for_monitors(link.explain())),
         RefillError::There { .. } | RefillError::Failed => {
             state.explain(area).map(reason_for_monitors)
@@ -742,7 +748,7 @@ fn timed_out(area: &Area, slot_ref: &SlotRef, key: &Key, deadline: &Deadline) ->
 
 /// Why nobody has answered.
 pub fn silence(area: &Area) -> &'static str {
-    if area.is_orphaned() {
+    if area.launcher().is_missing() {
         "The launcher of leaf_id is not running. If it never does, \"max_worker_processes\" leaves no room for it."
     } else {
         "No allocator has answered; see the server's log."
@@ -846,7 +852,7 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                     // Also where the launcher was not there to close the generator.
                     let ended = snowflake.generator.is_open() && !snowflake.may_issue();
                     return Err(if ended {
-                        lease_ended(&area.lease_status())
+                        lease_ended(&area.registry().lease_status())
                     } else {
                         snowflake_timeout(area, &deadline)
                     });
@@ -857,7 +863,7 @@ fn wait_snowflake(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                     && crate::snowflake::keeper::renew_late(snowflake)?;
                 if !renewed {
                     snowflake.reservation_wanted.store(1, Ordering::Release);
-                    area.wake_launcher();
+                    area.launcher().wake();
                     let patience = if late { SLEEP_MS } else { LATE_MS };
                     waiting.sleep(left.min(patience), WaitEvent::Snowflake);
                 }
@@ -885,7 +891,7 @@ fn almost_over(snowflake: &shmem::Snowflake) -> Option<i64> {
 /// Whether the launcher has found that waiting is useless.
 fn refused(area: &Area, deadline: &Deadline) -> Result<(), Failure> {
     let (state, detail) = area.snowflake.status();
-    let said = || for_monitors(area.lease_status().last_error.get());
+    let said = || for_monitors(area.registry().lease_status().last_error.get());
     match state {
         // Set a moment ago, perhaps, and the launcher has not read it yet.
         SnowflakeState::NoWorkerId
@@ -926,7 +932,7 @@ fn refused(area: &Area, deadline: &Deadline) -> Result<(), Failure> {
         SnowflakeState::OtherRole => Err(Failure::OtherRole { said: said() }),
         SnowflakeState::Standby => Err(Failure::StandbyWithoutLease),
         SnowflakeState::LeaseEnded => {
-            let status = area.lease_status();
+            let status = area.registry().lease_status();
             // Otherwise it is being renewed just now.
             match status.away_since_ms {
                 Some(_) => Err(lease_ended(&status)),
@@ -954,10 +960,10 @@ fn lease_ended(status: &LeaseStatus) -> Failure {
 
 fn snowflake_timeout(area: &Area, deadline: &Deadline) -> Failure {
     let (state, detail) = area.snowflake.status();
-    let status = area.lease_status();
+    let status = area.registry().lease_status();
     let registry = status.registry.get();
     let detail = match state {
-        _ if area.is_orphaned() => silence(area).into(),
+        _ if area.launcher().is_missing() => silence(area).into(),
         SnowflakeState::WaitingOut => format!(
             "Timestamps that an earlier run or another server had reserved are being waited out, until {}.",
             pg::format_ms(detail)

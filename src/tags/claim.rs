@@ -9,11 +9,11 @@
 use leaf_id_core::step::{self, Decay, Limits, Pace};
 
 use super::heap::{self, AllocRow};
-use super::rights::{self, Access};
+use super::rights;
 use crate::error::Failure;
 use crate::guc;
 use crate::pg::{self, Name, Table, Value};
-use crate::shmem::{Claimed, Key, Tag};
+use crate::shmem::{Access, Claimed, Key, Tag};
 
 /// What the allocator knows of a tag when it claims.
 pub struct Ask {

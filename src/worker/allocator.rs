@@ -55,24 +55,24 @@ unsafe extern "C-unwind" fn allocator_exit(_code: i32, _arg: pg_sys::Datum) {
         slot_ref => unpack(slot_ref),
     };
     if CONNECTED.load(Ordering::Relaxed) {
-        area.close_remote_servers(pg::database());
-        area.clear_requests_of(pg::database());
+        area.remote_servers().close(pg::database());
+        area.queues().clear_requests_of(pg::database());
     } else {
-        area.fail_posted(queue, RefillError::NoAllocator);
+        area.queues().fail_posted(queue, RefillError::NoAllocator);
     }
-    area.detach(queue, registration, false);
+    area.queues().detach(queue, registration, false);
 }
 
 /// Begins a claim, unless the launcher is saving the remainders.
 fn begin_claim(area: &Area) -> bool {
-    let begun = area.begin_claim();
+    let begun = area.claims().begin();
     CLAIM_BEGUN.store(begun, Ordering::Relaxed);
     begun
 }
 
 fn end_claim(area: &Area) {
     if CLAIM_BEGUN.swap(false, Ordering::Relaxed) {
-        area.end_claim();
+        area.claims().end();
     }
 }
 
@@ -171,7 +171,7 @@ pub extern "C-unwind" fn leaf_id_allocator_main(argument: pg_sys::Datum) {
 pub fn allocate(area: &'static Area, queue: u32, registration: u32, in_reserve: bool) {
     pg::on_exit(allocator_exit);
     MY_HANDLE.store(pack(queue, registration), Ordering::Relaxed);
-    let Some(database) = area.attach(queue, registration, pg::my_latch()) else {
+    let Some(database) = area.queues().attach(queue, registration, pg::my_latch()) else {
         // Not ours to give back.
         MY_HANDLE.store(0, Ordering::Relaxed);
         return;
@@ -208,7 +208,12 @@ impl Allocator {
             if served || !outcomes.is_empty() {
                 self.worked_at = Instant::now();
             } else {
-                if self.may_leave() && self.area.detach(self.queue, self.registration, true) {
+                if self.may_leave()
+                    && self
+                        .area
+                        .queues()
+                        .detach(self.queue, self.registration, true)
+                {
                     MY_HANDLE.store(0, Ordering::Relaxed);
                     self.central.leave(self.area);
                     return;
@@ -219,24 +224,26 @@ impl Allocator {
                 self.take_back(outcome);
             }
         }
-        self.area.detach(self.queue, self.registration, false);
+        self.area
+            .queues()
+            .detach(self.queue, self.registration, false);
         MY_HANDLE.store(0, Ordering::Relaxed);
         // Sessions that still wait ask again, of whoever comes next.
         let elsewhere = self.central.leave(self.area);
         for job in self.jobs.iter().chain(&elsewhere) {
-            self.area.clear_request(job.slot, &job.request);
+            self.area.queues().clear_request(job.slot, &job.request);
         }
     }
 
     fn accept_requests(&mut self) {
         let mut posted = Vec::new();
-        self.area.collect_requests(self.queue, &mut posted);
+        self.area.queues().collect_requests(self.queue, &mut posted);
         let now = Instant::now();
         for slot in posted {
-            if let Some((request, key)) = self.area.accept(slot) {
+            if let Some((request, key)) = self.area.queues().accept(slot) {
                 if key.database != pg::database() {
                     // Given to another database after it was posted, though it should not be.
-                    self.area.clear_request(slot, &request);
+                    self.area.queues().clear_request(slot, &request);
                     continue;
                 }
                 self.jobs.push_back(Job {
@@ -277,7 +284,7 @@ impl Allocator {
     }
 
     fn crowded(&self) -> bool {
-        self.area.crowded.load(Ordering::Relaxed) != 0
+        self.area.queues().is_crowded()
     }
 
     fn may_leave(&self) -> bool {
@@ -325,7 +332,7 @@ impl Allocator {
 
     fn finish(&mut self, job: Job, progress: Progress) {
         match progress {
-            Progress::Over => self.area.clear_request(job.slot, &job.request),
+            Progress::Over => self.area.queues().clear_request(job.slot, &job.request),
             Progress::Later | Progress::Part(_) => self.jobs.push_back(job),
             Progress::Elsewhere(source, version) => {
                 self.central.enqueue(self.area, job, source, version)
@@ -515,7 +522,8 @@ impl Allocator {
         } = errand;
         let link = self
             .area
-            .update_remote_server(pg::database(), &source.server, |_| {});
+            .remote_servers()
+            .update(pg::database(), &source.server, |_| {});
         let sqlstate = error.sqlstate.unwrap_or(*b"XX000");
         let refill_error = RefillError::There { link, sqlstate };
         let text = Some(error.message.as_str());

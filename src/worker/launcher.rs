@@ -10,7 +10,6 @@
 //! worker id of its own there.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use pgrx::bgworkers::{
@@ -106,8 +105,10 @@ impl Worker {
     /// Has the reserve worker do it, in this database. `None`: it is busy; or somebody has
     /// locked the database, and it would wait there and nobody else could have it.
     fn assign(area: &Area, task: Task, database: u32) -> Option<Self> {
-        let free = area.reserve_is_waiting() && pg::is_free(database);
-        free.then(|| area.assign(task)).flatten().map(Self::Reserve)
+        let free = area.reserve().is_waiting() && pg::is_free(database);
+        free.then(|| area.reserve().assign(task))
+            .flatten()
+            .map(Self::Reserve)
     }
 
     fn has_ended(&self, area: &Area) -> bool {
@@ -116,7 +117,7 @@ impl Worker {
                 handle.pid(),
                 Err(BackgroundWorkerStatus::Stopped | BackgroundWorkerStatus::PostmasterDied)
             ),
-            Self::Reserve(number) => !area.is_assigned(*number),
+            Self::Reserve(number) => !area.reserve().is_assigned(*number),
         }
     }
 
@@ -126,7 +127,7 @@ impl Worker {
             Self::Dynamic { handle, .. } => {
                 let _ = handle.terminate();
             }
-            Self::Reserve(number) => area.end_assignment(Some(number)),
+            Self::Reserve(number) => area.reserve().end_assignment(Some(number)),
         }
     }
 }
@@ -180,7 +181,7 @@ impl Registrar {
 #[pgrx::pg_guard]
 unsafe extern "C-unwind" fn launcher_exit(_code: i32, _arg: pg_sys::Datum) {
     let Some(area) = shmem::area() else { return };
-    area.set_launcher(core::ptr::null_mut());
+    area.launcher().set(core::ptr::null_mut());
     if let Err(error) = keeper::stop(&area.snowflake) {
         pgrx::warning!("leaf_id: could not write leaf_id_reservation.json: {error}");
     }
@@ -192,15 +193,17 @@ unsafe extern "C-unwind" fn launcher_exit(_code: i32, _arg: pg_sys::Datum) {
 fn save_ranges(area: &Area) {
     let began = Instant::now();
     // What they claim is published first; one that waits for longer is a gap.
-    while !area.stop_claims() && began.elapsed() < CLAIM_GRACE {
+    while !area.claims().stop() && began.elapsed() < CLAIM_GRACE {
         pg::sleep_us(1000, WaitEvent::Launcher);
     }
     // Before: what is taken out of one that is dropped meanwhile is not of the next one.
-    let mut databases = area.databases();
+    let mut databases = Vec::with_capacity(2 * shmem::ACCOUNTS);
+    area.directory().databases(&mut databases);
     databases.sort_unstable();
     databases.dedup();
     let databases: Vec<_> = databases.into_iter().filter_map(Database::find).collect();
-    let remainders = area.take_out_ranges();
+    let mut remainders = Vec::with_capacity(area.used());
+    area.directory().take_out_ranges(&mut remainders);
     if remainders.is_empty() {
         return;
     }
@@ -219,7 +222,7 @@ fn restore_ranges(area: &Area) {
             let mut lost = 0;
             let mut gone: Vec<u32> = Vec::new();
             for (key, saved) in &remainders.tags {
-                if !saved.is_sound() || !area.restore(key, saved) {
+                if !saved.is_sound() || !area.directory_mut().restore(key, saved) {
                     lost += 1;
                 }
                 gone.push(key.database);
@@ -249,7 +252,7 @@ fn restore_ranges(area: &Area) {
             );
         }
     }
-    area.resume_claims();
+    area.claims().resume();
 }
 
 /// The launcher's main function.
@@ -271,7 +274,7 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
         registrar_waits: None,
     };
     launcher.serve();
-    area.set_launcher(pg::my_latch());
+    area.launcher().set(pg::my_latch());
     while !pg::asked_to_stop() {
         let serving = launcher.serve();
         launcher.see_registrar_end();
@@ -292,7 +295,7 @@ impl Launcher {
     fn serve(&mut self) -> bool {
         if !self.serving && !pg::in_recovery() {
             restore_ranges(self.area);
-            self.area.forget_starting();
+            self.area.queues().forget_starting();
             self.serving = true;
         }
         self.serving
@@ -307,7 +310,7 @@ impl Launcher {
         if self.registrar.is_some() {
             return Some(REGISTRAR_LOOK_MS);
         }
-        let database = self.area.asked_in(question)?;
+        let database = self.area.registry().asked_in(question)?;
         let task = Task::AskRegistry(question);
         let worker = Worker::register(task).or_else(|| Worker::assign(self.area, task, database));
         if let Some(worker) = worker {
@@ -319,17 +322,18 @@ impl Launcher {
             return Some(REGISTRAR_LOOK_MS);
         }
         // Allocators without work make room.
-        self.area.rouse_reserve();
+        self.area.reserve().rouse();
         let since = waits.unwrap_or_else(Instant::now);
         let waited = since.elapsed();
         if waited >= CROWDED_LIMIT {
             let text = "all background worker slots are in use";
             self.area
+                .registry()
                 .reply(question, Reply::Failed(Explanation::new(text)));
         } else {
             if waited >= RESERVE_LIMIT && pg::is_free(database) {
                 // It hangs, in a wait for a standby perhaps, which this ends.
-                self.area.end_assignment(None);
+                self.area.reserve().end_assignment(None);
             }
             self.registrar_waits = Some(since);
         }
@@ -344,13 +348,13 @@ impl Launcher {
         if registrar.worker.has_ended(self.area) {
             let text = "the registrar has ended without an answer; see the server's log";
             let failed = Reply::Failed(Explanation::new(text));
-            self.area.reply(registrar.question, failed);
+            self.area.registry().reply(registrar.question, failed);
         } else if registrar.since.elapsed() >= registrar.limit() {
             // In a wait for a standby, perhaps. It is over soon, and the handle not needed.
             registrar.worker.terminate(self.area);
             let text = "the registrar had to be ended: it took too long";
             let failed = Reply::Failed(Explanation::new(text));
-            self.area.reply(registrar.question, failed);
+            self.area.registry().reply(registrar.question, failed);
         } else {
             self.registrar = Some(registrar);
         }
@@ -362,7 +366,7 @@ impl Launcher {
         self.see_who_ended();
         self.delayed
             .retain(|_, since| since.elapsed() < RESTART_DELAY);
-        let wanted = self.area.wanted_queues();
+        let wanted = self.area.queues().wanted();
         let (mut full, mut crowded) = (false, self.registrar_waits.is_some());
         let mut again = None;
         let ask_again = self.asked_again.elapsed() >= ASK_AGAIN;
@@ -371,25 +375,23 @@ impl Launcher {
                 again = Some(CROWDED_RETRY_MS);
             } else if !self.start_allocator(queue, database, &mut full) {
                 crowded = true;
-                let refill_error = if self.area.reserve_is_missing() {
+                let refill_error = if self.area.reserve().is_missing() {
                     RefillError::NoWorkerSlot
                 } else {
                     RefillError::WorkerSlotShared
                 };
                 if ask_again {
                     self.asked_again = Instant::now();
-                    self.area.ask_again(queue, refill_error);
+                    self.area.queues().ask_again(queue, refill_error);
                 } else {
-                    self.area.explain(queue, refill_error);
+                    self.area.queues().explain(queue, refill_error);
                 }
                 again = Some(CROWDED_RETRY_MS);
             }
         }
-        self.area
-            .crowded
-            .store(u32::from(crowded), Ordering::Relaxed);
+        self.area.queues().set_crowded(crowded);
         if crowded {
-            self.area.rouse_reserve();
+            self.area.reserve().rouse();
         }
         again
     }
@@ -397,10 +399,10 @@ impl Launcher {
     /// Starts an allocator for a queue. `full`: there is no slot for a dynamic worker. False
     /// if the queue has to wait.
     fn start_allocator(&mut self, queue: u32, database: u32, full: &mut bool) -> bool {
-        if *full && !self.area.reserve_is_waiting() {
+        if *full && !self.area.reserve().is_waiting() {
             return false;
         }
-        let Some(registration) = self.area.announce(queue) else {
+        let Some(registration) = self.area.queues().announce(queue) else {
             return true;
         };
         let task = Task::Allocate {
@@ -423,7 +425,7 @@ impl Launcher {
             });
             true
         } else {
-            self.area.retract(queue, registration);
+            self.area.queues().retract(queue, registration);
             false
         }
     }
@@ -438,10 +440,10 @@ impl Launcher {
         for gone in ended {
             // A dynamic one that never attached: the server could not start it. The reserve
             // worker did run, and was ended.
-            if area.retract(gone.queue, gone.registration)
+            if area.queues().retract(gone.queue, gone.registration)
                 && matches!(gone.worker, Worker::Dynamic { .. })
             {
-                area.abandon(gone.queue, RefillError::NoAllocator);
+                area.queues().abandon(gone.queue, RefillError::NoAllocator);
             }
             if gone.since.elapsed() < RESTART_DELAY {
                 self.delayed.insert(gone.database, Instant::now());
