@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use leaf_id_core::segment::{Obstacle, Taken};
+use leaf_id_core::segment::Taken;
 use leaf_id_core::snowflake::{MAX_MS, MAX_SEQUENCE, MAX_WORKER_ID, Parts};
 use pgrx::iter::SetOfIterator;
 use pgrx::pg_sys::submodules::panic::pgrx_extern_c_guard;
@@ -12,7 +12,8 @@ use pgrx::{IntoDatum, pg_sys};
 use crate::error::Failure;
 use crate::pg::{self, RawDatum, RowType, TriggerCall};
 use crate::remote::serve;
-use crate::segment::issue::{self, Batch, CallSite};
+use crate::segment::issue::{self, Batch, CallSite, Unguarded};
+use crate::segment::{take, wait};
 use crate::shmem::{self, SlotRef};
 use crate::snowflake::keeper;
 use crate::tags::claim::{self, ClaimProblem};
@@ -170,48 +171,31 @@ unsafe extern "C-unwind" fn segment_entry(fcinfo: pg_sys::FunctionCallInfo) -> p
     let Some(site) = site else {
         return guarded(leaf_segment_next_wrapper, fcinfo);
     };
-    match issue::try_constant(site) {
-        Some(Ok(taken)) if !taken.leaves_work() => taken.first.into(),
-        Some(attempt) => segment_attempted(site, fcinfo, attempt),
-        None if site.is_constant() => guarded(leaf_segment_next_wrapper, fcinfo),
-        None => segment_known(fcinfo),
+    issue::next_unguarded(site, SegmentCall(fcinfo)).into()
+}
+
+/// A call of `leaf_segment_next`.
+#[derive(Clone, Copy)]
+struct SegmentCall(pg_sys::FunctionCallInfo);
+
+impl<'a> Unguarded<'a> for SegmentCall {
+    #[inline]
+    fn tag(self) -> Option<&'a [u8]> {
+        inline_bytes(first_text(self.0))
     }
-}
 
-/// A constant tag whose first attempt has left something to do.
-#[cold]
-#[inline(never)]
-fn segment_attempted(
-    site: &CallSite,
-    fcinfo: pg_sys::FunctionCallInfo,
-    attempt: Result<Taken, Obstacle>,
-) -> pg_sys::Datum {
-    let taken = issue::finish_constant(site, attempt);
-    taken.map_or_else(|| guarded(leaf_segment_next_wrapper, fcinfo), finish_take)
-}
-
-/// A tag that differs from call to call. Out of line, so that the other case needs no
-/// stack for it.
-#[inline(never)]
-fn segment_known(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
-    let taken = inline_bytes(first_text(fcinfo)).and_then(issue::take_cached);
-    taken.map_or_else(|| guarded(leaf_segment_next_wrapper, fcinfo), finish_take)
-}
-
-/// The id, after what taking it has left to do.
-#[inline]
-fn finish_take((slot_ref, taken): (SlotRef, Taken)) -> pg_sys::Datum {
-    if taken.leaves_work() {
-        after_take(&slot_ref, &taken);
+    #[cold]
+    #[inline(never)]
+    fn finish(self, slot_ref: &SlotRef, taken: &Taken) {
+        // SAFETY: no frame above this one, up to PostgreSQL's, has anything to drop, so the error
+        // that the guard raises may jump over them.
+        unsafe { pgrx_extern_c_guard(|| take::finish(slot_ref, taken)) };
     }
-    taken.first.into()
-}
 
-#[cold]
-#[inline(never)]
-fn after_take(slot_ref: &SlotRef, taken: &Taken) {
-    // SAFETY: the guard turns what is raised into PostgreSQL's error.
-    unsafe { pgrx_extern_c_guard(|| issue::after_take(slot_ref, taken)) };
+    #[inline]
+    fn next(self) -> i64 {
+        guarded(leaf_segment_next_wrapper, self.0).value() as i64
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -270,7 +254,7 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     // Short, as a locked row here holds up a member's other tags.
     finish(serve::begin(c"leaf_claim()", c"300ms"));
     let n = finish(count(second_argument(fcinfo)));
-    let key = finish(issue::untouched(tag(fcinfo)));
+    let key = finish(wait::untouched(tag(fcinfo)));
     let tag = key.tag.name();
     let claimed = claim::claim_for_member(&key, n);
     let answer = finish(claimed.map_err(|problem| match problem {
