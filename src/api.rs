@@ -171,7 +171,7 @@ unsafe extern "C-unwind" fn segment_entry(fcinfo: pg_sys::FunctionCallInfo) -> p
     let Some(site) = site else {
         return guarded(leaf_segment_next_wrapper, fcinfo);
     };
-    issue::next_unguarded(site, SegmentCall(fcinfo)).into()
+    issue::next_unguarded(site, SegmentCall(fcinfo))
 }
 
 /// A call of `leaf_segment_next`.
@@ -179,6 +179,8 @@ unsafe extern "C-unwind" fn segment_entry(fcinfo: pg_sys::FunctionCallInfo) -> p
 struct SegmentCall(pg_sys::FunctionCallInfo);
 
 impl<'a> Unguarded<'a> for SegmentCall {
+    type Id = pg_sys::Datum;
+
     #[inline]
     fn tag(self) -> Option<&'a [u8]> {
         inline_bytes(first_text(self.0))
@@ -186,15 +188,20 @@ impl<'a> Unguarded<'a> for SegmentCall {
 
     #[cold]
     #[inline(never)]
-    fn finish(self, slot_ref: &SlotRef, taken: &Taken) {
+    fn finish(self, slot_ref: &SlotRef, taken: &Taken) -> pg_sys::Datum {
         // SAFETY: no frame above this one, up to PostgreSQL's, has anything to drop, so the error
         // that the guard raises may jump over them.
-        unsafe { pgrx_extern_c_guard(|| take::finish(slot_ref, taken)) };
+        unsafe {
+            pgrx_extern_c_guard(|| {
+                take::finish(slot_ref, taken);
+                taken.first.into()
+            })
+        }
     }
 
     #[inline]
-    fn next(self) -> i64 {
-        guarded(leaf_segment_next_wrapper, self.0).value() as i64
+    fn next(self) -> pg_sys::Datum {
+        guarded(leaf_segment_next_wrapper, self.0)
     }
 }
 

@@ -68,26 +68,30 @@ impl CallSite {
 /// A call that PostgreSQL has made without a guard: nothing that it reaches may fail or panic,
 /// but for what it says it guards.
 pub trait Unguarded<'a>: Copy {
+    /// An id as PostgreSQL gets it.
+    type Id: From<i64>;
+
     /// The tag, if it can be read at once.
     fn tag(self) -> Option<&'a [u8]>;
 
-    /// Calls [`take::finish`], guarded.
-    fn finish(self, slot_ref: &SlotRef, taken: &Taken);
+    /// Calls [`take::finish`], guarded. Returns the id.
+    fn finish(self, slot_ref: &SlotRef, taken: &Taken) -> Self::Id;
 
     /// Calls [`next`], guarded.
-    fn next(self) -> i64;
+    fn next(self) -> Self::Id;
 }
 
 /// The next id of a tag, of a call site that was called before: for the tag that it always
 /// names, a few loads and one atomic addition.
 #[inline]
-pub fn next_unguarded<'a>(site: &CallSite, call: impl Unguarded<'a>) -> i64 {
+pub fn next_unguarded<'a, C: Unguarded<'a>>(site: &CallSite, call: C) -> C::Id {
     if let Some(slot_ref) = &site.slot_ref
         && !edits::open()
     {
         return match slot_ref.buffer.try_take(slot_ref.version) {
-            Ok(taken) if !taken.leaves_work() => taken.first,
-            attempt => next_attempted(slot_ref, call, attempt),
+            Ok(taken) if taken.leaves_work() => finish_attempt(slot_ref, call, taken.first),
+            Ok(taken) => taken.first.into(),
+            Err(obstacle) => next_attempt(slot_ref, call, obstacle),
         };
     }
     if site.is_constant {
@@ -96,16 +100,25 @@ pub fn next_unguarded<'a>(site: &CallSite, call: impl Unguarded<'a>) -> i64 {
     next_cached(call)
 }
 
-/// A constant tag whose first attempt has left something to do.
+/// A constant tag whose first attempt has found the spare due, which is all that it can leave to
+/// do. What these two are given fits in registers: their caller needs no stack.
 #[cold]
 #[inline(never)]
-fn next_attempted<'a>(
-    slot_ref: &SlotRef,
-    call: impl Unguarded<'a>,
-    attempt: Result<Taken, Obstacle>,
-) -> i64 {
-    let again = |obstacle| slot_ref.buffer.take_again(slot_ref.version, obstacle);
-    match attempt.or_else(again) {
+fn finish_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, first: i64) -> C::Id {
+    let taken = Taken {
+        first,
+        count: 1,
+        spare_due: true,
+        lost: 0,
+    };
+    call.finish(slot_ref, &taken)
+}
+
+/// A constant tag whose first attempt has failed.
+#[cold]
+#[inline(never)]
+fn next_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, obstacle: Obstacle) -> C::Id {
+    match slot_ref.buffer.take_again(slot_ref.version, obstacle) {
         Ok(taken) => finished(call, slot_ref, &taken),
         Err(_) => call.next(),
     }
@@ -114,7 +127,7 @@ fn next_attempted<'a>(
 /// A tag that differs from call to call. Out of line, so that the other case needs no
 /// stack for it.
 #[inline(never)]
-fn next_cached<'a>(call: impl Unguarded<'a>) -> i64 {
+fn next_cached<'a, C: Unguarded<'a>>(call: C) -> C::Id {
     match call.tag().and_then(take_everybodys) {
         Some((slot_ref, taken)) => finished(call, &slot_ref, &taken),
         None => call.next(),
@@ -123,11 +136,12 @@ fn next_cached<'a>(call: impl Unguarded<'a>) -> i64 {
 
 /// The id, after what taking it has left to do.
 #[inline]
-fn finished<'a>(call: impl Unguarded<'a>, slot_ref: &SlotRef, taken: &Taken) -> i64 {
+fn finished<'a, C: Unguarded<'a>>(call: C, slot_ref: &SlotRef, taken: &Taken) -> C::Id {
     if taken.leaves_work() {
-        call.finish(slot_ref, taken);
+        call.finish(slot_ref, taken)
+    } else {
+        taken.first.into()
     }
-    taken.first
 }
 
 /// Whether the slots that this session knows are still those of their tags.
@@ -168,23 +182,34 @@ pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
 /// # Errors
 /// See [`Failure`].
 pub fn next_range(tag: &[u8], n: u32) -> Result<(i64, i64), Failure> {
-    let taken = take(tag, Amount::Range(n))?;
+    // Not `take`, whose result is large: an error has many parts.
+    let amount = Amount::Range(n);
+    let taken = match take_ready(tag, amount) {
+        Some(taken) => taken,
+        None => wait::take(tag, amount)?,
+    };
     Ok((taken.first, taken.first + i64::from(n) - 1))
 }
 
 /// Takes what lies ready, of a tag that this session has used before. Otherwise waits.
+#[inline]
 fn take(tag: &[u8], amount: Amount) -> Result<Taken, Failure> {
-    if cache_holds()
-        && let Some(area) = shmem::area()
-        && let Some(slot_ref) = SLOT_CACHE.with(|cache| cache.find(tag))
-        && let Ok(Some(taken)) = amount.take(area, &slot_ref)
-    {
-        if taken.leaves_work() {
-            take::finish(&slot_ref, &taken);
-        }
-        return Ok(taken);
+    match take_ready(tag, amount) {
+        Some(taken) => Ok(taken),
+        None => wait::take(tag, amount),
     }
-    wait::take(tag, amount)
+}
+
+fn take_ready(tag: &[u8], amount: Amount) -> Option<Taken> {
+    if !cache_holds() {
+        return None;
+    }
+    let slot_ref = SLOT_CACHE.with(|cache| cache.find(tag))?;
+    let taken = amount.take(shmem::area()?, &slot_ref).ok()??;
+    if taken.leaves_work() {
+        take::finish(&slot_ref, &taken);
+    }
+    Some(taken)
 }
 
 /// The ids of one batch call, taken as they are read, in as few runs as the segments allow.
@@ -205,6 +230,16 @@ impl Batch {
             in_run: 0,
         }
     }
+
+    #[cold]
+    #[inline(never)]
+    fn take_run(&mut self) {
+        pg::check_for_interrupts();
+        match take(&self.tag, Amount::UpTo(self.left)) {
+            Ok(taken) => (self.next, self.in_run) = (taken.first, taken.count),
+            Err(failure) => failure.raise(),
+        }
+    }
 }
 
 impl Iterator for Batch {
@@ -216,12 +251,7 @@ impl Iterator for Batch {
             return None;
         }
         if self.in_run == 0 {
-            pg::check_for_interrupts();
-            let run = Amount::UpTo(self.left);
-            match take(&self.tag, run) {
-                Ok(taken) => (self.next, self.in_run) = (taken.first, taken.count),
-                Err(failure) => failure.raise(),
-            }
+            self.take_run();
         }
         let id = self.next;
         self.next += 1;

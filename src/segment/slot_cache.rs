@@ -38,12 +38,17 @@ impl SlotCache {
         self.slots.get(tag).copied()
     }
 
-    /// Where ids of a tag were taken last, if that is everybody's or the caller's own.
+    /// Where ids of a tag were taken last, if that is everybody's or the caller took them.
+    #[inline]
     pub fn find(&self, tag: &[u8]) -> Option<SlotRef> {
-        self.everybodys(tag).or_else(|| {
-            let (slot_ref, caller) = self.restricted.get(tag)?;
-            (*caller == Caller::now()).then_some(*slot_ref)
-        })
+        self.everybodys(tag).or_else(|| self.callers(tag))
+    }
+
+    /// Where the caller took ids of a tag last that is not everybody's.
+    #[inline(never)]
+    fn callers(&self, tag: &[u8]) -> Option<SlotRef> {
+        let (slot_ref, caller) = self.restricted.get(tag)?;
+        (*caller == Caller::now()).then_some(*slot_ref)
     }
 
     /// Remembers the slot that a caller may take from, of at most so many tags.

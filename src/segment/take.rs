@@ -75,6 +75,8 @@ pub fn finish(slot_ref: &SlotRef, taken: &Taken) {
     count_lost(area, slot_ref, taken.lost);
 }
 
+#[cold]
+#[inline(never)]
 fn count_lost(area: &Area, slot_ref: &SlotRef, lost: u32) {
     if lost > 0 {
         area.with_state(slot_ref.slot, |state| state.lost += u64::from(lost));

@@ -302,6 +302,7 @@ impl DoubleBuffer {
     /// the buffer in use is too short: it stays as it is, and
     /// [`DoubleBuffer::want_range`] asks for a spare that is not. [`Miss::Short`] says
     /// that a spare that is too short had to be moved out of its way.
+    #[inline(never)]
     pub fn take_range(&self, version: u64, n: u32) -> Result<Taken, Miss> {
         loop {
             let look = self.look(version).ok_or(Miss::Changed)?;
