@@ -200,11 +200,18 @@ fn take(tag: &[u8], amount: Amount) -> Result<Taken, Failure> {
     }
 }
 
-fn take_ready(tag: &[u8], amount: Amount) -> Option<Taken> {
+/// Where this session took ids of a tag last.
+#[inline(never)]
+fn known_slot(tag: &[u8]) -> Option<SlotRef> {
     if !cache_holds() {
         return None;
     }
-    let slot_ref = SLOT_CACHE.with(|cache| cache.find(tag))?;
+    SLOT_CACHE.with(|cache| cache.find(tag))
+}
+
+#[inline(always)]
+fn take_ready(tag: &[u8], amount: Amount) -> Option<Taken> {
+    let slot_ref = known_slot(tag)?;
     let taken = amount.take(shmem::area()?, &slot_ref).ok()??;
     if taken.leaves_work() {
         take::finish(&slot_ref, &taken);

@@ -30,6 +30,7 @@ impl Amount {
     ///
     /// # Errors
     /// Both buffers are used up.
+    #[inline(always)]
     pub fn take(self, area: &Area, slot_ref: &SlotRef) -> Result<Option<Taken>, Exhausted> {
         loop {
             return match self.try_take(slot_ref.buffer, slot_ref.version) {
