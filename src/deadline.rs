@@ -42,7 +42,7 @@ pub fn ready_on_standby() -> Result<&'static Area, Failure> {
 
 /// Why nobody has answered.
 pub fn silence(area: &Area) -> &'static str {
-    if area.is_orphaned() {
+    if area.launcher().is_missing() {
         "The launcher of leaf_id is not running. If it never does, \"max_worker_processes\" leaves no room for it."
     } else {
         "No allocator has answered; see the server's log."

@@ -2,3 +2,5 @@
 
 pub mod issue;
 mod slot_cache;
+pub mod take;
+pub mod wait;

@@ -4,14 +4,15 @@
 //! pgrx's guard, which costs as much again: so nothing in an entry may panic, or call what
 //! can raise an error. Everything else is behind the guard, in the function that pgrx made.
 
-use leaf_id_core::segment::{Obstacle, Taken};
+use leaf_id_core::segment::Taken;
 use pgrx::pg_sys;
 use pgrx::pg_sys::submodules::panic::pgrx_extern_c_guard;
 
 use super::call::{first_text, inline_bytes};
 use super::segment::leaf_segment_next_wrapper;
 use super::snowflake::leaf_snowflake_next_wrapper;
-use crate::segment::issue::{self, CallSite};
+use crate::segment::issue::{self, CallSite, Unguarded};
+use crate::segment::take;
 use crate::shmem::SlotRef;
 use crate::snowflake;
 
@@ -40,51 +41,39 @@ unsafe extern "C-unwind" fn segment_entry(fcinfo: pg_sys::FunctionCallInfo) -> p
     let Some(site) = site else {
         return guarded(leaf_segment_next_wrapper, fcinfo);
     };
-    match issue::try_constant(site) {
-        Some(Ok(taken)) if !taken.leaves_work() => taken.first.into(),
-        Some(attempt) => segment_attempted(site, fcinfo, attempt),
-        None if site.is_constant() => guarded(leaf_segment_next_wrapper, fcinfo),
-        None => segment_known(fcinfo),
+    issue::next_unguarded(site, SegmentCall(fcinfo))
+}
+
+/// A call of `leaf_segment_next`.
+#[derive(Clone, Copy)]
+struct SegmentCall(pg_sys::FunctionCallInfo);
+
+impl<'a> Unguarded<'a> for SegmentCall {
+    type Id = pg_sys::Datum;
+
+    #[inline]
+    fn tag(self) -> Option<&'a [u8]> {
+        // SAFETY: the call of `segment_entry`: STRICT, and the argument is a text that outlives it.
+        unsafe { inline_bytes(first_text(self.0)) }
     }
-}
 
-/// A constant tag whose first attempt has left something to do.
-#[cold]
-#[inline(never)]
-fn segment_attempted(
-    site: &CallSite,
-    fcinfo: pg_sys::FunctionCallInfo,
-    attempt: Result<Taken, Obstacle>,
-) -> pg_sys::Datum {
-    let taken = issue::finish_constant(site, attempt);
-    taken.map_or_else(|| guarded(leaf_segment_next_wrapper, fcinfo), finish_take)
-}
-
-/// A tag that differs from call to call. Out of line, so that the other case needs no
-/// stack for it.
-#[inline(never)]
-fn segment_known(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
-    // SAFETY: the call of `segment_entry`: STRICT, and the argument is a text that outlives it.
-    let bytes = unsafe { inline_bytes(first_text(fcinfo)) };
-    let taken = bytes.and_then(issue::take_cached);
-    taken.map_or_else(|| guarded(leaf_segment_next_wrapper, fcinfo), finish_take)
-}
-
-/// The id, after what taking it has left to do.
-#[inline]
-fn finish_take((slot_ref, taken): (SlotRef, Taken)) -> pg_sys::Datum {
-    if taken.leaves_work() {
-        after_take(&slot_ref, &taken);
+    #[cold]
+    #[inline(never)]
+    fn finish(self, slot_ref: &SlotRef, taken: &Taken) -> pg_sys::Datum {
+        // SAFETY: no frame above this one, up to PostgreSQL's, has anything to drop, so the error
+        // that the guard raises may jump over them.
+        unsafe {
+            pgrx_extern_c_guard(|| {
+                take::finish(slot_ref, taken);
+                taken.first.into()
+            })
+        }
     }
-    taken.first.into()
-}
 
-#[cold]
-#[inline(never)]
-fn after_take(slot_ref: &SlotRef, taken: &Taken) {
-    // SAFETY: no frame above this one, up to PostgreSQL's, has anything to drop, so the error
-    // that the guard raises may jump over them.
-    unsafe { pgrx_extern_c_guard(|| issue::after_take(slot_ref, taken)) };
+    #[inline]
+    fn next(self) -> pg_sys::Datum {
+        guarded(leaf_segment_next_wrapper, self.0)
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -8,6 +8,7 @@ use super::call::{bigint, count, finish, kept, names_a_constant, row_type, secon
 use crate::pg::{self, RawDatum};
 use crate::remote::serve;
 use crate::segment::issue::{self, Batch, CallSite};
+use crate::segment::wait;
 use crate::tags::claim;
 
 #[pg_extern(sql = r#"
@@ -70,7 +71,7 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     // Short, as a locked row here holds up a member's other tags.
     finish(serve::begin(c"leaf_claim()", c"300ms"));
     let n = finish(count(n));
-    let key = finish(issue::untouched(tag));
+    let key = finish(wait::untouched(tag));
     let answer = finish(claim::claim_for_member(&key, n));
     claim::log_skip(&key.tag, answer.skipped);
     pg::tell();

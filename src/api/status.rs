@@ -76,50 +76,50 @@ fn leaf_segment_slots() -> TableIterator<
     use core::sync::atomic::Ordering::Relaxed;
     let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
     let relation = finish(heap::relation());
-    let rows = area
-        .slots_of(pg::database(), relation)
-        .into_iter()
-        .map(move |(tag, slot)| {
-            let (state, remainders) = area.look(slot);
-            let remaining = |remainder: Option<leaf_id_core::segment::Remainder>| {
-                remainder.map_or(0, |r| r.count())
-            };
-            let segment = remainders.current_segment;
-            let fill = segment.map_or(0.0, |(_, len)| {
-                100.0 * figure(remaining(remainders.current)) / f64::from(len)
-            });
-            let spare_state = if remainders.spare.is_some() {
-                "ready"
-            } else if slot.buffer.is_requested() {
-                "in flight"
-            } else {
-                "none"
-            };
-            let issued = state.issued(&remainders);
-            (
-                pg::Text::new(tag.bytes()),
-                segment.map(|(first, _)| first),
-                segment.map(|(first, len)| first + i64::from(len) - 1),
-                remainders.current.map(|remainder| remainder.first),
-                bigint(remaining(remainders.current)),
-                fill,
-                remainders.spare.map(|remainder| remainder.first),
-                remainders.spare.map(|remainder| remainder.last),
-                bigint(remaining(remainders.spare)),
-                spare_state,
-                i32::try_from(state.pace.step).ok().filter(|step| *step > 0),
-                bigint(issued),
-                state.ids_per_second(issued, pg::now_timestamp()),
-                i64::from(state.refills),
-                timestamptz(state.last_refill),
-                milliseconds(u64::from(state.last_refill_us)),
-                bigint(slot.waits.load(Relaxed)),
-                milliseconds(slot.waited_us.load(Relaxed)),
-                bigint(state.lost),
-                bigint(state.skipped),
-                state.explain(area),
-            )
+    let mut tags = Vec::with_capacity(area.used());
+    area.directory()
+        .tags_of(pg::database(), relation, &mut tags);
+    let rows = tags.into_iter().map(move |(tag, slot)| {
+        let (state, remainders) = area.look(slot);
+        let remaining = |remainder: Option<leaf_id_core::segment::Remainder>| {
+            remainder.map_or(0, |r| r.count())
+        };
+        let segment = remainders.current_segment;
+        let fill = segment.map_or(0.0, |(_, len)| {
+            100.0 * figure(remaining(remainders.current)) / f64::from(len)
         });
+        let spare_state = if remainders.spare.is_some() {
+            "ready"
+        } else if slot.buffer.is_requested() {
+            "in flight"
+        } else {
+            "none"
+        };
+        let issued = state.issued(&remainders);
+        (
+            pg::Text::new(tag.bytes()),
+            segment.map(|(first, _)| first),
+            segment.map(|(first, len)| first + i64::from(len) - 1),
+            remainders.current.map(|remainder| remainder.first),
+            bigint(remaining(remainders.current)),
+            fill,
+            remainders.spare.map(|remainder| remainder.first),
+            remainders.spare.map(|remainder| remainder.last),
+            bigint(remaining(remainders.spare)),
+            spare_state,
+            i32::try_from(state.pace.step).ok().filter(|step| *step > 0),
+            bigint(issued),
+            state.ids_per_second(issued, pg::now_timestamp()),
+            i64::from(state.refills),
+            timestamptz(state.last_refill),
+            milliseconds(u64::from(state.last_refill_us)),
+            bigint(slot.waits.load(Relaxed)),
+            milliseconds(slot.waited_us.load(Relaxed)),
+            bigint(state.lost),
+            bigint(state.skipped),
+            area.explain(&state),
+        )
+    });
     TableIterator::new(rows.collect::<Vec<_>>())
 }
 
@@ -132,7 +132,9 @@ COMMENT ON FUNCTION leaf_slot_counts() IS
     'What the slots of this server are used for; see leaf_slot_status';
 "#)]
 fn leaf_slot_counts(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    let counts = finish(shmem::area().ok_or(Failure::NotPreloaded)).slot_counts();
+    let counts = finish(shmem::area().ok_or(Failure::NotPreloaded))
+        .directory()
+        .slot_counts();
     let columns = [
         i64::from(counts.slots).into_datum(),
         i64::from(counts.used).into_datum(),
@@ -166,7 +168,8 @@ fn leaf_central_connections() -> TableIterator<
 > {
     let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
     let rows = area
-        .remote_servers_of(pg::database())
+        .remote_servers()
+        .of(pg::database())
         .into_iter()
         .map(|link| {
             let state = match link.state() {
@@ -217,7 +220,7 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         state => state,
     }
     .text();
-    let lease = area.lease_status();
+    let lease = area.registry().lease_status();
     let source = match lease.source {
         WorkerIdSource::Setting => "leaf_id.worker_id",
         WorkerIdSource::Registry => "registry",

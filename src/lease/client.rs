@@ -72,7 +72,7 @@ impl LeaseClient {
                 Lease::default()
             }
         };
-        area.tell_lease(|status| {
+        area.registry().tell_lease(|status| {
             *status = LeaseStatus {
                 registry: Text::new(&identity.registry),
                 ..LeaseStatus::NONE
@@ -140,7 +140,7 @@ impl LeaseClient {
         let Some((number, question)) = self.asked else {
             return Effect::Keep;
         };
-        let Some(reply) = self.area.take_reply(number) else {
+        let Some(reply) = self.area.registry().take_reply(number) else {
             return Effect::Keep;
         };
         self.asked = None;
@@ -198,7 +198,7 @@ impl LeaseClient {
             }
         };
         let server = self.registry.server.as_deref().unwrap_or_default();
-        let number = self.area.ask_registry(Request {
+        let number = self.area.registry().ask(Request {
             question,
             node_name: Text::new(&self.identity.node_name),
             database,
@@ -235,6 +235,7 @@ impl LeaseClient {
                 if self.file_problem.as_ref() != Some(&text) {
                     pgrx::warning!("leaf_id: {text}");
                     self.area
+                        .registry()
                         .tell_lease(|status| status.last_error = Text::new(&text));
                     self.file_problem = Some(text);
                 }
@@ -246,7 +247,7 @@ impl LeaseClient {
     fn fail(&mut self, error: &str) -> Effect {
         let now = clocks();
         let registry = &self.identity.registry;
-        self.area.tell_lease(|status| {
+        self.area.registry().tell_lease(|status| {
             status.away_since_ms.get_or_insert(now.wall_ms);
             status.last_error = Text::new(error);
         });
@@ -269,7 +270,7 @@ impl LeaseClient {
         let offset = here_ms.saturating_sub(answer.registry_ms);
         let peers = (answer.peers > 0).then_some(answer.peers_offset_ms);
         let unclear = answer.status == Status::Clock && *effect == Effect::Keep;
-        self.area.tell_lease(|status| {
+        self.area.registry().tell_lease(|status| {
             status.away_since_ms = None;
             status.clock_offset_ms = Some(offset);
             status.peers_offset_ms = peers;
@@ -301,7 +302,7 @@ impl LeaseClient {
     fn note_grant(&self, grant: &Grant, source: WorkerIdSource) {
         let now = clocks();
         let until_ms = now.wall_ms + grant.until_boot_ms.saturating_sub(now.boot_ms);
-        self.area.tell_lease(|status| {
+        self.area.registry().tell_lease(|status| {
             status.source = source;
             status.worker_id = grant.worker_id;
             status.until_ms = Some(until_ms);
@@ -311,6 +312,8 @@ impl LeaseClient {
 
 impl Drop for LeaseClient {
     fn drop(&mut self) {
-        self.area.tell_lease(|status| *status = LeaseStatus::NONE);
+        self.area
+            .registry()
+            .tell_lease(|status| *status = LeaseStatus::NONE);
     }
 }

@@ -204,7 +204,7 @@ impl Central {
 
     /// Ends all connections, and gives up what the servers were to be asked for.
     pub fn leave(&mut self, area: &Area) {
-        area.close_remote_servers(pg::database());
+        area.remote_servers().close(pg::database());
         self.servers.clear();
     }
 }
@@ -399,11 +399,12 @@ impl SourceServer {
 
     /// Tells of this state; but a server that is away is so until it answers.
     fn tell(&self, area: &Area, state: RemoteServerState) {
-        area.update_remote_server(pg::database(), &self.server, |server| {
-            if server.state() != RemoteServerState::Away {
-                server.become_state(state);
-            }
-        });
+        area.remote_servers()
+            .update(pg::database(), &self.server, |server| {
+                if server.state() != RemoteServerState::Away {
+                    server.become_state(state);
+                }
+            });
     }
 
     /// It has answered. What it was asked, if anybody still wants to know.
@@ -419,13 +420,14 @@ impl SourceServer {
     fn note_back(&mut self, area: &Area, answered: bool) {
         self.back_off = BACK_OFF;
         let mut away_since = None;
-        area.update_remote_server(pg::database(), &self.server, |server| {
-            away_since = (server.state() == RemoteServerState::Away).then(|| server.since());
-            server.become_state(RemoteServerState::Connected);
-            if answered {
-                server.answer();
-            }
-        });
+        area.remote_servers()
+            .update(pg::database(), &self.server, |server| {
+                away_since = (server.state() == RemoteServerState::Away).then(|| server.since());
+                server.become_state(RemoteServerState::Connected);
+                if answered {
+                    server.answer();
+                }
+            });
         if let Some(since) = away_since {
             let seconds = pg::now_timestamp().saturating_sub(since) / 1_000_000;
             let server = self.server.text();
@@ -454,10 +456,11 @@ impl SourceServer {
             }
         }
         let mut is_news = false;
-        area.update_remote_server(pg::database(), &self.server, |server| {
-            is_news = !server.has_said(message);
-            server.fail(message);
-        });
+        area.remote_servers()
+            .update(pg::database(), &self.server, |server| {
+                is_news = !server.has_said(message);
+                server.fail(message);
+            });
         if is_news {
             let server = self.server.text();
             pgrx::warning!("leaf_id: could not claim ids from server \"{server}\": {message}");

@@ -1,23 +1,25 @@
-//! The hot path: find the slot, take, ask for a refill, wait. No SQL is reached from here.
+//! The hot path: from a call to an id that lies ready.
+//!
+//! | call | the tag | taken in |
+//! | --- | --- | --- |
+//! | [`next_unguarded`] | a constant of the query | this function, where nothing is left to do |
+//! | | any other, if it is everybody's | [`next_cached`], from the slot that the session knows |
+//! | [`next`], [`next_range`], [`Batch`] | any that the session knows the slot of | [`take`] |
+//! | | all others | [`wait::take`]: finds the slot, and waits where nothing lies ready |
+//!
+//! Each leads to those below it, and none back. No SQL is reached from here.
 
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use leaf_id_core::segment::{Obstacle, Taken};
 
-use leaf_id_core::segment::{DoubleBuffer, Miss, Obstacle, Taken};
+use crate::error::Failure;
+use crate::pg;
+use crate::shmem::{self, SlotRef};
+use crate::tags::transaction as edits;
 
-use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, silence};
-use crate::error::{Failure, RefillError, TagError, for_monitors};
-use crate::pg::{self, Caller, LockHolder, WaitEvent};
-use crate::shmem::{self, Area, Key, MAX_TAG, SlotRef, Tag};
-use crate::tags::heap::{self, SeenRow, TableLocked};
-use crate::tags::rights::{self, Access};
-use crate::tags::transaction::{self as edits, Standing};
+use super::slot_cache::SLOT_CACHE;
+use super::take::{self, Amount};
+use super::wait;
 
-use super::slot_cache::{ByTag, SLOT_CACHE, SlotCache, TagBytes};
-
-/// Tags that one session remembers the slots of, everybody's and others each: some 16 MB, in
-/// the memory of its own.
-const MAX_CACHED: usize = 250_000;
 /// What one call site remembers between its calls (PostgreSQL's `fn_extra`): where the ids
 /// of its tag come from, if the tag is a constant of the query. Other tags are found anew
 /// in each call, by what the session knows.
@@ -36,12 +38,6 @@ impl CallSite {
         }
     }
 
-    /// Whether the tag is a constant of the query.
-    #[inline]
-    pub fn is_constant(&self) -> bool {
-        self.is_constant
-    }
-
     fn note(&mut self, slot_ref: &SlotRef) {
         if self.is_constant {
             self.slot_ref = Some(*slot_ref);
@@ -49,98 +45,99 @@ impl CallSite {
     }
 }
 
-/// How many ids a call takes at once.
-#[derive(Clone, Copy)]
-enum Amount {
-    One,
-    UpTo(u32),
-    Range(u32),
+/// A call that PostgreSQL has made without a guard: nothing that it reaches may fail or panic,
+/// but for what it says it guards.
+pub trait Unguarded<'a>: Copy {
+    /// An id as PostgreSQL gets it.
+    type Id: From<i64>;
+
+    /// The tag, if it can be read at once.
+    fn tag(self) -> Option<&'a [u8]>;
+
+    /// Calls [`take::finish`], guarded. Returns the id.
+    fn finish(self, slot_ref: &SlotRef, taken: &Taken) -> Self::Id;
+
+    /// Calls [`next`], guarded.
+    fn next(self) -> Self::Id;
 }
 
-impl Amount {
-    #[inline]
-    fn take(self, buffer: &DoubleBuffer, version: u64) -> Result<Taken, Miss> {
-        match self {
-            Self::One => buffer.take(version),
-            Self::UpTo(n) => buffer.take_up_to(version, n),
-            Self::Range(n) => buffer.take_range(version, n),
-        }
-    }
-
-    fn want(self, buffer: &DoubleBuffer) -> bool {
-        match self {
-            Self::One | Self::UpTo(_) => buffer.want(),
-            Self::Range(n) => buffer.want_range(n),
-        }
-    }
-
-    /// Ids of a tag that lives in the open transaction alone come in any number.
-    fn count(self) -> u32 {
-        match self {
-            Self::One => 1,
-            Self::UpTo(n) | Self::Range(n) => n,
-        }
-    }
-}
-
-/// Takes an id of the tag that a call site always names: a few loads and one atomic
-/// addition, and nothing that can fail or panic. `None` if it names no such tag, or not yet,
-/// or if the open transaction has edited tags.
+/// The next id of a tag, of a call site that was called before: for the tag that it always
+/// names, a few loads and one atomic addition.
 #[inline]
-pub fn try_constant(site: &CallSite) -> Option<Result<Taken, Obstacle>> {
-    let slot_ref = site.slot_ref.as_ref()?;
-    (!edits::open()).then(|| slot_ref.buffer.try_take(slot_ref.version))
+pub fn next_unguarded<'a, C: Unguarded<'a>>(site: &CallSite, call: C) -> C::Id {
+    if let Some(slot_ref) = &site.slot_ref
+        && !edits::open()
+    {
+        return match slot_ref.buffer.try_take(slot_ref.version) {
+            Ok(taken) if taken.leaves_work() => finish_attempt(slot_ref, call, taken.first),
+            Ok(taken) => taken.first.into(),
+            Err(obstacle) => next_attempt(slot_ref, call, obstacle),
+        };
+    }
+    if site.is_constant {
+        return call.next();
+    }
+    next_cached(call)
 }
 
-/// What becomes of an attempt of [`try_constant`]: an id, and where it was taken from.
-/// Nothing here can fail or panic either. `None` says nothing but that [`next`] must be
-/// asked.
-pub fn finish_constant(
-    site: &CallSite,
-    attempt: Result<Taken, Obstacle>,
-) -> Option<(SlotRef, Taken)> {
-    let slot_ref = site.slot_ref?;
-    let taken = match attempt {
-        Ok(taken) => taken,
-        Err(obstacle) => slot_ref
-            .buffer
-            .take_again(slot_ref.version, obstacle)
-            .ok()?,
+/// A constant tag whose first attempt has found the spare due, which is all that it can leave to
+/// do. What these two are given fits in registers: their caller needs no stack.
+#[cold]
+#[inline(never)]
+fn finish_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, first: i64) -> C::Id {
+    let taken = Taken {
+        first,
+        count: 1,
+        spare_due: true,
+        lost: 0,
     };
-    Some((slot_ref, taken))
+    call.finish(slot_ref, &taken)
 }
 
-/// An id of a tag that this session has used before, and where it was taken from. Nothing
-/// here can fail or panic either. `None` says nothing but that [`next`] must be asked.
-#[inline]
-pub fn take_cached(tag: &[u8]) -> Option<(SlotRef, Taken)> {
-    let slot_ref = cached_slot(tag)?;
-    let taken = slot_ref.buffer.take(slot_ref.version).ok()?;
-    Some((slot_ref, taken))
+/// A constant tag whose first attempt has failed.
+#[cold]
+#[inline(never)]
+fn next_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, obstacle: Obstacle) -> C::Id {
+    match slot_ref.buffer.take_again(slot_ref.version, obstacle) {
+        Ok(taken) => finished(call, slot_ref, &taken),
+        Err(_) => call.next(),
+    }
 }
 
-/// Where this session took ids of a tag last, if that is everybody's.
+/// A tag that differs from call to call. Out of line, so that the other case needs no
+/// stack for it.
+#[inline(never)]
+fn next_cached<'a, C: Unguarded<'a>>(call: C) -> C::Id {
+    match call.tag().and_then(take_everybodys) {
+        Some((slot_ref, taken)) => finished(call, &slot_ref, &taken),
+        None => call.next(),
+    }
+}
+
+/// The id, after what taking it has left to do.
 #[inline]
-fn cached_slot(tag: &[u8]) -> Option<SlotRef> {
-    if edits::open() || pg::relation_changed() {
+fn finished<'a, C: Unguarded<'a>>(call: C, slot_ref: &SlotRef, taken: &Taken) -> C::Id {
+    if taken.leaves_work() {
+        call.finish(slot_ref, taken)
+    } else {
+        taken.first.into()
+    }
+}
+
+/// Whether the slots that this session knows are still those of their tags.
+#[inline]
+fn cache_holds() -> bool {
+    !edits::open() && !pg::relation_changed()
+}
+
+/// An id of a tag that is everybody's and that this session has used before, and where it was
+/// taken from. Nothing here can fail or panic.
+#[inline]
+fn take_everybodys(tag: &[u8]) -> Option<(SlotRef, Taken)> {
+    if !cache_holds() {
         return None;
     }
-    SLOT_CACHE.with(|cache| cache.slots.get(tag).copied())
-}
-
-/// Where this session took ids of a tag last that is not everybody's, if the caller has.
-fn cached_restricted_slot(tag: &[u8]) -> Option<SlotRef> {
-    if edits::open() || pg::relation_changed() {
-        return None;
-    }
-    SLOT_CACHE.with(|cache| {
-        let (slot_ref, caller) = cache.restricted.get(tag)?;
-        (*caller == Caller::now()).then_some(*slot_ref)
-    })
-}
-
-fn take_restricted(tag: &[u8]) -> Option<(SlotRef, Taken)> {
-    let slot_ref = cached_restricted_slot(tag)?;
+    let slot_ref = SLOT_CACHE.with(|cache| cache.everybodys(tag))?;
     let taken = slot_ref.buffer.take(slot_ref.version).ok()?;
     Some((slot_ref, taken))
 }
@@ -150,22 +147,13 @@ fn take_restricted(tag: &[u8]) -> Option<(SlotRef, Taken)> {
 /// # Errors
 /// See [`Failure`].
 pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
-    let known = match take_cached(tag) {
-        Some((slot_ref, taken)) => {
-            site.note(&slot_ref);
-            Some((slot_ref, taken))
-        }
-        None => take_restricted(tag),
+    let Some((slot_ref, taken)) = take_everybodys(tag) else {
+        return Ok(take(tag, Amount::One)?.first);
     };
-    let taken = match known {
-        Some((slot_ref, taken)) => {
-            if taken.leaves_work() {
-                after_take(&slot_ref, &taken);
-            }
-            taken
-        }
-        None => obtain(tag, Amount::One)?,
-    };
+    site.note(&slot_ref);
+    if taken.leaves_work() {
+        take::finish(&slot_ref, &taken);
+    }
     Ok(taken.first)
 }
 
@@ -174,20 +162,39 @@ pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
 /// # Errors
 /// See [`Failure`].
 pub fn next_range(tag: &[u8], n: u32) -> Result<(i64, i64), Failure> {
+    // Not `take`, whose result is large: an error has many parts.
     let amount = Amount::Range(n);
-    let taken = match take_range_cached(tag, amount) {
+    let taken = match take_ready(tag, amount) {
         Some(taken) => taken,
-        None => obtain(tag, amount)?,
+        None => wait::take(tag, amount)?,
     };
     Ok((taken.first, taken.first + i64::from(n) - 1))
 }
 
-/// A range that is there for the taking, of a tag that this session has used before.
-fn take_range_cached(tag: &[u8], amount: Amount) -> Option<Taken> {
-    let slot_ref = cached_slot(tag).or_else(|| cached_restricted_slot(tag))?;
-    let taken = take_ready(shmem::area()?, &slot_ref, amount).ok()??;
+/// Takes what lies ready, of a tag that this session has used before. Otherwise waits.
+#[inline]
+fn take(tag: &[u8], amount: Amount) -> Result<Taken, Failure> {
+    match take_ready(tag, amount) {
+        Some(taken) => Ok(taken),
+        None => wait::take(tag, amount),
+    }
+}
+
+/// Where this session took ids of a tag last.
+#[inline(never)]
+fn known_slot(tag: &[u8]) -> Option<SlotRef> {
+    if !cache_holds() {
+        return None;
+    }
+    SLOT_CACHE.with(|cache| cache.find(tag))
+}
+
+#[inline(always)]
+fn take_ready(tag: &[u8], amount: Amount) -> Option<Taken> {
+    let slot_ref = known_slot(tag)?;
+    let taken = amount.take(shmem::area()?, &slot_ref).ok()??;
     if taken.leaves_work() {
-        after_take(&slot_ref, &taken);
+        take::finish(&slot_ref, &taken);
     }
     Some(taken)
 }
@@ -210,6 +217,16 @@ impl Batch {
             in_run: 0,
         }
     }
+
+    #[cold]
+    #[inline(never)]
+    fn take_run(&mut self) {
+        pg::check_for_interrupts();
+        match take(&self.tag, Amount::UpTo(self.left)) {
+            Ok(taken) => (self.next, self.in_run) = (taken.first, taken.count),
+            Err(failure) => failure.raise(),
+        }
+    }
 }
 
 impl Iterator for Batch {
@@ -221,411 +238,12 @@ impl Iterator for Batch {
             return None;
         }
         if self.in_run == 0 {
-            pg::check_for_interrupts();
-            let run = Amount::UpTo(self.left);
-            match obtain(&self.tag, run) {
-                Ok(taken) => (self.next, self.in_run) = (taken.first, taken.count),
-                Err(failure) => failure.raise(),
-            }
+            self.take_run();
         }
         let id = self.next;
         self.next += 1;
         self.in_run -= 1;
         self.left -= 1;
         Some(id)
-    }
-}
-
-/// What a take leaves to do: to ask for the spare, and to count what was lost.
-#[cold]
-#[inline(never)]
-pub fn after_take(slot_ref: &SlotRef, taken: &Taken) {
-    let Some(area) = shmem::area() else { return };
-    if taken.spare_due && slot_ref.buffer.want() {
-        area.post(pg::database(), slot_ref.slot);
-    }
-    count_lost(area, slot_ref, taken.lost);
-}
-
-fn relation() -> Result<u32, Failure> {
-    if !pg::relation_changed() {
-        return Ok(SLOT_CACHE.with(|cache| cache.relation));
-    }
-    let relation = heap::relation()?;
-    pg::watch_relation(relation);
-    SLOT_CACHE.with_mut(|cache| {
-        *cache = SlotCache {
-            relation,
-            ..SlotCache::default()
-        };
-    });
-    Ok(relation)
-}
-
-fn tag(bytes: &[u8]) -> Result<Tag, Failure> {
-    match Tag::new(bytes) {
-        Some(tag) if bytes.len() <= MAX_TAG => Ok(tag),
-        _ => Err(Failure::TagLength { bytes: bytes.len() }),
-    }
-}
-
-/// A tag that another server asks for.
-///
-/// # Errors
-/// It is none; or this very transaction has edited it, and may have issued ids of it.
-pub fn untouched(bytes: &[u8]) -> Result<Key, Failure> {
-    let key = Key {
-        database: pg::database(),
-        relation: relation()?,
-        tag: tag(bytes)?,
-    };
-    if edits::open() && !matches!(edits::standing(&key), Standing::Untouched) {
-        return Err(changed(&key));
-    }
-    Ok(key)
-}
-
-#[cold]
-#[inline(never)]
-fn obtain(bytes: &[u8], amount: Amount) -> Result<Taken, Failure> {
-    let area = ready()?;
-    let tag = tag(bytes)?;
-    let deadline = Deadline::new();
-    loop {
-        let key = Key {
-            database: pg::database(),
-            relation: relation()?,
-            tag,
-        };
-        if edits::open() {
-            match edits::standing(&key) {
-                Standing::Untouched => {}
-                Standing::Created if !pg::in_parallel_mode() => {
-                    check_local(&key, &deadline)?;
-                    let is_range = matches!(amount, Amount::Range(_));
-                    let first = edits::issue_local(&key, amount.count(), is_range)?;
-                    return Ok(Taken {
-                        first,
-                        count: amount.count(),
-                        spare_due: false,
-                        lost: 0,
-                    });
-                }
-                Standing::Created | Standing::Changed => return Err(changed(&key)),
-            }
-        }
-        let known = SLOT_CACHE.with(|cache| {
-            let everybodys = cache.slots.get(bytes).copied();
-            everybodys.or_else(|| {
-                let (slot_ref, caller) = cache.restricted.get(bytes)?;
-                (*caller == Caller::now()).then_some(*slot_ref)
-            })
-        });
-        let slot_ref = match known {
-            Some(slot_ref) if slot_ref.buffer.version() == slot_ref.version => slot_ref,
-            _ => find_slot(area, &key, &deadline)?,
-        };
-        if let Some(taken) = take(area, &slot_ref, &key, amount, &deadline)? {
-            after_take(&slot_ref, &taken);
-            return Ok(taken);
-        }
-        // Also where edits or evictions follow one another so fast that none of them is
-        // waited for (I5).
-        pg::check_for_interrupts();
-        if deadline.left_ms().is_none() {
-            return Err(Failure::NoSegment {
-                tag: name(&key),
-                timeout_ms: deadline.timeout_ms(),
-                detail: "What was cached of the tag was dropped time and again: by edits of its row, or because \"leaf_id.max_tags\" is too small.".into(),
-            });
-        }
-    }
-}
-
-fn count_lost(area: &Area, slot_ref: &SlotRef, lost: u32) {
-    if lost > 0 {
-        area.with_state(slot_ref.slot, |state| state.lost += u64::from(lost));
-    }
-}
-
-/// What can be taken without waiting; `Ok(None)`: the slot's version has changed.
-fn take_ready(area: &Area, slot_ref: &SlotRef, amount: Amount) -> Result<Option<Taken>, Exhausted> {
-    loop {
-        return match amount.take(slot_ref.buffer, slot_ref.version) {
-            Ok(taken) => Ok(Some(taken)),
-            Err(Miss::Changed) => Ok(None),
-            Err(Miss::Empty) => Err(Exhausted),
-            Err(Miss::Short { lost }) => {
-                count_lost(area, slot_ref, lost);
-                continue;
-            }
-        };
-    }
-}
-
-/// Both buffers are used up.
-struct Exhausted;
-
-fn name(key: &Key) -> String {
-    key.tag.name()
-}
-
-fn changed(key: &Key) -> Failure {
-    Failure::TagChanged {
-        tag: name(key),
-        parallel: pg::in_parallel_mode(),
-    }
-}
-
-/// The slot of a tag that exists. An unknown tag gets none: asking for names at random
-/// must not fill the array.
-fn find_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<SlotRef, Failure> {
-    let slot_ref = match area.find(key) {
-        Some(slot_ref) => slot_ref,
-        None => create_slot(area, key, deadline)?,
-    };
-    // A parallel worker does not have its leader's list of edits.
-    if let Some(leader) = pg::leader_pid()
-        && slot_ref.slot.edited_by.load(Ordering::Relaxed) == leader
-    {
-        return Err(changed(key));
-    }
-    // After the version, which the slot reference has.
-    let access = slot_ref.slot.access();
-    // Before the look: what is heard of meanwhile counts as news.
-    let caller = Caller::now();
-    if access != Access::Everybody {
-        let row = see_row(key, deadline)?.row;
-        if !rights::caller_may_issue(row.granted_to.as_deref()) {
-            return Err(Failure::TagForbidden { tag: name(key) });
-        }
-    }
-    let limit = area.capacity().min(MAX_CACHED);
-    SLOT_CACHE.with_mut(|cache| match access {
-        // It is known with the first segment of this version.
-        Access::Unknown => {}
-        Access::Everybody => remember(&mut cache.slots, limit, &key.tag, slot_ref),
-        Access::Restricted => {
-            cache.slots.remove(key.tag.bytes());
-            remember(&mut cache.restricted, limit, &key.tag, (slot_ref, caller));
-        }
-    });
-    Ok(slot_ref)
-}
-
-fn remember<T>(slots: &mut ByTag<T>, limit: usize, tag: &Tag, slot_ref: T) {
-    // More than there are slots: most of them are of slots that were given away.
-    if slots.len() >= limit && !slots.contains_key(tag.bytes()) {
-        slots.clear();
-    }
-    slots.insert(TagBytes::new(tag.bytes()), slot_ref);
-}
-
-/// Whether the caller may issue ids of a tag that this transaction has created. Its row is
-/// not looked at if the list is NULL, as it nearly always is.
-fn check_local(key: &Key, deadline: &Deadline) -> Result<(), Failure> {
-    if edits::is_restricted(key) {
-        let row = see_row(key, deadline)?.row;
-        if !rights::caller_may_issue(row.granted_to.as_deref()) {
-            return Err(Failure::TagForbidden { tag: name(key) });
-        }
-    }
-    Ok(())
-}
-
-fn create_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<SlotRef, Failure> {
-    let row = see_row(key, deadline)?;
-    // Written by the open transaction (the leader's, in a parallel worker): no allocator
-    // can see it, and it would wait for our lock.
-    if row.ours {
-        return Err(changed(key));
-    }
-    // Before anybody else's slot makes room.
-    if !rights::caller_may_issue(row.row.granted_to.as_deref()) {
-        return Err(Failure::TagForbidden { tag: name(key) });
-    }
-    loop {
-        if area.may_sweep() {
-            sweep(area);
-        }
-        if let Ok(slot_ref) = area.find_or_create(key) {
-            slot_ref
-                .slot
-                .max_step
-                .store(row.row.limits.max_step, Ordering::Relaxed);
-            return Ok(slot_ref);
-        }
-        if deadline.left_ms().is_none() {
-            return Err(Failure::NoFreeSlot);
-        }
-        pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment);
-    }
-}
-
-fn see_row(key: &Key, deadline: &Deadline) -> Result<SeenRow, Failure> {
-    loop {
-        match heap::see(key) {
-            Ok(Ok(Some(row))) => return Ok(row),
-            Ok(Err(altered)) => return Err(altered),
-            Ok(Ok(None)) => return Err(Failure::tag(name(key), TagError::NoSuchTag)),
-            Err(TableLocked) if deadline.left_ms().is_none() => {
-                return Err(Failure::NoSegment {
-                    tag: name(key),
-                    timeout_ms: deadline.timeout_ms(),
-                    detail: "Table leaf_id.leaf_alloc is locked.".into(),
-                });
-            }
-            Err(TableLocked) => pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment),
-        }
-    }
-}
-
-/// Frees slots of this database's former tables.
-fn sweep(area: &Area) {
-    let database = pg::database();
-    for relation in area.relations_of(database) {
-        if !pg::relation_exists(relation) {
-            area.sweep(database, relation);
-        }
-    }
-}
-
-/// Takes, and waits for a segment where need be. `None`: the slot's version has changed, look
-/// the tag up again.
-fn take(
-    area: &'static Area,
-    slot_ref: &SlotRef,
-    key: &Key,
-    amount: Amount,
-    deadline: &Deadline,
-) -> Result<Option<Taken>, Failure> {
-    if let Ok(taken) = take_ready(area, slot_ref, amount) {
-        return Ok(taken);
-    }
-    let started = Instant::now();
-    let result = wait(area, slot_ref, key, amount, deadline);
-    let us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-    slot_ref.slot.waits.fetch_add(1, Ordering::Relaxed);
-    slot_ref.slot.waited_us.fetch_add(us, Ordering::Relaxed);
-    result
-}
-
-fn wait(
-    area: &'static Area,
-    slot_ref: &SlotRef,
-    key: &Key,
-    amount: Amount,
-    deadline: &Deadline,
-) -> Result<Option<Taken>, Failure> {
-    let buffer = slot_ref.buffer;
-    let began = pg::now_timestamp();
-    let waiting = slot_ref.slot.waiters().join();
-    slot_ref.slot.starved.store(1, Ordering::Relaxed);
-    loop {
-        if let Ok(taken) = take_ready(area, slot_ref, amount) {
-            return Ok(taken);
-        }
-        if let Amount::Range(n) = amount {
-            check_range(slot_ref, key, n, deadline)?;
-        }
-        // Before the final error, which may be of before a setting was changed: the next call
-        // finds a new one.
-        if amount.want(buffer) {
-            area.post(key.database, slot_ref.slot);
-        }
-        if let Some(failure) = final_error(area, slot_ref, key, began) {
-            return Err(failure);
-        }
-        match deadline.left_ms() {
-            Some(left) => {
-                if area.is_orphaned() {
-                    pg::nudge_postmaster();
-                }
-                waiting.sleep(left.min(SLEEP_MS), WaitEvent::Segment);
-            }
-            None => return Err(timed_out(area, slot_ref, key, deadline)),
-        }
-    }
-}
-
-/// A range longer than `max_step` never comes. What the slot knows of it may be old.
-fn check_range(slot_ref: &SlotRef, key: &Key, n: u32, deadline: &Deadline) -> Result<(), Failure> {
-    if n <= slot_ref.slot.max_step.load(Ordering::Relaxed) {
-        return Ok(());
-    }
-    let row = see_row(key, deadline)?.row.limits.max_step;
-    let max_step = match slot_ref.slot.server_max_step.load(Ordering::Relaxed) {
-        0 => row,
-        there => row.min(there),
-    };
-    slot_ref.slot.max_step.store(max_step, Ordering::Relaxed);
-    if n <= max_step {
-        return Ok(());
-    }
-    let n = i32::try_from(n).unwrap_or(i32::MAX);
-    Err(Failure::RangeTooLong {
-        tag: name(key),
-        n,
-        max_step,
-    })
-}
-
-fn is_caller(holder: LockHolder) -> bool {
-    match holder {
-        LockHolder::Process(pid) => pid == pg::pid() || pg::leader_pid() == Some(pid),
-        LockHolder::Nobody | LockHolder::Prepared => false,
-    }
-}
-
-/// What the allocator has found out that makes waiting useless. It speaks of one version of
-/// the row: an edit that could help begins another.
-fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option<Failure> {
-    let (state, _) = area.look(slot_ref.slot);
-    if state.error_version != slot_ref.version {
-        return None;
-    }
-    let (tag, error) = (name(key), state.refill_error?);
-    match error {
-        // Not one that is left from an earlier wait.
-        RefillError::RowLocked { by } | RefillError::TableLocked { by }
-            if is_caller(by) && state.error_at >= began =>
-        {
-            Some(Failure::LockedByCaller { tag })
-        }
-        RefillError::Refused { server, .. } => {
-            let server = area.remote_server(server);
-            let server = server.map_or_else(String::new, |server| server.server().text());
-            Failure::refill(error, tag, server, state.text.get(), for_monitors)
-        }
-        _ => Failure::refill(error, tag, String::new(), state.text.get(), for_monitors),
-    }
-}
-
-fn reason_for_monitors(sentence: String) -> String {
-    if pg::caller_is_monitor() {
-        sentence
-    } else {
-        "The reason is shown to roles with the privileges of pg_monitor.".into()
-    }
-}
-
-fn timed_out(area: &Area, slot_ref: &SlotRef, key: &Key, deadline: &Deadline) -> Failure {
-    let (state, _) = area.look(slot_ref.slot);
-    let tag = name(key);
-    let explained = match state.refill_error {
-        Some(RefillError::NoWorkerSlot) => return Failure::NoWorkerSlot { tag },
-        Some(RefillError::Asked { server }) => area
-            .remote_server(server)
-            .map(|server| reason_for_monitors(server.explain())),
-        Some(RefillError::Refused { .. } | RefillError::Failed) => {
-            state.explain(area).map(reason_for_monitors)
-        }
-        _ => state.explain(area),
-    };
-    let detail = explained.unwrap_or_else(|| silence(area).into());
-    Failure::NoSegment {
-        tag,
-        timeout_ms: deadline.timeout_ms(),
-        detail,
     }
 }

@@ -19,7 +19,8 @@ use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, Ordering};
 use leaf_id_core::segment::Request;
 use pgrx::pg_sys;
 
-use super::{Area, Key, Slot, Text};
+use super::directory::Directory;
+use super::slot::{Key, Slot};
 use crate::error::RefillError;
 use crate::pg;
 
@@ -81,17 +82,82 @@ impl Queue {
     }
 }
 
-/// The queues: how requests reach an allocator.
-impl Area {
-    fn used_queues(&self) -> impl Iterator<Item = (u32, &Queue)> {
-        (0u32..).zip(
-            self.queues
-                .iter()
-                .take(self.queues_used.load(Ordering::Relaxed) as usize),
-        )
+/// The launcher's latch, for whoever needs it; null while there is none.
+#[repr(C)]
+pub struct Launcher(AtomicPtr<pg_sys::Latch>);
+
+impl Launcher {
+    /// Its latch; null when it leaves.
+    pub fn set(&self, latch: *mut pg_sys::Latch) {
+        self.0.store(latch, Ordering::Release);
     }
 
-    fn queue_of(&self, database: u32) -> Option<&Queue> {
+    /// Wakes it. If there is none, the postmaster is to start one.
+    pub fn wake(&self) {
+        let latch = self.0.load(Ordering::Acquire);
+        if latch.is_null() {
+            pg::nudge_postmaster();
+        } else {
+            // SAFETY: what the launcher has published: its own latch.
+            unsafe { pg::set_latch(latch) };
+        }
+    }
+
+    /// Whether there is none, so that nobody could answer.
+    pub fn is_missing(&self) -> bool {
+        self.0.load(Ordering::Acquire).is_null()
+    }
+}
+
+/// The queues as they lie in the area. All zeroes is none.
+#[repr(C)]
+pub struct QueueTable {
+    /// Queues that were ever used. Directory lock, exclusively.
+    used: AtomicU32,
+    /// Databases wait because all worker slots are in use: allocators should not linger.
+    crowded: AtomicU32,
+    queues: [Queue; QUEUES],
+}
+
+/// The queues: how requests reach an allocator.
+pub struct Queues<'a> {
+    table: &'a QueueTable,
+    directory: &'a Directory,
+    launcher: &'a Launcher,
+}
+
+impl<'a> Queues<'a> {
+    /// Those of the area.
+    pub fn new(table: &'a QueueTable, directory: &'a Directory, launcher: &'a Launcher) -> Self {
+        Self {
+            table,
+            directory,
+            launcher,
+        }
+    }
+
+    /// Whether allocators should not linger: databases wait for a worker slot.
+    pub fn is_crowded(&self) -> bool {
+        self.table.crowded.load(Ordering::Relaxed) != 0
+    }
+
+    /// By the launcher, which alone knows.
+    pub fn set_crowded(&self, crowded: bool) {
+        self.table
+            .crowded
+            .store(u32::from(crowded), Ordering::Relaxed);
+    }
+
+    fn get(&self, number: u32) -> Option<&'a Queue> {
+        self.table.queues.get(number as usize)
+    }
+
+    fn used_queues(&self) -> impl Iterator<Item = (u32, &'a Queue)> {
+        let used = self.table.used.load(Ordering::Relaxed);
+        (0u32..).zip(self.table.queues.iter().take(used as usize))
+    }
+
+    fn queue_of(&self, database: u32) -> Option<&'a Queue> {
         self.used_queues()
             .map(|(_, queue)| queue)
             .find(|queue| queue.database.load(Ordering::Relaxed) == database)
@@ -111,8 +177,8 @@ impl Area {
         // An earlier request may have ended without a segment.
         slot.want_from(pg::now_timestamp());
         {
-            let _held = self.read_directory();
-            if Self::key(slot).database != database {
+            let directory = self.directory.read();
+            if directory.key(slot).database != database {
                 return false;
             }
             if let Some(queue) = self.queue_of(database) {
@@ -120,8 +186,8 @@ impl Area {
                 return true;
             }
         }
-        let _held = self.write_directory();
-        if Self::key(slot).database != database {
+        let directory = self.directory.write();
+        if directory.key(slot).database != database {
             return false;
         }
         let queue = self.queue_of(database).or_else(|| self.add_queue(database));
@@ -131,15 +197,15 @@ impl Area {
         queue.is_some()
     }
 
-    fn add_queue(&self, database: u32) -> Option<&Queue> {
+    fn add_queue(&self, database: u32) -> Option<&'a Queue> {
         let free = self
             .used_queues()
             .map(|(_, queue)| queue)
             .find(|queue| queue.is(QueueState::Free));
         let queue = free.or_else(|| {
-            let used = self.queues_used.load(Ordering::Relaxed);
-            let queue = self.queues.get(used as usize)?;
-            self.queues_used.store(used + 1, Ordering::Relaxed);
+            let used = self.table.used.load(Ordering::Relaxed);
+            let queue = self.get(used)?;
+            self.table.used.store(used + 1, Ordering::Relaxed);
             Some(queue)
         })?;
         queue.database.store(database, Ordering::Relaxed);
@@ -148,7 +214,7 @@ impl Area {
     }
 
     fn push(&self, queue: &Queue, slot: &Slot) {
-        let mine = self.index(slot) + 1;
+        let mine = self.directory.slots().link(slot);
         let mut head = queue.posted.load(Ordering::Relaxed);
         loop {
             slot.next_posted.store(head, Ordering::Relaxed);
@@ -164,7 +230,7 @@ impl Area {
         }
         let latch = queue.latch.load(Ordering::Acquire);
         if latch.is_null() {
-            self.wake_launcher();
+            self.launcher.wake();
         } else {
             // SAFETY: what the queue's allocator has published: its own latch.
             unsafe { pg::set_latch(latch) };
@@ -175,8 +241,7 @@ impl Area {
     fn collect(&self, queue: &Queue, into: &mut Vec<&'static Slot>) {
         let mut next = queue.posted.swap(0, Ordering::Acquire);
         let start = into.len();
-        while let Some(index) = next.checked_sub(1) {
-            let slot = self.slot(index);
+        while let Some(slot) = self.directory.slots().at(next) {
             next = slot.next_posted.load(Ordering::Relaxed);
             into.push(slot);
         }
@@ -185,32 +250,11 @@ impl Area {
         }
     }
 
-    /// The launcher's latch, for sessions that need an allocator; null when it leaves.
-    pub fn set_launcher(&self, latch: *mut pg_sys::Latch) {
-        self.launcher.store(latch, Ordering::Release);
-    }
-
-    /// Wakes the launcher. If there is none, the postmaster is to start one.
-    pub fn wake_launcher(&self) {
-        let launcher = self.launcher.load(Ordering::Acquire);
-        if launcher.is_null() {
-            pg::nudge_postmaster();
-        } else {
-            // SAFETY: what the launcher has published: its own latch.
-            unsafe { pg::set_latch(launcher) };
-        }
-    }
-
-    /// Whether there is no launcher, so that nobody could answer.
-    pub fn is_orphaned(&self) -> bool {
-        self.launcher.load(Ordering::Acquire).is_null()
-    }
-
     /// Queues that need an allocator, the longest waiting first: number and database.
-    pub fn wanted_queues(&self) -> Vec<(u32, u32)> {
+    pub fn wanted(&self) -> Vec<(u32, u32)> {
         let mut wanted = Vec::with_capacity(QUEUES);
         {
-            let _held = self.read_directory();
+            let _directory = self.directory.read();
             for (number, queue) in self
                 .used_queues()
                 .filter(|(_, queue)| queue.is(QueueState::Wanted))
@@ -229,7 +273,7 @@ impl Area {
     /// A launcher that starts knows of no allocator under way: whoever was registered and
     /// has not attached is not awaited any more.
     pub fn forget_starting(&self) {
-        let _held = self.write_directory();
+        let _directory = self.directory.write();
         for (_, queue) in self
             .used_queues()
             .filter(|(_, queue)| queue.is(QueueState::Starting))
@@ -241,8 +285,8 @@ impl Area {
     /// The launcher is about to register an allocator; it must attach with this registration.
     /// `None` if the queue is not wanted any more.
     pub fn announce(&self, number: u32) -> Option<u32> {
-        let queue = self.queues.get(number as usize)?;
-        let _held = self.write_directory();
+        let queue = self.get(number)?;
+        let _directory = self.directory.write();
         queue.is(QueueState::Wanted).then(|| {
             queue
                 .state
@@ -257,10 +301,10 @@ impl Area {
     /// Takes back an announcement: the queue is wanted again, for as long as it has been.
     /// False if it was taken up.
     pub fn retract(&self, number: u32, registration: u32) -> bool {
-        let Some(queue) = self.queues.get(number as usize) else {
+        let Some(queue) = self.get(number) else {
             return false;
         };
-        let _held = self.write_directory();
+        let _directory = self.directory.write();
         let starting = queue.is_for(QueueState::Starting, registration);
         if starting {
             queue
@@ -296,24 +340,23 @@ impl Area {
     }
 
     fn free_queue(&self, number: u32) {
-        let Some(queue) = self.queues.get(number as usize) else {
+        let Some(queue) = self.get(number) else {
             return;
         };
-        let _held = self.write_directory();
+        let _directory = self.directory.write();
         if queue.is(QueueState::Wanted) && queue.posted.load(Ordering::Relaxed) == 0 {
             queue.free();
         }
     }
 
     /// Withdraws what was asked for a database that is gone.
-    pub(super) fn forget_queue(&self, database: u32) {
-        let _held = self.write_directory();
+    pub fn forget(&self, database: u32) {
+        let _directory = self.directory.write();
         let Some(queue) = self.queue_of(database) else {
             return;
         };
         let mut next = queue.posted.swap(0, Ordering::Acquire);
-        while let Some(index) = next.checked_sub(1) {
-            let slot = self.slot(index);
+        while let Some(slot) = self.directory.slots().at(next) {
             next = slot.next_posted.load(Ordering::Relaxed);
             slot.buffer.withdraw();
             slot.wake();
@@ -327,20 +370,20 @@ impl Area {
     /// Notes a refill error at the slots that wait at a queue, at the newest of very many, without
     /// ending the requests. By the launcher, which alone could announce somebody for it.
     pub fn explain(&self, number: u32, refill_error: RefillError) {
-        let Some(queue) = self.queues.get(number as usize) else {
+        let Some(queue) = self.get(number) else {
             return;
         };
+        let slots = self.directory.slots();
         // Nobody else takes the list without it.
-        let _held = self.read_directory();
+        let _directory = self.directory.read();
         let mut next = queue.posted.load(Ordering::Acquire);
         for _ in 0..EXPLAINED {
-            let Some(index) = next.checked_sub(1) else {
+            let Some(slot) = slots.at(next) else {
                 break;
             };
-            let slot = self.slot(index);
             next = slot.next_posted.load(Ordering::Relaxed);
             let version = slot.buffer.version();
-            self.with_state(slot, |state| {
+            slots.with_state(slot, |state| {
                 state.refill_error = Some(refill_error);
                 state.error_version = version;
                 state.error_at = pg::now_timestamp();
@@ -351,8 +394,8 @@ impl Area {
     /// An allocator attaches at the queue it was announced for. `None` if it is not
     /// awaited (any more).
     pub fn attach(&self, number: u32, registration: u32, latch: *mut pg_sys::Latch) -> Option<u32> {
-        let queue = self.queues.get(number as usize)?;
-        let _held = self.write_directory();
+        let queue = self.get(number)?;
+        let _directory = self.directory.write();
         queue.is_for(QueueState::Starting, registration).then(|| {
             queue
                 .state
@@ -364,15 +407,15 @@ impl Area {
 
     /// The requests at the allocator's own queue, oldest first.
     pub fn collect_requests(&self, number: u32, into: &mut Vec<&'static Slot>) {
-        if let Some(queue) = self.queues.get(number as usize) {
+        if let Some(queue) = self.get(number) {
             self.collect(queue, into);
         }
     }
 
     /// Accepts the request of a slot that was on the list: with the tag that it is for.
     pub fn accept(&self, slot: &Slot) -> Option<(Request, Key)> {
-        let _held = self.read_directory();
-        Some((slot.buffer.accept()?, Self::key(slot)))
+        let directory = self.directory.read();
+        Some((slot.buffer.accept()?, directory.key(slot)))
     }
 
     /// Ends a request, answered or not, and wakes the waiters.
@@ -384,11 +427,11 @@ impl Area {
     /// The allocator leaves its queue. If `only_idle` and a request has come, it stays:
     /// false. What was accepted and not answered is for the caller to clear.
     pub fn detach(&self, number: u32, registration: u32, only_idle: bool) -> bool {
-        let Some(queue) = self.queues.get(number as usize) else {
+        let Some(queue) = self.get(number) else {
             return true;
         };
         let wanted = {
-            let _held = self.write_directory();
+            let _directory = self.directory.write();
             if !queue.is_for(QueueState::Attached, registration) {
                 return true;
             }
@@ -404,16 +447,16 @@ impl Area {
             }
             wanted
         };
-        if wanted || self.crowded.load(Ordering::Relaxed) != 0 {
-            self.wake_launcher();
+        if wanted || self.is_crowded() {
+            self.launcher.wake();
         }
         true
     }
 
     /// Ends the requests that an allocator had accepted when it was ended itself.
     pub fn clear_requests_of(&self, database: u32) {
-        let _held = self.read_directory();
-        for slot in self.slots_locked(database, None) {
+        let directory = self.directory.read();
+        for slot in directory.slots_of(database, None) {
             if slot.buffer.is_requested() && slot.buffer.close() {
                 slot.wake();
             }
@@ -422,27 +465,10 @@ impl Area {
 
     /// Withdraws the request of a slot that was on the list, for this reason.
     fn fail(&self, slot: &Slot, refill_error: RefillError) {
-        self.note(slot, slot.buffer.version(), refill_error, None);
+        self.directory
+            .slots()
+            .note(slot, slot.buffer.version(), refill_error, None);
         slot.buffer.withdraw();
-        slot.wake();
-    }
-
-    /// Notes a refill error of one version of the slot, if that has not ended, without ending the
-    /// request.
-    pub fn note(&self, slot: &Slot, version: u64, refill_error: RefillError, text: Option<&str>) {
-        let text = text.map(Text::new);
-        self.with_state(slot, |state| {
-            // It may be another tag's slot, where nobody is to read of this one's.
-            if slot.buffer.version() != version {
-                return;
-            }
-            state.refill_error = Some(refill_error);
-            state.error_version = version;
-            state.error_at = pg::now_timestamp();
-            if let Some(text) = text {
-                state.text = text;
-            }
-        });
         slot.wake();
     }
 }

@@ -10,7 +10,9 @@
 
 use leaf_id_core::lease::{Answer, Question};
 
-use super::{Area, Text};
+use super::databases::Launcher;
+use super::lock::Locked;
+use super::text::Text;
 use crate::guc::MAX_NAME;
 
 /// What is kept of an error or an explanation, in bytes.
@@ -104,7 +106,8 @@ pub struct RegistryMailbox {
 }
 
 impl RegistryMailbox {
-    pub(super) const NEW: Self = Self {
+    /// An empty one.
+    pub const NEW: Self = Self {
         number: 0,
         request: None,
         reply: None,
@@ -112,10 +115,21 @@ impl RegistryMailbox {
     };
 }
 
-impl Area {
+/// The way to the mailbox.
+pub struct Registry<'a> {
+    mailbox: &'a Locked<RegistryMailbox>,
+    launcher: &'a Launcher,
+}
+
+impl<'a> Registry<'a> {
+    /// That of the area.
+    pub fn new(mailbox: &'a Locked<RegistryMailbox>, launcher: &'a Launcher) -> Self {
+        Self { mailbox, launcher }
+    }
+
     /// Puts a question, in place of any other. The number is for the registrar.
-    pub fn ask_registry(&self, request: Request) -> u64 {
-        self.with_lease(|mailbox| {
+    pub fn ask(&self, request: Request) -> u64 {
+        self.mailbox.with(|mailbox| {
             mailbox.number += 1;
             mailbox.request = Some(request);
             mailbox.reply = None;
@@ -125,7 +139,7 @@ impl Area {
 
     /// The database to ask the question with this number in, while it waits for a registrar.
     pub fn asked_in(&self, number: u64) -> Option<u32> {
-        self.with_lease(|mailbox| {
+        self.mailbox.with(|mailbox| {
             let asked = mailbox.number == number;
             asked.then_some(mailbox.request?.database)
         })
@@ -133,7 +147,7 @@ impl Area {
 
     /// The question with this number, if nobody has taken it yet.
     pub fn take_request(&self, number: u64) -> Option<Request> {
-        self.with_lease(|mailbox| {
+        self.mailbox.with(|mailbox| {
             let asked = mailbox.number == number;
             asked.then(|| mailbox.request.take()).flatten()
         })
@@ -141,18 +155,18 @@ impl Area {
 
     /// Leaves a reply, unless there is one, or another question.
     pub fn reply(&self, number: u64, reply: Reply) {
-        self.with_lease(|mailbox| {
+        self.mailbox.with(|mailbox| {
             if mailbox.number == number && mailbox.reply.is_none() {
                 mailbox.request = None;
                 mailbox.reply = Some(reply);
             }
         });
-        self.wake_launcher();
+        self.launcher.wake();
     }
 
     /// The reply to a question, if there is one.
     pub fn take_reply(&self, number: u64) -> Option<Reply> {
-        self.with_lease(|mailbox| {
+        self.mailbox.with(|mailbox| {
             let asked = mailbox.number == number;
             asked.then(|| mailbox.reply.take()).flatten()
         })
@@ -160,11 +174,11 @@ impl Area {
 
     /// Changes what is told of the lease.
     pub fn tell_lease(&self, tell: impl FnOnce(&mut LeaseStatus)) {
-        self.with_lease(|mailbox| tell(&mut mailbox.status));
+        self.mailbox.with(|mailbox| tell(&mut mailbox.status));
     }
 
     /// What is told of the lease.
     pub fn lease_status(&self) -> LeaseStatus {
-        self.with_lease(|mailbox| mailbox.status)
+        self.mailbox.read(|mailbox| mailbox.status)
     }
 }

@@ -1,10 +1,10 @@
 //! How the servers that tags are sourced from are getting on, as the allocators tell.
 //!
 //! Written by the allocator of the database when something changes, read by sessions that
-//! have waited in vain and by the status views. Under the directory lock, exclusively and
-//! shared.
+//! have waited in vain and by the status views. Under a lock of its own.
 
-use super::{Area, Text};
+use super::lock::{Lock, Locked};
+use super::text::Text;
 use crate::pg::{self, Name};
 
 /// Servers that can be told of at one time, all databases together. Of more the one that
@@ -115,96 +115,104 @@ impl RemoteServer {
     }
 }
 
-impl Area {
+/// All of them. Those of all zeroes are free.
+pub struct RemoteServers(Locked<[RemoteServer; REMOTE_SERVERS]>);
+
+impl RemoteServers {
+    /// Makes them in zeroed memory.
+    ///
+    /// # Safety
+    /// `this` points to zeroed memory.
+    pub unsafe fn init(this: *mut Self, lock: Lock) {
+        // SAFETY: a field of what the caller owns. All zeroes is a free entry.
+        unsafe { Locked::init(&raw mut (*this).0, lock) };
+    }
+
     /// Tells of a server; the closure must do nothing that can fail or wait. The number is
-    /// what [`Self::remote_server`] finds it by.
-    pub fn update_remote_server(
+    /// what [`Self::find`] finds it by.
+    pub fn update(
         &self,
         database: u32,
         server: &Name,
         tell: impl FnOnce(&mut RemoteServer),
     ) -> u32 {
-        let _held = self.write_directory();
-        // SAFETY: the directory is held exclusively.
-        let servers = unsafe { &mut *self.remote_servers.get() };
         let is_it = |entry: &RemoteServer| {
             entry.state != RemoteServerState::Free
                 && entry.database == database
                 && entry.server == *server
         };
         let changed_at = |entry: &RemoteServer| entry.since.max(entry.last_claim);
-        let known = servers.iter().position(is_it);
-        let number = known.unwrap_or_else(|| {
-            // All zeroes is free, and changed longest ago.
-            let oldest =
-                (0..REMOTE_SERVERS).min_by_key(|number| servers.get(*number).map(changed_at));
-            oldest.unwrap_or(0)
-        });
-        if let Some(entry) = servers.get_mut(number) {
-            if known.is_none() {
-                *entry = RemoteServer {
-                    database,
-                    state: RemoteServerState::Closed,
-                    server: *server,
-                    since: pg::now_timestamp(),
-                    last_claim: 0,
-                    attempts: 0,
-                    last_error: Text::EMPTY,
-                };
+        let number = self.0.with(|servers| {
+            let known = servers.iter().position(is_it);
+            let number = known.unwrap_or_else(|| {
+                // All zeroes is free, and changed longest ago.
+                let oldest =
+                    (0..REMOTE_SERVERS).min_by_key(|number| servers.get(*number).map(changed_at));
+                oldest.unwrap_or(0)
+            });
+            if let Some(entry) = servers.get_mut(number) {
+                if known.is_none() {
+                    *entry = RemoteServer {
+                        database,
+                        state: RemoteServerState::Closed,
+                        server: *server,
+                        since: pg::now_timestamp(),
+                        last_claim: 0,
+                        attempts: 0,
+                        last_error: Text::EMPTY,
+                    };
+                }
+                tell(entry);
             }
-            tell(entry);
-        }
+            number
+        });
         u32::try_from(number).unwrap_or(0)
     }
 
     /// What is known of a server of this database, by the number that it was told with.
-    pub fn remote_server(&self, number: u32) -> Option<RemoteServer> {
-        let _held = self.read_directory();
-        // SAFETY: the directory is held shared.
-        let servers = unsafe { &*self.remote_servers.get() };
-        let entry = servers.get(number as usize)?;
-        (entry.state != RemoteServerState::Free && entry.database == pg::database())
-            .then_some(*entry)
+    pub fn find(&self, number: u32) -> Option<RemoteServer> {
+        let here = pg::database();
+        self.0.read(|servers| {
+            let entry = servers.get(number as usize)?;
+            (entry.state != RemoteServerState::Free && entry.database == here).then_some(*entry)
+        })
     }
 
     /// No connection of a database's allocator is left.
-    pub fn close_remote_servers(&self, database: u32) {
-        let _held = self.write_directory();
-        // SAFETY: the directory is held exclusively.
-        for entry in unsafe { &mut *self.remote_servers.get() } {
-            if entry.database == database
-                && matches!(
+    pub fn close(&self, database: u32) {
+        self.0.with(|servers| {
+            for entry in servers {
+                let connects = matches!(
                     entry.state,
                     RemoteServerState::Connecting | RemoteServerState::Connected
-                )
-            {
-                entry.become_state(RemoteServerState::Closed);
+                );
+                if entry.database == database && connects {
+                    entry.become_state(RemoteServerState::Closed);
+                }
             }
-        }
+        });
     }
 
     /// Nothing is known of servers of a database any more.
-    pub(super) fn forget_remote_servers(&self, database: u32) {
-        let _held = self.write_directory();
-        // SAFETY: the directory is held exclusively.
-        for entry in unsafe { &mut *self.remote_servers.get() } {
-            if entry.database == database {
-                entry.state = RemoteServerState::Free;
+    pub fn forget(&self, database: u32) {
+        self.0.with(|servers| {
+            for entry in servers {
+                if entry.database == database {
+                    entry.state = RemoteServerState::Free;
+                }
             }
-        }
+        });
     }
 
     /// All that is known of servers of a database.
-    pub fn remote_servers_of(&self, database: u32) -> Vec<RemoteServer> {
+    pub fn of(&self, database: u32) -> Vec<RemoteServer> {
         let mut found = Vec::with_capacity(REMOTE_SERVERS);
-        let _held = self.read_directory();
-        // SAFETY: the directory is held shared.
-        let servers = unsafe { &*self.remote_servers.get() };
-        found.extend(
-            servers.iter().filter(|entry| {
+        self.0.read(|servers| {
+            let is_here = |entry: &&RemoteServer| {
                 entry.state != RemoteServerState::Free && entry.database == database
-            }),
-        );
+            };
+            found.extend(servers.iter().filter(is_here));
+        });
         found
     }
 }

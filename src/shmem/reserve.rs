@@ -38,7 +38,8 @@
 
 use pgrx::pg_sys;
 
-use super::Area;
+use super::databases::Launcher;
+use super::lock::Locked;
 use crate::pg;
 
 /// A worker that has ended is expected back within this time, in microseconds.
@@ -66,8 +67,8 @@ enum State {
     Serving,
 }
 
-/// See this file's header.
-pub struct Reserve {
+/// What is known of the worker; see this file's header.
+pub struct Assignment {
     state: State,
     /// Counts assignments.
     number: u64,
@@ -78,8 +79,9 @@ pub struct Reserve {
     ended_at: i64,
 }
 
-impl Reserve {
-    pub(super) const NEW: Self = Self {
+impl Assignment {
+    /// It has never run.
+    pub const NEW: Self = Self {
         state: State::Away,
         number: 0,
         pid: 0,
@@ -92,18 +94,33 @@ impl Reserve {
     }
 }
 
+/// The way to the reserve worker, and its own way to its assignment.
+pub struct Reserve<'a> {
+    assignment: &'a Locked<Assignment>,
+    launcher: &'a Launcher,
+}
+
 /// For the launcher.
-impl Area {
+impl<'a> Reserve<'a> {
+    /// That of the area.
+    pub fn new(assignment: &'a Locked<Assignment>, launcher: &'a Launcher) -> Self {
+        Self {
+            assignment,
+            launcher,
+        }
+    }
+
     /// Whether the reserve worker waits for an assignment.
-    pub fn reserve_is_waiting(&self) -> bool {
-        self.with_reserve(|reserve| matches!(reserve.state, State::Waiting))
+    pub fn is_waiting(&self) -> bool {
+        self.assignment
+            .with(|reserve| matches!(reserve.state, State::Waiting))
     }
 
     /// Whether there is none: it could not be registered when the server started, or the server
     /// cannot start it.
-    pub fn reserve_is_missing(&self) -> bool {
+    pub fn is_missing(&self) -> bool {
         let now = pg::now_timestamp();
-        self.with_reserve(|reserve| {
+        self.assignment.with(|reserve| {
             matches!(reserve.state, State::Away)
                 && now.saturating_sub(reserve.ended_at) > COMES_BACK_US
         })
@@ -111,7 +128,7 @@ impl Area {
 
     /// Assigns it a task, if it waits for one. The number of the assignment.
     pub fn assign(&self, task: Task) -> Option<u64> {
-        let (number, latch) = self.with_reserve(|reserve| {
+        let (number, latch) = self.assignment.with(|reserve| {
             let waiting = matches!(reserve.state, State::Waiting);
             waiting.then(|| {
                 reserve.state = State::Assigned(task);
@@ -126,12 +143,12 @@ impl Area {
 
     /// Whether this assignment has not ended.
     pub fn is_assigned(&self, number: u64) -> bool {
-        self.with_reserve(|reserve| reserve.has(number))
+        self.assignment.with(|reserve| reserve.has(number))
     }
 
     /// Ends the reserve worker if it still has this assignment, or whichever it has.
     pub fn end_assignment(&self, number: Option<u64>) {
-        self.with_reserve(|reserve| {
+        self.assignment.with(|reserve| {
             if reserve.has(number.unwrap_or(reserve.number)) {
                 // Under the lock: it is no other process's id before the exit callback has
                 // had the lock.
@@ -142,8 +159,8 @@ impl Area {
 
     /// It is wanted: if it serves, it is to look whether it may leave; if it is away, the
     /// postmaster is to look whom to start.
-    pub fn rouse_reserve(&self) {
-        let latch = self.with_reserve(|reserve| match reserve.state {
+    pub fn rouse(&self) {
+        let latch = self.assignment.with(|reserve| match reserve.state {
             State::Away => None,
             State::Waiting | State::Assigned(_) | State::Serving => Some(reserve.latch),
         });
@@ -156,20 +173,20 @@ impl Area {
 }
 
 /// For the reserve worker.
-impl Area {
+impl Reserve<'_> {
     /// It has started, and waits.
-    pub fn enter_reserve(&self) {
-        self.with_reserve(|reserve| {
+    pub fn enter(&self) {
+        self.assignment.with(|reserve| {
             reserve.state = State::Waiting;
             reserve.pid = pg::pid();
             reserve.latch = pg::my_latch();
         });
-        self.wake_launcher();
+        self.launcher.wake();
     }
 
     /// Picks the assignment up, if there is one.
     pub fn pick_up(&self) -> Option<Task> {
-        self.with_reserve(|reserve| match reserve.state {
+        self.assignment.with(|reserve| match reserve.state {
             State::Assigned(task) => {
                 reserve.state = State::Serving;
                 Some(task)
@@ -179,15 +196,15 @@ impl Area {
     }
 
     /// It ends.
-    pub fn leave_reserve(&self) {
+    pub fn leave(&self) {
         let now = pg::now_timestamp();
-        self.with_reserve(|reserve| {
-            *reserve = Reserve {
+        self.assignment.with(|reserve| {
+            *reserve = Assignment {
                 number: reserve.number,
                 ended_at: now,
-                ..Reserve::NEW
+                ..Assignment::NEW
             };
         });
-        self.wake_launcher();
+        self.launcher.wake();
     }
 }

@@ -1,11 +1,233 @@
-//! What is remembered about a slot's tag.
+//! A slot: what is shared of one tag, and its plain data.
+//!
+//! What lock protects which field says the header of `area`.
 
-use leaf_id_core::segment::{MAX_LEN, Remainder, Remainders};
+use core::cell::UnsafeCell;
+use core::hash::{Hash, Hasher};
+use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use leaf_id_core::segment::{DoubleBuffer, Remainder, Remainders};
 use leaf_id_core::step::Pace;
+use pgrx::pg_sys;
 use serde::{Deserialize, Serialize};
 
-use super::Area;
+use super::text::Text;
 use crate::error::RefillError;
+use crate::pg;
+
+/// The longest tag, in bytes (Leaf: varchar(128)).
+pub const MAX_TAG: usize = 128;
+
+/// A tag's bytes, in the encoding of its database.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Tag {
+    len: u8,
+    bytes: [u8; MAX_TAG],
+}
+
+impl Tag {
+    /// An empty one, equal to no valid tag.
+    pub const EMPTY: Self = Self {
+        len: 0,
+        bytes: [0; MAX_TAG],
+    };
+
+    /// `None` if it is empty or longer than [`MAX_TAG`].
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        let len = u8::try_from(bytes.len()).ok()?;
+        let mut tag = Self { len, ..Self::EMPTY };
+        tag.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        (len > 0).then_some(tag)
+    }
+
+    /// The bytes that were given.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+    }
+
+    /// For messages, which pgrx carries as UTF-8: what is none is escaped as in an `E''` string.
+    pub fn name(&self) -> String {
+        let mut name = String::with_capacity(usize::from(self.len));
+        for chunk in self.bytes().utf8_chunks() {
+            name.push_str(chunk.valid());
+            name.extend(chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")));
+        }
+        name
+    }
+}
+
+impl Hash for Tag {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.bytes().hash(state);
+    }
+}
+
+/// What a slot is for. The relation is `leaf_alloc` by its oid: another database, or the
+/// extension created anew, is another key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct Key {
+    /// Oid of the database.
+    pub database: u32,
+    /// Oid of its `leaf_alloc`.
+    pub relation: u32,
+    /// The tag.
+    pub tag: Tag,
+}
+
+impl Key {
+    pub(super) const FREE: Self = Self {
+        database: 0,
+        relation: 0,
+        tag: Tag::EMPTY,
+    };
+
+    pub(super) fn is_free(&self) -> bool {
+        self.database == 0
+    }
+}
+
+/// One tag in use. Its double buffer lies apart, among the others' in a line of the cache
+/// each: sessions that use many tags touch little else.
+#[repr(C)]
+pub struct Slot {
+    /// What sessions take from, without a lock.
+    pub buffer: &'static DoubleBuffer,
+
+    // Plain atomics.
+    /// The row's `max_step` as last seen, in ids; where the tag is sourced from another server, that
+    /// server's if it is smaller.
+    pub max_step: AtomicU32,
+    /// A session has waited since the last publication (it is starved).
+    pub starved: AtomicU8,
+    /// Who may take from it: an [`Access`], written under the slot's lock.
+    access: AtomicU8,
+    /// The process whose open transaction has edited this tag's row; 0 for none. For its
+    /// parallel workers, which do not have its list of edits.
+    pub edited_by: AtomicI32,
+    /// Next slot in a queue's list, plus 1.
+    pub(super) next_posted: AtomicU32,
+    /// Calls that had to wait.
+    pub waits: AtomicU64,
+    /// How long, together, in microseconds.
+    pub waited_us: AtomicU64,
+    /// When a segment was first asked for since the last one came, in microseconds since
+    /// 2000; 0 when it was not.
+    pub wanted_at: AtomicI64,
+
+    // Written under the directory lock, exclusively.
+    pub(super) key: UnsafeCell<Key>,
+    /// Next slot in the chain or in the free list, plus 1.
+    pub(super) next: AtomicU32,
+    /// When an eviction last found it used, in slots that were given out until then, and the
+    /// buffer's mark then.
+    pub(super) used_at: AtomicU32,
+    pub(super) seen_mark: AtomicU32,
+    /// The slots of the same database, in a ring, plus 1.
+    pub(super) ring_next: AtomicU32,
+    pub(super) ring_before: AtomicU32,
+
+    // Under the slot's lock.
+    pub(super) state: UnsafeCell<SlotState>,
+
+    /// The `max_step` of the source server of the tag; 0 where there is none. A plain atomic,
+    /// here where there is room for it.
+    pub server_max_step: AtomicU32,
+    pub(super) waiters: UnsafeCell<pg_sys::ConditionVariable>,
+}
+
+/// What a tag costs: a slot, a double buffer, and two hash buckets at most.
+const _: () =
+    assert!(size_of::<Slot>() + size_of::<DoubleBuffer>() + 2 * size_of::<AtomicU32>() <= 512);
+
+impl Slot {
+    /// Wakes the calls that wait for this slot's segment.
+    pub fn wake(&self) {
+        // SAFETY: initialized before there is a reference to the slot; it has a lock of its own.
+        unsafe { pg_sys::ConditionVariableBroadcast(self.waiters.get()) };
+    }
+
+    /// Who may take from it in a version of its buffer that was read before this is.
+    pub fn access(&self) -> Access {
+        Access::from_number(self.access.load(Ordering::Acquire))
+    }
+
+    /// A row was published from that says who may. Under the slot's lock.
+    pub(super) fn allow(&self, access: Access) {
+        self.access.store(access as u8, Ordering::Release);
+    }
+
+    /// Drops what is cached. Under the slot's lock. First the access, then the version: see
+    /// [`crate::tags::rights`].
+    pub(super) fn invalidate(&self) -> Remainders {
+        self.allow(Access::Unknown);
+        self.buffer.invalidate()
+    }
+
+    pub(super) fn mark_edited(&self, edited: bool) {
+        let me = pg::pid();
+        if edited {
+            self.edited_by.store(me, Ordering::Relaxed);
+        } else {
+            // Not the mark of another transaction that came after ours.
+            let _ = self
+                .edited_by
+                .compare_exchange(me, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// When a segment was first asked for since the last one came, in microseconds since
+    /// 2000; now, if none was.
+    pub fn wanted_since(&self) -> i64 {
+        match self.wanted_at.load(Ordering::Relaxed) {
+            0 => pg::now_timestamp(),
+            at => at,
+        }
+    }
+
+    /// The same; from now on, if none was.
+    pub(super) fn want_from(&self, now: i64) -> i64 {
+        let free = self
+            .wanted_at
+            .compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        free.map_or_else(|since| since, |_| now)
+    }
+
+    /// The segment that was asked for has come, or is there.
+    pub fn forget_wanted(&self) {
+        self.wanted_at.store(0, Ordering::Relaxed);
+    }
+
+    /// Where calls wait for this slot's segment.
+    pub fn waiters(&self) -> pg::Waiters {
+        // SAFETY: as in `wake`; slots lie in shared memory, which outlives the process.
+        unsafe { pg::Waiters::new(self.waiters.get()) }
+    }
+}
+
+/// A tag's slot, in the version in which it was looked up.
+#[derive(Clone, Copy)]
+pub struct SlotRef {
+    /// What ids are taken from.
+    pub buffer: &'static DoubleBuffer,
+    /// The slot it belongs to.
+    pub slot: &'static Slot,
+    /// What takes must name.
+    pub version: u64,
+}
+
+impl SlotRef {
+    /// In its present version.
+    pub(super) fn of(slot: &'static Slot) -> Self {
+        Self {
+            buffer: slot.buffer,
+            slot,
+            version: slot.buffer.version(),
+        }
+    }
+}
 
 /// What is kept of an allocator's last error, in bytes.
 const ERROR_TEXT: usize = 47;
@@ -42,54 +264,26 @@ impl From<Remainder> for IdRange {
     }
 }
 
-/// The remainders of one tag while no launcher runs, and the row that they may be used with.
-#[derive(Clone, Copy, Serialize, Deserialize)]
-pub struct SavedRanges {
-    /// The row's `incarnation`.
-    pub incarnation: i64,
-    /// The row's `max_id`: later claims would make the remainders come out of order (I4).
-    pub max_id: i64,
-    /// In order.
-    pub ranges: [IdRange; SAVED_RANGES],
+/// Who may take from a slot in one version of its buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Access {
+    /// The row is to be looked at.
+    Unknown = 0,
+    /// Everybody.
+    Everybody = 1,
+    /// The roles that the row names.
+    Restricted = 2,
 }
 
-impl SavedRanges {
-    /// What was in the buffers, and after it what waited to be given back. Together that
-    /// is never more than two buffers hold: no claim is made while something waits.
-    pub(super) fn of(state: &SlotState, remainders: &Remainders) -> Option<Self> {
-        let mut ranges = [IdRange::NONE; SAVED_RANGES];
-        let mut used = 0_usize;
-        let buffers = [remainders.current, remainders.spare]
-            .map(|remainder| remainder.map_or(IdRange::NONE, IdRange::from));
-        let all = buffers.into_iter().chain(state.saved);
-        for range in all.filter(|range| range.len > 0) {
-            let before = used.checked_sub(1).and_then(|last| ranges.get_mut(last));
-            if let Some(before) = before
-                && before.end() == range.first
-                && before.len <= MAX_LEN - range.len
-            {
-                before.len += range.len;
-            } else if let Some(free) = ranges.get_mut(used) {
-                *free = range;
-                used += 1;
-            }
+impl Access {
+    /// As it is stored in a slot.
+    fn from_number(number: u8) -> Self {
+        match number {
+            1 => Self::Everybody,
+            2 => Self::Restricted,
+            _ => Self::Unknown,
         }
-        (used > 0).then_some(Self {
-            incarnation: state.row_incarnation,
-            max_id: state.max_id,
-            ranges,
-        })
-    }
-
-    /// Whether these can be remainders at all: anybody may have edited the file.
-    pub fn is_sound(&self) -> bool {
-        let mut floor = 1;
-        self.ranges.iter().all(|range| {
-            let sound = range.len == 0
-                || (range.first >= floor && range.len <= MAX_LEN && range.end() <= self.max_id);
-            floor = floor.max(range.end());
-            sound
-        })
     }
 }
 
@@ -192,72 +386,5 @@ impl SlotState {
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let (ids, seconds) = (ids as f64, us as f64 / 1e6);
         if us == 0 { 0.0 } else { ids / seconds }
-    }
-
-    /// The last failure as a sentence, if there was one since the last refill.
-    pub fn explain(&self, area: &Area) -> Option<String> {
-        let error = self.refill_error?;
-        let server = match error {
-            RefillError::Asked { server } | RefillError::Refused { server, .. } => {
-                area.remote_server(server)
-            }
-            _ => None,
-        };
-        let name = server.map_or_else(String::new, |server| server.server().text());
-        error.sentence(&name, &self.text.get()).or_else(|| {
-            // No failure yet, unless it is away.
-            let server = server?;
-            server.last_error()?;
-            Some(server.explain())
-        })
-    }
-}
-
-/// A short text of at most N bytes, shortened to fit. N is at most 255.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub struct Text<const N: usize> {
-    len: u8,
-    bytes: [u8; N],
-}
-
-impl<const N: usize> Text<N> {
-    /// No text.
-    pub const EMPTY: Self = Self {
-        len: 0,
-        bytes: [0; N],
-    };
-
-    /// Leaves out the middle of a long one: what went wrong often stands at the end.
-    pub fn new(text: &str) -> Self {
-        const GAP: &[u8] = b"...";
-        let mut bytes = [0; N];
-        let (head, gap, tail) = if text.len() <= N {
-            (text, &[][..], "")
-        } else {
-            let half = (N - GAP.len()) / 2;
-            let (mut head, mut tail) = (half, text.len() - half);
-            while !text.is_char_boundary(head) {
-                head -= 1;
-            }
-            while !text.is_char_boundary(tail) {
-                tail += 1;
-            }
-            let part = |range: core::ops::Range<usize>| text.get(range).unwrap_or_default();
-            (part(0..head), GAP, part(tail..text.len()))
-        };
-        let all = [head.as_bytes(), gap, tail.as_bytes()];
-        let mut len = 0;
-        for (to, from) in bytes.iter_mut().zip(all.into_iter().flatten()) {
-            *to = *from;
-            len += 1;
-        }
-        Self { len, bytes }
-    }
-
-    /// The text.
-    pub fn get(&self) -> String {
-        let bytes = self.bytes.get(..usize::from(self.len)).unwrap_or_default();
-        String::from_utf8_lossy(bytes).into_owned()
     }
 }

@@ -115,7 +115,7 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                     // Also where the launcher was not there to close the generator.
                     let ended = snowflake.generator.is_open() && !snowflake.may_issue();
                     return Err(if ended {
-                        state::lease_ended(&area.lease_status())
+                        state::lease_ended(&area.registry().lease_status())
                     } else {
                         state::timed_out(area, &deadline)
                     });
@@ -125,7 +125,7 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                     stall == Stall::Unreserved && late && reservation::renew_late(snowflake)?;
                 if !renewed {
                     snowflake.reservation_wanted.store(1, Ordering::Release);
-                    area.wake_launcher();
+                    area.launcher().wake();
                     let patience = if late { SLEEP_MS } else { LATE_MS };
                     waiting.sleep(left.min(patience), WaitEvent::Snowflake);
                 }

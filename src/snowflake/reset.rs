@@ -46,14 +46,14 @@ pub fn reset(until: i64) -> Result<(), Failure> {
             // Another one was set a moment ago, perhaps, and the launcher has not read it
             // yet; or there is none to read it.
             Err(Failure::WorkerIdUsed { .. } | Failure::WorkerIdUnset | Failure::ResetLeased)
-                if deadline.elapsed_ms() < RELOAD_GRACE_MS || area.is_orphaned() => {}
+                if deadline.elapsed_ms() < RELOAD_GRACE_MS || area.launcher().is_missing() => {}
             Err(failure) => return Err(failure),
         }
         if deadline.left_ms().is_none() {
             let busy = "The reservation is being written by another process.";
             return Err(Failure::ResetTimeout {
                 timeout_ms: deadline.timeout_ms(),
-                detail: if area.is_orphaned() {
+                detail: if area.launcher().is_missing() {
                     deadline::silence(area)
                 } else {
                     busy
@@ -62,7 +62,7 @@ pub fn reset(until: i64) -> Result<(), Failure> {
         }
         pg::wait_latch(Some(RETRY_MS), WaitEvent::Snowflake);
     };
-    area.wake_launcher();
+    area.launcher().wake();
     let (user, until) = (pg::user_name(), pg::format_ms(until_ms));
     pgrx::log!(
         "leaf_id: snowflake ids were reset by {user} to carry times later than {until}, with worker id {worker_id}"

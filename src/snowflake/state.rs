@@ -43,7 +43,7 @@ fn is_of_settings(state: State) -> bool {
 
 /// The error of a refusal; `None` if it may be over soon.
 fn failure(area: &Area, refusal: Refusal) -> Option<Failure> {
-    let status = area.lease_status();
+    let status = area.registry().lease_status();
     let said = || for_monitors(status.last_error.get());
     Some(match refusal {
         Refusal::ReservationAhead { until_ms } => Failure::ReservationAhead {
@@ -78,11 +78,11 @@ fn failure(area: &Area, refusal: Refusal) -> Option<Failure> {
 
 /// The error of a call whose time is over.
 pub fn timed_out(area: &Area, deadline: &Deadline) -> Failure {
-    let status = area.lease_status();
+    let status = area.registry().lease_status();
     let registry = status.registry.get();
     let said = || for_monitors(status.last_error.get());
     let detail = match area.snowflake.state() {
-        _ if area.is_orphaned() => deadline::silence(area).into(),
+        _ if area.launcher().is_missing() => deadline::silence(area).into(),
         State::WaitingOut { until_ms } => format!(
             "Timestamps that an earlier run or another server had reserved are being waited out, until {}.",
             pg::format_ms(until_ms)

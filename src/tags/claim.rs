@@ -9,11 +9,11 @@
 use leaf_id_core::step::{self, Decay, Limits, Pace};
 
 use super::heap::{self, AllocRow, LastClaim};
-use super::rights::{self, Access};
+use super::rights;
 use crate::error::{Failure, TagError};
 use crate::guc;
 use crate::pg::{self, Name, Table, Value};
-use crate::shmem::{Claimed, Key, Slot, Tag};
+use crate::shmem::{Access, Claimed, Key, Slot, Tag};
 
 /// What the allocator knows of a tag when it claims.
 pub struct Ask {

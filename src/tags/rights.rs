@@ -14,21 +14,10 @@
 //! of an earlier version.
 
 use crate::pg::{self, Name};
+use crate::shmem::Access;
 
 /// The role that is everybody.
 const PUBLIC: &[u8] = b"public";
-
-/// Who may take from a slot in one version of its buffer.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Access {
-    /// The row is to be looked at.
-    Unknown = 0,
-    /// Everybody.
-    Everybody = 1,
-    /// The roles that the row names.
-    Restricted = 2,
-}
 
 impl Access {
     /// That of a row with this list.
@@ -36,15 +25,6 @@ impl Access {
         match granted_to {
             Some(roles) if !names_public(roles) => Self::Restricted,
             _ => Self::Everybody,
-        }
-    }
-
-    /// As it is stored in a slot.
-    pub fn from_number(number: u8) -> Self {
-        match number {
-            1 => Self::Everybody,
-            2 => Self::Restricted,
-            _ => Self::Unknown,
         }
     }
 }

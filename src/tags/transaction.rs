@@ -19,10 +19,10 @@ use parking_lot::Mutex;
 
 use crate::error::{Failure, TagError};
 use crate::pg::{self, SubtransactionEvent, TransactionCallbacks, TransactionEvent};
+use crate::shmem::Access;
 use crate::shmem::{self, Area, Key, Tag};
 use crate::tags::claim;
 use crate::tags::heap::AllocRow;
-use crate::tags::rights::Access;
 use crate::tags::trigger::Edit;
 
 /// Edits remembered one by one; a transaction with more invalidates its whole database.
@@ -207,13 +207,14 @@ impl Edits {
                     if left == 0 {
                         self.entries.remove(&key);
                         if let Some(area) = area {
-                            area.mark_edited(&key, false);
+                            area.directory().mark_edited(&key, false);
                         }
                     }
                 }
                 Some((_, Step::Truncate)) => {
                     if let (Some((relation, _)), Some(area)) = (self.truncated.pop(), area) {
-                        area.mark_all_edited(pg::database(), Some(relation), false);
+                        area.directory()
+                            .mark_all_edited(pg::database(), Some(relation), false);
                     }
                 }
                 None => {}
@@ -360,7 +361,7 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
     }
     if let Some(area) = shmem::area() {
         for key in touched.iter().flatten() {
-            area.mark_edited(key, true);
+            area.directory().mark_edited(key, true);
         }
     }
 }
@@ -376,7 +377,8 @@ pub fn note_truncate(relation: u32) {
     edits.log.push((pg::subtransaction(), Step::Truncate));
     drop(edits);
     OPEN.store(true, Ordering::Relaxed);
-    area.mark_all_edited(pg::database(), Some(relation), true);
+    area.directory()
+        .mark_all_edited(pg::database(), Some(relation), true);
 }
 
 fn watch() {
@@ -426,23 +428,25 @@ fn finish(committed: bool) {
     let Some(area) = shmem::area() else { return };
     for key in edits.entries.keys() {
         if committed {
-            area.retire(key);
+            area.directory().retire(key);
         } else {
-            area.mark_edited(key, false);
+            area.directory().mark_edited(key, false);
         }
     }
     for (relation, _) in &edits.truncated {
         if committed {
-            area.retire_all(pg::database(), Some(*relation));
+            area.directory().retire_all(pg::database(), Some(*relation));
         } else {
-            area.mark_all_edited(pg::database(), Some(*relation), false);
+            area.directory()
+                .mark_all_edited(pg::database(), Some(*relation), false);
         }
     }
     if edits.overflow {
         if committed {
-            area.retire_all(pg::database(), None);
+            area.directory().retire_all(pg::database(), None);
         } else {
-            area.mark_all_edited(pg::database(), None, false);
+            area.directory()
+                .mark_all_edited(pg::database(), None, false);
         }
     }
 }

@@ -48,24 +48,26 @@ fn allocator_exit() {
         return;
     };
     if CONNECTED.load(Ordering::Relaxed) {
-        area.close_remote_servers(pg::database());
-        area.clear_requests_of(pg::database());
+        area.remote_servers().close(pg::database());
+        area.queues().clear_requests_of(pg::database());
     } else {
-        area.fail_posted(handle.queue, RefillError::NoAllocator);
+        area.queues()
+            .fail_posted(handle.queue, RefillError::NoAllocator);
     }
-    area.detach(handle.queue, handle.registration, false);
+    area.queues()
+        .detach(handle.queue, handle.registration, false);
 }
 
 /// Begins a claim, unless the launcher is saving the remainders.
 fn begin_claim(area: &Area) -> bool {
-    let begun = area.begin_claim();
+    let begun = area.claims().begin();
     CLAIM_BEGUN.store(begun, Ordering::Relaxed);
     begun
 }
 
 fn end_claim(area: &Area) {
     if CLAIM_BEGUN.swap(false, Ordering::Relaxed) {
-        area.end_claim();
+        area.claims().end();
     }
 }
 
@@ -101,7 +103,10 @@ pub extern "C-unwind" fn leaf_id_allocator_main(argument: pg_sys::Datum) {
 pub fn allocate(area: &'static Area, handle: WorkerHandle, in_reserve: bool) {
     pg::on_exit(allocator_exit);
     MY_HANDLE.store(handle.pack(), Ordering::Relaxed);
-    let Some(database) = area.attach(handle.queue, handle.registration, pg::my_latch()) else {
+    let Some(database) = area
+        .queues()
+        .attach(handle.queue, handle.registration, pg::my_latch())
+    else {
         // Not ours to give back.
         MY_HANDLE.store(0, Ordering::Relaxed);
         return;
@@ -162,7 +167,7 @@ impl Allocator {
             queue,
             registration,
         } = self.handle;
-        let detached = self.area.detach(queue, registration, only_idle);
+        let detached = self.area.queues().detach(queue, registration, only_idle);
         if detached {
             MY_HANDLE.store(0, Ordering::Relaxed);
         }
@@ -171,7 +176,9 @@ impl Allocator {
 
     fn accept_requests(&mut self) {
         let mut posted = Vec::new();
-        self.area.collect_requests(self.handle.queue, &mut posted);
+        self.area
+            .queues()
+            .collect_requests(self.handle.queue, &mut posted);
         for slot in posted {
             let Some(mut request) = Request::accept(self.area, slot, self.accepted) else {
                 continue;
@@ -209,7 +216,7 @@ impl Allocator {
     }
 
     fn crowded(&self) -> bool {
-        self.area.crowded.load(Ordering::Relaxed) != 0
+        self.area.queues().is_crowded()
     }
 
     fn may_leave(&self) -> bool {
@@ -474,7 +481,8 @@ impl Allocator {
         let (version, server) = (asked.version, &asked.source.server);
         let number = self
             .area
-            .update_remote_server(pg::database(), server, |_| {});
+            .remote_servers()
+            .update(pg::database(), server, |_| {});
         let sqlstate = error.sqlstate.unwrap_or(sqlstate::INTERNAL_ERROR);
         let problem = Problem {
             version,

@@ -9,7 +9,6 @@
 //! On a standby it keeps the snowflake generator and does nothing else: that can have a
 //! worker id of its own there.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use pgrx::bgworkers::{BackgroundWorker, BackgroundWorkerBuilder, BgWorkerStartTime};
@@ -53,7 +52,7 @@ struct Launcher {
 /// Whatever the launcher ends for, short of a crash.
 fn launcher_exit() {
     let Some(area) = shmem::area() else { return };
-    area.set_launcher(core::ptr::null_mut());
+    area.launcher().set(core::ptr::null_mut());
     if let Err(error) = keeper::stop(&area.snowflake) {
         pgrx::warning!("leaf_id: could not write leaf_id_reservation.json: {error}");
     }
@@ -65,15 +64,17 @@ fn launcher_exit() {
 fn save_ranges(area: &Area) {
     let began = Instant::now();
     // What they claim is published first; one that waits for longer is a gap.
-    while !area.stop_claims() && began.elapsed() < CLAIM_GRACE {
+    while !area.claims().stop() && began.elapsed() < CLAIM_GRACE {
         pg::sleep_us(1000, WaitEvent::Launcher);
     }
     // Before: what is taken out of one that is dropped meanwhile is not of the next one.
-    let mut databases = area.databases();
+    let mut databases = Vec::with_capacity(2 * shmem::ACCOUNTS);
+    area.directory().databases(&mut databases);
     databases.sort_unstable();
     databases.dedup();
     let databases: Vec<_> = databases.into_iter().filter_map(Database::find).collect();
-    let remainders = area.take_out_ranges();
+    let mut remainders = Vec::with_capacity(area.used());
+    area.directory().take_out_ranges(&mut remainders);
     if remainders.is_empty() {
         return;
     }
@@ -92,7 +93,7 @@ fn restore_ranges(area: &Area) {
             let mut lost = 0;
             let mut gone: Vec<u32> = Vec::new();
             for (key, saved) in &remainders.tags {
-                if !saved.is_sound() || !area.restore(key, saved) {
+                if !saved.is_sound() || !area.directory_mut().restore(key, saved) {
                     lost += 1;
                 }
                 gone.push(key.database);
@@ -122,7 +123,7 @@ fn restore_ranges(area: &Area) {
             );
         }
     }
-    area.resume_claims();
+    area.claims().resume();
 }
 
 /// The launcher's main function.
@@ -142,7 +143,7 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
         serving: false,
     };
     launcher.serve();
-    area.set_launcher(pg::my_latch());
+    area.launcher().set(pg::my_latch());
     while !pg::asked_to_stop() {
         let serving = launcher.serve();
         launcher.registrar.look(area);
@@ -164,7 +165,7 @@ impl Launcher {
     fn serve(&mut self) -> bool {
         if !self.serving && !pg::in_recovery() {
             restore_ranges(self.area);
-            self.area.forget_starting();
+            self.area.queues().forget_starting();
             self.serving = true;
         }
         self.serving
@@ -178,28 +179,28 @@ impl Launcher {
         let (mut full, mut crowded) = (false, self.registrar.is_waiting());
         let mut again = None;
         let ask_again = self.asked_again.elapsed() >= ASK_AGAIN;
-        for (queue, database) in area.wanted_queues() {
+        for (queue, database) in area.queues().wanted() {
             if self.allocators.is_delayed(database) {
                 again = Some(CROWDED_RETRY_MS);
             } else if !self.allocators.start(area, queue, database, &mut full) {
                 crowded = true;
-                let refill_error = if area.reserve_is_missing() {
+                let refill_error = if area.reserve().is_missing() {
                     RefillError::NoWorkerSlot
                 } else {
                     RefillError::WorkerSlotShared
                 };
                 if ask_again {
                     self.asked_again = Instant::now();
-                    area.ask_again(queue, refill_error);
+                    area.queues().ask_again(queue, refill_error);
                 } else {
-                    area.explain(queue, refill_error);
+                    area.queues().explain(queue, refill_error);
                 }
                 again = Some(CROWDED_RETRY_MS);
             }
         }
-        area.crowded.store(u32::from(crowded), Ordering::Relaxed);
+        area.queues().set_crowded(crowded);
         if crowded {
-            area.rouse_reserve();
+            area.reserve().rouse();
         }
         again
     }

@@ -49,7 +49,7 @@ pub extern "C-unwind" fn leaf_id_registrar_main(argument: pg_sys::Datum) {
 /// Asks the question with this number, if it is still asked; of a registry elsewhere for no
 /// longer than `limit`.
 pub fn ask(area: &Area, number: u64, limit: Option<Duration>) {
-    let Some(mut request) = area.take_request(number) else {
+    let Some(mut request) = area.registry().take_request(number) else {
         return;
     };
     if let Some(limit) = limit {
@@ -68,7 +68,7 @@ pub fn ask(area: &Area, number: u64, limit: Option<Duration>) {
         Ok((answer, detail)) => Reply::Answered(answer, Explanation::new(&detail)),
         Err(message) => Reply::Failed(Explanation::new(&message)),
     };
-    area.reply(number, reply);
+    area.registry().reply(number, reply);
 }
 
 fn clocks() -> Clocks {

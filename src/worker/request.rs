@@ -29,9 +29,9 @@ use leaf_id_core::segment::{Refused, Request as SegmentRequest};
 
 use crate::error::{RefillError, TagError};
 use crate::pg::Name;
+use crate::shmem::Access;
 use crate::shmem::{Area, Claimed, Key, Slot, SlotState};
 use crate::tags::claim::{Answer, TagSource};
-use crate::tags::rights::Access;
 
 /// How an allocator backs off from a tag: first, and at most.
 const BACK_OFF: Duration = Duration::from_millis(50);
@@ -164,7 +164,7 @@ pub enum Next {
 impl Request {
     /// Accepts what was posted; `None` if it was withdrawn.
     pub fn accept(area: &Area, slot: &'static Slot, number: u64) -> Option<Self> {
-        let (accepted, key) = area.accept(slot)?;
+        let (accepted, key) = area.queues().accept(slot)?;
         Some(Self {
             number,
             slot,
@@ -290,7 +290,7 @@ impl Request {
     }
 
     fn clear(&self, area: &Area) -> Next {
-        area.clear_request(self.slot, &self.accepted);
+        area.queues().clear_request(self.slot, &self.accepted);
         Next::Cleared
     }
 
@@ -345,7 +345,9 @@ impl Request {
     }
 
     fn leave_to(&mut self, area: &Area, version: u64, server: &Name) -> Next {
-        let server = area.update_remote_server(self.key.database, server, |_| {});
+        let server = area
+            .remote_servers()
+            .update(self.key.database, server, |_| {});
         area.note(self.slot, version, RefillError::Asked { server }, None);
         self.state = State::Asked(self.take_part());
         Next::Kept

@@ -42,7 +42,7 @@ pub fn register() {
 /// registered later.
 fn reserve_exit() {
     if let Some(area) = shmem::area() {
-        area.leave_reserve();
+        area.reserve().leave();
     }
 }
 
@@ -53,7 +53,7 @@ pub extern "C-unwind" fn leaf_id_reserve_main(_arg: pg_sys::Datum) {
     pg::handle_signals_in_loop();
     if let Some(area) = shmem::area() {
         pg::on_exit(reserve_exit);
-        area.enter_reserve();
+        area.reserve().enter();
         if let Some(task) = wait_for_task(area) {
             serve(area, task);
         }
@@ -64,7 +64,7 @@ pub extern "C-unwind" fn leaf_id_reserve_main(_arg: pg_sys::Datum) {
 /// `None`: it is to end.
 fn wait_for_task(area: &Area) -> Option<Task> {
     loop {
-        let task = area.pick_up();
+        let task = area.reserve().pick_up();
         if pg::asked_to_stop() {
             return None;
         }

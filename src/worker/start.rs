@@ -101,8 +101,10 @@ impl Worker {
     /// Has the reserve worker do it, in this database. `None`: it is busy; or somebody has
     /// locked the database, and it would wait there and nobody else could have it.
     fn assign(area: &Area, task: Task, database: u32) -> Option<Self> {
-        let free = area.reserve_is_waiting() && pg::is_free(database);
-        free.then(|| area.assign(task)).flatten().map(Self::Reserve)
+        let free = area.reserve().is_waiting() && pg::is_free(database);
+        free.then(|| area.reserve().assign(task))
+            .flatten()
+            .map(Self::Reserve)
     }
 
     fn is_dynamic(&self) -> bool {
@@ -115,7 +117,7 @@ impl Worker {
                 handle.pid(),
                 Err(BackgroundWorkerStatus::Stopped | BackgroundWorkerStatus::PostmasterDied)
             ),
-            Self::Reserve(number) => !area.is_assigned(*number),
+            Self::Reserve(number) => !area.reserve().is_assigned(*number),
         }
     }
 
@@ -125,7 +127,7 @@ impl Worker {
             Self::Dynamic { handle, .. } => {
                 let _ = handle.terminate();
             }
-            Self::Reserve(number) => area.end_assignment(Some(number)),
+            Self::Reserve(number) => area.reserve().end_assignment(Some(number)),
         }
     }
 }
@@ -168,10 +170,10 @@ impl Allocators {
     /// Starts one for a queue. `full`: there is no slot for a dynamic worker. False if the
     /// queue has to wait.
     pub fn start(&mut self, area: &Area, queue: u32, database: u32, full: &mut bool) -> bool {
-        if *full && !area.reserve_is_waiting() {
+        if *full && !area.reserve().is_waiting() {
             return false;
         }
-        let Some(registration) = area.announce(queue) else {
+        let Some(registration) = area.queues().announce(queue) else {
             return true;
         };
         let task = Task::Allocate {
@@ -184,7 +186,7 @@ impl Allocators {
             *full = worker.is_none();
         }
         let Some(worker) = worker.or_else(|| Worker::assign(area, task, database)) else {
-            area.retract(queue, registration);
+            area.queues().retract(queue, registration);
             return false;
         };
         let started = Allocator::Started {
@@ -214,8 +216,9 @@ impl Allocator {
         };
         // A dynamic one that never attached: the server could not start it. The reserve
         // worker did run, and was ended.
-        if area.retract(handle.queue, handle.registration) && worker.is_dynamic() {
-            area.abandon(handle.queue, RefillError::NoAllocator);
+        if area.queues().retract(handle.queue, handle.registration) && worker.is_dynamic() {
+            area.queues()
+                .abandon(handle.queue, RefillError::NoAllocator);
         }
         (since.elapsed() < RESTART_DELAY).then(|| Self::Delayed {
             until: Instant::now() + RESTART_DELAY,
@@ -286,7 +289,7 @@ impl Registrar {
         if let Self::Started(_) = self {
             return Some(REGISTRAR_LOOK_MS);
         }
-        let database = area.asked_in(question)?;
+        let database = area.registry().asked_in(question)?;
         let task = Task::AskRegistry(question);
         let worker = Worker::register(task).or_else(|| Worker::assign(area, task, database));
         if let Some(worker) = worker {
@@ -305,7 +308,7 @@ impl Registrar {
     /// There is no worker slot for it.
     fn wait(area: &Area, question: u64, database: u32, since: Instant) -> Self {
         // Allocators without work make room.
-        area.rouse_reserve();
+        area.reserve().rouse();
         let waited = since.elapsed();
         if waited >= CROWDED_LIMIT {
             fail(area, question, "all background worker slots are in use");
@@ -313,7 +316,7 @@ impl Registrar {
         }
         if waited >= RESERVE_LIMIT && pg::is_free(database) {
             // It hangs, in a wait for a standby perhaps, which this ends.
-            area.end_assignment(None);
+            area.reserve().end_assignment(None);
         }
         Self::Waiting { since }
     }
@@ -333,5 +336,6 @@ impl StartedRegistrar {
 }
 
 fn fail(area: &Area, question: u64, text: &str) {
-    area.reply(question, Reply::Failed(Explanation::new(text)));
+    area.registry()
+        .reply(question, Reply::Failed(Explanation::new(text)));
 }

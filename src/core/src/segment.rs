@@ -62,6 +62,10 @@
 
 use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+mod outcome;
+
+pub use outcome::{Miss, Obstacle, Refused, Remainder, Remainders, Request, Taken};
+
 /// The longest segment, in ids: the largest `step` a tag can have (an SQL integer).
 /// Far enough below 2^32 that the overshoot of takers (at most one each) cannot
 /// carry into the generation.
@@ -107,113 +111,6 @@ pub struct DoubleBuffer {
 #[cfg(not(leaf_id_loom))]
 const _: () = assert!(size_of::<DoubleBuffer>() == 64);
 
-/// Ids that now belong to the caller: `first ..= first + count - 1`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taken {
-    /// The lowest id.
-    pub first: i64,
-    /// How many ids, at least 1.
-    pub count: u32,
-    /// The caller should ask for a spare with [`DoubleBuffer::want`].
-    pub spare_due: bool,
-    /// Ids that were given up on the way: the rest of the buffer in use, to keep a range
-    /// contiguous, and those of takes that came between a switch.
-    pub lost: u32,
-}
-
-impl Taken {
-    /// Whether there is more to do than to use the ids: a spare to ask for, a loss to count.
-    #[inline]
-    #[must_use]
-    pub fn leaves_work(&self) -> bool {
-        self.spare_due || self.lost > 0
-    }
-}
-
-/// Why nothing could be taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Miss {
-    /// The slot now has another version: look the tag up again.
-    Changed,
-    /// Both buffers are used up: ask for a segment and wait.
-    Empty,
-    /// Only from [`DoubleBuffer::take_range`]: the spare is too short for the range. It
-    /// is the buffer in use now, which makes room for a longer one: try again.
-    Short {
-        /// Ids that were given up for it.
-        lost: u32,
-    },
-}
-
-/// Why an attempt to take one id got none. One id may have been lost in it, which is not
-/// counted before [`DoubleBuffer::take_again`].
-#[must_use]
-#[derive(Debug, Clone, Copy)]
-pub enum Obstacle {
-    /// The slot has another version.
-    Changed,
-    /// The buffer in use is used up, or was never filled; with the word as it was seen.
-    UsedUp(u64),
-    /// Somebody switched or invalidated in between; with the word that was counted up instead.
-    Overtaken(u64),
-}
-
-/// Why a segment was not published. The claimed ids are then a gap (I6).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
-    /// The row was edited, or the slot reused, since the claim began.
-    Changed,
-    /// The segment starts below ids that were already published in this version.
-    OutOfOrder,
-    /// The spare is already there.
-    Full,
-}
-
-/// A request that an allocator has accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
-    /// The word while it is in flight.
-    word: u32,
-    /// The longest range that a session waits for, 0 for none.
-    pub range_len: u32,
-}
-
-/// A run of ids, both ends included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Remainder {
-    /// The lowest id not yet taken.
-    pub first: i64,
-    /// The highest id of the segment.
-    pub last: i64,
-}
-
-impl Remainder {
-    /// How many ids, at least 1.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.last.abs_diff(self.first) + 1
-    }
-}
-
-/// What both buffers held at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Remainders {
-    /// Of the buffer in use.
-    pub current: Option<Remainder>,
-    /// Of the spare.
-    pub spare: Option<Remainder>,
-    /// First id and length of the buffer in use, also when it is used up.
-    pub current_segment: Option<(i64, u32)>,
-}
-
-impl Remainders {
-    /// The ids in both buffers together.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.current.map_or(0, |r| r.count()) + self.spare.map_or(0, |r| r.count())
-    }
-}
-
 fn pack(generation: u32, offset: u32) -> u64 {
     (u64::from(generation) << 32) | u64::from(offset)
 }
@@ -224,6 +121,25 @@ fn generation(word: u64) -> u32 {
 
 fn offset(word: u64) -> u32 {
     word as u32
+}
+
+/// The buffer in use, as a taker has seen it.
+struct Look<'a> {
+    /// The word that was seen before anything else.
+    word: u64,
+    /// Its generation.
+    current: u32,
+    buffer: &'a Buffer,
+    /// 0 if the buffer was not filled for this generation: it holds nothing.
+    len: u32,
+}
+
+impl Look<'_> {
+    /// The lowest id of the segment. Only if there is one.
+    #[inline]
+    fn first(&self) -> i64 {
+        self.buffer.first.load(Ordering::Relaxed)
+    }
 }
 
 impl DoubleBuffer {
@@ -263,6 +179,31 @@ impl DoubleBuffer {
         self.version.load(Ordering::Acquire)
     }
 
+    /// Looks at the buffer in use; `None` if the slot has another version. The order of the
+    /// loads is what the file's header says: the word, only then the version, then what tells
+    /// of the buffer.
+    #[inline(always)]
+    fn look(&self, version: u64) -> Option<Look<'_>> {
+        let word = self.word.load(Ordering::Acquire);
+        let current = generation(word);
+        if self.version.load(Ordering::Relaxed) != version {
+            return None;
+        }
+        let buffer = self.buffer(current);
+        let valid = buffer.filled_for.load(Ordering::Acquire) == current;
+        let len = if valid {
+            buffer.len.load(Ordering::Acquire)
+        } else {
+            0
+        };
+        Some(Look {
+            word,
+            current,
+            buffer,
+            len,
+        })
+    }
+
     /// Takes one id of the given version.
     ///
     /// # Errors
@@ -282,31 +223,25 @@ impl DoubleBuffer {
     /// An obstacle, to be handed to [`DoubleBuffer::take_again`].
     #[inline]
     pub fn try_take(&self, version: u64) -> Result<Taken, Obstacle> {
-        let word = self.word.load(Ordering::Acquire);
-        let current = generation(word);
-        // Only after the word: see the file's header.
-        if self.version.load(Ordering::Relaxed) != version {
+        let Some(look) = self.look(version) else {
             return Err(Obstacle::Changed);
+        };
+        if offset(look.word) >= look.len {
+            return Err(Obstacle::UsedUp(look.word));
         }
-        let buffer = self.buffer(current);
-        let valid = buffer.filled_for.load(Ordering::Acquire) == current;
-        let len = buffer.len.load(Ordering::Acquire);
-        if !valid || offset(word) >= len {
-            return Err(Obstacle::UsedUp(word));
-        }
-        let first = buffer.first.load(Ordering::Relaxed);
+        let first = look.first();
         let seen = self.word.fetch_add(1, Ordering::AcqRel);
-        if generation(seen) != current {
+        if generation(seen) != look.current {
             return Err(Obstacle::Overtaken(seen));
         }
         let taken = offset(seen);
-        if taken >= len {
+        if taken >= look.len {
             return Err(Obstacle::UsedUp(seen));
         }
         Ok(Taken {
             first: first + i64::from(taken),
             count: 1,
-            spare_due: self.spare_due(current, taken + 1, len),
+            spare_due: self.spare_due(look.current, taken + 1, look.len),
             lost: 0,
         })
     }
@@ -339,25 +274,19 @@ impl DoubleBuffer {
     /// As [`DoubleBuffer::take`]. `n` = 0 takes nothing and is the caller's mistake.
     pub fn take_up_to(&self, version: u64, n: u32) -> Result<Taken, Miss> {
         loop {
-            let word = self.word.load(Ordering::Acquire);
-            let current = generation(word);
-            if self.version.load(Ordering::Relaxed) != version {
-                return Err(Miss::Changed);
-            }
-            let buffer = self.buffer(current);
-            let valid = buffer.filled_for.load(Ordering::Acquire) == current;
-            let len = buffer.len.load(Ordering::Acquire);
-            if !valid || offset(word) >= len {
-                self.switch(word)?;
+            let look = self.look(version).ok_or(Miss::Changed)?;
+            let used = offset(look.word);
+            if used >= look.len {
+                self.switch(look.word)?;
                 continue;
             }
-            let first = buffer.first.load(Ordering::Relaxed);
-            let end = offset(word).saturating_add(n).min(len);
-            if self.advance(word, pack(current, end)) {
+            let first = look.first();
+            let end = used.saturating_add(n).min(look.len);
+            if self.advance(look.word, pack(look.current, end)) {
                 return Ok(Taken {
-                    first: first + i64::from(offset(word)),
-                    count: end - offset(word),
-                    spare_due: self.spare_due(current, end, len),
+                    first: first + i64::from(used),
+                    count: end - used,
+                    spare_due: self.spare_due(look.current, end, look.len),
                     lost: 0,
                 });
             }
@@ -373,23 +302,14 @@ impl DoubleBuffer {
     /// the buffer in use is too short: it stays as it is, and
     /// [`DoubleBuffer::want_range`] asks for a spare that is not. [`Miss::Short`] says
     /// that a spare that is too short had to be moved out of its way.
+    #[inline(never)]
     pub fn take_range(&self, version: u64, n: u32) -> Result<Taken, Miss> {
         loop {
-            let word = self.word.load(Ordering::Acquire);
-            let current = generation(word);
-            if self.version.load(Ordering::Relaxed) != version {
-                return Err(Miss::Changed);
-            }
-            let buffer = self.buffer(current);
-            let valid = buffer.filled_for.load(Ordering::Acquire) == current;
-            let len = if valid {
-                buffer.len.load(Ordering::Acquire)
-            } else {
-                0
-            };
+            let look = self.look(version).ok_or(Miss::Changed)?;
+            let (word, current, len) = (look.word, look.current, look.len);
             let used = offset(word).min(len);
             if n <= len - used {
-                let first = buffer.first.load(Ordering::Relaxed);
+                let first = look.first();
                 if self.advance(word, pack(current, used + n)) {
                     return Ok(Taken {
                         first: first + i64::from(used),
@@ -678,74 +598,4 @@ impl DoubleBuffer {
 }
 
 #[cfg(all(test, not(leaf_id_loom)))]
-mod tests {
-    //! The generation going around, which takes years from outside. Would catch: a
-    //! buffer that comes back to life, or takes that stop, at 2^32.
-    #![allow(clippy::unwrap_used, reason = "a test that panics fails")]
-
-    use super::*;
-
-    /// Empty, and in its version 1.
-    fn at_generation(generation: u32) -> DoubleBuffer {
-        let buffer = DoubleBuffer::new();
-        let before = pack(generation.wrapping_sub(2), 0);
-        buffer.word.store(before, Ordering::Relaxed);
-        buffer.invalidate();
-        buffer
-    }
-
-    #[test]
-    fn ids_go_on_when_the_generation_goes_around() {
-        for start in u32::MAX - 5..=u32::MAX {
-            let buffer = at_generation(start);
-            let mut version = 1;
-            for i in 0..10 {
-                let first = 1 + 2 * i;
-                buffer.publish(version, first, 2).unwrap();
-                let full = buffer.publish(version, first + 2, 2);
-                assert_eq!(full, Err(Refused::Full));
-                assert_eq!(buffer.take(version).unwrap().first, first);
-                assert_eq!(buffer.take_range(version, 1).unwrap().first, first + 1);
-                assert_eq!(buffer.take(version), Err(Miss::Empty));
-                if i % 3 == 2 {
-                    buffer.invalidate();
-                    version += 1;
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn an_invalidation_across_the_end_revives_nothing() {
-        for start in u32::MAX - 3..=u32::MAX {
-            let buffer = at_generation(start);
-            buffer.publish(1, 1, 10).unwrap();
-            buffer.take(1).unwrap();
-            buffer.publish(1, 11, 10).unwrap();
-            assert_eq!(buffer.invalidate().count(), 19);
-            assert_eq!(buffer.take(2), Err(Miss::Empty));
-            assert_eq!(buffer.take_range(2, 1), Err(Miss::Empty));
-        }
-    }
-
-    #[test]
-    fn a_buffer_never_filled_again_stays_dead_when_its_generation_returns() {
-        // Edits of a tag that nobody uses: 2^31 invalidations in a row.
-        let buffer = DoubleBuffer::new();
-        buffer.publish(0, 1, 10).unwrap();
-        buffer.take(0).unwrap();
-        buffer.publish(0, 11, 10).unwrap();
-        let returning = buffer.word.load(Ordering::Relaxed);
-        let mut version = 0;
-        for generation in [generation(returning), generation(returning) - 1] {
-            buffer.invalidate();
-            let before = pack(generation.wrapping_sub(2), offset(returning));
-            buffer.word.store(before, Ordering::Relaxed);
-            buffer.invalidate();
-            version += 2;
-            assert_eq!(buffer.take(version), Err(Miss::Empty));
-            assert_eq!(buffer.remainders(), Remainders::default());
-            assert!(!buffer.has_spare());
-        }
-    }
-}
+mod tests;

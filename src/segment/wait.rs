@@ -1,0 +1,362 @@
+//! What a call does for which nothing lies ready: finds the tag's slot, asks for a segment,
+//! waits for it, and says why none came. No SQL is reached from here.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use leaf_id_core::segment::Taken;
+
+use super::slot_cache::{SLOT_CACHE, SlotCache};
+use super::take::{self, Amount};
+use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, silence};
+use crate::error::{Failure, RefillError, TagError, for_monitors};
+use crate::pg::{self, Caller, LockHolder, WaitEvent};
+use crate::shmem::{Access, Area, Key, MAX_TAG, RELATIONS, SlotRef, Tag};
+use crate::tags::heap::{self, SeenRow, TableLocked};
+use crate::tags::rights;
+use crate::tags::transaction::{self as edits, Standing};
+
+fn relation() -> Result<u32, Failure> {
+    if !pg::relation_changed() {
+        return Ok(SLOT_CACHE.with(|cache| cache.relation));
+    }
+    let relation = heap::relation()?;
+    pg::watch_relation(relation);
+    SLOT_CACHE.with_mut(|cache| {
+        *cache = SlotCache::of(relation);
+    });
+    Ok(relation)
+}
+
+fn tag(bytes: &[u8]) -> Result<Tag, Failure> {
+    match Tag::new(bytes) {
+        Some(tag) if bytes.len() <= MAX_TAG => Ok(tag),
+        _ => Err(Failure::TagLength { bytes: bytes.len() }),
+    }
+}
+
+/// A tag that another server asks for.
+///
+/// # Errors
+/// It is none; or this very transaction has edited it, and may have issued ids of it.
+pub fn untouched(bytes: &[u8]) -> Result<Key, Failure> {
+    let key = Key {
+        database: pg::database(),
+        relation: relation()?,
+        tag: tag(bytes)?,
+    };
+    if edits::open() && !matches!(edits::standing(&key), Standing::Untouched) {
+        return Err(changed(&key));
+    }
+    Ok(key)
+}
+
+/// Takes ids of any tag, and waits for a segment where none lies ready.
+///
+/// # Errors
+/// See [`Failure`].
+#[cold]
+#[inline(never)]
+pub fn take(bytes: &[u8], amount: Amount) -> Result<Taken, Failure> {
+    let area = ready()?;
+    let tag = tag(bytes)?;
+    let deadline = Deadline::new();
+    loop {
+        let key = Key {
+            database: pg::database(),
+            relation: relation()?,
+            tag,
+        };
+        if edits::open() {
+            match edits::standing(&key) {
+                Standing::Untouched => {}
+                Standing::Created if !pg::in_parallel_mode() => {
+                    check_local(&key, &deadline)?;
+                    let is_range = matches!(amount, Amount::Range(_));
+                    let first = edits::issue_local(&key, amount.count(), is_range)?;
+                    return Ok(Taken {
+                        first,
+                        count: amount.count(),
+                        spare_due: false,
+                        lost: 0,
+                    });
+                }
+                Standing::Created | Standing::Changed => return Err(changed(&key)),
+            }
+        }
+        let known = SLOT_CACHE.with(|cache| cache.find(bytes));
+        let slot_ref = match known {
+            Some(slot_ref) if slot_ref.buffer.version() == slot_ref.version => slot_ref,
+            _ => find_slot(area, &key, &deadline)?,
+        };
+        if let Some(taken) = take_or_wait(area, &slot_ref, &key, amount, &deadline)? {
+            if taken.leaves_work() {
+                take::finish(&slot_ref, &taken);
+            }
+            return Ok(taken);
+        }
+        // Also where edits or evictions follow one another so fast that none of them is
+        // waited for (I5).
+        pg::check_for_interrupts();
+        if deadline.left_ms().is_none() {
+            return Err(Failure::NoSegment {
+                tag: name(&key),
+                timeout_ms: deadline.timeout_ms(),
+                detail: "What was cached of the tag was dropped time and again: by edits of its row, or because \"leaf_id.max_tags\" is too small.".into(),
+            });
+        }
+    }
+}
+
+fn name(key: &Key) -> String {
+    key.tag.name()
+}
+
+fn changed(key: &Key) -> Failure {
+    Failure::TagChanged {
+        tag: name(key),
+        parallel: pg::in_parallel_mode(),
+    }
+}
+
+/// The slot of a tag that exists. An unknown tag gets none: asking for names at random
+/// must not fill the array.
+fn find_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<SlotRef, Failure> {
+    let found = area.directory().find(key);
+    let slot_ref = match found {
+        Some(slot_ref) => slot_ref,
+        None => create_slot(area, key, deadline)?,
+    };
+    // A parallel worker does not have its leader's list of edits.
+    if let Some(leader) = pg::leader_pid()
+        && slot_ref.slot.edited_by.load(Ordering::Relaxed) == leader
+    {
+        return Err(changed(key));
+    }
+    // After the version, which the slot reference has.
+    let access = slot_ref.slot.access();
+    // Before the look: what is heard of meanwhile counts as news.
+    let caller = Caller::now();
+    if access != Access::Everybody {
+        let row = see_row(key, deadline)?.row;
+        if !rights::caller_may_issue(row.granted_to.as_deref()) {
+            return Err(Failure::TagForbidden { tag: name(key) });
+        }
+    }
+    SLOT_CACHE
+        .with_mut(|cache| cache.remember(&key.tag, slot_ref, access, caller, area.capacity()));
+    Ok(slot_ref)
+}
+
+/// Whether the caller may issue ids of a tag that this transaction has created. Its row is
+/// not looked at if the list is NULL, as it nearly always is.
+fn check_local(key: &Key, deadline: &Deadline) -> Result<(), Failure> {
+    if edits::is_restricted(key) {
+        let row = see_row(key, deadline)?.row;
+        if !rights::caller_may_issue(row.granted_to.as_deref()) {
+            return Err(Failure::TagForbidden { tag: name(key) });
+        }
+    }
+    Ok(())
+}
+
+fn create_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<SlotRef, Failure> {
+    let row = see_row(key, deadline)?;
+    // Written by the open transaction (the leader's, in a parallel worker): no allocator
+    // can see it, and it would wait for our lock.
+    if row.ours {
+        return Err(changed(key));
+    }
+    // Before anybody else's slot makes room.
+    if !rights::caller_may_issue(row.row.granted_to.as_deref()) {
+        return Err(Failure::TagForbidden { tag: name(key) });
+    }
+    loop {
+        if area.may_sweep() {
+            sweep(area);
+        }
+        let created = area.directory_mut().find_or_create(key);
+        if let Ok(slot_ref) = created {
+            slot_ref
+                .slot
+                .max_step
+                .store(row.row.limits.max_step, Ordering::Relaxed);
+            return Ok(slot_ref);
+        }
+        if deadline.left_ms().is_none() {
+            return Err(Failure::NoFreeSlot);
+        }
+        pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment);
+    }
+}
+
+fn see_row(key: &Key, deadline: &Deadline) -> Result<SeenRow, Failure> {
+    loop {
+        match heap::see(key) {
+            Ok(Ok(Some(row))) => return Ok(row),
+            Ok(Err(altered)) => return Err(altered),
+            Ok(Ok(None)) => return Err(Failure::tag(name(key), TagError::NoSuchTag)),
+            Err(TableLocked) if deadline.left_ms().is_none() => {
+                return Err(Failure::NoSegment {
+                    tag: name(key),
+                    timeout_ms: deadline.timeout_ms(),
+                    detail: "Table leaf_id.leaf_alloc is locked.".into(),
+                });
+            }
+            Err(TableLocked) => pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment),
+        }
+    }
+}
+
+/// Frees slots of this database's former tables.
+fn sweep(area: &Area) {
+    let database = pg::database();
+    let mut relations = Vec::with_capacity(RELATIONS);
+    area.directory().relations_of(database, &mut relations);
+    for relation in relations {
+        if !pg::relation_exists(relation) {
+            area.sweep(database, relation);
+        }
+    }
+}
+
+/// Takes, and waits for a segment where need be. `None`: the slot's version has changed, look
+/// the tag up again.
+fn take_or_wait(
+    area: &'static Area,
+    slot_ref: &SlotRef,
+    key: &Key,
+    amount: Amount,
+    deadline: &Deadline,
+) -> Result<Option<Taken>, Failure> {
+    if let Ok(taken) = amount.take(area, slot_ref) {
+        return Ok(taken);
+    }
+    let started = Instant::now();
+    let result = wait(area, slot_ref, key, amount, deadline);
+    let us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+    slot_ref.slot.waits.fetch_add(1, Ordering::Relaxed);
+    slot_ref.slot.waited_us.fetch_add(us, Ordering::Relaxed);
+    result
+}
+
+fn wait(
+    area: &'static Area,
+    slot_ref: &SlotRef,
+    key: &Key,
+    amount: Amount,
+    deadline: &Deadline,
+) -> Result<Option<Taken>, Failure> {
+    let buffer = slot_ref.buffer;
+    let began = pg::now_timestamp();
+    let waiting = slot_ref.slot.waiters().join();
+    slot_ref.slot.starved.store(1, Ordering::Relaxed);
+    loop {
+        if let Ok(taken) = amount.take(area, slot_ref) {
+            return Ok(taken);
+        }
+        if let Amount::Range(n) = amount {
+            check_range(slot_ref, key, n, deadline)?;
+        }
+        // Before the final error, which may be of before a setting was changed: the next call
+        // finds a new one.
+        if amount.want(buffer) {
+            area.queues().post(key.database, slot_ref.slot);
+        }
+        if let Some(failure) = final_error(area, slot_ref, key, began) {
+            return Err(failure);
+        }
+        match deadline.left_ms() {
+            Some(left) => {
+                if area.launcher().is_missing() {
+                    pg::nudge_postmaster();
+                }
+                waiting.sleep(left.min(SLEEP_MS), WaitEvent::Segment);
+            }
+            None => return Err(timed_out(area, slot_ref, key, deadline)),
+        }
+    }
+}
+
+/// A range longer than `max_step` never comes. What the slot knows of it may be old.
+fn check_range(slot_ref: &SlotRef, key: &Key, n: u32, deadline: &Deadline) -> Result<(), Failure> {
+    if n <= slot_ref.slot.max_step.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let row = see_row(key, deadline)?.row.limits.max_step;
+    let max_step = match slot_ref.slot.server_max_step.load(Ordering::Relaxed) {
+        0 => row,
+        there => row.min(there),
+    };
+    slot_ref.slot.max_step.store(max_step, Ordering::Relaxed);
+    if n <= max_step {
+        return Ok(());
+    }
+    let n = i32::try_from(n).unwrap_or(i32::MAX);
+    Err(Failure::RangeTooLong {
+        tag: name(key),
+        n,
+        max_step,
+    })
+}
+
+fn is_caller(holder: LockHolder) -> bool {
+    match holder {
+        LockHolder::Process(pid) => pid == pg::pid() || pg::leader_pid() == Some(pid),
+        LockHolder::Nobody | LockHolder::Prepared => false,
+    }
+}
+
+/// What the allocator has found out that makes waiting useless. It speaks of one version of
+/// the row: an edit that could help begins another.
+fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option<Failure> {
+    let (state, _) = area.look(slot_ref.slot);
+    if state.error_version != slot_ref.version {
+        return None;
+    }
+    let (tag, error) = (name(key), state.refill_error?);
+    match error {
+        // Not one that is left from an earlier wait.
+        RefillError::RowLocked { by } | RefillError::TableLocked { by }
+            if is_caller(by) && state.error_at >= began =>
+        {
+            Some(Failure::LockedByCaller { tag })
+        }
+        RefillError::Refused { server, .. } => {
+            let server = area.remote_servers().find(server);
+            let server = server.map_or_else(String::new, |server| server.server().text());
+            Failure::refill(error, tag, server, state.text.get(), for_monitors)
+        }
+        _ => Failure::refill(error, tag, String::new(), state.text.get(), for_monitors),
+    }
+}
+
+fn reason_for_monitors(sentence: String) -> String {
+    if pg::caller_is_monitor() {
+        sentence
+    } else {
+        "The reason is shown to roles with the privileges of pg_monitor.".into()
+    }
+}
+
+fn timed_out(area: &Area, slot_ref: &SlotRef, key: &Key, deadline: &Deadline) -> Failure {
+    let (state, _) = area.look(slot_ref.slot);
+    let tag = name(key);
+    let explained = match state.refill_error {
+        Some(RefillError::NoWorkerSlot) => return Failure::NoWorkerSlot { tag },
+        Some(RefillError::Asked { server }) => area
+            .remote_servers()
+            .find(server)
+            .map(|server| reason_for_monitors(server.explain())),
+        Some(RefillError::Refused { .. } | RefillError::Failed) => {
+            area.explain(&state).map(reason_for_monitors)
+        }
+        _ => area.explain(&state),
+    };
+    let detail = explained.unwrap_or_else(|| silence(area).into());
+    Failure::NoSegment {
+        tag,
+        timeout_ms: deadline.timeout_ms(),
+        detail,
+    }
+}

@@ -1,0 +1,195 @@
+//! How claimed ids come into a slot's buffers, and what is counted on the way.
+
+use core::sync::atomic::Ordering;
+
+use leaf_id_core::segment::{Refused, Remainders, Request};
+use leaf_id_core::step::Pace;
+
+use super::area::Area;
+use super::slot::{Access, IdRange, Slot, SlotState};
+use crate::error::RefillError;
+use crate::pg;
+
+/// A committed claim on its way into shared memory.
+#[derive(Clone, Copy)]
+pub struct Claimed {
+    /// The lowest id.
+    pub first: i64,
+    /// How many ids.
+    pub len: u32,
+    /// `incarnation` of the row.
+    pub row_incarnation: i64,
+    /// The adaptive step after this claim.
+    pub pace: Pace,
+    /// The row's `max_step`.
+    pub max_step: u32,
+    /// Ids left out before the first one, because of a failover.
+    pub skipped: u64,
+    /// It is shorter than was wished for, only because claims grow step by step.
+    pub growth_limited: bool,
+    /// Who may take from it.
+    pub access: Access,
+}
+
+impl Claimed {
+    /// One past the last id.
+    pub fn end(&self) -> i64 {
+        self.first + i64::from(self.len)
+    }
+}
+
+impl Area {
+    /// Publishes a claim that was made for a request, began in the given version of the slot and
+    /// is durable now (I1). A row that was replaced since the last publication starts a new
+    /// version first.
+    ///
+    /// # Errors
+    /// See [`Refused`]; the claimed ids are then a gap and counted as lost.
+    pub fn publish(
+        &self,
+        slot: &Slot,
+        request: &Request,
+        version: u64,
+        claimed: &Claimed,
+    ) -> Result<(), Refused> {
+        let now = pg::now_timestamp();
+        let us = now.saturating_sub(slot.wanted_since()).max(0);
+        let published = self.with_request(slot, request, |state| {
+            slot.max_step.store(claimed.max_step, Ordering::Relaxed);
+            let mut version = version;
+            let replaced =
+                state.row_incarnation != 0 && state.row_incarnation != claimed.row_incarnation;
+            // An edit that no trigger has told of: what sessions remember ends with the version.
+            let regranted = ![Access::Unknown, claimed.access].contains(&slot.access());
+            if slot.buffer.version() == version && (replaced || regranted) {
+                state.lost += slot.invalidate().count();
+                version = slot.buffer.version();
+            }
+            let issued = state.issued(&slot.buffer.remainders());
+            let published = slot.buffer.publish(version, claimed.first, claimed.len);
+            match published {
+                Ok(()) => {
+                    slot.allow(claimed.access);
+                    if state.last_refill > 0 {
+                        let us = now.saturating_sub(state.last_refill);
+                        state.paced_us = u64::try_from(us).unwrap_or(0);
+                        state.paced_ids = issued.saturating_sub(state.issued_at_refill);
+                    }
+                    state.issued_at_refill = issued;
+                    state.row_incarnation = claimed.row_incarnation;
+                    state.pace = claimed.pace;
+                    state.refills = state.refills.saturating_add(1);
+                    state.last_refill = now;
+                    state.last_refill_us = u32::try_from(us).unwrap_or(u32::MAX);
+                    state.refill_error = None;
+                    // Who waited until now has waited for this.
+                    slot.starved.store(0, Ordering::Relaxed);
+                    slot.forget_wanted();
+                }
+                Err(_) => state.lost += u64::from(claimed.len),
+            }
+            state.published += u64::from(claimed.len);
+            published
+        });
+        published.unwrap_or_else(|| {
+            self.directory.lose_evicted(claimed.len.into());
+            Err(Refused::Changed)
+        })
+    }
+
+    /// As [`Self::with_state`], by the allocator that has accepted this request; `None` if the
+    /// slot was evicted since, and may be another tag's.
+    pub fn with_request<T>(
+        &self,
+        slot: &Slot,
+        request: &Request,
+        body: impl FnOnce(&mut SlotState) -> T,
+    ) -> Option<T> {
+        self.with_state(slot, |state| {
+            slot.buffer.is_in_flight(request).then(|| body(state))
+        })
+    }
+
+    /// Remembers a claim that has committed: the row's `max_id`, and what it has left out.
+    pub fn note_claim(&self, slot: &Slot, request: &Request, claimed: &Claimed) {
+        self.with_request(slot, request, |state| {
+            state.max_id = claimed.end();
+            state.skipped += claimed.skipped;
+        });
+    }
+
+    /// Counts a committed claim of this many ids that is not going to be published.
+    pub fn lose(&self, slot: &Slot, request: &Request, ids: u32) {
+        let counted = self.with_request(slot, request, |state| {
+            state.published += u64::from(ids);
+            state.lost += u64::from(ids);
+        });
+        if counted.is_none() {
+            self.directory.lose_evicted(ids.into());
+        }
+    }
+
+    /// Gives the next saved range back, whose row was seen to fit in the given version of the
+    /// slot.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn publish_saved_range(
+        &self,
+        slot: &Slot,
+        version: u64,
+        access: Access,
+    ) -> Result<(), Refused> {
+        self.with_state(slot, |state| {
+            let Some(range) = state.next_saved() else {
+                return Ok(());
+            };
+            slot.buffer.publish(version, range.first, range.len)?;
+            slot.allow(access);
+            state.published += u64::from(range.len);
+            if let Some(saved) = state.saved.iter_mut().find(|saved| **saved == range) {
+                *saved = IdRange::NONE;
+            }
+            state.refill_error = None;
+            slot.forget_wanted();
+            Ok(())
+        })
+    }
+
+    /// The state and what both buffers hold, at one moment.
+    pub fn look(&self, slot: &Slot) -> (SlotState, Remainders) {
+        self.with_state(slot, |state| (*state, slot.buffer.remainders()))
+    }
+
+    /// The last failure of a slot as a sentence, if there was one since the last refill.
+    pub fn explain(&self, state: &SlotState) -> Option<String> {
+        let error = state.refill_error?;
+        let server = match error {
+            RefillError::Asked { server } | RefillError::Refused { server, .. } => {
+                self.remote_servers().find(server)
+            }
+            _ => None,
+        };
+        let name = server.map_or_else(String::new, |server| server.server().text());
+        error.sentence(&name, &state.text.get()).or_else(|| {
+            // No failure yet, unless it is away.
+            let server = server?;
+            server.last_error()?;
+            Some(server.explain())
+        })
+    }
+
+    /// Runs a closure with a slot's state, under the slot's lock. The closure must do
+    /// nothing that can fail or wait.
+    pub fn with_state<T>(&self, slot: &Slot, body: impl FnOnce(&mut SlotState) -> T) -> T {
+        self.directory.slots().with_state(slot, body)
+    }
+
+    /// Notes a refill error of one version of the slot, if that has not ended, without ending the
+    /// request.
+    pub fn note(&self, slot: &Slot, version: u64, refill_error: RefillError, text: Option<&str>) {
+        self.directory
+            .slots()
+            .note(slot, version, refill_error, text);
+    }
+}
