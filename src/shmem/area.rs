@@ -33,7 +33,6 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use leaf_id_core::segment::DoubleBuffer;
 use pgrx::{PgSharedMemoryInitialization, pg_sys};
 
-use super::Snowflake;
 use super::databases::{Launcher, QueueTable, Queues};
 use super::directory::{Directory, ReadGuard, WriteGuard};
 use super::lock::{Lock, Locked};
@@ -43,6 +42,7 @@ use super::reserve::{Assignment, Reserve};
 use super::saved::Claims;
 use super::slot::Slot;
 use super::slots::{SLOT_LOCKS, Slots};
+use super::snowflake::Snowflake;
 use crate::guc;
 
 /// The lock of the worker registry.
