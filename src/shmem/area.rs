@@ -12,8 +12,8 @@
 //! * To look a tag up, or to read a slot's identity, hold the directory shared:
 //!   [`Area::directory`].
 //! * To give a slot to a tag or take it away, hold the directory exclusively
-//!   ([`Area::directory_mut`]), and the slot's lock while its buffer is invalidated. (What becomes of an open request then is in
-//!   `eviction`.)
+//!   ([`Area::directory_mut`]), and the slot's lock while its buffer is invalidated. (What
+//!   becomes of an open request then is in `eviction`.)
 //! * To publish, to invalidate, or to touch a slot's [`SlotState`], hold the slot's lock; an
 //!   allocator looks there whether its request is the open one still.
 //! * To ask the worker registry, to reply or to tell of it, hold its lock.

@@ -180,8 +180,7 @@ impl DoubleBuffer {
     }
 
     /// Looks at the buffer in use; `None` if the slot has another version. The order of the
-    /// loads is what the file's header says: the word, only then the version, then what tells
-    /// of the buffer.
+    /// loads is the header's: the word, only then the version, then the buffer.
     #[inline(always)]
     fn look(&self, version: u64) -> Option<Look<'_>> {
         let word = self.word.load(Ordering::Acquire);
