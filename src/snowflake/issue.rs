@@ -21,8 +21,7 @@ const LATE_MS: i64 = 50;
 const PATIENT_ROUNDS: u32 = 3;
 
 /// The next snowflake id, where most of them come from: the millisecond of the last one.
-/// Nothing here can fail or panic. `None` says nothing but that [`next`] must be
-/// asked.
+/// Nothing here can fail or panic. `None`: take the slow path, [`next`].
 #[inline]
 pub fn next_at_once() -> Option<i64> {
     let snowflake = &shmem::area()?.snowflake;

@@ -375,8 +375,8 @@ pub struct Keeper {
     grant: Option<Grant>,
     /// A worker id was leased in this run: what the file says of that is true.
     has_leased: bool,
-    /// There was no telling at the start what was issued before: of a leased worker id the
-    /// registry knows.
+    /// The floor does not tell what was issued before: see [`Floor::is_own`]. Of a leased worker
+    /// id the registry knows.
     registry_knows: bool,
     actions: Vec<Action>,
 }
@@ -494,7 +494,7 @@ impl Keeper {
                 self.floor = None;
             }
         }
-        // Copied with the primary's configuration, like as not.
+        // Its worker id is most likely the primary's, copied with the configuration.
         if self.standby && !matches!(look.configured, Configured::Leased(_)) {
             self.stop_leasing();
             self.close_once(State::Standby);
@@ -632,7 +632,7 @@ impl Keeper {
             Effect::Close(refusal) => {
                 self.grant = None;
                 self.close(State::Refused(refusal));
-                // Beyond a doubt: nothing is reserved without a lease.
+                // Nothing is reserved without a lease.
                 self.act(Action::SetLease {
                     until_boot_ms: 0,
                     recorded_until_ms: 0,
