@@ -19,37 +19,42 @@
 //!
 //! # The states
 //!
-//! What is due is found anew in each turn, so most rows hold in every state.
+//! What is due is found anew in each turn, so most rows hold in every state. The first that
+//! applies ends the step, but for those that say "go on". `w` is the worker id that is to be
+//! used: the one that is set, or that was granted.
 //!
-//! | state | input | to | what is done |
+//! | state | input | to | action |
 //! | --- | --- | --- | --- |
-//! | any | Look: a reset | Starting | the floor is found anew: the word's |
-//! | any | Look: promoted, and nothing issued yet | the same | the floor is found anew |
-//! | any | Look: a standby, worker id not leased | Standby | stop leasing, close |
-//! | any | Look: no floor yet, and the word knows the last id | the same | the floor is shown |
-//! | any | Look: no floor yet, and it does not | the same | read the file |
-//! | any | File: it gives a floor | the same | the floor is shown |
-//! | any | File: it gives none | Refused | close; unreadable: a log line; a wait |
-//! | any | no worker id is set | Unconfigured | stop leasing, close |
-//! | any | no registry is set | Refused: NoRegistrySet | stop leasing, close |
-//! | any | it is another one, or the first | Starting | stop leasing, close; a lease begins |
-//! | any | Lease: refused | Refused: as it says | close; nothing may be reserved |
-//! | Refused: LeaseEnded | Lease: no answer | the same | nothing |
-//! | any | Lease: granted anew | Starting, then as below | close; what is granted holds |
-//! | any | Lease: granted, to go on | the same, then as below | what is granted holds |
-//! | any | the grant has ended | Refused: LeaseEnded | close |
-//! | any | the clock is beyond what the registry recorded | the same | ask it soon |
-//! | Open with this worker id | it is known | the same | renew, by [`Renewal::decide`] |
-//! | any other | it is known | the same | read the file |
-//! | any other | File | WaitingOut or Refused: close; or the same: reserve | by [`Opening::decide`] |
-//! | any other | File: unreadable | Open, or Refused: FileProblem | a log line; a wait |
-//! | any other | Written | Open | open |
-//! | any other | not Written | Open, or Refused: FileProblem | a log line; a wait |
-//! | Open with this worker id | Written | the same | wake the sessions |
-//! | Open with this worker id | not Written | the same, shown as Refused: FileProblem | a log line; a wait |
+//! | any | Look: there was a reset | Starting | forget the floor; go on |
+//! | any | Look: promoted, and nothing issued yet | the same | forget the floor; go on |
+//! | any | Look: a standby, worker id not leased | Standby | stop leasing, close, wait |
+//! | any | Look: no floor, and the word has a last id | the same | show that floor; go on |
+//! | any | Look: no floor, and the word has none | the same | read |
+//! | any | File: it gives a floor | the same | show it; go on |
+//! | any | File: it gives none | Refused | close, wait; log an unreadable file |
+//! | any | Look: no worker id is set | Unconfigured | stop leasing, close, wait |
+//! | any | Look: no registry is set | Refused: NoRegistrySet | stop leasing, close, wait |
+//! | any | Look: the first registry, or another one | Starting | stop leasing, close, begin a lease |
+//! | any | Look: the same registry | the same | lease |
+//! | Refused: LeaseEnded | Lease: no answer | the same | wait |
+//! | any | Lease: refused | Refused, as it says | close, set an empty lease, wait |
+//! | any | Lease: granted anew | Starting | close, set the lease; go on |
+//! | any | Lease: granted, to go on | the same | set the lease; go on |
+//! | any | Lease: the grant has ended | Refused: LeaseEnded | close, wait |
+//! | any | Lease: the clock is beyond what is recorded | the same | ask the registry soon, wait |
+//! | Open with `w` | Look, Lease | the same | reserve, or wake and wait, or wait: [`Renewal::decide`] |
+//! | not Open with `w` | Look, Lease | the same | read |
+//! | not Open with `w` | File: what it says is over | the same | reserve: [`Opening::decide`] |
+//! | not Open with `w` | File: it is not over | WaitingOut, Refused | close, wait: [`Opening::decide`] |
+//! | not Open with `w` | File: unreadable | Refused: FileProblem, or Open | log, wait |
+//! | not Open with `w` | Written | Open with `w` | open, wait |
+//! | not Open with `w` | not Written | Refused: FileProblem, or Open | log, wait |
+//! | Open with `w` | Written | the same | wake, wait |
+//! | Open with `w` | not Written | the same | log, wait |
 //!
-//! A generator that is open stays so while its file cannot be written, until what is reserved
-//! is used up. So it does while the worker id is to be changed.
+//! A generator that is open stays so while its file cannot be read or written, until what is
+//! reserved is used up; sessions are shown the problem. It stays so, too, while its worker id is
+//! to be changed.
 
 use crate::lease::{Effect, Grant};
 use crate::refusal::Refusal;
