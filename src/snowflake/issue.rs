@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use leaf_id_core::keeper::State;
 use leaf_id_core::snowflake::{START_SPREAD, Stall};
+use leaf_id_core::state::State;
 use rand::RngExt;
 
 use super::{reservation, state};

@@ -18,7 +18,7 @@
 //! counted on the monotonic clock, from before the request left.
 
 use crate::numbered::numbered;
-use crate::refusal::Refusal;
+use crate::state::Refusal;
 
 /// Both clocks of a server, read together, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

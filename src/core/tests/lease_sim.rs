@@ -22,17 +22,17 @@ use std::collections::HashMap;
 use std::thread;
 
 use leaf_id_core::keeper::{
-    self, Action, Configured, FOR_EVER, File, Input, Keeper, Look, Seen, State, Then,
+    self, Action, Configured, FOR_EVER, File, Input, Keeper, Look, Seen, Then,
 };
 use leaf_id_core::lease::{
     Answer, Clocks, Effect, Found, Lease, LeaseHolder, Question, Rules, Step,
 };
-use leaf_id_core::refusal::Refusal;
 use leaf_id_core::registry::{
     self, Bounds, Decision, Here, Hold, Next, Place, Registry, Reply, Request, Requester, Row,
 };
 use leaf_id_core::reservation::{Stored, late_renewal};
 use leaf_id_core::snowflake::{Generator, Parts, Stall};
+use leaf_id_core::state::{Refusal, State};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
