@@ -1,7 +1,7 @@
 //! What the status views show.
 
-use leaf_id_core::keeper::State;
 use leaf_id_core::snowflake::MAX_MS;
+use leaf_id_core::state::State;
 use pgrx::iter::TableIterator;
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, name, pg_sys};

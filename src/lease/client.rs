@@ -7,7 +7,7 @@ use std::io;
 use leaf_id_core::lease::{
     Answer, Clocks, Effect, Grant, Lease, LeaseHolder, Question, Rules, Status, Step,
 };
-use leaf_id_core::refusal::Refusal;
+use leaf_id_core::state::Refusal;
 
 use crate::files;
 use crate::files::lease::HolderIdentity;

@@ -4,9 +4,10 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use leaf_id_core::keeper::{FOR_EVER, State};
+use leaf_id_core::keeper::FOR_EVER;
 use leaf_id_core::reservation::{Floor, Reason};
 use leaf_id_core::snowflake::Generator;
+use leaf_id_core::state::State;
 use pgrx::pg_sys;
 
 use crate::guc::WorkerId;

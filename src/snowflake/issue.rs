@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use leaf_id_core::keeper::State;
 use leaf_id_core::snowflake::{START_SPREAD, Stall};
+use leaf_id_core::state::State;
 use rand::RngExt;
 
 use super::{reservation, state};
@@ -21,8 +21,7 @@ const LATE_MS: i64 = 50;
 const PATIENT_ROUNDS: u32 = 3;
 
 /// The next snowflake id, where most of them come from: the millisecond of the last one.
-/// Nothing here can fail or panic. `None` says nothing but that [`next`] must be
-/// asked.
+/// Nothing here can fail or panic. `None`: take the slow path, [`next`].
 #[inline]
 pub fn next_at_once() -> Option<i64> {
     let snowflake = &shmem::area()?.snowflake;

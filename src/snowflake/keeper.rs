@@ -9,9 +9,10 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use leaf_id_core::keeper::{
-    Action, Configured, File, Found, Input, Look, Message, Registry, Seen, State, Then,
+    Action, Configured, File, Found, Input, Look, Message, Registry, Seen, Then,
 };
 use leaf_id_core::lease::Effect;
+use leaf_id_core::state::State;
 
 use super::reservation::{reservation_ms, reserve, used_before};
 use crate::files::reservation::{self as file, Reservation};

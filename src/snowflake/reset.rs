@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use leaf_id_core::keeper::State;
 use leaf_id_core::snowflake::MAX_MS;
+use leaf_id_core::state::State;
 
 use super::reservation::file_problem;
 use crate::deadline::{self, Deadline, RELOAD_GRACE_MS, RETRY_MS};

@@ -1,7 +1,6 @@
 //! What a call is told of the state of the generator, where it gets no id.
 
-use leaf_id_core::keeper::State;
-use leaf_id_core::refusal::Refusal;
+use leaf_id_core::state::{Refusal, State};
 
 use crate::deadline::{self, Deadline, RELOAD_GRACE_MS};
 use crate::error::{Failure, for_monitors};

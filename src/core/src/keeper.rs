@@ -19,42 +19,51 @@
 //!
 //! # The states
 //!
-//! What is due is found anew in each turn, so most rows hold in every state.
+//! What is due is found anew in each turn, so most rows hold in every state. The first that
+//! applies ends the step, but for those that say "go on". `w` is the worker id that is to be
+//! used: the one that is set, or that was granted.
 //!
-//! | state | input | to | what is done |
+//! | state | input | to | action |
 //! | --- | --- | --- | --- |
-//! | any | Look: a reset | Starting | the floor is found anew: the word's |
-//! | any | Look: promoted, and nothing issued yet | the same | the floor is found anew |
-//! | any | Look: a standby, worker id not leased | Standby | stop leasing, close |
-//! | any | Look: no floor yet, and the word knows the last id | the same | the floor is shown |
-//! | any | Look: no floor yet, and it does not | the same | read the file |
-//! | any | File: it gives a floor | the same | the floor is shown |
-//! | any | File: it gives none | Refused | close; unreadable: a log line; a wait |
-//! | any | no worker id is set | Unconfigured | stop leasing, close |
-//! | any | no registry is set | Refused: NoRegistrySet | stop leasing, close |
-//! | any | it is another one, or the first | Starting | stop leasing, close; a lease begins |
-//! | any | Lease: refused | Refused: as it says | close; nothing may be reserved |
-//! | Refused: LeaseEnded | Lease: no answer | the same | nothing |
-//! | any | Lease: granted anew | Starting, then as below | close; what is granted holds |
-//! | any | Lease: granted, to go on | the same, then as below | what is granted holds |
-//! | any | the grant has ended | Refused: LeaseEnded | close |
-//! | any | the clock is beyond what the registry recorded | the same | ask it soon |
-//! | Open with this worker id | it is known | the same | renew, by [`Renewal::decide`] |
-//! | any other | it is known | the same | read the file |
-//! | any other | File | WaitingOut or Refused: close; or the same: reserve | by [`Opening::decide`] |
-//! | any other | File: unreadable | Open, or Refused: FileProblem | a log line; a wait |
-//! | any other | Written | Open | open |
-//! | any other | not Written | Open, or Refused: FileProblem | a log line; a wait |
-//! | Open with this worker id | Written | the same | wake the sessions |
-//! | Open with this worker id | not Written | the same, shown as Refused: FileProblem | a log line; a wait |
+//! | any | Look: there was a reset | Starting | forget the floor; go on |
+//! | any | Look: promoted, and nothing issued yet | the same | forget the floor; go on |
+//! | any | Look: a standby, worker id not leased | Standby | stop leasing, close, wait |
+//! | any | Look: no floor, and the word has a last id | the same | show that floor; go on |
+//! | any | Look: no floor, and the word has none | the same | read |
+//! | any | File: it gives a floor | the same | show it; go on |
+//! | any | File: it gives none | Refused | close, wait; log an unreadable file |
+//! | any | Look: no worker id is set | Unconfigured | stop leasing, close, wait |
+//! | any | Look: no registry is set | Refused: NoRegistrySet | stop leasing, close, wait |
+//! | any | Look: the first registry, or another one | Starting | stop leasing, close, begin a lease |
+//! | any | Look: the same registry | the same | lease |
+//! | Refused: LeaseEnded | Lease: no answer | the same | wait |
+//! | any | Lease: refused | Refused, as it says | close, set an empty lease, wait |
+//! | any | Lease: granted anew | Starting | close, set the lease; go on |
+//! | any | Lease: granted, to go on | the same | set the lease; go on |
+//! | any | Lease: the grant has ended | Refused: LeaseEnded | close, wait |
+//! | any | Lease: the clock is beyond what is recorded | the same | ask the registry soon, wait |
+//! | Open with `w` | Look, Lease | the same | reserve, or wake and wait, or wait: [`Renewal::decide`] |
+//! | not Open with `w` | Look, Lease | the same | read |
+//! | not Open with `w` | File: what it says is over | the same | reserve: [`Opening::decide`] |
+//! | not Open with `w` | File: it is not over | WaitingOut, Refused | close, wait: [`Opening::decide`] |
+//! | not Open with `w` | File: unreadable | Refused: FileProblem, or Open | log, wait |
+//! | not Open with `w` | Written | Open with `w` | open, wait |
+//! | not Open with `w` | not Written | Refused: FileProblem, or Open | log, wait |
+//! | Open with `w` | Written | the same | wake, wait |
+//! | Open with `w` | not Written | the same | log, wait |
 //!
-//! A generator that is open stays so while its file cannot be written, until what is reserved
-//! is used up. So it does while the worker id is to be changed.
+//! A generator that is open stays so while its file cannot be read or written, until what is
+//! reserved is used up; sessions are shown the problem. It stays so, too, while its worker id is
+//! to be changed.
 
 use crate::lease::{Effect, Grant};
-use crate::refusal::Refusal;
-use crate::reservation::{
-    self, Decision, Floor, Opening, Renew, Renewal, Start, Stored, reserve_until,
+use crate::reservation::{self, Decision, Floor, Opening, Renew, Renewal, Start, reserve_until};
+use crate::state::{Refusal, State};
+
+mod turn;
+
+pub use turn::{
+    Action, Configured, FOR_EVER, File, Found, Input, Look, Message, Registry, Seen, Step, Then,
 };
 
 /// How often a file that cannot be read or written, or a clock that may be set right, is
@@ -62,259 +71,6 @@ use crate::reservation::{
 const RETRY_MS: i64 = 1000;
 /// How often the launcher of a standby looks whether it still is one, in milliseconds.
 const STANDBY_MS: i64 = 1000;
-/// A lease that does not end, and a time that is later than any.
-pub const FOR_EVER: i64 = i64::MAX;
-
-/// What the generator is doing; see the table in this file's header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// Nothing is known yet, or not any more.
-    Starting,
-    /// No worker id is set.
-    Unconfigured,
-    /// A standby without a worker id of its own.
-    Standby,
-    /// What an earlier run or another server had reserved is waited out.
-    WaitingOut {
-        /// Until then.
-        until_ms: i64,
-    },
-    /// Issuing.
-    Open {
-        /// With this worker id.
-        worker_id: u16,
-    },
-    /// Not issuing.
-    Refused(Refusal),
-}
-
-impl State {
-    /// The first number of a refusal.
-    const REFUSED: u32 = 5;
-
-    /// How a view shows it.
-    #[must_use]
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Unconfigured => "no worker id",
-            Self::Standby => "standby",
-            Self::WaitingOut { .. } => "waiting out an earlier reservation",
-            Self::Open { .. } => "open",
-            Self::Refused(refusal) => refusal.text(),
-        }
-    }
-
-    /// As shared memory holds it: a number, 0 for [`State::Starting`], and what belongs to it.
-    #[must_use]
-    pub fn encode(self) -> (u32, i64) {
-        match self {
-            Self::Starting => (0, 0),
-            Self::Unconfigured => (1, 0),
-            Self::Standby => (2, 0),
-            Self::WaitingOut { until_ms } => (3, until_ms),
-            Self::Open { worker_id } => (4, i64::from(worker_id)),
-            Self::Refused(refusal) => {
-                let (number, detail) = refusal.encode();
-                (Self::REFUSED + number, detail)
-            }
-        }
-    }
-
-    /// What shared memory holds; `None` if that is no state.
-    #[must_use]
-    pub fn decode(number: u32, detail: i64) -> Option<Self> {
-        match number {
-            0 => Some(Self::Starting),
-            1 => Some(Self::Unconfigured),
-            2 => Some(Self::Standby),
-            3 => Some(Self::WaitingOut { until_ms: detail }),
-            4 => u16::try_from(detail)
-                .ok()
-                .map(|worker_id| Self::Open { worker_id }),
-            _ => Refusal::decode(number.checked_sub(Self::REFUSED)?, detail).map(Self::Refused),
-        }
-    }
-}
-
-/// What the launcher sees at each step.
-#[derive(Debug, Clone, Copy)]
-pub struct Seen {
-    /// The clock.
-    pub now_ms: i64,
-    /// The monotonic clock.
-    pub boot_ms: i64,
-    /// The time of the last id, or that above which the generator was opened; the epoch if it
-    /// never was.
-    pub last_ms: i64,
-    /// What is reserved.
-    pub reserved_until_ms: i64,
-}
-
-/// What the settings say of the worker id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Configured {
-    /// There is none.
-    Unset,
-    /// This one.
-    Fixed(u16),
-    /// It is leased.
-    Leased(Registry),
-}
-
-/// The registry that it is leased from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Registry {
-    /// None is set.
-    Unset,
-    /// The one that the present lease is of.
-    Same,
-    /// Another one; or there is no lease.
-    Other,
-}
-
-/// What the launcher sees when a turn begins.
-#[derive(Debug, Clone, Copy)]
-pub struct Look {
-    /// `leaf_id.worker_id` and `leaf_id.worker_registry`.
-    pub configured: Configured,
-    /// The server is a standby.
-    pub in_recovery: bool,
-    /// How many resets there have been.
-    pub resets: u32,
-    /// A session has found the reservation used up.
-    pub wanted: bool,
-    /// `leaf_id.timestamp_reservation`.
-    pub reservation_ms: i64,
-    /// `leaf_id.max_clock_backward`.
-    pub max_backward_ms: i64,
-}
-
-/// What the reservation file says.
-#[derive(Debug, Clone)]
-pub struct File {
-    /// The cluster that reads it.
-    pub system_identifier: u64,
-    /// The timeline that WAL is written on; 0 on a standby.
-    pub timeline: u32,
-    /// What was found.
-    pub found: Found,
-}
-
-/// See [`File`].
-#[derive(Debug, Clone)]
-pub enum Found {
-    /// There is no file.
-    Nothing,
-    /// This.
-    Contents {
-        /// What was reserved.
-        stored: Stored,
-        /// Worker ids that a reset has left behind, and until when their ids may carry times.
-        retired: Vec<(u16, i64)>,
-    },
-    /// Not what was written: no later try will read it. What it knew is gone, and the next
-    /// write heals it.
-    Damaged(String),
-    /// It cannot be read, this time.
-    Unreadable(String),
-}
-
-/// What a step begins with.
-#[derive(Debug, Clone)]
-pub enum Input {
-    /// A turn begins.
-    Look(Look),
-    /// The reservation file was read.
-    File(File),
-    /// What was due of the lease is done.
-    Lease {
-        /// What follows.
-        effect: Effect,
-        /// When the lease is to be looked after again, in milliseconds.
-        again_ms: Option<i64>,
-    },
-    /// The reservation was written, and raised: with the damage of the file that was healed, if
-    /// any. Or it was not.
-    Written(Result<Option<String>, String>),
-}
-
-/// What is to be done at once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Close the generator.
-    Close,
-    /// Open the generator above this time, or change the worker id of an open one.
-    Open {
-        /// The worker id.
-        worker_id: u16,
-        /// Ids carry later times.
-        above_ms: i64,
-    },
-    /// Show where this run's ids start, and why.
-    ShowFloor(Floor),
-    /// What the lease allows.
-    SetLease {
-        /// Until when ids may be issued, by the monotonic clock.
-        until_boot_ms: i64,
-        /// What the registry has recorded: nothing later may be reserved.
-        recorded_until_ms: i64,
-    },
-    /// Forget the lease.
-    StopLeasing,
-    /// Ask the registry soon, because what it has recorded is used up.
-    Hurry,
-    /// Wake the sessions that wait.
-    Wake,
-    /// Log this.
-    Log(Message),
-}
-
-/// What the server's log is told, once for each change.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Message {
-    /// The reservation file cannot be read or written.
-    FileProblem(String),
-    /// It can again.
-    FileMended,
-    /// A damaged file was written anew, without the worker ids that were used before.
-    FileHealed(String),
-}
-
-/// What a step ends with.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Then {
-    /// Read the reservation file.
-    Read,
-    /// Do what is due of the lease.
-    Lease {
-        /// Begin a new one. Whether what this server remembers of an earlier one may be used:
-        /// it says what was issued.
-        begin: Option<bool>,
-    },
-    /// Write down that timestamps are reserved for a worker id until then; once that is
-    /// durable, let it be used.
-    Reserve {
-        /// The worker id.
-        worker_id: u16,
-        /// No id will carry a later time.
-        until_ms: i64,
-    },
-    /// The turn is over. The next one is due after so many milliseconds, or when something
-    /// happens.
-    Wait(Option<i64>),
-}
-
-/// What a step says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
-    /// First this, in this order.
-    pub actions: Vec<Action>,
-    /// Then sessions are shown this.
-    pub shown: State,
-    /// Then comes this.
-    pub then: Then,
-}
 
 /// A turn that is under way.
 #[derive(Debug, Clone, Copy)]
@@ -375,8 +131,8 @@ pub struct Keeper {
     grant: Option<Grant>,
     /// A worker id was leased in this run: what the file says of that is true.
     has_leased: bool,
-    /// There was no telling at the start what was issued before: of a leased worker id the
-    /// registry knows.
+    /// The floor does not tell what was issued before: see [`Floor::is_own`]. Of a leased worker
+    /// id the registry knows.
     registry_knows: bool,
     actions: Vec<Action>,
 }
@@ -494,7 +250,7 @@ impl Keeper {
                 self.floor = None;
             }
         }
-        // Copied with the primary's configuration, like as not.
+        // Its worker id is most likely the primary's, copied with the configuration.
         if self.standby && !matches!(look.configured, Configured::Leased(_)) {
             self.stop_leasing();
             self.close_once(State::Standby);
@@ -632,7 +388,7 @@ impl Keeper {
             Effect::Close(refusal) => {
                 self.grant = None;
                 self.close(State::Refused(refusal));
-                // Beyond a doubt: nothing is reserved without a lease.
+                // Nothing is reserved without a lease.
                 self.act(Action::SetLease {
                     until_boot_ms: 0,
                     recorded_until_ms: 0,

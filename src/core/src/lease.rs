@@ -17,7 +17,8 @@
 //! go on: the lease and its end decide only when the registry may give the id away. It is
 //! counted on the monotonic clock, from before the request left.
 
-use crate::refusal::Refusal;
+use crate::numbered::numbered;
+use crate::state::Refusal;
 
 /// Both clocks of a server, read together, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,55 +131,42 @@ pub struct Question {
     pub lease_ms: i64,
 }
 
-/// How the registry has answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
-    /// The worker id is this server's, for one lease.
-    Granted,
-    /// Another server, or a copy of this one, has the lease of this node.
-    Held,
-    /// All worker ids are leased or retired.
-    Full,
-    /// The registry was promoted or restored, and gives nothing away for a while.
-    Grace,
-    /// The clocks differ.
-    Clock,
-    /// The worker id is not to be used any more.
-    Retired,
-    /// The worker id is not this server's any more.
-    Lost,
-    /// The registry's servers have another epoch.
-    Epoch,
-    /// This node's name belongs to another role.
-    Role,
+numbered! {
+    /// How the registry has answered. The text is what an answer says.
+    Status {
+        /// The worker id is this server's, for one lease.
+        Granted => "granted",
+        /// Another server, or a copy of this one, has the lease of this node.
+        Held => "held",
+        /// All worker ids are leased or retired.
+        Full => "full",
+        /// The registry was promoted or restored, and gives nothing away for a while.
+        Grace => "grace",
+        /// The clocks differ.
+        Clock => "clock",
+        /// The worker id is not to be used any more.
+        Retired => "retired",
+        /// The worker id is not this server's any more.
+        Lost => "lost",
+        /// The registry's servers have another epoch.
+        Epoch => "epoch",
+        /// This node's name belongs to another role.
+        Role => "role",
+    }
 }
 
 impl Status {
-    /// How an answer says it.
-    const NAMES: [(Self, &'static str); 9] = [
-        (Self::Granted, "granted"),
-        (Self::Held, "held"),
-        (Self::Full, "full"),
-        (Self::Grace, "grace"),
-        (Self::Clock, "clock"),
-        (Self::Retired, "retired"),
-        (Self::Lost, "lost"),
-        (Self::Epoch, "epoch"),
-        (Self::Role, "role"),
-    ];
-
     /// Its name in an answer.
     #[must_use]
     pub fn name(self) -> &'static str {
-        let found = Self::NAMES.iter().find(|(status, _)| *status == self);
-        found.map_or("", |(_, name)| name)
+        self.text()
     }
 
     /// What an answer says by this name.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
-        let found = Self::NAMES.iter().find(|(_, found)| *found == name);
-        found.map(|(status, _)| *status)
+        let mut all = (0..).map_while(|number| Self::decode(number, 0));
+        all.find(|status| status.text() == name)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Enums that lie in shared memory as a number, and are shown as a text: all of it from one
-//! list, so that no variant can be forgotten.
+//! Enums that have a number in shared memory and a text for a view or an answer: all of it from
+//! one list, so that no variant can be forgotten.
 
 /// Makes an enum of variants with at most one field, an `i64`, and the text of each.
 macro_rules! numbered {
@@ -30,7 +30,7 @@ macro_rules! numbered {
             }
 
             impl $enum {
-                /// How a view shows it.
+                /// How it is shown, or said.
                 #[must_use]
                 pub fn text(self) -> &'static str {
                     match self {

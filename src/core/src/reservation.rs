@@ -10,7 +10,7 @@
 //! | [`reserve_until`] | what of that is reserved: never beyond what the registry recorded |
 
 use crate::numbered::numbered;
-use crate::refusal::Refusal;
+use crate::state::Refusal;
 
 /// What a start knows about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

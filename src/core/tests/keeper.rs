@@ -7,12 +7,12 @@
 #![cfg(not(leaf_id_loom))]
 
 use leaf_id_core::keeper::{
-    Action, Configured, FOR_EVER, File, Found, Input, Keeper, Look, Message, Registry, Seen, State,
-    Step, Then,
+    Action, Configured, FOR_EVER, File, Found, Input, Keeper, Look, Message, Registry, Seen, Step,
+    Then,
 };
 use leaf_id_core::lease::{Effect, Grant};
-use leaf_id_core::refusal::Refusal;
 use leaf_id_core::reservation::{Floor, Reason, Stored};
+use leaf_id_core::state::{Refusal, State};
 
 const EPOCH: i64 = 1_288_834_974_657;
 const NOW: i64 = 1_800_000_000_000;

@@ -6,10 +6,10 @@
 
 #![cfg(not(leaf_id_loom))]
 
-use leaf_id_core::refusal::Refusal;
 use leaf_id_core::reservation::{
     self, Decision, Opening, Reason, Renew, Renewal, Start, Stored, late_renewal, reserve_until,
 };
+use leaf_id_core::state::Refusal;
 
 const NOW: i64 = 1_800_000_000_000;
 const RESERVATION: i64 = 5_000;
