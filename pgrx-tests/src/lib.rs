@@ -52,7 +52,7 @@ pub use clock::Clock;
 pub use cluster::{ARCHIVING, Backup, STANDBY};
 pub use damage::{DAMAGES, Damage};
 pub use fleet::{Fleet, LINK};
-pub use history::{Caller, History, Run, Source, Window};
+pub use history::{Caller, Cut, History, Run, Source, Window};
 pub use leases::{
     Asking, Holder, OTHER_BOOT, Refusal, Registry, assert_apart, edit_json, lease_conf, now_ms,
     time_of, worker_of,
