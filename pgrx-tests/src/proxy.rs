@@ -14,7 +14,8 @@ use std::{fs, io};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::server::{Server, connect, new_dir};
+use crate::programs::new_dir;
+use crate::server::{Server, connect};
 use crate::session::{Failure, Session};
 
 /// How often it looks for a new connection.

@@ -165,7 +165,7 @@ fn pg_upgrade_loses_no_tag_and_skips_nothing() {
     old.stop(Stop::Fast);
     let new = Server::start_unrelated(1, &SNOWFLAKE);
     new.stop(Stop::Fast);
-    let bin = leaf_id_tests::server::bin_dir().to_str().unwrap();
+    let bin = leaf_id_tests::programs::bin_dir().to_str().unwrap();
     let (from, to) = (old.data_dir(), new.data_dir());
     let (from, to) = (from.to_str().unwrap(), to.to_str().unwrap());
     new.run(
