@@ -39,6 +39,23 @@ pub fn tell(line: &str) {
     writeln!(io::stdout().lock(), "{line}").expect("standard output");
 }
 
+/// How long a session waits for ids that was told to be patient.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a busy machine may take for what waits for nothing. It is far from [`PATIENCE`],
+/// so that the two are told apart, and says nothing of speed.
+pub const PROMPTLY: Duration = Duration::from_secs(30);
+
+/// Does what must not wait, in a session that would be patient.
+///
+/// # Panics
+/// When it has waited.
+#[track_caller]
+pub fn promptly<T>(work: impl FnOnce() -> T) -> T {
+    let (result, took) = timed(work);
+    assert!(took < PROMPTLY, "it took {took:?}");
+    result
+}
+
 /// How long something took.
 pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();

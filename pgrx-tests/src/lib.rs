@@ -51,8 +51,8 @@ pub mod waiting;
 
 pub use attack::{ATTACKERS, Attack, Attacker, HERS, MALLORY, SHOP, each};
 pub use checks::{
-    Call, assert_in_order, assert_issued_once, becomes, in_threads, in_threads_until, random, tell,
-    timed, wait_until, while_repeating,
+    Call, PATIENCE, PROMPTLY, assert_in_order, assert_issued_once, becomes, in_threads,
+    in_threads_until, promptly, random, tell, timed, wait_until, while_repeating,
 };
 pub use clock::Clock;
 pub use cluster::{ARCHIVING, Backup, STANDBY};

@@ -5,8 +5,7 @@
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Failure, Fleet, LINK, Mode, Proxy, Server, Session, assert_issued_once, in_threads, timed,
-    wait_until,
+    Failure, Fleet, LINK, Mode, Proxy, Server, Session, assert_issued_once, in_threads, wait_until,
 };
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -370,7 +369,7 @@ fn nobody_sees_the_password() {
 }
 
 #[test]
-fn a_database_with_a_fed_tag_is_dropped_at_once() {
+fn a_database_with_a_sourced_tag_is_dropped() {
     let fleet = Fleet::new(1, &[]);
     fleet.create_tag("t", 50, 50);
     let member = &fleet.members[0];
@@ -388,10 +387,8 @@ fn a_database_with_a_fed_tag_is_dropped_at_once() {
             == ["leaf_id allocator"]
     };
     wait_until(LIMIT, "the allocator alone", || is_connected(&mut session));
-    let (_, took) = timed(|| session.run("DROP DATABASE d"));
-    println!("it took {took:?}");
-    // In use, it could not be dropped at all: PostgreSQL gives up after five seconds.
-    assert!(took < Duration::from_secs(4), "{took:?}");
+    // PostgreSQL waits for five seconds for others to leave it, and gives up then.
+    session.run("DROP DATABASE d");
 }
 
 /// A member whose tag p is fed through a proxy in segments of 50, of which all that was

@@ -115,9 +115,10 @@ fn fail_over_under_load(
     let history: History = plan.history(fleet.members[0].dir(), MEMBERS);
     let servers: Vec<&Server> = fleet.members.iter().collect();
     let began = Instant::now();
-    let windows = Load::run(&servers, &history, &plan, |load| {
+    let (windows, outage) = Load::run(&servers, &history, &plan, |load| {
         thread::sleep(whole * 2 / 5);
         before();
+        let gone = Instant::now();
         fleet.first.kill_9();
         thread::sleep(VACANCY);
         fleet.second.promote();
@@ -125,13 +126,14 @@ fn fail_over_under_load(
         wait_until(LIMIT, "a claim on the new timeline", || {
             session.value("SELECT timeline = 2 FROM leaf_id.leaf_alloc WHERE biz_tag <> 'large'")
         });
+        let outage = gone.elapsed();
         thread::sleep(whole.saturating_sub(began.elapsed()));
         let pause = load.pause(LIMIT);
         let windows = history.settle_fleet(&mut fleet.sessions(), &mut session);
         drop(pause);
         let troubles = load.take_troubles();
         assert!(troubles.is_empty(), "{troubles:?}");
-        windows
+        (windows, outage)
     });
     for ((tag, step), window) in tags.iter().zip(windows) {
         let ids: u64 = window.ids.values().sum();
@@ -145,7 +147,7 @@ fn fail_over_under_load(
             history.fail(&format!("an insert has failed: {}", cut.failure));
         }
         // Nobody waits while there is something left.
-        if *tag == LARGE && window.longest_call >= VACANCY {
+        if *tag == LARGE && window.longest_call >= outage {
             history.fail(&format!("{tag}: a call took {:?}", window.longest_call));
         }
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Failure, Fleet, Server, Session, assert_issued_once, becomes, each, now_ms, timed,
+    Failure, Fleet, Server, Session, assert_issued_once, becomes, each, now_ms, promptly,
 };
 use postgres::Row;
 
@@ -311,7 +311,7 @@ fn nonsense_from_a_centre() {
             let mut session = fleet.members[0].session();
             session.run("SET leaf_id.refill_timeout = '1s'");
             let mut ids = Vec::new();
-            let (_, took) = timed(|| {
+            promptly(|| {
                 for _ in 0..15 {
                     match session.try_next("t") {
                         Ok(id) => ids.push(id),
@@ -322,7 +322,6 @@ fn nonsense_from_a_centre() {
                     }
                 }
             });
-            assert!(took < Duration::from_secs(20), "{took:?}");
             assert!(ids.iter().all(|id| (1..i64::MAX).contains(id)), "{ids:?}");
             assert_issued_once([ids]);
         },

@@ -173,23 +173,23 @@ fn claims_go_on_while_parallel_queries_have_every_slot() {
     const DATABASES: [&str; 3] = ["a", "b", "c"];
     let server = server_with(&DATABASES, &[]);
     let hogs = Hogs::start(&server);
+    let start = Instant::now();
     let (drawn, ()) = in_threads_until(
         DATABASES.len(),
         |i, done| take_until(&server, DATABASES[i], done),
-        || {
-            let start = Instant::now();
-            wait_until(LIMIT, "five seconds", || {
-                start.elapsed() > Duration::from_secs(5)
-            });
-        },
+        || thread::sleep(Duration::from_secs(5)),
     );
     // It was so all the time.
     assert_eq!(taken(&mut server.session()), FREE);
     drop(hogs);
     // A database has it four times a second at most.
     let lives = lives(&server);
-    tell(&format!("the reserve worker lived {lives} times"));
-    assert!(lives < 100, "{lives} lives in five seconds");
+    let took = start.elapsed();
+    tell(&format!(
+        "the reserve worker lived {lives} times in {took:?}"
+    ));
+    let seconds = usize::try_from(took.as_secs()).unwrap();
+    assert!(lives < 20 * seconds, "{lives} lives in {took:?}");
     // They take turns.
     let counts = drawn.iter().map(|(ids, _)| ids.len());
     let (least, most) = (counts.clone().min().unwrap(), counts.max().unwrap());
