@@ -1,9 +1,9 @@
 //! What many sessions were given, noted outside of the servers while anything may happen to
 //! them, and whether that can be right.
 //!
-//! Each call is noted with its start, its end and its ids, as runs without a gap. Whenever
+//! Each call is noted with its start, its end and its ids, as ranges without a gap. Whenever
 //! no call is under way, [`History::settle`] checks what came since the last time, counts
-//! it, and forgets the calls; only the merged runs stay. So the memory it takes goes with
+//! it, and forgets the calls; only the merged ranges stay. So the memory it takes goes with
 //! what happens between two settlements and with the number of gaps, not with the number
 //! of ids.
 //!
@@ -39,7 +39,7 @@ mod note;
 use book::Book;
 pub use book::{Cut, Fault, Window};
 pub use claims::{Claimed, Claims};
-pub use note::{Caller, Run, Source};
+pub use note::{Caller, IdRange, Source};
 use note::{Note, Outage, Outages};
 
 /// What all sessions were given.
@@ -91,7 +91,7 @@ impl History {
         source: usize,
         kind: &'static str,
         asked: u32,
-        make: impl FnOnce() -> Result<Vec<Run>, Failure>,
+        make: impl FnOnce() -> Result<Vec<IdRange>, Failure>,
     ) -> Result<(), Failure> {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         let start = Instant::now();
@@ -131,7 +131,7 @@ impl History {
     /// An edit has raised a tag's `max_id` from one value to another.
     pub fn skip(&self, source: usize, from: i64, to: i64) {
         if from < to {
-            self.books.lock()[source].skipped.push(Run {
+            self.books.lock()[source].skipped.push(IdRange {
                 first: from,
                 last: to - 1,
             });
@@ -197,25 +197,25 @@ impl History {
         self.settle_by(&claims)
     }
 
-    /// As [`History::settle`], where the tags of all servers are fed from another one.
+    /// As [`History::settle`], where the tags of all servers are sourced from another one.
     /// Servers that come after those of the sessions are gone, with all they had.
     ///
     /// # Panics
     /// At the first fault.
     #[track_caller]
-    pub fn settle_fleet(&self, sessions: &mut [Session], centre: &mut Session) -> Vec<Window> {
+    pub fn settle_fleet(&self, sessions: &mut [Session], central: &mut Session) -> Vec<Window> {
         let claims: Vec<_> = self
             .sources
             .iter()
             .map(|source| {
-                // Of all servers before the centre: what they have, it has given them.
+                // Of all servers before the central server: what they have, it has given them.
                 let servers = sessions.iter_mut();
                 let mut servers: Vec<_> = servers
                     .map(|session| Claimed::read(session, source))
                     .collect();
                 servers.resize(self.servers, Claimed::GONE);
                 let end = match source {
-                    Source::Tag(tag) => centre.max_id(tag),
+                    Source::Tag(tag) => central.max_id(tag),
                     Source::Snowflake => i64::MAX,
                 };
                 Claims { end, servers }
@@ -280,8 +280,8 @@ impl History {
         let mut file = std::io::BufWriter::new(fs::File::create(path)?);
         for (source, book) in self.sources.iter().zip(&*self.books.lock()) {
             writeln!(file, "# {source} from {} on, issued until now:", book.start)?;
-            for run in &book.issued {
-                writeln!(file, "# {}..{}", run.first, run.last)?;
+            for range in &book.issued {
+                writeln!(file, "# {}..{}", range.first, range.last)?;
             }
         }
         writeln!(
@@ -304,9 +304,9 @@ impl History {
                 note.asked
             )?;
             match &note.outcome {
-                Ok(runs) => {
-                    for run in runs {
-                        write!(file, " {}..{}", run.first, run.last)?;
+                Ok(ranges) => {
+                    for range in ranges {
+                        write!(file, " {}..{}", range.first, range.last)?;
                     }
                     writeln!(file)?;
                 }

@@ -7,7 +7,7 @@
 //! - [`cluster`]: standbys, backups, and servers restored from them.
 //! - [`fleet`]: several servers that take their ids from one.
 //! - [`leases`]: several servers that take their worker ids from one.
-//! - [`proxy`]: the network between them, and its troubles.
+//! - [`proxy`]: the network between them, and its failures.
 //! - [`clock`]: a clock that the test sets.
 //! - [`counting`]: what a call costs in instructions.
 //! - [`damage`]: ways in which a file can be spoilt.
@@ -57,8 +57,8 @@ pub use checks::{
 pub use clock::Clock;
 pub use cluster::{ARCHIVING, Backup, STANDBY};
 pub use damage::{DAMAGES, Damage};
-pub use fleet::{Fleet, LINK};
-pub use history::{Caller, Cut, History, Run, Source, Window};
+pub use fleet::{CENTRAL, Fleet};
+pub use history::{Caller, Cut, History, IdRange, Source, Window};
 pub use leases::{
     Asking, Holder, OTHER_BOOT, Refusal, Registry, assert_apart, edit_json, lease_conf, now_ms,
     time_of, worker_of,

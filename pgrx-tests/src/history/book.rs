@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::{fmt, mem};
 
 use super::claims::Claims;
-use super::note::{Caller, Note, Outages, Run, Source, total};
+use super::note::{Caller, IdRange, Note, Outages, Source, total};
 use crate::session::Failure;
 
 /// What cannot be right.
@@ -123,9 +123,9 @@ pub(super) struct Book {
     /// The first id of its incarnation.
     pub(super) start: i64,
     /// Everything issued, sorted and merged.
-    pub(super) issued: Vec<Run>,
+    pub(super) issued: Vec<IdRange>,
     /// What edits of `max_id` passed over.
-    pub(super) skipped: Vec<Run>,
+    pub(super) skipped: Vec<IdRange>,
     /// Ids lost until the last settlement.
     pub(super) lost: i64,
     /// By server.
@@ -165,14 +165,14 @@ impl Book {
         for (server, page) in self.pages.iter_mut().enumerate() {
             let notes: Vec<_> = of_server(notes, server).collect();
             check_order(&notes, page.highest)?;
-            let issued = answered(&notes).flat_map(|(_, runs)| runs);
-            page.highest = issued.map(|run| run.last).fold(page.highest, i64::max);
+            let issued = answered(&notes).flat_map(|(_, ranges)| ranges);
+            page.highest = issued.map(|range| range.last).fold(page.highest, i64::max);
             page.read_dropped(claims.servers[server].dropped);
             longest_silence = longest_silence.max(silence(server, &notes, outages));
             // Everything cached is yet to come.
             let mut cached = claims.servers[server].cached.iter();
-            if let Some(run) = cached.find(|run| run.first <= page.highest) {
-                return Err(Fault::StillCached(run.first));
+            if let Some(range) = cached.find(|range| range.first <= page.highest) {
+                return Err(Fault::StillCached(range.first));
             }
         }
         self.check_cached(claims)?;
@@ -182,8 +182,8 @@ impl Book {
             Source::Snowflake => 0,
         };
         let mut ids = BTreeMap::new();
-        for (note, runs) in answered(notes) {
-            *ids.entry(note.kind).or_default() += total(runs);
+        for (note, ranges) in answered(notes) {
+            *ids.entry(note.kind).or_default() += total(ranges);
         }
         let pages = self.pages.iter_mut();
         let (dropped, unseen) = pages.fold((0, 0), |(dropped, unseen), page| {
@@ -208,15 +208,15 @@ impl Book {
 
     /// Enters the new ids, each of which must be new.
     fn add(&mut self, notes: &[&Note]) -> Result<(), Fault> {
-        let new = answered(notes).flat_map(|(_, runs)| runs);
+        let new = answered(notes).flat_map(|(_, ranges)| ranges);
         self.issued.extend(new);
         self.issued.sort_unstable();
-        let mut merged: Vec<Run> = Vec::new();
-        for &run in &self.issued {
+        let mut merged: Vec<IdRange> = Vec::new();
+        for &range in &self.issued {
             match merged.last_mut() {
-                Some(last) if run.first <= last.last => return Err(Fault::Twice(run.first)),
-                Some(last) if run.first == last.last + 1 => last.last = run.last,
-                _ => merged.push(run),
+                Some(last) if range.first <= last.last => return Err(Fault::Twice(range.first)),
+                Some(last) if range.first == last.last + 1 => last.last = range.last,
+                _ => merged.push(range),
             }
         }
         self.issued = merged;
@@ -224,17 +224,23 @@ impl Book {
     }
 
     fn check_claims(&self, notes: &[&Note], claims: &Claims) -> Result<(), Fault> {
-        for (note, run) in answered(notes).flat_map(|(n, runs)| runs.iter().map(move |r| (n, r))) {
+        for (note, range) in
+            answered(notes).flat_map(|(n, ranges)| ranges.iter().map(move |r| (n, r)))
+        {
             let claimed = &claims.servers[note.caller.server];
             let last = (claimed.end.min(claims.end) - 1).min(claimed.max_value);
-            if run.first < self.start.max(1) {
-                return Err(Fault::Unclaimed(run.first));
+            if range.first < self.start.max(1) {
+                return Err(Fault::Unclaimed(range.first));
             }
-            if run.last > last {
-                return Err(Fault::Unclaimed(run.last));
+            if range.last > last {
+                return Err(Fault::Unclaimed(range.last));
             }
-            if let Some(skipped) = self.skipped.iter().find(|skipped| run.overlaps(**skipped)) {
-                return Err(Fault::Unclaimed(run.first.max(skipped.first)));
+            if let Some(skipped) = self
+                .skipped
+                .iter()
+                .find(|skipped| range.overlaps(**skipped))
+            {
+                return Err(Fault::Unclaimed(range.first.max(skipped.first)));
             }
         }
         Ok(())
@@ -248,16 +254,20 @@ impl Book {
         if let Some(pair) = cached.windows(2).find(|pair| pair[0].overlaps(pair[1])) {
             return Err(Fault::CachedTwice(pair[1].first));
         }
-        for run in cached {
-            if run.last >= claims.end {
-                return Err(Fault::Unclaimed(run.last));
+        for range in cached {
+            if range.last >= claims.end {
+                return Err(Fault::Unclaimed(range.last));
             }
             // The first that does not lie below.
             let next = self
                 .issued
-                .partition_point(|issued| issued.last < run.first);
-            if let Some(issued) = self.issued.get(next).filter(|issued| issued.overlaps(run)) {
-                return Err(Fault::StillCached(run.first.max(issued.first)));
+                .partition_point(|issued| issued.last < range.first);
+            if let Some(issued) = self
+                .issued
+                .get(next)
+                .filter(|issued| issued.overlaps(range))
+            {
+                return Err(Fault::StillCached(range.first.max(issued.first)));
             }
         }
         Ok(())
@@ -272,15 +282,15 @@ impl Book {
 
 impl Note {
     fn check(&self) -> Result<(), Fault> {
-        let Ok(runs) = &self.outcome else {
+        let Ok(ranges) = &self.outcome else {
             return Ok(());
         };
-        let got = total(runs);
+        let got = total(ranges);
         if got != u64::from(self.asked) {
             let asked = self.asked;
             return Err(Fault::Count { asked, got });
         }
-        for pair in runs.windows(2) {
+        for pair in ranges.windows(2) {
             if pair[1].first == pair[0].last {
                 return Err(Fault::Twice(pair[1].first));
             }
@@ -312,10 +322,10 @@ impl Note {
 }
 
 /// Calls that got ids.
-fn answered<'a>(notes: &'a [&'a Note]) -> impl Iterator<Item = (&'a Note, &'a [Run])> {
+fn answered<'a>(notes: &'a [&'a Note]) -> impl Iterator<Item = (&'a Note, &'a [IdRange])> {
     notes.iter().filter_map(|note| {
-        let runs = note.outcome.as_ref().ok()?;
-        (!runs.is_empty()).then_some((*note, &**runs))
+        let ranges = note.outcome.as_ref().ok()?;
+        (!ranges.is_empty()).then_some((*note, &**ranges))
     })
 }
 
@@ -333,11 +343,11 @@ fn check_order(notes: &[&Note], mut highest: i64) -> Result<(), Fault> {
     by_start.sort_by_key(|(note, _)| note.start);
     by_end.sort_by_key(|(note, _)| note.end);
     let mut ended = by_end.iter().peekable();
-    for (note, runs) in by_start {
+    for (note, ranges) in by_start {
         while let Some((_, earlier)) = ended.next_if(|(earlier, _)| earlier.end < note.start) {
             highest = highest.max(earlier[earlier.len() - 1].last);
         }
-        let id = runs[0].first;
+        let id = ranges[0].first;
         if id <= highest {
             return Err(Fault::Order { id, after: highest });
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::note::{Run, Source};
+use super::note::{IdRange, Source};
 use crate::checks::wait_until;
 use crate::session::Session;
 
@@ -17,7 +17,7 @@ pub struct Claimed {
     /// The last id there may ever be.
     pub max_value: i64,
     /// What is claimed and was not issued yet.
-    pub cached: Vec<Run>,
+    pub cached: Vec<IdRange>,
     /// What the status view counts as lost since the server started.
     pub dropped: u64,
 }
@@ -86,9 +86,9 @@ impl Claimed {
         // As no session asks for ids, nothing has begun since: what the row says and what
         // the shared memory says belong together, if they are read once more.
         let row = session.query_one(sql, &[&tag]).unwrap();
-        let run = |first, last| {
+        let range = |first, last| {
             let first: Option<i64> = row.get(first);
-            first.map(|first| Run {
+            first.map(|first| IdRange {
                 first,
                 last: row.get(last),
             })
@@ -96,7 +96,7 @@ impl Claimed {
         Self {
             end: row.get(0),
             max_value: row.get(1),
-            cached: [run(2, 3), run(4, 5)].into_iter().flatten().collect(),
+            cached: [range(2, 3), range(4, 5)].into_iter().flatten().collect(),
             dropped: row.get::<_, i64>(6).unsigned_abs(),
         }
     }

@@ -25,28 +25,28 @@ impl fmt::Display for Source {
 
 /// Ids without a gap between them, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Run {
+pub struct IdRange {
     /// The smallest.
     pub first: i64,
     /// The largest.
     pub last: i64,
 }
 
-impl Run {
-    /// The runs of some ids, in the order they came.
+impl IdRange {
+    /// The ranges of some ids, in the order they came.
     #[must_use]
     pub fn of(ids: &[i64]) -> Vec<Self> {
-        let mut runs: Vec<Self> = Vec::new();
+        let mut ranges: Vec<Self> = Vec::new();
         for &id in ids {
-            match runs.last_mut() {
-                Some(run) if run.last.checked_add(1) == Some(id) => run.last = id,
-                _ => runs.push(Self {
+            match ranges.last_mut() {
+                Some(range) if range.last.checked_add(1) == Some(id) => range.last = id,
+                _ => ranges.push(Self {
                     first: id,
                     last: id,
                 }),
             }
         }
-        runs
+        ranges
     }
 
     pub(super) fn len(self) -> u64 {
@@ -58,8 +58,8 @@ impl Run {
     }
 }
 
-pub(super) fn total(runs: &[Run]) -> u64 {
-    runs.iter().map(|run| run.len()).sum()
+pub(super) fn total(ranges: &[IdRange]) -> u64 {
+    ranges.iter().map(|range| range.len()).sum()
 }
 
 /// Who makes a call.
@@ -79,7 +79,7 @@ pub(super) struct Note {
     pub(super) start: Instant,
     pub(super) end: Instant,
     pub(super) asked: u32,
-    pub(super) outcome: Result<Vec<Run>, Failure>,
+    pub(super) outcome: Result<Vec<IdRange>, Failure>,
 }
 
 /// A time in which a server could not answer.

@@ -27,7 +27,7 @@ impl Forged {
         let claimed = |server: usize| Claimed {
             end: ends[server],
             max_value: 1000,
-            cached: Run::of(cached[server]),
+            cached: IdRange::of(cached[server]),
             dropped: 0,
         };
         let claims = Claims {
@@ -40,7 +40,7 @@ impl Forged {
 
     /// A call of a session between two seconds, and the ids it got.
     fn got(&self, session: usize, seconds: (u32, u32), ids: &[i64]) -> &Self {
-        self.note(session, 0, seconds, ids.len(), Ok(Run::of(ids)))
+        self.note(session, 0, seconds, ids.len(), Ok(IdRange::of(ids)))
     }
 
     fn cut(&self, session: usize, seconds: (u32, u32), asked: usize) -> &Self {
@@ -59,7 +59,7 @@ impl Forged {
         source: usize,
         (start, end): (u32, u32),
         asked: usize,
-        outcome: Result<Vec<Run>, Failure>,
+        outcome: Result<Vec<IdRange>, Failure>,
     ) -> &Self {
         self.0.notes[session].lock().push(Note {
             caller: Caller {
@@ -85,7 +85,7 @@ impl Forged {
         let claimed = Claimed {
             end,
             max_value: 1000,
-            cached: Run::of(cached),
+            cached: IdRange::of(cached),
             dropped,
         };
         let endless = Claimed {
@@ -139,14 +139,14 @@ fn a_duplicate_is_found() {
     assert_eq!(later.check(11, &[]).unwrap_err(), Fault::Twice(2));
     let snowflake = Forged::new();
     for session in [0, 1] {
-        let run = Run { first: 7, last: 7 };
-        snowflake.note(session, 1, (0, 1), 1, Ok(vec![run]));
+        let range = IdRange { first: 7, last: 7 };
+        snowflake.note(session, 1, (0, 1), 1, Ok(vec![range]));
     }
     assert_eq!(snowflake.check(11, &[]).unwrap_err(), Fault::Twice(7));
 }
 
 #[test]
-fn a_new_life_may_issue_again_and_once_only() {
+fn a_new_incarnation_may_issue_again_and_once_only() {
     let forged = Forged::new();
     forged.got(0, (0, 1), &[5, 6]).check(11, &[]).unwrap();
     forged.0.begin_incarnation(0, 5);
@@ -204,7 +204,7 @@ fn an_id_that_is_still_cached_is_found() {
 #[test]
 fn a_wrong_number_of_ids_is_found() {
     let forged = Forged::new();
-    forged.note(0, 0, (0, 1), 3, Ok(Run::of(&[1, 2])));
+    forged.note(0, 0, (0, 1), 3, Ok(IdRange::of(&[1, 2])));
     let fault = Fault::Count { asked: 3, got: 2 };
     assert_eq!(forged.check(11, &[]).unwrap_err(), fault);
 }
@@ -260,7 +260,7 @@ fn a_duplicate_of_another_server_is_found() {
 }
 
 #[test]
-fn an_id_that_only_the_server_itself_or_only_the_centre_knows_is_found() {
+fn an_id_that_only_the_server_itself_or_only_the_central_server_knows_is_found() {
     for ends in [[11, 21, 21], [21, 21, 11]] {
         let fleet = Forged::fleet();
         fleet.got(0, (0, 1), &[11]);

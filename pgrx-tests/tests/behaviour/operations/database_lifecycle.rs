@@ -176,7 +176,7 @@ fn a_database_with_the_oid_of_a_dropped_one_has_nothing_of_it() {
     insert_orders(&server, "copy", 100);
 }
 
-/// The same with a restart before it: the ids wait in their slots to be given back.
+/// The same with a restart before it: the ids wait in their slots to be restored.
 #[test]
 fn saved_ids_that_wait_in_slots_go_with_their_database() {
     let server = Server::start(&[("fsync", "off")]);
@@ -202,7 +202,7 @@ fn saved_ids_are_not_given_to_a_database_of_the_same_oid() {
     session.run("ALTER SYSTEM RESET shared_preload_libraries");
     server.restart();
     insert_orders(&server, "copy", 100);
-    // The template's are given back.
+    // The template's are restored.
     let ids = "INSERT INTO orders DEFAULT VALUES RETURNING id";
     assert_eq!(server.session_in("template").ids(ids), [21]);
 }

@@ -7,24 +7,24 @@ use leaf_id_tests::{Fleet, Mode, Proxy, Server, Session, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A member whose tag p is fed through a proxy in segments of 50, of which all that was
-/// cached is used, and the centre is asked for more: the answer is held up.
+/// A member whose tag p is sourced through a proxy in segments of 50, of which all that was
+/// cached is used, and the central server is asked for more: the answer is held up.
 struct HeldUp {
     fleet: Fleet,
     proxy: Proxy,
     session: Session,
     issued: Vec<i64>,
-    /// The centre's `max_id` before the answer.
+    /// The central server's `max_id` before the answer.
     max_id: i64,
 }
 
 impl HeldUp {
     fn new() -> Self {
         let fleet = Fleet::new(1, &[("leaf_id.claim_timeout", "60s")]);
-        let proxy = Proxy::to(&fleet.centre);
+        let proxy = Proxy::to(&fleet.central);
         let mut session = fleet.members[0].session();
-        session.create_link("by_proxy", &[proxy.dir()]);
-        fleet.centre.session().create_steady_tag("p", 50);
+        session.create_foreign_server("by_proxy", &[proxy.dir()]);
+        fleet.central.session().create_steady_tag("p", 50);
         session
             .run("SELECT leaf_tag_create('p', step => 50, max_step => 50, server => 'by_proxy')");
         session.run("SET leaf_id.refill_timeout = '500ms'");
@@ -40,7 +40,7 @@ impl HeldUp {
         failure
             .is("55P03")
             .details("Server \"by_proxy\" was asked and has not answered");
-        let max_id = fleet.centre.session().max_id("p");
+        let max_id = fleet.central.session().max_id("p");
         Self {
             fleet,
             proxy,
@@ -54,8 +54,8 @@ impl HeldUp {
         &self.fleet.members[0]
     }
 
-    fn centre_max_id(&self) -> i64 {
-        self.fleet.centre.session().max_id("p")
+    fn central_max_id(&self) -> i64 {
+        self.fleet.central.session().max_id("p")
     }
 }
 
@@ -80,7 +80,7 @@ fn an_answer_waits_for_a_locked_row_and_is_not_asked_for_again() {
     holder.run("BEGIN; SELECT FROM leaf_id.leaf_alloc WHERE biz_tag = 'p' FOR UPDATE");
     held_up.proxy.set(Mode::Pass);
     wait_until(LIMIT, "the claim there", || {
-        held_up.centre_max_id() > held_up.max_id
+        held_up.central_max_id() > held_up.max_id
     });
     let pid = holder.pid();
     // More than one try.
@@ -88,7 +88,7 @@ fn an_answer_waits_for_a_locked_row_and_is_not_asked_for_again() {
         let failure = held_up.session.try_next("p").unwrap_err();
         failure.is("55P03").details(&format!("process {pid}"));
     }
-    assert_eq!(held_up.centre_max_id(), held_up.max_id + 50);
+    assert_eq!(held_up.central_max_id(), held_up.max_id + 50);
     holder.run("COMMIT");
     held_up.session.run("SET leaf_id.refill_timeout = '30s'");
     assert_eq!(held_up.session.next("p"), held_up.max_id);
@@ -105,7 +105,7 @@ fn a_row_that_was_raised_meanwhile_gets_nothing_lower() {
     held_up.proxy.set(Mode::Pass);
     let failure = held_up.session.try_next("p").unwrap_err();
     failure.is("55000").says("is behind");
-    held_up.fleet.centre.session().run(&format!(
+    held_up.fleet.central.session().run(&format!(
         "UPDATE leaf_id.leaf_alloc SET max_id = {raised} WHERE biz_tag = 'p'"
     ));
     let mut next = Err(failure);

@@ -272,7 +272,7 @@ impl<S: Subject> Driver<'_, S> {
                 session.run(&format!("TRUNCATE {}", part.table()));
             }
         }
-        for failure in self.load.take_troubles() {
+        for failure in self.load.take_failures() {
             // Any statement of a hasty session may have taken too long.
             self.judge(&failure, failure.state == "57014");
         }

@@ -1,14 +1,16 @@
 //! Would catch: what it takes several servers and more than one thing at a time to see: an id
-//! that two servers issue (I3, I7), or one of them out of order (I4), ids that the centre has
-//! not claimed (I1), and sessions that hang (I5), while three members under twelve sessions
-//! take their segments and their worker ids from a central pair, servers are killed, frozen,
-//! copied and promoted, clocks are set, and the network between them fails in every way.
+//! that two servers issue (I3, I7), or one of them out of order (I4), ids that the central
+//! server has not claimed (I1), and sessions that hang (I5), while three members under twelve
+//! sessions take their segments and their worker ids from a central pair, servers are killed,
+//! frozen, copied and promoted, clocks are set, and the network between them fails in every
+//! way.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    Caller, Cut, Failure, History, Mode, Part, Proxy, Run, Server, Source, Stop, Window, wait_until,
+    Caller, Cut, Failure, History, IdRange, Mode, Part, Proxy, Server, Source, Stop, Window,
+    wait_until,
 };
 use rand::RngExt;
 
@@ -27,7 +29,7 @@ const CLAIM: &str = "leaf_claim($1";
 
 /// A name, `step`, `max_step`, and how many ids a call asks for at most.
 const TAGS: [(&str, i32, i32, u32); 3] = [
-    // Somebody is always waiting for the centre.
+    // Somebody is always waiting for the central server.
     ("tiny", 10, 50, 10),
     ("small", 100, 5_000, 30),
     ("big", 10_000, 1_000_000, 200),
@@ -39,9 +41,9 @@ events! {
     FreezeMember
     KillAllocator
     TerminateAllocator
-    CrashCentre
-    RestartCentre
-    FreezeCentre
+    CrashCentral
+    RestartCentral
+    FreezeCentral
     FailOver
     StandbyAway
     CancelClaims
@@ -51,10 +53,10 @@ events! {
     EndedConnections
     CutBeforeClaim
     CutAfterClaim
-    LockRowAtCentre
+    LockRowAtCentral
     ChangeSteps
-    RaiseMaxIdAtCentre
-    ResetAtCentre
+    RaiseMaxIdAtCentral
+    ResetAtCentral
     ReplaceTagOfMember
     SetClock
     CloneMember
@@ -76,9 +78,9 @@ impl Happening for Event {
         let states: &[_] = match self {
             Self::KillMember | Self::RestartMember => &["57P01", "57P03", ""],
             Self::KillAllocator => &["57P02", "57P03", ""],
-            Self::CrashCentre
-            | Self::RestartCentre
-            | Self::FreezeCentre
+            Self::CrashCentral
+            | Self::RestartCentral
+            | Self::FreezeCentral
             | Self::FailOver
             | Self::StandbyAway
             | Self::SilentNetwork
@@ -97,10 +99,10 @@ impl Event {
             Self::TerminateAllocator
                 | Self::CutBeforeClaim
                 | Self::CutAfterClaim
-                | Self::LockRowAtCentre
+                | Self::LockRowAtCentral
                 | Self::ChangeSteps
-                | Self::RaiseMaxIdAtCentre
-                | Self::ResetAtCentre
+                | Self::RaiseMaxIdAtCentral
+                | Self::ResetAtCentral
                 | Self::ReplaceTagOfMember
         )
     }
@@ -111,7 +113,7 @@ fn is_refusal(failure: &Failure) -> bool {
     ["55000", "55P03"].contains(&&*failure.state) && failure.message.contains("snowflake id")
 }
 
-/// Two servers, one of which is the centre and the other its synchronous standby.
+/// Two servers, one of which is the central server and the other its synchronous standby.
 struct Pair {
     servers: [Server; 2],
     primary: usize,
@@ -191,13 +193,13 @@ impl Member {
                 ("leaf_id.claim_timeout", "1s"),
             ],
         );
-        server.feed_from(&ways.each_ref().map(Proxy::dir));
+        server.source_from(&ways.each_ref().map(Proxy::dir));
         let mut session = server.session();
         session.run("ALTER SERVER leaf_central OPTIONS (SET connect_timeout '1')");
         for (tag, step, max_step, _) in TAGS {
-            session.create_fed_tag(tag, step, max_step);
+            session.create_sourced_tag(tag, step, max_step);
         }
-        server.lease_from_link(&node_name(number));
+        server.lease_as(&node_name(number));
         Self { server, ways }
     }
 
@@ -272,9 +274,9 @@ impl Driver<'_, Fleet<'_>> {
                     session.run(&format!("SELECT pg_terminate_backend({pid})"));
                 }
             }
-            Event::CrashCentre => self.subject.pair.primary().crash(),
-            Event::RestartCentre => self.subject.pair.primary().restart(),
-            Event::FreezeCentre => {
+            Event::CrashCentral => self.subject.pair.primary().crash(),
+            Event::RestartCentral => self.subject.pair.primary().restart(),
+            Event::FreezeCentral => {
                 let longest = self.draw(100..4000);
                 let frozen = self.subject.pair.primary().freeze();
                 thread::sleep(longest);
@@ -309,7 +311,7 @@ impl Driver<'_, Fleet<'_>> {
             }
             Event::CutBeforeClaim => self.cut(Mode::CutBefore(CLAIM)),
             Event::CutAfterClaim => self.cut(Mode::CutAfter(CLAIM)),
-            Event::LockRowAtCentre => {
+            Event::LockRowAtCentral => {
                 let (_, tag) = self.choose_tag();
                 let mut session = self.subject.pair.primary().session();
                 self.hold_lock(
@@ -319,7 +321,7 @@ impl Driver<'_, Fleet<'_>> {
                 );
             }
             Event::ChangeSteps => self.change_steps(number),
-            Event::RaiseMaxIdAtCentre | Event::ResetAtCentre => self.edit_centre(event),
+            Event::RaiseMaxIdAtCentral | Event::ResetAtCentral => self.edit_central(event),
             Event::ReplaceTagOfMember => self.replace_tag(number),
             Event::SetClock => {
                 let clock = member.server.clock();
@@ -393,14 +395,14 @@ impl Driver<'_, Fleet<'_>> {
 
     /// Ids go on above all that were claimed, so that none may come twice, whatever incarnation of
     /// the row it is from.
-    fn edit_centre(&mut self, event: Event) {
+    fn edit_central(&mut self, event: Event) {
         let (source, tag) = self.choose_tag();
         let gap: i64 = self.random.random_range(0..2000);
         let mut session = self.subject.pair.primary().session();
         session.run("BEGIN");
         let max_id: i64 = session.value(&format!("{} FOR UPDATE", row_of(tag)));
         let to = max_id + gap;
-        session.run(&if event == Event::ResetAtCentre {
+        session.run(&if event == Event::ResetAtCentral {
             format!("SELECT leaf_tag_reset('{tag}', {to})")
         } else {
             format!("UPDATE leaf_id.leaf_alloc SET max_id = {to} WHERE biz_tag = '{tag}'")
@@ -410,7 +412,7 @@ impl Driver<'_, Fleet<'_>> {
     }
 
     /// What the member had is dropped, and it forgets what it was given. The next ids come
-    /// from the centre all the same.
+    /// from the central server all the same.
     fn replace_tag(&mut self, number: usize) {
         let (source, tag) = self.choose_tag();
         let (_, step, max_step, _) = TAGS[source];
@@ -419,10 +421,10 @@ impl Driver<'_, Fleet<'_>> {
         session.run(&format!(
             "DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}'"
         ));
-        session.create_fed_tag(tag, step, max_step);
+        session.create_sourced_tag(tag, step, max_step);
         session.run("COMMIT; SET leaf_id.refill_timeout = '60s'");
         // From now on its row covers what it has issued.
-        let call = || Ok(Run::of(&[session.try_next(tag)?]));
+        let call = || Ok(IdRange::of(&[session.try_next(tag)?]));
         let caller = self.caller(number);
         let called = self.history.call(caller, source, "by the driver", 1, call);
         called.expect("an id of a tag created anew");
@@ -439,7 +441,7 @@ impl Driver<'_, Fleet<'_>> {
                     Source::Tag(tag) => format!("SELECT leaf_segment_next_batch('{tag}', 20)"),
                     Source::Snowflake => "SELECT leaf_snowflake_next_batch(20)".into(),
                 };
-                let call = || Ok(Run::of(&session.try_column::<i64>(&sql)?));
+                let call = || Ok(IdRange::of(&session.try_column::<i64>(&sql)?));
                 // What it is refused is noted, too.
                 let _ = self.history.call(CLONES, place, "by a clone", 20, call);
             }
@@ -462,13 +464,13 @@ fn row_of(tag: &str) -> String {
 
 fn torture(extent: Extent) {
     let pair = Pair::new();
-    let mut centre = pair.primary().session();
+    let mut central = pair.primary().session();
     for (tag, step, max_step, _) in TAGS {
-        centre.run(&format!(
+        central.run(&format!(
             "SELECT leaf_tag_create('{tag}', step => {step}, max_step => {max_step})"
         ));
     }
-    drop(centre);
+    drop(central);
     let members: Vec<_> = (0..MEMBERS).map(|n| Member::new(n, &pair)).collect();
     let mut parts = TAGS
         .map(|(tag, _, _, most)| Part {

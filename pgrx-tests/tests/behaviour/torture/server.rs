@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    Failure, History, Part, Run, Server, Session, Source, Stop, Window, wait_until,
+    Failure, History, IdRange, Part, Server, Session, Source, Stop, Window, wait_until,
 };
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -312,7 +312,7 @@ impl Driver<'_, OneServer<'_>> {
                     self.history
                         .fail(&format!("tag {name}: {id} and not {next} after a restart"));
                 }
-                Ok(Run::of(&[id]))
+                Ok(IdRange::of(&[id]))
             };
             let result = self
                 .history
@@ -425,7 +425,7 @@ impl Driver<'_, OneServer<'_>> {
         let call = || {
             let id = session.try_next(TAGS[0].name)?;
             session.try_run("COMMIT")?;
-            Ok(Run::of(&[id]))
+            Ok(IdRange::of(&[id]))
         };
         let result = self
             .history
