@@ -23,7 +23,7 @@ export_test_env
 log=$TARGET/torture.log
 tests=(
     torture::server::a_hundred_events_in_ten_minutes_repeat_nothing
-    torture::fleet_torture::a_hundred_events_in_a_fleet_repeat_nothing
+    torture::fleet::a_hundred_events_in_a_fleet_repeat_nothing
     remote::central_failover::a_synchronous_pair_fails_over_in_a_minute_under_load
     remote::central_failover::an_asynchronous_pair_fails_over_in_a_minute_under_load
     torture::sqlsmith::random_statements_crash_nothing

@@ -10,12 +10,6 @@ use std::{io, thread};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
-use crate::server::Server;
-use crate::session::{Failure, Session};
-
-/// How long a session may take until it is seen to wait.
-const WAITING_LIMIT: Duration = Duration::from_secs(30);
-
 /// Polls until something is so. For conditions that will come, never as a pause.
 ///
 /// # Panics
@@ -43,6 +37,23 @@ pub fn becomes(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
 pub fn tell(line: &str) {
     // What print! writes is kept back.
     writeln!(io::stdout().lock(), "{line}").expect("standard output");
+}
+
+/// How long a session waits for ids that was told to be patient.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a busy machine may take for what waits for nothing. It is far from [`PATIENCE`],
+/// so that the two are told apart, and says nothing of speed.
+pub const PROMPTLY: Duration = Duration::from_secs(30);
+
+/// Does what must not wait, in a session that would be patient.
+///
+/// # Panics
+/// When it has waited.
+#[track_caller]
+pub fn promptly<T>(work: impl FnOnce() -> T) -> T {
+    let (result, took) = timed(work);
+    assert!(took < PROMPTLY, "it took {took:?}");
+    result
 }
 
 /// How long something took.
@@ -120,53 +131,6 @@ pub fn in_threads_until<T: Send, R>(
             .map(|result| result.unwrap_or_else(|panic| resume_unwind(panic)))
             .collect();
         (results, acted.unwrap_or_else(|panic| resume_unwind(panic)))
-    })
-}
-
-/// What a statement came to that was disturbed while it waited.
-pub struct Disturbed {
-    /// The session, which goes on unless it was terminated.
-    pub session: Session,
-    /// What the statement came to.
-    pub result: Result<(), Failure>,
-    /// How long that took from the disturbance on.
-    pub took: Duration,
-}
-
-/// Runs a statement that must wait for ids, does something to its session (given by its
-/// process id) once `pg_stat_activity` shows that it waits, and returns what came of it.
-///
-/// # Panics
-/// When the session does not come to wait.
-#[track_caller]
-pub fn disturb_waiting(
-    server: &Server,
-    mut waiter: Session,
-    statement: &str,
-    act: impl FnOnce(i32),
-) -> Disturbed {
-    let pid = waiter.pid();
-    let mut watcher = server.session();
-    thread::scope(|scope| {
-        let waiting = scope.spawn(move || {
-            let result = waiter.try_run(statement);
-            (waiter, result)
-        });
-        wait_until(WAITING_LIMIT, "the session to wait", || {
-            watcher.value(&format!(
-                "SELECT count(*) = 1 FROM pg_stat_activity
-                 WHERE pid = {pid} AND state = 'active' AND wait_event_type = 'Extension'"
-            ))
-        });
-        let ((session, result), took) = timed(|| {
-            act(pid);
-            waiting.join().unwrap_or_else(|panic| resume_unwind(panic))
-        });
-        Disturbed {
-            session,
-            result,
-            took,
-        }
     })
 }
 

@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::server::{Server, new_dir};
-
 const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/clock.so"));
 
 /// The clock of one server: that of the machine, moved.
@@ -68,33 +66,5 @@ impl Clock {
 
     fn library(&self) -> PathBuf {
         self.file.with_extension("so")
-    }
-}
-
-impl Server {
-    /// As [`Server::with_leaf_id`], under a clock of its own, which is so many milliseconds
-    /// ahead of the machine's.
-    #[must_use]
-    pub fn with_clock(ahead_ms: i64, conf: &[(&str, &str)]) -> Self {
-        let server = Self::start_unrelated_with_clock(0, ahead_ms, conf);
-        server.session().run("CREATE EXTENSION leaf_id");
-        server
-    }
-
-    /// As [`Server::start_unrelated`], under such a clock.
-    #[must_use]
-    pub fn start_unrelated_with_clock(number: usize, ahead_ms: i64, conf: &[(&str, &str)]) -> Self {
-        let dir = new_dir();
-        Clock::make(&dir, ahead_ms);
-        Self::start_in_new(dir, number, conf)
-    }
-
-    /// The clock that this server was started under.
-    ///
-    /// # Panics
-    /// When that is the machine's.
-    #[must_use]
-    pub fn clock(&self) -> Clock {
-        Clock::of(self.dir()).expect("a server with a clock of its own")
     }
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::checks::wait_until;
 use crate::clock::Clock;
-use crate::server::{Server, copy_dir, new_dir};
+use crate::programs::{copy_dir, new_dir};
+use crate::server::Server;
 
 const LIMIT: Duration = Duration::from_secs(60);
 

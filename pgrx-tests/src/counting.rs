@@ -2,44 +2,16 @@
 //! no noise of the machine changes.
 
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::checks::wait_until;
-use crate::server::{Server, as_server_user, new_dir};
+use crate::programs::{new_dir, valgrind};
+use crate::server::Server;
 
 /// Calls that are left out, since the first ones prepare what the others use.
 const WARM_UP: u32 = 5_000;
 /// Calls that are counted.
 const CALLS: u32 = 20_000;
-
-/// How to run the server in this directory, if its instructions are to be counted.
-pub(crate) fn postgres(dir: &Path) -> Option<Command> {
-    let functions = fs::read_to_string(dir.join("counted")).ok()?;
-    let mut command = as_server_user(&valgrind()?, dir);
-    command
-        .args([
-            "--tool=callgrind",
-            "--collect-atstart=no",
-            "--callgrind-out-file=callgrind.%p",
-        ])
-        .args(functions.lines().map(|f| format!("--toggle-collect={f}")))
-        .arg(as_server_user("postgres", dir).get_program());
-    Some(command)
-}
-
-/// Where valgrind is. As an absolute path: a name would be looked for among PostgreSQL's
-/// programs.
-fn valgrind() -> Option<String> {
-    let found = Command::new("sh")
-        .args(["-c", "command -v valgrind"])
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let path = String::from_utf8(found.stdout).unwrap();
-    found.status.success().then(|| path.trim().to_owned())
-}
 
 impl Server {
     /// A server with leaf_id whose sessions count the instructions that these C functions

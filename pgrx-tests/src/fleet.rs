@@ -7,8 +7,8 @@ use crate::history::{History, Window};
 use crate::server::Server;
 use crate::session::Session;
 
-/// The foreign server by which a member knows the centre.
-pub const LINK: &str = "leaf_central";
+/// The foreign server by which a member knows the central server.
+pub const CENTRAL: &str = "leaf_central";
 /// The role that members have there.
 const MEMBER: &str = "leaf_member";
 const PASSWORD: &str = "secret";
@@ -17,45 +17,45 @@ const PASSWORD: &str = "secret";
 /// in the database postgres.
 pub struct Fleet {
     /// Where tags are claimed.
-    pub centre: Server,
+    pub central: Server,
     /// Where ids are issued.
     pub members: Vec<Server>,
 }
 
 impl Fleet {
-    /// A centre with default settings, and so many members with these.
+    /// A central server with default settings, and so many members with these.
     #[must_use]
     pub fn new(members: usize, conf: &[(&str, &str)]) -> Self {
-        let centre = Server::with_leaf_id(&[]);
-        centre.admit_members();
+        let central = Server::with_leaf_id(&[]);
+        central.admit_members();
         let members = (1..=members).map(|number| {
             let member = Server::start_unrelated(number, conf);
-            member.feed_from(&[centre.dir()]);
+            member.source_from(&[central.dir()]);
             member
         });
         Self {
             members: members.collect(),
-            centre,
+            central,
         }
     }
 
-    /// As [`Fleet::new`], and the members lease their worker ids from the centre, as nodes
+    /// As [`Fleet::new`], and the members lease their worker ids from the central server, as nodes
     /// m1, m2 and so on.
     #[must_use]
     pub fn leasing(members: usize, conf: &[(&str, &str)]) -> Self {
         let fleet = Self::new(members, conf);
-        fleet.centre.lease_worker_ids();
+        fleet.central.lease_worker_ids();
         for (number, member) in (1..).zip(&fleet.members) {
-            member.lease_from_link(&format!("m{number}"));
+            member.lease_as(&format!("m{number}"));
         }
         fleet
     }
 
-    /// Creates a tag at the centre and on all members.
+    /// Creates a tag at the central server and on all members.
     pub fn create_tag(&self, tag: &str, step: i32, max_step: i32) {
-        create_tag(&mut self.centre.session(), tag, step, max_step, "NULL");
+        create_tag(&mut self.central.session(), tag, step, max_step, "NULL");
         for member in &self.members {
-            member.session().create_fed_tag(tag, step, max_step);
+            member.session().create_sourced_tag(tag, step, max_step);
         }
     }
 
@@ -68,7 +68,7 @@ impl Fleet {
     /// Checks what happened since the last time; see [`History::settle_fleet`].
     #[track_caller]
     pub fn settle(&self, history: &History) -> Vec<Window> {
-        history.settle_fleet(&mut self.sessions(), &mut self.centre.session())
+        history.settle_fleet(&mut self.sessions(), &mut self.central.session())
     }
 }
 
@@ -88,12 +88,12 @@ impl Server {
         ));
     }
 
-    /// Creates the extension, and the foreign server that tags here are fed from: the first
+    /// Creates the extension, and the foreign server that tags here are sourced from: the first
     /// of these hosts that can be written to.
-    pub fn feed_from(&self, hosts: &[&Path]) {
+    pub fn source_from(&self, hosts: &[&Path]) {
         let mut session = self.session();
         session.run("CREATE EXTENSION leaf_id; CREATE EXTENSION dblink");
-        session.create_link(LINK, hosts);
+        session.create_foreign_server(CENTRAL, hosts);
     }
 }
 
@@ -101,7 +101,7 @@ impl Session {
     /// Creates a foreign server with a user mapping for this session's user. The extension
     /// dblink must be there.
     #[track_caller]
-    pub fn create_link(&mut self, name: &str, hosts: &[&Path]) {
+    pub fn create_foreign_server(&mut self, name: &str, hosts: &[&Path]) {
         let hosts: Vec<_> = hosts.iter().map(|dir| dir.to_str().unwrap()).collect();
         self.run(&format!(
             "CREATE SERVER {name} FOREIGN DATA WRAPPER dblink_fdw OPTIONS (
@@ -113,10 +113,10 @@ impl Session {
         ));
     }
 
-    /// Creates a tag that is sourced from [`LINK`]. It must be there, too.
+    /// Creates a tag that is sourced from [`CENTRAL`]. It must be there, too.
     #[track_caller]
-    pub fn create_fed_tag(&mut self, tag: &str, step: i32, max_step: i32) {
-        create_tag(self, tag, step, max_step, &format!("'{LINK}'"));
+    pub fn create_sourced_tag(&mut self, tag: &str, step: i32, max_step: i32) {
+        create_tag(self, tag, step, max_step, &format!("'{CENTRAL}'"));
     }
 }
 

@@ -13,7 +13,7 @@ use postgres::types::FromSqlOwned;
 
 use crate::checks::{Call, wait_until};
 use crate::cluster::Backup;
-use crate::fleet::LINK;
+use crate::fleet::CENTRAL;
 use crate::server::Server;
 use crate::session::{Failure, Session};
 
@@ -187,20 +187,20 @@ impl Server {
     /// Has this server, which has the extension, lease its worker id from the registry in
     /// the database postgres there, as this node.
     pub fn lease_from(&self, dir: &Path, node: &str) {
-        self.link_to_registry(dir);
-        self.lease_from_link(node);
+        self.connect_to_registry(dir);
+        self.lease_as(node);
     }
 
-    /// As [`Server::lease_from`], where [`LINK`] is there already.
-    pub fn lease_from_link(&self, node: &str) {
-        self.lease(&format!("postgres/{LINK}"), node);
+    /// As [`Server::lease_from`], where [`CENTRAL`] is there already.
+    pub fn lease_as(&self, node: &str) {
+        self.lease(&format!("postgres/{CENTRAL}"), node);
     }
 
     /// Creates the foreign server of a registry.
-    pub fn link_to_registry(&self, dir: &Path) {
+    pub fn connect_to_registry(&self, dir: &Path) {
         let mut session = self.session();
         session.run("CREATE EXTENSION dblink");
-        session.create_link(LINK, &[dir]);
+        session.create_foreign_server(CENTRAL, &[dir]);
     }
 
     /// Has this server lease its worker id from this registry, as this node. A base backup

@@ -2,16 +2,19 @@
 //!
 //! - [`attack`]: a role that is not trusted, and what it achieves.
 //! - [`server`]: a server of its own for each test, made in a fraction of a second.
+//! - [`programs`]: PostgreSQL's programs, as whom and how they are run.
+//! - [`processes`]: processes of a server, stopped where they are and killed.
 //! - [`cluster`]: standbys, backups, and servers restored from them.
 //! - [`fleet`]: several servers that take their ids from one.
 //! - [`leases`]: several servers that take their worker ids from one.
-//! - [`proxy`]: the network between them, and its troubles.
+//! - [`proxy`]: the network between them, and its failures.
 //! - [`clock`]: a clock that the test sets.
 //! - [`counting`]: what a call costs in instructions.
 //! - [`damage`]: ways in which a file can be spoilt.
 //! - [`session`]: connections to it, and the errors it answers with.
 //! - [`status`]: what they see of the generators.
 //! - [`checks`]: many sessions at once, and what must be true of the ids they got.
+//! - [`waiting`]: a session that waits, and what ends that.
 //! - [`history`]: all that many sessions got while their server is badly treated.
 //! - [`load`]: many sessions that take ids in every way there is.
 //!
@@ -38,26 +41,31 @@ pub mod fleet;
 pub mod history;
 pub mod leases;
 pub mod load;
+pub mod processes;
+pub mod programs;
 pub mod proxy;
 pub mod server;
 pub mod session;
 pub mod status;
+pub mod waiting;
 
 pub use attack::{ATTACKERS, Attack, Attacker, HERS, MALLORY, SHOP, each};
 pub use checks::{
-    Call, Disturbed, assert_in_order, assert_issued_once, becomes, disturb_waiting, in_threads,
-    in_threads_until, random, tell, timed, wait_until, while_repeating,
+    Call, PATIENCE, PROMPTLY, assert_in_order, assert_issued_once, becomes, in_threads,
+    in_threads_until, promptly, random, tell, timed, wait_until, while_repeating,
 };
 pub use clock::Clock;
 pub use cluster::{ARCHIVING, Backup, STANDBY};
 pub use damage::{DAMAGES, Damage};
-pub use fleet::{Fleet, LINK};
-pub use history::{Caller, History, Run, Source, Window};
+pub use fleet::{CENTRAL, Fleet};
+pub use history::{Caller, Cut, History, IdRange, Source, Window};
 pub use leases::{
     Asking, Holder, OTHER_BOOT, Refusal, Registry, assert_apart, edit_json, lease_conf, now_ms,
     time_of, worker_of,
 };
 pub use load::{Haste, Load, Part, Plan};
+pub use processes::{Frozen, Paused};
 pub use proxy::{Mode, Proxy};
-pub use server::{Frozen, Paused, Server, Stop};
+pub use server::{Server, Stop};
 pub use session::{Failure, Session};
+pub use waiting::{Disturbed, disturb_waiting};

@@ -14,7 +14,7 @@ use postgres::types::{ToSql, Type};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::history::{Caller, History, Run, Source};
+use crate::history::{Caller, History, IdRange, Source};
 use crate::server::Server;
 use crate::session::{Failure, Session};
 
@@ -24,7 +24,7 @@ const RETRY: Duration = Duration::from_millis(20);
 /// A way to ask for ids, with SOURCE for the tag's name.
 struct Way {
     kind: &'static str,
-    /// One bigint for an id, two for a run, an array for many; a parameter says how many.
+    /// One bigint for an id, two for a range, an array for many; a parameter says how many.
     sql: &'static str,
     single: bool,
 }
@@ -213,7 +213,7 @@ pub struct Load<'a> {
     done: AtomicBool,
     /// Counts when sessions were asked to connect anew.
     connections: AtomicU64,
-    troubles: Mutex<Vec<Failure>>,
+    failures: Mutex<Vec<Failure>>,
 }
 
 impl<'a> Load<'a> {
@@ -244,7 +244,7 @@ impl<'a> Load<'a> {
             gate: RwLock::new(()),
             done: AtomicBool::new(false),
             connections: AtomicU64::new(0),
-            troubles: Mutex::default(),
+            failures: Mutex::default(),
         };
         thread::scope(|scope| {
             for session in 0..plan.sessions {
@@ -278,8 +278,8 @@ impl<'a> Load<'a> {
 
     /// What failed since the last time that was no call for ids: BEGIN, COMMIT, connecting.
     #[must_use]
-    pub fn take_troubles(&self) -> Vec<Failure> {
-        std::mem::take(&mut *self.troubles.lock())
+    pub fn take_failures(&self) -> Vec<Failure> {
+        std::mem::take(&mut *self.failures.lock())
     }
 
     fn is_done(&self) -> bool {
@@ -298,7 +298,7 @@ impl<'a> Load<'a> {
                 Some(mut worker) => worker.work(&mut random).is_ok().then_some(worker),
                 None => Worker::new(self, number, connection).map_or_else(
                     |failure| {
-                        self.troubles.lock().push(failure);
+                        self.failures.lock().push(failure);
                         thread::sleep(RETRY);
                         None
                     },
@@ -370,7 +370,7 @@ impl<'a> Worker<'a> {
 
     fn say(&mut self, sql: &str) -> Result<(), Failed> {
         self.session.try_run(sql).map_err(|failure| {
-            self.load.troubles.lock().push(failure);
+            self.load.failures.lock().push(failure);
             Failed
         })
     }
@@ -393,7 +393,7 @@ impl<'a> Worker<'a> {
                 let types = if way.single { &[][..] } else { &[Type::INT4] };
                 let prepared = self.session.prepare_typed(&sql, types);
                 let statement = prepared.map_err(|error| {
-                    self.load.troubles.lock().push(Failure::from(&error));
+                    self.load.failures.lock().push(Failure::from(&error));
                     Failed
                 })?;
                 self.statements.insert((place, choice), statement.clone());
@@ -417,18 +417,18 @@ fn take(
     statement: &Statement,
     single: bool,
     asked: u32,
-) -> Result<Vec<Run>, Failure> {
+) -> Result<Vec<IdRange>, Failure> {
     let asked = i32::try_from(asked).expect("few");
     let parameters: &[&(dyn ToSql + Sync)] = if single { &[] } else { &[&asked] };
     let rows = session
         .query(statement, parameters)
         .map_err(|error| Failure::from(&error))?;
     if statement.columns().len() == 2 {
-        let run = |row: &postgres::Row| Run {
+        let range = |row: &postgres::Row| IdRange {
             first: row.get(0),
             last: row.get(1),
         };
-        return Ok(rows.iter().map(run).collect());
+        return Ok(rows.iter().map(range).collect());
     }
     let ids: Vec<i64> = if *statement.columns()[0].type_() == Type::INT8_ARRAY {
         rows.iter()
@@ -437,5 +437,5 @@ fn take(
     } else {
         rows.iter().map(|row| row.get(0)).collect()
     };
-    Ok(Run::of(&ids))
+    Ok(IdRange::of(&ids))
 }

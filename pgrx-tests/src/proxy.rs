@@ -1,4 +1,4 @@
-//! A socket between a server and those who connect to it, with the troubles of a network.
+//! A socket between a server and those who connect to it, with the failures of a network.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -14,7 +14,8 @@ use std::{fs, io};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::server::{Server, connect, new_dir};
+use crate::programs::new_dir;
+use crate::server::{Server, connect};
 use crate::session::{Failure, Session};
 
 /// How often it looks for a new connection.
@@ -32,8 +33,8 @@ pub enum Mode {
     /// Connections are accepted, and nothing goes through, in either direction. It goes
     /// through later, in another mode.
     Silent,
-    /// The next request that says this (within what comes at once) is never sent on, and its connection ends. From then
-    /// on all goes through.
+    /// The next request that says this (within what comes at once) is never sent on, and its
+    /// connection ends. From then on all goes through.
     CutBefore(&'static str),
     /// The next request that says this is sent on, its answer is awaited and kept back, and
     /// its connection ends: it was done there, and here nobody knows. From then on all goes

@@ -1,21 +1,22 @@
 //! A PostgreSQL server that belongs to one test.
 
 use std::fs::{self, File};
-use std::os::unix::fs::chown;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, mpsc};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{env, thread};
 
 use parking_lot::Mutex;
 use postgres::{Config, NoTls};
 
 use crate::checks::{becomes, wait_until};
 use crate::clock::Clock;
-use crate::counting;
+use crate::processes::{
+    Frozen, Paused, all_processes, children_of, kill_family, signal, state_and_parent, stop_process,
+};
+use crate::programs::{self, as_server_user, copy_dir, new_dir, output, template};
 use crate::session::{Failure, Session};
 
 /// A test that runs longer than this hangs: its server is killed, so that its sessions fail.
@@ -55,72 +56,6 @@ const INTERNAL_ERROR: &str = " XX000 ";
 pub const FUNCTION_GONE: &str = "cache lookup failed for function";
 /// What a server says of a child that was killed with SIGKILL.
 const KILLED: &str = "terminated by signal 9";
-
-/// The system user that runs servers, if that is not us: PostgreSQL refuses root.
-static SERVER_USER: LazyLock<Option<(u32, u32)>> = LazyLock::new(|| {
-    let id = |args: &[&str]| -> u32 {
-        output(Command::new("id").args(args))
-            .trim()
-            .parse()
-            .unwrap()
-    };
-    (id(&["-u"]) == 0).then(|| {
-        let user = env::var("LEAF_ID_SERVER_USER").unwrap_or_else(|_| "postgres".into());
-        (id(&["-u", &user]), id(&["-g", &user]))
-    })
-});
-
-static BIN_DIR: LazyLock<PathBuf> = LazyLock::new(|| {
-    env::var_os("LEAF_ID_PG_BIN").map_or_else(
-        || {
-            output(Command::new("pg_config").arg("--bindir"))
-                .trim()
-                .into()
-        },
-        PathBuf::from,
-    )
-});
-
-/// Fresh clusters to copy, kept beside the test's own binary from one run to the next: the
-/// name that they all have.
-static TEMPLATES: LazyLock<PathBuf> = LazyLock::new(|| {
-    let version = output(Command::new(BIN_DIR.join("postgres")).arg("--version"));
-    let mut name: String = version
-        .chars()
-        .filter(|c| c.is_ascii_alphanumeric())
-        .collect();
-    if let Some((uid, _)) = *SERVER_USER {
-        name += &format!("-{uid}");
-    }
-    let beside = env::current_exe()
-        .unwrap()
-        .parent()
-        .unwrap()
-        .join("clusters");
-    fs::create_dir_all(&beside).unwrap();
-    beside.join(name)
-});
-
-/// Held while a cluster to copy is made.
-static MAKING_TEMPLATE: Mutex<()> = Mutex::new(());
-
-/// The fresh cluster of a number. Each number has a system identifier of its own.
-fn template(number: usize) -> PathBuf {
-    let template = TEMPLATES.with_extension(number.to_string());
-    let _making = MAKING_TEMPLATE.lock();
-    if !template.exists() {
-        let dir = new_dir();
-        initdb(&dir);
-        let partial = template.with_file_name(format!("partial-{}", std::process::id()));
-        copy_dir(&dir.join("data"), &partial);
-        // Another process may have been quicker: its cluster is as good.
-        if fs::rename(&partial, &template).is_err() {
-            fs::remove_dir_all(&partial).unwrap();
-        }
-        fs::remove_dir_all(dir).unwrap();
-    }
-    template
-}
 
 /// How a server is asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +102,23 @@ impl Server {
         let server = Self::start(conf);
         server.session().run("CREATE EXTENSION leaf_id");
         server
+    }
+
+    /// As [`Server::with_leaf_id`], under a clock of its own, which is so many milliseconds
+    /// ahead of the machine's.
+    #[must_use]
+    pub fn with_clock(ahead_ms: i64, conf: &[(&str, &str)]) -> Self {
+        let server = Self::start_unrelated_with_clock(0, ahead_ms, conf);
+        server.session().run("CREATE EXTENSION leaf_id");
+        server
+    }
+
+    /// As [`Server::start_unrelated`], under such a clock.
+    #[must_use]
+    pub fn start_unrelated_with_clock(number: usize, ahead_ms: i64, conf: &[(&str, &str)]) -> Self {
+        let dir = new_dir();
+        Clock::make(&dir, ahead_ms);
+        Self::start_in_new(dir, number, conf)
     }
 
     /// As [`Server::start`], in a directory that may hold a clock, but no cluster yet.
@@ -231,12 +183,7 @@ impl Server {
             .append(true)
             .open(self.log_file())
             .unwrap();
-        let mut command =
-            counting::postgres(&self.dir).unwrap_or_else(|| as_server_user("postgres", &self.dir));
-        if let Some(clock) = Clock::of(&self.dir) {
-            clock.preload(&mut command);
-        }
-        let child = command
+        let child = programs::postgres(&self.dir)
             .arg("-D")
             .arg(self.data_dir())
             .stdin(Stdio::null())
@@ -444,6 +391,15 @@ impl Server {
         self.random_sql.store(true, Ordering::Relaxed);
     }
 
+    /// The clock that this server was started under.
+    ///
+    /// # Panics
+    /// When that is the machine's.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        Clock::of(self.dir()).expect("a server with a clock of its own")
+    }
+
     /// Where the server's user may write.
     #[must_use]
     pub fn dir(&self) -> &Path {
@@ -458,14 +414,7 @@ impl Server {
 
     /// Gives a file or directory tree to the server's user.
     pub fn give(&self, path: &Path) {
-        if let Some((uid, gid)) = *SERVER_USER {
-            chown(path, Some(uid), Some(gid)).unwrap();
-            if path.is_dir() {
-                for entry in fs::read_dir(path).unwrap() {
-                    self.give(&entry.unwrap().path());
-                }
-            }
-        }
+        programs::give(path);
     }
 
     /// The processes that work in the data directory: those of this server, and what other
@@ -486,27 +435,6 @@ impl Server {
 
     fn log_file(&self) -> PathBuf {
         self.dir.join("log")
-    }
-}
-
-/// A stopped process: goes on when this is dropped, also in a test that fails.
-pub struct Paused(u32);
-
-impl Drop for Paused {
-    fn drop(&mut self) {
-        signal("CONT", &[self.0]);
-    }
-}
-
-/// A stopped server: goes on when this is dropped, also in a test that fails.
-pub struct Frozen(Vec<u32>);
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        // One by one: some may have been killed meanwhile.
-        for &pid in &self.0 {
-            signal("CONT", &[pid]);
-        }
     }
 }
 
@@ -577,137 +505,4 @@ pub(crate) fn connect(dir: &Path, role: &str, database: &str) -> Result<Session,
         .connect(NoTls)
         .map_err(|error| Failure::from(&error))?;
     Ok(Session::new(client))
-}
-
-/// The directory of pg_regress, which is not among the programs.
-#[must_use]
-pub fn regress_dir() -> PathBuf {
-    let pgxs = env::var("LEAF_ID_PGXS")
-        .unwrap_or_else(|_| output(Command::new(BIN_DIR.join("pg_config")).arg("--pgxs")));
-    Path::new(pgxs.trim())
-        .parent()
-        .unwrap()
-        .join("../test/regress")
-}
-
-/// The directory of the programs.
-#[must_use]
-pub fn bin_dir() -> &'static Path {
-    &BIN_DIR
-}
-
-/// A new directory with a short path: a socket's has room for 107 bytes.
-pub(crate) fn new_dir() -> PathBuf {
-    loop {
-        let dir = PathBuf::from(format!("/tmp/li-{:06x}", rand::random::<u32>() >> 8));
-        if fs::create_dir(&dir).is_ok() {
-            if let Some((uid, gid)) = *SERVER_USER {
-                chown(&dir, Some(uid), Some(gid)).unwrap();
-            }
-            return dir;
-        }
-    }
-}
-
-fn initdb(dir: &Path) {
-    let data = dir.join("data");
-    output(as_server_user("initdb", dir).arg("-D").arg(data).args([
-        "--no-sync",
-        "--auth=trust",
-        "--username=postgres",
-        "--locale=C",
-        "--encoding=UTF8",
-    ]));
-}
-
-pub(crate) fn copy_dir(from: &Path, to: &Path) {
-    output(Command::new("cp").arg("-a").arg(from).arg(to));
-}
-
-/// A program of PostgreSQL with a clean environment. The user is changed by us and not by
-/// runuser, which would stand between us and the process we must signal and reap.
-pub(crate) fn as_server_user(program: &str, dir: &Path) -> Command {
-    let mut command = Command::new(BIN_DIR.join(program));
-    if let Some((uid, gid)) = *SERVER_USER {
-        command.uid(uid).gid(gid);
-    }
-    for (name, _) in env::vars_os() {
-        if name.to_string_lossy().starts_with("PG") {
-            command.env_remove(name);
-        }
-    }
-    // A backtrace takes seconds in a debug build, and hides the message in the log.
-    command
-        .env_remove("RUST_BACKTRACE")
-        .env("LC_ALL", "C")
-        .current_dir(dir);
-    command
-}
-
-/// What a command, which must succeed, wrote to standard output.
-#[track_caller]
-fn output(command: &mut Command) -> String {
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// False if one of them does not exist: a process that has just ended by itself is no
-/// failure.
-fn signal(name: &str, pids: &[u32]) -> bool {
-    let pids = pids.iter().map(u32::to_string);
-    Command::new("kill")
-        .args(["-s", name])
-        .args(pids)
-        .stderr(Stdio::null())
-        .status()
-        .unwrap()
-        .success()
-}
-
-/// Stops a process where it is, and waits until it stands still.
-fn stop_process(pid: u32) {
-    signal("STOP", &[pid]);
-    wait_until(SERVER_LIMIT, "the process to stop", || {
-        state_and_parent(pid).is_none_or(|(state, _)| matches!(state, 'T' | 'Z'))
-    });
-}
-
-/// Kills a postmaster and its children, and waits until the children are gone: they would
-/// hold the shared memory against the next start.
-fn kill_family(postmaster: u32) {
-    // Stopped, it can fork no child that we do not see.
-    signal("STOP", &[postmaster]);
-    let children = children_of(postmaster);
-    signal("KILL", &[&[postmaster][..], &children[..]].concat());
-    let ended = |pid: &u32| matches!(state_and_parent(*pid), None | Some(('Z', _)));
-    wait_until(SERVER_LIMIT, "the server's processes to end", || {
-        children.iter().all(ended)
-    });
-}
-
-fn all_processes() -> impl Iterator<Item = u32> {
-    fs::read_dir("/proc")
-        .unwrap()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-}
-
-fn children_of(parent: u32) -> Vec<u32> {
-    all_processes()
-        .filter(|pid| state_and_parent(*pid).is_some_and(|(_, its)| its == parent))
-        .collect()
-}
-
-fn state_and_parent(pid: u32) -> Option<(char, u32)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before them is in brackets, and may hold anything.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }

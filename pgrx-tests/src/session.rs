@@ -6,6 +6,8 @@ use std::ops::{Deref, DerefMut};
 use postgres::types::FromSqlOwned;
 use postgres::{Client, Statement};
 
+use crate::checks::PATIENCE;
+
 /// What a statement failed with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
@@ -232,6 +234,13 @@ impl Session {
         self.run(&format!(
             "SELECT leaf_tag_create('{tag}', step => {step}, max_step => {step})"
         ));
+    }
+
+    /// From now on calls wait for ids for [`PATIENCE`].
+    #[track_caller]
+    pub fn be_patient(&mut self) {
+        let ms = PATIENCE.as_millis();
+        self.run(&format!("SET leaf_id.refill_timeout = {ms}"));
     }
 
     /// The process that serves this session.

@@ -196,7 +196,7 @@ fn servers_of_other_numbers_have_other_system_identifiers() {
 }
 
 #[test]
-fn a_proxy_has_all_the_troubles_of_a_network() {
+fn a_proxy_fails_in_every_way_of_a_network() {
     const INSERT: &str = "INSERT INTO t VALUES (1)";
     let server = Server::start(&[PLAIN]);
     let count = || server.session().value::<i64>("SELECT count(*) FROM t");

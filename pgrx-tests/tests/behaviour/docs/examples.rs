@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use leaf_id_tests::Server;
-use leaf_id_tests::server::bin_dir;
+use leaf_id_tests::programs::bin_dir;
 
 use super::page::{Block, Mark, Page, root};
 

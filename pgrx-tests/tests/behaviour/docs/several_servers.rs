@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
+use leaf_id_tests::Server;
 use leaf_id_tests::checks::wait_until;
 use leaf_id_tests::cluster::STANDBY;
-use leaf_id_tests::server::Server;
 use leaf_id_tests::session::Session;
 
 use super::page::{Page, run_statements};

@@ -1,4 +1,4 @@
-//! Would catch: cached ids that are given back twice, or to another row than theirs, after a
+//! Would catch: cached ids that are restored twice, or to another row than theirs, after a
 //! clean stop (I3, I6): from a file that was copied, damaged or put back, or over which the
 //! rows were edited; and a server that does not start because of it.
 
@@ -84,7 +84,7 @@ fn edit(path: &Path, key: &str, value: &str) {
 }
 
 #[test]
-fn rests_come_back_once() {
+fn remainders_come_back_once() {
     let server = server_with_tags();
     let mut issued = Issued::default();
     issued.draw(&server);
@@ -99,8 +99,8 @@ fn rests_come_back_once() {
         assert!(!file(&server).exists(), "it is gone before it is used");
     }
     assert_eq!(told(&server), 0);
-    // A crash loses what is cached, the rests that came back too. (After the death of the
-    // postmaster alone the launcher still gets to park them.)
+    // A crash loses what is cached, the remainders that came back too. (After the death of the
+    // postmaster alone the launcher still gets to save them.)
     server.stop(Stop::Immediate);
     server.launch();
     issued.draw(&server);
@@ -141,7 +141,7 @@ fn a_file_that_cannot_be_used_is_a_gap() {
     }
 }
 
-/// Has the rests of a stop used, puts the file of that stop back with the server stopped, and
+/// Has the remainders of a stop used, puts the file of that stop back with the server stopped, and
 /// checks that nothing of it is used again. What the file said is no longer so, but the rows
 /// do not show it: they are as they were.
 fn assert_put_back_is_a_gap(keep: impl Fn(&Path, &Path), put_back: impl Fn(&Path, &Path, u64)) {
@@ -215,7 +215,7 @@ fn a_copied_file_with_the_inode_of_the_first_repeats_nothing() {
 
 /// The rows change while no launcher runs: the library is not loaded.
 #[test]
-fn rows_edited_meanwhile_take_no_rest_back() {
+fn rows_edited_meanwhile_restore_no_remainder() {
     let server = server_with_tags();
     server.session().run("CREATE DATABASE other");
     let mut other = server.session_in("other");
@@ -257,7 +257,7 @@ fn rows_edited_meanwhile_take_no_rest_back() {
     session
         .fails("SELECT leaf_segment_next('dropped')")
         .is("42704");
-    // It has an end now: no rest may reach beyond it.
+    // It has an end now: no remainder may reach beyond it.
     let mut b = issued.0["b"].clone();
     while let Ok(id) = session.try_next("b") {
         b.push(id);
@@ -272,7 +272,7 @@ fn rows_edited_meanwhile_take_no_rest_back() {
 }
 
 #[test]
-fn fewer_slots_than_rests_are_a_gap() {
+fn fewer_slots_than_remainders_are_a_gap() {
     let server = server_with_tags();
     let mut issued = Issued::default();
     issued.draw(&server);

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Asking, Failure, LINK, Registry, Server, Session, assert_apart, in_threads_until, now_ms,
+    Asking, CENTRAL, Failure, Registry, Server, Session, assert_apart, in_threads_until, now_ms,
     wait_until, worker_of,
 };
 
@@ -280,7 +280,7 @@ fn a_server_learns_that_its_name_is_another_roles() {
     let mut session = server.session();
     session.next_snowflake();
     session.run(&format!(
-        "ALTER USER MAPPING FOR CURRENT_USER SERVER {LINK}
+        "ALTER USER MAPPING FOR CURRENT_USER SERVER {CENTRAL}
              OPTIONS (SET user 'elsewhere', SET password 'secret')"
     ));
     // What it has is good until its lease ends.

@@ -156,7 +156,7 @@ fn a_frozen_launcher_with_the_clock_set_back_lets_nobody_issue() {
     session.wait_for_refusal("all 1024 worker ids");
 }
 
-/// The sessions know by themselves when the lease has ended, by a clock that nobody sets.
+/// The sessions know by themselves when the lease has ended, by the monotonic clock.
 #[test]
 fn a_frozen_launcher_stops_nobody_else_and_lets_nobody_issue_without_a_lease() {
     let registry = Registry::start();

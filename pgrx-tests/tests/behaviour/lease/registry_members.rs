@@ -7,7 +7,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Asking, LINK, Mode, Proxy, Registry, Server, Session, Stop, assert_apart, assert_in_order,
+    Asking, CENTRAL, Mode, Proxy, Registry, Server, Session, Stop, assert_apart, assert_in_order,
     assert_issued_once, in_threads, in_threads_until, lease_conf, now_ms, time_of, timed,
     wait_until, worker_of,
 };
@@ -42,7 +42,7 @@ fn a_restart_keeps_the_id() {
     );
     assert_eq!(
         session.snowflake_status::<String>("registry"),
-        format!("postgres/{LINK}")
+        format!("postgres/{CENTRAL}")
     );
     assert!(session.snowflake_status::<bool>("lease_until > now()"));
     assert!(session.snowflake_status::<bool>("registry_away_since IS NULL"));
@@ -118,7 +118,7 @@ fn twenty_servers_at_once_get_twenty_ids() {
                 // Names tell nodes of one system apart.
                 let server = Server::start_unrelated(number % 3, &SMALL);
                 server.session().run("CREATE EXTENSION leaf_id");
-                server.link_to_registry(registry.server.dir());
+                server.connect_to_registry(registry.server.dir());
                 server
             });
             servers.collect::<Vec<_>>()
@@ -132,7 +132,7 @@ fn twenty_servers_at_once_get_twenty_ids() {
             let server = &servers[number];
             let mut session = server.session();
             barrier.wait();
-            server.lease_from_link(&format!("node {number}"));
+            server.lease_as(&format!("node {number}"));
             let mut ids = vec![session.next_snowflake()];
             for _ in 0..10 {
                 ids.extend(session.ids("SELECT leaf_snowflake_next_batch(1000)"));
@@ -326,9 +326,11 @@ fn registry_in_a_local_database() {
     let other = Server::start_unrelated(1, &[]);
     let mut there = other.session();
     there.run("CREATE EXTENSION leaf_id");
-    other.link_to_registry(server.dir());
-    there.run(&format!("ALTER SERVER {LINK} OPTIONS (SET dbname 'ids')"));
-    other.lease_from_link("there");
+    other.connect_to_registry(server.dir());
+    there.run(&format!(
+        "ALTER SERVER {CENTRAL} OPTIONS (SET dbname 'ids')"
+    ));
+    other.lease_as("there");
     assert_eq!(worker_of(there.next_snowflake()), 1);
     let nodes = "SELECT node_name FROM leaf_worker_status WHERE live ORDER BY worker_id";
     assert_eq!(session.column::<String>(nodes), ["here", "there"]);

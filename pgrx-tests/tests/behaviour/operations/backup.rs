@@ -1,5 +1,5 @@
 //! Would catch: ids that repeat after a recovery to an earlier moment, on a copy of a data
-//! directory, or after pg_upgrade; what was parked for one server given out by its copy
+//! directory, or after pg_upgrade; what was saved for one server given out by its copy
 //! too; and a gap where a dump or an upgrade has lost nothing (I3, I6).
 
 use std::fs;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use leaf_id_tests::{ARCHIVING, Server, Session, Stop, assert_issued_once};
 
-const PARKED: &str = "leaf_id_saved_ranges.json";
+const SAVED: &str = "leaf_id_saved_ranges.json";
 const SNOWFLAKE: [(&str, &str); 2] = [
     ("leaf_id.worker_id", "1"),
     ("leaf_id.timestamp_reservation", "500ms"),
@@ -98,9 +98,9 @@ fn a_server_made_of_a_base_backup_takes_its_reservation_for_a_floor_alone() {
     assert_issued_once([snowflakes]);
 }
 
-/// The rest of a segment may be given back once, to the server that has parked it.
+/// What is left of a segment may be restored once, to the server that has saved it.
 #[test]
-fn a_copy_of_what_was_parked_is_given_to_nobody() {
+fn a_copy_of_what_was_saved_is_given_to_nobody() {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
     session.create_steady_tag("t", 1000);
@@ -109,27 +109,27 @@ fn a_copy_of_what_was_parked_is_given_to_nobody() {
     let known = session.max_id("t");
     drop(session);
     server.stop(Stop::Fast);
-    let parked = server.data_dir().join(PARKED);
+    let saved = server.data_dir().join(SAVED);
     // Held, so that no copy gets the same inode by chance.
     let held = server.dir().join("held");
-    fs::hard_link(&parked, &held).unwrap();
+    fs::hard_link(&saved, &held).unwrap();
     let cold = server.dir().join("cold");
     copy(&server.data_dir(), &cold);
     server.launch();
     let mut session = server.session();
     ids.extend(session.take("t", 5));
-    assert_eq!(ids[150], 151, "nothing was given back to the server itself");
-    assert!(!parked.exists(), "it could be given back once more");
+    assert_eq!(ids[150], 151, "nothing was restored to the server itself");
+    assert!(!saved.exists(), "it could be restored once more");
     // While the server runs the file is there for moments only: as if in one of them.
-    fs::copy(&held, &parked).unwrap();
-    server.give(&parked);
+    fs::copy(&held, &saved).unwrap();
+    server.give(&saved);
     let of_backup = server.backup();
     // In the way that parks nothing.
     server.stop(Stop::Immediate);
     server.launch();
     let (of_backup, of_itself) = (of_backup.start(&[]), &server);
     for server in [&of_backup, of_itself] {
-        assert!(!server.data_dir().join(PARKED).exists());
+        assert!(!server.data_dir().join(SAVED).exists());
         assert_eq!(server.session().next("t"), known);
     }
     // A copy made while the server was stopped, that takes its place.
@@ -165,7 +165,7 @@ fn pg_upgrade_loses_no_tag_and_skips_nothing() {
     old.stop(Stop::Fast);
     let new = Server::start_unrelated(1, &SNOWFLAKE);
     new.stop(Stop::Fast);
-    let bin = leaf_id_tests::server::bin_dir().to_str().unwrap();
+    let bin = leaf_id_tests::programs::bin_dir().to_str().unwrap();
     let (from, to) = (old.data_dir(), new.data_dir());
     let (from, to) = (from.to_str().unwrap(), to.to_str().unwrap());
     new.run(

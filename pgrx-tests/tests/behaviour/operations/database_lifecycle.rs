@@ -59,10 +59,9 @@ fn databases_can_be_dropped_renamed_moved_and_copied_after_use() {
             "used"
         };
         use_heavily(&server, name);
-        let (_, idle) = timed(|| session.run(&action.replace("{}", "idle")));
-        let (_, used) = timed(|| session.run(&action.replace("{}", "used")));
-        println!("{action}: {idle:?} without an allocator, {used:?} with one");
-        assert!(used < idle + Duration::from_secs(2));
+        session.run(&action.replace("{}", "idle"));
+        // PostgreSQL waits for five seconds for others to leave it, and gives up then.
+        session.run(&action.replace("{}", "used"));
     }
 }
 
@@ -177,7 +176,7 @@ fn a_database_with_the_oid_of_a_dropped_one_has_nothing_of_it() {
     insert_orders(&server, "copy", 100);
 }
 
-/// The same with a restart before it: the ids wait in their slots to be given back.
+/// The same with a restart before it: the ids wait in their slots to be restored.
 #[test]
 fn saved_ids_that_wait_in_slots_go_with_their_database() {
     let server = Server::start(&[("fsync", "off")]);
@@ -203,7 +202,7 @@ fn saved_ids_are_not_given_to_a_database_of_the_same_oid() {
     session.run("ALTER SYSTEM RESET shared_preload_libraries");
     server.restart();
     insert_orders(&server, "copy", 100);
-    // The template's are given back.
+    // The template's are restored.
     let ids = "INSERT INTO orders DEFAULT VALUES RETURNING id";
     assert_eq!(server.session_in("template").ids(ids), [21]);
 }

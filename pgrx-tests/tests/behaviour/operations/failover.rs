@@ -191,7 +191,7 @@ fn a_skip_beyond_the_limit_of_a_tag_is_told_and_can_be_taken_back() {
     assert_eq!(first, Some(known[0]));
 }
 
-/// Steps, growth and hunger as they come: as many claims as may be lost can be skipped.
+/// Steps, growth and starvation as they come: as many claims as may be lost can be skipped.
 #[test]
 fn whatever_the_pace_no_id_of_a_lost_claim_comes_again() {
     let mut random = random();

@@ -217,7 +217,6 @@ fn no_room_for_the_table_is_an_error_until_there_is() {
     session.run("RESET leaf_id.refill_timeout");
     let (more, took) = timed(|| session.take("t", 50));
     println!("50 ids in {took:?} when there was room");
-    assert!(took < Duration::from_secs(5));
     issued.extend(more);
     assert_issued_once([issued]);
 }

@@ -46,7 +46,7 @@ fn clean_restarts_and_ended_launchers_lose_nothing() {
     Load::prepare(&mut session, &plan.parts);
     drop(session);
     let history = plan.history(server.dir(), 1);
-    let (windows, troubles) = Load::run(&[&server], &history, &plan, |load| {
+    let (windows, failures) = Load::run(&[&server], &history, &plan, |load| {
         for _ in 0..5 {
             thread::sleep(Duration::from_millis(random.random_range(100..500)));
             history.restart(0, &server);
@@ -56,10 +56,10 @@ fn clean_restarts_and_ended_launchers_lose_nothing() {
         let pause = load.pause(LIMIT);
         let windows = history.settle(&mut server.session());
         drop(pause);
-        (windows, load.take_troubles())
+        (windows, load.take_failures())
     });
     let cut = windows.iter().flat_map(|window| &window.cut);
-    for failure in cut.map(|cut| &cut.failure).chain(&troubles) {
+    for failure in cut.map(|cut| &cut.failure).chain(&failures) {
         // The server does not take connections while it stops and starts.
         assert!(
             ["57P01", "57P03", ""].contains(&&*failure.state),

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::{env, fs};
 
 use leaf_id_tests::Server;
-use leaf_id_tests::server::{bin_dir, regress_dir};
+use leaf_id_tests::programs::{bin_dir, regress_dir};
 
 #[test]
 fn what_psql_shows() {

@@ -1,13 +1,13 @@
 //! Would catch: a central server whose end ends inserts on the others (fleet of three, twelve
 //! sessions), ids that come twice because its standby took over (I3), with every claim
-//! acknowledged by the standby, and without; and a centre that has forgotten what it gave
+//! acknowledged by the standby, and without; and a central server that has forgotten what it gave
 //! away and gives it away again.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    Haste, History, LINK, Load, Part, Plan, STANDBY, Server, Session, Source, Stop,
+    CENTRAL, Haste, History, Load, Part, Plan, STANDBY, Server, Session, Source, Stop,
     assert_issued_once, random, tell, wait_until,
 };
 use rand::RngExt;
@@ -15,7 +15,7 @@ use rand::RngExt;
 const LIMIT: Duration = Duration::from_secs(60);
 const MEMBERS: usize = 3;
 const SESSIONS: usize = 12;
-/// How long nobody is the centre, beside what the promotion takes.
+/// How long nobody is the central server, beside what the promotion takes.
 const VACANCY: Duration = Duration::from_secs(3);
 
 /// A central server, its standby, and members that know both.
@@ -41,10 +41,10 @@ impl Fleet {
         }
         let members = (1..=MEMBERS).map(|number| {
             let member = Server::start_unrelated(number, &[("leaf_id.refill_timeout", "60s")]);
-            member.feed_from(&[first.dir(), second.dir()]);
+            member.source_from(&[first.dir(), second.dir()]);
             let mut session = member.session();
             for (tag, step) in tags {
-                session.create_fed_tag(tag, *step, *step);
+                session.create_sourced_tag(tag, *step, *step);
             }
             member
         });
@@ -115,9 +115,10 @@ fn fail_over_under_load(
     let history: History = plan.history(fleet.members[0].dir(), MEMBERS);
     let servers: Vec<&Server> = fleet.members.iter().collect();
     let began = Instant::now();
-    let windows = Load::run(&servers, &history, &plan, |load| {
+    let (windows, outage) = Load::run(&servers, &history, &plan, |load| {
         thread::sleep(whole * 2 / 5);
         before();
+        let gone = Instant::now();
         fleet.first.kill_9();
         thread::sleep(VACANCY);
         fleet.second.promote();
@@ -125,13 +126,14 @@ fn fail_over_under_load(
         wait_until(LIMIT, "a claim on the new timeline", || {
             session.value("SELECT timeline = 2 FROM leaf_id.leaf_alloc WHERE biz_tag <> 'large'")
         });
+        let outage = gone.elapsed();
         thread::sleep(whole.saturating_sub(began.elapsed()));
         let pause = load.pause(LIMIT);
         let windows = history.settle_fleet(&mut fleet.sessions(), &mut session);
         drop(pause);
-        let troubles = load.take_troubles();
-        assert!(troubles.is_empty(), "{troubles:?}");
-        windows
+        let failures = load.take_failures();
+        assert!(failures.is_empty(), "{failures:?}");
+        (windows, outage)
     });
     for ((tag, step), window) in tags.iter().zip(windows) {
         let ids: u64 = window.ids.values().sum();
@@ -145,7 +147,7 @@ fn fail_over_under_load(
             history.fail(&format!("an insert has failed: {}", cut.failure));
         }
         // Nobody waits while there is something left.
-        if *tag == LARGE && window.longest_call >= VACANCY {
+        if *tag == LARGE && window.longest_call >= outage {
             history.fail(&format!("{tag}: a call took {:?}", window.longest_call));
         }
     }
@@ -237,7 +239,7 @@ fn an_asynchronous_pair_skips() {
 /// It has forgotten claims, and has not been told to skip any: what it gives away now lies
 /// below what its members have. They notice where they can, and a repair is an edit away.
 #[test]
-fn a_centre_behind_the_members_is_told() {
+fn a_central_server_behind_the_members_is_told() {
     let tags = [("t", 100)];
     let fleet = Fleet::new("0", &tags);
     let mut session = fleet.members[0].session();
@@ -254,15 +256,15 @@ fn a_centre_behind_the_members_is_told() {
     let failure = loop {
         match session.try_next("t") {
             Ok(id) => ids.push(id),
-            // Not before it has found the new centre.
+            // Not before it has found the new central server.
             Err(failure) if failure.state == "55P03" => {}
             Err(failure) => break failure,
         }
     };
-    failure.is("55000").says(LINK).says("is behind");
-    let mut centre = fleet.second.session();
-    assert!(centre.max_id("t") < forgotten);
-    centre.run(&format!(
+    failure.is("55000").says(CENTRAL).says("is behind");
+    let mut central = fleet.second.session();
+    assert!(central.max_id("t") < forgotten);
+    central.run(&format!(
         "UPDATE leaf_id.leaf_alloc SET max_id = {forgotten} WHERE biz_tag = 't'"
     ));
     session.run("SET leaf_id.refill_timeout = '60s'");

@@ -414,7 +414,7 @@ fn a_session_that_has_claimed_is_cancelled_as_any_other() {
 }
 
 #[test]
-fn a_fed_tag_feeds_nobody() {
+fn a_sourced_tag_is_no_source() {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
     session.run(

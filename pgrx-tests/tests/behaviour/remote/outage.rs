@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use leaf_id_tests::{Clock, Failure, LINK, Server, Session, Stop, random, wait_until};
+use leaf_id_tests::{CENTRAL, Clock, Failure, Server, Session, Stop, random, wait_until};
 use rand::RngExt;
 use rand::rngs::StdRng;
 
@@ -17,9 +17,9 @@ const STEP: i32 = 10;
 /// Claims of one length, after which it is the right one.
 const SETTLED: i64 = 4;
 
-/// A member whose tag `t` is used at a steady rate, and the centre that feeds it.
-struct Life {
-    centre: Server,
+/// A member whose tag `t` is used at a steady rate, and the central server that it is sourced from.
+struct Usage {
+    central: Server,
     member: Server,
     clock: Clock,
     session: Session,
@@ -28,7 +28,7 @@ struct Life {
     rate: i32,
 }
 
-impl Life {
+impl Usage {
     fn new() -> Self {
         let mut random = random();
         // So that a segment of one length lasts clearly between 15 and 30 minutes: this
@@ -36,17 +36,17 @@ impl Life {
         let length = STEP << random.random_range(7..14);
         let rate = length / random.random_range(18..27);
         println!("{rate} ids a minute");
-        let centre = Server::with_leaf_id(&[]);
-        centre.admit_members();
-        centre.session().create_tag("t");
+        let central = Server::with_leaf_id(&[]);
+        central.admit_members();
+        central.session().create_tag("t");
         let member = Server::start_unrelated_with_clock(1, 0, &[("leaf_id.claim_timeout", "2s")]);
-        member.feed_from(&[centre.dir()]);
+        member.source_from(&[central.dir()]);
         let mut session = member.session();
-        session.create_fed_tag("t", STEP, 10_000_000);
+        session.create_sourced_tag("t", STEP, 10_000_000);
         session.run("SET leaf_id.refill_timeout = '30s'");
         Self {
             clock: member.clock(),
-            centre,
+            central,
             member,
             session,
             random,
@@ -55,17 +55,17 @@ impl Life {
     }
 
     /// A minute's ids are taken, and the minute passes.
-    fn live_a_minute(&mut self) -> Result<(), Failure> {
+    fn pass_a_minute(&mut self) -> Result<(), Failure> {
         let taken = self.session.try_take("t", self.rate);
         self.clock.set(self.clock.ahead_ms() + MINUTE_MS);
         taken.map(|_| ())
     }
 
-    /// Some minutes pass in which the centre is there.
+    /// Some minutes pass in which the central server is there.
     #[track_caller]
-    fn live(&mut self, minutes: i64) {
+    fn pass(&mut self, minutes: i64) {
         for minute in 0..minutes {
-            self.live_a_minute()
+            self.pass_a_minute()
                 .unwrap_or_else(|failure| panic!("in minute {minute}: {failure}"));
             self.session.wait_for_spare("t");
         }
@@ -77,7 +77,7 @@ impl Life {
     fn settle(&mut self) {
         let (mut step, mut since) = (0, 0);
         for _ in 0..2000 {
-            self.live(1);
+            self.pass(1);
             let refills = self.session.figure("t", "refills");
             let now = self.session.figure("t", "step");
             if now != step {
@@ -85,25 +85,25 @@ impl Life {
             }
             if refills - since >= SETTLED {
                 let more = self.random.random_range(0..40);
-                return self.live(more);
+                return self.pass(more);
             }
         }
         panic!("{} a minute do not settle, at {step} now", self.rate);
     }
 
-    /// The centre goes, and minutes pass until there are no more ids. How many?
-    fn live_on_the_rest(&mut self) -> i64 {
-        self.centre.stop(Stop::Fast);
+    /// The central server goes, and minutes pass until there are no more ids. How many?
+    fn use_up_what_is_cached(&mut self) -> i64 {
+        self.central.stop(Stop::Fast);
         self.session.run("SET leaf_id.refill_timeout = '200ms'");
         let mut minutes = 0;
         let failure = loop {
-            match self.live_a_minute() {
+            match self.pass_a_minute() {
                 Ok(()) => minutes += 1,
                 Err(failure) => break failure,
             }
             assert!(minutes < 1000, "there is no end of them");
         };
-        failure.is("55P03").details(LINK);
+        failure.is("55P03").details(CENTRAL);
         minutes
     }
 
@@ -115,49 +115,49 @@ impl Life {
 }
 
 #[test]
-fn the_rest_lasts_a_quarter_of_an_hour() {
-    let mut life = Life::new();
-    life.settle();
-    let minutes = life.live_on_the_rest();
+fn what_is_cached_lasts_a_quarter_of_an_hour() {
+    let mut usage = Usage::new();
+    usage.settle();
+    let minutes = usage.use_up_what_is_cached();
     println!("it lasted {minutes} minutes");
     assert!((13..=60).contains(&minutes), "{minutes}");
 }
 
 #[test]
 fn the_view_tells_since_when_and_how_long() {
-    let mut life = Life::new();
-    life.settle();
-    let away: bool = life.session.value(
+    let mut usage = Usage::new();
+    usage.settle();
+    let away: bool = usage.session.value(
         "SELECT server = 'leaf_central' AND server_away_since IS NULL
          FROM leaf_segment_status WHERE tag = 't'",
     );
     assert!(away, "it is there");
-    let foretold = life.number("extract(epoch FROM cached_for) / 60");
-    let before = life.clock.now_ms();
-    let minutes = life.live_on_the_rest();
+    let foretold = usage.number("extract(epoch FROM cached_for) / 60");
+    let before = usage.clock.now_ms();
+    let minutes = usage.use_up_what_is_cached();
     println!("{foretold} minutes were foretold, and it was {minutes}");
     let minutes = minutes as f64;
     assert!(
         foretold > minutes * 0.7 - 2.0 && foretold < minutes * 1.4 + 2.0,
         "{foretold} minutes were foretold, and it was {minutes}"
     );
-    let since = life.number("extract(epoch FROM server_away_since) * 1000");
-    let now = life.clock.now_ms();
+    let since = usage.number("extract(epoch FROM server_away_since) * 1000");
+    let now = usage.clock.now_ms();
     assert!(
         since >= before as f64 && since <= now as f64,
         "{since} is not in {before}..{now}"
     );
-    assert!(life.number("extract(epoch FROM cached_for)") <= 60.0);
+    assert!(usage.number("extract(epoch FROM cached_for)") <= 60.0);
     let (state, error): (String, String) = {
         let sql = "SELECT state, last_error FROM leaf_central_status WHERE server = $1";
-        let row = life.session.query_one(sql, &[&LINK]).unwrap();
+        let row = usage.session.query_one(sql, &[&CENTRAL]).unwrap();
         (row.get(0), row.get(1))
     };
     println!("{state}: {error}");
-    life.centre.launch();
-    life.session.run("SET leaf_id.refill_timeout = '30s'");
-    life.live(1);
-    let back: bool = life.session.value(
+    usage.central.launch();
+    usage.session.run("SET leaf_id.refill_timeout = '30s'");
+    usage.pass(1);
+    let back: bool = usage.session.value(
         "SELECT bool_and(server_away_since IS NULL) FROM leaf_segment_status WHERE tag = 't'",
     );
     assert!(back, "it is back");
@@ -166,38 +166,39 @@ fn the_view_tells_since_when_and_how_long() {
 /// The segment that was in use lasted longer than ever, but nobody could use it.
 #[test]
 fn a_long_outage_does_not_shrink_the_step() {
-    let mut life = Life::new();
-    life.settle();
-    let before = life.session.figure("t", "step");
-    life.live_on_the_rest();
+    let mut usage = Usage::new();
+    usage.settle();
+    let before = usage.session.figure("t", "step");
+    usage.use_up_what_is_cached();
     for _ in 0..50 {
-        life.clock.set(life.clock.ahead_ms() + MINUTE_MS);
+        usage.clock.set(usage.clock.ahead_ms() + MINUTE_MS);
     }
-    life.session
+    usage
+        .session
         .fails("SELECT leaf_segment_next('t')")
         .is("55P03");
-    life.centre.launch();
-    life.session.run("SET leaf_id.refill_timeout = '30s'");
-    life.live(1);
-    let after = life.session.figure("t", "step");
+    usage.central.launch();
+    usage.session.run("SET leaf_id.refill_timeout = '30s'");
+    usage.pass(1);
+    let after = usage.session.figure("t", "step");
     assert!(after >= before, "{before}, then {after}");
     // And the next one is survived as well.
-    life.live(60);
-    let minutes = life.live_on_the_rest();
+    usage.pass(60);
+    let minutes = usage.use_up_what_is_cached();
     assert!(minutes >= 13, "{minutes}");
 }
 
 #[test]
 fn refills_go_on_by_themselves() {
-    let mut life = Life::new();
-    life.live(1);
-    life.live_on_the_rest();
-    let rest = "coalesce(current_remaining, 0) + coalesce(spare_remaining, 0)";
-    assert!(life.session.figure("t", rest) < i64::from(life.rate));
-    let refills = life.session.figure("t", "refills");
-    life.centre.launch();
+    let mut usage = Usage::new();
+    usage.pass(1);
+    usage.use_up_what_is_cached();
+    let cached = "coalesce(current_remaining, 0) + coalesce(spare_remaining, 0)";
+    assert!(usage.session.figure("t", cached) < i64::from(usage.rate));
+    let refills = usage.session.figure("t", "refills");
+    usage.central.launch();
     wait_until(LIMIT, "a segment that nobody waits for", || {
-        life.session.figure("t", "refills") > refills
+        usage.session.figure("t", "refills") > refills
     });
-    assert_eq!(life.member.log().matches("is back").count(), 1);
+    assert_eq!(usage.member.log().matches("is back").count(), 1);
 }

@@ -27,7 +27,7 @@ fn row(session: &mut Session, tag: &str) -> (Option<String>, i64, i64) {
     (row.get(0), row.get(1), row.get(2))
 }
 
-fn fed(server: &str, max_id: i64) -> (Option<String>, i64, i64) {
+fn sourced(server: &str, max_id: i64) -> (Option<String>, i64, i64) {
     (Some(server.into()), 0, max_id)
 }
 
@@ -50,9 +50,9 @@ fn dml_feeds_a_tag_too() {
              ON CONFLICT (biz_tag) DO UPDATE SET server = 'other', max_id = excluded.max_id;
          SELECT leaf_tag_create('c', start => 5, server => 'other')",
     );
-    assert_eq!(row(&mut session, "a"), fed("leaf_central", 1));
-    assert_eq!(row(&mut session, "b"), fed("other", 50));
-    assert_eq!(row(&mut session, "c"), fed("other", 5));
+    assert_eq!(row(&mut session, "a"), sourced("leaf_central", 1));
+    assert_eq!(row(&mut session, "b"), sourced("other", 50));
+    assert_eq!(row(&mut session, "c"), sourced("other", 5));
     // Not for users to write; and it is another row there under another name.
     set_server_incarnation(&mut session, "a", 7);
     session
@@ -66,7 +66,7 @@ fn dml_feeds_a_tag_too() {
 }
 
 #[test]
-fn creating_a_fed_tag_needs_usage() {
+fn creating_a_sourced_tag_needs_usage() {
     let (server, mut admin) = server(&[]);
     admin.run(
         "CREATE ROLE alice LOGIN; GRANT USAGE ON SCHEMA leaf_id TO alice; GRANT ALL ON leaf_id.leaf_alloc TO alice;
@@ -108,7 +108,7 @@ fn creating_a_fed_tag_needs_usage() {
         .fails(&format!("SELECT leaf_tag_create('v', server => '{long}s')"))
         .is("42602");
     admin.run(&format!("SELECT leaf_tag_create('v', server => '{long}')"));
-    assert_eq!(row(&mut admin, "v"), fed(&long, 1));
+    assert_eq!(row(&mut admin, "v"), sourced(&long, 1));
 }
 
 #[test]
@@ -134,14 +134,14 @@ fn a_tag_cannot_be_taken_away_from_its_server() {
         .is("55000")
         .says("tag \"t\" is sourced from server \"leaf_central\"")
         .hints("Reset it there");
-    assert_eq!(row(&mut session, "t"), fed("leaf_central", 5));
+    assert_eq!(row(&mut session, "t"), sourced("leaf_central", 5));
     session.run("SELECT leaf_tag_drop('t'), leaf_tag_create('t', start => 100)");
     assert_eq!(session.next("t"), 100);
 }
 
 /// Cached ids are dropped, and those that are in use are known from the row.
 #[test]
-fn a_local_tag_becomes_a_fed_one_above_its_ids() {
+fn a_local_tag_becomes_a_sourced_one_above_its_ids() {
     let (server, mut session) = server(&[]);
     session.create_steady_tag("t", 50);
     let mut other = server.session();
@@ -155,11 +155,11 @@ fn a_local_tag_becomes_a_fed_one_above_its_ids() {
     session.run("ROLLBACK TO s; COMMIT");
     other.run("SET leaf_id.refill_timeout = '300ms'");
     other.try_next("t").unwrap_err().is("55P03");
-    assert_eq!(row(&mut session, "t"), fed("leaf_central", max_id));
+    assert_eq!(row(&mut session, "t"), sourced("leaf_central", max_id));
 }
 
 #[test]
-fn a_fed_tag_is_used_after_the_commit() {
+fn a_sourced_tag_is_used_after_the_commit() {
     let (_server, mut session) = server(&[]);
     session.run("BEGIN; SELECT leaf_tag_create('t', server => 'leaf_central'); SAVEPOINT s");
     session
@@ -170,7 +170,7 @@ fn a_fed_tag_is_used_after_the_commit() {
     session.run("ROLLBACK TO s; COMMIT");
     session.run("SET leaf_id.refill_timeout = '300ms'");
     session.try_next("t").unwrap_err().is("55P03");
-    assert_eq!(row(&mut session, "t"), fed("leaf_central", 1));
+    assert_eq!(row(&mut session, "t"), sourced("leaf_central", 1));
 
     // What was issued before the row named its server is not issued again by it.
     session.run("BEGIN; SELECT leaf_tag_create('u')");
@@ -180,7 +180,7 @@ fn a_fed_tag_is_used_after_the_commit() {
     );
     session.try_next("u").unwrap_err().is("55000");
     session.run("ROLLBACK TO s; COMMIT");
-    assert_eq!(row(&mut session, "u"), fed("leaf_central", 31));
+    assert_eq!(row(&mut session, "u"), sourced("leaf_central", 31));
     // Where that is rolled back, they are issued here as before.
     session.run(
         "BEGIN; SELECT leaf_tag_create('v'); SAVEPOINT s;
@@ -189,11 +189,11 @@ fn a_fed_tag_is_used_after_the_commit() {
     assert_eq!(session.take("v", 3), [1, 2, 3]);
     session.run("COMMIT; RESET leaf_id.refill_timeout");
     assert_eq!(session.next("v"), 4);
-    // Nor where the whole row was rolled back, and another one is fed.
+    // Nor where the whole row was rolled back, and another one is sourced.
     session.run("BEGIN; SAVEPOINT s; SELECT leaf_tag_create('w')");
     session.take("w", 30);
     session.run("ROLLBACK TO s; SELECT leaf_tag_create('w', server => 'leaf_central'); COMMIT");
-    assert_eq!(row(&mut session, "w"), fed("leaf_central", 31));
+    assert_eq!(row(&mut session, "w"), sourced("leaf_central", 31));
 }
 
 #[test]
@@ -212,21 +212,21 @@ fn a_dump_carries_the_server() {
     // Ids below are in the dump, wherever the next ones come from.
     assert_eq!(
         row(&mut server.session_in("copy"), "t"),
-        fed("leaf_central", 1000)
+        sourced("leaf_central", 1000)
     );
 }
 
 #[test]
-fn replication_of_a_fed_tag_is_never_stopped() {
+fn replication_of_a_sourced_tag_is_never_stopped() {
     let (server, mut session) = server(&[]);
     session.run(
         "SET session_replication_role = replica;
          INSERT INTO leaf_id.leaf_alloc (biz_tag, server) VALUES ('t', 'missing'), ('u', 'leaf_central')",
     );
-    assert_eq!(row(&mut session, "t"), fed("missing", 1));
+    assert_eq!(row(&mut session, "t"), sourced("missing", 1));
     set_server_incarnation(&mut session, "u", 7);
     session.run("UPDATE leaf_id.leaf_alloc SET server = 'other' WHERE biz_tag = 'u'");
-    assert_eq!(row(&mut session, "u"), fed("other", 1));
+    assert_eq!(row(&mut session, "u"), sourced("other", 1));
     set_server_incarnation(&mut session, "u", 7);
     session.run("UPDATE leaf_id.leaf_alloc SET server = NULL WHERE biz_tag = 'u'");
     assert_eq!(row(&mut session, "u"), (None, 0, 1));
@@ -237,12 +237,12 @@ fn replication_of_a_fed_tag_is_never_stopped() {
     }
 }
 
-/// Claims of a fed tag are not in this table, so a failover can lose none of them.
+/// Claims of a sourced tag are not in this table, so a failover can lose none of them.
 #[test]
-fn a_failover_skips_nothing_of_a_fed_tag() {
+fn a_failover_skips_nothing_of_a_sourced_tag() {
     let (primary, mut session) = server(&[]);
     session.run(
-        "SELECT leaf_tag_create('fed', step => 20, server => 'leaf_central'),
+        "SELECT leaf_tag_create('sourced', step => 20, server => 'leaf_central'),
                 leaf_tag_create('local', step => 20),
                 leaf_tag_create('both', step => 20)",
     );
@@ -255,9 +255,9 @@ fn a_failover_skips_nothing_of_a_fed_tag() {
         "UPDATE leaf_id.leaf_alloc SET max_step = 20000;
          UPDATE leaf_id.leaf_alloc SET server = 'leaf_central' WHERE biz_tag = 'both'",
     );
-    assert_eq!(row(&mut session, "fed"), fed("leaf_central", 1));
+    assert_eq!(row(&mut session, "sourced"), sourced("leaf_central", 1));
     let skipped = session.max_id("local");
     assert!(skipped > 1);
     // It was this server's own until then.
-    assert_eq!(row(&mut session, "both"), fed("leaf_central", skipped));
+    assert_eq!(row(&mut session, "both"), sourced("leaf_central", skipped));
 }

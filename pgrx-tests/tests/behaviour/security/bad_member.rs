@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Failure, Fleet, Server, Session, assert_issued_once, becomes, each, now_ms, timed,
+    Failure, Fleet, Server, Session, assert_issued_once, becomes, each, now_ms, promptly,
 };
 use postgres::Row;
 
@@ -216,11 +216,11 @@ fn the_epoch_is_the_owners() {
     assert_granted(&mut honest, "h1");
 }
 
-/// A centre whose owner answers what he likes.
-fn hostile_centre(answers: &[&str]) -> Fleet {
+/// A central server whose owner answers what he likes.
+fn hostile_central(answers: &[&str]) -> Fleet {
     let fleet = Fleet::new(1, &[]);
-    let mut centre = fleet.centre.session();
-    let arguments: String = centre
+    let mut central = fleet.central.session();
+    let arguments: String = central
         .value("SELECT pg_get_function_arguments(oid) FROM pg_proc WHERE proname = 'leaf_claim'");
     let cases: String = (1..)
         .zip(answers)
@@ -229,7 +229,7 @@ fn hostile_centre(answers: &[&str]) -> Fleet {
         })
         .collect();
     let last = answers.last().unwrap();
-    centre.run(&format!(
+    central.run(&format!(
         "CREATE SEQUENCE turn; GRANT USAGE ON SEQUENCE turn TO PUBLIC;
          CREATE OR REPLACE FUNCTION leaf_claim({arguments}) RETURNS record LANGUAGE sql AS $$
              WITH t AS MATERIALIZED (SELECT nextval('turn') AS turn)
@@ -239,15 +239,15 @@ fn hostile_centre(answers: &[&str]) -> Fleet {
         answers.len()
     ));
     let mut member = fleet.members[0].session();
-    member.create_fed_tag("t", 1000, i32::MAX);
+    member.create_sourced_tag("t", 1000, i32::MAX);
     fleet
 }
 
-/// Two answers of a hostile centre that are longer together than a segment may be. Before: they
-/// are published as one.
+/// Two answers of a hostile central server that are longer together than a segment may be.
+/// Before: they are published as one.
 #[test]
 fn answers_that_add_up_to_more_than_a_segment() {
-    let fleet = hostile_centre(&[
+    let fleet = hostile_central(&[
         "1::bigint, 1500000000::bigint, 7::bigint, 2147483647, 9000000000000000000, 0::bigint, true",
         "1500000001::bigint, 3647483647::bigint, 7::bigint, 2147483647, 9000000000000000000, 0::bigint, false",
         "3647483648::bigint, 3647484647::bigint, 7::bigint, 2147483647, 9000000000000000000, 0::bigint, false",
@@ -294,7 +294,7 @@ fn answers_that_add_up_to_more_than_a_segment() {
 /// Answers that make no sense end in an error, or are cut; nothing crashes, and no id comes
 /// twice. Before: the same.
 #[test]
-fn nonsense_from_a_centre() {
+fn nonsense_from_a_central_server() {
     each(
         [
             "1::bigint, 10::bigint, 0::bigint, -5, -1::bigint, -7::bigint, true",
@@ -307,11 +307,11 @@ fn nonsense_from_a_centre() {
             "NULL::bigint, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::boolean",
         ],
         |answer| {
-            let fleet = hostile_centre(&[answer]);
+            let fleet = hostile_central(&[answer]);
             let mut session = fleet.members[0].session();
             session.run("SET leaf_id.refill_timeout = '1s'");
             let mut ids = Vec::new();
-            let (_, took) = timed(|| {
+            promptly(|| {
                 for _ in 0..15 {
                     match session.try_next("t") {
                         Ok(id) => ids.push(id),
@@ -322,7 +322,6 @@ fn nonsense_from_a_centre() {
                     }
                 }
             });
-            assert!(took < Duration::from_secs(20), "{took:?}");
             assert!(ids.iter().all(|id| (1..i64::MAX).contains(id)), "{ids:?}");
             assert_issued_once([ids]);
         },

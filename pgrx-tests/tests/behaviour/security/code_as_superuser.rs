@@ -4,19 +4,19 @@
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    ATTACKERS, Attack, Attacker, Failure, HERS, MALLORY, SHOP, assert_issued_once, becomes, each,
-    in_threads_until, now_ms, wait_until,
+    ATTACKERS, Attack, Attacker, HERS, MALLORY, SHOP, assert_issued_once, becomes, each,
+    in_threads_until, now_ms,
 };
 
-const LIMIT: Duration = Duration::from_secs(30);
+pub(super) const LIMIT: Duration = Duration::from_secs(30);
 /// How long the attacker tries to win a race. In 0.1.0 it takes a fraction of that.
 const RACE: Duration = Duration::from_secs(5);
 
 /// Those who own the database.
-const OWNERS: [Attacker; 2] = [Attacker::Owner, Attacker::Installer];
+pub(super) const OWNERS: [Attacker; 2] = [Attacker::Owner, Attacker::Installer];
 
 /// The tag t with segments of 10, and its row's `max_id`.
-fn create_tag(attack: &Attack) {
+pub(super) fn create_tag(attack: &Attack) {
     attack.admin().create_steady_tag("t", 10);
 }
 
@@ -238,7 +238,7 @@ fn triggers(attack: &Attack) -> Vec<String> {
 
 /// Takes ids and leases as others do, so that every way is gone in which leaf_id writes to its
 /// tables with rights of its own.
-fn use_everything(attack: &Attack) {
+pub(super) fn use_everything(attack: &Attack) {
     let mut alice = attack.alice();
     alice.run("SET leaf_id.refill_timeout = '1s'");
     // Claims.
@@ -353,172 +353,8 @@ fn default_privileges_give_nothing_of_leaf_id_away() {
     attack.assert_nobody_ran_her_code();
 }
 
-/// Operators and functions that fit the arguments of leaf_id's SQL better than those of
-/// pg_catalog, as far as there may be any.
-fn better_matches() -> String {
-    format!(
-        "DO $$
-        DECLARE
-            l text; r text; op text; result text; f record;
-            types text[] := ARRAY['integer', 'bigint', 'numeric', 'double precision', 'real', 'text',
-                'name', 'oid', 'boolean', 'regclass'];
-            number integer := 0;
-        BEGIN
-            FOREACH op IN ARRAY ARRAY['+', '-', '*', '/', '<', '>', '<=', '>=', '=', '<>', '||'] LOOP
-                FOREACH l IN ARRAY types LOOP
-                    FOREACH r IN ARRAY types LOOP
-                        CONTINUE WHEN EXISTS (SELECT FROM pg_catalog.pg_operator o
-                            WHERE o.oprname = op AND o.oprleft = l::regtype AND o.oprright = r::regtype);
-                        number := number + 1;
-                        result := CASE WHEN op IN ('<', '>', '<=', '>=', '=', '<>') THEN 'boolean'
-                            WHEN op = '||' THEN 'text' ELSE 'double precision' END;
-                        BEGIN
-                            EXECUTE format('CREATE FUNCTION public.better_%s(l %s, r %s) RETURNS %s
-                                LANGUAGE plpgsql AS $f$BEGIN PERFORM {HERS}.run(%L); RETURN %s; END$f$',
-                                number, l, r, result, format('operator %s (%s, %s)', op, l, r),
-                                CASE result WHEN 'boolean' THEN 'true' WHEN 'text' THEN 'NULL' ELSE '1' END);
-                            EXECUTE format('CREATE OPERATOR public.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = public.better_%s)',
-                                op, l, r, number);
-                        EXCEPTION WHEN OTHERS THEN NULL;
-                        END;
-                    END LOOP;
-                END LOOP;
-            END LOOP;
-            FOR f IN SELECT * FROM (VALUES
-                ('to_timestamp(s numeric)', 'timestamptz', 'now()'),
-                ('to_timestamp(s bigint)', 'timestamptz', 'now()'),
-                ('make_interval(years numeric, secs numeric)', 'interval', 'NULL'),
-                ('make_interval(secs double precision)', 'interval', 'NULL'),
-                ('make_interval(secs numeric)', 'interval', 'NULL'),
-                ('format(a text, b text)', 'text', 'a'),
-                ('format(a text, b bigint)', 'text', 'a'),
-                ('format(a text, b name)', 'text', 'a'),
-                ('octet_length(a name)', 'integer', '1'),
-                ('quote_ident(a name)', 'text', 'a'),
-                ('num_nulls(a bigint, b bigint)', 'integer', '0'),
-                ('pg_has_role(a oid, b text)', 'boolean', 'true'),
-                ('abs(a name)', 'bigint', '1')
-            ) AS t(head, result, value) LOOP
-                EXECUTE format('CREATE FUNCTION public.%s RETURNS %s LANGUAGE plpgsql AS
-                    $f$BEGIN PERFORM {HERS}.run(%L); RETURN %s; END$f$', f.head, f.result, f.head, f.value);
-            END LOOP;
-        END $$;
-        GRANT USAGE ON SCHEMA public TO PUBLIC"
-    )
-}
-
-/// What a superuser does to look after leaf_id.
-fn look_after(attack: &Attack) {
-    let mut admin = attack.admin();
-    for statement in [
-        "SELECT leaf_tag_create('v', step => 10, max_value => 1000000)",
-        "SELECT leaf_segment_next_batch('v', 200)",
-        "SELECT * FROM leaf_segment_status",
-        "SELECT * FROM leaf_central_status",
-        "SELECT * FROM leaf_snowflake_status",
-        "SELECT leaf_worker_retire(5)",
-        "SELECT leaf_worker_retire(5, false)",
-        "SELECT * FROM leaf_worker_status",
-        "SELECT leaf_worker_release(0)",
-        "SELECT leaf_snowflake_decode(leaf_snowflake_next())",
-        "SELECT leaf_snowflake_min(now())",
-        "SELECT leaf_tag_reset('v', 1)",
-        "SELECT leaf_tag_drop('v')",
-    ] {
-        if let Err(failure) = admin.try_run(statement) {
-            println!("{statement}: {failure}");
-        }
-    }
-}
-
-/// S3. Before: one SELECT on a status view by a superuser, and the planter is one.
-#[test]
-fn operators_and_functions_that_fit_better_than_those_of_pg_catalog() {
-    each(OWNERS, |&by| {
-        for (early, names) in [(true, "before"), (false, "after")] {
-            println!("planted {names} CREATE EXTENSION");
-            let attack = Attack::before_install(by, &[("leaf_id.worker_id", "1")]);
-            if early {
-                attack.mallory().run(&better_matches());
-                attack.install();
-            } else {
-                attack.install();
-                attack.mallory().run(&better_matches());
-            }
-            create_tag(&attack);
-            use_everything(&attack);
-            // So that there is a rate, and something is reserved.
-            attack.alice().take("t", 100);
-            look_after(&attack);
-            attack.assert_nobody_ran_her_code();
-        }
-    });
-}
-
-/// S3, S4: schemas, tables, types and functions that stand where leaf_id's are to be created.
-/// CREATE EXTENSION may fail. Before: the tables lie in a schema that is hers to rename and
-/// drop.
-#[test]
-fn what_stands_where_leaf_id_is_to_be_created() {
-    each(OWNERS, |&by| {
-        let attack = Attack::before_install(by, &[]);
-        attack.mallory_tries(&[
-            "CREATE SCHEMA leaf_id",
-            "GRANT ALL ON SCHEMA leaf_id TO PUBLIC",
-            "ALTER DEFAULT PRIVILEGES IN SCHEMA leaf_id GRANT ALL ON TABLES TO PUBLIC",
-        ]);
-        let installed = match by {
-            Attacker::Installer => attack.mallory().try_run("CREATE EXTENSION leaf_id"),
-            _ => Err(Failure::default()),
-        };
-        let installed = installed.or_else(|failure| {
-            println!("{failure}");
-            attack.admin().try_run("CREATE EXTENSION leaf_id")
-        });
-        if let Err(failure) = installed {
-            println!("{failure}");
-            attack.mallory().run("DROP SCHEMA leaf_id");
-            attack.install();
-        }
-        let mut admin = attack.admin();
-        for table in ["leaf_alloc", "leaf_worker", "leaf_registry"] {
-            let table = admin.table(table);
-            let (schema, _) = table.split_once('.').unwrap();
-            let sql = format!(
-                "SELECT pg_has_role('{MALLORY}', nspowner, 'MEMBER') FROM pg_namespace
-                 WHERE nspname = '{schema}'"
-            );
-            assert!(!admin.value::<bool>(&sql), "{table} is in a schema of hers");
-        }
-    });
-}
-
-/// S4: her own function in the place of one that leaf_id's functions call. Before: the next
-/// call of a member's runs it as the superuser.
-#[test]
-fn a_function_in_the_place_of_leaf_ids() {
-    each(OWNERS, |&by| {
-        let attack = Attack::on_installed(by, &[]);
-        create_tag(&attack);
-        let mut admin = attack.admin();
-        admin.run(
-            "CREATE ROLE member LOGIN;
-             GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_claim, leaf_worker_renew TO member",
-        );
-        attack.mallory_tries(&replaced_functions(&attack));
-        let mut member = attack.server.connect_as("member", SHOP);
-        let schema = admin.schema_of_functions();
-        for call in member_calls() {
-            if let Err(failure) = member.try_run(&format!("SELECT * FROM {schema}.{call}")) {
-                println!("{call}: {failure}");
-            }
-        }
-        attack.assert_nobody_ran_her_code();
-    });
-}
-
 /// What other servers ask for.
-fn member_calls() -> [String; 3] {
+pub(super) fn member_calls() -> [String; 3] {
     let now = now_ms();
     let terms = format!("{now}, {}, 60000, 1000, 1288834974657", now + 1000);
     [
@@ -526,60 +362,6 @@ fn member_calls() -> [String; 3] {
         format!("leaf_worker_claim(1, 'm', NULL, 7, NULL, NULL, {terms})"),
         format!("leaf_worker_renew(0, 1, 'm', 7, 8, {terms})"),
     ]
-}
-
-/// Moves the schema public away, and makes another one with functions of the same names and
-/// arguments as all of leaf_id's.
-fn replaced_functions(attack: &Attack) -> Vec<String> {
-    let mut admin = attack.admin();
-    let mut statements = vec![
-        "ALTER SCHEMA public RENAME TO kept".to_string(),
-        "CREATE SCHEMA public".into(),
-        "GRANT USAGE ON SCHEMA public TO PUBLIC".into(),
-        "GRANT USAGE ON SCHEMA kept TO PUBLIC".into(),
-    ];
-    let functions: Vec<String> = admin.column(&format!(
-        "SELECT format('CREATE FUNCTION public.%I(%s)%s LANGUAGE plpgsql AS
-                 $f$BEGIN PERFORM {HERS}.run(%L); RETURN; END$f$',
-             proname, pg_get_function_arguments(p.oid),
-             CASE WHEN pg_get_function_arguments(p.oid) LIKE '%OUT %' THEN ''
-                 ELSE ' RETURNS SETOF ' || regexp_replace(
-                     pg_get_function_result(p.oid), '^SETOF ', '') END,
-             'function ' || proname)
-         FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
-             AND d.deptype = 'e'
-         JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'leaf_id'
-         WHERE prorettype <> 'trigger'::regtype"
-    ));
-    assert!(functions.len() > 10, "{functions:?}");
-    statements.extend(functions);
-    statements
-}
-
-/// S4: the same, where the registrar of this server asks the registry by itself. Before:
-/// superuser within 2 s, without anybody's call.
-#[test]
-fn a_function_in_the_place_of_leaf_ids_that_a_worker_calls() {
-    each(OWNERS, |&by| {
-        let attack = Attack::on_installed(by, &[("leaf_id.worker_lease", "2s")]);
-        create_tag(&attack);
-        attack.server.lease(SHOP, "here");
-        let mut admin = attack.admin();
-        wait_until(LIMIT, "a lease", || {
-            admin
-                .try_column::<i64>("SELECT leaf_snowflake_next()")
-                .is_ok()
-        });
-        attack.mallory_tries(&replaced_functions(&attack));
-        let mut renewed_at = || -> String {
-            let table = admin.table("leaf_worker");
-            admin.value(&format!("SELECT max(renewed_at)::text FROM {table}"))
-        };
-        let before = renewed_at();
-        let renewed = becomes(LIMIT, || attack.has_won() || renewed_at() != before);
-        attack.assert_nobody_ran_her_code();
-        assert!(renewed, "leases are not renewed any more");
-    });
 }
 
 /// An inheritance child, a rule, a policy and the like, by who may create them on leaf_id's

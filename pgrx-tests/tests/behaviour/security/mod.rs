@@ -9,4 +9,5 @@ mod broken_table;
 mod code_as_superuser;
 mod ids_twice;
 mod in_the_way;
+mod planted_names;
 mod what_is_told;

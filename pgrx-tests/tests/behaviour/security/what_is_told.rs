@@ -7,12 +7,16 @@ use leaf_id_tests::{Attack, Attacker, Failure, SHOP, Server, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How a call fails for the tag t, whose centre is away, once that is known.
-fn failure_of_a_fed_tag(attack: &Attack, role: &str, is_known: impl Fn(&str) -> bool) -> Failure {
+/// How a call fails for the tag t, whose central server is away, once that is known.
+fn failure_of_a_sourced_tag(
+    attack: &Attack,
+    role: &str,
+    is_known: impl Fn(&str) -> bool,
+) -> Failure {
     let mut session = attack.server.connect_as(role, SHOP);
     session.run("SET leaf_id.refill_timeout = '1s'");
     let mut failure = None;
-    wait_until(LIMIT, "why the centre is away", || {
+    wait_until(LIMIT, "why the central server is away", || {
         let failed = session.try_next("t").unwrap_err();
         let known = is_known(&failed.to_string());
         failure = Some(failed);
@@ -21,9 +25,9 @@ fn failure_of_a_fed_tag(attack: &Attack, role: &str, is_known: impl Fn(&str) -> 
     failure.unwrap()
 }
 
-/// S13. Before: the DETAIL tells any role the host and the login of the centre.
+/// S13. Before: the DETAIL tells any role the host and the login of the central server.
 #[test]
-fn hosts_and_logins_of_a_centre_are_pg_monitors_to_know() {
+fn hosts_and_logins_of_a_central_server_are_pg_monitors_to_know() {
     let attack = Attack::on_installed(Attacker::Stranger, &[]);
     let mut admin = attack.admin();
     // One that is away, and one that refuses the login.
@@ -49,11 +53,11 @@ fn hosts_and_logins_of_a_centre_are_pg_monitors_to_know() {
             "SELECT leaf_tag_drop('t'); SELECT leaf_tag_create('t', server => '{server}')"
         ));
         // A monitor is told, sooner or later.
-        let told = failure_of_a_fed_tag(&attack, "monitor", |text| {
+        let told = failure_of_a_sourced_tag(&attack, "monitor", |text| {
             secrets.iter().any(|secret| text.contains(secret))
         });
         println!("monitor: {told}");
-        let told = failure_of_a_fed_tag(&attack, "alice", |_| true);
+        let told = failure_of_a_sourced_tag(&attack, "alice", |_| true);
         println!("alice: {told}");
         let text = told.to_string();
         for secret in secrets {

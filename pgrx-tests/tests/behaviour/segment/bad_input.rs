@@ -6,7 +6,7 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use leaf_id_tests::{Failure, Server, Session, assert_issued_once, timed, wait_until};
+use leaf_id_tests::{Failure, Server, Session, assert_issued_once, promptly, wait_until};
 
 /// Letters of one to four bytes in UTF-8.
 const LETTERS: [&str; 4] = ["x", "\u{e4}", "\u{20ac}", "\u{1f343}"];
@@ -265,11 +265,10 @@ fn a_batch_of_two_billion_ids_takes_no_memory_and_can_be_ended() {
     ] {
         session.run("SET statement_timeout = '1s'");
         let before = memory(pid);
-        let (failure, took) = timed(|| session.fails(statement));
+        let failure = promptly(|| session.fails(statement));
         let grown = memory(pid) - before;
-        println!("{used}: {took:?}, {grown} kB more");
+        println!("{used}: {grown} kB more");
         failure.is("57014");
-        assert!(took < Duration::from_secs(3), "{took:?}");
         // work_mem is 4 MB.
         assert!(grown < 16_000, "{grown} kB more");
         session.run("ROLLBACK; RESET statement_timeout");
@@ -300,10 +299,8 @@ fn a_batch_of_two_billion_ids_takes_no_memory_and_can_be_ended() {
         running.join().unwrap().is("57014");
     });
     // A reader that stops has the rest left to others.
-    let (few, took) =
-        timed(|| watcher.ids("SELECT leaf_segment_next_batch('t', 2147483647) LIMIT 3"));
+    let few = promptly(|| watcher.ids("SELECT leaf_segment_next_batch('t', 2147483647) LIMIT 3"));
     assert_eq!(few.len(), 3);
-    assert!(took < Duration::from_secs(2));
 }
 
 #[test]

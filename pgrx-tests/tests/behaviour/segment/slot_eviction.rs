@@ -40,10 +40,10 @@ fn tags_of_a_server_that_is_away_make_room() {
     let server = Server::with_leaf_id(&conf);
     let mut tenant = database(&server, "tenant");
     tenant.run("CREATE EXTENSION dblink; SET leaf_id.refill_timeout = '1ms'");
-    tenant.create_link("leaf_central", &[std::path::Path::new("/nowhere")]);
+    tenant.create_foreign_server("leaf_central", &[std::path::Path::new("/nowhere")]);
     for i in 0..80 {
         let tag = format!("t{i}");
-        tenant.create_fed_tag(&tag, 10, 10);
+        tenant.create_sourced_tag(&tag, 10, 10);
         let _ = tenant.try_next(&tag).unwrap_err();
     }
     // Whoever comes now evicts, and is told nothing of it.
@@ -79,7 +79,7 @@ const HIGH: i64 = 1_000_000_000;
 
 /// A tag that asks for a segment with nearly every id, so that whatever is published next to
 /// it is found at once.
-fn create_hungry_tag(session: &mut Session, tag: &str) {
+fn create_starved_tag(session: &mut Session, tag: &str) {
     session.run(&format!(
         "SELECT leaf_tag_create('{tag}', step => 2, max_step => 2, start => {HIGH})"
     ));
@@ -92,7 +92,7 @@ fn ask_in_vain(session: &mut Session, tag: &str) {
     session.run("RESET leaf_id.refill_timeout");
 }
 
-/// Ids of the hungry tag, for as long as a held request may take to be tried again.
+/// Ids of the starved tag, for as long as a held request may take to be tried again.
 fn take_for_a_while(session: &mut Session, tag: &str) -> Vec<i64> {
     let mut ids = Vec::new();
     let began = Instant::now();
@@ -110,7 +110,7 @@ fn a_slot_changes_hands_under_a_held_request() {
     let server = Server::with_leaf_id(&conf);
     let (mut session, mut locker) = (server.session(), server.session());
     session.create_tag("a");
-    create_hungry_tag(&mut session, "b");
+    create_starved_tag(&mut session, "b");
     let (mut a, mut b) = (session.take("a", 3), session.take("b", 3));
     for _ in 0..3 {
         locker.run("BEGIN; SELECT FROM leaf_id.leaf_alloc WHERE biz_tag = 'a' FOR UPDATE");
@@ -131,21 +131,21 @@ fn a_slot_changes_hands_under_a_held_request() {
 #[test]
 fn an_answer_that_comes_too_late_is_nobodys() {
     let fleet = Fleet::new(1, &[("leaf_id.max_tags", "1"), ("fsync", "off")]);
-    fleet.create_tag("fed", 1000, 1000);
+    fleet.create_tag("sourced", 1000, 1000);
     let mut session = fleet.members[0].session();
-    create_hungry_tag(&mut session, "local");
-    let (mut fed, mut local) = (session.take("fed", 3), session.take("local", 3));
+    create_starved_tag(&mut session, "local");
+    let (mut sourced, mut local) = (session.take("sourced", 3), session.take("local", 3));
     for _ in 0..3 {
-        let asked = fleet.centre.freeze();
-        ask_in_vain(&mut session, "fed");
+        let asked = fleet.central.freeze();
+        ask_in_vain(&mut session, "sourced");
         local.extend(session.take("local", 20));
         drop(asked);
         local.extend(take_for_a_while(&mut session, "local"));
-        fed.extend(session.take("fed", 20));
+        sourced.extend(session.take("sourced", 20));
         local.extend(session.take("local", 3));
     }
-    assert!(fed.iter().all(|id| *id < HIGH) && local.iter().all(|id| *id >= HIGH));
-    assert_issued_once([fed]);
+    assert!(sourced.iter().all(|id| *id < HIGH) && local.iter().all(|id| *id >= HIGH));
+    assert_issued_once([sourced]);
     assert_issued_once([local]);
 }
 

@@ -6,13 +6,12 @@ use std::thread;
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Failure, Server, Session, Stop, assert_issued_once, disturb_waiting, timed, wait_until,
+    Failure, PROMPTLY, Server, Session, Stop, assert_issued_once, disturb_waiting, timed,
+    wait_until,
 };
 use postgres::NoTls;
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// How much later than asked a wait may end, on a busy machine.
-const MARGIN: Duration = Duration::from_secs(2);
 
 const NEXT: &str = "SELECT leaf_segment_next('t')";
 const BATCH: &str = "SELECT leaf_segment_next_batch('t', 5000)";
@@ -23,7 +22,7 @@ const SNOWFLAKES: &str = "SELECT leaf_snowflake_next_batch(5000)";
 /// A session that waits longer than the test has patience.
 fn patient(server: &Server) -> Session {
     let mut session = server.session();
-    session.run("SET leaf_id.refill_timeout = '60s'");
+    session.be_patient();
     session
 }
 
@@ -49,7 +48,7 @@ pub fn assert_can_be_ended(server: &Server, statement: &str, late: &str) -> Vec<
         "{statement} was cancelled by the client in {:?}",
         ended.took
     );
-    assert!(ended.took < MARGIN);
+    assert!(ended.took < PROMPTLY);
     assert_ended(&mut ended.session, ended.result, "57014");
     left.push(ended.session);
 
@@ -60,7 +59,7 @@ pub fn assert_can_be_ended(server: &Server, statement: &str, late: &str) -> Vec<
         admin.run(&format!("SELECT pg_cancel_backend({pid})"));
     });
     println!("{statement} was cancelled in {:?}", ended.took);
-    assert!(ended.took < MARGIN);
+    assert!(ended.took < PROMPTLY);
     ended.session.run("ROLLBACK TO outer_one; COMMIT");
     assert_ended(&mut ended.session, ended.result, "57014");
     left.push(ended.session);
@@ -71,7 +70,7 @@ pub fn assert_can_be_ended(server: &Server, statement: &str, late: &str) -> Vec<
         admin.run(&format!("SELECT pg_terminate_backend({pid})"));
     });
     println!("{statement} was terminated in {:?}", ended.took);
-    assert!(ended.took < MARGIN);
+    assert!(ended.took < PROMPTLY);
     ended.result.unwrap_err().is_termination();
     assert_eq!(terminations(), before + 1);
 
@@ -84,7 +83,7 @@ pub fn assert_can_be_ended(server: &Server, statement: &str, late: &str) -> Vec<
         let (result, took) = timed(|| session.try_run(statement));
         println!("{statement} ended by {setting} in {took:?}");
         assert!(
-            took > Duration::from_millis(290) && took < MARGIN,
+            took > Duration::from_millis(290) && took < PROMPTLY,
             "{took:?}"
         );
         assert_ended(&mut session, result, state);
@@ -246,14 +245,21 @@ fn for_the_end_of_an_earlier_reservation() {
 #[test]
 fn for_a_worker_id_that_is_not_set() {
     let server = Server::with_leaf_id(&[]);
-    let mut session = server.session();
-    let (result, took) = timed(|| session.try_run(SNOWFLAKE));
-    assert_ended(&mut session, result, "55000");
-    assert!(took < MARGIN, "{took:?}");
-    session.run("SET statement_timeout = '50ms'");
-    let (result, took) = timed(|| session.try_run(SNOWFLAKE));
-    assert_ended(&mut session, result, "57014");
-    assert!(took < Duration::from_millis(190), "{took:?}");
+    let mut session = patient(&server);
+    // The fastest of some, each time: not one is slowed down by the machine alone.
+    let mut fastest_with = |settings: &str, state: &str| {
+        session.run(settings);
+        let calls = (0..5).map(|_| {
+            let (result, took) = timed(|| session.try_run(SNOWFLAKE));
+            assert_ended(&mut session, result, state);
+            took
+        });
+        calls.min().unwrap()
+    };
+    let whole = fastest_with("SET statement_timeout = '60s'", "55000");
+    let ended = fastest_with("SET statement_timeout = '50ms'", "57014");
+    assert!(whole < PROMPTLY, "{whole:?}");
+    assert!(ended < whole, "{ended:?} of {whole:?}");
     session.run("RESET statement_timeout");
     let ended = disturb_waiting(&server, session, SNOWFLAKE, |pid| {
         server
@@ -299,7 +305,7 @@ fn for_the_next_millisecond() {
                     running.join().unwrap()
                 });
                 println!("{act} took {took:?}");
-                assert!(took < MARGIN);
+                assert!(took < PROMPTLY);
                 if act == "pg_cancel_backend" {
                     assert_ended(&mut session, result, "57014");
                 } else {
@@ -310,7 +316,7 @@ fn for_the_next_millisecond() {
         let mut session = server.session();
         session.run("SET statement_timeout = '200ms'");
         let (result, took) = timed(|| session.try_run(statement));
-        assert!(took < MARGIN, "{took:?}");
+        assert!(took < PROMPTLY, "{took:?}");
         assert_ended(&mut session, result, "57014");
     }
 }

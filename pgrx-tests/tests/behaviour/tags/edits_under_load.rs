@@ -14,7 +14,8 @@ use leaf_id_tests::{
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SESSIONS: usize = 16;
-/// Each incarnation of a tag begins at another multiple of this, so that an id tells its incarnation.
+/// Each incarnation of a tag begins at another multiple of this, so that an id tells its
+/// incarnation.
 const LIFE: i64 = 1_000_000_000;
 
 /// What one session got.
@@ -66,7 +67,7 @@ fn draw(server: &Server, i: usize, done: &AtomicBool, key: impl Fn(i64) -> i64) 
 }
 
 /// Eight edits, each followed by some use: the first key of each incarnation, and what begins it.
-fn begin_lives(editor: &mut Session, begin: impl Fn(i64) -> (i64, String)) -> Vec<Call> {
+fn begin_incarnations(editor: &mut Session, begin: impl Fn(i64) -> (i64, String)) -> Vec<Call> {
     let mut edits = Vec::new();
     for incarnation in 1..=8 {
         let (first, sql) = begin(incarnation);
@@ -254,7 +255,7 @@ fn a_raised_max_id_holds_for_every_call_that_begins_afterwards() {
         &[],
         |id| id,
         |editor| {
-            begin_lives(editor, |incarnation| {
+            begin_incarnations(editor, |incarnation| {
                 let first = incarnation * LIFE;
                 (
                     first,
@@ -274,7 +275,7 @@ fn a_reset_holds_for_every_call_that_begins_afterwards_downwards_too() {
         .run(&format!("SELECT leaf_tag_reset('t', {})", 20 * LIFE));
     let key = |id: i64| (20 - id / LIFE) * LIFE + id % LIFE + 1;
     edit_under_load(&server, &[], key, |editor| {
-        begin_lives(editor, |incarnation| {
+        begin_incarnations(editor, |incarnation| {
             let first = (20 - incarnation) * LIFE;
             (key(first), format!("SELECT leaf_tag_reset('t', {first})"))
         })

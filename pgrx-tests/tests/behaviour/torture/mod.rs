@@ -1,5 +1,6 @@
 //! Many things at a time, at random. `make torture` runs the long ones.
 
-mod fleet_torture;
+mod driver;
+mod fleet;
 mod server;
 mod sqlsmith;

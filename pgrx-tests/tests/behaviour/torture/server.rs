@@ -2,37 +2,22 @@
 //! order (I3, I4, I7), ids that no claim covers (I1, I8), sessions that hang (I5), and ids
 //! that a clean restart loses (I6), under 16 sessions with a mixed load, while processes
 //! are killed, the server restarts, and administrators edit tags.
-//!
-//! The events are drawn from the seed; how they meet the sessions is not.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use std::{mem, thread};
 
 use leaf_id_tests::{
-    Caller, Failure, Haste, History, Load, Part, Plan, Run, Server, Session, Source, Stop, Window,
-    random, wait_until,
+    Failure, History, IdRange, Part, Server, Session, Source, Stop, Window, wait_until,
 };
 use rand::RngExt;
 use rand::rngs::StdRng;
-use rand::seq::{IndexedRandom, SliceRandom};
+use rand::seq::IndexedRandom;
 
-const LIMIT: Duration = Duration::from_secs(60);
+use super::driver::{Driver, Extent, Happening, LIMIT, Loss, Subject, Work, events, run};
+
 const SESSIONS: usize = 16;
-/// Who drives notes its own calls after those of the sessions.
-const DRIVER: Caller = Caller {
-    server: 0,
-    session: SESSIONS,
-};
 const REFILL_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a call may take while the server is up: some of its ids may each have to wait,
-/// and two processors are few for all of this.
-const STUCK: Duration = Duration::from_secs(10);
 /// How long after the end of a reset the launcher may notice it.
 const RESET_MARGIN: Duration = Duration::from_secs(3);
-/// One round may take this long at most.
-const ROUND: Duration = Duration::from_secs(300);
-
 /// A tag, and how much of it is used at once.
 struct Tag {
     name: &'static str,
@@ -77,18 +62,6 @@ const TAGS: [Tag; 4] = [
     },
 ];
 
-/// The kinds of events, and all of them in a list.
-macro_rules! events {
-    ($($event:ident)*) => {
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        enum Event {
-            $($event,)*
-        }
-
-        const EVENTS: &[Event] = &[$(Event::$event),*];
-    };
-}
-
 events! {
     CancelCaller
     TerminateCaller
@@ -126,20 +99,9 @@ events! {
     OtherDatabase
 }
 
-/// What an event may cost, the most expensive first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Loss {
-    /// What is cached.
-    Crash,
-    /// A claim that has committed and was not published.
-    Worker,
-    /// Nothing, and that is hard.
-    CleanRestart,
-    /// Nothing: what an edit drops is counted by the status view.
-    Nothing,
-}
+impl Happening for Event {
+    const ALL: &'static [Self] = EVENTS;
 
-impl Event {
     fn loss(self) -> Loss {
         match self {
             Self::KillCaller
@@ -156,7 +118,6 @@ impl Event {
         }
     }
 
-    /// Whether this is how sessions may see it.
     fn explains(self, failure: &Failure) -> bool {
         // Empty: the connection is lost.
         let states: &[_] = match self {
@@ -179,58 +140,40 @@ impl Event {
     }
 }
 
-/// What came of it all.
-#[derive(Default)]
-struct Report {
-    events: BTreeMap<Event, u32>,
-    ids: BTreeMap<&'static str, u64>,
-    /// Ids lost that no call may have taken and no view tells of.
-    lost: BTreeMap<Loss, u64>,
-    cut: u64,
-    dropped: u64,
-    errors: BTreeMap<String, u64>,
-    longest_call: Duration,
-    longest_silence: Duration,
-}
-
-struct Torture<'a> {
+struct OneServer<'a> {
     server: &'a Server,
-    history: &'a History,
-    plan: &'a Plan,
-    load: &'a Load<'a>,
-    random: &'a mut StdRng,
-    began: Instant,
-    report: Report,
-    /// What happened since the last settlement, and what before it.
-    events: Vec<Event>,
-    earlier: Vec<Event>,
-    /// When that settlement was.
-    settled: Instant,
     /// Until when `leaf_snowflake_reset` has calls wait, or be refused.
     reset_ends: Instant,
 }
 
-impl Torture<'_> {
-    fn round(&mut self, events: &[Event]) {
-        self.server.allow(ROUND);
-        for &event in events {
-            self.pass(50..300);
-            self.events.push(event);
-            *self.report.events.entry(event).or_default() += 1;
-            println!("{:?} {event:?}", self.began.elapsed());
-            self.perform(event);
-        }
-        self.pass(100..400);
-        let pause = self.load.pause(LIMIT);
-        self.settle(&mut self.server.session());
-        drop(pause);
+impl Subject for OneServer<'_> {
+    type Event = Event;
+    const STUCK: Duration = Duration::from_secs(10);
+
+    fn servers(&self) -> Vec<&Server> {
+        vec![self.server]
     }
 
-    /// Lets the sessions work.
-    fn pass(&mut self, ms: std::ops::Range<u64>) {
-        thread::sleep(Duration::from_millis(self.random.random_range(ms)));
+    fn settle(&self, history: &History) -> Vec<Window> {
+        history.settle(&mut self.server.session())
     }
 
+    fn ends(source: &Source) -> bool {
+        *source == Source::Tag(LIMITED.into())
+    }
+
+    fn explains(&self, failure: &Failure, settled: Instant) -> bool {
+        failure.state == "55000"
+            && failure.message.contains("far ahead of the clock")
+            && settled <= self.reset_ends
+    }
+
+    fn perform(driver: &mut Driver<'_, Self>, event: Event) {
+        driver.perform(event);
+    }
+}
+
+impl Driver<'_, OneServer<'_>> {
     fn perform(&mut self, event: Event) {
         match event {
             Event::CancelCaller => self.signal_caller("pg_cancel_backend"),
@@ -246,21 +189,21 @@ impl Torture<'_> {
             Event::TerminateLauncher => self.terminate_launcher(),
             Event::KillLauncher => self.crash(|session, _| worker(session, LAUNCHER)),
             Event::PauseLauncher => self.pause_worker(LAUNCHER),
-            Event::KillServer => self.history.while_down(0, || self.server.crash()),
+            Event::KillServer => self.history.while_down(0, || self.subject.server.crash()),
             Event::KillPostmaster => self.history.while_down(0, || {
-                self.server.kill_9_postmaster();
-                self.server.launch();
+                self.subject.server.kill_9_postmaster();
+                self.subject.server.launch();
             }),
             Event::StopImmediately => self.history.while_down(0, || {
-                self.server.stop(Stop::Immediate);
-                self.server.launch();
+                self.subject.server.stop(Stop::Immediate);
+                self.subject.server.launch();
             }),
-            Event::RestartInUse => self.history.restart(0, self.server),
+            Event::RestartInUse => self.history.restart(0, self.subject.server),
             Event::RestartAtRest => self.restart_at_rest(),
             // Again and again: the order is at stake within a millisecond only.
             Event::ChangeWorkerId => (0..20).for_each(|_| self.set_worker_id()),
             Event::UnsetWorkerId => {
-                self.server.set("leaf_id.worker_id", "");
+                self.subject.server.set("leaf_id.worker_id", "");
                 self.pass(20..200);
                 self.set_worker_id();
             }
@@ -273,11 +216,19 @@ impl Torture<'_> {
             | Event::RenameTag
             | Event::ResetTag
             | Event::Truncate => self.edit(event),
-            Event::VacuumFull => self.server.session().run("VACUUM FULL leaf_id.leaf_alloc"),
-            Event::LockTable => self.hold_lock("LOCK TABLE leaf_id.leaf_alloc"),
+            Event::VacuumFull => self
+                .subject
+                .server
+                .session()
+                .run("VACUUM FULL leaf_id.leaf_alloc"),
+            Event::LockTable => {
+                let mut session = self.subject.server.session();
+                self.hold_lock(&mut session, "LOCK TABLE leaf_id.leaf_alloc", 50..600);
+            }
             Event::LockRow => {
                 let (_, tag) = self.choose_tag();
-                self.hold_lock(&format!("{} FOR UPDATE", row_of(tag.name)));
+                let lock = format!("{} FOR UPDATE", row_of(tag.name));
+                self.hold_lock(&mut self.subject.server.session(), &lock, 50..600);
             }
             Event::UndoEdit => {
                 let mut session = self.begin_edit();
@@ -295,28 +246,28 @@ impl Torture<'_> {
     }
 
     fn signal_caller(&mut self, function: &str) {
-        let mut session = self.server.session();
-        if let Some(pid) = callers(&mut session).choose(self.random) {
+        let mut session = self.subject.server.session();
+        if let Some(pid) = callers(&mut session).choose(&mut self.random) {
             session.run(&format!("SELECT {function}({pid})"));
         }
     }
 
     fn signal_worker(&mut self, function: &str, which: &str) {
-        let mut session = self.server.session();
+        let mut session = self.subject.server.session();
         let pid = awaited_worker(&mut session, which);
         session.run(&format!("SELECT {function}({pid})"));
     }
 
     fn pause_worker(&mut self, which: &str) {
-        let pid = awaited_worker(&mut self.server.session(), which);
+        let pid = awaited_worker(&mut self.subject.server.session(), which);
         // It may hold a lock that every statement needs: nothing is asked meanwhile.
-        let paused = self.server.pause(pid);
+        let paused = self.subject.server.pause(pid);
         self.pass(50..800);
         drop(paused);
     }
 
     fn terminate_launcher(&mut self) {
-        let mut session = self.server.session();
+        let mut session = self.subject.server.session();
         let pid = awaited_worker(&mut session, LAUNCHER);
         session.run(&format!("SELECT pg_terminate_backend({pid})"));
         wait_until(LIMIT, "another launcher", || {
@@ -326,29 +277,16 @@ impl Torture<'_> {
 
     /// Kills one process, and waits until the server is back.
     fn crash(&mut self, mut victim: impl FnMut(&mut Session, &mut StdRng) -> Option<i32>) {
-        let crashes = || self.server.log().matches(" reinitializing").count();
-        let before = crashes();
-        let mut session = self.server.session();
+        let server = self.subject.server;
+        let mut session = server.session();
         wait_until(LIMIT, "a process to kill", || {
-            let pid = victim(&mut session, self.random);
-            pid.is_some_and(|pid| {
-                let killed = Instant::now();
-                // It may have ended by itself.
-                self.server.kill_9_backend(pid) && {
-                    wait_until(LIMIT, "the server to be back", || {
-                        // It still takes connections until the postmaster has noticed.
-                        crashes() > before
-                            && self.server.try_connect("postgres", "postgres").is_ok()
-                    });
-                    self.history.was_down(0, killed);
-                    true
-                }
-            })
+            let pid = victim(&mut session, &mut self.random);
+            pid.is_some_and(|pid| self.kill(0, server, pid))
         });
     }
 
     fn kill_allocator_at_locked_row(&mut self) {
-        let mut holder = self.server.session();
+        let mut holder = self.subject.server.session();
         holder.run(&format!("BEGIN; {} FOR UPDATE", row_of("tiny")));
         self.crash(|session, _| worker(session, BLOCKED));
     }
@@ -356,16 +294,16 @@ impl Torture<'_> {
     /// While nobody asks for ids, not even one may be lost: the very next one comes.
     fn restart_at_rest(&mut self) {
         let pause = self.load.pause(LIMIT);
-        let mut session = self.server.session();
-        self.settle(&mut session);
+        let mut session = self.subject.server.session();
+        self.settle();
         let next = TAGS.each_ref().map(|tag| {
             let sql = "SELECT coalesce(current_next, spare_first, max_id) FROM leaf_segment_status";
             session.value::<i64>(&format!("{sql} WHERE tag = '{}'", tag.name))
         });
         drop(session);
-        self.history.while_down(0, || self.server.restart());
+        self.history.while_down(0, || self.subject.server.restart());
         self.load.reconnect();
-        let mut session = self.server.session();
+        let mut session = self.subject.server.session();
         for (source, (tag, next)) in TAGS.iter().zip(next).enumerate() {
             let call = || {
                 let id = session.try_next(tag.name)?;
@@ -374,23 +312,25 @@ impl Torture<'_> {
                     self.history
                         .fail(&format!("tag {name}: {id} and not {next} after a restart"));
                 }
-                Ok(Run::of(&[id]))
+                Ok(IdRange::of(&[id]))
             };
             let result = self
                 .history
-                .call(DRIVER, source, "after a restart", 1, call);
+                .call(self.caller(0), source, "after a restart", 1, call);
             if let Err(failure) = result {
                 assert_eq!((tag.name, &*failure.state), (LIMITED, "2200H"), "{failure}");
             }
         }
-        self.events.push(Event::RestartAtRest);
-        self.settle(&mut session);
+        self.goes_on(Event::RestartAtRest);
+        self.settle();
         drop(pause);
     }
 
     fn set_worker_id(&mut self) {
         let id: u32 = self.random.random_range(0..1024);
-        self.server.set("leaf_id.worker_id", &id.to_string());
+        self.subject
+            .server
+            .set("leaf_id.worker_id", &id.to_string());
     }
 
     /// Ids go on when the given time has come; until then calls wait, or are refused where
@@ -398,8 +338,8 @@ impl Torture<'_> {
     fn reset_snowflake(&mut self) {
         let ms = self.random.random_range(400..1500);
         let sql = format!("SELECT leaf_snowflake_reset(now() + interval '{ms} ms')");
-        self.reset_ends = Instant::now() + Duration::from_millis(ms) + RESET_MARGIN;
-        if let Err(failure) = self.server.session().try_run(&sql) {
+        self.subject.reset_ends = Instant::now() + Duration::from_millis(ms) + RESET_MARGIN;
+        if let Err(failure) = self.subject.server.session().try_run(&sql) {
             // The last one went further.
             failure.is("55000").details("reserved until");
         }
@@ -417,7 +357,7 @@ impl Torture<'_> {
         let name = tag.name;
         let gap: i64 = self.random.random_range(0..2000);
         let factor = self.random.random_range(1..4);
-        let mut session = self.server.session();
+        let mut session = self.subject.server.session();
         match event {
             Event::ChangeSteps => session.run(&format!(
                 "UPDATE leaf_id.leaf_alloc SET step = {}, max_step = {} WHERE biz_tag = '{name}'",
@@ -485,9 +425,11 @@ impl Torture<'_> {
         let call = || {
             let id = session.try_next(TAGS[0].name)?;
             session.try_run("COMMIT")?;
-            Ok(Run::of(&[id]))
+            Ok(IdRange::of(&[id]))
         };
-        let result = self.history.call(DRIVER, 0, "by the creator", 1, call);
+        let result = self
+            .history
+            .call(self.caller(0), 0, "by the creator", 1, call);
         result.expect("an id of a tag created here");
         for (source, max_id) in max_ids.into_iter().enumerate() {
             self.history.skip(source, max_id, max_id + gap);
@@ -502,21 +444,14 @@ impl Torture<'_> {
             "UPDATE leaf_id.leaf_alloc SET biz_tag = 'away'",
             "DELETE FROM leaf_id.leaf_alloc",
         ];
-        let edit = edits.choose(self.random).unwrap();
-        let mut session = self.server.session();
+        let edit = edits.choose(&mut self.random).unwrap();
+        let mut session = self.subject.server.session();
         session.run(&format!("BEGIN; {edit} WHERE biz_tag = '{}'", tag.name));
         session
     }
 
-    fn hold_lock(&mut self, statement: &str) {
-        let mut session = self.server.session();
-        session.run(&format!("BEGIN; {statement}"));
-        self.pass(50..600);
-        session.run("COMMIT");
-    }
-
     fn replace_other_extension(&mut self) {
-        let mut session = self.server.session_in("other");
+        let mut session = self.subject.server.session_in("other");
         session.run(
             "ALTER EXTENSION leaf_id UPDATE;
              DROP EXTENSION leaf_id;
@@ -529,91 +464,16 @@ impl Torture<'_> {
     }
 
     fn copy_other_database(&mut self) {
-        let mut session = self.server.session();
+        let mut session = self.subject.server.session();
         session.run("CREATE DATABASE copy TEMPLATE other");
-        let mut other = self.server.session_in("other");
-        let mut copy = self.server.session_in("copy");
+        let mut other = self.subject.server.session_in("other");
+        let mut copy = self.subject.server.session_in("copy");
         for _ in 0..3 {
             other.take("small", 500);
             copy.take("small", 500);
         }
         drop(copy);
         session.run("DROP DATABASE copy");
-    }
-
-    /// Checks what happened since the last time, and adds it to the report. While the
-    /// sessions pause.
-    fn settle(&mut self, session: &mut Session) {
-        let windows = self.history.settle(session);
-        // The rows were a check of their own, by the primary key.
-        for part in &self.plan.parts {
-            session.run(&format!("TRUNCATE {}", part.table()));
-        }
-        for failure in self.load.take_troubles() {
-            // Any statement of a hasty session may have taken too long.
-            self.judge(&failure, &["57014"]);
-        }
-        for (source, window) in self.history.sources().iter().zip(&windows) {
-            self.enter(source, window);
-        }
-        self.earlier = mem::take(&mut self.events);
-        self.settled = Instant::now();
-    }
-
-    fn enter(&mut self, source: &Source, window: &Window) {
-        let limited = *source == Source::Tag(LIMITED.into());
-        for cut in &window.cut {
-            let haste = self.plan.haste(cut.caller.session);
-            let expected: &[_] = match haste {
-                _ if limited && cut.failure.state == "2200H" => &["2200H"],
-                Haste::None => &[],
-                Haste::Refill => &["55P03"],
-                Haste::Statement => &["57014"],
-            };
-            self.judge(&cut.failure, expected);
-            self.report.cut += u64::from(cut.asked);
-        }
-        let failed = window.cut.iter().map(|cut| cut.took).max();
-        let longest = window.longest_call.max(failed.unwrap_or_default());
-        if longest > STUCK {
-            self.history
-                .fail(&format!("{source}: a call took {longest:?}"));
-        }
-        let report = &mut self.report;
-        report.longest_call = report.longest_call.max(window.longest_call);
-        if !limited {
-            report.longest_silence = report.longest_silence.max(window.longest_silence);
-        }
-        for (kind, ids) in &window.ids {
-            *report.ids.entry(kind).or_default() += ids;
-        }
-        report.dropped += window.dropped;
-        let loss = self.events.iter().map(|event| event.loss()).min();
-        let loss = loss.unwrap_or(Loss::Nothing);
-        let lost = window.unexplained();
-        *report.lost.entry(loss).or_default() += lost;
-        if lost > 0 && loss >= Loss::CleanRestart {
-            let events = &self.events;
-            self.history
-                .fail(&format!("{source}: {lost} ids are lost by {events:?}"));
-        }
-    }
-
-    /// Ends the test at an error that nothing explains: neither what its session is like,
-    /// nor what happened, nor what happened before, which a session may have missed.
-    fn judge(&mut self, failure: &Failure, expected: &[&str]) {
-        let state = &*failure.state;
-        *self.report.errors.entry(state.into()).or_default() += 1;
-        let mut events = self.earlier.iter().chain(&self.events);
-        let is_reset = state == "55000"
-            && failure.message.contains("far ahead of the clock")
-            && self.settled <= self.reset_ends;
-        if !events.any(|event| event.explains(failure)) && !expected.contains(&state) && !is_reset {
-            self.history.fail(&format!(
-                "{failure}\nafter {:?} and {:?}",
-                self.earlier, self.events
-            ));
-        }
     }
 }
 
@@ -668,10 +528,7 @@ fn create_tag(session: &mut Session, tag: &Tag, start: i64) {
     ));
 }
 
-/// Has events happen, from a shuffled deck of all kinds, until there were so many and so
-/// much time has passed.
-fn torture(events: usize, at_least: Duration) {
-    let began = Instant::now();
+fn torture(extent: Extent) {
     let server = Server::with_leaf_id(&[
         ("leaf_id.worker_id", "1"),
         ("leaf_id.timestamp_reservation", "300ms"),
@@ -680,7 +537,6 @@ fn torture(events: usize, at_least: Duration) {
             &format!("{}s", REFILL_TIMEOUT.as_secs()),
         ),
     ]);
-    let mut random = random();
     let mut parts = TAGS
         .each_ref()
         .map(|tag| Part {
@@ -692,111 +548,36 @@ fn torture(events: usize, at_least: Duration) {
         source: Source::Snowflake,
         most: 100,
     });
-    let plan = Plan {
-        parts,
-        sessions: SESSIONS,
-        hasty: true,
-        seed: random.random(),
-    };
     let mut session = server.session();
     for tag in &TAGS {
         create_tag(&mut session, tag, 1);
     }
-    Load::prepare(&mut session, &plan.parts);
     session.run("CREATE DATABASE other");
     let mut other = server.session_in("other");
     other.run("CREATE EXTENSION leaf_id");
     other.create_tag("small");
     drop((session, other));
-
-    let history = plan.history(server.dir(), 1);
-    let report = Load::run(&[&server], &history, &plan, |load| {
-        let mut torture = Torture {
-            server: &server,
-            history: &history,
-            plan: &plan,
-            load,
-            random: &mut random,
-            began,
-            report: Report::default(),
-            events: Vec::new(),
-            earlier: Vec::new(),
-            settled: Instant::now(),
-            reset_ends: Instant::now(),
-        };
-        let mut deck = Vec::new();
-        let mut happened = 0;
-        while happened < events || began.elapsed() < at_least {
-            // One after the other, mostly; or before the effects of another are over.
-            let count = if torture.random.random_bool(0.7) {
-                1
-            } else {
-                2
-            };
-            if deck.len() < count {
-                deck = EVENTS.to_vec();
-                deck.shuffle(torture.random);
-            }
-            torture.round(&deck.split_off(deck.len() - count));
-            happened += count;
-        }
-        torture.report
-    });
-    report.print();
-    let ids: u64 = report.ids.values().sum();
-    assert!(ids > 10_000, "the sessions were not at work");
-    server.stop(Stop::Fast);
-    assert_eq!(server.processes(), [], "left behind");
-    println!("{:?} in all", began.elapsed());
-}
-
-impl Report {
-    fn print(&self) {
-        println!("events: {}", self.events.values().sum::<u32>());
-        for (event, times) in &self.events {
-            println!("  {:26} {times:>12}", format!("{event:?}"));
-        }
-        // Each was compared with all the others: see the history.
-        println!(
-            "ids, none of them twice: {}",
-            self.ids.values().sum::<u64>()
-        );
-        for (kind, ids) in &self.ids {
-            println!("  {kind:26} {ids:>12}");
-        }
-        println!("ids lost:");
-        for (loss, ids) in &self.lost {
-            println!("  {:26} {ids:>12}", format!("{loss:?}"));
-        }
-        println!("  {:26} {:>12}", "counted by the view", self.dropped);
-        println!("  {:26} {:>12}", "at most, by calls cut off", self.cut);
-        println!("errors:");
-        for (state, times) in &self.errors {
-            let state = if state.is_empty() {
-                "connection lost"
-            } else {
-                state
-            };
-            println!("  {state:26} {times:>12}");
-        }
-        println!("longest call that got ids {:?}", self.longest_call);
-        println!(
-            "longest time without an id of a tag {:?}",
-            self.longest_silence
-        );
-    }
+    let work = Work {
+        servers: &[&server],
+        copies: 0,
+        parts,
+        sessions: SESSIONS,
+    };
+    let subject = OneServer {
+        server: &server,
+        reset_ends: Instant::now(),
+    };
+    run(subject, work, extent);
 }
 
 #[test]
 fn ten_events_under_sixteen_sessions_repeat_nothing() {
-    torture(10, Duration::ZERO);
+    torture(Extent::SHORT);
 }
 
 /// By `make torture`.
 #[test]
 #[ignore = "takes LEAF_ID_TORTURE_SECONDS, or ten minutes"]
 fn a_hundred_events_in_ten_minutes_repeat_nothing() {
-    let seconds = std::env::var("LEAF_ID_TORTURE_SECONDS")
-        .map_or(600, |seconds| seconds.parse().expect("a number"));
-    torture(100, Duration::from_secs(seconds));
+    torture(Extent::long());
 }

@@ -1,13 +1,15 @@
 //! Would catch: parallel queries, or anybody's workers, that take every worker slot and with
 //! them the claims of all databases and the lease of the worker id; and a reserve worker that
 //! is in the way of DROP DATABASE, is lost when it ends, or fills the log.
+//!
+//! Long, since all of it needs the same crowd: [`Hogs`].
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    Asking, LINK, Mode, Paused, Proxy, Registry, Server, Session, Stop, assert_issued_once,
+    Asking, CENTRAL, Mode, Paused, Proxy, Registry, Server, Session, Stop, assert_issued_once,
     in_threads, in_threads_until, lease_conf, random, tell, timed, wait_until, worker_of,
 };
 use rand::RngExt;
@@ -161,7 +163,7 @@ fn wait_for_waiting(server: &Server) -> i32 {
 }
 
 /// How often it has ended, by the log.
-fn lives(server: &Server) -> usize {
+fn ends(server: &Server) -> usize {
     let log = server.log();
     log.lines()
         .filter(|line| line.contains(RESERVE) && line.contains("exited with exit code 1"))
@@ -173,23 +175,23 @@ fn claims_go_on_while_parallel_queries_have_every_slot() {
     const DATABASES: [&str; 3] = ["a", "b", "c"];
     let server = server_with(&DATABASES, &[]);
     let hogs = Hogs::start(&server);
+    let start = Instant::now();
     let (drawn, ()) = in_threads_until(
         DATABASES.len(),
         |i, done| take_until(&server, DATABASES[i], done),
-        || {
-            let start = Instant::now();
-            wait_until(LIMIT, "five seconds", || {
-                start.elapsed() > Duration::from_secs(5)
-            });
-        },
+        || thread::sleep(Duration::from_secs(5)),
     );
     // It was so all the time.
     assert_eq!(taken(&mut server.session()), FREE);
     drop(hogs);
     // A database has it four times a second at most.
-    let lives = lives(&server);
-    tell(&format!("the reserve worker lived {lives} times"));
-    assert!(lives < 100, "{lives} lives in five seconds");
+    let ends = ends(&server);
+    let took = start.elapsed();
+    tell(&format!(
+        "the reserve worker ended {ends} times in {took:?}"
+    ));
+    let seconds = usize::try_from(took.as_secs()).unwrap();
+    assert!(ends < 20 * seconds, "{ends} ends in {took:?}");
     // They take turns.
     let counts = drawn.iter().map(|(ids, _)| ids.len());
     let (least, most) = (counts.clone().min().unwrap(), counts.max().unwrap());
@@ -441,22 +443,20 @@ fn an_assignment_outlives_neither_the_launcher_nor_the_worker() {
 }
 
 #[test]
-fn a_database_that_is_gone_or_locked_when_it_comes_costs_one_life() {
+fn a_database_that_is_gone_or_locked_when_it_comes_ends_it_once() {
     let server = server_with(&["a", "b", "c"], &[]);
     let hogs = Hogs::start(&server);
     let mut admin = server.session();
     let (_, stopped) = stop_with_assignment(&server, "a");
     admin.run("DROP DATABASE a");
-    let before = lives(&server);
+    let before = ends(&server);
     drop(stopped);
     let (ids, took) = timed(|| server.session_in("b").take("t", 500));
     assert_eq!(ids.len(), 500);
     wait_for_waiting(&server);
-    let lived = lives(&server) - before;
-    tell(&format!(
-        "after a dropped database: {took:?}, {lived} lives"
-    ));
-    assert!(lived < 10, "{lived} lives");
+    let ended = ends(&server) - before;
+    tell(&format!("after a dropped database: {took:?}, {ended} ends"));
+    assert!(ended < 10, "{ended} ends");
     let gone = server.log().matches("does not exist").count();
     assert_eq!(gone, 1, "told once");
 
@@ -567,7 +567,7 @@ fn a_registry_that_says_nothing_does_not_hold_up_claims() {
     server.session().next_snowflake();
     // It would be waited for as long as leaf_id.claim_timeout allows.
     server.session().run(&format!(
-        "ALTER SERVER {LINK} OPTIONS (SET connect_timeout '30')"
+        "ALTER SERVER {CENTRAL} OPTIONS (SET connect_timeout '30')"
     ));
     let hogs = Hogs::start(&server);
     proxy.set(Mode::Silent);

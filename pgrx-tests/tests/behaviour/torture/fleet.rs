@@ -1,25 +1,21 @@
 //! Would catch: what it takes several servers and more than one thing at a time to see: an id
-//! that two servers issue (I3, I7), or one of them out of order (I4), ids that the centre has
-//! not claimed (I1), and sessions that hang (I5), while three members under twelve sessions
-//! take their segments and their worker ids from a central pair, servers are killed, frozen,
-//! copied and promoted, clocks are set, and the network between them fails in every way.
-//!
-//! The events are drawn from the seed; how they meet the sessions is not.
+//! that two servers issue (I3, I7), or one of them out of order (I4), ids that the central
+//! server has not claimed (I1), and sessions that hang (I5), while three members under twelve
+//! sessions take their segments and their worker ids from a central pair, servers are killed,
+//! frozen, copied and promoted, clocks are set, and the network between them fails in every
+//! way.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{mem, thread};
 
 use leaf_id_tests::{
-    Caller, Failure, Haste, History, Load, Mode, Part, Plan, Proxy, Run, Server, Session, Source,
-    Stop, random, wait_until,
+    Caller, Cut, Failure, History, IdRange, Mode, Part, Proxy, Server, Source, Stop, Window,
+    wait_until,
 };
 use rand::RngExt;
-use rand::rngs::StdRng;
-use rand::seq::SliceRandom;
 
-const LIMIT: Duration = Duration::from_secs(60);
+use super::driver::{Driver, Extent, Happening, LIMIT, Loss, Subject, Work, events, run};
+
 const MEMBERS: usize = 3;
 const SESSIONS: usize = 12;
 /// Copies of members note their calls, and the driver, as if they were one more server.
@@ -29,32 +25,15 @@ const CLONES: Caller = Caller {
 };
 /// How far a clock is set, which is more than `leaf_id.max_clock_skew`.
 const OFF_MS: i64 = 2000;
-/// How long a call may take while its server is up: some of its ids may each have to wait,
-/// and two processors are few for all of this.
-const STUCK: Duration = Duration::from_secs(15);
-/// One round may take this long at most.
-const ROUND: Duration = Duration::from_secs(300);
 const CLAIM: &str = "leaf_claim($1";
 
 /// A name, `step`, `max_step`, and how many ids a call asks for at most.
 const TAGS: [(&str, i32, i32, u32); 3] = [
-    // Somebody is always waiting for the centre.
+    // Somebody is always waiting for the central server.
     ("tiny", 10, 50, 10),
     ("small", 100, 5_000, 30),
     ("big", 10_000, 1_000_000, 200),
 ];
-
-/// The kinds of events, and all of them in a list.
-macro_rules! events {
-    ($($event:ident)*) => {
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        enum Event {
-            $($event,)*
-        }
-
-        const EVENTS: &[Event] = &[$(Event::$event),*];
-    };
-}
 
 events! {
     KillMember
@@ -62,9 +41,9 @@ events! {
     FreezeMember
     KillAllocator
     TerminateAllocator
-    CrashCentre
-    RestartCentre
-    FreezeCentre
+    CrashCentral
+    RestartCentral
+    FreezeCentral
     FailOver
     StandbyAway
     CancelClaims
@@ -74,10 +53,10 @@ events! {
     EndedConnections
     CutBeforeClaim
     CutAfterClaim
-    LockRowAtCentre
+    LockRowAtCentral
     ChangeSteps
-    RaiseMaxIdAtCentre
-    ResetAtCentre
+    RaiseMaxIdAtCentral
+    ResetAtCentral
     ReplaceTagOfMember
     SetClock
     CloneMember
@@ -86,16 +65,22 @@ events! {
     RetireWorkerId
 }
 
-impl Event {
-    /// Whether this is how sessions may see it.
+impl Happening for Event {
+    const ALL: &'static [Self] = EVENTS;
+
+    /// A claim is lost with its answer, wherever between two servers that is.
+    fn loss(self) -> Loss {
+        Loss::Crash
+    }
+
     fn explains(self, failure: &Failure) -> bool {
         // Empty: the connection is lost.
         let states: &[_] = match self {
             Self::KillMember | Self::RestartMember => &["57P01", "57P03", ""],
             Self::KillAllocator => &["57P02", "57P03", ""],
-            Self::CrashCentre
-            | Self::RestartCentre
-            | Self::FreezeCentre
+            Self::CrashCentral
+            | Self::RestartCentral
+            | Self::FreezeCentral
             | Self::FailOver
             | Self::StandbyAway
             | Self::SilentNetwork
@@ -104,7 +89,9 @@ impl Event {
         };
         states.contains(&&*failure.state) || (self.keeps_worker_ids_away() && is_refusal(failure))
     }
+}
 
+impl Event {
     /// Whether a member may have no worker id for a while.
     fn keeps_worker_ids_away(self) -> bool {
         !matches!(
@@ -112,10 +99,10 @@ impl Event {
             Self::TerminateAllocator
                 | Self::CutBeforeClaim
                 | Self::CutAfterClaim
-                | Self::LockRowAtCentre
+                | Self::LockRowAtCentral
                 | Self::ChangeSteps
-                | Self::RaiseMaxIdAtCentre
-                | Self::ResetAtCentre
+                | Self::RaiseMaxIdAtCentral
+                | Self::ResetAtCentral
                 | Self::ReplaceTagOfMember
         )
     }
@@ -126,7 +113,7 @@ fn is_refusal(failure: &Failure) -> bool {
     ["55000", "55P03"].contains(&&*failure.state) && failure.message.contains("snowflake id")
 }
 
-/// Two servers, one of which is the centre and the other its synchronous standby.
+/// Two servers, one of which is the central server and the other its synchronous standby.
 struct Pair {
     servers: [Server; 2],
     primary: usize,
@@ -206,13 +193,13 @@ impl Member {
                 ("leaf_id.claim_timeout", "1s"),
             ],
         );
-        server.feed_from(&ways.each_ref().map(Proxy::dir));
+        server.source_from(&ways.each_ref().map(Proxy::dir));
         let mut session = server.session();
         session.run("ALTER SERVER leaf_central OPTIONS (SET connect_timeout '1')");
         for (tag, step, max_step, _) in TAGS {
-            session.create_fed_tag(tag, step, max_step);
+            session.create_sourced_tag(tag, step, max_step);
         }
-        server.lease_from_link(&node_name(number));
+        server.lease_as(&node_name(number));
         Self { server, ways }
     }
 
@@ -227,62 +214,39 @@ fn node_name(number: usize) -> String {
     format!("m{number}")
 }
 
-/// What came of it all.
-#[derive(Default)]
-struct Report {
-    events: BTreeMap<Event, u32>,
-    ids: BTreeMap<&'static str, u64>,
-    errors: BTreeMap<String, u64>,
-    lost: i64,
-    longest_call: Duration,
-    longest_silence: Duration,
-}
-
-struct Torture<'a> {
+struct Fleet<'a> {
     pair: Pair,
     members: &'a [Member],
-    history: &'a History,
-    plan: &'a Plan,
-    load: &'a Load<'a>,
-    random: &'a mut StdRng,
-    began: Instant,
-    report: Report,
-    /// What happened since the last settlement, and what before it.
-    events: Vec<Event>,
-    earlier: Vec<Event>,
 }
 
-impl Torture<'_> {
-    fn round(&mut self, events: &[Event]) {
+impl Subject for Fleet<'_> {
+    type Event = Event;
+    const STUCK: Duration = Duration::from_secs(15);
+
+    fn servers(&self) -> Vec<&Server> {
         let members = self.members.iter().map(|member| &member.server);
-        for server in self.pair.servers.iter().chain(members) {
-            server.allow(ROUND);
-        }
-        for &event in events {
-            self.pass(50..300);
-            self.events.push(event);
-            *self.report.events.entry(event).or_default() += 1;
-            println!("{:?} {event:?}", self.began.elapsed());
-            self.perform(event);
-        }
-        self.pass(300..1000);
-        let pause = self.load.pause(LIMIT);
-        self.settle();
-        drop(pause);
+        self.pair.servers.iter().chain(members).collect()
     }
 
-    /// Lets the sessions work.
-    fn pass(&mut self, ms: Range<u64>) {
-        thread::sleep(self.draw(ms));
+    fn perform(driver: &mut Driver<'_, Self>, event: Event) {
+        driver.perform(event);
     }
 
-    fn draw(&mut self, ms: Range<u64>) -> Duration {
-        Duration::from_millis(self.random.random_range(ms))
+    fn settle(&self, history: &History) -> Vec<Window> {
+        let servers = self.members.iter().map(|member| &member.server);
+        let mut sessions: Vec<_> = servers.map(Server::session).collect();
+        history.settle_fleet(&mut sessions, &mut self.pair.primary().session())
     }
 
+    fn excuses(&self, cut: &Cut) -> bool {
+        cut.caller == CLONES && ["55000", "55P03"].contains(&&*cut.failure.state)
+    }
+}
+
+impl Driver<'_, Fleet<'_>> {
     fn choose_member(&mut self) -> (usize, &Member) {
         let number = self.random.random_range(0..MEMBERS);
-        (number, &self.members[number])
+        (number, &self.subject.members[number])
     }
 
     fn choose_tag(&mut self) -> (usize, &'static str) {
@@ -292,7 +256,7 @@ impl Torture<'_> {
 
     fn perform(&mut self, event: Event) {
         let (number, _) = self.choose_member();
-        let member = &self.members[number];
+        let member = &self.subject.members[number];
         match event {
             Event::KillMember => self.history.while_down(number, || member.server.crash()),
             Event::RestartMember => self.history.restart(number, &member.server),
@@ -310,23 +274,23 @@ impl Torture<'_> {
                     session.run(&format!("SELECT pg_terminate_backend({pid})"));
                 }
             }
-            Event::CrashCentre => self.pair.primary().crash(),
-            Event::RestartCentre => self.pair.primary().restart(),
-            Event::FreezeCentre => {
+            Event::CrashCentral => self.subject.pair.primary().crash(),
+            Event::RestartCentral => self.subject.pair.primary().restart(),
+            Event::FreezeCentral => {
                 let longest = self.draw(100..4000);
-                let frozen = self.pair.primary().freeze();
+                let frozen = self.subject.pair.primary().freeze();
                 thread::sleep(longest);
                 drop(frozen);
             }
             Event::FailOver => {
                 let vacancy = self.draw(0..1500);
-                self.pair.fail_over(vacancy);
+                self.subject.pair.fail_over(vacancy);
             }
             Event::StandbyAway => {
-                self.pair.standby().stop(Stop::Fast);
+                self.subject.pair.standby().stop(Stop::Fast);
                 self.pass(100..2000);
-                self.pair.standby().launch();
-                self.pair.wait_for_standby();
+                self.subject.pair.standby().launch();
+                self.subject.pair.wait_for_standby();
             }
             Event::CancelClaims => self.signal_claims("pg_cancel_backend"),
             Event::TerminateClaims => self.signal_claims("pg_terminate_backend"),
@@ -341,21 +305,23 @@ impl Torture<'_> {
                 member.set(Mode::Pass);
             }
             Event::EndedConnections => {
-                for way in self.members.iter().flat_map(|member| &member.ways) {
+                for way in self.subject.members.iter().flat_map(|member| &member.ways) {
                     way.end_connections();
                 }
             }
             Event::CutBeforeClaim => self.cut(Mode::CutBefore(CLAIM)),
             Event::CutAfterClaim => self.cut(Mode::CutAfter(CLAIM)),
-            Event::LockRowAtCentre => {
+            Event::LockRowAtCentral => {
                 let (_, tag) = self.choose_tag();
-                let mut session = self.pair.primary().session();
-                session.run(&format!("BEGIN; {} FOR UPDATE", row_of(tag)));
-                self.pass(50..1500);
-                session.run("COMMIT");
+                let mut session = self.subject.pair.primary().session();
+                self.hold_lock(
+                    &mut session,
+                    &format!("{} FOR UPDATE", row_of(tag)),
+                    50..1500,
+                );
             }
             Event::ChangeSteps => self.change_steps(number),
-            Event::RaiseMaxIdAtCentre | Event::ResetAtCentre => self.edit_centre(event),
+            Event::RaiseMaxIdAtCentral | Event::ResetAtCentral => self.edit_central(event),
             Event::ReplaceTagOfMember => self.replace_tag(number),
             Event::SetClock => {
                 let clock = member.server.clock();
@@ -370,7 +336,7 @@ impl Torture<'_> {
                 let name = format!("{}_again", node_name(number));
                 member.server.set("leaf_id.node_name", &name);
                 self.pass(100..2000);
-                let server = &self.members[number].server;
+                let server = &self.subject.members[number].server;
                 server.set("leaf_id.node_name", &node_name(number));
                 // What it could show as this node is forgotten: it waits for the end of its own
                 // lease, longer perhaps than the next two events take.
@@ -386,25 +352,15 @@ impl Torture<'_> {
 
     /// Kills it, and waits until its server is back.
     fn kill_allocator(&mut self, number: usize) {
-        let server = &self.members[number].server;
-        let crashes = || server.log().matches(" reinitializing").count();
-        let before = crashes();
-        let mut session = server.session();
-        let Some(pid) = session.worker("allocator") else {
-            return;
-        };
-        let killed = Instant::now();
-        if server.kill_9_backend(pid) {
-            wait_until(LIMIT, "the server to be back", || {
-                crashes() > before && server.try_connect("postgres", "postgres").is_ok()
-            });
-            self.history.was_down(number, killed);
+        let server = &self.subject.members[number].server;
+        if let Some(pid) = server.session().worker("allocator") {
+            self.kill(number, server, pid);
         }
     }
 
     fn signal_claims(&mut self, function: &str) {
         for _ in 0..5 {
-            self.pair.primary().session().run(&format!(
+            self.subject.pair.primary().session().run(&format!(
                 "SELECT {function}(pid) FROM pg_stat_activity WHERE usename = 'leaf_member'"
             ));
             self.pass(10..100);
@@ -413,19 +369,19 @@ impl Torture<'_> {
 
     /// Every way of every member cuts off a claim.
     fn cut(&mut self, mode: Mode) {
-        for member in self.members {
+        for member in self.subject.members {
             member.set(mode);
         }
         self.pass(100..1000);
-        for member in self.members {
+        for member in self.subject.members {
             member.set(Mode::Pass);
         }
     }
 
     fn change_steps(&mut self, number: usize) {
         let factor = self.random.random_range(1..4);
-        let mut there = self.pair.primary().session();
-        let mut here = self.members[number].server.session();
+        let mut there = self.subject.pair.primary().session();
+        let mut here = self.subject.members[number].server.session();
         for (tag, step, max_step, _) in TAGS {
             for session in [&mut here, &mut there] {
                 session.run(&format!(
@@ -439,14 +395,14 @@ impl Torture<'_> {
 
     /// Ids go on above all that were claimed, so that none may come twice, whatever incarnation of
     /// the row it is from.
-    fn edit_centre(&mut self, event: Event) {
+    fn edit_central(&mut self, event: Event) {
         let (source, tag) = self.choose_tag();
         let gap: i64 = self.random.random_range(0..2000);
-        let mut session = self.pair.primary().session();
+        let mut session = self.subject.pair.primary().session();
         session.run("BEGIN");
         let max_id: i64 = session.value(&format!("{} FOR UPDATE", row_of(tag)));
         let to = max_id + gap;
-        session.run(&if event == Event::ResetAtCentre {
+        session.run(&if event == Event::ResetAtCentral {
             format!("SELECT leaf_tag_reset('{tag}', {to})")
         } else {
             format!("UPDATE leaf_id.leaf_alloc SET max_id = {to} WHERE biz_tag = '{tag}'")
@@ -456,30 +412,27 @@ impl Torture<'_> {
     }
 
     /// What the member had is dropped, and it forgets what it was given. The next ids come
-    /// from the centre all the same.
+    /// from the central server all the same.
     fn replace_tag(&mut self, number: usize) {
         let (source, tag) = self.choose_tag();
         let (_, step, max_step, _) = TAGS[source];
-        let mut session = self.members[number].server.session();
+        let mut session = self.subject.members[number].server.session();
         session.run("BEGIN");
         session.run(&format!(
             "DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}'"
         ));
-        session.create_fed_tag(tag, step, max_step);
+        session.create_sourced_tag(tag, step, max_step);
         session.run("COMMIT; SET leaf_id.refill_timeout = '60s'");
         // From now on its row covers what it has issued.
-        let driver = Caller {
-            server: number,
-            session: SESSIONS,
-        };
-        let call = || Ok(Run::of(&[session.try_next(tag)?]));
-        let called = self.history.call(driver, source, "by the driver", 1, call);
+        let call = || Ok(IdRange::of(&[session.try_next(tag)?]));
+        let caller = self.caller(number);
+        let called = self.history.call(caller, source, "by the driver", 1, call);
         called.expect("an id of a tag created anew");
     }
 
     /// A copy of a member runs for a while, and takes ids as the member does.
     fn clone_member(&mut self, number: usize) {
-        let clone = self.members[number].server.backup().start(&[]);
+        let clone = self.subject.members[number].server.backup().start(&[]);
         let mut session = clone.session();
         session.run("SET leaf_id.refill_timeout = '1s'");
         for _ in 0..self.random.random_range(1..10) {
@@ -488,7 +441,7 @@ impl Torture<'_> {
                     Source::Tag(tag) => format!("SELECT leaf_segment_next_batch('{tag}', 20)"),
                     Source::Snowflake => "SELECT leaf_snowflake_next_batch(20)".into(),
                 };
-                let call = || Ok(Run::of(&session.try_column::<i64>(&sql)?));
+                let call = || Ok(IdRange::of(&session.try_column::<i64>(&sql)?));
                 // What it is refused is noted, too.
                 let _ = self.history.call(CLONES, place, "by a clone", 20, call);
             }
@@ -497,71 +450,11 @@ impl Torture<'_> {
 
     /// Takes away the worker id that a member has.
     fn take_worker_id(&mut self, function: &str, number: usize) {
-        let mut session = self.pair.primary().session();
+        let mut session = self.subject.pair.primary().session();
         let name = node_name(number);
         session.run(&format!(
             "SELECT {function}(worker_id) FROM leaf_id.leaf_worker WHERE node_name = '{name}'"
         ));
-    }
-
-    /// Checks what happened since the last time, and adds it to the report. While the
-    /// sessions pause.
-    fn settle(&mut self) {
-        let servers = self.members.iter().map(|member| &member.server);
-        let mut sessions: Vec<_> = servers.map(Server::session).collect();
-        let mut centre = self.pair.primary().session();
-        let windows = self.history.settle_fleet(&mut sessions, &mut centre);
-        for session in &mut sessions {
-            // The rows were a check of their own, by the primary key.
-            for part in &self.plan.parts {
-                session.run(&format!("TRUNCATE {}", part.table()));
-            }
-        }
-        for failure in self.load.take_troubles() {
-            // Any statement of a hasty session may have taken too long.
-            self.judge(&failure, &["57014"]);
-        }
-        for (source, window) in self.history.sources().iter().zip(&windows) {
-            for cut in &window.cut {
-                if cut.caller == CLONES && ["55000", "55P03"].contains(&&*cut.failure.state) {
-                    continue;
-                }
-                let expected: &[_] = match self.plan.haste(cut.caller.session) {
-                    Haste::None => &[],
-                    Haste::Refill => &["55P03"],
-                    Haste::Statement => &["57014"],
-                };
-                self.judge(&cut.failure, expected);
-            }
-            let failed = window.cut.iter().map(|cut| cut.took).max();
-            let longest = window.longest_call.max(failed.unwrap_or_default());
-            if longest > STUCK {
-                self.history
-                    .fail(&format!("{source}: a call took {longest:?}"));
-            }
-            let report = &mut self.report;
-            report.longest_call = report.longest_call.max(window.longest_call);
-            report.longest_silence = report.longest_silence.max(window.longest_silence);
-            report.lost += window.lost;
-            for (kind, ids) in &window.ids {
-                *report.ids.entry(kind).or_default() += ids;
-            }
-        }
-        self.earlier = mem::take(&mut self.events);
-    }
-
-    /// Ends the test at an error that nothing explains: neither what its session is like,
-    /// nor what happened, nor what happened before, which a session may have missed.
-    fn judge(&mut self, failure: &Failure, expected: &[&str]) {
-        let state = &*failure.state;
-        *self.report.errors.entry(state.into()).or_default() += 1;
-        let mut events = self.earlier.iter().chain(&self.events);
-        if !events.any(|event| event.explains(failure)) && !expected.contains(&state) {
-            self.history.fail(&format!(
-                "{failure}\nafter {:?} and {:?}",
-                self.earlier, self.events
-            ));
-        }
     }
 }
 
@@ -569,19 +462,15 @@ fn row_of(tag: &str) -> String {
     format!("SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}'")
 }
 
-/// Has events happen, from a shuffled deck of all kinds, until there were so many and so
-/// much time has passed.
-fn torture(events: usize, at_least: Duration) {
-    let began = Instant::now();
-    let mut random = random();
+fn torture(extent: Extent) {
     let pair = Pair::new();
-    let mut centre: Session = pair.primary().session();
+    let mut central = pair.primary().session();
     for (tag, step, max_step, _) in TAGS {
-        centre.run(&format!(
+        central.run(&format!(
             "SELECT leaf_tag_create('{tag}', step => {step}, max_step => {max_step})"
         ));
     }
-    drop(centre);
+    drop(central);
     let members: Vec<_> = (0..MEMBERS).map(|n| Member::new(n, &pair)).collect();
     let mut parts = TAGS
         .map(|(tag, _, _, most)| Part {
@@ -593,100 +482,28 @@ fn torture(events: usize, at_least: Duration) {
         source: Source::Snowflake,
         most: 100,
     });
-    let plan = Plan {
+    let servers: Vec<_> = members.iter().map(|member| &member.server).collect();
+    let work = Work {
+        servers: &servers,
+        copies: 1,
         parts,
         sessions: SESSIONS,
-        hasty: true,
-        seed: random.random(),
     };
-    for member in &members {
-        Load::prepare(&mut member.server.session(), &plan.parts);
-    }
-    let history = plan.history(members[0].server.dir(), MEMBERS + 1);
-    let servers: Vec<_> = members.iter().map(|member| &member.server).collect();
-    let (pair, report) = Load::run(&servers, &history, &plan, |load| {
-        let mut torture = Torture {
-            pair,
-            members: &members,
-            history: &history,
-            plan: &plan,
-            load,
-            random: &mut random,
-            began,
-            report: Report::default(),
-            events: Vec::new(),
-            earlier: Vec::new(),
-        };
-        let mut deck = Vec::new();
-        let mut happened = 0;
-        while happened < events || began.elapsed() < at_least {
-            // One after the other, mostly; or before the effects of another are over.
-            let count = if torture.random.random_bool(0.7) {
-                1
-            } else {
-                2
-            };
-            if deck.len() < count {
-                deck = EVENTS.to_vec();
-                deck.shuffle(torture.random);
-            }
-            torture.round(&deck.split_off(deck.len() - count));
-            happened += count;
-        }
-        (torture.pair, torture.report)
-    });
-    report.print();
-    let ids: u64 = report.ids.values().sum();
-    assert!(ids > 10_000, "the sessions were not at work");
-    for server in servers.into_iter().chain(&pair.servers) {
-        server.stop(Stop::Fast);
-        assert_eq!(server.processes(), [], "left behind");
-    }
-    println!("{:?} in all", began.elapsed());
-}
-
-impl Report {
-    fn print(&self) {
-        println!("events: {}", self.events.values().sum::<u32>());
-        for (event, times) in &self.events {
-            println!("  {:26} {times:>12}", format!("{event:?}"));
-        }
-        // Each was compared with all the others, of all servers: see the history.
-        println!(
-            "ids, none of them twice: {}",
-            self.ids.values().sum::<u64>()
-        );
-        for (kind, ids) in &self.ids {
-            println!("  {kind:26} {ids:>12}");
-        }
-        println!("ids of tags lost: {}", self.lost);
-        println!("errors:");
-        for (state, times) in &self.errors {
-            let state = if state.is_empty() {
-                "connection lost"
-            } else {
-                state
-            };
-            println!("  {state:26} {times:>12}");
-        }
-        println!("longest call that got ids {:?}", self.longest_call);
-        println!(
-            "longest time without an id of a source on one server {:?}",
-            self.longest_silence
-        );
-    }
+    let subject = Fleet {
+        pair,
+        members: &members,
+    };
+    run(subject, work, extent);
 }
 
 #[test]
 fn ten_events_in_a_fleet_repeat_nothing() {
-    torture(10, Duration::ZERO);
+    torture(Extent::SHORT);
 }
 
 /// By `make torture`.
 #[test]
 #[ignore = "takes LEAF_ID_TORTURE_SECONDS, or ten minutes"]
 fn a_hundred_events_in_a_fleet_repeat_nothing() {
-    let seconds = std::env::var("LEAF_ID_TORTURE_SECONDS")
-        .map_or(600, |seconds| seconds.parse().expect("a number"));
-    torture(100, Duration::from_secs(seconds));
+    torture(Extent::long());
 }

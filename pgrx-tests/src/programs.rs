@@ -1,0 +1,204 @@
+//! PostgreSQL's programs: as whom and how they are run, and what they make.
+
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+use std::{env, fs};
+
+use parking_lot::Mutex;
+
+use crate::clock::Clock;
+
+/// The system user that runs servers, if that is not us: PostgreSQL refuses root.
+static SERVER_USER: LazyLock<Option<(u32, u32)>> = LazyLock::new(|| {
+    let id = |args: &[&str]| -> u32 {
+        output(Command::new("id").args(args))
+            .trim()
+            .parse()
+            .unwrap()
+    };
+    (id(&["-u"]) == 0).then(|| {
+        let user = env::var("LEAF_ID_SERVER_USER").unwrap_or_else(|_| "postgres".into());
+        (id(&["-u", &user]), id(&["-g", &user]))
+    })
+});
+
+static BIN_DIR: LazyLock<PathBuf> = LazyLock::new(|| {
+    env::var_os("LEAF_ID_PG_BIN").map_or_else(
+        || {
+            output(Command::new("pg_config").arg("--bindir"))
+                .trim()
+                .into()
+        },
+        PathBuf::from,
+    )
+});
+
+/// Fresh clusters to copy, kept beside the test's own binary from one run to the next: the
+/// name that they all have.
+static TEMPLATES: LazyLock<PathBuf> = LazyLock::new(|| {
+    let version = output(Command::new(BIN_DIR.join("postgres")).arg("--version"));
+    let mut name: String = version
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric())
+        .collect();
+    if let Some((uid, _)) = *SERVER_USER {
+        name += &format!("-{uid}");
+    }
+    let beside = env::current_exe()
+        .unwrap()
+        .parent()
+        .unwrap()
+        .join("clusters");
+    fs::create_dir_all(&beside).unwrap();
+    beside.join(name)
+});
+
+/// Held while a cluster to copy is made.
+static MAKING_TEMPLATE: Mutex<()> = Mutex::new(());
+
+/// The fresh cluster of a number. Each number has a system identifier of its own.
+pub(crate) fn template(number: usize) -> PathBuf {
+    let template = TEMPLATES.with_extension(number.to_string());
+    let _making = MAKING_TEMPLATE.lock();
+    if !template.exists() {
+        let dir = new_dir();
+        initdb(&dir);
+        let partial = template.with_file_name(format!("partial-{}", std::process::id()));
+        copy_dir(&dir.join("data"), &partial);
+        // Another process may have been quicker: its cluster is as good.
+        if fs::rename(&partial, &template).is_err() {
+            fs::remove_dir_all(&partial).unwrap();
+        }
+        fs::remove_dir_all(dir).unwrap();
+    }
+    template
+}
+
+/// How to run the server in this directory: under its clock, if it has one of its own, and
+/// by callgrind, if its instructions are to be counted.
+pub(crate) fn postgres(dir: &Path) -> Command {
+    let mut command = counted(dir).unwrap_or_else(|| as_server_user("postgres", dir));
+    if let Some(clock) = Clock::of(dir) {
+        clock.preload(&mut command);
+    }
+    command
+}
+
+fn counted(dir: &Path) -> Option<Command> {
+    let functions = fs::read_to_string(dir.join("counted")).ok()?;
+    let mut command = as_server_user(&valgrind()?, dir);
+    command
+        .args([
+            "--tool=callgrind",
+            "--collect-atstart=no",
+            "--callgrind-out-file=callgrind.%p",
+        ])
+        .args(functions.lines().map(|f| format!("--toggle-collect={f}")))
+        .arg(as_server_user("postgres", dir).get_program());
+    Some(command)
+}
+
+/// Where valgrind is. As an absolute path: a name would be looked for among PostgreSQL's
+/// programs.
+pub(crate) fn valgrind() -> Option<String> {
+    let found = Command::new("sh")
+        .args(["-c", "command -v valgrind"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let path = String::from_utf8(found.stdout).unwrap();
+    found.status.success().then(|| path.trim().to_owned())
+}
+
+/// The directory of pg_regress, which is not among the programs.
+#[must_use]
+pub fn regress_dir() -> PathBuf {
+    let pgxs = env::var("LEAF_ID_PGXS")
+        .unwrap_or_else(|_| output(Command::new(BIN_DIR.join("pg_config")).arg("--pgxs")));
+    Path::new(pgxs.trim())
+        .parent()
+        .unwrap()
+        .join("../test/regress")
+}
+
+/// The directory of the programs.
+#[must_use]
+pub fn bin_dir() -> &'static Path {
+    &BIN_DIR
+}
+
+/// A new directory with a short path: a socket's has room for 107 bytes.
+pub(crate) fn new_dir() -> PathBuf {
+    loop {
+        let dir = PathBuf::from(format!("/tmp/li-{:06x}", rand::random::<u32>() >> 8));
+        if fs::create_dir(&dir).is_ok() {
+            give(&dir);
+            return dir;
+        }
+    }
+}
+
+/// Gives a file or directory tree to the server's user.
+pub(crate) fn give(path: &Path) {
+    if let Some((uid, gid)) = *SERVER_USER {
+        chown(path, Some(uid), Some(gid)).unwrap();
+        if path.is_dir() {
+            for entry in fs::read_dir(path).unwrap() {
+                give(&entry.unwrap().path());
+            }
+        }
+    }
+}
+
+fn initdb(dir: &Path) {
+    let data = dir.join("data");
+    output(as_server_user("initdb", dir).arg("-D").arg(data).args([
+        "--no-sync",
+        "--auth=trust",
+        "--username=postgres",
+        "--locale=C",
+        "--encoding=UTF8",
+    ]));
+}
+
+pub(crate) fn copy_dir(from: &Path, to: &Path) {
+    output(Command::new("cp").arg("-a").arg(from).arg(to));
+}
+
+/// A program of PostgreSQL with a clean environment. The user is changed by us and not by
+/// runuser, which would stand between us and the process we must signal and reap.
+pub(crate) fn as_server_user(program: &str, dir: &Path) -> Command {
+    let mut command = Command::new(BIN_DIR.join(program));
+    if let Some((uid, gid)) = *SERVER_USER {
+        command.uid(uid).gid(gid);
+    }
+    for (name, _) in env::vars_os() {
+        if name.to_string_lossy().starts_with("PG") {
+            command.env_remove(name);
+        }
+    }
+    // A backtrace takes seconds in a debug build, and hides the message in the log.
+    command
+        .env_remove("RUST_BACKTRACE")
+        .env("LC_ALL", "C")
+        .current_dir(dir);
+    command
+}
+
+/// What a command, which must succeed, wrote to standard output.
+#[track_caller]
+pub(crate) fn output(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
