@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use leaf_id_tests::server::bin_dir;
+use leaf_id_tests::programs::bin_dir;
 use leaf_id_tests::{Server, Session};
 
 use crate::figures::Unmeasured;

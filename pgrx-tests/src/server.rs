@@ -196,7 +196,8 @@ impl Server {
             "it is already running"
         );
         wait_until(SERVER_LIMIT, "the server to start", || {
-            if let Some(status) = self.postmaster.lock().as_mut().unwrap().try_wait().unwrap() {
+            let ended = self.postmaster.lock().as_mut().unwrap().try_wait().unwrap();
+            if let Some(status) = ended {
                 panic!("the server ended at its start: {status}");
             }
             self.try_connect("postgres", "postgres").is_ok()
@@ -442,7 +443,8 @@ impl Drop for Server {
     fn drop(&mut self) {
         let failed = thread::panicking();
         if failed {
-            if let Some(mut child) = self.postmaster.lock().take() {
+            let postmaster = self.postmaster.lock().take();
+            if let Some(mut child) = postmaster {
                 kill_family(child.id());
                 child.wait().unwrap();
             }

@@ -233,7 +233,8 @@ fn key(relation: u32, tag: Tag) -> Key {
 
 /// How a tag stands in the open transaction.
 pub fn standing(key: &Key) -> Standing {
-    match EDITS.lock().kind(key) {
+    let kind = EDITS.lock().kind(key);
+    match kind {
         None | Some(Kind::Regranted) => Standing::Untouched,
         Some(kind) if kind.is_ours() => Standing::Created,
         Some(_) => Standing::Changed,
