@@ -134,6 +134,9 @@ pub fn allocate(area: &'static Area, handle: WorkerHandle, in_reserve: bool) {
 impl Allocator {
     fn run(&mut self) {
         loop {
+            // A claim looks for no interrupts where it has nothing to wait for, and under load
+            // nothing else does.
+            pg::check_for_interrupts();
             pg::reload_if_asked();
             self.accept_requests();
             if self.must_leave() {
