@@ -106,8 +106,39 @@ enum Phase {
     Leasing(Turn),
     /// The file is read before the generator is opened.
     Opening(Turn, Usable),
-    /// The reservation is written, at this time; above this one the generator is to be opened.
-    Writing(Turn, u16, i64, Option<i64>),
+    /// The reservation is written.
+    Writing(Turn, Writing),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Writing {
+    worker_id: u16,
+    since_ms: i64,
+    /// The generator is to be opened above this time. `None`: it is open.
+    above_ms: Option<i64>,
+}
+
+/// The lease of the worker id.
+#[derive(Debug, Clone, Copy)]
+enum Lease {
+    /// There is none, and none is asked for.
+    None,
+    /// Nothing of it may be used.
+    Asked,
+    /// This may be used.
+    Granted(Grant),
+}
+
+/// As whom a worker id was leased in this run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LeasedAs {
+    /// None was.
+    Nobody,
+    /// This server: its floor says what it has issued.
+    Itself,
+    /// Another server, because the floor does not tell, see [`Floor::is_own`]: the registry
+    /// knows what was issued.
+    Another,
 }
 
 /// The state machine.
@@ -125,15 +156,8 @@ pub struct Keeper {
     /// Resets that were seen.
     resets: u32,
     standby: bool,
-    /// There is a lease, or one is asked for.
-    leasing: bool,
-    /// What may be used of it.
-    grant: Option<Grant>,
-    /// A worker id was leased in this run: what the file says of that is true.
-    has_leased: bool,
-    /// The floor does not tell what was issued before: see [`Floor::is_own`]. Of a leased worker
-    /// id the registry knows.
-    registry_knows: bool,
+    lease: Lease,
+    leased_as: LeasedAs,
     actions: Vec<Action>,
 }
 
@@ -150,10 +174,8 @@ impl Keeper {
             problem: None,
             resets,
             standby: in_recovery,
-            leasing: false,
-            grant: None,
-            has_leased: false,
-            registry_knows: false,
+            lease: Lease::None,
+            leased_as: LeasedAs::Nobody,
             actions: Vec::new(),
         }
     }
@@ -182,8 +204,8 @@ impl Keeper {
             (Phase::Opening(turn, usable), Input::File(file)) => {
                 self.open(seen, turn, usable, file.found)
             }
-            (Phase::Writing(turn, worker_id, at_ms, above_ms), Input::Written(result)) => {
-                self.written(turn, worker_id, at_ms, above_ms, result)
+            (Phase::Writing(turn, writing), Input::Written(result)) => {
+                self.written(turn, writing, result)
             }
             // What was not asked for says nothing: the next turn looks again.
             (_, Input::File(_) | Input::Lease { .. } | Input::Written(_)) => {
@@ -215,8 +237,8 @@ impl Keeper {
 
     /// What was leased is not used any more.
     fn stop_leasing(&mut self) {
-        if core::mem::take(&mut self.leasing) {
-            self.grant = None;
+        if !matches!(self.lease, Lease::None) {
+            self.lease = Lease::None;
             self.act(Action::StopLeasing);
             self.close(State::Starting);
         }
@@ -348,7 +370,7 @@ impl Keeper {
                 self.close_once(State::Refused(Refusal::NoRegistrySet));
                 self.wait(&turn, None)
             }
-            Configured::Leased(Registry::Same) if self.leasing => {
+            Configured::Leased(Registry::Same) if !matches!(self.lease, Lease::None) => {
                 self.phase = Phase::Leasing(turn);
                 Then::Lease { begin: None }
             }
@@ -363,20 +385,24 @@ impl Keeper {
     /// True if what this server remembers of an earlier lease may be used.
     fn begin_leasing(&mut self, floor: Floor) -> bool {
         self.stop_leasing();
-        self.leasing = true;
+        self.lease = Lease::Asked;
         // Also one that was set, and not leased.
         self.close(State::Starting);
-        let own = core::mem::replace(&mut self.has_leased, true) || floor.is_own();
-        if !own {
-            // What is leased then is leased as by another server, above all that was ever
-            // issued with it: there is nothing else to be waited out.
-            self.registry_knows = true;
-            self.act(Action::ShowFloor(Floor {
-                ms: i64::MIN,
-                ..floor
-            }));
+        if self.leased_as != LeasedAs::Nobody {
+            return true;
         }
-        own
+        if floor.is_own() {
+            self.leased_as = LeasedAs::Itself;
+            return true;
+        }
+        // What is leased then is above all that was ever issued with it: there is nothing else
+        // to be waited out.
+        self.leased_as = LeasedAs::Another;
+        self.act(Action::ShowFloor(Floor {
+            ms: i64::MIN,
+            ..floor
+        }));
+        false
     }
 
     fn follow_lease(&mut self, seen: &Seen, turn: Turn, effect: Effect) -> Then {
@@ -386,7 +412,7 @@ impl Keeper {
             Effect::Close(Refusal::NoAnswer)
                 if self.state == State::Refused(Refusal::LeaseEnded) => {}
             Effect::Close(refusal) => {
-                self.grant = None;
+                self.lease = Lease::Asked;
                 self.close(State::Refused(refusal));
                 // Nothing is reserved without a lease.
                 self.act(Action::SetLease {
@@ -404,14 +430,14 @@ impl Keeper {
                     until_boot_ms: grant.until_boot_ms,
                     recorded_until_ms: grant.reserved_until_ms,
                 });
-                self.grant = Some(grant);
+                self.lease = Lease::Granted(grant);
             }
         }
-        let Some(grant) = self.grant else {
+        let Lease::Granted(grant) = self.lease else {
             return self.wait(&turn, None);
         };
         if seen.boot_ms >= grant.until_boot_ms {
-            self.grant = None;
+            self.lease = Lease::Asked;
             self.close(State::Refused(Refusal::LeaseEnded));
             return self.wait(&turn, None);
         }
@@ -420,7 +446,7 @@ impl Keeper {
             self.act(Action::Hurry);
             return self.wait(&turn, Some(RETRY_MS));
         }
-        let own = self.floor.filter(|_| !self.registry_knows);
+        let own = self.floor.filter(|_| self.leased_as == LeasedAs::Itself);
         let usable = Usable {
             worker_id: grant.worker_id,
             floor_ms: own.map_or(grant.floor_ms, |floor| floor.ms.max(grant.floor_ms)),
@@ -500,7 +526,12 @@ impl Keeper {
     ) -> Then {
         let worker_id = usable.worker_id;
         let recorded_ms = usable.recorded_until_ms();
-        self.phase = Phase::Writing(turn, worker_id, seen.now_ms, above_ms);
+        let writing = Writing {
+            worker_id,
+            since_ms: seen.now_ms,
+            above_ms,
+        };
+        self.phase = Phase::Writing(turn, writing);
         Then::Reserve {
             worker_id,
             until_ms: reserve_until(wanted_ms, seen.reserved_until_ms, recorded_ms),
@@ -510,9 +541,7 @@ impl Keeper {
     fn written(
         &mut self,
         turn: Turn,
-        worker_id: u16,
-        at_ms: i64,
-        above_ms: Option<i64>,
+        writing: Writing,
         result: Result<Option<String>, String>,
     ) -> Then {
         match result {
@@ -523,10 +552,11 @@ impl Keeper {
         if self.problem.take().is_some() {
             self.act(Action::Log(Message::FileMended));
         }
-        self.renewed_at_ms = at_ms;
-        let Some(above_ms) = above_ms else {
+        self.renewed_at_ms = writing.since_ms;
+        let Some(above_ms) = writing.above_ms else {
             return self.renewed(&turn);
         };
+        let worker_id = writing.worker_id;
         self.state = State::Open { worker_id };
         self.act(Action::Open {
             worker_id,
