@@ -74,6 +74,41 @@ fn workers_that_are_terminated_at_rest_come_back() {
     assert_issued_once(&[snowflakes]);
 }
 
+/// Every id needs a claim, so that the allocator has a request to serve all the time.
+#[test]
+fn an_allocator_that_never_rests_ends_when_it_is_told() {
+    let server = Server::with_leaf_id(&[]);
+    let mut admin = server.session();
+    for tag in 0..SESSIONS {
+        admin.create_steady_tag(&format!("t{tag}"), 1);
+    }
+    let (taken, ()) = in_threads_until(
+        SESSIONS,
+        |tag, done| {
+            let mut session = server.session();
+            session.run("SET leaf_id.refill_timeout = '30s'");
+            let mut ids = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                ids.extend(session.take(&format!("t{tag}"), 100));
+            }
+            ids
+        },
+        || {
+            for _ in 0..5 {
+                let mut pid = None;
+                wait_until(LIMIT, "an allocator", || {
+                    pid = admin.worker("allocator");
+                    pid.is_some()
+                });
+                end(&mut admin, pid.unwrap());
+            }
+        },
+    );
+    for ids in taken {
+        assert_issued_once([ids]);
+    }
+}
+
 #[test]
 fn workers_that_are_terminated_or_cancelled_under_load_disturb_nobody() {
     let server = Server::with_leaf_id(&[("leaf_id.allocator_idle_timeout", "100ms")]);
