@@ -11,7 +11,7 @@ use crate::error::Failure;
 use crate::guc::CLAIM_SYNCHRONOUS_COMMIT;
 use crate::{deadline, pg};
 
-/// Begins an exchange, in the transaction of the call to a function, which waits for no lock
+/// Begins a remote call, in the transaction of the call to a function, which waits for no lock
 /// longer than that: the caller asks again. PostgreSQL raises its own error where the call is
 /// part of a larger transaction, and commits at its end, before it is answered.
 ///

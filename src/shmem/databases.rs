@@ -1,5 +1,15 @@
 //! The queues: how a session's request for a segment reaches an allocator.
 //!
+//! | state of a queue | leaves by | to |
+//! | --- | --- | --- |
+//! | Free | the first request of a database that has none | Wanted |
+//! | Wanted | an announcement: the launcher is about to start an allocator | Starting |
+//! | | nothing requested any more, or the end of the database | Free |
+//! | Starting | the allocator attaches, by the number of its registration | Attached |
+//! | | a retraction, or a launcher that has just started | Wanted |
+//! | Attached | the allocator detaches, with requests in the list | Wanted |
+//! | | the same, without | Free |
+//!
 //! 1. A session sets the slot's request (`DoubleBuffer::want`); only the one that
 //!    succeeds goes on.
 //! 2. Under the directory lock, shared, it pushes the slot onto the list of its database's

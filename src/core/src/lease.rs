@@ -16,6 +16,14 @@
 //! So the ids of two holders are apart, whatever their clocks do, and whenever they stop and
 //! go on: the lease and its end decide only when the registry may give the id away. It is
 //! counted on the monotonic clock, from before the request left.
+//!
+//! | state | leaves by | to |
+//! | --- | --- | --- |
+//! | Remembered: a grant of an earlier run | no answer, while it has not ended | Holding |
+//! | any | a grant | Holding |
+//! | Holding | the end of the grant; a clock that is off; a worker id that is lost or held | Out |
+//! | | no answer; a refusal of anything else | Holding, until the grant ends |
+//! | Remembered, Out | a refusal | Out |
 
 use crate::numbered::numbered;
 use crate::state::Refusal;
@@ -23,7 +31,7 @@ use crate::state::Refusal;
 /// Both clocks of a server, read together, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clocks {
-    /// Nobody sets it; it begins with the machine.
+    /// CLOCK_BOOTTIME: monotonic, and it goes on while the machine is suspended.
     pub boot_ms: i64,
     /// The time of day: Unix milliseconds.
     pub wall_ms: i64,
@@ -415,7 +423,7 @@ impl LeaseHolder {
                 self.ask_at_ms = self.ask_at_ms.min(now.saturating_add(RETRY_MS));
                 match answer.skew(rules.max_skew_ms) {
                     Some(skew) => self.out(Refusal::ClockSkew { by_ms: skew.by_ms }),
-                    // The exchange was slow, and the clock may be right.
+                    // The question took long, and the clock may be right.
                     None => Effect::Keep,
                 }
             }

@@ -3,6 +3,8 @@
 //! Would catch: a generator that is opened before its timestamps are reserved, with a worker id
 //! that is not this server's any more, or left open where it must be closed (I7); a state that
 //! shared memory does not give back; a reason that is logged once a second.
+//!
+//! Long: a test for each row of that table.
 
 #![cfg(not(leaf_id_loom))]
 

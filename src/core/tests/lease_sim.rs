@@ -7,6 +7,8 @@
 //! millisecond twice, whatever their clocks do, wherever they stop and go on, whichever
 //! answers are lost, and though the registry forgets what its standby had not received.
 //! Each rule that this rests on is broken once, and the simulation must notice.
+//!
+//! Long, because servers, disks, registry and the ways to break them make one world of one seed.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(

@@ -8,6 +8,8 @@
 //! `RUSTFLAGS="--cfg leaf_id_loom" cargo test -p leaf_id_core --release --test loom_segment`
 //! (a minute and a half). The bounds are what that allows; `LOOM_MAX_PREEMPTIONS=4` and an
 //! hour go further.
+//!
+//! Long: the models are short, and there are twenty-nine.
 
 #![cfg(leaf_id_loom)]
 #![allow(

@@ -1,5 +1,7 @@
 //! Would catch: a registry that believes a member more than its owner allows, so that one
 //! bad member, or one bad role, harms the others.
+//!
+//! Long: a test for each rule of the decision.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(

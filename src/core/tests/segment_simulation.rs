@@ -4,6 +4,8 @@
 //! says: a spare asked for too early, too late or not at all; an id from an invalidated
 //! or used-up buffer; a publication that should have been refused; ids that are neither
 //! issued, lost nor left.
+//!
+//! Long, because the model and what drives both are read together.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(
