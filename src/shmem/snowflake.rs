@@ -168,19 +168,28 @@ impl Snowflake {
         }
     }
 
-    /// Shows what it is doing: by the launcher, and by `leaf_snowflake_reset`. A change wakes
-    /// the calls that wait.
+    /// Shows what it is doing: by the [`Writer`], which is the launcher or
+    /// `leaf_snowflake_reset`. A change wakes the calls that wait.
     pub fn show(&self, state: State) {
         let (number, detail) = state.encode();
+        let before = self.state.load(Ordering::Relaxed);
+        if (before, self.detail.load(Ordering::Relaxed)) == (number, detail) {
+            return;
+        }
+        // In between it is Starting, of which nothing follows: a reader finds no state with the
+        // detail of another one.
+        self.state
+            .store(State::Starting.encode().0, Ordering::Release);
         self.detail.store(detail, Ordering::Release);
-        if self.state.swap(number, Ordering::AcqRel) != number {
+        self.state.store(number, Ordering::Release);
+        if before != number {
             self.wake();
         }
     }
 
     /// Wakes the calls that wait for it.
     pub fn wake(&self) {
-        // SAFETY: initialised at start; a condition variable has its own lock.
+        // SAFETY: initialized at start; a condition variable has its own lock.
         unsafe { pg_sys::ConditionVariableBroadcast(self.waiters.get()) };
     }
 

@@ -32,12 +32,15 @@ impl Pair {
 
     /// Whoever waits for the network waits for [`PATIENCE`].
     fn patient() -> Self {
-        let seconds = PATIENCE.as_secs();
-        let pair = Self::with_claim_timeout(&format!("{seconds}s"));
-        pair.member.session().run(&format!(
-            "ALTER SERVER {CENTRAL} OPTIONS (SET connect_timeout '{seconds}')"
+        Self::with_claim_timeout(&format!("{}s", PATIENCE.as_secs())).patient_to_connect()
+    }
+
+    fn patient_to_connect(self) -> Self {
+        self.member.session().run(&format!(
+            "ALTER SERVER {CENTRAL} OPTIONS (SET connect_timeout '{}')",
+            PATIENCE.as_secs()
         ));
-        pair
+        self
     }
 
     fn with_claim_timeout(timeout: &str) -> Self {
@@ -141,7 +144,7 @@ fn while_waiting(member: &Server, act: impl FnOnce()) -> Result<(), Failure> {
 /// for its answer in libpq sees nothing else.
 #[test]
 fn a_silent_server_stalls_nobody() {
-    let pair = Pair::patient();
+    let pair = Pair::new().patient_to_connect();
     let member = &pair.member;
     let mut session = member.session();
     session.create_foreign_server("open", &[pair.central.dir()]);
@@ -154,6 +157,7 @@ fn a_silent_server_stalls_nobody() {
     pair.proxy.set(Mode::Silent);
     drain(&mut session);
     let result = while_waiting(member, || {
+        // It was asked for an answer, and is connected to anew.
         wait_until(LIMIT, "a connection", || pair.proxy.connections() > 1);
         for tag in ["local", "other"] {
             for _ in 0..10 {
