@@ -118,7 +118,7 @@ need_cargo_pgrx() {
         fi
     done
     say "Building cargo-pgrx $PGRX_VERSION (about two minutes, once)"
-    # Without its default features it needs no OpenSSL; optimised, it takes three times
+    # Without its default features it needs no OpenSSL; optimized, it takes three times
     # as long to build and saves nothing.
     CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --debug --no-default-features --root "$tools" --target-dir "$tools/build" \
         "cargo-pgrx@$PGRX_VERSION" 9>&-

@@ -19,7 +19,7 @@ export LC_ALL=C.UTF-8
 crates=(
     bench/src
     pgrx-tests/src
-    pgrx-tests/tests/behaviour
+    pgrx-tests/tests/behavior
     src
     src/core/src
 )

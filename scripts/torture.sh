@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A hundred random events under 16 sessions on one server, for ten minutes: kills, restarts,
 # edits of tags. Then the same in a fleet of three servers and a central pair, with a network
-# that fails. Then a minute each in which the centre dies and its standby takes over, with
+# that fails. Then a minute each in which the central server dies and its standby takes over, with
 # synchronous and with asynchronous replication. Last, two minutes of random SQL by sqlsmith,
 # where that is installed. Fails where an id comes twice or out of
 # order, is lost without a crash, or where a session hangs or gets an error that nothing
@@ -30,7 +30,7 @@ tests=(
 )
 say "Torture: 100 events and $(duration "$LEAF_ID_TORTURE_SECONDS") at least, on one server and in a fleet (all of it goes to $log)"
 # One after the other: each has the machine to itself.
-cargo test --package leaf_id_tests --test behaviour -- --ignored --nocapture --exact --test-threads 1 \
+cargo test --package leaf_id_tests --test behavior -- --ignored --nocapture --exact --test-threads 1 \
     "${tests[@]}" 2>&1 </dev/null | tee "$log"
 grep -q "test result: ok\. ${#tests[@]} passed;" "$log" || die "not all tests ran"
 say "Nothing was repeated, in $(duration $SECONDS)"

@@ -1,7 +1,7 @@
 //! leaf_id: unique 64-bit ids for every session of a server, from shared memory.
 //!
-//! Meituan's Leaf inside PostgreSQL. The guarantees that comments quote as I1..I9 are in
-//! the README. Where to look:
+//! Meituan's Leaf inside PostgreSQL. The invariants that comments quote as I1..I10 are in
+//! ARCHITECTURE.md. Where to look:
 //!
 //! * `api`: the SQL functions, by feature; `error`: what they raise; `guc`: the settings.
 //! * `segment`: ids of tags; the hot path, from an SQL call to an id.

@@ -57,7 +57,7 @@ pub use server::{
 pub use settings::{Check, define_checked_string, pin_setting, reserve_prefix, set_local};
 pub use signals::{
     asked_to_stop, handle_signals_in_loop, handle_signals_in_transactions, reload_if_asked,
-    take_cancelled,
+    take_canceled,
 };
 pub use syncrep::{only_when_acknowledged, tell};
 pub use table::check::Obstacle;

@@ -1,5 +1,5 @@
 -- Every error that one session can cause, as a user reads it. (The SQLSTATEs are in
--- tests/behaviour/segment/errors.rs.)
+-- tests/behavior/segment/errors.rs.)
 \set SHOW_CONTEXT never
 SELECT leaf_segment_next('nope');
 SELECT leaf_segment_next('it''s');

@@ -32,7 +32,7 @@ pub fn leader_pid() -> Option<i32> {
     }
 }
 
-/// Raises an error if this process was cancelled or is to end.
+/// Raises an error if this process was canceled or is to end.
 pub fn check_for_interrupts() {
     pgrx::check_for_interrupts!();
 }

@@ -24,12 +24,12 @@ unsafe extern "C-unwind" {
     fn raw_shutdown(signal: c_int);
 }
 
-static CANCELLED: AtomicBool = AtomicBool::new(false);
+static CANCELED: AtomicBool = AtomicBool::new(false);
 
 /// Remembers the cancel: while a commit waits for its standby, PostgreSQL turns it into a
 /// warning and returns as if all were well.
 pub unsafe extern "C-unwind" fn note_cancel(signal: c_int) {
-    CANCELLED.store(true, Ordering::Relaxed);
+    CANCELED.store(true, Ordering::Relaxed);
     // SAFETY: PostgreSQL's handler of this signal, called as one, with the number of it.
     unsafe { raw_cancel(signal) };
 }
@@ -68,9 +68,9 @@ pub fn asked_to_stop() -> bool {
     unsafe { core::ptr::read_volatile(&raw const pg_sys::ShutdownRequestPending) != 0 }
 }
 
-/// Whether this process was cancelled since the last call, or is to end.
-pub fn take_cancelled() -> bool {
-    CANCELLED.swap(false, Ordering::Relaxed) || terminating()
+/// Whether this process was canceled since the last call, or is to end.
+pub fn take_canceled() -> bool {
+    CANCELED.swap(false, Ordering::Relaxed) || terminating()
 }
 
 /// Reads the configuration again if SIGHUP came.

@@ -13,7 +13,7 @@ use pgrx::pg_sys;
 
 use super::backend_local::BackendLocal;
 use super::settings::set_local;
-use super::signals::{note_cancel, pqsignal, take_cancelled};
+use super::signals::{note_cancel, pqsignal, take_canceled};
 
 unsafe extern "C-unwind" {
     // utils/timeout.h, which the bindings leave out.
@@ -78,7 +78,7 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut c_
     }
     let open = OPEN.with_mut(Option::take).is_some();
     let told = TOLD.swap(false, Ordering::Relaxed);
-    let unacknowledged = open && event == Event::XACT_EVENT_COMMIT && take_cancelled();
+    let unacknowledged = open && event == Event::XACT_EVENT_COMMIT && take_canceled();
     // A procedure goes on after its ROLLBACK, with what it was told; after an error nobody
     // has been told anything.
     let undone = told
@@ -108,7 +108,7 @@ pub fn only_when_acknowledged(acknowledgement: &'static CStr) {
         }
     }
     // What came before now is PostgreSQL's to raise.
-    take_cancelled();
+    take_canceled();
     OPEN.with_mut(|open| *open = Some(acknowledgement));
 }
 

@@ -30,7 +30,7 @@ fn caught(error: CaughtError) -> Caught {
 
 /// Runs one transaction of a worker: committed when this returns `Ok(Ok(..))`, aborted
 /// otherwise. A commit that was told to wait for a standby may have given up waiting: see
-/// [`super::signals::take_cancelled`].
+/// [`super::signals::take_canceled`].
 ///
 /// # Errors
 /// What PostgreSQL raised, or in the inner result what the body says.

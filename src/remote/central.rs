@@ -506,7 +506,7 @@ fn answer(rows: &Rows, asked: u32) -> Result<Answer, RemoteError> {
     if rows.is_unacknowledged() {
         return Err(refused(
             sqlstate::WARNING,
-            "the claim was cancelled, not acknowledged",
+            "the claim was canceled, not acknowledged",
         ));
     }
     let read = || {

@@ -26,7 +26,7 @@
 //! | Asking | a question, until the caller's deadline | Open, `Answered` | an error of SQL: Open, `Refused`; otherwise Closed, `Lost` |
 //!
 //! A question that was not answered in time may have been carried out there, or may still
-//! be. It is never cancelled, only given up: the caller must bear with both.
+//! be. It is never canceled, only given up: the caller must bear with both.
 
 use std::ffi::CString;
 use std::os::fd::RawFd;

@@ -178,12 +178,12 @@ pub struct Wire {
     unsent: bool,
     /// What came of the query so far.
     answer: Option<Result<Rows, RemoteError>>,
-    /// A wait for a standby was cancelled there since the query was sent. Where libpq's
+    /// A wait for a standby was canceled there since the query was sent. Where libpq's
     /// notices find it, so not in a `Box`, which may alias nothing; freed on drop.
     warned: NonNull<Cell<bool>>,
 }
 
-/// Remembers the warning that a wait for a standby was cancelled, by who says it: its text
+/// Remembers the warning that a wait for a standby was canceled, by who says it: its text
 /// may be in any language. Others mean nothing here, and libpq would print them.
 unsafe extern "C" fn note_warning(arg: *mut c_void, result: *const Outcome) {
     const FUNCTION: c_int = pg_sys::PG_DIAG_SOURCE_FUNCTION as c_int;
@@ -510,7 +510,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Whether that server's wait for a standby was cancelled: it answers as if all were
+    /// Whether that server's wait for a standby was canceled: it answers as if all were
     /// well, with a warning.
     pub fn is_unacknowledged(&self) -> bool {
         self.unacknowledged

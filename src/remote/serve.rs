@@ -3,7 +3,7 @@
 //! Such a call is a transaction of its own. The other server uses what it is told at once,
 //! so it must be told nothing that could yet be undone (I1): not inside a transaction that
 //! may roll back, not with a commit that is not flushed, and not after a wait for a standby
-//! that was cancelled.
+//! that was canceled.
 
 use core::ffi::CStr;
 

@@ -61,7 +61,7 @@ pub fn reserve(
 }
 
 /// Renews the reservation in place of a launcher that is late. True if it is renewed now,
-/// false if somebody else is at it, or the generator is closed. Cannot be cancelled while
+/// false if somebody else is at it, or the generator is closed. Cannot be canceled while
 /// the file is written.
 ///
 /// # Errors

@@ -39,7 +39,7 @@ static CONNECTED: AtomicBool = AtomicBool::new(false);
 /// A claim of this process has begun and not ended. For the exit callback.
 static CLAIM_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Gives the queue back however this process ends: cancelled, terminated, or because its
+/// Gives the queue back however this process ends: canceled, terminated, or because its
 /// database is gone.
 fn allocator_exit() {
     let Some(area) = shmem::area() else { return };
@@ -573,18 +573,18 @@ impl Allocator {
 fn claim_durably(key: &Key, ask: &Ask) -> (Result<Result<Claimed, Unclaimed>, Caught>, bool) {
     let acknowledgement = guc::CLAIM_SYNCHRONOUS_COMMIT.get();
     pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
-    pg::take_cancelled();
+    pg::take_canceled();
     let result = pg::transaction(|| {
         let claimed = claim::claim(key, ask);
         // Once more, for the commit: nothing that ran may have a say in it (I1).
         pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
         claimed
     });
-    // A cancelled wait for a standby returns as if it had been acknowledged (I1). Without a
+    // A canceled wait for a standby returns as if it had been acknowledged (I1). Without a
     // standby there was nothing to wait for.
     let waits = acknowledgement != ClaimSynchronousCommit::Local;
-    let cancelled = pg::take_cancelled() && waits && pg::has_synchronous_standbys();
-    (result, !cancelled)
+    let canceled = pg::take_canceled() && waits && pg::has_synchronous_standbys();
+    (result, !canceled)
 }
 
 fn activity(key: &Key) -> CString {

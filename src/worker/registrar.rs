@@ -167,7 +167,7 @@ fn ask_here(request: &Request) -> Result<(Answer, String), String> {
         let reply = lease::registry::ask(&asked(request, sent));
         reply.map_err(|failure| failure.report().message().to_string())
     });
-    // A wait for a standby that was cancelled is no acknowledgement (I1): this ends then.
+    // A wait for a standby that was canceled is no acknowledgement (I1): this ends then.
     pg::check_for_interrupts();
     let reply = result.map_err(|error| error.message)??;
     let answer = reply.heard(sent, clocks());

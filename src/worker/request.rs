@@ -115,7 +115,7 @@ pub enum Outcome<'a> {
     Outdated,
     /// Ids are claimed.
     Claimed { version: u64, claimed: Claimed },
-    /// Ids are claimed; but the wait for a standby was cancelled.
+    /// Ids are claimed; but the wait for a standby was canceled.
     Unacknowledged { version: u64, claimed: Claimed },
     /// What another server has claimed is written down here.
     Noted {
@@ -409,7 +409,7 @@ impl Request {
     /// Nothing of it may be seen (I1); that it is claimed is remembered.
     fn lose_unacknowledged(&mut self, area: &Area, version: u64, claimed: &Claimed) -> Next {
         area.note_claim(self.slot, &self.accepted, claimed);
-        let text = Some("the claim was cancelled, not acknowledged");
+        let text = Some("the claim was canceled, not acknowledged");
         area.note(self.slot, version, RefillError::Failed, text);
         self.lose(area, claimed.len);
         self.lose_part(area);

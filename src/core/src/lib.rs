@@ -4,7 +4,7 @@
 //! argument, durability is the caller's promise. That is what lets threads,
 //! loom and a seeded simulation check the very code that ships.
 //!
-//! The invariants I1..I8 that the comments quote are the README's guarantees.
+//! The invariants I1..I10 that the comments quote are in ARCHITECTURE.md.
 
 #![forbid(unsafe_code)]
 

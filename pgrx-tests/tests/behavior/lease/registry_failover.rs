@@ -193,7 +193,7 @@ fn claims_unanswered(
 }
 
 #[test]
-fn a_cancelled_wait_for_a_standby_answers_nothing() {
+fn a_canceled_wait_for_a_standby_answers_nothing() {
     let (primary, standby) = pair();
     let mut session = primary.session();
     primary.configure("synchronous_standby_names", STANDBY);

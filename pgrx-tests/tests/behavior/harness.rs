@@ -256,7 +256,7 @@ fn the_tests_that_the_readme_names_are_there() {
         .collect();
     assert!(named.len() >= 15, "{named:?}");
     let mut sources = Vec::new();
-    read_sources(&root.join("tests/behaviour"), "::", &mut sources);
+    read_sources(&root.join("tests/behavior"), "::", &mut sources);
     for (module, test) in named {
         let found = sources.iter().any(|(path, source)| {
             path.contains(&format!("::{module}::")) && source.contains(&format!("fn {test}("))

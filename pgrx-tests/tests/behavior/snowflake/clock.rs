@@ -116,7 +116,7 @@ fn a_clock_set_back_at_rest_is_waited_for_or_refused_by_how_far() {
 }
 
 #[test]
-fn a_wait_for_the_clock_is_as_long_as_it_must_be_and_can_be_cancelled() {
+fn a_wait_for_the_clock_is_as_long_as_it_must_be_and_can_be_canceled() {
     let server = Server::with_clock(0, &CONF);
     let clock = server.clock();
     server.set("leaf_id.max_clock_backward", "10s");

@@ -97,7 +97,7 @@ fn no_other_tag_is_held_up() {
 }
 
 #[test]
-fn a_wait_can_be_cancelled() {
+fn a_wait_can_be_canceled() {
     let server = server_with_t_and_u();
     let mut holder = server.session();
     holder.run(LOCK);
@@ -116,7 +116,7 @@ fn a_wait_can_be_cancelled() {
         let Disturbed { result, took, .. } = disturb_waiting(&server, session, statement, |_| {
             token.cancel_query(NoTls).unwrap();
         });
-        println!("{statement} was cancelled in {took:?}");
+        println!("{statement} was canceled in {took:?}");
         result.unwrap_err().is("57014");
         assert!(took < PROMPTLY);
 

@@ -119,21 +119,21 @@ fn ids_go_on_when_workers_are_terminated() {
 }
 
 #[test]
-fn a_cancelled_allocator_serves_on() {
+fn a_canceled_allocator_serves_on() {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
     session.run("SELECT leaf_tag_create('t', step => 10, max_step => 100)");
     let mut ids = Vec::new();
-    let mut cancelled = 0;
+    let mut canceled = 0;
     for _ in 0..20 {
         ids.extend(session.take("t", 500));
         for (pid, _) in allocators(&mut session) {
             session.run(&format!("SELECT pg_cancel_backend({pid})"));
-            cancelled += 1;
+            canceled += 1;
         }
     }
     assert_issued_once(&[ids]);
-    assert!(cancelled > 0);
+    assert!(canceled > 0);
 }
 
 #[test]

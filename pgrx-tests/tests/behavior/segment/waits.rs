@@ -32,7 +32,7 @@ fn assert_ended(session: &mut Session, result: Result<(), Failure>, state: &str)
     session.run("BEGIN; SAVEPOINT s; SELECT 1; COMMIT");
 }
 
-/// Checks that a statement, which must wait, can be cancelled, terminated and timed out, in
+/// Checks that a statement, which must wait, can be canceled, terminated and timed out, in
 /// time and with the right error. `late` is the one when `leaf_id.refill_timeout` is over.
 /// Returns the sessions that are left.
 pub fn assert_can_be_ended(server: &Server, statement: &str, late: &str) -> Vec<Session> {
@@ -44,10 +44,7 @@ pub fn assert_can_be_ended(server: &Server, statement: &str, late: &str) -> Vec<
     let mut ended = disturb_waiting(server, waiter, statement, |_| {
         token.cancel_query(NoTls).unwrap();
     });
-    println!(
-        "{statement} was cancelled by the client in {:?}",
-        ended.took
-    );
+    println!("{statement} was canceled by the client in {:?}", ended.took);
     assert!(ended.took < PROMPTLY);
     assert_ended(&mut ended.session, ended.result, "57014");
     left.push(ended.session);
@@ -58,7 +55,7 @@ pub fn assert_can_be_ended(server: &Server, statement: &str, late: &str) -> Vec<
     let mut ended = disturb_waiting(server, waiter, statement, |pid| {
         admin.run(&format!("SELECT pg_cancel_backend({pid})"));
     });
-    println!("{statement} was cancelled in {:?}", ended.took);
+    println!("{statement} was canceled in {:?}", ended.took);
     assert!(ended.took < PROMPTLY);
     ended.session.run("ROLLBACK TO outer_one; COMMIT");
     assert_ended(&mut ended.session, ended.result, "57014");

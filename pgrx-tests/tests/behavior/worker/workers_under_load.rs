@@ -110,7 +110,7 @@ fn an_allocator_that_never_rests_ends_when_it_is_told() {
 }
 
 #[test]
-fn workers_that_are_terminated_or_cancelled_under_load_disturb_nobody() {
+fn workers_that_are_terminated_or_canceled_under_load_disturb_nobody() {
     let server = Server::with_leaf_id(&[("leaf_id.allocator_idle_timeout", "100ms")]);
     let mut admin = server.session();
     admin.run("SELECT leaf_tag_create('t', step => 10, max_step => 100)");
@@ -268,7 +268,7 @@ fn sixteen_sessions_on_sixteen_tags_share_two_slots() {
     let full = AtomicUsize::new(0);
     let drawn = in_threads(SESSIONS, |i| {
         let mut session = server.session();
-        // Its own tag and its neighbour's.
+        // Its own tag and its neighbor's.
         let mut ids = [Vec::new(), Vec::new()];
         for round in 0..40 {
             let which = usize::from(round % 4 == 3);
@@ -284,9 +284,9 @@ fn sixteen_sessions_on_sixteen_tags_share_two_slots() {
     });
     println!("no slot was free {} times", full.load(Ordering::SeqCst));
     for tag in 0..SESSIONS {
-        let neighbour = (tag + SESSIONS - 1) % SESSIONS;
+        let neighbor = (tag + SESSIONS - 1) % SESSIONS;
         assert!(!drawn[tag][0].is_empty(), "t{tag} starved");
-        assert_issued_once([&drawn[tag][0], &drawn[neighbour][1]]);
+        assert_issued_once([&drawn[tag][0], &drawn[neighbor][1]]);
     }
 }
 

@@ -345,7 +345,7 @@ fn claim_and_wait<T>(
 }
 
 #[test]
-fn a_cancelled_wait_for_a_standby_answers_nothing() {
+fn a_canceled_wait_for_a_standby_answers_nothing() {
     let primary = Server::with_leaf_id(&[("synchronous_commit", "off")]);
     let mut admin = primary.session();
     admin.create_tag("t");
@@ -402,7 +402,7 @@ fn a_cancelled_wait_for_a_standby_answers_nothing() {
 
 /// Without a standby to wait for a cancel is a cancel.
 #[test]
-fn a_session_that_has_claimed_is_cancelled_as_any_other() {
+fn a_session_that_has_claimed_is_canceled_as_any_other() {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
     session.create_tag("t");

@@ -135,7 +135,7 @@ fn sources(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
 /// Whether there is a test of that name: `module::test`, a module or a test alone.
 fn is_test(name: &str) -> bool {
     let mut found = Vec::new();
-    sources(&root().join("pgrx-tests/tests/behaviour"), &mut found);
+    sources(&root().join("pgrx-tests/tests/behavior"), &mut found);
     let (module, test) = name.split_once("::").unwrap_or((name, ""));
     found.iter().any(|(path, source)| {
         let is_module = path

@@ -1,4 +1,4 @@
-//! What leaf_id must do, tried on real servers: one file for each behaviour, one folder for
+//! What leaf_id must do, tried on real servers: one file for each behavior, one folder for
 //! each feature. One program for all, so that it links once and two threads always have
 //! something to do.
 
