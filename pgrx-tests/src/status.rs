@@ -27,6 +27,7 @@ impl Session {
     /// Waits until no claim is being made for a tag.
     #[track_caller]
     pub fn wait_for_spare(&mut self, tag: &str) {
+        let tag = tag.replace('\'', "''");
         let sql = format!(
             "SELECT spare_state <> 'in flight' FROM leaf_segment_status WHERE tag = '{tag}'"
         );

@@ -148,7 +148,9 @@ fn names_are_taken_as_they_are() {
         holder.run("COMMIT");
         session.run("RESET leaf_id.refill_timeout");
         with_tag(&mut session, batch, name).unwrap();
-        // The way out of a refused edit can be run too.
+        // The way out of a refused edit can be run too. A claim that is under way then takes the
+        // first ids of the new row, for nothing.
+        session.wait_for_spare(name);
         let lower = "UPDATE leaf_id.leaf_alloc SET max_id = 1 WHERE biz_tag = $1 RETURNING max_id";
         let failure = with_tag(&mut session, lower, name).unwrap_err();
         let hint = failure
