@@ -470,7 +470,8 @@ impl Drop for Server {
         let log = self.log();
         // Fewer are told of where several are killed at once.
         let mut kills = self.kills.load(Ordering::Relaxed);
-        for line in log.lines() {
+        // A statement follows its error, which is judged.
+        for line in log.lines().filter(|line| !line.contains(" STATEMENT:")) {
             if kills > 0 && line.contains(KILLED) {
                 kills -= 1;
                 continue;
