@@ -168,8 +168,9 @@ impl Snowflake {
         }
     }
 
-    /// Shows what it is doing: by the [`Writer`], which is the launcher or
-    /// `leaf_snowflake_reset`. A change wakes the calls that wait.
+    /// Shows what it is doing. By the [`Writer`]: the launcher, or `leaf_snowflake_reset`; and,
+    /// where it did not become that, by a launcher that ends, which shows Starting as the other
+    /// one does then. A change wakes the calls that wait.
     pub fn show(&self, state: State) {
         let (number, detail) = state.encode();
         let before = self.state.load(Ordering::Relaxed);
