@@ -5,7 +5,8 @@
 
 use core::ffi::{CStr, c_int};
 
-use leaf_id_core::snowflake::{DEFAULT_EPOCH_MS, MAX_WORKER_ID};
+use leaf_id_core::layout::Layout;
+use leaf_id_core::snowflake::DEFAULT_EPOCH_MS;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 
 use crate::pg::{self, Check};
@@ -157,7 +158,7 @@ fn parse_worker_id(text: &CStr) -> Option<WorkerId> {
     }
     let number = text.to_str().ok()?.parse().ok();
     number
-        .filter(|id| *id <= MAX_WORKER_ID)
+        .filter(|id| *id <= Layout::DEFAULT.max_worker_id())
         .map(WorkerId::Fixed)
 }
 

@@ -1,6 +1,6 @@
 //! Snowflake ids, and what they are made of.
 
-use leaf_id_core::snowflake::{MAX_MS, MAX_SEQUENCE, MAX_WORKER_ID, Parts};
+use leaf_id_core::layout::{Layout, Parts};
 use pgrx::iter::SetOfIterator;
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
@@ -50,7 +50,9 @@ pub fn timestamp(unix_ms: i64) -> Option<i64> {
 }
 
 fn decode(fcinfo: pg_sys::FunctionCallInfo, id: i64, epoch_ms: i64) -> Result<RawDatum, Failure> {
-    let parts = Parts::decompose(id).ok_or(Failure::NoSnowflake { id })?;
+    let parts = Layout::DEFAULT
+        .decompose(id)
+        .ok_or(Failure::NoSnowflake { id })?;
     let ts = epoch_ms
         .checked_add(parts.ms)
         .and_then(timestamp)
@@ -113,15 +115,15 @@ fn ms_since(ts: i64, epoch_ms: i64) -> i64 {
 
 fn lower_bound(ts: i64, epoch_ms: i64) -> i64 {
     let ms = ms_since(ts, epoch_ms);
-    if ms > MAX_MS {
+    let layout = Layout::DEFAULT;
+    if ms > layout.max_ms() {
         return i64::MAX;
     }
-    Parts {
+    layout.compose(Parts {
         ms: ms.max(0),
         worker_id: 0,
         sequence: 0,
-    }
-    .compose()
+    })
 }
 
 fn upper_bound(ts: i64, epoch_ms: i64) -> i64 {
@@ -129,12 +131,12 @@ fn upper_bound(ts: i64, epoch_ms: i64) -> i64 {
     if ms < 0 {
         return -1;
     }
-    Parts {
-        ms: ms.min(MAX_MS),
-        worker_id: MAX_WORKER_ID,
-        sequence: MAX_SEQUENCE,
-    }
-    .compose()
+    let layout = Layout::DEFAULT;
+    layout.compose(Parts {
+        ms: ms.min(layout.max_ms()),
+        worker_id: layout.max_worker_id(),
+        sequence: layout.max_sequence(),
+    })
 }
 
 #[pg_extern(sql = r#"

@@ -1,6 +1,6 @@
 //! What the status views show.
 
-use leaf_id_core::snowflake::MAX_MS;
+use leaf_id_core::layout::Layout;
 use leaf_id_core::state::State;
 use pgrx::iter::TableIterator;
 use pgrx::prelude::*;
@@ -245,7 +245,7 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         bigint(snowflake.issued.load(Relaxed)).into_datum(),
         bigint(snowflake.waits.load(Relaxed)).into_datum(),
         bigint(snowflake.rollbacks.load(Relaxed)).into_datum(),
-        at(MAX_MS).into_datum(),
+        at(Layout::DEFAULT.max_ms()).into_datum(),
         some_text(lease.registry.get()).into_datum(),
         lease.until_ms.and_then(timestamp).into_datum(),
         lease.away_since_ms.and_then(timestamp).into_datum(),

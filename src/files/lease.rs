@@ -4,8 +4,8 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
+use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{Found, Grant, Lease};
-use leaf_id_core::snowflake::MAX_WORKER_ID;
 use serde::{Deserialize, Serialize};
 
 use super::protocol::{self, Origin, Place};
@@ -86,7 +86,7 @@ pub fn read(identity: &HolderIdentity) -> io::Result<Lease> {
         reserved_until_ms: granted.reserved_until_ms,
         until_boot_ms: granted.until_boot_ms,
     });
-    if grant.is_some_and(|grant| grant.worker_id > MAX_WORKER_ID) {
+    if grant.is_some_and(|grant| grant.worker_id > Layout::DEFAULT.max_worker_id()) {
         let what = "a number in it is out of range";
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }

@@ -2,8 +2,8 @@
 
 use std::io;
 
+use leaf_id_core::layout::Layout;
 use leaf_id_core::reservation::Stored;
-use leaf_id_core::snowflake::MAX_WORKER_ID;
 use serde::{Deserialize, Serialize};
 
 use super::protocol::{self, Origin, Place};
@@ -90,7 +90,7 @@ pub fn read() -> io::Result<Option<Found>> {
         return Ok(None);
     };
     // No setting could be this: nothing else of it is to be believed.
-    if document.epoch_ms < 0 || document.worker_id > MAX_WORKER_ID {
+    if document.epoch_ms < 0 || document.worker_id > Layout::DEFAULT.max_worker_id() {
         let what = "a number in it is out of range";
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }

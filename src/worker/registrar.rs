@@ -147,7 +147,7 @@ fn understand(
         sent,
         received,
     };
-    let valid = answer.worker_id <= leaf_id_core::snowflake::MAX_WORKER_ID;
+    let valid = answer.worker_id <= leaf_id_core::layout::Layout::DEFAULT.max_worker_id();
     valid.then(|| (answer, text(7).unwrap_or_default()))
 }
 

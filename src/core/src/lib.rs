@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod keeper;
+pub mod layout;
 pub mod lease;
 mod numbered;
 mod primitive;

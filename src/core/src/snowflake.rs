@@ -13,18 +13,9 @@
 //! that was prepared before a close cannot succeed after the next open. Only
 //! `leaf_snowflake_reset` moves a word back, and then with another worker id.
 
+use crate::layout::{Layout, Parts};
 use crate::primitive::{AtomicI64, AtomicU64, Ordering};
 
-/// Bits of the sequence within a millisecond.
-pub const SEQUENCE_BITS: u32 = 12;
-/// Bits of the worker id.
-pub const WORKER_BITS: u32 = 10;
-/// The largest sequence: 4,096 ids per millisecond.
-pub const MAX_SEQUENCE: u16 = (1 << SEQUENCE_BITS) - 1;
-/// The largest worker id.
-pub const MAX_WORKER_ID: u16 = (1 << WORKER_BITS) - 1;
-/// The last millisecond since the epoch that 41 bits hold.
-pub const MAX_MS: i64 = (1 << 41) - 1;
 /// Leaf's and Twitter's epoch in Unix milliseconds: 2010-11-04 01:42:54.657 UTC.
 pub const DEFAULT_EPOCH_MS: i64 = 1_288_834_974_657;
 /// A new millisecond starts at a random sequence below this (Leaf): ids of a quiet
@@ -37,41 +28,13 @@ fn is_open(word: u64) -> bool {
     word.cast_signed() > 0
 }
 
-/// The three parts of an id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parts {
-    /// Milliseconds since the epoch, 0 to [`MAX_MS`].
-    pub ms: i64,
-    /// 0 to [`MAX_WORKER_ID`].
-    pub worker_id: u16,
-    /// 0 to [`MAX_SEQUENCE`].
-    pub sequence: u16,
-}
+/// The layout of the ids of every generator.
+const LAYOUT: Layout = Layout::DEFAULT;
+const MAX_SEQUENCE: u16 = (1 << 12) - 1;
+const MAX_MS: i64 = (1 << 41) - 1;
 
-impl Parts {
-    /// The id with these parts, each within its range.
-    #[must_use]
-    pub fn compose(self) -> i64 {
-        debug_assert!((0..=MAX_MS).contains(&self.ms));
-        debug_assert!(self.worker_id <= MAX_WORKER_ID && self.sequence <= MAX_SEQUENCE);
-        (self.ms << (WORKER_BITS + SEQUENCE_BITS))
-            | (i64::from(self.worker_id) << SEQUENCE_BITS)
-            | i64::from(self.sequence)
-    }
-
-    /// The parts of an id; `None` for a negative number, which is no id.
-    #[must_use]
-    pub fn decompose(id: i64) -> Option<Self> {
-        u64::try_from(id).ok().map(Self::of_word)
-    }
-
-    fn of_word(word: u64) -> Self {
-        Self {
-            ms: ((word & !CLOSED) >> (WORKER_BITS + SEQUENCE_BITS)).cast_signed(),
-            worker_id: (word >> SEQUENCE_BITS) as u16 & MAX_WORKER_ID,
-            sequence: word as u16 & MAX_SEQUENCE,
-        }
-    }
+fn parts(word: u64) -> Parts {
+    LAYOUT.parts(word & !CLOSED)
 }
 
 /// Why no id could be issued just now. Times in milliseconds.
@@ -121,7 +84,7 @@ impl Generator {
     #[inline]
     pub fn next_at_once(&self, now_ms: impl FnOnce() -> i64) -> Option<i64> {
         let word = self.word.load(Ordering::Acquire);
-        let last = Parts::of_word(word);
+        let last = parts(word);
         if !is_open(word) || last.sequence == MAX_SEQUENCE || now_ms() != last.ms {
             return None;
         }
@@ -152,7 +115,7 @@ impl Generator {
                 return Err(Stall::Closed);
             }
             let now = now_ms();
-            let last = Parts::of_word(word);
+            let last = parts(word);
             let next = if now > last.ms {
                 if now > MAX_MS {
                     return Err(Stall::EndOfTime);
@@ -160,12 +123,12 @@ impl Generator {
                 if now > self.reserved_until.load(Ordering::Acquire) {
                     return Err(Stall::Unreserved);
                 }
-                let parts = Parts {
+                let next = Parts {
                     ms: now,
                     worker_id: last.worker_id,
                     sequence: start().ok_or(Stall::Unleased)?,
                 };
-                parts.compose().cast_unsigned()
+                LAYOUT.compose(next).cast_unsigned()
             } else if now < last.ms {
                 return Err(Stall::ClockBack(last.ms - now));
             } else if last.sequence == MAX_SEQUENCE {
@@ -193,7 +156,7 @@ impl Generator {
     /// one in force.
     #[must_use]
     pub fn last(&self) -> Parts {
-        Parts::of_word(self.word.load(Ordering::Acquire))
+        parts(self.word.load(Ordering::Acquire))
     }
 
     /// The last millisecond since the epoch that may be issued.
@@ -212,7 +175,7 @@ impl Generator {
     /// [`Generator::open`]. Gives back what is reserved beyond that id, so that the
     /// caller may write the exact last timestamp down.
     pub fn close(&self) -> Parts {
-        let last = Parts::of_word(self.word.fetch_or(CLOSED, Ordering::AcqRel));
+        let last = parts(self.word.fetch_or(CLOSED, Ordering::AcqRel));
         self.reserved_until.store(last.ms, Ordering::Release);
         last
     }
@@ -221,14 +184,16 @@ impl Generator {
     /// it has issued: they are not of the worker id that comes next, or not in the way.
     /// For `leaf_snowflake_reset` alone.
     pub fn rewind(&self, worker_id: u16, to_ms: i64) {
-        let parts = Parts {
+        let rewound = Parts {
             ms: to_ms.clamp(0, MAX_MS),
             worker_id,
             sequence: MAX_SEQUENCE,
         };
-        self.word
-            .store(CLOSED | parts.compose().cast_unsigned(), Ordering::Release);
-        self.reserved_until.store(parts.ms, Ordering::Release);
+        self.word.store(
+            CLOSED | LAYOUT.compose(rewound).cast_unsigned(),
+            Ordering::Release,
+        );
+        self.reserved_until.store(rewound.ms, Ordering::Release);
     }
 
     /// Starts issuing, with this worker id and above `floor_ms` and every earlier id:
@@ -238,7 +203,7 @@ impl Generator {
     pub fn open(&self, worker_id: u16, floor_ms: i64) {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
-            let last = Parts::of_word(word);
+            let last = parts(word);
             // A full millisecond: nothing of it can be issued, the next one is above every
             // earlier id, whatever the worker ids were. One that is full already would
             // make a word that was there before: see the file's header.
@@ -250,7 +215,7 @@ impl Generator {
             };
             match self.word.compare_exchange(
                 word,
-                opened.compose().cast_unsigned(),
+                LAYOUT.compose(opened).cast_unsigned(),
                 Ordering::AcqRel,
                 Ordering::Acquire,
             ) {

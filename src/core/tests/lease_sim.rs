@@ -26,6 +26,7 @@ use std::thread;
 use leaf_id_core::keeper::{
     self, Action, Configured, FOR_EVER, File, Input, Keeper, Look, Seen, Then,
 };
+use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{
     Answer, Clocks, Effect, Found, Lease, LeaseHolder, Question, Rules, Step,
 };
@@ -33,7 +34,7 @@ use leaf_id_core::registry::{
     self, Bounds, Decision, Here, Hold, Next, Place, Registry, Reply, Request, Requester, Row,
 };
 use leaf_id_core::reservation::{Stored, late_renewal};
-use leaf_id_core::snowflake::{Generator, Parts, Stall};
+use leaf_id_core::snowflake::{Generator, Stall};
 use leaf_id_core::state::{Refusal, State};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -702,7 +703,7 @@ impl World {
     }
 
     fn check(&self, number: usize, run: u64, id: i64) {
-        let parts = Parts::decompose(id).unwrap();
+        let parts = Layout::DEFAULT.decompose(id).unwrap();
         if let Some(other) = self.issued.borrow_mut().insert(id, number) {
             *self.trouble.borrow_mut() = Some(format!("{parts:?} by {other} and {number}"));
         }

@@ -18,8 +18,9 @@
     reason = "a test that panics fails"
 )]
 
+use leaf_id_core::layout::Layout;
 use leaf_id_core::segment::{DoubleBuffer, Miss, Refused, Remainder, Remainders, Request, Taken};
-use leaf_id_core::snowflake::{Generator, MAX_SEQUENCE, Parts, Stall};
+use leaf_id_core::snowflake::{Generator, Stall};
 use loom::sync::atomic::{AtomicI64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -669,7 +670,7 @@ mod snowflake {
     }
 
     fn worker_of(id: i64) -> u16 {
-        Parts::decompose(id).unwrap().worker_id
+        Layout::DEFAULT.decompose(id).unwrap().worker_id
     }
 
     /// Ids in the order of the calls of one session.
@@ -718,7 +719,7 @@ mod snowflake {
             let other = spawn(&generator, issuer(100));
             let third = spawn(&generator, issuer(101));
             generator.open(9, 0);
-            let mine = issue(&generator, 200, MAX_SEQUENCE).unwrap();
+            let mine = issue(&generator, 200, Layout::DEFAULT.max_sequence()).unwrap();
             assert_eq!(worker_of(mine), 9);
             let mut ids = [other.join().unwrap(), third.join().unwrap()].concat();
             ids.push(mine);
@@ -742,7 +743,7 @@ mod snowflake {
                 [first, issue(generator, 100, 0)]
             };
             let others = [spawn(&generator, issuer), spawn(&generator, issuer)];
-            let last = generator.close().compose();
+            let last = Layout::DEFAULT.compose(generator.close());
             assert_eq!(issue(&generator, 500, 0), Err(Stall::Closed));
             for other in others {
                 for issued in other.join().unwrap() {
@@ -768,7 +769,7 @@ mod snowflake {
             let last = generator.close();
             generator.open(WORKER, last.ms);
             match other.join().unwrap() {
-                Ok(id) => assert!(id <= last.compose()),
+                Ok(id) => assert!(id <= last),
                 Err(stall) => assert!(
                     matches!(stall, Stall::Closed | Stall::Unreserved),
                     "{stall:?}"

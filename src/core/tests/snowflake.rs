@@ -18,13 +18,16 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 
-use leaf_id_core::snowflake::{
-    DEFAULT_EPOCH_MS, Generator, MAX_MS, MAX_SEQUENCE, MAX_WORKER_ID, Parts, START_SPREAD, Stall,
-};
+use leaf_id_core::layout::{Layout, Parts};
+use leaf_id_core::snowflake::{DEFAULT_EPOCH_MS, Generator, START_SPREAD, Stall};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 const WORKER: u16 = 5;
+const LAYOUT: Layout = Layout::DEFAULT;
+const MAX_MS: i64 = (1 << 41) - 1;
+const MAX_WORKER_ID: u16 = (1 << 10) - 1;
+const MAX_SEQUENCE: u16 = (1 << 12) - 1;
 
 /// Open from just below `ms`, reserved far ahead.
 fn open_before(ms: i64) -> Generator {
@@ -42,7 +45,7 @@ fn at(generator: &Generator, ms: i64) -> Result<i64, Stall> {
 }
 
 fn parts(id: i64) -> Parts {
-    Parts::decompose(id).unwrap()
+    LAYOUT.decompose(id).unwrap()
 }
 
 mod layout {
@@ -60,7 +63,7 @@ mod layout {
                 sequence: 0
             }
         );
-        assert_eq!(parts(id).compose(), id);
+        assert_eq!(LAYOUT.compose(parts(id)), id);
         // 2022-06-28 16:07:40.105 UTC
         assert_eq!(parts(id).ms + DEFAULT_EPOCH_MS, 1_656_432_460_105);
     }
@@ -68,12 +71,11 @@ mod layout {
     #[test]
     fn each_part_has_its_bits() {
         let id = |ms, worker_id, sequence| {
-            Parts {
+            LAYOUT.compose(Parts {
                 ms,
                 worker_id,
                 sequence,
-            }
-            .compose()
+            })
         };
         assert_eq!(id(0, 0, 0), 0);
         assert_eq!(id(0, 0, 1), 1);
@@ -101,16 +103,19 @@ mod layout {
         };
         for _ in 0..20_000 {
             let (a, b) = (draw(), draw());
-            assert_eq!(Parts::decompose(a.compose()), Some(a));
+            assert_eq!(LAYOUT.decompose(LAYOUT.compose(a)), Some(a));
             let key = |p: Parts| (p.ms, p.worker_id, p.sequence);
-            assert_eq!(a.compose().cmp(&b.compose()), key(a).cmp(&key(b)));
+            assert_eq!(
+                LAYOUT.compose(a).cmp(&LAYOUT.compose(b)),
+                key(a).cmp(&key(b))
+            );
         }
     }
 
     #[test]
     fn a_negative_number_is_no_id() {
-        assert_eq!(Parts::decompose(-1), None);
-        assert_eq!(Parts::decompose(i64::MIN), None);
+        assert_eq!(LAYOUT.decompose(-1), None);
+        assert_eq!(LAYOUT.decompose(i64::MIN), None);
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::lease::{Answer, Clocks, Question, Status};
 
 /// How many worker ids there are.
-pub const WORKER_IDS: u16 = crate::snowflake::MAX_WORKER_ID + 1;
+pub const WORKER_IDS: u16 = 1 << 10;
 /// The longest lease that can be asked for, in milliseconds.
 pub const LONGEST_LEASE_MS: i64 = 86_400_000;
 /// The largest clock skew that can be asked for, in milliseconds.

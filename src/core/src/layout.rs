@@ -1,0 +1,201 @@
+//! How a snowflake id is divided: from the sign bit down, milliseconds since the epoch, the
+//! worker id, the sequence within the millisecond.
+
+use core::fmt;
+
+/// The parts of an id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parts {
+    /// Milliseconds since the epoch, 0 to [`Layout::max_ms`].
+    pub ms: i64,
+    /// 0 to [`Layout::max_worker_id`].
+    pub worker_id: u16,
+    /// 0 to [`Layout::max_sequence`].
+    pub sequence: u16,
+}
+
+/// How many bits each part has; what is left of 63 are zeroes at the top.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    time_bits: u8,
+    worker_bits: u8,
+    sequence_bits: u8,
+}
+
+impl Layout {
+    /// Leaf's and Twitter's: 41 bits of milliseconds, 10 of the worker id, 12 of the sequence.
+    pub const DEFAULT: Self = Self {
+        time_bits: 41,
+        worker_bits: 10,
+        sequence_bits: 12,
+    };
+    /// Fewer bits of milliseconds last less than nine years; more than these reach beyond the
+    /// year 4000.
+    const TIME_BITS: core::ops::RangeInclusive<u8> = 38..=46;
+    const WORKER_BITS: core::ops::RangeInclusive<u8> = 0..=15;
+    const SEQUENCE_BITS: core::ops::RangeInclusive<u8> = 1..=16;
+
+    /// This many bits of each part: 38 to 46 of time, 0 to 15 of the worker id, 1 to 16 of the
+    /// sequence, and no more than 63 together. `None`: not these.
+    #[must_use]
+    pub fn new(time_bits: u8, worker_bits: u8, sequence_bits: u8) -> Option<Self> {
+        let layout = Self {
+            time_bits,
+            worker_bits,
+            sequence_bits,
+        };
+        let fits = Self::TIME_BITS.contains(&time_bits)
+            && Self::WORKER_BITS.contains(&worker_bits)
+            && Self::SEQUENCE_BITS.contains(&sequence_bits)
+            && time_bits + worker_bits + sequence_bits <= 63;
+        fits.then_some(layout)
+    }
+
+    /// A layout as a setting says it: `41/10/12`.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        // As it is shown again, and nothing else: no signs, no zeroes in front.
+        let bits = |part: &str| part.parse::<u8>().ok().filter(|n| n.to_string() == part);
+        let mut parts = text.split('/').map(bits);
+        let layout = Self::new(parts.next()??, parts.next()??, parts.next()??);
+        layout.filter(|_| parts.next().is_none())
+    }
+
+    /// As shared memory holds it; never 0.
+    #[must_use]
+    pub fn pack(self) -> u32 {
+        u32::from_be_bytes([0, self.time_bits, self.worker_bits, self.sequence_bits])
+    }
+
+    /// What [`Layout::pack`] gave; `None` if it did not.
+    #[must_use]
+    pub fn unpack(packed: u32) -> Option<Self> {
+        let [_, time_bits, worker_bits, sequence_bits] = packed.to_be_bytes();
+        Self::new(time_bits, worker_bits, sequence_bits).filter(|layout| layout.pack() == packed)
+    }
+
+    /// The last millisecond since the epoch.
+    #[must_use]
+    pub fn max_ms(self) -> i64 {
+        (1 << self.time_bits) - 1
+    }
+
+    /// The largest worker id.
+    #[must_use]
+    pub fn max_worker_id(self) -> u16 {
+        (1 << self.worker_bits) - 1
+    }
+
+    /// The largest sequence.
+    #[must_use]
+    #[inline]
+    pub fn max_sequence(self) -> u16 {
+        u16::MAX >> (16 - self.sequence_bits)
+    }
+
+    /// The id with these parts, each within its range.
+    #[must_use]
+    #[inline]
+    pub fn compose(self, parts: Parts) -> i64 {
+        debug_assert!((0..=self.max_ms()).contains(&parts.ms));
+        debug_assert!(parts.worker_id <= self.max_worker_id());
+        debug_assert!(parts.sequence <= self.max_sequence());
+        (parts.ms << (self.worker_bits + self.sequence_bits))
+            | (i64::from(parts.worker_id) << self.sequence_bits)
+            | i64::from(parts.sequence)
+    }
+
+    /// The parts of an id; `None` for a number that is none: a negative one, or one with more
+    /// bits than the layout has.
+    #[must_use]
+    #[inline]
+    pub fn decompose(self, id: i64) -> Option<Parts> {
+        let word = u64::try_from(id).ok()?;
+        let parts = self.parts(word);
+        (parts.ms <= self.max_ms()).then_some(parts)
+    }
+
+    /// The parts of 63 bits.
+    #[inline]
+    pub(crate) fn parts(self, word: u64) -> Parts {
+        Parts {
+            ms: (word >> (self.worker_bits + self.sequence_bits)).cast_signed(),
+            worker_id: (word >> self.sequence_bits) as u16 & self.max_worker_id(),
+            sequence: word as u16 & self.max_sequence(),
+        }
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            time_bits,
+            worker_bits,
+            sequence_bits,
+        } = self;
+        write!(f, "{time_bits}/{worker_bits}/{sequence_bits}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Would catch: a layout that is not what it says, or that ids do not fit in.
+
+    use super::*;
+
+    #[test]
+    fn a_layout_is_read_as_it_is_shown() {
+        for text in ["41/10/12", "41/6/6", "38/0/1", "46/1/16", "44/15/4"] {
+            let layout = Layout::parse(text).unwrap();
+            assert_eq!(layout.to_string(), text);
+            assert_eq!(Layout::unpack(layout.pack()), Some(layout));
+        }
+        let bad = "/41/10 41/10/12/ 41/10/13 37/10/12 47/10/6 41/16/6 41/10/0 +41/10/12 41/010/12 \
+                   41/10/ 41//12 41/10/-1 257/10/12";
+        for text in bad.split(' ').chain(["", " 41/10/12", "41/10/12 "]) {
+            assert_eq!(Layout::parse(text), None, "{text}");
+        }
+        assert_eq!(Layout::unpack(0), None);
+        assert_eq!(Layout::unpack(u32::MAX), None);
+    }
+
+    #[test]
+    fn parts_are_what_an_id_was_composed_of() {
+        for text in ["41/10/12", "41/6/6", "38/0/1", "46/1/16", "44/15/4"] {
+            let layout = Layout::parse(text).unwrap();
+            let largest = Parts {
+                ms: layout.max_ms(),
+                worker_id: layout.max_worker_id(),
+                sequence: layout.max_sequence(),
+            };
+            let smallest = Parts {
+                ms: 0,
+                worker_id: 0,
+                sequence: 0,
+            };
+            let middle = Parts {
+                ms: layout.max_ms() / 3,
+                worker_id: layout.max_worker_id() / 3,
+                sequence: layout.max_sequence() / 3,
+            };
+            for parts in [largest, smallest, middle] {
+                assert_eq!(layout.decompose(layout.compose(parts)), Some(parts));
+            }
+            let largest = layout.compose(largest);
+            let beyond = largest.wrapping_add(1);
+            assert_eq!(layout.decompose(beyond), None, "{text}");
+            assert_eq!(layout.decompose(-1), None);
+        }
+    }
+
+    #[test]
+    fn ids_of_41_6_6_are_exact_in_javascript() {
+        let layout = Layout::parse("41/6/6").unwrap();
+        let largest = layout.compose(Parts {
+            ms: layout.max_ms(),
+            worker_id: 63,
+            sequence: 63,
+        });
+        assert_eq!(largest, (1 << 53) - 1);
+    }
+}
