@@ -114,10 +114,11 @@ COMMENT ON COLUMN @extschema@.leaf_snowflake_status.last_timestamp IS 'Time in t
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.reserved_until IS 'No id carries a later time before this is renewed on disk';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.floor IS 'Ids of this run of the launcher carry later times';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.floor_reason IS 'What that comes from';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.clock_drift_ms IS 'How far the clock stands behind the last id, in milliseconds';
+COMMENT ON COLUMN @extschema@.leaf_snowflake_status.clock_lead_ms IS 'How far the time in the last id is ahead of the clock, in milliseconds';
+COMMENT ON COLUMN @extschema@.leaf_snowflake_status.clock_lead_reason IS 'What that comes from; null where it is not ahead, or by no more than a burst';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.ids_issued IS 'Ids issued since the server started';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.waits IS 'Calls that had to wait, other than for the next millisecond';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.rollbacks_seen IS 'Calls that found the clock behind the last id';
+COMMENT ON COLUMN @extschema@.leaf_snowflake_status.rollbacks_seen IS 'How often the clock was found to have been set back behind the last id';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.exhausted_at IS 'When the 41 bits of time are used up';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.registry IS 'Where the worker id is leased from; null where it is not';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.lease_until IS 'When the lease of the worker id ends, if it is not renewed';

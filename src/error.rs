@@ -57,13 +57,19 @@ pub enum Failure {
     /// `leaf_id.worker_id` is empty.
     WorkerIdUnset,
     /// The clock is too far behind the last id.
-    ClockBack { by_ms: i64, last: String },
+    ClockBack {
+        by_ms: i64,
+        last: String,
+        max_lead_ms: i64,
+    },
     /// 41 bits of milliseconds are used up.
     EndOfTime,
-    /// The reservation of an earlier run lies too far ahead.
-    ReservationAhead { by_ms: i64, until: String },
+    /// What an earlier run or another server may have issued lies too far ahead.
+    TooFarAhead { by_ms: i64, until: String },
     /// The epoch was moved later.
     EpochMovedLater { stored_ms: i64 },
+    /// The layout was changed, and ids would be smaller than earlier ones.
+    LayoutChanged { stored: String },
     /// The reservation could not be written or read.
     ReservationFile { reason: String },
     /// `leaf_snowflake_reset` below what was reserved for the same worker id.
@@ -294,23 +300,27 @@ impl Failure {
                 .set_hint(
                     "Give every server a number of its own, 0 to 1023: ALTER SYSTEM SET leaf_id.worker_id = '1'; SELECT pg_reload_conf();",
                 ),
-            Self::ClockBack { by_ms, last } => error(
+            Self::ClockBack {
+                by_ms,
+                last,
+                max_lead_ms,
+            } => error(
                 not_ready,
                 "could not issue a snowflake id: the clock went back".into(),
             )
             .set_detail(format!(
-                "The clock is {by_ms} ms behind the last id, which was issued at {last}."
+                "The clock is {by_ms} ms behind the last id, which carries the time {last}; ids may lead it by {max_lead_ms} ms."
             ))
             .set_hint("Calls succeed again once the clock has caught up. If it was ahead then and is right now, and that is too long: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
             Self::EndOfTime => error(
                 exhausted,
                 "snowflake ids have reached the end of their 41-bit time".into(),
             ),
-            Self::ReservationAhead { by_ms, until } => error(
+            Self::TooFarAhead { by_ms, until } => error(
                 not_ready,
                 "cannot issue snowflake ids: an earlier run reserved timestamps far ahead of the clock".into(),
             )
-            .set_detail(format!("They are reserved until {until}, {by_ms} ms from now."))
+            .set_detail(format!("Ids will lead the clock by no more than \"leaf_id.max_clock_lead\" allows at {until}, {by_ms} ms from now."))
             .set_hint("Set the clock right. If it is right now: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
             Self::EpochMovedLater { stored_ms } => error(
                 not_ready,
@@ -318,6 +328,12 @@ impl Failure {
             )
             .set_detail(format!("Earlier ids were issued with the epoch {stored_ms}."))
             .set_hint(format!("Run: ALTER SYSTEM SET leaf_id.epoch = '{stored_ms}'; and restart the server.")),
+            Self::LayoutChanged { stored } => error(
+                not_ready,
+                "cannot issue snowflake ids: with this \"leaf_id.snowflake_layout\" they would be smaller than earlier ones".into(),
+            )
+            .set_detail(format!("Earlier ids were issued with the layout {stored}."))
+            .set_hint(format!("Run: ALTER SYSTEM SET leaf_id.snowflake_layout = '{stored}'; and restart the server.")),
             Self::ReservationFile { reason } => error(
                 Code::ERRCODE_IO_ERROR,
                 "could not reserve snowflake timestamps".into(),

@@ -58,7 +58,9 @@ pub static MAX_CLOCK_SKEW: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 static EPOCH: GucSetting<Option<std::ffi::CString>> =
     GucSetting::<Option<std::ffi::CString>>::new(Some(c"1288834974657"));
 /// Milliseconds.
-pub static MAX_CLOCK_BACKWARD: GucSetting<i32> = GucSetting::<i32>::new(5);
+pub static MAX_CLOCK_LEAD: GucSetting<i32> = GucSetting::<i32>::new(10_000);
+/// Milliseconds.
+pub static MAX_BURST_LEAD: GucSetting<i32> = GucSetting::<i32>::new(0);
 /// Milliseconds.
 pub static TIMESTAMP_RESERVATION: GucSetting<i32> = GucSetting::<i32>::new(5_000);
 /// Milliseconds.
@@ -313,18 +315,27 @@ fn define_snowflake() {
         GucContext::Postmaster,
     );
     int(
-        c"leaf_id.max_clock_backward",
-        c"Sets how far the clock may go back before snowflake calls fail instead of waiting.",
-        c"",
-        &MAX_CLOCK_BACKWARD,
-        (0, 60_000),
+        c"leaf_id.max_clock_lead",
+        c"Sets how far the times in snowflake ids may be ahead of the clock.",
+        c"After a crash, a promotion, or where the clock was set back, ids go on at once above all earlier ones as long as that is no further ahead. The same on all servers that share a worker id.",
+        &MAX_CLOCK_LEAD,
+        (0, 3_600_000),
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+    int(
+        c"leaf_id.max_burst_lead",
+        c"Sets how far a full millisecond may borrow from the next ones instead of waiting for them.",
+        c"The times in snowflake ids are ahead of the clock by as much then. At most leaf_id.max_clock_lead less leaf_id.timestamp_reservation.",
+        &MAX_BURST_LEAD,
+        (0, 3_600_000),
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );
     int(
         c"leaf_id.timestamp_reservation",
         c"Sets how far ahead of use snowflake timestamps are written to disk.",
-        c"After a crash no snowflake ids are issued for at most this long.",
+        c"After a crash the times in snowflake ids are ahead of the clock by at most this much. It is also how far the clocks of servers that share a worker id may differ.",
         &TIMESTAMP_RESERVATION,
         (100, 3_600_000),
         GucContext::Sighup,

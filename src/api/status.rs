@@ -195,7 +195,7 @@ CREATE FUNCTION leaf_snowflake_state(
     OUT state text, OUT worker_id integer, OUT worker_id_source text,
     OUT last_timestamp timestamptz, OUT reserved_until timestamptz,
     OUT floor timestamptz, OUT floor_reason text,
-    OUT clock_drift_ms bigint, OUT ids_issued bigint, OUT waits bigint,
+    OUT clock_lead_ms bigint, OUT clock_lead_reason text, OUT ids_issued bigint, OUT waits bigint,
     OUT rollbacks_seen bigint, OUT exhausted_at timestamptz,
     OUT registry text, OUT lease_until timestamptz, OUT registry_away_since timestamptz,
     OUT clock_offset_ms bigint, OUT peers_offset_ms bigint, OUT last_error text)
@@ -214,6 +214,7 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let open = matches!(state, State::Open { .. });
     let last = snowflake.generator.last();
     let known = last.ms > 0;
+    let lead_ms = (last.ms + epoch_ms - pg::now_ms()).max(0);
     let text = match state {
         // Before the launcher has looked, too.
         State::Starting if pg::in_recovery() && !leases => State::Standby,
@@ -239,12 +240,15 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
             .into_datum(),
         floor.and_then(|floor| timestamp(floor.ms)).into_datum(),
         floor.map(|floor| floor.reason.text()).into_datum(),
-        known
-            .then(|| (last.ms + epoch_ms - pg::now_ms()).max(0))
+        known.then_some(lead_ms).into_datum(),
+        snowflake
+            .lead_reason()
+            .filter(|_| lead_ms > 0)
+            .map(|reason| reason.text())
             .into_datum(),
-        bigint(snowflake.issued.load(Relaxed)).into_datum(),
+        bigint(snowflake.generator.issued()).into_datum(),
         bigint(snowflake.waits.load(Relaxed)).into_datum(),
-        bigint(snowflake.rollbacks.load(Relaxed)).into_datum(),
+        bigint(snowflake.rollbacks()).into_datum(),
         at(Layout::DEFAULT.max_ms()).into_datum(),
         some_text(lease.registry.get()).into_datum(),
         lease.until_ms.and_then(timestamp).into_datum(),

@@ -85,6 +85,7 @@ pub fn read(identity: &HolderIdentity) -> io::Result<Lease> {
         floor_ms: granted.floor_ms,
         reserved_until_ms: granted.reserved_until_ms,
         until_boot_ms: granted.until_boot_ms,
+        max_lead_ms: i64::MAX,
     });
     if grant.is_some_and(|grant| grant.worker_id > Layout::DEFAULT.max_worker_id()) {
         let what = "a number in it is out of range";

@@ -18,12 +18,20 @@ struct Document {
     worker_id: u16,
     reserved_until_ms: i64,
     epoch_ms: i64,
+    #[serde(default = "default_layout")]
+    layout: String,
     #[serde(default)]
     clean: bool,
+    #[serde(default)]
+    unknown: bool,
     #[serde(default)]
     used: Vec<Used>,
     #[serde(flatten)]
     origin: Origin,
+}
+
+fn default_layout() -> String {
+    Layout::DEFAULT.to_string()
 }
 
 /// A worker id that this server has used before. Each is kept once, for ever: 1,024 at most.
@@ -65,6 +73,10 @@ pub struct Reservation {
     pub reserved_until_ms: i64,
     /// The epoch of the ids.
     pub epoch_ms: i64,
+    /// Their layout.
+    pub layout: Layout,
+    /// See [`Stored::unknown`].
+    pub unknown: bool,
     /// It is the exact last timestamp.
     pub clean: bool,
     /// The worker ids of before.
@@ -89,10 +101,10 @@ pub fn read() -> io::Result<Option<Found>> {
     let Some(document) = protocol::read::<Document>(&FILE)? else {
         return Ok(None);
     };
+    let layout = Layout::parse(&document.layout);
     // No setting could be this: nothing else of it is to be believed.
     if document.epoch_ms < 0 || document.worker_id > Layout::DEFAULT.max_worker_id() {
-        let what = "a number in it is out of range";
-        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        return Err(out_of_range());
     }
     Ok(Some(Found {
         worker_id: document.worker_id,
@@ -100,12 +112,19 @@ pub fn read() -> io::Result<Option<Found>> {
         stored: Stored {
             reserved_until_ms: document.reserved_until_ms,
             epoch_ms: document.epoch_ms,
+            layout: layout.ok_or_else(out_of_range)?,
             system_identifier: document.origin.system_identifier,
             timeline: document.origin.timeline,
             original: document.origin.is_original(&FILE)?,
             clean: document.clean,
+            unknown: document.unknown,
         },
     }))
+}
+
+fn out_of_range() -> io::Error {
+    let what = "a value in it is out of range";
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 /// Writes a reservation down. It may be used when this has returned `Ok`. One process at
@@ -119,7 +138,9 @@ pub fn write(reservation: &Reservation) -> io::Result<()> {
         worker_id: reservation.worker_id,
         reserved_until_ms: reservation.reserved_until_ms,
         epoch_ms: reservation.epoch_ms,
+        layout: reservation.layout.to_string(),
         clean: reservation.clean,
+        unknown: reservation.unknown,
         used: reservation.used.clone(),
         origin,
     })

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use leaf_id_core::keeper::FOR_EVER;
 use leaf_id_core::reservation::{Floor, Reason};
 use leaf_id_core::snowflake::Generator;
-use leaf_id_core::state::State;
+use leaf_id_core::state::{LeadReason, State};
 use pgrx::pg_sys;
 
 use crate::guc::WorkerId;
@@ -21,8 +21,6 @@ const LEASED: u32 = u32::MAX;
 pub struct Snowflake {
     /// The word and the reservation.
     pub generator: Generator,
-    /// Ids issued since the server started.
-    pub issued: AtomicU64,
     /// `leaf_id.epoch`, fixed at start.
     pub epoch_ms: AtomicI64,
     /// When the lease of the worker id ends, by [`pg::boot_ms`]; [`FOR_EVER`] if it is no
@@ -39,8 +37,12 @@ pub struct Snowflake {
     pub reservation_wanted: AtomicU32,
     /// Calls that had to wait.
     pub waits: AtomicU64,
-    /// Calls that found the clock behind the last id.
-    pub rollbacks: AtomicU64,
+    /// How often the clock was found behind the last id.
+    rollbacks: AtomicU64,
+    /// Why ids lead the clock, as a [`LeadReason`], plus 1; 0 if they do not.
+    lead_reason: AtomicU32,
+    /// A session has seen it, and the launcher has been told.
+    led: AtomicU32,
     /// Ids of this run carry later times, in Unix milliseconds ...
     floor_ms: AtomicI64,
     /// ... for this [`Reason`], plus 1; 0 if it is not known yet.
@@ -135,12 +137,59 @@ impl Snowflake {
         self.recorded_until_ms.load(Ordering::Acquire)
     }
 
+    /// A session has issued an id that leads the clock by so many milliseconds. True if the
+    /// launcher does not know yet that this is more than a burst.
+    #[cold]
+    pub fn notice_lead(&self, lead_ms: i64) -> bool {
+        lead_ms > self.generator.lead().burst_ms
+            && self.led.load(Ordering::Relaxed) == 0
+            && self.led.swap(1, Ordering::Relaxed) == 0
+    }
+
+    /// Whether a session has noticed that ids lead the clock since the launcher last said that
+    /// they do not.
+    pub fn has_led(&self) -> bool {
+        self.led.load(Ordering::Relaxed) != 0
+    }
+
+    /// Shows why ids lead the clock, or that they do not any more.
+    pub fn show_lead(&self, reason: Option<LeadReason>) {
+        match reason {
+            Some(reason) => {
+                if reason == LeadReason::ClockSetBack {
+                    self.rollbacks.fetch_add(1, Ordering::Relaxed);
+                }
+                self.lead_reason
+                    .store(reason.encode().0 + 1, Ordering::Relaxed);
+            }
+            None => {
+                self.lead_reason.store(0, Ordering::Relaxed);
+                self.led.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Why ids lead the clock; `None`: they do not.
+    pub fn lead_reason(&self) -> Option<LeadReason> {
+        let number = self.lead_reason.load(Ordering::Relaxed).checked_sub(1)?;
+        LeadReason::decode(number, 0)
+    }
+
+    /// How often the clock was found behind the last id.
+    pub fn rollbacks(&self) -> u64 {
+        self.rollbacks.load(Ordering::Relaxed)
+    }
+
     /// Where this run's ids start, and why; `None` if that is not known yet.
     pub fn floor(&self) -> Option<Floor> {
         let number = self.floor_reason.load(Ordering::Acquire).checked_sub(1)?;
         let ms = self.floor_ms.load(Ordering::Relaxed);
         match Reason::decode(number, 0) {
-            Some(reason) => Some(Floor { ms, reason }),
+            Some(reason) => Some(Floor {
+                ms,
+                reason,
+                unknown: false,
+            }),
             None => unreachable!("reason {number} of a floor"),
         }
     }

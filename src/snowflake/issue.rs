@@ -2,8 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use leaf_id_core::snowflake::{START_SPREAD, Stall};
-use leaf_id_core::state::State;
+use leaf_id_core::snowflake::{Full, Stall};
 use rand::RngExt;
 
 use super::{reservation, state};
@@ -11,7 +10,7 @@ use crate::deadline::{self, Deadline, SLEEP_MS};
 use crate::error::Failure;
 use crate::guc::{self, WorkerId};
 use crate::pg::{self, WaitEvent};
-use crate::shmem::{self, Area, Snowflake};
+use crate::shmem::{self, Area};
 
 /// How long a session waits for the launcher to renew the reservation before it does so
 /// itself, in milliseconds: many times what an fsync takes.
@@ -26,11 +25,7 @@ const PATIENT_ROUNDS: u32 = 3;
 pub fn next_at_once() -> Option<i64> {
     let snowflake = &shmem::area()?.snowflake;
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-    let id = snowflake
-        .generator
-        .next_at_once(|| pg::now_ms() - epoch_ms)?;
-    snowflake.issued.fetch_add(1, Ordering::Relaxed);
-    Some(id)
+    snowflake.generator.next_at_once(|| pg::now_ms() - epoch_ms)
 }
 
 /// The next snowflake id.
@@ -40,25 +35,26 @@ pub fn next_at_once() -> Option<i64> {
 #[inline]
 pub fn next() -> Result<i64, Failure> {
     let area = shmem::area().ok_or(Failure::NotPreloaded)?;
-    match try_next(area) {
+    match try_next(area, None) {
         Ok(id) => Ok(id),
         Err(stall) => wait(area, stall),
     }
 }
 
 #[inline]
-fn try_next(area: &Area) -> Result<i64, Stall> {
+fn try_next(area: &Area, full: Option<Full>) -> Result<i64, Stall> {
     let snowflake = &area.snowflake;
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-    let id = snowflake.generator.next(
+    let issued = snowflake.generator.next(
         || pg::now_ms() - epoch_ms,
-        || {
-            let start = || rand::rng().random_range(0..START_SPREAD);
-            snowflake.may_issue().then(start)
-        },
+        || snowflake.may_issue(),
+        |most| rand::rng().random_range(0..=most),
+        full,
     )?;
-    snowflake.issued.fetch_add(1, Ordering::Relaxed);
-    Ok(id)
+    if issued.lead_ms > 0 && snowflake.notice_lead(issued.lead_ms) {
+        area.launcher().wake();
+    }
+    Ok(issued.id)
 }
 
 #[cold]
@@ -74,12 +70,12 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
     if !matches!(first, Stall::Full(_)) {
         snowflake.waits.fetch_add(1, Ordering::Relaxed);
     }
-    let mut seen_back = false;
     let mut full_rounds = 0;
+    let mut full = None;
     let mut stall = first;
     loop {
         match stall {
-            Stall::Full(ms) => {
+            Stall::Full(found) => {
                 pg::check_for_interrupts();
                 if deadline.left_ms().is_none() {
                     return Err(Failure::SnowflakeTimeout {
@@ -88,29 +84,30 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                     });
                 }
                 full_rounds += 1;
-                let unix_ms = ms + snowflake.epoch_ms.load(Ordering::Relaxed);
-                let exactly = snowflake.watch(unix_ms) || full_rounds > PATIENT_ROUNDS;
-                pg::sleep_until((unix_ms + 1) * 1000, exactly, WaitEvent::Snowflake);
+                let found = found.since(full);
+                full = Some(found);
+                let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+                let until_ms = found.now_ms + found.pause_ms + epoch_ms;
+                let exactly = snowflake.watch(until_ms) || full_rounds > PATIENT_ROUNDS;
+                pg::sleep_until(until_ms * 1000, exactly, WaitEvent::Snowflake);
             }
-            Stall::ClockBack(by_ms) => {
-                if !seen_back {
-                    seen_back = true;
-                    snowflake.rollbacks.fetch_add(1, Ordering::Relaxed);
+            Stall::TooFarAhead(by_ms) => match deadline.left_ms().filter(|left| by_ms <= *left) {
+                Some(_) => waiting.sleep(by_ms, WaitEvent::Snowflake),
+                None => {
+                    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+                    let last = pg::format_ms(snowflake.generator.last().ms + epoch_ms);
+                    let max_lead_ms = snowflake.generator.lead().bound_ms;
+                    return Err(Failure::ClockBack {
+                        by_ms: by_ms + max_lead_ms,
+                        last,
+                        max_lead_ms,
+                    });
                 }
-                let left = deadline.left_ms();
-                match left.filter(|_| by_ms <= i64::from(guc::MAX_CLOCK_BACKWARD.get())) {
-                    Some(left) => waiting.sleep(by_ms.min(left), WaitEvent::Snowflake),
-                    None => {
-                        let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-                        let last = pg::format_ms(snowflake.generator.last().ms + epoch_ms);
-                        return Err(Failure::ClockBack { by_ms, last });
-                    }
-                }
-            }
+            },
             Stall::EndOfTime => return Err(Failure::EndOfTime),
             Stall::Closed | Stall::Unreserved | Stall::Unleased => {
                 state::check(area, &deadline)?;
-                let Some(left) = deadline.left_ms().or_else(|| almost_over(snowflake)) else {
+                let Some(left) = deadline.left_ms() else {
                     // Also where the launcher was not there to close the generator.
                     let ended = snowflake.generator.is_open() && !snowflake.may_issue();
                     return Err(if ended {
@@ -130,23 +127,9 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                 }
             }
         }
-        match try_next(area) {
+        match try_next(area, full) {
             Ok(id) => return Ok(id),
             Err(next) => stall = next,
         }
     }
-}
-
-/// What is left to wait out, in milliseconds, if that is hardly more than nothing. A call
-/// right after a crash waits as long as one reservation, and a reservation is as long as
-/// the timeout, by default: the few milliseconds between the start and the call must not
-/// make it fail.
-fn almost_over(snowflake: &Snowflake) -> Option<i64> {
-    let State::WaitingOut { until_ms } = snowflake.state() else {
-        return None;
-    };
-    let left = until_ms - pg::now_ms() + 1;
-    // Long over means that nobody is there to open it.
-    let almost = (-SLEEP_MS..2 * SLEEP_MS).contains(&left);
-    almost.then_some(left.max(1))
 }

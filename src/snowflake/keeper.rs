@@ -14,7 +14,7 @@ use leaf_id_core::keeper::{
 use leaf_id_core::lease::Effect;
 use leaf_id_core::state::State;
 
-use super::reservation::{reservation_ms, reserve, used_before};
+use super::reservation::{max_lead_ms, reservation_ms, reserve, used_before};
 use crate::files::reservation::{self as file, Reservation};
 use crate::files::{lease, protocol};
 use crate::guc::{self, WorkerId};
@@ -47,7 +47,12 @@ impl Keeper {
             area,
             snowflake,
             epoch_ms,
-            machine: leaf_id_core::keeper::Keeper::new(epoch_ms, resets, pg::in_recovery()),
+            machine: leaf_id_core::keeper::Keeper::new(
+                epoch_ms,
+                snowflake.generator.layout(),
+                resets,
+                pg::in_recovery(),
+            ),
             client: None,
         }
     }
@@ -81,8 +86,9 @@ impl Keeper {
                 Then::Reserve {
                     worker_id,
                     until_ms,
+                    unknown,
                 } => {
-                    let result = reserve(snowflake, &writer, worker_id, until_ms);
+                    let result = reserve(snowflake, &writer, worker_id, until_ms, unknown);
                     let healed = result.map(|damage| damage.map(|damage| damage.to_string()));
                     Input::Written(healed.map_err(|error| error.to_string()))
                 }
@@ -103,7 +109,9 @@ impl Keeper {
             resets: snowflake.resets.load(Ordering::Acquire),
             wanted: snowflake.reservation_wanted.swap(0, Ordering::AcqRel) != 0,
             reservation_ms: reservation_ms(),
-            max_backward_ms: i64::from(guc::MAX_CLOCK_BACKWARD.get()),
+            max_lead_ms: max_lead_ms(),
+            max_burst_ms: i64::from(guc::MAX_BURST_LEAD.get()),
+            led: snowflake.has_led(),
         }
     }
 
@@ -117,9 +125,12 @@ impl Keeper {
 
     fn seen(&self) -> Seen {
         let generator = &self.snowflake.generator;
+        // Before the clock: an id that is issued meanwhile does not look like one of later.
+        let last = generator.last();
         Seen {
-            // Before the clock: an id that is issued meanwhile does not look like one of later.
-            last_ms: generator.last().ms + self.epoch_ms,
+            last_ms: last.ms + self.epoch_ms,
+            last_worker_id: last.worker_id,
+            lead: generator.lead(),
             reserved_until_ms: generator.reserved_until() + self.epoch_ms,
             now_ms: pg::now_ms(),
             boot_ms: pg::boot_ms(),
@@ -140,6 +151,8 @@ impl Keeper {
                 snowflake.generator.open(worker_id, above_ms);
             }
             Action::ShowFloor(floor) => snowflake.show_floor(floor),
+            Action::SetLead(lead) => snowflake.generator.set_lead(lead),
+            Action::ShowLead(reason) => snowflake.show_lead(reason),
             Action::SetLease {
                 until_boot_ms,
                 recorded_until_ms,
@@ -175,6 +188,7 @@ fn read_file() -> File {
         Ok(None) => Found::Nothing,
         Ok(Some(found)) => Found::Contents {
             stored: found.stored,
+            worker_id: found.worker_id,
             retired: found
                 .used
                 .iter()
@@ -196,6 +210,13 @@ fn log(message: &Message) {
     match message {
         Message::FileProblem(text) => {
             pgrx::warning!("leaf_id: could not read or write leaf_id_reservation.json: {text}");
+        }
+        Message::Leading(lead_ms, reason) => pgrx::log!(
+            "leaf_id: times of snowflake ids are {lead_ms} ms ahead of the clock: {}",
+            reason.text()
+        ),
+        Message::LeadOver => {
+            pgrx::log!("leaf_id: times of snowflake ids are not ahead of the clock any more");
         }
         Message::FileMended => pgrx::log!("leaf_id: snowflake timestamps can be reserved again"),
         Message::FileHealed(damage) => pgrx::log!(
@@ -229,7 +250,9 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
         worker_id: last.worker_id,
         reserved_until_ms: last.ms + epoch_ms,
         epoch_ms,
+        layout: snowflake.generator.layout(),
         clean: true,
+        unknown: snowflake.generator.lead().is_of_unknown(),
         used: used_before(last.worker_id, i64::MIN)?.0,
     })?;
     if snowflake.is_leased() {

@@ -4,7 +4,8 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use leaf_id_core::reservation::late_renewal;
+use leaf_id_core::keeper::FOR_EVER;
+use leaf_id_core::reservation::{Terms, late_renewal};
 
 use crate::error::Failure;
 use crate::files::protocol;
@@ -16,6 +17,11 @@ use crate::shmem::{Snowflake, Writer};
 /// `leaf_id.timestamp_reservation`, in milliseconds.
 pub fn reservation_ms() -> i64 {
     i64::from(guc::TIMESTAMP_RESERVATION.get())
+}
+
+/// `leaf_id.max_clock_lead`, in milliseconds.
+pub fn max_lead_ms() -> i64 {
+    i64::from(guc::MAX_CLOCK_LEAD.get())
 }
 
 /// The worker ids that were used before this one. The last of them may issue until the
@@ -46,6 +52,7 @@ pub fn reserve(
     _writer: &Writer<'_>,
     worker_id: u16,
     until_ms: i64,
+    unknown: bool,
 ) -> io::Result<Option<io::Error>> {
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     let (used, damage) = used_before(worker_id, until_ms)?;
@@ -53,7 +60,9 @@ pub fn reserve(
         worker_id,
         reserved_until_ms: until_ms,
         epoch_ms,
+        layout: snowflake.generator.layout(),
         clean: false,
+        unknown,
         used,
     })?;
     snowflake.generator.reserve(until_ms - epoch_ms);
@@ -74,15 +83,27 @@ pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
     if !generator.is_open() || !snowflake.may_issue() {
         return Ok(false);
     }
-    let worker_id = generator.last().worker_id;
-    let reserved_ms = generator.reserved_until() + snowflake.epoch_ms.load(Ordering::Relaxed);
-    let recorded_ms = snowflake.recorded_until_ms();
-    let Some(until_ms) = late_renewal(pg::now_ms(), reservation_ms(), reserved_ms, recorded_ms)
-    else {
+    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+    let last = generator.last();
+    let worker_id = last.worker_id;
+    let terms = Terms {
+        reservation_ms: reservation_ms(),
+        // As the registry allows it, too.
+        max_lead_ms: generator.lead().max_ms,
+        granted_lead_ms: FOR_EVER,
+    };
+    let Some(until_ms) = late_renewal(
+        pg::now_ms(),
+        last.ms + epoch_ms,
+        terms,
+        generator.reserved_until() + epoch_ms,
+        snowflake.recorded_until_ms(),
+    ) else {
         return Ok(false);
     };
+    let unknown = generator.lead().is_of_unknown();
     pg::while_waiting(WaitEvent::Snowflake, || {
-        reserve(snowflake, &writer, worker_id, until_ms)
+        reserve(snowflake, &writer, worker_id, until_ms, unknown)
     })
     .map_err(file_problem)?;
     snowflake.wake();

@@ -2,10 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
+use leaf_id_core::keeper::FOR_EVER;
 use leaf_id_core::layout::Layout;
+use leaf_id_core::reservation::Terms;
 use leaf_id_core::state::State;
 
-use super::reservation::file_problem;
+use super::reservation::{file_problem, max_lead_ms, reservation_ms};
 use crate::deadline::{self, Deadline, RELOAD_GRACE_MS, RETRY_MS};
 use crate::error::Failure;
 use crate::files::protocol;
@@ -83,10 +85,21 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
     let Some(_writer) = snowflake.try_write() else {
         return Ok(None);
     };
-    let found = match file::read() {
+    let (found, damaged) = match file::read() {
         // One of the reasons to be here.
-        Err(error) if protocol::is_damage(&error) => None,
-        result => result.map_err(file_problem)?,
+        Err(error) if protocol::is_damage(&error) => (None, true),
+        result => (result.map_err(file_problem)?, false),
+    };
+    let terms = Terms {
+        reservation_ms: reservation_ms(),
+        max_lead_ms: max_lead_ms(),
+        granted_lead_ms: FOR_EVER,
+    };
+    // What the file knew is gone, and ids may have been ahead of the clock.
+    let until_ms = if damaged {
+        until_ms.max(pg::now_ms() + terms.unknown_lead_ms())
+    } else {
+        until_ms
     };
     let generator = &snowflake.generator;
     let last = generator.last();
@@ -120,12 +133,15 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
             worker_id,
             reserved_until_ms: until_ms,
             epoch_ms,
+            layout: generator.layout(),
             clean: true,
+            unknown: damaged,
             used,
         })
     });
     if written.is_ok() {
         generator.rewind(worker_id, until_ms - epoch_ms);
+        generator.set_lead(terms.lead(damaged, 0));
     }
     // In any case the launcher begins anew: it opens what was closed here.
     snowflake.resets.fetch_add(1, Ordering::AcqRel);

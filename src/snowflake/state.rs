@@ -1,5 +1,6 @@
 //! What a call is told of the state of the generator, where it gets no id.
 
+use leaf_id_core::layout::Layout;
 use leaf_id_core::state::{Refusal, State};
 
 use crate::deadline::{self, Deadline, RELOAD_GRACE_MS};
@@ -15,17 +16,21 @@ pub fn check(area: &Area, deadline: &Deadline) -> Result<(), Failure> {
         return Ok(());
     }
     match state {
-        State::Starting | State::WaitingOut { .. } | State::Open { .. } => Ok(()),
-        State::Unconfigured => Err(Failure::WorkerIdUnset),
-        State::Standby => Err(Failure::StandbyWithoutLease),
-        State::Refused(Refusal::ReservationAhead { until_ms })
-            // No longer, or within what this call waits for anyhow.
+        State::Starting | State::Open { .. } => Ok(()),
+        // Within what this call waits for anyhow.
+        State::WaitingOut { until_ms } | State::Refused(Refusal::WorkerIdRetired { until_ms })
             if deadline
                 .left_ms()
                 .is_some_and(|left| until_ms - pg::now_ms() <= left) =>
         {
             Ok(())
         }
+        State::WaitingOut { until_ms } => Err(Failure::TooFarAhead {
+            by_ms: until_ms - pg::now_ms(),
+            until: pg::format_ms(until_ms),
+        }),
+        State::Unconfigured => Err(Failure::WorkerIdUnset),
+        State::Standby => Err(Failure::StandbyWithoutLease),
         State::Refused(refusal) => failure(area, refusal).map_or(Ok(()), Err),
     }
 }
@@ -45,14 +50,16 @@ fn failure(area: &Area, refusal: Refusal) -> Option<Failure> {
     let status = area.registry().lease_status();
     let said = || for_monitors(status.last_error.get());
     Some(match refusal {
-        Refusal::ReservationAhead { until_ms } => Failure::ReservationAhead {
-            by_ms: until_ms - pg::now_ms(),
-            until: pg::format_ms(until_ms),
-        },
         Refusal::WorkerIdRetired { until_ms } => Failure::WorkerIdRetired {
             until: pg::format_ms(until_ms),
         },
         Refusal::EpochMovedLater { stored_ms } => Failure::EpochMovedLater { stored_ms },
+        Refusal::LayoutChanged { stored } => Failure::LayoutChanged {
+            stored: u32::try_from(stored)
+                .ok()
+                .and_then(Layout::unpack)
+                .map_or_else(|| "unknown".into(), |layout| layout.to_string()),
+        },
         Refusal::FileProblem => Failure::ReservationFile {
             reason: "the reason is in the server's log.".into(),
         },
@@ -83,7 +90,7 @@ pub fn timed_out(area: &Area, deadline: &Deadline) -> Failure {
     let detail = match area.snowflake.state() {
         _ if area.launcher().is_missing() => deadline::silence(area).into(),
         State::WaitingOut { until_ms } => format!(
-            "Timestamps that an earlier run or another server had reserved are being waited out, until {}.",
+            "Ids of an earlier run or of another server may carry times that are too far ahead of the clock until {}.",
             pg::format_ms(until_ms)
         ),
         State::Refused(Refusal::LeaseEnded) => return lease_ended(&status),

@@ -24,7 +24,7 @@ use crate::snowflake::keeper::{self, Keeper};
 /// How often requests are to be made again that no worker slot is free for.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long a launcher that ends waits for claims that have begun.
-const CLAIM_GRACE: Duration = Duration::from_secs(1);
+const CLAIM_GRACE: Duration = Duration::from_secs(5);
 
 /// Registers the launcher. While the library is being preloaded.
 pub fn register() {

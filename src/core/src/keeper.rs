@@ -56,9 +56,12 @@
 //! reserved is used up; sessions are shown the problem. It stays so, too, while its worker id is
 //! to be changed.
 
+use crate::layout::Layout;
 use crate::lease::{Effect, Grant};
-use crate::reservation::{self, Decision, Floor, Opening, Renew, Renewal, Start, reserve_until};
-use crate::state::{Refusal, State};
+use crate::reservation::{
+    self, Decision, Floor, Opening, Reason, Renew, Renewal, Start, Terms, reserve_until,
+};
+use crate::state::{LeadReason, Refusal, State};
 
 mod turn;
 
@@ -69,6 +72,8 @@ pub use turn::{
 /// How often a file that cannot be read or written, or a clock that may be set right, is
 /// tried again, in milliseconds.
 const RETRY_MS: i64 = 1000;
+/// How often the launcher looks at least whether ids still lead the clock, in milliseconds.
+const LEADING_MS: i64 = 1000;
 /// How often the launcher of a standby looks whether it still is one, in milliseconds.
 const STANDBY_MS: i64 = 1000;
 
@@ -79,13 +84,26 @@ struct Turn {
     was_reset: bool,
     /// When the lease is to be looked after again.
     lease_again_ms: Option<i64>,
+    /// When to look again whether ids lead the clock.
+    lead_again_ms: Option<i64>,
+}
+
+impl Turn {
+    fn terms(&self, grant: Option<Grant>) -> Terms {
+        Terms {
+            reservation_ms: self.look.reservation_ms,
+            max_lead_ms: self.look.max_lead_ms,
+            granted_lead_ms: grant.map_or(FOR_EVER, |grant| grant.max_lead_ms),
+        }
+    }
 }
 
 /// A worker id that may be used.
 #[derive(Debug, Clone, Copy)]
 struct Usable {
     worker_id: u16,
-    floor_ms: i64,
+    /// What this run's place in time says; `None`: the grant alone does.
+    floor: Option<Floor>,
     grant: Option<Grant>,
 }
 
@@ -114,8 +132,9 @@ enum Phase {
 struct Writing {
     worker_id: u16,
     since_ms: i64,
-    /// The generator is to be opened above this time. `None`: it is open.
-    above_ms: Option<i64>,
+    /// The generator is to be opened above this floor. `None`: it is open.
+    above: Option<Floor>,
+    terms: Terms,
 }
 
 /// The lease of the worker id.
@@ -145,6 +164,7 @@ enum LeasedAs {
 #[derive(Debug)]
 pub struct Keeper {
     epoch_ms: i64,
+    layout: Layout,
     state: State,
     phase: Phase,
     /// `None` until it was found.
@@ -158,15 +178,25 @@ pub struct Keeper {
     standby: bool,
     lease: Lease,
     leased_as: LeasedAs,
+    /// The worker id that was in force before this run, if that is known.
+    previous_worker_id: Option<u16>,
+    /// The floor that the generator was opened above was not that of all ids before, and ids
+    /// have led the clock by more than they otherwise may ever since.
+    unknown: bool,
+    /// Why the generator was opened ahead of the clock.
+    opened_ahead: LeadReason,
+    /// Why ids lead the clock.
+    leading: Option<LeadReason>,
     actions: Vec<Action>,
 }
 
 impl Keeper {
     /// Of a launcher that has just started, with a closed generator.
     #[must_use]
-    pub fn new(epoch_ms: i64, resets: u32, in_recovery: bool) -> Self {
+    pub fn new(epoch_ms: i64, layout: Layout, resets: u32, in_recovery: bool) -> Self {
         Self {
             epoch_ms,
+            layout,
             state: State::Starting,
             phase: Phase::Idle,
             floor: None,
@@ -176,6 +206,10 @@ impl Keeper {
             standby: in_recovery,
             lease: Lease::None,
             leased_as: LeasedAs::Nobody,
+            previous_worker_id: None,
+            unknown: false,
+            opened_ahead: LeadReason::ClockSetBack,
+            leading: None,
             actions: Vec::new(),
         }
     }
@@ -249,14 +283,16 @@ impl Keeper {
     fn wait(&self, turn: &Turn, ms: Option<i64>) -> Then {
         let standby = self.standby.then_some(STANDBY_MS);
         let lease = turn.lease_again_ms;
-        Then::Wait(ms.into_iter().chain(lease).chain(standby).min())
+        let lead = turn.lead_again_ms;
+        Then::Wait(ms.into_iter().chain(lease).chain(lead).chain(standby).min())
     }
 
     fn begin(&mut self, seen: &Seen, look: Look) -> Then {
-        let turn = Turn {
+        let mut turn = Turn {
             look,
             was_reset: self.resets != look.resets,
             lease_again_ms: None,
+            lead_again_ms: None,
         };
         if turn.was_reset {
             self.resets = look.resets;
@@ -264,6 +300,10 @@ impl Keeper {
             self.state = State::Starting;
         }
         let issued = seen.last_ms > self.epoch_ms;
+        if issued {
+            self.previous_worker_id = Some(seen.last_worker_id);
+        }
+        turn.lead_again_ms = self.follow_lead(seen, &turn);
         if self.standby && !look.in_recovery {
             self.standby = false;
             // Promoted: what the file says is looked at anew, on the new timeline. After
@@ -281,7 +321,8 @@ impl Keeper {
         match self.floor {
             Some(floor) => self.configure(seen, turn, floor),
             None if issued => {
-                let floor = Floor::of_word(seen.last_ms, turn.was_reset);
+                let unknown = seen.lead.is_of_unknown();
+                let floor = Floor::of_word(seen.last_ms, turn.was_reset, unknown);
                 self.found_floor(seen, turn, floor)
             }
             // Before there is a worker id too: what has to be waited out passes meanwhile.
@@ -289,6 +330,42 @@ impl Keeper {
                 self.phase = Phase::Floor(turn);
                 Then::Read
             }
+        }
+    }
+
+    /// Says whether ids lead the clock, and why; and when to look again.
+    fn follow_lead(&mut self, seen: &Seen, turn: &Turn) -> Option<i64> {
+        if !matches!(self.state, State::Open { .. }) {
+            return None;
+        }
+        let lead_ms = seen.last_ms - seen.now_ms;
+        if self.leading.is_none() && (turn.look.led || lead_ms > seen.lead.burst_ms) {
+            let reason = self.opened_ahead;
+            self.leading = Some(reason);
+            self.act(Action::ShowLead(Some(reason)));
+            self.act(Action::Log(Message::Leading(lead_ms.max(1), reason)));
+        }
+        if lead_ms <= 0 {
+            // Whatever makes ids lead from now on, it is not what they were opened above.
+            self.opened_ahead = LeadReason::ClockSetBack;
+            if self.leading.take().is_some() {
+                self.act(Action::ShowLead(None));
+                self.act(Action::Log(Message::LeadOver));
+            }
+        }
+        self.leading
+            .map(|_| lead_ms.clamp(1, LEADING_MS).saturating_add(1))
+    }
+
+    /// How far ids may lead the clock, if that has changed.
+    fn set_lead(&mut self, seen: &Seen, turn: &Turn, terms: Terms) {
+        let max_ms = terms.max_lead_ms();
+        if seen.last_ms - seen.now_ms <= max_ms {
+            self.unknown = false;
+        }
+        let lead = terms.lead(self.unknown, turn.look.max_burst_ms);
+        if lead != seen.lead {
+            self.act(Action::SetLead(lead));
         }
     }
 
@@ -312,8 +389,16 @@ impl Keeper {
         file: File,
     ) -> Result<Floor, (Refusal, Option<i64>)> {
         let leased = matches!(turn.look.configured, Configured::Leased(_));
+        let mut worker_id = None;
         let stored = match file.found {
-            Found::Contents { stored, .. } => Some(stored),
+            Found::Contents {
+                stored,
+                worker_id: of_file,
+                ..
+            } => {
+                worker_id = Some(of_file);
+                Some(stored)
+            }
             Found::Nothing => None,
             // The registry knows what may have been issued.
             Found::Damaged(_) if leased => None,
@@ -325,16 +410,16 @@ impl Keeper {
         let start = Start {
             now_ms: seen.now_ms,
             epoch_ms: self.epoch_ms,
-            reservation_ms: turn.look.reservation_ms,
+            layout: self.layout,
+            terms: turn.terms(None),
             system_identifier: file.system_identifier,
             timeline: file.timeline,
             leased,
         };
-        reservation::floor(start, stored).map_err(|refusal| {
-            // The epoch is fixed while the server runs; the clock may be set right.
-            let passes = !matches!(refusal, Refusal::EpochMovedLater { .. });
-            (refusal, passes.then_some(RETRY_MS))
-        })
+        // In time, ids are larger than those of the earlier epoch.
+        let floor = reservation::floor(start, stored).map_err(|why| (why, Some(RETRY_MS)))?;
+        self.previous_worker_id = worker_id.filter(|_| floor.knows_worker_id());
+        Ok(floor)
     }
 
     fn found_floor(&mut self, seen: &Seen, turn: Turn, floor: Floor) -> Then {
@@ -360,7 +445,7 @@ impl Keeper {
                 });
                 let usable = Usable {
                     worker_id,
-                    floor_ms: floor.ms,
+                    floor: Some(floor),
                     grant: None,
                 };
                 self.use_worker_id(seen, turn, usable)
@@ -400,6 +485,7 @@ impl Keeper {
         self.leased_as = LeasedAs::Another;
         self.act(Action::ShowFloor(Floor {
             ms: i64::MIN,
+            unknown: false,
             ..floor
         }));
         false
@@ -443,16 +529,20 @@ impl Keeper {
         }
         if seen.now_ms >= grant.reserved_until_ms {
             // The clock was set ahead: what the registry has recorded is used up.
-            self.act(Action::Hurry);
-            return self.wait(&turn, Some(RETRY_MS));
+            return self.hurry(&turn);
         }
-        let own = self.floor.filter(|_| self.leased_as == LeasedAs::Itself);
         let usable = Usable {
             worker_id: grant.worker_id,
-            floor_ms: own.map_or(grant.floor_ms, |floor| floor.ms.max(grant.floor_ms)),
+            floor: self.floor.filter(|_| self.leased_as == LeasedAs::Itself),
             grant: Some(grant),
         };
         self.use_worker_id(seen, turn, usable)
+    }
+
+    /// What the registry has recorded is used up.
+    fn hurry(&mut self, turn: &Turn) -> Then {
+        self.act(Action::Hurry);
+        self.wait(turn, Some(RETRY_MS))
     }
 
     /// The worker id is known: the generator is to be open with it.
@@ -462,6 +552,8 @@ impl Keeper {
             self.phase = Phase::Opening(turn, usable);
             return Then::Read;
         }
+        let terms = turn.terms(usable.grant);
+        self.set_lead(seen, &turn, terms);
         let renewal = Renewal {
             now_ms: seen.now_ms,
             last_ms: seen.last_ms,
@@ -469,7 +561,7 @@ impl Keeper {
             recorded_until_ms: usable.recorded_until_ms(),
             renewed_at_ms: self.renewed_at_ms,
             wanted: turn.look.wanted || self.problem.is_some(),
-            reservation_ms: turn.look.reservation_ms,
+            terms,
         };
         match renewal.decide() {
             Renew::Later(ms) => self.wait(&turn, ms),
@@ -493,27 +585,34 @@ impl Keeper {
         let left_behind = retired
             .into_iter()
             .filter(|(worker_id, _)| *worker_id == usable.worker_id);
+        let terms = turn.terms(usable.grant);
         let opening = Opening {
             now_ms: seen.now_ms,
             last_ms: seen.last_ms,
-            is_open: matches!(self.state, State::Open { .. }),
-            floor_ms: usable.floor_ms,
+            floor: usable.floor,
             granted_floor_ms: usable.grant.map(|grant| grant.floor_ms),
+            other_worker_id: usable.grant.is_none()
+                && self.previous_worker_id != Some(usable.worker_id),
             retired_until_ms: left_behind.map(|(_, until_ms)| until_ms).max(),
-            reservation_ms: turn.look.reservation_ms,
-            max_backward_ms: turn.look.max_backward_ms,
+            terms,
         };
         let (state, until_ms) = match opening.decide() {
+            Decision::Open { floor, .. } if floor.ms >= usable.recorded_until_ms() => {
+                return self.hurry(&turn);
+            }
             // Reserved for this worker id before the first id with it (I7).
-            Decision::Open { above_ms, until_ms } => {
-                return self.reserve(seen, turn, &usable, until_ms, Some(above_ms));
+            Decision::Open { floor, until_ms } => {
+                return self.reserve(seen, turn, &usable, until_ms, Some(floor));
             }
             Decision::WaitOut { until_ms } => (State::WaitingOut { until_ms }, until_ms),
-            Decision::Refuse { refusal, until_ms } => (State::Refused(refusal), until_ms),
+            Decision::WaitOutRetired { until_ms } => {
+                let refusal = Refusal::WorkerIdRetired { until_ms };
+                (State::Refused(refusal), until_ms)
+            }
         };
         self.close(state);
         let left_ms = until_ms.saturating_sub(seen.now_ms);
-        self.wait(&turn, Some(left_ms.min(RETRY_MS) + 1))
+        self.wait(&turn, Some(left_ms.clamp(1, RETRY_MS)))
     }
 
     fn reserve(
@@ -522,19 +621,21 @@ impl Keeper {
         turn: Turn,
         usable: &Usable,
         wanted_ms: i64,
-        above_ms: Option<i64>,
+        above: Option<Floor>,
     ) -> Then {
         let worker_id = usable.worker_id;
         let recorded_ms = usable.recorded_until_ms();
         let writing = Writing {
             worker_id,
             since_ms: seen.now_ms,
-            above_ms,
+            above,
+            terms: turn.terms(usable.grant),
         };
         self.phase = Phase::Writing(turn, writing);
         Then::Reserve {
             worker_id,
             until_ms: reserve_until(wanted_ms, seen.reserved_until_ms, recorded_ms),
+            unknown: above.map_or(self.unknown, |floor| floor.unknown),
         }
     }
 
@@ -553,16 +654,35 @@ impl Keeper {
             self.act(Action::Log(Message::FileMended));
         }
         self.renewed_at_ms = writing.since_ms;
-        let Some(above_ms) = writing.above_ms else {
+        let Some(above) = writing.above else {
             return self.renewed(&turn);
         };
         let worker_id = writing.worker_id;
         self.state = State::Open { worker_id };
+        self.previous_worker_id = Some(worker_id);
+        self.unknown = above.unknown;
+        self.opened_ahead = match above.reason {
+            Reason::Crash => LeadReason::Crash,
+            Reason::Registry => LeadReason::Registry,
+            _ if above.unknown => LeadReason::Unknown,
+            _ => LeadReason::ClockSetBack,
+        };
+        if above.reason == Reason::OtherWorkerId {
+            self.act(Action::ShowFloor(above));
+        }
+        let lead = writing.terms.lead(self.unknown, turn.look.max_burst_ms);
+        self.act(Action::SetLead(lead));
         self.act(Action::Open {
             worker_id,
-            above_ms,
+            above_ms: above.ms,
         });
-        self.wait(&turn, Some(turn.look.reservation_ms / 2))
+        // At once, if that is ahead of the clock: it is to be said.
+        let again_ms = if above.ms > writing.since_ms {
+            1
+        } else {
+            turn.look.reservation_ms / 2
+        };
+        self.wait(&turn, Some(again_ms))
     }
 
     /// The file cannot be read or written. An open generator stays open.

@@ -74,6 +74,17 @@ impl Layout {
         Self::new(time_bits, worker_bits, sequence_bits).filter(|layout| layout.pack() == packed)
     }
 
+    /// What [`Layout::pack`] gave; of 0 no part has any bits.
+    #[inline]
+    pub(crate) fn of_packed(packed: u32) -> Self {
+        let [_, time_bits, worker_bits, sequence_bits] = packed.to_be_bytes();
+        Self {
+            time_bits,
+            worker_bits,
+            sequence_bits,
+        }
+    }
+
     /// The last millisecond since the epoch.
     #[must_use]
     pub fn max_ms(self) -> i64 {
@@ -90,7 +101,7 @@ impl Layout {
     #[must_use]
     #[inline]
     pub fn max_sequence(self) -> u16 {
-        u16::MAX >> (16 - self.sequence_bits)
+        ((1_u32 << self.sequence_bits) - 1) as u16
     }
 
     /// The id with these parts, each within its range.

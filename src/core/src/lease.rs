@@ -57,6 +57,8 @@ pub struct Grant {
     pub reserved_until_ms: i64,
     /// When it ends, by the monotonic clock.
     pub until_boot_ms: i64,
+    /// How far ids may lead the clock at most, in milliseconds.
+    pub max_lead_ms: i64,
 }
 
 /// What a server has to remember of its lease: it is written down before anything of it is
@@ -492,6 +494,7 @@ impl LeaseHolder {
             floor_ms,
             reserved_until_ms: answer.reserved_until_ms,
             until_boot_ms: end_of_lease(answer.sent.boot_ms, lease_ms),
+            max_lead_ms: i64::MAX,
         };
         self.lease = Lease {
             grant: Some(grant),

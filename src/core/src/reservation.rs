@@ -5,12 +5,94 @@
 //! | --- | --- |
 //! | [`floor`], [`Floor::of_word`] | the floor of a run: what may have been issued before |
 //! | [`Opening::decide`] | whether the generator may be opened now, and above what |
-//! | [`Renewal::decide`] | when the launcher renews, and how far |
+//! | [`Terms::target`] | how far timestamps are reserved |
+//! | [`Renewal::decide`] | when the launcher renews |
 //! | [`late_renewal`] | the same, for a session in place of a launcher that is late |
 //! | [`reserve_until`] | what of that is reserved: never beyond what the registry recorded |
+//!
+//! # The logical clock
+//!
+//! A start goes on at once above its floor, as long as that leads the clock by no more than
+//! [`Terms::max_lead_ms`] (M). What it must be above follows from what others may have done
+//! whose clocks differ from this one by no more than one reservation (R):
+//!
+//! * A run that knows its predecessor, by the file that was written in this place on this
+//!   timeline, starts above what that had reserved. That is no further ahead of the clock than
+//!   M, unless the clock was set back: see [`Terms::target`].
+//! * Any other run, and the first one with a worker id that is not leased, may follow a server
+//!   that has led its clock by M, with a clock that was ahead by R: it starts M + R above the
+//!   clock, and may lead by as much until it has come below M. While it is above, new
+//!   milliseconds come half as often, so that the next one that knows nothing starts above it.
+//!
+//! With a floor of one reservation above the clock the old primary of a pair, after a crash,
+//! issues at 4.0 s while its clock shows 1 s; the promoted server's floor is 2 s, and 3.0 comes
+//! twice.
 
+use crate::layout::{Layout, Parts};
 use crate::numbered::numbered;
+use crate::snowflake::Lead;
 use crate::state::Refusal;
+
+/// The least that is reserved at once, in milliseconds, or a whole reservation.
+const LEAST_MS: i64 = 100;
+
+/// What the settings, and the registry, say of reservations. Times in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// `leaf_id.timestamp_reservation`: how far ahead of use timestamps are reserved, and how
+    /// far the clocks of servers that share a worker id may differ.
+    pub reservation_ms: i64,
+    /// `leaf_id.max_clock_lead`: how far ids may lead the clock.
+    pub max_lead_ms: i64,
+    /// What the registry allows at most, also to a run that does not know its predecessor.
+    pub granted_lead_ms: i64,
+}
+
+impl Terms {
+    /// How far ids may lead the clock.
+    #[must_use]
+    pub fn max_lead_ms(self) -> i64 {
+        self.max_lead_ms.min(self.granted_lead_ms)
+    }
+
+    /// The same, of a run that does not know its predecessor, until it is below the other one.
+    #[must_use]
+    pub fn unknown_lead_ms(self) -> i64 {
+        (self.max_lead_ms + self.reservation_ms).min(self.granted_lead_ms)
+    }
+
+    /// How far ids may lead the clock, where the run does not know its predecessor, and
+    /// otherwise. `max_burst_ms`: `leaf_id.max_burst_lead`; what a crash leaves reserved comes
+    /// on top of it.
+    #[must_use]
+    pub fn lead(self, unknown: bool, max_burst_ms: i64) -> Lead {
+        let max_ms = self.max_lead_ms();
+        Lead {
+            max_ms,
+            bound_ms: if unknown {
+                self.unknown_lead_ms()
+            } else {
+                max_ms
+            },
+            burst_ms: max_burst_ms.min(max_ms - self.reservation_ms).max(0),
+        }
+    }
+
+    /// Until when timestamps are reserved while ids are issued at a time: one reservation ahead,
+    /// but not so far that the start after a crash could not go on at once. Otherwise each crash
+    /// of a series would reserve another one, though nothing was issued. `last_ms`: the last id,
+    /// or that above which the generator is to be opened.
+    #[must_use]
+    pub fn target(self, now_ms: i64, last_ms: i64) -> i64 {
+        let from_ms = now_ms.max(last_ms);
+        let least_ms = LEAST_MS.min(self.reservation_ms);
+        let whole_ms = from_ms.saturating_add(self.reservation_ms);
+        let survivable_ms = now_ms + self.max_lead_ms() - least_ms;
+        whole_ms
+            .min(survivable_ms)
+            .max(from_ms.saturating_add(least_ms))
+    }
+}
 
 /// What a start knows about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,8 +101,10 @@ pub struct Start {
     pub now_ms: i64,
     /// The epoch of this server's ids.
     pub epoch_ms: i64,
-    /// How far ahead of use timestamps are reserved.
-    pub reservation_ms: i64,
+    /// Their layout.
+    pub layout: Layout,
+    /// What the settings say.
+    pub terms: Terms,
     /// The cluster, as pg_control knows it.
     pub system_identifier: u64,
     /// The timeline that WAL is written on; 0 on a standby.
@@ -37,6 +121,8 @@ pub struct Stored {
     pub reserved_until_ms: i64,
     /// The epoch of those ids.
     pub epoch_ms: i64,
+    /// Their layout.
+    pub layout: Layout,
     /// The cluster that wrote it.
     pub system_identifier: u64,
     /// The timeline it was written on; 0 on a standby.
@@ -45,6 +131,27 @@ pub struct Stored {
     pub original: bool,
     /// It is the exact last timestamp, written by a clean stop.
     pub clean: bool,
+    /// The run did not know its predecessor, and led the clock by more than it otherwise may.
+    pub unknown: bool,
+}
+
+impl Stored {
+    /// Whether all ids from `ms` on are larger than any that the last run may have issued: it
+    /// may have had another epoch, or another layout.
+    fn is_below(&self, epoch_ms: i64, layout: Layout, ms: i64) -> bool {
+        let largest = self.layout.compose(Parts {
+            ms: (self.reserved_until_ms.saturating_sub(self.epoch_ms))
+                .clamp(0, self.layout.max_ms()),
+            worker_id: self.layout.max_worker_id(),
+            sequence: self.layout.max_sequence(),
+        });
+        let smallest = layout.compose(Parts {
+            ms: ms.saturating_sub(epoch_ms).clamp(0, layout.max_ms()),
+            worker_id: 0,
+            sequence: 0,
+        });
+        smallest > largest
+    }
 }
 
 /// The floor of a run and where it comes from.
@@ -54,13 +161,16 @@ pub struct Floor {
     pub ms: i64,
     /// What the last run has left.
     pub reason: Reason,
+    /// What was issued before is not known; or it was not known to the last run, see
+    /// [`Stored::unknown`].
+    pub unknown: bool,
 }
 
 impl Floor {
     /// After a launcher that ended alone, and after a reset, the word in shared memory knows
-    /// the last id, and nothing needs to be waited out beyond it.
+    /// the last id. `unknown`: the generator leads as after a start that knew nothing.
     #[must_use]
-    pub fn of_word(last_ms: i64, was_reset: bool) -> Self {
+    pub fn of_word(last_ms: i64, was_reset: bool, unknown: bool) -> Self {
         let reason = if was_reset {
             Reason::Reset
         } else {
@@ -69,6 +179,7 @@ impl Floor {
         Self {
             ms: last_ms,
             reason,
+            unknown,
         }
     }
 
@@ -82,8 +193,16 @@ impl Floor {
             | Reason::LauncherRestart
             | Reason::Crash
             | Reason::NewTimeline
-            | Reason::Reset => true,
+            | Reason::Reset
+            | Reason::OtherWorkerId
+            | Reason::Registry => true,
         }
+    }
+
+    /// The file says which worker id was in force before.
+    #[must_use]
+    pub fn knows_worker_id(self) -> bool {
+        matches!(self.reason, Reason::CleanStop | Reason::Crash)
     }
 }
 
@@ -106,37 +225,28 @@ numbered! {
         OtherCluster => "other cluster",
         /// `leaf_snowflake_reset` has set it.
         Reset => "reset",
+        /// The worker id was changed: another server may have used it.
+        OtherWorkerId => "other worker id",
+        /// The registry knows what was issued with the worker id.
+        Registry => "worker registry",
     }
 }
 
-/// The floor: ids must carry later timestamps. What is left of it above the clock has
-/// to be waited out.
-///
-/// A missing file, another timeline and a copied file say nothing of what another
-/// server may have issued since: the floor is then one reservation ahead.
+/// The floor: ids must carry later timestamps.
 ///
 /// # Errors
-/// The epoch was moved later, or the reservation lies further in the future than any waiting
-/// is worth.
+/// The epoch or the layout were changed, and ids would be smaller than some that were issued.
 pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
+    let terms = start.terms;
+    let above_others_ms = start.now_ms + terms.max_lead_ms + terms.reservation_ms;
     let Some(stored) = stored else {
         return Ok(Floor {
-            ms: start.now_ms + start.reservation_ms,
+            ms: above_others_ms,
             reason: Reason::NoFile,
+            unknown: true,
         });
     };
-    if start.epoch_ms > stored.epoch_ms {
-        return Err(Refusal::EpochMovedLater {
-            stored_ms: stored.epoch_ms,
-        });
-    }
-    // An earlier epoch makes the same instant a larger id: the old floor still holds.
     let reserved_until_ms = stored.reserved_until_ms;
-    if is_far_ahead(start, reserved_until_ms) {
-        return Err(Refusal::ReservationAhead {
-            until_ms: reserved_until_ms,
-        });
-    }
     let reason = if stored.system_identifier != start.system_identifier {
         Reason::OtherCluster
     } else if stored.timeline != start.timeline && !start.leased {
@@ -148,18 +258,30 @@ pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
     } else {
         Reason::Crash
     };
-    let ms = match reason {
-        Reason::CleanStop | Reason::Crash => reserved_until_ms,
-        _ => reserved_until_ms.max(start.now_ms) + start.reservation_ms,
+    let known = matches!(reason, Reason::CleanStop | Reason::Crash);
+    let ms = if known {
+        reserved_until_ms
+    } else {
+        above_others_ms.max(reserved_until_ms.saturating_add(terms.reservation_ms))
     };
-    Ok(Floor { ms, reason })
-}
-
-/// Whether waiting until then is not worth while. Twice the reservation: the clock may
-/// have been set within one, and one is the promise. From a file that anybody may have
-/// edited: any number is possible.
-fn is_far_ahead(start: Start, until_ms: i64) -> bool {
-    until_ms.saturating_sub(start.now_ms) > 2 * start.reservation_ms
+    let changed = (stored.epoch_ms, stored.layout) != (start.epoch_ms, start.layout);
+    let first_ms = start.now_ms.max(ms.saturating_add(1));
+    if changed && !stored.is_below(start.epoch_ms, start.layout, first_ms) {
+        return Err(if stored.layout == start.layout {
+            Refusal::EpochMovedLater {
+                stored_ms: stored.epoch_ms,
+            }
+        } else {
+            Refusal::LayoutChanged {
+                stored: stored.layout.pack().into(),
+            }
+        });
+    }
+    Ok(Floor {
+        ms,
+        reason,
+        unknown: !known || stored.unknown,
+    })
 }
 
 /// Whether the generator may be opened with a worker id, or the worker id of an open one be
@@ -170,86 +292,107 @@ pub struct Opening {
     pub now_ms: i64,
     /// The last id, whatever its worker id was.
     pub last_ms: i64,
-    /// The generator is open, with another worker id.
-    pub is_open: bool,
-    /// What may have been issued before, in this run's place or with this worker id.
-    pub floor_ms: i64,
-    /// What the registry has said of that, where the worker id is leased.
+    /// What may have been issued before in this run's place; `None` where the registry alone
+    /// knows.
+    pub floor: Option<Floor>,
+    /// What the registry says was issued with the worker id, where that is leased.
     pub granted_floor_ms: Option<i64>,
+    /// The worker id is not leased, and was not in force before: another server may have used
+    /// it, with a clock of its own.
+    pub other_worker_id: bool,
     /// A reset has left the worker id behind: its ids may carry times until here.
     pub retired_until_ms: Option<i64>,
-    /// How far ahead of use timestamps are reserved.
-    pub reservation_ms: i64,
-    /// How far behind the last id the clock is waited for.
-    pub max_backward_ms: i64,
+    /// What the settings and the registry say.
+    pub terms: Terms,
 }
 
 /// What [`Opening::decide`] says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// It may, above this time, once timestamps are reserved until that one.
+    /// It may, above this floor, once timestamps are reserved.
     Open {
         /// Ids carry later times.
-        above_ms: i64,
-        /// See [`reserve_until`].
+        floor: Floor,
+        /// See [`Terms::target`].
         until_ms: i64,
     },
-    /// It may once the clock has passed this time.
+    /// It may once the clock has reached this time.
     WaitOut {
         /// See above.
         until_ms: i64,
     },
-    /// The same, and that is far ahead.
-    Refuse {
-        /// Why.
-        refusal: Refusal,
+    /// The same, because the worker id was left behind by a reset.
+    WaitOutRetired {
         /// See above.
         until_ms: i64,
     },
 }
 
 impl Opening {
-    /// What the first id must be above: the floor and the last id, and what is left of the
-    /// time of a worker id that was left behind.
-    ///
-    /// An open word is above the floor, and the clock beside it. But if the clock has gone
-    /// back, the word must not get another worker id: its time is not that one's.
-    fn above_ms(self) -> i64 {
-        let ahead = self.last_ms - self.now_ms > self.max_backward_ms;
-        let floor_ms = if self.is_open && !ahead {
-            i64::MIN
-        } else {
-            self.floor_ms.max(self.last_ms)
+    /// What the first id must be above.
+    fn floor(self) -> Floor {
+        let known = |ms, reason| Floor {
+            ms,
+            reason,
+            unknown: false,
         };
-        self.retired_until_ms
-            .map_or(floor_ms, |until_ms| floor_ms.max(until_ms))
-    }
-
-    /// The decision: what lies above the clock is waited out.
-    #[must_use]
-    pub fn decide(self) -> Decision {
-        let above_ms = self.above_ms();
-        if self.now_ms > above_ms {
-            return Decision::Open {
-                above_ms,
-                until_ms: self.now_ms + self.reservation_ms,
+        let above_others_ms = self.now_ms + self.terms.max_lead_ms + self.terms.reservation_ms;
+        let other = self.other_worker_id.then_some(Floor {
+            ms: above_others_ms,
+            reason: Reason::OtherWorkerId,
+            unknown: true,
+        });
+        let granted = self.granted_floor_ms.map(|ms| Floor {
+            ms,
+            reason: Reason::Registry,
+            unknown: true,
+        });
+        let retired = self.retired_until_ms.map(|ms| known(ms, Reason::Reset));
+        let mut floor = known(self.last_ms, Reason::LauncherRestart);
+        if let Some(own) = self.floor {
+            // The last id is above it, or of a generator that was never opened.
+            floor = Floor {
+                ms: own.ms.max(self.last_ms),
+                ..own
             };
         }
-        let until_ms = above_ms;
-        // The most that a floor found at the start lies ahead.
-        let far = until_ms.saturating_sub(self.now_ms) > 3 * self.reservation_ms;
-        // What another holder of a leased worker id may have used lies one lease ahead at
-        // most, and then this is over by itself.
-        let far = far && self.granted_floor_ms.is_none_or(|ms| ms < until_ms);
-        if !far {
-            return Decision::WaitOut { until_ms };
+        for other in [granted, retired, other].into_iter().flatten() {
+            let unknown = floor.unknown || other.unknown;
+            if other.ms > floor.ms {
+                // That nothing is known of this run's place says more.
+                let is_said = floor.unknown && other.reason == Reason::OtherWorkerId;
+                let reason = if is_said { floor.reason } else { other.reason };
+                floor = Floor { reason, ..other };
+            }
+            floor.unknown = unknown;
         }
-        let refusal = if self.retired_until_ms == Some(until_ms) {
-            Refusal::WorkerIdRetired { until_ms }
+        floor
+    }
+
+    /// The decision: what leads the clock by too much is waited out.
+    #[must_use]
+    pub fn decide(self) -> Decision {
+        let mut floor = self.floor();
+        let lead_ms = floor.ms.saturating_sub(self.now_ms);
+        // One that leads by less than others may is as one that knows all.
+        floor.unknown &= lead_ms > self.terms.max_lead_ms();
+        let bound_ms = if floor.unknown {
+            self.terms.unknown_lead_ms()
         } else {
-            Refusal::ReservationAhead { until_ms }
+            self.terms.max_lead_ms()
         };
-        Decision::Refuse { refusal, until_ms }
+        if lead_ms <= bound_ms {
+            return Decision::Open {
+                floor,
+                until_ms: self.terms.target(self.now_ms, floor.ms),
+            };
+        }
+        let until_ms = floor.ms.saturating_sub(bound_ms);
+        if self.retired_until_ms == Some(floor.ms) {
+            Decision::WaitOutRetired { until_ms }
+        } else {
+            Decision::WaitOut { until_ms }
+        }
     }
 }
 
@@ -276,8 +419,8 @@ pub struct Renewal {
     pub renewed_at_ms: i64,
     /// A session asks for it, or the last attempt has failed.
     pub wanted: bool,
-    /// How far ahead of use timestamps are reserved.
-    pub reservation_ms: i64,
+    /// What the settings and the registry say.
+    pub terms: Terms,
 }
 
 /// What [`Renewal::decide`] says.
@@ -295,8 +438,10 @@ impl Renewal {
     /// The decision.
     #[must_use]
     pub fn decide(self) -> Renew {
-        let half = self.reservation_ms / 2;
-        let left = self.reserved_until_ms - self.now_ms;
+        let from_ms = self.now_ms.max(self.last_ms);
+        let target_ms = self.terms.target(self.now_ms, self.last_ms);
+        let half = (target_ms - from_ms) / 2;
+        let left = self.reserved_until_ms - from_ms;
         let used = self.last_ms >= self.renewed_at_ms;
         if !self.wanted && left > half {
             return Renew::Later(used.then_some(left - half));
@@ -305,7 +450,7 @@ impl Renewal {
             // Idle: the next call asks, and waits for one fsync.
             return Renew::Later(None);
         }
-        let until_ms = (self.now_ms + 2 * half).min(self.recorded_until_ms);
+        let until_ms = target_ms.min(self.recorded_until_ms);
         if self.reserved_until_ms < until_ms {
             Renew::Until(until_ms)
         } else {
@@ -319,10 +464,11 @@ impl Renewal {
 #[must_use]
 pub fn late_renewal(
     now_ms: i64,
-    reservation_ms: i64,
+    last_ms: i64,
+    terms: Terms,
     reserved_until_ms: i64,
     recorded_until_ms: i64,
 ) -> Option<i64> {
-    let until_ms = (now_ms + reservation_ms).min(recorded_until_ms);
+    let until_ms = terms.target(now_ms, last_ms).min(recorded_until_ms);
     (until_ms > reserved_until_ms).then_some(until_ms)
 }

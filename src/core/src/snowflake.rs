@@ -1,8 +1,8 @@
 //! The snowflake word: the last issued id itself, advanced by compare-and-swap.
 //!
-//! Layout (Leaf's and Twitter's): sign 0, 41 bits of milliseconds since the epoch,
-//! 10 bits of worker id, 12 bits of sequence. Because the word is an id, the next one
-//! only ever has to be larger: strictly increasing ids (I4) need no other state.
+//! Layout (see [`crate::layout`]): sign 0, milliseconds since the epoch, worker id, sequence.
+//! Because the word is an id, the next one only ever has to be larger: strictly increasing
+//! ids (I4) need no other state.
 //!
 //! Bit 63 of the word means closed: nothing is issued until the launcher has made sure
 //! that no earlier id can come again (I7). So does 0, which no open word ever is: an
@@ -12,14 +12,34 @@
 //! at the end of a millisecond that it was never at the end of before. So an exchange
 //! that was prepared before a close cannot succeed after the next open. Only
 //! `leaf_snowflake_reset` moves a word back, and then with another worker id.
+//!
+//! # The logical clock
+//!
+//! The time in an id is a logical clock, as hybrid logical clocks have it: the clock, or where
+//! that stands behind the last id, the time of the last id. How far the time of an id is ahead
+//! of the clock is the lead. An id is issued only
+//!
+//! 1. if its lead is within the bound ([`Lead`]): the clock is read after the word;
+//! 2. if its time is reserved (I7);
+//! 3. if the worker id may be used: asked for at each new millisecond, and in the lead for
+//!    each id, since a millisecond lasts there until it is full.
+//!
+//! Use makes no lead, only faults do: a full millisecond is followed by the next one after the
+//! clock has moved on, whether it is behind or not, and where the lead is beyond
+//! [`Lead::max_ms`], after it has moved on twice. So the lead melts by itself below 4,096 ids a
+//! millisecond. Up to [`Lead::burst_ms`] the next one follows at once.
+
+use core::sync::atomic::{
+    AtomicI64 as PlainI64, AtomicU32 as PlainU32, AtomicU64 as PlainU64, Ordering::Relaxed,
+};
 
 use crate::layout::{Layout, Parts};
 use crate::primitive::{AtomicI64, AtomicU64, Ordering};
 
 /// Leaf's and Twitter's epoch in Unix milliseconds: 2010-11-04 01:42:54.657 UTC.
 pub const DEFAULT_EPOCH_MS: i64 = 1_288_834_974_657;
-/// A new millisecond starts at a random sequence below this (Leaf): ids of a quiet
-/// server then do not all end in the same digits.
+/// A new millisecond starts at a random sequence below this, and below a quarter of what it
+/// holds (Leaf): ids of a quiet server then do not all end in the same digits.
 pub const START_SPREAD: u16 = 100;
 
 const CLOSED: u64 = 1 << 63;
@@ -28,13 +48,62 @@ fn is_open(word: u64) -> bool {
     word.cast_signed() > 0
 }
 
-/// The layout of the ids of every generator.
-const LAYOUT: Layout = Layout::DEFAULT;
-const MAX_SEQUENCE: u16 = (1 << 12) - 1;
-const MAX_MS: i64 = (1 << 41) - 1;
+/// How far ids may lead the clock, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lead {
+    /// `leaf_id.max_clock_lead`: beyond it new milliseconds come half as often as the clock's.
+    pub max_ms: i64,
+    /// No id is issued with a larger one. The same, or more until the lead is below it: after
+    /// the start of a run that does not know what was issued before.
+    pub bound_ms: i64,
+    /// `leaf_id.max_burst_lead`: up to here a full millisecond borrows from the next one.
+    pub burst_ms: i64,
+}
 
-fn parts(word: u64) -> Parts {
-    LAYOUT.parts(word & !CLOSED)
+impl Lead {
+    /// None.
+    pub const NONE: Self = Self {
+        max_ms: 0,
+        bound_ms: 0,
+        burst_ms: 0,
+    };
+
+    /// Of a run that does not know its predecessor, and whose ids lead by more than they
+    /// otherwise may.
+    #[must_use]
+    pub fn is_of_unknown(self) -> bool {
+        self.bound_ms > self.max_ms
+    }
+}
+
+/// A full millisecond, as a call found it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Full {
+    /// The millisecond, since the epoch.
+    pub ms: i64,
+    /// The clock then, in milliseconds since the epoch: earlier, where ids lead.
+    pub now_ms: i64,
+    /// How far the clock has to move on before the next one begins, in milliseconds.
+    pub pause_ms: i64,
+}
+
+impl Full {
+    /// Of two looks at the same millisecond the first one counts, unless the clock was set back
+    /// in between.
+    #[must_use]
+    pub fn since(self, earlier: Option<Self>) -> Self {
+        match earlier {
+            Some(earlier) if earlier.ms == self.ms && earlier.now_ms <= self.now_ms => Self {
+                now_ms: earlier.now_ms,
+                ..self
+            },
+            _ => self,
+        }
+    }
+
+    fn is_over(self, ms: i64, now_ms: i64, pause_ms: i64) -> bool {
+        self.ms == ms && now_ms.saturating_sub(self.now_ms) >= pause_ms
+    }
 }
 
 /// Why no id could be issued just now. Times in milliseconds.
@@ -42,16 +111,27 @@ fn parts(word: u64) -> Parts {
 pub enum Stall {
     /// The launcher has not opened the word.
     Closed,
-    /// This millisecond since the epoch is used up: the next one brings more.
-    Full(i64),
-    /// The clock stands this far behind the last id.
-    ClockBack(i64),
+    /// This millisecond is used up: the next one brings more, for whoever shows that he has
+    /// waited for it.
+    Full(Full),
+    /// The clock stands so far behind the last id that the lead would be beyond its bound, by
+    /// so much.
+    TooFarAhead(i64),
     /// The clock has passed the reservation: it must be renewed first (I7).
     Unreserved,
-    /// The lease of the worker id has ended: no other millisecond is begun.
+    /// The lease of the worker id has ended.
     Unleased,
-    /// The clock has passed the end of the 41 bits (I8).
+    /// The clock has passed the end of the layout's bits (I8).
     EndOfTime,
+}
+
+/// An id that was issued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Issued {
+    /// The id.
+    pub id: i64,
+    /// How far its time is ahead of the clock, in milliseconds: never negative.
+    pub lead_ms: i64,
 }
 
 /// The one generator of a server. All zeroes is a closed one with nothing reserved:
@@ -62,20 +142,83 @@ pub struct Generator {
     /// The last millisecond since the epoch that may be issued; durable before it is
     /// stored here (I7).
     reserved_until: AtomicI64,
+    /// See [`Layout::pack`]; 0, and so no layout, until [`Generator::set_layout`].
+    layout: PlainU32,
+    /// Ids issued before the present millisecond, less its start: with the word's sequence it
+    /// is the number of all.
+    issued_before: PlainU64,
+    max_lead: PlainI64,
+    lead_bound: PlainI64,
+    burst_lead: PlainI64,
+    /// The most that [`Generator::issued`] has returned.
+    shown: PlainU64,
 }
 
 impl Generator {
     /// A closed generator, for those who have no zeroed shared memory.
     #[must_use]
-    #[expect(
-        clippy::new_without_default,
-        reason = "shared memory is never made this way"
-    )]
-    pub fn new() -> Self {
+    pub fn new(layout: Layout) -> Self {
         Self {
             word: AtomicU64::new(CLOSED),
             reserved_until: AtomicI64::new(0),
+            layout: PlainU32::new(layout.pack()),
+            issued_before: PlainU64::new(0),
+            max_lead: PlainI64::new(0),
+            lead_bound: PlainI64::new(0),
+            burst_lead: PlainI64::new(0),
+            shown: PlainU64::new(0),
         }
+    }
+
+    /// The layout of its ids, before it is opened for the first time.
+    pub fn set_layout(&self, layout: Layout) {
+        self.layout.store(layout.pack(), Relaxed);
+    }
+
+    /// The layout of its ids.
+    #[must_use]
+    #[inline]
+    pub fn layout(&self) -> Layout {
+        Layout::of_packed(self.layout.load(Relaxed))
+    }
+
+    fn parts(&self, word: u64) -> Parts {
+        self.layout().parts(word & !CLOSED)
+    }
+
+    /// How far ids may lead the clock, from now on.
+    pub fn set_lead(&self, lead: Lead) {
+        self.max_lead.store(lead.max_ms, Relaxed);
+        self.lead_bound.store(lead.bound_ms, Relaxed);
+        self.burst_lead.store(lead.burst_ms, Relaxed);
+    }
+
+    /// How far ids may lead the clock.
+    #[must_use]
+    pub fn lead(&self) -> Lead {
+        Lead {
+            max_ms: self.max_lead.load(Relaxed),
+            bound_ms: self.lead_bound.load(Relaxed),
+            burst_ms: self.burst_lead.load(Relaxed),
+        }
+    }
+
+    /// How many ids were issued since this was all zeroes. While ids are issued it may be short
+    /// of some of the last millisecond; it never goes down.
+    #[must_use]
+    pub fn issued(&self) -> u64 {
+        let before = self.issued_before.load(Relaxed);
+        let sequence = self.parts(self.word.load(Ordering::Acquire)).sequence;
+        let count = before.wrapping_add(sequence.into());
+        // Between the exchange of the word and the count's the sum may be that of neither.
+        let count = if count.cast_signed() < 0 { 0 } else { count };
+        self.shown.fetch_max(count, Relaxed).max(count)
+    }
+
+    /// A millisecond was left at one sequence, and another one begun before another.
+    fn count_to(&self, left: u16, begun_before: i64) {
+        let ids = i64::from(left) - begun_before;
+        self.issued_before.fetch_add(ids.cast_unsigned(), Relaxed);
     }
 
     /// Issues the next id of the millisecond that the last one was of, if it is not over, not
@@ -84,8 +227,9 @@ impl Generator {
     #[inline]
     pub fn next_at_once(&self, now_ms: impl FnOnce() -> i64) -> Option<i64> {
         let word = self.word.load(Ordering::Acquire);
-        let last = parts(word);
-        if !is_open(word) || last.sequence == MAX_SEQUENCE || now_ms() != last.ms {
+        let layout = self.layout();
+        let last = layout.parts(word);
+        if !is_open(word) || last.sequence == layout.max_sequence() || now_ms() != last.ms {
             return None;
         }
         self.word
@@ -94,9 +238,10 @@ impl Generator {
             .map(|_| (word + 1).cast_signed())
     }
 
-    /// Issues the next id. `now_ms` reads the clock (milliseconds since the epoch). Where a
-    /// millisecond begins, `start` draws a sequence below [`START_SPREAD`], or says that the
-    /// worker id may not be used any more.
+    /// Issues the next id. `now_ms` reads the clock (milliseconds since the epoch), `may_issue`
+    /// says whether the worker id may be used now, and `start` draws a sequence up to the given
+    /// one for the first id of a millisecond. `full`: the full millisecond that this call has
+    /// found before.
     ///
     /// The clock is read after the word: a word that another session advanced in
     /// between cannot look like a clock that went back.
@@ -107,32 +252,50 @@ impl Generator {
     pub fn next(
         &self,
         mut now_ms: impl FnMut() -> i64,
-        mut start: impl FnMut() -> Option<u16>,
-    ) -> Result<i64, Stall> {
+        mut may_issue: impl FnMut() -> bool,
+        mut start: impl FnMut(u16) -> u16,
+        full: Option<Full>,
+    ) -> Result<Issued, Stall> {
         loop {
             let word = self.word.load(Ordering::Acquire);
             if !is_open(word) {
                 return Err(Stall::Closed);
             }
             let now = now_ms();
-            let last = parts(word);
-            let next = if now > last.ms {
-                if now > MAX_MS {
-                    return Err(Stall::EndOfTime);
-                }
-                if now > self.reserved_until.load(Ordering::Acquire) {
-                    return Err(Stall::Unreserved);
-                }
-                let next = Parts {
-                    ms: now,
-                    worker_id: last.worker_id,
-                    sequence: start().ok_or(Stall::Unleased)?,
+            let layout = self.layout();
+            let last = layout.parts(word);
+            let ms = if now > last.ms {
+                now
+            } else if last.sequence < layout.max_sequence() {
+                last.ms
+            } else {
+                self.after_full(last.ms, now, full)?
+            };
+            let lead_ms = ms - now;
+            let bound_ms = self.lead_bound.load(Relaxed);
+            if lead_ms > bound_ms {
+                return Err(Stall::TooFarAhead(lead_ms - bound_ms));
+            }
+            let begins = ms > last.ms;
+            if begins && ms > layout.max_ms() {
+                return Err(Stall::EndOfTime);
+            }
+            if begins && ms > self.reserved_until.load(Ordering::Acquire) {
+                return Err(Stall::Unreserved);
+            }
+            if (begins || lead_ms > 0) && !may_issue() {
+                return Err(Stall::Unleased);
+            }
+            let next = if begins {
+                let worker_id = last.worker_id;
+                let spread = START_SPREAD.min(layout.max_sequence() / 4);
+                let sequence = start(spread);
+                let first = Parts {
+                    ms,
+                    worker_id,
+                    sequence,
                 };
-                LAYOUT.compose(next).cast_unsigned()
-            } else if now < last.ms {
-                return Err(Stall::ClockBack(last.ms - now));
-            } else if last.sequence == MAX_SEQUENCE {
-                return Err(Stall::Full(now));
+                layout.compose(first).cast_unsigned()
             } else {
                 word + 1
             };
@@ -141,9 +304,32 @@ impl Generator {
                 .compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
             {
-                return Ok(next.cast_signed());
+                if begins {
+                    let sequence = layout.parts(next).sequence;
+                    self.count_to(last.sequence, i64::from(sequence) - 1);
+                }
+                let id = next.cast_signed();
+                return Ok(Issued { id, lead_ms });
             }
         }
+    }
+
+    /// The millisecond after a full one that the clock has not passed.
+    fn after_full(&self, last_ms: i64, now_ms: i64, full: Option<Full>) -> Result<i64, Stall> {
+        let ms = last_ms + 1;
+        let lead_ms = ms - now_ms;
+        let lead = self.lead();
+        let pause_ms = if last_ms - now_ms > lead.max_ms { 2 } else { 1 };
+        let may_begin = lead_ms <= lead.burst_ms.min(lead.bound_ms)
+            || full.is_some_and(|full| full.is_over(last_ms, now_ms, pause_ms));
+        if may_begin {
+            return Ok(ms);
+        }
+        Err(Stall::Full(Full {
+            ms: last_ms,
+            now_ms,
+            pause_ms,
+        }))
     }
 
     /// Whether ids can be issued at all.
@@ -156,7 +342,7 @@ impl Generator {
     /// one in force.
     #[must_use]
     pub fn last(&self) -> Parts {
-        parts(self.word.load(Ordering::Acquire))
+        self.parts(self.word.load(Ordering::Acquire))
     }
 
     /// The last millisecond since the epoch that may be issued.
@@ -175,7 +361,7 @@ impl Generator {
     /// [`Generator::open`]. Gives back what is reserved beyond that id, so that the
     /// caller may write the exact last timestamp down.
     pub fn close(&self) -> Parts {
-        let last = parts(self.word.fetch_or(CLOSED, Ordering::AcqRel));
+        let last = self.parts(self.word.fetch_or(CLOSED, Ordering::AcqRel));
         self.reserved_until.store(last.ms, Ordering::Release);
         last
     }
@@ -184,15 +370,17 @@ impl Generator {
     /// it has issued: they are not of the worker id that comes next, or not in the way.
     /// For `leaf_snowflake_reset` alone.
     pub fn rewind(&self, worker_id: u16, to_ms: i64) {
+        let layout = self.layout();
         let rewound = Parts {
-            ms: to_ms.clamp(0, MAX_MS),
+            ms: to_ms.clamp(0, layout.max_ms()),
             worker_id,
-            sequence: MAX_SEQUENCE,
+            sequence: layout.max_sequence(),
         };
-        self.word.store(
-            CLOSED | LAYOUT.compose(rewound).cast_unsigned(),
-            Ordering::Release,
+        let before = self.word.swap(
+            CLOSED | layout.compose(rewound).cast_unsigned(),
+            Ordering::AcqRel,
         );
+        self.count_to(self.parts(before).sequence, rewound.sequence.into());
         self.reserved_until.store(rewound.ms, Ordering::Release);
     }
 
@@ -201,25 +389,26 @@ impl Generator {
     /// of the worker id is applied to an open word. What was reserved before holds for
     /// the new worker id too: it must be durable for that one first.
     pub fn open(&self, worker_id: u16, floor_ms: i64) {
+        let layout = self.layout();
         let mut word = self.word.load(Ordering::Acquire);
         loop {
-            let last = parts(word);
+            let last = self.parts(word);
             // A full millisecond: nothing of it can be issued, the next one is above every
             // earlier id, whatever the worker ids were. One that is full already would
             // make a word that was there before: see the file's header.
-            let after = last.ms + i64::from(last.sequence == MAX_SEQUENCE);
+            let after = last.ms + i64::from(last.sequence == layout.max_sequence());
             let opened = Parts {
-                ms: after.max(floor_ms).min(MAX_MS),
+                ms: after.max(floor_ms).min(layout.max_ms()),
                 worker_id,
-                sequence: MAX_SEQUENCE,
+                sequence: layout.max_sequence(),
             };
             match self.word.compare_exchange(
                 word,
-                LAYOUT.compose(opened).cast_unsigned(),
+                layout.compose(opened).cast_unsigned(),
                 Ordering::AcqRel,
                 Ordering::Acquire,
             ) {
-                Ok(_) => return,
+                Ok(_) => return self.count_to(last.sequence, opened.sequence.into()),
                 Err(now) => word = now,
             }
         }
@@ -232,15 +421,18 @@ mod tests {
 
     use super::*;
 
+    fn zeroed() -> Generator {
+        Generator {
+            word: AtomicU64::new(0),
+            ..Generator::new(Layout::DEFAULT)
+        }
+    }
+
     #[test]
     fn zeroed_memory_issues_nothing() {
-        let zeroed = || Generator {
-            word: AtomicU64::new(0),
-            reserved_until: AtomicI64::new(0),
-        };
-        let issued = |generator: &Generator, now| generator.next(|| now, || Some(0));
+        let issued = |generator: &Generator, now| generator.next(|| now, || true, |_| 0, None);
         // The epoch's own millisecond is the one that compares equal.
-        for now in [-1, 0, 1, MAX_MS] {
+        for now in [-1, 0, 1, Layout::DEFAULT.max_ms()] {
             assert!(!zeroed().is_open());
             assert_eq!(issued(&zeroed(), now), Err(Stall::Closed));
         }
@@ -249,6 +441,8 @@ mod tests {
         assert_eq!(issued(&reserved, 0), Err(Stall::Closed));
         reserved.open(0, 0);
         assert!(reserved.is_open());
-        assert_eq!(issued(&reserved, 1), Ok(1 << 22));
+        let issued = issued(&reserved, 1).unwrap();
+        assert_eq!(issued.id, 1 << 22);
+        assert_eq!(reserved.issued(), 1);
     }
 }

@@ -6,14 +6,9 @@ numbered! {
     /// Why the generator is closed, or will be when its reservation is used up, although a
     /// worker id is configured. Times in Unix milliseconds.
     Refusal {
-        /// The reservation lies too far ahead.
-        ReservationAhead {
-            /// Its end.
-            until_ms
-        } => "refused: reservation far ahead of the clock",
         /// A reset has left this worker id behind, with times to come.
         WorkerIdRetired {
-            /// Their end.
+            /// What the clock must reach.
             until_ms
         } => "refused: worker id left behind by a reset",
         /// The epoch was moved later: the same instants would give smaller ids again.
@@ -21,6 +16,11 @@ numbered! {
             /// The earlier one.
             stored_ms
         } => "refused: epoch was moved later",
+        /// The layout was changed: ids of the new one would be smaller than some of the old.
+        LayoutChanged {
+            /// The old one, see [`crate::layout::Layout::pack`].
+            stored
+        } => "refused: layout was changed",
         /// The reservation file could not be read or written.
         FileProblem => "reservation file cannot be read or written",
         /// A worker id is to be leased, and no registry is set.
@@ -49,6 +49,20 @@ numbered! {
     }
 }
 
+numbered! {
+    /// Why the times of ids are ahead of the clock.
+    LeadReason {
+        /// The last run has crashed: its ids may carry times up to all that it had reserved.
+        Crash => "crash",
+        /// What an earlier run or another server has issued is not known.
+        Unknown => "unknown predecessor",
+        /// The worker registry knows later ids of the worker id.
+        Registry => "worker registry",
+        /// The clock stands behind ids that were issued.
+        ClockSetBack => "clock set back",
+    }
+}
+
 /// What the generator is doing; see the table in [`crate::keeper`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -58,9 +72,9 @@ pub enum State {
     Unconfigured,
     /// A standby without a worker id of its own.
     Standby,
-    /// What an earlier run or another server had reserved is waited out.
+    /// What an earlier run or another server had reserved leads the clock by too much.
     WaitingOut {
-        /// Until then.
+        /// What the clock must reach.
         until_ms: i64,
     },
     /// Issuing.

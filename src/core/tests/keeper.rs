@@ -7,30 +7,50 @@
 //! Long: a test for each row of that table.
 
 #![cfg(not(leaf_id_loom))]
+#![allow(clippy::expect_used, reason = "a test that panics fails")]
 
 use leaf_id_core::keeper::{
     Action, Configured, FOR_EVER, File, Found, Input, Keeper, Look, Message, Registry, Seen, Step,
     Then,
 };
+use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{Effect, Grant};
 use leaf_id_core::reservation::{Floor, Reason, Stored};
-use leaf_id_core::state::{Refusal, State};
+use leaf_id_core::snowflake::Lead;
+use leaf_id_core::state::{LeadReason, Refusal, State};
 
 const EPOCH: i64 = 1_288_834_974_657;
 const NOW: i64 = 1_800_000_000_000;
 const BOOT: i64 = 70_000;
 const RESERVATION: i64 = 5_000;
+const MAX_LEAD: i64 = 10_000;
+/// Above all that another server may have issued.
+const OTHERS: i64 = NOW + MAX_LEAD + RESERVATION;
+
+const LEAD: Lead = Lead {
+    max_ms: MAX_LEAD,
+    bound_ms: MAX_LEAD,
+    burst_ms: 0,
+};
+const UNKNOWN: Lead = Lead {
+    bound_ms: MAX_LEAD + RESERVATION,
+    ..LEAD
+};
 
 /// A clock at `NOW`, and a word that nobody has opened.
 const NEW: Seen = Seen {
     now_ms: NOW,
     boot_ms: BOOT,
     last_ms: EPOCH,
+    last_worker_id: 0,
+    lead: Lead::NONE,
     reserved_until_ms: EPOCH,
 };
 /// An id was issued a moment ago, and half of the reservation is left but for a moment.
 const IN_USE: Seen = Seen {
     last_ms: NOW,
+    last_worker_id: 5,
+    lead: LEAD,
     reserved_until_ms: NOW + RESERVATION / 2 + 7,
     ..NEW
 };
@@ -40,6 +60,7 @@ const GRANT: Grant = Grant {
     floor_ms: NOW - 10,
     reserved_until_ms: NOW + 60_000,
     until_boot_ms: BOOT + 60_000,
+    max_lead_ms: 90_000,
 };
 
 fn look(configured: Configured) -> Look {
@@ -48,8 +69,10 @@ fn look(configured: Configured) -> Look {
         in_recovery: false,
         resets: 0,
         wanted: false,
+        led: false,
         reservation_ms: RESERVATION,
-        max_backward_ms: 5,
+        max_lead_ms: MAX_LEAD,
+        max_burst_ms: 0,
     }
 }
 
@@ -74,16 +97,19 @@ fn clean(reserved_until_ms: i64) -> Stored {
     Stored {
         reserved_until_ms,
         epoch_ms: EPOCH,
+        layout: Layout::DEFAULT,
         system_identifier: 77,
         timeline: 3,
         original: true,
         clean: true,
+        unknown: false,
     }
 }
 
 fn contents(stored: Stored) -> Input {
     file(Found::Contents {
         stored,
+        worker_id: 5,
         retired: Vec::new(),
     })
 }
@@ -135,13 +161,26 @@ const NOTHING: Action = Action::SetLease {
 };
 
 fn floor(ms: i64, reason: Reason) -> Action {
-    Action::ShowFloor(Floor { ms, reason })
+    Action::ShowFloor(Floor {
+        ms,
+        reason,
+        unknown: false,
+    })
+}
+
+fn unknown(ms: i64, reason: Reason) -> Action {
+    Action::ShowFloor(Floor {
+        ms,
+        reason,
+        unknown: true,
+    })
 }
 
 fn reserve(worker_id: u16, until_ms: i64) -> Then {
     Then::Reserve {
         worker_id,
         until_ms,
+        unknown: false,
     }
 }
 
@@ -155,11 +194,11 @@ fn after(inputs: impl IntoIterator<Item = (Seen, Input)>) -> Keeper {
 }
 
 fn new() -> Keeper {
-    Keeper::new(EPOCH, 0, false)
+    Keeper::new(EPOCH, Layout::DEFAULT, 0, false)
 }
 
 fn standby() -> Keeper {
-    Keeper::new(EPOCH, 0, true)
+    Keeper::new(EPOCH, Layout::DEFAULT, 0, true)
 }
 
 /// With worker id 5.
@@ -293,7 +332,11 @@ fn rows_of_a_floor() -> Vec<Row> {
         epoch_ms: EPOCH - 1,
         ..clean(NOW)
     };
-    let far_ms = NOW + 2 * RESERVATION + 1;
+    let wider = Layout::new(40, 11, 12).expect("a layout");
+    let other_layout = Stored {
+        layout: wider,
+        ..clean(NOW)
+    };
     let looked = || after([(NEW, fixed(5))]);
     vec![
         Row {
@@ -314,14 +357,16 @@ fn rows_of_a_floor() -> Vec<Row> {
                 stored_ms: EPOCH - 1,
             }),
             actions: vec![Action::Close],
-            then: Then::Wait(None),
+            then: Then::Wait(Some(1000)),
         },
         Row {
-            row: "File: it gives none: far ahead",
+            row: "File: it gives none: another layout",
             keeper: looked(),
             seen: NEW,
-            input: contents(clean(far_ms)),
-            shown: State::Refused(Refusal::ReservationAhead { until_ms: far_ms }),
+            input: contents(other_layout),
+            shown: State::Refused(Refusal::LayoutChanged {
+                stored: wider.pack().into(),
+            }),
             actions: vec![Action::Close],
             then: Then::Wait(Some(1000)),
         },
@@ -359,7 +404,7 @@ fn rows_of_a_floor() -> Vec<Row> {
             input: file(Found::Damaged("why".into())),
             shown: State::Starting,
             actions: vec![
-                floor(NOW + RESERVATION, Reason::NoFile),
+                unknown(OTHERS, Reason::NoFile),
                 Action::Close,
                 floor(i64::MIN, Reason::NoFile),
             ],
@@ -395,9 +440,9 @@ fn rows_of_the_configuration() -> Vec<Row> {
             row: "no worker id is set, and the file gives no floor",
             keeper: after([(NEW, Input::Look(look(Configured::Unset)))]),
             seen: NEW,
-            input: contents(clean(NOW + 1_000_000)),
+            input: unreadable(),
             shown: State::Unconfigured,
-            actions: vec![Action::Close],
+            actions: vec![logged(), Action::Close],
             then: Then::Wait(None),
         },
         Row {
@@ -531,19 +576,28 @@ fn rows_of_opening() -> Vec<Row> {
     let reading = || after(to_open().into_iter().take(2));
     let writing = || after(to_open().into_iter().take(3));
     let changing = || after(then(to_open(), [(IN_USE, fixed(6))]));
-    let (near_ms, far_ms) = (NOW + 400, NOW + 3 * RESERVATION + 1);
+    let (near_ms, far_ms) = (NOW + 400, NOW + 100_000);
+    let ahead = |ms| State::WaitingOut {
+        until_ms: ms - MAX_LEAD,
+    };
+    let until_ms = far_ms - MAX_LEAD;
     let seen = |last_ms| Seen { last_ms, ..NEW };
     let found = |until_ms| {
         file(Found::Contents {
             stored: clean(NOW - 100),
+            worker_id: 5,
             retired: vec![(6, NOW + 99_000), (5, until_ms)],
         })
     };
     let refuse = |refusal| State::Refused(refusal);
-    let until_ms = far_ms;
     let recorded_ms = NOW + 20;
     let short = Grant {
         reserved_until_ms: recorded_ms,
+        ..GRANT
+    };
+    let all_used = Grant {
+        floor_ms: NOW + 12_000,
+        reserved_until_ms: NOW + 12_000,
         ..GRANT
     };
     vec![
@@ -566,22 +620,31 @@ fn rows_of_opening() -> Vec<Row> {
             then: reserve(9, recorded_ms),
         },
         Row {
-            row: "any other: File, and it is to be waited out",
+            row: "any other: File; a lease that records nothing above the floor",
+            keeper: after(then(to_lease(), [(NEW, granted(all_used, true))])),
+            seen: NEW,
+            input: contents(clean(NOW - 100)),
+            shown: State::Starting,
+            actions: vec![Action::Hurry],
+            then: Then::Wait(Some(700)),
+        },
+        Row {
+            row: "any other: File, and it leads by no more than ids may",
             keeper: reading(),
             seen: seen(near_ms),
             input: contents(clean(NOW - 100)),
-            shown: State::WaitingOut { until_ms: near_ms },
-            actions: vec![Action::Close],
-            then: Then::Wait(Some(401)),
+            shown: State::Starting,
+            actions: vec![],
+            then: reserve(5, near_ms + RESERVATION),
         },
         Row {
-            row: "any other: File, and it is far ahead",
+            row: "any other: File, and it leads by more",
             keeper: reading(),
-            seen: seen(far_ms),
+            seen: seen(NOW + MAX_LEAD + 400),
             input: contents(clean(NOW - 100)),
-            shown: refuse(Refusal::ReservationAhead { until_ms }),
+            shown: ahead(NOW + MAX_LEAD + 400),
             actions: vec![Action::Close],
-            then: Then::Wait(Some(1001)),
+            then: Then::Wait(Some(400)),
         },
         Row {
             row: "any other: File, and the worker id was left behind",
@@ -590,7 +653,7 @@ fn rows_of_opening() -> Vec<Row> {
             input: found(far_ms),
             shown: refuse(Refusal::WorkerIdRetired { until_ms }),
             actions: vec![Action::Close],
-            then: Then::Wait(Some(1001)),
+            then: Then::Wait(Some(1000)),
         },
         Row {
             row: "any other: File, damaged: healed by the next write",
@@ -625,11 +688,33 @@ fn rows_of_opening() -> Vec<Row> {
             seen: NEW,
             input: written(),
             shown: OPEN,
-            actions: vec![Action::Open {
-                worker_id: 5,
-                above_ms: NOW - 100,
-            }],
+            actions: vec![
+                Action::SetLead(LEAD),
+                Action::Open {
+                    worker_id: 5,
+                    above_ms: NOW - 100,
+                },
+            ],
             then: Then::Wait(Some(RESERVATION / 2)),
+        },
+        Row {
+            row: "any other: Written, and nothing was known",
+            keeper: after([
+                (NEW, fixed(5)),
+                (NEW, file(Found::Nothing)),
+                (NEW, file(Found::Nothing)),
+            ]),
+            seen: NEW,
+            input: written(),
+            shown: OPEN,
+            actions: vec![
+                Action::SetLead(UNKNOWN),
+                Action::Open {
+                    worker_id: 5,
+                    above_ms: OTHERS,
+                },
+            ],
+            then: Then::Wait(Some(1)),
         },
         Row {
             row: "any other: Written, and healed",
@@ -639,6 +724,7 @@ fn rows_of_opening() -> Vec<Row> {
             shown: OPEN,
             actions: vec![
                 Action::Log(Message::FileHealed("damage".into())),
+                Action::SetLead(LEAD),
                 Action::Open {
                     worker_id: 5,
                     above_ms: NOW - 100,
@@ -664,11 +750,15 @@ fn rows_of_opening() -> Vec<Row> {
             seen: IN_USE,
             input: written(),
             shown: State::Open { worker_id: 6 },
-            actions: vec![Action::Open {
-                worker_id: 6,
-                above_ms: i64::MIN,
-            }],
-            then: Then::Wait(Some(RESERVATION / 2)),
+            actions: vec![
+                unknown(OTHERS, Reason::OtherWorkerId),
+                Action::SetLead(UNKNOWN),
+                Action::Open {
+                    worker_id: 6,
+                    above_ms: OTHERS,
+                },
+            ],
+            then: Then::Wait(Some(1)),
         },
     ]
 }
@@ -742,6 +832,98 @@ fn rows_of_renewing() -> Vec<Row> {
     ]
 }
 
+fn rows_of_the_lead() -> Vec<Row> {
+    let behind = Seen {
+        now_ms: NOW - 40,
+        reserved_until_ms: NOW + RESERVATION,
+        ..IN_USE
+    };
+    let led = Input::Look(Look {
+        led: true,
+        ..look(Configured::Fixed(5))
+    });
+    let told = |ms, reason| {
+        vec![
+            Action::ShowLead(Some(reason)),
+            Action::Log(Message::Leading(ms, reason)),
+        ]
+    };
+    let over = || vec![Action::ShowLead(None), Action::Log(Message::LeadOver)];
+    let nothing_known = || {
+        vec![
+            (NEW, fixed(5)),
+            (NEW, file(Found::Nothing)),
+            (NEW, file(Found::Nothing)),
+            (NEW, written()),
+        ]
+    };
+    let ahead = |ms| Seen {
+        last_ms: ms,
+        lead: UNKNOWN,
+        reserved_until_ms: ms + 100,
+        ..IN_USE
+    };
+    vec![
+        Row {
+            row: "Open: the clock is behind",
+            keeper: after(to_open()),
+            seen: behind,
+            input: fixed(5),
+            shown: OPEN,
+            actions: then(told(40, LeadReason::ClockSetBack), [UNLIMITED]),
+            then: Then::Wait(Some(41)),
+        },
+        Row {
+            row: "Open: the clock is behind, and that was said",
+            keeper: after(then(to_open(), [(behind, fixed(5))])),
+            seen: behind,
+            input: fixed(5),
+            shown: OPEN,
+            actions: vec![UNLIMITED],
+            then: Then::Wait(Some(41)),
+        },
+        Row {
+            row: "Open: the clock is not behind any more",
+            keeper: after(then(to_open(), [(behind, fixed(5))])),
+            seen: IN_USE,
+            input: fixed(5),
+            shown: OPEN,
+            actions: then(over(), [UNLIMITED]),
+            then: Then::Wait(Some(7)),
+        },
+        Row {
+            row: "Open: the clock was behind for a moment",
+            keeper: after(to_open()),
+            seen: IN_USE,
+            input: led,
+            shown: OPEN,
+            actions: then(then(told(1, LeadReason::ClockSetBack), over()), [UNLIMITED]),
+            then: Then::Wait(Some(7)),
+        },
+        Row {
+            row: "Open: opened ahead of the clock",
+            keeper: after(nothing_known()),
+            seen: ahead(OTHERS),
+            input: fixed(5),
+            shown: OPEN,
+            actions: then(
+                told(MAX_LEAD + RESERVATION, LeadReason::Unknown),
+                [UNLIMITED],
+            ),
+            then: Then::Wait(Some(50)),
+        },
+        Row {
+            row: "Open: the lead is below what others may have",
+            keeper: after(then(nothing_known(), [(ahead(OTHERS), fixed(5))])),
+            seen: ahead(NOW + MAX_LEAD),
+            input: fixed(5),
+            shown: OPEN,
+            actions: vec![UNLIMITED, Action::SetLead(LEAD)],
+            then: Then::Wait(Some(50)),
+        },
+    ]
+}
+
 #[test]
 fn each_row_of_the_table_holds() {
     let rows = [
@@ -751,6 +933,7 @@ fn each_row_of_the_table_holds() {
         rows_of_the_lease(),
         rows_of_opening(),
         rows_of_renewing(),
+        rows_of_the_lead(),
     ];
     for mut row in rows.into_iter().flatten() {
         let step = row.keeper.step(&row.seen, row.input);
@@ -773,15 +956,14 @@ fn of_a_worker_id_leased_as_by_another_server_the_registry_knows() {
     ]);
     let step = keeper.step(&NEW, file(Found::Nothing));
     assert_eq!(step.then, reserve(9, NOW + RESERVATION), "at once");
-    // With a file of its own it waits out what that says.
+    // With a file of its own it goes on above what that says.
     let mut keeper = after([
         (NEW, leased(Registry::Other)),
         (NEW, contents(clean(NOW + 50))),
         (NEW, granted(GRANT, true)),
     ]);
     let step = keeper.step(&NEW, contents(clean(NOW + 50)));
-    let until_ms = NOW + 50;
-    assert_eq!(step.shown, State::WaitingOut { until_ms });
+    assert_eq!(step.then, reserve(9, NOW + 50 + RESERVATION));
 }
 
 #[test]

@@ -33,8 +33,8 @@ use leaf_id_core::lease::{
 use leaf_id_core::registry::{
     self, Bounds, Decision, Here, Hold, Next, Place, Registry, Reply, Request, Requester, Row,
 };
-use leaf_id_core::reservation::{Stored, late_renewal};
-use leaf_id_core::snowflake::{Generator, Stall};
+use leaf_id_core::reservation::{Stored, Terms, late_renewal};
+use leaf_id_core::snowflake::{Full, Generator, Stall};
 use leaf_id_core::state::{Refusal, State};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -51,7 +51,13 @@ const BOUNDS: Bounds = Bounds {
     max_lease_ms: 2_500,
     max_ids_per_role: None,
 };
-const RESERVATION_MS: i64 = 300;
+const TERMS: Terms = Terms {
+    reservation_ms: 300,
+    max_lead_ms: 600,
+    granted_lead_ms: FOR_EVER,
+};
+/// Few ids a millisecond, so that some are full.
+const LAYOUT: &str = "41/10/2";
 const STEPS: usize = 6_000;
 
 /// A rule that is broken, so that the simulation must fail.
@@ -186,6 +192,10 @@ impl Tables {
     }
 }
 
+fn layout() -> Layout {
+    Layout::parse(LAYOUT).unwrap()
+}
+
 fn place(timeline: i32) -> Place {
     Place {
         system_identifier: 1,
@@ -210,7 +220,9 @@ struct Message {
 /// The reservation file.
 #[derive(Clone, Copy)]
 struct Reserved {
+    worker_id: u16,
     until_ms: i64,
+    unknown: bool,
     clean: bool,
     original: bool,
 }
@@ -231,6 +243,8 @@ struct Running {
     /// Once the keeper has begun to lease.
     holder: Option<LeaseHolder>,
     generator: Generator,
+    /// The full millisecond that a session has found.
+    full: Cell<Option<Full>>,
     /// What sessions are shown.
     shown: State,
     lease_until_boot_ms: i64,
@@ -291,7 +305,8 @@ impl Running {
             }
             Action::StopLeasing => self.holder = None,
             Action::Hurry => self.holder.as_mut().unwrap().hurry(),
-            Action::ShowFloor(_) | Action::Wake | Action::Log(_) => {}
+            Action::SetLead(lead) => self.generator.set_lead(lead),
+            Action::ShowFloor(_) | Action::ShowLead(_) | Action::Wake | Action::Log(_) => {}
         }
     }
 }
@@ -353,9 +368,10 @@ impl World {
             });
         }
         node.running = Some(Running {
-            keeper: Keeper::new(0, 0, false),
+            keeper: Keeper::new(0, layout(), 0, false),
             holder: None,
-            generator: Generator::new(),
+            generator: Generator::new(layout()),
+            full: Cell::new(None),
             shown: State::Starting,
             lease_until_boot_ms: 0,
             recorded_until_ms: 0,
@@ -371,8 +387,11 @@ impl World {
             return;
         };
         if clean && running.generator.is_open() {
+            let last = running.generator.close();
             node.disk.reserved = Some(Reserved {
-                until_ms: running.generator.close().ms,
+                worker_id: last.worker_id,
+                until_ms: last.ms,
+                unknown: running.generator.lead().is_of_unknown(),
                 clean: true,
                 original: true,
             });
@@ -415,8 +434,10 @@ impl World {
             in_recovery: false,
             resets: 0,
             wanted: core::mem::take(&mut running.wanted),
-            reservation_ms: RESERVATION_MS,
-            max_backward_ms: 5,
+            led: false,
+            reservation_ms: TERMS.reservation_ms,
+            max_lead_ms: TERMS.max_lead_ms,
+            max_burst_ms: 0,
         });
         loop {
             let clocks = self.clocks(node);
@@ -425,6 +446,8 @@ impl World {
                 now_ms: clocks.wall_ms,
                 boot_ms: clocks.boot_ms,
                 last_ms: running.generator.last().ms,
+                last_worker_id: running.generator.last().worker_id,
+                lead: running.generator.lead(),
                 reserved_until_ms: running.generator.reserved_until(),
             };
             let step = running.keeper.step(&seen, input);
@@ -444,7 +467,11 @@ impl World {
                         again_ms: None,
                     }
                 }
-                Then::Reserve { until_ms, .. } => Input::Written(self.write(node, until_ms)),
+                Then::Reserve {
+                    worker_id,
+                    until_ms,
+                    unknown,
+                } => Input::Written(self.write(node, worker_id, until_ms, unknown)),
                 Then::Wait(_) => return,
             };
         }
@@ -459,11 +486,14 @@ impl World {
                     reserved.until_ms
                 },
                 epoch_ms: 0,
+                layout: layout(),
                 system_identifier: 1,
                 timeline: 1,
                 original: reserved.original,
                 clean: reserved.clean,
+                unknown: reserved.unknown,
             },
+            worker_id: reserved.worker_id,
             retired: Vec::new(),
         });
         File {
@@ -477,13 +507,21 @@ impl World {
         }
     }
 
-    fn write(&self, node: &mut Node, until_ms: i64) -> Result<Option<String>, String> {
+    fn write(
+        &self,
+        node: &mut Node,
+        worker_id: u16,
+        until_ms: i64,
+        unknown: bool,
+    ) -> Result<Option<String>, String> {
         let fails = self.chance(50);
         let is_late = self.broken == Broken::Durable && node.disk.reserved.is_some();
         // Also what has failed may be there.
         if (!fails || self.chance(2)) && !is_late {
             node.disk.reserved = Some(Reserved {
+                worker_id,
                 until_ms,
+                unknown,
                 clean: false,
                 original: true,
             });
@@ -661,20 +699,25 @@ impl World {
                     }
                     read
                 },
-                || (boot < until).then_some(0),
+                || boot < until,
+                |_| 0,
+                running.full.get(),
             );
+            if let Err(Stall::Full(full)) = id {
+                running.full.set(Some(full.since(running.full.get())));
+            }
             (id, node.run)
         };
         if id == Err(Stall::Unreserved) {
             self.renew_late(number);
         }
         match id {
-            Ok(id) => self.check(number, run, id),
+            Ok(issued) => self.check(number, run, issued.id),
             Err(
                 Stall::Closed
                 | Stall::Unreserved
                 | Stall::Unleased
-                | Stall::ClockBack(_)
+                | Stall::TooFarAhead(_)
                 | Stall::Full(_),
             ) => {}
             Err(Stall::EndOfTime) => panic!("the end of time"),
@@ -693,17 +736,22 @@ impl World {
         if !running.generator.is_open() || !may_issue || self.chance(2) {
             return;
         }
-        let reserved_ms = running.generator.reserved_until();
-        let recorded_ms = running.recorded_until_ms;
-        if let Some(until_ms) =
-            late_renewal(clocks.wall_ms, RESERVATION_MS, reserved_ms, recorded_ms)
-        {
-            let _ = self.write(node, until_ms);
+        let generator = &running.generator;
+        let (last, lead) = (generator.last(), generator.lead());
+        let until_ms = late_renewal(
+            clocks.wall_ms,
+            last.ms,
+            TERMS,
+            generator.reserved_until(),
+            running.recorded_until_ms,
+        );
+        if let Some(until_ms) = until_ms {
+            let _ = self.write(node, last.worker_id, until_ms, lead.is_of_unknown());
         }
     }
 
     fn check(&self, number: usize, run: u64, id: i64) {
-        let parts = Layout::DEFAULT.decompose(id).unwrap();
+        let parts = layout().decompose(id).unwrap();
         if let Some(other) = self.issued.borrow_mut().insert(id, number) {
             *self.trouble.borrow_mut() = Some(format!("{parts:?} by {other} and {number}"));
         }
@@ -798,7 +846,7 @@ impl World {
             event @ 81.. if event <= crashes && node.running.is_some() => {
                 // A crash, and the clock is set back before the next start.
                 Self::stop(&mut node, false);
-                node.wall_offset_ms -= self.within(RESERVATION_MS);
+                node.wall_offset_ms -= self.within(TERMS.reservation_ms);
                 self.start(&mut node);
             }
             _ => {

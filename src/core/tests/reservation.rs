@@ -5,19 +5,32 @@
 //! hours, or panics, because the file says so.
 
 #![cfg(not(leaf_id_loom))]
+#![allow(clippy::unwrap_used, reason = "a test that panics fails")]
 
+use leaf_id_core::layout::Layout;
 use leaf_id_core::reservation::{
-    self, Decision, Opening, Reason, Renew, Renewal, Start, Stored, late_renewal, reserve_until,
+    self, Decision, Floor, Opening, Reason, Renew, Renewal, Start, Stored, Terms, late_renewal,
+    reserve_until,
 };
 use leaf_id_core::state::Refusal;
 
 const NOW: i64 = 1_800_000_000_000;
 const RESERVATION: i64 = 5_000;
+const LEAD: i64 = 10_000;
+/// What another server may have issued: a lead, with a clock that is a reservation ahead.
+const OTHERS: i64 = LEAD + RESERVATION;
+
+const TERMS: Terms = Terms {
+    reservation_ms: RESERVATION,
+    max_lead_ms: LEAD,
+    granted_lead_ms: i64::MAX,
+};
 
 const START: Start = Start {
     now_ms: NOW,
     epoch_ms: 1_288_834_974_657,
-    reservation_ms: RESERVATION,
+    layout: Layout::DEFAULT,
+    terms: TERMS,
     system_identifier: 77,
     timeline: 3,
     leased: false,
@@ -27,10 +40,12 @@ fn stored(reserved_until_ms: i64) -> Stored {
     Stored {
         reserved_until_ms,
         epoch_ms: START.epoch_ms,
+        layout: START.layout,
         system_identifier: START.system_identifier,
         timeline: START.timeline,
         original: true,
         clean: false,
+        unknown: false,
     }
 }
 
@@ -55,8 +70,8 @@ fn foreign(reserved_until_ms: i64) -> [Stored; 3] {
 }
 
 #[test]
-fn without_a_file_the_floor_is_one_reservation_ahead() {
-    assert_eq!(floor(START, None), Ok(NOW + RESERVATION));
+fn without_a_file_the_floor_is_what_others_may_have_issued() {
+    assert_eq!(floor(START, None), Ok(NOW + OTHERS));
 }
 
 #[test]
@@ -69,15 +84,29 @@ fn the_own_file_is_the_floor() {
 
 #[test]
 fn another_servers_file_raises_the_floor_and_gives_nothing_else() {
-    for file in foreign(NOW - 1_000_000) {
-        assert_eq!(floor(START, Some(file)), Ok(NOW + RESERVATION), "{file:?}");
+    for ahead in [-1_000_000, 300, LEAD] {
+        for file in foreign(NOW + ahead) {
+            assert_eq!(floor(START, Some(file)), Ok(NOW + OTHERS), "{file:?}");
+        }
     }
-    for file in foreign(NOW + 300) {
-        assert_eq!(
-            floor(START, Some(file)),
-            Ok(NOW + 300 + RESERVATION),
-            "{file:?}"
-        );
+    // Who wrote that has led by more, or somebody beside it.
+    for file in foreign(NOW + LEAD + 1) {
+        assert_eq!(floor(START, Some(file)), Ok(NOW + OTHERS + 1), "{file:?}");
+    }
+}
+
+#[test]
+fn only_the_own_file_says_what_was_issued() {
+    let unknown = |file| reservation::floor(START, file).map(|floor| floor.unknown);
+    let known = stored(NOW);
+    assert_eq!(unknown(Some(known)), Ok(false));
+    let passed_on = Stored {
+        unknown: true,
+        ..known
+    };
+    assert_eq!(unknown(Some(passed_on)), Ok(true));
+    for file in foreign(NOW).into_iter().map(Some).chain([None]) {
+        assert_eq!(unknown(file), Ok(true));
     }
 }
 
@@ -96,29 +125,60 @@ fn a_leased_worker_id_is_this_servers_own_on_any_timeline() {
     }
     let [copied, of_another_cluster, _] = foreign(NOW + 300);
     for file in [copied, of_another_cluster] {
-        assert_eq!(floor(leased, Some(file)), Ok(NOW + 300 + RESERVATION));
+        assert_eq!(floor(leased, Some(file)), Ok(NOW + OTHERS));
     }
 }
 
 #[test]
-fn a_later_epoch_is_refused_whoever_wrote_the_file() {
-    let later = Start {
-        epoch_ms: START.epoch_ms + 1,
+fn a_later_epoch_is_refused_until_its_ids_are_larger() {
+    let later = |by_ms, now_ms| Start {
+        epoch_ms: START.epoch_ms + by_ms,
+        now_ms,
         ..START
     };
-    for file in foreign(NOW).into_iter().chain([stored(NOW)]) {
+    let refused = Err(Refusal::EpochMovedLater {
+        stored_ms: START.epoch_ms,
+    });
+    let hour = 3_600_000;
+    let file = Some(stored(NOW));
+    assert_eq!(floor(later(1, NOW), file), refused);
+    assert_eq!(floor(later(hour, NOW + hour), file), refused);
+    assert_eq!(floor(later(hour, NOW + hour + 1), file), Ok(NOW));
+    for file in foreign(NOW) {
+        let [soon, late] = [NOW + 60_000, NOW + hour + 1];
+        assert_eq!(floor(later(hour, soon), Some(file)), refused);
+        assert_eq!(floor(later(hour, late), Some(file)), Ok(late + OTHERS));
+    }
+    // Nothing to compare with.
+    assert_eq!(floor(later(hour, NOW), None), Ok(NOW + OTHERS));
+}
+
+#[test]
+fn another_layout_is_refused_unless_its_ids_are_larger() {
+    let layout = |text| Layout::parse(text).unwrap();
+    let start = |text| Start {
+        layout: layout(text),
+        ..START
+    };
+    let file = |text| {
+        Some(Stored {
+            layout: layout(text),
+            ..stored(NOW)
+        })
+    };
+    for wider in ["41/10/12", "44/6/12", "41/7/6"] {
+        assert_eq!(floor(start(wider), file("41/6/6")), Ok(NOW), "{wider}");
         assert_eq!(
-            floor(later, Some(file)),
-            Err(Refusal::EpochMovedLater {
-                stored_ms: START.epoch_ms
-            })
+            floor(start("41/6/6"), file(wider)),
+            Err(Refusal::LayoutChanged {
+                stored: layout(wider).pack().into()
+            }),
+            "{wider}"
         );
     }
-    assert_eq!(
-        floor(later, None),
-        Ok(NOW + RESERVATION),
-        "nothing to compare with"
-    );
+    // As many bits, in other places.
+    assert_eq!(floor(start("41/12/10"), file("41/10/12")), Ok(NOW));
+    assert_eq!(floor(start("41/6/6"), file("41/6/6")), Ok(NOW));
 }
 
 #[test]
@@ -131,48 +191,20 @@ fn an_earlier_epoch_keeps_the_floor() {
 }
 
 #[test]
-fn a_reservation_far_ahead_is_refused_with_the_distance() {
-    let most = 2 * RESERVATION;
-    assert_eq!(floor(START, Some(stored(NOW + most))), Ok(NOW + most));
-    let too_far = NOW + most + 1;
-    for file in foreign(too_far).into_iter().chain([stored(too_far)]) {
-        assert_eq!(
-            floor(START, Some(file)),
-            Err(Refusal::ReservationAhead { until_ms: too_far })
-        );
-    }
-}
-
-#[test]
-fn the_epoch_is_judged_before_the_distance() {
-    let later = Start {
-        epoch_ms: START.epoch_ms + 1,
-        ..START
-    };
-    assert!(matches!(
-        floor(later, Some(stored(NOW + 1_000_000))),
-        Err(Refusal::EpochMovedLater { .. })
-    ));
-}
-
-#[test]
 fn absurd_numbers_in_the_file_do_not_overflow() {
-    assert!(matches!(
-        floor(START, Some(stored(i64::MAX))),
-        Err(Refusal::ReservationAhead { .. })
-    ));
+    assert_eq!(floor(START, Some(stored(i64::MAX))), Ok(i64::MAX));
     assert_eq!(floor(START, Some(stored(i64::MIN))), Ok(i64::MIN));
     for file in foreign(i64::MIN) {
-        assert_eq!(floor(START, Some(file)), Ok(NOW + RESERVATION));
+        assert_eq!(floor(START, Some(file)), Ok(NOW + OTHERS));
     }
-    let before_1970 = Start {
-        now_ms: -1,
-        ..START
+    for file in foreign(i64::MAX) {
+        assert_eq!(floor(START, Some(file)), Ok(i64::MAX));
+    }
+    let other_epoch = Stored {
+        epoch_ms: -1,
+        ..stored(i64::MAX)
     };
-    assert!(matches!(
-        floor(before_1970, Some(stored(i64::MAX))),
-        Err(Refusal::ReservationAhead { .. })
-    ));
+    assert!(floor(START, Some(other_epoch)).is_err());
 }
 
 #[test]
@@ -207,7 +239,7 @@ fn each_reason_comes_back_from_its_number() {
         assert!(!texts.contains(&reason.text()), "{reason:?}");
         texts.push(reason.text());
     }
-    assert_eq!(texts.len(), 8);
+    assert_eq!(texts.len(), 10);
     assert_eq!(Reason::decode(u32::MAX, 0), None);
 }
 
@@ -219,7 +251,75 @@ fn a_clean_stop_is_exact_only_for_its_own_server() {
             clean: true,
             ..file
         };
-        assert_eq!(floor(START, Some(file)), Ok(NOW + RESERVATION), "{file:?}");
+        assert_eq!(floor(START, Some(file)), Ok(NOW + OTHERS), "{file:?}");
+    }
+}
+
+mod target {
+    //! How far timestamps are reserved.
+
+    use super::*;
+
+    #[test]
+    fn one_reservation_ahead_of_the_clock_or_of_the_last_id() {
+        assert_eq!(TERMS.target(NOW, NOW - 9_000), NOW + RESERVATION);
+        assert_eq!(TERMS.target(NOW, NOW), NOW + RESERVATION);
+        assert_eq!(TERMS.target(NOW, NOW + 1_000), NOW + 1_000 + RESERVATION);
+    }
+
+    /// Otherwise a crash each second makes the lead grow until nothing is issued.
+    #[test]
+    fn not_so_far_that_a_crash_could_not_be_survived() {
+        let most = NOW + LEAD - 100;
+        assert_eq!(TERMS.target(NOW, NOW + LEAD - RESERVATION), most);
+        assert_eq!(TERMS.target(NOW, NOW + LEAD - 200), most);
+        // The least goes on with what is issued anyhow.
+        assert_eq!(TERMS.target(NOW, NOW + LEAD), NOW + LEAD + 100);
+        let mut last = NOW;
+        for crash in 0..1_000 {
+            let now = NOW + crash * 300;
+            assert!(last - now <= LEAD, "crash {crash}");
+            last = TERMS.target(now, last);
+        }
+    }
+
+    #[test]
+    fn with_a_small_lead_the_least() {
+        let terms = Terms {
+            max_lead_ms: 5,
+            ..TERMS
+        };
+        assert_eq!(terms.target(NOW, NOW - 9_000), NOW + 100);
+        assert_eq!(terms.target(NOW, NOW + 3), NOW + 103);
+        let short = Terms {
+            reservation_ms: 40,
+            ..terms
+        };
+        assert_eq!(short.target(NOW, NOW), NOW + 40);
+    }
+
+    #[test]
+    fn what_the_registry_allows_is_the_most() {
+        let granted = |granted_lead_ms| Terms {
+            granted_lead_ms,
+            ..TERMS
+        };
+        let leads = |terms: Terms| (terms.lead(false, 0).bound_ms, terms.lead(true, 0).bound_ms);
+        assert_eq!(leads(granted(i64::MAX)), (LEAD, OTHERS));
+        assert_eq!(leads(granted(12_000)), (LEAD, 12_000));
+        assert_eq!(leads(granted(3_000)), (3_000, 3_000));
+    }
+
+    #[test]
+    fn a_burst_leaves_room_for_a_crash() {
+        for (wanted, burst) in [(0, 0), (100, 100), (LEAD, LEAD - RESERVATION), (-1, 0)] {
+            assert_eq!(TERMS.lead(false, wanted).burst_ms, burst);
+        }
+        let small = Terms {
+            max_lead_ms: 5,
+            ..TERMS
+        };
+        assert_eq!(small.lead(false, 100).burst_ms, 0);
     }
 }
 
@@ -228,33 +328,52 @@ mod opening {
 
     use super::*;
 
+    const fn own(ms: i64) -> Floor {
+        Floor {
+            ms,
+            reason: Reason::Crash,
+            unknown: false,
+        }
+    }
+
+    const fn unknown(ms: i64) -> Floor {
+        Floor {
+            ms,
+            reason: Reason::NoFile,
+            unknown: true,
+        }
+    }
+
     /// The floor is long over, and nothing else is in the way.
     const FREE: Opening = Opening {
         now_ms: NOW,
         last_ms: NOW - 100_000,
-        is_open: false,
-        floor_ms: NOW - 50_000,
+        floor: Some(own(NOW - 50_000)),
         granted_floor_ms: None,
+        other_worker_id: false,
         retired_until_ms: None,
-        reservation_ms: RESERVATION,
-        max_backward_ms: 5,
+        terms: TERMS,
     };
 
-    fn above(opening: Opening) -> Option<i64> {
+    fn above(opening: Opening) -> Option<Floor> {
         match opening.decide() {
-            Decision::Open { above_ms, until_ms } => {
-                assert_eq!(until_ms, NOW + RESERVATION);
-                Some(above_ms)
+            Decision::Open { floor, until_ms } => {
+                assert_eq!(until_ms, TERMS.target(NOW, floor.ms));
+                Some(floor)
             }
-            Decision::WaitOut { .. } | Decision::Refuse { .. } => None,
+            Decision::WaitOut { .. } | Decision::WaitOutRetired { .. } => None,
         }
+    }
+
+    fn above_ms(opening: Opening) -> Option<i64> {
+        above(opening).map(|floor| floor.ms)
     }
 
     #[test]
     fn it_opens_above_the_floor_and_the_last_id() {
-        assert_eq!(above(FREE), Some(NOW - 50_000));
+        assert_eq!(above(FREE), FREE.floor);
         let last_ms = NOW - 10;
-        assert_eq!(above(Opening { last_ms, ..FREE }), Some(last_ms));
+        assert_eq!(above_ms(Opening { last_ms, ..FREE }), Some(last_ms));
         // A worker id that was left behind has its time.
         let retired_until_ms = Some(NOW - 5);
         let retired = Opening {
@@ -262,77 +381,115 @@ mod opening {
             last_ms,
             ..FREE
         };
-        assert_eq!(above(retired), retired_until_ms);
+        assert_eq!(above_ms(retired), retired_until_ms);
+        // Where the registry alone knows, the last id still is one.
+        let granted = Opening {
+            floor: None,
+            granted_floor_ms: Some(NOW - 20),
+            ..FREE
+        };
+        assert_eq!(above_ms(granted), Some(NOW - 20));
+        assert_eq!(above_ms(Opening { last_ms, ..granted }), Some(last_ms));
     }
 
     #[test]
-    fn what_is_not_over_is_waited_out() {
-        for ahead in [0, 1, RESERVATION, 3 * RESERVATION] {
-            let until_ms = NOW + ahead;
-            let (floor_ms, last_ms) = (until_ms, until_ms);
+    fn it_opens_at_once_ahead_of_the_clock_as_far_as_ids_may_lead() {
+        for ahead in [0, 1, RESERVATION, LEAD] {
+            let ms = NOW + ahead;
             for opening in [
-                Opening { floor_ms, ..FREE },
-                Opening { last_ms, ..FREE },
                 Opening {
-                    retired_until_ms: Some(until_ms),
+                    floor: Some(own(ms)),
+                    ..FREE
+                },
+                Opening {
+                    last_ms: ms,
+                    ..FREE
+                },
+                Opening {
+                    retired_until_ms: Some(ms),
+                    ..FREE
+                },
+                Opening {
+                    granted_floor_ms: Some(ms),
                     ..FREE
                 },
             ] {
-                assert_eq!(opening.decide(), Decision::WaitOut { until_ms }, "{ahead}");
+                let floor = above(opening).unwrap();
+                assert_eq!((floor.ms, floor.unknown), (ms, false), "{ahead}");
             }
         }
     }
 
     #[test]
-    fn what_is_far_ahead_is_refused_with_its_reason() {
-        let until_ms = NOW + 3 * RESERVATION + 1;
-        let ahead = Opening {
-            floor_ms: until_ms,
-            ..FREE
-        };
-        let refusal = Refusal::ReservationAhead { until_ms };
-        assert_eq!(ahead.decide(), Decision::Refuse { refusal, until_ms });
+    fn what_is_further_ahead_is_waited_out() {
+        let last_ms = NOW + LEAD + 7;
+        let until_ms = NOW + 7;
+        let wait = Decision::WaitOut { until_ms };
+        let floor = Some(own(last_ms));
+        assert_eq!(Opening { floor, ..FREE }.decide(), wait);
+        assert_eq!(Opening { last_ms, ..FREE }.decide(), wait);
         let retired = Opening {
-            retired_until_ms: Some(until_ms),
+            retired_until_ms: Some(last_ms),
             ..FREE
         };
-        let refusal = Refusal::WorkerIdRetired { until_ms };
-        assert_eq!(retired.decide(), Decision::Refuse { refusal, until_ms });
-        // The registry's floor is over by itself.
-        let granted = Opening {
-            granted_floor_ms: Some(until_ms),
-            ..ahead
+        assert_eq!(retired.decide(), Decision::WaitOutRetired { until_ms });
+        let absurd = Opening {
+            floor: Some(own(i64::MAX)),
+            ..FREE
         };
-        assert_eq!(granted.decide(), Decision::WaitOut { until_ms });
-        let both = Opening {
-            granted_floor_ms: Some(until_ms - 1),
-            ..ahead
-        };
-        assert!(matches!(both.decide(), Decision::Refuse { .. }));
+        assert!(matches!(absurd.decide(), Decision::WaitOut { .. }));
     }
 
-    /// An open word is above the floor already.
+    /// And leads by more than other runs may: until it does not.
     #[test]
-    fn an_open_word_gets_another_worker_id_unless_the_clock_has_gone_back() {
-        let open = Opening {
-            is_open: true,
-            floor_ms: NOW + 10,
-            last_ms: NOW + 5,
+    fn a_run_that_knows_nothing_opens_above_all_that_others_may_have_issued() {
+        let of = |floor| Opening {
+            floor: Some(floor),
             ..FREE
         };
-        assert_eq!(above(open), Some(i64::MIN));
-        let back = Opening {
-            last_ms: NOW + 6,
-            ..open
+        assert_eq!(
+            above(of(unknown(NOW + OTHERS))),
+            Some(unknown(NOW + OTHERS))
+        );
+        let until_ms = NOW + 1;
+        let further = of(unknown(NOW + OTHERS + 1));
+        assert_eq!(further.decide(), Decision::WaitOut { until_ms });
+        // By then the lead is what others may have.
+        let later = above(of(unknown(NOW + LEAD))).unwrap();
+        assert!(!later.unknown);
+        let told = Opening {
+            floor: None,
+            granted_floor_ms: Some(NOW + LEAD + 1),
+            ..FREE
         };
-        let until_ms = NOW + 10;
-        assert_eq!(back.decide(), Decision::WaitOut { until_ms });
-        let left_behind = Opening {
-            retired_until_ms: Some(NOW),
-            ..open
+        assert!(above(told).unwrap().unknown);
+        let terms = Terms {
+            granted_lead_ms: LEAD,
+            ..TERMS
         };
-        let until_ms = NOW;
-        assert_eq!(left_behind.decide(), Decision::WaitOut { until_ms });
+        let told = Opening { terms, ..told };
+        assert_eq!(told.decide(), Decision::WaitOut { until_ms });
+    }
+
+    /// Another server may have used it until now.
+    #[test]
+    fn another_worker_id_is_as_one_of_an_unknown_predecessor() {
+        let other = Opening {
+            other_worker_id: true,
+            ..FREE
+        };
+        let expected = Floor {
+            ms: NOW + OTHERS,
+            reason: Reason::OtherWorkerId,
+            unknown: true,
+        };
+        assert_eq!(above(other), Some(expected));
+        // Twice in a row, too.
+        let again = Opening {
+            last_ms: NOW + OTHERS - 1,
+            ..other
+        };
+        assert_eq!(above(again), Some(expected));
     }
 }
 
@@ -349,7 +506,7 @@ mod renewal {
         recorded_until_ms: i64::MAX,
         renewed_at_ms: NOW - RESERVATION / 2,
         wanted: false,
-        reservation_ms: RESERVATION,
+        terms: TERMS,
     };
 
     #[test]
@@ -360,6 +517,35 @@ mod renewal {
             ..HALF
         };
         assert_eq!(early.decide(), Renew::Later(Some(7)));
+    }
+
+    #[test]
+    fn in_the_lead_by_what_is_left_above_the_last_id() {
+        let last_ms = NOW + 2_000;
+        let leading = |left, wanted| Renewal {
+            last_ms,
+            reserved_until_ms: last_ms + left,
+            wanted,
+            ..HALF
+        };
+        assert_eq!(
+            leading(2_500, false).decide(),
+            Renew::Until(last_ms + 5_000)
+        );
+        assert_eq!(leading(2_501, false).decide(), Renew::Later(Some(1)));
+        // The most that ids may lead: half of what there can be is renewed, and then no more.
+        let last_ms = NOW + LEAD;
+        let most = |left, wanted| Renewal {
+            last_ms,
+            ..leading(left, wanted)
+        };
+        let most = |left, wanted| Renewal {
+            reserved_until_ms: last_ms + left,
+            ..most(left, wanted)
+        };
+        assert_eq!(most(51, false).decide(), Renew::Later(Some(1)));
+        assert_eq!(most(50, false).decide(), Renew::Until(last_ms + 100));
+        assert_eq!(most(100, true).decide(), Renew::Enough);
     }
 
     #[test]
@@ -402,10 +588,13 @@ mod renewal {
 
     #[test]
     fn a_session_renews_only_what_is_not_reserved() {
-        let late = |reserved, recorded| late_renewal(NOW, RESERVATION, reserved, recorded);
-        assert_eq!(late(NOW, i64::MAX), Some(NOW + RESERVATION));
-        assert_eq!(late(NOW, NOW + 3), Some(NOW + 3));
-        assert_eq!(late(NOW + RESERVATION, i64::MAX), None);
-        assert_eq!(late(NOW + 3, NOW + 3), None);
+        let late = |last, reserved, recorded| late_renewal(NOW, last, TERMS, reserved, recorded);
+        assert_eq!(late(NOW, NOW, i64::MAX), Some(NOW + RESERVATION));
+        assert_eq!(late(NOW, NOW, NOW + 3), Some(NOW + 3));
+        assert_eq!(late(NOW, NOW + RESERVATION, i64::MAX), None);
+        assert_eq!(late(NOW, NOW + 3, NOW + 3), None);
+        // In the lead, too: it would hang otherwise.
+        let last = NOW + 7_000;
+        assert_eq!(late(last, last, i64::MAX), Some(NOW + LEAD - 100));
     }
 }

@@ -19,7 +19,9 @@ use core::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 
 use leaf_id_core::layout::{Layout, Parts};
-use leaf_id_core::snowflake::{DEFAULT_EPOCH_MS, Generator, START_SPREAD, Stall};
+use leaf_id_core::snowflake::{
+    DEFAULT_EPOCH_MS, Full, Generator, Issued, Lead, START_SPREAD, Stall,
+};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -31,7 +33,7 @@ const MAX_SEQUENCE: u16 = (1 << 12) - 1;
 
 /// Open from just below `ms`, reserved far ahead.
 fn open_before(ms: i64) -> Generator {
-    let generator = Generator::new();
+    let generator = Generator::new(LAYOUT);
     generator.reserve(MAX_MS);
     generator.open(WORKER, ms - 1);
     generator
@@ -41,7 +43,22 @@ fn open_before(ms: i64) -> Generator {
 fn at(generator: &Generator, ms: i64) -> Result<i64, Stall> {
     generator
         .next_at_once(|| ms)
-        .map_or_else(|| generator.next(|| ms, || Some(0)), Ok)
+        .map_or_else(|| slowly(generator, ms, 0), Ok)
+}
+
+/// The first id of a millisecond with this sequence.
+fn slowly(generator: &Generator, ms: i64, start: u16) -> Result<i64, Stall> {
+    let issued = generator.next(|| ms, || true, |_| start, None);
+    issued.map(|issued| issued.id)
+}
+
+/// A full millisecond, found at that time.
+fn full(ms: i64, now_ms: i64, pause_ms: i64) -> Result<i64, Stall> {
+    Err(Stall::Full(Full {
+        ms,
+        now_ms,
+        pause_ms,
+    }))
 }
 
 fn parts(id: i64) -> Parts {
@@ -124,14 +141,14 @@ mod issuing {
 
     #[test]
     fn at_once_comes_only_what_the_last_millisecond_still_holds() {
-        let zeroed = Generator::new();
+        let zeroed = Generator::new(LAYOUT);
         assert_eq!(zeroed.next_at_once(|| 0), None);
         let generator = open_before(1_000);
         let at_once = |ms| generator.next_at_once(|| ms);
         // A new millisecond has a start of its own, and a look at the reservation.
         assert_eq!(at_once(999), None);
         assert_eq!(at_once(1_000), None);
-        let first = generator.next(|| 1_000, || Some(0)).unwrap();
+        let first = slowly(&generator, 1_000, 0).unwrap();
         assert_eq!(at_once(1_000), Some(first + 1));
         assert_eq!(at_once(1_001), None);
         assert_eq!(at_once(999), None);
@@ -139,7 +156,7 @@ mod issuing {
             assert_eq!(at_once(1_000), Some(first + sequence));
         }
         assert_eq!(at_once(1_000), None);
-        assert_eq!(at(&generator, 1_000), Err(Stall::Full(1_000)));
+        assert_eq!(at(&generator, 1_000), full(1_000, 1_000, 1));
         let id = at(&generator, 1_001).unwrap();
         generator.close();
         assert_eq!(at_once(1_001), None);
@@ -152,7 +169,7 @@ mod issuing {
     #[test]
     fn a_new_millisecond_starts_where_it_is_told_and_counts_up() {
         let generator = open_before(1_000);
-        let first = generator.next(|| 1_000, || Some(START_SPREAD - 1)).unwrap();
+        let first = slowly(&generator, 1_000, START_SPREAD - 1).unwrap();
         assert_eq!(
             parts(first),
             Parts {
@@ -177,27 +194,18 @@ mod issuing {
             assert!(id > last);
             last = id;
         }
-        assert_eq!(at(&generator, 1_000), Err(Stall::Full(1_000)));
+        assert_eq!(at(&generator, 1_000), full(1_000, 1_000, 1));
         assert_eq!(
             at(&generator, 1_000),
-            Err(Stall::Full(1_000)),
+            full(1_000, 1_000, 1),
             "never into the next"
         );
         assert!(at(&generator, 1_001).unwrap() > last);
     }
 
     #[test]
-    fn a_clock_that_went_back_is_told_by_how_much() {
-        let generator = open_before(1_000);
-        let before = at(&generator, 1_000).unwrap();
-        assert_eq!(at(&generator, 999), Err(Stall::ClockBack(1)));
-        assert_eq!(at(&generator, -5_000), Err(Stall::ClockBack(6_000)));
-        assert_eq!(at(&generator, 1_000), Ok(before + 1), "caught up");
-    }
-
-    #[test]
     fn nothing_above_the_reservation_is_issued() {
-        let generator = Generator::new();
+        let generator = Generator::new(LAYOUT);
         generator.open(WORKER, 999);
         assert_eq!(at(&generator, 1_000), Err(Stall::Unreserved));
         generator.reserve(1_001);
@@ -211,29 +219,84 @@ mod issuing {
     #[test]
     fn without_a_lease_no_millisecond_begins() {
         let generator = open_before(1_000);
-        let unleased = |ms| generator.next(|| ms, || None);
+        let unleased = |ms| generator.next(|| ms, || false, |_| 0, None);
         assert_eq!(unleased(1_000), Err(Stall::Unleased));
         let first = at(&generator, 1_000).unwrap();
         // The rest of one that has begun is not asked for again.
-        assert_eq!(unleased(1_000), Ok(first + 1));
+        assert_eq!(unleased(1_000).map(|issued| issued.id), Ok(first + 1));
         assert_eq!(unleased(1_001), Err(Stall::Unleased));
         assert_eq!(generator.last(), parts(first + 1), "nothing has changed");
         assert!(at(&generator, 1_001).unwrap() > first);
     }
 
     #[test]
+    fn ids_are_counted_by_the_word() {
+        let generator = open_before(1_000);
+        assert_eq!(generator.issued(), 0, "opened, and none issued");
+        let mut random = StdRng::seed_from_u64(support::seed());
+        let (mut ms, mut issued) = (1_000, 0);
+        for _ in 0..20_000 {
+            match random.random_range(0..100) {
+                0 => generator.open(random.random_range(0..9), ms),
+                1 => {
+                    generator.close();
+                    generator.rewind(WORKER, ms - 5);
+                    generator.reserve(MAX_MS);
+                    generator.open(WORKER, 0);
+                }
+                _ => {
+                    ms += random.random_range(0..2);
+                    issued += u64::from(at(&generator, ms).is_ok());
+                }
+            }
+            assert_eq!(generator.issued(), issued);
+        }
+        assert!(issued > 10_000);
+    }
+
+    #[test]
+    fn a_small_layout_has_few_ids_a_millisecond() {
+        let layout = Layout::parse("41/6/6").unwrap();
+        let generator = Generator::new(layout);
+        generator.reserve(MAX_MS);
+        generator.open(63, 999);
+        let mut most = 0;
+        let first = generator.next(
+            || 1_000,
+            || true,
+            |spread| {
+                most = spread;
+                0
+            },
+            None,
+        );
+        assert_eq!(most, 15, "a quarter of them");
+        let first = first.unwrap().id;
+        let expected = Parts {
+            ms: 1_000,
+            worker_id: 63,
+            sequence: 0,
+        };
+        assert_eq!(layout.decompose(first), Some(expected));
+        for sequence in 1..64 {
+            assert_eq!(at(&generator, 1_000), Ok(first + sequence));
+        }
+        assert_eq!(at(&generator, 1_000), full(1_000, 1_000, 1));
+    }
+
+    #[test]
     fn time_ends_with_its_bits() {
         let generator = open_before(MAX_MS);
-        let last = generator.next(|| MAX_MS, || Some(MAX_SEQUENCE)).unwrap();
+        let last = slowly(&generator, MAX_MS, MAX_SEQUENCE).unwrap();
         assert_eq!(last >> 22, MAX_MS);
         assert!(last > 0);
-        assert_eq!(at(&generator, MAX_MS), Err(Stall::Full(MAX_MS)));
+        assert_eq!(at(&generator, MAX_MS), full(MAX_MS, MAX_MS, 1));
         assert_eq!(at(&generator, MAX_MS + 1), Err(Stall::EndOfTime));
         assert_eq!(at(&generator, i64::MAX), Err(Stall::EndOfTime));
         generator.open(WORKER, i64::MAX);
         assert_eq!(
             at(&generator, MAX_MS),
-            Err(Stall::Full(MAX_MS)),
+            full(MAX_MS, MAX_MS, 1),
             "no floor goes beyond"
         );
     }
@@ -254,9 +317,212 @@ mod issuing {
                 }
                 read
             },
-            || Some(0),
+            || true,
+            |_| 0,
+            None,
         );
-        assert_eq!(id, Ok(other.unwrap() + 1));
+        assert_eq!(id.map(|issued| issued.id), Ok(other.unwrap() + 1));
+    }
+}
+
+mod lead {
+    //! Would catch: a call that waits for a clock that stands behind, where it need not; a lead
+    //! that use makes larger; an id beyond the bound, the reservation or the lease.
+
+    use super::*;
+
+    const LEAD: Lead = Lead {
+        max_ms: 100,
+        bound_ms: 150,
+        burst_ms: 0,
+    };
+
+    /// Open at the end of that millisecond, with a clock behind it.
+    fn opened_at(ms: i64, lead: Lead) -> Generator {
+        let generator = open_before(ms + 1);
+        generator.set_lead(lead);
+        generator
+    }
+
+    fn issued(id: i64, lead_ms: i64) -> Result<Issued, Stall> {
+        Ok(Issued { id, lead_ms })
+    }
+
+    /// A call that has found the millisecond full then.
+    fn after(
+        generator: &Generator,
+        now_ms: i64,
+        found: Result<i64, Stall>,
+    ) -> Result<Issued, Stall> {
+        let found = match found {
+            Err(Stall::Full(full)) => Some(full),
+            _ => None,
+        };
+        generator.next(|| now_ms, || true, |_| 0, found)
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_is_not_waited_for() {
+        let generator = opened_at(999, LEAD);
+        let id = at(&generator, 1_000).unwrap();
+        for (count, now) in [(1, 999), (2, 900), (3, 850)] {
+            let next = generator.next(|| now, || true, |_| 7, None);
+            assert_eq!(next, issued(id + count, 1_000 - now));
+        }
+        assert_eq!(at(&generator, 849), Err(Stall::TooFarAhead(1)));
+        assert_eq!(at(&generator, -5_000), Err(Stall::TooFarAhead(5_850)));
+        assert_eq!(at(&generator, 1_000), Ok(id + 4), "caught up");
+        assert_eq!(parts(at(&generator, 1_001).unwrap()).ms, 1_001);
+    }
+
+    #[test]
+    fn a_full_millisecond_waits_for_the_next_tick_in_the_lead_too() {
+        let generator = opened_at(1_000, LEAD);
+        let found = at(&generator, 950);
+        assert_eq!(found, full(1_000, 950, 1));
+        assert_eq!(
+            after(&generator, 950, found),
+            Err(found.unwrap_err()),
+            "no tick"
+        );
+        let id = after(&generator, 951, found).unwrap();
+        assert_eq!((parts(id.id).ms, id.lead_ms), (1_001, 50));
+        for _ in 1..4_096 {
+            at(&generator, 951).unwrap();
+        }
+        // Another call's wait for the one before is none for this one.
+        assert_eq!(after(&generator, 951, found), full_of(1_001, 951, 1));
+        assert_eq!(after(&generator, 952, found), full_of(1_001, 952, 1));
+        let found = full(1_001, 951, 1);
+        assert_eq!(parts(after(&generator, 952, found).unwrap().id).ms, 1_002);
+    }
+
+    fn full_of(ms: i64, now_ms: i64, pause_ms: i64) -> Result<Issued, Stall> {
+        full(ms, now_ms, pause_ms).map(|id| Issued { id, lead_ms: 0 })
+    }
+
+    #[test]
+    fn beyond_the_most_every_second_tick() {
+        let generator = opened_at(1_000, LEAD);
+        let found = at(&generator, 899);
+        assert_eq!(found, full(1_000, 899, 2), "101 ahead");
+        assert_eq!(after(&generator, 900, found).map(|id| id.lead_ms), Ok(101));
+        let generator = opened_at(1_000, LEAD);
+        let found = at(&generator, 890);
+        assert_eq!(after(&generator, 891, found), full_of(1_000, 891, 2));
+        assert_eq!(after(&generator, 892, found).map(|id| id.lead_ms), Ok(109));
+    }
+
+    #[test]
+    fn nothing_is_issued_beyond_the_bound() {
+        let generator = opened_at(1_000, LEAD);
+        let found = at(&generator, 840);
+        assert_eq!(found, full(1_000, 840, 2));
+        assert_eq!(after(&generator, 842, found), Err(Stall::TooFarAhead(9)));
+        assert!(after(&generator, 851, found).is_ok());
+    }
+
+    #[test]
+    fn nothing_is_issued_beyond_the_reservation() {
+        let generator = Generator::new(LAYOUT);
+        generator.set_lead(LEAD);
+        generator.reserve(1_001);
+        generator.open(WORKER, 1_000);
+        let found = at(&generator, 950);
+        let id = after(&generator, 951, found).unwrap().id;
+        for _ in 1..4_096 {
+            at(&generator, 951).unwrap();
+        }
+        let found = at(&generator, 951);
+        assert_eq!(after(&generator, 952, found), Err(Stall::Unreserved));
+        generator.reserve(1_002);
+        assert!(after(&generator, 952, found).unwrap().id > id);
+    }
+
+    #[test]
+    fn in_the_lead_the_lease_is_asked_for_at_every_id() {
+        let generator = opened_at(999, LEAD);
+        let id = at(&generator, 1_000).unwrap();
+        let unleased = |ms| generator.next(|| ms, || false, |_| 0, None);
+        assert_eq!(unleased(999), Err(Stall::Unleased));
+        assert_eq!(unleased(1_000), issued(id + 1, 0));
+    }
+
+    #[test]
+    fn use_makes_no_lead_larger() {
+        let seed = support::seed();
+        let mut random = StdRng::seed_from_u64(seed);
+        let generator = opened_at(999, LEAD);
+        let (mut now, mut full, mut most, mut last) = (1_000, None, 0, 0);
+        for _ in 0..200_000 {
+            match random.random_range(0..20_000) {
+                // A fault: the lead is what it makes of it.
+                0 => {
+                    now -= 50;
+                    most = (last - now).max(most);
+                }
+                1..2_000 => now += 1,
+                _ => {}
+            }
+            // Sessions that find it full at different times.
+            match generator.next(|| now, || true, |_| 4_000, full) {
+                Ok(Issued { id, lead_ms }) => {
+                    last = parts(id).ms;
+                    assert!(lead_ms <= most, "{lead_ms} ahead, {most} before");
+                    most = lead_ms;
+                }
+                Err(Stall::Full(found)) => full = Some(found.since(full)),
+                Err(Stall::TooFarAhead(_)) => now += 1,
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_burst_borrows_from_the_milliseconds_to_come() {
+        let lead = Lead {
+            burst_ms: 3,
+            ..LEAD
+        };
+        let generator = opened_at(999, lead);
+        let mut before = 0;
+        for count in 0..4 * 4_096 {
+            let next = generator.next(|| 1_000, || true, |_| 0, None).unwrap();
+            assert!(next.id > before);
+            before = next.id;
+            assert_eq!(next.lead_ms, count / 4_096);
+        }
+        assert_eq!(at(&generator, 1_000), full(1_003, 1_000, 1));
+        assert_eq!(parts(at(&generator, 1_001).unwrap()).ms, 1_004);
+        // Never beyond the bound.
+        let generator = opened_at(
+            999,
+            Lead {
+                bound_ms: 0,
+                ..lead
+            },
+        );
+        for _ in 0..4_096 {
+            at(&generator, 1_000).unwrap();
+        }
+        assert_eq!(at(&generator, 1_000), full(1_000, 1_000, 1));
+    }
+
+    #[test]
+    fn of_two_looks_the_first_one_counts() {
+        let look = |ms, now_ms| Full {
+            ms,
+            now_ms,
+            pause_ms: 1,
+        };
+        assert_eq!(look(5, 3).since(None), look(5, 3));
+        assert_eq!(look(5, 3).since(Some(look(5, 2))), look(5, 2));
+        assert_eq!(
+            look(5, 3).since(Some(look(4, 2))),
+            look(5, 3),
+            "another one"
+        );
+        assert_eq!(look(5, 3).since(Some(look(5, 4))), look(5, 3), "set back");
     }
 }
 
@@ -265,7 +531,7 @@ mod closing {
 
     #[test]
     fn a_new_generator_is_closed() {
-        let generator = Generator::new();
+        let generator = Generator::new(LAYOUT);
         assert!(!generator.is_open());
         assert_eq!(at(&generator, 1), Err(Stall::Closed));
     }
@@ -303,13 +569,15 @@ mod closing {
         let reopened = Cell::new(false);
         let id = generator.next(
             || 1_005,
-            || {
+            || true,
+            |_| {
                 if !reopened.replace(true) {
                     let last = generator.close();
                     generator.open(last.worker_id, last.ms);
                 }
-                Some(0)
+                0
             },
+            None,
         );
         assert_eq!(id, Err(Stall::Unreserved));
     }
@@ -323,15 +591,15 @@ mod closing {
         generator.open(WORKER, 900);
         assert_eq!(
             at(&generator, 1_000),
-            Err(Stall::Full(1_000)),
+            full(1_000, 1_000, 1),
             "a lower floor does not lower it"
         );
         assert!(at(&generator, 1_001).unwrap() > before);
         generator.open(WORKER, 3_000);
-        assert_eq!(at(&generator, 2_999), Err(Stall::ClockBack(1)));
+        assert_eq!(at(&generator, 2_999), full(3_000, 2_999, 2));
         assert_eq!(
             at(&generator, 3_000),
-            Err(Stall::Full(3_000)),
+            full(3_000, 3_000, 1),
             "the floor itself neither"
         );
         assert_eq!(parts(at(&generator, 3_001).unwrap()).ms, 3_001);
@@ -356,7 +624,7 @@ mod closing {
             let id = loop {
                 match at(&generator, ms) {
                     Ok(id) => break id,
-                    Err(Stall::Full(_) | Stall::ClockBack(1)) => ms += 1,
+                    Err(Stall::Full(_)) => ms += 1,
                     Err(other) => panic!("{other:?}"),
                 }
             };
@@ -378,9 +646,11 @@ mod closing {
                 }
                 1_001
             },
-            || Some(0),
+            || true,
+            |_| 0,
+            None,
         );
-        assert_eq!(parts(id.unwrap()).worker_id, 9);
+        assert_eq!(parts(id.unwrap().id).worker_id, 9);
     }
 
     /// `leaf_snowflake_reset`, after the clock stood ahead.
@@ -394,7 +664,7 @@ mod closing {
         assert_eq!(generator.reserved_until(), 500);
         generator.reserve(600);
         generator.open(WORKER + 1, 500);
-        assert_eq!(at(&generator, 500), Err(Stall::ClockBack(1)));
+        assert_eq!(at(&generator, 500), full(501, 500, 2));
         let id = at(&generator, 502).unwrap();
         assert!(id < ahead);
         assert_eq!((parts(id).ms, parts(id).worker_id), (502, WORKER + 1));
@@ -413,6 +683,11 @@ mod threads {
 
     const ISSUERS: u64 = 4;
     const IDS: usize = 15_000;
+    const LEAD: Lead = Lead {
+        max_ms: 40,
+        bound_ms: 60,
+        burst_ms: 3,
+    };
 
     /// A clock that the issuers push on themselves, so that no run depends on time.
     struct World {
@@ -423,34 +698,40 @@ mod threads {
     }
 
     impl World {
-        fn issue(&self, random: &mut StdRng, changing: bool) -> i64 {
+        fn issue(&self, random: &mut StdRng) -> i64 {
+            let mut full = None;
             loop {
                 let floor = self.returned.load(Ordering::SeqCst);
                 let start = random.random_range(0..START_SPREAD);
                 let now = || self.clock.load(Ordering::SeqCst);
-                let issued = self
-                    .generator
-                    .next_at_once(now)
-                    .map_or_else(|| self.generator.next(now, || Some(start)), Ok);
+                let issued = self.generator.next_at_once(now).map_or_else(
+                    || self.generator.next(now, || true, |_| start, full),
+                    |id| Ok(Issued { id, lead_ms: 0 }),
+                );
                 match issued {
-                    Ok(id) => {
+                    Ok(Issued { id, lead_ms }) => {
                         assert!(id > floor, "{id} after {floor} had been returned");
                         assert!(parts(id).ms <= self.generator.reserved_until());
+                        assert!((0..=LEAD.bound_ms).contains(&lead_ms));
                         self.returned.fetch_max(id, Ordering::SeqCst);
-                        if random.random_range(0..50) == 0 {
-                            self.clock.fetch_add(1, Ordering::SeqCst);
+                        // Set back, now and then, by no more than ids may lead.
+                        match random.random_range(0..500) {
+                            0..10 => _ = self.clock.fetch_add(1, Ordering::SeqCst),
+                            10 => _ = self.clock.fetch_sub(LEAD.max_ms / 2, Ordering::SeqCst),
+                            _ => {}
                         }
                         return id;
                     }
-                    Err(Stall::Full(_)) => {
+                    Err(Stall::Full(found)) => {
+                        full = Some(found.since(full));
                         self.clock.fetch_add(1, Ordering::SeqCst);
                     }
-                    // Only a change of the worker id moves the word ahead of the clock.
-                    Err(Stall::ClockBack(_)) if changing => {
+                    Err(Stall::TooFarAhead(_)) => {
                         self.clock.fetch_add(1, Ordering::SeqCst);
                     }
                     Err(Stall::Unreserved) => {
-                        let until = self.clock.load(Ordering::SeqCst) + 20;
+                        let last = self.generator.last().ms;
+                        let until = self.clock.load(Ordering::SeqCst).max(last) + 20;
                         self.generator.reserve(until);
                     }
                     Err(other) => panic!("{other:?}"),
@@ -462,15 +743,16 @@ mod threads {
     fn run(change_worker: bool) {
         let seed = support::seed();
         let world = World {
-            generator: Generator::new(),
+            generator: Generator::new(LAYOUT),
             clock: AtomicI64::new(1_000),
             returned: AtomicI64::new(0),
         };
+        world.generator.set_lead(LEAD);
         world.generator.open(0, 999);
         let mut first = Vec::new();
         if change_worker {
             // However late the thread that changes it gets its turn, it has changed.
-            first.push(world.issue(&mut StdRng::seed_from_u64(seed), true));
+            first.push(world.issue(&mut StdRng::seed_from_u64(seed)));
             world.generator.open(1, 0);
         }
         let done = AtomicBool::new(false);
@@ -482,7 +764,7 @@ mod threads {
                     scope.spawn(move || {
                         let mut ids = Vec::with_capacity(IDS);
                         for _ in 0..IDS {
-                            let id = world.issue(&mut random, change_worker);
+                            let id = world.issue(&mut random);
                             assert!(ids.last().is_none_or(|last| *last < id));
                             ids.push(id);
                         }

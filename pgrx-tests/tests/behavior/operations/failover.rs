@@ -246,8 +246,7 @@ fn a_standby_whose_replay_is_held_has_lost_nothing() {
     assert_issued_once([snowflakes]);
 }
 
-/// The reservation is waited out on the new server's clock, so the clocks may differ by as
-/// much.
+/// The clocks may differ by a reservation.
 #[test]
 fn a_standby_whose_clock_is_behind_repeats_no_snowflake_id() {
     let primary = Server::with_clock(0, &SNOWFLAKE);

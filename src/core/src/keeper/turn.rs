@@ -3,7 +3,8 @@
 
 use crate::lease::Effect;
 use crate::reservation::{Floor, Stored};
-use crate::state::State;
+use crate::snowflake::Lead;
+use crate::state::{LeadReason, State};
 
 /// A lease that does not end, and a time that is later than any.
 pub const FOR_EVER: i64 = i64::MAX;
@@ -18,8 +19,12 @@ pub struct Seen {
     /// The time of the last id, or that above which the generator was opened; the epoch if it
     /// never was.
     pub last_ms: i64,
+    /// The worker id of that.
+    pub last_worker_id: u16,
     /// What is reserved.
     pub reserved_until_ms: i64,
+    /// How far ids may lead the clock, as the generator knows it.
+    pub lead: Lead,
 }
 
 /// What the settings say of the worker id.
@@ -55,10 +60,14 @@ pub struct Look {
     pub resets: u32,
     /// A session has found the reservation used up.
     pub wanted: bool,
+    /// A session has issued an id that leads the clock by more than a burst may.
+    pub led: bool,
     /// `leaf_id.timestamp_reservation`.
     pub reservation_ms: i64,
-    /// `leaf_id.max_clock_backward`.
-    pub max_backward_ms: i64,
+    /// `leaf_id.max_clock_lead`.
+    pub max_lead_ms: i64,
+    /// `leaf_id.max_burst_lead`.
+    pub max_burst_ms: i64,
 }
 
 /// What the reservation file says.
@@ -81,6 +90,8 @@ pub enum Found {
     Contents {
         /// What was reserved.
         stored: Stored,
+        /// With this worker id.
+        worker_id: u16,
         /// Worker ids that a reset has left behind, and until when their ids may carry times.
         retired: Vec<(u16, i64)>,
     },
@@ -124,6 +135,10 @@ pub enum Action {
     },
     /// Show where this run's ids start, and why.
     ShowFloor(Floor),
+    /// From now on ids may lead the clock this far.
+    SetLead(Lead),
+    /// Show why ids lead the clock; `None`: they do not any more.
+    ShowLead(Option<LeadReason>),
     /// What the lease allows.
     SetLease {
         /// Until when ids may be issued, by the monotonic clock.
@@ -150,6 +165,10 @@ pub enum Message {
     FileMended,
     /// A damaged file was written anew, without the worker ids that were used before.
     FileHealed(String),
+    /// Ids lead the clock by so many milliseconds.
+    Leading(i64, LeadReason),
+    /// They do not any more.
+    LeadOver,
 }
 
 /// What a step ends with.
@@ -170,6 +189,8 @@ pub enum Then {
         worker_id: u16,
         /// No id will carry a later time.
         until_ms: i64,
+        /// See [`Stored::unknown`].
+        unknown: bool,
     },
     /// The turn is over. The next one is due after so many milliseconds, or when something
     /// happens.
