@@ -26,7 +26,7 @@ struct Document {
     origin: Origin,
 }
 
-/// A worker id that this server has used before. Each is kept once, for ever: 1,024 at most.
+/// A worker id that this server has used before. Each is kept once, for ever.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Used {
     /// The worker id.
@@ -90,7 +90,7 @@ pub fn read() -> io::Result<Option<Found>> {
         return Ok(None);
     };
     // No setting could be this: nothing else of it is to be believed.
-    if document.epoch_ms < 0 || document.worker_id > Layout::DEFAULT.max_worker_id() {
+    if document.epoch_ms < 0 || document.worker_id > Layout::MAX_WORKER_ID {
         let what = "a number in it is out of range";
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }

@@ -251,6 +251,10 @@ impl PgSharedMemoryInitialization for AreaPointer {
                     .snowflake
                     .epoch_ms
                     .store(guc::epoch_ms(), Ordering::Relaxed);
+                (*area)
+                    .snowflake
+                    .layout
+                    .store(guc::layout().pack(), Ordering::Relaxed);
                 pg_sys::ConditionVariableInit((*area).snowflake.waiters.get());
             }
             // Also after a crash restart, when the same postmaster makes it anew.

@@ -5,6 +5,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use leaf_id_core::keeper::FOR_EVER;
+use leaf_id_core::layout::Layout;
 use leaf_id_core::reservation::{Floor, Reason};
 use leaf_id_core::snowflake::Generator;
 use leaf_id_core::state::State;
@@ -25,6 +26,8 @@ pub struct Snowflake {
     pub issued: AtomicU64,
     /// `leaf_id.epoch`, fixed at start.
     pub epoch_ms: AtomicI64,
+    /// `leaf_id.snowflake_layout`, packed; fixed at start.
+    pub(super) layout: AtomicU32,
     /// When the lease of the worker id ends, by [`pg::boot_ms`]; [`FOR_EVER`] if it is no
     /// leased one. Zeroed memory has no lease.
     lease_until_boot_ms: AtomicI64,
@@ -74,6 +77,15 @@ impl Drop for Writer<'_> {
 }
 
 impl Snowflake {
+    /// How ids are divided.
+    pub fn layout(&self) -> Layout {
+        let packed = self.layout.load(Ordering::Relaxed);
+        match Layout::unpack(packed) {
+            Some(layout) => layout,
+            None => unreachable!("layout {packed} of ids"),
+        }
+    }
+
     /// Becomes the writer, if there is none.
     pub fn try_write(&self) -> Option<Writer<'_>> {
         self.writer
