@@ -132,6 +132,10 @@ pub enum Failure {
     NoSnowflake { id: i64, layout: Layout },
     /// A layout argument that is none.
     BadLayout { layout: String },
+    /// An id of this time has no such sequence.
+    SequenceOutOfRange { sequence: i64, max: u16 },
+    /// An id cannot be composed of a time before the first or after the last.
+    TimeOutOfRange { first: String, last: String },
     /// An epoch argument outside what a timestamp holds.
     BadEpoch { epoch_ms: i64 },
     /// UPDATE of `max_id` downwards.
@@ -489,6 +493,20 @@ impl Failure {
                 format!("not a layout of snowflake ids: \"{layout}\""),
             )
             .set_detail(Layout::ALLOWED),
+            Self::SequenceOutOfRange { sequence, max } => error(
+                invalid,
+                format!("sequence is out of range: {sequence}"),
+            )
+            .set_detail(format!(
+                "Sequences are 0 to {max}: a worker id has {} ids in a millisecond.",
+                u32::from(max) + 1
+            ))
+            .set_hint("Give further rows of this millisecond a later time, or another worker id."),
+            Self::TimeOutOfRange { first, last } => error(
+                invalid,
+                "snowflake ids cannot carry this time".into(),
+            )
+            .set_detail(format!("With this epoch and layout they carry times from {first} to {last}.")),
             Self::BadEpoch { epoch_ms } => {
                 error(invalid, format!("epoch is out of range: {epoch_ms}"))
             }

@@ -227,3 +227,64 @@ fn leaf_snowflake_max_in_format(
     let format = unsafe { Format::given(epoch, fcinfo, 2) };
     upper_bound(ts.into(), finish(format))
 }
+
+/// The id with these parts. Nobody is asked whether it was issued.
+fn compose(ts: i64, worker_id: i32, sequence: i64, format: Format) -> Result<i64, Failure> {
+    let Format { epoch_ms, layout } = format;
+    let ms = ms_since(ts, epoch_ms);
+    if !(0..=layout.max_ms()).contains(&ms) {
+        if timestamp(epoch_ms).is_none() {
+            return Err(Failure::BadEpoch { epoch_ms });
+        }
+        return Err(Failure::TimeOutOfRange {
+            first: pg::format_ms(epoch_ms),
+            last: pg::format_ms(epoch_ms.saturating_add(layout.max_ms())),
+        });
+    }
+    let max = layout.max_worker_id();
+    let fits = |worker_id: &u16| *worker_id <= max;
+    let worker_id = (u16::try_from(worker_id).ok().filter(fits))
+        .ok_or(Failure::NoSuchWorkerId { worker_id, max })?;
+    let max = layout.max_sequence();
+    let fits = |sequence: &u16| *sequence <= max;
+    let sequence = (u16::try_from(sequence).ok().filter(fits))
+        .ok_or(Failure::SequenceOutOfRange { sequence, max })?;
+    Ok(layout.compose(Parts {
+        ms,
+        worker_id,
+        sequence,
+    }))
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_snowflake_compose(ts timestamptz, worker_id integer, sequence bigint)
+    RETURNS bigint
+    STRICT STABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_snowflake_compose(timestamptz, integer, bigint) IS
+    'The snowflake id with these parts, with leaf_id.epoch and leaf_id.snowflake_layout: for rows of past times';
+"#)]
+fn leaf_snowflake_compose(ts: TimestampWithTimeZone, worker_id: i32, sequence: i64) -> i64 {
+    let format = Format::configured();
+    finish(format.and_then(|format| compose(ts.into(), worker_id, sequence, format)))
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_snowflake_compose(
+    ts timestamptz, worker_id integer, sequence bigint,
+    epoch bigint, layout text DEFAULT '41/10/12')
+    RETURNS bigint
+    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_snowflake_compose(timestamptz, integer, bigint, bigint, text) IS
+    'The same with an epoch in Unix milliseconds and a layout';
+"#)]
+fn leaf_snowflake_compose_in_format(
+    ts: TimestampWithTimeZone,
+    worker_id: i32,
+    sequence: i64,
+    epoch: i64,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> i64 {
+    // SAFETY: a call of the SQL function above.
+    let format = unsafe { Format::given(epoch, fcinfo, 4) };
+    finish(format.and_then(|format| compose(ts.into(), worker_id, sequence, format)))
+}

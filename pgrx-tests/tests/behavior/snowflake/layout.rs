@@ -98,6 +98,7 @@ fn what_is_read_follows_the_setting() {
             format!("leaf_snowflake_decode(1, 0, '{bad}')"),
             format!("leaf_snowflake_min(now(), 0, '{bad}')"),
             format!("leaf_snowflake_max(now(), 0, '{bad}')"),
+            format!("leaf_snowflake_compose(now(), 0, 0, 0, '{bad}')"),
         ] {
             session
                 .fails(&format!("SELECT {sql}"))

@@ -2,6 +2,7 @@
 //! they are made of.
 
 mod clock;
+mod compose;
 mod ids;
 mod late_launcher;
 mod layout;
