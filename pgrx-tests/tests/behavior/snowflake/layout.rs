@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leaf_id_tests::{Server, Session, Stop, wait_until};
+use leaf_id_tests::{Server, Session, Stop, assert_issued_once, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const EPOCH_MS: i64 = 1_288_834_974_657;
@@ -107,6 +107,36 @@ fn what_is_read_follows_the_setting() {
                 .details("38 to 46");
         }
     }
+}
+
+#[test]
+fn ids_of_a_layout_have_its_bits() {
+    let server = server_with("41/6/6", "63");
+    let mut session = server.session();
+    let mut all = Vec::new();
+    for worker in [63, 0, 40] {
+        server.set("leaf_id.worker_id", &worker.to_string());
+        wait_until(LIMIT, "the worker id", || {
+            let ids = session.try_column::<i64>("SELECT leaf_snowflake_next_batch(1000)");
+            let ids = ids.unwrap_or_default();
+            all.extend(&ids);
+            ids.iter().all(|id| id >> 6 & 63 == worker) && !ids.is_empty()
+        });
+    }
+    let now_ms = session.value::<i64>("SELECT (extract(epoch FROM now()) * 1000)::bigint");
+    for &id in &all {
+        assert!(id <= LARGEST);
+        let off_ms: i64 = (id >> 12) + EPOCH_MS - now_ms;
+        assert!((-60_000..60_000).contains(&off_ms), "{id}: {off_ms}");
+    }
+    // Sequences reach the end, and no further.
+    assert_eq!(all.iter().map(|id| id & 63).max(), Some(63));
+    assert_issued_once([all]);
+    assert!(session.value::<bool>(
+        "SELECT s.worker_id = 40 AND d.worker_id = 40
+             AND d.ts BETWEEN now() - interval '1 min' AND now() + interval '1 min'
+         FROM leaf_snowflake_status s, leaf_snowflake_decode(leaf_snowflake_next()) d"
+    ));
 }
 
 #[test]
