@@ -99,11 +99,13 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_snowflake_next(),
     @extschema@.leaf_snowflake_next_batch(integer),
     @extschema@.leaf_snowflake_decode(bigint),
-    @extschema@.leaf_snowflake_decode(bigint, bigint),
+    @extschema@.leaf_snowflake_decode(bigint, bigint, text),
     @extschema@.leaf_snowflake_min(timestamptz),
-    @extschema@.leaf_snowflake_min(timestamptz, bigint),
+    @extschema@.leaf_snowflake_min(timestamptz, bigint, text),
     @extschema@.leaf_snowflake_max(timestamptz),
-    @extschema@.leaf_snowflake_max(timestamptz, bigint)
+    @extschema@.leaf_snowflake_max(timestamptz, bigint, text),
+    @extschema@.leaf_snowflake_compose(timestamptz, integer, bigint),
+    @extschema@.leaf_snowflake_compose(timestamptz, integer, bigint, bigint, text)
 TO PUBLIC;
 
 -- Monitors see the views. PostgreSQL checks the functions in them against who reads.

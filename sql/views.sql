@@ -119,7 +119,8 @@ COMMENT ON COLUMN @extschema@.leaf_snowflake_status.clock_lead_reason IS 'What t
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.ids_issued IS 'Ids issued since the server started';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.waits IS 'Calls that had to wait, other than for the next millisecond';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.rollbacks_seen IS 'How often the clock was found to have been set back behind the last id';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.exhausted_at IS 'When the 41 bits of time are used up';
+COMMENT ON COLUMN @extschema@.leaf_snowflake_status.layout IS 'Bits of milliseconds, worker id and sequence in an id';
+COMMENT ON COLUMN @extschema@.leaf_snowflake_status.exhausted_at IS 'When the time of this layout is used up';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.registry IS 'Where the worker id is leased from; null where it is not';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.lease_until IS 'When the lease of the worker id ends, if it is not renewed';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.registry_away_since IS 'Since when the registry has not answered; null when it has';

@@ -1,9 +1,12 @@
 //! Every error a user can see: SQLSTATE, message, detail and hint, in PostgreSQL's style.
 
+use std::borrow::Cow;
+
+use leaf_id_core::layout::Layout;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode};
 
-use crate::pg::{self, ServerProblem, sqlstate};
+use crate::pg::{self, Refused, ServerProblem, sqlstate};
 
 mod refill;
 
@@ -14,6 +17,12 @@ pub use refill::{RefillError, TagError};
 pub enum Failure {
     /// The library was not loaded at server start.
     NotPreloaded,
+    /// The server is to start with a value that a setting may not have.
+    BadSetting {
+        name: String,
+        value: String,
+        detail: Cow<'static, str>,
+    },
     /// There are no workers in single-user mode.
     SingleUser,
     /// A hot standby claims nothing.
@@ -62,7 +71,7 @@ pub enum Failure {
         last: String,
         max_lead_ms: i64,
     },
-    /// 41 bits of milliseconds are used up.
+    /// The milliseconds of the layout are used up.
     EndOfTime,
     /// What an earlier run or another server may have issued lies too far ahead.
     TooFarAhead { by_ms: i64, until: String },
@@ -119,14 +128,20 @@ pub enum Failure {
     NotLeased { worker_id: Option<i32> },
     /// The worker id of another role's server.
     OtherRolesWorkerId { worker_id: i32 },
-    /// Not 0 to 1023.
-    NoSuchWorkerId { worker_id: i32 },
+    /// Not 0 to this.
+    NoSuchWorkerId { worker_id: i32, max: u16 },
     /// `leaf_worker_retire` of NULL.
     RetireNull,
     /// `leaf_snowflake_reset` with a leased worker id.
     ResetLeased,
-    /// A negative number is no snowflake id.
-    NoSnowflake { id: i64 },
+    /// An id has the bits of its layout, and is not negative.
+    NoSnowflake { id: i64, layout: Layout },
+    /// A layout argument that is none.
+    BadLayout { layout: String },
+    /// An id of this time has no such sequence.
+    SequenceOutOfRange { sequence: i64, max: u16 },
+    /// An id cannot be composed of a time before the first or after the last.
+    TimeOutOfRange { first: String, last: String },
     /// An epoch argument outside what a timestamp holds.
     BadEpoch { epoch_ms: i64 },
     /// UPDATE of `max_id` downwards.
@@ -151,6 +166,21 @@ pub enum Failure {
     },
     /// A claim for another server, of a tag that is itself sourced from one.
     SourcedElsewhere { tag: String, server: String },
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        let Refused {
+            name,
+            value,
+            detail,
+        } = refused;
+        Self::BadSetting {
+            name,
+            value,
+            detail,
+        }
+    }
 }
 
 impl Failure {
@@ -215,6 +245,11 @@ impl Failure {
             .set_hint(
                 "Run: ALTER SYSTEM SET shared_preload_libraries = 'leaf_id'; (add it to what is there already) and restart the server.",
             ),
+            Self::BadSetting { name, value, detail } => error(
+                invalid,
+                format!("invalid value for parameter \"{name}\": \"{value}\""),
+            )
+            .set_detail(detail),
             Self::SingleUser => {
                 error(not_ready, "cannot issue ids in single-user mode".into())
             }
@@ -298,7 +333,7 @@ impl Failure {
             .set_hint("Increase \"max_worker_processes\" and restart the server."),
             Self::WorkerIdUnset => error(not_ready, "\"leaf_id.worker_id\" is not set".into())
                 .set_hint(
-                    "Give every server a number of its own, 0 to 1023: ALTER SYSTEM SET leaf_id.worker_id = '1'; SELECT pg_reload_conf();",
+                    "Give every server a number of its own: ALTER SYSTEM SET leaf_id.worker_id = '1'; SELECT pg_reload_conf();",
                 ),
             Self::ClockBack {
                 by_ms,
@@ -314,7 +349,7 @@ impl Failure {
             .set_hint("Calls succeed again once the clock has caught up. If it was ahead then and is right now, and that is too long: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
             Self::EndOfTime => error(
                 exhausted,
-                "snowflake ids have reached the end of their 41-bit time".into(),
+                "snowflake ids have reached the end of their time".into(),
             ),
             Self::TooFarAhead { by_ms, until } => error(
                 not_ready,
@@ -451,11 +486,11 @@ impl Failure {
             )
             .set_detail("It is leased to a server of another role.")
             .set_hint("That role can do this, and the owner of extension leaf_id."),
-            Self::NoSuchWorkerId { worker_id } => error(
+            Self::NoSuchWorkerId { worker_id, max } => error(
                 invalid,
                 format!("worker id is out of range: {worker_id}"),
             )
-            .set_detail("Worker ids are 0 to 1023."),
+            .set_detail(format!("Worker ids are 0 to {max}.")),
             Self::RetireNull => error(
                 Code::ERRCODE_NULL_VALUE_NOT_ALLOWED,
                 "leaf_worker_retire() takes no null".into(),
@@ -465,9 +500,29 @@ impl Failure {
                 "cannot reset snowflake ids while \"leaf_id.worker_id\" is auto".into(),
             )
             .set_detail("No id carries a later time than the worker registry has recorded, so there is nothing to go back from."),
-            Self::NoSnowflake { id } => {
+            Self::NoSnowflake { id, layout } => {
                 error(invalid, format!("not a snowflake id: {id}"))
+                    .set_detail(format!("Ids of layout {layout} are 0 to {}.", layout.max_id()))
             }
+            Self::BadLayout { layout } => error(
+                invalid,
+                format!("not a layout of snowflake ids: \"{layout}\""),
+            )
+            .set_detail(Layout::ALLOWED),
+            Self::SequenceOutOfRange { sequence, max } => error(
+                invalid,
+                format!("sequence is out of range: {sequence}"),
+            )
+            .set_detail(format!(
+                "Sequences are 0 to {max}: a worker id has {} ids in a millisecond.",
+                u32::from(max) + 1
+            ))
+            .set_hint("Give further rows of this millisecond a later time, or another worker id."),
+            Self::TimeOutOfRange { first, last } => error(
+                invalid,
+                "snowflake ids cannot carry this time".into(),
+            )
+            .set_detail(format!("With this epoch and layout they carry times from {first} to {last}.")),
             Self::BadEpoch { epoch_ms } => {
                 error(invalid, format!("epoch is out of range: {epoch_ms}"))
             }

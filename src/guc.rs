@@ -4,12 +4,13 @@
 //! defined when the library was not preloaded: a POSTMASTER setting would then be FATAL.
 
 use core::ffi::{CStr, c_int};
+use std::borrow::Cow;
 
 use leaf_id_core::layout::Layout;
 use leaf_id_core::snowflake::DEFAULT_EPOCH_MS;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 
-use crate::pg::{self, Check};
+use crate::pg::{self, Check, Refused};
 
 /// What a claim waits for before its segment is published, never less than the local flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
@@ -42,7 +43,7 @@ impl ClaimSynchronousCommit {
 
 /// Slots in shared memory, one per tag in use, all databases together.
 pub static MAX_TAGS: GucSetting<i32> = GucSetting::<i32>::new(1024);
-/// 0 to 1023 as text, or [`AUTO`]; empty is unset.
+/// 0 to the largest of the layout as text, or [`AUTO`]; empty is unset.
 static WORKER_ID: GucSetting<Option<std::ffi::CString>> =
     GucSetting::<Option<std::ffi::CString>>::new(Some(c""));
 /// `database` or `database/server`; empty is unset.
@@ -57,6 +58,9 @@ pub static MAX_CLOCK_SKEW: GucSetting<i32> = GucSetting::<i32>::new(1_000);
 /// Unix milliseconds as text: more than an integer setting holds.
 static EPOCH: GucSetting<Option<std::ffi::CString>> =
     GucSetting::<Option<std::ffi::CString>>::new(Some(c"1288834974657"));
+/// See [`Layout::parse`].
+static SNOWFLAKE_LAYOUT: GucSetting<Option<std::ffi::CString>> =
+    GucSetting::<Option<std::ffi::CString>>::new(Some(c"41/10/12"));
 /// Milliseconds.
 pub static MAX_CLOCK_LEAD: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 /// Milliseconds.
@@ -151,6 +155,18 @@ pub fn epoch_ms() -> i64 {
         .unwrap_or(DEFAULT_EPOCH_MS)
 }
 
+/// The layout of snowflake ids.
+pub fn layout() -> Layout {
+    SNOWFLAKE_LAYOUT
+        .get()
+        .and_then(|text| parse_layout(&text))
+        .unwrap_or(Layout::DEFAULT)
+}
+
+fn parse_layout(text: &CStr) -> Option<Layout> {
+    Layout::parse(text.to_str().ok()?)
+}
+
 fn parse_worker_id(text: &CStr) -> Option<WorkerId> {
     if text.is_empty() {
         return Some(WorkerId::Unset);
@@ -160,11 +176,11 @@ fn parse_worker_id(text: &CStr) -> Option<WorkerId> {
     }
     let number = text.to_str().ok()?.parse().ok();
     number
-        .filter(|id| *id <= Layout::DEFAULT.max_worker_id())
+        .filter(|id| *id <= layout().max_worker_id())
         .map(WorkerId::Fixed)
 }
 
-/// The epoch is a moment that has been: an id's time must fit in 41 bits from it.
+/// The epoch is a moment that has been: no id carries an earlier time.
 fn parse_epoch(text: &CStr) -> Option<i64> {
     text.to_str()
         .ok()?
@@ -176,8 +192,11 @@ fn parse_epoch(text: &CStr) -> Option<i64> {
 struct WorkerIdCheck;
 
 impl Check for WorkerIdCheck {
-    const DETAIL: &'static CStr =
-        c"A worker id is a number from 0 to 1023, \"auto\", or empty for none.";
+    fn detail() -> Cow<'static, str> {
+        let layout = layout();
+        let max = layout.max_worker_id();
+        format!("A worker id is a number from 0 to {max} (the layout of ids is {layout}), \"auto\", or empty for none.").into()
+    }
 
     fn allows(value: &CStr) -> bool {
         parse_worker_id(value).is_some()
@@ -187,7 +206,9 @@ impl Check for WorkerIdCheck {
 struct RegistryCheck;
 
 impl Check for RegistryCheck {
-    const DETAIL: &'static CStr = c"A worker registry is a database of this server, or \"database/server\" with a foreign server of that database; each at most 63 bytes long.";
+    fn detail() -> Cow<'static, str> {
+        "A worker registry is a database of this server, or \"database/server\" with a foreign server of that database; each at most 63 bytes long.".into()
+    }
 
     fn allows(value: &CStr) -> bool {
         value.is_empty() || value.to_str().is_ok_and(|t| Registry::parse(t).is_some())
@@ -197,7 +218,9 @@ impl Check for RegistryCheck {
 struct NodeNameCheck;
 
 impl Check for NodeNameCheck {
-    const DETAIL: &'static CStr = c"A node name has at most 63 bytes, all of them printable.";
+    fn detail() -> Cow<'static, str> {
+        "A node name has at most 63 bytes, all of them printable.".into()
+    }
 
     fn allows(value: &CStr) -> bool {
         let printable = |text: &str| text.len() <= MAX_NAME && !text.chars().any(char::is_control);
@@ -208,11 +231,24 @@ impl Check for NodeNameCheck {
 struct EpochCheck;
 
 impl Check for EpochCheck {
-    const DETAIL: &'static CStr =
-        c"An epoch is a moment in the past, in milliseconds since 1970-01-01 00:00:00 UTC.";
+    fn detail() -> Cow<'static, str> {
+        "An epoch is a moment in the past, in milliseconds since 1970-01-01 00:00:00 UTC.".into()
+    }
 
     fn allows(value: &CStr) -> bool {
         parse_epoch(value).is_some()
+    }
+}
+
+struct LayoutCheck;
+
+impl Check for LayoutCheck {
+    fn detail() -> Cow<'static, str> {
+        Layout::ALLOWED.into()
+    }
+
+    fn allows(value: &CStr) -> bool {
+        parse_layout(value).is_some()
     }
 }
 
@@ -229,12 +265,17 @@ fn int(
 }
 
 /// Defines all settings and reserves the prefix, so that a misspelt one is an error.
-pub fn define() {
+///
+/// # Errors
+/// One that is fixed at start cannot be what it is to be. With the default of the epoch or of
+/// the layout ids might be issued that no correction could take back.
+pub fn define() -> Result<(), Refused> {
     define_segments();
     define_claims();
-    define_snowflake();
-    define_leases();
+    define_snowflake()?;
+    define_leases()?;
     pg::reserve_prefix(c"leaf_id");
+    Ok(())
 }
 
 /// Of tags and their segments.
@@ -299,21 +340,29 @@ fn define_claims() {
 }
 
 /// Of snowflake ids.
-fn define_snowflake() {
+fn define_snowflake() -> Result<(), Refused> {
+    // Before the worker id, which is checked against it.
+    pg::define_checked_string::<LayoutCheck>(
+        c"leaf_id.snowflake_layout",
+        c"Sets how many bits of a snowflake id are for milliseconds, worker id and sequence.",
+        c"41/6/6 gives ids that are exact in JavaScript. Ids of one layout may equal those of another.",
+        &SNOWFLAKE_LAYOUT,
+        GucContext::Postmaster,
+    )?;
     pg::define_checked_string::<WorkerIdCheck>(
         c"leaf_id.worker_id",
         c"Sets the worker id in this server's snowflake ids.",
-        c"0 to 1023, a different one on every server; or \"auto\", to lease one from the worker registry. Empty: no snowflake ids are issued.",
+        c"A number, a different one on every server; or \"auto\", to lease one from the worker registry. Empty: no snowflake ids are issued.",
         &WORKER_ID,
         GucContext::Sighup,
-    );
+    )?;
     pg::define_checked_string::<EpochCheck>(
         c"leaf_id.epoch",
         c"Sets the moment from which snowflake ids count milliseconds.",
         c"In milliseconds since 1970-01-01 00:00:00 UTC. It must never be moved later.",
         &EPOCH,
         GucContext::Postmaster,
-    );
+    )?;
     int(
         c"leaf_id.max_clock_lead",
         c"Sets how far the times in snowflake ids may be ahead of the clock.",
@@ -341,24 +390,25 @@ fn define_snowflake() {
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );
+    Ok(())
 }
 
 /// Of worker ids that are leased.
-fn define_leases() {
+fn define_leases() -> Result<(), Refused> {
     pg::define_checked_string::<RegistryCheck>(
         c"leaf_id.worker_registry",
         c"Sets where a worker id is leased from.",
         c"A database of this server, or \"database/server\" with a foreign server that is defined in that database. Used where leaf_id.worker_id is \"auto\".",
         &WORKER_REGISTRY,
         GucContext::Sighup,
-    );
+    )?;
     pg::define_checked_string::<NodeNameCheck>(
         c"leaf_id.node_name",
         c"Sets the name by which the worker registry tells this server from its standbys and copies.",
         c"A different one on every server of the same system identifier.",
         &NODE_NAME,
         GucContext::Sighup,
-    );
+    )?;
     int(
         c"leaf_id.worker_lease",
         c"Sets how long a worker id is leased from the worker registry.",
@@ -377,4 +427,5 @@ fn define_leases() {
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );
+    Ok(())
 }

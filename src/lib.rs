@@ -32,15 +32,17 @@ mod worker;
 
 pgrx::pg_module_magic!();
 
-/// Called when the library is loaded. Never raises: pg_upgrade and pg_restore load it into
-/// servers that have not preloaded it; the functions say so instead.
+/// Called when the library is loaded. Where it is not preloaded, this never raises: pg_upgrade
+/// and pg_restore load it into such servers; the functions say so instead.
 #[pgrx::pg_guard]
 #[allow(unsafe_code, reason = "PostgreSQL finds it by this name")]
 pub extern "C-unwind" fn _PG_init() {
     if !pg::preloading() {
         return;
     }
-    guc::define();
+    if let Err(refused) = guc::define() {
+        error::Failure::from(refused).raise();
+    }
     shmem::init();
     pg::watch_databases(shmem::forget_database);
     if !pg::binary_upgrade() {

@@ -54,7 +54,7 @@ pub use server::{
     binary_upgrade, has_synchronous_standbys, in_recovery, nudge_postmaster, preloading,
     server_start, single_user, system_identifier, terminate, timeline,
 };
-pub use settings::{Check, define_checked_string, pin_setting, reserve_prefix, set_local};
+pub use settings::{Check, Refused, define_checked_string, pin_setting, reserve_prefix, set_local};
 pub use signals::{
     asked_to_stop, handle_signals_in_loop, handle_signals_in_transactions, reload_if_asked,
     take_canceled,

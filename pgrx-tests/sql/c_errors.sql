@@ -10,6 +10,10 @@ SELECT leaf_segment_next_range('orders', -1);
 SELECT leaf_segment_next_range('orders', 1000001);
 SELECT leaf_snowflake_next_batch(-1);
 SELECT leaf_snowflake_decode(-1);
+SELECT leaf_snowflake_decode(1, 0, '41/10/13');
+SELECT leaf_snowflake_compose(now(), 1024, 0);
+SELECT leaf_snowflake_compose(now(), 900, 4096);
+SELECT leaf_snowflake_compose('1970-01-01', 900, 0);
 SELECT leaf_tag_create('orders');
 -- (The DETAIL of these has the time in it.)
 \set VERBOSITY terse
@@ -38,6 +42,7 @@ SELECT leaf_segment_next('large');
 -- Settings.
 ALTER SYSTEM SET leaf_id.worker_id = '1024';
 ALTER SYSTEM SET leaf_id.epoch = 'tomorrow';
+ALTER SYSTEM SET leaf_id.snowflake_layout = '41/10/13';
 SET leaf_id.max_tags = 5;
 SET leaf_id.refill_timeout = 0;
 SET leaf_id.misspelt = 1;

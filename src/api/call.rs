@@ -66,6 +66,20 @@ pub unsafe fn tag<'a>(fcinfo: pg_sys::FunctionCallInfo) -> &'a [u8] {
     }
 }
 
+/// The bytes of an argument; they are numbered from 0.
+///
+/// # Safety
+/// PostgreSQL has called a STRICT SQL function with this, whose argument of this number is a
+/// text; and the result is dropped before the call returns.
+pub unsafe fn text<'a>(fcinfo: pg_sys::FunctionCallInfo, number: usize) -> &'a [u8] {
+    // SAFETY: as the caller says: there is such an argument, and it is not null. What is
+    // detoasted lives in the memory context of the call.
+    unsafe {
+        let datum = (*(*fcinfo).args.as_ptr().add(number)).value;
+        pgrx::varlena_to_byte_slice(pg_sys::pg_detoast_datum_packed(datum.cast_mut_ptr()))
+    }
+}
+
 /// The bytes of a text that is stored inline, which the header's low bits tell.
 ///
 /// # Safety

@@ -1,11 +1,13 @@
 //! Snowflake ids, and what they are made of.
 
+use std::sync::atomic::Ordering;
+
 use leaf_id_core::layout::{Layout, Parts};
 use pgrx::iter::SetOfIterator;
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
 
-use super::call::{count, finish, row_type};
+use super::call::{count, finish, row_type, text};
 use crate::error::Failure;
 use crate::pg::{self, RawDatum};
 use crate::shmem;
@@ -15,7 +17,7 @@ use crate::snowflake::{issue, reset};
 CREATE FUNCTION leaf_snowflake_next() RETURNS bigint
     STRICT VOLATILE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', 'leaf_snowflake_next';
 COMMENT ON FUNCTION leaf_snowflake_next() IS
-    'The next snowflake id of this server: 41 bits of milliseconds, worker id, sequence';
+    'The next snowflake id of this server: milliseconds, worker id, sequence';
 "#)]
 fn leaf_snowflake_next() -> i64 {
     finish(issue::next())
@@ -49,10 +51,49 @@ pub fn timestamp(unix_ms: i64) -> Option<i64> {
         .checked_sub(pg::TIMESTAMP_EPOCH_US)
 }
 
-fn decode(fcinfo: pg_sys::FunctionCallInfo, id: i64, epoch_ms: i64) -> Result<RawDatum, Failure> {
-    let parts = Layout::DEFAULT
+/// What an id is made by, and read with.
+#[derive(Clone, Copy)]
+pub struct Format {
+    /// The epoch, in Unix milliseconds.
+    pub epoch_ms: i64,
+    /// How an id is divided.
+    pub layout: Layout,
+}
+
+impl Format {
+    /// That of this server: an id means nothing without one.
+    pub fn configured() -> Result<Self, Failure> {
+        let area = shmem::area().ok_or(Failure::NotPreloaded)?;
+        Ok(Self {
+            epoch_ms: area.snowflake.epoch_ms.load(Ordering::Relaxed),
+            layout: area.snowflake.layout(),
+        })
+    }
+
+    /// That of a call.
+    ///
+    /// # Safety
+    /// As [`text`]; the argument of this number is the layout.
+    unsafe fn given(
+        epoch_ms: i64,
+        fcinfo: pg_sys::FunctionCallInfo,
+        number: usize,
+    ) -> Result<Self, Failure> {
+        // SAFETY: as the caller says, and it is dropped here.
+        let layout = unsafe { text(fcinfo, number) };
+        let parsed = str::from_utf8(layout).ok().and_then(Layout::parse);
+        let layout = parsed.ok_or_else(|| Failure::BadLayout {
+            layout: pg::shown(layout),
+        })?;
+        Ok(Self { epoch_ms, layout })
+    }
+}
+
+fn decode(fcinfo: pg_sys::FunctionCallInfo, id: i64, format: Format) -> Result<RawDatum, Failure> {
+    let Format { epoch_ms, layout } = format;
+    let parts = layout
         .decompose(id)
-        .ok_or(Failure::NoSnowflake { id })?;
+        .ok_or(Failure::NoSnowflake { id, layout })?;
     let ts = epoch_ms
         .checked_add(parts.ms)
         .and_then(timestamp)
@@ -66,39 +107,33 @@ fn decode(fcinfo: pg_sys::FunctionCallInfo, id: i64, epoch_ms: i64) -> Result<Ra
     Ok(unsafe { row_type(fcinfo).form(columns) })
 }
 
-/// The configured epoch; an id means nothing without one.
-pub fn configured_epoch() -> Result<i64, Failure> {
-    let area = shmem::area().ok_or(Failure::NotPreloaded)?;
-    Ok(area
-        .snowflake
-        .epoch_ms
-        .load(core::sync::atomic::Ordering::Relaxed))
-}
-
 #[pg_extern(sql = r#"
 CREATE FUNCTION leaf_snowflake_decode(
     id bigint, OUT ts timestamptz, OUT worker_id integer, OUT sequence integer)
     STRICT STABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_snowflake_decode(bigint) IS
-    'The parts of a snowflake id, with the epoch of leaf_id.epoch';
+    'The parts of a snowflake id, with leaf_id.epoch and leaf_id.snowflake_layout';
 "#)]
 fn leaf_snowflake_decode(id: i64, fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    finish(configured_epoch().and_then(|epoch_ms| decode(fcinfo, id, epoch_ms)))
+    finish(Format::configured().and_then(|format| decode(fcinfo, id, format)))
 }
 
 #[pg_extern(sql = r#"
 CREATE FUNCTION leaf_snowflake_decode(
-    id bigint, epoch bigint, OUT ts timestamptz, OUT worker_id integer, OUT sequence integer)
+    id bigint, epoch bigint, layout text DEFAULT '41/10/12',
+    OUT ts timestamptz, OUT worker_id integer, OUT sequence integer)
     STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_snowflake_decode(bigint, bigint) IS
-    'The parts of a snowflake id, with an epoch in Unix milliseconds';
+COMMENT ON FUNCTION leaf_snowflake_decode(bigint, bigint, text) IS
+    'The parts of a snowflake id, with an epoch in Unix milliseconds and a layout';
 "#)]
-fn leaf_snowflake_decode_with_epoch(
+fn leaf_snowflake_decode_in_format(
     id: i64,
     epoch: i64,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> RawDatum {
-    finish(decode(fcinfo, id, epoch))
+    // SAFETY: a call of the SQL function above.
+    let format = unsafe { Format::given(epoch, fcinfo, 2) };
+    finish(format.and_then(|format| decode(fcinfo, id, format)))
 }
 
 /// Milliseconds since the epoch within which a timestamp lies; clamped to what ids hold,
@@ -113,9 +148,9 @@ fn ms_since(ts: i64, epoch_ms: i64) -> i64 {
     }
 }
 
-fn lower_bound(ts: i64, epoch_ms: i64) -> i64 {
+fn lower_bound(ts: i64, format: Format) -> i64 {
+    let Format { epoch_ms, layout } = format;
     let ms = ms_since(ts, epoch_ms);
-    let layout = Layout::DEFAULT;
     if ms > layout.max_ms() {
         return i64::MAX;
     }
@@ -126,12 +161,12 @@ fn lower_bound(ts: i64, epoch_ms: i64) -> i64 {
     })
 }
 
-fn upper_bound(ts: i64, epoch_ms: i64) -> i64 {
+fn upper_bound(ts: i64, format: Format) -> i64 {
+    let Format { epoch_ms, layout } = format;
     let ms = ms_since(ts, epoch_ms);
     if ms < 0 {
         return -1;
     }
-    let layout = Layout::DEFAULT;
     layout.compose(Parts {
         ms: ms.min(layout.max_ms()),
         worker_id: layout.max_worker_id(),
@@ -146,17 +181,24 @@ COMMENT ON FUNCTION leaf_snowflake_min(timestamptz) IS
     'The smallest snowflake id of the millisecond of ts: WHERE id >= leaf_snowflake_min(from)';
 "#)]
 fn leaf_snowflake_min(ts: TimestampWithTimeZone) -> i64 {
-    lower_bound(ts.into(), finish(configured_epoch()))
+    lower_bound(ts.into(), finish(Format::configured()))
 }
 
 #[pg_extern(sql = r#"
-CREATE FUNCTION leaf_snowflake_min(ts timestamptz, epoch bigint) RETURNS bigint
+CREATE FUNCTION leaf_snowflake_min(ts timestamptz, epoch bigint, layout text DEFAULT '41/10/12')
+    RETURNS bigint
     STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_snowflake_min(timestamptz, bigint) IS
-    'The same with an epoch in Unix milliseconds, for partition bounds and checks';
+COMMENT ON FUNCTION leaf_snowflake_min(timestamptz, bigint, text) IS
+    'The same with an epoch in Unix milliseconds and a layout, for partition bounds and checks';
 "#)]
-fn leaf_snowflake_min_with_epoch(ts: TimestampWithTimeZone, epoch: i64) -> i64 {
-    lower_bound(ts.into(), epoch)
+fn leaf_snowflake_min_in_format(
+    ts: TimestampWithTimeZone,
+    epoch: i64,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> i64 {
+    // SAFETY: a call of the SQL function above.
+    let format = unsafe { Format::given(epoch, fcinfo, 2) };
+    lower_bound(ts.into(), finish(format))
 }
 
 #[pg_extern(sql = r#"
@@ -166,15 +208,83 @@ COMMENT ON FUNCTION leaf_snowflake_max(timestamptz) IS
     'The largest snowflake id of the millisecond of ts: WHERE id <= leaf_snowflake_max(until)';
 "#)]
 fn leaf_snowflake_max(ts: TimestampWithTimeZone) -> i64 {
-    upper_bound(ts.into(), finish(configured_epoch()))
+    upper_bound(ts.into(), finish(Format::configured()))
 }
 
 #[pg_extern(sql = r#"
-CREATE FUNCTION leaf_snowflake_max(ts timestamptz, epoch bigint) RETURNS bigint
+CREATE FUNCTION leaf_snowflake_max(ts timestamptz, epoch bigint, layout text DEFAULT '41/10/12')
+    RETURNS bigint
     STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_snowflake_max(timestamptz, bigint) IS
-    'The same with an epoch in Unix milliseconds, for partition bounds and checks';
+COMMENT ON FUNCTION leaf_snowflake_max(timestamptz, bigint, text) IS
+    'The same with an epoch in Unix milliseconds and a layout, for partition bounds and checks';
 "#)]
-fn leaf_snowflake_max_with_epoch(ts: TimestampWithTimeZone, epoch: i64) -> i64 {
-    upper_bound(ts.into(), epoch)
+fn leaf_snowflake_max_in_format(
+    ts: TimestampWithTimeZone,
+    epoch: i64,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> i64 {
+    // SAFETY: a call of the SQL function above.
+    let format = unsafe { Format::given(epoch, fcinfo, 2) };
+    upper_bound(ts.into(), finish(format))
+}
+
+/// The id with these parts. Nobody is asked whether it was issued.
+fn compose(ts: i64, worker_id: i32, sequence: i64, format: Format) -> Result<i64, Failure> {
+    let Format { epoch_ms, layout } = format;
+    let ms = ms_since(ts, epoch_ms);
+    if !(0..=layout.max_ms()).contains(&ms) {
+        if timestamp(epoch_ms).is_none() {
+            return Err(Failure::BadEpoch { epoch_ms });
+        }
+        return Err(Failure::TimeOutOfRange {
+            first: pg::format_ms(epoch_ms),
+            last: pg::format_ms(epoch_ms.saturating_add(layout.max_ms())),
+        });
+    }
+    let max = layout.max_worker_id();
+    let fits = |worker_id: &u16| *worker_id <= max;
+    let worker_id = (u16::try_from(worker_id).ok().filter(fits))
+        .ok_or(Failure::NoSuchWorkerId { worker_id, max })?;
+    let max = layout.max_sequence();
+    let fits = |sequence: &u16| *sequence <= max;
+    let sequence = (u16::try_from(sequence).ok().filter(fits))
+        .ok_or(Failure::SequenceOutOfRange { sequence, max })?;
+    Ok(layout.compose(Parts {
+        ms,
+        worker_id,
+        sequence,
+    }))
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_snowflake_compose(ts timestamptz, worker_id integer, sequence bigint)
+    RETURNS bigint
+    STRICT STABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_snowflake_compose(timestamptz, integer, bigint) IS
+    'The snowflake id with these parts, with leaf_id.epoch and leaf_id.snowflake_layout: for rows of past times';
+"#)]
+fn leaf_snowflake_compose(ts: TimestampWithTimeZone, worker_id: i32, sequence: i64) -> i64 {
+    let format = Format::configured();
+    finish(format.and_then(|format| compose(ts.into(), worker_id, sequence, format)))
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_snowflake_compose(
+    ts timestamptz, worker_id integer, sequence bigint,
+    epoch bigint, layout text DEFAULT '41/10/12')
+    RETURNS bigint
+    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_snowflake_compose(timestamptz, integer, bigint, bigint, text) IS
+    'The same with an epoch in Unix milliseconds and a layout';
+"#)]
+fn leaf_snowflake_compose_in_format(
+    ts: TimestampWithTimeZone,
+    worker_id: i32,
+    sequence: i64,
+    epoch: i64,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> i64 {
+    // SAFETY: a call of the SQL function above.
+    let format = unsafe { Format::given(epoch, fcinfo, 4) };
+    finish(format.and_then(|format| compose(ts.into(), worker_id, sequence, format)))
 }

@@ -1,13 +1,12 @@
 //! What the status views show.
 
-use leaf_id_core::layout::Layout;
 use leaf_id_core::state::State;
 use pgrx::iter::TableIterator;
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, name, pg_sys};
 
 use super::call::{bigint, finish, row_type};
-use super::snowflake::{configured_epoch, timestamp};
+use super::snowflake::{Format, timestamp};
 use crate::error::Failure;
 use crate::guc::{self, WorkerId};
 use crate::pg::{self, Name, RawDatum};
@@ -196,7 +195,7 @@ CREATE FUNCTION leaf_snowflake_state(
     OUT last_timestamp timestamptz, OUT reserved_until timestamptz,
     OUT floor timestamptz, OUT floor_reason text,
     OUT clock_lead_ms bigint, OUT clock_lead_reason text, OUT ids_issued bigint, OUT waits bigint,
-    OUT rollbacks_seen bigint, OUT exhausted_at timestamptz,
+    OUT rollbacks_seen bigint, OUT layout text, OUT exhausted_at timestamptz,
     OUT registry text, OUT lease_until timestamptz, OUT registry_away_since timestamptz,
     OUT clock_offset_ms bigint, OUT peers_offset_ms bigint, OUT last_error text)
     STRICT VOLATILE PARALLEL RESTRICTED
@@ -208,7 +207,7 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     use core::sync::atomic::Ordering::Relaxed;
     let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
     let snowflake = &area.snowflake;
-    let epoch_ms = finish(configured_epoch());
+    let Format { epoch_ms, layout } = finish(Format::configured());
     let state = snowflake.state();
     let leases = guc::worker_id() == WorkerId::Auto;
     let open = matches!(state, State::Open { .. });
@@ -249,7 +248,8 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         bigint(snowflake.generator.issued()).into_datum(),
         bigint(snowflake.waits.load(Relaxed)).into_datum(),
         bigint(snowflake.rollbacks()).into_datum(),
-        at(Layout::DEFAULT.max_ms()).into_datum(),
+        layout.to_string().into_datum(),
+        at(layout.max_ms()).into_datum(),
         some_text(lease.registry.get()).into_datum(),
         lease.until_ms.and_then(timestamp).into_datum(),
         lease.away_since_ms.and_then(timestamp).into_datum(),

@@ -21,6 +21,7 @@ struct Document {
     registry: String,
     node_name: String,
     epoch_ms: i64,
+    layout: String,
     token: i64,
     next_token: i64,
     granted: Option<Granted>,
@@ -55,6 +56,8 @@ pub struct HolderIdentity {
     pub node_name: String,
     /// `leaf_id.epoch`: the same worker id with another one repeats ids.
     pub epoch_ms: i64,
+    /// `leaf_id.snowflake_layout`: likewise.
+    pub layout: Layout,
 }
 
 /// Reads the lease of the last run, as far as it counts: an empty one if there is none, if it
@@ -73,7 +76,8 @@ pub fn read(identity: &HolderIdentity) -> io::Result<Lease> {
             && document.origin.system_identifier == pg::system_identifier()
             && document.registry == identity.registry
             && document.node_name == identity.node_name
-            && document.epoch_ms == identity.epoch_ms,
+            && document.epoch_ms == identity.epoch_ms
+            && document.layout == identity.layout.to_string(),
         // A snapshot of the disk is another device, though its files look the same.
         same_boot: boot_id.is_some()
             && document.boot_id == boot_id
@@ -87,16 +91,18 @@ pub fn read(identity: &HolderIdentity) -> io::Result<Lease> {
         until_boot_ms: granted.until_boot_ms,
         max_lead_ms: i64::MAX,
     });
-    if grant.is_some_and(|grant| grant.worker_id > Layout::DEFAULT.max_worker_id()) {
-        let what = "a number in it is out of range";
-        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
-    }
     let lease = Lease {
         grant,
         token: document.token,
         next_token: document.next_token,
     };
-    Ok(lease.of_file(found))
+    let lease = lease.of_file(found);
+    let max_worker_id = identity.layout.max_worker_id();
+    if (lease.grant).is_some_and(|grant| grant.worker_id > max_worker_id) {
+        let what = "a number in it is out of range";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    Ok(lease)
 }
 
 /// Writes a lease down. It may be used when this has returned `Ok`. By the launcher alone.
@@ -108,6 +114,7 @@ pub fn write(identity: &HolderIdentity, lease: &Lease) -> io::Result<()> {
         registry: identity.registry.clone(),
         node_name: identity.node_name.clone(),
         epoch_ms: identity.epoch_ms,
+        layout: identity.layout.to_string(),
         token: lease.token,
         next_token: lease.next_token,
         granted: lease.grant.map(|grant| Granted {

@@ -34,7 +34,7 @@ fn default_layout() -> String {
     Layout::DEFAULT.to_string()
 }
 
-/// A worker id that this server has used before. Each is kept once, for ever: 1,024 at most.
+/// A worker id that this server has used before. Each is kept once, for ever.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Used {
     /// The worker id.
@@ -103,7 +103,7 @@ pub fn read() -> io::Result<Option<Found>> {
     };
     let layout = Layout::parse(&document.layout);
     // No setting could be this: nothing else of it is to be believed.
-    if document.epoch_ms < 0 || document.worker_id > Layout::DEFAULT.max_worker_id() {
+    if document.epoch_ms < 0 || document.worker_id > Layout::MAX_WORKER_ID {
         return Err(out_of_range());
     }
     Ok(Some(Found {

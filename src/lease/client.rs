@@ -55,6 +55,7 @@ fn identity(registry: &Registry) -> HolderIdentity {
         registry: registry.name(),
         node_name: guc::node_name(),
         epoch_ms: guc::epoch_ms(),
+        layout: guc::layout(),
     }
 }
 

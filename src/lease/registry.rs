@@ -190,7 +190,8 @@ pub fn retire(worker_id: Option<i32>, retired: Option<bool>) -> Result<(), Failu
         return Err(Failure::RetireNull);
     };
     let Some(number) = u16::try_from(worker_id).ok().filter(|id| *id < WORKER_IDS) else {
-        return Err(Failure::NoSuchWorkerId { worker_id });
+        let max = WORKER_IDS - 1;
+        return Err(Failure::NoSuchWorkerId { worker_id, max });
     };
     // Not while a claim looks for an id without a row.
     Opened::new()?.lock_registry()?;

@@ -1,6 +1,7 @@
 //! Settings: to define them, and to set them.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
+use std::borrow::Cow;
 use std::ffi::CString;
 
 use pgrx::pg_sys;
@@ -10,19 +11,47 @@ use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PgSqlErrorCode};
 /// What a string setting may be.
 pub trait Check {
     /// The DETAIL of the error for a value that it may not be.
-    const DETAIL: &'static CStr;
+    fn detail() -> Cow<'static, str>;
     /// Whether it may be this. An unset one is empty.
     fn allows(value: &CStr) -> bool;
 }
 
+/// The server is to start with a value that a setting may not have.
+pub struct Refused {
+    /// The setting.
+    pub name: String,
+    /// What it may not be.
+    pub value: String,
+    /// What it may be.
+    pub detail: Cow<'static, str>,
+}
+
+/// The value of a setting, or of what may become one.
+fn value(name: &CStr) -> Option<CString> {
+    // SAFETY: a string that ends with null; what is returned is null or such a string, and is
+    // copied at once.
+    unsafe {
+        let value = pg_sys::GetConfigOption(name.as_ptr(), true, false);
+        (!value.is_null()).then(|| CStr::from_ptr(value).into())
+    }
+}
+
 /// Defines a string setting whose values are checked.
+///
+/// # Errors
+/// The configuration has a value that it may not have, and no reload can mend that. PostgreSQL
+/// itself only warns, and goes on with the default.
 pub fn define_checked_string<C: Check>(
     name: &'static CStr,
     short: &'static CStr,
     long: &'static CStr,
     setting: &'static GucSetting<Option<CString>>,
     context: GucContext,
-) {
+) -> Result<(), Refused> {
+    let configured = match context {
+        GucContext::Postmaster => value(name),
+        _ => None,
+    };
     // SAFETY: `check_hook` is a check hook as PostgreSQL calls it, and leaves the value as it is.
     unsafe {
         GucRegistry::define_string_guc_with_hooks(
@@ -37,6 +66,14 @@ pub fn define_checked_string<C: Check>(
             None,
         );
     }
+    match configured {
+        Some(refused) if value(name).as_ref() != Some(&refused) => Err(Refused {
+            name: name.to_string_lossy().into_owned(),
+            value: refused.to_string_lossy().into_owned(),
+            detail: C::detail(),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// Not by `pg_guard`, which knows no generic functions.
@@ -45,9 +82,9 @@ unsafe extern "C-unwind" fn check_hook<C: Check>(
     _extra: *mut *mut c_void,
     _source: pg_sys::GucSource::Type,
 ) -> bool {
-    // SAFETY: PostgreSQL calls this with a pointer to a string that ends with null, or to null,
-    // and nothing here is dropped. GUC_check_errcode and the rest are what the macro
-    // GUC_check_errdetail does; PostgreSQL frees the copy.
+    // SAFETY: PostgreSQL calls this with a pointer to a string that ends with null, or to null.
+    // GUC_check_errcode and the rest are what the macro GUC_check_errdetail does; PostgreSQL
+    // frees the copy.
     unsafe {
         pgrx_extern_c_guard(|| {
             let text = match *value {
@@ -58,7 +95,8 @@ unsafe extern "C-unwind" fn check_hook<C: Check>(
             if !allowed {
                 let code = PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE;
                 pg_sys::GUC_check_errcode(code as c_int);
-                pg_sys::GUC_check_errdetail_string = pg_sys::pstrdup(C::DETAIL.as_ptr());
+                let detail = CString::new(C::detail().as_bytes()).unwrap_or_default();
+                pg_sys::GUC_check_errdetail_string = pg_sys::pstrdup(detail.as_ptr());
             }
             allowed
         })

@@ -246,10 +246,7 @@ impl PgSharedMemoryInitialization for AreaPointer {
                 (&raw mut (*area).registry)
                     .write(Locked::new(lock(REGISTRY_LOCK), RegistryMailbox::NEW));
                 (&raw mut (*area).reserve).write(Locked::new(lock(RESERVE_LOCK), Assignment::NEW));
-                (*area)
-                    .snowflake
-                    .generator
-                    .set_layout(leaf_id_core::layout::Layout::DEFAULT);
+                (*area).snowflake.generator.set_layout(guc::layout());
                 (*area).snowflake.generator.close();
                 (*area)
                     .snowflake

@@ -5,6 +5,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use leaf_id_core::keeper::FOR_EVER;
+use leaf_id_core::layout::Layout;
 use leaf_id_core::reservation::{Floor, Reason};
 use leaf_id_core::snowflake::Generator;
 use leaf_id_core::state::{LeadReason, State};
@@ -76,6 +77,11 @@ impl Drop for Writer<'_> {
 }
 
 impl Snowflake {
+    /// `leaf_id.snowflake_layout`, fixed at start.
+    pub fn layout(&self) -> Layout {
+        self.generator.layout()
+    }
+
     /// Becomes the writer, if there is none.
     pub fn try_write(&self) -> Option<Writer<'_>> {
         self.writer

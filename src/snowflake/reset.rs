@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 
 use leaf_id_core::keeper::FOR_EVER;
-use leaf_id_core::layout::Layout;
 use leaf_id_core::reservation::Terms;
 use leaf_id_core::state::State;
 
@@ -37,7 +36,7 @@ pub fn reset(until: i64) -> Result<(), Failure> {
     let until_ms = until
         .saturating_add(pg::TIMESTAMP_EPOCH_US)
         .div_euclid(1000);
-    if !(0..=Layout::DEFAULT.max_ms()).contains(&until_ms.saturating_sub(epoch_ms)) {
+    if !(0..=snowflake.layout().max_ms()).contains(&until_ms.saturating_sub(epoch_ms)) {
         return Err(Failure::ResetOutOfRange);
     }
     let deadline = Deadline::new();

@@ -65,6 +65,10 @@ pub fn ask(area: &Area, number: u64, limit: Option<Duration>) {
         ask_there(&request, number)
     };
     let reply = match result {
+        // An id with it would have another time.
+        Ok((answer, _)) if answer.worker_id > area.snowflake.layout().max_worker_id() => {
+            Reply::Failed(Explanation::new(NOT_UNDERSTOOD))
+        }
         Ok((answer, detail)) => Reply::Answered(answer, Explanation::new(&detail)),
         Err(message) => Reply::Failed(Explanation::new(&message)),
     };
@@ -147,8 +151,7 @@ fn understand(
         sent,
         received,
     };
-    let valid = answer.worker_id <= leaf_id_core::layout::Layout::DEFAULT.max_worker_id();
-    valid.then(|| (answer, text(7).unwrap_or_default()))
+    Some((answer, text(7).unwrap_or_default()))
 }
 
 const NOT_UNDERSTOOD: &str = "its answer is not understood: is leaf_id there of another version?";

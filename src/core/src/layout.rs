@@ -29,6 +29,10 @@ impl Layout {
         worker_bits: 10,
         sequence_bits: 12,
     };
+    /// The largest worker id that any layout has.
+    pub const MAX_WORKER_ID: u16 = (1 << 15) - 1;
+    /// What a layout may be, for people.
+    pub const ALLOWED: &'static str = "A layout is three numbers of bits: 38 to 46 of milliseconds, 0 to 15 of the worker id, 1 to 16 of the sequence, and at most 63 together; 41/10/12, for example.";
     /// Fewer bits of milliseconds last less than nine years; more than these reach beyond the
     /// year 4000.
     const TIME_BITS: core::ops::RangeInclusive<u8> = 38..=46;
@@ -55,7 +59,10 @@ impl Layout {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         // As it is shown again, and nothing else: no signs, no zeroes in front.
-        let bits = |part: &str| part.parse::<u8>().ok().filter(|n| n.to_string() == part);
+        let bits = |part: &str| {
+            let plain = part == "0" || !part.starts_with(['+', '0']);
+            part.parse::<u8>().ok().filter(|_| plain)
+        };
         let mut parts = text.split('/').map(bits);
         let layout = Self::new(parts.next()??, parts.next()??, parts.next()??);
         layout.filter(|_| parts.next().is_none())
@@ -93,6 +100,7 @@ impl Layout {
 
     /// The largest worker id.
     #[must_use]
+    #[inline]
     pub fn max_worker_id(self) -> u16 {
         (1 << self.worker_bits) - 1
     }
@@ -102,6 +110,12 @@ impl Layout {
     #[inline]
     pub fn max_sequence(self) -> u16 {
         ((1_u32 << self.sequence_bits) - 1) as u16
+    }
+
+    /// The largest id.
+    #[must_use]
+    pub fn max_id(self) -> i64 {
+        i64::MAX >> (63 - self.time_bits - self.worker_bits - self.sequence_bits)
     }
 
     /// The id with these parts, each within its range.
@@ -152,6 +166,8 @@ impl fmt::Display for Layout {
 mod tests {
     //! Would catch: a layout that is not what it says, or that ids do not fit in.
 
+    #![allow(clippy::unwrap_used, reason = "a test that panics fails")]
+
     use super::*;
 
     #[test]
@@ -163,7 +179,10 @@ mod tests {
         }
         let bad = "/41/10 41/10/12/ 41/10/13 37/10/12 47/10/6 41/16/6 41/10/0 +41/10/12 41/010/12 \
                    41/10/ 41//12 41/10/-1 257/10/12";
-        for text in bad.split(' ').chain(["", " 41/10/12", "41/10/12 "]) {
+        for text in bad
+            .split(' ')
+            .chain(["", "41/00/12", " 41/10/12", "41/10/12 "])
+        {
             assert_eq!(Layout::parse(text), None, "{text}");
         }
         assert_eq!(Layout::unpack(0), None);
@@ -193,6 +212,7 @@ mod tests {
                 assert_eq!(layout.decompose(layout.compose(parts)), Some(parts));
             }
             let largest = layout.compose(largest);
+            assert_eq!(largest, layout.max_id());
             let beyond = largest.wrapping_add(1);
             assert_eq!(layout.decompose(beyond), None, "{text}");
             assert_eq!(layout.decompose(-1), None);
@@ -201,12 +221,6 @@ mod tests {
 
     #[test]
     fn ids_of_41_6_6_are_exact_in_javascript() {
-        let layout = Layout::parse("41/6/6").unwrap();
-        let largest = layout.compose(Parts {
-            ms: layout.max_ms(),
-            worker_id: 63,
-            sequence: 63,
-        });
-        assert_eq!(largest, (1 << 53) - 1);
+        assert_eq!(Layout::parse("41/6/6").unwrap().max_id(), (1 << 53) - 1);
     }
 }

@@ -441,8 +441,8 @@ mod tests {
         assert_eq!(issued(&reserved, 0), Err(Stall::Closed));
         reserved.open(0, 0);
         assert!(reserved.is_open());
-        let issued = issued(&reserved, 1).unwrap();
-        assert_eq!(issued.id, 1 << 22);
+        let (id, lead_ms) = (1 << 22, 0);
+        assert_eq!(issued(&reserved, 1), Ok(Issued { id, lead_ms }));
         assert_eq!(reserved.issued(), 1);
     }
 }

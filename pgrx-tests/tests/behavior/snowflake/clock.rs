@@ -406,7 +406,7 @@ fn at_the_end_of_time_ids_end_and_never_wrap() {
             "SELECT leaf_snowflake_next()",
             "SELECT leaf_snowflake_next_batch(2)",
         ] {
-            session.fails(sql).is("2200H").says("41-bit");
+            session.fails(sql).is("2200H").says("end of their time");
         }
         session.run("SELECT * FROM leaf_snowflake_status");
     };

@@ -1,5 +1,8 @@
-//! Snowflake ids: their order, the clock, and the launcher that reserves time for them.
+//! Snowflake ids: their order, the clock, the launcher that reserves time for them, and what
+//! they are made of.
 
 mod clock;
+mod compose;
 mod ids;
 mod late_launcher;
+mod layout;

@@ -42,6 +42,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT leaf_snowflake_decode(2124058834992369739, 0)",
                 "SELECT leaf_snowflake_min(now()), leaf_snowflake_min(now(), 0)",
                 "SELECT leaf_snowflake_max(now()), leaf_snowflake_max(now(), 0)",
+                "SELECT leaf_snowflake_compose(now(), 1, 1), leaf_snowflake_compose(now(), 1, 1, 0)",
             ],
         ),
         "create, reset and drop tags" => (
