@@ -41,6 +41,8 @@ pub extern "C-unwind" fn _PG_init() {
         return;
     }
     guc::define();
+    // A server that runs must not become another node when its machine is renamed.
+    pg::host_name();
     shmem::init();
     pg::watch_databases(shmem::forget_database);
     if !pg::binary_upgrade() {
