@@ -405,9 +405,15 @@ impl Asking {
     pub fn first(&self, server: &Server) -> First {
         let mut session = server.session();
         session.run("SELECT 1");
+        self.first_in(&mut session)
+    }
+
+    /// Asks in this session until there is an id.
+    #[track_caller]
+    pub fn first_in(&self, session: &mut Session) -> First {
         let start = Instant::now();
         let mut refusals = Vec::new();
-        while let Err(failure) = self.call(&mut session, 1) {
+        while let Err(failure) = self.call(session, 1) {
             assert!(start.elapsed() < LIMIT, "no id for {LIMIT:?}: {failure}");
             refusals.push(failure);
         }

@@ -298,6 +298,20 @@ impl Server {
         killed
     }
 
+    /// As [`Server::kill_9_backend`], and waits until the server takes connections again.
+    pub fn crash_by(&self, pid: i32) -> bool {
+        let crashes = || self.log().matches(" reinitializing").count();
+        let before = crashes();
+        let killed = self.kill_9_backend(pid);
+        if killed {
+            wait_until(SERVER_LIMIT, "the server to be back", || {
+                // It still takes connections until the postmaster has noticed.
+                crashes() > before && self.try_connect("postgres", "postgres").is_ok()
+            });
+        }
+        killed
+    }
+
     /// Asks one process of the server to end (SIGTERM), one that is in no view perhaps.
     pub fn terminate(&self, pid: i32) {
         signal("TERM", &[pid.try_into().unwrap()]);

@@ -3,3 +3,4 @@
 mod clock;
 mod ids;
 mod late_launcher;
+mod never_waits;
