@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Asking, First, Registry, Server, Session, Stop, assert_apart, assert_in_order,
+    Asking, CENTRAL, First, Registry, Server, Session, Stop, assert_apart, assert_in_order,
     default_node_name, in_threads_until, tell, wait_until,
 };
 
@@ -159,4 +159,78 @@ fn three_servers_of_one_configuration_fail_over_and_switch_over() {
         nodes.iter().map(|node| &node.0).collect::<Vec<_>>(),
         names.iter().collect::<Vec<_>>()
     );
+}
+
+/// The registry is their own database here, too, but by a foreign server that leads to whichever
+/// of them is the primary.
+#[test]
+fn hot_standbys_of_one_configuration_go_on_when_one_is_promoted() {
+    let conf = |number: usize| {
+        let registry = [("leaf_id.worker_registry", "postgres/leaf_central")];
+        [&CONF[..], &registry, &[("port", PORTS[number])]].concat()
+    };
+    let first = Server::with_leaf_id(&conf(0));
+    first.admit_members();
+    first.lease_worker_ids();
+    let standbys = [1, 2].map(|number| first.standby(&[("port", PORTS[number])]));
+    let [second, third] = standbys;
+    let servers = [first, second, third];
+    let [first, second, third] = &servers;
+    let mut session = first.session();
+    session.run("CREATE EXTENSION dblink");
+    session.create_foreign_server(CENTRAL, &servers.each_ref().map(Server::dir));
+    let ports = PORTS.join(",");
+    session.run(&format!(
+        "ALTER SERVER {CENTRAL} OPTIONS (ADD port '{ports}')"
+    ));
+    let asking: [Asking; 3] = Default::default();
+    for (asking, server) in asking.iter().zip(&servers) {
+        let first = asking.first(server);
+        println!("{}: {:?}", server.port(), first.took);
+    }
+    let nodes_before = nodes(&mut session);
+    drop(session);
+    let names = servers.each_ref().map(default_node_name);
+    assert_eq!(
+        nodes_before.iter().map(|node| &node.0).collect::<Vec<_>>(),
+        names.iter().collect::<Vec<_>>()
+    );
+    let refused = asking.each_ref().map(|asking| asking.refusals().len());
+    in_threads_until(
+        3,
+        |number, done| asking[number].ask(&servers[number], done),
+        || {
+            for asking in &asking {
+                asking.wait_for_ids();
+            }
+            second.replay_all_of(first);
+            third.replay_all_of(first);
+            first.kill_9();
+            second.promote();
+            let first = asking[1].first(second);
+            tell(&format!(
+                "a hot standby that was promoted: an id after {:?}",
+                first.took
+            ));
+            assert!(first.took < AT_ONCE, "{first:?}");
+            third.configure("primary_conninfo", &second.conninfo());
+            third.replay_all_of(second);
+            for asking in &asking[1..] {
+                asking.wait_for_ids();
+            }
+        },
+    );
+    for (asking, refused) in asking.iter().zip(refused).skip(1) {
+        assert_eq!(
+            asking.refusals().len(),
+            refused,
+            "{:?}",
+            asking.refusals().last()
+        );
+    }
+    for asking in &asking {
+        assert_in_order(asking.calls());
+    }
+    assert_apart(&asking);
+    assert_eq!(nodes(&mut second.session()), nodes_before);
 }
