@@ -2,10 +2,10 @@
 # A hundred random events under 16 sessions on one server, for ten minutes: kills, restarts,
 # edits of tags. Then the same in a fleet of three servers and a central pair, with a network
 # that fails. Then a minute each in which the central server dies and its standby takes over, with
-# synchronous and with asynchronous replication. Last, two minutes of random SQL by sqlsmith,
-# where that is installed. Fails where an id comes twice or out of
-# order, is lost without a crash, or where a session hangs or gets an error that nothing
-# explains.
+# synchronous and with asynchronous replication. Then a crash every second for a minute, and every
+# pair of faults after which snowflake ids must be there at once. Last, two minutes of random SQL
+# by sqlsmith, where that is installed. Fails where an id comes twice or out of order, is lost
+# without a crash, or where a session hangs or gets an error that nothing explains.
 # LEAF_ID_TORTURE_SECONDS changes how long the first two take at least, LEAF_ID_SEED repeats
 # the events.
 
@@ -26,6 +26,8 @@ tests=(
     torture::fleet::a_hundred_events_in_a_fleet_repeat_nothing
     remote::central_failover::a_synchronous_pair_fails_over_in_a_minute_under_load
     remote::central_failover::an_asynchronous_pair_fails_over_in_a_minute_under_load
+    snowflake::never_waits::a_crash_every_second_for_a_minute_leaves_no_second_without_ids
+    snowflake::never_waits::after_every_pair_of_faults_ids_are_there_at_once
     torture::sqlsmith::random_statements_crash_nothing
 )
 say "Torture: 100 events and $(duration "$LEAF_ID_TORTURE_SECONDS") at least, on one server and in a fleet (all of it goes to $log)"

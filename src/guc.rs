@@ -7,6 +7,7 @@ use core::ffi::{CStr, c_int};
 use std::borrow::Cow;
 
 use leaf_id_core::layout::Layout;
+use leaf_id_core::node_name::Template;
 use leaf_id_core::snowflake::DEFAULT_EPOCH_MS;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 
@@ -49,8 +50,9 @@ static WORKER_ID: GucSetting<Option<std::ffi::CString>> =
 /// `database` or `database/server`; empty is unset.
 static WORKER_REGISTRY: GucSetting<Option<std::ffi::CString>> =
     GucSetting::<Option<std::ffi::CString>>::new(Some(c""));
+/// See [`Template`].
 static NODE_NAME: GucSetting<Option<std::ffi::CString>> =
-    GucSetting::<Option<std::ffi::CString>>::new(Some(c""));
+    GucSetting::<Option<std::ffi::CString>>::new(Some(c"%h:%p"));
 /// Milliseconds.
 pub static WORKER_LEASE: GucSetting<i32> = GucSetting::<i32>::new(300_000);
 /// Milliseconds.
@@ -140,11 +142,12 @@ pub fn worker_registry() -> Option<Registry> {
     Registry::parse(WORKER_REGISTRY.get()?.to_str().ok()?)
 }
 
-/// What tells this server from others of the same system identifier.
+/// What tells this server from others of the same system identifier, with the escapes expanded.
 pub fn node_name() -> String {
     NODE_NAME
         .get()
-        .map_or_else(String::new, |text| text.to_string_lossy().into_owned())
+        .and_then(|text| Template::parse(text.to_str().ok()?))
+        .map_or_else(String::new, |name| name.expand(pg::host_name(), pg::port()))
 }
 
 /// The epoch of snowflake ids, in Unix milliseconds.
@@ -219,12 +222,13 @@ struct NodeNameCheck;
 
 impl Check for NodeNameCheck {
     fn detail() -> Cow<'static, str> {
-        "A node name has at most 63 bytes, all of them printable.".into()
+        "A node name has at most 63 bytes, all of them printable. In it \"%h\" is the host name, \"%p\" the port, and \"%%\" a percent sign.".into()
     }
 
     fn allows(value: &CStr) -> bool {
-        let printable = |text: &str| text.len() <= MAX_NAME && !text.chars().any(char::is_control);
-        value.to_str().is_ok_and(printable)
+        value
+            .to_str()
+            .is_ok_and(|text| Template::parse(text).is_some())
     }
 }
 
@@ -405,7 +409,7 @@ fn define_leases() -> Result<(), Refused> {
     pg::define_checked_string::<NodeNameCheck>(
         c"leaf_id.node_name",
         c"Sets the name by which the worker registry tells this server from its standbys and copies.",
-        c"A different one on every server of the same system identifier.",
+        c"A different one on every server of the same system identifier. \"%h\" is the host name, \"%p\" the port.",
         &NODE_NAME,
         GucContext::Sighup,
     )?;

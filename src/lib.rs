@@ -43,6 +43,8 @@ pub extern "C-unwind" fn _PG_init() {
     if let Err(refused) = guc::define() {
         error::Failure::from(refused).raise();
     }
+    // A server that runs must not become another node when its machine is renamed.
+    pg::host_name();
     shmem::init();
     pg::watch_databases(shmem::forget_database);
     if !pg::binary_upgrade() {

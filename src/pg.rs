@@ -51,8 +51,8 @@ pub use process::{
 };
 pub use roles::{Caller, caller_is_monitor, caller_is_one_of, is_superuser, user, user_name};
 pub use server::{
-    binary_upgrade, has_synchronous_standbys, in_recovery, nudge_postmaster, preloading,
-    server_start, single_user, system_identifier, terminate, timeline,
+    binary_upgrade, has_synchronous_standbys, host_name, in_recovery, nudge_postmaster, port,
+    preloading, server_start, single_user, system_identifier, terminate, timeline,
 };
 pub use settings::{Check, Refused, define_checked_string, pin_setting, reserve_prefix, set_local};
 pub use signals::{

@@ -37,6 +37,13 @@ impl Backup {
         self
     }
 
+    /// The same backup once more.
+    pub fn again(&self) -> Self {
+        let dir = new_dir();
+        copy_dir(&self.data_dir(), &dir.join("data"));
+        Self { dir }
+    }
+
     /// Where its data directory is.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
@@ -51,10 +58,7 @@ impl Backup {
     /// Starts a streaming standby of a server; it has the settings that the server was
     /// started with, unless these say otherwise.
     pub fn start_standby(self, primary: &Server, conf: &[(&str, &str)]) -> Server {
-        let from = format!(
-            "host={} user=postgres application_name={STANDBY}",
-            primary.dir().display()
-        );
+        let from = format!("{} application_name={STANDBY}", primary.conninfo());
         self.start_with("standby.signal", &[("primary_conninfo", &*from)], conf)
     }
 
@@ -178,7 +182,6 @@ impl Server {
     #[track_caller]
     pub fn rewind_and_follow(&self, primary: &Self) {
         let data = self.data_dir();
-        let source = format!("host={} user=postgres", primary.dir().display());
         self.run(
             "pg_rewind",
             &[
@@ -186,13 +189,21 @@ impl Server {
                 "-D",
                 data.to_str().unwrap(),
                 "--source-server",
-                &format!("{source} dbname=postgres"),
+                &format!("{} dbname=postgres", primary.conninfo()),
             ],
         );
         // The other server's settings came along.
         self.append("unix_socket_directories", self.dir().to_str().unwrap());
-        self.append("primary_conninfo", &source);
-        let signal = data.join("standby.signal");
+        self.append("port", &self.port().to_string());
+        self.follow(primary);
+    }
+
+    /// Makes a standby of this server, which was stopped: another one, which has all that it
+    /// has, was promoted in its place.
+    #[track_caller]
+    pub fn follow(&self, primary: &Self) {
+        self.append("primary_conninfo", &primary.conninfo());
+        let signal = self.data_dir().join("standby.signal");
         fs::write(&signal, "").unwrap();
         self.give(&signal);
         self.launch();

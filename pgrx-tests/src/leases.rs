@@ -224,6 +224,16 @@ impl Server {
     }
 }
 
+/// What `leaf_id.node_name` is by default on a server.
+///
+/// # Panics
+/// Where the host name cannot be read.
+#[must_use]
+pub fn default_node_name(server: &Server) -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    format!("{}:{}", host.trim(), server.port())
+}
+
 /// The settings by which a server leases its worker id.
 #[must_use]
 pub fn lease_conf(registry: &str, node: &str) -> [(&'static str, String); 3] {
@@ -321,6 +331,16 @@ pub struct Refusal {
     pub failure: Failure,
 }
 
+/// How a server came to its first snowflake id.
+#[must_use]
+#[derive(Clone, Debug)]
+pub struct First {
+    /// How long it took from when the server answered other questions.
+    pub took: Duration,
+    /// What was refused until then.
+    pub refusals: Vec<Failure>,
+}
+
 /// What the sessions of one server got that asked for snowflake ids all the time.
 #[derive(Default)]
 pub struct Asking {
@@ -378,6 +398,27 @@ impl Asking {
                 Err(failure)
             }
         }
+    }
+
+    /// Asks in a new session until there is an id.
+    #[track_caller]
+    pub fn first(&self, server: &Server) -> First {
+        let mut session = server.session();
+        session.run("SELECT 1");
+        self.first_in(&mut session)
+    }
+
+    /// Asks in this session until there is an id.
+    #[track_caller]
+    pub fn first_in(&self, session: &mut Session) -> First {
+        let start = Instant::now();
+        let mut refusals = Vec::new();
+        while let Err(failure) = self.call(session, 1) {
+            assert!(start.elapsed() < LIMIT, "no id for {LIMIT:?}: {failure}");
+            refusals.push(failure);
+        }
+        let took = start.elapsed();
+        First { took, refusals }
     }
 
     /// All ids so far.

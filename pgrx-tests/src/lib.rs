@@ -60,8 +60,8 @@ pub use damage::{DAMAGES, Damage};
 pub use fleet::{CENTRAL, Fleet};
 pub use history::{Caller, Cut, History, IdRange, Source, Window};
 pub use leases::{
-    Asking, Holder, OTHER_BOOT, Refusal, Registry, assert_apart, edit_json, lease_conf, now_ms,
-    time_of, worker_of,
+    Asking, First, Holder, OTHER_BOOT, Refusal, Registry, assert_apart, default_node_name,
+    edit_json, lease_conf, now_ms, time_of, worker_of,
 };
 pub use load::{Haste, Load, Part, Plan};
 pub use processes::{Frozen, Paused};

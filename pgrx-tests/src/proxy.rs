@@ -15,7 +15,7 @@ use std::{fs, io};
 use parking_lot::{Condvar, Mutex};
 
 use crate::programs::new_dir;
-use crate::server::{Server, connect};
+use crate::server::{PORT, Server, connect};
 use crate::session::{Failure, Session};
 
 /// How often it looks for a new connection.
@@ -106,7 +106,7 @@ impl Proxy {
     /// # Errors
     /// What the server answered, or the end of the connection.
     pub fn try_session(&self) -> Result<Session, Failure> {
-        connect(self.dir(), "postgres", "postgres")
+        connect(self.dir(), PORT, "postgres", "postgres")
     }
 
     /// Changes what becomes of connections, of those that there are too.
@@ -282,7 +282,7 @@ impl Shared {
 }
 
 fn socket_in(dir: &Path) -> PathBuf {
-    dir.join(".s.PGSQL.5432")
+    dir.join(format!(".s.PGSQL.{PORT}"))
 }
 
 fn listen(dir: &Path) -> UnixListener {

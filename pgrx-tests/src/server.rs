@@ -27,6 +27,8 @@ const SERVER_LIMIT: Duration = Duration::from_secs(60);
 /// neither ALTER DATABASE SET nor DISCARD ALL takes it away.
 const STATEMENT_LIMIT: &str = "-c statement_timeout=120s";
 
+/// The port of a server whose settings say nothing else: the name of its socket.
+pub(crate) const PORT: u16 = 5432;
 /// What every server has, unless its test says otherwise.
 const CONF: [(&str, &str); 6] = [
     ("listen_addresses", ""),
@@ -71,6 +73,7 @@ pub enum Stop {
 /// stays, and the end of the log is printed.
 pub struct Server {
     dir: PathBuf,
+    port: u16,
     postmaster: Arc<Mutex<Option<Child>>>,
     /// How often a process of it was killed with our knowledge.
     kills: AtomicUsize,
@@ -140,11 +143,16 @@ impl Server {
         {
             text += &format!("{name} = '{value}'\n");
         }
+        let mut ports = text.lines().filter_map(|line| line.strip_prefix("port = "));
+        let port = ports
+            .next_back()
+            .map(|port| port.trim_matches('\'').parse());
         fs::write(&file, text).unwrap();
 
         let (watchdog, limits) = mpsc::channel::<Duration>();
         let server = Self {
             dir,
+            port: port.map_or(PORT, Result::unwrap),
             postmaster: Arc::default(),
             kills: AtomicUsize::new(0),
             ended_by_itself: AtomicBool::new(false),
@@ -269,7 +277,8 @@ impl Server {
     /// Both name a process id, which may belong to another test's server by now.
     fn remove_locks(&self) {
         fs::remove_file(self.data_dir().join("postmaster.pid")).unwrap();
-        fs::remove_file(self.dir.join(".s.PGSQL.5432.lock")).unwrap();
+        let socket = format!(".s.PGSQL.{}.lock", self.port);
+        fs::remove_file(self.dir.join(socket)).unwrap();
     }
 
     /// Kills the server and starts it again.
@@ -286,6 +295,20 @@ impl Server {
         let runs = !matches!(state_and_parent(pid), None | Some(('Z', _)));
         let killed = runs && signal("KILL", &[pid]);
         self.kills.fetch_add(usize::from(killed), Ordering::Relaxed);
+        killed
+    }
+
+    /// As [`Server::kill_9_backend`], and waits until the server takes connections again.
+    pub fn crash_by(&self, pid: i32) -> bool {
+        let crashes = || self.log().matches(" reinitializing").count();
+        let before = crashes();
+        let killed = self.kill_9_backend(pid);
+        if killed {
+            wait_until(SERVER_LIMIT, "the server to be back", || {
+                // It still takes connections until the postmaster has noticed.
+                crashes() > before && self.try_connect("postgres", "postgres").is_ok()
+            });
+        }
         killed
     }
 
@@ -369,7 +392,7 @@ impl Server {
     /// # Errors
     /// What the server answered.
     pub fn try_connect(&self, role: &str, database: &str) -> Result<Session, Failure> {
-        connect(&self.dir, role, database)
+        connect(&self.dir, self.port, role, database)
     }
 
     /// A PostgreSQL program that would connect to this server, run by the server's user
@@ -377,7 +400,10 @@ impl Server {
     #[must_use]
     pub fn program(&self, name: &str) -> Command {
         let mut command = as_server_user(name, &self.dir);
-        command.env("PGHOST", &self.dir).env("PGUSER", "postgres");
+        command
+            .env("PGHOST", &self.dir)
+            .env("PGPORT", self.port.to_string())
+            .env("PGUSER", "postgres");
         command
     }
 
@@ -405,6 +431,19 @@ impl Server {
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Its port, which is only part of a name: of its socket, and of the node.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// What libpq is to be told to connect to it as the superuser.
+    #[must_use]
+    pub fn conninfo(&self) -> String {
+        let (dir, port) = (self.dir.display(), self.port);
+        format!("host={dir} port={port} user=postgres")
     }
 
     /// The data directory.
@@ -498,9 +537,15 @@ impl Drop for Server {
 }
 
 /// A session by the socket in a directory.
-pub(crate) fn connect(dir: &Path, role: &str, database: &str) -> Result<Session, Failure> {
+pub(crate) fn connect(
+    dir: &Path,
+    port: u16,
+    role: &str,
+    database: &str,
+) -> Result<Session, Failure> {
     let client = Config::new()
         .host_path(dir)
+        .port(port)
         .user(role)
         .dbname(database)
         .options(STATEMENT_LIMIT)

@@ -1,6 +1,7 @@
 //! The server that this process belongs to.
 
 use core::ffi::CStr;
+use std::sync::OnceLock;
 
 use pgrx::pg_sys;
 
@@ -34,6 +35,27 @@ pub fn in_recovery() -> bool {
 pub fn server_start() -> i64 {
     // SAFETY: a plain global of this process, which has one thread.
     unsafe { pg_sys::PgStartTime }
+}
+
+/// The port that the server listens on.
+pub fn port() -> u16 {
+    // SAFETY: a plain global of this process, which has one thread.
+    let port = unsafe { pg_sys::PostPortNumber };
+    port.try_into().unwrap_or_default()
+}
+
+/// The machine's host name when this was first asked; empty where it cannot be read. Asked in
+/// the postmaster, it is the same in all its children, whatever the machine is called by then.
+pub fn host_name() -> &'static [u8] {
+    static HOST_NAME: OnceLock<Vec<u8>> = OnceLock::new();
+    HOST_NAME.get_or_init(|| {
+        // Longer than any: POSIX has 255 bytes, Linux 64.
+        let mut buffer = [0; 256];
+        // SAFETY: the buffer is as long as it says.
+        let result = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len()) };
+        let name = CStr::from_bytes_until_nul(&buffer).unwrap_or_default();
+        if result == 0 { name.to_bytes() } else { b"" }.to_vec()
+    })
 }
 
 /// The identifier of the database cluster.

@@ -11,6 +11,7 @@
 pub mod keeper;
 pub mod layout;
 pub mod lease;
+pub mod node_name;
 mod numbered;
 mod primitive;
 pub mod registry;

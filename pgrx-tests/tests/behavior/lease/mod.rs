@@ -1,6 +1,7 @@
 //! Leases of worker ids: the registry, and the servers that hold a lease.
 
 mod asking;
+mod one_configuration;
 mod registry;
 mod registry_away;
 mod registry_bounds;

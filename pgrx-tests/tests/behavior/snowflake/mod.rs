@@ -6,3 +6,4 @@ mod compose;
 mod ids;
 mod late_launcher;
 mod layout;
+mod never_waits;

@@ -12,7 +12,7 @@ use std::{mem, thread};
 
 use leaf_id_tests::{
     Caller, Cut, Failure, Haste, History, Load, Part, Plan, Server, Session, Source, Stop, Window,
-    random, wait_until,
+    random,
 };
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -241,17 +241,12 @@ impl<S: Subject> Driver<'_, S> {
     /// Kills one process of a server, and waits until that is back. False if the process had
     /// ended by itself.
     pub(super) fn kill(&self, number: usize, server: &Server, pid: i32) -> bool {
-        let crashes = || server.log().matches(" reinitializing").count();
-        let before = crashes();
         let killed = Instant::now();
-        server.kill_9_backend(pid) && {
-            wait_until(LIMIT, "the server to be back", || {
-                // It still takes connections until the postmaster has noticed.
-                crashes() > before && server.try_connect("postgres", "postgres").is_ok()
-            });
+        let crashed = server.crash_by(pid);
+        if crashed {
             self.history.was_down(number, killed);
-            true
         }
+        crashed
     }
 
     /// Has a transaction hold the locks of a statement for a while.

@@ -13,6 +13,7 @@ use leaf_id_tests::{
     wait_until,
 };
 use rand::RngExt;
+use rand::seq::IndexedRandom;
 
 use super::driver::{Driver, Extent, Happening, LIMIT, Loss, Subject, Work, events, run};
 
@@ -23,8 +24,10 @@ const CLONES: Caller = Caller {
     server: MEMBERS,
     session: SESSIONS,
 };
-/// How far a clock is set, which is more than `leaf_id.max_clock_skew`.
-const OFF_MS: i64 = 2000;
+/// How far a clock is set, which is more than `leaf_id.max_clock_skew`, ...
+const OFF_MS: [i64; 3] = [2000, 60_000, 3_600_000];
+/// ... and which is less, so that nothing may be refused.
+const NUDGES_MS: [i64; 2] = [20, 500];
 const CLAIM: &str = "leaf_claim($1";
 
 /// A name, `step`, `max_step`, and how many ids a call asks for at most.
@@ -59,6 +62,7 @@ events! {
     ResetAtCentral
     ReplaceTagOfMember
     SetClock
+    NudgeClock
     CloneMember
     RenameNode
     ReleaseWorkerId
@@ -78,6 +82,8 @@ impl Happening for Event {
         let states: &[_] = match self {
             Self::KillMember | Self::RestartMember => &["57P01", "57P03", ""],
             Self::KillAllocator => &["57P02", "57P03", ""],
+            // PostgreSQL's own timeouts are by the clock, once one of them is over.
+            Self::SetClock => &["57014"],
             Self::CrashCentral
             | Self::RestartCentral
             | Self::FreezeCentral
@@ -104,6 +110,7 @@ impl Event {
                 | Self::RaiseMaxIdAtCentral
                 | Self::ResetAtCentral
                 | Self::ReplaceTagOfMember
+                | Self::NudgeClock
         )
     }
 }
@@ -323,13 +330,8 @@ impl Driver<'_, Fleet<'_>> {
             Event::ChangeSteps => self.change_steps(number),
             Event::RaiseMaxIdAtCentral | Event::ResetAtCentral => self.edit_central(event),
             Event::ReplaceTagOfMember => self.replace_tag(number),
-            Event::SetClock => {
-                let clock = member.server.clock();
-                let sign = if self.random.random() { 1 } else { -1 };
-                clock.set(sign * OFF_MS);
-                self.pass(100..4000);
-                clock.set(0);
-            }
+            Event::SetClock => self.set_clock(number, &OFF_MS),
+            Event::NudgeClock => self.set_clock(number, &NUDGES_MS),
             Event::CloneMember => self.clone_member(number),
             // It is another node for a while, and comes back.
             Event::RenameNode => {
@@ -348,6 +350,23 @@ impl Driver<'_, Fleet<'_>> {
             Event::ReleaseWorkerId => self.take_worker_id("leaf_worker_release", number),
             Event::RetireWorkerId => self.take_worker_id("leaf_worker_retire", number),
         }
+    }
+
+    /// Has a member's clock be off for a while by one of these, and says when there were ids again.
+    fn set_clock(&mut self, number: usize, steps_ms: &[i64]) {
+        let sign = if self.random.random() { 1 } else { -1 };
+        let off_ms = sign * steps_ms.choose(&mut self.random).unwrap();
+        let server = &self.subject.members[number].server;
+        server.clock().set(off_ms);
+        self.pass(100..4000);
+        server.clock().set(0);
+        let right = Instant::now();
+        let mut session = server.session();
+        wait_until(LIMIT, "an id", || session.try_snowflake().is_ok());
+        println!(
+            "  {off_ms} ms off: ids {:?} after it was right",
+            right.elapsed()
+        );
     }
 
     /// Kills it, and waits until its server is back.

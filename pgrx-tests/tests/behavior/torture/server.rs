@@ -1,12 +1,14 @@
 //! Would catch: whatever it takes more than one thing at a time to see: ids twice or out of
 //! order (I3, I4, I7), ids that no claim covers (I1, I8), sessions that hang (I5), and ids
 //! that a clean restart loses (I6), under 16 sessions with a mixed load, while processes
-//! are killed, the server restarts, and administrators edit tags.
+//! are killed, the server restarts, administrators edit tags, and the clock is set up to an
+//! hour ahead and back; and snowflake ids that are refused though the clock is not further
+//! back than they may be ahead of it.
 
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    Failure, History, IdRange, Part, Server, Session, Source, Stop, Window, wait_until,
+    Cut, Failure, History, IdRange, Part, Server, Session, Source, Stop, Window, wait_until,
 };
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -18,6 +20,14 @@ const SESSIONS: usize = 16;
 const REFILL_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long after the end of a reset the launcher may notice it.
 const RESET_MARGIN: Duration = Duration::from_secs(3);
+/// How far the clock is set, in milliseconds.
+const CLOCK_STEPS_MS: [i64; 5] = [20, 1000, 4000, 60_000, 3_600_000];
+/// Clocks that are set back by more than this may have snowflake ids refused: ids may be ten
+/// seconds ahead of the clock, and crashes have them ahead by some reservations.
+const FAR_BACK_MS: i64 = 9000;
+/// For how long they may be as far ahead as they may be, after a start that cannot know what
+/// was issued before: with another worker id.
+const UNKNOWN: Duration = Duration::from_secs(15);
 /// A tag, and how much of it is used at once.
 struct Tag {
     name: &'static str,
@@ -82,6 +92,9 @@ events! {
     ChangeWorkerId
     UnsetWorkerId
     ResetSnowflake
+    SetClockAhead
+    SetClockBack
+    CrashWithClockBack
     ChangeSteps
     RaiseMaxId
     RaiseMaxValue
@@ -111,7 +124,8 @@ impl Happening for Event {
             | Self::KillEditor
             | Self::KillServer
             | Self::KillPostmaster
-            | Self::StopImmediately => Loss::Crash,
+            | Self::StopImmediately
+            | Self::CrashWithClockBack => Loss::Crash,
             Self::RestartInUse | Self::RestartAtRest => Loss::CleanRestart,
             Self::CancelAllocator | Self::TerminateAllocator => Loss::Worker,
             _ => Loss::Nothing,
@@ -132,6 +146,9 @@ impl Happening for Event {
             | Self::KillPostmaster
             | Self::StopImmediately
             | Self::RestartInUse => &["57P01", "57P03", ""],
+            // PostgreSQL's own timeouts are by the clock, once one of them is over.
+            Self::SetClockAhead | Self::SetClockBack => &["57014"],
+            Self::CrashWithClockBack => &["57014", "57P01", "57P03", ""],
             Self::UnsetWorkerId if failure.message.contains("leaf_id.worker_id") => &["55000"],
             Self::DropAndCreateTag | Self::RenameTag => &["42704"],
             _ => &[],
@@ -144,6 +161,10 @@ struct OneServer<'a> {
     server: &'a Server,
     /// Until when `leaf_snowflake_reset` has calls wait, or be refused.
     reset_ends: Instant,
+    /// Until when ids may be as far ahead of the clock as they may be.
+    unknown_until: Instant,
+    /// When the clock was last further back than that allows.
+    far_back_until: Option<Instant>,
 }
 
 impl Subject for OneServer<'_> {
@@ -163,15 +184,24 @@ impl Subject for OneServer<'_> {
     }
 
     fn explains(&self, failure: &Failure, settled: Instant) -> bool {
+        let far_back = self.far_back_until.is_some_and(|until| settled <= until);
         failure.state == "55000"
-            && failure.message.contains("far ahead of the clock")
-            && settled <= self.reset_ends
+            && failure.message.contains("clock")
+            && (settled <= self.reset_ends || far_back)
+    }
+
+    fn excuses(&self, cut: &Cut) -> bool {
+        // Of who watches a clock that was set back.
+        cut.kind == WATCHED && ["55000", "55P03"].contains(&&*cut.failure.state)
     }
 
     fn perform(driver: &mut Driver<'_, Self>, event: Event) {
         driver.perform(event);
     }
 }
+
+/// Calls that only look whether there are ids.
+const WATCHED: &str = "snowflake, watched";
 
 impl Driver<'_, OneServer<'_>> {
     fn perform(&mut self, event: Event) {
@@ -208,6 +238,16 @@ impl Driver<'_, OneServer<'_>> {
                 self.set_worker_id();
             }
             Event::ResetSnowflake => self.reset_snowflake(),
+            Event::SetClockAhead => {
+                let clock = self.subject.server.clock();
+                clock.set(clock.ahead_ms() + self.choose_clock_step());
+            }
+            Event::SetClockBack => self.set_clock_back(|_| ()),
+            Event::CrashWithClockBack => self.set_clock_back(|driver| {
+                driver.pass(0..100);
+                let server = driver.subject.server;
+                driver.history.while_down(0, || server.crash());
+            }),
             Event::ChangeSteps
             | Event::RaiseMaxId
             | Event::RaiseMaxValue
@@ -326,7 +366,55 @@ impl Driver<'_, OneServer<'_>> {
         drop(pause);
     }
 
+    fn choose_clock_step(&mut self) -> i64 {
+        *CLOCK_STEPS_MS.choose(&mut self.random).unwrap()
+    }
+
+    /// Sets the clock back for a while, does something else then, and says how long there were
+    /// no ids.
+    fn set_clock_back(&mut self, then: impl FnOnce(&mut Self)) {
+        let server = self.subject.server;
+        let clock = server.clock();
+        let ahead_ms = clock.ahead_ms();
+        let step_ms = self.choose_clock_step();
+        let longest = self.draw(100..1500);
+        let far_back = step_ms > FAR_BACK_MS || Instant::now() < self.subject.unknown_until;
+        clock.set(ahead_ms - step_ms);
+        then(self);
+        let begin = Instant::now();
+        let mut session = server.session();
+        session.run("SET leaf_id.refill_timeout = '50ms'");
+        let mut refused: Option<(Instant, Instant)> = None;
+        while begin.elapsed() < longest {
+            let start = Instant::now();
+            if !self.issues(&mut session) {
+                refused = Some((refused.map_or(start, |(first, _)| first), Instant::now()));
+            }
+            self.pass(1..5);
+        }
+        clock.set(ahead_ms);
+        let right = Instant::now();
+        wait_until(LIMIT, "an id", || self.issues(&mut session));
+        let right = right.elapsed();
+        if far_back {
+            self.subject.far_back_until = Some(Instant::now());
+        }
+        println!(
+            "  {step_ms} ms back for {longest:?}: refused for {:?}, ids {right:?} after it was right",
+            refused.map(|(first, last)| last - first)
+        );
+    }
+
+    /// Whether there is a snowflake id.
+    fn issues(&self, session: &mut Session) -> bool {
+        let call = || Ok(IdRange::of(&[session.try_snowflake()?]));
+        let history = self.history;
+        let called = history.call(self.caller(0), TAGS.len(), WATCHED, 1, call);
+        called.is_ok()
+    }
+
     fn set_worker_id(&mut self) {
+        self.subject.unknown_until = Instant::now() + UNKNOWN;
         let id: u32 = self.random.random_range(0..1024);
         self.subject
             .server
@@ -338,6 +426,7 @@ impl Driver<'_, OneServer<'_>> {
     fn reset_snowflake(&mut self) {
         let ms = self.random.random_range(400..1500);
         let sql = format!("SELECT leaf_snowflake_reset(now() + interval '{ms} ms')");
+        self.subject.unknown_until = Instant::now() + UNKNOWN;
         self.subject.reset_ends = Instant::now() + Duration::from_millis(ms) + RESET_MARGIN;
         if let Err(failure) = self.subject.server.session().try_run(&sql) {
             // The last one went further.
@@ -529,14 +618,15 @@ fn create_tag(session: &mut Session, tag: &Tag, start: i64) {
 }
 
 fn torture(extent: Extent) {
-    let server = Server::with_leaf_id(&[
+    let conf = [
         ("leaf_id.worker_id", "1"),
         ("leaf_id.timestamp_reservation", "300ms"),
         (
             "leaf_id.refill_timeout",
             &format!("{}s", REFILL_TIMEOUT.as_secs()),
         ),
-    ]);
+    ];
+    let server = Server::with_clock(0, &conf);
     let mut parts = TAGS
         .each_ref()
         .map(|tag| Part {
@@ -566,6 +656,8 @@ fn torture(extent: Extent) {
     let subject = OneServer {
         server: &server,
         reset_ends: Instant::now(),
+        unknown_until: Instant::now() + UNKNOWN,
+        far_back_until: None,
     };
     run(subject, work, extent);
 }

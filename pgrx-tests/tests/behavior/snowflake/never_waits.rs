@@ -1,0 +1,329 @@
+//! Would catch: a fault after which snowflake ids are not there at once (I10), come again or
+//! go back (I3, I4, I7): a crash, a promotion, a restored backup, a clock that was set back,
+//! and any two of them in a row. With a worker id that is fixed, a server that was promoted or
+//! restored issues above all that its predecessor has issued.
+//!
+//! The figures are for people to read. What is asserted is that a server did not wait for what
+//! it must not wait for: before it had a clock of its own, that took up to five seconds.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use leaf_id_tests::{
+    Asking, Backup, Failure, First, Registry, Server, assert_apart, assert_in_order,
+    in_threads_until, random, tell, time_of, wait_until,
+};
+use rand::RngExt;
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// What a busy machine may take for what waits for nothing.
+const AT_ONCE: Duration = Duration::from_secs(1);
+/// How far a clock is set ahead to make up for all that was done before.
+const HEALING_MS: i64 = 60_000;
+
+const CONF: [(&str, &str); 3] = [
+    ("leaf_id.worker_id", "1"),
+    // For standbys of backups that are not the newest.
+    ("wal_keep_size", "256MB"),
+    ("wal_retrieve_retry_interval", "100ms"),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fault {
+    KillServer,
+    KillBackend,
+    KillLauncher,
+    Promote,
+    Restore,
+    /// By so many milliseconds, under load.
+    SetClockBack(u32),
+}
+
+const FAULTS: [Fault; 8] = [
+    Fault::KillServer,
+    Fault::KillBackend,
+    Fault::KillLauncher,
+    Fault::Promote,
+    Fault::Restore,
+    Fault::SetClockBack(20),
+    Fault::SetClockBack(1000),
+    Fault::SetClockBack(4000),
+];
+
+impl Fault {
+    /// Whether nobody can know what was issued before.
+    fn forgets(self) -> bool {
+        matches!(self, Self::Promote | Self::Restore)
+    }
+
+    /// How long ids may take after this one, which came after another.
+    fn may_take(self, before: Option<Self>) -> Duration {
+        match (before, self) {
+            // It is as far ahead of the clock as it may be.
+            (Some(before), Self::SetClockBack(ms)) if before.forgets() && ms >= 1000 => {
+                Duration::from_millis(ms.into()) + AT_ONCE
+            }
+            _ => AT_ONCE,
+        }
+    }
+}
+
+/// A server that faults happen to, and what it has issued: it and those in whose place it is.
+struct Scene {
+    server: Server,
+    /// Taken before the first fault.
+    backup: Option<Backup>,
+    asking: Asking,
+    refused: usize,
+}
+
+impl Scene {
+    /// One that no fault has happened to, for these.
+    fn new(faults: &[Fault]) -> Self {
+        let server = Server::with_clock(0, &CONF);
+        let asking = Asking::default();
+        // A first start is as if something were forgotten.
+        let _ = asking.first(&server);
+        let clock = server.clock();
+        clock.set(HEALING_MS);
+        let mut session = server.session();
+        wait_until(LIMIT, "an id of the present", || {
+            asking.call(&mut session, 1).is_ok() && {
+                let id = asking.ids().pop().expect("just issued");
+                time_of(id) <= clock.now_ms()
+            }
+        });
+        let refused = asking.refusals().len();
+        Self {
+            backup: faults
+                .iter()
+                .any(|fault| fault.forgets())
+                .then(|| server.backup()),
+            server,
+            asking,
+            refused,
+        }
+    }
+
+    /// A backup of before the faults, under the clock of now.
+    fn backup(&self) -> Backup {
+        let backup = self.backup.as_ref().expect("a backup").again();
+        backup.with_clock(self.server.clock().ahead_ms())
+    }
+
+    /// Has a fault happen, and takes the first id after it.
+    fn suffer(&mut self, fault: Fault) -> First {
+        match fault {
+            Fault::KillServer => self.server.crash(),
+            Fault::KillBackend => {
+                let mut victim = self.server.session();
+                assert!(self.server.crash_by(victim.pid()));
+            }
+            Fault::KillLauncher => {
+                let launcher = self
+                    .server
+                    .session()
+                    .worker("launcher")
+                    .expect("a launcher");
+                assert!(self.server.crash_by(launcher));
+            }
+            Fault::Promote => {
+                let standby = self.backup().start_standby(&self.server, &[]);
+                standby.replay_all_of(&self.server);
+                self.server.kill_9();
+                standby.promote();
+                self.server = standby;
+            }
+            Fault::Restore => {
+                let backup = self.backup();
+                self.server.kill_9();
+                self.server = backup.start(&[]);
+            }
+            Fault::SetClockBack(ms) => return self.set_clock_back(ms),
+        }
+        self.asking.first(&self.server)
+    }
+
+    fn set_clock_back(&self, ms: u32) -> First {
+        let clock = self.server.clock();
+        let mut session = self.server.session();
+        let act = || {
+            self.asking.wait_for_ids();
+            clock.set(clock.ahead_ms() - i64::from(ms));
+            let first = self.asking.first_in(&mut session);
+            // All of them have ids.
+            thread::sleep(Duration::from_millis(50));
+            first
+        };
+        let ask = |_: usize, done: &_| self.asking.ask(&self.server, done);
+        in_threads_until(4, ask, act).1
+    }
+
+    /// Calls that were refused since the last time.
+    fn refusals(&mut self) -> Vec<Failure> {
+        let refusals = self.asking.refusals();
+        let new = refusals[self.refused..].iter();
+        let new = new.map(|refusal| refusal.failure.clone()).collect();
+        self.refused = refusals.len();
+        new
+    }
+
+    /// I3, I4: over all servers, since one came after the other.
+    fn check(&self) {
+        assert_apart([&self.asking]);
+        assert_in_order(self.asking.calls());
+    }
+}
+
+/// Every one of these pairs happens to a server of its own. All of them are tried before the
+/// test fails.
+fn try_pairs(pairs: &[(Fault, Fault)]) {
+    let mut faults = Vec::new();
+    let mut longest = BTreeMap::<_, Duration>::new();
+    for &(one, other) in pairs {
+        let mut scene = Scene::new(&[one, other]);
+        let mut before = None;
+        let mut line = String::new();
+        for fault in [one, other] {
+            let took = scene.suffer(fault).took;
+            let refusals = scene.refusals();
+            line += &format!("{fault:?}: {took:.1?}, {} refused; ", refusals.len());
+            if took > fault.may_take(before) || !refusals.is_empty() {
+                faults.push(format!(
+                    "{fault:?} after {before:?}: {took:?}, {} refused, {:?}",
+                    refusals.len(),
+                    refusals.last()
+                ));
+            }
+            if fault.may_take(before) == AT_ONCE {
+                let longest = longest.entry(fault).or_default();
+                *longest = took.max(*longest);
+            }
+            before = Some(fault);
+        }
+        println!("{line}");
+        scene.check();
+    }
+    tell(&format!(
+        "the first snowflake id came at the latest after: {longest:.1?}"
+    ));
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Each fault is the first of a pair, and the second of another one.
+#[test]
+fn after_two_faults_in_a_row_ids_are_there_at_once() {
+    let distance = random().random_range(0..FAULTS.len());
+    let others = FAULTS.into_iter().cycle().skip(distance);
+    let pairs: Vec<_> = FAULTS.into_iter().zip(others).collect();
+    try_pairs(&pairs);
+}
+
+/// By `make torture`.
+#[test]
+#[ignore = "takes minutes"]
+fn after_every_pair_of_faults_ids_are_there_at_once() {
+    let pairs = FAULTS.map(|one| FAULTS.map(|other| (one, other)));
+    try_pairs(&pairs.concat());
+}
+
+/// What a lease must survive, too, with a registry on another server. A clock that is further
+/// off than this one is not that of a member.
+#[test]
+fn with_a_leased_worker_id_ids_are_there_at_once() {
+    let registry = Registry::start();
+    let conf = [
+        ("leaf_id.worker_lease", "5min"),
+        ("leaf_id.timestamp_reservation", "5s"),
+    ];
+    let server = registry.member_with_clock("%h:%p", 0, &[&CONF[1..], &conf].concat());
+    let asking = Asking::default();
+    let _ = asking.first(&server);
+    let mut scene = Scene {
+        refused: asking.refusals().len(),
+        asking,
+        backup: None,
+        server,
+    };
+    let mut figures = Vec::new();
+    let mut check = |scene: &mut Scene, what: &str, first: &First| {
+        figures.push(format!("{what} {:.1?}", first.took));
+        assert!(first.took < AT_ONCE, "{what}: {first:?}");
+        assert_eq!(scene.refusals(), [], "{what}");
+    };
+    for fault in [
+        Fault::KillServer,
+        Fault::SetClockBack(20),
+        Fault::KillBackend,
+        Fault::KillLauncher,
+    ] {
+        let first = scene.suffer(fault);
+        check(&mut scene, &format!("{fault:?}"), &first);
+    }
+    scene.check();
+    // One configuration: a name of its own by its port.
+    let standby = scene.server.standby(&[("port", "5433")]);
+    standby.replay_all_of(&scene.server);
+    let on_standby = Asking::default();
+    let _ = on_standby.first(&standby);
+    scene.server.kill_9();
+    standby.promote();
+    let first = on_standby.first(&standby);
+    check(&mut scene, "a promotion", &first);
+    assert_in_order(on_standby.calls());
+    assert_apart([&scene.asking, &on_standby]);
+    tell(&format!("with a leased worker id: {}", figures.join(", ")));
+}
+
+/// Kills a server again and again while 16 sessions ask for ids. A period begins when the server
+/// takes connections again, and lasts for half a second at least.
+fn crash_every_second(crashes: usize) {
+    let server = Server::with_leaf_id(&CONF);
+    let asking = Asking::default();
+    let _ = asking.first(&server);
+    let ask = |_: usize, done: &_| asking.ask(&server, done);
+    let (_, periods) = in_threads_until(16, ask, || {
+        asking.wait_for_ids();
+        let period = |_| {
+            let begin = Instant::now();
+            server.crash();
+            let up = Instant::now();
+            let rest = Duration::from_secs(1).saturating_sub(begin.elapsed());
+            thread::sleep(rest.max(Duration::from_millis(500)));
+            (up, Instant::now())
+        };
+        (0..crashes).map(period).collect::<Vec<_>>()
+    });
+    asking.is_refused_with(&["", "57P01", "57P02", "57P03"]);
+    let calls = asking.calls();
+    let firsts: Vec<_> = periods
+        .iter()
+        .map(|&(up, end)| {
+            let calls = calls.iter().map(|call| call.end);
+            let first = calls.filter(|&at| at >= up && at < end).min();
+            first.map(|at| at - up)
+        })
+        .collect();
+    let without = firsts.iter().filter(|first| first.is_none()).count();
+    tell(&format!(
+        "{crashes} crashes, one a second: {} ids, {without} periods without, the first of a period after {:.1?} at the latest",
+        calls.len() * 20,
+        firsts.iter().flatten().max()
+    ));
+    assert_apart([&asking]);
+    assert_in_order(calls);
+    assert_eq!(without, 0, "{firsts:.1?}");
+}
+
+#[test]
+fn a_crash_every_second_leaves_no_second_without_ids() {
+    crash_every_second(10);
+}
+
+/// By `make torture`.
+#[test]
+#[ignore = "takes a minute"]
+fn a_crash_every_second_for_a_minute_leaves_no_second_without_ids() {
+    crash_every_second(60);
+}
