@@ -23,7 +23,7 @@ struct Document {
     #[serde(default)]
     clean: bool,
     #[serde(default)]
-    unknown: bool,
+    unknown_since_ms: Option<i64>,
     #[serde(default)]
     used: Vec<Used>,
     #[serde(flatten)]
@@ -75,8 +75,8 @@ pub struct Reservation {
     pub epoch_ms: i64,
     /// Their layout.
     pub layout: Layout,
-    /// See [`Stored::unknown`].
-    pub unknown: bool,
+    /// See [`Stored::unknown_since_ms`].
+    pub unknown_since_ms: Option<i64>,
     /// It is the exact last timestamp.
     pub clean: bool,
     /// The worker ids of before.
@@ -117,7 +117,7 @@ pub fn read() -> io::Result<Option<Found>> {
             timeline: document.origin.timeline,
             original: document.origin.is_original(&FILE)?,
             clean: document.clean,
-            unknown: document.unknown,
+            unknown_since_ms: document.unknown_since_ms,
         },
     }))
 }
@@ -140,7 +140,7 @@ pub fn write(reservation: &Reservation) -> io::Result<()> {
         epoch_ms: reservation.epoch_ms,
         layout: reservation.layout.to_string(),
         clean: reservation.clean,
-        unknown: reservation.unknown,
+        unknown_since_ms: reservation.unknown_since_ms,
         used: reservation.used.clone(),
         origin,
     })

@@ -87,7 +87,7 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                 let found = found.since(full);
                 full = Some(found);
                 let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-                let until_ms = found.now_ms + found.pause_ms + epoch_ms;
+                let until_ms = found.now_ms + 1 + epoch_ms;
                 let exactly = snowflake.watch(until_ms) || full_rounds > PATIENT_ROUNDS;
                 pg::sleep_until(until_ms * 1000, exactly, WaitEvent::Snowflake);
             }
@@ -96,7 +96,7 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                 None => {
                     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
                     let last = pg::format_ms(snowflake.generator.last().ms + epoch_ms);
-                    let max_lead_ms = snowflake.generator.lead().bound_ms;
+                    let max_lead_ms = snowflake.generator.lead().bound_ms(pg::now_ms() - epoch_ms);
                     return Err(Failure::ClockBack {
                         by_ms: by_ms + max_lead_ms,
                         last,

@@ -95,11 +95,10 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
         granted_lead_ms: FOR_EVER,
     };
     // What the file knew is gone, and ids may have been ahead of the clock.
-    let until_ms = if damaged {
-        until_ms.max(pg::now_ms() + terms.unknown_lead_ms())
-    } else {
-        until_ms
-    };
+    let unknown_since_ms = damaged.then(pg::now_ms);
+    let until_ms = unknown_since_ms.map_or(until_ms, |now_ms| {
+        until_ms.max(now_ms + terms.unknown_lead_ms())
+    });
     let generator = &snowflake.generator;
     let last = generator.last();
     let mut used = Vec::new();
@@ -134,13 +133,13 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
             epoch_ms,
             layout: generator.layout(),
             clean: true,
-            unknown: damaged,
+            unknown_since_ms,
             used,
         })
     });
     if written.is_ok() {
         generator.rewind(worker_id, until_ms - epoch_ms);
-        generator.set_lead(terms.lead(damaged, 0));
+        snowflake.set_lead(terms.lead(unknown_since_ms, 0));
     }
     // In any case the launcher begins anew: it opens what was closed here.
     snowflake.resets.fetch_add(1, Ordering::AcqRel);

@@ -180,9 +180,9 @@ pub struct Keeper {
     leased_as: LeasedAs,
     /// The worker id that was in force before this run, if that is known.
     previous_worker_id: Option<u16>,
-    /// The floor that the generator was opened above was not that of all ids before, and ids
-    /// have led the clock by more than they otherwise may ever since.
-    unknown: bool,
+    /// Since then ids have led the clock by more than they otherwise may: what was issued before
+    /// was not known.
+    unknown_since_ms: Option<i64>,
     /// Why the generator was opened ahead of the clock.
     opened_ahead: LeadReason,
     /// Why ids lead the clock.
@@ -207,7 +207,7 @@ impl Keeper {
             lease: Lease::None,
             leased_as: LeasedAs::Nobody,
             previous_worker_id: None,
-            unknown: false,
+            unknown_since_ms: None,
             opened_ahead: LeadReason::ClockSetBack,
             leading: None,
             actions: Vec::new(),
@@ -321,8 +321,8 @@ impl Keeper {
         match self.floor {
             Some(floor) => self.configure(seen, turn, floor),
             None if issued => {
-                let unknown = seen.lead.is_of_unknown();
-                let floor = Floor::of_word(seen.last_ms, turn.was_reset, unknown);
+                let unknown_since_ms = seen.lead.unknown_since_ms();
+                let floor = Floor::of_word(seen.last_ms, turn.was_reset, unknown_since_ms);
                 self.found_floor(seen, turn, floor)
             }
             // Before there is a worker id too: what has to be waited out passes meanwhile.
@@ -361,9 +361,9 @@ impl Keeper {
     fn set_lead(&mut self, seen: &Seen, turn: &Turn, terms: Terms) {
         let max_ms = terms.max_lead_ms();
         if seen.last_ms - seen.now_ms <= max_ms {
-            self.unknown = false;
+            self.unknown_since_ms = None;
         }
-        let lead = terms.lead(self.unknown, turn.look.max_burst_ms);
+        let lead = terms.lead(self.unknown_since_ms, turn.look.max_burst_ms);
         if lead != seen.lead {
             self.act(Action::SetLead(lead));
         }
@@ -485,7 +485,7 @@ impl Keeper {
         self.leased_as = LeasedAs::Another;
         self.act(Action::ShowFloor(Floor {
             ms: i64::MIN,
-            unknown: false,
+            unknown_since_ms: None,
             ..floor
         }));
         false
@@ -635,7 +635,7 @@ impl Keeper {
         Then::Reserve {
             worker_id,
             until_ms: reserve_until(wanted_ms, seen.reserved_until_ms, recorded_ms),
-            unknown: above.map_or(self.unknown, |floor| floor.unknown),
+            unknown_since_ms: above.map_or(self.unknown_since_ms, |floor| floor.unknown_since_ms),
         }
     }
 
@@ -660,17 +660,19 @@ impl Keeper {
         let worker_id = writing.worker_id;
         self.state = State::Open { worker_id };
         self.previous_worker_id = Some(worker_id);
-        self.unknown = above.unknown;
+        self.unknown_since_ms = above.unknown_since_ms;
         self.opened_ahead = match above.reason {
             Reason::Crash => LeadReason::Crash,
             Reason::Registry => LeadReason::Registry,
-            _ if above.unknown => LeadReason::Unknown,
+            _ if above.unknown_since_ms.is_some() => LeadReason::Unknown,
             _ => LeadReason::ClockSetBack,
         };
         if above.reason == Reason::OtherWorkerId {
             self.act(Action::ShowFloor(above));
         }
-        let lead = writing.terms.lead(self.unknown, turn.look.max_burst_ms);
+        let lead = writing
+            .terms
+            .lead(self.unknown_since_ms, turn.look.max_burst_ms);
         self.act(Action::SetLead(lead));
         self.act(Action::Open {
             worker_id,

@@ -21,8 +21,9 @@
 //!   M, unless the clock was set back: see [`Terms::target`].
 //! * Any other run, and the first one with a worker id that is not leased, may follow a server
 //!   that has led its clock by M, with a clock that was ahead by R: it starts M + R above the
-//!   clock, and may lead by as much until it has come below M. While it is above, new
-//!   milliseconds come half as often, so that the next one that knows nothing starts above it.
+//!   clock. By how much more than M it may lead melts half as fast as time passes, over crashes
+//!   too ([`Lead::bound_ms`]): so the next run that knows nothing starts above it, if it starts
+//!   no sooner than twice what the clocks differ.
 //!
 //! With a floor of one reservation above the clock the old primary of a pair, after a crash,
 //! issues at 4.0 s while its clock shows 1 s; the promoted server's floor is 2 s, and 3.0 comes
@@ -61,19 +62,16 @@ impl Terms {
         (self.max_lead_ms + self.reservation_ms).min(self.granted_lead_ms)
     }
 
-    /// How far ids may lead the clock, where the run does not know its predecessor, and
-    /// otherwise. `max_burst_ms`: `leaf_id.max_burst_lead`; what a crash leaves reserved comes
-    /// on top of it.
+    /// How far ids may lead the clock, by more where the run does not know its predecessor since
+    /// then. `max_burst_ms`: `leaf_id.max_burst_lead`; what a crash leaves reserved comes on top
+    /// of it.
     #[must_use]
-    pub fn lead(self, unknown: bool, max_burst_ms: i64) -> Lead {
+    pub fn lead(self, unknown_since_ms: Option<i64>, max_burst_ms: i64) -> Lead {
         let max_ms = self.max_lead_ms();
         Lead {
             max_ms,
-            bound_ms: if unknown {
-                self.unknown_lead_ms()
-            } else {
-                max_ms
-            },
+            extra_ms: unknown_since_ms.map_or(0, |_| self.unknown_lead_ms() - max_ms),
+            since_ms: unknown_since_ms.unwrap_or(0),
             burst_ms: max_burst_ms.min(max_ms - self.reservation_ms).max(0),
         }
     }
@@ -131,8 +129,9 @@ pub struct Stored {
     pub original: bool,
     /// It is the exact last timestamp, written by a clean stop.
     pub clean: bool,
-    /// The run did not know its predecessor, and led the clock by more than it otherwise may.
-    pub unknown: bool,
+    /// Since then the run has led the clock by more than it otherwise may, because it did not
+    /// know its predecessor; `None`: it did not.
+    pub unknown_since_ms: Option<i64>,
 }
 
 impl Stored {
@@ -161,16 +160,16 @@ pub struct Floor {
     pub ms: i64,
     /// What the last run has left.
     pub reason: Reason,
-    /// What was issued before is not known; or it was not known to the last run, see
-    /// [`Stored::unknown`].
-    pub unknown: bool,
+    /// What was issued before is not known, since then; or it was not known to the last run, see
+    /// [`Stored::unknown_since_ms`].
+    pub unknown_since_ms: Option<i64>,
 }
 
 impl Floor {
     /// After a launcher that ended alone, and after a reset, the word in shared memory knows
-    /// the last id. `unknown`: the generator leads as after a start that knew nothing.
+    /// the last id. `unknown_since_ms`: as the generator says.
     #[must_use]
-    pub fn of_word(last_ms: i64, was_reset: bool, unknown: bool) -> Self {
+    pub fn of_word(last_ms: i64, was_reset: bool, unknown_since_ms: Option<i64>) -> Self {
         let reason = if was_reset {
             Reason::Reset
         } else {
@@ -179,7 +178,7 @@ impl Floor {
         Self {
             ms: last_ms,
             reason,
-            unknown,
+            unknown_since_ms,
         }
     }
 
@@ -243,7 +242,7 @@ pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
         return Ok(Floor {
             ms: above_others_ms,
             reason: Reason::NoFile,
-            unknown: true,
+            unknown_since_ms: Some(start.now_ms),
         });
     };
     let reserved_until_ms = stored.reserved_until_ms;
@@ -280,7 +279,11 @@ pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
     Ok(Floor {
         ms,
         reason,
-        unknown: !known || stored.unknown,
+        unknown_since_ms: if known {
+            stored.unknown_since_ms
+        } else {
+            Some(start.now_ms)
+        },
     })
 }
 
@@ -334,18 +337,18 @@ impl Opening {
         let known = |ms, reason| Floor {
             ms,
             reason,
-            unknown: false,
+            unknown_since_ms: None,
         };
         let above_others_ms = self.now_ms + self.terms.max_lead_ms + self.terms.reservation_ms;
         let other = self.other_worker_id.then_some(Floor {
             ms: above_others_ms,
             reason: Reason::OtherWorkerId,
-            unknown: true,
+            unknown_since_ms: Some(self.now_ms),
         });
         let granted = self.granted_floor_ms.map(|ms| Floor {
             ms,
             reason: Reason::Registry,
-            unknown: true,
+            unknown_since_ms: Some(self.now_ms),
         });
         let retired = self.retired_until_ms.map(|ms| known(ms, Reason::Reset));
         let mut floor = known(self.last_ms, Reason::LauncherRestart);
@@ -357,14 +360,15 @@ impl Opening {
             };
         }
         for other in [granted, retired, other].into_iter().flatten() {
-            let unknown = floor.unknown || other.unknown;
+            let since_ms = floor.unknown_since_ms.max(other.unknown_since_ms);
             if other.ms > floor.ms {
                 // That nothing is known of this run's place says more.
-                let is_said = floor.unknown && other.reason == Reason::OtherWorkerId;
+                let is_said =
+                    floor.unknown_since_ms.is_some() && other.reason == Reason::OtherWorkerId;
                 let reason = if is_said { floor.reason } else { other.reason };
                 floor = Floor { reason, ..other };
             }
-            floor.unknown = unknown;
+            floor.unknown_since_ms = since_ms;
         }
         floor
     }
@@ -375,12 +379,11 @@ impl Opening {
         let mut floor = self.floor();
         let lead_ms = floor.ms.saturating_sub(self.now_ms);
         // One that leads by less than others may is as one that knows all.
-        floor.unknown &= lead_ms > self.terms.max_lead_ms();
-        let bound_ms = if floor.unknown {
-            self.terms.unknown_lead_ms()
-        } else {
-            self.terms.max_lead_ms()
-        };
+        if lead_ms <= self.terms.max_lead_ms() {
+            floor.unknown_since_ms = None;
+        }
+        let lead = self.terms.lead(floor.unknown_since_ms, 0);
+        let bound_ms = lead.bound_ms(self.now_ms);
         if lead_ms <= bound_ms {
             return Decision::Open {
                 floor,

@@ -25,8 +25,7 @@
 //!    each id, since a millisecond lasts there until it is full.
 //!
 //! Use makes no lead, only faults do: a full millisecond is followed by the next one after the
-//! clock has moved on, whether it is behind or not, and where the lead is beyond
-//! [`Lead::max_ms`], after it has moved on twice. So the lead melts by itself below 4,096 ids a
+//! clock has moved on, whether it is behind or not. So the lead melts by itself below 4,096 ids a
 //! millisecond. Up to [`Lead::burst_ms`] the next one follows at once.
 
 use core::sync::atomic::{
@@ -51,11 +50,14 @@ fn is_open(word: u64) -> bool {
 /// How far ids may lead the clock, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lead {
-    /// `leaf_id.max_clock_lead`: beyond it new milliseconds come half as often as the clock's.
+    /// `leaf_id.max_clock_lead`.
     pub max_ms: i64,
-    /// No id is issued with a larger one. The same, or more until the lead is below it: after
-    /// the start of a run that does not know what was issued before.
-    pub bound_ms: i64,
+    /// How much more it may be after the start of a run that did not know what was issued
+    /// before; 0 in others. It melts half as fast as time passes, whatever happens: the next run
+    /// that knows nothing starts above it, though its clock may be behind this one.
+    pub extra_ms: i64,
+    /// From then on, in milliseconds since the epoch.
+    pub since_ms: i64,
     /// `leaf_id.max_burst_lead`: up to here a full millisecond borrows from the next one.
     pub burst_ms: i64,
 }
@@ -64,15 +66,23 @@ impl Lead {
     /// None.
     pub const NONE: Self = Self {
         max_ms: 0,
-        bound_ms: 0,
+        extra_ms: 0,
+        since_ms: 0,
         burst_ms: 0,
     };
 
-    /// Of a run that does not know its predecessor, and whose ids lead by more than they
-    /// otherwise may.
+    /// No id is issued with a larger one.
     #[must_use]
-    pub fn is_of_unknown(self) -> bool {
-        self.bound_ms > self.max_ms
+    pub fn bound_ms(self, now_ms: i64) -> i64 {
+        let melted_ms = now_ms.saturating_sub(self.since_ms).max(0) / 2;
+        self.max_ms + self.extra_ms.saturating_sub(melted_ms).max(0)
+    }
+
+    /// Since when a run leads by more than it otherwise may, because it did not know what was
+    /// issued before.
+    #[must_use]
+    pub fn unknown_since_ms(self) -> Option<i64> {
+        (self.extra_ms > 0).then_some(self.since_ms)
     }
 }
 
@@ -83,8 +93,6 @@ pub struct Full {
     pub ms: i64,
     /// The clock then, in milliseconds since the epoch: earlier, where ids lead.
     pub now_ms: i64,
-    /// How far the clock has to move on before the next one begins, in milliseconds.
-    pub pause_ms: i64,
 }
 
 impl Full {
@@ -101,8 +109,8 @@ impl Full {
         }
     }
 
-    fn is_over(self, ms: i64, now_ms: i64, pause_ms: i64) -> bool {
-        self.ms == ms && now_ms.saturating_sub(self.now_ms) >= pause_ms
+    fn is_over(self, ms: i64, now_ms: i64) -> bool {
+        self.ms == ms && now_ms > self.now_ms
     }
 }
 
@@ -148,7 +156,8 @@ pub struct Generator {
     /// is the number of all.
     issued_before: PlainU64,
     max_lead: PlainI64,
-    lead_bound: PlainI64,
+    extra_lead: PlainI64,
+    extra_since: PlainI64,
     burst_lead: PlainI64,
     /// The most that [`Generator::issued`] has returned.
     shown: PlainU64,
@@ -164,7 +173,8 @@ impl Generator {
             layout: PlainU32::new(layout.pack()),
             issued_before: PlainU64::new(0),
             max_lead: PlainI64::new(0),
-            lead_bound: PlainI64::new(0),
+            extra_lead: PlainI64::new(0),
+            extra_since: PlainI64::new(0),
             burst_lead: PlainI64::new(0),
             shown: PlainU64::new(0),
         }
@@ -189,7 +199,8 @@ impl Generator {
     /// How far ids may lead the clock, from now on.
     pub fn set_lead(&self, lead: Lead) {
         self.max_lead.store(lead.max_ms, Relaxed);
-        self.lead_bound.store(lead.bound_ms, Relaxed);
+        self.extra_lead.store(lead.extra_ms, Relaxed);
+        self.extra_since.store(lead.since_ms, Relaxed);
         self.burst_lead.store(lead.burst_ms, Relaxed);
     }
 
@@ -198,7 +209,8 @@ impl Generator {
     pub fn lead(&self) -> Lead {
         Lead {
             max_ms: self.max_lead.load(Relaxed),
-            bound_ms: self.lead_bound.load(Relaxed),
+            extra_ms: self.extra_lead.load(Relaxed),
+            since_ms: self.extra_since.load(Relaxed),
             burst_ms: self.burst_lead.load(Relaxed),
         }
     }
@@ -272,9 +284,11 @@ impl Generator {
                 self.after_full(last.ms, now, full)?
             };
             let lead_ms = ms - now;
-            let bound_ms = self.lead_bound.load(Relaxed);
-            if lead_ms > bound_ms {
-                return Err(Stall::TooFarAhead(lead_ms - bound_ms));
+            if lead_ms > 0 {
+                let bound_ms = self.lead().bound_ms(now);
+                if lead_ms > bound_ms {
+                    return Err(Stall::TooFarAhead(lead_ms - bound_ms));
+                }
             }
             let begins = ms > last.ms;
             if begins && ms > layout.max_ms() {
@@ -319,16 +333,14 @@ impl Generator {
         let ms = last_ms + 1;
         let lead_ms = ms - now_ms;
         let lead = self.lead();
-        let pause_ms = if last_ms - now_ms > lead.max_ms { 2 } else { 1 };
-        let may_begin = lead_ms <= lead.burst_ms.min(lead.bound_ms)
-            || full.is_some_and(|full| full.is_over(last_ms, now_ms, pause_ms));
+        let may_begin = lead_ms <= lead.burst_ms.min(lead.max_ms)
+            || full.is_some_and(|full| full.is_over(last_ms, now_ms));
         if may_begin {
             return Ok(ms);
         }
         Err(Stall::Full(Full {
             ms: last_ms,
             now_ms,
-            pause_ms,
         }))
     }
 

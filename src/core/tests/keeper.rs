@@ -29,11 +29,13 @@ const OTHERS: i64 = NOW + MAX_LEAD + RESERVATION;
 
 const LEAD: Lead = Lead {
     max_ms: MAX_LEAD,
-    bound_ms: MAX_LEAD,
+    extra_ms: 0,
+    since_ms: 0,
     burst_ms: 0,
 };
 const UNKNOWN: Lead = Lead {
-    bound_ms: MAX_LEAD + RESERVATION,
+    extra_ms: RESERVATION,
+    since_ms: NOW,
     ..LEAD
 };
 
@@ -102,7 +104,7 @@ fn clean(reserved_until_ms: i64) -> Stored {
         timeline: 3,
         original: true,
         clean: true,
-        unknown: false,
+        unknown_since_ms: None,
     }
 }
 
@@ -164,7 +166,7 @@ fn floor(ms: i64, reason: Reason) -> Action {
     Action::ShowFloor(Floor {
         ms,
         reason,
-        unknown: false,
+        unknown_since_ms: None,
     })
 }
 
@@ -172,7 +174,7 @@ fn unknown(ms: i64, reason: Reason) -> Action {
     Action::ShowFloor(Floor {
         ms,
         reason,
-        unknown: true,
+        unknown_since_ms: Some(NOW),
     })
 }
 
@@ -180,7 +182,7 @@ fn reserve(worker_id: u16, until_ms: i64) -> Then {
     Then::Reserve {
         worker_id,
         until_ms,
-        unknown: false,
+        unknown_since_ms: None,
     }
 }
 

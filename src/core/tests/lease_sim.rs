@@ -222,7 +222,7 @@ struct Message {
 struct Reserved {
     worker_id: u16,
     until_ms: i64,
-    unknown: bool,
+    unknown_since_ms: Option<i64>,
     clean: bool,
     original: bool,
 }
@@ -391,7 +391,7 @@ impl World {
             node.disk.reserved = Some(Reserved {
                 worker_id: last.worker_id,
                 until_ms: last.ms,
-                unknown: running.generator.lead().is_of_unknown(),
+                unknown_since_ms: running.generator.lead().unknown_since_ms(),
                 clean: true,
                 original: true,
             });
@@ -470,8 +470,8 @@ impl World {
                 Then::Reserve {
                     worker_id,
                     until_ms,
-                    unknown,
-                } => Input::Written(self.write(node, worker_id, until_ms, unknown)),
+                    unknown_since_ms,
+                } => Input::Written(self.write(node, worker_id, until_ms, unknown_since_ms)),
                 Then::Wait(_) => return,
             };
         }
@@ -491,7 +491,7 @@ impl World {
                 timeline: 1,
                 original: reserved.original,
                 clean: reserved.clean,
-                unknown: reserved.unknown,
+                unknown_since_ms: reserved.unknown_since_ms,
             },
             worker_id: reserved.worker_id,
             retired: Vec::new(),
@@ -512,7 +512,7 @@ impl World {
         node: &mut Node,
         worker_id: u16,
         until_ms: i64,
-        unknown: bool,
+        unknown_since_ms: Option<i64>,
     ) -> Result<Option<String>, String> {
         let fails = self.chance(50);
         let is_late = self.broken == Broken::Durable && node.disk.reserved.is_some();
@@ -521,7 +521,7 @@ impl World {
             node.disk.reserved = Some(Reserved {
                 worker_id,
                 until_ms,
-                unknown,
+                unknown_since_ms,
                 clean: false,
                 original: true,
             });
@@ -746,7 +746,7 @@ impl World {
             running.recorded_until_ms,
         );
         if let Some(until_ms) = until_ms {
-            let _ = self.write(node, last.worker_id, until_ms, lead.is_of_unknown());
+            let _ = self.write(node, last.worker_id, until_ms, lead.unknown_since_ms());
         }
     }
 

@@ -45,7 +45,7 @@ fn stored(reserved_until_ms: i64) -> Stored {
         timeline: START.timeline,
         original: true,
         clean: false,
-        unknown: false,
+        unknown_since_ms: None,
     }
 }
 
@@ -97,16 +97,16 @@ fn another_servers_file_raises_the_floor_and_gives_nothing_else() {
 
 #[test]
 fn only_the_own_file_says_what_was_issued() {
-    let unknown = |file| reservation::floor(START, file).map(|floor| floor.unknown);
+    let unknown = |file| reservation::floor(START, file).map(|floor| floor.unknown_since_ms);
     let known = stored(NOW);
-    assert_eq!(unknown(Some(known)), Ok(false));
+    assert_eq!(unknown(Some(known)), Ok(None));
     let passed_on = Stored {
-        unknown: true,
+        unknown_since_ms: Some(NOW - 9),
         ..known
     };
-    assert_eq!(unknown(Some(passed_on)), Ok(true));
+    assert_eq!(unknown(Some(passed_on)), Ok(Some(NOW - 9)));
     for file in foreign(NOW).into_iter().map(Some).chain([None]) {
-        assert_eq!(unknown(file), Ok(true));
+        assert_eq!(unknown(file), Ok(Some(NOW)));
     }
 }
 
@@ -304,7 +304,12 @@ mod target {
             granted_lead_ms,
             ..TERMS
         };
-        let leads = |terms: Terms| (terms.lead(false, 0).bound_ms, terms.lead(true, 0).bound_ms);
+        let leads = |terms: Terms| {
+            (
+                terms.lead(None, 0).bound_ms(NOW),
+                terms.lead(Some(NOW), 0).bound_ms(NOW),
+            )
+        };
         assert_eq!(leads(granted(i64::MAX)), (LEAD, OTHERS));
         assert_eq!(leads(granted(12_000)), (LEAD, 12_000));
         assert_eq!(leads(granted(3_000)), (3_000, 3_000));
@@ -313,13 +318,13 @@ mod target {
     #[test]
     fn a_burst_leaves_room_for_a_crash() {
         for (wanted, burst) in [(0, 0), (100, 100), (LEAD, LEAD - RESERVATION), (-1, 0)] {
-            assert_eq!(TERMS.lead(false, wanted).burst_ms, burst);
+            assert_eq!(TERMS.lead(None, wanted).burst_ms, burst);
         }
         let small = Terms {
             max_lead_ms: 5,
             ..TERMS
         };
-        assert_eq!(small.lead(false, 100).burst_ms, 0);
+        assert_eq!(small.lead(None, 100).burst_ms, 0);
     }
 }
 
@@ -332,7 +337,7 @@ mod opening {
         Floor {
             ms,
             reason: Reason::Crash,
-            unknown: false,
+            unknown_since_ms: None,
         }
     }
 
@@ -340,7 +345,7 @@ mod opening {
         Floor {
             ms,
             reason: Reason::NoFile,
-            unknown: true,
+            unknown_since_ms: Some(NOW),
         }
     }
 
@@ -415,7 +420,7 @@ mod opening {
                 },
             ] {
                 let floor = above(opening).unwrap();
-                assert_eq!((floor.ms, floor.unknown), (ms, false), "{ahead}");
+                assert_eq!((floor.ms, floor.unknown_since_ms), (ms, None), "{ahead}");
             }
         }
     }
@@ -454,15 +459,27 @@ mod opening {
         let until_ms = NOW + 1;
         let further = of(unknown(NOW + OTHERS + 1));
         assert_eq!(further.decide(), Decision::WaitOut { until_ms });
-        // By then the lead is what others may have.
+        // It melts half as fast as time passes, also over a crash.
+        let since = |ago_ms| Opening {
+            last_ms: NOW + OTHERS - 100,
+            floor: Some(Floor {
+                unknown_since_ms: Some(NOW - ago_ms),
+                ..own(NOW)
+            }),
+            ..FREE
+        };
+        assert!(above(since(200)).is_some());
+        let until_ms = NOW + 1;
+        assert_eq!(since(202).decide(), Decision::WaitOut { until_ms });
+        // In the end the lead is what others may have.
         let later = above(of(unknown(NOW + LEAD))).unwrap();
-        assert!(!later.unknown);
+        assert_eq!(later.unknown_since_ms, None);
         let told = Opening {
             floor: None,
             granted_floor_ms: Some(NOW + LEAD + 1),
             ..FREE
         };
-        assert!(above(told).unwrap().unknown);
+        assert_eq!(above(told).unwrap().unknown_since_ms, Some(NOW));
         let terms = Terms {
             granted_lead_ms: LEAD,
             ..TERMS
@@ -481,7 +498,7 @@ mod opening {
         let expected = Floor {
             ms: NOW + OTHERS,
             reason: Reason::OtherWorkerId,
-            unknown: true,
+            unknown_since_ms: Some(NOW),
         };
         assert_eq!(above(other), Some(expected));
         // Twice in a row, too.

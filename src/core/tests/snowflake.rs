@@ -53,12 +53,8 @@ fn slowly(generator: &Generator, ms: i64, start: u16) -> Result<i64, Stall> {
 }
 
 /// A full millisecond, found at that time.
-fn full(ms: i64, now_ms: i64, pause_ms: i64) -> Result<i64, Stall> {
-    Err(Stall::Full(Full {
-        ms,
-        now_ms,
-        pause_ms,
-    }))
+fn full(ms: i64, now_ms: i64) -> Result<i64, Stall> {
+    Err(Stall::Full(Full { ms, now_ms }))
 }
 
 fn parts(id: i64) -> Parts {
@@ -156,7 +152,7 @@ mod issuing {
             assert_eq!(at_once(1_000), Some(first + sequence));
         }
         assert_eq!(at_once(1_000), None);
-        assert_eq!(at(&generator, 1_000), full(1_000, 1_000, 1));
+        assert_eq!(at(&generator, 1_000), full(1_000, 1_000));
         let id = at(&generator, 1_001).unwrap();
         generator.close();
         assert_eq!(at_once(1_001), None);
@@ -194,10 +190,10 @@ mod issuing {
             assert!(id > last);
             last = id;
         }
-        assert_eq!(at(&generator, 1_000), full(1_000, 1_000, 1));
+        assert_eq!(at(&generator, 1_000), full(1_000, 1_000));
         assert_eq!(
             at(&generator, 1_000),
-            full(1_000, 1_000, 1),
+            full(1_000, 1_000),
             "never into the next"
         );
         assert!(at(&generator, 1_001).unwrap() > last);
@@ -281,7 +277,7 @@ mod issuing {
         for sequence in 1..64 {
             assert_eq!(at(&generator, 1_000), Ok(first + sequence));
         }
-        assert_eq!(at(&generator, 1_000), full(1_000, 1_000, 1));
+        assert_eq!(at(&generator, 1_000), full(1_000, 1_000));
     }
 
     #[test]
@@ -290,13 +286,13 @@ mod issuing {
         let last = slowly(&generator, MAX_MS, MAX_SEQUENCE).unwrap();
         assert_eq!(last >> 22, MAX_MS);
         assert!(last > 0);
-        assert_eq!(at(&generator, MAX_MS), full(MAX_MS, MAX_MS, 1));
+        assert_eq!(at(&generator, MAX_MS), full(MAX_MS, MAX_MS));
         assert_eq!(at(&generator, MAX_MS + 1), Err(Stall::EndOfTime));
         assert_eq!(at(&generator, i64::MAX), Err(Stall::EndOfTime));
         generator.open(WORKER, i64::MAX);
         assert_eq!(
             at(&generator, MAX_MS),
-            full(MAX_MS, MAX_MS, 1),
+            full(MAX_MS, MAX_MS),
             "no floor goes beyond"
         );
     }
@@ -333,7 +329,8 @@ mod lead {
 
     const LEAD: Lead = Lead {
         max_ms: 100,
-        bound_ms: 150,
+        extra_ms: 50,
+        since_ms: 900,
         burst_ms: 0,
     };
 
@@ -379,7 +376,7 @@ mod lead {
     fn a_full_millisecond_waits_for_the_next_tick_in_the_lead_too() {
         let generator = opened_at(1_000, LEAD);
         let found = at(&generator, 950);
-        assert_eq!(found, full(1_000, 950, 1));
+        assert_eq!(found, full(1_000, 950));
         assert_eq!(
             after(&generator, 950, found),
             Err(found.unwrap_err()),
@@ -391,35 +388,52 @@ mod lead {
             at(&generator, 951).unwrap();
         }
         // Another call's wait for the one before is none for this one.
-        assert_eq!(after(&generator, 951, found), full_of(1_001, 951, 1));
-        assert_eq!(after(&generator, 952, found), full_of(1_001, 952, 1));
-        let found = full(1_001, 951, 1);
+        assert_eq!(after(&generator, 951, found), full_of(1_001, 951));
+        assert_eq!(after(&generator, 952, found), full_of(1_001, 952));
+        let found = full(1_001, 951);
         assert_eq!(parts(after(&generator, 952, found).unwrap().id).ms, 1_002);
     }
 
-    fn full_of(ms: i64, now_ms: i64, pause_ms: i64) -> Result<Issued, Stall> {
-        full(ms, now_ms, pause_ms).map(|id| Issued { id, lead_ms: 0 })
-    }
-
-    #[test]
-    fn beyond_the_most_every_second_tick() {
-        let generator = opened_at(1_000, LEAD);
-        let found = at(&generator, 899);
-        assert_eq!(found, full(1_000, 899, 2), "101 ahead");
-        assert_eq!(after(&generator, 900, found).map(|id| id.lead_ms), Ok(101));
-        let generator = opened_at(1_000, LEAD);
-        let found = at(&generator, 890);
-        assert_eq!(after(&generator, 891, found), full_of(1_000, 891, 2));
-        assert_eq!(after(&generator, 892, found).map(|id| id.lead_ms), Ok(109));
+    fn full_of(ms: i64, now_ms: i64) -> Result<Issued, Stall> {
+        full(ms, now_ms).map(|id| Issued { id, lead_ms: 0 })
     }
 
     #[test]
     fn nothing_is_issued_beyond_the_bound() {
         let generator = opened_at(1_000, LEAD);
         let found = at(&generator, 840);
-        assert_eq!(found, full(1_000, 840, 2));
-        assert_eq!(after(&generator, 842, found), Err(Stall::TooFarAhead(9)));
+        assert_eq!(found, full(1_000, 840));
+        assert_eq!(after(&generator, 841, found), Err(Stall::TooFarAhead(10)));
         assert!(after(&generator, 851, found).is_ok());
+    }
+
+    /// Whatever is issued meanwhile, or reserved and lost in a crash.
+    #[test]
+    fn what_is_more_than_the_most_melts_half_as_fast_as_time_passes() {
+        for (now, bound) in [
+            (0, 150),
+            (900, 150),
+            (902, 149),
+            (998, 101),
+            (1_000, 100),
+            (9_000, 100),
+        ] {
+            assert_eq!(LEAD.bound_ms(now), bound, "at {now}");
+        }
+        let generator = opened_at(1_060, LEAD);
+        let found = at(&generator, 920);
+        assert_eq!(after(&generator, 921, found).map(|id| id.lead_ms), Ok(140));
+        let issued = |now| {
+            generator
+                .next(|| now, || true, |_| 0, None)
+                .map(|id| id.lead_ms)
+        };
+        assert_eq!(issued(922), Ok(139));
+        generator.open(WORKER, 1_070);
+        assert_eq!(
+            after(&generator, 924, full(1_070, 922)),
+            Err(Stall::TooFarAhead(9))
+        );
     }
 
     #[test]
@@ -492,29 +506,19 @@ mod lead {
             before = next.id;
             assert_eq!(next.lead_ms, count / 4_096);
         }
-        assert_eq!(at(&generator, 1_000), full(1_003, 1_000, 1));
+        assert_eq!(at(&generator, 1_000), full(1_003, 1_000));
         assert_eq!(parts(at(&generator, 1_001).unwrap()).ms, 1_004);
         // Never beyond the bound.
-        let generator = opened_at(
-            999,
-            Lead {
-                bound_ms: 0,
-                ..lead
-            },
-        );
+        let generator = opened_at(999, Lead { max_ms: 0, ..lead });
         for _ in 0..4_096 {
             at(&generator, 1_000).unwrap();
         }
-        assert_eq!(at(&generator, 1_000), full(1_000, 1_000, 1));
+        assert_eq!(at(&generator, 1_000), full(1_000, 1_000));
     }
 
     #[test]
     fn of_two_looks_the_first_one_counts() {
-        let look = |ms, now_ms| Full {
-            ms,
-            now_ms,
-            pause_ms: 1,
-        };
+        let look = |ms, now_ms| Full { ms, now_ms };
         assert_eq!(look(5, 3).since(None), look(5, 3));
         assert_eq!(look(5, 3).since(Some(look(5, 2))), look(5, 2));
         assert_eq!(
@@ -591,15 +595,15 @@ mod closing {
         generator.open(WORKER, 900);
         assert_eq!(
             at(&generator, 1_000),
-            full(1_000, 1_000, 1),
+            full(1_000, 1_000),
             "a lower floor does not lower it"
         );
         assert!(at(&generator, 1_001).unwrap() > before);
         generator.open(WORKER, 3_000);
-        assert_eq!(at(&generator, 2_999), full(3_000, 2_999, 2));
+        assert_eq!(at(&generator, 2_999), full(3_000, 2_999));
         assert_eq!(
             at(&generator, 3_000),
-            full(3_000, 3_000, 1),
+            full(3_000, 3_000),
             "the floor itself neither"
         );
         assert_eq!(parts(at(&generator, 3_001).unwrap()).ms, 3_001);
@@ -664,7 +668,7 @@ mod closing {
         assert_eq!(generator.reserved_until(), 500);
         generator.reserve(600);
         generator.open(WORKER + 1, 500);
-        assert_eq!(at(&generator, 500), full(501, 500, 2));
+        assert_eq!(at(&generator, 500), full(501, 500));
         let id = at(&generator, 502).unwrap();
         assert!(id < ahead);
         assert_eq!((parts(id).ms, parts(id).worker_id), (502, WORKER + 1));
@@ -684,8 +688,9 @@ mod threads {
     const ISSUERS: u64 = 4;
     const IDS: usize = 15_000;
     const LEAD: Lead = Lead {
-        max_ms: 40,
-        bound_ms: 60,
+        max_ms: 60,
+        extra_ms: 0,
+        since_ms: 0,
         burst_ms: 3,
     };
 
@@ -712,12 +717,12 @@ mod threads {
                     Ok(Issued { id, lead_ms }) => {
                         assert!(id > floor, "{id} after {floor} had been returned");
                         assert!(parts(id).ms <= self.generator.reserved_until());
-                        assert!((0..=LEAD.bound_ms).contains(&lead_ms));
+                        assert!((0..=LEAD.max_ms).contains(&lead_ms));
                         self.returned.fetch_max(id, Ordering::SeqCst);
                         // Set back, now and then, by no more than ids may lead.
                         match random.random_range(0..500) {
                             0..10 => _ = self.clock.fetch_add(1, Ordering::SeqCst),
-                            10 => _ = self.clock.fetch_sub(LEAD.max_ms / 2, Ordering::SeqCst),
+                            10 => _ = self.clock.fetch_sub(LEAD.max_ms / 3, Ordering::SeqCst),
                             _ => {}
                         }
                         return id;

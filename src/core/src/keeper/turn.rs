@@ -189,8 +189,8 @@ pub enum Then {
         worker_id: u16,
         /// No id will carry a later time.
         until_ms: i64,
-        /// See [`Stored::unknown`].
-        unknown: bool,
+        /// See [`Stored::unknown_since_ms`].
+        unknown_since_ms: Option<i64>,
     },
     /// The turn is over. The next one is due after so many milliseconds, or when something
     /// happens.
