@@ -195,3 +195,24 @@ fn what_a_claim_waits_for_is_what_the_setting_says() {
     session.run("SET leaf_id.refill_timeout = '20s'");
     session.take("t", 100);
 }
+
+/// The launcher waits for it before it takes what is cached out of shared memory.
+#[test]
+fn a_claim_that_waits_while_the_launcher_ends_is_not_lost() {
+    let (primary, standby) = synchronous_pair(20, 20);
+    let mut session = primary.session();
+    let mut ids = session.take("t", 5);
+    standby.stop(Stop::Fast);
+    ids.extend(drain(&mut session));
+    waiting_allocator(&mut session);
+    let launcher: i32 = session
+        .value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'leaf_id launcher'");
+    session.run(&format!("SELECT pg_terminate_backend({launcher})"));
+    // A slow disk takes so long.
+    thread::sleep(Duration::from_millis(1500));
+    primary.configure("synchronous_standby_names", "");
+    session.run("SET leaf_id.refill_timeout = '20s'");
+    ids.extend(session.take("t", 50));
+    let expected: Vec<i64> = (1..).take(ids.len()).collect();
+    assert_eq!(ids, expected, "a claim was lost");
+}
