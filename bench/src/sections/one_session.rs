@@ -456,7 +456,7 @@ fn columns(context: &Context, section: &mut Section, session: &mut Session) {
         shown: (1, "ns"),
         bound: Bound::AtMost(25.0),
         limit: Some(format!(
-            "about INSTRUCTIONS instructions by callgrind (test \
+            "about 200 instructions by callgrind (test \
              a_call_takes_no_more_instructions_than_it_did): the tag's hash, the \
              session's table, the comparison, and branches that differ from row to row; {} \
              ns with 10 tags. A hash and an atomic addition take {} ns.",
