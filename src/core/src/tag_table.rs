@@ -34,6 +34,8 @@ struct Bucket {
     /// 0 where there is no tag.
     lens: [u8; WAYS],
     links: [u32; WAYS],
+    /// A tag was put into a later one, as this one was full.
+    passed: bool,
 }
 
 impl Bucket {
@@ -41,6 +43,7 @@ impl Bucket {
         marks: [0; WAYS],
         lens: [0; WAYS],
         links: [0; WAYS],
+        passed: false,
     };
 
     /// The ways with this mark and length.
@@ -232,7 +235,7 @@ impl<V: Copy> TagTable<V> {
             value,
         };
         // With a good hash, from 70 % on.
-        if self.room(key.hash).is_none() && self.len * 2 >= self.entries.len() {
+        if self.is_full(key.hash) && self.len * 2 >= self.entries.len() {
             self.grow(entry);
         }
         self.put(key.hash, key.len, link, entry);
@@ -283,8 +286,13 @@ impl<V: Copy> TagTable<V> {
     #[inline(never)]
     fn find(&self, tag: &[u8]) -> Option<Found<V>> {
         let key = Key::new(tag, self.seeds)?;
-        let mut window = self.window(self.home(key.hash));
-        window.find_map(|number| self.find_in(number, &key))
+        for number in self.window(self.home(key.hash)) {
+            let found = self.find_in(number, &key);
+            if found.is_some() || !self.buckets.get(number)?.passed {
+                return found;
+            }
+        }
+        None
     }
 
     #[inline(always)]
@@ -331,24 +339,34 @@ impl<V: Copy> TagTable<V> {
         [number, 0, 0]
     }
 
-    /// The bucket for another tag, and the way.
-    fn room(&self, hash: u64) -> Option<(usize, usize)> {
+    /// Whether all buckets that a tag may be in are full.
+    fn is_full(&self, hash: u64) -> bool {
         let mut window = self.window(self.home(hash));
-        window.find_map(|number| Some((number, self.buckets.get(number)?.free().next()?)))
+        window.all(|number| {
+            self.buckets
+                .get(number)
+                .is_none_or(|bucket| bucket.free().0 == 0)
+        })
     }
 
     fn put(&mut self, hash: u64, len: u8, link: u32, entry: Entry<V>) {
-        let (number, way) = self.room(hash).unwrap_or_else(|| {
-            let home = self.home(hash);
+        let home = self.home(hash);
+        if self.is_full(hash) {
             self.forget(home * WAYS);
-            (home, 0)
-        });
-        let bucket = &mut self.buckets[number];
-        bucket.marks[way] = mark(hash);
-        bucket.lens[way] = len;
-        bucket.links[way] = link;
-        self.entries[number * WAYS + way] = entry;
-        self.len += 1;
+        }
+        for number in self.window(home) {
+            let bucket = &mut self.buckets[number];
+            let Some(way) = bucket.free().next() else {
+                bucket.passed = true;
+                continue;
+            };
+            bucket.marks[way] = mark(hash);
+            bucket.lens[way] = len;
+            bucket.links[way] = link;
+            self.entries[number * WAYS + way] = entry;
+            self.len += 1;
+            return;
+        }
     }
 
     fn forget(&mut self, position: usize) {
