@@ -13,6 +13,7 @@ PG_MODULE_MAGIC;
 PG_FUNCTION_INFO_V1(noop);
 PG_FUNCTION_INFO_V1(atomic_add);
 PG_FUNCTION_INFO_V1(atomic_add_far);
+PG_FUNCTION_INFO_V1(atomic_add_through);
 
 /* noop(), noop(text): a constant. */
 Datum
@@ -39,17 +40,51 @@ atomic_add(PG_FUNCTION_ARGS)
 #define FAR_COUNTERS 131072
 #define LINE 64
 
+/* A cache line: a counter, and the number of another line. */
+typedef struct
+{
+	int64		counter;
+	int64		other;
+	char		pad[LINE - 16];
+} Line;
+
+/* Twice as many: each line of the first half leads to one of the second. */
+static Line *
+all_lines(void)
+{
+	static Line *lines = NULL;
+
+	if (lines == NULL)
+	{
+		lines = MemoryContextAllocHuge(TopMemoryContext, 2 * (Size) FAR_COUNTERS * LINE);
+		memset(lines, 0, 2 * (Size) FAR_COUNTERS * LINE);
+		for (uint32 i = 0; i < FAR_COUNTERS; i++)
+			lines[i].other = FAR_COUNTERS + (i * 2654435761U) % FAR_COUNTERS;
+	}
+	return lines;
+}
+
+static uint32
+number_of(text *name)
+{
+	return hash_bytes((unsigned char *) VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name)) % FAR_COUNTERS;
+}
+
 /* atomic_add_far(text): the same in one of many cache lines, by the text's hash. */
 Datum
 atomic_add_far(PG_FUNCTION_ARGS)
 {
-	static char *counters = NULL;
-	text	   *name = PG_GETARG_TEXT_PP(0);
-	uint32		hash;
+	Line	   *line = &all_lines()[number_of(PG_GETARG_TEXT_PP(0))];
 
-	if (counters == NULL)
-		counters = MemoryContextAllocZero(TopMemoryContext, (Size) FAR_COUNTERS * LINE);
-	hash = hash_bytes((unsigned char *) VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name));
-	PG_RETURN_INT64(__atomic_fetch_add((int64 *) (counters + (hash % FAR_COUNTERS) * LINE), 1,
-									   __ATOMIC_RELAXED));
+	PG_RETURN_INT64(__atomic_fetch_add(&line->counter, 1, __ATOMIC_RELAXED));
+}
+
+/* atomic_add_through(text): the same in the line that this one leads to. */
+Datum
+atomic_add_through(PG_FUNCTION_ARGS)
+{
+	Line	   *lines = all_lines();
+	Line	   *line = &lines[lines[number_of(PG_GETARG_TEXT_PP(0))].other];
+
+	PG_RETURN_INT64(__atomic_fetch_add(&line->counter, 1, __ATOMIC_RELAXED));
 }

@@ -51,7 +51,9 @@ CREATE FUNCTION noop(text) RETURNS bigint STRICT VOLATILE PARALLEL SAFE LANGUAGE
 CREATE FUNCTION atomic_add(text) RETURNS bigint STRICT VOLATILE PARALLEL SAFE LANGUAGE c
     AS 'LIBRARY', 'atomic_add';
 CREATE FUNCTION atomic_add_far(text) RETURNS bigint STRICT VOLATILE PARALLEL SAFE LANGUAGE c
-    AS 'LIBRARY', 'atomic_add_far';";
+    AS 'LIBRARY', 'atomic_add_far';
+CREATE FUNCTION atomic_add_through(text) RETURNS bigint STRICT VOLATILE PARALLEL SAFE LANGUAGE c
+    AS 'LIBRARY', 'atomic_add_through';";
 
 /// A server that a section measures. Dropping it stops and removes the server.
 pub struct Fixture {

@@ -1,6 +1,6 @@
 //! What a process keeps to itself.
 
-use core::cell::RefCell;
+use core::cell::{Ref, RefCell};
 
 /// What a process keeps to itself.
 pub struct BackendLocal<T>(RefCell<T>);
@@ -15,10 +15,16 @@ impl<T> BackendLocal<T> {
         Self(RefCell::new(value))
     }
 
+    /// Looks at it. Nobody may change it before the result is dropped.
+    #[inline(always)]
+    pub fn look(&self) -> Ref<'_, T> {
+        self.0.borrow()
+    }
+
     /// Looks at it. The closure must not come here again to change it.
     #[inline]
     pub fn with<R>(&self, body: impl FnOnce(&T) -> R) -> R {
-        body(&self.0.borrow())
+        body(&self.look())
     }
 
     /// Changes it. The closure must not come here again.

@@ -68,11 +68,7 @@ pub fn next_unguarded<'a, C: Unguarded<'a>>(site: &CallSite, call: C) -> C::Id {
     if let Some(slot_ref) = &site.slot_ref
         && !edits::open()
     {
-        return match slot_ref.buffer.try_take(slot_ref.version) {
-            Ok(taken) if taken.leaves_work() => finish_attempt(slot_ref, call, taken.first),
-            Ok(taken) => taken.first.into(),
-            Err(obstacle) => next_attempt(slot_ref, call, obstacle),
-        };
+        return next_of(slot_ref, call);
     }
     if site.is_constant {
         return call.next();
@@ -80,8 +76,18 @@ pub fn next_unguarded<'a, C: Unguarded<'a>>(site: &CallSite, call: C) -> C::Id {
     next_cached(call)
 }
 
-/// A constant tag whose first attempt has found the spare due, which is all that it can leave to
-/// do. What these two are given fits in registers: their caller needs no stack.
+/// The next id of a slot that was looked up.
+#[inline(always)]
+fn next_of<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C) -> C::Id {
+    match slot_ref.buffer.try_take(slot_ref.version) {
+        Ok(taken) if taken.leaves_work() => finish_attempt(slot_ref, call, taken.first),
+        Ok(taken) => taken.first.into(),
+        Err(obstacle) => next_attempt(slot_ref, call, obstacle),
+    }
+}
+
+/// The first attempt has found the spare due, which is all that it can leave to
+/// do. What these two are given fits in registers: with a constant tag, their caller needs no stack.
 #[cold]
 #[inline(never)]
 fn finish_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, first: i64) -> C::Id {
@@ -94,7 +100,7 @@ fn finish_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, first: i64)
     call.finish(slot_ref, &taken)
 }
 
-/// A constant tag whose first attempt has failed.
+/// The first attempt has failed.
 #[cold]
 #[inline(never)]
 fn next_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, obstacle: Obstacle) -> C::Id {
@@ -108,8 +114,8 @@ fn next_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, obstacle: Obs
 /// stack for it.
 #[inline(never)]
 fn next_cached<'a, C: Unguarded<'a>>(call: C) -> C::Id {
-    match call.tag().and_then(take_everybodys) {
-        Some((slot_ref, taken)) => finished(call, &slot_ref, &taken),
+    match call.tag().and_then(everybodys_slot) {
+        Some(slot_ref) => next_of(&slot_ref, call),
         None => call.next(),
     }
 }
@@ -130,16 +136,14 @@ fn cache_holds() -> bool {
     !edits::open() && !pg::relation_changed()
 }
 
-/// An id of a tag that is everybody's and that this session has used before, and where it was
-/// taken from. Nothing here can fail or panic.
-#[inline]
-fn take_everybodys(tag: &[u8]) -> Option<(SlotRef, Taken)> {
+/// The slot of a tag that is everybody's and that this session has used before. Nothing here
+/// can fail or panic.
+#[inline(always)]
+fn everybodys_slot(tag: &[u8]) -> Option<SlotRef> {
     if !cache_holds() {
         return None;
     }
-    let slot_ref = SLOT_CACHE.with(|cache| cache.everybodys(tag))?;
-    let taken = slot_ref.buffer.take(slot_ref.version).ok()?;
-    Some((slot_ref, taken))
+    SLOT_CACHE.look().everybodys(tag)
 }
 
 /// The next id of a tag.
@@ -147,7 +151,9 @@ fn take_everybodys(tag: &[u8]) -> Option<(SlotRef, Taken)> {
 /// # Errors
 /// See [`Failure`].
 pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
-    let Some((slot_ref, taken)) = take_everybodys(tag) else {
+    let slot_ref = everybodys_slot(tag);
+    let taken = slot_ref.and_then(|slot_ref| slot_ref.buffer.take(slot_ref.version).ok());
+    let (Some(slot_ref), Some(taken)) = (slot_ref, taken) else {
         return Ok(take(tag, Amount::One)?.first);
     };
     site.note(&slot_ref);

@@ -40,7 +40,7 @@ use super::registry::{Registry, RegistryMailbox};
 use super::remote_servers::RemoteServers;
 use super::reserve::{Assignment, Reserve};
 use super::saved::Claims;
-use super::slot::Slot;
+use super::slot::{Slot, SlotRef};
 use super::slots::{SLOT_LOCKS, Slots};
 use super::snowflake::Snowflake;
 use crate::guc;
@@ -119,6 +119,17 @@ impl Area {
     /// How many slots were ever given out.
     pub fn used(&self) -> usize {
         self.directory.slots().used() as usize
+    }
+
+    /// The number of a slot for [`Area::slot_ref`].
+    pub fn link(&self, slot: &Slot) -> u32 {
+        self.directory.slots().link(slot)
+    }
+
+    /// A slot that was looked up in this version.
+    #[inline]
+    pub fn slot_ref(&self, link: u32, version: u64) -> Option<SlotRef> {
+        self.directory.slots().slot_ref(link, version)
     }
 
     /// Whether the caller should look for slots of its database's gone tables: at most

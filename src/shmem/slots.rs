@@ -6,7 +6,7 @@ use leaf_id_core::segment::DoubleBuffer;
 use pgrx::pg_sys;
 
 use super::lock::Lock;
-use super::slot::{Slot, SlotState};
+use super::slot::{Slot, SlotRef, SlotState};
 use super::text::Text;
 use crate::error::RefillError;
 use crate::pg;
@@ -54,17 +54,33 @@ impl Slots {
     }
 
     /// How many were ever given out.
+    #[inline]
     pub fn used(&self) -> u32 {
         self.used.load(Ordering::Relaxed)
     }
 
     /// The slot that a link leads to.
+    #[inline]
     pub fn at(&self, link: u32) -> Option<&'static Slot> {
         let index = link.checked_sub(1).filter(|index| *index < self.used())?;
         // SAFETY: within the array, which lives as long as the process, and initialized. Who
         // has a link has it from under the directory lock or from a list that was released
         // after the slot was linked into it, so it sees the slot initialized too.
         Some(unsafe { &*self.slots.add(index as usize) })
+    }
+
+    /// The same, in a version in which it was looked up, without a look at the slot or its
+    /// buffer: neither may be in the processor's cache.
+    #[inline]
+    pub fn slot_ref(&self, link: u32, version: u64) -> Option<SlotRef> {
+        let slot = self.at(link)?;
+        // SAFETY: as `at` has found: there are as many buffers, initialized with their slots.
+        let buffer = unsafe { &*self.buffers.add(link as usize - 1) };
+        Some(SlotRef {
+            buffer,
+            slot,
+            version,
+        })
     }
 
     /// All slots that were ever given out.

@@ -20,3 +20,4 @@ pub mod segment;
 pub mod snowflake;
 pub mod state;
 pub mod step;
+pub mod tag_table;

@@ -22,14 +22,14 @@ const LIMITS: [Limit; 6] = [
     },
     Limit {
         what: "a segment id, tag from a column",
-        hundredths: 14.3,
+        hundredths: 9.7,
         statement: "SELECT count(leaf_segment_next(tag)) FROM (
             SELECT CASE i % 3 WHEN 0 THEN 'a' WHEN 1 THEN 'b' ELSE 'the_third_of_them' END AS tag
             FROM generate_series(1, :n) i OFFSET 0) tags",
     },
     Limit {
         what: "a segment id, one in each statement",
-        hundredths: 26.2,
+        hundredths: 23.6,
         statement: "DO $$ DECLARE id bigint; BEGIN
             FOR i IN 1..:n LOOP EXECUTE 'SELECT leaf_segment_next(''a'')' INTO id; END LOOP;
             END $$",
@@ -41,7 +41,7 @@ const LIMITS: [Limit; 6] = [
     },
     Limit {
         what: "a range",
-        hundredths: 54.8,
+        hundredths: 52.4,
         statement: "SELECT count(leaf_segment_next_range('a', 10)) FROM generate_series(1, :n)",
     },
     Limit {

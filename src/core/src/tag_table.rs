@@ -1,0 +1,409 @@
+//! What a session remembers of tags: a table from a tag's bytes to a link and a value, made for
+//! look-ups that hit.
+//!
+//! With many tags a look-up costs what its cache misses cost, and the more where one waits for
+//! another. So the table is two arrays, in which a tag has the same position:
+//!
+//! | array | holds | answers |
+//! | --- | --- | --- |
+//! | buckets: a cache line for eight tags | of each a mark (8 bits of its hash), its length, its link | where it may be |
+//! | entries: half a cache line each | the tag's bytes, the value | whether it is the tag |
+//!
+//! The buckets of a hundred thousand tags take about 1 MB. With the link found there, the
+//! processor loads what it leads to while it still waits for the entry that confirms it.
+//!
+//! A tag is in one of [`WINDOW`] buckets, from the one that its hash names. Where they are full,
+//! the table grows; if it is mostly empty, it forgets one of their tags instead. So names that are
+//! made to collide cost neither a long search nor memory. The hash is seeded, so that it takes
+//! luck to make them.
+//!
+//! An entry has up to [`INLINE`] bytes of a tag, as the words that are hashed. Words overlap
+//! where the length is no multiple of theirs, but with the length they stand for one tag only.
+
+/// Tags in a bucket: one for each byte of a word.
+const WAYS: usize = 8;
+/// Buckets that a tag may be in.
+const WINDOW: usize = 8;
+/// Bytes of a tag that its entry has room for.
+const INLINE: usize = 24;
+
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Bucket {
+    marks: [u8; WAYS],
+    /// 0 where there is no tag.
+    lens: [u8; WAYS],
+    links: [u32; WAYS],
+    /// A tag was put into a later one, as this one was full.
+    passed: bool,
+}
+
+impl Bucket {
+    const EMPTY: Self = Self {
+        marks: [0; WAYS],
+        lens: [0; WAYS],
+        links: [0; WAYS],
+        passed: false,
+    };
+
+    /// The ways with this mark and length.
+    #[inline(always)]
+    fn having(&self, mark: u8, len: u8) -> Ways {
+        let differing = |bytes: [u8; WAYS], byte: u8| u64::from_le_bytes(bytes) ^ every(byte);
+        Ways::zero(differing(self.marks, mark) | differing(self.lens, len))
+    }
+
+    /// The ways without a tag.
+    fn free(&self) -> Ways {
+        Ways::zero(u64::from_le_bytes(self.lens))
+    }
+}
+
+/// A word of eight times the same byte.
+#[inline(always)]
+fn every(byte: u8) -> u64 {
+    u64::from(byte) * (u64::MAX / 0xFF)
+}
+
+/// Some of a bucket's ways: the top bits of their bytes.
+struct Ways(u64);
+
+impl Ways {
+    /// The bytes of a word that are 0.
+    #[inline(always)]
+    fn zero(word: u64) -> Self {
+        // The addition carries into a byte's top bit if one of the others is set.
+        let low = every(0x7F);
+        Self(!(((word & low) + low) | word | low))
+    }
+}
+
+impl Iterator for Ways {
+    type Item = usize;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        let way = self.0.trailing_zeros() / 8;
+        self.0 &= self.0 - 1;
+        Some(way as usize)
+    }
+}
+
+/// Never across two cache lines.
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
+struct Entry<V> {
+    /// The tag's; or the number of one that is longer.
+    words: [u64; 3],
+    value: V,
+}
+
+/// A tag to be found.
+struct Key<'a> {
+    tag: &'a [u8],
+    len: u8,
+    words: [u64; 3],
+    hash: u64,
+}
+
+impl<'a> Key<'a> {
+    /// `None` if it is empty or has more than 255 bytes.
+    #[inline(always)]
+    fn new(tag: &'a [u8], seeds: [u64; 2]) -> Option<Self> {
+        let len = u8::try_from(tag.len()).ok()?;
+        let words = words(tag)?;
+        let hash = if tag.len() > INLINE {
+            hash_long(tag, seeds)?
+        } else {
+            hash(words, len, seeds)
+        };
+        Some(Self {
+            tag,
+            len,
+            words,
+            hash,
+        })
+    }
+}
+
+/// The words of up to [`INLINE`] bytes; of a longer tag, some.
+#[inline(always)]
+fn words(tag: &[u8]) -> Option<[u64; 3]> {
+    let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
+    let half = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
+    if let (Some(first), Some(last)) = (tag.first_chunk(), tag.last_chunk()) {
+        let middle = tag.get(8..16).and_then(|rest| rest.first_chunk());
+        return Some([word(first), word(last), middle.map_or(0, word)]);
+    }
+    if let (Some(first), Some(last)) = (tag.first_chunk(), tag.last_chunk()) {
+        return Some([half(first), half(last), 0]);
+    }
+    let (first, middle, last) = (tag.first()?, tag.get(tag.len() / 2)?, tag.last()?);
+    Some([first, last, middle].map(|byte| u64::from(*byte)))
+}
+
+#[inline(always)]
+fn hash(words: [u64; 3], len: u8, seeds: [u64; 2]) -> u64 {
+    let [first, last, middle] = words;
+    let hash = fold(first ^ seeds[0], last ^ seeds[1]);
+    fold(hash ^ middle, seeds[1] ^ u64::from(len))
+}
+
+#[cold]
+#[inline(never)]
+fn hash_long(tag: &[u8], seeds: [u64; 2]) -> Option<u64> {
+    tag.chunks(INLINE).try_fold(seeds[0], |seed, chunk| {
+        let len = u8::try_from(chunk.len()).ok()?;
+        Some(hash(words(chunk)?, len, [seed, seeds[1]]))
+    })
+}
+
+/// Both halves of the product.
+#[inline(always)]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// Links and values by tag. Tags that are empty or longer than 255 bytes are never in it.
+pub struct TagTable<V> {
+    seeds: [u64; 2],
+    buckets: Vec<Bucket>,
+    /// [`WAYS`] for each bucket. Where there is no tag, anything.
+    entries: Vec<Entry<V>>,
+    /// Tags of more than [`INLINE`] bytes, by number.
+    long: Vec<Box<[u8]>>,
+    /// Numbers that are free.
+    free: Vec<u64>,
+    len: usize,
+}
+
+/// A tag that was found.
+struct Found<V> {
+    position: usize,
+    link: u32,
+    value: V,
+}
+
+impl<V: Copy> TagTable<V> {
+    /// An empty one. Who knows the seeds can choose tags that collide.
+    #[must_use]
+    pub const fn new(seeds: [u64; 2]) -> Self {
+        Self {
+            seeds,
+            buckets: Vec::new(),
+            entries: Vec::new(),
+            long: Vec::new(),
+            free: Vec::new(),
+            len: 0,
+        }
+    }
+
+    /// How many tags there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The link and the value of a tag. Cannot panic.
+    #[inline(always)]
+    pub fn get(&self, tag: &[u8]) -> Option<(u32, V)> {
+        let found = match self.find_short(tag) {
+            Some(found) => found,
+            None => self.find(tag)?,
+        };
+        Some((found.link, found.value))
+    }
+
+    /// Adds a tag, or gives it another link and value.
+    pub fn insert(&mut self, tag: &[u8], link: u32, value: V) {
+        self.remove(tag);
+        let Some(key) = Key::new(tag, self.seeds) else {
+            return;
+        };
+        let entry = Entry {
+            words: self.words_to_keep(&key),
+            value,
+        };
+        // With a good hash, from 70 % on.
+        if self.is_full(key.hash) && self.len * 2 >= self.entries.len() {
+            self.grow(entry);
+        }
+        self.put(key.hash, key.len, link, entry);
+    }
+
+    /// Forgets a tag.
+    pub fn remove(&mut self, tag: &[u8]) {
+        if let Some(found) = self.find(tag) {
+            self.forget(found.position);
+        }
+    }
+
+    /// Forgets all of them.
+    pub fn clear(&mut self) {
+        *self = Self::new(self.seeds);
+    }
+
+    /// The first bucket that a tag may be in: by a fraction that has none of the mark's bits.
+    #[inline(always)]
+    fn home(&self, hash: u64) -> usize {
+        (((hash >> 32) * self.buckets.len() as u64) >> 32) as usize
+    }
+
+    /// The buckets that a tag may be in, from the first on.
+    fn window(&self, home: usize) -> impl Iterator<Item = usize> + use<V> {
+        let count = self.buckets.len();
+        let wrap = move |number| {
+            if number < count {
+                number
+            } else {
+                number - count
+            }
+        };
+        (home..home + WINDOW).map(wrap)
+    }
+
+    /// Most tags: one that an entry has room for, in the first bucket.
+    #[inline(always)]
+    fn find_short(&self, tag: &[u8]) -> Option<Found<V>> {
+        if tag.len() > INLINE {
+            return None;
+        }
+        let key = Key::new(tag, self.seeds)?;
+        self.find_in(self.home(key.hash), &key)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find(&self, tag: &[u8]) -> Option<Found<V>> {
+        let key = Key::new(tag, self.seeds)?;
+        for number in self.window(self.home(key.hash)) {
+            let found = self.find_in(number, &key);
+            if found.is_some() || !self.buckets.get(number)?.passed {
+                return found;
+            }
+        }
+        None
+    }
+
+    #[inline(always)]
+    fn find_in(&self, number: usize, key: &Key<'_>) -> Option<Found<V>> {
+        let bucket = self.buckets.get(number)?;
+        for way in bucket.having(mark(key.hash), key.len) {
+            let position = number * WAYS + way;
+            let entry = self.entries.get(position)?;
+            if self.holds(entry, key) {
+                return Some(Found {
+                    position,
+                    link: *bucket.links.get(way)?,
+                    value: entry.value,
+                });
+            }
+        }
+        None
+    }
+
+    /// Whether the tag of an entry, which has the same length, is this one.
+    #[inline(always)]
+    fn holds(&self, entry: &Entry<V>, key: &Key<'_>) -> bool {
+        if key.tag.len() > INLINE {
+            return self.long(entry.words) == Some(key.tag);
+        }
+        // Not as arrays: a key that lies in registers would be stored and loaded again.
+        let ([a, b, c], [d, e, f]) = (entry.words, key.words);
+        (a ^ d) | (b ^ e) | (c ^ f) == 0
+    }
+
+    fn long(&self, words: [u64; 3]) -> Option<&[u8]> {
+        Some(self.long.get(usize::try_from(words[0]).ok()?)?)
+    }
+
+    fn words_to_keep(&mut self, key: &Key<'_>) -> [u64; 3] {
+        if key.tag.len() <= INLINE {
+            return key.words;
+        }
+        let number = self.free.pop().unwrap_or(self.long.len() as u64);
+        match self.long.get_mut(number as usize) {
+            Some(place) => *place = key.tag.into(),
+            None => self.long.push(key.tag.into()),
+        }
+        [number, 0, 0]
+    }
+
+    /// Whether all buckets that a tag may be in are full.
+    fn is_full(&self, hash: u64) -> bool {
+        let mut window = self.window(self.home(hash));
+        window.all(|number| {
+            self.buckets
+                .get(number)
+                .is_none_or(|bucket| bucket.free().0 == 0)
+        })
+    }
+
+    fn put(&mut self, hash: u64, len: u8, link: u32, entry: Entry<V>) {
+        let home = self.home(hash);
+        if self.is_full(hash) {
+            self.forget(home * WAYS);
+        }
+        for number in self.window(home) {
+            let bucket = &mut self.buckets[number];
+            let Some(way) = bucket.free().next() else {
+                bucket.passed = true;
+                continue;
+            };
+            bucket.marks[way] = mark(hash);
+            bucket.lens[way] = len;
+            bucket.links[way] = link;
+            self.entries[number * WAYS + way] = entry;
+            self.len += 1;
+            return;
+        }
+    }
+
+    fn forget(&mut self, position: usize) {
+        let len = &mut self.buckets[position / WAYS].lens[position % WAYS];
+        if usize::from(*len) > INLINE {
+            let number = self.entries[position].words[0];
+            self.long[number as usize] = Box::default();
+            self.free.push(number);
+        }
+        *len = 0;
+        self.len -= 1;
+    }
+
+    /// Half as large again.
+    #[cold]
+    fn grow(&mut self, any: Entry<V>) {
+        let count = (self.buckets.len() * 3 / 2).max(WINDOW);
+        let buckets = core::mem::replace(&mut self.buckets, vec![Bucket::EMPTY; count]);
+        let entries = core::mem::replace(&mut self.entries, vec![any; count * WAYS]);
+        self.len = 0;
+        for (bucket, entries) in buckets.iter().zip(entries.chunks_exact(WAYS)) {
+            for ((len, link), entry) in bucket.lens.iter().zip(bucket.links).zip(entries) {
+                let hash = match usize::from(*len) {
+                    0 => None,
+                    1..=INLINE => Some(hash(entry.words, *len, self.seeds)),
+                    _ => self
+                        .long(entry.words)
+                        .and_then(|tag| hash_long(tag, self.seeds)),
+                };
+                if let Some(hash) = hash {
+                    self.put(hash, *len, link, *entry);
+                }
+            }
+        }
+    }
+}
+
+fn mark(hash: u64) -> u8 {
+    hash as u8
+}
