@@ -175,7 +175,7 @@ pub fn release(worker_id: Option<i32>) -> Result<(), Failure> {
     if !row.admits(&requester(&client)) {
         return Err(Failure::OtherRolesWorkerId { worker_id });
     }
-    write_worker(&table, Some(&stored), &row.released(pg::now_ms()));
+    write_worker(&table, Some(&stored), &row.released());
     Ok(())
 }
 

@@ -132,8 +132,9 @@ pub struct Question {
     pub token: i64,
     /// What is to be shown the next time.
     pub next_token: i64,
-    /// The worker id that is held, and what is reserved of it: only while the lease has
-    /// not ended, so that nobody else can have it, even if the registry has forgotten.
+    /// The worker id that is held, and what is reserved of it: only while the lease will not
+    /// have ended when this arrives, so that nobody else can have it, even if the registry has
+    /// forgotten.
     pub held: Option<(u16, i64)>,
     /// How long a lease is asked for, in milliseconds.
     pub lease_ms: i64,
@@ -379,11 +380,19 @@ impl LeaseHolder {
         } else {
             Kind::Claim
         };
+        // A question may be under way for long, to a registry that was promoted meanwhile and
+        // does not know who has had the worker id since. What is shown is still held when that
+        // one reads it: it refuses a question that is older than clocks may differ, and its
+        // clock may differ from the last registry's by as much again.
+        let late_ms = rules.max_skew_ms.saturating_mul(2);
+        let held = live.filter(|grant| {
+            kind == Kind::Renew || boot_ms.saturating_add(late_ms) < grant.until_boot_ms
+        });
         Question {
             kind,
             token: self.lease.token,
             next_token: self.lease.next_token,
-            held: live.map(|grant| (grant.worker_id, grant.reserved_until_ms)),
+            held: held.map(|grant| (grant.worker_id, grant.reserved_until_ms)),
             lease_ms: rules.lease_ms,
         }
     }

@@ -775,11 +775,10 @@ impl World {
             }
             26..=29 => {
                 let id = usize::try_from(self.within(2)).unwrap();
-                let now = self.now_ms.get();
                 // In both: a release that is forgotten in a failover is not provided for.
                 for registry in [&self.registry, &self.standby] {
                     let row = &mut registry.borrow_mut().rows[id];
-                    *row = row.take().map(|row| row.released(now));
+                    *row = row.take().map(|row| row.released());
                 }
             }
             30..=35 => {

@@ -10,7 +10,7 @@
     reason = "a test that panics fails"
 )]
 
-use leaf_id_core::lease::{Clocks, Kind, Question, Status};
+use leaf_id_core::lease::{Clocks, Kind, Lease, LeaseHolder, Question, Rules, Status};
 use leaf_id_core::registry::{
     Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, Next, Place, Registry, Request,
     Requester, Row, Tables, WORKER_IDS, decide,
@@ -27,6 +27,7 @@ const HERE: Place = Place {
 };
 
 /// A registry, and what becomes of it.
+#[derive(Clone)]
 struct World {
     registry: Registry,
     rows: Vec<Row>,
@@ -114,14 +115,24 @@ impl World {
 
     fn ask(&mut self, kind: Kind, member: Member<'_>) -> Decision {
         let now_ms = self.here.arrived_ms + member.ahead_ms;
+        let question = Question {
+            kind,
+            token: member.token,
+            next_token: member.token + 1,
+            held: member.held,
+            lease_ms: member.lease_ms,
+        };
+        self.decide(question, member, now_ms)
+    }
+
+    /// A question of a [`LeaseHolder`], which it has sent at that time.
+    fn ask_question(&mut self, question: Question, node: &str, now_ms: i64) -> Decision {
+        self.decide(question, member(MEMBER.role, node), now_ms)
+    }
+
+    fn decide(&mut self, question: Question, member: Member<'_>, now_ms: i64) -> Decision {
         let request = Request {
-            question: Question {
-                kind,
-                token: member.token,
-                next_token: member.token + 1,
-                held: member.held,
-                lease_ms: member.lease_ms,
-            },
+            question,
             system_identifier: 4711,
             node_name: member.node.into(),
             now_ms,
@@ -201,6 +212,144 @@ impl World {
     /// As a promotion does it.
     fn promote(&mut self) {
         self.here.place.timeline += 1;
+    }
+
+    /// A standby of this registry, as it was when it received its last WAL, is promoted now, on a
+    /// server whose clock is behind.
+    fn fail_over(&self, standby: &Self, behind_ms: i64) -> Self {
+        let mut promoted = standby.clone();
+        promoted.here = self.here;
+        promoted.here.server_start += 1;
+        promoted.here.arrived_ms -= behind_ms;
+        promoted.here.now.wall_ms -= behind_ms;
+        promoted.promote();
+        promoted
+    }
+
+    /// Asks every millisecond until a worker id is granted.
+    #[track_caller]
+    fn granted_at_last(&mut self, member: Member<'_>, status: Status) -> Granted {
+        for _ in 0..120_000 {
+            match self.ask(Kind::Claim, member).reply.outcome {
+                Ok(granted) => return granted,
+                Err(refusal) => assert_eq!(refusal.status, status, "{refusal:?}"),
+            }
+            self.pass(1);
+        }
+        panic!("{status:?} for two minutes");
+    }
+}
+
+/// A registry with one worker id, which `MEMBER` has: and its standby, which receives nothing
+/// from now on.
+fn one_id_and_a_standby() -> (World, World) {
+    let mut world = World::new();
+    world.here.worker_ids = 1;
+    world.granted(Kind::Claim, MEMBER);
+    let standby = world.clone();
+    (world, standby)
+}
+
+/// The holder of [`one_id_and_a_standby`], after it got its worker id.
+const HOLDER: Member<'static> = Member {
+    token: 2,
+    held: Some((0, NOW + 60_000)),
+    ..MEMBER
+};
+
+/// Claim, claim of another one, failover, renewal: the registry that is promoted does not know
+/// that the worker id was given away, and by its clock the first lease has not ended.
+#[test]
+fn rule_5_no_other_registrys_clock_revives_a_lease_that_was_given_away() {
+    let (mut world, standby) = one_id_and_a_standby();
+    let given = world.granted_at_last(member("members", "b"), Status::Full);
+    assert!(given.floor_ms >= NOW + 60_000);
+    let mut promoted = world.fail_over(&standby, Bounds::DEFAULT.max_skew_ms);
+    promoted.refused(Kind::Renew, HOLDER, Status::Grace);
+    // What is not held any more is not shown.
+    let claiming = Member {
+        held: None,
+        ..HOLDER
+    };
+    promoted.refused(Kind::Claim, claiming, Status::Grace);
+    // No longer than is needed.
+    assert_eq!(world.here.now.wall_ms, NOW + 61_000);
+}
+
+/// The same where it is given to a node of the holder's name that is not known: its copy, or
+/// itself without its data directory.
+#[test]
+fn rule_5_nor_one_that_was_given_to_a_copy() {
+    let (mut world, standby) = one_id_and_a_standby();
+    let copy = Member {
+        token: 77,
+        ..MEMBER
+    };
+    let given = world.granted_at_last(copy, Status::Held);
+    assert!(given.floor_ms >= NOW + 60_000);
+    let mut promoted = world.fail_over(&standby, Bounds::DEFAULT.max_skew_ms);
+    promoted.refused(Kind::Renew, HOLDER, Status::Grace);
+    assert_eq!(world.here.now.wall_ms, NOW + 61_000);
+    // The holder itself need not wait: nobody else can have had its worker id.
+    let mut world = standby;
+    world.pass(60_000);
+    world.granted(Kind::Renew, HOLDER);
+}
+
+/// And where somebody enters what it says that it holds, after a first failover.
+#[test]
+fn rule_5_nor_one_that_somebody_has_entered() {
+    let (mut world, standby) = one_id_and_a_standby();
+    world.pass(50_000);
+    let mut first = world.fail_over(&standby, 0);
+    let entering = Member {
+        held: Some((0, NOW + 100_000)),
+        ..member("members", "b")
+    };
+    let entered = first.granted_at_last(entering, Status::Grace);
+    assert_eq!(entered.floor_ms, 0);
+    let mut second = first.fail_over(&standby, Bounds::DEFAULT.max_skew_ms);
+    second.refused(Kind::Renew, HOLDER, Status::Grace);
+}
+
+/// Claim, another claim that is under way for long, claim of another one, failover, arrival: the
+/// registry that is promoted knows nothing at all, and believes what it is shown.
+#[test]
+fn rule_5_what_is_held_is_not_shown_when_it_may_arrive_late() {
+    let rules = Rules {
+        lease_ms: 60_000,
+        max_skew_ms: 1000,
+    };
+    let skew_ms = Bounds::DEFAULT.max_skew_ms;
+    for sent_after_ms in (56_000..60_000).step_by(50) {
+        let mut world = World::new();
+        world.here.worker_ids = 1;
+        let standby = world.clone();
+        // Its clock is ahead, as far as is allowed: what it sends looks younger than it is.
+        let mut holder = LeaseHolder::new(Lease::default());
+        let clocks = |after_ms| Clocks {
+            boot_ms: after_ms,
+            wall_ms: NOW + after_ms + skew_ms,
+        };
+        let mut tokens = 1..;
+        let mut draw = || tokens.next().unwrap();
+        holder.prepare(&mut draw);
+        let question = holder.ask(0, rules);
+        let told = world.ask_question(question, MEMBER.node, clocks(0).wall_ms);
+        let answer = told.reply.heard(clocks(0), clocks(0));
+        holder.hear(&question, &answer, rules, &mut draw);
+        // After a restart it claims, with what it remembers.
+        let mut holder = LeaseHolder::new(*holder.lease());
+        let late = holder.ask(sent_after_ms, rules);
+        world.pass(60_000);
+        let given = world.granted_at_last(member("members", "b"), Status::Full);
+        assert!(given.floor_ms >= NOW + 60_000);
+        let mut promoted = world.fail_over(&standby, skew_ms);
+        let outcome = promoted
+            .ask_question(late, MEMBER.node, clocks(sent_after_ms).wall_ms)
+            .reply
+            .outcome;
+        assert!(outcome.is_err(), "{sent_after_ms}: {outcome:?}");
     }
 }
 
@@ -328,7 +477,7 @@ fn an_id_that_is_reserved_far_ahead_comes_last() {
     };
     world.granted(Kind::Renew, brief);
     assert_eq!(world.granted(Kind::Claim, member("x", "b")).worker_id, 1);
-    world.pass(60_000);
+    world.pass(61_000);
     // Its lease ended long before the other one's.
     let granted = world.granted(Kind::Claim, member("y", "c"));
     assert_eq!(granted.worker_id, 1);
@@ -385,7 +534,7 @@ fn a_name_belongs_to_the_role_that_was_first() {
     world.granted(Kind::Claim, superuser);
     assert_eq!(world.row(0).role.as_deref(), Some(&b"x"[..]));
     // After a release it is whoever's comes first.
-    let released = core::mem::take(&mut world.rows[0]).released(world.here.now.wall_ms);
+    let released = core::mem::take(&mut world.rows[0]).released();
     assert_eq!(released.role, None);
     world.rows[0] = released;
     world.granted(Kind::Claim, thief);

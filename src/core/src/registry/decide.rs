@@ -114,6 +114,11 @@ impl Case<'_> {
         self.registry.place == Some(self.here.place)
     }
 
+    /// Whether a row may have a holder that another registry's clock would let renew.
+    fn may_be_live(&self, row: &Row) -> bool {
+        row.may_be_live(self.now_ms(), self.registry.bounds.max_skew_ms)
+    }
+
     fn find(&self, worker_id: u16) -> Option<&(Row, Hold)> {
         self.rows.iter().find(|(row, _)| row.worker_id == worker_id)
     }
@@ -357,9 +362,15 @@ impl Case<'_> {
             Some(row) => self.lock(row.worker_id)?,
             None => None,
         };
-        let now_ms = self.now_ms();
-        let live = own.as_ref().is_some_and(|row| row.is_live(now_ms));
         let known = own.as_ref().is_some_and(|row| self.shows_token(row));
+        let live = own.as_ref().is_some_and(|row| {
+            if known {
+                row.is_live(self.now_ms())
+            } else {
+                // As for anybody else.
+                self.may_be_live(row)
+            }
+        });
         if self.grace_ms.is_some()
             && let Some(entered) = self.enter(own.as_ref())?
         {
@@ -429,7 +440,7 @@ impl Case<'_> {
         } = self.registry.bounds;
         let latest = self.now_ms() + max_lease_ms + 2 * max_skew_ms;
         let free = own.is_some()
-            || !row.is_live(self.now_ms())
+            || !self.may_be_live(&row)
                 && row.admits(self.requester)
                 && (self.belongs(&row) || self.below_limit());
         let enters = (earliest..=latest).contains(&until_ms) && !row.retired && free;
@@ -481,12 +492,11 @@ impl Case<'_> {
                 });
             }
         }
-        let now_ms = self.now_ms();
         let ended = self.rows.iter().filter(|(row, hold)| {
             // One that is locked is being renewed just now.
             *hold != Hold::Busy
                 && !row.retired
-                && !row.is_live(now_ms)
+                && !self.may_be_live(row)
                 && (below_limit || self.belongs(row))
         });
         // Not one that somebody has reserved far ahead, as long as there is another.

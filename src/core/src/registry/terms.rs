@@ -122,6 +122,14 @@ impl Row {
         self.lease_until_ms.is_some_and(|until| until > now_ms)
     }
 
+    /// Whether its lease may not have ended yet by the clock of another registry, which may be
+    /// behind this one by as much as clocks may differ. Until then nobody else gets the worker
+    /// id: if that is forgotten in a failover, the registry that is promoted would renew the
+    /// lease of the holder before.
+    pub(super) fn may_be_live(&self, now_ms: i64, max_skew_ms: i64) -> bool {
+        self.is_live(now_ms.saturating_sub(max_skew_ms))
+    }
+
     pub(super) fn is_held_by(&self, system_identifier: i64, node_name: &[u8]) -> bool {
         self.holder.as_ref().is_some_and(|holder| {
             holder.system_identifier == system_identifier && holder.node_name == node_name
@@ -151,12 +159,11 @@ impl Row {
         }
     }
 
-    /// Taken from its holder.
+    /// Taken from its holder, which nobody waits for: whoever releases it says that it is gone.
     #[must_use]
-    pub fn released(self, now_ms: i64) -> Self {
-        let lease_until_ms = self.lease_until_ms.map(|until| until.min(now_ms));
+    pub fn released(self) -> Self {
         Self {
-            lease_until_ms,
+            lease_until_ms: None,
             ..self.without_holder()
         }
     }
