@@ -21,7 +21,7 @@ CREATE TABLE leaf_id.leaf_worker (
             reserved_until_ms OPERATOR(pg_catalog.>=) 0 AND reserved_until_ms OPERATOR(pg_catalog.<=) 253402300799999),
     floor_ms bigint NOT NULL DEFAULT 0
         CONSTRAINT leaf_worker_floor_range CHECK (
-            floor_ms OPERATOR(pg_catalog.>=) 0 AND floor_ms OPERATOR(pg_catalog.<=) 253402304399999),
+            floor_ms OPERATOR(pg_catalog.>=) 0 AND floor_ms OPERATOR(pg_catalog.<=) 253402311599999),
     clock_offset_ms bigint,
     retired boolean NOT NULL DEFAULT false,
     address text,
@@ -66,12 +66,18 @@ CREATE TABLE leaf_id.leaf_registry (
     moved_at timestamptz,
     grace_since_ms bigint,
     grace_server_start timestamptz,
+    moved_floor_ms bigint
+        CONSTRAINT leaf_registry_moved_floor_range CHECK (
+            moved_floor_ms OPERATOR(pg_catalog.>=) 0 AND moved_floor_ms OPERATOR(pg_catalog.<=) 253402311599999),
     max_skew_ms integer NOT NULL DEFAULT 1000
         CONSTRAINT leaf_registry_max_skew_range CHECK (
             max_skew_ms OPERATOR(pg_catalog.>=) 0 AND max_skew_ms OPERATOR(pg_catalog.<=) 3600000),
     max_lease_ms integer NOT NULL DEFAULT 3600000
         CONSTRAINT leaf_registry_max_lease_range CHECK (
             max_lease_ms OPERATOR(pg_catalog.>=) 1000 AND max_lease_ms OPERATOR(pg_catalog.<=) 86400000),
+    max_lead_ms integer NOT NULL DEFAULT 15000
+        CONSTRAINT leaf_registry_max_lead_range CHECK (
+            max_lead_ms OPERATOR(pg_catalog.>=) 0 AND max_lead_ms OPERATOR(pg_catalog.<=) 3600000),
     max_ids_per_role integer DEFAULT 256
         CONSTRAINT leaf_registry_max_ids_range CHECK (
             max_ids_per_role OPERATOR(pg_catalog.>=) 0 AND max_ids_per_role OPERATOR(pg_catalog.<=) 1024)
@@ -92,10 +98,14 @@ COMMENT ON COLUMN leaf_id.leaf_registry.grace_since_ms IS
     'That moment on the monotonic clock, as long as no worker id is given away because of it; null: they are';
 COMMENT ON COLUMN leaf_id.leaf_registry.grace_server_start IS
     'The start of the server whose clock grace_since_ms is of: after another one it begins anew';
+COMMENT ON COLUMN leaf_id.leaf_registry.moved_floor_ms IS
+    'No id of a lease that may be forgotten since then carries a later time, in Unix milliseconds: set when worker ids are given away again; null: never moved';
 COMMENT ON COLUMN leaf_id.leaf_registry.max_skew_ms IS
     'How far the clock of a server may be off, in milliseconds; leaf_id.max_clock_skew of the server may be less';
 COMMENT ON COLUMN leaf_id.leaf_registry.max_lease_ms IS
     'The longest lease, in milliseconds: who asks for more gets this. After a promotion no worker id is given away for the longest lease on record';
+COMMENT ON COLUMN leaf_id.leaf_registry.max_lead_ms IS
+    'How far the ids of a server may lead its clock, in milliseconds: who asks for more gets this';
 COMMENT ON COLUMN leaf_id.leaf_registry.max_ids_per_role IS
     'How many worker ids one role may have, so that none can take all; null: any number. Not for the owner of the extension and superusers';
 

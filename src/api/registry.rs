@@ -96,6 +96,7 @@ fn ask(
         refusal.and_then(|refusal| Text::new(refusal.detail.as_bytes()).into_datum()),
         granted.and_then(|granted| i32::try_from(granted.lease_ms).ok().into_datum()),
         i32::try_from(max_skew_ms).ok().into_datum(),
+        granted.and_then(|granted| i32::try_from(granted.max_lead_ms).ok().into_datum()),
     ];
     // SAFETY: the OUT arguments of both.
     unsafe { row.form(columns) }
@@ -105,13 +106,13 @@ fn ask(
 CREATE FUNCTION leaf_worker_claim(
     system_identifier bigint, node_name text, token bigint, next_token bigint,
     held integer, held_until_ms bigint, now_ms bigint, reserve_until_ms bigint,
-    lease_ms integer, max_skew_ms integer, epoch_ms bigint,
+    lease_ms integer, max_skew_ms integer, max_lead_ms integer, epoch_ms bigint,
     OUT status text, OUT worker_id integer, OUT floor_ms bigint, OUT reserved_until_ms bigint,
     OUT registry_ms bigint, OUT peers integer, OUT peers_offset_ms bigint, OUT detail text,
-    OUT lease_ms integer, OUT max_skew_ms integer)
+    OUT lease_ms integer, OUT max_skew_ms integer, OUT max_lead_ms integer)
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_worker_claim(
-    bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, bigint) IS
+    bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, integer, bigint) IS
     'Leases a worker id to a server: the one it had, or another. The answer''s status is granted, held, full, grace, clock, epoch or role';
 "#)]
 fn leaf_worker_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
@@ -140,13 +141,14 @@ fn leaf_worker_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
 #[pg_extern(sql = r#"
 CREATE FUNCTION leaf_worker_renew(
     worker_id integer, system_identifier bigint, node_name text, token bigint, next_token bigint,
-    now_ms bigint, reserve_until_ms bigint, lease_ms integer, max_skew_ms integer, epoch_ms bigint,
+    now_ms bigint, reserve_until_ms bigint,
+    lease_ms integer, max_skew_ms integer, max_lead_ms integer, epoch_ms bigint,
     OUT status text, OUT worker_id integer, OUT floor_ms bigint, OUT reserved_until_ms bigint,
     OUT registry_ms bigint, OUT peers integer, OUT peers_offset_ms bigint, OUT detail text,
-    OUT lease_ms integer, OUT max_skew_ms integer)
+    OUT lease_ms integer, OUT max_skew_ms integer, OUT max_lead_ms integer)
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_worker_renew(
-    integer, bigint, text, bigint, bigint, bigint, bigint, integer, integer, bigint) IS
+    integer, bigint, text, bigint, bigint, bigint, bigint, integer, integer, integer, bigint) IS
     'Renews the lease of a worker id, and raises what is reserved. The answer''s status is granted, lost, retired, grace, clock, epoch or role';
 "#)]
 fn leaf_worker_renew(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
@@ -178,6 +180,7 @@ struct Terms {
     reserve_until_ms: i64,
     lease_ms: i64,
     max_skew_ms: i64,
+    max_lead_ms: i64,
     epoch_ms: i64,
 }
 
@@ -188,12 +191,14 @@ impl Terms {
         let reserve_until_ms = arguments.bigint();
         let lease_ms = arguments.integer();
         let max_skew_ms = arguments.integer();
+        let max_lead_ms = arguments.integer();
         let epoch_ms = arguments.bigint();
         Some(Self {
             now_ms: now_ms?,
             reserve_until_ms: reserve_until_ms?,
             lease_ms: lease_ms?.into(),
             max_skew_ms: max_skew_ms?.into(),
+            max_lead_ms: max_lead_ms?.into(),
             epoch_ms: epoch_ms?,
         })
     }
@@ -206,6 +211,7 @@ impl Terms {
             now_ms: self.now_ms,
             reserve_until_ms: self.reserve_until_ms,
             max_skew_ms: self.max_skew_ms,
+            max_lead_ms: self.max_lead_ms,
             epoch_ms: self.epoch_ms,
         }
     }

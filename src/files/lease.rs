@@ -37,6 +37,7 @@ struct Granted {
     worker_id: u16,
     floor_ms: i64,
     reserved_until_ms: i64,
+    max_lead_ms: i64,
     until_boot_ms: i64,
 }
 
@@ -84,6 +85,7 @@ pub fn read(identity: &HolderIdentity) -> io::Result<Lease> {
         worker_id: granted.worker_id,
         floor_ms: granted.floor_ms,
         reserved_until_ms: granted.reserved_until_ms,
+        max_lead_ms: granted.max_lead_ms,
         until_boot_ms: granted.until_boot_ms,
     });
     if grant.is_some_and(|grant| grant.worker_id > Layout::DEFAULT.max_worker_id()) {
@@ -113,6 +115,7 @@ pub fn write(identity: &HolderIdentity, lease: &Lease) -> io::Result<()> {
             worker_id: grant.worker_id,
             floor_ms: grant.floor_ms,
             reserved_until_ms: grant.reserved_until_ms,
+            max_lead_ms: grant.max_lead_ms,
             until_boot_ms: grant.until_boot_ms,
         }),
         boot_id: boot_id(),

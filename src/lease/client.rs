@@ -3,10 +3,12 @@
 //! the registrar and the log.
 
 use std::io;
+use std::sync::atomic::Ordering;
 
 use leaf_id_core::lease::{
     Answer, Clocks, Effect, Grant, Lease, LeaseHolder, Question, Rules, Status, Step,
 };
+use leaf_id_core::registry::LARGEST_LEAD_MS;
 use leaf_id_core::state::Refusal;
 
 use crate::files;
@@ -17,6 +19,8 @@ use crate::shmem::{Area, LeaseStatus, Reply, Request, Text, WorkerIdSource};
 
 /// How often a file that cannot be written is tried again, in milliseconds.
 const RETRY_MS: i64 = 1000;
+/// `leaf_id.max_clock_lead`, until there is that setting, in milliseconds.
+const MAX_CLOCK_LEAD_MS: i64 = 10_000;
 
 /// The launcher's lease.
 pub struct LeaseClient {
@@ -41,6 +45,22 @@ fn rules() -> Rules {
         lease_ms: i64::from(guc::WORKER_LEASE.get()),
         max_skew_ms: i64::from(guc::MAX_CLOCK_SKEW.get()),
     }
+}
+
+/// How far ids may lead the clock, in milliseconds: at most, which is where they start after a
+/// promotion or a restore.
+fn max_lead_ms() -> i64 {
+    let reservation_ms = i64::from(guc::TIMESTAMP_RESERVATION.get());
+    (MAX_CLOCK_LEAD_MS + reservation_ms).min(LARGEST_LEAD_MS)
+}
+
+/// The time of the last id, or that above which the next one is.
+fn last_ms(area: &Area) -> i64 {
+    let snowflake = &area.snowflake;
+    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+    let last_ms = snowflake.generator.last().ms.saturating_add(epoch_ms);
+    let floor = snowflake.floor();
+    floor.map_or(last_ms, |floor| floor.ms.max(last_ms))
 }
 
 fn clocks() -> Clocks {
@@ -204,7 +224,9 @@ impl LeaseClient {
             database,
             server: Text::new(server),
             timeout_ms: i64::from(guc::CLAIM_TIMEOUT.get()),
+            last_ms: last_ms(self.area),
             max_skew_ms: rules().max_skew_ms,
+            max_lead_ms: max_lead_ms(),
             epoch_ms: guc::epoch_ms(),
         });
         self.asked = Some((number, question));

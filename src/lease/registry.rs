@@ -57,14 +57,18 @@ static REGISTRY: Shape = Shape::new(
         (c"moved_at", Type::Timestamp),
         (c"grace_since_ms", Type::Bigint),
         (c"grace_server_start", Type::Timestamp),
+        (c"moved_floor_ms", Type::Bigint),
         (c"max_skew_ms", Type::Integer),
         (c"max_lease_ms", Type::Integer),
+        (c"max_lead_ms", Type::Integer),
         (c"max_ids_per_role", Type::Integer),
     ],
     &[
         c"leaf_registry_one_row",
+        c"leaf_registry_moved_floor_range",
         c"leaf_registry_max_skew_range",
         c"leaf_registry_max_lease_range",
+        c"leaf_registry_max_lead_range",
         c"leaf_registry_max_ids_range",
     ],
 );
@@ -407,6 +411,7 @@ fn registry_row(row: Option<&pg::Row>, origin: Option<Place>) -> Registry {
             epoch_ms: None,
             moved_at_ms: None,
             grace: None,
+            moved_floor_ms: None,
             bounds: Bounds::DEFAULT,
         };
     };
@@ -419,20 +424,23 @@ fn registry_row(row: Option<&pg::Row>, origin: Option<Place>) -> Registry {
             since_boot_ms,
             server_start,
         }),
+        moved_floor_ms: row.bigint(10),
         bounds: Bounds {
-            max_skew_ms: bound(10, Bounds::DEFAULT.max_skew_ms),
-            max_lease_ms: bound(11, Bounds::DEFAULT.max_lease_ms),
-            max_ids_per_role: row.integer(12).map(i64::from),
+            max_skew_ms: bound(11, Bounds::DEFAULT.max_skew_ms),
+            max_lease_ms: bound(12, Bounds::DEFAULT.max_lease_ms),
+            max_lead_ms: bound(13, Bounds::DEFAULT.max_lead_ms),
+            max_ids_per_role: row.integer(14).map(i64::from),
         },
     }
 }
 
-fn registry_columns(registry: &Registry) -> [(usize, Value<'static>); 12] {
+fn registry_columns(registry: &Registry) -> [(usize, Value<'static>); 14] {
     let Registry {
         place,
         epoch_ms,
         moved_at_ms,
         grace,
+        moved_floor_ms,
         bounds,
     } = registry;
     let oid = |oid: fn(&Place) -> u32| place.as_ref().map_or(Value::Null, |at| Value::Oid(oid(at)));
@@ -452,9 +460,11 @@ fn registry_columns(registry: &Registry) -> [(usize, Value<'static>); 12] {
             9,
             grace.map_or(Value::Null, |grace| Value::Timestamp(grace.server_start)),
         ),
-        (10, integer(bounds.max_skew_ms)),
-        (11, integer(bounds.max_lease_ms)),
-        (12, bounds.max_ids_per_role.map_or(Value::Null, integer)),
+        (10, optional(*moved_floor_ms)),
+        (11, integer(bounds.max_skew_ms)),
+        (12, integer(bounds.max_lease_ms)),
+        (13, integer(bounds.max_lead_ms)),
+        (14, bounds.max_ids_per_role.map_or(Value::Null, integer)),
     ]
 }
 

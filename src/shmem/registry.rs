@@ -36,8 +36,12 @@ pub struct Request {
     pub server: Text<MAX_NAME>,
     /// How long it may take, in milliseconds.
     pub timeout_ms: i64,
+    /// The time of the last id, or that above which the next one is, in Unix milliseconds.
+    pub last_ms: i64,
     /// `leaf_id.max_clock_skew`, in milliseconds.
     pub max_skew_ms: i64,
+    /// How far ids may lead the clock, in milliseconds.
+    pub max_lead_ms: i64,
     /// `leaf_id.epoch`.
     pub epoch_ms: i64,
 }

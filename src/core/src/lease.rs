@@ -55,6 +55,8 @@ pub struct Grant {
     pub floor_ms: i64,
     /// Ids carry no later times, in Unix milliseconds.
     pub reserved_until_ms: i64,
+    /// Ids lead the clock by no more, in milliseconds.
+    pub max_lead_ms: i64,
     /// When it ends, by the monotonic clock.
     pub until_boot_ms: i64,
 }
@@ -190,8 +192,10 @@ pub struct Answer {
     pub floor_ms: i64,
     /// ... the last one, as recorded ...
     pub reserved_until_ms: i64,
-    /// ... and how long the lease is: what was asked for, or less.
+    /// ... how long the lease is: what was asked for, or less ...
     pub lease_ms: i64,
+    /// ... and by how much ids may lead the clock, in milliseconds.
+    pub max_lead_ms: i64,
     /// How far the registry lets this server's clock be off, in milliseconds.
     pub max_skew_ms: i64,
     /// The registry's clock when it read the question, in Unix milliseconds.
@@ -500,6 +504,7 @@ impl LeaseHolder {
             worker_id: answer.worker_id,
             floor_ms,
             reserved_until_ms: answer.reserved_until_ms,
+            max_lead_ms: answer.max_lead_ms,
             until_boot_ms: end_of_lease(answer.sent.boot_ms, lease_ms),
         };
         self.lease = Lease {

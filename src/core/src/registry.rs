@@ -21,8 +21,8 @@
 //!
 //! A member says what it likes about its clock, its name and its needs, so nothing of that
 //! is believed further than the registry's owner allows ([`Bounds`]):
-//! * The length of a lease, the clock skew and what is reserved are clamped, and the answer
-//!   says to what. Clamping is safe: a holder uses no more than it was told.
+//! * The length of a lease, the clock skew, the lead over the clock and what is reserved are
+//!   clamped, and the answer says to what. Clamping is safe: a holder uses no more than it was told.
 //! * A node's name belongs to the role that claimed it first; other roles are refused.
 //! * One role has at most [`Bounds::max_ids_per_role`] worker ids. Beyond that it may only
 //!   have again those of its own whose leases have ended.
@@ -45,7 +45,7 @@ mod terms;
 
 pub use decide::decide;
 pub use terms::{
-    Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, LARGEST_SKEW_MS, LONGEST_LEASE_MS,
-    LONGEST_NAME, Next, Peers, Place, Refusal, Registry, Reply, Request, Requester, Row, Tables,
-    WORKER_IDS,
+    Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, LARGEST_LEAD_MS, LARGEST_SKEW_MS,
+    LONGEST_LEASE_MS, LONGEST_NAME, Next, Peers, Place, Refusal, Registry, Reply, Request,
+    Requester, Row, Tables, WORKER_IDS,
 };

@@ -39,6 +39,7 @@ const GRANT: Grant = Grant {
     worker_id: 9,
     floor_ms: NOW - 10,
     reserved_until_ms: NOW + 60_000,
+    max_lead_ms: 15_000,
     until_boot_ms: BOOT + 60_000,
 };
 

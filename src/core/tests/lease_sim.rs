@@ -45,10 +45,13 @@ const RULES: Rules = Rules {
     lease_ms: 3_000,
     max_skew_ms: 200,
 };
+/// How far servers want their ids to lead the clock.
+const MAX_LEAD_MS: i64 = 300;
 /// Servers get shorter leases than they ask for.
 const BOUNDS: Bounds = Bounds {
     max_skew_ms: 250,
     max_lease_ms: 2_500,
+    max_lead_ms: 250,
     max_ids_per_role: None,
 };
 const RESERVATION_MS: i64 = 300;
@@ -94,6 +97,7 @@ impl Tables {
                 place: Some(place(1)),
                 epoch_ms: None,
                 moved_at_ms: None,
+                moved_floor_ms: None,
                 grace: None,
                 bounds: BOUNDS,
             },
@@ -117,6 +121,7 @@ impl Tables {
             now_ms: sent.wall_ms,
             reserve_until_ms: sent.wall_ms + asked.lease_ms,
             max_skew_ms: RULES.max_skew_ms,
+            max_lead_ms: MAX_LEAD_MS,
             epoch_ms: here.epoch_ms,
         };
         let held_by = |row: &Row, name: &[u8]| {

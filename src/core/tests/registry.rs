@@ -46,6 +46,7 @@ struct Member<'a> {
     token: i64,
     ahead_ms: i64,
     max_skew_ms: i64,
+    max_lead_ms: i64,
     lease_ms: i64,
     reserve_ms: i64,
     epoch_ms: i64,
@@ -59,6 +60,7 @@ const MEMBER: Member<'static> = Member {
     token: 1,
     ahead_ms: 0,
     max_skew_ms: 1000,
+    max_lead_ms: 15_000,
     lease_ms: 60_000,
     reserve_ms: 60_000,
     epoch_ms: EPOCH,
@@ -81,6 +83,7 @@ impl World {
                 place: Some(HERE),
                 epoch_ms: None,
                 moved_at_ms: None,
+                moved_floor_ms: None,
                 grace: None,
                 bounds: Bounds::DEFAULT,
             },
@@ -138,6 +141,7 @@ impl World {
             now_ms,
             reserve_until_ms: now_ms + member.reserve_ms,
             max_skew_ms: member.max_skew_ms,
+            max_lead_ms: member.max_lead_ms,
             epoch_ms: member.epoch_ms,
         };
         assert!(request.is_valid());
@@ -387,7 +391,7 @@ fn one_role_cannot_take_everything() {
             Ok(granted) => {
                 got += 1;
                 assert_eq!(granted.lease_ms, 3_600_000);
-                assert_eq!(granted.reserved_until_ms, NOW + 3_600_000 + 1000);
+                assert_eq!(granted.reserved_until_ms, NOW + 3_600_000 + 16_000);
             }
             Err(refusal) => {
                 assert_eq!(refusal.status, Status::Full);
@@ -565,8 +569,8 @@ fn nobody_enters_what_belongs_to_another_role() {
     assert!(granted.reserved_until_ms >= now + 30_000);
     // One that nobody has may be entered, within reason and within the limit.
     for (until_ms, allowed) in [
-        (now + 3_600_000 + 2000, true),
-        (now + 3_600_000 + 2001, false),
+        (now + 3_600_000 + 17_000, true),
+        (now + 3_600_000 + 17_001, false),
         (0, false),
     ] {
         let mut world = World::new();
@@ -600,7 +604,7 @@ fn what_is_asked_for_is_clamped() {
     assert_eq!(decision.reply.max_skew_ms, 1000);
     let granted = decision.reply.outcome.unwrap();
     assert_eq!(granted.lease_ms, 3_600_000);
-    assert_eq!(granted.reserved_until_ms, NOW + 3_601_000);
+    assert_eq!(granted.reserved_until_ms, NOW + 3_616_000);
     assert_eq!(world.row(0).lease_ms, 3_600_000);
     assert_eq!(world.row(0).lease_until_ms, Some(NOW + 3_600_000));
     // The owner may allow more; and a member less.
@@ -631,6 +635,210 @@ fn what_is_asked_for_is_clamped() {
     world.granted(Kind::Claim, allowed);
 }
 
+/// The lead is bounded as the skew is; the answer says to what.
+#[test]
+fn rule_2_a_lead_is_clamped_and_told() {
+    let mut world = World::new();
+    for (node, asked_ms, told_ms) in [("a", 3_600_000, 15_000), ("b", 100, 100), ("c", 0, 0)] {
+        let greedy = Member {
+            max_lead_ms: asked_ms,
+            reserve_ms: i64::MAX / 2,
+            ..member("members", node)
+        };
+        let granted = world.granted(Kind::Claim, greedy);
+        assert_eq!(granted.max_lead_ms, told_ms);
+        // The end of the lease, by a clock as far ahead as is allowed.
+        assert_eq!(granted.reserved_until_ms, NOW + 60_000 + 1000 + told_ms);
+    }
+    world.registry.bounds.max_lead_ms = 3_600_000;
+    let greedy = Member {
+        token: 2,
+        max_lead_ms: 3_600_000,
+        held: Some((0, 0)),
+        ..MEMBER
+    };
+    assert_eq!(world.granted(Kind::Renew, greedy).max_lead_ms, 3_600_000);
+}
+
+/// A new holder can issue at once, for a whole lease, though the last one's ids led the clock
+/// as far as they may, and its own do not.
+#[test]
+fn rule_2_what_is_reserved_is_above_the_floor() {
+    let mut world = World::new();
+    world.here.worker_ids = 1;
+    let led = Member {
+        reserve_ms: 80_000,
+        ..MEMBER
+    };
+    let before = world.granted(Kind::Claim, led);
+    assert_eq!(before.reserved_until_ms, NOW + 76_000);
+    let brief = Member {
+        lease_ms: 10_000,
+        reserve_ms: 10_000,
+        ..member("members", "b")
+    };
+    let after = world.granted_at_last(brief, Status::Full);
+    assert_eq!(after.floor_ms, before.reserved_until_ms);
+    assert_eq!(after.reserved_until_ms, after.floor_ms + 10_000);
+    // A renewal says no floor, and is told that one: as long as the clock has not passed it,
+    // what is reserved does not go beyond it by more than that.
+    let renewing = Member {
+        token: 2,
+        held: Some((0, 0)),
+        ..brief
+    };
+    world.pass(3_000);
+    let renewed = world.granted(Kind::Renew, renewing);
+    assert_eq!(renewed.reserved_until_ms, after.reserved_until_ms);
+    world.pass(17_000);
+    let renewing = Member {
+        token: 3,
+        ..renewing
+    };
+    let renewed = world.granted(Kind::Renew, renewing);
+    assert_eq!(renewed.reserved_until_ms, world.here.now.wall_ms + 10_000);
+}
+
+/// Above all ids of whoever had it, whatever is the latest of three.
+#[test]
+fn rule_3_a_new_holder_starts_above_all_that_was_reserved_and_the_clock() {
+    // What was reserved: by a holder whose ids lead its clock, for another and for an unknown.
+    for (node, status) in [("a", Status::Held), ("b", Status::Full)] {
+        let mut world = World::new();
+        world.here.worker_ids = 1;
+        let led = Member {
+            reserve_ms: 80_000,
+            ..MEMBER
+        };
+        let reserved = world.granted(Kind::Claim, led).reserved_until_ms;
+        let new = Member {
+            token: 77,
+            ..member("members", node)
+        };
+        assert_eq!(world.granted_at_last(new, status).floor_ms, reserved);
+        // The clock: of the last holder's ids it is only known that they are below it.
+        let mut world = World::new();
+        world.here.worker_ids = 1;
+        world.granted(Kind::Claim, MEMBER);
+        world.pass(500_000);
+        let now_ms = world.here.now.wall_ms;
+        let granted = world.granted(Kind::Claim, new);
+        assert_eq!(granted.floor_ms, now_ms + 1000);
+        // What a failover may have forgotten.
+        let mut world = World::new();
+        world.here.worker_ids = 1;
+        world.granted(Kind::Claim, MEMBER);
+        world.registry.moved_floor_ms = Some(NOW + 600_000);
+        world.pass(500_000);
+        let granted = world.granted(Kind::Claim, new);
+        assert_eq!(granted.floor_ms, NOW + 600_000);
+    }
+    // Nobody had one without a row, as far as was not forgotten.
+    let mut world = World::new();
+    assert_eq!(world.granted(Kind::Claim, MEMBER).floor_ms, 0);
+    world.registry.moved_floor_ms = Some(NOW + 600_000);
+    let second = world.granted(Kind::Claim, member("members", "b"));
+    assert_eq!(second.floor_ms, NOW + 600_000);
+}
+
+/// It is fixed by whoever comes first after the grace, and stays.
+#[test]
+fn rule_4_what_a_failover_may_have_forgotten_is_a_floor_that_stays() {
+    let (_, standby) = one_id_and_a_standby();
+    // The bounds of the owner count, not those of who asks.
+    let strict = Member {
+        max_skew_ms: 10,
+        max_lead_ms: 10,
+        ..member("members", "b")
+    };
+    let renewing = Member {
+        ahead_ms: 10,
+        ..HOLDER
+    };
+    for first in [Kind::Claim, Kind::Renew] {
+        let mut world = standby.clone();
+        world.here.worker_ids = 2;
+        world.promote();
+        world.refused(Kind::Claim, strict, Status::Grace);
+        assert_eq!(world.registry.moved_floor_ms, None);
+        world.pass(60_000);
+        let floor_ms = NOW + 60_000 + 17_000;
+        if first == Kind::Renew {
+            let renewed = world.granted(Kind::Renew, renewing);
+            assert_eq!(renewed.floor_ms, floor_ms);
+        }
+        let claimed = world.granted(Kind::Claim, strict);
+        assert_eq!(claimed.floor_ms, floor_ms);
+        assert_eq!(world.registry.grace, None);
+        // Later claims do not move it, nor does a restart of the server.
+        for pass_ms in [1, 10_000, 600_000] {
+            world.pass(pass_ms);
+            world.here.server_start += 1;
+            world.rows.pop();
+            let claimed = world.granted(Kind::Claim, strict);
+            assert_eq!(claimed.floor_ms, floor_ms);
+            assert_eq!(world.registry.moved_floor_ms, Some(floor_ms));
+        }
+    }
+}
+
+/// A restart, or another failover, before anybody has come after the grace: it begins anew, and
+/// the floor is that of its end. It never goes down.
+#[test]
+fn rule_4_the_floor_is_that_of_the_last_grace() {
+    let (_, mut world) = one_id_and_a_standby();
+    world.here.worker_ids = 2;
+    let new = member("members", "b");
+    world.promote();
+    world.refused(Kind::Claim, new, Status::Grace);
+    world.pass(60_000);
+    world.here.server_start += 1;
+    let said = world.refused(Kind::Claim, new, Status::Grace);
+    assert!(said.ends_with("away in 60000 ms"), "{said}");
+    assert_eq!(world.registry.moved_floor_ms, None);
+    world.pass(60_000);
+    world.promote();
+    world.refused(Kind::Claim, new, Status::Grace);
+    assert_eq!(world.registry.moved_floor_ms, None);
+    world.pass(60_000);
+    let floor_ms = NOW + 180_000 + 17_000;
+    assert_eq!(world.granted(Kind::Claim, new).floor_ms, floor_ms);
+    // To a server whose clock is behind by more than it may.
+    let mut behind = world.fail_over(&world, 100_000);
+    let new = member("members", "c");
+    behind.refused(Kind::Claim, new, Status::Grace);
+    behind.pass(60_000);
+    behind.rows.pop();
+    assert_eq!(behind.granted(Kind::Claim, new).floor_ms, floor_ms);
+}
+
+/// Claim, failover, claim: what the first registry has recorded, for a member whose ids lead its
+/// clock and whose clock was set ahead since, and the second has forgotten, is below its floor,
+/// though its clock is behind the first one's.
+#[test]
+fn rule_4_whatever_was_forgotten_is_below_the_floor() {
+    for ahead_ms in [-1000, 0, 1000] {
+        let mut world = World::new();
+        let standby = world.clone();
+        let forgotten = Member {
+            ahead_ms,
+            reserve_ms: 3_600_000,
+            ..MEMBER
+        };
+        let forgotten = world.granted(Kind::Claim, forgotten);
+        for behind_ms in [-1000, 0, 1000] {
+            let mut promoted = world.fail_over(&standby, behind_ms);
+            let new = member("members", "b");
+            let granted = promoted.granted_at_last(new, Status::Grace);
+            assert_eq!(granted.worker_id, forgotten.worker_id);
+            assert!(
+                granted.floor_ms >= forgotten.reserved_until_ms,
+                "{granted:?} after {forgotten:?}"
+            );
+        }
+    }
+}
+
 /// A promoted registry makes new holders start above what a member with a larger skew than
 /// the requester's may have reserved, which is forgotten.
 #[test]
@@ -653,7 +861,7 @@ fn a_moved_registrys_floor_is_above_the_largest_skew() {
     );
     world.pass(60_000);
     let granted = world.granted(Kind::Claim, strict);
-    assert_eq!(granted.floor_ms, NOW + 60_000 + 1000);
+    assert_eq!(granted.floor_ms, NOW + 60_000 + 17_000);
     assert_eq!(world.registry.grace, None);
 }
 
@@ -819,6 +1027,7 @@ fn absurd_rows_are_survived() {
     for value in [i64::MIN, -1, 0, i64::MAX] {
         let mut world = World::new();
         world.registry.moved_at_ms = Some(value);
+        world.registry.moved_floor_ms = Some(value);
         world.registry.grace = Some(Grace {
             since_boot_ms: value,
             server_start: 1,
@@ -826,6 +1035,7 @@ fn absurd_rows_are_survived() {
         world.registry.bounds = Bounds {
             max_skew_ms: value.clamp(0, 3_600_000),
             max_lease_ms: value.clamp(1, 86_400_000),
+            max_lead_ms: value.clamp(0, 3_600_000),
             max_ids_per_role: Some(value),
         };
         for worker_id in 0..3 {

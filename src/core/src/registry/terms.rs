@@ -8,6 +8,8 @@ pub const WORKER_IDS: u16 = 1 << 10;
 pub const LONGEST_LEASE_MS: i64 = 86_400_000;
 /// The largest clock skew that can be asked for, in milliseconds.
 pub const LARGEST_SKEW_MS: i64 = 3_600_000;
+/// How far a server may say at most that its ids lead its clock, in milliseconds.
+pub const LARGEST_LEAD_MS: i64 = 3_600_000;
 /// The longest name of a node, in bytes.
 pub const LONGEST_NAME: usize = 63;
 /// The end of the year 9999, in Unix milliseconds.
@@ -20,6 +22,8 @@ pub struct Bounds {
     pub max_skew_ms: i64,
     /// The longest lease, in milliseconds.
     pub max_lease_ms: i64,
+    /// How far a member's ids may lead its clock, in milliseconds. A member may be stricter.
+    pub max_lead_ms: i64,
     /// How many worker ids one role may have; `None`: all.
     pub max_ids_per_role: Option<i64>,
 }
@@ -30,11 +34,14 @@ impl Bounds {
     /// The skew is the default of `leaf_id.max_clock_skew`. A lease may last an hour, twelve
     /// times the default of `leaf_id.worker_lease`: after a promotion nothing is given away
     /// for the longest lease on record, so the bound is how long one member can make that.
+    /// Ids may lead the clock by the defaults of `leaf_id.max_clock_lead` and, for some seconds
+    /// after a promotion or a restore, `leaf_id.timestamp_reservation` together.
     /// A role may have 256 worker ids, a quarter of all: enough for a fleet whose members
     /// share one role, and the other roles still have most of the ids.
     pub const DEFAULT: Self = Self {
         max_skew_ms: 1_000,
         max_lease_ms: 3_600_000,
+        max_lead_ms: 15_000,
         max_ids_per_role: Some(256),
     };
 }
@@ -73,6 +80,9 @@ pub struct Registry {
     pub moved_at_ms: Option<i64>,
     /// While nothing is given away because of that.
     pub grace: Option<Grace>,
+    /// What was recorded before and may be forgotten is not above this: fixed when the time in
+    /// which nothing is given away has ended, in Unix milliseconds.
+    pub moved_floor_ms: Option<i64>,
     /// What its owner allows.
     pub bounds: Bounds,
 }
@@ -206,6 +216,8 @@ pub struct Request {
     pub reserve_until_ms: i64,
     /// Its `leaf_id.max_clock_skew`, in milliseconds.
     pub max_skew_ms: i64,
+    /// How far its ids may lead its clock, in milliseconds.
+    pub max_lead_ms: i64,
     /// Its `leaf_id.epoch`.
     pub epoch_ms: i64,
 }
@@ -229,6 +241,7 @@ impl Request {
             && (0..=LAST_MS).contains(&self.now_ms)
             && (1..=LONGEST_LEASE_MS).contains(&lease_ms)
             && (0..=LARGEST_SKEW_MS).contains(&self.max_skew_ms)
+            && (0..=LARGEST_LEAD_MS).contains(&self.max_lead_ms)
     }
 }
 
@@ -285,6 +298,8 @@ pub struct Granted {
     pub reserved_until_ms: i64,
     /// How long the lease is: what was asked for, or less.
     pub lease_ms: i64,
+    /// Ids lead the holder's clock by no more, in milliseconds: what was asked for, or less.
+    pub max_lead_ms: i64,
 }
 
 /// Why nothing is granted.
@@ -323,6 +338,7 @@ impl Reply {
             floor_ms: granted.map_or(0, |granted| granted.floor_ms),
             reserved_until_ms: granted.map_or(0, |granted| granted.reserved_until_ms),
             lease_ms: granted.map_or(0, |granted| granted.lease_ms),
+            max_lead_ms: granted.map_or(0, |granted| granted.max_lead_ms),
             max_skew_ms: self.max_skew_ms,
             registry_ms: self.registry_ms,
             peers: self.peers.votes,
