@@ -5,5 +5,12 @@
 //!
 //! What either decides is in `leaf_id_core`: `lease` and `registry`.
 
+use leaf_id_core::layout::Layout;
+
 pub mod client;
 pub mod registry;
+
+/// The layout of this server's ids.
+pub fn layout() -> Layout {
+    Layout::DEFAULT
+}

@@ -21,6 +21,7 @@ struct Document {
     registry: String,
     node_name: String,
     epoch_ms: i64,
+    layout: String,
     token: i64,
     next_token: i64,
     granted: Option<Granted>,
@@ -54,8 +55,10 @@ pub struct HolderIdentity {
     pub registry: String,
     /// `leaf_id.node_name`.
     pub node_name: String,
-    /// `leaf_id.epoch`: the same worker id with another one repeats ids.
+    /// `leaf_id.epoch`: the same worker id with another one repeats ids ...
     pub epoch_ms: i64,
+    /// ... and so it does with another layout.
+    pub layout: Layout,
 }
 
 /// Reads the lease of the last run, as far as it counts: an empty one if there is none, if it
@@ -74,7 +77,8 @@ pub fn read(identity: &HolderIdentity) -> io::Result<Lease> {
             && document.origin.system_identifier == pg::system_identifier()
             && document.registry == identity.registry
             && document.node_name == identity.node_name
-            && document.epoch_ms == identity.epoch_ms,
+            && document.epoch_ms == identity.epoch_ms
+            && document.layout == identity.layout.to_string(),
         // A snapshot of the disk is another device, though its files look the same.
         same_boot: boot_id.is_some()
             && document.boot_id == boot_id
@@ -88,7 +92,7 @@ pub fn read(identity: &HolderIdentity) -> io::Result<Lease> {
         max_lead_ms: granted.max_lead_ms,
         until_boot_ms: granted.until_boot_ms,
     });
-    if grant.is_some_and(|grant| grant.worker_id > Layout::DEFAULT.max_worker_id()) {
+    if grant.is_some_and(|grant| grant.worker_id > identity.layout.max_worker_id()) {
         let what = "a number in it is out of range";
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
@@ -109,6 +113,7 @@ pub fn write(identity: &HolderIdentity, lease: &Lease) -> io::Result<()> {
         registry: identity.registry.clone(),
         node_name: identity.node_name.clone(),
         epoch_ms: identity.epoch_ms,
+        layout: identity.layout.to_string(),
         token: lease.token,
         next_token: lease.next_token,
         granted: lease.grant.map(|grant| Granted {

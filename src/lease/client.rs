@@ -14,6 +14,7 @@ use leaf_id_core::state::Refusal;
 use crate::files;
 use crate::files::lease::HolderIdentity;
 use crate::guc::{self, Registry};
+use crate::lease;
 use crate::pg;
 use crate::shmem::{Area, LeaseStatus, Reply, Request, Text, WorkerIdSource};
 
@@ -75,6 +76,7 @@ fn identity(registry: &Registry) -> HolderIdentity {
         registry: registry.name(),
         node_name: guc::node_name(),
         epoch_ms: guc::epoch_ms(),
+        layout: lease::layout(),
     }
 }
 
@@ -227,7 +229,8 @@ impl LeaseClient {
             last_ms: last_ms(self.area),
             max_skew_ms: rules().max_skew_ms,
             max_lead_ms: max_lead_ms(),
-            epoch_ms: guc::epoch_ms(),
+            epoch_ms: self.identity.epoch_ms,
+            layout: self.identity.layout,
         });
         self.asked = Some((number, question));
         Effect::Keep

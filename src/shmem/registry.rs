@@ -8,6 +8,7 @@
 //!
 //! All of it under a lock of its own.
 
+use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{Answer, Question};
 
 use super::databases::Launcher;
@@ -44,6 +45,8 @@ pub struct Request {
     pub max_lead_ms: i64,
     /// `leaf_id.epoch`.
     pub epoch_ms: i64,
+    /// The layout of this server's ids.
+    pub layout: Layout,
 }
 
 /// What became of a question.

@@ -10,6 +10,7 @@
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 
+use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{Answer, Clocks, Kind, Status};
 use leaf_id_core::registry;
 use pgrx::pg_sys;
@@ -26,13 +27,13 @@ const PROBE: Duration = Duration::from_millis(100);
 
 static CLAIM: Service = Service {
     function: "leaf_worker_claim",
-    types: "20 25 20 20 23 20 20 20 23 23 23 20",
-    arguments: 12,
+    types: "20 25 20 20 23 20 20 20 23 23 23 20 25",
+    arguments: 13,
 };
 static RENEW: Service = Service {
     function: "leaf_worker_renew",
-    types: "23 20 25 20 20 20 20 23 23 23 20",
-    arguments: 11,
+    types: "23 20 25 20 20 20 20 23 23 23 20 25",
+    arguments: 12,
 };
 /// How many columns an answer has.
 const COLUMNS: usize = 11;
@@ -92,6 +93,7 @@ fn asked(request: &Request, sent: Clocks) -> registry::Request {
         max_skew_ms: request.max_skew_ms,
         max_lead_ms: request.max_lead_ms,
         epoch_ms: request.epoch_ms,
+        layout: request.layout,
     }
 }
 
@@ -115,6 +117,7 @@ fn arguments(request: registry::Request) -> Vec<Option<CString>> {
         number(request.max_skew_ms),
         number(request.max_lead_ms),
         number(request.epoch_ms),
+        CString::new(request.layout.to_string()).ok(),
     ];
     match question.kind {
         Kind::Claim => who
@@ -129,6 +132,7 @@ fn arguments(request: registry::Request) -> Vec<Option<CString>> {
 /// What the answer says, if it can be understood.
 fn understand(
     columns: &[Option<String>],
+    layout: Layout,
     sent: Clocks,
     received: Clocks,
 ) -> Option<(Answer, String)> {
@@ -152,7 +156,7 @@ fn understand(
         sent,
         received,
     };
-    let valid = answer.worker_id <= leaf_id_core::layout::Layout::DEFAULT.max_worker_id();
+    let valid = answer.worker_id <= layout.max_worker_id();
     valid.then(|| (answer, text(7).unwrap_or_default()))
 }
 
@@ -228,7 +232,8 @@ fn ask_there(request: &Request, number: u64) -> Result<(Answer, String), String>
                     return Err("its answer was not acknowledged by its standby".into());
                 }
                 let columns: Vec<_> = (0..COLUMNS).map(|column| rows.text(0, column)).collect();
-                return understand(&columns, sent, received).ok_or_else(|| NOT_UNDERSTOOD.into());
+                return understand(&columns, request.layout, sent, received)
+                    .ok_or_else(|| NOT_UNDERSTOOD.into());
             }
             Some(Event::Refused(error) | Event::Lost(error)) => return Err(error.message),
             None => {}

@@ -163,6 +163,8 @@ numbered! {
         Epoch => "epoch",
         /// This node's name belongs to another role.
         Role => "role",
+        /// The ids of the registry's servers have another layout.
+        Layout => "layout",
     }
 }
 
@@ -457,6 +459,7 @@ impl LeaseHolder {
             Status::Grace => self.kept(now, rules, Refusal::RegistryGrace),
             Status::Epoch => self.kept(now, rules, Refusal::OtherEpoch),
             Status::Role => self.kept(now, rules, Refusal::OtherRole),
+            Status::Layout => self.kept(now, rules, Refusal::OtherLayout),
         }
     }
 

@@ -15,7 +15,11 @@
 //! What a promotion, or a restore from a dump, has forgotten is not here to be compared. So
 //! on another timeline, or in another place, nothing is given away before one lease has
 //! passed; until then holders renew, or enter again what they hold, and afterwards new
-//! holders start above this server's clock.
+//! holders start above a floor that is fixed then, once: all that was forgotten is below it.
+//!
+//! The clock of a registry that was promoted is another one. So a worker id is given to
+//! somebody else only when its lease has ended by that clock too: once
+//! [`Bounds::max_skew_ms`] has passed since its end by this one.
 //!
 //! # One bad member harms itself
 //!
@@ -47,5 +51,5 @@ pub use decide::decide;
 pub use terms::{
     Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, LARGEST_LEAD_MS, LARGEST_SKEW_MS,
     LONGEST_LEASE_MS, LONGEST_NAME, Next, Peers, Place, Refusal, Registry, Reply, Request,
-    Requester, Row, Tables, WORKER_IDS,
+    Requester, Row, Tables,
 };

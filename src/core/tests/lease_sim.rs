@@ -40,6 +40,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 const NODES: usize = 4;
+/// Worker ids that go from hand to hand, of those that the registry's layout has.
 const WORKER_IDS: u16 = 3;
 const RULES: Rules = Rules {
     lease_ms: 3_000,
@@ -87,7 +88,7 @@ enum Broken {
 #[derive(Clone)]
 struct Tables {
     registry: Registry,
-    rows: [Option<Row>; WORKER_IDS as usize],
+    rows: [Option<Row>; WORKER_IDS as usize + 1],
 }
 
 impl Tables {
@@ -96,12 +97,22 @@ impl Tables {
             registry: Registry {
                 place: Some(place(1)),
                 epoch_ms: None,
+                layout: None,
                 moved_at_ms: None,
                 moved_floor_ms: None,
                 grace: None,
                 bounds: BOUNDS,
             },
-            rows: Default::default(),
+            rows: [
+                None,
+                None,
+                None,
+                Some(Row {
+                    worker_id: WORKER_IDS,
+                    retired: true,
+                    ..Row::default()
+                }),
+            ],
         }
     }
 
@@ -123,6 +134,7 @@ impl Tables {
             max_skew_ms: RULES.max_skew_ms,
             max_lead_ms: MAX_LEAD_MS,
             epoch_ms: here.epoch_ms,
+            layout: here.layout,
         };
         let held_by = |row: &Row, name: &[u8]| {
             let holder = row.holder.as_ref();
@@ -589,7 +601,7 @@ impl World {
                     place: place(self.timeline.get()),
                     server_start: 1,
                     epoch_ms: 0,
-                    worker_ids: WORKER_IDS,
+                    layout: Layout::new(41, 2, 12).unwrap(),
                     arrived_ms: now,
                     now: Clocks {
                         boot_ms: now,

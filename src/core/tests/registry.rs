@@ -10,10 +10,11 @@
     reason = "a test that panics fails"
 )]
 
+use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{Clocks, Kind, Lease, LeaseHolder, Question, Rules, Status};
 use leaf_id_core::registry::{
     Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, Next, Place, Registry, Request,
-    Requester, Row, Tables, WORKER_IDS, decide,
+    Requester, Row, Tables, decide,
 };
 
 const NOW: i64 = 1_800_000_000_000;
@@ -50,6 +51,8 @@ struct Member<'a> {
     lease_ms: i64,
     reserve_ms: i64,
     epoch_ms: i64,
+    /// `None`: the registry's.
+    layout: Option<Layout>,
     trusted: bool,
     held: Option<(u16, i64)>,
 }
@@ -64,6 +67,7 @@ const MEMBER: Member<'static> = Member {
     lease_ms: 60_000,
     reserve_ms: 60_000,
     epoch_ms: EPOCH,
+    layout: None,
     trusted: false,
     held: None,
 };
@@ -82,6 +86,7 @@ impl World {
             registry: Registry {
                 place: Some(HERE),
                 epoch_ms: None,
+                layout: None,
                 moved_at_ms: None,
                 moved_floor_ms: None,
                 grace: None,
@@ -92,7 +97,7 @@ impl World {
                 place: HERE,
                 server_start: 1,
                 epoch_ms: EPOCH,
-                worker_ids: WORKER_IDS,
+                layout: Layout::DEFAULT,
                 arrived_ms: NOW,
                 now: Clocks {
                     boot_ms: BOOT,
@@ -103,6 +108,13 @@ impl World {
             busy: Vec::new(),
             locked: (false, Vec::new()),
         }
+    }
+
+    /// A registry with so many worker ids: a power of two.
+    fn have_worker_ids(&mut self, number: u16) {
+        let bits = u8::try_from(number.ilog2()).unwrap();
+        self.here.layout = Layout::new(41, bits, 12).unwrap();
+        self.registry.layout = None;
     }
 
     fn pass(&mut self, ms: i64) {
@@ -143,6 +155,7 @@ impl World {
             max_skew_ms: member.max_skew_ms,
             max_lead_ms: member.max_lead_ms,
             epoch_ms: member.epoch_ms,
+            layout: member.layout.unwrap_or(self.here.layout),
         };
         assert!(request.is_valid());
         let requester = Requester {
@@ -248,7 +261,7 @@ impl World {
 /// from now on.
 fn one_id_and_a_standby() -> (World, World) {
     let mut world = World::new();
-    world.here.worker_ids = 1;
+    world.have_worker_ids(1);
     world.granted(Kind::Claim, MEMBER);
     let standby = world.clone();
     (world, standby)
@@ -327,7 +340,7 @@ fn rule_5_what_is_held_is_not_shown_when_it_may_arrive_late() {
     let skew_ms = Bounds::DEFAULT.max_skew_ms;
     for sent_after_ms in (56_000..60_000).step_by(50) {
         let mut world = World::new();
-        world.here.worker_ids = 1;
+        world.have_worker_ids(1);
         let standby = world.clone();
         // Its clock is ahead, as far as is allowed: what it sends looks younger than it is.
         let mut holder = LeaseHolder::new(Lease::default());
@@ -466,7 +479,7 @@ fn a_role_at_its_limit_has_its_own_ids_again() {
 #[test]
 fn an_id_that_is_reserved_far_ahead_comes_last() {
     let mut world = World::new();
-    world.here.worker_ids = 2;
+    world.have_worker_ids(2);
     let far = Member {
         lease_ms: 3_600_000,
         reserve_ms: 3_600_000,
@@ -665,7 +678,7 @@ fn rule_2_a_lead_is_clamped_and_told() {
 #[test]
 fn rule_2_what_is_reserved_is_above_the_floor() {
     let mut world = World::new();
-    world.here.worker_ids = 1;
+    world.have_worker_ids(1);
     let led = Member {
         reserve_ms: 80_000,
         ..MEMBER
@@ -705,7 +718,7 @@ fn rule_3_a_new_holder_starts_above_all_that_was_reserved_and_the_clock() {
     // What was reserved: by a holder whose ids lead its clock, for another and for an unknown.
     for (node, status) in [("a", Status::Held), ("b", Status::Full)] {
         let mut world = World::new();
-        world.here.worker_ids = 1;
+        world.have_worker_ids(1);
         let led = Member {
             reserve_ms: 80_000,
             ..MEMBER
@@ -718,7 +731,7 @@ fn rule_3_a_new_holder_starts_above_all_that_was_reserved_and_the_clock() {
         assert_eq!(world.granted_at_last(new, status).floor_ms, reserved);
         // The clock: of the last holder's ids it is only known that they are below it.
         let mut world = World::new();
-        world.here.worker_ids = 1;
+        world.have_worker_ids(1);
         world.granted(Kind::Claim, MEMBER);
         world.pass(500_000);
         let now_ms = world.here.now.wall_ms;
@@ -726,7 +739,7 @@ fn rule_3_a_new_holder_starts_above_all_that_was_reserved_and_the_clock() {
         assert_eq!(granted.floor_ms, now_ms + 1000);
         // What a failover may have forgotten.
         let mut world = World::new();
-        world.here.worker_ids = 1;
+        world.have_worker_ids(1);
         world.granted(Kind::Claim, MEMBER);
         world.registry.moved_floor_ms = Some(NOW + 600_000);
         world.pass(500_000);
@@ -757,7 +770,7 @@ fn rule_4_what_a_failover_may_have_forgotten_is_a_floor_that_stays() {
     };
     for first in [Kind::Claim, Kind::Renew] {
         let mut world = standby.clone();
-        world.here.worker_ids = 2;
+        world.have_worker_ids(2);
         world.promote();
         world.refused(Kind::Claim, strict, Status::Grace);
         assert_eq!(world.registry.moved_floor_ms, None);
@@ -787,7 +800,7 @@ fn rule_4_what_a_failover_may_have_forgotten_is_a_floor_that_stays() {
 #[test]
 fn rule_4_the_floor_is_that_of_the_last_grace() {
     let (_, mut world) = one_id_and_a_standby();
-    world.here.worker_ids = 2;
+    world.have_worker_ids(2);
     let new = member("members", "b");
     world.promote();
     world.refused(Kind::Claim, new, Status::Grace);
@@ -905,6 +918,64 @@ fn the_epoch_is_the_owners() {
         ..MEMBER
     };
     world.refused(Kind::Renew, renewal, Status::Epoch);
+}
+
+/// One layout for all members, as with the epoch.
+#[test]
+fn rule_6_the_layout_is_the_owners() {
+    let small = Layout::parse("41/6/6").unwrap();
+    let large = Layout::parse("41/15/7").unwrap();
+    let with = |layout, node| Member {
+        layout: Some(layout),
+        ..member("members", node)
+    };
+    let mut world = World::new();
+    for wrong in [small, large] {
+        let said = world.refused(Kind::Claim, with(wrong, "a"), Status::Layout);
+        let expected = format!("the layout of this registry is 41/10/12, not {wrong}");
+        assert_eq!(said, expected);
+    }
+    assert_eq!(world.registry.layout, None);
+    world.granted(Kind::Claim, MEMBER);
+    assert_eq!(world.registry.layout, Some(Layout::DEFAULT));
+    // Another setting of the registry's server changes nothing any more.
+    world.here.layout = small;
+    world.granted(Kind::Claim, with(Layout::DEFAULT, "b"));
+    world.refused(Kind::Claim, with(small, "c"), Status::Layout);
+    let renewal = Member {
+        token: 2,
+        held: Some((0, 0)),
+        ..with(small, "a")
+    };
+    world.refused(Kind::Renew, renewal, Status::Layout);
+}
+
+/// As many worker ids as the layout has.
+#[test]
+fn rule_6_the_layout_says_how_many_worker_ids_there_are() {
+    for (layout, ids) in [("41/6/6", 64), ("41/0/12", 1), ("41/12/10", 4096)] {
+        let mut world = World::new();
+        world.registry.bounds.max_ids_per_role = None;
+        world.registry.layout = Layout::parse(layout);
+        world.here.layout = world.registry.layout.unwrap();
+        // All but the last are another's.
+        for worker_id in 0..ids - 1 {
+            world.rows.push(Row {
+                worker_id,
+                retired: true,
+                ..Row::default()
+            });
+        }
+        assert_eq!(world.granted(Kind::Claim, MEMBER).worker_id, ids - 1);
+        let said = world.refused(Kind::Claim, member("members", "b"), Status::Full);
+        assert_eq!(said, format!("all {ids} worker ids are leased or retired"));
+        // One that the layout does not have is not given away, whoever has written its row.
+        world.rows.push(Row {
+            worker_id: ids,
+            ..Row::default()
+        });
+        world.refused(Kind::Claim, member("members", "b"), Status::Full);
+    }
 }
 
 /// One bad role has one vote, however many nodes it invents.

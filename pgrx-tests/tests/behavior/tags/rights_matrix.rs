@@ -114,8 +114,8 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
         "`leaf_worker_claim`, `leaf_worker_renew`" => (
             "",
             &[
-                "SELECT leaf_worker_claim(1, '{role}', 0, 2, NULL, NULL, {now}, {now}, 60000, 10000, 1288834974657)",
-                "SELECT leaf_worker_renew(5, 1, '{role}', 2, 3, {now}, {now}, 60000, 10000, 1288834974657)",
+                "SELECT leaf_worker_claim(1, '{role}', 0, 2, NULL, NULL, {now}, {now}, 60000, 10000, 15000, 1288834974657, '41/10/12')",
+                "SELECT leaf_worker_renew(5, 1, '{role}', 2, 3, {now}, {now}, 60000, 10000, 15000, 1288834974657, '41/10/12')",
             ],
         ),
         "`leaf_worker_release`, `leaf_worker_retire`" => (

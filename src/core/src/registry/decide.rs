@@ -191,6 +191,14 @@ impl Case<'_> {
                 format!("the epoch of this registry is {epoch_ms}, not {asked}"),
             );
         }
+        let layout = self.registry.layout.unwrap_or(self.here.layout);
+        if layout != self.request.layout {
+            let asked = self.request.layout;
+            return refused(
+                Status::Layout,
+                format!("the layout of this registry is {layout}, not {asked}"),
+            );
+        }
         let choice = if self.renews() {
             self.renew()?
         } else {
@@ -198,6 +206,7 @@ impl Case<'_> {
         };
         if !self.renews() {
             self.registry.epoch_ms = Some(epoch_ms);
+            self.registry.layout = Some(layout);
         }
         self.grant(choice, changes)
     }
@@ -440,7 +449,7 @@ impl Case<'_> {
         let Some((worker_id, until_ms)) = self.request.question.held else {
             return Ok(None);
         };
-        if worker_id >= self.here.worker_ids || own.is_some_and(|own| own.worker_id != worker_id) {
+        if own.is_some_and(|own| own.worker_id != worker_id) {
             return Ok(None);
         }
         let found = match own {
@@ -493,16 +502,15 @@ impl Case<'_> {
     /// A worker id that nobody has, or whose lease has ended.
     fn other(&self) -> Result<Choice, Stop> {
         let below_limit = self.below_limit();
+        let largest = self.request.layout.max_worker_id();
         if below_limit {
-            let mut taken = vec![false; usize::from(self.here.worker_ids)];
+            let mut taken = vec![false; usize::from(largest) + 1];
             for (row, _) in self.rows {
                 if let Some(taken) = taken.get_mut(usize::from(row.worker_id)) {
                     *taken = true;
                 }
             }
-            let free = (0..self.here.worker_ids)
-                .zip(&taken)
-                .find(|(_, taken)| !**taken);
+            let free = (0..=largest).zip(&taken).find(|(_, taken)| !**taken);
             if let Some((worker_id, _)) = free {
                 return Ok(Choice {
                     row: Row {
@@ -519,6 +527,7 @@ impl Case<'_> {
             // One that is locked is being renewed just now.
             *hold != Hold::Busy
                 && !row.retired
+                && row.worker_id <= largest
                 && !self.may_be_live(row)
                 && (below_limit || self.belongs(row))
         });
@@ -537,7 +546,7 @@ impl Case<'_> {
                 wait: false,
             }),
             None if below_limit => {
-                let all = self.here.worker_ids;
+                let all = u32::from(largest) + 1;
                 refused(
                     Status::Full,
                     format!("all {all} worker ids are leased or retired"),

@@ -1,9 +1,8 @@
 //! What the registry's decision is made of: its rows, the question, and the answer.
 
+use crate::layout::Layout;
 use crate::lease::{Answer, Clocks, Question, Status};
 
-/// How many worker ids there are.
-pub const WORKER_IDS: u16 = 1 << 10;
 /// The longest lease that can be asked for, in milliseconds.
 pub const LONGEST_LEASE_MS: i64 = 86_400_000;
 /// The largest clock skew that can be asked for, in milliseconds.
@@ -75,6 +74,9 @@ pub struct Registry {
     pub place: Option<Place>,
     /// `leaf_id.epoch` of all its members; `None` before the first of them.
     pub epoch_ms: Option<i64>,
+    /// The layout of all its members' ids; `None` before the first of them. It says how many
+    /// worker ids there are.
+    pub layout: Option<Layout>,
     /// When it was first used after a promotion or a restore, the last time, in Unix
     /// milliseconds.
     pub moved_at_ms: Option<i64>,
@@ -111,7 +113,8 @@ pub struct Row {
     pub leased_at_ms: Option<i64>,
     /// When it was last renewed.
     pub renewed_at_ms: Option<i64>,
-    /// Nobody else gets it before, by the clock of this server.
+    /// Nobody else gets it before, and not before the largest clock skew has passed too, by the
+    /// clock of this server.
     pub lease_until_ms: Option<i64>,
     /// How long the lease is.
     pub lease_ms: i64,
@@ -220,6 +223,8 @@ pub struct Request {
     pub max_lead_ms: i64,
     /// Its `leaf_id.epoch`.
     pub epoch_ms: i64,
+    /// The layout of its ids.
+    pub layout: Layout,
 }
 
 impl Request {
@@ -233,7 +238,7 @@ impl Request {
             lease_ms,
             ..
         } = self.question;
-        held.is_none_or(|(worker_id, _)| worker_id < WORKER_IDS)
+        held.is_none_or(|(worker_id, _)| worker_id <= self.layout.max_worker_id())
             && self.node_name.len() <= LONGEST_NAME
             && !self.node_name.iter().any(u8::is_ascii_control)
             && next_token != 0
@@ -254,8 +259,8 @@ pub struct Here {
     pub server_start: i64,
     /// Its own `leaf_id.epoch`.
     pub epoch_ms: i64,
-    /// How many worker ids there are.
-    pub worker_ids: u16,
+    /// The layout of its own ids.
+    pub layout: Layout,
     /// The clock when the question arrived, before anything was waited for, in Unix
     /// milliseconds.
     pub arrived_ms: i64,
