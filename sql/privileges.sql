@@ -139,5 +139,6 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_worker_renew(
         integer, bigint, text, bigint, bigint, bigint, bigint, integer, integer, integer, bigint, text),
     @extschema@.leaf_worker_release(integer),
-    @extschema@.leaf_worker_retire(integer, boolean)
+    @extschema@.leaf_worker_retire(integer, boolean),
+    @extschema@.leaf_worker_retire(integer, timestamptz)
 TO @extowner@ WITH GRANT OPTION;

@@ -117,6 +117,10 @@ pub enum Failure {
     OtherRolesWorkerId { worker_id: i32 },
     /// Not one of the registry's layout.
     NoSuchWorkerId { worker_id: i32, largest: u16 },
+    /// `leaf_worker_retire` with a time, of a worker id that may have been used.
+    WorkerIdNotFresh { worker_id: i32 },
+    /// `leaf_worker_retire` with a time that no id has.
+    RetireOutOfRange,
     /// `leaf_worker_retire` of NULL.
     RetireNull,
     /// `leaf_snowflake_reset` with a leased worker id.
@@ -448,6 +452,17 @@ impl Failure {
                 format!("worker id is out of range: {worker_id}"),
             )
             .set_detail(format!("Worker ids of this registry are 0 to {largest}.")),
+            Self::WorkerIdNotFresh { worker_id } => error(
+                not_ready,
+                format!("worker id {worker_id} may have been used before"),
+            )
+            .set_detail("It was leased once, is retired already, or is \"leaf_id.worker_id\" of this server.")
+            .set_hint("Choose one that leaf_worker_status does not show, and that no server is set to."),
+            Self::RetireOutOfRange => error(
+                invalid,
+                "cannot retire a worker id until a time that no id can carry".into(),
+            )
+            .set_detail("Expected is a time from 1970 to 9999."),
             Self::RetireNull => error(
                 Code::ERRCODE_NULL_VALUE_NOT_ALLOWED,
                 "leaf_worker_retire() takes no null".into(),

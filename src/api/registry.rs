@@ -252,3 +252,13 @@ COMMENT ON FUNCTION leaf_worker_retire(integer, boolean) IS
 fn leaf_worker_retire(worker_id: Option<i32>, retired: Option<bool>) {
     finish(registry::retire(worker_id, retired));
 }
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_worker_retire(worker_id integer, until timestamptz) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_worker_retire(integer, timestamptz) IS
+    'Sets a worker id aside that was never used, for ids with times up to until: nobody leases it, and who does later begins above';
+"#)]
+fn leaf_worker_retire_until(worker_id: Option<i32>, until: Option<TimestampWithTimeZone>) {
+    finish(registry::set_aside(worker_id, until.map(Into::into)));
+}

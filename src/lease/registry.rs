@@ -8,12 +8,12 @@ use core::ffi::CStr;
 use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{Clocks, Kind};
 use leaf_id_core::registry::{
-    Bounds, Decision, Event, Grace, Here, Hold, Holder, Next, Place, Registry, Reply, Request,
-    Requester, Row, Tables, decide,
+    Bounds, Decision, Event, Grace, Here, Hold, Holder, LAST_MS, Next, Place, Registry, Reply,
+    Request, Requester, Row, Tables, decide,
 };
 
 use crate::error::Failure;
-use crate::guc;
+use crate::guc::{self, WorkerId};
 use crate::lease;
 use crate::pg::{self, Access, Client, LockedAtOnce, Shape, Table, Type, Value};
 use crate::remote::serve;
@@ -196,6 +196,27 @@ pub fn retire(worker_id: Option<i32>, retired: Option<bool>) -> Result<(), Failu
         return Err(Failure::RetireNull);
     };
     change(worker_id, |row| Ok(Row { retired, ..row }))
+}
+
+/// Sets a worker id aside that nobody has used, for ids with times up to this one, as
+/// PostgreSQL counts it.
+///
+/// # Errors
+/// There is no such worker id, or it may have been used; or the time is none of an id's.
+pub fn set_aside(worker_id: Option<i32>, until: Option<i64>) -> Result<(), Failure> {
+    let (Some(worker_id), Some(until)) = (worker_id, until) else {
+        return Err(Failure::RetireNull);
+    };
+    let until_ms = to_ms(until);
+    if !(1..=LAST_MS).contains(&until_ms) {
+        return Err(Failure::RetireOutOfRange);
+    }
+    let used = Failure::WorkerIdNotFresh { worker_id };
+    change(worker_id, |row| {
+        let is_this_servers = guc::worker_id() == WorkerId::Fixed(row.worker_id);
+        let row = row.set_aside(until_ms);
+        row.filter(|_| !is_this_servers).ok_or(used)
+    })
 }
 
 /// Changes the row of a worker id, which is made if there is none.

@@ -978,6 +978,44 @@ fn rule_6_the_layout_says_how_many_worker_ids_there_are() {
     }
 }
 
+/// For ids that somebody composes: only where nobody can have issued any.
+#[test]
+fn only_a_worker_id_that_was_never_used_is_set_aside() {
+    let fresh = Row {
+        worker_id: 7,
+        ..Row::default()
+    };
+    let aside = fresh.clone().set_aside(NOW).unwrap();
+    assert!(aside.retired);
+    assert_eq!(aside.reserved_until_ms, NOW);
+    let mut world = World::new();
+    world.granted(Kind::Claim, MEMBER);
+    let held = world.row(0).clone();
+    let released = held.clone().released();
+    let restored = Row {
+        reserved_until_ms: 0,
+        ..released.clone()
+    };
+    let by_hand = Row {
+        retired: true,
+        ..fresh
+    };
+    for used in [held, released, restored, by_hand, aside.clone()] {
+        assert_eq!(used.clone().set_aside(NOW), None, "{used:?}");
+    }
+    // Whoever leases it later begins above.
+    let mut world = World::new();
+    world.have_worker_ids(1);
+    world.rows.push(Row {
+        worker_id: 0,
+        reserved_until_ms: NOW + 99_000,
+        ..aside
+    });
+    world.refused(Kind::Claim, MEMBER, Status::Full);
+    world.rows[0].retired = false;
+    assert_eq!(world.granted(Kind::Claim, MEMBER).floor_ms, NOW + 99_000);
+}
+
 /// One bad role has one vote, however many nodes it invents.
 #[test]
 fn clocks_are_compared_by_role() {

@@ -275,6 +275,70 @@ fn retire_and_release() {
         .is("22004");
 }
 
+/// For ids of past times that somebody composes: only one that nobody can have issued ids with.
+#[test]
+fn a_fresh_worker_id_is_set_aside() {
+    let (server, mut session) = server_and_session();
+    let row = |session: &mut Session, id: i32| -> (bool, i64) {
+        let sql = "SELECT retired, reserved_until_ms FROM leaf_id.leaf_worker WHERE worker_id = $1";
+        let row = session.query_one(sql, &[&id]).unwrap();
+        (row.get(0), row.get(1))
+    };
+    // A later holder starts above, so what is a millisecond late is not early.
+    let until_ms = 1_714_564_800_001;
+    let until = "timestamptz '2024-05-01 12:00:00.0001+00'";
+    session.run(&format!("SELECT leaf_worker_retire(0, {until})"));
+    assert_eq!(row(&mut session, 0), (true, until_ms));
+    let mut a = Node::new("a", TERMS);
+    assert_eq!(a.claim(&mut session).id(), 1);
+    session
+        .run("SELECT leaf_worker_retire(2), leaf_worker_retire(3), leaf_worker_retire(3, false)");
+    let mut b = Node::new("b", TERMS);
+    let answer = b.claim(&mut session);
+    assert_eq!(answer.worker_id, Some(4), "the next without a row");
+    session.run("SELECT leaf_worker_release(4)");
+    server.configure("leaf_id.worker_id", "5");
+    wait_until(LIMIT, "the setting", || {
+        session.value::<String>("SHOW leaf_id.worker_id") == "5"
+    });
+    // Set aside, leased, retired and so perhaps set by hand, leased once, set by hand here.
+    for used in [0, 1, 2, 4, 5] {
+        let before: Vec<String> = session.column("SELECT w::text FROM leaf_id.leaf_worker w");
+        let failure = session.fails(&format!("SELECT leaf_worker_retire({used}, now())"));
+        failure
+            .is("55000")
+            .says(&format!("worker id {used} may have been used"))
+            .hints("leaf_worker_status");
+        let after: Vec<String> = session.column("SELECT w::text FROM leaf_id.leaf_worker w");
+        assert_eq!(after, before);
+    }
+    session.run("SELECT leaf_worker_retire(3, now())");
+    for (arguments, state) in [
+        ("-1, now()", "22023"),
+        ("1024, now()", "22023"),
+        ("9, 'infinity'::timestamptz", "22023"),
+        ("9, '-infinity'::timestamptz", "22023"),
+        ("9, '1970-01-01 00:00:00+00'::timestamptz", "22023"),
+        ("9, '10000-01-01 00:00:00+00'::timestamptz", "22023"),
+        ("9, NULL::timestamptz", "22004"),
+        ("NULL, now()", "22004"),
+    ] {
+        let call = format!("SELECT leaf_worker_retire({arguments})");
+        session.fails(&call).is(state);
+    }
+    // Taken back into use, it is leased above what it was set aside for.
+    let far = "timestamptz '2124-05-01 12:00:00+00'";
+    session.run(&format!("SELECT leaf_worker_retire(6, {far})"));
+    leave(&mut session, 6..7);
+    session.run("SELECT leaf_worker_retire(6, false)");
+    let answer = Node::new("c", TERMS).claim(&mut session);
+    assert_eq!(answer.worker_id, Some(6));
+    let floor: i64 = session.value(&format!(
+        "SELECT (extract(epoch FROM {far}) * 1000)::bigint"
+    ));
+    assert_eq!(answer.floor(), floor);
+}
+
 /// The same worker id with another epoch repeats ids.
 #[test]
 fn another_epoch_is_refused() {

@@ -254,8 +254,15 @@ fn another_role_cannot_take_a_name() {
         "worker id 0 is leased to a server of another role"
     );
     // Release and retire are for the owner, and where they are granted, for the role itself.
-    admin.run("GRANT EXECUTE ON FUNCTION leaf_worker_release, leaf_worker_retire TO x, y");
-    for call in ["leaf_worker_release(0)", "leaf_worker_retire(0)"] {
+    admin.run(
+        "GRANT EXECUTE ON FUNCTION leaf_worker_release, leaf_worker_retire(integer, boolean),
+             leaf_worker_retire(integer, timestamptz) TO x, y",
+    );
+    for call in [
+        "leaf_worker_release(0)",
+        "leaf_worker_retire(0)",
+        "leaf_worker_retire(0, now())",
+    ] {
         y.fails(&format!("SELECT {call}")).is("42501");
         assert_eq!(admin.value::<String>(row), before);
     }

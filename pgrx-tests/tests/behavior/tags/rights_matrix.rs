@@ -121,10 +121,12 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
         "`leaf_worker_release`, `leaf_worker_retire`" => (
             "UPDATE leaf_id.leaf_worker SET system_identifier = NULL, node_name = NULL;
              INSERT INTO leaf_id.leaf_worker (worker_id, system_identifier, node_name) VALUES (900, 1, 'x')
-             ON CONFLICT (worker_id) DO UPDATE SET system_identifier = 1, node_name = 'x'",
+             ON CONFLICT (worker_id) DO UPDATE SET system_identifier = 1, node_name = 'x';
+             DELETE FROM leaf_id.leaf_worker WHERE worker_id = 902",
             &[
                 "SELECT leaf_worker_release(900)",
                 "SELECT leaf_worker_retire(901)",
+                "SELECT leaf_worker_retire(902, now())",
             ],
         ),
         "set what the registry allows" => (

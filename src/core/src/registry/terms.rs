@@ -12,7 +12,7 @@ pub const LARGEST_LEAD_MS: i64 = 3_600_000;
 /// The longest name of a node, in bytes.
 pub const LONGEST_NAME: usize = 63;
 /// The end of the year 9999, in Unix milliseconds.
-const LAST_MS: i64 = 253_402_300_799_999;
+pub const LAST_MS: i64 = 253_402_300_799_999;
 
 /// What the registry's owner allows its members. See the module's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,6 +157,22 @@ impl Row {
                 .role
                 .as_deref()
                 .is_none_or(|role| role == requester.role)
+    }
+
+    /// Set aside for ids with times up to this one, which somebody composes: retired, so that
+    /// nobody leases it, and whoever does later begins above. `None` if somebody may have
+    /// issued ids with it: as a holder, or, as it is retired, because it is set by hand.
+    #[must_use]
+    pub fn set_aside(self, until_ms: i64) -> Option<Self> {
+        let unused = self.reserved_until_ms == 0
+            && self.holder.is_none()
+            && self.leased_at_ms.is_none()
+            && !self.retired;
+        unused.then_some(Self {
+            reserved_until_ms: until_ms,
+            retired: true,
+            ..self
+        })
     }
 
     /// Without a holder. What was reserved stays: the next one begins above it.
