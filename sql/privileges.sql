@@ -128,7 +128,7 @@ GRANT USAGE ON SCHEMA leaf_id TO @extowner@ WITH GRANT OPTION;
 GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO @extowner@ WITH GRANT OPTION;
 GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry TO @extowner@;
 -- The settings of the registry.
-GRANT UPDATE (epoch_ms, max_skew_ms, max_lease_ms, max_ids_per_role) ON leaf_id.leaf_registry TO @extowner@;
+GRANT UPDATE (epoch_ms, layout, max_skew_ms, max_lease_ms, max_lead_ms, max_ids_per_role) ON leaf_id.leaf_registry TO @extowner@;
 GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text),
     @extschema@.leaf_tag_drop(text),
@@ -137,9 +137,10 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_tag_revoke(text, text),
     @extschema@.leaf_claim(text, integer),
     @extschema@.leaf_worker_claim(
-        bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, bigint),
+        bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, integer, bigint, text),
     @extschema@.leaf_worker_renew(
-        integer, bigint, text, bigint, bigint, bigint, bigint, integer, integer, bigint),
+        integer, bigint, text, bigint, bigint, bigint, bigint, integer, integer, integer, bigint, text),
     @extschema@.leaf_worker_release(integer),
-    @extschema@.leaf_worker_retire(integer, boolean)
+    @extschema@.leaf_worker_retire(integer, boolean),
+    @extschema@.leaf_worker_retire(integer, timestamptz)
 TO @extowner@ WITH GRANT OPTION;

@@ -3,7 +3,7 @@
 
 CREATE TABLE leaf_id.leaf_worker (
     worker_id integer CONSTRAINT leaf_worker_pkey PRIMARY KEY
-        CONSTRAINT leaf_worker_id_range CHECK (worker_id OPERATOR(pg_catalog.>=) 0 AND worker_id OPERATOR(pg_catalog.<=) 1023),
+        CONSTRAINT leaf_worker_id_range CHECK (worker_id OPERATOR(pg_catalog.>=) 0 AND worker_id OPERATOR(pg_catalog.<=) 32767),
     system_identifier bigint,
     node_name text COLLATE "C"
         CONSTRAINT leaf_worker_node_name_length CHECK (pg_catalog.octet_length(node_name) OPERATOR(pg_catalog.<=) 63),
@@ -21,7 +21,7 @@ CREATE TABLE leaf_id.leaf_worker (
             reserved_until_ms OPERATOR(pg_catalog.>=) 0 AND reserved_until_ms OPERATOR(pg_catalog.<=) 253402300799999),
     floor_ms bigint NOT NULL DEFAULT 0
         CONSTRAINT leaf_worker_floor_range CHECK (
-            floor_ms OPERATOR(pg_catalog.>=) 0 AND floor_ms OPERATOR(pg_catalog.<=) 253402304399999),
+            floor_ms OPERATOR(pg_catalog.>=) 0 AND floor_ms OPERATOR(pg_catalog.<=) 253402311599999),
     clock_offset_ms bigint,
     retired boolean NOT NULL DEFAULT false,
     address text,
@@ -34,7 +34,7 @@ WITH (fillfactor = 50);
 
 COMMENT ON TABLE leaf_id.leaf_worker IS
     'Worker ids that servers have leased; see leaf_worker_status, leaf_worker_release() and leaf_worker_retire()';
-COMMENT ON COLUMN leaf_id.leaf_worker.worker_id IS 'Worker id in snowflake ids, 0 to 1023';
+COMMENT ON COLUMN leaf_id.leaf_worker.worker_id IS 'Worker id in snowflake ids: as many as the layout in leaf_registry has';
 COMMENT ON COLUMN leaf_id.leaf_worker.system_identifier IS
     'Database cluster of the holder, also when its lease has ended; null: nobody';
 COMMENT ON COLUMN leaf_id.leaf_worker.node_name IS 'leaf_id.node_name of the holder';
@@ -45,7 +45,7 @@ COMMENT ON COLUMN leaf_id.leaf_worker.token IS
 COMMENT ON COLUMN leaf_id.leaf_worker.leased_at IS 'When the holder got it';
 COMMENT ON COLUMN leaf_id.leaf_worker.renewed_at IS 'When it was last renewed';
 COMMENT ON COLUMN leaf_id.leaf_worker.lease_until IS
-    'Nobody else gets it before, by the clock of this server';
+    'Nobody else gets it before this and max_skew_ms of leaf_registry have passed, by the clock of this server; null: it was released';
 COMMENT ON COLUMN leaf_id.leaf_worker.lease_ms IS 'How long a lease of the holder lasts, in milliseconds';
 COMMENT ON COLUMN leaf_id.leaf_worker.reserved_until_ms IS
     'No id of any holder so far carries a later time, in Unix milliseconds; never goes down';
@@ -63,18 +63,32 @@ CREATE TABLE leaf_id.leaf_registry (
     database oid,
     relation oid,
     epoch_ms bigint,
+    -- What core's Layout can be.
+    layout text COLLATE "C"
+        CONSTRAINT leaf_registry_layout_valid CHECK (
+            layout OPERATOR(pg_catalog.~) '^(3[89]|4[0-6])/([0-9]|1[0-5])/([1-9]|1[0-6])$'
+            AND pg_catalog.split_part(layout, '/', 1)::pg_catalog.int4
+                OPERATOR(pg_catalog.+) pg_catalog.split_part(layout, '/', 2)::pg_catalog.int4
+                OPERATOR(pg_catalog.+) pg_catalog.split_part(layout, '/', 3)::pg_catalog.int4
+                OPERATOR(pg_catalog.<=) 63),
     moved_at timestamptz,
     grace_since_ms bigint,
     grace_server_start timestamptz,
+    moved_floor_ms bigint
+        CONSTRAINT leaf_registry_moved_floor_range CHECK (
+            moved_floor_ms OPERATOR(pg_catalog.>=) 0 AND moved_floor_ms OPERATOR(pg_catalog.<=) 253402311599999),
     max_skew_ms integer NOT NULL DEFAULT 1000
         CONSTRAINT leaf_registry_max_skew_range CHECK (
             max_skew_ms OPERATOR(pg_catalog.>=) 0 AND max_skew_ms OPERATOR(pg_catalog.<=) 3600000),
     max_lease_ms integer NOT NULL DEFAULT 3600000
         CONSTRAINT leaf_registry_max_lease_range CHECK (
             max_lease_ms OPERATOR(pg_catalog.>=) 1000 AND max_lease_ms OPERATOR(pg_catalog.<=) 86400000),
+    max_lead_ms integer NOT NULL DEFAULT 15000
+        CONSTRAINT leaf_registry_max_lead_range CHECK (
+            max_lead_ms OPERATOR(pg_catalog.>=) 0 AND max_lead_ms OPERATOR(pg_catalog.<=) 3600000),
     max_ids_per_role integer DEFAULT 256
         CONSTRAINT leaf_registry_max_ids_range CHECK (
-            max_ids_per_role OPERATOR(pg_catalog.>=) 0 AND max_ids_per_role OPERATOR(pg_catalog.<=) 1024)
+            max_ids_per_role OPERATOR(pg_catalog.>=) 0 AND max_ids_per_role OPERATOR(pg_catalog.<=) 32768)
 );
 COMMENT ON TABLE leaf_id.leaf_registry IS
     'The worker registry itself, in one row from its first use on, or from when its owner sets something: INSERT INTO leaf_id.leaf_registry (max_ids_per_role) VALUES (512) ON CONFLICT (one) DO UPDATE SET max_ids_per_role = excluded.max_ids_per_role';
@@ -86,16 +100,22 @@ COMMENT ON COLUMN leaf_id.leaf_registry.database IS '... the database ...';
 COMMENT ON COLUMN leaf_id.leaf_registry.relation IS '... and this table';
 COMMENT ON COLUMN leaf_id.leaf_registry.epoch_ms IS
     'leaf_id.epoch of all its servers: at first use that of the registry''s own server, unless it is set here before';
+COMMENT ON COLUMN leaf_id.leaf_registry.layout IS
+    'leaf_id.snowflake_layout of all its servers, and so how many worker ids there are: at first use that of the registry''s own server, unless it is set here before';
 COMMENT ON COLUMN leaf_id.leaf_registry.moved_at IS
     'When it was first used after a promotion or a restore, the last time; null: never';
 COMMENT ON COLUMN leaf_id.leaf_registry.grace_since_ms IS
     'That moment on the monotonic clock, as long as no worker id is given away because of it; null: they are';
 COMMENT ON COLUMN leaf_id.leaf_registry.grace_server_start IS
     'The start of the server whose clock grace_since_ms is of: after another one it begins anew';
+COMMENT ON COLUMN leaf_id.leaf_registry.moved_floor_ms IS
+    'No id of a lease that may be forgotten since then carries a later time, in Unix milliseconds: set when worker ids are given away again; null: never moved';
 COMMENT ON COLUMN leaf_id.leaf_registry.max_skew_ms IS
     'How far the clock of a server may be off, in milliseconds; leaf_id.max_clock_skew of the server may be less';
 COMMENT ON COLUMN leaf_id.leaf_registry.max_lease_ms IS
     'The longest lease, in milliseconds: who asks for more gets this. After a promotion no worker id is given away for the longest lease on record';
+COMMENT ON COLUMN leaf_id.leaf_registry.max_lead_ms IS
+    'How far the ids of a server may lead its clock, in milliseconds: who asks for more gets this';
 COMMENT ON COLUMN leaf_id.leaf_registry.max_ids_per_role IS
     'How many worker ids one role may have, so that none can take all; null: any number. Not for the owner of the extension and superusers';
 
@@ -149,7 +169,7 @@ COMMENT ON COLUMN @extschema@.leaf_worker_status.node_name IS 'leaf_id.node_name
 COMMENT ON COLUMN @extschema@.leaf_worker_status.live IS 'The lease has not ended: nobody else gets the id';
 COMMENT ON COLUMN @extschema@.leaf_worker_status.leased_at IS 'When the holder got it';
 COMMENT ON COLUMN @extschema@.leaf_worker_status.renewed_at IS 'When it was last renewed';
-COMMENT ON COLUMN @extschema@.leaf_worker_status.lease_ends IS 'When the lease ends, or has ended';
+COMMENT ON COLUMN @extschema@.leaf_worker_status.lease_ends IS 'When the lease ends, or has ended; null: it was released';
 COMMENT ON COLUMN @extschema@.leaf_worker_status.clock_offset_ms IS
     'The clock of the holder minus that of this server when it was last renewed, in milliseconds';
 COMMENT ON COLUMN @extschema@.leaf_worker_status.reserved_until IS

@@ -116,6 +116,8 @@ pub enum Failure {
     ClockSkew { by_ms: i64, said: String },
     /// The registry's servers have another epoch.
     OtherEpoch { said: String },
+    /// The registry's servers have another layout.
+    OtherLayout { said: String },
     /// The registry knows this node's name as that of another role's server.
     OtherRole { said: String },
     /// The tables of the worker registry are missing.
@@ -128,8 +130,12 @@ pub enum Failure {
     NotLeased { worker_id: Option<i32> },
     /// The worker id of another role's server.
     OtherRolesWorkerId { worker_id: i32 },
-    /// Not 0 to this.
-    NoSuchWorkerId { worker_id: i32, max: u16 },
+    /// Not one of the registry's layout.
+    NoSuchWorkerId { worker_id: i32, largest: u16 },
+    /// `leaf_worker_retire` with a time, of a worker id that may have been used.
+    WorkerIdNotFresh { worker_id: i32 },
+    /// `leaf_worker_retire` with a time that no id has.
+    RetireOutOfRange,
     /// `leaf_worker_retire` of NULL.
     RetireNull,
     /// `leaf_snowflake_reset` with a leased worker id.
@@ -453,6 +459,12 @@ impl Failure {
             )
             .set_detail(format!("The worker registry says: {said}."))
             .set_hint("All servers of a registry have one epoch: set \"leaf_id.epoch\" and restart the server."),
+            Self::OtherLayout { said } => error(
+                not_ready,
+                "cannot issue snowflake ids: \"leaf_id.snowflake_layout\" is not that of the worker registry".into(),
+            )
+            .set_detail(format!("The worker registry says: {said}."))
+            .set_hint("All servers of a registry have one layout: set \"leaf_id.snowflake_layout\" and restart the server."),
             Self::OtherRole { said } => error(
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
                 "cannot issue snowflake ids: the name of this node belongs to another role in the worker registry".into(),
@@ -472,7 +484,7 @@ impl Failure {
                 invalid,
                 "a worker id cannot be leased on these terms".into(),
             )
-            .set_detail("Expected are a worker id of 0 to 1023, a node name of at most 63 printable bytes, a next_token that is neither 0 nor token, a clock between 1970 and 9999, a lease of at most a day, and a clock skew of at most an hour."),
+            .set_detail("Expected are a layout, a worker id that it has, a node name of at most 63 printable bytes, a next_token that is neither 0 nor token, a clock between 1970 and 9999, a lease of at most a day, and a clock skew and a lead of at most an hour."),
             Self::NotLeased { worker_id } => error(
                 Code::ERRCODE_UNDEFINED_OBJECT,
                 match worker_id {
@@ -486,11 +498,22 @@ impl Failure {
             )
             .set_detail("It is leased to a server of another role.")
             .set_hint("That role can do this, and the owner of extension leaf_id."),
-            Self::NoSuchWorkerId { worker_id, max } => error(
+            Self::NoSuchWorkerId { worker_id, largest } => error(
                 invalid,
                 format!("worker id is out of range: {worker_id}"),
             )
-            .set_detail(format!("Worker ids are 0 to {max}.")),
+            .set_detail(format!("Worker ids are 0 to {largest}.")),
+            Self::WorkerIdNotFresh { worker_id } => error(
+                not_ready,
+                format!("worker id {worker_id} may have been used before"),
+            )
+            .set_detail("It was leased once, is retired already, or is \"leaf_id.worker_id\" of this server.")
+            .set_hint("Choose one that leaf_worker_status does not show, and that no server is set to."),
+            Self::RetireOutOfRange => error(
+                invalid,
+                "cannot retire a worker id until a time that no id can carry".into(),
+            )
+            .set_detail("Expected is a time from 1970 to 9999."),
             Self::RetireNull => error(
                 Code::ERRCODE_NULL_VALUE_NOT_ALLOWED,
                 "leaf_worker_retire() takes no null".into(),

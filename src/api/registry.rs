@@ -1,7 +1,8 @@
 //! The functions of the worker registry: `lease::registry` does what they say.
 
+use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{Kind, Question};
-use leaf_id_core::registry::{Reply, Request, WORKER_IDS};
+use leaf_id_core::registry::{Reply, Request};
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
 
@@ -61,9 +62,13 @@ impl Arguments {
 
 /// A worker id as somebody has written it.
 fn worker_id(number: i32) -> Result<u16, Failure> {
-    let number = u16::try_from(number).ok();
-    let worker_id = number.filter(|worker_id| *worker_id < WORKER_IDS);
-    worker_id.ok_or(Failure::LeaseTerms)
+    u16::try_from(number).map_err(|_| Failure::LeaseTerms)
+}
+
+/// A layout as somebody has written it.
+fn layout(text: &[u8]) -> Result<Layout, Failure> {
+    let layout = core::str::from_utf8(text).ok().and_then(Layout::parse);
+    layout.ok_or(Failure::LeaseTerms)
 }
 
 fn ask(
@@ -96,6 +101,7 @@ fn ask(
         refusal.and_then(|refusal| Text::new(refusal.detail.as_bytes()).into_datum()),
         granted.and_then(|granted| i32::try_from(granted.lease_ms).ok().into_datum()),
         i32::try_from(max_skew_ms).ok().into_datum(),
+        granted.and_then(|granted| i32::try_from(granted.max_lead_ms).ok().into_datum()),
     ];
     // SAFETY: the OUT arguments of both.
     unsafe { row.form(columns) }
@@ -105,14 +111,15 @@ fn ask(
 CREATE FUNCTION leaf_worker_claim(
     system_identifier bigint, node_name text, token bigint, next_token bigint,
     held integer, held_until_ms bigint, now_ms bigint, reserve_until_ms bigint,
-    lease_ms integer, max_skew_ms integer, epoch_ms bigint,
+    lease_ms integer, max_skew_ms integer, max_lead_ms integer, epoch_ms bigint,
+    layout text,
     OUT status text, OUT worker_id integer, OUT floor_ms bigint, OUT reserved_until_ms bigint,
     OUT registry_ms bigint, OUT peers integer, OUT peers_offset_ms bigint, OUT detail text,
-    OUT lease_ms integer, OUT max_skew_ms integer)
+    OUT lease_ms integer, OUT max_skew_ms integer, OUT max_lead_ms integer)
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_worker_claim(
-    bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, bigint) IS
-    'Leases a worker id to a server: the one it had, or another. The answer''s status is granted, held, full, grace, clock, epoch or role';
+    bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, integer, bigint, text) IS
+    'Leases a worker id to a server: the one it had, or another. The answer''s status is granted, held, full, grace, clock, epoch, role or layout';
 "#)]
 fn leaf_worker_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     ask(fcinfo, |arguments| {
@@ -133,21 +140,23 @@ fn leaf_worker_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
             held: held?.zip(held_until_ms),
             lease_ms: terms.lease_ms,
         };
-        Ok(terms.request(question, system_identifier, node_name))
+        terms.request(question, system_identifier, node_name)
     })
 }
 
 #[pg_extern(sql = r#"
 CREATE FUNCTION leaf_worker_renew(
     worker_id integer, system_identifier bigint, node_name text, token bigint, next_token bigint,
-    now_ms bigint, reserve_until_ms bigint, lease_ms integer, max_skew_ms integer, epoch_ms bigint,
+    now_ms bigint, reserve_until_ms bigint,
+    lease_ms integer, max_skew_ms integer, max_lead_ms integer, epoch_ms bigint,
+    layout text,
     OUT status text, OUT worker_id integer, OUT floor_ms bigint, OUT reserved_until_ms bigint,
     OUT registry_ms bigint, OUT peers integer, OUT peers_offset_ms bigint, OUT detail text,
-    OUT lease_ms integer, OUT max_skew_ms integer)
+    OUT lease_ms integer, OUT max_skew_ms integer, OUT max_lead_ms integer)
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_worker_renew(
-    integer, bigint, text, bigint, bigint, bigint, bigint, integer, integer, bigint) IS
-    'Renews the lease of a worker id, and raises what is reserved. The answer''s status is granted, lost, retired, grace, clock, epoch or role';
+    integer, bigint, text, bigint, bigint, bigint, bigint, integer, integer, integer, bigint, text) IS
+    'Renews the lease of a worker id, and raises what is reserved. The answer''s status is granted, lost, retired, grace, clock, epoch, role or layout';
 "#)]
 fn leaf_worker_renew(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     ask(fcinfo, |arguments| {
@@ -168,7 +177,7 @@ fn leaf_worker_renew(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
             held: Some((held, 0)),
             lease_ms: terms.lease_ms,
         };
-        Ok(terms.request(question, system_identifier, node_name))
+        terms.request(question, system_identifier, node_name)
     })
 }
 
@@ -178,7 +187,9 @@ struct Terms {
     reserve_until_ms: i64,
     lease_ms: i64,
     max_skew_ms: i64,
+    max_lead_ms: i64,
     epoch_ms: i64,
+    layout: Vec<u8>,
 }
 
 impl Terms {
@@ -188,26 +199,37 @@ impl Terms {
         let reserve_until_ms = arguments.bigint();
         let lease_ms = arguments.integer();
         let max_skew_ms = arguments.integer();
+        let max_lead_ms = arguments.integer();
         let epoch_ms = arguments.bigint();
+        let layout = arguments.text();
         Some(Self {
             now_ms: now_ms?,
             reserve_until_ms: reserve_until_ms?,
             lease_ms: lease_ms?.into(),
             max_skew_ms: max_skew_ms?.into(),
+            max_lead_ms: max_lead_ms?.into(),
             epoch_ms: epoch_ms?,
+            layout: layout?,
         })
     }
 
-    fn request(self, question: Question, system_identifier: i64, node_name: Vec<u8>) -> Request {
-        Request {
+    fn request(
+        self,
+        question: Question,
+        system_identifier: i64,
+        node_name: Vec<u8>,
+    ) -> Result<Request, Failure> {
+        Ok(Request {
             question,
             system_identifier,
             node_name,
             now_ms: self.now_ms,
             reserve_until_ms: self.reserve_until_ms,
             max_skew_ms: self.max_skew_ms,
+            max_lead_ms: self.max_lead_ms,
             epoch_ms: self.epoch_ms,
-        }
+            layout: layout(&self.layout)?,
+        })
     }
 }
 
@@ -229,4 +251,14 @@ COMMENT ON FUNCTION leaf_worker_retire(integer, boolean) IS
 "#)]
 fn leaf_worker_retire(worker_id: Option<i32>, retired: Option<bool>) {
     finish(registry::retire(worker_id, retired));
+}
+
+#[pg_extern(sql = r#"
+CREATE FUNCTION leaf_worker_retire(worker_id integer, until timestamptz) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
+COMMENT ON FUNCTION leaf_worker_retire(integer, timestamptz) IS
+    'Sets a worker id aside that was never used, for ids with times up to until: nobody leases it, and who does later begins above';
+"#)]
+fn leaf_worker_retire_until(worker_id: Option<i32>, until: Option<TimestampWithTimeZone>) {
+    finish(registry::set_aside(worker_id, until.map(Into::into)));
 }

@@ -241,10 +241,10 @@ fn compose(ts: i64, worker_id: i32, sequence: i64, format: Format) -> Result<i64
             last: pg::format_ms(epoch_ms.saturating_add(layout.max_ms())),
         });
     }
-    let max = layout.max_worker_id();
-    let fits = |worker_id: &u16| *worker_id <= max;
+    let largest = layout.max_worker_id();
+    let fits = |worker_id: &u16| *worker_id <= largest;
     let worker_id = (u16::try_from(worker_id).ok().filter(fits))
-        .ok_or(Failure::NoSuchWorkerId { worker_id, max })?;
+        .ok_or(Failure::NoSuchWorkerId { worker_id, largest })?;
     let max = layout.max_sequence();
     let fits = |sequence: &u16| *sequence <= max;
     let sequence = (u16::try_from(sequence).ok().filter(fits))

@@ -38,6 +38,7 @@ struct Granted {
     worker_id: u16,
     floor_ms: i64,
     reserved_until_ms: i64,
+    max_lead_ms: i64,
     until_boot_ms: i64,
 }
 
@@ -54,9 +55,9 @@ pub struct HolderIdentity {
     pub registry: String,
     /// `leaf_id.node_name`.
     pub node_name: String,
-    /// `leaf_id.epoch`: the same worker id with another one repeats ids.
+    /// `leaf_id.epoch`: the same worker id with another one repeats ids ...
     pub epoch_ms: i64,
-    /// `leaf_id.snowflake_layout`: likewise.
+    /// ... and so it does with another layout.
     pub layout: Layout,
 }
 
@@ -88,8 +89,8 @@ pub fn read(identity: &HolderIdentity) -> io::Result<Lease> {
         worker_id: granted.worker_id,
         floor_ms: granted.floor_ms,
         reserved_until_ms: granted.reserved_until_ms,
+        max_lead_ms: granted.max_lead_ms,
         until_boot_ms: granted.until_boot_ms,
-        max_lead_ms: i64::MAX,
     });
     let lease = Lease {
         grant,
@@ -121,6 +122,7 @@ pub fn write(identity: &HolderIdentity, lease: &Lease) -> io::Result<()> {
             worker_id: grant.worker_id,
             floor_ms: grant.floor_ms,
             reserved_until_ms: grant.reserved_until_ms,
+            max_lead_ms: grant.max_lead_ms,
             until_boot_ms: grant.until_boot_ms,
         }),
         boot_id: boot_id(),

@@ -3,10 +3,12 @@
 //! the registrar and the log.
 
 use std::io;
+use std::sync::atomic::Ordering;
 
 use leaf_id_core::lease::{
     Answer, Clocks, Effect, Grant, Lease, LeaseHolder, Question, Rules, Status, Step,
 };
+use leaf_id_core::registry::LARGEST_LEAD_MS;
 use leaf_id_core::state::Refusal;
 
 use crate::files;
@@ -41,6 +43,22 @@ fn rules() -> Rules {
         lease_ms: i64::from(guc::WORKER_LEASE.get()),
         max_skew_ms: i64::from(guc::MAX_CLOCK_SKEW.get()),
     }
+}
+
+/// How far ids may lead the clock, in milliseconds: at most, which is where they start after a
+/// promotion or a restore.
+fn max_lead_ms() -> i64 {
+    let reservation_ms = i64::from(guc::TIMESTAMP_RESERVATION.get());
+    (i64::from(guc::MAX_CLOCK_LEAD.get()) + reservation_ms).min(LARGEST_LEAD_MS)
+}
+
+/// The time of the last id, or that above which the next one is.
+fn last_ms(area: &Area) -> i64 {
+    let snowflake = &area.snowflake;
+    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+    let last_ms = snowflake.generator.last().ms.saturating_add(epoch_ms);
+    let floor = snowflake.floor();
+    floor.map_or(last_ms, |floor| floor.ms.max(last_ms))
 }
 
 fn clocks() -> Clocks {
@@ -205,8 +223,11 @@ impl LeaseClient {
             database,
             server: Text::new(server),
             timeout_ms: i64::from(guc::CLAIM_TIMEOUT.get()),
+            last_ms: last_ms(self.area),
             max_skew_ms: rules().max_skew_ms,
-            epoch_ms: guc::epoch_ms(),
+            max_lead_ms: max_lead_ms(),
+            epoch_ms: self.identity.epoch_ms,
+            layout: self.identity.layout,
         });
         self.asked = Some((number, question));
         Effect::Keep

@@ -5,14 +5,15 @@
 
 use core::ffi::CStr;
 
+use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{Clocks, Kind};
 use leaf_id_core::registry::{
-    Bounds, Decision, Event, Grace, Here, Hold, Holder, Next, Place, Registry, Reply, Request,
-    Requester, Row, Tables, WORKER_IDS, decide,
+    Bounds, Decision, Event, Grace, Here, Hold, Holder, LAST_MS, Next, Place, Registry, Reply,
+    Request, Requester, Row, Tables, decide,
 };
 
 use crate::error::Failure;
-use crate::guc;
+use crate::guc::{self, WorkerId};
 use crate::pg::{self, Access, Client, LockedAtOnce, Shape, Table, Type, Value};
 use crate::remote::serve;
 
@@ -54,17 +55,23 @@ static REGISTRY: Shape = Shape::new(
         (c"database", Type::Oid),
         (c"relation", Type::Oid),
         (c"epoch_ms", Type::Bigint),
+        (c"layout", Type::Text),
         (c"moved_at", Type::Timestamp),
         (c"grace_since_ms", Type::Bigint),
         (c"grace_server_start", Type::Timestamp),
+        (c"moved_floor_ms", Type::Bigint),
         (c"max_skew_ms", Type::Integer),
         (c"max_lease_ms", Type::Integer),
+        (c"max_lead_ms", Type::Integer),
         (c"max_ids_per_role", Type::Integer),
     ],
     &[
         c"leaf_registry_one_row",
+        c"leaf_registry_layout_valid",
+        c"leaf_registry_moved_floor_range",
         c"leaf_registry_max_skew_range",
         c"leaf_registry_max_lease_range",
+        c"leaf_registry_max_lead_range",
         c"leaf_registry_max_ids_range",
     ],
 );
@@ -117,7 +124,7 @@ pub fn ask(request: &Request) -> Result<Reply, Failure> {
             place: tables.here,
             server_start: pg::server_start(),
             epoch_ms: guc::epoch_ms(),
-            worker_ids: WORKER_IDS,
+            layout: guc::layout(),
             arrived_ms,
             now: Clocks {
                 boot_ms: pg::boot_ms(),
@@ -175,7 +182,7 @@ pub fn release(worker_id: Option<i32>) -> Result<(), Failure> {
     if !row.admits(&requester(&client)) {
         return Err(Failure::OtherRolesWorkerId { worker_id });
     }
-    write_worker(&table, Some(&stored), &row.released(pg::now_ms()));
+    write_worker(&table, Some(&stored), &row.released());
     Ok(())
 }
 
@@ -184,17 +191,45 @@ pub fn release(worker_id: Option<i32>) -> Result<(), Failure> {
 /// # Errors
 /// There is no such worker id, or it is another role's.
 pub fn retire(worker_id: Option<i32>, retired: Option<bool>) -> Result<(), Failure> {
-    pg::prevent_if_read_only(c"leaf_worker_retire()");
-    let client = pg::client();
     let (Some(worker_id), Some(retired)) = (worker_id, retired) else {
         return Err(Failure::RetireNull);
     };
-    let Some(number) = u16::try_from(worker_id).ok().filter(|id| *id < WORKER_IDS) else {
-        let max = WORKER_IDS - 1;
-        return Err(Failure::NoSuchWorkerId { worker_id, max });
+    change(worker_id, |row| Ok(Row { retired, ..row }))
+}
+
+/// Sets a worker id aside that nobody has used, for ids with times up to this one, as
+/// PostgreSQL counts it.
+///
+/// # Errors
+/// There is no such worker id, or it may have been used; or the time is none of an id's.
+pub fn set_aside(worker_id: Option<i32>, until: Option<i64>) -> Result<(), Failure> {
+    let (Some(worker_id), Some(until)) = (worker_id, until) else {
+        return Err(Failure::RetireNull);
     };
+    let until_ms = to_ms(until);
+    if !(1..=LAST_MS).contains(&until_ms) {
+        return Err(Failure::RetireOutOfRange);
+    }
+    let used = Failure::WorkerIdNotFresh { worker_id };
+    change(worker_id, |row| {
+        let is_this_servers = guc::worker_id() == WorkerId::Fixed(row.worker_id);
+        let row = row.set_aside(until_ms);
+        row.filter(|_| !is_this_servers).ok_or(used)
+    })
+}
+
+/// Changes the row of a worker id, which is made if there is none.
+fn change(worker_id: i32, change: impl FnOnce(Row) -> Result<Row, Failure>) -> Result<(), Failure> {
+    pg::prevent_if_read_only(c"leaf_worker_retire()");
+    let client = pg::client();
     // Not while a claim looks for an id without a row.
-    Opened::new()?.lock_registry()?;
+    let mut opened = Opened::new()?;
+    opened.lock_registry()?;
+    let largest = opened.layout().max_worker_id();
+    let number = u16::try_from(worker_id).ok();
+    let Some(number) = number.filter(|number| *number <= largest) else {
+        return Err(Failure::NoSuchWorkerId { worker_id, largest });
+    };
     let table = open(&WORKER, Access::Write)?;
     let stored = table.lock(&Value::Integer(worker_id));
     let row = stored.as_ref().map_or_else(
@@ -207,7 +242,7 @@ pub fn retire(worker_id: Option<i32>, retired: Option<bool>) -> Result<(), Failu
     if !row.admits(&requester(&client)) {
         return Err(Failure::OtherRolesWorkerId { worker_id });
     }
-    write_worker(&table, stored.as_ref(), &Row { retired, ..row });
+    write_worker(&table, stored.as_ref(), &change(row)?);
     Ok(())
 }
 
@@ -265,6 +300,11 @@ impl Opened {
         self.rows = rows.map(|row| (row, Hold::Seen)).collect();
     }
 
+    /// That of all members' ids.
+    fn layout(&self) -> Layout {
+        self.registry.layout.unwrap_or_else(guc::layout)
+    }
+
     fn known(&self) -> Tables<'_> {
         Tables {
             registry: &self.registry,
@@ -286,7 +326,7 @@ impl Opened {
             Some(row) => row,
             None => {
                 let new = registry_row(None, self.origin);
-                table.insert(&registry_columns(&new));
+                table.insert(&registry_columns(&new, None));
                 pg::see_own_changes();
                 table.lock(&ONE).ok_or(Failure::NoRegistryTable)?
             }
@@ -329,7 +369,8 @@ impl Opened {
 
     fn write(&self, decision: &Decision) {
         if let (Some(registry), Some((table, row))) = (&decision.registry, &self.locked) {
-            let [_, columns @ ..] = registry_columns(registry);
+            let layout = registry.layout.map(|layout| layout.to_string());
+            let [_, columns @ ..] = registry_columns(registry, layout.as_deref());
             table.update(row, &columns);
         }
         for row in &decision.rows {
@@ -406,8 +447,10 @@ fn registry_row(row: Option<&pg::Row>, origin: Option<Place>) -> Registry {
         return Registry {
             place: origin,
             epoch_ms: None,
+            layout: None,
             moved_at_ms: None,
             grace: None,
+            moved_floor_ms: None,
             bounds: Bounds::DEFAULT,
         };
     };
@@ -415,25 +458,31 @@ fn registry_row(row: Option<&pg::Row>, origin: Option<Place>) -> Registry {
     Registry {
         place: place(row).or(origin),
         epoch_ms: row.bigint(6),
-        moved_at_ms: row.timestamp(7).map(to_ms),
-        grace: (row.bigint(8).zip(row.timestamp(9))).map(|(since_boot_ms, server_start)| Grace {
+        layout: (row.text(7)).and_then(|text| Layout::parse(&String::from_utf8(text).ok()?)),
+        moved_at_ms: row.timestamp(8).map(to_ms),
+        grace: (row.bigint(9).zip(row.timestamp(10))).map(|(since_boot_ms, server_start)| Grace {
             since_boot_ms,
             server_start,
         }),
+        moved_floor_ms: row.bigint(11),
         bounds: Bounds {
-            max_skew_ms: bound(10, Bounds::DEFAULT.max_skew_ms),
-            max_lease_ms: bound(11, Bounds::DEFAULT.max_lease_ms),
-            max_ids_per_role: row.integer(12).map(i64::from),
+            max_skew_ms: bound(12, Bounds::DEFAULT.max_skew_ms),
+            max_lease_ms: bound(13, Bounds::DEFAULT.max_lease_ms),
+            max_lead_ms: bound(14, Bounds::DEFAULT.max_lead_ms),
+            max_ids_per_role: row.integer(15).map(i64::from),
         },
     }
 }
 
-fn registry_columns(registry: &Registry) -> [(usize, Value<'static>); 12] {
+/// The layout is given as text.
+fn registry_columns<'a>(registry: &Registry, layout: Option<&'a str>) -> [(usize, Value<'a>); 15] {
     let Registry {
         place,
         epoch_ms,
+        layout: _,
         moved_at_ms,
         grace,
+        moved_floor_ms,
         bounds,
     } = registry;
     let oid = |oid: fn(&Place) -> u32| place.as_ref().map_or(Value::Null, |at| Value::Oid(oid(at)));
@@ -447,15 +496,18 @@ fn registry_columns(registry: &Registry) -> [(usize, Value<'static>); 12] {
         (4, oid(|at| at.database)),
         (5, oid(|at| at.relation)),
         (6, optional(*epoch_ms)),
-        (7, from_ms(*moved_at_ms)),
-        (8, optional(grace.map(|grace| grace.since_boot_ms))),
+        (7, text(layout.map(str::as_bytes))),
+        (8, from_ms(*moved_at_ms)),
+        (9, optional(grace.map(|grace| grace.since_boot_ms))),
         (
-            9,
+            10,
             grace.map_or(Value::Null, |grace| Value::Timestamp(grace.server_start)),
         ),
-        (10, integer(bounds.max_skew_ms)),
-        (11, integer(bounds.max_lease_ms)),
-        (12, bounds.max_ids_per_role.map_or(Value::Null, integer)),
+        (11, optional(*moved_floor_ms)),
+        (12, integer(bounds.max_skew_ms)),
+        (13, integer(bounds.max_lease_ms)),
+        (14, integer(bounds.max_lead_ms)),
+        (15, bounds.max_ids_per_role.map_or(Value::Null, integer)),
     ]
 }
 

@@ -8,6 +8,7 @@
 //!
 //! All of it under a lock of its own.
 
+use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{Answer, Question};
 
 use super::databases::Launcher;
@@ -36,10 +37,16 @@ pub struct Request {
     pub server: Text<MAX_NAME>,
     /// How long it may take, in milliseconds.
     pub timeout_ms: i64,
+    /// The time of the last id, or that above which the next one is, in Unix milliseconds.
+    pub last_ms: i64,
     /// `leaf_id.max_clock_skew`, in milliseconds.
     pub max_skew_ms: i64,
+    /// How far ids may lead the clock, in milliseconds.
+    pub max_lead_ms: i64,
     /// `leaf_id.epoch`.
     pub epoch_ms: i64,
+    /// The layout of this server's ids.
+    pub layout: Layout,
 }
 
 /// What became of a question.

@@ -41,7 +41,7 @@ fn is_of_settings(state: State) -> bool {
         state,
         State::Unconfigured
             | State::Standby
-            | State::Refused(Refusal::NoRegistrySet | Refusal::OtherEpoch)
+            | State::Refused(Refusal::NoRegistrySet | Refusal::OtherEpoch | Refusal::OtherLayout)
     )
 }
 
@@ -71,6 +71,7 @@ fn failure(area: &Area, refusal: Refusal) -> Option<Failure> {
             said: said(),
         },
         Refusal::OtherEpoch => Failure::OtherEpoch { said: said() },
+        Refusal::OtherLayout => Failure::OtherLayout { said: said() },
         Refusal::OtherRole => Failure::OtherRole { said: said() },
         // Unless it is being renewed just now.
         Refusal::LeaseEnded if status.away_since_ms.is_some() => lease_ended(&status),

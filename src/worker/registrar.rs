@@ -26,16 +26,16 @@ const PROBE: Duration = Duration::from_millis(100);
 
 static CLAIM: Service = Service {
     function: "leaf_worker_claim",
-    types: "20 25 20 20 23 20 20 20 23 23 20",
-    arguments: 11,
+    types: "20 25 20 20 23 20 20 20 23 23 23 20 25",
+    arguments: 13,
 };
 static RENEW: Service = Service {
     function: "leaf_worker_renew",
-    types: "23 20 25 20 20 20 20 23 23 20",
-    arguments: 10,
+    types: "23 20 25 20 20 20 20 23 23 23 20 25",
+    arguments: 12,
 };
 /// How many columns an answer has.
-const COLUMNS: usize = 10;
+const COLUMNS: usize = 11;
 
 /// The registrar's main function; the argument is the number of the question.
 #[pgrx::pg_guard]
@@ -85,14 +85,18 @@ fn clocks() -> Clocks {
 /// What is asked.
 fn asked(request: &Request, sent: Clocks) -> registry::Request {
     let question = request.question;
+    // The ids lead the clock, or will.
+    let above_ms = sent.wall_ms.max(request.last_ms);
     registry::Request {
         question,
         system_identifier: pg::system_identifier().cast_signed(),
         node_name: request.node_name.get().into_bytes(),
         now_ms: sent.wall_ms,
-        reserve_until_ms: sent.wall_ms.saturating_add(question.lease_ms),
+        reserve_until_ms: above_ms.saturating_add(question.lease_ms),
         max_skew_ms: request.max_skew_ms,
+        max_lead_ms: request.max_lead_ms,
         epoch_ms: request.epoch_ms,
+        layout: request.layout,
     }
 }
 
@@ -114,7 +118,9 @@ fn arguments(request: registry::Request) -> Vec<Option<CString>> {
         number(request.reserve_until_ms),
         number(question.lease_ms),
         number(request.max_skew_ms),
+        number(request.max_lead_ms),
         number(request.epoch_ms),
+        CString::new(request.layout.to_string()).ok(),
     ];
     match question.kind {
         Kind::Claim => who
@@ -148,6 +154,7 @@ fn understand(
         peers_offset_ms: number(6).unwrap_or(0),
         lease_ms: needed(number(8))?,
         max_skew_ms: number(9)?,
+        max_lead_ms: needed(number(10))?,
         sent,
         received,
     };

@@ -55,10 +55,10 @@ pub struct Grant {
     pub floor_ms: i64,
     /// Ids carry no later times, in Unix milliseconds.
     pub reserved_until_ms: i64,
+    /// Ids lead the clock by no more, in milliseconds.
+    pub max_lead_ms: i64,
     /// When it ends, by the monotonic clock.
     pub until_boot_ms: i64,
-    /// How far ids may lead the clock at most, in milliseconds.
-    pub max_lead_ms: i64,
 }
 
 /// What a server has to remember of its lease: it is written down before anything of it is
@@ -134,8 +134,9 @@ pub struct Question {
     pub token: i64,
     /// What is to be shown the next time.
     pub next_token: i64,
-    /// The worker id that is held, and what is reserved of it: only while the lease has
-    /// not ended, so that nobody else can have it, even if the registry has forgotten.
+    /// The worker id that is held, and what is reserved of it: only while the lease will not
+    /// have ended when this arrives, so that nobody else can have it, even if the registry has
+    /// forgotten.
     pub held: Option<(u16, i64)>,
     /// How long a lease is asked for, in milliseconds.
     pub lease_ms: i64,
@@ -162,6 +163,8 @@ numbered! {
         Epoch => "epoch",
         /// This node's name belongs to another role.
         Role => "role",
+        /// The ids of the registry's servers have another layout.
+        Layout => "layout",
     }
 }
 
@@ -191,8 +194,10 @@ pub struct Answer {
     pub floor_ms: i64,
     /// ... the last one, as recorded ...
     pub reserved_until_ms: i64,
-    /// ... and how long the lease is: what was asked for, or less.
+    /// ... how long the lease is: what was asked for, or less ...
     pub lease_ms: i64,
+    /// ... and by how much ids may lead the clock, in milliseconds.
+    pub max_lead_ms: i64,
     /// How far the registry lets this server's clock be off, in milliseconds.
     pub max_skew_ms: i64,
     /// The registry's clock when it read the question, in Unix milliseconds.
@@ -381,11 +386,19 @@ impl LeaseHolder {
         } else {
             Kind::Claim
         };
+        // A question may be under way for long, to a registry that was promoted meanwhile and
+        // does not know who has had the worker id since. What is shown is still held when that
+        // one reads it: it refuses a question that is older than clocks may differ, and its
+        // clock may differ from the last registry's by as much again.
+        let late_ms = rules.max_skew_ms.saturating_mul(2);
+        let held = live.filter(|grant| {
+            kind == Kind::Renew || boot_ms.saturating_add(late_ms) < grant.until_boot_ms
+        });
         Question {
             kind,
             token: self.lease.token,
             next_token: self.lease.next_token,
-            held: live.map(|grant| (grant.worker_id, grant.reserved_until_ms)),
+            held: held.map(|grant| (grant.worker_id, grant.reserved_until_ms)),
             lease_ms: rules.lease_ms,
         }
     }
@@ -446,6 +459,7 @@ impl LeaseHolder {
             Status::Grace => self.kept(now, rules, Refusal::RegistryGrace),
             Status::Epoch => self.kept(now, rules, Refusal::OtherEpoch),
             Status::Role => self.kept(now, rules, Refusal::OtherRole),
+            Status::Layout => self.kept(now, rules, Refusal::OtherLayout),
         }
     }
 
@@ -493,8 +507,8 @@ impl LeaseHolder {
             worker_id: answer.worker_id,
             floor_ms,
             reserved_until_ms: answer.reserved_until_ms,
+            max_lead_ms: answer.max_lead_ms,
             until_boot_ms: end_of_lease(answer.sent.boot_ms, lease_ms),
-            max_lead_ms: i64::MAX,
         };
         self.lease = Lease {
             grant: Some(grant),

@@ -15,14 +15,18 @@
 //! What a promotion, or a restore from a dump, has forgotten is not here to be compared. So
 //! on another timeline, or in another place, nothing is given away before one lease has
 //! passed; until then holders renew, or enter again what they hold, and afterwards new
-//! holders start above this server's clock.
+//! holders start above a floor that is fixed then, once: all that was forgotten is below it.
+//!
+//! The clock of a registry that was promoted is another one. So a worker id is given to
+//! somebody else only when its lease has ended by that clock too: once
+//! [`Bounds::max_skew_ms`] has passed since its end by this one.
 //!
 //! # One bad member harms itself
 //!
 //! A member says what it likes about its clock, its name and its needs, so nothing of that
 //! is believed further than the registry's owner allows ([`Bounds`]):
-//! * The length of a lease, the clock skew and what is reserved are clamped, and the answer
-//!   says to what. Clamping is safe: a holder uses no more than it was told.
+//! * The length of a lease, the clock skew, the lead over the clock and what is reserved are
+//!   clamped, and the answer says to what. Clamping is safe: a holder uses no more than it was told.
 //! * A node's name belongs to the role that claimed it first; other roles are refused.
 //! * One role has at most [`Bounds::max_ids_per_role`] worker ids. Beyond that it may only
 //!   have again those of its own whose leases have ended.
@@ -45,7 +49,7 @@ mod terms;
 
 pub use decide::decide;
 pub use terms::{
-    Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, LARGEST_SKEW_MS, LONGEST_LEASE_MS,
-    LONGEST_NAME, Next, Peers, Place, Refusal, Registry, Reply, Request, Requester, Row, Tables,
-    WORKER_IDS,
+    Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, LARGEST_LEAD_MS, LARGEST_SKEW_MS,
+    LAST_MS, LONGEST_LEASE_MS, LONGEST_NAME, Next, Peers, Place, Refusal, Registry, Reply, Request,
+    Requester, Row, Tables,
 };

@@ -46,6 +46,8 @@ numbered! {
         OtherEpoch => "refused: epoch is not that of the worker registry",
         /// This node's name belongs to another role in the registry.
         OtherRole => "refused: name of this node belongs to another role",
+        /// The ids of the registry's servers have another layout.
+        OtherLayout => "refused: layout is not that of the worker registry",
     }
 }
 

@@ -61,8 +61,8 @@ const GRANT: Grant = Grant {
     worker_id: 9,
     floor_ms: NOW - 10,
     reserved_until_ms: NOW + 60_000,
+    max_lead_ms: 15_000,
     until_boot_ms: BOOT + 60_000,
-    max_lead_ms: 90_000,
 };
 
 fn look(configured: Configured) -> Look {
@@ -979,7 +979,7 @@ fn each_state_comes_back_from_its_number() {
     ];
     let refusals = (0..).map_while(|number| Refusal::decode(number, NOW));
     states.extend(refusals.map(State::Refused));
-    assert_eq!(states.len(), 5 + 14);
+    assert_eq!(states.len(), 5 + 15);
     let mut seen = Vec::new();
     for state in states {
         let (number, detail) = state.encode();
@@ -991,7 +991,7 @@ fn each_state_comes_back_from_its_number() {
         assert_eq!(usize::try_from(number), Ok(seen.len()));
         seen.push((number, state.text()));
     }
-    assert_eq!(State::decode(5 + 14, 0), None);
+    assert_eq!(State::decode(5 + 15, 0), None);
     assert_eq!(State::decode(u32::MAX, 0), None);
     assert_eq!(State::decode(4, -1), None);
 }

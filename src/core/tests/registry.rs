@@ -10,10 +10,11 @@
     reason = "a test that panics fails"
 )]
 
-use leaf_id_core::lease::{Clocks, Kind, Question, Status};
+use leaf_id_core::layout::Layout;
+use leaf_id_core::lease::{Clocks, Kind, Lease, LeaseHolder, Question, Rules, Status};
 use leaf_id_core::registry::{
     Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, Next, Place, Registry, Request,
-    Requester, Row, Tables, WORKER_IDS, decide,
+    Requester, Row, Tables, decide,
 };
 
 const NOW: i64 = 1_800_000_000_000;
@@ -27,6 +28,7 @@ const HERE: Place = Place {
 };
 
 /// A registry, and what becomes of it.
+#[derive(Clone)]
 struct World {
     registry: Registry,
     rows: Vec<Row>,
@@ -45,9 +47,12 @@ struct Member<'a> {
     token: i64,
     ahead_ms: i64,
     max_skew_ms: i64,
+    max_lead_ms: i64,
     lease_ms: i64,
     reserve_ms: i64,
     epoch_ms: i64,
+    /// `None`: the registry's.
+    layout: Option<Layout>,
     trusted: bool,
     held: Option<(u16, i64)>,
 }
@@ -58,9 +63,11 @@ const MEMBER: Member<'static> = Member {
     token: 1,
     ahead_ms: 0,
     max_skew_ms: 1000,
+    max_lead_ms: 15_000,
     lease_ms: 60_000,
     reserve_ms: 60_000,
     epoch_ms: EPOCH,
+    layout: None,
     trusted: false,
     held: None,
 };
@@ -79,7 +86,9 @@ impl World {
             registry: Registry {
                 place: Some(HERE),
                 epoch_ms: None,
+                layout: None,
                 moved_at_ms: None,
+                moved_floor_ms: None,
                 grace: None,
                 bounds: Bounds::DEFAULT,
             },
@@ -88,7 +97,7 @@ impl World {
                 place: HERE,
                 server_start: 1,
                 epoch_ms: EPOCH,
-                worker_ids: WORKER_IDS,
+                layout: Layout::DEFAULT,
                 arrived_ms: NOW,
                 now: Clocks {
                     boot_ms: BOOT,
@@ -99,6 +108,13 @@ impl World {
             busy: Vec::new(),
             locked: (false, Vec::new()),
         }
+    }
+
+    /// A registry with so many worker ids: a power of two.
+    fn have_worker_ids(&mut self, number: u16) {
+        let bits = u8::try_from(number.ilog2()).unwrap();
+        self.here.layout = Layout::new(41, bits, 12).unwrap();
+        self.registry.layout = None;
     }
 
     fn pass(&mut self, ms: i64) {
@@ -114,20 +130,32 @@ impl World {
 
     fn ask(&mut self, kind: Kind, member: Member<'_>) -> Decision {
         let now_ms = self.here.arrived_ms + member.ahead_ms;
+        let question = Question {
+            kind,
+            token: member.token,
+            next_token: member.token + 1,
+            held: member.held,
+            lease_ms: member.lease_ms,
+        };
+        self.decide(question, member, now_ms)
+    }
+
+    /// A question of a [`LeaseHolder`], which it has sent at that time.
+    fn ask_question(&mut self, question: Question, node: &str, now_ms: i64) -> Decision {
+        self.decide(question, member(MEMBER.role, node), now_ms)
+    }
+
+    fn decide(&mut self, question: Question, member: Member<'_>, now_ms: i64) -> Decision {
         let request = Request {
-            question: Question {
-                kind,
-                token: member.token,
-                next_token: member.token + 1,
-                held: member.held,
-                lease_ms: member.lease_ms,
-            },
+            question,
             system_identifier: 4711,
             node_name: member.node.into(),
             now_ms,
             reserve_until_ms: now_ms + member.reserve_ms,
             max_skew_ms: member.max_skew_ms,
+            max_lead_ms: member.max_lead_ms,
             epoch_ms: member.epoch_ms,
+            layout: member.layout.unwrap_or(self.here.layout),
         };
         assert!(request.is_valid());
         let requester = Requester {
@@ -202,6 +230,144 @@ impl World {
     fn promote(&mut self) {
         self.here.place.timeline += 1;
     }
+
+    /// A standby of this registry, as it was when it received its last WAL, is promoted now, on a
+    /// server whose clock is behind.
+    fn fail_over(&self, standby: &Self, behind_ms: i64) -> Self {
+        let mut promoted = standby.clone();
+        promoted.here = self.here;
+        promoted.here.server_start += 1;
+        promoted.here.arrived_ms -= behind_ms;
+        promoted.here.now.wall_ms -= behind_ms;
+        promoted.promote();
+        promoted
+    }
+
+    /// Asks every millisecond until a worker id is granted.
+    #[track_caller]
+    fn granted_at_last(&mut self, member: Member<'_>, status: Status) -> Granted {
+        for _ in 0..120_000 {
+            match self.ask(Kind::Claim, member).reply.outcome {
+                Ok(granted) => return granted,
+                Err(refusal) => assert_eq!(refusal.status, status, "{refusal:?}"),
+            }
+            self.pass(1);
+        }
+        panic!("{status:?} for two minutes");
+    }
+}
+
+/// A registry with one worker id, which `MEMBER` has: and its standby, which receives nothing
+/// from now on.
+fn one_id_and_a_standby() -> (World, World) {
+    let mut world = World::new();
+    world.have_worker_ids(1);
+    world.granted(Kind::Claim, MEMBER);
+    let standby = world.clone();
+    (world, standby)
+}
+
+/// The holder of [`one_id_and_a_standby`], after it got its worker id.
+const HOLDER: Member<'static> = Member {
+    token: 2,
+    held: Some((0, NOW + 60_000)),
+    ..MEMBER
+};
+
+/// Claim, claim of another one, failover, renewal: the registry that is promoted does not know
+/// that the worker id was given away, and by its clock the first lease has not ended.
+#[test]
+fn rule_5_no_other_registrys_clock_revives_a_lease_that_was_given_away() {
+    let (mut world, standby) = one_id_and_a_standby();
+    let given = world.granted_at_last(member("members", "b"), Status::Full);
+    assert!(given.floor_ms >= NOW + 60_000);
+    let mut promoted = world.fail_over(&standby, Bounds::DEFAULT.max_skew_ms);
+    promoted.refused(Kind::Renew, HOLDER, Status::Grace);
+    // What is not held any more is not shown.
+    let claiming = Member {
+        held: None,
+        ..HOLDER
+    };
+    promoted.refused(Kind::Claim, claiming, Status::Grace);
+    // No longer than is needed.
+    assert_eq!(world.here.now.wall_ms, NOW + 61_000);
+}
+
+/// The same where it is given to a node of the holder's name that is not known: its copy, or
+/// itself without its data directory.
+#[test]
+fn rule_5_nor_one_that_was_given_to_a_copy() {
+    let (mut world, standby) = one_id_and_a_standby();
+    let copy = Member {
+        token: 77,
+        ..MEMBER
+    };
+    let given = world.granted_at_last(copy, Status::Held);
+    assert!(given.floor_ms >= NOW + 60_000);
+    let mut promoted = world.fail_over(&standby, Bounds::DEFAULT.max_skew_ms);
+    promoted.refused(Kind::Renew, HOLDER, Status::Grace);
+    assert_eq!(world.here.now.wall_ms, NOW + 61_000);
+    // The holder itself need not wait: nobody else can have had its worker id.
+    let mut world = standby;
+    world.pass(60_000);
+    world.granted(Kind::Renew, HOLDER);
+}
+
+/// And where somebody enters what it says that it holds, after a first failover.
+#[test]
+fn rule_5_nor_one_that_somebody_has_entered() {
+    let (mut world, standby) = one_id_and_a_standby();
+    world.pass(50_000);
+    let mut first = world.fail_over(&standby, 0);
+    let entering = Member {
+        held: Some((0, NOW + 100_000)),
+        ..member("members", "b")
+    };
+    let entered = first.granted_at_last(entering, Status::Grace);
+    assert_eq!(entered.floor_ms, 0);
+    let mut second = first.fail_over(&standby, Bounds::DEFAULT.max_skew_ms);
+    second.refused(Kind::Renew, HOLDER, Status::Grace);
+}
+
+/// Claim, another claim that is under way for long, claim of another one, failover, arrival: the
+/// registry that is promoted knows nothing at all, and believes what it is shown.
+#[test]
+fn rule_5_what_is_held_is_not_shown_when_it_may_arrive_late() {
+    let rules = Rules {
+        lease_ms: 60_000,
+        max_skew_ms: 1000,
+    };
+    let skew_ms = Bounds::DEFAULT.max_skew_ms;
+    for sent_after_ms in (56_000..60_000).step_by(50) {
+        let mut world = World::new();
+        world.have_worker_ids(1);
+        let standby = world.clone();
+        // Its clock is ahead, as far as is allowed: what it sends looks younger than it is.
+        let mut holder = LeaseHolder::new(Lease::default());
+        let clocks = |after_ms| Clocks {
+            boot_ms: after_ms,
+            wall_ms: NOW + after_ms + skew_ms,
+        };
+        let mut tokens = 1..;
+        let mut draw = || tokens.next().unwrap();
+        holder.prepare(&mut draw);
+        let question = holder.ask(0, rules);
+        let told = world.ask_question(question, MEMBER.node, clocks(0).wall_ms);
+        let answer = told.reply.heard(clocks(0), clocks(0));
+        holder.hear(&question, &answer, rules, &mut draw);
+        // After a restart it claims, with what it remembers.
+        let mut holder = LeaseHolder::new(*holder.lease());
+        let late = holder.ask(sent_after_ms, rules);
+        world.pass(60_000);
+        let given = world.granted_at_last(member("members", "b"), Status::Full);
+        assert!(given.floor_ms >= NOW + 60_000);
+        let mut promoted = world.fail_over(&standby, skew_ms);
+        let outcome = promoted
+            .ask_question(late, MEMBER.node, clocks(sent_after_ms).wall_ms)
+            .reply
+            .outcome;
+        assert!(outcome.is_err(), "{sent_after_ms}: {outcome:?}");
+    }
 }
 
 /// The attack of security.md, S10: hundreds of ids for nodes that do not exist, with a clock
@@ -238,7 +404,7 @@ fn one_role_cannot_take_everything() {
             Ok(granted) => {
                 got += 1;
                 assert_eq!(granted.lease_ms, 3_600_000);
-                assert_eq!(granted.reserved_until_ms, NOW + 3_600_000 + 1000);
+                assert_eq!(granted.reserved_until_ms, NOW + 3_600_000 + 16_000);
             }
             Err(refusal) => {
                 assert_eq!(refusal.status, Status::Full);
@@ -313,7 +479,7 @@ fn a_role_at_its_limit_has_its_own_ids_again() {
 #[test]
 fn an_id_that_is_reserved_far_ahead_comes_last() {
     let mut world = World::new();
-    world.here.worker_ids = 2;
+    world.have_worker_ids(2);
     let far = Member {
         lease_ms: 3_600_000,
         reserve_ms: 3_600_000,
@@ -328,7 +494,7 @@ fn an_id_that_is_reserved_far_ahead_comes_last() {
     };
     world.granted(Kind::Renew, brief);
     assert_eq!(world.granted(Kind::Claim, member("x", "b")).worker_id, 1);
-    world.pass(60_000);
+    world.pass(61_000);
     // Its lease ended long before the other one's.
     let granted = world.granted(Kind::Claim, member("y", "c"));
     assert_eq!(granted.worker_id, 1);
@@ -385,7 +551,7 @@ fn a_name_belongs_to_the_role_that_was_first() {
     world.granted(Kind::Claim, superuser);
     assert_eq!(world.row(0).role.as_deref(), Some(&b"x"[..]));
     // After a release it is whoever's comes first.
-    let released = core::mem::take(&mut world.rows[0]).released(world.here.now.wall_ms);
+    let released = core::mem::take(&mut world.rows[0]).released();
     assert_eq!(released.role, None);
     world.rows[0] = released;
     world.granted(Kind::Claim, thief);
@@ -416,8 +582,8 @@ fn nobody_enters_what_belongs_to_another_role() {
     assert!(granted.reserved_until_ms >= now + 30_000);
     // One that nobody has may be entered, within reason and within the limit.
     for (until_ms, allowed) in [
-        (now + 3_600_000 + 2000, true),
-        (now + 3_600_000 + 2001, false),
+        (now + 3_600_000 + 17_000, true),
+        (now + 3_600_000 + 17_001, false),
         (0, false),
     ] {
         let mut world = World::new();
@@ -451,7 +617,7 @@ fn what_is_asked_for_is_clamped() {
     assert_eq!(decision.reply.max_skew_ms, 1000);
     let granted = decision.reply.outcome.unwrap();
     assert_eq!(granted.lease_ms, 3_600_000);
-    assert_eq!(granted.reserved_until_ms, NOW + 3_601_000);
+    assert_eq!(granted.reserved_until_ms, NOW + 3_616_000);
     assert_eq!(world.row(0).lease_ms, 3_600_000);
     assert_eq!(world.row(0).lease_until_ms, Some(NOW + 3_600_000));
     // The owner may allow more; and a member less.
@@ -482,6 +648,210 @@ fn what_is_asked_for_is_clamped() {
     world.granted(Kind::Claim, allowed);
 }
 
+/// The lead is bounded as the skew is; the answer says to what.
+#[test]
+fn rule_2_a_lead_is_clamped_and_told() {
+    let mut world = World::new();
+    for (node, asked_ms, told_ms) in [("a", 3_600_000, 15_000), ("b", 100, 100), ("c", 0, 0)] {
+        let greedy = Member {
+            max_lead_ms: asked_ms,
+            reserve_ms: i64::MAX / 2,
+            ..member("members", node)
+        };
+        let granted = world.granted(Kind::Claim, greedy);
+        assert_eq!(granted.max_lead_ms, told_ms);
+        // The end of the lease, by a clock as far ahead as is allowed.
+        assert_eq!(granted.reserved_until_ms, NOW + 60_000 + 1000 + told_ms);
+    }
+    world.registry.bounds.max_lead_ms = 3_600_000;
+    let greedy = Member {
+        token: 2,
+        max_lead_ms: 3_600_000,
+        held: Some((0, 0)),
+        ..MEMBER
+    };
+    assert_eq!(world.granted(Kind::Renew, greedy).max_lead_ms, 3_600_000);
+}
+
+/// A new holder can issue at once, for a whole lease, though the last one's ids led the clock
+/// as far as they may, and its own do not.
+#[test]
+fn rule_2_what_is_reserved_is_above_the_floor() {
+    let mut world = World::new();
+    world.have_worker_ids(1);
+    let led = Member {
+        reserve_ms: 80_000,
+        ..MEMBER
+    };
+    let before = world.granted(Kind::Claim, led);
+    assert_eq!(before.reserved_until_ms, NOW + 76_000);
+    let brief = Member {
+        lease_ms: 10_000,
+        reserve_ms: 10_000,
+        ..member("members", "b")
+    };
+    let after = world.granted_at_last(brief, Status::Full);
+    assert_eq!(after.floor_ms, before.reserved_until_ms);
+    assert_eq!(after.reserved_until_ms, after.floor_ms + 10_000);
+    // A renewal says no floor, and is told that one: as long as the clock has not passed it,
+    // what is reserved does not go beyond it by more than that.
+    let renewing = Member {
+        token: 2,
+        held: Some((0, 0)),
+        ..brief
+    };
+    world.pass(3_000);
+    let renewed = world.granted(Kind::Renew, renewing);
+    assert_eq!(renewed.reserved_until_ms, after.reserved_until_ms);
+    world.pass(17_000);
+    let renewing = Member {
+        token: 3,
+        ..renewing
+    };
+    let renewed = world.granted(Kind::Renew, renewing);
+    assert_eq!(renewed.reserved_until_ms, world.here.now.wall_ms + 10_000);
+}
+
+/// Above all ids of whoever had it, whatever is the latest of three.
+#[test]
+fn rule_3_a_new_holder_starts_above_all_that_was_reserved_and_the_clock() {
+    // What was reserved: by a holder whose ids lead its clock, for another and for an unknown.
+    for (node, status) in [("a", Status::Held), ("b", Status::Full)] {
+        let mut world = World::new();
+        world.have_worker_ids(1);
+        let led = Member {
+            reserve_ms: 80_000,
+            ..MEMBER
+        };
+        let reserved = world.granted(Kind::Claim, led).reserved_until_ms;
+        let new = Member {
+            token: 77,
+            ..member("members", node)
+        };
+        assert_eq!(world.granted_at_last(new, status).floor_ms, reserved);
+        // The clock: of the last holder's ids it is only known that they are below it.
+        let mut world = World::new();
+        world.have_worker_ids(1);
+        world.granted(Kind::Claim, MEMBER);
+        world.pass(500_000);
+        let now_ms = world.here.now.wall_ms;
+        let granted = world.granted(Kind::Claim, new);
+        assert_eq!(granted.floor_ms, now_ms + 1000);
+        // What a failover may have forgotten.
+        let mut world = World::new();
+        world.have_worker_ids(1);
+        world.granted(Kind::Claim, MEMBER);
+        world.registry.moved_floor_ms = Some(NOW + 600_000);
+        world.pass(500_000);
+        let granted = world.granted(Kind::Claim, new);
+        assert_eq!(granted.floor_ms, NOW + 600_000);
+    }
+    // Nobody had one without a row, as far as was not forgotten.
+    let mut world = World::new();
+    assert_eq!(world.granted(Kind::Claim, MEMBER).floor_ms, 0);
+    world.registry.moved_floor_ms = Some(NOW + 600_000);
+    let second = world.granted(Kind::Claim, member("members", "b"));
+    assert_eq!(second.floor_ms, NOW + 600_000);
+}
+
+/// It is fixed by whoever comes first after the grace, and stays.
+#[test]
+fn rule_4_what_a_failover_may_have_forgotten_is_a_floor_that_stays() {
+    let (_, standby) = one_id_and_a_standby();
+    // The bounds of the owner count, not those of who asks.
+    let strict = Member {
+        max_skew_ms: 10,
+        max_lead_ms: 10,
+        ..member("members", "b")
+    };
+    let renewing = Member {
+        ahead_ms: 10,
+        ..HOLDER
+    };
+    for first in [Kind::Claim, Kind::Renew] {
+        let mut world = standby.clone();
+        world.have_worker_ids(2);
+        world.promote();
+        world.refused(Kind::Claim, strict, Status::Grace);
+        assert_eq!(world.registry.moved_floor_ms, None);
+        world.pass(60_000);
+        let floor_ms = NOW + 60_000 + 17_000;
+        if first == Kind::Renew {
+            let renewed = world.granted(Kind::Renew, renewing);
+            assert_eq!(renewed.floor_ms, floor_ms);
+        }
+        let claimed = world.granted(Kind::Claim, strict);
+        assert_eq!(claimed.floor_ms, floor_ms);
+        assert_eq!(world.registry.grace, None);
+        // Later claims do not move it, nor does a restart of the server.
+        for pass_ms in [1, 10_000, 600_000] {
+            world.pass(pass_ms);
+            world.here.server_start += 1;
+            world.rows.pop();
+            let claimed = world.granted(Kind::Claim, strict);
+            assert_eq!(claimed.floor_ms, floor_ms);
+            assert_eq!(world.registry.moved_floor_ms, Some(floor_ms));
+        }
+    }
+}
+
+/// A restart, or another failover, before anybody has come after the grace: it begins anew, and
+/// the floor is that of its end. It never goes down.
+#[test]
+fn rule_4_the_floor_is_that_of_the_last_grace() {
+    let (_, mut world) = one_id_and_a_standby();
+    world.have_worker_ids(2);
+    let new = member("members", "b");
+    world.promote();
+    world.refused(Kind::Claim, new, Status::Grace);
+    world.pass(60_000);
+    world.here.server_start += 1;
+    let said = world.refused(Kind::Claim, new, Status::Grace);
+    assert!(said.ends_with("away in 60000 ms"), "{said}");
+    assert_eq!(world.registry.moved_floor_ms, None);
+    world.pass(60_000);
+    world.promote();
+    world.refused(Kind::Claim, new, Status::Grace);
+    assert_eq!(world.registry.moved_floor_ms, None);
+    world.pass(60_000);
+    let floor_ms = NOW + 180_000 + 17_000;
+    assert_eq!(world.granted(Kind::Claim, new).floor_ms, floor_ms);
+    // To a server whose clock is behind by more than it may.
+    let mut behind = world.fail_over(&world, 100_000);
+    let new = member("members", "c");
+    behind.refused(Kind::Claim, new, Status::Grace);
+    behind.pass(60_000);
+    behind.rows.pop();
+    assert_eq!(behind.granted(Kind::Claim, new).floor_ms, floor_ms);
+}
+
+/// Claim, failover, claim: what the first registry has recorded, for a member whose ids lead its
+/// clock and whose clock was set ahead since, and the second has forgotten, is below its floor,
+/// though its clock is behind the first one's.
+#[test]
+fn rule_4_whatever_was_forgotten_is_below_the_floor() {
+    for ahead_ms in [-1000, 0, 1000] {
+        let mut world = World::new();
+        let standby = world.clone();
+        let forgotten = Member {
+            ahead_ms,
+            reserve_ms: 3_600_000,
+            ..MEMBER
+        };
+        let forgotten = world.granted(Kind::Claim, forgotten);
+        for behind_ms in [-1000, 0, 1000] {
+            let mut promoted = world.fail_over(&standby, behind_ms);
+            let new = member("members", "b");
+            let granted = promoted.granted_at_last(new, Status::Grace);
+            assert_eq!(granted.worker_id, forgotten.worker_id);
+            assert!(
+                granted.floor_ms >= forgotten.reserved_until_ms,
+                "{granted:?} after {forgotten:?}"
+            );
+        }
+    }
+}
+
 /// A promoted registry makes new holders start above what a member with a larger skew than
 /// the requester's may have reserved, which is forgotten.
 #[test]
@@ -504,7 +874,7 @@ fn a_moved_registrys_floor_is_above_the_largest_skew() {
     );
     world.pass(60_000);
     let granted = world.granted(Kind::Claim, strict);
-    assert_eq!(granted.floor_ms, NOW + 60_000 + 1000);
+    assert_eq!(granted.floor_ms, NOW + 60_000 + 17_000);
     assert_eq!(world.registry.grace, None);
 }
 
@@ -548,6 +918,102 @@ fn the_epoch_is_the_owners() {
         ..MEMBER
     };
     world.refused(Kind::Renew, renewal, Status::Epoch);
+}
+
+/// One layout for all members, as with the epoch.
+#[test]
+fn rule_6_the_layout_is_the_owners() {
+    let small = Layout::parse("41/6/6").unwrap();
+    let large = Layout::parse("41/15/7").unwrap();
+    let with = |layout, node| Member {
+        layout: Some(layout),
+        ..member("members", node)
+    };
+    let mut world = World::new();
+    for wrong in [small, large] {
+        let said = world.refused(Kind::Claim, with(wrong, "a"), Status::Layout);
+        let expected = format!("the layout of this registry is 41/10/12, not {wrong}");
+        assert_eq!(said, expected);
+    }
+    assert_eq!(world.registry.layout, None);
+    world.granted(Kind::Claim, MEMBER);
+    assert_eq!(world.registry.layout, Some(Layout::DEFAULT));
+    // Another setting of the registry's server changes nothing any more.
+    world.here.layout = small;
+    world.granted(Kind::Claim, with(Layout::DEFAULT, "b"));
+    world.refused(Kind::Claim, with(small, "c"), Status::Layout);
+    let renewal = Member {
+        token: 2,
+        held: Some((0, 0)),
+        ..with(small, "a")
+    };
+    world.refused(Kind::Renew, renewal, Status::Layout);
+}
+
+/// As many worker ids as the layout has.
+#[test]
+fn rule_6_the_layout_says_how_many_worker_ids_there_are() {
+    for (layout, ids) in [("41/6/6", 64), ("41/0/12", 1), ("41/12/10", 4096)] {
+        let mut world = World::new();
+        world.registry.bounds.max_ids_per_role = None;
+        world.registry.layout = Layout::parse(layout);
+        world.here.layout = world.registry.layout.unwrap();
+        // All but the last are another's.
+        for worker_id in 0..ids - 1 {
+            world.rows.push(Row {
+                worker_id,
+                retired: true,
+                ..Row::default()
+            });
+        }
+        assert_eq!(world.granted(Kind::Claim, MEMBER).worker_id, ids - 1);
+        let said = world.refused(Kind::Claim, member("members", "b"), Status::Full);
+        assert_eq!(said, format!("all {ids} worker ids are leased or retired"));
+        // One that the layout does not have is not given away, whoever has written its row.
+        world.rows.push(Row {
+            worker_id: ids,
+            ..Row::default()
+        });
+        world.refused(Kind::Claim, member("members", "b"), Status::Full);
+    }
+}
+
+/// For ids that somebody composes: only where nobody can have issued any.
+#[test]
+fn only_a_worker_id_that_was_never_used_is_set_aside() {
+    let fresh = Row {
+        worker_id: 7,
+        ..Row::default()
+    };
+    let aside = fresh.clone().set_aside(NOW).unwrap();
+    assert!(aside.retired);
+    assert_eq!(aside.reserved_until_ms, NOW);
+    let mut world = World::new();
+    world.granted(Kind::Claim, MEMBER);
+    let held = world.row(0).clone();
+    let released = held.clone().released();
+    let restored = Row {
+        reserved_until_ms: 0,
+        ..released.clone()
+    };
+    let by_hand = Row {
+        retired: true,
+        ..fresh
+    };
+    for used in [held, released, restored, by_hand, aside.clone()] {
+        assert_eq!(used.clone().set_aside(NOW), None, "{used:?}");
+    }
+    // Whoever leases it later begins above.
+    let mut world = World::new();
+    world.have_worker_ids(1);
+    world.rows.push(Row {
+        worker_id: 0,
+        reserved_until_ms: NOW + 99_000,
+        ..aside
+    });
+    world.refused(Kind::Claim, MEMBER, Status::Full);
+    world.rows[0].retired = false;
+    assert_eq!(world.granted(Kind::Claim, MEMBER).floor_ms, NOW + 99_000);
 }
 
 /// One bad role has one vote, however many nodes it invents.
@@ -670,6 +1136,7 @@ fn absurd_rows_are_survived() {
     for value in [i64::MIN, -1, 0, i64::MAX] {
         let mut world = World::new();
         world.registry.moved_at_ms = Some(value);
+        world.registry.moved_floor_ms = Some(value);
         world.registry.grace = Some(Grace {
             since_boot_ms: value,
             server_start: 1,
@@ -677,6 +1144,7 @@ fn absurd_rows_are_survived() {
         world.registry.bounds = Bounds {
             max_skew_ms: value.clamp(0, 3_600_000),
             max_lease_ms: value.clamp(1, 86_400_000),
+            max_lead_ms: value.clamp(0, 3_600_000),
             max_ids_per_role: Some(value),
         };
         for worker_id in 0..3 {

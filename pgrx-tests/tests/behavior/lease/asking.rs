@@ -17,6 +17,7 @@ pub(super) struct Terms {
     pub(super) reserve_ms: i64,
     pub(super) lease_ms: i32,
     pub(super) skew_ms: i32,
+    pub(super) lead_ms: i32,
     pub(super) epoch_ms: i64,
 }
 
@@ -25,6 +26,7 @@ pub(super) const TERMS: Terms = Terms {
     reserve_ms: 10_000,
     lease_ms: 60_000,
     skew_ms: 1000,
+    lead_ms: 1000,
     epoch_ms: 1_288_834_974_657,
 };
 
@@ -151,9 +153,12 @@ impl Node {
             reserve_ms,
             lease_ms,
             skew_ms,
+            lead_ms,
             epoch_ms,
         } = self.terms;
-        format!("{NOW_MS} + {ahead_ms}, {NOW_MS} + {reserve_ms}, {lease_ms}, {skew_ms}, {epoch_ms}")
+        format!(
+            "{NOW_MS} + {ahead_ms}, {NOW_MS} + {reserve_ms}, {lease_ms}, {skew_ms}, {lead_ms}, {epoch_ms}, '41/10/12'"
+        )
     }
 
     pub(super) fn try_claim(&mut self, session: &mut Session) -> Result<Answer, Failure> {

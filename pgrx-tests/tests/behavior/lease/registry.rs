@@ -80,7 +80,8 @@ fn the_same_node_gets_its_id_back() {
     assert_eq!(nodes[2].claim(&mut session).id(), 2);
     // ... and without its data directory, above what it had reserved.
     let reserved = nodes[0].reserved_until_ms.unwrap();
-    let answer = nodes[0].copied().claim(&mut session);
+    let mut copied = nodes[0].copied();
+    let answer = once_no_longer("held", || copied.claim(&mut session));
     assert_eq!(answer.worker_id, Some(0));
     assert!(answer.clone().floor() >= reserved, "{answer:?}");
     nodes[0].renew(&mut session).is("lost").details("by a copy");
@@ -95,7 +96,7 @@ fn a_new_holder_gets_the_floor() {
     // What is reserved is bounded by the registry's own clock, and never goes down.
     a.terms.reserve_ms = 1_000_000_000;
     let answer = a.renew(&mut session).is("granted");
-    let bound = answer.registry_ms + 3000 + 1000;
+    let bound = answer.registry_ms + 3000 + 1000 + 1000;
     let reserved = answer.reserved_until_ms.unwrap();
     assert!(
         (bound..bound + 500).contains(&reserved),
@@ -118,7 +119,7 @@ fn a_new_holder_gets_the_floor() {
     a.renew(&mut session).is("lost").details("to node \"b\"");
     a.claim(&mut session).is("full");
     let now = b.renew(&mut session).is("granted");
-    assert!(now.reserved_until_ms.unwrap() < now.registry_ms + 11_000);
+    assert!(now.reserved_until_ms.unwrap() < now.registry_ms + 62_000);
 }
 
 #[test]
@@ -270,8 +271,72 @@ fn retire_and_release() {
     session.fails("SELECT leaf_worker_retire(1024)").is("22023");
     session.fails("SELECT leaf_worker_retire(NULL)").is("22004");
     session
-        .fails("SELECT leaf_worker_retire(1, NULL)")
+        .fails("SELECT leaf_worker_retire(1, NULL::boolean)")
         .is("22004");
+}
+
+/// For ids of past times that somebody composes: only one that nobody can have issued ids with.
+#[test]
+fn a_fresh_worker_id_is_set_aside() {
+    let (server, mut session) = server_and_session();
+    let row = |session: &mut Session, id: i32| -> (bool, i64) {
+        let sql = "SELECT retired, reserved_until_ms FROM leaf_id.leaf_worker WHERE worker_id = $1";
+        let row = session.query_one(sql, &[&id]).unwrap();
+        (row.get(0), row.get(1))
+    };
+    // A later holder starts above, so what is a millisecond late is not early.
+    let until_ms = 1_714_564_800_001;
+    let until = "timestamptz '2024-05-01 12:00:00.0001+00'";
+    session.run(&format!("SELECT leaf_worker_retire(0, {until})"));
+    assert_eq!(row(&mut session, 0), (true, until_ms));
+    let mut a = Node::new("a", TERMS);
+    assert_eq!(a.claim(&mut session).id(), 1);
+    session
+        .run("SELECT leaf_worker_retire(2), leaf_worker_retire(3), leaf_worker_retire(3, false)");
+    let mut b = Node::new("b", TERMS);
+    let answer = b.claim(&mut session);
+    assert_eq!(answer.worker_id, Some(4), "the next without a row");
+    session.run("SELECT leaf_worker_release(4)");
+    server.configure("leaf_id.worker_id", "5");
+    wait_until(LIMIT, "the setting", || {
+        session.value::<String>("SHOW leaf_id.worker_id") == "5"
+    });
+    // Set aside, leased, retired and so perhaps set by hand, leased once, set by hand here.
+    for used in [0, 1, 2, 4, 5] {
+        let before: Vec<String> = session.column("SELECT w::text FROM leaf_id.leaf_worker w");
+        let failure = session.fails(&format!("SELECT leaf_worker_retire({used}, now())"));
+        failure
+            .is("55000")
+            .says(&format!("worker id {used} may have been used"))
+            .hints("leaf_worker_status");
+        let after: Vec<String> = session.column("SELECT w::text FROM leaf_id.leaf_worker w");
+        assert_eq!(after, before);
+    }
+    session.run("SELECT leaf_worker_retire(3, now())");
+    for (arguments, state) in [
+        ("-1, now()", "22023"),
+        ("1024, now()", "22023"),
+        ("9, 'infinity'::timestamptz", "22023"),
+        ("9, '-infinity'::timestamptz", "22023"),
+        ("9, '1970-01-01 00:00:00+00'::timestamptz", "22023"),
+        ("9, '10000-01-01 00:00:00+00'::timestamptz", "22023"),
+        ("9, NULL::timestamptz", "22004"),
+        ("NULL, now()", "22004"),
+    ] {
+        let call = format!("SELECT leaf_worker_retire({arguments})");
+        session.fails(&call).is(state);
+    }
+    // Taken back into use, it is leased above what it was set aside for.
+    let far = "timestamptz '2124-05-01 12:00:00+00'";
+    session.run(&format!("SELECT leaf_worker_retire(6, {far})"));
+    leave(&mut session, 6..7);
+    session.run("SELECT leaf_worker_retire(6, false)");
+    let answer = Node::new("c", TERMS).claim(&mut session);
+    assert_eq!(answer.worker_id, Some(6));
+    let floor: i64 = session.value(&format!(
+        "SELECT (extract(epoch FROM {far}) * 1000)::bigint"
+    ));
+    assert_eq!(answer.floor(), floor);
 }
 
 /// The same worker id with another epoch repeats ids.
@@ -398,7 +463,8 @@ fn a_dump_carries_floors() {
         };
         assert_eq!(answer.worker_id, next_free);
         assert!(answer.floor() > 0);
-        let answer = nodes[0].copied().claim(&mut session);
+        let mut copied = nodes[0].copied();
+        let answer = once_no_longer("held", || copied.claim(&mut session));
         assert!(answer.floor() >= told[0]);
         nodes[1].clone().renew(&mut session).is("granted");
     }
@@ -409,6 +475,8 @@ fn a_dump_carries_floors() {
 fn under_load_no_id_has_two_holders() {
     let (server, mut admin) = server_and_session();
     leave(&mut admin, 0..3);
+    // How long after its end a lease is not given away.
+    admin.run("UPDATE leaf_id.leaf_registry SET max_skew_ms = 20");
     // (worker id, after, until): no id of this holder carries a time outside of it.
     let spans = in_threads(8, |i| {
         let mut session = server.session();
@@ -420,6 +488,7 @@ fn under_load_no_id_has_two_holders() {
                 lease_ms: random.random_range(1..100),
                 reserve_ms: random.random_range(-100..300),
                 skew_ms: 60,
+                lead_ms: random.random_range(0..100),
                 ..TERMS
             };
             let mut node = Node::new(&format!("node {i}"), terms);

@@ -115,7 +115,7 @@ fn a_procedure_that_takes_its_claim_back_tells_nobody() {
         "CREATE PROCEDURE claims(INOUT told bigint) LANGUAGE plpgsql AS
              'BEGIN told := (leaf_worker_claim({}, NULL, NULL, {})).reserved_until_ms; ROLLBACK; END'",
         a.who().replace('\'', "''"),
-        a.what()
+        a.what().replace('\'', "''")
     ));
     let mut session = server.session();
     let told = session.try_column::<i64>("CALL claims(0)");
@@ -136,7 +136,19 @@ fn absurd_arguments_leave_nothing_behind() {
     let (min, max) = (i64::MIN.to_string(), i64::MAX.to_string());
     let epoch = TERMS.epoch_ms.to_string();
     let usual = [
-        "1", "'a'", "NULL", "5", "NULL", "NULL", NOW_MS, NOW_MS, "2000", "1000", &epoch,
+        "1",
+        "'a'",
+        "NULL",
+        "5",
+        "NULL",
+        "NULL",
+        NOW_MS,
+        NOW_MS,
+        "2000",
+        "1000",
+        "1000",
+        &epoch,
+        "'41/10/12'",
     ];
     let try_claim = |session: &mut Session, changed: &[(usize, &str)]| {
         let mut arguments = usual.map(String::from);
@@ -145,7 +157,7 @@ fn absurd_arguments_leave_nothing_behind() {
         }
         try_call(session, "leaf_worker_claim", &arguments.join(", "))
     };
-    for argument in [0, 1, 3, 6, 7, 8, 9, 10] {
+    for argument in [0, 1, 3, 6, 7, 8, 9, 10, 11, 12] {
         let failure = try_claim(&mut session, &[(argument, "NULL")]);
         failure.unwrap_err().is("22004");
     }
@@ -153,10 +165,15 @@ fn absurd_arguments_leave_nothing_behind() {
     for (argument, values) in [
         (1, vec![&*long, "E'a\\nb'"]),
         (3, vec!["0"]),
-        (4, vec!["-1", "1024", "2147483647", "-2147483648"]),
+        (4, vec!["-1", "65536", "2147483647", "-2147483648"]),
         (6, vec![&*min, &*max, "-1"]),
         (8, vec!["0", "-1", "86400001", "2147483647"]),
         (9, vec!["-1", "3600001", "2147483647", "-2147483648"]),
+        (10, vec!["-1", "3600001", "2147483647", "-2147483648"]),
+        (
+            12,
+            vec!["''", "'41/10'", "'41/10/13'", "'41/10/12 '", "E'\\u00e4'"],
+        ),
     ] {
         for value in values {
             println!("argument {argument}: {value}");
@@ -164,6 +181,8 @@ fn absurd_arguments_leave_nothing_behind() {
             failure.unwrap_err().is("22023");
         }
     }
+    let failure = try_claim(&mut session, &[(4, "1024"), (5, "1")]);
+    failure.unwrap_err().is("22023");
     let failure = try_claim(&mut session, &[(2, "6"), (3, "6")]);
     failure.unwrap_err().is("22023");
     assert_eq!(
@@ -185,7 +204,7 @@ fn absurd_arguments_leave_nothing_behind() {
                     (4, "9"),
                     (5, held_until),
                     (7, reserve),
-                    (10, epoch_ms),
+                    (11, epoch_ms),
                 ],
             )
             .unwrap();
@@ -201,7 +220,9 @@ fn absurd_arguments_leave_nothing_behind() {
             }
         }
     }
-    let renewal = format!("0, {min}, 'a', {min}, 101, {NOW_MS}, {max}, 86400000, 3600000, {epoch}");
+    let renewal = format!(
+        "0, {min}, 'a', {min}, 101, {NOW_MS}, {max}, 86400000, 3600000, 3600000, {epoch}, '41/10/12'"
+    );
     let answer = try_call(&mut session, "leaf_worker_renew", &renewal).unwrap();
     assert_eq!(answer.is("granted").worker_id, Some(0));
     assert_eq!(

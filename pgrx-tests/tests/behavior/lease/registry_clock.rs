@@ -109,6 +109,29 @@ fn two_seconds_off_while_running() {
     assert!((5..=15).contains(&warned), "warned {warned} times");
 }
 
+/// Where ids go on above the last one although the clock was set back, a lease that is counted
+/// from the clock alone would not reach as far as its end.
+#[test]
+fn rule_1_what_is_asked_for_is_above_the_last_id() {
+    let registry = Registry::start();
+    let server = registry.member_with_clock("a", 0, &[]);
+    let mut session = server.session();
+    session.next_snowflake();
+    registry.wait_for_renewal(0);
+    // About half of the time until the next one.
+    thread::sleep(Duration::from_millis(300));
+    let last_ms = time_of(session.next_snowflake());
+    // Within the skew that is allowed, and by more than the time between two renewals.
+    server.clock().set(-900);
+    registry.wait_for_renewal(0);
+    let reserved_until_ms = registry.holder(0).unwrap().reserved_until_ms;
+    assert!(
+        reserved_until_ms >= last_ms + 2000,
+        "{} ms after the last id",
+        reserved_until_ms - last_ms
+    );
+}
+
 /// Its answer comes late, with a time that is neither that of the question nor of the answer.
 #[test]
 fn a_slow_registry_is_no_skew() {

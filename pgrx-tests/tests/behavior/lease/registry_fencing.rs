@@ -53,6 +53,14 @@ fn assert_silent_since(asking: &Asking, since: Instant, ms: i64) {
     }
 }
 
+/// Waits until the times in a server's ids are not ahead of its clock.
+fn caught_up(server: &Server) {
+    let mut session = server.session();
+    wait_until(LIMIT, "the clock to catch up with the ids", || {
+        session.value("SELECT clock_lead_ms = 0 FROM leaf_snowflake_status")
+    });
+}
+
 /// Stops a server's launcher while that waits for something to do: not in the middle of a
 /// write, when nobody else can write the file.
 fn pause_launcher(server: &Server) -> Paused {
@@ -78,6 +86,7 @@ fn a_frozen_holder_issues_nothing_on_the_old_lease() {
         asking[0].wait_for_ids();
         for round in 0..4 {
             let (old, new) = (round % 2, (round + 1) % 2);
+            caught_up(&servers[old]);
             let frozen = servers[old].freeze();
             let frozen_ms = now_ms();
             let id = asking[new].wait_for_ids();
@@ -111,6 +120,7 @@ fn a_frozen_holder_with_the_clock_set_back_issues_nothing_either() {
     ask_both(&servers, 8, |asking| {
         for _ in 0..2 {
             asking[0].wait_for_ids();
+            caught_up(&servers[0]);
             let frozen = servers[0].freeze();
             let frozen_ms = now_ms();
             asking[1].wait_for_ids();

@@ -205,8 +205,8 @@ fn a_claim_that_waits_while_the_launcher_ends_is_not_lost() {
     standby.stop(Stop::Fast);
     ids.extend(drain(&mut session));
     waiting_allocator(&mut session);
-    let launcher: i32 = session
-        .value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'leaf_id launcher'");
+    let launcher: i32 =
+        session.value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'leaf_id launcher'");
     session.run(&format!("SELECT pg_terminate_backend({launcher})"));
     // A slow disk takes so long.
     thread::sleep(Duration::from_millis(1500));

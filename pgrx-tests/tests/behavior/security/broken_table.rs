@@ -144,7 +144,8 @@ fn tables_of_the_registry_that_were_changed() {
                 "SELECT * FROM leaf_worker_status",
                 "SELECT leaf_worker_claim(1, 'm', NULL, 7, NULL, NULL,
                      (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
-                     (extract(epoch FROM clock_timestamp()) * 1000)::bigint, 60000, 1000, 1288834974657)",
+                     (extract(epoch FROM clock_timestamp()) * 1000)::bigint, 60000, 1000, 15000,
+                     1288834974657, '41/10/12')",
             ] {
                 if let Err(failure) = admin.try_run(call) {
                     println!("{call}: {} {}", failure.state, failure.message);

@@ -356,7 +356,10 @@ fn default_privileges_give_nothing_of_leaf_id_away() {
 /// What other servers ask for.
 pub(super) fn member_calls() -> [String; 3] {
     let now = now_ms();
-    let terms = format!("{now}, {}, 60000, 1000, 1288834974657", now + 1000);
+    let terms = format!(
+        "{now}, {}, 60000, 1000, 15000, 1288834974657, '41/10/12'",
+        now + 1000
+    );
     [
         "leaf_claim('t', 10)".into(),
         format!("leaf_worker_claim(1, 'm', NULL, 7, NULL, NULL, {terms})"),

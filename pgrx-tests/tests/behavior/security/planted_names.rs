@@ -70,6 +70,7 @@ fn look_after(attack: &Attack) {
         "SELECT * FROM leaf_snowflake_status",
         "SELECT leaf_worker_retire(5)",
         "SELECT leaf_worker_retire(5, false)",
+        "SELECT leaf_worker_retire(6, now())",
         "SELECT * FROM leaf_worker_status",
         "SELECT leaf_worker_release(0)",
         "SELECT leaf_snowflake_decode(leaf_snowflake_next())",

@@ -115,17 +115,19 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
         "`leaf_worker_claim`, `leaf_worker_renew`" => (
             "",
             &[
-                "SELECT leaf_worker_claim(1, '{role}', 0, 2, NULL, NULL, {now}, {now}, 60000, 10000, 1288834974657)",
-                "SELECT leaf_worker_renew(5, 1, '{role}', 2, 3, {now}, {now}, 60000, 10000, 1288834974657)",
+                "SELECT leaf_worker_claim(1, '{role}', 0, 2, NULL, NULL, {now}, {now}, 60000, 10000, 15000, 1288834974657, '41/10/12')",
+                "SELECT leaf_worker_renew(5, 1, '{role}', 2, 3, {now}, {now}, 60000, 10000, 15000, 1288834974657, '41/10/12')",
             ],
         ),
         "`leaf_worker_release`, `leaf_worker_retire`" => (
             "UPDATE leaf_id.leaf_worker SET system_identifier = NULL, node_name = NULL;
              INSERT INTO leaf_id.leaf_worker (worker_id, system_identifier, node_name) VALUES (900, 1, 'x')
-             ON CONFLICT (worker_id) DO UPDATE SET system_identifier = 1, node_name = 'x'",
+             ON CONFLICT (worker_id) DO UPDATE SET system_identifier = 1, node_name = 'x';
+             DELETE FROM leaf_id.leaf_worker WHERE worker_id = 902",
             &[
                 "SELECT leaf_worker_release(900)",
                 "SELECT leaf_worker_retire(901)",
+                "SELECT leaf_worker_retire(902, now())",
             ],
         ),
         "set what the registry allows" => (

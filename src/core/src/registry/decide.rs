@@ -22,6 +22,7 @@ pub fn decide(
         registry,
         max_skew_ms: request.max_skew_ms.min(bounds.max_skew_ms).max(0),
         lease_ms: request.question.lease_ms.min(bounds.max_lease_ms).max(1),
+        max_lead_ms: request.max_lead_ms.min(bounds.max_lead_ms).max(0),
         clock_offset_ms: request.now_ms.saturating_sub(here.arrived_ms),
         grace_ms: None,
     };
@@ -87,6 +88,8 @@ struct Case<'a> {
     max_skew_ms: i64,
     /// The lease that is granted.
     lease_ms: i64,
+    /// How far ids may lead the requester's clock: the smaller of what both allow.
+    max_lead_ms: i64,
     clock_offset_ms: i64,
     /// Until worker ids are given away; `None`: they are.
     grace_ms: Option<i64>,
@@ -112,6 +115,11 @@ impl Case<'_> {
 
     fn is_here(&self) -> bool {
         self.registry.place == Some(self.here.place)
+    }
+
+    /// Whether a row may have a holder that another registry's clock would let renew.
+    fn may_be_live(&self, row: &Row) -> bool {
+        row.may_be_live(self.now_ms(), self.registry.bounds.max_skew_ms)
     }
 
     fn find(&self, worker_id: u16) -> Option<&(Row, Hold)> {
@@ -183,6 +191,14 @@ impl Case<'_> {
                 format!("the epoch of this registry is {epoch_ms}, not {asked}"),
             );
         }
+        let layout = self.registry.layout.unwrap_or(self.here.layout);
+        if layout != self.request.layout {
+            let asked = self.request.layout;
+            return refused(
+                Status::Layout,
+                format!("the layout of this registry is {layout}, not {asked}"),
+            );
+        }
         let choice = if self.renews() {
             self.renew()?
         } else {
@@ -190,6 +206,7 @@ impl Case<'_> {
         };
         if !self.renews() {
             self.registry.epoch_ms = Some(epoch_ms);
+            self.registry.layout = Some(layout);
         }
         self.grant(choice, changes)
     }
@@ -254,19 +271,38 @@ impl Case<'_> {
         let leases = self.rows.iter().map(|(row, _)| row.lease_ms);
         let longest = leases.chain([self.lease_ms]).max().unwrap_or(0);
         let left = longest.saturating_sub(now.boot_ms.saturating_sub(grace.since_boot_ms));
-        self.registry.grace = (left > 0).then_some(grace);
-        self.grace_ms = (left > 0).then_some(left);
+        if left > 0 {
+            self.registry.grace = Some(grace);
+            self.grace_ms = Some(left);
+            return;
+        }
+        // Whoever comes first notes it, and once: counted from each later claim it would make
+        // every new holder's ids lead the clock for good.
+        self.registry.grace = None;
+        self.registry.moved_floor_ms = self
+            .registry
+            .moved_floor_ms
+            .max(Some(self.above_forgotten()));
     }
 
-    /// What was recorded and acknowledged before a move may be missing: above this. The skew
-    /// is the largest that anybody was granted, not the requester's.
+    /// Above all that may have been recorded before a move, for leases that have all ended by
+    /// now: the end of a lease, the skew and the lead that its holder was granted, by the clock
+    /// of a registry that was ahead of this one. The bounds are those of all, not the
+    /// requester's.
+    fn above_forgotten(&self) -> i64 {
+        let Bounds {
+            max_skew_ms,
+            max_lead_ms,
+            ..
+        } = self.registry.bounds;
+        self.now_ms()
+            .saturating_add(2 * max_skew_ms)
+            .saturating_add(max_lead_ms)
+    }
+
+    /// See [`Registry::moved_floor_ms`].
     fn moved_floor(&self) -> i64 {
-        match self.registry.moved_at_ms {
-            Some(_) => self
-                .now_ms()
-                .saturating_add(self.registry.bounds.max_skew_ms),
-            None => 0,
-        }
+        self.registry.moved_floor_ms.unwrap_or(0)
     }
 
     /// Above all ids of whoever had it.
@@ -357,9 +393,15 @@ impl Case<'_> {
             Some(row) => self.lock(row.worker_id)?,
             None => None,
         };
-        let now_ms = self.now_ms();
-        let live = own.as_ref().is_some_and(|row| row.is_live(now_ms));
         let known = own.as_ref().is_some_and(|row| self.shows_token(row));
+        let live = own.as_ref().is_some_and(|row| {
+            if known {
+                row.is_live(self.now_ms())
+            } else {
+                // As for anybody else.
+                self.may_be_live(row)
+            }
+        });
         if self.grace_ms.is_some()
             && let Some(entered) = self.enter(own.as_ref())?
         {
@@ -407,7 +449,7 @@ impl Case<'_> {
         let Some((worker_id, until_ms)) = self.request.question.held else {
             return Ok(None);
         };
-        if worker_id >= self.here.worker_ids || own.is_some_and(|own| own.worker_id != worker_id) {
+        if own.is_some_and(|own| own.worker_id != worker_id) {
             return Ok(None);
         }
         let found = match own {
@@ -421,15 +463,16 @@ impl Case<'_> {
         // A copy of the holder that was left behind was told an earlier time than is recorded;
         // and who was released, no more than that.
         let earliest = row.reserved_until_ms + i64::from(own.is_none());
-        // Nobody was told a later one than the longest lease, and clocks, allow.
+        // Nobody was told a later one than the longest lease, the lead, and clocks, allow.
         let Bounds {
             max_skew_ms,
             max_lease_ms,
+            max_lead_ms,
             ..
         } = self.registry.bounds;
-        let latest = self.now_ms() + max_lease_ms + 2 * max_skew_ms;
+        let latest = self.now_ms() + max_lease_ms + max_lead_ms + 2 * max_skew_ms;
         let free = own.is_some()
-            || !row.is_live(self.now_ms())
+            || !self.may_be_live(&row)
                 && row.admits(self.requester)
                 && (self.belongs(&row) || self.below_limit());
         let enters = (earliest..=latest).contains(&until_ms) && !row.retired && free;
@@ -459,16 +502,15 @@ impl Case<'_> {
     /// A worker id that nobody has, or whose lease has ended.
     fn other(&self) -> Result<Choice, Stop> {
         let below_limit = self.below_limit();
+        let largest = self.request.layout.max_worker_id();
         if below_limit {
-            let mut taken = vec![false; usize::from(self.here.worker_ids)];
+            let mut taken = vec![false; usize::from(largest) + 1];
             for (row, _) in self.rows {
                 if let Some(taken) = taken.get_mut(usize::from(row.worker_id)) {
                     *taken = true;
                 }
             }
-            let free = (0..self.here.worker_ids)
-                .zip(&taken)
-                .find(|(_, taken)| !**taken);
+            let free = (0..=largest).zip(&taken).find(|(_, taken)| !**taken);
             if let Some((worker_id, _)) = free {
                 return Ok(Choice {
                     row: Row {
@@ -481,12 +523,12 @@ impl Case<'_> {
                 });
             }
         }
-        let now_ms = self.now_ms();
         let ended = self.rows.iter().filter(|(row, hold)| {
             // One that is locked is being renewed just now.
             *hold != Hold::Busy
                 && !row.retired
-                && !row.is_live(now_ms)
+                && row.worker_id <= largest
+                && !self.may_be_live(row)
                 && (below_limit || self.belongs(row))
         });
         // Not one that somebody has reserved far ahead, as long as there is another.
@@ -504,7 +546,7 @@ impl Case<'_> {
                 wait: false,
             }),
             None if below_limit => {
-                let all = self.here.worker_ids;
+                let all = u32::from(largest) + 1;
                 refused(
                     Status::Full,
                     format!("all {all} worker ids are leased or retired"),
@@ -551,12 +593,16 @@ impl Case<'_> {
         if !same {
             changes.events.push(Event::Leased(worker_id));
         }
-        let longest = now_ms
+        // Above the floor, or nothing could be issued until the first renewal; and no further
+        // than a holder's ids can be at the end of its lease.
+        let latest = now_ms
             .saturating_add(self.lease_ms)
-            .saturating_add(self.max_skew_ms);
+            .saturating_add(self.max_skew_ms)
+            .saturating_add(self.max_lead_ms);
+        let wanted = (self.request.reserve_until_ms).max(floor_ms.saturating_add(self.lease_ms));
         let reserved_until_ms = (before.reserved_until_ms)
             .max(entered_until_ms.unwrap_or(0))
-            .max(self.request.reserve_until_ms.min(longest));
+            .max(wanted.min(latest));
         let first_role = before.role.filter(|_| same);
         changes.rows.push(Row {
             worker_id,
@@ -581,6 +627,7 @@ impl Case<'_> {
             floor_ms,
             reserved_until_ms,
             lease_ms: self.lease_ms,
+            max_lead_ms: self.max_lead_ms,
         })
     }
 }

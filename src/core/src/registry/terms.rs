@@ -1,17 +1,18 @@
 //! What the registry's decision is made of: its rows, the question, and the answer.
 
+use crate::layout::Layout;
 use crate::lease::{Answer, Clocks, Question, Status};
 
-/// How many worker ids there are.
-pub const WORKER_IDS: u16 = 1 << 10;
 /// The longest lease that can be asked for, in milliseconds.
 pub const LONGEST_LEASE_MS: i64 = 86_400_000;
 /// The largest clock skew that can be asked for, in milliseconds.
 pub const LARGEST_SKEW_MS: i64 = 3_600_000;
+/// How far a server may say at most that its ids lead its clock, in milliseconds.
+pub const LARGEST_LEAD_MS: i64 = 3_600_000;
 /// The longest name of a node, in bytes.
 pub const LONGEST_NAME: usize = 63;
 /// The end of the year 9999, in Unix milliseconds.
-const LAST_MS: i64 = 253_402_300_799_999;
+pub const LAST_MS: i64 = 253_402_300_799_999;
 
 /// What the registry's owner allows its members. See the module's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub struct Bounds {
     pub max_skew_ms: i64,
     /// The longest lease, in milliseconds.
     pub max_lease_ms: i64,
+    /// How far a member's ids may lead its clock, in milliseconds. A member may be stricter.
+    pub max_lead_ms: i64,
     /// How many worker ids one role may have; `None`: all.
     pub max_ids_per_role: Option<i64>,
 }
@@ -30,11 +33,14 @@ impl Bounds {
     /// The skew is the default of `leaf_id.max_clock_skew`. A lease may last an hour, twelve
     /// times the default of `leaf_id.worker_lease`: after a promotion nothing is given away
     /// for the longest lease on record, so the bound is how long one member can make that.
+    /// Ids may lead the clock by the defaults of `leaf_id.max_clock_lead` and, for some seconds
+    /// after a promotion or a restore, `leaf_id.timestamp_reservation` together.
     /// A role may have 256 worker ids, a quarter of all: enough for a fleet whose members
     /// share one role, and the other roles still have most of the ids.
     pub const DEFAULT: Self = Self {
         max_skew_ms: 1_000,
         max_lease_ms: 3_600_000,
+        max_lead_ms: 15_000,
         max_ids_per_role: Some(256),
     };
 }
@@ -68,11 +74,17 @@ pub struct Registry {
     pub place: Option<Place>,
     /// `leaf_id.epoch` of all its members; `None` before the first of them.
     pub epoch_ms: Option<i64>,
+    /// The layout of all its members' ids; `None` before the first of them. It says how many
+    /// worker ids there are.
+    pub layout: Option<Layout>,
     /// When it was first used after a promotion or a restore, the last time, in Unix
     /// milliseconds.
     pub moved_at_ms: Option<i64>,
     /// While nothing is given away because of that.
     pub grace: Option<Grace>,
+    /// What was recorded before and may be forgotten is not above this: fixed when the time in
+    /// which nothing is given away has ended, in Unix milliseconds.
+    pub moved_floor_ms: Option<i64>,
     /// What its owner allows.
     pub bounds: Bounds,
 }
@@ -101,7 +113,8 @@ pub struct Row {
     pub leased_at_ms: Option<i64>,
     /// When it was last renewed.
     pub renewed_at_ms: Option<i64>,
-    /// Nobody else gets it before, by the clock of this server.
+    /// Nobody else gets it before, and not before the largest clock skew has passed too, by the
+    /// clock of this server.
     pub lease_until_ms: Option<i64>,
     /// How long the lease is.
     pub lease_ms: i64,
@@ -122,6 +135,14 @@ impl Row {
         self.lease_until_ms.is_some_and(|until| until > now_ms)
     }
 
+    /// Whether its lease may not have ended yet by the clock of another registry, which may be
+    /// behind this one by as much as clocks may differ. Until then nobody else gets the worker
+    /// id: if that is forgotten in a failover, the registry that is promoted would renew the
+    /// lease of the holder before.
+    pub(super) fn may_be_live(&self, now_ms: i64, max_skew_ms: i64) -> bool {
+        self.is_live(now_ms.saturating_sub(max_skew_ms))
+    }
+
     pub(super) fn is_held_by(&self, system_identifier: i64, node_name: &[u8]) -> bool {
         self.holder.as_ref().is_some_and(|holder| {
             holder.system_identifier == system_identifier && holder.node_name == node_name
@@ -138,6 +159,22 @@ impl Row {
                 .is_none_or(|role| role == requester.role)
     }
 
+    /// Set aside for ids with times up to this one, which somebody composes: retired, so that
+    /// nobody leases it, and whoever does later begins above. `None` if somebody may have
+    /// issued ids with it: as a holder, or, as it is retired, because it is set by hand.
+    #[must_use]
+    pub fn set_aside(self, until_ms: i64) -> Option<Self> {
+        let unused = self.reserved_until_ms == 0
+            && self.holder.is_none()
+            && self.leased_at_ms.is_none()
+            && !self.retired;
+        unused.then_some(Self {
+            reserved_until_ms: until_ms,
+            retired: true,
+            ..self
+        })
+    }
+
     /// Without a holder. What was reserved stays: the next one begins above it.
     #[must_use]
     pub fn without_holder(self) -> Self {
@@ -151,12 +188,11 @@ impl Row {
         }
     }
 
-    /// Taken from its holder.
+    /// Taken from its holder, which nobody waits for: whoever releases it says that it is gone.
     #[must_use]
-    pub fn released(self, now_ms: i64) -> Self {
-        let lease_until_ms = self.lease_until_ms.map(|until| until.min(now_ms));
+    pub fn released(self) -> Self {
         Self {
-            lease_until_ms,
+            lease_until_ms: None,
             ..self.without_holder()
         }
     }
@@ -199,8 +235,12 @@ pub struct Request {
     pub reserve_until_ms: i64,
     /// Its `leaf_id.max_clock_skew`, in milliseconds.
     pub max_skew_ms: i64,
+    /// How far its ids may lead its clock, in milliseconds.
+    pub max_lead_ms: i64,
     /// Its `leaf_id.epoch`.
     pub epoch_ms: i64,
+    /// The layout of its ids.
+    pub layout: Layout,
 }
 
 impl Request {
@@ -214,7 +254,7 @@ impl Request {
             lease_ms,
             ..
         } = self.question;
-        held.is_none_or(|(worker_id, _)| worker_id < WORKER_IDS)
+        held.is_none_or(|(worker_id, _)| worker_id <= self.layout.max_worker_id())
             && self.node_name.len() <= LONGEST_NAME
             && !self.node_name.iter().any(u8::is_ascii_control)
             && next_token != 0
@@ -222,6 +262,7 @@ impl Request {
             && (0..=LAST_MS).contains(&self.now_ms)
             && (1..=LONGEST_LEASE_MS).contains(&lease_ms)
             && (0..=LARGEST_SKEW_MS).contains(&self.max_skew_ms)
+            && (0..=LARGEST_LEAD_MS).contains(&self.max_lead_ms)
     }
 }
 
@@ -234,8 +275,8 @@ pub struct Here {
     pub server_start: i64,
     /// Its own `leaf_id.epoch`.
     pub epoch_ms: i64,
-    /// How many worker ids there are.
-    pub worker_ids: u16,
+    /// The layout of its own ids.
+    pub layout: Layout,
     /// The clock when the question arrived, before anything was waited for, in Unix
     /// milliseconds.
     pub arrived_ms: i64,
@@ -278,6 +319,8 @@ pub struct Granted {
     pub reserved_until_ms: i64,
     /// How long the lease is: what was asked for, or less.
     pub lease_ms: i64,
+    /// Ids lead the holder's clock by no more, in milliseconds: what was asked for, or less.
+    pub max_lead_ms: i64,
 }
 
 /// Why nothing is granted.
@@ -316,6 +359,7 @@ impl Reply {
             floor_ms: granted.map_or(0, |granted| granted.floor_ms),
             reserved_until_ms: granted.map_or(0, |granted| granted.reserved_until_ms),
             lease_ms: granted.map_or(0, |granted| granted.lease_ms),
+            max_lead_ms: granted.map_or(0, |granted| granted.max_lead_ms),
             max_skew_ms: self.max_skew_ms,
             registry_ms: self.registry_ms,
             peers: self.peers.votes,
