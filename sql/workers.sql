@@ -25,6 +25,7 @@ CREATE TABLE leaf_id.leaf_worker (
     clock_offset_ms bigint,
     retired boolean NOT NULL DEFAULT false,
     address text,
+    host boolean NOT NULL DEFAULT false,
     CONSTRAINT leaf_worker_holder CHECK (
         (system_identifier IS NULL) OPERATOR(pg_catalog.=) (node_name IS NULL)),
     CONSTRAINT leaf_worker_node UNIQUE (system_identifier, node_name)
@@ -55,6 +56,8 @@ COMMENT ON COLUMN leaf_id.leaf_worker.clock_offset_ms IS
     'The clock of the holder minus that of this server when it was last renewed, in milliseconds';
 COMMENT ON COLUMN leaf_id.leaf_worker.retired IS 'Neither leased nor renewed any more';
 COMMENT ON COLUMN leaf_id.leaf_worker.address IS 'Where the holder connected from; null: by a Unix socket';
+COMMENT ON COLUMN leaf_id.leaf_worker.host IS
+    'Kept for the server that this registry is on, whichever that is after a promotion';
 
 CREATE TABLE leaf_id.leaf_registry (
     one boolean PRIMARY KEY DEFAULT true CONSTRAINT leaf_registry_one_row CHECK (one),

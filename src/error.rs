@@ -417,8 +417,8 @@ impl Failure {
                 Code::ERRCODE_READ_ONLY_SQL_TRANSACTION,
                 "cannot issue snowflake ids during recovery".into(),
             )
-            .set_detail("The worker id is in the configuration, and may be that of the primary.")
-            .set_hint("A standby can have one of its own: set \"leaf_id.worker_registry\", \"leaf_id.node_name\", and \"leaf_id.worker_id\" to auto."),
+            .set_detail("The worker id is in the configuration, or from a registry on this server itself, and may be that of the primary.")
+            .set_hint("A standby can have one of its own: set \"leaf_id.worker_registry\" to one on another server, and \"leaf_id.worker_id\" to auto."),
             Self::RegistryUnset => error(not_ready, "\"leaf_id.worker_registry\" is not set".into())
                 .set_detail("\"leaf_id.worker_id\" is auto: a worker id is to be leased.")
                 .set_hint("Say where from: ALTER SYSTEM SET leaf_id.worker_registry = 'database/server'; SELECT pg_reload_conf();"),

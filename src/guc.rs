@@ -128,6 +128,11 @@ impl Registry {
         })
     }
 
+    /// Whether it is on this server.
+    pub fn is_here(&self) -> bool {
+        self.server.is_none()
+    }
+
     /// As it is set.
     pub fn name(&self) -> String {
         match &self.server {

@@ -83,7 +83,7 @@ fn ask(
         peers,
         max_skew_ms,
         outcome,
-    } = finish(registry::ask(&request));
+    } = finish(registry::ask(&request, false));
     let granted = outcome.as_ref().ok();
     let refusal = outcome.as_ref().err();
     let status = outcome.as_ref().map_or_else(

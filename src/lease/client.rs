@@ -84,6 +84,12 @@ impl LeaseClient {
     pub fn new(area: &'static Area, registry: Registry, sound: bool) -> Self {
         let identity = identity(&registry);
         let lease = match files::lease::read(&identity) {
+            // A registry on this server can be asked, and must be: another server may have had
+            // both since.
+            Ok(lease) if sound && registry.is_here() => Lease {
+                grant: None,
+                ..lease
+            },
             Ok(lease) if sound => lease,
             Ok(_) => Lease::default(),
             Err(error) => {

@@ -34,6 +34,7 @@ static WORKER: Shape = Shape::new(
         (c"clock_offset_ms", Type::Bigint),
         (c"retired", Type::Boolean),
         (c"address", Type::Text),
+        (c"host", Type::Boolean),
     ],
     &[
         c"leaf_worker_id_range",
@@ -102,11 +103,11 @@ pub fn is_here() -> bool {
 
 /// Answers a question, in a transaction of its own: the answer may be told once that is
 /// committed and acknowledged. A refusal is an answer, and no error: who asks is to see the
-/// clocks. What an error undoes was told to nobody.
+/// clocks. What an error undoes was told to nobody. `host`: this server asks for itself.
 ///
 /// # Errors
 /// The question cannot be decided on, or the tables are not the extension's.
-pub fn ask(request: &Request) -> Result<Reply, Failure> {
+pub fn ask(request: &Request, host: bool) -> Result<Reply, Failure> {
     let function = match request.question.kind {
         Kind::Claim => c"leaf_worker_claim()",
         Kind::Renew => c"leaf_worker_renew()",
@@ -132,7 +133,11 @@ pub fn ask(request: &Request) -> Result<Reply, Failure> {
             },
             format_ms: pg::format_ms,
         };
-        match decide(tables.known(), request, &requester(&client), &here) {
+        let requester = Requester {
+            host,
+            ..requester(&client)
+        };
+        match decide(tables.known(), request, &requester, &here) {
             Next::LockRegistry => tables.lock_registry()?,
             Next::LockRow { worker_id, wait } => tables.lock_row(worker_id, wait),
             Next::Done(decision) => {
@@ -155,6 +160,7 @@ fn requester(client: &Client) -> Requester<'_> {
         role: &client.role,
         trusted: client.owns_extension,
         address: client.address.as_deref(),
+        host: false,
     }
 }
 
@@ -533,6 +539,7 @@ fn worker_row(row: &pg::Row) -> Row {
         clock_offset_ms: row.bigint(12),
         retired: row.boolean(13).unwrap_or(false),
         address: row.text(14),
+        host: row.boolean(15).unwrap_or(false),
     }
 }
 
@@ -553,6 +560,7 @@ fn write_worker(table: &Table, stored: Option<&pg::Row>, row: &Row) {
         (12, optional(row.clock_offset_ms)),
         (13, Value::Boolean(row.retired)),
         (14, text(row.address.as_deref())),
+        (15, Value::Boolean(row.host)),
     ];
     match (stored, &columns) {
         (Some(stored), [_, changes @ ..]) => table.update(stored, changes),

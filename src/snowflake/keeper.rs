@@ -106,6 +106,7 @@ impl Keeper {
                 WorkerId::Auto => Configured::Leased(self.registry()),
             },
             in_recovery: pg::in_recovery(),
+            registry_is_here: guc::worker_registry().is_some_and(|registry| registry.is_here()),
             resets: snowflake.resets.load(Ordering::Acquire),
             wanted: snowflake.reservation_wanted.swap(0, Ordering::AcqRel) != 0,
             reservation_ms: reservation_ms(),

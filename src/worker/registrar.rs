@@ -174,7 +174,7 @@ fn ask_here(request: &Request) -> Result<(Answer, String), String> {
             return Err("extension \"leaf_id\" is not installed in its database".into());
         }
         sent = clocks();
-        let reply = lease::registry::ask(&asked(request, sent));
+        let reply = lease::registry::ask(&asked(request, sent), true);
         reply.map_err(|failure| failure.report().message().to_string())
     });
     // A wait for a standby that was canceled is no acknowledgement (I1): this ends then.

@@ -27,7 +27,8 @@
 //! | --- | --- | --- | --- |
 //! | any | Look: there was a reset | Starting | forget the floor; go on |
 //! | any | Look: promoted, and nothing issued yet | the same | forget the floor; go on |
-//! | any | Look: a standby, worker id not leased | Standby | stop leasing, close, wait |
+//! | Open | Look: ids lead the clock, or do not any more | the same | say so; go on |
+//! | any | Look: a standby, worker id not leased, or from a registry on itself | Standby | stop leasing, close, wait |
 //! | any | Look: no floor, and the word has a last id | the same | show that floor; go on |
 //! | any | Look: no floor, and the word has none | the same | read |
 //! | any | File: it gives a floor | the same | show it; go on |
@@ -42,10 +43,11 @@
 //! | any | Lease: granted, to go on | the same | set the lease; go on |
 //! | any | Lease: the grant has ended | Refused: LeaseEnded | close, wait |
 //! | any | Lease: the clock is beyond what is recorded | the same | ask the registry soon, wait |
+//! | not Open with `w` | File: nothing above the floor is recorded | the same | ask the registry soon, wait |
 //! | Open with `w` | Look, Lease | the same | reserve, or wake and wait, or wait: [`Renewal::decide`] |
 //! | not Open with `w` | Look, Lease | the same | read |
-//! | not Open with `w` | File: what it says is over | the same | reserve: [`Opening::decide`] |
-//! | not Open with `w` | File: it is not over | WaitingOut, Refused | close, wait: [`Opening::decide`] |
+//! | not Open with `w` | File: the floor leads by no more than ids may | the same | reserve: [`Opening::decide`] |
+//! | not Open with `w` | File: it leads by more | WaitingOut, Refused | close, wait: [`Opening::decide`] |
 //! | not Open with `w` | File: unreadable | Refused: FileProblem, or Open | log, wait |
 //! | not Open with `w` | Written | Open with `w` | open, wait |
 //! | not Open with `w` | not Written | Refused: FileProblem, or Open | log, wait |
@@ -312,8 +314,10 @@ impl Keeper {
                 self.floor = None;
             }
         }
-        // Its worker id is most likely the primary's, copied with the configuration.
-        if self.standby && !matches!(look.configured, Configured::Leased(_)) {
+        // Its worker id is most likely the primary's: copied with the configuration, or leased
+        // when this was the primary, and passed on with the registry.
+        let leased = matches!(look.configured, Configured::Leased(_));
+        if self.standby && (!leased || look.registry_is_here) {
             self.stop_leasing();
             self.close_once(State::Standby);
             return Then::Wait(Some(STANDBY_MS));

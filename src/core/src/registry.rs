@@ -21,6 +21,10 @@
 //! somebody else only when its lease has ended by that clock too: once
 //! [`Bounds::max_skew_ms`] has passed since its end by this one.
 //!
+//! The worker id of the server that the registry is on is kept for that, whichever it is
+//! ([`Row::host`]): after a promotion it passes on at once, as a worker id does that is not
+//! leased, since its predecessor is off and nobody else can have it.
+//!
 //! # One bad member harms itself
 //!
 //! A member says what it likes about its clock, its name and its needs, so nothing of that

@@ -360,7 +360,6 @@ impl Opening {
             };
         }
         for other in [granted, retired, other].into_iter().flatten() {
-            let since_ms = floor.unknown_since_ms.max(other.unknown_since_ms);
             if other.ms > floor.ms {
                 // That nothing is known of this run's place says more.
                 let is_said =
@@ -368,7 +367,6 @@ impl Opening {
                 let reason = if is_said { floor.reason } else { other.reason };
                 floor = Floor { reason, ..other };
             }
-            floor.unknown_since_ms = since_ms;
         }
         floor
     }

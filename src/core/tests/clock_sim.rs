@@ -290,6 +290,7 @@ impl World {
             in_recovery: false,
             resets: 0,
             wanted: core::mem::take(&mut running.wanted),
+            registry_is_here: false,
             led: false,
             reservation_ms: TERMS.reservation_ms,
             max_lead_ms: TERMS.max_lead_ms,

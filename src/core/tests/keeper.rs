@@ -71,6 +71,7 @@ fn look(configured: Configured) -> Look {
         in_recovery: false,
         resets: 0,
         wanted: false,
+        registry_is_here: false,
         led: false,
         reservation_ms: RESERVATION,
         max_lead_ms: MAX_LEAD,
@@ -289,6 +290,19 @@ fn rows_of_a_look() -> Vec<Row> {
             shown: State::Refused(Refusal::NoRegistrySet),
             actions: vec![],
             then: Then::Read,
+        },
+        Row {
+            row: "Look: a standby, leased from a registry on itself",
+            keeper: standby(),
+            seen: NEW,
+            input: Input::Look(Look {
+                in_recovery: true,
+                registry_is_here: true,
+                ..look(Configured::Leased(Registry::Other))
+            }),
+            shown: State::Standby,
+            actions: vec![Action::Close],
+            then: Then::Wait(Some(1000)),
         },
         Row {
             row: "Look: a standby, worker id not leased",

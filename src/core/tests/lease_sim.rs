@@ -160,6 +160,7 @@ impl Tables {
             role: b"member",
             trusted: false,
             address: None,
+            host: false,
         };
         // It locks whatever it is asked to.
         let given_at_the_end = |row: &mut Row| {
@@ -489,6 +490,7 @@ impl World {
             in_recovery: false,
             resets: 0,
             wanted: core::mem::take(&mut running.wanted),
+            registry_is_here: false,
             led: false,
             reservation_ms: TERMS.reservation_ms,
             max_lead_ms: TERMS.max_lead_ms,

@@ -54,6 +54,8 @@ struct Member<'a> {
     /// `None`: the registry's.
     layout: Option<Layout>,
     trusted: bool,
+    /// It is the server that the registry is on.
+    host: bool,
     held: Option<(u16, i64)>,
 }
 
@@ -69,6 +71,7 @@ const MEMBER: Member<'static> = Member {
     epoch_ms: EPOCH,
     layout: None,
     trusted: false,
+    host: false,
     held: None,
 };
 
@@ -162,6 +165,7 @@ impl World {
             role: member.role.as_bytes(),
             trusted: member.trusted,
             address: None,
+            host: member.host,
         };
         let mut registry_locked = false;
         let mut rows: Vec<_> = (self.rows.iter().cloned())
@@ -372,6 +376,80 @@ fn rule_5_what_is_held_is_not_shown_when_it_may_arrive_late() {
 
 /// The attack of security.md, S10: hundreds of ids for nodes that do not exist, with a clock
 /// 50 minutes ahead and an idea of its own of what is allowed.
+/// The server that the registry is on.
+fn host(node: &str) -> Member<'_> {
+    Member {
+        node,
+        host: true,
+        trusted: true,
+        ..MEMBER
+    }
+}
+
+/// It is promoted because its predecessor is off, and need not wait for what another server may
+/// have been given.
+#[test]
+fn a_promoted_registrys_server_goes_on_with_its_predecessors_worker_id() {
+    let mut world = World::new();
+    world.granted(Kind::Claim, member("members", "b"));
+    let of_host = world.granted(Kind::Claim, host("a")).worker_id;
+    assert_eq!(of_host, 1);
+    assert!(world.row(of_host).host);
+    let standby = world.clone();
+    world.pass(20_000);
+    let mut promoted = world.fail_over(&standby, 1_000);
+    promoted.refused(Kind::Claim, member("members", "d"), Status::Grace);
+    let granted = promoted.granted(Kind::Claim, host("c"));
+    assert_eq!(granted.worker_id, of_host);
+    let now = promoted.here.now.wall_ms;
+    assert_eq!(granted.floor_ms, now + granted.max_lead_ms);
+    assert!(granted.reserved_until_ms > granted.floor_ms);
+    // And the one after it with that; also one that is restored, and shows no token.
+    promoted.pass(50_000);
+    promoted.promote();
+    assert_eq!(promoted.granted(Kind::Claim, host("a")).worker_id, of_host);
+    let restored = Member {
+        token: 77,
+        ..host("a")
+    };
+    assert_eq!(promoted.granted(Kind::Claim, restored).worker_id, of_host);
+}
+
+#[test]
+fn the_worker_id_of_the_registrys_server_is_kept_for_it() {
+    let mut world = World::new();
+    world.have_worker_ids(2);
+    world.granted(Kind::Claim, host("a"));
+    world.granted(Kind::Claim, member("members", "b"));
+    world.pass(1_000_000);
+    // Another one could be told that, and be forgotten by the next one.
+    let other = world.granted(Kind::Claim, member("members", "c"));
+    assert_eq!(other.worker_id, 1);
+    world.refused(Kind::Claim, member("members", "d"), Status::Full);
+    let held = Member {
+        held: Some((0, world.here.now.wall_ms + 60_000)),
+        ..member("members", "d")
+    };
+    world.promote();
+    world.refused(Kind::Claim, held, Status::Grace);
+}
+
+#[test]
+fn no_server_goes_on_with_the_worker_id_of_another_systems_or_a_retired_one() {
+    let mut world = World::new();
+    world.granted(Kind::Claim, host("a"));
+    let copy = world.clone();
+    // Restored from a dump elsewhere.
+    let row = &mut world.rows[0];
+    row.holder.as_mut().unwrap().system_identifier += 1;
+    world.here.place.system_identifier += 1;
+    world.refused(Kind::Claim, host("b"), Status::Grace);
+    let mut world = copy;
+    world.rows[0].retired = true;
+    world.promote();
+    world.refused(Kind::Claim, host("b"), Status::Grace);
+}
+
 #[test]
 fn one_role_cannot_take_everything() {
     let mut world = World::new();

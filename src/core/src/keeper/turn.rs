@@ -56,6 +56,8 @@ pub struct Look {
     pub configured: Configured,
     /// The server is a standby.
     pub in_recovery: bool,
+    /// The registry is in a database of this server.
+    pub registry_is_here: bool,
     /// How many resets there have been.
     pub resets: u32,
     /// A session has found the reservation used up.

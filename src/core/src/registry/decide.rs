@@ -394,6 +394,9 @@ impl Case<'_> {
             None => None,
         };
         let known = own.as_ref().is_some_and(|row| self.shows_token(row));
+        if !known && let Some(inherited) = self.inherit()? {
+            return Ok(inherited);
+        }
         let live = own.as_ref().is_some_and(|row| {
             if known {
                 row.is_live(self.now_ms())
@@ -444,6 +447,37 @@ impl Case<'_> {
         })
     }
 
+    /// The worker id of the server that the registry was on, for the one that it is on now: as a
+    /// worker id that is not leased, it passes on with what was written, and whoever had it is
+    /// off. So neither its lease nor a grace is waited for, and what was reserved does not count:
+    /// the floor is above all that another server of these can have issued.
+    fn inherit(&self) -> Result<Option<Choice>, Stop> {
+        if !self.requester.host {
+            return Ok(None);
+        }
+        let largest = self.request.layout.max_worker_id();
+        let passes_on = |row: &Row| {
+            let of_this_system =
+                |holder: &Holder| holder.system_identifier == self.request.system_identifier;
+            row.host
+                && !row.retired
+                && row.worker_id <= largest
+                && row.holder.as_ref().is_some_and(of_this_system)
+        };
+        let mut rows = self.rows.iter().map(|(row, _)| row);
+        let Some(found) = rows.find(|row| passes_on(row)) else {
+            return Ok(None);
+        };
+        let row = self.lock(found.worker_id)?.filter(passes_on);
+        let max_lead_ms = self.registry.bounds.max_lead_ms;
+        Ok(row.map(|row| Choice {
+            row,
+            floor_ms: self.now_ms().saturating_add(max_lead_ms),
+            entered_until_ms: None,
+            stays: false,
+        }))
+    }
+
     /// What the requester holds by what it was told, though that is forgotten here.
     fn enter(&self, own: Option<&Row>) -> Result<Option<Choice>, Stop> {
         let Some((worker_id, until_ms)) = self.request.question.held else {
@@ -475,7 +509,8 @@ impl Case<'_> {
             || !self.may_be_live(&row)
                 && row.admits(self.requester)
                 && (self.belongs(&row) || self.below_limit());
-        let enters = (earliest..=latest).contains(&until_ms) && !row.retired && free;
+        let kept = row.host && own.is_none();
+        let enters = (earliest..=latest).contains(&until_ms) && !row.retired && !kept && free;
         Ok(enters.then_some(Choice {
             row,
             floor_ms: 0,
@@ -528,6 +563,7 @@ impl Case<'_> {
             *hold != Hold::Busy
                 && !row.retired
                 && row.worker_id <= largest
+                && (!row.host || self.requester.host)
                 && !self.may_be_live(row)
                 && (below_limit || self.belongs(row))
         });
@@ -620,6 +656,7 @@ impl Case<'_> {
             floor_ms,
             clock_offset_ms: Some(self.clock_offset_ms),
             retired: before.retired,
+            host: before.host || self.requester.host,
             address: self.requester.address.map(<[u8]>::to_vec),
         });
         Ok(Granted {

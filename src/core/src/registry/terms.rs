@@ -126,6 +126,9 @@ pub struct Row {
     pub clock_offset_ms: Option<i64>,
     /// Neither leased nor renewed any more.
     pub retired: bool,
+    /// It was leased to the server that the registry is on. It is kept for that, whichever it is
+    /// after a promotion: no failover can have forgotten that somebody else has it.
+    pub host: bool,
     /// Where the holder connected from.
     pub address: Option<Vec<u8>>,
 }
@@ -218,6 +221,8 @@ pub struct Requester<'a> {
     pub trusted: bool,
     /// Where it connected from.
     pub address: Option<&'a [u8]>,
+    /// It is the server that the registry is on.
+    pub host: bool,
 }
 
 /// What is asked, by whom, and on which terms.
