@@ -20,7 +20,7 @@
 
 use leaf_id_core::layout::Layout;
 use leaf_id_core::segment::{DoubleBuffer, Miss, Refused, Remainder, Remainders, Request, Taken};
-use leaf_id_core::snowflake::{Generator, Stall};
+use leaf_id_core::snowflake::{Full, Generator, Lead, Stall};
 use loom::sync::atomic::{AtomicI64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -693,6 +693,28 @@ mod snowflake {
             ids.sort_unstable();
             let expected: Vec<i64> = (ids[0]..ids[0] + 4).collect();
             assert_eq!(ids, expected, "no id twice, none skipped");
+        });
+    }
+
+    /// Both have waited for the tick after a full millisecond that the clock has not reached.
+    #[test]
+    fn two_issuers_ahead_of_the_clock() {
+        check(4, || {
+            let generator = open_at(50);
+            generator.set_lead(Lead {
+                max_ms: 100,
+                ..Lead::NONE
+            });
+            let issuer = |generator: &Generator| {
+                let full = Some(Full { ms: 50, now_ms: 44 });
+                let issued = generator.next(|| 45, || true, |_| 0, full).unwrap();
+                assert_eq!(issued.lead_ms, 6);
+                issued.id
+            };
+            let other = spawn(&generator, issuer);
+            let mut ids = [issuer(&generator), other.join().unwrap()];
+            ids.sort_unstable();
+            assert_eq!(ids[1], ids[0] + 1, "one begins it, and the other goes on");
         });
     }
 
