@@ -88,8 +88,6 @@ enum Broken {
     Durable,
     /// What the last run has left is not waited out.
     OwnFloor,
-    /// What was reserved for one holder is used by the next one.
-    Anew,
 }
 
 /// The tables of a registry, and where it is.
@@ -633,14 +631,10 @@ impl World {
         }
         node.disk.lease = *holder.lease();
         match effect {
-            Effect::Use {
-                mut grant,
-                mut anew,
-            } => {
+            Effect::Use { mut grant, anew } => {
                 if self.broken == Broken::Reserved {
                     grant.reserved_until_ms = FOR_EVER;
                 }
-                anew &= self.broken != Broken::Anew;
                 Effect::Use { grant, anew }
             }
             effect => effect,
@@ -1001,7 +995,6 @@ fn every_rule_is_needed() {
         Broken::CopiedDisk,
         Broken::Durable,
         Broken::OwnFloor,
-        Broken::Anew,
     ];
     let is_noticed = |broken| {
         let noticed = (0..12_000).find_map(|round| {
