@@ -1,6 +1,8 @@
 //! What an id costs one session, beyond a call that does nothing.
 
-use leaf_id_tests::{Session, timed};
+use std::time::Duration;
+
+use leaf_id_tests::{Session, timed, wait_until};
 
 use crate::chart::{Bar, Chart};
 use crate::contender::{
@@ -20,6 +22,11 @@ const PASSES: u32 = 5;
 /// Ids of one range.
 const RANGE: u32 = 1000;
 const ATOMIC: &str = "one atomic addition";
+/// Enough for all rounds, see [`bursts`].
+const BURST: [(&str, &str); 2] = [
+    ("leaf_id.max_clock_lead", "20s"),
+    ("leaf_id.max_burst_lead", "15s"),
+];
 /// What is called with a tag from a column. The first one does nothing.
 const TAG_CALLS: [&str; 4] = [
     "noop",
@@ -44,7 +51,8 @@ pub fn run(context: &Context, section: &mut Section) {
         blocks(context, section, &mut session);
         below_the_ceiling(context, section, &mut session, &contenders);
         columns(context, section, &mut session);
-        Ok::<(), Unmeasured>(())
+        drop(session);
+        bursts(context, section)
     });
 }
 
@@ -321,6 +329,31 @@ fn blocks(context: &Context, section: &mut Section, session: &mut Session) {
             limit: None,
         });
     }
+}
+
+/// One statement that takes many ids, where a full millisecond may borrow from the next ones.
+fn bursts(context: &Context, section: &mut Section) -> Result<(), Unmeasured> {
+    let ids = context.options.pick(500_000, 5_000_000);
+    let fixture = Fixture::start(context.running, &BURST);
+    fixture.create_noop()?;
+    let mut session = fixture.session();
+    let contenders = Contender::usual(&mut session);
+    // On a new server ids lead the clock by more than a burst may.
+    eprintln!("    until the clock has caught up");
+    wait_until(Duration::from_secs(60), "the clock to catch up", || {
+        session.value("SELECT clock_lead_ms = 0 FROM leaf_snowflake_status")
+    });
+    let list = only(&contenders, &[SEGMENT, SNOWFLAKE, CACHE_1, CACHE_1000]);
+    let nets = nets(context, &mut session, &list, ids, |call, ids| {
+        format!("SELECT count({call}) FROM generate_series(1, {ids})")
+    });
+    section.say(format!(
+        "The same, {} ids a statement, on a server with leaf_id.max_burst_lead = 15s: a full \
+         millisecond borrows from the next ones instead of waiting for them.",
+        count(ids / PASSES)
+    ));
+    show(section, "With a burst lead", &list, &nets);
+    Ok(())
 }
 
 fn below_the_ceiling(
