@@ -49,7 +49,7 @@ COMMENT ON COLUMN leaf_id.leaf_worker.lease_until IS
     'Nobody else gets it before this and max_skew_ms of leaf_registry have passed, by the clock of this server; null: it was released';
 COMMENT ON COLUMN leaf_id.leaf_worker.lease_ms IS 'How long a lease of the holder lasts, in milliseconds';
 COMMENT ON COLUMN leaf_id.leaf_worker.reserved_until_ms IS
-    'No id of any holder so far carries a later time, in Unix milliseconds; never goes down';
+    'No id of any holder so far carries a later time, nor one composed up to the time of leaf_worker_retire(), in Unix milliseconds; never goes down';
 COMMENT ON COLUMN leaf_id.leaf_worker.floor_ms IS
     'Ids of this holder carry later times, in Unix milliseconds';
 COMMENT ON COLUMN leaf_id.leaf_worker.clock_offset_ms IS

@@ -135,7 +135,7 @@ pub enum Failure {
     /// `leaf_worker_retire` with a time, of a worker id that may have been used.
     WorkerIdNotFresh { worker_id: i32 },
     /// `leaf_worker_retire` with a time that no id has.
-    RetireOutOfRange,
+    RetireOutOfRange { first: String, last: String },
     /// `leaf_worker_retire` of NULL.
     RetireNull,
     /// `leaf_snowflake_reset` with a leased worker id.
@@ -352,17 +352,17 @@ impl Failure {
             .set_detail(format!(
                 "The clock is {by_ms} ms behind the last id, which carries the time {last}; ids may lead it by {max_lead_ms} ms."
             ))
-            .set_hint("Calls succeed again once the clock has caught up. If it was ahead then and is right now, and that is too long: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
+            .set_hint("Calls succeed again once the clock is within \"leaf_id.max_clock_lead\" of the last id. If the clock was wrong then and is right now, and that is too long: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
             Self::EndOfTime => error(
                 exhausted,
                 "snowflake ids have reached the end of their time".into(),
             ),
             Self::TooFarAhead { by_ms, until } => error(
                 not_ready,
-                "cannot issue snowflake ids: an earlier run reserved timestamps far ahead of the clock".into(),
+                "cannot issue snowflake ids: earlier ones may carry times too far ahead of the clock".into(),
             )
-            .set_detail(format!("Ids will lead the clock by no more than \"leaf_id.max_clock_lead\" allows at {until}, {by_ms} ms from now."))
-            .set_hint("Set the clock right. If it is right now: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
+            .set_detail(format!("They can be issued again at {until}, in {by_ms} ms, when the lead is within \"leaf_id.max_clock_lead\"."))
+            .set_hint("Set the clock right, or raise \"leaf_id.max_clock_lead\". If the clock is right now, and the worker id is not leased: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
             Self::EpochMovedLater { stored_ms } => error(
                 not_ready,
                 "cannot issue snowflake ids: \"leaf_id.epoch\" was moved later".into(),
@@ -436,7 +436,7 @@ impl Failure {
                 "cannot issue snowflake ids: another server has the worker id of this node".into(),
             )
             .set_detail(format!("The worker registry says: {said}."))
-            .set_hint("Give each copy and each standby of a server a \"leaf_id.node_name\" of its own. If it was this server, before its data directory was lost, its lease is waited out."),
+            .set_hint("Give each copy and each standby of a server a \"leaf_id.node_name\" of its own. If that was this server, before its data directory was lost, wait until its lease ends."),
             Self::NoFreeWorkerId { said } => error(
                 full,
                 "cannot issue snowflake ids: the worker registry has no free worker id".into(),
@@ -509,11 +509,11 @@ impl Failure {
             )
             .set_detail("It was leased once, is retired already, or is \"leaf_id.worker_id\" of this server.")
             .set_hint("Choose one that leaf_worker_status does not show, and that no server is set to."),
-            Self::RetireOutOfRange => error(
+            Self::RetireOutOfRange { first, last } => error(
                 invalid,
                 "cannot retire a worker id until a time that no id can carry".into(),
             )
-            .set_detail("Expected is a time from 1970 to 9999."),
+            .set_detail(format!("Ids of this registry carry times from {first} to {last}.")),
             Self::RetireNull => error(
                 Code::ERRCODE_NULL_VALUE_NOT_ALLOWED,
                 "leaf_worker_retire() takes no null".into(),

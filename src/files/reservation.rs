@@ -103,7 +103,10 @@ pub fn read() -> io::Result<Option<Found>> {
     };
     let layout = Layout::parse(&document.layout);
     // No setting could be this: nothing else of it is to be believed.
-    if document.epoch_ms < 0 || document.worker_id > Layout::MAX_WORKER_ID {
+    if document.epoch_ms < 0
+        || document.reserved_until_ms < document.epoch_ms
+        || document.worker_id > Layout::MAX_WORKER_ID
+    {
         return Err(out_of_range());
     }
     Ok(Some(Found {

@@ -200,7 +200,7 @@ pub fn retire(worker_id: Option<i32>, retired: Option<bool>) -> Result<(), Failu
     let (Some(worker_id), Some(retired)) = (worker_id, retired) else {
         return Err(Failure::RetireNull);
     };
-    change(worker_id, |row| Ok(Row { retired, ..row }))
+    change(worker_id, |_, row| Ok(Row { retired, ..row }))
 }
 
 /// Sets a worker id aside that nobody has used, for ids with times up to this one, as
@@ -213,11 +213,18 @@ pub fn set_aside(worker_id: Option<i32>, until: Option<i64>) -> Result<(), Failu
         return Err(Failure::RetireNull);
     };
     let until_ms = to_ms(until);
-    if !(1..=LAST_MS).contains(&until_ms) {
-        return Err(Failure::RetireOutOfRange);
-    }
     let used = Failure::WorkerIdNotFresh { worker_id };
-    change(worker_id, |row| {
+    change(worker_id, |registry, row| {
+        // It can never be taken back.
+        let epoch_ms = registry.epoch_ms.unwrap_or_else(guc::epoch_ms);
+        let layout = registry.layout.unwrap_or_else(guc::layout);
+        let last_ms = epoch_ms.saturating_add(layout.max_ms());
+        if !(epoch_ms.max(1)..=last_ms.min(LAST_MS)).contains(&until_ms) {
+            return Err(Failure::RetireOutOfRange {
+                first: pg::format_ms(epoch_ms),
+                last: pg::format_ms(last_ms),
+            });
+        }
         let is_this_servers = guc::worker_id() == WorkerId::Fixed(row.worker_id);
         let row = row.set_aside(until_ms);
         row.filter(|_| !is_this_servers).ok_or(used)
@@ -225,7 +232,10 @@ pub fn set_aside(worker_id: Option<i32>, until: Option<i64>) -> Result<(), Failu
 }
 
 /// Changes the row of a worker id, which is made if there is none.
-fn change(worker_id: i32, change: impl FnOnce(Row) -> Result<Row, Failure>) -> Result<(), Failure> {
+fn change(
+    worker_id: i32,
+    change: impl FnOnce(&Registry, Row) -> Result<Row, Failure>,
+) -> Result<(), Failure> {
     pg::prevent_if_read_only(c"leaf_worker_retire()");
     let client = pg::client();
     // Not while a claim looks for an id without a row.
@@ -248,7 +258,7 @@ fn change(worker_id: i32, change: impl FnOnce(Row) -> Result<Row, Failure>) -> R
     if !row.admits(&requester(&client)) {
         return Err(Failure::OtherRolesWorkerId { worker_id });
     }
-    write_worker(&table, stored.as_ref(), &change(row)?);
+    write_worker(&table, stored.as_ref(), &change(&opened.registry, row)?);
     Ok(())
 }
 

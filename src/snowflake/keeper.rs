@@ -230,7 +230,7 @@ fn log(message: &Message) {
 /// next start issues at once.
 ///
 /// # Errors
-/// The file could not be written: the next start waits out what was reserved.
+/// The file could not be written: the next start goes on above what was reserved.
 pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
     let mut patience_ms = WRITER_GRACE_MS;
     let mut writer = snowflake.try_write();

@@ -89,7 +89,7 @@ pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
     let terms = Terms {
         reservation_ms: reservation_ms(),
         // As the registry allows it, too.
-        max_lead_ms: generator.lead().max_ms,
+        configured_lead_ms: generator.lead().max_ms,
         granted_lead_ms: FOR_EVER,
     };
     let Some(until_ms) = late_renewal(

@@ -91,7 +91,7 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
     };
     let terms = Terms {
         reservation_ms: reservation_ms(),
-        max_lead_ms: max_lead_ms(),
+        configured_lead_ms: max_lead_ms(),
         granted_lead_ms: FOR_EVER,
     };
     // What the file knew is gone, and ids may have been ahead of the clock.

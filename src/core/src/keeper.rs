@@ -94,7 +94,7 @@ impl Turn {
     fn terms(&self, grant: Option<Grant>) -> Terms {
         Terms {
             reservation_ms: self.look.reservation_ms,
-            max_lead_ms: self.look.max_lead_ms,
+            configured_lead_ms: self.look.max_lead_ms,
             granted_lead_ms: grant.map_or(FOR_EVER, |grant| grant.max_lead_ms),
         }
     }
@@ -329,7 +329,7 @@ impl Keeper {
                 let floor = Floor::of_word(seen.last_ms, turn.was_reset, unknown_since_ms);
                 self.found_floor(seen, turn, floor)
             }
-            // Before there is a worker id too: what has to be waited out passes meanwhile.
+            // Before there is a worker id too: a lead that is too large melts meanwhile.
             None => {
                 self.phase = Phase::Floor(turn);
                 Then::Read
@@ -485,7 +485,7 @@ impl Keeper {
             return true;
         }
         // What is leased then is above all that was ever issued with it: there is nothing else
-        // to be waited out.
+        // to start above.
         self.leased_as = LeasedAs::Another;
         self.act(Action::ShowFloor(Floor {
             ms: i64::MIN,
@@ -666,10 +666,11 @@ impl Keeper {
         self.previous_worker_id = Some(worker_id);
         self.unknown_since_ms = above.unknown_since_ms;
         self.opened_ahead = match above.reason {
+            _ if above.ms <= writing.since_ms => LeadReason::ClockSetBack,
             Reason::Crash => LeadReason::Crash,
             Reason::Registry => LeadReason::Registry,
             _ if above.unknown_since_ms.is_some() => LeadReason::Unknown,
-            _ => LeadReason::ClockSetBack,
+            _ => LeadReason::EarlierIds,
         };
         if above.reason == Reason::OtherWorkerId {
             self.act(Action::ShowFloor(above));

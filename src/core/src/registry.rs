@@ -4,7 +4,8 @@
 //! Why no id comes twice. Let R be [`Row::reserved_until_ms`] of a worker id.
 //! 1. A holder issues ids with times up to an R that was committed here while it was the
 //!    recorded holder, and that it was told.
-//! 2. R never goes down. A change of the holder is one transaction: it returns a floor of at
+//! 2. R never goes down. A change of the holder, but for the registry's own server (below), is
+//!    one transaction: it returns a floor of at
 //!    least R to the new holder, whose ids all carry later times, and from then on the old
 //!    one cannot raise R any more.
 //! 3. Whoever asks again, because the answer was lost, is told that floor again.

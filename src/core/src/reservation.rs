@@ -43,23 +43,25 @@ pub struct Terms {
     /// `leaf_id.timestamp_reservation`: how far ahead of use timestamps are reserved, and how
     /// far the clocks of servers that share a worker id may differ.
     pub reservation_ms: i64,
-    /// `leaf_id.max_clock_lead`: how far ids may lead the clock.
-    pub max_lead_ms: i64,
+    /// `leaf_id.max_clock_lead`.
+    pub configured_lead_ms: i64,
     /// What the registry allows at most, also to a run that does not know its predecessor.
     pub granted_lead_ms: i64,
 }
 
 impl Terms {
-    /// How far ids may lead the clock.
+    /// How far ids may lead the clock. One reservation less than a run may that does not know its
+    /// predecessor: so far the clocks of the two may differ.
     #[must_use]
     pub fn max_lead_ms(self) -> i64 {
-        self.max_lead_ms.min(self.granted_lead_ms)
+        let granted_ms = self.granted_lead_ms.saturating_sub(self.reservation_ms);
+        self.configured_lead_ms.min(granted_ms.max(0))
     }
 
     /// The same, of a run that does not know its predecessor, until it is below the other one.
     #[must_use]
     pub fn unknown_lead_ms(self) -> i64 {
-        (self.max_lead_ms + self.reservation_ms).min(self.granted_lead_ms)
+        (self.configured_lead_ms + self.reservation_ms).min(self.granted_lead_ms)
     }
 
     /// How far ids may lead the clock, by more where the run does not know its predecessor since
@@ -237,7 +239,7 @@ numbered! {
 /// The epoch or the layout were changed, and ids would be smaller than some that were issued.
 pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
     let terms = start.terms;
-    let above_others_ms = start.now_ms + terms.max_lead_ms + terms.reservation_ms;
+    let above_others_ms = start.now_ms + terms.unknown_lead_ms();
     let Some(stored) = stored else {
         return Ok(Floor {
             ms: above_others_ms,
@@ -339,7 +341,7 @@ impl Opening {
             reason,
             unknown_since_ms: None,
         };
-        let above_others_ms = self.now_ms + self.terms.max_lead_ms + self.terms.reservation_ms;
+        let above_others_ms = self.now_ms + self.terms.unknown_lead_ms();
         let other = self.other_worker_id.then_some(Floor {
             ms: above_others_ms,
             reason: Reason::OtherWorkerId,

@@ -302,7 +302,7 @@ impl Generator {
             }
             let next = if begins {
                 let worker_id = last.worker_id;
-                let spread = START_SPREAD.min(layout.max_sequence() / 4);
+                let spread = (START_SPREAD - 1).min(layout.max_sequence() / 4);
                 let sequence = start(spread);
                 let first = Parts {
                     ms,

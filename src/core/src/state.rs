@@ -60,6 +60,8 @@ numbered! {
         Unknown => "unknown predecessor",
         /// The worker registry knows later ids of the worker id.
         Registry => "worker registry",
+        /// The ids of before did already.
+        EarlierIds => "earlier ids",
         /// The clock stands behind ids that were issued.
         ClockSetBack => "clock set back",
     }

@@ -28,7 +28,7 @@ use rand::{RngExt, SeedableRng};
 const LAYOUT: &str = "41/2/2";
 const TERMS: Terms = Terms {
     reservation_ms: 1_000,
-    max_lead_ms: 3_000,
+    configured_lead_ms: 3_000,
     granted_lead_ms: FOR_EVER,
 };
 /// Clocks of servers are this far from the right time at most, and so one reservation from each
@@ -195,7 +195,7 @@ impl World {
     /// waited out.
     fn excuse_copy(&mut self) {
         let until_ms = self.live().disk.map_or(0, |disk| disk.until_ms);
-        let excess_ms = until_ms - self.wall_ms() - TERMS.max_lead_ms;
+        let excess_ms = until_ms - self.wall_ms() - TERMS.configured_lead_ms;
         self.excused_until_ms = self.excused_until_ms.max(self.now_ms + excess_ms);
     }
 
@@ -203,7 +203,7 @@ impl World {
     /// may lead by, and that melts half as fast as time passes.
     fn excuse_crash(&mut self) {
         let until_ms = self.live().disk.map_or(0, |disk| disk.until_ms);
-        if until_ms - self.wall_ms() > TERMS.max_lead_ms {
+        if until_ms - self.wall_ms() > TERMS.configured_lead_ms {
             self.excused_until_ms = self.excused_until_ms.max(self.now_ms) + 2 * 100;
         }
     }
@@ -293,7 +293,7 @@ impl World {
             registry_is_here: false,
             led: false,
             reservation_ms: TERMS.reservation_ms,
-            max_lead_ms: TERMS.max_lead_ms,
+            max_lead_ms: TERMS.configured_lead_ms,
             max_burst_ms: BURST_MS,
         }
     }
@@ -358,8 +358,7 @@ impl World {
         if parts.ms > disk_ms {
             self.fails(format!("{parts:?}, and {disk_ms} is on the disk"));
         }
-        if lead_ms > bound_ms || parts.ms - self.wall_ms() != lead_ms.max(parts.ms - self.wall_ms())
-        {
+        if lead_ms > bound_ms || lead_ms != parts.ms - self.wall_ms() {
             self.fails(format!("{parts:?} leads by {lead_ms}"));
         }
     }
@@ -381,7 +380,7 @@ impl World {
         let last_ms = (self.live().running.as_ref()).map_or(0, |run| run.generator.last().ms);
         let disk_ms = self.live().disk.map_or(0, |disk| disk.until_ms);
         let lead_ms = last_ms.max(disk_ms) - self.wall_ms();
-        if back_ms > 0 && lead_ms > TERMS.max_lead_ms {
+        if back_ms > 0 && lead_ms > TERMS.configured_lead_ms {
             self.excused_until_ms = self.excused_until_ms.max(self.now_ms + back_ms);
         }
     }

@@ -57,7 +57,7 @@ const BOUNDS: Bounds = Bounds {
 };
 const TERMS: Terms = Terms {
     reservation_ms: 300,
-    max_lead_ms: 600,
+    configured_lead_ms: 600,
     granted_lead_ms: FOR_EVER,
 };
 /// Few ids a millisecond, so that some are full.
@@ -491,7 +491,7 @@ impl World {
             registry_is_here: false,
             led: false,
             reservation_ms: TERMS.reservation_ms,
-            max_lead_ms: TERMS.max_lead_ms,
+            max_lead_ms: TERMS.configured_lead_ms,
             max_burst_ms: 0,
         });
         loop {
@@ -811,7 +811,10 @@ impl World {
         let until_ms = late_renewal(
             clocks.wall_ms,
             last.ms,
-            TERMS,
+            Terms {
+                configured_lead_ms: lead.max_ms,
+                ..TERMS
+            },
             generator.reserved_until(),
             running.recorded_until_ms,
         );

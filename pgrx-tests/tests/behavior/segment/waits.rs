@@ -215,26 +215,39 @@ fn for_a_launcher_that_is_late() {
     assert_served(&mut left);
 }
 
+/// What was issued before is further ahead of the clock than ids may be: while the server runs,
+/// and after a start.
 #[test]
-fn for_the_end_of_an_earlier_reservation() {
+fn for_a_clock_that_earlier_ids_are_ahead_of() {
     let server = Server::with_leaf_id(&[
         ("leaf_id.worker_id", "5"),
         ("leaf_id.timestamp_reservation", "100ms"),
+        ("leaf_id.max_clock_lead", "50s"),
     ]);
-    wait_until(LIMIT, "the first id", || {
-        server.session().try_run(SNOWFLAKE).is_ok()
-    });
-    server.set("leaf_id.timestamp_reservation", "1h");
-    // The next start reserves that much at once.
-    server.restart();
-    wait_until(LIMIT, "the first id", || {
-        server.session().try_run(SNOWFLAKE).is_ok()
-    });
-    // Not by a kill: the launcher might see the postmaster go, and stop in good order.
-    server.stop(Stop::Immediate);
-    server.launch();
-    for statement in [SNOWFLAKE, SNOWFLAKES] {
-        assert_can_be_ended(&server, statement, "55P03");
+    server.session().next_snowflake();
+    server.set("leaf_id.max_clock_lead", "0");
+    for restart in [false, true] {
+        if restart {
+            // Not by a kill: the launcher might see the postmaster go, and stop in good order.
+            server.stop(Stop::Immediate);
+            server.launch();
+        }
+        for statement in [SNOWFLAKE, SNOWFLAKES] {
+            let mut hasty = server.session();
+            hasty.run("SET leaf_id.refill_timeout = '300ms'");
+            wait_until(LIMIT, "a refusal", || {
+                let result = hasty.try_run(statement);
+                result.is_err_and(|failure| failure.state == "55000")
+            });
+            let waiter = patient(&server);
+            let token = waiter.cancel_token();
+            let mut ended = disturb_waiting(&server, waiter, statement, |_| {
+                token.cancel_query(NoTls).unwrap();
+            });
+            println!("{statement} was canceled in {:?}", ended.took);
+            assert!(ended.took < PROMPTLY);
+            assert_ended(&mut ended.session, ended.result, "57014");
+        }
     }
 }
 

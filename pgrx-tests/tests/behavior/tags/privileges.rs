@@ -183,5 +183,6 @@ fn a_snowflake_reset_is_the_superusers() {
     alice.fails(reset).is("42501").says("permission denied");
     admin.run("GRANT EXECUTE ON FUNCTION leaf_snowflake_reset TO alice");
     alice.fails(reset).is("42501").says("must be superuser");
-    admin.run(reset);
+    // Its own worker id has issued ids ahead of the clock.
+    admin.run("SELECT leaf_snowflake_reset(now() + interval '1 minute')");
 }

@@ -35,7 +35,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT leaf_snowflake_next_batch(3)",
             ],
         ),
-        "decode snowflake ids" => (
+        "decode and compose snowflake ids" => (
             "",
             &[
                 "SELECT leaf_snowflake_decode(2124058834992369739)",

@@ -469,10 +469,16 @@ impl Case<'_> {
             return Ok(None);
         };
         let row = self.lock(found.worker_id)?.filter(passes_on);
-        let max_lead_ms = self.registry.bounds.max_lead_ms;
+        let Bounds {
+            max_lead_ms,
+            max_skew_ms,
+            ..
+        } = self.registry.bounds;
+        // What ids may lead by allows for clocks that differ, where it is more than nothing.
+        let lead_ms = max_lead_ms.max(max_skew_ms.saturating_mul(2));
         Ok(row.map(|row| Choice {
             row,
-            floor_ms: self.now_ms().saturating_add(max_lead_ms),
+            floor_ms: self.now_ms().saturating_add(lead_ms),
             entered_until_ms: None,
             stays: false,
         }))
@@ -656,7 +662,7 @@ impl Case<'_> {
             floor_ms,
             clock_offset_ms: Some(self.clock_offset_ms),
             retired: before.retired,
-            host: before.host || self.requester.host,
+            host: self.requester.host,
             address: self.requester.address.map(<[u8]>::to_vec),
         });
         Ok(Granted {
