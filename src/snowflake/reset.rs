@@ -108,6 +108,11 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
             let stored_ms = stored.epoch_ms;
             return Err(Failure::EpochMovedLater { stored_ms });
         }
+        let layout = generator.layout();
+        if stored.layout != layout && !stored.is_below(epoch_ms, layout, until_ms + 1) {
+            let stored = stored.layout.to_string();
+            return Err(Failure::LayoutChanged { stored });
+        }
         used = found.used;
         Used::add(&mut used, found.worker_id, stored.reserved_until_ms);
     }

@@ -180,6 +180,8 @@ pub struct Keeper {
     standby: bool,
     lease: Lease,
     leased_as: LeasedAs,
+    /// The worker id is to be leased.
+    leased: bool,
     /// The worker id that was in force before this run, if that is known.
     previous_worker_id: Option<u16>,
     /// Since then ids have led the clock by more than they otherwise may: what was issued before
@@ -208,6 +210,7 @@ impl Keeper {
             standby: in_recovery,
             lease: Lease::None,
             leased_as: LeasedAs::Nobody,
+            leased: false,
             previous_worker_id: None,
             unknown_since_ms: None,
             opened_ahead: LeadReason::ClockSetBack,
@@ -302,6 +305,11 @@ impl Keeper {
             self.state = State::Starting;
         }
         let issued = seen.last_ms > self.epoch_ms;
+        let leased = matches!(look.configured, Configured::Leased(_));
+        if core::mem::replace(&mut self.leased, leased) != leased && !issued {
+            // The timeline counts for a worker id that is not leased.
+            self.floor = None;
+        }
         if issued {
             self.previous_worker_id = Some(seen.last_worker_id);
         }
@@ -316,7 +324,6 @@ impl Keeper {
         }
         // Its worker id is most likely the primary's: copied with the configuration, or leased
         // when this was the primary, and passed on with the registry.
-        let leased = matches!(look.configured, Configured::Leased(_));
         if self.standby && (!leased || look.registry_is_here) {
             self.stop_leasing();
             self.close_once(State::Standby);
@@ -570,13 +577,13 @@ impl Keeper {
         match renewal.decide() {
             Renew::Later(ms) => self.wait(&turn, ms),
             Renew::Until(until_ms) => self.reserve(seen, turn, &usable, until_ms, None),
-            Renew::Enough => self.renewed(&turn),
+            Renew::Enough => self.renewed(&turn, terms),
         }
     }
 
-    fn renewed(&mut self, turn: &Turn) -> Then {
+    fn renewed(&mut self, turn: &Turn, terms: Terms) -> Then {
         self.act(Action::Wake);
-        self.wait(turn, Some(turn.look.reservation_ms / 2))
+        self.wait(turn, Some(terms.renew_after_ms()))
     }
 
     /// Opens the generator, or changes the worker id of an open one.
@@ -593,6 +600,7 @@ impl Keeper {
         let opening = Opening {
             now_ms: seen.now_ms,
             last_ms: seen.last_ms,
+            last_unknown_since_ms: seen.lead.unknown_since_ms(),
             floor: usable.floor,
             granted_floor_ms: usable.grant.map(|grant| grant.floor_ms),
             other_worker_id: usable.grant.is_none()
@@ -659,7 +667,7 @@ impl Keeper {
         }
         self.renewed_at_ms = writing.since_ms;
         let Some(above) = writing.above else {
-            return self.renewed(&turn);
+            return self.renewed(&turn, writing.terms);
         };
         let worker_id = writing.worker_id;
         self.state = State::Open { worker_id };
@@ -687,7 +695,7 @@ impl Keeper {
         let again_ms = if above.ms > writing.since_ms {
             1
         } else {
-            turn.look.reservation_ms / 2
+            writing.terms.renew_after_ms()
         };
         self.wait(&turn, Some(again_ms))
     }

@@ -78,6 +78,12 @@ impl Terms {
         }
     }
 
+    /// How soon the launcher looks after the reservation of a generator that is in use.
+    #[must_use]
+    pub fn renew_after_ms(self) -> i64 {
+        (self.target(0, 0) / 2).max(1)
+    }
+
     /// Until when timestamps are reserved while ids are issued at a time: one reservation ahead,
     /// but not so far that the start after a crash could not go on at once. Otherwise each crash
     /// of a series would reserve another one, though nothing was issued. `last_ms`: the last id,
@@ -139,7 +145,8 @@ pub struct Stored {
 impl Stored {
     /// Whether all ids from `ms` on are larger than any that the last run may have issued: it
     /// may have had another epoch, or another layout.
-    fn is_below(&self, epoch_ms: i64, layout: Layout, ms: i64) -> bool {
+    #[must_use]
+    pub fn is_below(&self, epoch_ms: i64, layout: Layout, ms: i64) -> bool {
         let largest = self.layout.compose(Parts {
             ms: (self.reserved_until_ms.saturating_sub(self.epoch_ms))
                 .clamp(0, self.layout.max_ms()),
@@ -267,6 +274,8 @@ pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
     };
     let changed = (stored.epoch_ms, stored.layout) != (start.epoch_ms, start.layout);
     let first_ms = start.now_ms.max(ms.saturating_add(1));
+    // The clock may be set back before the first id.
+    let ms = if changed { first_ms - 1 } else { ms };
     if changed && !stored.is_below(start.epoch_ms, start.layout, first_ms) {
         return Err(if stored.layout == start.layout {
             Refusal::EpochMovedLater {
@@ -297,6 +306,8 @@ pub struct Opening {
     pub now_ms: i64,
     /// The last id, whatever its worker id was.
     pub last_ms: i64,
+    /// Since when the generator leads by more than it otherwise may.
+    pub last_unknown_since_ms: Option<i64>,
     /// What may have been issued before in this run's place; `None` where the registry alone
     /// knows.
     pub floor: Option<Floor>,
@@ -353,11 +364,15 @@ impl Opening {
             unknown_since_ms: Some(self.now_ms),
         });
         let retired = self.retired_until_ms.map(|ms| known(ms, Reason::Reset));
-        let mut floor = known(self.last_ms, Reason::LauncherRestart);
+        let mut floor = Floor {
+            unknown_since_ms: self.last_unknown_since_ms,
+            ..known(self.last_ms, Reason::LauncherRestart)
+        };
         if let Some(own) = self.floor {
             // The last id is above it, or of a generator that was never opened.
             floor = Floor {
                 ms: own.ms.max(self.last_ms),
+                unknown_since_ms: own.unknown_since_ms.max(self.last_unknown_since_ms),
                 ..own
             };
         }

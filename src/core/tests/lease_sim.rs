@@ -1000,7 +1000,7 @@ fn every_rule_is_needed() {
         Broken::OwnFloor,
     ];
     let is_noticed = |broken| {
-        let noticed = (0..12_000).find_map(|round| {
+        let noticed = (0..60_000).find_map(|round| {
             let trouble = run(seed.wrapping_add(round), broken).0?;
             Some((round, trouble))
         });

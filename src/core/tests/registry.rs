@@ -415,6 +415,28 @@ fn a_promoted_registrys_server_goes_on_with_its_predecessors_worker_id() {
     assert_eq!(promoted.granted(Kind::Claim, restored).worker_id, of_host);
 }
 
+/// It was switched over, and its successor's claim is lost: its own token says nothing then.
+#[test]
+fn the_registrys_server_starts_above_a_successor_that_a_failover_has_forgotten() {
+    let mut world = World::new();
+    let first = world.granted(Kind::Claim, host("a"));
+    world.pass(20_000);
+    world.promote();
+    let shown = Member {
+        token: 2,
+        ..host("a")
+    };
+    let again = world.granted(Kind::Claim, shown);
+    assert_eq!(again.worker_id, first.worker_id);
+    let now = world.here.now.wall_ms;
+    assert_eq!(again.floor_ms, now + MEMBER.max_lead_ms);
+    // Above earlier holders, too, whatever was reserved for those.
+    let reserved = now + 500_000;
+    world.rows[0].floor_ms = reserved;
+    world.promote();
+    assert_eq!(world.granted(Kind::Claim, host("b")).floor_ms, reserved);
+}
+
 #[test]
 fn the_worker_id_of_the_registrys_server_is_kept_for_it() {
     let mut world = World::new();

@@ -327,7 +327,7 @@ fn a_fresh_worker_id_is_set_aside() {
         session.fails(&call).is(state);
     }
     // Taken back into use, it is leased above what it was set aside for.
-    let far = "timestamptz '2124-05-01 12:00:00+00'";
+    let far = "timestamptz '2074-05-01 12:00:00+00'";
     session.run(&format!("SELECT leaf_worker_retire(6, {far})"));
     leave(&mut session, 6..7);
     session.run("SELECT leaf_worker_retire(6, false)");

@@ -394,7 +394,10 @@ impl Case<'_> {
             None => None,
         };
         let known = own.as_ref().is_some_and(|row| self.shows_token(row));
-        if !known && let Some(inherited) = self.inherit()? {
+        // In a grace another server may have had it, and that be forgotten.
+        if (!known || self.grace_ms.is_some())
+            && let Some(inherited) = self.inherit()?
+        {
             return Ok(inherited);
         }
         let live = own.as_ref().is_some_and(|row| {
@@ -456,29 +459,26 @@ impl Case<'_> {
             return Ok(None);
         }
         let largest = self.request.layout.max_worker_id();
-        let passes_on = |row: &Row| {
-            let of_this_system =
-                |holder: &Holder| holder.system_identifier == self.request.system_identifier;
-            row.host
-                && !row.retired
-                && row.worker_id <= largest
-                && row.holder.as_ref().is_some_and(of_this_system)
-        };
-        let mut rows = self.rows.iter().map(|(row, _)| row);
-        let Some(found) = rows.find(|row| passes_on(row)) else {
+        let of_this_system =
+            |holder: &Holder| holder.system_identifier == self.request.system_identifier;
+        let usable = |row: &Row| !row.retired && row.worker_id <= largest;
+        let hosts =
+            |row: &Row| row.host && usable(row) && row.holder.as_ref().is_some_and(of_this_system);
+        let own = |row: &Row| usable(row) && self.is_requester(row);
+        let rows = || self.rows.iter().map(|(row, _)| row);
+        let found = rows().find(|row| hosts(row));
+        let Some(found) = found.or_else(|| rows().find(|row| own(row))) else {
             return Ok(None);
         };
+        let passes_on = |row: &Row| hosts(row) || own(row);
         let row = self.lock(found.worker_id)?.filter(passes_on);
-        let Bounds {
-            max_lead_ms,
-            max_skew_ms,
-            ..
-        } = self.registry.bounds;
-        // What ids may lead by allows for clocks that differ, where it is more than nothing.
-        let lead_ms = max_lead_ms.max(max_skew_ms.saturating_mul(2));
+        // As a worker id that is not leased, whose settings all these servers share: what it may
+        // lead by, and what clocks may differ by. What this registry allows may be less.
+        let above_others_ms = self.now_ms().saturating_add(self.request.max_lead_ms);
         Ok(row.map(|row| Choice {
+            // Above what earlier holders had.
+            floor_ms: above_others_ms.max(row.floor_ms),
             row,
-            floor_ms: self.now_ms().saturating_add(lead_ms),
             entered_until_ms: None,
             stays: false,
         }))
