@@ -437,6 +437,18 @@ fn the_registrys_server_starts_above_a_successor_that_a_failover_has_forgotten()
     assert_eq!(world.granted(Kind::Claim, host("b")).floor_ms, reserved);
 }
 
+/// A standby of the same name that leases for itself is a copy of it: the lease is waited out.
+#[test]
+fn the_registrys_server_takes_nothing_from_a_member_of_its_name() {
+    let mut world = World::new();
+    world.granted(Kind::Claim, member("members", "a"));
+    let host = Member {
+        token: 77,
+        ..host("a")
+    };
+    world.refused(Kind::Claim, host, Status::Held);
+}
+
 #[test]
 fn the_worker_id_of_the_registrys_server_is_kept_for_it() {
     let mut world = World::new();

@@ -459,18 +459,19 @@ impl Case<'_> {
             return Ok(None);
         }
         let largest = self.request.layout.max_worker_id();
-        let of_this_system =
-            |holder: &Holder| holder.system_identifier == self.request.system_identifier;
-        let usable = |row: &Row| !row.retired && row.worker_id <= largest;
-        let hosts =
-            |row: &Row| row.host && usable(row) && row.holder.as_ref().is_some_and(of_this_system);
-        let own = |row: &Row| usable(row) && self.is_requester(row);
-        let rows = || self.rows.iter().map(|(row, _)| row);
-        let found = rows().find(|row| hosts(row));
-        let Some(found) = found.or_else(|| rows().find(|row| own(row))) else {
+        let passes_on = |row: &Row| {
+            let holder = row.holder.as_ref();
+            row.host
+                && !row.retired
+                && row.worker_id <= largest
+                && holder.is_some_and(|holder| {
+                    holder.system_identifier == self.request.system_identifier
+                })
+        };
+        let mut rows = self.rows.iter().map(|(row, _)| row);
+        let Some(found) = rows.find(|row| passes_on(row)) else {
             return Ok(None);
         };
-        let passes_on = |row: &Row| hosts(row) || own(row);
         let row = self.lock(found.worker_id)?.filter(passes_on);
         // As a worker id that is not leased, whose settings all these servers share: what it may
         // lead by, and what clocks may differ by. What this registry allows may be less.
