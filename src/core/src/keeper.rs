@@ -182,7 +182,7 @@ pub struct Keeper {
     leased_as: LeasedAs,
     /// The worker id is to be leased.
     leased: bool,
-    /// The worker id that was in force before this run, if that is known.
+    /// The worker id that was last in force here, if that is known, and was not leased.
     previous_worker_id: Option<u16>,
     /// Since then ids have led the clock by more than they otherwise may: what was issued before
     /// was not known.
@@ -310,9 +310,6 @@ impl Keeper {
             // The timeline counts for a worker id that is not leased.
             self.floor = None;
         }
-        if issued {
-            self.previous_worker_id = Some(seen.last_worker_id);
-        }
         turn.lead_again_ms = self.follow_lead(seen, &turn);
         if self.standby && !look.in_recovery {
             self.standby = false;
@@ -332,6 +329,7 @@ impl Keeper {
         match self.floor {
             Some(floor) => self.configure(seen, turn, floor),
             None if issued => {
+                self.previous_worker_id = Some(seen.last_worker_id);
                 let unknown_since_ms = seen.lead.unknown_since_ms();
                 let floor = Floor::of_word(seen.last_ms, turn.was_reset, unknown_since_ms);
                 self.found_floor(seen, turn, floor)
@@ -671,7 +669,8 @@ impl Keeper {
         };
         let worker_id = writing.worker_id;
         self.state = State::Open { worker_id };
-        self.previous_worker_id = Some(worker_id);
+        // Another server may have what was leased.
+        self.previous_worker_id = (!self.leased).then_some(worker_id);
         self.unknown_since_ms = above.unknown_since_ms;
         self.opened_ahead = match above.reason {
             _ if above.ms <= writing.since_ms => LeadReason::ClockSetBack,

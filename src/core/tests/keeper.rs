@@ -430,6 +430,10 @@ fn rows_of_a_floor() -> Vec<Row> {
 }
 
 fn rows_of_the_configuration() -> Vec<Row> {
+    let of_lease = Seen {
+        last_worker_id: 9,
+        ..IN_USE
+    };
     vec![
         Row {
             row: "no worker id is set",
@@ -496,6 +500,19 @@ fn rows_of_the_configuration() -> Vec<Row> {
             shown: State::Starting,
             actions: vec![Action::StopLeasing, Action::Close, UNLIMITED],
             then: Then::Read,
+        },
+        Row {
+            row: "a worker id is set that was leased: others may have had it since",
+            keeper: after(then(to_hold(), [(of_lease, fixed(9))])),
+            seen: of_lease,
+            input: contents(clean(NOW - 100)),
+            shown: State::Starting,
+            actions: vec![],
+            then: Then::Reserve {
+                worker_id: 9,
+                until_ms: OTHERS + 100,
+                unknown_since_ms: Some(NOW),
+            },
         },
     ]
 }
