@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Asking, Clock, Failure, Registry, Server, Session, assert_apart, assert_in_order,
+    Asking, Clock, Failure, Registry, Server, Session, assert_apart, assert_in_order, becomes,
     in_threads_until, now_ms, time_of, wait_until, worker_of,
 };
 
@@ -119,7 +119,10 @@ fn rule_1_what_is_asked_for_is_above_the_last_id() {
     session.next_snowflake();
     registry.wait_for_renewal(0);
     // About half of the time until the next one.
-    thread::sleep(Duration::from_millis(300));
+    let renewed = || registry.holder(0).and_then(|holder| holder.renewed_us);
+    let before = renewed();
+    let renewed_again = becomes(Duration::from_millis(300), || renewed() != before);
+    assert!(!renewed_again, "too early");
     let last_ms = time_of(session.next_snowflake());
     // Within the skew that is allowed, and by more than the time between two renewals.
     server.clock().set(-900);

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use leaf_id_tests::{STANDBY, Server, Session, Stop, assert_issued_once, random, wait_until};
+use leaf_id_tests::{
+    STANDBY, Server, Session, Stop, assert_issued_once, becomes, random, wait_until,
+};
 use parking_lot::Mutex;
 use rand::RngExt;
 
@@ -209,7 +211,12 @@ fn a_claim_that_waits_while_the_launcher_ends_is_not_lost() {
         session.value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'leaf_id launcher'");
     session.run(&format!("SELECT pg_terminate_backend({launcher})"));
     // A slow disk takes so long.
-    thread::sleep(Duration::from_millis(1500));
+    let ends = becomes(Duration::from_millis(1500), || {
+        session.value(&format!(
+            "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {launcher})"
+        ))
+    });
+    assert!(!ends, "the launcher did not wait for the claim");
     primary.configure("synchronous_standby_names", "");
     session.run("SET leaf_id.refill_timeout = '20s'");
     ids.extend(session.take("t", 50));
