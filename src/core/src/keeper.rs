@@ -59,13 +59,18 @@
 //! to be changed.
 
 use crate::layout::Layout;
-use crate::lease::{Effect, Grant};
+use crate::lease::Effect;
 use crate::reservation::{
     self, Decision, Floor, Opening, Reason, Renew, Renewal, Start, Terms, reserve_until,
 };
-use crate::state::{LeadReason, Refusal, State};
+use crate::state::{Refusal, State};
 
+mod lead;
+mod phase;
 mod turn;
+
+use lead::Leading;
+use phase::{Lease, LeasedAs, Phase, Turn, Usable, Writing};
 
 pub use turn::{
     Action, Configured, FOR_EVER, File, Found, Input, Look, Message, Registry, Seen, Step, Then,
@@ -74,93 +79,8 @@ pub use turn::{
 /// How often a file that cannot be read or written, or a clock that may be set right, is
 /// tried again, in milliseconds.
 const RETRY_MS: i64 = 1000;
-/// How often the launcher looks at least whether ids still lead the clock, in milliseconds.
-const LEADING_MS: i64 = 1000;
 /// How often the launcher of a standby looks whether it still is one, in milliseconds.
 const STANDBY_MS: i64 = 1000;
-
-/// A turn that is under way.
-#[derive(Debug, Clone, Copy)]
-struct Turn {
-    look: Look,
-    was_reset: bool,
-    /// When the lease is to be looked after again.
-    lease_again_ms: Option<i64>,
-    /// When to look again whether ids lead the clock.
-    lead_again_ms: Option<i64>,
-}
-
-impl Turn {
-    fn terms(&self, grant: Option<Grant>) -> Terms {
-        Terms {
-            reservation_ms: self.look.reservation_ms,
-            configured_lead_ms: self.look.max_lead_ms,
-            granted_lead_ms: grant.map_or(FOR_EVER, |grant| grant.max_lead_ms),
-        }
-    }
-}
-
-/// A worker id that may be used.
-#[derive(Debug, Clone, Copy)]
-struct Usable {
-    worker_id: u16,
-    /// What this run's place in time says; `None`: the grant alone does.
-    floor: Option<Floor>,
-    grant: Option<Grant>,
-}
-
-impl Usable {
-    fn recorded_until_ms(&self) -> i64 {
-        self.grant.map_or(FOR_EVER, |grant| grant.reserved_until_ms)
-    }
-}
-
-/// What the next input is the result of.
-#[derive(Debug, Clone, Copy)]
-enum Phase {
-    /// Nothing: a turn begins.
-    Idle,
-    /// The file is read for the floor.
-    Floor(Turn),
-    /// The lease is looked after.
-    Leasing(Turn),
-    /// The file is read before the generator is opened.
-    Opening(Turn, Usable),
-    /// The reservation is written.
-    Writing(Turn, Writing),
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Writing {
-    worker_id: u16,
-    since_ms: i64,
-    /// The generator is to be opened above this floor. `None`: it is open.
-    above: Option<Floor>,
-    terms: Terms,
-}
-
-/// The lease of the worker id.
-#[derive(Debug, Clone, Copy)]
-enum Lease {
-    /// There is none, and none is asked for.
-    None,
-    /// Nothing of it may be used.
-    Asked,
-    /// This may be used.
-    Granted(Grant),
-}
-
-/// As whom a worker id was leased in this run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LeasedAs {
-    /// None was.
-    Nobody,
-    /// This server: its floor says what it has issued.
-    Itself,
-    /// Another server, because the floor does not tell, see [`Floor::is_own`]: the registry
-    /// knows what was issued.
-    Another,
-}
 
 /// The state machine.
 #[derive(Debug)]
@@ -187,10 +107,7 @@ pub struct Keeper {
     /// Since then ids have led the clock by more than they otherwise may: what was issued before
     /// was not known.
     unknown_since_ms: Option<i64>,
-    /// Why the generator was opened ahead of the clock.
-    opened_ahead: LeadReason,
-    /// Why ids lead the clock.
-    leading: Option<LeadReason>,
+    leading: Leading,
     actions: Vec<Action>,
 }
 
@@ -213,8 +130,7 @@ impl Keeper {
             leased: false,
             previous_worker_id: None,
             unknown_since_ms: None,
-            opened_ahead: LeadReason::ClockSetBack,
-            leading: None,
+            leading: Leading::NONE,
             actions: Vec::new(),
         }
     }
@@ -310,7 +226,9 @@ impl Keeper {
             // The timeline counts for a worker id that is not leased.
             self.floor = None;
         }
-        turn.lead_again_ms = self.follow_lead(seen, &turn);
+        if matches!(self.state, State::Open { .. }) {
+            turn.lead_again_ms = self.leading.follow(seen, look.led, &mut self.actions);
+        }
         if self.standby && !look.in_recovery {
             self.standby = false;
             // Promoted: what the file says is looked at anew, on the new timeline. After
@@ -340,30 +258,6 @@ impl Keeper {
                 Then::Read
             }
         }
-    }
-
-    /// Says whether ids lead the clock, and why; and when to look again.
-    fn follow_lead(&mut self, seen: &Seen, turn: &Turn) -> Option<i64> {
-        if !matches!(self.state, State::Open { .. }) {
-            return None;
-        }
-        let lead_ms = seen.last_ms - seen.now_ms;
-        if self.leading.is_none() && (turn.look.led || lead_ms > seen.lead.burst_ms) {
-            let reason = self.opened_ahead;
-            self.leading = Some(reason);
-            self.act(Action::ShowLead(Some(reason)));
-            self.act(Action::Log(Message::Leading(lead_ms.max(1), reason)));
-        }
-        if lead_ms <= 0 {
-            // Whatever makes ids lead from now on, it is not what they were opened above.
-            self.opened_ahead = LeadReason::ClockSetBack;
-            if self.leading.take().is_some() {
-                self.act(Action::ShowLead(None));
-                self.act(Action::Log(Message::LeadOver));
-            }
-        }
-        self.leading
-            .map(|_| lead_ms.clamp(1, LEADING_MS).saturating_add(1))
     }
 
     /// How far ids may lead the clock, if that has changed.
@@ -672,13 +566,7 @@ impl Keeper {
         // Another server may have what was leased.
         self.previous_worker_id = (!self.leased).then_some(worker_id);
         self.unknown_since_ms = above.unknown_since_ms;
-        self.opened_ahead = match above.reason {
-            _ if above.ms <= writing.since_ms => LeadReason::ClockSetBack,
-            Reason::Crash => LeadReason::Crash,
-            Reason::Registry => LeadReason::Registry,
-            _ if above.unknown_since_ms.is_some() => LeadReason::Unknown,
-            _ => LeadReason::EarlierIds,
-        };
+        self.leading.opened(above, writing.since_ms);
         if above.reason == Reason::OtherWorkerId {
             self.act(Action::ShowFloor(above));
         }
