@@ -215,8 +215,8 @@ impl Generator {
         }
     }
 
-    /// How many ids were issued since this was all zeroes. While ids are issued it may be short
-    /// of some of the last millisecond; it never goes down.
+    /// How many ids were issued since this was all zeroes. It never goes down; it may be off by the
+    /// ids of one millisecond where one is begun, or the generator opened, at the same moment.
     #[must_use]
     pub fn issued(&self) -> u64 {
         let before = self.issued_before.load(Relaxed);

@@ -518,19 +518,11 @@ impl Server {
     }
 }
 
-fn rounds() -> u64 {
-    if std::env::var_os("LEAF_ID_LONG").is_some() {
-        20_000
-    } else {
-        300
-    }
-}
-
 #[test]
 fn no_id_comes_twice_or_goes_back_and_no_call_waits() {
     let seed = support::seed();
     let (mut issued, mut led) = (0, 0);
-    for round in 0..rounds() {
+    for round in 0..support::rounds(300, 20_000) {
         let seed = seed.wrapping_add(round);
         let mut world = World::new(seed);
         for step in 0..STEPS {

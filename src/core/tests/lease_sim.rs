@@ -959,19 +959,11 @@ fn run(seed: u64, broken: Broken) -> (Option<String>, usize, u32) {
     )
 }
 
-fn rounds() -> u64 {
-    if std::env::var_os("LEAF_ID_LONG").is_some() {
-        5_000
-    } else {
-        200
-    }
-}
-
 #[test]
 fn no_worker_id_and_millisecond_comes_twice() {
     let seed = support::seed();
     let (mut issued, mut changes) = (0, 0);
-    for round in 0..rounds() {
+    for round in 0..support::rounds(200, 5_000) {
         let (trouble, more, changed) = run(seed.wrapping_add(round), Broken::Nothing);
         assert_eq!(trouble, None, "LEAF_ID_SEED={}", seed.wrapping_add(round));
         issued += more;

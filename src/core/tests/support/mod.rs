@@ -10,3 +10,13 @@ pub fn seed() -> u64 {
     println!("LEAF_ID_SEED={seed}");
     seed
 }
+
+/// How many rounds a simulation has: so many, or with `LEAF_ID_LONG` set the other number.
+#[allow(dead_code, reason = "each test file is a crate, and not all simulate")]
+pub fn rounds(usual: u64, long: u64) -> u64 {
+    if std::env::var_os("LEAF_ID_LONG").is_some() {
+        long
+    } else {
+        usual
+    }
+}
