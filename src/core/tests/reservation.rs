@@ -3,6 +3,8 @@
 //! Would catch: a start that issues at or below a timestamp that an earlier run, a copy of
 //! this server or the other side of a failover may have issued; and one that waits for
 //! hours, or panics, because the file says so.
+//!
+//! Long: a test for each rule in the table of the module's header.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(clippy::unwrap_used, reason = "a test that panics fails")]

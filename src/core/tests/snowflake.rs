@@ -3,7 +3,9 @@
 //! Would catch: an id twice or out of order (I4) within a millisecond, between sessions or
 //! over a change of the worker id; an id above the reservation or from a closed or never
 //! opened word (I7); a clock that seems to have gone back because another session was
-//! faster; an id past the 41 bits (I8).
+//! faster; an id past the layout's bits (I8); a call that waits for a clock that stands behind.
+//!
+//! Long: issuing, the lead, closing and threads are four parts of one word's behavior.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(

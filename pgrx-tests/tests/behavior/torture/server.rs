@@ -4,6 +4,8 @@
 //! are killed, the server restarts, administrators edit tags, and the clock is set up to an
 //! hour ahead and back; and snowflake ids that are refused though the clock is not further
 //! back than they may be ahead of it.
+//!
+//! Long: each kind of event, and what it excuses.
 
 use std::time::{Duration, Instant};
 
