@@ -92,6 +92,8 @@ pub enum Failure {
     },
     /// `leaf_snowflake_reset` to a time that no id can carry.
     ResetOutOfRange,
+    /// A function that only the planner puts into expressions.
+    CalledDirectly { function: &'static str },
     /// Only a superuser may.
     NotSuperuser { function: &'static str },
     /// The generator did not open in time.
@@ -154,6 +156,8 @@ pub enum Failure {
     MaxIdLowered { tag: String, from: i64, to: i64 },
     /// A trigger function called by hand.
     NotATrigger { function: &'static str },
+    /// TRUNCATE of the table of tags, without `leaf_id.allow_truncate`.
+    TruncateNotAllowed,
     /// Two-phase commit of an edit.
     PreparedEdit,
     /// A foreign server that is not there.
@@ -403,6 +407,10 @@ impl Failure {
                 "snowflake ids cannot carry this time".into(),
             )
             .set_hint("To issue ids from now on: SELECT leaf_snowflake_reset(now());"),
+            Self::CalledDirectly { function } => error(
+                Code::ERRCODE_FEATURE_NOT_SUPPORTED,
+                format!("cannot call {function}() directly"),
+            ),
             Self::NotSuperuser { function } => error(
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
                 format!("must be superuser to call {function}()"),
@@ -562,6 +570,12 @@ impl Failure {
                 Code::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
                 format!("function \"{function}\" was not called by trigger manager"),
             ),
+            Self::TruncateNotAllowed => error(
+                not_ready,
+                "TRUNCATE of leaf_id.leaf_alloc would drop all tags of this database".into(),
+            )
+            .set_detail("The defaults that issue their ids would fail.")
+            .set_hint("Leave the table out. If you mean it: BEGIN; SET LOCAL leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc; COMMIT;"),
             Self::PreparedEdit => error(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
                 "cannot PREPARE a transaction that has changed leaf_id.leaf_alloc".into(),

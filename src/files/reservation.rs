@@ -16,6 +16,8 @@ const FILE: Place = Place {
 #[derive(Serialize, Deserialize)]
 struct Document {
     worker_id: u16,
+    #[serde(default)]
+    leased: bool,
     reserved_until_ms: i64,
     epoch_ms: i64,
     #[serde(default = "default_layout")]
@@ -69,6 +71,8 @@ impl Used {
 pub struct Reservation {
     /// The worker id in force.
     pub worker_id: u16,
+    /// It is leased.
+    pub leased: bool,
     /// No id carries a later timestamp.
     pub reserved_until_ms: i64,
     /// The epoch of the ids.
@@ -87,6 +91,8 @@ pub struct Reservation {
 pub struct Found {
     /// The worker id that was in force.
     pub worker_id: u16,
+    /// It was leased.
+    pub leased: bool,
     /// The worker ids of before.
     pub used: Vec<Used>,
     /// What it reserved, and how far that is to be trusted.
@@ -111,6 +117,7 @@ pub fn read() -> io::Result<Option<Found>> {
     }
     Ok(Some(Found {
         worker_id: document.worker_id,
+        leased: document.leased,
         used: document.used,
         stored: Stored {
             reserved_until_ms: document.reserved_until_ms,
@@ -139,6 +146,7 @@ fn out_of_range() -> io::Error {
 pub fn write(reservation: &Reservation) -> io::Result<()> {
     protocol::write(&FILE, |origin| Document {
         worker_id: reservation.worker_id,
+        leased: reservation.leased,
         reserved_until_ms: reservation.reserved_until_ms,
         epoch_ms: reservation.epoch_ms,
         layout: reservation.layout.to_string(),

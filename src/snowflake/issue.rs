@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use leaf_id_core::snowflake::{Full, Stall};
+use leaf_id_core::snowflake::Stall;
 use rand::RngExt;
 
 use super::{reservation, state};
@@ -35,21 +35,20 @@ pub fn next_at_once() -> Option<i64> {
 #[inline]
 pub fn next() -> Result<i64, Failure> {
     let area = shmem::area().ok_or(Failure::NotPreloaded)?;
-    match try_next(area, None) {
+    match try_next(area) {
         Ok(id) => Ok(id),
         Err(stall) => wait(area, stall),
     }
 }
 
 #[inline]
-fn try_next(area: &Area, full: Option<Full>) -> Result<i64, Stall> {
+fn try_next(area: &Area) -> Result<i64, Stall> {
     let snowflake = &area.snowflake;
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     let issued = snowflake.generator.next(
         || pg::now_ms() - epoch_ms,
         || snowflake.may_issue(),
         |most| rand::rng().random_range(0..=most),
-        full,
     )?;
     if issued.lead_ms > 0 && snowflake.notice_lead(issued.lead_ms) {
         area.launcher().wake();
@@ -71,11 +70,10 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
         snowflake.waits.fetch_add(1, Ordering::Relaxed);
     }
     let mut full_rounds = 0;
-    let mut full = None;
     let mut stall = first;
     loop {
         match stall {
-            Stall::Full(found) => {
+            Stall::Full(until_ms) => {
                 pg::check_for_interrupts();
                 if deadline.left_ms().is_none() {
                     return Err(Failure::SnowflakeTimeout {
@@ -84,10 +82,7 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                     });
                 }
                 full_rounds += 1;
-                let found = found.since(full);
-                full = Some(found);
-                let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
-                let until_ms = found.now_ms + 1 + epoch_ms;
+                let until_ms = until_ms + snowflake.epoch_ms.load(Ordering::Relaxed);
                 let exactly = snowflake.watch(until_ms) || full_rounds > PATIENT_ROUNDS;
                 pg::sleep_until(until_ms * 1000, exactly, WaitEvent::Snowflake);
             }
@@ -127,7 +122,7 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                 }
             }
         }
-        match try_next(area, full) {
+        match try_next(area) {
             Ok(id) => return Ok(id),
             Err(next) => stall = next,
         }

@@ -130,7 +130,7 @@ impl Keeper {
         let last = generator.last();
         Seen {
             last_ms: last.ms + self.epoch_ms,
-            last_worker_id: last.worker_id,
+            last_worker_id: (!self.snowflake.is_leased()).then_some(last.worker_id),
             lead: self.snowflake.lead(),
             reserved_until_ms: generator.reserved_until() + self.epoch_ms,
             now_ms: pg::now_ms(),
@@ -189,7 +189,7 @@ fn read_file() -> File {
         Ok(None) => Found::Nothing,
         Ok(Some(found)) => Found::Contents {
             stored: found.stored,
-            worker_id: found.worker_id,
+            worker_id: (!found.leased).then_some(found.worker_id),
             retired: found
                 .used
                 .iter()
@@ -249,6 +249,7 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     file::write(&Reservation {
         worker_id: last.worker_id,
+        leased: snowflake.is_leased(),
         reserved_until_ms: last.ms + epoch_ms,
         epoch_ms,
         layout: snowflake.generator.layout(),

@@ -58,6 +58,7 @@ pub fn reserve(
     let (used, damage) = used_before(worker_id, until_ms)?;
     file::write(&Reservation {
         worker_id,
+        leased: snowflake.is_leased(),
         reserved_until_ms: until_ms,
         epoch_ms,
         layout: snowflake.generator.layout(),

@@ -133,6 +133,7 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
     snowflake.show(State::Starting);
     let written = pg::while_waiting(WaitEvent::Snowflake, || {
         file::write(&Reservation {
+            leased: snowflake.is_leased(),
             worker_id,
             reserved_until_ms: until_ms,
             epoch_ms,

@@ -247,7 +247,7 @@ impl Keeper {
         match self.floor {
             Some(floor) => self.configure(seen, turn, floor),
             None if issued => {
-                self.previous_worker_id = Some(seen.last_worker_id);
+                self.previous_worker_id = seen.last_worker_id;
                 let unknown_since_ms = seen.lead.unknown_since_ms();
                 let floor = Floor::of_word(seen.last_ms, turn.was_reset, unknown_since_ms);
                 self.found_floor(seen, turn, floor)
@@ -299,7 +299,7 @@ impl Keeper {
                 worker_id: of_file,
                 ..
             } => {
-                worker_id = Some(of_file);
+                worker_id = of_file;
                 Some(stored)
             }
             Found::Nothing => None,

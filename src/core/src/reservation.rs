@@ -34,8 +34,12 @@ use crate::numbered::numbered;
 use crate::snowflake::Lead;
 use crate::state::Refusal;
 
-/// The least that is reserved at once, in milliseconds, or a whole reservation.
+/// The least that is reserved at once, in milliseconds, or a whole reservation: many times what it
+/// takes to write it down, or it would be over before it may be used.
 const LEAST_MS: i64 = 100;
+/// The same where ids lead the clock. There time does not run out while it is written; and where
+/// they lead by as much as they may, a crash makes the next start wait for it.
+const LEAST_AHEAD_MS: i64 = 25;
 
 /// What the settings, and the registry, say of reservations. Times in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +95,12 @@ impl Terms {
     #[must_use]
     pub fn target(self, now_ms: i64, last_ms: i64) -> i64 {
         let from_ms = now_ms.max(last_ms);
-        let least_ms = LEAST_MS.min(self.reservation_ms);
+        let least_ms = if last_ms > now_ms {
+            LEAST_AHEAD_MS
+        } else {
+            LEAST_MS
+        };
+        let least_ms = least_ms.min(self.reservation_ms);
         let whole_ms = from_ms.saturating_add(self.reservation_ms);
         let survivable_ms = now_ms + self.max_lead_ms() - least_ms;
         whole_ms

@@ -24,9 +24,9 @@
 //! 3. if the worker id may be used: asked for at each new millisecond, and in the lead for
 //!    each id, since a millisecond lasts there until it is full.
 //!
-//! Use makes no lead, only faults do: a full millisecond is followed by the next one after the
-//! clock has moved on, whether it is behind or not. So the lead melts by itself below 4,096 ids a
-//! millisecond. Up to [`Lead::burst_ms`] the next one follows at once.
+//! Use makes no lead, only faults do: a full millisecond is followed by the next one once the
+//! clock has moved on since it was begun, whether the clock is behind or not. So the lead melts by
+//! itself below 4,096 ids a millisecond. Up to [`Lead::burst_ms`] the next one follows at once.
 
 use core::sync::atomic::{
     AtomicI64 as PlainI64, AtomicU32 as PlainU32, AtomicU64 as PlainU64, Ordering::Relaxed,
@@ -86,42 +86,13 @@ impl Lead {
     }
 }
 
-/// A full millisecond, as a call found it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Full {
-    /// The millisecond, since the epoch.
-    pub ms: i64,
-    /// The clock then, in milliseconds since the epoch: earlier, where ids lead.
-    pub now_ms: i64,
-}
-
-impl Full {
-    /// Of two looks at the same millisecond the first one counts, unless the clock was set back
-    /// in between.
-    #[must_use]
-    pub fn since(self, earlier: Option<Self>) -> Self {
-        match earlier {
-            Some(earlier) if earlier.ms == self.ms && earlier.now_ms <= self.now_ms => Self {
-                now_ms: earlier.now_ms,
-                ..self
-            },
-            _ => self,
-        }
-    }
-
-    fn is_over(self, ms: i64, now_ms: i64) -> bool {
-        self.ms == ms && now_ms > self.now_ms
-    }
-}
-
 /// Why no id could be issued just now. Times in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stall {
     /// The launcher has not opened the word.
     Closed,
-    /// This millisecond is used up: the next one brings more, for whoever shows that he has
-    /// waited for it.
-    Full(Full),
+    /// This millisecond is used up: there is more when the clock shows this one, since the epoch.
+    Full(i64),
     /// The clock stands so far behind the last id that the lead would be beyond its bound, by
     /// so much.
     TooFarAhead(i64),
@@ -142,6 +113,31 @@ pub struct Issued {
     pub lead_ms: i64,
 }
 
+/// A millisecond of ids in the lead, and the clock's when it was begun, or first found full; the
+/// low 32 bits of each. It sets the pace alone: where another session has stored a later or an
+/// earlier one, a full millisecond waits for one more tick, and never does the lead exceed its
+/// bound.
+#[derive(Clone, Copy)]
+struct Begun(u64);
+
+impl Begun {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the low bits"
+    )]
+    fn at(ms: i64, now_ms: i64) -> Self {
+        Self(u64::from(ms as u32) << 32 | u64::from(now_ms as u32))
+    }
+
+    /// How long ago that was, if it says so of this millisecond.
+    #[expect(clippy::cast_possible_truncation, reason = "the low bits")]
+    fn elapsed_ms(self, ms: i64, now_ms: i64) -> Option<i32> {
+        let now = Self::at(ms, now_ms).0;
+        (now >> 32 == self.0 >> 32).then(|| (now as i32).wrapping_sub(self.0 as i32))
+    }
+}
+
 /// The one generator of a server. All zeroes is a closed one with nothing reserved:
 /// zeroed shared memory issues nothing.
 #[repr(C)]
@@ -159,6 +155,8 @@ pub struct Generator {
     extra_lead: PlainI64,
     extra_since: PlainI64,
     burst_lead: PlainI64,
+    /// A millisecond, and when the clock was first seen in it: see [`Begun`].
+    begun: AtomicU64,
     /// The most that [`Generator::issued`] has returned.
     shown: PlainU64,
 }
@@ -176,6 +174,7 @@ impl Generator {
             extra_lead: PlainI64::new(0),
             extra_since: PlainI64::new(0),
             burst_lead: PlainI64::new(0),
+            begun: AtomicU64::new(0),
             shown: PlainU64::new(0),
         }
     }
@@ -252,8 +251,7 @@ impl Generator {
 
     /// Issues the next id. `now_ms` reads the clock (milliseconds since the epoch), `may_issue`
     /// says whether the worker id may be used now, and `start` draws a sequence up to the given
-    /// one for the first id of a millisecond. `full`: the full millisecond that this call has
-    /// found before.
+    /// one for the first id of a millisecond.
     ///
     /// The clock is read after the word: a word that another session advanced in
     /// between cannot look like a clock that went back.
@@ -266,7 +264,6 @@ impl Generator {
         mut now_ms: impl FnMut() -> i64,
         mut may_issue: impl FnMut() -> bool,
         mut start: impl FnMut(u16) -> u16,
-        full: Option<Full>,
     ) -> Result<Issued, Stall> {
         loop {
             let word = self.word.load(Ordering::Acquire);
@@ -281,7 +278,10 @@ impl Generator {
             } else if last.sequence < layout.max_sequence() {
                 last.ms
             } else {
-                self.after_full(last.ms, now, full)?
+                match self.after_full(word, last.ms, now)? {
+                    Some(ms) => ms,
+                    None => continue,
+                }
             };
             let lead_ms = ms - now;
             if lead_ms > 0 {
@@ -322,26 +322,34 @@ impl Generator {
                     let sequence = layout.parts(next).sequence;
                     self.count_to(last.sequence, i64::from(sequence) - 1);
                 }
+                if begins && lead_ms > 0 {
+                    self.begun.store(Begun::at(ms, now).0, Ordering::Release);
+                }
                 let id = next.cast_signed();
                 return Ok(Issued { id, lead_ms });
             }
         }
     }
 
-    /// The millisecond after a full one that the clock has not passed.
-    fn after_full(&self, last_ms: i64, now_ms: i64, full: Option<Full>) -> Result<i64, Stall> {
+    /// The millisecond after a full one that the clock has not passed; `None` if another session
+    /// has begun it.
+    fn after_full(&self, word: u64, last_ms: i64, now_ms: i64) -> Result<Option<i64>, Stall> {
         let ms = last_ms + 1;
-        let lead_ms = ms - now_ms;
         let lead = self.lead();
-        let may_begin = lead_ms <= lead.burst_ms.min(lead.max_ms)
-            || full.is_some_and(|full| full.is_over(last_ms, now_ms));
-        if may_begin {
-            return Ok(ms);
+        let borrows = ms - now_ms <= lead.burst_ms.min(lead.max_ms);
+        let begun = Begun(self.begun.load(Ordering::Acquire));
+        match begun.elapsed_ms(last_ms, now_ms) {
+            Some(1..) => return Ok(Some(ms)),
+            _ if borrows => return Ok(Some(ms)),
+            // What was begun then is that one.
+            _ if self.word.load(Ordering::Acquire) != word => return Ok(None),
+            Some(0) => {}
+            // Nobody has seen it begin, or the clock was set back since then.
+            _ => self
+                .begun
+                .store(Begun::at(last_ms, now_ms).0, Ordering::Release),
         }
-        Err(Stall::Full(Full {
-            ms: last_ms,
-            now_ms,
-        }))
+        Err(Stall::Full(now_ms + 1))
     }
 
     /// Whether ids can be issued at all.
@@ -442,7 +450,7 @@ mod tests {
 
     #[test]
     fn zeroed_memory_issues_nothing() {
-        let issued = |generator: &Generator, now| generator.next(|| now, || true, |_| 0, None);
+        let issued = |generator: &Generator, now| generator.next(|| now, || true, |_| 0);
         // The epoch's own millisecond is the one that compares equal.
         for now in [-1, 0, 1, Layout::DEFAULT.max_ms()] {
             assert!(!zeroed().is_open());

@@ -19,7 +19,7 @@ use leaf_id_core::keeper::{
 };
 use leaf_id_core::layout::Layout;
 use leaf_id_core::reservation::{Stored, Terms, late_renewal};
-use leaf_id_core::snowflake::{Full, Generator, Stall};
+use leaf_id_core::snowflake::{Generator, Stall};
 use leaf_id_core::state::State;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -55,7 +55,6 @@ struct Running {
     keeper: Keeper,
     generator: Generator,
     shown: State,
-    full: Option<Full>,
     wanted: bool,
     /// When the launcher's next turn is due.
     turn_at_ms: i64,
@@ -156,7 +155,6 @@ impl World {
             keeper: Keeper::new(0, layout(), 0, false),
             generator: Generator::new(layout()),
             shown: State::Starting,
-            full: None,
             wanted: false,
             turn_at_ms: now_ms,
         });
@@ -222,7 +220,7 @@ impl World {
                 now_ms: wall_ms,
                 boot_ms,
                 last_ms: last.ms,
-                last_worker_id: last.worker_id,
+                last_worker_id: Some(last.worker_id),
                 reserved_until_ms: generator.reserved_until(),
                 lead: generator.lead(),
             };
@@ -254,7 +252,7 @@ impl World {
                             clean: disk.clean,
                             unknown_since_ms: disk.unknown_since_ms,
                         },
-                        worker_id: disk.worker_id,
+                        worker_id: Some(disk.worker_id),
                         retired: Vec::new(),
                     }),
                 }),
@@ -308,8 +306,7 @@ impl World {
         let running = server.running.as_mut().expect("a server that is up");
         let generator = &running.generator;
         let bound_ms = generator.lead().bound_ms(wall_ms);
-        let stall = match generator.next(|| wall_ms, || true, |most| start.min(most), running.full)
-        {
+        let stall = match generator.next(|| wall_ms, || true, |most| start.min(most)) {
             Ok(issued) => {
                 self.waiting_since_ms = None;
                 self.check(issued.id, disk_ms, bound_ms, issued.lead_ms);
@@ -318,10 +315,7 @@ impl World {
             Err(stall) => stall,
         };
         match stall {
-            Stall::Full(full) => {
-                running.full = Some(full.since(running.full));
-                return;
-            }
+            Stall::Full(_) => return,
             Stall::Unreserved if late => {
                 let last = generator.last();
                 let reserved_ms = generator.reserved_until();

@@ -44,14 +44,14 @@ const NEW: Seen = Seen {
     now_ms: NOW,
     boot_ms: BOOT,
     last_ms: EPOCH,
-    last_worker_id: 0,
+    last_worker_id: None,
     lead: Lead::NONE,
     reserved_until_ms: EPOCH,
 };
 /// An id was issued a moment ago, and half of the reservation is left but for a moment.
 const IN_USE: Seen = Seen {
     last_ms: NOW,
-    last_worker_id: 5,
+    last_worker_id: Some(5),
     lead: LEAD,
     reserved_until_ms: NOW + RESERVATION / 2 + 7,
     ..NEW
@@ -112,7 +112,16 @@ fn clean(reserved_until_ms: i64) -> Stored {
 fn contents(stored: Stored) -> Input {
     file(Found::Contents {
         stored,
-        worker_id: 5,
+        worker_id: Some(5),
+        retired: Vec::new(),
+    })
+}
+
+/// Of a run that had leased its worker id.
+fn of_lease_before() -> Input {
+    file(Found::Contents {
+        stored: clean(NOW - 100),
+        worker_id: None,
         retired: Vec::new(),
     })
 }
@@ -431,7 +440,7 @@ fn rows_of_a_floor() -> Vec<Row> {
 
 fn rows_of_the_configuration() -> Vec<Row> {
     let of_lease = Seen {
-        last_worker_id: 9,
+        last_worker_id: None,
         ..IN_USE
     };
     vec![
@@ -510,7 +519,20 @@ fn rows_of_the_configuration() -> Vec<Row> {
             actions: vec![],
             then: Then::Reserve {
                 worker_id: 9,
-                until_ms: OTHERS + 100,
+                until_ms: OTHERS + 25,
+                unknown_since_ms: Some(NOW),
+            },
+        },
+        Row {
+            row: "a worker id is set that the last run had leased",
+            keeper: after([(NEW, fixed(9)), (NEW, of_lease_before())]),
+            seen: NEW,
+            input: of_lease_before(),
+            shown: State::Starting,
+            actions: vec![],
+            then: Then::Reserve {
+                worker_id: 9,
+                until_ms: OTHERS + 25,
                 unknown_since_ms: Some(NOW),
             },
         },
@@ -618,7 +640,7 @@ fn rows_of_opening() -> Vec<Row> {
     let found = |until_ms| {
         file(Found::Contents {
             stored: clean(NOW - 100),
-            worker_id: 5,
+            worker_id: Some(5),
             retired: vec![(6, NOW + 99_000), (5, until_ms)],
         })
     };
@@ -893,7 +915,7 @@ fn rows_of_the_lead() -> Vec<Row> {
     let ahead = |ms| Seen {
         last_ms: ms,
         lead: UNKNOWN,
-        reserved_until_ms: ms + 100,
+        reserved_until_ms: ms + 25,
         ..IN_USE
     };
     vec![
@@ -943,7 +965,7 @@ fn rows_of_the_lead() -> Vec<Row> {
                 told(MAX_LEAD + RESERVATION, LeadReason::Unknown),
                 [UNLIMITED],
             ),
-            then: Then::Wait(Some(50)),
+            then: Then::Wait(Some(13)),
         },
         Row {
             row: "Open: the lead is below what others may have",
@@ -952,7 +974,7 @@ fn rows_of_the_lead() -> Vec<Row> {
             input: fixed(5),
             shown: OPEN,
             actions: vec![UNLIMITED, Action::SetLead(LEAD)],
-            then: Then::Wait(Some(50)),
+            then: Then::Wait(Some(13)),
         },
     ]
 }

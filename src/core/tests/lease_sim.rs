@@ -34,7 +34,7 @@ use leaf_id_core::registry::{
     self, Bounds, Decision, Here, Hold, Next, Place, Registry, Reply, Request, Requester, Row,
 };
 use leaf_id_core::reservation::{Stored, Terms, late_renewal};
-use leaf_id_core::snowflake::{Full, Generator, Stall};
+use leaf_id_core::snowflake::{Generator, Stall};
 use leaf_id_core::state::{Refusal, State};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -247,7 +247,6 @@ struct Message {
 /// The reservation file.
 #[derive(Clone, Copy)]
 struct Reserved {
-    worker_id: u16,
     until_ms: i64,
     unknown_since_ms: Option<i64>,
     clean: bool,
@@ -270,8 +269,6 @@ struct Running {
     /// Once the keeper has begun to lease.
     holder: Option<LeaseHolder>,
     generator: Generator,
-    /// The full millisecond that a session has found.
-    full: Cell<Option<Full>>,
     /// What sessions are shown.
     shown: State,
     lease_until_boot_ms: i64,
@@ -425,7 +422,6 @@ impl World {
             keeper: Keeper::new(0, layout(), 0, false),
             holder: None,
             generator: Generator::new(layout()),
-            full: Cell::new(None),
             shown: State::Starting,
             lease_until_boot_ms: 0,
             recorded_until_ms: 0,
@@ -443,7 +439,6 @@ impl World {
         if clean && running.generator.is_open() {
             let last = running.generator.close();
             node.disk.reserved = Some(Reserved {
-                worker_id: last.worker_id,
                 until_ms: last.ms,
                 unknown_since_ms: running.generator.lead().unknown_since_ms(),
                 clean: true,
@@ -501,7 +496,7 @@ impl World {
                 now_ms: clocks.wall_ms,
                 boot_ms: clocks.boot_ms,
                 last_ms: running.generator.last().ms,
-                last_worker_id: running.generator.last().worker_id,
+                last_worker_id: None,
                 lead: running.generator.lead(),
                 reserved_until_ms: running.generator.reserved_until(),
             };
@@ -523,10 +518,10 @@ impl World {
                     }
                 }
                 Then::Reserve {
-                    worker_id,
                     until_ms,
                     unknown_since_ms,
-                } => Input::Written(self.write(node, worker_id, until_ms, unknown_since_ms)),
+                    ..
+                } => Input::Written(self.write(node, until_ms, unknown_since_ms)),
                 Then::Wait(_) => return,
             };
         }
@@ -548,7 +543,7 @@ impl World {
                 clean: reserved.clean,
                 unknown_since_ms: reserved.unknown_since_ms,
             },
-            worker_id: reserved.worker_id,
+            worker_id: None,
             retired: Vec::new(),
         });
         File {
@@ -565,7 +560,6 @@ impl World {
     fn write(
         &self,
         node: &mut Node,
-        worker_id: u16,
         until_ms: i64,
         unknown_since_ms: Option<i64>,
     ) -> Result<Option<String>, String> {
@@ -574,7 +568,6 @@ impl World {
         // Also what has failed may be there.
         if (!fails || self.chance(2)) && !is_late {
             node.disk.reserved = Some(Reserved {
-                worker_id,
                 until_ms,
                 unknown_since_ms,
                 clean: false,
@@ -771,11 +764,7 @@ impl World {
                 },
                 || boot < until,
                 |_| 0,
-                running.full.get(),
             );
-            if let Err(Stall::Full(full)) = id {
-                running.full.set(Some(full.since(running.full.get())));
-            }
             (id, node.run)
         };
         if id == Err(Stall::Unreserved) {
@@ -819,7 +808,7 @@ impl World {
             running.recorded_until_ms,
         );
         if let Some(until_ms) = until_ms {
-            let _ = self.write(node, last.worker_id, until_ms, lead.unknown_since_ms());
+            let _ = self.write(node, until_ms, lead.unknown_since_ms());
         }
     }
 

@@ -20,7 +20,7 @@
 
 use leaf_id_core::layout::Layout;
 use leaf_id_core::segment::{DoubleBuffer, Miss, Refused, Remainder, Remainders, Request, Taken};
-use leaf_id_core::snowflake::{Full, Generator, Lead, Stall};
+use leaf_id_core::snowflake::{Generator, Lead, Stall};
 use loom::sync::atomic::{AtomicI64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -666,7 +666,7 @@ mod snowflake {
     }
 
     fn issue(generator: &Generator, ms: i64, sequence: u16) -> Result<i64, Stall> {
-        let issued = generator.next(|| ms, || true, |_| sequence, None);
+        let issued = generator.next(|| ms, || true, |_| sequence);
         issued.map(|issued| issued.id)
     }
 
@@ -705,9 +705,9 @@ mod snowflake {
                 max_ms: 100,
                 ..Lead::NONE
             });
+            assert_eq!(issue(&generator, 44, 0), Err(Stall::Full(45)));
             let issuer = |generator: &Generator| {
-                let full = Some(Full { ms: 50, now_ms: 44 });
-                let issued = generator.next(|| 45, || true, |_| 0, full).unwrap();
+                let issued = generator.next(|| 45, || true, |_| 0).unwrap();
                 assert_eq!(issued.lead_ms, 6);
                 issued.id
             };

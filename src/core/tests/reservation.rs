@@ -273,11 +273,11 @@ mod target {
     /// Otherwise a crash each second makes the lead grow until nothing is issued.
     #[test]
     fn not_so_far_that_a_crash_could_not_be_survived() {
-        let most = NOW + LEAD - 100;
+        let most = NOW + LEAD - 25;
         assert_eq!(TERMS.target(NOW, NOW + LEAD - RESERVATION), most);
         assert_eq!(TERMS.target(NOW, NOW + LEAD - 200), most);
         // The least goes on with what is issued anyhow.
-        assert_eq!(TERMS.target(NOW, NOW + LEAD), NOW + LEAD + 100);
+        assert_eq!(TERMS.target(NOW, NOW + LEAD), NOW + LEAD + 25);
         let mut last = NOW;
         for crash in 0..1_000 {
             let now = NOW + crash * 300;
@@ -293,12 +293,12 @@ mod target {
             ..TERMS
         };
         assert_eq!(terms.target(NOW, NOW - 9_000), NOW + 100);
-        assert_eq!(terms.target(NOW, NOW + 3), NOW + 103);
+        assert_eq!(terms.target(NOW, NOW + 3), NOW + 28);
         let short = Terms {
-            reservation_ms: 40,
+            reservation_ms: 10,
             ..terms
         };
-        assert_eq!(short.target(NOW, NOW), NOW + 40);
+        assert_eq!(short.target(NOW, NOW), NOW + 10);
     }
 
     #[test]
@@ -566,9 +566,9 @@ mod renewal {
             reserved_until_ms: last_ms + left,
             ..most(left, wanted)
         };
-        assert_eq!(most(51, false).decide(), Renew::Later(Some(1)));
-        assert_eq!(most(50, false).decide(), Renew::Until(last_ms + 100));
-        assert_eq!(most(100, true).decide(), Renew::Enough);
+        assert_eq!(most(13, false).decide(), Renew::Later(Some(1)));
+        assert_eq!(most(12, false).decide(), Renew::Until(last_ms + 25));
+        assert_eq!(most(25, true).decide(), Renew::Enough);
     }
 
     #[test]
@@ -618,6 +618,6 @@ mod renewal {
         assert_eq!(late(NOW, NOW + 3, NOW + 3), None);
         // In the lead, too: it would hang otherwise.
         let last = NOW + 7_000;
-        assert_eq!(late(last, last, i64::MAX), Some(NOW + LEAD - 100));
+        assert_eq!(late(last, last, i64::MAX), Some(NOW + LEAD - 25));
     }
 }

@@ -21,9 +21,7 @@ use core::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 
 use leaf_id_core::layout::{Layout, Parts};
-use leaf_id_core::snowflake::{
-    DEFAULT_EPOCH_MS, Full, Generator, Issued, Lead, START_SPREAD, Stall,
-};
+use leaf_id_core::snowflake::{DEFAULT_EPOCH_MS, Generator, Issued, Lead, START_SPREAD, Stall};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -50,13 +48,13 @@ fn at(generator: &Generator, ms: i64) -> Result<i64, Stall> {
 
 /// The first id of a millisecond with this sequence.
 fn slowly(generator: &Generator, ms: i64, start: u16) -> Result<i64, Stall> {
-    let issued = generator.next(|| ms, || true, |_| start, None);
+    let issued = generator.next(|| ms, || true, |_| start);
     issued.map(|issued| issued.id)
 }
 
-/// A full millisecond, found at that time.
-fn full(ms: i64, now_ms: i64) -> Result<i64, Stall> {
-    Err(Stall::Full(Full { ms, now_ms }))
+/// A full millisecond: there is more at that time.
+fn full(until_ms: i64) -> Result<i64, Stall> {
+    Err(Stall::Full(until_ms))
 }
 
 fn parts(id: i64) -> Parts {
@@ -154,7 +152,7 @@ mod issuing {
             assert_eq!(at_once(1_000), Some(first + sequence));
         }
         assert_eq!(at_once(1_000), None);
-        assert_eq!(at(&generator, 1_000), full(1_000, 1_000));
+        assert_eq!(at(&generator, 1_000), full(1_001));
         let id = at(&generator, 1_001).unwrap();
         generator.close();
         assert_eq!(at_once(1_001), None);
@@ -192,12 +190,8 @@ mod issuing {
             assert!(id > last);
             last = id;
         }
-        assert_eq!(at(&generator, 1_000), full(1_000, 1_000));
-        assert_eq!(
-            at(&generator, 1_000),
-            full(1_000, 1_000),
-            "never into the next"
-        );
+        assert_eq!(at(&generator, 1_000), full(1_001));
+        assert_eq!(at(&generator, 1_000), full(1_001), "never into the next");
         assert!(at(&generator, 1_001).unwrap() > last);
     }
 
@@ -217,7 +211,7 @@ mod issuing {
     #[test]
     fn without_a_lease_no_millisecond_begins() {
         let generator = open_before(1_000);
-        let unleased = |ms| generator.next(|| ms, || false, |_| 0, None);
+        let unleased = |ms| generator.next(|| ms, || false, |_| 0);
         assert_eq!(unleased(1_000), Err(Stall::Unleased));
         let first = at(&generator, 1_000).unwrap();
         // The rest of one that has begun is not asked for again.
@@ -266,7 +260,6 @@ mod issuing {
                 most = spread;
                 0
             },
-            None,
         );
         assert_eq!(most, 15, "a quarter of them");
         let first = first.unwrap().id;
@@ -279,7 +272,7 @@ mod issuing {
         for sequence in 1..64 {
             assert_eq!(at(&generator, 1_000), Ok(first + sequence));
         }
-        assert_eq!(at(&generator, 1_000), full(1_000, 1_000));
+        assert_eq!(at(&generator, 1_000), full(1_001));
     }
 
     #[test]
@@ -288,13 +281,13 @@ mod issuing {
         let last = slowly(&generator, MAX_MS, MAX_SEQUENCE).unwrap();
         assert_eq!(last >> 22, MAX_MS);
         assert!(last > 0);
-        assert_eq!(at(&generator, MAX_MS), full(MAX_MS, MAX_MS));
+        assert_eq!(at(&generator, MAX_MS), full(MAX_MS + 1));
         assert_eq!(at(&generator, MAX_MS + 1), Err(Stall::EndOfTime));
         assert_eq!(at(&generator, i64::MAX), Err(Stall::EndOfTime));
         generator.open(WORKER, i64::MAX);
         assert_eq!(
             at(&generator, MAX_MS),
-            full(MAX_MS, MAX_MS),
+            full(MAX_MS + 1),
             "no floor goes beyond"
         );
     }
@@ -317,7 +310,6 @@ mod issuing {
             },
             || true,
             |_| 0,
-            None,
         );
         assert_eq!(id.map(|issued| issued.id), Ok(other.unwrap() + 1));
     }
@@ -347,17 +339,13 @@ mod lead {
         Ok(Issued { id, lead_ms })
     }
 
-    /// A call that has found the millisecond full then.
-    fn after(
-        generator: &Generator,
-        now_ms: i64,
-        found: Result<i64, Stall>,
-    ) -> Result<Issued, Stall> {
-        let found = match found {
-            Err(Stall::Full(full)) => Some(full),
-            _ => None,
-        };
-        generator.next(|| now_ms, || true, |_| 0, found)
+    fn next(generator: &Generator, now_ms: i64) -> Result<Issued, Stall> {
+        generator.next(|| now_ms, || true, |_| 0)
+    }
+
+    /// Takes all that is left of the millisecond.
+    fn fill(generator: &Generator, now_ms: i64) {
+        while next(generator, now_ms).is_ok() {}
     }
 
     #[test]
@@ -365,7 +353,7 @@ mod lead {
         let generator = opened_at(999, LEAD);
         let id = at(&generator, 1_000).unwrap();
         for (count, now) in [(1, 999), (2, 900), (3, 850)] {
-            let next = generator.next(|| now, || true, |_| 7, None);
+            let next = generator.next(|| now, || true, |_| 7);
             assert_eq!(next, issued(id + count, 1_000 - now));
         }
         assert_eq!(at(&generator, 849), Err(Stall::TooFarAhead(1)));
@@ -375,38 +363,61 @@ mod lead {
     }
 
     #[test]
-    fn a_full_millisecond_waits_for_the_next_tick_in_the_lead_too() {
+    fn a_full_millisecond_waits_for_the_tick_after_it_was_found_full() {
         let generator = opened_at(1_000, LEAD);
-        let found = at(&generator, 950);
-        assert_eq!(found, full(1_000, 950));
-        assert_eq!(
-            after(&generator, 950, found),
-            Err(found.unwrap_err()),
-            "no tick"
-        );
-        let id = after(&generator, 951, found).unwrap();
+        assert_eq!(at(&generator, 950), full(951));
+        assert_eq!(at(&generator, 950), full(951), "no tick");
+        let id = next(&generator, 951).unwrap();
         assert_eq!((parts(id.id).ms, id.lead_ms), (1_001, 50));
-        for _ in 1..4_096 {
-            at(&generator, 951).unwrap();
-        }
-        // Another call's wait for the one before is none for this one.
-        assert_eq!(after(&generator, 951, found), full_of(1_001, 951));
-        assert_eq!(after(&generator, 952, found), full_of(1_001, 952));
-        let found = full(1_001, 951);
-        assert_eq!(parts(after(&generator, 952, found).unwrap().id).ms, 1_002);
     }
 
-    fn full_of(ms: i64, now_ms: i64) -> Result<Issued, Stall> {
-        full(ms, now_ms).map(|id| Issued { id, lead_ms: 0 })
+    #[test]
+    fn a_full_millisecond_waits_for_the_tick_after_it_was_begun() {
+        let generator = opened_at(1_000, LEAD);
+        assert_eq!(at(&generator, 950), full(951));
+        fill(&generator, 951);
+        assert_eq!(at(&generator, 951), full(952), "no tick");
+        assert_eq!(generator.last().ms, 1_001);
+        // Found full only now, and begun at 952: nothing to wait for.
+        for now in [952, 960] {
+            let id = next(&generator, now).unwrap();
+            assert_eq!(
+                (parts(id.id).ms, id.lead_ms),
+                (generator.last().ms, id.lead_ms)
+            );
+            while generator.last().sequence < MAX_SEQUENCE {
+                next(&generator, now).unwrap();
+            }
+        }
+        assert_eq!(generator.last().ms, 1_003);
+        assert_eq!(
+            at(&generator, 960),
+            full(961),
+            "late ones bring one at a time"
+        );
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_ticks_anew() {
+        let generator = opened_at(1_000, LEAD);
+        assert_eq!(at(&generator, 990), full(991));
+        fill(&generator, 991);
+        assert_eq!(at(&generator, 950), full(951));
+        assert_eq!(next(&generator, 951).map(|id| id.lead_ms), Ok(51));
+        // The low bits of a clock go over, and those of ids.
+        for ms in [i64::from(u32::MAX), 1 << 31, 1 << 32] {
+            let generator = opened_at(ms, LEAD);
+            assert_eq!(at(&generator, ms - 1), full(ms));
+            assert_eq!(next(&generator, ms).map(|id| id.lead_ms), Ok(1), "{ms}");
+        }
     }
 
     #[test]
     fn nothing_is_issued_beyond_the_bound() {
         let generator = opened_at(1_000, LEAD);
-        let found = at(&generator, 840);
-        assert_eq!(found, full(1_000, 840));
-        assert_eq!(after(&generator, 841, found), Err(Stall::TooFarAhead(10)));
-        assert!(after(&generator, 851, found).is_ok());
+        assert_eq!(at(&generator, 840), full(841));
+        assert_eq!(next(&generator, 841), Err(Stall::TooFarAhead(10)));
+        assert!(next(&generator, 851).is_ok());
     }
 
     /// Whatever is issued meanwhile, or reserved and lost in a crash.
@@ -423,19 +434,12 @@ mod lead {
             assert_eq!(LEAD.bound_ms(now), bound, "at {now}");
         }
         let generator = opened_at(1_060, LEAD);
-        let found = at(&generator, 920);
-        assert_eq!(after(&generator, 921, found).map(|id| id.lead_ms), Ok(140));
-        let issued = |now| {
-            generator
-                .next(|| now, || true, |_| 0, None)
-                .map(|id| id.lead_ms)
-        };
-        assert_eq!(issued(922), Ok(139));
+        assert_eq!(at(&generator, 920), full(921));
+        assert_eq!(next(&generator, 921).map(|id| id.lead_ms), Ok(140));
+        assert_eq!(next(&generator, 922).map(|id| id.lead_ms), Ok(139));
         generator.open(WORKER, 1_070);
-        assert_eq!(
-            after(&generator, 924, full(1_070, 922)),
-            Err(Stall::TooFarAhead(9))
-        );
+        assert_eq!(at(&generator, 922), full(923));
+        assert_eq!(next(&generator, 924), Err(Stall::TooFarAhead(9)));
     }
 
     #[test]
@@ -444,22 +448,19 @@ mod lead {
         generator.set_lead(LEAD);
         generator.reserve(1_001);
         generator.open(WORKER, 1_000);
-        let found = at(&generator, 950);
-        let id = after(&generator, 951, found).unwrap().id;
-        for _ in 1..4_096 {
-            at(&generator, 951).unwrap();
-        }
-        let found = at(&generator, 951);
-        assert_eq!(after(&generator, 952, found), Err(Stall::Unreserved));
+        assert_eq!(at(&generator, 950), full(951));
+        let id = next(&generator, 951).unwrap().id;
+        fill(&generator, 951);
+        assert_eq!(next(&generator, 952), Err(Stall::Unreserved));
         generator.reserve(1_002);
-        assert!(after(&generator, 952, found).unwrap().id > id);
+        assert!(next(&generator, 952).unwrap().id > id);
     }
 
     #[test]
     fn in_the_lead_the_lease_is_asked_for_at_every_id() {
         let generator = opened_at(999, LEAD);
         let id = at(&generator, 1_000).unwrap();
-        let unleased = |ms| generator.next(|| ms, || false, |_| 0, None);
+        let unleased = |ms| generator.next(|| ms, || false, |_| 0);
         assert_eq!(unleased(999), Err(Stall::Unleased));
         assert_eq!(unleased(1_000), issued(id + 1, 0));
     }
@@ -469,7 +470,7 @@ mod lead {
         let seed = support::seed();
         let mut random = StdRng::seed_from_u64(seed);
         let generator = opened_at(999, LEAD);
-        let (mut now, mut full, mut most, mut last) = (1_000, None, 0, 0);
+        let (mut now, mut most, mut last) = (1_000, 0, 0);
         for _ in 0..200_000 {
             match random.random_range(0..20_000) {
                 // A fault: the lead is what it makes of it.
@@ -480,14 +481,16 @@ mod lead {
                 1..2_000 => now += 1,
                 _ => {}
             }
-            // Sessions that find it full at different times.
-            match generator.next(|| now, || true, |_| 4_000, full) {
+            match generator.next(|| now, || true, |_| 4_000) {
                 Ok(Issued { id, lead_ms }) => {
-                    last = parts(id).ms;
                     assert!(lead_ms <= most, "{lead_ms} ahead, {most} before");
-                    most = lead_ms;
+                    // A millisecond is as far ahead as when it was begun.
+                    if parts(id).ms > last {
+                        most = lead_ms;
+                    }
+                    last = parts(id).ms;
                 }
-                Err(Stall::Full(found)) => full = Some(found.since(full)),
+                Err(Stall::Full(_)) => {}
                 Err(Stall::TooFarAhead(_)) => now += 1,
                 Err(other) => panic!("{other:?}"),
             }
@@ -503,32 +506,19 @@ mod lead {
         let generator = opened_at(999, lead);
         let mut before = 0;
         for count in 0..4 * 4_096 {
-            let next = generator.next(|| 1_000, || true, |_| 0, None).unwrap();
+            let next = generator.next(|| 1_000, || true, |_| 0).unwrap();
             assert!(next.id > before);
             before = next.id;
             assert_eq!(next.lead_ms, count / 4_096);
         }
-        assert_eq!(at(&generator, 1_000), full(1_003, 1_000));
+        assert_eq!(at(&generator, 1_000), full(1_001));
         assert_eq!(parts(at(&generator, 1_001).unwrap()).ms, 1_004);
         // Never beyond the bound.
         let generator = opened_at(999, Lead { max_ms: 0, ..lead });
         for _ in 0..4_096 {
             at(&generator, 1_000).unwrap();
         }
-        assert_eq!(at(&generator, 1_000), full(1_000, 1_000));
-    }
-
-    #[test]
-    fn of_two_looks_the_first_one_counts() {
-        let look = |ms, now_ms| Full { ms, now_ms };
-        assert_eq!(look(5, 3).since(None), look(5, 3));
-        assert_eq!(look(5, 3).since(Some(look(5, 2))), look(5, 2));
-        assert_eq!(
-            look(5, 3).since(Some(look(4, 2))),
-            look(5, 3),
-            "another one"
-        );
-        assert_eq!(look(5, 3).since(Some(look(5, 4))), look(5, 3), "set back");
+        assert_eq!(at(&generator, 1_000), full(1_001));
     }
 }
 
@@ -583,7 +573,6 @@ mod closing {
                 }
                 0
             },
-            None,
         );
         assert_eq!(id, Err(Stall::Unreserved));
     }
@@ -597,15 +586,15 @@ mod closing {
         generator.open(WORKER, 900);
         assert_eq!(
             at(&generator, 1_000),
-            full(1_000, 1_000),
+            full(1_001),
             "a lower floor does not lower it"
         );
         assert!(at(&generator, 1_001).unwrap() > before);
         generator.open(WORKER, 3_000);
-        assert_eq!(at(&generator, 2_999), full(3_000, 2_999));
+        assert_eq!(at(&generator, 2_999), full(3_000));
         assert_eq!(
             at(&generator, 3_000),
-            full(3_000, 3_000),
+            Err(Stall::TooFarAhead(1)),
             "the floor itself neither"
         );
         assert_eq!(parts(at(&generator, 3_001).unwrap()).ms, 3_001);
@@ -654,7 +643,6 @@ mod closing {
             },
             || true,
             |_| 0,
-            None,
         );
         assert_eq!(parts(id.unwrap().id).worker_id, 9);
     }
@@ -670,7 +658,7 @@ mod closing {
         assert_eq!(generator.reserved_until(), 500);
         generator.reserve(600);
         generator.open(WORKER + 1, 500);
-        assert_eq!(at(&generator, 500), full(501, 500));
+        assert_eq!(at(&generator, 500), full(501));
         let id = at(&generator, 502).unwrap();
         assert!(id < ahead);
         assert_eq!((parts(id).ms, parts(id).worker_id), (502, WORKER + 1));
@@ -706,13 +694,12 @@ mod threads {
 
     impl World {
         fn issue(&self, random: &mut StdRng) -> i64 {
-            let mut full = None;
             loop {
                 let floor = self.returned.load(Ordering::SeqCst);
                 let start = random.random_range(0..START_SPREAD);
                 let now = || self.clock.load(Ordering::SeqCst);
                 let issued = self.generator.next_at_once(now).map_or_else(
-                    || self.generator.next(now, || true, |_| start, full),
+                    || self.generator.next(now, || true, |_| start),
                     |id| Ok(Issued { id, lead_ms: 0 }),
                 );
                 match issued {
@@ -729,11 +716,7 @@ mod threads {
                         }
                         return id;
                     }
-                    Err(Stall::Full(found)) => {
-                        full = Some(found.since(full));
-                        self.clock.fetch_add(1, Ordering::SeqCst);
-                    }
-                    Err(Stall::TooFarAhead(_)) => {
+                    Err(Stall::Full(_) | Stall::TooFarAhead(_)) => {
                         self.clock.fetch_add(1, Ordering::SeqCst);
                     }
                     Err(Stall::Unreserved) => {

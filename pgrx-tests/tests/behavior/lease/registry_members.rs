@@ -77,6 +77,33 @@ fn a_restart_keeps_the_id() {
     assert_issued_once(&ids);
 }
 
+/// Another server may have had it since, with a clock that was ahead.
+#[test]
+fn a_worker_id_that_was_leased_is_not_known_once_it_is_set() {
+    let registry = Registry::start();
+    for (node, stop) in [("a", Stop::Fast), ("b", Stop::Immediate)] {
+        let server = registry.member(node);
+        let mut session = server.session();
+        let id = session.next_snowflake();
+        let worker_id = worker_of(id);
+        session.run(&format!(
+            "ALTER SYSTEM SET leaf_id.worker_id = '{worker_id}'"
+        ));
+        server.stop(stop);
+        server.launch();
+        let mut session = server.session();
+        let set = session.next_snowflake();
+        assert_eq!(worker_of(set), worker_id);
+        assert!(time_of(set) > now_ms() + 8_000, "M is 10 s");
+        let reason: String = session.snowflake_status("floor_reason");
+        assert_eq!(reason, "other worker id", "after {stop:?}");
+        server.stop(Stop::Fast);
+        server.launch();
+        let reason: String = server.session().snowflake_status("floor_reason");
+        assert_eq!(reason, "clean stop", "it is known now");
+    }
+}
+
 #[test]
 fn after_its_lease_has_ended_a_node_still_has_its_id() {
     let registry = Registry::start();

@@ -274,9 +274,15 @@ fn a_bad_worker_id_is_refused() {
     session
         .fails("ALTER SYSTEM SET leaf_id.epoch = 'x'")
         .is("22023");
+    // From 17 on it could be set, were the prefix not reserved.
+    let unknown = if session.major() < 17 {
+        "42704"
+    } else {
+        "42602"
+    };
     session
         .fails("ALTER SYSTEM SET leaf_id.no_such_setting = '1'")
-        .is("42704");
+        .is(unknown);
     assert_eq!(worker_of(next(&mut session)), 5);
 }
 
@@ -339,7 +345,7 @@ fn after_a_crash_no_reserved_time_is_used() {
 /// What a crash leaves is never more than ids may lead the clock.
 #[test]
 fn a_long_reservation_keeps_nobody_waiting() {
-    let server = server_with_reservation("1h");
+    let server = server_with_reservation("1min");
     let mut ids = vec![next(&mut server.session())];
     server.crash();
     let (id, took) = promptly(|| next_in_time(&mut server.session()));

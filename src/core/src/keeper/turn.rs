@@ -19,8 +19,8 @@ pub struct Seen {
     /// The time of the last id, or that above which the generator was opened; the epoch if it
     /// never was.
     pub last_ms: i64,
-    /// The worker id of that.
-    pub last_worker_id: u16,
+    /// The worker id of that; `None`: it was leased, so others may have had it since.
+    pub last_worker_id: Option<u16>,
     /// What is reserved.
     pub reserved_until_ms: i64,
     /// How far ids may lead the clock, as the generator knows it.
@@ -92,8 +92,8 @@ pub enum Found {
     Contents {
         /// What was reserved.
         stored: Stored,
-        /// With this worker id.
-        worker_id: u16,
+        /// With this worker id; `None`: it was leased, so others may have had it since.
+        worker_id: Option<u16>,
         /// Worker ids that a reset has left behind, and until when their ids may carry times.
         retired: Vec<(u16, i64)>,
     },
