@@ -7,6 +7,9 @@
 #include "common/hashfn.h"
 #include "fmgr.h"
 #include "utils/memutils.h"
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
 
 PG_MODULE_MAGIC;
 

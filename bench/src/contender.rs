@@ -30,6 +30,10 @@ pub const CACHE_32: &str = "nextval, CACHE 32";
 pub const CACHE_1000: &str = "nextval, CACHE 1000";
 /// PostgreSQL's random UUID.
 pub const RANDOM_UUID: &str = "gen_random_uuid()";
+/// PostgreSQL's UUID that starts with its time, since version 18.
+pub const UUID_V7: &str = "uuidv7()";
+/// The snowflake ids of pgEdge's extension.
+pub const PGEDGE: &str = "pgEdge snowflake.nextval";
 /// A column GENERATED ALWAYS AS IDENTITY.
 pub const IDENTITY: &str = "identity column";
 /// A column of type bigserial.
@@ -61,21 +65,67 @@ BEGIN
     result := result | (seq_id);
 END $$;";
 
-/// Other extensions: name, SQL to run after CREATE EXTENSION, expression.
-const EXTENSIONS: [(&str, &str, &str); 8] = [
-    ("uuid-ossp", "", "uuid_generate_v1mc()"),
-    ("uuid-ossp", "", "uuid_generate_v4()"),
-    ("pg_uuidv7", "", "uuid_generate_v7()"),
-    ("pgx_ulid", "", "gen_ulid()"),
-    ("ulid", "", "gen_ulid()"),
-    ("pg_idkit", "", "idkit_uuidv7_generate()"),
-    ("pg_idkit", "", "idkit_ulid_generate()"),
-    (
-        "snowflake",
-        "CREATE SEQUENCE IF NOT EXISTS pgedge_seq; SET snowflake.node = 1",
-        "snowflake.nextval('pgedge_seq')",
-    ),
+/// An extension of somebody else's.
+struct Extension {
+    name: &'static str,
+    /// SQL to run after CREATE EXTENSION.
+    prepare: &'static str,
+    call: &'static str,
+}
+
+const fn extension(name: &'static str, call: &'static str) -> Extension {
+    Extension {
+        name,
+        prepare: "",
+        call,
+    }
+}
+
+const PGEDGE_EXTENSION: Extension = Extension {
+    name: "snowflake",
+    prepare: "CREATE SEQUENCE IF NOT EXISTS pgedge_seq; SET snowflake.node = 1",
+    call: "snowflake.nextval('pgedge_seq')",
+};
+
+const EXTENSIONS: [Extension; 8] = [
+    extension("uuid-ossp", "uuid_generate_v1mc()"),
+    extension("uuid-ossp", "uuid_generate_v4()"),
+    extension("pg_uuidv7", "uuid_generate_v7()"),
+    extension("pgx_ulid", "gen_ulid()"),
+    extension("ulid", "gen_ulid()"),
+    extension("pg_idkit", "idkit_uuidv7_generate()"),
+    extension("pg_idkit", "idkit_ulid_generate()"),
+    PGEDGE_EXTENSION,
 ];
+
+/// Why an extension takes no part.
+enum Absent {
+    /// The server does not have it.
+    NotInstalled,
+    /// It is there, but fails.
+    Fails(String),
+}
+
+impl Extension {
+    /// Creates it, and calls it once.
+    fn create(&self, session: &mut Session) -> Result<(), Absent> {
+        let Self {
+            name,
+            prepare,
+            call,
+        } = self;
+        let available =
+            format!("SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = '{name}')");
+        if !session.value::<bool>(&available) {
+            return Err(Absent::NotInstalled);
+        }
+        let create = format!("CREATE EXTENSION IF NOT EXISTS \"{name}\"; {prepare}");
+        session
+            .try_run(&create)
+            .and_then(|()| session.try_run(&format!("SELECT {call}")))
+            .map_err(|failure| Absent::Fails(failure.message))
+    }
+}
 
 /// The contender's color in all charts; those without one of their own share a gray.
 #[must_use]
@@ -142,26 +192,34 @@ impl Contender {
         session.run(PASTED);
         let mut found = vec![Self::slow("PL/pgSQL snowflake", "pasted_snowflake()")];
         let mut failures = Vec::new();
-        if session.major() >= 18 {
-            found.push(Self::new("uuidv7()", "uuidv7()"));
-        }
-        for (extension, prepare, call) in EXTENSIONS {
-            let available = format!(
-                "SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = '{extension}')"
-            );
-            if !session.value::<bool>(&available) {
-                continue;
-            }
-            let create = format!("CREATE EXTENSION IF NOT EXISTS \"{extension}\"; {prepare}");
-            match session
-                .try_run(&create)
-                .and_then(|()| session.try_run(&format!("SELECT {call}")))
-            {
-                Ok(()) => found.push(Self::slow(&format!("{extension}: {call}"), call)),
-                Err(failure) => failures.push(format!("{extension}: {}.", failure.message)),
+        found.extend(Self::uuid_v7(session));
+        for extension in EXTENSIONS {
+            let (name, call) = (extension.name, extension.call);
+            match extension.create(session) {
+                Ok(()) => found.push(Self::slow(&format!("{name}: {call}"), call)),
+                Err(Absent::NotInstalled) => {}
+                Err(Absent::Fails(why)) => failures.push(format!("{name}: {why}.")),
             }
         }
         (found, failures)
+    }
+
+    fn uuid_v7(session: &mut Session) -> Option<Self> {
+        (session.major() >= 18).then(|| Self::new(UUID_V7, UUID_V7))
+    }
+
+    /// The two others that ids with their time in them compete with; or the name of one, and why
+    /// this server does not have it.
+    pub fn with_time(session: &mut Session) -> [Result<Self, (&'static str, String)>; 2] {
+        let pgedge = PGEDGE_EXTENSION.create(session);
+        [
+            Self::uuid_v7(session).ok_or((UUID_V7, "since PostgreSQL 18".into())),
+            match pgedge {
+                Ok(()) => Ok(Self::new(PGEDGE, PGEDGE_EXTENSION.call)),
+                Err(Absent::NotInstalled) => Err((PGEDGE, "not installed".into())),
+                Err(Absent::Fails(why)) => Err((PGEDGE, why)),
+            },
+        ]
     }
 }
 

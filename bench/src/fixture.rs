@@ -120,6 +120,7 @@ fn compile_noop(library: &Path) -> Result<(), String> {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let mut child = Command::new(&compiler)
         .args(["-shared", "-fPIC", "-O2", "-D_GNU_SOURCE"])
+        .arg("-Werror=implicit-function-declaration")
         .arg(format!("-I{headers}"))
         .arg("-o")
         .arg(library)

@@ -7,7 +7,7 @@ use leaf_id_tests::{Session, timed};
 use crate::chart::{Bar, Chart};
 use crate::contender::{IDENTITY, RANDOM_UUID, SEGMENT, SERIAL, SERIAL_1000, SNOWFLAKE, color};
 use crate::context::Context;
-use crate::figures::{Series, count, in_turns, number};
+use crate::figures::{Series, count, in_turns};
 use crate::fixture::Fixture;
 use crate::report::Section;
 use crate::table::{Row, Table};
@@ -118,11 +118,12 @@ fn measure(section: &mut Section, context: &Context, fixture: &Fixture) {
          the table and a CHECKPOINT. COPY reads a file on the server. PostgreSQL's COPY \
          inserts many rows at once, except where a default is a volatile function other \
          than nextval: then it inserts them one by one, whatever the function does. \
-         {NOTHING} shows what that costs.",
+         {NOTHING} shows what that costs. WAL is all that was written meanwhile.",
         count(rows)
     ));
 
     let insert = format!("INSERT INTO TABLE (payload) SELECT i FROM generate_series(1, {rows}) i");
+    let copy = format!("COPY TABLE (payload) FROM '{}'", file.display());
     let workloads = [
         Workload {
             title: "INSERT ... SELECT",
@@ -132,13 +133,19 @@ fn measure(section: &mut Section, context: &Context, fixture: &Fixture) {
         },
         Workload {
             title: COPY,
-            statement: format!("COPY TABLE (payload) FROM '{}'", file.display()),
+            statement: copy.clone(),
             keyed: false,
             has_target: true,
         },
         Workload {
             title: "INSERT ... SELECT, with a primary key",
             statement: insert,
+            keyed: true,
+            has_target: false,
+        },
+        Workload {
+            title: "COPY, with a primary key",
+            statement: copy,
             keyed: true,
             has_target: false,
         },
@@ -150,26 +157,41 @@ fn measure(section: &mut Section, context: &Context, fixture: &Fixture) {
             .iter()
             .filter(|source| source.keyed || !workload.keyed)
             .collect();
+        let mut written = Vec::new();
         let series = in_turns(context.options.rounds, &sources, |source| {
             let table = source.table(workload.keyed);
             session.run(&format!("TRUNCATE {table}"));
             session.run("CHECKPOINT");
             let sql = workload.statement.replace("TABLE", &table);
+            let before = wal_position(&mut session);
             let ((), took) = timed(|| session.run(&sql));
+            written.push((wal_position(&mut session) - before) / 1e6);
             took.as_secs_f64() * 1000.0
         });
         check_rows(&mut session, &sources, workload.keyed, rows);
         let labels: Vec<_> = sources.iter().map(|source| source.label).collect();
-        show(section, workload.title, &labels, &series);
+        // In the same turns; the first round does not count.
+        let rounds: Vec<_> = written.chunks(sources.len()).skip(1).collect();
+        let wal: Vec<_> = (0..sources.len())
+            .map(|source| Series::new(rounds.iter().map(|round| round[source]).collect()))
+            .collect();
+        show(section, workload.title, "ms", &labels, &series);
+        show(
+            section,
+            &format!("{}, WAL", workload.title),
+            "MB",
+            &labels,
+            &wal,
+        );
         if workload.has_target {
-            check(section, workload.title, &labels, &series);
+            check(section, workload.title, &labels, &series, &wal);
         }
         groups.push(group(workload.title, &labels, &series));
     }
 
     eprintln!("    CREATE TABLE AS");
     let (title, labels, series) = create_table_as(context, section, &mut session);
-    show(section, title, &labels, &series);
+    show(section, title, "ms", &labels, &series);
     groups.push(group(title, &labels, &series));
     section.chart(Chart::bars(
         "bulk.svg",
@@ -223,30 +245,33 @@ fn check_rows(session: &mut Session, sources: &[&Source], keyed: bool, rows: u32
     }
 }
 
-fn check(section: &mut Section, title: &str, labels: &[&str], series: &[Series]) {
-    let of = |label: &str| {
-        let index = labels.iter().position(|known| *known == label);
-        index.map(|index| &series[index])
+/// How many bytes of WAL there are.
+fn wal_position(session: &mut Session) -> f64 {
+    session.value("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8")
+}
+
+fn check(section: &mut Section, title: &str, labels: &[&str], time: &[Series], wal: &[Series]) {
+    let ratio = |series: &[Series]| {
+        let of = |label: &str| labels.iter().position(|known| *known == label);
+        Some(series[of(SEGMENT)?].over(&series[of(SERIAL)?]))
     };
-    let (Some(leaf), Some(serial), Some(nothing)) = (of(SEGMENT), of(SERIAL), of(NOTHING)) else {
-        return;
-    };
-    let limit = (title == COPY).then(|| {
-        format!(
-            "COPY inserts rows one by one where a default is a volatile function other \
-             than nextval (PostgreSQL's copyfrom.c): with a default that does nothing, \
-             {NOTHING}, it takes {} of serial's time.",
-            number(nothing.over(serial).median(), 2)
-        )
-    });
-    section.check(Check {
-        target: Target::Bulk,
-        what: format!("{title}, time relative to serial"),
-        measured: leaf.over(serial),
-        shown: (2, "×"),
-        bound: Bound::AtMost(0.95),
-        limit,
-    });
+    let is_copy = title == COPY;
+    let checks = [
+        ("time", time, Some(if is_copy { 0.85 } else { 0.95 })),
+        ("WAL", wal, is_copy.then_some(1.0)),
+    ];
+    for (of_what, series, bound) in checks {
+        if let (Some(measured), Some(bound)) = (ratio(series), bound) {
+            section.check(Check {
+                target: Target::Bulk,
+                what: format!("{title}, {of_what} relative to serial"),
+                measured,
+                shown: (2, "×"),
+                bound: Bound::AtMost(bound),
+                limit: None,
+            });
+        }
+    }
 }
 
 fn create_table_as(
@@ -307,16 +332,16 @@ fn create_table_as(
     ("CREATE TABLE AS", labels, series)
 }
 
-fn show(section: &mut Section, title: &str, labels: &[&str], series: &[Series]) {
+fn show(section: &mut Section, title: &str, unit: &str, labels: &[&str], series: &[Series]) {
     let rows: Vec<_> = labels
         .iter()
         .zip(series)
         .map(|(label, series)| Row { label, series })
         .collect();
     for row in &rows {
-        section.keep(title, row.label, "ms", row.series);
+        section.keep(title, row.label, unit, row.series);
     }
-    section.table(Table::comparison(title, "ms", 0, SERIAL, &rows));
+    section.table(Table::comparison(title, unit, 0, SERIAL, &rows));
 }
 
 fn group(title: &str, labels: &[&str], series: &[Series]) -> (String, Vec<Bar>) {

@@ -96,8 +96,15 @@ fn fastest(session: &mut Session, sql: &str) -> f64 {
     passes.fold(f64::INFINITY, f64::min)
 }
 
-/// Adds a table of net figures and a paragraph on the idle calls, and keeps all figures.
-fn show(section: &mut Section, title: &str, contenders: &[&Contender], nets: &Nets) {
+/// Adds a table of net figures and a paragraph on the idle calls, and keeps all figures. Those
+/// that are absent have a row that says why.
+fn show(
+    section: &mut Section,
+    title: &str,
+    contenders: &[&Contender],
+    nets: &Nets,
+    absent: &[(&str, String)],
+) {
     let rows: Vec<_> = contenders
         .iter()
         .zip(&nets.nets)
@@ -109,7 +116,12 @@ fn show(section: &mut Section, title: &str, contenders: &[&Contender], nets: &Ne
     for row in &rows {
         section.keep(title, row.label, "ns net per id", row.series);
     }
-    section.table(Table::comparison(title, "ns net", 1, CACHE_1, &rows));
+    let mut table = Table::comparison(title, "ns net", 1, CACHE_1, &rows);
+    for (label, why) in absent {
+        let dash = || "-".to_owned();
+        table.row(vec![(*label).into(), dash(), dash(), why.clone(), dash()]);
+    }
+    section.table(table);
     for (row, idle) in rows.iter().zip(&nets.idle) {
         section.keep(title, row.label, "ns per idle call, subtracted", idle);
     }
@@ -152,7 +164,7 @@ fn constant(
         format!("SELECT count({call}) FROM generate_series(1, {ids})")
     });
     let after = claims(session);
-    show(section, "A constant tag", &list, &nets);
+    show(section, "A constant tag", &list, &nets, &[]);
     section.say(format!(
         "Segments claimed meanwhile: {}; waits for a segment: {}, {} ms in total (all \
          rounds, warm-up included; the tag started with a step of 1,000).",
@@ -243,7 +255,7 @@ fn plpgsql(
         "A loop of {} assignments in PL/pgSQL, less the same loop with noop().",
         count(ids / PASSES)
     ));
-    show(section, "Inside PL/pgSQL", &list, &nets);
+    show(section, "Inside PL/pgSQL", &list, &nets, &[]);
 }
 
 fn blocks(context: &Context, section: &mut Section, session: &mut Session) {
@@ -331,28 +343,62 @@ fn blocks(context: &Context, section: &mut Section, session: &mut Session) {
     }
 }
 
-/// One statement that takes many ids, where a full millisecond may borrow from the next ones.
+/// One statement that takes many ids, where a full millisecond may borrow from the next ones,
+/// and where it may not.
 fn bursts(context: &Context, section: &mut Section) -> Result<(), Unmeasured> {
     let ids = context.options.pick(500_000, 5_000_000);
+    let statement =
+        |call: &str, ids: u32| format!("SELECT count({call}) FROM generate_series(1, {ids})");
+    let title = format!("One statement of {} ids", count(ids / PASSES));
+    section.say(format!(
+        "{title}. \"With a burst lead\" is leaf_snowflake_next on a server with \
+         leaf_id.max_burst_lead = 15s, as all of this table but one row: a full millisecond \
+         borrows from the next ones instead of waiting for them. By default it does not."
+    ));
     let fixture = Fixture::start(context.running, &BURST);
     fixture.create_noop()?;
     let mut session = fixture.session();
-    let contenders = Contender::usual(&mut session);
+    let mut contenders = Contender::usual(&mut session);
+    contenders.retain(|contender| contender.label != CACHE_32);
+    let mut absent = Vec::new();
+    for other in Contender::with_time(&mut session) {
+        match other {
+            Ok(other) => contenders.push(other),
+            Err(why) => absent.push(why),
+        }
+    }
     // On a new server ids lead the clock by more than a burst may.
     eprintln!("    until the clock has caught up");
     wait_until(Duration::from_secs(60), "the clock to catch up", || {
         session.value("SELECT clock_lead_ms = 0 FROM leaf_snowflake_status")
     });
-    let list = only(&contenders, &[SEGMENT, SNOWFLAKE, CACHE_1, CACHE_1000]);
-    let nets = nets(context, &mut session, &list, ids, |call, ids| {
-        format!("SELECT count({call}) FROM generate_series(1, {ids})")
-    });
-    section.say(format!(
-        "The same, {} ids a statement, on a server with leaf_id.max_burst_lead = 15s: a full \
-         millisecond borrows from the next ones instead of waiting for them.",
-        count(ids / PASSES)
-    ));
-    show(section, "With a burst lead", &list, &nets);
+    let list: Vec<_> = contenders.iter().collect();
+    let mut all = nets(context, &mut session, &list, ids, statement);
+    drop(session);
+    drop(fixture);
+
+    let fixture = Fixture::start(context.running, &[]);
+    fixture.create_noop()?;
+    let mut session = fixture.session();
+    let waiting = [Contender::new(SNOWFLAKE, "leaf_snowflake_next()")];
+    let by_default = nets(context, &mut session, &[&waiting[0]], ids, statement);
+    all.nets.extend(by_default.nets);
+    all.idle.extend(by_default.idle);
+
+    let mut named: Vec<_> = contenders.iter().chain(&waiting).cloned().collect();
+    for contender in &mut named {
+        if contender.label == SNOWFLAKE {
+            contender.label += ", with a burst lead";
+            break;
+        }
+    }
+    show(
+        section,
+        &title,
+        &named.iter().collect::<Vec<_>>(),
+        &all,
+        &absent,
+    );
     Ok(())
 }
 
@@ -377,7 +423,7 @@ fn below_the_ceiling(
         count(ids / PASSES),
         number(NS_PER_SNOWFLAKE, 0)
     ));
-    show(section, "With other work in each row", &list, &nets);
+    show(section, "With other work in each row", &list, &nets, &[]);
     if nets
         .idle
         .iter()
