@@ -1,21 +1,23 @@
 # Every recipe is one script in scripts/; what they share is scripts/lib.sh.
 #
-# PG_MAJOR   version that is developed and tested against (15)
+# PG_MAJOR   version of the system's PostgreSQL that is developed and tested against (15)
 # SECTIONS   what "make bench" measures (all; one-session one-row bulk sessions snowflake
 #            latency start-up)
-# PG_CONFIG  the PostgreSQL that "make install" and "make package" are for
+# CLIENTS    which of pgrx-tests/clients "make test-clients" tries (all)
+# PG_CONFIG  the PostgreSQL that "make install", "make package" and "make deb" are for; all other
+#            targets then develop and test against a copy of it, if it is in a prefix of its own
 
 PG_CONFIG ?= pg_config
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo demo-stop bench test test-core test-loom test-servers test-demo \
-        torture lint fmt install package env clean distclean
+        test-clients test-all-versions test-another-version torture lint fmt install package deb test-deb rpm-spec env clean distclean
 
 help: ## list the targets
 	@echo "leaf_id: unique 64-bit ids from shared memory, inside PostgreSQL"
 	@echo
 	@sed -nE 's/^([a-z-]+):.*## (.*)$$/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
-	  while IFS='|' read -r target words; do printf '%-22s %s\n' "$$target" "$$words"; done
+	  while IFS='|' read -r target words; do printf '%-28s %s\n' "$$target" "$$words"; done
 
 demo: ## see it work: a private server, many sessions, a report
 	@scripts/demo.sh run
@@ -41,6 +43,15 @@ test-servers: ## only the tests against real servers
 test-demo: ## only a short demo, checked
 	@scripts/test.sh demo
 
+test-clients: ## drivers, ORMs and migration tools, with their packages: 10 minutes; CLIENTS="psycopg django": some
+	@scripts/test-clients.sh $(CLIENTS)
+
+test-all-versions: ## every test, and those on servers of all other versions, built from source
+	@scripts/test-versions.sh all
+
+test-another-version: ## those on one of the other versions, which the commit chooses
+	@scripts/test-versions.sh another
+
 torture: ## kill, restart and edit under many sessions, one server and a fleet: 25 minutes
 	@scripts/torture.sh
 
@@ -61,6 +72,15 @@ install: ## build and install for PG_CONFIG=/path/to/pg_config
 
 package: ## build a directory to package, for PG_CONFIG=/path/to/pg_config
 	@scripts/install.sh package '$(PG_CONFIG)'
+
+deb: ## build a Debian package for PG_CONFIG, in target/deb
+	@scripts/deb.sh '$(PG_CONFIG)'
+
+test-deb: ## install DEB in a bare Debian SUITE (bookworm, trixie), and insert: as root
+	@scripts/test-deb.sh '$(SUITE)' '$(DEB)'
+
+rpm-spec: ## write the .spec of an RPM package for PG_MAJOR, checked by rpmlint
+	@scripts/rpm-spec.sh
 
 env: ## print what cargo needs to know: eval "$(make -s env)"
 	@scripts/env.sh

@@ -1,7 +1,9 @@
-//! Links libpq, with which leaf_id talks to other servers: that of the PostgreSQL it is built
-//! for, where it lies in a directory that the linker does not look at by itself.
+//! Links libpq, with which leaf_id talks to other servers, as PGXS does: that of the PostgreSQL
+//! that it is built for. Where the linker does not look for that by itself, it is given the
+//! directory, and the library gets it as its run path: whichever libpq the postmaster loads
+//! first serves dblink, postgres_fdw and the WAL receiver too.
 
-use pgrx_pg_config::Pgrx;
+use pgrx_pg_config::{PgConfig, Pgrx};
 
 fn main() {
     println!("cargo::rerun-if-env-changed=PGRX_PG_CONFIG_PATH");
@@ -12,11 +14,30 @@ fn main() {
     });
     // Without an answer the linker's own directories have to do; pgrx itself complains
     // where there is no PostgreSQL at all.
-    let directory = version
-        .and_then(|version| Pgrx::from_config().ok()?.get(version).ok())
-        .and_then(|pg_config| pg_config.lib_dir().ok());
-    if let Some(directory) = directory.filter(|directory| directory.join("libpq.so").exists()) {
-        println!("cargo::rustc-link-search=native={}", directory.display());
+    if let Some(postgresql) =
+        version.and_then(|version| Pgrx::from_config().ok()?.get(version).ok())
+    {
+        look_in_its_directory(&postgresql);
     }
     println!("cargo::rustc-link-lib=pq");
+}
+
+fn look_in_its_directory(postgresql: &PgConfig) {
+    let Ok(directory) = postgresql.lib_dir() else {
+        return;
+    };
+    if !directory.join("libpq.so").exists() {
+        return;
+    }
+    println!("cargo::rustc-link-search=native={}", directory.display());
+    // Distributions whose servers are in the system's directories forbid run paths.
+    let has_run_path = postgresql
+        .configure()
+        .is_ok_and(|options| !options.contains_key("--disable-rpath"));
+    if has_run_path {
+        println!(
+            "cargo::rustc-link-arg-cdylib=-Wl,-rpath,{}",
+            directory.display()
+        );
+    }
 }

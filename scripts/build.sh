@@ -9,21 +9,22 @@ need_rust
 need_cargo_pgrx
 locate_copy
 
-sources=(Cargo.toml Cargo.lock leaf_id.control sql src scripts/build.sh)
+sources=(Cargo.toml Cargo.lock build.rs leaf_id.control sql src scripts/build.sh)
 stamp=$PG_PREFIX/leaf_id-built-with
 
 build() {
     local with started
-    with="$(rustc --version) $(cat "$PG_COPY_STAMP")"
+    # The profile too: what the bench measures must not be a faster build of somebody's tests.
+    with="$(rustc --version) $(cat "$PG_COPY_STAMP") $(env | sed -n 's/^CARGO_PROFILE_RELEASE_//p' | sort)"
     # Directories count too: their time tells of files that were removed.
-    if [ -f "$PG_LIB/lib/leaf_id.so" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$with" ] &&
+    if [ -f "$("$PG_BIN/pg_config" --pkglibdir)/leaf_id.so" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$with" ] &&
         [ -z "$(find "${sources[@]}" -newer "$stamp" -print -quit)" ]; then
         return
     fi
-    say "Building leaf_id for PostgreSQL $PG_MAJOR (about two minutes the first time)"
+    say "Building leaf_id for $("$PG_BIN/pg_config" --version) (about two minutes the first time)"
     started=$(mktemp "$TARGET/started.XXXXXX")
     rm -f "$stamp"
-    "$CARGO_PGRX" pgrx install --release --package leaf_id --pg-config "$PG_BIN/pg_config" \
+    CARGO_TARGET_DIR=$PG_BUILD "$CARGO_PGRX" pgrx install --release --package leaf_id --pg-config "$PG_BIN/pg_config" \
         --no-default-features --features "pg$PG_MAJOR" 9>&-
     printf '%s\n' "$with" >"$stamp"
     # What was edited during the build is newer than that.

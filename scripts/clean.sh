@@ -8,12 +8,20 @@ locate_copy
 if [ "${1:-}" = all ]; then
     # Its server runs from the copy. (Somebody else's does not.)
     "$ROOT/scripts/demo.sh" stop || true
-    rm -rf "$PG_PREFIX" "$TARGET/pgrx" "$TARGET/tools" "$TARGET/loom" "$TARGET/install"
-    # With CARGO_TARGET_DIR, other projects may build there too.
-    [ "$TARGET" != "$ROOT/target" ] || rm -rf "$TARGET"
+    # With CARGO_TARGET_DIR, other projects may build there too: a copy of ours says what it is of.
+    for stamp in "$PG_COPY_STAMP" "$TARGET"/pg[0-9]*/copied-from; do
+        [ -f "$stamp" ] || continue
+        copy=${stamp%/*}
+        rm -rf "$copy" "$copy-build"
+    done
+    # A copy in /var/tmp has its build in target/.
+    [ -z "$PG_FROM" ] || rm -rf "$PG_BUILD"
+    remove_root "$TARGET"/roots/*/
+    rm -rf "$TARGET/pgrx" "$TARGET/tools" "$TARGET/loom" "$TARGET/install" "$TARGET/clients" "$TARGET/deb" "$TARGET/rpm" "$TARGET/roots"
+    [ "$TARGET" != "$ROOT/target" ] || rm -rf --one-file-system "$TARGET"
 else
     rm -f "$PG_PREFIX/leaf_id-built-with"
-    for target in "$TARGET" "$TARGET/loom" "$TARGET/install"; do
+    for target in "$TARGET" "$PG_BUILD" "$TARGET/loom" "$TARGET/install"; do
         cargo clean --quiet --target-dir "$target" --package leaf_id --package leaf_id_core \
             --package leaf_id_tests --package leaf_id_bench
     done

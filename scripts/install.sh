@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# install.sh install|package PG_CONFIG: for any PostgreSQL from 15 to 18. Installs no
+# install.sh install|package PG_CONFIG [DIRECTORY]: for any PostgreSQL from 15 to 18. Installs no
 # system packages: the server's headers and clang are yours to provide.
 
 # shellcheck source=scripts/lib.sh
@@ -26,7 +26,7 @@ with_lock need_cargo_pgrx
 export CARGO_TARGET_DIR=$TARGET/install PGRX_PG_CONFIG_PATH=$pg_config
 options=(--package leaf_id --pg-config "$pg_config" --no-default-features --features "pg$major")
 
-files=$CARGO_TARGET_DIR/leaf_id-pg$major
+files=${3:-$CARGO_TARGET_DIR/leaf_id-pg$major}
 package() {
     rm -rf "$files"
     "$CARGO_PGRX" pgrx package --out-dir "$files" "${options[@]}"

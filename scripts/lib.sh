@@ -10,17 +10,12 @@ export LC_ALL=C.UTF-8
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 cd "$ROOT"
 
-PG_MAJOR=${PG_MAJOR:-15}
 PGRX_VERSION=0.18.1
 PGSPOT_VERSION=0.9.4
 # Its parser.
 PGLAST_VERSION=7.21
 TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
 case $TARGET in /*) ;; *) TARGET=$ROOT/$TARGET ;; esac
-# pgrx looks for the PostgreSQL to compile against in config.toml there.
-export PGRX_HOME=$TARGET/pgrx
-# Debian's place, and apt.postgresql.org's.
-PG_SYSTEM=/usr/lib/postgresql/$PG_MAJOR
 
 say() { printf '==> %s\n' "$*"; }
 note() { printf '    %s\n' "$*"; }
@@ -36,6 +31,9 @@ is_root() { [ "$(id -u)" -eq 0 ]; }
 # PostgreSQL refuses to run as root: there the servers are the user postgres's.
 SERVER_USER=$(id -un 2>/dev/null || id -u)
 if is_root; then SERVER_USER=postgres; fi
+
+# The version: it stands in Cargo.toml, and nowhere else but in META.json, which lint compares.
+version() { sed -nE '/^\[workspace.package\]/,/^$/s/^version = "(.*)"$/\1/p' "$ROOT/Cargo.toml"; }
 
 # as_server COMMAND...: as the user of the servers. From /, since that user may not
 # be able to enter the current directory. Without RUST_BACKTRACE, which pgrx would
@@ -59,18 +57,64 @@ as_root() {
     fi
 }
 
-# The private copy of PostgreSQL lies in target/, or in /var/tmp where the server's
-# user cannot read target/ (a checkout under /root).
-locate_copy() {
+# Which PostgreSQL is developed and tested against: the system's of version PG_MAJOR, or that of
+# PG_CONFIG, whose prefix setup.sh checks before it copies it. Sets PG_MAJOR; PG_NAME, which no
+# other one has here; PG_SYSTEM, the directory of the system's, or PG_FROM, the prefix; PG_BUILD,
+# where the extension is compiled for it.
+choose_postgresql() {
+    local bin
+    PG_FROM=
+    PG_BUILD=$TARGET
+    if [ -n "${PG_CONFIG:-}" ]; then
+        bin=$("$PG_CONFIG" --bindir 2>/dev/null) || die "PG_CONFIG=$PG_CONFIG does not run"
+        PG_MAJOR=$("$PG_CONFIG" --version | sed -nE 's/^PostgreSQL ([0-9]+).*/\1/p')
+        # That of Debian, too, is PG_CONFIG for PG_MAJOR.
+        if [ "$bin" != "/usr/lib/postgresql/$PG_MAJOR/bin" ]; then
+            PG_FROM=$(dirname "$(readlink -f "$bin")")
+            PG_CONFIG=$PG_FROM/bin/pg_config
+        fi
+    fi
+    PG_MAJOR=${PG_MAJOR:-15}
+    PG_NAME=pg$PG_MAJOR
+    # Debian's place, and apt.postgresql.org's.
+    PG_SYSTEM=/usr/lib/postgresql/$PG_MAJOR
+    # pgrx looks for the PostgreSQL to compile against in config.toml there.
+    export PGRX_HOME=$TARGET/pgrx
+    [ -n "$PG_FROM" ] || return 0
+    PG_NAME+=-$(printf '%s' "$PG_FROM" | cksum | cut -d' ' -f1)
+    PG_BUILD=$TARGET/$PG_NAME-build
+    PGRX_HOME=$PG_BUILD/pgrx
+}
+
+# place_for_server NAME: prints a directory in target/, or in /var/tmp where the server's user
+# cannot read target/ (a checkout under /root).
+place_for_server() {
     mkdir -p "$TARGET"
-    PG_PREFIX=$TARGET/pg$PG_MAJOR
     if is_root && id "$SERVER_USER" >/dev/null 2>&1 &&
         ! as_server test -r "$TARGET" -a -x "$TARGET"; then
-        PG_PREFIX=/var/tmp/leaf_id-pg$PG_MAJOR-$(printf '%s' "$TARGET" | cksum | cut -d' ' -f1)
+        echo "/var/tmp/leaf_id-$1-$(printf '%s' "$TARGET" | cksum | cut -d' ' -f1)"
+    else
+        echo "$TARGET/$1"
     fi
-    PG_LIB=$PG_PREFIX/lib/postgresql/$PG_MAJOR
-    PG_BIN=$PG_LIB/bin
+}
+
+# Where the private copy of PostgreSQL lies.
+locate_copy() {
+    PG_PREFIX=$(place_for_server "$PG_NAME")
+    PG_BIN=$PG_PREFIX/lib/postgresql/$PG_MAJOR/bin
+    [ -z "$PG_FROM" ] || PG_BIN=$PG_PREFIX/bin
     PG_COPY_STAMP=$PG_PREFIX/copied-from
+}
+
+# remove_root DIRECTORY...: removes a bare Debian, and never what is mounted there.
+remove_root() {
+    local root mounted
+    for root; do
+        for mounted in "$root"/{proc,dev,sys}; do
+            if [ ! -L "$mounted" ] && mountpoint --quiet "$mounted"; then umount --recursive "$mounted"; fi
+        done
+        rm -rf --one-file-system "$root"
+    done
 }
 
 # What the tests need to know. Plain cargo gets it by: eval "$(make -s env)"
@@ -153,3 +197,5 @@ thousands() { sed -E ':a; s/^([0-9]+)([0-9]{3})/\1,\2/; ta' <<<"$1"; }
 duration() {
     if [ "$1" -ge 60 ]; then printf '%d min %d s' $(($1 / 60)) $(($1 % 60)); else printf '%d s' "$1"; fi
 }
+
+choose_postgresql

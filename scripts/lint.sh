@@ -14,19 +14,21 @@ cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 say "House rules"
 scripts/house-rules.sh --self-test
 scripts/house-rules.sh
+say "One version"
+[ "$(grep -cF "\"version\": \"$(version)\"" META.json)" = 2 ] || die "META.json has another version than Cargo.toml"
 say "Modules without a cycle"
 scripts/module-graph.sh --self-test
 scripts/module-graph.sh
 say "Format"
 cargo fmt --all --check
 say "Clippy"
-cargo clippy --workspace --all-targets --no-default-features --features "leaf_id/pg$PG_MAJOR" -- --deny warnings
+CARGO_TARGET_DIR=$PG_BUILD cargo clippy --workspace --all-targets --no-default-features --features "leaf_id/pg$PG_MAJOR" -- --deny warnings
 say "Names in the extension's script"
 if echo 'CREATE VIEW @extschema@.v AS SELECT 1 = 1' | "$PGSPOT" >/dev/null; then
     die "pgspot does not see an operator that anybody could plant"
 fi
 "$ROOT/scripts/build.sh"
-for script in "$PG_PREFIX/share/postgresql/$PG_MAJOR/extension"/leaf_id--*.sql; do
+for script in "$("$PG_BIN/pg_config" --sharedir)/extension"/leaf_id--*.sql; do
     "$PGSPOT" "$script"
 done
 say "No complaints"

@@ -1,18 +1,15 @@
 #!/usr/bin/env bash
 # Installs what is missing to build and test, and makes the private copy of PostgreSQL.
 # With everything in place it takes a moment and says nothing. "setup.sh tests" installs
-# what only tests use, too; "setup.sh lint" what only "make lint" does.
+# what only tests use, too; "setup.sh lint" what only "make lint" does, "setup.sh sources" what
+# PostgreSQL is compiled with.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 missing_packages() {
-    [ -x "$PG_SYSTEM/bin/initdb" ] && [ -x "$PG_SYSTEM/bin/pgbench" ] || echo "postgresql-$PG_MAJOR"
-    [ -x "$PG_SYSTEM/bin/psql" ] || echo "postgresql-client-$PG_MAJOR"
-    [ -f "/usr/include/postgresql/$PG_MAJOR/server/postgres.h" ] &&
-        [ -x "$PG_SYSTEM/lib/pgxs/src/test/regress/pg_regress" ] || echo "postgresql-server-dev-$PG_MAJOR"
-    # The library to link with comes with its header.
-    [ -f /usr/include/postgresql/libpq-fe.h ] || echo libpq-dev
+    # One in a prefix of its own comes from elsewhere.
+    [ -n "$PG_FROM" ] || missing_postgresql
     command -v clang >/dev/null || echo clang
     command -v cc >/dev/null || echo gcc
     [ -f /usr/include/stdio.h ] || echo libc6-dev
@@ -21,8 +18,26 @@ missing_packages() {
     [ "${1:-}" != tests ] || command -v valgrind >/dev/null || ! command -v apt-get >/dev/null || echo valgrind
     # pgspot is installed with it. (Debian has the module without what makes it work.)
     [ "${1:-}" != lint ] || python3 -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
+    [ "${1:-}" != sources ] || missing_to_compile
     # The tests stop servers with it.
     type -P kill >/dev/null || echo procps
+}
+
+# What PostgreSQL itself is compiled with.
+missing_to_compile() {
+    local package
+    for package in bison flex bzip2 libicu-dev libreadline-dev libssl-dev perl pkg-config zlib1g-dev; do
+        dpkg-query --show --showformat='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"
+    done
+}
+
+missing_postgresql() {
+    [ -x "$PG_SYSTEM/bin/initdb" ] && [ -x "$PG_SYSTEM/bin/pgbench" ] || echo "postgresql-$PG_MAJOR"
+    [ -x "$PG_SYSTEM/bin/psql" ] || echo "postgresql-client-$PG_MAJOR"
+    [ -f "/usr/include/postgresql/$PG_MAJOR/server/postgres.h" ] &&
+        [ -x "$PG_SYSTEM/lib/pgxs/src/test/regress/pg_regress" ] || echo "postgresql-server-dev-$PG_MAJOR"
+    # The library to link with comes with its header.
+    [ -f /usr/include/postgresql/libpq-fe.h ] || echo libpq-dev
 }
 
 need_packages() {
@@ -35,7 +50,7 @@ need_packages() {
             "headers and clang yourself, then: make install PG_CONFIG=/path/to/pg_config"
     say "Installing ${missing[*]} (a minute or two, once)"
     apt_get update
-    apt-cache show "postgresql-$PG_MAJOR" >/dev/null 2>&1 ||
+    [ -n "$PG_FROM" ] || apt-cache show "postgresql-$PG_MAJOR" >/dev/null 2>&1 ||
         die "this system has no package postgresql-$PG_MAJOR" \
             "Choose the version it has, as in: PG_MAJOR=17 make demo" \
             "or add PostgreSQL's own repository: https://wiki.postgresql.org/wiki/Apt"
@@ -56,26 +71,63 @@ apt_get() {
     fi
 }
 
+# The files that tell one installation from another.
+marks() {
+    if [ -n "$PG_FROM" ]; then
+        echo "$PG_FROM/bin/postgres" "$(dirname "$("$PG_CONFIG" --pgxs)")/../test/regress/pg_regress" \
+            "$("$PG_CONFIG" --includedir-server)/postgres.h"
+    else
+        echo "$PG_SYSTEM/bin/postgres" "$PG_SYSTEM/lib/pgxs/src/test/regress/pg_regress" \
+            "/usr/include/postgresql/$PG_MAJOR/server/postgres.h"
+    fi
+}
+
+# copy_to DIRECTORY: what makes up the installation, at the same places relative to each other.
+copy_to() {
+    if [ -n "$PG_FROM" ]; then
+        cp -a "$PG_FROM/." "$1"
+        return
+    fi
+    mkdir -p "$1/lib/postgresql" "$1/share/postgresql" "$1/include/postgresql"
+    cp -a "$PG_SYSTEM" "$1/lib/postgresql/$PG_MAJOR"
+    cp -aL "/usr/share/postgresql/$PG_MAJOR" "$1/share/postgresql/$PG_MAJOR"
+    cp -a "/usr/include/postgresql/$PG_MAJOR" "$1/include/postgresql/$PG_MAJOR"
+}
+
+# A copy is of the whole prefix: it must hold all of the PostgreSQL, and nothing else.
+need_own_prefix() {
+    local option directory
+    case $PG_FROM in
+    '') return ;;
+    / | /usr | /usr/local) die "the PostgreSQL of $PG_CONFIG is not in a prefix of its own: $PG_FROM" ;;
+    esac
+    for option in --bindir --sharedir --pkglibdir --includedir-server; do
+        directory=$("$PG_CONFIG" "$option") || die "$PG_CONFIG does not run"
+        case $directory in
+        "$PG_FROM"/*) ;;
+        *) die "the PostgreSQL of $PG_CONFIG is not in a prefix of its own: $directory" ;;
+        esac
+    done
+}
+
 # A relocatable copy (pg_config's answers are relative to itself), so that neither
 # an installation nor a test needs a directory of root's, or disturbs the system's.
 need_copy() {
-    local from new
-    from=$(stat -c '%n %s %Y' "$PG_SYSTEM/bin/postgres" "$PG_SYSTEM/lib/pgxs/src/test/regress/pg_regress" \
-        "/usr/include/postgresql/$PG_MAJOR/server/postgres.h")
+    local marks from new
+    need_own_prefix
+    read -ra marks < <(marks)
+    from=$(stat -c '%n %s %Y' "${marks[@]}")
     if [ -f "$PG_COPY_STAMP" ] && [ "$(cat "$PG_COPY_STAMP")" = "$from" ]; then
         [ -O "$PG_PREFIX" ] || die "$PG_PREFIX belongs to somebody else"
         return
     fi
-    say "Copying PostgreSQL $PG_MAJOR to $PG_PREFIX"
+    say "Copying PostgreSQL $PG_MAJOR${PG_FROM:+ of $PG_FROM} to $PG_PREFIX"
     [ ! -e "$PG_PREFIX" ] || [ -O "$PG_PREFIX" ] || die "$PG_PREFIX belongs to somebody else"
     new=$PG_PREFIX.new
     rm -rf "$new"
     mkdir "$new"
-    mkdir -p "$new/lib/postgresql" "$new/share/postgresql" "$new/include/postgresql"
-    cp -a "$PG_SYSTEM" "$new/lib/postgresql/$PG_MAJOR"
-    cp -aL "/usr/share/postgresql/$PG_MAJOR" "$new/share/postgresql/$PG_MAJOR"
-    cp -a "/usr/include/postgresql/$PG_MAJOR" "$new/include/postgresql/$PG_MAJOR"
-    # The system's may hold a leaf_id of its own.
+    copy_to "$new"
+    # The original may hold a leaf_id of its own.
     find "$new" -type f -name 'leaf_id*' -delete
     printf '%s\n' "$from" >"$new/${PG_COPY_STAMP##*/}"
     chmod -R u+w,a+rX "$new"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up, builds, and runs every test, or those named: core loom servers demo.
+# Sets up, builds, and runs every test, or those named: core loom servers demo clients.
 # Goes on after a failure, and fails where a step ran no test at all.
 
 # shellcheck source=scripts/lib.sh
@@ -30,23 +30,27 @@ demo() {
     return $status
 }
 
+# Those whose packages install in seconds; one whose packages cannot be had is skipped.
+clients() { "$ROOT/scripts/test-clients.sh" quick; }
+
 title() {
     case $1 in
     core) echo "the core, without a server" ;;
     loom) echo "the double buffer under loom" ;;
     servers) echo "real servers" ;;
     demo) echo "the demo" ;;
-    *) die "no such test: $1 (core, loom, servers, demo)" ;;
+    clients) echo "drivers and ORMs" ;;
+    *) die "no such test: $1 (core, loom, servers, demo, clients)" ;;
     esac
 }
 
-# passed LOG: how many tests it reports as passed.
-passed() {
-    sed -nE 's/.*test result: [^0-9]*([0-9]+) passed;.*/\1/p' "$1" | awk '{ n += $1 } END { print n + 0 }'
+# count passed|ignored LOG: how many tests it reports as that.
+count() {
+    sed -nE "s/.*test result: [^0-9].* ([0-9]+) $1(;.*)?\$/\1/p" "$2" | awk '{ n += $1 } END { print n + 0 }'
 }
 
 run() {
-    local name=$1 status=0 count began=$SECONDS log=$TARGET/test-$1.log
+    local name=$1 status=0 passed skipped began=$SECONDS log=$TARGET/test-$1.log
     say "Testing $(title "$name")"
     # A subshell, so that set -e holds inside; the status is the step's, not tee's.
     set +e
@@ -56,27 +60,29 @@ run() {
     ) 2>&1 </dev/null | tee "$log"
     status=${PIPESTATUS[0]}
     set -e
-    count=$(passed "$log")
+    passed=$(count passed "$log")
+    skipped=$(count ignored "$log")
     if [ "$status" -ne 0 ]; then
         verdict=FAILED
-    elif [ "$count" -eq 0 ]; then
+    elif [ "$passed" -eq 0 ]; then
         verdict='FAILED: no test ran'
     else
         verdict=ok
     fi
     [ "$verdict" = ok ] || failures=$((failures + 1))
-    summary+=("$(printf '%-30s %5d passed  %10s  %s' "$(title "$name")" "$count" \
+    [ "$skipped" -eq 0 ] || verdict="$verdict, BUT $skipped SKIPPED"
+    summary+=("$(printf '%-30s %5d passed  %10s  %s' "$(title "$name")" "$passed" \
         "$(duration $((SECONDS - began)))" "$verdict")")
 }
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(core loom servers demo)
+[ $# -gt 0 ] || steps=(core loom servers demo clients)
 for step in "${steps[@]}"; do title "$step" >/dev/null; done
 
 "$ROOT/scripts/setup.sh" tests
 need_rust
 locate_copy
-case " ${steps[*]} " in *' servers '* | *' demo '*) "$ROOT/scripts/build.sh" ;; esac
+case " ${steps[*]} " in *' servers '* | *' demo '* | *' clients '*) "$ROOT/scripts/build.sh" ;; esac
 
 failures=0
 summary=()

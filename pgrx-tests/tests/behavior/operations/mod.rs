@@ -8,6 +8,8 @@ mod failover;
 mod full_disk;
 mod history;
 mod hostile_settings;
+mod libpq;
+mod monitoring;
 mod recovery;
 mod regress;
 mod restarts;

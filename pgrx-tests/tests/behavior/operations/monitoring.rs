@@ -1,0 +1,61 @@
+//! Would catch: a metric of packaging/monitoring/postgres_exporter.yaml that no column gives, a
+//! column that is no metric, an alert over a metric that there is not, and a query that fails.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use leaf_id_tests::Server;
+
+fn file(name: &str) -> String {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/monitoring");
+    fs::read_to_string(directory.join(name)).unwrap()
+}
+
+/// The metrics of one query: its name, its SQL, and the names of its columns.
+fn queries(file: &str) -> Vec<(String, String, BTreeSet<String>)> {
+    let mut found: Vec<(String, String, BTreeSet<String>)> = Vec::new();
+    for line in file.lines() {
+        if let Some(name) = line.strip_suffix(':').filter(|name| !name.starts_with(' ')) {
+            found.push((name.into(), String::new(), BTreeSet::new()));
+        } else if let Some((_, sql, metrics)) = found.last_mut() {
+            if let Some(metric) = line.strip_prefix("    - ") {
+                metrics.insert(metric.split(':').next().unwrap().into());
+            } else if let Some(line) = line.strip_prefix("    ") {
+                sql.push_str(line);
+                sql.push('\n');
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn each_metric_is_a_column_and_each_alert_is_of_metrics() {
+    let server = Server::with_leaf_id(&[("leaf_id.worker_id", "5")]);
+    let mut session = server.session();
+    session.create_tag("orders");
+    session.run("CREATE ROLE exporter; GRANT pg_monitor TO exporter; SET ROLE exporter");
+    let mut names = BTreeSet::new();
+    for (name, sql, metrics) in queries(&file("postgres_exporter.yaml")) {
+        let columns: Vec<String> = session.value(&format!(
+            "SELECT array_agg(DISTINCT key) FROM ({sql}) q CROSS JOIN LATERAL json_object_keys(row_to_json(q)) key"
+        ));
+        assert_eq!(
+            columns.into_iter().collect::<BTreeSet<_>>(),
+            metrics,
+            "{name}"
+        );
+        names.extend(metrics.iter().map(|metric| format!("{name}_{metric}")));
+    }
+    assert!(names.len() > 20, "{names:?}");
+    for expression in file("alerts.yaml")
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("expr: "))
+    {
+        let words = expression.split(|c: char| !c.is_alphanumeric() && c != '_');
+        for metric in words.filter(|word| word.starts_with("leaf_id_")) {
+            assert!(names.contains(metric), "{metric}");
+        }
+    }
+}

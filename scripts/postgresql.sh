@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# postgresql.sh VERSION: builds a PostgreSQL that this system does not have, from the sources of
+# Debian's newer releases, in a prefix of its own, and prints where its pg_config is. VERSION is
+# 17 or 18; "18-assert" has assertions enabled. Takes about three minutes, once.
+
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+version=${1:?a version, as in 17 or 18-assert}
+major=${version%%-*}
+# What Debian 12 has not: its successors, whose sources it can build.
+suites='trixie forky sid'
+security='trixie-security'
+work=$TARGET/sources
+prefix=$(place_for_server "postgresql-$version")
+
+# Lists and downloads of our own: the system's sources of packages stay as they are.
+apt_own() {
+    local name=$1
+    shift
+    "$name" --quiet=2 -o Dir::Etc::sourcelist="$work/debian.sources" -o Dir::Etc::sourceparts=- \
+        -o Dir::State="$work/state" -o Dir::State::status=/var/lib/dpkg/status \
+        -o Dir::Cache="$work/cache" -o APT::Sandbox::User=root "$@"
+}
+
+# Downloads the newest source that the mirror really has. (A security suite's may be listed
+# before it is there.)
+download() {
+    local candidate
+    mkdir -p "$work/state/lists/partial" "$work/cache/archives/partial"
+    cat >"$work/debian.sources" <<END
+Types: deb-src
+URIs: http://deb.debian.org/debian
+Suites: $suites
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+
+Types: deb-src
+URIs: http://deb.debian.org/debian-security
+Suites: $security
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+END
+    apt_own apt-get update
+    for candidate in $(apt_own apt-cache showsrc "postgresql-$major" 2>/dev/null |
+        sed -nE 's/^Version: (.*)$/\1/p' | sort -Vru); do
+        rm -f "$work/postgresql-$major"_*
+        if (cd "$work" && apt_own apt-get source --download-only --tar-only "postgresql-$major=$candidate"); then
+            return
+        fi
+        note "the mirror does not have postgresql-$major $candidate"
+    done
+    die "Debian's newer releases have no source of PostgreSQL $major here"
+}
+
+# Without Debian's patches, which put it into the system's directories.
+build() {
+    local tree=$work/$version options=(--prefix="$prefix" --with-icu --with-openssl)
+    case $version in
+    *-assert) options+=(--enable-cassert --enable-debug CFLAGS=-O1) ;;
+    *) options+=(CFLAGS=-O2) ;;
+    esac
+    rm -rf "$tree" "$prefix"
+    mkdir -p "$tree"
+    tar -xf "$work/postgresql-$major"_*.orig.tar.* -C "$tree" --strip-components=1
+    cd "$tree"
+    ./configure "${options[@]}"
+    make --silent --jobs="$(nproc)" world-bin
+    make --silent install-world-bin
+    cd "$ROOT"
+    rm -rf "$tree"
+}
+
+make_it() {
+    local log=$TARGET/postgresql-$version.log
+    if [ -x "$prefix/bin/postgres" ] && [ -f "$prefix/complete" ]; then return; fi
+    [ ! -e "$prefix" ] || [ -O "$prefix" ] || die "$prefix belongs to somebody else"
+    say "Building PostgreSQL $version from source (about three minutes, once; see $log)"
+    mkdir -p "$work"
+    # A subshell, so that set -e holds inside.
+    set +e
+    (
+        set -e
+        download
+        build
+    ) >"$log" 2>&1 9>&-
+    local status=$?
+    set -e
+    if [ $status -ne 0 ]; then
+        tail -n 20 "$log" >&2
+        die "PostgreSQL $version cannot be had here"
+    fi
+    touch "$prefix/complete"
+}
+
+case $major in
+17 | 18) ;;
+*) die "no such version: $version (17, 18, 17-assert, 18-assert)" ;;
+esac
+{
+    "$ROOT/scripts/setup.sh" sources
+    with_lock make_it
+} >&2
+echo "$prefix/bin/pg_config"
