@@ -1,8 +1,8 @@
 -- Who may do what: the last part of the script. Every privilege on what the extension has made
 -- is given here, and nowhere else. An update script does the same for what it adds.
 
--- Nothing of anybody else's takes part (I9): what the tables and the views use is PostgreSQL's
--- or the extension's own. Without this a schema that is renamed while the script runs could
+-- Nothing of anybody else's takes part (I9): what the tables, the views, the functions and the
+-- event trigger use is PostgreSQL's or the extension's own. Without this a schema that is renamed while the script runs could
 -- put a function of its owner in the place of one of ours.
 DO $$
 DECLARE
@@ -30,12 +30,22 @@ BEGIN
         UNION ALL
         SELECT 'pg_catalog.pg_attrdef'::pg_catalog.regclass, a.oid
         FROM pg_catalog.pg_attrdef a JOIN relations m ON m.objid OPERATOR(pg_catalog.=) a.adrelid
+        UNION ALL
+        SELECT m.classid, m.objid FROM members m
+        WHERE m.classid OPERATOR(pg_catalog.=) ANY (ARRAY[
+            'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid,
+            'pg_catalog.pg_event_trigger'::pg_catalog.regclass::pg_catalog.oid])
     )
     -- What initdb has made needs no entry.
     SELECT pg_catalog.pg_describe_object(d.refclassid, d.refobjid, d.refobjsubid) INTO stranger
     FROM pg_catalog.pg_depend d
     JOIN parts p ON p.classid OPERATOR(pg_catalog.=) d.classid AND p.objid OPERATOR(pg_catalog.=) d.objid
-    WHERE NOT EXISTS (
+    -- PL/pgSQL, the schema and the extension are no code.
+    WHERE d.refclassid OPERATOR(pg_catalog.<>) ALL (ARRAY[
+        'pg_catalog.pg_language'::pg_catalog.regclass::pg_catalog.oid,
+        'pg_catalog.pg_namespace'::pg_catalog.regclass::pg_catalog.oid,
+        'pg_catalog.pg_extension'::pg_catalog.regclass::pg_catalog.oid])
+    AND NOT EXISTS (
         SELECT FROM members m
         WHERE m.classid OPERATOR(pg_catalog.=) d.refclassid AND m.objid OPERATOR(pg_catalog.=) d.refobjid)
     LIMIT 1;
@@ -107,10 +117,54 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_snowflake_compose(timestamptz, integer, bigint),
     @extschema@.leaf_snowflake_compose(timestamptz, integer, bigint, bigint, text)
 TO PUBLIC;
+-- What two of these become in COPY. They check EXECUTE on the function that was written.
+GRANT EXECUTE ON FUNCTION
+    leaf_id.leaf_segment_next_stable(text, oid, internal), leaf_id.leaf_snowflake_next_stable(oid, internal)
+TO PUBLIC;
+
+-- What moves columns, and acts where somebody creates one: all with the caller's rights, on his
+-- table and on leaf_alloc.
+GRANT EXECUTE ON FUNCTION
+    @extschema@.leaf_adopt(regclass, name, text, integer),
+    @extschema@.leaf_release(regclass, name),
+    leaf_id.leaf_issuer(),
+    leaf_id.leaf_descendants(oid),
+    leaf_id.leaf_takes_from_tag(oid, name),
+    leaf_id.leaf_column(oid, name),
+    leaf_id.leaf_default_tag(oid, smallint),
+    leaf_id.leaf_largest_value(oid, name),
+    leaf_id.leaf_assert_locked(oid),
+    leaf_id.leaf_users_of_sequence(oid),
+    leaf_id.leaf_largest_taken(oid),
+    leaf_id.leaf_columns_of_tag(text),
+    leaf_id.leaf_drop_sequence(oid),
+    leaf_id.leaf_adopt_locked(oid, name, text, integer, boolean),
+    leaf_id.leaf_create_sequence(oid, name, regtype, bigint),
+    leaf_id.leaf_release_locked(oid, name),
+    leaf_id.leaf_move(regclass, name, text, integer, boolean),
+    leaf_id.leaf_adopt_new(text[])
+TO PUBLIC;
+
+-- What manages tags runs with the caller's rights: whether he may is what he may do with
+-- leaf_alloc, and one GRANT on that table makes a role a manager of tags. USAGE on the schema
+-- opens no table; and it names nobody in granted_to, where only a role's own USAGE counts.
+GRANT USAGE ON SCHEMA leaf_id TO PUBLIC;
+GRANT EXECUTE ON FUNCTION
+    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean),
+    @extschema@.leaf_tag_drop(text),
+    @extschema@.leaf_tag_reset(text, bigint),
+    @extschema@.leaf_tag_grant(text, text),
+    @extschema@.leaf_tag_revoke(text, text),
+    @extschema@.leaf_sync(text),
+    @extschema@.leaf_check(text),
+    leaf_id.leaf_fit_tags(text, boolean),
+    leaf_id.leaf_used_up(bigint, bigint, bigint),
+    leaf_id.leaf_column_max(oid, smallint),
+    leaf_id.leaf_tag_next(text)
+TO PUBLIC;
 
 -- Monitors see the views. PostgreSQL checks the functions in them against who reads.
 -- leaf_registry tells of a grace.
-GRANT USAGE ON SCHEMA leaf_id TO pg_monitor;
 GRANT SELECT ON
     @extschema@.leaf_segment_status, @extschema@.leaf_slot_status, @extschema@.leaf_central_status,
     @extschema@.leaf_snowflake_status, @extschema@.leaf_worker_status, leaf_id.leaf_registry
@@ -130,11 +184,13 @@ GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry TO @extowner@
 -- The settings of the registry.
 GRANT UPDATE (epoch_ms, layout, max_skew_ms, max_lease_ms, max_lead_ms, max_ids_per_role) ON leaf_id.leaf_registry TO @extowner@;
 GRANT EXECUTE ON FUNCTION
-    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text),
+    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean),
     @extschema@.leaf_tag_drop(text),
     @extschema@.leaf_tag_reset(text, bigint),
     @extschema@.leaf_tag_grant(text, text),
     @extschema@.leaf_tag_revoke(text, text),
+    @extschema@.leaf_sync(text),
+    @extschema@.leaf_check(text),
     @extschema@.leaf_claim(text, integer),
     @extschema@.leaf_worker_claim(
         bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, integer, bigint, text),

@@ -1,5 +1,6 @@
 -- Who may issue the ids of a tag. Both run with the caller's rights: he needs SELECT and UPDATE
--- on leaf_alloc, and to grant to a role USAGE on the schema WITH GRANT OPTION.
+-- on leaf_alloc, and to grant to a role USAGE on the schema WITH GRANT OPTION. That PUBLIC has
+-- USAGE makes no name valid: only what was granted to the role itself does.
 
 CREATE FUNCTION @extschema@.leaf_tag_grant(tag text, role text) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -8,6 +9,11 @@ AS $$
 DECLARE
     is_known boolean;
 BEGIN
+    IF $1 IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'null_value_not_allowed',
+            MESSAGE = format('leaf_tag_grant() takes no null for "%s"', 'tag');
+    END IF;
     -- The cast below would cut it, perhaps to the name of another role.
     IF $2 IS NULL OR octet_length($2) > 63 THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_name', MESSAGE = 'a role has a name of at most 63 bytes';
@@ -65,6 +71,11 @@ DECLARE
     left_over name[];
     was_granted boolean;
 BEGIN
+    IF $1 IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'null_value_not_allowed',
+            MESSAGE = format('leaf_tag_revoke() takes no null for "%s"', 'tag');
+    END IF;
     IF $2 IS NULL OR octet_length($2) > 63 THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_name', MESSAGE = 'a role has a name of at most 63 bytes';
     END IF;

@@ -22,12 +22,26 @@ CREATE FUNCTION @extschema@.leaf_tag_create(
     max_step integer DEFAULT NULL,
     max_value bigint DEFAULT 9223372036854775806,
     description text DEFAULT NULL,
-    server text DEFAULT NULL
+    server text DEFAULT NULL,
+    if_not_exists boolean DEFAULT false
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    missing CONSTANT text := CASE
+        WHEN $1 IS NULL THEN 'tag'
+        WHEN $2 IS NULL THEN 'step'
+        WHEN $3 IS NULL THEN 'start'
+        WHEN $5 IS NULL THEN 'max_value'
+        WHEN $8 IS NULL THEN 'if_not_exists'
+    END;
 BEGIN
+    IF missing IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'null_value_not_allowed',
+            MESSAGE = pg_catalog.format('leaf_tag_create() takes no null for "%s"', missing);
+    END IF;
     -- Otherwise the cast would cut it, perhaps to the name of another server.
     IF pg_catalog.octet_length($7) > 63 THEN
         RAISE EXCEPTION USING
@@ -35,18 +49,34 @@ BEGIN
             MESSAGE = pg_catalog.format('server name "%s" is too long', $7),
             DETAIL = 'Names have at most 63 bytes.';
     END IF;
-    INSERT INTO leaf_id.leaf_alloc (biz_tag, step, max_id, max_step, max_value, description, server)
-    VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), $5, $6, $7);
+    IF $8 THEN
+        INSERT INTO leaf_id.leaf_alloc (biz_tag, step, max_id, max_step, max_value, description, server)
+        VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), $5, $6, $7)
+        ON CONFLICT (biz_tag) DO NOTHING;
+        IF NOT FOUND THEN
+            RAISE NOTICE USING
+                ERRCODE = 'duplicate_object',
+                MESSAGE = pg_catalog.format('tag "%s" already exists, skipping', $1);
+        END IF;
+    ELSE
+        INSERT INTO leaf_id.leaf_alloc (biz_tag, step, max_id, max_step, max_value, description, server)
+        VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), $5, $6, $7);
+    END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text) IS
-    'Creates a tag whose first id is start; max_step defaults to 1000000, or step where that is larger. With a server, the ids come from its tag of this name';
+COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean) IS
+    'Creates a tag whose first id is start; max_step defaults to 1000000, or step where that is larger. With a server, the ids come from its tag of this name. With if_not_exists, a tag that there is stays as it is';
 
 CREATE FUNCTION @extschema@.leaf_tag_drop(tag text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    IF $1 IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'null_value_not_allowed',
+            MESSAGE = pg_catalog.format('leaf_tag_drop() takes no null for "%s"', 'tag');
+    END IF;
     DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = $1;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
@@ -64,6 +94,12 @@ AS $$
 DECLARE
     tag_row leaf_id.leaf_alloc;
 BEGIN
+    IF $1 IS NULL OR $2 IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'null_value_not_allowed',
+            MESSAGE = pg_catalog.format(
+                'leaf_tag_reset() takes no null for "%s"', CASE WHEN $1 IS NULL THEN 'tag' ELSE 'next_id' END);
+    END IF;
     DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = $1 RETURNING * INTO tag_row;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING

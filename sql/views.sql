@@ -34,10 +34,12 @@ LEFT JOIN @extschema@.leaf_central_connections() l ON l.server OPERATOR(pg_catal
 -- In seconds, at the present rate.
 CROSS JOIN LATERAL (
     SELECT
-        greatest(
+        -- greatest() passes over a null.
+        CASE WHEN rate.ids_per_second IS NOT NULL THEN greatest(
             (a.max_value OPERATOR(pg_catalog.-) a.max_id)::pg_catalog.float8
                 OPERATOR(pg_catalog./) rate.ids_per_second,
-            0::pg_catalog.float8) AS tag,
+            0::pg_catalog.float8)
+        END AS tag,
         (s.current_remaining OPERATOR(pg_catalog.+) s.spare_remaining)::pg_catalog.float8
             OPERATOR(pg_catalog./) rate.ids_per_second AS cached
     FROM (

@@ -148,6 +148,23 @@ SELECT c.system_identifier,
 FROM pg_catalog.pg_control_system() c, pg_catalog.pg_database d
 WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database();
 
+-- Where the registry of this database was created, logical replication does not know: a
+-- publication FOR ALL TABLES brings the publisher's row, which would stop the initial copy.
+CREATE FUNCTION leaf_id.leaf_registry_origin_stays() RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_registry_origin_stays() IS
+    'Trigger: skips what logical replication would write to leaf_id.leaf_registry_origin';
+CREATE TRIGGER leaf_registry_origin_stays
+    BEFORE INSERT OR UPDATE OR DELETE ON leaf_id.leaf_registry_origin
+    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_registry_origin_stays();
+ALTER TABLE leaf_id.leaf_registry_origin ENABLE REPLICA TRIGGER leaf_registry_origin_stays;
+
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_worker', '');
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_registry', '');
 

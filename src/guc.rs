@@ -42,6 +42,8 @@ impl ClaimSynchronousCommit {
     }
 }
 
+/// Whether new serial and identity columns get a tag.
+pub static ADOPT_NEW_COLUMNS: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// Slots in shared memory, one per tag in use, all databases together.
 pub static MAX_TAGS: GucSetting<i32> = GucSetting::<i32>::new(1024);
 /// 0 to the largest of the layout as text, or [`AUTO`]; empty is unset.
@@ -71,6 +73,8 @@ pub static MAX_BURST_LEAD: GucSetting<i32> = GucSetting::<i32>::new(0);
 pub static TIMESTAMP_RESERVATION: GucSetting<i32> = GucSetting::<i32>::new(5_000);
 /// Milliseconds.
 pub static REFILL_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(5_000);
+/// Whether TRUNCATE may drop all tags of a database.
+pub static ALLOW_TRUNCATE: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// Milliseconds.
 pub static ALLOCATOR_IDLE_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 /// Milliseconds.
@@ -298,6 +302,14 @@ fn define_segments() {
         GucContext::Postmaster,
         GucFlags::default(),
     );
+    GucRegistry::define_bool_guc(
+        c"leaf_id.adopt_new_columns",
+        c"Gives each new serial or identity column a tag instead of its sequence.",
+        c"At CREATE TABLE and ALTER TABLE ... ADD COLUMN, as leaf_adopt() would.",
+        &ADOPT_NEW_COLUMNS,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
     int(
         c"leaf_id.refill_timeout",
         c"Sets how long a call waits for ids before it fails.",
@@ -315,6 +327,14 @@ fn define_segments() {
         (100, 3_600_000),
         GucContext::Sighup,
         GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_bool_guc(
+        c"leaf_id.allow_truncate",
+        c"Allows TRUNCATE of the table of tags, which drops all tags of the database.",
+        c"Off, so that a test's cleaner that empties every table does not. For the transaction that means it: SET LOCAL.",
+        &ALLOW_TRUNCATE,
+        GucContext::Userset,
+        GucFlags::default(),
     );
 }
 
@@ -395,7 +415,7 @@ fn define_snowflake() -> Result<(), Refused> {
         c"Sets how far ahead of use snowflake timestamps are written to disk.",
         c"After a crash the times in snowflake ids are ahead of the clock by up to this much, after several in a row by up to leaf_id.max_clock_lead. It is also how far the clocks of servers that share a worker id may differ.",
         &TIMESTAMP_RESERVATION,
-        (100, 3_600_000),
+        (100, 60_000),
         GucContext::Sighup,
         GucFlags::UNIT_MS,
     );

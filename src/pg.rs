@@ -12,14 +12,18 @@ mod backend_local;
 mod catalog;
 mod client;
 mod clock;
+mod column;
 mod condition;
 mod databases;
 mod datum;
+mod event_trigger;
 mod foreign;
+mod function;
 mod holder;
 mod latch;
 mod name;
 mod numbers;
+mod planner;
 mod process;
 mod roles;
 mod server;
@@ -36,20 +40,27 @@ pub use backend_local::BackendLocal;
 pub use catalog::{relation_changed, relation_exists, relation_owner, watch_relation};
 pub use client::{Client, client};
 pub use clock::{TIMESTAMP_EPOCH_US, boot_ms, format_ms, now_ms, now_timestamp};
+pub use column::{Unread, largest_value};
 pub use condition::Waiters;
 pub use databases::{
     CatalogLocked, connect, database_is_free, find_database, is_free, watch_databases,
 };
 pub use datum::{RawDatum, RowType, Text};
+pub use event_trigger::{EventTriggerCall, call_with_names};
 pub use foreign::{ServerProblem, foreign_server, usage};
+pub use function::{caller_may_execute, check_execute, find_function, function, is_everybodys};
 pub use holder::{LockHolder, row_holder, table_holder};
 pub use latch::{Readiness, my_latch, set_latch, wait_for, wait_latch};
 pub use name::{Name, shown};
 pub use numbers::{hash, strong_random};
+pub use planner::LoneCall;
 pub use process::{
     check_for_interrupts, database, exit, leader_pid, on_exit, pid, report_activity,
 };
-pub use roles::{Caller, caller_is_monitor, caller_is_one_of, is_superuser, user, user_name};
+pub use roles::{
+    Caller, caller_is_monitor, caller_is_one_of, caller_may_update, is_superuser, require_update,
+    user, user_name,
+};
 pub use server::{
     binary_upgrade, has_synchronous_standbys, host_name, in_recovery, nudge_postmaster, port,
     preloading, server_start, single_user, system_identifier, terminate, timeline,
@@ -63,7 +74,7 @@ pub use syncrep::{only_when_acknowledged, tell};
 pub use table::check::Obstacle;
 pub use table::open::{Access, Table};
 pub use table::row::{Locker, Row};
-pub use table::shape::{Misshapen, Shape, Type, find_table};
+pub use table::shape::{Misshapen, SCHEMA, Shape, Type, find_table};
 pub use table::value::Value;
 pub use table::write::{LockedAtOnce, lock_against_writers};
 pub use transaction::{

@@ -3,4 +3,5 @@
 pub mod issue;
 mod slot_cache;
 pub mod take;
+pub mod upcoming;
 pub mod wait;

@@ -1,11 +1,12 @@
 -- The extension as it is made, and what it consists of.
 CREATE EXTENSION leaf_id;
 
--- An object without a comment: there must be none.
+-- An object without a comment: there must be none. (A table's row type is a member from 17 on.)
 SELECT pg_describe_object(d.classid, d.objid, d.objsubid) AS object
 FROM pg_depend d
 WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
   AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'leaf_id')
+  AND d.classid <> 'pg_type'::regclass
   AND obj_description(d.objid, d.classid::regclass::name) IS NULL
 UNION ALL
 SELECT 'column ' || attname FROM pg_attribute

@@ -21,6 +21,11 @@ SELECT leaf_tag_reset('bills', 42);
 SELECT leaf_segment_next('bills') BETWEEN 42 AND 699 AS anew;
 SELECT leaf_tag_drop('bills');
 
+-- Without use, no end is in sight.
+SELECT leaf_tag_create('idle');
+SELECT tag, exhausted_at, cached_for FROM leaf_segment_status WHERE tag = 'idle';
+SELECT leaf_tag_drop('idle');
+
 -- Nothing in, nothing out.
 SELECT leaf_segment_next(NULL), leaf_segment_next_range('orders', NULL);
 SELECT * FROM leaf_segment_next_batch('orders', 0);

@@ -44,5 +44,8 @@ ALTER SYSTEM SET leaf_id.worker_id = '1024';
 ALTER SYSTEM SET leaf_id.epoch = 'tomorrow';
 ALTER SYSTEM SET leaf_id.snowflake_layout = '41/10/13';
 SET leaf_id.max_tags = 5;
+-- The words differ between versions.
+\set VERBOSITY sqlstate
 SET leaf_id.refill_timeout = 0;
+\set VERBOSITY default
 SET leaf_id.misspelt = 1;

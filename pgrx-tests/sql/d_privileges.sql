@@ -16,9 +16,7 @@ SELECT count(*) FROM leaf_central_status;
 SELECT count(*) FROM leaf_snowflake_status;
 RESET ROLE;
 
-GRANT USAGE ON SCHEMA leaf_id TO leaf_id_visitor;
 GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO leaf_id_visitor;
-GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop, leaf_tag_reset TO leaf_id_visitor;
 SET ROLE leaf_id_visitor;
 SELECT leaf_tag_create('mine');
 SELECT leaf_segment_next('mine');
@@ -27,7 +25,6 @@ SELECT leaf_segment_next('mine');
 SELECT leaf_tag_drop('mine');
 RESET ROLE;
 REVOKE ALL ON leaf_id.leaf_alloc FROM leaf_id_visitor;
-REVOKE ALL ON SCHEMA leaf_id FROM leaf_id_visitor;
 
 GRANT pg_monitor TO leaf_id_visitor;
 SET ROLE leaf_id_visitor;

@@ -127,6 +127,37 @@ pub unsafe fn names_a_constant(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     }
 }
 
+/// Whether none of the first so many arguments is NULL: for functions that are not STRICT.
+///
+/// # Safety
+/// PostgreSQL has called an SQL function with this, one with as many arguments.
+pub unsafe fn given(fcinfo: pg_sys::FunctionCallInfo, count: usize) -> bool {
+    // SAFETY: as the caller says.
+    unsafe {
+        (*fcinfo)
+            .args
+            .as_slice(count)
+            .iter()
+            .all(|argument| !argument.isnull)
+    }
+}
+
+/// An argument that is an oid; they are numbered from 0.
+///
+/// # Safety
+/// PostgreSQL has called an SQL function with this, whose argument of this number is an oid and
+/// not null.
+pub unsafe fn oid(fcinfo: pg_sys::FunctionCallInfo, number: usize) -> u32 {
+    // SAFETY: as the caller says: there is such an argument.
+    let value = unsafe { (*(*fcinfo).args.as_ptr().add(number)).value.value() };
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "an oid is the datum's low half"
+    )]
+    let oid = value as u32;
+    oid
+}
+
 /// The integer that follows the tag.
 ///
 /// # Safety

@@ -1,8 +1,9 @@
 //! The functions as PostgreSQL calls them, where that is not left to pgrx.
 //!
-//! Two have an entry of their own. What nearly every call does is done there, without
-//! pgrx's guard, which costs as much again: so nothing in an entry may panic, or call what
-//! can raise an error. Everything else is behind the guard, in the function that pgrx made.
+//! Two, and what the planner puts in their place, have an entry of their own. What nearly every
+//! call does is done there, without pgrx's guard, which costs as much again: so nothing in an entry
+//! may panic, or call what can raise an error. Everything else is behind the guard, in the
+//! function that pgrx made.
 
 use leaf_id_core::segment::Taken;
 use pgrx::pg_sys;
@@ -11,6 +12,7 @@ use pgrx::pg_sys::submodules::panic::pgrx_extern_c_guard;
 use super::call::{first_text, inline_bytes};
 use super::segment::leaf_segment_next_wrapper;
 use super::snowflake::leaf_snowflake_next_wrapper;
+use super::support::{leaf_segment_next_stable_wrapper, leaf_snowflake_next_stable_wrapper};
 use crate::segment::issue::{self, CallSite, Unguarded};
 use crate::segment::take;
 use crate::shmem::SlotRef;
@@ -81,6 +83,26 @@ extern "C" fn pg_finfo_leaf_segment_next() -> &'static pg_sys::Pg_finfo_record {
     &CONVENTION
 }
 
+/// `leaf_segment_next_stable` as PostgreSQL calls it: the same, but for the first call.
+#[unsafe(export_name = "leaf_segment_next_stable")]
+unsafe extern "C-unwind" fn stable_segment_entry(
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> pg_sys::Datum {
+    // SAFETY: as in `segment_entry`. Who has kept a CallSite here has found the tag to be a
+    // constant, and not null.
+    unsafe {
+        if (*(*fcinfo).flinfo).fn_extra.is_null() {
+            return guarded(leaf_segment_next_stable_wrapper, fcinfo);
+        }
+        segment_entry(fcinfo)
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pg_finfo_leaf_segment_next_stable() -> &'static pg_sys::Pg_finfo_record {
+    &CONVENTION
+}
+
 /// `leaf_snowflake_next` as PostgreSQL calls it.
 #[unsafe(export_name = "leaf_snowflake_next")]
 unsafe extern "C-unwind" fn snowflake_entry(fcinfo: pg_sys::FunctionCallInfo) -> pg_sys::Datum {
@@ -92,5 +114,24 @@ unsafe extern "C-unwind" fn snowflake_entry(fcinfo: pg_sys::FunctionCallInfo) ->
 
 #[unsafe(no_mangle)]
 extern "C" fn pg_finfo_leaf_snowflake_next() -> &'static pg_sys::Pg_finfo_record {
+    &CONVENTION
+}
+
+/// `leaf_snowflake_next_stable` as PostgreSQL calls it: the same, but for the first call.
+#[unsafe(export_name = "leaf_snowflake_next_stable")]
+unsafe extern "C-unwind" fn stable_snowflake_entry(
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> pg_sys::Datum {
+    // SAFETY: PostgreSQL calls this, so flinfo is set; the call goes on as it came.
+    unsafe {
+        if (*(*fcinfo).flinfo).fn_extra.is_null() {
+            return guarded(leaf_snowflake_next_stable_wrapper, fcinfo);
+        }
+        snowflake_entry(fcinfo)
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pg_finfo_leaf_snowflake_next_stable() -> &'static pg_sys::Pg_finfo_record {
     &CONVENTION
 }

@@ -11,12 +11,16 @@ use crate::segment::issue::{self, Batch, CallSite};
 use crate::segment::wait;
 use crate::tags::claim;
 
-#[pg_extern(sql = r#"
+#[pg_extern(
+    sql = r#"
 CREATE FUNCTION leaf_segment_next(tag text) RETURNS bigint
-    STRICT VOLATILE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', 'leaf_segment_next';
+    STRICT VOLATILE PARALLEL SAFE SUPPORT leaf_id.leaf_next_support
+    LANGUAGE c AS '@MODULE_PATHNAME@', 'leaf_segment_next';
 COMMENT ON FUNCTION leaf_segment_next(text) IS 'The next id of a tag';
-"#)]
-fn leaf_segment_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
+"#,
+    requires = [leaf_next_support]
+)]
+pub fn leaf_segment_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     // SAFETY: a call of the SQL function above, which keeps a CallSite; see also `fmgr`.
     let (site, tag) = unsafe {
         let site = kept(fcinfo, || CallSite::new(names_a_constant(fcinfo)));

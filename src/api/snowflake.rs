@@ -13,13 +13,17 @@ use crate::pg::{self, RawDatum};
 use crate::shmem;
 use crate::snowflake::{issue, reset};
 
-#[pg_extern(sql = r#"
+#[pg_extern(
+    sql = r#"
 CREATE FUNCTION leaf_snowflake_next() RETURNS bigint
-    STRICT VOLATILE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', 'leaf_snowflake_next';
+    STRICT VOLATILE PARALLEL SAFE SUPPORT leaf_id.leaf_next_support
+    LANGUAGE c AS '@MODULE_PATHNAME@', 'leaf_snowflake_next';
 COMMENT ON FUNCTION leaf_snowflake_next() IS
     'The next snowflake id of this server: milliseconds, worker id, sequence';
-"#)]
-fn leaf_snowflake_next() -> i64 {
+"#,
+    requires = [leaf_next_support]
+)]
+pub fn leaf_snowflake_next() -> i64 {
     finish(issue::next())
 }
 

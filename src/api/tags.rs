@@ -8,7 +8,7 @@ use crate::error::Failure;
 use crate::pg::{self, RawDatum, TriggerCall};
 use crate::tags::heap::{ALLOC, AllocRow};
 use crate::tags::transaction;
-use crate::tags::trigger::{self, Edit};
+use crate::tags::trigger::{self, Edit, Merged};
 
 /// # Safety
 /// PostgreSQL has called a function with this, which does not return before the result is
@@ -51,7 +51,7 @@ fn edit(call: &TriggerCall<'_>) -> Edit {
 CREATE FUNCTION leaf_alloc_stamp() RETURNS trigger
     LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_alloc_stamp() IS
-    'Trigger: stamps rows of leaf_id.leaf_alloc, and refuses to lower max_id';
+    'Trigger: stamps rows of leaf_id.leaf_alloc, refuses to lower max_id, and merges replicated rows of tags that exist';
 "#)]
 fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     // SAFETY: a call of the SQL function above.
@@ -59,7 +59,16 @@ fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     if !is_readable(&call) {
         return call.unchanged();
     }
-    let stamp = finish(trigger::stamp(&edit(&call)));
+    let edit = edit(&call);
+    match finish(trigger::merge_replicated(&edit)) {
+        Merged::No => {}
+        Merged::Kept => return call.none(),
+        Merged::Raised(raised) => {
+            transaction::remember(&raised);
+            return call.none();
+        }
+    }
+    let stamp = finish(trigger::stamp(&edit));
     call.with(&stamp.changes())
 }
 
@@ -84,12 +93,13 @@ fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
 CREATE FUNCTION leaf_alloc_truncate() RETURNS trigger
     LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_alloc_truncate() IS
-    'Trigger: drops every cached segment of this database when a TRUNCATE commits';
+    'Trigger: refuses TRUNCATE without leaf_id.allow_truncate, and drops every cached segment of this database when it commits';
 "#)]
 fn leaf_alloc_truncate(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     // SAFETY: a call of the SQL function above.
     let call = unsafe { trigger_call(fcinfo, "leaf_alloc_truncate") };
     is_readable(&call);
+    finish(trigger::check_truncate());
     transaction::note_truncate(call.relation());
     call.unchanged()
 }

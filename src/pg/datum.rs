@@ -7,10 +7,15 @@ use pgrx::pgrx_sql_entity_graph::metadata;
 
 use super::name::Name;
 
-/// A result that is returned as it is: a row of OUT arguments, a trigger's row.
+/// A result that is returned as it is: a row of OUT arguments, a trigger's row, a planner's node.
 pub struct RawDatum(pub(super) pg_sys::Datum);
 
 impl RawDatum {
+    /// A null pointer, which is not SQL's NULL.
+    pub fn none() -> Self {
+        Self(pg_sys::Datum::null())
+    }
+
     fn datum(self) -> pg_sys::Datum {
         self.0
     }

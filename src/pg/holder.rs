@@ -80,16 +80,35 @@ fn members(multi: u32) -> Vec<u32> {
     }
 }
 
-/// Who holds a lock of a table of this database that keeps rows from being written.
-pub fn table_holder(relation: u32) -> LockHolder {
-    let tag = pg_sys::LOCKTAG {
+/// The lock of a relation of this database.
+fn relation_tag(relation: u32) -> pg_sys::LOCKTAG {
+    pg_sys::LOCKTAG {
         locktag_field1: database(),
         locktag_field2: relation,
         locktag_field3: 0,
         locktag_field4: 0,
         locktag_type: u8::try_from(pg_sys::LockTagType::LOCKTAG_RELATION).unwrap_or(0),
         locktag_lockmethodid: u8::try_from(pg_sys::DEFAULT_LOCKMETHOD).unwrap_or(1),
-    };
+    }
+}
+
+/// Whether this session has locked a relation of this database ACCESS EXCLUSIVE.
+pub(super) fn is_locked_by_me(relation: u32) -> bool {
+    let tag = relation_tag(relation);
+    let mode = pg_sys::AccessExclusiveLock.cast_signed();
+    // SAFETY: a complete tag and a mode of its lock method.
+    unsafe {
+        #[cfg(any(feature = "pg15", feature = "pg16"))]
+        let held = pg_sys::LockHeldByMe(&raw const tag, mode);
+        #[cfg(not(any(feature = "pg15", feature = "pg16")))]
+        let held = pg_sys::LockHeldByMe(&raw const tag, mode, false);
+        held
+    }
+}
+
+/// Who holds a lock of a table of this database that keeps rows from being written.
+pub fn table_holder(relation: u32) -> LockHolder {
+    let tag = relation_tag(relation);
     let mut count: c_int = 0;
     // SAFETY: a complete tag and a mode of its lock method. The result is a palloc'ed array of as
     // many as `count` says, and one that ends it.

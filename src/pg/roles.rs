@@ -88,6 +88,41 @@ pub fn caller_is_monitor() -> bool {
     unsafe { pg_sys::has_privs_of_role(raw_user(), pg_sys::Oid::from(pg_sys::ROLE_PG_MONITOR)) }
 }
 
+/// Raises PostgreSQL's own error where the caller may not update all columns of a table.
+pub fn require_update(table: u32, name: &CStr) {
+    if !caller_may_update(table) {
+        let table = pg_sys::ObjectType::OBJECT_TABLE;
+        // SAFETY: a string that ends with null.
+        unsafe {
+            pg_sys::aclcheck_error(pg_sys::AclResult::ACLCHECK_NO_PRIV, table, name.as_ptr())
+        };
+    }
+}
+
+/// Whether the caller may update all columns of a table.
+pub fn caller_may_update(table: u32) -> bool {
+    // SAFETY: in a transaction; a table that there is.
+    unsafe {
+        let mode = pg_sys::AclMode::from(pg_sys::ACL_UPDATE);
+        pg_sys::pg_class_aclcheck(pg_sys::Oid::from(table), raw_user(), mode)
+            == pg_sys::AclResult::ACLCHECK_OK
+    }
+}
+
+/// Whether the caller may read a column of a table, by its number.
+///
+/// # Safety
+/// The table is open, and has the column.
+pub(super) unsafe fn user_may_read(table: pg_sys::Oid, column: i16) -> bool {
+    // SAFETY: in a transaction; as the caller says.
+    unsafe {
+        let mode = pg_sys::AclMode::from(pg_sys::ACL_SELECT);
+        pg_sys::pg_class_aclcheck(table, raw_user(), mode) == pg_sys::AclResult::ACLCHECK_OK
+            || pg_sys::pg_attribute_aclcheck(table, column, raw_user(), mode)
+                == pg_sys::AclResult::ACLCHECK_OK
+    }
+}
+
 /// The roles that USAGE on the extension's schema was granted to, each by name and not as a
 /// member of another.
 fn schema_users() -> Vec<pg_sys::Oid> {

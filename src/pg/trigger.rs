@@ -104,6 +104,12 @@ impl TriggerCall<'_> {
         }
     }
 
+    /// What the trigger function returns where the row is not to be written: a null pointer, and
+    /// no SQL NULL.
+    pub fn none(&self) -> RawDatum {
+        RawDatum(pg_sys::Datum::null())
+    }
+
     /// What the trigger function returns where the row stays as it is.
     pub fn unchanged(&self) -> RawDatum {
         let data = self.0;

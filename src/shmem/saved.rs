@@ -81,6 +81,11 @@ impl Claims {
         may
     }
 
+    /// Whether the remainders may be out of the buffers: they come back with the next launcher.
+    pub fn are_stopped(&self) -> bool {
+        self.saving.load(Ordering::SeqCst) != 0
+    }
+
     /// Ends a claim, published or not.
     pub fn end(&self) {
         self.under_way.fetch_sub(1, Ordering::SeqCst);

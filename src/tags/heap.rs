@@ -146,6 +146,17 @@ impl From<Misshapen> for Failure {
     }
 }
 
+/// The `max_id` of a tag as it is committed now, or as this transaction has made it; `None` if
+/// there is no such tag.
+///
+/// # Errors
+/// The table is gone or was altered.
+pub fn max_id(key: &Key) -> Result<Option<i64>, Failure> {
+    let table = open(key.relation, Access::Read)?.ok_or(Failure::NoTable)?;
+    let row = table.get(&self::key(&key.tag));
+    Ok(row.and_then(|row| row.bigint(MAX_ID)))
+}
+
 /// A tag's row as a session sees it before it asks for a slot.
 pub struct SeenRow {
     /// What it holds.

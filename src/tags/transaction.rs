@@ -241,6 +241,14 @@ pub fn standing(key: &Key) -> Standing {
     }
 }
 
+/// Where the ids of a tag that was created in this transaction go on, if any was issued: 0 if
+/// none was.
+pub fn mark(key: &Key) -> i64 {
+    let edits = EDITS.lock();
+    let incarnation = edits.kind(key).and_then(|kind| kind.created_incarnation());
+    incarnation.map_or(0, |incarnation| edits.mark(key, incarnation))
+}
+
 /// Whether a tag that was created in this transaction is not everybody's.
 pub fn is_restricted(key: &Key) -> bool {
     matches!(

@@ -4,7 +4,8 @@
 use super::claim;
 use super::heap::{self, AllocRow, LastClaim};
 use crate::error::Failure;
-use crate::pg::{self, Value};
+use crate::guc;
+use crate::pg::{self, Access, Value};
 use crate::shmem::Tag;
 
 /// What a trigger was fired for.
@@ -140,6 +141,73 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         last_claim: Some(last_claim),
         server_incarnation: Some(if same_row { old.server_incarnation } else { 0 }),
     })
+}
+
+/// What has become of a replicated INSERT.
+pub enum Merged {
+    /// The row is to be written: there is none of this tag.
+    No,
+    /// The row that is here stays as it is.
+    Kept,
+    /// The row that is here was raised: to be remembered as any edit.
+    Raised(Box<Edit>),
+}
+
+/// An INSERT that logical replication brings, of a tag that this server has already: the row that
+/// is here stays, with the greater `max_id`, and the new one is not to be written. A duplicate
+/// key would stop the initial copy, or the apply worker, for good.
+///
+/// # Errors
+/// The table was altered.
+pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
+    let (true, None, Some(new)) = (edit.replica, &edit.old, &edit.new) else {
+        return Ok(Merged::No);
+    };
+    // Whoever sets session_replication_role, and may not UPDATE, gets the error.
+    let (Some(tag), true) = (new.tag, pg::caller_may_update(edit.relation)) else {
+        return Ok(Merged::No);
+    };
+    let Some(table) = heap::open(edit.relation, Access::Write)? else {
+        return Ok(Merged::No);
+    };
+    let Some(stored) = table.lock(&Value::Text(tag.bytes())) else {
+        return Ok(Merged::No);
+    };
+    let old = AllocRow::of(&stored);
+    // Which ids of a sourced tag are in use is known where they come from.
+    if old.server.is_some() || new.max_id <= old.max_id {
+        return Ok(Merged::Kept);
+    }
+    let raised = AllocRow {
+        max_id: new.max_id,
+        ..old.clone()
+    };
+    let mut edit = Edit {
+        relation: edit.relation,
+        old: Some(old),
+        new: Some(raised),
+        replica: true,
+    };
+    let mut stamp = stamp(&edit)?;
+    stamp.max_id = stamp.max_id.max(new.max_id);
+    table.update(&stored, &stamp.changes());
+    if let Some(raised) = &mut edit.new {
+        raised.max_id = stamp.max_id;
+    }
+    Ok(Merged::Raised(Box::new(edit)))
+}
+
+/// Whether every tag may be dropped at once. A replicated TRUNCATE is applied: its owner was asked
+/// where it comes from, and an apply worker is never stopped.
+///
+/// # Errors
+/// `leaf_id.allow_truncate` is off.
+pub fn check_truncate() -> Result<(), Failure> {
+    if pg::replica_role() || guc::ALLOW_TRUNCATE.get() {
+        Ok(())
+    } else {
+        Err(Failure::TruncateNotAllowed)
+    }
 }
 
 /// The source server of a tag must exist and be the editor's to use, and stays so: which ids

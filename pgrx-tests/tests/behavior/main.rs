@@ -9,6 +9,8 @@
     reason = "in a test a failure is a panic, and its name says what it is for"
 )]
 
+mod adopt;
+mod copy;
 mod docs;
 mod files;
 mod harness;

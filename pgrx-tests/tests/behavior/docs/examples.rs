@@ -16,7 +16,7 @@ use super::page::{Block, Mark, Page, root};
 
 /// How many blocks are not simply run, by the pages' own words; so that none goes unseen.
 const EXPECT: usize = 2;
-const RUN_BY: usize = 9;
+const RUN_BY: usize = 10;
 const NOT_RUN: usize = 2;
 
 /// A server with the settings that a page shows, and what it needs to be quick.
@@ -224,6 +224,17 @@ fn shell(server: &Server, block: &Block) -> Result<(), String> {
     }
 }
 
+/// Looks for the lines of a block in the file that it is from.
+fn excerpt(block: &Block, path: &str) -> Result<(), String> {
+    let text = fs::read_to_string(root().join(path)).map_err(|error| format!("{path}: {error}"))?;
+    let mut lines = text.lines().map(str::trim);
+    let mut wanted = block.text.lines().map(str::trim);
+    match wanted.find(|wanted| !wanted.is_empty() && !lines.any(|line| line == *wanted)) {
+        None => Ok(()),
+        Some(line) => Err(format!("not in {path}, or not in this order: {line}")),
+    }
+}
+
 /// Runs the blocks of a page, and returns how many.
 fn run_page(page: &Page) -> Result<usize, String> {
     let blocks = page.blocks();
@@ -231,6 +242,7 @@ fn run_page(page: &Page) -> Result<usize, String> {
     let mut count = 0;
     for block in &blocks {
         let result = match (&*block.language, &block.mark) {
+            (_, Mark::From(path)) => excerpt(block, path),
             (_, Mark::RunBy(_) | Mark::NotRun(_)) | ("" | "text" | "ini", Mark::Run) => continue,
             ("sql", _) => sql(&server, block),
             ("sh", Mark::Run) => shell(&server, block),
@@ -265,7 +277,7 @@ fn no_more_blocks_than_these_are_not_simply_run() {
     for page in Page::all() {
         for block in page.blocks() {
             match block.mark {
-                Mark::Run => {}
+                Mark::Run | Mark::From(_) => {}
                 Mark::Expect(state) => {
                     assert_eq!(state.len(), 5, "{}:{}", page.name, block.line);
                     expect += 1;
@@ -307,6 +319,10 @@ fn a_wrong_example_is_noticed() {
     ] {
         sql(&server, &block(wrong)).unwrap_err();
     }
+    let from = |text: &str| excerpt(&block(text), "pgrx-tests/clients/schema.sql");
+    from("```sql\nCREATE TABLE orders (\n  item text NOT NULL\n```\n").unwrap();
+    from("```sql\nitem text NOT NULL\nCREATE TABLE orders (\n```\n").unwrap_err();
+    from("```sql\nCREATE TABLE\n```\n").unwrap_err();
     shell(
         &server,
         &block("```sh\npsql -c 'SELECT 1' # one\nPG_MAJOR=17 make test   # all\n```\n"),

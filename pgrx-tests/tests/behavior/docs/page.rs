@@ -7,6 +7,7 @@
 //! | `<!-- test: before SQL -->` | this SQL runs first; for what the reader has, and the test does not |
 //! | `<!-- test: expect SQLSTATE -->` | the block fails with that |
 //! | `<!-- test: run by module::test -->` | that test runs it, as it needs several servers, say |
+//! | `<!-- test: from path -->` | its lines are in that file, in this order; the file is run |
 //! | `<!-- test: not run: reason -->` | nothing runs it |
 
 use std::fs;
@@ -23,6 +24,8 @@ pub enum Mark {
     Expect(String),
     /// By this test.
     RunBy(String),
+    /// It is an excerpt of this file.
+    From(String),
     /// Not at all, for this reason.
     NotRun(String),
 }
@@ -176,6 +179,7 @@ fn blocks(text: &str) -> Result<Vec<Block>, String> {
             match comment.split_once(' ') {
                 Some(("before", sql)) => before.push(sql.into()),
                 Some(("expect", state)) => mark = Mark::Expect(state.into()),
+                Some(("from", path)) => mark = Mark::From(path.into()),
                 Some(("run", by)) if by.starts_with("by ") => mark = Mark::RunBy(by[3..].into()),
                 Some(("not", why)) if why.starts_with("run: ") => {
                     mark = Mark::NotRun(why[5..].into());

@@ -454,7 +454,7 @@ fn a_central_server_restored_from_a_dump_is_behind_and_not_reset() {
     let mut central = fleet.central.session();
     central.run("CREATE TABLE dump AS SELECT * FROM leaf_id.leaf_alloc");
     let ids = member.take("t", 500);
-    central.run("BEGIN; TRUNCATE leaf_id.leaf_alloc; INSERT INTO leaf_id.leaf_alloc SELECT * FROM dump; COMMIT");
+    central.run("BEGIN; SET LOCAL leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc; INSERT INTO leaf_id.leaf_alloc SELECT * FROM dump; COMMIT");
     member.run("SET leaf_id.refill_timeout = '2s'");
     let failure = loop {
         match member.try_next("t") {

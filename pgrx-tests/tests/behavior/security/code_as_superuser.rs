@@ -344,10 +344,22 @@ fn default_privileges_give_nothing_of_leaf_id_away() {
     }
     let sql = format!(
         "SELECT proname::text FROM pg_proc
-         WHERE proname ~ '^leaf_(tag_|claim|worker_|snowflake_reset|segment_slots)'
+         WHERE proname ~ '^leaf_(claim|worker_|snowflake_reset|segment_slots)'
              AND has_function_privilege('{MALLORY}', oid, 'EXECUTE')"
     );
     assert_eq!(admin.column::<String>(&sql), [""; 0]);
+    // These run with her rights: everybody may execute them, and she may do nothing.
+    for call in [
+        "create('x')",
+        "drop('t')",
+        "reset('t', 1)",
+        "revoke('t', 'public')",
+    ] {
+        attack
+            .mallory()
+            .fails(&format!("SELECT leaf_tag_{call}"))
+            .is("42501");
+    }
     attack.mallory_tries(&triggers(&attack));
     use_everything(&attack);
     attack.assert_nobody_ran_her_code();

@@ -318,3 +318,26 @@ fn single_user_mode_issues_nothing() {
     server.launch();
     assert_eq!(server.session().next("t"), 1);
 }
+
+/// What has no end has NULL, and no infinity: drivers cannot read one, nor years above 9999.
+#[test]
+fn no_time_in_the_views_is_more_than_a_driver_reads() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run(
+        "SELECT leaf_tag_create('idle'), leaf_tag_create('slow'),
+             leaf_tag_create('ends', max_value => 1000000)",
+    );
+    session.take("slow", 3);
+    session.take("ends", 3000);
+    assert!(session.value::<bool>(
+        "SELECT bool_and(coalesce(isfinite(exhausted_at) AND exhausted_at < '9999-01-01', true)
+             AND coalesce(cached_for < '1000 years', true)) FROM leaf_segment_status"
+    ));
+    assert_eq!(
+        session.column::<String>(
+            "SELECT tag FROM leaf_segment_status WHERE exhausted_at IS NULL ORDER BY tag"
+        ),
+        ["idle", "slow"]
+    );
+}

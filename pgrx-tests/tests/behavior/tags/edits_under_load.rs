@@ -301,7 +301,10 @@ fn a_tag_that_goes_and_comes_again() {
             let mut edits = Vec::new();
             for (incarnation, (go, come)) in (1..).zip([
                 ("DELETE FROM leaf_id.leaf_alloc", come(1)),
-                ("TRUNCATE leaf_id.leaf_alloc", come(2)),
+                (
+                    "SET leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc",
+                    come(2),
+                ),
                 ("SELECT leaf_tag_drop('t')", come(3)),
                 (
                     "UPDATE leaf_id.leaf_alloc SET biz_tag = 'away'",
@@ -325,7 +328,7 @@ fn a_tag_that_goes_and_comes_again() {
                 let_them_draw(editor, 300);
             }
             // In one transaction it is never away.
-            editor.run("BEGIN; TRUNCATE leaf_id.leaf_alloc");
+            editor.run("BEGIN; SET LOCAL leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc");
             editor.run(&come(6));
             edits.push(edit(6 * LIFE, || editor.run("COMMIT")));
             let_them_draw(editor, 300);

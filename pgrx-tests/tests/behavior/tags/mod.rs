@@ -1,9 +1,14 @@
 //! Tags as rows of a table: edits of them, and who may do what.
 
 mod altered_table;
+mod create;
+mod dumps;
 mod edits_under_load;
 mod locked_tag_row;
 mod privileges;
+mod publications;
 mod rights;
 mod rights_matrix;
+mod sync;
+mod sync_rights;
 mod tag_edits;

@@ -86,7 +86,7 @@ fn a_prepared_statement_and_a_cached_slot_notice() {
 fn rights_follow_the_effective_user() {
     let (server, mut admin) = server();
     admin.run(
-        "GRANT app TO mallory; ALTER ROLE mallory NOINHERIT;
+        "ALTER ROLE mallory NOINHERIT; GRANT app TO mallory;
          CREATE FUNCTION public.for_app() RETURNS bigint LANGUAGE sql SECURITY DEFINER
              AS 'SELECT leaf_segment_next(''t'')';
          ALTER FUNCTION public.for_app() OWNER TO app;

@@ -13,6 +13,7 @@ fn server_with_t_in_use() -> (Server, Session, Session) {
     ]);
     let (mut a, mut b) = (server.session(), server.session());
     a.create_tag("t");
+    a.run("SET leaf_id.allow_truncate = on");
     assert_eq!(
         (a.take("t", 3), b.take("t", 3)),
         (vec![1, 2, 3], vec![4, 5, 6])
@@ -251,13 +252,16 @@ fn an_edit_cannot_be_prepared_and_use_can() {
 fn replication_is_never_stopped_and_never_takes_a_tag_back() {
     let (_server, mut a, mut b) = server_with_t_in_use();
     a.run("SET session_replication_role = replica");
-    let max_id: i64 = a.value("SELECT max_id FROM leaf_id.leaf_alloc");
+    // Locked: the allocator may be claiming the next segment.
+    a.run("BEGIN");
+    let max_id: i64 = a.value("SELECT max_id FROM leaf_id.leaf_alloc FOR UPDATE");
     a.run(
         "UPDATE leaf_id.leaf_alloc SET max_id = 1, description = 'from afar' WHERE biz_tag = 't'",
     );
     let row = a
         .query_one("SELECT max_id, description FROM leaf_id.leaf_alloc", &[])
         .unwrap();
+    a.run("COMMIT");
     assert_eq!((row.get(0), row.get(1)), (max_id, "from afar"));
     assert!(b.next("t") > 6);
     a.run("UPDATE leaf_id.leaf_alloc SET max_id = 50000 WHERE biz_tag = 't'");

@@ -509,7 +509,7 @@ impl Driver<'_, OneServer<'_>> {
         let max_ids = TAGS
             .each_ref()
             .map(|tag| session.value::<i64>(&row_of(tag.name)));
-        session.run("TRUNCATE leaf_id.leaf_alloc");
+        session.run("SET LOCAL leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc");
         for (tag, max_id) in TAGS.iter().zip(max_ids) {
             create_tag(session, tag, max_id + gap);
         }

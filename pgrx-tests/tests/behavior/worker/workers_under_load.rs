@@ -298,6 +298,8 @@ fn an_allocator_that_is_late_is_waited_for_in_bounds() {
     session.create_steady_tag("t", 10);
     session.run("CREATE DATABASE other");
     let mut ids = vec![session.next("t")];
+    // Idle: one that is stopped in a commit holds up all commits of the server.
+    session.wait_for_spare("t");
     let paused = server.pause(session.worker("allocator").unwrap());
     session.run("SET leaf_id.refill_timeout = '300ms'");
     let failure = loop {

@@ -1,0 +1,30 @@
+//! Columns that move from a sequence to a tag and back.
+
+mod columns;
+mod families;
+mod hostile;
+mod locks;
+mod new_columns;
+mod others;
+mod refusals;
+mod release;
+mod under_load;
+
+use leaf_id_tests::Server;
+
+/// A server with the extension, whose log has what sessions are told.
+fn server() -> Server {
+    Server::with_leaf_id(&[("log_min_messages", "notice")])
+}
+
+/// What was told so far by a notice that has this text.
+fn told(server: &Server, text: &str) -> bool {
+    let log = server.log();
+    log.lines()
+        .any(|line| line.contains("NOTICE:") && line.contains(text))
+}
+
+#[track_caller]
+fn assert_told(server: &Server, text: &str) {
+    assert!(told(server, text), "no notice says {text:?}");
+}

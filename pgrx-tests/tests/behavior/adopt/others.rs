@@ -1,0 +1,134 @@
+//! Would catch: an id twice because of a sequence that was set and not called, or of a failover;
+//! strangers whose tables stop a move, or keep others from creating a table; a move that succeeds,
+//! and no row can be inserted.
+
+use super::server;
+
+#[test]
+fn a_sequence_that_was_set_and_not_called_counts() {
+    let server = server();
+    let mut session = server.session();
+    session.run(
+        "CREATE TABLE t (id bigserial, n int); INSERT INTO t (n) SELECT generate_series(1, 999);
+         SELECT setval('t_id_seq', 1000, false); DELETE FROM t WHERE id > 500;
+         SELECT leaf_adopt('t', 'id')",
+    );
+    let first = "INSERT INTO t (n) VALUES (1) RETURNING id";
+    assert_eq!(session.ids(first), [1000]);
+    // A sequence that stays is set by each release.
+    session.run(
+        "CREATE TABLE u (id bigserial, n int); CREATE VIEW v AS SELECT last_value FROM u_id_seq;
+         SELECT leaf_adopt('u', 'id'); INSERT INTO u (n) VALUES (1)",
+    );
+    let id: i64 = session.value("SELECT id FROM u");
+    session.run("DELETE FROM u; SELECT leaf_release('u', 'id'); SELECT leaf_adopt('u', 'id')");
+    assert!(session.ids("INSERT INTO u (n) VALUES (1) RETURNING id")[0] > id);
+}
+
+/// What the lost primary may have issued is left out by release as by a claim.
+#[test]
+fn a_release_after_a_failover_skips() {
+    let server = server();
+    let mut session = server.session();
+    session.run(
+        "CREATE TABLE t (id bigserial, n int); SELECT leaf_adopt('t', 'id', step => 100);
+         INSERT INTO t (n) VALUES (1)",
+    );
+    let before: i64 = session.value("SELECT max_id FROM leaf_id.leaf_alloc");
+    drop(session);
+    let standby = server.standby(&[]);
+    standby.promote();
+    let mut session = standby.session();
+    session.run("SELECT leaf_release('t', 'id')");
+    let first = session.ids("INSERT INTO t (n) VALUES (1) RETURNING id")[0];
+    assert!(first > before + 100, "{first} after {before}");
+}
+
+#[test]
+fn what_this_transaction_has_issued_counts() {
+    let server = server();
+    let mut session = server.session();
+    session.run(
+        "BEGIN; CREATE TABLE t (id bigserial, n int); SELECT leaf_adopt('t', 'id');
+         INSERT INTO t (n) SELECT generate_series(1, 50); DELETE FROM t; SELECT leaf_release('t', 'id'); COMMIT",
+    );
+    assert!(session.ids("INSERT INTO t (n) VALUES (1) RETURNING id")[0] > 50);
+}
+
+#[test]
+fn strangers_stop_nobody() {
+    let server = server();
+    let mut admin = server.session();
+    admin.run(
+        "CREATE ROLE mallory LOGIN; GRANT CREATE ON SCHEMA public TO mallory;
+         CREATE TABLE t (id bigserial); SELECT leaf_adopt('t', 'id')",
+    );
+    // Their locks are not waited for.
+    let mut mallory = server.connect_as("mallory", "postgres");
+    mallory.run(
+        "CREATE TABLE held (id bigint DEFAULT leaf_segment_next('nothing'));
+         CREATE TEMP TABLE own (id bigint DEFAULT leaf_segment_next('nothing'));
+         BEGIN; LOCK TABLE held, own IN ACCESS EXCLUSIVE MODE",
+    );
+    admin.run("SET statement_timeout = '20s'; SELECT leaf_release('t', 'id')");
+    // Nor does a default of theirs take a name.
+    admin.run("SET leaf_id.adopt_new_columns = on; CREATE TABLE m (id smallserial)");
+    mallory.run("COMMIT; CREATE TABLE mine (id bigint DEFAULT leaf_segment_next('m'))");
+    admin.run("DROP TABLE m; CREATE TABLE m (id bigserial)");
+    // The column of before was a smaller one.
+    let last: i64 = admin.value("SELECT max_value FROM leaf_id.leaf_alloc WHERE biz_tag = 'm'");
+    assert_eq!(last, i64::MAX - 1);
+}
+
+#[test]
+fn a_tag_that_others_use_in_other_ways_stays() {
+    let server = server();
+    let mut session = server.session();
+    session.run(
+        "CREATE TABLE t (id bigserial); SELECT leaf_adopt('t', 'id');
+         CREATE DOMAIN number AS bigint DEFAULT leaf_segment_next('t'); CREATE TABLE d (id number, n int)",
+    );
+    session.run("SELECT leaf_release('t', 'id')");
+    session.run("INSERT INTO d (n) VALUES (1)");
+    session.run(
+        "DROP TABLE d; SELECT leaf_adopt('t', 'id', 't');
+         CREATE TABLE c (id bigint DEFAULT leaf_segment_next('t'::varchar), n int);
+         SELECT leaf_release('t', 'id')",
+    );
+    session.run("INSERT INTO c (n) VALUES (1)");
+}
+
+#[test]
+fn a_tag_without_ids_for_the_column_is_refused() {
+    let server = server();
+    let mut session = server.session();
+    session.run(
+        "SELECT leaf_tag_create('big', start => 5000000000), leaf_tag_create('small', max_value => 100);
+         CREATE TABLE t (id serial); CREATE TABLE u (id bigserial); INSERT INTO u VALUES (1000)",
+    );
+    session
+        .fails("SELECT leaf_adopt('t', 'id', 'big')")
+        .is("2200H");
+    session
+        .fails("SELECT leaf_adopt('u', 'id', 'small')")
+        .is("2200H");
+    // And nothing was used of it.
+    assert_eq!(session.next("small"), 1);
+}
+
+#[test]
+fn a_thousand_partitions_are_moved() {
+    let server = server();
+    let mut session = server.session();
+    session.run(
+        "CREATE TABLE t (id bigserial, n int) PARTITION BY LIST (n);
+         DO $$ BEGIN FOR i IN 1 .. 1000 LOOP
+             EXECUTE format('CREATE TABLE t%s PARTITION OF t FOR VALUES IN (%1$s)', i);
+         END LOOP; END $$",
+    );
+    session.run("SELECT leaf_adopt('t', 'id')");
+    assert_eq!(
+        session.ids("INSERT INTO t (n) VALUES (7) RETURNING id"),
+        [1]
+    );
+}

@@ -1,0 +1,199 @@
+//! Would catch: logical replication of the table of tags that stops (its initial copy, or the apply
+//! worker) because the subscriber has a tag already; one that brings ids back which were issued;
+//! and a TRUNCATE that drops the tags of a database without a word.
+
+use std::time::Duration;
+
+use leaf_id_tests::{Server, Session, assert_issued_once, wait_until};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const MAX_IDS: &str = "SELECT biz_tag || ' ' || max_id FROM leaf_id.leaf_alloc ORDER BY biz_tag";
+
+/// A publisher and a subscriber, with leaf_id and the table orders each.
+fn pair() -> (Server, Server) {
+    let server = |number| {
+        let server = Server::start_unrelated(number, &[("wal_level", "logical")]);
+        server.session().run(
+            "CREATE EXTENSION leaf_id;
+             CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'))",
+        );
+        server
+    };
+    (server(0), server(1))
+}
+
+fn subscribe(publisher: &Server, subscriber: &Server) {
+    let conninfo = format!("{} dbname=postgres", publisher.conninfo());
+    subscriber.session().run(&format!(
+        "CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION p"
+    ));
+}
+
+fn wait_for(session: &mut Session, sql: &str, expected: &[&str]) {
+    wait_until(LIMIT, &format!("{expected:?}"), || {
+        session.column::<String>(sql) == expected
+    });
+}
+
+/// What has arrived: the initial copy of all tables is made.
+fn wait_for_copy(session: &mut Session) {
+    wait_until(LIMIT, "the initial copy", || {
+        session.value("SELECT count(*) > 0 AND bool_and(srsubstate = 'r') FROM pg_subscription_rel")
+    });
+}
+
+/// A subscriber that is to take over: it has the schema, and tags that somebody has used.
+#[test]
+fn a_subscriber_with_tags_of_its_own_copies_applies_and_takes_over() {
+    let (publisher, subscriber) = pair();
+    let (mut there, mut here) = (publisher.session(), subscriber.session());
+    there.run(
+        "SELECT leaf_tag_create('orders', step => 100), leaf_tag_create('only there', start => 70),
+             leaf_tag_create('behind', start => 5);
+         INSERT INTO orders SELECT FROM generate_series(1, 250);
+         CREATE PUBLICATION p FOR ALL TABLES",
+    );
+    here.run(
+        "SELECT leaf_tag_create('orders', step => 10), leaf_tag_create('behind', start => 5000, step => 10)",
+    );
+    assert_eq!((here.next("orders"), here.next("behind")), (1, 5000));
+    subscribe(&publisher, &subscriber);
+    wait_for_copy(&mut here);
+    let claimed: i64 =
+        there.value("SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = 'orders'");
+    wait_until(LIMIT, "the tags", || {
+        here.value(&format!(
+            "SELECT count(*) = 3 AND bool_and(CASE biz_tag WHEN 'orders' THEN max_id >= {claimed}
+                 WHEN 'behind' THEN max_id >= 5010 ELSE max_id = 70 END) FROM leaf_id.leaf_alloc"
+        ))
+    });
+    // Ids that were cached here, below the publisher's, are gone.
+    assert!(here.next("orders") >= claimed);
+    assert_eq!(here.next("behind"), 5001);
+    let mut ids = here.ids("SELECT id FROM orders");
+    assert_eq!(ids.len(), 250);
+
+    // Claims go on there; new tags come here, also one that is here.
+    here.run("SELECT leaf_tag_create('new', start => 40)");
+    there.run(
+        "INSERT INTO orders SELECT FROM generate_series(1, 1000);
+         SELECT leaf_tag_create('new', start => 300), leaf_tag_create('newer', start => 9);
+         CREATE TABLE last (id int PRIMARY KEY)",
+    );
+    here.run("CREATE TABLE last (id int PRIMARY KEY)");
+    here.run("ALTER SUBSCRIPTION s REFRESH PUBLICATION");
+    there.run("INSERT INTO last VALUES (1)");
+    wait_for(&mut here, "SELECT id::text FROM last", &["1"]);
+    assert!(here.next("new") >= 300);
+    assert_eq!(here.next("newer"), 9);
+    here.run("DROP SUBSCRIPTION s");
+    ids.clear();
+    ids.extend(here.ids("SELECT id FROM orders"));
+    assert_eq!(ids.len(), 1250);
+    ids.extend(here.take("orders", 500));
+    assert_issued_once(&[ids]);
+    let failed = subscriber.log().contains("duplicate key");
+    assert!(!failed, "{}", subscriber.log());
+}
+
+/// Neither a tag that is sourced from elsewhere here, nor what its row says, is touched.
+#[test]
+fn the_row_that_is_here_stays() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session
+        .run("SELECT leaf_tag_create('t', step => 10, description => 'ours', max_value => 99999)");
+    let ids = session.take("t", 5);
+    let incarnation: i64 = session.value("SELECT incarnation FROM leaf_id.leaf_alloc");
+    let insert = |max_id: i64| {
+        format!(
+            "INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id, step, description, incarnation)
+             VALUES ('t', {max_id}, 77, 'theirs', 3)"
+        )
+    };
+    session.fails(&insert(50)).is("23505");
+    session.run("SET session_replication_role = replica");
+    // Below ours: nothing is dropped.
+    session.run(&insert(2));
+    assert_eq!(session.next("t"), 6);
+    session.run(&insert(5000));
+    assert_eq!(session.next("t"), 5000);
+    session.run("BEGIN");
+    session.run(&insert(6000));
+    session.fails("SELECT leaf_segment_next('t')").is("55000");
+    session.run("ROLLBACK");
+    assert_eq!(session.next("t"), 5001);
+    let row = session
+        .query_one(
+            "SELECT step, description, incarnation, max_value FROM leaf_id.leaf_alloc",
+            &[],
+        )
+        .unwrap();
+    assert_eq!(
+        (row.get(0), row.get(1), row.get(2), row.get(3)),
+        (10, "ours", incarnation, 99_999_i64)
+    );
+    assert_issued_once(&[ids]);
+    // Whoever may only INSERT raises nothing.
+    session.run(
+        "CREATE ROLE mallory LOGIN; GRANT INSERT ON leaf_id.leaf_alloc TO mallory;
+         GRANT SET ON PARAMETER session_replication_role TO mallory",
+    );
+    let mut mallory = server.connect_as("mallory", "postgres");
+    mallory.run("SET session_replication_role = replica");
+    mallory.fails(&insert(900_000)).is("23505");
+}
+
+#[test]
+fn what_the_docs_leave_out_is_left_out() {
+    let (publisher, subscriber) = pair();
+    let (mut there, mut here) = (publisher.session(), subscriber.session());
+    there.run("SELECT leaf_tag_create('orders'); CREATE PUBLICATION p FOR TABLES IN SCHEMA public");
+    here.run("SELECT leaf_tag_create('orders', start => 3)");
+    subscribe(&publisher, &subscriber);
+    there.run("INSERT INTO orders DEFAULT VALUES");
+    wait_for(&mut here, "SELECT id::text FROM orders", &["1"]);
+    assert_eq!(here.column::<String>(MAX_IDS), ["orders 3"]);
+    here.run("DROP SUBSCRIPTION s");
+}
+
+#[test]
+fn truncate_needs_the_owners_word() {
+    let (publisher, subscriber) = pair();
+    let (mut there, mut here) = (publisher.session(), subscriber.session());
+    there.run("SELECT leaf_tag_create('orders', step => 10)");
+    assert_eq!(there.next("orders"), 1);
+    there.run("CREATE TABLE parent (tag text PRIMARY KEY)");
+    there.run("ALTER TABLE leaf_id.leaf_alloc ADD CONSTRAINT fk FOREIGN KEY (description) REFERENCES parent");
+    for truncate in [
+        "TRUNCATE leaf_id.leaf_alloc",
+        "TRUNCATE orders, leaf_id.leaf_alloc RESTART IDENTITY",
+        "TRUNCATE parent CASCADE",
+    ] {
+        there
+            .fails(truncate)
+            .is("55000")
+            .hints("SET LOCAL leaf_id.allow_truncate = on");
+        assert!(there.next("orders") < 10);
+    }
+    there.run("ALTER TABLE leaf_id.leaf_alloc DROP CONSTRAINT fk");
+    // It is asked for where it is given, and an apply worker is not stopped.
+    there.run("CREATE PUBLICATION p FOR ALL TABLES");
+    here.run("CREATE TABLE parent (tag text PRIMARY KEY); SELECT leaf_tag_create('ours')");
+    subscribe(&publisher, &subscriber);
+    wait_for_copy(&mut here);
+    assert_eq!(
+        here.value::<i64>("SELECT count(*) FROM leaf_id.leaf_alloc"),
+        2
+    );
+    there.run("BEGIN; SET LOCAL leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc; COMMIT");
+    there
+        .fails("SELECT leaf_segment_next('orders')")
+        .is("42704");
+    wait_for(&mut here, MAX_IDS, &[]);
+    here.fails("SELECT leaf_segment_next('ours')").is("42704");
+    here.run("DROP SUBSCRIPTION s");
+    // Tags come back with their tables' defaults.
+    there.run("INSERT INTO orders VALUES (33); SELECT leaf_sync()");
+    assert_eq!(there.next("orders"), 34);
+}
