@@ -1,0 +1,17 @@
+# shellcheck shell=bash disable=SC2016,SC2034  # the variables are the runner's
+title='ActiveRecord'
+language='Ruby'
+key="\`default: -> { \"leaf_segment_next('orders')\" }\`"
+advice='a database made from `schema.rb` or `structure.sql` has no tags: `leaf_sync()`'
+schema=none
+
+install() { debian ruby-activerecord ruby-pg; }
+version() { debian_version ruby-activerecord; }
+
+run() {
+    ruby main.rb
+    # pg_dump for structure.sql.
+    PATH=$PG_BIN:$PATH ruby schema.rb
+    query -d postgres -c "ALTER DATABASE $PGDATABASE SET leaf_id.adopt_new_columns = on"
+    ruby adopted.rb
+}

@@ -1,0 +1,16 @@
+# shellcheck shell=bash disable=SC2016,SC2034  # the variables are the runner's
+title='SQLAlchemy and Alembic'
+language='Python'
+key="\`server_default=func.leaf_segment_next('orders', monotonic=True)\`"
+advice='without `monotonic=True`, many rows go one by one'
+schema=extension
+
+install() { pip_install sqlalchemy==2.1.9 alembic==1.20.1 'psycopg[binary]==3.3.9'; }
+version() { echo "$(pip_version sqlalchemy), $(pip_version alembic)"; }
+
+run() {
+    python migrate.py
+    python main.py
+    query -d postgres -c "ALTER DATABASE $PGDATABASE SET leaf_id.adopt_new_columns = on"
+    python adopted.py
+}
