@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# postgresql.sh VERSION: builds a PostgreSQL that this system does not have, from the sources of
-# Debian's newer releases, in a prefix of its own, and prints where its pg_config is. VERSION is
+# postgresql.sh VERSION: builds a PostgreSQL from the sources of Debian's releases, in a prefix of
+# its own, with its regression tests in regress/, and prints where its pg_config is. VERSION is 15,
 # 17 or 18; "18-assert" has assertions enabled. Takes about three minutes, once.
 
 # shellcheck source=scripts/lib.sh
@@ -8,9 +8,9 @@
 
 version=${1:?a version, as in 17 or 18-assert}
 major=${version%%-*}
-# What Debian 12 has not: its successors, whose sources it can build.
-suites='trixie forky sid'
-security='trixie-security'
+# Debian 12 and its successors, whose sources it can build.
+suites='bookworm trixie forky sid'
+security='bookworm-security trixie-security'
 work=$TARGET/sources
 prefix=$(place_for_server "postgresql-$version")
 
@@ -50,7 +50,7 @@ END
         fi
         note "the mirror does not have postgresql-$major $candidate"
     done
-    die "Debian's newer releases have no source of PostgreSQL $major here"
+    die "Debian's releases have no source of PostgreSQL $major here"
 }
 
 # Without Debian's patches, which put it into the system's directories.
@@ -67,6 +67,8 @@ build() {
     ./configure "${options[@]}"
     make --silent --jobs="$(nproc)" world-bin
     make --silent install-world-bin
+    make --silent --directory=src/test/regress
+    cp -r src/test/regress "$prefix/regress"
     cd "$ROOT"
     rm -rf "$tree"
 }
@@ -94,8 +96,8 @@ make_it() {
 }
 
 case $major in
-17 | 18) ;;
-*) die "no such version: $version (17, 18, 17-assert, 18-assert)" ;;
+15 | 17 | 18) ;;
+*) die "no such version: $version (15, 17, 18, and each with -assert)" ;;
 esac
 {
     "$ROOT/scripts/setup.sh" sources

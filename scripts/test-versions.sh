@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # test-versions.sh all: every test on the system's PostgreSQL, and all that need a server on each
-# of the other versions. test-versions.sh another: those on one of the others, which the commit
-# chooses; where that cannot be had, it says so and succeeds.
+# of the other versions; PostgreSQL's own tests on all of them. test-versions.sh another: those that
+# need a server on one of the others, which the commit chooses; where that cannot be had, it says so
+# and succeeds.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -12,26 +13,29 @@ others=(17 18 18-assert)
 failed=()
 summary=()
 
-# on VERSION: the tests that need a server.
+# on VERSION STEP...: these steps of scripts/test.sh.
 on() {
-    local pg_config began=$SECONDS result=ok
-    say "PostgreSQL $1"
-    if ! pg_config=$("$ROOT/scripts/postgresql.sh" "$1"); then
-        printf '\n!!! PostgreSQL %s cannot be had here: NOT TESTED on it\n\n' "$1" >&2
+    local version=$1 pg_config began=$SECONDS result=ok
+    shift
+    say "PostgreSQL $version"
+    if ! pg_config=$("$ROOT/scripts/postgresql.sh" "$version"); then
+        printf '\n!!! PostgreSQL %s cannot be had here: NOT TESTED on it\n\n' "$version" >&2
         result='NOT TESTED'
         missing=1
-    elif ! PG_CONFIG=$pg_config "$ROOT/scripts/test.sh" servers demo; then
+    elif ! PG_CONFIG=$pg_config "$ROOT/scripts/test.sh" "$@"; then
         result=FAILED
-        failed+=("$1")
+        failed+=("$version")
     fi
-    summary+=("$(printf '%-12s %12s  %s' "$1" "$(duration $((SECONDS - began)))" "$result")")
+    summary+=("$(printf '%-12s %12s  %s' "$version" "$(duration $((SECONDS - began)))" "$result")")
 }
 
 missing=0
 case ${1:-} in
 all)
     "$ROOT/scripts/test.sh" || failed+=("$PG_MAJOR")
-    for version in "${others[@]}"; do on "$version"; done
+    # Debian's has no regression tests.
+    on "$PG_MAJOR" postgresql
+    for version in "${others[@]}"; do on "$version" servers demo postgresql; done
     # Before a release, all are needed.
     [ $missing -eq 0 ] || failed+=('what was not tested')
     ;;
@@ -39,7 +43,7 @@ another)
     commit=$(git rev-parse HEAD)
     version=${others[$((16#${commit:0:7} % ${#others[@]}))]}
     say "Commit ${commit:0:7} chooses PostgreSQL $version, of ${others[*]}"
-    on "$version"
+    on "$version" servers demo
     ;;
 *) die "test-versions.sh all|another" ;;
 esac

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Sets up, builds, and runs every test, or those named: core loom servers demo clients.
+# Sets up, builds, and runs every test, or those named: core loom servers demo clients, and
+# postgresql, PostgreSQL's own regression tests, for a server that scripts/postgresql.sh has built.
 # Goes on after a failure, and fails where a step ran no test at all.
 
 # shellcheck source=scripts/lib.sh
@@ -33,6 +34,13 @@ demo() {
 # Those whose packages install in seconds; one whose packages cannot be had is skipped.
 clients() { "$ROOT/scripts/test-clients.sh" quick; }
 
+# With leaf_id loaded. They count as one test.
+postgresql() {
+    export_test_env
+    cargo test --package leaf_id_tests --test behavior -- \
+        --ignored --nocapture --exact operations::regress::postgresqls_own_tests
+}
+
 title() {
     case $1 in
     core) echo "the core, without a server" ;;
@@ -40,7 +48,8 @@ title() {
     servers) echo "real servers" ;;
     demo) echo "the demo" ;;
     clients) echo "drivers and ORMs" ;;
-    *) die "no such test: $1 (core, loom, servers, demo, clients)" ;;
+    postgresql) echo "PostgreSQL's own tests" ;;
+    *) die "no such test: $1 (core, loom, servers, demo, clients, postgresql)" ;;
     esac
 }
 
