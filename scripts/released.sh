@@ -3,11 +3,11 @@
 #   sql/released/leaf_id--A.sql   all of version A, as it was generated for its release
 #   sql/leaf_id--A--B.sql         from version A to the next one; installed with the extension
 #   sql/released/SHA256SUMS       lists both, in the order of the releases
-# released.sh check          they are as they were; CHANGELOG.md has the same releases; a step leads
-#                            from each version to the next, and to the one in Cargo.toml
-# released.sh same SCRIPT    the version in Cargo.toml, if it is released, is still generated like that
-# released.sh freeze SCRIPT  adds the version in Cargo.toml, as it was generated
-# released.sh --self-test    makes each mistake in a small tree, and expects to be told
+# released.sh check           they are as they were; CHANGELOG.md has the same releases; a step leads
+#                             from each version to the next, and to the one in Cargo.toml
+# released.sh same SCRIPT     the version in Cargo.toml, if it is released, is still generated like that
+# released.sh freeze [SCRIPT] adds the version in Cargo.toml, as it was generated, or is built now
+# released.sh --self-test     makes each mistake in a small tree, and expects to be told
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -122,7 +122,16 @@ self_test() {
 
 case ${1:-} in
 check) check ;;
-same | freeze) "$1" "$(realpath "${2:?a script}")" ;;
+same) same "$(realpath "${2:?a script}")" ;;
+freeze)
+    script=${2:-}
+    if [ -z "$script" ]; then
+        "$ROOT/scripts/build.sh"
+        locate_copy
+        script=$("$PG_BIN/pg_config" --sharedir)/extension/leaf_id--$(version).sql
+    fi
+    freeze "$(realpath "$script")"
+    ;;
 --self-test) self_test ;;
-*) die "released.sh check | same SCRIPT | freeze SCRIPT | --self-test" ;;
+*) die "released.sh check | same SCRIPT | freeze [SCRIPT] | --self-test" ;;
 esac

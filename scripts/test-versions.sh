@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test-versions.sh all: every test on the system's PostgreSQL, and all that need a server on each
-# of the other versions. test-versions.sh another: those on one of the others, which the commit
+# of the other versions, with pg_upgrade to it. test-versions.sh another: those on one of the others, which the commit
 # chooses; where that cannot be had, it says so and succeeds.
 
 # shellcheck source=scripts/lib.sh
@@ -23,6 +23,9 @@ on() {
     elif ! PG_CONFIG=$pg_config "$ROOT/scripts/test.sh" servers demo; then
         result=FAILED
         failed+=("$1")
+    elif [ -n "${upgrade_from:-}" ] && ! "$ROOT/scripts/test-upgrade.sh" "$upgrade_from" "$pg_config"; then
+        result='FAILED: pg_upgrade'
+        failed+=("pg_upgrade to $1")
     fi
     summary+=("$(printf '%-12s %12s  %s' "$1" "$(duration $((SECONDS - began)))" "$result")")
 }
@@ -30,6 +33,7 @@ on() {
 missing=0
 case ${1:-} in
 all)
+    upgrade_from=$PG_SYSTEM/bin/pg_config
     "$ROOT/scripts/test.sh" || failed+=("$PG_MAJOR")
     for version in "${others[@]}"; do on "$version"; done
     # Before a release, all are needed.
