@@ -57,9 +57,20 @@ unix_socket_directories = '$dir'
 shared_preload_libraries = 'leaf_id'
 leaf_id.worker_id = '$worker_id'
 leaf_id.worker_registry = 'app'
+leaf_id.worker_lease = '10s'
 leaf_id.epoch = '1700000000000'
 leaf_id.snowflake_layout = '41/6/6'
 END
+}
+
+# Where the worker id is leased, the new registry gives none away for the time of one lease.
+wait_until_open() {
+    local began=$SECONDS
+    until [ "$(value 'SELECT state FROM leaf_snowflake_status')" = open ]; do
+        [ $((SECONDS - began)) -lt 60 ] || die "no snowflake ids after a minute" "$(value 'SELECT state, last_error FROM leaf_snowflake_status')"
+        sleep 0.1
+    done
+    note "snowflake ids after $((SECONDS - began)) s"
 }
 
 # take NAME: ids that sessions take at once, in every way: "orders 17" and so on, into a file.
@@ -90,18 +101,24 @@ least() { sed -n "s/^$2 //p" "$dir/$1" | sort -n | head -n 1; }
 greatest() { sed -n "s/^$2 //p" "$dir/$1" | sort -n | tail -n 1; }
 max_id() { value "SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = '$1'"; }
 
-# What has to be as before: the extension, who may do what with its parts, the tags, the registry.
+# What has to be as before: the extension (but for its owner, which PostgreSQL does not carry over), who
+# may do what with its parts, the tags, the registry.
 facts() {
     psql <<'END'
-SELECT extname, extversion, extowner::regrole, extnamespace::regnamespace, extconfig::regclass[], extcondition
+SELECT extname, extversion, extnamespace::regnamespace, extconfig::regclass[], extcondition
 FROM pg_extension ORDER BY 1;
-SELECT d.classid::regclass, pg_describe_object(d.classid, d.objid, 0),
-    coalesce((SELECT relacl FROM pg_class c WHERE d.classid = 'pg_class'::regclass AND c.oid = d.objid),
-        (SELECT proacl FROM pg_proc p WHERE d.classid = 'pg_proc'::regclass AND p.oid = d.objid),
-        (SELECT nspacl FROM pg_namespace n WHERE d.classid = 'pg_namespace'::regclass AND n.oid = d.objid)),
-    (SELECT initprivs FROM pg_init_privs i WHERE (i.classoid, i.objoid, i.objsubid) = (d.classid, d.objid, 0)),
-    obj_description(d.objid, d.classid::regclass::name)
+SELECT d.classid::regclass, pg_describe_object(d.classid, d.objid, 0), obj_description(d.objid, d.classid::regclass::name)
 FROM pg_depend d WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' ORDER BY 1, 2;
+SELECT o.object, CASE a.grantee WHEN 0 THEN 'public' ELSE a.grantee::regrole::text END, a.grantor::regrole, a.privilege_type, a.is_grantable
+FROM (
+    SELECT pg_describe_object('pg_class'::regclass, oid, 0) AS object, coalesce(relacl, acldefault('r', relowner)) AS acl
+    FROM pg_class WHERE relname LIKE 'leaf%'
+    UNION ALL
+    SELECT pg_describe_object('pg_proc'::regclass, oid, 0), coalesce(proacl, acldefault('f', proowner))
+    FROM pg_proc WHERE proname LIKE 'leaf%'
+    UNION ALL
+    SELECT nspname, nspacl FROM pg_namespace WHERE nspname LIKE 'leaf%') o, aclexplode(o.acl) a
+ORDER BY 1, 4, a.grantee::regrole::text;
 SELECT tgname, tgenabled FROM pg_trigger WHERE tgrelid = 'leaf_id.leaf_alloc'::regclass ORDER BY 1;
 SELECT evtname, evtenabled FROM pg_event_trigger ORDER BY 1;
 SELECT attrelid::regclass, attname, pg_get_expr(adbin, adrelid) FROM pg_attrdef
@@ -109,13 +126,15 @@ JOIN pg_attribute ON attrelid = adrelid AND attnum = adnum ORDER BY 1, 2;
 SELECT biz_tag, max_id, max_value, incarnation, granted_to FROM leaf_id.leaf_alloc ORDER BY 1;
 SELECT worker_id, retired FROM leaf_id.leaf_worker WHERE retired ORDER BY 1;
 END
+    # What an administrator has granted and revoked is still told from what the extension has.
+    "$new_bin/pg_dump" --schema-only -h "$dir" -U postgres app | grep -E '^(GRANT|REVOKE)' | sort
 }
 
 # upgrade WORKER_ID OPTION...: one time all through.
 upgrade() {
     local worker_id=$1 kind before refused
     shift
-    say "pg_upgrade $*, worker id $worker_id: from $("$old_bin/postgres" --version) to $("$new_bin/postgres" --version)"
+    say "pg_upgrade${*:+ $*}, worker id $worker_id: from $("$old_bin/postgres" --version) to $("$new_bin/postgres" --version)"
     in_dir find "$dir" -mindepth 1 -delete
     make_cluster "$old_bin" "$dir/old"
     start "$old_bin" "$dir/old"
@@ -130,8 +149,10 @@ INSERT INTO adopted SELECT FROM generate_series(1, 1000);
 SET client_min_messages = warning;
 SELECT leaf_adopt('adopted', 'id', 'adopted') \g /dev/null
 SELECT leaf_tag_create('secret'), leaf_tag_revoke('secret', 'public'), leaf_worker_retire(9) \g /dev/null
-REVOKE EXECUTE ON FUNCTION leaf_snowflake_max(timestamptz) FROM PUBLIC;
+GRANT SELECT ON leaf_id.leaf_alloc TO other;
 END
+    value 'REVOKE EXECUTE ON FUNCTION leaf_snowflake_max(timestamptz) FROM PUBLIC'
+    wait_until_open
     take before
     facts >"$dir/facts.before"
     stop
@@ -145,6 +166,7 @@ END
     start "$new_bin" "$dir/new"
     facts >"$dir/facts.after"
     diff "$dir/facts.before" "$dir/facts.after" || die "not all is as before"
+    wait_until_open
     for kind in orders adopted; do printf '%s %s\n' $kind "$(max_id $kind)"; done >"$dir/max_ids"
     take after
     for kind in orders adopted snowflake; do
