@@ -108,16 +108,20 @@ facts() {
 SELECT extname, extversion, extnamespace::regnamespace, extconfig::regclass[], extcondition
 FROM pg_extension ORDER BY 1;
 SELECT d.classid::regclass, pg_describe_object(d.classid, d.objid, 0), obj_description(d.objid, d.classid::regclass::name)
-FROM pg_depend d WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' ORDER BY 1, 2;
+FROM pg_depend d WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+    -- Later releases list the types of tables, too.
+    AND d.classid <> 'pg_type'::regclass ORDER BY 1, 2;
 SELECT o.object, CASE a.grantee WHEN 0 THEN 'public' ELSE a.grantee::regrole::text END, a.grantor::regrole, a.privilege_type, a.is_grantable
 FROM (
     SELECT pg_describe_object('pg_class'::regclass, oid, 0) AS object, coalesce(relacl, acldefault('r', relowner)) AS acl
-    FROM pg_class WHERE relname LIKE 'leaf%'
+    FROM pg_class WHERE relname LIKE 'leaf%' AND relkind IN ('r', 'v')
     UNION ALL
     SELECT pg_describe_object('pg_proc'::regclass, oid, 0), coalesce(proacl, acldefault('f', proowner))
     FROM pg_proc WHERE proname LIKE 'leaf%'
     UNION ALL
     SELECT nspname, nspacl FROM pg_namespace WHERE nspname LIKE 'leaf%') o, aclexplode(o.acl) a
+-- The owner's own, of which later releases have one more.
+WHERE a.grantee <> a.grantor
 ORDER BY 1, 4, a.grantee::regrole::text;
 SELECT tgname, tgenabled FROM pg_trigger WHERE tgrelid = 'leaf_id.leaf_alloc'::regclass ORDER BY 1;
 SELECT evtname, evtenabled FROM pg_event_trigger ORDER BY 1;
@@ -132,7 +136,7 @@ END
 
 # upgrade WORKER_ID OPTION...: one time all through.
 upgrade() {
-    local worker_id=$1 kind before refused
+    local worker_id=$1 kind before refused database=app
     shift
     say "pg_upgrade${*:+ $*}, worker id $worker_id: from $("$old_bin/postgres" --version) to $("$new_bin/postgres" --version)"
     in_dir find "$dir" -mindepth 1 -delete
@@ -155,12 +159,27 @@ END
     wait_until_open
     take before
     facts >"$dir/facts.before"
+    if [ -n "$without_marks" ]; then
+        for database in app postgres template1; do
+            value "SET allow_system_table_mods = on; UPDATE pg_attribute SET attoptions = NULL WHERE attoptions::text LIKE '%pg_attver%'"
+        done
+        database=app
+    fi
     stop
     as_server test -f "$dir/old/leaf_id_saved_ranges.json" || die "no ids were cached: this tries nothing"
 
     make_cluster "$new_bin" "$dir/new"
     in_dir "$new_bin/pg_upgrade" -b "$old_bin" -B "$new_bin" -d "$dir/old" -D "$dir/new" -U postgres --socketdir "$dir" "$@" \
-        >"$dir/pg_upgrade.log" 2>&1 || die "pg_upgrade fails" "$(tail -n 30 "$dir/pg_upgrade.log")"
+        >"$dir/pg_upgrade.log" 2>&1 || {
+        if [ -z "$without_marks" ] && in_dir grep -rqs 'unrecognized parameter "pg_attver"' "$dir/new/pg_upgrade_output.d"; then
+            printf '\n!!! PostgreSQL itself refuses this: the old release marks columns (pg_attver), which the new one does not know.\n' >&2
+            printf '!!! The marks are removed by hand, in this test alone, to see what becomes of leaf_id.\n\n' >&2
+            without_marks=1
+            upgrade "$worker_id" "$@"
+            return
+        fi
+        die "pg_upgrade fails" "$(tail -n 30 "$dir/pg_upgrade.log")"
+    }
     ! as_server sh -c 'ls "$1"/leaf_id_*' sh "$dir/new" 2>/dev/null || die "pg_upgrade has copied files of leaf_id"
 
     start "$new_bin" "$dir/new"
@@ -186,8 +205,11 @@ END
     stop
 }
 
+# Where a release of PostgreSQL marks columns as the new one cannot have them.
+without_marks=
 upgrade 5
 upgrade 5 --link
 upgrade auto
-record "pg_upgrade from $(server_name "$old_bin")" "$(server_name "$new_bin")" 3 0 0 ok
+record "pg_upgrade from $(server_name "$old_bin")" "$(server_name "$new_bin")" 3 0 0 \
+    "ok${without_marks:+, but PostgreSQL refuses it by itself (pg_attver): tried with the marks removed}"
 say "pg_upgrade is as it should be, in $(duration $SECONDS)"
