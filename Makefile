@@ -11,7 +11,7 @@ PG_CONFIG ?= pg_config
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo demo-stop bench test test-core test-loom test-servers test-demo \
-        test-clients test-all-versions test-another-version torture lint fmt install package deb test-deb rpm-spec env clean distclean
+        test-clients test-all-versions test-another-version test-upgrade torture lint fmt install package deb test-deb rpm-spec release matrix env clean distclean
 
 help: ## list the targets
 	@echo "leaf_id: unique 64-bit ids from shared memory, inside PostgreSQL"
@@ -52,6 +52,9 @@ test-all-versions: ## every test, and those on servers of all other versions, bu
 test-another-version: ## those on one of the other versions, which the commit chooses
 	@scripts/test-versions.sh another
 
+test-upgrade: ## pg_upgrade from OLD=/path/to/pg_config to NEW=/path/to/pg_config, with ids in use
+	@scripts/test-upgrade.sh '$(OLD)' '$(NEW)'
+
 torture: ## kill, restart and edit under many sessions, one server and a fleet: 25 minutes
 	@scripts/torture.sh
 
@@ -81,6 +84,12 @@ test-deb: ## install DEB in a bare Debian SUITE (bookworm, trixie), and insert: 
 
 rpm-spec: ## write the .spec of an RPM package for PG_MAJOR, checked by rpmlint
 	@scripts/rpm-spec.sh
+
+release: ## check, build, test and collect what a release consists of; TRIAL=1 goes past what is not ready
+	@scripts/release.sh $(if $(TRIAL),--trial)
+
+matrix: ## write what was tried into docs/tested.md, from the results in target/results
+	@scripts/matrix.sh
 
 env: ## print what cargo needs to know: eval "$(make -s env)"
 	@scripts/env.sh

@@ -23,7 +23,8 @@ build() {
     fi
     say "Building leaf_id for $("$PG_BIN/pg_config" --version) (about two minutes the first time)"
     started=$(mktemp "$TARGET/started.XXXXXX")
-    rm -f "$stamp"
+    # Of versions and steps that the sources have not, too.
+    rm -f "$stamp" "$("$PG_BIN/pg_config" --sharedir)/extension/leaf_id--"*.sql
     CARGO_TARGET_DIR=$PG_BUILD "$CARGO_PGRX" pgrx install --release --package leaf_id --pg-config "$PG_BIN/pg_config" \
         --no-default-features --features "pg$PG_MAJOR" 9>&-
     printf '%s\n' "$with" >"$stamp"

@@ -136,6 +136,25 @@ with_lock() {
     exec 9>&-
 }
 
+# server_name BIN: "15.20 (Debian)", of a PostgreSQL's programs.
+server_name() {
+    local name
+    name=$("$1/postgres" --version | sed -E 's/^postgres \(PostgreSQL\) //; s/ \((Debian).*/ (\1)/')
+    ! "$1/pg_config" --configure | grep -q -- --enable-cassert || name+=' with assertions'
+    echo "$name"
+}
+
+# record WHAT SERVER PASSED FAILED SKIPPED VERDICT: what a test has come to, for scripts/matrix.sh.
+record() {
+    local commit
+    # Not in a source archive.
+    commit=$(git rev-parse --short=7 HEAD 2>/dev/null) || return 0
+    git diff --quiet HEAD || commit+=' (changed)'
+    mkdir -p "$TARGET/results"
+    printf '%s\t' "$2" "$1" "$3" "$4" "$5" "$6" "$(uname -m)" "$commit" >>"$TARGET/results/tests.tsv"
+    date --utc +%F >>"$TARGET/results/tests.tsv"
+}
+
 need_rust() {
     local wanted found
     if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then

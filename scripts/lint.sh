@@ -14,6 +14,9 @@ cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 say "House rules"
 scripts/house-rules.sh --self-test
 scripts/house-rules.sh
+say "Released scripts"
+scripts/released.sh --self-test
+scripts/released.sh check
 say "One version"
 [ "$(grep -cF "\"version\": \"$(version)\"" META.json)" = 2 ] || die "META.json has another version than Cargo.toml"
 say "Modules without a cycle"
@@ -28,7 +31,18 @@ if echo 'CREATE VIEW @extschema@.v AS SELECT 1 = 1' | "$PGSPOT" >/dev/null; then
     die "pgspot does not see an operator that anybody could plant"
 fi
 "$ROOT/scripts/build.sh"
-for script in "$("$PG_BIN/pg_config" --sharedir)/extension"/leaf_id--*.sql; do
-    "$PGSPOT" "$script"
+scripts=$("$PG_BIN/pg_config" --sharedir)/extension
+scripts/released.sh same "$scripts/leaf_id--$(version).sql"
+"$PGSPOT" "$scripts/leaf_id--$(version).sql"
+for step in sql/leaf_id--*--*.sql; do
+    [ -f "$step" ] || continue
+    [ -f "$scripts/${step##*/}" ] || die "$step is not installed"
+    # After the version that it leads from: what that has created may be replaced.
+    from=${step##*/leaf_id--}
+    "$PGSPOT" --append "sql/released/leaf_id--${from%%--*}.sql" "$step"
 done
+if command -v cargo-deny >/dev/null; then
+    say "Licenses and sources of what is compiled in"
+    cargo deny --workspace check --hide-inclusion-graph licenses bans sources
+fi
 say "No complaints"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # test-versions.sh all: every test on the system's PostgreSQL, and all that need a server on each
-# of the other versions; PostgreSQL's own tests on all of them. test-versions.sh another: those that
-# need a server on one of the others, which the commit chooses; where that cannot be had, it says so
-# and succeeds.
+# of the other versions, with pg_upgrade to it; PostgreSQL's own tests on all of them.
+# test-versions.sh another: those that need a server on one of the others, which the commit chooses;
+# where that cannot be had, it says so and succeeds.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -25,6 +25,9 @@ on() {
     elif ! PG_CONFIG=$pg_config "$ROOT/scripts/test.sh" "$@"; then
         result=FAILED
         failed+=("$version")
+    elif [ -n "${upgrade_from:-}" ] && ! "$ROOT/scripts/test-upgrade.sh" "$upgrade_from" "$pg_config"; then
+        result='FAILED: pg_upgrade'
+        failed+=("pg_upgrade to $version")
     fi
     summary+=("$(printf '%-12s %12s  %s' "$version" "$(duration $((SECONDS - began)))" "$result")")
 }
@@ -35,6 +38,7 @@ all)
     "$ROOT/scripts/test.sh" || failed+=("$PG_MAJOR")
     # Debian's has no regression tests.
     on "$PG_MAJOR" postgresql
+    upgrade_from=$PG_SYSTEM/bin/pg_config
     for version in "${others[@]}"; do on "$version" servers demo postgresql; done
     # Before a release, all are needed.
     [ $missing -eq 0 ] || failed+=('what was not tested')

@@ -53,13 +53,13 @@ title() {
     esac
 }
 
-# count passed|ignored LOG: how many tests it reports as that.
+# count passed|failed|ignored LOG: how many tests it reports as that.
 count() {
     sed -nE "s/.*test result: [^0-9].* ([0-9]+) $1(;.*)?\$/\1/p" "$2" | awk '{ n += $1 } END { print n + 0 }'
 }
 
 run() {
-    local name=$1 status=0 passed skipped began=$SECONDS log=$TARGET/test-$1.log
+    local name=$1 status=0 passed skipped server began=$SECONDS log=$TARGET/test-$1.log
     say "Testing $(title "$name")"
     # A subshell, so that set -e holds inside; the status is the step's, not tee's.
     set +e
@@ -79,6 +79,11 @@ run() {
         verdict=ok
     fi
     [ "$verdict" = ok ] || failures=$((failures + 1))
+    case $name in
+    core | loom) server='no server' ;;
+    *) server=$(server_name "$PG_BIN") ;;
+    esac
+    record "$(title "$name")" "$server" "$passed" "$(count failed "$log")" "$skipped" "$verdict"
     [ "$skipped" -eq 0 ] || verdict="$verdict, BUT $skipped SKIPPED"
     summary+=("$(printf '%-30s %5d passed  %10s  %s' "$(title "$name")" "$passed" \
         "$(duration $((SECONDS - began)))" "$verdict")")

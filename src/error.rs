@@ -31,6 +31,12 @@ pub enum Failure {
     NoTable,
     /// One of the extension's tables is not as its script has made it.
     TableAltered { table: String, detail: String },
+    /// The same, and the extension of this database is another version than the library.
+    OtherVersion {
+        installed: String,
+        table: String,
+        detail: String,
+    },
     /// Ids of a tag that the transaction has created, asked for while it commits.
     Committing { tag: String },
     /// What a transaction has issued of a tag that it created could not be written to its row.
@@ -277,6 +283,15 @@ impl Failure {
             )
             .set_detail(detail)
             .set_hint("Take the change of the table back."),
+            Self::OtherVersion { installed, table, detail } => error(
+                not_ready,
+                format!(
+                    "extension leaf_id of this database is version {installed}, but the library is version {}",
+                    env!("CARGO_PKG_VERSION")
+                ),
+            )
+            .set_detail(format!("Table \"leaf_id.{table}\" is not as this version needs it: {detail}"))
+            .set_hint("Run: ALTER EXTENSION leaf_id UPDATE; or, where the library is the older one, restart the server."),
             Self::Committing { tag } => error(
                 not_ready,
                 format!("cannot issue ids of tag \"{tag}\" while the transaction that created it commits"),

@@ -3,6 +3,8 @@
 //! - [`attack`]: a role that is not trusted, and what it achieves.
 //! - [`server`]: a server of its own for each test, made in a fraction of a second.
 //! - [`programs`]: PostgreSQL's programs, as whom and how they are run.
+//! - [`installation`]: a PostgreSQL of a test's own, with other scripts of the extension.
+//! - [`catalog`]: all that the catalogs of a database hold, to be compared.
 //! - [`processes`]: processes of a server, stopped where they are and killed.
 //! - [`cluster`]: standbys, backups, and servers restored from them.
 //! - [`fleet`]: several servers that take their ids from one.
@@ -33,6 +35,7 @@
 )]
 
 pub mod attack;
+pub mod catalog;
 pub mod checks;
 pub mod clock;
 pub mod cluster;
@@ -40,6 +43,7 @@ pub mod counting;
 pub mod damage;
 pub mod fleet;
 pub mod history;
+pub mod installation;
 pub mod leases;
 pub mod load;
 pub mod processes;

@@ -77,10 +77,15 @@ pub(crate) fn template(number: usize) -> PathBuf {
     template
 }
 
-/// How to run the server in this directory: under its clock, if it has one of its own, and
+/// In the directory of a server: a link to its program, if it has one of its own.
+pub(crate) const OWN_PROGRAM: &str = "own-postgres";
+
+/// How to run the server in this directory: its own, if it has one, under its clock, if it has one of its own, and
 /// by callgrind, if its instructions are to be counted.
 pub(crate) fn postgres(dir: &Path) -> Command {
-    let mut command = counted(dir).unwrap_or_else(|| as_server_user("postgres", dir));
+    let program = fs::read_link(dir.join(OWN_PROGRAM)).unwrap_or_else(|_| "postgres".into());
+    let mut command =
+        counted(dir).unwrap_or_else(|| as_server_user(program.to_str().unwrap(), dir));
     if let Some(clock) = Clock::of(dir) {
         clock.preload(&mut command);
     }

@@ -13,6 +13,7 @@ use postgres::{Config, NoTls};
 
 use crate::checks::{becomes, wait_until};
 use crate::clock::Clock;
+use crate::installation;
 use crate::processes::{
     Frozen, Paused, all_processes, children_of, kill_family, signal, state_and_parent, stop_process,
 };
@@ -124,7 +125,17 @@ impl Server {
         Self::start_in_new(dir, number, conf)
     }
 
-    /// As [`Server::start`], in a directory that may hold a clock, but no cluster yet.
+    /// As [`Server::start`], with more scripts of the extension than the one that is built: by
+    /// their names, as in `leaf_id--1.0--1.1.sql`, and texts.
+    #[must_use]
+    pub fn with_scripts(scripts: &[(String, String)], conf: &[(&str, &str)]) -> Self {
+        let dir = new_dir();
+        installation::make(&dir, scripts);
+        Self::start_in_new(dir, 0, conf)
+    }
+
+    /// As [`Server::start`], in a directory that may hold a clock or an installation, but no
+    /// cluster yet.
     pub(crate) fn start_in_new(dir: PathBuf, number: usize, conf: &[(&str, &str)]) -> Self {
         copy_dir(&template(number), &dir.join("data"));
         Self::start_in(dir, conf)

@@ -1,9 +1,11 @@
 //! Relations in the catalogs of this database.
 
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use pgrx::pg_sys;
+
+use super::name::shown;
 
 static RELATION_CHANGED: AtomicBool = AtomicBool::new(true);
 static WATCHED_RELATION: AtomicU32 = AtomicU32::new(0);
@@ -60,6 +62,38 @@ pub fn relation_owner(relation: u32) -> Option<u32> {
         let owner = (*form).relowner;
         pg_sys::ReleaseSysCache(class);
         Some(owner.to_u32())
+    }
+}
+
+/// The version of the extension that this database has; `None` if it has none. It is what the scripts
+/// have made, whichever version the library is.
+pub fn extension_version() -> Option<String> {
+    let lock = pg_sys::AccessShareLock.cast_signed();
+    let mut key = pg_sys::ScanKeyData::default();
+    // SAFETY: in a transaction; a catalog with an index on a name, which is the key and ends with a
+    // null. The tuple is valid until the scan ends, and its version, a text, is copied before.
+    unsafe {
+        let catalog = pg_sys::table_open(pg_sys::ExtensionRelationId, lock);
+        pg_sys::ScanKeyInit(
+            &raw mut key,
+            i16::try_from(pg_sys::Anum_pg_extension_extname).unwrap_or(0),
+            u16::try_from(pg_sys::BTEqualStrategyNumber).unwrap_or(3),
+            pg_sys::F_NAMEEQ.into(),
+            pg_sys::Datum::from(c"leaf_id".as_ptr()),
+        );
+        let index = pg_sys::Oid::from(pg_sys::ExtensionNameIndexId);
+        let latest = core::ptr::null_mut();
+        let scan = pg_sys::systable_beginscan(catalog, index, true, latest, 1, &raw mut key);
+        let tuple = pg_sys::systable_getnext(scan);
+        let version = (!tuple.is_null()).then(|| {
+            let number = pg_sys::Anum_pg_extension_extversion.cast_signed();
+            let mut null = false;
+            let text = pg_sys::heap_getattr(tuple, number, (*catalog).rd_att, &mut null);
+            shown(CStr::from_ptr(pg_sys::text_to_cstring(text.cast_mut_ptr())).to_bytes())
+        });
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(catalog, lock);
+        version
     }
 }
 

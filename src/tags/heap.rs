@@ -139,9 +139,15 @@ pub fn open(relation: u32, access: Access) -> Result<Option<Table>, Failure> {
 
 impl From<Misshapen> for Failure {
     fn from(misshapen: Misshapen) -> Self {
-        Self::TableAltered {
-            table: misshapen.table.to_string_lossy().into_owned(),
-            detail: misshapen.detail,
+        let table = misshapen.table.to_string_lossy().into_owned();
+        let detail = misshapen.detail;
+        match misshapen.installed {
+            Some(installed) => Self::OtherVersion {
+                installed,
+                table,
+                detail,
+            },
+            None => Self::TableAltered { table, detail },
         }
     }
 }

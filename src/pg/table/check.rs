@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use pgrx::pg_sys;
 
 use super::shape::{Misshapen, Shape};
-use crate::pg::catalog::{attribute, primary_key};
+use crate::pg::catalog::{attribute, extension_version, primary_key};
 
 /// How many relcache invalidations this process has seen, for what [`Shape`] remembers.
 static RELCACHE_CHANGES: AtomicU32 = AtomicU32::new(1);
@@ -85,6 +85,7 @@ pub unsafe fn check_once(
         Err(detail) => Err(Obstacle::Misshapen(Misshapen {
             table: shape.name,
             detail,
+            installed: extension_version().filter(|version| version != env!("CARGO_PKG_VERSION")),
         })),
     }
 }

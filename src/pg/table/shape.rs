@@ -83,6 +83,9 @@ pub struct Misshapen {
     pub table: &'static CStr,
     /// In what.
     pub detail: String,
+    /// The version of the extension in this database, if it is another than the library's: then
+    /// nobody has altered the table.
+    pub installed: Option<String>,
 }
 
 /// The oid of one of the extension's tables; `None` if there is none of this name.

@@ -17,3 +17,4 @@ mod settings;
 mod standby;
 mod synchronous;
 mod trusted;
+mod upgrade;

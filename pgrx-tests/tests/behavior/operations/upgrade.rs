@@ -1,0 +1,451 @@
+//! Would catch: an extension that was updated and is not what a fresh one is, whoever has
+//! installed or updated it; a step that hands out what it should not; a comparison that sees nothing;
+//! a library that cannot tell an older extension from an altered one; and ids that an update repeats
+//! or stops.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use leaf_id_tests::catalog::{catalog, differences};
+use leaf_id_tests::installation::{VERSION, script};
+use leaf_id_tests::{Server, assert_issued_once, in_threads_until, wait_until};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What a version that never was did not have: a step adds it, and comes to the version that is built.
+struct Change {
+    /// What is taken out of the script: from the first text to the end of the second. For the
+    /// step, `{0}` is the first of these.
+    cuts: &'static [(&'static str, &'static str)],
+    /// What the step does, and which privileges it grants: to others, and to the owner.
+    step: &'static str,
+    grants: &'static str,
+    to_owner: &'static str,
+}
+
+const NOTHING: Change = Change {
+    cuts: &[],
+    step: "{0}",
+    grants: "",
+    to_owner: "",
+};
+
+const FUNCTION: Change = Change {
+    cuts: &[
+        (
+            "CREATE FUNCTION @extschema@.leaf_tag_reset(",
+            "also below ids that were issued';",
+        ),
+        ("    @extschema@.leaf_tag_reset(text, bigint)", ",\n"),
+        ("    @extschema@.leaf_tag_reset(text, bigint)", ",\n"),
+    ],
+    grants: "GRANT EXECUTE ON FUNCTION @extschema@.leaf_tag_reset(text, bigint) TO PUBLIC;",
+    to_owner: "'GRANT EXECUTE ON FUNCTION @extschema@.leaf_tag_reset(text, bigint) TO %s WITH GRANT OPTION'",
+    ..NOTHING
+};
+
+const COLUMN: Change = Change {
+    cuts: &[
+        (
+            "COMMENT ON COLUMN leaf_id.leaf_alloc.granted_to",
+            "leaf_tag_revoke()';",
+        ),
+        ("    granted_to name[]", ",\n"),
+    ],
+    step: "ALTER TABLE leaf_id.leaf_alloc ADD COLUMN granted_to name[]; {0}",
+    ..NOTHING
+};
+
+const TRIGGER: Change = Change {
+    cuts: &[
+        (
+            "CREATE TRIGGER leaf_alloc_truncate",
+            "leaf_alloc_truncate();",
+        ),
+        (
+            "ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_truncate",
+            ";",
+        ),
+    ],
+    step: "{0} ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_truncate;",
+    ..NOTHING
+};
+
+const VIEW: Change = Change {
+    cuts: &[
+        (
+            "CREATE VIEW @extschema@.leaf_slot_status",
+            "what evictions have cost';",
+        ),
+        (
+            "COMMENT ON COLUMN @extschema@.leaf_slot_status.slots",
+            "Ids that were cached for them: a gap';",
+        ),
+        (" @extschema@.leaf_slot_status", ","),
+    ],
+    step: "{0} {1}",
+    grants: "GRANT SELECT ON @extschema@.leaf_slot_status TO pg_monitor;",
+    ..NOTHING
+};
+
+const CONSTRAINT: Change = Change {
+    cuts: &[(
+        "CONSTRAINT leaf_worker_lease_range",
+        "OPERATOR(pg_catalog.<=) 86400000)",
+    )],
+    step: "ALTER TABLE leaf_id.leaf_worker ADD {0};",
+    ..NOTHING
+};
+
+const DUMPED: Change = Change {
+    cuts: &[(
+        "SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_registry'",
+        ";",
+    )],
+    ..NOTHING
+};
+
+const EVENT_TRIGGER: Change = Change {
+    cuts: &[(
+        "CREATE EVENT TRIGGER leaf_adopt_new_columns",
+        "leaf_id.adopt_new_columns is on';",
+    )],
+    ..NOTHING
+};
+
+const COMMENT: Change = Change {
+    cuts: &[("COMMENT ON SCHEMA leaf_id", ";")],
+    ..NOTHING
+};
+
+/// A function with another body. Users' own functions may depend on it, so it is replaced.
+const BODY: Change = Change {
+    cuts: &[(
+        "    DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = $1;",
+        "\n",
+    )],
+    step: "{leaf_tag_drop}",
+    ..NOTHING
+};
+
+/// The version that never was.
+const OLD: &str = "0.0.1-test";
+
+const CHANGES: &[Change] = &[
+    BODY,
+    FUNCTION,
+    COLUMN,
+    TRIGGER,
+    VIEW,
+    CONSTRAINT,
+    DUMPED,
+    EVENT_TRIGGER,
+    COMMENT,
+];
+
+/// A file of sql/.
+fn source(name: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sql");
+    fs::read_to_string(root.join(name)).unwrap()
+}
+
+/// Takes a piece out of a text.
+fn cut(text: &mut String, (from, to): (&str, &str)) -> String {
+    let start = text
+        .find(from)
+        .unwrap_or_else(|| panic!("no {from:?} in the script"));
+    let end = start + text[start..].find(to).unwrap() + to.len();
+    text.drain(start..end).collect()
+}
+
+fn script_name(version: &str) -> String {
+    format!("leaf_id--{version}.sql")
+}
+
+fn step_name(version: &str) -> String {
+    format!("leaf_id--{version}--{VERSION}.sql")
+}
+
+/// The script of a version without these changes, and a step from there that leaves out one of them.
+fn before(changes: &[Change], forgotten: Option<usize>) -> (String, String) {
+    let mut old = script();
+    let body = cut(
+        &mut script(),
+        ("CREATE FUNCTION @extschema@.leaf_tag_drop(", "\n$$;"),
+    );
+    let body = body.replacen("CREATE", "CREATE OR REPLACE", 1);
+    let (mut step, mut grants, mut to_owner) = (String::new(), String::new(), Vec::new());
+    for (number, change) in changes.iter().enumerate() {
+        let mut text = change.step.replace("{leaf_tag_drop}", &body);
+        for (piece, range) in change.cuts.iter().enumerate() {
+            text = text.replace(&format!("{{{piece}}}"), &cut(&mut old, *range));
+        }
+        if forgotten != Some(number) {
+            step += &format!("{text}\n");
+            grants += &format!("{}\n", change.grants);
+            to_owner.extend((!change.to_owner.is_empty()).then_some(change.to_owner));
+        }
+    }
+    let strangers = cut(&mut source("privileges.sql"), ("DO $$", "END\n$$;"));
+    let step = source("step.sql.in")
+        .replace("@CHANGES@", &step)
+        .replace("@GRANTS@", &grants)
+        .replace("@GRANTS_TO_OWNER@", &to_owner.join(", "))
+        .replace("@STRANGERS@", &strangers);
+    (old, step)
+}
+
+/// A database whose owner is nobody special, and where whatever is created would be somebody's.
+fn new_database(server: &Server, name: &str) {
+    server
+        .session()
+        .run(&format!("CREATE DATABASE {name} OWNER owner"));
+    server.session_in(name).run(
+        "ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO mallory;
+         ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO mallory",
+    );
+}
+
+/// The catalog after these statements of these roles.
+fn after(server: &Server, database: &str, statements: &[(&str, String)]) -> BTreeSet<String> {
+    new_database(server, database);
+    for (role, statement) in statements {
+        server.connect_as(role, database).run(statement);
+    }
+    catalog(server, database)
+}
+
+fn server_with(scripts: &[(String, String)]) -> Server {
+    let server = Server::with_scripts(scripts, &[]);
+    server
+        .session()
+        .run("CREATE ROLE owner LOGIN; CREATE ROLE mallory");
+    server
+}
+
+fn create(version: &str) -> String {
+    format!("CREATE EXTENSION leaf_id VERSION '{version}'")
+}
+
+const UPDATE: &str = "ALTER EXTENSION leaf_id UPDATE";
+
+/// Whoever installs and updates: the catalog is then what it is when the installing role
+/// installs the version that is built.
+#[track_caller]
+fn assert_updated_is_fresh(server: &Server, version: &str) {
+    for (number, (installs, updates)) in [
+        ("postgres", "postgres"),
+        ("owner", "owner"),
+        ("owner", "postgres"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let fresh = after(
+            server,
+            &format!("fresh_{number}"),
+            &[(installs, create(VERSION))],
+        );
+        let updated = after(
+            server,
+            &format!("updated_{number}"),
+            &[(installs, create(version)), (updates, UPDATE.into())],
+        );
+        let different = differences(&fresh, &updated);
+        assert!(
+            different.is_empty(),
+            "{version}, installed by {installs} and updated by {updates}:\n{different}"
+        );
+        for database in ["fresh", "updated"] {
+            server
+                .session()
+                .run(&format!("DROP DATABASE {database}_{number}"));
+        }
+    }
+}
+
+#[test]
+fn an_updated_extension_is_a_fresh_one() {
+    let (old, step) = before(CHANGES, None);
+    let server = server_with(&[(script_name(OLD), old), (step_name(OLD), step)]);
+    assert_updated_is_fresh(&server, OLD);
+}
+
+/// A step that forgets a change, or one of the things that the frame does, makes another catalog.
+#[test]
+fn what_a_step_forgets_is_seen() {
+    let whole = before(CHANGES, None).1;
+    let mut steps: Vec<_> = (0..CHANGES.len())
+        .map(|number| (format!("change-{number}"), before(CHANGES, Some(number)).1))
+        .collect();
+    for (name, part, instead) in [
+        ("revoke", "        EXECUTE statement;", ""),
+        ("public", FUNCTION.grants, ""),
+        ("monitor", VIEW.grants, ""),
+        (
+            "owner",
+            "pg_catalog.format(privilege, owner)",
+            "pg_catalog.format(privilege, 'CURRENT_USER')",
+        ),
+        ("option", " WITH GRANT OPTION", ""),
+        (
+            "default",
+            "ADD COLUMN granted_to name[]",
+            "ADD COLUMN granted_to name[] DEFAULT '{}'",
+        ),
+        (
+            "order",
+            "ALTER TABLE leaf_id.leaf_alloc ADD COLUMN granted_to",
+            "ALTER TABLE leaf_id.leaf_alloc ADD other int; ALTER TABLE leaf_id.leaf_alloc DROP other; ALTER TABLE leaf_id.leaf_alloc ADD COLUMN granted_to",
+        ),
+        ("always", "ENABLE ALWAYS", "ENABLE"),
+        (
+            "owned",
+            "CREATE VIEW",
+            "CREATE VIEW @extschema@.own AS SELECT 1; CREATE VIEW",
+        ),
+        (
+            "not-owned",
+            "",
+            "ALTER EXTENSION leaf_id DROP VIEW @extschema@.leaf_slot_status",
+        ),
+    ] {
+        let step = if part.is_empty() {
+            format!("{whole}\n{instead};")
+        } else {
+            assert!(whole.contains(part), "{part}");
+            whole.replacen(part, instead, 1)
+        };
+        steps.push((name.into(), step));
+    }
+    let old = before(CHANGES, None).0;
+    let scripts = steps.iter().flat_map(|(name, step)| {
+        [
+            (script_name(name), old.clone()),
+            (step_name(name), step.clone()),
+        ]
+    });
+    let server = server_with(&scripts.collect::<Vec<_>>());
+    let fresh = after(&server, "fresh", &[("owner", create(VERSION))]);
+    let again = after(&server, "again", &[("owner", create(VERSION))]);
+    assert_eq!(differences(&fresh, &again), "");
+    for (number, (name, _)) in steps.iter().enumerate() {
+        let updated = after(
+            &server,
+            &format!("updated_{number}"),
+            &[("owner", create(name)), ("postgres", UPDATE.into())],
+        );
+        let different = differences(&fresh, &updated);
+        println!("{name}\n{different}");
+        assert!(!different.is_empty(), "{name} is not seen");
+    }
+}
+
+/// The versions that are released, from their frozen scripts.
+#[test]
+fn every_released_version_reaches_this_one() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sql/released");
+    let mut released = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let version = name
+            .strip_prefix("leaf_id--")
+            .and_then(|name| name.strip_suffix(".sql"));
+        if let Some(version) = version.filter(|version| *version != VERSION) {
+            released.push((version.to_owned(), source(&format!("released/{name}"))));
+        }
+    }
+    println!("{} released versions", released.len());
+    if released.is_empty() {
+        return;
+    }
+    let scripts = released
+        .iter()
+        .map(|(version, text)| (script_name(version), text.clone()));
+    let server = server_with(&scripts.collect::<Vec<_>>());
+    for (version, _) in &released {
+        assert_updated_is_fresh(&server, version);
+    }
+}
+
+/// The new library, the old tables: no id, but an error that says what to do; then ids go on. Where
+/// nothing that the library needs is missing, nothing is to be done.
+#[test]
+fn a_newer_library_says_what_an_older_extension_needs() {
+    let (old, step) = before(CHANGES, None);
+    let server = server_with(&[(script_name(OLD), old), (step_name(OLD), step)]);
+    let mut admin = server.session();
+    admin.run(&create(OLD));
+    server.set("leaf_id.worker_id", "5");
+    // Not with its trigger, which looks at the table too.
+    admin.run(
+        "ALTER TABLE leaf_id.leaf_alloc DISABLE TRIGGER USER;
+         INSERT INTO leaf_id.leaf_alloc (biz_tag, step, max_step) VALUES ('t', 10, 10);
+         ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp,
+             ENABLE ALWAYS TRIGGER leaf_alloc_edit",
+    );
+    for call in [
+        "SELECT leaf_segment_next('t')",
+        "SELECT leaf_claim('t', 10)",
+        "SELECT leaf_tag_create('u')",
+        "UPDATE leaf_id.leaf_alloc SET step = 20",
+    ] {
+        admin
+            .fails(call)
+            .is("55000")
+            .says(&format!(
+                "version {OLD}, but the library is version {VERSION}"
+            ))
+            .details("\"granted_to\"")
+            .hints("ALTER EXTENSION leaf_id UPDATE");
+    }
+    // Snowflake ids need no table.
+    admin.run("SELECT leaf_snowflake_next()");
+    admin.run(UPDATE);
+    let mut ids = admin.take("t", 50);
+    ids.extend(server.session().take("t", 50));
+    assert_issued_once(&[ids]);
+    // What is altered is, whatever the version was.
+    admin.run("ALTER TABLE leaf_id.leaf_alloc ALTER update_time TYPE text");
+    admin.fails("SELECT leaf_claim('t', 10)").is("42804");
+}
+
+/// Sessions that take ids see nothing of an update, before it and after it.
+#[test]
+fn ids_go_on_while_the_extension_is_updated() {
+    let (old, step) = before(&[BODY, FUNCTION, VIEW, CONSTRAINT, COMMENT], None);
+    // Its locks are held for a while.
+    let step = format!("{step}\nLOCK leaf_id.leaf_alloc; SELECT pg_catalog.pg_sleep(0.3);");
+    let server = server_with(&[(script_name(OLD), old), (step_name(OLD), step)]);
+    let mut admin = server.session();
+    admin.run(&create(OLD));
+    admin.create_steady_tag("t", 10);
+    let enough = AtomicUsize::new(0);
+    let (ids, ()) = in_threads_until(
+        3,
+        |_, done| {
+            let mut session = server.session();
+            session.be_patient();
+            let mut ids = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                ids.push(session.next("t"));
+                enough.fetch_add(1, Ordering::Relaxed);
+            }
+            ids
+        },
+        || {
+            let taken = || enough.load(Ordering::Relaxed);
+            wait_until(LIMIT, "ids before the update", || taken() > 100);
+            admin.run(UPDATE);
+            let before = taken();
+            wait_until(LIMIT, "ids after the update", || taken() > before + 100);
+        },
+    );
+    assert_issued_once(&ids);
+    let version: String =
+        admin.value("SELECT extversion FROM pg_extension WHERE extname = 'leaf_id'");
+    assert_eq!(version, VERSION);
+}

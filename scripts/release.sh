@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# release.sh: checks, builds and collects what a release consists of, in target/release-VERSION:
+# the source archives, the Debian packages that can be built here, notes, and checksums. Pushes and
+# tags nothing. release.sh --trial goes past what is not ready, says so, runs no tests but make lint,
+# and collects in target/release-VERSION-trial.
+#
+# Before it: the version in Cargo.toml and META.json, a date in CHANGELOG.md, the step from the version
+# before in sql/, and scripts/released.sh freeze; all of it committed.
+
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+trial=
+case ${1:-} in
+'') ;;
+--trial) trial=-trial ;;
+*) die "release.sh [--trial]" ;;
+esac
+version=$(version)
+out=$TARGET/release-$version$trial
+unready=()
+
+# need WHAT COMMAND...: a release has this; a trial says that it is missing.
+need() {
+    local what=$1
+    shift
+    if "$@" >/dev/null 2>&1; then return; fi
+    [ -n "$trial" ] || die "not ready: $what" "make release TRIAL=1 goes past that."
+    unready+=("$what")
+}
+is_clean() { [ -z "$(git status --porcelain)" ]; }
+is_new() { ! git rev-parse --verify --quiet "refs/tags/v$version"; }
+is_dated() { grep -qE "^## $version \([0-9]{4}-[0-9]{2}-[0-9]{2}\)$" CHANGELOG.md; }
+is_frozen() { [ -f "sql/released/leaf_id--$version.sql" ]; }
+is_told() { ! tr '\n' ' ' <README.md | grep -q 'not yet released'; }
+is_locked() { cargo metadata --locked --offline --format-version 1; }
+
+# The part of CHANGELOG.md about this version.
+notes() { awk -v version="$version" '/^## /{ on = $2 == version } on' CHANGELOG.md; }
+
+need_rust
+say "Is version $version ready?"
+need 'everything is committed' is_clean
+need "there is no tag v$version" is_new
+need "CHANGELOG.md has a date for $version" is_dated
+need 'README.md does not say that nothing is released' is_told
+need "the script of $version is frozen: scripts/released.sh freeze" is_frozen
+need 'Cargo.lock is what Cargo.toml asks for' is_locked
+[ -n "$(notes)" ] || die "CHANGELOG.md does not have version $version"
+command -v cargo-deny >/dev/null || die "cargo-deny is missing" "cargo install cargo-deny --locked"
+
+# Also the version in META.json, the released scripts, licenses and sources.
+"$ROOT/scripts/lint.sh"
+# The database of advisories is in the network.
+need 'no advisory about what is compiled in (or the database cannot be had)' cargo deny --workspace check advisories
+if [ -n "$trial" ]; then
+    unready+=('the tests were run')
+else
+    "$ROOT/scripts/test-versions.sh" all
+fi
+
+say "Collecting version $version"
+rm -rf "$out"
+mkdir -p "$out"
+# Of the commit: what is not committed is in no archive. The same each time.
+git archive --prefix="leaf_id-$version/" --format=tar HEAD | gzip --no-name --best >"$out/leaf_id-$version.tar.gz"
+# As PGXN wants it.
+git archive --prefix="leaf_id-$version/" --format=zip --output="$out/leaf_id-$version.zip" HEAD
+notes >"$out/notes.md"
+built=0
+for pg_config in /usr/lib/postgresql/*/bin/pg_config; do
+    [ -f "$("$pg_config" --includedir-server)/postgres.h" ] || continue
+    "$ROOT/scripts/deb.sh" "$pg_config"
+    major=$("$pg_config" --version | sed -nE 's/^PostgreSQL ([0-9]+).*/\1/p')
+    cp "$TARGET/deb/postgresql-$major-leaf-id_"*.deb "$out/"
+    built=$((built + 1))
+done
+if [ $built -eq 0 ]; then need 'a Debian package was built' false; fi
+# Each package has the scripts of the sources.
+for package in "$out"/*.deb; do
+    [ -f "$package" ] || continue
+    for script in "leaf_id--$version.sql" sql/leaf_id--*--*.sql; do
+        [[ $script = *'*'* ]] || dpkg-deb --contents "$package" | grep -q "/extension/${script##*/}$" ||
+            die "$(basename "$package") does not have ${script##*/}"
+    done
+done
+(cd "$out" && sha256sum -- * >SHA256SUMS && sha256sum --check --quiet SHA256SUMS)
+
+say "Version $version is in $out, in $(duration $SECONDS)"
+(cd "$out" && sed 's/^/    /' SHA256SUMS)
+if [ ${#unready[@]} -gt 0 ]; then
+    say "THIS IS A TRIAL. A release needs more:"
+    for what in "${unready[@]}"; do note "$what"; done
+    exit
+fi
+note "Next: git tag -a v$version -F $out/notes.md"

@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# The scripts of released versions, which never change: databases were made with them.
+#   sql/released/leaf_id--A.sql   all of version A, as it was generated for its release
+#   sql/leaf_id--A--B.sql         from version A to the next one; installed with the extension
+#   sql/released/SHA256SUMS       lists both, in the order of the releases
+# released.sh check           they are as they were; CHANGELOG.md has the same releases; a step leads
+#                             from each version to the next, and to the one in Cargo.toml
+# released.sh same SCRIPT     the version in Cargo.toml, if it is released, is still generated like that
+# released.sh freeze [SCRIPT] adds the version in Cargo.toml, as it was generated, or is built now
+# released.sh --self-test     makes each mistake in a small tree, and expects to be told
+
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+SUMS=sql/released/SHA256SUMS
+
+listed() { sed -nE 's/^[0-9a-f]{64}  (.*)$/\1/p' $SUMS; }
+
+# The versions that are frozen, the oldest first.
+frozen() { listed | sed -nE 's|^released/leaf_id--(.*)\.sql$|\1|p'; }
+
+# The versions that CHANGELOG.md has with a date, the oldest first.
+published() { sed -nE 's/^## ([^ ]+) \([0-9]{4}-.*/\1/p' CHANGELOG.md | tac; }
+
+# Where a statement came from in the sources changes with every edit of them.
+without_places() { sed -E '/^-- src\/.*:[0-9]+$/d' "$1"; }
+
+check() {
+    local version before='' file files unlisted
+    mapfile -t files < <(listed)
+    if [ ${#files[@]} -gt 0 ]; then
+        (cd sql && sha256sum --check --strict --quiet released/SHA256SUMS) ||
+            die "a released script has changed" "Databases were made with it: change it back, and add a step to the next version."
+    fi
+    unlisted=$(find sql/released -name '*.sql' -printf 'released/%f\n' | grep -vxF -f <(listed) || true)
+    [ -z "$unlisted" ] || die "sql/ has what SHA256SUMS does not list: $unlisted"
+    [ "$(frozen)" = "$(published)" ] ||
+        die "CHANGELOG.md and sql/released/ have other releases" "CHANGELOG.md: $(published | xargs)" "sql/released/: $(frozen | xargs)"
+    for version in $(frozen) "$(version)"; do
+        if [ -n "$before" ] && [ "$before" != "$version" ]; then
+            file=leaf_id--$before--$version.sql
+            [ -f "sql/$file" ] || die "there is no sql/$file" "ALTER EXTENSION leaf_id UPDATE needs it, even if nothing changes."
+            [ "$version" = "$(version)" ] || listed | grep -qxF "$file" || die "SHA256SUMS does not list $file"
+        fi
+        before=$version
+    done
+    note "$(frozen | wc -l) versions are released; their scripts are as they were"
+}
+
+same() {
+    local script
+    script=sql/released/leaf_id--$(version).sql
+    [ -f "$script" ] || return 0
+    diff <(without_places "$script") <(without_places "$1") ||
+        die "version $(version) is released, and the sources now make another script" "Raise the version in Cargo.toml, and add a step to it."
+}
+
+freeze() {
+    local version script step
+    version=$(version)
+    script=released/leaf_id--$version.sql
+    [ ! -e "sql/$script" ] || die "version $version is released already"
+    grep -qE "^## $version \([0-9]{4}-[0-9]{2}-[0-9]{2}\)" CHANGELOG.md || die "CHANGELOG.md has no date for version $version"
+    step=$(frozen | tail -n 1)
+    step=${step:+leaf_id--$step--$version.sql}
+    [ -z "$step" ] || [ -f "sql/$step" ] || die "there is no sql/$step"
+    cp "$1" "sql/$script"
+    # shellcheck disable=SC2086  # no step is no word
+    (cd sql && sha256sum $step "$script" >>released/SHA256SUMS)
+}
+
+self_test() {
+    local scratch failed=0 mistakes=0 current=0.2.0
+    scratch=$(mktemp -d)
+    cd "$scratch"
+    version() { echo "$current"; }
+    # Version 0.1.0 and 0.2.0 are released, 0.3.0 is made.
+    clean_tree() {
+        rm -rf sql
+        mkdir -p sql/released
+        : >$SUMS
+        printf -- '-- src/a.rs:7\nSELECT 1;\n' >generated
+        printf '## 0.3.0 (unreleased)\n## 0.2.0 (2027-02-01)\n## 0.1.0 (2027-01-01)\n' >CHANGELOG.md
+        echo 'SELECT 2;' >sql/leaf_id--0.1.0--0.2.0.sql
+        echo 'SELECT 3;' >sql/leaf_id--0.2.0--0.3.0.sql
+        for current in 0.1.0 0.2.0; do freeze generated; done
+        current=0.3.0
+    }
+    # mistake COMMAND COMMAND: the first is noticed by the second.
+    mistake() {
+        mistakes=$((mistakes + 1))
+        clean_tree
+        eval "$1"
+        if (eval "$2") >/dev/null 2>&1; then
+            echo "self-test: not noticed: $1"
+            failed=1
+        fi
+    }
+    clean_tree
+    check >/dev/null
+    same generated
+    current=0.2.0
+    sed -i 's/:7/:8/' generated
+    same generated
+    mistake 'echo "--" >>sql/released/leaf_id--0.1.0.sql' check
+    mistake 'echo "--" >>sql/leaf_id--0.1.0--0.2.0.sql' check
+    mistake 'rm sql/released/leaf_id--0.1.0.sql' check
+    mistake 'rm sql/leaf_id--0.2.0--0.3.0.sql' check
+    mistake 'cp generated sql/released/leaf_id--0.3.0.sql' check
+    mistake "sed -i '/0.1.0/d' CHANGELOG.md" check
+    mistake "sed -i '/released.leaf_id--0.2.0/d' $SUMS" check
+    mistake "sed -i '/0.1.0--/d' $SUMS" check
+    mistake 'current=0.2.0; echo "SELECT 2;" >generated' 'same generated'
+    mistake 'current=0.2.0' 'freeze generated'
+    mistake 'true' 'freeze generated'
+    mistake "sed -i 's/unreleased/2027-03-01/' CHANGELOG.md; rm sql/leaf_id--0.2.0--0.3.0.sql" 'freeze generated'
+    cd /
+    rm -rf "$scratch"
+    [ $failed -eq 0 ] || return 1
+    note "all $mistakes mistakes are noticed"
+}
+
+case ${1:-} in
+check) check ;;
+same) same "$(realpath "${2:?a script}")" ;;
+freeze)
+    script=${2:-}
+    if [ -z "$script" ]; then
+        "$ROOT/scripts/build.sh"
+        locate_copy
+        script=$("$PG_BIN/pg_config" --sharedir)/extension/leaf_id--$(version).sql
+    fi
+    freeze "$(realpath "$script")"
+    ;;
+--self-test) self_test ;;
+*) die "released.sh check | same SCRIPT | freeze [SCRIPT] | --self-test" ;;
+esac
