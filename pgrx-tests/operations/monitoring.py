@@ -190,7 +190,8 @@ def check_dashboard(prometheus):
             wait_until(f"{panel['title']}: {expression}", 30, lambda: prometheus.query(expression))
             count += 1
     for variable in board["templating"]["list"]:
-        if match := re.fullmatch(r"label_values\((.*), (\w+)\)", variable.get("definition", "")):
+        if variable["type"] == "query":
+            match = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
             selector = re.sub(r"\$\w+", ".*", match[1])
             if not prometheus.query(f"count by ({match[2]}) ({selector})"):
                 fail(f"the variable {variable['name']} has no value")

@@ -45,14 +45,10 @@ fn each_metric_is_a_column_and_each_alert_is_of_metrics() {
     session.run("CREATE ROLE exporter; GRANT pg_monitor TO exporter; SET ROLE exporter");
     let mut names = BTreeSet::new();
     for (name, sql, metrics) in queries(&file("postgres_exporter.yaml")) {
-        let columns: Vec<String> = session.value(&format!(
-            "SELECT array_agg(DISTINCT key) FROM ({sql}) q CROSS JOIN LATERAL json_object_keys(row_to_json(q)) key"
-        ));
-        assert_eq!(
-            columns.into_iter().collect::<BTreeSet<_>>(),
-            metrics,
-            "{name}"
-        );
+        session.run(&sql);
+        let query = session.prepare(&sql).unwrap();
+        let columns = query.columns().iter().map(|column| column.name().into());
+        assert_eq!(columns.collect::<BTreeSet<_>>(), metrics, "{name}");
         names.extend(metrics.iter().map(|metric| format!("{name}_{metric}")));
     }
     assert!(names.len() > 20, "{names:?}");
