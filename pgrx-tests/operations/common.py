@@ -42,7 +42,7 @@ def wait_until(what, seconds, condition):
         except (psycopg2.Error, OSError, subprocess.CalledProcessError) as error:
             last = error
         if time.monotonic() > deadline:
-            fail(f"not within {seconds} s: {what}" + (f" ({last})" if last else ""))
+            fail(f"not within {seconds} s: {what() if callable(what) else what}" + (f" ({last})" if last else ""))
         time.sleep(PAUSE)
 
 
@@ -195,7 +195,7 @@ class Load:
             found = {kind: [each for each in taken if each.at > since and which(each)]
                      for kind, taken in self.taken.items()}
             return all(found.values()) and {kind: min(taken) for kind, taken in found.items()}
-        return wait_until(f"ids of each kind ({dict(self.errors)})", seconds, firsts)
+        return wait_until(lambda: f"ids of each kind ({dict(self.errors)})", seconds, firsts)
 
 
 def assert_issued_once(kind, ids):
