@@ -11,7 +11,8 @@ PG_CONFIG ?= pg_config
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo demo-stop bench test test-core test-loom test-servers test-demo \
-        test-clients test-all-versions test-another-version test-upgrade torture lint fmt install package deb test-deb rpm-spec release matrix env clean distclean
+        test-clients test-all-versions test-another-version test-upgrade test-monitoring test-patroni \
+        test-pgbackrest torture lint fmt install package deb test-deb rpm-spec release matrix env clean distclean
 
 help: ## list the targets
 	@echo "leaf_id: unique 64-bit ids from shared memory, inside PostgreSQL"
@@ -54,6 +55,15 @@ test-another-version: ## those on one of the other versions, which the commit ch
 
 test-upgrade: ## pg_upgrade from OLD=/path/to/pg_config to NEW=/path/to/pg_config, with ids in use
 	@scripts/test-upgrade.sh '$(OLD)' '$(NEW)'
+
+test-monitoring: ## each alert fires, and is silent otherwise: Prometheus and postgres_exporter, installed by apt
+	@scripts/test-operations.sh monitoring
+
+test-patroni: ## a failover and a switchover under load, by Patroni, installed by apt
+	@scripts/test-operations.sh patroni
+
+test-pgbackrest: ## a restore to a point in time, by pgBackRest, installed by apt
+	@scripts/test-operations.sh pgbackrest
 
 torture: ## kill, restart and edit under many sessions, one server and a fleet: 25 minutes
 	@scripts/torture.sh

@@ -29,7 +29,9 @@ fn is_readable(call: &TriggerCall<'_>) -> bool {
         Ok(()) => true,
         Err(misshapen) if pg::replica_role() => {
             let detail = misshapen.detail;
-            pgrx::log!("leaf_id: table leaf_id.leaf_alloc was altered: {detail}");
+            pgrx::log!(
+                "leaf_id: table leaf_id.leaf_alloc was altered, and replicated changes drop what is cached of all tags: {detail}"
+            );
             transaction::note_truncate(call.relation());
             false
         }

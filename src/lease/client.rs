@@ -93,7 +93,9 @@ impl LeaseClient {
             Ok(lease) if sound => lease,
             Ok(_) => Lease::default(),
             Err(error) => {
-                pgrx::warning!("leaf_id: leaf_id_lease.json is not used: {error}");
+                pgrx::warning!(
+                    "leaf_id: leaf_id_lease.json is not used, and the worker registry is asked for a worker id: {error}"
+                );
                 Lease::default()
             }
         };
@@ -259,7 +261,9 @@ impl LeaseClient {
                 Ok(())
             }
             Err(error) => {
-                let text = format!("could not write leaf_id_lease.json: {error}");
+                let text = format!(
+                    "could not write leaf_id_lease.json, without which no worker id is leased: {error}"
+                );
                 if self.file_problem.as_ref() != Some(&text) {
                     pgrx::warning!("leaf_id: {text}");
                     self.area
@@ -279,7 +283,9 @@ impl LeaseClient {
             status.away_since_ms.get_or_insert(now.wall_ms);
             status.last_error = Text::new(error);
         });
-        let text = format!("worker registry \"{registry}\" does not answer: {error}");
+        let text = format!(
+            "worker registry \"{registry}\" does not answer, and snowflake ids end with the lease: {error}"
+        );
         self.log(text);
         self.holder.fail(now.boot_ms, rules())
     }

@@ -463,7 +463,9 @@ impl SourceServer {
             });
         if is_news {
             let server = self.server.text();
-            pgrx::warning!("leaf_id: could not claim ids from server \"{server}\": {message}");
+            pgrx::warning!(
+                "leaf_id: could not claim ids from server \"{server}\", whose tags have only what is cached: {message}"
+            );
         }
     }
 }

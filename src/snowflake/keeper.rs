@@ -210,7 +210,9 @@ fn read_file() -> File {
 fn log(message: &Message) {
     match message {
         Message::FileProblem(text) => {
-            pgrx::warning!("leaf_id: could not read or write leaf_id_reservation.json: {text}");
+            pgrx::warning!(
+                "leaf_id: could not read or write leaf_id_reservation.json, without which snowflake ids end: {text}"
+            );
         }
         Message::Leading(lead_ms, reason) => pgrx::log!(
             "leaf_id: times of snowflake ids are {lead_ms} ms ahead of the clock: {}",

@@ -157,7 +157,7 @@ pub fn log_skip(tag: &Tag, skip: u64) {
     if skip > 0 {
         let tag = tag.name();
         pgrx::log!(
-            "leaf_id: skipped {skip} ids of tag \"{tag}\": its last claim was made on another timeline"
+            "leaf_id: skipped {skip} ids of tag \"{tag}\": its last claim was made on another timeline (leaf_id.failover_skip)"
         );
     }
 }

@@ -117,7 +117,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     if skip > 0 {
         let tag = old.tag.unwrap_or(Tag::EMPTY).name();
         pgrx::log!(
-            "leaf_id: an edit of tag \"{tag}\" skips {skip} ids: its last claim was made on another timeline"
+            "leaf_id: an edit of tag \"{tag}\" skips {skip} ids: its last claim was made on another timeline (leaf_id.failover_skip)"
         );
         let end = old
             .max_value

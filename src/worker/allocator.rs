@@ -379,8 +379,7 @@ impl Allocator {
                     claimed,
                 };
                 let next = request.complete(self.area, noted);
-                self.logged.remove(&key);
-                // Last: whatever is logged looks for interrupts.
+                self.log_end(&key); // Last: whatever is logged looks for interrupts.
                 if ![0, answer.incarnation].contains(&source.server_incarnation) {
                     let (tag, server) = (key.tag.name(), source.server.text());
                     let first = answer.first;
@@ -445,8 +444,7 @@ impl Allocator {
             }
             Ok(Ok(claimed)) => {
                 let next = request.complete(self.area, Outcome::Claimed { version, claimed });
-                self.logged.remove(&key);
-                // Last: whatever is logged looks for interrupts.
+                self.log_end(&key); // As above.
                 claim::log_skip(&key.tag, claimed.skipped);
                 next
             }
@@ -561,9 +559,18 @@ impl Allocator {
 
     fn log_once(&mut self, key: &Key, text: &str) {
         if self.logged.get(key).is_none_or(|last| last != text) {
-            let tag = key.tag.name();
-            pgrx::warning!("leaf_id: could not claim ids for tag \"{tag}\": {text}");
+            pgrx::warning!(
+                "leaf_id: could not claim ids for tag \"{}\", which has only what is cached: {text}",
+                key.tag.name()
+            );
             self.logged.insert(*key, text.to_string());
+        }
+    }
+
+    fn log_end(&mut self, key: &Key) {
+        if self.logged.remove(key).is_some() {
+            let tag = key.tag.name();
+            pgrx::log!("leaf_id: ids of tag \"{tag}\" can be claimed again");
         }
     }
 }

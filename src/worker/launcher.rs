@@ -54,7 +54,9 @@ fn launcher_exit() {
     let Some(area) = shmem::area() else { return };
     area.launcher().set(core::ptr::null_mut());
     if let Err(error) = keeper::stop(&area.snowflake) {
-        pgrx::warning!("leaf_id: could not write leaf_id_reservation.json: {error}");
+        pgrx::warning!(
+            "leaf_id: could not write leaf_id_reservation.json, so that snowflake ids will be ahead of the clock after the next start: {error}"
+        );
     }
     save_ranges(area);
 }

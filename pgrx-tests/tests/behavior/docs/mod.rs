@@ -2,7 +2,7 @@
 
 mod examples;
 mod links;
-mod page;
+pub mod page;
 mod reference;
 mod several_servers;
 mod snowflake_recovery;

@@ -1,10 +1,12 @@
-//! Would catch: a command of docs/fleet-and-failover.md that does not do what it says there.
+//! Would catch: a command of docs/fleet-and-failover.md or docs/ha.md that does not do what it says
+//! there.
 //! The names of hosts in it become the directories of sockets.
 
+use std::fs;
 use std::time::Duration;
 
 use leaf_id_tests::Server;
-use leaf_id_tests::checks::wait_until;
+use leaf_id_tests::checks::{assert_issued_once, wait_until};
 use leaf_id_tests::cluster::STANDBY;
 use leaf_id_tests::session::Session;
 
@@ -14,7 +16,11 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// The SQL under a heading that is for these tests, block by block.
 fn blocks(heading: &str) -> Vec<String> {
-    let blocks = Page::read("docs/fleet-and-failover.md").blocks();
+    blocks_of("docs/fleet-and-failover.md", heading)
+}
+
+fn blocks_of(page: &str, heading: &str) -> Vec<String> {
+    let blocks = Page::read(page).blocks();
     let ours = blocks.into_iter().filter(|block| {
         block.heading == heading
             && block
@@ -154,4 +160,59 @@ fn the_commands_for_logical_replication_work() {
     subscriber
         .fails("SELECT leaf_segment_next('orders')")
         .is("42704");
+}
+
+#[test]
+fn the_commands_for_a_logical_upgrade_work() {
+    let old = Server::start(&[("wal_level", "logical"), ("leaf_id.worker_id", "1")]);
+    let new = Server::start_unrelated(1, &[("leaf_id.worker_id", "2")]);
+    for server in [&old, &new] {
+        server.session().run("CREATE DATABASE app");
+    }
+    let mut there = old.session_in("app");
+    there.run(
+        "CREATE ROLE replicator SUPERUSER LOGIN REPLICATION;
+         CREATE EXTENSION leaf_id;
+         SELECT leaf_tag_create('orders', step => 100);
+         CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'),
+             event bigint DEFAULT leaf_snowflake_next());
+         INSERT INTO orders SELECT FROM generate_series(1, 250)",
+    );
+    let schema = old.run("pg_dump", &["-s", "app"]);
+    let file = new.dir().join("schema.sql");
+    fs::write(&file, schema).unwrap();
+    let file = file.to_str().unwrap();
+    new.run(
+        "psql",
+        &["-X", "-v", "ON_ERROR_STOP=1", "-d", "app", "-f", file],
+    );
+    let [publish, subscribe, end] = &blocks_of("docs/ha.md", "Logical upgrades")[..] else {
+        panic!("other blocks than expected");
+    };
+    run(&mut there, publish, &[]);
+    let mut here = new.session_in("app");
+    let host = old.dir().to_str().unwrap();
+    run(&mut here, subscribe, &[("old.example.com", host)]);
+    wait_until(LIMIT, "the initial copy", || {
+        here.value("SELECT count(*) > 0 AND bool_and(srsubstate = 'r') FROM pg_subscription_rel")
+    });
+    // Also what is created and claimed meanwhile.
+    there.run(
+        "SELECT leaf_tag_create('later', start => 70), leaf_segment_next('later');
+         INSERT INTO orders SELECT FROM generate_series(1, 1000)",
+    );
+    let lsn: String = there.value("SELECT pg_current_wal_flush_lsn()::text");
+    wait_until(LIMIT, "the subscription to catch up", || {
+        there.value(&format!(
+            "SELECT count(*) = 1 AND bool_and(replay_lsn >= '{lsn}') FROM pg_stat_replication"
+        ))
+    });
+    run(&mut here, end, &[]);
+    assert!(here.next("later") > 70);
+    here.run("INSERT INTO orders SELECT FROM generate_series(1, 500)");
+    for column in ["id", "event"] {
+        let ids = here.ids(&format!("SELECT {column} FROM orders"));
+        assert_eq!(ids.len(), 1750);
+        assert_issued_once([ids]);
+    }
 }

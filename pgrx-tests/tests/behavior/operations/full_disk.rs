@@ -217,6 +217,10 @@ fn no_room_for_the_table_is_an_error_until_there_is() {
     session.run("RESET leaf_id.refill_timeout");
     let (more, took) = timed(|| session.take("t", 50));
     println!("50 ids in {took:?} when there was room");
+    wait_until(LIMIT, "the end to be logged", || {
+        let told = "ids of tag \"t\" can be claimed again";
+        server.log().matches(told).count() == 1
+    });
     issued.extend(more);
     assert_issued_once([issued]);
 }

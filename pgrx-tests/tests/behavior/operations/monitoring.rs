@@ -1,11 +1,15 @@
 //! Would catch: a metric of packaging/monitoring/postgres_exporter.yaml that no column gives, a
-//! column that is no metric, an alert over a metric that there is not, and a query that fails.
+//! column that is no metric, an alert or a panel over a metric that there is not, a query that
+//! fails, and an alert that docs/operations.md does not have. What they show and when they fire,
+//! `make test-monitoring` tries.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 use leaf_id_tests::Server;
+
+use crate::docs::page::Page;
 
 fn file(name: &str) -> String {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/monitoring");
@@ -16,7 +20,10 @@ fn file(name: &str) -> String {
 fn queries(file: &str) -> Vec<(String, String, BTreeSet<String>)> {
     let mut found: Vec<(String, String, BTreeSet<String>)> = Vec::new();
     for line in file.lines() {
-        if let Some(name) = line.strip_suffix(':').filter(|name| !name.starts_with(' ')) {
+        if let Some(name) = line
+            .strip_suffix(':')
+            .filter(|name| !name.starts_with([' ', '#']))
+        {
             found.push((name.into(), String::new(), BTreeSet::new()));
         } else if let Some((_, sql, metrics)) = found.last_mut() {
             if let Some(metric) = line.strip_prefix("    - ") {
@@ -38,24 +45,37 @@ fn each_metric_is_a_column_and_each_alert_is_of_metrics() {
     session.run("CREATE ROLE exporter; GRANT pg_monitor TO exporter; SET ROLE exporter");
     let mut names = BTreeSet::new();
     for (name, sql, metrics) in queries(&file("postgres_exporter.yaml")) {
-        let columns: Vec<String> = session.value(&format!(
-            "SELECT array_agg(DISTINCT key) FROM ({sql}) q CROSS JOIN LATERAL json_object_keys(row_to_json(q)) key"
-        ));
-        assert_eq!(
-            columns.into_iter().collect::<BTreeSet<_>>(),
-            metrics,
-            "{name}"
-        );
+        session.run(&sql);
+        let query = session.prepare(&sql).unwrap();
+        let columns = query.columns().iter().map(|column| column.name().into());
+        assert_eq!(columns.collect::<BTreeSet<_>>(), metrics, "{name}");
         names.extend(metrics.iter().map(|metric| format!("{name}_{metric}")));
     }
     assert!(names.len() > 20, "{names:?}");
-    for expression in file("alerts.yaml")
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("expr: "))
-    {
-        let words = expression.split(|c: char| !c.is_alphanumeric() && c != '_');
-        for metric in words.filter(|word| word.starts_with("leaf_id_")) {
-            assert!(names.contains(metric), "{metric}");
+    for (file, key, least) in [
+        (file("alerts.yaml"), "expr: ", 15),
+        (file("dashboard.json"), "\"expr\": ", 20),
+    ] {
+        let lines = file.lines();
+        let expressions: Vec<_> = lines
+            .filter_map(|line| line.trim().strip_prefix(key))
+            .collect();
+        assert!(expressions.len() >= least, "{expressions:?}");
+        for expression in expressions {
+            let words = expression.split(|c: char| !c.is_alphanumeric() && c != '_');
+            for metric in words.filter(|word| word.starts_with("leaf_id_")) {
+                assert!(names.contains(metric), "{metric}");
+            }
         }
     }
+}
+
+#[test]
+fn the_page_has_each_alert() {
+    let text = file("alerts.yaml");
+    let lines = text.lines();
+    let alerts = lines.filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let page = Page::read("docs/operations.md").table("Prometheus and Grafana");
+    let page: BTreeSet<_> = page.iter().map(|row| &*row[0]).collect();
+    assert_eq!(page, alerts.collect());
 }

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Runs leaf_id under what operators run beside PostgreSQL, from Debian's packages, which it
+# installs: test-operations.sh monitoring|patroni|pgbackrest. The programs are in
+# pgrx-tests/operations; what they start ends with them.
+
+# shellcheck source=scripts/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+case ${1:-} in
+monitoring)
+    program=monitoring packages=(prometheus prometheus-postgres-exporter)
+    ;;
+patroni)
+    program=patroni_failover packages=(patroni etcd-server python3-etcd)
+    ;;
+pgbackrest)
+    program=pgbackrest_recovery packages=(pgbackrest)
+    ;;
+*) die "test-operations.sh monitoring, patroni or pgbackrest" ;;
+esac
+packages+=(python3 python3-psycopg2 python3-yaml)
+
+missing=()
+for package in "${packages[@]}"; do
+    dpkg-query --show --showformat='${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+    command -v apt-get >/dev/null || die "missing: ${missing[*]}" "This runs Debian's packages."
+    say "Installing ${missing[*]}"
+    # Their services are not to start here.
+    apt_get=(env DEBIAN_FRONTEND=noninteractive SYSTEMD_OFFLINE=1 RUNLEVEL=1 apt-get --quiet=2
+        -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0)
+    as_root "${apt_get[@]}" update
+    as_root "${apt_get[@]}" install --yes --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+"$ROOT/scripts/build.sh"
+locate_copy
+export_test_env
+
+# The servers' user may not be able to read the checkout.
+run=$(as_server mktemp -d "/tmp/leaf_id-$1.XXXXXX")
+program_pid=
+end() {
+    local status=$?
+    trap - EXIT
+    if [ -n "$program_pid" ]; then
+        kill "$program_pid" 2>/dev/null || true
+        wait "$program_pid" || true
+    fi
+    if [ $status -eq 0 ]; then rm -rf "$run"; else echo "what is left of it: $run" >&2; fi
+    exit $status
+}
+trap end EXIT
+trap 'exit 130' INT TERM
+cp "$ROOT"/pgrx-tests/operations/*.py "$ROOT"/packaging/monitoring/* "$ROOT"/packaging/patroni/* "$run"
+# A clock that can be set: what the other tests preload.
+[ "$1" != monitoring ] || cc -O2 -fPIC -shared -o "$run/clock.so" "$ROOT/pgrx-tests/clock.c"
+
+say "$1, on PostgreSQL $("$PG_BIN/postgres" -V | sed -E 's/.*\) ([0-9.]+).*/\1/')"
+# In the background, as a signal then interrupts the wait; not through runuser, which would
+# stand between.
+command=(env -C "$run" PYTHONDONTWRITEBYTECODE=1 "LEAF_ID_PG_BIN=$PG_BIN" /usr/bin/python3 "$run/$program.py")
+is_root && command=(setpriv --reuid "$SERVER_USER" --regid "$SERVER_USER" --init-groups "${command[@]}")
+"${command[@]}" </dev/null &
+program_pid=$!
+wait "$program_pid"
+program_pid=
