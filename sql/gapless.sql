@@ -19,6 +19,31 @@ COMMENT ON COLUMN leaf_id.leaf_gapless.last_number IS 'The last number of a comm
 
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_gapless', '');
 
+-- A subscriber that has a series already keeps the greater number: an error would stop the
+-- apply worker with all its tables.
+CREATE FUNCTION leaf_id.leaf_gapless_merge() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        UPDATE leaf_id.leaf_gapless g SET last_number = NEW.last_number WHERE g.series = NEW.series;
+        IF FOUND THEN
+            RETURN NULL;
+        END IF;
+    ELSIF OLD.series = NEW.series THEN
+        NEW.last_number := greatest(OLD.last_number, NEW.last_number);
+    END IF;
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_gapless_merge() IS
+    'Trigger: merges replicated rows of series that exist';
+CREATE TRIGGER leaf_gapless_merge
+    BEFORE INSERT OR UPDATE ON leaf_id.leaf_gapless
+    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_gapless_merge();
+ALTER TABLE leaf_id.leaf_gapless ENABLE REPLICA TRIGGER leaf_gapless_merge;
+
 CREATE FUNCTION @extschema@.leaf_gapless_create(series text, start bigint DEFAULT 1) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
