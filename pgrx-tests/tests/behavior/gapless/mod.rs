@@ -2,6 +2,7 @@
 //! committed.
 
 mod carried;
+mod cost;
 mod durable;
 mod numbers;
 mod rights;
