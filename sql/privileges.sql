@@ -115,7 +115,11 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_snowflake_max(timestamptz),
     @extschema@.leaf_snowflake_max(timestamptz, bigint, text),
     @extschema@.leaf_snowflake_compose(timestamptz, integer, bigint),
-    @extschema@.leaf_snowflake_compose(timestamptz, integer, bigint, bigint, text)
+    @extschema@.leaf_snowflake_compose(timestamptz, integer, bigint, bigint, text),
+    @extschema@.leaf_format(bigint, text),
+    @extschema@.leaf_parse(text, text),
+    @extschema@.leaf_format_uuid(bigint),
+    @extschema@.leaf_parse_uuid(uuid)
 TO PUBLIC;
 -- What two of these become in COPY. They check EXECUTE on the function that was written.
 GRANT EXECUTE ON FUNCTION
@@ -160,14 +164,18 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_fit_tags(text, boolean),
     leaf_id.leaf_used_up(bigint, bigint, bigint),
     leaf_id.leaf_column_max(oid, smallint),
-    leaf_id.leaf_tag_next(text)
+    leaf_id.leaf_tag_next(text),
+    -- The same with leaf_gapless. Not leaf_gapless_next(): who may call it can hold up the others.
+    @extschema@.leaf_gapless_create(text, bigint),
+    @extschema@.leaf_gapless_drop(text)
 TO PUBLIC;
 
 -- Monitors see the views. PostgreSQL checks the functions in them against who reads.
--- leaf_registry tells of a grace.
+-- leaf_registry tells of a grace, leaf_gapless of what a view would show.
 GRANT SELECT ON
     @extschema@.leaf_segment_status, @extschema@.leaf_slot_status, @extschema@.leaf_central_status,
-    @extschema@.leaf_snowflake_status, @extschema@.leaf_worker_status, leaf_id.leaf_registry
+    @extschema@.leaf_snowflake_status, @extschema@.leaf_worker_status, leaf_id.leaf_registry,
+    leaf_id.leaf_gapless
 TO pg_monitor;
 GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_segment_slots(), @extschema@.leaf_slot_counts(), @extschema@.leaf_central_connections(),
@@ -180,6 +188,8 @@ TO pg_monitor;
 -- (TRIGGER), or in their way (REFERENCES, TRUNCATE).
 GRANT USAGE ON SCHEMA leaf_id TO @extowner@ WITH GRANT OPTION;
 GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO @extowner@ WITH GRANT OPTION;
+-- No UPDATE: leaf_gapless_next() alone counts.
+GRANT SELECT, INSERT, DELETE ON leaf_id.leaf_gapless TO @extowner@ WITH GRANT OPTION;
 GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry TO @extowner@;
 -- The settings of the registry.
 GRANT UPDATE (epoch_ms, layout, max_skew_ms, max_lease_ms, max_lead_ms, max_ids_per_role) ON leaf_id.leaf_registry TO @extowner@;
@@ -191,6 +201,9 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_tag_revoke(text, text),
     @extschema@.leaf_sync(text),
     @extschema@.leaf_check(text),
+    @extschema@.leaf_gapless_create(text, bigint),
+    @extschema@.leaf_gapless_drop(text),
+    @extschema@.leaf_gapless_next(text),
     @extschema@.leaf_claim(text, integer),
     @extschema@.leaf_worker_claim(
         bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, integer, bigint, text),

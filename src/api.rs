@@ -7,6 +7,7 @@
 //! * [`adopt`]: the event trigger that gives new columns a tag.
 //! * [`tags`]: the triggers of the table of tags.
 //! * [`registry`]: the worker registry.
+//! * [`gapless`]: numbers without gaps. [`format`](mod@format): ids as people read them.
 //! * [`status`]: what the views show.
 //! * [`sync`]: what `leaf_sync` reads.
 
@@ -15,6 +16,8 @@
 mod adopt;
 mod call;
 mod fmgr;
+mod format;
+mod gapless;
 mod registry;
 mod segment;
 mod snowflake;
@@ -37,6 +40,11 @@ pgrx::extension_sql_file!(
 pgrx::extension_sql_file!(
     "../sql/workers.sql",
     name = "workers",
+    requires = ["schema"]
+);
+pgrx::extension_sql_file!(
+    "../sql/gapless.sql",
+    name = "gapless",
     requires = ["schema"]
 );
 pgrx::extension_sql_file!("../sql/rights.sql", name = "rights", requires = ["tags"]);

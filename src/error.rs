@@ -182,6 +182,33 @@ pub enum Failure {
     },
     /// A claim for another server, of a tag that is itself sourced from one.
     SourcedElsewhere { tag: String, server: String },
+    /// There is no `leaf_gapless`.
+    NoGaplessTable,
+    /// There is no such series without gaps.
+    NoSeries { series: String },
+    /// A series without gaps has reached its end.
+    EndOfSeries { series: String },
+    /// A number without gaps in a transaction with one snapshot.
+    GaplessIsolation,
+    /// Two-phase commit of a number without gaps.
+    GaplessPrepared,
+    /// A text that is no pattern.
+    BadPattern {
+        pattern: String,
+        detail: &'static str,
+    },
+    /// An id that a pattern cannot hold.
+    DoesNotFit { id: i64, pattern: String },
+    /// A text that is not one of a pattern.
+    Unparsed {
+        text: String,
+        pattern: String,
+        detail: &'static str,
+    },
+    /// A UUID of a negative id.
+    NegativeUuid { id: i64 },
+    /// A UUID that holds no id.
+    OtherUuid { uuid: String },
 }
 
 impl From<Refused> for Failure {
@@ -631,6 +658,56 @@ impl Failure {
             )
             .set_detail(format!("Its ids come from server \"{server}\"."))
             .set_hint("Claim them there."),
+            Self::NoGaplessTable => error(
+                Code::ERRCODE_UNDEFINED_TABLE,
+                "table \"leaf_id.leaf_gapless\" is missing".into(),
+            ),
+            Self::NoSeries { series } => error(
+                Code::ERRCODE_UNDEFINED_OBJECT,
+                format!("gapless series \"{series}\" does not exist"),
+            )
+            .set_hint(format!(
+                "Whoever manages the series can create it: SELECT leaf_gapless_create('{}');",
+                series.replace('\'', "''")
+            )),
+            Self::EndOfSeries { series } => error(
+                exhausted,
+                format!("gapless series \"{series}\" has reached the end of bigint"),
+            ),
+            Self::GaplessIsolation => error(
+                Code::ERRCODE_FEATURE_NOT_SUPPORTED,
+                "numbers of a gapless series can be taken only in a READ COMMITTED transaction".into(),
+            )
+            .set_detail("With one snapshot for all, a transaction would not see the row that has the number before."),
+            Self::GaplessPrepared => error(
+                Code::ERRCODE_FEATURE_NOT_SUPPORTED,
+                "cannot PREPARE a transaction that has taken a number of a gapless series".into(),
+            )
+            .set_detail("It would keep the series locked until it is committed, over restarts too."),
+            Self::BadPattern { pattern, detail } => error(
+                invalid,
+                format!("not a pattern of ids: \"{pattern}\""),
+            )
+            .set_detail(detail),
+            Self::DoesNotFit { id, pattern } => error(
+                Code::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+                format!("pattern \"{pattern}\" cannot hold id {id}"),
+            )
+            .set_detail("It is negative, has too many digits, or does not begin with a period that exists."),
+            Self::Unparsed { text, pattern, detail } => error(
+                Code::ERRCODE_INVALID_TEXT_REPRESENTATION,
+                format!("not an id in pattern \"{pattern}\": \"{text}\""),
+            )
+            .set_detail(detail),
+            Self::NegativeUuid { id } => error(
+                Code::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+                format!("a UUID cannot hold a negative id: {id}"),
+            ),
+            Self::OtherUuid { uuid } => error(
+                Code::ERRCODE_INVALID_TEXT_REPRESENTATION,
+                format!("not a UUID that holds an id: \"{uuid}\""),
+            )
+            .set_hint("Such a UUID comes from leaf_format_uuid()."),
         }
     }
 

@@ -70,7 +70,7 @@ pub use signals::{
     asked_to_stop, handle_signals_in_loop, handle_signals_in_transactions, reload_if_asked,
     take_canceled,
 };
-pub use syncrep::{only_when_acknowledged, tell};
+pub use syncrep::{commit_synchronously, only_when_acknowledged, tell};
 pub use table::check::Obstacle;
 pub use table::open::{Access, Table};
 pub use table::row::{Locker, Row};
@@ -79,8 +79,8 @@ pub use table::value::Value;
 pub use table::write::{LockedAtOnce, lock_against_writers};
 pub use transaction::{
     Caught, SubtransactionEvent, TransactionCallbacks, TransactionEvent, in_parallel_mode,
-    prevent_if_read_only, prevent_in_transaction_block, see_own_changes, subtransaction,
-    transaction, watch_transactions,
+    is_read_committed, prevent_if_read_only, prevent_in_transaction_block, see_own_changes,
+    subtransaction, transaction, watch_transactions,
 };
 pub use trigger::{TriggerCall, replica_role};
 pub use wait::{WaitEvent, sleep_until, sleep_us, while_waiting};

@@ -16,6 +16,22 @@ impl RawDatum {
         Self(pg_sys::Datum::null())
     }
 
+    /// A text of so many bytes, in the encoding of the database, which are written where it lies.
+    pub fn text(len: usize, write: impl FnOnce(&mut [u8])) -> Self {
+        let size = len.saturating_add(pg_sys::VARHDRSZ);
+        // SAFETY: as many bytes as the header says, zeroed before they are looked at. What is too
+        // long for a text is an error of palloc's.
+        unsafe {
+            let text = pg_sys::palloc0(size).cast::<pg_sys::varlena>();
+            pgrx::set_varsize_4b(text, i32::try_from(size).unwrap_or(0));
+            write(core::slice::from_raw_parts_mut(
+                pgrx::vardata_4b(text).cast_mut().cast(),
+                len,
+            ));
+            Self(pg_sys::Datum::from(text))
+        }
+    }
+
     fn datum(self) -> pg_sys::Datum {
         self.0
     }

@@ -127,3 +127,13 @@ pub fn tell() {
         enable_timeout_after(timeout, MAX_HOLD_MS);
     }
 }
+
+/// Has the open transaction, which is about to commit, wait for what `synchronous_commit` = `on`
+/// waits for, if it would wait for less. As above, not before.
+pub fn commit_synchronously() {
+    // SAFETY: a plain global of this process, which has one thread.
+    let level = unsafe { pg_sys::synchronous_commit };
+    if level.cast_unsigned() < pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_REMOTE_FLUSH {
+        set_local(c"synchronous_commit", c"on");
+    }
+}

@@ -1,6 +1,7 @@
 //! Transactions: those of a worker, and who is told of their ends.
 
 use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::panic::AssertUnwindSafe;
 
 use pgrx::pg_sys;
@@ -101,13 +102,17 @@ pub struct TransactionCallbacks {
     pub subtransaction: fn(u32, SubtransactionEvent),
 }
 
-static CALLBACKS: parking_lot::Mutex<Option<TransactionCallbacks>> = parking_lot::Mutex::new(None);
+impl TransactionCallbacks {
+    /// # Safety
+    /// What [`watch_transactions`] has registered a callback with.
+    unsafe fn of(arg: *mut c_void) -> Self {
+        // SAFETY: as the caller says: something static.
+        unsafe { *arg.cast::<Self>() }
+    }
+}
 
 #[pgrx::pg_guard]
-unsafe extern "C-unwind" fn transaction_callback(
-    event: pg_sys::XactEvent::Type,
-    _arg: *mut c_void,
-) {
+unsafe extern "C-unwind" fn transaction_callback(event: pg_sys::XactEvent::Type, arg: *mut c_void) {
     use pg_sys::XactEvent as Event;
     let event = match event {
         Event::XACT_EVENT_PRE_COMMIT => TransactionEvent::PreCommit,
@@ -117,10 +122,9 @@ unsafe extern "C-unwind" fn transaction_callback(
         // Parallel workers edit nothing, and PREPARE is refused before.
         _ => return,
     };
-    let callbacks = *CALLBACKS.lock();
-    if let Some(callbacks) = callbacks {
-        (callbacks.transaction)(event);
-    }
+    // SAFETY: registered with that.
+    let callbacks = unsafe { TransactionCallbacks::of(arg) };
+    (callbacks.transaction)(event);
 }
 
 #[pgrx::pg_guard]
@@ -128,7 +132,7 @@ unsafe extern "C-unwind" fn subtransaction_callback(
     event: pg_sys::SubXactEvent::Type,
     mine: pg_sys::SubTransactionId,
     parent: pg_sys::SubTransactionId,
-    _arg: *mut c_void,
+    arg: *mut c_void,
 ) {
     use pg_sys::SubXactEvent as Event;
     let event = match event {
@@ -136,21 +140,22 @@ unsafe extern "C-unwind" fn subtransaction_callback(
         Event::SUBXACT_EVENT_ABORT_SUB => SubtransactionEvent::Abort,
         _ => return,
     };
-    let callbacks = *CALLBACKS.lock();
-    if let Some(callbacks) = callbacks {
-        (callbacks.subtransaction)(mine, event);
-    }
+    // SAFETY: registered with that.
+    let callbacks = unsafe { TransactionCallbacks::of(arg) };
+    (callbacks.subtransaction)(mine, event);
 }
 
-/// Sets who is told of transactions' ends in this process. The first call registers.
-pub fn watch_transactions(callbacks: TransactionCallbacks) {
-    if CALLBACKS.lock().replace(callbacks).is_none() {
-        // SAFETY: callbacks that live as long as the library, which is never unloaded, and take no
-        // argument.
-        unsafe {
-            pg_sys::RegisterXactCallback(Some(transaction_callback), core::ptr::null_mut());
-            pg_sys::RegisterSubXactCallback(Some(subtransaction_callback), core::ptr::null_mut());
-        }
+/// Has somebody told of transactions' ends in this process, from the first call on.
+pub fn watch_transactions(callbacks: &'static TransactionCallbacks, watching: &AtomicBool) {
+    if watching.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let arg = core::ptr::from_ref(callbacks).cast_mut().cast();
+    // SAFETY: callbacks that live as long as the library, which is never unloaded, as their
+    // argument does, which is only read.
+    unsafe {
+        pg_sys::RegisterXactCallback(Some(transaction_callback), arg);
+        pg_sys::RegisterSubXactCallback(Some(subtransaction_callback), arg);
     }
 }
 
@@ -164,6 +169,12 @@ pub fn subtransaction() -> u32 {
 pub fn in_parallel_mode() -> bool {
     // SAFETY: takes nothing; reads the state of the transaction.
     unsafe { pg_sys::IsInParallelMode() }
+}
+
+/// Whether each statement of the transaction sees what was committed before it.
+pub fn is_read_committed() -> bool {
+    // SAFETY: reads the state of the transaction.
+    unsafe { pg_sys::XactIsoLevel < pg_sys::XACT_REPEATABLE_READ.cast_signed() }
 }
 
 /// Raises an error in a read-only transaction, and so on a standby.

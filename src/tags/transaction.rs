@@ -391,11 +391,13 @@ pub fn note_truncate(relation: u32) {
 }
 
 fn watch() {
-    WRITTEN.store(true, Ordering::Relaxed);
-    pg::watch_transactions(TransactionCallbacks {
+    static CALLBACKS: TransactionCallbacks = TransactionCallbacks {
         transaction: on_transaction,
         subtransaction: on_subtransaction,
-    });
+    };
+    static WATCHING: AtomicBool = AtomicBool::new(false);
+    WRITTEN.store(true, Ordering::Relaxed);
+    pg::watch_transactions(&CALLBACKS, &WATCHING);
 }
 
 fn on_transaction(event: TransactionEvent) {

@@ -13,6 +13,8 @@ mod adopt;
 mod copy;
 mod docs;
 mod files;
+mod format;
+mod gapless;
 mod harness;
 mod lease;
 mod operations;

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod format;
 pub mod keeper;
 pub mod layout;
 pub mod lease;

@@ -11,4 +11,5 @@ mod sessions_share_ids;
 mod slot_array;
 mod slot_eviction;
 mod sql_contexts;
+mod tenants;
 pub(crate) mod waits;

@@ -109,6 +109,30 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                  END $$",
             ],
         ),
+        "format ids, and read formatted ones" => (
+            "",
+            &[
+                "SELECT leaf_parse(leaf_format(1, 'a{N}'), 'a{N}')",
+                "SELECT leaf_parse_uuid(leaf_format_uuid(1))",
+            ],
+        ),
+        "take numbers without gaps" => ("", &["SELECT leaf_gapless_next('s')"]),
+        "create and drop series without gaps" => (
+            "",
+            &[
+                "SELECT leaf_gapless_create('of {role}')",
+                "SELECT leaf_gapless_drop('of {role}')",
+            ],
+        ),
+        "read `leaf_gapless`" => ("", &["SELECT * FROM leaf_id.leaf_gapless"]),
+        "edit and lock `leaf_gapless` by hand" => (
+            "",
+            &[
+                "UPDATE leaf_id.leaf_gapless SET last_number = 5",
+                "SELECT FROM leaf_id.leaf_gapless FOR UPDATE",
+                "SELECT FROM leaf_id.leaf_gapless FOR KEY SHARE",
+            ],
+        ),
         "read the status views" => (
             "",
             &[
@@ -184,6 +208,8 @@ fn each_role_may_do_what_security_md_says() {
          GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO manager;
          GRANT USAGE ON SCHEMA leaf_id TO manager WITH GRANT OPTION;
          GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_claim, leaf_worker_renew TO member;
+         GRANT SELECT, INSERT, DELETE ON leaf_id.leaf_gapless TO manager;
+         SELECT leaf_gapless_create('s');
          SELECT leaf_tag_create('granted'), leaf_tag_create('revoked');
          SELECT leaf_tag_revoke('granted', 'public'), leaf_tag_revoke('revoked', 'public')",
     );

@@ -1,0 +1,76 @@
+//! Would catch: a series that a dump, a standby or a subscriber does not have, or has behind its
+//! numbers.
+
+use std::time::Duration;
+
+use leaf_id_tests::{Server, wait_until};
+
+use super::{NEXT, last, next, server_and_session};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_dump_carries_the_series_and_its_rights() {
+    let (server, mut session) = server_and_session(&[]);
+    session.run(
+        "CREATE ROLE clerk LOGIN; GRANT EXECUTE ON FUNCTION leaf_gapless_next TO clerk;
+         SELECT leaf_gapless_next('s') FROM generate_series(1, 7)",
+    );
+    let file = server.dir().join("dump").to_str().unwrap().to_owned();
+    server.run("pg_dump", &["-Fc", "-f", &file, "postgres"]);
+    session.run("CREATE DATABASE copy");
+    server.run("pg_restore", &["--exit-on-error", "-d", "copy", &file]);
+    assert_eq!(next(&mut server.connect_as("clerk", "copy")), 8);
+    assert_eq!(next(&mut session), 8);
+}
+
+#[test]
+fn a_standby_refuses_and_goes_on_when_it_is_promoted() {
+    let (primary, mut session) = server_and_session(&[]);
+    session.run("SELECT leaf_gapless_next('s') FROM generate_series(1, 7)");
+    let standby = primary.standby(&[]);
+    standby.replay_all_of(&primary);
+    let mut there = standby.session();
+    there.fails(NEXT).is("25006");
+    assert_eq!(last(&mut there), 7);
+    primary.kill_9();
+    standby.promote();
+    assert_eq!(next(&mut there), 8);
+}
+
+/// One that has the series already, behind and ahead, and one that it has not.
+#[test]
+fn a_subscriber_keeps_the_greater_number() {
+    let server = |number| {
+        let server = Server::start_unrelated(number, &[("wal_level", "logical")]);
+        server.session().run("CREATE EXTENSION leaf_id");
+        server
+    };
+    let (publisher, subscriber) = (server(0), server(1));
+    let (mut there, mut here) = (publisher.session(), subscriber.session());
+    there.run(
+        "SELECT leaf_gapless_create('behind', 100), leaf_gapless_create('ahead', 100),
+             leaf_gapless_create('new', 100);
+         CREATE PUBLICATION p FOR ALL TABLES",
+    );
+    here.run("SELECT leaf_gapless_create('behind'), leaf_gapless_create('ahead', 1000)");
+    let conninfo = format!("{} dbname=postgres", publisher.conninfo());
+    here.run(&format!(
+        "CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION p"
+    ));
+    let mut becomes = |expected: &str| {
+        wait_until(LIMIT, expected, || {
+            here.value::<String>(
+                "SELECT coalesce(string_agg(series || ' ' || last_number, ', ' ORDER BY series), '')
+                 FROM leaf_id.leaf_gapless",
+            ) == expected
+        });
+    };
+    becomes("ahead 999, behind 99, new 99");
+    there.run(
+        "SELECT leaf_gapless_next('behind'), leaf_gapless_next('ahead'), leaf_gapless_next('new')",
+    );
+    becomes("ahead 999, behind 100, new 100");
+    there.run("SELECT leaf_gapless_drop('behind'); SELECT leaf_gapless_create('last', 3)");
+    becomes("ahead 999, last 2, new 100");
+}

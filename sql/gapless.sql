@@ -1,0 +1,84 @@
+-- Numbers without gaps. Only leaf_gapless_next() counts one up, and it asks for EXECUTE alone:
+-- with a series that was created on purpose, a role that may call it can hold up the others.
+
+CREATE TABLE leaf_id.leaf_gapless (
+    series text COLLATE "C" PRIMARY KEY
+        CONSTRAINT leaf_gapless_series_length CHECK (
+            pg_catalog.octet_length(series) OPERATOR(pg_catalog.>=) 1 AND pg_catalog.octet_length(series) OPERATOR(pg_catalog.<=) 128),
+    last_number bigint NOT NULL
+        CONSTRAINT leaf_gapless_range CHECK (
+            last_number OPERATOR(pg_catalog.>=) 0 AND last_number OPERATOR(pg_catalog.<=) 9223372036854775806)
+)
+-- As leaf_alloc: a number updates its row in place (HOT) as long as pages have room.
+WITH (fillfactor = 50);
+
+COMMENT ON TABLE leaf_id.leaf_gapless IS
+    'Series of leaf_gapless_next(): manage them with leaf_gapless_create() and leaf_gapless_drop()';
+COMMENT ON COLUMN leaf_id.leaf_gapless.series IS 'Name of the series, 1 to 128 bytes';
+COMMENT ON COLUMN leaf_id.leaf_gapless.last_number IS 'The last number of a committed call';
+
+SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_gapless', '');
+
+-- A subscriber that has a series already keeps the greater number: an error would stop the
+-- apply worker with all its tables.
+CREATE FUNCTION leaf_id.leaf_gapless_merge() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        UPDATE leaf_id.leaf_gapless g SET last_number = NEW.last_number WHERE g.series = NEW.series;
+        IF FOUND THEN
+            RETURN NULL;
+        END IF;
+    ELSIF OLD.series = NEW.series THEN
+        NEW.last_number := greatest(OLD.last_number, NEW.last_number);
+    END IF;
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_gapless_merge() IS
+    'Trigger: merges replicated rows of series that exist';
+CREATE TRIGGER leaf_gapless_merge
+    BEFORE INSERT OR UPDATE ON leaf_id.leaf_gapless
+    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_gapless_merge();
+ALTER TABLE leaf_id.leaf_gapless ENABLE REPLICA TRIGGER leaf_gapless_merge;
+
+CREATE FUNCTION @extschema@.leaf_gapless_create(series text, start bigint DEFAULT 1) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF $1 IS NULL OR $2 IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'null_value_not_allowed',
+            MESSAGE = pg_catalog.format('leaf_gapless_create() takes no null for "%s"',
+                CASE WHEN $1 IS NULL THEN 'series' ELSE 'start' END);
+    END IF;
+    INSERT INTO leaf_id.leaf_gapless (series, last_number)
+    -- Where that is below the range, the constraint says so.
+    VALUES ($1, greatest($2, 0) - 1);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.leaf_gapless_create(text, bigint) IS
+    'Creates a series without gaps whose first number is start';
+
+CREATE FUNCTION @extschema@.leaf_gapless_drop(series text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF $1 IS NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'null_value_not_allowed',
+            MESSAGE = pg_catalog.format('leaf_gapless_drop() takes no null for "%s"', 'series');
+    END IF;
+    DELETE FROM leaf_id.leaf_gapless g WHERE g.series = $1;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = pg_catalog.format('gapless series "%s" does not exist', $1);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.leaf_gapless_drop(text) IS 'Drops a series without gaps';
