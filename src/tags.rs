@@ -8,6 +8,7 @@
 //! * [`transaction`]: the edits of the open transaction.
 
 pub mod blocker;
+mod calendar;
 pub mod claim;
 pub mod heap;
 pub mod rights;

@@ -322,6 +322,8 @@ fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option
         {
             Some(Failure::LockedByCaller { tag })
         }
+        // The next period has begun since: the allocator is about to find out.
+        RefillError::Tag(TagError::EndOfPeriod { ends, .. }) if ends <= pg::now_timestamp() => None,
         RefillError::Refused { server, .. } => {
             let server = area.remote_servers().find(server);
             let server = server.map_or_else(String::new, |server| server.server().text());

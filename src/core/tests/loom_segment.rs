@@ -886,7 +886,7 @@ fn no_id_of_the_old_period_after_one_of_the_new() {
 #[test]
 fn what_has_ended_is_not_taken_while_the_next_period_is_published() {
     for range in [false, true] {
-        check(4, move || {
+        check(2, move || {
             let slot = slot_that_ends();
             let taker = spawn(&slot, move |slot| {
                 let taken = if range {
