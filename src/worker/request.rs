@@ -165,17 +165,6 @@ pub enum Next {
     More,
 }
 
-/// For how long: not beyond the end of a period whose numbers are used up.
-fn holds(error: RefillError) -> Duration {
-    match error {
-        RefillError::Tag(TagError::EndOfPeriod { ends, .. }) => {
-            let left = ends.saturating_sub(pg::now_timestamp());
-            HOLD.min(Duration::from_micros(u64::try_from(left).unwrap_or(0)))
-        }
-        _ => HOLD,
-    }
-}
-
 impl Request {
     /// Accepts what was posted; `None` if it was withdrawn.
     pub fn accept(area: &Area, slot: &'static Slot, number: u64) -> Option<Self> {
@@ -331,9 +320,27 @@ impl Request {
         self.note(area, problem);
         self.state = State::Held {
             version: problem.version,
-            until: Instant::now() + holds(problem.error),
+            until: Instant::now() + self.holds(problem.error),
         };
         Next::Kept
+    }
+
+    /// For how long: not beyond the end of a period whose numbers are used up, here or there.
+    fn holds(&self, error: RefillError) -> Duration {
+        let left = |ends: i64| {
+            let left = ends.saturating_sub(pg::now_timestamp());
+            u64::try_from(left).map(Duration::from_micros)
+        };
+        match error {
+            RefillError::Tag(TagError::EndOfPeriod { ends, .. }) => {
+                HOLD.min(left(ends).unwrap_or_default())
+            }
+            _ => {
+                let ends = self.slot.buffer.end().map(pg::end_timestamp);
+                let left = ends.and_then(|ends| left(ends).ok());
+                left.map_or(HOLD, |left| HOLD.min(left))
+            }
+        }
     }
 
     fn note(&self, area: &Area, problem: Problem<'_>) {

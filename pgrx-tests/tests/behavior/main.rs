@@ -16,6 +16,7 @@ mod files;
 mod harness;
 mod lease;
 mod operations;
+mod period;
 mod remote;
 mod security;
 mod segment;
