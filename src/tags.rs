@@ -2,6 +2,7 @@
 //!
 //! * [`heap`]: what a row holds, and how it is read by oid.
 //! * [`claim`]: the only place that claims ids.
+//! * `calendar`: which period it is, of a tag whose numbers begin anew.
 //! * [`blocker`]: who keeps a claim from its row.
 //! * [`rights`]: who may issue ids of a tag.
 //! * [`trigger`]: what an edit may do.
