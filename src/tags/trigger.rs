@@ -131,9 +131,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         pgrx::log!(
             "leaf_id: an edit of tag \"{tag}\" skips {skip} ids: its last claim was made on another timeline"
         );
-        let end = old
-            .max_value
-            .map_or(i64::MAX, |last| last.saturating_add(1));
+        let end = old.last_id().saturating_add(1);
         let from = old
             .max_id
             .map(|from| claim::skipped(from, skip).min(end).max(from));

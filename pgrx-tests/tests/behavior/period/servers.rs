@@ -61,6 +61,29 @@ fn a_promoted_server_repeats_no_number_of_a_period_that_had_begun() {
     assert_eq!(session.next("away"), (AFTER + 1) * MILLION + 81);
 }
 
+/// What an edit leaves out on a new timeline is of the old day too, and not of the next one.
+#[test]
+fn an_edit_after_a_promotion_does_not_begin_the_next_day() {
+    let primary = server_at(MIDNIGHT_MS - 600_000, &[]);
+    create_and_use(&primary, &["t"]);
+    primary.session().run(&format!(
+        "UPDATE leaf_id.leaf_alloc SET max_id = {} WHERE biz_tag = 't'",
+        AFTER * MILLION - 10
+    ));
+    let standby = primary.backup().with_clock(primary.clock().ahead_ms());
+    let standby = standby.start_standby(&primary, &[]);
+    standby.replay_all_of(&primary);
+    standby.cut_off();
+    primary.kill_9();
+    standby.promote();
+    let mut session = standby.session();
+    session.run("UPDATE leaf_id.leaf_alloc SET description = 'x' WHERE biz_tag = 't'");
+    session.fails("SELECT leaf_segment_next('t')").is("2200H");
+    // Ten minutes later: it begins in peace.
+    set_to(&standby.clock(), MIDNIGHT_MS + 1000);
+    assert_eq!(session.next("t"), AFTER * MILLION + 1);
+}
+
 /// A second promotion loses what the first promoted server has claimed of the day.
 #[test]
 fn two_promotions_in_one_period_leave_out_more() {
