@@ -5,6 +5,8 @@
 //! written down by [`receive`]. All write rows by oid (I9). Claims are made in a transaction
 //! of their own, the allocator's or the other server's, never in a session's that goes on:
 //! its rollback would return the range to the table while somebody hands it out (I2).
+//!
+//! Long, because whatever moves `max_id` is read together.
 
 use leaf_id_core::step::{self, Decay, Limits, Pace};
 
