@@ -25,6 +25,20 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_used_up(bigint, bigint, bigint) IS
     'Says when 80, 90 or 95 % of the ids that a tag may have, or a column can hold, are used';
 
+CREATE FUNCTION leaf_id.leaf_next_period(period text, time_zone text, digits integer) RETURNS bigint
+LANGUAGE plpgsql STABLE STRICT
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (to_char(
+            clock_timestamp() AT TIME ZONE $2,
+            CASE $1 WHEN 'day' THEN 'YYYYMMDD' WHEN 'month' THEN 'YYYYMM' ELSE 'YYYY' END)::bigint + 1)
+        * rpad('1', $3 + 1, '0')::bigint;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_next_period(text, text, integer) IS
+    'Ids of the present period of a tag, and of earlier ones, are smaller; null for a tag without periods';
+
 CREATE FUNCTION leaf_id.leaf_fit_tags(
     only_tag text,
     apply boolean,
@@ -225,7 +239,8 @@ BEGIN
 
         tag_action := 'none';
         tag_detail := NULL;
-        SELECT a.max_id, a.max_value, a.server INTO stored FROM leaf_id.leaf_alloc a WHERE a.biz_tag = found_tag.name;
+        SELECT a.max_id, a.max_value, a.server, a.period, a.time_zone, a.digits
+        INTO stored FROM leaf_id.leaf_alloc a WHERE a.biz_tag = found_tag.name;
         exists_already := FOUND;
         IF NOT exists_already THEN
             wanted := found_tag.trusted;
@@ -245,12 +260,12 @@ BEGIN
                     INSERT INTO leaf_id.leaf_alloc AS a (biz_tag, max_id, max_value)
                     VALUES (found_tag.name, next_after, last_id)
                     ON CONFLICT (biz_tag) DO NOTHING
-                    RETURNING a.max_id, a.max_value, a.server INTO stored;
+                    RETURNING a.max_id, a.max_value, a.server, a.period, a.time_zone, a.digits INTO stored;
                     IF NOT FOUND THEN
                         -- Somebody else has made it meanwhile.
                         next_after := NULL;
                         tag_action := 'none';
-                        SELECT a.max_id, a.max_value, a.server INTO stored
+                        SELECT a.max_id, a.max_value, a.server, a.period, a.time_zone, a.digits INTO stored
                         FROM leaf_id.leaf_alloc a WHERE a.biz_tag = found_tag.name;
                         exists_already := FOUND;
                     END IF;
@@ -270,6 +285,12 @@ BEGIN
                     tag_action := 'skip';
                     tag_detail := format(
                         'its ids come from server "%s": raise max_id to %s there, and then here', stored.server, wanted + 1);
+                ELSIF wanted >= leaf_id.leaf_next_period(stored.period, stored.time_zone, stored.digits) THEN
+                    -- Never back: one row of a later year, and that year's numbers are issued from now on.
+                    tag_action := 'skip';
+                    tag_detail := format(
+                        'id %s is of a later period: if it is right, UPDATE leaf_id.leaf_alloc SET max_id = %s WHERE biz_tag = %L',
+                        wanted, wanted + 1, tag);
                 ELSIF pg_is_in_recovery() AND wanted < stored.max_id THEN
                     tag_action := 'skip';
                     tag_detail := 'only the primary knows what is cached';

@@ -23,7 +23,10 @@ CREATE FUNCTION @extschema@.leaf_tag_create(
     max_value bigint DEFAULT 9223372036854775806,
     description text DEFAULT NULL,
     server text DEFAULT NULL,
-    if_not_exists boolean DEFAULT false
+    if_not_exists boolean DEFAULT false,
+    period text DEFAULT NULL,
+    time_zone text DEFAULT NULL,
+    digits integer DEFAULT NULL
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -35,7 +38,22 @@ DECLARE
         WHEN $3 IS NULL THEN 'start'
         WHEN $5 IS NULL THEN 'max_value'
         WHEN $8 IS NULL THEN 'if_not_exists'
+        WHEN leaf_tag_create.period IS NOT NULL AND leaf_tag_create.time_zone IS NULL THEN 'time_zone'
     END;
+    -- Of a tag with periods: the numbers that one has, less what the table allows a claim.
+    digits CONSTANT integer := CASE
+        WHEN leaf_tag_create.period IS NULL THEN leaf_tag_create.digits
+        ELSE coalesce(leaf_tag_create.digits, 6)
+    END;
+    tenth CONSTANT bigint := CASE
+        WHEN leaf_tag_create.period IS NOT NULL AND digits BETWEEN 1 AND 14 THEN pg_catalog.rpad('1', digits, '0')::bigint
+    END;
+    first_step CONSTANT integer := least($2, tenth);
+    last_id CONSTANT bigint := least($5, CASE leaf_tag_create.period
+        WHEN 'day' THEN 99991231
+        WHEN 'month' THEN 999912
+        WHEN 'year' THEN 9999
+    END::numeric * tenth * 10 + tenth * 10 - 1)::bigint;
 BEGIN
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
@@ -50,8 +68,10 @@ BEGIN
             DETAIL = 'Names have at most 63 bytes.';
     END IF;
     IF $8 THEN
-        INSERT INTO leaf_id.leaf_alloc (biz_tag, step, max_id, max_step, max_value, description, server)
-        VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), $5, $6, $7)
+        INSERT INTO leaf_id.leaf_alloc (
+            biz_tag, step, max_id, max_step, max_value, description, server, period, time_zone, digits)
+        VALUES ($1, first_step, $3, coalesce($4, greatest(first_step, least(1000000, tenth / 10))), last_id, $6, $7,
+            leaf_tag_create.period, leaf_tag_create.time_zone, digits)
         ON CONFLICT (biz_tag) DO NOTHING;
         IF NOT FOUND THEN
             RAISE NOTICE USING
@@ -59,13 +79,15 @@ BEGIN
                 MESSAGE = pg_catalog.format('tag "%s" already exists, skipping', $1);
         END IF;
     ELSE
-        INSERT INTO leaf_id.leaf_alloc (biz_tag, step, max_id, max_step, max_value, description, server)
-        VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), $5, $6, $7);
+        INSERT INTO leaf_id.leaf_alloc (
+            biz_tag, step, max_id, max_step, max_value, description, server, period, time_zone, digits)
+        VALUES ($1, first_step, $3, coalesce($4, greatest(first_step, least(1000000, tenth / 10))), last_id, $6, $7,
+            leaf_tag_create.period, leaf_tag_create.time_zone, digits);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean) IS
-    'Creates a tag whose first id is start; max_step defaults to 1000000, or step where that is larger. With a server, the ids come from its tag of this name. With if_not_exists, a tag that there is stays as it is';
+COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean, text, text, integer) IS
+    'Creates a tag whose first id is start; max_step defaults to 1000000, or step where that is larger. With a server, the ids come from its tag of this name. With if_not_exists, a tag that there is stays as it is. With a period, numbers begin at 1 in each day, month or year there';
 
 CREATE FUNCTION @extschema@.leaf_tag_drop(tag text) RETURNS void
 LANGUAGE plpgsql VOLATILE

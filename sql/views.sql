@@ -27,7 +27,9 @@ SELECT
     -- A hundred years are as good as any longer time.
     CASE WHEN lasts.cached IS NOT NULL THEN
         pg_catalog.make_interval(secs => least(lasts.cached, 3e9::pg_catalog.float8))
-    END AS cached_for
+    END AS cached_for,
+    a.period,
+    s.period_ends
 FROM leaf_id.leaf_alloc a
 LEFT JOIN @extschema@.leaf_segment_slots() s ON s.tag OPERATOR(pg_catalog.=) a.biz_tag
 LEFT JOIN @extschema@.leaf_central_connections() l ON l.server OPERATOR(pg_catalog.=) a.server
@@ -35,7 +37,7 @@ LEFT JOIN @extschema@.leaf_central_connections() l ON l.server OPERATOR(pg_catal
 CROSS JOIN LATERAL (
     SELECT
         -- greatest() passes over a null.
-        CASE WHEN rate.ids_per_second IS NOT NULL THEN greatest(
+        CASE WHEN rate.ids_per_second IS NOT NULL AND a.period IS NULL THEN greatest(
             (a.max_value OPERATOR(pg_catalog.-) a.max_id)::pg_catalog.float8
                 OPERATOR(pg_catalog./) rate.ids_per_second,
             0::pg_catalog.float8)
@@ -95,10 +97,12 @@ COMMENT ON COLUMN @extschema@.leaf_segment_status.ids_skipped IS 'Ids that claim
 COMMENT ON COLUMN @extschema@.leaf_segment_status.timeline IS 'WAL timeline of the last claim; the first one on another skips, see leaf_id.failover_skip';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.last_error IS 'Why the last refill has failed; null when it has not';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.max_value IS 'The last id of the tag';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.exhausted_at IS 'When max_value is reached at this rate; null when no ids are used, or it is centuries away';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.exhausted_at IS 'When max_value is reached at this rate; null when no ids are used, or it is centuries away, or its numbers begin anew with each period';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.server IS 'Foreign source server of the tag; null: this server''s own leaf_alloc does';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.server_away_since IS 'Since when that server has not answered; null when it does';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.cached_for IS 'How long what is cached lasts at this rate; null when no ids are used';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.period IS 'day, month or year, if its numbers begin anew with each';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.period_ends IS 'When what is cached ends with its period; null when it does not';
 COMMENT ON COLUMN @extschema@.leaf_slot_status.slots IS 'Tags that can be cached at once: leaf_id.max_tags';
 COMMENT ON COLUMN @extschema@.leaf_slot_status.used IS 'Tags that are';
 COMMENT ON COLUMN @extschema@.leaf_slot_status.evictions IS 'Tags that had to make room for another one since the server started';

@@ -2,12 +2,14 @@
 //!
 //! * [`heap`]: what a row holds, and how it is read by oid.
 //! * [`claim`]: the only place that claims ids.
+//! * `calendar`: which period it is, of a tag whose numbers begin anew.
 //! * [`blocker`]: who keeps a claim from its row.
 //! * [`rights`]: who may issue ids of a tag.
 //! * [`trigger`]: what an edit may do.
 //! * [`transaction`]: the edits of the open transaction.
 
 pub mod blocker;
+mod calendar;
 pub mod claim;
 pub mod heap;
 pub mod rights;

@@ -9,6 +9,7 @@ use crate::pg::{self, RawDatum};
 use crate::remote::serve;
 use crate::segment::issue::{self, Batch, CallSite};
 use crate::segment::wait;
+use crate::shmem::Period;
 use crate::tags::claim;
 
 #[pg_extern(
@@ -64,7 +65,8 @@ fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
 #[pg_extern(sql = r#"
 CREATE FUNCTION leaf_claim(
     tag text, n integer, OUT first_id bigint, OUT last_id bigint, OUT incarnation bigint,
-    OUT max_step integer, OUT max_value bigint, OUT skipped bigint, OUT growth_limited boolean)
+    OUT max_step integer, OUT max_value bigint, OUT skipped bigint, OUT growth_limited boolean,
+    OUT period_first bigint, OUT period_left_us bigint)
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_claim(text, integer) IS
     'Claims at most n ids of a tag for another server, for 0 its step; not in a transaction block';
@@ -78,6 +80,9 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let key = finish(wait::untouched(tag));
     let answer = finish(claim::claim_for_member(&key, n));
     claim::log_skip(&key.tag, answer.skipped);
+    // Last: it counts from when the answer arrives.
+    let left = |period: Period| (pg::end_timestamp(period.end) - pg::now_timestamp()).max(0);
+    let left_us = answer.period.map(left);
     pg::tell();
     let columns = [
         answer.first.into_datum(),
@@ -87,6 +92,8 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         answer.max_value.into_datum(),
         bigint(answer.skipped).into_datum(),
         answer.growth_limited.into_datum(),
+        answer.period.map(|period| period.first).into_datum(),
+        left_us.into_datum(),
     ];
     // SAFETY: its OUT arguments.
     unsafe { row.form(columns) }

@@ -39,7 +39,7 @@ CREATE FUNCTION leaf_segment_slots(
     OUT step integer, OUT ids_issued bigint, OUT ids_per_second double precision,
     OUT refills bigint, OUT last_refill timestamptz, OUT last_refill_ms double precision,
     OUT waits bigint, OUT waited_ms double precision, OUT ids_lost bigint,
-    OUT ids_skipped bigint, OUT last_error text)
+    OUT ids_skipped bigint, OUT last_error text, OUT period_ends timestamptz)
     RETURNS SETOF record STRICT VOLATILE PARALLEL RESTRICTED
     LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_segment_slots() IS
@@ -70,6 +70,7 @@ fn leaf_segment_slots() -> TableIterator<
         name!(ids_lost, i64),
         name!(ids_skipped, i64),
         name!(last_error, Option<String>),
+        name!(period_ends, Option<TimestampWithTimeZone>),
     ),
 > {
     use core::sync::atomic::Ordering::Relaxed;
@@ -117,6 +118,9 @@ fn leaf_segment_slots() -> TableIterator<
             bigint(state.lost),
             bigint(state.skipped),
             area.explain(&state),
+            slot.buffer
+                .end()
+                .and_then(|end| timestamptz(pg::end_timestamp(end))),
         )
     });
     TableIterator::new(rows.collect::<Vec<_>>())

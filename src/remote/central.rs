@@ -26,6 +26,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use leaf_id_core::period::End;
 use leaf_id_core::segment::MAX_LEN;
 use leaf_id_core::step::Pace;
 use rand::RngExt;
@@ -36,7 +37,7 @@ use super::{RemoteError, Rows};
 use crate::guc;
 use crate::pg::sqlstate::{self, SqlState};
 use crate::pg::{self, Name, Readiness};
-use crate::shmem::{Area, Key, RemoteServerState, Slot};
+use crate::shmem::{Area, Key, Period, RemoteServerState, Slot};
 use crate::tags::claim::{self, Answer, TagSource};
 
 /// How a claim is asked for: `leaf_claim(text, integer)`.
@@ -497,6 +498,16 @@ impl RemoteRequest {
     }
 }
 
+/// The period of what was claimed from an id on, as of now; inside, `None` if it has none. A server
+/// whose leaf_id knows of no periods answers less.
+fn period(rows: &Rows, claimed: i64) -> Option<Option<Period>> {
+    let (Some(first), Some(left_us)) = (rows.number(0, 7), rows.number::<i64>(0, 8)) else {
+        return Some(None);
+    };
+    let end = End::Boot(pg::boot_us().saturating_add(left_us));
+    (first <= claimed).then_some(Some(Period { first, end }))
+}
+
 /// What `leaf_claim` has answered.
 fn answer(rows: &Rows, asked: u32) -> Result<Answer, RemoteError> {
     let refused = |sqlstate: SqlState, message: &str| RemoteError {
@@ -526,6 +537,7 @@ fn answer(rows: &Rows, asked: u32) -> Result<Answer, RemoteError> {
             max_value: rows.number(0, 4)?,
             skipped: rows.number(0, 5)?,
             growth_limited: rows.boolean(0, 6)?,
+            period: period(rows, first)?,
         })
     };
     read().ok_or_else(|| refused(sqlstate::PROTOCOL_VIOLATION, "the answer makes no sense"))

@@ -104,7 +104,10 @@ fn finish_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, first: i64)
 #[cold]
 #[inline(never)]
 fn next_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, obstacle: Obstacle) -> C::Id {
-    match slot_ref.buffer.take_again(slot_ref.version, obstacle) {
+    match slot_ref
+        .buffer
+        .take_again(slot_ref.version, obstacle, pg::has_ended)
+    {
         Ok(taken) => finished(call, slot_ref, &taken),
         Err(_) => call.next(),
     }
@@ -152,7 +155,8 @@ fn everybodys_slot(tag: &[u8]) -> Option<SlotRef> {
 /// See [`Failure`].
 pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
     let slot_ref = everybodys_slot(tag);
-    let taken = slot_ref.and_then(|slot_ref| slot_ref.buffer.take(slot_ref.version).ok());
+    let taken =
+        slot_ref.and_then(|slot_ref| slot_ref.buffer.take(slot_ref.version, pg::has_ended).ok());
     let (Some(slot_ref), Some(taken)) = (slot_ref, taken) else {
         return Ok(take(tag, Amount::One)?.first);
     };

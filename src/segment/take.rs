@@ -20,9 +20,9 @@ impl Amount {
     #[inline]
     fn try_take(self, buffer: &DoubleBuffer, version: u64) -> Result<Taken, Miss> {
         match self {
-            Self::One => buffer.take(version),
-            Self::UpTo(n) => buffer.take_up_to(version, n),
-            Self::Range(n) => buffer.take_range(version, n),
+            Self::One => buffer.take(version, pg::has_ended),
+            Self::UpTo(n) => buffer.take_up_to(version, n, pg::has_ended),
+            Self::Range(n) => buffer.take_range(version, n, pg::has_ended),
         }
     }
 
@@ -62,7 +62,7 @@ impl Amount {
     }
 }
 
-/// Both buffers are used up.
+/// Both buffers are used up, or have ended.
 pub struct Exhausted;
 
 /// What a take leaves to do: to ask for the spare, and to count what was lost.

@@ -322,6 +322,9 @@ fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option
         {
             Some(Failure::LockedByCaller { tag })
         }
+        // The next period has begun since: the allocator is about to find out.
+        RefillError::Tag(TagError::EndOfPeriod { ends, .. }) if ends <= pg::now_timestamp() => None,
+        RefillError::Refused { .. } if is_of_earlier_period(slot_ref, state.error_at) => None,
         RefillError::Refused { server, .. } => {
             let server = area.remote_servers().find(server);
             let server = server.map_or_else(String::new, |server| server.server().text());
@@ -329,6 +332,12 @@ fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option
         }
         _ => Failure::refill(error, tag, String::new(), state.text.get(), for_monitors),
     }
+}
+
+/// Whether the period has ended since in which the source server of a tag has said this.
+fn is_of_earlier_period(slot_ref: &SlotRef, said: i64) -> bool {
+    let end = slot_ref.buffer.end().filter(|end| pg::has_ended(*end));
+    end.is_some_and(|end| said < pg::end_timestamp(end))
 }
 
 fn reason_for_monitors(sentence: String) -> String {

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
+use leaf_id_core::period::End;
 use leaf_id_core::segment::{Refused, Remainders, Request};
 use leaf_id_core::step::Pace;
 
@@ -9,6 +10,15 @@ use super::area::Area;
 use super::slot::{Access, IdRange, Slot, SlotState};
 use crate::error::RefillError;
 use crate::pg;
+
+/// The period that contiguous ids of a tag are of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Period {
+    /// The first id that it can have.
+    pub first: i64,
+    /// When it ends.
+    pub end: End,
+}
 
 /// A committed claim on its way into shared memory.
 #[derive(Clone, Copy)]
@@ -29,6 +39,8 @@ pub struct Claimed {
     pub growth_limited: bool,
     /// Who may take from it.
     pub access: Access,
+    /// Its period, if the numbers of the tag begin anew with each.
+    pub period: Option<Period>,
 }
 
 impl Claimed {
@@ -36,6 +48,25 @@ impl Claimed {
     pub fn end(&self) -> i64 {
         self.first + i64::from(self.len)
     }
+}
+
+/// Publishes ids, under the slot's lock, and counts what a period before theirs has left over.
+fn fill(
+    slot: &Slot,
+    state: &mut SlotState,
+    version: u64,
+    ids: IdRange,
+    period: Option<Period>,
+) -> Result<(), Refused> {
+    let Some(Period { first, end }) = period else {
+        return slot.buffer.publish(version, ids.first, ids.len);
+    };
+    let begins = slot.buffer.high() <= first;
+    let given_up = slot
+        .buffer
+        .publish_until(version, ids.first, ids.len, end, begins)?;
+    state.lost += given_up.count();
+    Ok(())
 }
 
 impl Area {
@@ -66,7 +97,10 @@ impl Area {
                 version = slot.buffer.version();
             }
             let issued = state.issued(&slot.buffer.remainders());
-            let published = slot.buffer.publish(version, claimed.first, claimed.len);
+            let Claimed {
+                first, len, period, ..
+            } = *claimed;
+            let published = fill(slot, state, version, IdRange { first, len }, period);
             match published {
                 Ok(()) => {
                     slot.allow(claimed.access);
@@ -139,12 +173,13 @@ impl Area {
         slot: &Slot,
         version: u64,
         access: Access,
+        period: Option<Period>,
     ) -> Result<(), Refused> {
         self.with_state(slot, |state| {
             let Some(range) = state.next_saved() else {
                 return Ok(());
             };
-            slot.buffer.publish(version, range.first, range.len)?;
+            fill(slot, state, version, range, period)?;
             slot.allow(access);
             state.published += u64::from(range.len);
             if let Some(saved) = state.saved.iter_mut().find(|saved| **saved == range) {

@@ -5,15 +5,18 @@
 //! written down by [`receive`]. All write rows by oid (I9). Claims are made in a transaction
 //! of their own, the allocator's or the other server's, never in a session's that goes on:
 //! its rollback would return the range to the table while somebody hands it out (I2).
+//!
+//! Long, because whatever moves `max_id` is read together.
 
 use leaf_id_core::step::{self, Decay, Limits, Pace};
 
+use super::calendar::Calendar;
 use super::heap::{self, AllocRow, LastClaim};
 use super::rights;
 use crate::error::{Failure, TagError};
 use crate::guc;
 use crate::pg::{self, Name, Table, Value};
-use crate::shmem::{Access, Claimed, Key, Slot, Tag};
+use crate::shmem::{Access, Claimed, Key, Period, Slot, Tag};
 
 /// What the allocator knows of a tag when it claims.
 pub struct Ask {
@@ -85,6 +88,8 @@ pub struct Answer {
     pub skipped: u64,
     /// It is shorter than was asked for, only because claims grow step by step.
     pub growth_limited: bool,
+    /// Its period, if the numbers of the tag begin anew with each.
+    pub period: Option<Period>,
 }
 
 impl Answer {
@@ -110,6 +115,13 @@ impl AllocRow {
         step::longest_claim(self.last_claim.largest_recent(self.limits), self.limits)
     }
 
+    /// Of a stored row. An ERROR if it cannot be used here.
+    fn calendar(&self) -> Option<Calendar> {
+        self.period
+            .as_ref()
+            .map(|columns| raised(Calendar::of(columns)))
+    }
+
     /// Of a stored row, where it is never NULL.
     fn max_id(&self) -> i64 {
         self.max_id.unwrap_or(i64::MAX)
@@ -130,20 +142,38 @@ impl LastClaim {
         }
     }
 
+    /// Whether the row is of this system: one of another was dumped and restored, or upgraded, and
+    /// nothing is missing.
+    pub fn is_ours(&self) -> bool {
+        self.system_identifier == pg::system_identifier().cast_signed()
+    }
+
+    /// On how many timelines claims were made since, which may be missing here.
+    pub fn timelines(&self) -> u32 {
+        if !self.is_ours() || self.timeline == pg::timeline().cast_signed() {
+            return 0;
+        }
+        let since = pg::timeline().saturating_sub(self.timeline.cast_unsigned());
+        since.max(1)
+    }
+
+    /// The most ids that missing claims of one timeline can have taken.
+    fn most_missing(&self, limits: Limits) -> u64 {
+        let claims = u32::try_from(guc::FAILOVER_SKIP.get()).unwrap_or(0);
+        step::most_taken(claims, self.largest_recent(limits), limits)
+    }
+
     /// How many ids are to be left out before the next claim, because claims of before a
     /// failover, or a recovery to a point in time, may be missing here: as many as
     /// [`guc::FAILOVER_SKIP`] of them can have taken at most. Once for each timeline in
-    /// between: its server has left out as many, and may have claimed after that. A row of
-    /// another system was dumped and restored, or upgraded: nothing is missing.
+    /// between: its server has left out as many, and may have claimed after that.
     pub fn skip(&self, limits: Limits) -> u64 {
-        let timelines = pg::timeline().saturating_sub(self.timeline.cast_unsigned());
-        let ours = self.system_identifier == pg::system_identifier().cast_signed();
-        if !ours || self.timeline == pg::timeline().cast_signed() {
-            return 0;
+        match self.timelines() {
+            0 => 0,
+            timelines => self
+                .most_missing(limits)
+                .saturating_mul(u64::from(timelines)),
         }
-        let claims = u32::try_from(guc::FAILOVER_SKIP.get()).unwrap_or(0);
-        step::most_taken(claims, self.largest_recent(limits), limits)
-            .saturating_mul(u64::from(timelines.max(1)))
     }
 }
 
@@ -172,10 +202,13 @@ pub struct Seen {
     pub max_value: i64,
     /// Who may issue its ids.
     pub access: Access,
+    /// The period of the first of them, if the numbers of the tag begin anew with each.
+    pub period: Option<Period>,
 }
 
-/// A tag's row as it is now, whoever has locked it; `None` if there is none.
-pub fn look(key: &Key) -> Option<Seen> {
+/// A tag's row as it is now, whoever has locked it; `None` if there is none. `first`: the lowest
+/// id that remains.
+pub fn look(key: &Key, first: i64) -> Option<Seen> {
     let table = raised(heap::open(key.relation, pg::Access::Read))?;
     let row = AllocRow::of(&table.get(&heap::key(&key.tag))?);
     Some(Seen {
@@ -183,6 +216,10 @@ pub fn look(key: &Key) -> Option<Seen> {
         max_id: row.max_id(),
         max_value: row.max_value(),
         access: Access::of(row.granted_to.as_deref()),
+        period: row.calendar().map(|calendar| {
+            let period = calendar.numbering.before(first.saturating_add(1));
+            calendar.period(period)
+        }),
     })
 }
 
@@ -235,6 +272,7 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
             skipped: piece.skipped,
             growth_limited: piece.growth_limited,
             access: Access::of(row.granted_to.as_deref()),
+            period: piece.period,
         })
     })
 }
@@ -268,6 +306,7 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
                 max_value: row.max_value(),
                 skipped: piece.skipped,
                 growth_limited: piece.growth_limited && piece.len < wanted,
+                period: piece.period,
             }))
         })
     };
@@ -375,12 +414,14 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
             skipped: answer.skipped,
             growth_limited: answer.growth_limited,
             access: Access::of(row.granted_to.as_deref()),
+            period: answer.period,
         };
         locked.write(&Written {
             max_id: claimed.end(),
             largest_recent: len,
             incarnation,
             server_incarnation: answer.incarnation,
+            begun: None,
         });
         Ok(claimed)
     })
@@ -416,6 +457,25 @@ struct Written {
     largest_recent: u32,
     incarnation: i64,
     server_incarnation: i64,
+    /// Of a tag with periods.
+    begun: Option<Begun>,
+}
+
+/// What a row remembers for the next promotion; see [`LastClaim`].
+struct Begun {
+    period_timeline: i32,
+    timeline_since: Option<i64>,
+}
+
+/// Where a claim begins.
+struct Start {
+    first: i64,
+    /// The last one of its period.
+    last: i64,
+    /// Ids left out before the first one.
+    skipped: u64,
+    period: Option<Period>,
+    begun: Option<Begun>,
 }
 
 /// Ids that were cut off a row.
@@ -424,6 +484,45 @@ struct Piece {
     len: u32,
     skipped: u64,
     growth_limited: bool,
+    period: Option<Period>,
+}
+
+/// Where the next claim of a row begins.
+fn start(row: &AllocRow) -> Start {
+    let last_claim = &row.last_claim;
+    let Some(calendar) = row.calendar() else {
+        let skipped = last_claim.skip(row.limits);
+        return Start {
+            first: self::skipped(row.max_id(), skipped),
+            last: i64::MAX,
+            skipped,
+            period: None,
+            begun: None,
+        };
+    };
+    let present = calendar.present();
+    let most_missing = last_claim.most_missing(row.limits);
+    let missing = calendar.missing(present, last_claim, most_missing);
+    let begin = calendar.numbering.begin(row.max_id(), present, missing);
+    let is_ours = last_claim.is_ours();
+    Start {
+        first: begin.first,
+        last: begin.last,
+        skipped: begin.skipped,
+        period: Some(calendar.period(begin.period)),
+        begun: Some(Begun {
+            period_timeline: if begin.in_peace || !is_ours {
+                pg::timeline().cast_signed()
+            } else {
+                last_claim.period_timeline
+            },
+            timeline_since: if last_claim.timelines() > 0 {
+                Some(pg::now_timestamp())
+            } else {
+                last_claim.timeline_since.filter(|_| is_ours)
+            },
+        }),
+    }
 }
 
 /// Cuts the next ids off a row, as many as wanted unless that is longer than a claim may be,
@@ -434,13 +533,25 @@ fn advance(
     wanted: u32,
     decay: Decay,
 ) -> Result<Piece, TagError> {
-    let skip = row.last_claim.skip(row.limits);
-    let first = skipped(row.max_id(), skip);
-    let left = row.max_value().saturating_sub(first).saturating_add(1);
-    if left < 1 {
-        let max_value = row.max_value();
+    let Start {
+        first,
+        last,
+        skipped: skip,
+        period,
+        begun,
+    } = start(row);
+    let max_value = row.max_value();
+    if first > max_value {
         return Err(TagError::EndOfTag { max_value, skip });
     }
+    let last = last.min(max_value);
+    if let Some(Period { end, .. }) = period
+        && first > last
+    {
+        let ends = pg::end_timestamp(end);
+        return Err(TagError::EndOfPeriod { ends, skip });
+    }
+    let left = last.saturating_sub(first).saturating_add(1);
     let longest = row.longest_claim();
     let wanted = wanted.min(longest);
     // The last segment before the limit is cut to fit.
@@ -452,38 +563,47 @@ fn advance(
         largest_recent,
         incarnation: row.incarnation,
         server_incarnation: row.server_incarnation,
+        begun,
     });
     Ok(Piece {
         first,
         len,
         skipped: skip,
         growth_limited: len == longest,
+        period,
     })
 }
 
 impl LockedRow {
     fn write(&self, row: &Written) {
-        self.table.update(
-            &self.stored,
-            &[
-                (heap::MAX_ID, Value::Bigint(row.max_id)),
+        let mut values = vec![
+            (heap::MAX_ID, Value::Bigint(row.max_id)),
+            (
+                heap::LARGEST_CLAIM,
+                Value::Integer(row.largest_recent.cast_signed()),
+            ),
+            (
+                heap::SYSTEM_IDENTIFIER,
+                Value::Bigint(pg::system_identifier().cast_signed()),
+            ),
+            (heap::TIMELINE, Value::Integer(pg::timeline().cast_signed())),
+            (heap::INCARNATION, Value::Bigint(row.incarnation)),
+            (
+                heap::SERVER_INCARNATION,
+                Value::Bigint(row.server_incarnation),
+            ),
+            (heap::UPDATE_TIME, Value::Timestamp(pg::now_timestamp())),
+        ];
+        if let Some(begun) = &row.begun {
+            values.extend([
+                (heap::PERIOD_TIMELINE, Value::Integer(begun.period_timeline)),
                 (
-                    heap::LARGEST_CLAIM,
-                    Value::Integer(row.largest_recent.cast_signed()),
+                    heap::TIMELINE_SINCE,
+                    Value::maybe_timestamp(begun.timeline_since),
                 ),
-                (
-                    heap::SYSTEM_IDENTIFIER,
-                    Value::Bigint(pg::system_identifier().cast_signed()),
-                ),
-                (heap::TIMELINE, Value::Integer(pg::timeline().cast_signed())),
-                (heap::INCARNATION, Value::Bigint(row.incarnation)),
-                (
-                    heap::SERVER_INCARNATION,
-                    Value::Bigint(row.server_incarnation),
-                ),
-                (heap::UPDATE_TIME, Value::Timestamp(pg::now_timestamp())),
-            ],
-        );
+            ]);
+        }
+        self.table.update(&self.stored, &values);
     }
 }
 

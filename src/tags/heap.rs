@@ -1,5 +1,6 @@
 //! The rows of `leaf_alloc`: as they are stored, and as triggers see them.
 
+use leaf_id_core::period::Numbering;
 use leaf_id_core::step::Limits;
 
 use crate::error::Failure;
@@ -24,6 +25,11 @@ pub static ALLOC: Shape = Shape::new(
         (c"server", Type::Name),
         (c"server_incarnation", Type::Bigint),
         (c"granted_to", Type::Names),
+        (c"period", Type::Text),
+        (c"time_zone", Type::Text),
+        (c"digits", Type::Integer),
+        (c"period_timeline", Type::Integer),
+        (c"timeline_since", Type::Timestamp),
     ],
     &[
         c"leaf_alloc_biz_tag_length",
@@ -32,6 +38,7 @@ pub static ALLOC: Shape = Shape::new(
         c"leaf_alloc_max_value_range",
         c"leaf_alloc_max_step_not_below_step",
         c"leaf_alloc_server_incarnation_of_server",
+        c"leaf_alloc_period_valid",
     ],
 );
 
@@ -55,6 +62,13 @@ const SERVER: usize = 12;
 /// Column `server_incarnation`.
 pub const SERVER_INCARNATION: usize = 13;
 const GRANTED_TO: usize = 14;
+const PERIOD: usize = 15;
+const TIME_ZONE: usize = 16;
+const DIGITS: usize = 17;
+/// Column `period_timeline`.
+pub const PERIOD_TIMELINE: usize = 18;
+/// Column `timeline_since`.
+pub const TIMELINE_SINCE: usize = 19;
 
 /// The oid of this database's `leaf_alloc`.
 ///
@@ -91,6 +105,19 @@ pub struct AllocRow {
     pub server_incarnation: i64,
     /// The roles that may issue its ids; see [`super::rights`].
     pub granted_to: Option<Vec<Name>>,
+    /// How its numbers begin anew, if they do.
+    pub period: Option<PeriodColumns>,
+}
+
+/// A tag whose numbers begin anew with each period.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PeriodColumns {
+    /// `period`.
+    pub unit: Vec<u8>,
+    /// `time_zone`.
+    pub time_zone: Vec<u8>,
+    /// `digits`.
+    pub digits: i32,
 }
 
 /// What a row remembers of its last claim.
@@ -102,9 +129,25 @@ pub struct LastClaim {
     pub timeline: i32,
     /// The largest of the recent claims, in ids.
     pub largest_claim: i32,
+    /// Of a tag with periods: the timeline on which one has last begun that had certainly not begun
+    /// on another.
+    pub period_timeline: i32,
+    /// Of such a tag: the first claim on `timeline`, or edit there, in microseconds since 2000.
+    /// `None`: it was made there.
+    pub timeline_since: Option<i64>,
 }
 
 impl AllocRow {
+    /// The last id that there can be: of the period of `max_id`, where it has one.
+    pub fn last_id(&self) -> i64 {
+        let numbering = |columns: &PeriodColumns| Numbering::new(&columns.unit, columns.digits);
+        let of_period = self.period.as_ref().and_then(numbering);
+        let of_period = of_period.map_or(i64::MAX, |numbering| {
+            numbering.last(numbering.before(self.max_id.unwrap_or(i64::MAX)))
+        });
+        self.max_value.unwrap_or(i64::MAX).min(of_period)
+    }
+
     /// What a row of the table holds.
     pub fn of(row: &pg::Row) -> Self {
         let ids = |number| u32::try_from(row.integer(number).unwrap_or(0)).unwrap_or(0);
@@ -121,10 +164,17 @@ impl AllocRow {
                 system_identifier: row.bigint(SYSTEM_IDENTIFIER).unwrap_or(0),
                 timeline: row.integer(TIMELINE).unwrap_or(0),
                 largest_claim: row.integer(LARGEST_CLAIM).unwrap_or(0),
+                period_timeline: row.integer(PERIOD_TIMELINE).unwrap_or(0),
+                timeline_since: row.timestamp(TIMELINE_SINCE),
             },
             server: row.name(SERVER),
             server_incarnation: row.bigint(SERVER_INCARNATION).unwrap_or(0),
             granted_to: row.names(GRANTED_TO),
+            period: row.text(PERIOD).map(|unit| PeriodColumns {
+                unit,
+                time_zone: row.text(TIME_ZONE).unwrap_or_default(),
+                digits: row.integer(DIGITS).unwrap_or(0),
+            }),
         }
     }
 }

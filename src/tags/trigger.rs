@@ -1,8 +1,8 @@
 //! What an edit of `leaf_alloc` may do, and what it writes beside: the part of the trigger
 //! before the row is written.
 
-use super::claim;
 use super::heap::{self, AllocRow, LastClaim};
+use super::{calendar, claim};
 use crate::error::Failure;
 use crate::guc;
 use crate::pg::{self, Access, Value};
@@ -55,6 +55,14 @@ impl Stamp {
                     heap::LARGEST_CLAIM,
                     Value::Integer(last_claim.largest_claim),
                 ),
+                (
+                    heap::PERIOD_TIMELINE,
+                    Value::Integer(last_claim.period_timeline),
+                ),
+                (
+                    heap::TIMELINE_SINCE,
+                    Value::maybe_timestamp(last_claim.timeline_since),
+                ),
             ]);
         }
         changes
@@ -66,17 +74,21 @@ impl Stamp {
 ///
 /// # Errors
 /// An UPDATE that would lower `max_id`, which is what `leaf_tag_reset` is for. A foreign
-/// server that cannot be used, or that would no longer source the tag.
+/// server that cannot be used, or that would no longer source the tag. A time zone that is not
+/// known, and another period than before.
 pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     let (old, Some(new)) = (&edit.old, &edit.new) else {
         return Ok(Stamp::default());
     };
     check_server(edit, old.as_ref(), new)?;
+    check_period(edit, old.as_ref(), new)?;
     let step = i32::try_from(new.limits.step).unwrap_or(0);
     let here = LastClaim {
         system_identifier: pg::system_identifier().cast_signed(),
         timeline: pg::timeline().cast_signed(),
         largest_claim: step,
+        period_timeline: pg::timeline().cast_signed(),
+        timeline_since: None,
     };
     let Some(old) = old else {
         return Ok(Stamp {
@@ -119,9 +131,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         pgrx::log!(
             "leaf_id: an edit of tag \"{tag}\" skips {skip} ids: its last claim was made on another timeline (leaf_id.failover_skip)"
         );
-        let end = old
-            .max_value
-            .map_or(i64::MAX, |last| last.saturating_add(1));
+        let end = old.last_id().saturating_add(1);
         let from = old
             .max_id
             .map(|from| claim::skipped(from, skip).min(end).max(from));
@@ -129,6 +139,8 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         max_id = new.max_id.and_then(|to| from.map(|from| from.max(to)));
         last_claim = LastClaim {
             largest_claim: last_claim.largest_claim,
+            period_timeline: last_claim.period_timeline,
+            timeline_since: Some(pg::now_timestamp()),
             ..here
         };
     }
@@ -231,6 +243,21 @@ fn check_server(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(
             .map(drop)
             .map_err(|problem| Failure::server(name.text(), problem)),
         _ => Ok(()),
+    }
+}
+
+/// How the ids of a tag are made stays as it is: `leaf_tag_create` says it once.
+fn check_period(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(), Failure> {
+    // As above.
+    if edit.replica {
+        return Ok(());
+    }
+    let tag = || new.tag.unwrap_or(Tag::EMPTY).name();
+    match (old, &new.period) {
+        (Some(old), period) if old.period == *period => Ok(()),
+        (Some(_), _) => Err(Failure::PeriodIsFinal { tag: tag() }),
+        (None, Some(period)) => calendar::time_zone(period).map(drop),
+        (None, None) => Ok(()),
     }
 }
 

@@ -331,7 +331,7 @@ impl Allocator {
             return self.receive(request, version, &seen, received);
         }
         if !request.continues() {
-            if request.slot.buffer.has_spare() {
+            if request.slot.has_spare() {
                 return request.complete(self.area, Outcome::HasSpare);
             }
             if let Some(range) = seen.state.next_saved() {
@@ -407,7 +407,7 @@ impl Allocator {
         seen: &Seen,
         range: IdRange,
     ) -> Next {
-        let row = match pg::transaction(|| Ok::<_, ()>(claim::look(&request.key))) {
+        let row = match pg::transaction(|| Ok::<_, ()>(claim::look(&request.key, range.first))) {
             Ok(row) => row.ok().flatten(),
             Err(error) => return self.fail(request, version, &error),
         };
@@ -415,10 +415,12 @@ impl Allocator {
         let fits = row.filter(|row| {
             (row.incarnation, row.max_id) == (state.row_incarnation, state.max_id)
                 && range.end() - 1 <= row.max_value
+                && (row.period).is_none_or(|period| !pg::has_ended(period.end))
         });
         let outcome = fits.map_or(Outcome::Outdated, |row| Outcome::Fits {
             version,
             access: row.access,
+            period: row.period,
         });
         request.complete(self.area, outcome)
     }

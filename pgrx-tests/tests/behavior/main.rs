@@ -18,6 +18,7 @@ mod gapless;
 mod harness;
 mod lease;
 mod operations;
+mod period;
 mod remote;
 mod security;
 mod segment;

@@ -20,6 +20,18 @@
 //! Shared memory starts zeroed: generation 0 with a buffer of length 0, which is
 //! the last line of the table.
 //!
+//! # Segments that end
+//!
+//! The numbers of some tags begin anew with each day (see [`crate::period`]): their segments have
+//! an [`End`], and nothing is taken of one that has ended. The clock is the caller's, and is read
+//! for such a segment alone: its length is stored as a negative number, so that the comparison
+//! which every take makes with it anyway sends these takes another way.
+//!
+//! There is one end, that of both buffers. A publication of the next period gives up what they
+//! hold, by a move of the word, before it changes the end. So once an id of a period was taken,
+//! none of an earlier one is, whatever the clock does and however long ago a taker has looked at
+//! it: its addition fails by the generation.
+//!
 //! # Who may do what
 //!
 //! * take, switch: anybody, any time, without a lock.
@@ -59,7 +71,10 @@
 //! the buffer after it; a taker that came too late fails by the generation. But what
 //! "empty" is concluded from (tags and lengths) is loaded with acquire, so that the look
 //! at the word that confirms it is no older than they are.
+//!
+//! Long, because every one of these methods counts on what the others may do at the same time.
 
+use crate::period::End;
 use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 mod outcome;
@@ -88,6 +103,7 @@ const ONE_REQUEST: u32 = STATE + 1;
 #[repr(C)]
 struct Buffer {
     first: AtomicI64,
+    /// Ids; as a negative number if they end.
     len: AtomicU32,
     /// The generation this buffer was filled for.
     filled_for: AtomicU32,
@@ -100,9 +116,8 @@ pub struct DoubleBuffer {
     /// Counts invalidations: edits of the row and reuses of the slot. Never reset.
     version: AtomicU64,
     buffers: [Buffer; 2],
-    /// One past the last id published in this version; a publication must start here
-    /// or above (I4).
-    high: AtomicI64,
+    /// The [`End`] of what is published, where that has one.
+    end: AtomicI64,
     request: AtomicU32,
     /// The longest contiguous range a session waits for, in ids; 0 for none.
     range_len: AtomicU32,
@@ -130,8 +145,20 @@ struct Look<'a> {
     /// Its generation.
     current: u32,
     buffer: &'a Buffer,
-    /// 0 if the buffer was not filled for this generation: it holds nothing.
-    len: u32,
+    /// As it is stored. 0 if the buffer was not filled for this generation: it holds nothing.
+    stored: u32,
+}
+
+/// How many ids a stored length stands for.
+#[inline]
+fn ids(stored: u32) -> u32 {
+    stored.cast_signed().unsigned_abs()
+}
+
+/// Whether a stored length is that of a segment that ends.
+#[inline]
+fn ends(stored: u32) -> bool {
+    stored.cast_signed() < 0
 }
 
 impl Look<'_> {
@@ -139,6 +166,13 @@ impl Look<'_> {
     #[inline]
     fn first(&self) -> i64 {
         self.buffer.first.load(Ordering::Relaxed)
+    }
+
+    /// Whether this many are taken already, or they end. The longest segment, and those who take
+    /// beyond it, do not make an offset negative: so both are widened first.
+    #[inline]
+    fn is_beyond(&self, offset: u32) -> bool {
+        i64::from(offset) >= i64::from(self.stored.cast_signed())
     }
 }
 
@@ -159,7 +193,7 @@ impl DoubleBuffer {
             word: AtomicU64::new(0),
             version: AtomicU64::new(0),
             buffers: [buffer(), buffer()],
-            high: AtomicI64::new(0),
+            end: AtomicI64::new(0),
             request: AtomicU32::new(IDLE),
             range_len: AtomicU32::new(0),
         }
@@ -190,7 +224,7 @@ impl DoubleBuffer {
         }
         let buffer = self.buffer(current);
         let valid = buffer.filled_for.load(Ordering::Acquire) == current;
-        let len = if valid {
+        let stored = if valid {
             buffer.len.load(Ordering::Acquire)
         } else {
             0
@@ -199,20 +233,25 @@ impl DoubleBuffer {
             word,
             current,
             buffer,
-            len,
+            stored,
         })
     }
 
-    /// Takes one id of the given version.
+    /// Whether a segment with this stored length has ended.
+    fn is_over(&self, stored: u32, ended: impl Fn(End) -> bool) -> bool {
+        ends(stored) && self.end().is_some_and(ended)
+    }
+
+    /// Takes one id of the given version. `ended` looks at the clock.
     ///
     /// # Errors
     /// [`Miss::Changed`] if the slot has another version, [`Miss::Empty`] if both
-    /// buffers are used up.
+    /// buffers are used up, or have ended.
     #[inline]
-    pub fn take(&self, version: u64) -> Result<Taken, Miss> {
+    pub fn take(&self, version: u64, ended: impl Fn(End) -> bool + Copy) -> Result<Taken, Miss> {
         match self.try_take(version) {
             Ok(taken) => Ok(taken),
-            Err(obstacle) => self.take_again(version, obstacle),
+            Err(obstacle) => self.take_again(version, obstacle, ended),
         }
     }
 
@@ -225,22 +264,47 @@ impl DoubleBuffer {
         let Some(look) = self.look(version) else {
             return Err(Obstacle::Changed);
         };
-        if offset(look.word) >= look.len {
+        if look.is_beyond(offset(look.word)) {
+            return Err(if ends(look.stored) {
+                Obstacle::Ends
+            } else {
+                Obstacle::UsedUp(look.word)
+            });
+        }
+        self.take_next(&look, look.stored)
+    }
+
+    /// The same of a segment that ends.
+    fn try_take_until(&self, version: u64, ended: impl Fn(End) -> bool) -> Result<Taken, Obstacle> {
+        let Some(look) = self.look(version) else {
+            return Err(Obstacle::Changed);
+        };
+        if self.is_over(look.stored, ended) {
+            return Err(Obstacle::Ended(look.word));
+        }
+        let len = ids(look.stored);
+        if offset(look.word) >= len {
             return Err(Obstacle::UsedUp(look.word));
         }
+        self.take_next(&look, len)
+    }
+
+    /// Takes the next id of a buffer that was seen to hold one.
+    #[inline(always)]
+    fn take_next(&self, look: &Look<'_>, len: u32) -> Result<Taken, Obstacle> {
         let first = look.first();
         let seen = self.word.fetch_add(1, Ordering::AcqRel);
         if generation(seen) != look.current {
             return Err(Obstacle::Overtaken(seen));
         }
         let taken = offset(seen);
-        if taken >= look.len {
+        if taken >= len {
             return Err(Obstacle::UsedUp(seen));
         }
         Ok(Taken {
             first: first + i64::from(taken),
             count: 1,
-            spare_due: self.spare_due(look.current, taken + 1, look.len),
+            spare_due: self.spare_due(look.current, taken + 1, len),
             lost: 0,
         })
     }
@@ -251,16 +315,24 @@ impl DoubleBuffer {
     /// As [`DoubleBuffer::take`].
     #[cold]
     #[inline(never)]
-    pub fn take_again(&self, version: u64, mut obstacle: Obstacle) -> Result<Taken, Miss> {
+    pub fn take_again(
+        &self,
+        version: u64,
+        mut obstacle: Obstacle,
+        ended: impl Fn(End) -> bool + Copy,
+    ) -> Result<Taken, Miss> {
         let mut lost = 0;
         loop {
             match obstacle {
                 Obstacle::Changed => return Err(Miss::Changed),
                 Obstacle::UsedUp(word) => self.switch(word)?,
+                // So has the spare.
+                Obstacle::Ended(word) => self.confirm_empty(generation(word))?,
+                Obstacle::Ends => {}
                 // One id of the new buffer is a gap.
                 Obstacle::Overtaken(word) => lost += u32::from(self.was_ready(word)),
             }
-            match self.try_take(version) {
+            match self.try_take_until(version, ended) {
                 Ok(taken) => return Ok(Taken { lost, ..taken }),
                 Err(next) => obstacle = next,
             }
@@ -271,21 +343,30 @@ impl DoubleBuffer {
     ///
     /// # Errors
     /// As [`DoubleBuffer::take`]. `n` = 0 takes nothing and is the caller's mistake.
-    pub fn take_up_to(&self, version: u64, n: u32) -> Result<Taken, Miss> {
+    pub fn take_up_to(
+        &self,
+        version: u64,
+        n: u32,
+        ended: impl Fn(End) -> bool,
+    ) -> Result<Taken, Miss> {
         loop {
             let look = self.look(version).ok_or(Miss::Changed)?;
-            let used = offset(look.word);
-            if used >= look.len {
+            let (used, len) = (offset(look.word), ids(look.stored));
+            if self.is_over(look.stored, &ended) {
+                self.confirm_empty(look.current)?;
+                continue;
+            }
+            if used >= len {
                 self.switch(look.word)?;
                 continue;
             }
             let first = look.first();
-            let end = used.saturating_add(n).min(look.len);
+            let end = used.saturating_add(n).min(len);
             if self.advance(look.word, pack(look.current, end)) {
                 return Ok(Taken {
                     first: first + i64::from(used),
                     count: end - used,
-                    spare_due: self.spare_due(look.current, end, look.len),
+                    spare_due: self.spare_due(look.current, end, len),
                     lost: 0,
                 });
             }
@@ -302,10 +383,19 @@ impl DoubleBuffer {
     /// [`DoubleBuffer::want_range`] asks for a spare that is not. [`Miss::Short`] says
     /// that a spare that is too short had to be moved out of its way.
     #[inline(never)]
-    pub fn take_range(&self, version: u64, n: u32) -> Result<Taken, Miss> {
+    pub fn take_range(
+        &self,
+        version: u64,
+        n: u32,
+        ended: impl Fn(End) -> bool,
+    ) -> Result<Taken, Miss> {
         loop {
             let look = self.look(version).ok_or(Miss::Changed)?;
-            let (word, current, len) = (look.word, look.current, look.len);
+            let (word, current, len) = (look.word, look.current, ids(look.stored));
+            if self.is_over(look.stored, &ended) {
+                self.confirm_empty(current)?;
+                continue;
+            }
             let used = offset(word).min(len);
             if n <= len - used {
                 let first = look.first();
@@ -332,7 +422,12 @@ impl DoubleBuffer {
                 return Err(Miss::Changed);
             }
             let first = spare.first.load(Ordering::Relaxed);
-            let spare_len = spare.len.load(Ordering::Relaxed);
+            let stored = spare.len.load(Ordering::Relaxed);
+            if self.is_over(stored, &ended) {
+                self.confirm_empty(current)?;
+                continue;
+            }
+            let spare_len = ids(stored);
             let fits = n <= spare_len;
             if self.advance(word, pack(next, if fits { n } else { 0 })) {
                 let lost = len - used;
@@ -354,7 +449,7 @@ impl DoubleBuffer {
     fn was_ready(&self, word: u64) -> bool {
         let buffer = self.buffer(generation(word));
         buffer.filled_for.load(Ordering::Acquire) == generation(word)
-            && offset(word) < buffer.len.load(Ordering::Relaxed)
+            && offset(word) < ids(buffer.len.load(Ordering::Relaxed))
     }
 
     fn advance(&self, from: u64, to: u64) -> bool {
@@ -492,6 +587,12 @@ impl DoubleBuffer {
         self.buffer(next).filled_for.load(Ordering::Acquire) == next
     }
 
+    /// When what is published ends, if it does.
+    #[must_use]
+    pub fn end(&self) -> Option<End> {
+        End::from_word(self.end.load(Ordering::Acquire))
+    }
+
     /// Publishes a claimed segment as the spare. `version` is what [`DoubleBuffer::version`]
     /// was before the claim's transaction began; the claim is durable (I1). `len` is
     /// 1 to [`MAX_LEN`]. Under the slot's lock.
@@ -499,13 +600,54 @@ impl DoubleBuffer {
     /// # Errors
     /// See [`Refused`]: nothing was published.
     pub fn publish(&self, version: u64, first: i64, len: u32) -> Result<(), Refused> {
-        debug_assert!((1..=MAX_LEN).contains(&len) && first > 0);
+        self.check(version, first)?;
+        // Left from another row.
+        if self.end().is_some() {
+            self.drop_buffers();
+            self.end.store(0, Ordering::Release);
+        }
+        self.fill(first, len)
+    }
+
+    /// The same for a segment that ends. With `begins` it is the first one of its period: what is
+    /// left of an earlier one is given up, and is the caller's now. Otherwise this is the end of
+    /// both buffers from now on.
+    ///
+    /// # Errors
+    /// As [`DoubleBuffer::publish`].
+    pub fn publish_until(
+        &self,
+        version: u64,
+        first: i64,
+        len: u32,
+        end: End,
+        begins: bool,
+    ) -> Result<Remainders, Refused> {
+        self.check(version, first)?;
+        let given_up = if begins || self.end().is_none() {
+            self.drop_buffers()
+        } else {
+            Remainders::default()
+        };
+        // The word first: who has seen the new end with an old buffer comes too late.
+        self.end.store(end.to_word(), Ordering::Release);
+        self.fill(first, len.wrapping_neg())?;
+        Ok(given_up)
+    }
+
+    fn check(&self, version: u64, first: i64) -> Result<(), Refused> {
         if self.version.load(Ordering::Relaxed) != version {
             return Err(Refused::Changed);
         }
-        if first < self.high.load(Ordering::Relaxed) {
+        if first < self.high() {
             return Err(Refused::OutOfOrder);
         }
+        Ok(())
+    }
+
+    /// Fills the spare, under the slot's lock.
+    fn fill(&self, first: i64, stored: u32) -> Result<(), Refused> {
+        debug_assert!((1..=MAX_LEN).contains(&ids(stored)) && first > 0);
         // The generation stands still here: a switch needs the tag that is not yet
         // written, an invalidation needs the lock that we hold.
         let next = generation(self.word.load(Ordering::Acquire)).wrapping_add(1);
@@ -516,23 +658,32 @@ impl DoubleBuffer {
         // Release on all three: who reads one of them without the lock, and too late, must
         // find the word moved on.
         spare.first.store(first, Ordering::Release);
-        spare.len.store(len, Ordering::Release);
+        spare.len.store(stored, Ordering::Release);
         // The tag last: it is what makes the other two the takers'.
         spare.filled_for.store(next, Ordering::Release);
-        self.high.store(first + i64::from(len), Ordering::Relaxed);
         Ok(())
     }
 
-    /// One past the last id published in this version. Under the slot's lock.
+    /// One past the last id published in this version, which no publication may begin below (I4);
+    /// 0 for none. Under the slot's lock: the buffers stand still, and a switch in between makes
+    /// the spare the buffer in use.
     #[must_use]
     pub fn high(&self) -> i64 {
-        self.high.load(Ordering::Relaxed)
+        let current = generation(self.word.load(Ordering::Acquire));
+        let last = [current.wrapping_add(1), current]
+            .into_iter()
+            .find(|generation| {
+                self.buffer(*generation).filled_for.load(Ordering::Relaxed) == *generation
+            });
+        last.map_or(0, |generation| {
+            let buffer = self.buffer(generation);
+            let len = ids(buffer.len.load(Ordering::Relaxed));
+            buffer.first.load(Ordering::Relaxed) + i64::from(len)
+        })
     }
 
-    /// Begins the next version: nothing that was published can be taken any more, nothing that
-    /// was claimed before can be published. Returns what was left, which is the
-    /// caller's now. Under the slot's lock; wake the waiters afterwards.
-    pub fn invalidate(&self) -> Remainders {
+    /// Takes what both buffers hold away from the takers. Under the slot's lock.
+    fn drop_buffers(&self) -> Remainders {
         // An addition, not an exchange, which busy takers could hold up for long under
         // the lock. The offset stays: it says nothing until the next switch resets it.
         let word = self.word.fetch_add(pack(2, 0), Ordering::AcqRel);
@@ -542,7 +693,15 @@ impl DoubleBuffer {
         // would come back to life when the generation has gone around.
         self.buffers[0].filled_for.store(1, Ordering::Release);
         self.buffers[1].filled_for.store(0, Ordering::Release);
-        self.high.store(0, Ordering::Relaxed);
+        remainders
+    }
+
+    /// Begins the next version: nothing that was published can be taken any more, nothing that
+    /// was claimed before can be published. Returns what was left, which is the
+    /// caller's now. Under the slot's lock; wake the waiters afterwards.
+    pub fn invalidate(&self) -> Remainders {
+        let remainders = self.drop_buffers();
+        self.end.store(0, Ordering::Release);
         self.range_len.store(0, Ordering::Relaxed);
         // The word first, the version last: see the file's header.
         self.version.fetch_add(1, Ordering::Release);
@@ -574,7 +733,7 @@ impl DoubleBuffer {
                 .then(|| {
                     (
                         buffer.first.load(Ordering::Acquire),
-                        buffer.len.load(Ordering::Acquire),
+                        ids(buffer.len.load(Ordering::Acquire)),
                     )
                 })
                 .filter(|(_, len)| *len > 0)
