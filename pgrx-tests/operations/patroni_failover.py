@@ -99,7 +99,9 @@ def test():
                     None)
 
     def streaming():
-        return ask(connect("postgres"), "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'") == NODES - 1
+        # A base backup that is being made streams, too.
+        standbys = "application_name LIKE 'node%' AND state = 'streaming'"
+        return ask(connect("postgres"), f"SELECT count(*) FROM pg_stat_replication WHERE {standbys}") == NODES - 1
 
     wait_until("the cluster", 180, lambda: leader() and streaming())
     ask(connect("postgres"), "CREATE DATABASE app")
