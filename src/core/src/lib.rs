@@ -13,6 +13,7 @@ pub mod layout;
 pub mod lease;
 pub mod node_name;
 mod numbered;
+pub mod opaque;
 mod primitive;
 pub mod registry;
 pub mod reservation;
