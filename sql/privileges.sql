@@ -150,7 +150,7 @@ TO PUBLIC;
 -- opens no table; and it names nobody in granted_to, where only a role's own USAGE counts.
 GRANT USAGE ON SCHEMA leaf_id TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
-    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean),
+    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean, boolean),
     @extschema@.leaf_tag_drop(text),
     @extschema@.leaf_tag_reset(text, bigint),
     @extschema@.leaf_tag_grant(text, text),
@@ -180,17 +180,20 @@ TO pg_monitor;
 -- (TRIGGER), or in their way (REFERENCES, TRUNCATE).
 GRANT USAGE ON SCHEMA leaf_id TO @extowner@ WITH GRANT OPTION;
 GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO @extowner@ WITH GRANT OPTION;
-GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry TO @extowner@;
+GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry, leaf_id.leaf_opaque_key TO @extowner@;
 -- The settings of the registry.
 GRANT UPDATE (epoch_ms, layout, max_skew_ms, max_lease_ms, max_lead_ms, max_ids_per_role) ON leaf_id.leaf_registry TO @extowner@;
 GRANT EXECUTE ON FUNCTION
-    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean),
+    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean, boolean),
     @extschema@.leaf_tag_drop(text),
     @extschema@.leaf_tag_reset(text, bigint),
     @extschema@.leaf_tag_grant(text, text),
     @extschema@.leaf_tag_revoke(text, text),
     @extschema@.leaf_sync(text),
     @extschema@.leaf_check(text),
+    @extschema@.leaf_opaque_encode(text, bigint),
+    @extschema@.leaf_opaque_decode(text, bigint),
+    leaf_id.leaf_key_of(text),
     @extschema@.leaf_claim(text, integer),
     @extschema@.leaf_worker_claim(
         bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, integer, bigint, text),

@@ -20,10 +20,11 @@ CREATE FUNCTION @extschema@.leaf_tag_create(
     step integer DEFAULT 1000,
     start bigint DEFAULT 1,
     max_step integer DEFAULT NULL,
-    max_value bigint DEFAULT 9223372036854775806,
+    max_value bigint DEFAULT NULL,
     description text DEFAULT NULL,
     server text DEFAULT NULL,
-    if_not_exists boolean DEFAULT false
+    if_not_exists boolean DEFAULT false,
+    opaque boolean DEFAULT false
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -33,9 +34,13 @@ DECLARE
         WHEN $1 IS NULL THEN 'tag'
         WHEN $2 IS NULL THEN 'step'
         WHEN $3 IS NULL THEN 'start'
-        WHEN $5 IS NULL THEN 'max_value'
         WHEN $8 IS NULL THEN 'if_not_exists'
+        WHEN $9 IS NULL THEN 'opaque'
     END;
+    -- The end of bigint; where ids come in no order, the last integer that JavaScript has exactly.
+    last_id CONSTANT bigint := coalesce($5, CASE WHEN $9 THEN 9007199254740991 ELSE 9223372036854775806 END);
+    -- 0 asks for a key.
+    new_key CONSTANT bigint := CASE WHEN $9 THEN 0 END;
 BEGIN
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
@@ -50,8 +55,8 @@ BEGIN
             DETAIL = 'Names have at most 63 bytes.';
     END IF;
     IF $8 THEN
-        INSERT INTO leaf_id.leaf_alloc (biz_tag, step, max_id, max_step, max_value, description, server)
-        VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), $5, $6, $7)
+        INSERT INTO leaf_id.leaf_alloc (biz_tag, step, max_id, max_step, max_value, description, server, opaque_key)
+        VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), last_id, $6, $7, new_key)
         ON CONFLICT (biz_tag) DO NOTHING;
         IF NOT FOUND THEN
             RAISE NOTICE USING
@@ -59,13 +64,13 @@ BEGIN
                 MESSAGE = pg_catalog.format('tag "%s" already exists, skipping', $1);
         END IF;
     ELSE
-        INSERT INTO leaf_id.leaf_alloc (biz_tag, step, max_id, max_step, max_value, description, server)
-        VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), $5, $6, $7);
+        INSERT INTO leaf_id.leaf_alloc (biz_tag, step, max_id, max_step, max_value, description, server, opaque_key)
+        VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), last_id, $6, $7, new_key);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean) IS
-    'Creates a tag whose first id is start; max_step defaults to 1000000, or step where that is larger. With a server, the ids come from its tag of this name. With if_not_exists, a tag that there is stays as it is';
+COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean, boolean) IS
+    'Creates a tag whose first id is start; max_step defaults to 1000000, or step where that is larger; max_value to the end of bigint. With opaque, its ids are a secret permutation of the numbers from start to max_value, by default 2^53 - 1. With a server, the ids come from its tag of this name. With if_not_exists, a tag that there is stays as it is';
 
 CREATE FUNCTION @extschema@.leaf_tag_drop(tag text) RETURNS void
 LANGUAGE plpgsql VOLATILE

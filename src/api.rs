@@ -5,6 +5,7 @@
 //! * [`fmgr`]: their fast entries, without pgrx's guard.
 //! * [`support`]: what the planner asks of them, for COPY in bulk.
 //! * [`adopt`]: the event trigger that gives new columns a tag.
+//! * [`opaque`]: opaque ids, there and back.
 //! * [`tags`]: the triggers of the table of tags.
 //! * [`registry`]: the worker registry.
 //! * [`status`]: what the views show.
@@ -15,6 +16,7 @@
 mod adopt;
 mod call;
 mod fmgr;
+mod opaque;
 mod registry;
 mod segment;
 mod snowflake;

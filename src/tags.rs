@@ -2,6 +2,7 @@
 //!
 //! * [`heap`]: what a row holds, and how it is read by oid.
 //! * [`claim`]: the only place that claims ids.
+//! * [`opaque`]: the keys of opaque tags.
 //! * [`blocker`]: who keeps a claim from its row.
 //! * [`rights`]: who may issue ids of a tag.
 //! * [`trigger`]: what an edit may do.
@@ -10,6 +11,7 @@
 pub mod blocker;
 pub mod claim;
 pub mod heap;
+pub mod opaque;
 pub mod rights;
 pub mod transaction;
 pub mod trigger;

@@ -274,6 +274,9 @@ pub enum Access {
     Everybody = 1,
     /// The roles that the row names.
     Restricted = 2,
+    /// The row is to be looked at: what is taken are not ids yet, but numbers that it says how to
+    /// permute.
+    Opaque = 3,
 }
 
 impl Access {
@@ -282,6 +285,7 @@ impl Access {
         match number {
             1 => Self::Everybody,
             2 => Self::Restricted,
+            3 => Self::Opaque,
             _ => Self::Unknown,
         }
     }

@@ -9,6 +9,7 @@
 use leaf_id_core::step::{self, Decay, Limits, Pace};
 
 use super::heap::{self, AllocRow, LastClaim};
+use super::opaque::{self, Handed, Opaque};
 use super::rights;
 use crate::error::{Failure, TagError};
 use crate::guc;
@@ -85,6 +86,8 @@ pub struct Answer {
     pub skipped: u64,
     /// It is shorter than was asked for, only because claims grow step by step.
     pub growth_limited: bool,
+    /// What makes ids of these numbers, if they are opaque.
+    pub opaque: Option<Handed>,
 }
 
 impl Answer {
@@ -104,6 +107,21 @@ impl AllocRow {
             max_value: self.max_value(),
             limits: self.limits,
         })
+    }
+
+    fn access(&self) -> Access {
+        match self.opaque_key {
+            Some(_) => Access::Opaque,
+            None => Access::of(self.granted_to.as_deref()),
+        }
+    }
+
+    /// An opaque tag whose key is missing gives no ids: nobody could be given one.
+    fn check_key(&self) -> Result<(), TagError> {
+        match self.opaque()? {
+            Some(opaque) if !raised(opaque::has_key(opaque.key)) => Err(TagError::NoKey),
+            _ => Ok(()),
+        }
     }
 
     fn longest_claim(&self) -> u32 {
@@ -182,7 +200,7 @@ pub fn look(key: &Key) -> Option<Seen> {
         incarnation: row.incarnation,
         max_id: row.max_id(),
         max_value: row.max_value(),
-        access: Access::of(row.granted_to.as_deref()),
+        access: row.access(),
     })
 }
 
@@ -212,6 +230,7 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
             let (published, found) = (ask.high, row.max_id());
             return Err(TagError::MaxIdBackwards { published, found }.into());
         }
+        row.check_key()?;
         // Another row of this tag: how the last one was used says nothing.
         let pace = if row.incarnation == ask.row_incarnation {
             ask.pace
@@ -234,7 +253,7 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
             max_step: row.limits.max_step,
             skipped: piece.skipped,
             growth_limited: piece.growth_limited,
-            access: Access::of(row.granted_to.as_deref()),
+            access: row.access(),
         })
     })
 }
@@ -257,6 +276,12 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
                 let server = source.server.text();
                 return Ok(Err(Failure::SourcedElsewhere { tag: tag(), server }));
             }
+            let opaque = row.opaque()?;
+            let handed = opaque.map(|opaque| opaque::hand_over(&key.tag, &opaque));
+            let opaque = match handed.transpose() {
+                Ok(opaque) => opaque,
+                Err(failure) => return Ok(Err(failure)),
+            };
             let wanted = if n == 0 { row.limits.step } else { n };
             let wanted = wanted.min(row.limits.max_step);
             let piece = advance(locked, row, wanted, Decay::Fleet)?;
@@ -268,6 +293,7 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
                 max_value: row.max_value(),
                 skipped: piece.skipped,
                 growth_limited: piece.growth_limited && piece.len < wanted,
+                opaque,
             }))
         })
     };
@@ -334,6 +360,10 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
         if !is_same {
             return Err(Unreceived::Replaced);
         }
+        if row.opaque_key.is_some() != answer.opaque.is_some() {
+            let opaque_there = answer.opaque.is_some();
+            return Err(TagError::OtherKind { opaque_there }.into());
+        }
         let reset = row.server_incarnation != 0 && row.server_incarnation != answer.incarnation;
         let published = if row.incarnation == arrival.row_incarnation {
             arrival.high
@@ -353,8 +383,9 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
             let max_value = row.max_value();
             return Err(TagError::EndOfTag { max_value, skip: 0 }.into());
         }
+        let renewed = take_over(row, answer.opaque.as_ref())?;
         let len = u32::try_from(left).map_or(answer.len, |left| answer.len.min(left));
-        let incarnation = if reset {
+        let incarnation = if reset || renewed {
             new_incarnation()
         } else {
             row.incarnation
@@ -374,16 +405,32 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
             max_step: row.limits.max_step.min(answer.max_step),
             skipped: answer.skipped,
             growth_limited: answer.growth_limited,
-            access: Access::of(row.granted_to.as_deref()),
+            access: row.access(),
         };
         locked.write(&Written {
             max_id: claimed.end(),
             largest_recent: len,
             incarnation,
             server_incarnation: answer.incarnation,
+            opaque: answer.opaque.map(|handed| handed.opaque),
         });
         Ok(claimed)
     })
+}
+
+/// Writes the key down that has come with an answer. Whether that is another one than was used
+/// here, or of a domain that has grown: no id of before may meet it.
+fn take_over(row: &AllocRow, handed: Option<&Handed>) -> Result<bool, TagError> {
+    let Some(handed) = handed else {
+        return Ok(false);
+    };
+    let max_value = row.max_value();
+    if handed.opaque.domain.last() > max_value {
+        return Err(TagError::EndOfTag { max_value, skip: 0 });
+    }
+    let before = row.opaque().ok().flatten();
+    raised(opaque::take_over(handed, before.map(|before| before.key)));
+    Ok(before.is_some_and(|before| before != handed.opaque))
 }
 
 /// An `incarnation` that no row had before.
@@ -416,6 +463,8 @@ struct Written {
     largest_recent: u32,
     incarnation: i64,
     server_incarnation: i64,
+    /// What has come from another server.
+    opaque: Option<Opaque>,
 }
 
 /// Ids that were cut off a row.
@@ -452,6 +501,7 @@ fn advance(
         largest_recent,
         incarnation: row.incarnation,
         server_incarnation: row.server_incarnation,
+        opaque: None,
     });
     Ok(Piece {
         first,
@@ -463,27 +513,31 @@ fn advance(
 
 impl LockedRow {
     fn write(&self, row: &Written) {
-        self.table.update(
-            &self.stored,
-            &[
-                (heap::MAX_ID, Value::Bigint(row.max_id)),
-                (
-                    heap::LARGEST_CLAIM,
-                    Value::Integer(row.largest_recent.cast_signed()),
-                ),
-                (
-                    heap::SYSTEM_IDENTIFIER,
-                    Value::Bigint(pg::system_identifier().cast_signed()),
-                ),
-                (heap::TIMELINE, Value::Integer(pg::timeline().cast_signed())),
-                (heap::INCARNATION, Value::Bigint(row.incarnation)),
-                (
-                    heap::SERVER_INCARNATION,
-                    Value::Bigint(row.server_incarnation),
-                ),
-                (heap::UPDATE_TIME, Value::Timestamp(pg::now_timestamp())),
-            ],
-        );
+        let mut columns = vec![
+            (heap::MAX_ID, Value::Bigint(row.max_id)),
+            (
+                heap::LARGEST_CLAIM,
+                Value::Integer(row.largest_recent.cast_signed()),
+            ),
+            (
+                heap::SYSTEM_IDENTIFIER,
+                Value::Bigint(pg::system_identifier().cast_signed()),
+            ),
+            (heap::TIMELINE, Value::Integer(pg::timeline().cast_signed())),
+            (heap::INCARNATION, Value::Bigint(row.incarnation)),
+            (
+                heap::SERVER_INCARNATION,
+                Value::Bigint(row.server_incarnation),
+            ),
+            (heap::UPDATE_TIME, Value::Timestamp(pg::now_timestamp())),
+        ];
+        if let Some(Opaque { key, domain }) = &row.opaque {
+            columns.extend([
+                (heap::OPAQUE_KEY, Value::Bigint(*key)),
+                (heap::OPAQUE_BOUNDS, Value::Bigints(domain.bounds())),
+            ]);
+        }
+        self.table.update(&self.stored, &columns);
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::claim;
 use super::heap::{self, AllocRow, LastClaim};
+use super::opaque;
 use crate::error::Failure;
 use crate::guc;
 use crate::pg::{self, Access, Value};
@@ -31,11 +32,13 @@ pub struct Stamp {
     pub last_claim: Option<LastClaim>,
     /// Another `server_incarnation`.
     pub server_incarnation: Option<i64>,
+    /// What it says of opaque ids.
+    pub opaque: Option<opaque::Columns>,
 }
 
 impl Stamp {
     /// The columns to write, with the time of the edit.
-    pub fn changes(&self) -> Vec<(usize, Value<'static>)> {
+    pub fn changes(&self) -> Vec<(usize, Value<'_>)> {
         let mut changes = vec![(heap::UPDATE_TIME, Value::Timestamp(pg::now_timestamp()))];
         let bigints = [
             (heap::INCARNATION, self.incarnation),
@@ -57,6 +60,12 @@ impl Stamp {
                 ),
             ]);
         }
+        if let Some(opaque) = &self.opaque {
+            changes.extend([
+                (heap::OPAQUE_KEY, Value::Bigint(opaque.key)),
+                (heap::OPAQUE_BOUNDS, Value::Bigints(opaque.bounds())),
+            ]);
+        }
         changes
     }
 }
@@ -66,7 +75,8 @@ impl Stamp {
 ///
 /// # Errors
 /// An UPDATE that would lower `max_id`, which is what `leaf_tag_reset` is for. A foreign
-/// server that cannot be used, or that would no longer source the tag.
+/// server that cannot be used, or that would no longer source the tag. What an opaque tag does not
+/// allow.
 pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     let (old, Some(new)) = (&edit.old, &edit.new) else {
         return Ok(Stamp::default());
@@ -89,6 +99,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
             max_id: None,
             last_claim: Some(here),
             server_incarnation: Some(0),
+            opaque: opaque::inserted(new, edit.replica)?,
         });
     };
     let mut max_id = None;
@@ -140,6 +151,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         max_id,
         last_claim: Some(last_claim),
         server_incarnation: Some(if same_row { old.server_incarnation } else { 0 }),
+        opaque: opaque::updated(old, new, edit.replica)?,
     })
 }
 

@@ -15,6 +15,7 @@ mod docs;
 mod files;
 mod harness;
 mod lease;
+mod opaque;
 mod operations;
 mod remote;
 mod security;
