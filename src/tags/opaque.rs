@@ -265,39 +265,35 @@ fn extended(tag: impl Fn() -> String, domain: Domain, max_value: i64) -> Result<
 /// Writes or deletes the key of a row that was inserted or deleted.
 ///
 /// # Errors
-/// The table of keys is gone or was altered.
+/// The table of keys is gone or was altered. The row has the key of one that the same statement has
+/// deleted, and another domain.
 pub fn settle(old: Option<&AllocRow>, new: Option<&AllocRow>) -> Result<(), Failure> {
-    match (old, new) {
-        (
-            None,
-            Some(AllocRow {
-                opaque_key: Some(number),
-                ..
-            }),
-        ) => {
-            let kept = KEPT.with(|all| Some(all.as_ref()?.get(number)?.key));
-            if let Some(key) = kept {
-                write(*number, &key)?;
+    let number = |row: &AllocRow| row.opaque_key;
+    match (old, new, old.or(new).and_then(number)) {
+        (None, Some(row), Some(number)) => {
+            let kept = KEPT.with(|all| {
+                let Kept { key, domain } = all.as_ref()?.get(&number)?;
+                Some((*key, *domain))
+            });
+            let Some((key, domain)) = kept else {
+                return Ok(());
+            };
+            if !row.opaque_bounds.starts_with(domain.bounds()) {
+                let tag = row.tag.unwrap_or(Tag::EMPTY).name();
+                return Err(Failure::OpaqueFinal { tag });
             }
+            write(number, &key)
         }
-        (
-            Some(
-                row @ AllocRow {
-                    opaque_key: Some(number),
-                    ..
-                },
-            ),
-            None,
-        ) => {
-            if let Some(key) = remove(*number)?
+        (Some(row), None, Some(number)) => {
+            if let Some(key) = remove(number)?
                 && let Ok(Some(Opaque { domain, .. })) = row.opaque()
             {
-                keep(*number, Kept { key, domain });
+                keep(number, Kept { key, domain });
             }
+            Ok(())
         }
-        _ => {}
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Deletes all keys.

@@ -153,7 +153,7 @@ fn every_way_to_dump_and_restore_keeps_the_key() {
             .session_in(database)
             .run("CREATE EXTENSION leaf_id; CREATE TABLE orders (id bigint PRIMARY KEY)");
     };
-    server.session().run("CREATE DATABASE plain; ");
+    server.session().run("CREATE DATABASE plain");
     psql("plain", &plain);
     assert_goes_on(&server, "plain", &ids);
     for (database, args) in [
@@ -209,9 +209,11 @@ fn every_way_to_dump_and_restore_keeps_the_key() {
 #[test]
 fn the_owner_of_a_database_dumps_and_restores() {
     let server = Server::start(&[]);
-    server.session().run(
-        "CREATE ROLE owner LOGIN; CREATE DATABASE shop OWNER owner; CREATE DATABASE copy OWNER owner",
-    );
+    let mut admin = server.session();
+    admin.run("CREATE ROLE owner LOGIN");
+    for database in ["shop", "copy"] {
+        admin.run(&format!("CREATE DATABASE {database} OWNER owner"));
+    }
     let mut owner: Session = server.connect_as("owner", "shop");
     owner.run("CREATE EXTENSION leaf_id");
     create(&mut owner, "t", 50, "");
