@@ -211,7 +211,7 @@ fn take_ready(tag: &[u8], amount: Amount) -> Option<Ids> {
     if taken.leaves_work() {
         take::finish(&slot_ref, &taken);
     }
-    Some(Ids::new(&taken, permutation))
+    Some(Ids::new(&taken, permutation)).filter(Ids::are_in_domain)
 }
 
 /// The ids of one batch call, taken as they are read, in as few runs as the segments allow.

@@ -88,6 +88,15 @@ impl Ids {
             permutation,
         }
     }
+
+    /// Whether ids can be made of them. Where not, the domain has just grown, and the slot's version
+    /// is about to end.
+    pub fn are_in_domain(&self) -> bool {
+        let last = || self.first + i64::from(self.count) - 1;
+        self.permutation
+            .as_ref()
+            .is_none_or(|permutation| permutation.holds(last()))
+    }
 }
 
 /// The id that a number stands for.

@@ -110,13 +110,13 @@ pub fn take(bytes: &[u8], amount: Amount) -> Result<Ids, Failure> {
             if taken.leaves_work() {
                 take::finish(&slot_ref, &taken);
             }
-            let made = match made {
-                Some(permutation) => Some(permutation),
-                None => how_made(area, &slot_ref, &key, &deadline)?,
-            };
-            // Otherwise they are a gap: the row was edited, and whether they are ids or numbers, and
-            // of which key, is not known any more.
-            if let Some(permutation) = made {
+            let known = made.map(|permutation| Ids::new(&taken, permutation));
+            if let Some(ids) = known.filter(Ids::are_in_domain) {
+                return Ok(ids);
+            }
+            // Where this does not tell, they are a gap: the row was edited, and whether they are ids
+            // or numbers, and of which key, is not known any more.
+            if let Some(permutation) = how_made(area, &slot_ref, &key, &deadline)? {
                 return Ok(Ids::new(&taken, permutation));
             }
         }

@@ -17,7 +17,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use leaf_id_core::opaque::{Domain, KEY_BYTES, NoDomain, Permutation};
-use pgrx::pg_sys;
 
 use super::heap::AllocRow;
 use crate::error::{Failure, TagError};
@@ -98,7 +97,7 @@ pub fn key_of_hex(hex: &str) -> Option<Key> {
 /// # Errors
 /// The caller may not have the key, or there is none.
 pub fn hand_over(tag: &Tag, opaque: &Opaque) -> Result<Handed, Failure> {
-    let right = pg::find_function(pg::SCHEMA, c"leaf_key_of", &[pg_sys::TEXTOID]);
+    let right = pg::find_function(pg::SCHEMA, c"leaf_key_of", &[Type::Text.oid()]);
     if !right.is_some_and(|function| pg::caller_may_execute(function.oid)) {
         return Err(Failure::KeyForbidden { tag: tag.name() });
     }

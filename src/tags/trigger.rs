@@ -186,6 +186,12 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
         return Ok(Merged::No);
     };
     let old = AllocRow::of(&stored);
+    if old.opaque_key != new.opaque_key {
+        let tag = tag.name();
+        pgrx::warning!(
+            "leaf_id: the ids of tag \"{tag}\" are permuted in another way where it is replicated from: those of both may be the same"
+        );
+    }
     // Which ids of a sourced tag are in use is known where they come from.
     if old.server.is_some() || new.max_id <= old.max_id {
         return Ok(Merged::Kept);

@@ -159,6 +159,19 @@ impl Permutation {
         Self { cipher, ranges }
     }
 
+    /// Whether a number is in the domain.
+    #[must_use]
+    pub fn holds(&self, number: i64) -> bool {
+        self.place(number).is_some()
+    }
+
+    fn place(&self, number: i64) -> Option<(&Range, u64)> {
+        self.ranges.iter().find_map(|range| {
+            let place = u64::try_from(number.checked_sub(range.first)?).ok()?;
+            (place < range.values).then_some((range, place))
+        })
+    }
+
     /// The id of a number; `None` if that is not in the domain.
     #[must_use]
     pub fn encode(&self, number: i64) -> Option<i64> {
@@ -174,10 +187,7 @@ impl Permutation {
     /// Maps within a range: what leaves it is mapped again, and comes back at the latest as what it
     /// was.
     fn walk(&self, from: i64, map: impl Fn(&Ff1, &Aes256Enc, u64) -> u64) -> Option<i64> {
-        let (range, mut place) = self.ranges.iter().find_map(|range| {
-            let place = u64::try_from(from.checked_sub(range.first)?).ok()?;
-            (place < range.values).then_some((range, place))
-        })?;
+        let (range, mut place) = self.place(from)?;
         loop {
             place = map(&range.ff1, &self.cipher, place);
             if place < range.values {

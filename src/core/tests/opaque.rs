@@ -113,9 +113,11 @@ fn a_further_range_leaves_those_before_as_they_are() {
         assert!((2_000_001..=1 << 40).contains(&id));
         assert_eq!(after.decode(id), Some(number));
         assert_eq!(before.encode(number), None);
+        assert_eq!((before.holds(number), after.holds(number)), (false, true));
     }
     for outside in [i64::MIN, -1, 0, (1 << 40) + 1, i64::MAX] {
         assert_eq!((after.encode(outside), after.decode(outside)), (None, None));
+        assert!(!after.holds(outside));
     }
 }
 

@@ -91,6 +91,20 @@ fn every_way_to_an_id_is_opaque() {
     fs::write(&file, rows).unwrap();
     session.run(&format!("TRUNCATE t; COPY t (i) FROM '{}'", file.display()));
     ids.extend(session.ids("SELECT id FROM t ORDER BY i"));
+    // In parallel workers, which have the key to find too.
+    session.run(
+        "CREATE TABLE many AS SELECT i FROM generate_series(1, 20000) i;
+         SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0",
+    );
+    let plan: Vec<String> = session.column("EXPLAIN SELECT leaf_segment_next('t') FROM many");
+    assert!(
+        plan.iter().any(|line| line.contains("Parallel")),
+        "{plan:?}"
+    );
+    let parallel = session.ids("SELECT leaf_segment_next('t') FROM many");
+    assert_distinct(&[ids.as_slice(), &parallel].concat());
+    let numbers = decoded(&mut session, "t", &parallel);
+    assert!(numbers.iter().all(|number| *number < 1_000_000));
     // Rolled back, they are a gap.
     session.run("BEGIN");
     ids.push(session.next("t"));

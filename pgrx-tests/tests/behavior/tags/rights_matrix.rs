@@ -89,11 +89,11 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'of {role}'",
             ],
         ),
-        "read the keys of opaque tags, and dump them" => (
+        "read the keys of opaque tags, dump and restore them" => (
             "",
             &[
                 "SELECT * FROM leaf_id.leaf_opaque_key",
-                "COPY leaf_id.leaf_opaque_key TO STDOUT",
+                "INSERT INTO leaf_id.leaf_opaque_key VALUES (hashtext('{role}'), sha256(''))",
                 "SELECT leaf_id.leaf_key_of('opaque')",
             ],
         ),
