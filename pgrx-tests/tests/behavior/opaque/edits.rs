@@ -1,7 +1,7 @@
 //! Would catch: an edit after which ids repeat, because the key or the domain is another one; and a
 //! session that goes on with what was before the edit.
 
-use leaf_id_tests::{Server, Session};
+use leaf_id_tests::{Server, Session, in_threads, while_repeating};
 
 use super::{assert_distinct, assert_opaque, create, decoded};
 
@@ -245,6 +245,42 @@ fn a_key_goes_with_its_tag() {
     session
         .run("BEGIN; SET LOCAL leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc; COMMIT");
     assert_eq!(keys(&mut session), 0);
+}
+
+/// A number of one tag with the key of the next would come again, and one with none at all would show.
+#[test]
+fn a_tag_that_is_replaced_under_load_mixes_no_keys() {
+    let server = Server::with_leaf_id(&[]);
+    let mut editor = server.session();
+    create(&mut editor, "t", 10, "");
+    let taken = while_repeating(
+        || {
+            editor.run(
+                "BEGIN;
+                 SELECT leaf_tag_drop('t'), leaf_tag_create('t', step => 10, max_step => 10, opaque => true);
+                 COMMIT",
+            );
+        },
+        || {
+            in_threads(3, |_| {
+                let mut session = server.session();
+                let mut ids = Vec::new();
+                for _ in 0..1_000 {
+                    match session.try_take("t", 2) {
+                        Ok(more) => ids.extend(more),
+                        Err(failure) => drop(failure.is("55P03")),
+                    }
+                }
+                ids
+            })
+        },
+    );
+    let ids = taken.concat();
+    println!("{} ids", ids.len());
+    assert!(ids.len() > 1_000);
+    assert_distinct(&ids);
+    // One in eight million.
+    assert!(ids.iter().filter(|id| **id < 1 << 30).count() < 2);
 }
 
 #[test]
