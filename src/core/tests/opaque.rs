@@ -4,6 +4,11 @@
 //! the range, a range that changes when another one follows it.
 
 #![cfg(not(leaf_id_loom))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that panics fails"
+)]
 
 mod support;
 
