@@ -464,7 +464,7 @@ BEGIN
     END IF;
     first_id := taken + 1 + least(gap, trunc((last_id - taken) / 8));
 
-    SELECT a.max_id, a.max_value, a.server INTO tag_row
+    SELECT a.max_id, a.max_value, a.server, a.opaque_key INTO tag_row
     FROM leaf_id.leaf_alloc a WHERE a.biz_tag = used_tag FOR UPDATE;
     IF NOT FOUND THEN
         -- Segments are small where there are few ids.
@@ -491,6 +491,12 @@ BEGIN
                 ERRCODE = 'object_not_in_prerequisite_state',
                 MESSAGE = format('tag "%s" is sourced from server "%s"', used_tag, tag_row.server),
                 HINT = 'Raise its max_id there, above the ids of the column, and set the default yourself.';
+        END IF;
+        IF tag_row.opaque_key IS NOT NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'feature_not_supported',
+                MESSAGE = format('cannot give column "%s" of table %s to opaque tag "%s"', $2, this.table_name, used_tag),
+                DETAIL = 'Its ids would repeat those of the column.';
         END IF;
         first_id := greatest(first_id, tag_row.max_id) + 1;
         -- The column of before may have been a smaller one.
@@ -623,8 +629,15 @@ BEGIN
 
     -- Written, and not only locked: on a new timeline that leaves out what may have been lost. What
     -- this transaction has issued of a tag that it has made is not in the row yet.
-    UPDATE leaf_id.leaf_alloc a SET max_id = a.max_id WHERE a.biz_tag = this.tag RETURNING a.max_id INTO tag_row;
+    UPDATE leaf_id.leaf_alloc a SET max_id = a.max_id WHERE a.biz_tag = this.tag RETURNING a.max_id, a.opaque_key INTO tag_row;
     IF FOUND THEN
+        IF tag_row.opaque_key IS NOT NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'feature_not_supported',
+                MESSAGE = format('cannot release column "%s" of table %s from opaque tag "%s"', $2, this.table_name, this.tag),
+                DETAIL = 'A sequence would repeat ids of the column sooner or later, or begin above all of them.',
+                HINT = 'Set a default yourself that begins above max_value.';
+        END IF;
         taken := greatest(tag_row.max_id, leaf_id.leaf_tag_next(this.tag)) - 1;
     END IF;
     taken := greatest(0, taken, leaf_id.leaf_largest_value($1, $2));

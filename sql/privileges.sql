@@ -154,7 +154,7 @@ TO PUBLIC;
 -- opens no table; and it names nobody in granted_to, where only a role's own USAGE counts.
 GRANT USAGE ON SCHEMA leaf_id TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
-    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean, text, text, integer),
+    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean, boolean, text, text, integer),
     @extschema@.leaf_tag_drop(text),
     @extschema@.leaf_tag_reset(text, bigint),
     @extschema@.leaf_tag_grant(text, text),
@@ -191,11 +191,11 @@ GRANT USAGE ON SCHEMA leaf_id TO @extowner@ WITH GRANT OPTION;
 GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO @extowner@ WITH GRANT OPTION;
 -- No UPDATE: leaf_gapless_next() alone counts.
 GRANT SELECT, INSERT, DELETE ON leaf_id.leaf_gapless TO @extowner@ WITH GRANT OPTION;
-GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry TO @extowner@;
+GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry, leaf_id.leaf_opaque_key TO @extowner@;
 -- The settings of the registry.
 GRANT UPDATE (epoch_ms, layout, max_skew_ms, max_lease_ms, max_lead_ms, max_ids_per_role) ON leaf_id.leaf_registry TO @extowner@;
 GRANT EXECUTE ON FUNCTION
-    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean, text, text, integer),
+    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean, boolean, text, text, integer),
     @extschema@.leaf_tag_drop(text),
     @extschema@.leaf_tag_reset(text, bigint),
     @extschema@.leaf_tag_grant(text, text),
@@ -205,6 +205,9 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_gapless_create(text, bigint),
     @extschema@.leaf_gapless_drop(text),
     @extschema@.leaf_gapless_next(text),
+    @extschema@.leaf_opaque_encode(text, bigint),
+    @extschema@.leaf_opaque_decode(text, bigint),
+    leaf_id.leaf_key_of(text),
     @extschema@.leaf_claim(text, integer),
     @extschema@.leaf_worker_claim(
         bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, integer, bigint, text),

@@ -33,14 +33,16 @@ CREATE TABLE leaf_id.leaf_alloc (
     digits integer,
     period_timeline integer NOT NULL DEFAULT 0,
     timeline_since timestamptz,
+    opaque_key bigint CONSTRAINT leaf_alloc_opaque_key_once UNIQUE,
+    opaque_bounds bigint[],
     CONSTRAINT leaf_alloc_max_step_not_below_step CHECK (max_step OPERATOR(pg_catalog.>=) step),
     CONSTRAINT leaf_alloc_server_incarnation_of_server CHECK (server IS NOT NULL OR server_incarnation OPERATOR(pg_catalog.=) 0),
-    -- Whoever claims looks at the calendar, so a sourced tag has none here. An id has at most 18
-    -- digits, four of them the year. A claim takes at most a tenth of a period's numbers: a crash
-    -- must not use up a year.
+    -- Whoever claims looks at the calendar, so a sourced tag has none here. Nor have opaque ids:
+    -- nobody would see the date. An id has at most 18 digits, four of them the year. A claim takes
+    -- at most a tenth of a period's numbers: a crash must not use up a year.
     CONSTRAINT leaf_alloc_period_valid CHECK (CASE
         WHEN period IS NULL THEN time_zone IS NULL AND digits IS NULL
-        WHEN time_zone IS NULL OR digits IS NULL OR server IS NOT NULL THEN false
+        WHEN time_zone IS NULL OR digits IS NULL OR server IS NOT NULL OR opaque_key IS NOT NULL THEN false
         WHEN digits OPERATOR(pg_catalog.<) 1 OR digits OPERATOR(pg_catalog.>) CASE
             WHEN period OPERATOR(pg_catalog.=) 'day' THEN 10
             WHEN period OPERATOR(pg_catalog.=) 'month' THEN 12
@@ -57,7 +59,9 @@ CREATE TABLE leaf_id.leaf_alloc (
                 WHEN period OPERATOR(pg_catalog.=) 'month' THEN 6
                 ELSE 4
             END OPERATOR(pg_catalog.+) digits, '9')::pg_catalog.int8
-    END)
+    END),
+    CONSTRAINT leaf_alloc_opaque_bounds_of_key CHECK (
+        (opaque_key IS NULL) OPERATOR(pg_catalog.=) (opaque_bounds IS NULL))
 )
 -- A claim updates its row in place (HOT) as long as pages have room.
 WITH (fillfactor = 50);
@@ -93,5 +97,23 @@ COMMENT ON COLUMN leaf_id.leaf_alloc.period_timeline IS
     'Set by leaf_id: the WAL timeline on which a period has last begun that cannot have begun on another';
 COMMENT ON COLUMN leaf_id.leaf_alloc.timeline_since IS
     'Set by leaf_id: the first claim of a tag with periods on the timeline of its last claim; null: it was created there';
+COMMENT ON COLUMN leaf_id.leaf_alloc.opaque_key IS
+    'Set by leaf_id: number of the key of its opaque ids in leaf_opaque_key; null: its ids are not opaque. A row that is inserted with 0 gets a new key';
+COMMENT ON COLUMN leaf_id.leaf_alloc.opaque_bounds IS
+    'Set by leaf_id: what its opaque ids are a permutation of: the first number, and the last one of each range';
 
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_alloc', '');
+
+-- The keys of opaque tags, apart: one GRANT on leaf_alloc makes a role a manager of tags, and is
+-- to open none of them.
+CREATE TABLE leaf_id.leaf_opaque_key (
+    id bigint PRIMARY KEY,
+    key bytea NOT NULL
+        CONSTRAINT leaf_opaque_key_length CHECK (pg_catalog.octet_length(key) OPERATOR(pg_catalog.=) 32)
+);
+COMMENT ON TABLE leaf_id.leaf_opaque_key IS
+    'Keys of opaque tags: secret, final, and of no use but with the rows of leaf_id.leaf_alloc that name them';
+COMMENT ON COLUMN leaf_id.leaf_opaque_key.id IS 'Number of the key: opaque_key in leaf_id.leaf_alloc';
+COMMENT ON COLUMN leaf_id.leaf_opaque_key.key IS 'The key, of 256 bits';
+
+SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_opaque_key', '');

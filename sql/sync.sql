@@ -239,7 +239,7 @@ BEGIN
 
         tag_action := 'none';
         tag_detail := NULL;
-        SELECT a.max_id, a.max_value, a.server, a.period, a.time_zone, a.digits
+        SELECT a.max_id, a.max_value, a.server, a.period, a.time_zone, a.digits, a.opaque_key
         INTO stored FROM leaf_id.leaf_alloc a WHERE a.biz_tag = found_tag.name;
         exists_already := FOUND;
         IF NOT exists_already THEN
@@ -260,12 +260,12 @@ BEGIN
                     INSERT INTO leaf_id.leaf_alloc AS a (biz_tag, max_id, max_value)
                     VALUES (found_tag.name, next_after, last_id)
                     ON CONFLICT (biz_tag) DO NOTHING
-                    RETURNING a.max_id, a.max_value, a.server, a.period, a.time_zone, a.digits INTO stored;
+                    RETURNING a.max_id, a.max_value, a.server, a.period, a.time_zone, a.digits, a.opaque_key INTO stored;
                     IF NOT FOUND THEN
                         -- Somebody else has made it meanwhile.
                         next_after := NULL;
                         tag_action := 'none';
-                        SELECT a.max_id, a.max_value, a.server, a.period, a.time_zone, a.digits INTO stored
+                        SELECT a.max_id, a.max_value, a.server, a.period, a.time_zone, a.digits, a.opaque_key INTO stored
                         FROM leaf_id.leaf_alloc a WHERE a.biz_tag = found_tag.name;
                         exists_already := FOUND;
                     END IF;
@@ -273,7 +273,16 @@ BEGIN
             END IF;
         END IF;
 
-        IF exists_already THEN
+        -- An id says which number it was made of, but the largest one says nothing.
+        IF exists_already AND stored.opaque_key IS NOT NULL THEN
+            tag_action := 'skip';
+            tag_detail := CASE WHEN stored.max_value > ANY (found_tag.type_ends)
+                THEN format('its ids are opaque, and go up to %s: more than the column holds', stored.max_value)
+                ELSE coalesce(
+                    leaf_id.leaf_used_up(stored.max_id, stored.max_value, the_end),
+                    'its ids are opaque: compare max_id with leaf_opaque_decode() of all')
+                END;
+        ELSIF exists_already THEN
             last_id := stored.max_value;
             wanted := greatest(
                 found_tag.trusted,

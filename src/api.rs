@@ -5,6 +5,7 @@
 //! * [`fmgr`]: their fast entries, without pgrx's guard.
 //! * [`support`]: what the planner asks of them, for COPY in bulk.
 //! * [`adopt`]: the event trigger that gives new columns a tag.
+//! * [`opaque`]: opaque ids, there and back.
 //! * [`tags`]: the triggers of the table of tags.
 //! * [`registry`]: the worker registry.
 //! * [`gapless`]: numbers without gaps. [`format`](mod@format): ids as people read them.
@@ -18,6 +19,7 @@ mod call;
 mod fmgr;
 mod format;
 mod gapless;
+mod opaque;
 mod registry;
 mod segment;
 mod snowflake;

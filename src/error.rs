@@ -213,6 +213,38 @@ pub enum Failure {
     NegativeUuid { id: i64 },
     /// A UUID that holds no id.
     OtherUuid { uuid: String },
+    /// There is no `leaf_opaque_key`.
+    NoKeyTable,
+    /// Too few values for opaque ids.
+    OpaqueTooFew { tag: String, first: i64, last: i64 },
+    /// An edit of what makes ids opaque.
+    OpaqueFinal { tag: String },
+    /// An opaque tag that begins outside of its domain.
+    OpaqueStart {
+        tag: String,
+        next: i64,
+        first: i64,
+        last: i64,
+    },
+    /// `max_value` of an opaque tag, downwards.
+    OpaqueLowered { tag: String, from: i64, to: i64 },
+    /// `max_value` of an opaque tag, upwards by too little ...
+    OpaqueRaisedLittle { tag: String, from: i64, to: i64 },
+    /// ... or too often.
+    OpaqueRaisedOften { tag: String },
+    /// A claim of an opaque tag for another server, by a role that may not have the key.
+    KeyForbidden { tag: String },
+    /// A range of opaque ids.
+    OpaqueRange { tag: String },
+    /// A tag whose ids are not opaque, to be encoded or decoded.
+    NotOpaque { tag: String },
+    /// A number or an id outside of the tag's domain.
+    OpaqueOutOfRange {
+        tag: String,
+        value: i64,
+        first: i64,
+        last: i64,
+    },
 }
 
 impl From<Refused> for Failure {
@@ -721,6 +753,67 @@ impl Failure {
                 format!("not a UUID that holds an id: \"{uuid}\""),
             )
             .set_hint("Such a UUID comes from leaf_format_uuid()."),
+            Self::NoKeyTable => error(
+                Code::ERRCODE_UNDEFINED_TABLE,
+                "table \"leaf_id.leaf_opaque_key\" is missing".into(),
+            ),
+            Self::OpaqueTooFew { tag, first, last } => error(
+                invalid,
+                format!("too few ids from {first} to {last} for opaque tag \"{tag}\""),
+            )
+            .set_detail("Opaque ids are a permutation of at least 1000000 positive numbers.")
+            .set_hint("Raise \"max_value\"."),
+            Self::OpaqueFinal { tag } => error(
+                not_ready,
+                format!("cannot change the permutation of tag \"{tag}\""),
+            )
+            .set_detail("Whether ids are opaque, their key and their ranges are final: others would repeat ids.")
+            .set_hint("Create another tag."),
+            Self::OpaqueStart { tag, next, first, last } => error(
+                invalid,
+                format!("opaque tag \"{tag}\" cannot start at {next}"),
+            )
+            .set_detail(format!("Its permutation is one of the numbers from {first} to {last}.")),
+            Self::OpaqueLowered { tag, from, to } => error(
+                not_ready,
+                format!("cannot lower \"max_value\" of opaque tag \"{tag}\" from {from} to {to}"),
+            )
+            .set_detail("Its ids are a permutation of all numbers up to there, and larger ones may be in use."),
+            Self::OpaqueRaisedLittle { tag, from, to } => error(
+                invalid,
+                format!("cannot raise \"max_value\" of opaque tag \"{tag}\" from {from} to {to}"),
+            )
+            .set_detail("What is added is a permutation of its own, of at least 1000000 numbers.")
+            .set_hint(match from.checked_add(1_000_000) {
+                Some(least) if least < i64::MAX => format!("Raise it to {least} or more."),
+                _ => "Create another tag.".into(),
+            }),
+            Self::OpaqueRaisedOften { tag } => error(
+                full,
+                format!("cannot raise \"max_value\" of opaque tag \"{tag}\" once more"),
+            )
+            .set_detail("It can be raised seven times.")
+            .set_hint("Create another tag."),
+            Self::KeyForbidden { tag } => error(
+                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
+                format!("permission denied for the key of opaque tag \"{tag}\""),
+            )
+            .set_hint("Who may claim it for another server needs this too: GRANT EXECUTE ON FUNCTION leaf_id.leaf_key_of TO ...;"),
+            Self::OpaqueRange { tag } => error(
+                Code::ERRCODE_FEATURE_NOT_SUPPORTED,
+                format!("cannot issue a range of ids of opaque tag \"{tag}\""),
+            )
+            .set_detail("Its ids do not follow one another.")
+            .set_hint("Use leaf_segment_next_batch()."),
+            Self::NotOpaque { tag } => error(
+                not_ready,
+                format!("the ids of tag \"{tag}\" are not opaque"),
+            ),
+            Self::OpaqueOutOfRange { tag, value, first, last } => error(
+                Code::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+                format!("{value} is out of range for opaque tag \"{tag}\""),
+            )
+            .set_detail(format!("Its numbers and ids are {first} to {last}.")),
         }
     }
 

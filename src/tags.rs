@@ -3,6 +3,7 @@
 //! * [`heap`]: what a row holds, and how it is read by oid.
 //! * [`claim`]: the only place that claims ids.
 //! * `calendar`: which period it is, of a tag whose numbers begin anew.
+//! * [`opaque`]: the keys of opaque tags.
 //! * [`blocker`]: who keeps a claim from its row.
 //! * [`rights`]: who may issue ids of a tag.
 //! * [`trigger`]: what an edit may do.
@@ -12,6 +13,7 @@ pub mod blocker;
 mod calendar;
 pub mod claim;
 pub mod heap;
+pub mod opaque;
 pub mod rights;
 pub mod transaction;
 pub mod trigger;

@@ -158,6 +158,15 @@ pub unsafe fn oid(fcinfo: pg_sys::FunctionCallInfo, number: usize) -> u32 {
     oid
 }
 
+/// The bigint that follows the tag.
+///
+/// # Safety
+/// PostgreSQL has called a STRICT SQL function with this, whose second argument is a bigint.
+pub unsafe fn second_bigint(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
+    // SAFETY: as the caller says: there is such an argument, and it is not null.
+    unsafe { (*(*fcinfo).args.as_ptr().add(1)).value.value() as i64 }
+}
+
 /// The integer that follows the tag.
 ///
 /// # Safety

@@ -66,7 +66,8 @@ fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
 CREATE FUNCTION leaf_claim(
     tag text, n integer, OUT first_id bigint, OUT last_id bigint, OUT incarnation bigint,
     OUT max_step integer, OUT max_value bigint, OUT skipped bigint, OUT growth_limited boolean,
-    OUT period_first bigint, OUT period_left_us bigint)
+    OUT period_first bigint, OUT period_left_us bigint,
+    OUT opaque_key bigint, OUT opaque_bounds bigint[], OUT key text)
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_claim(text, integer) IS
     'Claims at most n ids of a tag for another server, for 0 its step; not in a transaction block';
@@ -94,6 +95,11 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         answer.growth_limited.into_datum(),
         answer.period.map(|period| period.first).into_datum(),
         left_us.into_datum(),
+        answer.opaque.map(|handed| handed.opaque.key.into()),
+        answer
+            .opaque
+            .map(|handed| pg::bigints_datum(handed.opaque.domain.bounds())),
+        answer.opaque.and_then(|handed| handed.hex().into_datum()),
     ];
     // SAFETY: its OUT arguments.
     unsafe { row.form(columns) }

@@ -26,6 +26,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use leaf_id_core::opaque::Domain;
 use leaf_id_core::period::End;
 use leaf_id_core::segment::MAX_LEN;
 use leaf_id_core::step::Pace;
@@ -39,6 +40,7 @@ use crate::pg::sqlstate::{self, SqlState};
 use crate::pg::{self, Name, Readiness};
 use crate::shmem::{Area, Key, Period, RemoteServerState, Slot};
 use crate::tags::claim::{self, Answer, TagSource};
+use crate::tags::opaque::{self, Handed, Opaque};
 
 /// How a claim is asked for: `leaf_claim(text, integer)`.
 static CLAIM: Service = Service {
@@ -508,6 +510,23 @@ fn period(rows: &Rows, claimed: i64) -> Option<Option<Period>> {
     (first <= claimed).then_some(Some(Period { first, end }))
 }
 
+/// What makes ids of the numbers, where they are opaque; the outer `None` makes no sense.
+fn handed(rows: &Rows) -> Option<Option<Handed>> {
+    let Some(number) = rows.number(0, 9) else {
+        return Some(None);
+    };
+    let bounds = rows.text(0, 10)?;
+    let bounds = bounds.strip_prefix('{')?.strip_suffix('}')?.split(',');
+    let bounds: Option<Vec<i64>> = bounds.map(|bound| bound.parse().ok()).collect();
+    let domain = Domain::of(&bounds?).ok()?;
+    let opaque = Opaque {
+        key: number,
+        domain,
+    };
+    let key = opaque::key_of_hex(&rows.text(0, 11)?)?;
+    Some(Some(Handed { opaque, key }))
+}
+
 /// What `leaf_claim` has answered.
 fn answer(rows: &Rows, asked: u32) -> Result<Answer, RemoteError> {
     let refused = |sqlstate: SqlState, message: &str| RemoteError {
@@ -538,6 +557,7 @@ fn answer(rows: &Rows, asked: u32) -> Result<Answer, RemoteError> {
             skipped: rows.number(0, 5)?,
             growth_limited: rows.boolean(0, 6)?,
             period: period(rows, first)?,
+            opaque: handed(rows)?,
         })
     };
     read().ok_or_else(|| refused(sqlstate::PROTOCOL_VIOLATION, "the answer makes no sense"))

@@ -7,6 +7,8 @@
 //! | [`next`], [`next_range`], [`Batch`] | any that the session knows the slot of | [`take`] |
 //! | | all others | [`wait::take`]: finds the slot, and waits where nothing lies ready |
 //!
+//! A tag with opaque ids is never [`next_cached`]: the fast ways pay nothing for it.
+//!
 //! Each leads to those below it, and none back. No SQL is reached from here.
 
 use leaf_id_core::segment::{Obstacle, Taken};
@@ -16,8 +18,8 @@ use crate::pg;
 use crate::shmem::{self, SlotRef};
 use crate::tags::transaction as edits;
 
-use super::slot_cache::SLOT_CACHE;
-use super::take::{self, Amount};
+use super::slot_cache::{SLOT_CACHE, Source};
+use super::take::{self, Amount, Ids};
 use super::wait;
 
 /// What one call site remembers between its calls (PostgreSQL's `fn_extra`): where the ids
@@ -158,7 +160,8 @@ pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
     let taken =
         slot_ref.and_then(|slot_ref| slot_ref.buffer.take(slot_ref.version, pg::has_ended).ok());
     let (Some(slot_ref), Some(taken)) = (slot_ref, taken) else {
-        return Ok(take(tag, Amount::One)?.first);
+        let ids = take(tag, Amount::One)?;
+        return take::id(ids.permutation.as_deref(), ids.first, tag);
     };
     site.note(&slot_ref);
     if taken.leaves_work() {
@@ -174,25 +177,25 @@ pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
 pub fn next_range(tag: &[u8], n: u32) -> Result<(i64, i64), Failure> {
     // Not `take`, whose result is large: an error has many parts.
     let amount = Amount::Range(n);
-    let taken = match take_ready(tag, amount) {
-        Some(taken) => taken,
+    let ids = match take_ready(tag, amount) {
+        Some(ids) => ids,
         None => wait::take(tag, amount)?,
     };
-    Ok((taken.first, taken.first + i64::from(n) - 1))
+    Ok((ids.first, ids.first + i64::from(n) - 1))
 }
 
 /// Takes what lies ready, of a tag that this session has used before. Otherwise waits.
 #[inline]
-fn take(tag: &[u8], amount: Amount) -> Result<Taken, Failure> {
+fn take(tag: &[u8], amount: Amount) -> Result<Ids, Failure> {
     match take_ready(tag, amount) {
-        Some(taken) => Ok(taken),
+        Some(ids) => Ok(ids),
         None => wait::take(tag, amount),
     }
 }
 
 /// Where this session took ids of a tag last.
 #[inline(never)]
-fn known_slot(tag: &[u8]) -> Option<SlotRef> {
+fn known_slot(tag: &[u8]) -> Option<Source> {
     if !cache_holds() {
         return None;
     }
@@ -200,21 +203,27 @@ fn known_slot(tag: &[u8]) -> Option<SlotRef> {
 }
 
 #[inline(always)]
-fn take_ready(tag: &[u8], amount: Amount) -> Option<Taken> {
-    let slot_ref = known_slot(tag)?;
+fn take_ready(tag: &[u8], amount: Amount) -> Option<Ids> {
+    let Source {
+        slot_ref,
+        permutation,
+    } = known_slot(tag)?;
+    if permutation.is_some() && matches!(amount, Amount::Range(_)) {
+        return None;
+    }
     let taken = amount.take(shmem::area()?, &slot_ref).ok()??;
     if taken.leaves_work() {
         take::finish(&slot_ref, &taken);
     }
-    Some(taken)
+    Some(Ids::new(&taken, permutation)).filter(Ids::are_in_domain)
 }
 
 /// The ids of one batch call, taken as they are read, in as few runs as the segments allow.
 pub struct Batch {
     tag: Vec<u8>,
     left: u32,
-    next: i64,
-    in_run: u32,
+    /// What is left of a run.
+    run: Ids,
 }
 
 impl Batch {
@@ -223,8 +232,11 @@ impl Batch {
         Self {
             tag: tag.to_vec(),
             left: n,
-            next: 0,
-            in_run: 0,
+            run: Ids {
+                first: 0,
+                count: 0,
+                permutation: None,
+            },
         }
     }
 
@@ -233,7 +245,7 @@ impl Batch {
     fn take_run(&mut self) {
         pg::check_for_interrupts();
         match take(&self.tag, Amount::UpTo(self.left)) {
-            Ok(taken) => (self.next, self.in_run) = (taken.first, taken.count),
+            Ok(ids) => self.run = ids,
             Err(failure) => failure.raise(),
         }
     }
@@ -247,13 +259,16 @@ impl Iterator for Batch {
         if self.left == 0 {
             return None;
         }
-        if self.in_run == 0 {
+        if self.run.count == 0 {
             self.take_run();
         }
-        let id = self.next;
-        self.next += 1;
-        self.in_run -= 1;
+        let number = self.run.first;
+        self.run.first += 1;
+        self.run.count -= 1;
         self.left -= 1;
-        Some(id)
+        match take::id(self.run.permutation.as_deref(), number, &self.tag) {
+            Ok(id) => Some(id),
+            Err(failure) => failure.raise(),
+        }
     }
 }

@@ -1,5 +1,9 @@
 //! What a session remembers of the tags it has used.
 
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use leaf_id_core::opaque::Permutation;
 use leaf_id_core::tag_table::TagTable;
 
 use crate::pg::{self, Caller};
@@ -19,6 +23,27 @@ pub struct SlotCache {
     slots: TagTable<u64>,
     /// By tag, the others that were taken from, with the version, and who took.
     restricted: TagTable<(u64, Caller)>,
+    /// By tag, those with opaque ids.
+    opaque: BTreeMap<Box<[u8]>, OpaqueSlot>,
+}
+
+/// Opaque tags that one session remembers the slots of: less than a kilobyte each.
+const MAX_OPAQUE: usize = 10_000;
+
+/// Where a caller took numbers of an opaque tag, and what makes ids of them.
+struct OpaqueSlot {
+    link: u32,
+    version: u64,
+    caller: Caller,
+    permutation: Rc<Permutation>,
+}
+
+/// Where ids are taken, and how what is taken becomes ids.
+pub struct Source {
+    /// The slot.
+    pub slot_ref: SlotRef,
+    /// `None`: it is ids already.
+    pub permutation: Option<Rc<Permutation>>,
 }
 
 impl SlotCache {
@@ -34,6 +59,7 @@ impl SlotCache {
             relation,
             slots: TagTable::new(seeds),
             restricted: TagTable::new(seeds),
+            opaque: BTreeMap::new(),
         }
     }
 
@@ -46,8 +72,55 @@ impl SlotCache {
 
     /// Where ids of a tag were taken last, if that is everybody's or the caller took them.
     #[inline]
-    pub fn find(&self, tag: &[u8]) -> Option<SlotRef> {
-        self.everybodys(tag).or_else(|| self.callers(tag))
+    pub fn find(&self, tag: &[u8]) -> Option<Source> {
+        let plain = self.everybodys(tag).or_else(|| self.callers(tag));
+        match plain {
+            Some(slot_ref) => Some(Source {
+                slot_ref,
+                permutation: None,
+            }),
+            None => self.opaque(tag),
+        }
+    }
+
+    #[inline(never)]
+    fn opaque(&self, tag: &[u8]) -> Option<Source> {
+        let slot = self.opaque.get(tag)?;
+        let slot_ref = shmem::area()?.slot_ref(slot.link, slot.version);
+        let slot_ref = slot_ref.filter(|_| slot.caller == Caller::now())?;
+        Some(Source {
+            slot_ref,
+            permutation: Some(Rc::clone(&slot.permutation)),
+        })
+    }
+
+    /// Remembers the slot of an opaque tag that a caller may take from.
+    pub fn remember_opaque(
+        &mut self,
+        tag: &Tag,
+        slot_ref: SlotRef,
+        permutation: &Rc<Permutation>,
+        caller: Caller,
+    ) {
+        let Some(area) = shmem::area() else { return };
+        self.forget(tag);
+        if self.opaque.len() >= MAX_OPAQUE {
+            self.opaque.clear();
+        }
+        let slot = OpaqueSlot {
+            link: area.link(slot_ref.slot),
+            version: slot_ref.version,
+            caller,
+            permutation: Rc::clone(permutation),
+        };
+        self.opaque.insert(tag.bytes().into(), slot);
+    }
+
+    /// Forgets what was remembered of a tag that was plain or opaque before.
+    fn forget(&mut self, tag: &Tag) {
+        self.slots.remove(tag.bytes());
+        self.restricted.remove(tag.bytes());
+        self.opaque.remove(tag.bytes());
     }
 
     /// Where the caller took ids of a tag last that is not everybody's.
@@ -69,8 +142,9 @@ impl SlotCache {
     ) {
         let limit = capacity.min(MAX_CACHED);
         match access {
-            // It is known with the first segment of this version.
-            Access::Unknown => {}
+            // It is known with the first segment of this version; what goes with opaque ids, to
+            // `remember_opaque`.
+            Access::Unknown | Access::Opaque => {}
             Access::Everybody => remember(&mut self.slots, limit, tag, slot_ref, slot_ref.version),
             Access::Restricted => {
                 self.slots.remove(tag.bytes());

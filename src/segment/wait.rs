@@ -1,18 +1,21 @@
 //! What a call does for which nothing lies ready: finds the tag's slot, asks for a segment,
 //! waits for it, and says why none came. No SQL is reached from here.
 
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use leaf_id_core::opaque::Permutation;
 use leaf_id_core::segment::Taken;
 
-use super::slot_cache::{SLOT_CACHE, SlotCache};
-use super::take::{self, Amount};
-use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, silence};
+use super::slot_cache::{SLOT_CACHE, SlotCache, Source};
+use super::take::{self, Amount, Ids};
+use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, ready_on_standby, silence};
 use crate::error::{Failure, RefillError, TagError, for_monitors};
 use crate::pg::{self, Caller, LockHolder, WaitEvent};
 use crate::shmem::{Access, Area, Key, MAX_TAG, RELATIONS, SlotRef, Tag};
 use crate::tags::heap::{self, SeenRow, TableLocked};
+use crate::tags::opaque::{self, KeysLocked, Opaque};
 use crate::tags::rights;
 use crate::tags::transaction::{self as edits, Standing};
 
@@ -57,7 +60,7 @@ pub fn untouched(bytes: &[u8]) -> Result<Key, Failure> {
 /// See [`Failure`].
 #[cold]
 #[inline(never)]
-pub fn take(bytes: &[u8], amount: Amount) -> Result<Taken, Failure> {
+pub fn take(bytes: &[u8], amount: Amount) -> Result<Ids, Failure> {
     let area = ready()?;
     let tag = tag(bytes)?;
     let deadline = Deadline::new();
@@ -72,28 +75,50 @@ pub fn take(bytes: &[u8], amount: Amount) -> Result<Taken, Failure> {
                 Standing::Untouched => {}
                 Standing::Created if !pg::in_parallel_mode() => {
                     check_local(&key, &deadline)?;
+                    let opaque =
+                        edits::opaque(&key).map_err(|error| Failure::tag(name(&key), error))?;
+                    let permutation = match opaque {
+                        Some(opaque) => {
+                            check_opaque(&key, amount)?;
+                            Some(permutation(&key, &opaque, &deadline)?)
+                        }
+                        None => None,
+                    };
                     let is_range = matches!(amount, Amount::Range(_));
                     let first = edits::issue_local(&key, amount.count(), is_range)?;
-                    return Ok(Taken {
+                    return Ok(Ids {
                         first,
                         count: amount.count(),
-                        spare_due: false,
-                        lost: 0,
+                        permutation,
                     });
                 }
                 Standing::Created | Standing::Changed => return Err(changed(&key)),
             }
         }
         let known = SLOT_CACHE.with(|cache| cache.find(bytes));
-        let slot_ref = match known {
-            Some(slot_ref) if slot_ref.buffer.version() == slot_ref.version => slot_ref,
-            _ => find_slot(area, &key, &deadline)?,
+        let (slot_ref, made) = match known {
+            Some(Source {
+                slot_ref,
+                permutation,
+            }) if slot_ref.buffer.version() == slot_ref.version => (slot_ref, Some(permutation)),
+            _ => find_slot(area, &key, amount, &deadline)?,
         };
+        if let Some(Some(_)) = made {
+            check_opaque(&key, amount)?;
+        }
         if let Some(taken) = take_or_wait(area, &slot_ref, &key, amount, &deadline)? {
             if taken.leaves_work() {
                 take::finish(&slot_ref, &taken);
             }
-            return Ok(taken);
+            let known = made.map(|permutation| Ids::new(&taken, permutation));
+            if let Some(ids) = known.filter(Ids::are_in_domain) {
+                return Ok(ids);
+            }
+            // Where this does not tell, they are a gap: the row was edited, and whether they are ids
+            // or numbers, and of which key, is not known any more.
+            if let Some(permutation) = how_made(area, &slot_ref, &key, &deadline)? {
+                return Ok(Ids::new(&taken, permutation));
+            }
         }
         // Also where edits or evictions follow one another so fast that none of them is
         // waited for (I5).
@@ -119,9 +144,18 @@ fn changed(key: &Key) -> Failure {
     }
 }
 
+/// What makes ids of what is taken from a slot: nothing, or a permutation.
+type Made = Option<Rc<Permutation>>;
+
 /// The slot of a tag that exists. An unknown tag gets none: asking for names at random
-/// must not fill the array.
-fn find_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<SlotRef, Failure> {
+/// must not fill the array. With it, what makes ids of what is taken there; `None` while
+/// nothing was published in this version, or where that has ended.
+fn find_slot(
+    area: &'static Area,
+    key: &Key,
+    amount: Amount,
+    deadline: &Deadline,
+) -> Result<(SlotRef, Option<Made>), Failure> {
     let found = area.directory().find(key);
     let slot_ref = match found {
         Some(slot_ref) => slot_ref,
@@ -142,10 +176,123 @@ fn find_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Slot
         if !rights::caller_may_issue(row.granted_to.as_deref()) {
             return Err(Failure::TagForbidden { tag: name(key) });
         }
+        if row.opaque_key.is_some() {
+            check_opaque(key, amount)?;
+        }
     }
-    SLOT_CACHE
-        .with_mut(|cache| cache.remember(&key.tag, slot_ref, access, caller, area.capacity()));
-    Ok(slot_ref)
+    let made = match access {
+        Access::Unknown => None,
+        Access::Opaque => how_made(area, &slot_ref, key, deadline)?,
+        Access::Everybody | Access::Restricted => Some(None),
+    };
+    SLOT_CACHE.with_mut(|cache| match &made {
+        Some(Some(permutation)) => {
+            cache.remember_opaque(&key.tag, slot_ref, permutation, caller);
+        }
+        _ => cache.remember(&key.tag, slot_ref, access, caller, area.capacity()),
+    });
+    Ok((slot_ref, made))
+}
+
+/// What makes ids of what is taken in a version of a slot in which something was published;
+/// `None` where that version has ended, or is about to.
+///
+/// A version holds segments of one incarnation of the row, which the slot's state names. So the
+/// row that is there now says it, if it is that one still.
+fn how_made(
+    area: &Area,
+    slot_ref: &SlotRef,
+    key: &Key,
+    deadline: &Deadline,
+) -> Result<Option<Made>, Failure> {
+    // Under the slot's lock, so after the access that goes with what was published.
+    let (state, _) = area.look(slot_ref.slot);
+    let access = slot_ref.slot.access();
+    if slot_ref.buffer.version() != slot_ref.version {
+        return Ok(None);
+    }
+    match access {
+        Access::Unknown => Ok(None),
+        Access::Everybody | Access::Restricted => Ok(Some(None)),
+        Access::Opaque => {
+            let row = see_row(key, deadline)?.row;
+            if row.incarnation != state.row_incarnation {
+                return Ok(None);
+            }
+            let opaque = row
+                .opaque()
+                .map_err(|error| Failure::tag(name(key), error))?;
+            let made = opaque.map(|opaque| permutation(key, &opaque, deadline));
+            Ok(Some(made.transpose()?))
+        }
+    }
+}
+
+/// An opaque tag, as a role sees it that may issue its ids.
+pub struct OpaqueTag {
+    /// Its key in the directory.
+    pub key: Key,
+    /// What its row says.
+    pub opaque: Opaque,
+    /// What makes ids of its numbers.
+    pub permutation: Rc<Permutation>,
+}
+
+/// Looks an opaque tag up, without a slot: on a standby too.
+///
+/// # Errors
+/// There is none of this name, its ids are not opaque, or they are for other roles.
+pub fn opaque_tag(bytes: &[u8]) -> Result<OpaqueTag, Failure> {
+    ready_on_standby()?;
+    let key = Key {
+        database: pg::database(),
+        relation: relation()?,
+        tag: tag(bytes)?,
+    };
+    let deadline = Deadline::new();
+    let row = see_row(&key, &deadline)?.row;
+    if !rights::caller_may_issue(row.granted_to.as_deref()) {
+        return Err(Failure::TagForbidden { tag: name(&key) });
+    }
+    let opaque = row
+        .opaque()
+        .map_err(|error| Failure::tag(name(&key), error))?;
+    let opaque = opaque.ok_or_else(|| Failure::NotOpaque { tag: name(&key) })?;
+    let permutation = permutation(&key, &opaque, &deadline)?;
+    Ok(OpaqueTag {
+        key,
+        opaque,
+        permutation,
+    })
+}
+
+/// A range of numbers is none of ids.
+fn check_opaque(key: &Key, amount: Amount) -> Result<(), Failure> {
+    match amount {
+        Amount::Range(_) => Err(Failure::OpaqueRange { tag: name(key) }),
+        Amount::One | Amount::UpTo(_) => Ok(()),
+    }
+}
+
+/// What makes opaque ids of numbers.
+fn permutation(
+    key: &Key,
+    opaque: &Opaque,
+    deadline: &Deadline,
+) -> Result<Rc<Permutation>, Failure> {
+    loop {
+        match opaque::permutation(opaque) {
+            Ok(found) => return found.map_err(|error| Failure::tag(name(key), error)),
+            Err(KeysLocked) if deadline.left_ms().is_none() => {
+                return Err(Failure::NoSegment {
+                    tag: name(key),
+                    timeout_ms: deadline.timeout_ms(),
+                    detail: "Table leaf_id.leaf_opaque_key is locked.".into(),
+                });
+            }
+            Err(KeysLocked) => pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment),
+        }
+    }
 }
 
 /// Whether the caller may issue ids of a tag that this transaction has created. Its row is

@@ -279,6 +279,9 @@ pub enum Access {
     Everybody = 1,
     /// The roles that the row names.
     Restricted = 2,
+    /// The row is to be looked at: what is taken are not ids yet, but numbers that it says how to
+    /// permute.
+    Opaque = 3,
 }
 
 impl Access {
@@ -287,6 +290,7 @@ impl Access {
         match number {
             1 => Self::Everybody,
             2 => Self::Restricted,
+            3 => Self::Opaque,
             _ => Self::Unknown,
         }
     }

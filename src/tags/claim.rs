@@ -12,6 +12,7 @@ use leaf_id_core::step::{self, Decay, Limits, Pace};
 
 use super::calendar::Calendar;
 use super::heap::{self, AllocRow, LastClaim};
+use super::opaque::{self, Handed, Opaque};
 use super::rights;
 use crate::error::{Failure, TagError};
 use crate::guc;
@@ -90,6 +91,8 @@ pub struct Answer {
     pub growth_limited: bool,
     /// Its period, if the numbers of the tag begin anew with each.
     pub period: Option<Period>,
+    /// What makes ids of these numbers, if they are opaque.
+    pub opaque: Option<Handed>,
 }
 
 impl Answer {
@@ -109,6 +112,21 @@ impl AllocRow {
             max_value: self.max_value(),
             limits: self.limits,
         })
+    }
+
+    fn access(&self) -> Access {
+        match self.opaque_key {
+            Some(_) => Access::Opaque,
+            None => Access::of(self.granted_to.as_deref()),
+        }
+    }
+
+    /// An opaque tag whose key is missing gives no ids: nobody could be given one.
+    fn check_key(&self) -> Result<(), TagError> {
+        match self.opaque()? {
+            Some(opaque) if !raised(opaque::has_key(opaque.key)) => Err(TagError::NoKey),
+            _ => Ok(()),
+        }
     }
 
     fn longest_claim(&self) -> u32 {
@@ -215,7 +233,7 @@ pub fn look(key: &Key, first: i64) -> Option<Seen> {
         incarnation: row.incarnation,
         max_id: row.max_id(),
         max_value: row.max_value(),
-        access: Access::of(row.granted_to.as_deref()),
+        access: row.access(),
         period: row.calendar().map(|calendar| {
             let period = calendar.numbering.before(first.saturating_add(1));
             calendar.period(period)
@@ -249,6 +267,7 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
             let (published, found) = (ask.high, row.max_id());
             return Err(TagError::MaxIdBackwards { published, found }.into());
         }
+        row.check_key()?;
         // Another row of this tag: how the last one was used says nothing.
         let pace = if row.incarnation == ask.row_incarnation {
             ask.pace
@@ -271,7 +290,7 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
             max_step: row.limits.max_step,
             skipped: piece.skipped,
             growth_limited: piece.growth_limited,
-            access: Access::of(row.granted_to.as_deref()),
+            access: row.access(),
             period: piece.period,
         })
     })
@@ -295,6 +314,12 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
                 let server = source.server.text();
                 return Ok(Err(Failure::SourcedElsewhere { tag: tag(), server }));
             }
+            let opaque = row.opaque()?;
+            let handed = opaque.map(|opaque| opaque::hand_over(&key.tag, &opaque));
+            let opaque = match handed.transpose() {
+                Ok(opaque) => opaque,
+                Err(failure) => return Ok(Err(failure)),
+            };
             let wanted = if n == 0 { row.limits.step } else { n };
             let wanted = wanted.min(row.limits.max_step);
             let piece = advance(locked, row, wanted, Decay::Fleet)?;
@@ -307,6 +332,7 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
                 skipped: piece.skipped,
                 growth_limited: piece.growth_limited && piece.len < wanted,
                 period: piece.period,
+                opaque,
             }))
         })
     };
@@ -373,6 +399,10 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
         if !is_same {
             return Err(Unreceived::Replaced);
         }
+        if row.opaque_key.is_some() != answer.opaque.is_some() {
+            let opaque_there = answer.opaque.is_some();
+            return Err(TagError::OtherKind { opaque_there }.into());
+        }
         let reset = row.server_incarnation != 0 && row.server_incarnation != answer.incarnation;
         let published = if row.incarnation == arrival.row_incarnation {
             arrival.high
@@ -392,8 +422,9 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
             let max_value = row.max_value();
             return Err(TagError::EndOfTag { max_value, skip: 0 }.into());
         }
+        let renewed = take_over(row, answer.opaque.as_ref())?;
         let len = u32::try_from(left).map_or(answer.len, |left| answer.len.min(left));
-        let incarnation = if reset {
+        let incarnation = if reset || renewed {
             new_incarnation()
         } else {
             row.incarnation
@@ -413,7 +444,7 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
             max_step: row.limits.max_step.min(answer.max_step),
             skipped: answer.skipped,
             growth_limited: answer.growth_limited,
-            access: Access::of(row.granted_to.as_deref()),
+            access: row.access(),
             period: answer.period,
         };
         locked.write(&Written {
@@ -422,9 +453,25 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
             incarnation,
             server_incarnation: answer.incarnation,
             begun: None,
+            opaque: answer.opaque.map(|handed| handed.opaque),
         });
         Ok(claimed)
     })
+}
+
+/// Writes the key down that has come with an answer. Whether that is another one than was used
+/// here, or of a domain that has grown: no id of before may meet it.
+fn take_over(row: &AllocRow, handed: Option<&Handed>) -> Result<bool, TagError> {
+    let Some(handed) = handed else {
+        return Ok(false);
+    };
+    let max_value = row.max_value();
+    if handed.opaque.domain.last() > max_value {
+        return Err(TagError::EndOfTag { max_value, skip: 0 });
+    }
+    let before = row.opaque().ok().flatten();
+    raised(opaque::take_over(handed, before.map(|before| before.key)));
+    Ok(before.is_some_and(|before| before != handed.opaque))
 }
 
 /// An `incarnation` that no row had before.
@@ -459,6 +506,8 @@ struct Written {
     server_incarnation: i64,
     /// Of a tag with periods.
     begun: Option<Begun>,
+    /// What has come from another server.
+    opaque: Option<Opaque>,
 }
 
 /// What a row remembers for the next promotion; see [`LastClaim`].
@@ -564,6 +613,7 @@ fn advance(
         incarnation: row.incarnation,
         server_incarnation: row.server_incarnation,
         begun,
+        opaque: None,
     });
     Ok(Piece {
         first,
@@ -576,7 +626,7 @@ fn advance(
 
 impl LockedRow {
     fn write(&self, row: &Written) {
-        let mut values = vec![
+        let mut columns = vec![
             (heap::MAX_ID, Value::Bigint(row.max_id)),
             (
                 heap::LARGEST_CLAIM,
@@ -595,7 +645,7 @@ impl LockedRow {
             (heap::UPDATE_TIME, Value::Timestamp(pg::now_timestamp())),
         ];
         if let Some(begun) = &row.begun {
-            values.extend([
+            columns.extend([
                 (heap::PERIOD_TIMELINE, Value::Integer(begun.period_timeline)),
                 (
                     heap::TIMELINE_SINCE,
@@ -603,7 +653,13 @@ impl LockedRow {
                 ),
             ]);
         }
-        self.table.update(&self.stored, &values);
+        if let Some(Opaque { key, domain }) = &row.opaque {
+            columns.extend([
+                (heap::OPAQUE_KEY, Value::Bigint(*key)),
+                (heap::OPAQUE_BOUNDS, Value::Bigints(domain.bounds())),
+            ]);
+        }
+        self.table.update(&self.stored, &columns);
     }
 }
 

@@ -30,6 +30,8 @@ pub static ALLOC: Shape = Shape::new(
         (c"digits", Type::Integer),
         (c"period_timeline", Type::Integer),
         (c"timeline_since", Type::Timestamp),
+        (c"opaque_key", Type::Bigint),
+        (c"opaque_bounds", Type::Bigints),
     ],
     &[
         c"leaf_alloc_biz_tag_length",
@@ -39,6 +41,7 @@ pub static ALLOC: Shape = Shape::new(
         c"leaf_alloc_max_step_not_below_step",
         c"leaf_alloc_server_incarnation_of_server",
         c"leaf_alloc_period_valid",
+        c"leaf_alloc_opaque_bounds_of_key",
     ],
 );
 
@@ -69,6 +72,10 @@ const DIGITS: usize = 17;
 pub const PERIOD_TIMELINE: usize = 18;
 /// Column `timeline_since`.
 pub const TIMELINE_SINCE: usize = 19;
+/// Column `opaque_key`.
+pub const OPAQUE_KEY: usize = 20;
+/// Column `opaque_bounds`.
+pub const OPAQUE_BOUNDS: usize = 21;
 
 /// The oid of this database's `leaf_alloc`.
 ///
@@ -107,6 +114,10 @@ pub struct AllocRow {
     pub granted_to: Option<Vec<Name>>,
     /// How its numbers begin anew, if they do.
     pub period: Option<PeriodColumns>,
+    /// The number of its key, if its ids are opaque; see [`super::opaque`].
+    pub opaque_key: Option<i64>,
+    /// The domain of those.
+    pub opaque_bounds: Vec<i64>,
 }
 
 /// A tag whose numbers begin anew with each period.
@@ -175,6 +186,8 @@ impl AllocRow {
                 time_zone: row.text(TIME_ZONE).unwrap_or_default(),
                 digits: row.integer(DIGITS).unwrap_or(0),
             }),
+            opaque_key: row.bigint(OPAQUE_KEY),
+            opaque_bounds: row.bigints(OPAQUE_BOUNDS).unwrap_or_default(),
         }
     }
 }

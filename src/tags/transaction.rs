@@ -23,6 +23,7 @@ use crate::shmem::Access;
 use crate::shmem::{self, Area, Key, Tag};
 use crate::tags::claim;
 use crate::tags::heap::AllocRow;
+use crate::tags::opaque::{self, Opaque};
 use crate::tags::trigger::Edit;
 
 /// Edits remembered one by one; a transaction with more invalidates its whole database.
@@ -53,6 +54,8 @@ enum Kind {
         sourced: bool,
         /// Its ids are not everybody's.
         restricted: bool,
+        /// What its ids are permuted with.
+        opaque: Result<Option<Opaque>, TagError>,
     },
     /// Only the roles that may issue its ids changed: others notice when that commits.
     Regranted,
@@ -260,6 +263,18 @@ pub fn is_restricted(key: &Key) -> bool {
     )
 }
 
+/// What the ids of a tag that was created in this transaction are permuted with, if they are
+/// opaque.
+///
+/// # Errors
+/// They are, and it does not say how.
+pub fn opaque(key: &Key) -> Result<Option<Opaque>, TagError> {
+    match EDITS.lock().kind(key) {
+        Some(Kind::Created { opaque, .. }) => opaque,
+        _ => Ok(None),
+    }
+}
+
 /// Issues `n` ids in one run of a tag that was created in this transaction. `is_range`: the
 /// caller asked for them as one, which `max_step` limits.
 ///
@@ -340,6 +355,7 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
                         max_step: new.limits.max_step,
                         sourced: new.server.is_some() || new.period.is_some(),
                         restricted: Access::of(new.granted_to.as_deref()) == Access::Restricted,
+                        opaque: new.opaque(),
                     },
                 );
                 touched = [old_key, new_key];
@@ -390,7 +406,8 @@ pub fn note_truncate(relation: u32) {
         .mark_all_edited(pg::database(), Some(relation), true);
 }
 
-fn watch() {
+/// Has the end of this transaction looked after: it writes `leaf_alloc`.
+pub fn watch() {
     static CALLBACKS: TransactionCallbacks = TransactionCallbacks {
         transaction: on_transaction,
         subtransaction: on_subtransaction,
@@ -430,6 +447,7 @@ fn write_marks() {
 fn finish(committed: bool) {
     WRITTEN.store(false, Ordering::Relaxed);
     MARKS_WRITTEN.store(false, Ordering::Relaxed);
+    opaque::forget_kept();
     if !open() {
         return;
     }

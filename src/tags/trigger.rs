@@ -2,7 +2,7 @@
 //! before the row is written.
 
 use super::heap::{self, AllocRow, LastClaim};
-use super::{calendar, claim};
+use super::{calendar, claim, opaque};
 use crate::error::Failure;
 use crate::guc;
 use crate::pg::{self, Access, Value};
@@ -31,11 +31,13 @@ pub struct Stamp {
     pub last_claim: Option<LastClaim>,
     /// Another `server_incarnation`.
     pub server_incarnation: Option<i64>,
+    /// What it says of opaque ids.
+    pub opaque: Option<opaque::Columns>,
 }
 
 impl Stamp {
     /// The columns to write, with the time of the edit.
-    pub fn changes(&self) -> Vec<(usize, Value<'static>)> {
+    pub fn changes(&self) -> Vec<(usize, Value<'_>)> {
         let mut changes = vec![(heap::UPDATE_TIME, Value::Timestamp(pg::now_timestamp()))];
         let bigints = [
             (heap::INCARNATION, self.incarnation),
@@ -65,6 +67,12 @@ impl Stamp {
                 ),
             ]);
         }
+        if let Some(opaque) = &self.opaque {
+            changes.extend([
+                (heap::OPAQUE_KEY, Value::Bigint(opaque.key)),
+                (heap::OPAQUE_BOUNDS, Value::Bigints(opaque.bounds())),
+            ]);
+        }
         changes
     }
 }
@@ -75,7 +83,7 @@ impl Stamp {
 /// # Errors
 /// An UPDATE that would lower `max_id`, which is what `leaf_tag_reset` is for. A foreign
 /// server that cannot be used, or that would no longer source the tag. A time zone that is not
-/// known, and another period than before.
+/// known, and another period than before. What an opaque tag does not allow.
 pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     let (old, Some(new)) = (&edit.old, &edit.new) else {
         return Ok(Stamp::default());
@@ -101,6 +109,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
             max_id: None,
             last_claim: Some(here),
             server_incarnation: Some(0),
+            opaque: opaque::inserted(new, edit.replica)?,
         });
     };
     let mut max_id = None;
@@ -152,6 +161,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         max_id,
         last_claim: Some(last_claim),
         server_incarnation: Some(if same_row { old.server_incarnation } else { 0 }),
+        opaque: opaque::updated(old, new, edit.replica)?,
     })
 }
 
@@ -186,6 +196,12 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
         return Ok(Merged::No);
     };
     let old = AllocRow::of(&stored);
+    if old.opaque_key != new.opaque_key {
+        let tag = tag.name();
+        pgrx::warning!(
+            "leaf_id: the ids of tag \"{tag}\" are permuted in another way where it is replicated from: those of both may be the same"
+        );
+    }
     // Which ids of a sourced tag are in use is known where they come from.
     if old.server.is_some() || new.max_id <= old.max_id {
         return Ok(Merged::Kept);

@@ -17,6 +17,7 @@ mod format;
 mod gapless;
 mod harness;
 mod lease;
+mod opaque;
 mod operations;
 mod period;
 mod remote;

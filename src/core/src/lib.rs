@@ -14,6 +14,7 @@ pub mod layout;
 pub mod lease;
 pub mod node_name;
 mod numbered;
+pub mod opaque;
 pub mod period;
 mod primitive;
 pub mod registry;

@@ -7,6 +7,7 @@ use pgrx::pg_sys;
 use super::shape::Type;
 use super::value::Value;
 use crate::pg::catalog::attribute;
+use crate::pg::datum::bigints;
 use crate::pg::name::Name;
 
 /// A row of a table whose [`super::shape::Shape`] was checked. It is looked at while its table is
@@ -101,6 +102,13 @@ impl Row {
             .map(|value| value.value() as i64)
     }
 
+    /// A column of bigints; elements that are NULL are left out.
+    pub fn bigints(&self, number: usize) -> Option<Vec<i64>> {
+        let value = self.column(number, Type::Bigints)?;
+        // SAFETY: the column is an array of bigints, see `column`, and not null.
+        Some(unsafe { bigints(value) })
+    }
+
     /// An oid column.
     pub fn oid(&self, number: usize) -> Option<u32> {
         #[expect(clippy::cast_possible_truncation, reason = "the datum's low half")]
@@ -116,8 +124,18 @@ impl Row {
 
     /// A text column, in the encoding of the database.
     pub fn text(&self, number: usize) -> Option<Vec<u8>> {
-        let value = self.column(number, Type::Text)?;
-        // SAFETY: the column is a text, see `column`, and copied before anything can free it.
+        self.varlena(number, Type::Text)
+    }
+
+    /// A column of bytes.
+    pub fn bytes(&self, number: usize) -> Option<Vec<u8>> {
+        self.varlena(number, Type::Bytes)
+    }
+
+    fn varlena(&self, number: usize, expected: Type) -> Option<Vec<u8>> {
+        let value = self.column(number, expected)?;
+        // SAFETY: the column is a text or a bytea, see `column`, and copied before anything can
+        // free it.
         unsafe {
             let text = pg_sys::pg_detoast_datum_packed(value.cast_mut_ptr());
             Some(pgrx::varlena_to_byte_slice(text).to_vec())

@@ -2,7 +2,7 @@
 
 use pgrx::pg_sys;
 
-use crate::pg::datum::text_datum;
+use crate::pg::datum::{bigints_datum, text_datum};
 
 /// A value of a column.
 #[derive(Clone, Copy)]
@@ -15,6 +15,10 @@ pub enum Value<'a> {
     Integer(i32),
     /// `bigint`
     Bigint(i64),
+    /// `bigint[]`
+    Bigints(&'a [i64]),
+    /// `bytea`
+    Bytes(&'a [u8]),
     /// `oid`
     Oid(u32),
     /// `timestamp with time zone`: microseconds since 2000.
@@ -37,7 +41,9 @@ impl Value<'_> {
             Self::Integer(value) => pg_sys::Datum::from(*value),
             Self::Bigint(value) | Self::Timestamp(value) => pg_sys::Datum::from(*value),
             Self::Oid(value) => pg_sys::Datum::from(*value),
-            Self::Text(bytes) => text_datum(bytes),
+            // Both are bytes behind a length.
+            Self::Text(bytes) | Self::Bytes(bytes) => text_datum(bytes),
+            Self::Bigints(numbers) => bigints_datum(numbers),
         })
     }
 

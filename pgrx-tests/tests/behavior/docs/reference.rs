@@ -134,7 +134,7 @@ fn it_has_every_column_of_every_view_and_table() {
 }
 
 /// SQLSTATEs by the names that Rust and PL/pgSQL have for them.
-const SQLSTATES: [(&str, &str); 22] = [
+const SQLSTATES: [(&str, &str); 23] = [
     ("object_not_in_prerequisite_state", "55000"),
     ("read_only_sql_transaction", "25006"),
     ("undefined_object", "42704"),
@@ -145,6 +145,7 @@ const SQLSTATES: [(&str, &str); 22] = [
     ("insufficient_privilege", "42501"),
     ("invalid_parameter_value", "22023"),
     ("lock_not_available", "55P03"),
+    ("numeric_value_out_of_range", "22003"),
     ("configuration_limit_exceeded", "53400"),
     ("feature_not_supported", "0A000"),
     ("sequence_generator_limit_exceeded", "2200H"),

@@ -52,7 +52,7 @@ fn a_null_has_its_own_words() {
         ("leaf_tag_create(NULL)", "tag"),
         ("leaf_tag_create('u', step => NULL)", "step"),
         ("leaf_tag_create('u', start => NULL)", "start"),
-        ("leaf_tag_create('u', max_value => NULL)", "max_value"),
+        ("leaf_tag_create('u', opaque => NULL)", "opaque"),
         (
             "leaf_tag_create('u', if_not_exists => NULL)",
             "if_not_exists",
@@ -70,7 +70,7 @@ fn a_null_has_its_own_words() {
             .says(&format!("{name}() takes no null for \"{argument}\""));
     }
     session.run(
-        "SELECT leaf_tag_create('u', max_step => NULL, description => NULL, server => NULL);
+        "SELECT leaf_tag_create('u', max_step => NULL, max_value => NULL, description => NULL, server => NULL);
          SELECT leaf_sync(NULL), leaf_check(NULL)",
     );
 }

@@ -42,6 +42,46 @@ fn wait_for_copy(session: &mut Session) {
     });
 }
 
+/// The keys of opaque tags are a table like any other. Without them, nothing is issued.
+#[test]
+fn a_subscriber_has_opaque_tags_with_their_keys() {
+    let (publisher, subscriber) = pair();
+    let (mut there, mut here) = (publisher.session(), subscriber.session());
+    there.run(
+        "SELECT leaf_tag_create('orders', opaque => true, max_value => 2000000);
+         INSERT INTO orders SELECT FROM generate_series(1, 250);
+         CREATE PUBLICATION p FOR TABLE orders, leaf_id.leaf_alloc",
+    );
+    subscribe(&publisher, &subscriber);
+    wait_for_copy(&mut here);
+    here.fails("SELECT leaf_segment_next('orders')")
+        .is("55000")
+        .says("key of opaque tag");
+    there.run("ALTER PUBLICATION p ADD TABLE leaf_id.leaf_opaque_key");
+    here.run("ALTER SUBSCRIPTION s REFRESH PUBLICATION");
+    wait_for_copy(&mut here);
+    wait_until(LIMIT, "ids", || here.try_next("orders").is_ok());
+    // An edit arrives, a range more, and the end of the tag and its key.
+    there.run("UPDATE leaf_id.leaf_alloc SET max_value = 3000000");
+    wait_for(
+        &mut here,
+        "SELECT opaque_bounds::text FROM leaf_id.leaf_alloc",
+        &["{1,2000000,3000000}"],
+    );
+    let mut ids = here.ids("SELECT id FROM orders");
+    ids.extend(here.take("orders", 100));
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 350);
+    there.run("SELECT leaf_tag_drop('orders')");
+    wait_for(&mut here, "SELECT biz_tag FROM leaf_id.leaf_alloc", &[]);
+    wait_for(
+        &mut here,
+        "SELECT id::text FROM leaf_id.leaf_opaque_key",
+        &[],
+    );
+}
+
 /// A subscriber that is to take over: it has the schema, and tags that somebody has used.
 #[test]
 fn a_subscriber_with_tags_of_its_own_copies_applies_and_takes_over() {

@@ -1,0 +1,151 @@
+//! Would catch: two servers of a fleet that issue an id both, because they do not have one key; and
+//! a key that is handed to a role without the right to it.
+
+use std::time::Duration;
+
+use leaf_id_tests::{Fleet, Server, Session, wait_until};
+
+use super::{assert_distinct, assert_opaque, create};
+
+const SOURCED: &str = ", server => 'leaf_central'";
+
+fn fleet() -> Fleet {
+    let fleet = Fleet::new(2, &[]);
+    let mut central = fleet.central.session();
+    central.run("GRANT EXECUTE ON FUNCTION leaf_id.leaf_key_of TO leaf_member");
+    create(&mut central, "t", 100, "");
+    for session in &mut fleet.sessions() {
+        create(session, "t", 100, SOURCED);
+    }
+    fleet
+}
+
+fn key(session: &mut Session) -> String {
+    session.value("SELECT leaf_id.leaf_key_of('t')")
+}
+
+#[test]
+fn members_and_the_center_share_a_key() {
+    let fleet = fleet();
+    let mut ids = fleet.central.session().take("t", 250);
+    for round in 0..3 {
+        for member in &fleet.members {
+            ids.extend(member.session().take("t", 250));
+            // What it was handed survives it.
+            match round {
+                0 => member.restart(),
+                1 => member.crash(),
+                _ => {}
+            }
+        }
+    }
+    assert_distinct(&ids);
+    let central = key(&mut fleet.central.session());
+    for session in &mut fleet.sessions() {
+        assert_eq!(key(session), central);
+        let mine = session.take("t", 10);
+        assert_opaque(session, "t", &mine);
+        ids.extend(mine);
+    }
+    // The domain grows for all, although they have cached ids and know it as it was.
+    let mut session = fleet.central.session();
+    session.run("SELECT leaf_tag_reset('t', 9007199254740980)");
+    session.run("UPDATE leaf_id.leaf_alloc SET max_value = 9007199256740991");
+    for session in &mut fleet.sessions() {
+        session.run("UPDATE leaf_id.leaf_alloc SET max_value = 9007199256740991");
+    }
+    for member in &fleet.members {
+        let mine = member.session().take("t", 150);
+        ids.extend(mine);
+    }
+    assert_distinct(&ids);
+    // Created anew there, it has a new key, here too.
+    fleet
+        .central
+        .session()
+        .run("SELECT leaf_tag_drop('t'), leaf_tag_create('t', step => 100, max_step => 100, max_value => 9007199256740991, opaque => true)");
+    let new = key(&mut fleet.central.session());
+    assert_ne!(new, central);
+    for session in &mut fleet.sessions() {
+        wait_until(Duration::from_secs(30), "the new key", || {
+            session.next("t");
+            key(session) == new
+        });
+    }
+}
+
+#[test]
+fn a_promoted_member_and_a_promoted_center_have_the_key() {
+    let fleet = fleet();
+    let [member, other] = &fleet.members[..] else {
+        panic!("two members");
+    };
+    let mut ids = member.session().take("t", 150);
+    ids.extend(other.session().take("t", 150));
+    let standby = member.standby(&[]);
+    standby.replay_all_of(member);
+    member.kill_9();
+    standby.promote();
+    let mine = standby.session().take("t", 250);
+    assert_opaque(&mut standby.session(), "t", &mine);
+    ids.extend(mine);
+    ids.extend(other.session().take("t", 150));
+    assert_distinct(&ids);
+}
+
+#[track_caller]
+fn says(server: &Server, state: &str, text: &str) {
+    let mut session = server.session();
+    let failure = session.fails("SELECT leaf_segment_next('t')");
+    failure.is(state).details(text);
+}
+
+#[test]
+fn both_sides_must_say_that_it_is_opaque() {
+    let fleet = Fleet::new(2, &[("leaf_id.refill_timeout", "3s")]);
+    let mut central = fleet.central.session();
+    let [member, other] = &fleet.members[..] else {
+        panic!("two members");
+    };
+    create(&mut central, "t", 100, "");
+    create(&mut member.session(), "t", 100, SOURCED);
+    // leaf_claim alone is not the right to a key.
+    says(
+        member,
+        "55P03",
+        "permission denied for the key of opaque tag",
+    );
+    assert_eq!(
+        member
+            .session()
+            .value::<i64>("SELECT count(*) FROM leaf_id.leaf_opaque_key"),
+        0
+    );
+    central.run("GRANT EXECUTE ON FUNCTION leaf_id.leaf_key_of TO leaf_member");
+    wait_until(Duration::from_secs(30), "ids", || {
+        member.session().try_next("t").is_ok()
+    });
+    // Numbers must not be taken for ids, nor ids for numbers.
+    other
+        .session()
+        .run("SELECT leaf_tag_create('t', server => 'leaf_central')");
+    says(
+        other,
+        "55000",
+        "opaque on server \"leaf_central\", and not here",
+    );
+    central.run("SELECT leaf_tag_drop('t'), leaf_tag_create('t')");
+    other.session().run("SELECT leaf_tag_drop('t')");
+    create(&mut other.session(), "t", 100, SOURCED);
+    says(other, "55000", "opaque here, and not on server");
+    // Ids may be as large as the domain is there.
+    central.run("SELECT leaf_tag_drop('t'), leaf_tag_create('t', opaque => true, max_value => 9007199254740993)");
+    other.session().run("SELECT leaf_tag_drop('t')");
+    create(&mut other.session(), "t", 100, SOURCED);
+    other
+        .session()
+        .fails("SELECT leaf_segment_next('t')")
+        .is("2200H");
+    // A tag does not change its source with its key.
+    central.fails("UPDATE leaf_id.leaf_alloc SET server = 'nowhere'");
+}

@@ -1,0 +1,39 @@
+//! Opaque ids: a permutation of what their tag counts.
+
+mod edits;
+mod fleet;
+mod ids;
+mod keys;
+
+use std::collections::HashSet;
+
+use leaf_id_tests::Session;
+
+/// Creates an opaque tag whose segments have one length.
+fn create(session: &mut Session, tag: &str, step: i32, arguments: &str) {
+    session.run(&format!(
+        "SELECT leaf_tag_create('{tag}', step => {step}, max_step => {step}, opaque => true{arguments})"
+    ));
+}
+
+/// What ids were made of.
+fn decoded(session: &mut Session, tag: &str, ids: &[i64]) -> Vec<i64> {
+    let sql = "SELECT leaf_opaque_decode($1, id) FROM unnest($2::bigint[]) WITH ORDINALITY u (id, n) ORDER BY n";
+    let rows = session.query(sql, &[&tag, &ids]).unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+#[track_caller]
+fn assert_distinct(ids: &[i64]) {
+    let distinct: HashSet<_> = ids.iter().collect();
+    assert_eq!(distinct.len(), ids.len(), "an id was issued twice");
+}
+
+/// They are opaque, each of another number, and the numbers come in order.
+#[track_caller]
+fn assert_opaque(session: &mut Session, tag: &str, ids: &[i64]) {
+    assert_distinct(ids);
+    let numbers = decoded(session, tag, ids);
+    assert!(numbers.is_sorted(), "the numbers are out of order");
+    assert!(numbers != ids, "they are not opaque");
+}

@@ -1,0 +1,40 @@
+//! The samples that NIST has published for FF1, as far as [`Ff1`] reaches: AES-256, halves of equal
+//! length below 2^32, a tweak that fits in one block. That is samples 7 and 8. The others have
+//! smaller keys (1 to 6), or 19 digits in radix 36 (9); crate fpe, which passes them all, is what
+//! this is compared with in tests/opaque.rs.
+
+use super::*;
+
+const KEY: [u8; KEY_BYTES] = [
+    0x2B, 0x7E, 0x15, 0x16, 0x28, 0xAE, 0xD2, 0xA6, 0xAB, 0xF7, 0x15, 0x88, 0x09, 0xCF, 0x4F, 0x3C,
+    0xEF, 0x43, 0x59, 0xD8, 0xD5, 0x80, 0xAA, 0x4F, 0x7F, 0x03, 0x6D, 0x6F, 0x04, 0xFC, 0x6A, 0x94,
+];
+
+#[test]
+fn ff1_gives_what_nist_says() {
+    let cipher = Aes256Enc::new(&KEY.into());
+    let samples: [(&[u8], u64); 2] = [(b"", 6_657_667_009), (b"9876543210", 1_001_623_463)];
+    for (tweak, encrypted) in samples {
+        let ff1 = Ff1::new(&cipher, 10, 5, tweak);
+        assert_eq!(ff1.encrypt(&cipher, 123_456_789), encrypted);
+        assert_eq!(ff1.decrypt(&cipher, encrypted), 123_456_789);
+    }
+}
+
+#[test]
+fn the_radix_is_the_smallest_that_has_enough_numerals() {
+    for n in [
+        1,
+        2,
+        15,
+        16,
+        17,
+        1_000_000,
+        (1 << 53) - 1,
+        i64::MAX as u64 - 1,
+    ] {
+        let radix = ceil_sqrt(ceil_sqrt(n));
+        assert!(radix.pow(4) >= n && (radix - 1).pow(4) < n);
+        assert!(radix <= 1 << 16);
+    }
+}
