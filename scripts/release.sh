@@ -84,8 +84,9 @@ if [ $built -eq 0 ]; then need 'a Debian package was built' false; fi
 # Each package has the scripts of the sources.
 for package in "$out"/*.deb; do
     [ -f "$package" ] || continue
+    contents=$(dpkg-deb --contents "$package")
     for script in "leaf_id--$version.sql" sql/leaf_id--*--*.sql; do
-        [[ $script = *'*'* ]] || dpkg-deb --contents "$package" | grep -q "/extension/${script##*/}$" ||
+        [[ $script = *'*'* ]] || grep -q "/extension/${script##*/}$" <<<"$contents" ||
             die "$(basename "$package") does not have ${script##*/}"
     done
 done
