@@ -25,6 +25,7 @@ fn server_with_tags(slots: u32, tenants: u32, step: u32) -> (Server, Session) {
     server.allow(Duration::from_secs(3600));
     let mut session = server.session();
     session.run("CREATE EXTENSION leaf_id; SET statement_timeout = 0");
+    session.be_patient();
     let ((), took) = timed(|| {
         session.run(&format!(
             "SELECT leaf_tag_create('orders/' || n, step => {step}) FROM generate_series(1, {tenants}) n"
@@ -88,6 +89,7 @@ fn a_slot_for_each_tenant() {
     ));
     let mut other = server.session();
     other.run("SET statement_timeout = 0");
+    other.be_patient();
     let ((), took) = timed(|| other.run(&all));
     tell(&format!(
         "another session, the next id of each: {:?} an id",
