@@ -3,7 +3,11 @@
 //! over midnight, and a leap day that is forgotten.
 
 #![cfg(not(leaf_id_loom))]
-#![allow(clippy::unwrap_used, reason = "a test that panics fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that panics fails"
+)]
 
 mod support;
 

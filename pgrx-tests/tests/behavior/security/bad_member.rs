@@ -223,12 +223,18 @@ fn the_epoch_is_the_owners() {
 
 /// A central server whose owner answers what he likes.
 fn hostile_central(answers: &[&str]) -> Fleet {
+    // Most are of a tag without periods.
+    let without_period = |answer: &&str| match answer.split(", ").count() {
+        7 => format!("{answer}, NULL::bigint, NULL::bigint"),
+        _ => (*answer).to_string(),
+    };
+    let answers: Vec<_> = answers.iter().map(without_period).collect();
     let fleet = Fleet::new(1, &[]);
     let mut central = fleet.central.session();
     let arguments: String = central
         .value("SELECT pg_get_function_arguments(oid) FROM pg_proc WHERE proname = 'leaf_claim'");
     let cases: String = (1..)
-        .zip(answers)
+        .zip(&answers)
         .map(|(n, answer)| {
             format!("SELECT * FROM (VALUES ({answer})) v WHERE turn = {n} UNION ALL ")
         })
@@ -310,6 +316,9 @@ fn nonsense_from_a_central_server() {
             "0::bigint, 9::bigint, 7::bigint, 10, 100::bigint, 0::bigint, false",
             "20::bigint, 10::bigint, 7::bigint, 10, 100::bigint, 0::bigint, false",
             "NULL::bigint, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::boolean",
+            "1::bigint, 10::bigint, 7::bigint, 10, 100::bigint, 0::bigint, false, 5::bigint, 60000000::bigint",
+            "1::bigint, 10::bigint, 7::bigint, 10, 100::bigint, 0::bigint, false, 1::bigint, -5::bigint",
+            "1::bigint, 10::bigint, 7::bigint, 10, 100::bigint, 0::bigint, false, -9223372036854775808, 9223372036854775807",
         ],
         |answer| {
             let fleet = hostile_central(&[answer]);
