@@ -75,15 +75,7 @@ pub fn take(bytes: &[u8], amount: Amount) -> Result<Ids, Failure> {
                 Standing::Untouched => {}
                 Standing::Created if !pg::in_parallel_mode() => {
                     check_local(&key, &deadline)?;
-                    let opaque =
-                        edits::opaque(&key).map_err(|error| Failure::tag(name(&key), error))?;
-                    let permutation = match opaque {
-                        Some(opaque) => {
-                            check_opaque(&key, amount)?;
-                            Some(permutation(&key, &opaque, &deadline)?)
-                        }
-                        None => None,
-                    };
+                    let permutation = how_made_here(&key, amount, &deadline)?;
                     let is_range = matches!(amount, Amount::Range(_));
                     let first = edits::issue_local(&key, amount.count(), is_range)?;
                     return Ok(Ids {
@@ -219,12 +211,25 @@ fn how_made(
             if row.incarnation != state.row_incarnation {
                 return Ok(None);
             }
-            let opaque = row
-                .opaque()
-                .map_err(|error| Failure::tag(name(key), error))?;
-            let made = opaque.map(|opaque| permutation(key, &opaque, deadline));
-            Ok(Some(made.transpose()?))
+            match row.opaque() {
+                Ok(Some(opaque)) => Ok(permutation(key, &opaque, deadline)?.map(Some)),
+                Ok(None) => Ok(None),
+                Err(error) => Err(Failure::tag(name(key), error)),
+            }
         }
+    }
+}
+
+/// What makes ids of what is issued of a tag that this transaction has created.
+fn how_made_here(key: &Key, amount: Amount, deadline: &Deadline) -> Result<Made, Failure> {
+    let opaque = edits::opaque(key).map_err(|error| Failure::tag(name(key), error))?;
+    let Some(opaque) = opaque else {
+        return Ok(None);
+    };
+    check_opaque(key, amount)?;
+    match permutation(key, &opaque, deadline)? {
+        Some(permutation) => Ok(Some(permutation)),
+        None => Err(changed(key)),
     }
 }
 
@@ -250,20 +255,24 @@ pub fn opaque_tag(bytes: &[u8]) -> Result<OpaqueTag, Failure> {
         tag: tag(bytes)?,
     };
     let deadline = Deadline::new();
-    let row = see_row(&key, &deadline)?.row;
-    if !rights::caller_may_issue(row.granted_to.as_deref()) {
-        return Err(Failure::TagForbidden { tag: name(&key) });
+    loop {
+        let row = see_row(&key, &deadline)?.row;
+        if !rights::caller_may_issue(row.granted_to.as_deref()) {
+            return Err(Failure::TagForbidden { tag: name(&key) });
+        }
+        let opaque = row
+            .opaque()
+            .map_err(|error| Failure::tag(name(&key), error))?;
+        let opaque = opaque.ok_or_else(|| Failure::NotOpaque { tag: name(&key) })?;
+        if let Some(permutation) = permutation(&key, &opaque, &deadline)? {
+            return Ok(OpaqueTag {
+                key,
+                opaque,
+                permutation,
+            });
+        }
+        pg::check_for_interrupts();
     }
-    let opaque = row
-        .opaque()
-        .map_err(|error| Failure::tag(name(&key), error))?;
-    let opaque = opaque.ok_or_else(|| Failure::NotOpaque { tag: name(&key) })?;
-    let permutation = permutation(&key, &opaque, &deadline)?;
-    Ok(OpaqueTag {
-        key,
-        opaque,
-        permutation,
-    })
 }
 
 /// A range of numbers is none of ids.
@@ -274,15 +283,20 @@ fn check_opaque(key: &Key, amount: Amount) -> Result<(), Failure> {
     }
 }
 
-/// What makes opaque ids of numbers.
-fn permutation(
-    key: &Key,
-    opaque: &Opaque,
-    deadline: &Deadline,
-) -> Result<Rc<Permutation>, Failure> {
+/// What makes opaque ids of the numbers of a row that was seen; `None` if that row is gone by now, and
+/// its key with it.
+fn permutation(key: &Key, opaque: &Opaque, deadline: &Deadline) -> Result<Made, Failure> {
     loop {
         match opaque::permutation(opaque) {
-            Ok(found) => return found.map_err(|error| Failure::tag(name(key), error)),
+            Ok(Ok(permutation)) => return Ok(Some(permutation)),
+            // Looked at after the key was: a row that is there still has none.
+            Ok(Err(error)) => {
+                let row = see_row(key, deadline)?.row;
+                if row.opaque_key != Some(opaque.key) {
+                    return Ok(None);
+                }
+                return Err(Failure::tag(name(key), error));
+            }
             Err(KeysLocked) if deadline.left_ms().is_none() => {
                 return Err(Failure::NoSegment {
                     tag: name(key),

@@ -269,7 +269,8 @@ pub fn is_restricted(key: &Key) -> bool {
 /// # Errors
 /// They are, and it does not say how.
 pub fn opaque(key: &Key) -> Result<Option<Opaque>, TagError> {
-    match EDITS.lock().kind(key) {
+    let kind = EDITS.lock().kind(key);
+    match kind {
         Some(Kind::Created { opaque, .. }) => opaque,
         _ => Ok(None),
     }

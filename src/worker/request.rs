@@ -60,7 +60,7 @@ enum State {
     Partial(Part),
     Asked(Option<Part>),
     Received {
-        received: Received,
+        received: Box<Received>,
         part: Option<Part>,
         due: Instant,
     },
@@ -198,8 +198,8 @@ impl Request {
 
     /// What another server has answered, while it is not written down.
     pub fn received(&self) -> Option<Received> {
-        match self.state {
-            State::Received { received, .. } => Some(received),
+        match &self.state {
+            State::Received { received, .. } => Some(**received),
             _ => None,
         }
     }
@@ -277,7 +277,7 @@ impl Request {
             Outcome::Sourced { version, server } => self.leave_to(area, version, &server),
             Outcome::Answered(received) => {
                 self.state = State::Received {
-                    received,
+                    received: Box::new(received),
                     part: self.take_part(),
                     due: Instant::now(),
                 };
