@@ -16,6 +16,8 @@ scripts/house-rules.sh --self-test
 scripts/house-rules.sh
 say "One version"
 [ "$(grep -cF "\"version\": \"$(version)\"" META.json)" = 2 ] || die "META.json has another version than Cargo.toml"
+grep -qF "\"maintainer\": \"$(maintainer)\"" META.json || die "META.json has another maintainer than Cargo.toml"
+grep -qF "\"PostgreSQL\": \"$(versions | head -n 1).0.0\"" META.json || die "META.json has another first version of PostgreSQL"
 say "Modules without a cycle"
 scripts/module-graph.sh --self-test
 scripts/module-graph.sh
