@@ -75,7 +75,7 @@ else
     ln -s /rust/bin/{cargo,rustc,rustfmt} "$BARE/usr/local/bin/"
     cp "$CARGO_PGRX" "$BARE/usr/local/bin/"
     logged in_root env "${settings[@]}" CARGO_TARGET_DIR=/build/target CARGO_NET_OFFLINE=true \
-        sh -c 'cd "$1" && shift && exec "$@"' sh "${source#"$BARE"}" "${package[@]}"
+        sh -c "cd ${source#"$BARE"} && ${package[*]}"
     cp "$BARE/build/"*.deb "$TARGET/deb/"
 fi
 say "The package is $(ls "$TARGET/deb/postgresql-$major-leaf-id_$debian_version"_*.deb)"
