@@ -42,8 +42,8 @@ unpack_root() {
         # The script is the same for every release, also for one that is newer than debootstrap.
         logged debootstrap --variant=minbase --include=sudo --arch="$architecture" "$suite" "$new" \
             http://deb.debian.org/debian /usr/share/debootstrap/scripts/sid
-        # As if somebody sat before it and said yes.
-        echo 'APT::Get::Assume-Yes "true";' >"$new/etc/apt/apt.conf.d/yes"
+        # As if somebody sat before it and said yes; and a mirror may lag behind.
+        printf '%s "%s";\n' APT::Get::Assume-Yes true Acquire::Check-Valid-Until false >"$new/etc/apt/apt.conf.d/bare"
         echo "deb http://deb.debian.org/debian-security $suite-security main" >>"$new/etc/apt/sources.list"
         cp /etc/resolv.conf "$new/etc/"
         # sudo asks for it.
