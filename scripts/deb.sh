@@ -13,8 +13,9 @@
 suite=${2:-}
 [ -z "$suite" ] || enter_root "$@"
 version=$(version)
-# Pre-releases sort before the release.
-debian_version=${version/-/\~}
+# Pre-releases sort before the release. With a revision, CHANGELOG.md counts as the changelog of
+# upstream, and not as Debian's.
+debian_version=${version/-/\~}-1
 maintainer=$(maintainer)
 committed=$(git log -1 --format=%ct)
 
