@@ -12,12 +12,13 @@ PG_CONFIG ?= pg_config
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo demo-stop bench test test-core test-loom test-servers test-demo \
         test-clients test-all-versions test-another-version test-upgrade test-monitoring test-patroni \
-        test-pgbackrest torture lint fmt install package deb test-deb rpm-spec release matrix env clean distclean
+        test-pgbackrest test-arm64 torture lint fmt install package deb test-deb test-image rpm-spec \
+        release matrix env clean distclean
 
 help: ## list the targets
 	@echo "leaf_id: unique 64-bit ids from shared memory, inside PostgreSQL"
 	@echo
-	@sed -nE 's/^([a-z-]+):.*## (.*)$$/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	@sed -nE 's/^([a-z0-9-]+):.*## (.*)$$/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
 	  while IFS='|' read -r target words; do printf '%-28s %s\n' "$$target" "$$words"; done
 
 demo: ## see it work: a private server, many sessions, a report
@@ -65,6 +66,9 @@ test-patroni: ## a failover and a switchover under load, by Patroni, installed b
 test-pgbackrest: ## a restore to a point in time, by pgBackRest, installed by apt
 	@scripts/test-operations.sh pgbackrest
 
+test-arm64: ## build for arm64, and run the regression tests there, under qemu: as root, half an hour
+	@scripts/test-arm64.sh
+
 torture: ## kill, restart and edit under many sessions, one server and a fleet: 25 minutes
 	@scripts/torture.sh
 
@@ -86,11 +90,14 @@ install: ## build and install for PG_CONFIG=/path/to/pg_config
 package: ## build a directory to package, for PG_CONFIG=/path/to/pg_config
 	@scripts/install.sh package '$(PG_CONFIG)'
 
-deb: ## build a Debian package for PG_CONFIG, in target/deb
-	@scripts/deb.sh '$(PG_CONFIG)'
+deb: ## build a Debian package for PG_CONFIG, or for SUITE's PostgreSQL in a bare one, in target/deb
+	@scripts/deb.sh '$(PG_CONFIG)' '$(SUITE)'
 
 test-deb: ## install DEB in a bare Debian SUITE (bookworm, trixie), and insert: as root
 	@scripts/test-deb.sh '$(SUITE)' '$(DEB)'
+
+test-image: ## do what the Dockerfiles do with DEB in a bare Debian SUITE, and insert: as root
+	@scripts/test-image.sh '$(SUITE)' '$(DEB)'
 
 rpm-spec: ## write the .spec of an RPM package for PG_MAJOR, checked by rpmlint
 	@scripts/rpm-spec.sh

@@ -8,14 +8,15 @@ use pgrx_pg_config::{PgConfig, Pgrx};
 fn main() {
     println!("cargo::rerun-if-env-changed=PGRX_PG_CONFIG_PATH");
     println!("cargo::rerun-if-env-changed=PGRX_HOME");
-    let versions = ["pg15", "pg16", "pg17", "pg18"];
-    let version = versions.into_iter().find(|version| {
-        std::env::var_os(format!("CARGO_FEATURE_{}", version.to_uppercase())).is_some()
+    // The feature that is on, of those that Cargo.toml has for the versions.
+    let version = std::env::vars().find_map(|(name, _)| {
+        let version = name.strip_prefix("CARGO_FEATURE_PG")?;
+        version.parse::<u16>().ok()
     });
     // Without an answer the linker's own directories have to do; pgrx itself complains
     // where there is no PostgreSQL at all.
     if let Some(postgresql) =
-        version.and_then(|version| Pgrx::from_config().ok()?.get(version).ok())
+        version.and_then(|version| Pgrx::from_config().ok()?.get(&format!("pg{version}")).ok())
     {
         look_in_its_directory(&postgresql);
     }

@@ -1,46 +1,82 @@
 #!/usr/bin/env bash
 # deb.sh PG_CONFIG: a Debian package for that PostgreSQL, in target/deb/. It is built from a copy
 # of the checkout, as dpkg-buildpackage does it, with the files of "make package".
+# deb.sh PG_CONFIG SUITE: for the PostgreSQL of another release of Debian (bookworm, trixie,
+# forky), built there: in a bare root, with its compiler and headers and this system's Rust, as
+# Debian's is too old. Needs root and debootstrap.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=scripts/roots.sh
+. "$ROOT/scripts/roots.sh"
 
-pg_config=$(command -v "${1:-pg_config}") ||
-    die "there is no ${1:-pg_config}" "Say which one: make deb PG_CONFIG=/path/to/pg_config"
-command -v dh >/dev/null || die "debhelper is missing" "apt install debhelper"
-major=$("$pg_config" --version | sed -nE 's/^PostgreSQL ([0-9]+).*/\1/p')
+suite=${2:-}
+[ -z "$suite" ] || enter_root "$@"
 version=$(version)
-# Pre-releases sort before the release.
+# Pre-releases sort before the release. With a revision, CHANGELOG.md counts as the changelog of
+# upstream, and not as Debian's.
 debian_version=${version/-/\~}-1
-maintainer=$(sed -n 's/^Maintainer: //p' packaging/debian/control.in)
+maintainer=$(maintainer)
 committed=$(git log -1 --format=%ct)
 
-source=$TARGET/deb/leaf-id-$version
-rm -rf "$source"
-# An image is made of the one package that is there.
-rm -f "$TARGET/deb/postgresql-$major-leaf-id_"*
-mkdir -p "$source"
-git ls-files -z | xargs -0 cp --parents -t "$source"
-cp -r packaging/debian "$source/debian"
-cd "$source/debian"
-rm -f control.in
-sed "s/@MAJOR@/$major/g" "$ROOT/packaging/debian/control.in" >control
-{
-    sed '/^@LICENSE@$/d' "$ROOT/packaging/debian/copyright"
-    tail -n +5 "$ROOT/LICENSE" | sed 's/^$/./; s/^/ /'
-} >copyright
-cat >changelog <<END
+# source_package DIRECTORY: what dpkg-buildpackage reads, for PostgreSQL $major.
+source_package() {
+    rm -rf "$1"
+    mkdir -p "$1"
+    git ls-files -z | xargs -0 cp --parents -t "$1"
+    cp -r packaging/debian "$1/debian"
+    (
+        cd "$1/debian"
+        rm -f control.in
+        sed "s/@MAJOR@/$major/g; s/@MAINTAINER@/$maintainer/" "$ROOT/packaging/debian/control.in" >control
+        {
+            sed '/^@LICENSE@$/d' "$ROOT/packaging/debian/copyright"
+            tail -n +5 "$ROOT/LICENSE" | sed 's/^$/./; s/^/ /'
+        } >copyright
+        cat >changelog <<END
 leaf-id ($debian_version) unstable; urgency=medium
 
   * See CHANGELOG.md.
 
  -- $maintainer  $(date --utc --date="@$committed" -R)
 END
-printf 'README.md\nCHANGELOG.md\n' >docs
+        printf 'README.md\nCHANGELOG.md\n' >docs
+    )
+    # An image is made of the one package that is there.
+    rm -f "$TARGET/deb/postgresql-$major-leaf-id_"*
+}
 
-cd "$source"
-# Rust is not Debian's: its packages are too old.
-CARGO_TARGET_DIR=$TARGET PG_CONFIG=$pg_config SOURCE_DATE_EPOCH=$committed \
-    DEB_BUILD_OPTIONS="noautodbgsym${DEB_BUILD_OPTIONS:+ $DEB_BUILD_OPTIONS}" \
-    dpkg-buildpackage --build=binary --no-sign --no-check-builddeps
+# The profile too, if somebody is in a hurry.
+settings=("SOURCE_DATE_EPOCH=$committed" "DEB_BUILD_OPTIONS=noautodbgsym")
+while IFS= read -r setting; do settings+=("$setting"); done < <(env | grep '^CARGO_PROFILE_RELEASE_' || true)
+package=(dpkg-buildpackage --build=binary --no-sign)
+mkdir -p "$TARGET/deb"
+
+if [ -z "$suite" ]; then
+    pg_config=$(command -v "${1:-pg_config}") ||
+        die "there is no ${1:-pg_config}" "Say which one: make deb PG_CONFIG=/path/to/pg_config"
+    command -v dh >/dev/null || die "debhelper is missing" "apt install debhelper"
+    major=$("$pg_config" --version | sed -nE 's/^PostgreSQL ([0-9]+).*/\1/p')
+    source_package "$TARGET/deb/leaf-id-$version"
+    cd "$TARGET/deb/leaf-id-$version"
+    env "${settings[@]}" CARGO_TARGET_DIR="$TARGET" PG_CONFIG="$pg_config" "${package[@]}" --no-check-builddeps
+else
+    need_rust
+    with_lock need_cargo_pgrx
+    cargo fetch --locked --quiet
+    unpack_root "$suite"
+    major=$(in_root apt-cache show postgresql | sed -nE 's/^Depends:.* postgresql-([0-9]+).*/\1/p' | head -n 1)
+    source=$BARE/build/leaf-id-$version
+    source_package "$source"
+    say "Building a package for Debian $suite's PostgreSQL $major (see $BARE_LOG)"
+    logged in_root apt-get -q install --no-install-recommends build-essential
+    logged in_root apt-get -q build-dep --no-install-recommends "${source#"$BARE"}"
+    read_only "$(rustc --print sysroot)" /rust
+    read_only "${CARGO_HOME:-$HOME/.cargo}/registry" /root/.cargo/registry
+    ln -s /rust/bin/{cargo,rustc,rustfmt} "$BARE/usr/local/bin/"
+    cp "$CARGO_PGRX" "$BARE/usr/local/bin/"
+    logged in_root env "${settings[@]}" CARGO_TARGET_DIR=/build/target CARGO_NET_OFFLINE=true \
+        sh -c "cd ${source#"$BARE"} && ${package[*]}"
+    cp "$BARE/build/"*.deb "$TARGET/deb/"
+fi
 say "The package is $(ls "$TARGET/deb/postgresql-$major-leaf-id_$debian_version"_*.deb)"

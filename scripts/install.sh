@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# install.sh install|package PG_CONFIG [DIRECTORY]: for any PostgreSQL from 15 to 18. Installs no
+# install.sh install|package PG_CONFIG [DIRECTORY]: for any PostgreSQL that it supports. Installs no
 # system packages: the server's headers and clang are yours to provide.
 
 # shellcheck source=scripts/lib.sh
@@ -12,10 +12,7 @@ case $pg_config in /*) ;; *) pg_config=$ROOT/$pg_config ;; esac
 
 version=$("$pg_config" --version)
 major=$(printf '%s' "$version" | sed -nE 's/^PostgreSQL ([0-9]+).*/\1/p')
-case $major in
-15 | 16 | 17 | 18) ;;
-*) die "leaf_id is for PostgreSQL 15 to 18, this is $version" ;;
-esac
+versions | grep -qx "$major" || die "leaf_id is for PostgreSQL $(versions | xargs), this is $version"
 headers=$("$pg_config" --includedir-server)
 [ -f "$headers/postgres.h" ] ||
     die "the server headers are missing: $headers/postgres.h" "Debian: postgresql-server-dev-$major"

@@ -35,6 +35,12 @@ if is_root; then SERVER_USER=postgres; fi
 # The version: it stands in Cargo.toml, and nowhere else but in META.json, which lint compares.
 version() { sed -nE '/^\[workspace.package\]/,/^$/s/^version = "(.*)"$/\1/p' "$ROOT/Cargo.toml"; }
 
+# The versions of PostgreSQL that it is for, one per line: Cargo.toml has a feature for each.
+versions() { sed -nE 's/^pg([0-9]+) = .*/\1/p' "$ROOT/Cargo.toml"; }
+
+# Who answers for it, and where: likewise.
+maintainer() { sed -nE 's/^authors = \["(.*)"\]$/\1/p' "$ROOT/Cargo.toml"; }
+
 # as_server COMMAND...: as the user of the servers. From /, since that user may not
 # be able to enter the current directory. Without RUST_BACKTRACE, which pgrx would
 # answer with a backtrace in the DETAIL of each error.

@@ -19,6 +19,8 @@ scripts/released.sh --self-test
 scripts/released.sh check
 say "One version"
 [ "$(grep -cF "\"version\": \"$(version)\"" META.json)" = 2 ] || die "META.json has another version than Cargo.toml"
+grep -qF "\"maintainer\": \"$(maintainer)\"" META.json || die "META.json has another maintainer than Cargo.toml"
+grep -qF "\"PostgreSQL\": \"$(versions | head -n 1).0.0\"" META.json || die "META.json has another first version of PostgreSQL"
 say "Modules without a cycle"
 scripts/module-graph.sh --self-test
 scripts/module-graph.sh

@@ -5,10 +5,10 @@
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-command -v rpmlint >/dev/null || die "rpmlint is missing" "apt install rpmlint"
+for program in rpmlint rpm; do command -v $program >/dev/null || die "$program is missing" "apt install rpmlint rpm"; done
 date=$(date --utc --date="@$(git log -1 --format=%ct)" '+%a %b %d %Y')
 spec=$TARGET/rpm/leaf_id_$PG_MAJOR.spec
 mkdir -p "$TARGET/rpm"
-sed "s/@MAJOR@/$PG_MAJOR/g; s/@VERSION@/$(version)/g; s/@DATE@/$date/g" packaging/rpm/leaf_id.spec.in >"$spec"
+sed "s/@MAJOR@/$PG_MAJOR/g; s/@VERSION@/$(version)/g; s/@DATE@/$date/; s/@MAINTAINER@/$(maintainer)/" packaging/rpm/leaf_id.spec.in >"$spec"
 rpmlint "$spec"
 say "The spec is $spec"

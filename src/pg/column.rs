@@ -124,12 +124,11 @@ pub fn largest_value(relation: u32, number: i16) -> Result<Option<i64>, Unread> 
     // is looked at only if there is one of this number.
     let integer = unsafe {
         let class = &*(*table.0).rd_rel;
-        if class.relkind.cast_unsigned() != pg_sys::RELKIND_RELATION {
+        // C's char has a sign on some processors, and none on arm64.
+        if class.relkind as u8 != pg_sys::RELKIND_RELATION {
             return Err(Unread::NotATable);
         }
-        if class.relpersistence.cast_unsigned() == pg_sys::RELPERSISTENCE_TEMP
-            && !(*table.0).rd_islocaltemp
-        {
+        if class.relpersistence as u8 == pg_sys::RELPERSISTENCE_TEMP && !(*table.0).rd_islocaltemp {
             return Err(Unread::OtherSession);
         }
         let descriptor = (*table.0).rd_att;

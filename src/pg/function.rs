@@ -42,7 +42,8 @@ impl Function {
                 arguments: usize::try_from(form.pronargs).unwrap_or(0),
                 result: form.prorettype.to_u32(),
                 support: form.prosupport.to_u32(),
-                is_stable: form.provolatile.cast_unsigned() == pg_sys::PROVOLATILE_STABLE,
+                // C's char has a sign on some processors, and none on arm64.
+                is_stable: form.provolatile as u8 == pg_sys::PROVOLATILE_STABLE,
             };
             pg_sys::ReleaseSysCache(row);
             Some(function)

@@ -96,9 +96,10 @@ unsafe fn check(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String>
     // SAFETY: as the caller says; the parts of a relation live as long as it is open.
     unsafe {
         let class = &*(*relation).rd_rel;
-        if class.relkind.cast_unsigned() != pg_sys::RELKIND_RELATION
+        // C's char has a sign on some processors, and none on arm64.
+        if class.relkind as u8 != pg_sys::RELKIND_RELATION
             || class.relam != pg_sys::HEAP_TABLE_AM_OID
-            || class.relpersistence.cast_unsigned() != pg_sys::RELPERSISTENCE_PERMANENT
+            || class.relpersistence as u8 != pg_sys::RELPERSISTENCE_PERMANENT
         {
             return Err("It is no ordinary, logged heap table.".into());
         }

@@ -1,6 +1,6 @@
 //! Rows of a table, as they were read.
 
-use core::ffi::c_int;
+use core::ffi::{c_char, c_int};
 
 use pgrx::pg_sys;
 
@@ -164,7 +164,7 @@ impl Row {
                 pg_sys::NAMEOID,
                 pg_sys::NAMEDATALEN.cast_signed(),
                 false,
-                b'c'.cast_signed(),
+                b'c' as c_char,
                 &raw mut elements,
                 &raw mut nulls,
                 &raw mut count,

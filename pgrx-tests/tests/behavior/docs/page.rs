@@ -7,6 +7,7 @@
 //! | `<!-- test: before SQL -->` | this SQL runs first; for what the reader has, and the test does not |
 //! | `<!-- test: expect SQLSTATE -->` | the block fails with that |
 //! | `<!-- test: run by module::test -->` | that test runs it, as it needs several servers, say |
+//! | `<!-- test: run by scripts/name -->` | that script does, as it needs a bare Debian |
 //! | `<!-- test: from path -->` | its lines are in that file, in this order; the file is run |
 //! | `<!-- test: not run: reason -->` | nothing runs it |
 
@@ -22,7 +23,7 @@ pub enum Mark {
     Run,
     /// It fails with this SQLSTATE.
     Expect(String),
-    /// By this test.
+    /// By this test, or by this script.
     RunBy(String),
     /// It is an excerpt of this file.
     From(String),

@@ -50,12 +50,19 @@ const FUNCTION: Change = Change {
 const COLUMN: Change = Change {
     cuts: &[
         (
-            "COMMENT ON COLUMN leaf_id.leaf_alloc.granted_to",
-            "leaf_tag_revoke()';",
+            "COMMENT ON COLUMN leaf_id.leaf_alloc.opaque_bounds",
+            "and the last one of each range';",
         ),
-        ("    granted_to name[]", ",\n"),
+        ("    opaque_bounds bigint[]", ",\n"),
+        (
+            ",\n    CONSTRAINT leaf_alloc_opaque_bounds_of_key",
+            "(opaque_bounds IS NULL))",
+        ),
     ],
-    step: "ALTER TABLE leaf_id.leaf_alloc ADD COLUMN granted_to name[]; {0}",
+    step: "ALTER TABLE leaf_id.leaf_alloc ADD COLUMN opaque_bounds bigint[],
+           ADD CONSTRAINT leaf_alloc_opaque_bounds_of_key CHECK (
+               (opaque_key IS NULL) OPERATOR(pg_catalog.=) (opaque_bounds IS NULL));
+           {0}",
     ..NOTHING
 };
 
