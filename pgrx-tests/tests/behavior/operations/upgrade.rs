@@ -109,7 +109,7 @@ const CONSTRAINT: Change = Change {
 
 const DUMPED: Change = Change {
     cuts: &[(
-        "SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_registry'",
+        "SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_gapless'",
         ";",
     )],
     ..NOTHING
@@ -300,13 +300,13 @@ fn what_a_step_forgets_is_seen() {
         ("option", " WITH GRANT OPTION", ""),
         (
             "default",
-            "ADD COLUMN granted_to name[]",
-            "ADD COLUMN granted_to name[] DEFAULT '{}'",
+            "ADD COLUMN opaque_bounds bigint[]",
+            "ADD COLUMN opaque_bounds bigint[] DEFAULT '{}'",
         ),
         (
             "order",
-            "ALTER TABLE leaf_id.leaf_alloc ADD COLUMN granted_to",
-            "ALTER TABLE leaf_id.leaf_alloc ADD other int; ALTER TABLE leaf_id.leaf_alloc DROP other; ALTER TABLE leaf_id.leaf_alloc ADD COLUMN granted_to",
+            "ALTER TABLE leaf_id.leaf_alloc ADD COLUMN opaque_bounds",
+            "ALTER TABLE leaf_id.leaf_alloc ADD other int; ALTER TABLE leaf_id.leaf_alloc DROP other; ALTER TABLE leaf_id.leaf_alloc ADD COLUMN opaque_bounds",
         ),
         ("always", "ENABLE ALWAYS", "ENABLE"),
         (
@@ -406,7 +406,7 @@ fn a_newer_library_says_what_an_older_extension_needs() {
             .says(&format!(
                 "version {OLD}, but the library is version {VERSION}"
             ))
-            .details("\"granted_to\"")
+            .details("\"opaque_bounds\"")
             .hints("ALTER EXTENSION leaf_id UPDATE");
     }
     // Snowflake ids need no table.

@@ -223,12 +223,22 @@ fn the_epoch_is_the_owners() {
 
 /// A central server whose owner answers what he likes.
 fn hostile_central(answers: &[&str]) -> Fleet {
-    // Most are of a tag without periods.
-    let without_period = |answer: &&str| match answer.split(", ").count() {
-        7 => format!("{answer}, NULL::bigint, NULL::bigint"),
-        _ => (*answer).to_string(),
+    // Most are of a tag without periods, or without a key.
+    let whole = |answer: &&str| {
+        let given = answer.split(", ").count();
+        let rest = [
+            "NULL::bigint",
+            "NULL::bigint",
+            "NULL::bigint",
+            "NULL::bigint[]",
+            "NULL::text",
+        ];
+        let rest = rest.iter().skip(given - 7);
+        rest.fold((*answer).to_string(), |answer, more| {
+            format!("{answer}, {more}")
+        })
     };
-    let answers: Vec<_> = answers.iter().map(without_period).collect();
+    let answers: Vec<_> = answers.iter().map(whole).collect();
     let fleet = Fleet::new(1, &[]);
     let mut central = fleet.central.session();
     let arguments: String = central
@@ -319,6 +329,9 @@ fn nonsense_from_a_central_server() {
             "1::bigint, 10::bigint, 7::bigint, 10, 100::bigint, 0::bigint, false, 5::bigint, 60000000::bigint",
             "1::bigint, 10::bigint, 7::bigint, 10, 100::bigint, 0::bigint, false, 1::bigint, -5::bigint",
             "1::bigint, 10::bigint, 7::bigint, 10, 100::bigint, 0::bigint, false, -9223372036854775808, 9223372036854775807",
+            "1::bigint, 10::bigint, 7::bigint, 10, 100::bigint, 0::bigint, false, NULL::bigint, NULL::bigint, 5::bigint, '{1}'::bigint[], 'zz'",
+            "1::bigint, 10::bigint, 7::bigint, 10, 100::bigint, 0::bigint, false, NULL::bigint, NULL::bigint, -5::bigint, '{1,NULL}'::bigint[], NULL::text",
+            "1::bigint, 10::bigint, 7::bigint, 10, 100::bigint, 0::bigint, false, NULL::bigint, NULL::bigint, 5::bigint, '{1,9223372036854775807}'::bigint[], repeat('00', 32)",
         ],
         |answer| {
             let fleet = hostile_central(&[answer]);
