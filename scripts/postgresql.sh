@@ -75,7 +75,7 @@ build() {
 
 make_it() {
     local log=$TARGET/postgresql-$version.log
-    if [ -x "$prefix/bin/postgres" ] && [ -f "$prefix/complete" ]; then return; fi
+    if [ -f "$prefix/complete" ] && [ -d "$prefix/regress" ]; then return; fi
     [ ! -e "$prefix" ] || [ -O "$prefix" ] || die "$prefix belongs to somebody else"
     say "Building PostgreSQL $version from source (about three minutes, once; see $log)"
     mkdir -p "$work"

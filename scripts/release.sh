@@ -33,7 +33,7 @@ is_new() { ! git rev-parse --verify --quiet "refs/tags/v$version"; }
 is_dated() { grep -qE "^## $version \([0-9]{4}-[0-9]{2}-[0-9]{2}\)$" CHANGELOG.md; }
 is_frozen() { [ -f "sql/released/leaf_id--$version.sql" ]; }
 is_told() { ! tr '\n' ' ' <README.md | grep -q 'not yet released'; }
-is_locked() { cargo metadata --locked --offline --format-version 1; }
+is_locked() { cargo fetch --locked; }
 
 # The part of CHANGELOG.md about this version.
 notes() { awk -v version="$version" '/^## /{ on = $2 == version } on' CHANGELOG.md; }

@@ -96,7 +96,7 @@ for step in "${steps[@]}"; do title "$step" >/dev/null; done
 "$ROOT/scripts/setup.sh" tests
 need_rust
 locate_copy
-case " ${steps[*]} " in *' servers '* | *' demo '* | *' clients '*) "$ROOT/scripts/build.sh" ;; esac
+case " ${steps[*]} " in *' servers '* | *' demo '* | *' clients '* | *' postgresql '*) "$ROOT/scripts/build.sh" ;; esac
 
 failures=0
 summary=()

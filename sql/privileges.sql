@@ -189,7 +189,7 @@ TO pg_monitor;
 -- (TRIGGER), or in their way (REFERENCES, TRUNCATE).
 GRANT USAGE ON SCHEMA leaf_id TO @extowner@ WITH GRANT OPTION;
 GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO @extowner@ WITH GRANT OPTION;
--- No UPDATE: leaf_gapless_next() alone counts.
+-- No UPDATE: of a series that is there, leaf_gapless_next() alone counts.
 GRANT SELECT, INSERT, DELETE ON leaf_id.leaf_gapless TO @extowner@ WITH GRANT OPTION;
 GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry, leaf_id.leaf_opaque_key TO @extowner@;
 -- The settings of the registry.

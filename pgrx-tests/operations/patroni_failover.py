@@ -95,7 +95,7 @@ def test():
         return session
 
     def leader():
-        return next((node for node in nodes if node.process.child.poll() is None and node.state().get("role") == "master"),
+        return next((node for node in nodes if node.process.child.poll() is None and node.state().get("role") in ("master", "primary")),
                     None)
 
     def streaming():

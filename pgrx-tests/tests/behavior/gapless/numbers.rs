@@ -116,9 +116,9 @@ fn a_wait_ends_as_the_settings_say() {
     let mut second = server.session();
     second.run("SET lock_timeout = '50ms'");
     second.fails(NEXT).is("55P03");
-    second.run("SET lock_timeout = 0; SET statement_timeout = '50ms'");
+    second.run("RESET lock_timeout; BEGIN; SET LOCAL statement_timeout = '50ms'");
     second.fails(NEXT).is("57014");
-    second.run("RESET statement_timeout");
+    second.run("ROLLBACK");
     // A series that is dropped while it is waited for.
     let mut dropping = server.session();
     dropping.run("SELECT leaf_gapless_create('gone')");
