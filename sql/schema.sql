@@ -117,3 +117,23 @@ COMMENT ON COLUMN leaf_id.leaf_opaque_key.id IS 'Number of the key: opaque_key i
 COMMENT ON COLUMN leaf_id.leaf_opaque_key.key IS 'The key, of 256 bits';
 
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_opaque_key', '');
+
+-- A subscriber that has a key already keeps it: a number stands for one key. An error would stop
+-- the apply worker with all its tables.
+CREATE FUNCTION leaf_id.leaf_opaque_key_merge() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF EXISTS (SELECT FROM leaf_id.leaf_opaque_key k WHERE k.id = NEW.id) THEN
+        RETURN NULL;
+    END IF;
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_opaque_key_merge() IS
+    'Trigger: leaves out replicated keys that exist';
+CREATE TRIGGER leaf_opaque_key_merge
+    BEFORE INSERT ON leaf_id.leaf_opaque_key
+    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_opaque_key_merge();
+ALTER TABLE leaf_id.leaf_opaque_key ENABLE REPLICA TRIGGER leaf_opaque_key_merge;

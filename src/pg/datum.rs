@@ -1,6 +1,6 @@
 //! Results of SQL functions.
 
-use core::ffi::c_int;
+use core::ffi::{c_char, c_int};
 
 use pgrx::pg_sys;
 use pgrx::pgrx_sql_entity_graph::metadata;
@@ -117,7 +117,7 @@ pub fn bigints_datum(numbers: &[i64]) -> pg_sys::Datum {
     let count = c_int::try_from(elements.len()).unwrap_or(0);
     // SAFETY: as many elements as there are, which are copied; what PostgreSQL knows of the type.
     let array = unsafe {
-        let (length, align) = (8, b'd'.cast_signed());
+        let (length, align) = (8, b'd' as c_char);
         pg_sys::construct_array(
             elements.as_mut_ptr(),
             count,
@@ -147,7 +147,7 @@ pub unsafe fn bigints(datum: pg_sys::Datum) -> Vec<i64> {
             pg_sys::INT8OID,
             8,
             true,
-            b'd'.cast_signed(),
+            b'd' as c_char,
             &raw mut elements,
             &raw mut nulls,
             &raw mut count,

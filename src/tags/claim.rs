@@ -574,6 +574,13 @@ fn start(row: &AllocRow) -> Start {
     }
 }
 
+/// Where the next claim of a tag with periods would begin, or one past the end of that period.
+pub fn period_after_failover(row: &AllocRow) -> Option<i64> {
+    let start = start(row);
+    start.period?;
+    Some(start.first.min(start.last.saturating_add(1)))
+}
+
 /// Cuts the next ids off a row, as many as wanted unless that is longer than a claim may be,
 /// and writes it.
 fn advance(

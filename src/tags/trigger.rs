@@ -143,7 +143,10 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         let end = old.last_id().saturating_add(1);
         let from = old
             .max_id
-            .map(|from| claim::skipped(from, skip).min(end).max(from));
+            .map(|from| match claim::period_after_failover(old) {
+                Some(start) => start,
+                None => claim::skipped(from, skip).min(end).max(from),
+            });
         // NULL is for the table's constraint to refuse.
         max_id = new.max_id.and_then(|to| from.map(|from| from.max(to)));
         last_claim = LastClaim {

@@ -12,7 +12,7 @@ use leaf_id_tests::{
     in_threads_until, promptly, tell, wait_until,
 };
 
-use super::{AFTER, BEFORE, DAY_MS, MIDNIGHT_MS, create_daily, parts, server_at, set_to};
+use super::{AFTER, BEFORE, DAY_MS, MIDNIGHT_MS, NUMBERS, create_daily, parts, server_at, set_to};
 
 const SESSIONS: usize = 16;
 const LIMIT: Duration = Duration::from_secs(30);
@@ -86,7 +86,7 @@ fn sixteen_sessions_go_over_a_boundary_at_once_and_punctually() {
         }
     }
     let all: Vec<i64> = takes.iter().flat_map(by_session).collect();
-    assert!(all.contains(&(AFTER * 1_000_000 + 1)), "it begins at 1");
+    assert!(all.contains(&(AFTER * NUMBERS + 1)), "it begins at 1");
     tell(&format!(
         "period: {} ids; the last call with the old day ended {last_old} ms after midnight, the first with the new one {first_new} ms after",
         all.len()
@@ -100,7 +100,8 @@ fn a_clock_that_is_set_back_and_forward_repeats_no_number() {
     let server = server_at(MIDNIGHT_MS - 600_000, &[]);
     let clock = server.clock();
     create_daily(&mut server.session(), "t", 20, 1000);
-    let (takes, ()) = in_threads_until(
+    let first = server.session().next("t");
+    let (takes, between) = in_threads_until(
         SESSIONS,
         |i, done| {
             let mut session = server.session();
@@ -117,12 +118,14 @@ fn a_clock_that_is_set_back_and_forward_repeats_no_number() {
         },
         || {
             let mut session = server.session();
+            let mut ids = Vec::new();
             for ms in [
                 MIDNIGHT_MS - 200,
                 MIDNIGHT_MS + 100,
                 MIDNIGHT_MS - 5000,
                 MIDNIGHT_MS - 3_600_000,
-                MIDNIGHT_MS + 3 * DAY_MS - 100,
+                MIDNIGHT_MS + 3 * DAY_MS - 2000,
+                MIDNIGHT_MS + 3 * DAY_MS + 10,
                 MIDNIGHT_MS - 10,
                 MIDNIGHT_MS + DAY_MS - 300,
                 MIDNIGHT_MS + 400 * DAY_MS,
@@ -130,17 +133,19 @@ fn a_clock_that_is_set_back_and_forward_repeats_no_number() {
                 MIDNIGHT_MS + 400 * DAY_MS + 5,
             ] {
                 set_to(&clock, ms);
+                ids.push(session.next("t"));
                 // Some ids of this time, and over what boundary there is.
                 thread::sleep(Duration::from_millis(300));
-                session.next("t");
+                ids.push(session.next("t"));
             }
+            ids
         },
     );
-    assert_issued_once(takes.iter().map(|(_, ids)| ids));
-    let mut periods: Vec<_> = (takes.iter())
-        .flat_map(|(_, ids)| ids.iter().map(|id| parts(*id).0))
-        .collect();
-    assert_in_order(takes.into_iter().flat_map(|(calls, _)| calls).collect());
+    let (mut calls, mut ids): (Vec<_>, Vec<_>) = takes.into_iter().unzip();
+    ids.extend([vec![first], between]);
+    assert_issued_once(&ids);
+    let mut periods: Vec<_> = ids.iter().flatten().map(|id| parts(*id).0).collect();
+    assert_in_order(calls.drain(..).flatten().collect());
     periods.sort_unstable();
     periods.dedup();
     println!("{periods:?}");

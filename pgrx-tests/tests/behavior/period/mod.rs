@@ -25,15 +25,18 @@ fn server_at(ms: i64, conf: &[(&str, &str)]) -> Server {
     server
 }
 
-/// Creates a tag with six digits, whose days are those of Berlin.
+/// How many numbers a day of such a tag has, and one more: more than any machine uses up in a test.
+const NUMBERS: i64 = 1_000_000_000;
+
+/// Creates a tag with nine digits, whose days are those of Berlin.
 fn create_daily(session: &mut Session, tag: &str, step: i32, max_step: i32) {
     session.run(&format!(
         "SELECT leaf_tag_create('{tag}', step => {step}, max_step => {max_step},
-             period => 'day', time_zone => 'Europe/Berlin', digits => 6)"
+             period => 'day', time_zone => 'Europe/Berlin', digits => 9)"
     ));
 }
 
 /// The period of an id of such a tag, and its number there.
 fn parts(id: i64) -> (i64, i64) {
-    (id / 1_000_000, id % 1_000_000)
+    (id / NUMBERS, id % NUMBERS)
 }

@@ -4,7 +4,7 @@
 
 use leaf_id_tests::Server;
 
-use super::{AFTER, BEFORE, DAY_MS, MIDNIGHT_MS, create_daily, server_at, set_to};
+use super::{AFTER, BEFORE, DAY_MS, MIDNIGHT_MS, NUMBERS, create_daily, server_at, set_to};
 
 #[test]
 fn a_period_is_said_once_and_checked() {
@@ -105,23 +105,23 @@ fn a_tag_can_go_on_from_a_number_or_begin_its_period_anew() {
     session.run(&format!(
         "SELECT leaf_tag_create('t', step => 10, start => {}, period => 'day',
              time_zone => 'Europe/Berlin')",
-        BEFORE * 1_000_000 + 500
+        BEFORE * NUMBERS + 500
     ));
-    assert_eq!(session.next("t"), BEFORE * 1_000_000 + 500);
+    assert_eq!(session.next("t"), BEFORE * NUMBERS + 500);
     // A claim that is under way would be overtaken: a gap.
     session.wait_for_spare("t");
     session.run(&format!(
         "SELECT leaf_tag_reset('t', {})",
-        BEFORE * 1_000_000 + 300
+        BEFORE * NUMBERS + 300
     ));
-    assert_eq!(session.next("t"), BEFORE * 1_000_000 + 300);
+    assert_eq!(session.next("t"), BEFORE * NUMBERS + 300);
     session.wait_for_spare("t");
     session.run("SELECT leaf_tag_reset('t', 1)");
-    assert_eq!(session.next("t"), BEFORE * 1_000_000 + 1);
+    assert_eq!(session.next("t"), BEFORE * NUMBERS + 1);
     set_to(&clock, MIDNIGHT_MS + 5);
     let range = session.column::<i64>("SELECT first_id FROM leaf_segment_next_range('t', 7)");
-    assert_eq!(range, [AFTER * 1_000_000 + 1]);
-    assert_eq!(session.next("t"), AFTER * 1_000_000 + 8);
+    assert_eq!(range, [AFTER * NUMBERS + 1]);
+    assert_eq!(session.next("t"), AFTER * NUMBERS + 8);
 }
 
 #[test]
@@ -143,10 +143,10 @@ fn a_range_is_of_one_period_and_a_batch_goes_over() {
     };
     let (first, last) = range(&mut session, 500);
     assert_eq!(last - first, 499);
-    assert_eq!(first / 1_000_000, AFTER);
+    assert_eq!(first / NUMBERS, AFTER);
     set_to(&clock, MIDNIGHT_MS + DAY_MS + 5);
     let (first, last) = range(&mut session, 900);
-    assert_eq!((first / 1_000_000, last - first), (AFTER + 1, 899));
+    assert_eq!((first / NUMBERS, last - first), (AFTER + 1, 899));
 }
 
 /// Never back: ids of a later year would be issued from then on.

@@ -73,6 +73,14 @@ fn a_subscriber_has_opaque_tags_with_their_keys() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), 350);
+    // The key goes and comes again in one transaction.
+    there.run("SELECT leaf_tag_reset('orders', 2000)");
+    wait_for(
+        &mut here,
+        "SELECT 'new' FROM leaf_id.leaf_alloc WHERE incarnation <> 0 AND max_id BETWEEN 2000 AND 3000",
+        &["new"],
+    );
+    ids.extend(here.take("orders", 100));
     there.run("SELECT leaf_tag_drop('orders')");
     wait_for(&mut here, "SELECT biz_tag FROM leaf_id.leaf_alloc", &[]);
     wait_for(
