@@ -104,7 +104,7 @@ fn a_tag_can_go_on_from_a_number_or_begin_its_period_anew() {
     let mut session = server.session();
     session.run(&format!(
         "SELECT leaf_tag_create('t', step => 10, start => {}, period => 'day',
-             time_zone => 'Europe/Berlin')",
+             time_zone => 'Europe/Berlin', digits => 9)",
         BEFORE * NUMBERS + 500
     ));
     assert_eq!(session.next("t"), BEFORE * NUMBERS + 500);

@@ -389,7 +389,7 @@ fn numbers_at_and_beyond_their_ends() {
         ("SELECT leaf_tag_create(NULL)", "22004"),
         ("SELECT leaf_tag_create('u', NULL)", "22004"),
         ("SELECT leaf_tag_create('u', start => NULL)", "22004"),
-        ("SELECT leaf_tag_create('u', max_value => NULL)", "22004"),
+        ("SELECT leaf_tag_create('u', opaque => NULL)", "22004"),
         ("SELECT leaf_tag_drop(NULL)", "22004"),
         ("SELECT leaf_tag_reset(NULL, 1)", "22004"),
         ("SELECT leaf_tag_reset('t', NULL)", "22004"),
