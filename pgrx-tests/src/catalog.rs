@@ -11,8 +11,9 @@ const MEMBERS: &str = "
         SELECT d.classid, d.objid FROM pg_depend d
         WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
     )
-    SELECT format('%s %s %s %s %s %s %s', extname, extversion, extowner::regrole, extnamespace::regnamespace,
-        extrelocatable, extcondition, (SELECT array_agg(c::regclass::text ORDER BY 1) FROM unnest(extconfig) c))
+    SELECT format('%s %s %s %s %s %s', extname, extversion, extowner::regrole, extnamespace::regnamespace,
+        extrelocatable, (SELECT array_agg(format('%s %s', dumped::regclass, condition) ORDER BY dumped::regclass::text)
+            FROM unnest(extconfig, extcondition) AS u (dumped, condition)))
     FROM pg_extension
     UNION ALL
     SELECT format('%s (%s) %s', pg_describe_object(d.classid, d.objid, d.objsubid), d.deptype,
