@@ -4,7 +4,6 @@
 //! their period.
 
 use std::sync::atomic::Ordering;
-use std::thread;
 use std::time::Duration;
 
 use leaf_id_tests::{
@@ -135,7 +134,7 @@ fn a_clock_that_is_set_back_and_forward_repeats_no_number() {
                 set_to(&clock, ms);
                 ids.push(session.next("t"));
                 // Some ids of this time, and over what boundary there is.
-                thread::sleep(Duration::from_millis(300));
+                wait_until(LIMIT, "that time to pass", || clock.now_ms() >= ms + 300);
                 ids.push(session.next("t"));
             }
             ids
