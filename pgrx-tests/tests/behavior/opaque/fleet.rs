@@ -75,7 +75,7 @@ fn members_and_the_center_share_a_key() {
 }
 
 #[test]
-fn a_promoted_member_and_a_promoted_center_have_the_key() {
+fn a_promoted_member_has_the_key() {
     let fleet = fleet();
     let [member, other] = &fleet.members[..] else {
         panic!("two members");
