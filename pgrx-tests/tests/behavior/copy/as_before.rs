@@ -45,7 +45,7 @@ impl Case {
 const TABLE: &str = "CREATE TABLE t (id bigint DEFAULT leaf_segment_next('a'), i int)";
 const ALL: &str = "SELECT t::text FROM t";
 
-const COPIES: [Case; 23] = [
+const COPIES: [Case; 25] = [
     Case::new("COPY", &[TABLE, "COPY t (i) FROM :file"], ALL),
     Case::new(
         "a column with ids in the file",
@@ -274,6 +274,28 @@ const COPIES: [Case; 23] = [
             "COPY t (i) FROM :file",
         ],
         ALL,
+    ),
+    Case::new(
+        "a tag by period, whose numbers run out",
+        &[
+            "SELECT leaf_tag_create('year', step => 100, max_step => 100, period => 'year', time_zone => 'UTC', digits => 3);
+             CREATE TABLE t (id bigint DEFAULT leaf_segment_next('year'), i int)",
+            "COPY t (i) FROM PROGRAM 'seq 1 600'",
+            "COPY t (i) FROM :file",
+            "COPY t (i) FROM PROGRAM 'seq 1 7'",
+        ],
+        "SELECT concat_ws(' ', id % 1000, i) FROM t UNION ALL SELECT leaf_tag_drop('year')::text",
+    ),
+    // Its ids are different ones in each database, as its key is.
+    Case::new(
+        "an opaque tag",
+        &[
+            "SELECT leaf_tag_create('opaque', opaque => true);
+             CREATE TABLE t (id bigint PRIMARY KEY DEFAULT leaf_segment_next('opaque'), i int)",
+            "COPY t (i) FROM :file",
+        ],
+        "SELECT concat_ws(' ', leaf_opaque_decode('opaque', id), i) FROM t
+         UNION ALL SELECT leaf_tag_drop('opaque')::text",
     ),
     Case::new(
         "COPY TO of a query",

@@ -93,6 +93,46 @@ fn a_promoted_member_has_the_key() {
     assert_distinct(&ids);
 }
 
+/// The center's standby takes over, without the last claims of both members: it has the key, and
+/// skips the numbers that became ids there.
+#[test]
+fn a_promoted_center_goes_on_with_the_key() {
+    let central = Server::with_leaf_id(&[("leaf_id.failover_skip", "4")]);
+    central.admit_members();
+    let standby = central.standby(&[]);
+    let mut session = central.session();
+    session.run("GRANT EXECUTE ON FUNCTION leaf_id.leaf_key_of TO leaf_member");
+    create(&mut session, "t", 100, "");
+    let members = [1, 2].map(|number| {
+        let member = Server::start_unrelated(number, &[]);
+        member.source_from(&[central.dir(), standby.dir()]);
+        create(&mut member.session(), "t", 100, SOURCED);
+        member
+    });
+    // One of them has a key already; the other one asks the promoted server for it.
+    let mut sessions: Vec<_> = members.iter().map(Server::session).collect();
+    let mut ids = sessions[0].take("t", 3);
+    sessions[0].wait_for_spare("t");
+    standby.replay_all_of(&central);
+    standby.cut_off();
+    let known = standby.session().max_id("t");
+    ids.extend(sessions[0].use_claims("t", 2));
+    let lost = session.max_id("t") - known;
+    assert!((100..=400).contains(&lost), "{lost} numbers are lost");
+    let before = key(&mut session);
+    central.kill_9();
+    standby.promote();
+    assert_eq!(key(&mut standby.session()), before);
+    for session in &mut sessions {
+        let mine = session.take("t", 500);
+        assert_opaque(session, "t", &mine);
+        ids.extend(mine);
+        assert_eq!(key(session), before);
+    }
+    ids.extend(standby.session().take("t", 500));
+    assert_distinct(&ids);
+}
+
 #[track_caller]
 fn says(server: &Server, state: &str, text: &str) {
     let mut session = server.session();
