@@ -74,6 +74,8 @@ fn postgresqls_own_tests() {
         // As pg_regress sets it for a server of its own.
         ("max_prepared_transactions", "2"),
     ]);
+    // Some of them provoke one.
+    server.expect_internal_errors();
     let tests = bin_dir().join("../regress").canonicalize().unwrap();
     let run = server.dir().join("regress");
     fs::create_dir(&run).unwrap();
