@@ -87,13 +87,16 @@ ROLLBACK;
 INSERT INTO orders SELECT FROM generate_series(1, 30) RETURNING 'orders', id;
 INSERT INTO adopted SELECT FROM generate_series(1, 30) RETURNING 'adopted', id;
 INSERT INTO events SELECT FROM generate_series(1, 300) RETURNING 'snowflake', id;
+SELECT 'invoices', leaf_segment_next('invoices') FROM generate_series(1, 30);
+SELECT 'coupons', leaf_segment_next('coupons') FROM generate_series(1, 30);
+SELECT 'bills', leaf_gapless_next('bills');
 SELECT 'snowflake', * FROM leaf_snowflake_next_batch(200);
 END
         sessions+=($!)
     done
     for session in "${sessions[@]}"; do wait "$session" || die "a session has failed"; done
     cat "$dir/$1".[1-4] | tr '|' ' ' >"$dir/$1"
-    [ "$(wc -l <"$dir/$1")" = $((4 * 792)) ] || die "some ids are missing"
+    [ "$(wc -l <"$dir/$1")" = $((4 * 853)) ] || die "some ids are missing"
 }
 
 # least|greatest NAME KIND
@@ -129,6 +132,8 @@ SELECT attrelid::regclass, attname, pg_get_expr(adbin, adrelid) FROM pg_attrdef
 JOIN pg_attribute ON attrelid = adrelid AND attnum = adnum ORDER BY 1, 2;
 SELECT biz_tag, max_id, max_value, incarnation, granted_to FROM leaf_id.leaf_alloc ORDER BY 1;
 SELECT worker_id, retired FROM leaf_id.leaf_worker WHERE retired ORDER BY 1;
+SELECT series, last_number FROM leaf_id.leaf_gapless;
+SELECT leaf_opaque_encode('coupons', n) FROM generate_series(1, 5) n;
 END
     # What an administrator has granted and revoked is still told from what the extension has.
     "$new_bin/pg_dump" --schema-only -h "$dir" -U postgres app | grep -E '^(GRANT|REVOKE)' | sort
@@ -146,6 +151,8 @@ upgrade() {
     role=app psql <<'END'
 CREATE EXTENSION leaf_id;
 SELECT leaf_tag_create('orders', step => 100) \g /dev/null
+SELECT leaf_tag_create('invoices', period => 'year', time_zone => 'UTC'), leaf_tag_create('coupons', opaque => true),
+    leaf_gapless_create('bills') \g /dev/null
 CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'));
 CREATE TABLE events (id bigint PRIMARY KEY DEFAULT leaf_snowflake_next());
 CREATE TABLE adopted (id serial PRIMARY KEY);
@@ -186,9 +193,9 @@ END
     facts >"$dir/facts.after"
     diff "$dir/facts.before" "$dir/facts.after" || die "not all is as before"
     wait_until_open
-    for kind in orders adopted; do printf '%s %s\n' $kind "$(max_id $kind)"; done >"$dir/max_ids"
+    for kind in orders adopted invoices; do printf '%s %s\n' $kind "$(max_id $kind)"; done >"$dir/max_ids"
     take after
-    for kind in orders adopted snowflake; do
+    for kind in orders adopted invoices snowflake bills; do
         [ "$(least after $kind)" -gt "$(greatest before $kind)" ] ||
             die "ids of $kind do not go on above" "before: $(greatest before $kind), after: $(least after $kind)"
     done
@@ -197,6 +204,8 @@ END
     while read -r kind before; do
         [ "$(least after "$kind")" = "$before" ] || die "ids of $kind are left out: $before to $(least after "$kind")"
     done <"$dir/max_ids"
+    [ "$(least before bills) $(greatest before bills) $(least after bills) $(greatest after bills)" = '1 4 5 8' ] ||
+        die "the bills have a gap" "$(grep -h '^bills' "$dir/before" "$dir/after")"
     [ -z "$(value "SELECT * FROM leaf_check() WHERE action <> 'none'")" ] || die "leaf_check() complains"
     refused=$(role=other value "SELECT leaf_segment_next('secret')" 2>&1) || true
     [[ $refused = *'permission denied for tag "secret"'* ]] || die "a tag is not restricted any more" "$refused"
