@@ -12,7 +12,7 @@ PG_CONFIG ?= pg_config
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo demo-stop bench test test-core test-loom test-servers test-demo \
         test-clients test-all-versions test-another-version test-upgrade test-monitoring test-patroni \
-        test-pgbackrest test-arm64 torture lint fmt install package deb test-deb test-image rpm-spec \
+        test-pgbackrest test-arm64 torture lint fmt install package deb test-deb test-dist-upgrade test-image rpm-spec \
         release matrix env clean distclean
 
 help: ## list the targets
@@ -95,6 +95,9 @@ deb: ## build a Debian package for PG_CONFIG, or for SUITE's PostgreSQL in a bar
 
 test-deb: ## install DEB in a bare Debian SUITE (bookworm, trixie), and insert: as root
 	@scripts/test-deb.sh '$(SUITE)' '$(DEB)'
+
+test-dist-upgrade: ## pg_upgrade from OLD_SUITE's PostgreSQL with OLD_DEB to SUITE's with DEB, in a bare SUITE: as root
+	@scripts/test-dist-upgrade.sh '$(OLD_SUITE)' '$(OLD_DEB)' '$(SUITE)' '$(DEB)'
 
 test-image: ## do what the Dockerfiles do with DEB in a bare Debian SUITE, and insert: as root
 	@scripts/test-image.sh '$(SUITE)' '$(DEB)'

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # test-upgrade.sh OLD NEW: pg_upgrade from one PostgreSQL to another one, each given by its
-# pg_config, with tags and snowflake ids in use: by copying the files, and by linking them. Fails
-# where an id comes twice or out of order, one is left out, or something of the extension is lost.
+# pg_config, or by the directory of its programs where leaf_id is installed there. With ids of every
+# kind in use: by copying the files, and by linking them. Fails where an id comes twice or out of
+# order, one is left out, or something of the extension is lost.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -16,9 +17,14 @@ bin_of() (
     echo "$LEAF_ID_PG_BIN"
 )
 
-for pg_config in "$old" "$new"; do (unset PG_MAJOR && PG_CONFIG=$pg_config "$ROOT/scripts/build.sh"); done
-old_bin=$(bin_of "$old")
-new_bin=$(bin_of "$new")
+if [ -d "$old" ]; then
+    old_bin=$old
+    new_bin=$new
+else
+    for pg_config in "$old" "$new"; do (unset PG_MAJOR && PG_CONFIG=$pg_config "$ROOT/scripts/build.sh"); done
+    old_bin=$(bin_of "$old")
+    new_bin=$(bin_of "$new")
+fi
 [ "$("$old_bin/postgres" --version)" != "$("$new_bin/postgres" --version)" ] || die "both are one PostgreSQL"
 
 dir=$(mktemp -d /tmp/leaf_id-upgrade.XXXXXX)
