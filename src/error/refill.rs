@@ -50,6 +50,8 @@ pub enum RefillError {
     /// The source server of the tag, by its number in shared memory, was asked, and has not
     /// answered yet.
     Asked { server: u32 },
+    /// The claim is committed here, and waits to be acknowledged by a synchronous standby.
+    AwaitsStandby,
     /// That server has refused with an error: the text.
     Refused { server: u32, sqlstate: SqlState },
 }
@@ -76,6 +78,9 @@ impl RefillError {
             Self::Tag(error) => error.sentence(text),
             Self::Failed => format!("The allocator has failed: {text}"),
             Self::Asked { .. } => return None,
+            Self::AwaitsStandby => {
+                "The claim waits for a synchronous standby, by \"synchronous_standby_names\".".into()
+            }
             Self::Refused { .. } => format!("Server \"{server}\" has refused: {text}"),
         })
     }

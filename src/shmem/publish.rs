@@ -11,6 +11,9 @@ use super::slot::{Access, IdRange, Slot, SlotState};
 use crate::error::RefillError;
 use crate::pg;
 
+/// How long a claim may wait for a standby before that counts as a failure, in microseconds.
+const STANDBY_US: i64 = 1_000_000;
+
 /// The period that contiguous ids of a tag are of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Period {
@@ -196,9 +199,14 @@ impl Area {
         self.with_state(slot, |state| (*state, slot.buffer.remainders()))
     }
 
-    /// The last failure of a slot as a sentence, if there was one since the last refill.
+    /// The last failure of a slot as a sentence, if there was one since the last refill. A claim
+    /// that waits for a standby is none for [`STANDBY_US`].
     pub fn explain(&self, state: &SlotState) -> Option<String> {
         let error = state.refill_error?;
+        if error == RefillError::AwaitsStandby && pg::now_timestamp() - state.error_at < STANDBY_US
+        {
+            return None;
+        }
         let server = match error {
             RefillError::Asked { server } | RefillError::Refused { server, .. } => {
                 self.remote_servers().find(server)

@@ -439,7 +439,11 @@ impl Allocator {
             high: request.continues_at().unwrap_or(seen.high),
         };
         pg::report_activity(Some(&activity(&key)));
-        let (result, acknowledged) = claim_durably(&key, &ask);
+        let waits = || {
+            self.area
+                .note(request.slot, version, RefillError::AwaitsStandby, None);
+        };
+        let (result, acknowledged) = claim_durably(&key, &ask, waits);
         match result {
             Ok(Ok(claimed)) if !acknowledged => {
                 request.complete(self.area, Outcome::Unacknowledged { version, claimed })
@@ -578,21 +582,30 @@ impl Allocator {
 }
 
 /// Claims in a transaction of its own. False beside it where it was not acknowledged by the
-/// standbys that it had to wait for.
-fn claim_durably(key: &Key, ask: &Ask) -> (Result<Result<Claimed, Unclaimed>, Caught>, bool) {
+/// standbys that it had to wait for. `about_to_wait`: runs before the commit where there are any.
+fn claim_durably(
+    key: &Key,
+    ask: &Ask,
+    about_to_wait: impl FnOnce(),
+) -> (Result<Result<Claimed, Unclaimed>, Caught>, bool) {
     let acknowledgement = guc::CLAIM_SYNCHRONOUS_COMMIT.get();
+    let has_standbys =
+        || acknowledgement != ClaimSynchronousCommit::Local && pg::has_synchronous_standbys();
+    let will_wait = has_standbys();
     pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
     pg::take_canceled();
     let result = pg::transaction(|| {
         let claimed = claim::claim(key, ask);
         // Once more, for the commit: nothing that ran may have a say in it (I1).
         pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
+        if will_wait && claimed.is_ok() {
+            about_to_wait();
+        }
         claimed
     });
     // A canceled wait for a standby returns as if it had been acknowledged (I1). Without a
     // standby there was nothing to wait for.
-    let waits = acknowledgement != ClaimSynchronousCommit::Local;
-    let canceled = pg::take_canceled() && waits && pg::has_synchronous_standbys();
+    let canceled = pg::take_canceled() && has_standbys();
     (result, !canceled)
 }
 

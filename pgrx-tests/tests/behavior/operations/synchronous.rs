@@ -50,6 +50,29 @@ fn waiting_allocator(session: &mut Session) -> i32 {
     pids[0]
 }
 
+/// Nobody has to look into the server's processes to find out.
+#[test]
+fn a_claim_that_waits_for_a_standby_says_so() {
+    let (primary, standby) = synchronous_pair(10, 10);
+    let mut session = primary.session();
+    session.next("t");
+    session.wait_for_spare("t");
+    standby.kill_9();
+    drain(&mut session);
+    wait_until(LIMIT, "what it waits for", || {
+        session.value::<Option<bool>>(
+            "SELECT last_error LIKE '%synchronous_standby_names%' FROM leaf_segment_status",
+        ) == Some(true)
+    });
+    let failure = session.fails("SELECT leaf_segment_next('t')");
+    failure
+        .is("55P03")
+        .details("waits for a synchronous standby");
+    primary.configure("synchronous_standby_names", "");
+    wait_until(LIMIT, "ids", || session.try_next("t").is_ok());
+    assert!(session.value::<bool>("SELECT last_error IS NULL FROM leaf_segment_status"));
+}
+
 /// All ids that there are, with a wait as short as this for more.
 fn drain(session: &mut Session) -> Vec<i64> {
     session.run("SET leaf_id.refill_timeout = '100ms'");
