@@ -6,25 +6,6 @@
 -- rename or fill. A number in somebody's table has the weight that his rights give it: see
 -- "counts" below.
 
-CREATE FUNCTION leaf_id.leaf_used_up(next_id bigint, max_value bigint, type_end bigint) RETURNS text
-LANGUAGE plpgsql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    last_id CONSTANT bigint := least($2, $3);
-    what CONSTANT text := CASE WHEN $2 <= $3 THEN 'max_value' ELSE 'the column''s type' END;
-BEGIN
-    RETURN CASE
-        WHEN $1 > last_id THEN format('the end of %s is reached', what)
-        WHEN $1 >= 0.95 * last_id THEN format('95 %% of %s is used', what)
-        WHEN $1 >= 0.9 * last_id THEN format('90 %% of %s is used', what)
-        WHEN $1 >= 0.8 * last_id THEN format('80 %% of %s is used', what)
-    END;
-END
-$$;
-COMMENT ON FUNCTION leaf_id.leaf_used_up(bigint, bigint, bigint) IS
-    'Says when 80, 90 or 95 % of the ids that a tag may have, or a column can hold, are used';
-
 CREATE FUNCTION leaf_id.leaf_next_period(period text, time_zone text, digits integer) RETURNS bigint
 LANGUAGE plpgsql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
@@ -38,6 +19,49 @@ END
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_next_period(text, text, integer) IS
     'Ids of the present period of a tag, and of earlier ones, are smaller; null for a tag without periods';
+
+CREATE FUNCTION leaf_id.leaf_used_ratio(next_id bigint, last_id bigint, period text, time_zone text, digits integer)
+RETURNS double precision
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    next_period CONSTANT bigint := leaf_id.leaf_next_period($3, $4, $5);
+    numbers CONSTANT bigint := rpad('1', $5 + 1, '0');
+BEGIN
+    RETURN CASE
+        WHEN $3 IS NULL THEN $1::float8 / $2
+        -- Nothing of the present period yet.
+        WHEN $1 <= next_period - numbers THEN 0
+        ELSE (($1 - 1) % numbers)::float8 / (numbers - 1)
+    END;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_used_ratio(bigint, bigint, text, text, integer) IS
+    'How much of its ids a tag has used; of those of the present period, if it begins anew with each';
+
+CREATE FUNCTION leaf_id.leaf_used_up(
+    next_id bigint, max_value bigint, type_end bigint, period text, time_zone text, digits integer) RETURNS text
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    last_id CONSTANT bigint := least($2, $3);
+    the_ids CONSTANT text := CASE WHEN $2 <= $3 THEN 'max_value' ELSE 'the column''s type' END;
+    what CONSTANT text := CASE WHEN $4 IS NULL THEN the_ids ELSE 'the present ' || $4 END;
+    ratio CONSTANT float8 := leaf_id.leaf_used_ratio($1, last_id, $4, $5, $6);
+BEGIN
+    RETURN CASE
+        WHEN $1 > last_id THEN format('the end of %s is reached', the_ids)
+        WHEN ratio >= 1 AND $4 IS NOT NULL THEN format('the end of %s is reached', what)
+        WHEN ratio >= 0.95 THEN format('95 %% of %s is used', what)
+        WHEN ratio >= 0.9 THEN format('90 %% of %s is used', what)
+        WHEN ratio >= 0.8 THEN format('80 %% of %s is used', what)
+    END;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_used_up(bigint, bigint, bigint, text, text, integer) IS
+    'Says when 80, 90 or 95 % of the ids that a tag may have, or a column can hold, are used';
 
 CREATE FUNCTION leaf_id.leaf_fit_tags(
     only_tag text,
@@ -279,7 +303,9 @@ BEGIN
             tag_detail := CASE WHEN stored.max_value > ANY (found_tag.type_ends)
                 THEN format('its ids are opaque, and go up to %s: more than the column holds', stored.max_value)
                 ELSE coalesce(
-                    leaf_id.leaf_used_up(stored.max_id, stored.max_value, the_end),
+                    leaf_id.leaf_used_up(
+                        stored.max_id, stored.max_value, the_end,
+                        stored.period, stored.time_zone, stored.digits),
                     'its ids are opaque: compare max_id with leaf_opaque_decode() of all')
                 END;
         ELSIF exists_already THEN
@@ -338,7 +364,8 @@ BEGIN
                     'its owner %s may not edit tags: if this value is right, SELECT * FROM leaf_sync(%L)',
                     (SELECT c.relowner::regrole FROM pg_class c WHERE c.oid = found_tag.relations[i]), tag);
             ELSIF tag_detail IS NULL THEN
-                detail := leaf_id.leaf_used_up(next_after, last_id, found_tag.type_ends[i]);
+                detail := leaf_id.leaf_used_up(
+                    next_after, last_id, found_tag.type_ends[i], stored.period, stored.time_zone, stored.digits);
             END IF;
             RETURN NEXT;
         END LOOP;
@@ -350,16 +377,19 @@ BEGIN
     max_in_column := NULL;
     action := 'none';
     FOR stored IN
-        SELECT a.biz_tag, a.max_id, a.max_value FROM leaf_id.leaf_alloc a
+        SELECT a.biz_tag, a.max_id, a.max_value, a.period, a.time_zone, a.digits FROM leaf_id.leaf_alloc a
         WHERE a.biz_tag <> ALL (seen)
-            AND (a.biz_tag = only_tag OR only_tag IS NULL AND a.max_id >= 0.8 * a.max_value)
+            AND (a.biz_tag = only_tag OR only_tag IS NULL AND (a.max_id > a.max_value
+                OR leaf_id.leaf_used_ratio(a.max_id, a.max_value, a.period, a.time_zone, a.digits) >= 0.8))
         ORDER BY a.biz_tag
     LOOP
         tag := stored.biz_tag;
         next_before := leaf_id.leaf_tag_next(tag);
         next_after := next_before;
         detail := coalesce(
-            leaf_id.leaf_used_up(coalesce(next_before, stored.max_id), stored.max_value, the_end),
+            leaf_id.leaf_used_up(
+                coalesce(next_before, stored.max_id), stored.max_value, the_end,
+                stored.period, stored.time_zone, stored.digits),
             CASE WHEN only_tag IS NOT NULL THEN 'no column''s default issues its ids' END);
         seen := seen || tag;
         CONTINUE WHEN detail IS NULL;

@@ -18,6 +18,7 @@ SELECT
     a.timeline,
     s.last_error,
     a.max_value,
+    leaf_id.leaf_used_ratio(a.max_id, a.max_value, a.period, a.time_zone, a.digits) AS used_ratio,
     -- Not later than a timestamp can be.
     CASE WHEN lasts.tag OPERATOR(pg_catalog.<=) 1e10::pg_catalog.float8 THEN
         pg_catalog.now() OPERATOR(pg_catalog.+) pg_catalog.make_interval(secs => lasts.tag)
@@ -97,6 +98,7 @@ COMMENT ON COLUMN @extschema@.leaf_segment_status.ids_skipped IS 'Ids that claim
 COMMENT ON COLUMN @extschema@.leaf_segment_status.timeline IS 'WAL timeline of the last claim; the first one on another skips, see leaf_id.failover_skip';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.last_error IS 'Why the last refill has failed; null when it has not';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.max_value IS 'The last id of the tag';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.used_ratio IS 'How much is claimed, up to 1: of all ids, or of the present period''s';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.exhausted_at IS 'When max_value is reached at this rate; null when no ids are used, or it is centuries away, or its numbers begin anew with each period';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.server IS 'Foreign source server of the tag; null: this server''s own leaf_alloc does';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.server_away_since IS 'Since when that server has not answered; null when it does';

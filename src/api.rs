@@ -58,7 +58,7 @@ pgrx::extension_sql_file!(
 pgrx::extension_sql_file!(
     "../sql/views.sql",
     name = "views",
-    requires = ["tags", leaf_segment_slots, leaf_snowflake_state]
+    requires = ["tags", "sync", leaf_segment_slots, leaf_snowflake_state]
 );
 pgrx::extension_sql_file!(
     "../sql/adopt.sql",

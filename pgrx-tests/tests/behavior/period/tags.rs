@@ -179,3 +179,39 @@ fn a_row_of_a_later_period_is_told_and_not_followed() {
     }
     assert_eq!(session.next("invoices"), 2_026_000_044);
 }
+
+/// How much is left is told of the present period: years of an integer column are no reason to
+/// worry, and the last numbers of a year are.
+#[test]
+fn how_much_is_used_is_told_of_the_period() {
+    let server = server_at(MIDNIGHT_MS - DAY_MS / 2, &[]);
+    let mut session = server.session();
+    session.run(
+        "SELECT leaf_tag_create('wide', period => 'year', time_zone => 'UTC', max_value => 2147483647),
+                leaf_tag_create('narrow', step => 1, max_step => 9, period => 'day', time_zone => 'UTC', digits => 2)",
+    );
+    let used = |session: &mut leaf_id_tests::Session, tag: &str| -> f64 {
+        session.value(&format!(
+            "SELECT used_ratio FROM leaf_segment_status WHERE tag = '{tag}'"
+        ))
+    };
+    let checked = "SELECT detail FROM leaf_check() WHERE tag = $1";
+    assert_eq!(used(&mut session, "wide"), 0.0);
+    session.next("wide");
+    assert!(used(&mut session, "wide") < 0.1);
+    assert!(session.query(checked, &[&"wide"]).unwrap().is_empty());
+    assert_eq!(used(&mut session, "narrow"), 0.0);
+    session.take("narrow", 99);
+    assert_eq!(used(&mut session, "narrow"), 1.0);
+    session
+        .fails("SELECT leaf_segment_next('narrow')")
+        .is("2200H");
+    let detail: String = session.query(checked, &[&"narrow"]).unwrap()[0].get(0);
+    assert_eq!(detail, "the end of the present day is reached");
+    // The day after nothing of it is used yet.
+    set_to(&server.clock(), MIDNIGHT_MS + DAY_MS);
+    session.run("SELECT leaf_tag_create('other')");
+    session.next("narrow");
+    assert!(used(&mut session, "narrow") < 0.2);
+    assert!(session.query(checked, &[&"narrow"]).unwrap().is_empty());
+}
