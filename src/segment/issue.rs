@@ -211,11 +211,13 @@ fn take_ready(tag: &[u8], amount: Amount) -> Option<Ids> {
     if permutation.is_some() && matches!(amount, Amount::Range(_)) {
         return None;
     }
+    let before = amount.end(slot_ref.buffer, None);
     let taken = amount.take(shmem::area()?, &slot_ref).ok()??;
     if taken.leaves_work() {
         take::finish(&slot_ref, &taken);
     }
-    Some(Ids::new(&taken, permutation)).filter(Ids::are_in_domain)
+    let end = amount.end(slot_ref.buffer, before);
+    Some(Ids::new(&taken, permutation, end)).filter(Ids::are_in_domain)
 }
 
 /// The ids of one batch call, taken as they are read, in as few runs as the segments allow.
@@ -236,6 +238,7 @@ impl Batch {
                 first: 0,
                 count: 0,
                 permutation: None,
+                end: None,
             },
         }
     }
@@ -259,7 +262,8 @@ impl Iterator for Batch {
         if self.left == 0 {
             return None;
         }
-        if self.run.count == 0 {
+        // The rest of a period that has ended while the caller read is a gap.
+        if self.run.count == 0 || self.run.end.is_some_and(pg::has_ended) {
             self.take_run();
         }
         let number = self.run.first;

@@ -82,6 +82,7 @@ pub fn take(bytes: &[u8], amount: Amount) -> Result<Ids, Failure> {
                         first,
                         count: amount.count(),
                         permutation,
+                        end: None,
                     });
                 }
                 Standing::Created | Standing::Changed => return Err(changed(&key)),
@@ -98,18 +99,20 @@ pub fn take(bytes: &[u8], amount: Amount) -> Result<Ids, Failure> {
         if let Some(Some(_)) = made {
             check_opaque(&key, amount)?;
         }
+        let before = amount.end(slot_ref.buffer, None);
         if let Some(taken) = take_or_wait(area, &slot_ref, &key, amount, &deadline)? {
+            let end = amount.end(slot_ref.buffer, before);
             if taken.leaves_work() {
                 take::finish(&slot_ref, &taken);
             }
-            let known = made.map(|permutation| Ids::new(&taken, permutation));
+            let known = made.map(|permutation| Ids::new(&taken, permutation, end));
             if let Some(ids) = known.filter(Ids::are_in_domain) {
                 return Ok(ids);
             }
             // Where this does not tell, they are a gap: the row was edited, and whether they are ids
             // or numbers, and of which key, is not known any more.
             if let Some(permutation) = how_made(area, &slot_ref, &key, &deadline)? {
-                return Ok(Ids::new(&taken, permutation));
+                return Ok(Ids::new(&taken, permutation, end));
             }
         }
         // Also where edits or evictions follow one another so fast that none of them is
