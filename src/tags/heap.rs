@@ -1,6 +1,5 @@
 //! The rows of `leaf_alloc`: as they are stored, and as triggers see them.
 
-use leaf_id_core::period::Numbering;
 use leaf_id_core::step::Limits;
 
 use crate::error::Failure;
@@ -149,16 +148,6 @@ pub struct LastClaim {
 }
 
 impl AllocRow {
-    /// The last id that there can be: of the period of `max_id`, where it has one.
-    pub fn last_id(&self) -> i64 {
-        let numbering = |columns: &PeriodColumns| Numbering::new(&columns.unit, columns.digits);
-        let of_period = self.period.as_ref().and_then(numbering);
-        let of_period = of_period.map_or(i64::MAX, |numbering| {
-            numbering.last(numbering.before(self.max_id.unwrap_or(i64::MAX)))
-        });
-        self.max_value.unwrap_or(i64::MAX).min(of_period)
-    }
-
     /// What a row of the table holds.
     pub fn of(row: &pg::Row) -> Self {
         let ids = |number| u32::try_from(row.integer(number).unwrap_or(0)).unwrap_or(0);

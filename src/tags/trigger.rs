@@ -140,12 +140,12 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         pgrx::log!(
             "leaf_id: an edit of tag \"{tag}\" skips {skip} ids: its last claim was made on another timeline (leaf_id.failover_skip)"
         );
-        let end = old.last_id().saturating_add(1);
+        // Also beyond the end: the old primary may have raised that, and used it.
         let from = old
             .max_id
             .map(|from| match claim::period_after_failover(old) {
                 Some(start) => start,
-                None => claim::skipped(from, skip).min(end).max(from),
+                None => claim::skipped(from, skip),
             });
         // NULL is for the table's constraint to refuse.
         max_id = new.max_id.and_then(|to| from.map(|from| from.max(to)));

@@ -174,14 +174,14 @@ fn a_skip_beyond_the_limit_of_a_tag_is_told_and_can_be_taken_back() {
             .details("1800 ids are left out")
             .hints("leaf_id.failover_skip");
     }
-    // An edit takes no more than there is: raising the limit is still a way out.
+    // So does an edit: raising the limit beyond them is a way out.
     session.run("UPDATE leaf_id.leaf_alloc SET description = 'b' WHERE biz_tag = 'b'");
-    assert_eq!(session.max_id("b"), known[1] + 501);
+    assert_eq!(session.max_id("b"), known[1] + 1800);
     session.run(&format!(
         "UPDATE leaf_id.leaf_alloc SET max_value = {} WHERE biz_tag = 'b'",
-        known[1] + 600
+        known[1] + 2000
     ));
-    assert_eq!(session.next("b"), known[1] + 501);
+    assert_eq!(session.next("b"), known[1] + 1800);
     standby.set("leaf_id.failover_skip", "0");
     let mut first = None;
     wait_until(LIMIT, "an id", || {
@@ -189,6 +189,38 @@ fn a_skip_beyond_the_limit_of_a_tag_is_told_and_can_be_taken_back() {
         first.is_some()
     });
     assert_eq!(first, Some(known[0]));
+}
+
+/// The old primary has raised the limit of a tag that was used up, and gone on. So does the new one.
+#[test]
+fn a_limit_that_is_raised_on_both_sides_repeats_nothing() {
+    let tags = [("a", 100, 100), ("b", 100, 100)];
+    let primary = Server::with_leaf_id(&[]);
+    let mut session = primary.session();
+    for (tag, ..) in tags {
+        session.run(&format!(
+            "SELECT leaf_tag_create('{tag}', step => 100, max_step => 100, max_value => 1000)"
+        ));
+        session.take(tag, 1000);
+    }
+    let standby = primary.standby(&[]);
+    standby.replay_all_of(&primary);
+    standby.cut_off();
+    let raise = |session: &mut leaf_id_tests::Session, tag: &str| {
+        session.run(&format!(
+            "UPDATE leaf_id.leaf_alloc SET max_value = 5000 WHERE biz_tag = '{tag}'"
+        ));
+        session.take(tag, 50)
+    };
+    let old = tags.map(|(tag, ..)| raise(&mut session, tag));
+    primary.kill_9();
+    standby.promote();
+    let mut session = standby.session();
+    // Whatever comes first.
+    session.run("UPDATE leaf_id.leaf_alloc SET description = 'b' WHERE biz_tag = 'b'");
+    for ((tag, ..), old) in tags.iter().zip(old) {
+        assert_issued_once([[old, raise(&mut session, tag)].concat()]);
+    }
 }
 
 /// Steps, growth and starvation as they come: as many claims as may be lost can be skipped.
