@@ -27,7 +27,7 @@ pub fn time_zone(columns: &PeriodColumns) -> Result<TimeZone, Failure> {
     let name = CString::new(&*columns.time_zone).ok();
     let zone = name.and_then(|name| TimeZone::find(&name));
     zone.ok_or_else(|| Failure::UnknownTimeZone {
-        name: String::from_utf8_lossy(&columns.time_zone).into_owned(),
+        name: pg::shown(&columns.time_zone),
     })
 }
 

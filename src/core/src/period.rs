@@ -165,7 +165,7 @@ impl Numbering {
             (12, _) => (year + 1, 1, 1),
             _ => (year, month + 1, 1),
         };
-        days_since_1970(year, month, day) * SECONDS_A_DAY
+        days_since_1970(year, month, day).saturating_mul(SECONDS_A_DAY)
     }
 
     /// Where the next claim begins, with this `max_id`, in this period by the clock.
@@ -218,7 +218,9 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     };
     let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     // From 1 March of the year 0 to 1970.
-    year * 365 + leap_days + (month * 153 + 2) / 5 + day - 1 - 719_468
+    // A row may say any year.
+    year.saturating_mul(365)
+        .saturating_add(leap_days + (month * 153 + 2) / 5 + day - 1 - 719_468)
 }
 
 /// What a time zone does from one instant on.
