@@ -6,10 +6,11 @@ use pgrx::prelude::*;
 use super::call::finish;
 use crate::error::Failure;
 use crate::pg::{self, RawDatum, TriggerCall};
+use crate::tags::heap::Edit;
 use crate::tags::heap::{ALLOC, AllocRow};
 use crate::tags::opaque;
 use crate::tags::transaction;
-use crate::tags::trigger::{self, Edit, Merged};
+use crate::tags::trigger::{self, Merged};
 
 /// # Safety
 /// PostgreSQL has called a function with this, which does not return before the result is

@@ -26,6 +26,8 @@ pub enum TagError {
     ServerBehind { received: i64, answered: i64 },
     /// Its ids are opaque, and their key is missing.
     NoKey,
+    /// Its ids are opaque, and its source server permutes other ranges than were used here.
+    OtherDomain,
     /// Its ids are opaque on its source server alone, or here alone.
     OtherKind { opaque_there: bool },
 }
@@ -112,6 +114,9 @@ impl TagError {
             Self::OtherKind { opaque_there: true } => {
                 format!("The tag is opaque on server \"{server}\", and not here.")
             }
+            Self::OtherDomain => format!(
+                "Server \"{server}\" permutes the ids of the tag in another way than was used here: in a failover it has lost how \"max_value\" was raised."
+            ),
             Self::OtherKind {
                 opaque_there: false,
             } => format!("The tag is opaque here, and not on server \"{server}\"."),
@@ -123,7 +128,7 @@ impl TagError {
         match self {
             Self::NoSuchTag | Self::EndOfTag { .. } | Self::EndOfPeriod { .. } => None,
             Self::NoKey => Some("the key of its opaque ids is missing".into()),
-            Self::OtherKind { .. } => Some(self.sentence(server)),
+            Self::OtherKind { .. } | Self::OtherDomain => Some(self.sentence(server)),
             Self::MaxIdBackwards { published, found } => Some(format!(
                 "max_id moved backwards, from {published} to {found}"
             )),
@@ -203,6 +208,12 @@ impl TagError {
             )
             .set_detail("Its row in leaf_id.leaf_alloc was restored or replicated without its row in leaf_id.leaf_opaque_key.")
             .set_hint("Restore leaf_id.leaf_opaque_key from the same dump. Another key would repeat ids."),
+            Self::OtherDomain => error(
+                not_ready,
+                format!("server \"{server}\" is behind with tag \"{tag}\""),
+            )
+            .set_detail(self.sentence(server))
+            .set_hint("Create a new tag: of this one, ids would come again."),
             Self::OtherKind { .. } => error(
                 not_ready,
                 format!("tag \"{tag}\" is not the same kind here as on server \"{server}\""),

@@ -11,7 +11,7 @@
 use leaf_id_core::step::{self, Decay, Limits, Pace};
 
 use super::calendar::Calendar;
-use super::heap::{self, AllocRow, LastClaim};
+use super::heap::{self, AllocRow, Edit, LastClaim};
 use super::opaque::{self, Handed, Opaque};
 use super::rights;
 use crate::error::{Failure, TagError};
@@ -387,10 +387,11 @@ impl From<TagError> for Unreceived {
 /// a server that has lost claims is noticed.
 ///
 /// Another incarnation of the row there is a new incarnation of the row here: the ids may be lower.
+/// `remember` is told of any other row that was changed.
 ///
 /// # Errors
 /// See [`Unreceived`]; the transaction is then to be rolled back.
-pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
+pub fn receive(key: &Key, arrival: &Arrival, remember: fn(&Edit)) -> Result<Claimed, Unreceived> {
     let Arrival { source, answer, .. } = arrival;
     with_row(key, |locked, row| {
         let is_same = row.incarnation == source.row_incarnation
@@ -422,7 +423,7 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
             let max_value = row.max_value();
             return Err(TagError::EndOfTag { max_value, skip: 0 }.into());
         }
-        let renewed = take_over(row, answer.opaque.as_ref())?;
+        let (opaque, renewed) = take_over(locked, key, row, answer.opaque.as_ref(), remember)?;
         let len = u32::try_from(left).map_or(answer.len, |left| answer.len.min(left));
         let incarnation = if reset || renewed {
             new_incarnation()
@@ -453,25 +454,88 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
             incarnation,
             server_incarnation: answer.incarnation,
             begun: None,
-            opaque: answer.opaque.map(|handed| handed.opaque),
+            opaque,
         });
         Ok(claimed)
     })
 }
 
-/// Writes the key down that has come with an answer. Whether that is another one than was used
-/// here, or of a domain that has grown: no id of before may meet it.
-fn take_over(row: &AllocRow, handed: Option<&Handed>) -> Result<bool, TagError> {
+/// Writes the key down that has come with an answer. What the row is to say of it, and whether that
+/// is another key than was used here, or a domain that has grown: no id of before may meet it.
+fn take_over(
+    locked: &LockedRow,
+    key: &Key,
+    row: &AllocRow,
+    handed: Option<&Handed>,
+    remember: fn(&Edit),
+) -> Result<(Option<Opaque>, bool), TagError> {
     let Some(handed) = handed else {
-        return Ok(false);
+        return Ok((None, false));
     };
     let max_value = row.max_value();
     if handed.opaque.domain.last() > max_value {
         return Err(TagError::EndOfTag { max_value, skip: 0 });
     }
     let before = row.opaque().ok().flatten();
+    let mut opaque = handed.opaque;
+    if let Some(before) = before.filter(|before| before.key == opaque.key) {
+        let (was, is) = (before.domain.bounds(), opaque.domain.bounds());
+        // A failover there has lost how far max_value was raised: up to there all is as it was.
+        if was.starts_with(is) {
+            opaque.domain = before.domain;
+        } else if !is.starts_with(was) {
+            return Err(TagError::OtherDomain);
+        }
+    } else {
+        free_key(locked, key, opaque.key, remember);
+    }
     raised(opaque::take_over(handed, before.map(|before| before.key)));
-    Ok(before.is_some_and(|before| before != handed.opaque))
+    Ok((Some(opaque), before.is_some_and(|before| before != opaque)))
+}
+
+/// Where tags were renamed on the source server, another row may have the key of this one. It gets
+/// one of its own, as when it was created, until it claims.
+fn free_key(locked: &LockedRow, key: &Key, number: i64, remember: fn(&Edit)) {
+    let rows = locked.table.rows();
+    let other = rows
+        .iter()
+        .map(AllocRow::of)
+        .find(|row| row.opaque_key == Some(number) && row.tag != Some(key.tag));
+    let Some(tag) = other.and_then(|row| row.tag) else {
+        return;
+    };
+    let Some(stored) = locked.table.lock(&heap::key(&tag)) else {
+        return;
+    };
+    let old = AllocRow::of(&stored);
+    if old.server.is_none() {
+        return;
+    }
+    let new = AllocRow {
+        incarnation: new_incarnation(),
+        opaque_key: Some(opaque::random_number()),
+        opaque_bounds: Vec::new(),
+        server_incarnation: 0,
+        ..old.clone()
+    };
+    locked.table.update(
+        &stored,
+        &[
+            (heap::INCARNATION, Value::Bigint(new.incarnation)),
+            (heap::SERVER_INCARNATION, Value::Bigint(0)),
+            (
+                heap::OPAQUE_KEY,
+                new.opaque_key.map_or(Value::Null, Value::Bigint),
+            ),
+            (heap::OPAQUE_BOUNDS, Value::Bigints(&new.opaque_bounds)),
+        ],
+    );
+    remember(&Edit {
+        relation: key.relation,
+        old: Some(old),
+        new: Some(new),
+        replica: false,
+    });
 }
 
 /// An `incarnation` that no row had before.

@@ -44,14 +44,16 @@ pub static ALLOC: Shape = Shape::new(
     ],
 );
 
-const BIZ_TAG: usize = 1;
+/// Column `biz_tag`.
+pub const BIZ_TAG: usize = 1;
 /// Column `max_id`.
 pub const MAX_ID: usize = 2;
 const STEP: usize = 3;
 /// Column `update_time`.
 pub const UPDATE_TIME: usize = 5;
 const MAX_STEP: usize = 6;
-const MAX_VALUE: usize = 7;
+/// Column `max_value`.
+pub const MAX_VALUE: usize = 7;
 /// Column `incarnation`.
 pub const INCARNATION: usize = 8;
 /// Column `system_identifier`.
@@ -117,6 +119,18 @@ pub struct AllocRow {
     pub opaque_key: Option<i64>,
     /// The domain of those.
     pub opaque_bounds: Vec<i64>,
+}
+
+/// What a trigger was fired for.
+pub struct Edit {
+    /// Oid of `leaf_alloc`.
+    pub relation: u32,
+    /// The row before; `None` for INSERT.
+    pub old: Option<AllocRow>,
+    /// The row after; `None` for DELETE.
+    pub new: Option<AllocRow>,
+    /// `session_replication_role` is `replica`: nothing may be refused.
+    pub replica: bool,
 }
 
 /// A tag whose numbers begin anew with each period.

@@ -142,22 +142,29 @@ pub fn forget_kept() {
 /// the source of has neither from here: both come with its first ids.
 #[derive(Clone, Copy)]
 pub struct Columns {
-    /// See [`Opaque::key`].
-    pub key: i64,
+    /// See [`Opaque::key`]; `None` if its ids are not opaque.
+    pub key: Option<i64>,
     domain: Option<Domain>,
 }
 
 impl Columns {
-    /// Column `opaque_bounds`.
-    pub fn bounds(&self) -> &[i64] {
-        self.domain.as_ref().map_or(&[], Domain::bounds)
+    /// Those of a row whose ids are not opaque.
+    const NONE: Self = Self {
+        key: None,
+        domain: None,
+    };
+
+    /// Column `opaque_bounds`; `None` with the key.
+    pub fn bounds(&self) -> Option<&[i64]> {
+        self.key?;
+        Some(self.domain.as_ref().map_or(&[], Domain::bounds))
     }
 }
 
 impl From<Opaque> for Columns {
     fn from(Opaque { key, domain }: Opaque) -> Self {
         Self {
-            key,
+            key: Some(key),
             domain: Some(domain),
         }
     }
@@ -183,8 +190,10 @@ pub fn inserted(new: &AllocRow, replica: bool) -> Result<Option<Columns>, Failur
     if number == NEW {
         let (number, key) = random_key();
         if new.server.is_some() {
-            let (key, domain) = (number, None);
-            return Ok(Some(Columns { key, domain }));
+            return Ok(Some(Columns {
+                key: Some(number),
+                domain: None,
+            }));
         }
         let domain = Domain::new(next, max_value).map_err(|_| Failure::OpaqueTooFew {
             tag: tag(),
@@ -227,17 +236,33 @@ pub fn updated(old: &AllocRow, new: &AllocRow, replica: bool) -> Result<Option<C
     if !same && !replica {
         return Err(Failure::OpaqueFinal { tag: tag() });
     }
+    if old.opaque_key.is_none() {
+        // Its numbers were ids already, whatever they are where it is replicated from.
+        return Ok((!same).then_some(Columns::NONE));
+    }
     let (Ok(Some(opaque)), Some(max_value)) = (old.opaque(), new.max_value) else {
         return Ok(None);
     };
     if old.server.is_some() {
         return Ok(Some(opaque.into()));
     }
+    if let Some(domain) = arriving(opaque, new) {
+        return Ok(Some(Opaque { domain, ..opaque }.into()));
+    }
     match extended(tag, opaque.domain, max_value) {
         Ok(domain) => Ok(Some(Opaque { domain, ..opaque }.into())),
         Err(_) if replica => Ok(Some(opaque.into())),
         Err(failure) => Err(failure),
     }
+}
+
+/// The domain of a replicated row with the same key, if it is the one that is here with more behind
+/// it: how a domain was extended step by step is a part of what the ids are.
+pub fn arriving(here: Opaque, new: &AllocRow) -> Option<Domain> {
+    let domain = Domain::of(&new.opaque_bounds).ok()?;
+    let longer = new.opaque_bounds.len() > here.domain.bounds().len()
+        && domain.bounds().starts_with(here.domain.bounds());
+    (new.opaque_key == Some(here.key) && longer).then_some(domain)
 }
 
 /// A domain that ends where `max_value` does.
@@ -345,6 +370,11 @@ pub fn has_key(number: i64) -> Result<bool, Failure> {
 }
 
 /// A key, and a number that no other has.
+/// The number of a key that is yet to come from another server.
+pub fn random_number() -> i64 {
+    random_key().0
+}
+
 fn random_key() -> (i64, Key) {
     let mut key = Key::default();
     for part in key.chunks_mut(size_of::<u64>()) {

@@ -22,9 +22,8 @@ use crate::pg::{self, SubtransactionEvent, TransactionCallbacks, TransactionEven
 use crate::shmem::Access;
 use crate::shmem::{self, Area, Key, Tag};
 use crate::tags::claim;
-use crate::tags::heap::AllocRow;
+use crate::tags::heap::{AllocRow, Edit};
 use crate::tags::opaque::{self, Opaque};
-use crate::tags::trigger::Edit;
 
 /// Edits remembered one by one; a transaction with more invalidates its whole database.
 const MAX_EDITS: usize = 100_000;

@@ -1,24 +1,12 @@
 //! What an edit of `leaf_alloc` may do, and what it writes beside: the part of the trigger
 //! before the row is written.
 
-use super::heap::{self, AllocRow, LastClaim};
+use super::heap::{self, AllocRow, Edit, LastClaim};
 use super::{calendar, claim, opaque};
 use crate::error::Failure;
 use crate::guc;
-use crate::pg::{self, Access, Value};
+use crate::pg::{self, Access, Table, Value};
 use crate::shmem::Tag;
-
-/// What a trigger was fired for.
-pub struct Edit {
-    /// Oid of `leaf_alloc`.
-    pub relation: u32,
-    /// The row before; `None` for INSERT.
-    pub old: Option<AllocRow>,
-    /// The row after; `None` for DELETE.
-    pub new: Option<AllocRow>,
-    /// `session_replication_role` is `replica`: nothing may be refused.
-    pub replica: bool,
-}
 
 /// What the trigger changes in the row that is about to be written.
 #[derive(Default)]
@@ -69,8 +57,14 @@ impl Stamp {
         }
         if let Some(opaque) = &self.opaque {
             changes.extend([
-                (heap::OPAQUE_KEY, Value::Bigint(opaque.key)),
-                (heap::OPAQUE_BOUNDS, Value::Bigints(opaque.bounds())),
+                (
+                    heap::OPAQUE_KEY,
+                    opaque.key.map_or(Value::Null, Value::Bigint),
+                ),
+                (
+                    heap::OPAQUE_BOUNDS,
+                    opaque.bounds().map_or(Value::Null, Value::Bigints),
+                ),
             ]);
         }
         changes
@@ -179,7 +173,8 @@ pub enum Merged {
 }
 
 /// An INSERT that logical replication brings, of a tag that this server has already: the row that
-/// is here stays, with the greater `max_id`, and the new one is not to be written. A duplicate
+/// is here stays, with the greater `max_id`, and the new one is not to be written. So does the row of
+/// an opaque tag that has another name by now, and gets it. A duplicate
 /// key would stop the initial copy, or the apply worker, for good.
 ///
 /// # Errors
@@ -195,7 +190,9 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
     let Some(table) = heap::open(edit.relation, Access::Write)? else {
         return Ok(Merged::No);
     };
-    let Some(stored) = table.lock(&Value::Text(tag.bytes())) else {
+    let here = table.lock(&heap::key(&tag));
+    let is_renamed = here.is_none();
+    let Some(stored) = here.or_else(|| lock_of_key(&table, new)) else {
         return Ok(Merged::No);
     };
     let old = AllocRow::of(&stored);
@@ -205,14 +202,23 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
             "leaf_id: the ids of tag \"{tag}\" are permuted in another way where it is replicated from: those of both may be the same"
         );
     }
+    let opaque = old.opaque().ok().flatten();
+    let is_extended = opaque.is_some_and(|opaque| opaque::arriving(opaque, new).is_some());
+    let is_news = is_renamed || is_extended || new.max_id > old.max_id;
     // Which ids of a sourced tag are in use is known where they come from.
-    if old.server.is_some() || new.max_id <= old.max_id {
+    if old.server.is_some() || !is_news {
         return Ok(Merged::Kept);
     }
-    let raised = AllocRow {
-        max_id: new.max_id,
+    let mut raised = AllocRow {
+        tag: new.tag,
+        max_id: new.max_id.max(old.max_id),
         ..old.clone()
     };
+    if is_extended {
+        raised.max_value = new.max_value;
+        raised.opaque_bounds.clone_from(&new.opaque_bounds);
+    }
+    let max_value = raised.max_value;
     let mut edit = Edit {
         relation: edit.relation,
         old: Some(old),
@@ -221,11 +227,25 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
     };
     let mut stamp = stamp(&edit)?;
     stamp.max_id = stamp.max_id.max(new.max_id);
-    table.update(&stored, &stamp.changes());
+    let mut changes = stamp.changes();
+    changes.push((heap::BIZ_TAG, heap::key(&tag)));
+    changes.extend(max_value.map(|last| (heap::MAX_VALUE, Value::Bigint(last))));
+    table.update(&stored, &changes);
     if let Some(raised) = &mut edit.new {
         raised.max_id = stamp.max_id;
     }
     Ok(Merged::Raised(Box::new(edit)))
+}
+
+/// The row of another tag that has the key of an opaque one: this was renamed where it is replicated
+/// from, and no two rows have one key.
+fn lock_of_key(table: &Table, new: &AllocRow) -> Option<pg::Row> {
+    new.opaque_key?;
+    let rows = table.rows();
+    let mut rows = rows.iter().map(AllocRow::of);
+    let tag = rows.find(|row| row.opaque_key == new.opaque_key)?.tag?;
+    let stored = table.lock(&heap::key(&tag))?;
+    (AllocRow::of(&stored).opaque_key == new.opaque_key).then_some(stored)
 }
 
 /// Whether every tag may be dropped at once. A replicated TRUNCATE is applied: its owner was asked

@@ -24,6 +24,7 @@ use crate::remote::central::{Central, RemoteOutcome, RemoteRequest, Returned};
 use crate::shmem::{self, Area, Claimed, IdRange, Key};
 use crate::tags::blocker;
 use crate::tags::claim::{self, Arrival, Ask, TagSource, Unclaimed, Unreceived};
+use crate::tags::transaction;
 
 /// How often an allocator looks whether somebody waits for its database.
 const PROBE: Duration = Duration::from_millis(100);
@@ -371,7 +372,7 @@ impl Allocator {
             c"synchronous_commit",
             ClaimSynchronousCommit::Local.setting(),
         );
-        match pg::transaction(|| claim::receive(&key, &arrival)) {
+        match pg::transaction(|| claim::receive(&key, &arrival, transaction::remember)) {
             Ok(Ok(claimed)) => {
                 let noted = Outcome::Noted {
                     version,

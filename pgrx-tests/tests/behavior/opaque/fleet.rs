@@ -189,3 +189,73 @@ fn both_sides_must_say_that_it_is_opaque() {
     // A tag does not change its source with its key.
     central.fails("UPDATE leaf_id.leaf_alloc SET server = 'nowhere'");
 }
+
+/// Names that change places at the center take their keys along. A member that has both tags goes on.
+#[test]
+fn tags_that_change_names_at_the_center_go_on() {
+    let fleet = Fleet::new(1, &[]);
+    let mut central = fleet.central.session();
+    central.run("GRANT EXECUTE ON FUNCTION leaf_id.leaf_key_of TO leaf_member");
+    let member = &fleet.members[0];
+    let mut session = member.session();
+    for tag in ["t", "u"] {
+        create(&mut central, tag, 10, "");
+        create(&mut session, tag, 10, SOURCED);
+    }
+    // What one row permutes is one name's here, and then the other's.
+    let mut ids = [session.take("t", 25), session.take("u", 25)];
+    central.run(
+        "UPDATE leaf_id.leaf_alloc SET biz_tag = 'x' WHERE biz_tag = 't';
+         UPDATE leaf_id.leaf_alloc SET biz_tag = 't' WHERE biz_tag = 'u';
+         UPDATE leaf_id.leaf_alloc SET biz_tag = 'u' WHERE biz_tag = 'x'",
+    );
+    let is_swapped = |session: &mut Session, central: &mut Session| {
+        session.next("t");
+        key(session) == key(central)
+    };
+    wait_until(Duration::from_secs(30), "the other key", || {
+        is_swapped(&mut session, &mut central)
+    });
+    let [t, u] = &mut ids;
+    u.extend(session.take("t", 50));
+    assert_distinct(u);
+    wait_until(Duration::from_secs(30), "ids of the other tag", || {
+        session.try_next("u").is_ok()
+    });
+    session.take("u", 25);
+    t.extend(session.take("u", 50));
+    assert_distinct(t);
+}
+
+/// What was permuted one way is not permuted another way by the same key.
+#[test]
+fn a_center_that_permutes_otherwise_than_before_is_refused() {
+    let central = Server::with_leaf_id(&[("leaf_id.failover_skip", "0")]);
+    central.admit_members();
+    let standby = central.standby(&[]);
+    let mut session = central.session();
+    session.run("GRANT EXECUTE ON FUNCTION leaf_id.leaf_key_of TO leaf_member");
+    create(&mut session, "t", 1000, ", max_value => 1000000");
+    session.run("UPDATE leaf_id.leaf_alloc SET max_id = 999001");
+    let member = Server::start_unrelated(1, &[]);
+    member.source_from(&[central.dir(), standby.dir()]);
+    let mut mine = member.session();
+    create(&mut mine, "t", 1000, SOURCED);
+    mine.run("UPDATE leaf_id.leaf_alloc SET max_value = 9007199254740991");
+    standby.replay_all_of(&central);
+    standby.cut_off();
+    session.run("UPDATE leaf_id.leaf_alloc SET max_value = 2000000");
+    let mut ids = mine.take("t", 3000);
+    central.kill_9();
+    standby.promote();
+    let mut session = standby.session();
+    session.run("UPDATE leaf_id.leaf_alloc SET max_value = 3000000, max_id = 1500000");
+    let failure = loop {
+        match mine.try_next("t") {
+            Ok(id) => ids.push(id),
+            Err(failure) => break failure,
+        }
+    };
+    failure.is("55000").details("in another way");
+    assert_distinct(&ids);
+}

@@ -245,3 +245,69 @@ fn truncate_needs_the_owners_word() {
     there.run("INSERT INTO orders VALUES (33); SELECT leaf_sync()");
     assert_eq!(there.next("orders"), 34);
 }
+
+/// A tag whose numbers were ids here goes on with them, and one that was raised step by step there
+/// has the same steps here, also if this server was told of the last one only.
+#[test]
+fn a_subscriber_keeps_how_its_ids_are_made() {
+    let (publisher, subscriber) = pair();
+    let (mut there, mut here) = (publisher.session(), subscriber.session());
+    there.run(
+        "SELECT leaf_tag_create('orders', opaque => true, max_value => 1000000),
+                leaf_tag_create('raised', opaque => true, max_value => 1000000);
+         CREATE PUBLICATION p FOR TABLE leaf_id.leaf_alloc, leaf_id.leaf_opaque_key",
+    );
+    here.run("SELECT leaf_tag_create('orders')");
+    here.take("orders", 3);
+    subscribe(&publisher, &subscriber);
+    wait_for_copy(&mut here);
+    let bounds =
+        "SELECT biz_tag || ' ' || coalesce(opaque_bounds::text, 'plain') || ' ' || max_value
+                  FROM leaf_id.leaf_alloc ORDER BY biz_tag";
+    there.next("orders");
+    there.run("UPDATE leaf_id.leaf_alloc SET max_value = 2000000");
+    wait_for(
+        &mut here,
+        bounds,
+        &["orders plain 2000000", "raised {1,1000000,2000000} 2000000"],
+    );
+    let next = here.next("orders");
+    assert!((4..10_000).contains(&next), "{next}");
+    // By an INSERT, and by an UPDATE.
+    here.run("DROP SUBSCRIPTION s");
+    there.run("UPDATE leaf_id.leaf_alloc SET max_value = 4000000");
+    there.run("UPDATE leaf_id.leaf_alloc SET max_value = 8000000");
+    subscribe(&publisher, &subscriber);
+    let raised = "raised {1,1000000,2000000,4000000,8000000} 8000000";
+    wait_for_copy(&mut here);
+    wait_for(&mut here, bounds, &["orders plain 2000000", raised]);
+    here.run("ALTER SUBSCRIPTION s DISABLE");
+    there.run("UPDATE leaf_id.leaf_alloc SET description = 'x'");
+    here.run("ALTER SUBSCRIPTION s ENABLE");
+    wait_for(&mut here, bounds, &["orders plain 8000000", raised]);
+}
+
+/// The key of a tag that was renamed there while nobody listened stops nothing.
+#[test]
+fn a_renamed_opaque_tag_arrives() {
+    let (publisher, subscriber) = pair();
+    let (mut there, mut here) = (publisher.session(), subscriber.session());
+    there.run(
+        "SELECT leaf_tag_create('orders', opaque => true, max_value => 1000000);
+         CREATE PUBLICATION p FOR TABLE leaf_id.leaf_alloc, leaf_id.leaf_opaque_key",
+    );
+    subscribe(&publisher, &subscriber);
+    wait_for_copy(&mut here);
+    here.run("DROP SUBSCRIPTION s");
+    there.run(
+        "UPDATE leaf_id.leaf_alloc SET biz_tag = 'renamed', max_id = 5000;
+         SELECT leaf_tag_create('new')",
+    );
+    subscribe(&publisher, &subscriber);
+    wait_for_copy(&mut here);
+    wait_for(&mut here, MAX_IDS, &["new 1", "renamed 5000"]);
+    here.take("renamed", 100);
+    here.fails("SELECT leaf_segment_next('orders')").is("42704");
+    let decoded = here.ids("SELECT leaf_opaque_decode('renamed', leaf_segment_next('renamed'))");
+    assert!(decoded[0] >= 5100, "{decoded:?}");
+}
