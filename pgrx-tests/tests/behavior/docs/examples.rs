@@ -17,7 +17,7 @@ use super::page::{Block, Mark, Page, root};
 /// How many blocks are not simply run, by the pages' own words; so that none goes unseen.
 const EXPECT: usize = 2;
 const RUN_BY: usize = 15;
-const NOT_RUN: usize = 2;
+const NOT_RUN: usize = 3;
 
 /// A server with the settings that a page shows, and what it needs to be quick.
 fn server_of(blocks: &[Block]) -> Server {
