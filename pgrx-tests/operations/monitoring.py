@@ -19,7 +19,7 @@ from common import RUN, Process, Server, fail, free_port, get, say, wait_until
 
 # As `for:`, and what the expressions look back on. Longer than a promoted server's snowflake ids
 # are far ahead of the clock.
-SHORTER = {r"for: \w+": "for: 12s", r"\[\w+\]": "[12s]"}
+SHORTER = {r"for: \w+": "for: 12s", r"\[\w+\]": "[12s]", r"offset \w+": "offset 12s"}
 # What Grafana puts in place of its variables.
 VARIABLES = {"$__rate_interval": "12s", "$instance": ".*", "$datname": ".*", "$tag": ".*"}
 SCRAPE = 1

@@ -63,11 +63,13 @@ fn the_commands_for_several_servers_and_a_central_pair_work() {
     );
     assert_eq!(session.take("orders", 3), [1, 2, 3]);
 
-    let [on_primary, for_members] = &blocks("A central pair")[..] else {
+    let [on_primary, for_members, on_promoted] = &blocks("A central pair")[..] else {
         panic!("other blocks than expected");
     };
     let standby = primary.standby(&[]);
     run(&mut primary.session(), on_primary, &[("db2", STANDBY)]);
+    // As "with the primary's settings" says.
+    standby.set("synchronous_standby_names", STANDBY);
     let db2 = standby.dir().to_str().unwrap();
     run(
         &mut session,
@@ -81,8 +83,7 @@ fn the_commands_for_several_servers_and_a_central_pair_work() {
     });
     let before = session.take("orders", 1500);
     primary.kill_9_postmaster();
-    standby.promote();
-    standby.set("synchronous_standby_names", "");
+    run(&mut standby.session(), on_promoted, &[]);
     let after = session.take("orders", 5000);
     assert!(after.first() > before.last(), "{before:?} {after:?}");
 }
