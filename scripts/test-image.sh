@@ -16,6 +16,7 @@ major=$(major_of_package "$deb")
 unpack_root "$suite"
 logged in_root apt-get -q install --no-install-recommends "postgresql-$major"
 readme "$BARE/tmp"
+cp "$deb" "$BARE/tmp/leaf_id.deb"
 
 # run FILE: its RUN.
 run() {
@@ -42,7 +43,6 @@ tried="the server's image"
 if [ "$major" -ge 18 ]; then
     tried="both images"
     say "The extension image, on Debian $suite's PostgreSQL $major"
-    cp "$deb" "$BARE/tmp/leaf_id.deb"
     run Dockerfile.extension
     # Where CloudNativePG mounts it.
     image=/extensions/leaf_id
@@ -66,7 +66,6 @@ say "The server's image, on Debian $suite's PostgreSQL $major"
 share=/usr/share/postgresql
 # As the official image has it.
 in_root sh -c "mv $share/$major/postgresql.conf.sample $share/ && ln -s ../postgresql.conf.sample $share/$major/"
-cp "$deb" "$BARE/tmp/"
 run Dockerfile
 insert server
 say "Debian $suite, PostgreSQL $major: $tried, all as in README.md"
