@@ -32,6 +32,8 @@ package() {
 say "Building leaf_id for $version"
 if [ "$what" = package ]; then
     package
+    # Debian's and RPM's packages have a place of their own for it.
+    [ -n "${3:-}" ] || "$ROOT/scripts/third-party.sh" >"$files/THIRD-PARTY"
     say "The files to package are in $files"
     exit
 fi

@@ -52,7 +52,7 @@ if [ "$major" -ge 18 ]; then
     done < <(grep '^COPY --from=files ' packaging/docker/Dockerfile.extension)
     found=$(in_root sh -c "cd $image && find . -type f | sort")
     wanted=$({
-        printf './%s\n' lib/leaf_id.so licenses/leaf_id share/extension/leaf_id.control
+        printf './%s\n' lib/leaf_id.so licenses/leaf_id licenses/leaf_id-THIRD-PARTY share/extension/leaf_id.control
         find sql -maxdepth 1 -name 'leaf_id--*--*.sql' -printf './share/extension/%f\n'
         echo "./share/extension/leaf_id--$(version).sql"
     } | sort)
@@ -66,6 +66,11 @@ say "The server's image, on Debian $suite's PostgreSQL $major"
 share=/usr/share/postgresql
 # As the official image has it.
 in_root sh -c "mv $share/$major/postgresql.conf.sample $share/ && ln -s ../postgresql.conf.sample $share/$major/"
+cat >"$BARE/etc/dpkg/dpkg.cfg.d/docker" <<'END'
+path-exclude /usr/share/doc/*
+path-include /usr/share/doc/*/copyright
+END
 run Dockerfile
+[ -s "$BARE/usr/share/doc/postgresql-$major-leaf-id/THIRD-PARTY" ] || die "the server's image has no notices of what it contains"
 insert server
 say "Debian $suite, PostgreSQL $major: $tried, all as in README.md"
