@@ -42,7 +42,6 @@ leaf-id ($(debian_version)) unstable; urgency=medium
 
  -- $maintainer  $(date --utc --date="@$committed" -R)
 END
-        printf 'README.md\nCHANGELOG.md\ndebian/THIRD-PARTY\n' >docs
     )
     # Those that were built before, but not another suite's.
     rm -f "$TARGET/deb/postgresql-$major-leaf-id_"*"${revision}_"*.deb

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # test-deb.sh SUITE DEB: what README.md says, in a bare Debian (bookworm, trixie) that has neither
 # Rust nor anything else of ours: install the package, configure, restart, create the extension,
-# insert. The commands are README.md's own. Then the package's tests (autopkgtest), and its
-# removal. Needs root and debootstrap.
+# insert. The commands are README.md's own. Then the links in the package's documentation, its tests
+# (autopkgtest), and its removal. Needs root and debootstrap.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -28,6 +28,16 @@ insert() { as_user 'sudo -u postgres psql -X -v ON_ERROR_STOP=1' <"$BARE/tmp/sql
 same_as_readme "$(insert 2>&1)"
 worker=$(as_user "sudo -u postgres psql -X -A -t -c 'SELECT (leaf_snowflake_decode(leaf_snowflake_next())).worker_id'")
 [ "$worker" = 1 ] || die "not the worker id of README.md: $worker"
+
+say "Following the links of the package's pages"
+doc=$BARE/usr/share/doc/postgresql-$major-leaf-id
+grep -q . "$doc/THIRD-PARTY" || die "the package has no notices of what the library contains"
+followed=0
+while IFS=: read -r page link; do
+    [ -e "$doc/$(dirname "$page")/$link" ] || die "$page links to $link, which is not in the package"
+    followed=$((followed + 1))
+done < <(cd "$doc" && grep -HoE '\]\([^)#]+' README.md SECURITY.md docs/*.md | grep -v '](http' | sed 's/](//')
+[ $followed -gt 50 ] || die "only $followed links were followed"
 
 say "Running the package's own tests"
 cp -r --parents pgrx-tests/sql pgrx-tests/expected "$BARE/tmp/"
