@@ -4,16 +4,17 @@
 # SECTIONS   what "make bench" measures (all; one-session one-row bulk sessions snowflake
 #            latency start-up)
 # CLIENTS    which of pgrx-tests/clients "make test-clients" tries (all)
-# PG_CONFIG  the PostgreSQL that "make install", "make package" and "make deb" are for; all other
-#            targets then develop and test against a copy of it, if it is in a prefix of its own
+# PG_CONFIG  the PostgreSQL that "make all", "make install", "make installcheck", "make uninstall",
+#            "make package" and "make deb" are for; all other targets then develop and test against
+#            a copy of it, if it is in a prefix of its own
 
 PG_CONFIG ?= pg_config
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo demo-stop bench test test-core test-loom test-servers test-demo \
         test-clients test-all-versions test-another-version test-upgrade test-monitoring test-patroni \
-        test-pgbackrest test-arm64 torture lint fmt install package deb test-deb test-dist-upgrade test-image rpm-spec \
-        release matrix env clean distclean
+        test-pgbackrest test-arm64 torture lint fmt all install installcheck uninstall package \
+        deb test-deb test-dist-upgrade test-image rpm-spec release matrix env clean distclean
 
 help: ## list the targets
 	@echo "leaf_id: unique 64-bit ids from shared memory, inside PostgreSQL"
@@ -84,8 +85,17 @@ setup: ## install what is missing: PostgreSQL, its headers, clang, cargo-pgrx
 build: ## build the release into a private copy of PostgreSQL
 	@scripts/build.sh
 
+all: ## compile what "make install" installs, for PG_CONFIG=/path/to/pg_config
+	@scripts/install.sh package '$(PG_CONFIG)'
+
 install: ## build and install for PG_CONFIG=/path/to/pg_config
 	@scripts/install.sh install '$(PG_CONFIG)'
+
+installcheck: ## the regression tests on a running server of PG_CONFIG, found as psql finds it
+	@scripts/install.sh installcheck '$(PG_CONFIG)'
+
+uninstall: ## remove what "make install" installed for PG_CONFIG
+	@scripts/install.sh uninstall '$(PG_CONFIG)'
 
 package: ## build a directory to package, for PG_CONFIG=/path/to/pg_config
 	@scripts/install.sh package '$(PG_CONFIG)'

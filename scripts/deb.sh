@@ -13,11 +13,13 @@
 suite=${2:-}
 [ -z "$suite" ] || enter_root "$@"
 version=$(version)
-# Pre-releases sort before the release. With a revision, CHANGELOG.md counts as the changelog of
-# upstream, and not as Debian's.
-debian_version=${version/-/\~}-1
+# With one, CHANGELOG.md counts as the changelog of upstream, and not as Debian's.
+revision=-1
 maintainer=$(maintainer)
 committed=$(git log -1 --format=%ct)
+
+# Pre-releases sort before the release.
+debian_version() { echo "${version/-/\~}$revision"; }
 
 # source_package DIRECTORY: what dpkg-buildpackage reads, for PostgreSQL $major.
 source_package() {
@@ -34,16 +36,15 @@ source_package() {
             tail -n +5 "$ROOT/LICENSE" | sed 's/^$/./; s/^/ /'
         } >copyright
         cat >changelog <<END
-leaf-id ($debian_version) unstable; urgency=medium
+leaf-id ($(debian_version)) unstable; urgency=medium
 
   * See CHANGELOG.md.
 
  -- $maintainer  $(date --utc --date="@$committed" -R)
 END
-        printf 'README.md\nCHANGELOG.md\n' >docs
     )
-    # An image is made of the one package that is there.
-    rm -f "$TARGET/deb/postgresql-$major-leaf-id_"*
+    # Those that were built before, but not another suite's.
+    rm -f "$TARGET/deb/postgresql-$major-leaf-id_"*"${revision}_"*.deb
 }
 
 # The profile too, if somebody is in a hurry.
@@ -65,6 +66,11 @@ else
     with_lock need_cargo_pgrx
     cargo fetch --locked --quiet
     unpack_root "$suite"
+    # So that an upgrade of Debian replaces the package by that of its next release. Not
+    # VERSION_ID of os-release: a release that is still being made has none.
+    # shellcheck disable=SC2016  # dpkg's
+    release=$(in_root dpkg-query --show --showformat='${Version}' base-files)
+    revision+=+deb${release%%.*}
     major=$(in_root apt-cache show postgresql | sed -nE 's/^Depends:.* postgresql-([0-9]+).*/\1/p' | head -n 1)
     source=$BARE/build/leaf-id-$version
     source_package "$source"
@@ -79,4 +85,4 @@ else
         sh -c "cd ${source#"$BARE"} && ${package[*]}"
     cp "$BARE/build/"*.deb "$TARGET/deb/"
 fi
-say "The package is $(ls "$TARGET/deb/postgresql-$major-leaf-id_$debian_version"_*.deb)"
+say "The package is $(ls "$TARGET/deb/postgresql-$major-leaf-id_$(debian_version)_"*.deb)"

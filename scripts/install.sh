@@ -1,14 +1,60 @@
 #!/usr/bin/env bash
 # install.sh install|package PG_CONFIG [DIRECTORY]: for any PostgreSQL that it supports. Installs no
 # system packages: the server's headers and clang are yours to provide.
+# install.sh installcheck PG_CONFIG: runs the regression tests on its server, in a database
+# contrib_regression, which is made anew.
+# install.sh uninstall PG_CONFIG: removes the files that install has put there.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-what=${1:?install or package}
+what=${1:?install, package, installcheck or uninstall}
 pg_config=$(command -v "${2:-pg_config}") ||
     die "there is no ${2:-pg_config}" "Say which one: make $what PG_CONFIG=/path/to/pg_config"
 case $pg_config in /*) ;; *) pg_config=$ROOT/$pg_config ;; esac
+
+library=$("$pg_config" --pkglibdir)
+extension=$("$pg_config" --sharedir)/extension
+
+installcheck() {
+    local pgxs bin run tests
+    pgxs=$("$pg_config" --pgxs)
+    bin=$("$pg_config" --bindir)
+    [ "$("$bin/psql" -X -A -t -d postgres -c "SHOW leaf_id.worker_id")" = 5 ] ||
+        die "the server is not as the tests expect it; in postgresql.conf, before a restart:" \
+            "shared_preload_libraries = 'leaf_id'" "leaf_id.worker_id = '5'"
+    run=$(mktemp -d)
+    # shellcheck disable=SC2064  # now: it is local
+    trap "rm -rf '$run'" EXIT
+    cp -r pgrx-tests/sql pgrx-tests/expected "$run"
+    cd "$run"
+    tests=(sql/*.sql)
+    tests=("${tests[@]#sql/}")
+    "${pgxs%/makefiles/pgxs.mk}/test/regress/pg_regress" --dbname=contrib_regression --bindir="$bin" \
+        --inputdir=. --outputdir=. "${tests[@]%.sql}" || {
+        cat regression.diffs
+        die "psql shows something else than it should"
+    }
+}
+
+uninstall() {
+    local file
+    for file in "$library/leaf_id.so" "$extension/leaf_id.control" "$extension"/leaf_id--*.sql; do
+        [ -e "$file" ] || continue
+        note "removing $file"
+        if [ -w "${file%/*}" ]; then rm "$file"; else as_root rm "$file"; fi
+    done
+    say "leaf_id must not be in shared_preload_libraries when the server starts again"
+}
+
+case $what in
+install | package) ;;
+installcheck | uninstall)
+    "$what"
+    exit
+    ;;
+*) die "install.sh install|package|installcheck|uninstall" ;;
+esac
 
 version=$("$pg_config" --version)
 major=$(printf '%s' "$version" | sed -nE 's/^PostgreSQL ([0-9]+).*/\1/p')
@@ -32,11 +78,13 @@ package() {
 say "Building leaf_id for $version"
 if [ "$what" = package ]; then
     package
+    # Debian's and RPM's packages have a place of their own for it.
+    [ -n "${3:-}" ] || "$ROOT/scripts/third-party.sh" >"$files/THIRD-PARTY"
     say "The files to package are in $files"
     exit
 fi
 
-if [ -w "$("$pg_config" --pkglibdir)" ] && [ -w "$("$pg_config" --sharedir)/extension" ]; then
+if [ -w "$library" ] && [ -w "$extension" ]; then
     "$CARGO_PGRX" pgrx install --release "${options[@]}"
 else
     # Not pgrx's own --sudo: it overwrites the library in place, under a running server.

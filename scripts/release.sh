@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # release.sh: checks, builds and collects what a release consists of, in target/release-VERSION:
-# the source archives, the Debian packages that can be built here, notes, and checksums. Pushes and
-# tags nothing. release.sh --trial goes past what is not ready, says so, runs no tests but make lint,
-# and collects in target/release-VERSION-trial.
+# the source archives, Debian packages, notes, and checksums. Pushes and tags nothing. The packages
+# are for the releases of Debian below, each of them tried, as root with debootstrap; otherwise for
+# the PostgreSQLs of this system, and not tried. release.sh --trial goes past what is not ready, says
+# so, runs no tests but make lint and those of the packages, and collects in
+# target/release-VERSION-trial.
 #
 # Before it: the version in Cargo.toml and META.json, a date in CHANGELOG.md, the step from the version
 # before in sql/, and scripts/released.sh freeze; all of it committed.
@@ -18,7 +20,10 @@ case ${1:-} in
 esac
 version=$(version)
 out=$TARGET/release-$version$trial
+# As CHANGELOG.md has them.
+suites=(bookworm trixie)
 unready=()
+unchecked=()
 
 # need WHAT COMMAND...: a release has this; a trial says that it is missing.
 need() {
@@ -35,9 +40,20 @@ is_frozen() { [ -f "sql/released/leaf_id--$version.sql" ]; }
 is_told() { ! tr '\n' ' ' <README.md | grep -q 'not yet released'; }
 is_locked() { cargo fetch --locked; }
 
+# What is released. A trial may have changes that are not committed.
+state() {
+    git rev-parse HEAD
+    git status --porcelain
+    git diff HEAD
+}
+# All of this takes an hour, in which somebody may go on working here.
+is_unchanged() { [ "$(state)" = "$begun_with" ] || die "the sources have changed since this began"; }
+
 # The part of CHANGELOG.md about this version.
 notes() { awk -v version="$version" '/^## /{ on = $2 == version } on' CHANGELOG.md; }
 
+commit=$(git rev-parse HEAD)
+begun_with=$(state)
 need_rust
 say "Is version $version ready?"
 need 'everything is committed' is_clean
@@ -52,11 +68,10 @@ command -v cargo-deny >/dev/null || die "cargo-deny is missing" "cargo install c
 # Also the version in META.json, the released scripts, licenses and sources.
 "$ROOT/scripts/lint.sh"
 # The database is fetched from GitHub.
-unchecked=
 if cargo deny fetch db >/dev/null 2>&1; then
     need 'there is no advisory about what is compiled in' cargo deny --workspace check --disable-fetch advisories
 else
-    unchecked='advisories about what is compiled in were NOT CHECKED: their database cannot be had here'
+    unchecked+=('advisories about what is compiled in were NOT CHECKED: their database cannot be had here')
 fi
 if [ -n "$trial" ]; then
     unready+=('the tests were run')
@@ -64,22 +79,35 @@ else
     "$ROOT/scripts/test-versions.sh" all
 fi
 
+is_unchanged
 say "Collecting version $version"
 rm -rf "$out"
 mkdir -p "$out"
 # Of the commit: what is not committed is in no archive. The same each time.
-git archive --prefix="leaf_id-$version/" --format=tar HEAD | gzip --no-name --best >"$out/leaf_id-$version.tar.gz"
+git archive --prefix="leaf_id-$version/" --format=tar "$commit" | gzip --no-name --best >"$out/leaf_id-$version.tar.gz"
 # As PGXN wants it.
-git archive --prefix="leaf_id-$version/" --format=zip --output="$out/leaf_id-$version.zip" HEAD
+git archive --prefix="leaf_id-$version/" --format=zip --output="$out/leaf_id-$version.zip" "$commit"
 notes >"$out/notes.md"
 built=0
-for pg_config in /usr/lib/postgresql/*/bin/pg_config; do
-    [ -f "$("$pg_config" --includedir-server)/postgres.h" ] || continue
-    "$ROOT/scripts/deb.sh" "$pg_config"
-    major=$("$pg_config" --version | sed -nE 's/^PostgreSQL ([0-9]+).*/\1/p')
-    cp "$TARGET/deb/postgresql-$major-leaf-id_"*.deb "$out/"
+# package PG_CONFIG [SUITE]: sets deb.
+package() {
+    deb=$("$ROOT/scripts/deb.sh" "$@" | sed -n -e 'w /dev/stderr' -e 's/^==> The package is //p')
+    cp "$deb" "$out/"
     built=$((built + 1))
-done
+}
+if is_root && command -v debootstrap >/dev/null; then
+    for suite in "${suites[@]}"; do
+        package pg_config "$suite"
+        "$ROOT/scripts/test-deb.sh" "$suite" "$deb"
+    done
+else
+    for pg_config in /usr/lib/postgresql/*/bin/pg_config; do
+        [ -f "$("$pg_config" --includedir-server)/postgres.h" ] || continue
+        package "$pg_config"
+    done
+    unchecked+=("there are NO PACKAGES FOR ${suites[*]}, and those for this system were NOT INSTALLED: that takes root and debootstrap")
+fi
+is_unchanged
 if [ $built -eq 0 ]; then need 'a Debian package was built' false; fi
 # Each package has the scripts of the sources.
 for package in "$out"/*.deb; do
@@ -94,10 +122,11 @@ done
 
 say "Version $version is in $out, in $(duration $SECONDS)"
 (cd "$out" && sed 's/^/    /' SHA256SUMS)
-[ -z "$unchecked" ] || note "$unchecked"
+for what in "${unchecked[@]}"; do note "!!! $what"; done
 if [ ${#unready[@]} -gt 0 ]; then
     say "THIS IS A TRIAL. A release needs more:"
     for what in "${unready[@]}"; do note "$what"; done
     exit
 fi
-note "Next: git tag -a v$version -F $out/notes.md"
+# By default git takes headings for comments.
+note "Next: git tag -a --cleanup=whitespace -F $out/notes.md v$version $commit"

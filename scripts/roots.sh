@@ -33,7 +33,7 @@ in_root() {
 # of packages, that package and nothing else of ours. It is made once, and kept as an archive.
 unpack_root() {
     local suite=$1 architecture=${2:-$(dpkg --print-architecture)} archive new
-    archive=$TARGET/roots/$suite-$architecture.tar
+    archive=$TARGET/roots/$suite-$architecture${3:+-$3}.tar
     BARE_LOG=$TARGET/roots/$suite-$architecture-$(basename "$0" .sh).log
     : >"$BARE_LOG"
     if [ ! -f "$archive" ]; then

@@ -9,6 +9,9 @@ for program in rpmlint rpm; do command -v $program >/dev/null || die "$program i
 date=$(date --utc --date="@$(git log -1 --format=%ct)" '+%a %b %d %Y')
 spec=$TARGET/rpm/leaf_id_$PG_MAJOR.spec
 mkdir -p "$TARGET/rpm"
-sed "s/@MAJOR@/$PG_MAJOR/g; s/@VERSION@/$(version)/g; s/@DATE@/$date/; s/@MAINTAINER@/$(maintainer)/" packaging/rpm/leaf_id.spec.in >"$spec"
+upstream=$(version)
+# Pre-releases sort before the release.
+sed "s/@MAJOR@/$PG_MAJOR/g; s/@UPSTREAM@/$upstream/g; s/@VERSION@/${upstream/-/\~}/g; s/@PGRX@/$PGRX_VERSION/g
+    s/@DATE@/$date/; s/@MAINTAINER@/$(maintainer)/" packaging/rpm/leaf_id.spec.in >"$spec"
 rpmlint "$spec"
 say "The spec is $spec"

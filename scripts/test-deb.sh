@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # test-deb.sh SUITE DEB: what README.md says, in a bare Debian (bookworm, trixie) that has neither
 # Rust nor anything else of ours: install the package, configure, restart, create the extension,
-# insert. The commands are README.md's own. Then the package's tests (autopkgtest), and its
-# removal. Needs root and debootstrap.
+# insert. The commands are README.md's own. Then the links in the package's documentation, its tests
+# (autopkgtest), and its removal. Needs root and debootstrap.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -29,6 +29,16 @@ same_as_readme "$(insert 2>&1)"
 worker=$(as_user "sudo -u postgres psql -X -A -t -c 'SELECT (leaf_snowflake_decode(leaf_snowflake_next())).worker_id'")
 [ "$worker" = 1 ] || die "not the worker id of README.md: $worker"
 
+say "Following the links of the package's pages"
+doc=$BARE/usr/share/doc/postgresql-$major-leaf-id
+grep -q . "$doc/THIRD-PARTY" || die "the package has no notices of what the library contains"
+followed=0
+while IFS=: read -r page link; do
+    [ -e "$doc/$(dirname "$page")/$link" ] || die "$page links to $link, which is not in the package"
+    followed=$((followed + 1))
+done < <(cd "$doc" && grep -HoE '\]\([^)#]+' README.md SECURITY.md docs/*.md | grep -v '](http' | sed 's/](//')
+[ $followed -gt 50 ] || die "only $followed links were followed"
+
 say "Running the package's own tests"
 cp -r --parents pgrx-tests/sql pgrx-tests/expected "$BARE/tmp/"
 cp -r packaging/debian "$BARE/tmp/debian"
@@ -37,6 +47,26 @@ depends=$(sed -n 's/^Depends: @\(, \)\?//p' packaging/debian/tests/control)
 [ -z "$depends" ] || logged in_root apt-get -q install --no-install-recommends "${depends//,/}"
 in_root sh -c 'cd /tmp && debian/tests/regress' || die "the package's tests fail"
 
+restart() { as_user 'sudo service postgresql restart'; }
+query() { as_user 'sudo -u postgres psql -X -A -t -v ON_ERROR_STOP=1' <<<"$1"; }
+
+say "Removing the package the wrong way: while the server preloads the library"
 logged in_root apt-get -q purge "postgresql-$major-leaf-id"
-[ -z "$(in_root find /usr -name 'leaf_id*')" ] || die "the package leaves files behind"
+if restart >>"$BARE_LOG" 2>&1; then die "the server starts without the library that it is to preload"; fi
+grep -q 'could not access file "leaf_id"' "$BARE/var/log/postgresql/postgresql-$major-main.log" ||
+    die "the server does not say what it misses"
+logged as_user "sudo apt install ./$(basename "$deb")"
+logged restart
+[ "$(query 'SELECT count(*) FROM orders')" = 2 ] || die "the rows of README.md are gone"
+
+# As docs/operations.md has it. A default that calls leaf_id would keep the extension.
+say "Removing it the right way"
+query 'ALTER TABLE orders ALTER id DROP DEFAULT; DROP EXTENSION leaf_id;' >>"$BARE_LOG"
+rm "$BARE/etc/postgresql/$major/main/conf.d/leaf_id.conf"
+logged restart
+logged in_root apt-get -q purge "postgresql-$major-leaf-id"
+[ -z "$(in_root find /usr -name 'leaf_id*' -o -name '*leaf-id*')" ] || die "the package leaves files behind"
+logged restart
+[ "$(query 'CREATE TABLE later AS SELECT * FROM orders; SELECT count(*) FROM later;' | tail -n 1)" = 2 ] ||
+    die "the server does not go on without leaf_id"
 say "Debian $suite, PostgreSQL $major: all as in README.md"

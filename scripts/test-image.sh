@@ -16,6 +16,7 @@ major=$(major_of_package "$deb")
 unpack_root "$suite"
 logged in_root apt-get -q install --no-install-recommends "postgresql-$major"
 readme "$BARE/tmp"
+cp "$deb" "$BARE/tmp/leaf_id.deb"
 
 # run FILE: its RUN.
 run() {
@@ -38,9 +39,10 @@ insert() {
     logged as_postgres "$programs/pg_ctl" -D "$data" -w -m fast stop
 }
 
+tried="the server's image"
 if [ "$major" -ge 18 ]; then
+    tried="both images"
     say "The extension image, on Debian $suite's PostgreSQL $major"
-    cp "$deb" "$BARE/tmp/leaf_id.deb"
     run Dockerfile.extension
     # Where CloudNativePG mounts it.
     image=/extensions/leaf_id
@@ -48,9 +50,13 @@ if [ "$major" -ge 18 ]; then
         mkdir -p "$BARE$image$to"
         cp -r "$BARE$from." "$BARE$image$to"
     done < <(grep '^COPY --from=files ' packaging/docker/Dockerfile.extension)
-    found=$(in_root sh -c "cd $image && find . -type f | sort | tr '\n' ' '")
-    wanted="./lib/leaf_id.so ./licenses/leaf_id ./share/extension/leaf_id--$(version).sql ./share/extension/leaf_id.control "
-    [ "$found" = "$wanted" ] || die "the image holds other files than a server needs" "$found"
+    found=$(in_root sh -c "cd $image && find . -type f | sort")
+    wanted=$({
+        printf './%s\n' lib/leaf_id.so licenses/leaf_id licenses/leaf_id-THIRD-PARTY share/extension/leaf_id.control
+        find sql -maxdepth 1 -name 'leaf_id--*--*.sql' -printf './share/extension/%f\n'
+        echo "./share/extension/leaf_id--$(version).sql"
+    } | sort)
+    [ "$found" = "$wanted" ] || die "the image holds other files than a server needs" "$(diff <(echo "$wanted") <(echo "$found"))"
     insert extension "shared_preload_libraries = 'leaf_id'" \
         "extension_control_path = '\$system:$image/share'" \
         "dynamic_library_path = '\$libdir:$image/lib'"
@@ -60,7 +66,11 @@ say "The server's image, on Debian $suite's PostgreSQL $major"
 share=/usr/share/postgresql
 # As the official image has it.
 in_root sh -c "mv $share/$major/postgresql.conf.sample $share/ && ln -s ../postgresql.conf.sample $share/$major/"
-cp "$deb" "$BARE/tmp/"
+cat >"$BARE/etc/dpkg/dpkg.cfg.d/docker" <<'END'
+path-exclude /usr/share/doc/*
+path-include /usr/share/doc/*/copyright
+END
 run Dockerfile
+[ -s "$BARE/usr/share/doc/postgresql-$major-leaf-id/THIRD-PARTY" ] || die "the server's image has no notices of what it contains"
 insert server
-say "Both as in README.md"
+say "Debian $suite, PostgreSQL $major: $tried, all as in README.md"
