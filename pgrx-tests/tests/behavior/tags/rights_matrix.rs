@@ -143,7 +143,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             ],
         ),
         "read `leaf_gapless`" => ("", &["SELECT * FROM leaf_id.leaf_gapless"]),
-        "edit and lock `leaf_gapless` by hand" => (
+        "edit `leaf_gapless` by hand, and lock its rows" => (
             "",
             &[
                 "UPDATE leaf_id.leaf_gapless SET last_number = 5",
