@@ -39,6 +39,24 @@ fn timed_take(session: &mut Session, clock: &Clock, n: i32) -> Timed {
     }
 }
 
+/// What a cursor has begun to read is not read on the day after.
+#[test]
+fn a_batch_that_is_read_slowly_does_not_go_back() {
+    let server = server_at(MIDNIGHT_MS - 60_000, &[]);
+    let mut session = server.session();
+    create_daily(&mut session, "t", 500, 5000);
+    session.run("BEGIN; DECLARE c CURSOR FOR SELECT leaf_segment_next_batch('t', 50)");
+    let mut ids = session.ids("FETCH 2 c");
+    set_to(&server.clock(), MIDNIGHT_MS + 10);
+    ids.push(server.session().next("t"));
+    ids.extend(session.ids("FETCH 48 c"));
+    let periods: Vec<_> = ids.iter().map(|id| parts(*id).0).collect();
+    assert_eq!(periods[..3], [BEFORE, BEFORE, AFTER]);
+    assert!(periods[3..].iter().all(|period| *period == AFTER));
+    assert!(ids.is_sorted());
+    assert_eq!(ids.len(), 51);
+}
+
 #[test]
 fn sixteen_sessions_go_over_a_boundary_at_once_and_punctually() {
     let server = server_at(MIDNIGHT_MS - 60_000, &[]);
