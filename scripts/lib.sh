@@ -152,10 +152,12 @@ server_name() {
 
 # record WHAT SERVER PASSED FAILED SKIPPED VERDICT: what a test has come to, for scripts/matrix.sh.
 record() {
-    local commit
-    # Not in a source archive.
-    commit=$(git rev-parse --short=7 HEAD 2>/dev/null) || return 0
-    git diff --quiet HEAD || commit+=' (changed)'
+    local commit=${LEAF_ID_COMMIT:-}
+    if [ -z "$commit" ]; then
+        # Not in a source archive.
+        commit=$(git rev-parse --short=7 HEAD 2>/dev/null) || return 0
+        git diff --quiet HEAD || commit+=' (changed)'
+    fi
     mkdir -p "$TARGET/results"
     printf '%s\t' "$2" "$1" "$3" "$4" "$5" "$6" "$(uname -m)" "$commit" >>"$TARGET/results/tests.tsv"
     date --utc +%F >>"$TARGET/results/tests.tsv"
