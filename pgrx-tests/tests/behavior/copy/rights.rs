@@ -195,7 +195,10 @@ fn sql_does_not_reach_the_twins() {
                 continue;
             }
             println!("{statement}");
-            session.fails(statement).is(state);
+            let refused = session.fails(statement);
+            // Up to 16.14 and its fellows, the cast is there, and the type's input function refuses.
+            let refused_later = state == "42846" && refused.state == "0A000";
+            assert!(refused_later || refused.state == state, "{refused}");
         }
     }
     for function in ["pi()", "leaf_id.leaf_next_support(internal)"] {
