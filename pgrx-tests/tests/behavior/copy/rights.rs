@@ -196,8 +196,8 @@ fn sql_does_not_reach_the_twins() {
             }
             println!("{statement}");
             let refused = session.fails(statement);
-            // Up to 16.14 and its fellows, the cast is there, and the type's input function refuses.
-            let refused_later = state == "42846" && refused.state == "0A000";
+            // Up to 16.14 and its fellows, there are casts, and the type's input function refuses.
+            let refused_later = statement.starts_with("SELECT") && refused.state == "0A000";
             assert!(refused_later || refused.state == state, "{refused}");
         }
     }
