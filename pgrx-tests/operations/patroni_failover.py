@@ -105,6 +105,16 @@ def test():
 
     wait_until("the cluster", 180, lambda: leader() and streaming())
     ask(connect("postgres"), "CREATE DATABASE app")
+
+    def is_everywhere():
+        # A host without it ends the search for the primary.
+        try:
+            connect().close()
+            return True
+        except psycopg2.OperationalError:
+            return False
+
+    wait_until("the database on the standbys", 60, is_everywhere)
     ask(connect(), """
         CREATE EXTENSION leaf_id;
         SELECT leaf_tag_create('orders');
