@@ -17,6 +17,9 @@ PGLAST_VERSION=7.21
 TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
 case $TARGET in /*) ;; *) TARGET=$ROOT/$TARGET ;; esac
 
+# What scripts/postgresql.sh exits with where it cannot have the sources.
+UNAVAILABLE=69
+
 say() { printf '==> %s\n' "$*"; }
 note() { printf '    %s\n' "$*"; }
 die() {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # postgresql.sh VERSION: builds a PostgreSQL from the sources of Debian's releases, in a prefix of
 # its own, with its regression tests in regress/, and prints where its pg_config is. VERSION is 15,
-# 17 or 18; "18-assert" has assertions enabled. Takes about three minutes, once.
+# 17 or 18; "18-assert" has assertions enabled. Takes about three minutes, once. Exits with
+# UNAVAILABLE of lib.sh where there are no sources to be had.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -64,6 +65,8 @@ build() {
     mkdir -p "$tree"
     tar -xf "$work/postgresql-$major"_*.orig.tar.* -C "$tree" --strip-components=1
     cd "$tree"
+    # Below another make, PostgreSQL's own takes it that the headers are generated.
+    unset MAKELEVEL MAKEFLAGS MFLAGS
     ./configure "${options[@]}"
     make --silent --jobs="$(nproc)" world-bin
     make --silent install-world-bin
@@ -73,25 +76,32 @@ build() {
     rm -rf "$tree"
 }
 
+# logged COMMAND: sets status. Not a condition, in which set -e does not hold.
+logged() {
+    set +e
+    (
+        set -e
+        "$@"
+    ) >>"$log" 2>&1 9>&-
+    status=$?
+    set -e
+    if [ $status -ne 0 ]; then tail -n 20 "$log" >&2; fi
+}
+
 make_it() {
-    local log=$TARGET/postgresql-$version.log
+    local status log=$TARGET/postgresql-$version.log
     if [ -f "$prefix/complete" ] && [ -d "$prefix/regress" ]; then return; fi
     [ ! -e "$prefix" ] || [ -O "$prefix" ] || die "$prefix belongs to somebody else"
     say "Building PostgreSQL $version from source (about three minutes, once; see $log)"
     mkdir -p "$work"
-    # A subshell, so that set -e holds inside.
-    set +e
-    (
-        set -e
-        download
-        build
-    ) >"$log" 2>&1 9>&-
-    local status=$?
-    set -e
+    : >"$log"
+    logged download
     if [ $status -ne 0 ]; then
-        tail -n 20 "$log" >&2
-        die "PostgreSQL $version cannot be had here"
+        printf 'error: PostgreSQL %s cannot be had here\n' "$version" >&2
+        exit $UNAVAILABLE
     fi
+    logged build
+    [ $status -eq 0 ] || die "PostgreSQL $version does not build here"
     touch "$prefix/complete"
 }
 

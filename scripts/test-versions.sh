@@ -15,14 +15,15 @@ summary=()
 
 # on VERSION STEP...: these steps of scripts/test.sh.
 on() {
-    local version=$1 pg_config began=$SECONDS result=ok
+    local version=$1 pg_config began=$SECONDS result=ok status=0
     shift
     say "PostgreSQL $version"
-    if ! pg_config=$("$ROOT/scripts/postgresql.sh" "$version"); then
+    pg_config=$("$ROOT/scripts/postgresql.sh" "$version") || status=$?
+    if [ $status -eq $UNAVAILABLE ]; then
         printf '\n!!! PostgreSQL %s cannot be had here: NOT TESTED on it\n\n' "$version" >&2
         result='NOT TESTED'
         missing=1
-    elif ! PG_CONFIG=$pg_config "$ROOT/scripts/test.sh" "$@"; then
+    elif [ $status -ne 0 ] || ! PG_CONFIG=$pg_config "$ROOT/scripts/test.sh" "$@"; then
         result=FAILED
         failed+=("$version")
     elif [ -n "${upgrade_from:-}" ] && ! "$ROOT/scripts/test-upgrade.sh" "$upgrade_from" "$pg_config"; then
