@@ -110,7 +110,7 @@ fn pg_regress(server: &Server, results: &Path) -> Command {
 /// What it says of all of its tests.
 fn last_line(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stdout);
-    let last = said.lines().rfind(|line| !line.trim().is_empty());
+    let last = said.lines().rfind(|line| line.contains("passed"));
     last.unwrap_or_default().to_owned()
 }
 
