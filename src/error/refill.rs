@@ -81,7 +81,7 @@ impl RefillError {
             Self::Failed => format!("The allocator has failed: {text}"),
             Self::Asked { .. } => return None,
             Self::AwaitsStandby => {
-                "The claim waits for a synchronous standby, by \"synchronous_standby_names\".".into()
+                "The claim waits for a synchronous standby; see \"synchronous_standby_names\".".into()
             }
             Self::Refused { .. } => format!("Server \"{server}\" has refused: {text}"),
         })
@@ -213,7 +213,7 @@ impl TagError {
                 format!("server \"{server}\" is behind with tag \"{tag}\""),
             )
             .set_detail(self.sentence(server))
-            .set_hint("Create a new tag: of this one, ids would come again."),
+            .set_hint("Create a new tag; this one would issue some ids a second time."),
             Self::OtherKind { .. } => error(
                 not_ready,
                 format!("tag \"{tag}\" is not the same kind here as on server \"{server}\""),
