@@ -486,7 +486,7 @@ fn take_over(
         } else if !is.starts_with(was) {
             return Err(TagError::OtherDomain);
         }
-    } else {
+    } else if raised(opaque::has_key(opaque.key)) {
         free_key(locked, key, opaque.key, remember);
     }
     raised(opaque::take_over(handed, before.map(|before| before.key)));
