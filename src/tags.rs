@@ -2,6 +2,7 @@
 //!
 //! * [`heap`]: what a row holds, and how it is read by oid.
 //! * [`claim`]: the only place that claims ids.
+//! * [`receive`]: what a claim on another server has brought.
 //! * `calendar`: which period it is, of a tag whose numbers begin anew.
 //! * [`opaque`]: the keys of opaque tags.
 //! * [`blocker`]: who keeps a claim from its row.
@@ -14,6 +15,7 @@ mod calendar;
 pub mod claim;
 pub mod heap;
 pub mod opaque;
+pub mod receive;
 pub mod rights;
 pub mod transaction;
 pub mod trigger;

@@ -2,16 +2,14 @@
 //!
 //! There is one way to claim, [`advance`], which [`claim`] goes for this server and
 //! [`claim_for_member`] for another one; what such a claim there has brought here is
-//! written down by [`receive`]. All write rows by oid (I9). Claims are made in a transaction
+//! written down by [`super::receive`]. All write rows by oid (I9). Claims are made in a transaction
 //! of their own, the allocator's or the other server's, never in a session's that goes on:
 //! its rollback would return the range to the table while somebody hands it out (I2).
-//!
-//! Long, because whatever moves `max_id` is read together.
 
 use leaf_id_core::step::{self, Decay, Limits, Pace};
 
 use super::calendar::Calendar;
-use super::heap::{self, AllocRow, Edit, LastClaim};
+use super::heap::{self, AllocRow, LastClaim};
 use super::opaque::{self, Handed, Opaque};
 use super::rights;
 use crate::error::{Failure, TagError};
@@ -114,7 +112,7 @@ impl AllocRow {
         })
     }
 
-    fn access(&self) -> Access {
+    pub(super) fn access(&self) -> Access {
         match self.opaque_key {
             Some(_) => Access::Opaque,
             None => Access::of(self.granted_to.as_deref()),
@@ -141,12 +139,12 @@ impl AllocRow {
     }
 
     /// Of a stored row, where it is never NULL.
-    fn max_id(&self) -> i64 {
+    pub(super) fn max_id(&self) -> i64 {
         self.max_id.unwrap_or(i64::MAX)
     }
 
     /// Of a stored row, where it is never NULL.
-    fn max_value(&self) -> i64 {
+    pub(super) fn max_value(&self) -> i64 {
         self.max_value.unwrap_or(0)
     }
 }
@@ -242,7 +240,7 @@ pub fn look(key: &Key, first: i64) -> Option<Seen> {
 }
 
 /// The value, or an ERROR that ends the transaction.
-fn raised<T>(result: Result<T, Failure>) -> T {
+pub(super) fn raised<T>(result: Result<T, Failure>) -> T {
     match result {
         Ok(value) => value,
         Err(failure) => failure.raise(),
@@ -344,213 +342,20 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
     claimed.unwrap_or_else(|error| Err(Failure::tag(tag(), error)))
 }
 
-/// What the allocator knows of a tag when an answer has come from the source server.
-pub struct Arrival {
-    /// The row as it was when that server was asked.
-    pub source: TagSource,
-    /// What it has answered.
-    pub answer: Answer,
-    /// How fast the tag was used so far.
-    pub pace: Pace,
-    /// The adaptive step that it was asked with.
-    pub step: u32,
-    /// When a segment was first asked for, in Unix milliseconds ...
-    pub asked_ms: i64,
-    /// ... and the clock.
-    pub now_ms: i64,
-    /// `incarnation` of the row that was published from, 0 for none ...
-    pub row_incarnation: i64,
-    /// ... and one past the last id that was.
-    pub high: i64,
-}
-
-/// Why what another server has answered is not used: it is a gap.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Unreceived {
-    /// The row is not the one any more for which that server was asked.
-    Replaced,
-    /// The row's own `max_value` has passed, or that server is behind.
-    Tag(TagError),
-}
-
-impl From<TagError> for Unreceived {
-    fn from(error: TagError) -> Self {
-        match error {
-            TagError::NoSuchTag => Self::Replaced,
-            error => Self::Tag(error),
-        }
-    }
-}
-
-/// Writes down what another server has answered, in the open transaction: the ids may be
-/// used once that is durable. The truth is there, and no id depends on this; but it is how
-/// a server that has lost claims is noticed.
-///
-/// Another incarnation of the row there is a new incarnation of the row here: the ids may be lower.
-/// `remember` is told of any other row that was changed.
-///
-/// # Errors
-/// See [`Unreceived`]; the transaction is then to be rolled back.
-pub fn receive(key: &Key, arrival: &Arrival, remember: fn(&Edit)) -> Result<Claimed, Unreceived> {
-    let Arrival { source, answer, .. } = arrival;
-    with_row(key, |locked, row| {
-        let is_same = row.incarnation == source.row_incarnation
-            && row.server == Some(source.server)
-            && row.server_incarnation == source.server_incarnation;
-        if !is_same {
-            return Err(Unreceived::Replaced);
-        }
-        if row.opaque_key.is_some() != answer.opaque.is_some() {
-            let opaque_there = answer.opaque.is_some();
-            return Err(TagError::OtherKind { opaque_there }.into());
-        }
-        let reset = row.server_incarnation != 0 && row.server_incarnation != answer.incarnation;
-        let published = if row.incarnation == arrival.row_incarnation {
-            arrival.high
-        } else {
-            0
-        };
-        let received = row.max_id().max(published);
-        if !reset && answer.first < received {
-            let answered = answer.first;
-            return Err(TagError::ServerBehind { received, answered }.into());
-        }
-        let left = row
-            .max_value()
-            .saturating_sub(answer.first)
-            .saturating_add(1);
-        if left < 1 {
-            let max_value = row.max_value();
-            return Err(TagError::EndOfTag { max_value, skip: 0 }.into());
-        }
-        let (opaque, renewed) = take_over(locked, key, row, answer.opaque.as_ref(), remember)?;
-        let len = u32::try_from(left).map_or(answer.len, |left| answer.len.min(left));
-        let incarnation = if reset || renewed {
-            new_incarnation()
-        } else {
-            row.incarnation
-        };
-        let pace = if row.incarnation == arrival.row_incarnation {
-            arrival.pace
-        } else {
-            Pace::default()
-        };
-        // As much as that server gives at once, where that is less.
-        let step = arrival.step.min(answer.len);
-        let claimed = Claimed {
-            first: answer.first,
-            len,
-            row_incarnation: incarnation,
-            pace: pace.claimed(arrival.asked_ms, arrival.now_ms, step, row.limits),
-            max_step: row.limits.max_step.min(answer.max_step),
-            skipped: answer.skipped,
-            growth_limited: answer.growth_limited,
-            access: row.access(),
-            period: answer.period,
-        };
-        locked.write(&Written {
-            max_id: claimed.end(),
-            largest_recent: len,
-            incarnation,
-            server_incarnation: answer.incarnation,
-            begun: None,
-            opaque,
-        });
-        Ok(claimed)
-    })
-}
-
-/// Writes the key down that has come with an answer. What the row is to say of it, and whether that
-/// is another key than was used here, or a domain that has grown: no id of before may meet it.
-fn take_over(
-    locked: &LockedRow,
-    key: &Key,
-    row: &AllocRow,
-    handed: Option<&Handed>,
-    remember: fn(&Edit),
-) -> Result<(Option<Opaque>, bool), TagError> {
-    let Some(handed) = handed else {
-        return Ok((None, false));
-    };
-    let max_value = row.max_value();
-    if handed.opaque.domain.last() > max_value {
-        return Err(TagError::EndOfTag { max_value, skip: 0 });
-    }
-    let before = row.opaque().ok().flatten();
-    let mut opaque = handed.opaque;
-    if let Some(before) = before.filter(|before| before.key == opaque.key) {
-        let (was, is) = (before.domain.bounds(), opaque.domain.bounds());
-        // A failover there has lost how far max_value was raised: up to there all is as it was.
-        if was.starts_with(is) {
-            opaque.domain = before.domain;
-        } else if !is.starts_with(was) {
-            return Err(TagError::OtherDomain);
-        }
-    } else if raised(opaque::has_key(opaque.key)) {
-        free_key(locked, key, opaque.key, remember);
-    }
-    raised(opaque::take_over(handed, before.map(|before| before.key)));
-    Ok((Some(opaque), before.is_some_and(|before| before != opaque)))
-}
-
-/// Where tags were renamed on the source server, another row may have the key of this one. It gets
-/// one of its own, as when it was created, until it claims.
-fn free_key(locked: &LockedRow, key: &Key, number: i64, remember: fn(&Edit)) {
-    let rows = locked.table.rows();
-    let other = rows
-        .iter()
-        .map(AllocRow::of)
-        .find(|row| row.opaque_key == Some(number) && row.tag != Some(key.tag));
-    let Some(tag) = other.and_then(|row| row.tag) else {
-        return;
-    };
-    let Some(stored) = locked.table.lock(&heap::key(&tag)) else {
-        return;
-    };
-    let old = AllocRow::of(&stored);
-    if old.server.is_none() {
-        return;
-    }
-    let new = AllocRow {
-        incarnation: new_incarnation(),
-        opaque_key: Some(opaque::random_number()),
-        opaque_bounds: Vec::new(),
-        server_incarnation: 0,
-        ..old.clone()
-    };
-    locked.table.update(
-        &stored,
-        &[
-            (heap::INCARNATION, Value::Bigint(new.incarnation)),
-            (heap::SERVER_INCARNATION, Value::Bigint(0)),
-            (
-                heap::OPAQUE_KEY,
-                new.opaque_key.map_or(Value::Null, Value::Bigint),
-            ),
-            (heap::OPAQUE_BOUNDS, Value::Bigints(&new.opaque_bounds)),
-        ],
-    );
-    remember(&Edit {
-        relation: key.relation,
-        old: Some(old),
-        new: Some(new),
-        replica: false,
-    });
-}
-
 /// An `incarnation` that no row had before.
 pub fn new_incarnation() -> i64 {
     rand::random::<i64>() | 1
 }
 
 /// The row of a tag, locked.
-struct LockedRow {
-    table: Table,
+pub(super) struct LockedRow {
+    /// Where it is, and the others.
+    pub table: Table,
     stored: pg::Row,
 }
 
 /// Runs a claim on the row of a tag, which is locked.
-fn with_row<T, E: From<TagError>>(
+pub(super) fn with_row<T, E: From<TagError>>(
     key: &Key,
     claim: impl FnOnce(&LockedRow, &AllocRow) -> Result<T, E>,
 ) -> Result<T, E> {
@@ -563,19 +368,19 @@ fn with_row<T, E: From<TagError>>(
 }
 
 /// What a claim leaves in a row.
-struct Written {
-    max_id: i64,
-    largest_recent: u32,
-    incarnation: i64,
-    server_incarnation: i64,
+pub(super) struct Written {
+    pub max_id: i64,
+    pub largest_recent: u32,
+    pub incarnation: i64,
+    pub server_incarnation: i64,
     /// Of a tag with periods.
-    begun: Option<Begun>,
+    pub begun: Option<Begun>,
     /// What has come from another server.
-    opaque: Option<Opaque>,
+    pub opaque: Option<Opaque>,
 }
 
 /// What a row remembers for the next promotion; see [`LastClaim`].
-struct Begun {
+pub(super) struct Begun {
     period_timeline: i32,
     timeline_since: Option<i64>,
 }
@@ -696,7 +501,7 @@ fn advance(
 }
 
 impl LockedRow {
-    fn write(&self, row: &Written) {
+    pub fn write(&self, row: &Written) {
         let mut columns = vec![
             (heap::MAX_ID, Value::Bigint(row.max_id)),
             (

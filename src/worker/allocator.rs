@@ -23,7 +23,8 @@ use crate::remote::RemoteError;
 use crate::remote::central::{Central, RemoteOutcome, RemoteRequest, Returned};
 use crate::shmem::{self, Area, Claimed, IdRange, Key};
 use crate::tags::blocker;
-use crate::tags::claim::{self, Arrival, Ask, TagSource, Unclaimed, Unreceived};
+use crate::tags::claim::{self, Ask, TagSource, Unclaimed};
+use crate::tags::receive::{self, Arrival, Unreceived};
 use crate::tags::transaction;
 
 /// How often an allocator looks whether somebody waits for its database.
@@ -372,7 +373,7 @@ impl Allocator {
             c"synchronous_commit",
             ClaimSynchronousCommit::Local.setting(),
         );
-        match pg::transaction(|| claim::receive(&key, &arrival, transaction::remember)) {
+        match pg::transaction(|| receive::receive(&key, &arrival, transaction::remember)) {
             Ok(Ok(claimed)) => {
                 let noted = Outcome::Noted {
                     version,
