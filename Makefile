@@ -67,7 +67,7 @@ test-patroni: ## a failover and a switchover under load, by Patroni, installed b
 test-pgbackrest: ## a restore to a point in time, by pgBackRest, installed by apt
 	@scripts/test-operations.sh pgbackrest
 
-test-arm64: ## build for arm64, and run the regression tests there, under qemu: as root, half an hour
+test-arm64: ## build for arm64, and run the regression tests there, under qemu: as root, ten minutes or more
 	@scripts/test-arm64.sh
 
 torture: ## kill, restart and edit under many sessions, one server and a fleet: 25 minutes

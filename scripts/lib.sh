@@ -153,7 +153,8 @@ server_name() {
     echo "$name"
 }
 
-# record WHAT SERVER PASSED FAILED SKIPPED VERDICT: what a test has come to, for scripts/matrix.sh.
+# record WHAT SERVER PASSED FAILED SKIPPED VERDICT [ARCHITECTURE]: what a test has come to, for
+# scripts/matrix.sh.
 record() {
     local commit=${LEAF_ID_COMMIT:-}
     if [ -z "$commit" ]; then
@@ -162,7 +163,7 @@ record() {
         git diff --quiet HEAD || commit+=' (changed)'
     fi
     mkdir -p "$TARGET/results"
-    printf '%s\t' "$2" "$1" "$3" "$4" "$5" "$6" "$(uname -m)" "$commit" >>"$TARGET/results/tests.tsv"
+    printf '%s\t' "$2" "$1" "$3" "$4" "$5" "$6" "${7:-$(uname -m)}" "$commit" >>"$TARGET/results/tests.tsv"
     date --utc +%F >>"$TARGET/results/tests.tsv"
 }
 

@@ -72,6 +72,13 @@ read_only() {
     mount -o remount,ro,bind "$BARE$2"
 }
 
+# Its PostgreSQL MAJOR, as server_name has it.
+server_in_root() {
+    local version
+    version=$(in_root dpkg-query --show --showformat='${Version}' "postgresql-$1")
+    echo "${version%%-*} (Debian)"
+}
+
 # The PostgreSQL that a package is for.
 major_of_package() {
     dpkg-deb --field "$1" Package | sed -nE 's/^postgresql-([0-9]+)-leaf-id$/\1/p' | grep . ||

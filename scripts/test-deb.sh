@@ -69,4 +69,5 @@ logged in_root apt-get -q purge "postgresql-$major-leaf-id"
 logged restart
 [ "$(query 'CREATE TABLE later AS SELECT * FROM orders; SELECT count(*) FROM later;' | tail -n 1)" = 2 ] ||
     die "the server does not go on without leaf_id"
+record "the package, in a bare $suite" "$(server_in_root "$major")" 1 0 0 ok
 say "Debian $suite, PostgreSQL $major: all as in README.md"

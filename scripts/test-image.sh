@@ -73,4 +73,5 @@ END
 run Dockerfile
 [ -s "$BARE/usr/share/doc/postgresql-$major-leaf-id/THIRD-PARTY" ] || die "the server's image has no notices of what it contains"
 insert server
+record "$tried without Docker, in a bare $suite" "$(server_in_root "$major")" 1 0 0 ok
 say "Debian $suite, PostgreSQL $major: $tried, all as in README.md"

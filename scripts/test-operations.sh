@@ -8,13 +8,13 @@
 
 case ${1:-} in
 monitoring)
-    program=monitoring packages=(prometheus prometheus-postgres-exporter)
+    what="monitoring: each alert in its case" program=monitoring packages=(prometheus prometheus-postgres-exporter)
     ;;
 patroni)
-    program=patroni_failover packages=(patroni etcd-server python3-etcd)
+    what="Patroni: failover and switchover" program=patroni_failover packages=(patroni etcd-server python3-etcd)
     ;;
 pgbackrest)
-    program=pgbackrest_recovery packages=(pgbackrest)
+    what="pgBackRest: recovery to a point in time" program=pgbackrest_recovery packages=(pgbackrest)
     ;;
 *) die "test-operations.sh monitoring, patroni or pgbackrest" ;;
 esac
@@ -57,12 +57,16 @@ cp "$ROOT"/pgrx-tests/operations/*.py "$ROOT"/packaging/monitoring/* "$ROOT"/pac
 # A clock that can be set: what the other tests preload.
 [ "$1" != monitoring ] || cc -O2 -fPIC -shared -o "$run/clock.so" "$ROOT/pgrx-tests/clock.c"
 
-say "$1, on PostgreSQL $("$PG_BIN/postgres" -V | sed -E 's/.*\) ([0-9.]+).*/\1/')"
+server=$(server_name "$PG_BIN")
+say "$what, on PostgreSQL $server"
 # In the background, as a signal then interrupts the wait; not through runuser, which would
 # stand between.
 command=(env -C "$run" PYTHONDONTWRITEBYTECODE=1 "LEAF_ID_PG_BIN=$PG_BIN" /usr/bin/python3 "$run/$program.py")
 is_root && command=(setpriv --reuid "$SERVER_USER" --regid "$SERVER_USER" --init-groups "${command[@]}")
 "${command[@]}" </dev/null &
 program_pid=$!
-wait "$program_pid"
+status=0
+wait "$program_pid" || status=$?
 program_pid=
+if [ $status -eq 0 ]; then record "$what" "$server" 1 0 0 ok; else record "$what" "$server" 0 1 0 FAILED; fi
+exit $status
