@@ -23,6 +23,8 @@ build() {
     fi
     say "Building leaf_id for $("$PG_BIN/pg_config" --version) (about two minutes the first time)"
     started=$(mktemp "$TARGET/started.XXXXXX")
+    # shellcheck disable=SC2064  # the name as it is now
+    trap "rm -f '$started'" EXIT
     # Of versions and steps that the sources have not, too.
     rm -f "$stamp" "$("$PG_BIN/pg_config" --sharedir)/extension/leaf_id--"*.sql
     CARGO_TARGET_DIR=$PG_BUILD "$CARGO_PGRX" pgrx install --release --package leaf_id --pg-config "$PG_BIN/pg_config" \
@@ -30,7 +32,6 @@ build() {
     printf '%s\n' "$with" >"$stamp"
     # What was edited during the build is newer than that.
     touch -r "$started" "$stamp"
-    rm -f "$started"
 }
 
 with_lock build

@@ -16,7 +16,7 @@ version=$(version)
 # With one, CHANGELOG.md counts as the changelog of upstream, and not as Debian's.
 revision=-1
 maintainer=$(maintainer)
-committed=$(git log -1 --format=%ct)
+committed=$(changed_at)
 
 # Pre-releases sort before the release.
 debian_version() { echo "${version/-/\~}$revision"; }
@@ -25,7 +25,7 @@ debian_version() { echo "${version/-/\~}$revision"; }
 source_package() {
     rm -rf "$1"
     mkdir -p "$1"
-    git ls-files -z | xargs -0 cp --parents -t "$1"
+    source_files | xargs -0 cp --parents -t "$1"
     cp -r packaging/debian "$1/debian"
     (
         cd "$1/debian"

@@ -41,6 +41,15 @@ version() { sed -nE '/^\[workspace.package\]/,/^$/s/^version = "(.*)"$/\1/p' "$R
 # The versions of PostgreSQL that it is for, one per line: Cargo.toml has a feature for each.
 versions() { sed -nE 's/^pg([0-9]+) = .*/\1/p' "$ROOT/Cargo.toml"; }
 
+# The files of the sources, each ended by a NUL, and when they were changed last (Unix seconds):
+# from git, or of an unpacked archive.
+source_files() {
+    if [ -e "$ROOT/.git" ]; then git ls-files -z; else find . -path ./target -prune -o -type f -print0; fi
+}
+changed_at() {
+    if [ -e "$ROOT/.git" ]; then git log -1 --format=%ct; else stat -c %Y CHANGELOG.md; fi
+}
+
 # Who answers for it, and where: likewise.
 maintainer() { sed -nE 's/^authors = \["(.*)"\]$/\1/p' "$ROOT/Cargo.toml"; }
 
@@ -169,8 +178,8 @@ record() {
 
 need_rust() {
     local wanted found
-    if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/cargo" ]; then
-        PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH
+    if ! command -v cargo >/dev/null && [ -x "${CARGO_HOME:-${HOME:-}/.cargo}/bin/cargo" ]; then
+        PATH=${CARGO_HOME:-${HOME:-}/.cargo}/bin:$PATH
         export PATH
     fi
     command -v cargo >/dev/null ||

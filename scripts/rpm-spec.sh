@@ -6,7 +6,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 for program in rpmlint rpm; do command -v $program >/dev/null || die "$program is missing" "apt install rpmlint rpm"; done
-date=$(date --utc --date="@$(git log -1 --format=%ct)" '+%a %b %d %Y')
+date=$(date --utc --date="@$(changed_at)" '+%a %b %d %Y')
 spec=$TARGET/rpm/leaf_id_$PG_MAJOR.spec
 mkdir -p "$TARGET/rpm"
 upstream=$(version)

@@ -71,13 +71,13 @@ apt_get() {
     fi
 }
 
-# The files that tell one installation from another.
+# The files that tell one installation from another, one a line.
 marks() {
     if [ -n "$PG_FROM" ]; then
-        echo "$PG_FROM/bin/postgres" "$(dirname "$("$PG_CONFIG" --pgxs)")/../test/regress/pg_regress" \
+        printf '%s\n' "$PG_FROM/bin/postgres" "$(dirname "$("$PG_CONFIG" --pgxs)")/../test/regress/pg_regress" \
             "$("$PG_CONFIG" --includedir-server)/postgres.h"
     else
-        echo "$PG_SYSTEM/bin/postgres" "$PG_SYSTEM/lib/pgxs/src/test/regress/pg_regress" \
+        printf '%s\n' "$PG_SYSTEM/bin/postgres" "$PG_SYSTEM/lib/pgxs/src/test/regress/pg_regress" \
             "/usr/include/postgresql/$PG_MAJOR/server/postgres.h"
     fi
 }
@@ -115,7 +115,7 @@ need_own_prefix() {
 need_copy() {
     local marks from new
     need_own_prefix
-    read -ra marks < <(marks)
+    mapfile -t marks < <(marks)
     from=$(stat -c '%n %s %Y' "${marks[@]}")
     if [ -f "$PG_COPY_STAMP" ] && [ "$(cat "$PG_COPY_STAMP")" = "$from" ]; then
         [ -O "$PG_PREFIX" ] || die "$PG_PREFIX belongs to somebody else"
