@@ -345,7 +345,7 @@ impl Failure {
                 format!("table \"leaf_id.{table}\" is not as extension leaf_id has made it"),
             )
             .set_detail(detail)
-            .set_hint("Take the change of the table back."),
+            .set_hint("Undo the change to the table."),
             Self::OtherVersion { installed, table, detail } => error(
                 not_ready,
                 format!(
@@ -556,7 +556,7 @@ impl Failure {
                 "cannot issue snowflake ids: the name of this node belongs to another role in the worker registry".into(),
             )
             .set_detail(format!("The worker registry says: {said}."))
-            .set_hint("Log in there with the role of before, set another \"leaf_id.node_name\", or have the registry's owner call leaf_worker_release() for the node's worker id."),
+            .set_hint("Connect to the registry with the previous role, set another \"leaf_id.node_name\", or have the registry's owner call leaf_worker_release() for the node's worker id."),
             Self::NoRegistryTable => error(
                 Code::ERRCODE_UNDEFINED_TABLE,
                 "the tables of the worker registry in schema leaf_id are missing".into(),
@@ -658,7 +658,7 @@ impl Failure {
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
                 "cannot PREPARE a transaction that has changed leaf_id.leaf_alloc".into(),
             )
-            .set_hint("Change tags in a transaction of its own, and COMMIT that."),
+            .set_hint("Change tags in a separate transaction, and COMMIT that."),
             Self::NoServer { server } => error(
                 Code::ERRCODE_UNDEFINED_OBJECT,
                 format!("server \"{server}\" does not exist"),
@@ -798,7 +798,7 @@ impl Failure {
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
                 format!("permission denied for the key of opaque tag \"{tag}\""),
             )
-            .set_hint("Who may claim it for another server needs this too: GRANT EXECUTE ON FUNCTION leaf_id.leaf_key_of TO ...;"),
+            .set_hint("A role that claims it for another server also needs: GRANT EXECUTE ON FUNCTION leaf_id.leaf_key_of TO ...;"),
             Self::OpaqueRange { tag } => error(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
                 format!("cannot issue a range of ids of opaque tag \"{tag}\""),
