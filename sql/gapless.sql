@@ -26,13 +26,13 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF TG_OP = 'INSERT' THEN
+    IF TG_OP = 'UPDATE' AND OLD.series = NEW.series THEN
+        NEW.last_number := greatest(OLD.last_number, NEW.last_number);
+    ELSE
         UPDATE leaf_id.leaf_gapless g SET last_number = NEW.last_number WHERE g.series = NEW.series;
         IF FOUND THEN
             RETURN NULL;
         END IF;
-    ELSIF OLD.series = NEW.series THEN
-        NEW.last_number := greatest(OLD.last_number, NEW.last_number);
     END IF;
     RETURN NEW;
 END

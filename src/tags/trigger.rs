@@ -162,9 +162,9 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     })
 }
 
-/// What has become of a replicated INSERT.
+/// What has become of a replicated INSERT, or of an UPDATE of a row's name.
 pub enum Merged {
-    /// The row is to be written: there is none of this tag.
+    /// The row is to be written: there is none of this name.
     No,
     /// The row that is here stays as it is.
     Kept,
@@ -172,17 +172,21 @@ pub enum Merged {
     Raised(Box<Edit>),
 }
 
-/// An INSERT that logical replication brings, of a tag that this server has already: the row that
-/// is here stays, with the greater `max_id`, and the new one is not to be written. So does the row of
-/// an opaque tag that has another name by now, and gets it. A duplicate
-/// key would stop the initial copy, or the apply worker, for good.
+/// A row that logical replication brings, or gives the name, of a tag that this server has already:
+/// the row that is here stays, with the greater `max_id`, and that one is not to be written. So does
+/// the row of an opaque tag that has another name by now, and gets it. A duplicate key would stop the
+/// initial copy, or the apply worker, for good.
 ///
 /// # Errors
 /// The table was altered.
 pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
-    let (true, None, Some(new)) = (edit.replica, &edit.old, &edit.new) else {
+    let (true, Some(new)) = (edit.replica, &edit.new) else {
         return Ok(Merged::No);
     };
+    let is_renaming = edit.old.is_some();
+    if edit.old.as_ref().is_some_and(|old| old.tag == new.tag) {
+        return Ok(Merged::No);
+    }
     // Whoever sets session_replication_role, and may not UPDATE, gets the error.
     let (Some(tag), true) = (new.tag, pg::caller_may_update(edit.relation)) else {
         return Ok(Merged::No);
@@ -192,7 +196,11 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
     };
     let here = table.lock(&heap::key(&tag));
     let is_renamed = here.is_none();
-    let Some(stored) = here.or_else(|| lock_of_key(&table, new)) else {
+    let stored = match here {
+        None if !is_renaming => lock_of_key(&table, new),
+        here => here,
+    };
+    let Some(stored) = stored else {
         return Ok(Merged::No);
     };
     let old = AllocRow::of(&stored);

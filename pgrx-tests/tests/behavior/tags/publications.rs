@@ -311,3 +311,35 @@ fn a_renamed_opaque_tag_arrives() {
     let decoded = here.ids("SELECT leaf_opaque_decode('renamed', leaf_segment_next('renamed'))");
     assert!(decoded[0] >= 5100, "{decoded:?}");
 }
+
+/// A row that gets the name of one that is here, too: the two are one from then on.
+#[test]
+fn a_rename_onto_a_name_that_is_here_arrives() {
+    let (publisher, subscriber) = pair();
+    let (mut there, mut here) = (publisher.session(), subscriber.session());
+    there.run(
+        "SELECT leaf_tag_create('a'), leaf_gapless_create('x');
+         CREATE PUBLICATION p FOR TABLE leaf_id.leaf_alloc, leaf_id.leaf_gapless",
+    );
+    here.run("SELECT leaf_tag_create('b'), leaf_gapless_create('y', start => 8)");
+    let before = here.take("b", 10);
+    subscribe(&publisher, &subscriber);
+    wait_for_copy(&mut here);
+    there.run(
+        "UPDATE leaf_id.leaf_alloc SET biz_tag = 'b', max_id = 500000 WHERE biz_tag = 'a';
+         UPDATE leaf_id.leaf_gapless SET series = 'y', last_number = 5 WHERE series = 'x';
+         SELECT leaf_tag_create('later')",
+    );
+    let series = "SELECT series || ' ' || last_number FROM leaf_id.leaf_gapless ORDER BY series";
+    wait_for(&mut here, MAX_IDS, &["a 1", "b 500000", "later 1"]);
+    assert_eq!(here.column::<String>(series), ["x 0", "y 7"]);
+    let after = here.take("b", 10);
+    assert!(after[0] >= 500_000, "{after:?}");
+    assert_issued_once(&[before, after]);
+    there.run(
+        "UPDATE leaf_id.leaf_alloc SET max_id = 900000 WHERE biz_tag = 'b';
+         UPDATE leaf_id.leaf_gapless SET last_number = 9 WHERE series = 'y'",
+    );
+    wait_for(&mut here, MAX_IDS, &["a 1", "b 900000", "later 1"]);
+    wait_for(&mut here, series, &["x 0", "y 9"]);
+}
