@@ -73,6 +73,8 @@ pub struct RemoteRequest {
     pub range_len: u32,
     /// This is to continue such a range: no more than is missing.
     pub continues: bool,
+    /// What this server has answered last could not be used, and was a gap.
+    pub was_unusable: bool,
 }
 
 /// What came of it.
@@ -487,9 +489,9 @@ impl RemoteRequest {
         let starved = self.slot.starved.load(Ordering::Relaxed) != 0;
         let limits = self.source.limits;
         let step = pace.next(claim::asked_ms(self.slot), starved, limits);
-        let ids = if self.source.max_id > self.source.max_value {
-            // Beyond the row's own end: that server may have begun anew, and that is all that
-            // is asked for.
+        let is_at_end = self.source.max_id > self.source.max_value;
+        let ids = if is_at_end || self.was_unusable {
+            // Only whether that has changed is asked for: the others need the rest.
             1
         } else if self.continues {
             self.range_len.max(1)

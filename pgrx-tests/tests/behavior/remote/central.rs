@@ -175,6 +175,34 @@ fn a_reset_at_the_central_server_begins_a_new_incarnation() {
     }
 }
 
+/// What a member cannot use is not taken away from the others, over and over again.
+#[test]
+fn a_member_at_its_own_end_leaves_the_rest_to_the_others() {
+    let fleet = Fleet::new(2, &[]);
+    fleet.create_tag("t", 1000, 1_000_000);
+    let mut central = fleet.central.session();
+    let [mut other, mut ended] = [0, 1].map(|member: usize| fleet.members[member].session());
+    ended.run("UPDATE leaf_id.leaf_alloc SET max_value = 10000");
+    ended.take("t", 10);
+    ended.wait_for_spare("t");
+    // The segment in which its end lies is another's.
+    while other.next("t") < 20_000 {}
+    ids_to_the_end(&mut ended).1.is("2200H").says("(10000)");
+    other.wait_for_spare("t");
+    let before = central.max_id("t");
+    // One request a second.
+    let lost = "SELECT ids_lost FROM leaf_segment_status WHERE tag = 't'";
+    let start: i64 = ended.value(lost);
+    let mut tries = 0;
+    wait_until(LIMIT, "three more answers", || {
+        ended.try_next("t").unwrap_err().is("2200H");
+        tries += 1;
+        ended.value::<i64>(lost) >= start + 3
+    });
+    let gone = central.max_id("t") - before;
+    assert!(gone <= 4, "{gone} ids are gone after {tries} calls");
+}
+
 #[test]
 fn limits_of_the_central_server_hold() {
     let fleet = Fleet::new(1, &[]);
