@@ -159,7 +159,8 @@ fn take_over(
 }
 
 /// Where tags were renamed on the source server, another row may have the key of this one. It gets
-/// one of its own, as when it was created, until it claims.
+/// one of its own, as when it was created, until it claims. What comes for it is of another row there
+/// and may be lower, which its `server_incarnation` tells.
 fn free_key(locked: &LockedRow, key: &Key, number: i64, remember: fn(&Edit)) {
     let rows = locked.table.rows();
     let other = rows
@@ -180,14 +181,12 @@ fn free_key(locked: &LockedRow, key: &Key, number: i64, remember: fn(&Edit)) {
         incarnation: new_incarnation(),
         opaque_key: Some(opaque::random_number()),
         opaque_bounds: Vec::new(),
-        server_incarnation: 0,
         ..old.clone()
     };
     locked.table.update(
         &stored,
         &[
             (heap::INCARNATION, Value::Bigint(new.incarnation)),
-            (heap::SERVER_INCARNATION, Value::Bigint(0)),
             (
                 heap::OPAQUE_KEY,
                 new.opaque_key.map_or(Value::Null, Value::Bigint),

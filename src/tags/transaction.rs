@@ -363,6 +363,7 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
         }
         (Some(old), Some(new)) => {
             if old.tag != new.tag
+                || old.incarnation != new.incarnation
                 || old.max_id != new.max_id
                 || old.max_value != new.max_value
                 || old.server != new.server

@@ -227,6 +227,43 @@ fn tags_that_change_names_at_the_center_go_on() {
     assert_distinct(t);
 }
 
+/// The numbers that are cached of a row that has lost its key are dropped at once: a session that
+/// cannot make ids of them does not take them one by one.
+#[test]
+fn a_row_that_has_lost_its_key_is_asked_for_anew() {
+    let fleet = Fleet::new(1, &[]);
+    let mut central = fleet.central.session();
+    central.run("GRANT EXECUTE ON FUNCTION leaf_id.leaf_key_of TO leaf_member");
+    let member = &fleet.members[0];
+    let mut session = member.session();
+    for (tag, step) in [("t", 10), ("u", 20_000)] {
+        create(&mut central, tag, step, "");
+        create(&mut session, tag, step, SOURCED);
+    }
+    session.take("t", 25);
+    session.next("u");
+    session.wait_for_spare("u");
+    central.run(
+        "UPDATE leaf_id.leaf_alloc SET biz_tag = 'x' WHERE biz_tag = 't';
+         UPDATE leaf_id.leaf_alloc SET biz_tag = 't' WHERE biz_tag = 'u';
+         UPDATE leaf_id.leaf_alloc SET biz_tag = 'u' WHERE biz_tag = 'x'",
+    );
+    wait_until(Duration::from_secs(30), "the other key", || {
+        session.next("t");
+        key(&mut session) == key(&mut central)
+    });
+    // It knows nothing of the tag yet.
+    let mut other = member.session();
+    wait_until(Duration::from_secs(30), "an id of the other row", || {
+        other.try_next("u").is_ok()
+    });
+    let [issued, lost] = ["ids_issued", "ids_lost"].map(|figure| other.figure("u", figure));
+    assert!(
+        issued < 100 && lost > 10_000,
+        "{issued} issued, {lost} lost"
+    );
+}
+
 /// What was permuted one way is not permuted another way by the same key.
 #[test]
 fn a_center_that_permutes_otherwise_than_before_is_refused() {
