@@ -115,7 +115,10 @@ pub fn only_when_acknowledged(acknowledgement: &'static CStr) {
 /// What the open transaction is going to commit is told its caller. If a procedure rolls it
 /// back all the same, this session ends without an answer.
 pub fn tell() {
-    TOLD.store(true, Ordering::Relaxed);
+    if TOLD.swap(true, Ordering::Relaxed) {
+        // The clock runs from the first answer: each of several would put it back.
+        return;
+    }
     let mut timeout = HOLD_TIMEOUT.load(Ordering::Relaxed);
     // SAFETY: registered once in each process, with a handler that is async-signal-safe and lives
     // as long as the library; enabled by the number that it got.

@@ -215,6 +215,16 @@ fn a_claim_does_not_keep_the_row_for_long() {
     let (result, _keeper) = kept.join().unwrap();
     result.unwrap_err();
     assert_eq!(claim(&mut session, "t", 1).first, 1);
+    // Nor by calling again and again.
+    let mut keeper = server.session();
+    keeper
+        .try_run(
+            "DO $$ BEGIN
+                 FOR i IN 1..100 LOOP PERFORM leaf_claim('t', 1), pg_sleep(0.1); END LOOP;
+             END $$",
+        )
+        .unwrap_err();
+    assert!(keeper.try_run("SELECT 1").is_err(), "the session goes on");
     session.run("SET default_transaction_read_only = on");
     try_claim(&mut session, "t", 1).unwrap_err().is("25006");
 }
