@@ -31,6 +31,29 @@ pub fn connect(database: u32) {
             pg_sys::InvalidOid,
             pg_sys::BGWORKER_BYPASS_ALLOWCONN,
         );
+        belong_to_owner();
+    }
+}
+
+/// Lets the owner of its database end this worker. DROP DATABASE ... WITH (FORCE) may end only what
+/// belongs to a role that the caller is a member of, and a worker without a user belongs to none.
+/// Rights come from the user, which is still nobody.
+///
+/// # Safety
+/// In a worker that has just been connected.
+unsafe fn belong_to_owner() {
+    // SAFETY: in a transaction of its own. A tuple of the catalog begins with the fixed part of a
+    // pg_database row. The field is this process's own to set, as a session's start sets it.
+    unsafe {
+        pg_sys::StartTransactionCommand();
+        let cache = pg_sys::SysCacheIdentifier::DATABASEOID.cast_signed();
+        let row = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(pg_sys::MyDatabaseId));
+        if !row.is_null() {
+            let form = pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_database>();
+            (*pg_sys::MyProc).roleId = (*form).datdba;
+            pg_sys::ReleaseSysCache(row);
+        }
+        pg_sys::CommitTransactionCommand();
     }
 }
 

@@ -221,3 +221,25 @@ fn saved_ids_are_not_given_to_a_database_made_while_the_launcher_was_away() {
     session.run("CREATE DATABASE copy TEMPLATE template OID 54321");
     insert_orders(&server, "copy", 100);
 }
+
+/// As without leaf_id: the owner of a database is no superuser, and need not be one.
+#[test]
+fn an_owner_drops_a_database_by_force() {
+    let server = Server::start(&[]);
+    server.session().run("CREATE ROLE app LOGIN CREATEDB");
+    server
+        .connect_as("app", "postgres")
+        .run("CREATE DATABASE mine");
+    server
+        .connect_as("app", "mine")
+        .run("CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t')");
+    let mut user = server.connect_as("app", "mine");
+    user.next("t");
+    let mut admin = server.session();
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'mine' AND backend_type = 'leaf_id allocator'";
+    assert_eq!(admin.value::<i64>(sql), 1);
+    server
+        .connect_as("app", "postgres")
+        .run("DROP DATABASE mine WITH (FORCE)");
+    assert!(user.try_next("t").is_err());
+}
