@@ -18,6 +18,7 @@ pub fn pin() {
         // Short: no tag holds up another.
         (c"lock_timeout", c"100ms"),
         (c"jit", c"off"),
+        (c"exit_on_error", c"off"),
     ] {
         pg::pin_setting(name, value);
     }

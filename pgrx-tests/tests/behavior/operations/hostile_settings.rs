@@ -5,7 +5,7 @@ use leaf_id_tests::{Server, assert_issued_once};
 
 /// What is set (for the database, and for the role that workers run as), and how. All of it
 /// is harmless for the ids themselves.
-const SETTINGS: [&str; 16] = [
+const SETTINGS: [&str; 17] = [
     "default_transaction_read_only = on",
     "default_transaction_isolation = 'serializable'",
     "default_transaction_isolation = 'repeatable read'",
@@ -22,6 +22,7 @@ const SETTINGS: [&str; 16] = [
     "row_security = off",
     "force_parallel_mode = regress",
     "check_function_bodies = off",
+    "exit_on_error = on",
 ];
 
 #[test]
@@ -88,5 +89,24 @@ fn a_role_with_hostile_settings_everywhere_is_served() {
          ALTER ROLE postgres SET lock_timeout = '1ms';
          ALTER ROLE postgres SET idle_in_transaction_session_timeout = '1ms'",
     );
+    assert_issued_once(&[session.take("t", 3000)]);
+}
+
+/// An error of one tag's claim does not end the allocator, which would hold up all others.
+#[test]
+fn an_error_does_not_end_the_allocator() {
+    let server = Server::with_leaf_id(&[("leaf_id.refill_timeout", "2s")]);
+    let mut session = server.session();
+    session.run(
+        "SELECT leaf_tag_create(tag, step => 10) FROM unnest(ARRAY['locked', 't']) tag;
+         ALTER DATABASE postgres SET exit_on_error = on",
+    );
+    let mut owner = server.session();
+    owner.run("BEGIN; UPDATE leaf_id.leaf_alloc SET step = step WHERE biz_tag = 'locked'");
+    session
+        .try_next("locked")
+        .unwrap_err()
+        .is("55P03")
+        .details("is locked by process");
     assert_issued_once(&[session.take("t", 3000)]);
 }
