@@ -1,4 +1,4 @@
--- Numbers without gaps. Only leaf_gapless_next() counts one up, and it asks for EXECUTE alone:
+-- Gapless numbers. Only leaf_gapless_next() counts one up, and it asks for EXECUTE alone:
 -- with a series that was created on purpose, a role that may call it can hold up the others.
 
 CREATE TABLE leaf_id.leaf_gapless (
@@ -61,7 +61,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_gapless_create(text, bigint) IS
-    'Creates a series without gaps whose first number is start';
+    'Creates a gapless series whose first number is start';
 
 CREATE FUNCTION @extschema@.leaf_gapless_drop(series text) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -81,4 +81,4 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.leaf_gapless_drop(text) IS 'Drops a series without gaps';
+COMMENT ON FUNCTION @extschema@.leaf_gapless_drop(text) IS 'Drops a gapless series';

@@ -8,7 +8,7 @@
 //! * [`opaque`]: opaque ids, there and back.
 //! * [`tags`]: the triggers of the table of tags.
 //! * [`registry`]: the worker registry.
-//! * [`gapless`]: numbers without gaps. [`format`](mod@format): ids as people read them.
+//! * [`gapless`]: gapless numbers. [`format`](mod@format): ids as people read them.
 //! * [`status`]: what the views show.
 //! * [`sync`]: what `leaf_sync` reads.
 

@@ -188,13 +188,13 @@ pub enum Failure {
     SourcedElsewhere { tag: String, server: String },
     /// There is no `leaf_gapless`.
     NoGaplessTable,
-    /// There is no such series without gaps.
+    /// There is no such gapless series.
     NoSeries { series: String },
-    /// A series without gaps has reached its end.
+    /// A gapless series has reached its end.
     EndOfSeries { series: String },
-    /// A number without gaps in a transaction with one snapshot.
+    /// A gapless number in a transaction with one snapshot.
     GaplessIsolation,
-    /// Two-phase commit of a number without gaps.
+    /// Two-phase commit of a gapless number.
     GaplessPrepared,
     /// A text that is no pattern.
     BadPattern {

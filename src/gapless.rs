@@ -1,4 +1,4 @@
-//! Numbers without gaps: a row of `leaf_gapless` for each series, locked until the caller's
+//! Gapless numbers: a row of `leaf_gapless` for each series, locked until the caller's
 //! transaction ends.
 //!
 //! This is the opposite of I2: a number belongs to the transaction that took it, and with it a

@@ -12,7 +12,7 @@
 //! * `snowflake`: snowflake ids: the call, and who opens the generator and reserves timestamps.
 //! * `lease`: worker ids that are leased from a registry, and that registry.
 //! * `files`: the files in the data directory.
-//! * `gapless`: numbers without gaps, from rows that are locked until the caller commits.
+//! * `gapless`: gapless numbers, from rows that are locked until the caller commits.
 //! * `pg`: PostgreSQL, one file a subject; it knows nothing of the others.
 //! * `leaf_id_core`: what needs no PostgreSQL: the double buffer, the snowflake word, the
 //!   adaptive step, leases and the registry's decisions, ids as people read them.

@@ -1,4 +1,4 @@
-//! Numbers without gaps: `gapless` does what this says.
+//! Gapless numbers: `gapless` does what this says.
 
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -10,7 +10,7 @@ use crate::gapless;
 CREATE FUNCTION leaf_gapless_next(series text) RETURNS bigint
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
 COMMENT ON FUNCTION leaf_gapless_next(text) IS
-    'The next number of a series without gaps, which is locked until the transaction ends';
+    'The next number of a gapless series, which is locked until the transaction ends';
 "#)]
 fn leaf_gapless_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     // SAFETY: a call of the SQL function above.

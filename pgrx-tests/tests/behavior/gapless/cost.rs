@@ -1,4 +1,4 @@
-//! What a number without gaps costs: a figure, and no test of anything.
+//! What a gapless number costs: a figure, and no test of anything.
 //!
 //! `cargo test -p leaf_id_tests -- gapless::cost --ignored --nocapture`
 

@@ -1,4 +1,4 @@
-//! Numbers without gaps: 1 to n for the committed calls, and none twice that anybody was told is
+//! Gapless numbers: 1 to n for the committed calls, and none twice that anybody was told is
 //! committed.
 
 mod carried;

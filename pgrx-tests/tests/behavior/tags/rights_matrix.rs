@@ -134,8 +134,8 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT leaf_parse_uuid(leaf_format_uuid(1))",
             ],
         ),
-        "take numbers without gaps" => ("", &["SELECT leaf_gapless_next('s')"]),
-        "create and drop series without gaps" => (
+        "take gapless numbers" => ("", &["SELECT leaf_gapless_next('s')"]),
+        "create and drop gapless series" => (
             "",
             &[
                 "SELECT leaf_gapless_create('of {role}')",
