@@ -495,7 +495,8 @@ fn advance(
         first,
         len,
         skipped: skip,
-        growth_limited: len == longest,
+        // Where max_step limits it, the next claim is no longer.
+        growth_limited: len == longest && longest < row.limits.max_step,
         period,
     })
 }

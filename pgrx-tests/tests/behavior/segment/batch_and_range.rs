@@ -37,6 +37,24 @@ fn a_batch_crosses_segments() {
     assert_issued_once(&[[ids, some, vec![session.next("t")]].concat()]);
 }
 
+/// A range is no longer than a segment may be now, whatever that was when the last one came: it is
+/// not put together of thousands of claims.
+#[test]
+fn a_range_is_no_longer_than_a_lowered_max_step() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run("SELECT leaf_tag_create('t', step => 1, max_step => 1000000)");
+    session.next("t");
+    session.wait_for_spare("t");
+    session.run("UPDATE leaf_id.leaf_alloc SET max_step = 1");
+    let before = session.max_id("t");
+    session
+        .fails("SELECT leaf_segment_next_range('t', 1000000)")
+        .is("22023");
+    let claims = session.max_id("t") - before;
+    assert!(claims < 10, "{claims} claims for one range");
+}
+
 #[test]
 fn a_range_is_contiguous_whatever_is_cached() {
     let server = Server::with_leaf_id(&[]);
