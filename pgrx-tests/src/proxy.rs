@@ -33,6 +33,8 @@ pub enum Mode {
     /// Connections are accepted, and nothing goes through, in either direction. It goes
     /// through later, in another mode.
     Silent,
+    /// New connections are let in, and told of one setting after another, without end.
+    Chatter,
     /// The next request that says this (within what comes at once) is never sent on, and its
     /// connection ends. From then on all goes through.
     CutBefore(&'static str),
@@ -206,9 +208,11 @@ impl Shared {
     }
 
     fn serve(&self, number: usize, client: &UnixStream) {
-        let connected = self
-            .mode()
-            .and_then(|_| UnixStream::connect(&self.target).ok());
+        let mode = self.mode();
+        if mode == Some(Mode::Chatter) {
+            chatter(client);
+        }
+        let connected = mode.and_then(|_| UnixStream::connect(&self.target).ok());
         if let Some(server) = connected {
             self.state.lock().keep(number, &server);
             let cut = AtomicBool::new(false);
@@ -278,6 +282,24 @@ impl Shared {
             state.cuts += 1;
         }
         is_mine
+    }
+}
+
+/// Until the client, or [`Proxy::end_connections`], ends it.
+fn chatter(mut client: &UnixStream) {
+    // So many that libpq, which looks for each in a list, is slower than this.
+    let settings: Vec<u8> = (0..10_000)
+        .flat_map(|number| {
+            let setting = format!("setting{number}\0x\0");
+            let length = u32::try_from(4 + setting.len()).unwrap();
+            // ParameterStatus.
+            [b"S", &length.to_be_bytes()[..], setting.as_bytes()].concat()
+        })
+        .collect();
+    // AuthenticationOk.
+    let mut said = client.write_all(b"R\0\0\0\x08\0\0\0\0");
+    while said.is_ok() {
+        said = client.write_all(&settings);
     }
 }
 

@@ -254,12 +254,13 @@ impl SourceServer {
         loop {
             match self.connection.turn(now) {
                 Some(Event::Opened) => {
+                    let is_asked = !self.queue.is_empty();
                     // The rows may have been edited while it was away.
                     self.return_stale(outcomes, |queued| now - queued.since > FRESH);
                     self.state = State::Open { since: now };
                     // Whether it also answers is still to be seen, if it had not.
                     self.tell(area, RemoteServerState::Connected);
-                    if self.queue.is_empty() {
+                    if !is_asked {
                         self.note_back(area, false);
                     }
                 }
@@ -396,9 +397,11 @@ impl SourceServer {
         }
     }
 
+    /// Nobody has asked it for long, and it lets us in.
     fn close(&mut self, area: &Area) {
         self.connection.close();
         self.state = State::Closed;
+        self.note_back(area, false);
         self.tell(area, RemoteServerState::Closed);
     }
 

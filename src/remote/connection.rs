@@ -187,7 +187,8 @@ impl Connection {
     /// When it is to be looked at again, even if its socket has nothing.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.state {
-            State::Closed | State::Open { .. } => None,
+            State::Closed => (self.untried > 0).then(Instant::now),
+            State::Open { .. } => None,
             State::Connecting { deadline, .. }
             | State::Greeting { deadline, .. }
             | State::Asking { deadline, .. } => Some(*deadline),
@@ -228,10 +229,8 @@ impl Connection {
                     if self.untried == 0 {
                         return None;
                     }
-                    if let Err(error) = self.try_host(now)
-                        && let Some(lost) = self.pass_over(&error)
-                    {
-                        return Some(lost);
+                    if let Err(error) = self.try_host(now) {
+                        return self.pass_over(&error);
                     }
                 }
                 State::Connecting { wire, deadline } => match self.connect(wire, deadline, now) {
@@ -240,11 +239,7 @@ impl Connection {
                         return None;
                     }
                     Ok(state) => self.state = state,
-                    Err(error) => {
-                        if let Some(lost) = self.pass_over(&error) {
-                            return Some(lost);
-                        }
-                    }
+                    Err(error) => return self.pass_over(&error),
                 },
                 State::Greeting { wire, deadline } => match self.hear(wire, deadline, now) {
                     Ok(state @ State::Greeting { .. }) => {
@@ -257,11 +252,7 @@ impl Connection {
                         self.failures.clear();
                         return Some(Event::Opened);
                     }
-                    Err(error) => {
-                        if let Some(lost) = self.pass_over(&error) {
-                            return Some(lost);
-                        }
-                    }
+                    Err(error) => return self.pass_over(&error),
                 },
                 State::Open { mut wire, call } => {
                     if wire.is_alive() {
@@ -290,7 +281,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The next host, as this one will not do. `Some` if there is none.
+    /// The next host, as this one will not do: in another turn, as libpq may wait for its name.
+    /// `Some` if there is none.
     fn pass_over(&mut self, error: &RemoteError) -> Option<Event> {
         if !self.failures.contains(&error.message) {
             self.failures.push(error.message.clone());

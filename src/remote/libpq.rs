@@ -49,6 +49,8 @@ const CONNECTION_BAD: c_int = 1;
 const POLLING_READING: c_int = 1;
 const POLLING_WRITING: c_int = 2;
 const POLLING_OK: c_int = 3;
+/// How often a connecting server is listened to in one turn: far more than an honest one needs.
+const MAX_POLLS: u32 = 16;
 const COMMAND_OK: c_int = 1;
 const TUPLES_OK: c_int = 2;
 const COPY_OUT: c_int = 3;
@@ -286,8 +288,12 @@ impl Wire {
         if unsafe { PQstatus(self.conn()) } == CONNECTION_BAD {
             return Err(self.failure());
         }
-        // libpq takes the call itself for the news that the socket is ready.
-        while self.is_ready() {
+        // libpq takes the call itself for the news that the socket is ready. Not for ever: a
+        // server that never stops talking is to be left at its deadline.
+        for _ in 0..MAX_POLLS {
+            if !self.is_ready() {
+                break;
+            }
             // SAFETY: as above.
             match unsafe { PQconnectPoll(self.conn()) } {
                 POLLING_READING => self.connecting = Readiness::Reading,

@@ -171,6 +171,70 @@ fn a_silent_server_stalls_nobody() {
     result.unwrap_err().is_termination();
 }
 
+/// Nor does one that never stops talking, and never lets anybody ask.
+#[test]
+fn a_server_that_talks_without_end_stalls_nobody() {
+    let pair = Pair::new();
+    let member = &pair.member;
+    let mut session = member.session();
+    session.run(&format!(
+        "ALTER SERVER {CENTRAL} OPTIONS (SET connect_timeout '2')"
+    ));
+    session.create_steady_tag("local", STEP);
+    session.take("t", 5);
+    session.take("local", 5);
+    session.run("CREATE DATABASE idle");
+    pair.proxy.set(Mode::Chatter);
+    pair.proxy.end_connections();
+    drain(&mut session);
+    let result = while_waiting(member, || {
+        // It was given up once, at least.
+        wait_until(LIMIT, "three connections", || pair.proxy.connections() > 3);
+        for _ in 0..10 {
+            promptly(|| session.take("local", STEP));
+        }
+        promptly(|| session.run("DROP DATABASE idle"));
+        promptly(|| member.stop(Stop::Fast));
+    });
+    result.unwrap_err().is_termination();
+}
+
+/// One that lets everybody in and refuses to claim is away all the while: how long, and how often it
+/// was asked, is what somebody is to be woken by.
+#[test]
+fn a_server_that_only_refuses_is_away_until_it_claims() {
+    let pair = Pair::new();
+    let mut session = pair.member.session();
+    session.take("t", 5);
+    session.wait_for_spare("t");
+    // Otherwise libpq refuses, when it connects.
+    session.run(&format!(
+        "ALTER SERVER {CENTRAL} OPTIONS (DROP target_session_attrs)"
+    ));
+    pair.central.set("default_transaction_read_only", "on");
+    drain(&mut session);
+    let figures = "SELECT ARRAY[extract(epoch FROM since) * 1000, attempts]::bigint[] FROM leaf_central_status";
+    let mut first = None;
+    let mut last = Vec::new();
+    session.run("SET leaf_id.refill_timeout = '1s'");
+    wait_until(LIMIT, "many attempts", || {
+        session.try_next("t").unwrap_err().is("55P03");
+        last = session.value::<Vec<i64>>(figures);
+        first.get_or_insert(last[0]);
+        last[1] >= 8
+    });
+    assert_eq!(
+        first,
+        Some(last[0]),
+        "it was away from the first attempt on"
+    );
+    pair.central.set("default_transaction_read_only", "off");
+    session.run("SET leaf_id.refill_timeout = '60s'");
+    session.next("t");
+    let told = pair.member.log().matches("is back, after").count();
+    assert_eq!(told, 1);
+}
+
 /// The database in which a claim is under way, too.
 #[test]
 fn a_database_is_dropped_while_its_server_is_silent() {
