@@ -73,8 +73,6 @@ pub struct RemoteRequest {
     pub range_len: u32,
     /// This is to continue such a range: no more than is missing.
     pub continues: bool,
-    /// What this server has answered last could not be used, and was a gap.
-    pub was_unusable: bool,
 }
 
 /// What came of it.
@@ -493,7 +491,8 @@ impl RemoteRequest {
         let limits = self.source.limits;
         let step = pace.next(claim::asked_ms(self.slot), starved, limits);
         let is_at_end = self.source.max_id > self.source.max_value;
-        let ids = if is_at_end || self.was_unusable {
+        let was_unusable = self.slot.unusable.load(Ordering::Relaxed) != 0;
+        let ids = if is_at_end || was_unusable {
             // Only whether that has changed is asked for: the others need the rest.
             1
         } else if self.continues {

@@ -409,6 +409,7 @@ impl WriteGuard<'_> {
         // SAFETY: as in `give`.
         unsafe { *slot.key.get() = Key::FREE };
         slot.starved.store(0, Ordering::Relaxed);
+        slot.unusable.store(0, Ordering::Relaxed);
         slot.edited_by.store(0, Ordering::Relaxed);
         slot.waits.store(0, Ordering::Relaxed);
         slot.waited_us.store(0, Ordering::Relaxed);

@@ -119,6 +119,7 @@ impl Area {
                     state.last_refill = now;
                     state.last_refill_us = u32::try_from(us).unwrap_or(u32::MAX);
                     state.refill_error = None;
+                    slot.unusable.store(0, Ordering::Relaxed);
                     // Who waited until now has waited for this.
                     slot.starved.store(0, Ordering::Relaxed);
                     slot.forget_wanted();

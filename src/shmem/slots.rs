@@ -145,6 +145,9 @@ impl Slots {
             if slot.buffer.version() != version {
                 return;
             }
+            if let RefillError::Tag(_) = refill_error {
+                slot.unusable.store(1, Ordering::Relaxed);
+            }
             state.refill_error = Some(refill_error);
             state.error_version = version;
             state.error_at = pg::now_timestamp();

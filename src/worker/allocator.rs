@@ -460,21 +460,13 @@ impl Allocator {
                 request.complete(self.area, Outcome::NoRow { version })
             }
             Ok(Err(Unclaimed::Tag(error))) => self.end(request, version, error, None),
-            Ok(Err(Unclaimed::Sourced(source))) => self.ask_server(request, version, source, seen),
+            Ok(Err(Unclaimed::Sourced(source))) => self.ask_server(request, version, source),
             Err(error) => self.fail(request, version, &error),
         }
     }
 
-    fn ask_server(
-        &mut self,
-        request: &mut Request,
-        version: u64,
-        source: TagSource,
-        seen: &Seen,
-    ) -> Next {
+    fn ask_server(&mut self, request: &mut Request, version: u64, source: TagSource) -> Next {
         let server = source.server;
-        // Before it is overwritten.
-        let was_unusable = matches!(seen.state.refill_error, Some(RefillError::Tag(error)) if error != TagError::NoSuchTag);
         let next = request.complete(self.area, Outcome::Sourced { version, server });
         self.central.enqueue(RemoteRequest {
             number: request.number,
@@ -484,7 +476,6 @@ impl Allocator {
             version,
             range_len: request.missing(),
             continues: request.continues(),
-            was_unusable,
         });
         next
     }
