@@ -28,6 +28,8 @@ pub enum TagError {
     NoKey,
     /// Its ids are opaque, and its source server permutes other ranges than were used here.
     OtherDomain,
+    /// Its ids are opaque, and its source server has handed over the key of another tag here.
+    KeyInUse,
     /// Its ids are opaque on its source server alone, or here alone.
     OtherKind { opaque_there: bool },
 }
@@ -111,6 +113,9 @@ impl TagError {
                 "Server \"{server}\" is behind: ids below {received} were in use, now it has given {answered}."
             ),
             Self::NoKey => "The key of its opaque ids is missing.".into(),
+            Self::KeyInUse => {
+                format!("Server \"{server}\" has handed over the key of another tag here.")
+            }
             Self::OtherKind { opaque_there: true } => {
                 format!("The tag is opaque on server \"{server}\", and not here.")
             }
@@ -128,7 +133,9 @@ impl TagError {
         match self {
             Self::NoSuchTag | Self::EndOfTag { .. } | Self::EndOfPeriod { .. } => None,
             Self::NoKey => Some("the key of its opaque ids is missing".into()),
-            Self::OtherKind { .. } | Self::OtherDomain => Some(self.sentence(server)),
+            Self::OtherKind { .. } | Self::OtherDomain | Self::KeyInUse => {
+                Some(self.sentence(server))
+            }
             Self::MaxIdBackwards { published, found } => Some(format!(
                 "max_id moved backwards, from {published} to {found}"
             )),
@@ -214,6 +221,12 @@ impl TagError {
             )
             .set_detail(self.sentence(server))
             .set_hint("Create a new tag; this one would issue some ids a second time."),
+            Self::KeyInUse => error(
+                not_ready,
+                format!("tag \"{tag}\" has the key of another opaque tag"),
+            )
+            .set_detail(self.sentence(server))
+            .set_hint("Two tags of one key would issue the same ids: drop one of them."),
             Self::OtherKind { .. } => error(
                 not_ready,
                 format!("tag \"{tag}\" is not the same kind here as on server \"{server}\""),

@@ -369,12 +369,12 @@ pub fn has_key(number: i64) -> Result<bool, Failure> {
     Ok(row.as_ref().and_then(key).is_some())
 }
 
-/// A key, and a number that no other has.
 /// The number of a key that is yet to come from another server.
 pub fn random_number() -> i64 {
     random_key().0
 }
 
+/// A key, and a number that no other has.
 fn random_key() -> (i64, Key) {
     let mut key = Key::default();
     for part in key.chunks_mut(size_of::<u64>()) {

@@ -152,7 +152,7 @@ fn take_over(
             return Err(TagError::OtherDomain);
         }
     } else if raised(opaque::has_key(opaque.key)) {
-        free_key(locked, key, opaque.key, remember);
+        free_key(locked, key, row, opaque.key, remember)?;
     }
     raised(opaque::take_over(handed, before.map(|before| before.key)));
     Ok((Some(opaque), before.is_some_and(|before| before != opaque)))
@@ -160,22 +160,29 @@ fn take_over(
 
 /// Where tags were renamed on the source server, another row may have the key of this one. It gets
 /// one of its own, as when it was created, until it claims. What comes for it is of another row there
-/// and may be lower, which its `server_incarnation` tells.
-fn free_key(locked: &LockedRow, key: &Key, number: i64, remember: fn(&Edit)) {
+/// and may be lower, which its `server_incarnation` tells. Of a row that is sourced elsewhere, or not at
+/// all, that server has nothing to say.
+fn free_key(
+    locked: &LockedRow,
+    key: &Key,
+    row: &AllocRow,
+    number: i64,
+    remember: fn(&Edit),
+) -> Result<(), TagError> {
     let rows = locked.table.rows();
     let other = rows
         .iter()
         .map(AllocRow::of)
         .find(|row| row.opaque_key == Some(number) && row.tag != Some(key.tag));
     let Some(tag) = other.and_then(|row| row.tag) else {
-        return;
+        return Ok(());
     };
     let Some(stored) = locked.table.lock(&heap::key(&tag)) else {
-        return;
+        return Ok(());
     };
     let old = AllocRow::of(&stored);
-    if old.server.is_none() {
-        return;
+    if old.server != row.server {
+        return Err(TagError::KeyInUse);
     }
     let new = AllocRow {
         incarnation: new_incarnation(),
@@ -200,4 +207,5 @@ fn free_key(locked: &LockedRow, key: &Key, number: i64, remember: fn(&Edit)) {
         new: Some(new),
         replica: false,
     });
+    Ok(())
 }

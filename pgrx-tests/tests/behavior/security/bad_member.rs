@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Failure, Fleet, Server, Session, assert_issued_once, becomes, each, now_ms, promptly,
+    CENTRAL, Failure, Fleet, Server, Session, assert_issued_once, becomes, each, now_ms, promptly,
+    wait_until,
 };
 use postgres::Row;
 
@@ -353,4 +354,60 @@ fn nonsense_from_a_central_server() {
             assert_issued_once([ids]);
         },
     );
+}
+
+/// A source server that says of its tag that it has the key of another: that other one keeps its key
+/// and what is cached of it, whether it is this server's own or a third one's. Before: it lost both,
+/// with each answer; or the tag of that server gave no ids any more, also after it had become honest.
+#[test]
+fn a_key_of_another_tag_from_a_central_server() {
+    let fleet = Fleet::new(1, &[]);
+    let mut central = fleet.central.session();
+    central.run(
+        "GRANT EXECUTE ON FUNCTION leaf_id.leaf_key_of TO leaf_member;
+         SELECT leaf_tag_create('theirs', opaque => true)",
+    );
+    central.run("CREATE DATABASE bad");
+    let mut bad = fleet.central.session_in("bad");
+    bad.run("CREATE EXTENSION leaf_id; GRANT EXECUTE ON FUNCTION leaf_claim TO leaf_member");
+    let arguments: String = bad
+        .value("SELECT pg_get_function_arguments(oid) FROM pg_proc WHERE proname = 'leaf_claim'");
+    let mut session = fleet.members[0].session();
+    session.create_foreign_server("bad", &[fleet.central.dir()]);
+    session.run(&format!(
+        "ALTER SERVER bad OPTIONS (SET dbname 'bad');
+         SELECT leaf_tag_create('mine', opaque => true),
+             leaf_tag_create('theirs', opaque => true, server => '{CENTRAL}'),
+             leaf_tag_create('t', opaque => true, server => 'bad')"
+    ));
+    let bounds: String =
+        session.value("SELECT opaque_bounds::text FROM leaf_id.leaf_alloc WHERE biz_tag = 'mine'");
+    let mut answer = |number: i64| {
+        bad.run(&format!(
+            "CREATE OR REPLACE FUNCTION leaf_claim({arguments}) RETURNS record LANGUAGE sql AS $$
+                 VALUES (1::bigint, 1::bigint, 7::bigint, 10, 9000000000000000::bigint, 0::bigint, false,
+                     NULL::bigint, NULL::bigint, {number}::bigint, '{bounds}'::bigint[], repeat('00', 32))
+             $$"
+        ));
+    };
+    for other in ["mine", "theirs"] {
+        let mut ids = session.take(other, 10);
+        let key = format!("SELECT opaque_key FROM leaf_id.leaf_alloc WHERE biz_tag = '{other}'");
+        let number = session.value::<i64>(&key);
+        answer(number);
+        session
+            .try_next("t")
+            .unwrap_err()
+            .is("55000")
+            .says("has the key of another opaque tag");
+        assert_eq!(session.value::<i64>(&key), number);
+        assert_eq!(session.figure(other, "ids_lost"), 0);
+        ids.extend(session.take(other, 10));
+        ids.sort_unstable();
+        assert_issued_once([ids]);
+    }
+    answer(4711);
+    wait_until(Duration::from_secs(30), "an id of an honest answer", || {
+        session.try_next("t").is_ok()
+    });
 }
