@@ -144,6 +144,7 @@ fn understand(
     let granted = status == Status::Granted;
     // What a grant allows is never guessed.
     let needed = |value: Option<i64>| if granted { value } else { value.or(Some(0)) };
+    let is_lease = |ms: &i64| !granted || *ms > 0;
     let answer = Answer {
         status,
         worker_id: u16::try_from(needed(number(1))?).ok()?,
@@ -152,7 +153,7 @@ fn understand(
         registry_ms: number(4)?,
         peers: u32::try_from(number(5).unwrap_or(0)).ok()?,
         peers_offset_ms: number(6).unwrap_or(0),
-        lease_ms: needed(number(8))?,
+        lease_ms: needed(number(8)).filter(is_lease)?,
         max_skew_ms: number(9)?,
         max_lead_ms: needed(number(10))?,
         sent,

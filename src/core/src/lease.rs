@@ -518,7 +518,7 @@ impl LeaseHolder {
         self.renewable = true;
         self.failures = 0;
         self.standing = Standing::Holding;
-        let third = lease_ms.min(rules.lease_ms) / 3;
+        let third = (lease_ms.min(rules.lease_ms) / 3).max(MIN_RETRY_MS);
         self.ask_at_ms = answer.sent.boot_ms.saturating_add(third);
         let goes_on = question.kind == Kind::Renew
             && before.is_some_and(|before| {
