@@ -562,3 +562,25 @@ fn nobodys_code_runs_in_the_registry() {
         assert!(!log.contains("run as"), "{log}");
     }
 }
+
+/// A grant of no time would be asked for again at once, and without end.
+#[test]
+fn a_grant_of_no_time_is_refused_by_the_member() {
+    let registry = Registry::start();
+    let mut session = registry.server.session();
+    let arguments: String = session.value(
+        "SELECT pg_get_function_arguments(oid) FROM pg_proc WHERE proname = 'leaf_worker_claim'",
+    );
+    session.run(&format!(
+        "CREATE OR REPLACE FUNCTION leaf_worker_claim({arguments}) RETURNS record LANGUAGE sql AS $$
+             SELECT 'granted', 5, now_ms, now_ms, now_ms, 1, 0::bigint, NULL::text, 0, 5000, 15000
+             FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms) c
+         $$"
+    ));
+    let member = registry.member("a");
+    let mut session = member.session();
+    wait_until(LIMIT, "why there is no lease", || {
+        let error: String = session.snowflake_status("coalesce(last_error, '')");
+        error.contains("its answer is not understood")
+    });
+}
