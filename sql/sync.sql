@@ -199,6 +199,11 @@ BEGIN
             -- may edit tags, or drop the database; where the caller has named the tag; and where it
             -- is below max_id, as then all that it can cost is what is cached.
             SELECT m.*,
+                -- There may be ids in it. Views and foreign tables keep theirs somewhere else.
+                coalesce(m.unread IN (
+                    'it is locked by another session: try again',
+                    'you may not read it',
+                    'row-level security may hide rows from you'), false) AS hidden,
                 only_tag IS NOT NULL
                 OR has_table_privilege(m.relowner, 'leaf_id.leaf_alloc'::regclass, 'UPDATE')
                 OR pg_has_role(m.relowner, 'pg_database_owner', 'USAGE') AS may_raise
@@ -208,11 +213,12 @@ BEGIN
                 max(c.largest) AS largest,
                 max(c.largest) FILTER (WHERE c.may_raise) AS trusted,
                 max(c.largest) FILTER (WHERE NOT c.may_raise) AS untrusted,
-                bool_or(c.may_raise) AS may_raise,
-                min(c.type_end) AS type_end
+                bool_or(c.may_raise) FILTER (WHERE c.unread IS NULL) AS may_raise,
+                min(c.type_end) FILTER (WHERE c.unread IS NULL) AS type_end,
+                bool_or(c.hidden) AS hidden
             FROM counted c
-            WHERE c.unread IS NULL
             GROUP BY c.attrelid, c.attname, c.name, c.expression
+            HAVING bool_or(c.unread IS NULL)
         )
         SELECT c.name COLLATE "C" AS name,
             max(c.trusted) AS trusted,
@@ -225,12 +231,15 @@ BEGIN
             array_agg(c.untrusted ORDER BY c.attrelid::regclass::text, c.attname) AS untrusted_largest,
             array_agg(c.type_end ORDER BY c.attrelid::regclass::text, c.attname) AS type_ends,
             array_agg(c.expression ORDER BY c.attrelid::regclass::text, c.attname) AS expressions,
-            NULL::text AS unread
+            NULL::text AS unread,
+            array_agg(c.hidden ORDER BY c.attrelid::regclass::text, c.attname) AS hidden,
+            -- In a column of any table; but what would not count is not missed.
+            c.name IN (SELECT o.name FROM counted o WHERE o.hidden AND o.may_raise) AS incomplete
         FROM columns c
         GROUP BY c.name
         UNION ALL
         SELECT c.name COLLATE "C", NULL, NULL, NULL, NULL, ARRAY[c.member::oid], ARRAY[c.attname],
-            NULL, NULL, NULL, NULL, c.unread
+            NULL, NULL, NULL, NULL, c.unread, NULL, NULL
         FROM counted c
         WHERE c.unread IS NOT NULL
         ORDER BY 1 NULLS FIRST, 12 NULLS FIRST, 6
@@ -274,6 +283,9 @@ BEGIN
                 tag_action := 'skip';
                 tag_detail := format(
                     'it does not exist, and the owners of its tables may not edit tags: if they are right, SELECT * FROM leaf_sync(%L)', tag);
+            ELSIF found_tag.incomplete THEN
+                tag_action := 'skip';
+                tag_detail := 'it does not exist, and not all of its columns could be read';
             ELSIF wanted >= last_id THEN
                 tag_action := 'skip';
                 tag_detail := format('no id above %s is left in the type of the column', wanted);
@@ -363,6 +375,10 @@ BEGIN
                 detail := format(
                     'its owner %s may not edit tags: if this value is right, SELECT * FROM leaf_sync(%L)',
                     (SELECT c.relowner::regrole FROM pg_class c WHERE c.oid = found_tag.relations[i]), tag);
+            ELSIF found_tag.hidden[i] AND tag_action <> 'skip' THEN
+                -- Of partitions and children, of which each has a row of its own.
+                action := CASE tag_action WHEN 'none' THEN 'skip' ELSE tag_action END;
+                detail := 'not all of its tables could be read';
             ELSIF tag_detail IS NULL THEN
                 detail := leaf_id.leaf_used_up(
                     next_after, last_id, found_tag.type_ends[i], stored.period, stored.time_zone, stored.digits);

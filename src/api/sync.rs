@@ -9,6 +9,7 @@ use super::call::{finish, row_type, tag};
 use crate::pg::{self, RawDatum, Text, Unread};
 use crate::segment::upcoming;
 
+/// `leaf_fit_tags()` tells by these words where there may be ids that nobody has seen.
 fn reason(unread: Unread) -> &'static str {
     match unread {
         Unread::Gone => "it was dropped",

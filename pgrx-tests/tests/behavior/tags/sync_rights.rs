@@ -192,3 +192,90 @@ fn what_is_not_read_is_told() {
         "you may not read it"
     );
 }
+
+/// A partitioned table can always be read, and has no rows: those of its partitions count.
+#[test]
+fn no_tag_is_created_below_what_was_not_read() {
+    let server = Server::with_leaf_id(&[]);
+    let mut admin = server.session();
+    admin.run(
+        "CREATE ROLE manager LOGIN; GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO manager;
+         CREATE TABLE p (id bigint DEFAULT leaf_segment_next('p'), k int) PARTITION BY LIST (k);
+         CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1); INSERT INTO p VALUES (5, 1);
+         CREATE TABLE parent (id bigint DEFAULT leaf_segment_next('parent')); INSERT INTO parent VALUES (2);
+         CREATE TABLE child () INHERITS (parent); INSERT INTO child VALUES (7);
+         CREATE TABLE a (id bigint DEFAULT leaf_segment_next('both')); INSERT INTO a VALUES (3);
+         CREATE TABLE b (id bigint DEFAULT leaf_segment_next('both')); INSERT INTO b VALUES (9);
+         ALTER TABLE b ENABLE ROW LEVEL SECURITY;
+         GRANT SELECT ON p, parent, a, b TO manager",
+    );
+    let mut manager = server.connect_as("manager", "postgres");
+    let incomplete = "skip [it does not exist, and not all of its columns could be read]";
+    let expected = [
+        format!("both a id 3 {incomplete}"),
+        "both b id skip [row-level security may hide rows from you]".into(),
+        format!("p p id {incomplete}"),
+        "p p1 id skip [you may not read it]".into(),
+        format!("parent parent id 2 {incomplete}"),
+        "parent child id skip [you may not read it]".into(),
+    ];
+    for call in ["leaf_check()", "leaf_sync()"] {
+        assert_eq!(rows(&mut manager, call), expected, "{call}");
+    }
+    assert_eq!(
+        rows(&mut manager, "leaf_sync('p')"),
+        [&*expected[2], &*expected[3]]
+    );
+    let mut other = server.session();
+    other.run("BEGIN; LOCK TABLE p1");
+    assert_eq!(
+        rows(&mut admin, "leaf_sync('p')"),
+        [
+            format!("p p id {incomplete}"),
+            "p p1 id skip [it is locked by another session: try again]".into(),
+        ]
+    );
+    other.run("COMMIT");
+    assert_eq!(
+        rows(&mut admin, "leaf_sync()"),
+        [
+            "both a id 3 10 create",
+            "both b id 9 10 create",
+            "p p id 5 6 create",
+            "parent parent id 7 8 create",
+        ]
+    );
+    // Of a tag that exists, nothing is claimed about a partition that was not read.
+    assert_eq!(
+        rows(&mut manager, "leaf_sync('p')"),
+        [
+            "p p id 6 6 skip [not all of its tables could be read]",
+            "p p1 id skip [you may not read it]",
+        ]
+    );
+    // What is there is raised for all the same.
+    admin.run("INSERT INTO parent VALUES (50)");
+    assert_eq!(
+        rows(&mut manager, "leaf_sync('parent')"),
+        [
+            "parent parent id 50 8 51 raise [not all of its tables could be read]",
+            "parent child id skip [you may not read it]",
+        ]
+    );
+    // A stranger's table, whose ids would not count either, keeps no tag from being created.
+    admin.run(
+        "SELECT leaf_tag_drop('both'); ALTER TABLE b DISABLE ROW LEVEL SECURITY;
+         CREATE ROLE mallory LOGIN; GRANT CREATE ON SCHEMA public TO mallory",
+    );
+    server.connect_as("mallory", "postgres").run(
+        "CREATE TABLE m (id bigint DEFAULT leaf_segment_next('both')); INSERT INTO m VALUES (900)",
+    );
+    assert_eq!(
+        rows(&mut manager, "leaf_sync() WHERE tag = 'both'"),
+        [
+            "both a id 3 10 create",
+            "both b id 9 10 create",
+            "both m id skip [you may not read it]",
+        ]
+    );
+}
