@@ -629,8 +629,17 @@ BEGIN
 
     -- Written, and not only locked: on a new timeline that leaves out what may have been lost. What
     -- this transaction has issued of a tag that it has made is not in the row yet.
-    UPDATE leaf_id.leaf_alloc a SET max_id = a.max_id WHERE a.biz_tag = this.tag RETURNING a.max_id, a.opaque_key INTO tag_row;
+    UPDATE leaf_id.leaf_alloc a SET max_id = a.max_id WHERE a.biz_tag = this.tag
+    RETURNING a.max_id, a.server, a.opaque_key INTO tag_row;
     IF FOUND THEN
+        IF tag_row.server IS NOT NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('cannot release column "%s" of table %s from tag "%s", which is sourced from server "%s"',
+                    $2, this.table_name, this.tag, tag_row.server),
+                DETAIL = 'Other servers have ids of it, and nobody here knows which.',
+                HINT = 'Set a default yourself that repeats no id of theirs.';
+        END IF;
         IF tag_row.opaque_key IS NOT NULL THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'feature_not_supported',
