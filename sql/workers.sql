@@ -155,6 +155,10 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    -- ENABLE TRIGGER ALL leaves it on for everybody.
+    IF current_setting('session_replication_role') <> 'replica' THEN
+        RETURN coalesce(NEW, OLD);
+    END IF;
     RETURN NULL;
 END
 $$;

@@ -74,3 +74,45 @@ fn a_subscriber_keeps_the_greater_number() {
     there.run("SELECT leaf_gapless_drop('behind'); SELECT leaf_gapless_create('last', 3)");
     becomes("ahead 999, last 2, new 100");
 }
+
+/// `pg_restore --disable-triggers` leaves those of subscribers on for everybody.
+#[test]
+fn a_series_that_exists_is_not_created_after_a_restore_of_the_data() {
+    let (server, mut session) = server_and_session(&[]);
+    session.run("SELECT leaf_gapless_next('s'), leaf_tag_create('o', opaque => true)");
+    let file = server.dir().join("dump").to_str().unwrap().to_owned();
+    server.run("pg_dump", &["-Fc", "-f", &file, "postgres"]);
+    session.run("CREATE DATABASE copy");
+    let mut copy = server.session_in("copy");
+    copy.run("CREATE EXTENSION leaf_id");
+    let triggers = "SELECT string_agg(tgrelid::regclass || ' ' || tgname || ' ' || tgenabled::text, ', ' ORDER BY tgname)
+         FROM pg_trigger WHERE tgrelid::regclass::text LIKE 'leaf_id.%'";
+    let fresh: String = copy.value(triggers);
+    let options = ["-a", "--disable-triggers", "--exit-on-error", "-d", "copy"];
+    server.run("pg_restore", &[&options[..], &[&file]].concat());
+    assert_ne!(copy.value::<String>(triggers), fresh);
+    copy.fails("SELECT leaf_gapless_create('s', 5000)")
+        .is("23505");
+    copy.fails("INSERT INTO leaf_id.leaf_opaque_key SELECT * FROM leaf_id.leaf_opaque_key")
+        .is("23505");
+    assert_eq!(next(&mut copy), 2);
+
+    copy.run("ALTER TABLE leaf_id.leaf_registry_origin DISABLE TRIGGER ALL, ENABLE TRIGGER ALL");
+    copy.run("BEGIN; UPDATE leaf_id.leaf_registry_origin SET timeline = 77");
+    assert_eq!(
+        copy.ids("SELECT timeline::bigint FROM leaf_id.leaf_registry_origin"),
+        [77]
+    );
+    copy.run("DELETE FROM leaf_id.leaf_registry_origin");
+    assert_eq!(
+        copy.ids("SELECT count(*) FROM leaf_id.leaf_registry_origin"),
+        [0]
+    );
+    copy.run("ROLLBACK");
+
+    let page = include_str!("../../../../docs/operations.md");
+    for statement in page.lines().filter(|line| line.contains(" TRIGGER leaf_")) {
+        copy.run(statement);
+    }
+    assert_eq!(copy.value::<String>(triggers), fresh);
+}
