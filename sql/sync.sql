@@ -15,10 +15,13 @@ BEGIN
             clock_timestamp() AT TIME ZONE $2,
             CASE $1 WHEN 'day' THEN 'YYYYMMDD' WHEN 'month' THEN 'YYYYMM' ELSE 'YYYY' END)::bigint + 1)
         * rpad('1', $3 + 1, '0')::bigint;
+EXCEPTION WHEN invalid_parameter_value THEN
+    -- The row was written where the zone is known: one such tag is not to hide all others.
+    RETURN NULL;
 END
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_next_period(text, text, integer) IS
-    'Ids of the present period of a tag, and of earlier ones, are smaller; null for a tag without periods';
+    'Ids of the present period of a tag, and of earlier ones, are smaller; null for a tag without periods, or with an unknown time zone';
 
 CREATE FUNCTION leaf_id.leaf_used_ratio(next_id bigint, last_id bigint, period text, time_zone text, digits integer)
 RETURNS double precision
@@ -31,6 +34,7 @@ DECLARE
 BEGIN
     RETURN CASE
         WHEN $3 IS NULL THEN $1::float8 / $2
+        WHEN next_period IS NULL THEN NULL
         -- Nothing of the present period yet.
         WHEN $1 <= next_period - numbers THEN 0
         ELSE (($1 - 1) % numbers)::float8 / (numbers - 1)
@@ -52,6 +56,8 @@ DECLARE
     ratio CONSTANT float8 := leaf_id.leaf_used_ratio($1, last_id, $4, $5, $6);
 BEGIN
     RETURN CASE
+        WHEN $4 IS NOT NULL AND leaf_id.leaf_next_period($4, $5, $6) IS NULL
+            THEN format('time zone "%s" is not known here', $5)
         WHEN $1 > last_id THEN format('the end of %s is reached', the_ids)
         WHEN ratio >= 1 AND $4 IS NOT NULL THEN format('the end of %s is reached', what)
         WHEN ratio >= 0.95 THEN format('95 %% of %s is used', what)
@@ -320,6 +326,12 @@ BEGIN
                         stored.period, stored.time_zone, stored.digits),
                     'its ids are opaque: compare max_id with leaf_opaque_decode() of all')
                 END;
+        ELSIF exists_already AND stored.period IS NOT NULL
+            AND leaf_id.leaf_next_period(stored.period, stored.time_zone, stored.digits) IS NULL
+        THEN
+            -- What is of a later period cannot be told.
+            tag_action := 'skip';
+            tag_detail := format('time zone "%s" is not known here', stored.time_zone);
         ELSIF exists_already THEN
             last_id := stored.max_value;
             wanted := greatest(
@@ -391,12 +403,12 @@ BEGIN
     relation := NULL;
     column_name := NULL;
     max_in_column := NULL;
-    action := 'none';
     FOR stored IN
         SELECT a.biz_tag, a.max_id, a.max_value, a.period, a.time_zone, a.digits FROM leaf_id.leaf_alloc a
         WHERE a.biz_tag <> ALL (seen)
             AND (a.biz_tag = only_tag OR only_tag IS NULL AND (a.max_id > a.max_value
-                OR leaf_id.leaf_used_ratio(a.max_id, a.max_value, a.period, a.time_zone, a.digits) >= 0.8))
+                -- Null where the time zone is unknown.
+                OR coalesce(leaf_id.leaf_used_ratio(a.max_id, a.max_value, a.period, a.time_zone, a.digits), 1) >= 0.8))
         ORDER BY a.biz_tag
     LOOP
         tag := stored.biz_tag;
@@ -409,6 +421,11 @@ BEGIN
             CASE WHEN only_tag IS NOT NULL THEN 'no column''s default issues its ids' END);
         seen := seen || tag;
         CONTINUE WHEN detail IS NULL;
+        action := CASE
+            WHEN stored.period IS NOT NULL
+                AND leaf_id.leaf_next_period(stored.period, stored.time_zone, stored.digits) IS NULL THEN 'skip'
+            ELSE 'none'
+        END;
         RETURN NEXT;
     END LOOP;
     IF only_tag IS NOT NULL AND only_tag <> ALL (seen) THEN

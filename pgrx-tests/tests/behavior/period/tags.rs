@@ -4,6 +4,8 @@
 
 use leaf_id_tests::Server;
 
+use crate::tags::sync::rows;
+
 use super::{AFTER, BEFORE, DAY_MS, MIDNIGHT_MS, NUMBERS, create_daily, server_at, set_to};
 
 #[test]
@@ -214,4 +216,40 @@ fn how_much_is_used_is_told_of_the_period() {
     session.next("narrow");
     assert!(used(&mut session, "narrow") < 0.2);
     assert!(session.query(checked, &[&"narrow"]).unwrap().is_empty());
+}
+
+/// Of one that was restored to a server without the zone: the others can still be looked at.
+#[test]
+fn an_unknown_time_zone_stops_nothing_but_its_tag() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run(
+        "SET session_replication_role = replica;
+         INSERT INTO leaf_id.leaf_alloc (biz_tag, period, time_zone, digits, max_step, max_value)
+             VALUES ('v', 'day', 'US/Gone', 6, 1000, 99991231999999), ('w', 'day', 'US/Gone', 6, 1000, 99991231999999);
+         RESET session_replication_role;
+         CREATE TABLE t (id bigint DEFAULT leaf_segment_next('t')); INSERT INTO t VALUES (5);
+         CREATE TABLE v (id bigint DEFAULT leaf_segment_next('v')); INSERT INTO v VALUES (20990101000001)",
+    );
+    let max_id = session.max_id("v");
+    let used: Vec<String> = session.column(
+        "SELECT concat_ws(' ', tag, coalesce(used_ratio::text, 'unknown')) FROM leaf_segment_status ORDER BY tag",
+    );
+    assert_eq!(used, ["v unknown", "w unknown"]);
+    let unknown = r#"[time zone "US/Gone" is not known here]"#;
+    for call in ["leaf_check()", "leaf_sync()"] {
+        assert_eq!(
+            rows(&mut session, call),
+            [
+                "t t id 5 6 create".to_string(),
+                format!("v v id 20990101000001 skip {unknown}"),
+                format!("w 1 1 skip {unknown}"),
+            ],
+            "{call}"
+        );
+    }
+    assert_eq!(rows(&mut session, "leaf_sync('v')").len(), 1);
+    assert_eq!(rows(&mut session, "leaf_sync('w')").len(), 1);
+    assert_eq!(session.max_id("v"), max_id);
+    assert_eq!(session.next("t"), 6);
 }

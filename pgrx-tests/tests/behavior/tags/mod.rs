@@ -9,6 +9,6 @@ mod privileges;
 mod publications;
 mod rights;
 mod rights_matrix;
-mod sync;
+pub mod sync;
 mod sync_rights;
 mod tag_edits;
