@@ -61,6 +61,25 @@ fn what_cannot_be_moved_is_refused_whole() {
         .fails("SELECT leaf_adopt('t', 'id', 'far')")
         .is("55000")
         .says("sourced from server");
+    session.run(
+        "INSERT INTO t VALUES (2090000005);
+         SELECT leaf_tag_create('yearly', period => 'year', time_zone => 'UTC', digits => 6)",
+    );
+    let max_id = session.max_id("yearly");
+    session
+        .fails("SELECT leaf_adopt('t', 'id', 'yearly')")
+        .is("0A000")
+        .says(r#"cannot give column "id" of table public.t to tag "yearly", which has periods"#)
+        .details("begin anew with each year");
+    assert_eq!(session.max_id("yearly"), max_id);
+    session.run("DELETE FROM t");
+    session.run("SET leaf_id.adopt_new_columns = on");
+    session
+        .fails("CREATE TABLE yearly (id serial)")
+        .is("0A000")
+        .says(r#"no tag for the new column "id" of table public.yearly: cannot give column "id" of table public.yearly to tag "yearly""#)
+        .details("begin anew with each year")
+        .hints("SET leaf_id.adopt_new_columns = off");
     // Nothing has been changed by all that.
     assert_eq!(
         session.ids("INSERT INTO t DEFAULT VALUES RETURNING id::bigint"),
