@@ -559,7 +559,6 @@ DECLARE
     its_table record;
     candidate name;
     sequence text;
-    grantee record;
 BEGIN
     SELECT n.nspname, c.relname, c.relnamespace, c.relowner::regrole AS owner, c.oid::regclass AS name INTO its_table
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -578,20 +577,6 @@ BEGIN
         EXECUTE format('ALTER SEQUENCE %s OWNER TO %s', sequence, its_table.owner);
     END IF;
     EXECUTE format('ALTER SEQUENCE %s OWNED BY %s.%I', sequence, its_table.name, $2);
-    FOR grantee IN
-        SELECT DISTINCT CASE WHEN x.grantee = 0 THEN 'PUBLIC' ELSE x.grantee::regrole::text END AS name
-        FROM pg_class c
-        CROSS JOIN LATERAL (
-            SELECT * FROM aclexplode(c.relacl)
-            UNION ALL
-            SELECT g.* FROM pg_attribute a CROSS JOIN LATERAL aclexplode(a.attacl) g
-            WHERE a.attrelid = c.oid AND NOT a.attisdropped
-        ) x
-        WHERE c.oid IN (SELECT $1 UNION ALL SELECT d FROM leaf_id.leaf_descendants($1) d)
-            AND x.privilege_type = 'INSERT' AND x.grantee <> c.relowner
-    LOOP
-        EXECUTE format('GRANT USAGE ON SEQUENCE %s TO %s', sequence, grantee.name);
-    END LOOP;
     RETURN sequence::regclass;
 END
 $$;
@@ -618,7 +603,7 @@ DECLARE
     tag_row record;
     users text;
     taken numeric;
-    statement text;
+    grantee record;
 BEGIN
     PERFORM leaf_id.leaf_assert_locked($1);
     SELECT * INTO this FROM leaf_id.leaf_column($1, $2);
@@ -694,10 +679,24 @@ BEGIN
             this.table_name, $2, first_id);
     ELSE
         sequence := leaf_id.leaf_create_sequence($1, $2, this.base_type, first_id);
-        notices := notices || format('roles that may insert into table %s may use the new sequence %s',
-            this.table_name, sequence::regclass);
     END IF;
     IF source IS NULL THEN
+        FOR grantee IN
+            SELECT DISTINCT CASE WHEN x.grantee = 0 THEN 'PUBLIC' ELSE x.grantee::regrole::text END AS name
+            FROM pg_class c
+            CROSS JOIN LATERAL (
+                SELECT * FROM aclexplode(c.relacl)
+                UNION ALL
+                SELECT g.* FROM pg_attribute a CROSS JOIN LATERAL aclexplode(a.attacl) g
+                WHERE a.attrelid = c.oid AND NOT a.attisdropped
+            ) x
+            WHERE c.oid IN (SELECT $1 UNION ALL SELECT d FROM leaf_id.leaf_descendants($1) d)
+                AND x.privilege_type = 'INSERT' AND x.grantee <> c.relowner
+        LOOP
+            EXECUTE format('GRANT USAGE ON SEQUENCE %s TO %s', sequence::regclass, grantee.name);
+        END LOOP;
+        notices := notices || format('roles that may insert into table %s may use sequence %s',
+            this.table_name, sequence::regclass);
         source := sequence::regclass::text;
         FOREACH heir IN ARRAY $1 || heirs LOOP
             EXECUTE format('ALTER TABLE ONLY %s ALTER %I SET DEFAULT pg_catalog.nextval(%L::pg_catalog.regclass)',

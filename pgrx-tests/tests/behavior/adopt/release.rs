@@ -126,3 +126,25 @@ fn a_sourced_tag_cannot_go_back() {
         "leaf_segment_next('t'::text)"
     );
 }
+
+#[test]
+fn whoever_may_insert_may_use_a_sequence_that_was_left() {
+    let server = server();
+    let mut session = server.session();
+    session.run(
+        "CREATE ROLE writer LOGIN; CREATE TABLE t (id bigserial, n int); GRANT INSERT ON t TO writer;
+         CREATE VIEW v AS SELECT last_value FROM t_id_seq; SELECT leaf_adopt('t', 'id')",
+    );
+    let mut writer = server.connect_as("writer", "postgres");
+    writer.run("INSERT INTO t (n) VALUES (1)");
+    session.run("SELECT leaf_release('t', 'id')");
+    writer.run("INSERT INTO t (n) VALUES (2)");
+    assert_told(
+        &server,
+        "roles that may insert into table public.t may use sequence public.t_id_seq",
+    );
+    assert_eq!(
+        session.ids("SELECT id - (SELECT last_value FROM v) FROM t WHERE n = 2"),
+        [0]
+    );
+}
