@@ -359,6 +359,8 @@ CREATE FUNCTION leaf_id.leaf_adopt_locked(
 ) RETURNS record
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+-- As for leaf_column(), whose expression is compared with those of partitions and children.
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     this record;
@@ -592,6 +594,8 @@ CREATE FUNCTION leaf_id.leaf_release_locked(
 ) RETURNS record
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
+-- As for leaf_column(), whose expression is compared with those of partitions and children.
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     this record;

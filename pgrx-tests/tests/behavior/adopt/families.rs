@@ -121,3 +121,30 @@ fn children_by_inheritance_follow_unless_they_have_their_own() {
         [0]
     );
 }
+
+/// The sequence and the tag have a backslash in their names, which expressions double where
+/// strings are not standard.
+#[test]
+fn partitions_follow_whatever_the_strings_of_the_session_are() {
+    let server = server();
+    let mut session = server.session();
+    session.run(
+        r#"CREATE TABLE "a\b" (id bigserial, k int) PARTITION BY LIST (k);
+           CREATE TABLE p PARTITION OF "a\b" FOR VALUES IN (1)"#,
+    );
+    let mut other = server.session();
+    other.run("SET standard_conforming_strings = off");
+    let mut call = |function: &str| {
+        other.run(&format!(
+            "SELECT {function}(inhparent::regclass, 'id') FROM pg_inherits WHERE inhrelid = 'p'::regclass"
+        ));
+        source(&mut session, "p")
+    };
+    assert_eq!(call("leaf_adopt"), r"leaf_segment_next('a\b'::text)");
+    let released = call("leaf_release");
+    // An identity from 17 on.
+    assert!(
+        [r#"nextval('"a\b_id_seq"'::regclass)"#, "identity"].contains(&&*released),
+        "{released}"
+    );
+}
