@@ -340,6 +340,8 @@ fn open(access: Access) -> Result<Table, Failure> {
 }
 
 fn write(number: i64, key: &Key) -> Result<(), Failure> {
+    // The same statement may have deleted it.
+    pg::see_own_changes();
     let table = open(Access::Write)?;
     if table.get(&Value::Bigint(number)).is_none() {
         table.insert(&[(ID, Value::Bigint(number)), (KEY, Value::Bytes(key))]);

@@ -194,6 +194,8 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
     let Some(table) = heap::open(edit.relation, Access::Write)? else {
         return Ok(Merged::No);
     };
+    // The rows of an initial copy come in one command, and one may rename what the next one meets.
+    pg::see_own_changes();
     let here = table.lock(&heap::key(&tag));
     let is_renamed = here.is_none();
     let stored = match here {
@@ -226,7 +228,7 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
         raised.max_value = new.max_value;
         raised.opaque_bounds.clone_from(&new.opaque_bounds);
     }
-    let max_value = raised.max_value;
+    let (max_id, max_value) = (raised.max_id, raised.max_value);
     let mut edit = Edit {
         relation: edit.relation,
         old: Some(old),
@@ -234,7 +236,7 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
         replica: true,
     };
     let mut stamp = stamp(&edit)?;
-    stamp.max_id = stamp.max_id.max(new.max_id);
+    stamp.max_id = stamp.max_id.max(max_id);
     let mut changes = stamp.changes();
     changes.push((heap::BIZ_TAG, heap::key(&tag)));
     changes.extend(max_value.map(|last| (heap::MAX_VALUE, Value::Bigint(last))));

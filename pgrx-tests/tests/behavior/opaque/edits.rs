@@ -129,6 +129,12 @@ fn key_and_domain_are_final() {
              SELECT biz_tag, max_id, max_value, opaque_key, '{1,2000000}' FROM gone",
         )
         .is("55000");
+    // As it was, it is the same tag, with the same key.
+    session.run(
+        "WITH gone AS (DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 't' RETURNING *)
+         INSERT INTO leaf_id.leaf_alloc SELECT * FROM gone",
+    );
+    assert_eq!(decoded(&mut server.session(), "t", &ids[..1]), [10]);
     // Nobody shares a key, with which it would go when one is dropped.
     session
         .fails(
