@@ -47,7 +47,8 @@ pub use clock::{
 pub use column::{Unread, largest_value};
 pub use condition::Waiters;
 pub use databases::{
-    CatalogLocked, connect, database_is_free, find_database, is_free, watch_databases,
+    CatalogLocked, belong_to_owner, connect, database_is_free, find_database, is_free,
+    watch_databases,
 };
 pub use datum::{RawDatum, RowType, Text, bigints_datum};
 pub use event_trigger::{EventTriggerCall, call_with_names};

@@ -31,17 +31,14 @@ pub fn connect(database: u32) {
             pg_sys::InvalidOid,
             pg_sys::BGWORKER_BYPASS_ALLOWCONN,
         );
-        belong_to_owner();
     }
 }
 
 /// Lets the owner of its database end this worker. DROP DATABASE ... WITH (FORCE) may end only what
 /// belongs to a role that the caller is a member of, and a worker without a user belongs to none.
-/// Rights come from the user, which is still nobody.
-///
-/// # Safety
-/// In a worker that has just been connected.
-unsafe fn belong_to_owner() {
+/// Rights come from the user, which is still nobody. In a worker that is connected, and works for this
+/// database alone.
+pub fn belong_to_owner() {
     // SAFETY: in a transaction of its own. A tuple of the catalog begins with the fixed part of a
     // pg_database row. The field is this process's own to set, as a session's start sets it.
     unsafe {

@@ -114,6 +114,7 @@ pub fn allocate(area: &'static Area, handle: WorkerHandle, in_reserve: bool) {
         return;
     };
     pg::connect(database);
+    pg::belong_to_owner();
     CONNECTED.store(true, Ordering::Relaxed);
     settings::pin();
     let now = Instant::now();
