@@ -132,23 +132,35 @@ fn sources(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
     }
 }
 
-/// Whether there is a test of that name: `module::test`, a module or a test alone.
+/// Whether cargo finds a test by that name: by any part of the path that it has there.
 fn is_test(name: &str) -> bool {
+    let folder = root().join("pgrx-tests/tests/behavior");
     let mut found = Vec::new();
-    sources(&root().join("pgrx-tests/tests/behavior"), &mut found);
-    let (module, test) = name.split_once("::").unwrap_or((name, ""));
+    sources(&folder, &mut found);
     found.iter().any(|(path, source)| {
-        let is_module = path
-            .with_extension("")
-            .components()
-            .any(|part| part.as_os_str() == module);
-        let defines = |test| source.contains(&format!("fn {test}("));
-        if test.is_empty() {
-            is_module || defines(module)
-        } else {
-            is_module && defines(test)
-        }
+        let path = path.strip_prefix(&folder).unwrap().with_extension("");
+        let modules: Vec<_> = path.iter().filter_map(|part| part.to_str()).collect();
+        let module = modules.join("::");
+        let functions = source.split("#[test]").skip(1);
+        let mut names = functions.filter_map(|rest| rest.split_once("fn ")?.1.split_once('('));
+        names.any(|(function, _)| format!("{module}::{function}").contains(name))
     })
+}
+
+/// Would catch: a guarantee in the README whose test has another name by now.
+#[test]
+fn the_tests_of_the_guarantees_are_there() {
+    let page = Page::read("README.md");
+    let rows = page.prose().into_iter().map(|(_, line)| line);
+    let rows: Vec<_> = rows.filter(|line| line.starts_with("| I")).collect();
+    assert_eq!(rows.len(), 9);
+    let quoted = rows
+        .iter()
+        .flat_map(|row| row.split('`').skip(1).step_by(2));
+    let names: Vec<_> = quoted.filter(|text| text.contains("::")).collect();
+    assert!(names.len() >= rows.len(), "{names:?}");
+    let missing: Vec<_> = names.iter().filter(|name| !is_test(name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 /// What is wrong with a command of the developers', if it is one: they are not run, as they
