@@ -23,7 +23,8 @@
 //! Environment: `LEAF_ID_PG_BIN` (the programs to run; otherwise `pg_config --bindir`),
 //! `LEAF_ID_SERVER_USER` (who runs them when we are root; otherwise postgres),
 //! `LEAF_ID_SEED` (repeats a randomized test), `LEAF_ID_TORTURE_SECONDS` (how long the
-//! torture takes at least), `LEAF_ID_ROWS` (how long the table is that is adopted under load;
+//! torture takes at least), `LEAF_ID_SMITH_SECONDS` (how long random statements go on for each of
+//! two roles; otherwise 60), `LEAF_ID_ROWS` (how long the table is that is adopted under load;
 //! otherwise 200000 rows), `LEAF_ID_TENANTS` (how many tenants have a tag in that figure), `LEAF_ID_PGXS` (another place of
 //! pg_regress: what `pg_config --pgxs` prints), `LEAF_ID_EXPECTED` (`write`: take the
 //! output of the SQL tests as expected).

@@ -403,7 +403,8 @@ impl SourceServer {
         self.tell(area, RemoteServerState::Closed);
     }
 
-    /// Tells of this state; but a server that is away is so until it answers.
+    /// Tells of this state; but a server that is away is so until it answers, or lets us in
+    /// when nobody asks.
     fn tell(&self, area: &Area, state: RemoteServerState) {
         area.remote_servers()
             .update(pg::database(), &self.server, |server| {
