@@ -9,10 +9,13 @@
 CREATE FUNCTION leaf_id.leaf_next_period(period text, time_zone text, digits integer) RETURNS bigint
 LANGUAGE plpgsql STABLE STRICT
 SET search_path = pg_catalog, pg_temp
+SET timezone = 'UTC'
 AS $$
 BEGIN
+    -- Not AT TIME ZONE, which takes CET and its like for abbreviations, without a summer time.
+    PERFORM set_config('timezone', $2, true);
     RETURN (to_char(
-            clock_timestamp() AT TIME ZONE $2,
+            clock_timestamp(),
             CASE $1 WHEN 'day' THEN 'YYYYMMDD' WHEN 'month' THEN 'YYYYMM' ELSE 'YYYY' END)::bigint + 1)
         * rpad('1', $3 + 1, '0')::bigint;
 EXCEPTION WHEN invalid_parameter_value THEN

@@ -96,15 +96,15 @@ COMMENT ON COLUMN @extschema@.leaf_segment_status.waited_ms IS 'How long they wa
 COMMENT ON COLUMN @extschema@.leaf_segment_status.ids_lost IS 'Ids that were claimed and dropped: a gap';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.ids_skipped IS 'Ids that claims have left out because of a failover: a gap';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.timeline IS 'WAL timeline of the last claim; the first one on another skips, see leaf_id.failover_skip';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.last_error IS 'Why the last refill has failed; null when it has not';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.last_error IS 'Why the last refill has failed; null if it has not';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.max_value IS 'The last id of the tag';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.used_ratio IS 'How much is claimed, up to 1: of all ids, or of the present period''s';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.exhausted_at IS 'When max_value is reached at this rate; null when no ids are used, or it is centuries away, or its numbers begin anew with each period';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.server IS 'Foreign source server of the tag; null: this server''s own leaf_alloc does';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.server_away_since IS 'Since when that server has not answered; null when it does';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.server_away_since IS 'Since when that server has claimed nothing; null if it is not away';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.cached_for IS 'How long what is cached lasts at this rate; null when no ids are used';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.period IS 'day, month or year, if its numbers begin anew with each';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.period_ends IS 'When what is cached ends with its period; null when it does not';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.period_ends IS 'When what is cached ends with its period; null if it does not';
 COMMENT ON COLUMN @extschema@.leaf_slot_status.slots IS 'Tags that can be cached at once: leaf_id.max_tags';
 COMMENT ON COLUMN @extschema@.leaf_slot_status.used IS 'Tags that are';
 COMMENT ON COLUMN @extschema@.leaf_slot_status.evictions IS 'Tags that had to make room for another one since the server started';
@@ -112,7 +112,7 @@ COMMENT ON COLUMN @extschema@.leaf_slot_status.ids_lost IS 'Ids that were cached
 COMMENT ON COLUMN @extschema@.leaf_central_status.server IS 'Foreign server that tags are sourced from';
 COMMENT ON COLUMN @extschema@.leaf_central_status.state IS 'connected, connecting, away, or closed: nothing to ask at present';
 COMMENT ON COLUMN @extschema@.leaf_central_status.since IS 'Since when it is in this state';
-COMMENT ON COLUMN @extschema@.leaf_central_status.last_error IS 'Why it is away; null when it is not';
+COMMENT ON COLUMN @extschema@.leaf_central_status.last_error IS 'Why it is away; null if it is not';
 COMMENT ON COLUMN @extschema@.leaf_central_status.attempts IS 'How often it was tried in vain since then';
 COMMENT ON COLUMN @extschema@.leaf_central_status.last_claim IS 'When it has last answered a claim';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.state IS 'What the generator is doing';
@@ -131,7 +131,7 @@ COMMENT ON COLUMN @extschema@.leaf_snowflake_status.layout IS 'Bits of milliseco
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.exhausted_at IS 'When the time of this layout is used up';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.registry IS 'Where the worker id is leased from; null where it is not';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.lease_until IS 'When the lease of the worker id ends, if it is not renewed';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.registry_away_since IS 'Since when the registry has not answered; null when it has';
+COMMENT ON COLUMN @extschema@.leaf_snowflake_status.registry_away_since IS 'Since when the registry has not answered; null if it has';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.clock_offset_ms IS 'The clock minus that of the registry when it was asked last, in milliseconds';
 COMMENT ON COLUMN @extschema@.leaf_snowflake_status.peers_offset_ms IS 'The median of the other servers'' clocks minus that of the registry, in milliseconds';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.last_error IS 'Why the registry has granted nothing the last time; null when it has';
+COMMENT ON COLUMN @extschema@.leaf_snowflake_status.last_error IS 'Why the registry leased no worker id the last time; null if it leased one';

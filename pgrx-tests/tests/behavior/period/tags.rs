@@ -253,3 +253,17 @@ fn an_unknown_time_zone_stops_nothing_but_its_tag() {
     assert_eq!(session.max_id("v"), max_id);
     assert_eq!(session.next("t"), 6);
 }
+
+/// CET is a zone with a summer time to claims, and so it is to `leaf_sync()`, to which it was an
+/// abbreviation without one.
+#[test]
+fn a_zone_that_is_named_like_an_abbreviation_is_a_zone() {
+    const HALF_PAST_MIDNIGHT_IN_JULY_MS: i64 = 1_782_945_000_000;
+    let server = server_at(HALF_PAST_MIDNIGHT_IN_JULY_MS, &[]);
+    let mut session = server.session();
+    session.run("SELECT leaf_tag_create('t', period => 'day', time_zone => 'CET', digits => 6)");
+    assert_eq!(session.next("t"), 20_260_702_000_001);
+    let sql = "SELECT leaf_id.leaf_next_period('day', 'CET', 6)";
+    assert_eq!(session.value::<i64>(sql), 20_260_703_000_000);
+    assert_ne!(session.value::<String>("SHOW timezone"), "CET");
+}
