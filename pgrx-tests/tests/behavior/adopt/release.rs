@@ -109,6 +109,7 @@ fn a_sourced_tag_cannot_go_back() {
     let mut here = sessions.remove(0);
     here.run("CREATE TABLE t (id bigint PRIMARY KEY DEFAULT leaf_segment_next('t')); INSERT INTO t DEFAULT VALUES");
     sessions[0].take("t", 200);
+    here.wait_for_spare("t");
     let before: String = here.value("SELECT t::text FROM leaf_id.leaf_alloc t");
     here.fails("SELECT leaf_release('t', 'id')")
         .is("55000")

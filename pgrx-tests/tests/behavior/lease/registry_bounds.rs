@@ -571,16 +571,25 @@ fn a_grant_of_no_time_is_refused_by_the_member() {
     let arguments: String = session.value(
         "SELECT pg_get_function_arguments(oid) FROM pg_proc WHERE proname = 'leaf_worker_claim'",
     );
-    session.run(&format!(
-        "CREATE OR REPLACE FUNCTION leaf_worker_claim({arguments}) RETURNS record LANGUAGE sql AS $$
-             SELECT 'granted', 5, now_ms, now_ms, now_ms, 1, 0::bigint, NULL::text, 0, 5000, 15000
-             FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms) c
-         $$"
-    ));
+    let mut grant = |lease_ms: i32| {
+        session.run(&format!(
+            "CREATE OR REPLACE FUNCTION leaf_worker_claim({arguments}) RETURNS record LANGUAGE sql AS $$
+                 SELECT 'granted', 5, now_ms, now_ms, now_ms, 1, 0::bigint, NULL::text, {lease_ms}, 5000, 15000
+                 FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms) c
+             $$"
+        ));
+    };
+    grant(0);
     let member = registry.member("a");
     let mut session = member.session();
     wait_until(LIMIT, "why there is no lease", || {
         let error: String = session.snowflake_status("coalesce(last_error, '')");
         error.contains("its answer is not understood")
+    });
+    // Otherwise it is understood: what renews it, which is as it was, knows nothing of it.
+    grant(30_000);
+    wait_until(LIMIT, "another answer", || {
+        let error: String = session.snowflake_status("coalesce(last_error, '')");
+        error.contains("worker id 5 is leased to nobody")
     });
 }

