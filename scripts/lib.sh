@@ -174,6 +174,8 @@ record() {
     mkdir -p "$TARGET/results"
     printf '%s\t' "$2" "$1" "$3" "$4" "$5" "$6" "${7:-$(uname -m)}" "$commit" >>"$TARGET/results/tests.tsv"
     date --utc +%F >>"$TARGET/results/tests.tsv"
+    # Where some targets are for root, the others' user goes on writing there.
+    ! is_root || chown -R --reference="$ROOT" "$TARGET/results"
 }
 
 need_rust() {

@@ -8,11 +8,11 @@
 results=$TARGET/results/tests.tsv
 page=docs/tested.md
 [ -s "$results" ] || die "there are no results in $results" "The tests write them: make test, make test-all-versions"
-# The last line of each server, test and architecture counts.
+# The last one of each server, test and architecture counts.
 rows=$({
     sed -n '/^| [^-]/{ s/^| //; s/ |$//; s/ | /\t/g; p; }' $page | tail -n +2
     cat "$results"
-} | tac | awk -F '\t' '!seen[$1, $2, $7]++' | sort -t "$(printf '\t')" -k 1,1V -k 2,2)
+} | sort -s -t "$(printf '\t')" -k 9,9 | tac | awk -F '\t' '!seen[$1, $2, $7]++' | sort -t "$(printf '\t')" -k 1,1V -k 2,2)
 {
     cat <<'END'
 # What was tried
