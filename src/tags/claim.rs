@@ -560,8 +560,8 @@ pub fn raise_max_id(
     let is_it = |stored: &pg::Row| stored.bigint(heap::INCARNATION) == Some(incarnation);
     let stored: Vec<pg::Row> = if any_tag {
         // A row that was copied has the same incarnation: those of others are not ours to write.
-        let rows = table.rows().into_iter();
-        rows.filter(|row| is_it(row) && row.is_ours()).collect()
+        let rows = table.rows_with(heap::INCARNATION, incarnation);
+        rows.into_iter().filter(pg::Row::is_ours).collect()
     } else {
         let stored = table.lock(&heap::key(&key.tag)).filter(is_it);
         vec![stored.ok_or_else(lost)?]

@@ -169,11 +169,9 @@ fn free_key(
     number: i64,
     remember: fn(&Edit),
 ) -> Result<(), TagError> {
-    let rows = locked.table.rows();
-    let other = rows
-        .iter()
-        .map(AllocRow::of)
-        .find(|row| row.opaque_key == Some(number) && row.tag != Some(key.tag));
+    let rows = locked.table.rows_with(heap::OPAQUE_KEY, number);
+    let mut rows = rows.iter().map(AllocRow::of);
+    let other = rows.find(|row| row.tag != Some(key.tag));
     let Some(tag) = other.and_then(|row| row.tag) else {
         return Ok(());
     };
