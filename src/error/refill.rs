@@ -223,10 +223,10 @@ impl TagError {
             .set_hint("Create a new tag; this one would issue some ids a second time."),
             Self::KeyInUse => error(
                 not_ready,
-                format!("tag \"{tag}\" has the key of another opaque tag"),
+                format!("cannot use the ids of tag \"{tag}\": they come with the key of another tag"),
             )
             .set_detail(self.sentence(server))
-            .set_hint("Two tags of one key would issue the same ids: drop one of them."),
+            .set_hint("Ask who runs that server. Two tags of one key would issue the same ids."),
             Self::OtherKind { .. } => error(
                 not_ready,
                 format!("tag \"{tag}\" is not the same kind here as on server \"{server}\""),

@@ -406,7 +406,7 @@ fn a_key_of_another_tag_from_a_central_server() {
                 .try_next("t")
                 .unwrap_err()
                 .is("55000")
-                .says("has the key of another opaque tag");
+                .says("they come with the key of another tag");
             lost(&mut session) > before
         });
         assert_eq!(session.value::<i64>(&key), number);
