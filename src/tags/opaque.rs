@@ -154,6 +154,11 @@ impl Columns {
         domain: None,
     };
 
+    /// The last id that they allow; `None` where that is not known.
+    pub fn last(&self) -> Option<i64> {
+        self.domain.as_ref().map(Domain::last)
+    }
+
     /// Column `opaque_bounds`; `None` with the key.
     pub fn bounds(&self) -> Option<&[i64]> {
         self.key?;
@@ -249,11 +254,11 @@ pub fn updated(old: &AllocRow, new: &AllocRow, replica: bool) -> Result<Option<C
     if let Some(domain) = arriving(opaque, new) {
         return Ok(Some(Opaque { domain, ..opaque }.into()));
     }
-    match extended(tag, opaque.domain, max_value) {
-        Ok(domain) => Ok(Some(Opaque { domain, ..opaque }.into())),
-        Err(_) if replica => Ok(Some(opaque.into())),
-        Err(failure) => Err(failure),
+    if replica {
+        return Ok(Some(opaque.into()));
     }
+    let domain = extended(tag, opaque.domain, max_value)?;
+    Ok(Some(Opaque { domain, ..opaque }.into()))
 }
 
 /// The domain of a replicated row with the same key, if it is the one that is here with more behind

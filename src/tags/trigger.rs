@@ -19,6 +19,8 @@ pub struct Stamp {
     pub last_claim: Option<LastClaim>,
     /// Another `server_incarnation`.
     pub server_incarnation: Option<i64>,
+    /// Another `max_value`.
+    pub max_value: Option<i64>,
     /// What it says of opaque ids.
     pub opaque: Option<opaque::Columns>,
 }
@@ -30,6 +32,7 @@ impl Stamp {
         let bigints = [
             (heap::INCARNATION, self.incarnation),
             (heap::MAX_ID, self.max_id),
+            (heap::MAX_VALUE, self.max_value),
             (heap::SERVER_INCARNATION, self.server_incarnation),
         ];
         let changed = bigints.into_iter();
@@ -103,6 +106,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
             max_id: None,
             last_claim: Some(here),
             server_incarnation: Some(0),
+            max_value: None,
             opaque: opaque::inserted(new, edit.replica)?,
         });
     };
@@ -153,12 +157,17 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     // Under another name the ids come from another row there, or that one was renamed too:
     // 0 is any, as long as it stands above max_id.
     let same_row = (old.server, old.tag) == (new.server, new.tag);
+    let opaque = opaque::updated(old, new, edit.replica)?;
+    // What is replicated may end elsewhere than the domain that stays; and then no edit here would do.
+    let last = opaque.as_ref().and_then(opaque::Columns::last);
+    let max_value = last.filter(|_| edit.replica && old.server.is_none());
     Ok(Stamp {
         incarnation: Some(old.incarnation),
         max_id,
         last_claim: Some(last_claim),
         server_incarnation: Some(if same_row { old.server_incarnation } else { 0 }),
-        opaque: opaque::updated(old, new, edit.replica)?,
+        max_value,
+        opaque,
     })
 }
 
@@ -173,7 +182,8 @@ pub enum Merged {
 }
 
 /// A row that logical replication brings, or gives the name, of a tag that this server has already:
-/// the row that is here stays, with the greater `max_id`, and that one is not to be written. So does
+/// the row that is here stays, with the greater `max_id`, and that one is not to be written: a row that
+/// is renamed keeps its old name. So does
 /// the row of an opaque tag that has another name by now, and gets it. A duplicate key would stop the
 /// initial copy, or the apply worker, for good.
 ///
@@ -228,7 +238,7 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
         raised.max_value = new.max_value;
         raised.opaque_bounds.clone_from(&new.opaque_bounds);
     }
-    let (max_id, max_value) = (raised.max_id, raised.max_value);
+    let max_id = raised.max_id;
     let mut edit = Edit {
         relation: edit.relation,
         old: Some(old),
@@ -239,7 +249,6 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
     stamp.max_id = stamp.max_id.max(max_id);
     let mut changes = stamp.changes();
     changes.push((heap::BIZ_TAG, heap::key(&tag)));
-    changes.extend(max_value.map(|last| (heap::MAX_VALUE, Value::Bigint(last))));
     table.update(&stored, &changes);
     if let Some(raised) = &mut edit.new {
         raised.max_id = stamp.max_id;
@@ -250,10 +259,8 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
 /// The row of another tag that has the key of an opaque one: this was renamed where it is replicated
 /// from, and no two rows have one key.
 fn lock_of_key(table: &Table, new: &AllocRow) -> Option<pg::Row> {
-    new.opaque_key?;
-    let rows = table.rows();
-    let mut rows = rows.iter().map(AllocRow::of);
-    let tag = rows.find(|row| row.opaque_key == new.opaque_key)?.tag?;
+    let rows = table.rows_with(heap::OPAQUE_KEY, new.opaque_key?);
+    let tag = AllocRow::of(rows.first()?).tag?;
     let stored = table.lock(&heap::key(&tag))?;
     (AllocRow::of(&stored).opaque_key == new.opaque_key).then_some(stored)
 }

@@ -376,3 +376,28 @@ fn an_opaque_tag_that_is_ahead_here_stays_ahead() {
         assert_eq!(ids.len(), 10_000, "{tag}: ids come twice");
     }
 }
+
+/// Nor does it end elsewhere than its ids do, by which a dump of it could not be restored.
+#[test]
+fn the_domain_of_an_opaque_tag_ends_where_it_did() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run("SELECT leaf_tag_create('t', opaque => true, max_value => 1000000)");
+    session.run("UPDATE leaf_id.leaf_alloc SET max_value = 2000000");
+    for there in [
+        "max_value = 1000000, opaque_bounds = '{1,1000000}'",
+        "max_value = 2000001",
+        "max_value = 90000000, opaque_key = NULL, opaque_bounds = NULL",
+    ] {
+        session.run(&format!(
+            "SET session_replication_role = replica;
+             UPDATE leaf_id.leaf_alloc SET {there};
+             RESET session_replication_role"
+        ));
+        let row: String = session
+            .value("SELECT concat_ws(' ', max_value, opaque_bounds) FROM leaf_id.leaf_alloc");
+        assert_eq!(row, "2000000 {1,1000000,2000000}", "{there}");
+        session.run("UPDATE leaf_id.leaf_alloc SET step = step + 1");
+    }
+    session.take("t", 10);
+}
