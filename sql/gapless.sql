@@ -26,7 +26,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- pg_restore --disable-triggers leaves it on for everybody.
+    -- pg_restore --disable-triggers makes it fire for everybody but subscribers.
     IF current_setting('session_replication_role') <> 'replica' THEN
         RETURN NEW;
     ELSIF TG_OP = 'UPDATE' AND OLD.series = NEW.series THEN

@@ -125,7 +125,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- pg_restore --disable-triggers leaves it on for everybody.
+    -- pg_restore --disable-triggers makes it fire for everybody but subscribers.
     IF current_setting('session_replication_role') = 'replica'
         AND EXISTS (SELECT FROM leaf_id.leaf_opaque_key k WHERE k.id = NEW.id) THEN
         RETURN NULL;

@@ -155,7 +155,7 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- ENABLE TRIGGER ALL leaves it on for everybody.
+    -- ENABLE TRIGGER ALL makes it fire for everybody but subscribers.
     IF current_setting('session_replication_role') <> 'replica' THEN
         RETURN coalesce(NEW, OLD);
     END IF;

@@ -36,7 +36,7 @@ pub fn connect(database: u32) {
 
 /// Lets the owner of its database end this worker. DROP DATABASE ... WITH (FORCE) may end only what
 /// belongs to a role that the caller is a member of, and a worker without a user belongs to none.
-/// Rights come from the user, which is still nobody. In a worker that is connected, and works for this
+/// It only says who may end this: what this may do is as before. In a worker that is connected, and works for this
 /// database alone.
 pub fn belong_to_owner() {
     // SAFETY: in a transaction of its own. A tuple of the catalog begins with the fixed part of a

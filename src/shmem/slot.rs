@@ -104,7 +104,8 @@ pub struct Slot {
     pub starved: AtomicU8,
     /// Who may take from it: an [`Access`], written under the slot's lock.
     access: AtomicU8,
-    /// What came last from the source server could not be used. Written under the slot's lock.
+    /// Nothing came last because of the tag itself: what its source server had answered could not be
+    /// used, or it gives none. Written under the slot's lock.
     pub unusable: AtomicU8,
     /// The process whose open transaction has edited this tag's row; 0 for none. For its
     /// parallel workers, which do not have its list of edits.
