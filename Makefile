@@ -46,7 +46,7 @@ test-servers: ## only the tests against real servers
 test-demo: ## only a short demo, checked
 	@scripts/test.sh demo
 
-test-clients: ## drivers, ORMs and migration tools, with their packages: 10 minutes; CLIENTS="psycopg django": some
+test-clients: ## drivers, ORMs and migration tools, with their packages: 8 minutes; CLIENTS="psycopg django": some
 	@scripts/test-clients.sh $(CLIENTS)
 
 test-all-versions: ## every test, and those on servers of all other versions, built from source

@@ -181,8 +181,8 @@ fn first_of_a_server(context: &Context, section: &mut Section) {
     section.say(
         "The first id after a clean shutdown and start of the server: the call is made at \
          once on the first connection that the server accepts, and timed by the client. \
-         (After a crash, snowflake ids wait until the reserved time has passed: 5 s by \
-         default.)",
+         (After a crash they come at once, too, with times ahead of the clock by up to \
+         leaf_id.timestamp_reservation.)",
     );
     let labels: Vec<_> = kinds.iter().map(|(label, ..)| *label).collect();
     firsts(section, "The first id of a server", &labels, &ready, 50.0);

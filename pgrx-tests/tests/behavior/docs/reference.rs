@@ -61,7 +61,7 @@ fn functions(session: &mut Session) -> Vec<String> {
     );
     let plain = |signature: &String| {
         let mut signature = short(signature);
-        for cast in ["::integer", "::text", "::bigint", "'"] {
+        for cast in ["::integer", "::text", "::bigint"] {
             signature = signature.replace(cast, "");
         }
         signature

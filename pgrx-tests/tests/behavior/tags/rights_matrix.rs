@@ -20,7 +20,7 @@ const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 /// each must succeed, or fail for want of a privilege. `{role}` is the role's own.
 fn statements(action: &str) -> (&'static str, Vec<String>) {
     let (prepare, statements): (&str, &[&str]) = match action {
-        "take segment ids" => (
+        "issue segment ids" => (
             "",
             &[
                 "SELECT leaf_segment_next('t')",
@@ -28,7 +28,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT leaf_segment_next_range('t', 3)",
             ],
         ),
-        "take snowflake ids" => (
+        "issue snowflake ids" => (
             "",
             &[
                 "SELECT leaf_snowflake_next()",
@@ -54,11 +54,11 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             ],
         ),
         "fit tags to the data" => ("", &["SELECT leaf_check()", "SELECT leaf_sync()"]),
-        "take ids of a tag that was granted to them by name, and revoked from `public`" => (
+        "issue ids of a tag that was granted to them by name, and revoked from `public`" => (
             "",
             &["SELECT leaf_segment_next('granted')"],
         ),
-        "take ids of a tag that was revoked from `public`" => (
+        "issue ids of a tag that was revoked from `public`" => (
             "",
             &[
                 "SELECT leaf_segment_next('revoked')",
@@ -185,7 +185,8 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             &["INSERT INTO leaf_id.leaf_registry (max_ids_per_role) VALUES (512)
                ON CONFLICT (one) DO UPDATE SET max_ids_per_role = excluded.max_ids_per_role"],
         ),
-        "read the registry's tables" => ("", &["SELECT * FROM leaf_id.leaf_worker"]),
+        "read `leaf_registry`" => ("", &["SELECT * FROM leaf_id.leaf_registry"]),
+        "read `leaf_worker`" => ("", &["SELECT * FROM leaf_id.leaf_worker"]),
         "alter what the extension made" => (
             "",
             &[
