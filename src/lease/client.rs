@@ -6,7 +6,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use leaf_id_core::lease::{
-    Answer, Clocks, Effect, Grant, Lease, LeaseHolder, Question, Rules, Status, Step,
+    Answer, Clocks, Draft, Effect, Grant, Lease, LeaseHolder, Rules, Status, Step,
 };
 use leaf_id_core::registry::LARGEST_LEAD_MS;
 use leaf_id_core::state::Refusal;
@@ -30,7 +30,7 @@ pub struct LeaseClient {
     written: Option<Lease>,
     /// A grant that is not written down yet, and whether it is used anew.
     pending: Option<(Grant, bool)>,
-    asked: Option<(u64, Question)>,
+    asked: Option<(u64, Draft)>,
     /// What was logged last.
     problem: Option<String>,
     file_problem: Option<String>,
@@ -164,7 +164,7 @@ impl LeaseClient {
 
     /// The reply to the question that is under way, if it is there.
     fn listen(&mut self) -> Effect {
-        let Some((number, question)) = self.asked else {
+        let Some((number, draft)) = self.asked else {
             return Effect::Keep;
         };
         let Some(reply) = self.area.registry().take_reply(number) else {
@@ -173,6 +173,7 @@ impl LeaseClient {
         self.asked = None;
         let (effect, source) = match reply {
             Reply::Answered(answer, detail) => {
+                let question = draft.at(answer.sent.boot_ms);
                 let effect = self
                     .holder
                     .hear(&question, &answer, rules(), rand::random::<i64>);
@@ -206,7 +207,7 @@ impl LeaseClient {
             let effect = self.holder.fail(now, rules());
             return self.follow(effect, WorkerIdSource::File);
         }
-        let question = self.holder.ask(now, rules());
+        let draft = self.holder.ask(now, rules());
         let database = pg::transaction(|| pg::find_database(&self.registry.database));
         let database = match database {
             Ok(Ok(Some(database))) => database,
@@ -226,7 +227,7 @@ impl LeaseClient {
         };
         let server = self.registry.server.as_deref().unwrap_or_default();
         let number = self.area.registry().ask(Request {
-            question,
+            draft,
             node_name: Text::new(&self.identity.node_name),
             database,
             server: Text::new(server),
@@ -237,7 +238,7 @@ impl LeaseClient {
             epoch_ms: self.identity.epoch_ms,
             layout: self.identity.layout,
         });
-        self.asked = Some((number, question));
+        self.asked = Some((number, draft));
         Effect::Keep
     }
 

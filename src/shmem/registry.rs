@@ -9,7 +9,7 @@
 //! All of it under a lock of its own.
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::lease::{Answer, Question};
+use leaf_id_core::lease::{Answer, Draft};
 
 use super::databases::Launcher;
 use super::lock::Locked;
@@ -27,8 +27,8 @@ pub type Explanation = Text<EXPLANATION>;
 /// A question to the registry, with all that the registrar needs to ask it.
 #[derive(Clone, Copy)]
 pub struct Request {
-    /// The question.
-    pub question: Question,
+    /// The question, which is finished when there is a connection.
+    pub draft: Draft,
     /// Who asks.
     pub node_name: Text<MAX_NAME>,
     /// Oid of the database to connect to.

@@ -84,7 +84,7 @@ fn clocks() -> Clocks {
 
 /// What is asked.
 fn asked(request: &Request, sent: Clocks) -> registry::Request {
-    let question = request.question;
+    let question = request.draft.at(sent.boot_ms);
     // The ids lead the clock, or will.
     let above_ms = sent.wall_ms.max(request.last_ms);
     registry::Request {
@@ -205,7 +205,7 @@ fn destination(request: &Request) -> Result<Destination, String> {
 /// Asks the registry on the foreign server the question with this number.
 fn ask_there(request: &Request, number: u64) -> Result<(Answer, String), String> {
     let destination = destination(request)?;
-    let mut connection = Connection::new(match request.question.kind {
+    let mut connection = Connection::new(match request.draft.kind() {
         Kind::Claim => &CLAIM,
         Kind::Renew => &RENEW,
     });

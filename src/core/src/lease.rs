@@ -142,6 +142,33 @@ pub struct Question {
     pub lease_ms: i64,
 }
 
+/// A question that is due, and sent once there is a connection: what it shows depends on when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Draft {
+    question: Question,
+    /// From when on a claim does not show what is held, on this machine's monotonic clock.
+    hidden_from_boot_ms: i64,
+}
+
+impl Draft {
+    /// What is asked.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.question.kind
+    }
+
+    /// The question as it is to be sent at `boot_ms`, which is the moment that its `now_ms` says: a
+    /// connection takes its time, and the lease may have ended since this was due.
+    #[must_use]
+    pub fn at(&self, boot_ms: i64) -> Question {
+        let shows = self.kind() == Kind::Renew || boot_ms < self.hidden_from_boot_ms;
+        Question {
+            held: self.question.held.filter(|_| shows),
+            ..self.question
+        }
+    }
+}
+
 numbered! {
     /// How the registry has answered. The text is what an answer says.
     Status {
@@ -378,7 +405,7 @@ impl LeaseHolder {
     }
 
     /// The question that is due. It is under way from now on.
-    pub fn ask(&mut self, boot_ms: i64, rules: Rules) -> Question {
+    pub fn ask(&mut self, boot_ms: i64, rules: Rules) -> Draft {
         self.asking = true;
         let live = self.live(boot_ms);
         let kind = if self.renewable && live.is_some() {
@@ -391,15 +418,16 @@ impl LeaseHolder {
         // one reads it: it refuses a question that is older than clocks may differ, and its
         // clock may differ from the last registry's by as much again.
         let late_ms = rules.max_skew_ms.saturating_mul(2);
-        let held = live.filter(|grant| {
-            kind == Kind::Renew || boot_ms.saturating_add(late_ms) < grant.until_boot_ms
-        });
-        Question {
-            kind,
-            token: self.lease.token,
-            next_token: self.lease.next_token,
-            held: held.map(|grant| (grant.worker_id, grant.reserved_until_ms)),
-            lease_ms: rules.lease_ms,
+        let until_boot_ms = live.map_or(boot_ms, |grant| grant.until_boot_ms);
+        Draft {
+            question: Question {
+                kind,
+                token: self.lease.token,
+                next_token: self.lease.next_token,
+                held: live.map(|grant| (grant.worker_id, grant.reserved_until_ms)),
+                lease_ms: rules.lease_ms,
+            },
+            hidden_from_boot_ms: until_boot_ms.saturating_sub(late_ms),
         }
     }
 

@@ -28,7 +28,7 @@ use leaf_id_core::keeper::{
 };
 use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{
-    Answer, Clocks, Effect, Found, Lease, LeaseHolder, Question, Rules, Step,
+    Answer, Clocks, Draft, Effect, Found, Lease, LeaseHolder, Question, Rules, Step,
 };
 use leaf_id_core::registry::{
     self, Bounds, Decision, Here, Hold, Next, Place, Registry, Reply, Request, Requester, Row,
@@ -232,14 +232,15 @@ fn place(timeline: i32) -> Place {
     }
 }
 
-/// A question on its way, or its answer.
+/// A question before and after it is sent, or its answer.
 struct Message {
     node: usize,
     /// The run that has sent it: an answer to another one is lost.
     run: u64,
-    question: Question,
-    sent: Clocks,
-    /// When it arrives.
+    draft: Draft,
+    /// What was sent, once there was a connection.
+    sent: Option<(Question, Clocks)>,
+    /// When it is sent, or arrives.
     at_ms: i64,
     answer: Option<Reply>,
 }
@@ -600,19 +601,15 @@ impl World {
                 Step::Close => effect = Effect::Close(Refusal::LeaseEnded),
                 Step::Ask => {
                     holder.prepare(|| self.token());
-                    let mut question = holder.ask(clocks.boot_ms, RULES);
-                    if self.broken == Broken::HeldAfterTheEnd {
-                        let held = holder.lease().grant;
-                        question.held = held.map(|g| (g.worker_id, g.reserved_until_ms));
-                    }
+                    let draft = holder.ask(clocks.boot_ms, RULES);
                     running.asked = Some(clocks.boot_ms + 500);
                     let is_cut_off = self.now_ms.get() < node.cut_off_until_ms;
                     if !is_cut_off && !self.chance(20) {
                         let message = Message {
                             node: number,
                             run: node.run,
-                            question,
-                            sent: clocks,
+                            draft,
+                            sent: None,
                             at_ms: self.now_ms.get() + self.delay(),
                             answer: None,
                         };
@@ -643,6 +640,27 @@ impl World {
         }
     }
 
+    /// There is a connection to the registry, for a question that may be due for long.
+    fn send(&self, mut message: Message) {
+        if let Ok(node) = self.nodes[message.node].try_borrow() {
+            let Some(running) = &node.running else { return };
+            if node.run != message.run {
+                return;
+            }
+            let clocks = self.clocks(&node);
+            let mut question = message.draft.at(clocks.boot_ms);
+            if self.broken == Broken::HeldAfterTheEnd {
+                let held = running.holder.as_ref().unwrap().lease().grant;
+                question.held = held.map(|g| (g.worker_id, g.reserved_until_ms));
+            }
+            message.sent = Some((question, clocks));
+            message.at_ms += self.delay();
+        } else {
+            message.at_ms += 1;
+        }
+        self.messages.borrow_mut().push(message);
+    }
+
     /// What arrives somewhere now.
     fn deliver(&self) {
         loop {
@@ -660,6 +678,10 @@ impl World {
                 position.map(|position| messages.swap_remove(position))
             };
             let Some(mut message) = arrived else { return };
+            let Some((question, sent)) = message.sent else {
+                self.send(message);
+                continue;
+            };
             let name = self.nodes[message.node].try_borrow().map(|node| node.name);
             let Some(reply) = message.answer.take() else {
                 let Ok(name) = name else {
@@ -680,13 +702,10 @@ impl World {
                     format_ms: |ms| ms.to_string(),
                 };
                 let last = self.registry.borrow().clone();
-                let reply = self.registry.borrow_mut().answer(
-                    self.broken,
-                    name,
-                    &message.question,
-                    message.sent,
-                    &here,
-                );
+                let reply =
+                    self.registry
+                        .borrow_mut()
+                        .answer(self.broken, name, &question, sent, &here);
                 let registry = self.registry.borrow();
                 let mut given = false;
                 for (before, after) in last.rows.iter().zip(&registry.rows) {
@@ -729,9 +748,9 @@ impl World {
             if node.run != message.run || running.asked.take().is_none() {
                 continue;
             }
-            let answer: Answer = reply.heard(message.sent, clocks);
+            let answer: Answer = reply.heard(sent, clocks);
             let holder = running.holder.as_mut().unwrap();
-            running.heard = holder.hear(&message.question, &answer, RULES, || self.token());
+            running.heard = holder.hear(&question, &answer, RULES, || self.token());
         }
     }
 

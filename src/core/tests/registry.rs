@@ -342,7 +342,10 @@ fn rule_5_what_is_held_is_not_shown_when_it_may_arrive_late() {
         max_skew_ms: 1000,
     };
     let skew_ms = Bounds::DEFAULT.max_skew_ms;
-    for sent_after_ms in (56_000..60_000).step_by(50) {
+    // A connection may take as long as that, and the lease end meanwhile.
+    let delays = [0, 4_000];
+    let moments = delays.map(|late_ms| (56_000..62_500).step_by(50).map(move |at| (at, late_ms)));
+    for (sent_after_ms, late_ms) in moments.into_iter().flatten() {
         let mut world = World::new();
         world.have_worker_ids(1);
         let standby = world.clone();
@@ -355,13 +358,13 @@ fn rule_5_what_is_held_is_not_shown_when_it_may_arrive_late() {
         let mut tokens = 1..;
         let mut draw = || tokens.next().unwrap();
         holder.prepare(&mut draw);
-        let question = holder.ask(0, rules);
+        let question = holder.ask(0, rules).at(0);
         let told = world.ask_question(question, MEMBER.node, clocks(0).wall_ms);
         let answer = told.reply.heard(clocks(0), clocks(0));
         holder.hear(&question, &answer, rules, &mut draw);
         // After a restart it claims, with what it remembers.
         let mut holder = LeaseHolder::new(*holder.lease());
-        let late = holder.ask(sent_after_ms, rules);
+        let late = holder.ask(sent_after_ms - late_ms, rules).at(sent_after_ms);
         world.pass(60_000);
         let given = world.granted_at_last(member("members", "b"), Status::Full);
         assert!(given.floor_ms >= NOW + 60_000);
@@ -370,7 +373,10 @@ fn rule_5_what_is_held_is_not_shown_when_it_may_arrive_late() {
             .ask_question(late, MEMBER.node, clocks(sent_after_ms).wall_ms)
             .reply
             .outcome;
-        assert!(outcome.is_err(), "{sent_after_ms}: {outcome:?}");
+        assert!(
+            outcome.is_err(),
+            "{sent_after_ms}, due {late_ms} before: {outcome:?}"
+        );
     }
 }
 
