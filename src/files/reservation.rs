@@ -115,10 +115,10 @@ pub fn read() -> io::Result<Option<Found>> {
     {
         return Err(out_of_range());
     }
+    let left_behind = document.used.iter().filter(|used| used.retired);
     Ok(Some(Found {
         worker_id: document.worker_id,
         leased: document.leased,
-        used: document.used,
         stored: Stored {
             reserved_until_ms: document.reserved_until_ms,
             epoch_ms: document.epoch_ms,
@@ -128,7 +128,9 @@ pub fn read() -> io::Result<Option<Found>> {
             original: document.origin.is_original(&FILE)?,
             clean: document.clean,
             unknown_since_ms: document.unknown_since_ms,
+            left_behind_until_ms: left_behind.map(|used| used.until_ms).max(),
         },
+        used: document.used,
     }))
 }
 

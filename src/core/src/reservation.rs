@@ -149,16 +149,20 @@ pub struct Stored {
     /// Since then the run has led the clock by more than it otherwise may, because it did not
     /// know its predecessor; `None`: it did not.
     pub unknown_since_ms: Option<i64>,
+    /// Until when ids carry times of the worker ids that a reset has left behind; `None`: there are none.
+    pub left_behind_until_ms: Option<i64>,
 }
 
 impl Stored {
-    /// Whether all ids from `ms` on are larger than any that the last run may have issued: it
-    /// may have had another epoch, or another layout.
+    /// Whether all ids from `ms` on are larger than any that this server may have issued: the last
+    /// run may have had another epoch, or another layout, and with that its worker ids tell
+    /// nothing apart.
     #[must_use]
     pub fn is_below(&self, epoch_ms: i64, layout: Layout, ms: i64) -> bool {
+        let left_behind_ms = self.left_behind_until_ms.unwrap_or(i64::MIN);
+        let until_ms = self.reserved_until_ms.max(left_behind_ms);
         let largest = self.layout.compose(Parts {
-            ms: (self.reserved_until_ms.saturating_sub(self.epoch_ms))
-                .clamp(0, self.layout.max_ms()),
+            ms: (until_ms.saturating_sub(self.epoch_ms)).clamp(0, self.layout.max_ms()),
             worker_id: self.layout.max_worker_id(),
             sequence: self.layout.max_sequence(),
         });

@@ -251,6 +251,7 @@ impl World {
                             original: disk.original,
                             clean: disk.clean,
                             unknown_since_ms: disk.unknown_since_ms,
+                            left_behind_until_ms: None,
                         },
                         worker_id: Some(disk.worker_id),
                         retired: Vec::new(),

@@ -106,6 +106,7 @@ fn clean(reserved_until_ms: i64) -> Stored {
         original: true,
         clean: true,
         unknown_since_ms: None,
+        left_behind_until_ms: None,
     }
 }
 

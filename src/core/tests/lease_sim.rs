@@ -543,6 +543,7 @@ impl World {
                 original: reserved.original,
                 clean: reserved.clean,
                 unknown_since_ms: reserved.unknown_since_ms,
+                left_behind_until_ms: None,
             },
             worker_id: None,
             retired: Vec::new(),

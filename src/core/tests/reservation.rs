@@ -48,6 +48,7 @@ fn stored(reserved_until_ms: i64) -> Stored {
         original: true,
         clean: false,
         unknown_since_ms: None,
+        left_behind_until_ms: None,
     }
 }
 
@@ -181,6 +182,30 @@ fn another_layout_is_refused_unless_its_ids_are_larger() {
     }
     // As many bits, in other places.
     assert_eq!(floor(start("41/12/10"), file("41/10/12")), Ok(NOW));
+    // But worker id 4 there is what 1 was here, whose ids a reset has left behind.
+    let far = NOW + 60_000;
+    let reset = file("41/10/12").map(|file| Stored {
+        left_behind_until_ms: Some(far),
+        ..file
+    });
+    let at = |now_ms| Start {
+        now_ms,
+        ..start("41/12/10")
+    };
+    for now_ms in [NOW, far] {
+        assert_eq!(
+            floor(at(now_ms), reset),
+            Err(Refusal::LayoutChanged {
+                stored: layout("41/10/12").pack().into()
+            })
+        );
+    }
+    assert_eq!(floor(at(far + 1), reset), Ok(far));
+    let same = Start {
+        now_ms: NOW,
+        ..START
+    };
+    assert_eq!(floor(same, reset), Ok(NOW));
     assert_eq!(floor(start("41/6/6"), file("41/6/6")), Ok(NOW));
 }
 
