@@ -192,13 +192,9 @@ fn parse_worker_id(text: &CStr) -> Option<WorkerId> {
         .map(WorkerId::Fixed)
 }
 
-/// The epoch is a moment that has been: no id carries an earlier time.
 fn parse_epoch(text: &CStr) -> Option<i64> {
-    text.to_str()
-        .ok()?
-        .parse()
-        .ok()
-        .filter(|ms| (0..=pg::now_ms()).contains(ms))
+    let ms = text.to_str().ok()?.parse().ok()?;
+    (ms >= 0).then_some(ms)
 }
 
 struct WorkerIdCheck;
@@ -249,7 +245,8 @@ impl Check for EpochCheck {
     }
 
     fn allows(value: &CStr) -> bool {
-        parse_epoch(value).is_some()
+        // No id carries an earlier time. Only when it is set: a clock that is set back later changes no epoch.
+        parse_epoch(value).is_some_and(|ms| ms <= pg::now_ms())
     }
 }
 

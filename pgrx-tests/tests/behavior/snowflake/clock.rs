@@ -372,6 +372,28 @@ fn after_an_hour_ahead_and_a_restart_the_way_out_is_the_same() {
     }
 }
 
+/// The epoch was in the past when the server started, and stays what it is.
+#[test]
+fn a_crash_restart_with_the_clock_before_the_epoch_keeps_the_epoch() {
+    let real = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let epoch_ms = i64::try_from(real.as_millis()).unwrap() - HOUR_MS / 2;
+    let epoch = epoch_ms.to_string();
+    let server = Server::with_clock(0, &[&CONF[..], &[("leaf_id.epoch", &epoch)]].concat());
+    let clock = server.clock();
+    let mut session = server.session();
+    let before = session.value::<i64>("SELECT leaf_snowflake_next()");
+    clock.set(-HOUR_MS);
+    assert!(server.crash_by(session.pid()));
+    clock.set(0);
+    for _ in 0..2 {
+        let mut session = server.session();
+        let id = session.value::<i64>("SELECT leaf_snowflake_next()");
+        let ahead_ms = (id >> 22) + epoch_ms - clock.now_ms();
+        assert!(id > before && ahead_ms < 60_000, "{before} {id} {ahead_ms}");
+        server.restart();
+    }
+}
+
 /// 41 bits of milliseconds after the default epoch: in the year 2080.
 #[test]
 fn at_the_end_of_time_ids_end_and_never_wrap() {
