@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use pgrx::pg_sys;
 
 use super::backend_local::BackendLocal;
+use super::process::check_for_interrupts;
 use super::settings::set_local;
 use super::signals::{note_cancel, pqsignal, take_canceled};
 
@@ -107,8 +108,10 @@ pub fn only_when_acknowledged(acknowledgement: &'static CStr) {
             pg_sys::RegisterXactCallback(Some(at_end), core::ptr::null_mut());
         }
     }
-    // What came before now is PostgreSQL's to raise.
+    // What came before now is PostgreSQL's to raise: at the commit it would end the wait for a
+    // standby, and be forgotten here.
     take_canceled();
+    check_for_interrupts();
     OPEN.with_mut(|open| *open = Some(acknowledgement));
 }
 

@@ -596,7 +596,10 @@ fn claim_durably(
         || acknowledgement != ClaimSynchronousCommit::Local && pg::has_synchronous_standbys();
     let will_wait = has_standbys();
     pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
+    // What came before now is PostgreSQL's to raise: at the commit it would end the wait for a
+    // standby, and be forgotten here.
     pg::take_canceled();
+    pg::check_for_interrupts();
     let result = pg::transaction(|| {
         let claimed = claim::claim(key, ask);
         // Once more, for the commit: nothing that ran may have a say in it (I1).
