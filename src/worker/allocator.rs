@@ -207,6 +207,7 @@ impl Allocator {
             if !pg::database_is_free() {
                 return true;
             }
+            pg::belong_to_owner();
         }
         self.crowded() && self.arrived.elapsed() >= self.tenure()
     }

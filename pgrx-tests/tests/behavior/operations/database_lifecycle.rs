@@ -2,6 +2,7 @@
 //! one database or extension served to another, and databases that starve because worker
 //! slots are few.
 
+use std::thread;
 use std::time::Duration;
 
 use leaf_id_tests::{Server, assert_issued_once, in_threads, timed, wait_until};
@@ -242,4 +243,30 @@ fn an_owner_drops_a_database_by_force() {
         .connect_as("app", "postgres")
         .run("DROP DATABASE mine WITH (FORCE)");
     assert!(user.try_next("t").is_err());
+}
+
+/// Also who has become its owner while an allocator was connected.
+#[test]
+fn a_new_owner_drops_a_database_by_force() {
+    let server = Server::start(&[("leaf_id.allocator_idle_timeout", "10min")]);
+    let mut admin = server.session();
+    admin.run("CREATE ROLE old LOGIN CREATEDB; CREATE ROLE new LOGIN");
+    server
+        .connect_as("old", "postgres")
+        .run("CREATE DATABASE mine");
+    let mut user = server.connect_as("old", "mine");
+    user.run("CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t')");
+    user.next("t");
+    let allocator = "SELECT coalesce(min(pid), 0) FROM pg_stat_activity
+                     WHERE datname = 'mine' AND backend_type = 'leaf_id allocator'";
+    let pid: i32 = admin.value(allocator);
+    assert_ne!(pid, 0);
+    drop(user);
+    admin.run("ALTER DATABASE mine OWNER TO new");
+    let mut new = server.connect_as("new", "postgres");
+    wait_until(LIMIT, "the new owner to drop the database", || {
+        // Each try is in the allocator's way for a moment, and it leaves if it sees that.
+        thread::sleep(Duration::from_millis(900));
+        new.try_run("DROP DATABASE mine WITH (FORCE)").is_ok()
+    });
 }
