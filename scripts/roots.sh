@@ -29,8 +29,8 @@ in_root() {
         DEBIAN_FRONTEND=noninteractive "$@"
 }
 
-# unpack_root SUITE [ARCHITECTURE [PACKAGE]]: a Debian of that release in BARE, with sudo, its lists
-# of packages, that package and nothing else of ours. It is made once, and kept as an archive.
+# unpack_root SUITE [ARCHITECTURE [PACKAGE]]: a Debian of that release in BARE, with sudo, today's
+# lists of its packages, that package and nothing else of ours. It is made once, and kept as an archive.
 unpack_root() {
     local suite=$1 architecture=${2:-$(dpkg --print-architecture)} archive new
     archive=$TARGET/roots/$suite-$architecture${3:+-$3}.tar
@@ -48,9 +48,10 @@ unpack_root() {
         cp /etc/resolv.conf "$new/etc/"
         # sudo asks for it.
         echo "127.0.0.1 localhost $(hostname)" >"$new/etc/hosts"
-        logged chroot "$new" apt-get -q update
-        [ -z "${3:-}" ] ||
+        if [ -n "${3:-}" ]; then
+            logged chroot "$new" apt-get -q update
             logged chroot "$new" env LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive apt-get -q install --no-install-recommends "$3"
+        fi
         tar -C "$new" --one-file-system -cf "$archive.new" .
         mv "$archive.new" "$archive"
         rm -rf --one-file-system "$new"
@@ -63,6 +64,8 @@ unpack_root() {
     ln -s /proc/self/fd "$BARE/dev/fd"
     mkdir -m 1777 "$BARE/dev/shm"
     cp /etc/resolv.conf "$BARE/etc/"
+    # A mirror drops the packages that the archive's lists name when newer ones replace them.
+    logged in_root apt-get -q update
 }
 
 # read_only DIRECTORY PLACE: a directory of this system in BARE.
