@@ -18,7 +18,8 @@ say "Released scripts"
 scripts/released.sh --self-test
 scripts/released.sh check
 say "One version"
-[ "$(grep -cF "\"version\": \"$(version)\"" META.json)" = 2 ] || die "META.json has another version than Cargo.toml"
+# That of meta-spec is the format's.
+[ "$(sed '/"meta-spec"/,/}/d' META.json | grep -cF "\"version\": \"$(version)\"")" = 2 ] || die "META.json has another version than Cargo.toml"
 grep -qF "\"maintainer\": \"$(maintainer)\"" META.json || die "META.json has another maintainer than Cargo.toml"
 grep -qF "\"PostgreSQL\": \"$(versions | head -n 1).0.0\"" META.json || die "META.json has another first version of PostgreSQL"
 say "Modules without a cycle"
