@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# deb.sh PG_CONFIG: a Debian package for that PostgreSQL, in target/deb/. It is built from a copy
-# of the checkout, as dpkg-buildpackage does it, with the files of "make package".
+# deb.sh PG_CONFIG: a Debian package for that PostgreSQL of Debian's, in target/deb/. It is built
+# from a copy of the checkout, as dpkg-buildpackage does it, with the files of "make package".
 # deb.sh PG_CONFIG SUITE: for the PostgreSQL of another release of Debian (bookworm, trixie,
 # forky), built there: in a bare root, with its compiler and headers and this system's Rust, as
 # Debian's is too old. Needs root and debootstrap.
@@ -58,6 +58,10 @@ if [ -z "$suite" ]; then
         die "there is no ${1:-pg_config}" "Say which one: make deb PG_CONFIG=/path/to/pg_config"
     command -v dh >/dev/null || die "debhelper is missing" "apt install debhelper"
     major=$("$pg_config" --version | sed -nE 's/^PostgreSQL ([0-9]+).*/\1/p')
+    # The package puts its files where this one looks for them, and depends on Debian's postgresql-$major.
+    [ "$("$pg_config" --bindir)" = "/usr/lib/postgresql/$major/bin" ] ||
+        die "$pg_config is not of Debian's PostgreSQL, which the package is for" \
+            "make package PG_CONFIG=$pg_config collects the files for another one."
     source_package "$TARGET/deb/leaf-id-$version"
     cd "$TARGET/deb/leaf-id-$version"
     env "${settings[@]}" CARGO_TARGET_DIR="$TARGET" PG_CONFIG="$pg_config" "${package[@]}" --no-check-builddeps
