@@ -36,3 +36,5 @@ commit=$(git rev-parse --short=7 HEAD 2>/dev/null) || commit=unknown
 in_root env LEAF_ID_COMMIT="$commit, packages" /srv/scripts/test-upgrade.sh "$(programs "$old")" "$(programs "$new")"
 mkdir -p "$TARGET/results"
 cat "$BARE/srv/target/results/tests.tsv" >>"$TARGET/results/tests.tsv"
+# As record leaves them.
+chown -R --reference="$ROOT" "$TARGET/results"
