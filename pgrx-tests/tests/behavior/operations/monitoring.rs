@@ -53,7 +53,7 @@ fn each_metric_is_a_column_and_each_alert_is_of_metrics() {
     }
     assert!(names.len() > 20, "{names:?}");
     for (file, key, least) in [
-        (file("alerts.yaml"), "expr: ", 15),
+        (file("alerts.yaml"), "expr: ", 16),
         (file("dashboard.json"), "\"expr\": ", 20),
     ] {
         let lines = file.lines();
