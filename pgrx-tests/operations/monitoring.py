@@ -273,6 +273,15 @@ def cases(watch, clock, issuer, source, registry, instance):
             issuer.ask("SELECT count(leaf_segment_next('locked')) FROM generate_series(1, 20000)")
             wait()
     issuer.ask("SELECT leaf_tag_drop('locked')")
+    # It is used up, until its end is raised: nobody has to take an id for the alert to end.
+    issuer.ask("SELECT leaf_tag_create('ended', max_value => 1000)")
+    with watch.case("LeafIdRefillFails", "critical", {"tag": "ended"}, also=["LeafIdTagNearEnd", "LeafIdTagEndsSoon"]) as wait:
+        with contextlib.suppress(common.psycopg2.DataError):
+            issuer.ask("SELECT count(leaf_segment_next('ended')) FROM generate_series(1, 1001)")
+        wait()
+        # So far that the tag does not end soon at the rate at which it was used up.
+        issuer.ask("UPDATE leaf_id.leaf_alloc SET max_value = 9223372036854775806 WHERE biz_tag = 'ended'")
+    issuer.ask("SELECT leaf_tag_drop('ended')")
     with watch.case("LeafIdWaits", "warning", {"tag": "slow"}) as wait:
         issuer.ask("SELECT leaf_tag_create('slow', step => 1, max_step => 1)")
         with repeating(issuer, *["SELECT leaf_segment_next_batch('slow', 100)"] * 4):
