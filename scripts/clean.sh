@@ -18,11 +18,29 @@ if [ "${1:-}" = all ]; then
     for place in /var/tmp/leaf_id-*-"$(printf '%s' "$TARGET" | cksum | cut -d' ' -f1)"; do
         [ ! -O "$place" ] || rm -rf "$place"
     done
-    # A copy in /var/tmp has its build in target/.
-    [ -z "$PG_FROM" ] || rm -rf "$PG_BUILD"
     remove_root "$TARGET"/roots/*/
     rm -rf "$TARGET/pgrx" "$TARGET/tools" "$TARGET/loom" "$TARGET/install" "$TARGET/clients" "$TARGET/deb" "$TARGET/rpm" "$TARGET/roots"
-    [ "$TARGET" != "$ROOT/target" ] || rm -rf --one-file-system "$TARGET"
+    if [ "$TARGET" = "$ROOT/target" ]; then
+        rm -rf --one-file-system "$TARGET"
+        exit
+    fi
+    # Directories of these names may be other projects': ours have these files. (A copy in /var/tmp
+    # has its build here.)
+    marks=("$TARGET"/postgresql-[0-9]*/complete "$TARGET"/pg[0-9]*-build/pgrx/config.toml "$TARGET/sources/debian.sources"
+        "$TARGET/arm64/headers/pg_config" "$TARGET"/release-[0-9]*/leaf_id-*.tar.gz)
+    ! grep -qs '^# leaf_id' "$TARGET/bench/report.md" || marks+=("$TARGET/bench/report.md")
+    for mark in "${marks[@]}"; do
+        [ -f "$mark" ] || continue
+        name=${mark#"$TARGET/"}
+        made=$TARGET/${name%%/*}
+        if [ -O "$made" ]; then rm -rf "$made"; else note "$made stays: it belongs to somebody else"; fi
+    done
+    if [ -f "$TARGET/results/tests.tsv" ]; then
+        rm "$TARGET/results/tests.tsv"
+        rmdir --ignore-fail-on-non-empty "$TARGET/results"
+    fi
+    rm -f "$TARGET"/{leaf_id.lock,apt.log,demo-pgbench.log,torture.log} "$TARGET"/postgresql-[0-9]*.log \
+        "$TARGET"/test-{core,loom,servers,demo,clients,postgresql}.log
 else
     need_rust
     rm -f "$PG_PREFIX/leaf_id-built-with"
