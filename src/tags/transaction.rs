@@ -6,7 +6,8 @@
 //! of the new: it is refused (55000), until it commits. A tag that was created in this
 //! very transaction is the exception: nobody else can see it, so its ids are counted here
 //! and written to the row before the commit. The mark that counts them stands outside of
-//! subtransactions: ROLLBACK TO SAVEPOINT does not bring an id back.
+//! subtransactions: ROLLBACK TO SAVEPOINT does not bring an id back, unless it brings back a
+//! committed row, which a `leaf_tag_reset` had replaced.
 //!
 //! The callbacks after commit and rollback must not fail, which would be a PANIC: they
 //! allocate nothing; what they need was put down by the trigger.

@@ -6,7 +6,7 @@ use super::{calendar, claim, opaque};
 use crate::error::Failure;
 use crate::guc;
 use crate::pg::{self, Access, Table, Value};
-use crate::shmem::Tag;
+use crate::shmem::{self, Key, Tag};
 
 /// What the trigger changes in the row that is about to be written.
 #[derive(Default)]
@@ -103,7 +103,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
                 0 => claim::new_incarnation(),
                 incarnation => incarnation,
             }),
-            max_id: None,
+            max_id: raised_to_claimed(edit.relation, new),
             last_claim: Some(here),
             server_incarnation: Some(0),
             max_value: None,
@@ -169,6 +169,23 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         max_value,
         opaque,
     })
+}
+
+/// The `max_id` of a row that comes back, from a dump or a copy, to the server that has claimed ids of it
+/// since: they are not issued again. An opaque one is left to the claim, which refuses.
+fn raised_to_claimed(relation: u32, new: &AllocRow) -> Option<i64> {
+    let (Some(tag), Some(max_id), None, None) = (new.tag, new.max_id, new.server, new.opaque_key)
+    else {
+        return None;
+    };
+    let key = Key {
+        database: pg::database(),
+        relation,
+        tag,
+    };
+    let area = shmem::area().filter(|_| new.incarnation != 0)?;
+    let claimed = area.directory().claimed_until(&key, new.incarnation);
+    (claimed > max_id).then_some(claimed)
 }
 
 /// What has become of a replicated INSERT, or of an UPDATE of a row's name.

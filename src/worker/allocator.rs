@@ -440,7 +440,10 @@ impl Allocator {
             range_len: request.missing(),
             continues: request.continues(),
             row_incarnation: seen.state.row_incarnation,
-            high: request.continues_at().unwrap_or(seen.high),
+            // The state's holds after an edit, too, which ends the version.
+            high: request
+                .continues_at()
+                .unwrap_or(seen.high.max(seen.state.max_id)),
         };
         pg::report_activity(Some(&activity(&key)));
         let waits = || {
