@@ -239,6 +239,8 @@ impl<'a> ReadGuard<'a> {
         self.directory.slots.with_state(slot, |state| {
             state.lost += slot.invalidate().count();
             state.drop_saved();
+            // It spoke of the row as it was.
+            state.refill_error = None;
         });
         slot.edited_by.store(0, Ordering::Relaxed);
         slot.server_max_step.store(0, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use leaf_id_core::step::Pace;
 
 use super::area::Area;
 use super::slot::{Access, IdRange, Slot, SlotState};
-use crate::error::RefillError;
+use crate::error::{RefillError, TagError};
 use crate::pg;
 
 /// How long a claim may wait for a standby before that counts as a failure, in microseconds.
@@ -200,11 +200,17 @@ impl Area {
         self.with_state(slot, |state| (*state, slot.buffer.remainders()))
     }
 
-    /// The last failure of a slot as a sentence, if there was one since the last refill. A claim
+    /// The last failure of a slot as a sentence, if there was one since the last refill and the last edit. A claim
     /// that waits for a standby is none for [`STANDBY_US`].
     pub fn explain(&self, state: &SlotState) -> Option<String> {
         let error = state.refill_error?;
         if error == RefillError::AwaitsStandby && pg::now_timestamp() - state.error_at < STANDBY_US
+        {
+            return None;
+        }
+        // The next period has begun since: whoever asks for an id finds out.
+        if let RefillError::Tag(TagError::EndOfPeriod { ends, .. }) = error
+            && ends <= pg::now_timestamp()
         {
             return None;
         }

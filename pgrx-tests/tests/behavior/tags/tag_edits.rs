@@ -27,6 +27,62 @@ fn assert_told_to_commit(session: &mut Session, tag: &str) {
     refused.is("55000").says(tag).hints("ommit");
 }
 
+/// A row that was put aside and comes back, as from a dump of the table: ids of it were issued since.
+#[test]
+fn a_row_that_comes_back_goes_on_above_what_it_has_issued() {
+    let (_server, mut a, mut b) = server_with_t_in_use();
+    a.run("CREATE TABLE keep AS TABLE leaf_id.leaf_alloc");
+    let delete = "DELETE FROM leaf_id.leaf_alloc";
+    let insert = "INSERT INTO leaf_id.leaf_alloc SELECT * FROM keep";
+    let mut last = b.take("t", 3000)[2999];
+    for in_one in [false, true] {
+        if in_one {
+            a.run(&format!("BEGIN; {delete}; {insert}"));
+            let ids = a.take("t", 3);
+            a.run("COMMIT");
+            assert!(ids[0] > last, "{ids:?} after {last}");
+            last = ids[2];
+        } else {
+            a.run(delete);
+            a.run(insert);
+        }
+        let ids = b.take("t", 3);
+        assert!(ids[0] > last, "{ids:?} after {last}");
+        last = ids[2];
+    }
+    // An opaque one is refused, until it is raised.
+    a.run("SELECT leaf_tag_create('o', opaque => true)");
+    a.run("DROP TABLE keep; CREATE TABLE keep AS SELECT * FROM leaf_id.leaf_alloc WHERE biz_tag = 'o'");
+    a.run("CREATE TABLE keys AS TABLE leaf_id.leaf_opaque_key");
+    let before = b.take("o", 3);
+    a.run("DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'o'");
+    a.run("INSERT INTO leaf_id.leaf_opaque_key SELECT * FROM keys");
+    a.run(insert);
+    let refused = b.try_next("o").unwrap_err();
+    refused.is("55000").says("moved backwards");
+    a.run("UPDATE leaf_id.leaf_alloc SET max_id = 100000 WHERE biz_tag = 'o'");
+    let after = b.take("o", 3);
+    assert!(
+        after.iter().all(|id| !before.contains(id)),
+        "{before:?} {after:?}"
+    );
+}
+
+/// Would catch: an alert that stays on after its cause was mended, until somebody takes an id.
+#[test]
+fn an_edit_takes_back_what_was_said_of_the_row_before() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run("SELECT leaf_tag_create('t', max_value => 10)");
+    session.take("t", 10);
+    session.try_next("t").unwrap_err().is("2200H");
+    let error = "SELECT last_error IS NOT NULL FROM leaf_segment_status WHERE tag = 't'";
+    assert!(session.value::<bool>(error));
+    session.run("UPDATE leaf_id.leaf_alloc SET max_value = 1000");
+    assert!(!session.value::<bool>(error));
+    assert_eq!(session.next("t"), 11);
+}
+
 #[test]
 fn a_tag_edited_in_the_open_transaction_says_commit_first() {
     let (_server, mut a, mut b) = server_with_t_in_use();
