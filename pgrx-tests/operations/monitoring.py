@@ -235,7 +235,7 @@ def test():
     ordinary = ("SELECT leaf_segment_next('orders')", "SELECT leaf_snowflake_next()", "SELECT leaf_segment_next('sourced')")
     with repeating(issuer, *ordinary):
         # New servers lead the clock at first.
-        caught_up = "count(leaf_id_snowflake_clock_lead_seconds) >= 2 and max(leaf_id_snowflake_clock_lead_seconds) < 4"
+        caught_up = "count(leaf_id_snowflake_clock_lead_seconds) == 3 and max(leaf_id_snowflake_clock_lead_seconds) < 4"
         wait_until("the clock to catch up", 90, lambda: prometheus.query(caught_up) and not prometheus.alerts())
         watch.silent(20)
         metrics = check_metrics(prometheus)
