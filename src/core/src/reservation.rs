@@ -155,12 +155,15 @@ pub struct Stored {
 
 impl Stored {
     /// Whether all ids from `ms` on are larger than any that this server may have issued: the last
-    /// run may have had another epoch, or another layout, and with that its worker ids tell
+    /// run may have had another epoch, or another layout, with which its worker ids tell
     /// nothing apart.
     #[must_use]
     pub fn is_below(&self, epoch_ms: i64, layout: Layout, ms: i64) -> bool {
-        let left_behind_ms = self.left_behind_until_ms.unwrap_or(i64::MIN);
-        let until_ms = self.reserved_until_ms.max(left_behind_ms);
+        // With an earlier epoch alone, worker ids tell them apart as before.
+        let left_behind = self
+            .left_behind_until_ms
+            .filter(|_| layout != self.layout || epoch_ms > self.epoch_ms);
+        let until_ms = self.reserved_until_ms.max(left_behind.unwrap_or(i64::MIN));
         let largest = self.layout.compose(Parts {
             ms: (until_ms.saturating_sub(self.epoch_ms)).clamp(0, self.layout.max_ms()),
             worker_id: self.layout.max_worker_id(),

@@ -216,6 +216,19 @@ fn an_earlier_epoch_keeps_the_floor() {
         ..START
     };
     assert_eq!(floor(earlier, Some(stored(NOW + 10))), Ok(NOW + 10));
+    // What a reset has left behind is of another worker id, which waits for it.
+    let reset = Stored {
+        left_behind_until_ms: Some(NOW + 60_000),
+        ..stored(NOW + 10)
+    };
+    assert_eq!(floor(earlier, Some(reset)), Ok(NOW + 10));
+    let later = Start {
+        epoch_ms: START.epoch_ms + 1_000,
+        now_ms: NOW + 30_000,
+        ..START
+    };
+    assert!(floor(later, Some(reset)).is_err());
+    assert!(floor(later, Some(stored(NOW + 10))).is_ok());
 }
 
 #[test]
