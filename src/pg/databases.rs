@@ -12,6 +12,7 @@ use pgrx::pg_sys;
 
 use super::backend_local::BackendLocal;
 use super::process::database;
+use super::transaction::transaction;
 
 /// Connects a worker to a database, also to one that does not allow connections. Whoever copies
 /// or drops it may have it locked: that is not waited for, and ends this process.
@@ -37,21 +38,25 @@ pub fn connect(database: u32) {
 /// Lets the owner of its database end this worker. DROP DATABASE ... WITH (FORCE) may end only what
 /// belongs to a role that the caller is a member of, and a worker without a user belongs to none.
 /// It only says who may end this: what this may do is as before. In a worker that is connected, and works for this
-/// database alone.
+/// database alone, outside of a transaction. Where the catalog is locked, or cannot be read, all stays as it is.
 pub fn belong_to_owner() {
-    // SAFETY: in a transaction of its own. A tuple of the catalog begins with the fixed part of a
-    // pg_database row. The field is this process's own to set, as a session's start sets it.
-    unsafe {
-        pg_sys::StartTransactionCommand();
-        let cache = pg_sys::SysCacheIdentifier::DATABASEOID.cast_signed();
-        let row = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(pg_sys::MyDatabaseId));
-        if !row.is_null() {
-            let form = pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_database>();
-            (*pg_sys::MyProc).roleId = (*form).datdba;
-            pg_sys::ReleaseSysCache(row);
+    let lock = pg_sys::AccessShareLock.cast_signed();
+    // SAFETY: in a transaction. The catalog is locked without a wait. A tuple of it begins with the fixed
+    // part of a pg_database row. The field is this process's own to set, as a session's start sets it.
+    let look = || unsafe {
+        if pg_sys::ConditionalLockRelationOid(pg_sys::DatabaseRelationId, lock) {
+            let cache = pg_sys::SysCacheIdentifier::DATABASEOID.cast_signed();
+            let row = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(pg_sys::MyDatabaseId));
+            if !row.is_null() {
+                let form = pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_database>();
+                (*pg_sys::MyProc).roleId = (*form).datdba;
+                pg_sys::ReleaseSysCache(row);
+            }
         }
-        pg_sys::CommitTransactionCommand();
-    }
+        Ok::<(), ()>(())
+    };
+    // The next look is soon.
+    drop(transaction(look));
 }
 
 /// The catalog of databases was locked by somebody else, so it could not be looked at.

@@ -29,6 +29,8 @@ use crate::tags::transaction;
 
 /// How often an allocator looks whether somebody waits for its database.
 const PROBE: Duration = Duration::from_millis(100);
+/// How often it looks who the owner of its database is.
+const OWNER_INTERVAL: Duration = Duration::from_secs(2);
 /// How long an allocator may stay although databases wait for a worker slot.
 const CROWDED_TENURE: Duration = Duration::from_secs(1);
 /// The same for the reserve worker, where that may be the only one that is left ...
@@ -86,6 +88,7 @@ struct Allocator {
     arrived: Instant,
     worked_at: Instant,
     probed_at: Instant,
+    owned_at: Instant,
     /// The last message logged for each tag: once per change of state.
     logged: HashMap<Key, String>,
 }
@@ -128,6 +131,7 @@ pub fn allocate(area: &'static Area, handle: WorkerHandle, in_reserve: bool) {
         arrived: now,
         worked_at: now,
         probed_at: now,
+        owned_at: now,
         logged: HashMap::new(),
     };
     allocator.run();
@@ -207,6 +211,9 @@ impl Allocator {
             if !pg::database_is_free() {
                 return true;
             }
+        }
+        if self.owned_at.elapsed() >= OWNER_INTERVAL {
+            self.owned_at = Instant::now();
             pg::belong_to_owner();
         }
         self.crowded() && self.arrived.elapsed() >= self.tenure()
