@@ -684,10 +684,10 @@ impl Failure {
             )),
             Self::EndOfTagThere { tag, server, detail } => error(
                 exhausted,
-                format!("tag \"{tag}\" has reached its maximum value on server \"{server}\""),
+                format!("tag \"{tag}\" has no ids left on server \"{server}\""),
             )
             .set_detail(format!("That server says: {detail}."))
-            .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc there."),
+            .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc there. A tag with periods has ids again in its next period."),
             Self::PeriodIsFinal { tag } => error(
                 not_ready,
                 format!("cannot change the period of tag \"{tag}\""),

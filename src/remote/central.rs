@@ -321,7 +321,10 @@ impl SourceServer {
             State::Closed if wanted => self.open(area, now, outcomes),
             State::Away { until } if wanted && until <= now => self.open(area, now, outcomes),
             // The other side went away.
-            State::Open { .. } if !is_open => self.state = State::Closed,
+            State::Open { .. } if !is_open => {
+                self.state = State::Closed;
+                self.tell(area, RemoteServerState::Closed);
+            }
             State::Open { .. } if wanted => self.ask(area, now, outcomes),
             State::Open { since } if now - since > idle_timeout() => self.close(area),
             _ => return false,
@@ -459,7 +462,8 @@ impl SourceServer {
                 // What there is of it need not wait.
                 outcomes.push((asked.queued.request, RemoteOutcome::Stale));
             } else {
-                self.queue.push_front(asked.queued);
+                // Behind the others: it may be this tag alone that the server fails with.
+                self.queue.push_back(asked.queued);
             }
         }
         let mut is_news = false;
