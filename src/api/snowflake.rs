@@ -48,11 +48,16 @@ fn leaf_snowflake_reset(until: TimestampWithTimeZone) {
     finish(reset::reset(until.into()));
 }
 
+/// `MIN_TIMESTAMP` of datatype/timestamp.h, which the bindings leave out: 4714-11-24 BC. The largest one is beyond
+/// what fits in microseconds of Unix time.
+const MIN_TIMESTAMP_US: i64 = -211_813_488_000_000_000;
+
 /// The time of a timestamp that PostgreSQL cannot hold is an error, not a wrap.
 pub fn timestamp(unix_ms: i64) -> Option<i64> {
     unix_ms
         .checked_mul(1000)?
         .checked_sub(pg::TIMESTAMP_EPOCH_US)
+        .filter(|us| *us >= MIN_TIMESTAMP_US)
 }
 
 /// What an id is made by, and read with.

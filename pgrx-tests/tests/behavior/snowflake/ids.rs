@@ -439,6 +439,18 @@ fn a_later_epoch_is_refused_and_an_earlier_one_is_not() {
     assert!(id - before >= 86_400_000 << 22);
 }
 
+/// What cannot be shown cannot be dumped either.
+#[test]
+fn no_time_is_earlier_than_postgresqls_first() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    let first = "SELECT (leaf_snowflake_decode(0, -210866803200000)).ts::text";
+    assert_eq!(session.value::<String>(first), "4714-11-24 00:00:00+00 BC");
+    session
+        .fails("SELECT leaf_snowflake_decode(0, -210866803200001)")
+        .is("22023");
+}
+
 #[test]
 fn the_status_view_shows_the_worker_id() {
     let server = server_with_worker("321");
