@@ -294,15 +294,6 @@ def cases(watch, clock, issuer, source, registry, instance):
         issuer.ask("SELECT leaf_tag_reset('reset', 1), leaf_segment_next('orders')")
         wait()
     issuer.ask("SELECT leaf_tag_drop('reset')")
-    # As many of a tag with periods: they end with one, too, which is nothing to look after.
-    issuer.ask("SELECT leaf_tag_create('daily', step => 10000, period => 'day', time_zone => 'UTC')")
-    issuer.ask("SELECT leaf_segment_next('daily')")
-    wait_until("a scrape", 30, lambda: watch.prometheus.query("leaf_id_tag_refills_total{tag='daily'} > 0"))
-    issuer.ask("SELECT leaf_tag_reset('daily', 1)")
-    lost = "SELECT ids_lost > 1000 FROM leaf_segment_status WHERE tag = 'daily'"
-    wait_until("ids to be dropped", 30, lambda: issuer.ask(lost))
-    watch.silent(10)
-    issuer.ask("SELECT leaf_tag_drop('daily')")
 
     # Other servers.
     with watch.case("LeafIdSourceAway", "critical", {"source": "source"}, also=["LeafIdRefillFails", "LeafIdWaits"]) as wait:

@@ -53,7 +53,8 @@ impl Claimed {
     }
 }
 
-/// Publishes ids, under the slot's lock, and counts what a period before theirs has left over.
+/// Publishes ids, under the slot's lock. What a period before theirs has left over is no gap, and counts as
+/// never published.
 fn fill(
     slot: &Slot,
     state: &mut SlotState,
@@ -68,7 +69,7 @@ fn fill(
     let given_up = slot
         .buffer
         .publish_until(version, ids.first, ids.len, end, begins)?;
-    state.lost += given_up.count();
+    state.published = state.published.saturating_sub(given_up.count());
     Ok(())
 }
 
@@ -114,6 +115,7 @@ impl Area {
                     }
                     state.issued_at_refill = issued;
                     state.row_incarnation = claimed.row_incarnation;
+                    state.max_id = claimed.end();
                     state.pace = claimed.pace;
                     state.refills = state.refills.saturating_add(1);
                     state.last_refill = now;
@@ -151,7 +153,10 @@ impl Area {
     /// Remembers a claim that has committed: the row's `max_id`, and what it has left out.
     pub fn note_claim(&self, slot: &Slot, request: &Request, claimed: &Claimed) {
         self.with_request(slot, request, |state| {
-            state.max_id = claimed.end();
+            // Of another row than the last one it counts once it is published.
+            if state.row_incarnation == claimed.row_incarnation {
+                state.max_id = claimed.end();
+            }
             state.skipped += claimed.skipped;
         });
     }

@@ -307,7 +307,7 @@ pub struct SlotState {
     pub pace: Pace,
     /// `incarnation` of the row that the published segments came from; 0 for none.
     pub row_incarnation: i64,
-    /// The row's `max_id` after the last claim that has committed, published or not.
+    /// The `max_id` of that row after the last claim that has committed, published or not.
     pub max_id: i64,
     /// Remainders of before the launcher's last end, not yet given back; in order.
     pub saved: [IdRange; SAVED_RANGES],

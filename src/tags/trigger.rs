@@ -103,7 +103,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
                 0 => claim::new_incarnation(),
                 incarnation => incarnation,
             }),
-            max_id: raised_to_claimed(edit.relation, new),
+            max_id: raised_to_claimed(edit.relation, new.incarnation, new),
             last_claim: Some(here),
             server_incarnation: Some(0),
             max_value: None,
@@ -154,6 +154,10 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
             ..here
         };
     }
+    if old.tag != new.tag {
+        // It comes back under another name first, perhaps.
+        max_id = max_id.max(raised_to_claimed(edit.relation, old.incarnation, new));
+    }
     // Under another name the ids come from another row there, or that one was renamed too:
     // 0 is any, as long as it stands above max_id.
     let same_row = (old.server, old.tag) == (new.server, new.tag);
@@ -172,10 +176,9 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
 }
 
 /// The `max_id` of a row that comes back, from a dump or a copy, to the server that has claimed ids of it
-/// since: they are not issued again. An opaque one is left to the claim, which refuses.
-fn raised_to_claimed(relation: u32, new: &AllocRow) -> Option<i64> {
-    let (Some(tag), Some(max_id), None, None) = (new.tag, new.max_id, new.server, new.opaque_key)
-    else {
+/// since: they are not issued again.
+fn raised_to_claimed(relation: u32, incarnation: i64, new: &AllocRow) -> Option<i64> {
+    let (Some(tag), Some(max_id), None) = (new.tag, new.max_id, new.server) else {
         return None;
     };
     let key = Key {
@@ -183,8 +186,8 @@ fn raised_to_claimed(relation: u32, new: &AllocRow) -> Option<i64> {
         relation,
         tag,
     };
-    let area = shmem::area().filter(|_| new.incarnation != 0)?;
-    let claimed = area.directory().claimed_until(&key, new.incarnation);
+    let area = shmem::area().filter(|_| incarnation != 0)?;
+    let claimed = area.directory().claimed_until(&key, incarnation);
     (claimed > max_id).then_some(claimed)
 }
 

@@ -229,6 +229,20 @@ fn a_period_begins_at_the_first_instant_of_its_date_wherever_that_is() {
     }
 }
 
+/// Would catch: an alert at each midnight, of what a day leaves unused.
+#[test]
+fn what_a_period_leaves_unused_is_not_lost() {
+    let server = server_at(MIDNIGHT_MS - 3_600_000, &[]);
+    let mut session = server.session();
+    create_daily(&mut session, "t", 1000, 1000);
+    session.take("t", 3);
+    session.wait_for_spare("t");
+    set_to(&server.clock(), MIDNIGHT_MS + 1000);
+    session.take("t", 3);
+    let counts = "SELECT ids_issued || ' ' || ids_lost FROM leaf_segment_status WHERE tag = 't'";
+    assert_eq!(session.value::<String>(counts), "6 0");
+}
+
 #[test]
 fn numbers_that_are_used_up_come_again_with_the_next_period() {
     let server = server_at(MIDNIGHT_MS - 3_600_000, &[]);

@@ -2,6 +2,8 @@
 //! that the own open transaction does not notice or deadlocks on, and an edit trigger that
 //! stops replication.
 
+use std::collections::HashSet;
+
 use leaf_id_tests::{Server, Session, assert_issued_once, promptly};
 
 /// A server with the tag t, of which two sessions have taken 1 to 6 and cached more.
@@ -31,41 +33,60 @@ fn assert_told_to_commit(session: &mut Session, tag: &str) {
 #[test]
 fn a_row_that_comes_back_goes_on_above_what_it_has_issued() {
     let (_server, mut a, mut b) = server_with_t_in_use();
+    a.run("SELECT leaf_tag_create('o', opaque => true)");
     a.run("CREATE TABLE keep AS TABLE leaf_id.leaf_alloc");
+    a.run("CREATE TABLE keys AS TABLE leaf_id.leaf_opaque_key");
+    let mut opaque: HashSet<i64> = b.take("o", 3000).into_iter().collect();
+    let mut last = b.take("t", 3000)[2999];
     let delete = "DELETE FROM leaf_id.leaf_alloc";
     let insert = "INSERT INTO leaf_id.leaf_alloc SELECT * FROM keep";
-    let mut last = b.take("t", 3000)[2999];
-    for in_one in [false, true] {
+    let keys = "INSERT INTO leaf_id.leaf_opaque_key SELECT * FROM keys";
+    let renamed = "UPDATE keep SET biz_tag = biz_tag || '!'";
+    let back = "UPDATE keep SET biz_tag = left(biz_tag, 1);
+                UPDATE leaf_id.leaf_alloc SET biz_tag = left(biz_tag, 1)";
+    for (edit, in_one) in [
+        (format!("{delete}; {keys}; {insert}"), false),
+        (format!("{delete}; {insert}"), true),
+        (format!("{renamed}; {delete}; {insert}; {back}"), true),
+    ] {
+        println!("{edit}");
         if in_one {
-            a.run(&format!("BEGIN; {delete}; {insert}"));
-            let ids = a.take("t", 3);
-            a.run("COMMIT");
+            a.run(&format!("BEGIN; {edit}"));
+        } else {
+            edit.split("; ").for_each(|statement| a.run(statement));
+        }
+        for session in [&mut a, &mut b] {
+            let ids = session.take("t", 3);
             assert!(ids[0] > last, "{ids:?} after {last}");
             last = ids[2];
-        } else {
-            a.run(delete);
-            a.run(insert);
+            for id in session.take("o", 3) {
+                assert!(opaque.insert(id), "{id} was issued twice");
+            }
+            // The other one's turn.
+            if session.value::<bool>("SELECT pg_current_xact_id_if_assigned() IS NOT NULL") {
+                session.run("COMMIT");
+            }
         }
-        let ids = b.take("t", 3);
-        assert!(ids[0] > last, "{ids:?} after {last}");
-        last = ids[2];
     }
-    // An opaque one is refused, until it is raised.
-    a.run("SELECT leaf_tag_create('o', opaque => true)");
-    a.run("DROP TABLE keep; CREATE TABLE keep AS SELECT * FROM leaf_id.leaf_alloc WHERE biz_tag = 'o'");
-    a.run("CREATE TABLE keys AS TABLE leaf_id.leaf_opaque_key");
-    let before = b.take("o", 3);
-    a.run("DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'o'");
-    a.run("INSERT INTO leaf_id.leaf_opaque_key SELECT * FROM keys");
-    a.run(insert);
-    let refused = b.try_next("o").unwrap_err();
-    refused.is("55000").says("moved backwards");
-    a.run("UPDATE leaf_id.leaf_alloc SET max_id = 100000 WHERE biz_tag = 'o'");
-    let after = b.take("o", 3);
-    assert!(
-        after.iter().all(|id| !before.contains(id)),
-        "{before:?} {after:?}"
+}
+
+/// What no trigger has seen, after an edit, with which the ids that were cached have gone.
+#[test]
+fn a_max_id_that_was_lowered_behind_the_triggers_is_refused() {
+    let (_server, mut a, mut b) = server_with_t_in_use();
+    a.run("UPDATE leaf_id.leaf_alloc SET max_value = 1000000000");
+    a.run("ALTER TABLE leaf_id.leaf_alloc DISABLE TRIGGER ALL");
+    a.run("UPDATE leaf_id.leaf_alloc SET max_id = 1");
+    a.run(
+        "DO $$ DECLARE name name; BEGIN
+             FOR name IN SELECT tgname FROM pg_trigger WHERE tgrelid = 'leaf_id.leaf_alloc'::regclass
+             LOOP EXECUTE format('ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER %I', name); END LOOP;
+         END $$",
     );
+    let refused = b.try_next("t").unwrap_err();
+    refused.is("55000").says("moved backwards");
+    a.run("UPDATE leaf_id.leaf_alloc SET max_id = 100000");
+    assert_eq!(b.next("t"), 100_000);
 }
 
 /// Would catch: an alert that stays on after its cause was mended, until somebody takes an id.
