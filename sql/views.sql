@@ -96,7 +96,7 @@ COMMENT ON COLUMN @extschema@.leaf_segment_status.waited_ms IS 'How long they wa
 COMMENT ON COLUMN @extschema@.leaf_segment_status.ids_lost IS 'Ids that were claimed and dropped: a gap';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.ids_skipped IS 'Ids that claims have left out because of a failover: a gap';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.timeline IS 'WAL timeline of the last claim; the first one on another skips, see leaf_id.failover_skip';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.last_error IS 'Why the last refill has failed; null if it has not';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.last_error IS 'Why the last refill has failed; null if it has not, or the row was edited since';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.max_value IS 'The last id of the tag';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.used_ratio IS 'How much is claimed, up to 1: of all ids, or of the present period''s';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.exhausted_at IS 'When max_value is reached at this rate; null when no ids are used, or it is centuries away, or its numbers begin anew with each period';
