@@ -155,7 +155,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         };
     }
     if old.tag != new.tag {
-        // It comes back under another name first, perhaps.
+        // A row may come back under another name first.
         max_id = max_id.max(raised_to_claimed(edit.relation, old.incarnation, new));
     }
     // Under another name the ids come from another row there, or that one was renamed too:

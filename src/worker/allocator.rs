@@ -29,7 +29,7 @@ use crate::tags::transaction;
 
 /// How often an allocator looks whether somebody waits for its database.
 const PROBE: Duration = Duration::from_millis(100);
-/// How often it looks who the owner of its database is.
+/// How often it looks up the owner of its database.
 const OWNER_INTERVAL: Duration = Duration::from_secs(2);
 /// How long an allocator may stay although databases wait for a worker slot.
 const CROWDED_TENURE: Duration = Duration::from_secs(1);
