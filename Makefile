@@ -79,7 +79,7 @@ lint: ## format check, clippy, house rules, names in the SQL
 fmt: ## format the sources
 	@cargo fmt --all
 
-setup: ## install what is missing: PostgreSQL, its headers, clang, cargo-pgrx
+setup: ## install what is missing: PostgreSQL, its headers, clang
 	@scripts/setup.sh
 
 build: ## build the release into a private copy of PostgreSQL

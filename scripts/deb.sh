@@ -67,7 +67,6 @@ if [ -z "$suite" ]; then
     env "${settings[@]}" CARGO_TARGET_DIR="$TARGET" PG_CONFIG="$pg_config" "${package[@]}" --no-check-builddeps
 else
     need_rust
-    with_lock need_cargo_pgrx
     cargo fetch --locked --quiet
     unpack_root "$suite"
     # So that an upgrade of Debian replaces the package by that of its next release. Not
@@ -84,7 +83,6 @@ else
     read_only "$(rustc --print sysroot)" /rust
     read_only "${CARGO_HOME:-$HOME/.cargo}/registry" /root/.cargo/registry
     ln -s /rust/bin/{cargo,rustc,rustfmt} "$BARE/usr/local/bin/"
-    cp "$CARGO_PGRX" "$BARE/usr/local/bin/"
     logged in_root env "${settings[@]}" CARGO_TARGET_DIR=/build/target CARGO_NET_OFFLINE=true \
         sh -c "cd ${source#"$BARE"} && ${package[*]}"
     cp "$BARE/build/"*.deb "$TARGET/deb/"

@@ -64,31 +64,25 @@ headers=$("$pg_config" --includedir-server)
     die "the server headers are missing: $headers/postgres.h" "Debian: postgresql-server-dev-$major"
 
 need_rust
-with_lock need_cargo_pgrx
 # In a directory of its own: what the tests use is compiled against other headers.
 export CARGO_TARGET_DIR=$TARGET/install PGRX_PG_CONFIG_PATH=$pg_config
-options=(--package leaf_id --pg-config "$pg_config" --no-default-features --features "pg$major")
-
 files=${3:-$CARGO_TARGET_DIR/leaf_id-pg$major}
-package() {
-    rm -rf "$files"
-    "$CARGO_PGRX" pgrx package --out-dir "$files" "${options[@]}"
-}
 
 say "Building leaf_id for $version"
+compile "$major"
+rm -rf "$files"
+place_files "$CARGO_TARGET_DIR/release/libleaf_id.so" "$pg_config" "$files"
 if [ "$what" = package ]; then
-    package
     # Debian's and RPM's packages have a place of their own for it.
     [ -n "${3:-}" ] || "$ROOT/scripts/third-party.sh" >"$files/THIRD-PARTY"
     say "The files to package are in $files"
     exit
 fi
 
+# Root only for what needs it: cargo has run as the user.
 if [ -w "$library" ] && [ -w "$extension" ]; then
-    "$CARGO_PGRX" pgrx install --release "${options[@]}"
+    place_files "$CARGO_TARGET_DIR/release/libleaf_id.so" "$pg_config"
 else
-    # Not pgrx's own --sudo: it overwrites the library in place, under a running server.
-    package
     find "$files" -type f -printf '%P\n' | while IFS= read -r file; do
         note "sudo install /$file"
         as_root install -D -m 644 "$files/$file" "/$file" </dev/null

@@ -10,7 +10,6 @@ export LC_ALL=C.UTF-8
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 cd "$ROOT"
 
-PGRX_VERSION=0.18.1
 PGSPOT_VERSION=0.9.4
 # Its parser.
 PGLAST_VERSION=7.21
@@ -192,24 +191,35 @@ need_rust() {
         die "Rust $wanted or later is needed, this is $found" "rustup update"
 }
 
-# Sets CARGO_PGRX. Exactly this version is needed; one that the user has for other
-# projects stays as it is, and ours goes into target/.
-need_cargo_pgrx() {
-    local candidate tools=$TARGET/tools
-    for candidate in "$tools/bin/cargo-pgrx" "$(command -v cargo-pgrx || true)"; do
-        [ -x "$candidate" ] || continue
-        if [ "$("$candidate" pgrx --version 2>/dev/null)" = "cargo-pgrx $PGRX_VERSION" ]; then
-            CARGO_PGRX=$candidate
-            return
-        fi
-    done
-    say "Building cargo-pgrx $PGRX_VERSION (about two minutes, once)"
-    # Without its default features it needs no OpenSSL; optimized, it takes three times
-    # as long to build and saves nothing.
-    CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --debug --no-default-features --root "$tools" --target-dir "$tools/build" \
-        "cargo-pgrx@$PGRX_VERSION" 9>&-
-    rm -rf "$tools/build"
-    CARGO_PGRX=$tools/bin/cargo-pgrx
+# compile MAJOR OPTION...: the library for this version of PostgreSQL, into CARGO_TARGET_DIR. The one
+# to compile against is that of PGRX_HOME, or of PGRX_PG_CONFIG_PATH.
+compile() {
+    local major=$1
+    shift
+    cargo build --release --package leaf_id --no-default-features --features "pg$major" "$@" 9>&-
+}
+
+# The extension's script: the files of sql/ in the order of src/api.rs.
+extension_script() {
+    local file
+    sed -nE 's/^pgrx::extension_sql_file!\("\.\.\/(sql\/[a-z]+\.sql)".*/\1/p' src/api.rs |
+        while IFS= read -r file; do cat "$file" && echo; done
+}
+
+# place_files LIBRARY PG_CONFIG [DIRECTORY]: the files of the extension where that PostgreSQL looks for
+# them, or below a directory. install replaces a file and does not write into it: a server may have
+# the library mapped.
+place_files() {
+    local library extension made
+    library=${3:-}$("$2" --pkglibdir)
+    extension=${3:-}$("$2" --sharedir)/extension
+    made=$(mktemp -d "$TARGET/script.XXXXXX")
+    sed "s/@CARGO_VERSION@/$(version)/" leaf_id.control >"$made/leaf_id.control"
+    extension_script >"$made/leaf_id--$(version).sql"
+    find sql -maxdepth 1 -name 'leaf_id--*--*.sql' -exec cp -t "$made" {} +
+    install -D -m 644 -t "$extension" "$made"/*
+    install -D -m 755 "$1" "$library/leaf_id.so"
+    rm -r "$made"
 }
 
 # Sets PGSPOT, which looks for names in SQL scripts that somebody else could plant. In a place

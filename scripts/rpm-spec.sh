@@ -11,7 +11,7 @@ spec=$TARGET/rpm/leaf_id_$PG_MAJOR.spec
 mkdir -p "$TARGET/rpm"
 upstream=$(version)
 # Pre-releases sort before the release.
-sed "s/@MAJOR@/$PG_MAJOR/g; s/@UPSTREAM@/$upstream/g; s/@VERSION@/${upstream/-/\~}/g; s/@PGRX@/$PGRX_VERSION/g
+sed "s/@MAJOR@/$PG_MAJOR/g; s/@UPSTREAM@/$upstream/g; s/@VERSION@/${upstream/-/\~}/g
     s/@DATE@/$date/; s/@MAINTAINER@/$(maintainer)/" packaging/rpm/leaf_id.spec.in >"$spec"
 rpmlint "$spec"
 say "The spec is $spec"

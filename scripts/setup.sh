@@ -140,7 +140,6 @@ need_copy() {
 setup() {
     need_packages "$@"
     need_rust
-    need_cargo_pgrx
     [ "${1:-}" != lint ] || need_pgspot
     locate_copy
     need_copy

@@ -20,7 +20,6 @@ done
 need_rust
 [ -d "$(rustc --print sysroot)/lib/rustlib/$target" ] ||
     die "Rust's library for arm64 is missing" "rustup target add $target"
-with_lock need_cargo_pgrx
 
 # The kernel starts qemu for programs of that processor: Debian's package has it do so where
 # systemd runs.
@@ -56,9 +55,8 @@ say "Building leaf_id for arm64"
 export CARGO_TARGET_DIR=$TARGET/arm64 PGRX_PG_CONFIG_PATH=$headers/pg_config
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export BINDGEN_EXTRA_CLANG_ARGS_aarch64_unknown_linux_gnu=--sysroot=$headers
-"$CARGO_PGRX" pgrx package --target $target --package leaf_id --pg-config "$headers/pg_config" \
-    --out-dir "$TARGET/arm64/files" --no-default-features --features pg$major
-cp -r "$TARGET/arm64/files/usr" "$BARE/"
+compile $major --target $target
+place_files "$CARGO_TARGET_DIR/$target/release/libleaf_id.so" "$headers/pg_config" "$BARE"
 
 say "Running the regression tests on arm64"
 cp -r --parents pgrx-tests/sql pgrx-tests/expected "$BARE/tmp/"

@@ -1005,6 +1005,11 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_adopt_new(text[]) IS
     'Gives new serial and identity columns a tag, where leaf_id.adopt_new_columns is on';
 
+CREATE FUNCTION @extschema@.leaf_adopt_new_columns() RETURNS event_trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_adopt_new_columns_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_adopt_new_columns() IS
+    'Event trigger: gives new serial and identity columns a tag, where leaf_id.adopt_new_columns is on';
+
 -- Not fired where session_replication_role is replica.
 CREATE EVENT TRIGGER leaf_adopt_new_columns ON ddl_command_end
     WHEN TAG IN ('CREATE TABLE', 'ALTER TABLE')

@@ -85,3 +85,8 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_gapless_drop(text) IS 'Drops a gapless series';
+
+CREATE FUNCTION @extschema@.leaf_gapless_next(series text) RETURNS bigint
+    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_gapless_next_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_gapless_next(text) IS
+    'The next number of a gapless series, which is locked until the transaction ends';

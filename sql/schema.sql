@@ -1,3 +1,5 @@
+\echo Use "CREATE EXTENSION leaf_id" to load this file. \quit
+
 -- The schema of the extension's tables. An existing one is an error: what somebody else has
 -- put into it could stand in their place.
 CREATE SCHEMA leaf_id;

@@ -6,6 +6,19 @@
 -- rename or fill. A number in somebody's table has the weight that his rights give it: see
 -- "counts" below.
 
+CREATE FUNCTION leaf_id.leaf_column_max(
+    relation oid, column_number smallint, OUT largest bigint, OUT unread text)
+    STRICT VOLATILE PARALLEL UNSAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_column_max_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_column_max(oid, smallint) IS
+    'The largest value in an integer column of one table, or why it was not read; runs no code of the table''s owner';
+
+CREATE FUNCTION leaf_id.leaf_tag_next(tag text) RETURNS bigint
+    STRICT VOLATILE PARALLEL UNSAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_tag_next_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_tag_next(text) IS
+    'No id of the tag that is issued from now on is smaller; null where that is not known at the moment';
+
 CREATE FUNCTION leaf_id.leaf_next_period(period text, time_zone text, digits integer) RETURNS bigint
 LANGUAGE plpgsql STABLE STRICT
 SET search_path = pg_catalog, pg_temp

@@ -1,5 +1,20 @@
 -- The edit triggers and the functions that manage tags.
 
+CREATE FUNCTION @extschema@.leaf_alloc_stamp() RETURNS trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_alloc_stamp_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_alloc_stamp() IS
+    'Trigger: stamps rows of leaf_id.leaf_alloc, refuses to lower max_id, and merges replicated rows of tags that exist';
+
+CREATE FUNCTION @extschema@.leaf_alloc_edit() RETURNS trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_alloc_edit_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_alloc_edit() IS
+    'Trigger: makes edits of leaf_id.leaf_alloc known to every session when they commit';
+
+CREATE FUNCTION @extschema@.leaf_alloc_truncate() RETURNS trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_alloc_truncate_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_alloc_truncate() IS
+    'Trigger: refuses TRUNCATE without leaf_id.allow_truncate, and drops every cached segment of this database when it commits';
+
 CREATE TRIGGER leaf_alloc_stamp
     BEFORE INSERT OR UPDATE ON leaf_id.leaf_alloc
     FOR EACH ROW EXECUTE FUNCTION @extschema@.leaf_alloc_stamp();

@@ -1,5 +1,46 @@
 -- What the generators are doing, for pg_monitor.
 
+CREATE FUNCTION @extschema@.leaf_segment_slots(
+    OUT tag text, OUT current_first bigint, OUT current_last bigint, OUT current_next bigint,
+    OUT current_remaining bigint, OUT fill_percent double precision,
+    OUT spare_first bigint, OUT spare_last bigint, OUT spare_remaining bigint, OUT spare_state text,
+    OUT step integer, OUT ids_issued bigint, OUT ids_per_second double precision,
+    OUT refills bigint, OUT last_refill timestamptz, OUT last_refill_ms double precision,
+    OUT waits bigint, OUT waited_ms double precision, OUT ids_lost bigint,
+    OUT ids_skipped bigint, OUT last_error text, OUT period_ends timestamptz)
+    RETURNS SETOF record STRICT VOLATILE PARALLEL RESTRICTED
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_segment_slots_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_segment_slots() IS
+    'What shared memory holds of the tags of this database; see leaf_segment_status';
+
+CREATE FUNCTION @extschema@.leaf_slot_counts(
+    OUT slots bigint, OUT used bigint, OUT evictions bigint, OUT ids_lost bigint)
+    STRICT VOLATILE PARALLEL RESTRICTED
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_slot_counts_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_slot_counts() IS
+    'What the slots of this server are used for; see leaf_slot_status';
+
+CREATE FUNCTION @extschema@.leaf_central_connections(
+    OUT server name, OUT state text, OUT since timestamptz, OUT last_error text,
+    OUT attempts integer, OUT last_claim timestamptz)
+    RETURNS SETOF record STRICT VOLATILE PARALLEL RESTRICTED
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_central_connections_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_central_connections() IS
+    'How the servers that tags of this database are sourced from are getting on; see leaf_central_status';
+
+CREATE FUNCTION @extschema@.leaf_snowflake_state(
+    OUT state text, OUT worker_id integer, OUT worker_id_source text,
+    OUT last_timestamp timestamptz, OUT reserved_until timestamptz,
+    OUT floor timestamptz, OUT floor_reason text,
+    OUT clock_lead_ms bigint, OUT clock_lead_reason text, OUT ids_issued bigint, OUT waits bigint,
+    OUT rollbacks_seen bigint, OUT layout text, OUT exhausted_at timestamptz,
+    OUT registry text, OUT lease_until timestamptz, OUT registry_away_since timestamptz,
+    OUT clock_offset_ms bigint, OUT peers_offset_ms bigint, OUT last_error text)
+    STRICT VOLATILE PARALLEL RESTRICTED
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_state_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_snowflake_state() IS
+    'What the snowflake generator is doing; see leaf_snowflake_status';
+
 CREATE VIEW @extschema@.leaf_segment_status AS
 SELECT
     a.biz_tag AS tag,

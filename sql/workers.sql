@@ -203,3 +203,46 @@ COMMENT ON COLUMN @extschema@.leaf_worker_status.address IS
     'Where the holder connected from; null: by a Unix socket';
 COMMENT ON COLUMN @extschema@.leaf_worker_status.role_name IS
     'Role that claimed it for this node first: no other may claim, renew or release it; null: any';
+
+-- What servers call for their leases, and an operator for the rest.
+
+CREATE FUNCTION @extschema@.leaf_worker_claim(
+    system_identifier bigint, node_name text, token bigint, next_token bigint,
+    held integer, held_until_ms bigint, now_ms bigint, reserve_until_ms bigint,
+    lease_ms integer, max_skew_ms integer, max_lead_ms integer, epoch_ms bigint,
+    layout text,
+    OUT status text, OUT worker_id integer, OUT floor_ms bigint, OUT reserved_until_ms bigint,
+    OUT registry_ms bigint, OUT peers integer, OUT peers_offset_ms bigint, OUT detail text,
+    OUT lease_ms integer, OUT max_skew_ms integer, OUT max_lead_ms integer)
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_claim_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_worker_claim(
+    bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, integer, bigint, text) IS
+    'Leases a worker id to a server: the one it had, or another. The answer''s status is granted, held, full, grace, clock, epoch, role or layout';
+
+CREATE FUNCTION @extschema@.leaf_worker_renew(
+    worker_id integer, system_identifier bigint, node_name text, token bigint, next_token bigint,
+    now_ms bigint, reserve_until_ms bigint,
+    lease_ms integer, max_skew_ms integer, max_lead_ms integer, epoch_ms bigint,
+    layout text,
+    OUT status text, OUT worker_id integer, OUT floor_ms bigint, OUT reserved_until_ms bigint,
+    OUT registry_ms bigint, OUT peers integer, OUT peers_offset_ms bigint, OUT detail text,
+    OUT lease_ms integer, OUT max_skew_ms integer, OUT max_lead_ms integer)
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_renew_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_worker_renew(
+    integer, bigint, text, bigint, bigint, bigint, bigint, integer, integer, integer, bigint, text) IS
+    'Renews the lease of a worker id, and raises what is reserved. The answer''s status is granted, lost, retired, grace, clock, epoch, role or layout';
+
+CREATE FUNCTION @extschema@.leaf_worker_release(worker_id integer) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_release_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_worker_release(integer) IS
+    'Takes a worker id from its holder; whoever gets it next begins above all that was reserved';
+
+CREATE FUNCTION @extschema@.leaf_worker_retire(worker_id integer, retired boolean DEFAULT true) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_retire_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_worker_retire(integer, boolean) IS
+    'Says that a worker id is neither leased nor renewed any more, or that it is again';
+
+CREATE FUNCTION @extschema@.leaf_worker_retire(worker_id integer, until timestamptz) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_retire_until_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_worker_retire(integer, timestamptz) IS
+    'Sets a worker id aside that was never used, for ids with times up to until: nobody leases it, and who does later begins above';

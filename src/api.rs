@@ -28,48 +28,34 @@ mod support;
 mod sync;
 mod tags;
 
-pgrx::extension_sql_file!("../sql/schema.sql", name = "schema", bootstrap);
+// The script, in this order: scripts/lib.sh reads it here, and `cargo pgrx` by these macros. Each
+// function below has its CREATE FUNCTION there; a test compares the two.
+pgrx::extension_sql_file!("../sql/schema.sql", name = "schema");
+pgrx::extension_sql_file!("../sql/tags.sql", name = "tags", requires = ["schema"]);
+pgrx::extension_sql_file!("../sql/segment.sql", name = "segment", requires = ["tags"]);
 pgrx::extension_sql_file!(
-    "../sql/tags.sql",
-    name = "tags",
-    requires = [
-        "schema",
-        leaf_alloc_stamp,
-        leaf_alloc_edit,
-        leaf_alloc_truncate
-    ]
-);
-pgrx::extension_sql_file!(
-    "../sql/workers.sql",
-    name = "workers",
-    requires = ["schema"]
+    "../sql/snowflake.sql",
+    name = "snowflake",
+    requires = ["segment"]
 );
 pgrx::extension_sql_file!(
     "../sql/gapless.sql",
     name = "gapless",
-    requires = ["schema"]
+    requires = ["snowflake"]
 );
-pgrx::extension_sql_file!("../sql/rights.sql", name = "rights", requires = ["tags"]);
+pgrx::extension_sql_file!("../sql/opaque.sql", name = "opaque", requires = ["gapless"]);
+pgrx::extension_sql_file!("../sql/format.sql", name = "format", requires = ["opaque"]);
 pgrx::extension_sql_file!(
-    "../sql/sync.sql",
-    name = "sync",
-    requires = ["tags", leaf_column_max, leaf_tag_next]
+    "../sql/workers.sql",
+    name = "workers",
+    requires = ["format"]
 );
+pgrx::extension_sql_file!("../sql/rights.sql", name = "rights", requires = ["workers"]);
+pgrx::extension_sql_file!("../sql/sync.sql", name = "sync", requires = ["rights"]);
+pgrx::extension_sql_file!("../sql/views.sql", name = "views", requires = ["sync"]);
+pgrx::extension_sql_file!("../sql/adopt.sql", name = "adopt", requires = ["views"]);
 pgrx::extension_sql_file!(
-    "../sql/views.sql",
-    name = "views",
-    requires = ["tags", "sync", leaf_segment_slots, leaf_snowflake_state]
+    "../sql/privileges.sql",
+    name = "privileges",
+    requires = ["adopt"]
 );
-pgrx::extension_sql_file!(
-    "../sql/adopt.sql",
-    name = "adopt",
-    requires = [
-        "tags",
-        "rights",
-        "views",
-        "workers",
-        leaf_segment_next,
-        leaf_adopt_new_columns
-    ]
-);
-pgrx::extension_sql_file!("../sql/privileges.sql", name = "privileges", finalize);

@@ -9,14 +9,9 @@ use crate::error::Failure;
 use crate::guc;
 use crate::pg::{self, EventTriggerCall, RawDatum};
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_adopt_new_columns() RETURNS event_trigger
-    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_adopt_new_columns() IS
-    'Event trigger: gives new serial and identity columns a tag, where leaf_id.adopt_new_columns is on';
-"#)]
+#[pg_extern(sql = false)]
 fn leaf_adopt_new_columns(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    // SAFETY: a call of the SQL function above.
+    // SAFETY: a call of the SQL function of this name.
     let call = unsafe { EventTriggerCall::new(fcinfo) };
     let function = "leaf_adopt_new_columns";
     let call = finish(call.ok_or(Failure::NotATrigger { function }));

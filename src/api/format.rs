@@ -15,14 +15,9 @@ fn pattern(pattern: &[u8]) -> Result<Pattern<'_>, Failure> {
     })
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_format(id bigint, pattern text) RETURNS text
-    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_format(bigint, text) IS
-    'An id by a pattern like INV-{YYYY}-{N:6} or ord_{BASE32}{CHECK}';
-"#)]
+#[pg_extern(strict, immutable, parallel_safe, sql = false)]
 fn leaf_format(id: i64, fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    // SAFETY: a call of the SQL function above.
+    // SAFETY: a call of the SQL function of this name.
     let given = unsafe { text(fcinfo, 1) };
     let formatted = finish(pattern(given)).format(id);
     let formatted = finish(formatted.ok_or_else(|| Failure::DoesNotFit {
@@ -32,14 +27,9 @@ fn leaf_format(id: i64, fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     RawDatum::text(formatted.len(), |out| formatted.write(out))
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_parse(formatted text, pattern text) RETURNS bigint
-    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_parse(text, text) IS
-    'The id that leaf_format() has made this text of';
-"#)]
+#[pg_extern(strict, immutable, parallel_safe, sql = false)]
 fn leaf_parse(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
-    // SAFETY: a call of the SQL function above.
+    // SAFETY: a call of the SQL function of this name.
     let (formatted, given) = unsafe { (text(fcinfo, 0), text(fcinfo, 1)) };
     let parsed = finish(pattern(given)).parse(formatted);
     finish(parsed.map_err(|unparsed| Failure::Unparsed {
@@ -49,23 +39,13 @@ fn leaf_parse(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     }))
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_format_uuid(id bigint) RETURNS uuid
-    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_format_uuid(bigint) IS
-    'A UUID of version 8 that holds an id: in the same order, and as easy to guess';
-"#)]
+#[pg_extern(strict, immutable, parallel_safe, sql = false)]
 fn leaf_format_uuid(id: i64) -> pgrx::Uuid {
     let uuid = to_uuid(id).ok_or(Failure::NegativeUuid { id });
     pgrx::Uuid::from_bytes(finish(uuid))
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_parse_uuid(uuid uuid) RETURNS bigint
-    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_parse_uuid(uuid) IS
-    'The id that leaf_format_uuid() has made this UUID of';
-"#)]
+#[pg_extern(strict, immutable, parallel_safe, sql = false)]
 fn leaf_parse_uuid(uuid: pgrx::Uuid) -> i64 {
     let id = of_uuid(*uuid.as_bytes());
     finish(id.ok_or_else(|| Failure::OtherUuid {

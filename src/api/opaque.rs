@@ -29,39 +29,21 @@ unsafe fn mapped(
     })
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_opaque_encode(tag text, n bigint) RETURNS bigint
-    STRICT STABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_opaque_encode(text, bigint) IS
-    'The id that an opaque tag makes of its n';
-"#)]
+#[pg_extern(strict, stable, parallel_safe, sql = false)]
 fn leaf_opaque_encode(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
-    // SAFETY: a call of the SQL function above.
+    // SAFETY: a call of the SQL function of this name.
     finish(unsafe { mapped(fcinfo, Permutation::encode) })
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_opaque_decode(tag text, id bigint) RETURNS bigint
-    STRICT STABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_opaque_decode(text, bigint) IS
-    'The n that an opaque tag has made this id of';
-"#)]
+#[pg_extern(strict, stable, parallel_safe, sql = false)]
 fn leaf_opaque_decode(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
-    // SAFETY: a call of the SQL function above.
+    // SAFETY: a call of the SQL function of this name.
     finish(unsafe { mapped(fcinfo, Permutation::decode) })
 }
 
-#[pg_extern(
-    sql = r#"
-CREATE FUNCTION leaf_id.leaf_key_of(tag text) RETURNS text
-    STRICT STABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_id.leaf_key_of(text) IS
-    'The key of an opaque tag, in hexadecimal; who may execute it may also claim opaque tags with leaf_claim()';
-"#,
-    requires = ["schema"]
-)]
+#[pg_extern(strict, stable, parallel_safe, sql = false)]
 fn leaf_key_of(fcinfo: pg_sys::FunctionCallInfo) -> String {
-    // SAFETY: a call of the SQL function above, which is strict.
+    // SAFETY: a call of the SQL function of this name, which is strict.
     let found = finish(wait::opaque_tag(unsafe { tag(fcinfo) }));
     finish(opaque::hand_over(&found.key.tag, &found.opaque)).hex()
 }

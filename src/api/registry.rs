@@ -107,20 +107,7 @@ fn ask(
     unsafe { row.form(columns) }
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_worker_claim(
-    system_identifier bigint, node_name text, token bigint, next_token bigint,
-    held integer, held_until_ms bigint, now_ms bigint, reserve_until_ms bigint,
-    lease_ms integer, max_skew_ms integer, max_lead_ms integer, epoch_ms bigint,
-    layout text,
-    OUT status text, OUT worker_id integer, OUT floor_ms bigint, OUT reserved_until_ms bigint,
-    OUT registry_ms bigint, OUT peers integer, OUT peers_offset_ms bigint, OUT detail text,
-    OUT lease_ms integer, OUT max_skew_ms integer, OUT max_lead_ms integer)
-    VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_worker_claim(
-    bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, integer, bigint, text) IS
-    'Leases a worker id to a server: the one it had, or another. The answer''s status is granted, held, full, grace, clock, epoch, role or layout';
-"#)]
+#[pg_extern(sql = false)]
 fn leaf_worker_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     ask(fcinfo, |arguments| {
         let system_identifier = arguments.bigint();
@@ -144,20 +131,7 @@ fn leaf_worker_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     })
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_worker_renew(
-    worker_id integer, system_identifier bigint, node_name text, token bigint, next_token bigint,
-    now_ms bigint, reserve_until_ms bigint,
-    lease_ms integer, max_skew_ms integer, max_lead_ms integer, epoch_ms bigint,
-    layout text,
-    OUT status text, OUT worker_id integer, OUT floor_ms bigint, OUT reserved_until_ms bigint,
-    OUT registry_ms bigint, OUT peers integer, OUT peers_offset_ms bigint, OUT detail text,
-    OUT lease_ms integer, OUT max_skew_ms integer, OUT max_lead_ms integer)
-    VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_worker_renew(
-    integer, bigint, text, bigint, bigint, bigint, bigint, integer, integer, integer, bigint, text) IS
-    'Renews the lease of a worker id, and raises what is reserved. The answer''s status is granted, lost, retired, grace, clock, epoch, role or layout';
-"#)]
+#[pg_extern(sql = false)]
 fn leaf_worker_renew(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     ask(fcinfo, |arguments| {
         let held = arguments.integer().map(worker_id).transpose();
@@ -233,32 +207,17 @@ impl Terms {
     }
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_worker_release(worker_id integer) RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_worker_release(integer) IS
-    'Takes a worker id from its holder; whoever gets it next begins above all that was reserved';
-"#)]
+#[pg_extern(sql = false)]
 fn leaf_worker_release(worker_id: Option<i32>) {
     finish(registry::release(worker_id));
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_worker_retire(worker_id integer, retired boolean DEFAULT true) RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_worker_retire(integer, boolean) IS
-    'Says that a worker id is neither leased nor renewed any more, or that it is again';
-"#)]
+#[pg_extern(sql = false)]
 fn leaf_worker_retire(worker_id: Option<i32>, retired: Option<bool>) {
     finish(registry::retire(worker_id, retired));
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_worker_retire(worker_id integer, until timestamptz) RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_worker_retire(integer, timestamptz) IS
-    'Sets a worker id aside that was never used, for ids with times up to until: nobody leases it, and who does later begins above';
-"#)]
+#[pg_extern(sql = false)]
 fn leaf_worker_retire_until(worker_id: Option<i32>, until: Option<TimestampWithTimeZone>) {
     finish(registry::set_aside(worker_id, until.map(Into::into)));
 }

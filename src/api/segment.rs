@@ -12,17 +12,9 @@ use crate::segment::wait;
 use crate::shmem::Period;
 use crate::tags::claim;
 
-#[pg_extern(
-    sql = r#"
-CREATE FUNCTION leaf_segment_next(tag text) RETURNS bigint
-    STRICT VOLATILE PARALLEL SAFE SUPPORT leaf_id.leaf_next_support
-    LANGUAGE c AS '@MODULE_PATHNAME@', 'leaf_segment_next';
-COMMENT ON FUNCTION leaf_segment_next(text) IS 'The next id of a tag';
-"#,
-    requires = [leaf_next_support]
-)]
+#[pg_extern(strict, parallel_safe, sql = false)]
 pub fn leaf_segment_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
-    // SAFETY: a call of the SQL function above, which keeps a CallSite; see also `fmgr`.
+    // SAFETY: a call of the SQL function of this name, which keeps a CallSite; see also `fmgr`.
     let (site, tag) = unsafe {
         let site = kept(fcinfo, || CallSite::new(names_a_constant(fcinfo)));
         (site, tag(fcinfo))
@@ -30,26 +22,16 @@ pub fn leaf_segment_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     finish(issue::next(site, tag))
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_segment_next_batch(tag text, n integer) RETURNS SETOF bigint
-    STRICT VOLATILE PARALLEL SAFE ROWS 1000 LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_segment_next_batch(text, integer) IS
-    'The next n ids of a tag, in increasing order';
-"#)]
+#[pg_extern(strict, parallel_safe, sql = false)]
 fn leaf_segment_next_batch(fcinfo: pg_sys::FunctionCallInfo) -> SetOfIterator<'static, i64> {
-    // SAFETY: a call of the SQL function above; the batch copies the tag.
+    // SAFETY: a call of the SQL function of this name; the batch copies the tag.
     let (tag, n) = unsafe { (tag(fcinfo), second_argument(fcinfo)) };
     SetOfIterator::new(Batch::new(tag, finish(count(n))))
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_segment_next_range(tag text, n integer, OUT first_id bigint, OUT last_id bigint)
-    STRICT VOLATILE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_segment_next_range(text, integer) IS
-    'The next n ids of a tag without a gap, as the first and the last; n up to max_step';
-"#)]
+#[pg_extern(strict, parallel_safe, sql = false)]
 fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    // SAFETY: a call of the SQL function above.
+    // SAFETY: a call of the SQL function of this name.
     let (row, tag, n) = unsafe { (row_type(fcinfo), tag(fcinfo), second_argument(fcinfo)) };
     let columns = match finish(count(n)) {
         0 => [None, None],
@@ -62,18 +44,9 @@ fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     unsafe { row.form(columns) }
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_claim(
-    tag text, n integer, OUT first_id bigint, OUT last_id bigint, OUT incarnation bigint,
-    OUT max_step integer, OUT max_value bigint, OUT skipped bigint, OUT growth_limited boolean,
-    OUT period_first bigint, OUT period_left_us bigint,
-    OUT opaque_key bigint, OUT opaque_bounds bigint[], OUT key text)
-    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_claim(text, integer) IS
-    'Claims at most n ids of a tag for another server, for 0 its step; not in a transaction block';
-"#)]
+#[pg_extern(strict, sql = false)]
 fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    // SAFETY: a call of the SQL function above.
+    // SAFETY: a call of the SQL function of this name.
     let (row, tag, n) = unsafe { (row_type(fcinfo), tag(fcinfo), second_argument(fcinfo)) };
     // Short, as a locked row here holds up a member's other tags.
     finish(serve::begin(c"leaf_claim()", c"300ms"));

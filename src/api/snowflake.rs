@@ -13,37 +13,18 @@ use crate::pg::{self, RawDatum};
 use crate::shmem;
 use crate::snowflake::{issue, reset};
 
-#[pg_extern(
-    sql = r#"
-CREATE FUNCTION leaf_snowflake_next() RETURNS bigint
-    STRICT VOLATILE PARALLEL SAFE SUPPORT leaf_id.leaf_next_support
-    LANGUAGE c AS '@MODULE_PATHNAME@', 'leaf_snowflake_next';
-COMMENT ON FUNCTION leaf_snowflake_next() IS
-    'The next snowflake id of this server: milliseconds, worker id, sequence';
-"#,
-    requires = [leaf_next_support]
-)]
+#[pg_extern(strict, parallel_safe, sql = false)]
 pub fn leaf_snowflake_next() -> i64 {
     finish(issue::next())
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_snowflake_next_batch(n integer) RETURNS SETOF bigint
-    STRICT VOLATILE PARALLEL SAFE ROWS 1000 LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_snowflake_next_batch(integer) IS
-    'The next n snowflake ids, in increasing order';
-"#)]
+#[pg_extern(strict, parallel_safe, sql = false)]
 fn leaf_snowflake_next_batch(n: i32) -> SetOfIterator<'static, i64> {
     let n = finish(count(n));
     SetOfIterator::new((0..n).map(|_| finish(issue::next())))
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_snowflake_reset(until timestamptz) RETURNS void
-    STRICT VOLATILE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_snowflake_reset(timestamptz) IS
-    'Lets snowflake ids carry times later than until, whatever was reserved before: for a worker id that was never used; superuser only';
-"#)]
+#[pg_extern(strict, sql = false)]
 fn leaf_snowflake_reset(until: TimestampWithTimeZone) {
     finish(reset::reset(until.into()));
 }
@@ -116,31 +97,18 @@ fn decode(fcinfo: pg_sys::FunctionCallInfo, id: i64, format: Format) -> Result<R
     Ok(unsafe { row_type(fcinfo).form(columns) })
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_snowflake_decode(
-    id bigint, OUT ts timestamptz, OUT worker_id integer, OUT sequence integer)
-    STRICT STABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_snowflake_decode(bigint) IS
-    'The parts of a snowflake id, with leaf_id.epoch and leaf_id.snowflake_layout';
-"#)]
+#[pg_extern(strict, stable, parallel_safe, sql = false)]
 fn leaf_snowflake_decode(id: i64, fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     finish(Format::configured().and_then(|format| decode(fcinfo, id, format)))
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_snowflake_decode(
-    id bigint, epoch bigint, layout text DEFAULT '41/10/12',
-    OUT ts timestamptz, OUT worker_id integer, OUT sequence integer)
-    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_snowflake_decode(bigint, bigint, text) IS
-    'The parts of a snowflake id, with an epoch in Unix milliseconds and a layout';
-"#)]
+#[pg_extern(strict, immutable, parallel_safe, sql = false)]
 fn leaf_snowflake_decode_in_format(
     id: i64,
     epoch: i64,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> RawDatum {
-    // SAFETY: a call of the SQL function above.
+    // SAFETY: a call of the SQL function of this name.
     let format = unsafe { Format::given(epoch, fcinfo, 2) };
     finish(format.and_then(|format| decode(fcinfo, id, format)))
 }
@@ -183,56 +151,34 @@ fn upper_bound(ts: i64, format: Format) -> i64 {
     })
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_snowflake_min(ts timestamptz) RETURNS bigint
-    STRICT STABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_snowflake_min(timestamptz) IS
-    'The smallest snowflake id of the millisecond of ts: WHERE id >= leaf_snowflake_min(from)';
-"#)]
+#[pg_extern(strict, stable, parallel_safe, sql = false)]
 fn leaf_snowflake_min(ts: TimestampWithTimeZone) -> i64 {
     lower_bound(ts.into(), finish(Format::configured()))
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_snowflake_min(ts timestamptz, epoch bigint, layout text DEFAULT '41/10/12')
-    RETURNS bigint
-    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_snowflake_min(timestamptz, bigint, text) IS
-    'The same with an epoch in Unix milliseconds and a layout, for partition bounds and checks';
-"#)]
+#[pg_extern(strict, immutable, parallel_safe, sql = false)]
 fn leaf_snowflake_min_in_format(
     ts: TimestampWithTimeZone,
     epoch: i64,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> i64 {
-    // SAFETY: a call of the SQL function above.
+    // SAFETY: a call of the SQL function of this name.
     let format = unsafe { Format::given(epoch, fcinfo, 2) };
     lower_bound(ts.into(), finish(format))
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_snowflake_max(ts timestamptz) RETURNS bigint
-    STRICT STABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_snowflake_max(timestamptz) IS
-    'The largest snowflake id of the millisecond of ts: WHERE id <= leaf_snowflake_max(until)';
-"#)]
+#[pg_extern(strict, stable, parallel_safe, sql = false)]
 fn leaf_snowflake_max(ts: TimestampWithTimeZone) -> i64 {
     upper_bound(ts.into(), finish(Format::configured()))
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_snowflake_max(ts timestamptz, epoch bigint, layout text DEFAULT '41/10/12')
-    RETURNS bigint
-    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_snowflake_max(timestamptz, bigint, text) IS
-    'The same with an epoch in Unix milliseconds and a layout, for partition bounds and checks';
-"#)]
+#[pg_extern(strict, immutable, parallel_safe, sql = false)]
 fn leaf_snowflake_max_in_format(
     ts: TimestampWithTimeZone,
     epoch: i64,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> i64 {
-    // SAFETY: a call of the SQL function above.
+    // SAFETY: a call of the SQL function of this name.
     let format = unsafe { Format::given(epoch, fcinfo, 2) };
     upper_bound(ts.into(), finish(format))
 }
@@ -265,27 +211,13 @@ fn compose(ts: i64, worker_id: i32, sequence: i64, format: Format) -> Result<i64
     }))
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_snowflake_compose(ts timestamptz, worker_id integer, sequence bigint)
-    RETURNS bigint
-    STRICT STABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_snowflake_compose(timestamptz, integer, bigint) IS
-    'The snowflake id with these parts, with leaf_id.epoch and leaf_id.snowflake_layout: for rows of past times';
-"#)]
+#[pg_extern(strict, stable, parallel_safe, sql = false)]
 fn leaf_snowflake_compose(ts: TimestampWithTimeZone, worker_id: i32, sequence: i64) -> i64 {
     let format = Format::configured();
     finish(format.and_then(|format| compose(ts.into(), worker_id, sequence, format)))
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_snowflake_compose(
-    ts timestamptz, worker_id integer, sequence bigint,
-    epoch bigint, layout text DEFAULT '41/10/12')
-    RETURNS bigint
-    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_snowflake_compose(timestamptz, integer, bigint, bigint, text) IS
-    'The same with an epoch in Unix milliseconds and a layout';
-"#)]
+#[pg_extern(strict, immutable, parallel_safe, sql = false)]
 fn leaf_snowflake_compose_in_format(
     ts: TimestampWithTimeZone,
     worker_id: i32,
@@ -293,7 +225,7 @@ fn leaf_snowflake_compose_in_format(
     epoch: i64,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> i64 {
-    // SAFETY: a call of the SQL function above.
+    // SAFETY: a call of the SQL function of this name.
     let format = unsafe { Format::given(epoch, fcinfo, 4) };
     finish(format.and_then(|format| compose(ts.into(), worker_id, sequence, format)))
 }

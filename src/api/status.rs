@@ -31,20 +31,7 @@ fn milliseconds(us: u64) -> f64 {
     figure(us) / 1000.0
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_segment_slots(
-    OUT tag text, OUT current_first bigint, OUT current_last bigint, OUT current_next bigint,
-    OUT current_remaining bigint, OUT fill_percent double precision,
-    OUT spare_first bigint, OUT spare_last bigint, OUT spare_remaining bigint, OUT spare_state text,
-    OUT step integer, OUT ids_issued bigint, OUT ids_per_second double precision,
-    OUT refills bigint, OUT last_refill timestamptz, OUT last_refill_ms double precision,
-    OUT waits bigint, OUT waited_ms double precision, OUT ids_lost bigint,
-    OUT ids_skipped bigint, OUT last_error text, OUT period_ends timestamptz)
-    RETURNS SETOF record STRICT VOLATILE PARALLEL RESTRICTED
-    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_segment_slots() IS
-    'What shared memory holds of the tags of this database; see leaf_segment_status';
-"#)]
+#[pg_extern(strict, parallel_restricted, sql = false)]
 #[allow(clippy::type_complexity, reason = "one entry per column")]
 fn leaf_segment_slots() -> TableIterator<
     'static,
@@ -126,14 +113,7 @@ fn leaf_segment_slots() -> TableIterator<
     TableIterator::new(rows.collect::<Vec<_>>())
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_slot_counts(
-    OUT slots bigint, OUT used bigint, OUT evictions bigint, OUT ids_lost bigint)
-    STRICT VOLATILE PARALLEL RESTRICTED
-    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_slot_counts() IS
-    'What the slots of this server are used for; see leaf_slot_status';
-"#)]
+#[pg_extern(strict, parallel_restricted, sql = false)]
 fn leaf_slot_counts(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let counts = finish(shmem::area().ok_or(Failure::NotPreloaded))
         .directory()
@@ -144,19 +124,11 @@ fn leaf_slot_counts(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         bigint(counts.evictions).into_datum(),
         bigint(counts.ids_lost).into_datum(),
     ];
-    // SAFETY: a call of the SQL function above, and its OUT arguments.
+    // SAFETY: a call of the SQL function of this name, and its OUT arguments.
     unsafe { row_type(fcinfo).form(columns) }
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_central_connections(
-    OUT server name, OUT state text, OUT since timestamptz, OUT last_error text,
-    OUT attempts integer, OUT last_claim timestamptz)
-    RETURNS SETOF record STRICT VOLATILE PARALLEL RESTRICTED
-    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_central_connections() IS
-    'How the servers that tags of this database are sourced from are getting on; see leaf_central_status';
-"#)]
+#[pg_extern(strict, parallel_restricted, sql = false)]
 #[allow(clippy::type_complexity, reason = "one entry per column")]
 fn leaf_central_connections() -> TableIterator<
     'static,
@@ -193,20 +165,7 @@ fn leaf_central_connections() -> TableIterator<
     TableIterator::new(rows.collect::<Vec<_>>())
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_snowflake_state(
-    OUT state text, OUT worker_id integer, OUT worker_id_source text,
-    OUT last_timestamp timestamptz, OUT reserved_until timestamptz,
-    OUT floor timestamptz, OUT floor_reason text,
-    OUT clock_lead_ms bigint, OUT clock_lead_reason text, OUT ids_issued bigint, OUT waits bigint,
-    OUT rollbacks_seen bigint, OUT layout text, OUT exhausted_at timestamptz,
-    OUT registry text, OUT lease_until timestamptz, OUT registry_away_since timestamptz,
-    OUT clock_offset_ms bigint, OUT peers_offset_ms bigint, OUT last_error text)
-    STRICT VOLATILE PARALLEL RESTRICTED
-    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_snowflake_state() IS
-    'What the snowflake generator is doing; see leaf_snowflake_status';
-"#)]
+#[pg_extern(strict, parallel_restricted, sql = false)]
 fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     use core::sync::atomic::Ordering::Relaxed;
     let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
@@ -261,6 +220,6 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         lease.peers_offset_ms.into_datum(),
         some_text(lease.last_error.get()).into_datum(),
     ];
-    // SAFETY: a call of the SQL function above, and its OUT arguments.
+    // SAFETY: a call of the SQL function of this name, and its OUT arguments.
     unsafe { row_type(fcinfo).form(columns) }
 }

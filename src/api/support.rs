@@ -21,17 +21,9 @@ use super::snowflake::leaf_snowflake_next;
 use crate::error::Failure;
 use crate::pg::{self, LoneCall, RawDatum, SCHEMA};
 
-#[pg_extern(
-    sql = r#"
-CREATE FUNCTION leaf_id.leaf_next_support(internal) RETURNS internal
-    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_id.leaf_next_support(internal) IS
-    'Planner support of leaf_segment_next and leaf_snowflake_next: COPY inserts in bulk';
-"#,
-    requires = ["schema"]
-)]
+#[pg_extern(strict, immutable, parallel_safe, sql = false)]
 fn leaf_next_support(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    // SAFETY: a call of the SQL function above.
+    // SAFETY: a call of the SQL function of this name.
     let call = unsafe { LoneCall::new(fcinfo) };
     let simplified = call.and_then(|call| Some(call.with_twin(twin(call)?)));
     simplified.unwrap_or_else(RawDatum::none)
@@ -102,18 +94,10 @@ unsafe fn check_first_call(
     Ok(())
 }
 
-#[pg_extern(
-    sql = r#"
-CREATE FUNCTION leaf_id.leaf_segment_next_stable(tag text, function oid, internal) RETURNS bigint
-    STABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', 'leaf_segment_next_stable';
-COMMENT ON FUNCTION leaf_id.leaf_segment_next_stable(text, oid, internal) IS
-    'What leaf_segment_next becomes in COPY; not to be called from SQL';
-"#,
-    requires = ["schema"]
-)]
+#[pg_extern(stable, parallel_safe, sql = false)]
 fn leaf_segment_next_stable(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     let twin = "leaf_segment_next_stable";
-    // SAFETY: a call of the SQL function above, the first one of its call site; see `fmgr`. The
+    // SAFETY: a call of the SQL function of this name, the first one of its call site; see `fmgr`. The
     // first argument is then a text that is not null, as it is to `leaf_segment_next`. It is
     // a constant, so that holds for the calls that follow.
     unsafe {
@@ -125,17 +109,9 @@ fn leaf_segment_next_stable(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     leaf_segment_next(fcinfo)
 }
 
-#[pg_extern(
-    sql = r#"
-CREATE FUNCTION leaf_id.leaf_snowflake_next_stable(function oid, internal) RETURNS bigint
-    STABLE PARALLEL SAFE LANGUAGE c AS '@MODULE_PATHNAME@', 'leaf_snowflake_next_stable';
-COMMENT ON FUNCTION leaf_id.leaf_snowflake_next_stable(oid, internal) IS
-    'What leaf_snowflake_next becomes in COPY; not to be called from SQL';
-"#,
-    requires = ["schema"]
-)]
+#[pg_extern(stable, parallel_safe, sql = false)]
 fn leaf_snowflake_next_stable(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
-    // SAFETY: a call of the SQL function above, which keeps nothing but this; see also `fmgr`.
+    // SAFETY: a call of the SQL function of this name, which keeps nothing but this; see also `fmgr`.
     unsafe {
         kept(fcinfo, || {
             finish(check_first_call(fcinfo, 0, "leaf_snowflake_next_stable"));

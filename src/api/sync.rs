@@ -22,14 +22,7 @@ fn reason(unread: Unread) -> &'static str {
     }
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_id.leaf_column_max(
-    relation oid, column_number smallint, OUT largest bigint, OUT unread text)
-    STRICT VOLATILE PARALLEL UNSAFE
-    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_id.leaf_column_max(oid, smallint) IS
-    'The largest value in an integer column of one table, or why it was not read; runs no code of the table''s owner';
-"#)]
+#[pg_extern(strict, sql = false)]
 fn leaf_column_max(
     relation: pg_sys::Oid,
     column_number: i16,
@@ -41,18 +34,12 @@ fn leaf_column_max(
         found.ok().flatten().and_then(IntoDatum::into_datum),
         unread.and_then(|reason| Text::new(reason.as_bytes()).into_datum()),
     ];
-    // SAFETY: a call of the SQL function above, and its OUT arguments.
+    // SAFETY: a call of the SQL function of this name, and its OUT arguments.
     unsafe { row_type(fcinfo).form(columns) }
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_id.leaf_tag_next(tag text) RETURNS bigint
-    STRICT VOLATILE PARALLEL UNSAFE
-    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_id.leaf_tag_next(text) IS
-    'No id of the tag that is issued from now on is smaller; null where that is not known at the moment';
-"#)]
+#[pg_extern(strict, sql = false)]
 fn leaf_tag_next(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
-    // SAFETY: a call of the SQL function above, which is strict.
+    // SAFETY: a call of the SQL function of this name, which is strict.
     finish(upcoming::next_id(unsafe { tag(fcinfo) }))
 }

@@ -59,14 +59,9 @@ fn finish_keys(result: Result<(), Failure>) {
     }
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_alloc_stamp() RETURNS trigger
-    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_alloc_stamp() IS
-    'Trigger: stamps rows of leaf_id.leaf_alloc, refuses to lower max_id, and merges replicated rows of tags that exist';
-"#)]
+#[pg_extern(sql = false)]
 fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    // SAFETY: a call of the SQL function above.
+    // SAFETY: a call of the SQL function of this name.
     let call = unsafe { trigger_call(fcinfo, "leaf_alloc_stamp") };
     if !is_readable(&call) {
         return call.unchanged();
@@ -92,14 +87,9 @@ fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     call.with(&stamp.changes())
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_alloc_edit() RETURNS trigger
-    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_alloc_edit() IS
-    'Trigger: makes edits of leaf_id.leaf_alloc known to every session when they commit';
-"#)]
+#[pg_extern(sql = false)]
 fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    // SAFETY: a call of the SQL function above.
+    // SAFETY: a call of the SQL function of this name.
     let call = unsafe { trigger_call(fcinfo, "leaf_alloc_edit") };
     if is_readable(&call) {
         let edit = edit(&call);
@@ -110,14 +100,9 @@ fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     call.unchanged()
 }
 
-#[pg_extern(sql = r#"
-CREATE FUNCTION leaf_alloc_truncate() RETURNS trigger
-    LANGUAGE c AS '@MODULE_PATHNAME@', '@FUNCTION_NAME@';
-COMMENT ON FUNCTION leaf_alloc_truncate() IS
-    'Trigger: refuses TRUNCATE without leaf_id.allow_truncate, and drops every cached segment of this database when it commits';
-"#)]
+#[pg_extern(sql = false)]
 fn leaf_alloc_truncate(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    // SAFETY: a call of the SQL function above.
+    // SAFETY: a call of the SQL function of this name.
     let call = unsafe { trigger_call(fcinfo, "leaf_alloc_truncate") };
     is_readable(&call);
     finish(trigger::check_truncate());

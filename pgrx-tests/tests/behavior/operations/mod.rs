@@ -13,6 +13,7 @@ mod monitoring;
 mod recovery;
 mod regress;
 mod restarts;
+mod script;
 mod settings;
 mod standby;
 mod synchronous;

@@ -1,0 +1,184 @@
+//! Would catch: a CREATE FUNCTION in `sql/` that says something else than the Rust function behind
+//! it: other arguments (a crash, or nonsense), not STRICT where Rust takes no NULL (a panic), another
+//! volatility or parallel safety; and one of the two without the other.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use leaf_id_tests::Server;
+use syn::{Attribute, FnArg, GenericArgument, Item, ItemFn, PathArguments, ReturnType, Type};
+
+/// What either side says of a function.
+#[derive(Debug, PartialEq, Eq)]
+struct Declared {
+    strict: bool,
+    volatility: &'static str,
+    parallel: &'static str,
+    arguments: Vec<String>,
+    /// The arguments that follow are read from the call itself.
+    more_arguments: bool,
+    /// None: any, as the value is made in memory.
+    result: Option<String>,
+    set: bool,
+}
+
+/// The functions of `src/api` that PostgreSQL calls, by their names.
+fn in_rust() -> BTreeMap<String, Declared> {
+    let api = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/api");
+    let mut functions = BTreeMap::new();
+    for entry in fs::read_dir(api).unwrap() {
+        let text = fs::read_to_string(entry.unwrap().path()).unwrap();
+        for item in syn::parse_file(&text).unwrap().items {
+            if let Item::Fn(function) = item
+                && let Some(attribute) = function.attrs.iter().find(|a| is_pg_extern(a))
+            {
+                let name = function.sig.ident.to_string();
+                functions.insert(name, declared(&function, attribute));
+            }
+        }
+    }
+    functions
+}
+
+fn is_pg_extern(attribute: &Attribute) -> bool {
+    attribute.path().is_ident("pg_extern")
+}
+
+fn declared(function: &ItemFn, attribute: &Attribute) -> Declared {
+    let words = attribute.meta.require_list().unwrap().tokens.to_string();
+    let has = |word: &str| words.split(',').any(|each| each.trim() == word);
+    let mut types: Vec<_> = function
+        .sig
+        .inputs
+        .iter()
+        .map(|argument| match argument {
+            FnArg::Typed(typed) => names(&typed.ty),
+            FnArg::Receiver(_) => panic!("{}: a method", function.sig.ident),
+        })
+        .collect();
+    let more_arguments = types
+        .pop_if(|names| names[0] == "FunctionCallInfo")
+        .is_some();
+    let takes_null = types.iter().any(|names| names[0] == "Option");
+    assert!(
+        has("strict") != takes_null || types.is_empty(),
+        "{}: strict where it takes a NULL, or not where it takes none",
+        function.sig.ident
+    );
+    let result = match &function.sig.output {
+        ReturnType::Default => vec!["void".to_owned()],
+        ReturnType::Type(_, result) => names(result),
+    };
+    let set = matches!(&*result[0], "SetOfIterator" | "TableIterator");
+    let scalar = result.last().filter(|_| result[0] != "TableIterator");
+    Declared {
+        strict: has("strict"),
+        volatility: ["immutable", "stable"]
+            .into_iter()
+            .find(|word| has(word))
+            .unwrap_or("volatile"),
+        parallel: ["parallel_safe", "parallel_restricted"]
+            .into_iter()
+            .find(|word| has(word))
+            .unwrap_or("parallel_unsafe"),
+        arguments: types
+            .iter()
+            .map(|names| sql_type(names.last().unwrap()).unwrap())
+            .collect(),
+        more_arguments,
+        result: scalar.and_then(|name| sql_type(name)),
+        set,
+    }
+}
+
+/// The name of a type, and of the one in its angle brackets.
+fn names(given: &Type) -> Vec<String> {
+    let Type::Path(path) = given else {
+        return vec!["record".into()];
+    };
+    let last = path.path.segments.last().unwrap();
+    let mut all = vec![last.ident.to_string()];
+    if let PathArguments::AngleBracketed(inside) = &last.arguments {
+        let types = inside.args.iter().filter_map(|argument| match argument {
+            GenericArgument::Type(inner) => Some(names(inner)),
+            _ => None,
+        });
+        all.extend(types.flatten());
+    }
+    all
+}
+
+/// The SQL type of a Rust type; none of a value that is made in memory.
+fn sql_type(rust: &str) -> Option<String> {
+    let name = match rust {
+        "i16" => "smallint",
+        "i32" => "integer",
+        "i64" => "bigint",
+        "bool" => "boolean",
+        "Oid" => "oid",
+        "String" => "text",
+        "TimestampWithTimeZone" => "timestamp with time zone",
+        "Uuid" => "uuid",
+        "void" => "void",
+        "RawDatum" => return None,
+        other => panic!("what is {other} in SQL?"),
+    };
+    Some(name.into())
+}
+
+/// The same of the extension's functions in C, as the script has created them, with the name of the
+/// symbol: several SQL functions may have one name.
+fn in_sql(server: &Server) -> BTreeMap<String, Declared> {
+    let rows = server.session().query(
+        "SELECT prosrc, proisstrict, provolatile::text, proparallel::text,
+             ARRAY(SELECT format_type(t, NULL) FROM unnest(proargtypes) WITH ORDINALITY AS u (t, n) ORDER BY n),
+             format_type(prorettype, NULL), proretset
+         FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+             AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+         JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'leaf_id'
+         WHERE prolang = (SELECT oid FROM pg_language WHERE lanname = 'c')",
+        &[],
+    );
+    let declared = |row: &postgres::Row| Declared {
+        strict: row.get(1),
+        volatility: match row.get(2) {
+            "i" => "immutable",
+            "s" => "stable",
+            _ => "volatile",
+        },
+        parallel: match row.get(3) {
+            "s" => "parallel_safe",
+            "r" => "parallel_restricted",
+            _ => "parallel_unsafe",
+        },
+        arguments: row.get(4),
+        more_arguments: false,
+        result: Some(row.get(5)),
+        set: row.get(6),
+    };
+    let symbol = |row: &postgres::Row| row.get::<_, String>(0).replace("_wrapper", "");
+    rows.unwrap()
+        .iter()
+        .map(|row| (symbol(row), declared(row)))
+        .collect()
+}
+
+#[test]
+fn functions_are_what_the_script_says() {
+    let server = Server::with_leaf_id(&[]);
+    let (rust, mut sql) = (in_rust(), in_sql(&server));
+    assert!(rust.len() > 30, "{rust:?}");
+    for (name, mut declared) in rust {
+        let Some(mut created) = sql.remove(&name) else {
+            panic!("no CREATE FUNCTION for {name}");
+        };
+        if declared.more_arguments {
+            created.arguments.truncate(declared.arguments.len());
+            declared.more_arguments = false;
+        }
+        declared.result = declared.result.or_else(|| created.result.clone());
+        assert_eq!(declared, created, "{name}: Rust, and SQL");
+    }
+    assert!(sql.is_empty(), "no Rust function behind {:?}", sql.keys());
+}

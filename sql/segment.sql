@@ -1,0 +1,35 @@
+-- Segment ids: the functions that issue ids of tags.
+
+CREATE FUNCTION leaf_id.leaf_next_support(internal) RETURNS internal
+    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_next_support_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_next_support(internal) IS
+    'Planner support of leaf_segment_next and leaf_snowflake_next: COPY inserts in bulk';
+
+CREATE FUNCTION @extschema@.leaf_segment_next(tag text) RETURNS bigint
+    STRICT VOLATILE PARALLEL SAFE SUPPORT leaf_id.leaf_next_support
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_segment_next';
+COMMENT ON FUNCTION @extschema@.leaf_segment_next(text) IS 'The next id of a tag';
+
+CREATE FUNCTION leaf_id.leaf_segment_next_stable(tag text, function oid, internal) RETURNS bigint
+    STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_segment_next_stable';
+COMMENT ON FUNCTION leaf_id.leaf_segment_next_stable(text, oid, internal) IS
+    'What leaf_segment_next becomes in COPY; not to be called from SQL';
+
+CREATE FUNCTION @extschema@.leaf_segment_next_batch(tag text, n integer) RETURNS SETOF bigint
+    STRICT VOLATILE PARALLEL SAFE ROWS 1000 LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_segment_next_batch_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_segment_next_batch(text, integer) IS
+    'The next n ids of a tag, in increasing order';
+
+CREATE FUNCTION @extschema@.leaf_segment_next_range(tag text, n integer, OUT first_id bigint, OUT last_id bigint)
+    STRICT VOLATILE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_segment_next_range_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_segment_next_range(text, integer) IS
+    'The next n ids of a tag without a gap, as the first and the last; n up to max_step';
+
+CREATE FUNCTION @extschema@.leaf_claim(
+    tag text, n integer, OUT first_id bigint, OUT last_id bigint, OUT incarnation bigint,
+    OUT max_step integer, OUT max_value bigint, OUT skipped bigint, OUT growth_limited boolean,
+    OUT period_first bigint, OUT period_left_us bigint,
+    OUT opaque_key bigint, OUT opaque_bounds bigint[], OUT key text)
+    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_claim_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_claim(text, integer) IS
+    'Claims at most n ids of a tag for another server, for 0 its step; not in a transaction block';
