@@ -3,6 +3,8 @@
 # PG_MAJOR   version of the system's PostgreSQL that is developed and tested against (15)
 # SECTIONS   what "make bench" measures (all; one-session one-row bulk sessions snowflake
 #            latency start-up)
+# TESTS      which tests on real servers "make check", "make test" and "make test-all" run, and no others,
+#            by the beginnings of their names: "lease segment::waits"
 # CLIENTS    which of pgrx-tests/clients "make test-clients" tries (all)
 # PG_CONFIG  the PostgreSQL that "make all", "make install", "make installcheck", "make uninstall",
 #            "make package" and "make deb" are for; all other targets then develop and test against
@@ -11,10 +13,10 @@
 PG_CONFIG ?= pg_config
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo demo-stop bench test test-core test-loom test-servers test-demo \
-        test-clients test-all-versions test-another-version test-upgrade test-monitoring test-patroni \
-        test-pgbackrest test-arm64 torture lint fmt all install installcheck uninstall package \
-        deb test-deb test-dist-upgrade test-image rpm-spec release matrix env clean distclean
+.PHONY: help setup build demo demo-stop bench check test test-all test-clients test-another-version \
+        test-upgrade test-monitoring test-patroni test-pgbackrest test-arm64 torture lint fmt all install \
+        installcheck uninstall package deb test-deb test-dist-upgrade test-image rpm-spec release matrix env \
+        clean distclean
 
 help: ## list the targets
 	@echo "leaf_id: unique 64-bit ids from shared memory, inside PostgreSQL"
@@ -31,28 +33,19 @@ demo-stop: ## stop the demo's server and remove its data
 bench: ## measure it beside sequences and uuids: 40 minutes; LEAF_ID_BENCH=quick: a few
 	@scripts/bench.sh $(SECTIONS)
 
-test: ## set up, build and run every test
-	@scripts/test.sh
+check: ## lint and the quick tests: three minutes
+	@scripts/test.sh check
 
-test-core: ## only the tests of the core, without a server
-	@scripts/test.sh core
+test: ## set up, build and test: ten minutes, more the first time
+	@scripts/test.sh test
 
-test-loom: ## only the model check of the double buffer
-	@scripts/test.sh loom
-
-test-servers: ## only the tests against real servers
-	@scripts/test.sh servers
-
-test-demo: ## only a short demo, checked
-	@scripts/test.sh demo
+test-all: ## everything, on all versions of PostgreSQL: hours
+	@scripts/test-versions.sh all
 
 test-clients: ## drivers, ORMs and migration tools, with their packages: 8 minutes; CLIENTS="psycopg django": some
 	@scripts/test-clients.sh $(CLIENTS)
 
-test-all-versions: ## every test, and those on servers of all other versions, built from source
-	@scripts/test-versions.sh all
-
-test-another-version: ## those on one of the other versions, which the commit chooses
+test-another-version: ## the tests on real servers with another version, which the commit chooses
 	@scripts/test-versions.sh another
 
 test-upgrade: ## pg_upgrade from OLD=/path/to/pg_config to NEW=/path/to/pg_config, with ids in use

@@ -7,7 +7,7 @@
 
 results=$TARGET/results/tests.tsv
 page=docs/tested.md
-[ -s "$results" ] || die "there are no results in $results" "The tests write them: make test, make test-all-versions"
+[ -s "$results" ] || die "there are no results in $results" "The tests write them: make test-all"
 # The last one of each server, test and architecture counts.
 rows=$({
     sed -n '/^| [^-]/{ s/^| //; s/ |$//; s/ | /\t/g; p; }' $page | tail -n +2

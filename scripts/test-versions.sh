@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test-versions.sh all: every test on the system's PostgreSQL, and all that need a server on each
-# of the other versions, with pg_upgrade to it; PostgreSQL's own tests on all of them.
+# test-versions.sh all: every test of tier all on the system's PostgreSQL, and those that need a server
+# on each of the other versions, with pg_upgrade to it; PostgreSQL's own tests on all of them.
 # test-versions.sh another: those that need a server on one of the others, which the commit chooses;
 # where that cannot be had, it says so and succeeds.
 
@@ -36,7 +36,8 @@ on() {
 missing=0
 case ${1:-} in
 all)
-    "$ROOT/scripts/test.sh" || failed+=("$PG_MAJOR")
+    export TIER=all
+    "$ROOT/scripts/test.sh" all || failed+=("$PG_MAJOR")
     # Debian's has no regression tests.
     on "$PG_MAJOR" postgresql
     upgrade_from=$PG_SYSTEM/bin/pg_config

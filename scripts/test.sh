@@ -1,23 +1,48 @@
 #!/usr/bin/env bash
-# Sets up, builds, and runs every test, or those named: core loom servers demo clients, and
-# postgresql, PostgreSQL's own regression tests, for a server that scripts/postgresql.sh has built.
+# test.sh TIER|STEP...: sets up, builds, and tests. Tiers are check, test and all; what of the tests
+# on real servers they run is in pgrx-tests/tiers. Steps are lint, core, loom, servers, demo, clients,
+# and postgresql, PostgreSQL's own regression tests, for a server that scripts/postgresql.sh has built;
+# their tier is TIER, or else test.
 # Goes on after a failure, and fails where a step ran no test at all.
+# TESTS="lease segment::waits" runs the tests on real servers whose names begin so, and nothing else.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-# With the arithmetic of the bench, which needs no server either.
-core() { cargo test --package leaf_id_core --package leaf_id_bench; }
+lint() { "$ROOT/scripts/lint.sh" && echo "test result: ok. 1 passed; 0 failed; 0 ignored"; }
 
-# In a directory of its own: other flags would rebuild everything each time.
-loom() {
-    RUSTFLAGS='--cfg leaf_id_loom' CARGO_TARGET_DIR=$TARGET/loom \
-        cargo test --package leaf_id_core --release --test loom_segment
+# With the arithmetic of the bench, which needs no server either; in tier all the long simulations.
+core() {
+    [ "$tier" != all ] || export LEAF_ID_LONG=yes
+    cargo test --package leaf_id_core --package leaf_id_bench
 }
 
+# What loom tries, which takes a minute or more, changes rarely: only tier all tries again what has
+# passed before. In a directory of its own: other flags would rebuild everything each time.
+loom() {
+    local passed=$TARGET/loom/passed sum
+    sum=$(cat src/core/Cargo.toml src/core/tests/loom_segment.rs src/core/src/{segment,snowflake,layout,period,primitive}.rs \
+        src/core/src/segment/*.rs | cksum)
+    if [ "$tier" != all ] && [ "$(cat "$passed" 2>/dev/null)" = "$sum" ]; then
+        echo "unchanged since loom has passed"
+        echo "test result: ok. 1 passed; 0 failed; 0 ignored"
+        return
+    fi
+    RUSTFLAGS='--cfg leaf_id_loom' CARGO_TARGET_DIR=$TARGET/loom \
+        cargo test --package leaf_id_core --release --test loom_segment
+    echo "$sum" >"$passed"
+}
+
+# Of the tier, or those that are named.
 servers() {
+    local program wanted=("$tier")
+    [ -z "${TESTS:-}" ] || read -ra wanted <<<"$TESTS"
     export_test_env
-    cargo test --package leaf_id_tests
+    cargo test --package leaf_id_tests --lib
+    cargo build --package leaf_id_tests --bin runner
+    program=$(cargo test --package leaf_id_tests --test behavior --no-run --message-format=json |
+        sed -nE 's/.*"executable":"([^"]*\/behavior-[^"]*)".*/\1/p')
+    "$TARGET/debug/runner" "$program" "$TARGET/$PG_NAME-times.tsv" "${wanted[@]}"
 }
 
 # The first thing that people see has to work. It counts as one test.
@@ -31,25 +56,29 @@ demo() {
     return $status
 }
 
-# Those whose packages install in seconds; one whose packages cannot be had is skipped.
-clients() { "$ROOT/scripts/test-clients.sh" quick; }
+# Those whose packages install in seconds, in tier all every one; one whose packages cannot be had is
+# skipped.
+clients() {
+    if [ "$tier" = all ]; then "$ROOT/scripts/test-clients.sh"; else "$ROOT/scripts/test-clients.sh" quick; fi
+}
 
 # With leaf_id loaded.
 postgresql() {
     export_test_env
     cargo test --package leaf_id_tests --test behavior -- \
-        --ignored --nocapture --exact operations::regress::postgresqls_own_tests
+        --ignored --nocapture --exact sql::postgresqls_own_tests
 }
 
 title() {
     case $1 in
+    lint) echo "lint" ;;
     core) echo "the core, without a server" ;;
     loom) echo "the double buffer under loom" ;;
     servers) echo "real servers" ;;
     demo) echo "the demo" ;;
     clients) echo "drivers and ORMs" ;;
     postgresql) echo "PostgreSQL's own tests" ;;
-    *) die "no such test: $1 (core, loom, servers, demo, clients, postgresql)" ;;
+    *) die "no such test: $1 (check, test, all; lint, core, loom, servers, demo, clients, postgresql)" ;;
     esac
 }
 
@@ -59,8 +88,8 @@ count() {
 }
 
 run() {
-    local name=$1 status=0 passed skipped server began=$SECONDS log=$TARGET/test-$1.log
-    say "Testing $(title "$name")"
+    local name=$1 status=0 passed failed skipped server verdict began=$SECONDS log=$TARGET/test-$1.log
+    say "Testing: $(title "$name")"
     # A subshell, so that set -e holds inside; the status is the step's, not tee's.
     set +e
     (
@@ -73,7 +102,10 @@ run() {
     # They say by themselves how many they are, in one test of ours.
     [ "$name" != postgresql ] || passed=$(sed -nE 's/.*All ([0-9]+) tests passed.*/\1/p' "$log" | tail -n 1)
     passed=${passed:-0}
-    skipped=$(count ignored "$log")
+    failed=$(count failed "$log")
+    # Clients whose packages cannot be had. What is marked as ignored is for other commands.
+    skipped=0
+    [ "$name" != clients ] || skipped=$(count ignored "$log")
     if [ "$status" -ne 0 ]; then
         verdict=FAILED
     elif [ "$passed" -eq 0 ]; then
@@ -83,18 +115,27 @@ run() {
     fi
     [ "$verdict" = ok ] || failures=$((failures + 1))
     case $name in
-    core | loom) server='no server' ;;
+    lint | core | loom) server='no server' ;;
     *) server=$(server_name "$PG_BIN") ;;
     esac
-    record "$(title "$name")" "$server" "$passed" "$(count failed "$log")" "$skipped" "$verdict"
-    [ "$skipped" -eq 0 ] || verdict="$verdict, BUT $skipped SKIPPED"
+    # docs/tested.md tells of whole runs.
+    [ "$tier" != all ] || [ -n "${TESTS:-}" ] || record "$(title "$name")" "$server" "$passed" "$failed" "$skipped" "$verdict"
+    [ "$skipped" -eq 0 ] || verdict="$verdict, $skipped could not be installed"
     summary+=("$(printf '%-30s %5d passed  %10s  %s' "$(title "$name")" "$passed" \
         "$(duration $((SECONDS - began)))" "$verdict")")
 }
 
-steps=("$@")
-[ $# -gt 0 ] || steps=(core loom servers demo clients)
-for step in "${steps[@]}"; do title "$step" >/dev/null; done
+tier=${TIER:-test}
+steps=()
+for word; do
+    case $word in
+    check) tier=check steps+=(lint core servers) ;;
+    test) tier=test steps+=(core loom servers demo clients) ;;
+    all) tier=all steps+=(core loom servers demo clients) ;;
+    *) title "$word" >/dev/null && steps+=("$word") ;;
+    esac
+done
+[ -z "${TESTS:-}" ] || steps=(servers)
 
 "$ROOT/scripts/setup.sh" tests
 need_rust
@@ -108,4 +149,10 @@ for step in "${steps[@]}"; do run "$step"; done
 echo
 say "Tests, in $(duration $SECONDS)"
 for line in "${summary[@]}"; do note "$line"; done
-[ $failures -eq 0 ]
+# Last, what is to be looked at.
+if [ $failures -ne 0 ]; then
+    for step in "${steps[@]}"; do
+        sed -nE '/^FAILED  |^ {8}its server and log: /p' "$TARGET/test-$step.log"
+    done
+    exit 1
+fi

@@ -2,6 +2,7 @@
 //!
 //! - [`attack`]: a role that is not trusted, and what it achieves.
 //! - [`server`]: a server of its own for each test, made in a fraction of a second.
+//! - `idle`: what a test leaves for the next one; `guard`: what ends servers that nobody stops.
 //! - [`programs`]: PostgreSQL's programs, as whom and how they are run.
 //! - [`installation`]: a PostgreSQL of a test's own, with other scripts of the extension.
 //! - [`catalog`]: all that the catalogs of a database hold, to be compared.
@@ -19,6 +20,8 @@
 //! - [`waiting`]: a session that waits, and what ends that.
 //! - [`history`]: all that many sessions got while their server is badly treated.
 //! - [`load`]: many sessions that take ids in every way there is.
+//!
+//! `src/bin/runner.rs` runs the tests, several at a time.
 //!
 //! Environment: `LEAF_ID_PG_BIN` (the programs to run; otherwise `pg_config --bindir`),
 //! `LEAF_ID_SERVER_USER` (who runs them when we are root; otherwise postgres),
@@ -43,7 +46,9 @@ pub mod cluster;
 pub mod counting;
 pub mod damage;
 pub mod fleet;
+mod guard;
 pub mod history;
+mod idle;
 pub mod installation;
 pub mod leases;
 pub mod load;

@@ -10,6 +10,7 @@ use std::{env, fs};
 use parking_lot::Mutex;
 
 use crate::clock::Clock;
+use crate::guard::guard;
 
 /// The system user that runs servers, if that is not us: PostgreSQL refuses root.
 static SERVER_USER: LazyLock<Option<(u32, u32)>> = LazyLock::new(|| {
@@ -141,6 +142,7 @@ pub(crate) fn new_dir() -> PathBuf {
         let dir = PathBuf::from(format!("/tmp/li-{:06x}", rand::random::<u32>() >> 8));
         if fs::create_dir(&dir).is_ok() {
             give(&dir);
+            guard(&dir);
             return dir;
         }
     }

@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{mem, thread};
 
 use parking_lot::Mutex;
 use postgres::{Config, NoTls};
 
 use crate::checks::{becomes, wait_until};
 use crate::clock::Clock;
+use crate::idle::{self, Idle};
 use crate::installation;
 use crate::processes::{
     Frozen, Paused, all_processes, children_of, kill_family, signal, state_and_parent, stop_process,
@@ -69,13 +70,21 @@ pub enum Stop {
     Immediate,
 }
 
+/// The process, unless it was stopped.
+pub(crate) type Postmaster = Mutex<Option<Child>>;
+
 /// A server in a directory of its own, reached by a socket in that directory. It is
-/// stopped and removed when the value goes, unless the test panics: then the directory
-/// stays, and the end of the log is printed.
+/// stopped and removed when the value goes, or left to the next test, unless the test panics: then
+/// the directory stays, and the end of the log is printed.
 pub struct Server {
     dir: PathBuf,
     port: u16,
-    postmaster: Arc<Mutex<Option<Child>>>,
+    postmaster: Arc<Postmaster>,
+    /// Where the log begins that is this test's.
+    log_start: usize,
+    /// No other test can have it: it has settings of its own, was stopped, or its files were
+    /// looked at.
+    own: AtomicBool,
     /// How often a process of it was killed with our knowledge.
     kills: AtomicUsize,
     /// PostgreSQL itself gave up, where a test made it.
@@ -100,11 +109,22 @@ impl Server {
         Self::start_in_new(new_dir(), number, conf)
     }
 
-    /// As [`Server::start`], with the extension in the database postgres.
+    /// As [`Server::start`], with the extension in the database postgres. Without settings it may
+    /// be a server that another test has left as it was.
     #[must_use]
     pub fn with_leaf_id(conf: &[(&str, &str)]) -> Self {
+        if conf.is_empty()
+            && let Some((idle, renewed)) = idle::take()
+        {
+            let server = Self::watched(idle.dir, idle.port, idle.postmaster);
+            server.own.store(!renewed, Ordering::Relaxed);
+            if renewed {
+                return server;
+            }
+        }
         let server = Self::start(conf);
         server.session().run("CREATE EXTENSION leaf_id");
+        server.own.store(!conf.is_empty(), Ordering::Relaxed);
         server
     }
 
@@ -160,16 +180,27 @@ impl Server {
             .map(|port| port.trim_matches('\'').parse());
         fs::write(&file, text).unwrap();
 
+        let port = port.map_or(PORT, Result::unwrap);
+        let server = Self::watched(dir, port, Arc::default());
+        server.launch();
+        server
+    }
+
+    /// The server of a test that begins, which is killed if the test hangs.
+    fn watched(dir: PathBuf, port: u16, postmaster: Arc<Postmaster>) -> Self {
         let (watchdog, limits) = mpsc::channel::<Duration>();
-        let server = Self {
+        let mut server = Self {
             dir,
-            port: port.map_or(PORT, Result::unwrap),
-            postmaster: Arc::default(),
+            port,
+            postmaster,
+            log_start: 0,
+            own: AtomicBool::new(true),
             kills: AtomicUsize::new(0),
             ended_by_itself: AtomicBool::new(false),
             random_sql: AtomicBool::new(false),
             watchdog,
         };
+        server.log_start = server.whole_log().len();
         let postmaster = Arc::clone(&server.postmaster);
         thread::spawn(move || {
             let mut limit = TEST_LIMIT;
@@ -186,8 +217,12 @@ impl Server {
                 }
             }
         });
-        server.launch();
         server
+    }
+
+    /// From now on no other test can have this server.
+    fn keep(&self) {
+        self.own.store(true, Ordering::Relaxed);
     }
 
     /// From now on the test may take this long, before it counts as hanging.
@@ -197,6 +232,7 @@ impl Server {
 
     /// Starts the server after [`Server::stop`] or [`Server::kill_9`].
     pub fn launch(&self) {
+        self.keep();
         let log = File::options()
             .create(true)
             .append(true)
@@ -225,6 +261,7 @@ impl Server {
 
     /// Stops the server and checks that it does so in good order.
     pub fn stop(&self, how: Stop) {
+        self.keep();
         let mut child = self.postmaster.lock().take().expect("a running server");
         signal(
             if how == Stop::Fast { "INT" } else { "QUIT" },
@@ -256,6 +293,7 @@ impl Server {
 
     /// Waits until the server has ended by itself, as it does when not even recovery helps.
     pub fn wait_for_end(&self) {
+        self.keep();
         self.ended_by_itself.store(true, Ordering::Relaxed);
         let mut child = self.postmaster.lock().take().expect("a running server");
         let ended = becomes(SERVER_LIMIT, || child.try_wait().unwrap().is_some());
@@ -283,6 +321,7 @@ impl Server {
 
     /// Kills the postmaster and all its children with SIGKILL, as a dying machine would.
     pub fn kill_9(&self) {
+        self.keep();
         let mut child = self.postmaster.lock().take().expect("a running server");
         kill_family(child.id());
         child.wait().unwrap();
@@ -291,6 +330,7 @@ impl Server {
 
     /// Kills the postmaster alone, and waits until its children have noticed and ended.
     pub fn kill_9_postmaster(&self) {
+        self.keep();
         let mut child = self.postmaster.lock().take().expect("a running server");
         signal("KILL", &[child.id()]);
         child.wait().unwrap();
@@ -316,6 +356,7 @@ impl Server {
     /// Kills one process of the server, after which the server restarts its shared memory.
     /// False if that process had ended by itself.
     pub fn kill_9_backend(&self, pid: i32) -> bool {
+        self.keep();
         let pid = pid.try_into().unwrap();
         // A process that has ended takes signals until its parent has noticed.
         let runs = !matches!(state_and_parent(pid), None | Some(('Z', _)));
@@ -340,12 +381,14 @@ impl Server {
 
     /// Asks one process of the server to end (SIGTERM), one that is in no view perhaps.
     pub fn terminate(&self, pid: i32) {
+        self.keep();
         signal("TERM", &[pid.try_into().unwrap()]);
     }
 
     /// Stops a process of the server where it is (SIGSTOP), until the value goes.
     #[must_use]
     pub fn pause(&self, pid: i32) -> Paused {
+        self.keep();
         let pid = pid.try_into().unwrap();
         stop_process(pid);
         Paused(pid)
@@ -355,6 +398,7 @@ impl Server {
     /// keeps its connections and says nothing, as a machine that hangs.
     #[must_use]
     pub fn freeze(&self) -> Frozen {
+        self.keep();
         let postmaster = self.postmaster.lock();
         let postmaster = postmaster.as_ref().expect("a running server").id();
         // Stopped, it can fork no child that we do not see.
@@ -388,6 +432,7 @@ impl Server {
 
     /// Has the server read its configuration again.
     pub fn reload(&self) {
+        self.keep();
         self.session().run("SELECT pg_reload_conf()");
     }
 
@@ -441,6 +486,7 @@ impl Server {
 
     /// Statements at random run into internal errors of PostgreSQL's own.
     pub fn expect_internal_errors(&self) {
+        self.keep();
         self.random_sql.store(true, Ordering::Relaxed);
     }
 
@@ -456,6 +502,7 @@ impl Server {
     /// Where the server's user may write.
     #[must_use]
     pub fn dir(&self) -> &Path {
+        self.keep();
         &self.dir
     }
 
@@ -475,6 +522,7 @@ impl Server {
     /// The data directory.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
+        self.keep();
         self.dir.join("data")
     }
 
@@ -487,15 +535,20 @@ impl Server {
     /// ones have left.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
+        self.keep();
         let here = |pid: &u32| {
             fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|dir| dir == self.data_dir())
         };
         all_processes().filter(here).collect()
     }
 
-    /// The log so far.
+    /// The log of this test so far.
     #[must_use]
     pub fn log(&self) -> String {
+        self.whole_log().split_off(self.log_start)
+    }
+
+    fn whole_log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.log_file()).unwrap_or_default()).into_owned()
     }
 
@@ -529,7 +582,8 @@ impl Drop for Server {
             );
             return;
         }
-        if self.postmaster.lock().is_some() {
+        let left = !self.own.load(Ordering::Relaxed);
+        if !left && self.postmaster.lock().is_some() {
             self.stop(Stop::Fast);
         }
         let log = self.log();
@@ -552,6 +606,14 @@ impl Drop for Server {
                 || self.random_sql.load(Ordering::Relaxed) && line.contains(INTERNAL_ERROR);
             let disaster = DISASTERS.iter().any(|text| line.contains(text)) && !excused;
             assert!(!disaster, "in the log of {}: {line}", self.dir.display());
+        }
+        if left {
+            idle::leave(Idle {
+                dir: mem::take(&mut self.dir),
+                port: self.port,
+                postmaster: Arc::clone(&self.postmaster),
+            });
+            return;
         }
         // Not waited for: where files were synced, that takes seconds on some disks.
         Command::new("sh")

@@ -67,7 +67,7 @@ fn what_psql_shows() {
 
 /// PostgreSQL's own regression tests on a server that has leaf_id loaded.
 #[test]
-#[ignore = "needs PostgreSQL's own tests, as scripts/postgresql.sh keeps them: make test-all-versions"]
+#[ignore = "needs PostgreSQL's own tests, as scripts/postgresql.sh keeps them: make test-all"]
 fn postgresqls_own_tests() {
     let server = Server::start(&[
         ("shared_buffers", "128MB"),
