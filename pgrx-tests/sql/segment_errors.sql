@@ -93,15 +93,22 @@ UPDATE leaf_id.leaf_alloc SET max_id = 5000 WHERE biz_tag = 't';
 SELECT * FROM refusal($$SELECT leaf_segment_next('t')$$);
 ROLLBACK;
 
--- The last id of a tag is its max_value, however it was claimed. Another session is told the same.
+-- The last id of a tag is its max_value, however it was claimed. Another session is told the same,
+-- and nobody waits for it.
 SELECT leaf_tag_create('end' || step, step, max_value => 5) FROM unnest(ARRAY[1, 2, 5, 1000]) step;
+SET leaf_id.refill_timeout = '1min';
+SET statement_timeout = '30s';
 SELECT take('end' || step, 5) FROM unnest(ARRAY[1, 2, 5, 1000]) step;
 SELECT r.* FROM unnest(ARRAY[1, 2, 5, 1000]) step, refusal(format('SELECT leaf_segment_next(%L)', 'end' || step)) r;
 \c
+SET leaf_id.refill_timeout = '1min';
+SET statement_timeout = '30s';
 SELECT r.sqlstate FROM unnest(ARRAY[1, 2, 5, 1000]) step, refusal(format('SELECT leaf_segment_next(%L)', 'end' || step)) r;
 UPDATE leaf_id.leaf_alloc SET max_value = 7 WHERE biz_tag LIKE 'end%';
 SELECT take('end' || step, 2) FROM unnest(ARRAY[1, 2, 5, 1000]) step;
 SELECT r.sqlstate FROM unnest(ARRAY[1, 2, 5, 1000]) step, refusal(format('SELECT leaf_segment_next(%L)', 'end' || step)) r;
+RESET leaf_id.refill_timeout;
+RESET statement_timeout;
 SELECT leaf_tag_create('batch', 4, max_value => 6), leaf_tag_create('range', 4, max_value => 6);
 SELECT * FROM refusal($$SELECT leaf_segment_next_batch('batch', 10)$$);
 SELECT * FROM refusal($$SELECT leaf_segment_next_range('range', 10)$$);
