@@ -8,7 +8,7 @@ CREATE TABLE u (id bigint DEFAULT leaf_snowflake_next(), i int);
 CREATE ROLE leaf_id_app;
 CREATE ROLE leaf_id_other;
 GRANT ALL ON t, u TO leaf_id_app, leaf_id_other;
-GRANT pg_read_server_files, pg_execute_server_program TO leaf_id_app;
+GRANT pg_read_server_files, pg_execute_server_program TO leaf_id_app, leaf_id_other;
 
 -- EXECUTE that was revoked holds in COPY, before there are any rows, and in a session that has copied
 -- before. It is the right of whoever asks, not of who is connected.
@@ -31,27 +31,11 @@ SELECT r.* FROM unnest(ARRAY['t', 'u']) name, refusal(format($$COPY %I (i) FROM 
 SET SESSION AUTHORIZATION leaf_id_app;
 SELECT r.* FROM unnest(ARRAY['t', 'u']) name, refusal(format($$COPY %I (i) FROM '/dev/null'$$, name)) r;
 SET SESSION AUTHORIZATION leaf_id_other;
-COPY t (i) FROM STDIN;
-1
-2
-3
-\.
-COPY u (i) FROM STDIN;
-1
-2
-3
-\.
+COPY t (i) FROM PROGRAM 'seq 3';
+COPY u (i) FROM PROGRAM 'seq 3';
 RESET SESSION AUTHORIZATION;
-COPY t (i) FROM STDIN;
-1
-2
-3
-\.
-COPY u (i) FROM STDIN;
-1
-2
-3
-\.
+COPY t (i) FROM PROGRAM 'seq 3';
+COPY u (i) FROM PROGRAM 'seq 3';
 SELECT count(DISTINCT t.id), count(DISTINCT u.id) FROM t FULL JOIN u ON false;
 
 -- Constraints of a domain are planned once in a session, and used by all its roles.
@@ -92,11 +76,7 @@ SELECT * FROM refusal($$COPY t (i) FROM PROGRAM 'seq 3'$$);
 RESET ROLE;
 SELECT leaf_tag_grant('a', 'leaf_id_app');
 SET ROLE leaf_id_app;
-COPY t (i) FROM STDIN;
-1
-2
-3
-\.
+COPY t (i) FROM PROGRAM 'seq 3';
 RESET ROLE;
 BEGIN;
 SELECT leaf_tag_revoke('a', 'leaf_id_app');
@@ -112,16 +92,8 @@ TRUNCATE t, u;
 BEGIN;
 REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA leaf_id FROM public;
 SET LOCAL ROLE leaf_id_app;
-COPY t (i) FROM STDIN;
-1
-2
-3
-\.
-COPY u (i) FROM STDIN;
-1
-2
-3
-\.
+COPY t (i) FROM PROGRAM 'seq 3';
+COPY u (i) FROM PROGRAM 'seq 3';
 SELECT count(DISTINCT t.id), count(DISTINCT u.id) FROM t FULL JOIN u ON false;
 ROLLBACK;
 

@@ -50,8 +50,10 @@ FROM letters, unnest(ARRAY['', 'a', 'ab', 'abc']) start,
     refuse_tag(start || repeat(letter, (128 - length(start)) / octet_length(letter) + 1)) r
 ORDER BY 1, 2, 3;
 SELECT * FROM refuse_tag('') ORDER BY 1;
--- Out of line, compressed, and much longer than anything that is copied.
+-- Much longer than anything that is copied, and stored out of line, compressed.
 SELECT * FROM refuse_tag(repeat('x', 10000000)) ORDER BY 1;
+CREATE TABLE long_tag AS SELECT repeat('x', 10000000) AS tag;
+SELECT r.* FROM refusal('SELECT leaf_segment_next(tag) FROM long_tag') r;
 -- The first 128 bytes are another tag.
 SELECT leaf_tag_create(repeat('y', 128)), leaf_tag_create(repeat(U&'\00E4', 64));
 SELECT sqlstate FROM refusal($$SELECT leaf_segment_next(repeat('y', 129))$$);
@@ -105,6 +107,6 @@ SELECT count(leaf_tag_drop(name)::text) FROM names;
 CALL use_tags('SELECT name FROM names');
 SELECT count(*) FROM leaf_id.leaf_alloc WHERE biz_tag IN (SELECT name FROM names);
 
-DROP TABLE letters, names, refused, lowered;
+DROP TABLE letters, names, long_tag, refused, lowered;
 DROP PROCEDURE use_tags;
 DROP FUNCTION refuse_tag;
