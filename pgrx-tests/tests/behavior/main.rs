@@ -13,7 +13,6 @@ mod adopt;
 mod copy;
 mod docs;
 mod files;
-mod format;
 mod gapless;
 mod harness;
 mod lease;

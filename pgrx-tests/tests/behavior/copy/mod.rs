@@ -4,7 +4,6 @@
 mod as_before;
 mod in_bulk;
 mod replication;
-mod rights;
 mod unseen;
 
 use std::io::Write;

@@ -157,8 +157,12 @@ fn the_tests_of_the_guarantees_are_there() {
     let quoted = rows
         .iter()
         .flat_map(|row| row.split('`').skip(1).step_by(2));
-    let names: Vec<_> = quoted.filter(|text| text.contains("::")).collect();
+    let (files, names): (Vec<_>, Vec<_>) = quoted
+        .filter(|text| text.contains("::") || text.starts_with("sql/"))
+        .partition(|text| text.starts_with("sql/"));
     assert!(names.len() >= rows.len(), "{names:?}");
+    let there = |file: &&str| root().join("pgrx-tests").join(file).is_file();
+    assert!(files.iter().all(there), "{files:?}");
     let missing: Vec<_> = names.iter().filter(|name| !is_test(name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }

@@ -288,32 +288,3 @@ fn all_at_once_issue_each_id_once() {
     let highest = drawn.iter().flatten().max().unwrap();
     assert!(session.next("t") > *highest);
 }
-
-/// Its rows are made when the transaction commits, but before its tags are.
-#[test]
-fn a_held_cursor_of_a_tag_made_in_its_transaction() {
-    let server = Server::with_leaf_id(&[]);
-    let (mut session, mut other) = (server.session(), server.session());
-    session.run(
-        "BEGIN; SELECT leaf_tag_create('t', step => 10);
-         DECLARE c CURSOR WITH HOLD FOR
-             SELECT leaf_segment_next('t') FROM generate_series(1, 100);
-         CREATE TABLE late (id bigint);
-         CREATE FUNCTION take() RETURNS trigger LANGUAGE plpgsql AS $$
-             BEGIN INSERT INTO late SELECT leaf_segment_next('t'); RETURN NULL; END $$;
-         CREATE TABLE item (i int);
-         CREATE CONSTRAINT TRIGGER c AFTER INSERT ON item DEFERRABLE INITIALLY DEFERRED
-             FOR EACH ROW EXECUTE FUNCTION take();
-         INSERT INTO item SELECT generate_series(1, 20)",
-    );
-    let mut ids = session.ids("FETCH 5 FROM c");
-    session.run("COMMIT");
-    ids.extend(session.ids("FETCH ALL FROM c"));
-    assert_eq!(ids.len(), 100);
-    let late = session.ids("SELECT id FROM late ORDER BY id");
-    assert_eq!(late.len(), 20);
-    let after = [other.take("t", 50), session.take("t", 50)];
-    let highest = ids.iter().chain(&late).max().unwrap();
-    assert!(after[0][0] > *highest);
-    assert_issued_once([ids, late].into_iter().chain(after));
-}

@@ -1,5 +1,6 @@
 //! Would catch: ids that repeat, stop or come from the wrong tag because of the place in
-//! SQL where the function stands: its caches live in statements, sessions and plans.
+//! SQL where the function stands: its caches live in statements, sessions and plans. What one
+//! session of psql sees is in sql/segment_contexts.sql.
 
 use std::thread;
 use std::time::Duration;
@@ -28,56 +29,6 @@ fn assert_alternating(ids: &[i64]) {
     for tag in [0, 1] {
         let of_tag: Vec<_> = ids.iter().skip(tag).step_by(2).copied().collect();
         assert_issued_once(&[of_tag]);
-    }
-}
-
-#[test]
-fn discard_all_goes_on_in_order() {
-    let (_server, mut session) = server_and_session();
-    for id in 1..=50 {
-        assert_eq!(session.ids("SELECT leaf_segment_next('odd')"), [id]);
-        session.run("DISCARD ALL");
-    }
-}
-
-#[test]
-fn a_tag_that_changes_from_row_to_row() {
-    let (_server, mut session) = server_and_session();
-    session.run(
-        "CREATE FUNCTION id_of(tag text) RETURNS bigint LANGUAGE plpgsql AS $$
-             DECLARE id bigint; BEGIN id := leaf_segment_next(tag); RETURN id; END $$;
-         CREATE FUNCTION inlined(tag text) RETURNS bigint LANGUAGE sql
-             AS 'SELECT leaf_segment_next(tag)';
-         CREATE FUNCTION looped(n int) RETURNS SETOF bigint LANGUAGE plpgsql AS $$
-             DECLARE tag text;
-             BEGIN
-                 FOR i IN 1..n LOOP
-                     tag := CASE i % 2 WHEN 1 THEN 'odd' ELSE 'even' END;
-                     RETURN NEXT leaf_segment_next(tag);
-                     EXECUTE 'SELECT 1';
-                 END LOOP;
-             END $$;
-         CREATE TABLE tags AS
-             SELECT CASE i % 2 WHEN 1 THEN 'odd' ELSE 'even' END AS tag
-             FROM generate_series(1, 100) i",
-    );
-    for sql in [
-        "SELECT leaf_segment_next(tag) FROM tags",
-        "SELECT leaf_segment_next(tag::name::text) FROM tags",
-        "SELECT id_of(tag) FROM tags",
-        "SELECT inlined(tag) FROM tags",
-        "SELECT looped(100)",
-        "SELECT unnest(ARRAY[leaf_segment_next('odd'), leaf_segment_next('even')])
-             FROM generate_series(1, 50)",
-        "SELECT unnest(ARRAY[id_of('odd'), id_of('even')]) FROM generate_series(1, 50)",
-        "SELECT id FROM tags, LATERAL leaf_segment_next(tag) AS id",
-        "SELECT id FROM tags, LATERAL leaf_segment_next_batch(tag, 1) AS id",
-        "SELECT first_id FROM tags, LATERAL leaf_segment_next_range(tag, 3)",
-        // The same bytes in the same place of memory, another length.
-        "SELECT leaf_segment_next(left(tag || 'xxxx', length(tag))) FROM tags",
-    ] {
-        println!("{sql}");
-        assert_alternating(&session.ids(sql));
     }
 }
 
@@ -120,42 +71,6 @@ fn cursors_of_two_sessions() {
     b.run("ROLLBACK");
     assert_eq!(ids.len(), 80);
     assert_issued_once(&[ids]);
-}
-
-#[test]
-fn defaults_and_triggers_fill_keys() {
-    let (server, mut session) = server_and_session();
-    session.run(
-        "CREATE FUNCTION give_id() RETURNS trigger LANGUAGE plpgsql AS $$
-             BEGIN NEW.id := leaf_segment_next(TG_TABLE_NAME); RETURN NEW; END $$;
-         CREATE TABLE odd (id bigint PRIMARY KEY, i int);
-         CREATE TABLE even (LIKE odd INCLUDING ALL);
-         CREATE TRIGGER t BEFORE INSERT ON odd FOR EACH ROW EXECUTE FUNCTION give_id();
-         CREATE TRIGGER t BEFORE INSERT ON even FOR EACH ROW EXECUTE FUNCTION give_id();
-         CREATE TABLE item (id bigint PRIMARY KEY DEFAULT leaf_segment_next('odd'), i int)",
-    );
-    for _ in 0..50 {
-        let ids: Vec<_> = ["odd", "even"]
-            .iter()
-            .flat_map(|table| {
-                session.ids(&format!("INSERT INTO {table} DEFAULT VALUES RETURNING id"))
-            })
-            .collect();
-        assert_alternating(&ids);
-    }
-    session.run(
-        "INSERT INTO item (i) SELECT i FROM generate_series(1, 5000) i;
-         INSERT INTO item (i) VALUES (1), (2), (3);
-         UPDATE item SET id = DEFAULT WHERE i = 3;
-         CREATE TABLE lines AS SELECT i FROM item",
-    );
-    let file = server.dir().join("lines");
-    session.run(&format!(
-        "COPY lines TO '{0}'; COPY item (i) FROM '{0}'",
-        file.display()
-    ));
-    let counts = "SELECT count(*) FROM item";
-    assert_eq!(session.value::<i64>(counts), 10_006);
 }
 
 #[test]

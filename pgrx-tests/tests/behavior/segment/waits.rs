@@ -211,6 +211,11 @@ fn for_a_launcher_that_is_late() {
     for statement in [NEXT, BATCH, RANGE] {
         left.extend(assert_can_be_ended(&server, statement, "55P03"));
     }
+    session.run("SET leaf_id.refill_timeout = '10ms'");
+    session
+        .fails(BATCH)
+        .is("55P03")
+        .says("could not get ids for tag \"t\" within 10 ms");
     drop(launcher);
     assert_served(&mut left);
 }

@@ -1,7 +1,7 @@
 //! Would catch: snowflake ids that repeat or go back (I4, I7), between sessions, when the
-//! worker id changes, or after a stop or a crash; and parts that do not decode.
+//! worker id changes, or after a stop or a crash. Their parts are in sql/snowflake.sql.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use leaf_id_tests::{
     Call, Server, Session, Stop, assert_in_order, assert_issued_once, in_threads, promptly, timed,
@@ -52,11 +52,6 @@ fn next_in_time(session: &mut Session) -> (i64, Duration) {
 
 fn worker_of(id: i64) -> i64 {
     id >> 12 & 1023
-}
-
-/// Milliseconds since the Unix epoch.
-fn time_of(id: i64) -> i64 {
-    (id >> 22) + EPOCH_MS
 }
 
 #[test]
@@ -111,124 +106,15 @@ fn ids_follow_the_order_of_calls_across_sessions_and_worker_ids() {
 }
 
 #[test]
-fn an_id_decodes_to_its_parts() {
-    let server = server_with_worker("1023");
-    let mut session = server.session();
-    for _ in 0..200 {
-        let id = next(&mut session);
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap()
-            .as_millis();
-        assert!(
-            // On a new server ids lead the clock by 15 s.
-            (-16_000..10_000).contains(&(i64::try_from(now).unwrap() - time_of(id))),
-            "{id}"
-        );
-        let row = session
-            .query_one(
-                "SELECT (extract(epoch FROM ts) * 1000)::bigint, worker_id, sequence,
-                     leaf_snowflake_decode($1) = leaf_snowflake_decode($1, $2),
-                     leaf_snowflake_min(ts), leaf_snowflake_max(ts),
-                     leaf_snowflake_min(ts + interval '1 ms'),
-                     leaf_snowflake_min(ts, $2), leaf_snowflake_max(ts, $2)
-                 FROM leaf_snowflake_decode($1)",
-                &[&id, &EPOCH_MS],
-            )
-            .unwrap();
-        let (ms, worker, sequence): (i64, i32, i32) = (row.get(0), row.get(1), row.get(2));
-        assert_eq!((ms, i64::from(worker)), (time_of(id), 1023));
-        assert!(
-            row.get::<_, bool>(3),
-            "the explicit epoch is the default one"
-        );
-        let (min, max): (i64, i64) = (row.get(4), row.get(5));
-        assert_eq!(min | 1023 << 12 | i64::from(sequence), id);
-        assert_eq!(max, min | 0x3f_ffff);
-        assert_eq!(row.get::<_, i64>(6), max + 1);
-        assert_eq!((row.get::<_, i64>(7), row.get::<_, i64>(8)), (min, max));
-    }
-    // The end of the 41 bits, and the beginning.
-    for (id, parts) in [
-        (0, "2010-11-04 01:42:54.657+00,0,0"),
-        (i64::MAX, "2080-07-10 17:30:30.208+00,1023,4095"),
-    ] {
-        session.run("SET timezone = 'UTC'");
-        let sql = format!(
-            "SELECT concat_ws(',', ts, worker_id, sequence) FROM leaf_snowflake_decode({id})"
-        );
-        assert_eq!(session.value::<String>(&sql), parts);
-    }
-}
-
-#[test]
-fn bounds_hold_every_id_between_them() {
-    let server = server_with_worker("5");
-    let mut session = server.session();
-    session.run("SET timezone = 'UTC'");
-    let id = next(&mut session);
-    for (bound, expected) in [
-        ("leaf_snowflake_min('-infinity')", 0),
-        ("leaf_snowflake_max('infinity')", i64::MAX),
-        ("leaf_snowflake_min('1900-01-01')", 0),
-        ("leaf_snowflake_max('2500-01-01')", i64::MAX),
-        ("leaf_snowflake_min('-infinity', 0)", 0),
-        ("leaf_snowflake_max('infinity', 0)", i64::MAX),
-        ("leaf_snowflake_min('2010-11-04 01:42:54.657')", 0),
-        ("leaf_snowflake_min('1970-01-01 00:00:00.001', 0)", 1 << 22),
-        (
-            "leaf_snowflake_max('1970-01-01 00:00:00.001', 0)",
-            (2 << 22) - 1,
-        ),
-        // Within a millisecond it is that millisecond.
-        ("leaf_snowflake_min('1970-01-01 00:00:00.0019', 0)", 1 << 22),
-    ] {
-        assert_eq!(
-            session.value::<i64>(&format!("SELECT {bound}")),
-            expected,
-            "{bound}"
-        );
-    }
-    assert!(session.value::<bool>(&format!(
-        "SELECT {id} BETWEEN leaf_snowflake_min(now() - interval '1 min')
-             AND leaf_snowflake_max(now() + interval '1 min')"
-    )));
-    assert_eq!(
-        session.value::<Option<i64>>("SELECT leaf_snowflake_min(NULL)"),
-        None
-    );
-}
-
-#[test]
-fn an_explicit_epoch_is_immutable_and_the_setting_is_not() {
-    let server = server_with_worker("5");
-    let mut session = server.session();
-    session.run(
-        "CREATE TABLE events (
-             id bigint PRIMARY KEY DEFAULT leaf_snowflake_next()
-                 CHECK (id >= leaf_snowflake_min('2020-01-01 00:00+00', 1288834974657)),
-             at timestamptz GENERATED ALWAYS AS
-                 ((leaf_snowflake_decode(id, 1288834974657)).ts) STORED);
-         INSERT INTO events SELECT FROM generate_series(1, 100)",
-    );
-    let close = "SELECT bool_and(at BETWEEN now() - interval '1 min' AND now() + interval '1 min')
-                 FROM events";
-    assert!(session.value::<bool>(close));
-    session
-        .fails(
-            "CREATE TABLE wrong (id bigint, at timestamptz GENERATED ALWAYS AS
-                 ((leaf_snowflake_decode(id)).ts) STORED)",
-        )
-        .is("42P17");
-}
-
-#[test]
 fn a_new_worker_id_takes_effect_by_reload_and_keeps_the_order() {
     let server = Server::with_leaf_id(&[]);
     let (mut a, mut b) = (server.session(), server.session());
-    a.fails("SELECT leaf_snowflake_next()")
-        .is("55000")
-        .hints("ALTER SYSTEM");
+    for call in ["leaf_snowflake_next()", "leaf_snowflake_next_batch(3)"] {
+        a.fails(&format!("SELECT {call}"))
+            .is("55000")
+            .says("leaf_id.worker_id")
+            .hints("ALTER SYSTEM SET");
+    }
     let mut ids = Vec::new();
     for worker in [900, 3, 1023, 0] {
         server.set("leaf_id.worker_id", &worker.to_string());
@@ -250,55 +136,6 @@ fn a_new_worker_id_takes_effect_by_reload_and_keeps_the_order() {
             .map_err(|f| f.state);
         refused == Err("55000".into())
     });
-}
-
-#[test]
-fn a_bad_worker_id_is_refused() {
-    let server = server_with_worker("5");
-    let mut session = server.session();
-    for bad in [
-        "1024",
-        "-1",
-        "x",
-        "1.5",
-        "0x1",
-        "99999999999999999999",
-        "1 2",
-    ] {
-        session
-            .fails(&format!("ALTER SYSTEM SET leaf_id.worker_id = '{bad}'"))
-            .is("22023")
-            .details("0 to 1023");
-    }
-    session.fails("SET leaf_id.worker_id = '6'").is("55P02");
-    session
-        .fails("ALTER SYSTEM SET leaf_id.epoch = 'x'")
-        .is("22023");
-    // From 17 on it could be set, were the prefix not reserved.
-    let unknown = if session.major() < 17 {
-        "42704"
-    } else {
-        "42602"
-    };
-    session
-        .fails("ALTER SYSTEM SET leaf_id.no_such_setting = '1'")
-        .is(unknown);
-    assert_eq!(worker_of(next(&mut session)), 5);
-}
-
-#[test]
-fn a_batch_is_as_long_as_asked() {
-    let server = server_with_worker("5");
-    let mut session = server.session();
-    let mut ids = Vec::new();
-    // More than a millisecond holds.
-    for n in [1, 100, 4096, 20_000] {
-        let batch = session.ids(&format!("SELECT * FROM leaf_snowflake_next_batch({n})"));
-        assert_eq!(batch.len(), n);
-        ids.extend(batch);
-        ids.push(next(&mut session));
-    }
-    assert_issued_once(&[ids]);
 }
 
 #[test]
@@ -437,27 +274,4 @@ fn a_later_epoch_is_refused_and_an_earlier_one_is_not() {
     let (id, _) = next_in_time(&mut session);
     // The same time is a larger id now.
     assert!(id - before >= 86_400_000 << 22);
-}
-
-/// What cannot be shown cannot be dumped either.
-#[test]
-fn no_time_is_earlier_than_postgresqls_first() {
-    let server = Server::with_leaf_id(&[]);
-    let mut session = server.session();
-    let first = "SELECT (leaf_snowflake_decode(0, -210866803200000)).ts::text";
-    assert_eq!(session.value::<String>(first), "4714-11-24 00:00:00+00 BC");
-    session
-        .fails("SELECT leaf_snowflake_decode(0, -210866803200001)")
-        .is("22023");
-}
-
-#[test]
-fn the_status_view_shows_the_worker_id() {
-    let server = server_with_worker("321");
-    let mut session = server.session();
-    next(&mut session);
-    assert_eq!(
-        session.value::<i32>("SELECT worker_id::int FROM leaf_snowflake_status"),
-        321
-    );
 }

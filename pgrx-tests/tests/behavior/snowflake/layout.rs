@@ -51,28 +51,12 @@ fn what_is_read_follows_the_setting() {
             "(\"2010-11-04 01:42:54.657+00\",1,65)",
         ),
         (
-            format!("leaf_snowflake_decode(4096 + 65, {EPOCH_MS}, '41/6/6')"),
-            "(\"2010-11-04 01:42:54.658+00\",1,1)",
-        ),
-        (
-            "leaf_snowflake_decode(3, 0, layout => '38/0/1')".into(),
-            "(\"1970-01-01 00:00:00.001+00\",0,1)",
-        ),
-        (
             "leaf_snowflake_min('2010-11-04 01:42:54.658')".into(),
             "4096",
         ),
         (
             "leaf_snowflake_max('2010-11-04 01:42:54.658')".into(),
             "8191",
-        ),
-        (
-            "leaf_snowflake_min('1970-01-01 00:00:00.001', 0, '41/6/6')".into(),
-            "4096",
-        ),
-        (
-            "leaf_snowflake_max('1970-01-01 00:00:00.001', 0, '38/0/1')".into(),
-            "3",
         ),
         (
             "leaf_snowflake_max('infinity')".into(),
@@ -91,20 +75,6 @@ fn what_is_read_follows_the_setting() {
             .is("22023")
             .says(&id.to_string())
             .details("41/6/6 are 0 to 9007199254740991");
-    }
-    for bad in ["41/10/13", "41/6", "", "41/6/6 ", "Ä/6/6", "٤١/6/6"] {
-        for sql in [
-            format!("leaf_snowflake_decode(1, 0, '{bad}')"),
-            format!("leaf_snowflake_min(now(), 0, '{bad}')"),
-            format!("leaf_snowflake_max(now(), 0, '{bad}')"),
-            format!("leaf_snowflake_compose(now(), 0, 0, 0, '{bad}')"),
-        ] {
-            session
-                .fails(&format!("SELECT {sql}"))
-                .is("22023")
-                .says(&format!("\"{bad}\""))
-                .details("38 to 46");
-        }
     }
 }
 
@@ -200,23 +170,9 @@ fn a_leased_worker_id_that_the_layout_does_not_have_is_not_used() {
 }
 
 #[test]
-fn a_layout_is_checked_and_fixed_at_start() {
+fn a_layout_is_fixed_at_start() {
     let server = server_with("41/6/6", "1");
     let mut session = server.session();
-    for bad in [
-        "", "41", "41/6", "41/10/13", "37/10/12", "47/1/1", "41/16/6", "41/6/0", "41/6/17",
-        "41-6-6", "041/6/6",
-    ] {
-        session
-            .fails(&format!(
-                "ALTER SYSTEM SET leaf_id.snowflake_layout = '{bad}'"
-            ))
-            .is("22023")
-            .details("38 to 46 of milliseconds, 0 to 15 of the worker id, 1 to 16 of the sequence");
-    }
-    session
-        .fails("SET leaf_id.snowflake_layout = '41/10/12'")
-        .is("55P02");
     server.set("leaf_id.snowflake_layout", "41/10/12");
     wait_until(LIMIT, "the reload", || {
         session.value(

@@ -2,7 +2,6 @@
 //! they are made of.
 
 mod clock;
-mod compose;
 mod ids;
 mod late_launcher;
 mod layout;

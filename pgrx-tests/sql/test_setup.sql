@@ -1,0 +1,35 @@
+-- What the other tests use. Runs after the extension is made, and before all of them.
+
+-- How a statement is refused: all that a client is told. In a subtransaction, so that the
+-- statement leaves nothing behind. 00000 if it is not refused.
+CREATE FUNCTION public.refusal(statement text)
+RETURNS TABLE (sqlstate text, message text, detail text, hint text) LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE statement;
+    RETURN QUERY VALUES ('00000', 'no error', '', '');
+EXCEPTION WHEN OTHERS THEN
+    -- Qualified: the bare name is a constant here.
+    GET STACKED DIAGNOSTICS refusal.sqlstate = RETURNED_SQLSTATE, refusal.message = MESSAGE_TEXT,
+        refusal.detail = PG_EXCEPTION_DETAIL, refusal.hint = PG_EXCEPTION_HINT;
+    RETURN NEXT;
+END $$;
+
+-- The next n ids of a tag, one call each: '1 to 5' if they follow one another, as they do
+-- where only one session takes them; otherwise all of them.
+CREATE FUNCTION public.take(tag text, n int) RETURNS text LANGUAGE sql AS $$
+    SELECT CASE WHEN n > 0 AND ids = ARRAY(SELECT generate_series(ids[1], ids[1] + n - 1))
+        THEN ids[1] || ' to ' || ids[n] ELSE ids::text END
+    FROM (SELECT array_agg(leaf_segment_next(tag)) AS ids FROM generate_series(1, n)) taken
+$$;
+
+-- Until no claim of the tag is under way: one that is takes the first ids of an edited row.
+CREATE FUNCTION public.wait_for_spare(tag text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    FOR i IN 1..3000 LOOP
+        IF (SELECT spare_state <> 'in flight' FROM leaf_segment_status s WHERE s.tag = $1) THEN
+            RETURN;
+        END IF;
+        PERFORM pg_sleep(0.01);
+    END LOOP;
+    RAISE 'the spare segment of tag "%" does not come', tag;
+END $$;
