@@ -17,8 +17,8 @@ library=$("$pg_config" --pkglibdir)
 extension=$("$pg_config" --sharedir)/extension
 
 installcheck() {
-    local pgxs bin run tests
-    pgxs=$("$pg_config" --pgxs)
+    local bin run tests
+    tests=$(dirname "$("$pg_config" --pgxs)")/../test
     bin=$("$pg_config" --bindir)
     [ "$("$bin/psql" -X -A -t -d postgres -c "SHOW leaf_id.worker_id")" = 5 ] ||
         die "the server is not as the tests expect it; in postgresql.conf, before a restart:" \
@@ -26,14 +26,17 @@ installcheck() {
     run=$(mktemp -d)
     # shellcheck disable=SC2064  # now: it is local
     trap "rm -rf '$run'" EXIT
-    cp -r pgrx-tests/sql pgrx-tests/expected "$run"
-    cd "$run"
-    tests=(sql/*.sql)
-    tests=("${tests[@]#sql/}")
-    "${pgxs%/makefiles/pgxs.mk}/test/regress/pg_regress" --dbname=contrib_regression --bindir="$bin" \
-        --inputdir=. --outputdir=. "${tests[@]%.sql}" || {
-        cat regression.diffs
-        die "psql shows something else than it should"
+    cp -r pgrx-tests/{sql,expected,schedule,isolation} "$run"
+    regress regress/pg_regress "$run"
+    regress isolation/pg_isolation_regress "$run/isolation"
+}
+
+# regress PROGRAM DIRECTORY: the schedule in there.
+regress() {
+    (cd "$2" && "$tests/$1" --dbname=contrib_regression --bindir="$bin" \
+        --inputdir=. --outputdir=. --schedule=schedule) || {
+        cat "$2/regression.diffs"
+        die "the server shows something else than it should"
     }
 }
 

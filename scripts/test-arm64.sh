@@ -59,7 +59,7 @@ compile $major --target $target
 place_files "$CARGO_TARGET_DIR/$target/release/libleaf_id.so" "$headers/pg_config" "$BARE"
 
 say "Running the regression tests on arm64"
-cp -r --parents pgrx-tests/sql pgrx-tests/expected "$BARE/tmp/"
+cp -r --parents pgrx-tests/sql pgrx-tests/expected pgrx-tests/schedule "$BARE/tmp/"
 mkdir "$BARE/tmp/debian"
 sed "s/@MAJOR@/$major/g" packaging/debian/control.in >"$BARE/tmp/debian/control"
 cp -r packaging/debian/tests "$BARE/tmp/debian/"

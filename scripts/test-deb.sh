@@ -40,7 +40,7 @@ done < <(cd "$doc" && grep -HoE '\]\([^)#]+' README.md SECURITY.md docs/*.md | g
 [ $followed -gt 50 ] || die "only $followed links were followed"
 
 say "Running the package's own tests"
-cp -r --parents pgrx-tests/sql pgrx-tests/expected "$BARE/tmp/"
+cp -r --parents pgrx-tests/sql pgrx-tests/expected pgrx-tests/schedule "$BARE/tmp/"
 cp -r packaging/debian "$BARE/tmp/debian"
 sed "s/@MAJOR@/$major/g" packaging/debian/control.in >"$BARE/tmp/debian/control"
 depends=$(sed -n 's/^Depends: @\(, \)\?//p' packaging/debian/tests/control)

@@ -23,6 +23,7 @@ mod remote;
 mod security;
 mod segment;
 mod snowflake;
+mod sql;
 mod tags;
 mod torture;
 mod worker;

@@ -11,7 +11,6 @@ mod hostile_settings;
 mod libpq;
 mod monitoring;
 mod recovery;
-mod regress;
 mod restarts;
 mod script;
 mod settings;

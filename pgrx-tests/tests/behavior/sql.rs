@@ -1,8 +1,9 @@
-//! Would catch: any change of what psql shows: values, texts of errors, the table and
-//! functions as a user sees them, and an object without a comment. The tests are
-//! pgrx-tests/sql/*.sql, as PostgreSQL's own pg_regress runs them.
+//! What is shown by SQL alone: the regression tests (`pgrx-tests/sql`) as PostgreSQL's pg_regress runs
+//! them, and those of several sessions (`pgrx-tests/isolation`) by its isolationtester.
 //!
-//! And anything that PostgreSQL does otherwise because leaf_id is loaded: its own tests.
+//! Would catch: any change of what psql shows: values, texts of errors, rights, the table, views and
+//! functions as a user sees them, an object without a comment; and who waits for whom. And anything
+//! that PostgreSQL does otherwise because leaf_id is loaded: its own tests.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -12,14 +13,29 @@ use leaf_id_tests::Server;
 use leaf_id_tests::programs::{bin_dir, regress_dir};
 
 #[test]
-fn what_psql_shows() {
+fn what_one_session_shows() {
+    run(
+        "regress/pg_regress",
+        Path::new(env!("CARGO_MANIFEST_DIR")),
+        "sql",
+    );
+}
+
+#[test]
+fn what_sessions_show_each_other() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("isolation");
+    run("isolation/pg_isolation_regress", &tests, "specs");
+}
+
+/// Runs the tests of a directory, which has a schedule, on a server as `make installcheck` expects
+/// it. With `LEAF_ID_EXPECTED=write` their output becomes the expected one.
+fn run(program: &str, source: &Path, tests: &str) {
     let server = Server::start(&[("leaf_id.worker_id", "5")]);
     server.session().run("CREATE DATABASE regression");
     // A copy, where the server's user can read and write.
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let run = server.dir().join("regress");
+    let run = server.dir().join("run");
     fs::create_dir(&run).unwrap();
-    for part in ["sql", "expected"] {
+    for part in [tests, "expected", "schedule"] {
         let copied = Command::new("cp")
             .arg("-r")
             .arg(source.join(part))
@@ -27,40 +43,36 @@ fn what_psql_shows() {
             .status();
         assert!(copied.unwrap().success());
     }
-    let mut tests: Vec<_> = fs::read_dir(run.join("sql"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path().file_stem().unwrap().to_owned())
+    let schedule = run.join("schedule");
+    let text = fs::read_to_string(&schedule).unwrap();
+    let scheduled: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("test: "))
         .collect();
-    // One after the other, in one database: setup comes first by its name.
-    tests.sort();
-    assert!(!tests.is_empty());
+    let files = fs::read_dir(run.join(tests)).unwrap().count();
+    assert_eq!(scheduled.len(), files, "each file is scheduled");
     let write = env::var("LEAF_ID_EXPECTED").is_ok_and(|what| what == "write");
-    for test in tests.iter().filter(|_| write) {
+    let expected = |test: &str| Path::new("expected").join(test).with_extension("out");
+    for test in scheduled.iter().filter(|_| write) {
         // pg_regress ends at a test without one.
-        let file = run.join("expected").join(test).with_extension("out");
-        fs::File::options()
+        let file = fs::File::options()
             .create(true)
             .append(true)
-            .open(file)
-            .unwrap();
+            .open(run.join(expected(test)));
+        file.unwrap();
     }
     server.give(&run);
 
-    let output = pg_regress(&server, &run)
+    let program = regress_dir().parent().unwrap().join(program);
+    let output = pg_regress(&server, &program, &run)
         .args(["--use-existing", "--dbname=regression"])
         .arg(format!("--inputdir={}", run.display()))
-        .args(&tests)
+        .arg(format!("--schedule={}", schedule.display()))
         .output()
         .unwrap();
-    if write {
-        for test in &tests {
-            let file = Path::new(test).with_extension("out");
-            fs::copy(
-                run.join("results").join(&file),
-                source.join("expected").join(&file),
-            )
-            .unwrap();
-        }
+    for test in scheduled.iter().filter(|_| write) {
+        let result = run.join("results").join(test).with_extension("out");
+        fs::copy(result, source.join(expected(test))).unwrap();
     }
     assert_no_differences(&output, &run);
 }
@@ -80,7 +92,7 @@ fn postgresqls_own_tests() {
     let run = server.dir().join("regress");
     fs::create_dir(&run).unwrap();
     server.give(&run);
-    let output = pg_regress(&server, &run)
+    let output = pg_regress(&server, &regress_dir().join("pg_regress"), &run)
         .arg("--no-locale")
         .arg(format!("--inputdir={}", tests.display()))
         .arg(format!("--dlpath={}", tests.display()))
@@ -96,10 +108,10 @@ fn postgresqls_own_tests() {
 }
 
 /// As the superuser on this server, with what it writes going into a directory.
-fn pg_regress(server: &Server, results: &Path) -> Command {
+fn pg_regress(server: &Server, program: &Path, results: &Path) -> Command {
     let at = |name: &str, value: &Path| format!("--{name}={}", value.display());
     // The path is absolute: it is no program of the usual directory.
-    let mut command = server.program(regress_dir().join("pg_regress").to_str().unwrap());
+    let mut command = server.program(program.to_str().unwrap());
     command
         .args(["--user=postgres", "--port=5432"])
         .args([at("host", server.dir()), at("bindir", bin_dir())])
