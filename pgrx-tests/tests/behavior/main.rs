@@ -24,6 +24,7 @@ mod remote;
 mod security;
 mod segment;
 mod snowflake;
+mod survival;
 mod tags;
 mod torture;
 mod worker;
