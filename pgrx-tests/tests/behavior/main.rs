@@ -24,6 +24,7 @@ mod security;
 mod segment;
 mod snowflake;
 mod sql;
+mod survival;
 mod tags;
 mod torture;
 mod worker;

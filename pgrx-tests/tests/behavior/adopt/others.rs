@@ -1,6 +1,6 @@
-//! Would catch: an id twice because of a sequence that was set and not called, or of a failover;
-//! strangers whose tables stop a move, or keep others from creating a table; a move that succeeds,
-//! and no row can be inserted.
+//! Would catch: an id twice because of a sequence that was set and not called, or of a failover; a
+//! move that succeeds, and no row can be inserted. Strangers who might stop one are in
+//! pgrx-tests/isolation/specs/adopt.spec.
 
 use super::server;
 
@@ -53,31 +53,6 @@ fn what_this_transaction_has_issued_counts() {
          INSERT INTO t (n) SELECT generate_series(1, 50); DELETE FROM t; SELECT leaf_release('t', 'id'); COMMIT",
     );
     assert!(session.ids("INSERT INTO t (n) VALUES (1) RETURNING id")[0] > 50);
-}
-
-#[test]
-fn strangers_stop_nobody() {
-    let server = server();
-    let mut admin = server.session();
-    admin.run(
-        "CREATE ROLE mallory LOGIN; GRANT CREATE ON SCHEMA public TO mallory;
-         CREATE TABLE t (id bigserial); SELECT leaf_adopt('t', 'id')",
-    );
-    // Their locks are not waited for.
-    let mut mallory = server.connect_as("mallory", "postgres");
-    mallory.run(
-        "CREATE TABLE held (id bigint DEFAULT leaf_segment_next('nothing'));
-         CREATE TEMP TABLE own (id bigint DEFAULT leaf_segment_next('nothing'));
-         BEGIN; LOCK TABLE held, own IN ACCESS EXCLUSIVE MODE",
-    );
-    admin.run("SET statement_timeout = '20s'; SELECT leaf_release('t', 'id')");
-    // Nor does a default of theirs take a name.
-    admin.run("SET leaf_id.adopt_new_columns = on; CREATE TABLE m (id smallserial)");
-    mallory.run("COMMIT; CREATE TABLE mine (id bigint DEFAULT leaf_segment_next('m'))");
-    admin.run("DROP TABLE m; CREATE TABLE m (id bigserial)");
-    // The column of before was a smaller one.
-    let last: i64 = admin.value("SELECT max_value FROM leaf_id.leaf_alloc WHERE biz_tag = 'm'");
-    assert_eq!(last, i64::MAX - 1);
 }
 
 #[test]

@@ -1,42 +1,13 @@
-//! Would catch: a series that a dump, a standby or a subscriber does not have, or has behind its
-//! numbers.
+//! Would catch: a series that a subscriber, or a restore of the data alone, does not have, or has
+//! behind its numbers. What a whole dump and a standby carry is in `survival`.
 
 use std::time::Duration;
 
 use leaf_id_tests::{Server, wait_until};
 
-use super::{NEXT, last, next, server_and_session};
+use super::{next, server_and_session};
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-#[test]
-fn a_dump_carries_the_series_and_its_rights() {
-    let (server, mut session) = server_and_session(&[]);
-    session.run(
-        "CREATE ROLE clerk LOGIN; GRANT EXECUTE ON FUNCTION leaf_gapless_next TO clerk;
-         SELECT leaf_gapless_next('s') FROM generate_series(1, 7)",
-    );
-    let file = server.dir().join("dump").to_str().unwrap().to_owned();
-    server.run("pg_dump", &["-Fc", "-f", &file, "postgres"]);
-    session.run("CREATE DATABASE copy");
-    server.run("pg_restore", &["--exit-on-error", "-d", "copy", &file]);
-    assert_eq!(next(&mut server.connect_as("clerk", "copy")), 8);
-    assert_eq!(next(&mut session), 8);
-}
-
-#[test]
-fn a_standby_refuses_and_goes_on_when_it_is_promoted() {
-    let (primary, mut session) = server_and_session(&[]);
-    session.run("SELECT leaf_gapless_next('s') FROM generate_series(1, 7)");
-    let standby = primary.standby(&[]);
-    standby.replay_all_of(&primary);
-    let mut there = standby.session();
-    there.fails(NEXT).is("25006");
-    assert_eq!(last(&mut there), 7);
-    primary.kill_9();
-    standby.promote();
-    assert_eq!(next(&mut there), 8);
-}
 
 /// One that has the series already, behind and ahead, and one that it has not.
 #[test]

@@ -1,14 +1,10 @@
 //! Would catch: a number that a rollback does not give back, or that a commit does; one that is
-//! taken where the promise cannot be kept; and a call that does not wait for the one before.
+//! taken where the promise cannot be kept. Who waits for whom is in
+//! pgrx-tests/isolation/specs/gapless.spec.
 
-use std::thread;
-use std::time::Duration;
-
-use leaf_id_tests::{Server, Session, wait_until};
+use leaf_id_tests::{Server, in_threads};
 
 use super::{NEXT, last, next, server_and_session};
-
-const LIMIT: Duration = Duration::from_secs(30);
 
 #[test]
 fn they_count_committed_calls() {
@@ -59,81 +55,6 @@ fn savepoints_give_back_what_was_taken_since() {
         END $$";
     session.run(caught);
     assert_eq!((last(&mut session), next(&mut session)), (3, 4));
-}
-
-/// Whoever waits gets the number that the one before has given back, or the next one.
-#[test]
-fn a_call_waits_for_the_transaction_that_has_the_number_before() {
-    let (server, mut first) = server_and_session(&[]);
-    let mut other = server.session();
-    other.run("SELECT leaf_gapless_create('other')");
-    let taking = "SELECT leaf_gapless_next('s')";
-    for (begin, end, more) in [
-        (format!("BEGIN; {taking}"), "ROLLBACK", 1),
-        (format!("BEGIN; {taking}"), "COMMIT", 2),
-        (format!("BEGIN; SAVEPOINT a; {taking}"), "ROLLBACK TO a", 1),
-        (
-            format!("BEGIN; {taking}; SAVEPOINT a; {taking}"),
-            "ROLLBACK TO a; COMMIT",
-            2,
-        ),
-        (
-            format!("BEGIN; {taking}; SAVEPOINT a; {taking}"),
-            "ROLLBACK",
-            1,
-        ),
-    ] {
-        let before = last(&mut other);
-        first.run(&begin);
-        let mut second = server.session();
-        let pid = second.pid();
-        thread::scope(|scope| {
-            let waiting = scope.spawn(move || next(&mut second));
-            wait_for_lock(&mut other, pid);
-            // Another series is free meanwhile.
-            other.run("SELECT leaf_gapless_next('other')");
-            first.run(end);
-            assert_eq!(waiting.join().unwrap(), before + more, "{begin}; {end}");
-        });
-        first.run("ROLLBACK");
-    }
-}
-
-/// Until the session of this process waits for somebody's lock.
-fn wait_for_lock(session: &mut Session, pid: i32) {
-    wait_until(LIMIT, "it to wait", || {
-        session.value(&format!(
-            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {pid} AND wait_event_type = 'Lock')"
-        ))
-    });
-}
-
-#[test]
-fn a_wait_ends_as_the_settings_say() {
-    let (server, mut first) = server_and_session(&[]);
-    first.run("BEGIN");
-    next(&mut first);
-    let mut second = server.session();
-    second.run("SET lock_timeout = '50ms'");
-    second.fails(NEXT).is("55P03");
-    second.run("RESET lock_timeout; BEGIN; SET LOCAL statement_timeout = '50ms'");
-    second.fails(NEXT).is("57014");
-    second.run("ROLLBACK");
-    // A series that is dropped while it is waited for.
-    let mut dropping = server.session();
-    dropping.run("SELECT leaf_gapless_create('gone')");
-    dropping.run("BEGIN; SELECT leaf_gapless_drop('gone')");
-    let pid = second.pid();
-    thread::scope(|scope| {
-        let waiting = scope.spawn(move || second.fails("SELECT leaf_gapless_next('gone')"));
-        wait_for_lock(&mut server.session(), pid);
-        dropping.run("COMMIT");
-        waiting
-            .join()
-            .unwrap()
-            .is("42704")
-            .says("\"gone\" does not exist");
-    });
 }
 
 #[test]
@@ -217,33 +138,17 @@ fn what_is_wrong_is_told() {
     assert_eq!(next(&mut server.session()), 6);
 }
 
-/// Of two series in one order; in two orders PostgreSQL ends one of them.
 #[test]
 fn two_series_in_one_order_are_no_deadlock() {
     let (server, mut session) = server_and_session(&[("deadlock_timeout", "100ms")]);
     session.run("SELECT leaf_gapless_create('t')");
-    let failures = leaf_id_tests::in_threads(4, |_| {
+    let failures = in_threads(4, |_| {
         let mut session = server.session();
         let both = "BEGIN; SELECT leaf_gapless_next('s'); SELECT leaf_gapless_next('t'); COMMIT";
         (0..100).filter(|_| session.try_run(both).is_err()).count()
     });
     assert_eq!(failures, [0; 4]);
     assert_eq!(next(&mut session), 401);
-    let mut other = server.session();
-    session.run("BEGIN; SELECT leaf_gapless_next('s')");
-    other.run("BEGIN; SELECT leaf_gapless_next('t')");
-    let states = thread::scope(|scope| {
-        let state =
-            |result: Result<(), leaf_id_tests::Failure>| result.err().map(|failure| failure.state);
-        let one = scope.spawn(|| session.try_run("SELECT leaf_gapless_next('t'); COMMIT"));
-        let two = other.try_run("SELECT leaf_gapless_next('s'); COMMIT");
-        let two = state(two);
-        if two.is_some() {
-            other.run("ROLLBACK");
-        }
-        [state(one.join().unwrap()), two]
-    });
-    assert!(states.contains(&Some("40P01".into())), "{states:?}");
 }
 
 /// It needs no shared memory, so not to be preloaded either.

@@ -202,27 +202,3 @@ fn what_is_outside_is_refused() {
         assert_eq!(null, None);
     }
 }
-
-#[test]
-fn no_crash_restart_or_failover_repeats_an_id() {
-    let server = Server::with_leaf_id(&[]);
-    create(&mut server.session(), "t", 20, "");
-    let mut ids = server.session().take("t", 50);
-    server.crash();
-    ids.extend(server.session().take("t", 50));
-    server.restart();
-    ids.extend(server.session().take("t", 50));
-    let standby = server.standby(&[]);
-    standby.replay_all_of(&server);
-    // What is cached and claimed there is not known here; what was made of what is.
-    let mut reader = standby.session();
-    assert_opaque(&mut reader, "t", &ids);
-    reader.fails("SELECT leaf_segment_next('t')").is("25006");
-    standby.cut_off();
-    ids.extend(server.session().use_claims("t", 2));
-    server.kill_9();
-    standby.promote();
-    ids.extend(standby.session().take("t", 200));
-    assert_opaque(&mut standby.session(), "t", &ids);
-    assert_distinct(&ids);
-}

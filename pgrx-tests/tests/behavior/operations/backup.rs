@@ -1,6 +1,6 @@
 //! Would catch: ids that repeat after a recovery to an earlier moment, on a copy of a data
 //! directory, or after pg_upgrade; what was saved for one server given out by its copy
-//! too; and a gap where a dump or an upgrade has lost nothing (I3, I6).
+//! too; and a gap where an upgrade has lost nothing (I3, I6). Dumps are in `survival`.
 
 use std::fs;
 use std::path::Path;
@@ -182,32 +182,4 @@ fn pg_upgrade_loses_no_tag_and_skips_nothing() {
     assert_eq!((ids.len(), ids[50]), (100, known));
     assert!(!new.log().contains("leaf_id: skipped"));
     assert!(session.next_snowflake() > before);
-}
-
-/// Its rows are stamped anew where they are restored: also on a server that was promoted,
-/// where the same rows would be those of a lost timeline.
-#[test]
-fn a_dump_leaves_no_gap_wherever_it_is_restored() {
-    let primary = Server::with_leaf_id(&[]);
-    let mut session = primary.session();
-    session.create_steady_tag("t", 20);
-    session.take("t", 50);
-    session.wait_for_spare("t");
-    let known = session.max_id("t");
-    let dump = primary.dir().join("dump");
-    primary.run(
-        "pg_dump",
-        &["-Fc", "-f", dump.to_str().unwrap(), "postgres"],
-    );
-    let promoted = primary.standby(&[]);
-    promoted.replay_all_of(&primary);
-    promoted.promote();
-    for server in [&Server::start_unrelated(1, &[]), &promoted] {
-        server.session().run("CREATE DATABASE restored");
-        let dump = dump.to_str().unwrap();
-        server.run("pg_restore", &["--exit-on-error", "-d", "restored", dump]);
-        let mut session = server.session_in("restored");
-        assert_eq!(session.next("t"), known);
-        assert!(!server.log().contains("leaf_id: skipped"));
-    }
 }

@@ -10,7 +10,6 @@ mod history;
 mod hostile_settings;
 mod libpq;
 mod monitoring;
-mod recovery;
 mod restarts;
 mod script;
 mod settings;

@@ -158,27 +158,6 @@ fn after_a_clean_restart_ids_come_at_once_and_larger() {
     assert_issued_once(&[ids]);
 }
 
-#[test]
-fn after_a_crash_no_reserved_time_is_used() {
-    let server = Server::with_leaf_id(&[
-        ("leaf_id.worker_id", "5"),
-        ("leaf_id.timestamp_reservation", "3s"),
-    ]);
-    let mut ids = vec![next(&mut server.session())];
-    for _ in 0..3 {
-        ids.extend(
-            server
-                .session()
-                .ids("SELECT leaf_snowflake_next_batch(10000)"),
-        );
-        server.crash();
-        let (id, took) = next_in_time(&mut server.session());
-        println!("the first id after the crash took {took:?}");
-        ids.push(id);
-    }
-    assert_issued_once(&[ids]);
-}
-
 /// What a crash leaves is never more than ids may lead the clock.
 #[test]
 fn a_long_reservation_keeps_nobody_waiting() {
