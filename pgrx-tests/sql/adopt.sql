@@ -132,7 +132,11 @@ INSERT INTO t DEFAULT VALUES;
 CREATE TABLE other (n bigint DEFAULT nextval('t_id_seq'));
 CREATE VIEW last AS SELECT last_value FROM t_id_seq;
 CREATE FUNCTION f() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT nextval('t_id_seq'); END;
+SELECT unnest(string_to_array(leaf_id.leaf_users_of_sequence('t_id_seq'::regclass), ', ')) AS used_by ORDER BY 1;
+-- (It is said, in any order.)
+SET client_min_messages = warning;
 :adopt
+RESET client_min_messages;
 INSERT INTO t DEFAULT VALUES RETURNING id;
 INSERT INTO other DEFAULT VALUES RETURNING n;
 DROP TABLE other;

@@ -55,6 +55,19 @@ SELECT sqlstate, message
 FROM refusal($$INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id, max_value, opaque_key, opaque_bounds)
 SELECT 'copy', max_id, max_value, opaque_key, opaque_bounds FROM leaf_id.leaf_alloc WHERE biz_tag = 't'$$);
 
+-- As it was, it is the same tag with the same key; and so it is with another name and another step.
+CREATE TABLE ids AS SELECT n, leaf_segment_next('t') AS id FROM generate_series(1, 10) n;
+SELECT leaf_opaque_decode('t', id) BETWEEN 10 AND 2000 AS number FROM ids WHERE n = 1;
+SELECT leaf_opaque_decode('t', id) AS number FROM ids WHERE n = 1 \gset
+WITH gone AS (DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 't' RETURNING *)
+INSERT INTO leaf_id.leaf_alloc SELECT * FROM gone;
+SELECT leaf_opaque_decode('t', id) = :number AS same FROM ids WHERE n = 1;
+UPDATE leaf_id.leaf_alloc SET biz_tag = 'renamed', step = 7 WHERE biz_tag = 't';
+INSERT INTO ids SELECT n, leaf_segment_next('renamed') FROM generate_series(11, 20) n;
+SELECT count(DISTINCT id), count(DISTINCT leaf_opaque_decode('renamed', id)), min(leaf_opaque_decode('renamed', id)) = :number AS same FROM ids;
+DROP TABLE ids;
+UPDATE leaf_id.leaf_alloc SET biz_tag = 't' WHERE biz_tag = 'renamed';
+
 -- A range that is added is not too small, and there are not too many.
 SELECT * FROM refusal('UPDATE leaf_id.leaf_alloc SET max_value = 2000008 WHERE biz_tag = ''t''') \gx
 -- A reset stays in the domain.
@@ -78,6 +91,16 @@ FROM unnest('{max_value => 999999,"start => 9, max_value => 1000007"}'::text[]) 
      refusal(format('SELECT leaf_tag_create(''v'', opaque => true, %s)', arguments));
 SELECT leaf_tag_create('v', opaque => true, start => 9, max_value => 1000008), leaf_tag_create('t', opaque => true);
 SELECT biz_tag, max_value, opaque_bounds FROM leaf_id.leaf_alloc WHERE biz_tag IN ('plain', 't', 'v') ORDER BY 1;
+SELECT leaf_opaque_decode('v', leaf_segment_next('v')) FROM generate_series(1, 3);
+-- By hand, and again where it exists. Two tags have two keys.
+INSERT INTO leaf_id.leaf_alloc (biz_tag, opaque_key) VALUES ('hand', 0);
+SELECT count(*) AS before FROM leaf_id.leaf_opaque_key \gset
+SELECT leaf_tag_create('t', opaque => true, if_not_exists => true);
+SELECT count(*) = :before AS keys FROM leaf_id.leaf_opaque_key;
+SELECT count(DISTINCT k.key) FROM leaf_id.leaf_opaque_key k JOIN leaf_id.leaf_alloc a ON a.opaque_key = k.id
+WHERE a.biz_tag IN ('hand', 't', 'v');
+SELECT leaf_opaque_decode('hand', leaf_segment_next('hand')) FROM generate_series(1, 3);
+SELECT leaf_opaque_encode('hand', n) <> leaf_opaque_encode('t', n) AS apart FROM generate_series(1, 2) n;
 
 -- What looks at columns leaves it alone.
 CREATE TABLE t (id bigint PRIMARY KEY DEFAULT leaf_segment_next('t'));
@@ -148,6 +171,6 @@ SET ROLE app;
 SELECT way, sqlstate FROM ways WHERE way ~ 'encode|decode|next';
 RESET ROLE;
 DROP VIEW ways;
-SELECT leaf_tag_drop('t'), leaf_tag_drop('v'), leaf_tag_drop('plain');
+SELECT leaf_tag_drop('t'), leaf_tag_drop('v'), leaf_tag_drop('hand'), leaf_tag_drop('plain');
 DROP OWNED BY manager, member, app, monitor;
 DROP ROLE manager, member, app, monitor;

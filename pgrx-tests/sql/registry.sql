@@ -214,6 +214,8 @@ DELETE FROM leaf_id.leaf_registry;
 SELECT status, detail FROM leaf_worker_claim(4711, 'n', 1, 2, NULL, NULL, :now, :now + 60000, 60000, 1000, 15000, 0, '41/10/12');
 SELECT status, detail FROM leaf_worker_claim(4711, 'n', 1, 2, NULL, NULL, :now, :now + 60000, 60000, 1000, 15000, 1288834974656, '41/10/12');
 SELECT status, detail FROM leaf_worker_claim(4711, 'n', 1, 2, NULL, NULL, :now, :now + 60000, 60000, 1000, 15000, 1288834974658, '41/10/12');
+SELECT status FROM leaf_worker_claim(4711, 'n', 1, 2, NULL, NULL, :terms);
+DELETE FROM leaf_id.leaf_worker;
 DELETE FROM leaf_id.leaf_registry;
 INSERT INTO leaf_id.leaf_registry (epoch_ms) VALUES (7);
 SELECT status, detail FROM leaf_worker_claim(4711, 'n', 1, 2, NULL, NULL, :terms);

@@ -103,34 +103,40 @@ SELECT leaf_tag_create('t');
 SET leaf_id.refill_timeout = '60s';
 SET statement_timeout = '30s';
 \set refused 'SELECT r.* FROM refusal($$SELECT leaf_segment_next(''t'')$$) r;'
+\set issue 'SELECT leaf_segment_next(''t'') BETWEEN 2 AND 5000 AS issued;'
 BEGIN;
 SELECT leaf_segment_next('t');
 UPDATE leaf_id.leaf_alloc SET max_id = max_id + 5000 WHERE biz_tag = 't';
 :refused
 ROLLBACK;
+:issue
 BEGIN;
 UPDATE leaf_id.leaf_alloc SET max_value = 1000000 WHERE biz_tag = 't';
 :refused
 ROLLBACK;
+:issue
 BEGIN;
 UPDATE leaf_id.leaf_alloc SET biz_tag = 'new' WHERE biz_tag = 't';
 :refused
 SELECT r.* FROM refusal($$SELECT leaf_segment_next('new')$$) r;
 ROLLBACK;
+:issue
 BEGIN;
 DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 't';
 :refused
 ROLLBACK;
+:issue
 BEGIN;
 SELECT leaf_tag_drop('t');
 :refused
 ROLLBACK;
+:issue
 BEGIN;
 SET LOCAL leaf_id.allow_truncate = on;
 TRUNCATE leaf_id.leaf_alloc;
 :refused
 ROLLBACK;
-SELECT leaf_segment_next('t') BETWEEN 2 AND 5000 AS goes_on;
+:issue
 
 -- An edit that a savepoint has undone is forgotten.
 SELECT leaf_segment_next('t') AS last \gset
