@@ -12,11 +12,9 @@ WHERE relation IN (SELECT oid FROM pg_class WHERE relnamespace = 'sync'::regname
 \set sync 'TABLE found; TABLE done; SELECT count(*) AS left FROM found WHERE action IN (''create'', ''raise'');'
 -- Drops the tables, and the tags.
 CREATE FUNCTION public.clean() RETURNS void LANGUAGE plpgsql SET client_min_messages = warning AS $$
-DECLARE one record; BEGIN
-    FOR one IN SELECT oid::regclass AS name FROM pg_class
-               WHERE relnamespace = 'sync'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition LOOP
-        EXECUTE format('DROP TABLE IF EXISTS %s CASCADE', one.name);
-    END LOOP;
+BEGIN
+    EXECUTE (SELECT format('DROP TABLE %s CASCADE', string_agg(oid::regclass::text, ', ')) FROM pg_class
+             WHERE relnamespace = 'sync'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition);
     DELETE FROM leaf_id.leaf_alloc WHERE biz_tag NOT IN (SELECT biz_tag FROM before);
 END $$;
 CREATE TEMP TABLE before AS SELECT biz_tag FROM leaf_id.leaf_alloc;
