@@ -1,12 +1,9 @@
 //! Columns that move from a sequence to a tag and back.
 
-mod columns;
-mod families;
 mod hostile;
 mod locks;
 mod new_columns;
 mod others;
-mod refusals;
 mod release;
 mod under_load;
 

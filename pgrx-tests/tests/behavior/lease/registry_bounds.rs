@@ -1,7 +1,7 @@
 //! Would catch: a member, or a role, that harms the other members of a worker registry: that
-//! takes all worker ids or another one's name, keeps others from issuing by what it says of
-//! its clock, or decides for all how long leases are and which epoch ids have. And code of
-//! others that runs in the registry's functions.
+//! takes all worker ids, keeps others from issuing by what it says of its clock, or decides for
+//! all how long leases are. And code of others that runs in the registry's functions. (What one
+//! session can show is in sql/registry.sql.)
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,90 +12,53 @@ use leaf_id_tests::{
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
-const EPOCH: i64 = 1_288_834_974_657;
 
 /// What somebody asks the registry for, in the words of its functions.
 #[derive(Clone, Copy)]
 struct Ask<'a> {
     node: &'a str,
-    token: i64,
     ahead_ms: i64,
     reserve_ms: i64,
     lease_ms: i32,
     skew_ms: i32,
-    lead_ms: i32,
-    epoch_ms: i64,
-    layout: &'a str,
 }
 
 const ASK: Ask<'static> = Ask {
     node: "n",
-    token: 1,
     ahead_ms: 0,
     reserve_ms: 60_000,
     lease_ms: 60_000,
     skew_ms: 1000,
-    lead_ms: 15_000,
-    epoch_ms: EPOCH,
-    layout: "41/10/12",
 };
 
-/// Status, worker id, floor, reserved until, lease, skew, and the detail.
 #[derive(Debug)]
 struct Answer {
     status: String,
     worker_id: Option<i32>,
-    floor_ms: Option<i64>,
     reserved_until_ms: Option<i64>,
     registry_ms: i64,
-    lease_ms: Option<i32>,
-    max_skew_ms: i32,
-    max_lead_ms: Option<i32>,
     detail: String,
 }
 
 impl Ask<'_> {
-    fn what(&self) -> String {
-        let now = now_ms() + self.ahead_ms;
-        format!(
-            "{now}, {now} + {}, {}, {}, {}, {}, '{}'",
-            self.reserve_ms, self.lease_ms, self.skew_ms, self.lead_ms, self.epoch_ms, self.layout
-        )
-    }
-
-    fn who(&self) -> String {
-        format!("4711, '{}', {}, {}", self.node, self.token, self.token + 1)
-    }
-
     #[track_caller]
     fn claim(&self, session: &mut Session) -> Answer {
-        let arguments = format!("{}, NULL, NULL, {}", self.who(), self.what());
-        call(session, "leaf_worker_claim", &arguments)
-    }
-
-    #[track_caller]
-    fn renew(&self, session: &mut Session, worker_id: i32) -> Answer {
-        let arguments = format!("{worker_id}, {}, {}", self.who(), self.what());
-        call(session, "leaf_worker_renew", &arguments)
-    }
-}
-
-#[track_caller]
-fn call(session: &mut Session, function: &str, arguments: &str) -> Answer {
-    let sql = format!("SELECT * FROM {function}({arguments})");
-    let row = session
-        .query_one(&sql, &[])
-        .unwrap_or_else(|error| panic!("{sql}: {}", Failure::from(&error)));
-    Answer {
-        status: row.get("status"),
-        worker_id: row.get("worker_id"),
-        floor_ms: row.get("floor_ms"),
-        reserved_until_ms: row.get("reserved_until_ms"),
-        registry_ms: row.get("registry_ms"),
-        lease_ms: row.get("lease_ms"),
-        max_skew_ms: row.get("max_skew_ms"),
-        max_lead_ms: row.get("max_lead_ms"),
-        detail: row.get::<_, Option<String>>("detail").unwrap_or_default(),
+        let now = now_ms() + self.ahead_ms;
+        let sql = format!(
+            "SELECT * FROM leaf_worker_claim(4711, '{}', 1, 2, NULL, NULL, {now}, {now} + {}, {}, {}, 15000,
+                 1288834974657, '41/10/12')",
+            self.node, self.reserve_ms, self.lease_ms, self.skew_ms
+        );
+        let row = session
+            .query_one(&sql, &[])
+            .unwrap_or_else(|error| panic!("{sql}: {}", Failure::from(&error)));
+        Answer {
+            status: row.get("status"),
+            worker_id: row.get("worker_id"),
+            reserved_until_ms: row.get("reserved_until_ms"),
+            registry_ms: row.get("registry_ms"),
+            detail: row.get::<_, Option<String>>("detail").unwrap_or_default(),
+        }
     }
 }
 
@@ -225,62 +188,6 @@ fn invented_nodes_have_one_vote() {
         .details("the median of 100 other servers");
 }
 
-#[test]
-fn another_role_cannot_take_a_name() {
-    let server = Server::with_leaf_id(&[]);
-    let mut admin = server.session();
-    let (mut x, mut y) = (role(&server, "x"), role(&server, "y"));
-    assert_eq!(ASK.claim(&mut x).is("granted").worker_id, Some(0));
-    let row = "SELECT w::text FROM leaf_id.leaf_worker w";
-    let before: String = admin.value(row);
-    // Though it knows the token.
-    let known = Ask { token: 2, ..ASK };
-    known.claim(&mut y).is("role").details("node \"n\"");
-    known.renew(&mut y, 0).is("role").details("\"y\"");
-    // Nor through a function of a superuser's.
-    admin.run(
-        "CREATE FUNCTION through(bigint) RETURNS text LANGUAGE sql SECURITY DEFINER AS $$
-             SELECT status FROM leaf_worker_renew(0, 4711, 'n', 2, 3, $1, $1 + 60000, 60000, 1000, 15000, 1288834974657, '41/10/12')
-         $$",
-    );
-    let through = format!("SELECT through({})", now_ms());
-    assert_eq!(y.value::<String>(&through), "role");
-    assert_eq!(admin.value::<String>(row), before);
-    // Names of another role's servers are not told.
-    let curious = Ask { node: "m", ..known };
-    let answer = curious.renew(&mut y, 0).is("lost");
-    assert_eq!(
-        answer.detail,
-        "worker id 0 is leased to a server of another role"
-    );
-    // Release and retire are for the owner, and where they are granted, for the role itself.
-    admin.run(
-        "GRANT EXECUTE ON FUNCTION leaf_worker_release, leaf_worker_retire(integer, boolean),
-             leaf_worker_retire(integer, timestamptz) TO x, y",
-    );
-    for call in [
-        "leaf_worker_release(0)",
-        "leaf_worker_retire(0)",
-        "leaf_worker_retire(0, now())",
-    ] {
-        y.fails(&format!("SELECT {call}")).is("42501");
-        assert_eq!(admin.value::<String>(row), before);
-    }
-    known.renew(&mut x, 0).is("granted");
-    x.run("SELECT leaf_worker_release(0)");
-    assert_eq!(ASK.claim(&mut y).is("granted").worker_id, Some(1));
-    ASK.claim(&mut x).is("role");
-    admin.run("SELECT leaf_worker_release(1)");
-    // Who has become another one is that one.
-    admin.run("GRANT x TO y");
-    y.run("SET ROLE x");
-    assert_eq!(ASK.claim(&mut y).is("granted").worker_id, Some(2));
-    known.renew(&mut x, 2).is("granted");
-    let roles: Vec<Option<String>> =
-        admin.column("SELECT role_name FROM leaf_worker_status ORDER BY worker_id");
-    assert_eq!(roles, [None, None, Some("x".into())]);
-}
-
 /// A server whose role has changed is told so, and goes on when the registry's owner says.
 #[test]
 fn a_server_learns_that_its_name_is_another_roles() {
@@ -344,18 +251,14 @@ fn a_lease_is_as_long_as_the_registry_says() {
     session.wait_for_refusal("the lease of worker id 0 has ended");
 }
 
-/// The stricter of both says how far a clock may be off, and the server is told so.
+/// A server is told how far the registry lets clocks be off.
 #[test]
 fn a_skew_is_as_the_registry_says() {
     let registry = Registry::start();
-    let mut in_registry = registry.server.session();
-    in_registry.run("INSERT INTO leaf_id.leaf_registry (max_skew_ms) VALUES (200)");
-    let strict = Ask { skew_ms: 50, ..ASK };
-    for (ask, ahead_ms, allowed_ms) in [(ASK, 400, 200), (strict, 100, 50)] {
-        let off = Ask { ahead_ms, ..ask };
-        let answer = off.claim(&mut in_registry).is("clock");
-        assert_eq!(answer.max_skew_ms, allowed_ms);
-    }
+    registry
+        .server
+        .session()
+        .run("INSERT INTO leaf_id.leaf_registry (max_skew_ms) VALUES (200)");
     let server = registry.member_with_clock("a", 500, &[("leaf_id.max_clock_skew", "1h")]);
     let mut session = server.session();
     session
@@ -364,89 +267,6 @@ fn a_skew_is_as_the_registry_says() {
         .says("ahead");
     server.clock().set(0);
     session.next_snowflake();
-}
-
-#[test]
-fn what_is_beyond_the_bounds_is_clamped() {
-    let server = Server::with_leaf_id(&[]);
-    let mut bad = role(&server, "bad");
-    let greedy = Ask {
-        reserve_ms: 86_400_000,
-        lease_ms: 86_400_000,
-        skew_ms: 3_600_000,
-        lead_ms: 3_600_000,
-        ..ASK
-    };
-    let answer = greedy.claim(&mut bad).is("granted");
-    assert_eq!(
-        (answer.lease_ms, answer.max_skew_ms, answer.max_lead_ms),
-        (Some(3_600_000), 1000, Some(15_000))
-    );
-    let reserved = answer.reserved_until_ms.unwrap() - answer.registry_ms;
-    assert!((3_616_000..3_617_000).contains(&reserved), "{answer:?}");
-    let again = Ask { token: 2, ..greedy };
-    let answer = again.renew(&mut bad, 0).is("granted");
-    assert_eq!(answer.lease_ms, Some(3_600_000));
-    // Nothing is given away after a promotion for as long as that, and no longer.
-    let mut admin = server.session();
-    admin.run("UPDATE leaf_id.leaf_registry SET timeline = 0");
-    let new = Ask { node: "new", ..ASK };
-    new.claim(&mut bad).is("grace").details("in 3600000 ms");
-}
-
-/// The first member does not decide for all.
-#[test]
-fn the_epoch_is_the_owners() {
-    let registry = Registry::start();
-    let mut first = role(&registry.server, "first");
-    for epoch_ms in [0, EPOCH - 1, EPOCH + 1] {
-        let wrong = Ask { epoch_ms, ..ASK };
-        wrong
-            .claim(&mut first)
-            .is("epoch")
-            .details("is 1288834974657, not");
-    }
-    let server = registry.member("a");
-    server.session().next_snowflake();
-    // Its owner says so before the first use.
-    let server = Server::with_leaf_id(&[]);
-    let mut admin = server.session();
-    admin.run("INSERT INTO leaf_id.leaf_registry (epoch_ms) VALUES (7)");
-    ASK.claim(&mut admin).is("epoch").details("is 7, not");
-    let seven = Ask { epoch_ms: 7, ..ASK };
-    let answer = seven.claim(&mut admin).is("granted");
-    assert_eq!(answer.floor_ms, Some(0));
-}
-
-/// As with the epoch; and the layout says how many worker ids there are.
-#[test]
-fn the_layout_is_the_owners() {
-    let server = Server::with_leaf_id(&[]);
-    let mut admin = server.session();
-    let small = Ask {
-        layout: "41/6/6",
-        ..ASK
-    };
-    let said = small.claim(&mut admin).is("layout").detail;
-    assert_eq!(said, "the layout of this registry is 41/10/12, not 41/6/6");
-    ASK.claim(&mut admin).is("granted");
-    let layout = "SELECT layout FROM leaf_id.leaf_registry";
-    assert_eq!(admin.value::<String>(layout), "41/10/12");
-    // Its owner says so before the first use.
-    admin.run(
-        "DELETE FROM leaf_id.leaf_worker; DELETE FROM leaf_id.leaf_registry;
-         INSERT INTO leaf_id.leaf_registry (layout) VALUES ('41/6/6')",
-    );
-    ASK.claim(&mut admin).is("layout");
-    admin.run("SELECT leaf_worker_retire(n) FROM generate_series(0, 62) n");
-    let failure = admin.fails("SELECT leaf_worker_retire(64)");
-    failure.is("22023").details("0 to 63");
-    assert_eq!(small.claim(&mut admin).is("granted").worker_id, Some(63));
-    let again = Ask { token: 2, ..small };
-    again.renew(&mut admin, 63).is("granted");
-    Ask { token: 2, ..ASK }.renew(&mut admin, 63).is("layout");
-    let other = Ask { node: "m", ..small };
-    other.claim(&mut admin).is("full").details("all 64");
 }
 
 /// A server whose ids have another layout is told so.
@@ -467,52 +287,6 @@ fn a_server_learns_that_the_layout_is_another() {
     assert_eq!(state, "refused: layout is not that of the worker registry");
     in_registry.run("UPDATE leaf_id.leaf_registry SET layout = NULL");
     session.next_snowflake();
-}
-
-/// What the registry's own row says where nobody has said anything.
-#[test]
-fn the_row_is_as_its_owner_would_insert_it() {
-    let server = Server::with_leaf_id(&[]);
-    let mut session = server.session();
-    let bounds = "SELECT (max_skew_ms, max_lease_ms, max_lead_ms, max_ids_per_role)::text FROM leaf_id.leaf_registry";
-    assert_eq!(
-        session.value::<i64>("SELECT count(*) FROM leaf_id.leaf_registry"),
-        0
-    );
-    ASK.claim(&mut session).is("granted");
-    let made: String = session.value(bounds);
-    session
-        .run("DELETE FROM leaf_id.leaf_registry; INSERT INTO leaf_id.leaf_registry DEFAULT VALUES");
-    assert_eq!(session.value::<String>(bounds), made);
-    // It was created here, so nothing is forgotten.
-    let b = Ask { node: "b", ..ASK };
-    b.claim(&mut session).is("granted");
-    // NULL is any number.
-    session.run("UPDATE leaf_id.leaf_registry SET max_ids_per_role = 1");
-    let mut limited = role(&server, "limited");
-    let nodes = ["c", "d"].map(|node| Ask { node, ..ASK });
-    nodes[0].claim(&mut limited).is("granted");
-    nodes[1].claim(&mut limited).is("full");
-    session.run("UPDATE leaf_id.leaf_registry SET max_ids_per_role = NULL");
-    nodes[1].claim(&mut limited).is("granted");
-    for statement in [
-        "max_skew_ms = -1",
-        "max_lease_ms = 999",
-        "max_lead_ms = 3600001",
-        "max_lead_ms = -1",
-        "max_ids_per_role = 32769",
-        "moved_floor_ms = -1",
-        "layout = ''",
-        "layout = '41/10/13'",
-        "layout = '41/10/12 '",
-        "layout = '37/10/12'",
-        "layout = '41/16/6'",
-        "layout = '41/10/0'",
-        "layout = E'41/10/12\\n'",
-    ] {
-        let update = format!("UPDATE leaf_id.leaf_registry SET {statement}");
-        session.fails(&update).is("23514");
-    }
 }
 
 /// Triggers, rules and policies on its tables, and schemas that are renamed while servers

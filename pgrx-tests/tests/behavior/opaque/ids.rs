@@ -126,29 +126,6 @@ fn every_way_to_an_id_is_opaque() {
 }
 
 #[test]
-fn a_range_is_refused() {
-    let server = Server::with_leaf_id(&[]);
-    let mut session = server.session();
-    create(&mut session, "t", 100, "");
-    let range = "SELECT leaf_segment_next_range('t', 3)";
-    let refused = |session: &mut leaf_id_tests::Session| {
-        session
-            .fails(range)
-            .is("0A000")
-            .says("opaque tag \"t\"")
-            .hints("leaf_segment_next_batch");
-    };
-    refused(&mut session);
-    session.next("t");
-    refused(&mut session);
-    refused(&mut server.session());
-    session.run("SELECT leaf_tag_drop('t')");
-    session.run("BEGIN; SELECT leaf_tag_create('t', opaque => true)");
-    refused(&mut session);
-    session.run("ROLLBACK");
-}
-
-#[test]
 fn ids_of_the_transaction_that_creates_the_tag() {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
@@ -171,34 +148,4 @@ fn ids_of_the_transaction_that_creates_the_tag() {
     session.run("ROLLBACK");
     let keys: i64 = session.value("SELECT count(*) FROM leaf_id.leaf_opaque_key");
     assert_eq!(keys, 1);
-}
-
-#[test]
-fn what_is_outside_is_refused() {
-    let server = Server::with_leaf_id(&[]);
-    let mut session = server.session();
-    create(
-        &mut session,
-        "t",
-        100,
-        ", start => 10, max_value => 1000009",
-    );
-    session.run("SELECT leaf_tag_create('plain')");
-    for function in ["encode", "decode"] {
-        for value in [i64::MIN, -1, 0, 9, 1_000_010, i64::MAX] {
-            session
-                .fails(&format!("SELECT leaf_opaque_{function}('t', '{value}')"))
-                .is("22003")
-                .details("10 to 1000009");
-        }
-        session
-            .fails(&format!("SELECT leaf_opaque_{function}('plain', 1)"))
-            .is("55000")
-            .says("not opaque");
-        session
-            .fails(&format!("SELECT leaf_opaque_{function}('missing', 1)"))
-            .is("42704");
-        let null: Option<i64> = session.value(&format!("SELECT leaf_opaque_{function}('t', NULL)"));
-        assert_eq!(null, None);
-    }
 }

@@ -1,6 +1,6 @@
 //! Would catch: a claim for another server that could still be undone when it was answered
-//! (I1, I2), that overlaps with another one or with what is issued here (I3), or that takes
-//! more rights than EXECUTE.
+//! (I1, I2), or that overlaps with another one or with what is issued here (I3). (What it answers
+//! and refuses is in sql/claim.sql.)
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,11 +19,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 struct Claim {
     first: i64,
     last: i64,
-    incarnation: i64,
-    max_step: i32,
-    max_value: i64,
     skipped: i64,
-    growth_limited: bool,
 }
 
 impl Claim {
@@ -39,11 +35,7 @@ fn try_claim(session: &mut Session, tag: &str, n: i32) -> Result<Claim, Failure>
     Ok(Claim {
         first: row.get("first_id"),
         last: row.get("last_id"),
-        incarnation: row.get("incarnation"),
-        max_step: row.get("max_step"),
-        max_value: row.get("max_value"),
         skipped: row.get("skipped"),
-        growth_limited: row.get("growth_limited"),
     })
 }
 
@@ -52,91 +44,10 @@ fn claim(session: &mut Session, tag: &str, n: i32) -> Claim {
     try_claim(session, tag, n).unwrap_or_else(|failure| panic!("{n} ids of {tag}: {failure}"))
 }
 
-fn incarnation(session: &mut Session, tag: &str) -> i64 {
-    session.value(&format!(
-        "SELECT incarnation FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}'"
-    ))
-}
-
 #[test]
-fn a_claim_says_what_it_took_and_what_holds() {
+fn a_standby_claims_nothing() {
     let server = Server::with_leaf_id(&[]);
-    let mut session = server.session();
-    session.run("SELECT leaf_tag_create('t', step => 10, max_step => 1000, max_value => 1400)");
-    let claimed = |first, last, growth_limited, incarnation| Claim {
-        first,
-        last,
-        incarnation,
-        max_step: 1000,
-        max_value: 1400,
-        skipped: 0,
-        growth_limited,
-    };
-    let old = incarnation(&mut session, "t");
-    // The row's step; fewer; at most eight times the largest so far; as much as max_step.
-    for (n, first, last, growth_limited) in [
-        (0, 1, 10, false),
-        (3, 11, 13, false),
-        (5000, 14, 93, true),
-        (640, 94, 733, false),
-        (1, 734, 734, false),
-    ] {
-        assert_eq!(
-            claim(&mut session, "t", n),
-            claimed(first, last, growth_limited, old)
-        );
-        assert_eq!(session.max_id("t"), last + 1);
-    }
-    // What is left.
-    assert_eq!(
-        claim(&mut session, "t", 1000),
-        claimed(735, 1400, false, old)
-    );
-    try_claim(&mut session, "t", 1).unwrap_err().is("2200H");
-    assert_eq!(session.max_id("t"), 1401);
-    session.run("UPDATE leaf_id.leaf_alloc SET max_value = 10000, max_step = 20");
-    let claimed = claim(&mut session, "t", 100);
-    assert_eq!((claimed.first, claimed.last), (1401, 1420));
-    assert!(!claimed.growth_limited, "it is max_step that cuts it");
-    session.run("SELECT leaf_tag_reset('t', 5)");
-    let anew = claim(&mut session, "t", 1);
-    assert_eq!(anew.first, 5);
-    assert_ne!(anew.incarnation, old);
-
-    try_claim(&mut session, "t", -1).unwrap_err().is("22023");
-    try_claim(&mut session, "T", 1).unwrap_err().is("42704");
-    try_claim(&mut session, "", 1).unwrap_err().is("22023");
-    let null: Option<i64> = session.value("SELECT first_id FROM leaf_claim('t', NULL)");
-    assert_eq!((null, session.max_id("t")), (None, 6));
-}
-
-#[test]
-fn refuses_a_transaction_block() {
-    let server = Server::with_leaf_id(&[]);
-    let mut session = server.session();
-    session.create_tag("t");
-    session.run(
-        "CREATE FUNCTION wrapper() RETURNS bigint LANGUAGE sql AS 'SELECT first_id FROM leaf_claim(''t'', 10)';
-         CREATE FUNCTION catcher() RETURNS bigint LANGUAGE plpgsql AS
-             'BEGIN RETURN wrapper(); EXCEPTION WHEN no_data_found THEN RETURN 0; END'",
-    );
-    for statements in [
-        "BEGIN; SELECT leaf_claim('t', 10)",
-        "SELECT leaf_claim('t', 10); SELECT 1",
-        "SELECT 1; SELECT leaf_claim('t', 10)",
-        "SELECT catcher()",
-    ] {
-        println!("{statements}");
-        session.fails(statements).is("25001").says("leaf_claim()");
-        session.run("ROLLBACK");
-    }
-    assert_eq!(session.max_id("t"), 1);
-    assert_eq!(session.value::<i64>("SELECT wrapper()"), 1);
-    // What goes wrong after it takes it back, and tells the caller nothing.
-    session
-        .fails("SELECT c.*, 1 / (c.first_id - 11) FROM leaf_claim('t', 10) c")
-        .is("22012");
-    assert_eq!(claim(&mut session, "t", 10).first, 11);
+    server.session().create_tag("t");
     let standby = server.standby(&[]);
     try_claim(&mut standby.session(), "t", 10)
         .unwrap_err()
@@ -227,49 +138,6 @@ fn a_claim_does_not_keep_the_row_for_long() {
     assert!(keeper.try_run("SELECT 1").is_err(), "the session goes on");
     session.run("SET default_transaction_read_only = on");
     try_claim(&mut session, "t", 1).unwrap_err().is("25006");
-}
-
-/// The ids of a tag that was created in the open transaction are counted in the session,
-/// and a claim would take the same ones from the table.
-#[test]
-fn refuses_what_the_same_statement_edits() {
-    let server = Server::with_leaf_id(&[]);
-    let mut session = server.session();
-    session.run(
-        "CREATE FUNCTION mixed(OUT issued bigint, OUT claimed bigint) LANGUAGE plpgsql AS $$
-         BEGIN
-             PERFORM leaf_tag_create('t');
-             issued := leaf_segment_next('t');
-             claimed := (leaf_claim('t', 10)).first_id;
-         END $$",
-    );
-    session.fails("SELECT mixed()").is("55000");
-    session.create_tag("t");
-    assert_eq!(claim(&mut session, "t", 10).first, 1);
-}
-
-#[test]
-fn needs_execute_and_nothing_else() {
-    let server = Server::with_leaf_id(&[]);
-    let mut admin = server.session();
-    admin.run(
-        "SELECT leaf_tag_create('t', step => 10); CREATE ROLE member LOGIN;
-         ALTER ROLE member SET search_path = nowhere",
-    );
-    let mut member = server.connect_as("member", "postgres");
-    let sql = "SELECT first_id FROM public.leaf_claim('t', 10)";
-    member.fails(sql).is("42501");
-    admin.run("GRANT EXECUTE ON FUNCTION leaf_claim TO member");
-    assert_eq!(member.ids(sql), [1]);
-    member.fails("SELECT * FROM leaf_id.leaf_alloc").is("42501");
-    member
-        .fails("UPDATE leaf_id.leaf_alloc SET max_id = 1000")
-        .is("42501");
-    assert_eq!(member.ids(sql), [11]);
-    assert_eq!(
-        member.ids("SELECT count(*) FROM pg_roles WHERE rolname = current_user"),
-        [1]
-    );
 }
 
 #[test]
@@ -421,23 +289,6 @@ fn a_session_that_has_claimed_is_canceled_as_any_other() {
     session.fails("SELECT pg_sleep(60)").is("57014");
     session.run("RESET statement_timeout");
     assert_eq!(claim(&mut session, "t", 10).first, 11);
-}
-
-#[test]
-fn a_sourced_tag_is_no_source() {
-    let server = Server::with_leaf_id(&[]);
-    let mut session = server.session();
-    session.run(
-        "CREATE EXTENSION dblink;
-         CREATE SERVER leaf_central FOREIGN DATA WRAPPER dblink_fdw OPTIONS (host '/nowhere');
-         SELECT leaf_tag_create('t', server => 'leaf_central')",
-    );
-    try_claim(&mut session, "t", 10)
-        .unwrap_err()
-        .is("55000")
-        .says("tag \"t\" is sourced from another server")
-        .details("leaf_central");
-    assert_eq!(session.max_id("t"), 1);
 }
 
 #[test]

@@ -113,37 +113,6 @@ fn a_changed_table_is_left_alone_until_it_is_changed_back() {
 }
 
 #[test]
-fn an_edit_of_a_changed_table_is_refused_and_crashes_nothing() {
-    let server = Server::with_leaf_id(&[]);
-    let mut admin = server.session();
-    admin.create_steady_tag("t", 10);
-    admin.run("ALTER TABLE leaf_id.leaf_alloc ALTER update_time TYPE text");
-    for edit in [
-        "UPDATE leaf_id.leaf_alloc SET step = 20",
-        "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('u')",
-        "DELETE FROM leaf_id.leaf_alloc",
-        "TRUNCATE leaf_id.leaf_alloc",
-    ] {
-        admin.fails(edit).is("42804").details("update_time");
-    }
-    // An apply worker is not stopped.
-    admin.run(
-        "SET session_replication_role = replica;
-         UPDATE leaf_id.leaf_alloc SET description = 'from afar';
-         RESET session_replication_role",
-    );
-    // Nor does a trigger function on any other table.
-    admin.run(
-        "CREATE TABLE public.mine (a text, b bigint);
-         CREATE TRIGGER mine BEFORE INSERT ON public.mine
-             FOR EACH ROW EXECUTE FUNCTION leaf_alloc_stamp()",
-    );
-    admin
-        .fails("INSERT INTO public.mine VALUES ('t', 1)")
-        .is("42804");
-}
-
-#[test]
 fn more_columns_indexes_and_another_fillfactor_do_no_harm() {
     let server = Server::with_leaf_id(&[]);
     let mut admin = server.session();

@@ -1,0 +1,152 @@
+-- Gapless series: 1 to n for the committed calls, and for whom.
+\set SHOW_CONTEXT never
+\set next 'SELECT leaf_gapless_next(''s'');'
+SELECT leaf_gapless_create('s'), leaf_gapless_create('other', 41);
+CREATE TABLE invoices (number bigint DEFAULT leaf_gapless_next('s'), item text);
+:next
+:next
+SELECT leaf_gapless_next('other');
+-- Several in one statement, as a default, and in a statement or a transaction that fails.
+SELECT leaf_gapless_next('s') FROM generate_series(1, 3);
+INSERT INTO invoices (item) VALUES ('a'), ('b') RETURNING number;
+SELECT leaf_gapless_next('s'), 1 / (leaf_gapless_next('s') - 9);
+BEGIN;
+:next
+ROLLBACK;
+:next
+-- A value that is taken and not stored is a hole in the table, as documented.
+CREATE UNIQUE INDEX ON invoices (item);
+INSERT INTO invoices (item) VALUES ('a') ON CONFLICT DO NOTHING;
+SELECT last_number FROM leaf_id.leaf_gapless WHERE series = 's';
+:next
+
+-- Savepoints give back what was taken since.
+SELECT leaf_gapless_drop('s'), leaf_gapless_create('s');
+BEGIN;
+:next
+SAVEPOINT a;
+:next
+SAVEPOINT b;
+:next
+ROLLBACK TO b;
+:next
+RELEASE b;
+ROLLBACK TO a;
+:next
+RELEASE a;
+COMMIT;
+DO $$ BEGIN
+    BEGIN PERFORM leaf_gapless_next('s'); RAISE division_by_zero;
+    EXCEPTION WHEN division_by_zero THEN NULL; END;
+    PERFORM leaf_gapless_next('s');
+END $$;
+SELECT last_number FROM leaf_id.leaf_gapless WHERE series = 's';
+:next
+
+-- Only READ COMMITTED transactions that may write take one.
+SELECT leaf_gapless_drop('s'), leaf_gapless_create('s');
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT * FROM refusal($$SELECT leaf_gapless_next('s')$$) \gx
+ROLLBACK;
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+SELECT * FROM refusal($$SELECT leaf_gapless_next('s')$$) \gx
+ROLLBACK;
+BEGIN ISOLATION LEVEL READ UNCOMMITTED;
+:next
+COMMIT;
+BEGIN READ ONLY;
+SELECT sqlstate, message FROM refusal($$SELECT leaf_gapless_next('s')$$);
+ROLLBACK;
+:next
+
+-- What is wrong is told.
+SELECT replace(call, repeat('x', 129), 'xxx...') AS call, sqlstate, replace(message, repeat('x', 129), 'xxx...') AS message
+FROM (VALUES ('leaf_gapless_next(''none'')'),
+             ('leaf_gapless_next('''')'),
+             ('leaf_gapless_next(repeat(''x'', 129))'),
+             ('leaf_gapless_create(''s'')'),
+             ('leaf_gapless_create('''')'),
+             ('leaf_gapless_create(repeat(''x'', 129))'),
+             ('leaf_gapless_create(''t'', 0)'),
+             ('leaf_gapless_create(''t'', -9223372036854775808)'),
+             ('leaf_gapless_create(NULL)'),
+             ('leaf_gapless_create(''t'', NULL)'),
+             ('leaf_gapless_drop(''none'')'),
+             ('leaf_gapless_drop(NULL)')) c (call),
+     refusal('SELECT ' || call);
+SELECT sqlstate FROM refusal($$SELECT leaf_gapless_next(repeat('x', 100000))$$);
+SELECT leaf_gapless_next(NULL) IS NULL AS null;
+SELECT leaf_gapless_create('end', 9223372036854775806);
+SELECT leaf_gapless_next('end');
+SELECT * FROM refusal($$SELECT leaf_gapless_next('end')$$) \gx
+SELECT leaf_gapless_drop('s'), leaf_gapless_drop('end'), leaf_gapless_create('s', 5);
+:next
+-- A table that is not of the extension's own shape is left alone.
+BEGIN;
+ALTER TABLE leaf_id.leaf_gapless ALTER last_number TYPE numeric;
+SELECT * FROM refusal($$SELECT leaf_gapless_next('s')$$) \gx
+ROLLBACK;
+:next
+
+-- A role takes EXECUTE, and nothing else.
+SELECT leaf_gapless_drop('s'), leaf_gapless_create('s');
+CREATE ROLE clerk;
+CREATE ROLE stranger;
+GRANT EXECUTE ON FUNCTION leaf_gapless_next TO clerk;
+GRANT INSERT, SELECT ON invoices TO clerk, stranger;
+SET ROLE clerk;
+:next
+INSERT INTO invoices DEFAULT VALUES RETURNING number;
+SET ROLE stranger;
+SELECT sqlstate, message FROM refusal($$SELECT leaf_gapless_next('s')$$);
+SELECT sqlstate, message FROM refusal('INSERT INTO invoices DEFAULT VALUES');
+RESET ROLE;
+CREATE VIEW edits AS
+SELECT statement, sqlstate, message
+FROM (VALUES ('SELECT * FROM leaf_id.leaf_gapless'),
+             ('SELECT * FROM leaf_id.leaf_gapless FOR UPDATE'),
+             ('UPDATE leaf_id.leaf_gapless SET last_number = 0'),
+             ('DELETE FROM leaf_id.leaf_gapless'),
+             ('SELECT leaf_gapless_create(''mine'')'),
+             ('SELECT leaf_gapless_drop(''s'')')) s (statement), refusal(statement);
+GRANT SELECT ON edits TO PUBLIC;
+SET ROLE clerk;
+TABLE edits;
+SET ROLE stranger;
+TABLE edits;
+RESET ROLE;
+-- One series and no other: a function of the manager's own, as documented.
+CREATE FUNCTION next_of_s() RETURNS bigint LANGUAGE sql SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp BEGIN ATOMIC SELECT public.leaf_gapless_next('s'); END;
+SET ROLE stranger;
+SELECT next_of_s();
+SELECT sqlstate FROM refusal($$SELECT leaf_gapless_next('other')$$);
+RESET ROLE;
+
+-- Nobody's trigger, rule or policy takes part.
+CREATE ROLE mallory;
+CREATE SCHEMA hers AUTHORIZATION mallory;
+GRANT ALL ON leaf_id.leaf_gapless TO mallory;
+GRANT USAGE ON SCHEMA leaf_id TO mallory;
+SET ROLE mallory;
+CREATE FUNCTION hers.f() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN RAISE EXCEPTION 'run as %', current_user; END $$;
+CREATE TRIGGER t BEFORE UPDATE ON leaf_id.leaf_gapless FOR EACH ROW EXECUTE FUNCTION hers.f();
+CREATE TRIGGER t2 AFTER UPDATE ON leaf_id.leaf_gapless EXECUTE FUNCTION hers.f();
+RESET ROLE;
+:next
+ALTER TABLE leaf_id.leaf_gapless ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE RULE r AS ON UPDATE TO leaf_id.leaf_gapless DO INSTEAD NOTHING;
+:next
+SELECT last_number FROM leaf_id.leaf_gapless WHERE series = 's';
+DROP RULE r ON leaf_id.leaf_gapless;
+ALTER TABLE leaf_id.leaf_gapless DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY;
+DROP TRIGGER t ON leaf_id.leaf_gapless;
+DROP TRIGGER t2 ON leaf_id.leaf_gapless;
+
+SELECT leaf_gapless_drop('s'), leaf_gapless_drop('other');
+DROP VIEW edits;
+DROP FUNCTION next_of_s();
+DROP TABLE invoices;
+DROP OWNED BY clerk, stranger, mallory;
+DROP ROLE clerk, stranger, mallory;

@@ -1,0 +1,295 @@
+-- Who may issue the ids of a tag, and who may manage tags.
+\set SHOW_CONTEXT never
+
+CREATE ROLE app;
+CREATE ROLE mallory NOINHERIT;
+CREATE ROLE staff;
+CREATE ROLE monitor IN ROLE pg_monitor;
+-- What a superuser does meanwhile, while the session is somebody else's.
+CREATE FUNCTION as_admin(statement text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS 'BEGIN EXECUTE statement; END';
+SELECT leaf_tag_create('t');
+CREATE TABLE things (id bigint PRIMARY KEY DEFAULT leaf_segment_next('t'));
+GRANT INSERT ON things TO public;
+-- All ways to ask for ids of tag t, and how each is answered.
+CREATE VIEW answers AS
+SELECT way, r.sqlstate, r.message
+FROM (VALUES (1, 'SELECT leaf_segment_next(''t'')'),
+             (2, 'SELECT leaf_segment_next(tag) FROM (SELECT ''t'' AS tag OFFSET 0) t'),
+             (3, 'SELECT leaf_segment_next_batch(''t'', 3)'),
+             (4, 'SELECT leaf_segment_next_range(''t'', 3)'),
+             (5, 'INSERT INTO things DEFAULT VALUES')) w (n, way),
+     refusal(way) r
+ORDER BY n;
+GRANT SELECT ON answers TO public;
+\set may 'SELECT count(*), sqlstate, message FROM answers GROUP BY 2, 3;'
+
+-- A tag is everybody's until it is taken away.
+SET ROLE app;
+TABLE answers;
+SELECT as_admin($$SELECT leaf_tag_grant('t', 'app')$$);
+RESET ROLE;
+SET ROLE mallory;
+:may
+SELECT as_admin($$SELECT leaf_tag_revoke('t', 'public')$$);
+TABLE answers;
+RESET ROLE;
+SET ROLE app;
+:may
+SELECT as_admin($$SELECT leaf_tag_revoke('t', 'app')$$);
+:may
+RESET ROLE;
+:may
+SELECT leaf_tag_grant('t', 'public');
+SET ROLE app;
+:may
+SET ROLE mallory;
+:may
+RESET ROLE;
+
+-- Rights are those of the current user: of a function's owner in it, and after SET ROLE.
+GRANT app TO mallory;
+CREATE FUNCTION for_app() RETURNS boolean LANGUAGE sql SECURITY DEFINER AS 'SELECT leaf_segment_next(''t'') > 0';
+ALTER FUNCTION for_app() OWNER TO app;
+SELECT leaf_tag_revoke('t', 'public'), leaf_tag_grant('t', 'app');
+SET SESSION AUTHORIZATION mallory;
+:may
+SELECT for_app();
+:may
+SET ROLE app;
+:may
+RESET ROLE;
+:may
+SELECT for_app();
+:may
+RESET SESSION AUTHORIZATION;
+
+-- In parallel workers, too.
+CREATE TABLE numbers AS SELECT i FROM generate_series(1, 50000) i;
+GRANT SELECT ON numbers TO public;
+ANALYZE numbers;
+SET max_parallel_workers_per_gather = 2;
+SET parallel_setup_cost = 0;
+SET parallel_tuple_cost = 0;
+SET min_parallel_table_scan_size = 0;
+DO $$ DECLARE line text; BEGIN
+    FOR line IN EXPLAIN SELECT count(leaf_segment_next('t')) FROM numbers LOOP
+        IF line LIKE '%Parallel%' THEN RETURN; END IF;
+    END LOOP;
+    RAISE 'not in parallel';
+END $$;
+SET ROLE app;
+SELECT count(leaf_segment_next('t')) FROM numbers;
+SET ROLE mallory;
+SELECT sqlstate FROM refusal($$SELECT count(leaf_segment_next('t')) FROM numbers$$);
+RESET ROLE;
+RESET max_parallel_workers_per_gather;
+RESET parallel_setup_cost;
+RESET parallel_tuple_cost;
+RESET min_parallel_table_scan_size;
+DROP TABLE numbers;
+
+-- Rights follow memberships.
+SELECT leaf_tag_revoke('t', 'app'), leaf_tag_grant('t', 'staff');
+SET ROLE app;
+:may
+SELECT as_admin('GRANT staff TO app');
+:may
+SELECT as_admin('REVOKE staff FROM app');
+:may
+RESET ROLE;
+
+-- A claim for another server takes the tag as well as EXECUTE.
+SELECT leaf_tag_grant('t', 'app');
+GRANT EXECUTE ON FUNCTION leaf_claim TO app, mallory;
+SET ROLE mallory;
+SELECT leaf_claim('t', 10);
+\echo :SQLSTATE
+SET ROLE app;
+SELECT last_id - first_id AS claimed FROM leaf_claim('t', 10);
+RESET ROLE;
+REVOKE EXECUTE ON FUNCTION leaf_claim FROM app, mallory;
+
+-- A grant takes a role, a tag and the right to grant.
+SELECT call, r.*
+FROM (VALUES ('leaf_tag_grant(''t'', ''nobody'')'),
+             ('leaf_tag_grant(''none'', ''app'')'),
+             ('leaf_tag_revoke(''none'', ''app'')')) c (call), refusal('SELECT ' || call) r \gx
+SET ROLE app;
+SELECT call, r.*
+FROM (VALUES ('leaf_tag_grant(''t'', ''app'')'), ('leaf_tag_revoke(''t'', ''public'')')) c (call),
+     refusal('SELECT ' || call) r \gx
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION leaf_tag_grant TO app;
+SET ROLE app;
+SELECT * FROM refusal($$SELECT leaf_tag_grant('t', 'app')$$) \gx
+RESET ROLE;
+REVOKE EXECUTE ON FUNCTION leaf_tag_grant FROM app;
+
+-- A dropped role leaves its rights to nobody, also not to another one of its name.
+DROP FUNCTION for_app();
+SELECT * FROM refusal('DROP ROLE app') \gx
+SELECT leaf_tag_create('u'), leaf_tag_revoke('u', 'public');
+DROP OWNED BY app;
+DROP ROLE app;
+CREATE ROLE app;
+SELECT leaf_tag_grant('u', 'app');
+SET ROLE app;
+SELECT leaf_segment_next('u');
+:may
+RESET ROLE;
+-- Written by hand, without the grant that goes with it: everybody's USAGE on the schema names nobody.
+DROP OWNED BY app;
+UPDATE leaf_id.leaf_alloc SET granted_to = '{app}' WHERE biz_tag = 't';
+SELECT has_schema_privilege('app', 'leaf_id', 'USAGE');
+SET ROLE app;
+:may
+SELECT as_admin($$SELECT leaf_tag_grant('t', 'app')$$);
+:may
+RESET ROLE;
+SELECT leaf_tag_drop('u'), leaf_tag_grant('t', 'public');
+
+-- Everybody issues ids, and nobody else manages tags.
+SET ROLE mallory;
+SELECT count(*) FROM leaf_segment_next_batch('t', 15);
+SELECT last_id - first_id AS further FROM leaf_segment_next_range('t', 5);
+SELECT worker_id, leaf_snowflake_min(now()) > 0 AS min
+FROM leaf_snowflake_next() id, leaf_snowflake_decode(id);
+SELECT statement, sqlstate, message
+FROM (VALUES ('SELECT * FROM leaf_id.leaf_alloc'),
+             ('INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES (''mine'')'),
+             ('UPDATE leaf_id.leaf_alloc SET step = 20'),
+             ('DELETE FROM leaf_id.leaf_alloc'),
+             ('TRUNCATE leaf_id.leaf_alloc'),
+             ('SELECT leaf_tag_create(''mine'')'),
+             ('SELECT leaf_tag_reset(''mine'', 1)'),
+             ('SELECT leaf_tag_drop(''mine'')'),
+             ('SELECT leaf_snowflake_reset(now())'),
+             ('SELECT * FROM leaf_segment_status'),
+             ('SELECT * FROM leaf_snowflake_status'),
+             ('SELECT * FROM leaf_segment_slots()'),
+             ('SELECT * FROM leaf_snowflake_state()')) s (statement), refusal(statement);
+RESET ROLE;
+REVOKE EXECUTE ON FUNCTION leaf_segment_next(text) FROM PUBLIC;
+SET ROLE mallory;
+SELECT sqlstate, message FROM refusal($$SELECT leaf_segment_next('t')$$);
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION leaf_segment_next(text) TO PUBLIC;
+-- The functions without the table are not enough.
+GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop, leaf_tag_reset, leaf_snowflake_reset TO mallory;
+SET ROLE mallory;
+SELECT statement, sqlstate, message
+FROM (VALUES ('SELECT leaf_tag_create(''mine'')'),
+             ('SELECT leaf_tag_reset(''mine'', 1)'),
+             ('SELECT leaf_tag_drop(''mine'')'),
+             ('SELECT leaf_snowflake_reset(now())')) s (statement), refusal(statement);
+RESET ROLE;
+REVOKE EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop, leaf_tag_reset, leaf_snowflake_reset FROM mallory;
+-- The views are for monitors, and the table is not.
+SET ROLE monitor;
+SELECT count(*) FROM leaf_segment_status WHERE tag = 't';
+SELECT count(*) FROM leaf_snowflake_status;
+SELECT sqlstate, message FROM refusal('SELECT * FROM leaf_id.leaf_alloc');
+RESET ROLE;
+
+-- INSERT alone is enough for a migration, and for ids in its transaction.
+GRANT USAGE ON SCHEMA leaf_id TO mallory;
+GRANT INSERT (biz_tag, step) ON leaf_id.leaf_alloc TO mallory;
+CREATE TABLE issued (id bigint PRIMARY KEY);
+GRANT INSERT ON issued TO mallory;
+SET ROLE mallory;
+BEGIN;
+INSERT INTO leaf_id.leaf_alloc (biz_tag, step) VALUES ('mine', 10);
+INSERT INTO issued SELECT leaf_segment_next('mine') FROM generate_series(1, 500);
+COMMIT;
+INSERT INTO issued SELECT leaf_segment_next('mine') FROM generate_series(1, 500);
+RESET ROLE;
+INSERT INTO issued SELECT leaf_segment_next('mine') FROM generate_series(1, 500);
+SELECT count(*) FROM issued;
+SELECT leaf_tag_drop('mine');
+TRUNCATE issued;
+
+-- Nothing of the caller's runs in a claim, which has the rights of the table's owner.
+GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO mallory;
+CREATE SCHEMA evil AUTHORIZATION mallory;
+SET ROLE mallory;
+CREATE FUNCTION evil.trap() RETURNS trigger LANGUAGE plpgsql
+    AS 'BEGIN RAISE EXCEPTION ''run as %'', current_user; END';
+CREATE FUNCTION evil.plus(bigint, integer) RETURNS bigint LANGUAGE plpgsql
+    AS 'BEGIN RAISE EXCEPTION ''run as %'', current_user; END';
+CREATE OPERATOR evil.+ (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = evil.plus);
+CREATE FUNCTION evil.now() RETURNS timestamptz LANGUAGE plpgsql
+    AS 'BEGIN RAISE EXCEPTION ''run as %'', current_user; END';
+CREATE TEMP TABLE leaf_alloc (biz_tag text, max_id bigint, step int);
+CREATE TRIGGER trap AFTER INSERT ON leaf_id.leaf_alloc FOR EACH ROW EXECUTE FUNCTION evil.trap();
+CREATE TRIGGER trap AFTER UPDATE ON leaf_id.leaf_alloc FOR EACH ROW EXECUTE FUNCTION evil.trap();
+SET search_path = evil, pg_temp, pg_catalog, public;
+BEGIN;
+INSERT INTO leaf_id.leaf_alloc (biz_tag, step) VALUES ('mine', 10);
+INSERT INTO issued SELECT leaf_segment_next('mine') FROM generate_series(1, 100);
+COMMIT;
+INSERT INTO issued SELECT leaf_segment_next('mine') FROM generate_series(1, 100);
+SELECT count(DISTINCT leaf_segment_next('t')) FROM generate_series(1, 100);
+RESET search_path;
+DROP TABLE pg_temp.leaf_alloc;
+
+-- A manager of tags, by the one GRANT that is documented, in all that is a manager's.
+SELECT leaf_tag_reset('mine', 700);
+SELECT leaf_segment_next('mine') >= 700 AS anew;
+UPDATE leaf_id.leaf_alloc SET max_id = 5000 WHERE biz_tag = 'mine';
+SELECT leaf_segment_next('mine') >= 5000 AS raised;
+SELECT leaf_tag_drop('mine');
+SELECT sqlstate FROM refusal($$SELECT leaf_segment_next('mine')$$);
+SELECT leaf_tag_create('mine', if_not_exists => true);
+SELECT leaf_tag_create('mine', if_not_exists => true);
+CREATE TABLE evil.mine (id bigint PRIMARY KEY DEFAULT leaf_segment_next('mine'));
+INSERT INTO evil.mine VALUES (40);
+SELECT * FROM leaf_sync() WHERE tag = 'mine';
+SELECT * FROM leaf_check() WHERE tag = 'mine';
+UPDATE leaf_id.leaf_alloc SET step = 20 WHERE biz_tag = 'mine';
+SELECT leaf_tag_revoke('mine', 'public');
+-- A role by name takes the grant option: nothing is changed without it.
+SELECT * FROM refusal($$SELECT leaf_tag_grant('mine', 'monitor')$$) \gx
+SET ROLE monitor;
+SELECT sqlstate, message FROM refusal($$SELECT leaf_segment_next('mine')$$);
+RESET ROLE;
+SELECT leaf_tag_grant('mine', 'mallory');
+SET ROLE mallory;
+INSERT INTO evil.mine DEFAULT VALUES RETURNING id;
+SELECT leaf_tag_reset('mine', 90), leaf_tag_drop('mine');
+-- And nothing else.
+SELECT statement, sqlstate, message
+FROM (VALUES ('TRUNCATE leaf_id.leaf_alloc'),
+             ('SELECT * FROM leaf_id.leaf_registry'),
+             ('SELECT * FROM leaf_id.leaf_worker'),
+             ('SELECT leaf_claim(''t'', 1)'),
+             ('SELECT leaf_worker_retire(1)'),
+             ('CREATE TABLE leaf_id.mine ()')) s (statement), refusal(statement);
+GRANT SELECT ON leaf_id.leaf_alloc TO app;
+SELECT has_table_privilege('app', 'leaf_id.leaf_alloc', 'SELECT');
+RESET ROLE;
+
+-- A tag of the open transaction has its rights, too.
+GRANT USAGE ON SCHEMA leaf_id TO mallory WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_grant, leaf_tag_revoke TO mallory;
+SET ROLE mallory;
+BEGIN;
+SELECT leaf_tag_create('mine');
+SELECT leaf_segment_next('mine');
+SELECT leaf_tag_revoke('mine', 'public');
+SELECT sqlstate, message FROM refusal($$SELECT leaf_segment_next('mine')$$);
+ROLLBACK;
+BEGIN;
+SELECT leaf_tag_create('mine'), leaf_tag_revoke('mine', 'public'), leaf_tag_grant('mine', 'mallory');
+SELECT leaf_segment_next('mine');
+COMMIT;
+SELECT leaf_segment_next('mine');
+SET ROLE app;
+SELECT sqlstate, message FROM refusal($$SELECT leaf_segment_next('mine')$$);
+RESET ROLE;
+
+SELECT leaf_tag_drop('mine'), leaf_tag_drop('t');
+DROP VIEW answers;
+DROP TABLE things, issued;
+DROP FUNCTION as_admin(text);
+DROP OWNED BY app, mallory, staff, monitor;
+DROP ROLE app, mallory, staff, monitor;
