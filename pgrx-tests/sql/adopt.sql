@@ -260,49 +260,49 @@ DROP TABLE t;
 DELETE FROM tags;
 
 -- Whoever owns the table and may create tags may move it.
-CREATE ROLE app;
-CREATE ROLE other;
-CREATE ROLE writer;
-CREATE SCHEMA apps AUTHORIZATION app;
-GRANT USAGE ON SCHEMA apps TO other, writer;
+CREATE ROLE leaf_id_app;
+CREATE ROLE leaf_id_other;
+CREATE ROLE leaf_id_writer;
+CREATE SCHEMA apps AUTHORIZATION leaf_id_app;
+GRANT USAGE ON SCHEMA apps TO leaf_id_other, leaf_id_writer;
 SET search_path = apps, public;
-GRANT USAGE ON SCHEMA leaf_id TO other;
-GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO other;
-SET ROLE app;
+GRANT USAGE ON SCHEMA leaf_id TO leaf_id_other;
+GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO leaf_id_other;
+SET ROLE leaf_id_app;
 CREATE TABLE t (id serial PRIMARY KEY, n int);
-GRANT INSERT ON t TO writer;
-SET ROLE other;
+GRANT INSERT ON t TO leaf_id_writer;
+SET ROLE leaf_id_other;
 SELECT * FROM refusal($$SELECT leaf_adopt('t', 'id')$$) \gx
-SET ROLE app;
+SET ROLE leaf_id_app;
 SELECT sqlstate, message FROM refusal($$SELECT leaf_adopt('t', 'id')$$);
 RESET ROLE;
-GRANT USAGE ON SCHEMA leaf_id TO app;
-GRANT SELECT ON leaf_id.leaf_alloc TO app;
-SET ROLE app;
+GRANT USAGE ON SCHEMA leaf_id TO leaf_id_app;
+GRANT SELECT ON leaf_id.leaf_alloc TO leaf_id_app;
+SET ROLE leaf_id_app;
 SELECT sqlstate, message FROM refusal($$SELECT leaf_adopt('t', 'id')$$);
 RESET ROLE;
-GRANT INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO app;
-SET ROLE app;
+GRANT INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO leaf_id_app;
+SET ROLE leaf_id_app;
 :adopt
 -- Whoever may insert needs nothing else.
-SET ROLE writer;
+SET ROLE leaf_id_writer;
 INSERT INTO t (n) VALUES (1);
-SET ROLE app;
+SET ROLE leaf_id_app;
 ALTER TABLE t DROP CONSTRAINT t_pkey, ALTER id DROP NOT NULL;
 :release
-SET ROLE writer;
+SET ROLE leaf_id_writer;
 INSERT INTO t (n) VALUES (2);
 -- As a superuser, too, and the sequence is the owner's.
-SET ROLE app;
+SET ROLE leaf_id_app;
 :adopt
 RESET ROLE;
 :release
-SET ROLE writer;
+SET ROLE leaf_id_writer;
 INSERT INTO t (n) VALUES (3);
 RESET ROLE;
 SELECT relowner::regrole FROM pg_class WHERE oid = 't_id_seq'::regclass;
 -- Rows that it must not see count.
-SET ROLE app;
+SET ROLE leaf_id_app;
 ALTER TABLE t ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY nothing ON t USING (false);
 SELECT * FROM refusal($$SELECT leaf_adopt('t', 'id')$$) \gx
@@ -310,14 +310,14 @@ RESET ROLE;
 DROP TABLE t;
 -- Whoever may insert may use a sequence that was left.
 CREATE TABLE t (id bigserial, n int);
-GRANT INSERT ON t TO writer;
+GRANT INSERT ON t TO leaf_id_writer;
 CREATE VIEW v AS SELECT last_value FROM t_id_seq;
 :adopt
-SET ROLE writer;
+SET ROLE leaf_id_writer;
 INSERT INTO t (n) VALUES (1);
 RESET ROLE;
 :release
-SET ROLE writer;
+SET ROLE leaf_id_writer;
 INSERT INTO t (n) VALUES (2);
 RESET ROLE;
 SELECT id - (SELECT last_value FROM v) AS apart FROM t WHERE n = 2;
@@ -325,8 +325,8 @@ RESET search_path;
 SET client_min_messages = warning;
 DROP SCHEMA apps CASCADE;
 RESET client_min_messages;
-DROP OWNED BY app, other, writer;
-DROP ROLE app, other, writer;
+DROP OWNED BY leaf_id_app, leaf_id_other, leaf_id_writer;
+DROP ROLE leaf_id_app, leaf_id_other, leaf_id_writer;
 
 -- Released, a column goes on above everything that was issued, and again when it is adopted anew. An identity
 -- takes NOT NULL and a plain type; the rest gets what a serial has.

@@ -74,14 +74,14 @@ DROP EXTENSION dblink;
 
 -- EXECUTE is needed, and nothing else.
 SELECT leaf_tag_create('t', step => 10);
-CREATE ROLE member;
-SET ROLE member;
+CREATE ROLE leaf_id_member;
+SET ROLE leaf_id_member;
 SET search_path = nowhere;
 SELECT first_id FROM public.leaf_claim('t', 10);
 \echo :SQLSTATE
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION public.leaf_claim TO member;
-SET ROLE member;
+GRANT EXECUTE ON FUNCTION public.leaf_claim TO leaf_id_member;
+SET ROLE leaf_id_member;
 SELECT first_id FROM public.leaf_claim('t', 10);
 SELECT sqlstate, message FROM public.refusal('SELECT * FROM leaf_id.leaf_alloc');
 SELECT sqlstate, message FROM public.refusal('UPDATE leaf_id.leaf_alloc SET max_id = 1000');
@@ -89,5 +89,5 @@ SELECT first_id FROM public.leaf_claim('t', 10);
 RESET ROLE;
 RESET search_path;
 SELECT leaf_tag_drop('t');
-DROP OWNED BY member;
-DROP ROLE member;
+DROP OWNED BY leaf_id_member;
+DROP ROLE leaf_id_member;

@@ -90,14 +90,14 @@ ROLLBACK;
 
 -- A role takes EXECUTE, and nothing else.
 SELECT leaf_gapless_drop('s'), leaf_gapless_create('s');
-CREATE ROLE clerk;
-CREATE ROLE stranger;
-GRANT EXECUTE ON FUNCTION leaf_gapless_next TO clerk;
-GRANT INSERT, SELECT ON invoices TO clerk, stranger;
-SET ROLE clerk;
+CREATE ROLE leaf_id_clerk;
+CREATE ROLE leaf_id_stranger;
+GRANT EXECUTE ON FUNCTION leaf_gapless_next TO leaf_id_clerk;
+GRANT INSERT, SELECT ON invoices TO leaf_id_clerk, leaf_id_stranger;
+SET ROLE leaf_id_clerk;
 :next
 INSERT INTO invoices DEFAULT VALUES RETURNING number;
-SET ROLE stranger;
+SET ROLE leaf_id_stranger;
 SELECT sqlstate, message FROM refusal($$SELECT leaf_gapless_next('s')$$);
 SELECT sqlstate, message FROM refusal('INSERT INTO invoices DEFAULT VALUES');
 RESET ROLE;
@@ -110,25 +110,25 @@ FROM (VALUES ('SELECT * FROM leaf_id.leaf_gapless'),
              ('SELECT leaf_gapless_create(''mine'')'),
              ('SELECT leaf_gapless_drop(''s'')')) s (statement), refusal(statement);
 GRANT SELECT ON edits TO PUBLIC;
-SET ROLE clerk;
+SET ROLE leaf_id_clerk;
 TABLE edits;
-SET ROLE stranger;
+SET ROLE leaf_id_stranger;
 TABLE edits;
 RESET ROLE;
 -- One series and no other: a function of the manager's own, as documented.
 CREATE FUNCTION next_of_s() RETURNS bigint LANGUAGE sql SECURITY DEFINER
     SET search_path = pg_catalog, pg_temp BEGIN ATOMIC SELECT public.leaf_gapless_next('s'); END;
-SET ROLE stranger;
+SET ROLE leaf_id_stranger;
 SELECT next_of_s();
 SELECT sqlstate FROM refusal($$SELECT leaf_gapless_next('other')$$);
 RESET ROLE;
 
 -- Nobody's trigger, rule or policy takes part.
-CREATE ROLE mallory;
-CREATE SCHEMA hers AUTHORIZATION mallory;
-GRANT ALL ON leaf_id.leaf_gapless TO mallory;
-GRANT USAGE ON SCHEMA leaf_id TO mallory;
-SET ROLE mallory;
+CREATE ROLE leaf_id_mallory;
+CREATE SCHEMA hers AUTHORIZATION leaf_id_mallory;
+GRANT ALL ON leaf_id.leaf_gapless TO leaf_id_mallory;
+GRANT USAGE ON SCHEMA leaf_id TO leaf_id_mallory;
+SET ROLE leaf_id_mallory;
 CREATE FUNCTION hers.f() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN RAISE EXCEPTION 'run as %', current_user; END $$;
 CREATE TRIGGER t BEFORE UPDATE ON leaf_id.leaf_gapless FOR EACH ROW EXECUTE FUNCTION hers.f();
@@ -148,5 +148,5 @@ SELECT leaf_gapless_drop('s'), leaf_gapless_drop('other');
 DROP VIEW edits;
 DROP FUNCTION next_of_s();
 DROP TABLE invoices;
-DROP OWNED BY clerk, stranger, mallory;
-DROP ROLE clerk, stranger, mallory;
+DROP OWNED BY leaf_id_clerk, leaf_id_stranger, leaf_id_mallory;
+DROP ROLE leaf_id_clerk, leaf_id_stranger, leaf_id_mallory;

@@ -119,13 +119,13 @@ FROM (VALUES ('leaf_adopt(''serial'', ''id'', ''t'')'), ('leaf_release(''t'', ''
 DROP TABLE t, serial;
 
 -- No role reads a key without the right.
-CREATE ROLE manager;
-CREATE ROLE member;
-CREATE ROLE app;
-CREATE ROLE monitor IN ROLE pg_monitor;
-GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO manager;
-GRANT EXECUTE ON FUNCTION leaf_claim TO member;
-GRANT EXECUTE ON FUNCTION leaf_opaque_encode, leaf_opaque_decode TO app;
+CREATE ROLE leaf_id_manager;
+CREATE ROLE leaf_id_member;
+CREATE ROLE leaf_id_app;
+CREATE ROLE leaf_id_monitor IN ROLE pg_monitor;
+GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO leaf_id_manager;
+GRANT EXECUTE ON FUNCTION leaf_claim TO leaf_id_member;
+GRANT EXECUTE ON FUNCTION leaf_opaque_encode, leaf_opaque_decode TO leaf_id_app;
 CREATE VIEW ways AS
 SELECT current_user AS role, way, sqlstate
 FROM (VALUES (1, 'SELECT * FROM leaf_id.leaf_opaque_key'),
@@ -138,7 +138,7 @@ FROM (VALUES (1, 'SELECT * FROM leaf_id.leaf_opaque_key'),
 ORDER BY n;
 GRANT SELECT ON ways TO PUBLIC;
 \set refused 'SELECT leaf_claim(''t'', 10); COPY leaf_id.leaf_opaque_key TO STDOUT;'
-SET ROLE manager;
+SET ROLE leaf_id_manager;
 TABLE ways;
 :refused
 -- A manager creates, resets and drops without ever seeing one.
@@ -149,26 +149,26 @@ INSERT INTO own SELECT leaf_segment_next('own') FROM generate_series(1, 3);
 SELECT count(DISTINCT id) FROM own;
 DROP TABLE own;
 SELECT leaf_tag_drop('own');
-SET ROLE member;
+SET ROLE leaf_id_member;
 TABLE ways;
 :refused
-SET ROLE monitor;
+SET ROLE leaf_id_monitor;
 TABLE ways;
 :refused
-SET ROLE app;
+SET ROLE leaf_id_app;
 TABLE ways;
 :refused
 RESET ROLE;
 -- Whoever may not issue the ids does not decode them either.
 SELECT leaf_tag_revoke('t', 'public');
-SET ROLE app;
+SET ROLE leaf_id_app;
 SELECT way, sqlstate FROM ways WHERE way ~ 'encode|decode|next';
 RESET ROLE;
-SELECT leaf_tag_grant('t', 'app');
-SET ROLE app;
+SELECT leaf_tag_grant('t', 'leaf_id_app');
+SET ROLE leaf_id_app;
 SELECT way, sqlstate FROM ways WHERE way ~ 'encode|decode|next';
 RESET ROLE;
 DROP VIEW ways;
 SELECT leaf_tag_drop('t'), leaf_tag_drop('v'), leaf_tag_drop('hand'), leaf_tag_drop('plain');
-DROP OWNED BY manager, member, app, monitor;
-DROP ROLE manager, member, app, monitor;
+DROP OWNED BY leaf_id_manager, leaf_id_member, leaf_id_app, leaf_id_monitor;
+DROP ROLE leaf_id_manager, leaf_id_member, leaf_id_app, leaf_id_monitor;

@@ -6,9 +6,9 @@ CREATE FUNCTION public.now_ms() RETURNS bigint LANGUAGE sql AS 'SELECT (extract(
 -- A request: node, token and next token; then what its server is set to.
 \set terms ':now, :now + 60000, 60000, 1000, 15000, 1288834974657, ''41/10/12'''
 \set nobody 'SELECT (SELECT count(*) FROM leaf_id.leaf_worker) + (SELECT count(*) FROM leaf_id.leaf_registry) AS rows;'
-CREATE ROLE x;
-CREATE ROLE y;
-CREATE ROLE monitor IN ROLE pg_monitor;
+CREATE ROLE leaf_id_x;
+CREATE ROLE leaf_id_y;
+CREATE ROLE leaf_id_monitor IN ROLE pg_monitor;
 
 -- Not in a transaction block, in several statements or where an error is caught.
 BEGIN;
@@ -79,12 +79,12 @@ DELETE FROM leaf_id.leaf_worker;
 DELETE FROM leaf_id.leaf_registry;
 
 -- EXECUTE is needed, and nothing else is given with it.
-SET ROLE x;
+SET ROLE leaf_id_x;
 SELECT status FROM leaf_worker_claim(4711, 'n', 1, 2, NULL, NULL, :terms);
 \echo :SQLSTATE
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION leaf_worker_claim, leaf_worker_renew TO x, y;
-SET ROLE x;
+GRANT EXECUTE ON FUNCTION leaf_worker_claim, leaf_worker_renew TO leaf_id_x, leaf_id_y;
+SET ROLE leaf_id_x;
 -- Nothing of the caller's is run with the owner's rights.
 CREATE TEMP TABLE leaf_worker (worker_id int);
 CREATE TEMP TABLE leaf_registry (one bool);
@@ -103,7 +103,7 @@ FROM (VALUES ('SELECT leaf_worker_release(0)'),
              ('SELECT * FROM leaf_worker_status'),
              ('DELETE FROM leaf_id.leaf_worker'),
              ('UPDATE leaf_id.leaf_registry SET epoch_ms = 0')) s (statement), refusal(statement);
-SET ROLE monitor;
+SET ROLE leaf_id_monitor;
 SELECT node_name, role_name FROM leaf_worker_status WHERE live;
 SELECT epoch_ms FROM leaf_id.leaf_registry;
 SELECT sqlstate, message FROM refusal('SELECT * FROM leaf_id.leaf_worker');
@@ -114,7 +114,7 @@ SELECT w::text LIKE '%98765432%' AS kept, s::text LIKE '%98765432%' AS shown FRO
 DELETE FROM leaf_id.leaf_worker;
 
 -- Another role cannot take a name, though it knows the token, nor through a superuser's function.
-SET ROLE x;
+SET ROLE leaf_id_x;
 SELECT status, worker_id FROM leaf_worker_claim(4711, 'n', 1, 2, NULL, NULL, :terms);
 RESET ROLE;
 CREATE TABLE was AS SELECT w::text AS row FROM leaf_id.leaf_worker w;
@@ -123,7 +123,7 @@ GRANT SELECT ON as_before TO PUBLIC;
 CREATE FUNCTION through(bigint) RETURNS text LANGUAGE sql SECURITY DEFINER AS $$
     SELECT status FROM leaf_worker_renew(0, 4711, 'n', 2, 3, $1, $1 + 60000, 60000, 1000, 15000, 1288834974657, '41/10/12')
 $$;
-SET ROLE y;
+SET ROLE leaf_id_y;
 SELECT status, detail FROM leaf_worker_claim(4711, 'n', 2, 3, NULL, NULL, :terms);
 SELECT status, detail FROM leaf_worker_renew(0, 4711, 'n', 2, 3, :terms);
 SELECT through(:now);
@@ -132,28 +132,28 @@ TABLE as_before;
 SELECT status, detail FROM leaf_worker_renew(0, 4711, 'm', 2, 3, :terms);
 RESET ROLE;
 -- Release and retire are for the owner, and where they are granted, for the role itself.
-GRANT EXECUTE ON FUNCTION leaf_worker_release, leaf_worker_retire(integer, boolean), leaf_worker_retire(integer, timestamptz) TO x, y;
-SET ROLE y;
+GRANT EXECUTE ON FUNCTION leaf_worker_release, leaf_worker_retire(integer, boolean), leaf_worker_retire(integer, timestamptz) TO leaf_id_x, leaf_id_y;
+SET ROLE leaf_id_y;
 SELECT call, r.*
 FROM (VALUES ('leaf_worker_release(0)'), ('leaf_worker_retire(0)'), ('leaf_worker_retire(0, now())')) c (call),
      refusal('SELECT ' || call) r \gx
 TABLE as_before;
-SET ROLE x;
+SET ROLE leaf_id_x;
 SELECT status, worker_id FROM leaf_worker_renew(0, 4711, 'n', 2, 3, :terms);
 SELECT leaf_worker_release(0);
-SET ROLE y;
+SET ROLE leaf_id_y;
 SELECT status, worker_id FROM leaf_worker_claim(4711, 'n', 1, 2, NULL, NULL, :terms);
-SET ROLE x;
+SET ROLE leaf_id_x;
 SELECT status FROM leaf_worker_claim(4711, 'n', 1, 2, NULL, NULL, :terms);
 RESET ROLE;
 SELECT leaf_worker_release(1);
 -- Whoever has become another role is that one.
-GRANT x TO y;
-SET SESSION AUTHORIZATION y;
-SET ROLE x;
+GRANT leaf_id_x TO leaf_id_y;
+SET SESSION AUTHORIZATION leaf_id_y;
+SET ROLE leaf_id_x;
 SELECT status, worker_id FROM leaf_worker_claim(4711, 'n', 1, 2, NULL, NULL, :terms);
 RESET SESSION AUTHORIZATION;
-SET ROLE x;
+SET ROLE leaf_id_x;
 SELECT status, worker_id FROM leaf_worker_renew(2, 4711, 'n', 2, 3, :terms);
 RESET ROLE;
 SELECT worker_id, role_name FROM leaf_worker_status ORDER BY 1;
@@ -164,14 +164,14 @@ DELETE FROM leaf_id.leaf_worker;
 
 -- What is beyond the bounds is clamped.
 \set greedy ':now, :now + 86400000, 86400000, 3600000, 3600000, 1288834974657, ''41/10/12'''
-SET ROLE x;
+SET ROLE leaf_id_x;
 SELECT status, lease_ms, max_skew_ms, max_lead_ms, reserved_until_ms - registry_ms BETWEEN 3616000 AND 3616999 AS reserved
 FROM leaf_worker_claim(4711, 'n', 1, 2, NULL, NULL, :greedy);
 SELECT status, lease_ms FROM leaf_worker_renew(0, 4711, 'n', 2, 3, :greedy);
 RESET ROLE;
 -- Nothing is given away after a promotion for as long as that, and no longer.
 UPDATE leaf_id.leaf_registry SET timeline = 0;
-SET ROLE x;
+SET ROLE leaf_id_x;
 SELECT status, substring(detail FROM 'in 3600000 ms') AS detail FROM leaf_worker_claim(4711, 'new', 1, 2, NULL, NULL, :terms);
 RESET ROLE;
 DELETE FROM leaf_id.leaf_worker;
@@ -189,12 +189,12 @@ DROP VIEW bounds;
 SELECT status FROM leaf_worker_claim(4711, 'b', 1, 2, NULL, NULL, :terms);
 -- NULL is any number.
 UPDATE leaf_id.leaf_registry SET max_ids_per_role = 1;
-SET ROLE y;
+SET ROLE leaf_id_y;
 SELECT status FROM leaf_worker_claim(4711, 'c', 1, 2, NULL, NULL, :terms);
 SELECT status, detail FROM leaf_worker_claim(4711, 'd', 1, 2, NULL, NULL, :terms);
 RESET ROLE;
 UPDATE leaf_id.leaf_registry SET max_ids_per_role = NULL;
-SET ROLE y;
+SET ROLE leaf_id_y;
 SELECT status FROM leaf_worker_claim(4711, 'd', 1, 2, NULL, NULL, :terms);
 RESET ROLE;
 SELECT change, sqlstate, message
@@ -241,6 +241,6 @@ SELECT status, detail FROM leaf_worker_claim(4711, 'm', 1, 2, NULL, NULL, :small
 
 DELETE FROM leaf_id.leaf_worker;
 DELETE FROM leaf_id.leaf_registry;
-DROP OWNED BY x, y, monitor;
-DROP ROLE x, y, monitor;
+DROP OWNED BY leaf_id_x, leaf_id_y, leaf_id_monitor;
+DROP ROLE leaf_id_x, leaf_id_y, leaf_id_monitor;
 DROP FUNCTION public.now_ms();

@@ -197,22 +197,22 @@ SELECT * FROM refusal($$SELECT leaf_sync('nope')$$) \gx
 SELECT clean();
 
 -- What a hostile owner can put into a table, and beside it: none of it runs for a superuser.
-CREATE ROLE mallory;
-CREATE ROLE manager;
-CREATE ROLE app;
-CREATE ROLE nobody;
-GRANT USAGE, CREATE ON SCHEMA sync TO mallory, app;
-GRANT USAGE ON SCHEMA sync TO manager, nobody;
-GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO manager;
+CREATE ROLE leaf_id_mallory;
+CREATE ROLE leaf_id_manager;
+CREATE ROLE leaf_id_app;
+CREATE ROLE leaf_id_nobody;
+GRANT USAGE, CREATE ON SCHEMA sync TO leaf_id_mallory, leaf_id_app;
+GRANT USAGE ON SCHEMA sync TO leaf_id_manager, leaf_id_nobody;
+GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO leaf_id_manager;
 CREATE FOREIGN DATA WRAPPER nowhere;
-GRANT USAGE ON FOREIGN DATA WRAPPER nowhere TO mallory;
-SET ROLE mallory;
+GRANT USAGE ON FOREIGN DATA WRAPPER nowhere TO leaf_id_mallory;
+SET ROLE leaf_id_mallory;
 CREATE FUNCTION trap(n bigint) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS
-    $$ BEGIN IF current_user <> 'mallory' THEN RAISE EXCEPTION 'trap as %', current_user; END IF; RETURN n; END $$;
+    $$ BEGIN IF current_user <> 'leaf_id_mallory' THEN RAISE EXCEPTION 'trap as %', current_user; END IF; RETURN n; END $$;
 CREATE FUNCTION is_so(n bigint) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS
-    $$ BEGIN IF current_user <> 'mallory' THEN RAISE EXCEPTION 'is_so as %', current_user; END IF; RETURN true; END $$;
+    $$ BEGIN IF current_user <> 'leaf_id_mallory' THEN RAISE EXCEPTION 'is_so as %', current_user; END IF; RETURN true; END $$;
 CREATE FUNCTION more(a bigint, b integer) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS
-    $$ BEGIN IF current_user <> 'mallory' THEN RAISE EXCEPTION 'more as %', current_user; END IF; RETURN true; END $$;
+    $$ BEGIN IF current_user <> 'leaf_id_mallory' THEN RAISE EXCEPTION 'more as %', current_user; END IF; RETURN true; END $$;
 CREATE OPERATOR >= (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = more);
 CREATE DOMAIN checked AS bigint CHECK (is_so(value));
 CREATE TABLE t (id checked DEFAULT leaf_segment_next('t'), n bigint);
@@ -233,11 +233,11 @@ RESET ROLE;
 SELECT * FROM leaf_sync('t') ORDER BY relation::text;
 SELECT count(*) FROM leaf_check('t');
 -- Nor for somebody who may read all of it.
-GRANT pg_read_all_data TO manager;
-SET ROLE manager;
+GRANT pg_read_all_data TO leaf_id_manager;
+SET ROLE leaf_id_manager;
 SELECT * FROM leaf_sync('t') ORDER BY relation::text;
 RESET ROLE;
-REVOKE pg_read_all_data FROM manager;
+REVOKE pg_read_all_data FROM leaf_id_manager;
 -- It would have been noticed.
 SELECT message FROM refusal('INSERT INTO t VALUES (9, 9)');
 SELECT message FROM refusal('SELECT * FROM v');
@@ -254,7 +254,7 @@ DROP FUNCTION more, is_so, trap;
 SELECT leaf_tag_create('orders', step => 100);
 CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'));
 INSERT INTO orders SELECT FROM generate_series(1, 3);
-SET ROLE mallory;
+SET ROLE leaf_id_mallory;
 CREATE TABLE mine (id bigint DEFAULT leaf_segment_next('orders'));
 INSERT INTO mine VALUES (9000000000000000000);
 RESET ROLE;
@@ -268,15 +268,15 @@ SELECT * FROM leaf_sync('orders');
 -- A tag that does not exist: of one role's tables alone, or of those who may edit tags.
 DROP TABLE mine;
 DROP TABLE orders;
-SET ROLE mallory;
+SET ROLE leaf_id_mallory;
 CREATE TABLE m1 (id bigint DEFAULT leaf_segment_next('gone'));
 INSERT INTO m1 VALUES (900);
-SET ROLE app;
+SET ROLE leaf_id_app;
 CREATE TABLE a1 (id bigint DEFAULT leaf_segment_next('gone'));
 INSERT INTO a1 VALUES (5);
 RESET ROLE;
 TABLE done;
-GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO app;
+GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO leaf_id_app;
 TABLE done;
 DROP TABLE a1;
 SELECT leaf_tag_drop('gone');
@@ -289,17 +289,17 @@ SELECT leaf_tag_create('orders', step => 100);
 CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'));
 CREATE TABLE secret (id bigint DEFAULT leaf_segment_next('orders'), n int);
 INSERT INTO secret VALUES (3000);
-GRANT SELECT ON orders TO manager;
-SET ROLE manager;
+GRANT SELECT ON orders TO leaf_id_manager;
+SET ROLE leaf_id_manager;
 SELECT * FROM leaf_sync('orders');
 RESET ROLE;
-GRANT SELECT (id) ON secret TO manager;
-SET ROLE manager;
+GRANT SELECT (id) ON secret TO leaf_id_manager;
+SET ROLE leaf_id_manager;
 SELECT * FROM leaf_check('orders');
 SELECT * FROM leaf_sync('orders');
 SELECT leaf_segment_next('orders') > 3000 AS above;
 -- Who manages no tags.
-SET ROLE nobody;
+SET ROLE leaf_id_nobody;
 SELECT statement, sqlstate, message
 FROM (VALUES ('SELECT leaf_sync()'), ('SELECT leaf_check()'),
              ('SELECT leaf_id.leaf_tag_next(''orders'')')) s (statement), refusal(statement);
@@ -321,30 +321,30 @@ INSERT INTO a VALUES (3);
 CREATE TABLE b (id bigint DEFAULT leaf_segment_next('both'));
 INSERT INTO b VALUES (9);
 ALTER TABLE b ENABLE ROW LEVEL SECURITY;
-GRANT SELECT ON p, parent, a, b TO manager;
-GRANT SELECT ON found, done TO manager;
-SET ROLE manager;
+GRANT SELECT ON p, parent, a, b TO leaf_id_manager;
+GRANT SELECT ON found, done TO leaf_id_manager;
+SET ROLE leaf_id_manager;
 SELECT * FROM leaf_check() WHERE tag IN ('both', 'p', 'parent');
 SELECT * FROM leaf_sync() WHERE tag IN ('both', 'p', 'parent');
 SELECT * FROM leaf_sync('p');
 RESET ROLE;
 TABLE done;
 -- Of a tag that exists, nothing is claimed about a partition that was not read.
-SET ROLE manager;
+SET ROLE leaf_id_manager;
 SELECT * FROM leaf_sync('p');
 RESET ROLE;
 -- What is there is raised for all the same.
 INSERT INTO parent VALUES (50);
-SET ROLE manager;
+SET ROLE leaf_id_manager;
 SELECT * FROM leaf_sync('parent');
 RESET ROLE;
 -- A stranger's table, whose ids would not count either, keeps no tag from being created.
 SELECT leaf_tag_drop('both');
 ALTER TABLE b DISABLE ROW LEVEL SECURITY;
-SET ROLE mallory;
+SET ROLE leaf_id_mallory;
 CREATE TABLE m (id bigint DEFAULT leaf_segment_next('both'));
 INSERT INTO m VALUES (900);
-SET ROLE manager;
+SET ROLE leaf_id_manager;
 SELECT * FROM leaf_sync() WHERE tag = 'both';
 RESET ROLE;
 SELECT clean();
@@ -372,5 +372,5 @@ DROP FUNCTION public.clean();
 RESET search_path;
 DROP SCHEMA sync;
 DROP TABLE before;
-DROP OWNED BY mallory, manager, app, nobody;
-DROP ROLE mallory, manager, app, nobody;
+DROP OWNED BY leaf_id_mallory, leaf_id_manager, leaf_id_app, leaf_id_nobody;
+DROP ROLE leaf_id_mallory, leaf_id_manager, leaf_id_app, leaf_id_nobody;

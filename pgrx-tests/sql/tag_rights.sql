@@ -1,10 +1,10 @@
 -- Who may issue the ids of a tag, and who may manage tags.
 \set SHOW_CONTEXT never
 
-CREATE ROLE app;
-CREATE ROLE mallory NOINHERIT;
-CREATE ROLE staff;
-CREATE ROLE monitor IN ROLE pg_monitor;
+CREATE ROLE leaf_id_app;
+CREATE ROLE leaf_id_mallory NOINHERIT;
+CREATE ROLE leaf_id_staff;
+CREATE ROLE leaf_id_monitor IN ROLE pg_monitor;
 -- What a superuser does meanwhile, while the session is somebody else's.
 CREATE FUNCTION as_admin(statement text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS 'BEGIN EXECUTE statement; END';
 SELECT leaf_tag_create('t');
@@ -24,38 +24,38 @@ GRANT SELECT ON answers TO public;
 \set may 'SELECT count(*), sqlstate, message FROM answers GROUP BY 2, 3;'
 
 -- A tag is everybody's until it is taken away.
-SET ROLE app;
+SET ROLE leaf_id_app;
 TABLE answers;
-SELECT as_admin($$SELECT leaf_tag_grant('t', 'app')$$);
+SELECT as_admin($$SELECT leaf_tag_grant('t', 'leaf_id_app')$$);
 RESET ROLE;
-SET ROLE mallory;
+SET ROLE leaf_id_mallory;
 :may
 SELECT as_admin($$SELECT leaf_tag_revoke('t', 'public')$$);
 TABLE answers;
 RESET ROLE;
-SET ROLE app;
+SET ROLE leaf_id_app;
 :may
-SELECT as_admin($$SELECT leaf_tag_revoke('t', 'app')$$);
+SELECT as_admin($$SELECT leaf_tag_revoke('t', 'leaf_id_app')$$);
 :may
 RESET ROLE;
 :may
 SELECT leaf_tag_grant('t', 'public');
-SET ROLE app;
+SET ROLE leaf_id_app;
 :may
-SET ROLE mallory;
+SET ROLE leaf_id_mallory;
 :may
 RESET ROLE;
 
 -- Rights are those of the current user: of a function's owner in it, and after SET ROLE.
-GRANT app TO mallory;
+GRANT leaf_id_app TO leaf_id_mallory;
 CREATE FUNCTION for_app() RETURNS boolean LANGUAGE sql SECURITY DEFINER AS 'SELECT leaf_segment_next(''t'') > 0';
-ALTER FUNCTION for_app() OWNER TO app;
-SELECT leaf_tag_revoke('t', 'public'), leaf_tag_grant('t', 'app');
-SET SESSION AUTHORIZATION mallory;
+ALTER FUNCTION for_app() OWNER TO leaf_id_app;
+SELECT leaf_tag_revoke('t', 'public'), leaf_tag_grant('t', 'leaf_id_app');
+SET SESSION AUTHORIZATION leaf_id_mallory;
 :may
 SELECT for_app();
 :may
-SET ROLE app;
+SET ROLE leaf_id_app;
 :may
 RESET ROLE;
 :may
@@ -77,9 +77,9 @@ DO $$ DECLARE line text; BEGIN
     END LOOP;
     RAISE 'not in parallel';
 END $$;
-SET ROLE app;
+SET ROLE leaf_id_app;
 SELECT count(leaf_segment_next('t')) FROM numbers;
-SET ROLE mallory;
+SET ROLE leaf_id_mallory;
 SELECT sqlstate FROM refusal($$SELECT count(leaf_segment_next('t')) FROM numbers$$);
 RESET ROLE;
 RESET max_parallel_workers_per_gather;
@@ -89,67 +89,67 @@ RESET min_parallel_table_scan_size;
 DROP TABLE numbers;
 
 -- Rights follow memberships.
-SELECT leaf_tag_revoke('t', 'app'), leaf_tag_grant('t', 'staff');
-SET ROLE app;
+SELECT leaf_tag_revoke('t', 'leaf_id_app'), leaf_tag_grant('t', 'leaf_id_staff');
+SET ROLE leaf_id_app;
 :may
-SELECT as_admin('GRANT staff TO app');
+SELECT as_admin('GRANT leaf_id_staff TO leaf_id_app');
 :may
-SELECT as_admin('REVOKE staff FROM app');
+SELECT as_admin('REVOKE leaf_id_staff FROM leaf_id_app');
 :may
 RESET ROLE;
 
 -- A claim for another server takes the tag as well as EXECUTE.
-SELECT leaf_tag_grant('t', 'app');
-GRANT EXECUTE ON FUNCTION leaf_claim TO app, mallory;
-SET ROLE mallory;
+SELECT leaf_tag_grant('t', 'leaf_id_app');
+GRANT EXECUTE ON FUNCTION leaf_claim TO leaf_id_app, leaf_id_mallory;
+SET ROLE leaf_id_mallory;
 SELECT leaf_claim('t', 10);
 \echo :SQLSTATE
-SET ROLE app;
+SET ROLE leaf_id_app;
 SELECT last_id - first_id AS claimed FROM leaf_claim('t', 10);
 RESET ROLE;
-REVOKE EXECUTE ON FUNCTION leaf_claim FROM app, mallory;
+REVOKE EXECUTE ON FUNCTION leaf_claim FROM leaf_id_app, leaf_id_mallory;
 
 -- A grant takes a role, a tag and the right to grant.
 SELECT call, r.*
-FROM (VALUES ('leaf_tag_grant(''t'', ''nobody'')'),
-             ('leaf_tag_grant(''none'', ''app'')'),
-             ('leaf_tag_revoke(''none'', ''app'')')) c (call), refusal('SELECT ' || call) r \gx
-SET ROLE app;
+FROM (VALUES ('leaf_tag_grant(''t'', ''leaf_id_nobody'')'),
+             ('leaf_tag_grant(''none'', ''leaf_id_app'')'),
+             ('leaf_tag_revoke(''none'', ''leaf_id_app'')')) c (call), refusal('SELECT ' || call) r \gx
+SET ROLE leaf_id_app;
 SELECT call, r.*
-FROM (VALUES ('leaf_tag_grant(''t'', ''app'')'), ('leaf_tag_revoke(''t'', ''public'')')) c (call),
+FROM (VALUES ('leaf_tag_grant(''t'', ''leaf_id_app'')'), ('leaf_tag_revoke(''t'', ''public'')')) c (call),
      refusal('SELECT ' || call) r \gx
 RESET ROLE;
-GRANT EXECUTE ON FUNCTION leaf_tag_grant TO app;
-SET ROLE app;
-SELECT * FROM refusal($$SELECT leaf_tag_grant('t', 'app')$$) \gx
+GRANT EXECUTE ON FUNCTION leaf_tag_grant TO leaf_id_app;
+SET ROLE leaf_id_app;
+SELECT * FROM refusal($$SELECT leaf_tag_grant('t', 'leaf_id_app')$$) \gx
 RESET ROLE;
-REVOKE EXECUTE ON FUNCTION leaf_tag_grant FROM app;
+REVOKE EXECUTE ON FUNCTION leaf_tag_grant FROM leaf_id_app;
 
 -- A dropped role leaves its rights to nobody, also not to another one of its name.
 DROP FUNCTION for_app();
-SELECT * FROM refusal('DROP ROLE app') \gx
+SELECT * FROM refusal('DROP ROLE leaf_id_app') \gx
 SELECT leaf_tag_create('u'), leaf_tag_revoke('u', 'public');
-DROP OWNED BY app;
-DROP ROLE app;
-CREATE ROLE app;
-SELECT leaf_tag_grant('u', 'app');
-SET ROLE app;
+DROP OWNED BY leaf_id_app;
+DROP ROLE leaf_id_app;
+CREATE ROLE leaf_id_app;
+SELECT leaf_tag_grant('u', 'leaf_id_app');
+SET ROLE leaf_id_app;
 SELECT leaf_segment_next('u');
 :may
 RESET ROLE;
 -- Written by hand, without the grant that goes with it: everybody's USAGE on the schema names nobody.
-DROP OWNED BY app;
-UPDATE leaf_id.leaf_alloc SET granted_to = '{app}' WHERE biz_tag = 't';
-SELECT has_schema_privilege('app', 'leaf_id', 'USAGE');
-SET ROLE app;
+DROP OWNED BY leaf_id_app;
+UPDATE leaf_id.leaf_alloc SET granted_to = '{leaf_id_app}' WHERE biz_tag = 't';
+SELECT has_schema_privilege('leaf_id_app', 'leaf_id', 'USAGE');
+SET ROLE leaf_id_app;
 :may
-SELECT as_admin($$SELECT leaf_tag_grant('t', 'app')$$);
+SELECT as_admin($$SELECT leaf_tag_grant('t', 'leaf_id_app')$$);
 :may
 RESET ROLE;
 SELECT leaf_tag_drop('u'), leaf_tag_grant('t', 'public');
 
 -- Everybody issues ids, and nobody else manages tags.
-SET ROLE mallory;
+SET ROLE leaf_id_mallory;
 SELECT count(*) FROM leaf_segment_next_batch('t', 15);
 SELECT last_id - first_id AS further FROM leaf_segment_next_range('t', 5);
 SELECT worker_id, leaf_snowflake_min(now()) > 0 AS min
@@ -170,33 +170,33 @@ FROM (VALUES ('SELECT * FROM leaf_id.leaf_alloc'),
              ('SELECT * FROM leaf_snowflake_state()')) s (statement), refusal(statement);
 RESET ROLE;
 REVOKE EXECUTE ON FUNCTION leaf_segment_next(text) FROM PUBLIC;
-SET ROLE mallory;
+SET ROLE leaf_id_mallory;
 SELECT sqlstate, message FROM refusal($$SELECT leaf_segment_next('t')$$);
 RESET ROLE;
 GRANT EXECUTE ON FUNCTION leaf_segment_next(text) TO PUBLIC;
 -- The functions without the table are not enough.
-GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop, leaf_tag_reset, leaf_snowflake_reset TO mallory;
-SET ROLE mallory;
+GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop, leaf_tag_reset, leaf_snowflake_reset TO leaf_id_mallory;
+SET ROLE leaf_id_mallory;
 SELECT statement, sqlstate, message
 FROM (VALUES ('SELECT leaf_tag_create(''mine'')'),
              ('SELECT leaf_tag_reset(''mine'', 1)'),
              ('SELECT leaf_tag_drop(''mine'')'),
              ('SELECT leaf_snowflake_reset(now())')) s (statement), refusal(statement);
 RESET ROLE;
-REVOKE EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop, leaf_tag_reset, leaf_snowflake_reset FROM mallory;
+REVOKE EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop, leaf_tag_reset, leaf_snowflake_reset FROM leaf_id_mallory;
 -- The views are for monitors, and the table is not.
-SET ROLE monitor;
+SET ROLE leaf_id_monitor;
 SELECT count(*) FROM leaf_segment_status WHERE tag = 't';
 SELECT count(*) FROM leaf_snowflake_status;
 SELECT sqlstate, message FROM refusal('SELECT * FROM leaf_id.leaf_alloc');
 RESET ROLE;
 
 -- INSERT alone is enough for a migration, and for ids in its transaction.
-GRANT USAGE ON SCHEMA leaf_id TO mallory;
-GRANT INSERT (biz_tag, step) ON leaf_id.leaf_alloc TO mallory;
+GRANT USAGE ON SCHEMA leaf_id TO leaf_id_mallory;
+GRANT INSERT (biz_tag, step) ON leaf_id.leaf_alloc TO leaf_id_mallory;
 CREATE TABLE issued (id bigint PRIMARY KEY);
-GRANT INSERT ON issued TO mallory;
-SET ROLE mallory;
+GRANT INSERT ON issued TO leaf_id_mallory;
+SET ROLE leaf_id_mallory;
 BEGIN;
 INSERT INTO leaf_id.leaf_alloc (biz_tag, step) VALUES ('mine', 10);
 INSERT INTO issued SELECT leaf_segment_next('mine') FROM generate_series(1, 500);
@@ -209,9 +209,9 @@ SELECT leaf_tag_drop('mine');
 TRUNCATE issued;
 
 -- Nothing of the caller's runs in a claim, which has the rights of the table's owner.
-GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO mallory;
-CREATE SCHEMA evil AUTHORIZATION mallory;
-SET ROLE mallory;
+GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO leaf_id_mallory;
+CREATE SCHEMA evil AUTHORIZATION leaf_id_mallory;
+SET ROLE leaf_id_mallory;
 CREATE FUNCTION evil.trap() RETURNS trigger LANGUAGE plpgsql
     AS 'BEGIN RAISE EXCEPTION ''run as %'', current_user; END';
 CREATE FUNCTION evil.plus(bigint, integer) RETURNS bigint LANGUAGE plpgsql
@@ -248,12 +248,12 @@ SELECT * FROM leaf_check() WHERE tag = 'mine';
 UPDATE leaf_id.leaf_alloc SET step = 20 WHERE biz_tag = 'mine';
 SELECT leaf_tag_revoke('mine', 'public');
 -- A role by name takes the grant option: nothing is changed without it.
-SELECT * FROM refusal($$SELECT leaf_tag_grant('mine', 'monitor')$$) \gx
-SET ROLE monitor;
+SELECT * FROM refusal($$SELECT leaf_tag_grant('mine', 'leaf_id_monitor')$$) \gx
+SET ROLE leaf_id_monitor;
 SELECT sqlstate, message FROM refusal($$SELECT leaf_segment_next('mine')$$);
 RESET ROLE;
-SELECT leaf_tag_grant('mine', 'mallory');
-SET ROLE mallory;
+SELECT leaf_tag_grant('mine', 'leaf_id_mallory');
+SET ROLE leaf_id_mallory;
 INSERT INTO evil.mine DEFAULT VALUES RETURNING id;
 SELECT leaf_tag_reset('mine', 90), leaf_tag_drop('mine');
 -- And nothing else.
@@ -264,14 +264,14 @@ FROM (VALUES ('TRUNCATE leaf_id.leaf_alloc'),
              ('SELECT leaf_claim(''t'', 1)'),
              ('SELECT leaf_worker_retire(1)'),
              ('CREATE TABLE leaf_id.mine ()')) s (statement), refusal(statement);
-GRANT SELECT ON leaf_id.leaf_alloc TO app;
-SELECT has_table_privilege('app', 'leaf_id.leaf_alloc', 'SELECT');
+GRANT SELECT ON leaf_id.leaf_alloc TO leaf_id_app;
+SELECT has_table_privilege('leaf_id_app', 'leaf_id.leaf_alloc', 'SELECT');
 RESET ROLE;
 
 -- A tag of the open transaction has its rights, too.
-GRANT USAGE ON SCHEMA leaf_id TO mallory WITH GRANT OPTION;
-GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_grant, leaf_tag_revoke TO mallory;
-SET ROLE mallory;
+GRANT USAGE ON SCHEMA leaf_id TO leaf_id_mallory WITH GRANT OPTION;
+GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_grant, leaf_tag_revoke TO leaf_id_mallory;
+SET ROLE leaf_id_mallory;
 BEGIN;
 SELECT leaf_tag_create('mine');
 SELECT leaf_segment_next('mine');
@@ -279,11 +279,11 @@ SELECT leaf_tag_revoke('mine', 'public');
 SELECT sqlstate, message FROM refusal($$SELECT leaf_segment_next('mine')$$);
 ROLLBACK;
 BEGIN;
-SELECT leaf_tag_create('mine'), leaf_tag_revoke('mine', 'public'), leaf_tag_grant('mine', 'mallory');
+SELECT leaf_tag_create('mine'), leaf_tag_revoke('mine', 'public'), leaf_tag_grant('mine', 'leaf_id_mallory');
 SELECT leaf_segment_next('mine');
 COMMIT;
 SELECT leaf_segment_next('mine');
-SET ROLE app;
+SET ROLE leaf_id_app;
 SELECT sqlstate, message FROM refusal($$SELECT leaf_segment_next('mine')$$);
 RESET ROLE;
 
@@ -291,5 +291,5 @@ SELECT leaf_tag_drop('mine'), leaf_tag_drop('t');
 DROP VIEW answers;
 DROP TABLE things, issued;
 DROP FUNCTION as_admin(text);
-DROP OWNED BY app, mallory, staff, monitor;
-DROP ROLE app, mallory, staff, monitor;
+DROP OWNED BY leaf_id_app, leaf_id_mallory, leaf_id_staff, leaf_id_monitor;
+DROP ROLE leaf_id_app, leaf_id_mallory, leaf_id_staff, leaf_id_monitor;
