@@ -33,3 +33,8 @@ SELECT count(*) FROM leaf_slot_status;
 SELECT count(*) FROM leaf_central_status;
 SELECT count(*) FROM leaf_snowflake_status;
 RESET ROLE;
+
+DROP TABLE orders;
+REVOKE EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop, leaf_tag_reset FROM leaf_id_visitor;
+DROP ROLE leaf_id_visitor;
+SELECT leaf_tag_drop('orders');
