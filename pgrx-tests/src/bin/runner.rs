@@ -108,7 +108,7 @@ fn folder_of(test: &str) -> &str {
 }
 
 /// The tests that are wanted, of this partition. Those that are marked as ignored are for other
-/// commands, which name them.
+/// commands, and for who gives their whole name.
 fn chosen(program: &str, wanted: &[String]) -> Vec<String> {
     let list = |more: &[&str]| {
         let listed = Command::new(program)
@@ -134,7 +134,10 @@ fn chosen(program: &str, wanted: &[String]) -> Vec<String> {
         Some(tier) => {
             tests.retain(|test| folders[folder_of(test)].tier <= tier && !ignored.contains(test));
         }
-        None => tests.retain(|test| wanted.iter().any(|name| test.starts_with(name))),
+        None => tests.retain(|test| {
+            wanted.contains(test)
+                || !ignored.contains(test) && wanted.iter().any(|name| test.starts_with(name))
+        }),
     }
     if let Ok(partition) = env::var("LEAF_ID_PARTITION") {
         let (part, of) = partition
