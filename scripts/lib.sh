@@ -202,7 +202,7 @@ compile() {
 # The extension's script: the files of sql/ in the order of src/api.rs.
 extension_script() {
     local file
-    sed -nE 's/^pgrx::extension_sql_file!\("\.\.\/(sql\/[a-z]+\.sql)".*/\1/p' src/api.rs |
+    sed -nE 's/.*"\.\.\/(sql\/[a-z]+\.sql)".*/\1/p' src/api.rs |
         while IFS= read -r file; do cat "$file" && echo; done
 }
 

@@ -289,7 +289,8 @@ fn place(server: &Server) -> String {
 fn a_server_is_handed_on_as_if_it_were_new() {
     let first = Server::with_leaf_id(&[]);
     let mut session = first.session();
-    session.run("CREATE ROLE left_role LOGIN; CREATE DATABASE left_database OWNER left_role");
+    session.run("CREATE ROLE left_role LOGIN");
+    session.run("CREATE DATABASE left_database OWNER left_role");
     session.run("SELECT leaf_tag_create('left_tag'); ALTER DATABASE postgres OWNER TO left_role");
     session.fails("SELECT 'left in the log'::int");
     let (before, mut held) = (place(&first), first.session());

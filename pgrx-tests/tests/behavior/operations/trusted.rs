@@ -285,15 +285,15 @@ fn a_schema_renamed_meanwhile_is_noticed() {
     // When, and what is put in the place of what comes next.
     for (moment, planted) in [
         (
-            "public.leaf_alloc_stamp()",
+            "public.leaf_alloc_truncate()",
             vec![
-                function("leaf_alloc_edit()", "trigger"),
                 function("leaf_alloc_stamp()", "trigger"),
-                function("leaf_adopt_new_columns()", "event_trigger"),
+                function("leaf_alloc_edit()", "trigger"),
+                function("leaf_alloc_truncate()", "trigger"),
             ],
         ),
         (
-            "leaf_id.leaf_adopt_new(pg_catalog.text[])",
+            "public.leaf_adopt_new_columns()",
             vec![function("leaf_adopt_new_columns()", "event_trigger")],
         ),
     ] {
