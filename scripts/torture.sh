@@ -23,9 +23,9 @@ log=$TARGET/torture.log
 tests=(
     torture::server::a_hundred_events_in_ten_minutes_repeat_nothing
     torture::fleet::a_hundred_events_in_a_fleet_repeat_nothing
-    remote::central_failover::a_synchronous_pair_fails_over_in_a_minute_under_load
-    remote::central_failover::an_asynchronous_pair_fails_over_in_a_minute_under_load
-    snowflake::never_waits::a_crash_every_second_leaves_no_second_without_ids
+    slow::central_failover::a_synchronous_pair_fails_over_in_a_minute_under_load
+    slow::central_failover::an_asynchronous_pair_fails_over_in_a_minute_under_load
+    slow::never_waits::a_crash_every_second_leaves_no_second_without_ids
     torture::sqlsmith::random_statements_crash_nothing
 )
 say "Torture: 100 events and $(duration "$LEAF_ID_TORTURE_SECONDS") at least, on one server and in a fleet (all of it goes to $log)"

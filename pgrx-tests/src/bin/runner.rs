@@ -250,7 +250,7 @@ impl Run {
             let text = String::from_utf8_lossy(&line).into_owned();
             line.clear();
             watched.alive();
-            // Between a test's name and its result there may be lines that were not captured.
+            // Between a test's name and its result there may be lines that were not captured: figures.
             let (name, rest) = match text
                 .strip_prefix("test ")
                 .and_then(|rest| rest.split_once(" ..."))
@@ -271,6 +271,9 @@ impl Run {
                 }
                 (_, going_on) => {
                     started = going_on;
+                    if started.is_some() && !rest.trim().is_empty() {
+                        println!("             {}", rest.trim());
+                    }
                     said += rest;
                 }
             }

@@ -12,6 +12,7 @@
 mod adopt;
 mod copy;
 mod docs;
+mod figures;
 mod files;
 mod gapless;
 mod harness;
@@ -22,6 +23,7 @@ mod period;
 mod remote;
 mod security;
 mod segment;
+mod slow;
 mod snowflake;
 mod sql;
 mod survival;

@@ -5,12 +5,11 @@ mod locks;
 mod new_columns;
 mod others;
 mod release;
-mod under_load;
 
 use leaf_id_tests::Server;
 
 /// A server with the extension, whose log has what sessions are told.
-fn server() -> Server {
+pub(crate) fn server() -> Server {
     Server::with_leaf_id(&[("log_min_messages", "notice")])
 }
 

@@ -2,11 +2,9 @@
 //! committed.
 
 mod carried;
-mod cost;
 mod durable;
 mod numbers;
 mod rights;
-mod under_faults;
 
 use leaf_id_tests::{Server, Session};
 
@@ -24,6 +22,6 @@ fn next(session: &mut Session) -> i64 {
     session.value(NEXT)
 }
 
-fn last(session: &mut Session) -> i64 {
+pub(crate) fn last(session: &mut Session) -> i64 {
     session.value("SELECT last_number FROM leaf_id.leaf_gapless WHERE series = 's'")
 }

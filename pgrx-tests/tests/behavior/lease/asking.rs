@@ -4,24 +4,24 @@ use std::time::{Duration, Instant};
 
 use leaf_id_tests::{Failure, Server, Session, wait_until};
 
-pub(super) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-pub(super) const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+pub(crate) const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// What a server asks for.
 #[derive(Clone, Copy)]
-pub(super) struct Terms {
+pub(crate) struct Terms {
     /// How far its clock is ahead of the registry's.
-    pub(super) ahead_ms: i64,
+    pub(crate) ahead_ms: i64,
     /// It would reserve for so long from now on.
-    pub(super) reserve_ms: i64,
-    pub(super) lease_ms: i32,
-    pub(super) skew_ms: i32,
-    pub(super) lead_ms: i32,
-    pub(super) epoch_ms: i64,
+    pub(crate) reserve_ms: i64,
+    pub(crate) lease_ms: i32,
+    pub(crate) skew_ms: i32,
+    pub(crate) lead_ms: i32,
+    pub(crate) epoch_ms: i64,
 }
 
-pub(super) const TERMS: Terms = Terms {
+pub(crate) const TERMS: Terms = Terms {
     ahead_ms: 0,
     reserve_ms: 10_000,
     lease_ms: 60_000,
@@ -31,26 +31,26 @@ pub(super) const TERMS: Terms = Terms {
 };
 
 /// Those of a server whose lease is soon over.
-pub(super) const BRIEF: Terms = Terms {
+pub(crate) const BRIEF: Terms = Terms {
     lease_ms: 3000,
     ..TERMS
 };
 
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
-    pub(super) status: String,
-    pub(super) worker_id: Option<i32>,
-    pub(super) floor_ms: Option<i64>,
-    pub(super) reserved_until_ms: Option<i64>,
-    pub(super) registry_ms: i64,
-    pub(super) peers: i32,
-    pub(super) peers_offset_ms: Option<i64>,
-    pub(super) detail: String,
+pub(crate) struct Answer {
+    pub(crate) status: String,
+    pub(crate) worker_id: Option<i32>,
+    pub(crate) floor_ms: Option<i64>,
+    pub(crate) reserved_until_ms: Option<i64>,
+    pub(crate) registry_ms: i64,
+    pub(crate) peers: i32,
+    pub(crate) peers_offset_ms: Option<i64>,
+    pub(crate) detail: String,
 }
 
 impl Answer {
     #[track_caller]
-    pub(super) fn is(self, status: &str) -> Self {
+    pub(crate) fn is(self, status: &str) -> Self {
         assert_eq!(self.status, status, "{self:?}");
         let granted = status == "granted";
         assert_eq!(self.worker_id.is_some(), granted, "{self:?}");
@@ -63,7 +63,7 @@ impl Answer {
 
     /// The worker id that was granted, without a floor.
     #[track_caller]
-    pub(super) fn id(self) -> i32 {
+    pub(crate) fn id(self) -> i32 {
         let answer = self.is("granted");
         assert_eq!(answer.floor_ms, Some(0), "{answer:?}");
         answer.worker_id.unwrap()
@@ -71,18 +71,18 @@ impl Answer {
 
     /// The floor of a grant.
     #[track_caller]
-    pub(super) fn floor(self) -> i64 {
+    pub(crate) fn floor(self) -> i64 {
         self.is("granted").floor_ms.unwrap()
     }
 
     #[track_caller]
-    pub(super) fn details(self, text: &str) {
+    pub(crate) fn details(self, text: &str) {
         assert!(self.detail.contains(text), "no {text:?} in {self:?}");
     }
 }
 
 /// A call of the registry.
-pub(super) fn try_call(
+pub(crate) fn try_call(
     session: &mut Session,
     function: &str,
     arguments: &str,
@@ -105,20 +105,20 @@ pub(super) fn try_call(
 
 /// A server that leases a worker id.
 #[derive(Clone)]
-pub(super) struct Node {
-    pub(super) name: String,
-    pub(super) terms: Terms,
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) terms: Terms,
     /// What it holds, and was told.
-    pub(super) worker_id: Option<i32>,
-    pub(super) reserved_until_ms: Option<i64>,
-    pub(super) token: Option<i64>,
+    pub(crate) worker_id: Option<i32>,
+    pub(crate) reserved_until_ms: Option<i64>,
+    pub(crate) token: Option<i64>,
     /// Shown with each request, from the first until one is granted: so that a lost answer is
     /// known. Made for it, not before: copies of the node would share it.
-    pub(super) next_token: Option<i64>,
+    pub(crate) next_token: Option<i64>,
 }
 
 impl Node {
-    pub(super) fn new(name: &str, terms: Terms) -> Self {
+    pub(crate) fn new(name: &str, terms: Terms) -> Self {
         Self {
             name: name.into(),
             terms,
@@ -130,7 +130,7 @@ impl Node {
     }
 
     /// Arguments that claim and renew share.
-    pub(super) fn who(&mut self) -> String {
+    pub(crate) fn who(&mut self) -> String {
         let next_token = self
             .next_token
             .get_or_insert_with(|| rand::random_range(1..i64::MAX));
@@ -142,12 +142,12 @@ impl Node {
     }
 
     /// Something that it asks for is not answered.
-    pub(super) fn unanswered(&mut self, ask: impl FnOnce(&mut Self) -> Answer) {
+    pub(crate) fn unanswered(&mut self, ask: impl FnOnce(&mut Self) -> Answer) {
         self.who();
         ask(&mut self.clone()).is("granted");
     }
 
-    pub(super) fn what(&self) -> String {
+    pub(crate) fn what(&self) -> String {
         let Terms {
             ahead_ms,
             reserve_ms,
@@ -161,7 +161,7 @@ impl Node {
         )
     }
 
-    pub(super) fn try_claim(&mut self, session: &mut Session) -> Result<Answer, Failure> {
+    pub(crate) fn try_claim(&mut self, session: &mut Session) -> Result<Answer, Failure> {
         let arguments = format!(
             "{}, {}, {}, {}",
             self.who(),
@@ -175,13 +175,13 @@ impl Node {
     }
 
     #[track_caller]
-    pub(super) fn claim(&mut self, session: &mut Session) -> Answer {
+    pub(crate) fn claim(&mut self, session: &mut Session) -> Answer {
         self.try_claim(session)
             .unwrap_or_else(|failure| panic!("{} claims: {failure}", self.name))
     }
 
     #[track_caller]
-    pub(super) fn renew(&mut self, session: &mut Session) -> Answer {
+    pub(crate) fn renew(&mut self, session: &mut Session) -> Answer {
         let arguments = format!(
             "{}, {}, {}",
             or_null(self.worker_id),
@@ -194,7 +194,7 @@ impl Node {
         answer
     }
 
-    pub(super) fn learn(&mut self, answer: &Answer) {
+    pub(crate) fn learn(&mut self, answer: &Answer) {
         if answer.status == "granted" {
             self.worker_id = answer.worker_id;
             self.reserved_until_ms = answer.reserved_until_ms;
@@ -203,7 +203,7 @@ impl Node {
     }
 
     /// Itself after a restart: it has the token, and no lease that it could go on with.
-    pub(super) fn restarted(&self) -> Self {
+    pub(crate) fn restarted(&self) -> Self {
         Self {
             worker_id: None,
             reserved_until_ms: None,
@@ -212,18 +212,18 @@ impl Node {
     }
 
     /// A server made of a base backup of it.
-    pub(super) fn copied(&self) -> Self {
+    pub(crate) fn copied(&self) -> Self {
         Self::new(&self.name, self.terms)
     }
 }
 
-pub(super) fn or_null<T: ToString>(value: Option<T>) -> String {
+pub(crate) fn or_null<T: ToString>(value: Option<T>) -> String {
     value.map_or("NULL".into(), |value| value.to_string())
 }
 
 /// Asks again until an answer is of another status.
 #[track_caller]
-pub(super) fn once_no_longer(status: &str, mut ask: impl FnMut() -> Answer) -> Answer {
+pub(crate) fn once_no_longer(status: &str, mut ask: impl FnMut() -> Answer) -> Answer {
     let mut last = None;
     wait_until(LIMIT, "another answer", || {
         let answer = ask();
@@ -235,7 +235,7 @@ pub(super) fn once_no_longer(status: &str, mut ask: impl FnMut() -> Answer) -> A
 }
 
 /// Leaves the registry these worker ids only.
-pub(super) fn leave(session: &mut Session, ids: std::ops::Range<i32>) {
+pub(crate) fn leave(session: &mut Session, ids: std::ops::Range<i32>) {
     session.run(&format!(
         "SELECT leaf_worker_retire(n) FROM generate_series(0, 1023) n
          WHERE n NOT BETWEEN {} AND {}",
@@ -244,14 +244,14 @@ pub(super) fn leave(session: &mut Session, ids: std::ops::Range<i32>) {
     ));
 }
 
-pub(super) fn server_and_session() -> (Server, Session) {
+pub(crate) fn server_and_session() -> (Server, Session) {
     let server = Server::with_leaf_id(&[]);
     let session = server.session();
     (server, session)
 }
 
 /// As a server does: it asks again where it waited too long, or others were quicker.
-pub(super) fn claim_at_last(session: &mut Session, node: &mut Node) -> Answer {
+pub(crate) fn claim_at_last(session: &mut Session, node: &mut Node) -> Answer {
     let started = Instant::now();
     loop {
         match node.try_claim(session) {

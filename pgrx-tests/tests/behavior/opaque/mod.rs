@@ -1,7 +1,6 @@
 //! Opaque ids: a permutation of what their tag counts.
 
 mod edits;
-mod fleet;
 mod ids;
 mod keys;
 
@@ -10,7 +9,7 @@ use std::collections::HashSet;
 use leaf_id_tests::Session;
 
 /// Creates an opaque tag whose segments have one length.
-fn create(session: &mut Session, tag: &str, step: i32, arguments: &str) {
+pub(crate) fn create(session: &mut Session, tag: &str, step: i32, arguments: &str) {
     session.run(&format!(
         "SELECT leaf_tag_create('{tag}', step => {step}, max_step => {step}, opaque => true{arguments})"
     ));
@@ -24,14 +23,14 @@ fn decoded(session: &mut Session, tag: &str, ids: &[i64]) -> Vec<i64> {
 }
 
 #[track_caller]
-fn assert_distinct(ids: &[i64]) {
+pub(crate) fn assert_distinct(ids: &[i64]) {
     let distinct: HashSet<_> = ids.iter().collect();
     assert_eq!(distinct.len(), ids.len(), "an id was issued twice");
 }
 
 /// They are opaque, each of another number, and the numbers come in order.
 #[track_caller]
-fn assert_opaque(session: &mut Session, tag: &str, ids: &[i64]) {
+pub(crate) fn assert_opaque(session: &mut Session, tag: &str, ids: &[i64]) {
     assert_distinct(ids);
     let numbers = decoded(session, tag, ids);
     assert!(numbers.is_sorted(), "the numbers are out of order");

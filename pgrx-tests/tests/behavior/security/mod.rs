@@ -4,10 +4,7 @@
 //! The attackers are real roles (see `Attack`): the owner of the database, the one who has
 //! installed the extension, one with `GRANT ALL` on its tables, and one that can only connect.
 
-mod bad_member;
-mod broken_table;
 mod code_as_superuser;
 mod ids_twice;
-mod in_the_way;
 mod planted_names;
 mod what_is_told;

@@ -9,7 +9,5 @@ mod parallel_query;
 mod rollback;
 mod sessions_share_ids;
 mod slot_array;
-mod slot_eviction;
 mod sql_contexts;
-mod tenants;
 pub(crate) mod waits;

@@ -5,4 +5,3 @@ mod clock;
 mod ids;
 mod late_launcher;
 mod layout;
-mod never_waits;

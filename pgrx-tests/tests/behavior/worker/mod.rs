@@ -1,5 +1,4 @@
 //! Background workers: when they start and end, and what happens where there are none.
 
-mod reserve_worker;
 mod workers;
 mod workers_under_load;

@@ -1,7 +1,7 @@
 //! What a tag for each of many tenants costs: a figure, and no test of anything. docs/tenants.md
 //! has it.
 //!
-//! `cargo test -p leaf_id_tests -- segment::tenants --ignored --nocapture`, with `LEAF_ID_TENANTS`
+//! `make test TESTS=figures::tenants::a_slot_for_each_tenant`, with `LEAF_ID_TENANTS`
 //! as another number than 100000.
 
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! What a gapless number costs: a figure, and no test of anything.
 //!
-//! `cargo test -p leaf_id_tests -- gapless::cost --ignored --nocapture`
+//! `make test TESTS=figures::gapless::transactions_a_second`
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

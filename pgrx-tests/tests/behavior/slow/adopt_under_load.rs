@@ -70,7 +70,7 @@ fn under_way(session: &mut Session) {
 }
 
 fn moves(key: &str) {
-    let server = super::server();
+    let server = crate::adopt::server();
     server.allow(Duration::from_secs(1800));
     let rows = rows();
     let seed: u64 = random().random();

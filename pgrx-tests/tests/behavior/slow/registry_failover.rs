@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use leaf_id_tests::{Failure, STANDBY, Server, Session, Stop, wait_until};
 
-use super::asking::{Answer, BRIEF, LIMIT, Node, TERMS, Terms, once_no_longer, server_and_session};
+use crate::lease::asking::{
+    Answer, BRIEF, LIMIT, Node, TERMS, Terms, once_no_longer, server_and_session,
+};
 
 /// A primary, and what becomes of its standby when it dies.
 fn pair() -> (Server, Server) {

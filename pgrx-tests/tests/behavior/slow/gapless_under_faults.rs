@@ -9,7 +9,7 @@ use leaf_id_tests::{Server, Session, in_threads_until, random, wait_until};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::last;
+use crate::gapless::last;
 
 const SESSIONS: usize = 16;
 const LIMIT: Duration = Duration::from_secs(120);

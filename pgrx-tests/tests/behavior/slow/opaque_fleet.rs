@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leaf_id_tests::{Fleet, Server, Session, wait_until};
 
-use super::{assert_distinct, assert_opaque, create};
+use crate::opaque::{assert_distinct, assert_opaque, create};
 
 const SOURCED: &str = ", server => 'leaf_central'";
 

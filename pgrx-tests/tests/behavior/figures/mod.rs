@@ -1,0 +1,4 @@
+//! Figures: nothing else runs beside them.
+
+mod gapless;
+mod tenants;
