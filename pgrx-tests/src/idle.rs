@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::server::{Postmaster, connect};
-use crate::session::{Failure, Session};
+use crate::processes::Postmaster;
+use crate::session::{Failure, Session, connect};
 
 /// A server that runs, and that nobody uses.
 pub(crate) struct Idle {

@@ -2,32 +2,27 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use std::{mem, thread};
-
-use parking_lot::Mutex;
-use postgres::{Config, NoTls};
 
 use crate::checks::{becomes, wait_until};
 use crate::clock::Clock;
 use crate::idle::{self, Idle};
 use crate::installation;
 use crate::processes::{
-    Frozen, Paused, all_processes, children_of, kill_family, signal, state_and_parent, stop_process,
+    Frozen, Paused, Postmaster, all_processes, children_of, kill_family, signal, state_and_parent,
+    stop_process,
 };
 use crate::programs::{self, as_server_user, copy_dir, new_dir, output, template};
-use crate::session::{Failure, Session};
+use crate::session::{Failure, Session, connect};
 
 /// A test that runs longer than this hangs: its server is killed, so that its sessions fail.
 const TEST_LIMIT: Duration = Duration::from_secs(600);
 /// How long a server may take to start or to stop.
 const SERVER_LIMIT: Duration = Duration::from_secs(60);
-/// A statement that runs longer than this has hung. Given with the connection, so that
-/// neither ALTER DATABASE SET nor DISCARD ALL takes it away.
-const STATEMENT_LIMIT: &str = "-c statement_timeout=120s";
 
 /// The port of a server whose settings say nothing else: the name of its socket.
 pub(crate) const PORT: u16 = 5432;
@@ -69,9 +64,6 @@ pub enum Stop {
     /// SIGQUIT: no checkpoint, recovery at the next start.
     Immediate,
 }
-
-/// The process, unless it was stopped.
-pub(crate) type Postmaster = Mutex<Option<Child>>;
 
 /// A server in a directory of its own, reached by a socket in that directory. It is
 /// stopped and removed when the value goes, or left to the next test, unless the test panics: then
@@ -622,23 +614,4 @@ impl Drop for Server {
             .status()
             .unwrap();
     }
-}
-
-/// A session by the socket in a directory.
-pub(crate) fn connect(
-    dir: &Path,
-    port: u16,
-    role: &str,
-    database: &str,
-) -> Result<Session, Failure> {
-    let client = Config::new()
-        .host_path(dir)
-        .port(port)
-        .user(role)
-        .dbname(database)
-        .options(STATEMENT_LIMIT)
-        .connect_timeout(Duration::from_secs(30))
-        .connect(NoTls)
-        .map_err(|error| Failure::from(&error))?;
-    Ok(Session::new(client))
 }
