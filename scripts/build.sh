@@ -8,7 +8,7 @@
 need_rust
 locate_copy
 
-sources=(Cargo.toml Cargo.lock build.rs leaf_id.control sql src scripts/build.sh)
+sources=(Cargo.toml Cargo.lock build.rs leaf_id.control sql src scripts/build.sh scripts/lib.sh)
 stamp=$PG_PREFIX/leaf_id-built-with
 
 build() {

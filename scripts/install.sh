@@ -2,7 +2,7 @@
 # install.sh install|package PG_CONFIG [DIRECTORY]: for any PostgreSQL that it supports. Installs no
 # system packages: the server's headers and clang are yours to provide.
 # install.sh installcheck PG_CONFIG: runs the regression tests on its server, in a database
-# contrib_regression, which is made anew.
+# contrib_regression, which is recreated.
 # install.sh uninstall PG_CONFIG: removes the files that install has put there.
 
 # shellcheck source=scripts/lib.sh
@@ -20,9 +20,12 @@ installcheck() {
     local bin run tests
     tests=$(dirname "$("$pg_config" --pgxs)")/../test
     bin=$("$pg_config" --bindir)
+    [ -x "$tests/isolation/pg_isolation_regress" ] || die "there is no pg_regress or pg_isolation_regress in $tests"
     [ "$("$bin/psql" -X -A -t -d postgres -c "SHOW leaf_id.worker_id")" = 5 ] ||
         die "the server is not as the tests expect it; in postgresql.conf, before a restart:" \
             "shared_preload_libraries = 'leaf_id'" "leaf_id.worker_id = '5'"
+    [ "$("$bin/psql" -X -A -t -d postgres -c "SELECT count(*) FROM pg_available_extensions
+        WHERE name IN ('dblink', 'file_fdw')")" = 2 ] || die "the tests use PostgreSQL's contrib modules dblink and file_fdw"
     run=$(mktemp -d)
     # shellcheck disable=SC2064  # now: it is local
     trap "rm -rf '$run'" EXIT
@@ -34,8 +37,8 @@ installcheck() {
 # regress PROGRAM DIRECTORY: the schedule in there.
 regress() {
     (cd "$2" && "$tests/$1" --dbname=contrib_regression --bindir="$bin" \
-        --inputdir=. --outputdir=. --schedule=schedule) || {
-        cat "$2/regression.diffs"
+        --no-locale --encoding=UTF8 --inputdir=. --outputdir=. --schedule=schedule) || {
+        [ ! -f "$2/regression.diffs" ] || cat "$2/regression.diffs"
         die "the server shows something else than it should"
     }
 }

@@ -201,9 +201,9 @@ compile() {
 
 # The extension's script: the files of sql/ in the order of src/api.rs.
 extension_script() {
-    local file
-    sed -nE 's/.*"\.\.\/(sql\/[a-z]+\.sql)".*/\1/p' src/api.rs |
-        while IFS= read -r file; do cat "$file" && echo; done
+    local files
+    mapfile -t files < <(sed -nE 's/.*"\.\.\/(sql\/[^"]+)".*/\1/p' src/api.rs)
+    sed -s '$a\' "${files[@]}"
 }
 
 # place_files LIBRARY PG_CONFIG [DIRECTORY]: the files of the extension where that PostgreSQL looks for

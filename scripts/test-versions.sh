@@ -6,7 +6,7 @@
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-[ -z "${PG_CONFIG:-}" ] || die "the versions are chosen here: PG_CONFIG has no meaning"
+[ -z "${PG_CONFIG:-}${TESTS:-}" ] || die "the versions and tests are chosen here: PG_CONFIG and TESTS have no meaning"
 
 # 16 is in no release of Debian: make test PG_CONFIG=... for one from elsewhere.
 others=(17 18 18-assert)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test.sh TIER|STEP...: sets up, builds, and tests. Tiers are check, test and all; what of the tests
-# on real servers they run is in pgrx-tests/tiers. Steps are lint, core, loom, servers, demo, clients,
+# test.sh TIER|STEP...: sets up, builds, and tests. Tiers are check, test and all; pgrx-tests/tiers lists
+# the tests on real servers that each of them runs. Steps are lint, core, loom, servers, demo, clients,
 # and postgresql, PostgreSQL's own regression tests, for a server that scripts/postgresql.sh has built;
 # their tier is TIER, or else test.
 # Goes on after a failure, and fails where a step ran no test at all.
@@ -17,12 +17,15 @@ core() {
     cargo test --package leaf_id_core --package leaf_id_bench
 }
 
-# What loom tries, which takes a minute or more, changes rarely: only tier all tries again what has
-# passed before. In a directory of its own: other flags would rebuild everything each time.
+# Takes a minute or more, and what it models rarely changes: only tier all repeats what has passed
+# before. In a directory of its own: other flags would rebuild everything each time.
 loom() {
     local passed=$TARGET/loom/passed sum
-    sum=$(cat src/core/Cargo.toml src/core/tests/loom_segment.rs src/core/src/{segment,snowflake,layout,period,primitive}.rs \
-        src/core/src/segment/*.rs | cksum)
+    sum=$({
+        cat Cargo.lock src/core/Cargo.toml src/core/tests/loom_segment.rs src/core/src/segment/*.rs \
+            src/core/src/{lib,segment,snowflake,layout,period,primitive}.rs
+        rustc --version
+    } | cksum)
     if [ "$tier" != all ] && [ "$(cat "$passed" 2>/dev/null)" = "$sum" ]; then
         echo "unchanged since loom has passed"
         echo "test result: ok. 1 passed; 0 failed; 0 ignored"
@@ -39,8 +42,7 @@ servers() {
     [ -z "${TESTS:-}" ] || read -ra wanted <<<"$TESTS"
     export_test_env
     cargo test --package leaf_id_tests --lib
-    cargo build --package leaf_id_tests --bin runner
-    program=$(cargo test --package leaf_id_tests --test behavior --no-run --message-format=json |
+    program=$(cargo test --package leaf_id_tests --test behavior --no-run --message-format=json-render-diagnostics |
         sed -nE 's/.*"executable":"([^"]*\/behavior-[^"]*)".*/\1/p')
     "$TARGET/debug/runner" "$program" "$TARGET/$PG_NAME-times.tsv" "${wanted[@]}"
 }
@@ -56,8 +58,8 @@ demo() {
     return $status
 }
 
-# Those whose packages install in seconds, in tier all every one; one whose packages cannot be had is
-# skipped.
+# Those whose packages install in seconds; in tier all, all of them. Clients whose packages are
+# unavailable are skipped.
 clients() {
     if [ "$tier" = all ]; then "$ROOT/scripts/test-clients.sh"; else "$ROOT/scripts/test-clients.sh" quick; fi
 }
@@ -136,6 +138,7 @@ for word; do
     esac
 done
 [ -z "${TESTS:-}" ] || steps=(servers)
+[ ${#steps[@]} -gt 0 ] || die "test.sh check|test|all, or steps: lint core loom servers demo clients postgresql"
 
 "$ROOT/scripts/setup.sh" tests
 need_rust

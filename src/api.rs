@@ -28,8 +28,9 @@ mod support;
 mod sync;
 mod tags;
 
-// The script, in this order: scripts/lib.sh reads it here, and `cargo pgrx` by these macros. Each
-// function below has its CREATE FUNCTION there; a test compares the two.
+// The script, in this order: scripts/lib.sh reads the list here. (The macros are for `cargo pgrx install`,
+// which nothing here needs.) The files have a CREATE FUNCTION for each function below; a test compares the
+// two.
 pgrx::extension_sql_file!("../sql/schema.sql", name = "schema");
 pgrx::extension_sql_file!("../sql/tags.sql", name = "tags", requires = ["schema"]);
 pgrx::extension_sql_file!("../sql/segment.sql", name = "segment", requires = ["tags"]);

@@ -108,9 +108,9 @@ INSERT INTO t SELECT FROM generate_series(1, 50);
 CREATE TABLE small (id integer DEFAULT leaf_segment_next('t'));
 CREATE TABLE serial (id bigserial PRIMARY KEY);
 SELECT max_id AS before FROM leaf_id.leaf_alloc WHERE biz_tag = 't' \gset
-SELECT relation, action, detail FROM leaf_sync('t') ORDER BY 1::text;
-SELECT relation, action, detail FROM leaf_check('t') ORDER BY 1::text;
-SELECT relation, action FROM leaf_sync() WHERE tag = 't' ORDER BY 1::text;
+SELECT relation, action, detail FROM leaf_sync('t') ORDER BY relation::text;
+SELECT relation, action, detail FROM leaf_check('t') ORDER BY relation::text;
+SELECT relation, action FROM leaf_sync() WHERE tag = 't' ORDER BY relation::text;
 DROP TABLE small;
 SELECT relation, action, detail FROM leaf_check() WHERE tag = 't';
 SELECT max_id = :before AS unchanged FROM leaf_id.leaf_alloc WHERE biz_tag = 't';

@@ -208,11 +208,11 @@ CREATE FOREIGN DATA WRAPPER nowhere;
 GRANT USAGE ON FOREIGN DATA WRAPPER nowhere TO leaf_id_mallory;
 SET ROLE leaf_id_mallory;
 CREATE FUNCTION trap(n bigint) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS
-    $$ BEGIN IF current_user <> 'leaf_id_mallory' THEN RAISE EXCEPTION 'trap as %', current_user; END IF; RETURN n; END $$;
+    $$ BEGIN IF current_user <> 'leaf_id_mallory' THEN RAISE EXCEPTION 'trap ran'; END IF; RETURN n; END $$;
 CREATE FUNCTION is_so(n bigint) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS
-    $$ BEGIN IF current_user <> 'leaf_id_mallory' THEN RAISE EXCEPTION 'is_so as %', current_user; END IF; RETURN true; END $$;
+    $$ BEGIN IF current_user <> 'leaf_id_mallory' THEN RAISE EXCEPTION 'is_so ran'; END IF; RETURN true; END $$;
 CREATE FUNCTION more(a bigint, b integer) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS
-    $$ BEGIN IF current_user <> 'leaf_id_mallory' THEN RAISE EXCEPTION 'more as %', current_user; END IF; RETURN true; END $$;
+    $$ BEGIN IF current_user <> 'leaf_id_mallory' THEN RAISE EXCEPTION 'more ran'; END IF; RETURN true; END $$;
 CREATE OPERATOR >= (LEFTARG = bigint, RIGHTARG = integer, FUNCTION = more);
 CREATE DOMAIN checked AS bigint CHECK (is_so(value));
 CREATE TABLE t (id checked DEFAULT leaf_segment_next('t'), n bigint);

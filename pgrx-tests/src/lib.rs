@@ -2,7 +2,7 @@
 //!
 //! - [`attack`]: a role that is not trusted, and what it achieves.
 //! - [`server`]: a server of its own for each test, made in a fraction of a second.
-//! - `idle`: what a test leaves for the next one; `guard`: what ends servers that nobody stops.
+//! - `guard`: cleans up after a test process that was killed.
 //! - [`programs`]: PostgreSQL's programs, as whom and how they are run.
 //! - [`installation`]: a PostgreSQL of a test's own, with other scripts of the extension.
 //! - [`catalog`]: all that the catalogs of a database hold, to be compared.
@@ -28,7 +28,7 @@
 //! `LEAF_ID_SEED` (repeats a randomized test), `LEAF_ID_TORTURE_SECONDS` (how long the
 //! torture takes at least), `LEAF_ID_SMITH_SECONDS` (how long random statements go on for each of
 //! two roles; otherwise 60), `LEAF_ID_ROWS` (how long the table is that is adopted under load;
-//! otherwise 200000 rows), `LEAF_ID_TENANTS` (how many tenants have a tag in that figure), `LEAF_ID_PGXS` (another place of
+//! otherwise 200000 rows), `LEAF_ID_TENANTS` (how many tenants have a tag in that figure), `LEAF_ID_RUNNER` (set by the runner: end with standard input), `LEAF_ID_PGXS` (another place of
 //! pg_regress: what `pg_config --pgxs` prints), `LEAF_ID_EXPECTED` (`write`: take the
 //! output of the SQL tests as expected).
 
@@ -48,7 +48,6 @@ pub mod damage;
 pub mod fleet;
 mod guard;
 pub mod history;
-mod idle;
 pub mod installation;
 pub mod leases;
 pub mod load;

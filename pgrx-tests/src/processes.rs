@@ -1,18 +1,13 @@
 //! Processes of servers: found, stopped where they are, and killed.
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
-
-use parking_lot::Mutex;
 
 use crate::checks::wait_until;
 
 /// How long a process may take to stop or to end.
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// A postmaster, unless it was stopped.
-pub(crate) type Postmaster = Mutex<Option<Child>>;
 
 /// A stopped process: goes on when this is dropped, also in a test that fails.
 pub struct Paused(pub(crate) u32);

@@ -139,7 +139,7 @@ pub fn bin_dir() -> &'static Path {
 /// A new directory with a short path: a socket's has room for 107 bytes.
 pub(crate) fn new_dir() -> PathBuf {
     loop {
-        let dir = PathBuf::from(format!("/tmp/li-{:06x}", rand::random::<u32>() >> 8));
+        let dir = PathBuf::from(format!("/tmp/li-{:010x}", rand::random::<u64>() >> 24));
         if fs::create_dir(&dir).is_ok() {
             give(&dir);
             guard(&dir);

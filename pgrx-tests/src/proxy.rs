@@ -15,8 +15,8 @@ use std::{fs, io};
 use parking_lot::{Condvar, Mutex};
 
 use crate::programs::new_dir;
-use crate::server::{PORT, Server};
-use crate::session::{Failure, Session, connect};
+use crate::server::{PORT, Server, connect};
+use crate::session::{Failure, Session};
 
 /// How often it looks for a new connection.
 const ACCEPT: Duration = Duration::from_millis(2);

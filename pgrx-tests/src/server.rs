@@ -2,27 +2,31 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{mem, thread};
+
+use parking_lot::Mutex;
+use postgres::{Config, NoTls};
 
 use crate::checks::{becomes, wait_until};
 use crate::clock::Clock;
-use crate::idle::{self, Idle};
 use crate::installation;
 use crate::processes::{
-    Frozen, Paused, Postmaster, all_processes, children_of, kill_family, signal, state_and_parent,
-    stop_process,
+    Frozen, Paused, all_processes, children_of, kill_family, signal, state_and_parent, stop_process,
 };
 use crate::programs::{self, as_server_user, copy_dir, new_dir, output, template};
-use crate::session::{Failure, Session, connect};
+use crate::session::{Failure, Session};
 
 /// A test that runs longer than this hangs: its server is killed, so that its sessions fail.
 const TEST_LIMIT: Duration = Duration::from_secs(600);
 /// How long a server may take to start or to stop.
 const SERVER_LIMIT: Duration = Duration::from_secs(60);
+/// A statement that runs longer than this has hung. Given with the connection, so that
+/// neither ALTER DATABASE SET nor DISCARD ALL takes it away.
+const STATEMENT_LIMIT: &str = "-c statement_timeout=120s";
 
 /// The port of a server whose settings say nothing else: the name of its socket.
 pub(crate) const PORT: u16 = 5432;
@@ -66,17 +70,12 @@ pub enum Stop {
 }
 
 /// A server in a directory of its own, reached by a socket in that directory. It is
-/// stopped and removed when the value goes, or left to the next test, unless the test panics: then
-/// the directory stays, and the end of the log is printed.
+/// stopped and removed when the value goes, unless the test panics: then the directory
+/// stays, and the end of the log is printed.
 pub struct Server {
     dir: PathBuf,
     port: u16,
-    postmaster: Arc<Postmaster>,
-    /// Where the log begins that is this test's.
-    log_start: usize,
-    /// No other test can have it: it has settings of its own, was stopped, or its files were
-    /// looked at.
-    own: AtomicBool,
+    postmaster: Arc<Mutex<Option<Child>>>,
     /// How often a process of it was killed with our knowledge.
     kills: AtomicUsize,
     /// PostgreSQL itself gave up, where a test made it.
@@ -101,22 +100,11 @@ impl Server {
         Self::start_in_new(new_dir(), number, conf)
     }
 
-    /// As [`Server::start`], with the extension in the database postgres. Without settings it may
-    /// be a server that another test has left as it was.
+    /// As [`Server::start`], with the extension in the database postgres.
     #[must_use]
     pub fn with_leaf_id(conf: &[(&str, &str)]) -> Self {
-        if conf.is_empty()
-            && let Some((idle, renewed)) = idle::take()
-        {
-            let server = Self::watched(idle.dir, idle.port, idle.postmaster);
-            server.own.store(!renewed, Ordering::Relaxed);
-            if renewed {
-                return server;
-            }
-        }
         let server = Self::start(conf);
         server.session().run("CREATE EXTENSION leaf_id");
-        server.own.store(!conf.is_empty(), Ordering::Relaxed);
         server
     }
 
@@ -172,27 +160,16 @@ impl Server {
             .map(|port| port.trim_matches('\'').parse());
         fs::write(&file, text).unwrap();
 
-        let port = port.map_or(PORT, Result::unwrap);
-        let server = Self::watched(dir, port, Arc::default());
-        server.launch();
-        server
-    }
-
-    /// The server of a test that begins, which is killed if the test hangs.
-    fn watched(dir: PathBuf, port: u16, postmaster: Arc<Postmaster>) -> Self {
         let (watchdog, limits) = mpsc::channel::<Duration>();
-        let mut server = Self {
+        let server = Self {
             dir,
-            port,
-            postmaster,
-            log_start: 0,
-            own: AtomicBool::new(true),
+            port: port.map_or(PORT, Result::unwrap),
+            postmaster: Arc::default(),
             kills: AtomicUsize::new(0),
             ended_by_itself: AtomicBool::new(false),
             random_sql: AtomicBool::new(false),
             watchdog,
         };
-        server.log_start = server.whole_log().len();
         let postmaster = Arc::clone(&server.postmaster);
         thread::spawn(move || {
             let mut limit = TEST_LIMIT;
@@ -209,12 +186,8 @@ impl Server {
                 }
             }
         });
+        server.launch();
         server
-    }
-
-    /// From now on no other test can have this server.
-    fn keep(&self) {
-        self.own.store(true, Ordering::Relaxed);
     }
 
     /// From now on the test may take this long, before it counts as hanging.
@@ -224,7 +197,6 @@ impl Server {
 
     /// Starts the server after [`Server::stop`] or [`Server::kill_9`].
     pub fn launch(&self) {
-        self.keep();
         let log = File::options()
             .create(true)
             .append(true)
@@ -253,7 +225,6 @@ impl Server {
 
     /// Stops the server and checks that it does so in good order.
     pub fn stop(&self, how: Stop) {
-        self.keep();
         let mut child = self.postmaster.lock().take().expect("a running server");
         signal(
             if how == Stop::Fast { "INT" } else { "QUIT" },
@@ -285,7 +256,6 @@ impl Server {
 
     /// Waits until the server has ended by itself, as it does when not even recovery helps.
     pub fn wait_for_end(&self) {
-        self.keep();
         self.ended_by_itself.store(true, Ordering::Relaxed);
         let mut child = self.postmaster.lock().take().expect("a running server");
         let ended = becomes(SERVER_LIMIT, || child.try_wait().unwrap().is_some());
@@ -313,7 +283,6 @@ impl Server {
 
     /// Kills the postmaster and all its children with SIGKILL, as a dying machine would.
     pub fn kill_9(&self) {
-        self.keep();
         let mut child = self.postmaster.lock().take().expect("a running server");
         kill_family(child.id());
         child.wait().unwrap();
@@ -322,7 +291,6 @@ impl Server {
 
     /// Kills the postmaster alone, and waits until its children have noticed and ended.
     pub fn kill_9_postmaster(&self) {
-        self.keep();
         let mut child = self.postmaster.lock().take().expect("a running server");
         signal("KILL", &[child.id()]);
         child.wait().unwrap();
@@ -348,7 +316,6 @@ impl Server {
     /// Kills one process of the server, after which the server restarts its shared memory.
     /// False if that process had ended by itself.
     pub fn kill_9_backend(&self, pid: i32) -> bool {
-        self.keep();
         let pid = pid.try_into().unwrap();
         // A process that has ended takes signals until its parent has noticed.
         let runs = !matches!(state_and_parent(pid), None | Some(('Z', _)));
@@ -373,14 +340,12 @@ impl Server {
 
     /// Asks one process of the server to end (SIGTERM), one that is in no view perhaps.
     pub fn terminate(&self, pid: i32) {
-        self.keep();
         signal("TERM", &[pid.try_into().unwrap()]);
     }
 
     /// Stops a process of the server where it is (SIGSTOP), until the value goes.
     #[must_use]
     pub fn pause(&self, pid: i32) -> Paused {
-        self.keep();
         let pid = pid.try_into().unwrap();
         stop_process(pid);
         Paused(pid)
@@ -390,7 +355,6 @@ impl Server {
     /// keeps its connections and says nothing, as a machine that hangs.
     #[must_use]
     pub fn freeze(&self) -> Frozen {
-        self.keep();
         let postmaster = self.postmaster.lock();
         let postmaster = postmaster.as_ref().expect("a running server").id();
         // Stopped, it can fork no child that we do not see.
@@ -424,7 +388,6 @@ impl Server {
 
     /// Has the server read its configuration again.
     pub fn reload(&self) {
-        self.keep();
         self.session().run("SELECT pg_reload_conf()");
     }
 
@@ -478,7 +441,6 @@ impl Server {
 
     /// Statements at random run into internal errors of PostgreSQL's own.
     pub fn expect_internal_errors(&self) {
-        self.keep();
         self.random_sql.store(true, Ordering::Relaxed);
     }
 
@@ -494,7 +456,6 @@ impl Server {
     /// Where the server's user may write.
     #[must_use]
     pub fn dir(&self) -> &Path {
-        self.keep();
         &self.dir
     }
 
@@ -514,7 +475,6 @@ impl Server {
     /// The data directory.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
-        self.keep();
         self.dir.join("data")
     }
 
@@ -527,20 +487,15 @@ impl Server {
     /// ones have left.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
-        self.keep();
         let here = |pid: &u32| {
             fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|dir| dir == self.data_dir())
         };
         all_processes().filter(here).collect()
     }
 
-    /// The log of this test so far.
+    /// The log so far.
     #[must_use]
     pub fn log(&self) -> String {
-        self.whole_log().split_off(self.log_start)
-    }
-
-    fn whole_log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.log_file()).unwrap_or_default()).into_owned()
     }
 
@@ -574,8 +529,7 @@ impl Drop for Server {
             );
             return;
         }
-        let left = !self.own.load(Ordering::Relaxed);
-        if !left && self.postmaster.lock().is_some() {
+        if self.postmaster.lock().is_some() {
             self.stop(Stop::Fast);
         }
         let log = self.log();
@@ -599,14 +553,6 @@ impl Drop for Server {
             let disaster = DISASTERS.iter().any(|text| line.contains(text)) && !excused;
             assert!(!disaster, "in the log of {}: {line}", self.dir.display());
         }
-        if left {
-            idle::leave(Idle {
-                dir: mem::take(&mut self.dir),
-                port: self.port,
-                postmaster: Arc::clone(&self.postmaster),
-            });
-            return;
-        }
         // Not waited for: where files were synced, that takes seconds on some disks.
         Command::new("sh")
             .args(["-c", "rm -rf \"$0\" &"])
@@ -614,4 +560,23 @@ impl Drop for Server {
             .status()
             .unwrap();
     }
+}
+
+/// A session by the socket in a directory.
+pub(crate) fn connect(
+    dir: &Path,
+    port: u16,
+    role: &str,
+    database: &str,
+) -> Result<Session, Failure> {
+    let client = Config::new()
+        .host_path(dir)
+        .port(port)
+        .user(role)
+        .dbname(database)
+        .options(STATEMENT_LIMIT)
+        .connect_timeout(Duration::from_secs(30))
+        .connect(NoTls)
+        .map_err(|error| Failure::from(&error))?;
+    Ok(Session::new(client))
 }

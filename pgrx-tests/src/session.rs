@@ -2,17 +2,11 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::path::Path;
-use std::time::Duration;
 
 use postgres::types::FromSqlOwned;
-use postgres::{Client, Config, NoTls, Statement};
+use postgres::{Client, Statement};
 
 use crate::checks::PATIENCE;
-
-/// A statement that runs longer than this has hung. Given with the connection, so that
-/// neither ALTER DATABASE SET nor DISCARD ALL takes it away.
-const STATEMENT_LIMIT: &str = "-c statement_timeout=120s";
 
 /// What a statement failed with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -285,23 +279,4 @@ impl DerefMut for Session {
     fn deref_mut(&mut self) -> &mut Client {
         &mut self.client
     }
-}
-
-/// A session by the socket in a directory.
-pub(crate) fn connect(
-    dir: &Path,
-    port: u16,
-    role: &str,
-    database: &str,
-) -> Result<Session, Failure> {
-    let client = Config::new()
-        .host_path(dir)
-        .port(port)
-        .user(role)
-        .dbname(database)
-        .options(STATEMENT_LIMIT)
-        .connect_timeout(Duration::from_secs(30))
-        .connect(NoTls)
-        .map_err(|error| Failure::from(&error))?;
-    Ok(Session::new(client))
 }

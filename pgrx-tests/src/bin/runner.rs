@@ -1,14 +1,14 @@
-//! Runs the tests of `tests/behavior`: the folders of a tier of `pgrx-tests/tiers`, or tests named by
-//! the beginning of their names.
+//! Runs the tests of `tests/behavior`: those of a tier of `pgrx-tests/tiers`, or those whose names
+//! begin as given.
 //!
 //! `runner PROGRAM TIMES TIER|NAME...`, where PROGRAM is the compiled `behavior`, and TIMES a file that
-//! keeps how long each test has taken, so that the next run begins with the longest.
+//! keeps how long each test took, so that the next run starts with the longest.
 //!
-//! A few tests of one file at a time share a process, which shares its servers among them (see
-//! `leaf_id_tests::idle`). Most of the time tests wait, so there are more processes than processors.
-//! Whatever ends this process ends them, and their servers. A test that hangs is killed.
+//! Each test runs in a process of its own. Tests mostly wait, so more of them run at once than there
+//! are processors. Whatever ends the runner ends its tests and their servers; a test that hangs is
+//! killed.
 //!
-//! Environment: `LEAF_ID_JOBS` (processes at once; otherwise three for each processor),
+//! Environment: `LEAF_ID_JOBS` (tests at once; otherwise three for each processor),
 //! `LEAF_ID_PARTITION` (`2/3`: the second third of the files).
 
 #![allow(
@@ -18,46 +18,37 @@
 )]
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{BufRead, BufReader};
+use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::Arc;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use parking_lot::Mutex;
 
-/// The table of what runs where.
+/// The table of which folder runs in which tier.
 const TIERS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tiers"));
 /// The tiers, each of which contains those before it.
 const NAMES: [&str; 3] = ["check", "test", "all"];
-/// Tests of one file that share a process: as many as this, or as take this long.
-const SHARE: usize = 12;
-const SHARE_TIME: Duration = Duration::from_secs(20);
 /// Assumed of a test that has not run yet.
-const UNKNOWN: Duration = Duration::from_secs(2);
-/// A test that says nothing for so long hangs. (The harness kills its server after ten minutes, and
-/// knows of tests that may take longer.)
-const LIMIT: Duration = Duration::from_secs(30 * 60);
+const UNKNOWN: Duration = Duration::from_secs(5);
+/// A test that takes longer hangs. (The harness kills its servers after ten minutes, unless the test
+/// asks for more.)
+const LIMIT: Duration = Duration::from_secs(60 * 60);
 
 /// A row of the table.
 struct Folder {
     tier: usize,
-    /// Its tests measure: they have the machine to themselves, one after the other, at the end.
-    alone: bool,
-}
-
-/// Tests that share a process, and how long they took the last time.
-struct Job {
-    tests: Vec<String>,
-    expected: Duration,
+    /// Its tests measure: they run one at a time, after all others.
     alone: bool,
 }
 
 struct Outcome {
     test: String,
     took: Duration,
-    /// What a failed test said.
+    /// The output of a failed test.
     failure: Option<String>,
 }
 
@@ -66,20 +57,32 @@ fn main() -> ExitCode {
     let (program, times) = (arguments.next().unwrap(), arguments.next().unwrap());
     let wanted: Vec<_> = arguments.collect();
     let last_times = read_times(Path::new(&times));
-    let tests = chosen(&program, &wanted);
-    if tests.is_empty() {
-        eprintln!("no test is called {}", wanted.join(" or "));
-        return ExitCode::FAILURE;
-    }
+    let mut tests = match chosen(&program, &wanted) {
+        Ok(tests) => tests,
+        Err(complaint) => {
+            eprintln!("error: {complaint}");
+            return ExitCode::FAILURE;
+        }
+    };
+    // Longest first, so that no long test runs alone at the end.
+    tests.sort_by_key(|test| last_times.get(test).copied().unwrap_or(UNKNOWN));
+    tests.reverse();
+    let folders = folders();
+    let (alone, together): (Vec<_>, Vec<_>) = tests
+        .into_iter()
+        .partition(|test| folders[folder_of(test)].alone);
     let began = Instant::now();
-    let run = Run::new(program, tests.len());
-    let (alone, together) = jobs(&tests, &last_times).partition(|job| job.alone);
-    run.work(together, processes());
-    run.work(alone, 1);
+    let run = Run {
+        program,
+        count: alone.len() + together.len(),
+        outcomes: Mutex::default(),
+    };
+    run.all(together, at_once(), false);
+    run.all(alone, 1, true);
     run.report(Path::new(&times), last_times, began.elapsed())
 }
 
-fn processes() -> usize {
+fn at_once() -> usize {
     env::var("LEAF_ID_JOBS").map_or_else(
         |_| 3 * thread::available_parallelism().unwrap().get(),
         |jobs| jobs.parse().expect("LEAF_ID_JOBS is a number"),
@@ -107,9 +110,14 @@ fn folder_of(test: &str) -> &str {
     test.split("::").next().unwrap()
 }
 
-/// The tests that are wanted, of this partition. Those that are marked as ignored are for other
-/// commands, and for who gives their whole name.
-fn chosen(program: &str, wanted: &[String]) -> Vec<String> {
+/// The file of a test.
+fn file_of(test: &str) -> &str {
+    test.rsplit_once("::").unwrap().0
+}
+
+/// The tests that are wanted, of this partition. Those that are marked as ignored run only when named
+/// in full.
+fn chosen(program: &str, wanted: &[String]) -> Result<Vec<String>, String> {
     let list = |more: &[&str]| {
         let listed = Command::new(program)
             .args(["--list", "--format", "terse"])
@@ -123,27 +131,35 @@ fn chosen(program: &str, wanted: &[String]) -> Vec<String> {
     };
     let (mut tests, ignored) = (list(&[]), list(&["--ignored"]));
     let folders = folders();
-    for test in &tests {
-        assert!(
-            folders.contains_key(folder_of(test)),
-            "{} is not in pgrx-tests/tiers",
-            folder_of(test)
-        );
+    if let Some(test) = tests
+        .iter()
+        .find(|test| !folders.contains_key(folder_of(test)))
+    {
+        return Err(format!("{} is not in pgrx-tests/tiers", folder_of(test)));
     }
+    let named = |test: &String, name: &String| {
+        test == name || test.starts_with(name) && !ignored.contains(test)
+    };
     match NAMES.iter().position(|name| wanted == [*name]) {
         Some(tier) => {
             tests.retain(|test| folders[folder_of(test)].tier <= tier && !ignored.contains(test));
         }
-        None => tests.retain(|test| {
-            wanted.contains(test)
-                || !ignored.contains(test) && wanted.iter().any(|name| test.starts_with(name))
-        }),
+        None => {
+            if let Some(name) = wanted
+                .iter()
+                .find(|name| !tests.iter().any(|test| named(test, name)))
+            {
+                return Err(format!("no test's name begins with {name}"));
+            }
+            tests.retain(|test| wanted.iter().any(|name| named(test, name)));
+        }
     }
     if let Ok(partition) = env::var("LEAF_ID_PARTITION") {
-        let (part, of) = partition
-            .split_once('/')
-            .expect("LEAF_ID_PARTITION is like 1/2");
-        let (part, of): (usize, usize) = (part.parse().unwrap(), of.parse().unwrap());
+        let numbers = partition.split_once('/').and_then(|(part, of)| {
+            let (part, of): (usize, usize) = (part.parse().ok()?, of.parse().ok()?);
+            (1..=of).contains(&part).then_some((part, of))
+        });
+        let (part, of) = numbers.ok_or("LEAF_ID_PARTITION is like 1/2")?;
         let mut files: Vec<_> = tests.iter().map(|test| file_of(test).to_owned()).collect();
         files.dedup();
         tests.retain(|test| {
@@ -151,37 +167,11 @@ fn chosen(program: &str, wanted: &[String]) -> Vec<String> {
             place % of == part - 1
         });
     }
-    tests
-}
-
-fn file_of(test: &str) -> &str {
-    test.rsplit_once("::").unwrap().0
-}
-
-/// The longest first, or nobody has anything to do beside the last one.
-fn jobs(tests: &[String], times: &HashMap<String, Duration>) -> impl Iterator<Item = Job> {
-    let folders = folders();
-    let mut jobs: Vec<Job> = Vec::new();
-    for test in tests {
-        let expected = times.get(test).copied().unwrap_or(UNKNOWN);
-        let fits = |job: &&mut Job| {
-            file_of(&job.tests[0]) == file_of(test)
-                && job.tests.len() < SHARE
-                && job.expected + expected <= SHARE_TIME
-        };
-        if let Some(job) = jobs.iter_mut().find(fits) {
-            job.tests.push(test.clone());
-            job.expected += expected;
-        } else {
-            jobs.push(Job {
-                tests: vec![test.clone()],
-                expected,
-                alone: folders[folder_of(test)].alone,
-            });
-        }
+    if tests.is_empty() {
+        Err("no test is left to run".into())
+    } else {
+        Ok(tests)
     }
-    jobs.sort_by_key(|job| job.expected);
-    jobs.into_iter().rev()
 }
 
 fn read_times(file: &Path) -> HashMap<String, Duration> {
@@ -198,111 +188,72 @@ struct Run {
 }
 
 impl Run {
-    fn new(program: String, count: usize) -> Self {
-        Self {
-            program,
-            count,
-            outcomes: Mutex::default(),
-        }
-    }
-
-    /// Works a list of jobs off, in as many processes at once.
-    fn work(&self, jobs: Vec<Job>, processes: usize) {
-        let jobs = Mutex::new(jobs.into_iter());
+    /// Runs these tests, as many at once.
+    fn all(&self, tests: Vec<String>, at_once: usize, show: bool) {
+        let tests = Mutex::new(tests.into_iter());
         thread::scope(|scope| {
-            for _ in 0..processes {
+            for _ in 0..at_once {
                 scope.spawn(|| {
                     loop {
-                        let next = jobs.lock().next();
-                        let Some(job) = next else { break };
-                        let mut tests = job.tests;
-                        // A process that was killed leaves some behind.
-                        while !tests.is_empty() {
-                            tests = self.run(&tests);
-                        }
+                        let next = tests.lock().next();
+                        let Some(test) = next else { break };
+                        self.one(test, show);
                     }
                 });
             }
         });
     }
 
-    /// Runs tests in one process; those that it has not come to are returned.
-    fn run(&self, tests: &[String]) -> Vec<String> {
+    /// Runs a test, and shows its output even if it passes, if that is wanted.
+    fn one(&self, test: String, show: bool) {
+        let began = Instant::now();
         let mut child = Command::new("sh")
-            .args(["-c", "exec \"$0\" \"$@\" 2>&1", &self.program])
-            .args(["--exact", "--include-ignored", "--test-threads=1"])
-            .args(tests)
+            .args([
+                "-c",
+                "exec \"$0\" \"$@\" 2>&1",
+                &self.program,
+                "--exact",
+                "--include-ignored",
+                &test,
+            ])
             .env("LEAF_ID_RUNNER", "yes")
-            // Ends when this process does.
+            // The test ends when its standard input does, that is, with this process.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // So that all that the test has started can be killed.
+            .process_group(0)
             .spawn()
             .unwrap();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        let watched = Watched::new(child);
-        let mut left: Vec<_> = tests.to_vec();
-        let mut done: Vec<(String, Duration, bool)> = Vec::new();
-        let mut said = String::new();
-        let mut line = Vec::new();
-        let mut since = Instant::now();
-        let mut started: Option<String> = None;
-        while output.read_until(b'\n', &mut line).unwrap() > 0 {
-            let text = String::from_utf8_lossy(&line).into_owned();
-            line.clear();
-            watched.alive();
-            // Between a test's name and its result there may be lines that were not captured: figures.
-            let (name, rest) = match text
-                .strip_prefix("test ")
-                .and_then(|rest| rest.split_once(" ..."))
-            {
-                Some((name, rest)) if left.iter().any(|test| test == name) => (Some(name), rest),
-                _ => (None, &*text),
-            };
-            if let Some(name) = name {
-                started = Some(name.to_owned());
+        let (ended, end) = mpsc::channel::<()>();
+        let group = format!("-{}", child.id());
+        let watchdog = thread::spawn(move || {
+            if end.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
             }
-            match (rest.trim(), started.take()) {
-                (result @ ("ok" | "FAILED"), Some(test)) => {
-                    let (took, ok) = (since.elapsed(), result == "ok");
-                    since = Instant::now();
-                    left.retain(|name| *name != test);
-                    self.tell(&test, took, ok);
-                    done.push((test, took, ok));
-                }
-                (_, going_on) => {
-                    started = going_on;
-                    if started.is_some() && !rest.trim().is_empty() {
-                        println!("             {}", rest.trim());
-                    }
-                    said += rest;
-                }
-            }
-        }
-        let status = watched.wait();
-        if let Some(test) = started.or_else(|| left.first().cloned().filter(|_| done.is_empty())) {
-            // It ended in the middle of this one.
-            said += &format!("\nthe process of the tests ended with {status}\n");
-            left.retain(|name| *name != test);
-            self.tell(&test, since.elapsed(), false);
-            done.push((test, since.elapsed(), false));
-        }
-        let mut outcomes = self.outcomes.lock();
-        for (test, took, ok) in done {
-            let failure = (!ok).then(|| section(&said, &test));
+        });
+        let mut output = Vec::new();
+        // To its end, which comes when the servers of the test have ended, too.
+        child
+            .stdout
+            .take()
+            .unwrap()
+            .read_to_end(&mut output)
+            .unwrap();
+        let status = child.wait().unwrap();
+        drop(ended);
+        watchdog.join().unwrap();
+        let output = String::from_utf8_lossy(&output);
+        let took = began.elapsed();
+        let ok = status.success() && output.contains("test result: ok. 1 passed;");
+        let failure = (!ok).then(|| format!("---- {test} ---- ({status})\n{}", output.trim_end()));
+        let number = {
+            let mut outcomes = self.outcomes.lock();
             outcomes.push(Outcome {
-                test,
+                test: test.clone(),
                 took,
                 failure,
             });
-        }
-        left
-    }
-
-    fn tell(&self, test: &str, took: Duration, ok: bool) {
-        let number = {
-            let mut told = TOLD.lock();
-            *told += 1;
-            *told
+            outcomes.len()
         };
         let verdict = if ok { "ok    " } else { "FAILED" };
         println!(
@@ -310,6 +261,9 @@ impl Run {
             self.count,
             took.as_secs_f64()
         );
+        if show && ok {
+            println!("{output}");
+        }
     }
 
     fn report(
@@ -358,6 +312,7 @@ impl Run {
             outcomes.len() - count,
             took.as_secs_f64()
         );
+        // Last, what is to be looked at.
         for (test, failure) in failed {
             println!("FAILED  {test}");
             for kept in failure
@@ -368,57 +323,5 @@ impl Run {
             }
         }
         code
-    }
-}
-
-/// How many tests have ended.
-static TOLD: Mutex<usize> = Mutex::new(0);
-
-/// What is said of one test, of all that its process said: all of it, if the process was killed.
-fn section(said: &str, test: &str) -> String {
-    let head = format!("---- {test} stdout ----");
-    said.split_once(&head).map_or_else(
-        || format!("---- {test}: all that its process said ----\n{said}"),
-        |(_, after)| {
-            let end = after
-                .find("\n---- ")
-                .or_else(|| after.find("\nfailures:\n"));
-            format!("{head}{}", after[..end.unwrap_or(after.len())].trim_end())
-        },
-    )
-}
-
-/// A process that is killed when it says nothing for too long.
-struct Watched {
-    child: Arc<Mutex<Child>>,
-    heard: Arc<Mutex<Instant>>,
-}
-
-impl Watched {
-    fn new(child: Child) -> Self {
-        let watched = Self {
-            child: Arc::new(Mutex::new(child)),
-            heard: Arc::new(Mutex::new(Instant::now())),
-        };
-        let (child, heard) = (Arc::downgrade(&watched.child), Arc::clone(&watched.heard));
-        thread::spawn(move || {
-            while let Some(child) = child.upgrade() {
-                if heard.lock().elapsed() > LIMIT {
-                    let _ = child.lock().kill();
-                }
-                drop(child);
-                thread::sleep(Duration::from_secs(1));
-            }
-        });
-        watched
-    }
-
-    fn alive(&self) {
-        *self.heard.lock() = Instant::now();
-    }
-
-    fn wait(self) -> std::process::ExitStatus {
-        // Its output has ended, so it ends, too.
-        self.child.lock().wait().unwrap()
     }
 }

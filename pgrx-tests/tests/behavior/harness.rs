@@ -2,7 +2,6 @@
 //! only tests that need no leaf_id.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -247,128 +246,64 @@ fn a_proxy_fails_in_every_way_of_a_network() {
     assert_eq!(proxy.connections(), 6);
 }
 
-/// The README says of each guarantee which test would fail without it, by its file or folder.
-#[test]
-fn the_tests_that_the_readme_names_are_there() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let readme = fs::read_to_string(root.join("../README.md")).unwrap();
-    let named: Vec<_> = readme
-        .split('`')
-        .filter_map(|code| code.rsplit_once("::"))
-        .collect();
-    assert!(named.len() >= 15, "{named:?}");
-    let mut sources = Vec::new();
-    read_sources(&root.join("tests/behavior"), "::", &mut sources);
-    for (module, test) in named {
-        let found = sources.iter().any(|(path, source)| {
-            path.contains(&format!("::{module}::")) && source.contains(&format!("fn {test}("))
-        });
-        assert!(found, "{module}::{test}");
-    }
-}
-
-/// The modules below a folder, as `::a::b::`, with their source.
-fn read_sources(folder: &Path, above: &str, found: &mut Vec<(String, String)>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let module = format!("{above}{}::", path.file_stem().unwrap().to_str().unwrap());
-        if path.is_dir() {
-            read_sources(&path, &module, found);
-        } else {
-            found.push((module, fs::read_to_string(&path).unwrap()));
-        }
-    }
-}
-
-/// Where a server is, asked so that it can be handed on.
-fn place(server: &Server) -> String {
-    server.session().value("SHOW unix_socket_directories")
-}
-
-#[test]
-fn a_server_is_handed_on_as_if_it_were_new() {
-    let first = Server::with_leaf_id(&[]);
-    let mut session = first.session();
-    session.run("CREATE ROLE left_role LOGIN");
-    session.run("CREATE DATABASE left_database OWNER left_role");
-    session.run("SELECT leaf_tag_create('left_tag'); ALTER DATABASE postgres OWNER TO left_role");
-    session.fails("SELECT 'left in the log'::int");
-    let (before, mut held) = (place(&first), first.session());
-    drop(first);
-    let second = Server::with_leaf_id(&[]);
-    // Other threads take servers, too, where the runner does not run the tests.
-    if std::env::var_os("LEAF_ID_RUNNER").is_some() {
-        assert_eq!(place(&second), before);
-        assert!(held.try_run("SELECT 1").is_err(), "a session goes on in it");
-    }
-    let mut session = second.session();
-    session.create_tag("t");
-    assert_eq!(session.next("t"), 1);
-    let left = "SELECT rolname::text FROM pg_roles WHERE rolname LIKE 'left%'
-        UNION ALL SELECT datname FROM pg_database WHERE datname LIKE 'left%'
-        UNION ALL SELECT biz_tag FROM leaf_id.leaf_alloc WHERE biz_tag LIKE 'left%'
-        UNION ALL SELECT 'owner' FROM pg_database WHERE datname = 'postgres' AND datdba <> 10";
-    assert_eq!(session.column::<String>(left), [""; 0]);
-    assert!(!second.log().contains("left in the log"));
-}
-
-#[test]
-fn what_is_no_longer_as_it_was_is_not_handed_on() {
-    for change in [
-        "ALTER SYSTEM SET work_mem = '5MB'",
-        "ALTER ROLE ALL SET work_mem = '5MB'",
-        "SELECT pg_create_physical_replication_slot('left')",
-        "GRANT SET ON PARAMETER log_statement TO PUBLIC",
-    ] {
-        let first = Server::with_leaf_id(&[]);
-        first.session().run(change);
-        let before = place(&first);
-        drop(first);
-        assert_ne!(place(&Server::with_leaf_id(&[])), before, "{change}");
-    }
-    for change in [Server::restart, Server::reload, Server::kill_9] {
-        let first = Server::with_leaf_id(&[]);
-        let before = place(&first);
-        change(&first);
-        drop(first);
-        assert_ne!(place(&Server::with_leaf_id(&[])), before);
-    }
-}
-
 const WAITING: &str = "harness::waits_to_be_killed";
+/// Where that test says where its server is.
+const FILE: &str = "LEAF_ID_TEST_FILE";
 
 #[test]
 #[ignore = "is run by the next one"]
 fn waits_to_be_killed() {
     let server = Server::start(&[PLAIN]);
-    println!("{}", server.dir().display());
+    let dir = server.dir().to_str().unwrap();
+    fs::write(std::env::var(FILE).unwrap(), format!("{dir}\n")).unwrap();
     loop {
         thread::park();
     }
 }
 
+/// Killed itself, or with the runner that has started it.
 #[test]
 fn servers_end_with_the_process_of_their_test() {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "--ignored", "--nocapture", WAITING])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let found = lines.map_while(Result::ok).find_map(|line| {
-        let place = line.find("/tmp/")?;
-        Some(line[place..].to_owned())
-    });
-    let dir = PathBuf::from(found.unwrap());
-    let here = |process: fs::DirEntry| {
-        fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(&dir))
+    const LIMIT: Duration = Duration::from_secs(60);
+    let tests = std::env::current_exe().unwrap();
+    let itself = |file: &Path| {
+        let mut command = Command::new(&tests);
+        command
+            .args(["--exact", "--ignored", WAITING])
+            .env(FILE, file);
+        command
     };
-    let runs = || fs::read_dir("/proc").unwrap().flatten().any(here);
-    assert!(runs());
-    child.kill().unwrap();
-    child.wait().unwrap();
-    wait_until(Duration::from_secs(30), "the server to end", || !runs());
-    wait_until(Duration::from_secs(30), "its directory to go", || {
-        !dir.exists()
-    });
+    let by_the_runner = |file: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_runner"));
+        command
+            .arg(&tests)
+            .arg(file.with_extension("times"))
+            .arg(WAITING)
+            .env(FILE, file);
+        command
+    };
+    let place = Server::start(&[PLAIN]);
+    for (name, command) in [
+        ("itself", &itself as &dyn Fn(&Path) -> Command),
+        ("by_the_runner", &by_the_runner),
+    ] {
+        let file = place.dir().join(name);
+        let mut child = command(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let told = || fs::read_to_string(&file).unwrap_or_default();
+        wait_until(LIMIT, "the server", || told().ends_with('\n'));
+        let dir = PathBuf::from(told().trim());
+        let here = |process: fs::DirEntry| {
+            fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(&dir))
+        };
+        let runs = || fs::read_dir("/proc").unwrap().flatten().any(here);
+        assert!(runs());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        wait_until(LIMIT, "the server to end", || !runs());
+        wait_until(LIMIT, "its directory to go", || !dir.exists());
+    }
 }

@@ -1,6 +1,6 @@
-//! What leaf_id must do, tried on real servers: one file for each behavior, one folder for
-//! each feature. One program for all, so that it links once and two threads always have
-//! something to do.
+//! What leaf_id must do, tried on real servers: one file for each behavior, in folders by feature;
+//! `slow`, `torture` and `figures` are for what takes long. One program for all, which links once; the
+//! runner (`pgrx-tests/src/bin/runner.rs`) starts it for each test.
 
 #![allow(
     clippy::unwrap_used,

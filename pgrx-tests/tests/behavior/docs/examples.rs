@@ -158,10 +158,10 @@ fn the_tests_of_the_guarantees_are_there() {
         .iter()
         .flat_map(|row| row.split('`').skip(1).step_by(2));
     let (files, names): (Vec<_>, Vec<_>) = quoted
-        .filter(|text| text.contains("::") || text.starts_with("sql/"))
-        .partition(|text| text.starts_with("sql/"));
+        .filter(|text| text.contains("::") || text.starts_with("pgrx-tests/"))
+        .partition(|text| text.starts_with("pgrx-tests/"));
     assert!(names.len() >= rows.len(), "{names:?}");
-    let there = |file: &&str| root().join("pgrx-tests").join(file).is_file();
+    let there = |file: &&str| root().join(file).is_file();
     assert!(files.iter().all(there), "{files:?}");
     let missing: Vec<_> = names.iter().filter(|name| !is_test(name)).collect();
     assert!(missing.is_empty(), "{missing:?}");

@@ -1,6 +1,7 @@
-//! Would catch: a CREATE FUNCTION in `sql/` that says something else than the Rust function behind
-//! it: other arguments (a crash, or nonsense), not STRICT where Rust takes no NULL (a panic), another
-//! volatility or parallel safety; and one of the two without the other.
+//! Would catch: a CREATE FUNCTION in `sql/` that differs from the Rust function behind it: in its
+//! arguments or the columns of its rows (a crash, or nonsense), not STRICT where Rust takes no NULL (a
+//! panic), in volatility or parallel safety; and one of the two without the other. Values that Rust
+//! makes in memory (`RawDatum`) have no type there to compare.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,6 +22,8 @@ struct Declared {
     /// None: any, as the value is made in memory.
     result: Option<String>,
     set: bool,
+    /// The names and types of the columns, of a set of rows.
+    columns: Vec<String>,
 }
 
 /// The functions of `src/api` that PostgreSQL calls, by their names.
@@ -72,6 +75,10 @@ fn declared(function: &ItemFn, attribute: &Attribute) -> Declared {
     };
     let set = matches!(&*result[0], "SetOfIterator" | "TableIterator");
     let scalar = result.last().filter(|_| result[0] != "TableIterator");
+    let columns = match &function.sig.output {
+        ReturnType::Type(_, row) if result[0] == "TableIterator" => columns(row),
+        _ => Vec::new(),
+    };
     Declared {
         strict: has("strict"),
         volatility: ["immutable", "stable"]
@@ -89,24 +96,56 @@ fn declared(function: &ItemFn, attribute: &Attribute) -> Declared {
         more_arguments,
         result: scalar.and_then(|name| sql_type(name)),
         set,
+        columns,
+    }
+}
+
+/// The columns of a `TableIterator<'static, (name!(column, type), ..)>`.
+fn columns(iterator: &Type) -> Vec<String> {
+    let rows = inside(iterator);
+    let Some(Type::Tuple(row)) = rows.first() else {
+        panic!("rows are a tuple");
+    };
+    let column = |given: &Type| {
+        let Type::Macro(named) = given else {
+            panic!("a column is a name!()");
+        };
+        let tokens = named.mac.tokens.to_string();
+        let (name, rust) = tokens.split_once(',').unwrap();
+        let rust: Type = syn::parse_str(rust).unwrap();
+        let sql = sql_type(names(&rust).last().unwrap()).unwrap();
+        format!("{} {sql}", name.trim())
+    };
+    row.elems.iter().map(column).collect()
+}
+
+/// The types in the angle brackets of one.
+fn inside(given: &Type) -> Vec<&Type> {
+    let Type::Path(path) = given else {
+        return Vec::new();
+    };
+    match &path.path.segments.last().unwrap().arguments {
+        PathArguments::AngleBracketed(inside) => (inside.args.iter())
+            .filter_map(|argument| match argument {
+                GenericArgument::Type(inner) => Some(inner),
+                _ => None,
+            })
+            .collect(),
+        _ => Vec::new(),
     }
 }
 
 /// The name of a type, and of the one in its angle brackets.
 fn names(given: &Type) -> Vec<String> {
-    let Type::Path(path) = given else {
-        return vec!["record".into()];
-    };
-    let last = path.path.segments.last().unwrap();
-    let mut all = vec![last.ident.to_string()];
-    if let PathArguments::AngleBracketed(inside) = &last.arguments {
-        let types = inside.args.iter().filter_map(|argument| match argument {
-            GenericArgument::Type(inner) => Some(names(inner)),
-            _ => None,
-        });
-        all.extend(types.flatten());
+    match given {
+        Type::Reference(to) => names(&to.elem),
+        Type::Path(path) => {
+            let mut all = vec![path.path.segments.last().unwrap().ident.to_string()];
+            all.extend(inside(given).into_iter().flat_map(names));
+            all
+        }
+        _ => vec!["record".into()],
     }
-    all
 }
 
 /// The SQL type of a Rust type; none of a value that is made in memory.
@@ -117,7 +156,9 @@ fn sql_type(rust: &str) -> Option<String> {
         "i64" => "bigint",
         "bool" => "boolean",
         "Oid" => "oid",
-        "String" => "text",
+        "String" | "Text" | "str" => "text",
+        "Name" => "name",
+        "f64" => "double precision",
         "TimestampWithTimeZone" => "timestamp with time zone",
         "Uuid" => "uuid",
         "void" => "void",
@@ -133,7 +174,10 @@ fn in_sql(server: &Server) -> BTreeMap<String, Declared> {
     let rows = server.session().query(
         "SELECT prosrc, proisstrict, provolatile::text, proparallel::text,
              ARRAY(SELECT format_type(t, NULL) FROM unnest(proargtypes) WITH ORDINALITY AS u (t, n) ORDER BY n),
-             format_type(prorettype, NULL), proretset
+             format_type(prorettype, NULL), proretset,
+             ARRAY(SELECT format('%s %s', name, format_type(t, NULL))
+                 FROM unnest(proallargtypes, proargmodes, proargnames) WITH ORDINALITY AS u (t, mode, name, n)
+                 WHERE proretset AND mode IN ('o', 't') ORDER BY n)
          FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid
              AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
          JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'leaf_id'
@@ -156,6 +200,7 @@ fn in_sql(server: &Server) -> BTreeMap<String, Declared> {
         more_arguments: false,
         result: Some(row.get(5)),
         set: row.get(6),
+        columns: row.get(7),
     };
     let symbol = |row: &postgres::Row| row.get::<_, String>(0).replace("_wrapper", "");
     rows.unwrap()
