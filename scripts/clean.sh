@@ -19,7 +19,7 @@ if [ "${1:-}" = all ]; then
         [ ! -O "$place" ] || rm -rf "$place"
     done
     remove_root "$TARGET"/roots/*/
-    rm -rf "$TARGET/pgrx" "$TARGET/tools" "$TARGET/loom" "$TARGET/install" "$TARGET/clients" "$TARGET/deb" "$TARGET/rpm" "$TARGET/roots"
+    rm -rf "$TARGET/pgrx" "$TARGET/tools" "$TARGET"/leaf_id-script.?????? "$TARGET/loom" "$TARGET/install" "$TARGET/clients" "$TARGET/deb" "$TARGET/rpm" "$TARGET/roots"
     if [ "$TARGET" = "$ROOT/target" ]; then
         rm -rf --one-file-system "$TARGET"
         exit
@@ -40,7 +40,7 @@ if [ "${1:-}" = all ]; then
         rmdir --ignore-fail-on-non-empty "$TARGET/results"
     fi
     rm -f "$TARGET"/{leaf_id.lock,apt.log,demo-pgbench.log,torture.log} "$TARGET"/postgresql-[0-9]*.log \
-        "$TARGET"/test-{core,loom,servers,demo,clients,postgresql}.log
+        "$TARGET"/test-{lint,core,loom,servers,demo,clients,postgresql}.log "$TARGET"/pg[0-9]*-times.tsv
 else
     need_rust
     rm -f "$PG_PREFIX/leaf_id-built-with"

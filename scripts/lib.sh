@@ -213,7 +213,7 @@ place_files() {
     local library extension made
     library=${3:-}$("$2" --pkglibdir)
     extension=${3:-}$("$2" --sharedir)/extension
-    made=$(mktemp -d "$TARGET/script.XXXXXX")
+    made=$(mktemp -d "$TARGET/leaf_id-script.XXXXXX")
     sed "s/@CARGO_VERSION@/$(version)/" leaf_id.control >"$made/leaf_id.control"
     extension_script >"$made/leaf_id--$(version).sql"
     find sql -maxdepth 1 -name 'leaf_id--*--*.sql' -exec cp -t "$made" {} +

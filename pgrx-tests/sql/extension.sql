@@ -1,4 +1,4 @@
--- The extension as it is made, and what it consists of.
+-- What CREATE EXTENSION installs.
 CREATE EXTENSION leaf_id;
 
 -- An object without a comment: there must be none. (A table's row type is a member from 17 on.)

@@ -1,4 +1,4 @@
--- What the other tests use. Runs after the extension is made, and before all of them.
+-- Helper functions of the other tests. Runs right after CREATE EXTENSION.
 
 -- How a statement is refused: all that a client is told. In a subtransaction, so that the
 -- statement leaves nothing behind. 00000 if it is not refused.
