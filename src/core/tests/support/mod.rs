@@ -2,6 +2,10 @@
 
 /// The seed of this run: `LEAF_ID_SEED` if it is set, to repeat a failure, otherwise a
 /// new one. Printed, so that a failure can be repeated.
+#[allow(
+    dead_code,
+    reason = "each test file is a crate, and not all are seeded"
+)]
 pub fn seed() -> u64 {
     let seed = match std::env::var("LEAF_ID_SEED") {
         Ok(text) => text.parse().expect("LEAF_ID_SEED is a number"),

@@ -1,0 +1,609 @@
+//! Every history of a small world, of tags whose rows people, tools and failovers set back: claims,
+//! drops, renames, resets, rows that are put aside and come back, tables that a tool rewrites,
+//! crashes, restarts, standbys and promotions, in any order up to a depth.
+//!
+//! Would catch: an id of a name that is issued twice (I3), for want of a rule about the mark beside
+//! the row. Each rule is left out once, and the shortest history that shows why it is needed is
+//! printed; a rule whose absence no history shows fails the test.
+//!
+//! The rules stand here until what ships calls them.
+
+#![cfg(not(leaf_id_loom))]
+#![allow(clippy::expect_used, reason = "a test that panics fails")]
+
+mod support;
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Write as _;
+
+/// What decides about rows and marks. A mark is one past the highest id that was ever claimed under a
+/// name in this database; 0 says nothing.
+mod rules {
+    /// A row of the table of tags.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub struct Row {
+        /// The next id that is not claimed.
+        pub max_id: u8,
+        /// Tells it from another row of the same name.
+        pub incarnation: u8,
+        /// The timeline of its last claim.
+        pub timeline: u8,
+    }
+
+    /// A rule that can be left out.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Rule {
+        /// A claim goes on above the mark of its name.
+        ClaimAboveMark,
+        /// A claim raises the mark.
+        ClaimRaisesMark,
+        /// A row that comes, or comes back, to a name begins at the name's mark. (Claims go on above
+        /// that anyway; the transaction that creates a tag issues from the row.)
+        InsertAtMark,
+        /// A row that goes leaves its `max_id` to the mark of its name.
+        DeleteLeavesMark,
+        /// So does one that is renamed away.
+        RenameLeavesMark,
+        /// What an edit writes to the marks a tool that copies them sees, as it sees edits of rows:
+        /// claims alone are written past row triggers.
+        EditsOfMarksSeen,
+        /// What lost claims of an earlier timeline may have taken is left out.
+        Skip,
+        /// The servers in between have left out as much, and may have claimed after that.
+        SkipOfChains,
+        /// It is also left out before a row goes or is renamed.
+        SettleBeforeMark,
+        /// A segment is not published if its slot was invalidated after the claim began.
+        PublishToSameVersion,
+    }
+
+    /// The rules that hold.
+    #[derive(Clone, Copy)]
+    pub struct Rules {
+        pub without: Option<Rule>,
+        /// Claims of a name that one failover may lose at most.
+        pub lost_claims: u8,
+        /// How many ids a claim takes.
+        pub segment: u8,
+    }
+
+    impl Rules {
+        pub fn hold(&self, rule: Rule) -> bool {
+            self.without != Some(rule)
+        }
+
+        /// How many ids lost claims of the timelines since the row's may have taken. The servers of
+        /// those in between have skipped, too, each as much as it could miss: so the skip of `d`
+        /// promotions is that of one, `2d - 1` times.
+        pub fn skip(&self, row: Row, timeline: u8) -> u8 {
+            let promotions = timeline - row.timeline;
+            let times = match promotions {
+                0 => 0,
+                d if self.hold(Rule::SkipOfChains) => 2 * d - 1,
+                d => d,
+            };
+            if self.hold(Rule::Skip) {
+                times * self.lost_claims * self.segment
+            } else {
+                0
+            }
+        }
+
+        /// The first id of a claim.
+        pub fn first(&self, row: Row, mark: u8, timeline: u8) -> u8 {
+            let mark = if self.hold(Rule::ClaimAboveMark) {
+                mark
+            } else {
+                0
+            };
+            row.max_id.max(mark) + self.skip(row, timeline)
+        }
+
+        pub fn claimed(&self, mark: u8, end: u8) -> u8 {
+            if self.hold(Rule::ClaimRaisesMark) {
+                mark.max(end)
+            } else {
+                mark
+            }
+        }
+
+        /// Where a row begins that is inserted.
+        pub fn inserted(&self, max_id: u8, mark: u8) -> u8 {
+            if self.hold(Rule::InsertAtMark) {
+                max_id.max(mark)
+            } else {
+                max_id
+            }
+        }
+
+        /// The row, with what it has to skip left out.
+        pub fn settled(&self, row: Row, timeline: u8) -> Row {
+            if !self.hold(Rule::SettleBeforeMark) {
+                return row;
+            }
+            Row {
+                max_id: row.max_id + self.skip(row, timeline),
+                timeline,
+                ..row
+            }
+        }
+
+        /// The mark of a name that its row, which is settled, leaves.
+        pub fn left(&self, rule: Rule, row: Row, mark: u8) -> u8 {
+            if self.hold(rule) {
+                mark.max(row.max_id)
+            } else {
+                mark
+            }
+        }
+    }
+}
+
+use rules::{Row, Rule, Rules};
+
+const NAMES: usize = 2;
+/// Ids are numbers of bits.
+const LAST: u8 = 60;
+
+/// The two tables of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Database {
+    rows: [Option<Row>; NAMES],
+    marks: [u8; NAMES],
+}
+
+/// What shared memory holds of a name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Slot {
+    /// Of the row that its segments come from; 0 for none.
+    incarnation: u8,
+    /// The ids that remain, from the first to before the end.
+    first: u8,
+    end: u8,
+    /// A claim that has committed and is not published: of which row, and its ids.
+    pending: Option<(u8, u8, u8)>,
+    /// Edits since that claim began.
+    edited: bool,
+}
+
+/// A copy of a server as it was, with how many claims of each name it lacks of the timeline that is
+/// the primary's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Standby {
+    database: Database,
+    timeline: u8,
+    missing: [u8; NAMES],
+}
+
+impl Standby {
+    fn lacks_more_than(&self, claims: u8) -> bool {
+        self.missing.iter().any(|&missing| missing > claims)
+    }
+}
+
+/// One table at a time is rewritten by a tool that does not see what others write meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Copied {
+    Rows([Option<Row>; NAMES]),
+    Marks([u8; NAMES]),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct World {
+    database: Database,
+    slots: [Slot; NAMES],
+    timeline: u8,
+    standbys: [Option<Standby>; 2],
+    copied: Option<Copied>,
+    /// A row that was put aside, as a dump has it.
+    aside: Option<(usize, Row)>,
+    incarnations: u8,
+    /// The ids of each name that were issued, by bits.
+    issued: [u64; NAMES],
+    /// An id that was issued twice.
+    twice: Option<(usize, u8)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Create(usize),
+    /// And one id, in the same transaction.
+    CreateAndUse(usize),
+    Drop(usize),
+    Rename(usize),
+    Reset(usize),
+    Claim(usize),
+    Publish(usize),
+    /// The next id, for which a segment is claimed and published where none is left.
+    Use(usize),
+    Crash,
+    Restart,
+    CopyRows,
+    CopyMarks,
+    PutCopyInPlace,
+    PutAside(usize),
+    PutBack,
+    Follow(usize),
+    Promote(usize),
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            database: Database {
+                rows: [None; NAMES],
+                marks: [0; NAMES],
+            },
+            slots: [Slot::default(); NAMES],
+            timeline: 1,
+            standbys: [None; 2],
+            copied: None,
+            aside: None,
+            incarnations: 0,
+            issued: [0; NAMES],
+            twice: None,
+        }
+    }
+
+    /// An edit of a row of this name has committed.
+    fn invalidate(&mut self, name: usize) {
+        let slot = &mut self.slots[name];
+        (slot.incarnation, slot.first, slot.end) = (0, 0, 0);
+        slot.edited = true;
+    }
+
+    /// A name has got a row: a standby that lacks that may not be promoted. (Who loses the creation of a
+    /// tag must not create it again lower: an assumption that nobody notices.)
+    fn appear(&mut self, name: usize) {
+        for standby in self.standbys.iter_mut().flatten() {
+            standby.missing[name] = u8::MAX;
+        }
+    }
+
+    fn forget_memory(&mut self) {
+        self.slots = [Slot::default(); NAMES];
+    }
+
+    fn insert(&mut self, name: usize, row: Row, rules: Rules) {
+        let max_id = rules.inserted(row.max_id, self.database.marks[name]);
+        self.database.rows[name] = Some(Row {
+            max_id,
+            timeline: self.timeline,
+            ..row
+        });
+        self.invalidate(name);
+        self.appear(name);
+    }
+
+    fn remove(&mut self, name: usize, row: Row, rule: Rule, rules: Rules) -> Row {
+        let row = rules.settled(row, self.timeline);
+        let mark = rules.left(rule, row, self.database.marks[name]);
+        self.database.marks[name] = mark;
+        if let Some(Copied::Marks(marks)) = &mut self.copied
+            && rules.hold(Rule::EditsOfMarksSeen)
+        {
+            marks[name] = mark;
+        }
+        self.database.rows[name] = None;
+        self.invalidate(name);
+        row
+    }
+
+    /// The world after a step; none where it cannot be taken.
+    fn after(mut self, step: Step, rules: Rules) -> Option<Self> {
+        match step {
+            Step::Create(name) | Step::CreateAndUse(name) => {
+                if self.database.rows[name].is_some() {
+                    return None;
+                }
+                self.incarnations += 1;
+                let row = Row {
+                    max_id: 1,
+                    incarnation: self.incarnations,
+                    timeline: self.timeline,
+                };
+                self.insert(name, row, rules);
+                if step == Step::CreateAndUse(name) {
+                    let id = self.database.rows[name]?.max_id;
+                    self.database.rows[name].as_mut()?.max_id = id + 1;
+                    self.issue(name, id);
+                }
+            }
+            Step::Drop(name) => {
+                let row = self.database.rows[name]?;
+                self.remove(name, row, Rule::DeleteLeavesMark, rules);
+            }
+            Step::Rename(name) => {
+                let to = 1 - name;
+                if self.database.rows[to].is_some() {
+                    return None;
+                }
+                let row = self.database.rows[name]?;
+                let row = self.remove(name, row, Rule::RenameLeavesMark, rules);
+                self.database.rows[to] = Some(row);
+                self.invalidate(to);
+                self.appear(to);
+            }
+            Step::Reset(name) => {
+                self.database.rows[name]?;
+                self.incarnations += 1;
+                let row = Row {
+                    max_id: 1,
+                    incarnation: self.incarnations,
+                    timeline: self.timeline,
+                };
+                self.database.rows[name] = Some(row);
+                self.database.marks[name] = 1;
+                self.invalidate(name);
+                // As it was asked for. Who restores what is older, or promotes what has not got
+                // the reset, goes back to before it.
+                self.issued[name] = 0;
+                self.standbys = [None; 2];
+                self.copied = None;
+                self.aside = None;
+            }
+            Step::Claim(name) => self.claim(name, rules)?,
+            Step::Publish(name) => self.publish(name, rules)?,
+            Step::Use(name) => {
+                if self.slots[name].first == self.slots[name].end {
+                    self.claim(name, rules)?;
+                    self.publish(name, rules)?;
+                }
+                let slot = &mut self.slots[name];
+                let id = slot.first;
+                slot.first += 1;
+                self.issue(name, id);
+            }
+            Step::Crash => self.forget_memory(),
+            Step::Restart => {
+                let saved = self.slots;
+                self.forget_memory();
+                for (name, slot) in saved.into_iter().enumerate() {
+                    let Some(row) = self.database.rows[name] else {
+                        continue;
+                    };
+                    let same = row.incarnation == slot.incarnation && row.max_id == slot.end;
+                    if slot.first < slot.end && same {
+                        self.slots[name] = Slot {
+                            pending: None,
+                            edited: false,
+                            ..slot
+                        };
+                    }
+                }
+            }
+            Step::CopyRows => self.copy(Copied::Rows(self.database.rows))?,
+            Step::CopyMarks => self.copy(Copied::Marks(self.database.marks))?,
+            Step::PutCopyInPlace => match self.copied.take()? {
+                // People's edits are seen by the tool's triggers, and claims are not.
+                Copied::Rows(rows) => {
+                    for (here, copied) in self.database.rows.iter_mut().zip(rows) {
+                        if let (Some(row), Some(older)) = (here, copied)
+                            && row.incarnation == older.incarnation
+                        {
+                            *row = older;
+                        }
+                    }
+                }
+                Copied::Marks(marks) => self.database.marks = marks,
+            },
+            Step::PutAside(name) => {
+                if self.aside.is_some() {
+                    return None;
+                }
+                self.aside = Some((name, self.database.rows[name]?));
+            }
+            Step::PutBack => {
+                let (name, row) = self.aside.take()?;
+                if self.database.rows[name].is_some() {
+                    return None;
+                }
+                self.insert(name, row, rules);
+            }
+            Step::Follow(number) => {
+                let caught_up = Standby {
+                    database: self.database,
+                    timeline: self.timeline,
+                    missing: [0; NAMES],
+                };
+                if self.standbys[number].replace(caught_up) == Some(caught_up) {
+                    return None;
+                }
+            }
+            Step::Promote(number) => {
+                let standby = self.standbys[number].take()?;
+                if standby
+                    .missing
+                    .iter()
+                    .any(|&missing| missing > rules.lost_claims)
+                {
+                    return None;
+                }
+                self.database = standby.database;
+                // Each promotion has a timeline of its own.
+                self.timeline += 1;
+                self.forget_memory();
+                self.copied = None;
+                self.aside = None;
+                // The other one may lack as much of this timeline as of that before.
+                for other in &mut self.standbys {
+                    if other.is_some_and(|other| other.lacks_more_than(rules.lost_claims)) {
+                        *other = None;
+                    }
+                    if let Some(other) = other {
+                        other.missing = [0; NAMES];
+                    }
+                }
+            }
+        }
+        (self.timeline < 4 && self.incarnations < 4).then_some(self)
+    }
+
+    fn copy(&mut self, copied: Copied) -> Option<()> {
+        self.copied.is_none().then(|| self.copied = Some(copied))
+    }
+
+    fn issue(&mut self, name: usize, id: u8) {
+        if self.issued[name] & 1 << id != 0 {
+            self.twice = Some((name, id));
+        }
+        self.issued[name] |= 1 << id;
+    }
+
+    fn publish(&mut self, name: usize, rules: Rules) -> Option<()> {
+        let slot = &mut self.slots[name];
+        let (incarnation, first, end) = slot.pending.take()?;
+        if !(slot.edited && rules.hold(Rule::PublishToSameVersion)) {
+            (slot.incarnation, slot.first, slot.end) = (incarnation, first, end);
+        }
+        slot.edited = false;
+        Some(())
+    }
+
+    fn claim(&mut self, name: usize, rules: Rules) -> Option<()> {
+        let row = self.database.rows[name]?;
+        let slot = &mut self.slots[name];
+        if slot.first != slot.end || slot.pending.is_some() {
+            return None;
+        }
+        let first = rules.first(row, self.database.marks[name], self.timeline);
+        let end = first + rules.segment;
+        if end > LAST {
+            return None;
+        }
+        slot.pending = Some((row.incarnation, first, end));
+        slot.edited = false;
+        self.database.rows[name] = Some(Row {
+            max_id: end,
+            timeline: self.timeline,
+            ..row
+        });
+        let mark = &mut self.database.marks[name];
+        *mark = rules.claimed(*mark, end);
+        for standby in self.standbys.iter_mut().flatten() {
+            standby.missing[name] = standby.missing[name].saturating_add(1);
+        }
+        Some(())
+    }
+}
+
+fn steps() -> Vec<Step> {
+    let mut steps = vec![
+        Step::Crash,
+        Step::Restart,
+        Step::CopyRows,
+        Step::CopyMarks,
+        Step::PutCopyInPlace,
+        Step::PutBack,
+    ];
+    for name in 0..NAMES {
+        steps.extend([
+            Step::Create(name),
+            Step::CreateAndUse(name),
+            Step::Drop(name),
+        ]);
+        steps.extend([Step::Rename(name), Step::Reset(name)]);
+        steps.extend([Step::Claim(name), Step::Publish(name), Step::Use(name)]);
+        steps.push(Step::PutAside(name));
+    }
+    for number in 0..2 {
+        steps.extend([Step::Follow(number), Step::Promote(number)]);
+    }
+    steps
+}
+
+/// Goes through all histories that begin with these steps, the shortest first: how many worlds there
+/// are, and the first history in which an id comes twice.
+fn explore(rules: Rules, begin: &[Step], depth: u64) -> (usize, Option<Vec<Step>>) {
+    let steps = steps();
+    let start = begin.iter().fold(World::new(), |world, &step| {
+        world.after(step, rules).expect("a step that can be taken")
+    });
+    let mut from: HashMap<World, Option<(World, Step)>> = HashMap::from([(start, None)]);
+    let mut queue = VecDeque::from([(start, 0)]);
+    while let Some((world, length)) = queue.pop_front() {
+        if length == depth {
+            continue;
+        }
+        for &step in &steps {
+            let Some(next) = world.after(step, rules) else {
+                continue;
+            };
+            if from.contains_key(&next) {
+                continue;
+            }
+            from.insert(next, Some((world, step)));
+            if next.twice.is_some() {
+                let mut history = Vec::new();
+                let mut at = next;
+                while let Some(Some((before, step))) = from.get(&at) {
+                    history.push(*step);
+                    at = *before;
+                }
+                history.reverse();
+                return (from.len(), Some(history));
+            }
+            queue.push_back((next, length + 1));
+        }
+    }
+    (from.len(), None)
+}
+
+fn shown(history: &[Step]) -> String {
+    let mut text = String::new();
+    for step in history {
+        let _ = write!(text, "{step:?} ");
+    }
+    text
+}
+
+const ALL: Rules = Rules {
+    without: None,
+    lost_claims: 1,
+    segment: 2,
+};
+
+#[test]
+fn no_id_comes_twice() {
+    let depth = support::rounds(6, 7);
+    let (worlds, history) = explore(ALL, &[], depth);
+    println!("{worlds} worlds, all histories of up to {depth} steps");
+    assert_eq!(history.as_deref().map(shown), None);
+}
+
+#[test]
+fn every_rule_is_needed() {
+    // One of two siblings is promoted, and then the other, which has less.
+    let siblings = [
+        Step::Create(0),
+        Step::Follow(1),
+        Step::Use(0),
+        Step::Follow(0),
+        Step::Promote(0),
+    ];
+    for (rule, begin) in [
+        (Rule::ClaimAboveMark, &[][..]),
+        (Rule::ClaimRaisesMark, &[]),
+        (Rule::InsertAtMark, &[]),
+        (Rule::DeleteLeavesMark, &[]),
+        (Rule::RenameLeavesMark, &[]),
+        (Rule::EditsOfMarksSeen, &[]),
+        (Rule::Skip, &[]),
+        (Rule::SkipOfChains, &siblings),
+        (Rule::SettleBeforeMark, &[]),
+        (Rule::PublishToSameVersion, &[]),
+    ] {
+        let rules = Rules {
+            without: Some(rule),
+            ..ALL
+        };
+        let (worlds, history) = explore(rules, begin, 7);
+        let history =
+            history.unwrap_or_else(|| panic!("no history of {worlds} worlds needs {rule:?}"));
+        println!(
+            "without {rule:?}: {}{}({worlds} worlds)",
+            shown(begin),
+            shown(&history)
+        );
+    }
+}
