@@ -312,7 +312,8 @@ fn it_is_back_whatever_ends_it() {
     drop((admin, session));
     for end in [
         |server: &Server| {
-            assert!(server.kill_9_backend(process(server).unwrap()));
+            // The last one may have ended just now.
+            assert!(server.kill_9_backend(wait_for_waiting(server)));
             // Until the postmaster has noticed, it accepts connections.
             wait_until(LIMIT, "the server", || {
                 server.log().contains("all server processes terminated")
