@@ -466,7 +466,7 @@ BEGIN
     END IF;
     first_id := taken + 1 + least(gap, trunc((last_id - taken) / 8));
 
-    SELECT a.max_id, a.max_value, a.server, a.period, a.opaque_key INTO tag_row
+    SELECT a.max_id, a.max_value, a.server, a.opaque_key INTO tag_row
     FROM leaf_id.leaf_alloc a WHERE a.biz_tag = used_tag FOR UPDATE;
     IF NOT FOUND THEN
         -- Segments are small where there are few ids.
@@ -499,16 +499,6 @@ BEGIN
                 ERRCODE = 'feature_not_supported',
                 MESSAGE = format('cannot give column "%s" of table %s to opaque tag "%s"', $2, this.table_name, used_tag),
                 DETAIL = 'Its ids would repeat those of the column.';
-        END IF;
-        -- It would be raised above the column, into a later period, and never come back.
-        IF tag_row.period IS NOT NULL THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'feature_not_supported',
-                MESSAGE = format('cannot give column "%s" of table %s to tag "%s", which has periods',
-                    $2, this.table_name, used_tag),
-                DETAIL = format('Its numbers begin anew with each %s, and do not go on above those of a column.',
-                    tag_row.period),
-                HINT = 'Set the default yourself, where the ids of the column are those of such a tag.';
         END IF;
         first_id := greatest(first_id, tag_row.max_id) + 1;
         -- The column of before may have been a smaller one.

@@ -154,7 +154,7 @@ TO PUBLIC;
 -- opens no table; and it names nobody in granted_to, where only a role's own USAGE counts.
 GRANT USAGE ON SCHEMA leaf_id TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
-    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean, boolean, text, text, integer),
+    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean, boolean),
     @extschema@.leaf_tag_drop(text),
     @extschema@.leaf_tag_reset(text, bigint),
     @extschema@.leaf_tag_grant(text, text),
@@ -162,9 +162,7 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_sync(text),
     @extschema@.leaf_check(text),
     leaf_id.leaf_fit_tags(text, boolean),
-    leaf_id.leaf_used_up(bigint, bigint, bigint, text, text, integer),
-    leaf_id.leaf_used_ratio(bigint, bigint, text, text, integer),
-    leaf_id.leaf_next_period(text, text, integer),
+    leaf_id.leaf_used_up(bigint, bigint, bigint),
     leaf_id.leaf_column_max(oid, smallint),
     leaf_id.leaf_tag_next(text),
     -- The same with leaf_gapless. Not leaf_gapless_next(): who may call it can hold up the others.
@@ -196,7 +194,7 @@ GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry, leaf_id.leaf
 -- The settings of the registry.
 GRANT UPDATE (epoch_ms, layout, max_skew_ms, max_lease_ms, max_lead_ms, max_ids_per_role) ON leaf_id.leaf_registry TO @extowner@;
 GRANT EXECUTE ON FUNCTION
-    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean, boolean, text, text, integer),
+    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean, boolean),
     @extschema@.leaf_tag_drop(text),
     @extschema@.leaf_tag_reset(text, bigint),
     @extschema@.leaf_tag_grant(text, text),

@@ -30,38 +30,10 @@ CREATE TABLE leaf_id.leaf_alloc (
     server_incarnation bigint NOT NULL DEFAULT 0,
     -- Names and not oids, as above. A name counts while its role has USAGE on this schema.
     granted_to name[],
-    period text COLLATE "C",
-    time_zone text COLLATE "C",
-    digits integer,
-    period_timeline integer NOT NULL DEFAULT 0,
-    timeline_since timestamptz,
     opaque_key bigint CONSTRAINT leaf_alloc_opaque_key_once UNIQUE,
     opaque_bounds bigint[],
     CONSTRAINT leaf_alloc_max_step_not_below_step CHECK (max_step OPERATOR(pg_catalog.>=) step),
     CONSTRAINT leaf_alloc_server_incarnation_of_server CHECK (server IS NOT NULL OR server_incarnation OPERATOR(pg_catalog.=) 0),
-    -- Whoever claims looks at the calendar, so a sourced tag has none here. Nor have opaque ids:
-    -- nobody would see the date. An id has at most 18 digits, four of them the year. A claim takes
-    -- at most a tenth of a period's numbers: a crash must not use up a year.
-    CONSTRAINT leaf_alloc_period_valid CHECK (CASE
-        WHEN period IS NULL THEN time_zone IS NULL AND digits IS NULL
-        WHEN time_zone IS NULL OR digits IS NULL OR server IS NOT NULL OR opaque_key IS NOT NULL THEN false
-        WHEN digits OPERATOR(pg_catalog.<) 1 OR digits OPERATOR(pg_catalog.>) CASE
-            WHEN period OPERATOR(pg_catalog.=) 'day' THEN 10
-            WHEN period OPERATOR(pg_catalog.=) 'month' THEN 12
-            WHEN period OPERATOR(pg_catalog.=) 'year' THEN 14
-            ELSE 0
-        END THEN false
-        ELSE max_step OPERATOR(pg_catalog.<=) pg_catalog.rpad('1', digits, '0')::pg_catalog.int8
-            AND max_value OPERATOR(pg_catalog.<=) pg_catalog.rpad(CASE
-                WHEN period OPERATOR(pg_catalog.=) 'day' THEN '99991231'
-                WHEN period OPERATOR(pg_catalog.=) 'month' THEN '999912'
-                ELSE '9999'
-            END, CASE
-                WHEN period OPERATOR(pg_catalog.=) 'day' THEN 8
-                WHEN period OPERATOR(pg_catalog.=) 'month' THEN 6
-                ELSE 4
-            END OPERATOR(pg_catalog.+) digits, '9')::pg_catalog.int8
-    END),
     CONSTRAINT leaf_alloc_opaque_bounds_of_key CHECK (
         (opaque_key IS NULL) OPERATOR(pg_catalog.=) (opaque_bounds IS NULL))
 )
@@ -91,14 +63,6 @@ COMMENT ON COLUMN leaf_id.leaf_alloc.server_incarnation IS
     'Set by leaf_id: incarnation of the row there that the last segment came from';
 COMMENT ON COLUMN leaf_id.leaf_alloc.granted_to IS
     'Roles that may issue its ids, public for all; null: all. See leaf_tag_grant() and leaf_tag_revoke()';
-COMMENT ON COLUMN leaf_id.leaf_alloc.period IS
-    'day, month or year: its numbers begin at 1 in each, and ids are the period followed by the number; null: plain numbers';
-COMMENT ON COLUMN leaf_id.leaf_alloc.time_zone IS 'Where that day, month or year begins';
-COMMENT ON COLUMN leaf_id.leaf_alloc.digits IS 'How many digits the number has in such an id';
-COMMENT ON COLUMN leaf_id.leaf_alloc.period_timeline IS
-    'Set by leaf_id: the WAL timeline on which a period has last begun that cannot have begun on another';
-COMMENT ON COLUMN leaf_id.leaf_alloc.timeline_since IS
-    'Set by leaf_id: the first claim of a tag with periods on the timeline of its last claim; null: it was created there';
 COMMENT ON COLUMN leaf_id.leaf_alloc.opaque_key IS
     'Set by leaf_id: number of the key of its opaque ids in leaf_opaque_key; null: its ids are not opaque. A row that is inserted with 0 gets a new key';
 COMMENT ON COLUMN leaf_id.leaf_alloc.opaque_bounds IS

@@ -19,70 +19,24 @@ CREATE FUNCTION leaf_id.leaf_tag_next(tag text) RETURNS bigint
 COMMENT ON FUNCTION leaf_id.leaf_tag_next(text) IS
     'No id of the tag that is issued from now on is smaller; null where that is not known at the moment';
 
-CREATE FUNCTION leaf_id.leaf_next_period(period text, time_zone text, digits integer) RETURNS bigint
-LANGUAGE plpgsql STABLE STRICT
-SET search_path = pg_catalog, pg_temp
-SET timezone = 'UTC'
-AS $$
-BEGIN
-    -- Not AT TIME ZONE, which takes CET and its like for abbreviations, without a summer time.
-    PERFORM set_config('timezone', $2, true);
-    RETURN (to_char(
-            clock_timestamp(),
-            CASE $1 WHEN 'day' THEN 'YYYYMMDD' WHEN 'month' THEN 'YYYYMM' ELSE 'YYYY' END)::bigint + 1)
-        * rpad('1', $3 + 1, '0')::bigint;
-EXCEPTION WHEN invalid_parameter_value THEN
-    -- The row was written where the zone is known: one such tag is not to hide all others.
-    RETURN NULL;
-END
-$$;
-COMMENT ON FUNCTION leaf_id.leaf_next_period(text, text, integer) IS
-    'Ids of the present period of a tag, and of earlier ones, are smaller; null for a tag without periods, or with an unknown time zone';
-
-CREATE FUNCTION leaf_id.leaf_used_ratio(next_id bigint, last_id bigint, period text, time_zone text, digits integer)
-RETURNS double precision
-LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    next_period CONSTANT bigint := leaf_id.leaf_next_period($3, $4, $5);
-    numbers CONSTANT bigint := rpad('1', $5 + 1, '0');
-BEGIN
-    RETURN CASE
-        WHEN $3 IS NULL THEN $1::float8 / $2
-        WHEN next_period IS NULL THEN NULL
-        -- Nothing of the present period yet.
-        WHEN $1 <= next_period - numbers THEN 0
-        ELSE (($1 - 1) % numbers)::float8 / (numbers - 1)
-    END;
-END
-$$;
-COMMENT ON FUNCTION leaf_id.leaf_used_ratio(bigint, bigint, text, text, integer) IS
-    'How much of its ids a tag has used; of those of the present period, if it begins anew with each';
-
-CREATE FUNCTION leaf_id.leaf_used_up(
-    next_id bigint, max_value bigint, type_end bigint, period text, time_zone text, digits integer) RETURNS text
+CREATE FUNCTION leaf_id.leaf_used_up(next_id bigint, max_value bigint, type_end bigint) RETURNS text
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     last_id CONSTANT bigint := least($2, $3);
-    the_ids CONSTANT text := CASE WHEN $2 <= $3 THEN 'max_value' ELSE 'the column''s type' END;
-    what CONSTANT text := CASE WHEN $4 IS NULL THEN the_ids ELSE 'the present ' || $4 END;
-    ratio CONSTANT float8 := leaf_id.leaf_used_ratio($1, last_id, $4, $5, $6);
+    what CONSTANT text := CASE WHEN $2 <= $3 THEN 'max_value' ELSE 'the column''s type' END;
+    ratio CONSTANT float8 := $1::float8 / last_id;
 BEGIN
     RETURN CASE
-        WHEN $4 IS NOT NULL AND leaf_id.leaf_next_period($4, $5, $6) IS NULL
-            THEN format('time zone "%s" is not known here', $5)
-        WHEN $1 > last_id THEN format('the end of %s is reached', the_ids)
-        WHEN ratio >= 1 AND $4 IS NOT NULL THEN format('the end of %s is reached', what)
+        WHEN $1 > last_id THEN format('the end of %s is reached', what)
         WHEN ratio >= 0.95 THEN format('95 %% of %s is used', what)
         WHEN ratio >= 0.9 THEN format('90 %% of %s is used', what)
         WHEN ratio >= 0.8 THEN format('80 %% of %s is used', what)
     END;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_used_up(bigint, bigint, bigint, text, text, integer) IS
+COMMENT ON FUNCTION leaf_id.leaf_used_up(bigint, bigint, bigint) IS
     'Says when 80, 90 or 95 % of the ids that a tag may have, or a column can hold, are used';
 
 CREATE FUNCTION leaf_id.leaf_fit_tags(
@@ -294,7 +248,7 @@ BEGIN
 
         tag_action := 'none';
         tag_detail := NULL;
-        SELECT a.max_id, a.max_value, a.server, a.period, a.time_zone, a.digits, a.opaque_key
+        SELECT a.max_id, a.max_value, a.server, a.opaque_key
         INTO stored FROM leaf_id.leaf_alloc a WHERE a.biz_tag = found_tag.name;
         exists_already := FOUND;
         IF NOT exists_already THEN
@@ -318,12 +272,12 @@ BEGIN
                     INSERT INTO leaf_id.leaf_alloc AS a (biz_tag, max_id, max_value)
                     VALUES (found_tag.name, next_after, last_id)
                     ON CONFLICT (biz_tag) DO NOTHING
-                    RETURNING a.max_id, a.max_value, a.server, a.period, a.time_zone, a.digits, a.opaque_key INTO stored;
+                    RETURNING a.max_id, a.max_value, a.server, a.opaque_key INTO stored;
                     IF NOT FOUND THEN
                         -- Somebody else has made it meanwhile.
                         next_after := NULL;
                         tag_action := 'none';
-                        SELECT a.max_id, a.max_value, a.server, a.period, a.time_zone, a.digits, a.opaque_key INTO stored
+                        SELECT a.max_id, a.max_value, a.server, a.opaque_key INTO stored
                         FROM leaf_id.leaf_alloc a WHERE a.biz_tag = found_tag.name;
                         exists_already := FOUND;
                     END IF;
@@ -337,17 +291,9 @@ BEGIN
             tag_detail := CASE WHEN stored.max_value > ANY (found_tag.type_ends)
                 THEN format('its ids are opaque, and go up to %s: more than the column holds', stored.max_value)
                 ELSE coalesce(
-                    leaf_id.leaf_used_up(
-                        stored.max_id, stored.max_value, the_end,
-                        stored.period, stored.time_zone, stored.digits),
+                    leaf_id.leaf_used_up(stored.max_id, stored.max_value, the_end),
                     'its ids are opaque: compare max_id with leaf_opaque_decode() of all')
                 END;
-        ELSIF exists_already AND stored.period IS NOT NULL
-            AND leaf_id.leaf_next_period(stored.period, stored.time_zone, stored.digits) IS NULL
-        THEN
-            -- What is of a later period cannot be told.
-            tag_action := 'skip';
-            tag_detail := format('time zone "%s" is not known here', stored.time_zone);
         ELSIF exists_already THEN
             last_id := stored.max_value;
             wanted := greatest(
@@ -360,12 +306,6 @@ BEGIN
                     tag_action := 'skip';
                     tag_detail := format(
                         'its ids come from server "%s": raise max_id to %s there, and then here', stored.server, wanted + 1);
-                ELSIF wanted >= leaf_id.leaf_next_period(stored.period, stored.time_zone, stored.digits) THEN
-                    -- Never back: one row of a later year, and that year's numbers are issued from now on.
-                    tag_action := 'skip';
-                    tag_detail := format(
-                        'id %s is of a later period: if it is right, UPDATE leaf_id.leaf_alloc SET max_id = %s WHERE biz_tag = %L',
-                        wanted, wanted + 1, tag);
                 ELSIF pg_is_in_recovery() AND wanted < stored.max_id THEN
                     tag_action := 'skip';
                     tag_detail := 'only the primary knows what is cached';
@@ -408,8 +348,7 @@ BEGIN
                 action := CASE tag_action WHEN 'none' THEN 'skip' ELSE tag_action END;
                 detail := 'not all of its tables could be read';
             ELSIF tag_detail IS NULL THEN
-                detail := leaf_id.leaf_used_up(
-                    next_after, last_id, found_tag.type_ends[i], stored.period, stored.time_zone, stored.digits);
+                detail := leaf_id.leaf_used_up(next_after, last_id, found_tag.type_ends[i]);
             END IF;
             RETURN NEXT;
         END LOOP;
@@ -420,28 +359,20 @@ BEGIN
     column_name := NULL;
     max_in_column := NULL;
     FOR stored IN
-        SELECT a.biz_tag, a.max_id, a.max_value, a.period, a.time_zone, a.digits FROM leaf_id.leaf_alloc a
+        SELECT a.biz_tag, a.max_id, a.max_value FROM leaf_id.leaf_alloc a
         WHERE a.biz_tag <> ALL (seen)
-            AND (a.biz_tag = only_tag OR only_tag IS NULL AND (a.max_id > a.max_value
-                -- Null where the time zone is unknown.
-                OR coalesce(leaf_id.leaf_used_ratio(a.max_id, a.max_value, a.period, a.time_zone, a.digits), 1) >= 0.8))
+            AND (a.biz_tag = only_tag OR only_tag IS NULL AND a.max_id::float8 / a.max_value >= 0.8)
         ORDER BY a.biz_tag
     LOOP
         tag := stored.biz_tag;
         next_before := leaf_id.leaf_tag_next(tag);
         next_after := next_before;
         detail := coalesce(
-            leaf_id.leaf_used_up(
-                coalesce(next_before, stored.max_id), stored.max_value, the_end,
-                stored.period, stored.time_zone, stored.digits),
+            leaf_id.leaf_used_up(coalesce(next_before, stored.max_id), stored.max_value, the_end),
             CASE WHEN only_tag IS NOT NULL THEN 'no column''s default issues its ids' END);
         seen := seen || tag;
         CONTINUE WHEN detail IS NULL;
-        action := CASE
-            WHEN stored.period IS NOT NULL
-                AND leaf_id.leaf_next_period(stored.period, stored.time_zone, stored.digits) IS NULL THEN 'skip'
-            ELSE 'none'
-        END;
+        action := 'none';
         RETURN NEXT;
     END LOOP;
     IF only_tag IS NOT NULL AND only_tag <> ALL (seen) THEN

@@ -39,10 +39,7 @@ CREATE FUNCTION @extschema@.leaf_tag_create(
     description text DEFAULT NULL,
     server text DEFAULT NULL,
     if_not_exists boolean DEFAULT false,
-    opaque boolean DEFAULT false,
-    period text DEFAULT NULL,
-    time_zone text DEFAULT NULL,
-    digits integer DEFAULT NULL
+    opaque boolean DEFAULT false
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -53,26 +50,10 @@ DECLARE
         WHEN $2 IS NULL THEN 'step'
         WHEN $3 IS NULL THEN 'start'
         WHEN $8 IS NULL THEN 'if_not_exists'
-        WHEN leaf_tag_create.period IS NOT NULL AND leaf_tag_create.time_zone IS NULL THEN 'time_zone'
         WHEN $9 IS NULL THEN 'opaque'
     END;
-    -- Of a tag with periods: the numbers that one has, less what the table allows a claim.
-    digits CONSTANT integer := CASE
-        WHEN leaf_tag_create.period IS NULL THEN leaf_tag_create.digits
-        ELSE coalesce(leaf_tag_create.digits, 6)
-    END;
-    tenth CONSTANT bigint := CASE
-        WHEN leaf_tag_create.period IS NOT NULL AND digits BETWEEN 1 AND 14 THEN pg_catalog.rpad('1', digits, '0')::bigint
-    END;
-    first_step CONSTANT integer := least($2, tenth);
-    last_id CONSTANT bigint := least(
-        -- The end of bigint; where ids come in no order, the last integer that JavaScript has exactly.
-        coalesce($5, CASE WHEN $9 THEN 9007199254740991 ELSE 9223372036854775806 END),
-        CASE leaf_tag_create.period
-            WHEN 'day' THEN 99991231
-            WHEN 'month' THEN 999912
-            WHEN 'year' THEN 9999
-        END::numeric * tenth * 10 + tenth * 10 - 1)::bigint;
+    -- The end of bigint; where ids come in no order, the last integer that JavaScript has exactly.
+    last_id CONSTANT bigint := coalesce($5, CASE WHEN $9 THEN 9007199254740991 ELSE 9223372036854775806 END);
     -- 0 asks for a key.
     new_key CONSTANT bigint := CASE WHEN $9 THEN 0 END;
 BEGIN
@@ -90,9 +71,8 @@ BEGIN
     END IF;
     IF $8 THEN
         INSERT INTO leaf_id.leaf_alloc (
-            biz_tag, step, max_id, max_step, max_value, description, server, period, time_zone, digits, opaque_key)
-        VALUES ($1, first_step, $3, coalesce($4, greatest(first_step, least(1000000, tenth / 10))), last_id, $6, $7,
-            leaf_tag_create.period, leaf_tag_create.time_zone, digits, new_key)
+            biz_tag, step, max_id, max_step, max_value, description, server, opaque_key)
+        VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), last_id, $6, $7, new_key)
         ON CONFLICT (biz_tag) DO NOTHING;
         IF NOT FOUND THEN
             RAISE NOTICE USING
@@ -101,14 +81,13 @@ BEGIN
         END IF;
     ELSE
         INSERT INTO leaf_id.leaf_alloc (
-            biz_tag, step, max_id, max_step, max_value, description, server, period, time_zone, digits, opaque_key)
-        VALUES ($1, first_step, $3, coalesce($4, greatest(first_step, least(1000000, tenth / 10))), last_id, $6, $7,
-            leaf_tag_create.period, leaf_tag_create.time_zone, digits, new_key);
+            biz_tag, step, max_id, max_step, max_value, description, server, opaque_key)
+        VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), last_id, $6, $7, new_key);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean, boolean, text, text, integer) IS
-    'Creates a tag whose first id is start; max_step defaults to 1000000, or step where that is larger; max_value to the end of bigint. With a server, the ids come from its tag of this name. With if_not_exists, a tag that there is stays as it is. With opaque, its ids are a secret permutation of the numbers from start to max_value, by default 2^53 - 1. With a period, numbers begin at 1 in each day, month or year there';
+COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean, boolean) IS
+    'Creates a tag whose first id is start; max_step defaults to 1000000, or step where that is larger; max_value to the end of bigint. With a server, the ids come from its tag of this name. With if_not_exists, a tag that there is stays as it is. With opaque, its ids are a secret permutation of the numbers from start to max_value, by default 2^53 - 1.';
 
 CREATE FUNCTION @extschema@.leaf_tag_drop(tag text) RETURNS void
 LANGUAGE plpgsql VOLATILE

@@ -7,7 +7,7 @@ CREATE FUNCTION @extschema@.leaf_segment_slots(
     OUT step integer, OUT ids_issued bigint, OUT ids_per_second double precision,
     OUT refills bigint, OUT last_refill timestamptz, OUT last_refill_ms double precision,
     OUT waits bigint, OUT waited_ms double precision, OUT ids_lost bigint,
-    OUT ids_skipped bigint, OUT last_error text, OUT period_ends timestamptz)
+    OUT ids_skipped bigint, OUT last_error text)
     RETURNS SETOF record STRICT VOLATILE PARALLEL RESTRICTED
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_segment_slots_wrapper';
 COMMENT ON FUNCTION @extschema@.leaf_segment_slots() IS
@@ -59,7 +59,7 @@ SELECT
     a.timeline,
     s.last_error,
     a.max_value,
-    leaf_id.leaf_used_ratio(a.max_id, a.max_value, a.period, a.time_zone, a.digits) AS used_ratio,
+    a.max_id::pg_catalog.float8 OPERATOR(pg_catalog./) a.max_value::pg_catalog.float8 AS used_ratio,
     -- Not later than a timestamp can be.
     CASE WHEN lasts.tag OPERATOR(pg_catalog.<=) 1e10::pg_catalog.float8 THEN
         pg_catalog.now() OPERATOR(pg_catalog.+) pg_catalog.make_interval(secs => lasts.tag)
@@ -69,9 +69,7 @@ SELECT
     -- A hundred years are as good as any longer time.
     CASE WHEN lasts.cached IS NOT NULL THEN
         pg_catalog.make_interval(secs => least(lasts.cached, 3e9::pg_catalog.float8))
-    END AS cached_for,
-    a.period,
-    s.period_ends
+    END AS cached_for
 FROM leaf_id.leaf_alloc a
 LEFT JOIN @extschema@.leaf_segment_slots() s ON s.tag OPERATOR(pg_catalog.=) a.biz_tag
 LEFT JOIN @extschema@.leaf_central_connections() l ON l.server OPERATOR(pg_catalog.=) a.server
@@ -79,7 +77,7 @@ LEFT JOIN @extschema@.leaf_central_connections() l ON l.server OPERATOR(pg_catal
 CROSS JOIN LATERAL (
     SELECT
         -- greatest() passes over a null.
-        CASE WHEN rate.ids_per_second IS NOT NULL AND a.period IS NULL THEN greatest(
+        CASE WHEN rate.ids_per_second IS NOT NULL THEN greatest(
             (a.max_value OPERATOR(pg_catalog.-) a.max_id)::pg_catalog.float8
                 OPERATOR(pg_catalog./) rate.ids_per_second,
             0::pg_catalog.float8)
@@ -139,13 +137,11 @@ COMMENT ON COLUMN @extschema@.leaf_segment_status.ids_skipped IS 'Ids that claim
 COMMENT ON COLUMN @extschema@.leaf_segment_status.timeline IS 'WAL timeline of the last claim; the first one on another skips, see leaf_id.failover_skip';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.last_error IS 'Why the last refill has failed; null if it has not, or the row was edited since';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.max_value IS 'The last id of the tag';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.used_ratio IS 'How much is claimed, up to 1: of all ids, or of the present period''s';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.exhausted_at IS 'When max_value is reached at this rate; null when no ids are used, or it is centuries away, or its numbers begin anew with each period';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.used_ratio IS 'How much is claimed, up to 1';
+COMMENT ON COLUMN @extschema@.leaf_segment_status.exhausted_at IS 'When max_value is reached at this rate; null when no ids are used, or it is centuries away';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.server IS 'Foreign source server of the tag; null: this server''s own leaf_alloc does';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.server_away_since IS 'Since when that server has claimed nothing; null if it is not away';
 COMMENT ON COLUMN @extschema@.leaf_segment_status.cached_for IS 'How long what is cached lasts at this rate; null when no ids are used';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.period IS 'day, month or year, if its numbers begin anew with each';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.period_ends IS 'When what is cached ends with its period; null if it does not';
 COMMENT ON COLUMN @extschema@.leaf_slot_status.slots IS 'Tags that can be cached at once: leaf_id.max_tags';
 COMMENT ON COLUMN @extschema@.leaf_slot_status.used IS 'Tags that are';
 COMMENT ON COLUMN @extschema@.leaf_slot_status.evictions IS 'Tags that had to make room for another one since the server started';

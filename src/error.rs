@@ -172,10 +172,6 @@ pub enum Failure {
     ServerForbidden { server: String },
     /// A tag would be sourced from elsewhere.
     SourceIsFinal { tag: String, server: String },
-    /// UPDATE of `period`, `time_zone` or `digits`.
-    PeriodIsFinal { tag: String },
-    /// A time zone that PostgreSQL does not know.
-    UnknownTimeZone { name: String },
     /// The source server of the tag has none of this name.
     NoSuchTagThere { tag: String, server: String },
     /// `max_value` is reached on the source server of the tag; what that says.
@@ -687,16 +683,7 @@ impl Failure {
                 format!("tag \"{tag}\" has no ids left on server \"{server}\""),
             )
             .set_detail(format!("That server says: {detail}."))
-            .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc there. A tag with periods has ids again in its next period."),
-            Self::PeriodIsFinal { tag } => error(
-                not_ready,
-                format!("cannot change the period of tag \"{tag}\""),
-            )
-            .set_detail("Its \"period\", \"time_zone\" and \"digits\" are how its ids are made.")
-            .set_hint("Create another tag."),
-            Self::UnknownTimeZone { name } => {
-                error(invalid, format!("time zone \"{name}\" not recognized"))
-            }
+            .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc there."),
             Self::SourcedElsewhere { tag, server } => error(
                 not_ready,
                 format!("tag \"{tag}\" is sourced from another server"),

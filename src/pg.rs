@@ -32,7 +32,6 @@ mod signals;
 pub mod sqlstate;
 mod syncrep;
 mod table;
-mod time_zone;
 mod transaction;
 mod trigger;
 mod wait;
@@ -40,10 +39,7 @@ mod wait;
 pub use backend_local::BackendLocal;
 pub use catalog::{relation_changed, relation_exists, relation_owner, watch_relation};
 pub use client::{Client, client};
-pub use clock::{
-    TIMESTAMP_EPOCH_US, boot_ms, boot_us, end_timestamp, format_ms, has_ended, now_ms,
-    now_timestamp, now_us,
-};
+pub use clock::{TIMESTAMP_EPOCH_US, boot_ms, format_ms, now_ms, now_timestamp};
 pub use column::{Unread, largest_value};
 pub use condition::Waiters;
 pub use databases::{
@@ -82,7 +78,6 @@ pub use table::row::{Locker, Row};
 pub use table::shape::{Misshapen, SCHEMA, Shape, Type, find_table};
 pub use table::value::Value;
 pub use table::write::{LockedAtOnce, lock_against_writers};
-pub use time_zone::TimeZone;
 pub use transaction::{
     Caught, SubtransactionEvent, TransactionCallbacks, TransactionEvent, in_parallel_mode,
     is_read_committed, prevent_if_read_only, prevent_in_transaction_block, see_own_changes,

@@ -20,7 +20,7 @@ mod text;
 pub use area::{Area, area, forget_database, init};
 pub use directory::RELATIONS;
 pub use eviction::ACCOUNTS;
-pub use publish::{Claimed, Period};
+pub use publish::Claimed;
 pub use registry::{Explanation, LeaseStatus, Reply, Request, WorkerIdSource};
 pub use remote_servers::RemoteServerState;
 pub use reserve::Task;

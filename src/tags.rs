@@ -3,7 +3,6 @@
 //! * [`heap`]: what a row holds, and how it is read by oid.
 //! * [`claim`]: the only place that claims ids.
 //! * [`receive`]: what a claim on another server has brought.
-//! * `calendar`: which period it is, of a tag whose numbers begin anew.
 //! * [`opaque`]: the keys of opaque tags.
 //! * [`blocker`]: who keeps a claim from its row.
 //! * [`rights`]: who may issue ids of a tag.
@@ -11,7 +10,6 @@
 //! * [`transaction`]: the edits of the open transaction.
 
 pub mod blocker;
-mod calendar;
 pub mod claim;
 pub mod heap;
 pub mod opaque;

@@ -233,15 +233,6 @@ FROM (VALUES ('leaf_adopt(''t'', ''id'', '''')'), ('leaf_adopt(''t'', ''id'', st
 INSERT INTO leaf_id.leaf_alloc (biz_tag, server) VALUES ('far', 'files');
 SELECT * FROM refusal($$SELECT leaf_adopt('t', 'id', 'far')$$) \gx
 DROP EXTENSION file_fdw CASCADE;
-INSERT INTO t VALUES (2090000005);
-SELECT leaf_tag_create('yearly', period => 'year', time_zone => 'UTC', digits => 6);
-SELECT max_id AS yearly FROM tags WHERE biz_tag = 'yearly' \gset
-SELECT * FROM refusal($$SELECT leaf_adopt('t', 'id', 'yearly')$$) \gx
-SELECT max_id = :yearly AS unchanged FROM tags WHERE biz_tag = 'yearly';
-DELETE FROM t;
-SET leaf_id.adopt_new_columns = on;
-SELECT * FROM refusal('CREATE TABLE yearly (id serial)') \gx
-RESET leaf_id.adopt_new_columns;
 -- Nothing has been changed by all that.
 INSERT INTO t DEFAULT VALUES RETURNING id;
 SHOW lock_timeout;

@@ -349,24 +349,6 @@ SELECT * FROM leaf_sync() WHERE tag = 'both';
 RESET ROLE;
 SELECT clean();
 
--- The zone of a tag with periods may be unknown, as after a restore: it stops nothing but its tag.
-SET session_replication_role = replica;
-INSERT INTO leaf_id.leaf_alloc (biz_tag, period, time_zone, digits, max_step, max_value)
-VALUES ('v', 'day', 'US/Gone', 6, 1000, 99991231999999), ('w', 'day', 'US/Gone', 6, 1000, 99991231999999);
-RESET session_replication_role;
-CREATE TABLE t (id bigint DEFAULT leaf_segment_next('t'));
-INSERT INTO t VALUES (5);
-CREATE TABLE v (id bigint DEFAULT leaf_segment_next('v'));
-INSERT INTO v VALUES (20990101000001);
-SELECT tag, used_ratio, max_id FROM leaf_segment_status WHERE tag IN ('v', 'w') ORDER BY 1;
-SELECT * FROM leaf_check() WHERE tag IN ('t', 'v', 'w');
-SELECT * FROM leaf_sync() WHERE tag IN ('t', 'v', 'w');
-SELECT * FROM leaf_sync('v');
-SELECT * FROM leaf_sync('w');
-SELECT tag, max_id FROM leaf_segment_status WHERE tag IN ('v', 'w') ORDER BY 1;
-SELECT leaf_segment_next('t');
-SELECT clean();
-
 DROP VIEW found, done;
 DROP FUNCTION public.clean();
 RESET search_path;

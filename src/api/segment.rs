@@ -9,7 +9,6 @@ use crate::pg::{self, RawDatum};
 use crate::remote::serve;
 use crate::segment::issue::{self, Batch, CallSite};
 use crate::segment::wait;
-use crate::shmem::Period;
 use crate::tags::claim;
 
 #[pg_extern(strict, parallel_safe, sql = false)]
@@ -54,9 +53,6 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let key = finish(wait::untouched(tag));
     let answer = finish(claim::claim_for_member(&key, n));
     claim::log_skip(&key.tag, answer.skipped);
-    // Last: it counts from when the answer arrives.
-    let left = |period: Period| (pg::end_timestamp(period.end) - pg::now_timestamp()).max(0);
-    let left_us = answer.period.map(left);
     pg::tell();
     let columns = [
         answer.first.into_datum(),
@@ -66,8 +62,6 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         answer.max_value.into_datum(),
         bigint(answer.skipped).into_datum(),
         answer.growth_limited.into_datum(),
-        answer.period.map(|period| period.first).into_datum(),
-        left_us.into_datum(),
         answer.opaque.map(|handed| handed.opaque.key.into()),
         answer
             .opaque

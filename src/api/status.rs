@@ -57,7 +57,6 @@ fn leaf_segment_slots() -> TableIterator<
         name!(ids_lost, i64),
         name!(ids_skipped, i64),
         name!(last_error, Option<String>),
-        name!(period_ends, Option<TimestampWithTimeZone>),
     ),
 > {
     use core::sync::atomic::Ordering::Relaxed;
@@ -105,9 +104,6 @@ fn leaf_segment_slots() -> TableIterator<
             bigint(state.lost),
             bigint(state.skipped),
             area.explain(&state),
-            slot.buffer
-                .end()
-                .and_then(|end| timestamptz(pg::end_timestamp(end))),
         )
     });
     TableIterator::new(rows.collect::<Vec<_>>())

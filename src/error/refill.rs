@@ -4,8 +4,8 @@
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
+use crate::pg::LockHolder;
 use crate::pg::sqlstate::SqlState;
-use crate::pg::{self, LockHolder};
 
 /// Why a tag gives no ids. Asking again does not change it before its row is edited, here or
 /// on its source server.
@@ -16,9 +16,6 @@ pub enum TagError {
     /// Its `max_value` is reached, by ids that are left out because of a failover where
     /// `skip` is not 0.
     EndOfTag { max_value: i64, skip: u64 },
-    /// The numbers of its period are used up until that ends, in microseconds since 2000; by ids
-    /// that are left out because of a failover where `skip` is not 0.
-    EndOfPeriod { ends: i64, skip: u64 },
     /// The same incarnation of its row, with a `max_id` below what was published.
     MaxIdBackwards { published: i64, found: i64 },
     /// The same incarnation of its row on the source server, which has given ids below those
@@ -90,11 +87,6 @@ impl RefillError {
     }
 }
 
-/// A TimestampTz for people.
-fn at(timestamp: i64) -> String {
-    pg::format_ms((timestamp + pg::TIMESTAMP_EPOCH_US) / 1000)
-}
-
 impl TagError {
     /// As a sentence; `server` is the tag's source server.
     pub fn sentence(self, server: &str) -> String {
@@ -102,9 +94,6 @@ impl TagError {
             Self::NoSuchTag => "The tag does not exist.".into(),
             Self::EndOfTag { max_value, .. } => {
                 format!("The tag has reached its maximum value ({max_value}).")
-            }
-            Self::EndOfPeriod { ends, .. } => {
-                format!("The numbers of this period are used up until {}.", at(ends))
             }
             Self::MaxIdBackwards { published, found } => {
                 format!("\"max_id\" moved backwards, from {published} to {found}.")
@@ -131,7 +120,7 @@ impl TagError {
     /// What the server's log says, where somebody has to look after the tag.
     pub fn log_text(self, server: &str) -> Option<String> {
         match self {
-            Self::NoSuchTag | Self::EndOfTag { .. } | Self::EndOfPeriod { .. } => None,
+            Self::NoSuchTag | Self::EndOfTag { .. } => None,
             Self::NoKey => Some("the key of its opaque ids is missing".into()),
             Self::OtherKind { .. } | Self::OtherDomain | Self::KeyInUse => {
                 Some(self.sentence(server))
@@ -177,19 +166,6 @@ impl TagError {
                     ))
                     .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc. Or, if no claim is missing, set \"leaf_id.failover_skip\" to 0 until this tag has issued an id.")
                 }
-            }
-            Self::EndOfPeriod { ends, skip } => {
-                let report = error(
-                    exhausted,
-                    format!("tag \"{tag}\" has used up the numbers of this period"),
-                )
-                .set_hint("The next period has numbers again. For more of them, create a tag with more \"digits\".");
-                let until = format!("The next one begins at {}.", at(ends));
-                report.set_detail(if skip == 0 {
-                    until
-                } else {
-                    format!("{until} After a failover, {skip} ids are left out, which claims that are missing here may have taken.")
-                })
             }
             Self::MaxIdBackwards { published, found } => error(
                 not_ready,

@@ -2,7 +2,6 @@
 
 use core::ffi::CStr;
 
-use leaf_id_core::period::End;
 use pgrx::pg_sys;
 
 #[cfg(target_os = "linux")]
@@ -42,34 +41,13 @@ pub fn now_timestamp() -> i64 {
 /// Milliseconds of CLOCK_BOOTTIME: monotonic, and it goes on while the machine is suspended.
 /// It begins anew with the machine.
 pub fn boot_ms() -> i64 {
-    boot_us() / 1000
-}
-
-/// The same in microseconds.
-pub fn boot_us() -> i64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: writes one timespec, which is ours.
     unsafe { libc::clock_gettime(BOOT_CLOCK, &raw mut now) };
-    now.tv_sec * 1_000_000 + now.tv_nsec / 1000
-}
-
-/// Whether a segment with this end has ended. Cannot raise an error: no guard is needed.
-pub fn has_ended(end: End) -> bool {
-    match end {
-        End::Wall(us) => us <= now_us(),
-        End::Boot(us) => us <= boot_us(),
-    }
-}
-
-/// When that is, as a TimestampTz.
-pub fn end_timestamp(end: End) -> i64 {
-    match end {
-        End::Wall(us) => us - TIMESTAMP_EPOCH_US,
-        End::Boot(us) => us.saturating_sub(boot_us()).saturating_add(now_timestamp()),
-    }
+    now.tv_sec * 1000 + now.tv_nsec / 1_000_000
 }
 
 /// Unix milliseconds as a person reads them, in the session's time zone.

@@ -27,7 +27,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use leaf_id_core::opaque::Domain;
-use leaf_id_core::period::End;
 use leaf_id_core::segment::MAX_LEN;
 use leaf_id_core::step::Pace;
 use rand::RngExt;
@@ -38,7 +37,7 @@ use super::{RemoteError, Rows};
 use crate::guc;
 use crate::pg::sqlstate::{self, SqlState};
 use crate::pg::{self, Name, Readiness};
-use crate::shmem::{Area, Key, Period, RemoteServerState, Slot};
+use crate::shmem::{Area, Key, RemoteServerState, Slot};
 use crate::tags::claim::{self, Answer, TagSource};
 use crate::tags::opaque::{self, Handed, Opaque};
 
@@ -509,22 +508,12 @@ impl RemoteRequest {
     }
 }
 
-/// The period of what was claimed from an id on, as of now; inside, `None` if it has none. A server
-/// whose leaf_id knows of no periods answers less.
-fn period(rows: &Rows, claimed: i64) -> Option<Option<Period>> {
-    let (Some(first), Some(left_us)) = (rows.number(0, 7), rows.number::<i64>(0, 8)) else {
-        return Some(None);
-    };
-    let end = End::Boot(pg::boot_us().saturating_add(left_us));
-    (first <= claimed).then_some(Some(Period { first, end }))
-}
-
 /// What makes ids of the numbers, where they are opaque; the outer `None` makes no sense.
 fn handed(rows: &Rows) -> Option<Option<Handed>> {
-    let Some(number) = rows.number(0, 9) else {
+    let Some(number) = rows.number(0, 7) else {
         return Some(None);
     };
-    let bounds = rows.text(0, 10)?;
+    let bounds = rows.text(0, 8)?;
     let bounds = bounds.strip_prefix('{')?.strip_suffix('}')?.split(',');
     let bounds: Option<Vec<i64>> = bounds.map(|bound| bound.parse().ok()).collect();
     let domain = Domain::of(&bounds?).ok()?;
@@ -532,7 +521,7 @@ fn handed(rows: &Rows) -> Option<Option<Handed>> {
         key: number,
         domain,
     };
-    let key = opaque::key_of_hex(&rows.text(0, 11)?)?;
+    let key = opaque::key_of_hex(&rows.text(0, 9)?)?;
     Some(Some(Handed { opaque, key }))
 }
 
@@ -565,7 +554,6 @@ fn answer(rows: &Rows, asked: u32) -> Result<Answer, RemoteError> {
             max_value: rows.number(0, 4)?,
             skipped: rows.number(0, 5)?,
             growth_limited: rows.boolean(0, 6)?,
-            period: period(rows, first)?,
             opaque: handed(rows)?,
         })
     };

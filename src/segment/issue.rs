@@ -106,10 +106,7 @@ fn finish_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, first: i64)
 #[cold]
 #[inline(never)]
 fn next_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, obstacle: Obstacle) -> C::Id {
-    match slot_ref
-        .buffer
-        .take_again(slot_ref.version, obstacle, pg::has_ended)
-    {
+    match slot_ref.buffer.take_again(slot_ref.version, obstacle) {
         Ok(taken) => finished(call, slot_ref, &taken),
         Err(_) => call.next(),
     }
@@ -157,8 +154,7 @@ fn everybodys_slot(tag: &[u8]) -> Option<SlotRef> {
 /// See [`Failure`].
 pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
     let slot_ref = everybodys_slot(tag);
-    let taken =
-        slot_ref.and_then(|slot_ref| slot_ref.buffer.take(slot_ref.version, pg::has_ended).ok());
+    let taken = slot_ref.and_then(|slot_ref| slot_ref.buffer.take(slot_ref.version).ok());
     let (Some(slot_ref), Some(taken)) = (slot_ref, taken) else {
         let ids = take(tag, Amount::One)?;
         return take::id(ids.permutation.as_deref(), ids.first, tag);
@@ -211,13 +207,11 @@ fn take_ready(tag: &[u8], amount: Amount) -> Option<Ids> {
     if permutation.is_some() && matches!(amount, Amount::Range(_)) {
         return None;
     }
-    let before = amount.end(slot_ref.buffer, None);
     let taken = amount.take(shmem::area()?, &slot_ref).ok()??;
     if taken.leaves_work() {
         take::finish(&slot_ref, &taken);
     }
-    let end = amount.end(slot_ref.buffer, before);
-    Some(Ids::new(&taken, permutation, end)).filter(Ids::are_in_domain)
+    Some(Ids::new(&taken, permutation)).filter(Ids::are_in_domain)
 }
 
 /// The ids of one batch call, taken as they are read, in as few runs as the segments allow.
@@ -238,7 +232,6 @@ impl Batch {
                 first: 0,
                 count: 0,
                 permutation: None,
-                end: None,
             },
         }
     }
@@ -262,8 +255,7 @@ impl Iterator for Batch {
         if self.left == 0 {
             return None;
         }
-        // The rest of a period that has ended while the caller read is a gap.
-        if self.run.count == 0 || self.run.end.is_some_and(pg::has_ended) {
+        if self.run.count == 0 {
             self.take_run();
         }
         let number = self.run.first;

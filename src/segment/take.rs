@@ -3,7 +3,6 @@
 use std::rc::Rc;
 
 use leaf_id_core::opaque::Permutation;
-use leaf_id_core::period::End;
 use leaf_id_core::segment::{DoubleBuffer, Miss, Taken};
 
 use crate::error::{Failure, TagError};
@@ -25,9 +24,9 @@ impl Amount {
     #[inline]
     fn try_take(self, buffer: &DoubleBuffer, version: u64) -> Result<Taken, Miss> {
         match self {
-            Self::One => buffer.take(version, pg::has_ended),
-            Self::UpTo(n) => buffer.take_up_to(version, n, pg::has_ended),
-            Self::Range(n) => buffer.take_range(version, n, pg::has_ended),
+            Self::One => buffer.take(version),
+            Self::UpTo(n) => buffer.take_up_to(version, n),
+            Self::Range(n) => buffer.take_range(version, n),
         }
     }
 
@@ -58,19 +57,6 @@ impl Amount {
         }
     }
 
-    /// When what is published ends, if what is taken is given out one after the other. `before`: the
-    /// same before the take.
-    #[inline]
-    pub fn end(self, buffer: &DoubleBuffer, before: Option<End>) -> Option<End> {
-        match self {
-            Self::One | Self::Range(_) => None,
-            // The next period may have been published since.
-            Self::UpTo(_) => before
-                .filter(|end| !pg::has_ended(*end))
-                .or_else(|| buffer.end()),
-        }
-    }
-
     /// Ids of a tag that lives in the open transaction alone come in any number.
     pub fn count(self) -> u32 {
         match self {
@@ -80,7 +66,7 @@ impl Amount {
     }
 }
 
-/// Both buffers are used up, or have ended.
+/// Both buffers are used up.
 pub struct Exhausted;
 
 /// What was taken, in one run.
@@ -91,18 +77,15 @@ pub struct Ids {
     pub count: u32,
     /// What makes ids of numbers, where they are opaque.
     pub permutation: Option<Rc<Permutation>>,
-    /// When they must not be given out any more, where they are given out one after the other.
-    pub end: Option<End>,
 }
 
 impl Ids {
-    /// What was taken from a slot, and what [`Amount::end`] said of it.
-    pub fn new(taken: &Taken, permutation: Option<Rc<Permutation>>, end: Option<End>) -> Self {
+    /// What was taken from a slot.
+    pub fn new(taken: &Taken, permutation: Option<Rc<Permutation>>) -> Self {
         Self {
             first: taken.first,
             count: taken.count,
             permutation,
-            end,
         }
     }
 

@@ -82,7 +82,6 @@ pub fn take(bytes: &[u8], amount: Amount) -> Result<Ids, Failure> {
                         first,
                         count: amount.count(),
                         permutation,
-                        end: None,
                     });
                 }
                 Standing::Created | Standing::Changed => return Err(changed(&key)),
@@ -99,20 +98,18 @@ pub fn take(bytes: &[u8], amount: Amount) -> Result<Ids, Failure> {
         if let Some(Some(_)) = made {
             check_opaque(&key, amount)?;
         }
-        let before = amount.end(slot_ref.buffer, None);
         if let Some(taken) = take_or_wait(area, &slot_ref, &key, amount, &deadline)? {
-            let end = amount.end(slot_ref.buffer, before);
             if taken.leaves_work() {
                 take::finish(&slot_ref, &taken);
             }
-            let known = made.map(|permutation| Ids::new(&taken, permutation, end));
+            let known = made.map(|permutation| Ids::new(&taken, permutation));
             if let Some(ids) = known.filter(Ids::are_in_domain) {
                 return Ok(ids);
             }
             // Where this does not tell, they are a gap: the row was edited, and whether they are ids
             // or numbers, and of which key, is not known any more.
             if let Some(permutation) = how_made(area, &slot_ref, &key, &deadline)? {
-                return Ok(Ids::new(&taken, permutation, end));
+                return Ok(Ids::new(&taken, permutation));
             }
         }
         // Also where edits or evictions follow one another so fast that none of them is
@@ -486,9 +483,6 @@ fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option
         {
             Some(Failure::LockedByCaller { tag })
         }
-        // The next period has begun since: the allocator is about to find out.
-        RefillError::Tag(TagError::EndOfPeriod { ends, .. }) if ends <= pg::now_timestamp() => None,
-        RefillError::Refused { .. } if is_of_earlier_period(slot_ref, state.error_at) => None,
         RefillError::Refused { server, .. } => {
             let server = area.remote_servers().find(server);
             let server = server.map_or_else(String::new, |server| server.server().text());
@@ -496,12 +490,6 @@ fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option
         }
         _ => Failure::refill(error, tag, String::new(), state.text.get(), for_monitors),
     }
-}
-
-/// Whether the period has ended since in which the source server of a tag has said this.
-fn is_of_earlier_period(slot_ref: &SlotRef, said: i64) -> bool {
-    let end = slot_ref.buffer.end().filter(|end| pg::has_ended(*end));
-    end.is_some_and(|end| said < pg::end_timestamp(end))
 }
 
 fn reason_for_monitors(sentence: String) -> String {

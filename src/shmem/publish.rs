@@ -2,26 +2,16 @@
 
 use core::sync::atomic::Ordering;
 
-use leaf_id_core::period::End;
 use leaf_id_core::segment::{Refused, Remainders, Request};
 use leaf_id_core::step::Pace;
 
 use super::area::Area;
 use super::slot::{Access, IdRange, Slot, SlotState};
-use crate::error::{RefillError, TagError};
+use crate::error::RefillError;
 use crate::pg;
 
 /// How long a claim may wait for a standby before that counts as a failure, in microseconds.
 const STANDBY_US: i64 = 1_000_000;
-
-/// The period that contiguous ids of a tag are of.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Period {
-    /// The first id that it can have.
-    pub first: i64,
-    /// When it ends.
-    pub end: End,
-}
 
 /// A committed claim on its way into shared memory.
 #[derive(Clone, Copy)]
@@ -42,8 +32,6 @@ pub struct Claimed {
     pub growth_limited: bool,
     /// Who may take from it.
     pub access: Access,
-    /// Its period, if the numbers of the tag begin anew with each.
-    pub period: Option<Period>,
 }
 
 impl Claimed {
@@ -51,26 +39,6 @@ impl Claimed {
     pub fn end(&self) -> i64 {
         self.first + i64::from(self.len)
     }
-}
-
-/// Publishes ids, under the slot's lock. What a period before theirs has left over is no gap, and counts as
-/// never published.
-fn fill(
-    slot: &Slot,
-    state: &mut SlotState,
-    version: u64,
-    ids: IdRange,
-    period: Option<Period>,
-) -> Result<(), Refused> {
-    let Some(Period { first, end }) = period else {
-        return slot.buffer.publish(version, ids.first, ids.len);
-    };
-    let begins = slot.buffer.high() <= first;
-    let given_up = slot
-        .buffer
-        .publish_until(version, ids.first, ids.len, end, begins)?;
-    state.published = state.published.saturating_sub(given_up.count());
-    Ok(())
 }
 
 impl Area {
@@ -101,10 +69,7 @@ impl Area {
                 version = slot.buffer.version();
             }
             let issued = state.issued(&slot.buffer.remainders());
-            let Claimed {
-                first, len, period, ..
-            } = *claimed;
-            let published = fill(slot, state, version, IdRange { first, len }, period);
+            let published = slot.buffer.publish(version, claimed.first, claimed.len);
             match published {
                 Ok(()) => {
                     slot.allow(claimed.access);
@@ -182,13 +147,12 @@ impl Area {
         slot: &Slot,
         version: u64,
         access: Access,
-        period: Option<Period>,
     ) -> Result<(), Refused> {
         self.with_state(slot, |state| {
             let Some(range) = state.next_saved() else {
                 return Ok(());
             };
-            fill(slot, state, version, range, period)?;
+            slot.buffer.publish(version, range.first, range.len)?;
             slot.allow(access);
             state.published += u64::from(range.len);
             if let Some(saved) = state.saved.iter_mut().find(|saved| **saved == range) {
@@ -210,12 +174,6 @@ impl Area {
     pub fn explain(&self, state: &SlotState) -> Option<String> {
         let error = state.refill_error?;
         if error == RefillError::AwaitsStandby && pg::now_timestamp() - state.error_at < STANDBY_US
-        {
-            return None;
-        }
-        // The next period has begun since: whoever asks for an id finds out.
-        if let RefillError::Tag(TagError::EndOfPeriod { ends, .. }) = error
-            && ends <= pg::now_timestamp()
         {
             return None;
         }

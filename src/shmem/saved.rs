@@ -3,7 +3,6 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use leaf_id_core::period::End;
 use leaf_id_core::segment::{MAX_LEN, Remainders};
 use serde::{Deserialize, Serialize};
 
@@ -136,13 +135,7 @@ impl ReadGuard<'_> {
                 continue;
             }
             let saved = slots.with_state(slot, |state| {
-                // By the clock of this start of the machine, which the next launcher may not see.
-                let is_timed = matches!(slot.buffer.end(), Some(End::Boot(_)));
                 let remainders = slot.invalidate();
-                if is_timed {
-                    state.lost += remainders.count();
-                    return None;
-                }
                 state.published -= remainders.count().min(state.published);
                 let saved = SavedRanges::of(state, &remainders);
                 state.saved = [IdRange::NONE; SAVED_RANGES];

@@ -152,11 +152,6 @@ impl Slot {
         unsafe { pg_sys::ConditionVariableBroadcast(self.waiters.get()) };
     }
 
-    /// Whether the spare is ready, and has not ended: sessions take it for none then.
-    pub fn has_spare(&self) -> bool {
-        self.buffer.has_spare() && !self.buffer.end().is_some_and(pg::has_ended)
-    }
-
     /// Who may take from it in a version of its buffer that was read before this is.
     pub fn access(&self) -> Access {
         Access::from_number(self.access.load(Ordering::Acquire))

@@ -8,14 +8,13 @@
 
 use leaf_id_core::step::{self, Decay, Limits, Pace};
 
-use super::calendar::Calendar;
 use super::heap::{self, AllocRow, LastClaim};
 use super::opaque::{self, Handed, Opaque};
 use super::rights;
 use crate::error::{Failure, TagError};
 use crate::guc;
 use crate::pg::{self, Name, Table, Value};
-use crate::shmem::{Access, Claimed, Key, Period, Slot, Tag};
+use crate::shmem::{Access, Claimed, Key, Slot, Tag};
 
 /// What the allocator knows of a tag when it claims.
 pub struct Ask {
@@ -87,8 +86,6 @@ pub struct Answer {
     pub skipped: u64,
     /// It is shorter than was asked for, only because claims grow step by step.
     pub growth_limited: bool,
-    /// Its period, if the numbers of the tag begin anew with each.
-    pub period: Option<Period>,
     /// What makes ids of these numbers, if they are opaque.
     pub opaque: Option<Handed>,
 }
@@ -129,13 +126,6 @@ impl AllocRow {
 
     fn longest_claim(&self) -> u32 {
         step::longest_claim(self.last_claim.largest_recent(self.limits), self.limits)
-    }
-
-    /// Of a stored row. An ERROR if it cannot be used here.
-    fn calendar(&self) -> Option<Calendar> {
-        self.period
-            .as_ref()
-            .map(|columns| raised(Calendar::of(columns)))
     }
 
     /// Of a stored row, where it is never NULL.
@@ -218,13 +208,10 @@ pub struct Seen {
     pub max_value: i64,
     /// Who may issue its ids.
     pub access: Access,
-    /// The period of the first of them, if the numbers of the tag begin anew with each.
-    pub period: Option<Period>,
 }
 
-/// A tag's row as it is now, whoever has locked it; `None` if there is none. `first`: the lowest
-/// id that remains.
-pub fn look(key: &Key, first: i64) -> Option<Seen> {
+/// A tag's row as it is now, whoever has locked it; `None` if there is none.
+pub fn look(key: &Key) -> Option<Seen> {
     let table = raised(heap::open(key.relation, pg::Access::Read))?;
     let row = AllocRow::of(&table.get(&heap::key(&key.tag))?);
     Some(Seen {
@@ -232,10 +219,6 @@ pub fn look(key: &Key, first: i64) -> Option<Seen> {
         max_id: row.max_id(),
         max_value: row.max_value(),
         access: row.access(),
-        period: row.calendar().map(|calendar| {
-            let period = calendar.numbering.before(first.saturating_add(1));
-            calendar.period(period)
-        }),
     })
 }
 
@@ -289,7 +272,6 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
             skipped: piece.skipped,
             growth_limited: piece.growth_limited,
             access: row.access(),
-            period: piece.period,
         })
     })
 }
@@ -329,7 +311,6 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
                 max_value: row.max_value(),
                 skipped: piece.skipped,
                 growth_limited: piece.growth_limited && piece.len < wanted,
-                period: piece.period,
                 opaque,
             }))
         })
@@ -373,27 +354,8 @@ pub(super) struct Written {
     pub largest_recent: u32,
     pub incarnation: i64,
     pub server_incarnation: i64,
-    /// Of a tag with periods.
-    pub begun: Option<Begun>,
     /// What has come from another server.
     pub opaque: Option<Opaque>,
-}
-
-/// What a row remembers for the next promotion; see [`LastClaim`].
-pub(super) struct Begun {
-    period_timeline: i32,
-    timeline_since: Option<i64>,
-}
-
-/// Where a claim begins.
-struct Start {
-    first: i64,
-    /// The last one of its period.
-    last: i64,
-    /// Ids left out before the first one.
-    skipped: u64,
-    period: Option<Period>,
-    begun: Option<Begun>,
 }
 
 /// Ids that were cut off a row.
@@ -402,52 +364,6 @@ struct Piece {
     len: u32,
     skipped: u64,
     growth_limited: bool,
-    period: Option<Period>,
-}
-
-/// Where the next claim of a row begins.
-fn start(row: &AllocRow) -> Start {
-    let last_claim = &row.last_claim;
-    let Some(calendar) = row.calendar() else {
-        let skipped = last_claim.skip(row.limits);
-        return Start {
-            first: self::skipped(row.max_id(), skipped),
-            last: i64::MAX,
-            skipped,
-            period: None,
-            begun: None,
-        };
-    };
-    let present = calendar.present();
-    let most_missing = last_claim.most_missing(row.limits);
-    let missing = calendar.missing(present, last_claim, most_missing);
-    let begin = calendar.numbering.begin(row.max_id(), present, missing);
-    let is_ours = last_claim.is_ours();
-    Start {
-        first: begin.first,
-        last: begin.last,
-        skipped: begin.skipped,
-        period: Some(calendar.period(begin.period)),
-        begun: Some(Begun {
-            period_timeline: if begin.in_peace || !is_ours {
-                pg::timeline().cast_signed()
-            } else {
-                last_claim.period_timeline
-            },
-            timeline_since: if last_claim.timelines() > 0 {
-                Some(pg::now_timestamp())
-            } else {
-                last_claim.timeline_since.filter(|_| is_ours)
-            },
-        }),
-    }
-}
-
-/// Where the next claim of a tag with periods would begin, or one past the end of that period.
-pub fn period_after_failover(row: &AllocRow) -> Option<i64> {
-    let start = start(row);
-    start.period?;
-    Some(start.first.min(start.last.saturating_add(1)))
 }
 
 /// Cuts the next ids off a row, as many as wanted unless that is longer than a claim may be,
@@ -458,25 +374,13 @@ fn advance(
     wanted: u32,
     decay: Decay,
 ) -> Result<Piece, TagError> {
-    let Start {
-        first,
-        last,
-        skipped: skip,
-        period,
-        begun,
-    } = start(row);
+    let skip = row.last_claim.skip(row.limits);
+    let first = skipped(row.max_id(), skip);
     let max_value = row.max_value();
     if first > max_value {
         return Err(TagError::EndOfTag { max_value, skip });
     }
-    let last = last.min(max_value);
-    if let Some(Period { end, .. }) = period
-        && first > last
-    {
-        let ends = pg::end_timestamp(end);
-        return Err(TagError::EndOfPeriod { ends, skip });
-    }
-    let left = last.saturating_sub(first).saturating_add(1);
+    let left = max_value.saturating_sub(first).saturating_add(1);
     let longest = row.longest_claim();
     let wanted = wanted.min(longest);
     // The last segment before the limit is cut to fit.
@@ -488,7 +392,6 @@ fn advance(
         largest_recent,
         incarnation: row.incarnation,
         server_incarnation: row.server_incarnation,
-        begun,
         opaque: None,
     });
     Ok(Piece {
@@ -497,7 +400,6 @@ fn advance(
         skipped: skip,
         // Where max_step limits it, the next claim is no longer.
         growth_limited: len == longest && longest < row.limits.max_step,
-        period,
     })
 }
 
@@ -521,15 +423,6 @@ impl LockedRow {
             ),
             (heap::UPDATE_TIME, Value::Timestamp(pg::now_timestamp())),
         ];
-        if let Some(begun) = &row.begun {
-            columns.extend([
-                (heap::PERIOD_TIMELINE, Value::Integer(begun.period_timeline)),
-                (
-                    heap::TIMELINE_SINCE,
-                    Value::maybe_timestamp(begun.timeline_since),
-                ),
-            ]);
-        }
         if let Some(Opaque { key, domain }) = &row.opaque {
             columns.extend([
                 (heap::OPAQUE_KEY, Value::Bigint(*key)),

@@ -24,11 +24,6 @@ pub static ALLOC: Shape = Shape::new(
         (c"server", Type::Name),
         (c"server_incarnation", Type::Bigint),
         (c"granted_to", Type::Names),
-        (c"period", Type::Text),
-        (c"time_zone", Type::Text),
-        (c"digits", Type::Integer),
-        (c"period_timeline", Type::Integer),
-        (c"timeline_since", Type::Timestamp),
         (c"opaque_key", Type::Bigint),
         (c"opaque_bounds", Type::Bigints),
     ],
@@ -39,7 +34,6 @@ pub static ALLOC: Shape = Shape::new(
         c"leaf_alloc_max_value_range",
         c"leaf_alloc_max_step_not_below_step",
         c"leaf_alloc_server_incarnation_of_server",
-        c"leaf_alloc_period_valid",
         c"leaf_alloc_opaque_bounds_of_key",
     ],
 );
@@ -66,17 +60,10 @@ const SERVER: usize = 12;
 /// Column `server_incarnation`.
 pub const SERVER_INCARNATION: usize = 13;
 const GRANTED_TO: usize = 14;
-const PERIOD: usize = 15;
-const TIME_ZONE: usize = 16;
-const DIGITS: usize = 17;
-/// Column `period_timeline`.
-pub const PERIOD_TIMELINE: usize = 18;
-/// Column `timeline_since`.
-pub const TIMELINE_SINCE: usize = 19;
 /// Column `opaque_key`.
-pub const OPAQUE_KEY: usize = 20;
+pub const OPAQUE_KEY: usize = 15;
 /// Column `opaque_bounds`.
-pub const OPAQUE_BOUNDS: usize = 21;
+pub const OPAQUE_BOUNDS: usize = 16;
 
 /// The oid of this database's `leaf_alloc`.
 ///
@@ -113,8 +100,6 @@ pub struct AllocRow {
     pub server_incarnation: i64,
     /// The roles that may issue its ids; see [`super::rights`].
     pub granted_to: Option<Vec<Name>>,
-    /// How its numbers begin anew, if they do.
-    pub period: Option<PeriodColumns>,
     /// The number of its key, if its ids are opaque; see [`super::opaque`].
     pub opaque_key: Option<i64>,
     /// The domain of those.
@@ -133,17 +118,6 @@ pub struct Edit {
     pub replica: bool,
 }
 
-/// A tag whose numbers begin anew with each period.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PeriodColumns {
-    /// `period`.
-    pub unit: Vec<u8>,
-    /// `time_zone`.
-    pub time_zone: Vec<u8>,
-    /// `digits`.
-    pub digits: i32,
-}
-
 /// What a row remembers of its last claim.
 #[derive(Clone, Copy)]
 pub struct LastClaim {
@@ -153,12 +127,6 @@ pub struct LastClaim {
     pub timeline: i32,
     /// The largest of the recent claims, in ids.
     pub largest_claim: i32,
-    /// Of a tag with periods: the timeline on which one has last begun that had certainly not begun
-    /// on another.
-    pub period_timeline: i32,
-    /// Of such a tag: the first claim on `timeline`, or edit there, in microseconds since 2000.
-    /// `None`: it was made there.
-    pub timeline_since: Option<i64>,
 }
 
 impl AllocRow {
@@ -178,17 +146,10 @@ impl AllocRow {
                 system_identifier: row.bigint(SYSTEM_IDENTIFIER).unwrap_or(0),
                 timeline: row.integer(TIMELINE).unwrap_or(0),
                 largest_claim: row.integer(LARGEST_CLAIM).unwrap_or(0),
-                period_timeline: row.integer(PERIOD_TIMELINE).unwrap_or(0),
-                timeline_since: row.timestamp(TIMELINE_SINCE),
             },
             server: row.name(SERVER),
             server_incarnation: row.bigint(SERVER_INCARNATION).unwrap_or(0),
             granted_to: row.names(GRANTED_TO),
-            period: row.text(PERIOD).map(|unit| PeriodColumns {
-                unit,
-                time_zone: row.text(TIME_ZONE).unwrap_or_default(),
-                digits: row.integer(DIGITS).unwrap_or(0),
-            }),
             opaque_key: row.bigint(OPAQUE_KEY),
             opaque_bounds: row.bigints(OPAQUE_BOUNDS).unwrap_or_default(),
         }

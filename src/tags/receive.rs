@@ -111,14 +111,12 @@ pub fn receive(key: &Key, arrival: &Arrival, remember: fn(&Edit)) -> Result<Clai
             skipped: answer.skipped,
             growth_limited: answer.growth_limited,
             access: row.access(),
-            period: answer.period,
         };
         locked.write(&Written {
             max_id: claimed.end(),
             largest_recent: len,
             incarnation,
             server_incarnation: answer.incarnation,
-            begun: None,
             opaque,
         });
         Ok(claimed)

@@ -49,7 +49,7 @@ enum Kind {
         next: i64,
         max_value: i64,
         max_step: u32,
-        /// Another server has its ids, or a calendar is to be looked at: none are issued here.
+        /// Another server has its ids: none are issued here.
         /// What was, before the row named that server, counts as ever.
         sourced: bool,
         /// Its ids are not everybody's.
@@ -354,7 +354,7 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
                         next,
                         max_value,
                         max_step: new.limits.max_step,
-                        sourced: new.server.is_some() || new.period.is_some(),
+                        sourced: new.server.is_some(),
                         restricted: Access::of(new.granted_to.as_deref()) == Access::Restricted,
                         opaque: new.opaque(),
                     },

@@ -2,7 +2,7 @@
 //! before the row is written.
 
 use super::heap::{self, AllocRow, Edit, LastClaim};
-use super::{calendar, claim, opaque};
+use super::{claim, opaque};
 use crate::error::Failure;
 use crate::guc;
 use crate::pg::{self, Access, Table, Value};
@@ -48,14 +48,6 @@ impl Stamp {
                     heap::LARGEST_CLAIM,
                     Value::Integer(last_claim.largest_claim),
                 ),
-                (
-                    heap::PERIOD_TIMELINE,
-                    Value::Integer(last_claim.period_timeline),
-                ),
-                (
-                    heap::TIMELINE_SINCE,
-                    Value::maybe_timestamp(last_claim.timeline_since),
-                ),
             ]);
         }
         if let Some(opaque) = &self.opaque {
@@ -79,21 +71,17 @@ impl Stamp {
 ///
 /// # Errors
 /// An UPDATE that would lower `max_id`, which is what `leaf_tag_reset` is for. A foreign
-/// server that cannot be used, or that would no longer source the tag. A time zone that is not
-/// known, and another period than before. What an opaque tag does not allow.
+/// server that cannot be used, or that would no longer source the tag. What an opaque tag does not allow.
 pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     let (old, Some(new)) = (&edit.old, &edit.new) else {
         return Ok(Stamp::default());
     };
     check_server(edit, old.as_ref(), new)?;
-    check_period(edit, old.as_ref(), new)?;
     let step = i32::try_from(new.limits.step).unwrap_or(0);
     let here = LastClaim {
         system_identifier: pg::system_identifier().cast_signed(),
         timeline: pg::timeline().cast_signed(),
         largest_claim: step,
-        period_timeline: pg::timeline().cast_signed(),
-        timeline_since: None,
     };
     let Some(old) = old else {
         return Ok(Stamp {
@@ -139,18 +127,11 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
             "leaf_id: an edit of tag \"{tag}\" skips {skip} ids: its last claim was made on another timeline (leaf_id.failover_skip)"
         );
         // Also beyond the end: the old primary may have raised that, and used it.
-        let from = old
-            .max_id
-            .map(|from| match claim::period_after_failover(old) {
-                Some(start) => start,
-                None => claim::skipped(from, skip),
-            });
+        let from = old.max_id.map(|from| claim::skipped(from, skip));
         // NULL is for the table's constraint to refuse.
         max_id = new.max_id.and_then(|to| from.map(|from| from.max(to)));
         last_claim = LastClaim {
             largest_claim: last_claim.largest_claim,
-            period_timeline: last_claim.period_timeline,
-            timeline_since: Some(pg::now_timestamp()),
             ..here
         };
     }
@@ -319,21 +300,6 @@ fn check_server(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(
             .map(drop)
             .map_err(|problem| Failure::server(name.text(), problem)),
         _ => Ok(()),
-    }
-}
-
-/// How the ids of a tag are made stays as it is: `leaf_tag_create` says it once.
-fn check_period(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(), Failure> {
-    // As above.
-    if edit.replica {
-        return Ok(());
-    }
-    let tag = || new.tag.unwrap_or(Tag::EMPTY).name();
-    match (old, &new.period) {
-        (Some(old), period) if old.period == *period => Ok(()),
-        (Some(_), _) => Err(Failure::PeriodIsFinal { tag: tag() }),
-        (None, Some(period)) => calendar::time_zone(period).map(drop),
-        (None, None) => Ok(()),
     }
 }
 

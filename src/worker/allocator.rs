@@ -342,7 +342,7 @@ impl Allocator {
             return self.receive(request, version, &seen, received);
         }
         if !request.continues() {
-            if request.slot.has_spare() {
+            if request.slot.buffer.has_spare() {
                 return request.complete(self.area, Outcome::HasSpare);
             }
             if let Some(range) = seen.state.next_saved() {
@@ -418,7 +418,7 @@ impl Allocator {
         seen: &Seen,
         range: IdRange,
     ) -> Next {
-        let row = match pg::transaction(|| Ok::<_, ()>(claim::look(&request.key, range.first))) {
+        let row = match pg::transaction(|| Ok::<_, ()>(claim::look(&request.key))) {
             Ok(row) => row.ok().flatten(),
             Err(error) => return self.fail(request, version, &error),
         };
@@ -426,12 +426,10 @@ impl Allocator {
         let fits = row.filter(|row| {
             (row.incarnation, row.max_id) == (state.row_incarnation, state.max_id)
                 && range.end() - 1 <= row.max_value
-                && (row.period).is_none_or(|period| !pg::has_ended(period.end))
         });
         let outcome = fits.map_or(Outcome::Outdated, |row| Outcome::Fits {
             version,
             access: row.access,
-            period: row.period,
         });
         request.complete(self.area, outcome)
     }

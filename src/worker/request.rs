@@ -28,9 +28,9 @@ use std::time::{Duration, Instant};
 use leaf_id_core::segment::{Refused, Request as SegmentRequest};
 
 use crate::error::{RefillError, TagError};
-use crate::pg::{self, Name};
+use crate::pg::Name;
 use crate::shmem::Access;
-use crate::shmem::{Area, Claimed, Key, Period, Slot, SlotState};
+use crate::shmem::{Area, Claimed, Key, Slot, SlotState};
 use crate::tags::claim::{Answer, TagSource};
 
 /// How an allocator backs off from a tag: first, and at most.
@@ -110,11 +110,7 @@ pub enum Outcome<'a> {
     /// The spare is there: a session that had looked before it came has asked again.
     HasSpare,
     /// The row fits what is saved of its ids.
-    Fits {
-        version: u64,
-        access: Access,
-        period: Option<Period>,
-    },
+    Fits { version: u64, access: Access },
     /// It does not.
     Outdated,
     /// Ids are claimed.
@@ -249,14 +245,12 @@ impl Request {
                 self.slot.forget_wanted();
                 self.clear(area)
             }
-            Outcome::Fits {
-                version,
-                access,
-                period,
-            } => match area.publish_saved_range(self.slot, version, access, period) {
-                Ok(()) => self.clear(area),
-                Err(_) => self.drop_saved(area),
-            },
+            Outcome::Fits { version, access } => {
+                match area.publish_saved_range(self.slot, version, access) {
+                    Ok(()) => self.clear(area),
+                    Err(_) => self.drop_saved(area),
+                }
+            }
             Outcome::Outdated => self.drop_saved(area),
             Outcome::Claimed { version, claimed } => self.arrive(area, version, claimed),
             Outcome::Unacknowledged { version, claimed } => {
@@ -320,27 +314,9 @@ impl Request {
         self.note(area, problem);
         self.state = State::Held {
             version: problem.version,
-            until: Instant::now() + self.holds(problem.error),
+            until: Instant::now() + HOLD,
         };
         Next::Kept
-    }
-
-    /// For how long: not beyond the end of a period whose numbers are used up, here or there.
-    fn holds(&self, error: RefillError) -> Duration {
-        let left = |ends: i64| {
-            let left = ends.saturating_sub(pg::now_timestamp());
-            u64::try_from(left).map(Duration::from_micros)
-        };
-        match error {
-            RefillError::Tag(TagError::EndOfPeriod { ends, .. }) => {
-                HOLD.min(left(ends).unwrap_or_default())
-            }
-            _ => {
-                let ends = self.slot.buffer.end().map(pg::end_timestamp);
-                let left = ends.and_then(|ends| left(ends).ok());
-                left.map_or(HOLD, |left| HOLD.min(left))
-            }
-        }
     }
 
     fn note(&self, area: &Area, problem: Problem<'_>) {
@@ -407,7 +383,7 @@ impl Request {
         }
         let published = area.publish(self.slot, &self.accepted, version, &whole);
         // Overtaken by an allocator before us: what it published is there.
-        if published == Err(Refused::OutOfOrder) && !self.slot.has_spare() {
+        if published == Err(Refused::OutOfOrder) && !self.slot.buffer.has_spare() {
             return Next::Kept;
         }
         self.clear(area)

@@ -19,7 +19,6 @@ mod harness;
 mod lease;
 mod opaque;
 mod operations;
-mod period;
 mod remote;
 mod security;
 mod segment;

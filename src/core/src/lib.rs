@@ -15,7 +15,6 @@ pub mod lease;
 pub mod node_name;
 mod numbered;
 pub mod opaque;
-pub mod period;
 mod primitive;
 pub mod registry;
 pub mod reservation;

@@ -20,18 +20,6 @@
 //! Shared memory starts zeroed: generation 0 with a buffer of length 0, which is
 //! the last line of the table.
 //!
-//! # Segments that end
-//!
-//! The numbers of some tags begin anew with each day (see [`crate::period`]): their segments have
-//! an [`End`], and nothing is taken of one that has ended. The clock is the caller's, and is read
-//! for such a segment alone: its length is stored as a negative number, so that the comparison
-//! which every take makes with it anyway sends these takes another way.
-//!
-//! There is one end, that of both buffers. A publication of the next period gives up what they
-//! hold, by a move of the word, before it changes the end. So once an id of a period was taken,
-//! none of an earlier one is, whatever the clock does and however long ago a taker has looked at
-//! it: its addition fails by the generation.
-//!
 //! # Who may do what
 //!
 //! * take, switch: anybody, any time, without a lock.
@@ -74,7 +62,6 @@
 //!
 //! Long, because every one of these methods counts on what the others may do at the same time.
 
-use crate::period::End;
 use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 mod outcome;
@@ -103,7 +90,7 @@ const ONE_REQUEST: u32 = STATE + 1;
 #[repr(C)]
 struct Buffer {
     first: AtomicI64,
-    /// Ids; as a negative number if they end.
+    /// Ids.
     len: AtomicU32,
     /// The generation this buffer was filled for.
     filled_for: AtomicU32,
@@ -116,11 +103,11 @@ pub struct DoubleBuffer {
     /// Counts invalidations: edits of the row and reuses of the slot. Never reset.
     version: AtomicU64,
     buffers: [Buffer; 2],
-    /// The [`End`] of what is published, where that has one.
-    end: AtomicI64,
     request: AtomicU32,
     /// The longest contiguous range a session waits for, in ids; 0 for none.
     range_len: AtomicU32,
+    /// Fills the cache line.
+    unused: u64,
 }
 
 #[cfg(not(leaf_id_loom))]
@@ -145,20 +132,8 @@ struct Look<'a> {
     /// Its generation.
     current: u32,
     buffer: &'a Buffer,
-    /// As it is stored. 0 if the buffer was not filled for this generation: it holds nothing.
-    stored: u32,
-}
-
-/// How many ids a stored length stands for.
-#[inline]
-fn ids(stored: u32) -> u32 {
-    stored.cast_signed().unsigned_abs()
-}
-
-/// Whether a stored length is that of a segment that ends.
-#[inline]
-fn ends(stored: u32) -> bool {
-    stored.cast_signed() < 0
+    /// In ids. 0 if the buffer was not filled for this generation: it holds nothing.
+    len: u32,
 }
 
 impl Look<'_> {
@@ -166,13 +141,6 @@ impl Look<'_> {
     #[inline]
     fn first(&self) -> i64 {
         self.buffer.first.load(Ordering::Relaxed)
-    }
-
-    /// Whether this many are taken already, or they end. The longest segment, and those who take
-    /// beyond it, do not make an offset negative: so both are widened first.
-    #[inline]
-    fn is_beyond(&self, offset: u32) -> bool {
-        i64::from(offset) >= i64::from(self.stored.cast_signed())
     }
 }
 
@@ -193,9 +161,9 @@ impl DoubleBuffer {
             word: AtomicU64::new(0),
             version: AtomicU64::new(0),
             buffers: [buffer(), buffer()],
-            end: AtomicI64::new(0),
             request: AtomicU32::new(IDLE),
             range_len: AtomicU32::new(0),
+            unused: 0,
         }
     }
 
@@ -224,7 +192,7 @@ impl DoubleBuffer {
         }
         let buffer = self.buffer(current);
         let valid = buffer.filled_for.load(Ordering::Acquire) == current;
-        let stored = if valid {
+        let len = if valid {
             buffer.len.load(Ordering::Acquire)
         } else {
             0
@@ -233,25 +201,20 @@ impl DoubleBuffer {
             word,
             current,
             buffer,
-            stored,
+            len,
         })
     }
 
-    /// Whether a segment with this stored length has ended.
-    fn is_over(&self, stored: u32, ended: impl Fn(End) -> bool) -> bool {
-        ends(stored) && self.end().is_some_and(ended)
-    }
-
-    /// Takes one id of the given version. `ended` looks at the clock.
+    /// Takes one id of the given version.
     ///
     /// # Errors
     /// [`Miss::Changed`] if the slot has another version, [`Miss::Empty`] if both
-    /// buffers are used up, or have ended.
+    /// buffers are used up.
     #[inline]
-    pub fn take(&self, version: u64, ended: impl Fn(End) -> bool + Copy) -> Result<Taken, Miss> {
+    pub fn take(&self, version: u64) -> Result<Taken, Miss> {
         match self.try_take(version) {
             Ok(taken) => Ok(taken),
-            Err(obstacle) => self.take_again(version, obstacle, ended),
+            Err(obstacle) => self.take_again(version, obstacle),
         }
     }
 
@@ -264,47 +227,22 @@ impl DoubleBuffer {
         let Some(look) = self.look(version) else {
             return Err(Obstacle::Changed);
         };
-        if look.is_beyond(offset(look.word)) {
-            return Err(if ends(look.stored) {
-                Obstacle::Ends
-            } else {
-                Obstacle::UsedUp(look.word)
-            });
-        }
-        self.take_next(&look, look.stored)
-    }
-
-    /// The same of a segment that ends.
-    fn try_take_until(&self, version: u64, ended: impl Fn(End) -> bool) -> Result<Taken, Obstacle> {
-        let Some(look) = self.look(version) else {
-            return Err(Obstacle::Changed);
-        };
-        if self.is_over(look.stored, ended) {
-            return Err(Obstacle::Ended(look.word));
-        }
-        let len = ids(look.stored);
-        if offset(look.word) >= len {
+        if offset(look.word) >= look.len {
             return Err(Obstacle::UsedUp(look.word));
         }
-        self.take_next(&look, len)
-    }
-
-    /// Takes the next id of a buffer that was seen to hold one.
-    #[inline(always)]
-    fn take_next(&self, look: &Look<'_>, len: u32) -> Result<Taken, Obstacle> {
         let first = look.first();
         let seen = self.word.fetch_add(1, Ordering::AcqRel);
         if generation(seen) != look.current {
             return Err(Obstacle::Overtaken(seen));
         }
         let taken = offset(seen);
-        if taken >= len {
+        if taken >= look.len {
             return Err(Obstacle::UsedUp(seen));
         }
         Ok(Taken {
             first: first + i64::from(taken),
             count: 1,
-            spare_due: self.spare_due(look.current, taken + 1, len),
+            spare_due: self.spare_due(look.current, taken + 1, look.len),
             lost: 0,
         })
     }
@@ -315,24 +253,16 @@ impl DoubleBuffer {
     /// As [`DoubleBuffer::take`].
     #[cold]
     #[inline(never)]
-    pub fn take_again(
-        &self,
-        version: u64,
-        mut obstacle: Obstacle,
-        ended: impl Fn(End) -> bool + Copy,
-    ) -> Result<Taken, Miss> {
+    pub fn take_again(&self, version: u64, mut obstacle: Obstacle) -> Result<Taken, Miss> {
         let mut lost = 0;
         loop {
             match obstacle {
                 Obstacle::Changed => return Err(Miss::Changed),
                 Obstacle::UsedUp(word) => self.switch(word)?,
-                // So has the spare.
-                Obstacle::Ended(word) => self.confirm_empty(generation(word))?,
-                Obstacle::Ends => {}
                 // One id of the new buffer is a gap.
                 Obstacle::Overtaken(word) => lost += u32::from(self.was_ready(word)),
             }
-            match self.try_take_until(version, ended) {
+            match self.try_take(version) {
                 Ok(taken) => return Ok(Taken { lost, ..taken }),
                 Err(next) => obstacle = next,
             }
@@ -343,19 +273,10 @@ impl DoubleBuffer {
     ///
     /// # Errors
     /// As [`DoubleBuffer::take`]. `n` = 0 takes nothing and is the caller's mistake.
-    pub fn take_up_to(
-        &self,
-        version: u64,
-        n: u32,
-        ended: impl Fn(End) -> bool,
-    ) -> Result<Taken, Miss> {
+    pub fn take_up_to(&self, version: u64, n: u32) -> Result<Taken, Miss> {
         loop {
             let look = self.look(version).ok_or(Miss::Changed)?;
-            let (used, len) = (offset(look.word), ids(look.stored));
-            if self.is_over(look.stored, &ended) {
-                self.confirm_empty(look.current)?;
-                continue;
-            }
+            let (used, len) = (offset(look.word), look.len);
             if used >= len {
                 self.switch(look.word)?;
                 continue;
@@ -383,19 +304,10 @@ impl DoubleBuffer {
     /// [`DoubleBuffer::want_range`] asks for a spare that is not. [`Miss::Short`] says
     /// that a spare that is too short had to be moved out of its way.
     #[inline(never)]
-    pub fn take_range(
-        &self,
-        version: u64,
-        n: u32,
-        ended: impl Fn(End) -> bool,
-    ) -> Result<Taken, Miss> {
+    pub fn take_range(&self, version: u64, n: u32) -> Result<Taken, Miss> {
         loop {
             let look = self.look(version).ok_or(Miss::Changed)?;
-            let (word, current, len) = (look.word, look.current, ids(look.stored));
-            if self.is_over(look.stored, &ended) {
-                self.confirm_empty(current)?;
-                continue;
-            }
+            let (word, current, len) = (look.word, look.current, look.len);
             let used = offset(word).min(len);
             if n <= len - used {
                 let first = look.first();
@@ -422,12 +334,7 @@ impl DoubleBuffer {
                 return Err(Miss::Changed);
             }
             let first = spare.first.load(Ordering::Relaxed);
-            let stored = spare.len.load(Ordering::Relaxed);
-            if self.is_over(stored, &ended) {
-                self.confirm_empty(current)?;
-                continue;
-            }
-            let spare_len = ids(stored);
+            let spare_len = spare.len.load(Ordering::Relaxed);
             let fits = n <= spare_len;
             if self.advance(word, pack(next, if fits { n } else { 0 })) {
                 let lost = len - used;
@@ -449,7 +356,7 @@ impl DoubleBuffer {
     fn was_ready(&self, word: u64) -> bool {
         let buffer = self.buffer(generation(word));
         buffer.filled_for.load(Ordering::Acquire) == generation(word)
-            && offset(word) < ids(buffer.len.load(Ordering::Relaxed))
+            && offset(word) < buffer.len.load(Ordering::Relaxed)
     }
 
     fn advance(&self, from: u64, to: u64) -> bool {
@@ -587,12 +494,6 @@ impl DoubleBuffer {
         self.buffer(next).filled_for.load(Ordering::Acquire) == next
     }
 
-    /// When what is published ends, if it does.
-    #[must_use]
-    pub fn end(&self) -> Option<End> {
-        End::from_word(self.end.load(Ordering::Acquire))
-    }
-
     /// Publishes a claimed segment as the spare. `version` is what [`DoubleBuffer::version`]
     /// was before the claim's transaction began; the claim is durable (I1). `len` is
     /// 1 to [`MAX_LEN`]. Under the slot's lock.
@@ -600,54 +501,13 @@ impl DoubleBuffer {
     /// # Errors
     /// See [`Refused`]: nothing was published.
     pub fn publish(&self, version: u64, first: i64, len: u32) -> Result<(), Refused> {
-        self.check(version, first)?;
-        // Left from another row.
-        if self.end().is_some() {
-            self.drop_buffers();
-            self.end.store(0, Ordering::Release);
-        }
-        self.fill(first, len)
-    }
-
-    /// The same for a segment that ends. With `begins` it is the first one of its period: what is
-    /// left of an earlier one is given up, and is the caller's now. Otherwise this is the end of
-    /// both buffers from now on.
-    ///
-    /// # Errors
-    /// As [`DoubleBuffer::publish`].
-    pub fn publish_until(
-        &self,
-        version: u64,
-        first: i64,
-        len: u32,
-        end: End,
-        begins: bool,
-    ) -> Result<Remainders, Refused> {
-        self.check(version, first)?;
-        let given_up = if begins || self.end().is_none() {
-            self.drop_buffers()
-        } else {
-            Remainders::default()
-        };
-        // The word first: who has seen the new end with an old buffer comes too late.
-        self.end.store(end.to_word(), Ordering::Release);
-        self.fill(first, len.wrapping_neg())?;
-        Ok(given_up)
-    }
-
-    fn check(&self, version: u64, first: i64) -> Result<(), Refused> {
         if self.version.load(Ordering::Relaxed) != version {
             return Err(Refused::Changed);
         }
         if first < self.high() {
             return Err(Refused::OutOfOrder);
         }
-        Ok(())
-    }
-
-    /// Fills the spare, under the slot's lock.
-    fn fill(&self, first: i64, stored: u32) -> Result<(), Refused> {
-        debug_assert!((1..=MAX_LEN).contains(&ids(stored)) && first > 0);
+        debug_assert!((1..=MAX_LEN).contains(&len) && first > 0);
         // The generation stands still here: a switch needs the tag that is not yet
         // written, an invalidation needs the lock that we hold.
         let next = generation(self.word.load(Ordering::Acquire)).wrapping_add(1);
@@ -658,7 +518,7 @@ impl DoubleBuffer {
         // Release on all three: who reads one of them without the lock, and too late, must
         // find the word moved on.
         spare.first.store(first, Ordering::Release);
-        spare.len.store(stored, Ordering::Release);
+        spare.len.store(len, Ordering::Release);
         // The tag last: it is what makes the other two the takers'.
         spare.filled_for.store(next, Ordering::Release);
         Ok(())
@@ -677,13 +537,15 @@ impl DoubleBuffer {
             });
         last.map_or(0, |generation| {
             let buffer = self.buffer(generation);
-            let len = ids(buffer.len.load(Ordering::Relaxed));
+            let len = buffer.len.load(Ordering::Relaxed);
             buffer.first.load(Ordering::Relaxed) + i64::from(len)
         })
     }
 
-    /// Takes what both buffers hold away from the takers. Under the slot's lock.
-    fn drop_buffers(&self) -> Remainders {
+    /// Begins the next version: nothing that was published can be taken any more, nothing that
+    /// was claimed before can be published. Returns what was left, which is the
+    /// caller's now. Under the slot's lock; wake the waiters afterwards.
+    pub fn invalidate(&self) -> Remainders {
         // An addition, not an exchange, which busy takers could hold up for long under
         // the lock. The offset stays: it says nothing until the next switch resets it.
         let word = self.word.fetch_add(pack(2, 0), Ordering::AcqRel);
@@ -693,15 +555,6 @@ impl DoubleBuffer {
         // would come back to life when the generation has gone around.
         self.buffers[0].filled_for.store(1, Ordering::Release);
         self.buffers[1].filled_for.store(0, Ordering::Release);
-        remainders
-    }
-
-    /// Begins the next version: nothing that was published can be taken any more, nothing that
-    /// was claimed before can be published. Returns what was left, which is the
-    /// caller's now. Under the slot's lock; wake the waiters afterwards.
-    pub fn invalidate(&self) -> Remainders {
-        let remainders = self.drop_buffers();
-        self.end.store(0, Ordering::Release);
         self.range_len.store(0, Ordering::Relaxed);
         // The word first, the version last: see the file's header.
         self.version.fetch_add(1, Ordering::Release);
@@ -733,7 +586,7 @@ impl DoubleBuffer {
                 .then(|| {
                     (
                         buffer.first.load(Ordering::Acquire),
-                        ids(buffer.len.load(Ordering::Acquire)),
+                        buffer.len.load(Ordering::Acquire),
                     )
                 })
                 .filter(|(_, len)| *len > 0)

@@ -9,7 +9,7 @@
 //! (a minute and a half). The bounds are what that allows; `LOOM_MAX_PREEMPTIONS=4` and an
 //! hour go further.
 //!
-//! Long: the models are short, and there are thirty-two.
+//! Long: the models are short, and there are thirty.
 
 #![cfg(leaf_id_loom)]
 #![allow(
@@ -19,7 +19,6 @@
 )]
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::period::End;
 use leaf_id_core::segment::{DoubleBuffer, Miss, Refused, Remainder, Remainders, Request, Taken};
 use leaf_id_core::snowflake::{Generator, Lead, Stall};
 use loom::sync::atomic::{AtomicI64, Ordering};
@@ -51,9 +50,9 @@ impl Slot {
         // A segment before it, used up: so that both buffers have held something. The
         // first id of the next is what makes it the one in use.
         slot.buffer.publish(0, 1, 1).unwrap();
-        slot.buffer.take(0, never).unwrap();
+        slot.buffer.take(0).unwrap();
         slot.buffer.publish(0, left.0 - 1, left.1 + 1).unwrap();
-        slot.buffer.take(0, never).unwrap();
+        slot.buffer.take(0).unwrap();
         if let Some((first, len)) = spare {
             slot.buffer.publish(0, first, len).unwrap();
         }
@@ -65,41 +64,10 @@ impl Slot {
         self.buffer.publish(version, first, len)
     }
 
-    fn next_period(&self, (first, len): (i64, u32)) -> Remainders {
-        let _guard = self.lock.lock().unwrap();
-        let published = self.buffer.publish_until(0, first, len, NEW, true);
-        published.unwrap()
-    }
-
     fn invalidate(&self) -> Remainders {
         let _guard = self.lock.lock().unwrap();
         self.buffer.invalidate()
     }
-}
-
-/// A clock by which nothing ends, or that says so too late.
-fn never(_: End) -> bool {
-    false
-}
-
-/// When the old period ends, and the new one. By this clock it is the new one.
-const OLD: End = End::Wall(1000);
-const NEW: End = End::Wall(2000);
-
-fn over(end: End) -> bool {
-    end == OLD
-}
-
-/// A slot whose ids end: one that is in use, and the spare.
-fn slot_that_ends() -> Arc<Slot> {
-    let slot = Slot {
-        buffer: DoubleBuffer::new(),
-        lock: Mutex::new(()),
-    };
-    slot.buffer.publish_until(0, 10, 3, OLD, true).unwrap();
-    slot.buffer.take(0, never).unwrap();
-    slot.buffer.publish_until(0, 20, 2, OLD, false).unwrap();
-    Arc::new(slot)
 }
 
 fn spawn<T: 'static>(
@@ -128,7 +96,7 @@ fn expand_remainders(remainders: Remainders) -> Vec<i64> {
 fn takes(slot: &Slot, version: u64, times: u32) -> Vec<i64> {
     let mut ids = Vec::new();
     for _ in 0..times {
-        if let Ok(taken) = slot.buffer.take(version, never) {
+        if let Ok(taken) = slot.buffer.take(version) {
             assert!(ids.last().is_none_or(|last| *last < taken.first), "I4");
             ids.extend(expand(taken));
         }
@@ -213,7 +181,7 @@ fn a_run_while_its_buffer_is_filled_again() {
     check(2, || {
         let slot = Slot::new((11, 2), Some((20, 1)));
         let taker = spawn(&slot, |slot| {
-            slot.buffer.take_up_to(0, 2, never).map_or(vec![], expand)
+            slot.buffer.take_up_to(0, 2).map_or(vec![], expand)
         });
         let mut ids = takes(&slot, 0, 3);
         let published = slot.publish(0, 30, 1);
@@ -259,12 +227,12 @@ fn a_life_and_its_successor(take: fn(&DoubleBuffer, u64) -> Result<Taken, Miss>)
 
 #[test]
 fn runs_of_two_lives_over_an_invalidation() {
-    a_life_and_its_successor(|buffer, version| buffer.take_up_to(version, 2, never));
+    a_life_and_its_successor(|buffer, version| buffer.take_up_to(version, 2));
 }
 
 #[test]
 fn ranges_of_two_lives_over_an_invalidation() {
-    a_life_and_its_successor(|buffer, version| buffer.take_range(version, 2, never));
+    a_life_and_its_successor(|buffer, version| buffer.take_range(version, 2));
 }
 
 /// A session that meets the new version half-way: it reads the version anew and goes on.
@@ -275,7 +243,7 @@ fn a_taker_that_follows_the_lives() {
         let taker = spawn(&slot, |slot| {
             let mut version = 0;
             for _ in 0..2 {
-                match slot.buffer.take(version, never) {
+                match slot.buffer.take(version) {
                     Ok(taken) => return Some((version, taken.first)),
                     Err(Miss::Changed) => version = slot.buffer.version(),
                     Err(_) => (),
@@ -304,7 +272,7 @@ fn the_remainders_are_nobody_elses() {
         let takers = [
             spawn(&slot, |slot| takes(slot, 0, 1)),
             spawn(&slot, |slot| {
-                slot.buffer.take_range(0, 2, never).map_or(vec![], expand)
+                slot.buffer.take_range(0, 2).map_or(vec![], expand)
             }),
         ];
         let mut ids = expand_remainders(slot.invalidate());
@@ -367,8 +335,8 @@ fn a_run_and_single_takes() {
     check(3, || {
         let slot = Slot::new((11, 2), Some((20, 3)));
         let run = spawn(&slot, |slot| {
-            let first = slot.buffer.take_up_to(0, 3, never).map_or(vec![], expand);
-            let second = slot.buffer.take_up_to(0, 1, never).map_or(vec![], expand);
+            let first = slot.buffer.take_up_to(0, 3).map_or(vec![], expand);
+            let second = slot.buffer.take_up_to(0, 1).map_or(vec![], expand);
             assert!((1..=3).contains(&first.len()));
             assert!(
                 second.first().is_none_or(|id| first.last() < Some(id)),
@@ -390,7 +358,7 @@ fn two_runs_over_a_switch() {
         let runs = |slot: &Slot| {
             let mut ids = Vec::new();
             for _ in 0..2 {
-                ids.extend(slot.buffer.take_up_to(0, 2, never).map_or(vec![], expand));
+                ids.extend(slot.buffer.take_up_to(0, 2).map_or(vec![], expand));
             }
             ids
         };
@@ -408,7 +376,7 @@ fn a_range_that_gives_the_rest_up_and_a_taker() {
     check(4, || {
         let slot = Slot::new((11, 2), Some((20, 3)));
         let taker = spawn(&slot, |slot| takes(slot, 0, 2));
-        let taken = slot.buffer.take_range(0, 3, never);
+        let taken = slot.buffer.take_range(0, 3);
         let mut ids = taker.join().unwrap();
         let lost = match taken {
             Ok(taken) => {
@@ -433,7 +401,7 @@ fn a_range_that_gives_the_rest_up_and_a_taker() {
 fn two_ranges_for_one_spare() {
     check(4, || {
         let slot = Slot::new((11, 1), Some((20, 5)));
-        let range = |slot: &Slot| slot.buffer.take_range(0, 2, never).unwrap();
+        let range = |slot: &Slot| slot.buffer.take_range(0, 2).unwrap();
         let other = spawn(&slot, range);
         let mine = range(&slot);
         let other = other.join().unwrap();
@@ -451,7 +419,7 @@ fn two_ranges_and_a_spare_too_short_for_both() {
         let range = |slot: &Slot| {
             let mut lost = 0;
             loop {
-                match slot.buffer.take_range(0, 3, never) {
+                match slot.buffer.take_range(0, 3) {
                     Err(Miss::Short { lost: more }) => lost += more,
                     Err(Miss::Empty) => return lost,
                     other => panic!("{other:?}"),
@@ -474,7 +442,7 @@ fn never_empty(take: fn(&DoubleBuffer) -> Result<Taken, Miss>) {
             assert_eq!(takes(slot, 0, 1).len(), 1);
             assert_eq!(takes(slot, 0, 1).len(), 1);
             slot.publish(0, 30, 20).unwrap();
-            slot.buffer.take_range(0, 8, never).unwrap();
+            slot.buffer.take_range(0, 8).unwrap();
             slot.publish(0, 50, 2).unwrap();
         });
         take(&slot.buffer).unwrap();
@@ -484,17 +452,17 @@ fn never_empty(take: fn(&DoubleBuffer) -> Result<Taken, Miss>) {
 
 #[test]
 fn there_is_always_an_id_and_nobody_says_empty() {
-    never_empty(|buffer| buffer.take(0, never));
+    never_empty(|buffer| buffer.take(0));
 }
 
 #[test]
 fn there_is_always_a_run_and_nobody_says_empty() {
-    never_empty(|buffer| buffer.take_up_to(0, 2, never));
+    never_empty(|buffer| buffer.take_up_to(0, 2));
 }
 
 #[test]
 fn there_is_always_a_range_and_nobody_says_empty() {
-    never_empty(|buffer| buffer.take_range(0, 2, never));
+    never_empty(|buffer| buffer.take_range(0, 2));
 }
 
 /// The status view must not mix the first id of one segment with the length of another.
@@ -543,12 +511,12 @@ fn no_request_is_lost() {
         let session = || {
             let slot = Arc::clone(&slot);
             thread::spawn(move || {
-                if let Ok(taken) = slot.buffer.take(0, never) {
+                if let Ok(taken) = slot.buffer.take(0) {
                     return taken.first;
                 }
                 let mut guard = slot.lock.lock().unwrap();
                 loop {
-                    match slot.buffer.take(0, never) {
+                    match slot.buffer.take(0) {
                         Ok(taken) => return taken.first,
                         Err(miss) => assert_eq!(miss, Miss::Empty),
                     }
@@ -672,8 +640,8 @@ fn a_slot_changes_hands_under_an_open_request() {
             published,
             "its request was ended by the old tag's allocator"
         );
-        assert_eq!(shared.slot.buffer.take(evicted, never).unwrap().first, 100);
-        assert_eq!(shared.slot.buffer.take(evicted, never), Err(Miss::Empty));
+        assert_eq!(shared.slot.buffer.take(evicted).unwrap().first, 100);
+        assert_eq!(shared.slot.buffer.take(evicted), Err(Miss::Empty));
     });
 }
 
@@ -851,70 +819,4 @@ mod snowflake {
             }
         });
     }
-}
-
-/// A taker that has looked at the clock before the boundary, and adds long after it, gets an id
-/// of the old period although another session has one of the new.
-#[test]
-fn no_id_of_the_old_period_after_one_of_the_new() {
-    check(3, || {
-        let slot = slot_that_ends();
-        let issued = Arc::new(AtomicI64::new(0));
-        let late = spawn(&slot, {
-            let issued = Arc::clone(&issued);
-            move |slot| {
-                let before = issued.load(Ordering::Acquire);
-                (before, slot.buffer.take(0, never).map(|taken| taken.first))
-            }
-        });
-        let given_up = slot.next_period((100, 3));
-        let new = slot.buffer.take(0, over).unwrap().first;
-        issued.store(new, Ordering::Release);
-        let (before, taken) = late.join().unwrap();
-        // Empty where it came between the two. Where it came late, its first addition is a gap.
-        assert!(taken.is_ok_and(|id| id > before) || taken == Err(Miss::Empty));
-        let mut ids = expand_remainders(given_up);
-        ids.push(new);
-        ids.extend(taken);
-        once(ids, &[11, 12, 20, 21, 100, 101, 102]);
-    });
-}
-
-/// A taker that reads the new end with an old buffer takes for present what is over.
-#[test]
-fn what_has_ended_is_not_taken_while_the_next_period_is_published() {
-    for range in [false, true] {
-        check(3, move || {
-            let slot = slot_that_ends();
-            let taker = spawn(&slot, move |slot| {
-                if range {
-                    slot.buffer.take_range(0, 2, over)
-                } else {
-                    slot.buffer.take(0, over)
-                }
-            });
-            let given_up = slot.next_period((100, 3));
-            let taken = taker.join().unwrap();
-            assert!(taken.is_err_and(|miss| miss == Miss::Empty) || taken.unwrap().first == 100);
-            assert_eq!(expand_remainders(given_up), [11, 12, 20, 21]);
-        });
-    }
-}
-
-/// The slot is another tag's by now, whose ids do not end.
-#[test]
-fn what_has_ended_is_not_taken_while_the_slot_passes_on() {
-    check(3, || {
-        let slot = slot_that_ends();
-        let taker = spawn(&slot, |slot| slot.buffer.take(0, over));
-        let left = slot.invalidate();
-        slot.publish(1, 500, 2).unwrap();
-        assert_eq!(expand_remainders(left), [11, 12, 20, 21]);
-        let taken = taker.join().unwrap();
-        assert!(
-            matches!(taken, Err(Miss::Empty | Miss::Changed)),
-            "{taken:?}"
-        );
-        assert_eq!(takes(&slot, 1, 2), [500, 501]);
-    });
 }

@@ -2,7 +2,7 @@
 //!
 //! Would catch: any answer of the double buffer that differs from what its documentation
 //! says: a spare asked for too early, too late or not at all; an id from an invalidated
-//! or used-up buffer, or one that has ended; a publication that should have been refused; ids
+//! or used-up buffer; a publication that should have been refused; ids
 //! that are neither issued, lost nor left.
 //!
 //! Long, because the model and what drives both are read together.
@@ -16,11 +16,9 @@
 
 mod support;
 
-use leaf_id_core::period::End;
 use leaf_id_core::segment::{DoubleBuffer, MAX_LEN, Miss, Refused, Remainder, Remainders, Taken};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use support::never;
 
 /// A segment and how much of it is taken.
 #[derive(Debug, Clone, Copy)]
@@ -59,10 +57,6 @@ struct Model {
     high: i64,
     request: Request,
     range_len: u32,
-    /// When what is published ends ...
-    end: Option<i64>,
-    /// ... and the clock.
-    now: i64,
 }
 
 impl Model {
@@ -74,13 +68,7 @@ impl Model {
             high: 0,
             request: Request::Idle,
             range_len: 0,
-            end: None,
-            now: 0,
         }
-    }
-
-    fn is_over(&self) -> bool {
-        self.end.is_some_and(|end| end <= self.now)
     }
 
     fn left(&self) -> u32 {
@@ -91,14 +79,8 @@ impl Model {
         if version != self.version {
             return Err(Miss::Changed);
         }
-        if self.current.is_some() && self.is_over() {
-            return Err(Miss::Empty);
-        }
         if self.left() == 0 {
             self.current = Some(self.spare.take().ok_or(Miss::Empty)?);
-        }
-        if self.is_over() {
-            return Err(Miss::Empty);
         }
         Ok(self.cut(n.min(self.left()), 0))
     }
@@ -106,9 +88,6 @@ impl Model {
     fn take_range(&mut self, version: u64, n: u32) -> Result<Taken, Miss> {
         if version != self.version {
             return Err(Miss::Changed);
-        }
-        if self.is_over() {
-            return Err(Miss::Empty);
         }
         if n <= self.left() {
             return Ok(self.cut(n, 0));
@@ -138,28 +117,13 @@ impl Model {
         }
     }
 
-    fn publish(
-        &mut self,
-        version: u64,
-        first: i64,
-        len: u32,
-        until: Option<(i64, bool)>,
-    ) -> Result<Remainders, Refused> {
+    fn publish(&mut self, version: u64, first: i64, len: u32) -> Result<(), Refused> {
         if version != self.version {
             return Err(Refused::Changed);
         }
         if first < self.high {
             return Err(Refused::OutOfOrder);
         }
-        let mut given_up = Remainders::default();
-        if until.map_or(self.end.is_some(), |(_, begins)| {
-            begins || self.end.is_none()
-        }) {
-            given_up = self.remainders();
-            self.current = None;
-            self.spare = None;
-        }
-        self.end = until.map(|(end, _)| end);
         if self.spare.is_some() {
             return Err(Refused::Full);
         }
@@ -169,7 +133,7 @@ impl Model {
             used: 0,
         });
         self.high = first + i64::from(len);
-        Ok(given_up)
+        Ok(())
     }
 
     fn invalidate(&mut self) -> Remainders {
@@ -179,7 +143,6 @@ impl Model {
         self.spare = None;
         self.high = 0;
         self.range_len = 0;
-        self.end = None;
         remainders
     }
 
@@ -208,9 +171,8 @@ impl Model {
 }
 
 /// Runs both through the same random calls and compares every answer and all that can
-/// be seen from outside. Ids are counted: none may vanish or come from nowhere. With `ends`,
-/// segments end, in periods that last until the clock is at their end, whichever way that goes.
-fn simulate(seed: u64, calls: u32, ends: bool) {
+/// be seen from outside. Ids are counted: none may vanish or come from nowhere.
+fn simulate(seed: u64, calls: u32) {
     let mut random = StdRng::seed_from_u64(seed);
     let buffer = DoubleBuffer::new();
     let mut model = Model::new();
@@ -219,14 +181,6 @@ fn simulate(seed: u64, calls: u32, ends: bool) {
     // The last id issued in this version: the next one must be larger (I4).
     let mut last_id = 0;
     for call in 0..calls {
-        if ends {
-            model.now += random.random_range(-3..=3);
-        }
-        let now = model.now;
-        let ended = |end| {
-            assert!(ends, "a clock was read for ids that do not end");
-            matches!(end, End::Wall(at) if at <= now)
-        };
         let version = match random.random_range(0..20) {
             0 => model.version.wrapping_sub(1),
             1 => model.version + 1,
@@ -248,12 +202,12 @@ fn simulate(seed: u64, calls: u32, ends: bool) {
         };
         match random.random_range(0..100) {
             0..40 => {
-                let taken = buffer.take(version, ended);
+                let taken = buffer.take(version);
                 took(&taken);
                 assert_eq!(taken, model.take_up_to(version, 1), "call {call}: take");
             }
             40..55 => {
-                let taken = buffer.take_up_to(version, n, ended);
+                let taken = buffer.take_up_to(version, n);
                 took(&taken);
                 assert_eq!(
                     taken,
@@ -262,7 +216,7 @@ fn simulate(seed: u64, calls: u32, ends: bool) {
                 );
             }
             55..65 => {
-                let taken = buffer.take_range(version, n, ended);
+                let taken = buffer.take_range(version, n);
                 took(&taken);
                 assert_eq!(
                     taken,
@@ -281,29 +235,14 @@ fn simulate(seed: u64, calls: u32, ends: bool) {
                     1..5 => random.random_range(1..=2_000),
                     _ => random.random_range(1..=40),
                 };
-                // Another end of the same period, or the next one.
-                let until = (ends && random.random_range(0..50) > 0)
-                    .then(|| ((now + random.random_range(-20..60)).max(1), random.random()));
-                let result = match until {
-                    None => buffer
-                        .publish(version, first, len)
-                        .map(|()| model.remainders()),
-                    Some((end, begins)) => {
-                        buffer.publish_until(version, first, len, End::Wall(end), begins)
-                    }
-                };
-                let had_ends = model.end.is_some();
-                let expected = model.publish(version, first, len, until);
-                match (until, expected) {
-                    (None, Ok(given_up)) => {
-                        assert!(result.is_ok(), "call {call}");
-                        assert!(had_ends || given_up == Remainders::default());
-                    }
-                    _ => assert_eq!(result, expected, "call {call}"),
-                }
-                if let Ok(given_up) = expected {
+                let result = buffer.publish(version, first, len);
+                assert_eq!(
+                    result,
+                    model.publish(version, first, len),
+                    "call {call}: publish"
+                );
+                if result.is_ok() {
                     published += u64::from(len);
-                    gone += given_up.count();
                 }
             }
             85..87 => {
@@ -348,8 +287,6 @@ fn simulate(seed: u64, calls: u32, ends: bool) {
         }
         assert_eq!(buffer.version(), model.version, "call {call}");
         assert_eq!(buffer.high(), model.high, "call {call}");
-        let end = buffer.end().map(End::to_word);
-        assert_eq!(end, model.end, "call {call}");
         assert_eq!(buffer.remainders(), model.remainders(), "call {call}");
         assert_eq!(buffer.has_spare(), model.spare.is_some(), "call {call}");
         assert_eq!(buffer.is_requested(), model.request != Request::Idle);
@@ -367,7 +304,7 @@ fn every_answer_is_the_models() {
     let seed = support::seed();
     for i in 0..20 {
         println!("run {i}");
-        simulate(seed.wrapping_add(i), 10_000, i % 2 == 1);
+        simulate(seed.wrapping_add(i), 10_000);
     }
 }
 
@@ -388,7 +325,7 @@ mod the_spare_is_due {
     /// Which take of a buffer of `len` first says so, all single.
     fn first_due(len: u32) -> Option<u32> {
         let buffer = filled(1, len);
-        (1..=len).find(|_| buffer.take(0, never).unwrap().spare_due)
+        (1..=len).find(|_| buffer.take(0).unwrap().spare_due)
     }
 
     #[test]
@@ -409,30 +346,27 @@ mod the_spare_is_due {
 
     #[test]
     fn past_ten_percent_whatever_step_led_there() {
-        let past = |buffer: DoubleBuffer| buffer.take(0, never).unwrap().spare_due;
+        let past = |buffer: DoubleBuffer| buffer.take(0).unwrap().spare_due;
         let buffer = filled(1, 1_000);
-        assert!(!buffer.take_up_to(0, 99, never).unwrap().spare_due);
-        assert!(
-            buffer.take_up_to(0, 51, never).unwrap().spare_due,
-            "jumped over"
-        );
+        assert!(!buffer.take_up_to(0, 99).unwrap().spare_due);
+        assert!(buffer.take_up_to(0, 51).unwrap().spare_due, "jumped over");
         assert!(past(buffer), "and still is until somebody asks");
         let buffer = filled(1, 1_000);
-        assert!(buffer.take_range(0, 700, never).unwrap().spare_due);
+        assert!(buffer.take_range(0, 700).unwrap().spare_due);
         assert!(past(buffer));
         // A range that went on into the spare is judged there.
         let buffer = filled(1, 10);
-        ids(buffer.take(0, never));
+        ids(buffer.take(0));
         buffer.publish(0, 11, 1_000).unwrap();
-        assert!(!buffer.take_range(0, 99, never).unwrap().spare_due);
+        assert!(!buffer.take_range(0, 99).unwrap().spare_due);
         assert!(past(buffer));
     }
 
     #[test]
     fn until_it_is_asked_for_and_again_if_that_failed() {
         let buffer = filled(1, 1_000);
-        let due = || buffer.take(0, never).unwrap().spare_due;
-        ids(buffer.take_up_to(0, 500, never));
+        let due = || buffer.take(0).unwrap().spare_due;
+        ids(buffer.take_up_to(0, 500));
         assert!(due());
         assert!(buffer.want());
         assert!(!due(), "wanted");
@@ -447,8 +381,8 @@ mod the_spare_is_due {
     #[test]
     fn for_the_longest_segment_as_well() {
         let buffer = filled(1, MAX_LEN);
-        assert!(!buffer.take_up_to(0, MAX_LEN / 10, never).unwrap().spare_due);
-        assert!(buffer.take(0, never).unwrap().spare_due);
+        assert!(!buffer.take_up_to(0, MAX_LEN / 10).unwrap().spare_due);
+        assert!(buffer.take(0).unwrap().spare_due);
     }
 }
 
@@ -458,21 +392,21 @@ mod taking {
     #[test]
     fn goes_through_the_segments_in_order() {
         let buffer = filled(10, 2);
-        assert_eq!(ids(buffer.take(0, never)), (10, 1));
+        assert_eq!(ids(buffer.take(0)), (10, 1));
         buffer.publish(0, 50, 2).unwrap();
-        assert_eq!(ids(buffer.take(0, never)), (11, 1));
-        assert_eq!(ids(buffer.take(0, never)), (50, 1));
+        assert_eq!(ids(buffer.take(0)), (11, 1));
+        assert_eq!(ids(buffer.take(0)), (50, 1));
         buffer.publish(0, 52, 1).unwrap();
         assert_eq!(
-            ids(buffer.take_up_to(0, 9, never)),
+            ids(buffer.take_up_to(0, 9)),
             (51, 1),
             "a run ends with its segment"
         );
-        assert_eq!(ids(buffer.take_up_to(0, 9, never)), (52, 1));
+        assert_eq!(ids(buffer.take_up_to(0, 9)), (52, 1));
         for miss in [
-            buffer.take(0, never),
-            buffer.take_up_to(0, 1, never),
-            buffer.take_range(0, 1, never),
+            buffer.take(0),
+            buffer.take_up_to(0, 1),
+            buffer.take_range(0, 1),
         ] {
             assert_eq!(miss, Err(Miss::Empty));
         }
@@ -481,24 +415,24 @@ mod taking {
     #[test]
     fn from_a_new_buffer_finds_nothing() {
         let buffer = DoubleBuffer::new();
-        assert_eq!(buffer.take(0, never), Err(Miss::Empty));
-        assert_eq!(buffer.take_up_to(0, 1, never), Err(Miss::Empty));
-        assert_eq!(buffer.take_range(0, 1, never), Err(Miss::Empty));
+        assert_eq!(buffer.take(0), Err(Miss::Empty));
+        assert_eq!(buffer.take_up_to(0, 1), Err(Miss::Empty));
+        assert_eq!(buffer.take_range(0, 1), Err(Miss::Empty));
         assert_eq!(buffer.remainders(), Remainders::default());
     }
 
     #[test]
     fn too_much_and_too_often_does_not_carry_into_the_generation() {
         let buffer = filled(1, MAX_LEN);
-        assert_eq!(ids(buffer.take_up_to(0, 7, never)), (1, 7));
+        assert_eq!(ids(buffer.take_up_to(0, 7)), (1, 7));
         for n in [MAX_LEN, u32::MAX, 1 << 31] {
-            let _ = buffer.take_up_to(0, n, never);
+            let _ = buffer.take_up_to(0, n);
         }
         let used_up = buffer.mark();
         for _ in 0..3 {
-            assert_eq!(buffer.take_up_to(0, u32::MAX, never), Err(Miss::Empty));
-            assert_eq!(buffer.take_range(0, u32::MAX, never), Err(Miss::Empty));
-            assert_eq!(buffer.take(0, never), Err(Miss::Empty));
+            assert_eq!(buffer.take_up_to(0, u32::MAX), Err(Miss::Empty));
+            assert_eq!(buffer.take_range(0, u32::MAX), Err(Miss::Empty));
+            assert_eq!(buffer.take(0), Err(Miss::Empty));
         }
         assert_eq!(buffer.mark(), used_up, "an empty buffer is left alone");
         assert_eq!(buffer.remainders().current_segment, Some((1, MAX_LEN)));
@@ -515,8 +449,8 @@ mod taking {
                 last: LAST
             })
         );
-        assert_eq!(ids(buffer.take(0, never)), (LAST - 2, 1));
-        assert_eq!(ids(buffer.take_range(0, 2, never)), (LAST - 1, 2));
+        assert_eq!(ids(buffer.take(0)), (LAST - 2, 1));
+        assert_eq!(ids(buffer.take_range(0, 2)), (LAST - 1, 2));
         assert_eq!(buffer.high(), i64::MAX);
         assert_eq!(buffer.publish(0, LAST, 1), Err(Refused::OutOfOrder));
     }
@@ -528,19 +462,19 @@ mod a_range {
     #[test]
     fn that_fits_loses_nothing() {
         let buffer = filled(1, 10);
-        let taken = buffer.take_range(0, 10, never).unwrap();
+        let taken = buffer.take_range(0, 10).unwrap();
         assert_eq!((taken.first, taken.count, taken.lost), (1, 10, 0));
     }
 
     #[test]
     fn that_does_not_fit_gives_the_rest_up_for_the_spares_head() {
         let buffer = filled(1, 10);
-        ids(buffer.take_up_to(0, 7, never));
+        ids(buffer.take_up_to(0, 7));
         buffer.publish(0, 100, 20).unwrap();
-        let taken = buffer.take_range(0, 4, never).unwrap();
+        let taken = buffer.take_range(0, 4).unwrap();
         assert_eq!((taken.first, taken.count, taken.lost), (100, 4, 3));
         assert_eq!(
-            ids(buffer.take(0, never)),
+            ids(buffer.take(0)),
             (104, 1),
             "nobody gets an id of the rest"
         );
@@ -549,28 +483,21 @@ mod a_range {
     #[test]
     fn that_waits_for_a_spare_leaves_the_rest_to_others() {
         let buffer = filled(1, 10);
-        ids(buffer.take(0, never));
-        assert_eq!(buffer.take_range(0, 10, never), Err(Miss::Empty));
-        assert_eq!(ids(buffer.take(0, never)), (2, 1));
+        ids(buffer.take(0));
+        assert_eq!(buffer.take_range(0, 10), Err(Miss::Empty));
+        assert_eq!(ids(buffer.take(0)), (2, 1));
     }
 
     #[test]
     fn longer_than_the_spare_makes_room_and_says_what_that_cost() {
         let buffer = filled(1, 10);
-        ids(buffer.take_up_to(0, 7, never));
+        ids(buffer.take_up_to(0, 7));
         buffer.publish(0, 11, 10).unwrap();
-        assert_eq!(
-            buffer.take_range(0, 15, never),
-            Err(Miss::Short { lost: 3 })
-        );
-        assert_eq!(buffer.take_range(0, 15, never), Err(Miss::Empty), "once");
-        assert_eq!(
-            ids(buffer.take(0, never)),
-            (11, 1),
-            "others go on meanwhile"
-        );
+        assert_eq!(buffer.take_range(0, 15), Err(Miss::Short { lost: 3 }));
+        assert_eq!(buffer.take_range(0, 15), Err(Miss::Empty), "once");
+        assert_eq!(ids(buffer.take(0)), (11, 1), "others go on meanwhile");
         buffer.publish(0, 21, 15).unwrap();
-        let taken = buffer.take_range(0, 15, never).unwrap();
+        let taken = buffer.take_range(0, 15).unwrap();
         assert_eq!((taken.first, taken.count, taken.lost), (21, 15, 9));
     }
 }
@@ -599,7 +526,7 @@ mod a_publication {
     #[test]
     fn of_another_life_is_refused() {
         let buffer = filled(1, 10);
-        ids(buffer.take(0, never));
+        ids(buffer.take(0));
         refused(&buffer, 1, 11, Refused::Changed);
         buffer.invalidate();
         refused(&buffer, 0, 11, Refused::Changed);
@@ -609,7 +536,7 @@ mod a_publication {
     #[test]
     fn below_what_was_published_is_refused() {
         let buffer = filled(1, 10);
-        ids(buffer.take_up_to(0, 10, never));
+        ids(buffer.take_up_to(0, 10));
         for first in [1, 5, 10] {
             refused(&buffer, 0, first, Refused::OutOfOrder);
         }
@@ -620,7 +547,7 @@ mod a_publication {
     fn over_a_spare_is_refused() {
         let buffer = filled(1, 10);
         refused(&buffer, 0, 11, Refused::Full);
-        ids(buffer.take(0, never));
+        ids(buffer.take(0));
         buffer.publish(0, 11, 5).unwrap();
         refused(&buffer, 0, 16, Refused::Full);
     }
@@ -632,7 +559,7 @@ mod a_publication {
         buffer.invalidate();
         assert_eq!(buffer.high(), 0);
         buffer.publish(1, 1, 5).unwrap();
-        assert_eq!(ids(buffer.take(1, never)), (1, 1));
+        assert_eq!(ids(buffer.take(1)), (1, 1));
     }
 }
 
@@ -644,7 +571,7 @@ mod an_invalidation {
         // The spare used, then unused, then neither buffer filled.
         for taken in [3, 10] {
             let buffer = filled(1, 10);
-            ids(buffer.take_up_to(0, taken, never));
+            ids(buffer.take_up_to(0, taken));
             buffer.publish(0, 11, 10).unwrap();
             let remainders = buffer.invalidate();
             assert_eq!(
@@ -665,9 +592,9 @@ mod an_invalidation {
                 } else {
                     Miss::Changed
                 };
-                assert_eq!(buffer.take(version, never), Err(miss));
-                assert_eq!(buffer.take_up_to(version, 5, never), Err(miss));
-                assert_eq!(buffer.take_range(version, 5, never), Err(miss));
+                assert_eq!(buffer.take(version), Err(miss));
+                assert_eq!(buffer.take_up_to(version, 5), Err(miss));
+                assert_eq!(buffer.take_range(version, 5), Err(miss));
             }
             assert_eq!(buffer.remainders(), Remainders::default());
             assert_eq!(buffer.invalidate(), Remainders::default(), "twice is once");
@@ -678,15 +605,15 @@ mod an_invalidation {
     #[test]
     fn many_in_a_row_revive_nothing_either() {
         let buffer = filled(1, 10);
-        ids(buffer.take(0, never));
+        ids(buffer.take(0));
         buffer.publish(0, 11, 10).unwrap();
         for version in 1..10 {
             buffer.invalidate();
-            assert_eq!(buffer.take(version, never), Err(Miss::Empty));
+            assert_eq!(buffer.take(version), Err(Miss::Empty));
         }
         buffer.publish(9, 31, 2).unwrap();
-        assert_eq!(ids(buffer.take_up_to(9, 9, never)), (31, 2));
-        assert_eq!(buffer.take(9, never), Err(Miss::Empty));
+        assert_eq!(ids(buffer.take_up_to(9, 9)), (31, 2));
+        assert_eq!(buffer.take(9), Err(Miss::Empty));
     }
 
     #[test]

@@ -22,7 +22,6 @@ use leaf_id_core::segment::{DoubleBuffer, Miss, Remainder, Remainders, Taken};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use support::never;
 
 /// What a run is made of.
 #[derive(Clone, Copy)]
@@ -164,9 +163,9 @@ impl Session<'_> {
         loop {
             let buffer = &self.slot.buffer;
             let (taken, exactly) = match kind {
-                0..6 => (buffer.take(self.version, never), 1),
-                6..8 => (buffer.take_up_to(self.version, n, never), 0),
-                _ => (buffer.take_range(self.version, n, never), n),
+                0..6 => (buffer.take(self.version), 1),
+                6..8 => (buffer.take_up_to(self.version, n), 0),
+                _ => (buffer.take_range(self.version, n), n),
             };
             match taken {
                 Ok(taken) => {

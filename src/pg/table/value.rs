@@ -28,11 +28,6 @@ pub enum Value<'a> {
 }
 
 impl Value<'_> {
-    /// One that may be NULL.
-    pub fn maybe_timestamp(us: Option<i64>) -> Self {
-        us.map_or(Self::Null, Self::Timestamp)
-    }
-
     /// `None` for NULL.
     pub fn datum(&self) -> Option<pg_sys::Datum> {
         Some(match self {

@@ -4,7 +4,7 @@
 //!
 //! Each test is one event, which a server goes through with all that is in [`KINDS`]. What each kind
 //! promises for it is in [`Kind::promise`]. What goes beyond one event and one kind is tested with
-//! the feature: `operations::failover`, `opaque::keys`, `period::servers`, `gapless::durable`.
+//! the feature: `operations::failover`, `opaque::keys`, `gapless::durable`.
 
 use std::fs;
 
@@ -51,11 +51,11 @@ enum Counts {
 }
 
 const SETTINGS: &str =
-    "SELECT string_agg(format('%s: %s %s %s %s %s %s %s %s %s', biz_tag, step, max_step, max_value,
-        description, granted_to, period, time_zone, digits, opaque_bounds), ', ' ORDER BY biz_tag)
+    "SELECT string_agg(format('%s: %s %s %s %s %s %s', biz_tag, step, max_step, max_value,
+        description, granted_to, opaque_bounds), ', ' ORDER BY biz_tag)
     FROM leaf_id.leaf_alloc";
 
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 7] = [
     Kind {
         create: "SELECT leaf_tag_create('plain', step => 20, max_step => 20)",
         next: "SELECT leaf_segment_next('plain')",
@@ -94,17 +94,6 @@ const KINDS: [Kind; 8] = [
         before: 0,
         // The key: with the same one, another number is another id.
         kept: "SELECT string_agg(leaf_opaque_encode('opaque', n)::text, ' ') FROM generate_series(1, 1000) n",
-    },
-    Kind {
-        create: "SELECT leaf_tag_create('yearly', step => 20, max_step => 20,
-                     period => 'year', time_zone => 'UTC', digits => 9)",
-        // Without the year.
-        next: "SELECT leaf_segment_next('yearly') % 1000000000",
-        role: "postgres",
-        counts: Counts::Tag("yearly"),
-        uses: 30,
-        before: 0,
-        kept: SETTINGS,
     },
     Kind {
         create: "CREATE TABLE orders (id bigserial PRIMARY KEY, item text);

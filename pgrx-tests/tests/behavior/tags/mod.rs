@@ -1,6 +1,7 @@
 //! Tags as rows of a table: edits of them, and who may do what.
 
 mod altered_table;
+mod by_period;
 mod create;
 mod dumps;
 mod edits_under_load;

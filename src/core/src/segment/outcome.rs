@@ -28,7 +28,7 @@ impl Taken {
 pub enum Miss {
     /// The slot now has another version: look the tag up again.
     Changed,
-    /// Both buffers are used up, or have ended: ask for a segment and wait.
+    /// Both buffers are used up: ask for a segment and wait.
     Empty,
     /// Only from `DoubleBuffer::take_range`: the spare is too short for the range. It
     /// is the buffer in use now, which makes room for a longer one: try again.
@@ -47,10 +47,6 @@ pub enum Obstacle {
     Changed,
     /// The buffer in use is used up, or was never filled; with the word as it was seen.
     UsedUp(u64),
-    /// It ends: the clock is to be looked at.
-    Ends,
-    /// It has ended; with the word as it was seen.
-    Ended(u64),
     /// Somebody switched or invalidated in between; with the word that was counted up instead.
     Overtaken(u64),
 }

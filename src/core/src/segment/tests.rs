@@ -4,10 +4,6 @@
 
 use super::*;
 
-fn never(_: End) -> bool {
-    false
-}
-
 /// Empty, and in its version 1.
 fn at_generation(generation: u32) -> DoubleBuffer {
     let buffer = DoubleBuffer::new();
@@ -27,12 +23,9 @@ fn ids_go_on_when_the_generation_goes_around() {
             buffer.publish(version, first, 2).unwrap();
             let full = buffer.publish(version, first + 2, 2);
             assert_eq!(full, Err(Refused::Full));
-            assert_eq!(buffer.take(version, never).unwrap().first, first);
-            assert_eq!(
-                buffer.take_range(version, 1, never).unwrap().first,
-                first + 1
-            );
-            assert_eq!(buffer.take(version, never), Err(Miss::Empty));
+            assert_eq!(buffer.take(version).unwrap().first, first);
+            assert_eq!(buffer.take_range(version, 1).unwrap().first, first + 1);
+            assert_eq!(buffer.take(version), Err(Miss::Empty));
             if i % 3 == 2 {
                 buffer.invalidate();
                 version += 1;
@@ -46,11 +39,11 @@ fn an_invalidation_across_the_end_revives_nothing() {
     for start in u32::MAX - 3..=u32::MAX {
         let buffer = at_generation(start);
         buffer.publish(1, 1, 10).unwrap();
-        buffer.take(1, never).unwrap();
+        buffer.take(1).unwrap();
         buffer.publish(1, 11, 10).unwrap();
         assert_eq!(buffer.invalidate().count(), 19);
-        assert_eq!(buffer.take(2, never), Err(Miss::Empty));
-        assert_eq!(buffer.take_range(2, 1, never), Err(Miss::Empty));
+        assert_eq!(buffer.take(2), Err(Miss::Empty));
+        assert_eq!(buffer.take_range(2, 1), Err(Miss::Empty));
     }
 }
 
@@ -59,7 +52,7 @@ fn a_buffer_never_filled_again_stays_dead_when_its_generation_returns() {
     // Edits of a tag that nobody uses: 2^31 invalidations in a row.
     let buffer = DoubleBuffer::new();
     buffer.publish(0, 1, 10).unwrap();
-    buffer.take(0, never).unwrap();
+    buffer.take(0).unwrap();
     buffer.publish(0, 11, 10).unwrap();
     let returning = buffer.word.load(Ordering::Relaxed);
     let mut version = 0;
@@ -69,7 +62,7 @@ fn a_buffer_never_filled_again_stays_dead_when_its_generation_returns() {
         buffer.word.store(before, Ordering::Relaxed);
         buffer.invalidate();
         version += 2;
-        assert_eq!(buffer.take(version, never), Err(Miss::Empty));
+        assert_eq!(buffer.take(version), Err(Miss::Empty));
         assert_eq!(buffer.remainders(), Remainders::default());
         assert!(!buffer.has_spare());
     }

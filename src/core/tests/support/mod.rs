@@ -15,12 +15,6 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// A clock by which nothing ends.
-#[allow(dead_code, reason = "each test file is a crate, and not all take")]
-pub fn never(_: leaf_id_core::period::End) -> bool {
-    false
-}
-
 /// How many rounds a simulation has: so many, or with `LEAF_ID_LONG` set the other number.
 #[allow(dead_code, reason = "each test file is a crate, and not all simulate")]
 pub fn rounds(usual: u64, long: u64) -> u64 {
