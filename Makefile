@@ -1,8 +1,7 @@
 # Every recipe is one script in scripts/; what they share is scripts/lib.sh.
 #
 # PG_MAJOR   version of the system's PostgreSQL that is developed and tested against (15)
-# SECTIONS   what "make bench" measures (all; one-session one-row bulk sessions snowflake
-#            latency start-up)
+# SECTIONS   what "make bench" measures (all; one-session one-row bulk sessions latency start-up)
 # TESTS      which tests on real servers "make check", "make test" and "make test-all" run, and no others,
 #            by the beginnings of their names: "lease segment::waits"
 # CLIENTS    which of pgrx-tests/clients "make test-clients" tries (all)

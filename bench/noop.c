@@ -1,6 +1,6 @@
 /*
- * What a call costs that does nothing, and those that do the least that could count:
- * the bench subtracts the first, and shows the others as the limit.
+ * Functions that the bench measures beside the contenders: one that does nothing, whose
+ * cost is subtracted from theirs, and the least that a shared counter can cost.
  */
 #include "postgres.h"
 
@@ -15,7 +15,6 @@ PG_MODULE_MAGIC;
 
 PG_FUNCTION_INFO_V1(noop);
 PG_FUNCTION_INFO_V1(atomic_add);
-PG_FUNCTION_INFO_V1(atomic_add_far);
 PG_FUNCTION_INFO_V1(atomic_add_through);
 
 /* noop(), noop(text): a constant. */
@@ -25,69 +24,44 @@ noop(PG_FUNCTION_ARGS)
 	PG_RETURN_INT64(42);
 }
 
-/* atomic_add(text): one atomic addition, to memory that no other process has. */
+/* atomic_add(text): one atomic addition, to memory of this process. */
 Datum
 atomic_add(PG_FUNCTION_ARGS)
 {
-	int64	   *counter = fcinfo->flinfo->fn_extra;
+	static int64 counter;
 
-	if (counter == NULL)
-	{
-		counter = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof(int64));
-		fcinfo->flinfo->fn_extra = counter;
-	}
-	PG_RETURN_INT64(__atomic_fetch_add(counter, 1, __ATOMIC_RELAXED));
+	PG_RETURN_INT64(__atomic_fetch_add(&counter, 1, __ATOMIC_RELAXED));
 }
 
-/* Counters of atomic_add_far, each in a cache line of its own. */
-#define FAR_COUNTERS 131072
-#define LINE 64
+#define LINES 131072
 
-/* A cache line: a counter, and the number of another line. */
+/* A cache line that leads to another one. */
 typedef struct
 {
 	int64		counter;
 	int64		other;
-	char		pad[LINE - 16];
+	char		pad[48];
 } Line;
 
-/* Twice as many: each line of the first half leads to one of the second. */
-static Line *
-all_lines(void)
-{
-	static Line *lines = NULL;
-
-	if (lines == NULL)
-	{
-		lines = MemoryContextAllocHuge(TopMemoryContext, 2 * (Size) FAR_COUNTERS * LINE);
-		memset(lines, 0, 2 * (Size) FAR_COUNTERS * LINE);
-		for (uint32 i = 0; i < FAR_COUNTERS; i++)
-			lines[i].other = FAR_COUNTERS + (i * 2654435761U) % FAR_COUNTERS;
-	}
-	return lines;
-}
-
-static uint32
-number_of(text *name)
-{
-	return hash_bytes((unsigned char *) VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name)) % FAR_COUNTERS;
-}
-
-/* atomic_add_far(text): the same in one of many cache lines, by the text's hash. */
-Datum
-atomic_add_far(PG_FUNCTION_ARGS)
-{
-	Line	   *line = &all_lines()[number_of(PG_GETARG_TEXT_PP(0))];
-
-	PG_RETURN_INT64(__atomic_fetch_add(&line->counter, 1, __ATOMIC_RELAXED));
-}
-
-/* atomic_add_through(text): the same in the line that this one leads to. */
+/*
+ * atomic_add_through(text): one atomic addition in a cache line that is found through
+ * another one, which the text's hash chooses: two dependent cache misses, if there are
+ * more texts than the cache has room for.
+ */
 Datum
 atomic_add_through(PG_FUNCTION_ARGS)
 {
-	Line	   *lines = all_lines();
-	Line	   *line = &lines[lines[number_of(PG_GETARG_TEXT_PP(0))].other];
+	static Line *lines = NULL;
+	text	   *name = PG_GETARG_TEXT_PP(0);
+	uint32		hash = hash_bytes((unsigned char *) VARDATA_ANY(name), VARSIZE_ANY_EXHDR(name));
 
-	PG_RETURN_INT64(__atomic_fetch_add(&line->counter, 1, __ATOMIC_RELAXED));
+	if (lines == NULL)
+	{
+		/* Each line of the first half leads to one of the second. */
+		lines = MemoryContextAllocHuge(TopMemoryContext, 2 * (Size) LINES * sizeof(Line));
+		memset(lines, 0, 2 * (Size) LINES * sizeof(Line));
+		for (uint32 i = 0; i < LINES; i++)
+			lines[i].other = LINES + (i * 2654435761U) % LINES;
+	}
+	PG_RETURN_INT64(__atomic_fetch_add(&lines[lines[hash % LINES].other].counter, 1, __ATOMIC_RELAXED));
 }

@@ -1,139 +1,96 @@
-//! Clients that start together and run one statement over and over.
+//! Clients that start together and run a statement over and over.
 
-use std::fs;
+use std::panic::resume_unwind;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leaf_id_tests::Session;
+use leaf_id_tests::{Server, Session};
 
-use crate::chart::Position;
-use crate::fixture::Fixture;
-
-/// How many sessions run at once.
-pub const SESSIONS: [usize; 6] = [1, 2, 4, 8, 16, 64];
+use crate::servers;
 
 /// Connected clients.
-pub struct Clients {
-    sessions: Vec<Session>,
-    pids: Vec<i32>,
-}
+pub struct Clients(Vec<Session>);
 
 /// What the clients did.
-pub struct Throughput {
-    /// Statements that were run.
-    pub statements: u64,
-    /// Until the last client was done.
-    pub seconds: f64,
+pub struct Run {
+    /// Nanoseconds of each statement, sorted.
+    pub took: Vec<u64>,
+    /// Time until the last client was done.
+    seconds: f64,
 }
 
-impl Throughput {
+impl Run {
     /// Statements per second, of all clients together.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "fewer than 2^52 statements")]
     pub fn per_second(&self) -> f64 {
-        self.statements as f64 / self.seconds
+        self.statements() / self.seconds
+    }
+
+    /// Number of statements.
+    #[expect(clippy::cast_precision_loss, reason = "fewer than 2^52 statements")]
+    pub fn statements(&self) -> f64 {
+        self.took.len() as f64
     }
 }
 
 impl Clients {
-    /// Connects so many clients.
-    #[must_use]
-    pub fn connect(fixture: &Fixture, count: usize) -> Self {
-        let mut sessions: Vec<_> = (0..count).map(|_| fixture.session()).collect();
-        let pids = sessions.iter_mut().map(Session::pid).collect();
-        Self { sessions, pids }
+    /// Connects this many clients.
+    pub fn connect(server: &Server, count: usize) -> Self {
+        Self((0..count).map(|_| servers::session(server)).collect())
     }
 
-    /// The processes that serve the first so many clients.
-    #[must_use]
-    pub fn pids(&self, count: usize) -> &[i32] {
-        &self.pids[..count]
-    }
-
-    /// The session of the first client, for what has to be done between runs.
-    pub fn one(&mut self) -> &mut Session {
-        &mut self.sessions[0]
-    }
-
-    /// Has the first so many clients each run its statement until the time is over. All
-    /// are prepared before the first one starts; a statement that has begun is finished
-    /// and counts, with the time that it takes.
+    /// Has the first clients run a prepared statement each until the time is up. A statement
+    /// that has begun is finished and counts, with the time that it takes.
     pub fn run(
         &mut self,
         count: usize,
         lasts: Duration,
         statement: impl Fn(usize) -> String,
-    ) -> Throughput {
-        let sessions = &mut self.sessions[..count];
-        let prepared: Vec<_> = sessions
-            .iter_mut()
-            .enumerate()
+    ) -> Run {
+        let clients = self.0[..count].iter_mut().enumerate();
+        let clients: Vec<_> = clients
             .map(|(index, session)| {
                 let sql = statement(index);
-                let prepared = session
-                    .prepare(&sql)
-                    .unwrap_or_else(|error| panic!("{sql}\n{error}"));
+                let prepared = session.prepare(&sql);
+                let prepared = prepared.unwrap_or_else(|error| panic!("{sql}\n{error}"));
                 (session, prepared, sql)
             })
             .collect();
         let together = Barrier::new(count);
-        let done: Vec<(u64, Instant, Instant)> = thread::scope(|scope| {
-            let threads: Vec<_> = prepared
+        let work = |(session, prepared, sql): (&mut Session, _, String)| {
+            let mut took = Vec::new();
+            together.wait();
+            let start = Instant::now();
+            let mut began = start;
+            while began - start < lasts {
+                session
+                    .execute(&prepared, &[])
+                    .unwrap_or_else(|error| panic!("{sql}\n{error}"));
+                let ended = Instant::now();
+                took.push(u64::try_from((ended - began).as_nanos()).unwrap_or(u64::MAX));
+                began = ended;
+            }
+            (took, start, began)
+        };
+        let work = &work;
+        let done: Vec<_> = thread::scope(|scope| {
+            let threads: Vec<_> = clients
                 .into_iter()
-                .map(|(session, prepared, sql)| {
-                    let together = &together;
-                    scope.spawn(move || {
-                        together.wait();
-                        let began = Instant::now();
-                        let mut statements = 0;
-                        while began.elapsed() < lasts {
-                            session
-                                .query_one(&prepared, &[])
-                                .unwrap_or_else(|error| panic!("{sql}\n{error}"));
-                            statements += 1;
-                        }
-                        (statements, began, Instant::now())
-                    })
-                })
+                .map(|client| scope.spawn(move || work(client)))
                 .collect();
-            let joined = threads.into_iter().map(|thread| thread.join());
-            joined
-                .map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
                 .collect()
         });
-        let began = done.iter().map(|(_, began, _)| *began).min();
-        let ended = done.iter().map(|(.., ended)| *ended).max();
-        let seconds = began.zip(ended).map_or(0.0, |(began, ended)| {
-            ended.duration_since(began).as_secs_f64()
-        });
-        Throughput {
-            statements: done.iter().map(|(statements, ..)| statements).sum(),
-            seconds,
+        let start = done.iter().map(|(_, start, _)| *start).min();
+        let end = done.iter().map(|(.., end)| *end).max();
+        let lasted = start.zip(end).map(|(start, end)| end - start);
+        let mut took: Vec<_> = done.into_iter().flat_map(|(took, ..)| took).collect();
+        took.sort_unstable();
+        Run {
+            took,
+            seconds: lasted.unwrap_or_default().as_secs_f64(),
         }
     }
-}
-
-/// As the horizontal axis of a chart, in powers of two.
-pub fn positions() -> Vec<Position> {
-    let position = |sessions: usize| Position {
-        step: sessions.ilog2(),
-        name: sessions.to_string(),
-    };
-    SESSIONS.map(position).into()
-}
-
-/// User and system time of these processes so far, in clock ticks of 10 ms.
-#[must_use]
-pub fn cpu_ticks(pids: &[i32]) -> (u64, u64) {
-    pids.iter()
-        .filter_map(|pid| {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            // The name is in brackets, and may hold anything; utime is the 14th field.
-            let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-            let user: u64 = fields.next()?.parse().ok()?;
-            let system: u64 = fields.next()?.parse().ok()?;
-            Some((user, system))
-        })
-        .fold((0, 0), |(user, system), (u, s)| (user + u, system + s))
 }

@@ -1,39 +1,34 @@
-//! Compares leaf_id with what PostgreSQL has, on private servers that it stops at its end.
+//! Compares leaf_id with what else issues ids in PostgreSQL, on private servers.
 //!
 //! `leaf_id_bench [SECTION...]`; see [`options`] for the environment. Progress goes to
-//! standard error; the report to standard output and, with the figures and the charts, into
-//! a directory. The bench fails when leaf_id does: if one of its functions raises an error, or
-//! where a check finds an id twice. The report says what could not be measured.
+//! standard error, and the report to standard output and into a directory. The bench fails
+//! where a statement does, or where a check finds an id twice; what was measured until then
+//! stays in that directory.
 
-mod chart;
 mod clients;
 mod contender;
-mod context;
 mod figures;
-mod fixture;
-mod interrupt;
 mod options;
 mod report;
 mod sections;
+mod servers;
 mod table;
 mod targets;
 
 use std::error::Error;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
-use std::{fs, io};
 
-use context::Context;
-use interrupt::Running;
 use options::Options;
 use report::{Report, Section};
 
+/// The directory of the last complete run.
+const PUBLISHED: &str = "bench/results";
+
 fn main() -> ExitCode {
     match run() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
@@ -41,66 +36,24 @@ fn main() -> ExitCode {
     }
 }
 
-/// Where the last complete run is kept.
-const PUBLISHED: &str = "bench/results";
-
-/// False if a section has failed.
-fn run() -> Result<bool, Box<dyn Error>> {
-    let known = sections::ALL.map(|section| section.name);
-    let options = Options::read(&known)?;
-    let running = Running::watch()?;
-    let began = Instant::now();
-    empty(&options.results)?;
-    let mut report = Report::new(&options, fixture::settings(&running));
-    let context = Context {
-        options: &options,
-        running: &running,
-    };
-    let chosen = |name: &&str| sections::ALL.iter().find(|section| section.name == *name);
-    for kind in options.sections.iter().filter_map(chosen) {
-        eprintln!(
-            "==> {} ({} s so far)",
-            kind.title,
-            began.elapsed().as_secs()
-        );
-        let mut section = Section::new(kind.name, kind.title);
-        // The harness panics where a statement fails. What was measured until then is kept.
-        let outcome = catch_unwind(AssertUnwindSafe(|| (kind.run)(&context, &mut section)));
-        if let Err(panic) = outcome {
-            section.fail(message_of(panic.as_ref()));
+fn run() -> Result<(), Box<dyn Error>> {
+    let options = Options::read(&sections::ALL.map(|(name, ..)| name))?;
+    let start = Instant::now();
+    let mut report = Report::new(&options, servers::circumstances());
+    for (name, title, measure) in sections::ALL {
+        if !options.sections.iter().any(|chosen| chosen == name) {
+            continue;
         }
+        eprintln!("==> {title} ({} s so far)", start.elapsed().as_secs());
+        let mut section = Section::new(name, title);
+        measure(&options, &mut section);
         report.sections.push(section);
-        // After each section, so that an interrupted run leaves a report too.
         report.write(&options.results)?;
     }
-    print!("{}", report.text());
-    let mut written = options.results.as_path();
-    if options.publish && !report.failed() && report.is_complete() {
-        written = Path::new(PUBLISHED);
-        empty(written)?;
-        report.write(written)?;
+    print!("{}", report.markdown());
+    if options.publish {
+        report.write(Path::new(PUBLISHED))?;
     }
-    eprintln!(
-        "==> Written to {}, after {} s",
-        written.display(),
-        began.elapsed().as_secs()
-    );
-    Ok(!report.failed())
-}
-
-/// Removes what an earlier run wrote.
-fn empty(dir: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
-}
-
-fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
-    panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("a panic without a message")
-        .to_owned()
+    eprintln!("==> Done after {} s", start.elapsed().as_secs());
+    Ok(())
 }

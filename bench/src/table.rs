@@ -1,144 +1,140 @@
-//! Tables, as aligned text and as Markdown.
+//! Tables in Markdown, padded so that they are legible as plain text too.
 
-use crate::figures::{Series, number, range};
+use crate::figures::{Series, number};
 
-/// A table; the first column is text, the others are figures.
-#[derive(Clone, Debug)]
-pub struct Table {
-    /// Printed above it.
-    pub title: String,
-    columns: Vec<String>,
-    rows: Vec<Vec<String>>,
-    /// Columns that hold text.
-    words: Vec<usize>,
-}
+/// Rows of text. The first column is aligned left, the others right.
+pub struct Grid(Vec<Vec<String>>);
 
-/// A contender in a comparison.
-pub struct Row<'a> {
-    /// Its name.
-    pub label: &'a str,
-    /// Its figures.
-    pub series: &'a Series,
-}
-
-impl Table {
-    /// Empty.
-    #[must_use]
-    pub fn new(title: impl Into<String>, columns: &[&str]) -> Self {
-        Self {
-            title: title.into(),
-            columns: columns.iter().map(|&column| column.into()).collect(),
-            rows: Vec::new(),
-            words: vec![0],
-        }
-    }
-
-    /// Makes these columns hold text too.
-    #[must_use]
-    pub fn words(mut self, columns: &[usize]) -> Self {
-        self.words.extend(columns);
-        self
+impl Grid {
+    /// A grid with these headings.
+    pub fn new(columns: &[&str]) -> Self {
+        Self(vec![columns.iter().map(|&name| name.into()).collect()])
     }
 
     /// Adds a row.
     pub fn row(&mut self, cells: Vec<String>) {
-        assert_eq!(cells.len(), self.columns.len(), "cells of {}", self.title);
-        self.rows.push(cells);
+        assert_eq!(cells.len(), self.0[0].len(), "cells of a row");
+        self.0.push(cells);
     }
 
-    /// Ratios to the row called `base`, computed within the rounds, then the figures
-    /// themselves.
-    #[must_use]
-    pub fn comparison(
-        title: impl Into<String>,
-        unit: &str,
-        digits: usize,
-        base: &str,
-        rows: &[Row],
-    ) -> Self {
-        let ratio = format!("× {base}");
-        let mut table = Self::new(title, &["", &ratio, "min .. max", unit, "min .. max"]);
-        let base = rows.iter().find(|row| row.label == base);
-        for row in rows {
-            let (median, range) = base.map_or_else(
-                || ("-".into(), "-".into()),
-                |base| {
-                    let ratio = row.series.over(base.series);
-                    (number(ratio.median(), 2), range(&ratio, 2))
-                },
-            );
-            table.row(vec![
-                row.label.into(),
-                median,
-                range,
-                number(row.series.median(), digits),
-                self::range(row.series, digits),
-            ]);
-        }
-        table
-    }
-
-    /// As aligned text.
-    #[must_use]
-    pub fn text(&self) -> String {
-        let widths: Vec<_> = (0..self.columns.len())
-            .map(|column| {
-                let cells = self.rows.iter().map(|row| width(&row[column]));
-                cells.max().unwrap_or(0).max(width(&self.columns[column]))
-            })
-            .collect();
-        let line = |cells: &[String]| {
-            let mut line = String::from("  ");
-            for (column, cell) in cells.iter().enumerate() {
-                let gap = " ".repeat(widths[column] - width(cell));
-                if self.words.contains(&column) {
-                    line += &format!("{cell}{gap}  ");
-                } else {
-                    line += &format!("{gap}{cell}  ");
-                }
-            }
-            line.trim_end().to_owned() + "\n"
-        };
-        let rule = "-".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1));
-        let mut text = format!("{}\n\n{}  {rule}\n", self.title, line(&self.columns));
-        for row in &self.rows {
-            text += &line(row);
-        }
-        text
-    }
-
-    /// As Markdown.
-    #[must_use]
+    /// The text.
     pub fn markdown(&self) -> String {
-        let line = |cells: &[String]| {
-            let cells: Vec<_> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
-            format!("| {} |\n", cells.join(" | "))
+        let width = |column: usize| {
+            let cells = self.0.iter().map(|row| row[column].chars().count());
+            cells.max().unwrap_or(0).max(3)
         };
-        let rule: Vec<_> = (0..self.columns.len())
-            .map(|column| {
-                if self.words.contains(&column) {
-                    "---"
-                } else {
-                    "---:"
-                }
-                .into()
-            })
-            .collect();
-        let mut text = format!(
-            "**{}**\n\n{}{}",
-            self.title,
-            line(&self.columns),
-            line(&rule)
-        );
-        for row in &self.rows {
-            text += &line(row);
+        let widths: Vec<_> = (0..self.0[0].len()).map(width).collect();
+        let line = |row: &Vec<String>| {
+            let mut line = format!("| {:w$} |", row[0], w = widths[0]);
+            for (cell, width) in row.iter().zip(&widths).skip(1) {
+                line += &format!(" {cell:>width$} |");
+            }
+            line + "\n"
+        };
+        let mut rule = format!("| {} |", "-".repeat(widths[0]));
+        for width in &widths[1..] {
+            rule += &format!(" {}: |", "-".repeat(width - 1));
         }
+        let mut text = line(&self.0[0]) + &rule + "\n";
+        text.extend(self.0[1..].iter().map(line));
         text
     }
 }
 
-fn width(text: &str) -> usize {
-    text.chars().count()
+/// Figures of contenders.
+pub struct Table {
+    /// What the figures are, with their unit.
+    pub title: String,
+    /// Names, and digits after the point.
+    columns: Vec<(String, usize)>,
+    /// The row that the others are divided by.
+    base: Option<&'static str>,
+    /// Names, and figures of the columns.
+    rows: Vec<(String, Vec<Series>)>,
+    /// Names of those that could not be measured.
+    absent: Vec<String>,
+}
+
+impl Table {
+    /// A table with these columns, each with its digits after the point.
+    pub fn new(title: impl Into<String>, columns: &[(&str, usize)]) -> Self {
+        let columns = columns.iter();
+        Self {
+            title: title.into(),
+            columns: columns
+                .map(|(name, digits)| ((*name).into(), *digits))
+                .collect(),
+            base: None,
+            rows: Vec::new(),
+            absent: Vec::new(),
+        }
+    }
+
+    /// Shows ratios to this row, too.
+    pub fn compared_with(self, base: &'static str) -> Self {
+        Self {
+            base: Some(base),
+            ..self
+        }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, label: impl Into<String>, figures: impl Into<Vec<Series>>) {
+        let (label, figures) = (label.into(), figures.into());
+        assert_eq!(figures.len(), self.columns.len(), "figures of {label}");
+        self.rows.push((label, figures));
+    }
+
+    /// Adds rows without figures.
+    pub fn absent(&mut self, labels: Vec<String>) {
+        self.absent.extend(labels);
+    }
+
+    /// The figures of a row, which must be there, in a column.
+    pub fn of(&self, label: &str, column: usize) -> &Series {
+        let row = self.rows.iter().find(|(own, _)| own == label);
+        let (_, figures) = row.unwrap_or_else(|| panic!("no {label} in {}", self.title));
+        &figures[column]
+    }
+
+    /// Row, column and figures of each cell that has any.
+    pub fn cells(&self) -> impl Iterator<Item = (&str, &str, &Series)> {
+        let rows = self.rows.iter();
+        rows.flat_map(|(label, figures)| {
+            let cells = self.columns.iter().zip(figures);
+            cells.map(move |((column, _), series)| (label.as_str(), column.as_str(), series))
+        })
+        .filter(|(.., series)| !series.median().is_nan())
+    }
+
+    /// The text.
+    pub fn markdown(&self) -> String {
+        let mut columns = vec![""];
+        columns.extend(self.columns.iter().map(|(name, _)| name.as_str()));
+        let mut grid = Grid::new(&columns);
+        for (label, figures) in &self.rows {
+            let mut row = vec![label.clone()];
+            for (column, series) in figures.iter().enumerate() {
+                let mut cell = series.text(self.columns[column].1);
+                let base = self.base.filter(|base| base != label);
+                let ratio = base.map(|base| series.over(self.of(base, column)).median());
+                if let Some(ratio) = ratio.filter(|ratio| !ratio.is_nan()) {
+                    cell += &format!(", {} ×", number(ratio, 2));
+                }
+                row.push(cell);
+            }
+            grid.row(row);
+        }
+        for label in &self.absent {
+            let mut row = vec!["-".to_owned(); columns.len()];
+            row[0].clone_from(label);
+            grid.row(row);
+        }
+        let compared = self
+            .base
+            .map_or(String::new(), |base| format!("; × {base}"));
+        format!("**{}{compared}**\n\n{}", self.title, grid.markdown())
+    }
 }
 
 #[cfg(test)]
@@ -146,28 +142,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_comparison_divides_within_the_rounds() {
-        let slow = Series::new(vec![10.0, 100.0, 20.0]);
-        let fast = Series::new(vec![5.0, 50.0, 5.0]);
-        let rows = [
-            Row {
-                label: "slow",
-                series: &slow,
-            },
-            Row {
-                label: "fast",
-                series: &fast,
-            },
-        ];
-        let table = Table::comparison("t", "ns", 0, "slow", &rows);
-        assert_eq!(
-            table.rows[1],
-            ["fast", "0.50", "0.25 .. 0.50", "5", "5 .. 50"]
-        );
-        assert!(
-            table.markdown().contains("| fast | 0.50 |"),
-            "{}",
-            table.markdown()
-        );
+    fn a_table_divides_within_the_rounds_and_is_aligned() {
+        let mut table = Table::new("Time", &[("ns", 0)]).compared_with("slow");
+        table.row("slow", [vec![10.0, 100.0, 20.0].into()]);
+        table.row("fast", [vec![5.0, 50.0, 5.0].into()]);
+        table.row("none", [vec![f64::NAN; 3].into()]);
+        table.absent(vec!["other: not measured".into()]);
+        let expected = "\
+**Time; × slow**
+
+|                     |                  ns |
+| ------------------- | ------------------: |
+| slow                |      20 (10 .. 100) |
+| fast                | 5 (5 .. 50), 0.50 × |
+| none                |                   - |
+| other: not measured |                   - |
+";
+        assert_eq!(table.markdown(), expected);
+        assert_eq!(table.cells().count(), 2);
     }
 }

@@ -1,186 +1,151 @@
 //! Many sessions at once, on one source of ids and on one each.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::chart::{Chart, Line, Scale};
-use crate::clients::{Clients, SESSIONS, positions};
-use crate::contender::{CACHE_1, CACHE_32, CACHE_1000, SEGMENT, color};
-use crate::context::Context;
-use crate::figures::{Series, count, in_turns, spread};
-use crate::fixture::Fixture;
+use leaf_id_tests::{Server, in_threads};
+
+use crate::clients::Clients;
+use crate::contender::{CACHE_32, CACHE_1000, Contender, SEGMENT, SERIAL, SNOWFLAKE};
+use crate::figures::{Series, in_turns, number};
+use crate::options::Options;
 use crate::report::Section;
+use crate::servers;
 use crate::table::Table;
-use crate::targets::{Bound, Check, Target};
+use crate::targets::Target;
 
-/// Ids of one statement.
-const IDS: u32 = 20_000;
+/// How many sessions run at once.
+const SESSIONS: [usize; 6] = [1, 2, 4, 8, 16, MOST];
+const MOST: usize = 64;
+/// Ids per statement, times the number of sessions: enough that the time between statements
+/// does not count, and few enough that all sessions end at about the same time.
+const IDS: usize = 200_000;
+/// The ceiling of snowflake ids: 4,096 in a millisecond, less the mean of the random start
+/// below 100.
+const CEILING: f64 = (4096.0 - 49.5) * 1000.0;
 
-/// Label, the call on the shared source, and the call on the source of session `N`.
-const CONTENDERS: [(&str, &str, &str); 4] = [
-    (
-        SEGMENT,
-        "leaf_segment_next('one')",
-        "leaf_segment_next('own_N')",
-    ),
-    (CACHE_1, "nextval('one_1')", "nextval('own_1_N')"),
-    (CACHE_32, "nextval('one_32')", "nextval('own_32_N')"),
-    (CACHE_1000, "nextval('one_1000')", "nextval('own_1000_N')"),
-];
+const COUNTERS: [&Contender; 4] = [&SEGMENT, &SERIAL, &CACHE_32, &CACHE_1000];
 
-/// Measures all of it.
-pub fn run(context: &Context, section: &mut Section) {
-    let lasts: Duration = context.options.pick_ms(100, 1000);
-    let fixture = Fixture::start(context.running, &[]);
-    let most = SESSIONS.into_iter().max().unwrap_or(1);
-    let mut clients = Clients::connect(&fixture, most);
-    let session = clients.one();
-    session.create_tag("one");
-    for cache in [1, 32, 1000] {
-        session.run(&format!("CREATE SEQUENCE one_{cache} CACHE {cache}"));
-        for index in 0..most {
-            session.run(&format!(
-                "CREATE SEQUENCE own_{cache}_{index} CACHE {cache}"
-            ));
-        }
-    }
-    for index in 0..most {
-        session.create_tag(&format!("own_{index}"));
-    }
-    section.say(format!(
-        "All sessions connect, then start together and run SELECT count(f) FROM \
-         generate_series(1, {}) for {} ms; a statement that has begun is finished and \
-         counts. Figures are ids per second of all sessions together, loop included.",
-        count(IDS),
-        lasts.as_millis()
-    ));
-
-    // Every number of sessions of every contender in each round.
-    let cells: Vec<(bool, usize, usize)> = [false, true]
-        .into_iter()
-        .flat_map(|own| SESSIONS.map(|sessions| (own, sessions)))
-        .flat_map(|(own, sessions)| {
-            (0..CONTENDERS.len()).map(move |contender| (own, sessions, contender))
-        })
-        .collect();
-    let series = in_turns(
-        context.options.rounds,
-        &cells,
-        |(own, sessions, contender)| {
-            let (_, one, each) = CONTENDERS[*contender];
-            let done = clients.run(*sessions, lasts, |index| {
-                let call = if *own {
-                    each.replace('N', &index.to_string())
-                } else {
-                    one.to_owned()
-                };
-                format!("SELECT count({call}) FROM generate_series(1, {IDS})")
-            });
-            done.per_second() * f64::from(IDS)
-        },
-    );
-    let of = |own: bool, sessions: usize, label: &str| {
-        let found = cells
-            .iter()
-            .position(|cell| (cell.0, cell.1) == (own, sessions) && CONTENDERS[cell.2].0 == label);
-        found.map(|index| &series[index])
-    };
-
-    for (own, title, file) in [
-        (false, "One tag, one sequence", "sessions-one-tag.svg"),
-        (true, "A tag each, a sequence each", "sessions-own-tags.svg"),
-    ] {
-        let of = |sessions: usize, label: &str| of(own, sessions, label);
-        matrix(
-            section,
-            &format!("{title}: times nextval CACHE 1"),
-            |sessions, label| {
-                let ratio = of(sessions, label)?.over(of(sessions, CACHE_1)?);
-                Some(spread(&ratio, 2))
-            },
-        );
-        matrix(
-            section,
-            &format!("{title}: million ids per second"),
-            |sessions, label| {
-                let millions = of(sessions, label)?.map(|ids| ids / 1e6);
-                Some(spread(&millions, 2))
-            },
-        );
-        for (sessions, (label, ..)) in SESSIONS.iter().flat_map(|n| CONTENDERS.map(|c| (n, c))) {
-            if let Some(series) = of(*sessions, label) {
-                let title = format!("{title}, sessions: {sessions}");
-                section.keep(&title, label, "ids per second", series);
-            }
-        }
-        section.chart(chart(file, title, of));
-    }
-    checks(section, |sessions, label| of(false, sessions, label));
+/// A contender with one tag or sequence, or with one for each session.
+struct Source {
+    contender: &'static Contender,
+    name: String,
+    each: bool,
 }
 
-/// A table of contenders by numbers of sessions.
-fn matrix(section: &mut Section, title: &str, cell: impl Fn(usize, &str) -> Option<String>) {
-    let sessions = SESSIONS.map(|sessions| sessions.to_string());
-    let mut columns = vec!["sessions"];
-    columns.extend(sessions.iter().map(String::as_str));
-    let mut table = Table::new(format!("{title}, median (min .. max)"), &columns);
-    for (label, ..) in CONTENDERS {
-        let mut row = vec![label.to_owned()];
-        row.extend(SESSIONS.map(|sessions| cell(sessions, label).unwrap_or("-".into())));
-        table.row(row);
+impl Source {
+    fn create(server: &Server, contender: &'static Contender, name: String, each: bool) -> Self {
+        let source = Self {
+            contender,
+            name,
+            each,
+        };
+        let mut session = servers::session(server);
+        for index in 0..if each { MOST } else { 1 } {
+            contender.create(&mut session, &source.of(index));
+        }
+        source
+    }
+
+    /// The name of the tag or sequence of a session.
+    fn of(&self, session: usize) -> String {
+        match self.each {
+            true => format!("{}_{session}", self.name),
+            false => self.name.clone(),
+        }
+    }
+
+    /// Ids per second of so many sessions together.
+    fn rate(&self, clients: &mut Clients, sessions: usize, lasts: Duration) -> f64 {
+        let ids = IDS / sessions;
+        let run = clients.run(sessions, lasts, |session| {
+            let call = self.contender.call(&self.of(session));
+            format!("SELECT count({call}) FROM (SELECT generate_series(1, {ids})) rows")
+        });
+        #[expect(clippy::cast_precision_loss, reason = "at most 200,000")]
+        let ids = ids as f64;
+        run.per_second() * ids
+    }
+}
+
+/// Measures the section.
+pub fn measure(options: &Options, section: &mut Section) {
+    let server = servers::start(&[]);
+    let mut clients = Clients::connect(&server, MOST);
+    let lasts = options.pick_ms(100, 1000);
+    section.say(format!(
+        "All sessions start together and run SELECT count(f) FROM (SELECT generate_series(1, n)) \
+         rows for {} ms; n is 200,000 divided by the number of sessions. Figures are ids of all \
+         sessions together, loop included. The layout of snowflake ids has room for {} in a \
+         second: 4,096 in each millisecond, beginning at a random number below 100.",
+        lasts.as_millis(),
+        number(CEILING, 0)
+    ));
+    let names = SESSIONS.map(|sessions| format!("sessions: {sessions}"));
+    let columns = names.each_ref().map(|name| (name.as_str(), 2));
+    let mut rates = |sources: &[Source]| rates(options.rounds, &mut clients, sources, lasts);
+
+    for (title, name, each) in [
+        ("One tag, one sequence: million ids/s", "one", false),
+        ("A tag each, a sequence each: million ids/s", "own", true),
+    ] {
+        eprintln!("    {title}");
+        let sources = COUNTERS.iter().enumerate().map(|(place, contender)| {
+            Source::create(&server, contender, format!("{name}_{place}"), each)
+        });
+        let mut table = Table::new(title, &columns).compared_with(SERIAL.label);
+        let rates = rates(&sources.collect::<Vec<_>>());
+        for (contender, rates) in COUNTERS.iter().zip(rates) {
+            table.row(contender.label, rates.map(|rate| rate.map(|ids| ids / 1e6)));
+        }
+        section.table(table);
+    }
+
+    eprintln!("    snowflake ids");
+    let snowflake = Source::create(&server, &SNOWFLAKE, String::new(), false);
+    let mut table = Table::new("Snowflake ids: % of the ceiling", &columns);
+    for rates in rates(&[snowflake]) {
+        let shares = rates.map(|rate| rate.map(|ids| ids / CEILING * 100.0));
+        table.row(SNOWFLAKE.label, shares);
+    }
+    for column in [0, SESSIONS.len() - 1] {
+        let share = table.of(SNOWFLAKE.label, column).clone();
+        section.target(Target::Ceiling, &names[column], share);
     }
     section.table(table);
+    assert_different_snowflake_ids(&server);
 }
 
-fn chart<'a>(
-    file: &'static str,
-    title: &str,
-    of: impl Fn(usize, &str) -> Option<&'a Series>,
-) -> Chart {
-    let lines = CONTENDERS.iter().map(|(label, ..)| Line {
-        name: (*label).into(),
-        points: SESSIONS
-            .iter()
-            .enumerate()
-            .filter_map(|(place, sessions)| Some((place, of(*sessions, label)?.median() / 1e6)))
-            .collect(),
-        color: color(label),
-        dashed: false,
+/// Ids per second of each source, with each number of sessions.
+fn rates(
+    rounds: usize,
+    clients: &mut Clients,
+    sources: &[Source],
+    lasts: Duration,
+) -> Vec<[Series; SESSIONS.len()]> {
+    // Contenders with the same number of sessions follow each other.
+    let cells: Vec<_> = SESSIONS
+        .iter()
+        .flat_map(|sessions| sources.iter().map(move |source| (source, *sessions)))
+        .collect();
+    let rates = in_turns(rounds, &cells, |(source, sessions)| {
+        [source.rate(clients, *sessions, lasts)]
     });
-    Chart::lines(
-        file,
-        &format!("{title}: all sessions together"),
-        ("sessions", "million ids per second"),
-        positions(),
-        Scale::Linear,
-        lines.collect(),
-    )
+    let rate = |column, row| {
+        let [rate]: &[Series; 1] = &rates[column * sources.len() + row];
+        rate.clone()
+    };
+    (0..sources.len())
+        .map(|row| std::array::from_fn(|column| rate(column, row)))
+        .collect()
 }
 
-fn checks<'a>(section: &mut Section, of: impl Fn(usize, &str) -> Option<&'a Series>) {
-    let Some(leaf) = of(8, SEGMENT) else { return };
-    for (base, label, bound) in [
-        (of(8, CACHE_1), "nextval CACHE 1", 4.0),
-        (of(8, CACHE_1000), "nextval CACHE 1000", 1.0),
-    ] {
-        if let Some(base) = base {
-            section.check(Check {
-                target: Target::Sessions,
-                what: format!("ids/s, relative to {label}"),
-                measured: leaf.over(base),
-                shown: (2, "×"),
-                bound: Bound::AtLeast(bound),
-                limit: None,
-            });
-        }
-    }
-    if let Some(alone) = of(1, SEGMENT) {
-        section.check(Check {
-            target: Target::NeverFewer,
-            what: "ids/s, 8 sessions relative to 1".into(),
-            measured: leaf.over(alone),
-            shown: (2, "×"),
-            bound: Bound::AtLeast(1.0),
-            limit: None,
-        });
-    }
+fn assert_different_snowflake_ids(server: &Server) {
+    let sample: Vec<Vec<i64>> = in_threads(16, |_| {
+        let mut session = servers::session(server);
+        session.value("SELECT array_agg(leaf_snowflake_next()) FROM generate_series(1, 20000)")
+    });
+    let ids = sample.concat();
+    let different: HashSet<_> = ids.iter().collect();
+    assert_eq!(different.len(), ids.len(), "different snowflake ids");
 }
