@@ -57,22 +57,33 @@ impl<'a> Hogs<'a> {
             threads: Vec::new(),
         };
         for _ in 0..QUERIES {
-            let mut session = server.connect_as("hog", "hogs");
-            hogs.pids.push(session.pid());
-            session.run(
-                "SET statement_timeout = 0; SET max_parallel_workers_per_gather = 2;
-                 SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
-                 SET min_parallel_table_scan_size = 0; SET enable_indexonlyscan = off",
-            );
-            hogs.threads.push(thread::spawn(move || {
-                // Until it is ended.
-                let _ = session.try_run("SELECT pg_sleep(1000) FROM pg_proc");
-            }));
+            hogs.add();
         }
+        // A query that has started while a slot was in use has one worker less for good.
+        let mut looks = 0;
         wait_until(LIMIT, "every worker slot to be taken", || {
-            taken(&mut admin) == FREE
+            let all = taken(&mut admin) == FREE;
+            looks += 1;
+            if !all && looks % 20 == 0 {
+                hogs.add();
+            }
+            all
         });
         hogs
+    }
+
+    fn add(&mut self) {
+        let mut session = self.server.connect_as("hog", "hogs");
+        self.pids.push(session.pid());
+        session.run(
+            "SET statement_timeout = 0; SET max_parallel_workers_per_gather = 2;
+             SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0;
+             SET min_parallel_table_scan_size = 0; SET enable_indexonlyscan = off",
+        );
+        self.threads.push(thread::spawn(move || {
+            // Until it is ended.
+            let _ = session.try_run("SELECT pg_sleep(1000) FROM pg_proc");
+        }));
     }
 }
 

@@ -289,7 +289,11 @@ fn names_that_were_chosen_to_collide_do_not() {
         .collect();
     let others: Vec<String> = (0..TAGS).map(|i| format!("o{i}")).collect();
     let mut fastest = [Duration::MAX; 2];
-    for round in 0..4 {
+    // On a busy machine the fastest of a few may be slow.
+    for round in 0..20 {
+        if round > 3 && fastest[0] < fastest[1] * 4 {
+            break;
+        }
         for (which, tags) in [&colliding, &others].into_iter().enumerate() {
             if round == 0 {
                 session
