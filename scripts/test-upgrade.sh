@@ -157,7 +157,7 @@ upgrade() {
     role=app psql <<'END'
 CREATE EXTENSION leaf_id;
 SELECT leaf_tag_create('orders', step => 100) \g /dev/null
-SELECT leaf_tag_create('invoices'), leaf_tag_create('coupons', opaque => true),
+SELECT leaf_tag_create('invoices'), leaf_opaque_create('coupons'),
     leaf_gapless_create('bills') \g /dev/null
 CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'));
 CREATE TABLE events (id bigint PRIMARY KEY DEFAULT leaf_snowflake_next());

@@ -466,7 +466,13 @@ BEGIN
     END IF;
     first_id := taken + 1 + least(gap, trunc((last_id - taken) / 8));
 
-    SELECT a.max_id, a.max_value, a.server, a.opaque_key INTO tag_row
+    IF leaf_id.leaf_has_key(used_tag) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'feature_not_supported',
+            MESSAGE = format('cannot give column "%s" of table %s to opaque tag "%s"', $2, this.table_name, used_tag),
+            DETAIL = 'Its ids would repeat those of the column.';
+    END IF;
+    SELECT a.max_id, a.max_value, a.server INTO tag_row
     FROM leaf_id.leaf_alloc a WHERE a.biz_tag = used_tag FOR UPDATE;
     IF NOT FOUND THEN
         -- Segments are small where there are few ids.
@@ -493,12 +499,6 @@ BEGIN
                 ERRCODE = 'object_not_in_prerequisite_state',
                 MESSAGE = format('tag "%s" is sourced from server "%s"', used_tag, tag_row.server),
                 HINT = 'Raise its max_id there, above the ids of the column, and set the default yourself.';
-        END IF;
-        IF tag_row.opaque_key IS NOT NULL THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'feature_not_supported',
-                MESSAGE = format('cannot give column "%s" of table %s to opaque tag "%s"', $2, this.table_name, used_tag),
-                DETAIL = 'Its ids would repeat those of the column.';
         END IF;
         first_id := greatest(first_id, tag_row.max_id) + 1;
         -- The column of before may have been a smaller one.
@@ -619,7 +619,7 @@ BEGIN
     -- Written, and not only locked: on a new timeline that leaves out what may have been lost. What
     -- this transaction has issued of a tag that it has made is not in the row yet.
     UPDATE leaf_id.leaf_alloc a SET max_id = a.max_id WHERE a.biz_tag = this.tag
-    RETURNING a.max_id, a.server, a.opaque_key INTO tag_row;
+    RETURNING a.max_id, a.server INTO tag_row;
     IF FOUND THEN
         IF tag_row.server IS NOT NULL THEN
             RAISE EXCEPTION USING
@@ -628,13 +628,6 @@ BEGIN
                     $2, this.table_name, this.tag, tag_row.server),
                 DETAIL = 'Other servers have ids of it, and nobody here knows which.',
                 HINT = 'Set a default yourself that repeats no id of theirs.';
-        END IF;
-        IF tag_row.opaque_key IS NOT NULL THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'feature_not_supported',
-                MESSAGE = format('cannot release column "%s" of table %s from opaque tag "%s"', $2, this.table_name, this.tag),
-                DETAIL = 'A sequence would repeat ids of the column sooner or later, or begin above all of them.',
-                HINT = 'Set a default yourself that begins above max_value.';
         END IF;
         taken := greatest(tag_row.max_id, leaf_id.leaf_tag_next(this.tag)) - 1;
     END IF;

@@ -1,16 +1,58 @@
--- Opaque ids: what an opaque tag makes of a number, and back.
+-- Opaque ids: numbers of a tag, encrypted with the key of its name, and back.
+
+CREATE FUNCTION @extschema@.leaf_opaque_next(tag text) RETURNS bigint
+    STRICT VOLATILE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_opaque_next_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_opaque_next(text) IS
+    'The next id of a tag whose ids are opaque';
 
 CREATE FUNCTION @extschema@.leaf_opaque_encode(tag text, n bigint) RETURNS bigint
     STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_opaque_encode_wrapper';
 COMMENT ON FUNCTION @extschema@.leaf_opaque_encode(text, bigint) IS
-    'The id that an opaque tag makes of its n';
+    'The opaque id of a number';
 
 CREATE FUNCTION @extschema@.leaf_opaque_decode(tag text, id bigint) RETURNS bigint
     STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_opaque_decode_wrapper';
 COMMENT ON FUNCTION @extschema@.leaf_opaque_decode(text, bigint) IS
-    'The n that an opaque tag has made this id of';
+    'The number of an opaque id';
 
-CREATE FUNCTION leaf_id.leaf_key_of(tag text) RETURNS text
-    STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_key_of_wrapper';
-COMMENT ON FUNCTION leaf_id.leaf_key_of(text) IS
-    'The key of an opaque tag, in hexadecimal; who may execute it may also claim opaque tags with leaf_claim()';
+CREATE FUNCTION @extschema@.leaf_opaque_key(tag text) RETURNS text
+    STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_opaque_key_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_opaque_key(text) IS
+    'The key of the opaque ids of a tag, in hexadecimal: for leaf_opaque_create() on another server';
+
+CREATE FUNCTION leaf_id.leaf_has_key(tag text) RETURNS boolean
+    STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_has_key_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_has_key(text) IS
+    'Whether the ids of a tag are opaque';
+
+CREATE FUNCTION leaf_id.leaf_make_key(tag text, last bigint, key text) RETURNS void
+    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_make_key_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_make_key(text, bigint, text) IS
+    'The part of leaf_opaque_create() that writes the key: a new one where it is empty';
+
+CREATE FUNCTION @extschema@.leaf_opaque_create(
+    tag text,
+    max_value bigint DEFAULT 9007199254740991,
+    step integer DEFAULT 1000,
+    max_step integer DEFAULT NULL,
+    server text DEFAULT NULL,
+    key text DEFAULT NULL
+) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    missing CONSTANT text := CASE WHEN $1 IS NULL THEN 'tag' WHEN $2 IS NULL THEN 'max_value' WHEN $3 IS NULL THEN 'step' END;
+BEGIN
+    IF missing IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'null_value_not_allowed',
+            MESSAGE = pg_catalog.format('leaf_opaque_create() takes no null for "%s"', missing);
+    END IF;
+    -- The key first: a tag that somebody else has created meanwhile is then an error.
+    PERFORM leaf_id.leaf_make_key($1, $2, coalesce($6, ''));
+    PERFORM @extschema@.leaf_tag_create($1, $3, max_step => $4, max_value => $2, server => $5);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.leaf_opaque_create(text, bigint, integer, integer, text, text) IS
+    'Creates a tag whose ids are a secret permutation of the numbers from 1 to max_value, and the key that permutes them; or with the key of another server';

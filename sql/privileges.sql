@@ -106,6 +106,7 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_segment_next(text),
     @extschema@.leaf_segment_next_batch(text, integer),
     @extschema@.leaf_segment_next_range(text, integer),
+    @extschema@.leaf_opaque_next(text),
     @extschema@.leaf_snowflake_next(),
     @extschema@.leaf_snowflake_next_batch(integer),
     @extschema@.leaf_snowflake_decode(bigint),
@@ -154,7 +155,7 @@ TO PUBLIC;
 -- opens no table; and it names nobody in granted_to, where only a role's own USAGE counts.
 GRANT USAGE ON SCHEMA leaf_id TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
-    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean, boolean),
+    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean),
     @extschema@.leaf_tag_drop(text),
     @extschema@.leaf_tag_reset(text, bigint),
     @extschema@.leaf_tag_grant(text, text),
@@ -165,6 +166,7 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_used_up(bigint, bigint, bigint),
     leaf_id.leaf_column_max(oid, smallint),
     leaf_id.leaf_tag_next(text),
+    leaf_id.leaf_has_key(text),
     -- The same with leaf_gapless. Not leaf_gapless_next(): who may call it can hold up the others.
     @extschema@.leaf_gapless_create(text, bigint),
     @extschema@.leaf_gapless_drop(text)
@@ -194,7 +196,7 @@ GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry, leaf_id.leaf
 -- The settings of the registry.
 GRANT UPDATE (epoch_ms, layout, max_skew_ms, max_lease_ms, max_lead_ms, max_ids_per_role) ON leaf_id.leaf_registry TO @extowner@;
 GRANT EXECUTE ON FUNCTION
-    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean, boolean),
+    @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean),
     @extschema@.leaf_tag_drop(text),
     @extschema@.leaf_tag_reset(text, bigint),
     @extschema@.leaf_tag_grant(text, text),
@@ -206,7 +208,9 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_gapless_next(text),
     @extschema@.leaf_opaque_encode(text, bigint),
     @extschema@.leaf_opaque_decode(text, bigint),
-    leaf_id.leaf_key_of(text),
+    @extschema@.leaf_opaque_key(text),
+    @extschema@.leaf_opaque_create(text, bigint, integer, integer, text, text),
+    leaf_id.leaf_make_key(text, bigint, text),
     @extschema@.leaf_claim(text, integer),
     @extschema@.leaf_worker_claim(
         bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, integer, bigint, text),

@@ -30,12 +30,8 @@ CREATE TABLE leaf_id.leaf_alloc (
     server_incarnation bigint NOT NULL DEFAULT 0,
     -- Names and not oids, as above. A name counts while its role has USAGE on this schema.
     granted_to name[],
-    opaque_key bigint CONSTRAINT leaf_alloc_opaque_key_once UNIQUE,
-    opaque_bounds bigint[],
     CONSTRAINT leaf_alloc_max_step_not_below_step CHECK (max_step OPERATOR(pg_catalog.>=) step),
-    CONSTRAINT leaf_alloc_server_incarnation_of_server CHECK (server IS NOT NULL OR server_incarnation OPERATOR(pg_catalog.=) 0),
-    CONSTRAINT leaf_alloc_opaque_bounds_of_key CHECK (
-        (opaque_key IS NULL) OPERATOR(pg_catalog.=) (opaque_bounds IS NULL))
+    CONSTRAINT leaf_alloc_server_incarnation_of_server CHECK (server IS NOT NULL OR server_incarnation OPERATOR(pg_catalog.=) 0)
 )
 -- A claim updates its row in place (HOT) as long as pages have room.
 WITH (fillfactor = 50);
@@ -63,29 +59,28 @@ COMMENT ON COLUMN leaf_id.leaf_alloc.server_incarnation IS
     'Set by leaf_id: incarnation of the row there that the last segment came from';
 COMMENT ON COLUMN leaf_id.leaf_alloc.granted_to IS
     'Roles that may issue its ids, public for all; null: all. See leaf_tag_grant() and leaf_tag_revoke()';
-COMMENT ON COLUMN leaf_id.leaf_alloc.opaque_key IS
-    'Set by leaf_id: number of the key of its opaque ids in leaf_opaque_key; null: its ids are not opaque. A row that is inserted with 0 gets a new key';
-COMMENT ON COLUMN leaf_id.leaf_alloc.opaque_bounds IS
-    'Set by leaf_id: what its opaque ids are a permutation of: the first number, and the last one of each range';
-
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_alloc', '');
 
--- The keys of opaque tags, apart: one GRANT on leaf_alloc makes a role a manager of tags, and is
--- to open none of them.
+-- Apart: one GRANT on leaf_alloc makes a role a manager of tags, and is to open no key.
 CREATE TABLE leaf_id.leaf_opaque_key (
-    id bigint PRIMARY KEY,
+    tag text COLLATE "C" PRIMARY KEY
+        CONSTRAINT leaf_opaque_key_tag_length CHECK (
+            pg_catalog.octet_length(tag) OPERATOR(pg_catalog.>=) 1 AND pg_catalog.octet_length(tag) OPERATOR(pg_catalog.<=) 128),
+    last bigint NOT NULL
+        CONSTRAINT leaf_opaque_key_last_range CHECK (
+            last OPERATOR(pg_catalog.>=) 1000000 AND last OPERATOR(pg_catalog.<=) 9223372036854775806),
     key bytea NOT NULL
         CONSTRAINT leaf_opaque_key_length CHECK (pg_catalog.octet_length(key) OPERATOR(pg_catalog.=) 32)
 );
 COMMENT ON TABLE leaf_id.leaf_opaque_key IS
-    'Keys of opaque tags: secret, final, and of no use but with the rows of leaf_id.leaf_alloc that name them';
-COMMENT ON COLUMN leaf_id.leaf_opaque_key.id IS 'Number of the key: opaque_key in leaf_id.leaf_alloc';
+    'Keys of opaque ids, by the names of tags: secret, and never changed';
+COMMENT ON COLUMN leaf_id.leaf_opaque_key.tag IS 'Name of the tag';
+COMMENT ON COLUMN leaf_id.leaf_opaque_key.last IS 'Numbers and ids are 1 to this';
 COMMENT ON COLUMN leaf_id.leaf_opaque_key.key IS 'The key, of 256 bits';
 
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_opaque_key', '');
 
--- A subscriber that has a key already keeps it: a number stands for one key. An error would stop
--- the apply worker with all its tables.
+-- A subscriber that has a key already keeps it. An error would stop the apply worker with all its tables.
 CREATE FUNCTION leaf_id.leaf_opaque_key_merge() RETURNS trigger
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -93,7 +88,7 @@ AS $$
 BEGIN
     -- pg_restore --disable-triggers makes it fire for everybody but subscribers.
     IF current_setting('session_replication_role') = 'replica'
-        AND EXISTS (SELECT FROM leaf_id.leaf_opaque_key k WHERE k.id = NEW.id) THEN
+        AND EXISTS (SELECT FROM leaf_id.leaf_opaque_key k WHERE k.tag = NEW.tag) THEN
         RETURN NULL;
     END IF;
     RETURN NEW;

@@ -248,10 +248,14 @@ BEGIN
 
         tag_action := 'none';
         tag_detail := NULL;
-        SELECT a.max_id, a.max_value, a.server, a.opaque_key
+        SELECT a.max_id, a.max_value, a.server
         INTO stored FROM leaf_id.leaf_alloc a WHERE a.biz_tag = found_tag.name;
         exists_already := FOUND;
-        IF NOT exists_already THEN
+        IF leaf_id.leaf_has_key(found_tag.name) THEN
+            exists_already := false;
+            tag_action := 'skip';
+            tag_detail := 'its ids are opaque: the default must be leaf_opaque_next()';
+        ELSIF NOT exists_already THEN
             wanted := found_tag.trusted;
             last_id := found_tag.type_end;
             -- Nor does a stranger have a name taken, for a tag that ends soon.
@@ -272,12 +276,12 @@ BEGIN
                     INSERT INTO leaf_id.leaf_alloc AS a (biz_tag, max_id, max_value)
                     VALUES (found_tag.name, next_after, last_id)
                     ON CONFLICT (biz_tag) DO NOTHING
-                    RETURNING a.max_id, a.max_value, a.server, a.opaque_key INTO stored;
+                    RETURNING a.max_id, a.max_value, a.server INTO stored;
                     IF NOT FOUND THEN
                         -- Somebody else has made it meanwhile.
                         next_after := NULL;
                         tag_action := 'none';
-                        SELECT a.max_id, a.max_value, a.server, a.opaque_key INTO stored
+                        SELECT a.max_id, a.max_value, a.server INTO stored
                         FROM leaf_id.leaf_alloc a WHERE a.biz_tag = found_tag.name;
                         exists_already := FOUND;
                     END IF;
@@ -285,16 +289,7 @@ BEGIN
             END IF;
         END IF;
 
-        -- An id says which number it was made of, but the largest one says nothing.
-        IF exists_already AND stored.opaque_key IS NOT NULL THEN
-            tag_action := 'skip';
-            tag_detail := CASE WHEN stored.max_value > ANY (found_tag.type_ends)
-                THEN format('its ids are opaque, and go up to %s: more than the column holds', stored.max_value)
-                ELSE coalesce(
-                    leaf_id.leaf_used_up(stored.max_id, stored.max_value, the_end),
-                    'its ids are opaque: compare max_id with leaf_opaque_decode() of all')
-                END;
-        ELSIF exists_already THEN
+        IF exists_already THEN
             last_id := stored.max_value;
             wanted := greatest(
                 found_tag.trusted,

@@ -38,8 +38,7 @@ CREATE FUNCTION @extschema@.leaf_tag_create(
     max_value bigint DEFAULT NULL,
     description text DEFAULT NULL,
     server text DEFAULT NULL,
-    if_not_exists boolean DEFAULT false,
-    opaque boolean DEFAULT false
+    if_not_exists boolean DEFAULT false
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -50,12 +49,8 @@ DECLARE
         WHEN $2 IS NULL THEN 'step'
         WHEN $3 IS NULL THEN 'start'
         WHEN $8 IS NULL THEN 'if_not_exists'
-        WHEN $9 IS NULL THEN 'opaque'
     END;
-    -- The end of bigint; where ids come in no order, the last integer that JavaScript has exactly.
-    last_id CONSTANT bigint := coalesce($5, CASE WHEN $9 THEN 9007199254740991 ELSE 9223372036854775806 END);
-    -- 0 asks for a key.
-    new_key CONSTANT bigint := CASE WHEN $9 THEN 0 END;
+    last_id CONSTANT bigint := coalesce($5, 9223372036854775806);
 BEGIN
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
@@ -71,8 +66,8 @@ BEGIN
     END IF;
     IF $8 THEN
         INSERT INTO leaf_id.leaf_alloc (
-            biz_tag, step, max_id, max_step, max_value, description, server, opaque_key)
-        VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), last_id, $6, $7, new_key)
+            biz_tag, step, max_id, max_step, max_value, description, server)
+        VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), last_id, $6, $7)
         ON CONFLICT (biz_tag) DO NOTHING;
         IF NOT FOUND THEN
             RAISE NOTICE USING
@@ -81,13 +76,13 @@ BEGIN
         END IF;
     ELSE
         INSERT INTO leaf_id.leaf_alloc (
-            biz_tag, step, max_id, max_step, max_value, description, server, opaque_key)
-        VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), last_id, $6, $7, new_key);
+            biz_tag, step, max_id, max_step, max_value, description, server)
+        VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), last_id, $6, $7);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean, boolean) IS
-    'Creates a tag whose first id is start; max_step defaults to 1000000, or step where that is larger; max_value to the end of bigint. With a server, the ids come from its tag of this name. With if_not_exists, a tag that there is stays as it is. With opaque, its ids are a secret permutation of the numbers from start to max_value, by default 2^53 - 1.';
+COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean) IS
+    'Creates a tag whose first id is start; max_step defaults to 1000000, or step where that is larger; max_value to the end of bigint. With a server, the ids come from its tag of this name. With if_not_exists, a tag that there is stays as it is.';
 
 CREATE FUNCTION @extschema@.leaf_tag_drop(tag text) RETURNS void
 LANGUAGE plpgsql VOLATILE

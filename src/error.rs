@@ -211,36 +211,24 @@ pub enum Failure {
     OtherUuid { uuid: String },
     /// There is no `leaf_opaque_key`.
     NoKeyTable,
-    /// Too few values for opaque ids.
-    OpaqueTooFew { tag: String, first: i64, last: i64 },
-    /// An edit of what makes ids opaque.
-    OpaqueFinal { tag: String },
-    /// An opaque tag that begins outside of its domain.
-    OpaqueStart {
-        tag: String,
-        next: i64,
-        first: i64,
-        last: i64,
-    },
-    /// `max_value` of an opaque tag, downwards.
-    OpaqueLowered { tag: String, from: i64, to: i64 },
-    /// `max_value` of an opaque tag, upwards by too little ...
-    OpaqueRaisedLittle { tag: String, from: i64, to: i64 },
-    /// ... or too often.
-    OpaqueRaisedOften { tag: String },
-    /// A claim of an opaque tag for another server, by a role that may not have the key.
-    KeyForbidden { tag: String },
-    /// A range of opaque ids.
-    OpaqueRange { tag: String },
+    /// The numbers that opaque ids are to be made of.
+    OpaqueDomain { tag: String, last: i64 },
+    /// A key that is none.
+    NoKeyText,
+    /// A key for a name that has a tag.
+    KeyTooLate { tag: String },
+    /// A second key for a name.
+    KeyExists { tag: String },
+    /// Another name of a tag that has a key, or for one.
+    OpaqueRename { tag: String },
+    /// A row for a name that has a key, or another server for it, by a role that may not make keys.
+    OpaqueForbidden { tag: String },
+    /// A number of a tag as an id whose ids are opaque.
+    Opaque { tag: String },
     /// A tag whose ids are not opaque, to be encoded or decoded.
     NotOpaque { tag: String },
     /// A number or an id outside of the tag's domain.
-    OpaqueOutOfRange {
-        tag: String,
-        value: i64,
-        first: i64,
-        last: i64,
-    },
+    OpaqueOutOfRange { tag: String, value: i64, last: i64 },
 }
 
 impl From<Refused> for Failure {
@@ -744,63 +732,53 @@ impl Failure {
                 Code::ERRCODE_UNDEFINED_TABLE,
                 "table \"leaf_id.leaf_opaque_key\" is missing".into(),
             ),
-            Self::OpaqueTooFew { tag, first, last } => error(
+            Self::OpaqueDomain { tag, last } => error(
                 invalid,
-                format!("too few ids from {first} to {last} for opaque tag \"{tag}\""),
+                format!("cannot make opaque ids of tag \"{tag}\" of the numbers up to {last}"),
             )
-            .set_detail("Opaque ids are a permutation of at least 1000000 positive numbers.")
-            .set_hint("Raise \"max_value\"."),
-            Self::OpaqueFinal { tag } => error(
+            .set_detail("There must be at least 1000000, and at most 9223372036854775806."),
+            Self::NoKeyText => error(invalid, "not a key of opaque ids".into())
+                .set_detail("A key has 64 hexadecimal digits: leaf_opaque_key() shows it."),
+            Self::KeyTooLate { tag } => error(
                 not_ready,
-                format!("cannot change the permutation of tag \"{tag}\""),
+                format!("cannot make a key for tag \"{tag}\", which exists"),
             )
-            .set_detail("Whether ids are opaque, their key and their ranges are final: others would repeat ids.")
-            .set_hint("Create another tag."),
-            Self::OpaqueStart { tag, next, first, last } => error(
-                invalid,
-                format!("opaque tag \"{tag}\" cannot start at {next}"),
+            .set_detail("Its numbers may be in use as ids already."),
+            Self::KeyExists { tag } => error(
+                Code::ERRCODE_DUPLICATE_OBJECT,
+                format!("\"{tag}\" already has a key of opaque ids"),
             )
-            .set_detail(format!("Its permutation is one of the numbers from {first} to {last}.")),
-            Self::OpaqueLowered { tag, from, to } => error(
+            .set_detail("A key is never replaced: ids of another one would come twice.")
+            .set_hint(format!(
+                "To go on with it, create the tag alone: SELECT leaf_tag_create('{}');",
+                tag.replace('\'', "''")
+            )),
+            Self::OpaqueRename { tag } => error(
                 not_ready,
-                format!("cannot lower \"max_value\" of opaque tag \"{tag}\" from {from} to {to}"),
+                format!("cannot rename to or from \"{tag}\", whose ids are opaque"),
             )
-            .set_detail("Its ids are a permutation of all numbers up to there, and larger ones may be in use."),
-            Self::OpaqueRaisedLittle { tag, from, to } => error(
-                invalid,
-                format!("cannot raise \"max_value\" of opaque tag \"{tag}\" from {from} to {to}"),
-            )
-            .set_detail("What is added is a permutation of its own, of at least 1000000 numbers.")
-            .set_hint(match from.checked_add(1_000_000) {
-                Some(least) if least < i64::MAX => format!("Raise it to {least} or more."),
-                _ => "Create another tag.".into(),
-            }),
-            Self::OpaqueRaisedOften { tag } => error(
-                full,
-                format!("cannot raise \"max_value\" of opaque tag \"{tag}\" once more"),
-            )
-            .set_detail("It can be raised seven times.")
-            .set_hint("Create another tag."),
-            Self::KeyForbidden { tag } => error(
+            .set_detail("Their key belongs to the name."),
+            Self::OpaqueForbidden { tag } => error(
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
-                format!("permission denied for the key of opaque tag \"{tag}\""),
+                format!("permission denied to create or reset tag \"{tag}\", whose ids are opaque"),
             )
-            .set_hint("A role that claims it for another server also needs: GRANT EXECUTE ON FUNCTION leaf_id.leaf_key_of TO ...;"),
-            Self::OpaqueRange { tag } => error(
-                Code::ERRCODE_FEATURE_NOT_SUPPORTED,
-                format!("cannot issue a range of ids of opaque tag \"{tag}\""),
+            .set_detail("Its numbers could come again, and tell which ids they have.")
+            .set_hint("It takes EXECUTE on leaf_id.leaf_make_key(), as leaf_opaque_create() does."),
+            Self::Opaque { tag } => error(
+                Code::ERRCODE_WRONG_OBJECT_TYPE,
+                format!("the ids of tag \"{tag}\" are opaque"),
             )
-            .set_detail("Its ids do not follow one another.")
-            .set_hint("Use leaf_segment_next_batch()."),
+            .set_hint("Use leaf_opaque_next()."),
             Self::NotOpaque { tag } => error(
-                not_ready,
-                format!("the ids of tag \"{tag}\" are not opaque"),
-            ),
-            Self::OpaqueOutOfRange { tag, value, first, last } => error(
-                Code::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
-                format!("{value} is out of range for opaque tag \"{tag}\""),
+                Code::ERRCODE_WRONG_OBJECT_TYPE,
+                format!("tag \"{tag}\" has no key of opaque ids"),
             )
-            .set_detail(format!("Its numbers and ids are {first} to {last}.")),
+            .set_hint("Such a tag is created by leaf_opaque_create()."),
+            Self::OpaqueOutOfRange { tag, value, last } => error(
+                Code::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+                format!("{value} is out of range for the opaque ids of tag \"{tag}\""),
+            )
+            .set_detail(format!("Its numbers and ids are 1 to {last}.")),
         }
     }
 

@@ -46,7 +46,7 @@ pub use databases::{
     CatalogLocked, belong_to_owner, connect, database_is_free, find_database, is_free,
     watch_databases,
 };
-pub use datum::{RawDatum, RowType, Text, bigints_datum};
+pub use datum::{RawDatum, RowType, Text};
 pub use event_trigger::{EventTriggerCall, call_with_names};
 pub use foreign::{ServerProblem, foreign_server, usage};
 pub use function::{caller_may_execute, check_execute, find_function, function, is_everybodys};

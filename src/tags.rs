@@ -3,7 +3,7 @@
 //! * [`heap`]: what a row holds, and how it is read by oid.
 //! * [`claim`]: the only place that claims ids.
 //! * [`receive`]: what a claim on another server has brought.
-//! * [`opaque`]: the keys of opaque tags.
+//! * [`opaque`]: the keys of opaque ids.
 //! * [`blocker`]: who keeps a claim from its row.
 //! * [`rights`]: who may issue ids of a tag.
 //! * [`trigger`]: what an edit may do.

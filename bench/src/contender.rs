@@ -33,8 +33,8 @@ pub const SEGMENT: Contender = Contender::new(
 /// A tag whose numbers are permuted.
 pub const OPAQUE: Contender = Contender::new(
     "opaque ids",
-    "SELECT leaf_tag_create('NAME', opaque => true)",
-    "leaf_segment_next('NAME')",
+    "SELECT leaf_opaque_create('NAME')",
+    "leaf_opaque_next('NAME')",
 );
 /// Ids that begin with their time.
 pub const SNOWFLAKE: Contender = Contender::new("leaf_snowflake_next", "", "leaf_snowflake_next()");

@@ -23,7 +23,6 @@ SELECT statement, r.* FROM unnest(ARRAY[
     $$SELECT leaf_tag_create(NULL)$$,
     $$SELECT leaf_tag_create('u', NULL)$$,
     $$SELECT leaf_tag_create('u', start => NULL)$$,
-    $$SELECT leaf_tag_create('u', opaque => NULL)$$,
     $$SELECT leaf_tag_drop('nope')$$,
     $$SELECT leaf_tag_drop(NULL)$$,
     $$SELECT leaf_tag_reset('nope', 1)$$,

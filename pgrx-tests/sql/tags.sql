@@ -20,7 +20,6 @@ SELECT call, sqlstate, message
 FROM (VALUES ('leaf_tag_create(NULL)'),
              ('leaf_tag_create(''u'', step => NULL)'),
              ('leaf_tag_create(''u'', start => NULL)'),
-             ('leaf_tag_create(''u'', opaque => NULL)'),
              ('leaf_tag_create(''u'', if_not_exists => NULL)'),
              ('leaf_tag_drop(NULL)'),
              ('leaf_tag_reset(NULL, 1)'),

@@ -38,13 +38,24 @@ impl Session {
     /// claimed and one id of the last one is taken. They must be 20 ids long, or longer.
     #[track_caller]
     pub fn use_claims(&mut self, tag: &str, claims: i64) -> Vec<i64> {
+        self.use_claims_with(tag, claims, |session, count| session.take(tag, count))
+    }
+
+    /// The same, with ids that are taken in another way.
+    #[track_caller]
+    pub fn use_claims_with(
+        &mut self,
+        tag: &str,
+        claims: i64,
+        mut take: impl FnMut(&mut Self, i32) -> Vec<i64>,
+    ) -> Vec<i64> {
         self.wait_for_spare(tag);
         let before = self.figure(tag, "refills");
         let mut ids = Vec::new();
         for claimed in 1..=claims {
             // No segment is so short that its first id asks for the next one.
             let left = self.figure(tag, "current_remaining + coalesce(spare_remaining, 0)");
-            ids.extend(self.take(tag, i32::try_from(left).unwrap() + 1));
+            ids.extend(take(self, i32::try_from(left).unwrap() + 1));
             self.wait_for_spare(tag);
             assert_eq!(self.figure(tag, "refills") - before, claimed);
         }

@@ -1,49 +1,60 @@
-//! Opaque ids, there and back.
+//! Opaque ids, there and back, and their keys.
 
 use leaf_id_core::opaque::Permutation;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-use super::call::{finish, second_bigint, tag};
+use super::call::{finish, second_bigint, tag, text};
 use crate::error::Failure;
-use crate::segment::wait;
-use crate::tags::opaque;
+use crate::segment::opaque as ids;
+use crate::shmem::Tag;
+use crate::tags::opaque as keys;
 
-/// Maps a value of a tag's domain.
-///
-/// # Safety
-/// PostgreSQL has called one of the two SQL functions below with this.
-unsafe fn mapped(
-    fcinfo: pg_sys::FunctionCallInfo,
-    map: impl FnOnce(&Permutation, i64) -> Option<i64>,
-) -> Result<i64, Failure> {
-    // SAFETY: as the caller says: both are strict, with a text and a bigint.
-    let (tag, value) = unsafe { (tag(fcinfo), second_bigint(fcinfo)) };
-    let found = wait::opaque_tag(tag)?;
-    let domain = &found.opaque.domain;
-    map(&found.permutation, value).ok_or_else(|| Failure::OpaqueOutOfRange {
-        tag: found.key.tag.name(),
-        value,
-        first: domain.first(),
-        last: domain.last(),
-    })
+fn name(tag: &[u8]) -> Result<Tag, Failure> {
+    Tag::new(tag).ok_or(Failure::TagLength { bytes: tag.len() })
+}
+
+#[pg_extern(strict, parallel_safe, sql = false)]
+fn leaf_opaque_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
+    // SAFETY: a call of the SQL function of this name.
+    finish(ids::next(unsafe { tag(fcinfo) }))
 }
 
 #[pg_extern(strict, stable, parallel_safe, sql = false)]
 fn leaf_opaque_encode(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
-    // SAFETY: a call of the SQL function of this name.
-    finish(unsafe { mapped(fcinfo, Permutation::encode) })
+    // SAFETY: a call of the SQL function of this name, which is strict, with a text and a bigint.
+    let (tag, value) = unsafe { (tag(fcinfo), second_bigint(fcinfo)) };
+    finish(ids::map(tag, value, Permutation::encode))
 }
 
 #[pg_extern(strict, stable, parallel_safe, sql = false)]
 fn leaf_opaque_decode(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
-    // SAFETY: a call of the SQL function of this name.
-    finish(unsafe { mapped(fcinfo, Permutation::decode) })
+    // SAFETY: as above.
+    let (tag, value) = unsafe { (tag(fcinfo), second_bigint(fcinfo)) };
+    finish(ids::map(tag, value, Permutation::decode))
 }
 
 #[pg_extern(strict, stable, parallel_safe, sql = false)]
-fn leaf_key_of(fcinfo: pg_sys::FunctionCallInfo) -> String {
-    // SAFETY: a call of the SQL function of this name, which is strict.
-    let found = finish(wait::opaque_tag(unsafe { tag(fcinfo) }));
-    finish(opaque::hand_over(&found.key.tag, &found.opaque)).hex()
+fn leaf_opaque_key(fcinfo: pg_sys::FunctionCallInfo) -> String {
+    // SAFETY: a call of the SQL function of this name.
+    let tag = finish(name(unsafe { tag(fcinfo) }));
+    finish(keys::hex(&tag))
+}
+
+#[pg_extern(strict, stable, parallel_safe, sql = false)]
+fn leaf_has_key(fcinfo: pg_sys::FunctionCallInfo) -> bool {
+    // SAFETY: a call of the SQL function of this name.
+    let tag = unsafe { tag(fcinfo) };
+    Tag::new(tag).is_some_and(|tag| finish(keys::has_key(&tag)))
+}
+
+#[pg_extern(strict, sql = false)]
+fn leaf_make_key(fcinfo: pg_sys::FunctionCallInfo) {
+    // SAFETY: a call of the SQL function of this name, which is strict, with a text, a bigint and a text.
+    let (tag, last, key) = unsafe { (tag(fcinfo), second_bigint(fcinfo), text(fcinfo, 2)) };
+    let tag = finish(name(tag));
+    let key = String::from_utf8_lossy(key);
+    // An empty one asks for a new one.
+    let key = Some(&*key).filter(|key| !key.is_empty());
+    finish(keys::create(&tag, last, key));
 }

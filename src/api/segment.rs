@@ -62,11 +62,6 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         answer.max_value.into_datum(),
         bigint(answer.skipped).into_datum(),
         answer.growth_limited.into_datum(),
-        answer.opaque.map(|handed| handed.opaque.key.into()),
-        answer
-            .opaque
-            .map(|handed| pg::bigints_datum(handed.opaque.domain.bounds())),
-        answer.opaque.and_then(|handed| handed.hex().into_datum()),
     ];
     // SAFETY: its OUT arguments.
     unsafe { row.form(columns) }

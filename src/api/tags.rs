@@ -8,7 +8,6 @@ use crate::error::Failure;
 use crate::pg::{self, RawDatum, TriggerCall};
 use crate::tags::heap::Edit;
 use crate::tags::heap::{ALLOC, AllocRow};
-use crate::tags::opaque;
 use crate::tags::transaction;
 use crate::tags::trigger::{self, Merged};
 
@@ -51,14 +50,6 @@ fn edit(call: &TriggerCall<'_>) -> Edit {
     }
 }
 
-/// What became of keys. An apply worker goes on without their table: its tags then issue nothing.
-fn finish_keys(result: Result<(), Failure>) {
-    match result {
-        Err(_) if pg::replica_role() => {}
-        result => finish(result),
-    }
-}
-
 #[pg_extern(sql = false)]
 fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     // SAFETY: a call of the SQL function of this name.
@@ -75,14 +66,6 @@ fn leaf_alloc_stamp(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
             return call.none();
         }
     }
-    if edit
-        .new
-        .as_ref()
-        .is_some_and(|row| row.opaque_key.is_some())
-    {
-        // What is kept of keys ends with the transaction.
-        transaction::watch();
-    }
     let stamp = finish(trigger::stamp(&edit));
     call.with(&stamp.changes())
 }
@@ -94,7 +77,6 @@ fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     if is_readable(&call) {
         let edit = edit(&call);
         finish(trigger::check_written(&edit));
-        finish_keys(opaque::settle(edit.old.as_ref(), edit.new.as_ref()));
         transaction::remember(&edit);
     }
     call.unchanged()
@@ -106,7 +88,6 @@ fn leaf_alloc_truncate(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let call = unsafe { trigger_call(fcinfo, "leaf_alloc_truncate") };
     is_readable(&call);
     finish(trigger::check_truncate());
-    finish_keys(opaque::remove_all());
     transaction::note_truncate(call.relation());
     call.unchanged()
 }

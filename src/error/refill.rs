@@ -21,14 +21,6 @@ pub enum TagError {
     /// The same incarnation of its row on the source server, which has given ids below those
     /// that had come from there.
     ServerBehind { received: i64, answered: i64 },
-    /// Its ids are opaque, and their key is missing.
-    NoKey,
-    /// Its ids are opaque, and its source server permutes other ranges than were used here.
-    OtherDomain,
-    /// Its ids are opaque, and its source server has handed over the key of another tag here.
-    KeyInUse,
-    /// Its ids are opaque on its source server alone, or here alone.
-    OtherKind { opaque_there: bool },
 }
 
 /// Why the last request of a slot was not answered with a segment.
@@ -101,19 +93,6 @@ impl TagError {
             Self::ServerBehind { received, answered } => format!(
                 "Server \"{server}\" is behind: ids below {received} were in use, now it has given {answered}."
             ),
-            Self::NoKey => "The key of its opaque ids is missing.".into(),
-            Self::KeyInUse => {
-                format!("Server \"{server}\" has handed over the key of another tag here.")
-            }
-            Self::OtherKind { opaque_there: true } => {
-                format!("The tag is opaque on server \"{server}\", and not here.")
-            }
-            Self::OtherDomain => format!(
-                "Server \"{server}\" permutes the ids of the tag in another way than was used here: in a failover it has lost how \"max_value\" was raised."
-            ),
-            Self::OtherKind {
-                opaque_there: false,
-            } => format!("The tag is opaque here, and not on server \"{server}\"."),
         }
     }
 
@@ -121,10 +100,6 @@ impl TagError {
     pub fn log_text(self, server: &str) -> Option<String> {
         match self {
             Self::NoSuchTag | Self::EndOfTag { .. } => None,
-            Self::NoKey => Some("the key of its opaque ids is missing".into()),
-            Self::OtherKind { .. } | Self::OtherDomain | Self::KeyInUse => {
-                Some(self.sentence(server))
-            }
             Self::MaxIdBackwards { published, found } => Some(format!(
                 "max_id moved backwards, from {published} to {found}"
             )),
@@ -185,30 +160,6 @@ impl TagError {
                 "Ids below {received} had come from there, or were in use here before; now it has given {answered}. It may have lost claims in a failover."
             ))
             .set_hint("Raise its \"max_id\" there, above every id that is in use on any server."),
-            Self::NoKey => error(
-                not_ready,
-                format!("the key of opaque tag \"{tag}\" is missing"),
-            )
-            .set_detail("Its row in leaf_id.leaf_alloc was restored or replicated without its row in leaf_id.leaf_opaque_key.")
-            .set_hint("Restore leaf_id.leaf_opaque_key from the same dump. Another key would repeat ids."),
-            Self::OtherDomain => error(
-                not_ready,
-                format!("server \"{server}\" is behind with tag \"{tag}\""),
-            )
-            .set_detail(self.sentence(server))
-            .set_hint("Create a new tag; this one would issue some ids a second time."),
-            Self::KeyInUse => error(
-                not_ready,
-                format!("cannot use the ids of tag \"{tag}\": they come with the key of another tag"),
-            )
-            .set_detail(self.sentence(server))
-            .set_hint("Ask who runs that server. Two tags of one key would issue the same ids."),
-            Self::OtherKind { .. } => error(
-                not_ready,
-                format!("tag \"{tag}\" is not the same kind here as on server \"{server}\""),
-            )
-            .set_detail(self.sentence(server))
-            .set_hint("Drop it here, and create it with the \"opaque\" that it has there."),
         }
     }
 }

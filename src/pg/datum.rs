@@ -1,6 +1,6 @@
 //! Results of SQL functions.
 
-use core::ffi::{c_char, c_int};
+use core::ffi::c_int;
 
 use pgrx::pg_sys;
 use pgrx::pgrx_sql_entity_graph::metadata;
@@ -109,55 +109,6 @@ pub fn text_datum(bytes: &[u8]) -> pg_sys::Datum {
     let len = c_int::try_from(bytes.len()).unwrap_or(0);
     // SAFETY: copies as many bytes as there are.
     pg_sys::Datum::from(unsafe { pg_sys::cstring_to_text_with_len(bytes.as_ptr().cast(), len) })
-}
-
-/// A `bigint[]` in the current memory context.
-pub fn bigints_datum(numbers: &[i64]) -> pg_sys::Datum {
-    let mut elements: Vec<_> = numbers.iter().copied().map(pg_sys::Datum::from).collect();
-    let count = c_int::try_from(elements.len()).unwrap_or(0);
-    // SAFETY: as many elements as there are, which are copied; what PostgreSQL knows of the type.
-    let array = unsafe {
-        let (length, align) = (8, b'd' as c_char);
-        pg_sys::construct_array(
-            elements.as_mut_ptr(),
-            count,
-            pg_sys::INT8OID,
-            length,
-            true,
-            align,
-        )
-    };
-    pg_sys::Datum::from(array)
-}
-
-/// The elements of a `bigint[]`; those that are NULL are left out.
-///
-/// # Safety
-/// The datum is a `bigint[]`, and not null.
-pub unsafe fn bigints(datum: pg_sys::Datum) -> Vec<i64> {
-    let mut elements = core::ptr::null_mut();
-    let mut nulls = core::ptr::null_mut();
-    let mut count = 0;
-    // SAFETY: as the caller says; the arguments are what PostgreSQL knows of that type. Both
-    // results have as many elements as `count` says.
-    unsafe {
-        let array = pg_sys::pg_detoast_datum(datum.cast_mut_ptr());
-        pg_sys::deconstruct_array(
-            array.cast(),
-            pg_sys::INT8OID,
-            8,
-            true,
-            b'd' as c_char,
-            &raw mut elements,
-            &raw mut nulls,
-            &raw mut count,
-        );
-        let count = usize::try_from(count).unwrap_or(0);
-        let present = (0..count).filter(|position| !*nulls.add(*position));
-        present
-            .map(|position| (*elements.add(position)).value() as i64)
-            .collect()
-    }
 }
 
 /// A text result as its bytes in the encoding of the database: tags are not converted.

@@ -26,7 +26,6 @@ use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use leaf_id_core::opaque::Domain;
 use leaf_id_core::segment::MAX_LEN;
 use leaf_id_core::step::Pace;
 use rand::RngExt;
@@ -39,7 +38,6 @@ use crate::pg::sqlstate::{self, SqlState};
 use crate::pg::{self, Name, Readiness};
 use crate::shmem::{Area, Key, RemoteServerState, Slot};
 use crate::tags::claim::{self, Answer, TagSource};
-use crate::tags::opaque::{self, Handed, Opaque};
 
 /// How a claim is asked for: `leaf_claim(text, integer)`.
 static CLAIM: Service = Service {
@@ -508,23 +506,6 @@ impl RemoteRequest {
     }
 }
 
-/// What makes ids of the numbers, where they are opaque; the outer `None` makes no sense.
-fn handed(rows: &Rows) -> Option<Option<Handed>> {
-    let Some(number) = rows.number(0, 7) else {
-        return Some(None);
-    };
-    let bounds = rows.text(0, 8)?;
-    let bounds = bounds.strip_prefix('{')?.strip_suffix('}')?.split(',');
-    let bounds: Option<Vec<i64>> = bounds.map(|bound| bound.parse().ok()).collect();
-    let domain = Domain::of(&bounds?).ok()?;
-    let opaque = Opaque {
-        key: number,
-        domain,
-    };
-    let key = opaque::key_of_hex(&rows.text(0, 9)?)?;
-    Some(Some(Handed { opaque, key }))
-}
-
 /// What `leaf_claim` has answered.
 fn answer(rows: &Rows, asked: u32) -> Result<Answer, RemoteError> {
     let refused = |sqlstate: SqlState, message: &str| RemoteError {
@@ -554,7 +535,6 @@ fn answer(rows: &Rows, asked: u32) -> Result<Answer, RemoteError> {
             max_value: rows.number(0, 4)?,
             skipped: rows.number(0, 5)?,
             growth_limited: rows.boolean(0, 6)?,
-            opaque: handed(rows)?,
         })
     };
     read().ok_or_else(|| refused(sqlstate::PROTOCOL_VIOLATION, "the answer makes no sense"))

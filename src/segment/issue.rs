@@ -4,10 +4,8 @@
 //! | --- | --- | --- |
 //! | [`next_unguarded`] | a constant of the query | this function, where nothing is left to do |
 //! | | any other, if it is everybody's | [`next_cached`], from the slot that the session knows |
-//! | [`next`], [`next_range`], [`Batch`] | any that the session knows the slot of | [`take`] |
+//! | [`next`], [`next_range`], [`Batch`], [`next_number`] | any that the session knows the slot of | [`take`] |
 //! | | all others | [`wait::take`]: finds the slot, and waits where nothing lies ready |
-//!
-//! A tag with opaque ids is never [`next_cached`]: the fast ways pay nothing for it.
 //!
 //! Each leads to those below it, and none back. No SQL is reached from here.
 
@@ -18,8 +16,8 @@ use crate::pg;
 use crate::shmem::{self, SlotRef};
 use crate::tags::transaction as edits;
 
-use super::slot_cache::{SLOT_CACHE, Source};
-use super::take::{self, Amount, Ids};
+use super::slot_cache::SLOT_CACHE;
+use super::take::{self, Amount, Run, Wanted};
 use super::wait;
 
 /// What one call site remembers between its calls (PostgreSQL's `fn_extra`): where the ids
@@ -156,8 +154,7 @@ pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
     let slot_ref = everybodys_slot(tag);
     let taken = slot_ref.and_then(|slot_ref| slot_ref.buffer.take(slot_ref.version).ok());
     let (Some(slot_ref), Some(taken)) = (slot_ref, taken) else {
-        let ids = take(tag, Amount::One)?;
-        return take::id(ids.permutation.as_deref(), ids.first, tag);
+        return Ok(take(tag, Amount::One, Wanted::Ids)?.first);
     };
     site.note(&slot_ref);
     if taken.leaves_work() {
@@ -171,47 +168,47 @@ pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
 /// # Errors
 /// See [`Failure`].
 pub fn next_range(tag: &[u8], n: u32) -> Result<(i64, i64), Failure> {
-    // Not `take`, whose result is large: an error has many parts.
-    let amount = Amount::Range(n);
-    let ids = match take_ready(tag, amount) {
-        Some(ids) => ids,
-        None => wait::take(tag, amount)?,
-    };
-    Ok((ids.first, ids.first + i64::from(n) - 1))
+    let run = take(tag, Amount::Range(n), Wanted::Ids)?;
+    Ok((run.first, run.first + i64::from(n) - 1))
+}
+
+/// The next number of a tag whose ids are opaque.
+///
+/// # Errors
+/// See [`Failure`].
+pub fn next_number(tag: &[u8]) -> Result<i64, Failure> {
+    Ok(take(tag, Amount::One, Wanted::Numbers)?.first)
 }
 
 /// Takes what lies ready, of a tag that this session has used before. Otherwise waits.
 #[inline]
-fn take(tag: &[u8], amount: Amount) -> Result<Ids, Failure> {
-    match take_ready(tag, amount) {
-        Some(ids) => Ok(ids),
-        None => wait::take(tag, amount),
+fn take(tag: &[u8], amount: Amount, wanted: Wanted) -> Result<Run, Failure> {
+    match take_ready(tag, amount, wanted) {
+        Some(run) => Ok(run),
+        None => wait::take(tag, amount, wanted),
     }
 }
 
-/// Where this session took ids of a tag last.
+/// Where this session took this of a tag last.
 #[inline(never)]
-fn known_slot(tag: &[u8]) -> Option<Source> {
+fn known_slot(tag: &[u8], wanted: Wanted) -> Option<SlotRef> {
     if !cache_holds() {
         return None;
     }
-    SLOT_CACHE.with(|cache| cache.find(tag))
+    SLOT_CACHE.with(|cache| cache.find(tag, wanted))
 }
 
 #[inline(always)]
-fn take_ready(tag: &[u8], amount: Amount) -> Option<Ids> {
-    let Source {
-        slot_ref,
-        permutation,
-    } = known_slot(tag)?;
-    if permutation.is_some() && matches!(amount, Amount::Range(_)) {
-        return None;
-    }
+fn take_ready(tag: &[u8], amount: Amount, wanted: Wanted) -> Option<Run> {
+    let slot_ref = known_slot(tag, wanted)?;
     let taken = amount.take(shmem::area()?, &slot_ref).ok()??;
     if taken.leaves_work() {
         take::finish(&slot_ref, &taken);
     }
-    Some(Ids::new(&taken, permutation)).filter(Ids::are_in_domain)
+    Some(Run {
+        first: taken.first,
+        count: taken.count,
+    })
 }
 
 /// The ids of one batch call, taken as they are read, in as few runs as the segments allow.
@@ -219,7 +216,7 @@ pub struct Batch {
     tag: Vec<u8>,
     left: u32,
     /// What is left of a run.
-    run: Ids,
+    run: Run,
 }
 
 impl Batch {
@@ -228,11 +225,7 @@ impl Batch {
         Self {
             tag: tag.to_vec(),
             left: n,
-            run: Ids {
-                first: 0,
-                count: 0,
-                permutation: None,
-            },
+            run: Run { first: 0, count: 0 },
         }
     }
 
@@ -240,8 +233,8 @@ impl Batch {
     #[inline(never)]
     fn take_run(&mut self) {
         pg::check_for_interrupts();
-        match take(&self.tag, Amount::UpTo(self.left)) {
-            Ok(ids) => self.run = ids,
+        match take(&self.tag, Amount::UpTo(self.left), Wanted::Ids) {
+            Ok(run) => self.run = run,
             Err(failure) => failure.raise(),
         }
     }
@@ -258,13 +251,10 @@ impl Iterator for Batch {
         if self.run.count == 0 {
             self.take_run();
         }
-        let number = self.run.first;
+        let id = self.run.first;
         self.run.first += 1;
         self.run.count -= 1;
         self.left -= 1;
-        match take::id(self.run.permutation.as_deref(), number, &self.tag) {
-            Ok(id) => Some(id),
-            Err(failure) => failure.raise(),
-        }
+        Some(id)
     }
 }

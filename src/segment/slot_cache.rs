@@ -6,6 +6,7 @@ use std::rc::Rc;
 use leaf_id_core::opaque::Permutation;
 use leaf_id_core::tag_table::TagTable;
 
+use super::take::Wanted;
 use crate::pg::{self, Caller};
 use crate::shmem::{self, Access, SlotRef, Tag};
 
@@ -23,28 +24,14 @@ pub struct SlotCache {
     slots: TagTable<u64>,
     /// By tag, the others that were taken from, with the version, and who took.
     restricted: TagTable<(u64, Caller)>,
-    /// By tag, those with opaque ids.
-    opaque: BTreeMap<Box<[u8]>, OpaqueSlot>,
+    /// By tag, those whose ids are opaque: as above.
+    opaque: TagTable<(u64, Caller)>,
+    /// What makes ids of their numbers, by name.
+    permutations: BTreeMap<Box<[u8]>, Rc<Permutation>>,
 }
 
-/// Opaque tags that one session remembers the slots of: less than a kilobyte each.
-const MAX_OPAQUE: usize = 10_000;
-
-/// Where a caller took numbers of an opaque tag, and what makes ids of them.
-struct OpaqueSlot {
-    link: u32,
-    version: u64,
-    caller: Caller,
-    permutation: Rc<Permutation>,
-}
-
-/// Where ids are taken, and how what is taken becomes ids.
-pub struct Source {
-    /// The slot.
-    pub slot_ref: SlotRef,
-    /// `None`: it is ids already.
-    pub permutation: Option<Rc<Permutation>>,
-}
+/// Permutations that one session remembers: less than a kilobyte each.
+const MAX_PERMUTATIONS: usize = 10_000;
 
 impl SlotCache {
     /// What is known of a database: nothing but where `leaf_alloc` is. Raises an error where
@@ -59,7 +46,8 @@ impl SlotCache {
             relation,
             slots: TagTable::new(seeds),
             restricted: TagTable::new(seeds),
-            opaque: BTreeMap::new(),
+            opaque: TagTable::new(seeds),
+            permutations: BTreeMap::new(),
         }
     }
 
@@ -70,65 +58,28 @@ impl SlotCache {
         shmem::area()?.slot_ref(link, version)
     }
 
-    /// Where ids of a tag were taken last, if that is everybody's or the caller took them.
+    /// Where this was taken last of a tag, if that is everybody's or the caller took it.
     #[inline]
-    pub fn find(&self, tag: &[u8]) -> Option<Source> {
-        let plain = self.everybodys(tag).or_else(|| self.callers(tag));
-        match plain {
-            Some(slot_ref) => Some(Source {
-                slot_ref,
-                permutation: None,
-            }),
-            None => self.opaque(tag),
+    pub fn find(&self, tag: &[u8], wanted: Wanted) -> Option<SlotRef> {
+        match wanted {
+            Wanted::Ids => self
+                .everybodys(tag)
+                .or_else(|| callers(&self.restricted, tag)),
+            Wanted::Numbers => callers(&self.opaque, tag),
         }
     }
 
-    #[inline(never)]
-    fn opaque(&self, tag: &[u8]) -> Option<Source> {
-        let slot = self.opaque.get(tag)?;
-        let slot_ref = shmem::area()?.slot_ref(slot.link, slot.version);
-        let slot_ref = slot_ref.filter(|_| slot.caller == Caller::now())?;
-        Some(Source {
-            slot_ref,
-            permutation: Some(Rc::clone(&slot.permutation)),
-        })
+    /// What makes ids of the numbers of a tag.
+    pub fn permutation(&self, tag: &[u8]) -> Option<Rc<Permutation>> {
+        self.permutations.get(tag).map(Rc::clone)
     }
 
-    /// Remembers the slot of an opaque tag that a caller may take from.
-    pub fn remember_opaque(
-        &mut self,
-        tag: &Tag,
-        slot_ref: SlotRef,
-        permutation: &Rc<Permutation>,
-        caller: Caller,
-    ) {
-        let Some(area) = shmem::area() else { return };
-        self.forget(tag);
-        if self.opaque.len() >= MAX_OPAQUE {
-            self.opaque.clear();
+    /// Remembers that.
+    pub fn remember_permutation(&mut self, tag: &[u8], permutation: &Rc<Permutation>) {
+        if self.permutations.len() >= MAX_PERMUTATIONS {
+            self.permutations.clear();
         }
-        let slot = OpaqueSlot {
-            link: area.link(slot_ref.slot),
-            version: slot_ref.version,
-            caller,
-            permutation: Rc::clone(permutation),
-        };
-        self.opaque.insert(tag.bytes().into(), slot);
-    }
-
-    /// Forgets what was remembered of a tag that was plain or opaque before.
-    fn forget(&mut self, tag: &Tag) {
-        self.slots.remove(tag.bytes());
-        self.restricted.remove(tag.bytes());
-        self.opaque.remove(tag.bytes());
-    }
-
-    /// Where the caller took ids of a tag last that is not everybody's.
-    #[inline(never)]
-    fn callers(&self, tag: &[u8]) -> Option<SlotRef> {
-        let (link, (version, caller)) = self.restricted.get(tag)?;
-        let slot_ref = shmem::area()?.slot_ref(link, version);
-        slot_ref.filter(|_| caller == Caller::now())
+        self.permutations.insert(tag.into(), Rc::clone(permutation));
     }
 
     /// Remembers the slot that a caller may take from, of at most so many tags.
@@ -142,17 +93,28 @@ impl SlotCache {
     ) {
         let limit = capacity.min(MAX_CACHED);
         match access {
-            // It is known with the first segment of this version; what goes with opaque ids, to
-            // `remember_opaque`.
-            Access::Unknown | Access::Opaque => {}
+            // It is known with the first segment of this version.
+            Access::Unknown => {}
             Access::Everybody => remember(&mut self.slots, limit, tag, slot_ref, slot_ref.version),
             Access::Restricted => {
                 self.slots.remove(tag.bytes());
                 let value = (slot_ref.version, caller);
                 remember(&mut self.restricted, limit, tag, slot_ref, value);
             }
+            Access::Opaque => {
+                let value = (slot_ref.version, caller);
+                remember(&mut self.opaque, limit, tag, slot_ref, value);
+            }
         }
     }
+}
+
+/// Where the caller took of a tag last that is not everybody's.
+#[inline(never)]
+fn callers(slots: &TagTable<(u64, Caller)>, tag: &[u8]) -> Option<SlotRef> {
+    let (link, (version, caller)) = slots.get(tag)?;
+    let slot_ref = shmem::area()?.slot_ref(link, version);
+    slot_ref.filter(|_| caller == Caller::now())
 }
 
 fn remember<V: Copy>(

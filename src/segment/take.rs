@@ -1,13 +1,18 @@
 //! Taking from a slot: what lies ready, and what that leaves to do.
 
-use std::rc::Rc;
-
-use leaf_id_core::opaque::Permutation;
 use leaf_id_core::segment::{DoubleBuffer, Miss, Taken};
 
-use crate::error::{Failure, TagError};
 use crate::pg;
-use crate::shmem::{self, Area, SlotRef, Tag};
+use crate::shmem::{self, Area, SlotRef};
+
+/// What a call takes of a tag. A tag whose ids are opaque has no others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// Ids.
+    Ids,
+    /// Numbers, of which opaque ids are made.
+    Numbers,
+}
 
 /// How many ids a call takes at once.
 #[derive(Clone, Copy)]
@@ -70,48 +75,11 @@ impl Amount {
 pub struct Exhausted;
 
 /// What was taken, in one run.
-pub struct Ids {
-    /// The lowest: an id, or a number that stands for one.
+pub struct Run {
+    /// The lowest.
     pub first: i64,
     /// How many.
     pub count: u32,
-    /// What makes ids of numbers, where they are opaque.
-    pub permutation: Option<Rc<Permutation>>,
-}
-
-impl Ids {
-    /// What was taken from a slot.
-    pub fn new(taken: &Taken, permutation: Option<Rc<Permutation>>) -> Self {
-        Self {
-            first: taken.first,
-            count: taken.count,
-            permutation,
-        }
-    }
-
-    /// Whether ids can be made of them. Where not, the domain has just grown, and the slot's version
-    /// is about to end.
-    pub fn are_in_domain(&self) -> bool {
-        let last = || self.first + i64::from(self.count) - 1;
-        self.permutation
-            .as_ref()
-            .is_none_or(|permutation| permutation.holds(last()))
-    }
-}
-
-/// The id that a number stands for.
-///
-/// # Errors
-/// It is outside of the domain of its tag: nothing that the triggers let through.
-#[inline]
-pub fn id(permutation: Option<&Permutation>, number: i64, tag: &[u8]) -> Result<i64, Failure> {
-    let Some(permutation) = permutation else {
-        return Ok(number);
-    };
-    permutation.encode(number).ok_or_else(|| {
-        let tag = Tag::new(tag).unwrap_or(Tag::EMPTY);
-        Failure::tag(tag.name(), TagError::NoKey)
-    })
 }
 
 /// What a take leaves to do: to ask for the spare, and to count what was lost.

@@ -1,25 +1,24 @@
 //! What a call does for which nothing lies ready: finds the tag's slot, asks for a segment,
 //! waits for it, and says why none came. No SQL is reached from here.
 
-use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use leaf_id_core::opaque::Permutation;
 use leaf_id_core::segment::Taken;
 
-use super::slot_cache::{SLOT_CACHE, SlotCache, Source};
-use super::take::{self, Amount, Ids};
-use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, ready_on_standby, silence};
+use super::slot_cache::{SLOT_CACHE, SlotCache};
+use super::take::{self, Amount, Run, Wanted};
+use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, silence};
 use crate::error::{Failure, RefillError, TagError, for_monitors};
 use crate::pg::{self, Caller, LockHolder, WaitEvent};
 use crate::shmem::{Access, Area, Key, MAX_TAG, RELATIONS, SlotRef, Tag};
 use crate::tags::heap::{self, SeenRow, TableLocked};
-use crate::tags::opaque::{self, KeysLocked, Opaque};
+use crate::tags::opaque::{self, Found, KeysLocked};
 use crate::tags::rights;
-use crate::tags::transaction::{self as edits, Standing};
+use crate::tags::transaction::{self as edits, Created, Standing};
 
-fn relation() -> Result<u32, Failure> {
+/// The oid of `leaf_alloc`. What the session knows ends with another one.
+pub(super) fn relation() -> Result<u32, Failure> {
     if !pg::relation_changed() {
         return Ok(SLOT_CACHE.with(|cache| cache.relation));
     }
@@ -31,7 +30,7 @@ fn relation() -> Result<u32, Failure> {
     Ok(relation)
 }
 
-fn tag(bytes: &[u8]) -> Result<Tag, Failure> {
+pub(super) fn tag(bytes: &[u8]) -> Result<Tag, Failure> {
     match Tag::new(bytes) {
         Some(tag) if bytes.len() <= MAX_TAG => Ok(tag),
         _ => Err(Failure::TagLength { bytes: bytes.len() }),
@@ -60,7 +59,7 @@ pub fn untouched(bytes: &[u8]) -> Result<Key, Failure> {
 /// See [`Failure`].
 #[cold]
 #[inline(never)]
-pub fn take(bytes: &[u8], amount: Amount) -> Result<Ids, Failure> {
+pub fn take(bytes: &[u8], amount: Amount, wanted: Wanted) -> Result<Run, Failure> {
     let area = ready()?;
     let tag = tag(bytes)?;
     let deadline = Deadline::new();
@@ -70,47 +69,24 @@ pub fn take(bytes: &[u8], amount: Amount) -> Result<Ids, Failure> {
             relation: relation()?,
             tag,
         };
-        if edits::open() {
-            match edits::standing(&key) {
-                Standing::Untouched => {}
-                Standing::Created if !pg::in_parallel_mode() => {
-                    check_local(&key, &deadline)?;
-                    let permutation = how_made_here(&key, amount, &deadline)?;
-                    let is_range = matches!(amount, Amount::Range(_));
-                    let first = edits::issue_local(&key, amount.count(), is_range)?;
-                    return Ok(Ids {
-                        first,
-                        count: amount.count(),
-                        permutation,
-                    });
-                }
-                Standing::Created | Standing::Changed => return Err(changed(&key)),
-            }
+        if edits::open()
+            && let Some(run) = take_here(&key, amount, wanted, &deadline)?
+        {
+            return Ok(run);
         }
-        let known = SLOT_CACHE.with(|cache| cache.find(bytes));
-        let (slot_ref, made) = match known {
-            Some(Source {
-                slot_ref,
-                permutation,
-            }) if slot_ref.buffer.version() == slot_ref.version => (slot_ref, Some(permutation)),
-            _ => find_slot(area, &key, amount, &deadline)?,
+        let known = SLOT_CACHE.with(|cache| cache.find(bytes, wanted));
+        let slot_ref = match known {
+            Some(slot_ref) if slot_ref.buffer.version() == slot_ref.version => slot_ref,
+            _ => find_slot(area, &key, wanted, &deadline)?,
         };
-        if let Some(Some(_)) = made {
-            check_opaque(&key, amount)?;
-        }
         if let Some(taken) = take_or_wait(area, &slot_ref, &key, amount, &deadline)? {
             if taken.leaves_work() {
                 take::finish(&slot_ref, &taken);
             }
-            let known = made.map(|permutation| Ids::new(&taken, permutation));
-            if let Some(ids) = known.filter(Ids::are_in_domain) {
-                return Ok(ids);
-            }
-            // Where this does not tell, they are a gap: the row was edited, and whether they are ids
-            // or numbers, and of which key, is not known any more.
-            if let Some(permutation) = how_made(area, &slot_ref, &key, &deadline)? {
-                return Ok(Ids::new(&taken, permutation));
-            }
+            return Ok(Run {
+                first: taken.first,
+                count: taken.count,
+            });
         }
         // Also where edits or evictions follow one another so fast that none of them is
         // waited for (I5).
@@ -125,6 +101,27 @@ pub fn take(bytes: &[u8], amount: Amount) -> Result<Ids, Failure> {
     }
 }
 
+/// Ids of a tag that the open transaction has created; `None` of one that it has not edited.
+fn take_here(
+    key: &Key,
+    amount: Amount,
+    wanted: Wanted,
+    deadline: &Deadline,
+) -> Result<Option<Run>, Failure> {
+    match edits::standing(key) {
+        Standing::Untouched => Ok(None),
+        Standing::Created if wanted == Wanted::Ids && !pg::in_parallel_mode() => {
+            check_local(key, deadline)?;
+            let is_range = matches!(amount, Amount::Range(_));
+            let first = edits::issue_local(key, amount.count(), is_range)?;
+            let count = amount.count();
+            Ok(Some(Run { first, count }))
+        }
+        // Of a tag with a key the rollback would tell what id a number has, and leave it unused.
+        Standing::Created | Standing::Changed => Err(changed(key)),
+    }
+}
+
 fn name(key: &Key) -> String {
     key.tag.name()
 }
@@ -136,18 +133,14 @@ fn changed(key: &Key) -> Failure {
     }
 }
 
-/// What makes ids of what is taken from a slot: nothing, or a permutation.
-type Made = Option<Rc<Permutation>>;
-
 /// The slot of a tag that exists. An unknown tag gets none: asking for names at random
-/// must not fill the array. With it, what makes ids of what is taken there; `None` while
-/// nothing was published in this version, or where that has ended.
+/// must not fill the array.
 fn find_slot(
     area: &'static Area,
     key: &Key,
-    amount: Amount,
+    wanted: Wanted,
     deadline: &Deadline,
-) -> Result<(SlotRef, Option<Made>), Failure> {
+) -> Result<SlotRef, Failure> {
     let found = area.directory().find(key);
     let slot_ref = match found {
         Some(slot_ref) => slot_ref,
@@ -164,139 +157,42 @@ fn find_slot(
     // Before the look: what is heard of meanwhile counts as news.
     let caller = Caller::now();
     if access != Access::Everybody {
-        let row = see_row(key, deadline)?.row;
-        if !rights::caller_may_issue(row.granted_to.as_deref()) {
-            return Err(Failure::TagForbidden { tag: name(key) });
-        }
-        if row.opaque_key.is_some() {
-            check_opaque(key, amount)?;
-        }
+        check_rights(key, deadline)?;
     }
-    let made = match access {
-        Access::Unknown => None,
-        Access::Opaque => how_made(area, &slot_ref, key, deadline)?,
-        Access::Everybody | Access::Restricted => Some(None),
-    };
-    SLOT_CACHE.with_mut(|cache| match &made {
-        Some(Some(permutation)) => {
-            cache.remember_opaque(&key.tag, slot_ref, permutation, caller);
+    let is_opaque = match access {
+        // It has a key, which was restored or replicated after its row: nobody goes on without.
+        Access::Everybody | Access::Restricted if wanted == Wanted::Numbers => {
+            area.directory().retire(key);
+            true
         }
-        _ => cache.remember(&key.tag, slot_ref, access, caller, area.capacity()),
+        Access::Everybody | Access::Restricted => false,
+        Access::Opaque => true,
+        Access::Unknown => find_key(key, deadline)?.is_some(),
+    };
+    if is_opaque && wanted == Wanted::Ids {
+        return Err(Failure::Opaque { tag: name(key) });
+    }
+    SLOT_CACHE.with_mut(|cache| {
+        cache.remember(&key.tag, slot_ref, access, caller, area.capacity());
     });
-    Ok((slot_ref, made))
+    Ok(slot_ref)
 }
 
-/// What makes ids of what is taken in a version of a slot in which something was published;
-/// `None` where that version has ended, or is about to.
-///
-/// A version holds segments of one incarnation of the row, which the slot's state names. So the
-/// row that is there now says it, if it is that one still.
-fn how_made(
-    area: &Area,
-    slot_ref: &SlotRef,
-    key: &Key,
-    deadline: &Deadline,
-) -> Result<Option<Made>, Failure> {
-    // Under the slot's lock, so after the access that goes with what was published.
-    let (state, _) = area.look(slot_ref.slot);
-    let access = slot_ref.slot.access();
-    if slot_ref.buffer.version() != slot_ref.version {
-        return Ok(None);
-    }
-    match access {
-        Access::Unknown => Ok(None),
-        Access::Everybody | Access::Restricted => Ok(Some(None)),
-        Access::Opaque => {
-            let row = see_row(key, deadline)?.row;
-            if row.incarnation != state.row_incarnation {
-                return Ok(None);
-            }
-            match row.opaque() {
-                Ok(Some(opaque)) => Ok(permutation(key, &opaque, deadline)?.map(Some)),
-                Ok(None) => Ok(None),
-                Err(error) => Err(Failure::tag(name(key), error)),
-            }
-        }
+/// Whether the caller may issue ids of a tag that there is.
+pub(super) fn check_rights(key: &Key, deadline: &Deadline) -> Result<(), Failure> {
+    let row = see_row(key, deadline)?.row;
+    if rights::caller_may_issue(row.granted_to.as_deref()) {
+        Ok(())
+    } else {
+        Err(Failure::TagForbidden { tag: name(key) })
     }
 }
 
-/// What makes ids of what is issued of a tag that this transaction has created.
-fn how_made_here(key: &Key, amount: Amount, deadline: &Deadline) -> Result<Made, Failure> {
-    let opaque = edits::opaque(key).map_err(|error| Failure::tag(name(key), error))?;
-    let Some(opaque) = opaque else {
-        return Ok(None);
-    };
-    check_opaque(key, amount)?;
-    match permutation(key, &opaque, deadline)? {
-        Some(permutation) => Ok(Some(permutation)),
-        None => Err(changed(key)),
-    }
-}
-
-/// An opaque tag, as a role sees it that may issue its ids.
-pub struct OpaqueTag {
-    /// Its key in the directory.
-    pub key: Key,
-    /// What its row says.
-    pub opaque: Opaque,
-    /// What makes ids of its numbers.
-    pub permutation: Rc<Permutation>,
-}
-
-/// Looks an opaque tag up, without a slot: on a standby too.
-///
-/// # Errors
-/// There is none of this name, its ids are not opaque, or they are for other roles.
-pub fn opaque_tag(bytes: &[u8]) -> Result<OpaqueTag, Failure> {
-    ready_on_standby()?;
-    let key = Key {
-        database: pg::database(),
-        relation: relation()?,
-        tag: tag(bytes)?,
-    };
-    let deadline = Deadline::new();
+/// The key of a tag, if its ids are opaque.
+pub(super) fn find_key(key: &Key, deadline: &Deadline) -> Result<Option<Found>, Failure> {
     loop {
-        let row = see_row(&key, &deadline)?.row;
-        if !rights::caller_may_issue(row.granted_to.as_deref()) {
-            return Err(Failure::TagForbidden { tag: name(&key) });
-        }
-        let opaque = row
-            .opaque()
-            .map_err(|error| Failure::tag(name(&key), error))?;
-        let opaque = opaque.ok_or_else(|| Failure::NotOpaque { tag: name(&key) })?;
-        if let Some(permutation) = permutation(&key, &opaque, &deadline)? {
-            return Ok(OpaqueTag {
-                key,
-                opaque,
-                permutation,
-            });
-        }
-        pg::check_for_interrupts();
-    }
-}
-
-/// A range of numbers is none of ids.
-fn check_opaque(key: &Key, amount: Amount) -> Result<(), Failure> {
-    match amount {
-        Amount::Range(_) => Err(Failure::OpaqueRange { tag: name(key) }),
-        Amount::One | Amount::UpTo(_) => Ok(()),
-    }
-}
-
-/// What makes opaque ids of the numbers of a row that was seen; `None` if that row is gone by now, and
-/// its key with it.
-fn permutation(key: &Key, opaque: &Opaque, deadline: &Deadline) -> Result<Made, Failure> {
-    loop {
-        match opaque::permutation(opaque) {
-            Ok(Ok(permutation)) => return Ok(Some(permutation)),
-            // Looked at after the key was: a row that is there still has none.
-            Ok(Err(error)) => {
-                let row = see_row(key, deadline)?.row;
-                if row.opaque_key != Some(opaque.key) {
-                    return Ok(None);
-                }
-                return Err(Failure::tag(name(key), error));
-            }
+        match opaque::find(&key.tag) {
+            Ok(found) => return found,
             Err(KeysLocked) if deadline.left_ms().is_none() => {
                 return Err(Failure::NoSegment {
                     tag: name(key),
@@ -310,15 +206,13 @@ fn permutation(key: &Key, opaque: &Opaque, deadline: &Deadline) -> Result<Made, 
 }
 
 /// Whether the caller may issue ids of a tag that this transaction has created. Its row is
-/// not looked at if the list is NULL, as it nearly always is.
+/// not looked at if everybody may, as nearly always.
 fn check_local(key: &Key, deadline: &Deadline) -> Result<(), Failure> {
-    if edits::is_restricted(key) {
-        let row = see_row(key, deadline)?.row;
-        if !rights::caller_may_issue(row.granted_to.as_deref()) {
-            return Err(Failure::TagForbidden { tag: name(key) });
-        }
+    match edits::created(key) {
+        Some(Created::Opaque) => Err(Failure::Opaque { tag: name(key) }),
+        Some(Created::Restricted) => check_rights(key, deadline),
+        Some(Created::Plain) | None => Ok(()),
     }
-    Ok(())
 }
 
 fn create_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<SlotRef, Failure> {

@@ -9,7 +9,7 @@
 use leaf_id_core::step::{self, Decay, Limits, Pace};
 
 use super::heap::{self, AllocRow, LastClaim};
-use super::opaque::{self, Handed, Opaque};
+use super::opaque;
 use super::rights;
 use crate::error::{Failure, TagError};
 use crate::guc;
@@ -34,6 +34,8 @@ pub struct Ask {
     pub row_incarnation: i64,
     /// ... and one past the last id that was.
     pub high: i64,
+    /// Who may take from the slot, as far as that is known.
+    pub access: Access,
 }
 
 /// Why the allocator's claim was not made.
@@ -86,8 +88,6 @@ pub struct Answer {
     pub skipped: u64,
     /// It is shorter than was asked for, only because claims grow step by step.
     pub growth_limited: bool,
-    /// What makes ids of these numbers, if they are opaque.
-    pub opaque: Option<Handed>,
 }
 
 impl Answer {
@@ -109,18 +109,18 @@ impl AllocRow {
         })
     }
 
-    pub(super) fn access(&self) -> Access {
-        match self.opaque_key {
-            Some(_) => Access::Opaque,
-            None => Access::of(self.granted_to.as_deref()),
-        }
-    }
-
-    /// An opaque tag whose key is missing gives no ids: nobody could be given one.
-    fn check_key(&self) -> Result<(), TagError> {
-        match self.opaque()? {
-            Some(opaque) if !raised(opaque::has_key(opaque.key)) => Err(TagError::NoKey),
-            _ => Ok(()),
+    /// Who may take of it, as a slot remembers that. `known`: what the slot says of a row of this
+    /// incarnation, and so whether the name has a key: none is made for a tag that there is.
+    pub(super) fn access(&self, tag: &Tag, incarnation: i64, known: Access) -> Access {
+        let is_opaque = match known {
+            Access::Everybody | Access::Restricted if self.incarnation == incarnation => false,
+            Access::Opaque if self.incarnation == incarnation => true,
+            _ => raised(opaque::has_key(tag)),
+        };
+        if is_opaque {
+            Access::Opaque
+        } else {
+            Access::of(self.granted_to.as_deref())
         }
     }
 
@@ -210,15 +210,16 @@ pub struct Seen {
     pub access: Access,
 }
 
-/// A tag's row as it is now, whoever has locked it; `None` if there is none.
-pub fn look(key: &Key) -> Option<Seen> {
+/// A tag's row as it is now, whoever has locked it; `None` if there is none. For the other two, see
+/// [`AllocRow::access`].
+pub fn look(key: &Key, incarnation: i64, known: Access) -> Option<Seen> {
     let table = raised(heap::open(key.relation, pg::Access::Read))?;
     let row = AllocRow::of(&table.get(&heap::key(&key.tag))?);
     Some(Seen {
         incarnation: row.incarnation,
         max_id: row.max_id(),
         max_value: row.max_value(),
-        access: row.access(),
+        access: row.access(&key.tag, incarnation, known),
     })
 }
 
@@ -248,7 +249,6 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
             let (published, found) = (ask.high, row.max_id());
             return Err(TagError::MaxIdBackwards { published, found }.into());
         }
-        row.check_key()?;
         // Another row of this tag: how the last one was used says nothing.
         let pace = if row.incarnation == ask.row_incarnation {
             ask.pace
@@ -271,7 +271,7 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
             max_step: row.limits.max_step,
             skipped: piece.skipped,
             growth_limited: piece.growth_limited,
-            access: row.access(),
+            access: row.access(&key.tag, ask.row_incarnation, ask.access),
         })
     })
 }
@@ -294,12 +294,9 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
                 let server = source.server.text();
                 return Ok(Err(Failure::SourcedElsewhere { tag: tag(), server }));
             }
-            let opaque = row.opaque()?;
-            let handed = opaque.map(|opaque| opaque::hand_over(&key.tag, &opaque));
-            let opaque = match handed.transpose() {
-                Ok(opaque) => opaque,
-                Err(failure) => return Ok(Err(failure)),
-            };
+            if raised(opaque::has_key(&key.tag)) {
+                return Ok(Err(Failure::Opaque { tag: tag() }));
+            }
             let wanted = if n == 0 { row.limits.step } else { n };
             let wanted = wanted.min(row.limits.max_step);
             let piece = advance(locked, row, wanted, Decay::Fleet)?;
@@ -311,7 +308,6 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
                 max_value: row.max_value(),
                 skipped: piece.skipped,
                 growth_limited: piece.growth_limited && piece.len < wanted,
-                opaque,
             }))
         })
     };
@@ -354,8 +350,6 @@ pub(super) struct Written {
     pub largest_recent: u32,
     pub incarnation: i64,
     pub server_incarnation: i64,
-    /// What has come from another server.
-    pub opaque: Option<Opaque>,
 }
 
 /// Ids that were cut off a row.
@@ -392,7 +386,6 @@ fn advance(
         largest_recent,
         incarnation: row.incarnation,
         server_incarnation: row.server_incarnation,
-        opaque: None,
     });
     Ok(Piece {
         first,
@@ -405,7 +398,7 @@ fn advance(
 
 impl LockedRow {
     pub fn write(&self, row: &Written) {
-        let mut columns = vec![
+        let columns = [
             (heap::MAX_ID, Value::Bigint(row.max_id)),
             (
                 heap::LARGEST_CLAIM,
@@ -423,12 +416,6 @@ impl LockedRow {
             ),
             (heap::UPDATE_TIME, Value::Timestamp(pg::now_timestamp())),
         ];
-        if let Some(Opaque { key, domain }) = &row.opaque {
-            columns.extend([
-                (heap::OPAQUE_KEY, Value::Bigint(*key)),
-                (heap::OPAQUE_BOUNDS, Value::Bigints(domain.bounds())),
-            ]);
-        }
         self.table.update(&self.stored, &columns);
     }
 }

@@ -24,8 +24,6 @@ pub static ALLOC: Shape = Shape::new(
         (c"server", Type::Name),
         (c"server_incarnation", Type::Bigint),
         (c"granted_to", Type::Names),
-        (c"opaque_key", Type::Bigint),
-        (c"opaque_bounds", Type::Bigints),
     ],
     &[
         c"leaf_alloc_biz_tag_length",
@@ -34,7 +32,6 @@ pub static ALLOC: Shape = Shape::new(
         c"leaf_alloc_max_value_range",
         c"leaf_alloc_max_step_not_below_step",
         c"leaf_alloc_server_incarnation_of_server",
-        c"leaf_alloc_opaque_bounds_of_key",
     ],
 );
 
@@ -60,11 +57,6 @@ const SERVER: usize = 12;
 /// Column `server_incarnation`.
 pub const SERVER_INCARNATION: usize = 13;
 const GRANTED_TO: usize = 14;
-/// Column `opaque_key`.
-pub const OPAQUE_KEY: usize = 15;
-/// Column `opaque_bounds`.
-pub const OPAQUE_BOUNDS: usize = 16;
-
 /// The oid of this database's `leaf_alloc`.
 ///
 /// # Errors
@@ -100,10 +92,6 @@ pub struct AllocRow {
     pub server_incarnation: i64,
     /// The roles that may issue its ids; see [`super::rights`].
     pub granted_to: Option<Vec<Name>>,
-    /// The number of its key, if its ids are opaque; see [`super::opaque`].
-    pub opaque_key: Option<i64>,
-    /// The domain of those.
-    pub opaque_bounds: Vec<i64>,
 }
 
 /// What a trigger was fired for.
@@ -150,8 +138,6 @@ impl AllocRow {
             server: row.name(SERVER),
             server_incarnation: row.bigint(SERVER_INCARNATION).unwrap_or(0),
             granted_to: row.names(GRANTED_TO),
-            opaque_key: row.bigint(OPAQUE_KEY),
-            opaque_bounds: row.bigints(OPAQUE_BOUNDS).unwrap_or_default(),
         }
     }
 }

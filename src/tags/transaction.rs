@@ -24,7 +24,7 @@ use crate::shmem::Access;
 use crate::shmem::{self, Area, Key, Tag};
 use crate::tags::claim;
 use crate::tags::heap::{AllocRow, Edit};
-use crate::tags::opaque::{self, Opaque};
+use crate::tags::opaque;
 
 /// Edits remembered one by one; a transaction with more invalidates its whole database.
 const MAX_EDITS: usize = 100_000;
@@ -37,6 +37,17 @@ pub enum Standing {
     Changed,
     /// Created here: ids are issued here.
     Created,
+}
+
+/// What a tag that was created here is to those who want ids of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    /// Everybody's.
+    Plain,
+    /// Not everybody's.
+    Restricted,
+    /// It has a key.
+    Opaque,
 }
 
 #[derive(Clone, Copy)]
@@ -52,10 +63,8 @@ enum Kind {
         /// Another server has its ids: none are issued here.
         /// What was, before the row named that server, counts as ever.
         sourced: bool,
-        /// Its ids are not everybody's.
-        restricted: bool,
-        /// What its ids are permuted with.
-        opaque: Result<Option<Opaque>, TagError>,
+        /// What it is to callers.
+        what: Created,
     },
     /// Only the roles that may issue its ids changed: others notice when that commits.
     Regranted,
@@ -252,27 +261,12 @@ pub fn mark(key: &Key) -> i64 {
     incarnation.map_or(0, |incarnation| edits.mark(key, incarnation))
 }
 
-/// Whether a tag that was created in this transaction is not everybody's.
-pub fn is_restricted(key: &Key) -> bool {
-    matches!(
-        EDITS.lock().kind(key),
-        Some(Kind::Created {
-            restricted: true,
-            ..
-        })
-    )
-}
-
-/// What the ids of a tag that was created in this transaction are permuted with, if they are
-/// opaque.
-///
-/// # Errors
-/// They are, and it does not say how.
-pub fn opaque(key: &Key) -> Result<Option<Opaque>, TagError> {
+/// What a tag is that was created in this transaction.
+pub fn created(key: &Key) -> Option<Created> {
     let kind = EDITS.lock().kind(key);
     match kind {
-        Some(Kind::Created { opaque, .. }) => opaque,
-        _ => Ok(None),
+        Some(Kind::Created { what, .. }) => Some(what),
+        _ => None,
     }
 }
 
@@ -327,10 +321,22 @@ pub fn remember(edit: &Edit) {
     }
 }
 
+/// What a row that was inserted is to callers.
+fn kind_of(row: &AllocRow) -> Created {
+    let has_key = |tag: Tag| opaque::has_key(&tag);
+    match (row.tag.map(has_key), Access::of(row.granted_to.as_deref())) {
+        (Some(Ok(true)), _) => Created::Opaque,
+        (_, Access::Restricted) => Created::Restricted,
+        _ => Created::Plain,
+    }
+}
+
 fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) {
     watch();
     let old_key = old.and_then(|row| row.tag).map(|tag| key(relation, tag));
     let new_key = new.and_then(|row| row.tag).map(|tag| key(relation, tag));
+    // Before the lock: it reads a table.
+    let what = new.map_or(Created::Plain, kind_of);
     let mut edits = EDITS.lock();
     let created_here =
         old_key.is_some_and(|key| matches!(edits.kind(&key), Some(Kind::Created { .. })));
@@ -355,8 +361,7 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
                         max_value,
                         max_step: new.limits.max_step,
                         sourced: new.server.is_some(),
-                        restricted: Access::of(new.granted_to.as_deref()) == Access::Restricted,
-                        opaque: new.opaque(),
+                        what,
                     },
                 );
                 touched = [old_key, new_key];
@@ -449,7 +454,6 @@ fn write_marks() {
 fn finish(committed: bool) {
     WRITTEN.store(false, Ordering::Relaxed);
     MARKS_WRITTEN.store(false, Ordering::Relaxed);
-    opaque::forget_kept();
     if !open() {
         return;
     }

@@ -5,7 +5,7 @@ use super::heap::{self, AllocRow, Edit, LastClaim};
 use super::{claim, opaque};
 use crate::error::Failure;
 use crate::guc;
-use crate::pg::{self, Access, Table, Value};
+use crate::pg::{self, Access, Value};
 use crate::shmem::{self, Key, Tag};
 
 /// What the trigger changes in the row that is about to be written.
@@ -19,10 +19,6 @@ pub struct Stamp {
     pub last_claim: Option<LastClaim>,
     /// Another `server_incarnation`.
     pub server_incarnation: Option<i64>,
-    /// Another `max_value`.
-    pub max_value: Option<i64>,
-    /// What it says of opaque ids.
-    pub opaque: Option<opaque::Columns>,
 }
 
 impl Stamp {
@@ -32,7 +28,6 @@ impl Stamp {
         let bigints = [
             (heap::INCARNATION, self.incarnation),
             (heap::MAX_ID, self.max_id),
-            (heap::MAX_VALUE, self.max_value),
             (heap::SERVER_INCARNATION, self.server_incarnation),
         ];
         let changed = bigints.into_iter();
@@ -50,18 +45,6 @@ impl Stamp {
                 ),
             ]);
         }
-        if let Some(opaque) = &self.opaque {
-            changes.extend([
-                (
-                    heap::OPAQUE_KEY,
-                    opaque.key.map_or(Value::Null, Value::Bigint),
-                ),
-                (
-                    heap::OPAQUE_BOUNDS,
-                    opaque.bounds().map_or(Value::Null, Value::Bigints),
-                ),
-            ]);
-        }
         changes
     }
 }
@@ -71,12 +54,14 @@ impl Stamp {
 ///
 /// # Errors
 /// An UPDATE that would lower `max_id`, which is what `leaf_tag_reset` is for. A foreign
-/// server that cannot be used, or that would no longer source the tag. What an opaque tag does not allow.
+/// server that cannot be used, or that would no longer source the tag. What a name with a key does not
+/// allow.
 pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     let (old, Some(new)) = (&edit.old, &edit.new) else {
         return Ok(Stamp::default());
     };
     check_server(edit, old.as_ref(), new)?;
+    check_key(edit, old.as_ref(), new)?;
     let step = i32::try_from(new.limits.step).unwrap_or(0);
     let here = LastClaim {
         system_identifier: pg::system_identifier().cast_signed(),
@@ -94,8 +79,6 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
             max_id: raised_to_claimed(edit.relation, new.incarnation, new),
             last_claim: Some(here),
             server_incarnation: Some(0),
-            max_value: None,
-            opaque: opaque::inserted(new, edit.replica)?,
         });
     };
     let mut max_id = None;
@@ -142,17 +125,11 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     // Under another name the ids come from another row there, or that one was renamed too:
     // 0 is any, as long as it stands above max_id.
     let same_row = (old.server, old.tag) == (new.server, new.tag);
-    let opaque = opaque::updated(old, new, edit.replica)?;
-    // What is replicated may end elsewhere than the domain that stays; and then no edit here would do.
-    let last = opaque.as_ref().and_then(opaque::Columns::last);
-    let max_value = last.filter(|_| edit.replica && old.server.is_none());
     Ok(Stamp {
         incarnation: Some(old.incarnation),
         max_id,
         last_claim: Some(last_claim),
         server_incarnation: Some(if same_row { old.server_incarnation } else { 0 }),
-        max_value,
-        opaque,
     })
 }
 
@@ -184,9 +161,8 @@ pub enum Merged {
 
 /// A row that logical replication brings, or gives the name, of a tag that this server has already:
 /// the row that is here stays, with the greater `max_id`, and that one is not to be written: a row that
-/// is renamed keeps its old name. So does
-/// the row of an opaque tag that has another name by now, and gets it. A duplicate key would stop the
-/// initial copy, or the apply worker, for good.
+/// is renamed keeps its old name. A duplicate key would stop the initial copy, or the apply worker, for
+/// good.
 ///
 /// # Errors
 /// The table was altered.
@@ -194,7 +170,6 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
     let (true, Some(new)) = (edit.replica, &edit.new) else {
         return Ok(Merged::No);
     };
-    let is_renaming = edit.old.is_some();
     if edit.old.as_ref().is_some_and(|old| old.tag == new.tag) {
         return Ok(Merged::No);
     }
@@ -207,38 +182,19 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
     };
     // The rows of an initial copy come in one command, and one may rename what the next one meets.
     pg::see_own_changes();
-    let here = table.lock(&heap::key(&tag));
-    let is_renamed = here.is_none();
-    let stored = match here {
-        None if !is_renaming => lock_of_key(&table, new),
-        here => here,
-    };
-    let Some(stored) = stored else {
+    let Some(stored) = table.lock(&heap::key(&tag)) else {
         return Ok(Merged::No);
     };
     let old = AllocRow::of(&stored);
-    if old.opaque_key != new.opaque_key {
-        let tag = tag.name();
-        pgrx::warning!(
-            "leaf_id: the ids of tag \"{tag}\" are permuted in another way where it is replicated from: those of both may be the same"
-        );
-    }
-    let opaque = old.opaque().ok().flatten();
-    let is_extended = opaque.is_some_and(|opaque| opaque::arriving(opaque, new).is_some());
-    let is_news = is_renamed || is_extended || new.max_id > old.max_id;
     // Which ids of a sourced tag are in use is known where they come from.
-    if old.server.is_some() || !is_news {
+    if old.server.is_some() || new.max_id <= old.max_id {
         return Ok(Merged::Kept);
     }
-    let mut raised = AllocRow {
+    let raised = AllocRow {
         tag: new.tag,
         max_id: new.max_id.max(old.max_id),
         ..old.clone()
     };
-    if is_extended {
-        raised.max_value = new.max_value;
-        raised.opaque_bounds.clone_from(&new.opaque_bounds);
-    }
     let max_id = raised.max_id;
     let mut edit = Edit {
         relation: edit.relation,
@@ -248,22 +204,11 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
     };
     let mut stamp = stamp(&edit)?;
     stamp.max_id = stamp.max_id.max(max_id);
-    let mut changes = stamp.changes();
-    changes.push((heap::BIZ_TAG, heap::key(&tag)));
-    table.update(&stored, &changes);
+    table.update(&stored, &stamp.changes());
     if let Some(raised) = &mut edit.new {
         raised.max_id = stamp.max_id;
     }
     Ok(Merged::Raised(Box::new(edit)))
-}
-
-/// The row of another tag that has the key of an opaque one: this was renamed where it is replicated
-/// from, and no two rows have one key.
-fn lock_of_key(table: &Table, new: &AllocRow) -> Option<pg::Row> {
-    let rows = table.rows_with(heap::OPAQUE_KEY, new.opaque_key?);
-    let tag = AllocRow::of(rows.first()?).tag?;
-    let stored = table.lock(&heap::key(&tag))?;
-    (AllocRow::of(&stored).opaque_key == new.opaque_key).then_some(stored)
 }
 
 /// Whether every tag may be dropped at once. A replicated TRUNCATE is applied: its owner was asked
@@ -299,6 +244,30 @@ fn check_server(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(
         Some(name) if !edit.replica => pg::foreign_server(&name)
             .map(drop)
             .map_err(|problem| Failure::server(name.text(), problem)),
+        _ => Ok(()),
+    }
+}
+
+/// A key belongs to a name: under another one the same numbers would be other ids, or ids themselves. And
+/// who has numbers come again, from here or from another server, learns which ids they have.
+fn check_key(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(), Failure> {
+    if edit.replica {
+        return Ok(());
+    }
+    let name = |tag: Tag| tag.name();
+    match (old, new.tag) {
+        (Some(old), _) if old.tag != new.tag => {
+            for tag in [old.tag, new.tag].into_iter().flatten() {
+                if opaque::has_key(&tag)? {
+                    return Err(Failure::OpaqueRename { tag: name(tag) });
+                }
+            }
+            Ok(())
+        }
+        (Some(old), _) if old.server == new.server => Ok(()),
+        (_, Some(tag)) if !opaque::caller_may_renumber(&tag)? => {
+            Err(Failure::OpaqueForbidden { tag: name(tag) })
+        }
         _ => Ok(()),
     }
 }

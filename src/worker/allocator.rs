@@ -25,7 +25,6 @@ use crate::shmem::{self, Area, Claimed, IdRange, Key};
 use crate::tags::blocker;
 use crate::tags::claim::{self, Ask, TagSource, Unclaimed};
 use crate::tags::receive::{self, Arrival, Unreceived};
-use crate::tags::transaction;
 
 /// How often an allocator looks whether somebody waits for its database.
 const PROBE: Duration = Duration::from_millis(100);
@@ -374,6 +373,7 @@ impl Allocator {
             now_ms: pg::now_ms(),
             row_incarnation: seen.state.row_incarnation,
             high: seen.high,
+            access: request.slot.access(),
         };
         let key = request.key;
         pg::report_activity(Some(&activity(&key)));
@@ -382,7 +382,7 @@ impl Allocator {
             c"synchronous_commit",
             ClaimSynchronousCommit::Local.setting(),
         );
-        match pg::transaction(|| receive::receive(&key, &arrival, transaction::remember)) {
+        match pg::transaction(|| receive::receive(&key, &arrival)) {
             Ok(Ok(claimed)) => {
                 let noted = Outcome::Noted {
                     version,
@@ -418,11 +418,13 @@ impl Allocator {
         seen: &Seen,
         range: IdRange,
     ) -> Next {
-        let row = match pg::transaction(|| Ok::<_, ()>(claim::look(&request.key))) {
+        let state = &seen.state;
+        let (incarnation, access) = (state.row_incarnation, request.slot.access());
+        let look = || Ok::<_, ()>(claim::look(&request.key, incarnation, access));
+        let row = match pg::transaction(look) {
             Ok(row) => row.ok().flatten(),
             Err(error) => return self.fail(request, version, &error),
         };
-        let state = &seen.state;
         let fits = row.filter(|row| {
             (row.incarnation, row.max_id) == (state.row_incarnation, state.max_id)
                 && range.end() - 1 <= row.max_value
@@ -449,6 +451,7 @@ impl Allocator {
             high: request
                 .continues_at()
                 .unwrap_or(seen.high.max(seen.state.max_id)),
+            access: request.slot.access(),
         };
         pg::report_activity(Some(&activity(&key)));
         let waits = || {

@@ -1,13 +1,9 @@
 //! Opaque ids: a keyed permutation of the numbers that a tag counts.
 //!
-//! A tag counts as ever, and each number is encrypted on its way to the caller: with FF1 of NIST
-//! SP 800-38G over AES-256, which maps a domain onto itself. So an id is unique because its number
-//! is, and tells nothing of how many there are.
+//! A number is encrypted with FF1 of NIST SP 800-38G over AES-256, which maps a domain onto itself. So
+//! an id is unique because its number is, and tells nothing of how many there are.
 //!
-//! A domain is never changed, as ids of another one would collide with those of before; but it can
-//! grow by a further range. A range is permuted by itself: its first number is FF1's tweak.
-//!
-//! FF1 works on numerals. A range of N values is taken as numerals of four digits, in the smallest
+//! FF1 works on numerals. N values are taken as numerals of four digits, in the smallest
 //! radix that has as many: 2^16 at most, as the standard demands. Two digits are a half, and a
 //! half is a number below 2^32; so what the standard says of strings of digits is arithmetic on
 //! `u64` here, and each of its ten rounds is one block of AES. What lies above N is encrypted
@@ -18,158 +14,38 @@ use aes::cipher::{BlockCipherEncrypt, KeyInit};
 
 /// The length of a key.
 pub const KEY_BYTES: usize = 32;
-/// The fewest values that a range may have: the standard demands as many.
-pub const MIN_VALUES: u64 = 1_000_000;
-/// The most ranges that a domain may have.
-pub const MAX_RANGES: usize = 8;
+/// The fewest values that can be permuted: the standard demands as many.
+pub const MIN_VALUES: i64 = 1_000_000;
 
 const ROUNDS: u8 = 10;
 /// Digits of a half.
 const HALF_DIGITS: u8 = 2;
 
-/// The ranges of a domain, which follow one another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Domain {
-    /// The first number, and the last one of each range.
-    bounds: [i64; MAX_RANGES + 1],
-    ranges: usize,
-}
-
-/// Why there is no such domain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoDomain {
-    /// A range has less than [`MIN_VALUES`], or is not one of positive numbers.
-    TooSmall,
-    /// It would have more than [`MAX_RANGES`].
-    TooManyRanges,
-}
-
-impl Domain {
-    /// One range.
-    ///
-    /// # Errors
-    /// See [`NoDomain`].
-    pub fn new(first: i64, last: i64) -> Result<Self, NoDomain> {
-        if first < 1 || last == i64::MAX {
-            return Err(NoDomain::TooSmall);
-        }
-        let mut bounds = [0; MAX_RANGES + 1];
-        bounds[0] = first;
-        // Its end is before its beginning.
-        bounds[1] = first - 1;
-        let mut domain = Self { bounds, ranges: 0 };
-        domain.push(last)?;
-        Ok(domain)
-    }
-
-    /// As it was stored: see [`Domain::bounds`].
-    ///
-    /// # Errors
-    /// See [`NoDomain`].
-    pub fn of(bounds: &[i64]) -> Result<Self, NoDomain> {
-        let [first, last, more @ ..] = bounds else {
-            return Err(NoDomain::TooSmall);
-        };
-        let mut domain = Self::new(*first, *last)?;
-        for last in more {
-            domain = domain.extended(*last)?;
-        }
-        Ok(domain)
-    }
-
-    /// The same with one more range, up to this number.
-    ///
-    /// # Errors
-    /// See [`NoDomain`].
-    pub fn extended(mut self, last: i64) -> Result<Self, NoDomain> {
-        self.push(last)?;
-        Ok(self)
-    }
-
-    fn push(&mut self, last: i64) -> Result<(), NoDomain> {
-        let end = if self.ranges == 0 {
-            self.first() - 1
-        } else {
-            self.last()
-        };
-        let values = last.checked_sub(end).and_then(|n| u64::try_from(n).ok());
-        if last == i64::MAX || values.is_none_or(|values| values < MIN_VALUES) {
-            return Err(NoDomain::TooSmall);
-        }
-        let place = self.bounds.get_mut(self.ranges + 1);
-        *place.ok_or(NoDomain::TooManyRanges)? = last;
-        self.ranges += 1;
-        Ok(())
-    }
-
-    /// The first number.
-    #[must_use]
-    pub fn first(&self) -> i64 {
-        self.bounds[0]
-    }
-
-    /// The last number.
-    #[must_use]
-    pub fn last(&self) -> i64 {
-        self.bounds().last().copied().unwrap_or(0)
-    }
-
-    /// The first number, and the last one of each range.
-    #[must_use]
-    pub fn bounds(&self) -> &[i64] {
-        self.bounds.get(..=self.ranges).unwrap_or_default()
-    }
-
-    /// The first and the last number of each range.
-    fn ranges(&self) -> impl Iterator<Item = (i64, i64)> {
-        let firsts = (0..).zip(self.bounds());
-        let firsts = firsts.map(|(number, bound)| bound + i64::from(number > 0));
-        firsts.zip(self.bounds().iter().skip(1).copied())
-    }
-}
-
-/// The permutation of a domain that a key selects.
+/// The permutation of the numbers from 1 to a last one that a key selects.
 pub struct Permutation {
     cipher: Aes256Enc,
-    ranges: Vec<Range>,
-}
-
-struct Range {
-    first: i64,
-    values: u64,
+    last: i64,
     ff1: Ff1,
 }
 
 impl Permutation {
-    /// That of a key and a domain.
+    /// `None` if there are fewer values than [`MIN_VALUES`], or if the last one is the largest `i64`.
     #[must_use]
-    pub fn new(key: &[u8; KEY_BYTES], domain: &Domain) -> Self {
+    pub fn new(key: &[u8; KEY_BYTES], last: i64) -> Option<Self> {
+        if !(MIN_VALUES..i64::MAX).contains(&last) {
+            return None;
+        }
         let cipher = Aes256Enc::new(key.into());
-        let range = |(first, last): (i64, i64)| {
-            let values = (last - first).cast_unsigned() + 1;
-            // The fourth root, rounded up.
-            let radix = ceil_sqrt(ceil_sqrt(values));
-            Range {
-                first,
-                values,
-                ff1: Ff1::new(&cipher, radix, HALF_DIGITS, &first.to_be_bytes()),
-            }
-        };
-        let ranges = domain.ranges().map(range).collect();
-        Self { cipher, ranges }
+        // The fourth root, rounded up.
+        let radix = ceil_sqrt(ceil_sqrt(last.cast_unsigned()));
+        let ff1 = Ff1::new(&cipher, radix, HALF_DIGITS, b"");
+        Some(Self { cipher, last, ff1 })
     }
 
-    /// Whether a number is in the domain.
+    /// The last number, and the largest id.
     #[must_use]
-    pub fn holds(&self, number: i64) -> bool {
-        self.place(number).is_some()
-    }
-
-    fn place(&self, number: i64) -> Option<(&Range, u64)> {
-        self.ranges.iter().find_map(|range| {
-            let place = u64::try_from(number.checked_sub(range.first)?).ok()?;
-            (place < range.values).then_some((range, place))
-        })
+    pub fn last(&self) -> i64 {
+        self.last
     }
 
     /// The id of a number; `None` if that is not in the domain.
@@ -184,14 +60,17 @@ impl Permutation {
         self.walk(id, Ff1::decrypt)
     }
 
-    /// Maps within a range: what leaves it is mapped again, and comes back at the latest as what it
+    /// Maps within the domain: what leaves it is mapped again, and comes back at the latest as what it
     /// was.
     fn walk(&self, from: i64, map: impl Fn(&Ff1, &Aes256Enc, u64) -> u64) -> Option<i64> {
-        let (range, mut place) = self.place(from)?;
+        if !(1..=self.last).contains(&from) {
+            return None;
+        }
+        let mut place = (from - 1).cast_unsigned();
         loop {
-            place = map(&range.ff1, &self.cipher, place);
-            if place < range.values {
-                return Some(range.first + place.cast_signed());
+            place = map(&self.ff1, &self.cipher, place);
+            if place < self.last.cast_unsigned() {
+                return Some(place.cast_signed() + 1);
             }
         }
     }

@@ -7,7 +7,6 @@ use pgrx::pg_sys;
 use super::shape::Type;
 use super::value::Value;
 use crate::pg::catalog::attribute;
-use crate::pg::datum::bigints;
 use crate::pg::name::Name;
 
 /// A row of a table whose [`super::shape::Shape`] was checked. It is looked at while its table is
@@ -100,13 +99,6 @@ impl Row {
     pub fn bigint(&self, number: usize) -> Option<i64> {
         self.column(number, Type::Bigint)
             .map(|value| value.value() as i64)
-    }
-
-    /// A column of bigints; elements that are NULL are left out.
-    pub fn bigints(&self, number: usize) -> Option<Vec<i64>> {
-        let value = self.column(number, Type::Bigints)?;
-        // SAFETY: the column is an array of bigints, see `column`, and not null.
-        Some(unsafe { bigints(value) })
     }
 
     /// An oid column.

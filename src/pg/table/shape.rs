@@ -17,8 +17,6 @@ pub enum Type {
     Integer,
     /// `bigint`
     Bigint,
-    /// `bigint[]`
-    Bigints,
     /// `bytea`
     Bytes,
     /// `text`
@@ -40,7 +38,6 @@ impl Type {
             Self::Boolean => pg_sys::BOOLOID,
             Self::Integer => pg_sys::INT4OID,
             Self::Bigint => pg_sys::INT8OID,
-            Self::Bigints => pg_sys::INT8ARRAYOID,
             Self::Bytes => pg_sys::BYTEAOID,
             Self::Text => pg_sys::TEXTOID,
             Self::Name => pg_sys::NAMEOID,

@@ -2,7 +2,7 @@
 
 use pgrx::pg_sys;
 
-use crate::pg::datum::{bigints_datum, text_datum};
+use crate::pg::datum::text_datum;
 
 /// A value of a column.
 #[derive(Clone, Copy)]
@@ -15,8 +15,6 @@ pub enum Value<'a> {
     Integer(i32),
     /// `bigint`
     Bigint(i64),
-    /// `bigint[]`
-    Bigints(&'a [i64]),
     /// `bytea`
     Bytes(&'a [u8]),
     /// `oid`
@@ -38,7 +36,6 @@ impl Value<'_> {
             Self::Oid(value) => pg_sys::Datum::from(*value),
             // Both are bytes behind a length.
             Self::Text(bytes) | Self::Bytes(bytes) => text_datum(bytes),
-            Self::Bigints(numbers) => bigints_datum(numbers),
         })
     }
 

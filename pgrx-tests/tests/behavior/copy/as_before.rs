@@ -290,8 +290,8 @@ const COPIES: [Case; 25] = [
     Case::new(
         "an opaque tag",
         &[
-            "SELECT leaf_tag_create('opaque', opaque => true);
-             CREATE TABLE t (id bigint PRIMARY KEY DEFAULT leaf_segment_next('opaque'), i int)",
+            "SELECT leaf_opaque_create('opaque');
+             CREATE TABLE t (id bigint PRIMARY KEY DEFAULT leaf_opaque_next('opaque'), i int)",
             "COPY t (i) FROM :file",
         ],
         "SELECT concat_ws(' ', leaf_opaque_decode('opaque', id), i) FROM t

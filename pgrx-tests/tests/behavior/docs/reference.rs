@@ -134,7 +134,7 @@ fn it_has_every_column_of_every_view_and_table() {
 }
 
 /// SQLSTATEs by the names that Rust and PL/pgSQL have for them.
-const SQLSTATES: [(&str, &str); 23] = [
+const SQLSTATES: [(&str, &str); 24] = [
     ("object_not_in_prerequisite_state", "55000"),
     ("read_only_sql_transaction", "25006"),
     ("undefined_object", "42704"),
@@ -150,6 +150,7 @@ const SQLSTATES: [(&str, &str); 23] = [
     ("feature_not_supported", "0A000"),
     ("sequence_generator_limit_exceeded", "2200H"),
     ("datatype_mismatch", "42804"),
+    ("wrong_object_type", "42809"),
     ("e_r_i_e_trigger_protocol_violated", "39P01"),
     ("invalid_name", "42602"),
     ("null_value_not_allowed", "22004"),

@@ -50,7 +50,7 @@ fn a_subscriber_keeps_the_greater_number() {
 #[test]
 fn a_series_that_exists_is_not_created_after_a_restore_of_the_data() {
     let (server, mut session) = server_and_session(&[]);
-    session.run("SELECT leaf_gapless_next('s'), leaf_tag_create('o', opaque => true)");
+    session.run("SELECT leaf_gapless_next('s'), leaf_opaque_create('o')");
     let file = server.dir().join("dump").to_str().unwrap().to_owned();
     server.run("pg_dump", &["-Fc", "-f", &file, "postgres"]);
     session.run("CREATE DATABASE copy");

@@ -1,12 +1,11 @@
-//! Would catch: an opaque id that comes twice, or in plain, by any way that issues ids; ids that tell
-//! how many there are; and a decode that is not the inverse.
+//! Would catch: an opaque id that comes twice, or a number of an opaque tag that is given out as an id,
+//! by any way that issues ids; ids that tell how many there are; and a decode that is not the inverse.
 
 use std::fs;
-use std::time::Duration;
 
-use leaf_id_tests::{Server, in_threads, timed};
+use leaf_id_tests::{Server, Session, in_threads};
 
-use super::{assert_distinct, assert_opaque, create, decoded};
+use super::{assert_distinct, assert_opaque, create, decoded, take};
 
 const DOMAIN: usize = 1_000_000;
 const SESSIONS: usize = 4;
@@ -28,11 +27,13 @@ fn every_id_of_a_domain_is_issued_once() {
     let taken = in_threads(SESSIONS, |_| {
         let mut session = server.session();
         session.be_patient();
-        let share = DOMAIN / SESSIONS;
-        session.ids(&format!("SELECT leaf_segment_next_batch('t', {share})"))
+        take(&mut session, "t", i32::try_from(DOMAIN / SESSIONS).unwrap())
     });
     let mut session = server.session();
-    session.fails("SELECT leaf_segment_next('t')").is("2200H");
+    session.fails("SELECT leaf_opaque_next('t')").is("2200H");
+    // Numbers that nothing is made of end it, too.
+    session.run("UPDATE leaf_id.leaf_alloc SET max_value = 2000000");
+    session.fails("SELECT leaf_opaque_next('t')").is("2200H");
     let mut gaps = [0; 100];
     for ids in &taken {
         for pair in ids.windows(2) {
@@ -50,39 +51,16 @@ fn every_id_of_a_domain_is_issued_once() {
 }
 
 #[test]
-fn what_an_id_costs() {
-    const IDS: u32 = 200_000;
-    let server = Server::with_leaf_id(&[]);
-    let mut session = server.session();
-    create(&mut session, "opaque", 1_000_000, "");
-    session.run("SELECT leaf_tag_create('plain', step => 1000000)");
-    let mut cost = |sql: &str| {
-        let sql = format!("SELECT count({sql}) FROM generate_series(1, {IDS}) i");
-        session.run(&sql);
-        let ((), took) = timed(|| session.run(&sql));
-        took / IDS
-    };
-    let nothing = cost("i");
-    let plain = cost("leaf_segment_next('plain')").saturating_sub(nothing);
-    let opaque = cost("leaf_segment_next('opaque')").saturating_sub(nothing);
-    let encoded = cost("leaf_opaque_encode('opaque', i)").saturating_sub(nothing);
-    println!("plain {plain:?} an id, opaque {opaque:?}, leaf_opaque_encode {encoded:?}");
-    assert!(opaque < Duration::from_micros(50), "{opaque:?}");
-}
-
-#[test]
 fn every_way_to_an_id_is_opaque() {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
     create(&mut session, "t", 100, "");
-    session.run("CREATE TABLE t (id bigint PRIMARY KEY DEFAULT leaf_segment_next('t'), i int)");
-    // The first call of a session, a constant and a variable, a batch over several segments.
-    let mut ids = vec![session.next("t"), session.next("t")];
-    ids.extend(session.ids("SELECT leaf_segment_next('t') FROM generate_series(1, 150)"));
+    session.run("CREATE TABLE t (id bigint PRIMARY KEY DEFAULT leaf_opaque_next('t'), i int)");
+    // The first call of a session, a constant and a variable.
+    let mut ids = [take(&mut session, "t", 1), take(&mut session, "t", 150)].concat();
     ids.extend(session.ids(
-        "SELECT leaf_segment_next(tag) FROM (VALUES ('t'), ('t')) v (tag), generate_series(1, 30)",
+        "SELECT leaf_opaque_next(tag) FROM (VALUES ('t'), ('t')) v (tag), generate_series(1, 30)",
     ));
-    ids.extend(session.ids("SELECT leaf_segment_next_batch('t', 500)"));
     for _ in 0..3 {
         ids.extend(session.ids("INSERT INTO t DEFAULT VALUES RETURNING id"));
     }
@@ -96,25 +74,25 @@ fn every_way_to_an_id_is_opaque() {
         "CREATE TABLE many AS SELECT i FROM generate_series(1, 20000) i;
          SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0",
     );
-    let plan: Vec<String> = session.column("EXPLAIN SELECT leaf_segment_next('t') FROM many");
+    let plan: Vec<String> = session.column("EXPLAIN SELECT leaf_opaque_next('t') FROM many");
     assert!(
         plan.iter().any(|line| line.contains("Parallel")),
         "{plan:?}"
     );
-    let parallel = session.ids("SELECT leaf_segment_next('t') FROM many");
+    let parallel = session.ids("SELECT leaf_opaque_next('t') FROM many");
     assert_distinct(&[ids.as_slice(), &parallel].concat());
     let numbers = decoded(&mut session, "t", &parallel);
     assert!(numbers.iter().all(|number| *number < 1_000_000));
     // Rolled back, they are a gap.
     session.run("BEGIN");
-    ids.push(session.next("t"));
+    ids.extend(take(&mut session, "t", 1));
     session.run("ROLLBACK");
-    ids.extend(session.take("t", 3));
+    ids.extend(take(&mut session, "t", 3));
     assert_opaque(&mut session, "t", &ids);
     assert!(ids.iter().all(|id| (1..1 << 53).contains(id)));
-    // Two of 1,250 ids below 2^40, of 2^53, would be one in four million.
+    // Two of 500 ids below 2^40, of 2^53, would be one in a million.
     let small = ids.iter().filter(|id| **id < 1 << 40).count();
-    assert!(small < 10, "{small} small ids");
+    assert!(small < 5, "{small} small ids");
     let numbers = decoded(&mut session, "t", &ids);
     let encoded = session
         .query_one(
@@ -125,27 +103,96 @@ fn every_way_to_an_id_is_opaque() {
     assert!(encoded.get::<_, Vec<i64>>(0) == ids);
 }
 
+/// Every way to a number of t as it is.
+const RAW: [&str; 6] = [
+    "SELECT leaf_segment_next('t')",
+    "SELECT leaf_segment_next(tag) FROM (VALUES ('t'), ('t')) v (tag)",
+    "SELECT leaf_segment_next_batch('t', 3)",
+    "SELECT leaf_segment_next_range('t', 3)",
+    "INSERT INTO raw DEFAULT VALUES",
+    "COPY raw (i) FROM PROGRAM 'seq 1 300'",
+];
+
+#[track_caller]
+fn assert_no_numbers(session: &mut Session, when: &str) {
+    for call in RAW {
+        println!("{when}: {call}");
+        session
+            .fails(call)
+            .is("42809")
+            .says("the ids of tag \"t\" are opaque")
+            .hints("leaf_opaque_next()");
+    }
+}
+
+/// A number may be another one's id.
 #[test]
-fn ids_of_the_transaction_that_creates_the_tag() {
+fn a_number_is_no_id_in_any_state_of_its_tag() {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
-    session.run("BEGIN");
-    create(&mut session, "t", 100, ", start => 1000");
-    let mut ids = session.take("t", 5);
-    session.run("SAVEPOINT s");
-    ids.push(session.next("t"));
-    session.run("ROLLBACK TO s");
-    ids.push(session.next("t"));
-    session.run("COMMIT");
-    ids.extend(server.session().take("t", 5));
-    ids.extend(session.take("t", 5));
-    assert_opaque(&mut session, "t", &ids);
-    assert_eq!(decoded(&mut session, "t", &ids[..1]), [1000]);
-    // Of one that is not created after all, nothing is left.
-    session.run("BEGIN");
-    create(&mut session, "gone", 100, "");
-    session.take("gone", 5);
+    let mut other = server.session();
+    session.run("CREATE TABLE raw (id bigint DEFAULT leaf_segment_next('t'), i int)");
+    // Both have used the name for a plain tag.
+    session.run("SELECT leaf_tag_create('t')");
+    session.run("COPY raw (i) FROM PROGRAM 'seq 1 300'");
+    other.take("t", 5);
+    session.run("SELECT leaf_tag_drop('t')");
+    create(&mut session, "t", 100, "");
+    let claim = "SELECT leaf_claim('t', 10)";
+    let mut used = Vec::new();
+    for round in 1..=2 {
+        assert_no_numbers(&mut session, "unused");
+        assert_no_numbers(&mut other, "unused");
+        session.fails(claim).is("42809");
+        used.extend(take(&mut session, "t", 130));
+        assert_no_numbers(&mut session, "used");
+        assert_no_numbers(&mut other, "used");
+        assert_no_numbers(&mut server.session(), "used");
+        session.fails(claim).is("42809");
+        match round {
+            1 => server.restart(),
+            _ => server.crash(),
+        }
+        (session, other) = (server.session(), server.session());
+        assert_no_numbers(&mut session, "after a restart");
+        used.extend(take(&mut other, "t", 130));
+        assert_no_numbers(&mut other, "used after a restart");
+        assert_opaque(&mut session, "t", &used);
+    }
+    // In the transaction that creates or edits the tag, there are no ids either.
+    for edit in [
+        "SELECT leaf_tag_reset('t', 5000)",
+        "SELECT leaf_tag_drop('t'), leaf_tag_create('t', start => 5000)",
+    ] {
+        for call in RAW.into_iter().chain([claim]) {
+            session.run(&format!("BEGIN; {edit}"));
+            let failure = session.fails(call);
+            assert!(["42809", "25001"].contains(&&*failure.state), "{failure}");
+            session.run("ROLLBACK");
+        }
+        session.run(&format!("BEGIN; {edit}"));
+        session
+            .fails("SELECT leaf_opaque_next('t')")
+            .is("55000")
+            .hints("ommit");
+        session.run("ROLLBACK");
+    }
+    session.run("BEGIN; SELECT leaf_opaque_create('new')");
+    session.fails("SELECT leaf_opaque_next('new')").is("55000");
     session.run("ROLLBACK");
-    let keys: i64 = session.value("SELECT count(*) FROM leaf_id.leaf_opaque_key");
-    assert_eq!(keys, 1);
+    // Edited without a word: another row, and a name that has a key by now.
+    session.run("SELECT leaf_tag_create('quiet', step => 10, max_step => 10)");
+    other.take("quiet", 3);
+    session.run(
+        "ALTER TABLE leaf_id.leaf_alloc DISABLE TRIGGER USER;
+         BEGIN;
+         INSERT INTO leaf_id.leaf_opaque_key SELECT 'quiet', last, key FROM leaf_id.leaf_opaque_key;
+         UPDATE leaf_id.leaf_alloc SET incarnation = 77, max_id = 5000 WHERE biz_tag = 'quiet';
+         COMMIT",
+    );
+    let numbers: Vec<i64> = (0..50)
+        .map_while(|_| other.try_next("quiet").ok())
+        .collect();
+    assert!(numbers.iter().all(|number| *number < 5000), "{numbers:?}");
+    other.fails("SELECT leaf_segment_next('quiet')").is("42809");
 }

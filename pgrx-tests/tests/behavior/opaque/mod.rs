@@ -1,6 +1,5 @@
-//! Opaque ids: a permutation of what their tag counts.
+//! Opaque ids: numbers of a tag, encrypted.
 
-mod edits;
 mod ids;
 mod keys;
 
@@ -11,12 +10,21 @@ use leaf_id_tests::Session;
 /// Creates an opaque tag whose segments have one length.
 pub(crate) fn create(session: &mut Session, tag: &str, step: i32, arguments: &str) {
     session.run(&format!(
-        "SELECT leaf_tag_create('{tag}', step => {step}, max_step => {step}, opaque => true{arguments})"
+        "SELECT leaf_opaque_create('{tag}', step => {step}, max_step => {step}{arguments})"
     ));
 }
 
+/// As many ids as wanted, by as many calls.
+#[track_caller]
+pub(crate) fn take(session: &mut Session, tag: &str, count: i32) -> Vec<i64> {
+    session.ids(&format!(
+        "SELECT leaf_opaque_next('{tag}') FROM generate_series(1, {count})"
+    ))
+}
+
 /// What ids were made of.
-fn decoded(session: &mut Session, tag: &str, ids: &[i64]) -> Vec<i64> {
+#[track_caller]
+pub(crate) fn decoded(session: &mut Session, tag: &str, ids: &[i64]) -> Vec<i64> {
     let sql = "SELECT leaf_opaque_decode($1, id) FROM unnest($2::bigint[]) WITH ORDINALITY u (id, n) ORDER BY n";
     let rows = session.query(sql, &[&tag, &ids]).unwrap();
     rows.iter().map(|row| row.get(0)).collect()

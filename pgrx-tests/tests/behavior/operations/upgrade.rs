@@ -50,18 +50,18 @@ const FUNCTION: Change = Change {
 const COLUMN: Change = Change {
     cuts: &[
         (
-            "COMMENT ON COLUMN leaf_id.leaf_alloc.opaque_bounds",
-            "and the last one of each range';",
+            "COMMENT ON COLUMN leaf_id.leaf_alloc.granted_to",
+            "and leaf_tag_revoke()';",
         ),
-        ("    opaque_bounds bigint[]", ",\n"),
+        ("    granted_to name[]", ",\n"),
         (
-            ",\n    CONSTRAINT leaf_alloc_opaque_bounds_of_key",
-            "(opaque_bounds IS NULL))",
+            ",\n    CONSTRAINT leaf_alloc_server_incarnation_of_server",
+            "OPERATOR(pg_catalog.=) 0)",
         ),
     ],
-    step: "ALTER TABLE leaf_id.leaf_alloc ADD COLUMN opaque_bounds bigint[],
-           ADD CONSTRAINT leaf_alloc_opaque_bounds_of_key CHECK (
-               (opaque_key IS NULL) OPERATOR(pg_catalog.=) (opaque_bounds IS NULL));
+    step: "ALTER TABLE leaf_id.leaf_alloc ADD COLUMN granted_to name[],
+           ADD CONSTRAINT leaf_alloc_server_incarnation_of_server CHECK (
+               server IS NOT NULL OR server_incarnation OPERATOR(pg_catalog.=) 0);
            {0}",
     ..NOTHING
 };
@@ -300,13 +300,13 @@ fn what_a_step_forgets_is_seen() {
         ("option", " WITH GRANT OPTION", ""),
         (
             "default",
-            "ADD COLUMN opaque_bounds bigint[]",
-            "ADD COLUMN opaque_bounds bigint[] DEFAULT '{}'",
+            "ADD COLUMN granted_to name[]",
+            "ADD COLUMN granted_to name[] DEFAULT '{}'",
         ),
         (
             "order",
-            "ALTER TABLE leaf_id.leaf_alloc ADD COLUMN opaque_bounds",
-            "ALTER TABLE leaf_id.leaf_alloc ADD other int; ALTER TABLE leaf_id.leaf_alloc DROP other; ALTER TABLE leaf_id.leaf_alloc ADD COLUMN opaque_bounds",
+            "ALTER TABLE leaf_id.leaf_alloc ADD COLUMN granted_to",
+            "ALTER TABLE leaf_id.leaf_alloc ADD other int; ALTER TABLE leaf_id.leaf_alloc DROP other; ALTER TABLE leaf_id.leaf_alloc ADD COLUMN granted_to",
         ),
         ("always", "ENABLE ALWAYS", "ENABLE"),
         (
@@ -406,7 +406,7 @@ fn a_newer_library_says_what_an_older_extension_needs() {
             .says(&format!(
                 "version {OLD}, but the library is version {VERSION}"
             ))
-            .details("\"opaque_bounds\"")
+            .details("\"granted_to\"")
             .hints("ALTER EXTENSION leaf_id UPDATE");
     }
     // Snowflake ids need no table.

@@ -51,8 +51,8 @@ enum Counts {
 }
 
 const SETTINGS: &str =
-    "SELECT string_agg(format('%s: %s %s %s %s %s %s', biz_tag, step, max_step, max_value,
-        description, granted_to, opaque_bounds), ', ' ORDER BY biz_tag)
+    "SELECT string_agg(format('%s: %s %s %s %s %s', biz_tag, step, max_step, max_value,
+        description, granted_to), ', ' ORDER BY biz_tag)
     FROM leaf_id.leaf_alloc";
 
 const KINDS: [Kind; 7] = [
@@ -86,8 +86,8 @@ const KINDS: [Kind; 7] = [
         kept: SETTINGS,
     },
     Kind {
-        create: "SELECT leaf_tag_create('opaque', step => 20, max_step => 20, opaque => true)",
-        next: "SELECT leaf_opaque_decode('opaque', leaf_segment_next('opaque'))",
+        create: "SELECT leaf_opaque_create('opaque', step => 20, max_step => 20)",
+        next: "SELECT leaf_opaque_decode('opaque', leaf_opaque_next('opaque'))",
         role: "postgres",
         counts: Counts::Tag("opaque"),
         uses: 30,
@@ -220,7 +220,9 @@ impl Kind {
         let mut session = server.session_in(SHOP);
         match self.counts {
             Counts::Tag(tag) if self.uses > 0 => {
-                session.use_claims(tag, FAILOVER_SKIP);
+                session.use_claims_with(tag, FAILOVER_SKIP, |session, count| {
+                    (0..count).map(|_| session.value(self.next)).collect()
+                });
                 known.last = session.value(self.next);
                 assert!(known.last >= known.claimed, "{tag}: nothing is lost");
             }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use leaf_id_tests::{Server, Session, assert_issued_once, wait_until};
 
+use crate::opaque;
+
 const LIMIT: Duration = Duration::from_secs(60);
 const MAX_IDS: &str = "SELECT biz_tag || ' ' || max_id FROM leaf_id.leaf_alloc ORDER BY biz_tag";
 
@@ -42,52 +44,42 @@ fn wait_for_copy(session: &mut Session) {
     });
 }
 
-/// The keys of opaque tags are a table like any other. Without them, nothing is issued.
+/// The keys of opaque ids are a table like any other. Where a name has a key, that stays.
 #[test]
 fn a_subscriber_has_opaque_tags_with_their_keys() {
     let (publisher, subscriber) = pair();
     let (mut there, mut here) = (publisher.session(), subscriber.session());
+    let keys = "SELECT string_agg(leaf_opaque_key(tag), ' ') FROM leaf_id.leaf_opaque_key";
+    let first = "SELECT leaf_opaque_encode('orders', 1)";
     there.run(
-        "SELECT leaf_tag_create('orders', opaque => true, max_value => 2000000);
+        "BEGIN; SELECT leaf_opaque_create('orders'), leaf_opaque_create('own'); COMMIT;
+         ALTER TABLE orders ALTER id SET DEFAULT leaf_opaque_next('orders');
          INSERT INTO orders SELECT FROM generate_series(1, 250);
          CREATE PUBLICATION p FOR TABLE orders, leaf_id.leaf_alloc",
     );
+    here.run("SELECT leaf_opaque_create('own')");
+    let own: String = here.value(keys);
     subscribe(&publisher, &subscriber);
     wait_for_copy(&mut here);
-    here.fails("SELECT leaf_segment_next('orders')")
-        .is("55000")
-        .says("key of opaque tag");
+    here.fails("SELECT leaf_opaque_next('orders')").is("42809");
     there.run("ALTER PUBLICATION p ADD TABLE leaf_id.leaf_opaque_key");
     here.run("ALTER SUBSCRIPTION s REFRESH PUBLICATION");
     wait_for_copy(&mut here);
-    wait_until(LIMIT, "ids", || here.try_next("orders").is_ok());
-    // An edit arrives, a range more, and the end of the tag and its key.
-    there.run("UPDATE leaf_id.leaf_alloc SET max_value = 3000000");
-    wait_for(
-        &mut here,
-        "SELECT opaque_bounds::text FROM leaf_id.leaf_alloc",
-        &["{1,2000000,3000000}"],
-    );
+    assert_eq!(here.value::<i64>(first), there.value::<i64>(first));
+    let keys_here: String = here.value(keys);
+    assert!(keys_here.contains(&own) && keys_here.len() == 2 * own.len() + 1);
     let mut ids = here.ids("SELECT id FROM orders");
-    ids.extend(here.take("orders", 100));
-    ids.sort_unstable();
-    ids.dedup();
-    assert_eq!(ids.len(), 350);
-    // The key goes and comes again in one transaction.
-    there.run("SELECT leaf_tag_reset('orders', 2000)");
-    wait_for(
-        &mut here,
-        "SELECT 'new' FROM leaf_id.leaf_alloc WHERE incarnation <> 0 AND max_id BETWEEN 2000 AND 3000",
-        &["new"],
-    );
-    ids.extend(here.take("orders", 100));
+    ids.extend(opaque::take(&mut here, "orders", 100));
+    opaque::assert_distinct(&ids);
+    here.fails("SELECT leaf_segment_next('orders')").is("42809");
+    // A reset arrives, and the end of the tag, whose key stays.
+    there.run("SELECT leaf_tag_reset('orders', 20000)");
+    wait_for(&mut here, MAX_IDS, &["orders 20000", "own 1"]);
+    let id = opaque::take(&mut here, "orders", 1);
+    assert_eq!(opaque::decoded(&mut here, "orders", &id), [20_000]);
     there.run("SELECT leaf_tag_drop('orders')");
-    wait_for(&mut here, "SELECT biz_tag FROM leaf_id.leaf_alloc", &[]);
-    wait_for(
-        &mut here,
-        "SELECT id::text FROM leaf_id.leaf_opaque_key",
-        &[],
-    );
+    wait_for(&mut here, MAX_IDS, &["own 1"]);
+    assert_eq!(here.value::<String>(keys), keys_here);
 }
 
 /// A subscriber that is to take over: it has the schema, and tags that somebody has used.
@@ -246,73 +238,6 @@ fn truncate_needs_the_owners_word() {
     assert_eq!(there.next("orders"), 34);
 }
 
-/// A tag whose numbers were ids here goes on with them, and one that was raised step by step there
-/// has the same steps here, also if this server was told of the last one only.
-#[test]
-fn a_subscriber_keeps_how_its_ids_are_made() {
-    let (publisher, subscriber) = pair();
-    let (mut there, mut here) = (publisher.session(), subscriber.session());
-    there.run(
-        "SELECT leaf_tag_create('orders', opaque => true, max_value => 1000000),
-                leaf_tag_create('raised', opaque => true, max_value => 1000000);
-         CREATE PUBLICATION p FOR TABLE leaf_id.leaf_alloc, leaf_id.leaf_opaque_key",
-    );
-    here.run("SELECT leaf_tag_create('orders')");
-    here.take("orders", 3);
-    subscribe(&publisher, &subscriber);
-    wait_for_copy(&mut here);
-    let bounds =
-        "SELECT biz_tag || ' ' || coalesce(opaque_bounds::text, 'plain') || ' ' || max_value
-                  FROM leaf_id.leaf_alloc ORDER BY biz_tag";
-    there.next("orders");
-    there.run("UPDATE leaf_id.leaf_alloc SET max_value = 2000000");
-    wait_for(
-        &mut here,
-        bounds,
-        &["orders plain 2000000", "raised {1,1000000,2000000} 2000000"],
-    );
-    let next = here.next("orders");
-    assert!((4..10_000).contains(&next), "{next}");
-    // By an INSERT, and by an UPDATE.
-    here.run("DROP SUBSCRIPTION s");
-    there.run("UPDATE leaf_id.leaf_alloc SET max_value = 4000000");
-    there.run("UPDATE leaf_id.leaf_alloc SET max_value = 8000000");
-    subscribe(&publisher, &subscriber);
-    let raised = "raised {1,1000000,2000000,4000000,8000000} 8000000";
-    wait_for_copy(&mut here);
-    wait_for(&mut here, bounds, &["orders plain 2000000", raised]);
-    here.run("ALTER SUBSCRIPTION s DISABLE");
-    there.run("UPDATE leaf_id.leaf_alloc SET description = 'x'");
-    here.run("ALTER SUBSCRIPTION s ENABLE");
-    wait_for(&mut here, bounds, &["orders plain 8000000", raised]);
-}
-
-/// The key of a tag that was renamed there while nobody listened stops nothing.
-#[test]
-fn a_renamed_opaque_tag_arrives() {
-    let (publisher, subscriber) = pair();
-    let (mut there, mut here) = (publisher.session(), subscriber.session());
-    there.run(
-        "SELECT leaf_tag_create('orders', opaque => true, max_value => 1000000);
-         CREATE PUBLICATION p FOR TABLE leaf_id.leaf_alloc, leaf_id.leaf_opaque_key",
-    );
-    subscribe(&publisher, &subscriber);
-    wait_for_copy(&mut here);
-    here.run("DROP SUBSCRIPTION s");
-    there.run(
-        "UPDATE leaf_id.leaf_alloc SET biz_tag = 'renamed', max_id = 5000;
-         SELECT leaf_tag_create('orders')",
-    );
-    subscribe(&publisher, &subscriber);
-    wait_for_copy(&mut here);
-    // The name is another tag's by now.
-    wait_for(&mut here, MAX_IDS, &["orders 1", "renamed 5000"]);
-    here.take("renamed", 100);
-    here.take("orders", 10);
-    let decoded = here.ids("SELECT leaf_opaque_decode('renamed', leaf_segment_next('renamed'))");
-    assert!(decoded[0] >= 5100, "{decoded:?}");
-}
-
 /// A row that gets the name of one that is here, too: the two are one from then on.
 #[test]
 fn a_rename_onto_a_name_that_is_here_arrives() {
@@ -347,57 +272,4 @@ fn a_rename_onto_a_name_that_is_here_arrives() {
     );
     wait_for(&mut here, MAX_IDS, &["a 1", "b 900000", "later 1"]);
     wait_for(&mut here, series, &["x 0", "y 9"]);
-}
-
-/// What a subscriber has issued by itself is not issued again, whatever else a replicated row of an
-/// opaque tag has brought.
-#[test]
-fn an_opaque_tag_that_is_ahead_here_stays_ahead() {
-    let server = Server::with_leaf_id(&[]);
-    let mut session = server.session();
-    for (tag, name, bounds) in [
-        ("extended", "extended", "opaque_bounds || 2000000::bigint"),
-        ("renamed", "other", "opaque_bounds"),
-    ] {
-        session.run(&format!(
-            "SELECT leaf_tag_create('{tag}', opaque => true, max_value => 1000000, step => 100)"
-        ));
-        let mut ids = session.take(tag, 5000);
-        session.run(&format!(
-            "SET session_replication_role = replica;
-             INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id, max_value, opaque_key, opaque_bounds, incarnation)
-             SELECT '{name}', 1, (({bounds})[cardinality({bounds})]), opaque_key, {bounds}, 7
-             FROM leaf_id.leaf_alloc WHERE biz_tag = '{tag}';
-             RESET session_replication_role"
-        ));
-        ids.extend(session.take(name, 5000));
-        ids.sort_unstable();
-        ids.dedup();
-        assert_eq!(ids.len(), 10_000, "{tag}: ids come twice");
-    }
-}
-
-/// Nor does it end elsewhere than its ids do, by which a dump of it could not be restored.
-#[test]
-fn the_domain_of_an_opaque_tag_ends_where_it_did() {
-    let server = Server::with_leaf_id(&[]);
-    let mut session = server.session();
-    session.run("SELECT leaf_tag_create('t', opaque => true, max_value => 1000000)");
-    session.run("UPDATE leaf_id.leaf_alloc SET max_value = 2000000");
-    for there in [
-        "max_value = 1000000, opaque_bounds = '{1,1000000}'",
-        "max_value = 2000001",
-        "max_value = 90000000, opaque_key = NULL, opaque_bounds = NULL",
-    ] {
-        session.run(&format!(
-            "SET session_replication_role = replica;
-             UPDATE leaf_id.leaf_alloc SET {there};
-             RESET session_replication_role"
-        ));
-        let row: String = session
-            .value("SELECT concat_ws(' ', max_value, opaque_bounds) FROM leaf_id.leaf_alloc");
-        assert_eq!(row, "2000000 {1,1000000,2000000}", "{there}");
-        session.run("UPDATE leaf_id.leaf_alloc SET step = step + 1");
-    }
-    session.take("t", 10);
 }

@@ -89,12 +89,13 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'of {role}'",
             ],
         ),
-        "read the keys of opaque tags, dump and restore them" => (
+        "make and read keys of opaque ids, dump and restore them" => (
             "",
             &[
                 "SELECT * FROM leaf_id.leaf_opaque_key",
-                "INSERT INTO leaf_id.leaf_opaque_key VALUES (hashtext('{role}'), sha256(''))",
-                "SELECT leaf_id.leaf_key_of('opaque')",
+                "INSERT INTO leaf_id.leaf_opaque_key VALUES ('{role}', 1000000, sha256(''))",
+                "SELECT leaf_opaque_key('opaque')",
+                "SELECT leaf_opaque_create('opaque of {role}')",
             ],
         ),
         "encode and decode opaque ids" => (
@@ -104,9 +105,17 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT leaf_opaque_decode('opaque', 1)",
             ],
         ),
-        "claim an opaque tag for another server, with `leaf_id.leaf_key_of`" => {
-            ("", &["SELECT leaf_claim('opaque', 3)"])
-        }
+        "issue opaque ids" => ("", &["SELECT leaf_opaque_next('opaque')"]),
+        "reset an opaque tag, or create it again" => (
+            "",
+            &[
+                "SELECT leaf_tag_reset('opaque', 5)",
+                "DO $$ BEGIN
+                     PERFORM leaf_tag_drop('opaque');
+                     PERFORM leaf_tag_create('opaque');
+                 END $$",
+            ],
+        ),
         "grant these to others" => (
             "",
             &[
@@ -229,7 +238,7 @@ fn each_role_may_do_what_security_md_says() {
          GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_claim, leaf_worker_renew TO member;
          GRANT SELECT, INSERT, DELETE ON leaf_id.leaf_gapless TO manager;
          SELECT leaf_gapless_create('s');
-         SELECT leaf_tag_create('granted'), leaf_tag_create('revoked'), leaf_tag_create('opaque', opaque => true);
+         SELECT leaf_tag_create('granted'), leaf_tag_create('revoked'), leaf_opaque_create('opaque');
          SELECT leaf_tag_revoke('granted', 'public'), leaf_tag_revoke('revoked', 'public')",
     );
     for (_, role) in ROLES {

@@ -1,0 +1,73 @@
+//! Opaque ids: numbers of a tag, encrypted with the key of its name.
+
+use std::rc::Rc;
+
+use leaf_id_core::opaque::Permutation;
+
+use super::issue;
+use super::slot_cache::SLOT_CACHE;
+use super::wait;
+use crate::deadline::{Deadline, ready_on_standby};
+use crate::error::{Failure, TagError};
+use crate::pg;
+use crate::shmem::Key;
+
+/// The next id of a tag.
+///
+/// # Errors
+/// The tag has no key, or its numbers have passed the last one that has an id. See also [`Failure`].
+pub fn next(tag: &[u8]) -> Result<i64, Failure> {
+    let permutation = permutation(tag)?;
+    let number = issue::next_number(tag)?;
+    permutation.encode(number).ok_or_else(|| {
+        let max_value = permutation.last();
+        let end = TagError::EndOfTag { max_value, skip: 0 };
+        Failure::tag(pg::shown(tag), end)
+    })
+}
+
+/// Maps a number to its id, or an id to its number, on a standby too.
+///
+/// # Errors
+/// The tag has no key, its ids are for other roles, or the value is out of range.
+pub fn map(
+    tag: &[u8],
+    value: i64,
+    map: impl FnOnce(&Permutation, i64) -> Option<i64>,
+) -> Result<i64, Failure> {
+    ready_on_standby()?;
+    let permutation = permutation(tag)?;
+    wait::check_rights(&key(tag)?, &Deadline::new())?;
+    map(&permutation, value).ok_or_else(|| Failure::OpaqueOutOfRange {
+        tag: pg::shown(tag),
+        value,
+        last: permutation.last(),
+    })
+}
+
+fn key(tag: &[u8]) -> Result<Key, Failure> {
+    Ok(Key {
+        database: pg::database(),
+        relation: wait::relation()?,
+        tag: wait::tag(tag)?,
+    })
+}
+
+/// What makes ids of a tag's numbers. It is remembered, as a key is never changed; but one of the open
+/// transaction may be rolled back.
+fn permutation(tag: &[u8]) -> Result<Rc<Permutation>, Failure> {
+    // Another table of tags is another one of keys, and what is remembered ends with it.
+    wait::relation()?;
+    if let Some(permutation) = SLOT_CACHE.with(|cache| cache.permutation(tag)) {
+        return Ok(permutation);
+    }
+    let key = key(tag)?;
+    let found = wait::find_key(&key, &Deadline::new())?;
+    let found = found.ok_or_else(|| Failure::NotOpaque {
+        tag: key.tag.name(),
+    })?;
+    if !found.is_ours {
+        SLOT_CACHE.with_mut(|cache| cache.remember_permutation(tag, &found.permutation));
+    }
+    Ok(found.permutation)
+}
