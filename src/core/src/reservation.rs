@@ -292,7 +292,12 @@ pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
     let first_ms = start.now_ms.max(ms.saturating_add(1));
     // The clock may be set back before the first id.
     let ms = if changed { first_ms - 1 } else { ms };
-    if changed && !stored.is_below(start.epoch_ms, start.layout, first_ms) {
+    // The file of another run says nothing of how late the predecessor's ids are: as late as the floor.
+    let bound = Stored {
+        reserved_until_ms: if known { reserved_until_ms } else { ms },
+        ..stored
+    };
+    if changed && !bound.is_below(start.epoch_ms, start.layout, first_ms) {
         return Err(if stored.layout == start.layout {
             Refusal::EpochMovedLater {
                 stored_ms: stored.epoch_ms,

@@ -148,10 +148,13 @@ fn a_later_epoch_is_refused_until_its_ids_are_larger() {
     assert_eq!(floor(later(hour, NOW + hour), file), refused);
     // Also if the clock is set back before the first id.
     assert_eq!(floor(later(hour, NOW + hour + 1), file), Ok(NOW + hour));
+    // Of another server, what it says is no bound: the predecessor's ids are as late as they can be.
     for file in foreign(NOW) {
-        let [soon, late] = [NOW + 60_000, NOW + hour + 1];
-        assert_eq!(floor(later(hour, soon), Some(file)), refused);
-        assert_eq!(floor(later(hour, late), Some(file)), Ok(late + OTHERS));
+        for now in [NOW + 60_000, NOW + hour + 1, NOW + 24 * hour] {
+            assert_eq!(floor(later(1, now), Some(file)), refused);
+            assert_eq!(floor(later(23_000, now), Some(file)), refused);
+        }
+        assert_eq!(floor(later(-1, NOW), Some(file)), Ok(NOW + OTHERS));
     }
     // Nothing to compare with.
     assert_eq!(floor(later(hour, NOW), None), Ok(NOW + OTHERS));
@@ -207,6 +210,22 @@ fn another_layout_is_refused_unless_its_ids_are_larger() {
     };
     assert_eq!(floor(same, reset), Ok(NOW));
     assert_eq!(floor(start("41/6/6"), file("41/6/6")), Ok(NOW));
+    for file in foreign(NOW) {
+        let file = |text| {
+            Some(Stored {
+                layout: layout(text),
+                ..file
+            })
+        };
+        let late = |text| Start {
+            now_ms: NOW + 100_000_000,
+            ..start(text)
+        };
+        assert!(floor(late("41/10/12"), file("41/6/6")).is_ok());
+        assert!(floor(late("41/6/6"), file("41/10/12")).is_err());
+        // As many bits in other places: a worker id there may be any here.
+        assert!(floor(late("41/12/10"), file("41/10/12")).is_ok());
+    }
 }
 
 #[test]

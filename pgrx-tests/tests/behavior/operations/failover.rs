@@ -2,7 +2,7 @@
 //! and the standby has never heard of (I3); and one that leaves gaps where nothing can
 //! have been lost.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leaf_id_tests::{Server, assert_issued_once, random, wait_until};
 use rand::RngExt;
@@ -384,4 +384,43 @@ fn an_old_primary_that_was_rewound_and_comes_back_repeats_nothing() {
     snowflakes.push(session.next_snowflake());
     assert_issued_once([ids]);
     assert_issued_once([snowflakes]);
+}
+
+/// Would catch: the file of a standby taken for a bound of what its primary has issued since. The
+/// primary refuses the epoch, somebody fails over, and the ids of the last seconds come again.
+#[test]
+fn an_epoch_that_a_primary_refuses_its_standby_refuses_too() {
+    let conf = [&SNOWFLAKE[..], &[("leaf_id.max_clock_lead", "2s")]].concat();
+    let primary = Server::with_leaf_id(&conf);
+    primary.session().ids("SELECT leaf_snowflake_next()");
+    let standby = primary.standby(&[]);
+    standby.replay_all_of(&primary);
+    let mut session = primary.session();
+    // Longer than the standby's file and what servers allow for: it looks as if all ids were larger.
+    let later: i64 = session.value("SELECT current_setting('leaf_id.epoch')::bigint + 4000");
+    let copied = Instant::now();
+    wait_until(LIMIT, "the file to be old", || {
+        session.ids("SELECT leaf_snowflake_next_batch(1000)");
+        copied.elapsed() > Duration::from_secs(4)
+    });
+    let epoch = format!("ALTER SYSTEM SET leaf_id.epoch = '{later}'");
+    session.run(&epoch);
+    drop(session);
+    let refuses = |server: &Server| {
+        wait_until(LIMIT, "the refusal", || {
+            let mut session = server.session();
+            session.run("SET leaf_id.refill_timeout = '1s'");
+            match session.try_column::<i64>("SELECT leaf_snowflake_next()") {
+                Ok(ids) => panic!("{ids:?}"),
+                Err(failure) => failure.state == "55000" && failure.hint.contains("epoch"),
+            }
+        });
+    };
+    primary.restart();
+    refuses(&primary);
+    primary.kill_9();
+    standby.session().run(&epoch);
+    standby.restart();
+    standby.promote();
+    refuses(&standby);
 }
