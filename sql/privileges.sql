@@ -156,7 +156,7 @@ TO PUBLIC;
 GRANT USAGE ON SCHEMA leaf_id TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean),
-    @extschema@.leaf_tag_drop(text),
+    @extschema@.leaf_tag_drop(text, boolean),
     @extschema@.leaf_tag_reset(text, bigint),
     @extschema@.leaf_tag_grant(text, text),
     @extschema@.leaf_tag_revoke(text, text),
@@ -167,6 +167,8 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_column_max(oid, smallint),
     leaf_id.leaf_tag_next(text),
     leaf_id.leaf_has_key(text),
+    leaf_id.leaf_forget(text),
+    leaf_id.leaf_skip(integer, integer, bigint, integer, integer),
     -- The same with leaf_gapless. Not leaf_gapless_next(): who may call it can hold up the others.
     @extschema@.leaf_gapless_create(text, bigint),
     @extschema@.leaf_gapless_drop(text)
@@ -197,7 +199,7 @@ GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry, leaf_id.leaf
 GRANT UPDATE (epoch_ms, layout, max_skew_ms, max_lease_ms, max_lead_ms, max_ids_per_role) ON leaf_id.leaf_registry TO @extowner@;
 GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean),
-    @extschema@.leaf_tag_drop(text),
+    @extschema@.leaf_tag_drop(text, boolean),
     @extschema@.leaf_tag_reset(text, bigint),
     @extschema@.leaf_tag_grant(text, text),
     @extschema@.leaf_tag_revoke(text, text),

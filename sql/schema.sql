@@ -61,6 +61,42 @@ COMMENT ON COLUMN leaf_id.leaf_alloc.granted_to IS
     'Roles that may issue its ids, public for all; null: all. See leaf_tag_grant() and leaf_tag_revoke()';
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_alloc', '');
 
+-- How far ids of a name were claimed, whatever became of its row since. It is what this database has
+-- seen: no dump has it, and no subscriber takes another server's.
+CREATE TABLE leaf_id.leaf_high_mark (
+    tag text COLLATE "C" PRIMARY KEY
+        CONSTRAINT leaf_high_mark_tag_length CHECK (
+            pg_catalog.octet_length(tag) OPERATOR(pg_catalog.>=) 1 AND pg_catalog.octet_length(tag) OPERATOR(pg_catalog.<=) 128),
+    high bigint NOT NULL
+        CONSTRAINT leaf_high_mark_high_positive CHECK (high OPERATOR(pg_catalog.>=) 1)
+)
+-- As leaf_alloc.
+WITH (fillfactor = 50);
+COMMENT ON TABLE leaf_id.leaf_high_mark IS
+    'Set by leaf_id: how far ids of each name were claimed in this database';
+COMMENT ON COLUMN leaf_id.leaf_high_mark.tag IS 'Name of a tag, or of one that is gone';
+COMMENT ON COLUMN leaf_id.leaf_high_mark.high IS 'One past the highest id that was ever claimed';
+
+CREATE FUNCTION leaf_id.leaf_high_mark_stays() RETURNS trigger
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- pg_restore --disable-triggers makes it fire for everybody but subscribers. What a replicated edit of
+    -- a tag leaves here is this database's own.
+    IF current_setting('session_replication_role') = 'replica' AND pg_trigger_depth() = 1 THEN
+        RETURN NULL;
+    END IF;
+    RETURN coalesce(NEW, OLD);
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_high_mark_stays() IS
+    'Trigger: leaves out replicated marks';
+CREATE TRIGGER leaf_high_mark_stays
+    BEFORE INSERT OR UPDATE OR DELETE ON leaf_id.leaf_high_mark
+    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_high_mark_stays();
+ALTER TABLE leaf_id.leaf_high_mark ENABLE REPLICA TRIGGER leaf_high_mark_stays;
+
 -- Apart: one GRANT on leaf_alloc makes a role a manager of tags, and is to open no key.
 CREATE TABLE leaf_id.leaf_opaque_key (
     tag text COLLATE "C" PRIMARY KEY

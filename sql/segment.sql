@@ -27,7 +27,7 @@ COMMENT ON FUNCTION @extschema@.leaf_segment_next_range(text, integer) IS
 
 CREATE FUNCTION @extschema@.leaf_claim(
     tag text, n integer, OUT first_id bigint, OUT last_id bigint, OUT incarnation bigint,
-    OUT max_step integer, OUT max_value bigint, OUT skipped bigint, OUT growth_limited boolean)
+    OUT max_step integer, OUT max_value bigint, OUT skipped bigint)
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_claim_wrapper';
 COMMENT ON FUNCTION @extschema@.leaf_claim(text, integer) IS
     'Claims at most n ids of a tag for another server, for 0 its step; not in a transaction block';

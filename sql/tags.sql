@@ -25,10 +25,59 @@ CREATE TRIGGER leaf_alloc_edit
 CREATE TRIGGER leaf_alloc_truncate
     BEFORE TRUNCATE ON leaf_id.leaf_alloc
     FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.leaf_alloc_truncate();
+
+-- What an edit leaves to the marks of names. SQL, and not by oid as a claim: tools that copy the table of
+-- marks follow it by row triggers.
+CREATE FUNCTION leaf_id.leaf_skip(
+    step integer, max_step integer, system_identifier bigint, timeline integer, largest_claim integer) RETURNS bigint
+    STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_skip_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_skip(integer, integer, bigint, integer, integer) IS
+    'How many ids claims may have taken that were lost in promotions since the last claim of a row';
+
+CREATE FUNCTION leaf_id.leaf_alloc_mark() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF TG_OP = 'UPDATE' AND OLD.biz_tag = NEW.biz_tag THEN
+        IF OLD.incarnation <> NEW.incarnation THEN
+            -- leaf_tag_reset().
+            UPDATE leaf_id.leaf_high_mark SET high = NEW.max_id WHERE tag = NEW.biz_tag;
+        END IF;
+        RETURN NULL;
+    END IF;
+    INSERT INTO leaf_id.leaf_high_mark AS m (tag, high)
+    SELECT a.biz_tag, least(
+        greatest(a.max_id, before.high)
+            -- Lost claims of a sourced tag are its source server's to leave out.
+            + CASE WHEN a.server IS NULL
+                THEN leaf_id.leaf_skip(a.step, a.max_step, a.system_identifier, a.timeline, a.largest_claim)::numeric
+                ELSE 0 END,
+        9223372036854775807)
+    FROM (
+        SELECT (OLD).* WHERE TG_OP <> 'TRUNCATE'
+        UNION ALL
+        SELECT * FROM leaf_id.leaf_alloc WHERE TG_OP = 'TRUNCATE') a
+    LEFT JOIN leaf_id.leaf_high_mark before ON before.tag = a.biz_tag
+    ON CONFLICT (tag) DO UPDATE SET high = greatest(m.high, excluded.high);
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_alloc_mark() IS
+    'Trigger: leaves the max_id of a row that goes, or is renamed, to the mark of its name';
+CREATE TRIGGER leaf_alloc_mark
+    AFTER UPDATE OR DELETE ON leaf_id.leaf_alloc
+    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_alloc_mark();
+CREATE TRIGGER leaf_alloc_mark_truncate
+    BEFORE TRUNCATE ON leaf_id.leaf_alloc
+    FOR EACH STATEMENT EXECUTE FUNCTION leaf_id.leaf_alloc_mark();
+
 -- ALWAYS: a logical replication subscriber must drop its caches too.
 ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp;
 ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_edit;
 ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_truncate;
+ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_mark;
+ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_mark_truncate;
 
 CREATE FUNCTION @extschema@.leaf_tag_create(
     tag text,
@@ -84,32 +133,43 @@ $$;
 COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean) IS
     'Creates a tag whose first id is start; max_step defaults to 1000000, or step where that is larger; max_value to the end of bigint. With a server, the ids come from its tag of this name. With if_not_exists, a tag that there is stays as it is.';
 
-CREATE FUNCTION @extschema@.leaf_tag_drop(tag text) RETURNS void
+CREATE FUNCTION leaf_id.leaf_forget(tag text) RETURNS boolean
+    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_forget_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_forget(text) IS
+    'Forgets how far ids of a name were claimed that no tag has; true if that was known';
+
+CREATE FUNCTION @extschema@.leaf_tag_drop(tag text, forget boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    done boolean;
 BEGIN
-    IF $1 IS NULL THEN
+    IF $1 IS NULL OR $2 IS NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
-            MESSAGE = pg_catalog.format('leaf_tag_drop() takes no null for "%s"', 'tag');
+            MESSAGE = pg_catalog.format(
+                'leaf_tag_drop() takes no null for "%s"', CASE WHEN $1 IS NULL THEN 'tag' ELSE 'forget' END);
     END IF;
     DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = $1;
-    IF NOT FOUND THEN
+    done := FOUND;
+    IF $2 THEN
+        done := leaf_id.leaf_forget($1) OR done;
+    END IF;
+    IF NOT done THEN
         RAISE EXCEPTION USING
             ERRCODE = 'undefined_object',
             MESSAGE = pg_catalog.format('tag "%s" does not exist', $1);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.leaf_tag_drop(text) IS 'Drops a tag';
+COMMENT ON FUNCTION @extschema@.leaf_tag_drop(text, boolean) IS
+    'Drops a tag. One that is created under its name later goes on above its ids, but with forget';
 
 CREATE FUNCTION @extschema@.leaf_tag_reset(tag text, next_id bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    tag_row leaf_id.leaf_alloc;
 BEGIN
     IF $1 IS NULL OR $2 IS NULL THEN
         RAISE EXCEPTION USING
@@ -117,22 +177,13 @@ BEGIN
             MESSAGE = pg_catalog.format(
                 'leaf_tag_reset() takes no null for "%s"', CASE WHEN $1 IS NULL THEN 'tag' ELSE 'next_id' END);
     END IF;
-    DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = $1 RETURNING * INTO tag_row;
+    -- 0 asks for a new incarnation, with which max_id may go back.
+    UPDATE leaf_id.leaf_alloc SET max_id = $2, incarnation = 0 WHERE biz_tag = $1;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'undefined_object',
             MESSAGE = pg_catalog.format('tag "%s" does not exist', $1);
     END IF;
-    IF tag_row.server IS NOT NULL THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'object_not_in_prerequisite_state',
-            MESSAGE = pg_catalog.format('tag "%s" is sourced from server "%s"', $1, tag_row.server),
-            HINT = 'Reset it there: this server then begins a new incarnation of it with its next segment.';
-    END IF;
-    -- Other columns stay as they are. Its incarnation is a new one, and not that of the row that is gone.
-    INSERT INTO leaf_id.leaf_alloc
-    SELECT r.* FROM pg_catalog.jsonb_populate_record(
-        tag_row, pg_catalog.jsonb_build_object('max_id', $2, 'incarnation', 0)) r;
 END
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_tag_reset(text, bigint) IS

@@ -39,8 +39,6 @@ pub enum Failure {
     },
     /// Ids of a tag that the transaction has created, asked for while it commits.
     Committing { tag: String },
-    /// What a transaction has issued of a tag that it created could not be written to its row.
-    MarkNotWritten { tag: String },
     /// The tag gives no ids; and its source server, if that is behind.
     Tag {
         tag: String,
@@ -209,13 +207,17 @@ pub enum Failure {
     NegativeUuid { id: i64 },
     /// A UUID that holds no id.
     OtherUuid { uuid: String },
+    /// There is no `leaf_high_mark`.
+    NoMarkTable,
+    /// A reset of a tag whose ids come from another server.
+    ResetSourced { tag: String, server: String },
     /// There is no `leaf_opaque_key`.
     NoKeyTable,
     /// The numbers that opaque ids are to be made of.
     OpaqueDomain { tag: String, last: i64 },
     /// A key that is none.
     NoKeyText,
-    /// A key for a name that has a tag.
+    /// A key for a name that has a tag, or had one.
     KeyTooLate { tag: String },
     /// A second key for a name.
     KeyExists { tag: String },
@@ -244,6 +246,20 @@ impl From<Refused> for Failure {
             detail,
         }
     }
+}
+
+/// Tells that a tag goes on at `next`, where it was to begin at `wanted`.
+pub fn tell_raised(tag: &str, wanted: i64, next: i64) {
+    ErrorReport::new(
+        PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
+        format!("tag \"{tag}\" goes on at {next}, above the ids that were issued under this name"),
+        "leaf_id",
+    )
+    .set_hint(format!(
+        "To start anew: SELECT leaf_tag_reset('{}', {wanted});",
+        tag.replace('\'', "''")
+    ))
+    .report(PgLogLevel::NOTICE);
 }
 
 impl Failure {
@@ -343,12 +359,6 @@ impl Failure {
                 not_ready,
                 format!("cannot issue ids of tag \"{tag}\" while the transaction that created it commits"),
             ),
-            Self::MarkNotWritten { tag } => error(
-                not_ready,
-                format!("could not write the ids issued of tag \"{tag}\" to its row"),
-            )
-            .set_detail("The row that this transaction has created is not there any more.")
-            .set_hint("Create the tag in a transaction of its own, and commit that first."),
             Self::TagForbidden { tag } => error(
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
                 format!("permission denied for tag \"{tag}\""),
@@ -728,6 +738,15 @@ impl Failure {
                 format!("not a UUID that holds an id: \"{uuid}\""),
             )
             .set_hint("Such a UUID comes from leaf_format_uuid()."),
+            Self::NoMarkTable => error(
+                Code::ERRCODE_UNDEFINED_TABLE,
+                "table \"leaf_id.leaf_high_mark\" is missing".into(),
+            ),
+            Self::ResetSourced { tag, server } => error(
+                not_ready,
+                format!("tag \"{tag}\" is sourced from server \"{server}\""),
+            )
+            .set_hint("Reset it there: this server then begins a new incarnation of it with its next segment."),
             Self::NoKeyTable => error(
                 Code::ERRCODE_UNDEFINED_TABLE,
                 "table \"leaf_id.leaf_opaque_key\" is missing".into(),
@@ -741,9 +760,10 @@ impl Failure {
                 .set_detail("A key has 64 hexadecimal digits: leaf_opaque_key() shows it."),
             Self::KeyTooLate { tag } => error(
                 not_ready,
-                format!("cannot make a key for tag \"{tag}\", which exists"),
+                format!("cannot make a key for \"{tag}\", which is or was the name of a tag"),
             )
-            .set_detail("Its numbers may be in use as ids already."),
+            .set_detail("Its numbers may be in use as ids already.")
+            .set_hint("Choose another name."),
             Self::KeyExists { tag } => error(
                 Code::ERRCODE_DUPLICATE_OBJECT,
                 format!("\"{tag}\" already has a key of opaque ids"),

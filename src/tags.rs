@@ -3,6 +3,7 @@
 //! * [`heap`]: what a row holds, and how it is read by oid.
 //! * [`claim`]: the only place that claims ids.
 //! * [`receive`]: what a claim on another server has brought.
+//! * [`mark`]: how far ids of a name were claimed.
 //! * [`opaque`]: the keys of opaque ids.
 //! * [`blocker`]: who keeps a claim from its row.
 //! * [`rights`]: who may issue ids of a tag.
@@ -12,6 +13,7 @@
 pub mod blocker;
 pub mod claim;
 pub mod heap;
+pub mod mark;
 pub mod opaque;
 pub mod receive;
 pub mod rights;

@@ -45,6 +45,7 @@ DROP TABLE cases;
 DROP FUNCTION adopted, first_id;
 DROP DOMAIN even;
 DELETE FROM tags;
+DELETE FROM leaf_id.leaf_high_mark;
 CREATE TABLE t (id bigint GENERATED ALWAYS AS IDENTITY);
 -- What is told to the session is in the log, too.
 SET client_min_messages = log;
@@ -54,15 +55,18 @@ SELECT to_regclass('t_id_seq');
 INSERT INTO t (id) VALUES (77);
 DROP TABLE t;
 DELETE FROM tags;
+DELETE FROM leaf_id.leaf_high_mark;
 CREATE TABLE t (id smallserial);
 SELECT leaf_adopt('t', 'id', step => 7);
 SELECT step FROM tags;
 DROP TABLE t;
 DELETE FROM tags;
+DELETE FROM leaf_id.leaf_high_mark;
 CREATE TABLE t (id int);
 INSERT INTO t VALUES (2147483647);
 SELECT * FROM refusal($$SELECT leaf_adopt('t', 'id')$$) \gx
 DROP TABLE t;
+DELETE FROM leaf_id.leaf_high_mark;
 
 -- It is one transaction with what comes before and after.
 CREATE TABLE t (id serial PRIMARY KEY);
@@ -80,6 +84,7 @@ INSERT INTO t VALUES (DEFAULT) RETURNING id;
 SELECT to_regclass('t_id_seq');
 DROP TABLE t;
 DELETE FROM tags;
+DELETE FROM leaf_id.leaf_high_mark;
 
 -- Names of tags are as documented.
 CREATE SCHEMA "My Shop";
@@ -104,6 +109,7 @@ SELECT leaf_adopt((:'long' || '.' || :'long')::regclass, :'long', 'short');
 DROP TABLE :long.:long, two, plain, "My Shop"."It's ""a\ Table";
 DROP SCHEMA :long, "My Shop";
 DELETE FROM tags;
+DELETE FROM leaf_id.leaf_high_mark;
 
 -- A tag that exists is used only where it is named.
 SELECT leaf_tag_create('t');
@@ -125,6 +131,7 @@ RESET client_min_messages;
 INSERT INTO u DEFAULT VALUES RETURNING id > (SELECT max(id) FROM t) AS above;
 DROP TABLE t, u;
 DELETE FROM tags;
+DELETE FROM leaf_id.leaf_high_mark;
 
 -- A sequence that something else uses stays, with room below the tag.
 CREATE TABLE t (id bigserial PRIMARY KEY);
@@ -156,8 +163,10 @@ SELECT sqlstate FROM refusal($$SELECT leaf_adopt('v', 'id')$$);
 INSERT INTO v DEFAULT VALUES RETURNING id;
 SELECT count(*) FROM tags WHERE biz_tag = 'v';
 DROP TABLE t, u, w, v;
+DELETE FROM leaf_id.leaf_high_mark;
 DROP SEQUENCE s;
 DELETE FROM tags;
+DELETE FROM leaf_id.leaf_high_mark;
 
 -- Keys, views and references do not mind.
 CREATE TABLE t (tenant int NOT NULL, id bigserial, PRIMARY KEY (tenant, id), UNIQUE (id));
@@ -173,6 +182,7 @@ DROP VIEW v;
 DROP TABLE small, t, typed;
 DROP TYPE pair;
 DELETE FROM tags;
+DELETE FROM leaf_id.leaf_high_mark;
 
 -- A large table without an index is read while it is locked, and that is said.
 CREATE TABLE t (id bigint, fill text);
@@ -183,6 +193,7 @@ ANALYZE t;
 INSERT INTO t DEFAULT VALUES RETURNING id;
 DROP TABLE t;
 DELETE FROM tags;
+DELETE FROM leaf_id.leaf_high_mark;
 
 -- What cannot be moved is refused, and left as it is.
 CREATE EXTENSION file_fdw;
@@ -249,6 +260,7 @@ ROLLBACK;
 SELECT sqlstate, message FROM refusal($$SELECT leaf_adopt('t', 'id') FROM t$$);
 DROP TABLE t;
 DELETE FROM tags;
+DELETE FROM leaf_id.leaf_high_mark;
 
 -- Whoever owns the table and may create tags may move it.
 CREATE ROLE leaf_id_app;
@@ -299,6 +311,7 @@ CREATE POLICY nothing ON t USING (false);
 SELECT * FROM refusal($$SELECT leaf_adopt('t', 'id')$$) \gx
 RESET ROLE;
 DROP TABLE t;
+DELETE FROM leaf_id.leaf_high_mark;
 -- Whoever may insert may use a sequence that was left.
 CREATE TABLE t (id bigserial, n int);
 GRANT INSERT ON t TO leaf_id_writer;
@@ -341,7 +354,7 @@ WHERE attrelid = ''t''::regclass AND attname = ''id'' AND sequencename = ''t_id_
              (11, 'INSERT INTO t (id) VALUES (31000)'),
              (12, 'SELECT leaf_release(''t'', ''id'')'),
              (13, 'INSERT INTO t DEFAULT VALUES RETURNING id'),
-             (14, 'DROP TABLE t, issued')) s (n, statement)
+             (14, 'DROP TABLE t, issued'), (15, 'DELETE FROM leaf_id.leaf_high_mark')) s (n, statement)
 ORDER BY m, n \gexec
 RESET client_min_messages;
 DROP DOMAIN whole;
@@ -353,6 +366,7 @@ SET client_min_messages = log;
 :release
 RESET client_min_messages;
 DROP TABLE t;
+DELETE FROM leaf_id.leaf_high_mark;
 
 -- A tag of other columns stays, and so does a sequence that was left.
 CREATE TABLE t (id bigserial PRIMARY KEY);
@@ -373,6 +387,7 @@ SELECT count(*) FROM tags;
 -- A tag that is gone, after a restore of the schema alone, does not stop it.
 SELECT leaf_adopt('u', 'id');
 DELETE FROM tags;
+DELETE FROM leaf_id.leaf_high_mark;
 SELECT leaf_release('u', 'id');
 INSERT INTO u DEFAULT VALUES;
 DROP TABLE w, t, u;
@@ -386,6 +401,7 @@ SELECT sqlstate, message FROM refusal('INSERT INTO t DEFAULT VALUES');
 SELECT * FROM refusal($$SELECT leaf_release('t', 'id')$$) \gx
 DROP TABLE t;
 DELETE FROM tags;
+DELETE FROM leaf_id.leaf_high_mark;
 
 -- Partitions of a serial follow it, unless they have a default of their own. What is in pg_attrdef, or an identity:
 CREATE FUNCTION sources(tables text[]) RETURNS TABLE (relation text, source text) LANGUAGE sql AS $$
@@ -415,6 +431,7 @@ SELECT * FROM sources('{t,t1,t2,t21,t3,t4}');
 INSERT INTO t21 (day) VALUES (12) RETURNING id > 502 AS above;
 SELECT * FROM refusal($$SELECT leaf_adopt('t1', 'id')$$) \gx
 DROP TABLE t;
+DELETE FROM leaf_id.leaf_high_mark;
 -- Those of an identity, which they share from 17 on, are as before.
 CREATE TABLE t (id bigint GENERATED BY DEFAULT AS IDENTITY, day int) PARTITION BY RANGE (day);
 CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (0) TO (10);
@@ -431,6 +448,7 @@ SELECT bool_and(now.source IS NOT DISTINCT FROM before.source) AS as_before
 FROM sources('{t,t1}') now JOIN sources before USING (relation);
 INSERT INTO t (day) VALUES (1) RETURNING id > 3 AS above;
 DROP TABLE t, sources;
+DELETE FROM leaf_id.leaf_high_mark;
 -- Children follow unless they have their own.
 CREATE TABLE t (id serial PRIMARY KEY);
 CREATE TABLE follows () INHERITS (t);
@@ -472,4 +490,5 @@ DROP TABLE "a\b";
 DROP FUNCTION sources;
 SELECT count(*) FROM tags;
 DROP VIEW tags;
+DELETE FROM leaf_id.leaf_high_mark;
 DROP TABLE before;

@@ -1,6 +1,6 @@
 -- leaf_claim: ids of a tag for another server.
 \set SHOW_CONTEXT never
-\set what 'first_id, last_id, max_step, max_value, skipped, growth_limited'
+\set what 'first_id, last_id, max_step, max_value, skipped'
 SELECT leaf_tag_create('t', step => 10, max_step => 1000, max_value => 1400);
 SELECT incarnation FROM leaf_id.leaf_alloc WHERE biz_tag = 't' \gset
 -- The row's step; fewer; at most eight times the largest so far; as much as max_step; what is left.
@@ -14,7 +14,7 @@ SELECT :what, incarnation = :incarnation AS same FROM leaf_claim('t', 1000);
 SELECT :what FROM leaf_claim('t', 1);
 \echo :SQLSTATE
 SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = 't';
--- Cut by max_step, its growth is not limited.
+-- Cut by max_step.
 UPDATE leaf_id.leaf_alloc SET max_value = 10000, max_step = 20 WHERE biz_tag = 't';
 SELECT :what FROM leaf_claim('t', 100);
 SELECT leaf_tag_reset('t', 5);
@@ -49,7 +49,7 @@ SELECT first_id FROM leaf_claim('t', 1);
 \echo :SQLSTATE
 RESET default_transaction_read_only;
 DROP FUNCTION wrapper();
-SELECT leaf_tag_drop('t');
+SELECT leaf_tag_drop('t', forget => true);
 
 -- Not of a tag that the same statement has created, whose ids are counted in the session.
 CREATE FUNCTION mixed(OUT issued bigint, OUT claimed bigint) LANGUAGE plpgsql AS $$
@@ -68,7 +68,7 @@ SELECT leaf_tag_create('t', server => 'leaf_central');
 SELECT leaf_claim('t', 10);
 \echo :SQLSTATE
 SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = 't';
-SELECT leaf_tag_drop('t');
+SELECT leaf_tag_drop('t', forget => true);
 DROP SERVER leaf_central;
 DROP EXTENSION dblink;
 
@@ -88,6 +88,6 @@ SELECT sqlstate, message FROM public.refusal('UPDATE leaf_id.leaf_alloc SET max_
 SELECT first_id FROM public.leaf_claim('t', 10);
 RESET ROLE;
 RESET search_path;
-SELECT leaf_tag_drop('t');
+SELECT leaf_tag_drop('t', forget => true);
 DROP OWNED BY leaf_id_member;
 DROP ROLE leaf_id_member;

@@ -180,5 +180,5 @@ DROP TABLE t, u, calls, twins;
 DROP FUNCTION planted(text, oid, int), planted(oid, int), outer_joined;
 REVOKE USAGE ON SCHEMA leaf_id FROM leaf_id_app;
 REVOKE CREATE ON SCHEMA public FROM leaf_id_app;
-SELECT leaf_tag_drop('a');
+SELECT leaf_tag_drop('a', forget => true);
 DROP ROLE leaf_id_app, leaf_id_other;

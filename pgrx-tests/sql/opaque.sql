@@ -133,5 +133,6 @@ DROP SERVER elsewhere;
 DROP EXTENSION dblink;
 SELECT leaf_tag_drop('t'), leaf_tag_drop('fixed'), leaf_tag_drop('plain');
 DELETE FROM leaf_id.leaf_opaque_key;
+DELETE FROM leaf_id.leaf_high_mark;
 DROP OWNED BY leaf_id_manager, leaf_id_keeper, leaf_id_member, leaf_id_app, leaf_id_monitor;
 DROP ROLE leaf_id_manager, leaf_id_keeper, leaf_id_member, leaf_id_app, leaf_id_monitor;

@@ -79,4 +79,4 @@ SELECT count(*), min(id) > 50 AS above FROM item;
 
 DROP TABLE drawn, tags, odd, even, item;
 DROP FUNCTION id_of, inlined, looped, alternates, give_id, insert_by_turns;
-SELECT leaf_tag_drop('odd'), leaf_tag_drop('even');
+SELECT leaf_tag_drop('odd', forget => true), leaf_tag_drop('even', forget => true);

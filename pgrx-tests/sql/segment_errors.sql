@@ -23,7 +23,7 @@ SELECT statement, r.* FROM unnest(ARRAY[
     $$SELECT leaf_tag_create(NULL)$$,
     $$SELECT leaf_tag_create('u', NULL)$$,
     $$SELECT leaf_tag_create('u', start => NULL)$$,
-    $$SELECT leaf_tag_drop('nope')$$,
+    $$SELECT leaf_tag_drop('nope', forget => true)$$,
     $$SELECT leaf_tag_drop(NULL)$$,
     $$SELECT leaf_tag_reset('nope', 1)$$,
     $$SELECT leaf_tag_reset(NULL, 1)$$,
@@ -144,5 +144,5 @@ SELECT tag, exhausted_at IS NULL AS endless,
        coalesce(isfinite(exhausted_at) AND exhausted_at < '9999-01-01', true) AND coalesce(cached_for < '1000 years', true) AS readable
 FROM leaf_segment_status WHERE tag IN ('idle', 'slow', 'ends') ORDER BY tag;
 
-SELECT count(leaf_tag_drop(biz_tag)::text) FROM leaf_id.leaf_alloc
+SELECT count(leaf_tag_drop(biz_tag, forget => true)::text) FROM leaf_id.leaf_alloc
 WHERE biz_tag IN ('t', 'batch', 'range', 'idle', 'slow', 'ends') OR biz_tag ~ '^(end|last)\d';

@@ -26,7 +26,7 @@ BEGIN
         ASSERT ids[1] = 1 AND cardinality(ids) = 16, ids;
         ASSERT ids = ARRAY(SELECT DISTINCT id FROM unnest(ids) id ORDER BY id), ids;
         ASSERT (SELECT ids_issued > 16 FROM leaf_segment_status s WHERE s.tag = each), each;
-        PERFORM leaf_tag_drop(each);
+        PERFORM leaf_tag_drop(each, forget => true);
         COMMIT;
     END LOOP;
 END $$;
@@ -58,7 +58,7 @@ SELECT r.* FROM refusal('SELECT leaf_segment_next(tag) FROM long_tag') r;
 SELECT leaf_tag_create(repeat('y', 128)), leaf_tag_create(repeat(U&'\00E4', 64));
 SELECT sqlstate FROM refusal($$SELECT leaf_segment_next(repeat('y', 129))$$);
 SELECT leaf_segment_next(repeat('y', 128)), leaf_segment_next(repeat(U&'\00E4', 64)), leaf_segment_next('good');
-SELECT leaf_tag_drop(repeat('y', 128)), leaf_tag_drop(repeat(U&'\00E4', 64)), leaf_tag_drop('good');
+SELECT leaf_tag_drop(repeat('y', 128), forget => true), leaf_tag_drop(repeat(U&'\00E4', 64), forget => true), leaf_tag_drop('good', forget => true);
 
 -- Names are taken as they are. The way out that a hint shows can be run.
 SELECT r.sqlstate, message = format('tag "%s" does not exist', name) AS says, count(*)
@@ -103,7 +103,7 @@ BEGIN
     END LOOP;
 END $$;
 SELECT array_agg(leaf_segment_next(name)) FROM names;
-SELECT count(leaf_tag_drop(name)::text) FROM names;
+SELECT count(leaf_tag_drop(name, forget => true)::text) FROM names;
 CALL use_tags('SELECT name FROM names');
 SELECT count(*) FROM leaf_id.leaf_alloc WHERE biz_tag IN (SELECT name FROM names);
 

@@ -49,5 +49,5 @@ SELECT max_id AS before FROM leaf_id.leaf_alloc WHERE biz_tag = 'lowered' \gset
 SELECT * FROM refusal($$SELECT leaf_segment_next_range('lowered', 1000000)$$);
 SELECT max_id - :before < 10 AS few FROM leaf_id.leaf_alloc WHERE biz_tag = 'lowered';
 
-SELECT count(leaf_tag_drop(biz_tag)::text) FROM leaf_id.leaf_alloc
+SELECT count(leaf_tag_drop(biz_tag, forget => true)::text) FROM leaf_id.leaf_alloc
 WHERE biz_tag IN ('batches', 'ranges', 'lost', 'lowered') OR biz_tag LIKE 'long%';

@@ -10,7 +10,7 @@ CREATE TABLE seen (id bigint);
 INSERT INTO seen SELECT 1 / (5 - leaf_segment_next('t')) FROM generate_series(1, 9);
 SELECT leaf_segment_next('t');
 DROP TABLE seen;
-SELECT leaf_tag_drop('t');
+SELECT leaf_tag_drop('t', forget => true);
 
 -- A migration in one transaction is rolled back, then committed.
 BEGIN;
@@ -30,7 +30,7 @@ SELECT count(*), max(id) AS last FROM migrated \gset
 \c
 SELECT :count AS count, leaf_segment_next('t') > :last AS above;
 DROP TABLE migrated;
-SELECT leaf_tag_drop('t');
+SELECT leaf_tag_drop('t', forget => true);
 
 -- Savepoints.
 BEGIN;
@@ -53,7 +53,7 @@ ROLLBACK;
 SELECT take('t', 25);
 \c
 SELECT take('t', 25);
-SELECT leaf_tag_drop('t');
+SELECT leaf_tag_drop('t', forget => true);
 
 -- Exception blocks, in the transaction that makes the tag and after it.
 CREATE FUNCTION draw() RETURNS SETOF bigint LANGUAGE plpgsql AS $$
@@ -77,7 +77,7 @@ SELECT count(DISTINCT id), min(id), max(id) FROM draw() id;
 \c
 SELECT count(DISTINCT id), min(id), max(id) FROM draw() id;
 DROP FUNCTION draw;
-SELECT leaf_tag_drop('t');
+SELECT leaf_tag_drop('t', forget => true);
 
 -- A tag that an undone savepoint has created is gone. It can come again, and goes on above: its ids
 -- may have been seen. So it does although nothing was issued of the row that stands.
@@ -102,15 +102,17 @@ ROLLBACK TO a;
 SELECT leaf_tag_create('u');
 COMMIT;
 SELECT leaf_segment_next('u');
--- On purpose it does start anew.
+-- A reset issues nothing before it is committed, and takes back nothing that its transaction has issued.
 BEGIN;
 SELECT leaf_tag_create('v', 10);
 SELECT take('v', 3);
 SELECT leaf_tag_reset('v', 1);
+SAVEPOINT a;
 SELECT take('v', 3);
+ROLLBACK TO a;
 COMMIT;
 SELECT leaf_segment_next('v');
-SELECT leaf_tag_drop('t'), leaf_tag_drop('u'), leaf_tag_drop('v');
+SELECT leaf_tag_drop('t', forget => true), leaf_tag_drop('u', forget => true), leaf_tag_drop('v', forget => true);
 
 -- Limits hold inside the transaction that made the tag.
 BEGIN;
@@ -121,9 +123,9 @@ SELECT leaf_segment_next('t');
 ROLLBACK TO a;
 COMMIT;
 SELECT leaf_segment_next('t');
-SELECT leaf_tag_drop('t');
+SELECT leaf_tag_drop('t', forget => true);
 
--- A rename keeps the row, and with it what was issued.
+-- A rename keeps the row, and with it what was issued. Nothing is issued of it before it is committed.
 BEGIN;
 SELECT leaf_tag_create('t');
 SELECT take('t', 5);
@@ -135,7 +137,7 @@ SELECT take('t', 5);
 UPDATE leaf_id.leaf_alloc SET biz_tag = 'u' WHERE biz_tag = 't';
 COMMIT;
 SELECT take('u', 5);
-SELECT leaf_tag_drop('u');
+SELECT leaf_tag_drop('u', forget => true), leaf_tag_drop('t', forget => true);
 
 -- A transaction that ends read only keeps its new tag.
 BEGIN;
@@ -144,7 +146,7 @@ SELECT take('t', 5);
 SET TRANSACTION READ ONLY;
 COMMIT;
 SELECT take('t', 5);
-SELECT leaf_tag_drop('t');
+SELECT leaf_tag_drop('t', forget => true);
 
 -- The rows of a held cursor and of a deferred trigger are made when the transaction commits, but
 -- before its tags are.
@@ -166,4 +168,4 @@ SELECT take('t', 50);
 SELECT take('t', 50);
 DROP TABLE item, late;
 DROP FUNCTION take_one;
-SELECT leaf_tag_drop('t');
+SELECT leaf_tag_drop('t', forget => true);

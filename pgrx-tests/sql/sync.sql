@@ -16,6 +16,7 @@ BEGIN
     EXECUTE (SELECT format('DROP TABLE %s CASCADE', string_agg(oid::regclass::text, ', ')) FROM pg_class
              WHERE relnamespace = 'sync'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition);
     DELETE FROM leaf_id.leaf_alloc WHERE biz_tag NOT IN (SELECT biz_tag FROM before);
+    DELETE FROM leaf_id.leaf_high_mark;
 END $$;
 CREATE TEMP TABLE before AS SELECT biz_tag FROM leaf_id.leaf_alloc;
 
@@ -190,7 +191,7 @@ INSERT INTO wide VALUES (32000);
 SELECT * FROM leaf_sync('wide');
 INSERT INTO small VALUES (9223372036854775807);
 SELECT * FROM leaf_check('small');
-SELECT leaf_tag_drop('small');
+SELECT leaf_tag_drop('small', forget => true);
 SELECT * FROM leaf_sync('small');
 SELECT * FROM leaf_check('plenty');
 SELECT * FROM refusal($$SELECT leaf_sync('nope')$$) \gx
@@ -279,7 +280,7 @@ TABLE done;
 GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO leaf_id_app;
 TABLE done;
 DROP TABLE a1;
-SELECT leaf_tag_drop('gone');
+SELECT leaf_tag_drop('gone', forget => true);
 TABLE done;
 SELECT * FROM leaf_sync('gone');
 SELECT clean();
@@ -339,7 +340,7 @@ SET ROLE leaf_id_manager;
 SELECT * FROM leaf_sync('parent');
 RESET ROLE;
 -- A stranger's table, whose ids would not count either, keeps no tag from being created.
-SELECT leaf_tag_drop('both');
+SELECT leaf_tag_drop('both', forget => true);
 ALTER TABLE b DISABLE ROW LEVEL SECURITY;
 SET ROLE leaf_id_mallory;
 CREATE TABLE m (id bigint DEFAULT leaf_segment_next('both'));

@@ -146,7 +146,7 @@ SET ROLE leaf_id_app;
 SELECT as_admin($$SELECT leaf_tag_grant('t', 'leaf_id_app')$$);
 :may
 RESET ROLE;
-SELECT leaf_tag_drop('u'), leaf_tag_grant('t', 'public');
+SELECT leaf_tag_drop('u', forget => true), leaf_tag_grant('t', 'public');
 
 -- Everybody issues ids, and nobody else manages tags.
 SET ROLE leaf_id_mallory;
@@ -205,7 +205,7 @@ INSERT INTO issued SELECT leaf_segment_next('mine') FROM generate_series(1, 500)
 RESET ROLE;
 INSERT INTO issued SELECT leaf_segment_next('mine') FROM generate_series(1, 500);
 SELECT count(*) FROM issued;
-SELECT leaf_tag_drop('mine');
+SELECT leaf_tag_drop('mine', forget => true);
 TRUNCATE issued;
 
 -- Nothing of the caller's runs in a claim, which has the rights of the table's owner.
@@ -237,7 +237,7 @@ SELECT leaf_tag_reset('mine', 700);
 SELECT leaf_segment_next('mine') >= 700 AS anew;
 UPDATE leaf_id.leaf_alloc SET max_id = 5000 WHERE biz_tag = 'mine';
 SELECT leaf_segment_next('mine') >= 5000 AS raised;
-SELECT leaf_tag_drop('mine');
+SELECT leaf_tag_drop('mine', forget => true);
 SELECT sqlstate FROM refusal($$SELECT leaf_segment_next('mine')$$);
 SELECT leaf_tag_create('mine', if_not_exists => true);
 SELECT leaf_tag_create('mine', if_not_exists => true);
@@ -255,7 +255,7 @@ RESET ROLE;
 SELECT leaf_tag_grant('mine', 'leaf_id_mallory');
 SET ROLE leaf_id_mallory;
 INSERT INTO evil.mine DEFAULT VALUES RETURNING id;
-SELECT leaf_tag_reset('mine', 90), leaf_tag_drop('mine');
+SELECT leaf_tag_reset('mine', 90), leaf_tag_drop('mine', forget => true);
 -- And nothing else.
 SELECT statement, sqlstate, message
 FROM (VALUES ('TRUNCATE leaf_id.leaf_alloc'),
@@ -287,7 +287,7 @@ SET ROLE leaf_id_app;
 SELECT sqlstate, message FROM refusal($$SELECT leaf_segment_next('mine')$$);
 RESET ROLE;
 
-SELECT leaf_tag_drop('mine'), leaf_tag_drop('t');
+SELECT leaf_tag_drop('mine', forget => true), leaf_tag_drop('t', forget => true);
 DROP VIEW answers;
 DROP TABLE things, issued;
 DROP FUNCTION as_admin(text);

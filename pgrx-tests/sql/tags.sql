@@ -30,7 +30,7 @@ FROM (VALUES ('leaf_tag_create(NULL)'),
 SELECT leaf_tag_create('u', max_step => NULL, max_value => NULL, description => NULL, server => NULL);
 SELECT * FROM leaf_sync(NULL) WHERE tag IN ('t', 'u');
 SELECT * FROM leaf_check(NULL) WHERE tag IN ('t', 'u');
-SELECT leaf_tag_drop('u');
+SELECT leaf_tag_drop('u', forget => true);
 
 -- max_id is raised, never lowered; a reset is the way back.
 -- (From what depends on how fast it was used.)
@@ -55,13 +55,14 @@ DROP TRIGGER zz ON leaf_id.leaf_alloc;
 DROP FUNCTION lower_it();
 SELECT leaf_segment_next('t');
 
--- Where no trigger has seen it, an edit has dropped the ids that were cached: the claim refuses.
+-- What no trigger has seen takes no id back either: claims go on above the mark of the name.
 UPDATE leaf_id.leaf_alloc SET max_value = 1000000000 WHERE biz_tag = 't';
 ALTER TABLE leaf_id.leaf_alloc DISABLE TRIGGER ALL;
 UPDATE leaf_id.leaf_alloc SET max_id = 1 WHERE biz_tag = 't';
 ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp,
-    ENABLE ALWAYS TRIGGER leaf_alloc_edit, ENABLE ALWAYS TRIGGER leaf_alloc_truncate;
-SELECT sqlstate, message FROM refusal($$SELECT leaf_segment_next('t')$$);
+    ENABLE ALWAYS TRIGGER leaf_alloc_edit, ENABLE ALWAYS TRIGGER leaf_alloc_truncate, ENABLE ALWAYS TRIGGER leaf_alloc_mark,
+    ENABLE ALWAYS TRIGGER leaf_alloc_mark_truncate;
+SELECT leaf_segment_next('t') > 9000 AS above;
 UPDATE leaf_id.leaf_alloc SET max_id = 100000 WHERE biz_tag = 't';
 SELECT leaf_segment_next('t');
 
@@ -79,9 +80,9 @@ SELECT last_error IS NOT NULL AS told FROM leaf_segment_status WHERE tag = 'limi
 UPDATE leaf_id.leaf_alloc SET max_value = 1000 WHERE biz_tag = 'limited';
 SELECT last_error IS NOT NULL AS told FROM leaf_segment_status WHERE tag = 'limited';
 SELECT leaf_segment_next('limited');
-SELECT leaf_tag_drop('limited');
-SELECT leaf_tag_drop('t');
-SELECT * FROM refusal($$SELECT leaf_tag_drop('t')$$) \gx
+SELECT leaf_tag_drop('limited', forget => true);
+SELECT leaf_tag_drop('t', forget => true);
+SELECT * FROM refusal($$SELECT leaf_tag_drop('t', forget => true)$$) \gx
 
 -- Renamed, it goes on under its new name only.
 SELECT leaf_tag_create('old');
@@ -89,13 +90,13 @@ SELECT leaf_segment_next('old') FROM generate_series(1, 2);
 UPDATE leaf_id.leaf_alloc SET biz_tag = 'new' WHERE biz_tag = 'old';
 SELECT sqlstate, message FROM refusal($$SELECT leaf_segment_next('old')$$);
 SELECT leaf_segment_next('new') > 2 AS goes_on;
--- Names exchanged: each goes on where its row is.
+-- Names exchanged: each goes on where its row is, and above what its name had.
 INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id) VALUES ('old', 1000000);
 SELECT leaf_segment_next('old');
 UPDATE leaf_id.leaf_alloc SET biz_tag = CASE biz_tag WHEN 'old' THEN 'x' ELSE 'y' END WHERE biz_tag IN ('old', 'new');
 UPDATE leaf_id.leaf_alloc SET biz_tag = CASE biz_tag WHEN 'x' THEN 'new' ELSE 'old' END WHERE biz_tag IN ('x', 'y');
-SELECT leaf_segment_next('new') > 1000000 AS high, leaf_segment_next('old') BETWEEN 4 AND 999999 AS low;
-SELECT leaf_tag_drop('new'), leaf_tag_drop('old');
+SELECT leaf_segment_next('new') > 1000000 AS high, leaf_segment_next('old') > 1000000 AS high_too;
+SELECT leaf_tag_drop('new', forget => true), leaf_tag_drop('old', forget => true);
 
 -- What the open transaction has edited it cannot issue, and is told so without a wait (which would end with 57014).
 SELECT leaf_tag_create('t');
@@ -126,7 +127,7 @@ DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 't';
 ROLLBACK;
 :issue
 BEGIN;
-SELECT leaf_tag_drop('t');
+SELECT leaf_tag_drop('t', forget => true);
 :refused
 ROLLBACK;
 :issue
@@ -190,7 +191,7 @@ DROP TRIGGER skip ON leaf_id.leaf_alloc;
 DROP FUNCTION skip();
 RESET leaf_id.refill_timeout;
 RESET statement_timeout;
-SELECT leaf_tag_drop('t');
+SELECT leaf_tag_drop('t', forget => true);
 
 -- Thousands of edits in one transaction are all noticed.
 INSERT INTO leaf_id.leaf_alloc (biz_tag) SELECT 'many' || i FROM generate_series(1, 5000) i;
@@ -218,7 +219,7 @@ ALTER TABLE leaf_id.leaf_alloc ALTER update_time TYPE text;
 SET LOCAL session_replication_role = replica;
 UPDATE leaf_id.leaf_alloc SET description = 'from afar' WHERE biz_tag = 't' RETURNING description;
 ROLLBACK;
-SELECT leaf_tag_drop('t');
+SELECT leaf_tag_drop('t', forget => true);
 -- Nor does the trigger's function touch another table.
 CREATE TABLE mine (a text, b bigint);
 CREATE TRIGGER mine BEFORE INSERT ON mine FOR EACH ROW EXECUTE FUNCTION leaf_alloc_stamp();

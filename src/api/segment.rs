@@ -61,7 +61,6 @@ fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         answer.max_step.cast_signed().into_datum(),
         answer.max_value.into_datum(),
         bigint(answer.skipped).into_datum(),
-        answer.growth_limited.into_datum(),
     ];
     // SAFETY: its OUT arguments.
     unsafe { row.form(columns) }

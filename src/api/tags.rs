@@ -1,13 +1,14 @@
 //! The triggers of leaf_id.leaf_alloc, by which edits of tags are known.
 
+use leaf_id_core::step::Limits;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-use super::call::finish;
+use super::call::{bigint, finish, tag};
 use crate::error::Failure;
 use crate::pg::{self, RawDatum, TriggerCall};
-use crate::tags::heap::Edit;
-use crate::tags::heap::{ALLOC, AllocRow};
+use crate::shmem::Tag;
+use crate::tags::heap::{ALLOC, AllocRow, Edit, LastClaim};
 use crate::tags::transaction;
 use crate::tags::trigger::{self, Merged};
 
@@ -76,7 +77,6 @@ fn leaf_alloc_edit(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let call = unsafe { trigger_call(fcinfo, "leaf_alloc_edit") };
     if is_readable(&call) {
         let edit = edit(&call);
-        finish(trigger::check_written(&edit));
         transaction::remember(&edit);
     }
     call.unchanged()
@@ -90,4 +90,32 @@ fn leaf_alloc_truncate(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     finish(trigger::check_truncate());
     transaction::note_truncate(call.relation());
     call.unchanged()
+}
+
+#[pg_extern(strict, stable, parallel_safe, sql = false)]
+fn leaf_skip(
+    step: i32,
+    max_step: i32,
+    system_identifier: i64,
+    timeline: i32,
+    largest_claim: i32,
+) -> i64 {
+    let ids = |number: i32| u32::try_from(number).unwrap_or(0);
+    let limits = Limits {
+        step: ids(step),
+        max_step: ids(max_step),
+    };
+    let last_claim = LastClaim {
+        system_identifier,
+        timeline,
+        largest_claim,
+    };
+    bigint(last_claim.skip(limits))
+}
+
+#[pg_extern(strict, sql = false)]
+fn leaf_forget(fcinfo: pg_sys::FunctionCallInfo) -> bool {
+    // SAFETY: a call of the SQL function of this name.
+    let name = unsafe { tag(fcinfo) };
+    Tag::new(name).is_some_and(|tag| finish(trigger::forget(&tag)))
 }

@@ -16,8 +16,6 @@ pub enum TagError {
     /// Its `max_value` is reached, by ids that are left out because of a failover where
     /// `skip` is not 0.
     EndOfTag { max_value: i64, skip: u64 },
-    /// The same incarnation of its row, with a `max_id` below what was published.
-    MaxIdBackwards { published: i64, found: i64 },
     /// The same incarnation of its row on the source server, which has given ids below those
     /// that had come from there.
     ServerBehind { received: i64, answered: i64 },
@@ -87,9 +85,6 @@ impl TagError {
             Self::EndOfTag { max_value, .. } => {
                 format!("The tag has reached its maximum value ({max_value}).")
             }
-            Self::MaxIdBackwards { published, found } => {
-                format!("\"max_id\" moved backwards, from {published} to {found}.")
-            }
             Self::ServerBehind { received, answered } => format!(
                 "Server \"{server}\" is behind: ids below {received} were in use, now it has given {answered}."
             ),
@@ -100,9 +95,6 @@ impl TagError {
     pub fn log_text(self, server: &str) -> Option<String> {
         match self {
             Self::NoSuchTag | Self::EndOfTag { .. } => None,
-            Self::MaxIdBackwards { published, found } => Some(format!(
-                "max_id moved backwards, from {published} to {found}"
-            )),
             Self::ServerBehind { received, answered } => Some(format!(
                 "server \"{server}\" has given {answered}, though ids below {received} were in use"
             )),
@@ -142,16 +134,6 @@ impl TagError {
                     .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc. Or, if no claim is missing, set \"leaf_id.failover_skip\" to 0 until this tag has issued an id.")
                 }
             }
-            Self::MaxIdBackwards { published, found } => error(
-                not_ready,
-                format!("max_id of tag \"{tag}\" moved backwards"),
-            )
-            .set_detail(format!(
-                "Ids below {published} were already handed out, but \"max_id\" is {found}."
-            ))
-            .set_hint(format!(
-                "Raise \"max_id\" to {published} or more, or start anew with leaf_tag_reset()."
-            )),
             Self::ServerBehind { received, answered } => error(
                 not_ready,
                 format!("server \"{server}\" is behind with tag \"{tag}\""),

@@ -66,10 +66,8 @@ pub struct RemoteRequest {
     pub source: TagSource,
     /// ... and the slot's version before that.
     pub version: u64,
-    /// The longest range that a session waits for, or what is missing of it; 0 for none.
+    /// The longest range that a session waits for; 0 for none.
     pub range_len: u32,
-    /// This is to continue such a range: no more than is missing.
-    pub continues: bool,
 }
 
 /// What came of it.
@@ -277,7 +275,7 @@ impl SourceServer {
                     }
                 }
                 Some(Event::Refused(error) | Event::Lost(error)) => {
-                    self.note_away(area, now, &error.message, outcomes);
+                    self.note_away(area, now, &error.message);
                 }
                 None if self.go_on(area, now, outcomes) => {}
                 None => return,
@@ -362,7 +360,7 @@ impl SourceServer {
                 self.connect(destination);
                 self.tell(area, RemoteServerState::Connecting);
             }
-            Err(message) => self.note_away(area, now, &message, outcomes),
+            Err(message) => self.note_away(area, now, &message),
         }
     }
 
@@ -378,7 +376,7 @@ impl SourceServer {
                 Ok(None) => return self.return_stale(outcomes, |_| true),
                 Ok(Some(destination)) if self.connection.leads_to(&destination) => {}
                 Ok(Some(destination)) => return self.connect(destination),
-                Err(message) => return self.note_away(area, now, &message, outcomes),
+                Err(message) => return self.note_away(area, now, &message),
             }
         }
         let Some(queued) = self.queue.pop_front() else {
@@ -391,7 +389,7 @@ impl SourceServer {
         ];
         self.state = State::Asking(Box::new(Asked { queued, ids, step }));
         if let Err(error) = self.connection.ask(&arguments, claim_timeout(), now) {
-            self.note_away(area, now, &error.message, outcomes);
+            self.note_away(area, now, &error.message);
         }
     }
 
@@ -443,25 +441,14 @@ impl SourceServer {
     }
 
     /// It is not there, or of no use: everything waits until it is.
-    fn note_away(
-        &mut self,
-        area: &Area,
-        now: Instant,
-        message: &str,
-        outcomes: &mut Vec<Returned>,
-    ) {
+    fn note_away(&mut self, area: &Area, now: Instant, message: &str) {
         self.connection.close();
         let shortened = self.back_off.mul_f64(rand::rng().random_range(0.75..1.0));
         let until = now + shortened;
         self.back_off = (self.back_off * 2).min(MAX_BACK_OFF);
         if let State::Asking(asked) = core::mem::replace(&mut self.state, State::Away { until }) {
-            if asked.queued.request.continues {
-                // What there is of it need not wait.
-                outcomes.push((asked.queued.request, RemoteOutcome::Stale));
-            } else {
-                // Behind the others: it may be this tag alone that the server fails with.
-                self.queue.push_back(asked.queued);
-            }
+            // Behind the others: it may be this tag alone that the server fails with.
+            self.queue.push_back(asked.queued);
         }
         let mut is_news = false;
         area.remote_servers()
@@ -497,8 +484,6 @@ impl RemoteRequest {
         let ids = if is_at_end || was_unusable {
             // Only whether that has changed is asked for: the others need the rest.
             1
-        } else if self.continues {
-            self.range_len.max(1)
         } else {
             limits.clamp(step.max(self.range_len))
         };
@@ -534,7 +519,6 @@ fn answer(rows: &Rows, asked: u32) -> Result<Answer, RemoteError> {
             max_step: rows.number(0, 3)?,
             max_value: rows.number(0, 4)?,
             skipped: rows.number(0, 5)?,
-            growth_limited: rows.boolean(0, 6)?,
         })
     };
     read().ok_or_else(|| refused(sqlstate::PROTOCOL_VIOLATION, "the answer makes no sense"))

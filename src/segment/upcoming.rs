@@ -4,8 +4,8 @@
 use crate::error::{Failure, TagError};
 use crate::pg;
 use crate::shmem::{self, Area, Key, Slot, Tag};
-use crate::tags::heap;
 use crate::tags::transaction::{self as edits, Standing};
+use crate::tags::{heap, mark};
 
 /// No id that is issued from now on is below this; `None` where that is not known: the cache is
 /// the primary's, or a claim is on its way.
@@ -27,9 +27,10 @@ pub fn next_id(bytes: &[u8]) -> Result<Option<i64>, Failure> {
         tag,
     };
     let no_such_tag = || Failure::tag(tag.name(), TagError::NoSuchTag);
-    let claimed = heap::max_id(&key)?.ok_or_else(no_such_tag)?;
+    let max_id = heap::max_id(&key)?.ok_or_else(no_such_tag)?;
+    let claimed = max_id.max(mark::get(&tag)?);
     Ok(match edits::standing(&key) {
-        Standing::Created => Some(edits::mark(&key).max(claimed)),
+        Standing::Created => Some(edits::next_here(&key).max(claimed)),
         // Nothing that is cached is left when the transaction commits.
         Standing::Changed => Some(claimed),
         Standing::Untouched if pg::in_recovery() => None,

@@ -208,20 +208,6 @@ impl<'a> ReadGuard<'a> {
         self.find_slot(key).map(SlotRef::of)
     }
 
-    /// One past the last id that was claimed of this incarnation of a tag's row, as long as the tag
-    /// has its slot; 0 if that is not known.
-    pub fn claimed_until(&self, key: &Key, incarnation: i64) -> i64 {
-        self.find_slot(key).map_or(0, |slot| {
-            self.directory.slots.with_state(slot, |state| {
-                if state.row_incarnation == incarnation {
-                    state.max_id
-                } else {
-                    0
-                }
-            })
-        })
-    }
-
     /// The slots of a database, or of one table.
     pub fn slots_of(
         &self,

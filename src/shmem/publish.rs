@@ -28,8 +28,6 @@ pub struct Claimed {
     pub max_step: u32,
     /// Ids left out before the first one, because of a failover.
     pub skipped: u64,
-    /// It is shorter than was wished for, only because claims grow step by step.
-    pub growth_limited: bool,
     /// Who may take from it.
     pub access: Access,
 }

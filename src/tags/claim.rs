@@ -6,11 +6,12 @@
 //! of their own, the allocator's or the other server's, never in a session's that goes on:
 //! its rollback would return the range to the table while somebody hands it out (I2).
 
+use leaf_id_core::row as rules;
 use leaf_id_core::step::{self, Decay, Limits, Pace};
 
 use super::heap::{self, AllocRow, LastClaim};
-use super::opaque;
 use super::rights;
+use super::{mark, opaque};
 use crate::error::{Failure, TagError};
 use crate::guc;
 use crate::pg::{self, Name, Table, Value};
@@ -26,10 +27,8 @@ pub struct Ask {
     pub now_ms: i64,
     /// Sessions found both buffers empty.
     pub starved: bool,
-    /// The longest range that a session waits for, or what is missing of it; 0 for none.
+    /// The longest range that a session waits for; 0 for none.
     pub range_len: u32,
-    /// This is to continue such a range: no more than is missing.
-    pub continues: bool,
     /// `incarnation` of the row that was published from, 0 for none ...
     pub row_incarnation: i64,
     /// ... and one past the last id that was.
@@ -86,8 +85,6 @@ pub struct Answer {
     pub max_value: i64,
     /// Ids left out before the first one, because of a failover.
     pub skipped: u64,
-    /// It is shorter than was asked for, only because claims grow step by step.
-    pub growth_limited: bool,
 }
 
 impl Answer {
@@ -148,44 +145,31 @@ impl LastClaim {
         }
     }
 
-    /// Whether the row is of this system: one of another was dumped and restored, or upgraded, and
-    /// nothing is missing.
-    pub fn is_ours(&self) -> bool {
+    /// Whether it was made in this database system, and not before a dump or an upgrade.
+    fn is_ours(&self) -> bool {
         self.system_identifier == pg::system_identifier().cast_signed()
     }
 
-    /// On how many timelines claims were made since, which may be missing here.
-    pub fn timelines(&self) -> u32 {
-        if !self.is_ours() || self.timeline == pg::timeline().cast_signed() {
-            return 0;
-        }
-        let since = pg::timeline().saturating_sub(self.timeline.cast_unsigned());
-        since.max(1)
+    /// Promotions since, each of which may have lost claims.
+    pub fn promotions(&self) -> u32 {
+        rules::promotions(
+            self.timeline.cast_unsigned(),
+            pg::timeline(),
+            self.is_ours(),
+        )
     }
 
-    /// The most ids that missing claims of one timeline can have taken.
+    /// The most ids that claims lost in one promotion can have taken.
     fn most_missing(&self, limits: Limits) -> u64 {
         let claims = u32::try_from(guc::FAILOVER_SKIP.get()).unwrap_or(0);
         step::most_taken(claims, self.largest_recent(limits), limits)
     }
 
-    /// How many ids are to be left out before the next claim, because claims of before a
-    /// failover, or a recovery to a point in time, may be missing here: as many as
-    /// [`guc::FAILOVER_SKIP`] of them can have taken at most. Once for each timeline in
-    /// between: its server has left out as many, and may have claimed after that.
+    /// The ids to leave out before the next claim, because [`guc::FAILOVER_SKIP`] claims may have been lost
+    /// in each promotion.
     pub fn skip(&self, limits: Limits) -> u64 {
-        match self.timelines() {
-            0 => 0,
-            timelines => self
-                .most_missing(limits)
-                .saturating_mul(u64::from(timelines)),
-        }
+        rules::skip(self.promotions(), self.most_missing(limits))
     }
-}
-
-/// `max_id` after a skip.
-pub fn skipped(max_id: i64, skip: u64) -> i64 {
-    i64::try_from(skip).map_or(i64::MAX, |skip| max_id.saturating_add(skip))
 }
 
 /// Tells of a skip.
@@ -245,10 +229,6 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
         if let Some(source) = row.source() {
             return Err(Unclaimed::Sourced(source));
         }
-        if row.incarnation == ask.row_incarnation && row.max_id() < ask.high {
-            let (published, found) = (ask.high, row.max_id());
-            return Err(TagError::MaxIdBackwards { published, found }.into());
-        }
         // Another row of this tag: how the last one was used says nothing.
         let pace = if row.incarnation == ask.row_incarnation {
             ask.pace
@@ -257,12 +237,13 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
         };
         let step = pace.next(ask.asked_ms, ask.starved, row.limits);
         let step = step.min(row.longest_claim());
-        let wanted = if ask.continues {
-            ask.range_len
+        let wanted = row.limits.clamp(step.max(ask.range_len));
+        let remembered = if row.incarnation == ask.row_incarnation {
+            ask.high
         } else {
-            row.limits.clamp(step.max(ask.range_len))
+            0
         };
-        let piece = advance(locked, row, wanted, Decay::Alone)?;
+        let piece = advance(key, locked, row, remembered, wanted, Decay::Alone)?;
         Ok(Claimed {
             first: piece.first,
             len: piece.len,
@@ -270,7 +251,6 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
             pace: pace.claimed(ask.asked_ms, ask.now_ms, step, row.limits),
             max_step: row.limits.max_step,
             skipped: piece.skipped,
-            growth_limited: piece.growth_limited,
             access: row.access(&key.tag, ask.row_incarnation, ask.access),
         })
     })
@@ -299,7 +279,7 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
             }
             let wanted = if n == 0 { row.limits.step } else { n };
             let wanted = wanted.min(row.limits.max_step);
-            let piece = advance(locked, row, wanted, Decay::Fleet)?;
+            let piece = advance(key, locked, row, 0, wanted, Decay::Fleet)?;
             Ok(Ok(Answer {
                 first: piece.first,
                 len: piece.len,
@@ -307,7 +287,6 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
                 max_step: row.limits.max_step,
                 max_value: row.max_value(),
                 skipped: piece.skipped,
-                growth_limited: piece.growth_limited && piece.len < wanted,
             }))
         })
     };
@@ -357,19 +336,21 @@ struct Piece {
     first: i64,
     len: u32,
     skipped: u64,
-    growth_limited: bool,
 }
 
 /// Cuts the next ids off a row, as many as wanted unless that is longer than a claim may be,
-/// and writes it.
+/// and writes it, and the mark of its name.
 fn advance(
+    key: &Key,
     locked: &LockedRow,
     row: &AllocRow,
+    remembered: i64,
     wanted: u32,
     decay: Decay,
 ) -> Result<Piece, TagError> {
+    let mark = raised(mark::lock(&key.tag));
     let skip = row.last_claim.skip(row.limits);
-    let first = skipped(row.max_id(), skip);
+    let first = rules::first(row.max_id(), mark.high(), remembered, skip);
     let max_value = row.max_value();
     if first > max_value {
         return Err(TagError::EndOfTag { max_value, skip });
@@ -381,18 +362,18 @@ fn advance(
     let len = u32::try_from(left).map_or(wanted, |left| wanted.min(left));
     let before = row.last_claim.largest_recent(row.limits);
     let largest_recent = step::largest_recent(before, len, decay);
+    let end = first + i64::from(len);
     locked.write(&Written {
-        max_id: first + i64::from(len),
+        max_id: end,
         largest_recent,
         incarnation: row.incarnation,
         server_incarnation: row.server_incarnation,
     });
+    mark.raise(&key.tag, end);
     Ok(Piece {
         first,
         len,
         skipped: skip,
-        // Where max_step limits it, the next claim is no longer.
-        growth_limited: len == longest && longest < row.limits.max_step,
     })
 }
 
@@ -420,36 +401,23 @@ impl LockedRow {
     }
 }
 
-/// Raises a row's `max_id` to what its own transaction has issued of it, before it commits.
-/// `any_tag`: the row may have another tag by now, or be gone.
+/// Writes down what a transaction has issued of a tag that it created, before it commits: in the mark of
+/// the name, and in the row, if that is there still.
 ///
 /// # Errors
-/// The row is not there: its ids would be issued again.
-pub fn raise_max_id(
-    key: &Key,
-    incarnation: i64,
-    max_id: i64,
-    any_tag: bool,
-) -> Result<(), Failure> {
-    let lost = || Failure::MarkNotWritten {
-        tag: key.tag.name(),
-    };
+/// A table was altered.
+pub fn note_issued(key: &Key, high: i64) -> Result<(), Failure> {
     // What the transaction's last statement has written is to be seen.
     pg::see_own_changes();
-    let table = heap::open(key.relation, pg::Access::Write)?.ok_or_else(lost)?;
-    let is_it = |stored: &pg::Row| stored.bigint(heap::INCARNATION) == Some(incarnation);
-    let stored: Vec<pg::Row> = if any_tag {
-        // A row that was copied has the same incarnation: those of others are not ours to write.
-        let rows = table.rows_with(heap::INCARNATION, incarnation);
-        rows.into_iter().filter(pg::Row::is_ours).collect()
-    } else {
-        let stored = table.lock(&heap::key(&key.tag)).filter(is_it);
-        vec![stored.ok_or_else(lost)?]
+    let Some(table) = heap::open(key.relation, pg::Access::Write)? else {
+        // The extension was dropped, and its tags with it.
+        return Ok(());
     };
-    for stored in stored {
-        if stored.bigint(heap::MAX_ID) < Some(max_id) {
-            table.update(&stored, &[(heap::MAX_ID, Value::Bigint(max_id))]);
-        }
+    if let Some(stored) = table.lock(&heap::key(&key.tag))
+        && stored.bigint(heap::MAX_ID) < Some(high)
+    {
+        table.update(&stored, &[(heap::MAX_ID, Value::Bigint(high))]);
     }
+    mark::lock(&key.tag)?.raise(&key.tag, high);
     Ok(())
 }

@@ -106,6 +106,17 @@ pub struct Edit {
     pub replica: bool,
 }
 
+impl Edit {
+    /// The key of a tag of this table in the directory.
+    pub fn key(&self, tag: Tag) -> Key {
+        Key {
+            database: pg::database(),
+            relation: self.relation,
+            tag,
+        }
+    }
+}
+
 /// What a row remembers of its last claim.
 #[derive(Clone, Copy)]
 pub struct LastClaim {

@@ -1,7 +1,7 @@
 //! Keys of opaque ids.
 //!
 //! A key belongs to a name: the numbers that the tag of this name counts are permuted with it. It is
-//! made for a name that has no tag, and is never changed or deleted, so nothing that a session
+//! made for a name that has and had no tag, and is never changed or deleted, so nothing that a session
 //! remembers of one can be wrong. The tag may be dropped and created again, and goes on with the same
 //! permutation. It is not renamed, and nobody takes a number of it for an id: a number may be the id of
 //! another one.
@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use leaf_id_core::opaque::{KEY_BYTES, MIN_VALUES, Permutation};
 
-use super::heap;
+use super::{heap, mark};
 use crate::error::Failure;
 use crate::pg::{self, Access, Obstacle, Shape, Table, Type, Value};
 use crate::shmem::Tag;
@@ -77,13 +77,13 @@ pub fn create(tag: &Tag, last: i64, key: Option<&str>) -> Result<(), Failure> {
         Some(hex) => from_hex(hex).ok_or(Failure::NoKeyText)?,
         None => random_key(),
     };
-    let tags = heap::open(heap::relation()?, Access::Read)?.ok_or(Failure::NoTable)?;
-    if tags.get(&heap::key(tag)).is_some() {
-        return Err(Failure::KeyTooLate { tag: name() });
-    }
     let keys = open(Access::Write)?;
     if keys.get(&heap::key(tag)).is_some() {
         return Err(Failure::KeyExists { tag: name() });
+    }
+    let tags = heap::open(heap::relation()?, Access::Read)?.ok_or(Failure::NoTable)?;
+    if tags.get(&heap::key(tag)).is_some() || mark::get(tag)? > 0 {
+        return Err(Failure::KeyTooLate { tag: name() });
     }
     keys.insert(&[
         (TAG, heap::key(tag)),

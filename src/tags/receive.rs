@@ -101,7 +101,6 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
             pace: pace.claimed(arrival.asked_ms, arrival.now_ms, step, row.limits),
             max_step: row.limits.max_step.min(answer.max_step),
             skipped: answer.skipped,
-            growth_limited: answer.growth_limited,
             access: row.access(&key.tag, arrival.row_incarnation, arrival.access),
         };
         locked.write(&Written {

@@ -5,9 +5,9 @@
 //! get an id of the old row, and would wait for ever for its own lock if it asked for one
 //! of the new: it is refused (55000), until it commits. A tag that was created in this
 //! very transaction is the exception: nobody else can see it, so its ids are counted here
-//! and written to the row before the commit. The mark that counts them stands outside of
-//! subtransactions: ROLLBACK TO SAVEPOINT does not bring an id back, unless it brings back a
-//! committed row, which a `leaf_tag_reset` had replaced.
+//! and written to the row and the mark of the name before the commit. What counts them stands outside of
+//! subtransactions: ROLLBACK TO SAVEPOINT does not bring an id back. A tag that was there before, and was
+//! dropped, renamed or reset, is not an exception.
 //!
 //! The callbacks after commit and rollback must not fail, which would be a PANIC: they
 //! allocate nothing; what they need was put down by the trigger.
@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use leaf_id_core::row;
 use parking_lot::Mutex;
 
 use crate::error::{Failure, TagError};
@@ -24,7 +25,7 @@ use crate::shmem::Access;
 use crate::shmem::{self, Area, Key, Tag};
 use crate::tags::claim;
 use crate::tags::heap::{AllocRow, Edit};
-use crate::tags::opaque;
+use crate::tags::{mark, opaque};
 
 /// Edits remembered one by one; a transaction with more invalidates its whole database.
 const MAX_EDITS: usize = 100_000;
@@ -35,7 +36,7 @@ pub enum Standing {
     Untouched,
     /// Edited: no ids until the transaction commits.
     Changed,
-    /// Created here: ids are issued here.
+    /// Created here, under a name that this transaction had not touched: ids are issued here.
     Created,
 }
 
@@ -54,9 +55,9 @@ pub enum Created {
 enum Kind {
     /// `max_id`, a limit, the name or the server changed, or the row is gone.
     Changed,
-    /// The row was inserted here, or edited since.
+    /// The row was inserted here, under a name that was not touched before, or edited since.
     Created {
-        incarnation: i64,
+        /// The next id.
         next: i64,
         max_value: i64,
         max_step: u32,
@@ -71,13 +72,6 @@ enum Kind {
 }
 
 impl Kind {
-    fn created_incarnation(&self) -> Option<i64> {
-        match self {
-            Self::Created { incarnation, .. } => Some(*incarnation),
-            Self::Changed | Self::Regranted => None,
-        }
-    }
-
     /// A row that was created here, whose ids can be issued here.
     fn is_ours(&self) -> bool {
         matches!(self, Self::Created { sourced: false, .. })
@@ -106,11 +100,8 @@ struct Edits {
     order: u64,
     /// There were too many: every tag of the database counts as changed.
     overflow: bool,
-    /// The next id of each row that was created and used here, by its incarnation: a rename keeps
-    /// it. Outlives subtransactions.
-    marks: HashMap<i64, i64>,
-    /// The incarnations that issued ids under a tag. Outlives subtransactions.
-    incarnations: HashMap<Key, Vec<i64>>,
+    /// One past the last id issued here of each tag. Outlives subtransactions.
+    issued: HashMap<Key, i64>,
 }
 
 static EDITS: LazyLock<Mutex<Edits>> = LazyLock::new(Mutex::default);
@@ -119,7 +110,7 @@ static OPEN: AtomicBool = AtomicBool::new(false);
 /// Whether this transaction has written `leaf_alloc` at all.
 static WRITTEN: AtomicBool = AtomicBool::new(false);
 /// What it has issued is in the rows: no more can be issued before it has committed.
-static MARKS_WRITTEN: AtomicBool = AtomicBool::new(false);
+static ISSUED_WRITTEN: AtomicBool = AtomicBool::new(false);
 
 /// Whether this transaction has edited any tag.
 #[inline]
@@ -159,48 +150,11 @@ impl Edits {
         }
     }
 
-    /// Where a row's ids go on: above its own, and above those of rows of this tag whose
-    /// creation was rolled back, which somebody may have seen. Rows that were replaced on
-    /// purpose do not count.
-    fn mark(&self, key: &Key, incarnation: i64) -> i64 {
-        let entries = self.entries.get(key).map_or(&[][..], Vec::as_slice);
-        let stands = |incarnation: i64| {
-            let created = |entry: &Entry| entry.kind.created_incarnation() == Some(incarnation);
-            entries.iter().any(created)
-        };
-        let incarnations = self.incarnations.get(key).map_or(&[][..], Vec::as_slice);
-        let undone = incarnations
-            .iter()
-            .copied()
-            .filter(|incarnation| !stands(*incarnation));
-        let marks = undone
-            .chain([incarnation])
-            .filter_map(|incarnation| self.marks.get(&incarnation).copied());
-        marks.max().unwrap_or(0)
-    }
-
-    fn set_mark(&mut self, key: &Key, incarnation: i64, mark: i64) {
-        self.marks.insert(incarnation, mark);
-        let incarnations = self.incarnations.entry(*key).or_default();
-        if !incarnations.contains(&incarnation) {
-            incarnations.push(incarnation);
-        }
-    }
-
-    /// Rows that were created here and stand, with what was issued of them.
-    fn marked_rows(&self) -> Vec<(Key, i64, i64)> {
-        let row = |(key, entries): (&Key, &Vec<Entry>)| {
-            let incarnation = entries.last()?.kind.created_incarnation()?;
-            // Not a row that a TRUNCATE has taken away since; which, is not known for all
-            // after an overflow.
-            let stands = |kind: Kind| kind.created_incarnation() == Some(incarnation);
-            if !self.overflow && !self.kind(key).is_some_and(stands) {
-                return None;
-            }
-            let mark = self.mark(key, incarnation);
-            (mark > 0).then_some((*key, incarnation, mark))
-        };
-        self.entries.iter().filter_map(row).collect()
+    /// What was issued here of tags whose creation stands.
+    fn issued(&self) -> Vec<(Key, i64)> {
+        let issued = self.issued.iter();
+        let stands = issued.filter(|(key, _)| self.kind(key).is_some());
+        stands.map(|(key, high)| (*key, *high)).collect()
     }
 
     fn take_back(&mut self, subtransaction: u32, area: Option<&Area>) {
@@ -253,12 +207,17 @@ pub fn standing(key: &Key) -> Standing {
     }
 }
 
-/// Where the ids of a tag that was created in this transaction go on, if any was issued: 0 if
-/// none was.
-pub fn mark(key: &Key) -> i64 {
+/// Where the ids of a tag that was created in this transaction go on.
+pub fn next_here(key: &Key) -> i64 {
     let edits = EDITS.lock();
-    let incarnation = edits.kind(key).and_then(|kind| kind.created_incarnation());
-    incarnation.map_or(0, |incarnation| edits.mark(key, incarnation))
+    let next = match edits.kind(key) {
+        Some(Kind::Created { next, .. }) => next,
+        _ => 0,
+    };
+    edits
+        .issued
+        .get(key)
+        .map_or(next, |issued| next.max(*issued))
 }
 
 /// What a tag is that was created in this transaction.
@@ -277,12 +236,11 @@ pub fn created(key: &Key) -> Option<Created> {
 /// The tag's limits; or the tag is not one.
 pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
     let name = || key.tag.name();
-    if MARKS_WRITTEN.load(Ordering::Relaxed) {
+    if ISSUED_WRITTEN.load(Ordering::Relaxed) {
         return Err(Failure::Committing { tag: name() });
     }
     let mut edits = EDITS.lock();
     let Some(Kind::Created {
-        incarnation,
         next,
         max_value,
         max_step,
@@ -302,7 +260,10 @@ pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
             max_step,
         });
     }
-    let first = edits.mark(key, incarnation).max(next);
+    let first = edits
+        .issued
+        .get(key)
+        .map_or(next, |issued| next.max(*issued));
     let left = max_value.saturating_sub(first).saturating_add(1);
     if left < i64::from(n) {
         return Err(Failure::tag(
@@ -310,7 +271,7 @@ pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
             TagError::EndOfTag { max_value, skip: 0 },
         ));
     }
-    edits.set_mark(key, incarnation, first + i64::from(n));
+    edits.issued.insert(*key, first + i64::from(n));
     Ok(first)
 }
 
@@ -331,16 +292,25 @@ fn kind_of(row: &AllocRow) -> Created {
     }
 }
 
+/// The mark of a name, whose row was just written: nobody else is about to change it.
+fn mark_of(tag: Tag) -> i64 {
+    mark::get(&tag).unwrap_or(0)
+}
+
 fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) {
     watch();
     let old_key = old.and_then(|row| row.tag).map(|tag| key(relation, tag));
     let new_key = new.and_then(|row| row.tag).map(|tag| key(relation, tag));
-    // Before the lock: it reads a table.
+    // Before the lock: these read tables.
     let what = new.map_or(Created::Plain, kind_of);
+    let mark = new.and_then(|row| row.tag).map_or(0, mark_of);
     let mut edits = EDITS.lock();
-    let created_here =
-        old_key.is_some_and(|key| matches!(edits.kind(&key), Some(Kind::Created { .. })));
-    let is_edited = new_key.is_some_and(|key| edits.kind(&key).is_some());
+    let new_kind = new_key.and_then(|key| edits.kind(&key));
+    let is_edited = new_kind.is_some();
+    let stays_created = matches!(new_kind, Some(Kind::Created { .. })) && old_key == new_key;
+    let is_reset = old
+        .zip(new)
+        .is_some_and(|(old, new)| old.incarnation != new.incarnation);
     let mut add = |key: Option<Key>, kind: Kind| {
         if let Some(key) = key {
             edits.add(key, kind);
@@ -348,24 +318,24 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
     };
     let mut touched = [None, None];
     match (old, new) {
-        (old, Some(new)) if old.is_none() || created_here => {
-            if let (Some(next), Some(max_value)) = (new.max_id, new.max_value) {
-                if old_key != new_key {
-                    add(old_key, Kind::Changed);
-                }
+        (old, Some(new)) if old.is_none() && !is_edited || stays_created && !is_reset => {
+            if let (Some(max_id), Some(max_value)) = (new.max_id, new.max_value) {
                 add(
                     new_key,
                     Kind::Created {
-                        incarnation: new.incarnation,
-                        next,
+                        next: row::arriving(max_id, mark),
                         max_value,
                         max_step: new.limits.max_step,
                         sourced: new.server.is_some(),
                         what,
                     },
                 );
-                touched = [old_key, new_key];
+                touched = [None, new_key];
             }
+        }
+        (None, Some(_)) => {
+            add(new_key, Kind::Changed);
+            touched = [None, new_key];
         }
         (Some(old), Some(new)) => {
             if old.tag != new.tag
@@ -426,7 +396,7 @@ pub fn watch() {
 
 fn on_transaction(event: TransactionEvent) {
     match event {
-        TransactionEvent::PreCommit if open() => write_marks(),
+        TransactionEvent::PreCommit if open() => write_issued(),
         TransactionEvent::PrePrepare if WRITTEN.load(Ordering::Relaxed) => {
             Failure::PreparedEdit.raise()
         }
@@ -436,16 +406,12 @@ fn on_transaction(event: TransactionEvent) {
     }
 }
 
-/// The ids issued of tags created here become the rows' own, in this same transaction.
-fn write_marks() {
-    MARKS_WRITTEN.store(true, Ordering::Relaxed);
-    let (marks, renamed) = {
-        let edits = EDITS.lock();
-        (edits.marked_rows(), edits.overflow)
-    };
-    for (key, incarnation, mark) in marks {
-        // With more edits than are remembered, it may have another name by now.
-        if let Err(failure) = claim::raise_max_id(&key, incarnation, mark, renamed) {
+/// The ids issued of tags created here are claimed, in this same transaction.
+fn write_issued() {
+    ISSUED_WRITTEN.store(true, Ordering::Relaxed);
+    let issued = EDITS.lock().issued();
+    for (key, high) in issued {
+        if let Err(failure) = claim::note_issued(&key, high) {
             failure.raise();
         }
     }
@@ -453,7 +419,7 @@ fn write_marks() {
 
 fn finish(committed: bool) {
     WRITTEN.store(false, Ordering::Relaxed);
-    MARKS_WRITTEN.store(false, Ordering::Relaxed);
+    ISSUED_WRITTEN.store(false, Ordering::Relaxed);
     if !open() {
         return;
     }
@@ -494,7 +460,7 @@ fn on_subtransaction(number: u32, event: SubtransactionEvent) {
     match event {
         SubtransactionEvent::Abort => {
             edits.take_back(number, shmem::area());
-            let none = edits.log.is_empty() && edits.marks.is_empty() && !edits.overflow;
+            let none = edits.log.is_empty() && edits.issued.is_empty() && !edits.overflow;
             OPEN.store(!none, Ordering::Relaxed);
         }
         SubtransactionEvent::Commit { parent } => {

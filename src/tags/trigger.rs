@@ -1,12 +1,14 @@
 //! What an edit of `leaf_alloc` may do, and what it writes beside: the part of the trigger
 //! before the row is written.
 
+use leaf_id_core::row;
+
 use super::heap::{self, AllocRow, Edit, LastClaim};
-use super::{claim, opaque};
-use crate::error::Failure;
+use super::{claim, mark, opaque, transaction};
+use crate::error::{self, Failure};
 use crate::guc;
 use crate::pg::{self, Access, Value};
-use crate::shmem::{self, Key, Tag};
+use crate::shmem::Tag;
 
 /// What the trigger changes in the row that is about to be written.
 #[derive(Default)]
@@ -76,11 +78,14 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
                 0 => claim::new_incarnation(),
                 incarnation => incarnation,
             }),
-            max_id: raised_to_claimed(edit.relation, new.incarnation, new),
+            max_id: at_mark(edit, new)?,
             last_claim: Some(here),
             server_incarnation: Some(0),
         });
     };
+    if new.incarnation == 0 && old.incarnation != 0 && !edit.replica {
+        return reset(old, new, here);
+    }
     let mut max_id = None;
     if let (Some(from), Some(to)) = (old.max_id, new.max_id)
         && to < from
@@ -110,7 +115,8 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
             "leaf_id: an edit of tag \"{tag}\" skips {skip} ids: its last claim was made on another timeline (leaf_id.failover_skip)"
         );
         // Also beyond the end: the old primary may have raised that, and used it.
-        let from = old.max_id.map(|from| claim::skipped(from, skip));
+        let mark = old.tag.map_or(Ok(0), |tag| mark::get(&tag))?;
+        let from = old.max_id.map(|from| row::leaving(from, mark, skip));
         // NULL is for the table's constraint to refuse.
         max_id = new.max_id.and_then(|to| from.map(|from| from.max(to)));
         last_claim = LastClaim {
@@ -119,8 +125,15 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         };
     }
     if old.tag != new.tag {
-        // A row may come back under another name first.
-        max_id = max_id.max(raised_to_claimed(edit.relation, old.incarnation, new));
+        // With what this very transaction has issued of it, which the row does not have yet.
+        let issued = old
+            .tag
+            .map_or(0, |tag| transaction::next_here(&edit.key(tag)));
+        let moved = AllocRow {
+            max_id: max_id.or(new.max_id).map(|max_id| max_id.max(issued)),
+            ..new.clone()
+        };
+        max_id = moved.max_id.max(at_mark(edit, &moved)?);
     }
     // Under another name the ids come from another row there, or that one was renamed too:
     // 0 is any, as long as it stands above max_id.
@@ -133,20 +146,49 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     })
 }
 
-/// The `max_id` of a row that comes back, from a dump or a copy, to the server that has claimed ids of it
-/// since: they are not issued again.
-fn raised_to_claimed(relation: u32, incarnation: i64, new: &AllocRow) -> Option<i64> {
-    let (Some(tag), Some(max_id), None) = (new.tag, new.max_id, new.server) else {
-        return None;
+/// A new incarnation, which begins where it says: how `leaf_tag_reset` is written.
+///
+/// # Errors
+/// The ids come from another server; or they are opaque, and whoever takes the numbers that he likes
+/// once more learns which ids they have.
+fn reset(old: &AllocRow, new: &AllocRow, here: LastClaim) -> Result<Stamp, Failure> {
+    let tag = old.tag.unwrap_or(Tag::EMPTY);
+    if let Some(server) = old.server.or(new.server) {
+        return Err(Failure::ResetSourced {
+            tag: tag.name(),
+            server: server.text(),
+        });
+    }
+    if !opaque::caller_may_renumber(&tag)? {
+        return Err(Failure::OpaqueForbidden { tag: tag.name() });
+    }
+    Ok(Stamp {
+        incarnation: Some(claim::new_incarnation()),
+        max_id: None,
+        last_claim: Some(here),
+        server_incarnation: Some(0),
+    })
+}
+
+/// The `max_id` of a row that comes to a name under which higher ids were claimed.
+fn at_mark(edit: &Edit, new: &AllocRow) -> Result<Option<i64>, Failure> {
+    let (Some(tag), Some(max_id)) = (new.tag, new.max_id) else {
+        return Ok(None);
     };
-    let key = Key {
-        database: pg::database(),
-        relation,
-        tag,
-    };
-    let area = shmem::area().filter(|_| incarnation != 0)?;
-    let claimed = area.directory().claimed_until(&key, incarnation);
-    (claimed > max_id).then_some(claimed)
+    let mark = mark::get(&tag)?;
+    if mark == 0 || mark <= max_id {
+        return Ok(None);
+    }
+    if !edit.replica && !exists(edit.relation, &tag)? {
+        error::tell_raised(&tag.name(), max_id, mark);
+    }
+    Ok(Some(row::arriving(max_id, mark)))
+}
+
+/// Whether there is a row of this name: another one is about to be refused, or left out.
+fn exists(relation: u32, tag: &Tag) -> Result<bool, Failure> {
+    let table = heap::open(relation, Access::Read)?;
+    Ok(table.is_some_and(|table| table.get(&heap::key(tag)).is_some()))
 }
 
 /// What has become of a replicated INSERT, or of an UPDATE of a row's name.
@@ -211,6 +253,23 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
     Ok(Merged::Raised(Box::new(edit)))
 }
 
+/// Forgets the mark of a name that no tag has, for a role that may reset tags. True if there was one.
+///
+/// # Errors
+/// The name has a key, and the caller may not make keys. A table was altered, or is gone. PostgreSQL's own
+/// where the caller may not.
+pub fn forget(tag: &Tag) -> Result<bool, Failure> {
+    let relation = heap::relation()?;
+    pg::require_update(relation, c"leaf_alloc");
+    if !opaque::caller_may_renumber(tag)? {
+        return Err(Failure::OpaqueForbidden { tag: tag.name() });
+    }
+    pg::see_own_changes();
+    let mark = mark::lock(tag)?;
+    // The mark first: who creates the tag meanwhile has read it, and begins there.
+    Ok(!exists(relation, tag)? && mark.forget())
+}
+
 /// Whether every tag may be dropped at once. A replicated TRUNCATE is applied: its owner was asked
 /// where it comes from, and an apply worker is never stopped.
 ///
@@ -268,25 +327,6 @@ fn check_key(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(), 
         (_, Some(tag)) if !opaque::caller_may_renumber(&tag)? => {
             Err(Failure::OpaqueForbidden { tag: name(tag) })
         }
-        _ => Ok(()),
-    }
-}
-
-/// Refuses what another trigger has made of the row since [`stamp`] has looked at it: ids that
-/// were issued would be issued again.
-///
-/// # Errors
-/// `max_id` is lower than it was.
-pub fn check_written(edit: &Edit) -> Result<(), Failure> {
-    let (Some(old), Some(new)) = (&edit.old, &edit.new) else {
-        return Ok(());
-    };
-    match (old.max_id, new.max_id) {
-        (Some(from), Some(to)) if to < from && !edit.replica => Err(Failure::MaxIdLowered {
-            tag: old.tag.unwrap_or(Tag::EMPTY).name(),
-            from,
-            to,
-        }),
         _ => Ok(()),
     }
 }

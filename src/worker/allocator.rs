@@ -282,28 +282,20 @@ impl Allocator {
         let Some(mut request) = position.and_then(|at| self.requests.remove(at)) else {
             return;
         };
-        let next = if let RemoteOutcome::Answered { answer, step } = outcome {
-            request.complete(
-                self.area,
-                Outcome::Answered(Received {
-                    source: asked.source,
+        let next = match outcome {
+            RemoteOutcome::Answered { answer, step } => {
+                let source = asked.source;
+                let received = Received {
+                    source,
                     answer,
                     step,
-                }),
-            );
-            // At once: who leaves first loses it.
-            self.serve(&mut request)
-        } else {
-            let open = begin_claim(self.area);
-            if !open {
-                request.lose_part(self.area);
+                };
+                request.complete(self.area, Outcome::Answered(received));
+                // At once: who leaves first loses it.
+                self.serve(&mut request)
             }
-            let next = match outcome {
-                RemoteOutcome::Refused(error) => self.refuse(&mut request, &asked, &error),
-                _ => request.complete(self.area, Outcome::Stale),
-            };
-            end_claim(self.area);
-            next
+            RemoteOutcome::Refused(error) => self.refuse(&mut request, &asked, &error),
+            RemoteOutcome::Stale => request.complete(self.area, Outcome::Stale),
         };
         self.keep(request, next);
     }
@@ -340,13 +332,11 @@ impl Allocator {
         if let Some(received) = request.received() {
             return self.receive(request, version, &seen, received);
         }
-        if !request.continues() {
-            if request.slot.buffer.has_spare() {
-                return request.complete(self.area, Outcome::HasSpare);
-            }
-            if let Some(range) = seen.state.next_saved() {
-                return self.restore(request, version, &seen, range);
-            }
+        if request.slot.buffer.has_spare() {
+            return request.complete(self.area, Outcome::HasSpare);
+        }
+        if let Some(range) = seen.state.next_saved() {
+            return self.restore(request, version, &seen, range);
         }
         self.claim(request, version, &seen)
     }
@@ -444,13 +434,10 @@ impl Allocator {
             asked_ms: claim::asked_ms(request.slot),
             now_ms: pg::now_ms(),
             starved: request.slot.starved.load(Ordering::Relaxed) != 0,
-            range_len: request.missing(),
-            continues: request.continues(),
+            range_len: request.range_len(),
             row_incarnation: seen.state.row_incarnation,
             // The state's holds after an edit, too, which ends the version.
-            high: request
-                .continues_at()
-                .unwrap_or(seen.high.max(seen.state.max_id)),
+            high: seen.high.max(seen.state.max_id),
             access: request.slot.access(),
         };
         pg::report_activity(Some(&activity(&key)));
@@ -487,8 +474,7 @@ impl Allocator {
             key: request.key,
             source,
             version,
-            range_len: request.missing(),
-            continues: request.continues(),
+            range_len: request.range_len(),
         });
         next
     }

@@ -3,17 +3,14 @@
 //!
 //! | state | leaves by | to |
 //! | --- | --- | --- |
-//! | Due | its time, and a claim of all that is wanted | cleared |
-//! | | the same, of a part of a range | Partial |
+//! | Due | its time, and a claim | cleared |
 //! | | no row | Missed |
 //! | | a row that names a source server | Asked |
 //! | | an error | Due later |
 //! | Missed | as Due, at once; no row | Held |
-//! | Partial | as Due, at once; an error publishes the part | |
 //! | Asked | an answer | Received |
-//! | | a refusal, or nothing in time; publishes the part | Due, Held |
-//! | Received | a note of it here, and all that is wanted | cleared |
-//! | | the same, and a part of a range | Partial |
+//! | | a refusal, or nothing in time | Due, Held |
+//! | Received | a note of it here | cleared |
 //! | | an error | Received, again later: that server is not asked again |
 //! | any but Asked | an answer that asking again does not change | Held |
 //! | Held | its time, or an edit of the row | cleared: sessions ask again |
@@ -57,25 +54,15 @@ pub struct Request {
 enum State {
     Due(Instant),
     Missed,
-    Partial(Part),
-    Asked(Option<Part>),
+    Asked,
     Received {
         received: Box<Received>,
-        part: Option<Part>,
         due: Instant,
     },
     Held {
         version: u64,
         until: Instant,
     },
-}
-
-/// What was claimed of a range, and must not be published before the rest.
-#[derive(Clone, Copy)]
-struct Part {
-    /// The slot's version when it was.
-    version: u64,
-    claimed: Claimed,
 }
 
 /// Ids that another server has claimed, before that is written down here.
@@ -179,8 +166,8 @@ impl Request {
     pub fn due(&self, now: Instant) -> Option<Instant> {
         match self.state {
             State::Due(at) | State::Received { due: at, .. } => Some(at),
-            State::Missed | State::Partial(_) => Some(now),
-            State::Asked(_) => None,
+            State::Missed => Some(now),
+            State::Asked => None,
             // The row was edited since the answer: it may be another one now.
             State::Held { version, .. } if self.slot.buffer.version() != version => Some(now),
             State::Held { until, .. } => Some(until),
@@ -200,28 +187,9 @@ impl Request {
         }
     }
 
-    fn part(&self) -> Option<&Part> {
-        match &self.state {
-            State::Partial(part) => Some(part),
-            State::Asked(part) | State::Received { part, .. } => part.as_ref(),
-            State::Due(_) | State::Missed | State::Held { .. } => None,
-        }
-    }
-
-    /// Whether a range is to be continued.
-    pub fn continues(&self) -> bool {
-        self.part().is_some()
-    }
-
-    /// One past the last id that was claimed of such a range.
-    pub fn continues_at(&self) -> Option<i64> {
-        self.part().map(|part| part.claimed.end())
-    }
-
-    /// The longest range that a session waits for, or what is missing of it; 0 for none.
-    pub fn missing(&self) -> u32 {
-        let claimed = self.part().map_or(0, |part| part.claimed.len);
-        self.accepted.range_len.saturating_sub(claimed)
+    /// The longest range that a session waits for; 0 for none.
+    pub fn range_len(&self) -> u32 {
+        self.accepted.range_len
     }
 
     /// What the slot is like now; `None` if it was evicted.
@@ -252,7 +220,7 @@ impl Request {
                 }
             }
             Outcome::Outdated => self.drop_saved(area),
-            Outcome::Claimed { version, claimed } => self.arrive(area, version, claimed),
+            Outcome::Claimed { version, claimed } => self.arrive(area, version, &claimed),
             Outcome::Unacknowledged { version, claimed } => {
                 self.lose_unacknowledged(area, version, &claimed)
             }
@@ -260,10 +228,9 @@ impl Request {
                 version,
                 answer,
                 claimed,
-            } => self.arrive_from_server(area, version, &answer, claimed),
+            } => self.arrive_from_server(area, version, &answer, &claimed),
             Outcome::Replaced | Outcome::Stale => {
                 self.lose_answer(area);
-                self.publish_part(area);
                 self.state = State::Due(Instant::now());
                 Next::Kept
             }
@@ -272,16 +239,11 @@ impl Request {
             Outcome::Answered(received) => {
                 self.state = State::Received {
                     received: Box::new(received),
-                    part: self.take_part(),
                     due: Instant::now(),
                 };
                 Next::More
             }
             Outcome::Failed(problem) => {
-                // Until it can be written down, an answer is kept with what it continues.
-                if self.received().is_none() {
-                    self.publish_part(area);
-                }
                 self.note(area, problem);
                 self.put_off()
             }
@@ -310,7 +272,6 @@ impl Request {
     /// every id that is taken.
     fn hold(&mut self, area: &Area, problem: Problem<'_>) -> Next {
         self.lose_answer(area);
-        self.publish_part(area);
         self.note(area, problem);
         self.state = State::Held {
             version: problem.version,
@@ -339,7 +300,6 @@ impl Request {
             };
             return self.hold(area, problem);
         }
-        self.publish_part(area);
         self.state = State::Missed;
         Next::Kept
     }
@@ -349,39 +309,16 @@ impl Request {
             .remote_servers()
             .update(self.key.database, server, |_| {});
         area.note(self.slot, version, RefillError::Asked { server }, None);
-        self.state = State::Asked(self.take_part());
+        self.state = State::Asked;
         Next::Kept
     }
 
-    /// A claim is committed and flushed: only now may anybody see it (I1). A range that is
-    /// too long for one claim is claimed piece by piece and published as one.
-    fn arrive(&mut self, area: &Area, version: u64, claimed: Claimed) -> Next {
-        area.note_claim(self.slot, &self.accepted, &claimed);
-        let whole = match self.take_part() {
-            Some(part)
-                if part.version == version
-                    && part.claimed.end() == claimed.first
-                    && part.claimed.row_incarnation == claimed.row_incarnation =>
-            {
-                Claimed {
-                    len: part.claimed.len + claimed.len,
-                    ..part.claimed
-                }
-            }
-            Some(part) => {
-                self.lose(area, part.claimed.len);
-                claimed
-            }
-            None => claimed,
-        };
-        if claimed.growth_limited && whole.len < self.accepted.range_len {
-            self.state = State::Partial(Part {
-                version,
-                claimed: whole,
-            });
-            return Next::More;
-        }
-        let published = area.publish(self.slot, &self.accepted, version, &whole);
+    /// A claim is committed and flushed: only now may anybody see it (I1). For a range that is longer
+    /// than a claim may be at once, the session finds it too short, and asks again: the next one is
+    /// longer.
+    fn arrive(&mut self, area: &Area, version: u64, claimed: &Claimed) -> Next {
+        area.note_claim(self.slot, &self.accepted, claimed);
+        let published = area.publish(self.slot, &self.accepted, version, claimed);
         // Overtaken by an allocator before us: what it published is there.
         if published == Err(Refused::OutOfOrder) && !self.slot.buffer.has_spare() {
             return Next::Kept;
@@ -394,7 +331,7 @@ impl Request {
         area: &Area,
         version: u64,
         answer: &Answer,
-        claimed: Claimed,
+        claimed: &Claimed,
     ) -> Next {
         area.with_request(self.slot, &self.accepted, |state| {
             let there = &self.slot.server_max_step;
@@ -412,7 +349,6 @@ impl Request {
         let text = Some("the claim was canceled, not acknowledged");
         area.note(self.slot, version, RefillError::Failed, text);
         self.lose(area, claimed.len);
-        self.lose_part(area);
         self.put_off()
     }
 
@@ -425,7 +361,6 @@ impl Request {
     /// What was claimed for it is a gap.
     fn drop_claimed(&mut self, area: &Area) -> Next {
         self.lose_answer(area);
-        self.lose_part(area);
         self.clear(area)
     }
 
@@ -435,32 +370,10 @@ impl Request {
         }
     }
 
-    /// What was claimed of a range is a gap. Also where nothing may be published any more.
-    pub fn lose_part(&mut self, area: &Area) {
-        let part = self.take_part().map_or(0, |part| part.claimed.len);
-        self.lose(area, part);
-    }
-
     fn lose_answer(&self, area: &Area) {
         self.lose(
             area,
             self.received().map_or(0, |received| received.answer.len),
         );
-    }
-
-    /// The rest of a range does not come now: what there is need not wait for it.
-    fn publish_part(&mut self, area: &Area) {
-        if let Some(part) = self.take_part() {
-            let _ = area.publish(self.slot, &self.accepted, part.version, &part.claimed);
-        }
-    }
-
-    /// Takes what was claimed of a range out of the state, which is Due then.
-    fn take_part(&mut self) -> Option<Part> {
-        match core::mem::replace(&mut self.state, State::Due(Instant::now())) {
-            State::Partial(part) => Some(part),
-            State::Asked(part) | State::Received { part, .. } => part,
-            State::Due(_) | State::Missed | State::Held { .. } => None,
-        }
     }
 }

@@ -18,6 +18,7 @@ pub mod opaque;
 mod primitive;
 pub mod registry;
 pub mod reservation;
+pub mod row;
 pub mod segment;
 pub mod snowflake;
 pub mod state;

@@ -5,8 +5,6 @@
 //! Would catch: an id of a name that is issued twice (I3), for want of a rule about the mark beside
 //! the row. Each rule is left out once, and the shortest history that shows why it is needed is
 //! printed; a rule whose absence no history shows fails the test.
-//!
-//! The rules stand here until what ships calls them.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(clippy::expect_used, reason = "a test that panics fails")]
@@ -16,130 +14,129 @@ mod support;
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
 
-/// What decides about rows and marks. A mark is one past the highest id that was ever claimed under a
-/// name in this database; 0 says nothing.
-mod rules {
-    /// A row of the table of tags.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-    pub struct Row {
-        /// The next id that is not claimed.
-        pub max_id: u8,
-        /// Tells it from another row of the same name.
-        pub incarnation: u8,
-        /// The timeline of its last claim.
-        pub timeline: u8,
+use leaf_id_core::row;
+
+/// A row of the table of tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Row {
+    /// The next id that is not claimed.
+    max_id: u8,
+    /// Tells it from another row of the same name.
+    incarnation: u8,
+    /// The timeline of its last claim.
+    timeline: u8,
+}
+
+/// A rule that can be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// A claim goes on above the mark of its name.
+    ClaimAboveMark,
+    /// A claim raises the mark.
+    ClaimRaisesMark,
+    /// A row that comes, or comes back, to a name begins at the name's mark. (Claims go on above
+    /// that anyway; the transaction that creates a tag issues from the row.)
+    InsertAtMark,
+    /// A row that goes leaves its `max_id` to the mark of its name.
+    DeleteLeavesMark,
+    /// So does one that is renamed away.
+    RenameLeavesMark,
+    /// What an edit writes to the marks a tool that copies them sees, as it sees edits of rows:
+    /// claims alone are written past row triggers.
+    EditsOfMarksSeen,
+    /// What lost claims of an earlier timeline may have taken is left out.
+    Skip,
+    /// The servers in between have left out as much, and may have claimed after that.
+    SkipOfChains,
+    /// It is also left out before a row goes or is renamed.
+    SettleBeforeMark,
+    /// A segment is not published if its slot was invalidated after the claim began.
+    PublishToSameVersion,
+}
+
+/// The rules that hold: those of `leaf_id_core::row`, but for one.
+#[derive(Clone, Copy)]
+struct Rules {
+    without: Option<Rule>,
+    /// Claims of a name that one failover may lose at most.
+    lost_claims: u8,
+    /// How many ids a claim takes.
+    segment: u8,
+}
+
+impl Rules {
+    fn hold(&self, rule: Rule) -> bool {
+        self.without != Some(rule)
     }
 
-    /// A rule that can be left out.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Rule {
-        /// A claim goes on above the mark of its name.
-        ClaimAboveMark,
-        /// A claim raises the mark.
-        ClaimRaisesMark,
-        /// A row that comes, or comes back, to a name begins at the name's mark. (Claims go on above
-        /// that anyway; the transaction that creates a tag issues from the row.)
-        InsertAtMark,
-        /// A row that goes leaves its `max_id` to the mark of its name.
-        DeleteLeavesMark,
-        /// So does one that is renamed away.
-        RenameLeavesMark,
-        /// What an edit writes to the marks a tool that copies them sees, as it sees edits of rows:
-        /// claims alone are written past row triggers.
-        EditsOfMarksSeen,
-        /// What lost claims of an earlier timeline may have taken is left out.
-        Skip,
-        /// The servers in between have left out as much, and may have claimed after that.
-        SkipOfChains,
-        /// It is also left out before a row goes or is renamed.
-        SettleBeforeMark,
-        /// A segment is not published if its slot was invalidated after the claim began.
-        PublishToSameVersion,
+    /// How many ids lost claims of the timelines since the row's may have taken.
+    fn skip(&self, row: Row, timeline: u8) -> u64 {
+        let promotions = row::promotions(row.timeline.into(), timeline.into(), true);
+        let lost = u64::from(self.lost_claims) * u64::from(self.segment);
+        if !self.hold(Rule::Skip) {
+            0
+        } else if self.hold(Rule::SkipOfChains) {
+            row::skip(promotions, lost)
+        } else {
+            u64::from(promotions) * lost
+        }
     }
 
-    /// The rules that hold.
-    #[derive(Clone, Copy)]
-    pub struct Rules {
-        pub without: Option<Rule>,
-        /// Claims of a name that one failover may lose at most.
-        pub lost_claims: u8,
-        /// How many ids a claim takes.
-        pub segment: u8,
+    /// The first id of a claim.
+    fn first(&self, row: Row, mark: u8, timeline: u8) -> u8 {
+        let mark = if self.hold(Rule::ClaimAboveMark) {
+            mark
+        } else {
+            0
+        };
+        let skip = self.skip(row, timeline);
+        narrow(row::first(row.max_id.into(), mark.into(), 0, skip))
     }
 
-    impl Rules {
-        pub fn hold(&self, rule: Rule) -> bool {
-            self.without != Some(rule)
+    fn claimed(&self, mark: u8, end: u8) -> u8 {
+        if self.hold(Rule::ClaimRaisesMark) {
+            mark.max(end)
+        } else {
+            mark
         }
+    }
 
-        /// How many ids lost claims of the timelines since the row's may have taken. The servers of
-        /// those in between have skipped, too, each as much as it could miss: so the skip of `d`
-        /// promotions is that of one, `2d - 1` times.
-        pub fn skip(&self, row: Row, timeline: u8) -> u8 {
-            let promotions = timeline - row.timeline;
-            let times = match promotions {
-                0 => 0,
-                d if self.hold(Rule::SkipOfChains) => 2 * d - 1,
-                d => d,
-            };
-            if self.hold(Rule::Skip) {
-                times * self.lost_claims * self.segment
-            } else {
-                0
-            }
+    /// Where a row begins that is inserted.
+    fn inserted(&self, max_id: u8, mark: u8) -> u8 {
+        if self.hold(Rule::InsertAtMark) {
+            narrow(row::arriving(max_id.into(), mark.into()))
+        } else {
+            max_id
         }
+    }
 
-        /// The first id of a claim.
-        pub fn first(&self, row: Row, mark: u8, timeline: u8) -> u8 {
-            let mark = if self.hold(Rule::ClaimAboveMark) {
-                mark
-            } else {
-                0
-            };
-            row.max_id.max(mark) + self.skip(row, timeline)
+    /// The row, with what it has to skip left out.
+    fn settled(&self, row: Row, mark: u8, timeline: u8) -> Row {
+        if !self.hold(Rule::SettleBeforeMark) {
+            return row;
         }
-
-        pub fn claimed(&self, mark: u8, end: u8) -> u8 {
-            if self.hold(Rule::ClaimRaisesMark) {
-                mark.max(end)
-            } else {
-                mark
-            }
+        let skip = self.skip(row, timeline);
+        Row {
+            max_id: narrow(row::leaving(row.max_id.into(), mark.into(), skip)),
+            timeline,
+            ..row
         }
+    }
 
-        /// Where a row begins that is inserted.
-        pub fn inserted(&self, max_id: u8, mark: u8) -> u8 {
-            if self.hold(Rule::InsertAtMark) {
-                max_id.max(mark)
-            } else {
-                max_id
-            }
-        }
-
-        /// The row, with what it has to skip left out.
-        pub fn settled(&self, row: Row, timeline: u8) -> Row {
-            if !self.hold(Rule::SettleBeforeMark) {
-                return row;
-            }
-            Row {
-                max_id: row.max_id + self.skip(row, timeline),
-                timeline,
-                ..row
-            }
-        }
-
-        /// The mark of a name that its row, which is settled, leaves.
-        pub fn left(&self, rule: Rule, row: Row, mark: u8) -> u8 {
-            if self.hold(rule) {
-                mark.max(row.max_id)
-            } else {
-                mark
-            }
+    /// The mark of a name that its row, which is settled, leaves.
+    fn left(&self, rule: Rule, row: Row, mark: u8) -> u8 {
+        if self.hold(rule) {
+            mark.max(row.max_id)
+        } else {
+            mark
         }
     }
 }
 
-use rules::{Row, Rule, Rules};
+/// Ids of this world are small.
+fn narrow(id: i64) -> u8 {
+    u8::try_from(id).unwrap_or(u8::MAX)
+}
 
 const NAMES: usize = 2;
 /// Ids are numbers of bits.
@@ -276,7 +273,7 @@ impl World {
     }
 
     fn remove(&mut self, name: usize, row: Row, rule: Rule, rules: Rules) -> Row {
-        let row = rules.settled(row, self.timeline);
+        let row = rules.settled(row, self.database.marks[name], self.timeline);
         let mark = rules.left(rule, row, self.database.marks[name]);
         self.database.marks[name] = mark;
         if let Some(Copied::Marks(marks)) = &mut self.copied
@@ -467,8 +464,8 @@ impl World {
             return None;
         }
         let first = rules.first(row, self.database.marks[name], self.timeline);
-        let end = first + rules.segment;
-        if end > LAST {
+        let end = first.saturating_add(rules.segment);
+        if end > LAST || first > LAST {
             return None;
         }
         slot.pending = Some((row.incarnation, first, end));

@@ -43,24 +43,6 @@ impl Table {
         })
     }
 
-    /// The rows with this number in a column of bigints, in no order. Each row is looked at, and no
-    /// other is copied.
-    pub fn rows_with(&self, column: usize, number: i64) -> Vec<Row> {
-        self.with_latest_snapshot(|snapshot| {
-            let mut found = Vec::new();
-            self.scan(None, snapshot, |tuple| {
-                // SAFETY: a tuple of the scan of this table, seen and copied before the next one.
-                unsafe {
-                    let seen = Row::new(tuple, (*self.relation).rd_att);
-                    if seen.bigint(column) == Some(number) {
-                        found.push(self.row(tuple));
-                    }
-                }
-            });
-            found
-        })
-    }
-
     /// Runs a closure with a snapshot of this very moment, registered and active: fetching a
     /// value that is stored out of line needs both. The one for catalogs, as PostgreSQL takes
     /// no other in a parallel query; of a table that is no catalog it is always a new one.

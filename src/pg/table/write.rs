@@ -125,6 +125,16 @@ impl Table {
         });
     }
 
+    /// Deletes a row that [`Table::lock`] has returned.
+    pub fn delete(&self, row: &Row) {
+        // SAFETY: in a transaction; the relation is open and locked. A tuple of this table, as the
+        // row was read from it, and locked.
+        unsafe {
+            pg_sys::CheckCmdReplicaIdentity(self.relation, pg_sys::CmdType::CMD_DELETE);
+            pg_sys::CatalogTupleDelete(self.relation, &raw mut (*row.tuple).t_self);
+        }
+    }
+
     /// Writes a new row. Columns that are not given are NULL.
     pub fn insert(&self, columns: &[(usize, Value<'_>)]) {
         // SAFETY: in a transaction; the relation is open and locked. As many values and nulls as

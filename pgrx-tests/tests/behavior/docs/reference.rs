@@ -134,7 +134,8 @@ fn it_has_every_column_of_every_view_and_table() {
 }
 
 /// SQLSTATEs by the names that Rust and PL/pgSQL have for them.
-const SQLSTATES: [(&str, &str); 24] = [
+const SQLSTATES: [(&str, &str); 25] = [
+    ("successful_completion", "00000"),
     ("object_not_in_prerequisite_state", "55000"),
     ("read_only_sql_transaction", "25006"),
     ("undefined_object", "42704"),

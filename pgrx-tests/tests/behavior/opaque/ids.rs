@@ -27,10 +27,23 @@ fn every_id_of_a_domain_is_issued_once() {
     let taken = in_threads(SESSIONS, |_| {
         let mut session = server.session();
         session.be_patient();
-        take(&mut session, "t", i32::try_from(DOMAIN / SESSIONS).unwrap())
+        // Less than a quarter: two sessions that meet at a segment's end lose a number.
+        take(
+            &mut session,
+            "t",
+            i32::try_from(DOMAIN / SESSIONS).unwrap() - 500,
+        )
     });
     let mut session = server.session();
-    session.fails("SELECT leaf_opaque_next('t')").is("2200H");
+    let mut rest = Vec::new();
+    let end = loop {
+        match session.try_column::<i64>("SELECT leaf_opaque_next('t')") {
+            Ok(ids) => rest.extend(ids),
+            Err(failure) => break failure,
+        }
+    };
+    end.is("2200H");
+    let lost = session.figure("t", "ids_lost");
     // Numbers that nothing is made of end it, too.
     session.run("UPDATE leaf_id.leaf_alloc SET max_value = 2000000");
     session.fails("SELECT leaf_opaque_next('t')").is("2200H");
@@ -45,9 +58,11 @@ fn every_id_of_a_domain_is_issued_once() {
     println!("chi-squared of 100 classes of gaps: {chi_squared:.1}, expected 99 +- 14");
     // Plain ids: a hundred million. A random permutation: less in all but one of 10^8 runs.
     assert!(chi_squared < 200.0, "{chi_squared}");
-    let mut all = taken.concat();
-    all.sort_unstable();
-    assert!(all.into_iter().eq(1..=DOMAIN as i64));
+    let all = [taken.concat(), rest].concat();
+    println!("{lost} numbers were lost");
+    assert_distinct(&all);
+    assert!(all.iter().all(|id| (1..=DOMAIN as i64).contains(id)));
+    assert_eq!(all.len() as i64 + lost, DOMAIN as i64);
 }
 
 #[test]
@@ -136,7 +151,10 @@ fn a_number_is_no_id_in_any_state_of_its_tag() {
     session.run("SELECT leaf_tag_create('t')");
     session.run("COPY raw (i) FROM PROGRAM 'seq 1 300'");
     other.take("t", 5);
+    // Its numbers may be ids.
     session.run("SELECT leaf_tag_drop('t')");
+    session.fails("SELECT leaf_opaque_create('t')").is("55000");
+    session.run("SELECT leaf_tag_drop('t', forget => true)");
     create(&mut session, "t", 100, "");
     let claim = "SELECT leaf_claim('t', 10)";
     let mut used = Vec::new();
@@ -167,7 +185,10 @@ fn a_number_is_no_id_in_any_state_of_its_tag() {
         for call in RAW.into_iter().chain([claim]) {
             session.run(&format!("BEGIN; {edit}"));
             let failure = session.fails(call);
-            assert!(["42809", "25001"].contains(&&*failure.state), "{failure}");
+            assert!(
+                ["42809", "25001", "55000"].contains(&&*failure.state),
+                "{failure}"
+            );
             session.run("ROLLBACK");
         }
         session.run(&format!("BEGIN; {edit}"));

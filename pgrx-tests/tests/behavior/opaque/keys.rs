@@ -49,6 +49,9 @@ fn a_name_keeps_its_key() {
     session.fails("SELECT leaf_opaque_next('t')").is("42704");
     session.fails("SELECT leaf_opaque_create('t')").is("42710");
     session.run("SELECT leaf_tag_create('t')");
+    let further = take(&mut server.session(), "t", 20);
+    assert_opaque(&mut session, "t", &[ids.clone(), further].concat());
+    session.run("SELECT leaf_tag_reset('t', 1)");
     assert_eq!(take(&mut server.session(), "t", 20), ids);
     session
         .run("BEGIN; SET LOCAL leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc; COMMIT");

@@ -120,7 +120,7 @@ fn edits_of_tags_are_audited_in_a_table_with_ids_of_its_own() {
                 (way.drop(&table, "more"), vec![entry("DELETE", "more")]),
                 (
                     "SELECT leaf_tag_reset('users', 9000)".into(),
-                    vec![entry("DELETE", "users"), entry("INSERT", "users")],
+                    vec![entry("UPDATE", "users")],
                 ),
             ];
             for (edit, entries) in edits {

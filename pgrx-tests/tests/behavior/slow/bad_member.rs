@@ -253,9 +253,9 @@ fn hostile_central(answers: &[&str]) -> Fleet {
 #[test]
 fn answers_that_add_up_to_more_than_a_segment() {
     let fleet = hostile_central(&[
-        "1::bigint, 1500000000::bigint, 7::bigint, 2147483647, 9000000000000000000, 0::bigint, true",
-        "1500000001::bigint, 3647483647::bigint, 7::bigint, 2147483647, 9000000000000000000, 0::bigint, false",
-        "3647483648::bigint, 3647484647::bigint, 7::bigint, 2147483647, 9000000000000000000, 0::bigint, false",
+        "1::bigint, 1500000000::bigint, 7::bigint, 2147483647, 9000000000000000000, 0::bigint",
+        "1500000001::bigint, 3647483647::bigint, 7::bigint, 2147483647, 9000000000000000000, 0::bigint",
+        "3647483648::bigint, 3647484647::bigint, 7::bigint, 2147483647, 9000000000000000000, 0::bigint",
     ]);
     let mut session = fleet.members[0].session();
     session.run("SET leaf_id.refill_timeout = '3s'");
@@ -302,14 +302,14 @@ fn answers_that_add_up_to_more_than_a_segment() {
 fn nonsense_from_a_central_server() {
     each(
         [
-            "1::bigint, 10::bigint, 0::bigint, -5, -1::bigint, -7::bigint, true",
-            "1::bigint, 10::bigint, 7::bigint, 0, 9000000000000000000, 9223372036854775807, NULL::boolean",
-            "1::bigint, 10::bigint, 7::bigint, 2147483647, 5::bigint, 0::bigint, false",
-            "9223372036854775806, 9223372036854775807, 7::bigint, 10, 9223372036854775807, 0::bigint, false",
-            "-10::bigint, -1::bigint, 7::bigint, 10, 100::bigint, 0::bigint, false",
-            "0::bigint, 9::bigint, 7::bigint, 10, 100::bigint, 0::bigint, false",
-            "20::bigint, 10::bigint, 7::bigint, 10, 100::bigint, 0::bigint, false",
-            "NULL::bigint, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint, NULL::boolean",
+            "1::bigint, 10::bigint, 0::bigint, -5, -1::bigint, -7::bigint",
+            "1::bigint, 10::bigint, 7::bigint, 0, 9000000000000000000, 9223372036854775807",
+            "1::bigint, 10::bigint, 7::bigint, 2147483647, 5::bigint, 0::bigint",
+            "9223372036854775806, 9223372036854775807, 7::bigint, 10, 9223372036854775807, 0::bigint",
+            "-10::bigint, -1::bigint, 7::bigint, 10, 100::bigint, 0::bigint",
+            "0::bigint, 9::bigint, 7::bigint, 10, 100::bigint, 0::bigint",
+            "20::bigint, 10::bigint, 7::bigint, 10, 100::bigint, 0::bigint",
+            "NULL::bigint, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint",
         ],
         |answer| {
             let fleet = hostile_central(&[answer]);

@@ -6,6 +6,7 @@ mod create;
 mod dumps;
 mod edits_under_load;
 mod locked_tag_row;
+mod marks;
 mod privileges;
 mod publications;
 mod rights;

@@ -1,0 +1,197 @@
+//! Would catch: an id of a name twice, because its row or the mark of its name was set back, or the row
+//! was dropped, renamed, reset or put back meanwhile (I3). The rules and their shortest counterexamples
+//! are in src/core/tests/row_explorer.rs.
+
+use std::sync::atomic::Ordering;
+
+use leaf_id_tests::{Fleet, Server, Session, assert_issued_once, in_threads_until};
+
+/// Runs statements that no trigger of ours sees, as tools do that write a table's older content.
+fn unseen(session: &mut Session, statements: &str) {
+    session.run(&format!(
+        "BEGIN; ALTER TABLE leaf_id.leaf_alloc DISABLE TRIGGER ALL; {statements};
+         ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp,
+             ENABLE ALWAYS TRIGGER leaf_alloc_edit, ENABLE ALWAYS TRIGGER leaf_alloc_truncate,
+             ENABLE ALWAYS TRIGGER leaf_alloc_mark, ENABLE ALWAYS TRIGGER leaf_alloc_mark_truncate;
+         COMMIT"
+    ));
+}
+
+/// What sets one of the two tables back to what it was when it was copied.
+const TOOLS: [(&str, &str, &str); 2] = [
+    (
+        "rows",
+        "CREATE TABLE copied AS TABLE leaf_id.leaf_alloc",
+        "UPDATE leaf_id.leaf_alloc a SET max_id = c.max_id FROM copied c WHERE c.biz_tag = a.biz_tag",
+    ),
+    (
+        "marks",
+        "CREATE TABLE copied AS TABLE leaf_id.leaf_high_mark",
+        "DELETE FROM leaf_id.leaf_high_mark; INSERT INTO leaf_id.leaf_high_mark TABLE copied",
+    ),
+];
+
+/// What may happen to a server after that.
+type Event = (&'static str, fn(&Server));
+
+#[test]
+fn a_table_that_is_set_back_repeats_no_id() {
+    let events: [Event; 3] = [
+        ("nothing", |_| {}),
+        ("a clean restart", Server::restart),
+        ("a crash", Server::crash),
+    ];
+    for (what, copy, set_back) in TOOLS {
+        let server = Server::with_leaf_id(&[]);
+        let mut session = server.session();
+        session.run("SELECT leaf_tag_create('t', step => 20, max_step => 20)");
+        let mut ids = session.take("t", 30);
+        for (event, happen) in events {
+            session.run(copy);
+            ids.extend(session.take("t", 100));
+            unseen(&mut session, &format!("{set_back}; DROP TABLE copied"));
+            happen(&server);
+            session = server.session();
+            println!("{what} set back, {event}");
+            ids.extend(session.take("t", 100));
+        }
+        assert_issued_once([ids]);
+    }
+}
+
+#[test]
+fn a_center_whose_table_is_set_back_gives_no_id_twice() {
+    for (_, copy, set_back) in TOOLS {
+        let fleet = Fleet::new(1, &[]);
+        fleet.create_tag("t", 20, 20);
+        let mut member = fleet.members[0].session();
+        let mut central = fleet.central.session();
+        let mut ids = member.take("t", 50);
+        central.run(copy);
+        ids.extend(member.take("t", 100));
+        unseen(&mut central, &format!("{set_back}; DROP TABLE copied"));
+        ids.extend(member.take("t", 100));
+        ids.sort_unstable();
+        assert_issued_once([ids]);
+    }
+}
+
+#[test]
+fn a_name_goes_on_whatever_becomes_of_its_row() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run("SELECT leaf_tag_create('a', step => 10), leaf_tag_create('b', step => 10)");
+    let (mut a, mut b) = (session.take("a", 25), session.take("b", 7));
+    // Dropped and created.
+    session.run("SELECT leaf_tag_drop('a'); SELECT leaf_tag_create('a', step => 10)");
+    a.extend(session.take("a", 15));
+    // Names exchanged.
+    session.run(
+        "UPDATE leaf_id.leaf_alloc SET biz_tag = 'c' WHERE biz_tag = 'a';
+         UPDATE leaf_id.leaf_alloc SET biz_tag = 'a' WHERE biz_tag = 'b';
+         UPDATE leaf_id.leaf_alloc SET biz_tag = 'b' WHERE biz_tag = 'c'",
+    );
+    a.extend(session.take("a", 15));
+    b.extend(session.take("b", 15));
+    // All at once, and one row comes back as it was.
+    session.run(
+        "CREATE TABLE aside AS TABLE leaf_id.leaf_alloc;
+         BEGIN; SET LOCAL leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc; COMMIT;
+         SELECT leaf_tag_create('b', step => 10)",
+    );
+    b.extend(session.take("b", 15));
+    session.run("INSERT INTO leaf_id.leaf_alloc SELECT * FROM aside WHERE biz_tag = 'a'");
+    a.extend(session.take("a", 15));
+    // Forgotten on purpose.
+    session.run("SELECT leaf_tag_drop('b', forget => true); SELECT leaf_tag_create('b')");
+    assert_eq!(session.next("b"), 1);
+    // The numbers of one are none of the other's.
+    for mut ids in [a, b] {
+        ids.sort_unstable();
+        assert_issued_once([ids]);
+    }
+    // A rename that is rolled back leaves nothing at the other name.
+    session.run(
+        "BEGIN; UPDATE leaf_id.leaf_alloc SET biz_tag = 'd' WHERE biz_tag = 'a'; ROLLBACK;
+         SELECT leaf_tag_create('d')",
+    );
+    assert_eq!(session.next("d"), 1);
+}
+
+/// Would catch: a claim under way that commits after the row was put aside.
+#[test]
+fn a_row_that_is_put_aside_and_back_under_load_goes_on() {
+    let server = Server::with_leaf_id(&[]);
+    server
+        .session()
+        .run("SELECT leaf_tag_create('t', step => 5, max_step => 5)");
+    let (ids, ()) = in_threads_until(
+        6,
+        |_, done| {
+            let mut session = server.session();
+            let mut ids = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                if let Ok(more) = session.try_take("t", 3) {
+                    ids.extend(more);
+                }
+            }
+            ids
+        },
+        || {
+            let mut session = server.session();
+            for _ in 0..30 {
+                session.run(
+                    "CREATE TABLE aside AS SELECT * FROM leaf_id.leaf_alloc;
+                     DELETE FROM leaf_id.leaf_alloc;
+                     INSERT INTO leaf_id.leaf_alloc SELECT * FROM aside;
+                     DROP TABLE aside",
+                );
+                // It goes on after each.
+                session.be_patient();
+                session.next("t");
+            }
+        },
+    );
+    let mut ids = ids.concat();
+    println!("{} ids", ids.len());
+    ids.sort_unstable();
+    assert_issued_once([ids]);
+}
+
+#[test]
+fn an_extension_may_go_in_the_transaction_that_used_it() {
+    let server = Server::start(&[]);
+    let mut session = server.session();
+    session.run(
+        "BEGIN; CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t');
+         SELECT leaf_segment_next('t'); DROP EXTENSION leaf_id; COMMIT",
+    );
+    session.run("CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t')");
+    assert_eq!(session.next("t"), 1);
+}
+
+/// A dump does not have them; who manages tags does not write them.
+#[test]
+fn marks_are_this_databases_own() {
+    let server = Server::with_leaf_id(&[]);
+    let mut session = server.session();
+    session.run("SELECT leaf_tag_create('t', step => 10); CREATE ROLE manager LOGIN");
+    session.run("GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO manager");
+    let next = session.take("t", 1)[0];
+    let file = server.dir().join("dump.sql");
+    let file = file.to_str().unwrap();
+    session.run("SELECT leaf_tag_create('gone', start => 500); SELECT leaf_tag_drop('gone')");
+    server.run("pg_dump", &["-f", file, "postgres"]);
+    assert!(!std::fs::read_to_string(file).unwrap().contains("500\n"));
+    let mut manager = server.connect_as("manager", "postgres");
+    for statement in [
+        "SELECT * FROM leaf_id.leaf_high_mark",
+        "DELETE FROM leaf_id.leaf_high_mark",
+        "UPDATE leaf_id.leaf_high_mark SET high = 1",
+    ] {
+        manager.fails(statement).is("42501");
+    }
+    // What a manager may do is written to them all the same.
+    manager.run("SELECT leaf_tag_drop('t'); SELECT leaf_tag_create('t')");
+    assert!(manager.next("t") > next);
+}

@@ -1,0 +1,83 @@
+//! Marks of names: one past the highest id that was ever claimed under a name in this database. The
+//! rules are `leaf_id_core::row`'s.
+//!
+//! Claims write marks by oid, past triggers, as they write rows. What edits leave to them is written
+//! by a trigger in SQL (sql/tags.sql): tools that copy the table see it.
+
+use super::heap;
+use crate::error::Failure;
+use crate::pg::{self, Access, Shape, Table, Type, Value};
+use crate::shmem::Tag;
+
+/// `leaf_high_mark` as sql/schema.sql makes it.
+static MARKS: Shape = Shape::new(
+    c"leaf_high_mark",
+    &[(c"tag", Type::Text), (c"high", Type::Bigint)],
+    &[
+        c"leaf_high_mark_tag_length",
+        c"leaf_high_mark_high_positive",
+    ],
+);
+const TAG: usize = 1;
+const HIGH: usize = 2;
+
+fn open(access: Access) -> Result<Table, Failure> {
+    let relation = pg::find_table(&MARKS).ok_or(Failure::NoMarkTable)?;
+    Table::open(relation, &MARKS, access)?.ok_or(Failure::NoMarkTable)
+}
+
+/// The mark of a name as it is committed now, or as this transaction has made it; 0 for none.
+///
+/// # Errors
+/// The table of marks is gone or was altered.
+pub fn get(tag: &Tag) -> Result<i64, Failure> {
+    let row = open(Access::Read)?.get(&heap::key(tag));
+    Ok(row.and_then(|row| row.bigint(HIGH)).unwrap_or(0))
+}
+
+/// The mark of a name, locked, after the tag's row.
+pub struct LockedMark {
+    table: Table,
+    stored: Option<pg::Row>,
+}
+
+/// Locks the mark of a name, if there is one.
+///
+/// # Errors
+/// As [`get`].
+pub fn lock(tag: &Tag) -> Result<LockedMark, Failure> {
+    let table = open(Access::Write)?;
+    let stored = table.lock(&heap::key(tag));
+    Ok(LockedMark { table, stored })
+}
+
+impl LockedMark {
+    /// 0 for none.
+    pub fn high(&self) -> i64 {
+        self.stored
+            .as_ref()
+            .and_then(|row| row.bigint(HIGH))
+            .unwrap_or(0)
+    }
+
+    /// Forgets it; false if there is none.
+    pub fn forget(&self) -> bool {
+        if let Some(row) = &self.stored {
+            self.table.delete(row);
+        }
+        self.stored.is_some()
+    }
+
+    /// Raises it.
+    pub fn raise(&self, tag: &Tag, high: i64) {
+        match &self.stored {
+            Some(row) if self.high() < high => {
+                self.table.update(row, &[(HIGH, Value::Bigint(high))]);
+            }
+            Some(_) => {}
+            None => self
+                .table
+                .insert(&[(TAG, heap::key(tag)), (HIGH, Value::Bigint(high))]),
+        }
+    }
+}
