@@ -4,7 +4,7 @@
 -- nothing of theirs is looked up by name or run. Columns are found in the catalogs, and read by
 -- leaf_column_max(), by oid; what is called by name is in schema leaf_id, which nobody else can
 -- rename or fill. A number in somebody's table has the weight that his rights give it: see
--- "counts" below.
+-- "may_raise" below.
 
 CREATE FUNCTION leaf_id.leaf_column_max(
     relation oid, column_number smallint, OUT largest bigint, OUT unread text)
@@ -39,6 +39,279 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_used_up(bigint, bigint, bigint) IS
     'Says when 80, 90 or 95 % of the ids that a tag may have, or a column can hold, are used';
 
+CREATE FUNCTION leaf_id.leaf_default_source(
+    expression pg_node_tree, issuer oid, OUT tag text, OUT sequence oid, OUT texts text[])
+    STRICT IMMUTABLE PARALLEL SAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_default_source_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_default_source(pg_node_tree, oid) IS
+    'What a default is, if it is one call with a constant: the tag that the issuing function is given, or the sequence that nextval() is; and all texts in it';
+
+-- By what nobody but a superuser can make, and not by names, which may change.
+CREATE FUNCTION leaf_id.leaf_issuers(OUT issuer oid, OUT is_plain boolean) RETURNS SETOF record
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT p.oid, p.prosrc = 'leaf_segment_next'
+    FROM pg_proc p
+    JOIN pg_language l ON l.oid = p.prolang AND l.lanname = 'c'
+    JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+        AND d.refclassid = 'pg_extension'::regclass
+    JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'leaf_id'
+    WHERE p.prosrc IN ('leaf_segment_next', 'leaf_segment_next_batch_wrapper', 'leaf_segment_next_range_wrapper')
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_issuers() IS
+    'The functions that issue ids of tags; the plain one issues a single id';
+
+CREATE FUNCTION leaf_id.leaf_issuer() RETURNS oid
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT i.issuer FROM leaf_id.leaf_issuers() i WHERE i.is_plain
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_issuer() IS 'leaf_segment_next()';
+
+-- Nothing is locked: somebody may hold a table ACCESS EXCLUSIVE. So pg_get_expr() is given no relation; a
+-- default has no variables.
+CREATE FUNCTION leaf_id.leaf_issuing_columns(
+    OUT relation oid, OUT column_name name, OUT tag text, OUT texts text[], OUT expression text)
+RETURNS SETOF record
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH callers AS (
+        SELECT DISTINCT d.classid, d.objid
+        FROM pg_depend d
+        WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid IN (SELECT i.issuer FROM leaf_id.leaf_issuers() i)
+    ), defaults AS (
+        SELECT a.attrelid, a.attname, f.adbin AS tree
+        FROM callers c
+        JOIN pg_attrdef f ON f.oid = c.objid AND c.classid = 'pg_attrdef'::regclass
+        JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum AND a.attgenerated = ''
+        UNION ALL
+        SELECT a.attrelid, a.attname, t.typdefaultbin
+        FROM callers c
+        JOIN pg_type t ON t.oid = c.objid AND c.classid = 'pg_type'::regclass
+        JOIN pg_attribute a ON a.atttypid = t.oid AND NOT a.atthasdef
+        JOIN pg_class r ON r.oid = a.attrelid AND r.relkind IN ('r', 'p', 'f')
+    )
+    SELECT d.attrelid, d.attname, t.tag, s.texts, CASE WHEN t.tag IS NULL THEN pg_get_expr(d.tree, 0) END
+    FROM defaults d
+    CROSS JOIN LATERAL leaf_id.leaf_default_source(d.tree, (SELECT leaf_id.leaf_issuer())) s
+    CROSS JOIN LATERAL (SELECT CASE WHEN octet_length(s.tag) BETWEEN 1 AND 128 THEN s.tag END AS tag) t
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_issuing_columns() IS
+    'The columns whose defaults, or those of their domains, issue ids: of which tag, or, if that is no constant, by which expression';
+
+-- One row a column, with all its partitions and children, and one for each table that was not read.
+CREATE FUNCTION leaf_id.leaf_read_columns(
+    only_tag text,
+    OUT tag text,
+    OUT relation oid,
+    OUT column_name name,
+    OUT expression text,
+    -- Why it was not read; and whether that is so of a part of the column, where there may be ids.
+    OUT unread text, OUT is_hidden boolean,
+    OUT type_end bigint,
+    OUT largest bigint,
+    -- Of those that belong to others than the following.
+    OUT untrusted bigint,
+    -- What counts, of all columns of the tag; whether any does; whether one that would was not read.
+    OUT wanted bigint,
+    OUT may_raise boolean,
+    OUT is_incomplete boolean,
+    -- The smallest of those that count, and of all.
+    OUT tag_end bigint,
+    OUT smallest_end bigint
+) RETURNS SETOF record
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+-- To compile it takes longer than to run it.
+SET jit = off
+AS $$
+    WITH RECURSIVE issuing AS MATERIALIZED (
+        SELECT * FROM leaf_id.leaf_issuing_columns()
+    ), tree AS (
+        SELECT i.relation AS root, i.relation AS member FROM issuing i
+        UNION
+        SELECT t.root, h.inhrelid FROM tree t JOIN pg_inherits h ON h.inhparent = t.member
+    ), topmost AS MATERIALIZED (
+        -- A partition whose default came from its parent is its parent's row.
+        SELECT i.* FROM issuing i
+        WHERE (only_tag IS NULL OR i.tag = only_tag)
+            AND (i.relation, i.column_name) NOT IN (
+                SELECT below.relation, below.column_name
+                FROM issuing above
+                JOIN tree t ON t.root = above.relation AND t.member <> t.root
+                JOIN issuing below ON below.relation = t.member AND below.column_name = above.column_name
+                    AND below.tag = above.tag)
+    ), members AS MATERIALIZED (
+        SELECT o.relation AS root, o.column_name, o.tag, o.expression, t.member, m.largest, m.unread,
+            CASE a.attlen WHEN 2 THEN 32767 WHEN 4 THEN 2147483647 ELSE 9223372036854775806 END AS type_end,
+            -- There may be ids in it. Views and foreign tables keep theirs somewhere else.
+            coalesce(m.unread IN (
+                'it is locked by another session: try again',
+                'you may not read it',
+                'row-level security may hide rows from you'), false) AS is_hidden,
+            -- Whoever owns a table can write any number into it, and so have a superuser use up
+            -- the tag of others. So an id counts where its owner could do as much harm himself, as he may edit
+            -- tags, or drop the database; where the caller has named the tag; and below max_id, as then all
+            -- that it can cost is what is cached.
+            only_tag IS NOT NULL
+                OR has_table_privilege(c.relowner, 'leaf_id.leaf_alloc'::regclass, 'UPDATE')
+                OR pg_has_role(c.relowner, 'pg_database_owner', 'USAGE') AS may_raise
+        FROM topmost o
+        JOIN tree t ON t.root = o.relation
+        JOIN pg_class c ON c.oid = t.member
+        JOIN pg_attribute a ON a.attrelid = t.member AND a.attname = o.column_name AND NOT a.attisdropped
+        -- It is strict: a null column is not read.
+        CROSS JOIN LATERAL leaf_id.leaf_column_max(
+            t.member, CASE WHEN o.tag IS NOT NULL AND c.relkind <> 'p' THEN a.attnum END) m
+    )
+    SELECT m.tag, r.relation, m.column_name, m.expression, m.unread,
+        bool_or(bool_or(m.is_hidden)) OVER (PARTITION BY m.root, m.column_name),
+        min(m.type_end),
+        max(m.largest),
+        max(m.largest) FILTER (WHERE NOT m.may_raise),
+        max(max(m.largest) FILTER (WHERE m.may_raise OR m.largest < l.max_id)) OVER of_tag,
+        bool_or(bool_or(m.may_raise) FILTER (WHERE m.unread IS NULL)) OVER of_tag,
+        bool_or(bool_or(m.is_hidden AND m.may_raise)) OVER of_tag,
+        min(min(m.type_end) FILTER (WHERE m.may_raise AND m.unread IS NULL)) OVER of_tag,
+        min(min(m.type_end) FILTER (WHERE m.unread IS NULL)) OVER of_tag
+    FROM members m
+    LEFT JOIN leaf_id.leaf_alloc l ON l.biz_tag = m.tag
+    CROSS JOIN LATERAL (SELECT CASE WHEN m.unread IS NULL THEN m.root ELSE m.member END AS relation) r
+    GROUP BY m.tag, m.root, r.relation, m.column_name, m.expression, m.unread
+    WINDOW of_tag AS (PARTITION BY m.tag)
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_read_columns(text) IS
+    'The columns that issue ids, of one tag or of all, with their largest values';
+
+CREATE FUNCTION leaf_id.leaf_create_for_columns(
+    tag text,
+    apply boolean,
+    wanted bigint,
+    may_raise boolean,
+    is_incomplete boolean,
+    tag_end bigint,
+    OUT next_after bigint,
+    OUT action text,
+    OUT detail text
+) RETURNS record
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF leaf_id.leaf_has_key($1) OR EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1) THEN
+        RETURN;
+    END IF;
+    action := 'skip';
+    detail := CASE
+        -- Nor does a stranger have a name taken, for a tag that ends soon.
+        WHEN NOT may_raise THEN format(
+            'it does not exist, and the owners of its tables may not edit tags: if they are right, SELECT * FROM leaf_sync(%L)', $1)
+        WHEN is_incomplete THEN 'it does not exist, and not all of its columns could be read'
+        WHEN wanted >= tag_end THEN format('no id above %s is left in the type of the column', wanted)
+    END;
+    IF detail IS NOT NULL THEN
+        RETURN;
+    END IF;
+    action := 'create';
+    next_after := greatest(wanted, 0) + 1;
+    IF apply THEN
+        INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id, max_value) VALUES ($1, next_after, tag_end)
+        ON CONFLICT (biz_tag) DO NOTHING;
+        IF NOT FOUND THEN
+            -- Somebody else has made it meanwhile.
+            action := NULL;
+        END IF;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_create_for_columns(text, boolean, bigint, boolean, boolean, bigint) IS
+    'Creates a tag that columns name, if that is safe; no action: it exists';
+
+CREATE FUNCTION leaf_id.leaf_raise_for_columns(
+    tag text,
+    apply boolean,
+    wanted bigint,
+    smallest_end bigint,
+    OUT next_before bigint,
+    OUT next_after bigint,
+    OUT action text,
+    OUT detail text
+) RETURNS record
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    stored record;
+BEGIN
+    action := 'none';
+    IF leaf_id.leaf_has_key($1) THEN
+        action := 'skip';
+        detail := 'its ids are opaque: the default must be leaf_opaque_next()';
+        RETURN;
+    END IF;
+    SELECT a.max_id, a.max_value, a.server INTO stored FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    next_before := leaf_id.leaf_tag_next($1);
+    next_after := next_before;
+    IF coalesce(wanted < coalesce(next_before, 1), true) THEN
+        RETURN;
+    END IF;
+    detail := CASE
+        WHEN stored.server IS NOT NULL THEN format(
+            'its ids come from server "%s": raise max_id to %s there, and then here', stored.server, wanted + 1)
+        WHEN pg_is_in_recovery() AND wanted < stored.max_id THEN 'only the primary knows what is cached'
+        WHEN greatest(stored.max_id, wanted) >= stored.max_value THEN format(
+            'max_value (%s) leaves no id above %s', stored.max_value, greatest(stored.max_id - 1, wanted))
+    END;
+    IF detail IS NOT NULL THEN
+        action := 'skip';
+        RETURN;
+    END IF;
+    action := 'raise';
+    -- One more than max_id, although ids of the cache may be above what is wanted: only a max_id
+    -- that changes has everybody drop what is cached.
+    next_after := greatest(stored.max_id, wanted) + 1;
+    IF apply THEN
+        UPDATE leaf_id.leaf_alloc a SET max_id = greatest(a.max_id, wanted) + 1
+        WHERE a.biz_tag = $1 AND greatest(a.max_id, wanted) < a.max_value
+        RETURNING a.max_id INTO next_after;
+        IF NOT FOUND THEN
+            action := 'skip';
+            detail := 'it was dropped, or used up, meanwhile';
+        END IF;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_raise_for_columns(text, boolean, bigint, bigint) IS
+    'Raises a tag above what is in its columns, if that is necessary and safe';
+
+CREATE FUNCTION leaf_id.leaf_tags_without_columns(
+    only_tag text, OUT tag text, OUT next_id bigint, OUT action text, OUT detail text)
+RETURNS SETOF record
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT a.biz_tag, n.id, 'none', d.detail
+    FROM leaf_id.leaf_alloc a
+    CROSS JOIN LATERAL (SELECT leaf_id.leaf_tag_next(a.biz_tag) AS id) n
+    CROSS JOIN LATERAL (
+        SELECT coalesce(
+            leaf_id.leaf_used_up(coalesce(n.id, a.max_id), a.max_value, a.max_value),
+            CASE WHEN only_tag IS NOT NULL THEN 'no column''s default issues its ids' END) AS detail
+    ) d
+    WHERE d.detail IS NOT NULL
+        AND NOT EXISTS (SELECT FROM leaf_id.leaf_issuing_columns() i WHERE i.tag = a.biz_tag)
+        AND (a.biz_tag = only_tag OR only_tag IS NULL AND a.max_id::float8 / a.max_value >= 0.8)
+    ORDER BY a.biz_tag
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_tags_without_columns(text) IS
+    'Which tags that no default names come to their end; or the one that is asked for';
+
 CREATE FUNCTION leaf_id.leaf_fit_tags(
     only_tag text,
     apply boolean,
@@ -53,328 +326,65 @@ CREATE FUNCTION leaf_id.leaf_fit_tags(
 ) RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
--- pg_get_expr() quotes by it.
-SET standard_conforming_strings = on
 AS $$
 DECLARE
-    the_end CONSTANT bigint := 9223372036854775806;
-    found_tag record;
-    stored record;
-    exists_already boolean;
-    -- The largest id that counts, and what the tag may go up to.
-    wanted bigint;
-    last_id bigint;
-    tag_action text;
-    tag_detail text;
-    seen text[] := '{}';
+    this record;
+    fitted record;
 BEGIN
     IF apply AND pg_is_in_recovery() THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'read_only_sql_transaction',
-            MESSAGE = 'cannot sync tags during recovery',
-            HINT = 'Call leaf_sync() on the primary.';
+        RAISE EXCEPTION 'cannot sync tags during recovery'
+            USING ERRCODE = 'read_only_sql_transaction', HINT = 'Call leaf_sync() on the primary.';
     END IF;
 
     -- Every column is read before the first tag is locked, and tags are locked in their order:
     -- two calls at once do not wait for each other in a circle.
-    FOR found_tag IN
-        WITH RECURSIVE issuing AS MATERIALIZED (
-            SELECT p.oid AS function_id, p.proname,
-                quote_ident(p.proname) || '(' AS bare,
-                quote_ident(n.nspname) || '.' || quote_ident(p.proname) || '(' AS qualified
-            FROM pg_extension e
-            JOIN pg_depend d ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
-                AND d.deptype = 'e' AND d.classid = 'pg_proc'::regclass
-            JOIN pg_proc p ON p.oid = d.objid
-            JOIN pg_namespace n ON n.oid = p.pronamespace
-            WHERE e.extname = 'leaf_id'
-                AND p.proname IN ('leaf_segment_next', 'leaf_segment_next_batch', 'leaf_segment_next_range')
-        ), defaults AS MATERIALIZED (
-            SELECT DISTINCT a.attrelid, a.attname, f.proname, f.bare, f.qualified,
-                -- Of no relation, which it would lock: somebody may hold it ACCESS EXCLUSIVE. A
-                -- default has no variables.
-                pg_get_expr(v.adbin, 0) AS expression
-            FROM issuing f
-            JOIN pg_depend d ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = f.function_id
-                AND d.classid = 'pg_attrdef'::regclass
-            JOIN pg_attrdef v ON v.oid = d.objid
-            JOIN pg_attribute a ON a.attrelid = v.adrelid AND a.attnum = v.adnum
-            WHERE NOT a.attisdropped AND a.attgenerated = ''
-            UNION
-            SELECT a.attrelid, a.attname, f.proname, f.bare, f.qualified, pg_get_expr(t.typdefaultbin, 0)
-            FROM issuing f
-            JOIN pg_depend d ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = f.function_id
-                AND d.classid = 'pg_type'::regclass
-            JOIN pg_type t ON t.oid = d.objid AND t.typtype = 'd' AND t.typdefaultbin IS NOT NULL
-            JOIN pg_attribute a ON a.atttypid = t.oid AND a.attnum > 0
-            JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p', 'f')
-            WHERE NOT a.attisdropped AND NOT a.atthasdef
-        ), calls AS (
-            -- Without a cast that stands around it, as far as the tag.
-            SELECT d.*,
-                CASE
-                    WHEN d.proname <> 'leaf_segment_next' THEN NULL
-                    WHEN starts_with(u.call, d.qualified) THEN substr(u.call, length(d.qualified) + 1)
-                    WHEN starts_with(u.call, d.bare) THEN substr(u.call, length(d.bare) + 1)
-                END AS arguments
-            FROM defaults d
-            CROSS JOIN LATERAL (
-                SELECT CASE
-                    WHEN d.expression LIKE '(%)::smallint' THEN substr(d.expression, 2, length(d.expression) - 12)
-                    WHEN d.expression LIKE '(%)::integer' THEN substr(d.expression, 2, length(d.expression) - 11)
-                    WHEN d.expression LIKE '(%)::bigint' THEN substr(d.expression, 2, length(d.expression) - 10)
-                    ELSE d.expression
-                END AS call
-            ) u
-        ), named AS MATERIALIZED (
-            -- A constant and nothing else: what it is written back as is what was read.
-            SELECT c.attrelid, c.attname, c.expression,
-                CASE WHEN l.literal = '''' || replace(t.name, '''', '''''') || ''''
-                    AND octet_length(t.name) BETWEEN 1 AND 128 THEN t.name END AS name
-            FROM calls c
-            CROSS JOIN LATERAL (
-                SELECT CASE
-                    WHEN c.arguments LIKE '(%::character varying)::text)'
-                        THEN substr(c.arguments, 2, length(c.arguments) - 28)
-                    WHEN c.arguments LIKE '(%::name)::text)' THEN substr(c.arguments, 2, length(c.arguments) - 15)
-                    WHEN c.arguments LIKE '%::text)' THEN left(c.arguments, -7)
-                END AS literal
-            ) l
-            CROSS JOIN LATERAL (
-                SELECT replace(substr(l.literal, 2, length(l.literal) - 2), '''''', '''') AS name
-                WHERE length(l.literal) >= 2
-                UNION ALL
-                SELECT NULL WHERE l.literal IS NULL OR length(l.literal) < 2
-            ) t
-        ), tree AS (
-            SELECT n.attrelid AS root, n.attrelid AS member FROM named n
-            UNION
-            SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.member
-        ), topmost AS MATERIALIZED (
-            -- A partition whose default came from its parent is its parent's row.
-            SELECT n.* FROM named n
-            WHERE (only_tag IS NULL OR n.name = only_tag)
-                AND NOT EXISTS (
-                    SELECT FROM named above
-                    JOIN tree t ON t.root = above.attrelid AND t.member = n.attrelid
-                    WHERE above.attrelid <> n.attrelid AND above.attname = n.attname AND above.name = n.name)
-        ), members AS MATERIALIZED (
-            SELECT o.attrelid, o.attname, o.name, o.expression, t.member, c.relkind, c.relowner,
-                CASE a.attlen WHEN 2 THEN 32767 WHEN 4 THEN 2147483647 ELSE the_end END AS type_end,
-                m.largest, m.unread
-            FROM topmost o
-            JOIN tree t ON t.root = o.attrelid
-            JOIN pg_class c ON c.oid = t.member
-            JOIN pg_attribute a ON a.attrelid = t.member AND a.attname = o.attname AND NOT a.attisdropped
-            -- It is strict: a null column is not read.
-            CROSS JOIN LATERAL leaf_id.leaf_column_max(
-                t.member, CASE WHEN o.name IS NOT NULL AND c.relkind <> 'p' THEN a.attnum END) m
-        ), counted AS (
-            -- Whoever owns a table can write any number into it, and so have a superuser use up
-            -- the tag of others. So an id counts where its owner could do as much harm himself, as he
-            -- may edit tags, or drop the database; where the caller has named the tag; and where it
-            -- is below max_id, as then all that it can cost is what is cached.
-            SELECT m.*,
-                -- There may be ids in it. Views and foreign tables keep theirs somewhere else.
-                coalesce(m.unread IN (
-                    'it is locked by another session: try again',
-                    'you may not read it',
-                    'row-level security may hide rows from you'), false) AS hidden,
-                only_tag IS NOT NULL
-                OR has_table_privilege(m.relowner, 'leaf_id.leaf_alloc'::regclass, 'UPDATE')
-                OR pg_has_role(m.relowner, 'pg_database_owner', 'USAGE') AS may_raise
-            FROM members m
-        ), columns AS (
-            SELECT c.attrelid, c.attname, c.name, c.expression,
-                max(c.largest) AS largest,
-                max(c.largest) FILTER (WHERE c.may_raise) AS trusted,
-                max(c.largest) FILTER (WHERE NOT c.may_raise) AS untrusted,
-                bool_or(c.may_raise) FILTER (WHERE c.unread IS NULL) AS may_raise,
-                min(c.type_end) FILTER (WHERE c.unread IS NULL) AS type_end,
-                bool_or(c.hidden) AS hidden
-            FROM counted c
-            GROUP BY c.attrelid, c.attname, c.name, c.expression
-            HAVING bool_or(c.unread IS NULL)
-        )
-        SELECT c.name COLLATE "C" AS name,
-            max(c.trusted) AS trusted,
-            max(c.untrusted) AS untrusted,
-            bool_or(c.may_raise) AS may_raise,
-            min(c.type_end) FILTER (WHERE c.may_raise) AS type_end,
-            array_agg(c.attrelid::oid ORDER BY c.attrelid::regclass::text, c.attname) AS relations,
-            array_agg(c.attname ORDER BY c.attrelid::regclass::text, c.attname) AS names,
-            array_agg(c.largest ORDER BY c.attrelid::regclass::text, c.attname) AS largest,
-            array_agg(c.untrusted ORDER BY c.attrelid::regclass::text, c.attname) AS untrusted_largest,
-            array_agg(c.type_end ORDER BY c.attrelid::regclass::text, c.attname) AS type_ends,
-            array_agg(c.expression ORDER BY c.attrelid::regclass::text, c.attname) AS expressions,
-            NULL::text AS unread,
-            array_agg(c.hidden ORDER BY c.attrelid::regclass::text, c.attname) AS hidden,
-            -- In a column of any table; but what would not count is not missed.
-            c.name IN (SELECT o.name FROM counted o WHERE o.hidden AND o.may_raise) AS incomplete
-        FROM columns c
-        GROUP BY c.name
-        UNION ALL
-        SELECT c.name COLLATE "C", NULL, NULL, NULL, NULL, ARRAY[c.member::oid], ARRAY[c.attname],
-            NULL, NULL, NULL, NULL, c.unread, NULL, NULL
-        FROM counted c
-        WHERE c.unread IS NOT NULL
-        ORDER BY 1 NULLS FIRST, 12 NULLS FIRST, 6
+    FOR this IN
+        SELECT c.* FROM leaf_id.leaf_read_columns(only_tag) c
+        ORDER BY c.tag COLLATE "C" NULLS FIRST, c.unread NULLS FIRST, c.relation::regclass::text, c.column_name
     LOOP
-        tag := found_tag.name;
-        relation := NULL;
-        column_name := NULL;
-        max_in_column := NULL;
-        next_before := NULL;
-        next_after := NULL;
-        action := 'skip';
-        IF found_tag.unread IS NOT NULL THEN
-            relation := found_tag.relations[1]::regclass;
-            column_name := found_tag.names[1];
-            detail := found_tag.unread;
-            seen := seen || tag;
-            RETURN NEXT;
-            CONTINUE;
-        END IF;
-        IF tag IS NULL THEN
-            FOR i IN 1 .. cardinality(found_tag.relations) LOOP
-                relation := found_tag.relations[i]::regclass;
-                column_name := found_tag.names[i];
-                detail := format('its default is not just a call with a constant tag: %s', found_tag.expressions[i]);
-                RETURN NEXT;
-            END LOOP;
-            CONTINUE;
-        END IF;
-        seen := seen || tag;
-
-        tag_action := 'none';
-        tag_detail := NULL;
-        SELECT a.max_id, a.max_value, a.server
-        INTO stored FROM leaf_id.leaf_alloc a WHERE a.biz_tag = found_tag.name;
-        exists_already := FOUND;
-        IF leaf_id.leaf_has_key(found_tag.name) THEN
-            exists_already := false;
-            tag_action := 'skip';
-            tag_detail := 'its ids are opaque: the default must be leaf_opaque_next()';
-        ELSIF NOT exists_already THEN
-            wanted := found_tag.trusted;
-            last_id := found_tag.type_end;
-            -- Nor does a stranger have a name taken, for a tag that ends soon.
-            IF NOT found_tag.may_raise THEN
-                tag_action := 'skip';
-                tag_detail := format(
-                    'it does not exist, and the owners of its tables may not edit tags: if they are right, SELECT * FROM leaf_sync(%L)', tag);
-            ELSIF found_tag.incomplete THEN
-                tag_action := 'skip';
-                tag_detail := 'it does not exist, and not all of its columns could be read';
-            ELSIF wanted >= last_id THEN
-                tag_action := 'skip';
-                tag_detail := format('no id above %s is left in the type of the column', wanted);
-            ELSE
-                tag_action := 'create';
-                next_after := greatest(wanted, 0) + 1;
-                IF apply THEN
-                    INSERT INTO leaf_id.leaf_alloc AS a (biz_tag, max_id, max_value)
-                    VALUES (found_tag.name, next_after, last_id)
-                    ON CONFLICT (biz_tag) DO NOTHING
-                    RETURNING a.max_id, a.max_value, a.server INTO stored;
-                    IF NOT FOUND THEN
-                        -- Somebody else has made it meanwhile.
-                        next_after := NULL;
-                        tag_action := 'none';
-                        SELECT a.max_id, a.max_value, a.server INTO stored
-                        FROM leaf_id.leaf_alloc a WHERE a.biz_tag = found_tag.name;
-                        exists_already := FOUND;
-                    END IF;
-                END IF;
+        IF this.tag IS NULL OR this.unread IS NOT NULL THEN
+            SELECT NULL::bigint AS next_before, NULL::bigint AS next_after, 'skip' AS action, coalesce(
+                this.unread, format('its default is not just a call with a constant tag: %s', this.expression)) AS detail
+            INTO fitted;
+        ELSIF this.tag IS DISTINCT FROM tag THEN
+            SELECT NULL::bigint AS next_before, c.* INTO fitted
+            FROM leaf_id.leaf_create_for_columns(
+                this.tag, apply, this.wanted, this.may_raise, this.is_incomplete, this.tag_end) c;
+            IF fitted.action IS NULL THEN
+                SELECT r.* INTO fitted
+                FROM leaf_id.leaf_raise_for_columns(this.tag, apply, this.wanted, this.smallest_end) r;
             END IF;
         END IF;
-
-        IF exists_already THEN
-            last_id := stored.max_value;
-            wanted := greatest(
-                found_tag.trusted,
-                (SELECT max(u) FROM unnest(found_tag.untrusted_largest) u WHERE u < stored.max_id));
-            next_before := leaf_id.leaf_tag_next(tag);
-            next_after := next_before;
-            IF wanted >= next_before OR (next_before IS NULL AND wanted >= 1) THEN
-                IF stored.server IS NOT NULL THEN
-                    tag_action := 'skip';
-                    tag_detail := format(
-                        'its ids come from server "%s": raise max_id to %s there, and then here', stored.server, wanted + 1);
-                ELSIF pg_is_in_recovery() AND wanted < stored.max_id THEN
-                    tag_action := 'skip';
-                    tag_detail := 'only the primary knows what is cached';
-                ELSIF greatest(stored.max_id, wanted) >= stored.max_value THEN
-                    tag_action := 'skip';
-                    tag_detail := format(
-                        'max_value (%s) leaves no id above %s', stored.max_value, greatest(stored.max_id - 1, wanted));
-                ELSE
-                    tag_action := 'raise';
-                    -- One more than max_id, although ids of the cache may be above what is wanted:
-                    -- only a max_id that changes has everybody drop what is cached.
-                    next_after := greatest(stored.max_id, wanted) + 1;
-                    IF apply THEN
-                        UPDATE leaf_id.leaf_alloc a SET max_id = greatest(a.max_id, wanted) + 1
-                        WHERE a.biz_tag = found_tag.name AND greatest(a.max_id, wanted) < a.max_value
-                        RETURNING a.max_id INTO next_after;
-                        IF NOT FOUND THEN
-                            next_after := NULL;
-                            tag_action := 'skip';
-                            tag_detail := 'it was dropped, or used up, meanwhile';
-                        END IF;
-                    END IF;
-                END IF;
-            END IF;
+        tag := this.tag;
+        relation := this.relation;
+        column_name := this.column_name;
+        max_in_column := this.largest;
+        next_before := fitted.next_before;
+        next_after := fitted.next_after;
+        action := fitted.action;
+        detail := fitted.detail;
+        IF this.untrusted >= greatest(next_after, 1) AND action <> 'skip' THEN
+            action := 'skip';
+            detail := format(
+                'its owner %s may not edit tags: if this value is right, SELECT * FROM leaf_sync(%L)',
+                (SELECT c.relowner::regrole FROM pg_class c WHERE c.oid = this.relation), tag);
+        ELSIF this.is_hidden AND action <> 'skip' THEN
+            -- Of partitions and children, of which each has a row of its own.
+            action := CASE action WHEN 'none' THEN 'skip' ELSE action END;
+            detail := 'not all of its tables could be read';
+        ELSIF detail IS NULL THEN
+            SELECT leaf_id.leaf_used_up(next_after, coalesce(a.max_value, this.tag_end), this.type_end) INTO detail
+            FROM (VALUES (tag)) t (tag) LEFT JOIN leaf_id.leaf_alloc a ON a.biz_tag = t.tag;
         END IF;
-
-        FOR i IN 1 .. cardinality(found_tag.relations) LOOP
-            relation := found_tag.relations[i]::regclass;
-            column_name := found_tag.names[i];
-            max_in_column := found_tag.largest[i];
-            action := tag_action;
-            detail := tag_detail;
-            IF found_tag.untrusted_largest[i] >= greatest(next_after, 1) AND tag_action <> 'skip' THEN
-                action := 'skip';
-                detail := format(
-                    'its owner %s may not edit tags: if this value is right, SELECT * FROM leaf_sync(%L)',
-                    (SELECT c.relowner::regrole FROM pg_class c WHERE c.oid = found_tag.relations[i]), tag);
-            ELSIF found_tag.hidden[i] AND tag_action <> 'skip' THEN
-                -- Of partitions and children, of which each has a row of its own.
-                action := CASE tag_action WHEN 'none' THEN 'skip' ELSE tag_action END;
-                detail := 'not all of its tables could be read';
-            ELSIF tag_detail IS NULL THEN
-                detail := leaf_id.leaf_used_up(next_after, last_id, found_tag.type_ends[i]);
-            END IF;
-            RETURN NEXT;
-        END LOOP;
-    END LOOP;
-
-    -- Tags that no default names: whether they come to their end.
-    relation := NULL;
-    column_name := NULL;
-    max_in_column := NULL;
-    FOR stored IN
-        SELECT a.biz_tag, a.max_id, a.max_value FROM leaf_id.leaf_alloc a
-        WHERE a.biz_tag <> ALL (seen)
-            AND (a.biz_tag = only_tag OR only_tag IS NULL AND a.max_id::float8 / a.max_value >= 0.8)
-        ORDER BY a.biz_tag
-    LOOP
-        tag := stored.biz_tag;
-        next_before := leaf_id.leaf_tag_next(tag);
-        next_after := next_before;
-        detail := coalesce(
-            leaf_id.leaf_used_up(coalesce(next_before, stored.max_id), stored.max_value, the_end),
-            CASE WHEN only_tag IS NOT NULL THEN 'no column''s default issues its ids' END);
-        seen := seen || tag;
-        CONTINUE WHEN detail IS NULL;
-        action := 'none';
         RETURN NEXT;
     END LOOP;
-    IF only_tag IS NOT NULL AND only_tag <> ALL (seen) THEN
-        RAISE EXCEPTION USING
-            ERRCODE = 'undefined_object',
-            MESSAGE = format('tag "%s" does not exist', only_tag),
-            DETAIL = 'No column''s default issues its ids either.';
+
+    RETURN QUERY SELECT t.tag, NULL::regclass, NULL::name, NULL::bigint, t.next_id, t.next_id, t.action, t.detail
+        FROM leaf_id.leaf_tags_without_columns(only_tag) t;
+    -- Neither there nor in a column.
+    IF NOT FOUND AND only_tag IS NOT NULL AND tag IS NULL THEN
+        RAISE EXCEPTION 'tag "%" does not exist', only_tag
+            USING ERRCODE = 'undefined_object', DETAIL = 'No column''s default issues its ids either.';
     END IF;
 END
 $$;
@@ -391,13 +401,9 @@ CREATE FUNCTION @extschema@.leaf_sync(
     OUT action text,
     OUT detail text
 ) RETURNS SETOF record
-LANGUAGE plpgsql VOLATILE
+LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT f.* FROM leaf_id.leaf_fit_tags($1, true) f;
-END
-$$;
+AS 'SELECT f.* FROM leaf_id.leaf_fit_tags($1, true) f';
 COMMENT ON FUNCTION @extschema@.leaf_sync(text) IS
     'Creates the tags that column defaults name, and raises those whose ids are in the columns already: after a restore, or rows with ids of their own';
 
@@ -411,12 +417,8 @@ CREATE FUNCTION @extschema@.leaf_check(
     OUT action text,
     OUT detail text
 ) RETURNS SETOF record
-LANGUAGE plpgsql VOLATILE
+LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT f.* FROM leaf_id.leaf_fit_tags($1, false) f;
-END
-$$;
+AS 'SELECT f.* FROM leaf_id.leaf_fit_tags($1, false) f';
 COMMENT ON FUNCTION @extschema@.leaf_check(text) IS
     'What leaf_sync() would do, and which tags come to their end';

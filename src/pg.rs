@@ -17,6 +17,7 @@ mod condition;
 mod databases;
 mod datum;
 mod event_trigger;
+mod expression;
 mod foreign;
 mod function;
 mod holder;
@@ -46,8 +47,9 @@ pub use databases::{
     CatalogLocked, belong_to_owner, connect, database_is_free, find_database, is_free,
     watch_databases,
 };
-pub use datum::{RawDatum, RowType, Text};
+pub use datum::{RawDatum, RowType, Text, oid_value, texts_datum};
 pub use event_trigger::{EventTriggerCall, call_with_names};
+pub use expression::Expression;
 pub use foreign::{ServerProblem, foreign_server, usage};
 pub use function::{caller_may_execute, check_execute, find_function, function, is_everybodys};
 pub use holder::{LockHolder, row_holder, table_holder};

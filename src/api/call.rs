@@ -3,7 +3,7 @@
 use pgrx::pg_sys;
 
 use crate::error::Failure;
-use crate::pg::RowType;
+use crate::pg::{RowType, oid_value};
 
 /// What a call site keeps between its calls (PostgreSQL's `fn_extra`), made by the first.
 ///
@@ -149,13 +149,7 @@ pub unsafe fn given(fcinfo: pg_sys::FunctionCallInfo, count: usize) -> bool {
 /// not null.
 pub unsafe fn oid(fcinfo: pg_sys::FunctionCallInfo, number: usize) -> u32 {
     // SAFETY: as the caller says: there is such an argument.
-    let value = unsafe { (*(*fcinfo).args.as_ptr().add(number)).value.value() };
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "an oid is the datum's low half"
-    )]
-    let oid = value as u32;
-    oid
+    oid_value(unsafe { (*(*fcinfo).args.as_ptr().add(number)).value })
 }
 
 /// The bigint that follows the tag.

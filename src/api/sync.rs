@@ -1,12 +1,12 @@
-//! What `leaf_sync` and `leaf_check` need beyond SQL. Both run with the caller's rights, and
+//! What `leaf_sync`, `leaf_check` and `leaf_adopt` need beyond SQL. All run with the caller's rights, and
 //! check them. They stand in schema leaf_id, which nobody can rename: PL/pgSQL calls them by
 //! name.
 
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
 
-use super::call::{finish, row_type, tag};
-use crate::pg::{self, RawDatum, Text, Unread};
+use super::call::{finish, oid, row_type, tag};
+use crate::pg::{self, Expression, RawDatum, Text, Unread};
 use crate::segment::upcoming;
 
 /// `leaf_fit_tags()` tells by these words where there may be ids that nobody has seen.
@@ -42,4 +42,25 @@ fn leaf_column_max(
 fn leaf_tag_next(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
     // SAFETY: a call of the SQL function of this name, which is strict.
     finish(upcoming::next_id(unsafe { tag(fcinfo) }))
+}
+
+#[pg_extern(strict, immutable, parallel_safe, sql = false)]
+fn leaf_default_source(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
+    // SAFETY: a call of the SQL function of this name, which is strict: with a pg_node_tree and an oid.
+    let (expression, issuer) = unsafe {
+        let tree = (*(*fcinfo).args.as_ptr()).value;
+        (Expression::from_value(tree), oid(fcinfo, 1))
+    };
+    let tag = expression.text_given_to(issuer);
+    let texts = expression.texts();
+    let columns = [
+        tag.and_then(IntoDatum::into_datum),
+        expression
+            .sequence()
+            .map(pg_sys::Oid::from)
+            .and_then(IntoDatum::into_datum),
+        Some(pg::texts_datum(texts.iter().map(Text::bytes))),
+    ];
+    // SAFETY: a call of the SQL function of this name, and its OUT arguments.
+    unsafe { row_type(fcinfo).form(columns) }
 }

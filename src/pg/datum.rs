@@ -1,6 +1,6 @@
 //! Results of SQL functions.
 
-use core::ffi::c_int;
+use core::ffi::{c_char, c_int};
 
 use pgrx::pg_sys;
 use pgrx::pgrx_sql_entity_graph::metadata;
@@ -111,13 +111,47 @@ pub fn text_datum(bytes: &[u8]) -> pg_sys::Datum {
     pg_sys::Datum::from(unsafe { pg_sys::cstring_to_text_with_len(bytes.as_ptr().cast(), len) })
 }
 
-/// A text result as its bytes in the encoding of the database: tags are not converted.
+/// A `text[]` in the current memory context.
+pub fn texts_datum<'a>(texts: impl Iterator<Item = &'a [u8]>) -> pg_sys::Datum {
+    let mut elements: Vec<_> = texts.map(text_datum).collect();
+    let count = c_int::try_from(elements.len()).unwrap_or(0);
+    // SAFETY: as many elements as there are, which are copied; what PostgreSQL knows of the type.
+    let array = unsafe {
+        let (length, align) = (-1, b'i' as c_char);
+        pg_sys::construct_array(
+            elements.as_mut_ptr(),
+            count,
+            pg_sys::TEXTOID,
+            length,
+            false,
+            align,
+        )
+    };
+    pg_sys::Datum::from(array)
+}
+
+/// The oid that a datum is.
+pub fn oid_value(datum: pg_sys::Datum) -> u32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "an oid is the datum's low half"
+    )]
+    let oid = datum.value() as u32;
+    oid
+}
+
+/// A text as its bytes in the encoding of the database: tags are not converted.
 pub struct Text(Vec<u8>);
 
 impl Text {
     /// Copies the bytes.
     pub fn new(bytes: &[u8]) -> Self {
         Self(bytes.to_vec())
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
     }
 
     fn datum(&self) -> pg_sys::Datum {

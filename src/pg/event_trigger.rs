@@ -1,15 +1,12 @@
 //! Event triggers, at the end of CREATE TABLE and ALTER TABLE.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::CStr;
 
 use pgrx::pg_sys;
 
-use super::datum::{RawDatum, text_datum};
-
-/// The first column of `pg_proc`.
-const OID_OF_FUNCTION: pg_sys::AttrNumber = 1;
-/// How the elements of a `text[]` are aligned.
-const TYPALIGN_INT: core::ffi::c_char = core::ffi::c_char::from_ne_bytes(*b"i");
+use super::datum::{RawDatum, texts_datum};
+use super::expression::cells;
+use super::function::find_function;
 
 /// A call of an event trigger function.
 pub struct EventTriggerCall<'a>(&'a pg_sys::EventTriggerData);
@@ -41,12 +38,9 @@ impl<'a> EventTriggerCall<'a> {
             match tree.as_ref()?.type_ {
                 pg_sys::NodeTag::T_CreateStmt => Some(Vec::new()),
                 pg_sys::NodeTag::T_AlterTableStmt => {
-                    let commands = (*tree.cast::<pg_sys::AlterTableStmt>()).cmds.as_ref()?;
-                    let length = usize::try_from(commands.length).unwrap_or(0);
                     let mut names = Vec::new();
-                    for i in 0..length {
-                        let command = (*commands.elements.add(i)).ptr_value;
-                        let command = command.cast::<pg_sys::AlterTableCmd>();
+                    for command in cells((*tree.cast::<pg_sys::AlterTableStmt>()).cmds) {
+                        let command = command.ptr_value.cast::<pg_sys::AlterTableCmd>();
                         if (*command).subtype == pg_sys::AlterTableType::AT_AddColumn {
                             let column = (*command).def.cast::<pg_sys::ColumnDef>();
                             names.push(CStr::from_ptr((*column).colname));
@@ -70,34 +64,12 @@ impl<'a> EventTriggerCall<'a> {
 /// # Safety
 /// Nobody but a superuser can have created a function in that schema.
 pub unsafe fn call_with_names(schema: &CStr, function: &CStr, names: &[&CStr]) {
-    let mut texts: Vec<_> = names
-        .iter()
-        .map(|name| text_datum(name.to_bytes()))
-        .collect();
-    // SAFETY: in a transaction; a cache with these three keys, whose rows begin with an oid. The
-    // array is made of as many texts as there are.
+    let Some(function) = find_function(schema, function, &[pg_sys::TEXTARRAYOID]) else {
+        return;
+    };
+    let names = texts_datum(names.iter().map(|name| name.to_bytes()));
+    // SAFETY: in a transaction; a function with one argument of this type.
     unsafe {
-        let namespace = pg_sys::get_namespace_oid(schema.as_ptr(), true);
-        let arguments = pg_sys::buildoidvector([pg_sys::TEXTARRAYOID].as_ptr(), 1);
-        let function = pg_sys::GetSysCacheOid(
-            pg_sys::SysCacheIdentifier::PROCNAMEARGSNSP.cast_signed(),
-            OID_OF_FUNCTION,
-            pg_sys::Datum::from(function.as_ptr()),
-            pg_sys::Datum::from(arguments),
-            pg_sys::Datum::from(namespace),
-            pg_sys::Datum::null(),
-        );
-        if function == pg_sys::InvalidOid {
-            return;
-        }
-        let array = pg_sys::construct_array(
-            texts.as_mut_ptr(),
-            c_int::try_from(texts.len()).unwrap_or(0),
-            pg_sys::TEXTOID,
-            -1,
-            false,
-            TYPALIGN_INT,
-        );
-        pg_sys::OidFunctionCall1Coll(function, pg_sys::InvalidOid, pg_sys::Datum::from(array));
+        pg_sys::OidFunctionCall1Coll(function.oid.into(), pg_sys::InvalidOid, names);
     }
 }

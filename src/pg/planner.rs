@@ -6,6 +6,7 @@ use core::ptr;
 use pgrx::pg_sys::{self, NodeTag};
 
 use super::datum::RawDatum;
+use super::expression::{as_node, cells};
 
 /// A call in an expression that is planned by itself, outside of a query: a column's default in
 /// COPY or ALTER TABLE, a CHECK constraint, an argument of EXECUTE. Or the planner estimates the
@@ -40,25 +41,15 @@ impl LoneCall<'_> {
 
     /// The types of its arguments, if all of them are constants and none is NULL.
     pub fn constant_types(self) -> Option<Vec<pg_sys::Oid>> {
-        // SAFETY: a list of nodes, null if it is empty, which has as many elements as it says.
-        let cells = unsafe {
-            self.0.args.as_ref().map_or(&[][..], |args| {
-                let count = usize::try_from(args.length).unwrap_or(0);
-                core::slice::from_raw_parts(args.elements, count)
-            })
-        };
         let constant_type = |cell: &pg_sys::ListCell| {
             // SAFETY: a node, whose type says what it is.
-            unsafe {
-                let node = cell.ptr_value.cast::<pg_sys::Node>();
-                if (*node).type_ != NodeTag::T_Const {
-                    return None;
-                }
-                let constant = &*node.cast::<pg_sys::Const>();
-                (!constant.constisnull).then_some(constant.consttype)
-            }
+            let constant: &pg_sys::Const =
+                unsafe { as_node(cell.ptr_value.cast(), NodeTag::T_Const)? };
+            (!constant.constisnull).then_some(constant.consttype)
         };
-        cells.iter().map(constant_type).collect()
+        // SAFETY: a list of nodes, null if it is empty.
+        let arguments = unsafe { cells(self.0.args) };
+        arguments.iter().map(constant_type).collect()
     }
 
     /// `COALESCE(twin(arguments, function, case value), nextval)`, for a twin that is not called

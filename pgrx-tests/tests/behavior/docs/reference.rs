@@ -257,19 +257,21 @@ fn errors_of_rust(source: &str, found: &mut BTreeSet<(String, String)>) {
     }
 }
 
-/// The errors that a script raises.
+/// The errors that a script raises: with the message at the front, or as MESSAGE. One whose SQLSTATE
+/// is that of another error is not listed.
 fn errors_of_sql(source: &str, found: &mut BTreeSet<(String, String)>) {
-    for raise in source.split("ERRCODE = '").skip(1) {
-        let (name, rest) = raise.split_once('\'').unwrap();
-        let message = rest.split_once("MESSAGE = ").unwrap().1;
-        let text = message
-            .split_once('\'')
-            .unwrap()
-            .1
-            .split('\'')
-            .next()
-            .unwrap();
-        found.insert((sqlstate(name).into(), pattern(text)));
+    let literal = |text: &str| text.split('\'').nth(1).unwrap().to_string();
+    for raise in source.split("RAISE ").skip(1) {
+        let raise = raise.split(";\n").next().unwrap();
+        let Some((_, name)) = raise.split_once("ERRCODE = '") else {
+            continue;
+        };
+        let text = match raise.split_once("MESSAGE = ") {
+            Some((_, message)) => literal(message),
+            None => literal(raise).replace('%', "%s"),
+        };
+        let name = name.split('\'').next().unwrap();
+        found.insert((sqlstate(name).into(), pattern(&text)));
     }
 }
 
@@ -336,7 +338,9 @@ fn errors_are_found_in_the_sources() {
         &mut found,
     );
     errors_of_sql(
-        "RAISE EXCEPTION USING ERRCODE = 'invalid_name', MESSAGE = format('no %s', x);",
+        "RAISE EXCEPTION USING ERRCODE = 'invalid_name', MESSAGE = format('no %s', x);
+         RAISE EXCEPTION 'not \"%\"', x USING ERRCODE = state;
+         RAISE EXCEPTION 'only \"%\"', x USING ERRCODE = 'invalid_name', HINT = 'Another.';",
         &mut found,
     );
     let found: Vec<_> = found
@@ -345,6 +349,7 @@ fn errors_are_found_in_the_sources() {
         .collect();
     let expected = [
         ("42602", "no ..."),
+        ("42602", "only \"...\""),
         ("53400", "no \"...\" (really)"),
         ("58030", "one thing"),
     ];

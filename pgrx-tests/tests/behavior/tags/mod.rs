@@ -3,6 +3,7 @@
 mod altered_table;
 mod by_period;
 mod create;
+mod defaults;
 mod dumps;
 mod edits_under_load;
 mod locked_tag_row;
