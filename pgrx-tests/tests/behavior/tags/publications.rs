@@ -157,12 +157,15 @@ fn the_row_that_is_here_stays() {
     session.run(&insert(2));
     assert_eq!(session.next("t"), 6);
     session.run(&insert(5000));
-    assert_eq!(session.next("t"), 5000);
+    // A segment that the allocator claims between the commit and what follows it in this
+    // session is thrown away with the ids below.
+    let first = session.next("t");
+    assert!([5000, 5010].contains(&first), "{first}");
     session.run("BEGIN");
     session.run(&insert(6000));
     session.fails("SELECT leaf_segment_next('t')").is("55000");
     session.run("ROLLBACK");
-    assert_eq!(session.next("t"), 5001);
+    assert_eq!(session.next("t"), first + 1);
     let row = session
         .query_one(
             "SELECT step, description, incarnation, max_value FROM leaf_id.leaf_alloc",
