@@ -19,33 +19,93 @@ COMMENT ON COLUMN leaf_id.leaf_gapless.last_number IS 'The last number of a comm
 
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_gapless', '');
 
--- A subscriber that has a series already keeps the greater number: an error would stop the
--- apply worker with all its tables.
-CREATE FUNCTION leaf_id.leaf_gapless_merge() RETURNS trigger
-LANGUAGE plpgsql VOLATILE
+-- As leaf_high_mark: not dumped, and not replicated.
+CREATE TABLE leaf_id.leaf_gapless_mark (
+    series text COLLATE "C" PRIMARY KEY
+        CONSTRAINT leaf_gapless_mark_series_length CHECK (
+            pg_catalog.octet_length(series) OPERATOR(pg_catalog.>=) 1 AND pg_catalog.octet_length(series) OPERATOR(pg_catalog.<=) 128),
+    high bigint NOT NULL
+        CONSTRAINT leaf_gapless_mark_high_positive CHECK (high OPERATOR(pg_catalog.>=) 1)
+)
+WITH (fillfactor = 50);
+COMMENT ON TABLE leaf_id.leaf_gapless_mark IS
+    'Set by leaf_id: how far numbers of each series were taken in this database';
+COMMENT ON COLUMN leaf_id.leaf_gapless_mark.series IS 'Name of a series, or of one that is gone';
+COMMENT ON COLUMN leaf_id.leaf_gapless_mark.high IS 'One past the highest number';
+CREATE TRIGGER leaf_gapless_mark_stays
+    BEFORE INSERT OR UPDATE OR DELETE ON leaf_id.leaf_gapless_mark
+    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_high_mark_stays();
+ALTER TABLE leaf_id.leaf_gapless_mark ENABLE REPLICA TRIGGER leaf_gapless_mark_stays;
+
+CREATE FUNCTION leaf_id.leaf_gapless_edit() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    replicated CONSTANT boolean := current_setting('session_replication_role') = 'replica';
+    wanted CONSTANT bigint := NEW.last_number;
 BEGIN
-    -- pg_restore --disable-triggers makes it fire for everybody but subscribers.
-    IF current_setting('session_replication_role') <> 'replica' THEN
+    IF wanted IS NULL THEN
+        -- The constraint says so.
         RETURN NEW;
     ELSIF TG_OP = 'UPDATE' AND OLD.series = NEW.series THEN
-        NEW.last_number := greatest(OLD.last_number, NEW.last_number);
-    ELSE
-        UPDATE leaf_id.leaf_gapless g SET last_number = NEW.last_number WHERE g.series = NEW.series;
+        IF NOT replicated AND wanted < OLD.last_number THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = format('cannot lower "last_number" of gapless series "%s" from %s to %s',
+                    OLD.series, OLD.last_number, wanted),
+                HINT = format('To start the series anew: SELECT leaf_gapless_drop(%1$L, forget => true); SELECT leaf_gapless_create(%1$L, %2$s);',
+                    OLD.series, wanted::numeric + 1);
+        END IF;
+        NEW.last_number := greatest(OLD.last_number, wanted);
+        RETURN NEW;
+    END IF;
+    IF replicated THEN
+        -- An error would stop the apply worker with all its tables.
+        UPDATE leaf_id.leaf_gapless g SET last_number = wanted WHERE g.series = NEW.series;
         IF FOUND THEN
             RETURN NULL;
         END IF;
     END IF;
+    NEW.last_number := greatest(
+        wanted, (SELECT m.high - 1 FROM leaf_id.leaf_gapless_mark m WHERE m.series = NEW.series));
+    IF NOT replicated AND NEW.last_number > wanted
+        AND NOT EXISTS (SELECT FROM leaf_id.leaf_gapless g WHERE g.series = NEW.series) THEN
+        RAISE NOTICE USING
+            MESSAGE = format('gapless series "%s" goes on at %s, above the numbers that were taken under this name',
+                NEW.series, NEW.last_number::numeric + 1),
+            HINT = format('To start anew: SELECT leaf_gapless_drop(%1$L, forget => true); SELECT leaf_gapless_create(%1$L, %2$s);',
+                NEW.series, wanted::numeric + 1);
+    END IF;
     RETURN NEW;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_gapless_merge() IS
-    'Trigger: merges replicated rows of series that exist';
-CREATE TRIGGER leaf_gapless_merge
+COMMENT ON FUNCTION leaf_id.leaf_gapless_edit() IS
+    'Trigger: no series goes back, and replicated rows of series that exist are merged';
+CREATE TRIGGER leaf_gapless_edit
     BEFORE INSERT OR UPDATE ON leaf_id.leaf_gapless
-    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_gapless_merge();
-ALTER TABLE leaf_id.leaf_gapless ENABLE REPLICA TRIGGER leaf_gapless_merge;
+    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_gapless_edit();
+
+CREATE FUNCTION leaf_id.leaf_gapless_leave() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF TG_OP = 'DELETE' OR OLD.series <> NEW.series THEN
+        INSERT INTO leaf_id.leaf_gapless_mark AS m (series, high)
+        VALUES (OLD.series, OLD.last_number + 1)
+        ON CONFLICT (series) DO UPDATE SET high = greatest(m.high, excluded.high);
+    END IF;
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_gapless_leave() IS
+    'Trigger: leaves the last number of a row that goes, or is renamed, to the mark of its name';
+CREATE TRIGGER leaf_gapless_leave
+    AFTER UPDATE OR DELETE ON leaf_id.leaf_gapless
+    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_gapless_leave();
+ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_edit;
+ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_leave;
 
 CREATE FUNCTION @extschema@.leaf_gapless_create(series text, start bigint DEFAULT 1) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -66,25 +126,34 @@ $$;
 COMMENT ON FUNCTION @extschema@.leaf_gapless_create(text, bigint) IS
     'Creates a gapless series whose first number is start';
 
-CREATE FUNCTION @extschema@.leaf_gapless_drop(series text) RETURNS void
+CREATE FUNCTION @extschema@.leaf_gapless_drop(series text, forget boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    done boolean;
 BEGIN
-    IF $1 IS NULL THEN
+    IF $1 IS NULL OR $2 IS NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
-            MESSAGE = pg_catalog.format('leaf_gapless_drop() takes no null for "%s"', 'series');
+            MESSAGE = pg_catalog.format(
+                'leaf_gapless_drop() takes no null for "%s"', CASE WHEN $1 IS NULL THEN 'series' ELSE 'forget' END);
     END IF;
     DELETE FROM leaf_id.leaf_gapless g WHERE g.series = $1;
-    IF NOT FOUND THEN
+    done := FOUND;
+    IF $2 THEN
+        DELETE FROM leaf_id.leaf_gapless_mark m WHERE m.series = $1;
+        done := FOUND OR done;
+    END IF;
+    IF NOT done THEN
         RAISE EXCEPTION USING
             ERRCODE = 'undefined_object',
             MESSAGE = pg_catalog.format('gapless series "%s" does not exist', $1);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.leaf_gapless_drop(text) IS 'Drops a gapless series';
+COMMENT ON FUNCTION @extschema@.leaf_gapless_drop(text, boolean) IS
+    'Drops a gapless series. One that is created under its name later goes on above its numbers, but with forget';
 
 CREATE FUNCTION @extschema@.leaf_gapless_next(series text) RETURNS bigint
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_gapless_next_wrapper';

@@ -194,7 +194,7 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_skip(integer, integer, bigint, integer, integer),
     -- The same with leaf_gapless. Not leaf_gapless_next(): who may call it can hold up the others.
     @extschema@.leaf_gapless_create(text, bigint),
-    @extschema@.leaf_gapless_drop(text)
+    @extschema@.leaf_gapless_drop(text, boolean)
 TO PUBLIC;
 
 -- Monitors see the views. PostgreSQL checks the functions in them against who reads.
@@ -217,6 +217,8 @@ GRANT USAGE ON SCHEMA leaf_id TO @extowner@ WITH GRANT OPTION;
 GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO @extowner@ WITH GRANT OPTION;
 -- No UPDATE: of a series that is there, leaf_gapless_next() alone counts.
 GRANT SELECT, INSERT, DELETE ON leaf_id.leaf_gapless TO @extowner@ WITH GRANT OPTION;
+-- To forget how far a series was counted.
+GRANT SELECT, DELETE ON leaf_id.leaf_gapless_mark TO @extowner@ WITH GRANT OPTION;
 GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry, leaf_id.leaf_opaque_key TO @extowner@;
 -- The settings of the registry.
 GRANT UPDATE (epoch_ms, layout, max_skew_ms, max_lease_ms, max_lead_ms, max_ids_per_role) ON leaf_id.leaf_registry TO @extowner@;
@@ -229,7 +231,7 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_sync(text),
     @extschema@.leaf_check(text),
     @extschema@.leaf_gapless_create(text, bigint),
-    @extschema@.leaf_gapless_drop(text),
+    @extschema@.leaf_gapless_drop(text, boolean),
     @extschema@.leaf_gapless_next(text),
     @extschema@.leaf_opaque_encode(text, bigint),
     @extschema@.leaf_opaque_decode(text, bigint),

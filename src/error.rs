@@ -207,8 +207,8 @@ pub enum Failure {
     NegativeUuid { id: i64 },
     /// A UUID that holds no id.
     OtherUuid { uuid: String },
-    /// There is no `leaf_high_mark`.
-    NoMarkTable,
+    /// There is no table of marks.
+    NoMarkTable { table: String },
     /// A reset of a tag whose ids come from another server.
     ResetSourced { tag: String, server: String },
     /// There is no `leaf_opaque_key`.
@@ -738,9 +738,9 @@ impl Failure {
                 format!("not a UUID that holds an id: \"{uuid}\""),
             )
             .set_hint("Such a UUID comes from leaf_format_uuid()."),
-            Self::NoMarkTable => error(
+            Self::NoMarkTable { table } => error(
                 Code::ERRCODE_UNDEFINED_TABLE,
-                "table \"leaf_id.leaf_high_mark\" is missing".into(),
+                format!("table \"leaf_id.{table}\" is missing"),
             ),
             Self::ResetSourced { tag, server } => error(
                 not_ready,

@@ -13,16 +13,22 @@
 //! * A commit that is reported before it is durable: after a crash the number would come again.
 //!   So `synchronous_commit` is at least `on` for the commit, whatever anybody has set since.
 //!
+//! A tool that rewrites a table by row triggers does not see these writes, and takes numbers back. So
+//! each call also raises the mark of its series, in a second table: the next number is above both.
+//!
 //! The state of the transaction is one number: the lowest subtransaction that has taken any.
 //! Subtransactions are numbered upwards, so a rollback to one takes back what is not below it.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use leaf_id_core::row;
 
 use crate::error::Failure;
 use crate::pg::{
     self, Access, Shape, SubtransactionEvent, Table, TransactionCallbacks, TransactionEvent, Type,
     Value,
 };
+use crate::tags::mark;
 
 /// `leaf_gapless` as sql/gapless.sql makes it.
 static GAPLESS: Shape = Shape::new(
@@ -31,6 +37,15 @@ static GAPLESS: Shape = Shape::new(
     &[c"leaf_gapless_series_length", c"leaf_gapless_range"],
 );
 const LAST_NUMBER: usize = 2;
+/// `leaf_gapless_mark`: one past the highest number of each name.
+static MARKS: Shape = Shape::new(
+    c"leaf_gapless_mark",
+    &[(c"series", Type::Text), (c"high", Type::Bigint)],
+    &[
+        c"leaf_gapless_mark_series_length",
+        c"leaf_gapless_mark_high_positive",
+    ],
+);
 /// The constraint's: as with tags, one number is left above all.
 const MAX: i64 = i64::MAX - 1;
 
@@ -60,13 +75,15 @@ pub fn next(series: &[u8]) -> Result<i64, Failure> {
     // What an earlier call in the same statement has written is to be seen.
     pg::see_own_changes();
     let table = Table::open(relation, &GAPLESS, Access::Write)?.ok_or_else(missing)?;
-    let row = table
+    let stored = table
         .lock(&Value::Text(series))
         .ok_or_else(|| Failure::NoSeries {
             series: pg::shown(series),
         })?;
-    let last = row.bigint(LAST_NUMBER).unwrap_or(MAX);
-    if last >= MAX {
+    let mark = mark::lock_in(&MARKS, &Value::Text(series))?;
+    let last = stored.bigint(LAST_NUMBER).unwrap_or(MAX);
+    let number = row::first(last + 1, mark.high(), 0, 0);
+    if number > MAX {
         return Err(Failure::EndOfSeries {
             series: pg::shown(series),
         });
@@ -74,8 +91,9 @@ pub fn next(series: &[u8]) -> Result<i64, Failure> {
     // Before the number is anybody's.
     pg::watch_transactions(&CALLBACKS, &WATCHING);
     TAKEN_BY.fetch_min(pg::subtransaction(), Ordering::Relaxed);
-    table.update(&row, &[(LAST_NUMBER, Value::Bigint(last + 1))]);
-    Ok(last + 1)
+    table.update(&stored, &[(LAST_NUMBER, Value::Bigint(number))]);
+    mark.raise(Value::Text(series), number + 1);
+    Ok(number)
 }
 
 fn on_transaction(event: TransactionEvent) {

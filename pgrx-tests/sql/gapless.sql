@@ -21,7 +21,7 @@ SELECT last_number FROM leaf_id.leaf_gapless WHERE series = 's';
 :next
 
 -- Savepoints give back what was taken since.
-SELECT leaf_gapless_drop('s'), leaf_gapless_create('s');
+SELECT leaf_gapless_drop('s', forget => true), leaf_gapless_create('s');
 BEGIN;
 :next
 SAVEPOINT a;
@@ -44,7 +44,7 @@ SELECT last_number FROM leaf_id.leaf_gapless WHERE series = 's';
 :next
 
 -- Only READ COMMITTED transactions that may write take one.
-SELECT leaf_gapless_drop('s'), leaf_gapless_create('s');
+SELECT leaf_gapless_drop('s', forget => true), leaf_gapless_create('s');
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT * FROM refusal($$SELECT leaf_gapless_next('s')$$) \gx
 ROLLBACK;
@@ -72,15 +72,51 @@ FROM (VALUES ('leaf_gapless_next(''none'')'),
              ('leaf_gapless_create(NULL)'),
              ('leaf_gapless_create(''t'', NULL)'),
              ('leaf_gapless_drop(''none'')'),
-             ('leaf_gapless_drop(NULL)')) c (call),
+             ('leaf_gapless_drop(NULL)'),
+             ('leaf_gapless_drop(''s'', NULL)')) c (call),
      refusal('SELECT ' || call);
 SELECT sqlstate FROM refusal($$SELECT leaf_gapless_next(repeat('x', 100000))$$);
 SELECT leaf_gapless_next(NULL) IS NULL AS null;
 SELECT leaf_gapless_create('end', 9223372036854775806);
 SELECT leaf_gapless_next('end');
 SELECT * FROM refusal($$SELECT leaf_gapless_next('end')$$) \gx
-SELECT leaf_gapless_drop('s'), leaf_gapless_drop('end'), leaf_gapless_create('s', 5);
+SELECT leaf_gapless_drop('s', true), leaf_gapless_drop('end'), leaf_gapless_create('s', 5);
 :next
+
+-- How far a series was counted is remembered twice, whichever table a tool sets back.
+ALTER TABLE leaf_id.leaf_gapless DISABLE TRIGGER USER;
+UPDATE leaf_id.leaf_gapless SET last_number = 0 WHERE series = 's';
+:next
+DELETE FROM leaf_id.leaf_gapless_mark;
+:next
+UPDATE leaf_id.leaf_gapless SET last_number = 0 WHERE series = 's';
+ALTER TABLE leaf_id.leaf_gapless ENABLE ALWAYS TRIGGER leaf_gapless_edit, ENABLE ALWAYS TRIGGER leaf_gapless_leave;
+BEGIN;
+:next
+ROLLBACK;
+:next
+-- Also under a name whose row was dropped, renamed or put back; until it is forgotten.
+SELECT * FROM refusal($$UPDATE leaf_id.leaf_gapless SET last_number = 3 WHERE series = 's'$$) \gx
+CREATE TABLE aside AS SELECT * FROM leaf_id.leaf_gapless WHERE series = 's';
+:next
+SELECT leaf_gapless_drop('s'), leaf_gapless_create('s');
+:next
+DELETE FROM leaf_id.leaf_gapless WHERE series = 's';
+INSERT INTO leaf_id.leaf_gapless TABLE aside;
+:next
+UPDATE leaf_id.leaf_gapless SET series = 't' WHERE series = 's';
+SELECT leaf_gapless_create('s');
+:next
+SELECT leaf_gapless_next('t');
+SELECT leaf_gapless_drop('t'), leaf_gapless_create('t', 100), leaf_gapless_next('t');
+BEGIN;
+SELECT leaf_gapless_drop('t', forget => true);
+ROLLBACK;
+SELECT leaf_gapless_next('t');
+SELECT leaf_gapless_drop('t');
+SELECT leaf_gapless_drop('t', forget => true);
+SELECT sqlstate, message FROM refusal($$SELECT leaf_gapless_drop('t', forget => true)$$);
+SELECT leaf_gapless_drop('s', true), leaf_gapless_create('s', 6);
 -- A table that is not of the extension's own shape is left alone.
 BEGIN;
 ALTER TABLE leaf_id.leaf_gapless ALTER last_number TYPE numeric;
@@ -89,7 +125,7 @@ ROLLBACK;
 :next
 
 -- A role takes EXECUTE, and nothing else.
-SELECT leaf_gapless_drop('s'), leaf_gapless_create('s');
+SELECT leaf_gapless_drop('s', forget => true), leaf_gapless_create('s');
 CREATE ROLE leaf_id_clerk;
 CREATE ROLE leaf_id_stranger;
 GRANT EXECUTE ON FUNCTION leaf_gapless_next TO leaf_id_clerk;

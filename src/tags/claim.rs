@@ -369,7 +369,7 @@ fn advance(
         incarnation: row.incarnation,
         server_incarnation: row.server_incarnation,
     });
-    mark.raise(&key.tag, end);
+    mark.raise(heap::key(&key.tag), end);
     Ok(Piece {
         first,
         len,
@@ -418,6 +418,6 @@ pub fn note_issued(key: &Key, high: i64) -> Result<(), Failure> {
     {
         table.update(&stored, &[(heap::MAX_ID, Value::Bigint(high))]);
     }
-    mark::lock(&key.tag)?.raise(&key.tag, high);
+    mark::lock(&key.tag)?.raise(heap::key(&key.tag), high);
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! rules are `leaf_id_core::row`'s.
 //!
 //! Claims write marks by oid, past triggers, as they write rows. What edits leave to them is written
-//! by a trigger in SQL (sql/tags.sql): tools that copy the table see it.
+//! by triggers in SQL (sql/tags.sql, sql/gapless.sql): tools that copy the table see it.
 
 use super::heap;
 use crate::error::Failure;
@@ -18,36 +18,47 @@ static MARKS: Shape = Shape::new(
         c"leaf_high_mark_high_positive",
     ],
 );
-const TAG: usize = 1;
+const NAME: usize = 1;
 const HIGH: usize = 2;
 
-fn open(access: Access) -> Result<Table, Failure> {
-    let relation = pg::find_table(&MARKS).ok_or(Failure::NoMarkTable)?;
-    Table::open(relation, &MARKS, access)?.ok_or(Failure::NoMarkTable)
+fn open(shape: &'static Shape, access: Access) -> Result<Table, Failure> {
+    let missing = || Failure::NoMarkTable {
+        table: shape.name.to_string_lossy().into_owned(),
+    };
+    let relation = pg::find_table(shape).ok_or_else(missing)?;
+    Table::open(relation, shape, access)?.ok_or_else(missing)
 }
 
-/// The mark of a name as it is committed now, or as this transaction has made it; 0 for none.
+/// The mark of a tag's name as it is committed now, or as this transaction has made it; 0 for none.
 ///
 /// # Errors
 /// The table of marks is gone or was altered.
 pub fn get(tag: &Tag) -> Result<i64, Failure> {
-    let row = open(Access::Read)?.get(&heap::key(tag));
+    let row = open(&MARKS, Access::Read)?.get(&heap::key(tag));
     Ok(row.and_then(|row| row.bigint(HIGH)).unwrap_or(0))
 }
 
-/// The mark of a name, locked, after the tag's row.
+/// A mark, locked after the row of its name.
 pub struct LockedMark {
     table: Table,
     stored: Option<pg::Row>,
 }
 
-/// Locks the mark of a name, if there is one.
+/// Locks the mark of a tag's name, if there is one.
 ///
 /// # Errors
 /// As [`get`].
 pub fn lock(tag: &Tag) -> Result<LockedMark, Failure> {
-    let table = open(Access::Write)?;
-    let stored = table.lock(&heap::key(tag));
+    lock_in(&MARKS, &heap::key(tag))
+}
+
+/// Locks the mark of a name in a table like `leaf_high_mark`, if there is one.
+///
+/// # Errors
+/// As [`get`].
+pub fn lock_in(shape: &'static Shape, name: &Value) -> Result<LockedMark, Failure> {
+    let table = open(shape, Access::Write)?;
+    let stored = table.lock(name);
     Ok(LockedMark { table, stored })
 }
 
@@ -68,8 +79,8 @@ impl LockedMark {
         self.stored.is_some()
     }
 
-    /// Raises it.
-    pub fn raise(&self, tag: &Tag, high: i64) {
+    /// Raises the mark, or creates it.
+    pub fn raise(&self, name: Value, high: i64) {
         match &self.stored {
             Some(row) if self.high() < high => {
                 self.table.update(row, &[(HIGH, Value::Bigint(high))]);
@@ -77,7 +88,7 @@ impl LockedMark {
             Some(_) => {}
             None => self
                 .table
-                .insert(&[(TAG, heap::key(tag)), (HIGH, Value::Bigint(high))]),
+                .insert(&[(NAME, name), (HIGH, Value::Bigint(high))]),
         }
     }
 }

@@ -44,6 +44,10 @@ fn a_subscriber_keeps_the_greater_number() {
     becomes("ahead 999, behind 100, new 100");
     there.run("SELECT leaf_gapless_drop('behind'); SELECT leaf_gapless_create('last', 3)");
     becomes("ahead 999, last 2, new 100");
+    // The subscriber remembers what it has not issued itself.
+    here.run("SELECT leaf_gapless_create('behind')");
+    let last = "SELECT last_number FROM leaf_id.leaf_gapless WHERE series = 'behind'";
+    assert_eq!(here.value::<i64>(last), 100);
 }
 
 /// `pg_restore --disable-triggers` leaves those of subscribers on for everybody.
