@@ -262,11 +262,11 @@ BEGIN
         RETURN;
     END IF;
     detail := CASE
+        WHEN greatest(stored.max_id, wanted) >= stored.max_value THEN format(
+            'max_value (%s) leaves no id above %s', stored.max_value, greatest(stored.max_id - 1, wanted))
         WHEN stored.server IS NOT NULL THEN format(
             'its ids come from server "%s": raise max_id to %s there, and then here', stored.server, wanted + 1)
         WHEN pg_is_in_recovery() AND wanted < stored.max_id THEN 'only the primary knows what is cached'
-        WHEN greatest(stored.max_id, wanted) >= stored.max_value THEN format(
-            'max_value (%s) leaves no id above %s', stored.max_value, greatest(stored.max_id - 1, wanted))
     END;
     IF detail IS NOT NULL THEN
         action := 'skip';

@@ -113,8 +113,8 @@ impl Integer {
     }
 }
 
-/// The largest value of a column, by its number from 1, as it is committed now or as this
-/// transaction has made it; `None` if there is no value.
+/// The largest value of a column, by its number from 1, with the rows of transactions that have
+/// not ended: they may commit, and a rollback costs their ids only. `None` if there is no value.
 ///
 /// # Errors
 /// See [`Unread`].
@@ -150,9 +150,17 @@ pub fn largest_value(relation: u32, number: i16) -> Result<Option<i64>, Unread> 
         }
         Integer::of(column.atttypid).ok_or(Unread::NotAnInteger)?
     };
-    // SAFETY: open and locked, and it has this column, which is not dropped.
+    let mut any_end = pg_sys::SnapshotData {
+        snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,
+        ..Default::default()
+    };
+    // SAFETY: open and locked, and it has this column, which is not dropped. A dirty snapshot is
+    // not registered, and lives as long as the scans.
     unsafe {
-        let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
+        // Other access methods need not know the dirty snapshot.
+        let is_heap = (*(*table.0).rd_rel).relam == pg_sys::HEAP_TABLE_AM_OID;
+        let latest = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
+        let snapshot = if is_heap { &raw mut any_end } else { latest };
         let slot = pg_sys::table_slot_create(table.0, core::ptr::null_mut());
         let found = match first_index(table.0, number) {
             Some(index) => last_of(table.0, &index, snapshot, slot, number),
@@ -160,7 +168,7 @@ pub fn largest_value(relation: u32, number: i16) -> Result<Option<i64>, Unread> 
         };
         let found = found.map(|datum| integer.value(datum));
         pg_sys::ExecDropSingleTupleTableSlot(slot);
-        pg_sys::UnregisterSnapshot(snapshot);
+        pg_sys::UnregisterSnapshot(latest);
         Ok(found)
     }
 }

@@ -64,6 +64,25 @@ fn what_stands_above_is_left_alone() {
 }
 
 /// Saved by the launcher, and given back by the next one.
+/// By an index, and by a look at all rows.
+#[test]
+fn rows_that_are_not_committed_count() {
+    let (server, mut session) = server_with_orders();
+    session.run("CREATE TABLE heap (id bigint DEFAULT leaf_segment_next('orders'))");
+    let mut writer = server.session();
+    for (table, id) in [("orders", 5000), ("heap", 6000)] {
+        writer.run(&format!("BEGIN; INSERT INTO {table} VALUES ({id})"));
+        session.run("SELECT * FROM leaf_sync()");
+        writer.run("COMMIT");
+        assert_eq!(session.next("orders"), id + 1);
+        writer.run(&format!(
+            "BEGIN; INSERT INTO {table} VALUES ({id} + 500); ROLLBACK"
+        ));
+        session.run("SELECT * FROM leaf_sync()");
+        assert_eq!(session.next("orders"), id + 2);
+    }
+}
+
 #[test]
 fn what_a_restart_gives_back_does_not_come_again() {
     let (server, mut session) = server_with_orders();
@@ -129,6 +148,10 @@ fn a_sourced_tag_is_raised_where_it_comes_from() {
         rows(&mut session, "leaf_sync()"),
         ["t t id 5000 5002 5002 none"]
     );
+    session.run("INSERT INTO t VALUES (9223372036854775807)");
+    let told = rows(&mut session, "leaf_sync()");
+    let end = "skip [max_value (9223372036854775806) leaves no id above 9223372036854775807]";
+    assert!(told.len() == 1 && told[0].ends_with(end), "{told:#?}");
 }
 
 #[test]
