@@ -239,6 +239,16 @@ SELECT status FROM leaf_worker_renew(63, 4711, 'n', 2, 3, :small);
 SELECT status, detail FROM leaf_worker_renew(63, 4711, 'n', 2, 3, :terms);
 SELECT status, detail FROM leaf_worker_claim(4711, 'm', 1, 2, NULL, NULL, :small);
 
+-- A tool that follows rows by a trigger, and puts its copy in their place, would take leases back.
+CREATE FUNCTION follow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER copied AFTER UPDATE ON leaf_id.leaf_worker FOR EACH ROW EXECUTE FUNCTION follow();
+SELECT * FROM refusal('SELECT leaf_worker_retire(5, false)') \gx
+ALTER TABLE leaf_id.leaf_worker DISABLE TRIGGER copied;
+SELECT leaf_worker_retire(5, false);
+CREATE TRIGGER copied AFTER UPDATE ON leaf_id.leaf_registry FOR EACH ROW EXECUTE FUNCTION follow();
+SELECT sqlstate, detail FROM refusal('SELECT leaf_worker_retire(5)');
+DROP FUNCTION follow() CASCADE;
+
 DELETE FROM leaf_id.leaf_worker;
 DELETE FROM leaf_id.leaf_registry;
 DROP OWNED BY leaf_id_x, leaf_id_y, leaf_id_monitor;

@@ -45,7 +45,8 @@ static WORKER: Shape = Shape::new(
         c"leaf_worker_floor_range",
         c"leaf_worker_holder",
     ],
-);
+)
+.unfollowed();
 
 static REGISTRY: Shape = Shape::new(
     c"leaf_registry",
@@ -75,7 +76,8 @@ static REGISTRY: Shape = Shape::new(
         c"leaf_registry_max_lead_range",
         c"leaf_registry_max_ids_range",
     ],
-);
+)
+.unfollowed();
 
 /// Where the extension was created.
 static ORIGIN: Shape = Shape::new(
@@ -88,7 +90,8 @@ static ORIGIN: Shape = Shape::new(
         (c"relation", Type::Oid),
     ],
     &[c"leaf_registry_origin_one_row"],
-);
+)
+.unfollowed();
 
 /// The key of a table's only row.
 const ONE: Value<'static> = Value::Boolean(true);

@@ -118,7 +118,8 @@ unsafe fn check(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String>
     // SAFETY: as the caller says.
     unsafe {
         check_columns(relation, shape)?;
-        check_constraints(relation, shape)
+        check_constraints(relation, shape)?;
+        check_triggers(relation, shape)
     }
 }
 
@@ -167,6 +168,35 @@ unsafe fn check_constraints(relation: pg_sys::Relation, shape: &Shape) -> Result
             if !shape.checks.contains(&name) {
                 let name = name.to_string_lossy();
                 return Err(format!("It has CHECK constraint \"{name}\"."));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// The relation is open and locked.
+unsafe fn check_triggers(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String> {
+    // SAFETY: as the caller says; there are as many triggers as the description says. A name ends
+    // with a null.
+    unsafe {
+        let Some(triggers) = (*relation).trigdesc.as_ref() else {
+            return Ok(());
+        };
+        let extension = pg_sys::get_extension_oid(c"leaf_id".as_ptr(), true);
+        for number in 0..usize::try_from(triggers.numtriggers).unwrap_or(0) {
+            let trigger = &*triggers.triggers.add(number);
+            let kind = u32::from(trigger.tgtype.cast_unsigned());
+            let follows = kind & pg_sys::TRIGGER_TYPE_ROW != 0
+                && trigger.tgenabled.cast_unsigned() != pg_sys::TRIGGER_DISABLED
+                && !trigger.tgisinternal;
+            let function =
+                pg_sys::getExtensionOfObject(pg_sys::ProcedureRelationId, trigger.tgfoid);
+            if shape.is_unfollowed && follows && function != extension {
+                let name = CStr::from_ptr(trigger.tgname).to_string_lossy();
+                return Err(format!(
+                    "It has row trigger \"{name}\", which what is written here does not fire."
+                ));
             }
         }
     }

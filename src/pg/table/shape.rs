@@ -59,6 +59,8 @@ pub struct Shape {
     pub columns: &'static [(&'static CStr, Type)],
     /// Its CHECK constraints. What is written here keeps them.
     pub checks: &'static [&'static CStr],
+    /// No trigger of anybody else's may follow its rows: see [`Self::unfollowed`].
+    pub(super) is_unfollowed: bool,
     /// The table that was found to be so, and after how many relcache invalidations.
     pub(super) checked: AtomicU64,
 }
@@ -74,8 +76,16 @@ impl Shape {
             name,
             columns,
             checks,
+            is_unfollowed: false,
             checked: AtomicU64::new(0),
         }
+    }
+
+    /// For a table that nothing remembers beside it. Its rows are written past triggers: a tool that
+    /// copies the table, and follows its rows by a trigger, would put older ones in its place.
+    pub const fn unfollowed(mut self) -> Self {
+        self.is_unfollowed = true;
+        self
     }
 }
 

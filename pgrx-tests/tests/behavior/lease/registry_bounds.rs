@@ -309,7 +309,12 @@ fn nobodys_code_runs_in_the_registry() {
                      BEGIN RAISE EXCEPTION 'run as %', current_user; END $$;
                  CREATE TRIGGER hostile BEFORE INSERT OR UPDATE ON leaf_id.{table}
                      FOR EACH ROW EXECUTE FUNCTION hostile_{table}();
-                 ALTER TABLE leaf_id.{table} ENABLE ALWAYS TRIGGER hostile;
+                 ALTER TABLE leaf_id.{table} ENABLE ALWAYS TRIGGER hostile"
+            ));
+            // Nor is the table written to, as a tool's trigger would not see it.
+            admin.fails("SELECT leaf_worker_retire(7)").is("42804");
+            admin.run(&format!(
+                "DROP TRIGGER hostile ON leaf_id.{table};
                  CREATE RULE nothing AS ON UPDATE TO leaf_id.{table} DO INSTEAD NOTHING;
                  ALTER TABLE leaf_id.{table} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY"
             ));
