@@ -879,6 +879,7 @@ AS $$
 DECLARE
     -- In milliseconds, as the following; 0 for none.
     lock_timeout CONSTANT integer := (SELECT s.setting FROM pg_settings s WHERE s.name = 'lock_timeout');
+    statement_timeout CONSTANT integer := (SELECT s.setting FROM pg_settings s WHERE s.name = 'statement_timeout');
     total_wait CONSTANT integer := CASE WHEN lock_timeout > 0 THEN least(60000, 20 * lock_timeout::bigint) ELSE 60000 END;
     wait float8 := 50;
     started CONSTANT timestamptz := clock_timestamp();
@@ -888,7 +889,6 @@ DECLARE
     moved record;
     holders text;
     line text;
-    detail text;
 BEGIN
     IF $1 IS NULL OR $2 IS NULL THEN
         RAISE EXCEPTION 'a table and a column are needed' USING ERRCODE = 'null_value_not_allowed';
@@ -921,7 +921,11 @@ BEGIN
         EXCEPTION WHEN lock_not_available THEN
             holders := leaf_id.leaf_lock_holders($1, this.sequences);
         END;
-        IF clock_timestamp() > started + make_interval(secs => total_wait / 1000.0) THEN
+        -- If both have fired, PostgreSQL raises lock_timeout's error, which was caught, and forgets this one.
+        IF statement_timeout > 0
+            AND clock_timestamp() > statement_timestamp() + make_interval(secs => statement_timeout / 1000.0) THEN
+            RAISE EXCEPTION 'canceling statement due to statement timeout' USING ERRCODE = 'query_canceled';
+        ELSIF clock_timestamp() > started + make_interval(secs => total_wait / 1000.0) THEN
             RAISE EXCEPTION 'table % could not be locked', this.table_name USING ERRCODE = 'lock_not_available',
                 DETAIL = format('Tried %s times in %s ms; at the last time it, or its sequence, was in use by %s.',
                     tries, round(1000 * extract(epoch FROM clock_timestamp() - started)), coalesce(holders, 'a transaction that has ended since')),
@@ -942,12 +946,10 @@ BEGIN
                 ELSE format('sequence %s', moved.source) END,
             moved.first_id)
     END;
-    detail := format('Locked by try %s, after %s ms; the work took %s ms. The lock stays until the transaction ends.',
-        tries,
+    RAISE NOTICE '%', line;
+    RAISE LOG USING MESSAGE = 'leaf_id: ' || line, DETAIL = format('Locked by try %s, after %s ms; the work took %s ms.', tries,
         round(1000 * extract(epoch FROM coalesce(moved.locked, clock_timestamp()) - started)),
         round(1000 * extract(epoch FROM clock_timestamp() - moved.locked), 1));
-    RAISE NOTICE USING MESSAGE = line, DETAIL = detail;
-    RAISE LOG USING MESSAGE = 'leaf_id: ' || line, DETAIL = detail;
     RETURN coalesce(moved.source, this.tag);
 END
 $$;
