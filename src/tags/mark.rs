@@ -1,15 +1,15 @@
-//! Marks of names: one past the highest id that was ever claimed under a name in this database. The
-//! rules are `leaf_id_core::row`'s.
+//! Marks of names: one past the highest id ever claimed under a name in this database. The rules
+//! are in `leaf_id_core::row`.
 //!
-//! Claims write marks by oid, past triggers, as they write rows. What edits leave to them is written
-//! by a trigger in SQL (sql/tags.sql): tools that copy the table see it.
+//! Claims write marks by oid, bypassing triggers, like rows. A trigger in SQL (sql/tags.sql) writes
+//! the marks left by edits, so that tools that copy the table see them.
 
 use super::heap;
 use crate::error::Failure;
 use crate::pg::{self, Access, Shape, Table, Type, Value};
 use crate::shmem::Tag;
 
-/// `leaf_high_mark` as sql/schema.sql makes it.
+/// Shape of `leaf_high_mark`, as created by sql/schema.sql.
 static MARKS: Shape = Shape::new(
     c"leaf_high_mark",
     &[(c"tag", Type::Text), (c"high", Type::Bigint)],
@@ -26,22 +26,22 @@ fn open(access: Access) -> Result<Table, Failure> {
     Table::open(relation, &MARKS, access)?.ok_or(Failure::NoMarkTable)
 }
 
-/// The mark of a name as it is committed now, or as this transaction has made it; 0 for none.
+/// The mark of a name as committed now, or as modified by this transaction; 0 if none.
 ///
 /// # Errors
-/// The table of marks is gone or was altered.
+/// The table of marks was dropped or altered.
 pub fn get(tag: &Tag) -> Result<i64, Failure> {
     let row = open(Access::Read)?.get(&heap::key(tag));
     Ok(row.and_then(|row| row.bigint(HIGH)).unwrap_or(0))
 }
 
-/// The mark of a name, locked, after the tag's row.
+/// The locked mark of a name. Lock order: the tag's row first.
 pub struct LockedMark {
     table: Table,
     stored: Option<pg::Row>,
 }
 
-/// Locks the mark of a name, if there is one.
+/// Locks the mark of a name, if it exists.
 ///
 /// # Errors
 /// As [`get`].
@@ -52,7 +52,7 @@ pub fn lock(tag: &Tag) -> Result<LockedMark, Failure> {
 }
 
 impl LockedMark {
-    /// 0 for none.
+    /// The mark; 0 if there is none.
     pub fn high(&self) -> i64 {
         self.stored
             .as_ref()
@@ -60,7 +60,7 @@ impl LockedMark {
             .unwrap_or(0)
     }
 
-    /// Forgets it; false if there is none.
+    /// Deletes the mark; false if there is none.
     pub fn forget(&self) -> bool {
         if let Some(row) = &self.stored {
             self.table.delete(row);
@@ -68,7 +68,7 @@ impl LockedMark {
         self.stored.is_some()
     }
 
-    /// Raises it.
+    /// Raises the mark to `high`, or creates it. Never lowers it.
     pub fn raise(&self, tag: &Tag, high: i64) {
         match &self.stored {
             Some(row) if self.high() < high => {
