@@ -9,7 +9,8 @@ use super::call::{finish, oid, row_type, tag};
 use crate::pg::{self, Expression, RawDatum, Text, Unread};
 use crate::segment::upcoming;
 
-/// Reason why ids in a column are unknown, as reported by `leaf_fit_tags()`.
+/// Reason why a column was not read. `leaf_read_columns()` compares these texts to find columns
+/// that may have unseen ids.
 fn reason(unread: Unread) -> &'static str {
     match unread {
         Unread::Gone => "it was dropped",
