@@ -23,12 +23,14 @@ pub enum WaitEvent {
 }
 
 impl WaitEvent {
+    /// The number that PostgreSQL's wait functions take.
     #[cfg(any(feature = "pg15", feature = "pg16"))]
     pub fn number(self) -> u32 {
         // These versions have one wait event for all extensions.
         pg_sys::PG_WAIT_EXTENSION
     }
 
+    /// The number that PostgreSQL's wait functions take.
     #[cfg(any(feature = "pg17", feature = "pg18"))]
     pub fn number(self) -> u32 {
         static NUMBERS: [AtomicU32; 5] = [const { AtomicU32::new(0) }; 5];

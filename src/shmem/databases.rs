@@ -59,7 +59,7 @@ pub struct Queue {
     state: AtomicU32,
     /// Counts registrations; an allocator with an old number cannot attach.
     registration: AtomicU32,
-    /// When the queue became Wanted, in microseconds since 2000.
+    /// Time at which the queue became Wanted, in microseconds since 2000.
     wanted_at: AtomicI64,
     // Plain atomics.
     /// Head of the request list, a link. Sessions push; the consumer detaches the whole list.
@@ -172,8 +172,7 @@ impl<'a> Queues<'a> {
     }
 
     /// Posts the request that the caller has just set on this slot. Withdraws it if no queue is
-    /// free, or if the slot now belongs to another database; the caller has to look up its tag
-    /// again.
+    /// free, or if the slot now belongs to another database; it must be made again later.
     pub fn post(&self, database: u32, slot: &Slot) {
         if !self.try_post(database, slot) {
             slot.buffer.withdraw();

@@ -62,8 +62,8 @@ pub struct Snowflake {
 
 const _: () = assert!(core::mem::offset_of!(Snowflake, watched_ms) >= 64);
 
-/// The right to write the reservation file, to open or close the generator and to raise its
-/// reservation. One process at a time.
+/// The right to write the reservation file, to open the generator and to raise its reservation. One
+/// process at a time. (An exiting launcher closes the generator even without it.)
 ///
 /// Not an LWLock, since it is held across file writes and fsync. A process that waits for it holds
 /// nothing else, and its holder handles no interrupts. A holder that is killed takes shared memory

@@ -40,7 +40,7 @@
 //! | any | Look: the same registry | the same | lease |
 //! | Refused: LeaseEnded | Lease: no answer | the same | wait |
 //! | any | Lease: refused | Refused, with the reason | close, set an empty lease, wait |
-//! | any | Lease: granted anew | Starting | close, set the lease; go on |
+//! | any | Lease: granted, not a continuation | Starting | close, set the lease; go on |
 //! | any | Lease: grant continued | the same | set the lease; go on |
 //! | any | Lease: the grant has ended | Refused: LeaseEnded | close, wait |
 //! | any | Lease: the clock is past the recorded time | the same | ask the registry soon, wait |
@@ -319,7 +319,7 @@ impl Keeper {
             timeline: file.timeline,
             leased,
         };
-        // Checks the epoch, too: from the floor on, ids exceed those of the previous epoch.
+        // Retry: as time passes, ids come to exceed those of the previous epoch or layout.
         let floor = reservation::floor(start, stored).map_err(|why| (why, Some(RETRY_MS)))?;
         self.previous_worker_id = worker_id.filter(|_| floor.knows_worker_id());
         Ok(floor)

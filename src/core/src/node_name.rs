@@ -42,8 +42,8 @@ impl Template {
     }
 
     /// The node name: at most [`LONGEST_NAME`] bytes, without control characters. In the host name,
-    /// non-printable and non-ASCII characters become question marks; if it is too long, it is
-    /// shortened.
+    /// spaces and bytes that are not printable ASCII become question marks; if it is too long, it
+    /// is shortened.
     #[must_use]
     pub fn expand(&self, host: &[u8], port: u16) -> String {
         let port = port.to_string();

@@ -125,10 +125,10 @@ impl Case<'_> {
             worker_id,
             ..Row::default()
         });
-        // A stale copy of the holder was told an earlier time than recorded; a released holder, at
-        // most the recorded one.
+        // A stale copy of the holder was granted an earlier time than recorded; a released holder,
+        // at most the recorded one.
         let earliest = row.reserved_until_ms + i64::from(own.is_none());
-        // No holder was told a later time than the longest lease, the lead and the clocks allow.
+        // No holder was granted a later time than the max lease, lead and skew allow.
         let Bounds {
             max_skew_ms,
             max_lease_ms,
