@@ -1,16 +1,16 @@
--- Columns that move from a sequence to a tag, and back: leaf_adopt(), leaf_release(), and new
--- columns by themselves.
+-- Moving columns from a sequence to a tag, and back: leaf_adopt(), leaf_release(), and
+-- automatically for new columns.
 --
--- The lock. A column is moved under one ACCESS EXCLUSIVE lock on its table. Each try is a
--- subtransaction that takes this lock first, with a timeout that grows, and holds nothing before:
--- nothing can deadlock with it, and when it is rolled back, writers go on. What is locked after
--- it, in the same try, waits for so short a time that a writer which holds that and
--- waits for the table is never a victim of deadlock detection.
+-- Locking. A column is moved under one ACCESS EXCLUSIVE lock on its table. Each attempt is a
+-- subtransaction that takes this lock first, with an increasing timeout, and holds no other lock
+-- before: nothing can deadlock with it, and after its rollback writers continue. Locks taken later
+-- in the same attempt wait only so briefly that a writer which holds one of them and waits for the
+-- table never becomes a victim of deadlock detection.
 --
--- All run with the caller's rights, and the caller may be a superuser where the owner of the
--- table is not to be trusted. So no expression of the table is evaluated, what is
--- internal is in schema leaf_id (which only a superuser can rename), functions and sequences are
--- identified by oid, and as statements take names, the result is compared by oid afterwards.
+-- Everything runs with the caller's rights, and the caller may be a superuser while the owner of
+-- the table is not trusted. So no expression of the table is evaluated, internal functions are in
+-- schema leaf_id (which only a superuser can rename), and functions and sequences are identified by
+-- oid. Since statements take names, their result is verified by oid afterwards.
 
 CREATE FUNCTION leaf_id.leaf_family(relation oid) RETURNS SETOF oid
 LANGUAGE sql STABLE
@@ -75,7 +75,7 @@ AS $$
             'Some of its rows are in foreign tables.', NULL),
         (9, $4 IS NULL AND $5 IS NULL AND f.oid IS NOT NULL, format('Its default is %s.', pg_get_expr(f.adbin, 0)),
             'Only a column without a default, or with one that is nextval() alone, can be moved: drop the default first.'),
-        -- Ids that somebody has taken and not yet inserted may be anywhere.
+        -- Ids that were taken but not inserted yet could be anywhere.
         (10, $4 IS NULL AND EXISTS (
                 SELECT FROM pg_sequence q WHERE q.seqrelid = ANY ($6) AND (q.seqincrement < 0 OR q.seqcycle)),
             'Its sequence counts down, or cycles.', NULL)
@@ -97,7 +97,7 @@ CREATE FUNCTION leaf_id.leaf_column(
     OUT not_null boolean,
     OUT identity "char",
     OUT tag text,
-    -- Of the default; all of them: those of its identity, and others that it owns, too.
+    -- The default's sequence; all sequences: the identity's, and others owned by the column.
     OUT sequence oid,
     OUT sequences oid[]
 ) RETURNS record
@@ -155,8 +155,8 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_column(oid, name) IS
     'Where a column takes its values from; an error if leaf_adopt() and leaf_release() cannot move it';
 
--- Those that take their values from where the column of the table does: they move with it. Any other default
--- of a partition or child stays.
+-- Partitions and children whose values come from the same source as the table's column; they move
+-- with it. Other defaults are kept.
 CREATE FUNCTION leaf_id.leaf_followers(
     relation oid, column_name name, identity "char", tag text, sequence oid,
     OUT followers oid[], OUT others_have_defaults boolean) RETURNS record
@@ -175,7 +175,7 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_followers(oid, name, "char", text, oid) IS
     'The table, and the partitions and children whose column moves with its own';
 
--- Without a tag, it has to have none afterwards.
+-- Without a tag, the column must not have a default afterwards.
 CREATE FUNCTION leaf_id.leaf_alter_defaults(relations oid[], column_name name, action text, tag text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -229,7 +229,7 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_default_tag(oid, smallint) IS
     'The tag of a column whose tag is not named: the table, with its schema if that is not public, and with the column if others of the table number rows too';
 
--- In the table and its descendants; null if they are empty. Only under the lock.
+-- Includes the table's descendants; NULL if all are empty. Only under the lock.
 CREATE FUNCTION leaf_id.leaf_largest_value(relation oid, column_name name) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -256,7 +256,7 @@ END
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_largest_value(oid, name) IS 'The largest value of a column';
 
--- Without this a name that was given to another table meanwhile could be the one that was locked.
+-- Guards against a rename: the name could have been another table's when the lock was taken.
 CREATE FUNCTION leaf_id.leaf_assert_locked(relation oid) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -277,7 +277,7 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_assert_locked(oid) IS
     'An error unless this session has locked a table and its descendants exclusively';
 
--- What would break, or go on using it, without a sequence; null: nothing.
+-- Objects that would break or keep using the sequence if it were dropped; NULL if there are none.
 CREATE FUNCTION leaf_id.leaf_users_of_sequence(sequence oid) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -293,13 +293,13 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- Without the privilege PostgreSQL says null, as of a sequence that was never used.
+    -- Without the privilege PostgreSQL returns NULL, as for a sequence that was never used.
     IF NOT has_sequence_privilege($1, 'USAGE, SELECT') THEN
         RAISE EXCEPTION 'permission denied for sequence %', $1::regclass USING ERRCODE = 'insufficient_privilege';
     END IF;
-    -- Whoever allocates by the increment (Hibernate's pooled) uses the values that follow too. Of
-    -- a sequence that was set and not called since, the last value is not shown: the next one is
-    -- above all that it gave.
+    -- Clients that allocate by the increment (Hibernate's pooled optimizer) also use the values
+    -- that follow. If a sequence was set and not called since, its last value is not shown, but the
+    -- next value is above all values given.
     RETURN (
         SELECT coalesce(pg_sequence_last_value($1)::numeric + q.seqincrement, nextval($1)) - 1
         FROM pg_sequence q WHERE q.seqrelid = $1);
@@ -319,7 +319,7 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_close_sequence(oid) IS
     'Keeps nextval() away until the transaction ends, and says which ids a sequence may have given';
 
--- Whoever may have found a sequence under its name, it is this one that is dropped, or none.
+-- Drops exactly this sequence or none, although the statement uses its name.
 CREATE FUNCTION leaf_id.leaf_drop_sequence(sequence oid) RETURNS numeric
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -336,21 +336,22 @@ END
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_drop_sequence(oid) IS 'Drops a sequence, and says which ids it may have given';
 
--- Temporary tables do not count.
+-- Temporary tables are not included.
 CREATE FUNCTION leaf_id.leaf_columns_of_tag(tag text, OUT relation oid, OUT column_name name) RETURNS SETOF record
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT i.relation, i.column_name
     FROM leaf_id.leaf_issuing_columns() i JOIN pg_class c ON c.oid = i.relation AND c.relpersistence <> 't'
-    -- Within a larger expression, too.
+    -- Includes calls inside a larger expression.
     WHERE $1 = ANY (i.texts)
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_columns_of_tag(text) IS 'The columns whose defaults issue ids of a tag';
 
 CREATE FUNCTION leaf_id.leaf_leave_sequences(
     relation oid, number smallint, sequences oid[],
-    -- The largest id that any of them may have given, and how many above it are left to those that stay.
+    -- The largest id that any of them may have given, and how many above it are reserved for the
+    -- remaining ones.
     OUT taken numeric, OUT gap numeric, OUT notices text[]) RETURNS record
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -401,7 +402,8 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_small_references(oid, smallint, bigint) IS
     'The columns that reference one, and are too small for its last ids';
 
--- A tag that exists is used where it was named, or where a table of the same name has left it to a new one.
+-- An existing tag is used if the caller has named it, or if a table of the same name has left it to
+-- a new one.
 CREATE FUNCTION leaf_id.leaf_give_tag(
     tag text, column_name name, table_name text, wanted numeric, last_id bigint, step integer,
     is_named boolean, is_new boolean, followers oid[], OUT first_id bigint, OUT notices text[]) RETURNS record
@@ -420,11 +422,11 @@ BEGIN
     SELECT a.max_id, a.max_value, a.server INTO stored
     FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1 FOR UPDATE;
     IF NOT FOUND THEN
-        -- Segments are small where there are few ids.
+        -- Small segments for a small range of ids.
         INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id, step, max_step, max_value)
         SELECT $1, first_id, s.step, greatest(s.step, least(1000000, (last_id - first_id) / 100)), last_id
         FROM (SELECT coalesce($6, greatest(1, least(1000, (last_id - first_id) / 1000)))) s (step)
-        -- Higher where ids were issued under this name before.
+        -- Higher if ids were issued under this name before.
         RETURNING max_id INTO first_id;
         RETURN;
     END IF;
@@ -432,7 +434,7 @@ BEGIN
         SELECT FROM leaf_id.leaf_columns_of_tag($1) u
         JOIN pg_class c ON c.oid = u.relation
         WHERE u.relation <> ALL (followers)
-            -- A stranger's default keeps nobody from creating a table.
+            -- A default in an untrusted owner's table must not prevent others from creating tables.
             AND (c.relowner = (SELECT o.relowner FROM pg_class o WHERE o.oid = followers[1])
                 OR has_table_privilege(c.relowner, 'leaf_id.leaf_alloc', 'UPDATE'))))
     THEN
@@ -444,7 +446,7 @@ BEGIN
             HINT = 'Raise its max_id there, above the ids of the column, and set the default yourself.';
     END IF;
     first_id := greatest(first_id, stored.max_id) + 1;
-    -- The column of before may have been a smaller one.
+    -- The previous column may have had a smaller type.
     IF is_new THEN
         stored.max_value := greatest(stored.max_value, last_id);
     END IF;
@@ -453,7 +455,7 @@ BEGIN
             USING ERRCODE = 'sequence_generator_limit_exceeded', DETAIL = format('Tag "%s" would go on from %s, and the last id is %s.',
                 $1, first_id, least(last_id, stored.max_value));
     END IF;
-    -- Raised in any case: ids that are cached, below max_id, may be those of rows.
+    -- Raised unconditionally: cached ids, below max_id, may collide with those of rows.
     UPDATE leaf_id.leaf_alloc a
     SET max_id = first_id, max_value = stored.max_value,
         step = coalesce($6, a.step), max_step = greatest(a.max_step, $6)
@@ -487,21 +489,21 @@ DECLARE
     sequence oid;
     left_over record;
     given record;
-    -- Somebody may have ids up to this one. Numeric, as it may be beyond the last one.
+    -- Ids up to this one may have been taken. Numeric, as it may exceed the last id.
     taken numeric := 0;
     last_id bigint;
     small text;
 BEGIN
     PERFORM leaf_id.leaf_assert_locked($1);
     SELECT c.* INTO this FROM leaf_id.leaf_column($1, $2) c;
-    -- Somebody else was first.
+    -- Adopted concurrently.
     IF this.tag IS NOT NULL THEN
         RAISE EXCEPTION 'column "%" of table % takes its ids from tag "%"', $2, this.table_name, this.tag
             USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
     used_tag := coalesce($3, leaf_id.leaf_default_tag($1, this.number));
     notices := '{}';
-    -- A limit that somebody has set counts, and not that of the sequence's type.
+    -- A limit set explicitly on the sequence counts; the default limit of its type does not.
     SELECT least(this.last_id, min(q.seqmax)) INTO last_id
     FROM pg_sequence q
     WHERE q.seqrelid = ANY (this.sequences) AND q.seqmax NOT IN (32767, 2147483647, 9223372036854775807);
@@ -523,7 +525,7 @@ BEGIN
         format('SET DEFAULT %s(%L::pg_catalog.text)', leaf_id.leaf_issuer()::regproc, used_tag), used_tag);
     SELECT l.* INTO left_over FROM leaf_id.leaf_leave_sequences($1, this.number, this.sequences) l;
     notices := notices || left_over.notices;
-    -- The values of a new column are all from its sequence.
+    -- All values of a new column are from its sequence.
     taken := greatest(taken, left_over.taken, CASE WHEN NOT $5 THEN leaf_id.leaf_largest_value($1, $2) END);
     IF taken >= last_id THEN
         RAISE EXCEPTION 'no ids are left for column "%" of table %', $2, this.table_name
@@ -546,7 +548,7 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_adopt_locked(oid, name, text, integer, boolean) IS
     'The work of leaf_adopt(), on a table that is locked';
 
--- What a serial is. The owner of the table owns it, whoever has called.
+-- Same as for a serial column. Owned by the owner of the table, not by the caller.
 CREATE FUNCTION leaf_id.leaf_create_sequence(
     relation oid, column_name name, base_type regtype, first_id bigint
 ) RETURNS oid
@@ -562,7 +564,7 @@ BEGIN
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = $1;
     FOR i IN 0 .. 1000 LOOP
-        -- In characters, so that it has at most 63 bytes.
+        -- Counted in characters, so that the name has at most 63 bytes.
         candidate := concat(
             left(its_table.relname, 28 * length(its_table.relname) / octet_length(its_table.relname)), '_',
             left($2::text, 28 * length($2::text) / octet_length($2::text)), '_seq', nullif(i, 0))::name;
@@ -607,8 +609,8 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_grant_to_writers(oid, oid) IS
     'Lets roles that may insert into a table, its partitions or children use a sequence';
 
--- The row is written, and not only locked: on a new timeline that leaves out what may have been lost. What
--- this transaction has issued of a tag that it has made is not in the row yet.
+-- Updates the row instead of only locking it: on a new timeline, that applies the skip for lost
+-- claims. Ids issued by this transaction from a tag it created are not in the row yet.
 CREATE FUNCTION leaf_id.leaf_last_of_tag(tag text, column_name name, table_name text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -652,7 +654,7 @@ DECLARE
 BEGIN
     PERFORM leaf_id.leaf_assert_locked($1);
     SELECT c.* INTO this FROM leaf_id.leaf_column($1, $2) c;
-    -- Somebody else was first.
+    -- Released concurrently.
     IF this.tag IS NULL THEN
         RAISE EXCEPTION 'column "%" of table % takes its ids from no tag', $2, this.table_name
             USING ERRCODE = 'object_not_in_prerequisite_state';
@@ -662,7 +664,7 @@ BEGIN
         (SELECT c.relkind = 'p' FROM pg_class c WHERE c.oid = $1) AS is_partitioned INTO family
     FROM leaf_id.leaf_followers($1, $2, '', this.tag, NULL) f;
     taken := greatest(0, leaf_id.leaf_last_of_tag(this.tag, $2, this.table_name), leaf_id.leaf_largest_value($1, $2));
-    -- One that leaf_adopt() had to leave.
+    -- A sequence that leaf_adopt() could not drop.
     SELECT min(o.sequence) INTO sequence FROM leaf_id.leaf_owned_sequences($1, this.number) o WHERE NOT o.is_identity;
     IF sequence IS NOT NULL THEN
         taken := greatest(taken, leaf_id.leaf_close_sequence(sequence));
@@ -673,8 +675,8 @@ BEGIN
     END IF;
     first_id := taken + 1;
 
-    -- Partitions with another default keep PostgreSQL from making the column an identity; from 17 on,
-    -- they share that of their table.
+    -- PostgreSQL cannot make the column an identity if partitions have another default; from
+    -- version 17 on, partitions share the table's identity.
     IF sequence IS NULL AND this.not_null AND NOT this.is_domain AND (
         CASE WHEN family.is_partitioned
             THEN NOT family.others_have_defaults
@@ -704,14 +706,14 @@ BEGIN
     IF users IS NOT NULL THEN
         notices := notices || format('tag "%s" stays, as other columns use it: %s', this.tag, users);
     ELSE
-        -- Whoever still asks for its ids gets an error, and not an id that collides.
+        -- Callers still using the tag get an error rather than colliding ids.
         DELETE FROM leaf_id.leaf_alloc a WHERE a.biz_tag = this.tag;
     END IF;
 END
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_release_locked(oid, name) IS 'The work of leaf_release(), on a table that is locked';
 
--- What is to be refused is, before anybody has waited for it.
+-- Checks that can refuse the move run before any wait for a lock.
 CREATE FUNCTION leaf_id.leaf_check_move(
     relation oid, column_name name, table_name text, number smallint, tag text, wanted_tag text, is_release boolean)
 RETURNS void
@@ -747,7 +749,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    -- As of the last VACUUM or ANALYZE: to look at a file is to wait for who has locked it.
+    -- As of the last VACUUM or ANALYZE: reading the file size would wait for a lock.
     size CONSTANT numeric := (
         SELECT sum(c.relpages::bigint * current_setting('block_size')::integer)
         FROM leaf_id.leaf_family($1) m
@@ -759,7 +761,7 @@ DECLARE
             JOIN pg_am m ON m.oid = x.relam AND m.amname = 'btree'
             WHERE i.indrelid = c.oid AND i.indkey[0] = t.attnum AND i.indpred IS NULL AND i.indisvalid));
 BEGIN
-    -- A second or less.
+    -- Below this, a second or less.
     IF size > 100000000 THEN
         RAISE NOTICE '% of table % will be read while it is locked, as column "%" has no index',
             pg_size_pretty(size), $3, $2 USING HINT = 'With an index on the column, it takes milliseconds.';
@@ -769,8 +771,8 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_tell_unindexed(oid, name, text) IS
     'Says that a large table will be read for the largest value of a column';
 
--- No partition or child can be attached to what is locked. All of them together may wait for so long; how
--- many there are does not count.
+-- Partitions and children cannot be attached to a locked table. The limit applies to the wait for
+-- all of them together, regardless of their number.
 CREATE FUNCTION leaf_id.leaf_lock_descendants(relation oid, patience float8) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -812,7 +814,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_lock_holders(oid, oid[]) IS 'Who else has locked a table, its descendants or its sequences';
 
--- A sequence that the call before had to leave.
+-- Sequences that a previous call could not drop.
 CREATE FUNCTION leaf_id.leaf_left_sequences(sequences oid[]) RETURNS oid[]
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -836,7 +838,7 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_left_sequences(oid[]) IS
     'The sequences that can be dropped now; says why the others cannot';
 
--- After the first lock, nothing is waited for as long as deadlock detection takes.
+-- After the first lock, no wait is as long as deadlock_timeout.
 CREATE FUNCTION leaf_id.leaf_try_to_move(
     relation oid, column_name name, table_name text, tag text, step integer, is_release boolean, left_over oid[],
     OUT locked timestamptz, OUT source text, OUT first_id bigint, OUT notices text[]) RETURNS record
@@ -870,14 +872,14 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_try_to_move(oid, name, text, text, integer, boolean, oid[]) IS
     'Locks a table, and moves its column; or drops sequences that were left over';
 
--- Tries until one does the work, and says how it went.
+-- Repeats attempts until one succeeds, and returns a report.
 CREATE FUNCTION leaf_id.leaf_move(
     relation regclass, column_name name, tag text, step integer, is_release boolean) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    -- In milliseconds, as the following; 0 for none.
+    -- In milliseconds, like the variables below; 0 for none.
     lock_timeout CONSTANT integer := (SELECT s.setting FROM pg_settings s WHERE s.name = 'lock_timeout');
     statement_timeout CONSTANT integer := (SELECT s.setting FROM pg_settings s WHERE s.name = 'statement_timeout');
     total_wait CONSTANT integer := CASE WHEN lock_timeout > 0 THEN least(60000, 20 * lock_timeout::bigint) ELSE 60000 END;
@@ -893,7 +895,7 @@ BEGIN
     IF $1 IS NULL OR $2 IS NULL THEN
         RAISE EXCEPTION 'a table and a column are needed' USING ERRCODE = 'null_value_not_allowed';
     END IF;
-    -- An older snapshot would not show the rows that were committed before the lock.
+    -- An older snapshot would miss rows committed before the lock.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'columns can be moved only in a READ COMMITTED transaction' USING ERRCODE = 'feature_not_supported';
     END IF;
@@ -931,7 +933,7 @@ BEGIN
                     tries, round(1000 * extract(epoch FROM clock_timestamp() - started)), coalesce(holders, 'a transaction that has ended since')),
                 HINT = 'Try again when no long transaction uses the table.';
         END IF;
-        -- The others' turn.
+        -- Let other sessions proceed.
         PERFORM pg_sleep(wait * (0.5 + random() / 2) / 1000);
         wait := least(wait * 1.6, 3000);
     END LOOP;
@@ -971,8 +973,8 @@ AS 'SELECT leaf_id.leaf_move($1, $2, NULL, NULL, true)';
 COMMENT ON FUNCTION @extschema@.leaf_release(regclass, name) IS
     'Moves a column from its tag back to an identity or a sequence, above all ids so far; returns the sequence, or the word identity';
 
--- Called at the end of CREATE TABLE (with none: all columns are new) and of ALTER TABLE, with the
--- columns that it has added. The table is locked.
+-- Called at the end of CREATE TABLE (with an empty array: all columns are new) and of ALTER TABLE
+-- (with the added columns). The table is locked.
 CREATE FUNCTION leaf_id.leaf_adopt_new(added text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -986,7 +988,7 @@ DECLARE
     detail text;
 BEGIN
     FOR new_column IN
-        -- One ALTER TABLE may be several.
+        -- One ALTER TABLE may appear as several commands.
         SELECT DISTINCT t.objid AS relation, t.object_identity AS table_name, a.attnum, a.attname AS name
         FROM pg_event_trigger_ddl_commands() t
         JOIN pg_class c ON c.oid = t.objid
@@ -994,7 +996,7 @@ BEGIN
         WHERE t.classid = 'pg_class'::regclass AND t.command_tag IN ('CREATE TABLE', 'ALTER TABLE') AND NOT t.in_extension
             AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND NOT c.relispartition
             AND a.attnum > 0 AND a.attinhcount = 0 AND (added = '{}' OR a.attname = ANY (added))
-            -- Its own sequence, and not one that was there before (LIKE, ADD COLUMN IF NOT EXISTS).
+            -- Its own new sequence, not an existing one (LIKE, ADD COLUMN IF NOT EXISTS).
             AND EXISTS (
                 SELECT FROM pg_event_trigger_ddl_commands() s
                 JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = s.objid
@@ -1028,7 +1030,7 @@ CREATE FUNCTION @extschema@.leaf_adopt_new_columns() RETURNS event_trigger
 COMMENT ON FUNCTION @extschema@.leaf_adopt_new_columns() IS
     'Event trigger: gives new serial and identity columns a tag, where leaf_id.adopt_new_columns is on';
 
--- Not fired where session_replication_role is replica.
+-- Not fired if session_replication_role is replica.
 CREATE EVENT TRIGGER leaf_adopt_new_columns ON ddl_command_end
     WHEN TAG IN ('CREATE TABLE', 'ALTER TABLE')
     EXECUTE FUNCTION @extschema@.leaf_adopt_new_columns();

@@ -1,4 +1,4 @@
--- Ids as people read them.
+-- Formatted ids.
 
 CREATE FUNCTION @extschema@.leaf_format(id bigint, pattern text) RETURNS text
     STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_format_wrapper';

@@ -1,5 +1,6 @@
--- Gapless numbers. Only leaf_gapless_next() counts one up, and it asks for EXECUTE alone:
--- with a series that was created on purpose, a role that may call it can hold up the others.
+-- Gapless numbers. Only leaf_gapless_next() increments a series, and it requires only EXECUTE. A
+-- series must be created explicitly, since any role that may call the function can block the
+-- others.
 
 CREATE TABLE leaf_id.leaf_gapless (
     series text COLLATE "C" PRIMARY KEY
@@ -9,7 +10,7 @@ CREATE TABLE leaf_id.leaf_gapless (
         CONSTRAINT leaf_gapless_range CHECK (
             last_number OPERATOR(pg_catalog.>=) 0 AND last_number OPERATOR(pg_catalog.<=) 9223372036854775806)
 )
--- As leaf_alloc: a number updates its row in place (HOT) as long as pages have room.
+-- As for leaf_alloc: an increment updates its row in place (HOT) as long as the page has room.
 WITH (fillfactor = 50);
 
 COMMENT ON TABLE leaf_id.leaf_gapless IS
@@ -46,7 +47,7 @@ DECLARE
     wanted CONSTANT bigint := NEW.last_number;
 BEGIN
     IF wanted IS NULL THEN
-        -- The constraint says so.
+        -- The constraint refuses it.
         RETURN NEW;
     ELSIF TG_OP = 'UPDATE' AND OLD.series = NEW.series THEN
         IF NOT replicated AND wanted < OLD.last_number THEN
@@ -119,7 +120,7 @@ BEGIN
                 CASE WHEN $1 IS NULL THEN 'series' ELSE 'start' END);
     END IF;
     INSERT INTO leaf_id.leaf_gapless (series, last_number)
-    -- Where that is below the range, the constraint says so.
+    -- A value below the range is rejected by the constraint.
     VALUES ($1, greatest($2, 0) - 1);
 END
 $$;

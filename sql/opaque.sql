@@ -1,4 +1,4 @@
--- Opaque ids: numbers of a tag, encrypted with the key of its name, and back.
+-- Opaque ids: numbers of a tag, encrypted with the key of its name; and decryption.
 
 CREATE FUNCTION @extschema@.leaf_opaque_next(tag text) RETURNS bigint
     STRICT VOLATILE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_opaque_next_wrapper';
@@ -49,7 +49,7 @@ BEGIN
             ERRCODE = 'null_value_not_allowed',
             MESSAGE = pg_catalog.format('leaf_opaque_create() takes no null for "%s"', missing);
     END IF;
-    -- The key first: a tag that somebody else has created meanwhile is then an error.
+    -- The key first: a tag created concurrently then causes an error.
     PERFORM leaf_id.leaf_make_key($1, $2, coalesce($6, ''));
     PERFORM @extschema@.leaf_tag_create($1, $3, max_step => $4, max_value => $2, server => $5);
 END

@@ -1,9 +1,9 @@
--- Who may do what: the last part of the script. Every privilege on what the extension has made
--- is given here, and nowhere else. An update script does the same for what it adds.
+-- Privileges: the last part of the script. All privileges on the extension's objects are granted
+-- here and nowhere else. An update script does the same for its additions.
 
--- Nothing of anybody else's takes part (I9): what the tables, the views, the functions and the
--- event trigger use is PostgreSQL's or the extension's own. Without this a schema that is renamed while the script runs could
--- put a function of its owner in the place of one of ours.
+-- No foreign code (I9): the tables, views, functions and event trigger depend only on objects of
+-- PostgreSQL or of the extension. Otherwise a schema renamed while the script runs could substitute
+-- its owner's function for one of ours.
 DO $$
 DECLARE
     stranger pg_catalog.text;
@@ -36,11 +36,11 @@ BEGIN
             'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid,
             'pg_catalog.pg_event_trigger'::pg_catalog.regclass::pg_catalog.oid])
     )
-    -- What initdb has made needs no entry.
+    -- Objects created by initdb have no entry.
     SELECT pg_catalog.pg_describe_object(d.refclassid, d.refobjid, d.refobjsubid) INTO stranger
     FROM pg_catalog.pg_depend d
     JOIN parts p ON p.classid OPERATOR(pg_catalog.=) d.classid AND p.objid OPERATOR(pg_catalog.=) d.objid
-    -- PL/pgSQL, the schema and the extension are no code.
+    -- PL/pgSQL, the schema and the extension are not code.
     WHERE d.refclassid OPERATOR(pg_catalog.<>) ALL (ARRAY[
         'pg_catalog.pg_language'::pg_catalog.regclass::pg_catalog.oid,
         'pg_catalog.pg_namespace'::pg_catalog.regclass::pg_catalog.oid,
@@ -57,8 +57,8 @@ BEGIN
 END
 $$;
 
--- What ALTER DEFAULT PRIVILEGES, and PostgreSQL for PUBLIC, have given is taken back:
--- who holds ALL on a table may put a trigger on it.
+-- Revokes everything granted by ALTER DEFAULT PRIVILEGES, and by PostgreSQL to PUBLIC: a role with
+-- ALL on a table may add a trigger to it.
 DO $$
 DECLARE
     statement pg_catalog.text;
@@ -84,7 +84,7 @@ BEGIN
                 AND m.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
             UNION ALL
             SELECT 'FUNCTION', p.oid::pg_catalog.regprocedure::pg_catalog.text, p.proowner,
-                -- Without a list, PUBLIC may execute it.
+                -- Without an ACL, PUBLIC may execute it.
                 coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner))
             FROM pg_catalog.pg_proc p
             JOIN members m ON m.objid OPERATOR(pg_catalog.=) p.oid
@@ -101,7 +101,7 @@ BEGIN
 END
 $$;
 
--- Everybody issues ids, and reads them.
+-- All roles may issue and read ids.
 GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_segment_next(text),
     @extschema@.leaf_segment_next_batch(text, integer),
@@ -122,13 +122,13 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_format_uuid(bigint),
     @extschema@.leaf_parse_uuid(uuid)
 TO PUBLIC;
--- What two of these become in COPY. They check EXECUTE on the function that was written.
+-- The twins of two of these, used by COPY. They check EXECUTE on the original function.
 GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_segment_next_stable(text, oid, internal), leaf_id.leaf_snowflake_next_stable(oid, internal)
 TO PUBLIC;
 
--- What moves columns, and acts where somebody creates one: all with the caller's rights, on his
--- table and on leaf_alloc.
+-- Functions that move columns, also automatically: all with the caller's rights on the table and on
+-- leaf_alloc.
 GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_adopt(regclass, name, text, integer),
     @extschema@.leaf_release(regclass, name),
@@ -165,9 +165,9 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_adopt_new(text[])
 TO PUBLIC;
 
--- What manages tags runs with the caller's rights: whether he may is what he may do with
--- leaf_alloc, and one GRANT on that table makes a role a manager of tags. USAGE on the schema
--- opens no table; and it names nobody in granted_to, where only a role's own USAGE counts.
+-- Functions that manage tags run with the caller's rights: they require privileges on leaf_alloc,
+-- so one GRANT on that table makes a role a manager of tags. USAGE on the schema opens no table,
+-- and makes no name in granted_to valid, where only a role's own USAGE counts.
 GRANT USAGE ON SCHEMA leaf_id TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean),
@@ -192,13 +192,13 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_has_key(text),
     leaf_id.leaf_forget(text),
     leaf_id.leaf_skip(integer, integer, bigint, integer, integer),
-    -- The same with leaf_gapless. Not leaf_gapless_next(): who may call it can hold up the others.
+    -- The same with leaf_gapless. Not leaf_gapless_next(), whose callers can block each other.
     @extschema@.leaf_gapless_create(text, bigint),
     @extschema@.leaf_gapless_drop(text, boolean)
 TO PUBLIC;
 
--- Monitors see the views. PostgreSQL checks the functions in them against who reads.
--- leaf_registry tells of a grace, leaf_gapless of what a view would show.
+-- Monitoring roles read the views. PostgreSQL checks EXECUTE on functions in a view against the
+-- reader. leaf_registry shows a grace; leaf_gapless has no view.
 GRANT SELECT ON
     @extschema@.leaf_segment_status, @extschema@.leaf_slot_status, @extschema@.leaf_central_status,
     @extschema@.leaf_snowflake_status, @extschema@.leaf_worker_status, leaf_id.leaf_registry,
@@ -209,18 +209,18 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_snowflake_state()
 TO pg_monitor;
 
--- The role that installs the extension need not be a superuser. It manages tags and the worker
--- registry, grants that to others, and dumps and restores the tables (SELECT and INSERT). It owns
--- none of them, and gets no privilege with which its code could run in the statements of others
--- (TRIGGER), or in their way (REFERENCES, TRUNCATE).
+-- The installing role need not be a superuser. It manages tags and the worker registry, grants that
+-- to others, and dumps and restores the tables (SELECT and INSERT). It owns none of them, and gets
+-- no privilege that would run its code in the statements of others (TRIGGER) or block them
+-- (REFERENCES, TRUNCATE).
 GRANT USAGE ON SCHEMA leaf_id TO @extowner@ WITH GRANT OPTION;
 GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO @extowner@ WITH GRANT OPTION;
--- No UPDATE: of a series that is there, leaf_gapless_next() alone counts.
+-- No UPDATE: an existing series is only incremented by leaf_gapless_next().
 GRANT SELECT, INSERT, DELETE ON leaf_id.leaf_gapless TO @extowner@ WITH GRANT OPTION;
 -- To forget how far a series was counted.
 GRANT SELECT, DELETE ON leaf_id.leaf_gapless_mark TO @extowner@ WITH GRANT OPTION;
 GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry, leaf_id.leaf_opaque_key TO @extowner@;
--- The settings of the registry.
+-- Settings of the registry.
 GRANT UPDATE (epoch_ms, layout, max_skew_ms, max_lease_ms, max_lead_ms, max_ids_per_role) ON leaf_id.leaf_registry TO @extowner@;
 GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean),

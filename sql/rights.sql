@@ -1,6 +1,6 @@
--- Who may issue the ids of a tag. Both run with the caller's rights: he needs SELECT and UPDATE
--- on leaf_alloc, and to grant to a role USAGE on the schema WITH GRANT OPTION. That PUBLIC has
--- USAGE makes no name valid: only what was granted to the role itself does.
+-- Rights per tag. Both functions run with the caller's rights. The caller needs SELECT and UPDATE
+-- on leaf_alloc and, to grant to a role, USAGE on the schema WITH GRANT OPTION. PUBLIC's USAGE
+-- makes no name valid; only a grant to the role itself does.
 
 CREATE FUNCTION @extschema@.leaf_tag_grant(tag text, role text) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -14,7 +14,7 @@ BEGIN
             ERRCODE = 'null_value_not_allowed',
             MESSAGE = format('leaf_tag_grant() takes no null for "%s"', 'tag');
     END IF;
-    -- The cast below would cut it, perhaps to the name of another role.
+    -- The cast below would truncate it, perhaps to the name of another role.
     IF $2 IS NULL OR octet_length($2) > 63 THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_name', MESSAGE = 'a role has a name of at most 63 bytes';
     END IF;
@@ -28,13 +28,13 @@ BEGIN
             SELECT FROM pg_namespace n, aclexplode(n.nspacl) a, pg_roles r
             WHERE n.nspname = 'leaf_id' AND r.rolname = $2 AND a.grantee = r.oid
                 AND a.privilege_type = 'USAGE') INTO is_known;
-        -- What stands under its name is then an earlier role's.
+        -- Entries under its name belong to a dropped role of the same name.
         IF NOT is_known THEN
             UPDATE leaf_id.leaf_alloc a SET granted_to = array_remove(a.granted_to, $2::name)
             WHERE $2::name = ANY (a.granted_to);
         END IF;
-        -- The role cannot be dropped while it has this, and its name counts only as long: a
-        -- role that gets the name later has not got the rights.
+        -- With this grant the role cannot be dropped, and its name is valid only while it has the
+        -- grant: a later role of the same name does not get the rights.
         EXECUTE format('GRANT USAGE ON SCHEMA leaf_id TO %I', $2);
         IF NOT EXISTS (
             SELECT FROM pg_namespace n, aclexplode(n.nspacl) a, pg_roles r

@@ -1,11 +1,11 @@
 \echo Use "CREATE EXTENSION leaf_id" to load this file. \quit
 
--- The schema of the extension's tables. An existing one is an error: what somebody else has
--- put into it could stand in their place.
+-- Schema of the extension's tables. An existing one is an error, since objects that others have
+-- created in it could take the place of ours.
 CREATE SCHEMA leaf_id;
 COMMENT ON SCHEMA leaf_id IS 'Tables of extension leaf_id';
 
--- The table of tags: Leaf's leaf_alloc, with what a row needs to remember.
+-- The table of tags: Leaf's leaf_alloc, plus the state of each row.
 
 CREATE TABLE leaf_id.leaf_alloc (
     biz_tag text COLLATE "C" PRIMARY KEY
@@ -25,15 +25,15 @@ CREATE TABLE leaf_id.leaf_alloc (
     system_identifier bigint NOT NULL DEFAULT 0,
     timeline integer NOT NULL DEFAULT 0,
     largest_claim integer NOT NULL DEFAULT 0,
-    -- Its name and not its oid: pg_dump carries it.
+    -- A name rather than an oid, so that pg_dump preserves it.
     server name,
     server_incarnation bigint NOT NULL DEFAULT 0,
-    -- Names and not oids, as above. A name counts while its role has USAGE on this schema.
+    -- Names rather than oids, as above. A name is valid while its role has USAGE on this schema.
     granted_to name[],
     CONSTRAINT leaf_alloc_max_step_not_below_step CHECK (max_step OPERATOR(pg_catalog.>=) step),
     CONSTRAINT leaf_alloc_server_incarnation_of_server CHECK (server IS NOT NULL OR server_incarnation OPERATOR(pg_catalog.=) 0)
 )
--- A claim updates its row in place (HOT) as long as pages have room.
+-- Claims update their row in place (HOT) as long as the page has room.
 WITH (fillfactor = 50);
 
 COMMENT ON TABLE leaf_id.leaf_alloc IS
@@ -61,8 +61,8 @@ COMMENT ON COLUMN leaf_id.leaf_alloc.granted_to IS
     'Roles that may issue its ids, public for all; null: all. See leaf_tag_grant() and leaf_tag_revoke()';
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_alloc', '');
 
--- How far ids of a name were claimed, whatever became of its row since. It is what this database has
--- seen: no dump has it, and no subscriber takes another server's.
+-- High-water marks: how far ids of a name were claimed in this database, whatever became of the
+-- row. Neither dumped nor replicated from another server.
 CREATE TABLE leaf_id.leaf_high_mark (
     tag text COLLATE "C" PRIMARY KEY
         CONSTRAINT leaf_high_mark_tag_length CHECK (
@@ -70,7 +70,7 @@ CREATE TABLE leaf_id.leaf_high_mark (
     high bigint NOT NULL
         CONSTRAINT leaf_high_mark_high_positive CHECK (high OPERATOR(pg_catalog.>=) 1)
 )
--- As leaf_alloc.
+-- As for leaf_alloc.
 WITH (fillfactor = 50);
 COMMENT ON TABLE leaf_id.leaf_high_mark IS
     'Set by leaf_id: how far ids of each name were claimed in this database';
@@ -82,8 +82,8 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- pg_restore --disable-triggers makes it fire for everybody but subscribers. What a replicated edit of
-    -- a tag leaves here is this database's own.
+    -- After pg_restore --disable-triggers, this fires in all sessions except subscribers. Marks
+    -- written by the trigger of a replicated edit of a tag are this database's own.
     IF current_setting('session_replication_role') = 'replica' AND pg_trigger_depth() = 1 THEN
         RETURN NULL;
     END IF;
@@ -97,7 +97,8 @@ CREATE TRIGGER leaf_high_mark_stays
     FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_high_mark_stays();
 ALTER TABLE leaf_id.leaf_high_mark ENABLE REPLICA TRIGGER leaf_high_mark_stays;
 
--- Apart: one GRANT on leaf_alloc makes a role a manager of tags, and is to open no key.
+-- A separate table: a GRANT on leaf_alloc makes a role a manager of tags, but must not disclose
+-- keys.
 CREATE TABLE leaf_id.leaf_opaque_key (
     tag text COLLATE "C" PRIMARY KEY
         CONSTRAINT leaf_opaque_key_tag_length CHECK (
@@ -116,13 +117,13 @@ COMMENT ON COLUMN leaf_id.leaf_opaque_key.key IS 'The key, of 256 bits';
 
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_opaque_key', '');
 
--- A subscriber that has a key already keeps it. An error would stop the apply worker with all its tables.
+-- A subscriber keeps its existing key. An error would stop the apply worker with all its tables.
 CREATE FUNCTION leaf_id.leaf_opaque_key_merge() RETURNS trigger
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- pg_restore --disable-triggers makes it fire for everybody but subscribers.
+    -- After pg_restore --disable-triggers, this fires in all sessions except subscribers.
     IF current_setting('session_replication_role') = 'replica'
         AND EXISTS (SELECT FROM leaf_id.leaf_opaque_key k WHERE k.tag = NEW.tag) THEN
         RETURN NULL;

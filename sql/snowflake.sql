@@ -1,4 +1,4 @@
--- Snowflake ids: the functions that issue them, take them apart, and bound them in time.
+-- Snowflake ids: functions that issue them, decode them, and compute bounds for a time.
 
 CREATE FUNCTION @extschema@.leaf_snowflake_next() RETURNS bigint
     STRICT VOLATILE PARALLEL SAFE SUPPORT leaf_id.leaf_next_support

@@ -1,9 +1,9 @@
--- leaf_sync() fits tags to the ids that are in the tables, and leaf_check() says what it would do.
+-- leaf_sync() raises tags above the ids in the tables, and leaf_check() shows what it would do.
 --
--- Both run with the caller's rights. A superuser may call them where hostile roles own tables:
--- nothing of theirs is looked up by name or run. Columns are found in the catalogs, and read by
--- leaf_column_max(), by oid; what is called by name is in schema leaf_id, which nobody else can
--- rename or fill. A number in somebody's table has the weight that his rights give it: see
+-- Both run with the caller's rights. A superuser may call them where hostile roles own tables: no
+-- object of theirs is looked up by name or executed. Columns are found in the catalogs and read by
+-- oid, with leaf_column_max(). Functions called by name are in schema leaf_id, which nobody else
+-- can rename or create objects in. The owner's rights limit the effect of a number in a table: see
 -- "may_raise" below.
 
 CREATE FUNCTION leaf_id.leaf_column_max(
@@ -46,7 +46,7 @@ CREATE FUNCTION leaf_id.leaf_default_source(
 COMMENT ON FUNCTION leaf_id.leaf_default_source(pg_node_tree, oid) IS
     'What a default is, if it is one call with a constant: the tag that the issuing function is given, or the sequence that nextval() is; and all texts in it';
 
--- By what nobody but a superuser can make, and not by names, which may change.
+-- Identified by properties that only a superuser can set, not by names, which may change.
 CREATE FUNCTION leaf_id.leaf_issuers(OUT issuer oid, OUT is_plain boolean) RETURNS SETOF record
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -70,7 +70,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_issuer() IS 'leaf_segment_next()';
 
--- Nothing is locked: somebody may hold a table ACCESS EXCLUSIVE. So pg_get_expr() is given no relation; a
+-- Locks nothing, since a table may be locked ACCESS EXCLUSIVE. So pg_get_expr() gets no relation; a
 -- default has no variables.
 CREATE FUNCTION leaf_id.leaf_issuing_columns(
     OUT relation oid, OUT column_name name, OUT tag text, OUT texts text[], OUT expression text)
@@ -102,30 +102,31 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_issuing_columns() IS
     'The columns whose defaults, or those of their domains, issue ids: of which tag, or, if that is no constant, by which expression';
 
--- One row a column, with all its partitions and children, and one for each table that was not read.
+-- One row per column, including its partitions and children, and one per table that was not read.
 CREATE FUNCTION leaf_id.leaf_read_columns(
     only_tag text,
     OUT tag text,
     OUT relation oid,
     OUT column_name name,
     OUT expression text,
-    -- Why it was not read; and whether that is so of a part of the column, where there may be ids.
+    -- Reason why it was not read; true if it is a part of the column that may contain ids.
     OUT unread text, OUT is_hidden boolean,
     OUT type_end bigint,
     OUT largest bigint,
-    -- Of those that belong to others than the following.
+    -- Largest value in tables of owners without may_raise.
     OUT untrusted bigint,
-    -- What counts, of all columns of the tag; whether any does; whether one that would was not read.
+    -- Over all columns of the tag: the largest value that counts; any column counts; one that
+    -- counts was not read.
     OUT wanted bigint,
     OUT may_raise boolean,
     OUT is_incomplete boolean,
-    -- The smallest of those that count, and of all.
+    -- Smallest type_end of the columns that count, and of all.
     OUT tag_end bigint,
     OUT smallest_end bigint
 ) RETURNS SETOF record
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
--- To compile it takes longer than to run it.
+-- JIT compilation would take longer than the query.
 SET jit = off
 AS $$
     WITH RECURSIVE issuing AS MATERIALIZED (
@@ -135,7 +136,7 @@ AS $$
         UNION
         SELECT t.root, h.inhrelid FROM tree t JOIN pg_inherits h ON h.inhparent = t.member
     ), topmost AS MATERIALIZED (
-        -- A partition whose default came from its parent is its parent's row.
+        -- A partition that inherits its default is covered by its parent's row.
         SELECT i.* FROM issuing i
         WHERE (only_tag IS NULL OR i.tag = only_tag)
             AND (i.relation, i.column_name) NOT IN (
@@ -147,15 +148,15 @@ AS $$
     ), members AS MATERIALIZED (
         SELECT o.relation AS root, o.column_name, o.tag, o.expression, t.member, m.largest, m.unread,
             CASE a.attlen WHEN 2 THEN 32767 WHEN 4 THEN 2147483647 ELSE 9223372036854775806 END AS type_end,
-            -- There may be ids in it. Views and foreign tables keep theirs somewhere else.
+            -- It may contain ids. Views and foreign tables have theirs elsewhere.
             coalesce(m.unread IN (
                 'it is locked by another session: try again',
                 'you may not read it',
                 'row-level security may hide rows from you'), false) AS is_hidden,
-            -- Whoever owns a table can write any number into it, and so have a superuser use up
-            -- the tag of others. So an id counts where its owner could do as much harm himself, as he may edit
-            -- tags, or drop the database; where the caller has named the tag; and below max_id, as then all
-            -- that it can cost is what is cached.
+            -- The owner of a table can write any number into it, and so make a superuser use up a
+            -- tag of others. So a value counts only if the owner could do the same harm directly,
+            -- by editing tags or dropping the database; if the caller has named the tag; or if it
+            -- is below max_id, where it can cost only the cached ids.
             only_tag IS NOT NULL
                 OR has_table_privilege(c.relowner, 'leaf_id.leaf_alloc'::regclass, 'UPDATE')
                 OR pg_has_role(c.relowner, 'pg_database_owner', 'USAGE') AS may_raise
@@ -163,7 +164,7 @@ AS $$
         JOIN tree t ON t.root = o.relation
         JOIN pg_class c ON c.oid = t.member
         JOIN pg_attribute a ON a.attrelid = t.member AND a.attname = o.column_name AND NOT a.attisdropped
-        -- It is strict: a null column is not read.
+        -- The function is strict: a NULL column number skips the read.
         CROSS JOIN LATERAL leaf_id.leaf_column_max(
             t.member, CASE WHEN o.tag IS NOT NULL AND c.relkind <> 'p' THEN a.attnum END) m
     )
@@ -206,7 +207,7 @@ BEGIN
     END IF;
     action := 'skip';
     detail := CASE
-        -- Nor does a stranger have a name taken, for a tag that ends soon.
+        -- An untrusted owner must not be able to claim a name either, for a tag that soon ends.
         WHEN NOT may_raise THEN format(
             'it does not exist, and the owners of its tables may not edit tags: if they are right, SELECT * FROM leaf_sync(%L)', $1)
         WHEN is_incomplete THEN 'it does not exist, and not all of its columns could be read'
@@ -221,7 +222,7 @@ BEGIN
         INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id, max_value) VALUES ($1, next_after, tag_end)
         ON CONFLICT (biz_tag) DO NOTHING;
         IF NOT FOUND THEN
-            -- Somebody else has made it meanwhile.
+            -- Created concurrently.
             action := NULL;
         END IF;
     END IF;
@@ -273,8 +274,8 @@ BEGIN
         RETURN;
     END IF;
     action := 'raise';
-    -- One more than max_id, although ids of the cache may be above what is wanted: only a max_id
-    -- that changes has everybody drop what is cached.
+    -- One above max_id, even if cached ids are above the wanted value: only a change of max_id
+    -- invalidates the caches.
     next_after := greatest(stored.max_id, wanted) + 1;
     IF apply THEN
         UPDATE leaf_id.leaf_alloc a SET max_id = greatest(a.max_id, wanted) + 1
@@ -336,8 +337,8 @@ BEGIN
             USING ERRCODE = 'read_only_sql_transaction', HINT = 'Call leaf_sync() on the primary.';
     END IF;
 
-    -- Every column is read before the first tag is locked, and tags are locked in their order:
-    -- two calls at once do not wait for each other in a circle.
+    -- All columns are read before the first tag is locked, and tags are locked in name order, so
+    -- concurrent calls cannot deadlock.
     FOR this IN
         SELECT c.* FROM leaf_id.leaf_read_columns(only_tag) c
         ORDER BY c.tag COLLATE "C" NULLS FIRST, c.unread NULLS FIRST, c.relation::regclass::text, c.column_name
@@ -369,7 +370,7 @@ BEGIN
                 'its owner %s may not edit tags: if this value is right, SELECT * FROM leaf_sync(%L)',
                 (SELECT c.relowner::regrole FROM pg_class c WHERE c.oid = this.relation), tag);
         ELSIF this.is_hidden AND action <> 'skip' THEN
-            -- Of partitions and children, of which each has a row of its own.
+            -- Partitions and children that were not read have rows of their own.
             action := CASE action WHEN 'none' THEN 'skip' ELSE action END;
             detail := 'not all of its tables could be read';
         ELSIF detail IS NULL THEN
@@ -381,7 +382,7 @@ BEGIN
 
     RETURN QUERY SELECT t.tag, NULL::regclass, NULL::name, NULL::bigint, t.next_id, t.next_id, t.action, t.detail
         FROM leaf_id.leaf_tags_without_columns(only_tag) t;
-    -- Neither there nor in a column.
+    -- Neither in leaf_alloc nor in a column.
     IF NOT FOUND AND only_tag IS NOT NULL AND tag IS NULL THEN
         RAISE EXCEPTION 'tag "%" does not exist', only_tag
             USING ERRCODE = 'undefined_object', DETAIL = 'No column''s default issues its ids either.';

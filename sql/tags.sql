@@ -1,4 +1,4 @@
--- The edit triggers and the functions that manage tags.
+-- Triggers for edits of tags, and functions to manage tags.
 
 CREATE FUNCTION @extschema@.leaf_alloc_stamp() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_alloc_stamp_wrapper';
@@ -18,7 +18,7 @@ COMMENT ON FUNCTION @extschema@.leaf_alloc_truncate() IS
 CREATE TRIGGER leaf_alloc_stamp
     BEFORE INSERT OR UPDATE ON leaf_id.leaf_alloc
     FOR EACH ROW EXECUTE FUNCTION @extschema@.leaf_alloc_stamp();
--- AFTER: only rows that were really written are edits (ON CONFLICT DO NOTHING writes none).
+-- AFTER: only rows actually written are edits (ON CONFLICT DO NOTHING writes none).
 CREATE TRIGGER leaf_alloc_edit
     AFTER INSERT OR UPDATE OR DELETE ON leaf_id.leaf_alloc
     FOR EACH ROW EXECUTE FUNCTION @extschema@.leaf_alloc_edit();
@@ -26,8 +26,8 @@ CREATE TRIGGER leaf_alloc_truncate
     BEFORE TRUNCATE ON leaf_id.leaf_alloc
     FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.leaf_alloc_truncate();
 
--- What an edit leaves to the marks of names. SQL, and not by oid as a claim: tools that copy the table of
--- marks follow it by row triggers.
+-- Marks left by edits. Written by SQL, not by oid like those of claims, since tools that copy the
+-- table of marks follow it with row triggers.
 CREATE FUNCTION leaf_id.leaf_skip(
     step integer, max_step integer, system_identifier bigint, timeline integer, largest_claim integer) RETURNS bigint
     STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_skip_wrapper';
@@ -49,7 +49,7 @@ BEGIN
     INSERT INTO leaf_id.leaf_high_mark AS m (tag, high)
     SELECT a.biz_tag, least(
         greatest(a.max_id, before.high)
-            -- Lost claims of a sourced tag are its source server's to leave out.
+            -- Lost claims of a sourced tag are skipped by its source server.
             + CASE WHEN a.server IS NULL
                 THEN leaf_id.leaf_skip(a.step, a.max_step, a.system_identifier, a.timeline, a.largest_claim)::numeric
                 ELSE 0 END,
@@ -72,7 +72,7 @@ CREATE TRIGGER leaf_alloc_mark_truncate
     BEFORE TRUNCATE ON leaf_id.leaf_alloc
     FOR EACH STATEMENT EXECUTE FUNCTION leaf_id.leaf_alloc_mark();
 
--- ALWAYS: a logical replication subscriber must drop its caches too.
+-- ALWAYS: a logical replication subscriber must invalidate its caches, too.
 ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_stamp;
 ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_edit;
 ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_truncate;
@@ -106,7 +106,7 @@ BEGIN
             ERRCODE = 'null_value_not_allowed',
             MESSAGE = pg_catalog.format('leaf_tag_create() takes no null for "%s"', missing);
     END IF;
-    -- Otherwise the cast would cut it, perhaps to the name of another server.
+    -- The cast would truncate it, perhaps to the name of another server.
     IF pg_catalog.octet_length($7) > 63 THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_name',
@@ -177,7 +177,7 @@ BEGIN
             MESSAGE = pg_catalog.format(
                 'leaf_tag_reset() takes no null for "%s"', CASE WHEN $1 IS NULL THEN 'tag' ELSE 'next_id' END);
     END IF;
-    -- 0 asks for a new incarnation, with which max_id may go back.
+    -- 0 requests a new incarnation, with which max_id may be lowered.
     UPDATE leaf_id.leaf_alloc SET max_id = $2, incarnation = 0 WHERE biz_tag = $1;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING

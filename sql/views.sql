@@ -1,4 +1,4 @@
--- What the generators are doing, for pg_monitor.
+-- State of the generators, for pg_monitor.
 
 CREATE FUNCTION @extschema@.leaf_segment_slots(
     OUT tag text, OUT current_first bigint, OUT current_last bigint, OUT current_next bigint,
@@ -60,23 +60,23 @@ SELECT
     s.last_error,
     a.max_value,
     a.max_id::pg_catalog.float8 OPERATOR(pg_catalog./) a.max_value::pg_catalog.float8 AS used_ratio,
-    -- Not later than a timestamp can be.
+    -- Within the range of timestamps.
     CASE WHEN lasts.tag OPERATOR(pg_catalog.<=) 1e10::pg_catalog.float8 THEN
         pg_catalog.now() OPERATOR(pg_catalog.+) pg_catalog.make_interval(secs => lasts.tag)
     END AS exhausted_at,
     a.server,
     CASE WHEN l.state OPERATOR(pg_catalog.=) 'away' THEN l.since END AS server_away_since,
-    -- A hundred years are as good as any longer time.
+    -- Cap at 100 years to avoid interval overflow.
     CASE WHEN lasts.cached IS NOT NULL THEN
         pg_catalog.make_interval(secs => least(lasts.cached, 3e9::pg_catalog.float8))
     END AS cached_for
 FROM leaf_id.leaf_alloc a
 LEFT JOIN @extschema@.leaf_segment_slots() s ON s.tag OPERATOR(pg_catalog.=) a.biz_tag
 LEFT JOIN @extschema@.leaf_central_connections() l ON l.server OPERATOR(pg_catalog.=) a.server
--- In seconds, at the present rate.
+-- In seconds, at the current rate.
 CROSS JOIN LATERAL (
     SELECT
-        -- greatest() passes over a null.
+        -- greatest() ignores NULL.
         CASE WHEN rate.ids_per_second IS NOT NULL THEN greatest(
             (a.max_value OPERATOR(pg_catalog.-) a.max_id)::pg_catalog.float8
                 OPERATOR(pg_catalog./) rate.ids_per_second,

@@ -1,5 +1,5 @@
--- The worker registry: which server issues snowflake ids with which worker id. What is decided,
--- and why no id comes twice, is in src/core/src/registry.rs.
+-- The worker registry: which server issues snowflake ids with which worker id. The decisions, and
+-- the uniqueness argument, are in src/core/src/registry.rs.
 
 CREATE TABLE leaf_id.leaf_worker (
     worker_id integer CONSTRAINT leaf_worker_pkey PRIMARY KEY
@@ -7,7 +7,7 @@ CREATE TABLE leaf_id.leaf_worker (
     system_identifier bigint,
     node_name text COLLATE "C"
         CONSTRAINT leaf_worker_node_name_length CHECK (pg_catalog.octet_length(node_name) OPERATOR(pg_catalog.<=) 63),
-    -- Its name and not its oid: pg_dump carries it.
+    -- A name rather than an oid, so that pg_dump preserves it.
     role_name text COLLATE "C"
         CONSTRAINT leaf_worker_role_name_length CHECK (pg_catalog.octet_length(role_name) OPERATOR(pg_catalog.<=) 63),
     token bigint NOT NULL DEFAULT 0,
@@ -30,7 +30,7 @@ CREATE TABLE leaf_id.leaf_worker (
         (system_identifier IS NULL) OPERATOR(pg_catalog.=) (node_name IS NULL)),
     CONSTRAINT leaf_worker_node UNIQUE (system_identifier, node_name)
 )
--- A renewal updates its row in place (HOT) as long as pages have room.
+-- Renewals update their row in place (HOT) as long as the page has room.
 WITH (fillfactor = 50);
 
 COMMENT ON TABLE leaf_id.leaf_worker IS
@@ -66,7 +66,7 @@ CREATE TABLE leaf_id.leaf_registry (
     database oid,
     relation oid,
     epoch_ms bigint,
-    -- What core's Layout can be.
+    -- The range of Layout in src/core.
     layout text COLLATE "C"
         CONSTRAINT leaf_registry_layout_valid CHECK (
             layout OPERATOR(pg_catalog.~) '^(3[89]|4[0-6])/([0-9]|1[0-5])/([1-9]|1[0-6])$'
@@ -122,8 +122,8 @@ COMMENT ON COLUMN leaf_id.leaf_registry.max_lead_ms IS
 COMMENT ON COLUMN leaf_id.leaf_registry.max_ids_per_role IS
     'How many worker ids one role may have, so that none can take all; null: any number. Not for the owner of the extension and superusers';
 
--- A registry that finds no row of its own, or one that was never used, may have lost what
--- came later in a failover. So what a dump does not carry remembers where it was created.
+-- A registry without a row of its own, or with one never used, may have lost leases in a failover.
+-- So its place of creation is recorded in a table that is not dumped.
 CREATE TABLE leaf_id.leaf_registry_origin (
     one boolean PRIMARY KEY DEFAULT true CONSTRAINT leaf_registry_origin_one_row CHECK (one),
     system_identifier bigint NOT NULL,
@@ -140,7 +140,7 @@ COMMENT ON COLUMN leaf_id.leaf_registry_origin.database IS '... the database ...
 COMMENT ON COLUMN leaf_id.leaf_registry_origin.relation IS '... and leaf_registry';
 INSERT INTO leaf_id.leaf_registry_origin (system_identifier, timeline, database, relation)
 SELECT c.system_identifier,
-    -- The timeline that is written on: pg_control shows an older one after a promotion.
+    -- Timeline that WAL is written on; pg_control has an older one right after a promotion.
     pg_catalog.textcat('x', pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8))
         ::pg_catalog.bit(32)::pg_catalog.int4,
     d.oid,
@@ -148,14 +148,14 @@ SELECT c.system_identifier,
 FROM pg_catalog.pg_control_system() c, pg_catalog.pg_database d
 WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database();
 
--- Where the registry of this database was created, logical replication does not know: a
--- publication FOR ALL TABLES brings the publisher's row, which would stop the initial copy.
+-- The place of creation must not be replicated: a publication FOR ALL TABLES includes the
+-- publisher's row, which would stop the initial copy.
 CREATE FUNCTION leaf_id.leaf_registry_origin_stays() RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- ENABLE TRIGGER ALL makes it fire for everybody but subscribers.
+    -- After ENABLE TRIGGER ALL, this fires in all sessions except subscribers.
     IF current_setting('session_replication_role') <> 'replica' THEN
         RETURN coalesce(NEW, OLD);
     END IF;
@@ -204,7 +204,7 @@ COMMENT ON COLUMN @extschema@.leaf_worker_status.address IS
 COMMENT ON COLUMN @extschema@.leaf_worker_status.role_name IS
     'Role that claimed it for this node first: no other may claim, renew or release it; null: any';
 
--- What servers call for their leases, and an operator for the rest.
+-- Functions that servers call for their leases, and functions for operators.
 
 CREATE FUNCTION @extschema@.leaf_worker_claim(
     system_identifier bigint, node_name text, token bigint, next_token bigint,

@@ -1,16 +1,16 @@
-//! The SQL functions: check, call, convert. And the script that creates them.
+//! The SQL functions: argument checks, calls and conversions. And the script that creates them.
 //!
-//! * [`call`]: how a call brings its arguments, and how it is answered.
+//! * [`call`]: arguments and results.
 //! * [`segment`], [`snowflake`]: the functions that issue ids.
-//! * [`fmgr`]: their fast entries, without pgrx's guard.
-//! * [`support`]: what the planner asks of them, for COPY in bulk.
+//! * [`fmgr`]: their fast entry points, without pgrx's guard.
+//! * [`support`]: their planner support function, for COPY in bulk.
 //! * [`adopt`]: the event trigger that gives new columns a tag.
-//! * [`opaque`]: opaque ids, there and back.
+//! * [`opaque`]: opaque ids, encoding and decoding.
 //! * [`tags`]: the triggers of the table of tags.
 //! * [`registry`]: the worker registry.
-//! * [`gapless`]: gapless numbers. [`format`](mod@format): ids as people read them.
-//! * [`status`]: what the views show.
-//! * [`sync`]: what `leaf_sync` reads.
+//! * [`gapless`]: gapless numbers. [`format`](mod@format): formatted ids.
+//! * [`status`]: data for the views.
+//! * [`sync`]: helpers of `leaf_sync`.
 
 #![allow(unsafe_code)]
 
@@ -28,9 +28,9 @@ mod support;
 mod sync;
 mod tags;
 
-// The script, in this order: scripts/lib.sh reads the list here. (The macros are for `cargo pgrx install`,
-// which nothing here needs.) The files have a CREATE FUNCTION for each function below; a test compares the
-// two.
+// The script, in this order: scripts/lib.sh parses the list. (The macros are for `cargo pgrx
+// install`, which is not used here.) Each function below has a CREATE FUNCTION in these files; a
+// test compares them.
 pgrx::extension_sql_file!("../sql/schema.sql", name = "schema");
 pgrx::extension_sql_file!("../sql/tags.sql", name = "tags", requires = ["schema"]);
 pgrx::extension_sql_file!("../sql/segment.sql", name = "segment", requires = ["tags"]);

@@ -1,5 +1,4 @@
-//! What calls of both kinds need before they wait, and while they do: whether ids can be issued
-//! here at all, for how long a call may wait, and why nobody has answered.
+//! Preconditions and time limits of calls that issue ids, and the DETAIL of a timeout.
 
 use std::time::{Duration, Instant};
 
@@ -8,18 +7,18 @@ use crate::guc;
 use crate::pg;
 use crate::shmem::{self, Area};
 
-/// How long one sleep lasts at most before the state is looked at again, in milliseconds:
-/// the safety net under the broadcasts.
+/// Max duration of one sleep before the state is checked again, in milliseconds, in case a
+/// broadcast was missed.
 pub const SLEEP_MS: i64 = 200;
-/// How often a look that may not block is tried again, in milliseconds.
+/// Retry interval for operations that must not block, in milliseconds.
 pub const RETRY_MS: i64 = 10;
-/// How long a reload may take to reach the launcher, in milliseconds.
+/// Max time for a reload to reach the launcher, in milliseconds.
 pub const RELOAD_GRACE_MS: i64 = SLEEP_MS;
 
-/// The shared area, where ids can be issued at all.
+/// The shared area, if ids can be issued.
 ///
 /// # Errors
-/// The library is not preloaded; the server is a standby, or one of a single process.
+/// The library is not preloaded; the server is a standby, or in single-user mode.
 pub fn ready() -> Result<&'static Area, Failure> {
     let area = ready_on_standby()?;
     if pg::in_recovery() {
@@ -28,10 +27,10 @@ pub fn ready() -> Result<&'static Area, Failure> {
     Ok(area)
 }
 
-/// The shared area, where ids can be issued that no table is needed for.
+/// The shared area, if ids that need no table can be issued.
 ///
 /// # Errors
-/// The library is not preloaded; the server is one of a single process.
+/// The library is not preloaded, or the server is in single-user mode.
 pub fn ready_on_standby() -> Result<&'static Area, Failure> {
     let area = shmem::area().ok_or(Failure::NotPreloaded)?;
     if pg::single_user() {
@@ -40,7 +39,7 @@ pub fn ready_on_standby() -> Result<&'static Area, Failure> {
     Ok(area)
 }
 
-/// Why nobody has answered.
+/// DETAIL for a timeout when no worker responded.
 pub fn silence(area: &Area) -> &'static str {
     if area.launcher().is_missing() {
         "The launcher of leaf_id is not running. If it never does, \"max_worker_processes\" leaves no room for it."
@@ -49,14 +48,14 @@ pub fn silence(area: &Area) -> &'static str {
     }
 }
 
-/// How long a call may still wait, by `leaf_id.refill_timeout`.
+/// Time limit of a call, by `leaf_id.refill_timeout`.
 pub struct Deadline {
     started: Instant,
     timeout: Duration,
 }
 
 impl Deadline {
-    /// Of a call that begins now.
+    /// The deadline of a call that starts now.
     pub fn new() -> Self {
         let ms = u64::try_from(guc::REFILL_TIMEOUT.get()).unwrap_or(1);
         Self {
@@ -70,12 +69,12 @@ impl Deadline {
         i64::try_from(self.timeout.as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// How long the call has taken so far, in milliseconds.
+    /// Time since the call started, in milliseconds.
     pub fn elapsed_ms(&self) -> i64 {
         i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// What is left, in milliseconds, rounded up; `None` when nothing is.
+    /// Time left, in milliseconds, rounded up; `None` after the deadline.
     pub fn left_ms(&self) -> Option<i64> {
         let left = self.timeout.checked_sub(self.started.elapsed())?;
         i64::try_from(left.as_millis() + 1).ok()

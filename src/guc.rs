@@ -1,7 +1,7 @@
-//! Every setting of leaf_id.
+//! All settings of leaf_id.
 //!
-//! What the workers read is SIGHUP, what is fixed at start is POSTMASTER. Nothing is
-//! defined when the library was not preloaded: a POSTMASTER setting would then be FATAL.
+//! Settings read by workers are SIGHUP; those fixed at server start are POSTMASTER. Nothing is
+//! defined if the library is not preloaded, where defining a POSTMASTER setting is FATAL.
 
 use core::ffi::{CStr, c_int};
 use std::borrow::Cow;
@@ -13,25 +13,25 @@ use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum};
 
 use crate::pg::{self, Check, Refused};
 
-/// What a claim waits for before its segment is published, never less than the local flush.
+/// Durability required of a claim before its segment is published; at least the local flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PostgresGucEnum)]
 pub enum ClaimSynchronousCommit {
-    /// The local flush alone.
+    /// Local flush only.
     #[name = c"local"]
     Local,
-    /// Also the write of the synchronous standbys.
+    /// Also written by the synchronous standbys.
     #[name = c"remote_write"]
     RemoteWrite,
-    /// Also the flush of the synchronous standbys.
+    /// Also flushed by the synchronous standbys.
     #[name = c"on"]
     On,
-    /// Also the replay on the synchronous standbys.
+    /// Also replayed by the synchronous standbys.
     #[name = c"remote_apply"]
     RemoteApply,
 }
 
 impl ClaimSynchronousCommit {
-    /// The value of `synchronous_commit` that waits for it.
+    /// The corresponding value of `synchronous_commit`.
     pub fn setting(self) -> &'static CStr {
         match self {
             Self::Local => c"local",
@@ -42,14 +42,14 @@ impl ClaimSynchronousCommit {
     }
 }
 
-/// Whether new serial and identity columns get a tag.
+/// Gives new serial and identity columns a tag.
 pub static ADOPT_NEW_COLUMNS: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// Slots in shared memory, one per tag in use, all databases together.
 pub static MAX_TAGS: GucSetting<i32> = GucSetting::<i32>::new(1024);
-/// 0 to the largest of the layout as text, or [`AUTO`]; empty is unset.
+/// As text: 0 to the layout's largest worker id, or [`AUTO`]; empty if unset.
 static WORKER_ID: GucSetting<Option<std::ffi::CString>> =
     GucSetting::<Option<std::ffi::CString>>::new(Some(c""));
-/// `database` or `database/server`; empty is unset.
+/// `database` or `database/server`; empty if unset.
 static WORKER_REGISTRY: GucSetting<Option<std::ffi::CString>> =
     GucSetting::<Option<std::ffi::CString>>::new(Some(c""));
 /// See [`Template`].
@@ -59,7 +59,7 @@ static NODE_NAME: GucSetting<Option<std::ffi::CString>> =
 pub static WORKER_LEASE: GucSetting<i32> = GucSetting::<i32>::new(300_000);
 /// Milliseconds.
 pub static MAX_CLOCK_SKEW: GucSetting<i32> = GucSetting::<i32>::new(1_000);
-/// Unix milliseconds as text: more than an integer setting holds.
+/// Unix milliseconds as text, since they exceed the range of an integer setting.
 static EPOCH: GucSetting<Option<std::ffi::CString>> =
     GucSetting::<Option<std::ffi::CString>>::new(Some(c"1288834974657"));
 /// See [`Layout::parse`].
@@ -73,36 +73,36 @@ pub static MAX_BURST_LEAD: GucSetting<i32> = GucSetting::<i32>::new(0);
 pub static TIMESTAMP_RESERVATION: GucSetting<i32> = GucSetting::<i32>::new(5_000);
 /// Milliseconds.
 pub static REFILL_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(5_000);
-/// Whether TRUNCATE may drop all tags of a database.
+/// Allows TRUNCATE to drop all tags of a database.
 pub static ALLOW_TRUNCATE: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// Milliseconds.
 pub static ALLOCATOR_IDLE_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(10_000);
 /// Milliseconds.
 pub static CLAIM_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(10_000);
-/// Claims of a tag that a failover may lose without an id being issued again.
+/// Number of claims of a tag that a failover may lose without ids being issued again.
 pub static FAILOVER_SKIP: GucSetting<i32> = GucSetting::<i32>::new(2);
 /// See [`ClaimSynchronousCommit`].
 pub static CLAIM_SYNCHRONOUS_COMMIT: GucSetting<ClaimSynchronousCommit> =
     GucSetting::<ClaimSynchronousCommit>::new(ClaimSynchronousCommit::On);
 
-/// What `leaf_id.worker_id` says.
+/// Value of `leaf_id.worker_id`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkerId {
-    /// Nothing.
+    /// Empty.
     Unset,
     /// A number.
     Fixed(u16),
-    /// It is leased from the worker registry.
+    /// Leased from the worker registry.
     Auto,
 }
 
-/// `leaf_id.worker_id` of a server that leases it.
+/// `leaf_id.worker_id` for a leased worker id.
 const AUTO: &CStr = c"auto";
-/// The longest name of a database, of a foreign server or of a node, in bytes.
+/// Max length of the name of a database, a foreign server or a node, in bytes.
 pub const MAX_NAME: usize = 63;
 
-/// `leaf_id.worker_id`. The launcher alone acts on it; backends take theirs from the shared
-/// word, since they see a reload at different moments.
+/// `leaf_id.worker_id`. Only the launcher acts on it. Backends use the worker id in the shared
+/// word, since they process a reload at different times.
 pub fn worker_id() -> WorkerId {
     WORKER_ID
         .get()
@@ -110,12 +110,12 @@ pub fn worker_id() -> WorkerId {
         .unwrap_or(WorkerId::Unset)
 }
 
-/// Where worker ids are leased from.
+/// Location of a worker registry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Registry {
-    /// A database of this server: with the registry in it ...
+    /// Database of this server that contains the registry or the foreign server.
     pub database: String,
-    /// ... or with this foreign server, where the registry is.
+    /// Foreign server, if the registry is on another server.
     pub server: Option<String>,
 }
 
@@ -132,12 +132,12 @@ impl Registry {
         })
     }
 
-    /// Whether it is on this server.
+    /// True if the registry is on this server.
     pub fn is_here(&self) -> bool {
         self.server.is_none()
     }
 
-    /// As it is set.
+    /// The registry as written in the setting.
     pub fn name(&self) -> String {
         match &self.server {
             Some(server) => format!("{}/{server}", self.database),
@@ -146,12 +146,13 @@ impl Registry {
     }
 }
 
-/// Where worker ids are leased from, if that is set.
+/// The registry that worker ids are leased from, if set.
 pub fn worker_registry() -> Option<Registry> {
     Registry::parse(WORKER_REGISTRY.get()?.to_str().ok()?)
 }
 
-/// What tells this server from others of the same system identifier, with the escapes expanded.
+/// Name that distinguishes this server from others with the same system identifier, with escapes
+/// expanded.
 pub fn node_name() -> String {
     NODE_NAME
         .get()
@@ -245,7 +246,8 @@ impl Check for EpochCheck {
     }
 
     fn allows(value: &CStr) -> bool {
-        // No id carries an earlier time. Only when it is set: a clock that is set back later changes no epoch.
+        // No id has an earlier timestamp. Checked only when set: a clock set back later does not
+        // invalidate the epoch.
         parse_epoch(value).is_some_and(|ms| ms <= pg::now_ms())
     }
 }
@@ -274,11 +276,11 @@ fn int(
     GucRegistry::define_int_guc(name, short, long, setting, min, max, context, flags);
 }
 
-/// Defines all settings and reserves the prefix, so that a misspelt one is an error.
+/// Defines all settings and reserves the prefix, so that a misspelled setting is an error.
 ///
 /// # Errors
-/// One that is fixed at start cannot be what it is to be. With the default of the epoch or of
-/// the layout ids might be issued that no correction could take back.
+/// A setting fixed at server start is invalid. Falling back to the default epoch or layout could
+/// issue ids that cannot be corrected later.
 pub fn define() -> Result<(), Refused> {
     define_segments();
     define_claims();
@@ -288,7 +290,7 @@ pub fn define() -> Result<(), Refused> {
     Ok(())
 }
 
-/// Of tags and their segments.
+/// Settings for tags and their segments.
 fn define_segments() {
     int(
         c"leaf_id.max_tags",
@@ -335,7 +337,7 @@ fn define_segments() {
     );
 }
 
-/// Of claims of segments, here and on other servers.
+/// Settings for claims, here and on other servers.
 fn define_claims() {
     int(
         c"leaf_id.claim_timeout",
@@ -365,9 +367,9 @@ fn define_claims() {
     );
 }
 
-/// Of snowflake ids.
+/// Settings for snowflake ids.
 fn define_snowflake() -> Result<(), Refused> {
-    // Before the worker id, which is checked against it.
+    // Before the worker id, which is checked against the layout.
     pg::define_checked_string::<LayoutCheck>(
         c"leaf_id.snowflake_layout",
         c"Sets how many bits of a snowflake id are for milliseconds, worker id and sequence.",
@@ -419,7 +421,7 @@ fn define_snowflake() -> Result<(), Refused> {
     Ok(())
 }
 
-/// Of worker ids that are leased.
+/// Settings for leases of worker ids.
 fn define_leases() -> Result<(), Refused> {
     pg::define_checked_string::<RegistryCheck>(
         c"leaf_id.worker_registry",

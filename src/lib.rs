@@ -1,21 +1,21 @@
-//! leaf_id: unique 64-bit ids for every session of a server, from shared memory.
+//! leaf_id: unique 64-bit ids for all sessions of a server, from shared memory.
 //!
-//! Meituan's Leaf inside PostgreSQL. The invariants that comments quote as I1..I10 are in
-//! ARCHITECTURE.md. Where to look:
+//! Meituan's Leaf as a PostgreSQL extension. Comments cite the invariants I1 to I10 of
+//! ARCHITECTURE.md. Modules:
 //!
-//! * `api`: the SQL functions, by feature; `error`: what they raise; `guc`: the settings.
-//! * `segment`: ids of tags; the hot path, from an SQL call to an id.
-//! * `worker`: the control path.
+//! * `api`: the SQL functions, by feature; `error`: their errors; `guc`: settings.
+//! * `segment`: ids of tags; the hot path from an SQL call to an id.
+//! * `worker`: background workers.
 //! * `tags`: the rows of `leaf_alloc`, and claims of ids from them.
-//! * `remote`: other servers: the way to one, and what a call from one has to keep.
-//! * `shmem`: what sessions and workers share, and the rules for it.
-//! * `snowflake`: snowflake ids: the call, and who opens the generator and reserves timestamps.
-//! * `lease`: worker ids that are leased from a registry, and that registry.
-//! * `files`: the files in the data directory.
-//! * `gapless`: gapless numbers, from rows that are locked until the caller commits.
-//! * `pg`: PostgreSQL, one file a subject; it knows nothing of the others.
-//! * `leaf_id_core`: what needs no PostgreSQL: the double buffer, the snowflake word, the
-//!   adaptive step, leases and the registry's decisions, ids as people read them.
+//! * `remote`: connections to other servers, and calls from them.
+//! * `shmem`: shared memory and its locking rules.
+//! * `snowflake`: snowflake ids: the call, opening the generator, reserving timestamps.
+//! * `lease`: leases of worker ids, and the registry that grants them.
+//! * `files`: files in the data directory.
+//! * `gapless`: gapless numbers, from rows locked until the caller commits.
+//! * `pg`: wrappers over PostgreSQL, one file per subject, independent of the others.
+//! * `leaf_id_core`: everything that needs no PostgreSQL: double buffer, snowflake word, adaptive
+//!   step, decisions about leases, formatted ids.
 
 mod api;
 mod deadline;
@@ -34,8 +34,8 @@ mod worker;
 
 pgrx::pg_module_magic!();
 
-/// Called when the library is loaded. Where it is not preloaded, this never raises: pg_upgrade
-/// and pg_restore load it into such servers; the functions say so instead.
+/// Called when the library is loaded. Never raises an error if the library is not preloaded, since
+/// pg_upgrade and pg_restore load it into such servers; the functions raise it instead.
 #[pgrx::pg_guard]
 #[allow(unsafe_code, reason = "PostgreSQL finds it by this name")]
 pub extern "C-unwind" fn _PG_init() {
@@ -45,7 +45,7 @@ pub extern "C-unwind" fn _PG_init() {
     if let Err(refused) = guc::define() {
         error::Failure::from(refused).raise();
     }
-    // A server that runs must not become another node when its machine is renamed.
+    // Read it once: a running server must keep its node name if the machine is renamed.
     pg::host_name();
     shmem::init();
     pg::watch_databases(shmem::forget_database);

@@ -1,10 +1,10 @@
-//! Thin safe wrappers over PostgreSQL: what the rest of leaf_id needs of it, and every
-//! difference between its versions. They know nothing of the rest.
+//! Thin safe wrappers over PostgreSQL, and all differences between its versions. Independent of the
+//! rest of leaf_id.
 //!
-//! All are called by the one thread of a process of PostgreSQL. What looks at catalogs or
-//! tables, directly or in a cache, does so in a transaction and outside of signal handlers; where
-//! a comment says "in a transaction" it means that. Outside of one PostgreSQL would crash, or
-//! leak a lock. An error that PostgreSQL raises unwinds like a panic.
+//! All functions are called from the single thread of a PostgreSQL process. Functions that access
+//! catalogs or tables, directly or through a cache, require a transaction and must not be called
+//! from a signal handler; "in a transaction" in a comment means that. Otherwise PostgreSQL would
+//! crash or leak a lock. A PostgreSQL ERROR unwinds like a panic.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The shared area: what all sessions and workers share. Its layout and its locks: [`area`].
+//! Shared memory. Layout and locking rules: [`area`].
 
 #![allow(unsafe_code)]
 

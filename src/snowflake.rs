@@ -1,4 +1,4 @@
-//! Snowflake ids: the hot path, who opens the generator, and who reserves its timestamps.
+//! Snowflake ids: the hot path, opening the generator, and reserving timestamps.
 
 pub mod issue;
 pub mod keeper;

@@ -1,14 +1,14 @@
 //! Tags: the rows of `leaf_alloc`.
 //!
-//! * [`heap`]: what a row holds, and how it is read by oid.
+//! * [`heap`]: contents of a row, and reading rows by oid.
 //! * [`claim`]: the only place that claims ids.
-//! * [`receive`]: what a claim on another server has brought.
-//! * [`mark`]: how far ids of a name were claimed.
-//! * [`opaque`]: the keys of opaque ids.
-//! * [`blocker`]: who keeps a claim from its row.
-//! * [`rights`]: who may issue ids of a tag.
-//! * [`trigger`]: what an edit may do.
-//! * [`transaction`]: the edits of the open transaction.
+//! * [`receive`]: recording claims made on a source server.
+//! * [`mark`]: high-water marks of names.
+//! * [`opaque`]: keys of opaque ids.
+//! * [`blocker`]: holders of locks that block a claim.
+//! * [`rights`]: the roles that may issue ids of a tag.
+//! * [`trigger`]: checks of edits.
+//! * [`transaction`]: edits of the open transaction.
 
 pub mod blocker;
 pub mod claim;

@@ -1,17 +1,15 @@
-//! The control path: the workers that do what sessions cannot.
+//! Background workers: the work that sessions cannot do.
 //!
-//! A session cannot claim ids for itself: its transaction may roll back after it has
-//! handed them out, and the table would hand them out again (I2). The workers are its
-//! autonomous transaction. Waiting, SQL and files happen there, never on the hot path.
+//! A session cannot claim ids for itself: its transaction may roll back after it has issued them,
+//! and the table would give them out again (I2). The workers serve as its autonomous transaction.
+//! Waiting, SQL and file I/O happen here, never on the hot path.
 //!
-//! * [`launcher`]: one per server, without a database. It starts the others ([`start`]), and
-//!   keeps the snowflake generator.
-//! * [`allocator`]: one per database that wants ids. It claims segments and publishes them,
-//!   and talks to the servers that tags are sourced from. What it does for one of them is a
-//!   [`request`].
-//! * [`registrar`]: for a moment, while the worker registry is asked.
-//! * [`reserve`]: one per server. It waits to be an allocator or a registrar where others have
-//!   taken all worker slots.
+//! * [`launcher`]: one per server, without a database. It starts the other workers ([`start`]) and
+//!   runs the snowflake generator.
+//! * [`allocator`]: one per database that needs ids. It claims and publishes segments, and talks to
+//!   source servers. [`request`] is its state for one request.
+//! * [`registrar`]: short-lived, for one request to the worker registry.
+//! * [`reserve`]: one per server. It acts as an allocator or a registrar if no worker slot is free.
 
 #![allow(unsafe_code)]
 
@@ -24,9 +22,9 @@ mod reserve;
 mod settings;
 mod start;
 
-/// Registers the workers that every server has. While the library is being preloaded.
+/// Registers the permanent workers. Only while the library is being preloaded.
 pub fn register() {
-    // First: where there is one slot, it is the launcher's.
+    // The launcher first: it gets the slot if there is only one.
     launcher::register();
     reserve::register();
 }

@@ -1,5 +1,5 @@
-//! The event trigger of `leaf_id.adopt_new_columns`. What it does is in sql/adopt.sql, with the
-//! rights of whoever creates the column.
+//! The event trigger of `leaf_id.adopt_new_columns`. The work is done in sql/adopt.sql, with the
+//! rights of the role that creates the column.
 
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -18,8 +18,9 @@ fn leaf_adopt_new_columns(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     if guc::ADOPT_NEW_COLUMNS.get()
         && let Some(names) = call.new_columns()
     {
-        // Setting a default is an ALTER TABLE too, one that adds no column: this ends here.
-        // SAFETY: the schema belongs to a superuser, who alone can create in it.
+        // Setting a default is an ALTER TABLE, too, but one that adds no column, so the recursion
+        // ends.
+        // SAFETY: the schema belongs to a superuser, the only role that can create objects in it.
         unsafe { pg::call_with_names(c"leaf_id", c"leaf_adopt_new", &names) };
     }
     call.done()

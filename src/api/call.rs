@@ -1,23 +1,23 @@
-//! How a call brings its arguments, and how it is answered.
+//! Arguments and results of SQL function calls.
 
 use pgrx::pg_sys;
 
 use crate::error::Failure;
 use crate::pg::{RowType, oid_value};
 
-/// What a call site keeps between its calls (PostgreSQL's `fn_extra`), made by the first.
+/// State that a call site keeps between calls (PostgreSQL's `fn_extra`), created by the first call.
 ///
 /// # Safety
-/// PostgreSQL has called an SQL function with this, which keeps nothing but a `T`; and the
-/// result is dropped before the call returns, or the same is asked for again.
+/// `fcinfo` is the argument of an SQL function called by PostgreSQL that keeps nothing but a `T`.
+/// The result is dropped before the call returns, and before `kept` is called again.
 #[inline]
 pub unsafe fn kept<'a, T: Copy>(
     fcinfo: pg_sys::FunctionCallInfo,
     make: impl FnOnce() -> T,
 ) -> &'a mut T {
-    // SAFETY: as the caller says, so flinfo is set, and fn_extra null or a `T` that was made
-    // here. It is palloc'ed, so aligned for all that need no more than 8 bytes, and lives in
-    // fn_mcxt as long as flinfo does. It is not dropped, as nothing that is `Copy` has to be.
+    // SAFETY: guaranteed by the caller, so flinfo is set, and fn_extra is null or a `T` created
+    // here. It is palloc'ed, so sufficiently aligned for up to 8 bytes, and lives in fn_mcxt as
+    // long as flinfo. A `Copy` type needs no drop.
     unsafe {
         const { assert!(align_of::<T>() <= 8, "palloc aligns to 8 bytes") };
         let flinfo = (*fcinfo).flinfo;
@@ -31,34 +31,35 @@ pub unsafe fn kept<'a, T: Copy>(
     }
 }
 
-/// The row type that a call expects, kept by its call site.
+/// Expected row type of a call, kept by its call site.
 ///
 /// # Safety
-/// PostgreSQL has called an SQL function with this, one with OUT arguments that keeps nothing
-/// else.
+/// `fcinfo` is the argument of an SQL function with OUT arguments, called by PostgreSQL, that keeps
+/// nothing else.
 pub unsafe fn row_type(fcinfo: pg_sys::FunctionCallInfo) -> RowType {
-    // SAFETY: as the caller says; copied at once.
+    // SAFETY: guaranteed by the caller; copied at once.
     unsafe { *kept(fcinfo, || RowType::of(fcinfo)) }
 }
 
-/// The first argument.
+/// The first argument, not detoasted.
 ///
 /// # Safety
-/// PostgreSQL has called a STRICT SQL function with this, whose first argument is a text.
+/// `fcinfo` is the argument of a STRICT SQL function called by PostgreSQL, whose first argument is
+/// a text.
 #[inline]
 pub unsafe fn first_text(fcinfo: pg_sys::FunctionCallInfo) -> *mut pg_sys::varlena {
-    // SAFETY: as the caller says: there is such an argument, and it is not null.
+    // SAFETY: guaranteed by the caller: the argument exists and is not null.
     unsafe { (*(*fcinfo).args.as_ptr()).value.cast_mut_ptr() }
 }
 
-/// The bytes of the first argument.
+/// Bytes of the first argument.
 ///
 /// # Safety
-/// PostgreSQL has called a STRICT SQL function with this, whose first argument is a text; and
-/// the result is dropped before the call returns.
+/// `fcinfo` is the argument of a STRICT SQL function called by PostgreSQL, whose first argument is
+/// a text. The result is dropped before the call returns.
 #[inline]
 pub unsafe fn tag<'a>(fcinfo: pg_sys::FunctionCallInfo) -> &'a [u8] {
-    // SAFETY: as the caller says. What is detoasted lives in the memory context of the call.
+    // SAFETY: guaranteed by the caller. A detoasted copy lives in the memory context of the call.
     unsafe {
         let text = first_text(fcinfo);
         inline_bytes(text)
@@ -66,27 +67,27 @@ pub unsafe fn tag<'a>(fcinfo: pg_sys::FunctionCallInfo) -> &'a [u8] {
     }
 }
 
-/// The bytes of an argument; they are numbered from 0.
+/// Bytes of argument `number`, from 0.
 ///
 /// # Safety
-/// PostgreSQL has called a STRICT SQL function with this, whose argument of this number is a
-/// text; and the result is dropped before the call returns.
+/// `fcinfo` is the argument of a STRICT SQL function called by PostgreSQL, whose argument `number`
+/// is a text. The result is dropped before the call returns.
 pub unsafe fn text<'a>(fcinfo: pg_sys::FunctionCallInfo, number: usize) -> &'a [u8] {
-    // SAFETY: as the caller says: there is such an argument, and it is not null. What is
-    // detoasted lives in the memory context of the call.
+    // SAFETY: guaranteed by the caller: the argument exists and is not null. A detoasted copy lives
+    // in the memory context of the call.
     unsafe {
         let datum = (*(*fcinfo).args.as_ptr().add(number)).value;
         pgrx::varlena_to_byte_slice(pg_sys::pg_detoast_datum_packed(datum.cast_mut_ptr()))
     }
 }
 
-/// The bytes of a text that is stored inline, which the header's low bits tell.
+/// Bytes of a text stored inline and uncompressed, by the low bits of its header; `None` otherwise.
 ///
 /// # Safety
-/// A valid varlena, which outlives the result.
+/// `text` is a valid varlena that outlives the result.
 #[inline]
 pub unsafe fn inline_bytes<'a>(text: *mut pg_sys::varlena) -> Option<&'a [u8]> {
-    // SAFETY: as the caller says. The header tells the length of what is stored inline.
+    // SAFETY: guaranteed by the caller. The header has the length of an inline value.
     unsafe {
         let inline =
             pgrx::varatt_is_1b(text) && !pgrx::varatt_is_1b_e(text) || pgrx::varatt_is_4b_u(text);
@@ -94,15 +95,15 @@ pub unsafe fn inline_bytes<'a>(text: *mut pg_sys::varlena) -> Option<&'a [u8]> {
     }
 }
 
-/// Whether a call's first argument is a constant of the query, as in a column's DEFAULT. A
-/// parameter is none, though PostgreSQL calls it stable: PL/pgSQL keeps a call site while
-/// its variables change.
+/// True if a call's first argument is a constant of the query, as in a column's DEFAULT. A
+/// parameter is not, although PostgreSQL considers it stable: PL/pgSQL keeps a call site while its
+/// variables change.
 ///
 /// # Safety
-/// PostgreSQL has called an SQL function with this.
+/// `fcinfo` is the argument of an SQL function called by PostgreSQL.
 pub unsafe fn names_a_constant(fcinfo: pg_sys::FunctionCallInfo) -> bool {
-    // SAFETY: as the caller says, so flinfo is set; its expression is null or a node, whose type
-    // says what it is, and a list has as many elements as it says.
+    // SAFETY: guaranteed by the caller, so flinfo is set; its expression is null or a node, whose
+    // tag determines its type.
     unsafe {
         let flinfo = (*fcinfo).flinfo;
         let Some(call) = (*flinfo).fn_expr.as_ref() else {
@@ -112,7 +113,7 @@ pub unsafe fn names_a_constant(fcinfo: pg_sys::FunctionCallInfo) -> bool {
             return false;
         }
         let call = core::ptr::from_ref(call).cast::<pg_sys::FuncExpr>();
-        // Not another function's, which may have no arguments.
+        // The expression may be another function's, perhaps without arguments.
         if (*call).funcid != (*flinfo).fn_oid {
             return false;
         }
@@ -127,12 +128,13 @@ pub unsafe fn names_a_constant(fcinfo: pg_sys::FunctionCallInfo) -> bool {
     }
 }
 
-/// Whether none of the first so many arguments is NULL: for functions that are not STRICT.
+/// True if none of the first `count` arguments is NULL, for functions that are not STRICT.
 ///
 /// # Safety
-/// PostgreSQL has called an SQL function with this, one with as many arguments.
+/// `fcinfo` is the argument of an SQL function called by PostgreSQL, with at least `count`
+/// arguments.
 pub unsafe fn given(fcinfo: pg_sys::FunctionCallInfo, count: usize) -> bool {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         (*fcinfo)
             .args
@@ -142,31 +144,33 @@ pub unsafe fn given(fcinfo: pg_sys::FunctionCallInfo, count: usize) -> bool {
     }
 }
 
-/// An argument that is an oid; they are numbered from 0.
+/// Argument `number`, from 0, as an oid.
 ///
 /// # Safety
-/// PostgreSQL has called an SQL function with this, whose argument of this number is an oid and
-/// not null.
+/// `fcinfo` is the argument of an SQL function called by PostgreSQL, whose argument `number` is an
+/// oid and not null.
 pub unsafe fn oid(fcinfo: pg_sys::FunctionCallInfo, number: usize) -> u32 {
-    // SAFETY: as the caller says: there is such an argument.
+    // SAFETY: guaranteed by the caller: the argument exists.
     oid_value(unsafe { (*(*fcinfo).args.as_ptr().add(number)).value })
 }
 
-/// The bigint that follows the tag.
+/// The second argument, a bigint.
 ///
 /// # Safety
-/// PostgreSQL has called a STRICT SQL function with this, whose second argument is a bigint.
+/// `fcinfo` is the argument of a STRICT SQL function called by PostgreSQL, whose second argument is
+/// a bigint.
 pub unsafe fn second_bigint(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
-    // SAFETY: as the caller says: there is such an argument, and it is not null.
+    // SAFETY: guaranteed by the caller: the argument exists and is not null.
     unsafe { (*(*fcinfo).args.as_ptr().add(1)).value.value() as i64 }
 }
 
-/// The integer that follows the tag.
+/// The second argument, an integer.
 ///
 /// # Safety
-/// PostgreSQL has called a STRICT SQL function with this, whose second argument is an integer.
+/// `fcinfo` is the argument of a STRICT SQL function called by PostgreSQL, whose second argument is
+/// an integer.
 pub unsafe fn second_argument(fcinfo: pg_sys::FunctionCallInfo) -> i32 {
-    // SAFETY: as the caller says: there is such an argument, and it is not null.
+    // SAFETY: guaranteed by the caller: the argument exists and is not null.
     let value = unsafe { (*(*fcinfo).args.as_ptr().add(1)).value.value() };
     #[expect(
         clippy::cast_possible_truncation,
@@ -176,6 +180,7 @@ pub unsafe fn second_argument(fcinfo: pg_sys::FunctionCallInfo) -> i32 {
     n
 }
 
+/// Validates a number of ids, which must not be negative.
 pub fn count(n: i32) -> Result<u32, Failure> {
     u32::try_from(n).map_err(|_| Failure::NegativeCount { n })
 }
@@ -189,7 +194,7 @@ pub fn finish<T>(result: Result<T, Failure>) -> T {
     }
 }
 
-/// Not `numeric`: no id count reaches 2^63 in a server's life.
+/// Converts a counter for SQL. Not to `numeric`, since no counter of ids reaches 2^63.
 pub fn bigint(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Ids as people read them: `leaf_id_core::format` does what these say.
+//! Formatted ids; implemented by `leaf_id_core::format`.
 
 use leaf_id_core::format::{Pattern, of_uuid, to_uuid};
 use pgrx::pg_sys;

@@ -1,4 +1,4 @@
-//! Gapless numbers: `gapless` does what this says.
+//! Gapless numbers; implemented by `gapless`.
 
 use pgrx::pg_sys;
 use pgrx::prelude::*;

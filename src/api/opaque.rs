@@ -1,4 +1,4 @@
-//! Opaque ids, there and back, and their keys.
+//! Opaque ids, encoding and decoding, and their keys.
 
 use leaf_id_core::opaque::Permutation;
 use pgrx::pg_sys;
@@ -50,11 +50,12 @@ fn leaf_has_key(fcinfo: pg_sys::FunctionCallInfo) -> bool {
 
 #[pg_extern(strict, sql = false)]
 fn leaf_make_key(fcinfo: pg_sys::FunctionCallInfo) {
-    // SAFETY: a call of the SQL function of this name, which is strict, with a text, a bigint and a text.
+    // SAFETY: a call of the SQL function of this name, which is strict, with a text, a bigint and a
+    // text.
     let (tag, last, key) = unsafe { (tag(fcinfo), second_bigint(fcinfo), text(fcinfo, 2)) };
     let tag = finish(name(tag));
     let key = String::from_utf8_lossy(key);
-    // An empty one asks for a new one.
+    // An empty string requests a random key.
     let key = Some(&*key).filter(|key| !key.is_empty());
     finish(keys::create(&tag, last, key));
 }

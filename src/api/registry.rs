@@ -1,4 +1,4 @@
-//! The functions of the worker registry: `lease::registry` does what they say.
+//! Functions of the worker registry; implemented by `lease::registry`.
 
 use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{Kind, Question};
@@ -11,7 +11,7 @@ use crate::error::Failure;
 use crate::lease::registry;
 use crate::pg::{RawDatum, Text};
 
-/// The arguments of a call, one by one. Which type one has, the function's SQL says.
+/// Sequential access to the arguments of a call. Their types are declared in the function's SQL.
 struct Arguments {
     fcinfo: pg_sys::FunctionCallInfo,
     next: usize,
@@ -19,8 +19,8 @@ struct Arguments {
 
 impl Arguments {
     /// # Safety
-    /// PostgreSQL has called an SQL function with this, which does not return before the result
-    /// is dropped; the arguments are asked for in order, and as what they are.
+    /// `fcinfo` is the argument of an SQL function called by PostgreSQL, which does not return
+    /// before the result is dropped. The arguments are read in order, with their declared types.
     unsafe fn of(fcinfo: pg_sys::FunctionCallInfo) -> Self {
         Self { fcinfo, next: 0 }
     }
@@ -28,7 +28,7 @@ impl Arguments {
     fn datum(&mut self) -> Option<pg_sys::Datum> {
         let number = self.next;
         self.next += 1;
-        // SAFETY: a call of PostgreSQL's, with as many arguments as it says.
+        // SAFETY: a call by PostgreSQL, with `nargs` arguments.
         unsafe {
             if number >= usize::try_from((*self.fcinfo).nargs).unwrap_or(0) {
                 return None;
@@ -52,7 +52,7 @@ impl Arguments {
 
     fn text(&mut self) -> Option<Vec<u8>> {
         let value = self.datum()?;
-        // SAFETY: a text, as the SQL of the function declares; copied before anything can free it.
+        // SAFETY: a text, as declared in the function's SQL; copied before it can be freed.
         unsafe {
             let text = pg_sys::pg_detoast_datum_packed(value.cast_mut_ptr());
             Some(pgrx::varlena_to_byte_slice(text).to_vec())
@@ -60,12 +60,12 @@ impl Arguments {
     }
 }
 
-/// A worker id as somebody has written it.
+/// Validates a worker id from a caller.
 fn worker_id(number: i32) -> Result<u16, Failure> {
     u16::try_from(number).map_err(|_| Failure::LeaseTerms)
 }
 
-/// A layout as somebody has written it.
+/// Validates a layout from a caller.
 fn layout(text: &[u8]) -> Result<Layout, Failure> {
     let layout = core::str::from_utf8(text).ok().and_then(Layout::parse);
     layout.ok_or(Failure::LeaseTerms)
@@ -103,7 +103,7 @@ fn ask(
         i32::try_from(max_skew_ms).ok().into_datum(),
         granted.and_then(|granted| i32::try_from(granted.max_lead_ms).ok().into_datum()),
     ];
-    // SAFETY: the OUT arguments of both.
+    // SAFETY: the OUT arguments of both functions.
     unsafe { row.form(columns) }
 }
 
@@ -155,7 +155,7 @@ fn leaf_worker_renew(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     })
 }
 
-/// What both ask for.
+/// Arguments common to both functions.
 struct Terms {
     now_ms: i64,
     reserve_until_ms: i64,
@@ -167,7 +167,7 @@ struct Terms {
 }
 
 impl Terms {
-    /// `None`: one of them is null.
+    /// `None` if any of them is NULL.
     fn of(arguments: &mut Arguments) -> Option<Self> {
         let now_ms = arguments.bigint();
         let reserve_until_ms = arguments.bigint();

@@ -47,7 +47,7 @@ fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
 fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     // SAFETY: a call of the SQL function of this name.
     let (row, tag, n) = unsafe { (row_type(fcinfo), tag(fcinfo), second_argument(fcinfo)) };
-    // Short, as a locked row here holds up a member's other tags.
+    // Short, since waiting for a locked row here delays a member's other tags.
     finish(serve::begin(c"leaf_claim()", c"300ms"));
     let n = finish(count(n));
     let key = finish(wait::untouched(tag));

@@ -1,4 +1,4 @@
-//! Snowflake ids, and what they are made of.
+//! Snowflake ids and their parts.
 
 use std::sync::atomic::Ordering;
 
@@ -29,11 +29,11 @@ fn leaf_snowflake_reset(until: TimestampWithTimeZone) {
     finish(reset::reset(until.into()));
 }
 
-/// `MIN_TIMESTAMP` of datatype/timestamp.h, which the bindings leave out: 4714-11-24 BC. The largest one is beyond
-/// what fits in microseconds of Unix time.
+/// `MIN_TIMESTAMP` of datatype/timestamp.h, missing in the bindings: 4714-11-24 BC. The maximum
+/// exceeds the range of Unix time in microseconds.
 const MIN_TIMESTAMP_US: i64 = -211_813_488_000_000_000;
 
-/// The time of a timestamp that PostgreSQL cannot hold is an error, not a wrap.
+/// Converts Unix milliseconds to a TimestampTz; `None` if out of range.
 pub fn timestamp(unix_ms: i64) -> Option<i64> {
     unix_ms
         .checked_mul(1000)?
@@ -41,17 +41,17 @@ pub fn timestamp(unix_ms: i64) -> Option<i64> {
         .filter(|us| *us >= MIN_TIMESTAMP_US)
 }
 
-/// What an id is made by, and read with.
+/// Parameters needed to compose and decode ids.
 #[derive(Clone, Copy)]
 pub struct Format {
     /// The epoch, in Unix milliseconds.
     pub epoch_ms: i64,
-    /// How an id is divided.
+    /// Bit layout.
     pub layout: Layout,
 }
 
 impl Format {
-    /// That of this server: an id means nothing without one.
+    /// The format of this server's ids.
     pub fn configured() -> Result<Self, Failure> {
         let area = shmem::area().ok_or(Failure::NotPreloaded)?;
         Ok(Self {
@@ -60,16 +60,16 @@ impl Format {
         })
     }
 
-    /// That of a call.
+    /// The format given in a call.
     ///
     /// # Safety
-    /// As [`text`]; the argument of this number is the layout.
+    /// As [`text`]; the argument `number` is the layout.
     unsafe fn given(
         epoch_ms: i64,
         fcinfo: pg_sys::FunctionCallInfo,
         number: usize,
     ) -> Result<Self, Failure> {
-        // SAFETY: as the caller says, and it is dropped here.
+        // SAFETY: guaranteed by the caller; dropped here.
         let layout = unsafe { text(fcinfo, number) };
         let parsed = str::from_utf8(layout).ok().and_then(Layout::parse);
         let layout = parsed.ok_or_else(|| Failure::BadLayout {
@@ -93,7 +93,7 @@ fn decode(fcinfo: pg_sys::FunctionCallInfo, id: i64, format: Format) -> Result<R
         i32::from(parts.worker_id).into_datum(),
         i32::from(parts.sequence).into_datum(),
     ];
-    // SAFETY: a call of one of the SQL functions below, and their OUT arguments.
+    // SAFETY: a call of one of the SQL functions below, with its OUT arguments.
     Ok(unsafe { row_type(fcinfo).form(columns) })
 }
 
@@ -113,8 +113,7 @@ fn leaf_snowflake_decode_in_format(
     finish(format.and_then(|format| decode(fcinfo, id, format)))
 }
 
-/// Milliseconds since the epoch within which a timestamp lies; clamped to what ids hold,
-/// as the infinities are.
+/// Milliseconds from the epoch to the millisecond of a timestamp. Infinities become the extremes.
 fn ms_since(ts: i64, epoch_ms: i64) -> i64 {
     match ts {
         i64::MIN => i64::MIN,
@@ -183,7 +182,7 @@ fn leaf_snowflake_max_in_format(
     upper_bound(ts.into(), finish(format))
 }
 
-/// The id with these parts. Nobody is asked whether it was issued.
+/// Composes an id, which may or may not have been issued.
 fn compose(ts: i64, worker_id: i32, sequence: i64, format: Format) -> Result<i64, Failure> {
     let Format { epoch_ms, layout } = format;
     let ms = ms_since(ts, epoch_ms);

@@ -1,4 +1,4 @@
-//! What the status views show.
+//! Data for the status views.
 
 use leaf_id_core::state::State;
 use pgrx::iter::TableIterator;
@@ -21,7 +21,7 @@ fn timestamptz(us: i64) -> Option<TimestampWithTimeZone> {
     }
 }
 
-/// A figure for people.
+/// A number for display.
 #[expect(clippy::cast_precision_loss, reason = "it is rounded for them anyway")]
 fn figure(n: u64) -> f64 {
     n as f64
@@ -174,7 +174,7 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     let known = last.ms > 0;
     let lead_ms = (last.ms + epoch_ms - pg::now_ms()).max(0);
     let text = match state {
-        // Before the launcher has looked, too.
+        // Also before the launcher has determined the state.
         State::Starting if pg::in_recovery() && !leases => State::Standby,
         state => state,
     }

@@ -1,16 +1,15 @@
-//! What lets COPY insert in bulk where a default issues ids.
+//! Planner support that lets COPY insert in bulk if a default issues ids.
 //!
-//! COPY inserts rows one by one if a default is volatile, unless that is `nextval`: the function
-//! might look at the table. Ours do not. PostgreSQL has no word for that, but asks a support
-//! function how a call can be simplified. Where the call stands in an expression that is planned
-//! outside of a query, as COPY plans defaults, it becomes one of its *twin*: the same function,
-//! declared STABLE. What keeps everybody but COPY thinking that it is volatile is at
-//! [`LoneCall::with_twin`].
+//! COPY inserts rows one by one if a default is volatile, except for `nextval`: the function might
+//! query the table. Ours do not, but PostgreSQL has no declaration for that. It does ask a support
+//! function to simplify a call. If the call is in an expression planned outside of a query, as COPY
+//! plans defaults, it is replaced by a call of its *twin*: the same function, declared STABLE.
+//! [`LoneCall::with_twin`] explains how other code still finds the expression volatile.
 //!
-//! A twin has two arguments more: the oid of the function that was called, on which it asks for
-//! EXECUTE as the executor would have; and an `internal`, so that only the planner calls it. Some
-//! minor versions have a NULL of that type for SQL, so a twin does not rely on it: it stands for
-//! no other function, and gives what that would.
+//! A twin has two additional arguments: the oid of the original function, on which it checks
+//! EXECUTE as the executor would have, and an `internal`, so that only the planner can call it. In
+//! some minor versions SQL can supply a NULL of that type, so a twin does not rely on it: it
+//! accepts only its own function, and does what that would.
 
 use pgrx::pg_sys;
 use pgrx::prelude::*;
@@ -29,8 +28,8 @@ fn leaf_next_support(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     simplified.unwrap_or_else(RawDatum::none)
 }
 
-/// The twin of the function that is called, if it may stand in its place. Where it may not, the
-/// call remains as it is: that is right, and no worse than before.
+/// The twin of the called function, if it may be substituted. If not, the call is left unchanged,
+/// which is always correct.
 fn twin(call: LoneCall<'_>) -> Option<u32> {
     let mut types = call.constant_types()?;
     let name = if types.is_empty() {
@@ -41,16 +40,15 @@ fn twin(call: LoneCall<'_>) -> Option<u32> {
     types.extend([pg_sys::OIDOID, pg_sys::INTERNALOID]);
     let twin = pg::find_function(SCHEMA, name, &types)?.oid;
     let function = call.function();
-    // The executor checks the rights to the twin. That they are not the caller's to the function
-    // is seen here as early as the executor would, and by the twin where a plan outlives its
-    // role.
+    // The executor checks EXECUTE on the twin. EXECUTE on the original function is checked here, as
+    // early as the executor would, and again by the twin in case a plan outlives its role.
     let stands_for_it =
         stands_for(twin, function) && pg::is_everybodys(twin) && pg::caller_may_execute(function);
     stands_for_it.then_some(twin)
 }
 
-/// Whether one function is the twin of another. Only a superuser declares a support function, so
-/// nobody else can make a function to be taken for one of ours.
+/// True if one function is the twin of the other. Only a superuser can declare a support function,
+/// so no other role can create a function that passes for one of ours.
 fn stands_for(twin: u32, function: u32) -> bool {
     let support = pg::find_function(SCHEMA, c"leaf_next_support", &[pg_sys::INTERNALOID]);
     let (Some(twin), Some(function), Some(support)) =
@@ -66,21 +64,21 @@ fn stands_for(twin: u32, function: u32) -> bool {
         && twin.arguments == function.arguments + 2
 }
 
-/// What a twin checks at the first call of a call site. The number of its argument that is the
-/// function tells how many come before that.
+/// A twin's checks in the first call of a call site. `function_number` is the position of the oid
+/// argument.
 ///
-/// The function may be any that SQL names, if SQL could call the twin: EXECUTE on another would
-/// say nothing.
+/// If SQL could call the twin, it could pass any function, so EXECUTE on the function would prove
+/// nothing without the check that it is the twin's own.
 ///
 /// # Safety
-/// PostgreSQL has called a twin with this, or a function that says it is one: without SQL's
-/// checks, so it has as many arguments.
+/// `fcinfo` is the argument of a twin called by PostgreSQL, or of a function declared like one,
+/// without SQL's checks, so with as many arguments.
 unsafe fn check_first_call(
     fcinfo: pg_sys::FunctionCallInfo,
     function_number: usize,
     twin: &'static str,
 ) -> Result<(), Failure> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         if !given(fcinfo, function_number + 1) {
             return Err(Failure::CalledDirectly { function: twin });
@@ -97,9 +95,9 @@ unsafe fn check_first_call(
 #[pg_extern(stable, parallel_safe, sql = false)]
 fn leaf_segment_next_stable(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     let twin = "leaf_segment_next_stable";
-    // SAFETY: a call of the SQL function of this name, the first one of its call site; see `fmgr`. The
-    // first argument is then a text that is not null, as it is to `leaf_segment_next`. It is
-    // a constant, so that holds for the calls that follow.
+    // SAFETY: a call of the SQL function of this name, the first one of its call site; see `fmgr`.
+    // The first argument is then a non-null text, as for `leaf_segment_next`. It is a constant, so
+    // this holds for later calls, too.
     unsafe {
         if !names_a_constant(fcinfo) {
             finish(Err(Failure::CalledDirectly { function: twin }))
@@ -111,7 +109,7 @@ fn leaf_segment_next_stable(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
 
 #[pg_extern(stable, parallel_safe, sql = false)]
 fn leaf_snowflake_next_stable(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
-    // SAFETY: a call of the SQL function of this name, which keeps nothing but this; see also `fmgr`.
+    // SAFETY: a call of the SQL function of this name, which keeps nothing else; see also `fmgr`.
     unsafe {
         kept(fcinfo, || {
             finish(check_first_call(fcinfo, 0, "leaf_snowflake_next_stable"));

@@ -1,6 +1,6 @@
-//! What `leaf_sync`, `leaf_check` and `leaf_adopt` need beyond SQL. All run with the caller's rights, and
-//! check them. They stand in schema leaf_id, which nobody can rename: PL/pgSQL calls them by
-//! name.
+//! Helpers of `leaf_sync`, `leaf_check` and `leaf_adopt` that SQL cannot provide. All run with the
+//! caller's rights and check them. They are in schema leaf_id, which nobody else can rename, so
+//! PL/pgSQL calls them by name.
 
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
@@ -9,7 +9,8 @@ use super::call::{finish, oid, row_type, tag};
 use crate::pg::{self, Expression, RawDatum, Text, Unread};
 use crate::segment::upcoming;
 
-/// `leaf_fit_tags()` tells by these words where there may be ids that nobody has seen.
+/// Reason why a column was not read. `leaf_read_columns()` compares these texts to find columns
+/// that may have unseen ids.
 fn reason(unread: Unread) -> &'static str {
     match unread {
         Unread::Gone => "it was dropped",
@@ -46,7 +47,8 @@ fn leaf_tag_next(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
 
 #[pg_extern(strict, immutable, parallel_safe, sql = false)]
 fn leaf_default_source(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    // SAFETY: a call of the SQL function of this name, which is strict: with a pg_node_tree and an oid.
+    // SAFETY: a call of the SQL function of this name, which is strict, with a pg_node_tree and an
+    // oid.
     let (expression, issuer) = unsafe {
         let tree = (*(*fcinfo).args.as_ptr()).value;
         (Expression::from_value(tree), oid(fcinfo, 1))

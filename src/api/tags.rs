@@ -1,4 +1,4 @@
-//! The triggers of leaf_id.leaf_alloc, by which edits of tags are known.
+//! The triggers of leaf_id.leaf_alloc, which detect edits of tags.
 
 use leaf_id_core::step::Limits;
 use pgrx::pg_sys;
@@ -13,19 +13,19 @@ use crate::tags::transaction;
 use crate::tags::trigger::{self, Merged};
 
 /// # Safety
-/// PostgreSQL has called a function with this, which does not return before the result is
-/// dropped.
+/// `fcinfo` is the argument of a function called by PostgreSQL, which does not return before the
+/// result is dropped.
 unsafe fn trigger_call<'a>(
     fcinfo: pg_sys::FunctionCallInfo,
     function: &'static str,
 ) -> TriggerCall<'a> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let call = unsafe { TriggerCall::new(fcinfo) };
     finish(call.ok_or(Failure::NotATrigger { function }))
 }
 
-/// Whether the rows can be looked at. Where they cannot, an apply worker goes on all the same,
-/// as an error would stop all its tables: it counts as an edit of every tag.
+/// True if the rows can be read. In an apply worker, a table that cannot be read counts as an edit
+/// of every tag, since an error would stop replication of all its tables.
 fn is_readable(call: &TriggerCall<'_>) -> bool {
     match call.check(&ALLOC) {
         Ok(()) => true,
@@ -41,7 +41,7 @@ fn is_readable(call: &TriggerCall<'_>) -> bool {
     }
 }
 
-/// The row edit, for a row trigger.
+/// The edit that fired a row trigger.
 fn edit(call: &TriggerCall<'_>) -> Edit {
     Edit {
         relation: call.relation(),

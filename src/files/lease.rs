@@ -1,4 +1,4 @@
-//! The lease of the worker id.
+//! The lease file: the lease of the worker id.
 
 use std::fs;
 use std::io;
@@ -25,9 +25,9 @@ struct Document {
     token: i64,
     next_token: i64,
     granted: Option<Granted>,
-    /// What tells this start of the machine from others, where that is known.
+    /// Boot id of the machine, if available.
     boot_id: Option<String>,
-    /// The server was stopped in good order.
+    /// Written at a clean shutdown.
     clean: bool,
     #[serde(flatten)]
     origin: Origin,
@@ -42,30 +42,30 @@ struct Granted {
     until_boot_ms: i64,
 }
 
-/// Tells this start of the machine from others; `None` where that cannot be known.
+/// Boot id of the machine; `None` if not available.
 fn boot_id() -> Option<String> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(text.trim().to_string()).filter(|text| !text.is_empty())
 }
 
-/// Whose lease it is.
+/// The holder that a lease file belongs to.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HolderIdentity {
     /// `leaf_id.worker_registry`.
     pub registry: String,
     /// `leaf_id.node_name`.
     pub node_name: String,
-    /// `leaf_id.epoch`: the same worker id with another one repeats ids ...
+    /// `leaf_id.epoch`; the same worker id with another epoch repeats ids.
     pub epoch_ms: i64,
-    /// ... and so it does with another layout.
+    /// Layout of ids; the same worker id with another layout repeats ids.
     pub layout: Layout,
 }
 
-/// Reads the lease of the last run, as far as it counts: an empty one if there is none, if it
-/// was copied, or if it is another identity's.
+/// Reads the valid part of the last run's lease: an empty one if there is no file, if it is a copy,
+/// or if it belongs to another holder.
 ///
 /// # Errors
-/// The file cannot be read, or is not what was written.
+/// The file cannot be read or is corrupt.
 pub fn read(identity: &HolderIdentity) -> io::Result<Lease> {
     let Some(document) = protocol::read::<Document>(&FILE)? else {
         return Ok(Lease::default());
@@ -79,7 +79,7 @@ pub fn read(identity: &HolderIdentity) -> io::Result<Lease> {
             && document.node_name == identity.node_name
             && document.epoch_ms == identity.epoch_ms
             && document.layout == identity.layout.to_string(),
-        // A snapshot of the disk is another device, though its files look the same.
+        // A snapshot of the disk is another device, although its files look the same.
         same_boot: boot_id.is_some()
             && document.boot_id == boot_id
             && document.origin.identity.device == metadata.dev(),
@@ -106,7 +106,7 @@ pub fn read(identity: &HolderIdentity) -> io::Result<Lease> {
     Ok(lease)
 }
 
-/// Writes a lease down. It may be used when this has returned `Ok`. By the launcher alone.
+/// Writes a lease. It may be used once this returns `Ok`. Launcher only.
 ///
 /// # Errors
 /// As [`protocol::write`].
@@ -131,8 +131,8 @@ pub fn write(identity: &HolderIdentity, lease: &Lease) -> io::Result<()> {
     })
 }
 
-/// Says that nothing was issued since the lease was written down last, and that nothing will
-/// be before it is written down again.
+/// Marks the file as written at a clean shutdown: nothing was issued since it was written, and
+/// nothing will be before it is written again.
 ///
 /// # Errors
 /// As [`protocol::write`].

@@ -1,8 +1,8 @@
-//! How every file is written and read: JSON, written to a temporary name, fsynced, renamed,
-//! and the directory fsynced.
+//! Reading and writing of files: JSON, written to a temporary file, fsynced, renamed, and the
+//! directory fsynced.
 //!
-//! All say which file they are: pg_basebackup and pg_rewind copy them, and a copy says
-//! nothing about what the original's server has issued since.
+//! Each file records its own identity: pg_basebackup and pg_rewind copy files, and a copy does not
+//! tell what the original's server has issued since.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
@@ -13,39 +13,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::pg;
 
-/// A file in the data directory, which every process of the server works in.
+/// A file in the data directory, the working directory of all server processes.
 pub struct Place {
-    /// Its name.
+    /// File name.
     pub file: &'static str,
-    /// What it is called until it is complete.
+    /// Name of the temporary file.
     pub temporary: &'static str,
 }
 
-/// Who wrote a file, and which file it was.
+/// Author and identity of a file.
 #[derive(Serialize, Deserialize)]
 pub struct Origin {
-    /// Of its cluster.
+    /// System identifier of the cluster.
     pub system_identifier: u64,
-    /// The timeline that it was written on.
+    /// Timeline at the time of writing.
     pub timeline: u32,
-    /// The file itself.
+    /// Identity of the file.
     #[serde(flatten)]
     pub identity: Identity,
 }
 
-/// What tells a file from its copies.
+/// Distinguishes a file from its copies.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Identity {
-    /// The device that it lies on.
+    /// Device number.
     pub device: u64,
     inode: u64,
-    /// In nanoseconds since 1970, where the file system knows it: the inode of a removed
-    /// file may be given to the next one.
+    /// Creation time in nanoseconds since 1970, if the file system has it: the inode of a removed
+    /// file may be reused.
     created_ns: Option<u64>,
 }
 
 impl Identity {
-    /// That of a file that lies there.
+    /// Identity of the file with this metadata.
     pub fn of(metadata: &Metadata) -> Self {
         let since = |time: SystemTime| time.duration_since(UNIX_EPOCH).ok();
         let created = metadata.created().ok().and_then(since);
@@ -56,9 +56,8 @@ impl Identity {
         }
     }
 
-    /// Whether both are the same file.
-    /// The device counts only where nothing better is known: some file systems are given
-    /// another number at each mount.
+    /// True if both are the same file. The device is compared only if the creation time is unknown:
+    /// some file systems get another device number at each mount.
     pub fn is(&self, other: &Self) -> bool {
         let known = self.created_ns.is_some();
         self.inode == other.inode
@@ -68,7 +67,7 @@ impl Identity {
 }
 
 impl Origin {
-    /// What a file that this server writes now says.
+    /// Origin for a file being written by this server.
     fn of(file: &File) -> io::Result<Self> {
         Ok(Self {
             system_identifier: pg::system_identifier(),
@@ -77,19 +76,19 @@ impl Origin {
         })
     }
 
-    /// Whether the file that says this is the one that was written.
+    /// True if the file at `place` is the original.
     ///
     /// # Errors
-    /// The file cannot be looked at.
+    /// The file's metadata cannot be read.
     pub fn is_original(&self, place: &Place) -> io::Result<bool> {
         Ok(self.identity.is(&Identity::of(&fs::metadata(place.file)?)))
     }
 }
 
-/// Reads a file; `None` if there is none.
+/// Reads a file; `None` if it does not exist.
 ///
 /// # Errors
-/// The file cannot be read or is not what was written: see [`is_damage`].
+/// The file cannot be read or is corrupt: see [`is_damage`].
 pub fn read<T: for<'de> Deserialize<'de>>(place: &Place) -> io::Result<Option<T>> {
     match fs::read(place.file) {
         Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
@@ -98,12 +97,12 @@ pub fn read<T: for<'de> Deserialize<'de>>(place: &Place) -> io::Result<Option<T>
     }
 }
 
-/// Puts a file in place of the one before. Durable when it returns `Ok`; otherwise the next
-/// start finds the one or the other, whole.
+/// Replaces a file. Durable if this returns `Ok`; otherwise the next start finds either version,
+/// complete.
 ///
 /// # Errors
-/// The disk is full or read-only, or another failure of the file system: nothing of it may
-/// be used, but the next start may find it.
+/// The disk is full or read-only, or another I/O error. The new contents must not be used, although
+/// the next start may find them.
 pub fn write<T: Serialize>(place: &Place, document: impl FnOnce(Origin) -> T) -> io::Result<()> {
     let mut file = File::create(place.temporary)?;
     let document = document(Origin::of(&file)?);
@@ -114,20 +113,19 @@ pub fn write<T: Serialize>(place: &Place, document: impl FnOnce(Origin) -> T) ->
     sync_directory()
 }
 
-/// Makes what was renamed or removed here durable.
+/// Makes renames and removals in the data directory durable.
 ///
 /// # Errors
-/// A failure of the file system.
+/// I/O error.
 pub fn sync_directory() -> io::Result<()> {
     match File::open(".")?.sync_all() {
-        // This file system does not sync directories. PostgreSQL lets that pass too.
+        // This file system does not support fsync of directories. PostgreSQL ignores that, too.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::EINVAL)) => Ok(()),
         result => result,
     }
 }
 
-/// Whether an error says that the file itself is not what was written: no later try will
-/// read it.
+/// True if the error means that the file is corrupt, so that rereading will not help.
 pub fn is_damage(error: &io::Error) -> bool {
     matches!(
         error.kind(),

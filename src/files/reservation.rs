@@ -1,4 +1,4 @@
-//! The reservation of snowflake timestamps (I7).
+//! The reservation file: the reservation of snowflake timestamps (I7).
 
 use std::io;
 
@@ -36,21 +36,21 @@ fn default_layout() -> String {
     Layout::DEFAULT.to_string()
 }
 
-/// A worker id that this server has used before. Each is kept once, for ever.
+/// A worker id used by this server before. Kept forever, one entry per worker id.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Used {
     /// The worker id.
     pub worker_id: u16,
-    /// Its ids may carry times until here, in Unix milliseconds.
+    /// Latest timestamp that its ids may have, in Unix milliseconds.
     pub until_ms: i64,
-    /// `leaf_snowflake_reset` has gone back behind that time: this worker id must wait for
-    /// it, where otherwise the floor of all is enough.
+    /// `leaf_snowflake_reset` has gone back behind `until_ms`: this worker id must wait for that
+    /// time. For others the common floor suffices.
     pub retired: bool,
 }
 
 impl Used {
-    /// Adds a worker id to those that were used, or raises what is known of it. That it has
-    /// issued later ids shows that it has waited.
+    /// Adds a worker id to the list, or raises its time, which also clears `retired`: having issued
+    /// later ids, it has waited.
     pub fn add(list: &mut Vec<Self>, worker_id: u16, until_ms: i64) {
         match list.iter_mut().find(|used| used.worker_id == worker_id) {
             Some(used) if used.until_ms >= until_ms => {}
@@ -67,48 +67,48 @@ impl Used {
     }
 }
 
-/// What is reserved, and by whom. Times in Unix milliseconds.
+/// A reservation to be written. Times in Unix milliseconds.
 pub struct Reservation {
     /// The worker id in force.
     pub worker_id: u16,
-    /// It is leased.
+    /// The worker id is leased.
     pub leased: bool,
     /// No id carries a later timestamp.
     pub reserved_until_ms: i64,
-    /// The epoch of the ids.
+    /// Epoch of the ids.
     pub epoch_ms: i64,
-    /// Their layout.
+    /// Layout of the ids.
     pub layout: Layout,
     /// See [`Stored::unknown_since_ms`].
     pub unknown_since_ms: Option<i64>,
-    /// It is the exact last timestamp.
+    /// Clean shutdown: `reserved_until_ms` is the exact last timestamp.
     pub clean: bool,
-    /// The worker ids of before.
+    /// Worker ids used before.
     pub used: Vec<Used>,
 }
 
-/// What the last run has left.
+/// The reservation left by the last run.
 pub struct Found {
-    /// The worker id that was in force.
+    /// The worker id in force.
     pub worker_id: u16,
-    /// It was leased.
+    /// The worker id was leased.
     pub leased: bool,
-    /// The worker ids of before.
+    /// Worker ids used before.
     pub used: Vec<Used>,
-    /// What it reserved, and how far that is to be trusted.
+    /// The reservation, and what is needed to judge its validity.
     pub stored: Stored,
 }
 
 /// Reads the reservation; `None` if there is no file.
 ///
 /// # Errors
-/// The file cannot be read or is not what was written: see [`protocol::is_damage`].
+/// The file cannot be read or is corrupt: see [`protocol::is_damage`].
 pub fn read() -> io::Result<Option<Found>> {
     let Some(document) = protocol::read::<Document>(&FILE)? else {
         return Ok(None);
     };
     let layout = Layout::parse(&document.layout);
-    // No setting could be this: nothing else of it is to be believed.
+    // No setting allows this: nothing in the file can be trusted.
     if document.epoch_ms < 0
         || document.reserved_until_ms < document.epoch_ms
         || document.worker_id > Layout::MAX_WORKER_ID
@@ -139,12 +139,12 @@ fn out_of_range() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Writes a reservation down. It may be used when this has returned `Ok`. One process at
-/// a time: see [`crate::snowflake`].
+/// Writes a reservation. It may be used once this returns `Ok`. One process at a time: see
+/// [`crate::snowflake::keeper`].
 ///
 /// # Errors
-/// The disk is full or read-only, or another failure of the file system: nothing of it may
-/// be used, but the next start may find it.
+/// The disk is full or read-only, or another I/O error. The reservation must not be used, although
+/// the next start may find it.
 pub fn write(reservation: &Reservation) -> io::Result<()> {
     protocol::write(&FILE, |origin| Document {
         worker_id: reservation.worker_id,

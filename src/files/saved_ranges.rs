@@ -1,4 +1,4 @@
-//! What is left of the segments while no launcher runs (I6).
+//! The file of saved ranges: remainders of segments while no launcher runs (I6).
 
 use std::fs::{self, File};
 use std::io;
@@ -20,27 +20,26 @@ const FILE: Place = Place {
 struct Document {
     #[serde(flatten)]
     origin: Origin,
-    /// Of `tags` as they are written: ids must not be made of what a disk has garbled.
+    /// Checksum of `tags`, to never issue ids from corrupted data.
     checksum: u64,
     tags: Vec<SavedTag>,
-    /// The databases of the tags; those that are not among them were made while they were
-    /// looked for.
+    /// Databases of the tags. A database that is missing was created during the save.
     databases: Vec<Database>,
 }
 
-/// A database, and what tells it from another one that has its oid later: a copy of the same
-/// template has the same rows, with the same `incarnation`.
+/// A database, distinguished from a later one with the same oid: a copy of the same template has
+/// the same rows with the same `incarnation`.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Database {
     oid: u32,
     #[serde(flatten)]
     identity: Identity,
-    /// In nanoseconds since 1970: nobody writes to that file after the database is made.
+    /// mtime of `PG_VERSION` in nanoseconds since 1970; never written after CREATE DATABASE.
     modified_ns: i64,
 }
 
 impl Database {
-    /// The one that has this oid now; `None` if that cannot be known.
+    /// The current database with this oid; `None` if it cannot be determined.
     pub fn find(oid: u32) -> Option<Self> {
         let metadata = directories_of(oid)
             .into_iter()
@@ -55,12 +54,12 @@ impl Database {
         })
     }
 
-    /// Its oid.
+    /// Oid of the database.
     pub fn oid(&self) -> u32 {
         self.oid
     }
 
-    /// Whether it is there still.
+    /// True if the database still exists.
     pub fn is_there(&self) -> bool {
         Self::find(self.oid).is_some_and(|now| {
             now.identity.is(&self.identity) && now.modified_ns == self.modified_ns
@@ -68,7 +67,7 @@ impl Database {
     }
 }
 
-/// Where a database may lie: in the default tablespace, or in any other.
+/// Possible directories of a database: in the default tablespace and in all others.
 fn directories_of(oid: u32) -> Vec<PathBuf> {
     let children = |directory: &Path| {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
@@ -77,7 +76,7 @@ fn directories_of(oid: u32) -> Vec<PathBuf> {
     let oid = oid.to_string();
     let mut directories = vec![Path::new("base").join(&oid)];
     for tablespace in children(Path::new("pg_tblspc")) {
-        // One for each version that uses it.
+        // One directory per server version that uses the tablespace.
         let versions = children(&tablespace).into_iter();
         directories.extend(versions.map(|version| version.join(&oid)));
     }
@@ -97,7 +96,7 @@ struct SavedTag {
     saved: SavedRanges,
 }
 
-/// A tag as people read it, unless its bytes are no UTF-8.
+/// A tag: as text if it is valid UTF-8, as bytes otherwise.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Name {
@@ -119,11 +118,10 @@ impl Name {
     }
 }
 
-/// Writes down what was taken out of shared memory, of databases that were looked for before
-/// that.
+/// Writes the ranges taken out of shared memory. `databases` was determined before that.
 ///
 /// # Errors
-/// As [`protocol::write`]; the remainders are then a gap.
+/// As [`protocol::write`]; the ranges become a gap.
 pub fn save(remainders: &[(Key, SavedRanges)], databases: &[Database]) -> io::Result<()> {
     let tag = |(key, saved): &(Key, SavedRanges)| SavedTag {
         database: key.database,
@@ -141,22 +139,22 @@ pub fn save(remainders: &[(Key, SavedRanges)], databases: &[Database]) -> io::Re
     })
 }
 
-/// What the last launcher has saved.
+/// Ranges saved by the last launcher.
 #[derive(Default)]
 pub struct Remainders {
-    /// Of each tag.
+    /// Ranges per tag.
     pub tags: Vec<(Key, SavedRanges)>,
-    /// The databases that they are of. If one of them is not there any more, or is missing
-    /// here, the remainders are of a database that had its oid before.
+    /// Databases of the tags. If one no longer exists, or is missing here, its ranges belong to an
+    /// earlier database with the same oid.
     pub databases: Vec<Database>,
 }
 
-/// Takes what the last launcher has saved: when this returns it, no later start can find
-/// it any more. Empty if there is no file.
+/// Reads and removes the file. Once this returns, no later start can find it. Empty if there is no
+/// file.
 ///
 /// # Errors
-/// The file cannot be read, is not what was written, was written on another timeline or
-/// in another place, or cannot be removed for good: nothing of it may be used then.
+/// The file cannot be read, is corrupt, was written on another timeline or at another place, or
+/// cannot be removed durably. None of its ranges may be used.
 pub fn take() -> io::Result<Remainders> {
     let document = protocol::read::<Document>(&FILE);
     if matches!(document, Ok(None)) {
@@ -166,8 +164,8 @@ pub fn take() -> io::Result<Remainders> {
         Ok(Some(document)) => document.origin.is_original(&FILE)?,
         _ => false,
     };
-    // Gone first, used second: remainders that are given back twice are issued twice. Emptied,
-    // because a hard link may keep it.
+    // Removed first, used second: ranges restored twice would be issued twice. Truncated, too,
+    // since a hard link may keep the file.
     if let Ok(file) = File::options().write(true).truncate(true).open(FILE.file) {
         file.sync_all()?;
     }

@@ -46,7 +46,7 @@ static WORKER: Shape = Shape::new(
         c"leaf_worker_holder",
     ],
 )
-.unfollowed();
+.without_row_triggers();
 
 static REGISTRY: Shape = Shape::new(
     c"leaf_registry",
@@ -77,7 +77,7 @@ static REGISTRY: Shape = Shape::new(
         c"leaf_registry_max_ids_range",
     ],
 )
-.unfollowed();
+.without_row_triggers();
 
 /// Where the extension was created.
 static ORIGIN: Shape = Shape::new(
@@ -91,7 +91,7 @@ static ORIGIN: Shape = Shape::new(
     ],
     &[c"leaf_registry_origin_one_row"],
 )
-.unfollowed();
+.without_row_triggers();
 
 /// The key of a table's only row.
 const ONE: Value<'static> = Value::Boolean(true);

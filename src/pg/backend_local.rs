@@ -1,33 +1,32 @@
-//! What a process keeps to itself.
+//! Backend-local state.
 
 use core::cell::{Ref, RefCell};
 
-/// What a process keeps to itself.
+/// A value private to this process.
 pub struct BackendLocal<T>(RefCell<T>);
 
-// SAFETY: a process of PostgreSQL has one thread, and leaf_id starts no other, so nothing is ever
-// shared.
+// SAFETY: a PostgreSQL process has one thread, and leaf_id starts no others.
 unsafe impl<T> Sync for BackendLocal<T> {}
 
 impl<T> BackendLocal<T> {
-    /// Something to keep.
+    /// Wraps the initial value.
     pub const fn new(value: T) -> Self {
         Self(RefCell::new(value))
     }
 
-    /// Looks at it. Nobody may change it before the result is dropped.
+    /// Borrows the value. It must not be modified while the result is live.
     #[inline(always)]
     pub fn look(&self) -> Ref<'_, T> {
         self.0.borrow()
     }
 
-    /// Looks at it. The closure must not come here again to change it.
+    /// Runs `body` with the value. It must not modify the value through this cell.
     #[inline]
     pub fn with<R>(&self, body: impl FnOnce(&T) -> R) -> R {
         body(&self.look())
     }
 
-    /// Changes it. The closure must not come here again.
+    /// Runs `body` with the mutable value. It must not access this cell.
     pub fn with_mut<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         body(&mut self.0.borrow_mut())
     }

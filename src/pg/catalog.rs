@@ -1,4 +1,4 @@
-//! Relations in the catalogs of this database.
+//! Relations in the catalogs of the current database.
 
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,45 +11,44 @@ static RELATION_CHANGED: AtomicBool = AtomicBool::new(true);
 static WATCHED_RELATION: AtomicU32 = AtomicU32::new(0);
 
 unsafe extern "C-unwind" fn relation_callback(_arg: pg_sys::Datum, relation: pg_sys::Oid) {
-    // Called from anywhere that looks at the catalogs: nothing but a flag.
+    // Called during any catalog access, so it only sets a flag.
     let relation = relation.to_u32();
     if relation == 0 || relation == WATCHED_RELATION.load(Ordering::Relaxed) {
         RELATION_CHANGED.store(true, Ordering::Relaxed);
     }
 }
 
-/// Watches a relation in this process from now on, instead of the one before.
+/// Watches a relation in this process, replacing the one watched before.
 pub fn watch_relation(relation: u32) {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     WATCHED_RELATION.store(relation, Ordering::Relaxed);
     RELATION_CHANGED.store(false, Ordering::Relaxed);
     if !REGISTERED.swap(true, Ordering::Relaxed) {
-        // SAFETY: a callback that touches nothing but an atomic, and lives as long as the library, which is
-        // never unloaded.
+        // SAFETY: the callback only touches an atomic, and the library is never unloaded.
         unsafe {
             pg_sys::CacheRegisterRelcacheCallback(Some(relation_callback), pg_sys::Datum::null());
         }
     }
 }
 
-/// Whether the watched relation was altered or dropped, or none is watched.
+/// True if the watched relation was altered or dropped, or if none is watched.
 #[inline]
 pub fn relation_changed() -> bool {
     RELATION_CHANGED.load(Ordering::Relaxed)
 }
 
-/// Whether a relation exists in this database.
+/// True if the relation exists in the current database.
 pub fn relation_exists(oid: u32) -> bool {
     let cache = pg_sys::SysCacheIdentifier::RELOID.cast_signed();
     let none = pg_sys::Datum::null();
-    // SAFETY: in a transaction; a cache whose key is one oid.
+    // SAFETY: in a transaction; the cache is keyed by one oid.
     unsafe { pg_sys::SearchSysCacheExists(cache, pg_sys::Datum::from(oid), none, none, none) }
 }
 
-/// The owner of a relation; `None` if it is gone.
+/// Owner of a relation; `None` if it was dropped.
 pub fn relation_owner(relation: u32) -> Option<u32> {
-    // SAFETY: in a transaction; a row of this cache is a pg_class row, whose fixed part is read
-    // before it is released.
+    // SAFETY: in a transaction; the tuple is a pg_class row, whose fixed part is read before the
+    // tuple is released.
     unsafe {
         let class = pg_sys::SearchSysCache1(
             pg_sys::SysCacheIdentifier::RELOID.cast_signed(),
@@ -65,13 +64,13 @@ pub fn relation_owner(relation: u32) -> Option<u32> {
     }
 }
 
-/// The version of the extension that this database has; `None` if it has none. It is what the scripts
-/// have made, whichever version the library is.
+/// Version of the extension installed in this database, by its scripts rather than the library;
+/// `None` if it is not installed.
 pub fn extension_version() -> Option<String> {
     let lock = pg_sys::AccessShareLock.cast_signed();
     let mut key = pg_sys::ScanKeyData::default();
-    // SAFETY: in a transaction; a catalog with an index on a name, which is the key and ends with a
-    // null. The tuple is valid until the scan ends, and its version, a text, is copied before.
+    // SAFETY: in a transaction; the index is on a name, and the key is null-terminated. The tuple
+    // is valid until the scan ends; its version, a text, is copied before.
     unsafe {
         let catalog = pg_sys::table_open(pg_sys::ExtensionRelationId, lock);
         pg_sys::ScanKeyInit(
@@ -97,36 +96,37 @@ pub fn extension_version() -> Option<String> {
     }
 }
 
-/// The index of a table's primary key; `InvalidOid` if it has none that is valid.
+/// Index of a table's primary key; `InvalidOid` if it has no valid one.
 ///
 /// # Safety
 /// The relation is open.
 #[cfg(not(feature = "pg18"))]
 pub unsafe fn primary_key(table: pg_sys::Relation) -> pg_sys::Oid {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { pg_sys::RelationGetPrimaryKeyIndex(table) }
 }
 
-/// The index of a table's primary key; `InvalidOid` if it has none that is valid.
+/// Index of a table's primary key; `InvalidOid` if it has no valid one.
 ///
 /// # Safety
 /// The relation is open.
 #[cfg(feature = "pg18")]
 pub unsafe fn primary_key(table: pg_sys::Relation) -> pg_sys::Oid {
-    // SAFETY: as the caller says. A deferrable key would do for a look-up, but there is none.
+    // SAFETY: guaranteed by the caller. A deferrable key would do for lookups, but there is none.
     unsafe { pg_sys::RelationGetPrimaryKeyIndex(table, true) }
 }
 
-/// A column of a row type, by its position from 0.
+/// Attribute at a position, from 0.
 ///
 /// # Safety
-/// The descriptor is valid, and has more columns than that.
+/// The descriptor is valid and has an attribute at that position.
 #[cfg(not(feature = "pg18"))]
 pub unsafe fn attribute(
     descriptor: pg_sys::TupleDesc,
     position: c_int,
 ) -> *const pg_sys::FormData_pg_attribute {
-    // SAFETY: as the caller says. The columns follow the descriptor, as many as it says.
+    // SAFETY: guaranteed by the caller. The attributes follow the descriptor; natts is their
+    // number.
     unsafe {
         let columns = usize::try_from((*descriptor).natts).unwrap_or(0);
         let position = usize::try_from(position).unwrap_or(0);
@@ -134,15 +134,15 @@ pub unsafe fn attribute(
     }
 }
 
-/// A column of a row type, by its position from 0.
+/// Attribute at a position, from 0.
 ///
 /// # Safety
-/// The descriptor is valid, and has more columns than that.
+/// The descriptor is valid and has an attribute at that position.
 #[cfg(feature = "pg18")]
 pub unsafe fn attribute(
     descriptor: pg_sys::TupleDesc,
     position: c_int,
 ) -> *const pg_sys::FormData_pg_attribute {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { pg_sys::TupleDescAttr(descriptor, position) }
 }

@@ -1,24 +1,24 @@
-//! Who is at the other end of a session, for what its calls are believed.
+//! The client of the current session.
 
 use core::ffi::CStr;
 
 use pgrx::pg_sys;
 
-/// Who is at the other end of this session.
+/// Identity of a session's client.
 pub struct Client {
-    /// The name of the role that it acts as: what it logged in as, or what SET ROLE says,
-    /// whatever functions of others it calls something through.
+    /// Name of the outer role: the login role, or the one set by SET ROLE, regardless of SECURITY
+    /// DEFINER functions.
     pub role: Vec<u8>,
-    /// That role owns the extension, or is a superuser.
+    /// The role owns the extension or is a superuser.
     pub owns_extension: bool,
-    /// Where it connected from; `None`: by a Unix socket, or it is a worker.
+    /// Network address; `None` for a Unix socket or a background worker.
     pub address: Option<Vec<u8>>,
 }
 
-/// Who is at the other end of this session.
+/// The client of this session.
 pub fn client() -> Client {
-    // SAFETY: in a transaction. The session's outer user exists, so its name is a palloc'ed string,
-    // which is copied; `owns` gets an extension and a role that exist.
+    // SAFETY: in a transaction. The outer user exists, so its name is a palloc'ed string, which is
+    // copied; `owns` gets an existing extension and an existing role.
     unsafe {
         let role = pg_sys::GetOuterUserId();
         let name = pg_sys::GetUserNameFromId(role, false);
@@ -32,7 +32,7 @@ pub fn client() -> Client {
 }
 
 fn address() -> Option<Vec<u8>> {
-    // SAFETY: inet_client_addr takes nothing and returns an inet or NULL; network_host takes an
+    // SAFETY: inet_client_addr has no arguments and returns an inet or NULL; network_host takes an
     // inet and returns a text, which is copied.
     unsafe {
         let address = pgrx::direct_function_call_as_datum(pg_sys::inet_client_addr, &[])?;
@@ -46,7 +46,7 @@ fn address() -> Option<Vec<u8>> {
 /// Both exist, and a transaction is open.
 #[cfg(feature = "pg15")]
 unsafe fn owns(extension: pg_sys::Oid, role: pg_sys::Oid) -> bool {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { pg_sys::pg_extension_ownercheck(extension, role) }
 }
 
@@ -54,6 +54,6 @@ unsafe fn owns(extension: pg_sys::Oid, role: pg_sys::Oid) -> bool {
 /// Both exist, and a transaction is open.
 #[cfg(not(feature = "pg15"))]
 unsafe fn owns(extension: pg_sys::Oid, role: pg_sys::Oid) -> bool {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { pg_sys::object_ownercheck(pg_sys::ExtensionRelationId, extension, role) }
 }

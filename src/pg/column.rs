@@ -1,11 +1,10 @@
-//! The largest value in an integer column of anybody's table, without SQL: a superuser may ask
-//! for it where hostile roles own tables.
+//! The largest value of an integer column of any table, without SQL, so that a superuser can call
+//! it safely on tables owned by hostile roles.
 //!
-//! No name is looked up, and no code of the table's owner runs: no view, policy, operator,
-//! function of an index, domain or foreign-data wrapper takes part. What an index is on is read
-//! from its catalog row; PostgreSQL's integers are compared here. Tables that inherit from this
-//! one are not looked at. No lock is waited for, so nobody's ACCESS EXCLUSIVE lock holds up the
-//! caller.
+//! No name is looked up, and no code of the table's owner runs: no view, policy, operator, index
+//! function, domain or foreign-data wrapper is involved. Index properties are read from the catalog
+//! row, and integers are compared here. Inheritance children are not included. No lock is waited
+//! for, so an ACCESS EXCLUSIVE lock does not block the caller.
 
 use core::ffi::c_int;
 
@@ -19,40 +18,40 @@ use super::roles::user_may_read;
 const SHARE: pg_sys::LOCKMODE = pg_sys::AccessShareLock.cast_signed();
 const NO_LOCK: pg_sys::LOCKMODE = pg_sys::NoLock.cast_signed();
 
-/// Why a column was not read.
+/// Reason why a column was not read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unread {
-    /// There is no such table, or no such column in it.
+    /// The table or the column does not exist.
     Gone,
-    /// It is no ordinary table: a view, a foreign table.
+    /// Not an ordinary table but, for example, a view or a foreign table.
     NotATable,
     /// A temporary table of another session.
     OtherSession,
-    /// Somebody else holds an ACCESS EXCLUSIVE lock.
+    /// Another session holds an ACCESS EXCLUSIVE lock.
     Locked,
-    /// Its values are no integers.
+    /// Not an integer column.
     NotAnInteger,
-    /// The caller may not read it.
+    /// The caller lacks the SELECT privilege.
     Forbidden,
     /// Row-level security may hide rows from the caller.
     RowSecurity,
 }
 
-/// A relation that was locked without a wait, until it is dropped, and with what it was.
+/// An open relation, locked without waiting, with the lock mode to release on drop.
 struct Opened(pg_sys::Relation, pg_sys::LOCKMODE);
 
 impl Opened {
-    /// `Ok(None)` if it is gone.
+    /// Opens a relation without waiting. `Ok(None)` if it does not exist.
     fn at_once(oid: pg_sys::Oid) -> Result<Option<Self>, Unread> {
-        // What waits for the lock that this session holds would be in the way of another one of
-        // it, as PostgreSQL looks at those who wait first.
+        // A session that already holds the lock could not acquire another one behind sessions that
+        // wait for it, since PostgreSQL checks waiters first.
         let lock = if is_locked_by_me(oid.to_u32()) {
             NO_LOCK
         } else {
             SHARE
         };
-        // SAFETY: in a transaction; takes any oid. It is locked before it is opened without a lock;
-        // null if there is none.
+        // SAFETY: in a transaction; accepts any oid. The relation is locked before it is opened
+        // with NoLock; the result is null if it does not exist.
         unsafe {
             if lock != NO_LOCK && !pg_sys::ConditionalLockRelationOid(oid, lock) {
                 return Err(Unread::Locked);
@@ -71,16 +70,15 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // An error may have been raised in the middle of anything: the end of the transaction
-        // closes what is open.
+        // During an error, the end of the transaction closes the relation.
         if !std::thread::panicking() {
-            // SAFETY: opened once, and locked with that, by `at_once`.
+            // SAFETY: opened and locked once, by `at_once`.
             unsafe { pg_sys::relation_close(self.0, self.1) };
         }
     }
 }
 
-/// The types of integers, also under a domain.
+/// Integer types, also as the base type of a domain.
 #[derive(Clone, Copy)]
 enum Integer {
     Small,
@@ -113,18 +111,19 @@ impl Integer {
     }
 }
 
-/// The largest value of a column, by its number from 1, with the rows of transactions that have
-/// not ended: they may commit, and a rollback costs their ids only. `None` if there is no value.
+/// The largest value of a column (by its number from 1), including uncommitted rows of other
+/// transactions: they may commit, and if they roll back, only their ids are skipped. `None` if the
+/// column has no non-null value.
 ///
 /// # Errors
 /// See [`Unread`].
 pub fn largest_value(relation: u32, number: i16) -> Result<Option<i64>, Unread> {
     let table = Opened::at_once(pg_sys::Oid::from(relation))?.ok_or(Unread::Gone)?;
-    // SAFETY: open and locked; the parts of a relation live as long as it is open, and a column
-    // is looked at only if there is one of this number.
+    // SAFETY: open and locked. The parts of a relation live as long as it is open, and a column is
+    // accessed only if the number is valid.
     let integer = unsafe {
         let class = &*(*table.0).rd_rel;
-        // C's char has a sign on some processors, and none on arm64.
+        // char is signed on some platforms, and unsigned on arm64.
         if class.relkind as u8 != pg_sys::RELKIND_RELATION {
             return Err(Unread::NotATable);
         }
@@ -142,7 +141,7 @@ pub fn largest_value(relation: u32, number: i16) -> Result<Option<i64>, Unread> 
         if !user_may_read((*table.0).rd_id, number) {
             return Err(Unread::Forbidden);
         }
-        // As a query would find it, but without an error.
+        // Like a query, but without raising an error.
         if pg_sys::check_enable_rls((*table.0).rd_id, pg_sys::InvalidOid, true)
             == pg_sys::CheckEnableRlsResult::RLS_ENABLED.cast_signed()
         {
@@ -154,10 +153,10 @@ pub fn largest_value(relation: u32, number: i16) -> Result<Option<i64>, Unread> 
         snapshot_type: pg_sys::SnapshotType::SNAPSHOT_DIRTY,
         ..Default::default()
     };
-    // SAFETY: open and locked, and it has this column, which is not dropped. A dirty snapshot is
-    // not registered, and lives as long as the scans.
+    // SAFETY: open and locked, and the column exists and is not dropped. A dirty snapshot is not
+    // registered; it outlives the scans.
     unsafe {
-        // Other access methods need not know the dirty snapshot.
+        // Other table access methods may not support dirty snapshots.
         let is_heap = (*(*table.0).rd_rel).relam == pg_sys::HEAP_TABLE_AM_OID;
         let latest = pg_sys::RegisterSnapshot(pg_sys::GetLatestSnapshot());
         let snapshot = if is_heap { &raw mut any_end } else { latest };
@@ -173,13 +172,13 @@ pub fn largest_value(relation: u32, number: i16) -> Result<Option<i64>, Unread> 
     }
 }
 
-/// A B-tree over all rows whose first column is this one, if there is one that takes no wait.
+/// A full B-tree index with this column first, if one can be locked without waiting.
 ///
 /// # Safety
 /// The table is open and locked.
 unsafe fn first_index(table: pg_sys::Relation, number: i16) -> Option<Opened> {
-    // SAFETY: as the caller says; the list has as many elements as it says, and is read while the
-    // lock of the table keeps others from dropping an index but concurrently.
+    // SAFETY: guaranteed by the caller. The list's length is its number of elements. The lock on
+    // the table keeps its indexes from being dropped, except concurrently.
     unsafe {
         let list = pg_sys::RelationGetIndexList(table);
         let count = list.as_ref().map_or(0, |list| list.length);
@@ -198,17 +197,17 @@ unsafe fn first_index(table: pg_sys::Relation, number: i16) -> Option<Opened> {
 /// # Safety
 /// The index is open.
 unsafe fn is_ordered_by(index: pg_sys::Relation, number: i16) -> bool {
-    // SAFETY: as the caller says; an index has a first column, and a B-tree its operator family.
-    // The predicate's place in the catalog row is looked at and not the predicate, which
-    // PostgreSQL would fold, and so run functions in it.
+    // SAFETY: guaranteed by the caller; an index has a first column, and a B-tree its operator
+    // family. The predicate is only tested for NULL in the catalog row: reading it would let
+    // PostgreSQL fold it, and so run functions in it.
     unsafe {
         let form = &*(*index).rd_index;
         let predicate = pg_sys::Anum_pg_index_indpred.cast_signed();
         form.indisvalid
             && form.indisready
             && form.indislive
-            // An old snapshot may not see all of its rows in it; ours is none, but PostgreSQL
-            // does not use it either.
+            // Old snapshots may miss rows in such an index. Ours is not old, but PostgreSQL does
+            // not use it either.
             && !form.indcheckxmin
             && (*(*index).rd_rel).relam == pg_sys::BTREE_AM_OID
             && *(*index).rd_opfamily == pg_sys::INTEGER_BTREE_FAM_OID
@@ -217,11 +216,11 @@ unsafe fn is_ordered_by(index: pg_sys::Relation, number: i16) -> bool {
     }
 }
 
-/// The largest value, by an index.
+/// The largest value, from an index.
 ///
 /// # Safety
-/// The table, and an index of it that [`is_ordered_by`] the column, are open and locked; the slot
-/// is for its rows.
+/// The table and an index of it that [`is_ordered_by`] the column are open and locked; the slot is
+/// for the table's rows.
 unsafe fn last_of(
     table: pg_sys::Relation,
     index: &Opened,
@@ -230,7 +229,7 @@ unsafe fn last_of(
     number: i16,
 ) -> Option<pg_sys::Datum> {
     let mut is_not_null = pg_sys::ScanKeyData::default();
-    // SAFETY: as the caller says. The key is the index's first column. The datum is by value.
+    // SAFETY: guaranteed by the caller. The key is the index's first column. The datum is by value.
     unsafe {
         let descending =
             u32::from((*(*index.0).rd_indoption).cast_unsigned()) & pg_sys::INDOPTION_DESC != 0;
@@ -267,7 +266,7 @@ unsafe fn begin_index_scan(
     index: pg_sys::Relation,
     snapshot: pg_sys::Snapshot,
 ) -> pg_sys::IndexScanDesc {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { pg_sys::index_beginscan(table, index, snapshot, 1, 0) }
 }
 
@@ -279,14 +278,14 @@ unsafe fn begin_index_scan(
     index: pg_sys::Relation,
     snapshot: pg_sys::Snapshot,
 ) -> pg_sys::IndexScanDesc {
-    // SAFETY: as the caller says; what it costs is not counted.
+    // SAFETY: guaranteed by the caller; no instrumentation.
     unsafe { pg_sys::index_beginscan(table, index, snapshot, core::ptr::null_mut(), 1, 0) }
 }
 
-/// The largest value, by a look at all rows.
+/// The largest value, from a sequential scan.
 ///
 /// # Safety
-/// The table is open and locked, the slot is for its rows, and it has the column.
+/// The table is open and locked and has the column; the slot is for its rows.
 unsafe fn scan(
     table: pg_sys::Relation,
     snapshot: pg_sys::Snapshot,
@@ -294,7 +293,7 @@ unsafe fn scan(
     number: i16,
     integer: Integer,
 ) -> Option<pg_sys::Datum> {
-    // SAFETY: as the caller says; a value is looked at before the next row, and is by value.
+    // SAFETY: guaranteed by the caller; a value is read before the next row, and is by value.
     unsafe {
         let scan = pg_sys::table_beginscan(table, snapshot, 0, core::ptr::null_mut());
         let mut largest: Option<pg_sys::Datum> = None;
@@ -316,7 +315,7 @@ unsafe fn scan(
 /// The slot holds a row of a table with this column.
 unsafe fn value_in(slot: *mut pg_sys::TupleTableSlot, number: i16) -> Option<pg_sys::Datum> {
     let mut null = false;
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let datum = unsafe { pg_sys::slot_getattr(slot, c_int::from(number), &raw mut null) };
     (!null).then_some(datum)
 }

@@ -8,22 +8,22 @@ use super::wait::WaitEvent;
 #[derive(Clone, Copy)]
 pub struct Waiters(*mut pg_sys::ConditionVariable);
 
-/// A place in its queue; left on drop.
+/// Membership in the queue of a condition variable; ends on drop.
 pub struct Waiting(Waiters);
 
 impl Waiters {
-    /// For the shared area, which hands out its own.
+    /// Wraps a condition variable of the shared area.
     ///
     /// # Safety
-    /// It is initialized, and lies in shared memory for as long as the server runs.
+    /// `variable` is initialized, and in shared memory for as long as the server runs.
     pub unsafe fn new(variable: *mut pg_sys::ConditionVariable) -> Self {
         Self(variable)
     }
 
-    /// Joins the queue: a broadcast from now on ends the next sleep. Check the condition
-    /// between this and the sleep.
+    /// Joins the queue: a broadcast from now on ends the next sleep. Check the condition between
+    /// this call and the sleep.
     pub fn join(self) -> Waiting {
-        // SAFETY: a valid variable, see `new`. A queue that was joined before is left.
+        // SAFETY: a valid variable; see `new`. Leaves a queue joined before.
         unsafe { pg_sys::ConditionVariablePrepareToSleep(self.0) };
         Waiting(self)
     }
@@ -33,8 +33,8 @@ impl Waiting {
     /// Sleeps until a broadcast, at most `ms`. Raises an error on cancel or terminate.
     pub fn sleep(&self, ms: i64, event: WaitEvent) {
         let ms = ms.clamp(1, 60_000);
-        // SAFETY: a valid variable, see `new`. If the queue was left meanwhile, PostgreSQL joins
-        // it again instead of sleeping.
+        // SAFETY: a valid variable; see `new`. If the queue was left meanwhile, PostgreSQL rejoins
+        // it instead of sleeping.
         unsafe {
             pg_sys::ConditionVariableTimedSleep(self.0.0, ms as core::ffi::c_long, event.number());
         }
@@ -43,7 +43,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        // SAFETY: allowed at any time, also in no queue: an error has left it.
+        // SAFETY: allowed at any time, even outside of a queue, which an error has left already.
         unsafe { pg_sys::ConditionVariableCancelSleep() };
     }
 }

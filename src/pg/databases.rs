@@ -1,9 +1,8 @@
-//! Databases: which there are, whether one is free, and which are made and dropped by whichever
-//! session.
+//! Databases: lookup, exclusive use, and hooks for CREATE and DROP DATABASE in any session.
 //!
-//! DROP DATABASE calls its hook before it has checked anything, and may fail: the oid is only
-//! noted, and told of when the transaction has committed. CREATE DATABASE calls its hook when
-//! the row is written and nobody can connect yet.
+//! DROP DATABASE calls the hook before its checks, and may still fail: the oid is only recorded,
+//! and reported once the transaction has committed. CREATE DATABASE calls the hook when the row is
+//! written and nobody can connect yet.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,12 +13,12 @@ use super::backend_local::BackendLocal;
 use super::process::database;
 use super::transaction::transaction;
 
-/// Connects a worker to a database, also to one that does not allow connections. Whoever copies
-/// or drops it may have it locked: that is not waited for, and ends this process.
+/// Connects a worker to a database, even one that does not allow connections. If the database is
+/// locked, because it is being copied or dropped, the process exits instead of waiting.
 pub fn connect(database: u32) {
-    // SAFETY: strings that end with null, and are copied; a background worker calls this, once.
-    // There is no user yet, whom a change in the session would be checked against: this is set as
-    // autovacuum sets it.
+    // SAFETY: null-terminated strings, which are copied; called once, by a background worker. There
+    // is no user yet to check a session-level setting against, so it is set the way autovacuum
+    // does.
     unsafe {
         pg_sys::SetConfigOption(
             c"lock_timeout".as_ptr(),
@@ -35,14 +34,16 @@ pub fn connect(database: u32) {
     }
 }
 
-/// Lets the owner of its database end this worker. DROP DATABASE ... WITH (FORCE) may end only what
-/// belongs to a role that the caller is a member of, and a worker without a user belongs to none.
-/// It only says who may end this: what this may do is as before. In a worker that is connected, and works for this
-/// database alone, outside of a transaction. Where the catalog is locked, or cannot be read, all stays as it is.
+/// Lets the owner of the current database terminate this worker. DROP DATABASE ... WITH (FORCE) may
+/// terminate only processes of roles that the caller is a member of, and a worker without a user
+/// has no role. This affects only who may terminate the process, not its own privileges. For a
+/// connected worker that works only for this database, outside of a transaction. If the catalog is
+/// locked or cannot be read, nothing changes.
 pub fn belong_to_owner() {
     let lock = pg_sys::AccessShareLock.cast_signed();
-    // SAFETY: in a transaction. The catalog is locked without a wait. A tuple of it begins with the fixed
-    // part of a pg_database row. The field is this process's own to set, as a session's start sets it.
+    // SAFETY: in a transaction. The catalog is locked without waiting. The tuple begins with the
+    // fixed part of a pg_database row. roleId belongs to this process, which sets it at session
+    // start, too.
     let look = || unsafe {
         if pg_sys::ConditionalLockRelationOid(pg_sys::DatabaseRelationId, lock) {
             let cache = pg_sys::SysCacheIdentifier::DATABASEOID.cast_signed();
@@ -55,23 +56,23 @@ pub fn belong_to_owner() {
         }
         Ok::<(), ()>(())
     };
-    // The next look is soon.
+    // Errors are ignored; the next call is soon.
     drop(transaction(look));
 }
 
-/// The catalog of databases was locked by somebody else, so it could not be looked at.
+/// The catalog of databases is locked by another session.
 pub struct CatalogLocked;
 
-/// The oid of a database, by its name: in a transaction, also of a process that is connected
-/// to none, which has no other way to look. A lock on the catalog is not waited for.
+/// Oid of a database by name. In a transaction, also in a process connected to no database, which
+/// has no other way to look it up. Does not wait for a lock on the catalog.
 ///
 /// # Errors
 /// [`CatalogLocked`].
 pub fn find_database(name: &str) -> Result<Option<u32>, CatalogLocked> {
     let mut found = None;
-    // SAFETY: in a transaction. The catalog is locked before it is opened without a lock. A tuple
-    // of it begins with the fixed part of a pg_database row, and is valid until the next one is
-    // fetched; a name ends with a null.
+    // SAFETY: in a transaction. The catalog is locked before it is opened with NoLock. A tuple
+    // begins with the fixed part of a pg_database row and is valid until the next one is fetched; a
+    // name is null-terminated.
     unsafe {
         let lock = pg_sys::AccessShareLock.cast_signed();
         if !pg_sys::ConditionalLockRelationOid(pg_sys::DatabaseRelationId, lock) {
@@ -98,13 +99,13 @@ pub fn find_database(name: &str) -> Result<Option<u32>, CatalogLocked> {
     Ok(found)
 }
 
-/// Whether nobody waits for every process to leave this process's database.
+/// As [`is_free`], for the current database.
 pub fn database_is_free() -> bool {
     is_free(database())
 }
 
-/// Whether nobody waits for every process to leave a database (DROP, RENAME, TEMPLATE and SET
-/// TABLESPACE do): they hold a lock on it that conflicts with a session's.
+/// True if no session is waiting for, or holds, exclusive use of a database, as for DROP, RENAME,
+/// TEMPLATE and SET TABLESPACE. Their lock on the database conflicts with that of a session.
 pub fn is_free(database: u32) -> bool {
     let tag = pg_sys::LOCKTAG {
         locktag_field1: 0,
@@ -115,7 +116,7 @@ pub fn is_free(database: u32) -> bool {
         locktag_lockmethodid: u8::try_from(pg_sys::DEFAULT_LOCKMETHOD).unwrap_or(1),
     };
     let mode = pg_sys::RowExclusiveLock.cast_signed();
-    // SAFETY: a complete tag and a mode of its lock method; what was taken is released, once.
+    // SAFETY: a complete tag and a mode of its lock method; an acquired lock is released once.
     unsafe {
         let result = try_lock(&tag, mode);
         let got = result != pg_sys::LockAcquireResult::LOCKACQUIRE_NOT_AVAIL;
@@ -126,49 +127,50 @@ pub fn is_free(database: u32) -> bool {
     }
 }
 
-/// Takes a session lock if it is free. A full lock table is no error: anybody may fill it.
+/// Tries to acquire a session lock. A full lock table is not an error, since any role can fill it.
 ///
 /// # Safety
-/// The tag is complete, and the mode one of its lock method.
+/// The tag is complete, and the mode belongs to its lock method.
 #[cfg(not(feature = "pg18"))]
 unsafe fn try_lock(
     tag: &pg_sys::LOCKTAG,
     mode: pg_sys::LOCKMODE,
 ) -> pg_sys::LockAcquireResult::Type {
-    // SAFETY: as the caller says. Nobody asks for the local lock, so its pointer may be null.
+    // SAFETY: guaranteed by the caller. The local lock is not requested, so its pointer may be
+    // null.
     unsafe { pg_sys::LockAcquireExtended(tag, mode, true, true, false, core::ptr::null_mut()) }
 }
 
-/// Takes a session lock if it is free. A full lock table is no error: anybody may fill it.
+/// Tries to acquire a session lock. A full lock table is not an error, since any role can fill it.
 ///
 /// # Safety
-/// The tag is complete, and the mode one of its lock method.
+/// The tag is complete, and the mode belongs to its lock method.
 #[cfg(feature = "pg18")]
 unsafe fn try_lock(
     tag: &pg_sys::LOCKTAG,
     mode: pg_sys::LOCKMODE,
 ) -> pg_sys::LockAcquireResult::Type {
     let none = core::ptr::null_mut();
-    // SAFETY: as the caller says. Nobody asks for the local lock, so its pointer may be null.
+    // SAFETY: guaranteed by the caller. The local lock is not requested, so its pointer may be
+    // null.
     unsafe { pg_sys::LockAcquireExtended(tag, mode, true, true, false, none, false) }
 }
 
-/// Who is told, with the oid. It must not fail, and allocates nothing: it is called after the
-/// commit, too.
+/// Callback with the oid of a database. Must not fail or allocate, as it also runs after commit.
 pub type ForgetDatabase = fn(u32);
 
 static FORGET: BackendLocal<Option<ForgetDatabase>> = BackendLocal::new(None);
 static PREVIOUS: BackendLocal<pg_sys::object_access_hook_type> = BackendLocal::new(None);
-/// The database that the open transaction drops, 0 for none: DROP DATABASE is alone in its
-/// transaction.
+/// The database dropped by the open transaction; 0 if none. DROP DATABASE is the only statement in
+/// its transaction.
 static DROPPED: AtomicU32 = AtomicU32::new(0);
 
-/// Has somebody told when a database is gone, or is made with an oid that another one may have
-/// had. While the library is being preloaded.
+/// Sets the callback for databases that were dropped, or created with an oid that may have been
+/// used before. Only while the library is being preloaded.
 pub fn watch_databases(forget: ForgetDatabase) {
     FORGET.with_mut(|ours| *ours = Some(forget));
-    // SAFETY: a plain global, which the postmaster sets before it has started any process: each
-    // inherits it, with the library.
+    // SAFETY: a global, set by the postmaster before it starts other processes, which inherit it
+    // along with the library.
     let previous = unsafe {
         let previous = pg_sys::object_access_hook;
         pg_sys::object_access_hook = Some(on_access);
@@ -183,8 +185,8 @@ fn tell(database: u32) {
     }
 }
 
-/// Not guarded: an error of the hook before ours passes as it is, and nothing here needs to be
-/// dropped. Called for every function of a statement: nothing but a comparison for most.
+/// Not guarded: an error of the previous hook passes through, and there is nothing to drop here.
+/// Called for every function of a statement, so most calls are a single comparison.
 unsafe extern "C-unwind" fn on_access(
     access: pg_sys::ObjectAccessType::Type,
     class: pg_sys::Oid,
@@ -193,11 +195,11 @@ unsafe extern "C-unwind" fn on_access(
     argument: *mut c_void,
 ) {
     if class == pg_sys::DatabaseRelationId {
-        // SAFETY: takes plain values; it is unsafe only as a guard needs it so.
+        // SAFETY: plain values; unsafe only because pg_guard requires it.
         unsafe { on_database(access, object.to_u32()) };
     }
     if let Some(previous) = PREVIOUS.with(|hook| *hook) {
-        // SAFETY: the hook that was there before ours, called with what PostgreSQL has passed.
+        // SAFETY: the previous hook, called with PostgreSQL's own arguments.
         unsafe { previous(access, class, object, sub_object, argument) };
     }
 }
@@ -209,7 +211,7 @@ unsafe extern "C-unwind" fn on_database(access: pg_sys::ObjectAccessType::Type, 
         pg_sys::ObjectAccessType::OAT_POST_CREATE => tell(database),
         pg_sys::ObjectAccessType::OAT_DROP => {
             if !REGISTERED.swap(true, Ordering::Relaxed) {
-                // SAFETY: the callback lives as long as the library, and takes no argument.
+                // SAFETY: the library is never unloaded, and the callback takes no argument.
                 unsafe { pg_sys::RegisterXactCallback(Some(on_end), core::ptr::null_mut()) };
             }
             DROPPED.store(database, Ordering::Relaxed);

@@ -7,20 +7,20 @@ use pgrx::pgrx_sql_entity_graph::metadata;
 
 use super::name::Name;
 
-/// A result that is returned as it is: a row of OUT arguments, a trigger's row, a planner's node.
+/// A result returned without conversion: a row of OUT arguments, a trigger's tuple, a planner node.
 pub struct RawDatum(pub(super) pg_sys::Datum);
 
 impl RawDatum {
-    /// A null pointer, which is not SQL's NULL.
+    /// A null pointer. Not SQL NULL.
     pub fn none() -> Self {
         Self(pg_sys::Datum::null())
     }
 
-    /// A text of so many bytes, in the encoding of the database, which are written where it lies.
+    /// A text of `len` bytes in the encoding of the database, written in place by `write`.
     pub fn text(len: usize, write: impl FnOnce(&mut [u8])) -> Self {
         let size = len.saturating_add(pg_sys::VARHDRSZ);
-        // SAFETY: as many bytes as the header says, zeroed before they are looked at. What is too
-        // long for a text is an error of palloc's.
+        // SAFETY: as many bytes as the header says, zeroed before they are read. palloc raises an
+        // error if it is too long for a text.
         unsafe {
             let text = pg_sys::palloc0(size).cast::<pg_sys::varlena>();
             pgrx::set_varsize_4b(text, i32::try_from(size).unwrap_or(0));
@@ -37,20 +37,20 @@ impl RawDatum {
     }
 }
 
-/// The row type that a call expects of its function, one with OUT arguments. It lives as
-/// long as the call site, and to make it costs many times what a row does.
+/// Row type of a call to a function with OUT arguments. Lives as long as the call site; creating it
+/// costs many times as much as forming a row.
 #[derive(Clone, Copy)]
 pub struct RowType(pg_sys::TupleDesc);
 
 impl RowType {
-    /// That of a call.
+    /// Row type of a call.
     ///
     /// # Safety
-    /// PostgreSQL has called an SQL function with this, one with OUT arguments.
+    /// `fcinfo` is the argument of an SQL function with OUT arguments, called by PostgreSQL.
     pub unsafe fn of(fcinfo: pg_sys::FunctionCallInfo) -> Self {
         let mut descriptor = core::ptr::null_mut();
-        // SAFETY: as the caller says, so flinfo is set. An error on the way resets the memory
-        // context too.
+        // SAFETY: guaranteed by the caller, so flinfo is set. An error also resets the memory
+        // context.
         unsafe {
             let before = pg_sys::MemoryContextSwitchTo((*(*fcinfo).flinfo).fn_mcxt);
             pg_sys::get_call_result_type(fcinfo, core::ptr::null_mut(), &raw mut descriptor);
@@ -60,15 +60,15 @@ impl RowType {
         }
     }
 
-    /// A row of it; one entry per column, `None` is NULL.
+    /// Forms a row; `None` is NULL.
     ///
     /// # Safety
-    /// There are as many columns as OUT arguments, each of the type of its argument; and the call
-    /// site whose type this is lives.
+    /// There is one entry per OUT argument, of its type, and the call site of this row type is
+    /// alive.
     pub unsafe fn form<const N: usize>(self, columns: [Option<pg_sys::Datum>; N]) -> RawDatum {
         let mut nulls = columns.map(|column| column.is_none());
         let mut values = columns.map(|column| column.unwrap_or(pg_sys::Datum::null()));
-        // SAFETY: as the caller says; as many nulls as values.
+        // SAFETY: guaranteed by the caller; there are as many nulls as values.
         unsafe {
             let tuple = pg_sys::heap_form_tuple(self.0, values.as_mut_ptr(), nulls.as_mut_ptr());
             RawDatum(pg_sys::HeapTupleHeaderGetDatum((*tuple).t_data))
@@ -76,22 +76,21 @@ impl RowType {
     }
 }
 
-/// For types that only stand where the SQL of a function is written out by hand.
+/// For types used only in functions whose SQL is written by hand.
 macro_rules! declared_in_sql {
     ($type:ident, $sql:literal) => {
-        // SAFETY: returns the datum, and nothing else.
+        // SAFETY: only returns the datum.
         unsafe impl pgrx::callconv::BoxRet for $type {
             unsafe fn box_into<'fcx>(
                 self,
                 fcinfo: &mut pgrx::callconv::FcInfo<'fcx>,
             ) -> pgrx::datum::Datum<'fcx> {
-                // SAFETY: of the type that the SQL of the function declares, which is written
-                // by hand beside it.
+                // SAFETY: of the type declared in the function's SQL, which is written by hand.
                 unsafe { fcinfo.return_raw_datum(self.datum()) }
             }
         }
 
-        // SAFETY: no SQL is generated from this: the functions have theirs written out.
+        // SAFETY: no SQL is generated from this.
         unsafe impl metadata::SqlTranslatable for $type {
             const TYPE_IDENT: &'static str = pgrx::pgrx_resolved_type!($type);
             const TYPE_ORIGIN: metadata::TypeOrigin = metadata::TypeOrigin::External;
@@ -107,7 +106,7 @@ macro_rules! declared_in_sql {
 /// A text in the current memory context.
 pub fn text_datum(bytes: &[u8]) -> pg_sys::Datum {
     let len = c_int::try_from(bytes.len()).unwrap_or(0);
-    // SAFETY: copies as many bytes as there are.
+    // SAFETY: copies exactly the given bytes.
     pg_sys::Datum::from(unsafe { pg_sys::cstring_to_text_with_len(bytes.as_ptr().cast(), len) })
 }
 
@@ -115,7 +114,7 @@ pub fn text_datum(bytes: &[u8]) -> pg_sys::Datum {
 pub fn texts_datum<'a>(texts: impl Iterator<Item = &'a [u8]>) -> pg_sys::Datum {
     let mut elements: Vec<_> = texts.map(text_datum).collect();
     let count = c_int::try_from(elements.len()).unwrap_or(0);
-    // SAFETY: as many elements as there are, which are copied; what PostgreSQL knows of the type.
+    // SAFETY: the elements are copied; length and alignment are those of type text.
     let array = unsafe {
         let (length, align) = (-1, b'i' as c_char);
         pg_sys::construct_array(
@@ -130,7 +129,7 @@ pub fn texts_datum<'a>(texts: impl Iterator<Item = &'a [u8]>) -> pg_sys::Datum {
     pg_sys::Datum::from(array)
 }
 
-/// The oid that a datum is.
+/// Converts a datum to an oid.
 pub fn oid_value(datum: pg_sys::Datum) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -140,7 +139,7 @@ pub fn oid_value(datum: pg_sys::Datum) -> u32 {
     oid
 }
 
-/// A text as its bytes in the encoding of the database: tags are not converted.
+/// A text as bytes in the encoding of the database; tags are not converted.
 pub struct Text(Vec<u8>);
 
 impl Text {

@@ -1,4 +1,4 @@
-//! Event triggers, at the end of CREATE TABLE and ALTER TABLE.
+//! Event triggers at the end of CREATE TABLE and ALTER TABLE.
 
 use core::ffi::CStr;
 
@@ -15,11 +15,11 @@ impl<'a> EventTriggerCall<'a> {
     /// `None` if the function was not called as an event trigger.
     ///
     /// # Safety
-    /// PostgreSQL has called a function with this, which does not return before the result is
-    /// dropped.
+    /// `fcinfo` is the argument of a function called by PostgreSQL, which does not return before
+    /// the result is dropped.
     pub unsafe fn new(fcinfo: pg_sys::FunctionCallInfo) -> Option<Self> {
-        // SAFETY: as the caller says. The context of a call is null or a node, and one of this
-        // type is an EventTriggerData: what the macro CALLED_AS_EVENT_TRIGGER looks at.
+        // SAFETY: guaranteed by the caller. The context of a call is null or a node, and a node
+        // with this tag is an EventTriggerData, as in CALLED_AS_EVENT_TRIGGER.
         unsafe {
             let context = (*fcinfo).context;
             (!context.is_null() && (*context).type_ == pg_sys::NodeTag::T_EventTriggerData)
@@ -27,13 +27,13 @@ impl<'a> EventTriggerCall<'a> {
         }
     }
 
-    /// The columns that the command has created: those that ALTER TABLE has added, by their
-    /// names; an empty list for all of a new table; `None` if there are none.
+    /// Names of the columns added by an ALTER TABLE; an empty list, meaning all columns, for a
+    /// CREATE TABLE; `None` if the command adds no columns.
     pub fn new_columns(&self) -> Option<Vec<&'a CStr>> {
         let tree = self.0.parsetree;
-        // SAFETY: the parse tree of the command, which lives as long as the call; a login has
-        // none. The type of a node says what it is: ALTER TABLE has a list of commands, as many as
-        // it says, and one that adds a column has its definition, with its name.
+        // SAFETY: the parse tree of the command, alive during the call; null for a login event. The
+        // tag determines the type of a node: ALTER TABLE has a list of commands, and one that adds
+        // a column has its definition, with a name.
         unsafe {
             match tree.as_ref()?.type_ {
                 pg_sys::NodeTag::T_CreateStmt => Some(Vec::new()),
@@ -53,22 +53,22 @@ impl<'a> EventTriggerCall<'a> {
         }
     }
 
-    /// What an event trigger returns.
+    /// Return value of an event trigger.
     pub fn done(&self) -> RawDatum {
         RawDatum(pg_sys::Datum::null())
     }
 }
 
-/// Calls a function that takes a `text[]` and returns void, if there is one of that name.
+/// Calls a void function of one `text[]` argument by name, if it exists.
 ///
 /// # Safety
-/// Nobody but a superuser can have created a function in that schema.
+/// Only superusers can have created functions in that schema.
 pub unsafe fn call_with_names(schema: &CStr, function: &CStr, names: &[&CStr]) {
     let Some(function) = find_function(schema, function, &[pg_sys::TEXTARRAYOID]) else {
         return;
     };
     let names = texts_datum(names.iter().map(|name| name.to_bytes()));
-    // SAFETY: in a transaction; a function with one argument of this type.
+    // SAFETY: in a transaction; the function has one argument of this type.
     unsafe {
         pg_sys::OidFunctionCall1Coll(function.oid.into(), pg_sys::InvalidOid, names);
     }

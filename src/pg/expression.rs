@@ -1,5 +1,5 @@
-//! Expressions as the catalogs keep them: the defaults of columns and domains. They are read as trees,
-//! by the oids of functions and types: how PostgreSQL writes them depends on settings and names.
+//! Expressions stored in the catalogs: defaults of columns and domains. Read as trees, with
+//! functions and types by oid, since the deparsed text depends on settings and names.
 
 use core::ffi::{CStr, c_void};
 
@@ -7,45 +7,45 @@ use pgrx::pg_sys::{self, NodeTag};
 
 use super::datum::{Text, oid_value};
 
-/// An expression that was read from a catalog.
+/// An expression read from a catalog.
 pub struct Expression(*mut pg_sys::Node);
 
 impl Expression {
-    /// The tree lies in the current memory context.
+    /// Parses a stored expression; the tree is in the current memory context.
     ///
     /// # Safety
-    /// The datum is a `pg_node_tree`, and not null (nobody can make one but PostgreSQL); and the result
-    /// is dropped before that context is reset.
+    /// The datum is a `pg_node_tree`, which only PostgreSQL can create, and not null. The result is
+    /// dropped before the memory context is reset.
     pub unsafe fn from_value(datum: pg_sys::Datum) -> Self {
-        // SAFETY: as the caller says: a text that PostgreSQL has written for this function.
+        // SAFETY: guaranteed by the caller: a text written by PostgreSQL for stringToNode.
         unsafe {
             let text = pg_sys::text_to_cstring(datum.cast_mut_ptr());
             Self(pg_sys::stringToNode(text).cast())
         }
     }
 
-    /// The text that is the only argument of a function, where the expression is that call and
-    /// nothing else but casts.
+    /// The text argument of a call to `function`, if the expression is just that call, apart from
+    /// casts, and the text is its only argument.
     pub fn text_given_to(&self, function: u32) -> Option<Text> {
-        // SAFETY: a constant of the expression's.
+        // SAFETY: a constant of the expression.
         unsafe { text_of(self.constant_given_to(function)?) }
     }
 
-    /// The sequence that is the only argument of `nextval`, likewise.
+    /// The sequence of a call to `nextval`, under the same conditions.
     pub fn sequence(&self) -> Option<u32> {
         let constant = self.constant_given_to(pg_sys::F_NEXTVAL)?;
-        // SAFETY: a constant of the expression's; a regclass is an oid.
+        // SAFETY: a constant of the expression; a regclass is an oid.
         unsafe {
             ((*constant).consttype == pg_sys::REGCLASSOID && !(*constant).constisnull)
                 .then(|| oid_value((*constant).constvalue))
         }
     }
 
-    /// All texts in the expression.
+    /// All text constants in the expression.
     pub fn texts(&self) -> Vec<Text> {
         let mut constants: Vec<*const pg_sys::Const> = Vec::new();
-        // SAFETY: a tree, and the list that `collect` expects, which outlives the walk; the constants
-        // live as long as the tree.
+        // SAFETY: a tree, and the list that `collect` expects, which outlives the walk; the
+        // constants live as long as the tree.
         unsafe {
             collect(self.0, (&raw mut constants).cast());
             constants.into_iter().filter_map(|c| text_of(c)).collect()
@@ -53,7 +53,7 @@ impl Expression {
     }
 
     fn constant_given_to(&self, function: u32) -> Option<*const pg_sys::Const> {
-        // SAFETY: a tree, whose nodes are what their tags say.
+        // SAFETY: a tree; the tags determine the types of its nodes.
         unsafe {
             let mut node = self.0;
             while let Some(inner) = under_cast(node, Of::Result) {
@@ -75,19 +75,19 @@ impl Expression {
     }
 }
 
-/// Which part of a call a cast stands around.
+/// The part of a call that a cast is applied to.
 #[derive(Clone, Copy)]
 enum Of {
     Result,
     Argument,
 }
 
-/// The elements of a list; null is an empty one.
+/// Elements of a list; a null list is empty.
 ///
 /// # Safety
-/// A valid list, or null, which outlives the result.
+/// `list` is valid or null, and outlives the result.
 pub unsafe fn cells<'a>(list: *const pg_sys::List) -> &'a [pg_sys::ListCell] {
-    // SAFETY: as the caller says: it has as many elements as it says.
+    // SAFETY: guaranteed by the caller; `length` is the number of elements.
     unsafe {
         list.as_ref().map_or(&[], |list| {
             let count = usize::try_from(list.length).unwrap_or(0);
@@ -96,21 +96,21 @@ pub unsafe fn cells<'a>(list: *const pg_sys::List) -> &'a [pg_sys::ListCell] {
     }
 }
 
-/// A node, if it is of this type.
+/// The node, if it has this tag.
 ///
 /// # Safety
-/// A node or null, which outlives the result; and the type is that of the tag.
+/// `node` is a node or null, and outlives the result; `T` is the type of the tag.
 pub unsafe fn as_node<'a, T>(node: *const pg_sys::Node, tag: NodeTag) -> Option<&'a T> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe { (node.as_ref()?.type_ == tag).then(|| &*node.cast::<T>()) }
 }
 
-/// What a cast is applied to; `None` if the node is no cast that is to be passed over.
+/// The argument of a cast; `None` if the node is not a cast to be skipped.
 ///
 /// # Safety
-/// A node or null.
+/// `node` is a node or null.
 unsafe fn under_cast(node: *mut pg_sys::Node, of: Of) -> Option<*mut pg_sys::Node> {
-    // SAFETY: as the caller says; a node is what its tag says.
+    // SAFETY: guaranteed by the caller; the tag determines the type of a node.
     unsafe {
         let inner = match (node.as_ref()?.type_, of) {
             (NodeTag::T_RelabelType, _) => (*node.cast::<pg_sys::RelabelType>()).arg.cast(),
@@ -132,8 +132,9 @@ unsafe fn under_cast(node: *mut pg_sys::Node, of: Of) -> Option<*mut pg_sys::Nod
     }
 }
 
-/// Of the result: what PostgreSQL adds to get the type of the column, and casts to a shorter integer. A
-/// cast that somebody else has made leads to no integer. Of the argument: those that change no text.
+/// For a result: casts that PostgreSQL adds for the type of the column, and casts to a shorter
+/// integer. A user-defined cast never yields an integer here. For an argument: casts that do not
+/// change the text.
 fn is_cast(call: &pg_sys::FuncExpr, of: Of) -> bool {
     match of {
         Of::Result => {
@@ -144,12 +145,13 @@ fn is_cast(call: &pg_sys::FuncExpr, of: Of) -> bool {
     }
 }
 
-/// The text of a constant; `None` if it is NULL, or of another type.
+/// The text of a constant; `None` if it is NULL or has another type.
 ///
 /// # Safety
-/// A constant that lives.
+/// `constant` is valid.
 unsafe fn text_of(constant: *const pg_sys::Const) -> Option<Text> {
-    // SAFETY: as the caller says; a value is of its type, and a name ends with a null.
+    // SAFETY: guaranteed by the caller; the value has the constant's type, and a name is
+    // null-terminated.
     unsafe {
         let constant = &*constant;
         if constant.constisnull {
@@ -167,13 +169,13 @@ unsafe fn text_of(constant: *const pg_sys::Const) -> Option<Text> {
     }
 }
 
-/// Adds the constants of a tree to a list of them, and never ends the walk.
+/// Tree walker that appends the constants to a list; never stops the walk.
 ///
 /// # Safety
-/// A node or null, and a `Vec<*const Const>`.
+/// `node` is a node or null, and `list` points to a `Vec<*const Const>`.
 #[pgrx::pg_guard]
 unsafe extern "C-unwind" fn collect(node: *mut pg_sys::Node, list: *mut c_void) -> bool {
-    // SAFETY: as the caller says, who passes on what it was given.
+    // SAFETY: guaranteed by the caller, and passed on unchanged.
     unsafe {
         if node.is_null() {
             return false;

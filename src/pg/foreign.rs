@@ -1,24 +1,24 @@
-//! Foreign servers by their names.
+//! Foreign servers by name.
 
 use pgrx::pg_sys;
 
 use super::name::Name;
 
-/// Why a foreign server may not be used.
+/// Reason why a foreign server cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum ServerProblem {
-    /// There is none of this name.
+    /// It does not exist.
     Missing,
-    /// The session's user has no USAGE on it.
+    /// The current user lacks USAGE.
     Forbidden,
 }
 
-/// The oid of a foreign server that the session's user may use, by its name.
+/// Oid of a foreign server that the current user may use.
 ///
 /// # Errors
 /// See [`ServerProblem`].
 pub fn foreign_server(name: &Name) -> Result<u32, ServerProblem> {
-    // SAFETY: in a transaction; a string that ends with null, and a server that was just found.
+    // SAFETY: in a transaction; a null-terminated string, and a server that was just found.
     unsafe {
         let oid = pg_sys::get_foreign_server_oid(name.as_c_str().as_ptr(), true);
         if oid == pg_sys::InvalidOid {
@@ -31,23 +31,23 @@ pub fn foreign_server(name: &Name) -> Result<u32, ServerProblem> {
     }
 }
 
-/// What a role may do with a foreign server: whether it has USAGE.
+/// Checks a role's USAGE privilege on a foreign server.
 ///
 /// # Safety
 /// A transaction is open.
 #[cfg(feature = "pg15")]
 pub unsafe fn usage(server: pg_sys::Oid, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
-    // SAFETY: as the caller says. What does not exist is an error, raised in the ordinary way.
+    // SAFETY: guaranteed by the caller. A missing object raises an ordinary error.
     unsafe { pg_sys::pg_foreign_server_aclcheck(server, role, pg_sys::ACL_USAGE) }
 }
 
-/// What a role may do with a foreign server: whether it has USAGE.
+/// Checks a role's USAGE privilege on a foreign server.
 ///
 /// # Safety
 /// A transaction is open.
 #[cfg(not(feature = "pg15"))]
 pub unsafe fn usage(server: pg_sys::Oid, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
     let catalog = pg_sys::ForeignServerRelationId;
-    // SAFETY: as the caller says. What does not exist is an error, raised in the ordinary way.
+    // SAFETY: guaranteed by the caller. A missing object raises an ordinary error.
     unsafe { pg_sys::object_aclcheck(catalog, server, role, pg_sys::ACL_USAGE.into()) }
 }

@@ -1,38 +1,38 @@
-//! Functions in the catalog of this database.
+//! Functions in the catalog of the current database.
 
 use core::ffi::{CStr, c_int};
 
 use pgrx::pg_sys;
 
-/// What the catalog says of a function.
+/// Catalog data of a function.
 #[derive(Clone, Copy)]
 pub struct Function {
-    /// Its oid.
+    /// Oid of the function.
     pub oid: u32,
-    /// The role that owns it.
+    /// Owner.
     pub owner: u32,
-    /// The language that it is written in.
+    /// Language.
     pub language: u32,
-    /// How many arguments it has.
+    /// Number of arguments.
     pub arguments: usize,
-    /// The type of its result.
+    /// Result type.
     pub result: u32,
-    /// What the planner asks about its calls; 0 if nothing.
+    /// Planner support function; 0 if none.
     pub support: u32,
-    /// Whether it is declared STABLE.
+    /// Declared STABLE.
     pub is_stable: bool,
 }
 
 impl Function {
-    /// Releases the row.
+    /// Decodes and releases a row.
     ///
     /// # Safety
-    /// A row of a cache of pg_proc that was just found, or null.
+    /// `row` was just found in a cache of pg_proc, or is null.
     unsafe fn from_row(row: pg_sys::HeapTuple) -> Option<Self> {
         if row.is_null() {
             return None;
         }
-        // SAFETY: as the caller says; the fixed part is read before the row is released.
+        // SAFETY: guaranteed by the caller; the fixed part is read before the row is released.
         unsafe {
             let form = &*pg_sys::GETSTRUCT(row).cast::<pg_sys::FormData_pg_proc>();
             let function = Self {
@@ -42,7 +42,7 @@ impl Function {
                 arguments: usize::try_from(form.pronargs).unwrap_or(0),
                 result: form.prorettype.to_u32(),
                 support: form.prosupport.to_u32(),
-                // C's char has a sign on some processors, and none on arm64.
+                // char is signed on some platforms, and unsigned on arm64.
                 is_stable: form.provolatile as u8 == pg_sys::PROVOLATILE_STABLE,
             };
             pg_sys::ReleaseSysCache(row);
@@ -51,9 +51,9 @@ impl Function {
     }
 }
 
-/// The function of an oid; `None` if it is gone.
+/// The function with this oid; `None` if it was dropped.
 pub fn function(oid: u32) -> Option<Function> {
-    // SAFETY: in a transaction; a cache whose key is one oid.
+    // SAFETY: in a transaction; the cache is keyed by one oid.
     unsafe {
         Function::from_row(pg_sys::SearchSysCache1(
             pg_sys::SysCacheIdentifier::PROCOID.cast_signed(),
@@ -62,10 +62,10 @@ pub fn function(oid: u32) -> Option<Function> {
     }
 }
 
-/// The function of exactly this schema, name and argument types: no search path takes part.
+/// The function with exactly this schema, name and argument types. Does not use the search path.
 pub fn find_function(schema: &CStr, name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
-    // SAFETY: in a transaction; as many types as there are, which are copied; a cache whose keys
-    // are a name, a list of types and the oid of a schema.
+    // SAFETY: in a transaction; `count` types, which are copied; the cache is keyed by a name, a
+    // list of types and the oid of a schema.
     unsafe {
         let schema = pg_sys::get_namespace_oid(schema.as_ptr(), true);
         let count = c_int::try_from(arguments.len()).unwrap_or(0);
@@ -79,22 +79,23 @@ pub fn find_function(schema: &CStr, name: &CStr, arguments: &[pg_sys::Oid]) -> O
     }
 }
 
-/// Whether a function may be executed by every role.
+/// True if PUBLIC may execute a function.
 pub fn is_everybodys(function: u32) -> bool {
     aclcheck(function, pg_sys::Oid::from(pg_sys::ACL_ID_PUBLIC)) == pg_sys::AclResult::ACLCHECK_OK
 }
 
-/// Whether the caller may execute a function.
+/// True if the current user may execute a function.
 pub fn caller_may_execute(function: u32) -> bool {
-    // SAFETY: takes nothing, and reads a global.
+    // SAFETY: no arguments; reads a global.
     let user = unsafe { pg_sys::GetUserId() };
     aclcheck(function, user) == pg_sys::AclResult::ACLCHECK_OK
 }
 
-/// What the executor does before it calls a function: an error if the caller may not execute it.
+/// The executor's check before a function call: raises an error if the current user may not execute
+/// it.
 pub fn check_execute(function: u32) {
-    // SAFETY: in a transaction; a palloc'ed name, or null if the function is gone, which the check
-    // has found already; the hook is a plain global of this process, which has one thread.
+    // SAFETY: in a transaction; the name is palloc'ed, or null if the function was dropped, which
+    // the check has reported already; the hook is a global of a single-threaded process.
     unsafe {
         let result = aclcheck(function, pg_sys::GetUserId());
         if result != pg_sys::AclResult::ACLCHECK_OK {
@@ -108,17 +109,17 @@ pub fn check_execute(function: u32) {
     }
 }
 
-/// An error if the function is gone.
+/// Checks EXECUTE. Raises an error if the function was dropped.
 #[cfg(feature = "pg15")]
 fn aclcheck(function: u32, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
-    // SAFETY: in a transaction; takes any two oids.
+    // SAFETY: in a transaction; accepts any two oids.
     unsafe { pg_sys::pg_proc_aclcheck(function.into(), role, pg_sys::ACL_EXECUTE) }
 }
 
-/// An error if the function is gone.
+/// Checks EXECUTE. Raises an error if the function was dropped.
 #[cfg(not(feature = "pg15"))]
 fn aclcheck(function: u32, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
     let catalog = pg_sys::ProcedureRelationId;
-    // SAFETY: in a transaction; takes any two oids, of a catalog that has privileges.
+    // SAFETY: in a transaction; accepts any two oids, and the catalog has privileges.
     unsafe { pg_sys::object_aclcheck(catalog, function.into(), role, pg_sys::ACL_EXECUTE.into()) }
 }

@@ -1,4 +1,4 @@
-//! Who holds what a process has waited for in vain.
+//! Holders of locks that a process has waited for in vain.
 
 use core::ffi::c_int;
 
@@ -7,19 +7,19 @@ use pgrx::pg_sys;
 use super::process::database;
 use super::table::row::Locker;
 
-/// Who holds a lock.
+/// Holder of a lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub enum LockHolder {
-    /// Nobody any more, or it is not known.
+    /// None any more, or unknown.
     Nobody,
-    /// A process.
+    /// A process, by pid.
     Process(i32),
-    /// A transaction that was prepared for two-phase commit.
+    /// A prepared transaction.
     Prepared,
 }
 
-/// Who has locked a row, in a transaction with a snapshot.
+/// Holder of a row lock. In a transaction with a snapshot.
 pub fn row_holder(locker: Locker) -> LockHolder {
     let holders = match locker {
         Locker::None => return LockHolder::Nobody,
@@ -39,8 +39,8 @@ fn transaction_holder(xid: u32) -> LockHolder {
         reason = "the type differs between versions"
     )]
     let xid: pg_sys::TransactionId = xid.into();
-    // SAFETY: in a transaction; takes any number. Only a transaction that runs is looked up by its
-    // parent: the record of older ones may be gone, and to ask for it an error.
+    // SAFETY: in a transaction; accepts any xid. Only a running transaction is looked up in
+    // pg_subtrans: older entries may be truncated, which would be an error.
     unsafe {
         if pg_sys::TransactionIdIsCurrentTransactionId(xid)
             || !pg_sys::TransactionIdIsInProgress(xid)
@@ -56,11 +56,11 @@ fn transaction_holder(xid: u32) -> LockHolder {
     }
 }
 
-/// The transactions of a multixact.
+/// Member transactions of a multixact.
 fn members(multi: u32) -> Vec<u32> {
     let mut members = core::ptr::null_mut();
-    // SAFETY: in a transaction; a multixact that was read from a row. `members` is set to a
-    // palloc'ed array of as many as it returns; -1 is none.
+    // SAFETY: in a transaction; a multixact read from a row. `members` is set to a palloc'ed array
+    // of the returned length; -1 means none.
     unsafe {
         #[allow(
             clippy::useless_conversion,
@@ -80,7 +80,7 @@ fn members(multi: u32) -> Vec<u32> {
     }
 }
 
-/// The lock of a relation of this database.
+/// Lock tag of a relation in this database.
 fn relation_tag(relation: u32) -> pg_sys::LOCKTAG {
     pg_sys::LOCKTAG {
         locktag_field1: database(),
@@ -92,7 +92,7 @@ fn relation_tag(relation: u32) -> pg_sys::LOCKTAG {
     }
 }
 
-/// Whether this session has locked a relation of this database ACCESS EXCLUSIVE.
+/// True if this session holds an ACCESS EXCLUSIVE lock on a relation of this database.
 pub(super) fn is_locked_by_me(relation: u32) -> bool {
     let tag = relation_tag(relation);
     let mode = pg_sys::AccessExclusiveLock.cast_signed();
@@ -106,12 +106,12 @@ pub(super) fn is_locked_by_me(relation: u32) -> bool {
     }
 }
 
-/// Who holds a lock of a table of this database that keeps rows from being written.
+/// Holder of a lock that prevents writes to a table of this database.
 pub fn table_holder(relation: u32) -> LockHolder {
     let tag = relation_tag(relation);
     let mut count: c_int = 0;
-    // SAFETY: a complete tag and a mode of its lock method. The result is a palloc'ed array of as
-    // many as `count` says, and one that ends it.
+    // SAFETY: a complete tag and a mode of its lock method. The result is a palloc'ed array of
+    // `count` elements, plus a terminator.
     unsafe {
         let mode = pg_sys::RowExclusiveLock.cast_signed();
         let held = pg_sys::GetLockConflicts(&raw const tag, mode, &raw mut count);
@@ -128,23 +128,23 @@ pub fn table_holder(relation: u32) -> LockHolder {
 #[cfg(any(feature = "pg15", feature = "pg16"))]
 fn virtual_transaction_pid(held: &pg_sys::VirtualTransactionId) -> c_int {
     unsafe extern "C-unwind" {
-        // The bindings leave it out.
+        // Missing in the bindings.
         fn BackendIdGetProc(backend: c_int) -> *mut pg_sys::PGPROC;
     }
-    // SAFETY: takes any number, and returns null or a PGPROC, which lies in shared memory as long
-    // as the server runs. It may be somebody else's by now: hence the comparison below.
+    // SAFETY: accepts any number, and returns null or a PGPROC, which stays in shared memory as
+    // long as the server runs. It may have been reused; hence the comparison below.
     let process = unsafe { BackendIdGetProc(held.backendId).as_ref() };
-    // A prepared transaction keeps the number of a backend that does something else now.
+    // A prepared transaction keeps the number of a backend that has moved on.
     let holds = |process: &&pg_sys::PGPROC| process.lxid == held.localTransactionId;
     process.filter(holds).map_or(0, |process| process.pid)
 }
 
 #[cfg(any(feature = "pg17", feature = "pg18"))]
 fn virtual_transaction_pid(held: &pg_sys::VirtualTransactionId) -> c_int {
-    // SAFETY: takes any number, and returns null or a PGPROC, which lies in shared memory as long
-    // as the server runs. It may be somebody else's by now: hence the comparison below.
+    // SAFETY: accepts any number, and returns null or a PGPROC, which stays in shared memory as
+    // long as the server runs. It may have been reused; hence the comparison below.
     let process = unsafe { pg_sys::ProcNumberGetProc(held.procNumber).as_ref() };
-    // A prepared transaction keeps the number of a backend that does something else now.
+    // A prepared transaction keeps the number of a backend that has moved on.
     let holds = |process: &&pg_sys::PGPROC| process.vxid.lxid == held.localTransactionId;
     process.filter(holds).map_or(0, |process| process.pid)
 }

@@ -1,4 +1,4 @@
-//! Waits for the latch of this process, and for sockets.
+//! Waiting for this process's latch and for sockets.
 
 use core::ffi::c_int;
 use std::os::fd::RawFd;
@@ -8,34 +8,34 @@ use pgrx::pg_sys;
 use super::process::check_for_interrupts;
 use super::wait::WaitEvent;
 
-/// Sets a latch that another process published; nothing if it is null. A latch that was
-/// handed on meanwhile is a spurious wake-up of its new owner.
+/// Sets a latch published by another process; no effect if null. If the latch has a new owner, this
+/// is a spurious wakeup.
 ///
 /// # Safety
-/// It is null, or what [`my_latch`] has returned in a process of this server.
+/// `latch` is null, or was returned by [`my_latch`] in a process of this server.
 pub unsafe fn set_latch(latch: *mut pg_sys::Latch) {
     if !latch.is_null() {
-        // SAFETY: as the caller says. The latch of a process that has a PGPROC is in it, and so
-        // in shared memory for as long as the server runs, whoever has the PGPROC by now.
+        // SAFETY: guaranteed by the caller. The latch is part of a PGPROC, and stays in shared
+        // memory as long as the server runs, even if the PGPROC is reused.
         unsafe { pg_sys::SetLatch(latch) };
     }
 }
 
-/// This process's latch, to publish: of a process that is attached to shared memory.
+/// This process's latch, to be published. The process must be attached to shared memory.
 pub fn my_latch() -> *mut pg_sys::Latch {
-    // SAFETY: a plain global of this process, which has one thread.
+    // SAFETY: a global of a single-threaded process.
     unsafe { pg_sys::MyLatch }
 }
 
-/// Waits for this process's latch, at most `ms`, or for ever; then handles interrupts.
+/// Waits for this process's latch, at most `ms` or without limit, then checks for interrupts.
 pub fn wait_latch(ms: Option<i64>, event: WaitEvent) {
     let mut events = pg_sys::WL_LATCH_SET | pg_sys::WL_EXIT_ON_PM_DEATH;
     if ms.is_some() {
         events |= pg_sys::WL_TIMEOUT;
     }
     let ms = ms.map_or(-1, |ms| ms.clamp(1, 3_600_000));
-    // SAFETY: MyLatch is set before any code of a library runs, and owned by this process, which
-    // alone may wait for it and reset it.
+    // SAFETY: MyLatch is set before any library code runs, and owned by this process, the only one
+    // that may wait for it and reset it.
     unsafe {
         pg_sys::WaitLatch(
             pg_sys::MyLatch,
@@ -48,28 +48,27 @@ pub fn wait_latch(ms: Option<i64>, event: WaitEvent) {
     check_for_interrupts();
 }
 
-/// What a socket is waited for.
+/// Socket condition to wait for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Readiness {
-    /// Something to read.
+    /// Readable.
     Reading,
-    /// Room to write.
+    /// Writable.
     Writing,
     /// Either.
     Both,
 }
 
-/// Waits for this process's latch or one of these sockets, at most `ms`; then handles
-/// interrupts.
+/// Waits for this process's latch or one of the sockets, at most `ms`, then checks for interrupts.
 pub fn wait_for(ms: i64, sockets: &[(RawFd, Readiness)], event: WaitEvent) {
     if sockets.is_empty() {
         wait_latch(Some(ms), event);
         return;
     }
     let count = c_int::try_from(sockets.len()).unwrap_or(0) + 2;
-    // SAFETY: a set with room for its entries, made for this wait, as sockets come and go
-    // between two; `occurred` has room for the one event that is asked for. An error here, as
-    // for a socket that is closed, ends the process, and the set with it.
+    // SAFETY: a set with room for its entries, created per wait since sockets come and go;
+    // `occurred` has room for the one requested event. An error here, as for a closed socket, ends
+    // the process, and the set with it.
     unsafe {
         let set = create_wait_event_set(count);
         let latch = pg_sys::MyLatch;
@@ -115,6 +114,6 @@ unsafe fn create_wait_event_set(count: c_int) -> *mut pg_sys::WaitEventSet {
 
 #[cfg(any(feature = "pg17", feature = "pg18"))]
 unsafe fn create_wait_event_set(count: c_int) -> *mut pg_sys::WaitEventSet {
-    // SAFETY: no resource owner is allowed: the set lives until it is freed.
+    // SAFETY: the resource owner may be null: the set lives until it is freed.
     unsafe { pg_sys::CreateWaitEventSet(core::ptr::null_mut(), count) }
 }

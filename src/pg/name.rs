@@ -1,30 +1,30 @@
-//! Names, and how they are shown.
+//! Names and their display form.
 
 use core::ffi::{CStr, c_char};
 
 use pgrx::pg_sys;
 
-/// How many bytes a name takes, with the null that ends it.
+/// Size of a name in bytes, including the terminating null.
 const LENGTH: usize = pg_sys::NAMEDATALEN as usize;
 
-/// A name as PostgreSQL stores it, in the encoding of its database.
+/// A name as stored by PostgreSQL, in the encoding of its database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name([u8; LENGTH]);
 
 impl Name {
-    /// The name, for PostgreSQL.
+    /// The name as a C string.
     pub fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
     }
 
-    /// For messages. What is no UTF-8 becomes a question mark: other encodings have that.
+    /// The name for messages. Invalid UTF-8 becomes a question mark, which any encoding has.
     pub fn text(&self) -> String {
         shown(self.as_c_str().to_bytes())
     }
 
-    /// The name as a value.
+    /// The name as a datum, in the current memory context.
     pub fn datum(&self) -> pg_sys::Datum {
-        // SAFETY: both are as long as a name: what was just palloc'ed, and our array.
+        // SAFETY: both have the size of a name: the palloc'ed copy and the array.
         unsafe {
             let copy = pg_sys::palloc0(LENGTH);
             core::ptr::copy_nonoverlapping(self.0.as_ptr(), copy.cast(), LENGTH);
@@ -32,13 +32,13 @@ impl Name {
         }
     }
 
-    /// That of a column or a result.
+    /// The name in a column or a result.
     ///
     /// # Safety
     /// The datum is a name, and not null.
     pub unsafe fn from_value(datum: pg_sys::Datum) -> Self {
         let mut name = Self([0; LENGTH]);
-        // SAFETY: as the caller says; a name ends with a null within its length.
+        // SAFETY: guaranteed by the caller; a name is null-terminated within its size.
         let bytes = unsafe { CStr::from_ptr(datum.cast_mut_ptr::<c_char>()) }.to_bytes();
         for (to, from) in name.0.iter_mut().take(LENGTH - 1).zip(bytes) {
             *to = *from;
@@ -53,7 +53,7 @@ impl pgrx::FromDatum for Name {
         is_null: bool,
         _type: pg_sys::Oid,
     ) -> Option<Self> {
-        // SAFETY: not null, and of the type that `type_oid` says, as pgrx promises.
+        // SAFETY: not null, and of the type `type_oid`, guaranteed by pgrx.
         (!is_null).then(|| unsafe { Self::from_value(datum) })
     }
 }
@@ -68,8 +68,8 @@ impl pgrx::IntoDatum for Name {
     }
 }
 
-/// A name for people, from bytes in the encoding of the database. What is no UTF-8 becomes a
-/// question mark: other encodings have that.
+/// A name for messages, from bytes in the encoding of the database. Invalid UTF-8 becomes a
+/// question mark, which any encoding has.
 pub fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).replace(char::REPLACEMENT_CHARACTER, "?")
 }

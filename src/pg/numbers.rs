@@ -5,15 +5,15 @@ use core::ffi::c_int;
 use pgrx::pg_sys;
 
 unsafe extern "C" {
-    // The bindings leave it out.
+    // Missing in the bindings.
     #[link_name = "hash_bytes_extended"]
     fn raw_hash(bytes: *const u8, len: c_int, seed: u64) -> u64;
 }
 
-/// A number that nobody can guess. Raises an error where the system has none.
+/// A cryptographically strong random number. Raises an error if none is available.
 pub fn strong_random() -> u64 {
     let mut number = 0_u64;
-    // SAFETY: writes as many bytes as the number has, any of which make a number.
+    // SAFETY: writes as many bytes as the number has; any bytes are a valid number.
     let drawn = unsafe { pg_sys::pg_strong_random((&raw mut number).cast(), size_of::<u64>()) };
     if !drawn {
         pgrx::error!("could not draw a random number");
@@ -21,12 +21,12 @@ pub fn strong_random() -> u64 {
     number
 }
 
-/// A hash that stays the same for all servers of a version.
+/// A hash that is the same on all servers of one version.
 pub fn hash(bytes: &[u8]) -> u64 {
     let chunks = bytes.chunks(1 << 30);
     chunks.fold(0, |seed, chunk| {
         let len = c_int::try_from(chunk.len()).unwrap_or(0);
-        // SAFETY: reads as many bytes as the chunk has, and raises no error: no guard is needed.
+        // SAFETY: reads exactly the chunk, and raises no error, so no guard is needed.
         unsafe { raw_hash(chunk.as_ptr(), len, seed) }
     })
 }

@@ -1,4 +1,4 @@
-//! Expressions as the planner sees them, for the support functions of functions.
+//! Expressions as seen by planner support functions.
 
 use core::mem::size_of;
 use core::ptr;
@@ -8,22 +8,22 @@ use pgrx::pg_sys::{self, NodeTag};
 use super::datum::RawDatum;
 use super::expression::{as_node, cells};
 
-/// A call in an expression that is planned by itself, outside of a query: a column's default in
-/// COPY or ALTER TABLE, a CHECK constraint, an argument of EXECUTE. Or the planner estimates the
-/// value of an expression of a query, for which it asks the same, and forgets the answer.
+/// A call in an expression planned on its own, outside of a query: a column default in COPY or
+/// ALTER TABLE, a CHECK constraint, an argument of EXECUTE. The planner also asks this way when it
+/// estimates an expression of a query, and discards the answer.
 #[derive(Clone, Copy)]
 pub struct LoneCall<'a>(&'a pg_sys::FuncExpr);
 
 impl LoneCall<'_> {
-    /// The one that a support function is asked to simplify. `None`: it is asked something
-    /// else, or the call is part of a query.
+    /// The call that a support function is asked to simplify. `None` for other requests, or if the
+    /// call is part of a query.
     ///
     /// # Safety
-    /// PostgreSQL has called a STRICT support function with this, which does not return before
-    /// the result is dropped.
+    /// `fcinfo` is the argument of a STRICT support function called by PostgreSQL, which does not
+    /// return before the result is dropped.
     pub unsafe fn new(fcinfo: pg_sys::FunctionCallInfo) -> Option<Self> {
-        // SAFETY: as the caller says. The only argument is then a request, whose type tells what is
-        // asked; a request of this type has a call.
+        // SAFETY: guaranteed by the caller. The only argument is a request, whose tag determines
+        // its type; a request of this type has a call.
         unsafe {
             let request: *const pg_sys::Node = (*(*fcinfo).args.as_ptr()).value.cast_mut_ptr();
             if (*request).type_ != NodeTag::T_SupportRequestSimplify {
@@ -34,38 +34,38 @@ impl LoneCall<'_> {
         }
     }
 
-    /// The function that is called.
+    /// Oid of the called function.
     pub fn function(self) -> u32 {
         self.0.funcid.to_u32()
     }
 
-    /// The types of its arguments, if all of them are constants and none is NULL.
+    /// Types of the arguments, if all are non-null constants.
     pub fn constant_types(self) -> Option<Vec<pg_sys::Oid>> {
         let constant_type = |cell: &pg_sys::ListCell| {
-            // SAFETY: a node, whose type says what it is.
+            // SAFETY: a node, whose tag determines its type.
             let constant: &pg_sys::Const =
                 unsafe { as_node(cell.ptr_value.cast(), NodeTag::T_Const)? };
             (!constant.constisnull).then_some(constant.consttype)
         };
-        // SAFETY: a list of nodes, null if it is empty.
+        // SAFETY: a list of nodes; null if empty.
         let arguments = unsafe { cells(self.0.args) };
         arguments.iter().map(constant_type).collect()
     }
 
-    /// `COALESCE(twin(arguments, function, case value), nextval)`, for a twin that is not called
-    /// volatile and never returns NULL.
+    /// `COALESCE(twin(arguments, function, case value), nextval)`, for a twin that is not volatile
+    /// and never returns NULL.
     ///
-    /// COPY inserts in bulk where nothing in a default is volatile but `nextval`, which is what the
-    /// second argument is to it. That is never evaluated. Whoever else asks, because one value
-    /// would do for all rows, learns from it that the expression is volatile.
+    /// COPY inserts in bulk if a default contains no volatile function except `nextval`, which is
+    /// what the second argument looks like to it. That argument is never evaluated. It makes the
+    /// expression volatile for all other code that would otherwise use one value for all rows.
     ///
-    /// The twin's last argument means nothing. It is there because it is no constant: the planner
-    /// calls a stable function to estimate with its value if all of its arguments are. To read a
-    /// case value where there is no CASE is allowed, and gives NULL.
+    /// The twin's last argument is unused, but not a constant: if all arguments of a stable
+    /// function are constants, the planner calls it for estimation. Reading a case value outside of
+    /// CASE is allowed, and yields NULL.
     pub fn with_twin(self, twin: u32) -> RawDatum {
         let call = self.0;
-        // SAFETY: nodes of their own types in the memory of the planner; the arguments are those of
-        // the call, in another list. An oid is a value of 4 bytes.
+        // SAFETY: nodes of their own types, in the planner's memory; the arguments are those of the
+        // call, in a copied list. An oid is passed by value, with 4 bytes.
         unsafe {
             let function = pg_sys::makeConst(
                 pg_sys::OIDOID,
@@ -90,7 +90,7 @@ impl LoneCall<'_> {
                 call.funcformat,
             );
             (*id).location = call.location;
-            // Of no sequence: an error, if it were evaluated.
+            // Without a sequence: evaluating it would be an error.
             let nextval = make_node::<pg_sys::NextValueExpr>(NodeTag::T_NextValueExpr);
             (*nextval).typeId = call.funcresulttype;
             let coalesce = make_node::<pg_sys::CoalesceExpr>(NodeTag::T_CoalesceExpr);
@@ -103,12 +103,12 @@ impl LoneCall<'_> {
     }
 }
 
-/// A node with nothing in it but its type.
+/// A node with only its tag set.
 ///
 /// # Safety
-/// The tag is that of the type.
+/// `tag` is the tag of `T`.
 unsafe fn make_node<T>(tag: NodeTag) -> *mut T {
-    // SAFETY: as the caller says; every node begins with its tag.
+    // SAFETY: guaranteed by the caller; every node begins with its tag.
     unsafe {
         let node = pg_sys::palloc0(size_of::<T>());
         node.cast::<NodeTag>().write(tag);

@@ -1,4 +1,4 @@
-//! Roles: who the caller is, and what he may do as somebody else's member.
+//! Roles, privileges and memberships of the caller.
 
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -9,13 +9,13 @@ use super::name::Name;
 use super::table::shape::SCHEMA;
 
 unsafe extern "C" {
-    // Without the guard of the bindings: it is asked by every call for a restricted tag.
+    // Declared here to avoid pgrx's guard: called for every id of a restricted tag.
     #[link_name = "GetUserId"]
     fn raw_user() -> pg_sys::Oid;
 }
 
-/// The effective user of this call, and how much this process has heard of changes to roles
-/// and their memberships: what was found out about somebody holds while both are the same.
+/// The effective user, and the number of role and membership invalidations that this process has
+/// received. A cached privilege check is valid while both are the same.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
     user: u32,
@@ -23,11 +23,12 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Now. SET ROLE and a SECURITY DEFINER function change it.
+    /// The current caller. SET ROLE and SECURITY DEFINER functions change it.
     pub fn now() -> Self {
         watch();
         Self {
-            // SAFETY: takes nothing, reads a global, and cannot raise an error: no guard is needed.
+            // SAFETY: no arguments; reads a global and cannot raise an error, so no guard is
+            // needed.
             user: unsafe { raw_user() }.to_u32(),
             changes: CHANGES.load(Ordering::Relaxed),
         }
@@ -37,7 +38,7 @@ impl Caller {
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
 unsafe extern "C-unwind" fn changed(_arg: pg_sys::Datum, _cache: c_int, _hash: u32) {
-    // Called from anywhere that looks at the catalogs: nothing but a counter.
+    // Called during any catalog access, so it only increments a counter.
     CHANGES.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -46,11 +47,10 @@ fn watch() {
     if WATCHING.load(Ordering::Relaxed) || WATCHING.swap(true, Ordering::Relaxed) {
         return;
     }
-    // Those that PostgreSQL's own cache of memberships listens to, and the schema's grants.
+    // The caches that PostgreSQL's membership cache depends on, and the schema's grants.
     use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, DATABASEOID, NAMESPACEOID};
     for cache in [AUTHMEMROLEMEM, AUTHOID, DATABASEOID, NAMESPACEOID] {
-        // SAFETY: a callback that touches nothing but an atomic, and lives as long as the library, which is
-        // never unloaded.
+        // SAFETY: the callback only touches an atomic, and the library is never unloaded.
         unsafe {
             pg_sys::CacheRegisterSyscacheCallback(
                 cache.cast_signed(),
@@ -61,12 +61,12 @@ fn watch() {
     }
 }
 
-/// Whether the caller is a superuser, or one of these roles or a member that inherits from
-/// one. Only a role that was itself granted USAGE on the extension's schema counts: so
-/// PostgreSQL refuses to drop it while its name stands somewhere, and another role that gets
-/// the name later has not got its rights.
+/// True if the caller is a superuser, one of these roles, or a member that inherits from one. A
+/// role counts only if it was granted USAGE on the extension's schema directly: then PostgreSQL
+/// refuses to drop it while it is named in a row, and a later role of the same name does not get
+/// its rights.
 pub fn caller_is_one_of(names: &[Name]) -> bool {
-    // SAFETY: in a transaction; names that end with null, and roles by oid.
+    // SAFETY: in a transaction; null-terminated names, and roles by oid.
     unsafe {
         let user = raw_user();
         if pg_sys::superuser_arg(user) {
@@ -82,26 +82,26 @@ pub fn caller_is_one_of(names: &[Name]) -> bool {
     }
 }
 
-/// Whether the caller may read what monitoring shows.
+/// True if the caller has the privileges of pg_monitor.
 pub fn caller_is_monitor() -> bool {
-    // SAFETY: in a transaction; takes any two oids.
+    // SAFETY: in a transaction; accepts any two oids.
     unsafe { pg_sys::has_privs_of_role(raw_user(), pg_sys::Oid::from(pg_sys::ROLE_PG_MONITOR)) }
 }
 
-/// Raises PostgreSQL's own error where the caller may not update all columns of a table.
+/// Raises PostgreSQL's permission error unless the caller may update all columns of a table.
 pub fn require_update(table: u32, name: &CStr) {
     if !caller_may_update(table) {
         let table = pg_sys::ObjectType::OBJECT_TABLE;
-        // SAFETY: a string that ends with null.
+        // SAFETY: a null-terminated string.
         unsafe {
             pg_sys::aclcheck_error(pg_sys::AclResult::ACLCHECK_NO_PRIV, table, name.as_ptr())
         };
     }
 }
 
-/// Whether the caller may update all columns of a table.
+/// True if the caller may update all columns of a table.
 pub fn caller_may_update(table: u32) -> bool {
-    // SAFETY: in a transaction; a table that there is.
+    // SAFETY: in a transaction; an existing table.
     unsafe {
         let mode = pg_sys::AclMode::from(pg_sys::ACL_UPDATE);
         pg_sys::pg_class_aclcheck(pg_sys::Oid::from(table), raw_user(), mode)
@@ -109,12 +109,12 @@ pub fn caller_may_update(table: u32) -> bool {
     }
 }
 
-/// Whether the caller may read a column of a table, by its number.
+/// True if the caller may read a column of a table, by its number.
 ///
 /// # Safety
 /// The table is open, and has the column.
 pub(super) unsafe fn user_may_read(table: pg_sys::Oid, column: i16) -> bool {
-    // SAFETY: in a transaction; as the caller says.
+    // SAFETY: in a transaction; guaranteed by the caller.
     unsafe {
         let mode = pg_sys::AclMode::from(pg_sys::ACL_SELECT);
         pg_sys::pg_class_aclcheck(table, raw_user(), mode) == pg_sys::AclResult::ACLCHECK_OK
@@ -123,11 +123,11 @@ pub(super) unsafe fn user_may_read(table: pg_sys::Oid, column: i16) -> bool {
     }
 }
 
-/// The roles that USAGE on the extension's schema was granted to, each by name and not as a
-/// member of another.
+/// Roles with a direct grant of USAGE on the extension's schema, not through membership.
 fn schema_users() -> Vec<pg_sys::Oid> {
-    // SAFETY: in a transaction; the list is copied before the row is released. An ACL is an array of one dimension without NULLs, whose items follow its
-    // header at the next multiple of the largest alignment.
+    // SAFETY: in a transaction; the list is copied before the row is released. An ACL is a
+    // one-dimensional array without NULLs, whose items follow the header at the next MAXALIGN
+    // boundary.
     unsafe {
         let cache = pg_sys::SysCacheIdentifier::NAMESPACEOID.cast_signed();
         let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
@@ -162,22 +162,21 @@ fn schema_users() -> Vec<pg_sys::Oid> {
     }
 }
 
-/// The user that this process acts as.
+/// The effective user.
 pub fn user() -> u32 {
-    // SAFETY: takes nothing, and reads a global.
+    // SAFETY: no arguments; reads a global.
     unsafe { pg_sys::GetUserId() }.to_u32()
 }
 
-/// Whether the session's user is a superuser.
+/// True if the effective user is a superuser.
 pub fn is_superuser() -> bool {
-    // SAFETY: in a transaction; takes nothing.
+    // SAFETY: in a transaction; no arguments.
     unsafe { pg_sys::superuser() }
 }
 
-/// The session's user, for the log.
+/// Name of the effective user, for the log.
 pub fn user_name() -> String {
-    // SAFETY: in a transaction. A palloc'ed string, which is copied; a user that is gone is an
-    // error.
+    // SAFETY: in a transaction. A palloc'ed string, which is copied; a dropped user is an error.
     unsafe { CStr::from_ptr(pg_sys::GetUserNameFromId(pg_sys::GetUserId(), false)) }
         .to_string_lossy()
         .into_owned()

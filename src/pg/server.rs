@@ -1,4 +1,4 @@
-//! The server that this process belongs to.
+//! The server of this process.
 
 use core::ffi::CStr;
 use std::sync::OnceLock;
@@ -7,97 +7,94 @@ use pgrx::pg_sys;
 
 use super::signals::reload_if_asked;
 
-/// Whether `shared_preload_libraries` is being loaded.
+/// True while `shared_preload_libraries` is being loaded.
 pub fn preloading() -> bool {
-    // SAFETY: a plain global of this process, which has one thread.
+    // SAFETY: a global of a single-threaded process.
     unsafe { pg_sys::process_shared_preload_libraries_in_progress }
 }
 
-/// Whether pg_upgrade runs this server.
+/// True if pg_upgrade runs this server.
 pub fn binary_upgrade() -> bool {
-    // SAFETY: a plain global of this process, which has one thread.
+    // SAFETY: a global of a single-threaded process.
     unsafe { pg_sys::IsBinaryUpgrade }
 }
 
-/// Whether this is a server of one process, without workers.
+/// True in single-user mode.
 pub fn single_user() -> bool {
-    // SAFETY: a plain global of this process, which has one thread.
+    // SAFETY: a global of a single-threaded process.
     unsafe { !pg_sys::IsUnderPostmaster }
 }
 
-/// Whether this server is a standby, or still recovering.
+/// True during recovery, including on a standby.
 pub fn in_recovery() -> bool {
-    // SAFETY: takes nothing; reads shared memory, which this process is attached to.
+    // SAFETY: no arguments; reads shared memory, which this process is attached to.
     unsafe { pg_sys::RecoveryInProgress() }
 }
 
-/// When the server was started, as a TimestampTz.
+/// Start time of the server, as a TimestampTz.
 pub fn server_start() -> i64 {
-    // SAFETY: a plain global of this process, which has one thread.
+    // SAFETY: a global of a single-threaded process.
     unsafe { pg_sys::PgStartTime }
 }
 
-/// The port that the server listens on.
+/// Port of the server.
 pub fn port() -> u16 {
-    // SAFETY: a plain global of this process, which has one thread.
+    // SAFETY: a global of a single-threaded process.
     let port = unsafe { pg_sys::PostPortNumber };
     port.try_into().unwrap_or_default()
 }
 
-/// The machine's host name when this was first asked; empty where it cannot be read. Asked in
-/// the postmaster, it is the same in all its children, whatever the machine is called by then.
+/// Host name, as of the first call in this process or its ancestors; empty if unavailable. Called
+/// in the postmaster, so that all its children have the same one.
 pub fn host_name() -> &'static [u8] {
     static HOST_NAME: OnceLock<Vec<u8>> = OnceLock::new();
     HOST_NAME.get_or_init(|| {
-        // Longer than any: POSIX has 255 bytes, Linux 64.
+        // Larger than any name: the limit is 255 bytes in POSIX, 64 in Linux.
         let mut buffer = [0; 256];
-        // SAFETY: the buffer is as long as it says.
+        // SAFETY: the buffer has the given length.
         let result = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len()) };
         let name = CStr::from_bytes_until_nul(&buffer).unwrap_or_default();
         if result == 0 { name.to_bytes() } else { b"" }.to_vec()
     })
 }
 
-/// The identifier of the database cluster.
+/// System identifier of the database cluster.
 pub fn system_identifier() -> u64 {
-    // SAFETY: takes nothing; reads shared memory, which this process is attached to.
+    // SAFETY: no arguments; reads shared memory, which this process is attached to.
     unsafe { pg_sys::GetSystemIdentifier() }
 }
 
-/// The timeline that WAL is written on: current at once after a promotion, unlike what SQL
-/// shows until a checkpoint. 0 during recovery, when none is written on.
+/// Timeline that WAL is written on; 0 during recovery. Unlike pg_control_checkpoint(), it is
+/// current right after a promotion.
 pub fn timeline() -> u32 {
     if in_recovery() {
         return 0;
     }
-    // SAFETY: takes nothing; reads shared memory, and recovery is over for good.
+    // SAFETY: no arguments; reads shared memory, after the end of recovery.
     unsafe { pg_sys::GetWALInsertionTimeLine() }
 }
 
-/// Whether commits may wait for standbys, as `synchronous_standby_names` says. Reads the
-/// configuration again if it has changed: outside of a transaction.
+/// True if commits may wait for synchronous standbys, by `synchronous_standby_names`. Reloads the
+/// configuration if it has changed, so it must be called outside of a transaction.
 pub fn has_synchronous_standbys() -> bool {
     reload_if_asked();
-    // SAFETY: null, or a string that ends with null and is valid until the next call that changes
-    // a setting.
+    // SAFETY: null, or a null-terminated string that is valid until the next change of a setting.
     unsafe {
         let names = pg_sys::GetConfigOption(c"synchronous_standby_names".as_ptr(), true, false);
         !names.is_null() && !CStr::from_ptr(names).is_empty()
     }
 }
 
-/// Has the postmaster look which workers it should start. Up to version 15 it may
-/// otherwise sleep for a minute over a worker that is to be restarted, if that one ended
-/// just before the postmaster went to sleep.
+/// Makes the postmaster check which workers to start. Up to version 15, it may otherwise sleep for
+/// up to a minute if a worker to be restarted exited just before the sleep.
 pub fn nudge_postmaster() {
-    // SAFETY: kill takes two numbers; PostmasterPid is set before any other process starts.
-    // SIGUSR1 is the signal that every process sends the postmaster for work; without a reason
-    // it does no more than its rounds.
+    // SAFETY: kill takes two integers; PostmasterPid is set before any child starts. Every process
+    // sends the postmaster SIGUSR1 for work; without a reason it only runs its main loop.
     unsafe { libc::kill(pg_sys::PostmasterPid, libc::SIGUSR1) };
 }
 
-/// Asks a process of this server to end.
+/// Sends SIGTERM to a process of this server.
 pub fn terminate(pid: i32) {
-    // SAFETY: kill takes two numbers, and no memory of this process is touched.
+    // SAFETY: kill takes two integers and touches no memory of this process.
     unsafe { libc::kill(pid, libc::SIGTERM) };
 }

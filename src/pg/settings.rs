@@ -1,4 +1,4 @@
-//! Settings: to define them, and to set them.
+//! Defining and changing settings.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::borrow::Cow;
@@ -8,39 +8,38 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::submodules::panic::pgrx_extern_c_guard;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PgSqlErrorCode};
 
-/// What a string setting may be.
+/// Validation of a string setting.
 pub trait Check {
-    /// The DETAIL of the error for a value that it may not be.
+    /// DETAIL of the error for an invalid value.
     fn detail() -> Cow<'static, str>;
-    /// Whether it may be this. An unset one is empty.
+    /// True if `value` is valid. An unset value is empty.
     fn allows(value: &CStr) -> bool;
 }
 
-/// The server is to start with a value that a setting may not have.
+/// An invalid value in the server's configuration.
 pub struct Refused {
-    /// The setting.
+    /// Name of the setting.
     pub name: String,
-    /// What it may not be.
+    /// The invalid value.
     pub value: String,
-    /// What it may be.
+    /// DETAIL: the valid values.
     pub detail: Cow<'static, str>,
 }
 
-/// The value of a setting, or of what may become one.
+/// Value of a setting, or of a placeholder for one.
 fn value(name: &CStr) -> Option<CString> {
-    // SAFETY: a string that ends with null; what is returned is null or such a string, and is
-    // copied at once.
+    // SAFETY: a null-terminated string; the result is null or such a string, and is copied at once.
     unsafe {
         let value = pg_sys::GetConfigOption(name.as_ptr(), true, false);
         (!value.is_null()).then(|| CStr::from_ptr(value).into())
     }
 }
 
-/// Defines a string setting whose values are checked.
+/// Defines a string setting with a check hook.
 ///
 /// # Errors
-/// The configuration has a value that it may not have, and no reload can mend that. PostgreSQL
-/// itself only warns, and goes on with the default.
+/// The configuration has an invalid value, which a reload cannot fix. PostgreSQL itself only warns,
+/// and uses the default.
 pub fn define_checked_string<C: Check>(
     name: &'static CStr,
     short: &'static CStr,
@@ -52,7 +51,7 @@ pub fn define_checked_string<C: Check>(
         GucContext::Postmaster => value(name),
         _ => None,
     };
-    // SAFETY: `check_hook` is a check hook as PostgreSQL calls it, and leaves the value as it is.
+    // SAFETY: `check_hook` has the required signature and does not modify the value.
     unsafe {
         GucRegistry::define_string_guc_with_hooks(
             name,
@@ -76,15 +75,14 @@ pub fn define_checked_string<C: Check>(
     }
 }
 
-/// Not by `pg_guard`, which knows no generic functions.
+/// Guarded without `pg_guard`, which does not support generic functions.
 unsafe extern "C-unwind" fn check_hook<C: Check>(
     value: *mut *mut c_char,
     _extra: *mut *mut c_void,
     _source: pg_sys::GucSource::Type,
 ) -> bool {
-    // SAFETY: PostgreSQL calls this with a pointer to a string that ends with null, or to null.
-    // GUC_check_errcode and the rest are what the macro GUC_check_errdetail does; PostgreSQL
-    // frees the copy.
+    // SAFETY: PostgreSQL passes a pointer to a null-terminated string, or to null. The assignments
+    // are those of the macro GUC_check_errdetail; PostgreSQL frees the copy.
     unsafe {
         pgrx_extern_c_guard(|| {
             let text = match *value {
@@ -103,17 +101,17 @@ unsafe extern "C-unwind" fn check_hook<C: Check>(
     }
 }
 
-/// Makes any other setting of this prefix an error.
+/// Rejects all other settings with this prefix.
 pub fn reserve_prefix(prefix: &CStr) {
-    // SAFETY: a string that ends with null, and is copied.
+    // SAFETY: a null-terminated string, and is copied.
     unsafe { pg_sys::MarkGUCPrefixReserved(prefix.as_ptr()) };
 }
 
-/// Sets a setting of this worker's session, over what the database or the role says. One
-/// that this version of PostgreSQL does not know is passed over.
+/// Sets a setting for this worker's session, overriding the database's and the role's. Settings
+/// unknown to this version of PostgreSQL are skipped.
 pub fn pin_setting(name: &CStr, value: &CStr) {
-    // SAFETY: strings that end with null, and are copied. What GetConfigOption returns is not
-    // looked at.
+    // SAFETY: null-terminated strings, which are copied. The result of GetConfigOption is only
+    // compared with null.
     unsafe {
         if pg_sys::GetConfigOption(name.as_ptr(), true, false).is_null() {
             return;
@@ -127,10 +125,9 @@ pub fn pin_setting(name: &CStr, value: &CStr) {
     }
 }
 
-/// SET LOCAL, for a setting that anybody may set.
+/// SET LOCAL, for a setting that any user may set.
 pub fn set_local(name: &CStr, value: &CStr) {
-    // SAFETY: strings that end with null, and are copied; in a transaction, whose end takes it
-    // back.
+    // SAFETY: null-terminated strings, which are copied; in a transaction, whose end reverts it.
     unsafe {
         pg_sys::set_config_option(
             name.as_ptr(),

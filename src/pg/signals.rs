@@ -1,4 +1,4 @@
-//! What a process does when it is signaled.
+//! Signal handling.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ pub use pg_sys::pqsignal;
 pub use pg_sys::pqsignal_be as pqsignal;
 
 unsafe extern "C-unwind" {
-    // The handlers themselves: pgrx's wrappers are no C function pointers.
+    // The handlers themselves: pgrx's wrappers are not C function pointers.
     #[link_name = "die"]
     fn raw_die(signal: c_int);
     #[link_name = "StatementCancelHandler"]
@@ -26,18 +26,18 @@ unsafe extern "C-unwind" {
 
 static CANCELED: AtomicBool = AtomicBool::new(false);
 
-/// Remembers the cancel: while a commit waits for its standby, PostgreSQL turns it into a
-/// warning and returns as if all were well.
+/// Records a cancel: while a commit waits for its standby, PostgreSQL turns a cancel into a warning
+/// and reports success.
 pub unsafe extern "C-unwind" fn note_cancel(signal: c_int) {
     CANCELED.store(true, Ordering::Relaxed);
-    // SAFETY: PostgreSQL's handler of this signal, called as one, with the number of it.
+    // SAFETY: PostgreSQL's own handler of this signal, called from a signal handler.
     unsafe { raw_cancel(signal) };
 }
 
-/// Signals of a worker that runs transactions: SIGTERM ends it also inside a statement.
+/// Signal handlers for a worker that runs transactions: SIGTERM ends it even inside a statement.
 pub fn handle_signals_in_transactions() {
-    // SAFETY: handlers that are async-signal-safe: PostgreSQL's own, or one that only touches an
-    // atomic besides. They are set before signals are unblocked.
+    // SAFETY: async-signal-safe handlers: PostgreSQL's own, or one that additionally sets an
+    // atomic. Installed before signals are unblocked.
     unsafe {
         pqsignal(pg_sys::SIGTERM.cast_signed(), Some(raw_die));
         pqsignal(pg_sys::SIGINT.cast_signed(), Some(note_cancel));
@@ -46,13 +46,13 @@ pub fn handle_signals_in_transactions() {
     }
 }
 
-/// There is nothing to cancel.
+/// SIGINT is ignored, since there is nothing to cancel.
 unsafe extern "C-unwind" fn ignore_cancel(_signal: c_int) {}
 
-/// Signals of a worker that only runs its own loop: SIGTERM asks, see [`asked_to_stop`].
+/// Signal handlers for a worker that only runs its own loop: SIGTERM sets [`asked_to_stop`].
 pub fn handle_signals_in_loop() {
-    // SAFETY: handlers that are async-signal-safe: PostgreSQL's own, or one that only touches an
-    // atomic besides. They are set before signals are unblocked.
+    // SAFETY: async-signal-safe handlers: PostgreSQL's own, or one that does nothing. Installed
+    // before signals are unblocked.
     unsafe {
         pqsignal(pg_sys::SIGTERM.cast_signed(), Some(raw_shutdown));
         pqsignal(pg_sys::SIGINT.cast_signed(), Some(ignore_cancel));
@@ -61,23 +61,21 @@ pub fn handle_signals_in_loop() {
     }
 }
 
-/// Whether SIGTERM came, after [`handle_signals_in_loop`].
+/// True after SIGTERM, with [`handle_signals_in_loop`].
 pub fn asked_to_stop() -> bool {
-    // SAFETY: a plain global, which a signal handler of this process may set at any time: hence
-    // volatile.
+    // SAFETY: a global that a signal handler may set at any time, hence volatile.
     unsafe { core::ptr::read_volatile(&raw const pg_sys::ShutdownRequestPending) != 0 }
 }
 
-/// Whether this process was canceled since the last call, or is to end.
+/// True if this process was canceled since the last call, or was asked to terminate.
 pub fn take_canceled() -> bool {
     CANCELED.swap(false, Ordering::Relaxed) || terminating()
 }
 
-/// Reads the configuration again if SIGHUP came.
+/// Reloads the configuration after SIGHUP. True if it did.
 pub fn reload_if_asked() -> bool {
-    // SAFETY: a plain global, which a signal handler of this process may set at any time: hence
-    // volatile; cleared first, so that no signal is lost. Callers are between two transactions,
-    // where ProcessConfigFile may be called.
+    // SAFETY: a global that a signal handler may set at any time, hence volatile; cleared first, so
+    // that no signal is lost. Callers are between transactions, where ProcessConfigFile is allowed.
     unsafe {
         if core::ptr::read_volatile(&raw const pg_sys::ConfigReloadPending) == 0 {
             return false;

@@ -1,7 +1,7 @@
-//! SQLSTATEs that another server's answers are told apart by, as PostgreSQL's errcodes.txt
-//! names them.
+//! SQLSTATEs by which answers of other servers are distinguished, named as in PostgreSQL's
+//! errcodes.txt.
 
-/// Five characters: a class of two, and what it is in that.
+/// Five characters: a class of two, and a subclass of three.
 pub type SqlState = [u8; 5];
 
 /// `warning`.
@@ -29,7 +29,7 @@ pub const INTERNAL_ERROR: SqlState = *b"XX000";
 pub const CONNECTION_EXCEPTION: &[u8] = b"08";
 /// Class `insufficient_resources`.
 pub const INSUFFICIENT_RESOURCES: &[u8] = b"53";
-/// What class `operator_intervention` has for a server that starts up or shuts down.
+/// Prefix of class `operator_intervention` for a server that is starting up or shutting down.
 pub const SHUTDOWN: &[u8] = b"57P";
 /// Class `system_error`.
 pub const SYSTEM_ERROR: &[u8] = b"58";

@@ -1,19 +1,19 @@
-//! Tables of the extension's own, row by row: by oid, through the table access method.
+//! Row access to the extension's own tables: by oid, through the table access method.
 //!
-//! What leaf_id does with more rights than its caller has, it does here (I9). There is no
-//! parser and no executor, so no name is looked up, no user is changed, and no trigger,
-//! rule, policy or constraint expression of anybody takes part. Logical decoding, standbys
-//! and the table's ordinary indexes see such a write as any other.
+//! Everything that leaf_id does with more privileges than its caller is done here (I9). There is no
+//! parser and no executor: no name is looked up, no user is switched, and no trigger, rule, policy
+//! or constraint expression is run. Logical decoding, standbys and ordinary indexes see the writes
+//! as usual.
 //!
-//! In return the table must be as the extension's script has made it: see [`shape::Shape`].
+//! In return, the table must be as created by the extension's script: see [`shape::Shape`].
 //!
-//! A snapshot is taken after the table is locked, and anew for each look: one from before
-//! would miss the rows of a table that was rewritten meanwhile.
+//! A new snapshot is taken for each read, after the table is locked: an older one would miss the
+//! rows of a table that was rewritten meanwhile.
 //!
-//! * [`shape`]: what a table must be like. [`check`]: whether it is.
-//! * [`open`]: it is opened and locked. [`scan`]: its rows are looked at. [`write`](mod@write):
-//!   they are locked and written.
-//! * [`row`], [`value`]: a row as it was read, a value to be written.
+//! * [`shape`]: expected definition of a table. [`check`]: verification of it.
+//! * [`open`]: opening and locking. [`scan`]: reading rows. [`write`](mod@write): locking and
+//!   writing rows.
+//! * [`row`], [`value`]: a row that was read, a value to be written.
 
 pub mod check;
 pub mod open;

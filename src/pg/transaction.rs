@@ -1,4 +1,4 @@
-//! Transactions: those of a worker, and who is told of their ends.
+//! Transactions of workers, and end-of-transaction callbacks.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::panic::CaughtError;
 use pgrx::{PgSqlErrorCode, PgTryBuilder};
 
-/// An error that a transaction ended with.
+/// Error that ended a transaction.
 pub struct Caught {
     /// The SQLSTATE.
     pub code: PgSqlErrorCode,
@@ -29,23 +29,23 @@ fn caught(error: CaughtError) -> Caught {
     }
 }
 
-/// Runs one transaction of a worker: committed when this returns `Ok(Ok(..))`, aborted
-/// otherwise. A commit that was told to wait for a standby may have given up waiting: see
+/// Runs a worker's transaction. It is committed if the result is `Ok(Ok(..))`, aborted otherwise. A
+/// commit that had to wait for a standby may have given up the wait: see
 /// [`super::signals::take_canceled`].
 ///
 /// # Errors
-/// What PostgreSQL raised, or in the inner result what the body says.
+/// The ERROR raised by PostgreSQL; the inner result is that of `body`.
 pub fn transaction<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<Result<T, E>, Caught> {
     let result = PgTryBuilder::new(AssertUnwindSafe(|| {
-        // SAFETY: a worker calls this, outside of a transaction; the snapshot is pushed in the one
-        // that was begun.
+        // SAFETY: called by a worker outside of a transaction; the snapshot is pushed in the
+        // transaction just started.
         unsafe {
             pg_sys::SetCurrentStatementStartTimestamp();
             pg_sys::StartTransactionCommand();
             pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         }
         let result = body();
-        // SAFETY: ends what was begun above: an error would have left by unwinding.
+        // SAFETY: ends the transaction started above; an error would have unwound.
         unsafe {
             pg_sys::PopActiveSnapshot();
             if result.is_ok() {
@@ -57,56 +57,56 @@ pub fn transaction<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<Result<T
         Ok(result)
     }))
     .catch_others(|error| {
-        // SAFETY: the error that ended the transaction was caught here, where it was begun; this
-        // releases whatever it held.
+        // SAFETY: the error was caught at the level that started the transaction; this releases all
+        // its resources.
         unsafe { pg_sys::AbortCurrentTransaction() };
         Err(caught(error))
     })
     .execute();
-    // SAFETY: outside of a transaction, as it must be.
+    // SAFETY: outside of a transaction, as required.
     unsafe { pg_sys::pgstat_report_stat(true) };
     result
 }
 
-/// What happens to the open transaction.
+/// Event of the open transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TransactionEvent {
-    /// It is about to commit: the last place where an error is allowed.
+    /// About to commit: the last point where an error is allowed.
     PreCommit,
-    /// It is about to be prepared for two-phase commit; an error is allowed.
+    /// About to be prepared; an error is allowed.
     PrePrepare,
-    /// It has committed. No error is allowed.
+    /// Committed. No error is allowed.
     Commit,
-    /// It was rolled back. No error is allowed.
+    /// Aborted. No error is allowed.
     Abort,
 }
 
-/// What happens to a subtransaction; no error is allowed.
+/// Event of a subtransaction; no error is allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum SubtransactionEvent {
-    /// It becomes part of its parent.
+    /// Merged into its parent.
     Commit {
-        /// The parent's number.
+        /// Id of the parent.
         parent: u32,
     },
-    /// It was rolled back.
+    /// Aborted.
     Abort,
 }
 
-/// Who is told of every transaction's end.
+/// End-of-transaction callbacks.
 #[derive(Clone, Copy)]
 pub struct TransactionCallbacks {
-    /// Transactions.
+    /// For transactions.
     pub transaction: fn(TransactionEvent),
-    /// Subtransactions, by number.
+    /// For subtransactions, with their id.
     pub subtransaction: fn(u32, SubtransactionEvent),
 }
 
 impl TransactionCallbacks {
     /// # Safety
-    /// What [`watch_transactions`] has registered a callback with.
+    /// `arg` is the argument registered by [`watch_transactions`].
     unsafe fn of(arg: *mut c_void) -> Self {
-        // SAFETY: as the caller says: something static.
+        // SAFETY: guaranteed by the caller: a reference to a static.
         unsafe { *arg.cast::<Self>() }
     }
 }
@@ -119,10 +119,10 @@ unsafe extern "C-unwind" fn transaction_callback(event: pg_sys::XactEvent::Type,
         Event::XACT_EVENT_PRE_PREPARE => TransactionEvent::PrePrepare,
         Event::XACT_EVENT_COMMIT => TransactionEvent::Commit,
         Event::XACT_EVENT_ABORT => TransactionEvent::Abort,
-        // Parallel workers edit nothing, and PREPARE is refused before.
+        // Parallel workers edit nothing, and PREPARE was refused at PrePrepare.
         _ => return,
     };
-    // SAFETY: registered with that.
+    // SAFETY: registered with that argument.
     let callbacks = unsafe { TransactionCallbacks::of(arg) };
     (callbacks.transaction)(event);
 }
@@ -140,38 +140,37 @@ unsafe extern "C-unwind" fn subtransaction_callback(
         Event::SUBXACT_EVENT_ABORT_SUB => SubtransactionEvent::Abort,
         _ => return,
     };
-    // SAFETY: registered with that.
+    // SAFETY: registered with that argument.
     let callbacks = unsafe { TransactionCallbacks::of(arg) };
     (callbacks.subtransaction)(mine, event);
 }
 
-/// Has somebody told of transactions' ends in this process, from the first call on.
+/// Registers the callbacks in this process; later calls have no effect.
 pub fn watch_transactions(callbacks: &'static TransactionCallbacks, watching: &AtomicBool) {
     if watching.swap(true, Ordering::Relaxed) {
         return;
     }
     let arg = core::ptr::from_ref(callbacks).cast_mut().cast();
-    // SAFETY: callbacks that live as long as the library, which is never unloaded, as their
-    // argument does, which is only read.
+    // SAFETY: the library is never unloaded, and the argument is a static that is only read.
     unsafe {
         pg_sys::RegisterXactCallback(Some(transaction_callback), arg);
         pg_sys::RegisterSubXactCallback(Some(subtransaction_callback), arg);
     }
 }
 
-/// The number of the open subtransaction.
+/// Id of the current subtransaction.
 pub fn subtransaction() -> u32 {
-    // SAFETY: takes nothing; reads the state of the transaction.
+    // SAFETY: no arguments; reads the state of the transaction.
     unsafe { pg_sys::GetCurrentSubTransactionId() }
 }
 
-/// Whether a parallel query runs, here or in a worker of ours.
+/// True during a parallel query, in the leader or in a worker.
 pub fn in_parallel_mode() -> bool {
-    // SAFETY: takes nothing; reads the state of the transaction.
+    // SAFETY: no arguments; reads the state of the transaction.
     unsafe { pg_sys::IsInParallelMode() }
 }
 
-/// Whether each statement of the transaction sees what was committed before it.
+/// True below REPEATABLE READ: each statement sees what was committed before it.
 pub fn is_read_committed() -> bool {
     // SAFETY: reads the state of the transaction.
     unsafe { pg_sys::XactIsoLevel < pg_sys::XACT_REPEATABLE_READ.cast_signed() }
@@ -179,20 +178,19 @@ pub fn is_read_committed() -> bool {
 
 /// Raises an error in a read-only transaction, and so on a standby.
 pub fn prevent_if_read_only(function: &CStr) {
-    // SAFETY: a string that ends with null; reads the state of the transaction.
+    // SAFETY: a null-terminated string; reads the state of the transaction.
     unsafe { pg_sys::PreventCommandIfReadOnly(function.as_ptr()) };
 }
 
-/// Raises an error inside a transaction block, a query of several statements, or a pipeline
-/// that has begun; and has the statement committed before it is answered, whatever comes
-/// after it in a pipeline.
+/// Raises an error inside a transaction block, a multi-statement query, or a pipeline that has
+/// begun. Also makes the statement commit before it is answered, whatever follows in a pipeline.
 pub fn prevent_in_transaction_block(statement: &CStr) {
-    // SAFETY: a string that ends with null; reads the state of the transaction, and marks it.
+    // SAFETY: a null-terminated string; reads the state of the transaction, and marks it.
     unsafe { pg_sys::PreventInTransactionBlock(true, statement.as_ptr()) };
 }
 
-/// Has what follows see what this transaction has written so far.
+/// CommandCounterIncrement: makes this transaction's changes visible to subsequent reads.
 pub fn see_own_changes() {
-    // SAFETY: in a transaction; takes nothing.
+    // SAFETY: in a transaction; no arguments.
     unsafe { pg_sys::CommandCounterIncrement() };
 }

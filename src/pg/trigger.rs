@@ -8,9 +8,9 @@ use super::table::row::Row;
 use super::table::shape::{Misshapen, Shape};
 use super::table::value::Value;
 
-/// Whether `session_replication_role` is `replica`.
+/// True if `session_replication_role` is `replica`.
 pub fn replica_role() -> bool {
-    // SAFETY: a plain global of this process, which has one thread.
+    // SAFETY: a global of a single-threaded process.
     let role = unsafe { pg_sys::SessionReplicationRole };
     role == pg_sys::SESSION_REPLICATION_ROLE_REPLICA.cast_signed()
 }
@@ -18,7 +18,7 @@ pub fn replica_role() -> bool {
 /// A call of a trigger function.
 pub struct TriggerCall<'a>(&'a pg_sys::TriggerData);
 
-/// What fired a trigger.
+/// Operation that fired a trigger.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// INSERT
@@ -35,11 +35,11 @@ impl TriggerCall<'_> {
     /// `None` if the function was not called as a trigger.
     ///
     /// # Safety
-    /// PostgreSQL has called a function with this, which does not return before the result is
-    /// dropped.
+    /// `fcinfo` is the argument of a function called by PostgreSQL, which does not return before
+    /// the result is dropped.
     pub unsafe fn new(fcinfo: pg_sys::FunctionCallInfo) -> Option<Self> {
-        // SAFETY: as the caller says. The context of a call is null or a node, and one of this
-        // type is a TriggerData: what the macro CALLED_AS_TRIGGER looks at.
+        // SAFETY: guaranteed by the caller. The context of a call is null or a node, and a node
+        // with this tag is a TriggerData, as in CALLED_AS_TRIGGER.
         unsafe {
             let context = (*fcinfo).context;
             (!context.is_null() && (*context).type_ == pg_sys::NodeTag::T_TriggerData)
@@ -47,22 +47,22 @@ impl TriggerCall<'_> {
         }
     }
 
-    /// Whether its table is of a shape: before rows are looked at.
+    /// Checks the shape of the trigger's table. Must be called before rows are read.
     ///
     /// # Errors
-    /// [`Misshapen`]: it was altered, or is some other table.
+    /// [`Misshapen`]: the table was altered, or is another one.
     pub fn check(&self, shape: &'static Shape) -> Result<(), Misshapen> {
-        // SAFETY: PostgreSQL has opened and locked the table of the trigger.
+        // SAFETY: PostgreSQL has opened and locked the trigger's table.
         unsafe { check_open(self.0.tg_relation, shape) }
     }
 
     /// Oid of the table.
     pub fn relation(&self) -> u32 {
-        // SAFETY: PostgreSQL has opened the table of the trigger.
+        // SAFETY: PostgreSQL has opened the trigger's table.
         unsafe { (*self.0.tg_relation).rd_id }.to_u32()
     }
 
-    /// What fired it.
+    /// Operation that fired the trigger.
     pub fn operation(&self) -> Operation {
         match self.0.tg_event & pg_sys::TRIGGER_EVENT_OPMASK {
             pg_sys::TRIGGER_EVENT_INSERT => Operation::Insert,
@@ -73,11 +73,11 @@ impl TriggerCall<'_> {
     }
 
     fn row(&self, tuple: pg_sys::HeapTuple) -> Option<Row> {
-        // SAFETY: a tuple of the table of the trigger, which PostgreSQL has opened.
+        // SAFETY: a tuple of the trigger's table, which PostgreSQL has opened.
         (!tuple.is_null()).then(|| unsafe { Row::new(tuple, (*self.0.tg_relation).rd_att) })
     }
 
-    /// The row before; `None` for INSERT.
+    /// Old row; `None` for INSERT.
     pub fn old(&self) -> Option<Row> {
         match self.operation() {
             Operation::Update | Operation::Delete => self.row(self.0.tg_trigtuple),
@@ -85,7 +85,7 @@ impl TriggerCall<'_> {
         }
     }
 
-    /// The row after; `None` for DELETE.
+    /// New row; `None` for DELETE.
     pub fn new_row(&self) -> Option<Row> {
         match self.operation() {
             Operation::Insert => self.row(self.0.tg_trigtuple),
@@ -94,23 +94,21 @@ impl TriggerCall<'_> {
         }
     }
 
-    /// What the trigger function returns: the row to write, with these changes. Only after
-    /// [`Self::check`].
+    /// Return value for the trigger: the new row with these changes. Only after [`Self::check`].
     pub fn with(&self, changes: &[(usize, Value<'_>)]) -> RawDatum {
         match self.new_row() {
-            // SAFETY: columns of the trigger's table, of the types that its shape names.
+            // SAFETY: columns of the trigger's table, of the types in its shape.
             Some(row) => RawDatum(pg_sys::Datum::from(unsafe { row.with(changes) })),
             None => self.unchanged(),
         }
     }
 
-    /// What the trigger function returns where the row is not to be written: a null pointer, and
-    /// no SQL NULL.
+    /// Return value for the trigger to skip the row: a null pointer, not SQL NULL.
     pub fn none(&self) -> RawDatum {
         RawDatum(pg_sys::Datum::null())
     }
 
-    /// What the trigger function returns where the row stays as it is.
+    /// Return value for the trigger to leave the row unchanged.
     pub fn unchanged(&self) -> RawDatum {
         let data = self.0;
         let tuple = if data.tg_newtuple.is_null() {

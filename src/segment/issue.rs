@@ -1,13 +1,13 @@
-//! The hot path: from a call to an id that lies ready.
+//! The hot path: from a call to a cached id.
 //!
-//! | call | the tag | taken in |
+//! | call | tag | handled by |
 //! | --- | --- | --- |
-//! | [`next_unguarded`] | a constant of the query | this function, where nothing is left to do |
-//! | | any other, if it is everybody's | [`next_cached`], from the slot that the session knows |
-//! | [`next`], [`next_range`], [`Batch`], [`next_number`] | any that the session knows the slot of | [`take`] |
-//! | | all others | [`wait::take`]: finds the slot, and waits where nothing lies ready |
+//! | [`next_unguarded`] | a constant of the query | this function, inline |
+//! | | any other tag issuable by everybody | [`next_cached`], from the session's slot cache |
+//! | [`next`], [`next_range`], [`Batch`], [`next_number`] | any tag in the slot cache | [`take`] |
+//! | | all others | [`wait::take`]: looks up the slot, waits for a segment |
 //!
-//! Each leads to those below it, and none back. No SQL is reached from here.
+//! Each path falls through to those below it, never back. None of them runs SQL.
 
 use leaf_id_core::segment::{Obstacle, Taken};
 
@@ -20,9 +20,8 @@ use super::slot_cache::SLOT_CACHE;
 use super::take::{self, Amount, Run, Wanted};
 use super::wait;
 
-/// What one call site remembers between its calls (PostgreSQL's `fn_extra`): where the ids
-/// of its tag come from, if the tag is a constant of the query. Other tags are found anew
-/// in each call, by what the session knows.
+/// State that a call site keeps between calls (PostgreSQL's `fn_extra`): the slot of its tag, if
+/// the tag is a constant of the query. Other tags are looked up in the slot cache in each call.
 #[derive(Clone, Copy)]
 pub struct CallSite {
     is_constant: bool,
@@ -30,7 +29,7 @@ pub struct CallSite {
 }
 
 impl CallSite {
-    /// One that has not been called. Whether its tag is a constant is the caller's to know.
+    /// A call site before its first call. The caller knows whether its tag is a constant.
     pub const fn new(is_constant: bool) -> Self {
         Self {
             is_constant,
@@ -45,24 +44,24 @@ impl CallSite {
     }
 }
 
-/// A call that PostgreSQL has made without a guard: nothing that it reaches may fail or panic,
-/// but for what it says it guards.
+/// A call from fmgr without pgrx's guard. Nothing on its path may raise an error or panic, except
+/// for the methods that install the guard.
 pub trait Unguarded<'a>: Copy {
-    /// An id as PostgreSQL gets it.
+    /// Result type for fmgr.
     type Id: From<i64>;
 
-    /// The tag, if it can be read at once.
+    /// The tag, if readable without detoasting.
     fn tag(self) -> Option<&'a [u8]>;
 
-    /// Calls [`take::finish`], guarded. Returns the id.
+    /// Calls [`take::finish`] under the guard and returns the id.
     fn finish(self, slot_ref: &SlotRef, taken: &Taken) -> Self::Id;
 
-    /// Calls [`next`], guarded.
+    /// Calls [`next`] under the guard.
     fn next(self) -> Self::Id;
 }
 
-/// The next id of a tag, of a call site that was called before: for the tag that it always
-/// names, a few loads and one atomic addition.
+/// The next id for a call site after its first call. With a constant tag: a few loads and one
+/// atomic addition.
 #[inline]
 pub fn next_unguarded<'a, C: Unguarded<'a>>(site: &CallSite, call: C) -> C::Id {
     if let Some(slot_ref) = &site.slot_ref
@@ -76,7 +75,7 @@ pub fn next_unguarded<'a, C: Unguarded<'a>>(site: &CallSite, call: C) -> C::Id {
     next_cached(call)
 }
 
-/// The next id of a slot that was looked up.
+/// The next id from a known slot.
 #[inline(always)]
 fn next_of<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C) -> C::Id {
     match slot_ref.buffer.try_take(slot_ref.version) {
@@ -86,8 +85,9 @@ fn next_of<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C) -> C::Id {
     }
 }
 
-/// The first attempt has found the spare due, which is all that it can leave to
-/// do. What these two are given fits in registers: with a constant tag, their caller needs no stack.
+/// Finishes a first attempt that found the spare due, which is all it can leave to do. The
+/// arguments of this function and of [`next_attempt`] fit in registers: with a constant tag, the
+/// caller needs no stack frame.
 #[cold]
 #[inline(never)]
 fn finish_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, first: i64) -> C::Id {
@@ -100,7 +100,7 @@ fn finish_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, first: i64)
     call.finish(slot_ref, &taken)
 }
 
-/// The first attempt has failed.
+/// Retries after a failed first attempt.
 #[cold]
 #[inline(never)]
 fn next_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, obstacle: Obstacle) -> C::Id {
@@ -110,8 +110,8 @@ fn next_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, obstacle: Obs
     }
 }
 
-/// A tag that differs from call to call. Out of line, so that the other case needs no
-/// stack for it.
+/// The next id for a tag that varies between calls. Out of line, so that a constant tag needs no
+/// stack frame.
 #[inline(never)]
 fn next_cached<'a, C: Unguarded<'a>>(call: C) -> C::Id {
     match call.tag().and_then(everybodys_slot) {
@@ -120,7 +120,7 @@ fn next_cached<'a, C: Unguarded<'a>>(call: C) -> C::Id {
     }
 }
 
-/// The id, after what taking it has left to do.
+/// The id, after any remaining work.
 #[inline]
 fn finished<'a, C: Unguarded<'a>>(call: C, slot_ref: &SlotRef, taken: &Taken) -> C::Id {
     if taken.leaves_work() {
@@ -130,14 +130,14 @@ fn finished<'a, C: Unguarded<'a>>(call: C, slot_ref: &SlotRef, taken: &Taken) ->
     }
 }
 
-/// Whether the slots that this session knows are still those of their tags.
+/// True if the slot cache is valid: the open transaction has edited no tag, and `leaf_alloc` has
+/// not been replaced.
 #[inline]
 fn cache_holds() -> bool {
     !edits::open() && !pg::relation_changed()
 }
 
-/// The slot of a tag that is everybody's and that this session has used before. Nothing here
-/// can fail or panic.
+/// The cached slot of a tag issuable by everybody. Cannot fail or panic.
 #[inline(always)]
 fn everybodys_slot(tag: &[u8]) -> Option<SlotRef> {
     if !cache_holds() {
@@ -163,7 +163,7 @@ pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
     Ok(taken.first)
 }
 
-/// `n` contiguous ids of a tag, as the first and the last; `n` is at least 1.
+/// `n` contiguous ids of a tag, as (first, last). `n` must be at least 1.
 ///
 /// # Errors
 /// See [`Failure`].
@@ -172,7 +172,7 @@ pub fn next_range(tag: &[u8], n: u32) -> Result<(i64, i64), Failure> {
     Ok((run.first, run.first + i64::from(n) - 1))
 }
 
-/// The next number of a tag whose ids are opaque.
+/// The next number of an opaque tag.
 ///
 /// # Errors
 /// See [`Failure`].
@@ -180,7 +180,7 @@ pub fn next_number(tag: &[u8]) -> Result<i64, Failure> {
     Ok(take(tag, Amount::One, Wanted::Numbers)?.first)
 }
 
-/// Takes what lies ready, of a tag that this session has used before. Otherwise waits.
+/// Takes from the cached slot, or waits for a segment.
 #[inline]
 fn take(tag: &[u8], amount: Amount, wanted: Wanted) -> Result<Run, Failure> {
     match take_ready(tag, amount, wanted) {
@@ -189,7 +189,7 @@ fn take(tag: &[u8], amount: Amount, wanted: Wanted) -> Result<Run, Failure> {
     }
 }
 
-/// Where this session took this of a tag last.
+/// The slot of the session's last take of `wanted` from this tag, if still valid.
 #[inline(never)]
 fn known_slot(tag: &[u8], wanted: Wanted) -> Option<SlotRef> {
     if !cache_holds() {
@@ -211,16 +211,17 @@ fn take_ready(tag: &[u8], amount: Amount, wanted: Wanted) -> Option<Run> {
     })
 }
 
-/// The ids of one batch call, taken as they are read, in as few runs as the segments allow.
+/// Iterator over the ids of one batch call. Ids are taken as they are read, in as few runs as the
+/// segments allow.
 pub struct Batch {
     tag: Vec<u8>,
     left: u32,
-    /// What is left of a run.
+    /// Remainder of the current run.
     run: Run,
 }
 
 impl Batch {
-    /// `n` ids of a tag.
+    /// A batch of `n` ids of a tag.
     pub fn new(tag: &[u8], n: u32) -> Self {
         Self {
             tag: tag.to_vec(),

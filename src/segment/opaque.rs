@@ -1,4 +1,4 @@
-//! Opaque ids: numbers of a tag, encrypted with the key of its name.
+//! Opaque ids: numbers of a tag, encrypted with its key.
 
 use std::rc::Rc;
 
@@ -12,10 +12,10 @@ use crate::error::{Failure, TagError};
 use crate::pg;
 use crate::shmem::Key;
 
-/// The next id of a tag.
+/// The next opaque id of a tag.
 ///
 /// # Errors
-/// The tag has no key, or its numbers have passed the last one that has an id. See also [`Failure`].
+/// The tag has no key, or its numbers are beyond the key's domain. See also [`Failure`].
 pub fn next(tag: &[u8]) -> Result<i64, Failure> {
     let permutation = permutation(tag)?;
     let number = issue::next_number(tag)?;
@@ -26,10 +26,10 @@ pub fn next(tag: &[u8]) -> Result<i64, Failure> {
     })
 }
 
-/// Maps a number to its id, or an id to its number, on a standby too.
+/// Maps a number to its id, or an id to its number. Works on a standby, too.
 ///
 /// # Errors
-/// The tag has no key, its ids are for other roles, or the value is out of range.
+/// The tag has no key, the caller may not issue its ids, or the value is out of range.
 pub fn map(
     tag: &[u8],
     value: i64,
@@ -53,10 +53,10 @@ fn key(tag: &[u8]) -> Result<Key, Failure> {
     })
 }
 
-/// What makes ids of a tag's numbers. It is remembered, as a key is never changed; but one of the open
-/// transaction may be rolled back.
+/// The permutation of a tag. Cached, as a key never changes, unless the open transaction has
+/// created it and may still roll back.
 fn permutation(tag: &[u8]) -> Result<Rc<Permutation>, Failure> {
-    // Another table of tags is another one of keys, and what is remembered ends with it.
+    // Clears the cache if leaf_alloc has been replaced: its keys belong to another table then.
     wait::relation()?;
     if let Some(permutation) = SLOT_CACHE.with(|cache| cache.permutation(tag)) {
         return Ok(permutation);

@@ -1,4 +1,4 @@
-//! What a session remembers of the tags it has used.
+//! The session's cache of slots and keys.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -10,32 +10,29 @@ use super::take::Wanted;
 use crate::pg::{self, Caller};
 use crate::shmem::{self, Access, SlotRef, Tag};
 
-/// Tags that one session remembers the slots of, everybody's and others each: some 20 MB, in
-/// the memory of its own.
+/// Max entries per table of a session's cache: about 20 MB of backend memory.
 const MAX_CACHED: usize = 250_000;
 
-/// What a session knows of its database: where `leaf_alloc` is, and the slots it has used.
-/// A one-row INSERT starts with an empty call site each time; this stands behind it.
+/// Per-session cache: the oid of `leaf_alloc`, the slots used so far, and keys. Used where a call
+/// site is empty, as in every one-row INSERT.
 pub struct SlotCache {
     /// Oid of `leaf_alloc`.
     pub relation: u32,
-    /// By tag, those that are everybody's, with the version: nothing is asked before ids are
-    /// taken.
+    /// Version per tag issuable by everybody; no check is needed before a take.
     slots: TagTable<u64>,
-    /// By tag, the others that were taken from, with the version, and who took.
+    /// Version and caller of the last take, per tag restricted to some roles.
     restricted: TagTable<(u64, Caller)>,
-    /// By tag, those whose ids are opaque: as above.
+    /// Version and caller of the last take, per opaque tag.
     opaque: TagTable<(u64, Caller)>,
-    /// What makes ids of their numbers, by name.
+    /// Permutation per opaque tag.
     permutations: BTreeMap<Box<[u8]>, Rc<Permutation>>,
 }
 
-/// Permutations that one session remembers: less than a kilobyte each.
+/// Max cached permutations, less than a kilobyte each.
 const MAX_PERMUTATIONS: usize = 10_000;
 
 impl SlotCache {
-    /// What is known of a database: nothing but where `leaf_alloc` is. Raises an error where
-    /// the system has no random numbers.
+    /// An empty cache. Raises an error if the system has no random numbers.
     pub fn of(relation: u32) -> Self {
         let seeds = [pg::strong_random(), pg::strong_random()];
         Self::with_seeds(relation, seeds)
@@ -51,14 +48,14 @@ impl SlotCache {
         }
     }
 
-    /// Where ids of a tag that is everybody's were taken last.
+    /// The slot of a tag issuable by everybody.
     #[inline(always)]
     pub fn everybodys(&self, tag: &[u8]) -> Option<SlotRef> {
         let (link, version) = self.slots.get(tag)?;
         shmem::area()?.slot_ref(link, version)
     }
 
-    /// Where this was taken last of a tag, if that is everybody's or the caller took it.
+    /// The slot of a tag, if everybody may take from it or the last take was by the same caller.
     #[inline]
     pub fn find(&self, tag: &[u8], wanted: Wanted) -> Option<SlotRef> {
         match wanted {
@@ -69,12 +66,12 @@ impl SlotCache {
         }
     }
 
-    /// What makes ids of the numbers of a tag.
+    /// The cached permutation of an opaque tag.
     pub fn permutation(&self, tag: &[u8]) -> Option<Rc<Permutation>> {
         self.permutations.get(tag).map(Rc::clone)
     }
 
-    /// Remembers that.
+    /// Caches the permutation of an opaque tag.
     pub fn remember_permutation(&mut self, tag: &[u8], permutation: &Rc<Permutation>) {
         if self.permutations.len() >= MAX_PERMUTATIONS {
             self.permutations.clear();
@@ -82,7 +79,7 @@ impl SlotCache {
         self.permutations.insert(tag.into(), Rc::clone(permutation));
     }
 
-    /// Remembers the slot that a caller may take from, of at most so many tags.
+    /// Caches a slot that `caller` may take from; at most `capacity` slots per table.
     pub fn remember(
         &mut self,
         tag: &Tag,
@@ -93,7 +90,7 @@ impl SlotCache {
     ) {
         let limit = capacity.min(MAX_CACHED);
         match access {
-            // It is known with the first segment of this version.
+            // Set by the first publication in this version.
             Access::Unknown => {}
             Access::Everybody => remember(&mut self.slots, limit, tag, slot_ref, slot_ref.version),
             Access::Restricted => {
@@ -109,7 +106,7 @@ impl SlotCache {
     }
 }
 
-/// Where the caller took of a tag last that is not everybody's.
+/// The cached slot of a restricted or opaque tag, if the last take was by the same caller.
 #[inline(never)]
 fn callers(slots: &TagTable<(u64, Caller)>, tag: &[u8]) -> Option<SlotRef> {
     let (link, (version, caller)) = slots.get(tag)?;
@@ -125,14 +122,14 @@ fn remember<V: Copy>(
     value: V,
 ) {
     let Some(area) = shmem::area() else { return };
-    // More than there are slots: most of them are of slots that were given away.
+    // More entries than slots: most of them are stale.
     if slots.len() >= limit && slots.get(tag.bytes()).is_none() {
         slots.clear();
     }
     slots.insert(tag.bytes(), area.link(slot_ref.slot), value);
 }
 
-/// This session's. Not behind a mutex: its two locked instructions were a fifth of what an id
-/// costs whose tag comes from a column.
+/// The cache of this session. Not behind a mutex, whose two locked instructions were a fifth of the
+/// cost of an id whose tag comes from a column.
 pub static SLOT_CACHE: pg::BackendLocal<SlotCache> =
     pg::BackendLocal::new(SlotCache::with_seeds(0, [0; 2]));

@@ -1,25 +1,25 @@
-//! Taking from a slot: what lies ready, and what that leaves to do.
+//! Taking from a slot without waiting, and the follow-up work of a take.
 
 use leaf_id_core::segment::{DoubleBuffer, Miss, Taken};
 
 use crate::pg;
 use crate::shmem::{self, Area, SlotRef};
 
-/// What a call takes of a tag. A tag whose ids are opaque has no others.
+/// Kind of value a call takes. An opaque tag has numbers only.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
     /// Ids.
     Ids,
-    /// Numbers, of which opaque ids are made.
+    /// Numbers, to be encrypted to opaque ids.
     Numbers,
 }
 
-/// How many ids a call takes at once.
+/// Number of ids a call takes at once.
 #[derive(Clone, Copy)]
 pub enum Amount {
     /// One.
     One,
-    /// As many as there are in one run, up to this.
+    /// As many as one run has, up to this.
     UpTo(u32),
     /// Exactly this many in one run.
     Range(u32),
@@ -35,7 +35,7 @@ impl Amount {
         }
     }
 
-    /// What can be taken without waiting; `Ok(None)`: the slot's version has changed.
+    /// Takes without waiting. `Ok(None)`: the slot's version has changed.
     ///
     /// # Errors
     /// Both buffers are used up.
@@ -54,7 +54,7 @@ impl Amount {
         }
     }
 
-    /// Asks for a segment that this can be taken from; as [`DoubleBuffer::want`].
+    /// Requests a segment long enough for this amount; see [`DoubleBuffer::want`].
     pub fn want(self, buffer: &DoubleBuffer) -> bool {
         match self {
             Self::One | Self::UpTo(_) => buffer.want(),
@@ -62,7 +62,8 @@ impl Amount {
         }
     }
 
-    /// Ids of a tag that lives in the open transaction alone come in any number.
+    /// The number of ids to issue from a tag created in the open transaction, which has any number
+    /// ready.
     pub fn count(self) -> u32 {
         match self {
             Self::One => 1,
@@ -74,15 +75,15 @@ impl Amount {
 /// Both buffers are used up.
 pub struct Exhausted;
 
-/// What was taken, in one run.
+/// Contiguous ids that were taken.
 pub struct Run {
-    /// The lowest.
+    /// First id.
     pub first: i64,
-    /// How many.
+    /// Number of ids.
     pub count: u32,
 }
 
-/// What a take leaves to do: to ask for the spare, and to count what was lost.
+/// Follow-up work of a take: requests the spare and counts lost ids.
 #[cold]
 #[inline(never)]
 pub fn finish(slot_ref: &SlotRef, taken: &Taken) {

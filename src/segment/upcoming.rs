@@ -1,5 +1,5 @@
-//! Which id of a tag comes next, without taking it: what a maximum found in a table is compared
-//! with, to see whether the tag has to be raised above it.
+//! The next id of a tag, without taking it. Compared with the maximum of a column, to decide
+//! whether the tag must be raised.
 
 use crate::error::{Failure, TagError};
 use crate::pg;
@@ -7,15 +7,15 @@ use crate::shmem::{self, Area, Key, Slot, Tag};
 use crate::tags::transaction::{self as edits, Standing};
 use crate::tags::{heap, mark};
 
-/// No id that is issued from now on is below this; `None` where that is not known: the cache is
-/// the primary's, or a claim is on its way.
+/// A lower bound for all ids issued from now on. `None` if unknown: on a standby, or while a claim
+/// is in flight or remainders are saved.
 ///
-/// The row is read before the cache: a segment that is claimed after that begins no lower than
-/// the row's `max_id`, and one that was claimed before is in the cache, on its way, or used up.
+/// The row is read before the cache. A segment claimed after that starts at or above the row's
+/// `max_id`; one claimed before is in the cache, in flight, or used up.
 ///
 /// # Errors
-/// There is no such tag, or the table of tags cannot be read. PostgreSQL's own where the caller
-/// may not update it.
+/// The tag does not exist, or `leaf_alloc` cannot be read. Raises PostgreSQL's permission error if
+/// the caller may not update `leaf_alloc`.
 pub fn next_id(bytes: &[u8]) -> Result<Option<i64>, Failure> {
     let area = shmem::area().ok_or(Failure::NotPreloaded)?;
     let tag = Tag::new(bytes).ok_or(Failure::TagLength { bytes: bytes.len() })?;
@@ -31,7 +31,7 @@ pub fn next_id(bytes: &[u8]) -> Result<Option<i64>, Failure> {
     let claimed = max_id.max(mark::get(&tag)?);
     Ok(match edits::standing(&key) {
         Standing::Created => Some(edits::next_here(&key).max(claimed)),
-        // Nothing that is cached is left when the transaction commits.
+        // All cached ids are dropped when the transaction commits.
         Standing::Changed => Some(claimed),
         Standing::Untouched if pg::in_recovery() => None,
         Standing::Untouched => {
@@ -45,7 +45,6 @@ pub fn next_id(bytes: &[u8]) -> Result<Option<i64>, Failure> {
 }
 
 enum Cached {
-    /// The lowest id.
     From(i64),
     Nothing,
     Unknown,
@@ -62,8 +61,8 @@ impl Cached {
 }
 
 fn cached(area: &Area, slot: &Slot) -> Cached {
-    // Before the buffers are looked at: a segment that is published in between is then seen.
-    // One that was only asked for has not been claimed before the row was read.
+    // Read before the buffers, so that a segment published in between is seen. A request that is
+    // merely wanted has not been claimed for before the row was read.
     let on_its_way = slot.buffer.is_requested() && !slot.buffer.is_wanted();
     let (state, remainders) = area.look(slot);
     let buffers = [remainders.current, remainders.spare].into_iter().flatten();
@@ -79,7 +78,7 @@ fn cached(area: &Area, slot: &Slot) -> Cached {
     }
 }
 
-/// What a launcher that has ended has saved comes back with the next one.
+/// Without a launcher, remainders may be saved and come back with the next one.
 fn nothing_cached(area: &Area) -> Cached {
     if area.launcher().is_missing() || area.claims().are_stopped() {
         Cached::Unknown

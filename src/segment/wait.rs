@@ -1,5 +1,5 @@
-//! What a call does for which nothing lies ready: finds the tag's slot, asks for a segment,
-//! waits for it, and says why none came. No SQL is reached from here.
+//! The slow path, if no id is cached: looks up the slot, requests a segment, waits for it, and
+//! reports why none came. Runs no SQL.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::tags::opaque::{self, Found, KeysLocked};
 use crate::tags::rights;
 use crate::tags::transaction::{self as edits, Created, Standing};
 
-/// The oid of `leaf_alloc`. What the session knows ends with another one.
+/// Oid of `leaf_alloc`. Clears the session's cache if it has changed.
 pub(super) fn relation() -> Result<u32, Failure> {
     if !pg::relation_changed() {
         return Ok(SLOT_CACHE.with(|cache| cache.relation));
@@ -37,10 +37,10 @@ pub(super) fn tag(bytes: &[u8]) -> Result<Tag, Failure> {
     }
 }
 
-/// A tag that another server asks for.
+/// Validates a tag that another server claims.
 ///
 /// # Errors
-/// It is none; or this very transaction has edited it, and may have issued ids of it.
+/// The name is invalid, or the open transaction has edited the tag and may have issued ids of it.
 pub fn untouched(bytes: &[u8]) -> Result<Key, Failure> {
     let key = Key {
         database: pg::database(),
@@ -53,7 +53,7 @@ pub fn untouched(bytes: &[u8]) -> Result<Key, Failure> {
     Ok(key)
 }
 
-/// Takes ids of any tag, and waits for a segment where none lies ready.
+/// Takes ids of any tag, waiting for a segment if none are cached.
 ///
 /// # Errors
 /// See [`Failure`].
@@ -88,8 +88,7 @@ pub fn take(bytes: &[u8], amount: Amount, wanted: Wanted) -> Result<Run, Failure
                 count: taken.count,
             });
         }
-        // Also where edits or evictions follow one another so fast that none of them is
-        // waited for (I5).
+        // Also checked if edits or evictions follow one another so fast that no wait begins (I5).
         pg::check_for_interrupts();
         if deadline.left_ms().is_none() {
             return Err(Failure::NoSegment {
@@ -101,7 +100,7 @@ pub fn take(bytes: &[u8], amount: Amount, wanted: Wanted) -> Result<Run, Failure
     }
 }
 
-/// Ids of a tag that the open transaction has created; `None` of one that it has not edited.
+/// Ids of a tag that the open transaction has created; `None` if it has not edited the tag.
 fn take_here(
     key: &Key,
     amount: Amount,
@@ -117,7 +116,7 @@ fn take_here(
             let count = amount.count();
             Ok(Some(Run { first, count }))
         }
-        // Of a tag with a key the rollback would tell what id a number has, and leave it unused.
+        // Opaque: after a rollback, the caller would know the id of a number yet to be issued.
         Standing::Created | Standing::Changed => Err(changed(key)),
     }
 }
@@ -133,8 +132,7 @@ fn changed(key: &Key) -> Failure {
     }
 }
 
-/// The slot of a tag that exists. An unknown tag gets none: asking for names at random
-/// must not fill the array.
+/// The slot of an existing tag. An unknown tag gets none, or random names could fill the array.
 fn find_slot(
     area: &'static Area,
     key: &Key,
@@ -152,15 +150,15 @@ fn find_slot(
     {
         return Err(changed(key));
     }
-    // After the version, which the slot reference has.
+    // Read after the version, which is in slot_ref.
     let access = slot_ref.slot.access();
-    // Before the look: what is heard of meanwhile counts as news.
+    // Before the check, so that invalidations during it make this caller stale.
     let caller = Caller::now();
     if access != Access::Everybody {
         check_rights(key, deadline)?;
     }
     let is_opaque = match access {
-        // It has a key, which was restored or replicated after its row: nobody goes on without.
+        // A key restored or replicated after its row: end the version for all sessions.
         Access::Everybody | Access::Restricted if wanted == Wanted::Numbers => {
             area.directory().retire(key);
             true
@@ -178,7 +176,7 @@ fn find_slot(
     Ok(slot_ref)
 }
 
-/// Whether the caller may issue ids of a tag that there is.
+/// Checks that the caller may issue ids of an existing tag.
 pub(super) fn check_rights(key: &Key, deadline: &Deadline) -> Result<(), Failure> {
     let row = see_row(key, deadline)?.row;
     if rights::caller_may_issue(row.granted_to.as_deref()) {
@@ -188,7 +186,7 @@ pub(super) fn check_rights(key: &Key, deadline: &Deadline) -> Result<(), Failure
     }
 }
 
-/// The key of a tag, if its ids are opaque.
+/// The key of an opaque tag; `None` if the tag has none.
 pub(super) fn find_key(key: &Key, deadline: &Deadline) -> Result<Option<Found>, Failure> {
     loop {
         match opaque::find(&key.tag) {
@@ -205,8 +203,8 @@ pub(super) fn find_key(key: &Key, deadline: &Deadline) -> Result<Option<Found>, 
     }
 }
 
-/// Whether the caller may issue ids of a tag that this transaction has created. Its row is
-/// not looked at if everybody may, as nearly always.
+/// Checks that the caller may issue ids of a tag that this transaction has created. Reads the row
+/// only if it is restricted, which is rare.
 fn check_local(key: &Key, deadline: &Deadline) -> Result<(), Failure> {
     match edits::created(key) {
         Some(Created::Opaque) => Err(Failure::Opaque { tag: name(key) }),
@@ -217,12 +215,12 @@ fn check_local(key: &Key, deadline: &Deadline) -> Result<(), Failure> {
 
 fn create_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<SlotRef, Failure> {
     let row = see_row(key, deadline)?;
-    // Written by the open transaction (the leader's, in a parallel worker): no allocator
-    // can see it, and it would wait for our lock.
+    // Written by the open transaction (in a parallel worker, the leader's): no allocator can see
+    // the row, and it would wait for our lock.
     if row.ours {
         return Err(changed(key));
     }
-    // Before anybody else's slot makes room.
+    // Before evicting another tag's slot.
     if !rights::caller_may_issue(row.row.granted_to.as_deref()) {
         return Err(Failure::TagForbidden { tag: name(key) });
     }
@@ -263,7 +261,7 @@ fn see_row(key: &Key, deadline: &Deadline) -> Result<SeenRow, Failure> {
     }
 }
 
-/// Frees slots of this database's former tables.
+/// Frees the slots of dropped tables in this database.
 fn sweep(area: &Area) {
     let database = pg::database();
     let mut relations = Vec::with_capacity(RELATIONS);
@@ -275,8 +273,8 @@ fn sweep(area: &Area) {
     }
 }
 
-/// Takes, and waits for a segment where need be. `None`: the slot's version has changed, look
-/// the tag up again.
+/// Takes, waiting for a segment if needed. `None`: the slot's version has changed; look up the tag
+/// again.
 fn take_or_wait(
     area: &'static Area,
     slot_ref: &SlotRef,
@@ -313,8 +311,8 @@ fn wait(
         if let Amount::Range(n) = amount {
             check_range(slot_ref, key, n, deadline)?;
         }
-        // Before the final error, which may be of before a setting was changed: the next call
-        // finds a new one.
+        // Before the check for a final error, which may predate a change of settings: the request
+        // makes the allocator refresh it for the next call.
         if amount.want(buffer) {
             area.queues().post(key.database, slot_ref.slot);
         }
@@ -333,7 +331,7 @@ fn wait(
     }
 }
 
-/// A range longer than `max_step` never comes. What the slot knows of it may be old.
+/// A range longer than `max_step` can never be taken. The slot's `max_step` may be stale.
 fn check_range(slot_ref: &SlotRef, key: &Key, n: u32, deadline: &Deadline) -> Result<(), Failure> {
     if n <= slot_ref.slot.max_step.load(Ordering::Relaxed) {
         return Ok(());
@@ -362,8 +360,8 @@ fn is_caller(holder: LockHolder) -> bool {
     }
 }
 
-/// What the allocator has found out that makes waiting useless. It speaks of one version of
-/// the row: an edit that could help begins another.
+/// Error recorded by the allocator that makes waiting pointless. Valid for one version: an edit
+/// that could help starts another.
 fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option<Failure> {
     let (state, _) = area.look(slot_ref.slot);
     if state.error_version != slot_ref.version {
@@ -371,7 +369,7 @@ fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option
     }
     let (tag, error) = (name(key), state.refill_error?);
     match error {
-        // Not one that is left from an earlier wait.
+        // Ignore an error left from an earlier wait.
         RefillError::RowLocked { by } | RefillError::TableLocked { by }
             if is_caller(by) && state.error_at >= began =>
         {

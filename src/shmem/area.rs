@@ -1,32 +1,28 @@
-//! The shared area: its layout and its locks. The only place that knows where it lies.
+//! The shared area: layout and locking rules. Only this file knows its address.
 //!
 //! # Locks
 //!
-//! The area owns one named tranche of LWLocks, `leaf_id`: lock 0 is the directory, the last
-//! three are those of the worker registry, of the reserve worker and of the remote servers, the
-//! others are shared out among the slots. Where the directory and a slot's are held, the
-//! directory comes first.
-//! They are held for a few instructions: nothing here waits, allocates, logs, raises an
-//! error or runs SQL under one.
+//! The area owns one named tranche of LWLocks, `leaf_id`. Lock 0 is the directory lock. The last
+//! three belong to the worker registry, the reserve worker and the remote servers. The rest are
+//! partitioned among the slots. Lock order: the directory before a slot.
+//! LWLocks are held for a few instructions. Under one, nothing waits, allocates, logs, raises an
+//! error or runs SQL.
 //!
-//! * To look a tag up, or to read a slot's identity, hold the directory shared:
-//!   [`Area::directory`].
-//! * To give a slot to a tag or take it away, hold the directory exclusively
-//!   ([`Area::directory_mut`]), and the slot's lock while its buffer is invalidated. (What
-//!   becomes of an open request then is in `eviction`.)
-//! * To publish, to invalidate, or to touch a slot's [`SlotState`], hold the slot's lock; an
-//!   allocator looks there whether its request is the open one still.
-//! * To ask the worker registry, to reply or to tell of it, hold its lock.
-//! * To give the reserve worker a task, or to be it, hold its lock.
-//! * To tell of a remote server, or to read what was told, hold the lock of those.
-//! * To take ids, or to post a request at a queue that exists: no lock, and the directory
-//!   shared, respectively.
-//! * Fields that are plain atomics outside those groups say so.
+//! * Looking up a tag, or reading a slot's key: the directory shared ([`Area::directory`]).
+//! * Assigning or freeing a slot: the directory exclusively ([`Area::directory_mut`]), plus the
+//!   slot's lock while its buffer is invalidated. `eviction` covers slots with an open request.
+//! * Publishing, invalidating, or accessing [`SlotState`]: the slot's lock. Under it an allocator
+//!   rechecks that its request is still the open one.
+//! * The worker registry's mailbox (request, reply, lease status): its lock.
+//! * Assigning a task to the reserve worker, and the worker's own state changes: its lock.
+//! * Reading or writing the state of a remote server: the lock of the remote servers.
+//! * Taking ids: no lock. Posting a request to an existing queue: the directory shared.
+//! * Plain atomics outside those groups are marked as such.
 //!
-//! # How a session finds that its slot was given away
+//! # Detecting reassigned slots
 //!
-//! By the version of the buffer, which every invalidation and reuse counts up: a session
-//! keeps the version it saw when it looked the tag up and takes only from that.
+//! Every invalidation and every reuse of a slot increments the version of its buffer. A session
+//! remembers the version from its lookup and takes ids only from that version.
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -45,18 +41,15 @@ use super::slots::{SLOT_LOCKS, Slots};
 use super::snowflake::Snowflake;
 use crate::guc;
 
-/// The lock of the worker registry.
 const REGISTRY_LOCK: usize = 1 + SLOT_LOCKS;
-/// The lock of the reserve worker.
 const RESERVE_LOCK: usize = 1 + REGISTRY_LOCK;
-/// The lock of the remote servers.
 const REMOTE_SERVERS_LOCK: usize = 1 + RESERVE_LOCK;
 const LOCKS: usize = 1 + REMOTE_SERVERS_LOCK;
 
-/// The name of the area and of its tranche.
+/// Name of the area and of its LWLock tranche.
 const NAME: &core::ffi::CStr = c"leaf_id";
 
-/// The header; the double buffers, the slots and the hash buckets follow it.
+/// Header of the area, followed by the double buffers, the slots and the hash buckets.
 #[repr(C, align(128))]
 pub struct Area {
     /// The snowflake generator.
@@ -71,17 +64,17 @@ pub struct Area {
 }
 
 impl Area {
-    /// Locks the directory to look something up.
+    /// Locks the directory shared.
     pub fn directory(&self) -> ReadGuard<'_> {
         self.directory.read()
     }
 
-    /// Locks the directory to change it.
+    /// Locks the directory exclusively.
     pub fn directory_mut(&self) -> WriteGuard<'_> {
         self.directory.write()
     }
 
-    /// The queues of the databases.
+    /// The request queues of the databases.
     pub fn queues(&self) -> Queues<'_> {
         Queues::new(&self.queues, &self.directory, &self.launcher)
     }
@@ -96,56 +89,55 @@ impl Area {
         Reserve::new(&self.reserve, &self.launcher)
     }
 
-    /// The servers that tags are sourced from.
+    /// State of the source servers.
     pub fn remote_servers(&self) -> &RemoteServers {
         &self.remote_servers
     }
 
-    /// Whether claims may begin.
+    /// The gate for claims.
     pub fn claims(&self) -> &Claims {
         &self.claims
     }
 
-    /// The launcher's latch.
+    /// The launcher's published latch.
     pub fn launcher(&self) -> &Launcher {
         &self.launcher
     }
 
-    /// How many tags fit in.
+    /// Number of slots in the array.
     pub fn capacity(&self) -> usize {
         self.directory.slots().capacity() as usize
     }
 
-    /// How many slots were ever given out.
+    /// Number of slots ever assigned, free ones included.
     pub fn used(&self) -> usize {
         self.directory.slots().used() as usize
     }
 
-    /// The number of a slot for [`Area::slot_ref`].
+    /// The slot's link, as passed to [`Area::slot_ref`].
     pub fn link(&self, slot: &Slot) -> u32 {
         self.directory.slots().link(slot)
     }
 
-    /// A slot that was looked up in this version.
+    /// The slot with this link, for takes from the version seen at lookup.
     #[inline]
     pub fn slot_ref(&self, link: u32, version: u64) -> Option<SlotRef> {
         self.directory.slots().slot_ref(link, version)
     }
 
-    /// Whether the caller should look for slots of its database's gone tables: at most
-    /// once a second, when the array is full.
+    /// True if the caller should free the slots of dropped tables in its database: the array is
+    /// full, and nobody has swept it for one second.
     pub fn may_sweep(&self) -> bool {
         self.directory.may_sweep()
     }
 
-    /// Frees the slots of a table that is gone.
+    /// Frees the slots of a dropped table.
     pub fn sweep(&self, database: u32, relation: u32) {
         self.directory.sweep(database, relation);
     }
 
-    /// Frees everything of a database that is gone, or that is about to come into being with
-    /// an oid that another one had. Allocates nothing and cannot fail: it runs in a commit
-    /// callback.
+    /// Frees everything of a dropped database, or of one about to be created with a recycled oid.
+    /// Runs in a commit callback: allocates nothing and cannot fail.
     pub fn forget_database(&self, database: u32) {
         self.queues().forget(database);
         self.directory.forget_database(database);
@@ -157,25 +149,25 @@ struct AreaPointer(AtomicPtr<Area>);
 
 static AREA: AreaPointer = AreaPointer(AtomicPtr::new(core::ptr::null_mut()));
 
-/// The area; `None` if the library was not preloaded.
+/// The area; `None` if the library is not in `shared_preload_libraries`.
 #[inline]
 pub fn area() -> Option<&'static Area> {
-    // SAFETY: set once per (re)start of shared memory by the postmaster, which maps it for
-    // the life of every process it forks; everything mutable in it is atomic or in a cell.
+    // SAFETY: set by the postmaster whenever it creates shared memory, before it forks. The mapping
+    // lasts for the life of the process; all mutable state is atomic or in a cell.
     unsafe { AREA.0.load(Ordering::Relaxed).as_ref() }
 }
 
-/// Frees all that is cached of a database: it is gone, or another one of its oid is about to
-/// come into being.
+/// Frees all shared state of a dropped database, or of one about to be created with a recycled oid.
+/// Does nothing if the library was not preloaded.
 pub fn forget_database(database: u32) {
     if let Some(area) = area() {
         area.forget_database(database);
     }
 }
 
-/// Arranges for the shared memory. While the library is being preloaded.
+/// Installs the shared memory hooks. Only while the library is being preloaded.
 pub fn init() {
-    // The macro expects it in scope.
+    // pg_shmem_init! needs pg_guard in scope.
     use pgrx::pg_guard;
     pgrx::pg_shmem_init!(AREA = ());
 }
@@ -220,7 +212,7 @@ impl PgSharedMemoryInitialization for AreaPointer {
 
     unsafe fn on_shmem_request(&'static self) {
         let locks = i32::try_from(LOCKS).unwrap_or(1);
-        // SAFETY: called from shmem_request_hook, the place for both.
+        // SAFETY: called from shmem_request_hook, where both calls are allowed.
         unsafe {
             pg_sys::RequestAddinShmemSpace(Layout::configured().size());
             pg_sys::RequestNamedLWLockTranche(NAME.as_ptr(), locks);
@@ -230,15 +222,15 @@ impl PgSharedMemoryInitialization for AreaPointer {
     unsafe fn on_shmem_startup(&'static self, (): ()) {
         let layout = Layout::configured();
         let mut found = false;
-        // SAFETY: called from shmem_startup_hook with what was requested above. The area and
-        // the buckets are written before any other process exists; ShmemInitStruct aligns to a
-        // cache line or more, and every part starts at a multiple of 128. The tranche has
-        // LOCKS locks, of which 1 to SLOT_LOCKS are the slots'.
+        // SAFETY: called from shmem_startup_hook with the sizes requested above. No other process
+        // exists while the area and the buckets are initialized. ShmemInitStruct aligns to a cache
+        // line or more, and every part starts at a multiple of 128. The tranche has LOCKS locks; 1
+        // to SLOT_LOCKS belong to the slots.
         unsafe {
             let area = pg_sys::ShmemInitStruct(NAME.as_ptr(), layout.size(), &raw mut found);
             if !found {
-                // The slots are written when they are first used: a million of them take
-                // half a gigabyte, and the server starts at once.
+                // Slots are initialized on first use: a million of them take half a gigabyte, which
+                // would delay startup.
                 let area = area.cast::<Area>();
                 area.write_bytes(0, 1);
                 let locks = pg_sys::GetNamedLWLockTranche(NAME.as_ptr());
@@ -265,7 +257,7 @@ impl PgSharedMemoryInitialization for AreaPointer {
                     .store(guc::epoch_ms(), Ordering::Relaxed);
                 pg_sys::ConditionVariableInit((*area).snowflake.waiters.get());
             }
-            // Also after a crash restart, when the same postmaster makes it anew.
+            // After a crash the same postmaster creates the area again.
             self.0.store(area.cast(), Ordering::Relaxed);
         }
     }

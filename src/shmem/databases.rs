@@ -1,28 +1,26 @@
-//! The queues: how a session's request for a segment reaches an allocator.
+//! Request queues: how a session's request for a segment reaches an allocator.
 //!
-//! | state of a queue | leaves by | to |
+//! | queue state | event | next state |
 //! | --- | --- | --- |
-//! | Free | the first request of a database that has none | Wanted |
-//! | Wanted | an announcement: the launcher is about to start an allocator | Starting |
-//! | | nothing requested any more, or the end of the database | Free |
-//! | Starting | the allocator attaches, by the number of its registration | Attached |
-//! | | a retraction, or a launcher that has just started | Wanted |
-//! | Attached | the allocator detaches, with requests in the list | Wanted |
-//! | | the same, without | Free |
+//! | Free | first request in a database without a queue | Wanted |
+//! | Wanted | announcement: the launcher is about to start an allocator | Starting |
+//! | | no request left, or the database is dropped | Free |
+//! | Starting | the allocator attaches with its registration number | Attached |
+//! | | retraction, or a new launcher | Wanted |
+//! | Attached | the allocator detaches with requests on the list | Wanted |
+//! | | the allocator detaches with an empty list | Free |
 //!
-//! 1. A session sets the slot's request (`DoubleBuffer::want`); only the one that
-//!    succeeds goes on.
-//! 2. Under the directory lock, shared, it pushes the slot onto the list of its database's
-//!    queue and sets the latch of whoever serves it: the allocator, or the launcher while
-//!    there is none. A database without a queue gets one (directory exclusively). If the slot
-//!    has been given to another database meanwhile, the session withdraws the request.
-//! 3. The allocator takes the whole list at once, accepts each request and answers it. From
-//!    then on the slot can be evicted, in spite of the request: see `eviction`.
-//! 4. An allocator leaves only under the directory lock, exclusively, and gives the queue
-//!    back as wanted if its list is not empty: no request falls between two allocators.
-//! 5. A list that no allocator can be started for is emptied by the launcher, each second, and
-//!    the requests are withdrawn: sessions that still wait ask again. A request that nobody
-//!    waits for any more keeps its slot no longer.
+//! 1. A session sets the slot's request (`DoubleBuffer::want`); only the one that succeeds goes on.
+//! 2. Holding the directory lock shared, it pushes the slot onto the list of its database's queue
+//!    and sets the latch of the allocator, or of the launcher if no allocator is attached. A
+//!    database without a queue gets one (directory exclusively). If the slot now belongs to another
+//!    database, the session withdraws the request.
+//! 3. The allocator detaches the whole list at once, accepts each request and answers it. From then
+//!    on the slot can be evicted despite the open request; see `eviction`.
+//! 4. An allocator detaches under the directory lock, exclusively. If its list is not empty, the
+//!    queue becomes Wanted, so no request is lost between two allocators.
+//! 5. If no allocator can be started, the launcher drains the list once a second and withdraws the
+//!    requests. Waiting sessions request again; abandoned requests no longer pin their slots.
 
 use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
@@ -34,39 +32,39 @@ use super::slot::{Key, Slot};
 use crate::error::RefillError;
 use crate::pg;
 
-/// Databases that can want ids at one time.
+/// Max databases with a queue at one time.
 pub const QUEUES: usize = 1024;
-/// Slots of one list that are told why they wait, each time.
+/// Max slots per pass that get an error recorded.
 const EXPLAINED: u32 = 1024;
 
-/// What serves a database.
+/// State of a queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum QueueState {
-    /// Nobody's.
+    /// Unused entry.
     Free,
-    /// Requests wait for the launcher to start an allocator.
+    /// Requests are waiting for the launcher to start an allocator.
     Wanted,
-    /// An allocator was registered and has not attached.
+    /// An allocator was registered but has not attached.
     Starting,
-    /// An allocator serves it.
+    /// An allocator is serving the queue.
     Attached,
 }
 
-/// A database's queue.
+/// Request queue of one database.
 #[repr(C)]
 pub struct Queue {
     // Written under the directory lock, exclusively.
     database: AtomicU32,
     state: AtomicU32,
-    /// Counts registrations, so that a late starter finds that it is not awaited.
+    /// Counts registrations; an allocator with an old number cannot attach.
     registration: AtomicU32,
-    /// Since when it is wanted, in microseconds since 2000.
+    /// Time at which the queue became Wanted, in microseconds since 2000.
     wanted_at: AtomicI64,
     // Plain atomics.
-    /// First slot of the list of requests, plus 1. Pushed by sessions, taken whole.
+    /// Head of the request list, a link. Sessions push; the consumer detaches the whole list.
     posted: AtomicU32,
-    /// The allocator's latch, while it is attached.
+    /// The attached allocator's latch, or null.
     latch: AtomicPtr<pg_sys::Latch>,
 }
 
@@ -86,50 +84,50 @@ impl Queue {
         self.state.load(Ordering::Relaxed) == state as u32
     }
 
-    /// Whether it is in this state for the allocator with this registration.
+    /// True in this state if `registration` is the current one.
     fn is_for(&self, state: QueueState, registration: u32) -> bool {
         self.is(state) && self.registration.load(Ordering::Relaxed) == registration
     }
 }
 
-/// The launcher's latch, for whoever needs it; null while there is none.
+/// The launcher's latch; null while no launcher runs.
 #[repr(C)]
 pub struct Launcher(AtomicPtr<pg_sys::Latch>);
 
 impl Launcher {
-    /// Its latch; null when it leaves.
+    /// Publishes the latch; null at exit.
     pub fn set(&self, latch: *mut pg_sys::Latch) {
         self.0.store(latch, Ordering::Release);
     }
 
-    /// Wakes it. If there is none, the postmaster is to start one.
+    /// Wakes the launcher, or the postmaster so that it restarts the launcher.
     pub fn wake(&self) {
         let latch = self.0.load(Ordering::Acquire);
         if latch.is_null() {
             pg::nudge_postmaster();
         } else {
-            // SAFETY: what the launcher has published: its own latch.
+            // SAFETY: published by the launcher, and cleared in its exit callback.
             unsafe { pg::set_latch(latch) };
         }
     }
 
-    /// Whether there is none, so that nobody could answer.
+    /// True while no launcher runs.
     pub fn is_missing(&self) -> bool {
         self.0.load(Ordering::Acquire).is_null()
     }
 }
 
-/// The queues as they lie in the area. All zeroes is none.
+/// The queues in shared memory. All zeroes means none.
 #[repr(C)]
 pub struct QueueTable {
-    /// Queues that were ever used. Directory lock, exclusively.
+    /// Number of entries ever used. Directory lock, exclusively.
     used: AtomicU32,
-    /// Databases wait because all worker slots are in use: allocators should not linger.
+    /// All worker slots are in use and databases are waiting: idle allocators should exit.
     crowded: AtomicU32,
     queues: [Queue; QUEUES],
 }
 
-/// The queues: how requests reach an allocator.
+/// Access to the queues.
 pub struct Queues<'a> {
     table: &'a QueueTable,
     directory: &'a Directory,
@@ -137,7 +135,7 @@ pub struct Queues<'a> {
 }
 
 impl<'a> Queues<'a> {
-    /// Those of the area.
+    /// Access to the area's queues.
     pub fn new(table: &'a QueueTable, directory: &'a Directory, launcher: &'a Launcher) -> Self {
         Self {
             table,
@@ -146,12 +144,12 @@ impl<'a> Queues<'a> {
         }
     }
 
-    /// Whether allocators should not linger: databases wait for a worker slot.
+    /// True if idle allocators should exit because databases are waiting for a worker slot.
     pub fn is_crowded(&self) -> bool {
         self.table.crowded.load(Ordering::Relaxed) != 0
     }
 
-    /// By the launcher, which alone knows.
+    /// Sets [`Self::is_crowded`]. Launcher only.
     pub fn set_crowded(&self, crowded: bool) {
         self.table
             .crowded
@@ -173,9 +171,8 @@ impl<'a> Queues<'a> {
             .find(|queue| queue.database.load(Ordering::Relaxed) == database)
     }
 
-    /// Hands a request of this slot, which the caller has just set, to the allocator of its
-    /// database. Withdraws it if there is no queue left, or if the slot is another database's
-    /// by now: it is to be made again later.
+    /// Posts the request that the caller has just set on this slot. Withdraws it if no queue is
+    /// free, or if the slot now belongs to another database; it must be made again later.
     pub fn post(&self, database: u32, slot: &Slot) {
         if !self.try_post(database, slot) {
             slot.buffer.withdraw();
@@ -184,7 +181,7 @@ impl<'a> Queues<'a> {
     }
 
     fn try_post(&self, database: u32, slot: &Slot) -> bool {
-        // An earlier request may have ended without a segment.
+        // An earlier request may have ended without a segment, and left its start time.
         slot.want_from(pg::now_timestamp());
         {
             let directory = self.directory.read();
@@ -242,12 +239,12 @@ impl<'a> Queues<'a> {
         if latch.is_null() {
             self.launcher.wake();
         } else {
-            // SAFETY: what the queue's allocator has published: its own latch.
+            // SAFETY: published by the queue's allocator, and cleared when it detaches.
             unsafe { pg::set_latch(latch) };
         }
     }
 
-    /// Takes every request posted at a queue, oldest first.
+    /// Detaches the request list; oldest first.
     fn collect(&self, queue: &Queue, into: &mut Vec<&'static Slot>) {
         let mut next = queue.posted.swap(0, Ordering::Acquire);
         let start = into.len();
@@ -260,7 +257,7 @@ impl<'a> Queues<'a> {
         }
     }
 
-    /// Queues that need an allocator, the longest waiting first: number and database.
+    /// Wanted queues as (number, database), longest waiting first.
     pub fn wanted(&self) -> Vec<(u32, u32)> {
         let mut wanted = Vec::with_capacity(QUEUES);
         {
@@ -280,8 +277,8 @@ impl<'a> Queues<'a> {
             .collect()
     }
 
-    /// A launcher that starts knows of no allocator under way: whoever was registered and
-    /// has not attached is not awaited any more.
+    /// Resets Starting queues to Wanted. Called by a new launcher, which knows of no registration;
+    /// allocators registered by its predecessor can no longer attach.
     pub fn forget_starting(&self) {
         let _directory = self.directory.write();
         for (_, queue) in self
@@ -292,8 +289,8 @@ impl<'a> Queues<'a> {
         }
     }
 
-    /// The launcher is about to register an allocator; it must attach with this registration.
-    /// `None` if the queue is not wanted any more.
+    /// Marks a wanted queue as Starting and returns the registration number that the allocator must
+    /// attach with. `None` if the queue is no longer wanted.
     pub fn announce(&self, number: u32) -> Option<u32> {
         let queue = self.get(number)?;
         let _directory = self.directory.write();
@@ -308,8 +305,7 @@ impl<'a> Queues<'a> {
         })
     }
 
-    /// Takes back an announcement: the queue is wanted again, for as long as it has been.
-    /// False if it was taken up.
+    /// Undoes an announcement; `wanted_at` is kept. False if the allocator has attached.
     pub fn retract(&self, number: u32, registration: u32) -> bool {
         let Some(queue) = self.get(number) else {
             return false;
@@ -324,22 +320,21 @@ impl<'a> Queues<'a> {
         starting
     }
 
-    /// Gives up on a wanted queue: every request at it ends with this refill error, and sessions
-    /// that still want ids ask again. By the launcher, which alone could announce
-    /// somebody for it.
+    /// Gives up on a wanted queue: fails all its requests with this error. Sessions that still need
+    /// ids request again. Launcher only, since only the launcher announces.
     pub fn abandon(&self, number: u32, refill_error: RefillError) {
         self.fail_posted(number, refill_error);
         self.free_queue(number);
     }
 
-    /// The same, but the queue stays wanted for as long as anybody asks.
+    /// As [`Self::abandon`], but the queue stays wanted if it had any requests.
     pub fn ask_again(&self, number: u32, refill_error: RefillError) {
         if self.fail_posted(number, refill_error) == 0 {
             self.free_queue(number);
         }
     }
 
-    /// How many requests that were.
+    /// Fails all requests on the list. Returns their number.
     pub fn fail_posted(&self, number: u32, refill_error: RefillError) -> usize {
         let mut posted = Vec::new();
         self.collect_requests(number, &mut posted);
@@ -359,7 +354,7 @@ impl<'a> Queues<'a> {
         }
     }
 
-    /// Withdraws what was asked for a database that is gone.
+    /// Withdraws all requests of a dropped database.
     pub fn forget(&self, database: u32) {
         let _directory = self.directory.write();
         let Some(queue) = self.queue_of(database) else {
@@ -371,20 +366,20 @@ impl<'a> Queues<'a> {
             slot.buffer.withdraw();
             slot.wake();
         }
-        // Otherwise whoever was started for it finds no database, and leaves.
+        // In other states, an allocator on its way finds no database and exits.
         if queue.is(QueueState::Wanted) {
             queue.free();
         }
     }
 
-    /// Notes a refill error at the slots that wait at a queue, at the newest of very many, without
-    /// ending the requests. By the launcher, which alone could announce somebody for it.
+    /// Records an error at the slots that wait in a queue, the newest [`EXPLAINED`] of them,
+    /// without ending their requests. Launcher only, since only the launcher announces.
     pub fn explain(&self, number: u32, refill_error: RefillError) {
         let Some(queue) = self.get(number) else {
             return;
         };
         let slots = self.directory.slots();
-        // Nobody else takes the list without it.
+        // Detaching the list needs the directory lock, so the list is stable.
         let _directory = self.directory.read();
         let mut next = queue.posted.load(Ordering::Acquire);
         for _ in 0..EXPLAINED {
@@ -401,8 +396,8 @@ impl<'a> Queues<'a> {
         }
     }
 
-    /// An allocator attaches at the queue it was announced for. `None` if it is not
-    /// awaited (any more).
+    /// Attaches an allocator to the queue it was announced for and returns the database. `None` if
+    /// the announcement was retracted.
     pub fn attach(&self, number: u32, registration: u32, latch: *mut pg_sys::Latch) -> Option<u32> {
         let queue = self.get(number)?;
         let _directory = self.directory.write();
@@ -415,14 +410,14 @@ impl<'a> Queues<'a> {
         })
     }
 
-    /// The requests at the allocator's own queue, oldest first.
+    /// Detaches the queue's request list into `into`; oldest first.
     pub fn collect_requests(&self, number: u32, into: &mut Vec<&'static Slot>) {
         if let Some(queue) = self.get(number) {
             self.collect(queue, into);
         }
     }
 
-    /// Accepts the request of a slot that was on the list: with the tag that it is for.
+    /// Accepts the request of a slot taken off the list; also returns the slot's key.
     pub fn accept(&self, slot: &Slot) -> Option<(Request, Key)> {
         let directory = self.directory.read();
         Some((slot.buffer.accept()?, directory.key(slot)))
@@ -434,8 +429,9 @@ impl<'a> Queues<'a> {
         slot.wake();
     }
 
-    /// The allocator leaves its queue. If `only_idle` and a request has come, it stays:
-    /// false. What was accepted and not answered is for the caller to clear.
+    /// Detaches the allocator from its queue. With `only_idle` it stays attached, and the result is
+    /// false, if a request has arrived. The caller clears accepted requests that it has not
+    /// answered.
     pub fn detach(&self, number: u32, registration: u32, only_idle: bool) -> bool {
         let Some(queue) = self.get(number) else {
             return true;
@@ -463,7 +459,7 @@ impl<'a> Queues<'a> {
         true
     }
 
-    /// Ends the requests that an allocator had accepted when it was ended itself.
+    /// Ends the accepted requests of an allocator that has been terminated.
     pub fn clear_requests_of(&self, database: u32) {
         let directory = self.directory.read();
         for slot in directory.slots_of(database, None) {
@@ -473,7 +469,7 @@ impl<'a> Queues<'a> {
         }
     }
 
-    /// Withdraws the request of a slot that was on the list, for this reason.
+    /// Records the error and withdraws the request of a slot taken off the list.
     fn fail(&self, slot: &Slot, refill_error: RefillError) {
         self.directory
             .slots()

@@ -1,9 +1,9 @@
-//! The directory: which tag has which slot.
+//! The directory: maps tags to slots.
 //!
-//! Its lock is held by a guard: [`ReadGuard`] shared, [`WriteGuard`] exclusively. What a guard
-//! offers needs that lock; so who has none cannot find, give or take away a slot. A guard ends
-//! at the end of its statement, or of the block that names it: never in the head of a `match`
-//! or an `if let`, whose arms would run under the lock.
+//! A guard holds the directory lock: [`ReadGuard`] shared, [`WriteGuard`] exclusively. Slots are
+//! looked up, assigned and freed only through a guard. A guard is dropped at the end of its
+//! statement or of the block that names it. Never create one in the head of a `match` or an `if
+//! let`: the arms would run under the lock.
 
 use core::hash::{Hash, Hasher};
 use core::ops::Deref;
@@ -16,58 +16,56 @@ use super::slot::{Key, Slot, SlotRef, SlotState, Tag};
 use super::slots::Slots;
 use crate::pg;
 
-/// Slots that are looked at before others get the directory lock, where all of a database
-/// are.
+/// Slots examined per lock acquisition when all slots of a database are visited.
 const CHUNK: u32 = 256;
-/// Tables of one database that are told apart: the extension's, and what was left by those
-/// before.
+/// Max distinct `leaf_alloc` tables per database: the current one, and dropped ones whose slots
+/// remain.
 pub const RELATIONS: usize = 16;
 
-/// No slot that was looked at could be given away.
+/// No slot in the sample could be evicted.
 pub struct Full;
 
-/// What the slots are used for, all databases together.
+/// Slot usage of the whole server.
 pub struct SlotCounts {
-    /// How many there are.
+    /// Size of the array.
     pub slots: u32,
-    /// How many tags have one.
+    /// Slots assigned to a tag.
     pub used: u32,
-    /// Slots that were taken away from one tag for another one since the server started.
+    /// Evictions since server start.
     pub evictions: u64,
-    /// Ids that were cached there, or claimed for them: a gap.
+    /// Ids lost by evictions: cached in the slot, or claimed for it.
     pub ids_lost: u64,
 }
 
-/// The hash buckets, the free list and the accounts.
+/// Hash buckets, free list and per-database accounts.
 #[repr(C)]
 pub struct Directory {
     lock: Lock,
     slots: Slots,
     buckets: *mut AtomicU32,
     bucket_count: u32,
-    /// First slot of the free list: a link. Directory lock, exclusively.
+    /// Head of the free list, a link. Directory lock, exclusively.
     free: AtomicU32,
-    /// Counts slots that were given to tags: the clock of evictions. Directory lock,
-    /// exclusively.
+    /// Number of slots assigned so far: the clock for evictions. Directory lock, exclusively.
     gives: AtomicU32,
     /// See [`SlotCounts`].
     evictions: AtomicU64,
     evicted_ids: AtomicU64,
-    /// What the hash of a tag begins with: drawn at each start, so that nobody can choose
-    /// tags that share a bucket.
+    /// Random key of the hash, chosen at server start, so that nobody can construct tags that
+    /// collide.
     hash_key: [u64; 2],
-    /// When gone tables were last looked for, in microseconds since 2000.
+    /// Time of the last sweep, in microseconds since 2000.
     swept_at: AtomicI64,
-    /// The databases that hold slots. Directory lock.
+    /// Slots per database. Directory lock.
     accounts: Accounts,
 }
 
 impl Directory {
-    /// Makes an empty one in zeroed memory.
+    /// Initializes an empty directory in zeroed memory.
     ///
     /// # Safety
-    /// `this` points to zeroed memory, `buckets` to as many zeroed ones, a power of two, in
-    /// shared memory.
+    /// `this` points to zeroed memory, and `buckets` to `bucket_count` zeroed buckets in shared
+    /// memory. `bucket_count` is a power of two.
     pub unsafe fn init(
         this: *mut Self,
         lock: Lock,
@@ -75,7 +73,7 @@ impl Directory {
         buckets: *mut AtomicU32,
         bucket_count: u32,
     ) {
-        // SAFETY: the fields of what the caller owns; the others are fine as zeroes.
+        // SAFETY: the caller owns the memory; the remaining fields are valid as zeroes.
         unsafe {
             (&raw mut (*this).lock).write(lock);
             (&raw mut (*this).slots).write(slots);
@@ -85,12 +83,12 @@ impl Directory {
         }
     }
 
-    /// All slots, given out or not.
+    /// The slot array.
     pub fn slots(&self) -> &Slots {
         &self.slots
     }
 
-    /// Locks it to look something up.
+    /// Locks the directory shared.
     pub fn read(&self) -> ReadGuard<'_> {
         ReadGuard {
             directory: self,
@@ -98,7 +96,7 @@ impl Directory {
         }
     }
 
-    /// Locks it to change it.
+    /// Locks the directory exclusively.
     pub fn write(&self) -> WriteGuard<'_> {
         WriteGuard(ReadGuard {
             directory: self,
@@ -115,12 +113,12 @@ impl Directory {
             reason = "any bits of the hash will do"
         )]
         let index = hasher.finish() as u32 & (self.bucket_count - 1);
-        // SAFETY: masked to the power of two that is the array's length.
+        // SAFETY: masked by the array length, a power of two.
         unsafe { &*self.buckets.add(index as usize) }
     }
 
-    /// Whether the caller should look for slots of its database's gone tables: at most
-    /// once a second, when the array is full.
+    /// True if the caller should free the slots of dropped tables in its database: the array is
+    /// full, and nobody has swept it for one second.
     pub fn may_sweep(&self) -> bool {
         let now = pg::now_timestamp();
         let swept_at = self.swept_at.load(Ordering::Relaxed);
@@ -133,23 +131,23 @@ impl Directory {
                 .is_ok()
     }
 
-    /// Counts ids that were lost by an eviction.
+    /// Counts ids lost by an eviction.
     pub fn lose_evicted(&self, ids: u64) {
         self.evicted_ids.fetch_add(ids, Ordering::Relaxed);
     }
 
-    /// Frees the slots of a table that is gone.
+    /// Frees the slots of a dropped table.
     pub fn sweep(&self, database: u32, relation: u32) {
         self.free_all(database, Some(relation));
     }
 
-    /// Frees the slots of a database that is gone, wanted ones too. Allocates nothing and
-    /// cannot fail: it runs in a commit callback.
+    /// Frees the slots of a dropped database, including those with open requests. Runs in a commit
+    /// callback: allocates nothing and cannot fail.
     pub fn forget_database(&self, database: u32) {
         self.free_all(database, None);
     }
 
-    /// Frees the slots of a table or, wanted or not, of a database, with pauses.
+    /// Frees the slots of a table or of a database (then also wanted ones), in chunks.
     fn free_all(&self, database: u32, relation: Option<u32>) {
         let mut left = None;
         loop {
@@ -171,7 +169,7 @@ impl Directory {
     }
 }
 
-/// The directory, locked shared at least.
+/// The directory, locked at least shared.
 #[clippy::has_significant_drop]
 pub struct ReadGuard<'a> {
     directory: &'a Directory,
@@ -179,14 +177,14 @@ pub struct ReadGuard<'a> {
 }
 
 impl<'a> ReadGuard<'a> {
-    /// All slots, given out or not.
+    /// The slot array.
     pub fn slots(&self) -> &'a Slots {
         &self.directory.slots
     }
 
-    /// The slot's identity.
+    /// The slot's key.
     pub fn key(&self, slot: &Slot) -> Key {
-        // SAFETY: written only by a WriteGuard, which there is none beside this one.
+        // SAFETY: written only under a WriteGuard, which excludes this guard.
         unsafe { *slot.key.get() }
     }
 
@@ -194,7 +192,7 @@ impl<'a> ReadGuard<'a> {
         let slots = &self.directory.slots;
         let mut next = self.directory.bucket(key).load(Ordering::Relaxed);
         while let Some(slot) = slots.at(next) {
-            // SAFETY: as in `key`; compared in place, as it is large.
+            // SAFETY: as in `key`. Compared in place, since a key is large.
             if unsafe { &*slot.key.get() } == key {
                 return Some(slot);
             }
@@ -203,12 +201,12 @@ impl<'a> ReadGuard<'a> {
         None
     }
 
-    /// The slot of a tag, if it has one.
+    /// Looks up a tag's slot.
     pub fn find(&self, key: &Key) -> Option<SlotRef> {
         self.find_slot(key).map(SlotRef::of)
     }
 
-    /// The slots of a database, or of one table.
+    /// The slots of a database, or of one of its tables.
     pub fn slots_of(
         &self,
         database: u32,
@@ -225,7 +223,7 @@ impl<'a> ReadGuard<'a> {
         self.directory.slots.with_state(slot, |state| {
             state.lost += slot.invalidate().count();
             state.drop_saved();
-            // It spoke of the row as it was.
+            // The error describes the old row.
             state.refill_error = None;
         });
         slot.edited_by.store(0, Ordering::Relaxed);
@@ -233,36 +231,36 @@ impl<'a> ReadGuard<'a> {
         slot.wake();
     }
 
-    /// Drops what is cached of a tag, in every session. Allocates nothing and cannot
-    /// fail: it runs in commit callbacks.
+    /// Invalidates a tag's slot for all sessions. Runs in commit callbacks: allocates nothing and
+    /// cannot fail.
     pub fn retire(&self, key: &Key) {
         if let Some(slot) = self.find_slot(key) {
             self.retire_slot(slot);
         }
     }
 
-    /// The same for every tag of a table, or of a database.
+    /// As [`Self::retire`], for all tags of a table or of a database.
     pub fn retire_all(&self, database: u32, relation: Option<u32>) {
         for slot in self.slots_of(database, relation) {
             self.retire_slot(slot);
         }
     }
 
-    /// Marks a tag as edited by this process's open transaction, or no longer.
+    /// Sets or clears the mark that this process's open transaction has edited the tag.
     pub fn mark_edited(&self, key: &Key, edited: bool) {
         if let Some(slot) = self.find_slot(key) {
             slot.mark_edited(edited);
         }
     }
 
-    /// The same for every tag of a table, or of a database.
+    /// As [`Self::mark_edited`], for all tags of a table or of a database.
     pub fn mark_all_edited(&self, database: u32, relation: Option<u32>, edited: bool) {
         for slot in self.slots_of(database, relation) {
             slot.mark_edited(edited);
         }
     }
 
-    /// The tables of a database that have slots, as many as there is room for in the vector.
+    /// Collects the tables of a database that have slots, up to the vector's capacity.
     pub fn relations_of(&self, database: u32, relations: &mut Vec<u32>) {
         for slot in self.slots_of(database, None) {
             let relation = self.key(slot).relation;
@@ -272,8 +270,7 @@ impl<'a> ReadGuard<'a> {
         }
     }
 
-    /// Databases that have slots, as many as there is room for in the vector; some of them
-    /// repeatedly.
+    /// Collects the databases that have slots, up to the vector's capacity. May contain duplicates.
     pub fn databases(&self, databases: &mut Vec<u32>) {
         let directory = self.directory;
         let others = directory.accounts.shared().ring(&directory.slots);
@@ -283,14 +280,14 @@ impl<'a> ReadGuard<'a> {
         databases.extend(all.take(room));
     }
 
-    /// The tags of a table that have a slot, as many as there is room for in the vector.
+    /// Collects the tags of a table that have slots, up to the vector's capacity.
     pub fn tags_of(&self, database: u32, relation: u32, tags: &mut Vec<(Tag, &'static Slot)>) {
         let all = self.slots_of(database, Some(relation));
         let room = tags.capacity() - tags.len();
         tags.extend(all.map(|slot| (self.key(slot).tag, slot)).take(room));
     }
 
-    /// What the slots are used for.
+    /// Slot usage of the whole server.
     pub fn slot_counts(&self) -> SlotCounts {
         SlotCounts {
             slots: self.directory.slots.capacity(),
@@ -314,10 +311,11 @@ impl<'a> Deref for WriteGuard<'a> {
 }
 
 impl WriteGuard<'_> {
-    /// The slot of a tag whose row the caller has seen; made room for if need be.
+    /// The slot of a tag whose row the caller has seen. Assigns one if needed, by eviction if none
+    /// is free.
     ///
     /// # Errors
-    /// [`Full`] if no slot that this tag may have can be taken away.
+    /// [`Full`] if no slot can be evicted for this tag.
     pub fn find_or_create(&self, key: &Key) -> Result<SlotRef, Full> {
         let slot = match self.find_slot(key) {
             Some(slot) => slot,
@@ -331,7 +329,7 @@ impl WriteGuard<'_> {
         Ok(SlotRef::of(slot))
     }
 
-    /// The slot of a tag, a free one if it has none. Nobody else's makes room for it.
+    /// The slot of a tag, or a free one. Never evicts.
     pub fn find_or_take_free(&self, key: &Key) -> Option<&'static Slot> {
         self.find_slot(key).or_else(|| {
             let slot = self.free_slot()?;
@@ -346,14 +344,14 @@ impl WriteGuard<'_> {
             free.store(slot.next.load(Ordering::Relaxed), Ordering::Relaxed);
             return Some(slot);
         }
-        // SAFETY: the directory is held exclusively.
+        // SAFETY: the directory lock is held exclusively.
         unsafe { slots.add() }
     }
 
-    /// Gives a free slot to a tag.
+    /// Assigns a free slot to a tag.
     fn give(&self, slot: &'static Slot, key: &Key) {
         let Directory { slots, gives, .. } = self.directory;
-        // SAFETY: the directory is held exclusively, and no reference to a key is kept.
+        // SAFETY: the directory lock is held exclusively, and references to keys are never kept.
         unsafe { *slot.key.get() = *key };
         let bucket = self.directory.bucket(key);
         slot.next
@@ -364,21 +362,21 @@ impl WriteGuard<'_> {
         accounts.join(slots, slot, key.database, clock);
     }
 
-    /// Makes room for a tag of this database.
+    /// Evicts a slot for a tag of this database.
     fn evict(&self, database: u32) -> Option<&'static Slot> {
         let directory = self.directory;
         let clock = directory.gives.load(Ordering::Relaxed);
         let slot = directory
             .accounts
             .victim(&directory.slots, database, clock)?;
-        // None if a session wants it by now: the next call looks at others.
+        // None if a session has requested a segment meanwhile; the next call tries other slots.
         let lost = self.take_away(slot, false)?;
         directory.evictions.fetch_add(1, Ordering::Relaxed);
         directory.lose_evicted(lost);
         Some(slot)
     }
 
-    /// Takes a slot away from its tag for the free list, unless it is wanted and not `gone`.
+    /// Moves a slot to the free list. A wanted slot is left alone unless `gone`.
     fn free(&self, slot: &'static Slot, gone: bool) {
         if self.take_away(slot, gone).is_some() {
             let Directory { free, slots, .. } = self.directory;
@@ -388,13 +386,13 @@ impl WriteGuard<'_> {
         }
     }
 
-    /// Takes a slot away from its tag: out of its chain and its ring, its buffers a gap, its
-    /// memory of the tag blank. How many ids that are; `None` if it is wanted, and then
-    /// nothing is done unless it is `gone`.
+    /// Removes a slot from its hash chain and its ring, invalidates its buffers and clears its
+    /// state. Returns the number of lost ids. `None`, with nothing changed, if the slot is wanted
+    /// and not `gone`.
     fn take_away(&self, slot: &'static Slot, gone: bool) -> Option<u64> {
         let slots = &self.directory.slots;
         let lost = slots.with_state(slot, |state| {
-            // Before the version ends: who reads the next one finds the request closed.
+            // Before the version ends: a reader of the next version finds the request closed.
             if !slot.buffer.close() && !gone {
                 return None;
             }

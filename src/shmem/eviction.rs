@@ -1,36 +1,37 @@
-//! Which database holds which slots, and which slot makes room for another tag.
+//! Slots per database, and the choice of the slot to evict.
 //!
-//! An account is a database that has slots: how many, and a ring of them. A tag that finds no
-//! free slot takes the longest unused one, in a sample, of the database that holds most; of
-//! its own, where that holds as many. So whoever uses thousands of tags evicts their own,
-//! and what an eviction looks at is bounded: the accounts, and [`SAMPLE`] slots.
+//! An account counts the slots of one database and links them into a ring. If no slot is free, a
+//! new tag evicts the least recently used slot in a sample of the database that holds the most
+//! slots; of its own, if no other holds more. A database with thousands of tags thus evicts its
+//! own, and the work per eviction is bounded: all accounts, and [`SAMPLE`] slots.
 //!
-//! Exact counts rather than a sample of the array, as a sample errs where databases hold
-//! about as much. Databases beyond [`ACCOUNTS`] share the last entry and count as one. While
-//! that has slots, whoever has no entry joins it: all slots of a database are in one ring.
+//! The counts are exact. Sampling the whole array would often pick the wrong database if several
+//! hold about the same number. Databases beyond [`ACCOUNTS`] share the last account and count as
+//! one. While the shared account has slots, every database without an account joins it, so that all
+//! slots of a database are in one ring.
 //!
-//! All of it under the directory lock, exclusively to change it.
+//! Everything here is protected by the directory lock; changes need it exclusively.
 //!
-//! # A slot with an open request
+//! # Slots with an open request
 //!
-//! 1. A session sets the request, which is *wanted* then, and posts the slot under the
-//!    directory lock, shared: only if the slot is its database's still, otherwise it
-//!    withdraws the request. A slot that is wanted is never evicted: it is linked into a
-//!    list, or about to be.
-//! 2. The allocator takes the slot off the list, and accepts the request and reads the
-//!    slot's key under the directory lock, shared. The request is *in flight* then and has a
-//!    number; the slot is in no list.
-//! 3. A slot in flight is evicted if nothing has come of it for [`PATIENCE_US`]: its row is
-//!    locked, or the source server is away. Under the directory lock, exclusively, and
-//!    the slot's: the request is closed, the buffers are invalidated (which ends the version),
-//!    the slot state is blank.
-//! 4. Whatever the allocator does with a slot after that, it does under the slot's lock and
-//!    only if its request is the one in flight still, or in the version that it has read while
-//!    that was so: nothing it has claimed is published, noted or counted as another tag's,
-//!    and no other request is cleared. It drops the request when it comes to it next.
+//! 1. A session sets the request; it is now *wanted*. It posts the slot under the directory lock,
+//!    shared, if the slot still belongs to its database, and withdraws the request otherwise. A
+//!    wanted slot is never evicted: it is on a list, or about to be.
+//! 2. The allocator takes the slot off the list. Under the directory lock, shared, it accepts the
+//!    request and reads the slot's key. The request is now *in flight* and has a number; the slot
+//!    is on no list.
+//! 3. A slot in flight can be evicted once its request has been open for [`PATIENCE_US`]: its row
+//!    is locked, or its source server is down. Under the directory lock, exclusively, and the
+//!    slot's lock, the request is closed, the buffers are invalidated (which ends the version) and
+//!    the slot state is cleared.
+//! 4. Afterwards the allocator acts on the slot only under the slot's lock, and only if its request
+//!    is still the one in flight, or in the version that it read while it was. So its claim is
+//!    never published, recorded or counted for another tag, and no other request is cleared.
+//!    Eviction is detected the next time the request is serviced.
 //!
-//! A database that is gone takes its slots along, wanted ones too: its list is emptied
-//! first, and who has set a request and not posted it finds that the slot is not its own.
+//! Dropping a database frees all its slots, wanted ones included. Its list is drained first. A
+//! session that has set a request but not yet posted it finds that the slot no longer belongs to
+//! its database.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -38,33 +39,33 @@ use super::slot::Slot;
 use super::slots::Slots;
 use crate::pg;
 
-/// Databases whose slots are counted each for itself.
+/// Max databases with an account, including the shared one.
 pub const ACCOUNTS: usize = 4096;
-/// The entry that all others share.
+/// Index of the shared account.
 const SHARED: usize = ACCOUNTS - 1;
-/// Slots looked at to find one to evict: all of a small database's, a sample of a large one's.
+/// Slots examined per eviction: all slots of a small database, a sample of a large one.
 const SAMPLE: u32 = 64;
-/// For how long an unanswered request keeps its slot, in microseconds.
+/// Age at which an unanswered request no longer pins its slot, in microseconds.
 const PATIENCE_US: u64 = 1_000_000;
 
-/// A database that has slots.
+/// Account of one database.
 #[repr(C)]
 pub struct SlotAccount {
-    /// Its oid; 0 where the entry is free, or shared.
+    /// Database oid; 0 if the account is free or shared.
     database: AtomicU32,
-    /// How many slots it has.
+    /// Number of slots in the ring.
     slots: AtomicU32,
-    /// Where the next eviction begins to look in its ring: a link.
+    /// Ring position where the next eviction starts, a link.
     hand: AtomicU32,
 }
 
 impl SlotAccount {
-    /// How many slots it has.
+    /// Number of slots in the ring.
     pub fn len(&self) -> u32 {
         self.slots.load(Ordering::Relaxed)
     }
 
-    /// The slot that the ring's hand is at, which goes on to the next one.
+    /// Returns the slot at the hand and advances the hand.
     pub fn advance_hand(&self, slots: &Slots) -> Option<&'static Slot> {
         let slot = slots.at(self.hand.load(Ordering::Relaxed))?;
         let next = slot.ring_next.load(Ordering::Relaxed);
@@ -72,7 +73,7 @@ impl SlotAccount {
         Some(slot)
     }
 
-    /// Its slots.
+    /// The slots in the ring, starting at the hand.
     pub fn ring(&self, slots: &Slots) -> impl Iterator<Item = &'static Slot> {
         let mut next = self.hand.load(Ordering::Relaxed);
         (0..self.len()).map_while(move |_| {
@@ -82,15 +83,15 @@ impl SlotAccount {
         })
     }
 
-    /// The longest unused slot of a sample that starts where the last one ended.
+    /// The least recently used slot of a sample that starts where the last one ended.
     fn longest_unused(&self, slots: &Slots, clock: u32) -> Option<&'static Slot> {
         let now = pg::now_timestamp();
         let mut victim: Option<&'static Slot> = None;
         let mut longest = 0;
         for _ in 0..SAMPLE.min(self.len()) {
             let slot = self.advance_hand(slots)?;
-            // Compared by when it was seen used before: all were used since the last look
-            // where the array is much too small.
+            // Ordered by the last eviction that saw the slot used. In an array that is much too
+            // small all slots have been used since the last pass.
             let unused = clock.wrapping_sub(slot.used_at.load(Ordering::Relaxed));
             let mark = short_mark(slot);
             if slot.seen_mark.swap(mark, Ordering::Relaxed) != mark {
@@ -107,19 +108,19 @@ impl SlotAccount {
     }
 }
 
-/// A slot's mark, in less room: whether it was used between two looks.
+/// The buffer's mark in 32 bits, to detect use between two passes.
 fn short_mark(slot: &Slot) -> u32 {
     let mark = slot.buffer.mark();
     #[expect(clippy::cast_possible_truncation, reason = "both halves count")]
     let (high, low) = ((mark >> 32) as u32, mark as u32);
-    // A switch resets the offset: not to what it was before.
+    // A switch of buffers resets the offset, but not to its former value.
     high.wrapping_mul(0x9E37_79B9) ^ low
 }
 
-/// The databases that have slots. All zeroes is none.
+/// All accounts. All zeroes means none.
 #[repr(C)]
 pub struct Accounts {
-    /// Entries that were ever used.
+    /// Number of entries ever used.
     used: AtomicU32,
     entries: [SlotAccount; ACCOUNTS],
 }
@@ -132,19 +133,19 @@ impl Accounts {
             .filter(|account| account.database.load(Ordering::Relaxed) != 0)
     }
 
-    /// The entry that all databases share that have none of their own.
+    /// The account shared by all databases without one of their own.
     pub fn shared(&self) -> &SlotAccount {
         let [.., last] = &self.entries;
         last
     }
 
-    /// The databases that have an entry of their own.
+    /// The databases with an account of their own.
     pub fn databases(&self) -> impl Iterator<Item = u32> {
         self.used()
             .map(|account| account.database.load(Ordering::Relaxed))
     }
 
-    /// How many slots all databases have.
+    /// Number of assigned slots, all databases together.
     pub fn slots(&self) -> u32 {
         self.used()
             .chain([self.shared()])
@@ -152,14 +153,14 @@ impl Accounts {
             .sum()
     }
 
-    /// The entry that a database's slots are counted in, if it has any.
+    /// The account of a database; the shared one if it has none.
     pub fn of(&self, database: u32) -> &SlotAccount {
         self.used()
             .find(|account| account.database.load(Ordering::Relaxed) == database)
             .unwrap_or(self.shared())
     }
 
-    /// The same for one that is about to have another slot.
+    /// The account that the next slot of a database joins, created if possible.
     fn add(&self, database: u32) -> &SlotAccount {
         let account = self.of(database);
         if account.len() > 0 {
@@ -181,11 +182,11 @@ impl Accounts {
         free
     }
 
-    /// Counts a slot that is given to a tag of this database, by the clock of evictions.
+    /// Adds a slot just assigned to a tag of this database; `clock` is the eviction clock.
     pub fn join(&self, slots: &Slots, slot: &Slot, database: u32, clock: u32) {
         slot.used_at.store(clock, Ordering::Relaxed);
         slot.seen_mark.store(short_mark(slot), Ordering::Relaxed);
-        // Where the hand comes last.
+        // Insert behind the hand: examined last.
         let account = self.add(database);
         let mine = slots.link(slot);
         let (mut before, mut after) = (mine, mine);
@@ -203,7 +204,7 @@ impl Accounts {
         account.slots.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The slot is taken away from its tag.
+    /// Removes a slot from its database's account.
     pub fn leave(&self, slots: &Slots, slot: &Slot, database: u32) {
         let account = self.of(database);
         let mine = slots.link(slot);
@@ -222,7 +223,7 @@ impl Accounts {
         }
     }
 
-    /// The slot that should make room for a tag of this database.
+    /// The slot to evict for a tag of this database.
     pub fn victim(&self, slots: &Slots, database: u32, clock: u32) -> Option<&'static Slot> {
         let own = self.of(database);
         let most = self
@@ -231,13 +232,12 @@ impl Accounts {
             .max_by_key(|account| account.len())
             .filter(|most| most.len() > own.len())
             .unwrap_or(own);
-        // None of its own where those cannot be had: they can in a moment, and a database whose
-        // requests nobody answers must not cost others what they have cached.
+        // No fallback to another account. Pinned slots become available within PATIENCE_US, and a
+        // database whose requests nobody answers must not evict the caches of others.
         most.longest_unused(slots, clock)
     }
 }
 
-/// Makes two slots of a ring neighbors.
 fn close_ring(slots: &Slots, before: u32, after: u32) {
     if let (Some(first), Some(second)) = (slots.at(before), slots.at(after)) {
         first.ring_next.store(after, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! How claimed ids come into a slot's buffers, and what is counted on the way.
+//! Publishing claimed ids in a slot's buffers, with the counters.
 
 use core::sync::atomic::Ordering;
 
@@ -10,15 +10,15 @@ use super::slot::{Access, IdRange, Slot, SlotState};
 use crate::error::RefillError;
 use crate::pg;
 
-/// How long a claim may wait for a standby before that counts as a failure, in microseconds.
+/// A longer wait for a standby during a claim counts as a failure, in microseconds.
 const STANDBY_US: i64 = 1_000_000;
 
-/// A committed claim on its way into shared memory.
+/// A committed claim, not yet published.
 #[derive(Clone, Copy)]
 pub struct Claimed {
-    /// The lowest id.
+    /// First id.
     pub first: i64,
-    /// How many ids.
+    /// Number of ids.
     pub len: u32,
     /// `incarnation` of the row.
     pub row_incarnation: i64,
@@ -26,9 +26,9 @@ pub struct Claimed {
     pub pace: Pace,
     /// The row's `max_step`.
     pub max_step: u32,
-    /// Ids left out before the first one, because of a failover.
+    /// Ids skipped before the first one because of a failover.
     pub skipped: u64,
-    /// Who may take from it.
+    /// Roles that may take from the segment.
     pub access: Access,
 }
 
@@ -40,12 +40,11 @@ impl Claimed {
 }
 
 impl Area {
-    /// Publishes a claim that was made for a request, began in the given version of the slot and
-    /// is durable now (I1). A row that was replaced since the last publication starts a new
-    /// version first.
+    /// Publishes a claim for `request` that began in `version` of the slot and is now durable (I1).
+    /// If the row was replaced since the last publication, a new version is started first.
     ///
     /// # Errors
-    /// See [`Refused`]; the claimed ids are then a gap and counted as lost.
+    /// See [`Refused`]; the claimed ids become a gap and are counted as lost.
     pub fn publish(
         &self,
         slot: &Slot,
@@ -60,7 +59,8 @@ impl Area {
             let mut version = version;
             let replaced =
                 state.row_incarnation != 0 && state.row_incarnation != claimed.row_incarnation;
-            // An edit that no trigger has told of: what sessions remember ends with the version.
+            // Rights changed by an edit without a trigger: end the version, so that sessions check
+            // again.
             let regranted = ![Access::Unknown, claimed.access].contains(&slot.access());
             if slot.buffer.version() == version && (replaced || regranted) {
                 state.lost += slot.invalidate().count();
@@ -85,7 +85,7 @@ impl Area {
                     state.last_refill_us = u32::try_from(us).unwrap_or(u32::MAX);
                     state.refill_error = None;
                     slot.unusable.store(0, Ordering::Relaxed);
-                    // Who waited until now has waited for this.
+                    // Sessions starved until now have waited for this segment.
                     slot.starved.store(0, Ordering::Relaxed);
                     slot.forget_wanted();
                 }
@@ -100,8 +100,8 @@ impl Area {
         })
     }
 
-    /// As [`Self::with_state`], by the allocator that has accepted this request; `None` if the
-    /// slot was evicted since, and may be another tag's.
+    /// As [`Self::with_state`], if `request` is still in flight. `None` if the slot has been
+    /// evicted; it may belong to another tag.
     pub fn with_request<T>(
         &self,
         slot: &Slot,
@@ -113,10 +113,10 @@ impl Area {
         })
     }
 
-    /// Remembers a claim that has committed: the row's `max_id`, and what it has left out.
+    /// Records a committed claim: the row's `max_id` and the skipped ids.
     pub fn note_claim(&self, slot: &Slot, request: &Request, claimed: &Claimed) {
         self.with_request(slot, request, |state| {
-            // Of another row than the last one it counts once it is published.
+            // A claim from another row is recorded when it is published.
             if state.row_incarnation == claimed.row_incarnation {
                 state.max_id = claimed.end();
             }
@@ -124,7 +124,7 @@ impl Area {
         });
     }
 
-    /// Counts a committed claim of this many ids that is not going to be published.
+    /// Counts a committed claim of `ids` ids that will not be published.
     pub fn lose(&self, slot: &Slot, request: &Request, ids: u32) {
         let counted = self.with_request(slot, request, |state| {
             state.published += u64::from(ids);
@@ -135,8 +135,7 @@ impl Area {
         }
     }
 
-    /// Gives the next saved range back, whose row was seen to fit in the given version of the
-    /// slot.
+    /// Republishes the next saved range. The caller has verified the tag's row in `version`.
     ///
     /// # Errors
     /// See [`Refused`].
@@ -162,13 +161,13 @@ impl Area {
         })
     }
 
-    /// The state and what both buffers hold, at one moment.
+    /// The state and the remainders of both buffers, consistently.
     pub fn look(&self, slot: &Slot) -> (SlotState, Remainders) {
         self.with_state(slot, |state| (*state, slot.buffer.remainders()))
     }
 
-    /// The last failure of a slot as a sentence, if there was one since the last refill and the last edit. A claim
-    /// that waits for a standby is none for [`STANDBY_US`].
+    /// The slot's last failure as a sentence, if one occurred since the last refill and the last
+    /// edit. Waiting for a standby is a failure only after [`STANDBY_US`].
     pub fn explain(&self, state: &SlotState) -> Option<String> {
         let error = state.refill_error?;
         if error == RefillError::AwaitsStandby && pg::now_timestamp() - state.error_at < STANDBY_US
@@ -183,21 +182,20 @@ impl Area {
         };
         let name = server.map_or_else(String::new, |server| server.server().text());
         error.sentence(&name, &state.text.get()).or_else(|| {
-            // No failure yet, unless it is away.
+            // Not a failure yet, unless the server is down.
             let server = server?;
             server.last_error()?;
             Some(server.explain())
         })
     }
 
-    /// Runs a closure with a slot's state, under the slot's lock. The closure must do
-    /// nothing that can fail or wait.
+    /// Runs `body` with the slot's state, under the slot's lock. It must not fail or wait.
     pub fn with_state<T>(&self, slot: &Slot, body: impl FnOnce(&mut SlotState) -> T) -> T {
         self.directory.slots().with_state(slot, body)
     }
 
-    /// Notes a refill error of one version of the slot, if that has not ended, without ending the
-    /// request.
+    /// Records an error for `version` of the slot, unless that version has ended. The request stays
+    /// open.
     pub fn note(&self, slot: &Slot, version: u64, refill_error: RefillError, text: Option<&str>) {
         self.directory
             .slots()

@@ -1,12 +1,10 @@
-//! The mailbox of the worker registry: how the launcher's question reaches the registrar, and
-//! the answer the launcher; and what sessions are told of both.
+//! Mailbox between the launcher and the registrar, and the lease status shown to sessions.
 //!
-//! 1. The launcher puts a question here, under a number that no other one has, and starts a
-//!    registrar with that number.
-//! 2. The registrar takes the question by the number, and leaves its reply, which wakes the
-//!    launcher. It may be late: a reply to a question that was given up is dropped.
+//! 1. The launcher stores a request under a new number and starts a registrar with that number.
+//! 2. The registrar takes the request by its number and stores the reply, which wakes the launcher.
+//!    A reply to an abandoned request is dropped.
 //!
-//! All of it under a lock of its own.
+//! Protected by its own lock.
 
 use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{Answer, Draft};
@@ -16,82 +14,82 @@ use super::lock::Locked;
 use super::text::Text;
 use crate::guc::MAX_NAME;
 
-/// What is kept of an error or an explanation, in bytes.
+/// Max length of an error or an explanation, in bytes.
 const EXPLANATION: usize = 191;
-/// The name of a registry: of a database and of a server.
+/// Max length of a registry's name, in bytes: database, separator, server.
 const MAX_REGISTRY: usize = 2 * MAX_NAME + 1;
 
-/// An explanation for people.
+/// A message for people.
 pub type Explanation = Text<EXPLANATION>;
 
-/// A question to the registry, with all that the registrar needs to ask it.
+/// A request to the registry, with everything the registrar needs.
 #[derive(Clone, Copy)]
 pub struct Request {
-    /// The question, which is finished when there is a connection.
+    /// The question; completed once connected.
     pub draft: Draft,
-    /// Who asks.
+    /// Name of this server.
     pub node_name: Text<MAX_NAME>,
     /// Oid of the database to connect to.
     pub database: u32,
-    /// The foreign server in it; empty: the registry is in that database.
+    /// Foreign server in that database; empty if the registry is in the database itself.
     pub server: Text<MAX_NAME>,
-    /// How long it may take, in milliseconds.
+    /// Timeout, in milliseconds.
     pub timeout_ms: i64,
-    /// The time of the last id, or that above which the next one is, in Unix milliseconds.
+    /// Timestamp of the last id, or the floor for the next one, in Unix milliseconds.
     pub last_ms: i64,
     /// `leaf_id.max_clock_skew`, in milliseconds.
     pub max_skew_ms: i64,
-    /// How far ids may lead the clock, in milliseconds.
+    /// Max lead of ids over the clock, in milliseconds.
     pub max_lead_ms: i64,
     /// `leaf_id.epoch`.
     pub epoch_ms: i64,
-    /// The layout of this server's ids.
+    /// Layout of this server's ids.
     pub layout: Layout,
 }
 
-/// What became of a question.
+/// Outcome of a request.
 #[derive(Clone, Copy)]
 pub enum Reply {
-    /// The registry has answered, and what it says for people.
+    /// The registry's answer, with its explanation.
     Answered(Answer, Explanation),
-    /// It has not, or it cannot be known.
+    /// No answer, or an unknown one.
     Failed(Explanation),
 }
 
-/// Where the worker id in use comes from.
+/// Source of the worker id in use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum WorkerIdSource {
     /// `leaf_id.worker_id`.
     Setting,
     /// The registry.
     Registry,
-    /// The file of an earlier run: the registry has not answered since.
+    /// The lease file of an earlier run; the registry has not answered since.
     File,
 }
 
-/// What is told of the lease. Times in Unix milliseconds.
+/// Status of the lease, for the views. Times in Unix milliseconds.
 #[derive(Clone, Copy)]
 pub struct LeaseStatus {
     /// `leaf_id.worker_registry`; empty if nothing is leased.
     pub registry: Text<MAX_REGISTRY>,
-    /// Where the worker id comes from.
+    /// Source of the worker id.
     pub source: WorkerIdSource,
-    /// The worker id of the last lease.
+    /// Worker id of the last lease.
     pub worker_id: u16,
-    /// When the lease ends, as far as the clock is right.
+    /// End of the lease, by the local clock.
     pub until_ms: Option<i64>,
-    /// Since when the registry has not answered.
+    /// Start of the registry's outage; `None` if it answers.
     pub away_since_ms: Option<i64>,
     /// This server's clock minus the registry's.
     pub clock_offset_ms: Option<i64>,
     /// The median of the other servers' clocks minus the registry's.
     pub peers_offset_ms: Option<i64>,
-    /// Why the last question was not granted; empty if it was.
+    /// Reason why the last request was not granted; empty if it was.
     pub last_error: Explanation,
 }
 
 impl LeaseStatus {
-    /// Nothing is leased.
+    /// No lease.
     pub const NONE: Self = Self {
         registry: Text::EMPTY,
         source: WorkerIdSource::Setting,
@@ -104,7 +102,7 @@ impl LeaseStatus {
     };
 }
 
-/// See this file's header.
+/// The mailbox; see the file header.
 pub struct RegistryMailbox {
     number: u64,
     request: Option<Request>,
@@ -122,19 +120,19 @@ impl RegistryMailbox {
     };
 }
 
-/// The way to the mailbox.
+/// Access to the mailbox.
 pub struct Registry<'a> {
     mailbox: &'a Locked<RegistryMailbox>,
     launcher: &'a Launcher,
 }
 
 impl<'a> Registry<'a> {
-    /// That of the area.
+    /// Access to the area's mailbox.
     pub fn new(mailbox: &'a Locked<RegistryMailbox>, launcher: &'a Launcher) -> Self {
         Self { mailbox, launcher }
     }
 
-    /// Puts a question, in place of any other. The number is for the registrar.
+    /// Stores a request, replacing any other, and returns its number.
     pub fn ask(&self, request: Request) -> u64 {
         self.mailbox.with(|mailbox| {
             mailbox.number += 1;
@@ -144,7 +142,7 @@ impl<'a> Registry<'a> {
         })
     }
 
-    /// The database to ask the question with this number in, while it waits for a registrar.
+    /// Database of request `number`, while no registrar has taken it.
     pub fn asked_in(&self, number: u64) -> Option<u32> {
         self.mailbox.with(|mailbox| {
             let asked = mailbox.number == number;
@@ -152,7 +150,7 @@ impl<'a> Registry<'a> {
         })
     }
 
-    /// The question with this number, if nobody has taken it yet.
+    /// Takes request `number`, if nobody has.
     pub fn take_request(&self, number: u64) -> Option<Request> {
         self.mailbox.with(|mailbox| {
             let asked = mailbox.number == number;
@@ -160,7 +158,7 @@ impl<'a> Registry<'a> {
         })
     }
 
-    /// Leaves a reply, unless there is one, or another question.
+    /// Stores the reply to request `number`, unless that was replaced or has a reply.
     pub fn reply(&self, number: u64, reply: Reply) {
         self.mailbox.with(|mailbox| {
             if mailbox.number == number && mailbox.reply.is_none() {
@@ -171,7 +169,7 @@ impl<'a> Registry<'a> {
         self.launcher.wake();
     }
 
-    /// The reply to a question, if there is one.
+    /// Takes the reply to request `number`, if it has arrived.
     pub fn take_reply(&self, number: u64) -> Option<Reply> {
         self.mailbox.with(|mailbox| {
             let asked = mailbox.number == number;
@@ -179,12 +177,12 @@ impl<'a> Registry<'a> {
         })
     }
 
-    /// Changes what is told of the lease.
+    /// Updates the lease status.
     pub fn tell_lease(&self, tell: impl FnOnce(&mut LeaseStatus)) {
         self.mailbox.with(|mailbox| tell(&mut mailbox.status));
     }
 
-    /// What is told of the lease.
+    /// The lease status.
     pub fn lease_status(&self) -> LeaseStatus {
         self.mailbox.read(|mailbox| mailbox.status)
     }

@@ -1,87 +1,87 @@
-//! How the servers that tags are sourced from are getting on, as the allocators tell.
+//! State of the source servers, as reported by the allocators.
 //!
-//! Written by the allocator of the database when something changes, read by sessions that
-//! have waited in vain and by the status views. Under a lock of its own.
+//! Written by a database's allocator on changes; read by the status views and by sessions whose
+//! wait timed out. Protected by its own lock.
 
 use super::lock::{Lock, Locked};
 use super::text::Text;
 use crate::pg::{self, Name};
 
-/// Servers that can be told of at one time, all databases together. Of more the one that
-/// changed longest ago is forgotten, nothing else.
+/// Max entries, all databases together. A further server replaces the entry that changed longest
+/// ago; only its status is lost.
 pub const REMOTE_SERVERS: usize = 64;
-/// What is kept of an error, in bytes.
+/// Max length of an error, in bytes.
 const ERROR_TEXT: usize = 191;
 
-/// How an allocator stands with a server.
+/// State of an allocator's connection to a source server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum RemoteServerState {
-    /// Nobody's.
+    /// Unused entry.
     Free,
-    /// It is being connected to, and has not failed.
+    /// Connection attempt in progress, no failure so far.
     Connecting,
-    /// It has answered the last time that it was asked anything.
+    /// The last request was answered.
     Connected,
-    /// It has failed, and is tried again.
+    /// The last attempt failed; retrying.
     Away,
-    /// There is nothing to ask: no connection is kept.
+    /// No connection, since nothing is requested.
     Closed,
 }
 
-/// A server that tags of a database are sourced from.
+/// A source server of one database.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct RemoteServer {
     database: u32,
     state: RemoteServerState,
     server: Name,
-    /// Microseconds since 2000.
+    /// Time of the last state change, in microseconds since 2000.
     since: i64,
-    /// Microseconds since 2000; 0 for never.
+    /// Time of the last answered claim, in microseconds since 2000; 0 for never.
     last_claim: i64,
-    /// Attempts since it is away.
+    /// Failed attempts in the current outage.
     attempts: u32,
     last_error: Text<ERROR_TEXT>,
 }
 
 impl RemoteServer {
-    /// Its name.
+    /// Name of the foreign server.
     pub fn server(&self) -> Name {
         self.server
     }
 
-    /// How it stands.
+    /// Current state.
     pub fn state(&self) -> RemoteServerState {
         self.state
     }
 
-    /// Since when, in microseconds since 2000.
+    /// Time of the last state change, in microseconds since 2000.
     pub fn since(&self) -> i64 {
         self.since
     }
 
-    /// When it has answered a claim, in microseconds since 2000; 0 for never.
+    /// Time of the last answered claim, in microseconds since 2000; 0 for never.
     pub fn last_claim(&self) -> i64 {
         self.last_claim
     }
 
-    /// How often it was tried in vain since it is away.
+    /// Failed attempts in the current outage.
     pub fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// Why it is away.
+    /// Error of the current outage.
     pub fn last_error(&self) -> Option<String> {
         (self.state == RemoteServerState::Away).then(|| self.last_error.get())
     }
 
-    /// Whether it is away for what is said in these words.
+    /// True if the server is down with this error.
     pub fn has_said(&self, error: &str) -> bool {
         self.state == RemoteServerState::Away && self.last_error == Text::new(error)
     }
 
-    /// Changes the state. Where it stays the same, so does the time.
+    /// Changes the state. `since` is kept if the state is the same.
     pub fn become_state(&mut self, state: RemoteServerState) {
         if self.state != state {
             self.state = state;
@@ -90,19 +90,19 @@ impl RemoteServer {
         }
     }
 
-    /// It was tried in vain.
+    /// Records a failed attempt.
     pub fn fail(&mut self, error: &str) {
         self.become_state(RemoteServerState::Away);
         self.attempts = self.attempts.saturating_add(1);
         self.last_error = Text::new(error);
     }
 
-    /// It has answered a claim.
+    /// Records an answered claim.
     pub fn answer(&mut self) {
         self.last_claim = pg::now_timestamp();
     }
 
-    /// What a session is told that waits for it.
+    /// DETAIL for a session that waits for this server.
     pub fn explain(&self) -> String {
         let server = self.server.text();
         match self.last_error() {
@@ -115,21 +115,21 @@ impl RemoteServer {
     }
 }
 
-/// All of them. Those of all zeroes are free.
+/// All entries. All zeroes is a free one.
 pub struct RemoteServers(Locked<[RemoteServer; REMOTE_SERVERS]>);
 
 impl RemoteServers {
-    /// Makes them in zeroed memory.
+    /// Initializes the entries in zeroed memory.
     ///
     /// # Safety
     /// `this` points to zeroed memory.
     pub unsafe fn init(this: *mut Self, lock: Lock) {
-        // SAFETY: a field of what the caller owns. All zeroes is a free entry.
+        // SAFETY: a field of the caller's memory. All zeroes is a free entry.
         unsafe { Locked::init(&raw mut (*this).0, lock) };
     }
 
-    /// Tells of a server; the closure must do nothing that can fail or wait. The number is
-    /// what [`Self::find`] finds it by.
+    /// Updates a server's entry, creating it if needed, and returns its number for [`Self::find`].
+    /// The closure must not fail or wait.
     pub fn update(
         &self,
         database: u32,
@@ -145,7 +145,7 @@ impl RemoteServers {
         let number = self.0.with(|servers| {
             let known = servers.iter().position(is_it);
             let number = known.unwrap_or_else(|| {
-                // All zeroes is free, and changed longest ago.
+                // A free entry is all zeroes, hence the oldest.
                 let oldest =
                     (0..REMOTE_SERVERS).min_by_key(|number| servers.get(*number).map(changed_at));
                 oldest.unwrap_or(0)
@@ -169,7 +169,7 @@ impl RemoteServers {
         u32::try_from(number).unwrap_or(0)
     }
 
-    /// What is known of a server of this database, by the number that it was told with.
+    /// The entry with this number, if it belongs to the current database.
     pub fn find(&self, number: u32) -> Option<RemoteServer> {
         let here = pg::database();
         self.0.read(|servers| {
@@ -178,7 +178,7 @@ impl RemoteServers {
         })
     }
 
-    /// No connection of a database's allocator is left.
+    /// Marks a database's connections as closed.
     pub fn close(&self, database: u32) {
         self.0.with(|servers| {
             for entry in servers {
@@ -193,7 +193,7 @@ impl RemoteServers {
         });
     }
 
-    /// Nothing is known of servers of a database any more.
+    /// Frees the entries of a database.
     pub fn forget(&self, database: u32) {
         self.0.with(|servers| {
             for entry in servers {
@@ -204,7 +204,7 @@ impl RemoteServers {
         });
     }
 
-    /// All that is known of servers of a database.
+    /// All entries of a database.
     pub fn of(&self, database: u32) -> Vec<RemoteServer> {
         let mut found = Vec::with_capacity(REMOTE_SERVERS);
         self.0.read(|servers| {

@@ -1,40 +1,41 @@
-//! The reserve worker's assignments: how the launcher gives a worker that already runs what
-//! it would have started another one for.
+//! Assignments of the reserve worker: an idle worker that takes a task when no dynamic worker can
+//! be registered.
 //!
-//! | state | leaves by | to |
+//! | state | event | next state |
 //! | --- | --- | --- |
-//! | away | a start of the process | waiting |
-//! | waiting | the launcher's assignment | assigned |
-//! | assigned | the worker's pick-up | serving |
-//! | waiting, assigned, serving | the end of the process | away |
+//! | away | the process starts | waiting |
+//! | waiting | the launcher assigns a task | assigned |
+//! | assigned | the worker picks the task up | serving |
+//! | waiting, assigned, serving | the process ends | away |
 //!
-//! The launcher, only after it could not register a dynamic worker:
+//! The launcher, only after it failed to register a dynamic worker:
 //!
-//! 1. It announces an allocator at the queue, or has a question for the registry, as it does
-//!    for a dynamic worker.
-//! 2. It assigns that. Refused unless the worker waits; then it takes the announcement back.
-//! 3. It keeps the number of the assignment as it keeps the handle of a dynamic worker. The
-//!    worker wakes it when it ends; an assignment with another number, or with this one and a
-//!    worker that is away, has ended. If nobody has attached with the registration, the queue is wanted
-//!    again; a question without a reply has failed.
+//! 1. Announces an allocator at the queue, or stores a request for the registry, as for a dynamic
+//!    worker.
+//! 2. Assigns the task. If the worker is not waiting, the assignment is refused and the
+//!    announcement is retracted.
+//! 3. Keeps the assignment number as it would keep a dynamic worker's handle. The worker wakes the
+//!    launcher when it ends. The assignment has ended if the number has changed, or if it is the
+//!    same but the worker is away. Then, if nobody attached with the registration, the queue is
+//!    wanted again; a request without a reply has failed.
 //!
-//! The reserve worker, connected to no database until step 4:
+//! The reserve worker, not connected to a database before step 4:
 //!
-//! 1. It registers its exit callback, and only then says that it waits.
-//! 2. It picks the assignment up. From here on nobody else can: whatever ends this process,
-//!    the next one does not repeat it, and a database that cannot be connected to costs one
-//!    life and not one every few milliseconds.
-//! 3. It attaches with the registration, or takes the question by its number. Where it is not awaited
-//!    any more, it ends.
-//! 4. It connects and serves as the dynamic worker would have.
-//! 5. It ends with exit code 1, and the postmaster starts it anew at once. Its exit callback
-//!    says that it is away, whichever step it came to, and wakes the launcher.
+//! 1. Registers its exit callback, then enters the waiting state.
+//! 2. Picks up the assignment. Nobody else can afterwards: however this process ends, its successor
+//!    does not repeat the task. A database that refuses connections costs one process, not one
+//!    every few milliseconds.
+//! 3. Attaches with the registration, or takes the registry request by its number. Exits if neither
+//!    is expected any more.
+//! 4. Connects and serves like the dynamic worker.
+//! 5. Exits with code 1, and the postmaster restarts it at once. From any step, the exit callback
+//!    sets the away state and wakes the launcher.
 //!
-//! A launcher that ends between its steps leaves an assignment that nobody remembers. The
-//! worker picks it up, and the next launcher has made the queue wanted under another registration
-//! or asks another question: it ends in step 3, or was quick enough and serves.
+//! A launcher that exits between its steps leaves an orphaned assignment. The worker picks it up.
+//! If the next launcher has reset the queue or stored another request by then, the worker exits in
+//! step 3; otherwise it serves.
 //!
-//! All of it under a lock of its own.
+//! Protected by its own lock.
 
 use pgrx::pg_sys;
 
@@ -42,20 +43,20 @@ use super::databases::Launcher;
 use super::lock::Locked;
 use crate::pg;
 
-/// A worker that has ended is expected back within this time, in microseconds.
+/// Max restart time after an exit, in microseconds; then the worker counts as missing.
 const COMES_BACK_US: i64 = 1_000_000;
 
-/// What a worker is started for.
+/// A worker's task.
 #[derive(Clone, Copy)]
 pub enum Task {
-    /// To be the allocator that a queue awaits with this registration.
+    /// Serve as the allocator of a queue.
     Allocate {
         /// The queue's number.
         queue: u32,
-        /// See above.
+        /// The announced registration.
         registration: u32,
     },
-    /// To ask the worker registry the question with this number.
+    /// Send the registry request with this number.
     AskRegistry(u64),
 }
 
@@ -67,20 +68,20 @@ enum State {
     Serving,
 }
 
-/// What is known of the worker; see this file's header.
+/// State of the reserve worker; see the file header.
 pub struct Assignment {
     state: State,
     /// Counts assignments.
     number: u64,
-    /// While it is not away.
+    /// Valid unless away.
     pid: i32,
     latch: *mut pg_sys::Latch,
-    /// When it ended, in microseconds since 2000; 0 if it has never run.
+    /// Time of the last exit, in microseconds since 2000; 0 if it has never run.
     ended_at: i64,
 }
 
 impl Assignment {
-    /// It has never run.
+    /// Before the first start.
     pub const NEW: Self = Self {
         state: State::Away,
         number: 0,
@@ -94,15 +95,15 @@ impl Assignment {
     }
 }
 
-/// The way to the reserve worker, and its own way to its assignment.
+/// Access to the reserve worker's assignment, for both sides.
 pub struct Reserve<'a> {
     assignment: &'a Locked<Assignment>,
     launcher: &'a Launcher,
 }
 
-/// For the launcher.
+/// Launcher side.
 impl<'a> Reserve<'a> {
-    /// That of the area.
+    /// Access to the area's reserve worker.
     pub fn new(assignment: &'a Locked<Assignment>, launcher: &'a Launcher) -> Self {
         Self {
             assignment,
@@ -110,14 +111,14 @@ impl<'a> Reserve<'a> {
         }
     }
 
-    /// Whether the reserve worker waits for an assignment.
+    /// True if the reserve worker is waiting for an assignment.
     pub fn is_waiting(&self) -> bool {
         self.assignment
             .with(|reserve| matches!(reserve.state, State::Waiting))
     }
 
-    /// Whether there is none: it could not be registered when the server started, or the server
-    /// cannot start it.
+    /// True if there is no reserve worker: it was not registered at server start, or cannot be
+    /// started.
     pub fn is_missing(&self) -> bool {
         let now = pg::now_timestamp();
         self.assignment.with(|reserve| {
@@ -126,7 +127,7 @@ impl<'a> Reserve<'a> {
         })
     }
 
-    /// Assigns it a task, if it waits for one. The number of the assignment.
+    /// Assigns a task if the worker is waiting. Returns the assignment number.
     pub fn assign(&self, task: Task) -> Option<u64> {
         let (number, latch) = self.assignment.with(|reserve| {
             let waiting = matches!(reserve.state, State::Waiting);
@@ -136,45 +137,44 @@ impl<'a> Reserve<'a> {
                 (reserve.number, reserve.latch)
             })
         })?;
-        // SAFETY: what `enter_reserve` has published.
+        // SAFETY: published by `enter`.
         unsafe { pg::set_latch(latch) };
         Some(number)
     }
 
-    /// Whether this assignment has not ended.
+    /// True until assignment `number` ends.
     pub fn is_assigned(&self, number: u64) -> bool {
         self.assignment.with(|reserve| reserve.has(number))
     }
 
-    /// Ends the reserve worker if it still has this assignment, or whichever it has.
+    /// Terminates the reserve worker if it has this assignment; `None` means any.
     pub fn end_assignment(&self, number: Option<u64>) {
         self.assignment.with(|reserve| {
             if reserve.has(number.unwrap_or(reserve.number)) {
-                // Under the lock: it is no other process's id before the exit callback has
-                // had the lock.
+                // Under the lock: the exit callback needs it, so the pid cannot be recycled before.
                 pg::terminate(reserve.pid);
             }
         });
     }
 
-    /// It is wanted: if it serves, it is to look whether it may leave; if it is away, the
-    /// postmaster is to look whom to start.
+    /// Sets the worker's latch, so that a serving worker checks whether it should exit. Wakes the
+    /// postmaster if the worker is away.
     pub fn rouse(&self) {
         let latch = self.assignment.with(|reserve| match reserve.state {
             State::Away => None,
             State::Waiting | State::Assigned(_) | State::Serving => Some(reserve.latch),
         });
         match latch {
-            // SAFETY: what `enter_reserve` has published.
+            // SAFETY: published by `enter`.
             Some(latch) => unsafe { pg::set_latch(latch) },
             None => pg::nudge_postmaster(),
         }
     }
 }
 
-/// For the reserve worker.
+/// Worker side.
 impl Reserve<'_> {
-    /// It has started, and waits.
+    /// Enters the waiting state.
     pub fn enter(&self) {
         self.assignment.with(|reserve| {
             reserve.state = State::Waiting;
@@ -184,7 +184,7 @@ impl Reserve<'_> {
         self.launcher.wake();
     }
 
-    /// Picks the assignment up, if there is one.
+    /// Picks up the assignment, if there is one.
     pub fn pick_up(&self) -> Option<Task> {
         self.assignment.with(|reserve| match reserve.state {
             State::Assigned(task) => {
@@ -195,7 +195,7 @@ impl Reserve<'_> {
         })
     }
 
-    /// It ends.
+    /// Enters the away state; from the exit callback.
     pub fn leave(&self) {
         let now = pg::now_timestamp();
         self.assignment.with(|reserve| {

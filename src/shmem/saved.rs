@@ -1,5 +1,5 @@
-//! How the remainders survive the launcher: a restart of the server, and the end of the
-//! launcher alone, lose no ids (I6).
+//! Saving the remainders when the launcher exits, and restoring them: neither a restart of the
+//! server nor of the launcher loses ids (I6).
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,20 +9,20 @@ use serde::{Deserialize, Serialize};
 use super::directory::{ReadGuard, WriteGuard};
 use super::slot::{IdRange, Key, SAVED_RANGES, SlotState};
 
-/// The remainders of one tag while no launcher runs, and the row that they may be used with.
+/// Remainders of one tag while no launcher runs, and the row they belong to.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct SavedRanges {
     /// The row's `incarnation`.
     pub incarnation: i64,
-    /// The row's `max_id`: later claims would make the remainders come out of order (I4).
+    /// The row's `max_id`. After a later claim the remainders would be out of order (I4).
     pub max_id: i64,
-    /// In order.
+    /// In ascending order.
     pub ranges: [IdRange; SAVED_RANGES],
 }
 
 impl SavedRanges {
-    /// What was in the buffers, and after it what waited to be given back. Together that
-    /// is never more than two buffers hold: no claim is made while something waits.
+    /// The remainders of both buffers, followed by ranges not yet restored. At most two ranges
+    /// together: no claim is made while a saved range is pending.
     fn of(state: &SlotState, remainders: &Remainders) -> Option<Self> {
         let mut ranges = [IdRange::NONE; SAVED_RANGES];
         let mut used = 0_usize;
@@ -48,7 +48,7 @@ impl SavedRanges {
         })
     }
 
-    /// Whether these can be remainders at all: anybody may have edited the file.
+    /// Validates ranges read from the file, which anybody may have edited.
     pub fn is_sound(&self) -> bool {
         let mut floor = 1;
         self.ranges.iter().all(|range| {
@@ -60,19 +60,19 @@ impl SavedRanges {
     }
 }
 
-/// Whether claims may begin, and how many are under way. All zeroes is that they may.
+/// Gate for claims, and the number of claims in progress. All zeroes is open.
 #[repr(C)]
 pub struct Claims {
-    /// The launcher takes the remainders out, or they are saved: no claim may begin.
+    /// Remainders are being taken out, or are saved: no claim may begin.
     saving: AtomicU32,
-    /// Claims between their begin and their publication.
+    /// Claims between `begin` and their publication.
     under_way: AtomicU32,
 }
 
 impl Claims {
-    /// Begins a claim; false if none may begin, because the remainders are being saved.
+    /// Begins a claim; false if the gate is closed because the remainders are being saved.
     pub fn begin(&self) -> bool {
-        // Counted first, looked second; `stop` does it the other way round.
+        // Increment, then check the gate; `stop` closes the gate, then checks the counter.
         self.under_way.fetch_add(1, Ordering::SeqCst);
         let may = self.saving.load(Ordering::SeqCst) == 0;
         if !may {
@@ -81,7 +81,7 @@ impl Claims {
         may
     }
 
-    /// Whether the remainders may be out of the buffers: they come back with the next launcher.
+    /// True if remainders may be out of the buffers until the next launcher restores them.
     pub fn are_stopped(&self) -> bool {
         self.saving.load(Ordering::SeqCst) != 0
     }
@@ -91,21 +91,21 @@ impl Claims {
         self.under_way.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// From now on no claim begins. True if none is under way either.
+    /// Closes the gate. True if no claim is in progress.
     pub fn stop(&self) -> bool {
         self.saving.store(1, Ordering::SeqCst);
         self.under_way.load(Ordering::SeqCst) == 0
     }
 
-    /// Claims may begin again.
+    /// Opens the gate.
     pub fn resume(&self) {
         self.saving.store(0, Ordering::SeqCst);
     }
 }
 
 impl WriteGuard<'_> {
-    /// Puts remainders beside a tag's buffers, for its allocator to publish once it has seen
-    /// that they fit the row. False if there is no room: they are a gap.
+    /// Stores saved ranges in the tag's slot. The allocator publishes them once it has verified the
+    /// row. False if no slot is free: the ranges become a gap.
     pub fn restore(&self, key: &Key, saved: &SavedRanges) -> bool {
         let Some(slot) = self.find_or_take_free(key) else {
             return false;
@@ -121,9 +121,8 @@ impl WriteGuard<'_> {
 }
 
 impl ReadGuard<'_> {
-    /// Takes what both buffers of every tag hold out of shared memory, as many tags as there is
-    /// room for in the vector: nobody can take it any more. A claim that is still under way is
-    /// not going to be published.
+    /// Takes the remainders of all tags out of shared memory, up to the vector's capacity; no
+    /// session can use them afterwards. A claim still in progress will not be published.
     pub fn take_out_ranges(&self, taken: &mut Vec<(Key, SavedRanges)>) {
         let slots = self.slots();
         for slot in slots.all() {

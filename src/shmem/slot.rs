@@ -1,6 +1,4 @@
-//! A slot: what is shared of one tag, and its plain data.
-//!
-//! What lock protects which field says the header of `area`.
+//! A slot: the shared state of one tag. `area` states which lock protects which field.
 
 use core::cell::UnsafeCell;
 use core::hash::{Hash, Hasher};
@@ -15,10 +13,10 @@ use super::text::Text;
 use crate::error::RefillError;
 use crate::pg;
 
-/// The longest tag, in bytes (Leaf: varchar(128)).
+/// Max length of a tag, in bytes (Leaf: varchar(128)).
 pub const MAX_TAG: usize = 128;
 
-/// A tag's bytes, in the encoding of its database.
+/// A tag in the encoding of its database.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Tag {
@@ -27,13 +25,13 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// An empty one, equal to no valid tag.
+    /// Empty; equal to no valid tag.
     pub const EMPTY: Self = Self {
         len: 0,
         bytes: [0; MAX_TAG],
     };
 
-    /// `None` if it is empty or longer than [`MAX_TAG`].
+    /// `None` if `bytes` is empty or longer than [`MAX_TAG`].
     pub fn new(bytes: &[u8]) -> Option<Self> {
         let len = u8::try_from(bytes.len()).ok()?;
         let mut tag = Self { len, ..Self::EMPTY };
@@ -41,13 +39,14 @@ impl Tag {
         (len > 0).then_some(tag)
     }
 
-    /// The bytes that were given.
+    /// The tag's bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
     }
 
-    /// For messages, which pgrx carries as UTF-8: what is none is escaped as in an `E''` string.
+    /// The tag for messages, which pgrx passes as UTF-8. Invalid bytes are escaped as in an `E''`
+    /// string.
     pub fn name(&self) -> String {
         let mut name = String::with_capacity(usize::from(self.len));
         for chunk in self.bytes().utf8_chunks() {
@@ -64,8 +63,8 @@ impl Hash for Tag {
     }
 }
 
-/// What a slot is for. The relation is `leaf_alloc` by its oid: another database, or the
-/// extension created anew, is another key.
+/// Identity of a slot's tag. `relation` is the oid of `leaf_alloc`: a re-created extension has
+/// other keys.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Key {
@@ -89,81 +88,79 @@ impl Key {
     }
 }
 
-/// One tag in use. Its double buffer lies apart, among the others' in a line of the cache
-/// each: sessions that use many tags touch little else.
+/// Shared state of one tag. The double buffers are in an array of their own, one cache line each: a
+/// session that uses many tags touches little else.
 #[repr(C)]
 pub struct Slot {
-    /// What sessions take from, without a lock.
+    /// The double buffer; sessions take from it without a lock.
     pub buffer: &'static DoubleBuffer,
 
     // Plain atomics.
-    /// The row's `max_step` as last seen, in ids; where the tag is sourced from another server, that
-    /// server's if it is smaller.
+    /// The row's `max_step` as last seen, in ids; for a sourced tag, capped by the source server's.
     pub max_step: AtomicU32,
-    /// A session has waited since the last publication (it is starved).
+    /// Starved: a session has waited since the last publication.
     pub starved: AtomicU8,
-    /// Who may take from it: an [`Access`], written under the slot's lock.
+    /// An [`Access`]. Written under the slot's lock.
     access: AtomicU8,
-    /// Nothing came last because of the tag itself: what its source server had answered could not be
-    /// used, or it gives none. Written under the slot's lock.
+    /// The last refill failed because of the tag itself: the source server's answer could not be
+    /// used, or the server has no ids for it. Written under the slot's lock.
     pub unusable: AtomicU8,
-    /// The process whose open transaction has edited this tag's row; 0 for none. For its
-    /// parallel workers, which do not have its list of edits.
+    /// Pid of the process whose open transaction has edited the tag's row; 0 for none. For its
+    /// parallel workers, which do not have the list of edits.
     pub edited_by: AtomicI32,
-    /// Next slot in a queue's list, plus 1.
+    /// Next slot on a queue's list, a link.
     pub(super) next_posted: AtomicU32,
-    /// Calls that had to wait.
+    /// Number of calls that had to wait.
     pub waits: AtomicU64,
-    /// How long, together, in microseconds.
+    /// Total wait time, in microseconds.
     pub waited_us: AtomicU64,
-    /// When a segment was first asked for since the last one came, in microseconds since
-    /// 2000; 0 when it was not.
+    /// Time of the first request since the last segment arrived, in microseconds since 2000; 0 if
+    /// none is open.
     pub wanted_at: AtomicI64,
 
     // Written under the directory lock, exclusively.
     pub(super) key: UnsafeCell<Key>,
-    /// Next slot in the chain or in the free list, plus 1.
+    /// Next slot in the hash chain or in the free list, a link.
     pub(super) next: AtomicU32,
-    /// When an eviction last found it used, in slots that were given out until then, and the
-    /// buffer's mark then.
+    /// Eviction clock when an eviction last found the slot used, and the buffer's mark then.
     pub(super) used_at: AtomicU32,
     pub(super) seen_mark: AtomicU32,
-    /// The slots of the same database, in a ring, plus 1.
+    /// Neighbors in the database's ring, links.
     pub(super) ring_next: AtomicU32,
     pub(super) ring_before: AtomicU32,
 
     // Under the slot's lock.
     pub(super) state: UnsafeCell<SlotState>,
 
-    /// The `max_step` of the source server of the tag; 0 where there is none. A plain atomic,
-    /// here where there is room for it.
+    /// `max_step` of the tag's source server; 0 if the tag has none. A plain atomic, placed here to
+    /// fill padding.
     pub server_max_step: AtomicU32,
     pub(super) waiters: UnsafeCell<pg_sys::ConditionVariable>,
 }
 
-/// What a tag costs: a slot, a double buffer, and two hash buckets at most.
+/// Memory per tag: a slot, a double buffer, and at most two hash buckets.
 const _: () =
     assert!(size_of::<Slot>() + size_of::<DoubleBuffer>() + 2 * size_of::<AtomicU32>() <= 512);
 
 impl Slot {
-    /// Wakes the calls that wait for this slot's segment.
+    /// Wakes the calls that wait for a segment of this slot.
     pub fn wake(&self) {
-        // SAFETY: initialized before there is a reference to the slot; it has a lock of its own.
+        // SAFETY: initialized before the slot is; a condition variable has its own lock.
         unsafe { pg_sys::ConditionVariableBroadcast(self.waiters.get()) };
     }
 
-    /// Who may take from it in a version of its buffer that was read before this is.
+    /// The access in a version of the buffer that the caller has read before this call.
     pub fn access(&self) -> Access {
         Access::from_number(self.access.load(Ordering::Acquire))
     }
 
-    /// A row was published from that says who may. Under the slot's lock.
+    /// Sets the access granted by a published row. Under the slot's lock.
     pub(super) fn allow(&self, access: Access) {
         self.access.store(access as u8, Ordering::Release);
     }
 
-    /// Drops what is cached. Under the slot's lock. First the access, then the version: see
-    /// [`crate::tags::rights`].
+    /// Drops the cached ids, under the slot's lock. The access is reset before the version ends:
+    /// see [`crate::tags::rights`].
     pub(super) fn invalidate(&self) -> Remainders {
         self.allow(Access::Unknown);
         self.buffer.invalidate()
@@ -174,15 +171,15 @@ impl Slot {
         if edited {
             self.edited_by.store(me, Ordering::Relaxed);
         } else {
-            // Not the mark of another transaction that came after ours.
+            // Keep the mark of another transaction that has edited the tag since.
             let _ = self
                 .edited_by
                 .compare_exchange(me, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// When a segment was first asked for since the last one came, in microseconds since
-    /// 2000; now, if none was.
+    /// Time of the first request since the last segment arrived, in microseconds since 2000; now,
+    /// if there is none.
     pub fn wanted_since(&self) -> i64 {
         match self.wanted_at.load(Ordering::Relaxed) {
             0 => pg::now_timestamp(),
@@ -190,7 +187,7 @@ impl Slot {
         }
     }
 
-    /// The same; from now on, if none was.
+    /// As [`Self::wanted_since`], but records `now` if there is none.
     pub(super) fn want_from(&self, now: i64) -> i64 {
         let free = self
             .wanted_at
@@ -198,31 +195,31 @@ impl Slot {
         free.map_or_else(|since| since, |_| now)
     }
 
-    /// The segment that was asked for has come, or is there.
+    /// Clears the time of the first request: the segment has arrived.
     pub fn forget_wanted(&self) {
         self.wanted_at.store(0, Ordering::Relaxed);
     }
 
-    /// Where calls wait for this slot's segment.
+    /// Condition variable of the calls that wait for a segment of this slot.
     pub fn waiters(&self) -> pg::Waiters {
-        // SAFETY: as in `wake`; slots lie in shared memory, which outlives the process.
+        // SAFETY: as in `wake`. Shared memory outlives the process.
         unsafe { pg::Waiters::new(self.waiters.get()) }
     }
 }
 
-/// A tag's slot, in the version in which it was looked up.
+/// A tag's slot, with the version seen at lookup.
 #[derive(Clone, Copy)]
 pub struct SlotRef {
-    /// What ids are taken from.
+    /// The slot's double buffer.
     pub buffer: &'static DoubleBuffer,
-    /// The slot it belongs to.
+    /// The slot.
     pub slot: &'static Slot,
-    /// What takes must name.
+    /// Version to pass to takes.
     pub version: u64,
 }
 
 impl SlotRef {
-    /// In its present version.
+    /// The slot in its current version.
     pub(super) fn of(slot: &'static Slot) -> Self {
         Self {
             buffer: slot.buffer,
@@ -232,18 +229,18 @@ impl SlotRef {
     }
 }
 
-/// What is kept of an allocator's last error, in bytes.
+/// Max length of an error text, in bytes.
 const ERROR_TEXT: usize = 47;
-/// What both buffers hold at most, and so what can be saved of one tag.
+/// Max ranges saved per tag: what two buffers can hold.
 pub const SAVED_RANGES: usize = 2;
 
-/// Contiguous ids; none where `len` is 0. Packed: a slot's state holds two.
+/// Contiguous ids; empty if `len` is 0. Packed, since a slot's state holds two.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(C, packed(4))]
 pub struct IdRange {
-    /// The lowest id.
+    /// First id.
     pub first: i64,
-    /// How many ids.
+    /// Number of ids.
     pub len: u32,
 }
 
@@ -261,29 +258,28 @@ impl From<Remainder> for IdRange {
     fn from(remainder: Remainder) -> Self {
         Self {
             first: remainder.first,
-            // Never more than a segment has.
+            // At most the length of a segment.
             len: u32::try_from(remainder.count()).unwrap_or(0),
         }
     }
 }
 
-/// Who may take from a slot in one version of its buffer.
+/// Roles that may take from a slot, in one version of its buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Access {
-    /// The row is to be looked at.
+    /// Not known; check the row.
     Unknown = 0,
     /// Everybody.
     Everybody = 1,
-    /// The roles that the row names.
+    /// The roles named in the row.
     Restricted = 2,
-    /// The row is to be looked at: what is taken are not ids yet, but numbers that it says how to
-    /// permute.
+    /// Numbers of an opaque tag, not ids yet: check the row, and permute with its key.
     Opaque = 3,
 }
 
 impl Access {
-    /// As it is stored in a slot.
+    /// Decodes the value stored in a slot.
     fn from_number(number: u8) -> Self {
         match number {
             1 => Self::Everybody,
@@ -294,43 +290,43 @@ impl Access {
     }
 }
 
-/// What is remembered about a slot's tag. Protected by the slot's lock.
+/// State of a slot's tag. Protected by the slot's lock.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct SlotState {
     /// The adaptive step.
     pub pace: Pace,
-    /// `incarnation` of the row that the published segments came from; 0 for none.
+    /// `incarnation` of the row that the published segments came from; 0 if none.
     pub row_incarnation: i64,
-    /// The `max_id` of that row after the last claim that has committed, published or not.
+    /// `max_id` of that row after the last committed claim, published or not.
     pub max_id: i64,
-    /// Remainders of before the launcher's last end, not yet given back; in order.
+    /// Saved ranges not yet republished, in ascending order.
     pub saved: [IdRange; SAVED_RANGES],
-    /// Ids published since the slot was given to the tag.
+    /// Ids published since the slot was assigned to the tag.
     pub published: u64,
-    /// Ids of them that were dropped: invalidated, or given up for a range.
+    /// Published ids that were dropped by an invalidation or given up for a range.
     pub lost: u64,
-    /// Ids that claims have left out because of a failover.
+    /// Ids skipped by claims because of a failover.
     pub skipped: u64,
-    /// Microseconds since 2000 (TimestampTz); 0 for never.
+    /// Time of the last refill, in microseconds since 2000 (TimestampTz); 0 for never.
     pub last_refill: i64,
-    /// From the request to the publication, in microseconds.
+    /// Duration of the last refill, request to publication, in microseconds.
     pub last_refill_us: u32,
-    /// Segments published.
+    /// Number of segments published.
     pub refills: u32,
-    /// Ids issued up to the last refill ...
+    /// Ids issued up to the last refill.
     pub issued_at_refill: u64,
-    /// ... and between it and the one before, in microseconds.
+    /// Ids issued between the last two refills.
     pub paced_ids: u64,
-    /// See `paced_ids`.
+    /// Time between the last two refills, in microseconds.
     pub paced_us: u64,
-    /// The last failure since the last refill, and the buffer's version it is about.
+    /// Last failure since the last refill.
     pub refill_error: Option<RefillError>,
-    /// See `refill_error`.
+    /// Version of the buffer that `refill_error` occurred in.
     pub error_version: u64,
-    /// When, in microseconds since 2000.
+    /// Time of `refill_error`, in microseconds since 2000.
     pub error_at: i64,
-    /// What goes with `refill_error`, where that says so.
+    /// Text of `refill_error`, for variants that have one.
     pub text: Text<ERROR_TEXT>,
 }
 
@@ -361,17 +357,17 @@ impl SlotState {
         text: Text::EMPTY,
     };
 
-    /// The next remainder to give back.
+    /// The next saved range to republish.
     pub fn next_saved(&self) -> Option<IdRange> {
         self.saved.iter().find(|range| range.len > 0).copied()
     }
 
-    /// How many ids are saved.
+    /// Number of saved ids.
     pub fn saved_ids(&self) -> u64 {
         self.saved.iter().map(|range| u64::from(range.len)).sum()
     }
 
-    /// Gives up what is saved: a gap (I6).
+    /// Gives up the saved ranges, which become a gap (I6).
     pub fn drop_saved(&mut self) {
         let ids = self.saved_ids();
         self.saved = [IdRange::NONE; SAVED_RANGES];
@@ -379,13 +375,13 @@ impl SlotState {
         self.lost += ids;
     }
 
-    /// Ids that were handed out, when the buffers hold `remainders`.
+    /// Ids issued so far, given what remains in the buffers.
     pub fn issued(&self, remainders: &Remainders) -> u64 {
         self.published
             .saturating_sub(self.lost + remainders.count())
     }
 
-    /// How fast ids are used: over the last two refills and the time since.
+    /// Consumption rate, over the last two refills and the time since.
     pub fn ids_per_second(&self, issued: u64, now: i64) -> f64 {
         let since_us = u64::try_from(now.saturating_sub(self.last_refill)).unwrap_or(0);
         let us = self.paced_us + if self.last_refill > 0 { since_us } else { 0 };

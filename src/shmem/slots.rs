@@ -1,4 +1,4 @@
-//! The array of slots, the double buffers beside it, and the locks that the slots share.
+//! The arrays of slots and double buffers, and the locks the slots share.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,28 +11,28 @@ use super::text::Text;
 use crate::error::RefillError;
 use crate::pg;
 
-/// Locks shared out among the slots.
+/// Number of LWLocks that the slots are partitioned among.
 pub const SLOT_LOCKS: usize = 64;
 
-/// All slots. A link is the number of one, plus 1; 0 leads nowhere.
+/// The slot array. A link is a slot number plus 1; 0 is no slot.
 #[repr(C)]
 pub struct Slots {
     buffers: *mut DoubleBuffer,
     slots: *mut Slot,
     capacity: u32,
-    /// Slots that were ever given out, which come first and are initialized. Directory lock,
+    /// Number of slots ever assigned, which come first and are initialized. Directory lock,
     /// exclusively.
     used: AtomicU32,
-    /// As many as [`SLOT_LOCKS`].
+    /// [`SLOT_LOCKS`] locks.
     locks: *mut pg_sys::LWLockPadded,
 }
 
 impl Slots {
-    /// None given out.
+    /// An empty array.
     ///
     /// # Safety
-    /// Both arrays have room for this many and lie in shared memory, aligned, as do
-    /// [`SLOT_LOCKS`] initialized locks. Nobody else uses any of them.
+    /// Both arrays have room for `capacity` elements, and `locks` points to [`SLOT_LOCKS`]
+    /// initialized locks. All are aligned, in shared memory, and used by nobody else.
     pub unsafe fn new(
         buffers: *mut DoubleBuffer,
         slots: *mut Slot,
@@ -48,33 +48,34 @@ impl Slots {
         }
     }
 
-    /// How many there are.
+    /// Size of the array.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// How many were ever given out.
+    /// Number of slots ever assigned.
     #[inline]
     pub fn used(&self) -> u32 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// The slot that a link leads to.
+    /// The slot with this link.
     #[inline]
     pub fn at(&self, link: u32) -> Option<&'static Slot> {
         let index = link.checked_sub(1).filter(|index| *index < self.used())?;
-        // SAFETY: within the array, which lives as long as the process, and initialized. Who
-        // has a link has it from under the directory lock or from a list that was released
-        // after the slot was linked into it, so it sees the slot initialized too.
+        // SAFETY: initialized and within the array, which outlives the process. A link is read
+        // under the directory lock, or from a list with a release after the push, so the caller
+        // also sees the slot initialized.
         Some(unsafe { &*self.slots.add(index as usize) })
     }
 
-    /// The same, in a version in which it was looked up, without a look at the slot or its
-    /// buffer: neither may be in the processor's cache.
+    /// The slot with this link, in a version seen at lookup. Touches neither the slot nor its
+    /// buffer, which may not be in the processor's cache.
     #[inline]
     pub fn slot_ref(&self, link: u32, version: u64) -> Option<SlotRef> {
         let slot = self.at(link)?;
-        // SAFETY: as `at` has found: there are as many buffers, initialized with their slots.
+        // SAFETY: `at` has checked the link; there are as many buffers, initialized with their
+        // slots.
         let buffer = unsafe { &*self.buffers.add(link as usize - 1) };
         Some(SlotRef {
             buffer,
@@ -83,7 +84,7 @@ impl Slots {
         })
     }
 
-    /// All slots that were ever given out.
+    /// All slots ever assigned.
     pub fn all(&self) -> impl Iterator<Item = &'static Slot> {
         (1..=self.used()).filter_map(|link| self.at(link))
     }
@@ -94,23 +95,23 @@ impl Slots {
     }
 
     fn index(&self, slot: &Slot) -> u32 {
-        // SAFETY: every Slot there is lies in the array.
+        // SAFETY: every Slot is in the array.
         let index = unsafe { core::ptr::from_ref(slot).offset_from(self.slots) };
         u32::try_from(index).unwrap_or(0)
     }
 
-    /// Makes a slot that was never used.
+    /// Initializes the next unused slot; `None` if the array is used up.
     ///
     /// # Safety
-    /// The directory is held exclusively.
+    /// The directory lock is held exclusively.
     pub unsafe fn add(&self) -> Option<&'static Slot> {
         let used = self.used();
         if used >= self.capacity {
             return None;
         }
-        // SAFETY: both lie in their arrays, and nobody has a reference to a slot that was
-        // never given out, or gives it out now. All zeroes is an empty double buffer, and a slot
-        // but for the reference, the state and the condition variable, which are written here.
+        // SAFETY: both are within their arrays. Nobody references a slot that was never assigned,
+        // and the directory lock keeps others from assigning it. All zeroes is a valid double
+        // buffer, and a valid slot except for the fields written here.
         unsafe {
             let buffer = self.buffers.add(used as usize);
             buffer.write_bytes(0, 1);
@@ -124,24 +125,23 @@ impl Slots {
         self.at(used + 1)
     }
 
-    /// Runs a closure with a slot's state, under the slot's lock. The closure must do
-    /// nothing that can fail or wait, which an attempt to lock any slot is.
+    /// Runs `body` with the slot's state, under the slot's lock. It must not fail, wait or lock any
+    /// slot.
     pub fn with_state<T>(&self, slot: &Slot, body: impl FnOnce(&mut SlotState) -> T) -> T {
         let number = self.index(slot) as usize % SLOT_LOCKS;
-        // SAFETY: one of the locks that `new` was given.
+        // SAFETY: one of the SLOT_LOCKS locks passed to `new`.
         let lock = unsafe { Lock::new(&raw mut (*self.locks.add(number)).lock) };
         let _held = lock.exclusive();
-        // SAFETY: the slot's lock is held exclusively, and the reference ends with the closure:
-        // every other one is made here after the lock was released.
+        // SAFETY: the slot's lock is held exclusively, and the reference ends with the closure.
         body(unsafe { &mut *slot.state.get() })
     }
 
-    /// Notes a refill error of one version of the slot, if that has not ended, without ending the
-    /// request.
+    /// Records an error for `version` of the slot, unless that version has ended. The request stays
+    /// open.
     pub fn note(&self, slot: &Slot, version: u64, refill_error: RefillError, text: Option<&str>) {
         let text = text.map(Text::new);
         self.with_state(slot, |state| {
-            // It may be another tag's slot, where nobody is to read of this one's.
+            // The slot may belong to another tag, whose sessions must not see this error.
             if slot.buffer.version() != version {
                 return;
             }

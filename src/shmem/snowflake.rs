@@ -1,5 +1,5 @@
-//! The snowflake generator in shared memory: the word and its reservation, what the launcher
-//! says of it, and the right to change it.
+//! The snowflake generator in shared memory: its word and reservation, its state as shown by the
+//! launcher, and the right to change it.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -24,50 +24,50 @@ pub struct Snowflake {
     pub generator: Generator,
     /// `leaf_id.epoch`, fixed at start.
     pub epoch_ms: AtomicI64,
-    /// When the lease of the worker id ends, by [`pg::boot_ms`]; [`FOR_EVER`] if it is no
-    /// leased one. Zeroed memory has no lease.
+    /// End of the worker id's lease, by [`pg::boot_ms`]; [`FOR_EVER`] if the worker id is not
+    /// leased. Zeroed memory has no valid lease.
     lease_until_boot_ms: AtomicI64,
-    // Not on the hot path, and seldom written.
+    // Off the hot path, and rarely written.
     state: AtomicU32,
     /// See [`State::encode`].
     detail: AtomicI64,
-    /// What the worker registry has recorded, in Unix milliseconds: nothing later is ever
+    /// End of the time recorded by the worker registry, in Unix milliseconds; nothing later is
     /// reserved. Written by the [`Writer`].
     recorded_until_ms: AtomicI64,
-    /// A session found the reservation used up.
+    /// Set by a session that found the reservation used up.
     pub reservation_wanted: AtomicU32,
-    /// Calls that had to wait.
+    /// Number of calls that had to wait.
     pub waits: AtomicU64,
-    /// How often the clock was found behind the last id.
+    /// Number of times the clock was found behind the last id.
     rollbacks: AtomicU64,
-    /// Why ids lead the clock, as a [`LeadReason`], plus 1; 0 if they do not.
+    /// [`LeadReason`] plus 1; 0 if ids do not lead the clock.
     lead_reason: AtomicU32,
-    /// A session has seen it, and the launcher has been told.
+    /// Set by the first session that notices a lead and reports it to the launcher.
     led: AtomicU32,
-    /// Ids of this run carry later times, in Unix milliseconds ...
+    /// Ids of this run have later timestamps than this, in Unix milliseconds.
     floor_ms: AtomicI64,
-    /// ... for this [`Reason`], plus 1; 0 if it is not known yet.
+    /// [`Reason`] for the floor, plus 1; 0 if it is not known yet.
     floor_reason: AtomicU32,
-    /// Counts calls of `leaf_snowflake_reset`: the launcher is to begin anew.
+    /// Number of `leaf_snowflake_reset` calls; the launcher starts over when it changes.
     pub resets: AtomicU32,
-    /// `leaf_id.worker_id` as the launcher has read it, plus 1; 0 for none, [`LEASED`].
+    /// `leaf_id.worker_id` as read by the launcher, plus 1; 0 if unset, or [`LEASED`].
     configured_worker_id: AtomicU32,
-    /// The full millisecond whose end is watched for, in Unix milliseconds. Written a
-    /// thousand times a second: not in the cache line of the generator.
+    /// The full millisecond whose end a session is watching for, in Unix milliseconds. Written a
+    /// thousand times a second, so not in the generator's cache line.
     watched_ms: AtomicI64,
-    /// The process that writes the reservation file, or opens or closes the generator.
+    /// Pid of the [`Writer`]; 0 if there is none.
     writer: AtomicI32,
     pub(super) waiters: UnsafeCell<pg_sys::ConditionVariable>,
 }
 
 const _: () = assert!(core::mem::offset_of!(Snowflake, watched_ms) >= 64);
 
-/// The right to write the reservation file, to open the generator and to raise its
-/// reservation: one process at a time.
+/// The right to write the reservation file, to open the generator and to raise its reservation. One
+/// process at a time. (An exiting launcher closes the generator even without it.)
 ///
-/// No lock of PostgreSQL's, as it is held while a file is written and synced. Nobody waits
-/// for it who holds anything else, its holder handles no interrupts, and a holder that is
-/// killed takes shared memory with it.
+/// Not an LWLock, since it is held across file writes and fsync. A process that waits for it holds
+/// nothing else, and its holder handles no interrupts. A holder that is killed takes shared memory
+/// with it.
 pub struct Writer<'a>(&'a Snowflake);
 
 impl Drop for Writer<'_> {
@@ -82,7 +82,7 @@ impl Snowflake {
         self.generator.layout()
     }
 
-    /// How far ids may lead the clock, with times in Unix milliseconds.
+    /// Max lead of ids over the clock, with times in Unix milliseconds.
     pub fn lead(&self) -> Lead {
         let lead = self.generator.lead();
         Lead {
@@ -91,7 +91,7 @@ impl Snowflake {
         }
     }
 
-    /// Sets how far ids may lead the clock, with times in Unix milliseconds.
+    /// Sets the max lead of ids over the clock, with times in Unix milliseconds.
     pub fn set_lead(&self, lead: Lead) {
         self.generator.set_lead(Lead {
             since_ms: lead.since_ms - self.epoch_ms.load(Ordering::Relaxed),
@@ -104,7 +104,7 @@ impl Snowflake {
         self.lead().unknown_since_ms()
     }
 
-    /// Becomes the writer, if there is none.
+    /// Becomes the writer, unless there is one.
     pub fn try_write(&self) -> Option<Writer<'_>> {
         self.writer
             .compare_exchange(0, pg::pid(), Ordering::Acquire, Ordering::Relaxed)
@@ -112,14 +112,14 @@ impl Snowflake {
             .then(|| Writer(self))
     }
 
-    /// Whether the caller is the first to wait for the end of a full millisecond. It stays
-    /// awake to use the next one from its start; everybody else may oversleep.
+    /// True for the first caller to wait for the end of this full millisecond. It spins, to use the
+    /// next one from its start; other callers may oversleep.
     pub fn watch(&self, unix_ms: i64) -> bool {
         self.watched_ms.load(Ordering::Relaxed) != unix_ms
             && self.watched_ms.swap(unix_ms, Ordering::Relaxed) != unix_ms
     }
 
-    /// The worker id that the launcher is to open the generator with.
+    /// Worker id to open the generator with, as configured.
     pub fn configured_worker_id(&self) -> WorkerId {
         match self.configured_worker_id.load(Ordering::Acquire) {
             0 => WorkerId::Unset,
@@ -128,7 +128,7 @@ impl Snowflake {
         }
     }
 
-    /// The launcher has read its configuration.
+    /// Stores the worker id that the launcher has read from the configuration.
     pub fn configure(&self, worker_id: WorkerId) {
         let number = match worker_id {
             WorkerId::Unset => 0,
@@ -138,16 +138,16 @@ impl Snowflake {
         self.configured_worker_id.store(number, Ordering::Release);
     }
 
-    /// Whether the worker id may be used now: it is no leased one, or its lease has not ended.
+    /// True if the worker id may be used now: it is not leased, or its lease has not ended.
     #[inline]
     pub fn may_issue(&self) -> bool {
         let until = self.lease_until_boot_ms.load(Ordering::Acquire);
         until == FOR_EVER || pg::boot_ms() < until
     }
 
-    /// What a lease allows; for a worker id that is not leased all is [`FOR_EVER`]. Raised
-    /// only for the same holder of the same worker id: otherwise the generator is closed
-    /// first.
+    /// Sets the limits of a lease; both [`FOR_EVER`] if the worker id is not leased. They are
+    /// raised only for the same holder of the same worker id; otherwise the generator must be
+    /// closed first.
     pub fn set_lease(&self, _writer: &Writer<'_>, until_boot_ms: i64, recorded_until_ms: i64) {
         self.recorded_until_ms
             .store(recorded_until_ms, Ordering::Release);
@@ -155,18 +155,18 @@ impl Snowflake {
             .store(until_boot_ms, Ordering::Release);
     }
 
-    /// Whether the worker id is a leased one.
+    /// True if the worker id is leased.
     pub fn is_leased(&self) -> bool {
         self.lease_until_boot_ms.load(Ordering::Acquire) != FOR_EVER
     }
 
-    /// The last time that may be reserved, in Unix milliseconds.
+    /// Latest time that may be reserved, in Unix milliseconds.
     pub fn recorded_until_ms(&self) -> i64 {
         self.recorded_until_ms.load(Ordering::Acquire)
     }
 
-    /// A session has issued an id that leads the clock by so many milliseconds. True if the
-    /// launcher does not know yet that this is more than a burst.
+    /// Reports an id that leads the clock by `lead_ms`. True if this exceeds a burst and the
+    /// launcher has not been notified yet.
     #[cold]
     pub fn notice_lead(&self, lead_ms: i64) -> bool {
         lead_ms > self.generator.lead().burst_ms
@@ -174,13 +174,12 @@ impl Snowflake {
             && self.led.swap(1, Ordering::Relaxed) == 0
     }
 
-    /// Whether a session has noticed that ids lead the clock since the launcher last said that
-    /// they do not.
+    /// True if a session has reported a lead since the launcher last cleared it.
     pub fn has_led(&self) -> bool {
         self.led.load(Ordering::Relaxed) != 0
     }
 
-    /// Shows why ids lead the clock, or that they do not any more.
+    /// Sets the reason why ids lead the clock; `None` clears it.
     pub fn show_lead(&self, reason: Option<LeadReason>) {
         match reason {
             Some(reason) => {
@@ -197,18 +196,18 @@ impl Snowflake {
         }
     }
 
-    /// Why ids lead the clock; `None`: they do not.
+    /// Reason why ids lead the clock; `None` if they do not.
     pub fn lead_reason(&self) -> Option<LeadReason> {
         let number = self.lead_reason.load(Ordering::Relaxed).checked_sub(1)?;
         LeadReason::decode(number, 0)
     }
 
-    /// How often the clock was found behind the last id.
+    /// Number of times the clock was found behind the last id.
     pub fn rollbacks(&self) -> u64 {
         self.rollbacks.load(Ordering::Relaxed)
     }
 
-    /// Where this run's ids start, and why; `None` if that is not known yet.
+    /// Floor of this run's ids and its reason; `None` if not known yet.
     pub fn floor(&self) -> Option<Floor> {
         let number = self.floor_reason.load(Ordering::Acquire).checked_sub(1)?;
         let ms = self.floor_ms.load(Ordering::Relaxed);
@@ -222,19 +221,19 @@ impl Snowflake {
         }
     }
 
-    /// Shows where this run's ids start.
+    /// Sets the floor of this run's ids.
     pub fn show_floor(&self, floor: Floor) {
         let (number, _) = floor.reason.encode();
         self.floor_ms.store(floor.ms, Ordering::Relaxed);
         self.floor_reason.store(number + 1, Ordering::Release);
     }
 
-    /// What it is doing.
+    /// Current state.
     pub fn state(&self) -> State {
         let (number, detail) = loop {
             let number = self.state.load(Ordering::Acquire);
             let detail = self.detail.load(Ordering::Acquire);
-            // Not the detail of another state.
+            // Retry if the detail may belong to another state.
             if self.state.load(Ordering::Acquire) == number {
                 break (number, detail);
             }
@@ -245,17 +244,17 @@ impl Snowflake {
         }
     }
 
-    /// Shows what it is doing. By the [`Writer`]: the launcher, or `leaf_snowflake_reset`; and,
-    /// where it did not become that, by a launcher that ends, which shows Starting as the other
-    /// one does then. A change wakes the calls that wait.
+    /// Sets the state, and wakes waiters on a change. Called by the [`Writer`]: the launcher, or
+    /// `leaf_snowflake_reset`. An exiting launcher that could not become the writer may also set
+    /// Starting, which is what the writer sets then, too.
     pub fn show(&self, state: State) {
         let (number, detail) = state.encode();
         let before = self.state.load(Ordering::Relaxed);
         if (before, self.detail.load(Ordering::Relaxed)) == (number, detail) {
             return;
         }
-        // In between it is Starting, of which nothing follows: a reader finds no state with the
-        // detail of another one.
+        // Starting has no detail. Passing through it keeps a reader from combining a state with the
+        // detail of another.
         self.state
             .store(State::Starting.encode().0, Ordering::Release);
         self.detail.store(detail, Ordering::Release);
@@ -265,15 +264,15 @@ impl Snowflake {
         }
     }
 
-    /// Wakes the calls that wait for it.
+    /// Wakes the calls that wait for the generator.
     pub fn wake(&self) {
-        // SAFETY: initialized at start; a condition variable has its own lock.
+        // SAFETY: initialized at startup; a condition variable has its own lock.
         unsafe { pg_sys::ConditionVariableBroadcast(self.waiters.get()) };
     }
 
-    /// Where calls wait.
+    /// Condition variable of the calls that wait for the generator.
     pub fn waiters(&self) -> pg::Waiters {
-        // SAFETY: in shared memory, and initialized when that was.
+        // SAFETY: in shared memory, and initialized at startup.
         unsafe { pg::Waiters::new(self.waiters.get()) }
     }
 }

@@ -1,6 +1,6 @@
 //! Short texts in shared memory.
 
-/// A short text of at most N bytes, shortened to fit. N is at most 255.
+/// A text of at most N bytes, N ≤ 255. Longer texts are shortened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Text<const N: usize> {
@@ -15,7 +15,7 @@ impl<const N: usize> Text<N> {
         bytes: [0; N],
     };
 
-    /// Leaves out the middle of a long one: what went wrong often stands at the end.
+    /// Shortens a long text in the middle, since the cause of an error is often at its end.
     pub fn new(text: &str) -> Self {
         const GAP: &[u8] = b"...";
         let mut bytes = [0; N];

@@ -1,4 +1,4 @@
-//! The hot path of snowflake ids, and the wait for the next one. No SQL is reached from here.
+//! The hot path of snowflake ids, and the wait for the next one. Runs no SQL.
 
 use std::sync::atomic::Ordering;
 
@@ -12,15 +12,15 @@ use crate::guc::{self, WorkerId};
 use crate::pg::{self, WaitEvent};
 use crate::shmem::{self, Area};
 
-/// How long a session waits for the launcher to renew the reservation before it does so
-/// itself, in milliseconds: many times what an fsync takes.
+/// Time after which a waiting session renews the reservation in place of the launcher, in
+/// milliseconds: many times the duration of an fsync.
 const LATE_MS: i64 = 50;
-/// Full milliseconds after which a call stays awake for the start of the next one, though
-/// another session does: it would come too late each time.
+/// Full milliseconds after which a call spins for the start of the next one although another
+/// session does; otherwise it would be too late each time.
 const PATIENT_ROUNDS: u32 = 3;
 
-/// The next snowflake id, where most of them come from: the millisecond of the last one.
-/// Nothing here can fail or panic. `None`: take the slow path, [`next`].
+/// The next snowflake id from the millisecond of the last one, the common case. Cannot fail or
+/// panic. `None`: call [`next`].
 #[inline]
 pub fn next_at_once() -> Option<i64> {
     let snowflake = &shmem::area()?.snowflake;
@@ -103,7 +103,7 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
             Stall::Closed | Stall::Unreserved | Stall::Unleased => {
                 state::check(area, &deadline)?;
                 let Some(left) = deadline.left_ms() else {
-                    // Also where the launcher was not there to close the generator.
+                    // Also if no launcher was running to close the generator.
                     let ended = snowflake.generator.is_open() && !snowflake.may_issue();
                     return Err(if ended {
                         state::lease_ended(&area.registry().lease_status())

@@ -1,9 +1,9 @@
-//! The launcher's part of the snowflake generator: it does what [`leaf_id_core::keeper`] says.
+//! The launcher's side of the snowflake generator: executes the steps of [`leaf_id_core::keeper`].
 //!
-//! A session writes the reservation file in two cases: where the launcher is late
+//! Sessions write the reservation file in two cases: if the launcher is late
 //! ([`renew_late`](super::reservation::renew_late)), and for `leaf_snowflake_reset`
-//! ([`reset`](super::reset::reset)). Whoever does is the one [`Writer`]: what is in the file,
-//! what is reserved in shared memory and whether the generator is open change together.
+//! ([`reset`](super::reset::reset)). Whichever process writes is the one [`Writer`]: the file, the
+//! reservation in shared memory and the open state of the generator change together.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -22,23 +22,23 @@ use crate::lease::client::LeaseClient;
 use crate::pg::{self, WaitEvent};
 use crate::shmem::{Area, Snowflake, Writer};
 
-/// How soon the launcher looks again while a session is the writer, in milliseconds.
+/// Retry interval while a session is the writer, in milliseconds.
 const BUSY_MS: i64 = 10;
-/// How long a launcher that ends waits for a session that is the writer, in milliseconds.
+/// Max wait of an exiting launcher for a session that is the writer, in milliseconds.
 const WRITER_GRACE_MS: i64 = 1000;
 
-/// What the launcher needs to keep the generator.
+/// The launcher's state for the generator.
 pub struct Keeper {
     area: &'static Area,
     snowflake: &'static Snowflake,
     epoch_ms: i64,
     machine: leaf_id_core::keeper::Keeper,
-    /// The lease of the worker id, where that is `auto`.
+    /// Lease client, if the worker id is `auto`.
     client: Option<LeaseClient>,
 }
 
 impl Keeper {
-    /// Of a launcher that has just started.
+    /// For a launcher that has just started.
     pub fn new(area: &'static Area) -> Self {
         let snowflake = &area.snowflake;
         let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
@@ -57,12 +57,12 @@ impl Keeper {
         }
     }
 
-    /// The number of a question to the worker registry that a registrar is to ask.
+    /// Number of the registry request that needs a registrar.
     pub fn question(&self) -> Option<u64> {
         self.client.as_ref()?.question()
     }
 
-    /// Does what is due, and returns when to look again, in milliseconds.
+    /// Runs one turn. Returns the time to the next one, in milliseconds.
     pub fn tend(&mut self) -> Option<i64> {
         let snowflake = self.snowflake;
         let configured = guc::worker_id();
@@ -126,7 +126,7 @@ impl Keeper {
 
     fn seen(&self) -> Seen {
         let generator = &self.snowflake.generator;
-        // Before the clock: an id that is issued meanwhile does not look like one of later.
+        // Before reading the clock: a concurrently issued id must not appear to lead it.
         let last = generator.last();
         Seen {
             last_ms: last.ms + self.epoch_ms,
@@ -169,8 +169,8 @@ impl Keeper {
         }
     }
 
-    /// Does what is due of the lease; with a new one that may use what is remembered of an
-    /// earlier one, if it is to begin.
+    /// Advances the lease, after creating the client if a new lease begins. `begin`: true if the
+    /// lease file of an earlier run may be used.
     fn lease(&mut self, begin: Option<bool>) -> (Effect, Option<i64>) {
         if let Some(own) = begin
             && let Some(registry) = guc::worker_registry()
@@ -228,11 +228,11 @@ fn log(message: &Message) {
     }
 }
 
-/// Closes the generator because the launcher ends, and leaves the exact last timestamp: the
+/// Closes the generator when the launcher exits, and writes the exact last timestamp, so that the
 /// next start issues at once.
 ///
 /// # Errors
-/// The file could not be written: the next start goes on above what was reserved.
+/// The file could not be written: the next start continues above the reservation.
 pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
     let mut patience_ms = WRITER_GRACE_MS;
     let mut writer = snowflake.try_write();
@@ -244,7 +244,7 @@ pub fn stop(snowflake: &Snowflake) -> io::Result<()> {
     let was_open = snowflake.generator.is_open();
     let last = snowflake.generator.close();
     snowflake.show(State::Starting);
-    // Without being the writer: what that one writes is further ahead, and safe.
+    // Closed without being the writer: what the writer stores is further ahead, and safe.
     if !was_open || writer.is_none() {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! The reservation of timestamps as the launcher and the sessions write it: durable first,
-//! usable second (I7).
+//! Writing the reservation of timestamps, by the launcher and by sessions: durable first, usable
+//! second (I7).
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -24,11 +24,11 @@ pub fn max_lead_ms() -> i64 {
     i64::from(guc::MAX_CLOCK_LEAD.get())
 }
 
-/// The worker ids that were used before this one. The last of them may issue until the
-/// given time, in Unix milliseconds, before it is replaced. What a damaged file knew is
-/// gone: the next write heals it, and the damage is returned for the log. Nothing is
-/// logged by a session that is the writer: that looks for interrupts, and one that ended
-/// it there would leave the server without a writer for good.
+/// The worker ids used before this one. The last of them may issue until `until_ms`, in Unix
+/// milliseconds, before it is replaced. A corrupt file's contents are lost; the next write repairs
+/// it, and the damage is returned for logging. It is not logged here: a session that is the writer
+/// must not process interrupts, which logging does. If it exited there, no process could become the
+/// writer again.
 pub fn used_before(worker_id: u16, until_ms: i64) -> io::Result<(Vec<Used>, Option<io::Error>)> {
     let found = match file::read() {
         Err(error) if protocol::is_damage(&error) => return Ok((Vec::new(), Some(error))),
@@ -45,8 +45,8 @@ pub fn used_before(worker_id: u16, until_ms: i64) -> io::Result<(Vec<Used>, Opti
     Ok((used, None))
 }
 
-/// Writes a reservation and then allows its use: durable first, usable second (I7). Returns
-/// the damage that was healed, if any.
+/// Writes a reservation, then allows its use (I7). Returns the damage if a corrupt file was
+/// repaired.
 pub fn reserve(
     snowflake: &Snowflake,
     _writer: &Writer<'_>,
@@ -70,9 +70,8 @@ pub fn reserve(
     Ok(damage)
 }
 
-/// Renews the reservation in place of a launcher that is late. True if it is renewed now,
-/// false if somebody else is at it, or the generator is closed. Cannot be canceled while
-/// the file is written.
+/// Renews the reservation in place of a late launcher. True if it was renewed; false if another
+/// process is the writer, or the generator is closed. Cannot be canceled while the file is written.
 ///
 /// # Errors
 /// The file could not be written.
@@ -89,7 +88,7 @@ pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
     let worker_id = last.worker_id;
     let terms = Terms {
         reservation_ms: reservation_ms(),
-        // As the registry allows it, too.
+        // Includes the registry's limit.
         configured_lead_ms: generator.lead().max_ms,
         granted_lead_ms: FOR_EVER,
     };
@@ -111,6 +110,7 @@ pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
     Ok(true)
 }
 
+/// The failure for an I/O error of the reservation file.
 pub fn file_problem(error: io::Error) -> Failure {
     Failure::ReservationFile {
         reason: error.to_string(),

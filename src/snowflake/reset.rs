@@ -15,9 +15,8 @@ use crate::guc::{self, WorkerId};
 use crate::pg::{self, WaitEvent};
 use crate::shmem::Snowflake;
 
-/// `leaf_snowflake_reset`: lets ids carry times later than `until` (a TimestampTz) from now
-/// on, whatever was reserved or issued. The way out when the clock once stood far ahead,
-/// or the file is damaged.
+/// `leaf_snowflake_reset`: lets ids have timestamps from `until` (a TimestampTz) on, whatever was
+/// reserved or issued before. The remedy after the clock was far ahead, or if the file is corrupt.
 ///
 /// # Errors
 /// See [`Failure`].
@@ -44,8 +43,8 @@ pub fn reset(until: i64) -> Result<(), Failure> {
         match try_reset(snowflake, until_ms) {
             Ok(Some(worker_id)) => break worker_id,
             Ok(None) => {}
-            // Another one was set a moment ago, perhaps, and the launcher has not read it
-            // yet; or there is none to read it.
+            // The setting may have been changed a moment ago and the launcher has not read it yet,
+            // or there is no launcher to read it.
             Err(Failure::WorkerIdUsed { .. } | Failure::WorkerIdUnset | Failure::ResetLeased)
                 if deadline.elapsed_ms() < RELOAD_GRACE_MS || area.launcher().is_missing() => {}
             Err(failure) => return Err(failure),
@@ -71,9 +70,9 @@ pub fn reset(until: i64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One try. Worker ids that may have issued times later than `until_ms` (Unix milliseconds)
-/// are retired until then, and the one that is set now must be none of them. Returns that
-/// one; `None` if another process is the writer.
+/// One attempt. Worker ids that may have issued timestamps later than `until_ms` (Unix
+/// milliseconds) are retired until then; the configured one must not be among them. Returns the
+/// configured one; `None` if another process is the writer.
 fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failure> {
     let worker_id = match snowflake.configured_worker_id() {
         WorkerId::Fixed(worker_id) => worker_id,
@@ -85,7 +84,7 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
         return Ok(None);
     };
     let (found, damaged) = match file::read() {
-        // One of the reasons to be here.
+        // A corrupt file is one of the reasons for a reset.
         Err(error) if protocol::is_damage(&error) => (None, true),
         result => (result.map_err(file_problem)?, false),
     };
@@ -94,7 +93,7 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
         configured_lead_ms: max_lead_ms(),
         granted_lead_ms: FOR_EVER,
     };
-    // What the file knew is gone, and ids may have been ahead of the clock.
+    // The file's contents are lost, and ids may have led the clock.
     let unknown_since_ms = damaged.then(pg::now_ms);
     let until_ms = unknown_since_ms.map_or(until_ms, |now_ms| {
         until_ms.max(now_ms + terms.unknown_lead_ms())
@@ -147,7 +146,7 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
         generator.rewind(worker_id, until_ms - epoch_ms);
         snowflake.set_lead(terms.lead(unknown_since_ms, 0));
     }
-    // In any case the launcher begins anew: it opens what was closed here.
+    // In any case the launcher must start over, since the generator was closed here.
     snowflake.resets.fetch_add(1, Ordering::AcqRel);
     written.map_err(file_problem)?;
     Ok(Some(worker_id))

@@ -1,4 +1,4 @@
-//! What a call is told of the state of the generator, where it gets no id.
+//! Errors for calls that get no id, from the state of the generator.
 
 use leaf_id_core::layout::Layout;
 use leaf_id_core::state::{Refusal, State};
@@ -8,16 +8,16 @@ use crate::error::{Failure, for_monitors};
 use crate::pg;
 use crate::shmem::{Area, LeaseStatus};
 
-/// Whether waiting is useless: what the launcher has found is the error then.
+/// Fails if waiting is pointless, with the reason found by the launcher.
 pub fn check(area: &Area, deadline: &Deadline) -> Result<(), Failure> {
     let state = area.snowflake.state();
-    // Set a moment ago, perhaps, and the launcher has not read it yet.
+    // The setting may have been changed a moment ago, and the launcher has not read it yet.
     if is_of_settings(state) && deadline.elapsed_ms() < RELOAD_GRACE_MS {
         return Ok(());
     }
     match state {
         State::Starting | State::Open { .. } => Ok(()),
-        // Within what this call waits for anyhow.
+        // Within the call's own timeout.
         State::WaitingOut { until_ms } | State::Refused(Refusal::WorkerIdRetired { until_ms })
             if deadline
                 .left_ms()
@@ -35,7 +35,7 @@ pub fn check(area: &Area, deadline: &Deadline) -> Result<(), Failure> {
     }
 }
 
-/// Whether a setting is the way out.
+/// True if a change of settings would resolve the state.
 fn is_of_settings(state: State) -> bool {
     matches!(
         state,
@@ -45,7 +45,7 @@ fn is_of_settings(state: State) -> bool {
     )
 }
 
-/// The error of a refusal; `None` if it may be over soon.
+/// The error for a refusal; `None` if it may end soon.
 fn failure(area: &Area, refusal: Refusal) -> Option<Failure> {
     let status = area.registry().lease_status();
     let said = || for_monitors(status.last_error.get());
@@ -73,9 +73,9 @@ fn failure(area: &Area, refusal: Refusal) -> Option<Failure> {
         Refusal::OtherEpoch => Failure::OtherEpoch { said: said() },
         Refusal::OtherLayout => Failure::OtherLayout { said: said() },
         Refusal::OtherRole => Failure::OtherRole { said: said() },
-        // Unless it is being renewed just now.
+        // Unless a renewal is in progress.
         Refusal::LeaseEnded if status.away_since_ms.is_some() => lease_ended(&status),
-        // The registry may answer yet.
+        // The registry may still answer.
         Refusal::LeaseEnded
         | Refusal::NoAnswer
         | Refusal::RegistryGrace
@@ -83,7 +83,7 @@ fn failure(area: &Area, refusal: Refusal) -> Option<Failure> {
     })
 }
 
-/// The error of a call whose time is over.
+/// The error for a call that has timed out.
 pub fn timed_out(area: &Area, deadline: &Deadline) -> Failure {
     let status = area.registry().lease_status();
     let registry = status.registry.get();
@@ -122,7 +122,7 @@ pub fn timed_out(area: &Area, deadline: &Deadline) -> Failure {
     }
 }
 
-/// The error where the lease has ended.
+/// The error after the end of the lease.
 pub fn lease_ended(status: &LeaseStatus) -> Failure {
     Failure::LeaseEnded {
         worker_id: status.worker_id,

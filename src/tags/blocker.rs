@@ -1,11 +1,11 @@
-//! Who keeps a claim from its row, looked for after the claim gave up waiting.
+//! Holders of locks that block a claim, looked up after it has timed out.
 
 use super::heap;
 use crate::error::RefillError;
 use crate::pg::{self, LockHolder};
 use crate::shmem::Key;
 
-/// Who keeps the allocator from a tag's row, in a transaction of its own.
+/// The holder that blocks the allocator from a tag's row. Runs in a separate transaction.
 pub fn find(key: &Key) -> RefillError {
     let row = match heap::see(key) {
         Ok(Ok(Some(seen))) => pg::row_holder(seen.locker),

@@ -1,10 +1,10 @@
 //! Claims: the only place that takes ids out of `leaf_alloc`.
 //!
-//! There is one way to claim, [`advance`], which [`claim`] goes for this server and
-//! [`claim_for_member`] for another one; what such a claim there has brought here is
-//! written down by [`super::receive`]. All write rows by oid (I9). Claims are made in a transaction
-//! of their own, the allocator's or the other server's, never in a session's that goes on:
-//! its rollback would return the range to the table while somebody hands it out (I2).
+//! All claims go through [`advance`]: [`claim`] for this server, [`claim_for_member`] for another
+//! one. What a claim on another server has returned is recorded by [`super::receive`]. All of them
+//! write rows by oid (I9). A claim runs in a separate transaction, the allocator's or the other
+//! server's, never in that of a session that continues: its rollback would return the range to the
+//! table while ids from it are issued (I2).
 
 use leaf_id_core::row as rules;
 use leaf_id_core::step::{self, Decay, Limits, Pace};
@@ -17,33 +17,33 @@ use crate::guc;
 use crate::pg::{self, Name, Table, Value};
 use crate::shmem::{Access, Claimed, Key, Slot, Tag};
 
-/// What the allocator knows of a tag when it claims.
+/// The allocator's knowledge of a tag when it claims.
 pub struct Ask {
-    /// How fast it was used so far.
+    /// Pace of the tag so far.
     pub pace: Pace,
-    /// When a segment was first asked for, in Unix milliseconds ...
+    /// Time of the first request for a segment, in Unix milliseconds.
     pub asked_ms: i64,
-    /// ... and the clock.
+    /// Current time, in Unix milliseconds.
     pub now_ms: i64,
     /// Sessions found both buffers empty.
     pub starved: bool,
-    /// The longest range that a session waits for; 0 for none.
+    /// The longest range a session is waiting for, in ids; 0 if none.
     pub range_len: u32,
-    /// `incarnation` of the row that was published from, 0 for none ...
+    /// `incarnation` of the row last published from; 0 if none.
     pub row_incarnation: i64,
-    /// ... and one past the last id that was.
+    /// One past the last id published from it.
     pub high: i64,
-    /// Who may take from the slot, as far as that is known.
+    /// Access of the slot, if known.
     pub access: Access,
 }
 
-/// Why the allocator's claim was not made.
+/// Reason why the allocator made no claim.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unclaimed {
-    /// The tag gives no ids. Where it has no row, that may have been replaced while the claim
-    /// waited for it.
+    /// The tag gives no ids. If it has no row, the row may have been replaced while the claim
+    /// waited for its lock.
     Tag(TagError),
-    /// Another server is to be asked.
+    /// The ids come from another server.
     Sourced(TagSource),
 }
 
@@ -53,37 +53,37 @@ impl From<TagError> for Unclaimed {
     }
 }
 
-/// What the row of a tag holds that is sourced from another server.
+/// Row of a sourced tag.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TagSource {
-    /// That foreign server.
+    /// Foreign server.
     pub server: Name,
-    /// `incarnation` of the row here ...
+    /// `incarnation` of the local row.
     pub row_incarnation: i64,
-    /// ... and of the one there that the last segment came from; 0 for none.
+    /// `incarnation` of the source server's row that the last segment came from; 0 if none.
     pub server_incarnation: i64,
-    /// One past the highest id that came from there.
+    /// One past the highest id received from there.
     pub max_id: i64,
-    /// No id may be above it.
+    /// Largest valid id.
     pub max_value: i64,
-    /// What may be asked for at once.
+    /// Limits for one request.
     pub limits: Limits,
 }
 
-/// What a claim gives another server.
+/// A claim made for another server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
-    /// The lowest id.
+    /// First id.
     pub first: i64,
-    /// How many ids.
+    /// Number of ids.
     pub len: u32,
-    /// `incarnation` of the row that they came from.
+    /// `incarnation` of the row they came from.
     pub incarnation: i64,
-    /// Its `max_step`.
+    /// `max_step` of the row.
     pub max_step: u32,
-    /// Its `max_value`.
+    /// `max_value` of the row.
     pub max_value: i64,
-    /// Ids left out before the first one, because of a failover.
+    /// Ids skipped before the first one because of a failover.
     pub skipped: u64,
 }
 
@@ -106,8 +106,9 @@ impl AllocRow {
         })
     }
 
-    /// Who may take of it, as a slot remembers that. `known`: what the slot says of a row of this
-    /// incarnation, and so whether the name has a key: none is made for a tag that there is.
+    /// Access to store in the slot. `known`: the slot's access, valid for the row with
+    /// `incarnation`; it tells whether the name has a key, since no key is created for an existing
+    /// tag.
     pub(super) fn access(&self, tag: &Tag, incarnation: i64, known: Access) -> Access {
         let is_opaque = match known {
             Access::Everybody | Access::Restricted if self.incarnation == incarnation => false,
@@ -125,12 +126,12 @@ impl AllocRow {
         step::longest_claim(self.last_claim.largest_recent(self.limits), self.limits)
     }
 
-    /// Of a stored row, where it is never NULL.
+    /// `max_id`, which is never NULL in a stored row.
     pub(super) fn max_id(&self) -> i64 {
         self.max_id.unwrap_or(i64::MAX)
     }
 
-    /// Of a stored row, where it is never NULL.
+    /// `max_value`, which is never NULL in a stored row.
     pub(super) fn max_value(&self) -> i64 {
         self.max_value.unwrap_or(0)
     }
@@ -139,18 +140,18 @@ impl AllocRow {
 impl LastClaim {
     fn largest_recent(&self, limits: Limits) -> u32 {
         match u32::try_from(self.largest_claim) {
-            // 0 only where the triggers were disabled.
+            // 0 only if triggers were disabled.
             Ok(0) | Err(_) => limits.step,
             Ok(largest_claim) => largest_claim,
         }
     }
 
-    /// Whether it was made in this database system, and not before a dump or an upgrade.
+    /// True if the claim was made in this database system, not before a dump or an upgrade.
     fn is_ours(&self) -> bool {
         self.system_identifier == pg::system_identifier().cast_signed()
     }
 
-    /// Promotions since, each of which may have lost claims.
+    /// Number of promotions since, each of which may have lost claims.
     pub fn promotions(&self) -> u32 {
         rules::promotions(
             self.timeline.cast_unsigned(),
@@ -159,20 +160,20 @@ impl LastClaim {
         )
     }
 
-    /// The most ids that claims lost in one promotion can have taken.
+    /// Upper bound for the ids of the claims that one promotion may have lost.
     fn most_missing(&self, limits: Limits) -> u64 {
         let claims = u32::try_from(guc::FAILOVER_SKIP.get()).unwrap_or(0);
         step::most_taken(claims, self.largest_recent(limits), limits)
     }
 
-    /// The ids to leave out before the next claim, because [`guc::FAILOVER_SKIP`] claims may have been lost
-    /// in each promotion.
+    /// Ids to skip before the next claim, since each promotion may have lost [`guc::FAILOVER_SKIP`]
+    /// claims.
     pub fn skip(&self, limits: Limits) -> u64 {
         rules::skip(self.promotions(), self.most_missing(limits))
     }
 }
 
-/// Tells of a skip.
+/// Logs a skip.
 pub fn log_skip(tag: &Tag, skip: u64) {
     if skip > 0 {
         let tag = tag.name();
@@ -182,7 +183,7 @@ pub fn log_skip(tag: &Tag, skip: u64) {
     }
 }
 
-/// What saved remainders are compared with.
+/// Row data for comparison with saved ranges.
 pub struct Seen {
     /// The row's `incarnation`.
     pub incarnation: i64,
@@ -190,12 +191,12 @@ pub struct Seen {
     pub max_id: i64,
     /// Its `max_value`.
     pub max_value: i64,
-    /// Who may issue its ids.
+    /// Access of the row.
     pub access: Access,
 }
 
-/// A tag's row as it is now, whoever has locked it; `None` if there is none. For the other two, see
-/// [`AllocRow::access`].
+/// The current version of a tag's row, without regard to locks; `None` if there is none. For
+/// `incarnation` and `known`, see [`AllocRow::access`].
 pub fn look(key: &Key, incarnation: i64, known: Access) -> Option<Seen> {
     let table = raised(heap::open(key.relation, pg::Access::Read))?;
     let row = AllocRow::of(&table.get(&heap::key(&key.tag))?);
@@ -207,7 +208,7 @@ pub fn look(key: &Key, incarnation: i64, known: Access) -> Option<Seen> {
     })
 }
 
-/// The value, or an ERROR that ends the transaction.
+/// The value, or raises an ERROR.
 pub(super) fn raised<T>(result: Result<T, Failure>) -> T {
     match result {
         Ok(value) => value,
@@ -215,21 +216,21 @@ pub(super) fn raised<T>(result: Result<T, Failure>) -> T {
     }
 }
 
-/// When a segment was first asked for since the last one came, in Unix milliseconds.
+/// Time of the first request since the last segment arrived, in Unix milliseconds.
 pub fn asked_ms(slot: &Slot) -> i64 {
     (slot.wanted_since() + pg::TIMESTAMP_EPOCH_US) / 1000
 }
 
-/// Claims ids for a tag, in the open transaction: they may be used once it is durable (I1).
+/// Claims ids for a tag in the open transaction. They may be used once it is durable (I1).
 ///
 /// # Errors
-/// See [`Unclaimed`]; the transaction is then to be rolled back.
+/// See [`Unclaimed`]; the caller must roll back.
 pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
     with_row(key, |locked, row| {
         if let Some(source) = row.source() {
             return Err(Unclaimed::Sourced(source));
         }
-        // Another row of this tag: how the last one was used says nothing.
+        // A new row: the pace of the previous one does not apply.
         let pace = if row.incarnation == ask.row_incarnation {
             ask.pace
         } else {
@@ -256,12 +257,11 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
     })
 }
 
-/// Claims ids for another server, in the open transaction: at most `n`, and for 0 the row's
-/// `step`. They may be given out once the transaction is durable (I1).
+/// Claims at most `n` ids for another server in the open transaction; the row's `step` if `n` is 0.
+/// They may be sent once the transaction is durable (I1).
 ///
 /// # Errors
-/// The tag gives none, not to this caller, or not from here; the transaction is then to be
-/// rolled back.
+/// The tag gives no ids, not to this caller, or not from this server; the caller must roll back.
 pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
     let tag = || key.tag.name();
     let claim = || {
@@ -269,7 +269,7 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
             if !rights::caller_may_issue(row.granted_to.as_deref()) {
                 return Ok(Err(Failure::TagForbidden { tag: tag() }));
             }
-            // No chains of servers, and no loops.
+            // No chains of source servers, and no loops.
             if let Some(source) = row.source() {
                 let server = source.server.text();
                 return Ok(Err(Failure::SourcedElsewhere { tag: tag(), server }));
@@ -291,26 +291,26 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
         })
     };
     let claimed = match claim() {
-        // It may have been replaced while we waited for its lock.
+        // The row may have been replaced during the wait for its lock.
         Err(TagError::NoSuchTag) => claim(),
         result => result,
     };
     claimed.unwrap_or_else(|error| Err(Failure::tag(tag(), error)))
 }
 
-/// An `incarnation` that no row had before.
+/// A random `incarnation`; never 0.
 pub fn new_incarnation() -> i64 {
     rand::random::<i64>() | 1
 }
 
-/// The row of a tag, locked.
+/// The locked row of a tag.
 pub(super) struct LockedRow {
-    /// Where it is, and the others.
+    /// `leaf_alloc`.
     pub table: Table,
     stored: pg::Row,
 }
 
-/// Runs a claim on the row of a tag, which is locked.
+/// Locks the row of a tag and runs `claim` on it.
 pub(super) fn with_row<T, E: From<TagError>>(
     key: &Key,
     claim: impl FnOnce(&LockedRow, &AllocRow) -> Result<T, E>,
@@ -323,7 +323,7 @@ pub(super) fn with_row<T, E: From<TagError>>(
     claim(&LockedRow { table, stored }, &row)
 }
 
-/// What a claim leaves in a row.
+/// Columns that a claim updates.
 pub(super) struct Written {
     pub max_id: i64,
     pub largest_recent: u32,
@@ -331,15 +331,15 @@ pub(super) struct Written {
     pub server_incarnation: i64,
 }
 
-/// Ids that were cut off a row.
+/// Ids taken from a row.
 struct Piece {
     first: i64,
     len: u32,
     skipped: u64,
 }
 
-/// Cuts the next ids off a row, as many as wanted unless that is longer than a claim may be,
-/// and writes it, and the mark of its name.
+/// Takes the next ids from a row: as many as wanted, up to the max length of a claim. Updates the
+/// row and the mark of its name.
 fn advance(
     key: &Key,
     locked: &LockedRow,
@@ -358,7 +358,7 @@ fn advance(
     let left = max_value.saturating_sub(first).saturating_add(1);
     let longest = row.longest_claim();
     let wanted = wanted.min(longest);
-    // The last segment before the limit is cut to fit.
+    // The last segment before the limit is truncated.
     let len = u32::try_from(left).map_or(wanted, |left| wanted.min(left));
     let before = row.last_claim.largest_recent(row.limits);
     let largest_recent = step::largest_recent(before, len, decay);
@@ -378,6 +378,7 @@ fn advance(
 }
 
 impl LockedRow {
+    /// Writes the columns of a claim to the row.
     pub fn write(&self, row: &Written) {
         let columns = [
             (heap::MAX_ID, Value::Bigint(row.max_id)),
@@ -401,16 +402,16 @@ impl LockedRow {
     }
 }
 
-/// Writes down what a transaction has issued of a tag that it created, before it commits: in the mark of
-/// the name, and in the row, if that is there still.
+/// Records the ids that a transaction has issued from a tag it created, before it commits: in the
+/// mark of the name, and in the row if that still exists.
 ///
 /// # Errors
 /// A table was altered.
 pub fn note_issued(key: &Key, high: i64) -> Result<(), Failure> {
-    // What the transaction's last statement has written is to be seen.
+    // Make the last statement's changes visible.
     pg::see_own_changes();
     let Some(table) = heap::open(key.relation, pg::Access::Write)? else {
-        // The extension was dropped, and its tags with it.
+        // The extension was dropped, along with its tags.
         return Ok(());
     };
     if let Some(stored) = table.lock(&heap::key(&key.tag))

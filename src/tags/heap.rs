@@ -1,4 +1,4 @@
-//! The rows of `leaf_alloc`: as they are stored, and as triggers see them.
+//! Rows of `leaf_alloc`, as stored and as seen by triggers.
 
 use leaf_id_core::step::Limits;
 
@@ -6,7 +6,7 @@ use crate::error::Failure;
 use crate::pg::{self, Access, Locker, Misshapen, Name, Obstacle, Shape, Table, Type, Value};
 use crate::shmem::{Key, Tag};
 
-/// `leaf_alloc` as sql/schema.sql makes it.
+/// Shape of `leaf_alloc`, as created by sql/schema.sql.
 pub static ALLOC: Shape = Shape::new(
     c"leaf_alloc",
     &[
@@ -57,7 +57,7 @@ const SERVER: usize = 12;
 /// Column `server_incarnation`.
 pub const SERVER_INCARNATION: usize = 13;
 const GRANTED_TO: usize = 14;
-/// The oid of this database's `leaf_alloc`.
+/// Oid of this database's `leaf_alloc`.
 ///
 /// # Errors
 /// [`Failure::NoTable`].
@@ -65,49 +65,48 @@ pub fn relation() -> Result<u32, Failure> {
     pg::find_table(&ALLOC).ok_or(Failure::NoTable)
 }
 
-/// The key of a tag's row.
+/// Index key of a tag's row.
 pub fn key(tag: &Tag) -> Value<'_> {
     Value::Text(tag.bytes())
 }
 
-/// A row of `leaf_alloc`. `None` where a trigger sees a NULL, or a tag that the table's
-/// constraints are going to refuse.
+/// A row of `leaf_alloc`. `None` if a trigger sees NULL, or a tag that the constraints will reject.
 #[derive(Clone)]
 pub struct AllocRow {
     /// The tag.
     pub tag: Option<Tag>,
-    /// `max_id`: the lowest id that is not claimed.
+    /// `max_id`: the lowest id not yet claimed.
     pub max_id: Option<i64>,
-    /// `max_value`: the last id.
+    /// `max_value`: the largest valid id.
     pub max_value: Option<i64>,
     /// `incarnation`.
     pub incarnation: i64,
-    /// `step` and `max_step`, in ids. What a CHECK is going to refuse counts as 0.
+    /// `step` and `max_step`, in ids; 0 if a CHECK constraint will reject the value.
     pub limits: Limits,
-    /// What it remembers of its last claim.
+    /// Record of the last claim.
     pub last_claim: LastClaim,
     /// The foreign server that the tag is sourced from.
     pub server: Option<Name>,
-    /// `incarnation` of the row there that the last segment came from; 0 for none.
+    /// `incarnation` of the source server's row that the last segment came from; 0 if none.
     pub server_incarnation: i64,
     /// The roles that may issue its ids; see [`super::rights`].
     pub granted_to: Option<Vec<Name>>,
 }
 
-/// What a trigger was fired for.
+/// The event a trigger was fired for.
 pub struct Edit {
     /// Oid of `leaf_alloc`.
     pub relation: u32,
-    /// The row before; `None` for INSERT.
+    /// Old row; `None` for INSERT.
     pub old: Option<AllocRow>,
-    /// The row after; `None` for DELETE.
+    /// New row; `None` for DELETE.
     pub new: Option<AllocRow>,
-    /// `session_replication_role` is `replica`: nothing may be refused.
+    /// `session_replication_role` is `replica`: the edit must not be refused.
     pub replica: bool,
 }
 
 impl Edit {
-    /// The key of a tag of this table in the directory.
+    /// Directory key of a tag in this table.
     pub fn key(&self, tag: Tag) -> Key {
         Key {
             database: pg::database(),
@@ -117,19 +116,19 @@ impl Edit {
     }
 }
 
-/// What a row remembers of its last claim.
+/// A row's record of its last claim.
 #[derive(Clone, Copy)]
 pub struct LastClaim {
-    /// The database cluster.
+    /// System identifier of the cluster.
     pub system_identifier: i64,
-    /// The WAL timeline.
+    /// WAL timeline.
     pub timeline: i32,
-    /// The largest of the recent claims, in ids.
+    /// Largest recent claim, in ids.
     pub largest_claim: i32,
 }
 
 impl AllocRow {
-    /// What a row of the table holds.
+    /// Decodes a row of the table.
     pub fn of(row: &pg::Row) -> Self {
         let ids = |number| u32::try_from(row.integer(number).unwrap_or(0)).unwrap_or(0);
         Self {
@@ -153,7 +152,7 @@ impl AllocRow {
     }
 }
 
-/// Opens `leaf_alloc`; `None` if it is gone.
+/// Opens `leaf_alloc`; `None` if it was dropped.
 ///
 /// # Errors
 /// See [`Misshapen`].
@@ -176,36 +175,35 @@ impl From<Misshapen> for Failure {
     }
 }
 
-/// The `max_id` of a tag as it is committed now, or as this transaction has made it; `None` if
-/// there is no such tag.
+/// `max_id` of a tag as committed now, or as modified by this transaction; `None` if there is no
+/// such tag.
 ///
 /// # Errors
-/// The table is gone or was altered.
+/// The table was dropped or altered.
 pub fn max_id(key: &Key) -> Result<Option<i64>, Failure> {
     let table = open(key.relation, Access::Read)?.ok_or(Failure::NoTable)?;
     let row = table.get(&self::key(&key.tag));
     Ok(row.and_then(|row| row.bigint(MAX_ID)))
 }
 
-/// A tag's row as a session sees it before it asks for a slot.
+/// A tag's row, as read by a session before it requests a slot.
 pub struct SeenRow {
-    /// What it holds.
+    /// Contents of the row.
     pub row: AllocRow,
-    /// It was written by the open transaction, or by a parallel worker's leader.
+    /// Written by the open transaction, or by a parallel worker's leader.
     pub ours: bool,
-    /// Who has locked or updated it last.
+    /// The last locker or updater of the row.
     pub locker: Locker,
 }
 
-/// The table or its index is locked by somebody else.
+/// The table or its index is locked by another session.
 pub struct TableLocked;
 
-/// Looks at a tag's row at this very moment: one that was committed after the transaction's
-/// own snapshot counts too. No privilege is needed, no xid is assigned, and no lock of it is
-/// waited for.
+/// Reads the current version of a tag's row, even if committed after the transaction's snapshot.
+/// Requires no privilege, assigns no xid, and waits for no lock.
 ///
 /// # Errors
-/// [`TableLocked`]; inside, that the table was altered.
+/// [`TableLocked`]; in the inner result, that the table was altered.
 pub fn see(key: &Key) -> Result<Result<Option<SeenRow>, Failure>, TableLocked> {
     let table = match Table::open_at_once(key.relation, &ALLOC) {
         Ok(Some(table)) => table,

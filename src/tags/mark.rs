@@ -1,15 +1,15 @@
-//! Marks of names: one past the highest id that was ever claimed under a name in this database. The
-//! rules are `leaf_id_core::row`'s.
+//! Marks of names: one past the highest id ever claimed under a name in this database. The rules
+//! are in `leaf_id_core::row`.
 //!
-//! Claims write marks by oid, past triggers, as they write rows. What edits leave to them is written
-//! by triggers in SQL (sql/tags.sql, sql/gapless.sql): tools that copy the table see it.
+//! Claims write marks by oid, bypassing triggers, like rows. Triggers in SQL (sql/tags.sql,
+//! sql/gapless.sql) write the marks left by edits, so that tools that copy the table see them.
 
 use super::heap;
 use crate::error::Failure;
 use crate::pg::{self, Access, Shape, Table, Type, Value};
 use crate::shmem::Tag;
 
-/// `leaf_high_mark` as sql/schema.sql makes it.
+/// Shape of `leaf_high_mark`, as created by sql/schema.sql.
 static MARKS: Shape = Shape::new(
     c"leaf_high_mark",
     &[(c"tag", Type::Text), (c"high", Type::Bigint)],
@@ -32,7 +32,7 @@ fn open(shape: &'static Shape, access: Access) -> Result<Table, Failure> {
 /// The mark of a tag's name as it is committed now, or as this transaction has made it; 0 for none.
 ///
 /// # Errors
-/// The table of marks is gone or was altered.
+/// The table of marks was dropped or altered.
 pub fn get(tag: &Tag) -> Result<i64, Failure> {
     let row = open(&MARKS, Access::Read)?.get(&heap::key(tag));
     Ok(row.and_then(|row| row.bigint(HIGH)).unwrap_or(0))
@@ -63,7 +63,7 @@ pub fn lock_in(shape: &'static Shape, name: &Value) -> Result<LockedMark, Failur
 }
 
 impl LockedMark {
-    /// 0 for none.
+    /// The mark; 0 if there is none.
     pub fn high(&self) -> i64 {
         self.stored
             .as_ref()
@@ -71,7 +71,7 @@ impl LockedMark {
             .unwrap_or(0)
     }
 
-    /// Forgets it; false if there is none.
+    /// Deletes the mark; false if there is none.
     pub fn forget(&self) -> bool {
         if let Some(row) = &self.stored {
             self.table.delete(row);

@@ -1,10 +1,10 @@
 //! Keys of opaque ids.
 //!
-//! A key belongs to a name: the numbers that the tag of this name counts are permuted with it. It is
-//! made for a name that has and had no tag, and is never changed or deleted, so nothing that a session
-//! remembers of one can be wrong. The tag may be dropped and created again, and goes on with the same
-//! permutation. It is not renamed, and nobody takes a number of it for an id: a number may be the id of
-//! another one.
+//! A key belongs to a name: it permutes the numbers counted by the tag of this name. It is created
+//! for a name that has no tag and never had one, and is never changed or deleted, so a session's
+//! cache of keys cannot become stale. The tag may be dropped and created again, and continues with
+//! the same permutation. It cannot be renamed, and its numbers are never issued as ids, since a
+//! number may equal the id of another number.
 
 use std::rc::Rc;
 
@@ -15,7 +15,7 @@ use crate::error::Failure;
 use crate::pg::{self, Access, Obstacle, Shape, Table, Type, Value};
 use crate::shmem::Tag;
 
-/// `leaf_opaque_key` as sql/schema.sql makes it.
+/// Shape of `leaf_opaque_key`, as created by sql/schema.sql.
 static KEYS: Shape = Shape::new(
     c"leaf_opaque_key",
     &[
@@ -40,16 +40,17 @@ fn open(access: Access) -> Result<Table, Failure> {
     Table::open(relation, &KEYS, access)?.ok_or(Failure::NoKeyTable)
 }
 
-/// Whether a name has a key.
+/// True if a name has a key.
 ///
 /// # Errors
-/// The table of keys is gone or was altered.
+/// The table of keys was dropped or altered.
 pub fn has_key(tag: &Tag) -> Result<bool, Failure> {
     Ok(open(Access::Read)?.get(&heap::key(tag)).is_some())
 }
 
-/// Whether the caller may have a tag of this name count from wherever he likes, as what he is given then
-/// tells the ids of numbers: the name has no key, or this transaction has made it, or he may make some.
+/// True if the caller may set the position of a tag of this name. With a key, that reveals the ids
+/// of chosen numbers, so it requires that the name has no key, that this transaction has created
+/// it, or that the caller may create keys.
 ///
 /// # Errors
 /// As [`has_key`].
@@ -63,11 +64,11 @@ pub fn caller_may_renumber(tag: &Tag) -> Result<bool, Failure> {
     Ok(right.is_some_and(|function| pg::caller_may_execute(function.oid)))
 }
 
-/// Makes the key of a name, for the numbers from 1 to a last one; a new one, or that of another server
-/// in hexadecimal.
+/// Creates the key of a name for the numbers 1 to `last`: a random one, or another server's in
+/// hexadecimal.
 ///
 /// # Errors
-/// The name has a key or a tag; there are too few numbers; or that is no key.
+/// The name has a key or had a tag, `last` is too small, or `key` is not valid.
 pub fn create(tag: &Tag, last: i64, key: Option<&str>) -> Result<(), Failure> {
     let name = || tag.name();
     if !(MIN_VALUES..i64::MAX).contains(&last) {
@@ -93,10 +94,10 @@ pub fn create(tag: &Tag, last: i64, key: Option<&str>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The key of a name, in hexadecimal.
+/// The key of a name in hexadecimal.
 ///
 /// # Errors
-/// It has none.
+/// The name has no key.
 pub fn hex(tag: &Tag) -> Result<String, Failure> {
     let row = open(Access::Read)?.get(&heap::key(tag));
     let key = row.as_ref().and_then(key);
@@ -104,21 +105,21 @@ pub fn hex(tag: &Tag) -> Result<String, Failure> {
     Ok(key.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// What a name's numbers are permuted with.
+/// The permutation of a name.
 pub struct Found {
     /// The permutation.
     pub permutation: Rc<Permutation>,
-    /// It was written by the open transaction, which may be rolled back.
+    /// Written by the open transaction, which may roll back.
     pub is_ours: bool,
 }
 
-/// The table of keys is locked by somebody else.
+/// The table of keys is locked by another session.
 pub struct KeysLocked;
 
-/// Looks a key up; `None` if the name has none. No privilege is needed, and no lock is waited for.
+/// Looks up a key; `None` if the name has none. Requires no privilege, and waits for no lock.
 ///
 /// # Errors
-/// [`KeysLocked`]; inside, that the table of keys is gone or was altered.
+/// [`KeysLocked`]; in the inner result, that the table of keys was dropped or altered.
 pub fn find(tag: &Tag) -> Result<Result<Option<Found>, Failure>, KeysLocked> {
     let Some(relation) = pg::find_table(&KEYS) else {
         return Ok(Err(Failure::NoKeyTable));

@@ -1,4 +1,4 @@
-//! What a claim on another server has brought: written down here.
+//! Recording of claims made on a source server.
 
 use leaf_id_core::step::Pace;
 
@@ -6,34 +6,34 @@ use super::claim::{Answer, TagSource, Written, new_incarnation, with_row};
 use crate::error::TagError;
 use crate::shmem::{Access, Claimed, Key};
 
-/// What the allocator knows of a tag when an answer has come from the source server.
+/// The allocator's knowledge of a tag when the source server has answered.
 pub struct Arrival {
-    /// The row as it was when that server was asked.
+    /// The row at the time of the request.
     pub source: TagSource,
-    /// What it has answered.
+    /// The answer.
     pub answer: Answer,
-    /// How fast the tag was used so far.
+    /// Pace of the tag so far.
     pub pace: Pace,
-    /// The adaptive step that it was asked with.
+    /// Requested number of ids, by the adaptive step.
     pub step: u32,
-    /// When a segment was first asked for, in Unix milliseconds ...
+    /// Time of the first request for a segment, in Unix milliseconds.
     pub asked_ms: i64,
-    /// ... and the clock.
+    /// Current time, in Unix milliseconds.
     pub now_ms: i64,
-    /// `incarnation` of the row that was published from, 0 for none ...
+    /// `incarnation` of the row last published from; 0 if none.
     pub row_incarnation: i64,
-    /// ... and one past the last id that was.
+    /// One past the last id published from it.
     pub high: i64,
-    /// Who may take from the slot, as far as that is known.
+    /// Access of the slot, if known.
     pub access: Access,
 }
 
-/// Why what another server has answered is not used: it is a gap.
+/// Reason to discard an answer; its ids become a gap.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unreceived {
-    /// The row is not the one any more for which that server was asked.
+    /// The row was replaced, or has been sourced differently, since the request.
     Replaced,
-    /// The row's own `max_value` has passed, or that server is behind.
+    /// The row's own `max_value` is exceeded, or the source server is behind.
     Tag(TagError),
 }
 
@@ -46,13 +46,14 @@ impl From<TagError> for Unreceived {
     }
 }
 
-/// Writes down what another server has answered, in the open transaction: the ids may be
-/// used once that is durable. The truth is there, and no id depends on this; but it is how
-/// a server that has lost claims is noticed.
+/// Records a source server's answer in the open transaction. The ids may be used once that is
+/// durable. The source server's row is authoritative and no id depends on this record, but it
+/// detects a source server that has lost claims.
 ///
-/// Another incarnation of the row there is a new incarnation of the row here: the ids may be lower.
+/// A new incarnation of the row there becomes a new incarnation here, since its ids may be lower.
+///
 /// # Errors
-/// See [`Unreceived`]; the transaction is then to be rolled back.
+/// See [`Unreceived`]; the caller must roll back.
 pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
     let Arrival { source, answer, .. } = arrival;
     with_row(key, |locked, row| {
@@ -92,7 +93,7 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
         } else {
             Pace::default()
         };
-        // As much as that server gives at once, where that is less.
+        // The source server may have given less than requested.
         let step = arrival.step.min(answer.len);
         let claimed = Claimed {
             first: answer.first,

@@ -1,16 +1,16 @@
-//! What the open transaction did to `leaf_alloc`: its edits, its own ids of tags that it
-//! created, and the callbacks that make edits known to everybody when it commits.
+//! Edits of `leaf_alloc` by the open transaction, ids issued from tags that it created, and the
+//! callbacks that publish the edits when it commits.
 //!
-//! Shared memory holds what is committed. A transaction that changed a tag's row must not
-//! get an id of the old row, and would wait for ever for its own lock if it asked for one
-//! of the new: it is refused (55000), until it commits. A tag that was created in this
-//! very transaction is the exception: nobody else can see it, so its ids are counted here
-//! and written to the row and the mark of the name before the commit. What counts them stands outside of
-//! subtransactions: ROLLBACK TO SAVEPOINT does not bring an id back. A tag that was there before, and was
-//! dropped, renamed or reset, is not an exception.
+//! Shared memory has the committed state. A transaction that has changed a tag's row must not get
+//! an id from the old row, and would wait forever for its own lock if it requested one from the new
+//! row. So it gets an error (55000) until it commits. The exception is a tag created in the same
+//! transaction: nobody else can see it, so its ids are counted here and written to the row and to
+//! the mark of the name before the commit. The counter is not subject to subtransactions: ROLLBACK
+//! TO SAVEPOINT does not make an id available again. The exception does not apply to a tag that
+//! existed before and was dropped, renamed or reset.
 //!
-//! The callbacks after commit and rollback must not fail, which would be a PANIC: they
-//! allocate nothing; what they need was put down by the trigger.
+//! The callbacks after commit and abort must not fail, which would be a PANIC. They allocate
+//! nothing; the trigger has prepared what they need.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -27,52 +27,52 @@ use crate::tags::claim;
 use crate::tags::heap::{AllocRow, Edit};
 use crate::tags::{mark, opaque};
 
-/// Edits remembered one by one; a transaction with more invalidates its whole database.
+/// Max edits recorded individually; beyond that, all tags of the database are invalidated.
 const MAX_EDITS: usize = 100_000;
 
-/// How a tag stands in the open transaction.
+/// Status of a tag in the open transaction.
 pub enum Standing {
-    /// Not edited: shared memory is right.
+    /// Not edited; shared memory is valid.
     Untouched,
-    /// Edited: no ids until the transaction commits.
+    /// Edited; no ids until the transaction commits.
     Changed,
-    /// Created here, under a name that this transaction had not touched: ids are issued here.
+    /// Created here, under a name this transaction had not touched before; ids are issued here.
     Created,
 }
 
-/// What a tag that was created here is to those who want ids of it.
+/// Restrictions of a tag created in this transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Created {
-    /// Everybody's.
+    /// Issuable by everybody.
     Plain,
-    /// Not everybody's.
+    /// Issuable by some roles only.
     Restricted,
-    /// It has a key.
+    /// The name has a key.
     Opaque,
 }
 
 #[derive(Clone, Copy)]
 enum Kind {
-    /// `max_id`, a limit, the name or the server changed, or the row is gone.
+    /// `max_id`, a limit, the name or the server changed, or the row was deleted.
     Changed,
-    /// The row was inserted here, under a name that was not touched before, or edited since.
+    /// The row was inserted here, under a name not touched before; or such a row was updated.
     Created {
-        /// The next id.
+        /// Next id.
         next: i64,
         max_value: i64,
         max_step: u32,
-        /// Another server has its ids: none are issued here.
-        /// What was, before the row named that server, counts as ever.
+        /// The tag is sourced from another server, so no ids are issued here. Ids issued before the
+        /// row named that server still count.
         sourced: bool,
-        /// What it is to callers.
+        /// Restrictions.
         what: Created,
     },
-    /// Only the roles that may issue its ids changed: others notice when that commits.
+    /// Only the list of roles changed; takes effect for others at commit.
     Regranted,
 }
 
 impl Kind {
-    /// A row that was created here, whose ids can be issued here.
+    /// True if the row was created here and its ids can be issued here.
     fn is_ours(&self) -> bool {
         matches!(self, Self::Created { sourced: false, .. })
     }
@@ -83,7 +83,7 @@ struct Entry {
     kind: Kind,
 }
 
-/// One step to take back if its subtransaction is rolled back.
+/// An undo record for subtransaction abort.
 enum Step {
     Entry(Key),
     Truncate,
@@ -91,28 +91,28 @@ enum Step {
 
 #[derive(Default)]
 struct Edits {
-    /// Per tag, the newest last.
+    /// Edits per tag, newest last.
     entries: HashMap<Key, Vec<Entry>>,
-    /// Tables emptied by TRUNCATE, and when.
+    /// Truncated tables, with the order of the TRUNCATE.
     truncated: Vec<(u32, u64)>,
-    /// Everything in order, with its subtransaction.
+    /// Undo log: all edits in order, with their subtransaction.
     log: Vec<(u32, Step)>,
     order: u64,
-    /// There were too many: every tag of the database counts as changed.
+    /// Too many edits: all tags of the database count as changed.
     overflow: bool,
-    /// One past the last id issued here of each tag. Outlives subtransactions.
+    /// One past the last id issued here, per tag. Survives subtransaction abort.
     issued: HashMap<Key, i64>,
 }
 
 static EDITS: LazyLock<Mutex<Edits>> = LazyLock::new(Mutex::default);
-/// Whether there is anything in it: what the hot path looks at.
+/// True if `EDITS` is not empty; for the hot path.
 static OPEN: AtomicBool = AtomicBool::new(false);
-/// Whether this transaction has written `leaf_alloc` at all.
+/// This transaction has written to `leaf_alloc`.
 static WRITTEN: AtomicBool = AtomicBool::new(false);
-/// What it has issued is in the rows: no more can be issued before it has committed.
+/// The issued ids have been written to the rows; no more can be issued before the commit.
 static ISSUED_WRITTEN: AtomicBool = AtomicBool::new(false);
 
-/// Whether this transaction has edited any tag.
+/// True if this transaction has edited any tag.
 #[inline]
 pub fn open() -> bool {
     OPEN.load(Ordering::Relaxed)
@@ -134,7 +134,7 @@ impl Edits {
     }
 
     fn kind(&self, key: &Key) -> Option<Kind> {
-        // What was edited since is not known.
+        // Later edits were not recorded.
         if self.overflow {
             return Some(Kind::Changed);
         }
@@ -150,7 +150,7 @@ impl Edits {
         }
     }
 
-    /// What was issued here of tags whose creation stands.
+    /// Ids issued here from tags whose creation has not been rolled back.
     fn issued(&self) -> Vec<(Key, i64)> {
         let issued = self.issued.iter();
         let stands = issued.filter(|(key, _)| self.kind(key).is_some());
@@ -158,7 +158,7 @@ impl Edits {
     }
 
     fn take_back(&mut self, subtransaction: u32, area: Option<&Area>) {
-        // Subtransactions are numbered upwards: what began within this one is above it.
+        // Subtransaction ids ascend: those started within this one have higher ids.
         while self
             .log
             .last()
@@ -197,7 +197,7 @@ fn key(relation: u32, tag: Tag) -> Key {
     }
 }
 
-/// How a tag stands in the open transaction.
+/// Status of a tag in the open transaction.
 pub fn standing(key: &Key) -> Standing {
     let kind = EDITS.lock().kind(key);
     match kind {
@@ -207,7 +207,7 @@ pub fn standing(key: &Key) -> Standing {
     }
 }
 
-/// Where the ids of a tag that was created in this transaction go on.
+/// The next id of a tag created in this transaction.
 pub fn next_here(key: &Key) -> i64 {
     let edits = EDITS.lock();
     let next = match edits.kind(key) {
@@ -220,7 +220,7 @@ pub fn next_here(key: &Key) -> i64 {
         .map_or(next, |issued| next.max(*issued))
 }
 
-/// What a tag is that was created in this transaction.
+/// Restrictions of a tag created in this transaction; `None` for other tags.
 pub fn created(key: &Key) -> Option<Created> {
     let kind = EDITS.lock().kind(key);
     match kind {
@@ -229,11 +229,11 @@ pub fn created(key: &Key) -> Option<Created> {
     }
 }
 
-/// Issues `n` ids in one run of a tag that was created in this transaction. `is_range`: the
-/// caller asked for them as one, which `max_step` limits.
+/// Issues `n` contiguous ids from a tag created in this transaction. `is_range`: `max_step` limits
+/// `n`.
 ///
 /// # Errors
-/// The tag's limits; or the tag is not one.
+/// The tag's limits, or the tag was not created in this transaction.
 pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
     let name = || key.tag.name();
     if ISSUED_WRITTEN.load(Ordering::Relaxed) {
@@ -275,14 +275,14 @@ pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
     Ok(first)
 }
 
-/// Remembers a row edit, after the row was written.
+/// Records an edit, after the row was written.
 pub fn remember(edit: &Edit) {
     if shmem::area().is_some() {
         remember_rows(edit.relation, edit.old.as_ref(), edit.new.as_ref());
     }
 }
 
-/// What a row that was inserted is to callers.
+/// Restrictions of an inserted row.
 fn kind_of(row: &AllocRow) -> Created {
     let has_key = |tag: Tag| opaque::has_key(&tag);
     match (row.tag.map(has_key), Access::of(row.granted_to.as_deref())) {
@@ -292,7 +292,7 @@ fn kind_of(row: &AllocRow) -> Created {
     }
 }
 
-/// The mark of a name, whose row was just written: nobody else is about to change it.
+/// The mark of a name whose row was just written, so that nobody else can change it.
 fn mark_of(tag: Tag) -> i64 {
     mark::get(&tag).unwrap_or(0)
 }
@@ -301,7 +301,7 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
     watch();
     let old_key = old.and_then(|row| row.tag).map(|tag| key(relation, tag));
     let new_key = new.and_then(|row| row.tag).map(|tag| key(relation, tag));
-    // Before the lock: these read tables.
+    // Before locking EDITS: these read tables.
     let what = new.map_or(Created::Plain, kind_of);
     let mark = new.and_then(|row| row.tag).map_or(0, mark_of);
     let mut edits = EDITS.lock();
@@ -368,7 +368,7 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
     }
 }
 
-/// Notes a TRUNCATE of the whole table.
+/// Records a TRUNCATE.
 pub fn note_truncate(relation: u32) {
     let Some(area) = shmem::area() else { return };
     watch();
@@ -383,7 +383,7 @@ pub fn note_truncate(relation: u32) {
         .mark_all_edited(pg::database(), Some(relation), true);
 }
 
-/// Has the end of this transaction looked after: it writes `leaf_alloc`.
+/// Registers the transaction callbacks; called before writes to `leaf_alloc`.
 pub fn watch() {
     static CALLBACKS: TransactionCallbacks = TransactionCallbacks {
         transaction: on_transaction,
@@ -406,7 +406,7 @@ fn on_transaction(event: TransactionEvent) {
     }
 }
 
-/// The ids issued of tags created here are claimed, in this same transaction.
+/// Claims the ids issued from tags created here, in this transaction.
 fn write_issued() {
     ISSUED_WRITTEN.store(true, Ordering::Relaxed);
     let issued = EDITS.lock().issued();
@@ -423,7 +423,7 @@ fn finish(committed: bool) {
     if !open() {
         return;
     }
-    // Out of the lock before shared memory is touched.
+    // Release the lock before touching shared memory.
     let edits = core::mem::take(&mut *EDITS.lock());
     OPEN.store(false, Ordering::Relaxed);
     let Some(area) = shmem::area() else { return };

@@ -1,5 +1,4 @@
-//! What an edit of `leaf_alloc` may do, and what it writes beside: the part of the trigger
-//! before the row is written.
+//! The BEFORE trigger of `leaf_alloc`: checks an edit and sets columns of the new row.
 
 use leaf_id_core::row;
 
@@ -10,21 +9,21 @@ use crate::guc;
 use crate::pg::{self, Access, Value};
 use crate::shmem::Tag;
 
-/// What the trigger changes in the row that is about to be written.
+/// Columns that the trigger sets in the new row.
 #[derive(Default)]
 pub struct Stamp {
-    /// A new incarnation.
+    /// New incarnation.
     pub incarnation: Option<i64>,
-    /// Another `max_id`.
+    /// New `max_id`.
     pub max_id: Option<i64>,
-    /// What the row remembers now.
+    /// New record of the last claim.
     pub last_claim: Option<LastClaim>,
-    /// Another `server_incarnation`.
+    /// New `server_incarnation`.
     pub server_incarnation: Option<i64>,
 }
 
 impl Stamp {
-    /// The columns to write, with the time of the edit.
+    /// The columns to write, including the time of the edit.
     pub fn changes(&self) -> Vec<(usize, Value<'_>)> {
         let mut changes = vec![(heap::UPDATE_TIME, Value::Timestamp(pg::now_timestamp()))];
         let bigints = [
@@ -51,13 +50,13 @@ impl Stamp {
     }
 }
 
-/// Decides about a row edit, before the row is written: refuses it, or stamps the row. The
-/// row may yet not be written (ON CONFLICT, another trigger): nothing is remembered here.
+/// Checks an edit before the row is written: refuses it, or sets columns. Records nothing, since
+/// the row may not be written after all (ON CONFLICT, another trigger).
 ///
 /// # Errors
-/// An UPDATE that would lower `max_id`, which is what `leaf_tag_reset` is for. A foreign
-/// server that cannot be used, or that would no longer source the tag. What a name with a key does not
-/// allow.
+/// An UPDATE that would lower `max_id` (see `leaf_tag_reset`), a foreign server that cannot be
+/// used, an attempt to stop sourcing a tag from its server, or an edit that the key of the name
+/// forbids.
 pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     let (old, Some(new)) = (&edit.old, &edit.new) else {
         return Ok(Stamp::default());
@@ -72,8 +71,8 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     };
     let Some(old) = old else {
         return Ok(Stamp {
-            // A row that comes back from a dump is the one that it was: servers that it is the source of
-            // must not take it for one that was reset. Otherwise never 0, which means none.
+            // A row restored from a dump keeps its incarnation: servers sourcing from it must not
+            // take it for a reset. Otherwise never 0, which means none.
             incarnation: Some(match new.incarnation {
                 0 => claim::new_incarnation(),
                 incarnation => incarnation,
@@ -96,15 +95,14 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         }
         max_id = Some(from);
     }
-    // What the row remembers is not for users to change. A larger step may be claimed at
-    // once.
+    // Users cannot change the record of the last claim. A larger step may be claimed at once.
     let mut last_claim = LastClaim {
         largest_claim: old.last_claim.largest_claim.max(step),
         ..old.last_claim
     };
-    // What is left out after a failover goes by the limits that the missing claims had: an
-    // edit that changes them leaves it out now. The ids of a tag's source server are
-    // not in this table, and no claim of them can be missing here.
+    // The skip after a failover depends on the limits of the lost claims, so an edit that may
+    // change the limits applies the skip now. Ids of a sourced tag are not claimed from this table,
+    // so no claim can have been lost.
     let skip = match old.server {
         None => old.last_claim.skip(old.limits),
         Some(_) => 0,
@@ -114,10 +112,10 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         pgrx::log!(
             "leaf_id: an edit of tag \"{tag}\" skips {skip} ids: its last claim was made on another timeline (leaf_id.failover_skip)"
         );
-        // Also beyond the end: the old primary may have raised that, and used it.
+        // Even beyond max_value: the old primary may have raised and used that.
         let mark = old.tag.map_or(Ok(0), |tag| mark::get(&tag))?;
         let from = old.max_id.map(|from| row::leaving(from, mark, skip));
-        // NULL is for the table's constraint to refuse.
+        // NULL is rejected by the table's constraint.
         max_id = new.max_id.and_then(|to| from.map(|from| from.max(to)));
         last_claim = LastClaim {
             largest_claim: last_claim.largest_claim,
@@ -125,7 +123,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         };
     }
     if old.tag != new.tag {
-        // With what this very transaction has issued of it, which the row does not have yet.
+        // Include ids issued by this transaction, which are not in the row yet.
         let issued = old
             .tag
             .map_or(0, |tag| transaction::next_here(&edit.key(tag)));
@@ -135,8 +133,8 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         };
         max_id = moved.max_id.max(at_mark(edit, &moved)?);
     }
-    // Under another name the ids come from another row there, or that one was renamed too:
-    // 0 is any, as long as it stands above max_id.
+    // Under another name, the ids come from another row of the source server, or its row was
+    // renamed, too. 0 accepts any source row whose ids are above max_id.
     let same_row = (old.server, old.tag) == (new.server, new.tag);
     Ok(Stamp {
         incarnation: Some(old.incarnation),
@@ -146,11 +144,10 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     })
 }
 
-/// A new incarnation, which begins where it says: how `leaf_tag_reset` is written.
+/// Starts a new incarnation at `max_id`, for `leaf_tag_reset`.
 ///
 /// # Errors
-/// The ids come from another server; or they are opaque, and whoever takes the numbers that he likes
-/// once more learns which ids they have.
+/// The tag is sourced; or it is opaque, and issuing chosen numbers again would reveal their ids.
 fn reset(old: &AllocRow, new: &AllocRow, here: LastClaim) -> Result<Stamp, Failure> {
     let tag = old.tag.unwrap_or(Tag::EMPTY);
     if let Some(server) = old.server.or(new.server) {
@@ -170,7 +167,7 @@ fn reset(old: &AllocRow, new: &AllocRow, here: LastClaim) -> Result<Stamp, Failu
     })
 }
 
-/// The `max_id` of a row that comes to a name under which higher ids were claimed.
+/// The `max_id` of a row inserted under, or renamed to, a name with a higher mark.
 fn at_mark(edit: &Edit, new: &AllocRow) -> Result<Option<i64>, Failure> {
     let (Some(tag), Some(max_id)) = (new.tag, new.max_id) else {
         return Ok(None);
@@ -185,26 +182,25 @@ fn at_mark(edit: &Edit, new: &AllocRow) -> Result<Option<i64>, Failure> {
     Ok(Some(row::arriving(max_id, mark)))
 }
 
-/// Whether there is a row of this name: another one is about to be refused, or left out.
+/// True if there is a row of this name, so that another one will be refused or skipped.
 fn exists(relation: u32, tag: &Tag) -> Result<bool, Failure> {
     let table = heap::open(relation, Access::Read)?;
     Ok(table.is_some_and(|table| table.get(&heap::key(tag)).is_some()))
 }
 
-/// What has become of a replicated INSERT, or of an UPDATE of a row's name.
+/// Outcome of a replicated INSERT or rename.
 pub enum Merged {
-    /// The row is to be written: there is none of this name.
+    /// The row is to be written; there is no row of this name.
     No,
-    /// The row that is here stays as it is.
+    /// The existing row is unchanged.
     Kept,
-    /// The row that is here was raised: to be remembered as any edit.
+    /// The existing row was raised; the edit must be recorded.
     Raised(Box<Edit>),
 }
 
-/// A row that logical replication brings, or gives the name, of a tag that this server has already:
-/// the row that is here stays, with the greater `max_id`, and that one is not to be written: a row that
-/// is renamed keeps its old name. A duplicate key would stop the initial copy, or the apply worker, for
-/// good.
+/// Handles a replicated INSERT of, or rename to, a tag that exists here. The existing row is kept,
+/// with the greater `max_id`, and the replicated row is not written; a renamed row keeps its old
+/// name. A duplicate key would stop the initial copy or the apply worker permanently.
 ///
 /// # Errors
 /// The table was altered.
@@ -215,20 +211,20 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
     if edit.old.as_ref().is_some_and(|old| old.tag == new.tag) {
         return Ok(Merged::No);
     }
-    // Whoever sets session_replication_role, and may not UPDATE, gets the error.
+    // A role that sets session_replication_role without the UPDATE privilege gets the normal error.
     let (Some(tag), true) = (new.tag, pg::caller_may_update(edit.relation)) else {
         return Ok(Merged::No);
     };
     let Some(table) = heap::open(edit.relation, Access::Write)? else {
         return Ok(Merged::No);
     };
-    // The rows of an initial copy come in one command, and one may rename what the next one meets.
+    // An initial copy inserts all rows in one command, and a rename may affect the next row.
     pg::see_own_changes();
     let Some(stored) = table.lock(&heap::key(&tag)) else {
         return Ok(Merged::No);
     };
     let old = AllocRow::of(&stored);
-    // Which ids of a sourced tag are in use is known where they come from.
+    // The source server knows which ids of a sourced tag are in use.
     if old.server.is_some() || new.max_id <= old.max_id {
         return Ok(Merged::Kept);
     }
@@ -253,11 +249,11 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
     Ok(Merged::Raised(Box::new(edit)))
 }
 
-/// Forgets the mark of a name that no tag has, for a role that may reset tags. True if there was one.
+/// Deletes the mark of a name without a tag, for a role that may reset tags. True if it existed.
 ///
 /// # Errors
-/// The name has a key, and the caller may not make keys. A table was altered, or is gone. PostgreSQL's own
-/// where the caller may not.
+/// The name has a key and the caller may not create keys, or a table was altered or dropped. Raises
+/// PostgreSQL's permission error if the caller may not update `leaf_alloc`.
 pub fn forget(tag: &Tag) -> Result<bool, Failure> {
     let relation = heap::relation()?;
     pg::require_update(relation, c"leaf_alloc");
@@ -266,12 +262,12 @@ pub fn forget(tag: &Tag) -> Result<bool, Failure> {
     }
     pg::see_own_changes();
     let mark = mark::lock(tag)?;
-    // The mark first: who creates the tag meanwhile has read it, and begins there.
+    // Lock the mark first: a concurrent creation of the tag has read it, and starts there.
     Ok(!exists(relation, tag)? && mark.forget())
 }
 
-/// Whether every tag may be dropped at once. A replicated TRUNCATE is applied: its owner was asked
-/// where it comes from, and an apply worker is never stopped.
+/// Checks that all tags may be dropped at once. A replicated TRUNCATE is applied: it was checked on
+/// the publisher, and an apply worker must not stop.
 ///
 /// # Errors
 /// `leaf_id.allow_truncate` is off.
@@ -283,8 +279,8 @@ pub fn check_truncate() -> Result<(), Failure> {
     }
 }
 
-/// The source server of a tag must exist and be the editor's to use, and stays so: which ids
-/// other members of its fleet have, this table does not know.
+/// Checks that a tag's source server exists and is usable by the editor. It cannot be changed
+/// later: this table does not know which ids other members have.
 fn check_server(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(), Failure> {
     let before = old.and_then(|row| row.server);
     if before == new.server {
@@ -299,7 +295,7 @@ fn check_server(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(
         pgrx::log!("leaf_id: tag \"{tag}\" is no longer sourced from server \"{server}\"");
     }
     match new.server {
-        // An apply worker is never stopped; whoever claims will find out.
+        // An apply worker must not stop; the next claim reports the problem.
         Some(name) if !edit.replica => pg::foreign_server(&name)
             .map(drop)
             .map_err(|problem| Failure::server(name.text(), problem)),
@@ -307,8 +303,9 @@ fn check_server(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(
     }
 }
 
-/// A key belongs to a name: under another one the same numbers would be other ids, or ids themselves. And
-/// who has numbers come again, from here or from another server, learns which ids they have.
+/// Checks edits of opaque tags. A key belongs to a name: under another name the same numbers would
+/// get other ids, or be issued as ids. Reissuing numbers, from here or from another server, reveals
+/// their ids.
 fn check_key(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(), Failure> {
     if edit.replica {
         return Ok(());

@@ -1,10 +1,10 @@
-//! An allocator: it claims segments for the tags of one database.
+//! The allocator: claims segments for the tags of one database.
 //!
-//! It publishes a segment only when its claim has committed and is durable (I1), here or on
-//! the source server of the tag. It never waits for that server: local tags, and those of
-//! other servers, are served meanwhile. It leaves when there is nothing to do, when somebody
-//! waits for the database, or when others need its worker slot. The [reserve
-//! worker](super::reserve) is one for a while, and leaves sooner then.
+//! It publishes a segment only once its claim is committed and durable (I1), here or on the tag's
+//! source server. It never blocks on a source server: local tags, and those of other servers, are
+//! served meanwhile. It exits if it is idle, if another session waits for exclusive access to the
+//! database (DROP DATABASE), or if others need its worker slot. The [reserve
+//! worker](super::reserve) can act as an allocator; it exits sooner in the last case.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CString;
@@ -26,24 +26,24 @@ use crate::tags::blocker;
 use crate::tags::claim::{self, Ask, TagSource, Unclaimed};
 use crate::tags::receive::{self, Arrival, Unreceived};
 
-/// How often an allocator looks whether somebody waits for its database.
+/// Interval between checks for a session that waits for the database.
 const PROBE: Duration = Duration::from_millis(100);
-/// How often it looks up the owner of its database.
+/// Interval between lookups of the database's owner.
 const OWNER_INTERVAL: Duration = Duration::from_secs(2);
-/// How long an allocator may stay although databases wait for a worker slot.
+/// Min tenure of an allocator while databases wait for a worker slot.
 const CROWDED_TENURE: Duration = Duration::from_secs(1);
-/// The same for the reserve worker, where that may be the only one that is left ...
+/// The same for the reserve worker, which may be the only one left.
 const RESERVE_TENURE: Duration = Duration::from_millis(300);
-/// ... and how much longer it waits for other servers' answers.
+/// Max extra tenure of the reserve worker while source servers have yet to answer.
 const RESERVE_PATIENCE: Duration = Duration::from_millis(1700);
-/// This process's [`WorkerHandle`], packed; 0 when it has none. For the exit callback.
+/// This process's [`WorkerHandle`], packed, for the exit callback; 0 if it has none.
 static MY_HANDLE: AtomicU64 = AtomicU64::new(0);
 static CONNECTED: AtomicBool = AtomicBool::new(false);
-/// A claim of this process has begun and not ended. For the exit callback.
+/// A claim is in progress in this process. For the exit callback.
 static CLAIM_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Gives the queue back however this process ends: canceled, terminated, or because its
-/// database is gone.
+/// Exit callback. Releases the queue however this process ends: canceled, terminated, or because
+/// its database is gone.
 fn allocator_exit() {
     let Some(area) = shmem::area() else { return };
     end_claim(area);
@@ -77,22 +77,22 @@ fn end_claim(area: &Area) {
 struct Allocator {
     area: &'static Area,
     handle: WorkerHandle,
-    /// It is the reserve worker.
+    /// Running in the reserve worker.
     in_reserve: bool,
-    /// Those that another server is asked for, too.
+    /// All accepted requests, including those sent to source servers.
     requests: VecDeque<Request>,
-    /// How many were accepted.
+    /// Number of requests accepted so far.
     accepted: u64,
     central: Central,
     arrived: Instant,
     worked_at: Instant,
     probed_at: Instant,
     owned_at: Instant,
-    /// The last message logged for each tag: once per change of state.
+    /// Last message logged per tag, to log once per change of state.
     logged: HashMap<Key, String>,
 }
 
-/// An allocator's main function; the argument is its [`WorkerHandle`].
+/// Main function of an allocator; the argument is its [`WorkerHandle`].
 #[pgrx::pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn leaf_id_allocator_main(argument: pg_sys::Datum) {
@@ -103,7 +103,7 @@ pub extern "C-unwind" fn leaf_id_allocator_main(argument: pg_sys::Datum) {
     }
 }
 
-/// Serves the queue that awaits this allocator, until there is a reason to leave.
+/// Attaches to the queue and serves it until there is a reason to exit.
 pub fn allocate(area: &'static Area, handle: WorkerHandle, in_reserve: bool) {
     pg::on_exit(allocator_exit);
     MY_HANDLE.store(handle.pack(), Ordering::Relaxed);
@@ -111,7 +111,7 @@ pub fn allocate(area: &'static Area, handle: WorkerHandle, in_reserve: bool) {
         .queues()
         .attach(handle.queue, handle.registration, pg::my_latch())
     else {
-        // Not ours to give back.
+        // Not attached, so there is nothing to release.
         MY_HANDLE.store(0, Ordering::Relaxed);
         return;
     };
@@ -136,12 +136,12 @@ pub fn allocate(area: &'static Area, handle: WorkerHandle, in_reserve: bool) {
     allocator.run();
 }
 
-/// When it serves, waits and leaves.
+/// Main loop and reasons to exit.
 impl Allocator {
     fn run(&mut self) {
         loop {
-            // A claim looks for no interrupts where it has nothing to wait for, and under load
-            // nothing else does.
+            // A claim that never waits never checks for interrupts, and under load nothing else
+            // does.
             pg::check_for_interrupts();
             pg::reload_if_asked();
             self.accept_requests();
@@ -165,7 +165,7 @@ impl Allocator {
         }
         self.detach(false);
         self.central.leave(self.area);
-        // Sessions that still wait ask again, of whoever comes next.
+        // Waiting sessions will re-request from the next allocator.
         for mut request in core::mem::take(&mut self.requests) {
             request.complete(self.area, Outcome::Dropped);
         }
@@ -193,7 +193,7 @@ impl Allocator {
                 continue;
             };
             if request.key.database != pg::database() {
-                // Given to another database after it was posted, though it should not be.
+                // Defensive: the slot was given to another database after it was posted.
                 request.complete(self.area, Outcome::Dropped);
                 continue;
             }
@@ -203,7 +203,8 @@ impl Allocator {
         }
     }
 
-    /// Somebody waits for the database, or databases wait for a worker slot too long.
+    /// True if a session waits for the database, or databases have waited too long for a worker
+    /// slot.
     fn must_leave(&mut self) -> bool {
         if self.probed_at.elapsed() >= PROBE {
             self.probed_at = Instant::now();
@@ -218,7 +219,7 @@ impl Allocator {
         self.crowded() && self.arrived.elapsed() >= self.tenure()
     }
 
-    /// How long it stays while others wait for its worker slot.
+    /// Tenure while others wait for this worker slot.
     fn tenure(&self) -> Duration {
         let patience = self.central.patience();
         if self.in_reserve {
@@ -256,7 +257,7 @@ impl Allocator {
         i64::try_from(wait.min(PROBE).as_millis()).unwrap_or(1) + 1
     }
 
-    /// Serves the first request that is due, round robin. False if none is.
+    /// Serves the first request that is due, round robin. False if none is due.
     fn serve_one(&mut self) -> bool {
         let now = Instant::now();
         let is_due = |request: &Request| request.due(now).is_some_and(|due| due <= now);
@@ -275,7 +276,7 @@ impl Allocator {
         }
     }
 
-    /// A request comes back from the source server of its tag.
+    /// Handles a request returned by the connection to its source server.
     fn take_back(&mut self, (asked, outcome): Returned) {
         let is_it = |request: &Request| request.number == asked.number;
         let position = self.requests.iter().position(is_it);
@@ -291,7 +292,7 @@ impl Allocator {
                     step,
                 };
                 request.complete(self.area, Outcome::Answered(received));
-                // At once: who leaves first loses it.
+                // At once: if this process exits before, the answer is lost.
                 self.serve(&mut request)
             }
             RemoteOutcome::Refused(error) => self.refuse(&mut request, &asked, &error),
@@ -301,21 +302,22 @@ impl Allocator {
     }
 }
 
-/// What it does for a request.
+/// Processing of a request.
 impl Allocator {
     fn serve(&mut self, request: &mut Request) -> Next {
         if request.is_held() {
             return request.complete(self.area, Outcome::Ended);
         }
-        // Before the claim begins, so that nothing can be published once the remainders were
-        // taken out; and before its transaction: an edit from now on drops what it claims.
+        // Read the version before begin_claim, so that nothing can be published once the remainders
+        // were taken out, and before the transaction, so that any edit from now on discards the
+        // claim.
         let Some(Seen { version, .. }) = request.look(self.area) else {
             return request.complete(self.area, Outcome::Dropped);
         };
         if !begin_claim(self.area) {
             return request.complete(self.area, Outcome::Closed);
         }
-        // One claim to the launcher, which may end.
+        // The launcher, which may be exiting, counts this as one claim.
         let mut next = Next::More;
         while next == Next::More {
             next = self.step(request, version);
@@ -324,7 +326,8 @@ impl Allocator {
         next
     }
 
-    /// One transaction for it: writes an answer down, gives a saved range back, or claims.
+    /// Runs one transaction: records a source server's answer, republishes a saved range, or
+    /// claims.
     fn step(&mut self, request: &mut Request, version: u64) -> Next {
         let Some(seen) = request.look(self.area) else {
             return request.complete(self.area, Outcome::Dropped);
@@ -341,7 +344,7 @@ impl Allocator {
         self.claim(request, version, &seen)
     }
 
-    /// Writes down what another server has claimed, to publish it.
+    /// Records a source server's claim in the local row, then publishes it.
     fn receive(
         &mut self,
         request: &mut Request,
@@ -367,7 +370,7 @@ impl Allocator {
         };
         let key = request.key;
         pg::report_activity(Some(&activity(&key)));
-        // That server has waited for its standbys; this is only a note of it.
+        // The source server has waited for its standbys; this is only a record of it.
         pg::pin_setting(
             c"synchronous_commit",
             ClaimSynchronousCommit::Local.setting(),
@@ -380,7 +383,7 @@ impl Allocator {
                     claimed,
                 };
                 let next = request.complete(self.area, noted);
-                self.log_end(&key); // Last: whatever is logged looks for interrupts.
+                self.log_end(&key); // Last, since logging checks for interrupts.
                 if ![0, answer.incarnation].contains(&source.server_incarnation) {
                     let (tag, server) = (key.tag.name(), source.server.text());
                     let first = answer.first;
@@ -390,7 +393,7 @@ impl Allocator {
                 }
                 next
             }
-            // Whatever stands there now is looked at anew.
+            // The new row gets a new request.
             Ok(Err(Unreceived::Replaced)) => request.complete(self.area, Outcome::Replaced),
             Ok(Err(Unreceived::Tag(error))) => {
                 self.end(request, version, error, Some(&source.server.text()))
@@ -399,8 +402,7 @@ impl Allocator {
         }
     }
 
-    /// Publishes what was cached before the launcher's last end, if the row is as it was
-    /// then.
+    /// Republishes a saved range, if the row is unchanged since it was saved.
     fn restore(
         &mut self,
         request: &mut Request,
@@ -426,7 +428,7 @@ impl Allocator {
         request.complete(self.area, outcome)
     }
 
-    /// One claim in one transaction.
+    /// Claims from the local row, in one transaction.
     fn claim(&mut self, request: &mut Request, version: u64, seen: &Seen) -> Next {
         let key = request.key;
         let ask = Ask {
@@ -436,7 +438,7 @@ impl Allocator {
             starved: request.slot.starved.load(Ordering::Relaxed) != 0,
             range_len: request.range_len(),
             row_incarnation: seen.state.row_incarnation,
-            // The state's holds after an edit, too, which ends the version.
+            // The state's max_id remains valid after an edit, which ends the version.
             high: seen.high.max(seen.state.max_id),
             access: request.slot.access(),
         };
@@ -479,7 +481,7 @@ impl Allocator {
         next
     }
 
-    /// The source server of the tag has refused to claim.
+    /// Handles a refusal by the tag's source server.
     fn refuse(
         &mut self,
         request: &mut Request,
@@ -501,11 +503,11 @@ impl Allocator {
             text: Some(&error.message),
         };
         match sqlstate {
-            // No such tag, or none left of it.
+            // No such tag there, or its ids are used up.
             sqlstate::UNDEFINED_OBJECT | sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED => {
                 request.complete(self.area, Outcome::Final(problem))
             }
-            // Somebody is in the way there for a moment.
+            // Transient conflict on the source server.
             sqlstate::SERIALIZATION_FAILURE
             | sqlstate::DEADLOCK_DETECTED
             | sqlstate::LOCK_NOT_AVAILABLE
@@ -520,7 +522,7 @@ impl Allocator {
         }
     }
 
-    /// The tag gives no ids, until its row is edited.
+    /// The tag gives no ids until its row is edited.
     fn end(
         &mut self,
         request: &mut Request,
@@ -540,7 +542,7 @@ impl Allocator {
         next
     }
 
-    /// PostgreSQL has raised an error.
+    /// Handles an ERROR raised by the transaction.
     fn fail(&mut self, request: &mut Request, version: u64, error: &Caught) -> Next {
         let key = request.key;
         if error.code == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE {
@@ -582,8 +584,8 @@ impl Allocator {
     }
 }
 
-/// Claims in a transaction of its own. False beside it where it was not acknowledged by the
-/// standbys that it had to wait for. `about_to_wait`: runs before the commit where there are any.
+/// Claims in a separate transaction. The second result is false if required standbys did not
+/// acknowledge the commit. `about_to_wait` is called before the commit if there are any.
 fn claim_durably(
     key: &Key,
     ask: &Ask,
@@ -594,21 +596,21 @@ fn claim_durably(
         || acknowledgement != ClaimSynchronousCommit::Local && pg::has_synchronous_standbys();
     let will_wait = has_standbys();
     pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
-    // What came before now is PostgreSQL's to raise: at the commit it would end the wait for a
-    // standby, and be forgotten here.
+    // Let PostgreSQL process earlier interrupts now. At the commit they would end the wait for a
+    // standby, and go unnoticed here.
     pg::take_canceled();
     pg::check_for_interrupts();
     let result = pg::transaction(|| {
         let claimed = claim::claim(key, ask);
-        // Once more, for the commit: nothing that ran may have a say in it (I1).
+        // Again for the commit: code that ran in between must not decide on durability (I1).
         pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
         if will_wait && claimed.is_ok() {
             about_to_wait();
         }
         claimed
     });
-    // A canceled wait for a standby returns as if it had been acknowledged (I1). Without a
-    // standby there was nothing to wait for.
+    // PostgreSQL reports a canceled wait for a standby as success (I1). Without a standby there was
+    // no wait.
     let canceled = pg::take_canceled() && has_standbys();
     (result, !canceled)
 }

@@ -1,21 +1,21 @@
-//! What a worker is started with.
+//! Argument of a worker.
 
-/// The queue that an allocator is to serve, and the registration that it is awaited with.
+/// The queue an allocator must serve, and its registration number.
 #[derive(Clone, Copy)]
 pub struct WorkerHandle {
     /// The queue's number.
     pub queue: u32,
-    /// See above; never 0.
+    /// The announced registration; never 0.
     pub registration: u32,
 }
 
 impl WorkerHandle {
-    /// In one word, which is not 0: a background worker's argument.
+    /// Packs the handle into one nonzero word, the argument of a background worker.
     pub fn pack(self) -> u64 {
         (u64::from(self.queue) << 32) | u64::from(self.registration)
     }
 
-    /// `None` for 0.
+    /// Unpacks a word; `None` for 0.
     pub fn unpack(word: u64) -> Option<Self> {
         #[expect(
             clippy::cast_possible_truncation,

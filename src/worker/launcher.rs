@@ -1,13 +1,12 @@
-//! The launcher: one per server, and connected to no database.
+//! The launcher: one per server, not connected to a database.
 //!
-//! It starts an allocator for each database that asks, and keeps the snowflake generator. Where
-//! it finds no worker slot, it has the [reserve worker](super::reserve) do it.
-//! When it ends, it takes what the buffers hold out of shared memory and writes it down;
-//! when it starts, it gives that back (I6). So a restart of the server and the end of the
-//! launcher alone are one case.
+//! It starts an allocator for each database that requests ids, and runs the snowflake generator. If
+//! no worker slot is free, it assigns the task to the [reserve worker](super::reserve). When it
+//! exits, it takes the remainders out of shared memory and writes them to a file; when it starts,
+//! it restores them (I6). So a restart of the server and one of the launcher alone are the same
+//! case.
 //!
-//! On a standby it keeps the snowflake generator and does nothing else: that can have a
-//! worker id of its own there.
+//! On a standby it only runs the snowflake generator, which can have a worker id of its own there.
 
 use std::time::{Duration, Instant};
 
@@ -21,12 +20,12 @@ use crate::pg::{self, WaitEvent};
 use crate::shmem::{self, Area};
 use crate::snowflake::keeper::{self, Keeper};
 
-/// How often requests are to be made again that no worker slot is free for.
+/// Interval at which requests are failed while no worker slot is free; sessions request again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// How long a launcher that ends waits for claims that have begun.
+/// Max wait of an exiting launcher for claims in progress.
 const CLAIM_GRACE: Duration = Duration::from_secs(5);
 
-/// Registers the launcher. While the library is being preloaded.
+/// Registers the launcher. Only while the library is being preloaded.
 pub fn register() {
     BackgroundWorkerBuilder::new("leaf_id launcher")
         .set_library("leaf_id")
@@ -42,14 +41,13 @@ struct Launcher {
     allocators: Allocators,
     registrar: Registrar,
     snowflake: Keeper,
-    /// When requests were to be made again last.
+    /// Time at which requests were last failed.
     asked_again: Instant,
-    /// What the last launcher has left was given back, and allocators may be started: not
-    /// on a standby.
+    /// Saved ranges are restored and allocators may be started; never on a standby.
     serving: bool,
 }
 
-/// Whatever the launcher ends for, short of a crash.
+/// Exit callback; runs on every exit except a crash.
 fn launcher_exit() {
     let Some(area) = shmem::area() else { return };
     area.launcher().set(core::ptr::null_mut());
@@ -61,15 +59,16 @@ fn launcher_exit() {
     save_ranges(area);
 }
 
-/// Takes what the buffers hold out of shared memory, and writes it down. Sessions that still
-/// run, while the server stops or until the next launcher comes, find empty buffers.
+/// Takes the remainders out of shared memory and writes them to a file. Sessions still running,
+/// during shutdown or until the next launcher starts, find empty buffers.
 fn save_ranges(area: &Area) {
     let began = Instant::now();
-    // What they claim is published first; one that waits for longer is a gap.
+    // Claims in progress are published first. Those that take longer become a gap.
     while !area.claims().stop() && began.elapsed() < CLAIM_GRACE {
         pg::sleep_us(1000, WaitEvent::Launcher);
     }
-    // Before: what is taken out of one that is dropped meanwhile is not of the next one.
+    // Before taking ranges out: ranges of a database dropped meanwhile do not belong to a later one
+    // with the same oid.
     let mut databases = Vec::with_capacity(2 * shmem::ACCOUNTS);
     area.directory().databases(&mut databases);
     databases.sort_unstable();
@@ -88,7 +87,7 @@ fn save_ranges(area: &Area) {
     }
 }
 
-/// Gives back what the last launcher has saved, and lets claims begin.
+/// Restores the ranges saved by the last launcher, and lets claims begin.
 fn restore_ranges(area: &Area) {
     match saved_ranges::take() {
         Ok(remainders) => {
@@ -100,7 +99,7 @@ fn restore_ranges(area: &Area) {
                 }
                 gone.push(key.database);
             }
-            // Afterwards: one that is dropped from now on takes its slots along.
+            // After the restore: a database dropped from now on takes its slots along.
             gone.sort_unstable();
             gone.dedup();
             let there: Vec<u32> = remainders
@@ -128,7 +127,7 @@ fn restore_ranges(area: &Area) {
     area.claims().resume();
 }
 
-/// The launcher's main function.
+/// Main function of the launcher.
 #[pgrx::pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
@@ -157,13 +156,12 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
         pg::wait_latch(waits.min(), WaitEvent::Launcher);
         pg::reload_if_asked();
     }
-    // 1: exit code 0 would unregister it until the server restarts.
+    // 1: exit code 0 would unregister the worker until the server restarts.
     pg::exit(1);
 }
 
 impl Launcher {
-    /// Begins to serve sessions that want segments, unless this is a standby. True from
-    /// then on.
+    /// Starts serving segment requests, unless this is a standby. Returns true once serving.
     fn serve(&mut self) -> bool {
         if !self.serving && !pg::in_recovery() {
             restore_ranges(self.area);
@@ -173,8 +171,8 @@ impl Launcher {
         self.serving
     }
 
-    /// Starts an allocator for each database that wants one. Returns when to look again,
-    /// in milliseconds, if nothing wakes us earlier.
+    /// Starts an allocator for each database that needs one. Returns the time to the next attempt,
+    /// in milliseconds; `None` if nothing is pending.
     fn start_allocators(&mut self) -> Option<i64> {
         let area = self.area;
         self.allocators.look(area);

@@ -1,16 +1,16 @@
-//! The reserve worker: its slot is leaf_id's own, whoever has taken all the others.
+//! The reserve worker: a worker slot of leaf_id's own, even if all others are taken.
 //!
-//! The slots of `max_worker_processes` are anybody's: a role that can only connect holds them
-//! for as long as it likes with a parallel query. This worker is registered with the server, so
-//! that claims and lease renewals go on nevertheless. It waits until the launcher assigns it
-//! what no dynamic worker could be registered for, is an allocator or a registrar once, and
-//! ends; the postmaster starts it anew. The handshake is in `shmem/reserve.rs`.
+//! The slots of `max_worker_processes` are shared: any role that can connect can hold them with a
+//! parallel query for as long as it likes. This worker is registered at server start, so that
+//! claims and lease renewals continue nevertheless. It waits until the launcher assigns it a task
+//! for which no dynamic worker could be registered, acts as an allocator or a registrar once, and
+//! exits; the postmaster restarts it. The handshake is described in `shmem/reserve.rs`.
 //!
-//! * It waits without a database: it is not in `pg_stat_activity` then, and in nobody's way.
-//!   A process can connect once, so it serves one database in its life.
-//! * It never ends with exit code 0, which would unregister it until the server restarts.
-//!   Another one puts a line into the server's log, one for each life.
-//! * Where many need it, an allocator's time is short, and the registrar goes first.
+//! * It waits without a database, so it is not in `pg_stat_activity` and blocks nobody. A process
+//!   can connect only once, so it serves one database per life.
+//! * It never exits with code 0, which would unregister it until the server restarts. Other exit
+//!   codes log one line per exit.
+//! * Under contention, an allocator's tenure is short, and the registrar has priority.
 
 use std::time::Duration;
 
@@ -22,31 +22,31 @@ use super::{allocator, registrar};
 use crate::pg::{self, WaitEvent};
 use crate::shmem::{self, Area, Task};
 
-/// How long it asks a worker registry elsewhere.
+/// Max duration of a request to a remote worker registry.
 pub const REGISTRY_LIMIT: Duration = Duration::from_secs(2);
 
-/// Registers it. While the library is being preloaded.
+/// Registers the reserve worker. Only while the library is being preloaded.
 pub fn register() {
     BackgroundWorkerBuilder::new("leaf_id reserve worker")
         .set_library("leaf_id")
         .set_function("leaf_id_reserve_main")
         .enable_spi_access()
-        // After the line before, which sets another one.
+        // Must follow enable_spi_access, which sets another start time.
         .set_start_time(BgWorkerStartTime::ConsistentState)
-        // At once.
+        // Restart at once.
         .set_restart_time(Some(Duration::ZERO))
         .load();
 }
 
-/// Whatever it ends for, short of a crash. After the allocator's own callback, which was
-/// registered later.
+/// Exit callback; runs on every exit except a crash, and after the allocator's, which is registered
+/// later.
 fn reserve_exit() {
     if let Some(area) = shmem::area() {
         area.reserve().leave();
     }
 }
 
-/// The reserve worker's main function.
+/// Main function of the reserve worker.
 #[pgrx::pg_guard]
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn leaf_id_reserve_main(_arg: pg_sys::Datum) {
@@ -61,19 +61,19 @@ pub extern "C-unwind" fn leaf_id_reserve_main(_arg: pg_sys::Datum) {
     pg::exit(1);
 }
 
-/// `None`: it is to end.
+/// Waits for an assignment; `None` if asked to stop.
 fn wait_for_task(area: &Area) -> Option<Task> {
     loop {
         let task = area.reserve().pick_up();
         if pg::asked_to_stop() {
             return None;
         }
-        // It has waited for long, perhaps: the settings are those of now.
+        // The settings may be outdated after a long wait.
         pg::reload_if_asked();
         if task.is_some() {
             return task;
         }
-        // No event of its own: it is not shown.
+        // No wait event of its own, since it is not visible in pg_stat_activity.
         pg::wait_latch(None, WaitEvent::Allocator);
     }
 }
@@ -81,7 +81,7 @@ fn wait_for_task(area: &Area) -> Option<Task> {
 fn serve(area: &'static Area, task: Task) {
     pg::handle_signals_in_transactions();
     if pg::asked_to_stop() {
-        // Between the last look and the new handler.
+        // Requested between the last check and the change of the signal handler.
         return;
     }
     match task {

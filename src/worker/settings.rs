@@ -1,8 +1,8 @@
-//! The settings of a worker that is connected to a database.
+//! Settings of a worker connected to a database.
 
 use crate::pg;
 
-/// What ALTER DATABASE or ALTER ROLE SET may have changed must not stop claims.
+/// Overrides settings from ALTER DATABASE or ALTER ROLE that could prevent claims.
 pub fn pin() {
     for (name, value) in [
         (c"role", c"none"),
@@ -15,7 +15,7 @@ pub fn pin() {
         (c"transaction_timeout", c"0"),
         (c"idle_in_transaction_session_timeout", c"0"),
         (c"idle_session_timeout", c"0"),
-        // Short: no tag holds up another.
+        // Short, so that no tag delays others.
         (c"lock_timeout", c"100ms"),
         (c"jit", c"off"),
         (c"exit_on_error", c"off"),

@@ -1,22 +1,22 @@
-//! The workers that the launcher has started: allocators and the registrar.
+//! Workers started by the launcher: allocators and the registrar.
 //!
-//! | state of an allocator | leaves by | to |
+//! | allocator's state | event | next state |
 //! | --- | --- | --- |
-//! | Started, and its queue awaits it | the worker attaches | Started, and attached |
-//! | | the end of the worker: the server could not start it, and the requests fail | Delayed |
-//! | Started, and attached | the end of the worker, soon after its start | Delayed |
-//! | | the end of the worker | forgotten |
-//! | Delayed | its time | forgotten: the next one may be started |
+//! | Started, its queue is Starting | the worker attaches | Started, attached |
+//! | | the worker ends: the server could not start it, so its requests fail | Delayed |
+//! | Started, attached | the worker ends soon after its start | Delayed |
+//! | | the worker ends | removed |
+//! | Delayed | the delay passes | removed: the next one may be started |
 //!
-//! Whether it has attached, its queue knows.
+//! The queue knows whether the worker has attached.
 //!
-//! | state of the registrar | leaves by | to |
+//! | registrar's state | event | next state |
 //! | --- | --- | --- |
-//! | Idle | a question, and a worker slot | Started |
-//! | | a question, and none | Waiting |
-//! | Waiting | a worker slot | Started |
-//! | | its time: the question fails; or there is no question any more | Idle |
-//! | Started | the end of the worker; its time: it is ended | Idle |
+//! | Idle | a request, and a worker slot is free | Started |
+//! | | a request, and no slot is free | Waiting |
+//! | Waiting | a worker slot becomes free | Started |
+//! | | timeout: the request fails; or the request was abandoned | Idle |
+//! | Started | the worker ends; timeout: it is terminated | Idle |
 
 use std::time::{Duration, Instant};
 
@@ -32,37 +32,36 @@ use crate::guc;
 use crate::pg;
 use crate::shmem::{Area, Explanation, Reply, Task};
 
-/// How long the launcher waits before it starts another allocator for a database where
-/// one has just ended.
+/// Min time between the exit of a database's allocator and the start of the next.
 const RESTART_DELAY: Duration = Duration::from_millis(250);
-/// How often the launcher tries again for a worker slot.
+/// Retry interval while no worker slot is free, in milliseconds.
 pub const CROWDED_RETRY_MS: i64 = 50;
-/// How often the launcher looks whether a registrar still runs: it is told, too.
+/// Poll interval for the end of a registrar, in milliseconds. The launcher is notified as well.
 const REGISTRAR_LOOK_MS: i64 = 1000;
-/// How long a question to the worker registry waits for a worker slot.
+/// Max wait of a registry request for a worker slot.
 const CROWDED_LIMIT: Duration = Duration::from_secs(5);
-/// How long it leaves the reserve worker to an allocator: longer than that stays by itself while
-/// others wait.
+/// Time after which a waiting registrar has the reserve worker's allocator terminated. Longer than
+/// an allocator's own tenure there while others wait.
 const RESERVE_LIMIT: Duration = Duration::from_millis(2500);
-/// How long a registrar may run beyond what it is given for its question; and where databases
-/// may wait for it to end.
+/// Time a registrar may run beyond the timeout of its request.
 const REGISTRAR_GRACE: Duration = Duration::from_secs(5);
+/// The same in the reserve worker, which databases may be waiting for.
 const RESERVE_GRACE: Duration = Duration::from_secs(1);
 
-/// A worker that was started.
+/// A started worker.
 enum Worker {
-    /// One that was registered.
+    /// A registered dynamic worker.
     Dynamic {
         handle: DynamicBackgroundWorker,
-        /// Where the handle lies, freed with it.
+        /// Memory context of the handle, freed with it.
         _memory: PgMemoryContexts,
     },
-    /// The reserve worker, with the assignment of this number.
+    /// The reserve worker, with its assignment number.
     Reserve(u64),
 }
 
 impl Worker {
-    /// Registers one for a task. `None`: there is no slot for it.
+    /// Registers a dynamic worker for a task. `None` if no slot is free.
     fn register(task: Task) -> Option<Self> {
         let (name, function, argument) = match task {
             Task::Allocate {
@@ -87,10 +86,10 @@ impl Worker {
             .set_argument(argument.cast_signed().into_datum())
             .set_notify_pid(pg::pid())
             .enable_spi_access()
-            // After the line before, which sets another one.
+            // Must follow enable_spi_access, which sets another start time.
             .set_start_time(BgWorkerStartTime::ConsistentState);
         let mut memory = PgMemoryContexts::new("leaf_id worker handle");
-        // SAFETY: what is allocated there lives as long as the handle does.
+        // SAFETY: the context is kept as long as the handle allocated in it.
         let handle = unsafe { memory.switch_to(|_| builder.load_dynamic()) }.ok()?;
         Some(Self::Dynamic {
             handle,
@@ -98,8 +97,8 @@ impl Worker {
         })
     }
 
-    /// Has the reserve worker do it, in this database. `None`: it is busy; or somebody has
-    /// locked the database, and it would wait there and nobody else could have it.
+    /// Assigns a task in this database to the reserve worker. `None` if that is busy, or if the
+    /// database is locked: it would block there, unavailable to others.
     fn assign(area: &Area, task: Task, database: u32) -> Option<Self> {
         let free = area.reserve().is_waiting() && pg::is_free(database);
         free.then(|| area.reserve().assign(task))
@@ -121,7 +120,7 @@ impl Worker {
         }
     }
 
-    /// Has it end soon. Nobody waits for that.
+    /// Requests termination, without waiting for it.
     fn terminate(self, area: &Area) {
         match self {
             Self::Dynamic { handle, .. } => {
@@ -132,10 +131,11 @@ impl Worker {
     }
 }
 
-/// The allocators; see the table in this file's header.
+/// All allocators; see the table in the file header.
 #[derive(Default)]
 pub struct Allocators {
-    /// With their databases. A database's next one may be started while the last one ends.
+    /// With their databases. A database's next allocator may be started before the last one has
+    /// ended.
     all: Vec<(u32, Allocator)>,
 }
 
@@ -151,7 +151,7 @@ enum Allocator {
 }
 
 impl Allocators {
-    /// Looks who has ended, and who may be started again.
+    /// Removes allocators that have ended, and delays that have passed.
     pub fn look(&mut self, area: &Area) {
         for (database, allocator) in core::mem::take(&mut self.all) {
             if let Some(allocator) = allocator.next(area) {
@@ -160,15 +160,15 @@ impl Allocators {
         }
     }
 
-    /// Whether the next one of this database is to wait.
+    /// True if the next allocator of this database must wait.
     pub fn is_delayed(&self, database: u32) -> bool {
         self.all.iter().any(|(of, allocator)| {
             *of == database && matches!(allocator, Allocator::Delayed { .. })
         })
     }
 
-    /// Starts one for a queue. `full`: there is no slot for a dynamic worker. False if the
-    /// queue has to wait.
+    /// Starts an allocator for a queue. `full`: no slot is free for a dynamic worker. False if the
+    /// queue must wait.
     pub fn start(&mut self, area: &Area, queue: u32, database: u32, full: &mut bool) -> bool {
         if *full && !area.reserve().is_waiting() {
             return false;
@@ -203,7 +203,7 @@ impl Allocators {
 }
 
 impl Allocator {
-    /// The state now; `None`: forgotten.
+    /// The next state; `None` if removed.
     fn next(self, area: &Area) -> Option<Self> {
         let (handle, since, worker) = match self {
             Self::Started {
@@ -214,8 +214,8 @@ impl Allocator {
             Self::Delayed { until } if until <= Instant::now() => return None,
             state => return Some(state),
         };
-        // A dynamic one that never attached: the server could not start it. The reserve
-        // worker did run, and was ended.
+        // A dynamic worker that never attached could not be started by the server. The reserve
+        // worker was running, and was terminated.
         if area.queues().retract(handle.queue, handle.registration) && worker.is_dynamic() {
             area.queues()
                 .abandon(handle.queue, RefillError::NoAllocator);
@@ -226,22 +226,22 @@ impl Allocator {
     }
 }
 
-/// The registrar; see the table in this file's header.
+/// State of the registrar; see the table in the file header.
 #[derive(Default)]
 pub enum Registrar {
-    /// There is none.
+    /// No registrar.
     #[default]
     Idle,
-    /// There is no worker slot for it.
+    /// Waiting for a worker slot.
     Waiting {
-        /// Since then.
+        /// Start of the wait.
         since: Instant,
     },
-    /// It was started and not seen to end.
+    /// Started, and not seen to end.
     Started(StartedRegistrar),
 }
 
-/// A registrar that was started.
+/// A started registrar.
 pub struct StartedRegistrar {
     question: u64,
     since: Instant,
@@ -249,12 +249,12 @@ pub struct StartedRegistrar {
 }
 
 impl Registrar {
-    /// Whether it needs a worker slot.
+    /// True if it is waiting for a worker slot.
     pub fn is_waiting(&self) -> bool {
         matches!(self, Self::Waiting { .. })
     }
 
-    /// Looks whether it has ended, and ends one that hangs.
+    /// Checks whether the registrar has ended; terminates it after its timeout.
     pub fn look(&mut self, area: &Area) {
         let Self::Started(started) = self else {
             return;
@@ -267,7 +267,7 @@ impl Registrar {
             let text = if ended {
                 "the registrar has ended without an answer; see the server's log"
             } else {
-                // In a wait for a standby, perhaps. It is over soon, and the handle not needed.
+                // It may be waiting for a standby. It will end soon, and the handle is not needed.
                 started.worker.terminate(area);
                 "the registrar had to be ended: it took too long"
             };
@@ -275,7 +275,8 @@ impl Registrar {
         }
     }
 
-    /// Starts one if a question is to be asked. Returns when to look again, in milliseconds.
+    /// Starts a registrar if there is a request. Returns the time to the next check, in
+    /// milliseconds.
     pub fn start(&mut self, area: &Area, question: Option<u64>) -> Option<i64> {
         let waiting = match self {
             Self::Waiting { since } => Some(*since),
@@ -285,7 +286,7 @@ impl Registrar {
             *self = Self::Idle;
         }
         let question = question?;
-        // An earlier one has to end first.
+        // The previous registrar has to end first.
         if let Self::Started(_) = self {
             return Some(REGISTRAR_LOOK_MS);
         }
@@ -305,9 +306,9 @@ impl Registrar {
         Some(CROWDED_RETRY_MS)
     }
 
-    /// There is no worker slot for it.
+    /// Waits for a worker slot, up to a timeout.
     fn wait(area: &Area, question: u64, database: u32, since: Instant) -> Self {
-        // Allocators without work make room.
+        // Makes idle allocators exit.
         area.reserve().rouse();
         let waited = since.elapsed();
         if waited >= CROWDED_LIMIT {
@@ -315,7 +316,7 @@ impl Registrar {
             return Self::Idle;
         }
         if waited >= RESERVE_LIMIT && pg::is_free(database) {
-            // It hangs, in a wait for a standby perhaps, which this ends.
+            // It hangs, perhaps waiting for a standby; termination ends that.
             area.reserve().end_assignment(None);
         }
         Self::Waiting { since }
@@ -323,7 +324,7 @@ impl Registrar {
 }
 
 impl StartedRegistrar {
-    /// How long it may run.
+    /// Max run time.
     fn limit(&self) -> Duration {
         match self.worker {
             Worker::Dynamic { .. } => {

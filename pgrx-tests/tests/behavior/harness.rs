@@ -1,5 +1,5 @@
-//! Would catch: a harness that says all is well because it looks at nothing. These are the
-//! only tests that need no leaf_id.
+//! Would catch: a test harness that reports success without checking anything. The only tests that
+//! do not need leaf_id.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};

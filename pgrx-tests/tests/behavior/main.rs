@@ -1,6 +1,6 @@
-//! What leaf_id must do, tried on real servers: one file for each behavior, in folders by feature;
-//! `slow`, `torture` and `figures` are for what takes long. One program for all, which links once; the
-//! runner (`pgrx-tests/src/bin/runner.rs`) starts it for each test.
+//! Behavior of leaf_id on real servers: one file per behavior, in folders by feature; `slow`,
+//! `torture` and `figures` take long. A single program, to link once; the runner
+//! (`pgrx-tests/src/bin/runner.rs`) starts it for each test.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,9 +1,9 @@
-//! What is shown by SQL alone: the regression tests (`pgrx-tests/sql`) as PostgreSQL's pg_regress runs
-//! them, and those of several sessions (`pgrx-tests/isolation`) by its isolationtester.
+//! Regression tests (`pgrx-tests/sql`) run by PostgreSQL's pg_regress, and tests with several
+//! sessions (`pgrx-tests/isolation`) run by its isolationtester.
 //!
-//! Would catch: any change of what psql shows: values, texts of errors, rights, the table, views and
-//! functions as a user sees them, an object without a comment; and who waits for whom. And anything
-//! that PostgreSQL does otherwise because leaf_id is loaded: its own tests.
+//! Would catch: any change of psql's output: values, error texts, rights, the table, views and
+//! functions as seen by users, an object without a comment; and of lock waits. Also any change in
+//! PostgreSQL's own behavior because leaf_id is loaded: its own tests are run, too.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,41 +1,41 @@
-//! Ids as people read them: a text by a pattern, or a UUID of version 8; and back.
+//! Formatted ids: a text by a pattern, or a UUID of version 8; and the reverse.
 //!
-//! A pattern is literal text with fields in braces. What the fields show are the parts of one
-//! number, so a text stands for one id, and an id that the fields cannot hold has no text:
+//! A pattern is literal text with fields in braces. The fields show the parts of one number, so
+//! each text maps to one id. An id that does not fit the fields has no text.
 //!
 //! | field | shows |
 //! | --- | --- |
-//! | `{N}`, `{N:6}` | decimal digits; with a width, exactly as many |
+//! | `{N}`, `{N:6}` | decimal digits; with a width, exactly that many |
 //! | `{BASE32}`, `{BASE32:13}` | the same in Crockford's base 32 |
-//! | `{YYYY}`, `{MM}`, `{DD}` | the period that stands in front of the number in an id by period |
+//! | `{YYYY}`, `{MM}`, `{DD}` | the period in front of the number, in an id by period |
 //! | `{CHECK}` | Crockford's check symbol: the id modulo 37 |
 //!
-//! There is one number in a pattern. Where it has no width, it is as long as what the rest
-//! leaves of a text, so nothing is ambiguous, whatever stands beside it.
+//! A pattern has exactly one number. Without a width, the number takes what the other pieces leave
+//! of a text, so parsing is never ambiguous.
 
-/// Why a text is no pattern, as a sentence.
+/// Reason for rejecting a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadPattern {
-    /// A brace without its other half.
+    /// A brace without its counterpart.
     Brace,
-    /// A field that does not exist.
+    /// An unknown field.
     Field,
-    /// A width that is none.
+    /// An invalid width.
     Width,
-    /// A field that stands there twice.
+    /// A duplicate field.
     Twice,
-    /// No number.
+    /// No number field.
     NoNumber,
     /// A month without a year, or a day without a month.
     Period,
-    /// A period in front of a number whose digits are not known.
+    /// A period, but no number with a fixed width.
     PeriodWidth,
-    /// More digits than an id has.
+    /// More digits than a bigint has.
     Digits,
 }
 
 impl BadPattern {
-    /// For people.
+    /// A sentence for DETAIL.
     #[must_use]
     pub fn sentence(self) -> &'static str {
         match self {
@@ -55,27 +55,27 @@ impl BadPattern {
     }
 }
 
-/// Why a text does not stand for an id, as a sentence.
+/// Reason why a text maps to no id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unparsed {
-    /// Too long or too short.
+    /// Length does not match the pattern.
     Length,
-    /// What is not a field is different.
+    /// Literal text differs.
     Literal,
-    /// A character that is no digit.
+    /// A character that is not a digit of its field.
     Digit,
-    /// A zero in front of a number without a width.
+    /// A leading zero in a number without a width.
     Zero,
-    /// No year, month or day.
+    /// Invalid year, month or day.
     Period,
-    /// Beyond the last id.
+    /// Larger than any id.
     TooLarge,
-    /// Another check symbol.
+    /// Wrong check symbol.
     Check,
 }
 
 impl Unparsed {
-    /// For people.
+    /// A sentence for DETAIL.
     #[must_use]
     pub fn sentence(self) -> &'static str {
         match self {
@@ -90,11 +90,10 @@ impl Unparsed {
     }
 }
 
-/// Crockford's digits, and what else may be read as one of them. Its check symbols go on
-/// after them.
+/// Crockford's 32 digits, followed by the other check symbols.
 const SYMBOLS: &[u8; 37] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ*~$=U";
 
-/// What a character counts as in base 32, or as a check symbol; [`NO_DIGIT`] for none.
+/// Value of a character as a base 32 digit or check symbol; [`NO_DIGIT`] if it has none.
 const VALUES: [u8; 256] = {
     let mut values = [NO_DIGIT; 256];
     let mut value = 0;
@@ -135,7 +134,7 @@ impl Radix {
         }
     }
 
-    /// How many digits the largest id has.
+    /// Number of digits of the largest id.
     fn most(self) -> usize {
         match self {
             Self::Decimal => 19,
@@ -143,7 +142,7 @@ impl Radix {
         }
     }
 
-    /// How many digits a number has without zeros in front.
+    /// Number of digits of `number`, without leading zeros.
     fn len(self, number: u64) -> usize {
         let log = match self {
             Self::Decimal => number.checked_ilog10(),
@@ -152,7 +151,7 @@ impl Radix {
         log.unwrap_or(0) as usize + 1
     }
 
-    /// Fills all of it, with zeros in front.
+    /// Fills `out`, padding with zeros.
     fn write(self, mut number: u64, out: &mut [u8]) {
         for place in out.iter_mut().rev() {
             *place = SYMBOLS[(number % self.base()) as usize];
@@ -217,7 +216,7 @@ impl Field {
         }
     }
 
-    /// How many characters it has, unless that depends on the id.
+    /// Length in characters; `None` if it depends on the id.
     fn width(self) -> Option<usize> {
         match self {
             Self::Number(number) => number.width,
@@ -233,7 +232,7 @@ enum Piece<'a> {
     Field(Field),
 }
 
-/// The pieces of a pattern, one after the other.
+/// Iterator over the pieces of a pattern.
 struct Pieces<'a>(&'a [u8]);
 
 impl<'a> Iterator for Pieces<'a> {
@@ -265,7 +264,7 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-/// What a text shows of an id.
+/// The parts of an id that fields show.
 #[derive(Debug, Clone, Copy, Default)]
 struct Parts {
     year: u64,
@@ -274,7 +273,7 @@ struct Parts {
     number: u64,
 }
 
-/// A pattern that was found to be one.
+/// A valid pattern.
 #[derive(Debug, Clone, Copy)]
 pub struct Pattern<'a> {
     text: &'a [u8],
@@ -282,15 +281,15 @@ pub struct Pattern<'a> {
     has_year: bool,
     has_month: bool,
     has_day: bool,
-    /// How long a text is, but for a number without a width.
+    /// Length of a text, without a number of variable length.
     rest: usize,
 }
 
 impl<'a> Pattern<'a> {
-    /// Reads a pattern.
+    /// Parses a pattern.
     ///
     /// # Errors
-    /// It is none.
+    /// See [`BadPattern`].
     pub fn new(text: &'a [u8]) -> Result<Self, BadPattern> {
         let mut number = None;
         let (mut has_year, mut has_month, mut has_day, mut has_check) = Default::default();
@@ -339,7 +338,7 @@ impl<'a> Pattern<'a> {
         })
     }
 
-    /// The text of an id; `None` if it has no such text.
+    /// The text of an id; `None` if the id does not fit the fields.
     #[must_use]
     pub fn format(&self, id: i64) -> Option<Formatted<'a>> {
         let id = u64::try_from(id).ok()?;
@@ -357,10 +356,10 @@ impl<'a> Pattern<'a> {
         })
     }
 
-    /// The id that a text stands for.
+    /// Parses a text to its id.
     ///
     /// # Errors
-    /// It stands for none.
+    /// See [`Unparsed`].
     pub fn parse(&self, text: &[u8]) -> Result<i64, Unparsed> {
         let free = text.len().checked_sub(self.rest).ok_or(Unparsed::Length)?;
         let fits = match self.number.width {
@@ -373,7 +372,7 @@ impl<'a> Pattern<'a> {
         let mut parts = Parts::default();
         let mut check = None;
         let mut left = text;
-        // A text is as long as its pieces together, and they were read before.
+        // The length was checked, and `new` has parsed the pieces before.
         for piece in Pieces(self.text).flatten() {
             match piece {
                 Piece::Literal(literal) => {
@@ -407,7 +406,7 @@ impl<'a> Pattern<'a> {
         i64::try_from(id).map_err(|_| Unparsed::TooLarge)
     }
 
-    /// 10 to the power of how many digits the number has behind a period.
+    /// 10 to the power of the width of the number behind a period.
     fn scale(&self) -> u64 {
         let width = self
             .number
@@ -457,7 +456,7 @@ impl<'a> Pattern<'a> {
     }
 }
 
-/// An id in a pattern, before it is written down.
+/// An id and its pattern, ready to be written.
 pub struct Formatted<'a> {
     pattern: Pattern<'a>,
     parts: Parts,
@@ -467,17 +466,17 @@ pub struct Formatted<'a> {
 }
 
 impl Formatted<'_> {
-    /// How many bytes it has.
+    /// Length in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Writes it.
+    /// Writes the text to `out`.
     ///
     /// # Panics
-    /// If `out` has another length.
+    /// If the length of `out` is not [`Self::len`].
     pub fn write(&self, out: &mut [u8]) {
         assert_eq!(out.len(), self.len, "the length of the text");
         let mut left = out;
@@ -505,22 +504,22 @@ impl Formatted<'_> {
     }
 }
 
-/// Version 8 and the variant of RFC 9562.
+/// Version 8 and variant bits of RFC 9562.
 const UUID_FRAME: u128 = (8 << 76) | (0b10 << 62);
-/// The bits of a UUID behind its variant.
+/// Number of bits behind the variant.
 const UUID_LOW: u32 = 62;
 
-/// An id as a UUID: all zeros, but for version, variant and the id, in the order of ids. `None`
-/// for a negative one.
+/// The id as a UUID: the id in the low bits, version and variant, all other bits zero. UUIDs sort
+/// like their ids. `None` if the id is negative.
 #[must_use]
 pub fn to_uuid(id: i64) -> Option<[u8; 16]> {
     let id = u128::try_from(id).ok()?;
     let low = id & ((1 << UUID_LOW) - 1);
-    // The last bit of an id that is above them goes in front of the variant.
+    // Bit 62 of the id goes in front of the variant.
     Some((UUID_FRAME | (id >> UUID_LOW << 64) | low).to_be_bytes())
 }
 
-/// The id that [`to_uuid`] has made this of; `None` if it is another UUID.
+/// The id of a UUID made by [`to_uuid`]; `None` for any other UUID.
 #[must_use]
 pub fn of_uuid(uuid: [u8; 16]) -> Option<i64> {
     let bits = u128::from_be_bytes(uuid);

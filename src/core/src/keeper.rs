@@ -1,62 +1,63 @@
-//! The state machine of the snowflake generator: when it is opened, with which worker id and
-//! above what, when its reservation is renewed, and why it is closed. Without the clock, the
-//! file, shared memory and the registry: the launcher gives what it sees to [`Keeper::step`]
-//! and does what that says. Times in Unix milliseconds, but those of the monotonic clock
+//! State machine of the snowflake generator: when to open it, with which worker id and above which
+//! floor, when to renew its reservation, and why to close it. It has no access to the clock, the
+//! file, shared memory or the registry: the launcher passes its observations to [`Keeper::step`]
+//! and executes the result. Times in Unix milliseconds, except those of the monotonic clock
 //! (`boot`).
 //!
-//! # A turn
+//! # Turns
 //!
-//! A turn begins with [`Input::Look`] and ends with [`Then::Wait`]. In between, a step may end
-//! with something whose result is the next input. The launcher is the only writer of the
-//! reservation and of the generator from the one to the other.
+//! A turn starts with [`Input::Look`] and ends with [`Then::Wait`]. In between, a step may end with
+//! an operation whose result is the next input. For the whole turn the launcher is the only writer
+//! of the reservation and of the generator.
 //!
 //! | step ends with | next input |
 //! | --- | --- |
 //! | [`Then::Read`]: read the reservation file | [`Input::File`] |
-//! | [`Then::Lease`]: do what is due of the lease | [`Input::Lease`] |
+//! | [`Then::Lease`]: advance the lease | [`Input::Lease`] |
 //! | [`Then::Reserve`]: write the file, and only then raise the reservation (I7) | [`Input::Written`] |
 //! | [`Then::Wait`] | [`Input::Look`] |
 //!
-//! # The states
+//! # States
 //!
-//! What is due is found anew in each turn, so most rows hold in every state. The first that
-//! applies ends the step, but for those that say "go on". `w` is the worker id that is to be
-//! used: the one that is set, or that was granted.
+//! Each turn reevaluates everything, so most rows apply in every state. The first row that applies
+//! ends the step, unless it says "go on". `w` is the worker id to use: the one configured, or the
+//! one granted.
 //!
-//! | state | input | to | action |
+//! | state | input | next state | action |
 //! | --- | --- | --- | --- |
 //! | any | Look: there was a reset | Starting | forget the floor; go on |
+//! | any | Look: leasing was turned on or off, and nothing issued yet | the same | forget the floor; go on |
 //! | any | Look: promoted, and nothing issued yet | the same | forget the floor; go on |
-//! | Open | Look: ids lead the clock, or do not any more | the same | say so; go on |
+//! | Open | Look: ids have started or stopped leading the clock | the same | report it; go on |
 //! | any | Look: a standby, worker id not leased, or from a registry on itself | Standby | stop leasing, close, wait |
 //! | any | Look: no floor, and the word has a last id | the same | show that floor; go on |
 //! | any | Look: no floor, and the word has none | the same | read |
-//! | any | File: it gives a floor | the same | show it; go on |
-//! | any | File: it gives none | Refused | close, wait; log an unreadable file |
-//! | any | Look: no worker id is set | Unconfigured | stop leasing, close, wait |
+//! | any | File: it yields a floor | the same | show it; go on |
+//! | any | File: it yields none, and a worker id is configured | Refused | close, wait; log an unreadable file |
+//! | any | Look, File: no worker id is configured | Unconfigured | stop leasing, close, wait |
 //! | any | Look: no registry is set | Refused: NoRegistrySet | stop leasing, close, wait |
 //! | any | Look: the first registry, or another one | Starting | stop leasing, close, begin a lease |
 //! | any | Look: the same registry | the same | lease |
 //! | Refused: LeaseEnded | Lease: no answer | the same | wait |
-//! | any | Lease: refused | Refused, as it says | close, set an empty lease, wait |
-//! | any | Lease: granted anew | Starting | close, set the lease; go on |
-//! | any | Lease: granted, to go on | the same | set the lease; go on |
+//! | any | Lease: refused | Refused, with the reason | close, set an empty lease, wait |
+//! | any | Lease: granted, not a continuation | Starting | close, set the lease; go on |
+//! | any | Lease: grant continued | the same | set the lease; go on |
 //! | any | Lease: the grant has ended | Refused: LeaseEnded | close, wait |
-//! | any | Lease: the clock is beyond what is recorded | the same | ask the registry soon, wait |
+//! | any | Lease: the clock is past the recorded time | the same | ask the registry soon, wait |
 //! | not Open with `w` | File: nothing above the floor is recorded | the same | ask the registry soon, wait |
 //! | Open with `w` | Look, Lease | the same | reserve, or wake and wait, or wait: [`Renewal::decide`] |
 //! | not Open with `w` | Look, Lease | the same | read |
-//! | not Open with `w` | File: the floor leads by no more than ids may | the same | reserve: [`Opening::decide`] |
-//! | not Open with `w` | File: it leads by more | WaitingOut, Refused | close, wait: [`Opening::decide`] |
+//! | not Open with `w` | File: the floor is within the max lead | the same | reserve: [`Opening::decide`] |
+//! | not Open with `w` | File: the floor is beyond it | WaitingOut, Refused | close, wait: [`Opening::decide`] |
 //! | not Open with `w` | File: unreadable | Refused: FileProblem, or Open | log, wait |
 //! | not Open with `w` | Written | Open with `w` | open, wait |
-//! | not Open with `w` | not Written | Refused: FileProblem, or Open | log, wait |
+//! | not Open with `w` | Written: failed | Refused: FileProblem, or Open | log, wait |
 //! | Open with `w` | Written | the same | wake, wait |
-//! | Open with `w` | not Written | the same | log, wait |
+//! | Open with `w` | Written: failed | the same | log, wait |
 //!
-//! A generator that is open stays so while its file cannot be read or written, until what is
-//! reserved is used up; sessions are shown the problem. It stays so, too, while its worker id is
-//! to be changed.
+//! If the file cannot be read or written, an open generator stays open until its reservation is
+//! used up; sessions see the problem in the view. It also stays open while its worker id is being
+//! changed.
 
 use crate::layout::Layout;
 use crate::lease::Effect;
@@ -76,10 +77,10 @@ pub use turn::{
     Action, Configured, FOR_EVER, File, Found, Input, Look, Message, Registry, Seen, Step, Then,
 };
 
-/// How often a file that cannot be read or written, or a clock that may be set right, is
-/// tried again, in milliseconds.
+/// Retry interval after a file problem, or while waiting for a clock that may be corrected, in
+/// milliseconds.
 const RETRY_MS: i64 = 1000;
-/// How often the launcher of a standby looks whether it still is one, in milliseconds.
+/// Poll interval for the end of recovery on a standby, in milliseconds.
 const STANDBY_MS: i64 = 1000;
 
 /// The state machine.
@@ -89,30 +90,29 @@ pub struct Keeper {
     layout: Layout,
     state: State,
     phase: Phase,
-    /// `None` until it was found.
+    /// `None` until determined.
     floor: Option<Floor>,
-    /// When the reservation was last renewed.
+    /// Time of the last renewal of the reservation.
     renewed_at_ms: i64,
-    /// The last file problem, logged once.
+    /// Last file problem, logged once.
     problem: Option<String>,
-    /// Resets that were seen.
+    /// Reset counter as last seen.
     resets: u32,
     standby: bool,
     lease: Lease,
     leased_as: LeasedAs,
-    /// The worker id is to be leased.
+    /// The worker id is leased, by configuration.
     leased: bool,
-    /// The worker id that was last in force here, if that is known, and was not leased.
+    /// The last worker id in force here, if it is known and was not leased.
     previous_worker_id: Option<u16>,
-    /// Since then ids have led the clock by more than they otherwise may: what was issued before
-    /// was not known.
+    /// Start of the extra lead of a run that did not know which ids were issued before it.
     unknown_since_ms: Option<i64>,
     leading: Leading,
     actions: Vec<Action>,
 }
 
 impl Keeper {
-    /// Of a launcher that has just started, with a closed generator.
+    /// A launcher that has just started, with a closed generator.
     #[must_use]
     pub fn new(epoch_ms: i64, layout: Layout, resets: u32, in_recovery: bool) -> Self {
         Self {
@@ -135,7 +135,7 @@ impl Keeper {
         }
     }
 
-    /// What sessions are shown.
+    /// The state for the views.
     fn shown(&self) -> State {
         match self.state {
             State::Open { .. } if self.problem.is_some() => State::Refused(Refusal::FileProblem),
@@ -143,7 +143,7 @@ impl Keeper {
         }
     }
 
-    /// What is to be done.
+    /// Executes one step.
     pub fn step(&mut self, seen: &Seen, input: Input) -> Step {
         let then = match (core::mem::replace(&mut self.phase, Phase::Idle), input) {
             (_, Input::Look(look)) => self.begin(seen, look),
@@ -162,7 +162,7 @@ impl Keeper {
             (Phase::Writing(turn, writing), Input::Written(result)) => {
                 self.written(turn, writing, result)
             }
-            // What was not asked for says nothing: the next turn looks again.
+            // Ignore an unexpected result; the next turn starts over.
             (_, Input::File(_) | Input::Lease { .. } | Input::Written(_)) => {
                 debug_assert!(false, "an input that was not asked for");
                 Then::Wait(Some(RETRY_MS))
@@ -190,7 +190,7 @@ impl Keeper {
         }
     }
 
-    /// What was leased is not used any more.
+    /// Forgets the lease, if any, and closes.
     fn stop_leasing(&mut self) {
         if !matches!(self.lease, Lease::None) {
             self.lease = Lease::None;
@@ -199,8 +199,8 @@ impl Keeper {
         }
     }
 
-    /// The end of a turn, which is to be looked at again for what it was about after so many
-    /// milliseconds.
+    /// Ends the turn. The next one is due after `ms`, or earlier for the lease, the lead or the end
+    /// of recovery.
     fn wait(&self, turn: &Turn, ms: Option<i64>) -> Then {
         let standby = self.standby.then_some(STANDBY_MS);
         let lease = turn.lease_again_ms;
@@ -223,7 +223,7 @@ impl Keeper {
         let issued = seen.last_ms > self.epoch_ms;
         let leased = matches!(look.configured, Configured::Leased(_));
         if core::mem::replace(&mut self.leased, leased) != leased && !issued {
-            // The timeline counts for a worker id that is not leased.
+            // The timeline matters only if the worker id is not leased.
             self.floor = None;
         }
         if matches!(self.state, State::Open { .. }) {
@@ -231,14 +231,14 @@ impl Keeper {
         }
         if self.standby && !look.in_recovery {
             self.standby = false;
-            // Promoted: what the file says is looked at anew, on the new timeline. After
-            // the first id the word knows better.
+            // Promoted: reread the file on the new timeline. Once an id has been issued, the word
+            // is authoritative.
             if !issued {
                 self.floor = None;
             }
         }
-        // Its worker id is most likely the primary's: copied with the configuration, or leased
-        // when this was the primary, and passed on with the registry.
+        // Its worker id is probably the primary's: copied with the configuration, or leased while
+        // this server was the primary, with the registry replicated along.
         if self.standby && (!leased || look.registry_is_here) {
             self.stop_leasing();
             self.close_once(State::Standby);
@@ -252,7 +252,7 @@ impl Keeper {
                 let floor = Floor::of_word(seen.last_ms, turn.was_reset, unknown_since_ms);
                 self.found_floor(seen, turn, floor)
             }
-            // Before there is a worker id too: a lead that is too large melts meanwhile.
+            // Even without a worker id: an excessive lead shrinks meanwhile.
             None => {
                 self.phase = Phase::Floor(turn);
                 Then::Read
@@ -260,7 +260,7 @@ impl Keeper {
         }
     }
 
-    /// How far ids may lead the clock, if that has changed.
+    /// Updates the max lead, if it has changed.
     fn set_lead(&mut self, seen: &Seen, turn: &Turn, terms: Terms) {
         let max_ms = terms.max_lead_ms();
         if seen.last_ms - seen.now_ms <= max_ms {
@@ -284,7 +284,7 @@ impl Keeper {
         Then::Wait(again_ms)
     }
 
-    /// The floor of this run by the file; or why there is none, and when to look again.
+    /// The floor of this run by the file, or the refusal and the retry interval.
     fn floor_of(
         &mut self,
         seen: &Seen,
@@ -303,7 +303,7 @@ impl Keeper {
                 Some(stored)
             }
             Found::Nothing => None,
-            // The registry knows what may have been issued.
+            // The registry knows which ids may have been issued.
             Found::Damaged(_) if leased => None,
             Found::Damaged(text) | Found::Unreadable(text) => {
                 self.log_problem(text);
@@ -319,7 +319,7 @@ impl Keeper {
             timeline: file.timeline,
             leased,
         };
-        // In time, ids are larger than those of the earlier epoch.
+        // Retry: as time passes, ids come to exceed those of the previous epoch or layout.
         let floor = reservation::floor(start, stored).map_err(|why| (why, Some(RETRY_MS)))?;
         self.previous_worker_id = worker_id.filter(|_| floor.knows_worker_id());
         Ok(floor)
@@ -370,11 +370,11 @@ impl Keeper {
         }
     }
 
-    /// True if what this server remembers of an earlier lease may be used.
+    /// Begins a lease. True if the lease file of an earlier run may be used.
     fn begin_leasing(&mut self, floor: Floor) -> bool {
         self.stop_leasing();
         self.lease = Lease::Asked;
-        // Also one that was set, and not leased.
+        // Also closes a generator with a configured worker id.
         self.close(State::Starting);
         if self.leased_as != LeasedAs::Nobody {
             return true;
@@ -383,8 +383,8 @@ impl Keeper {
             self.leased_as = LeasedAs::Itself;
             return true;
         }
-        // What is leased then is above all that was ever issued with it: there is nothing else
-        // to start above.
+        // A worker id leased as another server has a floor above all ids ever issued with it, so no
+        // other floor applies.
         self.leased_as = LeasedAs::Another;
         self.act(Action::ShowFloor(Floor {
             ms: i64::MIN,
@@ -397,21 +397,21 @@ impl Keeper {
     fn follow_lease(&mut self, seen: &Seen, turn: Turn, effect: Effect) -> Then {
         match effect {
             Effect::Keep => {}
-            // What has ended has ended, and calls are told so at once.
+            // Keep LeaseEnded, which ends waiting calls at once.
             Effect::Close(Refusal::NoAnswer)
                 if self.state == State::Refused(Refusal::LeaseEnded) => {}
             Effect::Close(refusal) => {
                 self.lease = Lease::Asked;
                 self.close(State::Refused(refusal));
-                // Nothing is reserved without a lease.
+                // Without a lease, nothing may be reserved.
                 self.act(Action::SetLease {
                     until_boot_ms: 0,
                     recorded_until_ms: 0,
                 });
             }
             Effect::Use { grant, anew } => {
-                // Before anything of it counts: what was reserved for another holder, or
-                // for another worker id, must not be used with this one.
+                // Before the new grant takes effect: time reserved for another holder or another
+                // worker id must not be used with this one.
                 if anew {
                     self.close(State::Starting);
                 }
@@ -431,7 +431,7 @@ impl Keeper {
             return self.wait(&turn, None);
         }
         if seen.now_ms >= grant.reserved_until_ms {
-            // The clock was set ahead: what the registry has recorded is used up.
+            // The clock was set forward past what the registry has recorded.
             return self.hurry(&turn);
         }
         let usable = Usable {
@@ -442,13 +442,13 @@ impl Keeper {
         self.use_worker_id(seen, turn, usable)
     }
 
-    /// What the registry has recorded is used up.
+    /// Asks the registry soon, because its recorded time is used up.
     fn hurry(&mut self, turn: &Turn) -> Then {
         self.act(Action::Hurry);
         self.wait(turn, Some(RETRY_MS))
     }
 
-    /// The worker id is known: the generator is to be open with it.
+    /// Renews the reservation if the generator is open with this worker id, or starts to open it.
     fn use_worker_id(&mut self, seen: &Seen, turn: Turn, usable: Usable) -> Then {
         let worker_id = usable.worker_id;
         if self.state != (State::Open { worker_id }) {
@@ -504,7 +504,7 @@ impl Keeper {
             Decision::Open { floor, .. } if floor.ms >= usable.recorded_until_ms() => {
                 return self.hurry(&turn);
             }
-            // Reserved for this worker id before the first id with it (I7).
+            // Reserved for this worker id before its first id (I7).
             Decision::Open { floor, until_ms } => {
                 return self.reserve(seen, turn, &usable, until_ms, Some(floor));
             }
@@ -563,7 +563,7 @@ impl Keeper {
         };
         let worker_id = writing.worker_id;
         self.state = State::Open { worker_id };
-        // Another server may have what was leased.
+        // A leased worker id may pass to another server.
         self.previous_worker_id = (!self.leased).then_some(worker_id);
         self.unknown_since_ms = above.unknown_since_ms;
         self.leading.opened(above, writing.since_ms);
@@ -578,7 +578,7 @@ impl Keeper {
             worker_id,
             above_ms: above.ms,
         });
-        // At once, if that is ahead of the clock: it is to be said.
+        // If it leads the clock, run again at once to report that.
         let again_ms = if above.ms > writing.since_ms {
             1
         } else {
@@ -587,7 +587,7 @@ impl Keeper {
         self.wait(&turn, Some(again_ms))
     }
 
-    /// The file cannot be read or written. An open generator stays open.
+    /// Handles a file that cannot be read or written. An open generator stays open.
     fn file_problem(&mut self, turn: &Turn, text: String) -> Then {
         self.log_problem(text);
         if !matches!(self.state, State::Open { .. }) {

@@ -1,5 +1,5 @@
-//! How a snowflake id is divided: from the sign bit down, milliseconds since the epoch, the
-//! worker id, the sequence within the millisecond.
+//! Bit layout of a snowflake id. From the sign bit down: milliseconds since the epoch, worker id,
+//! sequence within the millisecond.
 
 use core::fmt;
 
@@ -8,13 +8,13 @@ use core::fmt;
 pub struct Parts {
     /// Milliseconds since the epoch, 0 to [`Layout::max_ms`].
     pub ms: i64,
-    /// 0 to [`Layout::max_worker_id`].
+    /// Worker id, 0 to [`Layout::max_worker_id`].
     pub worker_id: u16,
-    /// 0 to [`Layout::max_sequence`].
+    /// Sequence, 0 to [`Layout::max_sequence`].
     pub sequence: u16,
 }
 
-/// How many bits each part has; what is left of 63 are zeroes at the top.
+/// Number of bits per part. If they add up to less than 63, the top bits are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     time_bits: u8,
@@ -23,24 +23,23 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Leaf's and Twitter's: 41 bits of milliseconds, 10 of the worker id, 12 of the sequence.
+    /// Leaf's and Twitter's layout: 41 bits of time, 10 of worker id, 12 of sequence.
     pub const DEFAULT: Self = Self {
         time_bits: 41,
         worker_bits: 10,
         sequence_bits: 12,
     };
-    /// The largest worker id that any layout has.
+    /// Largest worker id in any layout.
     pub const MAX_WORKER_ID: u16 = (1 << 15) - 1;
-    /// What a layout may be, for people.
+    /// The valid layouts, as a sentence for HINT.
     pub const ALLOWED: &'static str = "A layout is three numbers of bits: 38 to 46 of milliseconds, 0 to 15 of the worker id, 1 to 16 of the sequence, and at most 63 together; 41/10/12, for example.";
-    /// Fewer bits of milliseconds last less than nine years; more than these reach beyond the
-    /// year 4000.
+    /// Fewer bits of time last less than nine years; more reach beyond the year 4000.
     const TIME_BITS: core::ops::RangeInclusive<u8> = 38..=46;
     const WORKER_BITS: core::ops::RangeInclusive<u8> = 0..=15;
     const SEQUENCE_BITS: core::ops::RangeInclusive<u8> = 1..=16;
 
-    /// This many bits of each part: 38 to 46 of time, 0 to 15 of the worker id, 1 to 16 of the
-    /// sequence, and no more than 63 together. `None`: not these.
+    /// A layout with 38 to 46 bits of time, 0 to 15 of worker id and 1 to 16 of sequence, at most
+    /// 63 together. `None` if out of range.
     #[must_use]
     pub fn new(time_bits: u8, worker_bits: u8, sequence_bits: u8) -> Option<Self> {
         let layout = Self {
@@ -55,10 +54,10 @@ impl Layout {
         fits.then_some(layout)
     }
 
-    /// A layout as a setting says it: `41/10/12`.
+    /// Parses a setting such as `41/10/12`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        // As it is shown again, and nothing else: no signs, no zeroes in front.
+        // Accept only the form that Display prints: no signs, no leading zeros.
         let bits = |part: &str| {
             let plain = part == "0" || !part.starts_with(['+', '0']);
             part.parse::<u8>().ok().filter(|_| plain)
@@ -68,20 +67,20 @@ impl Layout {
         layout.filter(|_| parts.next().is_none())
     }
 
-    /// As shared memory holds it; never 0.
+    /// Encodes the layout for shared memory; never 0.
     #[must_use]
     pub fn pack(self) -> u32 {
         u32::from_be_bytes([0, self.time_bits, self.worker_bits, self.sequence_bits])
     }
 
-    /// What [`Layout::pack`] gave; `None` if it did not.
+    /// Decodes [`Layout::pack`]; `None` if invalid.
     #[must_use]
     pub fn unpack(packed: u32) -> Option<Self> {
         let [_, time_bits, worker_bits, sequence_bits] = packed.to_be_bytes();
         Self::new(time_bits, worker_bits, sequence_bits).filter(|layout| layout.pack() == packed)
     }
 
-    /// What [`Layout::pack`] gave; of 0 no part has any bits.
+    /// Decodes [`Layout::pack`] without validation. 0 yields parts without bits.
     #[inline]
     pub(crate) fn of_packed(packed: u32) -> Self {
         let [_, time_bits, worker_bits, sequence_bits] = packed.to_be_bytes();
@@ -92,33 +91,33 @@ impl Layout {
         }
     }
 
-    /// The last millisecond since the epoch.
+    /// Last millisecond since the epoch.
     #[must_use]
     pub fn max_ms(self) -> i64 {
         (1 << self.time_bits) - 1
     }
 
-    /// The largest worker id.
+    /// Largest worker id.
     #[must_use]
     #[inline]
     pub fn max_worker_id(self) -> u16 {
         (1 << self.worker_bits) - 1
     }
 
-    /// The largest sequence.
+    /// Largest sequence.
     #[must_use]
     #[inline]
     pub fn max_sequence(self) -> u16 {
         ((1_u32 << self.sequence_bits) - 1) as u16
     }
 
-    /// The largest id.
+    /// Largest id.
     #[must_use]
     pub fn max_id(self) -> i64 {
         i64::MAX >> (63 - self.time_bits - self.worker_bits - self.sequence_bits)
     }
 
-    /// The id with these parts, each within its range.
+    /// The id with these parts, each of which must be in range.
     #[must_use]
     #[inline]
     pub fn compose(self, parts: Parts) -> i64 {
@@ -130,8 +129,7 @@ impl Layout {
             | i64::from(parts.sequence)
     }
 
-    /// The parts of an id; `None` for a number that is none: a negative one, or one with more
-    /// bits than the layout has.
+    /// The parts of an id; `None` if it is negative or has more bits than the layout.
     #[must_use]
     #[inline]
     pub fn decompose(self, id: i64) -> Option<Parts> {
@@ -140,7 +138,7 @@ impl Layout {
         (parts.ms <= self.max_ms()).then_some(parts)
     }
 
-    /// The parts of 63 bits.
+    /// The parts of a word of 63 bits.
     #[inline]
     pub(crate) fn parts(self, word: u64) -> Parts {
         Parts {
@@ -164,7 +162,7 @@ impl fmt::Display for Layout {
 
 #[cfg(test)]
 mod tests {
-    //! Would catch: a layout that is not what it says, or that ids do not fit in.
+    //! Would catch: a layout whose text and bits disagree, or ids that do not fit in it.
 
     #![allow(clippy::unwrap_used, reason = "a test that panics fails")]
 

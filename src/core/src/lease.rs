@@ -1,101 +1,100 @@
-//! The lease of a worker id: what a server decides that has one, or asks for one. Without
-//! the clocks, the file, and the registry that gives it.
+//! The lease of a worker id, holder side: the decisions of a server that has a lease or requests
+//! one. No access to the clocks, the file or the registry.
 //!
-//! Why no id comes twice. Let R be what the registry has recorded as reserved of a worker
-//! id; it never goes down there.
-//! 1. A holder issues ids with times up to an R that was recorded while it was the holder,
-//!    and that it was told: [`Grant::reserved_until_ms`]. The reservation in the generator
-//!    is never above it.
-//! 2. A change of the holder tells the new one a floor of at least R, and from then on the
-//!    old one cannot raise R any more. Whoever asks again because an answer was lost is told
-//!    that floor again.
-//! 3. A server that restarts knows the ids of its last run by its reservation (I7), and
-//!    shows by a token in a file that it is the one that the registry knows. A copy does not
-//!    show it: see [`Lease::of_file`].
+//! Uniqueness argument. Let R be the time that the registry has recorded as reserved for a worker
+//! id; the registry never lowers it.
+//! 1. A holder issues ids with timestamps up to an R that was recorded while it was the holder and
+//!    that was reported to it ([`Grant::reserved_until_ms`]). The generator's reservation never
+//!    exceeds it.
+//! 2. A change of holder returns a floor of at least R to the new holder; from then on the old one
+//!    cannot raise R. A server that repeats its request after a lost answer gets the same floor
+//!    again.
+//! 3. A restarted server bounds the ids of its last run by its reservation (I7), and proves by a
+//!    token in a file that it is the server known to the registry. A copy cannot prove it: see
+//!    [`Lease::of_file`].
 //!
-//! So the ids of two holders are apart, whatever their clocks do, and whenever they stop and
-//! go on: the lease and its end decide only when the registry may give the id away. It is
-//! counted on the monotonic clock, from before the request left.
+//! So the ids of two holders are disjoint, whatever their clocks do and whenever they stop or
+//! resume. The lease and its end only decide when the registry may reassign the worker id. The
+//! lease runs on the monotonic clock, starting before the request was sent.
 //!
-//! | state | leaves by | to |
+//! | state | event | next state |
 //! | --- | --- | --- |
-//! | Remembered: a grant of an earlier run | no answer, while it has not ended | Holding |
+//! | Remembered: a grant of an earlier run | no answer, and the grant has not ended | Holding |
 //! | any | a grant | Holding |
-//! | Holding | the end of the grant; a clock that is off; a worker id that is lost or held | Out |
-//! | | no answer; a refusal of anything else | Holding, until the grant ends |
+//! | Holding | the grant ends; the clock is off; the worker id is lost or held by another server | Out |
+//! | | no answer; any other refusal | Holding, until the grant ends |
 //! | Remembered, Out | a refusal | Out |
 
 use crate::numbered::numbered;
 use crate::state::Refusal;
 
-/// Both clocks of a server, read together, in milliseconds.
+/// Both clocks of a server, read at the same time, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clocks {
-    /// CLOCK_BOOTTIME: monotonic, and it goes on while the machine is suspended.
+    /// CLOCK_BOOTTIME: monotonic, and includes time while suspended.
     pub boot_ms: i64,
-    /// The time of day: Unix milliseconds.
+    /// Wall clock, in Unix milliseconds.
     pub wall_ms: i64,
 }
 
-/// What the settings say, in milliseconds.
+/// Settings, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// How long a lease is asked for.
+    /// Requested duration of a lease.
     pub lease_ms: i64,
-    /// How far the clock may be off.
+    /// Max difference between clocks.
     pub max_skew_ms: i64,
 }
 
-/// What the registry has granted.
+/// A grant by the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
     /// The worker id.
     pub worker_id: u16,
-    /// Ids carry later times, in Unix milliseconds.
+    /// Ids must have later timestamps, in Unix milliseconds.
     pub floor_ms: i64,
-    /// Ids carry no later times, in Unix milliseconds.
+    /// Ids must not have later timestamps, in Unix milliseconds.
     pub reserved_until_ms: i64,
-    /// Ids lead the clock by no more, in milliseconds.
+    /// Max lead of ids over the clock, in milliseconds.
     pub max_lead_ms: i64,
-    /// When it ends, by the monotonic clock.
+    /// End of the lease, by the monotonic clock.
     pub until_boot_ms: i64,
 }
 
-/// What a server has to remember of its lease: it is written down before anything of it is
-/// used, and before anything is asked.
+/// The durable state of a lease: written to the file before a grant is used, and before a request
+/// is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lease {
-    /// What it was granted last.
+    /// Last grant.
     pub grant: Option<Grant>,
-    /// What the registry recorded then; 0 for nothing.
+    /// Token that the registry recorded with it; 0 if none.
     pub token: i64,
-    /// What it is to record next. The same one is shown until there is an answer: the
-    /// registry may have recorded it, and the answer be lost. 0 if none was drawn.
+    /// Token to be recorded next. Reused until an answer arrives: the registry may have recorded it
+    /// although the answer was lost. 0 if none was drawn.
     pub next_token: i64,
 }
 
-/// How a file with a lease was found.
+/// Provenance of a lease file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
-    /// It is the file that was written, and no copy of it.
+    /// The file as written by this server, not a copy.
     pub original: bool,
-    /// The machine has not been started anew since, and the disk is the same one.
+    /// The machine has not been rebooted since, and the disk is the same.
     pub same_boot: bool,
-    /// Nothing was issued after it was written: the server was stopped in good order.
+    /// Written at a clean shutdown: nothing was issued afterwards.
     pub clean: bool,
 }
 
 impl Lease {
-    /// What of a lease in a file counts at a start.
+    /// The part of a lease file that is valid at startup.
     ///
-    /// A disk may have been copied while its server ran, with all that is on it, and that
-    /// server may run still. So after another start of the machine the token is shown only
-    /// if the server had been stopped when it was written: then nobody was running, and of
-    /// two copies the first one to show it makes the other one unknown. What it would have
-    /// shown next is drawn anew: the other copy has it too. What this does not see is an
-    /// original that is started again without such a start, and uses its file because the
-    /// registry is away for it alone, while its copy shows the token. Not to show it would see
-    /// that too; but then each start of the machine would wait for the end of the lease.
+    /// A disk may have been copied while its server ran, and that server may still be running. So
+    /// after a reboot the token is used only if it was written at a clean shutdown: nobody was
+    /// running then, and of two copies the first to present the token invalidates the other.
+    /// `next_token` is redrawn, since the other copy has it, too. Not detected: an original that is
+    /// restarted without a reboot and uses its file because only its own connection to the registry
+    /// is down, while its copy presents the token. Never presenting the token would cover that, but
+    /// then every reboot would have to wait for the end of the lease.
     #[must_use]
     pub fn of_file(self, found: Found) -> Self {
         if !found.original || !(found.same_boot || found.clean) {
@@ -116,49 +115,49 @@ impl Lease {
     }
 }
 
-/// What is asked.
+/// Kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A worker id: the one that this server had, or another one.
+    /// Request a worker id: the one this server had, or another one.
     Claim,
-    /// More time for the worker id that this server holds.
+    /// Extend the lease of the worker id that this server holds.
     Renew,
 }
 
-/// A question to the registry.
+/// A request to the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question {
-    /// What is asked.
+    /// Kind of request.
     pub kind: Kind,
-    /// What shows who asks; 0 for nothing.
+    /// Token that proves the sender's identity; 0 if none.
     pub token: i64,
-    /// What is to be shown the next time.
+    /// Token to be recorded for the next request.
     pub next_token: i64,
-    /// The worker id that is held, and what is reserved of it: only while the lease will not
-    /// have ended when this arrives, so that nobody else can have it, even if the registry has
-    /// forgotten.
+    /// Worker id held and the end of its reservation. Sent only if the lease cannot have ended when
+    /// the request arrives: then nobody else can have the worker id, even if the registry has
+    /// forgotten it.
     pub held: Option<(u16, i64)>,
-    /// How long a lease is asked for, in milliseconds.
+    /// Requested duration of the lease, in milliseconds.
     pub lease_ms: i64,
 }
 
-/// A question that is due, and sent once there is a connection: what it shows depends on when.
+/// A request that is due but not yet sent. Its contents depend on the time of sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Draft {
     question: Question,
-    /// From when on a claim does not show what is held, on this machine's monotonic clock.
+    /// Time from which a claim omits `held`, by the monotonic clock.
     hidden_from_boot_ms: i64,
 }
 
 impl Draft {
-    /// What is asked.
+    /// Kind of request.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.question.kind
     }
 
-    /// The question as it is to be sent at `boot_ms`, which is the moment that its `now_ms` says: a
-    /// connection takes its time, and the lease may have ended since this was due.
+    /// The request as sent at `boot_ms`, the moment of its `now_ms`. Connecting takes time, and the
+    /// lease may have ended since the request became due.
     #[must_use]
     pub fn at(&self, boot_ms: i64) -> Question {
         let shows = self.kind() == Kind::Renew || boot_ms < self.hidden_from_boot_ms;
@@ -170,39 +169,39 @@ impl Draft {
 }
 
 numbered! {
-    /// How the registry has answered. The text is what an answer says.
+    /// Status of an answer, with its text on the wire.
     Status {
-        /// The worker id is this server's, for one lease.
+        /// The worker id is leased to this server.
         Granted => "granted",
-        /// Another server, or a copy of this one, has the lease of this node.
+        /// Another server, or a copy of this one, has this node's lease.
         Held => "held",
         /// All worker ids are leased or retired.
         Full => "full",
-        /// The registry was promoted or restored, and gives nothing away for a while.
+        /// The registry was promoted or restored and assigns no worker ids yet.
         Grace => "grace",
-        /// The clocks differ.
+        /// The clocks differ too much.
         Clock => "clock",
-        /// The worker id is not to be used any more.
+        /// The worker id is retired.
         Retired => "retired",
-        /// The worker id is not this server's any more.
+        /// This server no longer holds the worker id.
         Lost => "lost",
-        /// The registry's servers have another epoch.
+        /// The members of the registry have another epoch.
         Epoch => "epoch",
         /// This node's name belongs to another role.
         Role => "role",
-        /// The ids of the registry's servers have another layout.
+        /// The members of the registry have another layout.
         Layout => "layout",
     }
 }
 
 impl Status {
-    /// Its name in an answer.
+    /// Text on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.text()
     }
 
-    /// What an answer says by this name.
+    /// Parses the text on the wire.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         let mut all = (0..).map_while(|number| Self::decode(number, 0));
@@ -210,40 +209,40 @@ impl Status {
     }
 }
 
-/// An answer of the registry.
+/// Answer of the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
-    /// What it says.
+    /// Status.
     pub status: Status,
-    /// Where granted: the worker id ...
+    /// If granted: the worker id.
     pub worker_id: u16,
-    /// ... the times above which ids of it are free ...
+    /// If granted: ids must have later timestamps, in Unix milliseconds.
     pub floor_ms: i64,
-    /// ... the last one, as recorded ...
+    /// If granted: ids must not have later timestamps, in Unix milliseconds.
     pub reserved_until_ms: i64,
-    /// ... how long the lease is: what was asked for, or less ...
+    /// If granted: duration of the lease in milliseconds, at most as requested.
     pub lease_ms: i64,
-    /// ... and by how much ids may lead the clock, in milliseconds.
+    /// If granted: max lead of ids over the clock, in milliseconds.
     pub max_lead_ms: i64,
-    /// How far the registry lets this server's clock be off, in milliseconds.
+    /// Clock skew that the registry tolerates for this server, in milliseconds.
     pub max_skew_ms: i64,
-    /// The registry's clock when it read the question, in Unix milliseconds.
+    /// Registry's clock when it read the request, in Unix milliseconds.
     pub registry_ms: i64,
-    /// How many others the clock was compared with.
+    /// Number of other members that the clock was compared with.
     pub peers: u32,
-    /// The median of their clocks' distance from the registry's, in milliseconds.
+    /// Median offset of their clocks from the registry's, in milliseconds.
     pub peers_offset_ms: i64,
-    /// Before the question left.
+    /// Clocks before the request was sent.
     pub sent: Clocks,
-    /// After the answer came.
+    /// Clocks after the answer arrived.
     pub received: Clocks,
 }
 
 impl Answer {
-    /// How far this server's clock is at least ahead of what both the registry and its peers
-    /// say, or behind it (negative), in milliseconds, if that is more than is allowed here and
-    /// by the registry. A question that took long says little: the clock was read at one
-    /// moment of it, and the registry's at another.
+    /// Lower bound for the distance of this server's clock from both the registry's and its peers'
+    /// (negative if behind), in milliseconds. `None` if it is within what this server and the
+    /// registry tolerate. A slow request proves little, since the two clocks were read at unknown
+    /// moments in it.
     #[must_use]
     pub fn skew(&self, max_skew_ms: i64) -> Option<Skew> {
         let max_skew_ms = max_skew_ms.min(self.max_skew_ms);
@@ -272,81 +271,81 @@ impl Answer {
     }
 }
 
-/// By how much a clock is off, see [`Answer::skew`].
+/// A clock that is off; see [`Answer::skew`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Skew {
-    /// Ahead; negative is behind.
+    /// Milliseconds ahead; negative if behind.
     pub by_ms: i64,
-    /// From the peers' median; otherwise from the registry.
+    /// True if measured against the peers' median, false if against the registry.
     pub from_peers: bool,
 }
 
-/// What is to be done next.
+/// Next action of a lease holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Stop issuing: the lease has ended.
+    /// Stop issuing; the lease has ended.
     Close,
-    /// Ask the registry: see [`LeaseHolder::ask`].
+    /// Send a request; see [`LeaseHolder::ask`].
     Ask,
-    /// Nothing for so many milliseconds, or until there is an answer.
+    /// Wait this many milliseconds, or until an answer arrives.
     Wait(Option<i64>),
 }
 
-/// What follows from an answer, or from none.
+/// Effect of an answer, or of its absence, on the generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// The grant may be used: once [`LeaseHolder::lease`] is written down, and if that was said
-    /// `anew`, as that of another holder: nothing of what was reserved before counts.
+    /// The grant may be used once [`LeaseHolder::lease`] is on disk.
     Use {
         /// What may be used.
         grant: Grant,
-        /// It does not go on from what was used before.
+        /// The grant does not continue the previous one: treat it as another holder's, and discard
+        /// what was reserved before.
         anew: bool,
     },
-    /// Nothing is to be issued.
+    /// Stop issuing.
     Close(Refusal),
-    /// All stays as it is.
+    /// No change.
     Keep,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    /// The grant is of an earlier run, and not used yet.
+    /// The grant is from an earlier run and not in use yet.
     Remembered,
-    /// The grant is used.
+    /// The grant is in use.
     Holding,
-    /// Nothing is used.
+    /// No grant is in use.
     Out,
 }
 
-/// A server that leases its worker id.
+/// State of a server that leases its worker id.
 #[derive(Debug)]
 pub struct LeaseHolder {
     lease: Lease,
     standing: Standing,
-    /// The registry has confirmed the grant in this run, and not taken it back.
+    /// The registry has confirmed the grant in this run and not revoked it.
     renewable: bool,
     asking: bool,
-    /// When to ask, by the monotonic clock.
+    /// Time of the next request, by the monotonic clock.
     ask_at_ms: i64,
-    /// Questions in a row that were not granted.
+    /// Consecutive requests that were not granted.
     failures: u32,
 }
 
-/// The first pause after a question that was not granted, in milliseconds.
+/// Initial retry interval, in milliseconds.
 const RETRY_MS: i64 = 1000;
-/// The longest one; or a tenth of a lease, but no less than [`MIN_RETRY_MS`].
+/// Max retry interval. A tenth of a lease applies if shorter, but at least [`MIN_RETRY_MS`].
 const MAX_RETRY_MS: i64 = 30_000;
 const MIN_RETRY_MS: i64 = 100;
 
-/// When a lease ends for its holder that was asked for at that time. Before it ends for the
-/// registry: the clocks of two machines run at rates that differ a little.
+/// End of a lease for its holder, given the time of the request. Earlier than for the registry,
+/// since the clocks of two machines run at slightly different rates.
 fn end_of_lease(sent_boot_ms: i64, lease_ms: i64) -> i64 {
     sent_boot_ms.saturating_add(lease_ms - lease_ms / 1000 - 50)
 }
 
 impl LeaseHolder {
-    /// Of a server that has just started, with what it remembers.
+    /// A server that has just started, with the state from its file.
     #[must_use]
     pub fn new(lease: Lease) -> Self {
         Self {
@@ -359,13 +358,13 @@ impl LeaseHolder {
         }
     }
 
-    /// What is to be written down.
+    /// The state to write to the file.
     #[must_use]
     pub fn lease(&self) -> &Lease {
         &self.lease
     }
 
-    /// What is used.
+    /// The grant in use.
     #[must_use]
     pub fn grant(&self) -> Option<Grant> {
         self.lease
@@ -379,7 +378,7 @@ impl LeaseHolder {
             .filter(|grant| boot_ms < grant.until_boot_ms)
     }
 
-    /// What is due.
+    /// The next action.
     pub fn step(&mut self, boot_ms: i64) -> Step {
         let until = self.grant().map(|grant| grant.until_boot_ms);
         if until.is_some_and(|until| boot_ms >= until) {
@@ -394,8 +393,8 @@ impl LeaseHolder {
         Step::Wait(next.map(|at| at.saturating_sub(boot_ms)))
     }
 
-    /// Draws what the next question needs: then [`LeaseHolder::lease`] is to be written down, if
-    /// this says so, before [`LeaseHolder::ask`].
+    /// Draws the token of the next request. If true, [`LeaseHolder::lease`] must be written to the
+    /// file before [`LeaseHolder::ask`].
     pub fn prepare(&mut self, draw: impl FnMut() -> i64) -> bool {
         let drawn = self.lease.next_token == 0;
         if drawn {
@@ -404,7 +403,7 @@ impl LeaseHolder {
         drawn
     }
 
-    /// The question that is due. It is under way from now on.
+    /// The request that is due; it counts as sent from now on.
     pub fn ask(&mut self, boot_ms: i64, rules: Rules) -> Draft {
         self.asking = true;
         let live = self.live(boot_ms);
@@ -413,10 +412,10 @@ impl LeaseHolder {
         } else {
             Kind::Claim
         };
-        // A question may be under way for long, to a registry that was promoted meanwhile and
-        // does not know who has had the worker id since. What is shown is still held when that
-        // one reads it: it refuses a question that is older than clocks may differ, and its
-        // clock may differ from the last registry's by as much again.
+        // The request may be in transit for long, and arrive at a promoted registry that has
+        // forgotten a later holder. Send `held` only if it is still valid when such a registry
+        // reads it: that rejects requests older than the max skew, and its clock may differ from
+        // its predecessor's by as much again.
         let late_ms = rules.max_skew_ms.saturating_mul(2);
         let until_boot_ms = live.map_or(boot_ms, |grant| grant.until_boot_ms);
         Draft {
@@ -431,13 +430,13 @@ impl LeaseHolder {
         }
     }
 
-    /// There will be no answer. `boot_ms` is now.
+    /// Handles a request that will not be answered. `boot_ms` is the current time.
     pub fn fail(&mut self, boot_ms: i64, rules: Rules) -> Effect {
         self.asking = false;
         self.again(boot_ms, rules);
         match self.standing {
             Standing::Holding => Effect::Keep,
-            // The registry was asked first; what it granted holds.
+            // The registry was asked first; without an answer the earlier grant is valid.
             Standing::Remembered => match self.live(boot_ms) {
                 Some(grant) => {
                     self.standing = Standing::Holding;
@@ -449,7 +448,7 @@ impl LeaseHolder {
         }
     }
 
-    /// The answer to a question. What `draw` gives is the token after this one's.
+    /// Handles an answer. `draw` supplies the token for the next request.
     pub fn hear(
         &mut self,
         question: &Question,
@@ -466,18 +465,19 @@ impl LeaseHolder {
                 self.ask_at_ms = self.ask_at_ms.min(now.saturating_add(RETRY_MS));
                 match answer.skew(rules.max_skew_ms) {
                     Some(skew) => self.out(Refusal::ClockSkew { by_ms: skew.by_ms }),
-                    // The question took long, and the clock may be right.
+                    // The request was slow, and the clock may be right.
                     None => Effect::Keep,
                 }
             }
             Status::Retired | Status::Lost => {
                 self.again(now, rules);
-                // What the registry gives instead is asked for at once, the first time.
+                // The first time, request a replacement at once.
                 if core::mem::take(&mut self.renewable) {
                     self.ask_at_ms = now;
                 }
                 if answer.status == Status::Retired && self.standing == Standing::Holding {
-                    // Nobody else gets it, and the rest of the lease is still good.
+                    // A retired worker id is not reassigned, so the rest of the lease remains
+                    // valid.
                     return Effect::Keep;
                 }
                 self.out(Refusal::WorkerIdLost)
@@ -496,7 +496,7 @@ impl LeaseHolder {
         self.out(refusal)
     }
 
-    /// Refused, and yet the lease is this server's for as long as it has been told.
+    /// Handles a refusal that leaves a lease in use valid until its end.
     fn kept(&mut self, boot_ms: i64, rules: Rules, refusal: Refusal) -> Effect {
         if self.standing == Standing::Holding {
             self.again(boot_ms, rules);
@@ -528,7 +528,7 @@ impl LeaseHolder {
     ) -> Effect {
         let before = self.grant();
         let lease_ms = question.lease_ms.min(answer.lease_ms);
-        // A registry that was promoted may not know it any more.
+        // A promoted registry may have forgotten the floor.
         let remembered = self.lease.grant.filter(|g| g.worker_id == answer.worker_id);
         let floor_ms = remembered.map_or(answer.floor_ms, |g| g.floor_ms.max(answer.floor_ms));
         let grant = Grant {
@@ -560,14 +560,14 @@ impl LeaseHolder {
         }
     }
 
-    /// Asks at once, whatever is planned: the settings have changed.
+    /// Makes a request due at once, because the settings have changed.
     pub fn hurry(&mut self) {
         self.ask_at_ms = i64::MIN;
         self.failures = 0;
     }
 }
 
-/// A token that is neither none nor that one.
+/// Draws a token that is neither 0 nor `than`.
 fn other_token(than: i64, mut draw: impl FnMut() -> i64) -> i64 {
     loop {
         let token = draw();

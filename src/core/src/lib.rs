@@ -1,10 +1,9 @@
-//! The heart of leaf_id: what hands out ids, without PostgreSQL around it.
+//! The core of leaf_id: allocation of ids, without PostgreSQL.
 //!
-//! Nothing here knows the server, the clock or the disk: time comes as an
-//! argument, durability is the caller's promise. That is what lets threads,
-//! loom and a seeded simulation check the very code that ships.
+//! It has no access to the server, the clock or the disk. Time is an argument, durability the
+//! caller's responsibility. So threads, loom and seeded simulations test the code that ships.
 //!
-//! The invariants I1..I10 that the comments quote are in ARCHITECTURE.md.
+//! Comments cite the invariants I1 to I10 of ARCHITECTURE.md.
 
 #![forbid(unsafe_code)]
 

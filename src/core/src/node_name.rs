@@ -1,13 +1,13 @@
-//! The name of a node, as `leaf_id.node_name` has it expanded.
+//! Expansion of `leaf_id.node_name`.
 //!
-//! One configuration is to do for all servers of a cluster, so the setting is a template: `%h`
-//! is the host name, `%p` the server's port, `%%` a percent sign.
+//! The setting is a template, so that all servers of a cluster can share one configuration: `%h` is
+//! the host name, `%p` the server's port, `%%` a percent sign.
 
 use std::iter;
 
 use crate::registry::LONGEST_NAME;
 
-/// The digits of the largest port.
+/// Digits of the largest port number.
 const PORT_DIGITS: usize = 5;
 
 enum Part {
@@ -16,12 +16,12 @@ enum Part {
     Port,
 }
 
-/// A setting that is allowed.
+/// A valid template.
 pub struct Template(Vec<Part>);
 
 impl Template {
-    /// `None` where the text is not allowed: an escape that there is not, what cannot be
-    /// printed, or so long that no byte of the host name would be left.
+    /// Parses a setting. `None` if it contains an unknown escape or a control character, or is so
+    /// long that no byte of the host name would fit.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut chars = text.chars();
@@ -41,8 +41,9 @@ impl Template {
         (template.length(1, PORT_DIGITS) <= LONGEST_NAME).then_some(template)
     }
 
-    /// The name: at most [`LONGEST_NAME`] bytes, all of them printable. What is not so in the
-    /// host name becomes a question mark, and of one that is too long only a part is taken.
+    /// The node name: at most [`LONGEST_NAME`] bytes, without control characters. In the host name,
+    /// spaces and bytes that are not printable ASCII become question marks; if it is too long, it
+    /// is shortened.
     #[must_use]
     pub fn expand(&self, host: &[u8], port: u16) -> String {
         let port = port.to_string();
@@ -74,9 +75,9 @@ impl Template {
     }
 }
 
-/// Of a host name that is too long, what tells it from its neighbors: the domain is what they
-/// share, and the number of a replica stands at the end of the first label. So the domain is cut
-/// off at its right end, and a label that is too long by itself at its left end.
+/// The distinctive part of a host name that is too long. Neighbors share the domain, and a
+/// replica's number is at the end of the first label. So the domain is cut on the right, and a
+/// label that is still too long on the left.
 fn shortened(host: &[u8], room: usize) -> &[u8] {
     if host.len() <= room {
         return host;
@@ -134,7 +135,7 @@ mod tests {
             "tab\t",
             "\u{85}",
             &format!("{long}x"),
-            // Nothing of the host name would be left, or of a port of five digits.
+            // No room for a byte of the host name, or for a port of five digits.
             &format!("{long}%h"),
             &format!("{}%p", &long[4..]),
         ] {
@@ -156,7 +157,7 @@ mod tests {
         assert!(names[0].ends_with("ll-1:65535") && names[1].ends_with("ll-2:65535"));
         assert_eq!(names[0].len(), LONGEST_NAME);
 
-        // Shared by both.
+        // The room is divided between both.
         assert_eq!(expanded("%h %h", "a.b", 1), "a.b a.b");
         let name = expanded("%h %h", "l".repeat(70) + "-1", 1);
         assert_eq!(name.len(), 63);

@@ -1,7 +1,7 @@
-//! Enums that have a number in shared memory and a text for a view or an answer: all of it from
-//! one list, so that no variant can be forgotten.
+//! Enums with a number for shared memory and a text for views and answers, both generated from one
+//! list of variants.
 
-/// Makes an enum of variants with at most one field, an `i64`, and the text of each.
+/// Defines an enum whose variants have a text and at most one field, an `i64`.
 macro_rules! numbered {
     (
         $(#[$enum_doc:meta])*
@@ -30,7 +30,7 @@ macro_rules! numbered {
             }
 
             impl $enum {
-                /// How it is shown, or said.
+                /// Text in views and answers.
                 #[must_use]
                 pub fn text(self) -> &'static str {
                     match self {
@@ -38,7 +38,7 @@ macro_rules! numbered {
                     }
                 }
 
-                /// As shared memory holds it: its number, and its field or 0.
+                /// Encodes the variant for shared memory: its number, and its field or 0.
                 #[must_use]
                 pub fn encode(self) -> (u32, i64) {
                     match self {
@@ -49,7 +49,7 @@ macro_rules! numbered {
                     }
                 }
 
-                /// What shared memory holds; `None` if the number is of none.
+                /// Decodes the value in shared memory; `None` if the number is unknown.
                 #[must_use]
                 pub fn decode(number: u32, _field: i64) -> Option<Self> {
                     $(

@@ -1,27 +1,27 @@
-//! Opaque ids: a keyed permutation of the numbers that a tag counts.
+//! Opaque ids: a keyed permutation of a tag's numbers.
 //!
-//! A number is encrypted with FF1 of NIST SP 800-38G over AES-256, which maps a domain onto itself. So
-//! an id is unique because its number is, and tells nothing of how many there are.
+//! A number is encrypted with FF1 of NIST SP 800-38G over AES-256, a permutation of its domain. So
+//! an id is as unique as its number, and does not reveal how many there are.
 //!
-//! FF1 works on numerals. N values are taken as numerals of four digits, in the smallest
-//! radix that has as many: 2^16 at most, as the standard demands. Two digits are a half, and a
-//! half is a number below 2^32; so what the standard says of strings of digits is arithmetic on
-//! `u64` here, and each of its ten rounds is one block of AES. What lies above N is encrypted
-//! again, until it does not (cycle walking): rarely, as the radix is the smallest.
+//! FF1 works on numerals. A domain of N values is represented by numerals of four digits in the
+//! smallest radix that suffices; it is at most 2^16, as the standard requires. A half is two
+//! digits, a number below 2^32. So the standard's operations on strings are arithmetic on `u64`
+//! here, and each of the ten rounds is one AES block. A result outside the domain is encrypted
+//! again (cycle walking); this is rare, since the radix is the smallest.
 
 use aes::Aes256Enc;
 use aes::cipher::{BlockCipherEncrypt, KeyInit};
 
-/// The length of a key.
+/// Length of a key, in bytes.
 pub const KEY_BYTES: usize = 32;
-/// The fewest values that can be permuted: the standard demands as many.
+/// Min size of the domain, required by the standard.
 pub const MIN_VALUES: i64 = 1_000_000;
 
 const ROUNDS: u8 = 10;
-/// Digits of a half.
+/// Digits per half.
 const HALF_DIGITS: u8 = 2;
 
-/// The permutation of the numbers from 1 to a last one that a key selects.
+/// The permutation of 1 to `last` that a key selects.
 pub struct Permutation {
     cipher: Aes256Enc,
     last: i64,
@@ -29,7 +29,7 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// `None` if there are fewer values than [`MIN_VALUES`], or if the last one is the largest `i64`.
+    /// `None` if `last` is below [`MIN_VALUES`] or is the largest `i64`.
     #[must_use]
     pub fn new(key: &[u8; KEY_BYTES], last: i64) -> Option<Self> {
         if !(MIN_VALUES..i64::MAX).contains(&last) {
@@ -42,26 +42,26 @@ impl Permutation {
         Some(Self { cipher, last, ff1 })
     }
 
-    /// The last number, and the largest id.
+    /// Largest number, and largest id.
     #[must_use]
     pub fn last(&self) -> i64 {
         self.last
     }
 
-    /// The id of a number; `None` if that is not in the domain.
+    /// The id of a number; `None` if it is outside the domain.
     #[must_use]
     pub fn encode(&self, number: i64) -> Option<i64> {
         self.walk(number, Ff1::encrypt)
     }
 
-    /// The number of an id; `None` if that is not in the domain.
+    /// The number of an id; `None` if it is outside the domain.
     #[must_use]
     pub fn decode(&self, id: i64) -> Option<i64> {
         self.walk(id, Ff1::decrypt)
     }
 
-    /// Maps within the domain: what leaves it is mapped again, and comes back at the latest as what it
-    /// was.
+    /// Applies `map` until the result is inside the domain. It terminates, since the cycle leads
+    /// back to `from`.
     fn walk(&self, from: i64, map: impl Fn(&Ff1, &Aes256Enc, u64) -> u64) -> Option<i64> {
         if !(1..=self.last).contains(&from) {
             return None;
@@ -83,16 +83,16 @@ fn ceil_sqrt(n: u64) -> u64 {
 
 /// FF1 for numerals of two equal halves, each a number below 2^32.
 struct Ff1 {
-    /// How many values a half has: radix^v.
+    /// Number of values of a half: radix^v.
     half: u64,
-    /// The block of a round without its number and its half: P, encrypted, and the tweak.
+    /// Input block of a round, without round number and half: P, encrypted, and the tweak.
     block: u128,
-    /// How far to the left of the half the round's number stands, in bits.
+    /// Position of the round number to the left of the half, in bits.
     round_shift: u32,
 }
 
 impl Ff1 {
-    /// The tweak and a half fit in one block, with a byte between them.
+    /// The tweak and a half must fit in one block, with a byte between them.
     fn new(cipher: &Aes256Enc, radix: u64, half_digits: u8, tweak: &[u8]) -> Self {
         let half = radix.pow(half_digits.into());
         let half_bits = u64::BITS - (half - 1).leading_zeros();
@@ -113,12 +113,12 @@ impl Ff1 {
         }
     }
 
-    /// What a round adds to one half, as the other half is.
+    /// The value that a round adds to one half, a function of the other half.
     #[inline]
     fn round(&self, cipher: &Aes256Enc, number: u8, half: u64) -> u64 {
         let round = u128::from(number) << self.round_shift;
         let block = encrypted(cipher, self.block ^ round ^ u128::from(half));
-        // The standard's d: its first 8 bytes, for a half of 4 bytes or less.
+        // d in the standard: the first 8 bytes, for a half of at most 4 bytes.
         (block >> 64) as u64 % self.half
     }
 
@@ -140,7 +140,7 @@ impl Ff1 {
         a * self.half + b
     }
 
-    /// Of what is below twice a half.
+    /// `sum` modulo `half`, for a sum below 2 * `half`.
     #[inline]
     fn wrapped(&self, sum: u64) -> u64 {
         if sum < self.half {

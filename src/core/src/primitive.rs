@@ -1,18 +1,17 @@
-//! The one seam for loom: the same code runs on its atomics or on the real ones.
+//! Atomics: those of loom under its models, the real ones otherwise.
 
 #[cfg(not(leaf_id_loom))]
 pub use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 #[cfg(leaf_id_loom)]
 pub use under_loom::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-/// Loom's atomics, each with a step of its own before every access.
+/// Loom's atomics, with an extra step before every access.
 ///
-/// Loom remembers one last access per atomic and holds two loads for independent, so a
-/// thread that loads before it writes hides its write from the loads of others, and the
-/// interleavings in between are never tried (tokio-rs/loom#166 and #392): our takes are
-/// just that, and some models ended after one execution. Notifying a condition variable
-/// that nobody waits on orders nothing and changes nothing, but loom holds any two of
-/// those for dependent.
+/// Loom remembers only the last access per atomic and treats two loads as independent. A thread
+/// that loads before it stores thus hides its store from the loads of others, and loom never tries
+/// the interleavings in between (tokio-rs/loom#166 and #392). Our takes do exactly this, and some
+/// models ended after one execution. Notifying a condition variable without waiters orders and
+/// changes nothing, but loom treats any two notifications as dependent.
 #[cfg(leaf_id_loom)]
 mod under_loom {
     use loom::sync::{Condvar, atomic};

@@ -1,52 +1,49 @@
-//! The worker registry: which server issues snowflake ids with which worker id. Without the
-//! tables that it is kept in, and without the clocks.
+//! The worker registry: decides which server issues snowflake ids with which worker id. No access
+//! to its tables or to the clocks.
 //!
-//! Why no id comes twice. Let R be [`Row::reserved_until_ms`] of a worker id.
-//! 1. A holder issues ids with times up to an R that was committed here while it was the
-//!    recorded holder, and that it was told.
-//! 2. R never goes down. A change of the holder, but for the registry's own server (below), is
-//!    one transaction: it returns a floor of at
-//!    least R to the new holder, whose ids all carry later times, and from then on the old
-//!    one cannot raise R any more.
-//! 3. Whoever asks again, because the answer was lost, is told that floor again.
+//! Uniqueness argument. Let R be [`Row::reserved_until_ms`] of a worker id.
+//! 1. A holder issues ids with timestamps up to an R that was committed here while it was the
+//!    recorded holder and that was reported to it.
+//! 2. R is never lowered. A change of holder, except for the registry's own server (below), is one
+//!    transaction: it returns a floor of at least R to the new holder, all of whose ids have later
+//!    timestamps, and from then on the old holder cannot raise R.
+//! 3. A server that repeats its request after a lost answer gets the same floor again.
 //!
-//! So the ids of two holders are apart, whatever their clocks do and whenever they stop. The
-//! lease decides only when the id may be given to somebody else.
+//! So the ids of two holders are disjoint, whatever their clocks do and whenever they stop. The
+//! lease only decides when the worker id may be reassigned.
 //!
-//! What a promotion, or a restore from a dump, has forgotten is not here to be compared. So
-//! on another timeline, or in another place, nothing is given away before one lease has
-//! passed; until then holders renew, or enter again what they hold, and afterwards new
-//! holders start above a floor that is fixed then, once: all that was forgotten is below it.
+//! A promoted registry, or one restored from a dump, may have lost leases. So on another timeline
+//! or at another place, nothing is assigned for the duration of one lease, the grace. During the
+//! grace holders renew, or reenter what they hold. Afterwards new holders start above a floor fixed
+//! once, at the end of the grace: everything lost is below it.
 //!
-//! The clock of a registry that was promoted is another one. So a worker id is given to
-//! somebody else only when its lease has ended by that clock too: once
-//! [`Bounds::max_skew_ms`] has passed since its end by this one.
+//! A promoted registry also has another clock. So a worker id is reassigned only once its lease has
+//! ended by that clock, too: [`Bounds::max_skew_ms`] after its end by this one.
 //!
-//! The worker id of the server that the registry is on is kept for that, whichever it is
-//! ([`Row::host`]): after a promotion it passes on at once, as a worker id does that is not
-//! leased, since its predecessor is off and nobody else can have it.
+//! The worker id of the registry's own server is reserved for that server, whichever it is
+//! ([`Row::host`]). After a promotion it passes on at once, like a worker id that is not leased:
+//! the predecessor is down, and nobody else can have it.
 //!
-//! # One bad member harms itself
+//! # Misbehaving members
 //!
-//! A member says what it likes about its clock, its name and its needs, so nothing of that
-//! is believed further than the registry's owner allows ([`Bounds`]):
-//! * The length of a lease, the clock skew, the lead over the clock and what is reserved are
-//!   clamped, and the answer says to what. Clamping is safe: a holder uses no more than it was told.
-//! * A node's name belongs to the role that claimed it first; other roles are refused.
-//! * One role has at most [`Bounds::max_ids_per_role`] worker ids. Beyond that it may only
-//!   have again those of its own whose leases have ended.
-//! * Clocks are compared with the median of the other servers', and with one vote per role:
-//!   a role with many invented nodes has no more weight than one with a single node. Among
-//!   the nodes of one role nobody can be told from an invention, so where all members log in
-//!   with the same role, each node has a vote. Give members roles of their own where they
-//!   do not trust each other.
+//! A member may claim anything about its clock, its name and its needs, so the owner's [`Bounds`]
+//! limit all of it:
+//! * Lease duration, clock skew, lead over the clock and reservation are clamped, and the answer
+//!   contains the clamped values. Clamping is safe: a holder uses no more than was reported to it.
+//! * A node name belongs to the role that claimed it first; other roles are refused.
+//! * A role has at most [`Bounds::max_ids_per_role`] worker ids. Beyond that it can only reuse its
+//!   own worker ids whose leases have ended.
+//! * A clock is compared with the median of the other members', with one vote per role: a role with
+//!   many made-up nodes has no more weight than a role with one. Real and made-up nodes of one role
+//!   cannot be distinguished. So if all members log in with the same role, each node has a vote.
+//!   Members that do not trust each other need separate roles.
 //!
-//! # How it is driven
+//! # Protocol
 //!
-//! [`decide`] is called again and again, each time with what is known of the tables. It
-//! answers [`Next::LockRegistry`] or [`Next::LockRow`] until what the decision depends on is
-//! locked: the registry's row for a claim, and for a renewal as long as nothing is given
-//! away; then rows of worker ids. So renewals do not wait for one another.
+//! The caller invokes [`decide`] repeatedly, each time with the current contents of the tables. It
+//! returns [`Next::LockRegistry`] or [`Next::LockRow`] until everything the decision depends on is
+//! locked. The registry's row is locked for a claim, and for a renewal during the grace or after a
+//! move; then rows of worker ids. So renewals do not normally wait for one another.
 
 mod decide;
 mod peers;

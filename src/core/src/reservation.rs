@@ -1,76 +1,77 @@
-//! From where on snowflake ids may be issued, when, and how far ahead timestamps are
-//! reserved: the decisions of I7, without the clock and the file. Times in Unix milliseconds.
+//! Decisions behind I7: the floor of snowflake ids, when to open the generator, and how far ahead
+//! to reserve timestamps. No access to the clock or the file. Times in Unix milliseconds.
 //!
 //! | rule | decides |
 //! | --- | --- |
-//! | [`floor`], [`Floor::of_word`] | the floor of a run: what may have been issued before |
-//! | [`Opening::decide`] | whether the generator may be opened now, and above what |
-//! | [`Terms::target`] | how far timestamps are reserved |
-//! | [`Renewal::decide`] | when the launcher renews |
-//! | [`late_renewal`] | the same, for a session in place of a launcher that is late |
-//! | [`reserve_until`] | what of that is reserved: never beyond what the registry recorded |
+//! | [`floor`], [`Floor::of_word`] | the floor of a run: above all ids that may have been issued before |
+//! | [`Opening::decide`] | whether the generator may be opened now, and above which floor |
+//! | [`Terms::target`] | how far ahead timestamps are reserved |
+//! | [`Renewal::decide`] | when the launcher renews the reservation |
+//! | [`late_renewal`] | the same, for a session in place of a late launcher |
+//! | [`reserve_until`] | the part that may be reserved: never beyond the time recorded by the registry |
 //!
 //! # The logical clock
 //!
-//! A start goes on at once above its floor, as long as that leads the clock by no more than
-//! [`Terms::max_lead_ms`] (M). What it must be above follows from what others may have done
-//! whose clocks differ from this one by no more than one reservation (R):
+//! A start continues at once above its floor, if the floor leads the clock by no more than
+//! [`Terms::max_lead_ms`] (M). The floor depends on what other servers may have issued, assuming
+//! their clocks differ from this one by at most one reservation (R):
 //!
-//! * A run that knows its predecessor, by the file that was written in this place on this
-//!   timeline, starts above what that had reserved. That is no further ahead of the clock than
-//!   M, unless the clock was set back: see [`Terms::target`].
-//! * Any other run, and the first one with a worker id that is not leased, may follow a server
-//!   that has led its clock by M, with a clock that was ahead by R: it starts M + R above the
-//!   clock. By how much more than M it may lead melts half as fast as time passes, over crashes
-//!   too ([`Lead::bound_ms`]): so the next run that knows nothing starts above it, if it starts
-//!   no sooner than twice what the clocks differ.
+//! * A run that knows its predecessor, by a file written at this place on this timeline, starts
+//!   above the predecessor's reservation. That leads the clock by no more than M, unless the clock
+//!   was set back: see [`Terms::target`].
+//! * Any other run, and the first one with a worker id that is not leased, may follow a server that
+//!   led its clock by M and whose clock was ahead by R: it starts M + R above the clock. The part
+//!   of its lead beyond M shrinks half as fast as time passes, across crashes too
+//!   ([`Lead::bound_ms`]). So the next run that does not know its predecessor starts above it, if
+//!   it starts no sooner than twice the clock difference.
 //!
-//! With a floor of one reservation above the clock the old primary of a pair, after a crash,
-//! issues at 4.0 s while its clock shows 1 s; the promoted server's floor is 2 s, and 3.0 comes
-//! twice.
+//! Counterexample for a floor of one reservation above the clock: after a crash, the old primary of
+//! a pair issues at 4.0 s while its clock shows 1 s. The promoted server's floor is 2 s, and 3.0 is
+//! issued twice.
 
 use crate::layout::{Layout, Parts};
 use crate::numbered::numbered;
 use crate::snowflake::Lead;
 use crate::state::Refusal;
 
-/// The least that is reserved at once, in milliseconds, or a whole reservation: many times what it
-/// takes to write it down, or it would be over before it may be used.
+/// Min reservation in milliseconds, or a whole one if shorter. Many times the duration of a write,
+/// or the reservation would be used up before it may be used.
 const LEAST_MS: i64 = 100;
-/// The same where ids lead the clock. There time does not run out while it is written; and where
-/// they lead by as much as they may, a crash makes the next start wait for it.
+/// Min reservation while ids lead the clock, in milliseconds. Time does not run out during the
+/// write then; and at the max lead, the start after a crash has to wait for it.
 const LEAST_AHEAD_MS: i64 = 25;
 
-/// What the settings, and the registry, say of reservations. Times in milliseconds.
+/// Limits from the settings and the registry, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// `leaf_id.timestamp_reservation`: how far ahead of use timestamps are reserved, and how
-    /// far the clocks of servers that share a worker id may differ.
+    /// `leaf_id.timestamp_reservation`: how far ahead timestamps are reserved, and the max
+    /// difference between the clocks of servers that share a worker id.
     pub reservation_ms: i64,
     /// `leaf_id.max_clock_lead`.
     pub configured_lead_ms: i64,
-    /// What the registry allows at most, also to a run that does not know its predecessor.
+    /// The registry's limit, also for a run that does not know its predecessor.
     pub granted_lead_ms: i64,
 }
 
 impl Terms {
-    /// How far ids may lead the clock. One reservation less than a run may that does not know its
-    /// predecessor: so far the clocks of the two may differ.
+    /// Max lead of ids over the clock: M. One reservation below the registry's limit, to leave room
+    /// for a run that does not know its predecessor, whose clock may differ by that much.
     #[must_use]
     pub fn max_lead_ms(self) -> i64 {
         let granted_ms = self.granted_lead_ms.saturating_sub(self.reservation_ms);
         self.configured_lead_ms.min(granted_ms.max(0))
     }
 
-    /// The same, of a run that does not know its predecessor, until it is below the other one.
+    /// Max initial lead of a run that does not know its predecessor: M + R, within the registry's
+    /// limit.
     #[must_use]
     pub fn unknown_lead_ms(self) -> i64 {
         (self.configured_lead_ms + self.reservation_ms).min(self.granted_lead_ms)
     }
 
-    /// How far ids may lead the clock, by more where the run does not know its predecessor since
-    /// then. `max_burst_ms`: `leaf_id.max_burst_lead`; what a crash leaves reserved comes on top
-    /// of it.
+    /// The max lead, with the extra of a run that has not known its predecessor since
+    /// `unknown_since_ms`. `max_burst_ms`: `leaf_id.max_burst_lead`, reduced so that the
+    /// reservation left by a crash fits on top.
     #[must_use]
     pub fn lead(self, unknown_since_ms: Option<i64>, max_burst_ms: i64) -> Lead {
         let max_ms = self.max_lead_ms();
@@ -82,16 +83,16 @@ impl Terms {
         }
     }
 
-    /// How soon the launcher looks after the reservation of a generator that is in use.
+    /// Renewal interval of a generator in use, in milliseconds.
     #[must_use]
     pub fn renew_after_ms(self) -> i64 {
         (self.target(0, 0) / 2).max(1)
     }
 
-    /// Until when timestamps are reserved while ids are issued at a time: one reservation ahead,
-    /// but not so far that the start after a crash could not go on at once. Otherwise each crash
-    /// of a series would reserve another one, though nothing was issued. `last_ms`: the last id,
-    /// or that above which the generator is to be opened.
+    /// End of the reservation to write while ids are issued: one reservation ahead, but never so
+    /// far that the start after a crash could not continue at once. Otherwise a series of crashes
+    /// would each reserve further ahead, without issuing any id. `last_ms`: the last id, or the
+    /// floor to open above.
     #[must_use]
     pub fn target(self, now_ms: i64, last_ms: i64) -> i64 {
         let from_ms = now_ms.max(last_ms);
@@ -109,57 +110,56 @@ impl Terms {
     }
 }
 
-/// What a start knows about itself.
+/// This server and its configuration at startup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Start {
-    /// The clock.
+    /// Current time.
     pub now_ms: i64,
-    /// The epoch of this server's ids.
+    /// Epoch of this server's ids.
     pub epoch_ms: i64,
-    /// Their layout.
+    /// Layout of this server's ids.
     pub layout: Layout,
-    /// What the settings say.
+    /// Limits.
     pub terms: Terms,
-    /// The cluster, as pg_control knows it.
+    /// System identifier from pg_control.
     pub system_identifier: u64,
-    /// The timeline that WAL is written on; 0 on a standby.
+    /// Timeline that WAL is written on; 0 on a standby.
     pub timeline: u32,
-    /// The worker id is leased in this server's own name: no other server of this cluster
-    /// has had it, whatever timeline that was on.
+    /// The worker id is leased in this server's own name: no other server of the cluster has had
+    /// it, on whatever timeline.
     pub leased: bool,
 }
 
-/// What the file of the last run says.
+/// Contents of the last run's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stored {
-    /// No id of the last run carries a later timestamp.
+    /// No id of the last run has a later timestamp.
     pub reserved_until_ms: i64,
-    /// The epoch of those ids.
+    /// Epoch of its ids.
     pub epoch_ms: i64,
-    /// Their layout.
+    /// Layout of its ids.
     pub layout: Layout,
-    /// The cluster that wrote it.
+    /// System identifier of the cluster that wrote the file.
     pub system_identifier: u64,
-    /// The timeline it was written on; 0 on a standby.
+    /// Timeline it was written on; 0 on a standby.
     pub timeline: u32,
-    /// It is the file that was written, and no copy of it.
+    /// The file itself, not a copy.
     pub original: bool,
-    /// It is the exact last timestamp, written by a clean stop.
+    /// Written at a clean shutdown: `reserved_until_ms` is the exact last timestamp.
     pub clean: bool,
-    /// Since then the run has led the clock by more than it otherwise may, because it did not
-    /// know its predecessor; `None`: it did not.
+    /// Start of the run's extra lead, because it did not know its predecessor; `None` if it did.
     pub unknown_since_ms: Option<i64>,
-    /// Until when ids carry times of the worker ids that a reset has left behind; `None`: there are none.
+    /// Latest timestamp of ids whose worker ids were retired by a reset; `None` if there are none.
     pub left_behind_until_ms: Option<i64>,
 }
 
 impl Stored {
-    /// Whether all ids from `ms` on are larger than any that this server may have issued: the last
-    /// run may have had another epoch, or another layout, with which its worker ids tell
-    /// nothing apart.
+    /// True if all ids from `ms` on are larger than any id this server may have issued. The last
+    /// run may have had another epoch, or another layout, so that worker ids do not keep the ids
+    /// apart.
     #[must_use]
     pub fn is_below(&self, epoch_ms: i64, layout: Layout, ms: i64) -> bool {
-        // With an earlier epoch alone, worker ids tell them apart as before.
+        // With an earlier epoch and the same layout, worker ids still keep them apart.
         let left_behind = self
             .left_behind_until_ms
             .filter(|_| layout != self.layout || epoch_ms > self.epoch_ms);
@@ -178,21 +178,21 @@ impl Stored {
     }
 }
 
-/// The floor of a run and where it comes from.
+/// The floor of a run and its origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Floor {
-    /// Ids must carry later timestamps, in Unix milliseconds.
+    /// Ids must have later timestamps, in Unix milliseconds.
     pub ms: i64,
-    /// What the last run has left.
+    /// Origin of the floor.
     pub reason: Reason,
-    /// What was issued before is not known, since then; or it was not known to the last run, see
-    /// [`Stored::unknown_since_ms`].
+    /// Time since which the ids issued before are not known, to this run or to the last one (see
+    /// [`Stored::unknown_since_ms`]); `None` if they are known.
     pub unknown_since_ms: Option<i64>,
 }
 
 impl Floor {
-    /// After a launcher that ended alone, and after a reset, the word in shared memory knows
-    /// the last id. `unknown_since_ms`: as the generator says.
+    /// The floor after a restart of the launcher alone, or after a reset: the word in shared memory
+    /// has the last id. `unknown_since_ms`: from the generator.
     #[must_use]
     pub fn of_word(last_ms: i64, was_reset: bool, unknown_since_ms: Option<i64>) -> Self {
         let reason = if was_reset {
@@ -207,8 +207,8 @@ impl Floor {
         }
     }
 
-    /// It says what was issued with the worker ids of this server. Otherwise a lease can: what
-    /// is leased as by another server is free above the registry's floor.
+    /// True if the floor bounds all ids issued with this server's worker ids. Otherwise it must
+    /// lease as another server: the registry's floor is then sufficient.
     #[must_use]
     pub fn is_own(self) -> bool {
         match self.reason {
@@ -223,7 +223,7 @@ impl Floor {
         }
     }
 
-    /// The file says which worker id was in force before.
+    /// True if the file tells which worker id was in force before.
     #[must_use]
     pub fn knows_worker_id(self) -> bool {
         matches!(self.reason, Reason::CleanStop | Reason::Crash)
@@ -231,35 +231,35 @@ impl Floor {
 }
 
 numbered! {
-    /// What a floor comes from.
+    /// Origin of a floor.
     Reason {
-        /// The last run has stopped in good order.
+        /// Clean shutdown of the last run.
         CleanStop => "clean stop",
-        /// Only the launcher has ended and come back.
+        /// Restart of the launcher alone.
         LauncherRestart => "launcher restart",
-        /// The last run has crashed: all that it had reserved.
+        /// Crash of the last run: its whole reservation counts as used.
         Crash => "crash",
-        /// There was no file.
+        /// No file.
         NoFile => "no file",
-        /// The file was written somewhere else and copied.
+        /// The file was copied from another place.
         CopiedFile => "copied file",
-        /// The file was written before a promotion or a recovery to a point in time.
+        /// The file predates a promotion or a point-in-time recovery.
         NewTimeline => "new timeline",
-        /// The file is of another cluster.
+        /// The file belongs to another cluster.
         OtherCluster => "other cluster",
-        /// `leaf_snowflake_reset` has set it.
+        /// Set by `leaf_snowflake_reset`.
         Reset => "reset",
-        /// The worker id was changed: another server may have used it.
+        /// The worker id was changed; another server may have used it.
         OtherWorkerId => "other worker id",
-        /// The registry knows what was issued with the worker id.
+        /// The registry's record of the worker id.
         Registry => "worker registry",
     }
 }
 
-/// The floor: ids must carry later timestamps.
+/// Computes the floor of a run from the last run's file.
 ///
 /// # Errors
-/// The epoch or the layout were changed, and ids would be smaller than some that were issued.
+/// The epoch or the layout was changed, and ids would be smaller than some already issued.
 pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
     let terms = start.terms;
     let above_others_ms = start.now_ms + terms.unknown_lead_ms();
@@ -290,9 +290,9 @@ pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
     };
     let changed = (stored.epoch_ms, stored.layout) != (start.epoch_ms, start.layout);
     let first_ms = start.now_ms.max(ms.saturating_add(1));
-    // The clock may be set back before the first id.
+    // The clock may be set back before the first id is issued.
     let ms = if changed { first_ms - 1 } else { ms };
-    // The file of another run says nothing of how late the predecessor's ids are: as late as the floor.
+    // The file does not bound the predecessor's ids; the floor does.
     let bound = Stored {
         reserved_until_ms: if known { reserved_until_ms } else { ms },
         ..stored
@@ -319,54 +319,52 @@ pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
     })
 }
 
-/// Whether the generator may be opened with a worker id, or the worker id of an open one be
-/// changed.
+/// Input of the decision to open the generator, or to change the worker id of an open one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opening {
-    /// The clock.
+    /// Current time.
     pub now_ms: i64,
-    /// The last id, whatever its worker id was.
+    /// Timestamp of the last id, of any worker id.
     pub last_ms: i64,
-    /// Since when the generator leads by more than it otherwise may.
+    /// Start of the generator's extra lead.
     pub last_unknown_since_ms: Option<i64>,
-    /// What may have been issued before in this run's place; `None` where the registry alone
-    /// knows.
+    /// Floor of this run; `None` if only the registry's floor applies.
     pub floor: Option<Floor>,
-    /// What the registry says was issued with the worker id, where that is leased.
+    /// The registry's floor for a leased worker id.
     pub granted_floor_ms: Option<i64>,
-    /// The worker id is not leased, and was not in force before: another server may have used
-    /// it, with a clock of its own.
+    /// The worker id is not leased and was not in force before: another server, with its own clock,
+    /// may have used it.
     pub other_worker_id: bool,
-    /// A reset has left the worker id behind: its ids may carry times until here.
+    /// The worker id was retired by a reset; its ids may have timestamps up to this one.
     pub retired_until_ms: Option<i64>,
-    /// What the settings and the registry say.
+    /// Limits.
     pub terms: Terms,
 }
 
-/// What [`Opening::decide`] says.
+/// Result of [`Opening::decide`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// It may, above this floor, once timestamps are reserved.
+    /// Open above this floor, once timestamps are reserved.
     Open {
-        /// Ids carry later times.
+        /// Ids must have later timestamps.
         floor: Floor,
         /// See [`Terms::target`].
         until_ms: i64,
     },
-    /// It may once the clock has reached this time.
+    /// Wait until the clock reaches this time.
     WaitOut {
-        /// See above.
+        /// Time to reach, in Unix milliseconds.
         until_ms: i64,
     },
-    /// The same, because the worker id was left behind by a reset.
+    /// The same, because the worker id was retired by a reset.
     WaitOutRetired {
-        /// See above.
+        /// Time to reach, in Unix milliseconds.
         until_ms: i64,
     },
 }
 
 impl Opening {
-    /// What the first id must be above.
+    /// The highest of all applicable floors.
     fn floor(self) -> Floor {
         let known = |ms, reason| Floor {
             ms,
@@ -390,7 +388,7 @@ impl Opening {
             ..known(self.last_ms, Reason::LauncherRestart)
         };
         if let Some(own) = self.floor {
-            // The last id is above it, or of a generator that was never opened.
+            // The last id is above the floor, unless the generator was never opened.
             floor = Floor {
                 ms: own.ms.max(self.last_ms),
                 unknown_since_ms: own.unknown_since_ms.max(self.last_unknown_since_ms),
@@ -399,7 +397,7 @@ impl Opening {
         }
         for other in [granted, retired, other].into_iter().flatten() {
             if other.ms > floor.ms {
-                // That nothing is known of this run's place says more.
+                // An unknown predecessor is the more informative reason.
                 let is_said =
                     floor.unknown_since_ms.is_some() && other.reason == Reason::OtherWorkerId;
                 let reason = if is_said { floor.reason } else { other.reason };
@@ -409,12 +407,12 @@ impl Opening {
         floor
     }
 
-    /// The decision: what leads the clock by too much is waited out.
+    /// Opens if the floor is within the max lead, waits otherwise.
     #[must_use]
     pub fn decide(self) -> Decision {
         let mut floor = self.floor();
         let lead_ms = floor.ms.saturating_sub(self.now_ms);
-        // One that leads by less than others may is as one that knows all.
+        // Within the max lead of a run that knows its predecessor: no extra lead needed.
         if lead_ms <= self.terms.max_lead_ms() {
             floor.unknown_since_ms = None;
         }
@@ -435,46 +433,46 @@ impl Opening {
     }
 }
 
-/// What is reserved, of what is wanted: no less than is in use already, and nothing that the
-/// registry has not recorded.
+/// The end of the reservation: as wanted, but not below the current one, and not above the time
+/// recorded by the registry.
 #[must_use]
 pub fn reserve_until(wanted_ms: i64, reserved_until_ms: i64, recorded_until_ms: i64) -> i64 {
     wanted_ms.max(reserved_until_ms).min(recorded_until_ms)
 }
 
-/// Whether the launcher renews the reservation of an open generator: at half while ids are
-/// issued, or because a session found it used up.
+/// Input of the launcher's decision to renew the reservation of an open generator: at half while
+/// ids are issued, or if a session found it used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Renewal {
-    /// The clock.
+    /// Current time.
     pub now_ms: i64,
-    /// The last id.
+    /// Timestamp of the last id.
     pub last_ms: i64,
-    /// What is reserved.
+    /// End of the reservation.
     pub reserved_until_ms: i64,
-    /// What the registry has recorded.
+    /// End of the time recorded by the registry.
     pub recorded_until_ms: i64,
-    /// When it was reserved.
+    /// Time of the last renewal.
     pub renewed_at_ms: i64,
-    /// A session asks for it, or the last attempt has failed.
+    /// A session requests it, or the last attempt failed.
     pub wanted: bool,
-    /// What the settings and the registry say.
+    /// Limits.
     pub terms: Terms,
 }
 
-/// What [`Renewal::decide`] says.
+/// Result of [`Renewal::decide`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renew {
-    /// Not yet: in so many milliseconds, or when a session asks.
+    /// Not now; check again after this many milliseconds, or when a session requests it.
     Later(Option<i64>),
-    /// Until then, see [`reserve_until`].
+    /// Reserve up to this time; see [`reserve_until`].
     Until(i64),
-    /// All is reserved that may be.
+    /// Already reserved as far as allowed.
     Enough,
 }
 
 impl Renewal {
-    /// The decision.
+    /// Decides whether to renew.
     #[must_use]
     pub fn decide(self) -> Renew {
         let from_ms = self.now_ms.max(self.last_ms);
@@ -486,7 +484,7 @@ impl Renewal {
             return Renew::Later(used.then_some(left - half));
         }
         if !self.wanted && !used {
-            // Idle: the next call asks, and waits for one fsync.
+            // Idle: the next call requests it, and waits for one fsync.
             return Renew::Later(None);
         }
         let until_ms = target_ms.min(self.recorded_until_ms);
@@ -498,7 +496,7 @@ impl Renewal {
     }
 }
 
-/// How far a session renews the reservation in place of the launcher; `None` if there is
+/// End of the reservation that a session writes in place of the launcher; `None` if there is
 /// nothing to renew.
 #[must_use]
 pub fn late_renewal(

@@ -1,17 +1,17 @@
-//! Decisions about the row of a tag and the mark of its name.
+//! Rules for the row of a tag and the mark of its name.
 //!
-//! A row is a name with settings, which people edit, tools rewrite and failovers set back. What must
-//! never go back is how far ids of the name were claimed. That is remembered twice: by the row's
-//! `max_id`, and by the mark of the name, one past the highest id that was ever claimed under it in
-//! this database. Whoever takes back one of the two is corrected by the other with the next claim.
+//! A row is a name with settings. People edit it, tools rewrite it, and failovers set it back. The
+//! position up to which ids of the name were claimed must never go back. It is stored twice: in the
+//! row's `max_id`, and in the mark of the name, one past the highest id ever claimed under the name
+//! in this database. If one of the two is set back, the next claim corrects it from the other.
 //!
-//! Each function is one rule. tests/row_explorer.rs drives them through every history of a small
-//! world, and shows the shortest one in which an id comes twice without each of them.
+//! Each function is one rule. tests/row_explorer.rs runs them through every history of a small
+//! model, and prints the shortest history that issues an id twice if a rule is left out.
 
-/// Promotions since a row's last claim of which claims may be missing here, by timelines: those of the
-/// row and of this server. `is_ours`: the row was last claimed from by this database system. A row of
-/// another one was dumped or upgraded, and says nothing of this system's timelines: any promotion may
-/// have lost the first claim here.
+/// Number of promotions since the row's last claim whose lost claims may be missing here, from the
+/// timelines of the row and of this server. `is_ours`: the row was last claimed from by this
+/// database system. Otherwise it was dumped or upgraded, and its timeline does not apply to this
+/// system: any promotion may have lost the first claim here.
 #[must_use]
 pub fn promotions(row_timeline: u32, timeline: u32, is_ours: bool) -> u32 {
     if !is_ours {
@@ -23,9 +23,9 @@ pub fn promotions(row_timeline: u32, timeline: u32, is_ours: bool) -> u32 {
     timeline.saturating_sub(row_timeline).max(1)
 }
 
-/// The ids to leave out before the next claim, where each promotion may have lost claims of at most
-/// `lost` ids. The servers of the timelines in between have left out as many, and may have lost claims
-/// made above that: `d` promotions take `2d - 1` times as many.
+/// Number of ids to skip before the next claim, if each promotion may have lost claims of at most
+/// `lost` ids. The servers on the timelines in between have skipped as many, and may have lost
+/// claims above that: `d` promotions require `2d - 1` times `lost`.
 #[must_use]
 pub fn skip(promotions: u32, lost: u64) -> u64 {
     match u64::from(promotions) {
@@ -34,27 +34,27 @@ pub fn skip(promotions: u32, lost: u64) -> u64 {
     }
 }
 
-/// The first id of a claim: above the row's `max_id`, the mark of its name (0: none), and what the
-/// caller remembers of claims of this row (0: nothing), with what is to be left out.
+/// First id of a claim: above the row's `max_id`, the mark of its name (0: none) and the claims of
+/// this row that the caller remembers (0: none), plus the ids to skip.
 #[must_use]
 pub fn first(max_id: i64, mark: i64, remembered: i64, skip: u64) -> i64 {
     above(max_id.max(mark).max(remembered), skip)
 }
 
-/// The `max_id` of a row that comes to a name, or comes back.
+/// `max_id` of a row that is inserted under a name, or renamed to it.
 #[must_use]
 pub fn arriving(max_id: i64, mark: i64) -> i64 {
     max_id.max(mark)
 }
 
-/// What a row leaves to the mark of its name when it goes. It is settled: lost claims of its name are
-/// left out before somebody else begins there.
+/// The mark that a row leaves behind when it is deleted or renamed. Lost claims of the name are
+/// skipped at once, before another row starts there.
 #[must_use]
 pub fn leaving(max_id: i64, mark: i64, skip: u64) -> i64 {
     above(max_id.max(mark), skip)
 }
 
-/// With ids left out, at most the largest.
+/// `max_id + skip`, saturating.
 fn above(max_id: i64, skip: u64) -> i64 {
     i64::try_from(skip).map_or(i64::MAX, |skip| max_id.saturating_add(skip))
 }

@@ -1,66 +1,63 @@
-//! The double buffer of Leaf's segment mode, shared by every session of a server.
+//! The double buffer of Leaf's segment mode, shared by all sessions of a server.
 //!
-//! One [`DoubleBuffer`] holds what one tag can hand out: the segment in use and
-//! the spare, already claimed from the table. Sessions take without a lock; the
-//! allocator publishes and invalidates under the slot's lock.
+//! A [`DoubleBuffer`] holds the ids available for one tag: the current segment and the spare, which
+//! is already claimed from the table. Sessions take without a lock; the allocator publishes and
+//! invalidates under the slot's lock.
 //!
 //! # The word
 //!
-//! `word` = generation (high 32 bits) and offset (low 32 bits), and is never reset.
-//! The buffer in use is `generation & 1`; it is valid only if its `tag` equals the
-//! generation. There is no ready flag that could disagree with the word.
+//! `word` = generation (high 32 bits) and offset (low 32 bits). It is never reset. The current
+//! buffer is number `generation & 1`, and is valid only if its `filled_for` equals the generation.
+//! There is no ready flag that could contradict the word.
 //!
-//! | generation g, buffer g & 1      | buffer (g + 1) & 1 | state                                |
-//! |---------------------------------|--------------------|--------------------------------------|
-//! | tag == g, offset < len          | tag != g + 1       | issuing, no spare                    |
-//! | tag == g, offset < len          | tag == g + 1       | issuing, spare ready                 |
-//! | tag != g, or offset >= len      | tag == g + 1       | used up: the next taker switches     |
-//! | tag != g, or offset >= len      | tag != g + 1       | empty: takers wait for a publication |
+//! | generation g, buffer g & 1         | buffer (g + 1) & 1  | state                                |
+//! |------------------------------------|---------------------|--------------------------------------|
+//! | filled_for == g, offset < len      | filled_for != g + 1 | issuing, no spare                    |
+//! | filled_for == g, offset < len      | filled_for == g + 1 | issuing, spare ready                 |
+//! | filled_for != g, or offset >= len  | filled_for == g + 1 | used up: the next taker switches     |
+//! | filled_for != g, or offset >= len  | filled_for != g + 1 | empty: takers wait for a publication |
 //!
-//! Shared memory starts zeroed: generation 0 with a buffer of length 0, which is
-//! the last line of the table.
+//! Shared memory starts zeroed: generation 0 with a buffer of length 0, which is the last row.
 //!
-//! # Who may do what
+//! # Concurrency
 //!
-//! * take, switch: anybody, any time, without a lock.
-//! * publish, invalidate: one at a time, under the slot's lock.
+//! * take, switch: any process at any time, without a lock.
+//! * publish, invalidate: one process at a time, under the slot's lock.
 //!
 //! # The request
 //!
 //! `request` = number (high 30 bits) and state (low 2 bits).
 //!
-//! | state | by | leaves by | to |
+//! | state | owner | event | next state |
 //! | --- | --- | --- | --- |
-//! | idle | | want: the one session that succeeds | wanted |
-//! | wanted | that session, then whoever has taken it over from it | withdraw: the same | idle |
-//! | | | accept: an allocator, which gets the next number | in flight |
-//! | in flight | that allocator | clear: the allocator, by its number | idle |
-//! | | | close: whoever gives the slot to another tag | idle |
+//! | idle | | want: by the one session that succeeds | wanted |
+//! | wanted | that session, then the process that has taken the slot over | withdraw: by the owner | idle |
+//! | | | accept: by an allocator; assigns the next number | in flight |
+//! | in flight | that allocator | clear: by the allocator, with its number | idle |
+//! | | | close: by the process that gives the slot to another tag | idle |
 //!
-//! Wanted is the only state in which a slot may be linked into a list, and nobody but its
-//! owner ends it: so no slot is linked twice. A request in flight can be closed over the
-//! allocator's head; the next one has another number, so that what the allocator still says
-//! concerns no request any more. (Numbers go around after 2^30 requests of one slot, all of
-//! them while the same claim is under way.)
+//! A slot may be linked into a list only in state wanted, and only the owner ends that state: so no
+//! slot is linked twice. A request in flight can be closed without its allocator. The next request
+//! has another number, so later actions of that allocator affect no request. (Numbers wrap after
+//! 2^30 requests of one slot, all during the same claim.)
 //!
-//! # Why each order is what it is
+//! # Memory ordering
 //!
-//! Takers read the word before anything else, and the fetch-and-add that takes the
-//! id fails (by its generation) if the word moved on in between. Every change of
-//! what the buffers mean goes through the word: a switch adds one to the generation,
-//! an invalidation two, which leaves neither buffer valid. The shortcuts that look
-//! equivalent issue duplicates (a state search found each): a ready flag lets two
-//! takers switch twice; an invalidation by one revives a used buffer; a fetch-and-add
-//! of n carries into the generation; reading `version` before the word takes an id of
-//! another tag; publishing out of claim order breaks I4.
+//! Takers read the word first, and the fetch-and-add that takes the id fails (by its generation) if
+//! the word has moved on since. Every change of the buffers' meaning goes through the word: a
+//! switch adds one to the generation, an invalidation two, which leaves neither buffer valid.
+//! Shortcuts that look equivalent issue duplicates (a state search found each): with a ready flag
+//! two takers switch twice; an invalidation by one revives a used buffer; a fetch-and-add of n
+//! carries into the generation; reading `version` before the word takes an id of another tag;
+//! publishing out of claim order breaks I4.
 //!
-//! A buffer that is overwritten while a taker reads it is no danger: the exchange that
-//! takes the id releases the taker's loads to the switch, and so to whoever overwrites
-//! the buffer after it; a taker that came too late fails by the generation. But what
-//! "empty" is concluded from (tags and lengths) is loaded with acquire, so that the look
-//! at the word that confirms it is no older than they are.
+//! Overwriting a buffer while a taker reads it is harmless. The exchange that takes the id releases
+//! the taker's loads to the switch, and so to the process that overwrites the buffer afterwards; a
+//! taker that is too late fails by the generation. But the inputs for "empty" (`filled_for` and
+//! lengths) are loaded with acquire, so that the subsequent check of the word is no older than they
+//! are.
 //!
-//! Long, because every one of these methods counts on what the others may do at the same time.
+//! All in one file, because each method relies on what the others may do concurrently.
 
 use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -68,45 +65,44 @@ mod outcome;
 
 pub use outcome::{Miss, Obstacle, Refused, Remainder, Remainders, Request, Taken};
 
-/// The longest segment, in ids: the largest `step` a tag can have (an SQL integer).
-/// Far enough below 2^32 that the overshoot of takers (at most one each) cannot
-/// carry into the generation.
+/// Max length of a segment, in ids: the largest `step` of a tag (an SQL integer). Far enough below
+/// 2^32 that overshooting takers (at most one id each) cannot carry into the generation.
 pub const MAX_LEN: u32 = i32::MAX as u32;
 
-/// The spare is requested once 1/10 of the buffer in use is taken (Leaf: 10 %).
+/// The spare is requested once 1/10 of the current buffer is taken (Leaf: 10 %).
 const PREFETCH_DIVISOR: u64 = 10;
 
-/// Nobody has asked for a spare.
+/// No open request.
 const IDLE: u32 = 0;
-/// A session asked; no allocator has picked it up.
+/// Requested by a session, not yet accepted.
 const WANTED: u32 = 1;
-/// An allocator is claiming.
+/// Accepted by an allocator.
 const IN_FLIGHT: u32 = 2;
-/// The bits of a request that are its state; the others number the requests that were
-/// accepted, so that an allocator that is late knows its own.
+/// Mask of the state bits. The other bits number the accepted requests, so that a late allocator
+/// recognizes its own.
 const STATE: u32 = 3;
 const ONE_REQUEST: u32 = STATE + 1;
 
 #[repr(C)]
 struct Buffer {
     first: AtomicI64,
-    /// Ids.
+    /// Number of ids.
     len: AtomicU32,
-    /// The generation this buffer was filled for.
+    /// Generation that this buffer was filled for.
     filled_for: AtomicU32,
 }
 
-/// Both buffers of one tag. 64 bytes: what a take touches is one cache line.
+/// The two buffers of a tag. 64 bytes, so that a take touches one cache line.
 #[repr(C)]
 pub struct DoubleBuffer {
     word: AtomicU64,
-    /// Counts invalidations: edits of the row and reuses of the slot. Never reset.
+    /// Number of invalidations, by edits of the row and reuse of the slot. Never reset.
     version: AtomicU64,
     buffers: [Buffer; 2],
     request: AtomicU32,
-    /// The longest contiguous range a session waits for, in ids; 0 for none.
+    /// The longest contiguous range a session is waiting for, in ids; 0 if none.
     range_len: AtomicU32,
-    /// Fills the cache line.
+    /// Padding to a cache line.
     unused: u64,
 }
 
@@ -125,19 +121,19 @@ fn offset(word: u64) -> u32 {
     word as u32
 }
 
-/// The buffer in use, as a taker has seen it.
+/// A taker's view of the current buffer.
 struct Look<'a> {
-    /// The word that was seen before anything else.
+    /// The word, read first.
     word: u64,
-    /// Its generation.
+    /// Generation of the word.
     current: u32,
     buffer: &'a Buffer,
-    /// In ids. 0 if the buffer was not filled for this generation: it holds nothing.
+    /// In ids; 0 if the buffer was not filled for this generation.
     len: u32,
 }
 
 impl Look<'_> {
-    /// The lowest id of the segment. Only if there is one.
+    /// First id of the segment. Valid only if `len` > 0.
     #[inline]
     fn first(&self) -> i64 {
         self.buffer.first.load(Ordering::Relaxed)
@@ -145,7 +141,7 @@ impl Look<'_> {
 }
 
 impl DoubleBuffer {
-    /// An empty double buffer: what zeroed shared memory is, for those who have none.
+    /// An empty double buffer. In shared memory, zeroes are used instead.
     #[must_use]
     #[expect(
         clippy::new_without_default,
@@ -175,14 +171,14 @@ impl DoubleBuffer {
         }
     }
 
-    /// The version that takes and publications must name.
+    /// Current version, to be passed to takes and publications.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Looks at the buffer in use; `None` if the slot has another version. The order of the
-    /// loads is the header's: the word, only then the version, then the buffer.
+    /// Reads the current buffer; `None` if the slot has another version. The order of the loads
+    /// matters (see the header): the word, then the version, then the buffer.
     #[inline(always)]
     fn look(&self, version: u64) -> Option<Look<'_>> {
         let word = self.word.load(Ordering::Acquire);
@@ -205,7 +201,7 @@ impl DoubleBuffer {
         })
     }
 
-    /// Takes one id of the given version.
+    /// Takes one id from the given version.
     ///
     /// # Errors
     /// [`Miss::Changed`] if the slot has another version, [`Miss::Empty`] if both
@@ -218,10 +214,10 @@ impl DoubleBuffer {
         }
     }
 
-    /// The first attempt of [`DoubleBuffer::take`], which nearly always succeeds.
+    /// First attempt of [`DoubleBuffer::take`], which nearly always succeeds.
     ///
     /// # Errors
-    /// An obstacle, to be handed to [`DoubleBuffer::take_again`].
+    /// An obstacle, to be passed to [`DoubleBuffer::take_again`].
     #[inline]
     pub fn try_take(&self, version: u64) -> Result<Taken, Obstacle> {
         let Some(look) = self.look(version) else {
@@ -247,7 +243,7 @@ impl DoubleBuffer {
         })
     }
 
-    /// The rest of [`DoubleBuffer::take`], and its errors.
+    /// Continues [`DoubleBuffer::take`] after a failed attempt.
     ///
     /// # Errors
     /// As [`DoubleBuffer::take`].
@@ -259,7 +255,7 @@ impl DoubleBuffer {
             match obstacle {
                 Obstacle::Changed => return Err(Miss::Changed),
                 Obstacle::UsedUp(word) => self.switch(word)?,
-                // One id of the new buffer is a gap.
+                // One id of the new buffer becomes a gap.
                 Obstacle::Overtaken(word) => lost += u32::from(self.was_ready(word)),
             }
             match self.try_take(version) {
@@ -269,10 +265,10 @@ impl DoubleBuffer {
         }
     }
 
-    /// Takes up to `n` ids in one run, fewer where the buffer in use ends.
+    /// Takes up to `n` contiguous ids, fewer if the current buffer ends. `n` must be at least 1.
     ///
     /// # Errors
-    /// As [`DoubleBuffer::take`]. `n` = 0 takes nothing and is the caller's mistake.
+    /// As [`DoubleBuffer::take`].
     pub fn take_up_to(&self, version: u64, n: u32) -> Result<Taken, Miss> {
         loop {
             let look = self.look(version).ok_or(Miss::Changed)?;
@@ -294,15 +290,15 @@ impl DoubleBuffer {
         }
     }
 
-    /// Takes exactly `n` ids in one run. Where the buffer in use is too short, its
-    /// rest is given up for the spare's head in the same step: ids keep increasing (I4)
-    /// and nobody can nibble at the spare first.
+    /// Takes exactly `n` contiguous ids. If the current buffer is too short, the same step gives up
+    /// its rest and takes from the start of the spare: ids keep increasing (I4), and no other taker
+    /// can take from the spare first.
     ///
     /// # Errors
-    /// As [`DoubleBuffer::take`], but [`Miss::Empty`] says that there is no spare and
-    /// the buffer in use is too short: it stays as it is, and
-    /// [`DoubleBuffer::want_range`] asks for a spare that is not. [`Miss::Short`] says
-    /// that a spare that is too short had to be moved out of its way.
+    /// As [`DoubleBuffer::take`], but [`Miss::Empty`] means that the current buffer is too short
+    /// and there is no spare. The buffer is left as it is; [`DoubleBuffer::want_range`] requests a
+    /// spare of sufficient length. [`Miss::Short`] means that the spare was too short and has been
+    /// made the current buffer.
     #[inline(never)]
     pub fn take_range(&self, version: u64, n: u32) -> Result<Taken, Miss> {
         loop {
@@ -327,9 +323,9 @@ impl DoubleBuffer {
                 self.confirm_empty(current)?;
                 continue;
             }
-            // Again, as this takes from the spare without going by the word: between an
-            // invalidation's two steps the first look saw the old version still, and the
-            // spare may be the new version's already.
+            // Checked again, since this takes from the spare, which the word does not cover:
+            // between the two steps of an invalidation, look() still saw the old version, and the
+            // spare may already belong to the new one.
             if self.version.load(Ordering::Relaxed) != version {
                 return Err(Miss::Changed);
             }
@@ -351,8 +347,8 @@ impl DoubleBuffer {
         }
     }
 
-    /// Whether a word stands for an id that could be taken. Of a word that was replaced
-    /// meanwhile it may say no: good enough for a count of gaps.
+    /// True if the word denotes an id that could be taken. May be false for a word replaced since,
+    /// which is good enough to count gaps.
     fn was_ready(&self, word: u64) -> bool {
         let buffer = self.buffer(generation(word));
         buffer.filled_for.load(Ordering::Acquire) == generation(word)
@@ -365,21 +361,21 @@ impl DoubleBuffer {
             .is_ok()
     }
 
-    /// Makes the spare the buffer in use. `word` is one whose buffer was seen used up.
-    /// Returning means that the word has moved, by us or by somebody else.
+    /// Makes the spare the current buffer. `word` is one whose buffer was seen used up. On `Ok` the
+    /// word has moved, by this call or by another process.
     fn switch(&self, word: u64) -> Result<(), Miss> {
         let next = generation(word).wrapping_add(1);
         if self.buffer(next).filled_for.load(Ordering::Acquire) == next {
-            // If this fails, a straggler has counted the offset up or another taker
-            // has switched: look again.
+            // On failure a late taker has advanced the offset, or another taker has switched:
+            // retry.
             let _ = self.advance(word, pack(next, 0));
             return Ok(());
         }
         self.confirm_empty(generation(word))
     }
 
-    /// The buffers were read after the word; only if its generation still stands was
-    /// that one state. Otherwise a spare may have come and gone in between: look again.
+    /// Confirms "empty": the buffers were read after the word, so they are consistent only if the
+    /// generation is unchanged. Otherwise a spare may have come and gone: retry.
     fn confirm_empty(&self, seen: u32) -> Result<(), Miss> {
         if generation(self.word.load(Ordering::Acquire)) == seen {
             return Err(Miss::Empty);
@@ -387,8 +383,8 @@ impl DoubleBuffer {
         Ok(())
     }
 
-    /// "Past the threshold and not yet requested", never at equality: a discarded
-    /// take may land exactly on the threshold.
+    /// Past the threshold and not yet requested. Not a test for equality: the take that lands on
+    /// the threshold may be discarded.
     #[inline]
     fn spare_due(&self, current: u32, used: u32, len: u32) -> bool {
         let next = current.wrapping_add(1);
@@ -397,8 +393,8 @@ impl DoubleBuffer {
             && self.request.load(Ordering::Relaxed) & STATE == IDLE
     }
 
-    /// Moves the request from a state that this applies to. The word before, or the one that
-    /// it does not apply to.
+    /// Changes the request to the state that `to` returns. `Ok`: the previous word. `Err`: the word
+    /// for which `to` returned `None`.
     fn move_request(&self, to: impl Fn(u32) -> Option<u32>) -> Result<u32, u32> {
         let mut seen = self.request.load(Ordering::Acquire);
         while let Some(next) = to(seen) {
@@ -413,29 +409,29 @@ impl DoubleBuffer {
         Err(seen)
     }
 
-    /// Asks for a segment. True for the one session that must now tell the allocator, or
-    /// [`DoubleBuffer::withdraw`] the request.
+    /// Requests a segment. True for the one session that must now post the slot to the allocator,
+    /// or [`DoubleBuffer::withdraw`] the request.
     pub fn want(&self) -> bool {
         self.move_request(|seen| (seen & STATE == IDLE).then_some(seen | WANTED))
             .is_ok()
     }
 
-    /// Asks for a segment that holds a run of `n` ids; otherwise as [`DoubleBuffer::want`].
+    /// Requests a segment with at least `n` contiguous ids; otherwise as [`DoubleBuffer::want`].
     pub fn want_range(&self, n: u32) -> bool {
         self.range_len.fetch_max(n, Ordering::Relaxed);
         self.want()
     }
 
-    /// Ends a request that no allocator has picked up. By the session whose
-    /// [`DoubleBuffer::want`] has succeeded, or by who has taken the slot over from it.
-    /// Wake the waiters afterwards.
+    /// Ends a request that no allocator has accepted. Called by the session whose
+    /// [`DoubleBuffer::want`] succeeded, or by the process that has taken the slot over from it.
+    /// The caller must wake the waiters.
     pub fn withdraw(&self) {
         let seen = self.request.load(Ordering::Relaxed);
         debug_assert_eq!(seen & STATE, WANTED);
         self.request.store(seen & !STATE | IDLE, Ordering::Release);
     }
 
-    /// The allocator picks the request up; `None` if there is none.
+    /// Accepts the request, for an allocator; `None` if there is none.
     pub fn accept(&self) -> Option<Request> {
         let next = |seen: u32| (seen & !STATE).wrapping_add(ONE_REQUEST) | IN_FLIGHT;
         let seen = self
@@ -447,8 +443,8 @@ impl DoubleBuffer {
         })
     }
 
-    /// Ends a request, answered or not: sessions that still want ids ask again. Nothing if
-    /// it was closed. Wake the waiters afterwards.
+    /// Ends a request, answered or not; sessions that still need ids request again. No effect if it
+    /// was closed. The caller must wake the waiters.
     pub fn clear(&self, request: &Request) {
         let _ = self.request.compare_exchange(
             request.word,
@@ -458,15 +454,14 @@ impl DoubleBuffer {
         );
     }
 
-    /// Whether this is the request in flight: it was not closed.
+    /// True if this request is still in flight, not closed.
     #[must_use]
     pub fn is_in_flight(&self, request: &Request) -> bool {
         self.request.load(Ordering::Acquire) == request.word
     }
 
-    /// Closes the request in flight, if there is one, over the head of its allocator. False
-    /// if a session has asked and nobody has accepted: such a slot must not be given to
-    /// another tag.
+    /// Closes the request in flight, if any, without its allocator. False if a request is wanted
+    /// but not accepted: then the slot must not be given to another tag.
     pub fn close(&self) -> bool {
         let closed = |seen: u32| (seen & STATE == IN_FLIGHT).then_some(seen & !STATE | IDLE);
         match self.move_request(closed) {
@@ -475,28 +470,28 @@ impl DoubleBuffer {
         }
     }
 
-    /// Whether a request is open.
+    /// True if a request is open.
     #[must_use]
     pub fn is_requested(&self) -> bool {
         self.request.load(Ordering::Acquire) & STATE != IDLE
     }
 
-    /// Whether a session has asked and nobody has accepted.
+    /// True if a session has requested a segment and no allocator has accepted.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.request.load(Ordering::Acquire) & STATE == WANTED
     }
 
-    /// Whether the spare is ready.
+    /// True if the spare is ready.
     #[must_use]
     pub fn has_spare(&self) -> bool {
         let next = generation(self.word.load(Ordering::Acquire)).wrapping_add(1);
         self.buffer(next).filled_for.load(Ordering::Acquire) == next
     }
 
-    /// Publishes a claimed segment as the spare. `version` is what [`DoubleBuffer::version`]
-    /// was before the claim's transaction began; the claim is durable (I1). `len` is
-    /// 1 to [`MAX_LEN`]. Under the slot's lock.
+    /// Publishes a claimed segment as the spare. `version` is the [`DoubleBuffer::version`] read
+    /// before the claim's transaction began. The claim must be durable (I1). `len` is 1 to
+    /// [`MAX_LEN`]. Under the slot's lock.
     ///
     /// # Errors
     /// See [`Refused`]: nothing was published.
@@ -508,25 +503,25 @@ impl DoubleBuffer {
             return Err(Refused::OutOfOrder);
         }
         debug_assert!((1..=MAX_LEN).contains(&len) && first > 0);
-        // The generation stands still here: a switch needs the tag that is not yet
-        // written, an invalidation needs the lock that we hold.
+        // The generation cannot change here: a switch needs the filled_for not yet written, an
+        // invalidation needs the lock held by the caller.
         let next = generation(self.word.load(Ordering::Acquire)).wrapping_add(1);
         let spare = self.buffer(next);
         if spare.filled_for.load(Ordering::Relaxed) == next {
             return Err(Refused::Full);
         }
-        // Release on all three: who reads one of them without the lock, and too late, must
-        // find the word moved on.
+        // Release on all three: a process that reads one of them without the lock, and too late,
+        // must find that the word has moved on.
         spare.first.store(first, Ordering::Release);
         spare.len.store(len, Ordering::Release);
-        // The tag last: it is what makes the other two the takers'.
+        // filled_for last: it makes the other two visible to takers.
         spare.filled_for.store(next, Ordering::Release);
         Ok(())
     }
 
-    /// One past the last id published in this version, which no publication may begin below (I4);
-    /// 0 for none. Under the slot's lock: the buffers stand still, and a switch in between makes
-    /// the spare the buffer in use.
+    /// One past the last id published in this version, the lower bound for the next publication
+    /// (I4); 0 if none. Under the slot's lock, so that the buffers cannot change; a concurrent
+    /// switch makes the spare the current buffer.
     #[must_use]
     pub fn high(&self) -> i64 {
         let current = generation(self.word.load(Ordering::Acquire));
@@ -542,26 +537,26 @@ impl DoubleBuffer {
         })
     }
 
-    /// Begins the next version: nothing that was published can be taken any more, nothing that
-    /// was claimed before can be published. Returns what was left, which is the
-    /// caller's now. Under the slot's lock; wake the waiters afterwards.
+    /// Starts the next version: nothing published before can be taken, nothing claimed before can
+    /// be published. Returns the remainders, which now belong to the caller. Under the slot's lock;
+    /// the caller must wake the waiters.
     pub fn invalidate(&self) -> Remainders {
-        // An addition, not an exchange, which busy takers could hold up for long under
-        // the lock. The offset stays: it says nothing until the next switch resets it.
+        // fetch_add rather than an exchange, which busy takers could delay for long under the lock.
+        // The offset is meaningless until the next switch resets it.
         let word = self.word.fetch_add(pack(2, 0), Ordering::AcqRel);
-        // Nobody changes the buffers before the lock is released.
+        // The buffers cannot change until the lock is released.
         let remainders = self.remainders_at(word);
-        // No generation of a buffer's own parity: else one that is never filled again
-        // would come back to life when the generation has gone around.
+        // Set to a generation of the other parity. Otherwise a buffer that is never refilled would
+        // become valid again when the generation wraps.
         self.buffers[0].filled_for.store(1, Ordering::Release);
         self.buffers[1].filled_for.store(0, Ordering::Release);
         self.range_len.store(0, Ordering::Relaxed);
-        // The word first, the version last: see the file's header.
+        // The word first, the version last: see the header.
         self.version.fetch_add(1, Ordering::Release);
         remainders
     }
 
-    /// What both buffers hold, for the status views.
+    /// The remainders of both buffers, for the status views.
     #[must_use]
     pub fn remainders(&self) -> Remainders {
         loop {
@@ -573,7 +568,7 @@ impl DoubleBuffer {
         }
     }
 
-    /// The word itself, to see whether a slot was used between two looks.
+    /// The word, to detect use of a slot between two passes.
     #[must_use]
     pub fn mark(&self) -> u64 {
         self.word.load(Ordering::Relaxed)

@@ -1,32 +1,33 @@
 //! The snowflake word: the last issued id itself, advanced by compare-and-swap.
 //!
-//! Layout (see [`crate::layout`]): sign 0, milliseconds since the epoch, worker id, sequence.
-//! Because the word is an id, the next one only ever has to be larger: strictly increasing
-//! ids (I4) need no other state.
+//! Layout (see [`crate::layout`]): sign 0, milliseconds since the epoch, worker id, sequence. Since
+//! the word is an id, the next one only has to be larger: strictly increasing ids (I4) need no
+//! other state.
 //!
-//! Bit 63 of the word means closed: nothing is issued until the launcher has made sure
-//! that no earlier id can come again (I7). So does 0, which no open word ever is: an
-//! open word read as a signed number is positive.
+//! Bit 63 of the word means closed: nothing is issued until the launcher has ensured that no
+//! earlier id can be issued again (I7). So does 0, which no open word ever is: an open word is
+//! positive as a signed number.
 //!
-//! No two open words are alike, ever: issuing makes the word larger, and opening puts it
-//! at the end of a millisecond that it was never at the end of before. So an exchange
-//! that was prepared before a close cannot succeed after the next open. Only
-//! `leaf_snowflake_reset` moves a word back, and then with another worker id.
+//! No two open words are ever equal: issuing increases the word, and opening sets it to the end of
+//! a millisecond at whose end it has not been before. So an exchange prepared before a close cannot
+//! succeed after the next open. Only `leaf_snowflake_reset` moves the word back, and then with
+//! another worker id.
 //!
 //! # The logical clock
 //!
-//! The time in an id is a logical clock, as hybrid logical clocks have it: the clock, or where
-//! that stands behind the last id, the time of the last id. How far the time of an id is ahead
-//! of the clock is the lead. An id is issued only
+//! The timestamp of an id is a logical clock, as in hybrid logical clocks: the wall clock, or the
+//! timestamp of the last id if the clock is behind it. The lead is how far an id's timestamp is
+//! ahead of the clock. An id is issued only
 //!
 //! 1. if its lead is within the bound ([`Lead`]): the clock is read after the word;
-//! 2. if its time is reserved (I7);
-//! 3. if the worker id may be used: asked for at each new millisecond, and in the lead for
-//!    each id, since a millisecond lasts there until it is full.
+//! 2. if its timestamp is reserved (I7);
+//! 3. if the worker id may be used: checked at each new millisecond; while ids lead, for each id,
+//!    since a millisecond then lasts until it is full.
 //!
-//! Use makes no lead, only faults do: a full millisecond is followed by the next one once the
-//! clock has moved on since it was begun, whether the clock is behind or not. So the lead melts by
-//! itself below 4,096 ids a millisecond. Up to [`Lead::burst_ms`] the next one follows at once.
+//! Load does not cause a lead, only faults do: after a full millisecond, the next one begins once
+//! the clock has advanced since the full one began, even if the clock is behind. So with the
+//! default layout, the lead shrinks at any rate below 4,096 ids per millisecond. Within
+//! [`Lead::burst_ms`] the next millisecond begins at once.
 
 use core::sync::atomic::{
     AtomicI64 as PlainI64, AtomicU32 as PlainU32, AtomicU64 as PlainU64, Ordering::Relaxed,
@@ -37,8 +38,8 @@ use crate::primitive::{AtomicI64, AtomicU64, Ordering};
 
 /// Leaf's and Twitter's epoch in Unix milliseconds: 2010-11-04 01:42:54.657 UTC.
 pub const DEFAULT_EPOCH_MS: i64 = 1_288_834_974_657;
-/// A new millisecond starts at a random sequence below this, and below a quarter of what it
-/// holds (Leaf): ids of a quiet server then do not all end in the same digits.
+/// A new millisecond starts at a random sequence below this, and within a quarter of the sequence
+/// range (Leaf). Otherwise all ids of a quiet server would end in the same digits.
 pub const START_SPREAD: u16 = 100;
 
 const CLOSED: u64 = 1 << 63;
@@ -47,23 +48,24 @@ fn is_open(word: u64) -> bool {
     word.cast_signed() > 0
 }
 
-/// How far ids may lead the clock, in milliseconds.
+/// Limits for the lead of ids over the clock, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lead {
-    /// `leaf_id.max_clock_lead`.
+    /// `leaf_id.max_clock_lead`, or less if the worker registry allows less.
     pub max_ms: i64,
-    /// How much more it may be after the start of a run that did not know what was issued
-    /// before; 0 in others. It melts half as fast as time passes, whatever happens: the next run
-    /// that knows nothing starts above it, though its clock may be behind this one.
+    /// Extra lead after the start of a run that did not know which ids were issued before; 0
+    /// otherwise. It shrinks half as fast as time passes, unconditionally: the next run that does
+    /// not know its predecessor starts above it, even if its clock is behind this one.
     pub extra_ms: i64,
-    /// From then on, in milliseconds since the epoch.
+    /// Start of the extra lead, in milliseconds since the epoch.
     pub since_ms: i64,
-    /// `leaf_id.max_burst_lead`: up to here a full millisecond borrows from the next one.
+    /// `leaf_id.max_burst_lead`, or less: up to this lead, a full millisecond borrows from the
+    /// next.
     pub burst_ms: i64,
 }
 
 impl Lead {
-    /// None.
+    /// No lead.
     pub const NONE: Self = Self {
         max_ms: 0,
         extra_ms: 0,
@@ -71,52 +73,51 @@ impl Lead {
         burst_ms: 0,
     };
 
-    /// No id is issued with a larger one.
+    /// Max lead of an id at this time.
     #[must_use]
     pub fn bound_ms(self, now_ms: i64) -> i64 {
         let melted_ms = now_ms.saturating_sub(self.since_ms).max(0) / 2;
         self.max_ms + self.extra_ms.saturating_sub(melted_ms).max(0)
     }
 
-    /// Since when a run leads by more than it otherwise may, because it did not know what was
-    /// issued before.
+    /// Start of the extra lead of a run that did not know which ids were issued before; `None` if
+    /// there is none.
     #[must_use]
     pub fn unknown_since_ms(self) -> Option<i64> {
         (self.extra_ms > 0).then_some(self.since_ms)
     }
 }
 
-/// Why no id could be issued just now. Times in milliseconds.
+/// Reason why no id can be issued now. Times in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stall {
-    /// The launcher has not opened the word.
+    /// The word is not open.
     Closed,
-    /// This millisecond is used up: there is more when the clock shows this one, since the epoch.
+    /// The millisecond is used up. The next one can begin when the clock reaches this time, since
+    /// the epoch.
     Full(i64),
-    /// The clock stands so far behind the last id that the lead would be beyond its bound, by
-    /// so much.
+    /// The clock is so far behind the last id that the lead would exceed its bound by this much.
     TooFarAhead(i64),
-    /// The clock has passed the reservation: it must be renewed first (I7).
+    /// The timestamp is not reserved; the reservation must be renewed first (I7).
     Unreserved,
     /// The lease of the worker id has ended.
     Unleased,
-    /// The clock has passed the end of the layout's bits (I8).
+    /// The timestamp does not fit in the layout's bits (I8).
     EndOfTime,
 }
 
-/// An id that was issued.
+/// An issued id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Issued {
     /// The id.
     pub id: i64,
-    /// How far its time is ahead of the clock, in milliseconds: never negative.
+    /// Lead of its timestamp over the clock, in milliseconds; never negative.
     pub lead_ms: i64,
 }
 
-/// A millisecond of ids in the lead, and the clock's when it was begun, or first found full; the
-/// low 32 bits of each. It sets the pace alone: where another session has stored a later or an
-/// earlier one, a full millisecond waits for one more tick, and never does the lead exceed its
-/// bound.
+/// The millisecond that ids are in while they lead, and the clock when it began or was first found
+/// full; the low 32 bits of each. This only paces: if another session has stored a later or an
+/// earlier value, a full millisecond waits for one more tick. The lead never exceeds its bound.
 #[derive(Clone, Copy)]
 struct Begun(u64);
 
@@ -130,7 +131,7 @@ impl Begun {
         Self(u64::from(ms as u32) << 32 | u64::from(now_ms as u32))
     }
 
-    /// How long ago that was, if it says so of this millisecond.
+    /// Time since then, if this is about millisecond `ms`.
     #[expect(clippy::cast_possible_truncation, reason = "the low bits")]
     fn elapsed_ms(self, ms: i64, now_ms: i64) -> Option<i32> {
         let now = Self::at(ms, now_ms).0;
@@ -138,31 +139,29 @@ impl Begun {
     }
 }
 
-/// The one generator of a server. All zeroes is a closed one with nothing reserved:
-/// zeroed shared memory issues nothing.
+/// The generator of a server. All zeroes is closed, with nothing reserved.
 #[repr(C)]
 pub struct Generator {
     word: AtomicU64,
-    /// The last millisecond since the epoch that may be issued; durable before it is
-    /// stored here (I7).
+    /// Last millisecond since the epoch that may be issued. On disk before it is stored here (I7).
     reserved_until: AtomicI64,
-    /// See [`Layout::pack`]; 0, and so no layout, until [`Generator::set_layout`].
+    /// [`Layout::pack`]; 0, which is no layout, until [`Generator::set_layout`].
     layout: PlainU32,
-    /// Ids issued before the present millisecond, less its start: with the word's sequence it
-    /// is the number of all.
+    /// Ids issued before the current millisecond, minus its starting sequence. Plus the word's
+    /// sequence it is the total.
     issued_before: PlainU64,
     max_lead: PlainI64,
     extra_lead: PlainI64,
     extra_since: PlainI64,
     burst_lead: PlainI64,
-    /// A millisecond, and when the clock was first seen in it: see [`Begun`].
+    /// A millisecond, and the clock when it began: see [`Begun`].
     begun: AtomicU64,
-    /// The most that [`Generator::issued`] has returned.
+    /// Largest value that [`Generator::issued`] has returned.
     shown: PlainU64,
 }
 
 impl Generator {
-    /// A closed generator, for those who have no zeroed shared memory.
+    /// A closed generator. In shared memory, zeroes are used instead.
     #[must_use]
     pub fn new(layout: Layout) -> Self {
         Self {
@@ -179,12 +178,12 @@ impl Generator {
         }
     }
 
-    /// The layout of its ids, before it is opened for the first time.
+    /// Sets the layout of ids. Before the generator is opened for the first time.
     pub fn set_layout(&self, layout: Layout) {
         self.layout.store(layout.pack(), Relaxed);
     }
 
-    /// The layout of its ids.
+    /// Layout of ids.
     #[must_use]
     #[inline]
     pub fn layout(&self) -> Layout {
@@ -195,7 +194,7 @@ impl Generator {
         self.layout().parts(word & !CLOSED)
     }
 
-    /// How far ids may lead the clock, from now on.
+    /// Sets the limits for the lead.
     pub fn set_lead(&self, lead: Lead) {
         self.max_lead.store(lead.max_ms, Relaxed);
         self.extra_lead.store(lead.extra_ms, Relaxed);
@@ -203,7 +202,7 @@ impl Generator {
         self.burst_lead.store(lead.burst_ms, Relaxed);
     }
 
-    /// How far ids may lead the clock.
+    /// Limits for the lead.
     #[must_use]
     pub fn lead(&self) -> Lead {
         Lead {
@@ -214,27 +213,28 @@ impl Generator {
         }
     }
 
-    /// How many ids were issued since this was all zeroes. It never goes down; it may be off by the
-    /// ids of one millisecond where one is begun, or the generator opened, at the same moment.
+    /// Number of ids issued since the generator was zeroed. Never decreases. May be off by the ids
+    /// of one millisecond if that is beginning, or the generator being opened, concurrently.
     #[must_use]
     pub fn issued(&self) -> u64 {
         let before = self.issued_before.load(Relaxed);
         let sequence = self.parts(self.word.load(Ordering::Acquire)).sequence;
         let count = before.wrapping_add(sequence.into());
-        // Between the exchange of the word and the count's the sum may be that of neither.
+        // Between the exchange of the word and the update of the count, the sum may be invalid.
         let count = if count.cast_signed() < 0 { 0 } else { count };
         self.shown.fetch_max(count, Relaxed).max(count)
     }
 
-    /// A millisecond was left at one sequence, and another one begun before another.
+    /// Accounts for a change of millisecond: the old one was left at sequence `left`, and the first
+    /// sequence of the new one follows `begun_before`.
     fn count_to(&self, left: u16, begun_before: i64) {
         let ids = i64::from(left) - begun_before;
         self.issued_before.fetch_add(ids.cast_unsigned(), Relaxed);
     }
 
-    /// Issues the next id of the millisecond that the last one was of, if it is not over, not
-    /// full, and nobody else comes in between: one exchange, and nothing that can panic.
-    /// `None` says nothing but that [`Generator::next`] must be asked.
+    /// Issues the next id of the last id's millisecond, if that is not over or full and no other
+    /// session interferes: one exchange, and nothing that can panic. `None` means only that
+    /// [`Generator::next`] must be called.
     #[inline]
     pub fn next_at_once(&self, now_ms: impl FnOnce() -> i64) -> Option<i64> {
         let word = self.word.load(Ordering::Acquire);
@@ -250,11 +250,11 @@ impl Generator {
     }
 
     /// Issues the next id. `now_ms` reads the clock (milliseconds since the epoch), `may_issue`
-    /// says whether the worker id may be used now, and `start` draws a sequence up to the given
-    /// one for the first id of a millisecond.
+    /// checks that the worker id may be used now, and `start` draws a sequence from 0 to its
+    /// argument for the first id of a millisecond.
     ///
-    /// The clock is read after the word: a word that another session advanced in
-    /// between cannot look like a clock that went back.
+    /// The clock is read after the word, so that a word advanced by another session in between does
+    /// not look like a clock that went back.
     ///
     /// # Errors
     /// See [`Stall`].
@@ -341,10 +341,10 @@ impl Generator {
         match begun.elapsed_ms(last_ms, now_ms) {
             Some(1..) => return Ok(Some(ms)),
             _ if borrows => return Ok(Some(ms)),
-            // What was begun then is that one.
+            // `begun` belongs to the new word.
             _ if self.word.load(Ordering::Acquire) != word => return Ok(None),
             Some(0) => {}
-            // Nobody has seen it begin, or the clock was set back since then.
+            // Not recorded yet, or the clock was set back since.
             _ => self
                 .begun
                 .store(Begun::at(last_ms, now_ms).0, Ordering::Release),
@@ -352,43 +352,42 @@ impl Generator {
         Err(Stall::Full(now_ms + 1))
     }
 
-    /// Whether ids can be issued at all.
+    /// True if ids can be issued at all.
     #[must_use]
     pub fn is_open(&self) -> bool {
         is_open(self.word.load(Ordering::Acquire))
     }
 
-    /// The last id that was issued, or where the word was opened; its worker id is the
-    /// one in force.
+    /// The last issued id, or the position where the word was opened. Its worker id is the one in
+    /// force.
     #[must_use]
     pub fn last(&self) -> Parts {
         self.parts(self.word.load(Ordering::Acquire))
     }
 
-    /// The last millisecond since the epoch that may be issued.
+    /// Last millisecond since the epoch that may be issued.
     #[must_use]
     pub fn reserved_until(&self) -> i64 {
         self.reserved_until.load(Ordering::Acquire)
     }
 
-    /// Allows ids up to a millisecond since the epoch. Only after that is on disk (I7);
-    /// never lowers it.
+    /// Raises the reservation to `until_ms`, in milliseconds since the epoch; never lowers it. Must
+    /// be on disk before (I7).
     pub fn reserve(&self, until_ms: i64) {
         self.reserved_until.fetch_max(until_ms, Ordering::AcqRel);
     }
 
-    /// Stops issuing and returns the last id's parts: no later call gets an id until
-    /// [`Generator::open`]. Gives back what is reserved beyond that id, so that the
-    /// caller may write the exact last timestamp down.
+    /// Stops issuing and returns the parts of the last id: no later call gets an id until
+    /// [`Generator::open`]. Drops the reservation beyond that id, so that the caller may write the
+    /// exact last timestamp to disk.
     pub fn close(&self) -> Parts {
         let last = self.parts(self.word.fetch_or(CLOSED, Ordering::AcqRel));
         self.reserved_until.store(last.ms, Ordering::Release);
         last
     }
 
-    /// Puts a closed word at the end of a millisecond since the epoch, also below ids that
-    /// it has issued: they are not of the worker id that comes next, or not in the way.
-    /// For `leaf_snowflake_reset` alone.
+    /// Sets a closed word to the end of a millisecond since the epoch, possibly below ids it has
+    /// issued: those have another worker id, or do not conflict. Only for `leaf_snowflake_reset`.
     pub fn rewind(&self, worker_id: u16, to_ms: i64) {
         let layout = self.layout();
         let rewound = Parts {
@@ -404,18 +403,18 @@ impl Generator {
         self.reserved_until.store(rewound.ms, Ordering::Release);
     }
 
-    /// Starts issuing, with this worker id and above `floor_ms` and every earlier id:
-    /// the first id carries a later millisecond than both (I4, I7). Also how a change
-    /// of the worker id is applied to an open word. What was reserved before holds for
-    /// the new worker id too: it must be durable for that one first.
+    /// Starts issuing with this worker id, above `floor_ms` and every earlier id: the first id has
+    /// a later millisecond than both (I4, I7). Also changes the worker id of an open word. The
+    /// current reservation then applies to the new worker id, too, and must be on disk for it
+    /// first.
     pub fn open(&self, worker_id: u16, floor_ms: i64) {
         let layout = self.layout();
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             let last = self.parts(word);
-            // A full millisecond: nothing of it can be issued, the next one is above every
-            // earlier id, whatever the worker ids were. One that is full already would
-            // make a word that was there before: see the file's header.
+            // A full millisecond: nothing of it can be issued, and the next one is above every
+            // earlier id, whatever the worker ids. If the last one is full already, skip it, or the
+            // word would repeat an earlier one: see the header.
             let after = last.ms + i64::from(last.sequence == layout.max_sequence());
             let opened = Parts {
                 ms: after.max(floor_ms).min(layout.max_ms()),
@@ -437,7 +436,7 @@ impl Generator {
 
 #[cfg(all(test, not(leaf_id_loom)))]
 mod tests {
-    //! Would catch: an id from shared memory that nobody has set up.
+    //! Would catch: ids issued from uninitialized shared memory.
 
     use super::*;
 
@@ -451,7 +450,7 @@ mod tests {
     #[test]
     fn zeroed_memory_issues_nothing() {
         let issued = |generator: &Generator, now| generator.next(|| now, || true, |_| 0);
-        // The epoch's own millisecond is the one that compares equal.
+        // Includes the first millisecond of the epoch, which compares equal.
         for now in [-1, 0, 1, Layout::DEFAULT.max_ms()] {
             assert!(!zeroed().is_open());
             assert_eq!(issued(&zeroed(), now), Err(Stall::Closed));

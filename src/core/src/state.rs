@@ -1,31 +1,31 @@
-//! What the snowflake generator is doing, and why no id is issued: what sessions are shown.
+//! State of the snowflake generator and the reason why it issues no ids, for sessions and views.
 
 use crate::numbered::numbered;
 
 numbered! {
-    /// Why the generator is closed, or will be when its reservation is used up, although a
+    /// Reason why the generator is closed, or will be once its reservation is used up, although a
     /// worker id is configured. Times in Unix milliseconds.
     Refusal {
-        /// A reset has left this worker id behind, with times to come.
+        /// A reset has retired this worker id, whose ids have timestamps in the future.
         WorkerIdRetired {
-            /// What the clock must reach.
+            /// Time that the clock must reach.
             until_ms
         } => "refused: worker id left behind by a reset",
-        /// The epoch was moved later: the same instants would give smaller ids again.
+        /// The epoch was moved later: ids of the same instants would be smaller than before.
         EpochMovedLater {
-            /// The earlier one.
+            /// Previous epoch.
             stored_ms
         } => "refused: epoch was moved later",
-        /// The layout was changed: ids of the new one would be smaller than some of the old.
+        /// The layout was changed: new ids would be smaller than some old ones.
         LayoutChanged {
-            /// The old one, see [`crate::layout::Layout::pack`].
+            /// Previous layout; see [`crate::layout::Layout::pack`].
             stored
         } => "refused: layout was changed",
-        /// The reservation file could not be read or written.
+        /// The reservation file cannot be read or written.
         FileProblem => "reservation file cannot be read or written",
-        /// A worker id is to be leased, and no registry is set.
+        /// The worker id is to be leased, but no registry is set.
         NoRegistrySet => "no worker registry",
-        /// The registry has not given a worker id yet.
+        /// The registry has not assigned a worker id yet.
         NoAnswer => "worker registry does not answer",
         /// The lease of the worker id has ended.
         LeaseEnded => "lease ended",
@@ -35,66 +35,66 @@ numbered! {
         NoFreeWorkerId => "refused: no free worker id",
         /// The clock is off.
         ClockSkew {
-            /// By how much, in milliseconds: ahead; negative is behind.
+            /// Milliseconds ahead; negative if behind.
             by_ms
         } => "refused: clock is off",
-        /// The registry was promoted or restored, and gives nothing away for a while.
+        /// The registry was promoted or restored and assigns no worker ids yet.
         RegistryGrace => "worker registry gives nothing away yet",
-        /// The worker id was taken away; another one is asked for.
+        /// The worker id was revoked; requesting another one.
         WorkerIdLost => "worker id was taken away",
-        /// The registry's servers have another epoch.
+        /// The members of the registry have another epoch.
         OtherEpoch => "refused: epoch is not that of the worker registry",
         /// This node's name belongs to another role in the registry.
         OtherRole => "refused: name of this node belongs to another role",
-        /// The ids of the registry's servers have another layout.
+        /// The members of the registry have another layout.
         OtherLayout => "refused: layout is not that of the worker registry",
     }
 }
 
 numbered! {
-    /// Why the times of ids are ahead of the clock.
+    /// Reason why ids lead the clock.
     LeadReason {
-        /// The last run has crashed: its ids may carry times up to all that it had reserved.
+        /// The last run crashed: its whole reservation counts as used.
         Crash => "crash",
-        /// What an earlier run or another server has issued is not known.
+        /// The ids issued by an earlier run or another server are not known.
         Unknown => "unknown predecessor",
-        /// The worker registry knows later ids of the worker id.
+        /// The worker registry has recorded later timestamps for the worker id.
         Registry => "worker registry",
-        /// The ids of before did already.
+        /// Ids issued before led the clock already.
         EarlierIds => "earlier ids",
-        /// The clock stands behind ids that were issued.
+        /// The clock is behind ids already issued.
         ClockSetBack => "clock set back",
     }
 }
 
-/// What the generator is doing; see the table in [`crate::keeper`].
+/// State of the generator; see the table in [`crate::keeper`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Nothing is known yet, or not any more.
+    /// Not determined yet, or being redetermined.
     Starting,
     /// No worker id is set.
     Unconfigured,
     /// A standby without a worker id of its own.
     Standby,
-    /// What an earlier run or another server had reserved leads the clock by too much.
+    /// The floor of an earlier run or another server leads the clock by too much.
     WaitingOut {
-        /// What the clock must reach.
+        /// Time that the clock must reach, in Unix milliseconds.
         until_ms: i64,
     },
     /// Issuing.
     Open {
-        /// With this worker id.
+        /// Worker id in use.
         worker_id: u16,
     },
-    /// Not issuing.
+    /// Not issuing, for this reason.
     Refused(Refusal),
 }
 
 impl State {
-    /// The first number of a refusal.
+    /// Number of the first refusal.
     const REFUSED: u32 = 5;
 
-    /// How a view shows it.
+    /// Text in views.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -107,7 +107,7 @@ impl State {
         }
     }
 
-    /// As shared memory holds it: a number, 0 for [`State::Starting`], and what belongs to it.
+    /// Encodes the state for shared memory: a number, 0 for [`State::Starting`], and its detail.
     #[must_use]
     pub fn encode(self) -> (u32, i64) {
         match self {
@@ -123,7 +123,7 @@ impl State {
         }
     }
 
-    /// What shared memory holds; `None` if that is no state.
+    /// Decodes the value in shared memory; `None` if invalid.
     #[must_use]
     pub fn decode(number: u32, detail: i64) -> Option<Self> {
         match number {

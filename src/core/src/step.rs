@@ -1,49 +1,48 @@
-//! The adaptive step of Leaf: a segment should last about a quarter of an hour.
+//! Leaf's adaptive step: a segment should last about a quarter of an hour.
 //!
-//! Leaf's own code has four defects that this does not repeat: its doubling
-//! overflows an int (a step of 2^30 issues ids again), it stops below its cap
-//! instead of at it, a changed `step` of a busy tag is ignored until a restart, and it
-//! takes the time in which one segment was used for that of the next one, which may be
-//! half or twice as long: then the step never settles, and goes from 8 minutes to 32
-//! and back at any rate of use.
+//! Four defects of Leaf's own code are avoided: its doubling overflows an int (a step of 2^30
+//! issues ids again); it stops below its cap instead of at it; a changed `step` of a busy tag is
+//! ignored until a restart; and it takes the time in which one segment was used for that of the
+//! next, which may be half or twice as long. So its step never settles, and alternates between 8
+//! and 32 minutes at any rate of use.
 
-/// How long a segment should last, in milliseconds (Leaf's `SEGMENT_DURATION`).
+/// Target duration of a segment, in milliseconds (Leaf's `SEGMENT_DURATION`).
 pub const SEGMENT_DURATION_MS: i64 = 15 * 60 * 1000;
 
-/// How much a starved tag grows per claim: sessions waited, doubling is too slow. And the
-/// most that any claim may be longer than the recent ones, for whatever reason: so a
-/// server that takes over knows how many ids a claim that it never saw can have taken.
+/// Growth factor per claim of a starved tag: sessions had to wait, and doubling is too slow. Also
+/// the max growth of any claim over the recent ones, so that a server that takes over can bound the
+/// size of a claim it never saw.
 const GROWTH: u64 = 8;
 
-/// What the tag's row allows, in ids.
+/// Limits from the tag's row, in ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The row's `step`: the first and the smallest segment.
+    /// `step`: the length of the first segment, and the minimum.
     pub step: u32,
-    /// The row's `max_step`: the longest segment, at least `step`.
+    /// `max_step`: the maximum, at least `step`.
     pub max_step: u32,
 }
 
 impl Limits {
-    /// The wanted length within what the row allows.
+    /// `wanted`, clamped to the limits.
     #[must_use]
     pub fn clamp(&self, wanted: u32) -> u32 {
         wanted.max(self.step).min(self.max_step)
     }
 }
 
-/// Who claims from a row: how soon a long claim is forgotten over shorter ones.
+/// How soon a long claim is forgotten after shorter ones; depends on who claims from the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decay {
-    /// One server. Half, as the adaptive step does.
+    /// One server: halved per claim, like the adaptive step.
     Alone,
-    /// Several servers, of which a slow one must not cut short what a fast one claims
-    /// next: the 64th part. Less than 64 ids are kept.
+    /// Several servers: reduced by 1/64 per claim, so that a slow server does not limit the next
+    /// claim of a fast one. Values below 64 ids are kept.
     Fleet,
 }
 
-/// The largest of the recent claims after one more, in ids: what a row remembers of them.
-/// It shrinks with each shorter claim.
+/// Largest recent claim after one more claim, in ids, as stored in the row. Decays with each
+/// shorter claim.
 #[must_use]
 pub fn largest_recent(before: u32, claimed: u32, decay: Decay) -> u32 {
     let rest = match decay {
@@ -53,15 +52,15 @@ pub fn largest_recent(before: u32, claimed: u32, decay: Decay) -> u32 {
     claimed.max(rest)
 }
 
-/// The longest that a claim may be when this was the largest of the recent ones, in ids.
+/// Max length of the next claim, in ids, given the largest recent one.
 #[must_use]
 pub fn longest_claim(largest_recent: u32, limits: Limits) -> u32 {
     let grown = u64::from(largest_recent.max(1)) * GROWTH;
     u32::try_from(grown).map_or(limits.max_step, |grown| grown.min(limits.max_step))
 }
 
-/// The most ids that this many claims can have taken after those that are known: each as
-/// long as [`longest_claim`] allows after the one before.
+/// Upper bound for the ids taken by `claims` unknown claims after the known ones, each as long as
+/// [`longest_claim`] allows after the previous.
 #[must_use]
 pub fn most_taken(claims: u32, largest_recent: u32, limits: Limits) -> u64 {
     let longest = |recent: &u32| Some(longest_claim(*recent, limits));
@@ -71,29 +70,29 @@ pub fn most_taken(claims: u32, largest_recent: u32, limits: Limits) -> u64 {
         .sum()
 }
 
-/// How fast a tag was used up so far. All zeroes is a tag that has claimed nothing.
+/// Consumption rate of a tag so far. All zeroes is a tag without claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pace {
     /// The row's `step` at the last claim, in ids; 0 before the first.
     pub base: u32,
-    /// The length of the last claim, in ids.
+    /// Length of the last claim, in ids.
     pub step: u32,
-    /// The length of the claim before it, in ids; 0 where the pace was (re)started since.
+    /// Length of the claim before it, in ids; 0 if the pace was (re)started since.
     pub before: u32,
-    /// When the last claim was asked for, in milliseconds of any clock.
+    /// Time when the last claim was requested, in milliseconds of any clock.
     pub claimed_at_ms: i64,
-    /// Claims since the pace was (re)started; the time between the first two says
-    /// nothing, as the spare is claimed at 10 % of the first (Leaf skips it too).
+    /// Claims since the pace was (re)started. The time between the first two is meaningless, as the
+    /// spare is claimed at 10 % of the first (Leaf skips it, too).
     pub claims: u32,
 }
 
 impl Pace {
-    /// The length the next claim should have, before [`Limits::clamp`] by the row. `now_ms`
-    /// is when it is first asked for, however long it then takes.
+    /// Length of the next claim, before [`Limits::clamp`]. `now_ms` is the time of the request,
+    /// however long the claim then takes.
     ///
-    /// A segment that lasts under 15 minutes is doubled, under 30 kept, longer halved
-    /// (Leaf's rule). `starved`: sessions found both buffers empty; then it grows
-    /// faster. A clock that went back keeps the step.
+    /// Leaf's rule: doubled if a segment lasts less than 15 minutes, kept if less than 30, halved
+    /// otherwise. `starved`: sessions found both buffers empty, so it grows faster. Kept if the
+    /// clock went back.
     #[must_use]
     pub fn wanted(&self, now_ms: i64, starved: bool) -> u32 {
         let last = u64::from(self.step);
@@ -115,9 +114,9 @@ impl Pace {
         u32::try_from(wanted).unwrap_or(u32::MAX)
     }
 
-    /// How long a segment as long as the last claim lasts, when the next one is asked for
-    /// this long after it was. Each is asked for when a tenth of the one in use is taken: in
-    /// that time a tenth of it was used, and nine tenths of the one before it.
+    /// Duration of a segment as long as the last claim, if the next claim is requested `since_ms`
+    /// after it. Each claim is requested once a tenth of the current segment is taken: in
+    /// `since_ms`, a tenth of the last claim and nine tenths of the one before were used.
     fn lasts_ms(&self, since_ms: i64) -> i64 {
         let used = u128::from(self.step) + 9 * u128::from(self.before);
         let since_ms = u128::try_from(since_ms).unwrap_or(0);
@@ -125,8 +124,8 @@ impl Pace {
         i64::try_from(lasts_ms).unwrap_or(i64::MAX)
     }
 
-    /// The length of the next claim under the row's limits. A `step` that was changed
-    /// since the last claim starts the pace anew: the DBA meant it.
+    /// Length of the next claim within the row's limits. A `step` changed since the last claim
+    /// restarts the pace.
     #[must_use]
     pub fn next(&self, now_ms: i64, starved: bool, limits: Limits) -> u32 {
         if self.base == limits.step {
@@ -136,8 +135,8 @@ impl Pace {
         }
     }
 
-    /// Remembers a claim of `step` ids, which was asked for at one time and came at another:
-    /// between the two no segment lasted, so a long wait starts the measuring anew.
+    /// Records a claim of `step` ids, requested at `asked_ms` and completed at `now_ms`. A long
+    /// wait in between restarts the measurement, since no segment was in use then.
     #[must_use]
     pub fn claimed(&self, asked_ms: i64, now_ms: i64, step: u32, limits: Limits) -> Self {
         let late = now_ms.saturating_sub(asked_ms) >= SEGMENT_DURATION_MS;

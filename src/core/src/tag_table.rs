@@ -1,40 +1,39 @@
-//! What a session remembers of tags: a table from a tag's bytes to a link and a value, made for
-//! look-ups that hit.
+//! Per-session hash table from tags to a link and a value, optimized for successful lookups.
 //!
-//! With many tags a look-up costs what its cache misses cost, and the more where one waits for
-//! another. So the table is two arrays, in which a tag has the same position:
+//! With many tags, a lookup costs its cache misses, especially dependent ones. So the table is two
+//! arrays in which a tag has the same position:
 //!
-//! | array | holds | answers |
+//! | array | contents | purpose |
 //! | --- | --- | --- |
-//! | buckets: a cache line for eight tags | of each a mark (8 bits of its hash), its length, its link | where it may be |
-//! | entries: half a cache line each | the tag's bytes, the value | whether it is the tag |
+//! | buckets: a cache line for eight tags | per tag: mark (8 bits of the hash), length, link | find candidates |
+//! | entries: half a cache line each | the tag's bytes, the value | confirm the match |
 //!
-//! The buckets of a hundred thousand tags take about 1 MB. With the link found there, the
-//! processor loads what it leads to while it still waits for the entry that confirms it.
+//! The buckets of a hundred thousand tags take about 1 MB. With the link from the bucket, the
+//! processor prefetches its target while it still waits for the entry that confirms the match.
 //!
-//! A tag is in one of [`WINDOW`] buckets, from the one that its hash names. Where they are full,
-//! the table grows; if it is mostly empty, it forgets one of their tags instead. So names that are
-//! made to collide cost neither a long search nor memory. The hash is seeded, so that it takes
-//! luck to make them.
+//! A tag is in one of [`WINDOW`] consecutive buckets, starting at the one selected by its hash. If
+//! all are full, the table grows; if the table is mostly empty, one of their tags is evicted
+//! instead. So colliding tags cause neither long searches nor unbounded memory. The hash is seeded
+//! to make deliberate collisions a matter of luck.
 //!
-//! An entry has up to [`INLINE`] bytes of a tag, as the words that are hashed. Words overlap
-//! where the length is no multiple of theirs, but with the length they stand for one tag only.
+//! An entry stores up to [`INLINE`] bytes of a tag as the words that are hashed. The words overlap
+//! if the length is not a multiple of theirs, but together with the length they are unique.
 
-/// Tags in a bucket: one for each byte of a word.
+/// Tags per bucket: one for each byte of a word.
 const WAYS: usize = 8;
-/// Buckets that a tag may be in.
+/// Buckets that may contain a given tag.
 const WINDOW: usize = 8;
-/// Bytes of a tag that its entry has room for.
+/// Max bytes of a tag stored in its entry.
 const INLINE: usize = 24;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Bucket {
     marks: [u8; WAYS],
-    /// 0 where there is no tag.
+    /// 0 if unused.
     lens: [u8; WAYS],
     links: [u32; WAYS],
-    /// A tag was put into a later one, as this one was full.
+    /// A tag was stored in a later bucket because this one was full.
     passed: bool,
 }
 
@@ -53,26 +52,26 @@ impl Bucket {
         Ways::zero(differing(self.marks, mark) | differing(self.lens, len))
     }
 
-    /// The ways without a tag.
+    /// The unused ways.
     fn free(&self) -> Ways {
         Ways::zero(u64::from_le_bytes(self.lens))
     }
 }
 
-/// A word of eight times the same byte.
+/// A word of eight equal bytes.
 #[inline(always)]
 fn every(byte: u8) -> u64 {
     u64::from(byte) * (u64::MAX / 0xFF)
 }
 
-/// Some of a bucket's ways: the top bits of their bytes.
+/// A set of ways: the top bit of the corresponding byte.
 struct Ways(u64);
 
 impl Ways {
-    /// The bytes of a word that are 0.
+    /// The zero bytes of a word.
     #[inline(always)]
     fn zero(word: u64) -> Self {
-        // The addition carries into a byte's top bit if one of the others is set.
+        // The addition carries into a byte's top bit if any other bit of it is set.
         let low = every(0x7F);
         Self(!(((word & low) + low) | word | low))
     }
@@ -92,16 +91,16 @@ impl Iterator for Ways {
     }
 }
 
-/// Never across two cache lines.
+/// Aligned to never span two cache lines.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 struct Entry<V> {
-    /// The tag's; or the number of one that is longer.
+    /// The tag's words; for a longer tag, its number in `long`.
     words: [u64; 3],
     value: V,
 }
 
-/// A tag to be found.
+/// A tag prepared for lookup.
 struct Key<'a> {
     tag: &'a [u8],
     len: u8,
@@ -110,7 +109,7 @@ struct Key<'a> {
 }
 
 impl<'a> Key<'a> {
-    /// `None` if it is empty or has more than 255 bytes.
+    /// `None` if the tag is empty or longer than 255 bytes.
     #[inline(always)]
     fn new(tag: &'a [u8], seeds: [u64; 2]) -> Option<Self> {
         let len = u8::try_from(tag.len()).ok()?;
@@ -129,7 +128,7 @@ impl<'a> Key<'a> {
     }
 }
 
-/// The words of up to [`INLINE`] bytes; of a longer tag, some.
+/// The words of a tag of up to [`INLINE`] bytes; of a longer tag, only some.
 #[inline(always)]
 fn words(tag: &[u8]) -> Option<[u64; 3]> {
     let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
@@ -161,27 +160,27 @@ fn hash_long(tag: &[u8], seeds: [u64; 2]) -> Option<u64> {
     })
 }
 
-/// Both halves of the product.
+/// Xor of both halves of the product.
 #[inline(always)]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Links and values by tag. Tags that are empty or longer than 255 bytes are never in it.
+/// Map from tags to links and values. Empty tags and tags longer than 255 bytes are ignored.
 pub struct TagTable<V> {
     seeds: [u64; 2],
     buckets: Vec<Bucket>,
-    /// [`WAYS`] for each bucket. Where there is no tag, anything.
+    /// [`WAYS`] per bucket; arbitrary contents if unused.
     entries: Vec<Entry<V>>,
-    /// Tags of more than [`INLINE`] bytes, by number.
+    /// Tags longer than [`INLINE`] bytes, by number.
     long: Vec<Box<[u8]>>,
-    /// Numbers that are free.
+    /// Unused numbers in `long`.
     free: Vec<u64>,
     len: usize,
 }
 
-/// A tag that was found.
+/// Result of a lookup.
 struct Found<V> {
     position: usize,
     link: u32,
@@ -189,7 +188,7 @@ struct Found<V> {
 }
 
 impl<V: Copy> TagTable<V> {
-    /// An empty one. Who knows the seeds can choose tags that collide.
+    /// An empty table. The seeds must be secret, or tags can be chosen to collide.
     #[must_use]
     pub const fn new(seeds: [u64; 2]) -> Self {
         Self {
@@ -202,13 +201,13 @@ impl<V: Copy> TagTable<V> {
         }
     }
 
-    /// How many tags there are.
+    /// Number of tags.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// True if there are no tags.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -224,7 +223,7 @@ impl<V: Copy> TagTable<V> {
         Some((found.link, found.value))
     }
 
-    /// Adds a tag, or gives it another link and value.
+    /// Inserts a tag, or replaces its link and value.
     pub fn insert(&mut self, tag: &[u8], link: u32, value: V) {
         self.remove(tag);
         let Some(key) = Key::new(tag, self.seeds) else {
@@ -234,32 +233,32 @@ impl<V: Copy> TagTable<V> {
             words: self.words_to_keep(&key),
             value,
         };
-        // With a good hash, from 70 % on.
+        // With a good hash, a window fills up only above 70 % usage.
         if self.is_full(key.hash) && self.len * 2 >= self.entries.len() {
             self.grow(entry);
         }
         self.put(key.hash, key.len, link, entry);
     }
 
-    /// Forgets a tag.
+    /// Removes a tag.
     pub fn remove(&mut self, tag: &[u8]) {
         if let Some(found) = self.find(tag) {
             self.forget(found.position);
         }
     }
 
-    /// Forgets all of them.
+    /// Removes all tags.
     pub fn clear(&mut self) {
         *self = Self::new(self.seeds);
     }
 
-    /// The first bucket that a tag may be in: by a fraction that has none of the mark's bits.
+    /// First bucket of a tag's window, from hash bits that are not part of the mark.
     #[inline(always)]
     fn home(&self, hash: u64) -> usize {
         (((hash >> 32) * self.buckets.len() as u64) >> 32) as usize
     }
 
-    /// The buckets that a tag may be in, from the first on.
+    /// The buckets of a window.
     fn window(&self, home: usize) -> impl Iterator<Item = usize> + use<V> {
         let count = self.buckets.len();
         let wrap = move |number| {
@@ -272,7 +271,7 @@ impl<V: Copy> TagTable<V> {
         (home..home + WINDOW).map(wrap)
     }
 
-    /// Most tags: one that an entry has room for, in the first bucket.
+    /// Fast path for most tags: stored inline, in the first bucket.
     #[inline(always)]
     fn find_short(&self, tag: &[u8]) -> Option<Found<V>> {
         if tag.len() > INLINE {
@@ -312,13 +311,13 @@ impl<V: Copy> TagTable<V> {
         None
     }
 
-    /// Whether the tag of an entry, which has the same length, is this one.
+    /// Compares an entry's tag with a key of the same length.
     #[inline(always)]
     fn holds(&self, entry: &Entry<V>, key: &Key<'_>) -> bool {
         if key.tag.len() > INLINE {
             return self.long(entry.words) == Some(key.tag);
         }
-        // Not as arrays: a key that lies in registers would be stored and loaded again.
+        // Not compared as arrays, which would spill a key in registers to memory.
         let ([a, b, c], [d, e, f]) = (entry.words, key.words);
         (a ^ d) | (b ^ e) | (c ^ f) == 0
     }
@@ -339,7 +338,7 @@ impl<V: Copy> TagTable<V> {
         [number, 0, 0]
     }
 
-    /// Whether all buckets that a tag may be in are full.
+    /// True if all buckets of the window are full.
     fn is_full(&self, hash: u64) -> bool {
         let mut window = self.window(self.home(hash));
         window.all(|number| {
@@ -380,7 +379,7 @@ impl<V: Copy> TagTable<V> {
         self.len -= 1;
     }
 
-    /// Half as large again.
+    /// Grows by half.
     #[cold]
     fn grow(&mut self, any: Entry<V>) {
         let count = (self.buckets.len() * 3 / 2).max(WINDOW);

@@ -1,11 +1,10 @@
-//! A seeded simulation of servers that share fixed worker ids: crashes, restarts of the
-//! launcher, clocks that are set, promotions, restored backups and changes of the worker id.
-//! What decides is what ships: the launcher's state machine and the word. Clocks and disks are
-//! made here.
+//! Seeded simulation of servers that share fixed worker ids: crashes, restarts of the launcher,
+//! clock changes, promotions, restored backups and changes of the worker id. The launcher's state
+//! machine and the word are the code that ships; clocks and disks are simulated.
 //!
-//! Would catch: an id that comes twice or goes back, within one server (I4, I7) or from a server
-//! to the one that takes its place; an id whose time is not on disk, or that leads the clock by
-//! more than it may; and a call that waits where nothing is to be waited for.
+//! Would catch: an id issued twice or out of order, within one server (I4, I7) or from a server to
+//! its successor; an id whose timestamp is not on disk, or leads the clock by more than allowed;
+//! and a call that waits without need.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(clippy::expect_used, reason = "a test that panics fails")]
@@ -24,20 +23,19 @@ use leaf_id_core::state::State;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// Few ids a millisecond, so that many are full.
+/// Few ids per millisecond, so that many milliseconds are full.
 const LAYOUT: &str = "41/2/2";
 const TERMS: Terms = Terms {
     reservation_ms: 1_000,
     configured_lead_ms: 3_000,
     granted_lead_ms: FOR_EVER,
 };
-/// Clocks of servers are this far from the right time at most, and so one reservation from each
-/// other.
+/// Max offset of a server's clock from true time; so two clocks differ by at most one reservation.
 const OFF_MS: i64 = TERMS.reservation_ms / 2;
 const BURST_MS: i64 = 20;
 const SERVERS: usize = 3;
 const STEPS: usize = 6_000;
-/// How long a call may wait for what is done at once: some turns of a launcher that is slow.
+/// Max wait of a call in a normal state: a few turns of a slow launcher.
 const AT_ONCE_MS: i64 = 400;
 
 /// The reservation file.
@@ -56,7 +54,7 @@ struct Running {
     generator: Generator,
     shown: State,
     wanted: bool,
-    /// When the launcher's next turn is due.
+    /// Time of the launcher's next turn.
     turn_at_ms: i64,
 }
 
@@ -65,33 +63,32 @@ struct Server {
     worker_id: u16,
     timeline: u32,
     disk: Option<Reserved>,
-    /// A copy of the disk, of some time ago.
+    /// An older copy of the disk.
     backup: Option<Reserved>,
     running: Option<Running>,
 }
 
 struct World {
     random: StdRng,
-    /// Few runs begin that know nothing, and time passes faster.
+    /// Fewer runs without a known predecessor, and faster time.
     calm: bool,
     now_ms: i64,
     servers: Vec<Server>,
-    /// Who issues now; the others are off.
+    /// The server that issues now; the others are down.
     live: usize,
     timeline: u32,
-    /// The largest id of each worker id, from whichever server.
+    /// Largest id per worker id, over all servers.
     largest: HashMap<u16, i64>,
-    /// When a run began last that did not know its predecessor.
+    /// Start of the last run that did not know its predecessor.
     unknown_at_ms: i64,
-    /// Since when a call waits, other than for the next millisecond.
+    /// Start of the current wait, other than for the next millisecond.
     waiting_since_ms: Option<i64>,
-    /// Until when calls may wait, since the clock was set back further than can be gone along
-    /// with.
+    /// Calls may wait until then, because the clock was set back too far.
     excused_until_ms: i64,
     issued: usize,
     led: usize,
     trouble: Option<String>,
-    /// What happened last, for people.
+    /// Recent events, for the failure message.
     recent: Vec<String>,
 }
 
@@ -160,7 +157,7 @@ impl World {
         });
     }
 
-    /// The launcher ends in good order, or all does.
+    /// Stops the launcher, cleanly or not.
     fn stop(&mut self, clean: bool) {
         let timeline = self.live().timeline;
         let server = self.live();
@@ -180,8 +177,8 @@ impl World {
         }
     }
 
-    /// Before a start that cannot know what was issued: two of those are at least twice as far
-    /// apart as clocks differ.
+    /// Passes time before a start without a known predecessor: two of them are at least twice the
+    /// clock difference apart.
     fn before_unknown(&mut self) {
         let earliest = self.unknown_at_ms + 2 * (2 * OFF_MS) + 2;
         self.now_ms = self.now_ms.max(earliest);
@@ -189,16 +186,16 @@ impl World {
         self.waiting_since_ms = None;
     }
 
-    /// Who wrote the copy led the clock by more than most: what it may have issued since is
-    /// waited out.
+    /// Allows a wait: the author of the copy led the clock by more than usual, and what it may have
+    /// issued since is waited out.
     fn excuse_copy(&mut self) {
         let until_ms = self.live().disk.map_or(0, |disk| disk.until_ms);
         let excess_ms = until_ms - self.wall_ms() - TERMS.configured_lead_ms;
         self.excused_until_ms = self.excused_until_ms.max(self.now_ms + excess_ms);
     }
 
-    /// Each crash of a run that knew nothing leaves the least that is reserved above what its ids
-    /// may lead by, and that melts half as fast as time passes.
+    /// Allows a wait: each crash of a run without a known predecessor leaves the min reservation
+    /// above its max lead, which shrinks half as fast as time passes.
     fn excuse_crash(&mut self) {
         let until_ms = self.live().disk.map_or(0, |disk| disk.until_ms);
         if until_ms - self.wall_ms() > TERMS.configured_lead_ms {
@@ -263,7 +260,7 @@ impl World {
                     unknown_since_ms,
                 } => {
                     server.write(worker_id, until_ms, unknown_since_ms);
-                    // What has failed may be on the disk, too.
+                    // A failed write may still have reached the disk.
                     if fails {
                         Input::Written(Err("the disk".into()))
                     } else {
@@ -297,7 +294,7 @@ impl World {
         }
     }
 
-    /// A call of a session.
+    /// A session's call.
     fn issue(&mut self) {
         let wall_ms = self.wall_ms();
         let late = self.chance(3);
@@ -358,7 +355,7 @@ impl World {
         }
     }
 
-    /// The live server's disk, as another one has it.
+    /// A copy of the live server's disk, for another server.
     fn copied(&mut self) -> Option<Reserved> {
         self.live().disk.map(|disk| Reserved {
             original: false,
@@ -366,12 +363,12 @@ impl World {
         })
     }
 
-    /// The live server's clock is set, within what clocks may be off.
+    /// Sets the live server's clock, within the allowed offset.
     fn set_clock(&mut self) {
         let off_ms = self.within(2 * OFF_MS) - OFF_MS;
         let back_ms = self.live().off_ms - off_ms;
         self.live().off_ms = off_ms;
-        // With a crash and a set-back of less than what is left of the lead ids go on.
+        // After a crash and a set-back of less than the remaining lead, ids must continue.
         let last_ms = (self.live().running.as_ref()).map_or(0, |run| run.generator.last().ms);
         let disk_ms = self.live().disk.map_or(0, |disk| disk.until_ms);
         let lead_ms = last_ms.max(disk_ms) - self.wall_ms();
@@ -380,7 +377,7 @@ impl World {
         }
     }
 
-    /// Something happens.
+    /// Runs a random event.
     fn happen(&mut self) {
         self.now_ms +=
             i64::from(self.chance(2)) + if self.chance(40) { self.within(60) } else { 0 };
@@ -403,7 +400,7 @@ impl World {
             self.recent.drain(..old);
         }
         match event {
-            // A crash, once in a while many in a row.
+            // A crash, sometimes many in a row.
             0..=9 => {
                 let crashes = if self.chance(4) { 20 } else { 1 };
                 for _ in 0..crashes {
@@ -419,7 +416,7 @@ impl World {
                 self.start();
             }
             14..=19 => {
-                // The launcher alone: the word stays.
+                // Restart of the launcher alone: the word is kept.
                 self.stop(true);
                 let running = self.live().running.as_mut().expect("a server that is up");
                 running.keeper = Keeper::new(0, layout(), 0, false);
@@ -427,7 +424,7 @@ impl World {
             }
             20..=29 => self.set_clock(),
             30..=35 => {
-                // A standby's disk is that of a backup.
+                // A standby's disk is like a backup's.
                 let copy = self.copied();
                 let other = usize::try_from(self.within(2)).unwrap_or(0);
                 if other != self.live {
@@ -437,7 +434,7 @@ impl World {
                 self.live().backup = copy;
             }
             36..=38 => {
-                // The primary is off, and another server promoted.
+                // Failover: the primary is down and another server is promoted.
                 let other = usize::try_from(self.within(2)).unwrap_or(0);
                 if other == self.live {
                     return;
@@ -456,7 +453,7 @@ impl World {
                 self.start();
             }
             39..=40 => {
-                // The backup of some time ago takes the server's place.
+                // An older backup replaces the server.
                 self.stop(false);
                 self.before_unknown();
                 let server = self.live();
@@ -465,7 +462,7 @@ impl World {
                 self.start();
             }
             41..=42 => {
-                // Another worker id, which another server has used.
+                // Change to a worker id that another server has used.
                 self.before_unknown();
                 let worker_id = u16::try_from(self.within(3)).unwrap_or(0);
                 self.live().worker_id = worker_id;

@@ -1,8 +1,7 @@
-//! Texts and UUIDs that ids are shown as.
+//! Formatted ids: texts and UUIDs.
 //!
-//! Would catch: an id whose text is another id's, or is read back as another one; one that is
-//! cut to fit; a text that is taken though a digit of it is wrong; a pattern that is taken
-//! though its texts are ambiguous; and anything that panics.
+//! Would catch: an id with the text of another id, or parsed as another one; a truncated id; a text
+//! accepted despite a wrong digit; a pattern accepted despite ambiguous texts; and any panic.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(
@@ -51,7 +50,7 @@ fn texts_are_as_documented() {
         (1234, "ord_{BASE32}{CHECK}", "ord_16JD"),
         (1234, "{BASE32:13}", "000000000016J"),
         (i64::MAX, "{BASE32}", "7ZZZZZZZZZZZZ"),
-        // Symbols that are check symbols only.
+        // Symbols valid only as check symbols.
         (32, "{N}{CHECK}", "32*"),
         (36, "{N}{CHECK}", "36U"),
         (7, "Ünï{N}", "Ünï7"),
@@ -68,7 +67,7 @@ fn what_a_pattern_cannot_hold_is_refused_and_not_cut() {
         (i64::MIN, "{BASE32:13}"),
         (1_000_000, "{N:6}"),
         (1024, "{BASE32:2}"),
-        // Not a year, a month, a day.
+        // Invalid year, month, day.
         (123, "{YYYY}{N:6}"),
         (10_000_000_000, "{YYYY}{N:6}"),
         (202_600_000_123, "{YYYY}{MM}{N:6}"),
@@ -172,7 +171,7 @@ fn other_patterns_are_refused() {
     }
 }
 
-/// Patterns with fields in any order, and between them what could be mistaken for digits.
+/// A pattern with fields in random order, separated by literals that resemble digits.
 fn random_pattern(random: &mut StdRng) -> String {
     const LITERALS: [&str; 8] = ["", "-", "0", "A1", "ord_", "/", "é", "ZZ"];
     let mut fields = Vec::new();
@@ -213,7 +212,7 @@ fn random_id(random: &mut StdRng) -> i64 {
     let id = random.random::<i64>() >> random.random_range(0..64);
     match random.random_range(0..3) {
         0 => id,
-        // One that is likely to have a period in front.
+        // Likely to have a period in front.
         1 => {
             let year = random.random_range(1..=9999_i64);
             let month = random.random_range(1..=12);
@@ -254,7 +253,7 @@ fn a_text_is_read_back_as_its_id_and_no_other() {
     assert!(held > 10_000, "{held}");
 }
 
-/// What is understood at all is the text of its id, but for letters that are read as digits.
+/// A text that parses is the text of its id, except for letters read as digits.
 #[test]
 fn a_text_that_was_changed_is_refused_or_that_of_another_id() {
     let mut random = StdRng::seed_from_u64(support::seed());
@@ -294,7 +293,8 @@ fn a_text_that_was_changed_is_refused_or_that_of_another_id() {
     assert!(refused > 1000 && taken > 1000, "{refused} {taken}");
 }
 
-/// Crockford's promise, for every single symbol and every pair of neighbors.
+/// Crockford's guarantee for the check symbol: all single errors and all transpositions of
+/// neighbors.
 #[test]
 fn the_check_symbol_finds_each_wrong_digit_and_each_swap() {
     let mut random = StdRng::seed_from_u64(support::seed());
@@ -389,7 +389,7 @@ fn a_uuid_holds_an_id() {
         let uuid = to_uuid(id).unwrap();
         assert_eq!((uuid[6] >> 4, uuid[8] >> 6), (8, 2), "{id}");
         assert_eq!(of_uuid(uuid), Some(id));
-        // Any other bit makes it another id or none.
+        // Changing any other bit yields another id, or none.
         let bit = random.random_range(0..128);
         let mut other = uuid;
         other[bit / 8] ^= 1 << (bit % 8);

@@ -1,10 +1,8 @@
-//! The state machine of the snowflake generator, row by row of the table in its header.
+//! State machine of the snowflake generator, one test per row of the table in its header.
 //!
-//! Would catch: a generator that is opened before its timestamps are reserved, with a worker id
-//! that is not this server's any more, or left open where it must be closed (I7); a state that
-//! shared memory does not give back; a reason that is logged once a second.
-//!
-//! Long: a test for each row of that table.
+//! Would catch: a generator opened before its timestamps are reserved, with a worker id that no
+//! longer belongs to this server, or left open when it must be closed (I7); a state that shared
+//! memory does not preserve; a message logged once a second.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(clippy::expect_used, reason = "a test that panics fails")]
@@ -24,7 +22,7 @@ const NOW: i64 = 1_800_000_000_000;
 const BOOT: i64 = 70_000;
 const RESERVATION: i64 = 5_000;
 const MAX_LEAD: i64 = 10_000;
-/// Above all that another server may have issued.
+/// Above everything that another server may have issued.
 const OTHERS: i64 = NOW + MAX_LEAD + RESERVATION;
 
 const LEAD: Lead = Lead {
@@ -39,7 +37,7 @@ const UNKNOWN: Lead = Lead {
     ..LEAD
 };
 
-/// A clock at `NOW`, and a word that nobody has opened.
+/// Clock at `NOW`, and a word that was never opened.
 const NEW: Seen = Seen {
     now_ms: NOW,
     boot_ms: BOOT,
@@ -48,7 +46,7 @@ const NEW: Seen = Seen {
     lead: Lead::NONE,
     reserved_until_ms: EPOCH,
 };
-/// An id was issued a moment ago, and half of the reservation is left but for a moment.
+/// An id was just issued, and slightly less than half of the reservation is left.
 const IN_USE: Seen = Seen {
     last_ms: NOW,
     last_worker_id: Some(5),
@@ -118,7 +116,7 @@ fn contents(stored: Stored) -> Input {
     })
 }
 
-/// Of a run that had leased its worker id.
+/// File of a run with a leased worker id.
 fn of_lease_before() -> Input {
     file(Found::Contents {
         stored: clean(NOW - 100),
@@ -197,7 +195,7 @@ fn reserve(worker_id: u16, until_ms: i64) -> Then {
     }
 }
 
-/// A launcher, after some steps.
+/// A launcher after these steps.
 fn after(inputs: impl IntoIterator<Item = (Seen, Input)>) -> Keeper {
     let mut keeper = new();
     for (seen, input) in inputs {
@@ -214,7 +212,7 @@ fn standby() -> Keeper {
     Keeper::new(EPOCH, Layout::DEFAULT, 0, true)
 }
 
-/// With worker id 5.
+/// Steps to Open with worker id 5.
 fn to_open() -> Vec<(Seen, Input)> {
     vec![
         (NEW, fixed(5)),
@@ -224,7 +222,7 @@ fn to_open() -> Vec<(Seen, Input)> {
     ]
 }
 
-/// The lease begins, after a clean stop.
+/// Steps to the start of a lease, after a clean stop.
 fn to_lease() -> Vec<(Seen, Input)> {
     vec![
         (NEW, leased(Registry::Other)),
@@ -232,7 +230,7 @@ fn to_lease() -> Vec<(Seen, Input)> {
     ]
 }
 
-/// With the worker id of `GRANT`.
+/// Steps to Open with the worker id of `GRANT`.
 fn to_hold() -> Vec<(Seen, Input)> {
     let mut steps = to_lease();
     steps.extend([
@@ -249,7 +247,7 @@ fn then<T>(mut steps: Vec<T>, more: impl IntoIterator<Item = T>) -> Vec<T> {
     steps
 }
 
-/// A row: a launcher, what it sees, and what must follow.
+/// A row of the table: initial steps, input, and expected result.
 struct Row {
     row: &'static str,
     keeper: Keeper,
@@ -1002,7 +1000,7 @@ fn each_row_of_the_table_holds() {
     }
 }
 
-/// A lease that takes the place of what this server could not know of itself.
+/// A lease substitutes for a floor that this server does not know.
 #[test]
 fn of_a_worker_id_leased_as_by_another_server_the_registry_knows() {
     let mut keeper = after([
@@ -1012,7 +1010,7 @@ fn of_a_worker_id_leased_as_by_another_server_the_registry_knows() {
     ]);
     let step = keeper.step(&NEW, file(Found::Nothing));
     assert_eq!(step.then, reserve(9, NOW + RESERVATION), "at once");
-    // With a file of its own it goes on above what that says.
+    // With a file of its own, it continues above that.
     let mut keeper = after([
         (NEW, leased(Registry::Other)),
         (NEW, contents(clean(NOW + 50))),

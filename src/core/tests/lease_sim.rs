@@ -1,14 +1,13 @@
-//! A seeded simulation of servers that lease worker ids from one registry: there are fewer
-//! ids than servers, so that they go from hand to hand. What decides is what ships: the
-//! launcher's state machine, the lease, the registry and the word. Clocks, disks, messages and
-//! the failures of all of them are made here.
+//! Seeded simulation of servers that lease worker ids from one registry, with fewer worker ids than
+//! servers, so that they change hands. The launcher's state machine, the lease, the registry and
+//! the word are the code that ships; clocks, disks, messages and their failures are simulated.
 //!
-//! Would catch: two servers, or two runs of one, that issue the same worker id and
-//! millisecond twice, whatever their clocks do, wherever they stop and go on, whichever
-//! answers are lost, and though the registry forgets what its standby had not received.
-//! Each rule that this rests on is broken once, and the simulation must notice.
+//! Would catch: two servers, or two runs of one, that issue the same worker id and millisecond,
+//! whatever their clocks do, wherever they stop and resume, whichever answers are lost, and
+//! although the registry loses what its standby had not received. Each rule that this depends on is
+//! broken once, and the simulation must fail.
 //!
-//! Long, because servers, disks, registry and the ways to break them make one world of one seed.
+//! One file, because servers, disks, registry and the broken rules form one world with one seed.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(
@@ -40,15 +39,15 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 const NODES: usize = 4;
-/// Worker ids that go from hand to hand, of those that the registry's layout has.
+/// Number of worker ids in use, out of those in the registry's layout.
 const WORKER_IDS: u16 = 3;
 const RULES: Rules = Rules {
     lease_ms: 3_000,
     max_skew_ms: 200,
 };
-/// How far servers want their ids to lead the clock.
+/// Max lead that servers request.
 const MAX_LEAD_MS: i64 = 300;
-/// Servers get shorter leases than they ask for.
+/// Shorter leases than servers request.
 const BOUNDS: Bounds = Bounds {
     max_skew_ms: 250,
     max_lease_ms: 2_500,
@@ -60,37 +59,37 @@ const TERMS: Terms = Terms {
     configured_lead_ms: 600,
     granted_lead_ms: FOR_EVER,
 };
-/// Few ids a millisecond, so that some are full.
+/// Few ids per millisecond, so that some milliseconds are full.
 const LAYOUT: &str = "41/10/2";
 const STEPS: usize = 6_000;
 
-/// A rule that is broken, so that the simulation must fail.
+/// A broken rule that must make the simulation fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// A new holder is not told what the last one may have used.
+    /// A new holder gets no floor above the previous one's reservation.
     Floor,
-    /// It is told once, and no more when it asks again because the answer was lost.
+    /// It gets the floor only once, not again after a lost answer.
     FloorOfLostAnswer,
-    /// Who shows no valid token is taken for the holder.
+    /// A requester without a valid token is accepted as the holder.
     Token,
-    /// The reservation goes beyond what the registry has recorded.
+    /// The reservation exceeds the time recorded by the registry.
     Reserved,
-    /// What is held is shown although the lease has ended.
+    /// `held` is sent after the end of the lease.
     HeldAfterTheEnd,
-    /// A worker id is given away as soon as its lease has ended by this registry's clock.
+    /// A worker id is reassigned as soon as its lease has ended by this registry's clock.
     GivenAtTheEnd,
-    /// The registry gives away at once after it has forgotten.
+    /// The registry assigns worker ids right after it has lost leases.
     Grace,
-    /// A copied disk shows the token of its original.
+    /// A copied disk presents the token of its original.
     CopiedDisk,
-    /// What was reserved counts before it is on the disk.
+    /// A reservation is used before it is on disk.
     Durable,
-    /// What the last run has left is not waited out.
+    /// The last run's reservation is not waited out.
     OwnFloor,
 }
 
-/// The tables of a registry, and where it is.
+/// Tables and place of a registry.
 #[derive(Clone)]
 struct Tables {
     registry: Registry,
@@ -122,7 +121,7 @@ impl Tables {
         }
     }
 
-    /// What `decide` says, with one of its rules broken.
+    /// The result of `decide`, with one rule broken.
     fn answer(
         &mut self,
         broken: Broken,
@@ -160,7 +159,7 @@ impl Tables {
             address: None,
             host: false,
         };
-        // It locks whatever it is asked to.
+        // Every requested lock is granted.
         let given_at_the_end = |row: &mut Row| {
             if broken == Broken::GivenAtTheEnd && !held_by(row, &request.node_name) {
                 let early = |until_ms| until_ms - BOUNDS.max_skew_ms;
@@ -232,15 +231,15 @@ fn place(timeline: i32) -> Place {
     }
 }
 
-/// A question before and after it is sent, or its answer.
+/// A request before or after it is sent, or its answer.
 struct Message {
     node: usize,
-    /// The run that has sent it: an answer to another one is lost.
+    /// The run that sent it; answers to other runs are lost.
     run: u64,
     draft: Draft,
-    /// What was sent, once there was a connection.
+    /// The request as sent, once connected.
     sent: Option<(Question, Clocks)>,
-    /// When it is sent, or arrives.
+    /// Time of sending or arrival.
     at_ms: i64,
     answer: Option<Reply>,
 }
@@ -254,7 +253,7 @@ struct Reserved {
     original: bool,
 }
 
-/// What is on a server's disk.
+/// Contents of a server's disk.
 #[derive(Clone, Copy, Default)]
 struct Disk {
     lease: Lease,
@@ -264,32 +263,32 @@ struct Disk {
     copied: bool,
 }
 
-/// What a server has in memory while it runs.
+/// State of a running server.
 struct Running {
     keeper: Keeper,
-    /// Once the keeper has begun to lease.
+    /// Set once the keeper has begun to lease.
     holder: Option<LeaseHolder>,
     generator: Generator,
-    /// What sessions are shown.
+    /// State shown to sessions.
     shown: State,
     lease_until_boot_ms: i64,
     recorded_until_ms: i64,
-    /// A session has found the reservation used up.
+    /// A session found the reservation used up.
     wanted: bool,
-    /// The question that is under way, and when it is given up.
+    /// The pending request, and its timeout.
     asked: Option<i64>,
-    /// What follows from an answer that has come.
+    /// Effect of an answer that has arrived.
     heard: Effect,
 }
 
 struct Node {
-    /// As the registry knows it: a copy of a disk has the name of its original.
+    /// Node name: a copy of a disk has that of its original.
     name: u32,
     disk: Disk,
     boot: u32,
     wall_offset_ms: i64,
     frozen_until_ms: i64,
-    /// Nothing that it asks arrives before.
+    /// None of its requests arrives before.
     cut_off_until_ms: i64,
     /// `None` while it is down.
     running: Option<Running>,
@@ -302,9 +301,9 @@ struct World {
     now_ms: Cell<i64>,
     registry: RefCell<Tables>,
     standby: RefCell<Tables>,
-    /// Of the registry: counts its promotions.
+    /// Timeline of the registry; counts its promotions.
     timeline: Cell<i32>,
-    /// The clock of the server that the registry is on.
+    /// Clock offset of the registry's server.
     registry_offset_ms: Cell<i64>,
     nodes: Vec<RefCell<Node>>,
     messages: RefCell<Vec<Message>>,
@@ -395,8 +394,7 @@ impl World {
         self.now_ms.get() + self.registry_offset_ms.get()
     }
 
-    /// The standby of the registry is promoted, and its clock is another one. What it has not
-    /// received is forgotten.
+    /// Promotes the registry's standby, with another clock. What it has not received is lost.
     fn promote(&self) {
         let standby = self.standby.borrow().clone();
         *self.registry.borrow_mut() = standby;
@@ -404,7 +402,7 @@ impl World {
         self.set_registry_clock(-BOUNDS.max_skew_ms / 2);
     }
 
-    /// Servers of the registry differ by no more than clocks may.
+    /// Sets the registry's clock; its servers differ by at most the max skew.
     fn set_registry_clock(&self, extreme_ms: i64) {
         let most = BOUNDS.max_skew_ms;
         let any_ms = self.within(most) - most / 2;
@@ -450,7 +448,7 @@ impl World {
         node.run += 1;
     }
 
-    /// The lease of a disk, for a server that starts to lease.
+    /// The lease from a disk, for a server that begins to lease.
     fn begin_leasing(&self, node: &mut Node, own: bool) -> LeaseHolder {
         let disk = &mut node.disk;
         let found = Found {
@@ -470,7 +468,7 @@ impl World {
         LeaseHolder::new(lease)
     }
 
-    /// A turn of the launcher of a server.
+    /// Runs a turn of a server's launcher.
     fn turn(&self, number: usize) {
         let node = &mut *self.nodes[number].borrow_mut();
         let Some(running) = &mut node.running else {
@@ -567,7 +565,7 @@ impl World {
     ) -> Result<Option<String>, String> {
         let fails = self.chance(50);
         let is_late = self.broken == Broken::Durable && node.disk.reserved.is_some();
-        // Also what has failed may be there.
+        // A failed write may still have reached the disk.
         if (!fails || self.chance(2)) && !is_late {
             node.disk.reserved = Some(Reserved {
                 until_ms,
@@ -583,7 +581,7 @@ impl World {
         Ok(None)
     }
 
-    /// What is due of the lease. It is written down before it is used, or asked for.
+    /// Advances the lease. It is written to disk before it is used and before a request.
     fn lease(&self, number: usize, node: &mut Node) -> Effect {
         let clocks = self.clocks(node);
         let running = node.running.as_mut().unwrap();
@@ -593,7 +591,7 @@ impl World {
             running.asked = None;
             effect = holder.fail(clocks.boot_ms, RULES);
         }
-        // Somebody tells it to ask at once.
+        // Something makes a request due at once.
         if holder.grant().is_none() && self.chance(4) {
             holder.hurry();
         }
@@ -634,14 +632,14 @@ impl World {
 
     fn delay(&self) -> i64 {
         if self.chance(10) {
-            // So late that the next question overtakes it, or the lease has ended.
+            // Late enough for the next request to overtake it, or for the lease to end.
             self.within(5_000)
         } else {
             self.within(20)
         }
     }
 
-    /// There is a connection to the registry, for a question that may be due for long.
+    /// Sends a request, which may have been due for long, once connected.
     fn send(&self, mut message: Message) {
         if let Ok(node) = self.nodes[message.node].try_borrow() {
             let Some(running) = &node.running else { return };
@@ -662,7 +660,7 @@ impl World {
         self.messages.borrow_mut().push(message);
     }
 
-    /// What arrives somewhere now.
+    /// Delivers the messages that arrive now.
     fn deliver(&self) {
         loop {
             let now = self.now_ms.get();
@@ -722,8 +720,8 @@ impl World {
                 }
                 drop(registry);
                 if given && self.chance(2) {
-                    // The standby has received all but this, and whoever had the worker id
-                    // before is there again.
+                    // The standby has received everything but this, and the previous holder is
+                    // back.
                     *self.standby.borrow_mut() = last;
                     self.promote();
                     for node in &self.nodes {
@@ -733,7 +731,7 @@ impl World {
                         }
                     }
                 }
-                // Committed, and nobody is told.
+                // Committed, but the answer is lost.
                 if !self.chance(3) {
                     message.answer = Some(reply);
                     message.at_ms = now + self.delay();
@@ -755,7 +753,7 @@ impl World {
         }
     }
 
-    /// A call of a session. While it reads the clock, anything may happen.
+    /// A session's call. Anything may happen while it reads the clock.
     fn issue(&self, number: usize) {
         let nested = self.depth.get();
         let (id, run) = {
@@ -772,8 +770,8 @@ impl World {
                 || {
                     let read = self.now_ms.get() + wall_offset_ms;
                     if nested == 0 && self.chance(50) {
-                        // It stops here, and the others go on. (This server cannot: it is
-                        // borrowed.)
+                        // It stalls here while the others continue. (Only the others: this server
+                        // is borrowed.)
                         self.depth.set(1);
                         for _ in 0..self.within(400) {
                             self.happen();
@@ -803,7 +801,7 @@ impl World {
         }
     }
 
-    /// A session asks for a renewal, or makes one in place of a launcher that is late.
+    /// A session requests a renewal, or renews in place of a late launcher.
     fn renew_late(&self, number: usize) {
         let node = &mut *self.nodes[number].borrow_mut();
         let clocks = self.clocks(node);
@@ -845,7 +843,7 @@ impl World {
         }
     }
 
-    /// Something happens.
+    /// Runs a random event.
     fn happen(&self) {
         let number = usize::try_from(self.within(3)).unwrap();
         self.now_ms.set(self.now_ms.get() + self.within(8));
@@ -857,7 +855,7 @@ impl World {
         if frozen(&node) {
             return;
         }
-        // What is to come of a crash is looked for where that is what is broken.
+        // Crashes are frequent if the broken rule concerns them.
         let crashes = match self.broken {
             Broken::Durable | Broken::OwnFloor => 100,
             _ => 81,
@@ -880,7 +878,7 @@ impl World {
                 node.disk = Disk::default();
             }
             16 => {
-                // The disk of another server, copied while that runs or not, and its name.
+                // The disk of another server is copied, running or not, along with its name.
                 let other = usize::try_from(self.within(3)).unwrap();
                 if let Ok(mut other) = self.nodes[other].try_borrow_mut()
                     && !frozen(&other)
@@ -889,8 +887,8 @@ impl World {
                     node.disk = other.disk;
                     node.name = other.name;
                     node.boot += 1;
-                    // What `Lease::of_file` does not see is an original that goes on from its
-                    // file without a start of its machine.
+                    // `Lease::of_file` cannot detect an original that continues from its file
+                    // without a reboot.
                     other.boot += u32::from(other.running.is_none());
                 }
             }
@@ -904,7 +902,7 @@ impl World {
                 self.set_registry_clock(BOUNDS.max_skew_ms / 2);
             }
             25 if self.broken != Broken::Nothing || self.chance(2) => {
-                // Renewals of less than a lease are forgotten.
+                // Less than a lease of renewals is lost.
                 self.promote();
             }
             26..=29 => {
@@ -912,7 +910,7 @@ impl World {
                 let mut registry = self.registry.borrow_mut();
                 let row = &mut registry.rows[id];
                 *row = row.take().map(Row::released);
-                // A release that is forgotten in a failover is not provided for.
+                // Losing a release in a failover is not covered.
                 *self.standby.borrow_mut() = registry.clone();
             }
             30..=35 => {
@@ -934,7 +932,7 @@ impl World {
                 node.wall_offset_ms -= self.within(TERMS.reservation_ms);
                 self.start(&mut node);
             }
-            // It cannot reach the registry, until after the end of its lease.
+            // The registry is unreachable until after the end of the lease.
             101..=104 if node.running.is_some() => {
                 node.cut_off_until_ms = self.now_ms.get() + self.within(2 * BOUNDS.max_lease_ms);
             }
@@ -951,7 +949,7 @@ impl World {
     }
 }
 
-/// What went wrong, and how much was issued.
+/// Runs a simulation: the failure, if any, and the amount of work.
 fn run(seed: u64, broken: Broken) -> (Option<String>, usize, u32) {
     let world = World::new(seed, broken);
     for _ in 0..STEPS {

@@ -1,15 +1,12 @@
-//! The double buffer and the snowflake word under loom: every interleaving, up to a bound
-//! of preemptions, and every value that the orderings allow a load to see.
+//! The double buffer and the snowflake word under loom: every interleaving, up to a bound of
+//! preemptions, and every value that the orderings allow a load to see.
 //!
-//! Would catch: an ordering that is too weak, and a race that threads on one machine hit
-//! once in a year. Each model is one race; its comment says which id would be wrong.
+//! Would catch: an ordering that is too weak, and a race that threads on one machine hit once a
+//! year. Each model is one race; its comment names the wrong result.
 //!
-//! Run with
-//! `RUSTFLAGS="--cfg leaf_id_loom" cargo test -p leaf_id_core --release --test loom_segment`
-//! (a minute and a half). The bounds are what that allows; `LOOM_MAX_PREEMPTIONS=4` and an
-//! hour go further.
-//!
-//! Long: the models are short, and there are thirty.
+//! Run with `RUSTFLAGS="--cfg leaf_id_loom" cargo test -p leaf_id_core --release --test
+//! loom_segment` (a minute and a half). The bounds fit that time; `LOOM_MAX_PREEMPTIONS=4` takes an
+//! hour and goes further.
 
 #![cfg(leaf_id_loom)]
 #![allow(
@@ -25,8 +22,8 @@ use loom::sync::atomic::{AtomicI64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-/// Checks a model with at most so many preemptions, unless `LOOM_MAX_PREEMPTIONS` says
-/// otherwise. A switch where a thread ends or blocks is none.
+/// Checks a model with at most this many preemptions, unless `LOOM_MAX_PREEMPTIONS` is set. A
+/// switch because a thread ends or blocks is not a preemption.
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
@@ -40,15 +37,15 @@ struct Slot {
 }
 
 impl Slot {
-    /// A slot in its version 0: what is left of the buffer in use and the spare behind it,
-    /// as first and count.
+    /// A slot in version 0, with this remainder in the current buffer and this spare, both as
+    /// (first, count).
     fn new(left: (i64, u32), spare: Option<(i64, u32)>) -> Arc<Self> {
         let slot = Self {
             buffer: DoubleBuffer::new(),
             lock: Mutex::new(()),
         };
-        // A segment before it, used up: so that both buffers have held something. The
-        // first id of the next is what makes it the one in use.
+        // Publish and use up a segment before it, so that both buffers have held something. The
+        // first id of the next makes that the current one.
         slot.buffer.publish(0, 1, 1).unwrap();
         slot.buffer.take(0).unwrap();
         slot.buffer.publish(0, left.0 - 1, left.1 + 1).unwrap();
@@ -92,7 +89,7 @@ fn expand_remainders(remainders: Remainders) -> Vec<i64> {
         .collect()
 }
 
-/// The ids of so many single takes of a version; fewer where there were none.
+/// Ids of this many single takes from a version; fewer if it is empty.
 fn takes(slot: &Slot, version: u64, times: u32) -> Vec<i64> {
     let mut ids = Vec::new();
     for _ in 0..times {
@@ -104,7 +101,7 @@ fn takes(slot: &Slot, version: u64, times: u32) -> Vec<i64> {
     ids
 }
 
-/// No id twice, and all of them from these.
+/// Checks that the ids are distinct and all in `from`.
 fn once(mut ids: Vec<i64>, from: &[i64]) {
     ids.sort_unstable();
     let count = ids.len();
@@ -113,7 +110,7 @@ fn once(mut ids: Vec<i64>, from: &[i64]) {
     assert!(ids.iter().all(|id| from.contains(id)), "{ids:?}");
 }
 
-/// Two switches at once would skip the spare or hand a used-up buffer out again.
+/// Two switches at once would skip the spare or reissue a used-up buffer.
 #[test]
 fn three_takers_over_a_switch() {
     check(2, || {
@@ -130,7 +127,7 @@ fn three_takers_over_a_switch() {
     });
 }
 
-/// Each taker goes on itself: a discarded take must not lead to an id again.
+/// Each taker switches by itself; a discarded take must not reissue an id.
 #[test]
 fn two_takers_twice_over_a_switch() {
     check(3, || {
@@ -143,8 +140,7 @@ fn two_takers_twice_over_a_switch() {
     });
 }
 
-/// A tag that is seen before the segment it stands for gives the ids of the segment that
-/// was in that buffer before.
+/// If `filled_for` is visible before the segment, the ids of the previous segment are issued.
 #[test]
 fn a_taker_while_a_segment_is_published() {
     check(4, || {
@@ -160,7 +156,7 @@ fn a_taker_while_a_segment_is_published() {
     });
 }
 
-/// A taker that slept through two switches finds its buffer filled with another segment.
+/// A taker that missed two switches finds another segment in its buffer.
 #[test]
 fn a_taker_while_its_buffer_is_filled_again() {
     check(3, || {
@@ -175,7 +171,7 @@ fn a_taker_while_its_buffer_is_filled_again() {
     });
 }
 
-/// As before, for the exchange of a run.
+/// The same for the exchange that takes a run.
 #[test]
 fn a_run_while_its_buffer_is_filled_again() {
     check(2, || {
@@ -192,7 +188,7 @@ fn a_run_while_its_buffer_is_filled_again() {
     });
 }
 
-/// An id taken for the old version must not be one of the new version's, nor the other way.
+/// A take of the old version must not get an id of the new one, nor vice versa.
 #[test]
 fn takers_of_two_lives_over_an_invalidation() {
     check(2, || {
@@ -200,7 +196,7 @@ fn takers_of_two_lives_over_an_invalidation() {
         let old = spawn(&slot, |slot| takes(slot, 0, 2));
         slot.invalidate();
         slot.publish(1, 100, 2).unwrap();
-        // What makes the new segment the one in use.
+        // Makes the new segment the current one.
         let new = takes(&slot, 1, 1);
         let old = old.join().unwrap();
         once(old, &[11, 20]);
@@ -209,7 +205,7 @@ fn takers_of_two_lives_over_an_invalidation() {
     });
 }
 
-/// As before, for the two that take by an exchange.
+/// The same for the two takes that use an exchange.
 fn a_life_and_its_successor(take: fn(&DoubleBuffer, u64) -> Result<Taken, Miss>) {
     check(2, move || {
         let slot = Slot::new((11, 2), None);
@@ -235,7 +231,7 @@ fn ranges_of_two_lives_over_an_invalidation() {
     a_life_and_its_successor(|buffer, version| buffer.take_range(version, 2));
 }
 
-/// A session that meets the new version half-way: it reads the version anew and goes on.
+/// A session that encounters the new version half-way rereads the version and continues.
 #[test]
 fn a_taker_that_follows_the_lives() {
     check(2, || {
@@ -263,8 +259,8 @@ fn a_taker_that_follows_the_lives() {
     });
 }
 
-/// What an invalidation returns is saved and issued after a restart: never what a
-/// session has taken.
+/// The remainders returned by an invalidation are saved and issued after a restart, so they must
+/// not contain ids that a session has taken.
 #[test]
 fn the_remainders_are_nobody_elses() {
     check(2, || {
@@ -283,14 +279,14 @@ fn the_remainders_are_nobody_elses() {
     });
 }
 
-/// What an allocator does: the claim has a version from before it, and a first id.
+/// An allocator's claim: with the version read before, and a first id from the table.
 fn claim(slot: &Slot, table: &AtomicI64) -> Result<(), Refused> {
     let version = slot.buffer.version();
     let first = table.fetch_add(1, Ordering::SeqCst);
     slot.publish(version, first, 1)
 }
 
-/// A later claim that was published makes an earlier one late: its ids are smaller (I4).
+/// After a later claim is published, an earlier one must be refused: its ids are smaller (I4).
 #[test]
 fn two_allocators_out_of_order() {
     check(3, || {
@@ -320,7 +316,7 @@ fn two_allocators_and_an_edit() {
         let taker = spawn(&slot, |slot| takes(slot, 0, 2));
         let mine = claim(&slot, &table);
         slot.invalidate();
-        // The old version's was refused, whoever held it; the new version begins empty.
+        // The old version's claim was refused in any case; the new version starts empty.
         assert_eq!(slot.publish(0, 30, 1), Err(Refused::Changed));
         let other = other.join().unwrap();
         assert!(mine.is_ok() || other.is_ok());
@@ -328,8 +324,8 @@ fn two_allocators_and_an_edit() {
     });
 }
 
-/// Runs and single takes share one word: a run past the end would carry into the
-/// generation, an exchange over a take would issue its id again.
+/// Runs and single takes share one word: a run past the end would carry into the generation, an
+/// exchange that overwrites a take would reissue its id.
 #[test]
 fn a_run_and_single_takes() {
     check(3, || {
@@ -350,7 +346,7 @@ fn a_run_and_single_takes() {
     });
 }
 
-/// Two runs that both end their buffer.
+/// Two runs that both reach the end of their buffer.
 #[test]
 fn two_runs_over_a_switch() {
     check(3, || {
@@ -370,7 +366,8 @@ fn two_runs_over_a_switch() {
     });
 }
 
-/// The range gives the rest up that a taker is taking from: each id is taken or lost.
+/// A range gives up the rest of the buffer while a taker takes from it: each id is either taken or
+/// lost.
 #[test]
 fn a_range_that_gives_the_rest_up_and_a_taker() {
     check(4, || {
@@ -396,7 +393,7 @@ fn a_range_that_gives_the_rest_up_and_a_taker() {
     });
 }
 
-/// Two ranges: one spare's head cannot be both's.
+/// Two ranges must not both get the start of one spare.
 #[test]
 fn two_ranges_for_one_spare() {
     check(4, || {
@@ -410,8 +407,8 @@ fn two_ranges_for_one_spare() {
     });
 }
 
-/// A spare that is too short is moved out of the way once, and each lost id is counted
-/// by one of the two.
+/// A spare that is too short is switched to once, and each lost id is counted by exactly one of the
+/// two.
 #[test]
 fn two_ranges_and_a_spare_too_short_for_both() {
     check(4, || {
@@ -433,12 +430,12 @@ fn two_ranges_and_a_spare_too_short_for_both() {
     });
 }
 
-/// "Empty" sends a session to wait: it must not be said of two moments put together.
+/// "Empty" makes a session wait, so it must not be concluded from two different moments.
 fn never_empty(take: fn(&DoubleBuffer) -> Result<Taken, Miss>) {
     check(2, move || {
         let slot = Slot::new((11, 1), Some((20, 8)));
         let other = spawn(&slot, |slot| {
-            // The buffer in use or the spare holds two ids after each of these.
+            // The current buffer or the spare has two ids after each of these.
             assert_eq!(takes(slot, 0, 1).len(), 1);
             assert_eq!(takes(slot, 0, 1).len(), 1);
             slot.publish(0, 30, 20).unwrap();
@@ -465,7 +462,7 @@ fn there_is_always_a_range_and_nobody_says_empty() {
     never_empty(|buffer| buffer.take_range(0, 2));
 }
 
-/// The status view must not mix the first id of one segment with the length of another.
+/// The status view must not combine the first id of one segment with the length of another.
 #[test]
 fn looking_without_a_lock() {
     check(2, || {
@@ -491,8 +488,8 @@ fn looking_without_a_lock() {
     });
 }
 
-/// A request that is dropped or answered while a session decides to wait: the session
-/// must be woken, and must find somebody who claims for it.
+/// A request is dropped or answered while a session is about to wait: the session must be woken,
+/// and must find an allocator that claims for it.
 #[test]
 fn no_request_is_lost() {
     struct Waiting {
@@ -528,7 +525,7 @@ fn no_request_is_lost() {
             })
         };
         let sessions = [session(), session()];
-        // Two segments of one id: the second session must ask again.
+        // Two segments of one id each: the second session must request again.
         for first in [1, 2] {
             let mut guard = slot.lock.lock().unwrap();
             let request = loop {
@@ -552,7 +549,7 @@ fn no_request_is_lost() {
     });
 }
 
-/// A range that is wanted meets an allocator in the middle is in this claim or the next.
+/// A range requested while an allocator is claiming is served by this claim or the next.
 #[test]
 fn no_wish_is_lost() {
     check(4, || {
@@ -573,14 +570,14 @@ fn no_wish_is_lost() {
     });
 }
 
-/// A slot that is given to another tag while an allocator claims for it: what was claimed
-/// would be issued as the new tag's, or the new tag's request be ended by the old one's
-/// allocator while the slot is linked into a list, and linked a second time.
+/// A slot is given to another tag during a claim: the claim could be issued as the new tag's, or
+/// the old allocator could end the new tag's request while the slot is on a list, so that it is
+/// linked twice.
 #[test]
 fn a_slot_changes_hands_under_an_open_request() {
     struct Shared {
         slot: Arc<Slot>,
-        /// How often the slot is in a list.
+        /// Number of lists that the slot is on.
         linked: AtomicI64,
     }
     impl Shared {
@@ -592,14 +589,14 @@ fn a_slot_changes_hands_under_an_open_request() {
         }
 
         fn accept(&self) -> Option<Request> {
-            // Taken off the list first.
+            // First taken off the list.
             (self.linked.load(Ordering::SeqCst) > 0).then(|| {
                 self.linked.fetch_sub(1, Ordering::SeqCst);
                 self.slot.buffer.accept().unwrap()
             })
         }
 
-        /// A claim of the tag that has the slot in this version.
+        /// A claim for the tag that has the slot in this version.
         fn claim(&self, request: &Request, first: i64) -> bool {
             let version = {
                 let _guard = self.slot.lock.lock().unwrap();
@@ -630,7 +627,7 @@ fn a_slot_changes_hands_under_an_open_request() {
             shared.slot.buffer.invalidate();
             shared.slot.buffer.version()
         };
-        // The new tag's session and allocator.
+        // Session and allocator of the new tag.
         shared.post();
         let new = shared.accept();
         let published = new.is_some_and(|new| shared.claim(&new, 100));
@@ -674,7 +671,7 @@ mod snowflake {
         Layout::DEFAULT.decompose(id).unwrap().worker_id
     }
 
-    /// Ids in the order of the calls of one session.
+    /// Two ids from consecutive calls of one session.
     fn issue_two(generator: &Generator) -> [i64; 2] {
         let first = issue(generator, 100, 0).unwrap();
         let second = issue(generator, 100, 0).unwrap();
@@ -682,7 +679,7 @@ mod snowflake {
         [first, second]
     }
 
-    /// The same word exchanged by two sessions would be the same id twice.
+    /// Two sessions that exchange the same word would issue the same id.
     #[test]
     fn two_issuers() {
         check(4, || {
@@ -718,8 +715,8 @@ mod snowflake {
         });
     }
 
-    /// An issuer that read the word before a change must not issue with the old worker id
-    /// after it, nor below it.
+    /// An issuer that has read the word before a change must not issue with the old worker id after
+    /// it, nor below it.
     #[test]
     fn two_issuers_and_a_change_of_the_worker_id() {
         check(2, || {
@@ -756,7 +753,7 @@ mod snowflake {
         });
     }
 
-    /// What close() returns is written down as the last id: no issuer may have a later one.
+    /// The result of close() is written as the last id, so no issuer may get a later one.
     #[test]
     fn nothing_is_issued_after_a_close() {
         check(3, || {
@@ -772,7 +769,7 @@ mod snowflake {
                 for issued in other.join().unwrap() {
                     match issued {
                         Ok(id) => assert!(id <= last, "{id} after {last}"),
-                        // Between the two steps of the close: the next try says closed.
+                        // Between the two steps of the close; the next attempt returns Closed.
                         Err(stall) => {
                             assert!(matches!(stall, Stall::Closed | Stall::Unreserved));
                         }
@@ -782,8 +779,8 @@ mod snowflake {
         });
     }
 
-    /// A close writes the exact last timestamp down, an open follows without a new
-    /// reservation: an issuer that slept through both must not use the old one (I7).
+    /// A close writes the exact last timestamp, and an open follows without a new reservation: an
+    /// issuer that missed both must not use the old reservation (I7).
     #[test]
     fn nothing_is_issued_on_a_reservation_given_back() {
         check(4, || {
@@ -801,7 +798,7 @@ mod snowflake {
         });
     }
 
-    /// Durable first: whoever issues on a reservation sees what was written before it.
+    /// Durable first: an issuer that uses a reservation sees what was written before it.
     #[test]
     fn a_reservation_is_seen_after_what_made_it_durable() {
         check(4, || {

@@ -1,7 +1,8 @@
-//! Opaque ids against crate fpe, exhaustively in a small domain, and there and back in others.
+//! Opaque ids compared with crate fpe, exhaustively in a small domain, and encoded and decoded in
+//! others.
 //!
-//! Would catch: another cipher than FF1, a value that two numbers are mapped to, a walk that leaves
-//! the domain.
+//! Would catch: a cipher other than FF1, two numbers with the same id, a walk that leaves the
+//! domain.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(
@@ -30,7 +31,7 @@ fn permutation(key: &[u8; KEY_BYTES], last: i64) -> Permutation {
     Permutation::new(key, last).expect("a domain")
 }
 
-/// What fpe makes of a number, with the same radix.
+/// Encrypts a number with fpe, in the same radix.
 fn by_fpe(key: &[u8; KEY_BYTES], last: i64, number: i64) -> i64 {
     let values = last as u64;
     let radix = (1..).find(|radix: &u64| radix.pow(4) >= values).unwrap();
@@ -61,7 +62,7 @@ fn it_is_ff1() {
         (1 << 53) - 1,
         LARGEST,
         3_000_000_000_000,
-        // Just above a fourth power, where most is walked over.
+        // Just above a fourth power, where most results are walked over.
         40_i64.pow(4) + 1,
     ] {
         let key = key(&mut rng);
@@ -91,7 +92,7 @@ fn every_value_of_a_small_domain_comes_once() {
         assert!(!core::mem::replace(&mut seen[(id - 1) as usize], true));
         in_order += u32::from(id == number);
     }
-    // One is expected to stay where it is.
+    // One fixed point is expected.
     assert!(in_order < 20);
 }
 
@@ -102,7 +103,7 @@ fn what_is_no_domain_is_refused() {
     }
 }
 
-/// Printed and hardly bounded: what an id costs depends on the machine.
+/// Prints the cost, with a generous bound only, since it depends on the machine.
 #[test]
 fn what_an_id_costs() {
     for last in [MIN_VALUES, i64::from(i32::MAX), (1 << 53) - 1, LARGEST] {

@@ -1,7 +1,5 @@
-//! Would catch: a registry that believes a member more than its owner allows, so that one
-//! bad member, or one bad role, harms the others.
-//!
-//! Long: a test for each rule of the decision.
+//! Would catch: a registry that trusts a member beyond its owner's bounds, so that one bad member,
+//! or one bad role, harms the others.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(
@@ -27,19 +25,19 @@ const HERE: Place = Place {
     relation: 1,
 };
 
-/// A registry, and what becomes of it.
+/// A registry and its evolution.
 #[derive(Clone)]
 struct World {
     registry: Registry,
     rows: Vec<Row>,
     here: Here,
-    /// Rows that somebody else has locked.
+    /// Rows locked by other transactions.
     busy: Vec<u16>,
-    /// What was locked for the last question: the registry's row, and worker ids.
+    /// Locks taken for the last request: the registry's row, and worker ids.
     locked: (bool, Vec<u16>),
 }
 
-/// A member: its role, its node, and what it asks for.
+/// A member: its role, its node and its request.
 #[derive(Clone, Copy)]
 struct Member<'a> {
     role: &'a str,
@@ -51,10 +49,10 @@ struct Member<'a> {
     lease_ms: i64,
     reserve_ms: i64,
     epoch_ms: i64,
-    /// `None`: the registry's.
+    /// `None` means the registry's layout.
     layout: Option<Layout>,
     trusted: bool,
-    /// It is the server that the registry is on.
+    /// It is the registry's own server.
     host: bool,
     held: Option<(u16, i64)>,
 }
@@ -113,7 +111,7 @@ impl World {
         }
     }
 
-    /// A registry with so many worker ids: a power of two.
+    /// Sets the number of worker ids, a power of two.
     fn have_worker_ids(&mut self, number: u16) {
         let bits = u8::try_from(number.ilog2()).unwrap();
         self.here.layout = Layout::new(41, bits, 12).unwrap();
@@ -143,7 +141,7 @@ impl World {
         self.decide(question, member, now_ms)
     }
 
-    /// A question of a [`LeaseHolder`], which it has sent at that time.
+    /// Sends a request of a [`LeaseHolder`] at this time.
     fn ask_question(&mut self, question: Question, node: &str, now_ms: i64) -> Decision {
         self.decide(question, member(MEMBER.role, node), now_ms)
     }
@@ -230,13 +228,13 @@ impl World {
         refusal.detail
     }
 
-    /// As a promotion does it.
+    /// Changes the timeline, as a promotion does.
     fn promote(&mut self) {
         self.here.place.timeline += 1;
     }
 
-    /// A standby of this registry, as it was when it received its last WAL, is promoted now, on a
-    /// server whose clock is behind.
+    /// Promotes a standby, in its state when it received its last WAL, on a server whose clock is
+    /// behind.
     fn fail_over(&self, standby: &Self, behind_ms: i64) -> Self {
         let mut promoted = standby.clone();
         promoted.here = self.here;
@@ -247,7 +245,7 @@ impl World {
         promoted
     }
 
-    /// Asks every millisecond until a worker id is granted.
+    /// Repeats a request every millisecond until a worker id is granted.
     #[track_caller]
     fn granted_at_last(&mut self, member: Member<'_>, status: Status) -> Granted {
         for _ in 0..120_000 {
@@ -261,8 +259,8 @@ impl World {
     }
 }
 
-/// A registry with one worker id, which `MEMBER` has: and its standby, which receives nothing
-/// from now on.
+/// A registry with one worker id, leased to `MEMBER`, and its standby, which receives nothing
+/// afterwards.
 fn one_id_and_a_standby() -> (World, World) {
     let mut world = World::new();
     world.have_worker_ids(1);
@@ -271,15 +269,15 @@ fn one_id_and_a_standby() -> (World, World) {
     (world, standby)
 }
 
-/// The holder of [`one_id_and_a_standby`], after it got its worker id.
+/// The holder in [`one_id_and_a_standby`], with its worker id.
 const HOLDER: Member<'static> = Member {
     token: 2,
     held: Some((0, NOW + 60_000)),
     ..MEMBER
 };
 
-/// Claim, claim of another one, failover, renewal: the registry that is promoted does not know
-/// that the worker id was given away, and by its clock the first lease has not ended.
+/// Claim, claim by another member, failover, renewal: the promoted registry does not know that the
+/// worker id was reassigned, and by its clock the first lease has not ended.
 #[test]
 fn rule_5_no_other_registrys_clock_revives_a_lease_that_was_given_away() {
     let (mut world, standby) = one_id_and_a_standby();
@@ -287,18 +285,18 @@ fn rule_5_no_other_registrys_clock_revives_a_lease_that_was_given_away() {
     assert!(given.floor_ms >= NOW + 60_000);
     let mut promoted = world.fail_over(&standby, Bounds::DEFAULT.max_skew_ms);
     promoted.refused(Kind::Renew, HOLDER, Status::Grace);
-    // What is not held any more is not shown.
+    // An ended lease is not sent as held.
     let claiming = Member {
         held: None,
         ..HOLDER
     };
     promoted.refused(Kind::Claim, claiming, Status::Grace);
-    // No longer than is needed.
+    // No longer than necessary.
     assert_eq!(world.here.now.wall_ms, NOW + 61_000);
 }
 
-/// The same where it is given to a node of the holder's name that is not known: its copy, or
-/// itself without its data directory.
+/// The same if it is reassigned to a node of the holder's name without a token: a copy, or the
+/// holder without its data directory.
 #[test]
 fn rule_5_nor_one_that_was_given_to_a_copy() {
     let (mut world, standby) = one_id_and_a_standby();
@@ -317,7 +315,7 @@ fn rule_5_nor_one_that_was_given_to_a_copy() {
     world.granted(Kind::Renew, HOLDER);
 }
 
-/// And where somebody enters what it says that it holds, after a first failover.
+/// The same if a member enters what it holds, after a first failover.
 #[test]
 fn rule_5_nor_one_that_somebody_has_entered() {
     let (mut world, standby) = one_id_and_a_standby();
@@ -333,8 +331,8 @@ fn rule_5_nor_one_that_somebody_has_entered() {
     second.refused(Kind::Renew, HOLDER, Status::Grace);
 }
 
-/// Claim, another claim that is under way for long, claim of another one, failover, arrival: the
-/// registry that is promoted knows nothing at all, and believes what it is shown.
+/// Claim, another claim in transit for long, claim by another member, failover, arrival: the
+/// promoted registry knows nothing, and trusts `held`.
 #[test]
 fn rule_5_what_is_held_is_not_shown_when_it_may_arrive_late() {
     let rules = Rules {
@@ -342,14 +340,14 @@ fn rule_5_what_is_held_is_not_shown_when_it_may_arrive_late() {
         max_skew_ms: 1000,
     };
     let skew_ms = Bounds::DEFAULT.max_skew_ms;
-    // A connection may take as long as that, and the lease end meanwhile.
+    // Connecting may take that long, and the lease may end meanwhile.
     let delays = [0, 4_000];
     let moments = delays.map(|late_ms| (56_000..62_500).step_by(50).map(move |at| (at, late_ms)));
     for (sent_after_ms, late_ms) in moments.into_iter().flatten() {
         let mut world = World::new();
         world.have_worker_ids(1);
         let standby = world.clone();
-        // Its clock is ahead, as far as is allowed: what it sends looks younger than it is.
+        // Its clock is ahead by the allowed max, so its request looks younger than it is.
         let mut holder = LeaseHolder::new(Lease::default());
         let clocks = |after_ms| Clocks {
             boot_ms: after_ms,
@@ -362,7 +360,7 @@ fn rule_5_what_is_held_is_not_shown_when_it_may_arrive_late() {
         let told = world.ask_question(question, MEMBER.node, clocks(0).wall_ms);
         let answer = told.reply.heard(clocks(0), clocks(0));
         holder.hear(&question, &answer, rules, &mut draw);
-        // After a restart it claims, with what it remembers.
+        // After a restart it claims with its stored lease.
         let mut holder = LeaseHolder::new(*holder.lease());
         let late = holder.ask(sent_after_ms - late_ms, rules).at(sent_after_ms);
         world.pass(60_000);
@@ -380,9 +378,7 @@ fn rule_5_what_is_held_is_not_shown_when_it_may_arrive_late() {
     }
 }
 
-/// The attack of security.md, S10: hundreds of ids for nodes that do not exist, with a clock
-/// 50 minutes ahead and an idea of its own of what is allowed.
-/// The server that the registry is on.
+/// The registry's own server.
 fn host(node: &str) -> Member<'_> {
     Member {
         node,
@@ -392,8 +388,8 @@ fn host(node: &str) -> Member<'_> {
     }
 }
 
-/// It is promoted because its predecessor is off, and need not wait for what another server may
-/// have been given.
+/// Promoted because its predecessor is down, it need not wait for what another server may have been
+/// granted.
 #[test]
 fn a_promoted_registrys_server_goes_on_with_its_predecessors_worker_id() {
     let mut world = World::new();
@@ -410,7 +406,7 @@ fn a_promoted_registrys_server_goes_on_with_its_predecessors_worker_id() {
     let now = promoted.here.now.wall_ms;
     assert_eq!(granted.floor_ms, now + granted.max_lead_ms);
     assert!(granted.reserved_until_ms > granted.floor_ms);
-    // And the one after it with that; also one that is restored, and shows no token.
+    // And its successor, too; also one that is restored and has no token.
     promoted.pass(50_000);
     promoted.promote();
     assert_eq!(promoted.granted(Kind::Claim, host("a")).worker_id, of_host);
@@ -421,7 +417,7 @@ fn a_promoted_registrys_server_goes_on_with_its_predecessors_worker_id() {
     assert_eq!(promoted.granted(Kind::Claim, restored).worker_id, of_host);
 }
 
-/// It was switched over, and its successor's claim is lost: its own token says nothing then.
+/// After a switchover whose successor's claim is lost, its own token proves nothing.
 #[test]
 fn the_registrys_server_starts_above_a_successor_that_a_failover_has_forgotten() {
     let mut world = World::new();
@@ -436,14 +432,14 @@ fn the_registrys_server_starts_above_a_successor_that_a_failover_has_forgotten()
     assert_eq!(again.worker_id, first.worker_id);
     let now = world.here.now.wall_ms;
     assert_eq!(again.floor_ms, now + MEMBER.max_lead_ms);
-    // Above earlier holders, too, whatever was reserved for those.
+    // Above earlier holders, too, whatever was reserved for them.
     let reserved = now + 500_000;
     world.rows[0].floor_ms = reserved;
     world.promote();
     assert_eq!(world.granted(Kind::Claim, host("b")).floor_ms, reserved);
 }
 
-/// A standby of the same name that leases for itself is a copy of it: the lease is waited out.
+/// A standby of the same name that leases for itself counts as a copy: the lease is waited out.
 #[test]
 fn the_registrys_server_takes_nothing_from_a_member_of_its_name() {
     let mut world = World::new();
@@ -462,7 +458,7 @@ fn the_worker_id_of_the_registrys_server_is_kept_for_it() {
     world.granted(Kind::Claim, host("a"));
     world.granted(Kind::Claim, member("members", "b"));
     world.pass(1_000_000);
-    // Another one could be told that, and be forgotten by the next one.
+    // Another member could be told that, and then be forgotten.
     let other = world.granted(Kind::Claim, member("members", "c"));
     assert_eq!(other.worker_id, 1);
     world.refused(Kind::Claim, member("members", "d"), Status::Full);
@@ -490,6 +486,7 @@ fn no_server_goes_on_with_the_worker_id_of_another_systems_or_a_retired_one() {
     world.refused(Kind::Claim, host("b"), Status::Grace);
 }
 
+/// A bad role: hundreds of made-up nodes, a clock 50 minutes ahead, and terms beyond the bounds.
 #[test]
 fn one_role_cannot_take_everything() {
     let mut world = World::new();
@@ -509,7 +506,7 @@ fn one_role_cannot_take_everything() {
     };
     let said = world.refused(Kind::Claim, ahead, Status::Clock);
     assert_eq!(said, "the clock is 3000000 ms ahead of the registry's");
-    // Then with a clock that just passes.
+    // Then with a clock just within the bound.
     let mut got = 0;
     for n in 0..1021 {
         let node = format!("bad {n}");
@@ -534,8 +531,8 @@ fn one_role_cannot_take_everything() {
         }
     }
     assert_eq!(got, 256);
-    // The others go on, also one whose clock is a little off to the other side, and new ones
-    // get ids from which they can issue at once.
+    // The others continue, including one whose clock is slightly off in the other direction, and
+    // new members get worker ids with which they can issue at once.
     for (id, node) in (0..).zip(&honest) {
         let renewing = Member {
             token: 2,
@@ -554,7 +551,7 @@ fn one_role_cannot_take_everything() {
     assert_eq!(world.granted(Kind::Claim, member("third", "a")).floor_ms, 0);
 }
 
-/// A role at its limit goes on with the ids that it has.
+/// A role at its limit keeps the worker ids it has.
 #[test]
 fn a_role_at_its_limit_has_its_own_ids_again() {
     let mut world = World::new();
@@ -563,7 +560,7 @@ fn a_role_at_its_limit_has_its_own_ids_again() {
     assert_eq!(world.granted(Kind::Claim, member("y", "a2")).worker_id, 1);
     assert_eq!(world.granted(Kind::Claim, member("x", "b")).worker_id, 2);
     world.refused(Kind::Claim, member("x", "c"), Status::Full);
-    // A node that has one has it again, and another role, or a superuser, is not concerned.
+    // A node with a worker id gets it again; other roles and superusers are not affected.
     let again = Member {
         token: 2,
         ..member("x", "b")
@@ -576,7 +573,7 @@ fn a_role_at_its_limit_has_its_own_ids_again() {
     };
     assert_eq!(world.granted(Kind::Claim, trusted).worker_id, 4);
     world.pass(61_000);
-    // Not another role's, though its lease ended first, but one of its own.
+    // Not another role's, although that lease ended first, but one of its own.
     world.rows[1].lease_until_ms = Some(0);
     let granted = world.granted(Kind::Claim, member("x", "c"));
     assert_eq!(granted.worker_id, 0);
@@ -593,7 +590,7 @@ fn a_role_at_its_limit_has_its_own_ids_again() {
     assert_eq!(world.granted(Kind::Claim, member("x", "d")).worker_id, 5);
 }
 
-/// What was reserved far ahead would keep its next holder from issuing.
+/// A reservation far ahead would keep the next holder from issuing.
 #[test]
 fn an_id_that_is_reserved_far_ahead_comes_last() {
     let mut world = World::new();
@@ -629,7 +626,7 @@ fn a_name_belongs_to_the_role_that_was_first() {
         ..member("y", "a")
     };
     let before = world.row(0).clone();
-    // Though it knows the token; and when the lease has ended too.
+    // Even with the token, and after the end of the lease.
     for pass in [0, 120_000] {
         world.pass(pass);
         for kind in [Kind::Claim, Kind::Renew] {
@@ -640,7 +637,7 @@ fn a_name_belongs_to_the_role_that_was_first() {
             );
         }
     }
-    // Nor by a clock that is off the others', after which they would be judged by it.
+    // Nor by a wrong clock that the others would then be compared with.
     for (role, node) in [("x", "b"), ("x", "c"), ("z", "d")] {
         let behind = Member {
             ahead_ms: -900,
@@ -654,21 +651,21 @@ fn a_name_belongs_to_the_role_that_was_first() {
     };
     world.refused(Kind::Renew, off, Status::Clock);
     assert_eq!(*world.row(0), before);
-    // What it can learn of other roles' servers is nothing.
+    // It must not learn anything about other roles' servers.
     let curious = Member {
         held: Some((0, 0)),
         ..member("y", "b2")
     };
     let said = world.refused(Kind::Renew, curious, Status::Lost);
     assert_eq!(said, "worker id 0 is leased to a server of another role");
-    // A superuser may, and it stays the first one's.
+    // A superuser may, and the name still belongs to the first role.
     let superuser = Member {
         trusted: true,
         ..thief
     };
     world.granted(Kind::Claim, superuser);
     assert_eq!(world.row(0).role.as_deref(), Some(&b"x"[..]));
-    // After a release it is whoever's comes first.
+    // After a release, it belongs to the next role to claim it.
     let released = core::mem::take(&mut world.rows[0]).released();
     assert_eq!(released.role, None);
     world.rows[0] = released;
@@ -676,7 +673,7 @@ fn a_name_belongs_to_the_role_that_was_first() {
     world.refused(Kind::Claim, member("x", "a"), Status::Role);
 }
 
-/// In a grace, too: what is held there is believed.
+/// During a grace, too, when `held` is trusted.
 #[test]
 fn nobody_enters_what_belongs_to_another_role() {
     let mut world = World::new();
@@ -689,7 +686,7 @@ fn nobody_enters_what_belongs_to_another_role() {
         ..member("y", "b")
     };
     world.refused(Kind::Claim, thief, Status::Grace);
-    // The honest one, whose last renewals are forgotten.
+    // The honest member, whose last renewals are lost.
     let own = Member {
         token: 77,
         held: Some((0, now + 30_000)),
@@ -698,7 +695,7 @@ fn nobody_enters_what_belongs_to_another_role() {
     let granted = world.granted(Kind::Claim, own);
     assert_eq!(granted.floor_ms, 0);
     assert!(granted.reserved_until_ms >= now + 30_000);
-    // One that nobody has may be entered, within reason and within the limit.
+    // A worker id without a holder may be entered, within bounds and the limit.
     for (until_ms, allowed) in [
         (now + 3_600_000 + 17_000, true),
         (now + 3_600_000 + 17_001, false),
@@ -738,7 +735,7 @@ fn what_is_asked_for_is_clamped() {
     assert_eq!(granted.reserved_until_ms, NOW + 3_616_000);
     assert_eq!(world.row(0).lease_ms, 3_600_000);
     assert_eq!(world.row(0).lease_until_ms, Some(NOW + 3_600_000));
-    // The owner may allow more; and a member less.
+    // The owner may allow more, and a member less.
     world.registry.bounds.max_lease_ms = 86_400_000;
     world.registry.bounds.max_skew_ms = 5_000;
     let strict = Member {
@@ -766,7 +763,7 @@ fn what_is_asked_for_is_clamped() {
     world.granted(Kind::Claim, allowed);
 }
 
-/// The lead is bounded as the skew is; the answer says to what.
+/// The lead is clamped like the skew, and the answer has the result.
 #[test]
 fn rule_2_a_lead_is_clamped_and_told() {
     let mut world = World::new();
@@ -778,7 +775,7 @@ fn rule_2_a_lead_is_clamped_and_told() {
         };
         let granted = world.granted(Kind::Claim, greedy);
         assert_eq!(granted.max_lead_ms, told_ms);
-        // The end of the lease, by a clock as far ahead as is allowed.
+        // End of the lease, by a clock as far ahead as allowed.
         assert_eq!(granted.reserved_until_ms, NOW + 60_000 + 1000 + told_ms);
     }
     world.registry.bounds.max_lead_ms = 3_600_000;
@@ -791,8 +788,8 @@ fn rule_2_a_lead_is_clamped_and_told() {
     assert_eq!(world.granted(Kind::Renew, greedy).max_lead_ms, 3_600_000);
 }
 
-/// A new holder can issue at once, for a whole lease, though the last one's ids led the clock
-/// as far as they may, and its own do not.
+/// A new holder can issue at once, for a whole lease, even if the previous one's ids led the clock
+/// as far as allowed and its own do not.
 #[test]
 fn rule_2_what_is_reserved_is_above_the_floor() {
     let mut world = World::new();
@@ -811,8 +808,8 @@ fn rule_2_what_is_reserved_is_above_the_floor() {
     let after = world.granted_at_last(brief, Status::Full);
     assert_eq!(after.floor_ms, before.reserved_until_ms);
     assert_eq!(after.reserved_until_ms, after.floor_ms + 10_000);
-    // A renewal says no floor, and is told that one: as long as the clock has not passed it,
-    // what is reserved does not go beyond it by more than that.
+    // A renewal has no floor of its own and gets that one. Until the clock has passed it, the
+    // reservation does not exceed it by more than a lease.
     let renewing = Member {
         token: 2,
         held: Some((0, 0)),
@@ -830,10 +827,11 @@ fn rule_2_what_is_reserved_is_above_the_floor() {
     assert_eq!(renewed.reserved_until_ms, world.here.now.wall_ms + 10_000);
 }
 
-/// Above all ids of whoever had it, whatever is the latest of three.
+/// Above all ids of previous holders, whichever of the three bounds is the latest.
 #[test]
 fn rule_3_a_new_holder_starts_above_all_that_was_reserved_and_the_clock() {
-    // What was reserved: by a holder whose ids lead its clock, for another and for an unknown.
+    // The reservation: of a holder whose ids lead its clock, for another member and for one without
+    // a token.
     for (node, status) in [("a", Status::Held), ("b", Status::Full)] {
         let mut world = World::new();
         world.have_worker_ids(1);
@@ -847,7 +845,7 @@ fn rule_3_a_new_holder_starts_above_all_that_was_reserved_and_the_clock() {
             ..member("members", node)
         };
         assert_eq!(world.granted_at_last(new, status).floor_ms, reserved);
-        // The clock: of the last holder's ids it is only known that they are below it.
+        // The clock: the last holder's ids are only known to be below it.
         let mut world = World::new();
         world.have_worker_ids(1);
         world.granted(Kind::Claim, MEMBER);
@@ -855,7 +853,7 @@ fn rule_3_a_new_holder_starts_above_all_that_was_reserved_and_the_clock() {
         let now_ms = world.here.now.wall_ms;
         let granted = world.granted(Kind::Claim, new);
         assert_eq!(granted.floor_ms, now_ms + 1000);
-        // What a failover may have forgotten.
+        // Leases lost in a failover.
         let mut world = World::new();
         world.have_worker_ids(1);
         world.granted(Kind::Claim, MEMBER);
@@ -864,7 +862,7 @@ fn rule_3_a_new_holder_starts_above_all_that_was_reserved_and_the_clock() {
         let granted = world.granted(Kind::Claim, new);
         assert_eq!(granted.floor_ms, NOW + 600_000);
     }
-    // Nobody had one without a row, as far as was not forgotten.
+    // Without a row nobody had it, apart from lost leases.
     let mut world = World::new();
     assert_eq!(world.granted(Kind::Claim, MEMBER).floor_ms, 0);
     world.registry.moved_floor_ms = Some(NOW + 600_000);
@@ -872,11 +870,11 @@ fn rule_3_a_new_holder_starts_above_all_that_was_reserved_and_the_clock() {
     assert_eq!(second.floor_ms, NOW + 600_000);
 }
 
-/// It is fixed by whoever comes first after the grace, and stays.
+/// Fixed by the first claim after the grace, and then kept.
 #[test]
 fn rule_4_what_a_failover_may_have_forgotten_is_a_floor_that_stays() {
     let (_, standby) = one_id_and_a_standby();
-    // The bounds of the owner count, not those of who asks.
+    // The owner's bounds count, not the requester's.
     let strict = Member {
         max_skew_ms: 10,
         max_lead_ms: 10,
@@ -913,8 +911,8 @@ fn rule_4_what_a_failover_may_have_forgotten_is_a_floor_that_stays() {
     }
 }
 
-/// A restart, or another failover, before anybody has come after the grace: it begins anew, and
-/// the floor is that of its end. It never goes down.
+/// A restart, or another failover, before the first claim after the grace: the grace starts over,
+/// and the floor is that of its end. It never decreases.
 #[test]
 fn rule_4_the_floor_is_that_of_the_last_grace() {
     let (_, mut world) = one_id_and_a_standby();
@@ -934,7 +932,7 @@ fn rule_4_the_floor_is_that_of_the_last_grace() {
     world.pass(60_000);
     let floor_ms = NOW + 180_000 + 17_000;
     assert_eq!(world.granted(Kind::Claim, new).floor_ms, floor_ms);
-    // To a server whose clock is behind by more than it may.
+    // To a server whose clock is behind by more than allowed.
     let mut behind = world.fail_over(&world, 100_000);
     let new = member("members", "c");
     behind.refused(Kind::Claim, new, Status::Grace);
@@ -944,8 +942,8 @@ fn rule_4_the_floor_is_that_of_the_last_grace() {
 }
 
 /// Claim, failover, claim: what the first registry has recorded, for a member whose ids lead its
-/// clock and whose clock was set ahead since, and the second has forgotten, is below its floor,
-/// though its clock is behind the first one's.
+/// clock and whose clock was set forward since, and the second has lost, is below its floor,
+/// although its clock is behind the first one's.
 #[test]
 fn rule_4_whatever_was_forgotten_is_below_the_floor() {
     for ahead_ms in [-1000, 0, 1000] {
@@ -970,8 +968,8 @@ fn rule_4_whatever_was_forgotten_is_below_the_floor() {
     }
 }
 
-/// A promoted registry makes new holders start above what a member with a larger skew than
-/// the requester's may have reserved, which is forgotten.
+/// A promoted registry makes new holders start above the lost reservation of a member with a larger
+/// skew than the requester's.
 #[test]
 fn a_moved_registrys_floor_is_above_the_largest_skew() {
     let mut world = World::new();
@@ -996,7 +994,7 @@ fn a_moved_registrys_floor_is_above_the_largest_skew() {
     assert_eq!(world.registry.grace, None);
 }
 
-/// The longest lease that anybody has is how long a promoted registry gives nothing away.
+/// The longest lease on record is the grace of a promoted registry.
 #[test]
 fn one_member_cannot_make_a_grace_last() {
     let mut world = World::new();
@@ -1021,7 +1019,7 @@ fn the_epoch_is_the_owners() {
     assert_eq!(world.registry.epoch_ms, None);
     world.granted(Kind::Claim, MEMBER);
     assert_eq!(world.registry.epoch_ms, Some(EPOCH));
-    // Another setting of the registry's server changes nothing any more.
+    // A later change of the server's setting has no effect.
     world.here.epoch_ms = 0;
     world.granted(Kind::Claim, member("members", "b"));
     world.registry.epoch_ms = Some(7);
@@ -1038,7 +1036,7 @@ fn the_epoch_is_the_owners() {
     world.refused(Kind::Renew, renewal, Status::Epoch);
 }
 
-/// One layout for all members, as with the epoch.
+/// One layout for all members, like the epoch.
 #[test]
 fn rule_6_the_layout_is_the_owners() {
     let small = Layout::parse("41/6/6").unwrap();
@@ -1056,7 +1054,7 @@ fn rule_6_the_layout_is_the_owners() {
     assert_eq!(world.registry.layout, None);
     world.granted(Kind::Claim, MEMBER);
     assert_eq!(world.registry.layout, Some(Layout::DEFAULT));
-    // Another setting of the registry's server changes nothing any more.
+    // A later change of the server's setting has no effect.
     world.here.layout = small;
     world.granted(Kind::Claim, with(Layout::DEFAULT, "b"));
     world.refused(Kind::Claim, with(small, "c"), Status::Layout);
@@ -1076,7 +1074,7 @@ fn rule_6_the_layout_says_how_many_worker_ids_there_are() {
         world.registry.bounds.max_ids_per_role = None;
         world.registry.layout = Layout::parse(layout);
         world.here.layout = world.registry.layout.unwrap();
-        // All but the last are another's.
+        // All but the last belong to another member.
         for worker_id in 0..ids - 1 {
             world.rows.push(Row {
                 worker_id,
@@ -1087,7 +1085,7 @@ fn rule_6_the_layout_says_how_many_worker_ids_there_are() {
         assert_eq!(world.granted(Kind::Claim, MEMBER).worker_id, ids - 1);
         let said = world.refused(Kind::Claim, member("members", "b"), Status::Full);
         assert_eq!(said, format!("all {ids} worker ids are leased or retired"));
-        // One that the layout does not have is not given away, whoever has written its row.
+        // A worker id beyond the layout is not assigned, even if somebody has inserted its row.
         world.rows.push(Row {
             worker_id: ids,
             ..Row::default()
@@ -1096,7 +1094,7 @@ fn rule_6_the_layout_says_how_many_worker_ids_there_are() {
     }
 }
 
-/// For ids that somebody composes: only where nobody can have issued any.
+/// For composed ids: allowed only if no id can have been issued with it.
 #[test]
 fn only_a_worker_id_that_was_never_used_is_set_aside() {
     let fresh = Row {
@@ -1121,7 +1119,7 @@ fn only_a_worker_id_that_was_never_used_is_set_aside() {
     for used in [held, released, restored, by_hand, aside.clone()] {
         assert_eq!(used.clone().set_aside(NOW), None, "{used:?}");
     }
-    // Whoever leases it later begins above.
+    // A later holder starts above.
     let mut world = World::new();
     world.have_worker_ids(1);
     world.rows.push(Row {
@@ -1134,7 +1132,7 @@ fn only_a_worker_id_that_was_never_used_is_set_aside() {
     assert_eq!(world.granted(Kind::Claim, MEMBER).floor_ms, NOW + 99_000);
 }
 
-/// One bad role has one vote, however many nodes it invents.
+/// A bad role has one vote, however many nodes it makes up.
 #[test]
 fn clocks_are_compared_by_role() {
     let mut world = World::new();
@@ -1157,7 +1155,7 @@ fn clocks_are_compared_by_role() {
     assert!(peers.by_role);
     assert_eq!((peers.votes, peers.offset_ms), (3, Some(10)));
     decision.reply.outcome.unwrap();
-    // Where all others are of one other role, it has one vote too, and one is no comparison.
+    // If all others share one other role, that has one vote, too, and one vote is no comparison.
     let mut world = World::new();
     for n in 0..3 {
         let node = format!("bad {n}");
@@ -1174,7 +1172,7 @@ fn clocks_are_compared_by_role() {
     let decision = world.ask(Kind::Claim, alone);
     assert_eq!(decision.reply.peers.votes, 1);
     decision.reply.outcome.unwrap();
-    // As many nodes of one role have a vote each.
+    // The same number of nodes of the requester's role have a vote each.
     let mut world = World::new();
     for n in 0..4 {
         let node = format!("x {n}");
@@ -1188,7 +1186,7 @@ fn clocks_are_compared_by_role() {
     assert!(said.ends_with("the median of 4 other servers"), "{said}");
 }
 
-/// Half of all is no majority.
+/// Half of the votes is not a majority.
 #[test]
 fn of_two_others_both_must_be_far_off() {
     for (others, by_ms) in [([900, -100], None), ([900, 500], Some(1100))] {
@@ -1218,7 +1216,7 @@ fn of_two_others_both_must_be_far_off() {
     }
 }
 
-/// Claims come one by one; renewals do not wait for them.
+/// Claims are serialized; renewals do not wait for them.
 #[test]
 fn only_what_is_needed_is_locked() {
     let mut world = World::new();
@@ -1248,7 +1246,7 @@ fn only_what_is_needed_is_locked() {
     assert_eq!(world.locked, (true, vec![1]));
 }
 
-/// What somebody has written into the tables must not end the process.
+/// Arbitrary values in the tables must not terminate the process.
 #[test]
 fn absurd_rows_are_survived() {
     for value in [i64::MIN, -1, 0, i64::MAX] {

@@ -1,10 +1,8 @@
 //! The floor of snowflake timestamps after a start (I7).
 //!
-//! Would catch: a start that issues at or below a timestamp that an earlier run, a copy of
-//! this server or the other side of a failover may have issued; and one that waits for
-//! hours, or panics, because the file says so.
-//!
-//! Long: a test for each rule in the table of the module's header.
+//! Would catch: a start that issues at or below a timestamp that an earlier run, a copy of this
+//! server or the other side of a failover may have issued; and one that waits for hours, or panics,
+//! because of the file's contents.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(clippy::unwrap_used, reason = "a test that panics fails")]
@@ -19,7 +17,7 @@ use leaf_id_core::state::Refusal;
 const NOW: i64 = 1_800_000_000_000;
 const RESERVATION: i64 = 5_000;
 const LEAD: i64 = 10_000;
-/// What another server may have issued: a lead, with a clock that is a reservation ahead.
+/// What another server may have issued: the max lead, with a clock one reservation ahead.
 const OTHERS: i64 = LEAD + RESERVATION;
 
 const TERMS: Terms = Terms {
@@ -79,7 +77,7 @@ fn without_a_file_the_floor_is_what_others_may_have_issued() {
 
 #[test]
 fn the_own_file_is_the_floor() {
-    // Clean stop long ago, clean stop just now, and after a crash what is left of it.
+    // Clean stop long ago, clean stop just now, and reservations left by a crash.
     for reserved in [NOW - 1_000_000, NOW, NOW + 1, NOW + RESERVATION] {
         assert_eq!(floor(START, Some(stored(reserved))), Ok(reserved));
     }
@@ -92,7 +90,7 @@ fn another_servers_file_raises_the_floor_and_gives_nothing_else() {
             assert_eq!(floor(START, Some(file)), Ok(NOW + OTHERS), "{file:?}");
         }
     }
-    // Who wrote that has led by more, or somebody beside it.
+    // Its author, or another server beside it, has led by more.
     for file in foreign(NOW + LEAD + 1) {
         assert_eq!(floor(START, Some(file)), Ok(NOW + OTHERS + 1), "{file:?}");
     }
@@ -148,7 +146,7 @@ fn a_later_epoch_is_refused_until_its_ids_are_larger() {
     assert_eq!(floor(later(hour, NOW + hour), file), refused);
     // Also if the clock is set back before the first id.
     assert_eq!(floor(later(hour, NOW + hour + 1), file), Ok(NOW + hour));
-    // Of another server, what it says is no bound: the predecessor's ids are as late as they can be.
+    // Another server's file is no bound: the predecessor's ids may be as late as the floor.
     for file in foreign(NOW) {
         for now in [NOW + 60_000, NOW + hour + 1, NOW + 24 * hour] {
             assert_eq!(floor(later(1, now), Some(file)), refused);
@@ -185,7 +183,7 @@ fn another_layout_is_refused_unless_its_ids_are_larger() {
     }
     // As many bits, in other places.
     assert_eq!(floor(start("41/12/10"), file("41/10/12")), Ok(NOW));
-    // But worker id 4 there is what 1 was here, whose ids a reset has left behind.
+    // But worker id 4 there has the bits of 1 here, whose ids a reset has retired.
     let far = NOW + 60_000;
     let reset = file("41/10/12").map(|file| Stored {
         left_behind_until_ms: Some(far),
@@ -235,7 +233,7 @@ fn an_earlier_epoch_keeps_the_floor() {
         ..START
     };
     assert_eq!(floor(earlier, Some(stored(NOW + 10))), Ok(NOW + 10));
-    // What a reset has left behind is of another worker id, which waits for it.
+    // Retired ids have another worker id, which waits for them.
     let reset = Stored {
         left_behind_until_ms: Some(NOW + 60_000),
         ..stored(NOW + 10)
@@ -303,7 +301,7 @@ fn each_reason_comes_back_from_its_number() {
     assert_eq!(Reason::decode(u32::MAX, 0), None);
 }
 
-/// A clean stop of another server says nothing about what this one has issued.
+/// Another server's clean stop does not bound the ids of this one.
 #[test]
 fn a_clean_stop_is_exact_only_for_its_own_server() {
     for file in foreign(NOW) {
@@ -327,13 +325,13 @@ mod target {
         assert_eq!(TERMS.target(NOW, NOW + 1_000), NOW + 1_000 + RESERVATION);
     }
 
-    /// Otherwise a crash each second makes the lead grow until nothing is issued.
+    /// Otherwise a crash each second would increase the lead until nothing is issued.
     #[test]
     fn not_so_far_that_a_crash_could_not_be_survived() {
         let most = NOW + LEAD - 25;
         assert_eq!(TERMS.target(NOW, NOW + LEAD - RESERVATION), most);
         assert_eq!(TERMS.target(NOW, NOW + LEAD - 200), most);
-        // The least goes on with what is issued anyhow.
+        // The min reservation applies to the current position.
         assert_eq!(TERMS.target(NOW, NOW + LEAD), NOW + LEAD + 25);
         let mut last = NOW;
         for crash in 0..1_000 {
@@ -391,7 +389,7 @@ mod target {
 }
 
 mod opening {
-    //! When the generator may be opened, and above what.
+    //! When the generator may be opened, and above which floor.
 
     use super::*;
 
@@ -411,7 +409,7 @@ mod opening {
         }
     }
 
-    /// The floor is long over, and nothing else is in the way.
+    /// The floor is long past, and nothing else prevents opening.
     const FREE: Opening = Opening {
         now_ms: NOW,
         last_ms: NOW - 100_000,
@@ -442,7 +440,7 @@ mod opening {
         assert_eq!(above(FREE), FREE.floor);
         let last_ms = NOW - 10;
         assert_eq!(above_ms(Opening { last_ms, ..FREE }), Some(last_ms));
-        // A worker id that was left behind has its time.
+        // A retired worker id whose time has passed.
         let retired_until_ms = Some(NOW - 5);
         let retired = Opening {
             retired_until_ms,
@@ -450,7 +448,7 @@ mod opening {
             ..FREE
         };
         assert_eq!(above_ms(retired), retired_until_ms);
-        // Where the registry alone knows, the last id still is one.
+        // If only the registry's floor applies, the last id still does.
         let granted = Opening {
             floor: None,
             granted_floor_ms: Some(NOW - 20),
@@ -508,7 +506,7 @@ mod opening {
         assert!(matches!(absurd.decide(), Decision::WaitOut { .. }));
     }
 
-    /// And leads by more than other runs may: until it does not.
+    /// And leads by more than other runs may, temporarily.
     #[test]
     fn a_run_that_knows_nothing_opens_above_all_that_others_may_have_issued() {
         let of = |floor| Opening {
@@ -522,7 +520,7 @@ mod opening {
         let until_ms = NOW + 1;
         let further = of(unknown(NOW + OTHERS + 1));
         assert_eq!(further.decide(), Decision::WaitOut { until_ms });
-        // It melts half as fast as time passes, also over a crash.
+        // The extra lead shrinks half as fast as time passes, across a crash, too.
         let since = |ago_ms| Opening {
             last_ms: NOW + OTHERS - 100,
             floor: Some(Floor {
@@ -534,7 +532,7 @@ mod opening {
         assert!(above(since(200)).is_some());
         let until_ms = NOW + 1;
         assert_eq!(since(202).decide(), Decision::WaitOut { until_ms });
-        // In the end the lead is what others may have.
+        // In the end the normal max lead remains.
         let later = above(of(unknown(NOW + LEAD))).unwrap();
         assert_eq!(later.unknown_since_ms, None);
         let told = Opening {
@@ -578,7 +576,7 @@ mod renewal {
 
     use super::*;
 
-    /// In use, and half of it is left.
+    /// In use, with half of it left.
     const HALF: Renewal = Renewal {
         now_ms: NOW,
         last_ms: NOW,
@@ -613,7 +611,7 @@ mod renewal {
             Renew::Until(last_ms + 5_000)
         );
         assert_eq!(leading(2_501, false).decide(), Renew::Later(Some(1)));
-        // The most that ids may lead: half of what there can be is renewed, and then no more.
+        // At the max lead: half of the possible reservation is renewed, and then no more.
         let last_ms = NOW + LEAD;
         let most = |left, wanted| Renewal {
             last_ms,
@@ -673,7 +671,7 @@ mod renewal {
         assert_eq!(late(NOW, NOW, NOW + 3), Some(NOW + 3));
         assert_eq!(late(NOW, NOW + RESERVATION, i64::MAX), None);
         assert_eq!(late(NOW, NOW + 3, NOW + 3), None);
-        // In the lead, too: it would hang otherwise.
+        // Also while ids lead the clock, or calls would hang.
         let last = NOW + 7_000;
         assert_eq!(late(last, last, i64::MAX), Some(NOW + LEAD - 25));
     }

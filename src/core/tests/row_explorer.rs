@@ -1,10 +1,10 @@
-//! Every history of a small world, of tags whose rows people, tools and failovers set back: claims,
-//! drops, renames, resets, rows that are put aside and come back, tables that a tool rewrites,
-//! crashes, restarts, standbys and promotions, in any order up to a depth.
+//! All histories, up to a depth, of a small model of tags whose rows are set back by people, tools
+//! and failovers: claims, drops, renames, resets, rows put aside and restored, tables rewritten by
+//! a tool, crashes, restarts, standbys and promotions, in any order.
 //!
-//! Would catch: an id of a name that is issued twice (I3), for want of a rule about the mark beside
-//! the row. Each rule is left out once, and the shortest history that shows why it is needed is
-//! printed; a rule whose absence no history shows fails the test.
+//! Would catch: an id of a name issued twice (I3) because a rule about rows and marks is missing.
+//! Each rule is left out once, and the shortest history that needs it is printed; a rule that no
+//! history needs fails the test.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(clippy::expect_used, reason = "a test that panics fails")]
@@ -19,48 +19,48 @@ use leaf_id_core::row;
 /// A row of the table of tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Row {
-    /// The next id that is not claimed.
+    /// Next unclaimed id.
     max_id: u8,
-    /// Tells it from another row of the same name.
+    /// Distinguishes it from other rows of the same name.
     incarnation: u8,
-    /// The timeline of its last claim.
+    /// Timeline of its last claim.
     timeline: u8,
 }
 
 /// A rule that can be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// A claim goes on above the mark of its name.
+    /// A claim starts above the mark of its name.
     ClaimAboveMark,
     /// A claim raises the mark.
     ClaimRaisesMark,
-    /// A row that comes, or comes back, to a name begins at the name's mark. (Claims go on above
-    /// that anyway; the transaction that creates a tag issues from the row.)
+    /// A row inserted under, or restored to, a name starts at the name's mark. (Claims start above
+    /// that anyway, but the transaction that creates a tag issues from the row.)
     InsertAtMark,
-    /// A row that goes leaves its `max_id` to the mark of its name.
+    /// A deleted row leaves its `max_id` to the mark of its name.
     DeleteLeavesMark,
-    /// So does one that is renamed away.
+    /// So does a row that is renamed.
     RenameLeavesMark,
-    /// What an edit writes to the marks a tool that copies them sees, as it sees edits of rows:
-    /// claims alone are written past row triggers.
+    /// A tool that copies marks sees those written by edits, as it sees edits of rows; only claims
+    /// bypass row triggers.
     EditsOfMarksSeen,
-    /// What lost claims of an earlier timeline may have taken is left out.
+    /// Ids of claims lost on an earlier timeline are skipped.
     Skip,
-    /// The servers in between have left out as much, and may have claimed after that.
+    /// The servers in between have skipped as much, and may have claimed above that.
     SkipOfChains,
-    /// It is also left out before a row goes or is renamed.
+    /// The skip is also applied before a row is deleted or renamed.
     SettleBeforeMark,
     /// A segment is not published if its slot was invalidated after the claim began.
     PublishToSameVersion,
 }
 
-/// The rules that hold: those of `leaf_id_core::row`, but for one.
+/// The rules in effect: those of `leaf_id_core::row`, except one.
 #[derive(Clone, Copy)]
 struct Rules {
     without: Option<Rule>,
-    /// Claims of a name that one failover may lose at most.
+    /// Max claims of a name lost in one failover.
     lost_claims: u8,
-    /// How many ids a claim takes.
+    /// Ids per claim.
     segment: u8,
 }
 
@@ -69,7 +69,7 @@ impl Rules {
         self.without != Some(rule)
     }
 
-    /// How many ids lost claims of the timelines since the row's may have taken.
+    /// Upper bound for ids of claims lost since the row's timeline.
     fn skip(&self, row: Row, timeline: u8) -> u64 {
         let promotions = row::promotions(row.timeline.into(), timeline.into(), true);
         let lost = u64::from(self.lost_claims) * u64::from(self.segment);
@@ -82,7 +82,7 @@ impl Rules {
         }
     }
 
-    /// The first id of a claim.
+    /// First id of a claim.
     fn first(&self, row: Row, mark: u8, timeline: u8) -> u8 {
         let mark = if self.hold(Rule::ClaimAboveMark) {
             mark
@@ -101,7 +101,7 @@ impl Rules {
         }
     }
 
-    /// Where a row begins that is inserted.
+    /// `max_id` of an inserted row.
     fn inserted(&self, max_id: u8, mark: u8) -> u8 {
         if self.hold(Rule::InsertAtMark) {
             narrow(row::arriving(max_id.into(), mark.into()))
@@ -110,7 +110,7 @@ impl Rules {
         }
     }
 
-    /// The row, with what it has to skip left out.
+    /// The row after its skip.
     fn settled(&self, row: Row, mark: u8, timeline: u8) -> Row {
         if !self.hold(Rule::SettleBeforeMark) {
             return row;
@@ -123,7 +123,7 @@ impl Rules {
         }
     }
 
-    /// The mark of a name that its row, which is settled, leaves.
+    /// The mark left by a row after its skip.
     fn left(&self, rule: Rule, row: Row, mark: u8) -> u8 {
         if self.hold(rule) {
             mark.max(row.max_id)
@@ -133,13 +133,13 @@ impl Rules {
     }
 }
 
-/// Ids of this world are small.
+/// Converts an id; ids are small in this model.
 fn narrow(id: i64) -> u8 {
     u8::try_from(id).unwrap_or(u8::MAX)
 }
 
 const NAMES: usize = 2;
-/// Ids are numbers of bits.
+/// Ids are bit numbers.
 const LAST: u8 = 60;
 
 /// The two tables of a database.
@@ -149,22 +149,22 @@ struct Database {
     marks: [u8; NAMES],
 }
 
-/// What shared memory holds of a name.
+/// Shared memory of a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Slot {
-    /// Of the row that its segments come from; 0 for none.
+    /// Row that its segments come from; 0 if none.
     incarnation: u8,
-    /// The ids that remain, from the first to before the end.
+    /// The remaining ids: from `first` up to, excluding, the end.
     first: u8,
     end: u8,
-    /// A claim that has committed and is not published: of which row, and its ids.
+    /// A claim committed but not published: incarnation of the row, and ids.
     pending: Option<(u8, u8, u8)>,
-    /// Edits since that claim began.
+    /// Edited since that claim began.
     edited: bool,
 }
 
-/// A copy of a server as it was, with how many claims of each name it lacks of the timeline that is
-/// the primary's.
+/// A copy of a server's state, with the number of claims per name that it lacks of the primary's
+/// timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Standby {
     database: Database,
@@ -178,7 +178,7 @@ impl Standby {
     }
 }
 
-/// One table at a time is rewritten by a tool that does not see what others write meanwhile.
+/// A tool rewrites one table at a time, without seeing concurrent writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Copied {
     Rows([Option<Row>; NAMES]),
@@ -192,26 +192,26 @@ struct World {
     timeline: u8,
     standbys: [Option<Standby>; 2],
     copied: Option<Copied>,
-    /// A row that was put aside, as a dump has it.
+    /// A row put aside, as in a dump.
     aside: Option<(usize, Row)>,
     incarnations: u8,
-    /// The ids of each name that were issued, by bits.
+    /// Ids issued per name, as bits.
     issued: [u64; NAMES],
-    /// An id that was issued twice.
+    /// An id issued twice.
     twice: Option<(usize, u8)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Create(usize),
-    /// And one id, in the same transaction.
+    /// Create a tag and issue an id in the same transaction.
     CreateAndUse(usize),
     Drop(usize),
     Rename(usize),
     Reset(usize),
     Claim(usize),
     Publish(usize),
-    /// The next id, for which a segment is claimed and published where none is left.
+    /// Issue the next id, claiming and publishing a segment if needed.
     Use(usize),
     Crash,
     Restart,
@@ -242,15 +242,15 @@ impl World {
         }
     }
 
-    /// An edit of a row of this name has committed.
+    /// An edit of a row of this name commits.
     fn invalidate(&mut self, name: usize) {
         let slot = &mut self.slots[name];
         (slot.incarnation, slot.first, slot.end) = (0, 0, 0);
         slot.edited = true;
     }
 
-    /// A name has got a row: a standby that lacks that may not be promoted. (Who loses the creation of a
-    /// tag must not create it again lower: an assumption that nobody notices.)
+    /// A name gets a row. A standby that lacks the row may not be promoted. (Assumption: a tag
+    /// whose creation is lost is not created again with lower ids; nothing would detect that.)
     fn appear(&mut self, name: usize) {
         for standby in self.standbys.iter_mut().flatten() {
             standby.missing[name] = u8::MAX;
@@ -286,7 +286,7 @@ impl World {
         row
     }
 
-    /// The world after a step; none where it cannot be taken.
+    /// The state after a step; `None` if the step is impossible.
     fn after(mut self, step: Step, rules: Rules) -> Option<Self> {
         match step {
             Step::Create(name) | Step::CreateAndUse(name) => {
@@ -332,8 +332,8 @@ impl World {
                 self.database.rows[name] = Some(row);
                 self.database.marks[name] = 1;
                 self.invalidate(name);
-                // As it was asked for. Who restores what is older, or promotes what has not got
-                // the reset, goes back to before it.
+                // As requested. Restoring an older row, or promoting a standby without the reset,
+                // goes back to before it.
                 self.issued[name] = 0;
                 self.standbys = [None; 2];
                 self.copied = None;
@@ -372,7 +372,7 @@ impl World {
             Step::CopyRows => self.copy(Copied::Rows(self.database.rows))?,
             Step::CopyMarks => self.copy(Copied::Marks(self.database.marks))?,
             Step::PutCopyInPlace => match self.copied.take()? {
-                // People's edits are seen by the tool's triggers, and claims are not.
+                // The tool's triggers see people's edits, but not claims.
                 Copied::Rows(rows) => {
                     for (here, copied) in self.database.rows.iter_mut().zip(rows) {
                         if let (Some(row), Some(older)) = (here, copied)
@@ -422,7 +422,7 @@ impl World {
                 self.forget_memory();
                 self.copied = None;
                 self.aside = None;
-                // The other one may lack as much of this timeline as of that before.
+                // The other one may lack as much of this timeline as of the previous one.
                 for other in &mut self.standbys {
                     if other.is_some_and(|other| other.lacks_more_than(rules.lost_claims)) {
                         *other = None;
@@ -509,8 +509,8 @@ fn steps() -> Vec<Step> {
     steps
 }
 
-/// Goes through all histories that begin with these steps, the shortest first: how many worlds there
-/// are, and the first history in which an id comes twice.
+/// Explores all histories that begin with these steps, shortest first. Returns the number of
+/// states, and the first history that issues an id twice.
 fn explore(rules: Rules, begin: &[Step], depth: u64) -> (usize, Option<Vec<Step>>) {
     let steps = steps();
     let start = begin.iter().fold(World::new(), |world, &step| {
@@ -570,7 +570,7 @@ fn no_id_comes_twice() {
 
 #[test]
 fn every_rule_is_needed() {
-    // One of two siblings is promoted, and then the other, which has less.
+    // One of two siblings is promoted, then the other, which lacks more.
     let siblings = [
         Step::Create(0),
         Step::Follow(1),

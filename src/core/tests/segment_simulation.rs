@@ -1,11 +1,8 @@
-//! The double buffer against a model of a few lines, one thread, seeded.
+//! The double buffer against a small model, single-threaded, seeded.
 //!
-//! Would catch: any answer of the double buffer that differs from what its documentation
-//! says: a spare asked for too early, too late or not at all; an id from an invalidated
-//! or used-up buffer; a publication that should have been refused; ids
-//! that are neither issued, lost nor left.
-//!
-//! Long, because the model and what drives both are read together.
+//! Would catch: any result of the double buffer that differs from its documentation: a spare
+//! requested too early, too late or not at all; an id from an invalidated or used-up buffer; a
+//! publication that should be refused; ids that are neither issued, lost nor left.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(
@@ -20,7 +17,7 @@ use leaf_id_core::segment::{DoubleBuffer, MAX_LEN, Miss, Refused, Remainder, Rem
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// A segment and how much of it is taken.
+/// A segment and its used part.
 #[derive(Debug, Clone, Copy)]
 struct Segment {
     first: i64,
@@ -48,7 +45,7 @@ enum Request {
     InFlight,
 }
 
-/// What the double buffer promises, without any of its means.
+/// Model of the double buffer's contract.
 #[derive(Debug)]
 struct Model {
     version: u64,
@@ -170,15 +167,15 @@ impl Model {
     }
 }
 
-/// Runs both through the same random calls and compares every answer and all that can
-/// be seen from outside. Ids are counted: none may vanish or come from nowhere.
+/// Runs both through the same random calls and compares all results and all observable state. Ids
+/// are counted: none may vanish or appear.
 fn simulate(seed: u64, calls: u32) {
     let mut random = StdRng::seed_from_u64(seed);
     let buffer = DoubleBuffer::new();
     let mut model = Model::new();
     let mut requests = Vec::new();
     let (mut published, mut gone) = (0_u64, 0_u64);
-    // The last id issued in this version: the next one must be larger (I4).
+    // Last id issued in this version; the next one must be larger (I4).
     let mut last_id = 0;
     for call in 0..calls {
         let version = match random.random_range(0..20) {
@@ -274,7 +271,7 @@ fn simulate(seed: u64, calls: u32) {
                 model.request = Request::Idle;
             }
             _ => {
-                // Any that there was: only the last one can be open.
+                // Any earlier request; only the last one can be open.
                 let last = requests.len().saturating_sub(1);
                 let which = random.random_range(last.saturating_sub(2)..=last);
                 if let Some(request) = requests.get(which) {
@@ -322,7 +319,7 @@ fn ids(taken: Result<Taken, Miss>) -> (i64, u32) {
 mod the_spare_is_due {
     use super::*;
 
-    /// Which take of a buffer of `len` first says so, all single.
+    /// The single take from a buffer of `len` ids that first reports the spare due.
     fn first_due(len: u32) -> Option<u32> {
         let buffer = filled(1, len);
         (1..=len).find(|_| buffer.take(0).unwrap().spare_due)
@@ -354,7 +351,7 @@ mod the_spare_is_due {
         let buffer = filled(1, 1_000);
         assert!(buffer.take_range(0, 700).unwrap().spare_due);
         assert!(past(buffer));
-        // A range that went on into the spare is judged there.
+        // A range that continued into the spare is judged by the spare.
         let buffer = filled(1, 10);
         ids(buffer.take(0));
         buffer.publish(0, 11, 1_000).unwrap();
@@ -505,7 +502,7 @@ mod a_range {
 mod a_publication {
     use super::*;
 
-    /// Refused, and nothing is different afterwards.
+    /// Checks that a publication is refused and changes nothing.
     fn refused(buffer: &DoubleBuffer, version: u64, first: i64, why: Refused) {
         let before = (
             buffer.remainders(),
@@ -554,7 +551,7 @@ mod a_publication {
 
     #[test]
     fn after_an_invalidation_may_start_lower() {
-        // A tag that was reset (leaf_tag_reset), or a slot with another tag now.
+        // A tag after leaf_tag_reset(), or a slot given to another tag.
         let buffer = filled(1_000, 10);
         buffer.invalidate();
         assert_eq!(buffer.high(), 0);

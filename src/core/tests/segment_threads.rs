@@ -1,9 +1,9 @@
-//! The double buffer under real threads: sessions that take and invalidate, allocators
-//! that claim and publish, a lock and condition variables where the server has its own.
+//! The double buffer with real threads: sessions that take and invalidate, allocators that claim
+//! and publish, and a lock and condition variables like the server's.
 //!
-//! Would catch: an id twice (I3), one that is smaller than one returned before its call
-//! began (I4), one of another version or of no published segment, ids that vanish beyond
-//! the gaps that a discarded take may leave, a waiter that nobody wakes.
+//! Would catch: an id issued twice (I3), one smaller than an id returned before its call began
+//! (I4), one of another version or of no published segment, ids lost beyond the gaps of discarded
+//! takes, a waiter that is never woken.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(
@@ -23,7 +23,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// What a run is made of.
+/// Parameters of a run.
 #[derive(Clone, Copy)]
 struct Mix {
     sessions: u64,
@@ -34,20 +34,19 @@ struct Mix {
     longest_segment: u32,
     /// Largest n of a take of n or a range; 1 for single takes only.
     largest_n: u32,
-    /// One call in so many is an invalidation instead; 0 for none.
+    /// One in this many calls is an invalidation; 0 for none.
     invalidate_one_in: u32,
-    /// Check I4 over real time. The check orders the sessions by itself, so there are
-    /// runs without it too.
+    /// Check I4 in real time. The check itself orders the sessions, so some runs omit it.
     watch: bool,
 }
 
-/// The rows: the ids of version n start at (n + 1) * 2^40, so that an id tells its version.
+/// The rows. The ids of version n start at (n + 1) * 2^40, so that an id identifies its version.
 struct Table {
     version: u64,
     next: i64,
 }
 
-/// A waiter that nobody wakes fails after this, rather than hang.
+/// A waiter that is not woken fails after this time.
 const GIVE_UP: Duration = Duration::from_secs(60);
 
 const LIFE_BITS: u32 = 40;
@@ -60,13 +59,13 @@ fn version_of(id: i64) -> u64 {
     u64::try_from(id >> LIFE_BITS).unwrap() - 1
 }
 
-/// Runs of ids, each as first and count.
+/// Runs of ids, each as (first, count).
 type Runs = Vec<(i64, u64)>;
 
 #[derive(Default)]
 struct Tally {
     issued: Runs,
-    /// What invalidations returned.
+    /// Remainders returned by invalidations.
     returned: Runs,
     published: Runs,
     lost: u64,
@@ -96,12 +95,12 @@ struct Slot {
     buffer: DoubleBuffer,
     /// The slot's lock.
     lock: Mutex<()>,
-    /// Something was cleared or invalidated: sessions look again.
+    /// Signaled after a clear or an invalidation, for sessions.
     changed: Condvar,
-    /// Something was wanted, or the run is over: allocators look again.
+    /// Signaled after a request and at the end of the run, for allocators.
     wanted: Condvar,
     table: Mutex<Table>,
-    /// The largest id any call has returned.
+    /// Largest id returned by any call.
     returned: AtomicI64,
     done: AtomicBool,
 }
@@ -151,7 +150,7 @@ impl Session<'_> {
         self.tally
     }
 
-    /// One successful call, waiting where it must, as a session of the server does.
+    /// One successful call, with the waits of a server's session.
     fn take(&mut self) -> Taken {
         let n = self.random.random_range(1..=self.mix.largest_n);
         let kind = if self.mix.largest_n == 1 {
@@ -175,8 +174,8 @@ impl Session<'_> {
                 }
                 Err(Miss::Changed) => self.version = buffer.version(),
                 Err(Miss::Short { lost }) => self.tally.lost += u64::from(lost),
-                // Once more with the lock held, and only then sleep: what is cleared
-                // before that is seen, what is cleared after it wakes us.
+                // Try again under the lock before sleeping: an earlier clear is seen, a later one
+                // wakes us.
                 Err(Miss::Empty) => match &mut waiting {
                     None => waiting = Some(self.slot.lock.lock()),
                     Some(guard) => {
@@ -201,8 +200,8 @@ impl Session<'_> {
         self.slot.wanted.notify_one();
     }
 
-    /// What the commit of an edit does: the row first, then the slot. Or what an eviction
-    /// does, which also closes the request over the head of its allocator.
+    /// Commits an edit: first the row, then the slot. Or evicts the slot, which also closes the
+    /// request without its allocator.
     fn invalidate(&mut self) {
         let mut table = self.slot.table.lock();
         let _guard = self.slot.lock.lock();
@@ -221,8 +220,8 @@ fn allocator(slot: &Slot, mix: Mix, mut random: StdRng) -> Tally {
     let mut tally = Tally::default();
     loop {
         let mut guard = slot.lock.lock();
-        // Now and then uninvited, as an allocator is whose request was dropped while it
-        // claimed: that is how publications come late, twice and out of order.
+        // Occasionally without a request, like an allocator whose request was dropped during its
+        // claim: so publications come late, twice and out of order.
         let mut range_len = random.random_bool(0.05).then_some(0);
         let mut accepted = None;
         while range_len.is_none() && !slot.done.load(Ordering::SeqCst) {
@@ -242,8 +241,8 @@ fn allocator(slot: &Slot, mix: Mix, mut random: StdRng) -> Tally {
             let mut table = slot.table.lock();
             let first = table.next;
             table.next += i64::from(len);
-            // The row knows the version that its ids belong to; a claim that began before
-            // an edit must not be published after it.
+            // The row has the version of its ids; a claim that began before an edit must not be
+            // published after it.
             (table.version == version).then_some(first)
         };
         for _ in 0..random.random_range(0..3) {
@@ -267,7 +266,7 @@ fn allocator(slot: &Slot, mix: Mix, mut random: StdRng) -> Tally {
     }
 }
 
-/// Sorts the runs and fails where two of them share an id.
+/// Sorts the runs and fails if two of them overlap.
 fn disjoint(runs: &mut Runs, what: &str) {
     runs.sort_unstable();
     for pair in runs.windows(2) {
@@ -347,7 +346,7 @@ fn run(mix: Mix) {
     let gaps = published
         .checked_sub(accounted)
         .expect("more ids than were published");
-    // A session discards at most one id per move of the generation.
+    // A session discards at most one id per change of the generation.
     let moves = u64::try_from(tally.published.len()).unwrap() + tally.invalidations;
     assert!(gaps <= moves * mix.sessions, "{gaps} ids vanished");
     println!(

@@ -1,11 +1,9 @@
-//! Snowflake ids: their layout, their order and when there are none.
+//! Snowflake ids: their layout, their order, and when none are issued.
 //!
-//! Would catch: an id twice or out of order (I4) within a millisecond, between sessions or
-//! over a change of the worker id; an id above the reservation or from a closed or never
-//! opened word (I7); a clock that seems to have gone back because another session was
-//! faster; an id past the layout's bits (I8); a call that waits for a clock that stands behind.
-//!
-//! Long: issuing, the lead, closing and threads are four parts of one word's behavior.
+//! Would catch: an id issued twice or out of order (I4) within a millisecond, between sessions or
+//! across a change of the worker id; an id above the reservation, or from a word that is closed or
+//! was never opened (I7); a clock that seems to have gone back because another session was faster;
+//! an id beyond the layout's bits (I8); a call that waits for a clock that is behind.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(
@@ -31,7 +29,7 @@ const MAX_MS: i64 = (1 << 41) - 1;
 const MAX_WORKER_ID: u16 = (1 << 10) - 1;
 const MAX_SEQUENCE: u16 = (1 << 12) - 1;
 
-/// Open from just below `ms`, reserved far ahead.
+/// Open just below `ms`, with a reservation far ahead.
 fn open_before(ms: i64) -> Generator {
     let generator = Generator::new(LAYOUT);
     generator.reserve(MAX_MS);
@@ -39,20 +37,20 @@ fn open_before(ms: i64) -> Generator {
     generator
 }
 
-/// As sessions do: at once where that is possible.
+/// Issues like a session: by the fast path if possible.
 fn at(generator: &Generator, ms: i64) -> Result<i64, Stall> {
     generator
         .next_at_once(|| ms)
         .map_or_else(|| slowly(generator, ms, 0), Ok)
 }
 
-/// The first id of a millisecond with this sequence.
+/// The first id of a millisecond, with this sequence.
 fn slowly(generator: &Generator, ms: i64, start: u16) -> Result<i64, Stall> {
     let issued = generator.next(|| ms, || true, |_| start);
     issued.map(|issued| issued.id)
 }
 
-/// A full millisecond: there is more at that time.
+/// A full millisecond; the next one begins at that time.
 fn full(until_ms: i64) -> Result<i64, Stall> {
     Err(Stall::Full(until_ms))
 }
@@ -141,7 +139,7 @@ mod issuing {
         assert_eq!(zeroed.next_at_once(|| 0), None);
         let generator = open_before(1_000);
         let at_once = |ms| generator.next_at_once(|| ms);
-        // A new millisecond has a start of its own, and a look at the reservation.
+        // A new millisecond has a random start, and checks the reservation.
         assert_eq!(at_once(999), None);
         assert_eq!(at_once(1_000), None);
         let first = slowly(&generator, 1_000, 0).unwrap();
@@ -174,7 +172,7 @@ mod issuing {
                 sequence: START_SPREAD - 1
             }
         );
-        // The start is for new milliseconds only.
+        // The random start applies to new milliseconds only.
         assert_eq!(at(&generator, 1_000), Ok(first + 1));
         assert_eq!(at(&generator, 1_000), Ok(first + 2));
         assert_eq!(parts(at(&generator, 1_001).unwrap()).sequence, 0);
@@ -214,7 +212,7 @@ mod issuing {
         let unleased = |ms| generator.next(|| ms, || false, |_| 0);
         assert_eq!(unleased(1_000), Err(Stall::Unleased));
         let first = at(&generator, 1_000).unwrap();
-        // The rest of one that has begun is not asked for again.
+        // The check is not repeated within a millisecond.
         assert_eq!(unleased(1_000).map(|issued| issued.id), Ok(first + 1));
         assert_eq!(unleased(1_001), Err(Stall::Unleased));
         assert_eq!(generator.last(), parts(first + 1), "nothing has changed");
@@ -294,8 +292,8 @@ mod issuing {
 
     #[test]
     fn the_clock_is_read_after_the_word() {
-        // Another session issues in a later millisecond while this one reads the clock:
-        // read before the word, that clock would seem to have gone back.
+        // Another session issues in a later millisecond while this one reads the clock. Read before
+        // the word, the clock would seem to have gone back.
         let generator = open_before(1_000);
         let clock = Cell::new(1_000);
         let mut other = None;
@@ -316,8 +314,8 @@ mod issuing {
 }
 
 mod lead {
-    //! Would catch: a call that waits for a clock that stands behind, where it need not; a lead
-    //! that use makes larger; an id beyond the bound, the reservation or the lease.
+    //! Would catch: a call that waits without need for a clock that is behind; a lead increased by
+    //! load; an id beyond the bound, the reservation or the lease.
 
     use super::*;
 
@@ -328,7 +326,7 @@ mod lead {
         burst_ms: 0,
     };
 
-    /// Open at the end of that millisecond, with a clock behind it.
+    /// Open at the end of this millisecond, with the clock behind it.
     fn opened_at(ms: i64, lead: Lead) -> Generator {
         let generator = open_before(ms + 1);
         generator.set_lead(lead);
@@ -343,7 +341,7 @@ mod lead {
         generator.next(|| now_ms, || true, |_| 0)
     }
 
-    /// Takes all that is left of the millisecond.
+    /// Takes the rest of the millisecond.
     fn fill(generator: &Generator, now_ms: i64) {
         while next(generator, now_ms).is_ok() {}
     }
@@ -378,7 +376,7 @@ mod lead {
         fill(&generator, 951);
         assert_eq!(at(&generator, 951), full(952), "no tick");
         assert_eq!(generator.last().ms, 1_001);
-        // Found full only now, and begun at 952: nothing to wait for.
+        // First found full only now, but begun at 952: no wait.
         for now in [952, 960] {
             let id = next(&generator, now).unwrap();
             assert_eq!(
@@ -404,7 +402,7 @@ mod lead {
         fill(&generator, 991);
         assert_eq!(at(&generator, 950), full(951));
         assert_eq!(next(&generator, 951).map(|id| id.lead_ms), Ok(51));
-        // The low bits of a clock go over, and those of ids.
+        // Wraparound of the low bits of the clock and of ids.
         for ms in [i64::from(u32::MAX), 1 << 31, 1 << 32] {
             let generator = opened_at(ms, LEAD);
             assert_eq!(at(&generator, ms - 1), full(ms));
@@ -473,7 +471,7 @@ mod lead {
         let (mut now, mut most, mut last) = (1_000, 0, 0);
         for _ in 0..200_000 {
             match random.random_range(0..20_000) {
-                // A fault: the lead is what it makes of it.
+                // A fault determines the lead.
                 0 => {
                     now -= 50;
                     most = (last - now).max(most);
@@ -484,7 +482,7 @@ mod lead {
             match generator.next(|| now, || true, |_| 4_000) {
                 Ok(Issued { id, lead_ms }) => {
                     assert!(lead_ms <= most, "{lead_ms} ahead, {most} before");
-                    // A millisecond is as far ahead as when it was begun.
+                    // A millisecond keeps the lead it began with.
                     if parts(id).ms > last {
                         most = lead_ms;
                     }
@@ -546,8 +544,8 @@ mod closing {
 
     #[test]
     fn closing_gives_the_reservation_back() {
-        // The caller writes the exact last timestamp down: what was reserved beyond it is
-        // not durable any more (I7).
+        // The caller writes the exact last timestamp to disk: the reservation beyond it is no
+        // longer durable (I7).
         let generator = open_before(1_000);
         at(&generator, 1_000).unwrap();
         generator.close();
@@ -560,7 +558,7 @@ mod closing {
 
     #[test]
     fn an_id_prepared_before_a_close_is_not_issued_after_the_next_open() {
-        // With the same worker id and floor the word must still be another one.
+        // Even with the same worker id and floor, the word must differ.
         let generator = open_before(1_000);
         let reopened = Cell::new(false);
         let id = generator.next(
@@ -615,7 +613,7 @@ mod closing {
                 worker_id,
                 "in force before the first id"
             );
-            // A word at the end of its millisecond goes one further: see the file.
+            // A word at the end of its millisecond skips one: see the header of the module.
             let id = loop {
                 match at(&generator, ms) {
                     Ok(id) => break id,
@@ -647,7 +645,7 @@ mod closing {
         assert_eq!(parts(id.unwrap().id).worker_id, 9);
     }
 
-    /// `leaf_snowflake_reset`, after the clock stood ahead.
+    /// `leaf_snowflake_reset`, after the clock was ahead.
     #[test]
     fn a_rewound_word_issues_above_the_new_floor_with_the_new_worker_id() {
         let generator = open_before(1_000_000);
@@ -684,11 +682,11 @@ mod threads {
         burst_ms: 3,
     };
 
-    /// A clock that the issuers push on themselves, so that no run depends on time.
+    /// A clock advanced by the issuers themselves, so that no run depends on time.
     struct World {
         generator: Generator,
         clock: AtomicI64,
-        /// The largest id that any call has returned: a later call must be above (I4).
+        /// Largest id returned by any call; a later call must be above (I4).
         returned: AtomicI64,
     }
 
@@ -708,7 +706,7 @@ mod threads {
                         assert!(parts(id).ms <= self.generator.reserved_until());
                         assert!((0..=LEAD.max_ms).contains(&lead_ms));
                         self.returned.fetch_max(id, Ordering::SeqCst);
-                        // Set back, now and then, by no more than ids may lead.
+                        // Occasionally set back, by no more than the max lead.
                         match random.random_range(0..500) {
                             0..10 => _ = self.clock.fetch_add(1, Ordering::SeqCst),
                             10 => _ = self.clock.fetch_sub(LEAD.max_ms / 3, Ordering::SeqCst),
@@ -741,7 +739,7 @@ mod threads {
         world.generator.open(0, 999);
         let mut first = Vec::new();
         if change_worker {
-            // However late the thread that changes it gets its turn, it has changed.
+            // The change has taken effect, however late its thread was scheduled.
             first.push(world.issue(&mut StdRng::seed_from_u64(seed)));
             world.generator.open(1, 0);
         }
@@ -770,7 +768,7 @@ mod threads {
                         worker_id = (worker_id + 389) & MAX_WORKER_ID;
                         let before = world.returned.load(Ordering::SeqCst);
                         world.generator.open(worker_id, 0);
-                        // Nobody else changes it: it stands until the next round.
+                        // Nobody else changes it until the next round.
                         while world.returned.load(Ordering::SeqCst) == before
                             && !done.load(Ordering::SeqCst)
                         {

@@ -1,9 +1,8 @@
-//! The lengths that a tag's segments take over time.
+//! Lengths of a tag's segments over time.
 //!
-//! Would catch: a step that overflows (Leaf's 2^30 doubles into a negative number), that
-//! sticks below its cap (Leaf's stays at 512,000 of 1,000,000), that leaves the row's
-//! limits, that ignores a changed `step`, that a clock set back makes grow or shrink, or
-//! that never settles at a steady rate.
+//! Would catch: a step that overflows (Leaf's 2^30 doubles into a negative number), stops below its
+//! cap (Leaf's stays at 512,000 of 1,000,000), leaves the row's limits, ignores a changed `step`,
+//! grows or shrinks because a clock is set back, or never settles at a steady rate.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(
@@ -26,7 +25,7 @@ const DEFAULT: Limits = Limits {
     max_step: 1_000_000,
 };
 
-/// A tag and a clock; claims as the allocator does.
+/// A tag and a clock; claims like the allocator.
 struct Tag {
     pace: Pace,
     now_ms: i64,
@@ -40,7 +39,7 @@ impl Tag {
         }
     }
 
-    /// One that has claimed so much again and again.
+    /// A tag that has repeatedly claimed this many ids.
     fn steady(step: u32, limits: Limits) -> Self {
         let mut tag = Self::new();
         let fixed = Limits {
@@ -104,28 +103,27 @@ fn the_borders_belong_to_the_slower_side() {
     assert_eq!(after(2 * SEGMENT_DURATION_MS), 20);
 }
 
-/// What was used since the last claim is most of the one before, and that was shorter, or
-/// longer.
+/// Most of what was used since the last claim is from the one before, which was shorter or longer.
 #[test]
 fn the_time_that_another_segment_lasted_is_not_taken_for_this_ones() {
     let mut tag = Tag::steady(4_000, DEFAULT);
-    // 4,000 in 10 minutes, so they are doubled.
+    // 4,000 in 10 minutes, so doubled.
     assert_eq!(tag.claim(10 * MINUTE_MS, false, DEFAULT), 8_000);
-    // 4,400 in 11: the 8,000 will last for 20.
+    // 4,400 in 11 minutes: the 8,000 will last 20.
     assert_eq!(tag.claim(11 * MINUTE_MS, false, DEFAULT), 8_000);
     // From now on half as fast.
     assert_eq!(tag.claim(40 * MINUTE_MS, false, DEFAULT), 4_000);
     assert_eq!(tag.claim(38 * MINUTE_MS, false, DEFAULT), 4_000);
 }
 
-/// A tag in use at a steady rate: the next segment is asked for at a tenth of the one in
-/// use. Would catch: a step that swings for ever, so that what is cached at the worst
-/// moment lasts for half as long as it might.
+/// A tag in use at a steady rate: the next segment is requested at a tenth of the current one.
+/// Would catch: a step that oscillates forever, so that the cache at the worst moment lasts half as
+/// long as possible.
 #[test]
 fn at_any_steady_rate_a_segment_lasts_15_to_30_minutes_in_the_end() {
     let mut random = StdRng::seed_from_u64(support::seed());
     for _ in 0..2_000 {
-        // From one that lasts for 15 minutes to a hundred thousand times as fast.
+        // From a segment that lasts 15 minutes to a rate a hundred thousand times higher.
         let a_minute = 10f64.powf(random.random_range(1.9..7.0));
         let minutes = |ids: u32| f64::from(ids) / a_minute;
         let limits = Limits {
@@ -198,26 +196,26 @@ fn a_starved_consumer_grows_eightfold_from_the_second_claim_on() {
 
 #[test]
 fn starvation_does_not_make_a_slow_consumer_grow() {
-    // Both buffers empty after an hour: the refill was late, the segment was not small.
+    // Both buffers empty after an hour: the refill was late, the segment was not too small.
     let mut tag = Tag::steady(4_000, DEFAULT);
     assert_eq!(tag.claim(20 * MINUTE_MS, true, DEFAULT), 4_000);
     assert_eq!(tag.claim(60 * MINUTE_MS, true, DEFAULT), 2_000);
 }
 
-/// Would catch: an outage of the source server of a tag, over which its step shrinks just
-/// when the tag has run dry, or grows since the segments that come then are used at once.
+/// Would catch: an outage of a tag's source server after which the step shrinks just when the tag
+/// has run dry, or grows because the segments arriving then are used at once.
 #[test]
 fn how_long_a_claim_took_says_nothing_of_use() {
     for late_ms in [0, 1_000, 10 * MINUTE_MS, 40 * MINUTE_MS, 600 * MINUTE_MS] {
         let mut tag = Tag::steady(16_000, DEFAULT);
         let step = tag.claim(20 * MINUTE_MS, false, DEFAULT);
-        // Asked for in time, and it comes late.
+        // Requested in time, but late to arrive.
         let asked_ms = tag.now_ms + 20 * MINUTE_MS;
         assert_eq!(tag.pace.next(asked_ms, late_ms > 0, DEFAULT), step);
         tag.now_ms = asked_ms + late_ms;
         tag.pace = tag.pace.claimed(asked_ms, tag.now_ms, step, DEFAULT);
-        // The next one is asked for when that segment is used for a tenth: at once, where
-        // nothing was left, and otherwise when the one before it is used up.
+        // The next one is requested when a tenth of that segment is used: at once if nothing was
+        // left, otherwise when the previous one is used up.
         let next_ms = tag.now_ms.max(asked_ms + 20 * MINUTE_MS);
         assert_eq!(tag.pace.next(next_ms, false, DEFAULT), step, "{late_ms}");
     }
@@ -272,7 +270,7 @@ fn a_clock_that_goes_back_keeps_the_step() {
         8_000,
         "measured from the clock as it is now"
     );
-    // The ends of the clock's range do not overflow.
+    // No overflow at the ends of the clock's range.
     tag.pace.claimed_at_ms = i64::MAX;
     assert_eq!(tag.pace.next(i64::MIN, true, DEFAULT), 8_000);
     tag.pace.claimed_at_ms = i64::MIN;
@@ -310,7 +308,7 @@ fn the_largest_steps_do_not_overflow() {
         Tag::new().claims(4, 0, false, doubled),
         [1 << 30, 1 << 30, LARGEST, LARGEST]
     );
-    // A pace that no claim makes, for the sake of the conversion's end.
+    // A pace that no claim produces, to reach the end of the conversion.
     let huge = Pace {
         base: 1,
         step: u32::MAX,
@@ -346,8 +344,8 @@ fn a_fixed_step_stays_fixed() {
     }
 }
 
-/// What a server that takes over reckons with. Would catch: a skip that is shorter than
-/// what claims that were lost have taken, at any use of the tag.
+/// The bound used by a server that takes over. Would catch: a skip smaller than the ids of lost
+/// claims, at any use of the tag.
 #[test]
 fn lost_claims_take_no_more_than_is_skipped_for_them() {
     let mut random = StdRng::seed_from_u64(support::seed());
@@ -360,7 +358,7 @@ fn lost_claims_take_no_more_than_is_skipped_for_them() {
         let mut recent = step;
         let mut claims = Vec::new();
         for _ in 0..30 {
-            // As long as it may be, or shorter, whatever the reason.
+            // The max length, or a shorter one, for whatever reason.
             let longest = longest_claim(recent, limits);
             let claimed = if random.random() {
                 longest
@@ -368,7 +366,7 @@ fn lost_claims_take_no_more_than_is_skipped_for_them() {
                 random.random_range(1..=longest)
             };
             claims.push((recent, claimed));
-            // By this server, or for another one.
+            // For this server, or for another one.
             let decay = if random.random() {
                 Decay::Alone
             } else {

@@ -1,4 +1,4 @@
-//! The table of tags against a map: random operations, and tags that are made to collide.
+//! The table of tags compared with a map: random operations, and colliding tags.
 
 #![cfg(not(leaf_id_loom))]
 
@@ -8,12 +8,12 @@ use leaf_id_core::tag_table::TagTable;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// What the table has been told.
+/// Model of the table.
 type Model = HashMap<Vec<u8>, (u32, u64)>;
 
 const SEEDS: [u64; 2] = [0x0123_4567_89AB_CDEF, 0xFEDC_BA98_7654_3210];
 
-/// Every length, with little to tell tags of one length from one another.
+/// A tag of any length, similar to others of the same length.
 fn tag(rng: &mut StdRng, longest: usize) -> Vec<u8> {
     let mut tag = vec![rng.random_range(0..3); rng.random_range(1..=longest)];
     for _ in 0..rng.random_range(0..3) {
@@ -76,7 +76,7 @@ fn what_is_no_tag_is_never_in_it() {
     assert_eq!(table.get(&[7; 256]), None);
 }
 
-/// Tags in which each byte counts, whatever their length.
+/// Tags in which each byte matters, of any length.
 #[test]
 fn tags_that_differ_in_one_byte_are_two() {
     for len in 1..=40 {
@@ -93,7 +93,7 @@ fn tags_that_differ_in_one_byte_are_two() {
     }
 }
 
-/// With the seeds that no session has, a table forgets no tag, however many there are.
+/// With seeds that no session has, a table keeps all tags, however many.
 #[test]
 fn a_quarter_of_a_million_tags_are_all_remembered() {
     let mut rng = StdRng::seed_from_u64(13);
@@ -108,8 +108,8 @@ fn a_quarter_of_a_million_tags_are_all_remembered() {
     }
 }
 
-/// Who knows the seeds can make tags of one hash: the first factor is 0 for all that begin
-/// with the first seed.
+/// A tag with the same hash as others, constructed from the seeds: the first factor is 0 for tags
+/// that begin with the first seed.
 fn colliding(i: u32) -> Vec<u8> {
     let mut tag = SEEDS[0].to_le_bytes().to_vec();
     tag.extend_from_slice(format!("{i:08}").as_bytes());
@@ -118,8 +118,8 @@ fn colliding(i: u32) -> Vec<u8> {
     tag
 }
 
-/// Tags of one hash are told apart, up to as many as their buckets have room for; then the
-/// table forgets some, but confuses none, and does not grow for them.
+/// Tags with the same hash are distinguished, up to the capacity of their buckets. Beyond that the
+/// table evicts some, but confuses none and does not grow.
 #[test]
 fn tags_that_collide_are_forgotten_and_never_confused() {
     let mut table = TagTable::new(SEEDS);

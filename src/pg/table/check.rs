@@ -1,4 +1,4 @@
-//! Whether a table is of a [`Shape`].
+//! Verification that a table has its [`Shape`].
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -8,34 +8,33 @@ use pgrx::pg_sys;
 use super::shape::{Misshapen, Shape};
 use crate::pg::catalog::{attribute, extension_version, primary_key};
 
-/// How many relcache invalidations this process has seen, for what [`Shape`] remembers.
+/// Relcache invalidations seen by this process, to cache the result in [`Shape`].
 static RELCACHE_CHANGES: AtomicU32 = AtomicU32::new(1);
 
 unsafe extern "C-unwind" fn relcache_changed(_arg: pg_sys::Datum, _relation: pg_sys::Oid) {
-    // Called from anywhere that looks at the catalogs: nothing but a counter.
+    // Called during any catalog access, so it only increments a counter.
     RELCACHE_CHANGES.fetch_add(1, Ordering::Relaxed);
 }
 
 fn watch_relcache() {
     static WATCHING: AtomicBool = AtomicBool::new(false);
     if !WATCHING.swap(true, Ordering::Relaxed) {
-        // SAFETY: a callback that touches nothing but an atomic, and lives as long as the library, which is
-        // never unloaded.
+        // SAFETY: the callback only touches an atomic, and the library is never unloaded.
         unsafe {
             pg_sys::CacheRegisterRelcacheCallback(Some(relcache_changed), pg_sys::Datum::null());
         }
     }
 }
 
-/// Why a table was not opened.
+/// Reason why a table was not opened.
 pub enum Obstacle {
-    /// It or an index of it is locked by somebody else, and was not to be waited for.
+    /// The table or an index of it is locked by another session, and waiting was not allowed.
     Locked,
     /// See [`Misshapen`].
     Misshapen(Misshapen),
 }
 
-/// Whether an open table is of a shape. The locks of its indexes are waited for.
+/// Checks that an open table has a shape. Waits for locks of its indexes.
 ///
 /// # Errors
 /// [`Misshapen`].
@@ -46,18 +45,18 @@ pub unsafe fn check_open(
     relation: pg_sys::Relation,
     shape: &'static Shape,
 ) -> Result<(), Misshapen> {
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     match unsafe { check_once(relation, shape, true) } {
         Err(Obstacle::Misshapen(misshapen)) => Err(misshapen),
         Err(Obstacle::Locked) | Ok(()) => Ok(()),
     }
 }
 
-/// Compares an open table with its shape, once for each change of it that this process hears
-/// of.
+/// Compares an open table with its shape; the result is cached until the next relcache
+/// invalidation.
 ///
 /// # Errors
-/// [`Obstacle`]; without `waits` also for a lock of an index.
+/// [`Obstacle`]; without `waits`, also for a locked index.
 ///
 /// # Safety
 /// The relation is open and locked.
@@ -68,13 +67,13 @@ pub unsafe fn check_once(
 ) -> Result<(), Obstacle> {
     watch_relcache();
     let changes = RELCACHE_CHANGES.load(Ordering::Relaxed);
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let oid = unsafe { (*relation).rd_id }.to_u32();
     let state = (u64::from(changes) << 32) | u64::from(oid);
     if shape.checked.load(Ordering::Relaxed) == state {
         return Ok(());
     }
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let found = unsafe { check(relation, shape).and_then(|()| check_indexes(relation, waits)) };
     match found {
         Ok(Looked::Fits) => {
@@ -93,17 +92,17 @@ pub unsafe fn check_once(
 /// # Safety
 /// The relation is open and locked.
 unsafe fn check(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String> {
-    // SAFETY: as the caller says; the parts of a relation live as long as it is open.
+    // SAFETY: guaranteed by the caller; the parts of a relation live as long as it is open.
     unsafe {
         let class = &*(*relation).rd_rel;
-        // C's char has a sign on some processors, and none on arm64.
+        // char is signed on some platforms, and unsigned on arm64.
         if class.relkind as u8 != pg_sys::RELKIND_RELATION
             || class.relam != pg_sys::HEAP_TABLE_AM_OID
             || class.relpersistence as u8 != pg_sys::RELPERSISTENCE_PERMANENT
         {
             return Err("It is no ordinary, logged heap table.".into());
         }
-        // Its schema cannot be renamed, nor anything be made in it, but by its owner.
+        // Only its owner can rename the schema or create objects in it.
         let extension = pg_sys::get_extension_oid(c"leaf_id".as_ptr(), true);
         let is_member = |class, object| {
             extension != pg_sys::InvalidOid
@@ -115,7 +114,7 @@ unsafe fn check(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String>
             return Err("It does not belong to extension leaf_id.".into());
         }
     }
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         check_columns(relation, shape)?;
         check_constraints(relation, shape)?;
@@ -126,8 +125,8 @@ unsafe fn check(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String>
 /// # Safety
 /// The relation is open and locked.
 unsafe fn check_columns(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String> {
-    // SAFETY: as the caller says; a column is looked at only if there are as many. A name ends
-    // with a null.
+    // SAFETY: guaranteed by the caller; a column is accessed only if it exists. A name is
+    // null-terminated.
     unsafe {
         let descriptor = (*relation).rd_att;
         for (number, (name, kind)) in (0..).zip(shape.columns) {
@@ -158,7 +157,7 @@ unsafe fn check_columns(relation: pg_sys::Relation, shape: &Shape) -> Result<(),
 /// # Safety
 /// The relation is open and locked.
 unsafe fn check_constraints(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String> {
-    // SAFETY: as the caller says; there are as many constraints as the descriptor says.
+    // SAFETY: guaranteed by the caller; num_check is the number of constraints.
     unsafe {
         let Some(constraints) = (*(*relation).rd_att).constr.as_ref() else {
             return Ok(());
@@ -177,8 +176,8 @@ unsafe fn check_constraints(relation: pg_sys::Relation, shape: &Shape) -> Result
 /// # Safety
 /// The relation is open and locked.
 unsafe fn check_triggers(relation: pg_sys::Relation, shape: &Shape) -> Result<(), String> {
-    // SAFETY: as the caller says; there are as many triggers as the description says. A name ends
-    // with a null.
+    // SAFETY: guaranteed by the caller; trigdesc has numtriggers elements, with null-terminated
+    // names.
     unsafe {
         let Some(triggers) = (*relation).trigdesc.as_ref() else {
             return Ok(());
@@ -192,10 +191,10 @@ unsafe fn check_triggers(relation: pg_sys::Relation, shape: &Shape) -> Result<()
                 && !trigger.tgisinternal;
             let function =
                 pg_sys::getExtensionOfObject(pg_sys::ProcedureRelationId, trigger.tgfoid);
-            if shape.is_unfollowed && follows && function != extension {
+            if shape.without_row_triggers && follows && function != extension {
                 let name = CStr::from_ptr(trigger.tgname).to_string_lossy();
                 return Err(format!(
-                    "It has row trigger \"{name}\", which what is written here does not fire."
+                    "It has row trigger \"{name}\", and leases are renewed without firing triggers."
                 ));
             }
         }
@@ -203,14 +202,14 @@ unsafe fn check_triggers(relation: pg_sys::Relation, shape: &Shape) -> Result<()
     Ok(())
 }
 
-/// The primary key must be the first column alone, and no index may need more than the
-/// values of columns.
+/// Checks that the primary key is the first column alone, and that no index needs more than column
+/// values.
 ///
 /// # Safety
 /// The relation is open and locked.
 unsafe fn check_indexes(relation: pg_sys::Relation, waits: bool) -> Result<Looked, String> {
-    // SAFETY: as the caller says; the list has as many elements as it says. An index is locked
-    // before it is opened without a lock, and closed before the next one.
+    // SAFETY: guaranteed by the caller; the list's length is its number of elements. An index is
+    // locked before it is opened with NoLock, and closed before the next one.
     unsafe {
         let key = primary_key(relation);
         if key == pg_sys::InvalidOid {
@@ -243,20 +242,20 @@ unsafe fn check_indexes(relation: pg_sys::Relation, waits: bool) -> Result<Looke
     Ok(Looked::Fits)
 }
 
-/// What a look at the indexes came to.
+/// Result of checking the indexes.
 enum Looked {
     Fits,
     Locked,
 }
 
-/// What an index has that `CatalogTupleUpdate` cannot do.
+/// Property of an index that `CatalogTupleUpdate` does not support.
 ///
 /// # Safety
 /// The index is open.
 unsafe fn index_problem(index: pg_sys::Relation, is_key: bool) -> Option<&'static str> {
-    // SAFETY: as the caller says; an index has a column, and so a first key and its collation. Its
-    // catalog row is looked at and not its expressions, which PostgreSQL would fold, and so run
-    // functions in them.
+    // SAFETY: guaranteed by the caller; an index has a column, and so a first key and its
+    // collation. Expressions are only tested for NULL in the catalog row: reading them would let
+    // PostgreSQL fold them, and so run functions in them.
     unsafe {
         let form = &*(*index).rd_index;
         let is_null = |column: u32| {

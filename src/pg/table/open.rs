@@ -1,4 +1,4 @@
-//! A table of the extension, open and locked.
+//! Opening and locking the extension's tables.
 
 use pgrx::pg_sys;
 
@@ -6,34 +6,33 @@ use super::check::{Obstacle, check_once};
 use super::shape::{Misshapen, Shape};
 use crate::pg::catalog::primary_key;
 
-/// How a table is used.
+/// Access mode of a table.
 #[derive(Clone, Copy)]
 pub enum Access {
-    /// Rows are read.
+    /// Read rows.
     Read,
-    /// Rows are locked or written.
+    /// Lock or write rows.
     Write,
 }
 
-/// One of the extension's tables, open and locked until the transaction ends (or, for
-/// [`Access::Read`], until it is dropped).
+/// An open table of the extension. Its lock is held until the end of the transaction; for
+/// [`Access::Read`], until drop.
 pub struct Table {
     pub(super) relation: pg_sys::Relation,
     pub(super) key_index: pg_sys::Oid,
-    /// The lock of the table that is released on drop ...
+    /// Table lock to release on drop.
     lock: pg_sys::LOCKMODE,
-    /// ... and of the index of its key.
+    /// Lock on the primary key's index to release on drop.
     index_lock: pg_sys::LOCKMODE,
 }
 
 impl Drop for Table {
     fn drop(&mut self) {
-        // An error may have been raised in the middle of anything: the end of the transaction
-        // closes what is open.
+        // During an error, the end of the transaction closes the relation.
         if std::thread::panicking() {
             return;
         }
-        // SAFETY: opened and locked once, by whoever has made this, and neither given back before.
+        // SAFETY: opened and locked once, and not released before.
         unsafe {
             if self.index_lock != pg_sys::NoLock.cast_signed() {
                 pg_sys::UnlockRelationOid(self.key_index, self.index_lock);
@@ -44,8 +43,8 @@ impl Drop for Table {
 }
 
 impl Table {
-    /// Opens a table by its oid, and waits for its lock as `lock_timeout` allows; `None` if
-    /// it is gone.
+    /// Opens a table by its oid, waiting for its lock within `lock_timeout`. `None` if it was
+    /// dropped.
     ///
     /// # Errors
     /// [`Misshapen`].
@@ -58,7 +57,8 @@ impl Table {
             Access::Read => (pg_sys::AccessShareLock, pg_sys::AccessShareLock),
             Access::Write => (pg_sys::RowExclusiveLock, pg_sys::NoLock),
         };
-        // SAFETY: in a transaction; takes any oid, and returns null if there is no such relation.
+        // SAFETY: in a transaction; accepts any oid, and returns null if the relation does not
+        // exist.
         let relation =
             unsafe { pg_sys::try_relation_open(pg_sys::Oid::from(oid), lock.cast_signed()) };
         // SAFETY: opened and locked above.
@@ -69,15 +69,15 @@ impl Table {
         }
     }
 
-    /// The same for reading, if that takes no wait.
+    /// Opens a table for reading, without waiting for a lock.
     ///
     /// # Errors
     /// [`Obstacle`].
     pub fn open_at_once(oid: u32, shape: &'static Shape) -> Result<Option<Self>, Obstacle> {
         let oid = pg_sys::Oid::from(oid);
         let share = pg_sys::AccessShareLock.cast_signed();
-        // SAFETY: in a transaction; takes any oid. The relation is locked before it is opened
-        // without a lock; null if there is none.
+        // SAFETY: in a transaction; accepts any oid. The relation is locked before it is opened
+        // with NoLock; the result is null if it does not exist.
         let relation = unsafe {
             if !pg_sys::ConditionalLockRelationOid(oid, share) {
                 return Err(Obstacle::Locked);
@@ -93,7 +93,7 @@ impl Table {
         let Some(mut table) = table else {
             return Ok(None);
         };
-        // SAFETY: takes any oid. REINDEX locks the index alone, and a scan would wait for it.
+        // SAFETY: accepts any oid. REINDEX locks only the index, and a scan would wait for it.
         if unsafe { !pg_sys::ConditionalLockRelationOid(table.key_index, share) } {
             return Err(Obstacle::Locked);
         }
@@ -102,7 +102,7 @@ impl Table {
     }
 
     /// # Safety
-    /// The relation is null, or was opened and locked for this.
+    /// `relation` is null, or was opened and locked for this.
     unsafe fn opened(
         relation: pg_sys::Relation,
         shape: &'static Shape,
@@ -118,7 +118,7 @@ impl Table {
             lock: lock.cast_signed(),
             index_lock: pg_sys::NoLock.cast_signed(),
         };
-        // SAFETY: open and locked, as the caller says.
+        // SAFETY: open and locked, guaranteed by the caller.
         unsafe {
             check_once(relation, shape, waits)?;
             table.key_index = primary_key(relation);

@@ -1,4 +1,4 @@
-//! Rows of a table, as they were read.
+//! Rows read from a table.
 
 use core::ffi::{c_char, c_int};
 
@@ -9,39 +9,39 @@ use super::value::Value;
 use crate::pg::catalog::attribute;
 use crate::pg::name::Name;
 
-/// A row of a table whose [`super::shape::Shape`] was checked. It is looked at while its table is
-/// open, and lives as long as the memory context in which it was read.
+/// A row of a table whose [`super::shape::Shape`] was checked. Valid while its table is open and
+/// the memory context in which it was read lives.
 ///
-/// Columns are read by number from 1. One of another type than is asked for reads as NULL
-/// there: the shape has named the types.
+/// Columns are numbered from 1. A column of another type than requested reads as NULL; the types
+/// are known from the shape.
 pub struct Row {
     pub(super) tuple: pg_sys::HeapTuple,
     descriptor: pg_sys::TupleDesc,
 }
 
-/// Who has locked a row, or written it without having committed.
+/// Transaction that has locked a row, or written it and not committed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Locker {
-    /// Nobody.
+    /// None.
     None,
-    /// A transaction.
+    /// A transaction, by xid.
     Transaction(u32),
-    /// Several transactions.
+    /// Several transactions, by multixact id.
     Multi(u32),
 }
 
 impl Row {
     /// # Safety
-    /// A valid tuple and its descriptor: both live as long as the result is looked at. The shape of
-    /// its table was checked.
+    /// `tuple` is valid and matches `descriptor`; both outlive the result. The shape of the table
+    /// was checked.
     pub unsafe fn new(tuple: pg_sys::HeapTuple, descriptor: pg_sys::TupleDesc) -> Self {
         Self { tuple, descriptor }
     }
 
-    /// Its tuple with some columns, by number from 1, changed.
+    /// A copy of the tuple with some columns (numbered from 1) replaced.
     ///
     /// # Safety
-    /// The columns are of the values' types.
+    /// The columns have the types of the values.
     pub unsafe fn with(&self, changes: &[(usize, Value<'_>)]) -> pg_sys::HeapTuple {
         let mut columns: Vec<c_int> = (changes.iter())
             .map(|(number, _)| c_int::try_from(*number).unwrap_or(0))
@@ -51,8 +51,8 @@ impl Row {
         let mut values: Vec<_> = (datums.into_iter())
             .map(|datum| datum.unwrap_or(pg_sys::Datum::null()))
             .collect();
-        // SAFETY: a tuple with its descriptor; as the caller says; there are as many columns, values
-        // and nulls as is said.
+        // SAFETY: a tuple with its descriptor; guaranteed by the caller; columns, values and nulls
+        // have the same length.
         unsafe {
             pg_sys::heap_modify_tuple_by_cols(
                 self.tuple,
@@ -68,8 +68,8 @@ impl Row {
     fn column(&self, number: usize, expected: Type) -> Option<pg_sys::Datum> {
         let number = c_int::try_from(number).ok()?;
         let mut null = false;
-        // SAFETY: a tuple of the table with this descriptor, which lives as long as that is open;
-        // the column is one that it has.
+        // SAFETY: a tuple of the table with this descriptor, valid while the table is open; the
+        // column exists.
         unsafe {
             if number < 1 || number > (*self.descriptor).natts {
                 return None;
@@ -119,15 +119,15 @@ impl Row {
         self.varlena(number, Type::Text)
     }
 
-    /// A column of bytes.
+    /// A bytea column.
     pub fn bytes(&self, number: usize) -> Option<Vec<u8>> {
         self.varlena(number, Type::Bytes)
     }
 
     fn varlena(&self, number: usize, expected: Type) -> Option<Vec<u8>> {
         let value = self.column(number, expected)?;
-        // SAFETY: the column is a text or a bytea, see `column`, and copied before anything can
-        // free it.
+        // SAFETY: the column is a text or a bytea, see `column`, and is copied before it can be
+        // freed.
         unsafe {
             let text = pg_sys::pg_detoast_datum_packed(value.cast_mut_ptr());
             Some(pgrx::varlena_to_byte_slice(text).to_vec())
@@ -141,14 +141,14 @@ impl Row {
         Some(unsafe { Name::from_value(value) })
     }
 
-    /// A column of names; elements that are NULL are left out.
+    /// A `name[]` column, without NULL elements.
     pub fn names(&self, number: usize) -> Option<Vec<Name>> {
         let value = self.column(number, Type::Names)?;
         let mut elements = core::ptr::null_mut();
         let mut nulls = core::ptr::null_mut();
         let mut count = 0;
-        // SAFETY: the column is an array of names, see `column`; the arguments are what PostgreSQL
-        // knows of that type. Both results have as many elements as `count` says.
+        // SAFETY: the column is an array of names, see `column`; the arguments describe type name.
+        // Both results have `count` elements.
         unsafe {
             let array = pg_sys::pg_detoast_datum(value.cast_mut_ptr());
             pg_sys::deconstruct_array(
@@ -171,7 +171,7 @@ impl Row {
         }
     }
 
-    /// Whether its key is this.
+    /// True if the row's key equals `key`.
     pub(super) fn has(&self, key: &Value<'_>) -> bool {
         match key {
             Value::Text(bytes) => self.text(1).is_some_and(|found| found == *bytes),
@@ -182,20 +182,20 @@ impl Row {
         }
     }
 
-    /// Whether it was written by the open transaction, or by a parallel worker's leader.
+    /// True if the row was written by the open transaction, or by a parallel worker's leader.
     pub fn is_ours(&self) -> bool {
-        // SAFETY: a tuple that was read from a table, so its header has the fields of a heap tuple
-        // and not those of a datum.
+        // SAFETY: a tuple read from a table, so its header has the fields of a heap tuple, not of a
+        // datum.
         unsafe {
             let xmin = (*(*self.tuple).t_data).t_choice.t_heap.t_xmin;
             pg_sys::TransactionIdIsCurrentTransactionId(xmin)
         }
     }
 
-    /// Who has locked or updated it last.
+    /// The last locker or updater of the row.
     pub fn locker(&self) -> Locker {
-        // SAFETY: a tuple that was read from a table, so its header has the fields of a heap tuple
-        // and not those of a datum.
+        // SAFETY: a tuple read from a table, so its header has the fields of a heap tuple, not of a
+        // datum.
         let (info, xmax) = unsafe {
             let header = &*(*self.tuple).t_data;
             (u32::from(header.t_infomask), header.t_choice.t_heap.t_xmax)

@@ -1,4 +1,4 @@
-//! Looks at the rows of a table.
+//! Reading rows of a table.
 
 use core::ffi::c_int;
 
@@ -9,17 +9,17 @@ use super::row::Row;
 use super::value::Value;
 
 impl Table {
-    /// A copy of a row, which lives as long as the memory context.
+    /// A copy of a row, in the current memory context.
     ///
     /// # Safety
-    /// It is a tuple of this table.
+    /// `tuple` is a tuple of this table.
     pub(super) unsafe fn row(&self, tuple: pg_sys::HeapTuple) -> Row {
-        // SAFETY: as the caller says; the relation is open.
+        // SAFETY: guaranteed by the caller; the relation is open.
         unsafe { Row::new(pg_sys::heap_copytuple(tuple), (*self.relation).rd_att) }
     }
 
-    /// The row with this key as it is committed now, or as this transaction has made it,
-    /// whoever has locked it.
+    /// The row with this key as committed now, or as modified by this transaction, without regard
+    /// to row locks.
     pub fn get(&self, key: &Value<'_>) -> Option<Row> {
         self.with_latest_snapshot(|snapshot| {
             let mut found = None;
@@ -31,7 +31,7 @@ impl Table {
         })
     }
 
-    /// All rows, in no order.
+    /// All rows, in no particular order.
     pub fn rows(&self) -> Vec<Row> {
         self.with_latest_snapshot(|snapshot| {
             let mut found = Vec::new();
@@ -43,12 +43,12 @@ impl Table {
         })
     }
 
-    /// Runs a closure with a snapshot of this very moment, registered and active: fetching a
-    /// value that is stored out of line needs both. The one for catalogs, as PostgreSQL takes
-    /// no other in a parallel query; of a table that is no catalog it is always a new one.
+    /// Runs `body` with a new snapshot, registered and active, both of which detoasting requires.
+    /// It is a catalog snapshot, the only kind allowed in a parallel query; for a table that is not
+    /// a catalog it is always a new one.
     pub(super) fn with_latest_snapshot<T>(&self, body: impl FnOnce(pg_sys::Snapshot) -> T) -> T {
-        // SAFETY: in a transaction; the relation is open. What is registered and pushed is taken
-        // back in turn; an error ends the transaction, and the snapshot with it.
+        // SAFETY: in a transaction; the relation is open. Register and push are undone in reverse
+        // order; an error ends the transaction, and the snapshot with it.
         unsafe {
             let relation = (*self.relation).rd_id;
             let snapshot = pg_sys::RegisterSnapshot(pg_sys::GetCatalogSnapshot(relation));
@@ -68,8 +68,8 @@ impl Table {
     ) {
         let mut scan_key = pg_sys::ScanKeyData::default();
         // SAFETY: in a transaction; the relation is open, and its key is the first column alone,
-        // compared by a function of its type. The scan ends here, or with the transaction by an
-        // error. A tuple is valid until the next one is fetched.
+        // compared by a function of its type. The scan ends here, or with the transaction on error.
+        // A tuple is valid until the next one is fetched.
         unsafe {
             if let Some(key) = key {
                 let (procedure, collation) = key.equality();

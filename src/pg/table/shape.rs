@@ -1,14 +1,14 @@
-//! What a table of the extension must be like.
+//! Expected definitions of the extension's tables.
 
 use core::ffi::CStr;
 use core::sync::atomic::AtomicU64;
 
 use pgrx::pg_sys;
 
-/// The schema of the extension's tables.
+/// Schema of the extension's tables.
 pub const SCHEMA: &CStr = c"leaf_id";
 
-/// Types of columns.
+/// Column types.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Type {
     /// `boolean`
@@ -32,7 +32,7 @@ pub enum Type {
 }
 
 impl Type {
-    /// Its oid.
+    /// Oid of the type.
     pub fn oid(self) -> pg_sys::Oid {
         match self {
             Self::Boolean => pg_sys::BOOLOID,
@@ -48,25 +48,25 @@ impl Type {
     }
 }
 
-/// A table as the extension's script makes it. Before it is written or read it is compared
-/// with what there is: `CatalogTupleUpdate` crashes on an index over an expression, enters
-/// wrong rows into a partial one, and looks at no constraint and no generated column; and a
-/// value of another type is a wild pointer.
+/// Definition of a table by the extension's script. The actual table is compared with it before any
+/// access, since `CatalogTupleUpdate` crashes on an index over an expression, inserts wrong entries
+/// into a partial index, and ignores constraints and generated columns; and a value of another type
+/// would be a wild pointer.
 pub struct Shape {
-    /// Its name, in [`SCHEMA`].
+    /// Table name, in [`SCHEMA`].
     pub name: &'static CStr,
-    /// Its columns in order. Others may follow, which are then left as they are.
+    /// Columns in order. More may follow; they are left unchanged.
     pub columns: &'static [(&'static CStr, Type)],
-    /// Its CHECK constraints. What is written here keeps them.
+    /// CHECK constraints, which the writes here satisfy.
     pub checks: &'static [&'static CStr],
-    /// No trigger of anybody else's may follow its rows: see [`Self::unfollowed`].
-    pub(super) is_unfollowed: bool,
-    /// The table that was found to be so, and after how many relcache invalidations.
+    /// See [`Self::without_row_triggers`].
+    pub(super) without_row_triggers: bool,
+    /// The table last verified, with the number of relcache invalidations then.
     pub(super) checked: AtomicU64,
 }
 
 impl Shape {
-    /// The primary key is the first column.
+    /// A shape. The primary key is the first column.
     pub const fn new(
         name: &'static CStr,
         columns: &'static [(&'static CStr, Type)],
@@ -76,34 +76,34 @@ impl Shape {
             name,
             columns,
             checks,
-            is_unfollowed: false,
+            without_row_triggers: false,
             checked: AtomicU64::new(0),
         }
     }
 
-    /// For a table that nothing remembers beside it. Its rows are written past triggers: a tool that
-    /// copies the table, and follows its rows by a trigger, would put older ones in its place.
-    pub const fn unfollowed(mut self) -> Self {
-        self.is_unfollowed = true;
+    /// Refuses the table while it has row triggers other than the extension's. Writes here fire none,
+    /// so a tool that copies a table and tracks changes by trigger would replace it with stale rows.
+    pub const fn without_row_triggers(mut self) -> Self {
+        self.without_row_triggers = true;
         self
     }
 }
 
-/// In what a table differs from its [`Shape`], as a sentence.
+/// Difference between a table and its [`Shape`].
 #[derive(Debug)]
 pub struct Misshapen {
-    /// The table.
+    /// Name of the table.
     pub table: &'static CStr,
-    /// In what.
+    /// The difference, as a sentence.
     pub detail: String,
-    /// The version of the extension in this database, if it is another than the library's: then
-    /// nobody has altered the table.
+    /// Version of the extension in this database, if it differs from the library's: then the table
+    /// was not altered.
     pub installed: Option<String>,
 }
 
-/// The oid of one of the extension's tables; `None` if there is none of this name.
+/// Oid of one of the extension's tables; `None` if it does not exist.
 pub fn find_table(shape: &Shape) -> Option<u32> {
-    // SAFETY: in a transaction; names that end with null. In a schema that is not there is no table.
+    // SAFETY: in a transaction; null-terminated names. A missing schema has no tables.
     let oid = unsafe {
         let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
         pg_sys::get_relname_relid(shape.name.as_ptr(), schema)

@@ -26,7 +26,7 @@ pub enum Value<'a> {
 }
 
 impl Value<'_> {
-    /// `None` for NULL.
+    /// The value as a datum; `None` for NULL.
     pub fn datum(&self) -> Option<pg_sys::Datum> {
         Some(match self {
             Self::Null => return None,
@@ -39,7 +39,7 @@ impl Value<'_> {
         })
     }
 
-    /// The function of `=` for a key of this type, and its collation.
+    /// Function of `=` for a key of this type, and its collation.
     pub fn equality(&self) -> (u32, pg_sys::Oid) {
         match self {
             Self::Text(_) => (pg_sys::F_TEXTEQ, pg_sys::C_COLLATION_OID),

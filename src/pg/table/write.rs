@@ -1,4 +1,4 @@
-//! Locks and writes rows of a table.
+//! Locking and writing rows of a table.
 
 use pgrx::{PgLogLevel, PgSqlErrorCode, pg_sys};
 
@@ -14,32 +14,32 @@ enum Locked {
     Busy,
 }
 
-/// What [`Table::lock_at_once`] has found.
+/// Result of [`Table::lock_at_once`].
 pub enum LockedAtOnce {
-    /// The row, which is locked now.
+    /// The row, now locked.
     Row(Row),
-    /// No row with this key.
+    /// There is no row with this key.
     None,
-    /// A row that somebody else has locked.
+    /// The row is locked by another transaction.
     Busy,
 }
 
 impl Table {
-    /// Locks the row with this key, in its last version, as `SELECT ... FOR NO KEY UPDATE`
-    /// does: others that write it, or lock it so, are waited for as `lock_timeout` allows.
-    /// `None` if there is none.
+    /// Locks the latest version of the row with this key, like `SELECT ... FOR NO KEY UPDATE`.
+    /// Waits for concurrent writers and lockers within `lock_timeout`. `None` if there is no such
+    /// row.
     pub fn lock(&self, key: &Value<'_>) -> Option<Row> {
         loop {
             match self.try_lock(key, pg_sys::LockWaitPolicy::LockWaitBlock) {
                 Locked::Row(row) => return Some(row),
                 Locked::None => return None,
-                // Deleted or renamed while it was waited for: another one may have come.
+                // Deleted or renamed during the wait; there may be a new row.
                 Locked::Gone | Locked::Busy => check_for_interrupts(),
             }
         }
     }
 
-    /// The same, if that takes no wait.
+    /// As [`Table::lock`], but without waiting.
     pub fn lock_at_once(&self, key: &Value<'_>) -> LockedAtOnce {
         loop {
             match self.try_lock(key, pg_sys::LockWaitPolicy::LockWaitSkip) {
@@ -55,7 +55,7 @@ impl Table {
         self.with_latest_snapshot(|snapshot| {
             let mut place = None;
             self.scan(Some(key), snapshot, |tuple| {
-                // SAFETY: a tuple of the scan, looked at before the next one.
+                // SAFETY: a tuple of the scan, read before the next one.
                 place = Some(unsafe { (*tuple).t_self });
             });
             let Some(mut place) = place else {
@@ -63,7 +63,7 @@ impl Table {
             };
             let mut failure = pg_sys::TM_FailureData::default();
             // SAFETY: in a transaction, with the snapshot of the scan; the relation is open and
-            // locked, and `place` was found in it. What the slot holds is copied before it is
+            // locked, and `place` was found in it. The contents of the slot are copied before it is
             // dropped.
             unsafe {
                 let slot = pg_sys::table_slot_create(self.relation, core::ptr::null_mut());
@@ -83,7 +83,7 @@ impl Table {
                         let mut free = false;
                         let tuple = pg_sys::ExecFetchSlotHeapTuple(slot, true, &raw mut free);
                         let row = self.row(tuple);
-                        // The last version may have another key by now.
+                        // The latest version may have another key.
                         if row.has(key) {
                             Locked::Row(row)
                         } else {
@@ -108,16 +108,16 @@ impl Table {
         })
     }
 
-    /// Writes columns, by number from 1, of a row that [`Table::lock`] has returned, or that
-    /// this transaction has written. The key stays.
+    /// Updates columns (numbered from 1) of a row returned by [`Table::lock`] or written by this
+    /// transaction. The key must not change.
     pub fn update(&self, row: &Row, changes: &[(usize, Value<'_>)]) {
-        // With a snapshot, which a commit callback has none of: a value may be out of line.
+        // Needs a snapshot, which commit callbacks lack, in case a value is toasted.
         self.with_latest_snapshot(|_| {
-            // SAFETY: in a transaction; the relation is open and locked. A tuple of this table, as
-            // the row was read from it, whose columns are of the types that its shape names; it
-            // is locked, or this transaction's own.
+            // SAFETY: in a transaction; the relation is open and locked. The tuple was read from
+            // this table, the columns have the types in its shape, and it is locked or this
+            // transaction's own.
             unsafe {
-                // Otherwise a subscriber could never apply it.
+                // Otherwise a subscriber could never apply the update.
                 pg_sys::CheckCmdReplicaIdentity(self.relation, pg_sys::CmdType::CMD_UPDATE);
                 let new = row.with(changes);
                 pg_sys::CatalogTupleUpdate(self.relation, &raw mut (*row.tuple).t_self, new);
@@ -125,20 +125,20 @@ impl Table {
         });
     }
 
-    /// Deletes a row that [`Table::lock`] has returned.
+    /// Deletes a row returned by [`Table::lock`].
     pub fn delete(&self, row: &Row) {
-        // SAFETY: in a transaction; the relation is open and locked. A tuple of this table, as the
-        // row was read from it, and locked.
+        // SAFETY: in a transaction; the relation is open and locked. The tuple was read from this
+        // table, and is locked.
         unsafe {
             pg_sys::CheckCmdReplicaIdentity(self.relation, pg_sys::CmdType::CMD_DELETE);
             pg_sys::CatalogTupleDelete(self.relation, &raw mut (*row.tuple).t_self);
         }
     }
 
-    /// Writes a new row. Columns that are not given are NULL.
+    /// Inserts a row. Columns not given are NULL.
     pub fn insert(&self, columns: &[(usize, Value<'_>)]) {
-        // SAFETY: in a transaction; the relation is open and locked. As many values and nulls as
-        // it has columns, of the types that its shape names.
+        // SAFETY: in a transaction; the relation is open and locked. There is a value and a null
+        // flag for each of its columns, of the types in its shape.
         unsafe {
             let descriptor = (*self.relation).rd_att;
             let count = usize::try_from((*descriptor).natts).unwrap_or(0);
@@ -162,9 +162,9 @@ impl Table {
     }
 }
 
-/// Has nobody else write a table, by its oid, until the transaction ends.
+/// Locks a table in SHARE ROW EXCLUSIVE mode until the end of the transaction, against writers.
 pub fn lock_against_writers(relation: u32) {
     let lock = pg_sys::ShareRowExclusiveLock.cast_signed();
-    // SAFETY: in a transaction, whose end releases the lock; takes any oid.
+    // SAFETY: in a transaction, whose end releases the lock; accepts any oid.
     unsafe { pg_sys::LockRelationOid(pg_sys::Oid::from(relation), lock) };
 }

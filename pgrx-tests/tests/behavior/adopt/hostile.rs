@@ -1,5 +1,5 @@
-//! Would catch: an owner of a table whose code runs as the superuser who moves a column of it, or
-//! who has another function put in the place of leaf_segment_next().
+//! Would catch: a table owner whose code runs with the rights of the superuser who moves a column,
+//! or who substitutes another function for leaf_segment_next().
 
 use leaf_id_tests::{Failure, Server, Session};
 

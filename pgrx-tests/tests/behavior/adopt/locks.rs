@@ -1,5 +1,5 @@
-//! Would catch: a sequence that is dropped under a transaction which has taken from it, or never.
-//! Whom a move waits for, and who waits for it, is in pgrx-tests/isolation/specs/adopt.spec.
+//! Would catch: a sequence dropped while a transaction has taken values from it, or never dropped.
+//! Lock waits of a move are tested in pgrx-tests/isolation/specs/adopt.spec.
 
 use super::{assert_told, server};
 

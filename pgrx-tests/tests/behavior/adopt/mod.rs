@@ -1,4 +1,4 @@
-//! Columns that move from a sequence to a tag and back.
+//! Moving columns from a sequence to a tag and back.
 
 mod hostile;
 mod locks;

@@ -1,5 +1,5 @@
-//! Would catch: leaf_id.adopt_new_columns that gives a tag to what is no new column, or none to
-//! one that is; a restore, a migration or another role that fails because of it.
+//! Would catch: leaf_id.adopt_new_columns giving a tag to a column that is not new, or none to a
+//! new one; a restore, a migration or another role that fails because of it.
 
 use leaf_id_tests::Session;
 

@@ -1,5 +1,5 @@
-//! Would catch: an id twice because of a sequence that was set and not called, or of a failover; a
-//! move that succeeds, and no row can be inserted. Strangers who might stop one are in
+//! Would catch: an id issued twice because a sequence was set but not called, or after a failover;
+//! a move after which no row can be inserted. Interference by other roles is tested in
 //! pgrx-tests/isolation/specs/adopt.spec.
 
 use super::server;

@@ -1,4 +1,4 @@
-//! Would catch: a column that comes back from a tag of which other servers have ids.
+//! Would catch: releasing a column from a tag whose ids other servers have, too.
 
 use leaf_id_tests::Fleet;
 

@@ -1,10 +1,9 @@
-//! Would catch: an expression that does something else since COPY inserts in bulk: one id for many
-//! rows, an id more than before, another error, or none.
+//! Would catch: an expression whose result changes because COPY inserts in bulk: one id for several
+//! rows, an extra id, another error, or none.
 //!
-//! Everything is done in two databases. In one, the functions have lost their support function, so
-//! that nothing is put in their place. The answers must be the same, and the ids too.
-//!
-//! Long: a case for each place in SQL where an expression may stand.
+//! Everything runs in two databases. In one, the functions have no support function, so calls are
+//! never replaced. Results and ids must be the same. There is a case for each place in SQL that
+//! allows an expression.
 
 use leaf_id_tests::{Server, Session};
 

@@ -1,5 +1,5 @@
-//! Would catch: a COPY that inserts row by row again, which shows in how much WAL it writes; one
-//! that does not where a default may look at the table; and ids out of the order of the rows.
+//! Would catch: a COPY that inserts row by row, which shows in its amount of WAL; one that inserts
+//! in bulk although a default may query the table; and ids out of row order.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! COPY in bulk: where a default issues ids, COPY inserts as with a serial; and nobody can tell
-//! by anything else.
+//! COPY in bulk: if a default issues ids, COPY inserts as for a serial column, without any other
+//! visible effect.
 
 mod as_before;
 mod in_bulk;

@@ -1,5 +1,5 @@
-//! Would catch: a subscriber whose own column gets one id for many rows, in the initial copy or
-//! afterwards.
+//! Would catch: a subscriber whose additional column gets one id for many rows, during or after the
+//! initial copy.
 
 use std::time::Duration;
 

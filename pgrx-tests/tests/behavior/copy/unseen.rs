@@ -1,5 +1,4 @@
-//! Would catch: what COPY calls instead of the functions, where somebody sees it: in a dump, in
-//! psql, or after a restore.
+//! Would catch: the twins that COPY calls being visible: in a dump, in psql, or after a restore.
 
 use leaf_id_tests::{Server, assert_issued_once};
 

@@ -1,8 +1,8 @@
-//! Would catch: an example in the README, in docs/ or beside it that does not do what the
-//! text says.
+//! Would catch: an example in the README, in docs/ or next to it that does not do what the text
+//! says.
 //!
-//! Each page has a server of its own, and a reader who types its blocks from the first to the
-//! last, as the superuser, in a database that is called app.
+//! Each page is run on a server of its own, like a reader would: block by block from the first to
+//! the last, as the superuser, in database app.
 
 use std::fs;
 use std::io::Write;

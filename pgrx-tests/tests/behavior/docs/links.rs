@@ -1,4 +1,4 @@
-//! Would catch: a link in the README or docs/ to a file or a heading that is not there.
+//! Would catch: a link in the README or docs/ to a missing file or heading.
 
 use super::page::Page;
 

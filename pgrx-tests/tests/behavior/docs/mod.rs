@@ -1,4 +1,4 @@
-//! The README and docs/ against the software: what they show runs, and what they list is there.
+//! The README and docs/ compared with the software: examples run, and lists are complete.
 
 mod examples;
 mod links;

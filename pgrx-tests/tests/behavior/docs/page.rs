@@ -1,15 +1,15 @@
-//! A Markdown file, as far as the tests of the documentation read it.
+//! Parser for Markdown pages, as far as the tests of the documentation need it.
 //!
-//! A fenced block of SQL or shell is simply run, unless a comment above it says something else:
+//! A fenced block of SQL or shell is run, unless a comment above it says otherwise:
 //!
 //! | comment | meaning |
 //! | --- | --- |
-//! | `<!-- test: before SQL -->` | this SQL runs first; for what the reader has, and the test does not |
-//! | `<!-- test: expect SQLSTATE -->` | the block fails with that |
-//! | `<!-- test: run by module::test -->` | that test runs it, as it needs several servers, say |
-//! | `<!-- test: run by scripts/name -->` | that script does, as it needs a bare Debian |
+//! | `<!-- test: before SQL -->` | run this SQL first; for objects that the reader has, and the test does not |
+//! | `<!-- test: expect SQLSTATE -->` | the block fails with this SQLSTATE |
+//! | `<!-- test: run by module::test -->` | run by that test, as it needs several servers, for example |
+//! | `<!-- test: run by scripts/name -->` | run by that script, as it needs a bare Debian |
 //! | `<!-- test: from path -->` | its lines are in that file, in this order; the file is run |
-//! | `<!-- test: not run: reason -->` | nothing runs it |
+//! | `<!-- test: not run: reason -->` | never run |
 
 use std::fs;
 use std::path::{Path, PathBuf};

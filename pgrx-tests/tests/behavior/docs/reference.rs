@@ -1,5 +1,5 @@
-//! Would catch: a function, setting, view, table or error that docs/reference.md does not have,
-//! or has otherwise, and one that it has and leaf_id has not.
+//! Would catch: a function, setting, view, table or error that is missing or wrong in
+//! docs/reference.md, and one listed there that does not exist.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,6 +1,5 @@
-//! Would catch: a command of docs/fleet-and-failover.md or docs/ha.md that does not do what it says
-//! there.
-//! The names of hosts in it become the directories of sockets.
+//! Would catch: a command in docs/fleet-and-failover.md or docs/ha.md that does not do what the
+//! page says. Host names on the pages are replaced by socket directories.
 
 use std::fs;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Would catch: a way out that docs/troubleshooting.md gives, and that does not lead out.
+//! Would catch: a recovery procedure in docs/troubleshooting.md that does not work.
 
 use std::fs;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a gapless number costs: a figure, and no test of anything.
+//! Cost of a gapless number: a measurement without assertions.
 //!
 //! `make test TESTS=figures::gapless::transactions_a_second`
 

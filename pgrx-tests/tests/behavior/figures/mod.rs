@@ -1,4 +1,4 @@
-//! Figures: nothing else runs beside them.
+//! Measurements; nothing else runs at the same time.
 
 mod gapless;
 mod tenants;

@@ -1,4 +1,4 @@
-//! The files that leaf_id writes: damaged, copied, gone or not writable.
+//! Files written by leaf_id: corrupt, copied, missing or not writable.
 
 mod reservation_file;
 mod saved_ranges_file;

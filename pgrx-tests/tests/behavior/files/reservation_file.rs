@@ -1,6 +1,6 @@
-//! Would catch: a reservation file that is damaged, gone, somebody else's or not writable,
-//! and the snowflake ids that are then issued twice (I7), or never again, or not at once
-//! although nothing stands in the way, or a server that does not start because of it.
+//! Would catch: a reservation file that is corrupt, missing, another server's or not writable,
+//! after which snowflake ids are issued twice (I7), never again, or late without need; or the
+//! server does not start.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};

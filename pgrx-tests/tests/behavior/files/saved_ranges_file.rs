@@ -1,6 +1,6 @@
-//! Would catch: cached ids that are restored twice, or to another row than theirs, after a
-//! clean stop (I3, I6): from a file that was copied, damaged or put back, or over which the
-//! rows were edited; and a server that does not start because of it.
+//! Would catch: cached ids restored twice, or to another row, after a clean stop (I3, I6): from a
+//! file that was copied, corrupted or put back, or after the rows were edited; and a server that
+//! does not start because of the file.
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Would catch: a series that a subscriber, or a restore of the data alone, does not have, or has
-//! behind its numbers. What a whole dump and a standby carry is in `survival`.
+//! Would catch: a series that is missing, or behind its numbers, on a subscriber or after a
+//! data-only restore. Full dumps and standbys are tested in `survival`.
 
 use std::time::Duration;
 

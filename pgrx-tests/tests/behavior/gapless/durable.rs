@@ -1,5 +1,5 @@
-//! Would catch: a number that was told to be committed, and comes again after a crash or a
-//! failover, because somebody has turned `synchronous_commit` off.
+//! Would catch: a number reported as committed and issued again after a crash or a failover,
+//! because `synchronous_commit` was turned off.
 
 use std::thread;
 use std::time::Duration;

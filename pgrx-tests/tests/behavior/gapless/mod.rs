@@ -1,5 +1,4 @@
-//! Gapless numbers: 1 to n for the committed calls, and none twice that anybody was told is
-//! committed.
+//! Gapless numbers: 1 to n for the committed calls, and no number twice once reported as committed.
 
 mod carried;
 mod durable;

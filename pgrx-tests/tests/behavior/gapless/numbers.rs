@@ -1,5 +1,5 @@
-//! Would catch: a number that a prepared transaction takes. What one session can show is in
-//! pgrx-tests/sql/gapless.sql, and who waits for whom in pgrx-tests/isolation/specs/gapless.spec.
+//! Would catch: a number issued in a prepared transaction. Single-session behavior is tested in
+//! pgrx-tests/sql/gapless.sql, lock waits in pgrx-tests/isolation/specs/gapless.spec.
 
 use leaf_id_tests::{Server, in_threads};
 

@@ -1,5 +1,5 @@
-//! Would catch: an installing role that counts a series itself, or does not manage it. (Other roles are
-//! in sql/gapless.sql.)
+//! Would catch: an installing role that can modify a counter directly, or cannot manage series.
+//! (Other roles are tested in sql/gapless.sql.)
 
 use super::{NEXT, next, server_and_session};
 

@@ -1,4 +1,4 @@
-//! Nodes that ask the registry for worker ids as servers do, by sessions of their own.
+//! Nodes that request worker ids from the registry like servers, from test sessions.
 
 use std::time::{Duration, Instant};
 

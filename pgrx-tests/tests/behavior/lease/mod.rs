@@ -1,4 +1,4 @@
-//! Leases of worker ids: the registry, and the servers that hold a lease.
+//! Leases of worker ids: the registry, and the servers that hold leases.
 
 pub(crate) mod asking;
 mod one_configuration;

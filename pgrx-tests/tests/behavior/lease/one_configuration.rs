@@ -1,6 +1,6 @@
-//! Would catch: servers of one configuration that take each other for a copy (I3), or of
-//! which one issues nothing for a while after it was promoted (I10); and a node name that is
-//! not what the setting says.
+//! Would catch: servers with the same configuration that take each other for copies (I3), or one
+//! that issues nothing for a while after its promotion (I10); and a node name that differs from the
+//! setting.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! Would catch: a worker id that two servers hold at once, a new holder that is not told
-//! where the ids of the last one may end, and a copy of a server that passes for it.
+//! Would catch: a worker id held by two servers at once, a new holder without a floor above the
+//! previous one's ids, and a copy of a server accepted as the original.
 //!
-//! Here sessions call the registry's functions as servers do.
+//! Sessions call the registry's functions like servers.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};

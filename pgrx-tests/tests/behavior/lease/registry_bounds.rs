@@ -1,7 +1,7 @@
-//! Would catch: a member, or a role, that harms the other members of a worker registry: that
-//! takes all worker ids, keeps others from issuing by what it says of its clock, or decides for
-//! all how long leases are. And code of others that runs in the registry's functions. (What one
-//! session can show is in sql/registry.sql.)
+//! Would catch: a member, or a role, that harms the other members of a worker registry: by taking
+//! all worker ids, by keeping others from issuing with claims about its clock, or by deciding on
+//! the duration of all leases. And foreign code that runs in the registry's functions.
+//! (Single-session behavior is tested in sql/registry.sql.)
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Would catch: functions of the registry that are bound to a schema's name, and a caller who is
-//! answered what he can still take back. (Arguments and rights are in sql/registry.sql.)
+//! Would catch: registry functions that depend on a schema's name, and an answer that its caller
+//! can still roll back. (Arguments and rights are tested in sql/registry.sql.)
 
 use leaf_id_tests::Server;
 

@@ -1,6 +1,6 @@
-//! Would catch: servers that lease one worker id, a restart that takes another one, a new
-//! holder that begins below the ids of the last, a lost answer that is taken for a copy of
-//! the server, and a holder that goes on with what was taken from it.
+//! Would catch: servers that lease the same worker id, a restart that takes another one, a new
+//! holder that starts below the previous one's ids, a lost answer mistaken for a copy of the
+//! server, and a holder that continues after its worker id was revoked.
 
 use std::fs;
 use std::sync::Barrier;

@@ -1,5 +1,6 @@
-//! Would catch: an opaque id that comes twice, or a number of an opaque tag that is given out as an id,
-//! by any way that issues ids; ids that tell how many there are; and a decode that is not the inverse.
+//! Would catch: an opaque id issued twice, or a number of an opaque tag issued as an id, by any
+//! function that issues ids; ids that reveal how many there are; and a decode that is not the
+//! inverse.
 
 use std::fs;
 

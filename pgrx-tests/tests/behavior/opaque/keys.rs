@@ -1,6 +1,6 @@
-//! Would catch: a name that gets another key, by a rollback, a drop, or a way to dump and restore, after
-//! which ids come again; and a session that goes on as if there were none. (Who reads a key is in
-//! sql/opaque.sql.)
+//! Would catch: a name that gets another key, by a rollback, a drop, or a dump and restore, after
+//! which ids repeat; and a session that continues as if there were no key. (Read access to keys is
+//! tested in sql/opaque.sql.)
 
 use leaf_id_tests::{Server, Session, promptly};
 

@@ -1,6 +1,6 @@
-//! Would catch: ids whose claim is lost in a crash, because somebody has turned
-//! `synchronous_commit` off, for the server, a database, a role or a session (I1).
-//! (Sessions in full use when the server is killed are in `restarts.rs`.)
+//! Would catch: ids whose claim is lost in a crash because `synchronous_commit` was turned off for
+//! the server, a database, a role or a session (I1). (Crashes under load are tested in
+//! `restarts.rs`.)
 
 use std::time::Duration;
 

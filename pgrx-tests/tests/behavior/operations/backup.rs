@@ -1,6 +1,6 @@
-//! Would catch: ids that repeat after a recovery to an earlier moment, on a copy of a data
-//! directory, or after pg_upgrade; what was saved for one server given out by its copy
-//! too; and a gap where an upgrade has lost nothing (I3, I6). Dumps are in `survival`.
+//! Would catch: ids that repeat after a point-in-time recovery, on a copy of a data directory, or
+//! after pg_upgrade; ranges saved by one server and also used by its copy; and a gap after an
+//! upgrade that lost nothing (I3, I6). Dumps are tested in `survival`.
 
 use std::fs;
 use std::path::Path;

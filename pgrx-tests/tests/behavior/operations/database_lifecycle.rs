@@ -1,6 +1,5 @@
-//! Would catch: an allocator that stands in the way of DROP DATABASE and its kin, ids of
-//! one database or extension served to another, and databases that starve because worker
-//! slots are few.
+//! Would catch: an allocator that blocks DROP DATABASE and similar commands, ids of one database or
+//! extension issued in another, and databases that starve when worker slots are scarce.
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
-//! Would catch: a dump whose tags lag behind the ids in its tables (I1), and a database whose
-//! owner cannot dump it, restore it, or loses what he has granted. What each kind of tag carries
-//! along is in `survival`.
+//! Would catch: a dump whose tags are behind the ids in its tables (I1), and a database whose owner
+//! cannot dump or restore it, or loses grants. Each kind of tag is tested in `survival`.
 
 use std::path::Path;
 

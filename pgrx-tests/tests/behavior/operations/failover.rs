@@ -1,6 +1,5 @@
-//! Would catch: a promoted standby that issues ids again which the old primary has issued
-//! and the standby has never heard of (I3); and one that leaves gaps where nothing can
-//! have been lost.
+//! Would catch: a promoted standby that issues ids again which the old primary issued without
+//! replicating the claim (I3); and one that leaves gaps although nothing can have been lost.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
-//! Would catch: a server in a prefix of its own whose dblink, postgres_fdw or WAL receiver does
-//! not load, or talks through another version's libpq, because leaf_id has brought the system's
-//! into the postmaster. (On a server in the system's directories there is only that one.)
+//! Would catch: a server in its own prefix whose dblink, postgres_fdw or WAL receiver does not
+//! load, or uses another version's libpq, because leaf_id has loaded the system's into the
+//! postmaster. (A server in the system's directories has only that one.)
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What administrators do: install, set, back up, restart, fail over, remove.
+//! Administration: installation, settings, backup, restart, failover, removal.
 
 mod asynchronous_commit;
 mod backup;

@@ -1,7 +1,6 @@
-//! Would catch: a metric of packaging/monitoring/postgres_exporter.yaml that no column gives, a
-//! column that is no metric, an alert or a panel over a metric that there is not, a query that
-//! fails, and an alert that docs/operations.md does not have. What they show and when they fire,
-//! `make test-monitoring` tries.
+//! Would catch: a metric in packaging/monitoring/postgres_exporter.yaml without a column, a column
+//! without a metric, an alert or a panel on a missing metric, a query that fails, and an alert
+//! missing in docs/operations.md. Values and alerts are tested by `make test-monitoring`.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Would catch: an id issued again after a stop or a crash in full use (I1, I3, I6), or at the
-//! smallest and largest steps that a tag may have. Those of every kind at rest are in `survival`.
+//! Would catch: an id issued again after a stop or a crash under load (I1, I3, I6), or at the
+//! smallest and largest steps of a tag. Restarts at rest are tested in `survival`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

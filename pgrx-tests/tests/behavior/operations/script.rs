@@ -1,7 +1,7 @@
-//! Would catch: a CREATE FUNCTION in `sql/` that differs from the Rust function behind it: in its
-//! arguments or the columns of its rows (a crash, or nonsense), not STRICT where Rust takes no NULL (a
-//! panic), in volatility or parallel safety; and one of the two without the other. Values that Rust
-//! makes in memory (`RawDatum`) have no type there to compare.
+//! Would catch: a CREATE FUNCTION in `sql/` that differs from its Rust function: in arguments or
+//! result columns (a crash, or garbage), in STRICT where Rust cannot handle NULL (a panic), in
+//! volatility or parallel safety; and one of the two without the other. `RawDatum` results have no
+//! type to compare.
 
 use std::collections::BTreeMap;
 use std::fs;

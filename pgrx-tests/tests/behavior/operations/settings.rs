@@ -1,5 +1,5 @@
-//! Would catch: a value that a setting allows, and with which the server does not start or
-//! issues nothing; and one beyond the ends that is taken all the same.
+//! Would catch: a valid value of a setting with which the server does not start or issues nothing;
+//! and a value out of range that is accepted.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,6 +1,6 @@
-//! Would catch: a hot standby that issues ids of its primary's, lets a session wait for ids
-//! that cannot come, or spends worker slots on it; one that has a worker id of its own and
-//! does not use it; and one that must be restarted after its promotion.
+//! Would catch: a hot standby that issues its primary's ids, lets a session wait for ids that
+//! cannot arrive, or uses worker slots for them; one with a worker id of its own that does not use
+//! it; and one that must be restarted after its promotion.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Would catch: ids used before their claim was acknowledged by a synchronous standby (I1),
-//! by whatever way the wait for it ended; and a skip after a failover where every claim had
-//! been acknowledged, so that none was needed (I3).
+//! Would catch: ids used before a synchronous standby has acknowledged their claim (I1), however
+//! the wait ended; and an unnecessary skip after a failover although every claim was acknowledged
+//! (I3).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

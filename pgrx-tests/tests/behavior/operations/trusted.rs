@@ -1,6 +1,5 @@
-//! Would catch: an owner of a database, who may install the extension, that gets at more than
-//! the extension gives him; one that cannot work with it; and whoever has prepared the
-//! ground before it was installed.
+//! Would catch: a database owner who installs the extension and gains more privileges than
+//! intended; one who cannot use it; and objects prepared by others before the installation.
 
 use leaf_id_tests::{Server, Session};
 

@@ -1,7 +1,7 @@
-//! Would catch: an extension that was updated and is not what a fresh one is, whoever has
-//! installed or updated it; a step that hands out what it should not; a comparison that sees nothing;
-//! a library that cannot tell an older extension from an altered one; and ids that an update repeats
-//! or stops.
+//! Would catch: an updated extension that differs from a fresh one, depending on who installed or
+//! updated it; an update script that grants too much; a comparison that detects nothing; a library
+//! that cannot distinguish an older extension from an altered table; and ids that repeat or stop
+//! after an update.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,6 +1,6 @@
-//! Would catch: an id that two members of a fleet issue (I3), a member whose ids go down
-//! (I4), a claim that is used although the row here or there was edited meanwhile, and a
-//! member that tells the password.
+//! Would catch: an id issued by two members of a fleet (I3), a member whose ids decrease (I4), a
+//! claim used although the local or the remote row was edited meanwhile, and a member that
+//! discloses the password.
 
 use std::time::Duration;
 

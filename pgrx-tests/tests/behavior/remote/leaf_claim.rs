@@ -1,6 +1,6 @@
-//! Would catch: a claim for another server that could still be undone when it was answered
-//! (I1, I2), or that overlaps with another one or with what is issued here (I3). (What it answers
-//! and refuses is in sql/claim.sql.)
+//! Would catch: a claim for another server that could still be rolled back when it was answered
+//! (I1, I2), or that overlaps with another one or with local ids (I3). (Results and errors are
+//! tested in sql/claim.sql.)
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

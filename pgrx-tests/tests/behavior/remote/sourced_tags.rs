@@ -1,6 +1,6 @@
-//! Would catch: a tag that is sourced from a server which the editor may not use, that loses its
-//! server and with it what other servers have issued, or whose first ids come from the
-//! wrong place. No connection is made here.
+//! Would catch: a tag sourced from a server that the editor may not use, one that loses its server
+//! and thereby the record of ids issued by others, or one that starts at the wrong id. No
+//! connection is made here.
 
 use leaf_id_tests::{Server, Session};
 

@@ -1,5 +1,5 @@
-//! Would catch: a claim, a commit, a worker, a view or a function of leaf_id that runs code
-//! of somebody else with rights that they have not (I9).
+//! Would catch: a claim, a commit, a worker, a view or a function of leaf_id that runs another
+//! role's code with rights that role does not have (I9).
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Would catch: an id that comes again because of what somebody else has put on the table of
-//! tags, set in a claim, created with an oid that was in use before, or rolled back (I1, I3).
+//! Would catch: an id issued again because another role has added something to the table of tags,
+//! changed settings of a claim, created an object with a recycled oid, or rolled back (I1, I3).
 
 use std::time::Duration;
 

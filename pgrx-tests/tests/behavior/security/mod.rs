@@ -1,7 +1,7 @@
-//! What roles do that are not trusted: the threat model, line by line. Each test says what
-//! came of the attack in 0.1.0 ("Before").
+//! Attacks by untrusted roles: the threat model, line by line. Each test notes the result of the
+//! attack in 0.1.0 ("Before").
 //!
-//! The attackers are real roles (see `Attack`): the owner of the database, the one who has
+//! The attackers are real roles (see `Attack`): the owner of the database, the role that has
 //! installed the extension, one with `GRANT ALL` on its tables, and one that can only connect.
 
 mod code_as_superuser;

@@ -1,5 +1,5 @@
-//! Would catch: a name of leaf_id's, or one that its SQL uses, that finds what somebody else has
-//! put there, and runs it with rights that they have not (I9).
+//! Would catch: a name of leaf_id's, or used by its SQL, that resolves to another role's object and
+//! runs it with rights that role does not have (I9).
 
 use leaf_id_tests::{Attack, Attacker, Failure, HERS, MALLORY, SHOP, becomes, each, wait_until};
 

@@ -1,5 +1,5 @@
-//! Would catch: a role that is told of hosts, logins and volumes that are not its own, or that
-//! is refused by a function what it may do by statements.
+//! Would catch: disclosure of hosts, logins and volumes to roles they do not belong to, and a
+//! function that refuses what the same role may do by statements.
 
 use std::time::Duration;
 

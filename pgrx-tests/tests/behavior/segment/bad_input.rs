@@ -1,5 +1,5 @@
-//! Would catch: a tag that is another one in another encoding, and memory that grows with n.
-//! What one session is refused is in sql/segment_errors.sql and sql/segment_names.sql.
+//! Would catch: a tag that is a different one in another encoding, and memory use that grows with
+//! n. Single-session errors are tested in sql/segment_errors.sql and sql/segment_names.sql.
 
 use std::fs;
 use std::thread;

@@ -1,5 +1,5 @@
-//! Would catch: batches and ranges of several sessions that share an id. What one session sees
-//! of them is in sql/segment_ranges.sql.
+//! Would catch: batches and ranges of several sessions that share an id. Single-session behavior is
+//! tested in sql/segment_ranges.sql.
 
 use leaf_id_tests::{Server, Session, assert_issued_once, in_threads, random};
 use rand::rngs::StdRng;

@@ -1,7 +1,7 @@
-//! What a call costs, in instructions, which are nearly the same on every x86 machine and in
-//! every run, and compared with what PostgreSQL's own `nextval` costs in the same server: an
-//! assertion build makes both more expensive. Would catch: a lock, an allocation, a copy, a
-//! guard or a slow look-up on the hot path. `make bench` says what that is in time.
+//! Cost of a call in instructions, which are nearly the same on every x86 machine and in every run,
+//! relative to PostgreSQL's own `nextval` on the same server, since an assertion build makes both
+//! more expensive. Would catch: a lock, an allocation, a copy, a guard or a slow lookup on the hot
+//! path. `make bench` measures time.
 
 use std::time::Duration;
 

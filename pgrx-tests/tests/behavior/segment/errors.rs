@@ -1,5 +1,5 @@
-//! Would catch: a server that is not set up for leaf_id and does not say so. What one session
-//! can do wrong is in sql/segment_errors.sql.
+//! Would catch: a server without the necessary setup that does not report it. Single-session errors
+//! are tested in sql/segment_errors.sql.
 
 use std::io::Write;
 use std::process::Stdio;

@@ -1,6 +1,5 @@
-//! Would catch: an id that comes twice because one of the places where SQL can call the
-//! functions keeps ids, or brings them back when it is undone (I2, I3). All of them at once,
-//! on one tag.
+//! Would catch: an id issued twice because a place in SQL that can call the functions keeps ids, or
+//! restores them when it is rolled back (I2, I3). All of them at once, on one tag.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Segment ids: what a call returns, waits for and costs, wherever SQL may call it.
+//! Segment ids: results, waits and cost of calls, in all SQL contexts.
 
 mod bad_input;
 mod batch_and_range;

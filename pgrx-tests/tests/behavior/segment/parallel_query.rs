@@ -1,6 +1,5 @@
-//! Would catch: duplicates between the workers of a parallel query, issuing functions that
-//! no longer run in parallel workers, and workers that use a tag which their leader has
-//! changed.
+//! Would catch: duplicates between the workers of a parallel query, issuing functions that no
+//! longer run in parallel workers, and workers that use a tag changed by their leader.
 
 use leaf_id_tests::{Server, Session, assert_issued_once};
 

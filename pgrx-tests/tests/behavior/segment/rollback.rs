@@ -1,6 +1,6 @@
-//! Would catch: an id that a rolled back transaction got being issued again after a crash (I2),
-//! and a migration that creates tag, table and rows in one transaction sharing its ids with
-//! others. What one session sees of it is in sql/segment_rollback.sql.
+//! Would catch: an id from a rolled back transaction issued again after a crash (I2), and a
+//! migration that creates tag, table and rows in one transaction but shares its ids with others.
+//! Single-session behavior is tested in sql/segment_rollback.sql.
 
 use leaf_id_tests::{Server, assert_issued_once};
 

@@ -1,5 +1,5 @@
-//! Would catch: a slot array that names without a tag fill up, tags that stop when there
-//! are more of them than slots, and duplicates from a slot that changes hands.
+//! Would catch: a slot array filled up by names without a tag, tags that stop when there are more
+//! tags than slots, and duplicates from a reassigned slot.
 
 use std::collections::HashMap;
 

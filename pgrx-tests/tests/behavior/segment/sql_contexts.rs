@@ -1,6 +1,6 @@
-//! Would catch: ids that repeat, stop or come from the wrong tag because of the place in
-//! SQL where the function stands: its caches live in statements, sessions and plans. What one
-//! session of psql sees is in sql/segment_contexts.sql.
+//! Would catch: ids that repeat, stop or come from the wrong tag depending on the SQL context of
+//! the call, since caches live in statements, sessions and plans. Single-session behavior is tested
+//! in sql/segment_contexts.sql.
 
 use std::thread;
 use std::time::Duration;

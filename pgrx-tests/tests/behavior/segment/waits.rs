@@ -1,6 +1,6 @@
-//! Would catch: a wait that nothing can end (I5), that ends late or with another error than
-//! it should, that `pg_stat_activity` does not show, or after which a session is no good.
-//! (Waiting for a locked row is in `tags/locked_tag_row.rs`.)
+//! Would catch: a wait that cannot be ended (I5), ends late or with the wrong error, is missing in
+//! `pg_stat_activity`, or leaves the session unusable. (Waiting for a locked row is tested in
+//! `tags/locked_tag_row.rs`.)
 
 use std::thread;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Would catch: a move that lets an insert fail, deadlocks with writers, gives an id twice, or
-//! keeps them waiting for long.
+//! Would catch: a move that makes an insert fail, deadlocks with writers, issues an id twice, or
+//! blocks writers for long.
 
 use std::sync::atomic::Ordering;
 use std::thread;

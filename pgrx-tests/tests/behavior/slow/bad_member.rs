@@ -1,5 +1,5 @@
-//! Would catch: a member of the worker registry that harms others, by what it says of its
-//! clock, its name, its needs or its epoch; and one of its servers that harms a member.
+//! Would catch: a member of the worker registry that harms others by false information about its
+//! clock, its name, its needs or its epoch; and a server of the registry that harms a member.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Would catch: a table that its owner has changed, and that crashes a process, or has it read
-//! one column as another.
+//! Would catch: a table altered by its owner that crashes a process, or makes it read one column as
+//! another.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Would catch: an answer of the central server that comes late, and is used although the row
-//! here was replaced, locked or raised meanwhile; and one that is asked for again.
+//! Would catch: a late answer of the central server that is used although the local row was
+//! replaced, locked or raised meanwhile; and one that is requested again.
 
 use std::time::Duration;
 

@@ -1,7 +1,6 @@
-//! Would catch: a central server whose end ends inserts on the others (fleet of three, twelve
-//! sessions), ids that come twice because its standby took over (I3), with every claim
-//! acknowledged by the standby, and without; and a central server that has forgotten what it gave
-//! away and gives it away again.
+//! Would catch: a central server whose failure stops inserts on the others (fleet of three, twelve
+//! sessions), ids issued twice after its standby took over (I3), with claims acknowledged by the
+//! standby and without; and a central server that reissues ids it has forgotten.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,7 +1,6 @@
-//! Would catch: a network that stalls what does not need it, waits for another server that
-//! nothing can end (I5), errors that do not say why there are no ids, claims that are lost
-//! twice or issued twice when an answer is lost (I3, I6), and a server that has to be
-//! restarted to go on.
+//! Would catch: a network failure that stalls unrelated work, waits for another server that cannot
+//! be ended (I5), errors that do not explain why there are no ids, claims lost twice or issued
+//! twice after a lost answer (I3, I6), and a server that needs a restart to recover.
 
 use std::cell::RefCell;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Would catch: ids that are issued although their claim never reached the disk, because it
-//! was full (I1), and a tag that does not recover when there is room again.
+//! Would catch: ids issued although their claim never reached the disk, because it was full (I1),
+//! and a tag that does not recover when space is available again.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,6 +1,6 @@
-//! Would catch: a hole, or a number twice, among the committed calls of many sessions that roll
-//! back, are killed, and crash with their server; and one that a client was told is committed and
-//! that is gone.
+//! Would catch: a gap, or a number twice, among the committed calls of many sessions that roll
+//! back, are killed, and crash with their server; and a number that was reported as committed and
+//! then lost.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;

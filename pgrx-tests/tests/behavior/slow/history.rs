@@ -1,5 +1,5 @@
-//! Would catch: ids that a clean restart, or the end of the launcher, loses (I6), repeats or
-//! puts out of order (I3, I4, I7), while sessions take them as fast as they can.
+//! Would catch: ids lost (I6), repeated or reordered (I3, I4, I7) by a clean restart, or by the end
+//! of the launcher, while sessions take them as fast as possible.
 
 use std::thread;
 use std::time::Duration;

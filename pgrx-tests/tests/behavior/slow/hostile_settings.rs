@@ -1,5 +1,5 @@
-//! Would catch: an allocator that stops because ALTER DATABASE or ALTER ROLE SET something
-//! that only sessions of people should feel.
+//! Would catch: an allocator that stops because of a setting from ALTER DATABASE or ALTER ROLE
+//! meant for ordinary sessions.
 
 use leaf_id_tests::{Server, assert_issued_once};
 

@@ -1,5 +1,5 @@
-//! Would catch: a role that makes the calls of others fail or wait: by taking all worker
-//! slots, a tag's ids, or the slots of shared memory.
+//! Would catch: a role that makes other roles' calls fail or wait, by taking all worker slots, a
+//! tag's ids, or the slots in shared memory.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! What takes long: networks, clocks, disks and processes that fail, under load or one after the
-//! other. (`make test-all`)
+//! Long tests: failures of networks, clocks, disks and processes, under load or in sequence. (`make
+//! test-all`)
 
 mod adopt_under_load;
 mod bad_member;

@@ -1,10 +1,10 @@
-//! Would catch: a fault after which snowflake ids are not there at once (I10), come again or
-//! go back (I3, I4, I7): a crash, a promotion, a restored backup, a clock that was set back,
-//! and any two of them in a row. With a worker id that is fixed, a server that was promoted or
-//! restored issues above all that its predecessor has issued.
+//! Would catch: a fault after which snowflake ids are not available at once (I10), or repeat or go
+//! back (I3, I4, I7): a crash, a promotion, a restored backup, a clock set back, and any two of
+//! them in a row. With a fixed worker id, a server that was promoted or restored issues above all
+//! ids of its predecessor.
 //!
-//! The figures are for people to read. What is asserted is that a server did not wait for what
-//! it must not wait for: before it had a clock of its own, that took up to five seconds.
+//! Durations are printed. The assertion is that a server did not wait without need; before the
+//! logical clock, it waited up to five seconds.
 
 use std::collections::BTreeMap;
 use std::thread;

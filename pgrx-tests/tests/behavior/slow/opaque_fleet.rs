@@ -1,4 +1,4 @@
-//! Would catch: two servers of a fleet that issue an id both, because they do not have one key.
+//! Would catch: two servers of a fleet that issue the same id because their keys differ.
 
 use leaf_id_tests::{CENTRAL, Fleet, Server, Session};
 

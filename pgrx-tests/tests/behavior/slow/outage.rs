@@ -1,9 +1,9 @@
-//! Would catch: a central server whose outage is felt too soon, since what is cached does
-//! not last a quarter of an hour; views that do not tell how long it will last; a step that
-//! shrinks because of the outage, so that the next one is felt sooner; and a server that
-//! waits for somebody to ask before it goes on.
+//! Would catch: a central server whose outage has an effect too soon, since cached ids do not last
+//! a quarter of an hour; views that do not show how long they will last; a step that shrinks
+//! because of the outage, so that the next one has an effect sooner; and a server that recovers
+//! only on the next request.
 //!
-//! The servers' clocks run as fast as the tests like.
+//! The servers' clocks run at an accelerated rate.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Would catch: a server that stops as soon as its registry is away, or goes on after its
-//! lease has ended; one that believes a file that is not its own, or of another run of the
-//! machine; and one that must be restarted when the registry is back.
+//! Would catch: a server that stops as soon as its registry is down, or continues after its lease
+//! has ended; one that trusts a file that is not its own, or is from before a reboot; and one that
+//! must be restarted when the registry is back.
 
 use std::fs;
 use std::time::Duration;

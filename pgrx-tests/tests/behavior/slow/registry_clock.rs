@@ -1,6 +1,6 @@
-//! Would catch: a server that issues ids although its clock is off, one that is refused for
-//! a clock that is right, because the network was slow; and one that must be restarted, or
-//! has spoilt its worker id for others, when its clock was off for a while.
+//! Would catch: a server that issues ids although its clock is off; one whose correct clock is
+//! refused because the network was slow; and one that must be restarted, or has made its worker id
+//! unusable for others, after its clock was off for a while.
 
 use std::thread;
 use std::time::Duration;

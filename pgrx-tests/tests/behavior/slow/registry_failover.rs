@@ -1,6 +1,6 @@
-//! Would catch: a registry that gives worker ids away, after a failover or a restart, while
-//! it may have forgotten who has them; an answer that no standby has acknowledged; and a clock
-//! of before the failover that goes on counting.
+//! Would catch: a registry that assigns worker ids after a failover or a restart although it may
+//! have lost leases; an answer that no standby has acknowledged; and a grace measured by the clock
+//! of the previous server.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
-//! Would catch: a server that goes on issuing ids with a worker id that another one has by
-//! then: because it stood still for longer than its lease, all of it or only a part, whatever
-//! its clock shows when it wakes; or because it is a copy of the one that has it.
+//! Would catch: a server that continues to issue ids with a worker id reassigned meanwhile: because
+//! it was stopped for longer than its lease, as a whole or in part, whatever its clock shows on
+//! resume; or because it is a copy of the holder.
 
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};

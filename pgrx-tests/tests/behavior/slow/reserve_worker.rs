@@ -1,8 +1,8 @@
-//! Would catch: parallel queries, or anybody's workers, that take every worker slot and with
-//! them the claims of all databases and the lease of the worker id; and a reserve worker that
-//! is in the way of DROP DATABASE, is lost when it ends, or fills the log.
+//! Would catch: parallel queries, or other workers, that take every worker slot and so block the
+//! claims of all databases and the lease of the worker id; and a reserve worker that blocks DROP
+//! DATABASE, is lost when it exits, or fills the log.
 //!
-//! Long, since all of it needs the same crowd: [`Hogs`].
+//! One file, since all tests need [`Hogs`].
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;

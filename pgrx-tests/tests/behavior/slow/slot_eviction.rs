@@ -1,7 +1,7 @@
-//! Would catch: a database that keeps the slots of all others, by a server that does not
-//! answer, by a locked row or by a loop over many tags; ids of one tag that come out as
-//! another's, or twice, because a slot changed hands under an open request; an eviction that
-//! nobody can see; and tags that make each other slow by their names.
+//! Would catch: a database that keeps the slots of all others, by a source server that does not
+//! answer, by a locked row or by a loop over many tags; ids of one tag issued as another's, or
+//! twice, because a slot was reassigned under an open request; an eviction that is not visible; and
+//! tags whose names slow each other down.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
-//! Would catch: snowflake ids that repeat or go back when the clock is set (I4, I7), at
-//! rest, in full use, while the server is down or after a crash; a call that waits for an
-//! hour, or does not say how far the clock is behind; and time that wraps at its end (I8).
+//! Would catch: snowflake ids that repeat or go back when the clock is set (I4, I7), at rest, under
+//! load, while the server is down or after a crash; a call that waits for an hour, or does not
+//! report how far the clock is behind; and time that wraps at its end (I8).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;

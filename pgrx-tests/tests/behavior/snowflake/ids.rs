@@ -1,5 +1,5 @@
-//! Would catch: snowflake ids that repeat or go back (I4, I7), between sessions, when the
-//! worker id changes, or after a stop or a crash. Their parts are in sql/snowflake.sql.
+//! Would catch: snowflake ids that repeat or go back (I4, I7), between sessions, when the worker id
+//! changes, or after a stop or a crash. Their parts are tested in sql/snowflake.sql.
 
 use std::time::Duration;
 

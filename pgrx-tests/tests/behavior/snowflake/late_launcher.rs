@@ -1,5 +1,5 @@
-//! Would catch: ids that stop because the launcher does nothing for a while (a stopped
-//! process, a disk that hangs): who needs it must wait in bounds, and nobody else may.
+//! Would catch: ids that stop because the launcher stalls (a stopped process, a disk that hangs).
+//! Calls that depend on it must wait within bounds, and others not at all.
 
 use std::os::unix::fs::symlink;
 use std::sync::atomic::Ordering;

@@ -1,6 +1,6 @@
-//! Would catch: ids that are not divided as `leaf_id.snowflake_layout` says, or are read
-//! otherwise; a worker id that would spill into the time of an id; and a server that starts
-//! with the default of a setting, because the value that was meant is a bad one.
+//! Would catch: ids that do not match `leaf_id.snowflake_layout`, or are decoded differently; a
+//! worker id that overflows into an id's time; and a server that starts with a setting's default
+//! because the configured value is invalid.
 
 use std::process::Stdio;
 use std::time::Duration;

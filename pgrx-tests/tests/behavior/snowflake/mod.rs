@@ -1,5 +1,5 @@
-//! Snowflake ids: their order, the clock, the launcher that reserves time for them, and what
-//! they are made of.
+//! Snowflake ids: their order, the clock, the launcher that reserves time for them, and their
+//! parts.
 
 mod clock;
 mod ids;

@@ -1,10 +1,10 @@
-//! Would catch: an id that comes again after its server was stopped, killed, promoted, restored or
-//! dumped (I1, I3, I6, I7); ids that are left out where nothing was lost; a right, a setting or a
-//! key that is lost; and a standby that issues.
+//! Would catch: an id issued again after its server was stopped, killed, promoted, restored or
+//! dumped (I1, I3, I6, I7); ids skipped although nothing was lost; a lost right, setting or key;
+//! and a standby that issues ids.
 //!
-//! Each test is one event, which a server goes through with all that is in [`KINDS`]. What each kind
-//! promises for it is in [`Kind::promise`]. What goes beyond one event and one kind is tested with
-//! the feature: `operations::failover`, `opaque::keys`, `gapless::durable`.
+//! Each test is one event, applied to a server with all [`KINDS`]. The expected result for each
+//! kind is in [`Kind::promise`]. Combinations of events and kinds are tested with the feature:
+//! `operations::failover`, `opaque::keys`, `gapless::durable`.
 
 use std::fs;
 

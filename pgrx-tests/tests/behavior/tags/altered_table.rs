@@ -1,6 +1,6 @@
-//! Would catch: a claim that writes a table which is not as the extension has made it (a
-//! crash of the server, a wrong index, a constraint that does not hold any more), one that
-//! never comes back after the change was taken back, and one that replication does not see.
+//! Would catch: a claim that writes to a table altered since the extension created it (a crash of
+//! the server, a corrupt index, a violated constraint), one that does not recover after the change
+//! is reverted, and one that replication does not notice.
 
 use std::time::Duration;
 

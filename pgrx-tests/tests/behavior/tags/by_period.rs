@@ -1,7 +1,7 @@
-//! Numbers that begin anew with each year or day, as docs/guide.md builds them: one tag a period.
+//! Numbers that restart with each year or day, as built in docs/guide.md: one tag per period.
 //!
-//! Would catch: a number twice, or an id of no day, when sessions go over midnight at once and when
-//! the clock is set back and forward; and a first id of a day that somebody has to wait for.
+//! Would catch: a number issued twice, or an id of no day, when sessions pass midnight at the same
+//! time and when the clock is set back and forward; and a wait for the first id of a day.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

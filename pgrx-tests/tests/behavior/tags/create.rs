@@ -1,4 +1,4 @@
-//! Would catch: migrations that run at once, of which one fails, or that make two tags of one.
+//! Would catch: concurrent migrations of which one fails, or that create a tag twice.
 
 use leaf_id_tests::{Server, assert_issued_once, in_threads};
 

@@ -1,6 +1,6 @@
-//! Would catch: a default that is read by how it is written, and not by what it does: one that
-//! `leaf_sync()` passes over or `leaf_adopt()` refuses because of settings, names or casts; a tag
-//! that is taken for another one because of what stands in its name.
+//! Would catch: a default identified by its text instead of its meaning: one that `leaf_sync()`
+//! misses or `leaf_adopt()` refuses because of settings, names or casts; a tag mistaken for another
+//! one because of special characters in its name.
 
 use leaf_id_tests::{Server, Session};
 

@@ -1,5 +1,5 @@
-//! Would catch: a way to dump and restore, or to copy, a schema or its data after which ids that
-//! are in the tables come again although `leaf_sync()` was called once.
+//! Would catch: a way to dump and restore, or to copy, a schema or its data after which ids in the
+//! tables are issued again although `leaf_sync()` was called once.
 
 use std::fs;
 

@@ -1,6 +1,6 @@
-//! Would catch: an edit of a tag that sessions in full use do not notice, or not all, or too
-//! late; ids of the former incarnation that are issued after it (I3, I4); and an edit that stops
-//! them. (The same edits at rest are in `tag_edits.rs`.)
+//! Would catch: an edit of a tag that sessions under load do not notice, not all, or too late; ids
+//! of the previous incarnation issued after it (I3, I4); and an edit that stops them. (Edits at
+//! rest are tested in `tag_edits.rs`.)
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

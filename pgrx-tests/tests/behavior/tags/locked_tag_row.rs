@@ -1,5 +1,5 @@
-//! Would catch: a session that waits for a locked row, and that neither a terminated connection nor
-//! a stopping server ends (I5). What else a locked row does, and does not, is in
+//! Would catch: a session waiting for a locked row that neither a terminated connection nor a
+//! shutdown ends (I5). Other effects of a locked row are tested in
 //! pgrx-tests/isolation/specs/locked-row.spec.
 
 use leaf_id_tests::{Disturbed, PROMPTLY, Server, Session, Stop, disturb_waiting};

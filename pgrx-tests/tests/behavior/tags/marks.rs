@@ -1,6 +1,6 @@
-//! Would catch: an id of a name twice, because its row or the mark of its name was set back, or the row
-//! was dropped, renamed, reset or put back meanwhile (I3). The rules and their shortest counterexamples
-//! are in src/core/tests/row_explorer.rs.
+//! Would catch: an id of a name issued twice because its row or its mark was set back, or the row
+//! was dropped, renamed, reset or restored meanwhile (I3). The rules and their shortest
+//! counterexamples are in src/core/tests/row_explorer.rs.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! Tags as rows of a table: edits of them, and who may do what.
+//! Tags as rows of a table: edits and privileges.
 
 mod altered_table;
 mod by_period;

@@ -1,5 +1,5 @@
-//! Would catch: a way through the claims to the rights of the table's owner. (What ordinary roles may
-//! do is in sql/tag_rights.sql.)
+//! Would catch: a way through claims to the rights of the table's owner. (Ordinary roles are tested
+//! in sql/tag_rights.sql.)
 
 use leaf_id_tests::{Server, assert_issued_once};
 

@@ -1,6 +1,6 @@
-//! Would catch: logical replication of the table of tags that stops (its initial copy, or the apply
-//! worker) because the subscriber has a tag already; one that brings ids back which were issued;
-//! and a TRUNCATE that drops the tags of a database without a word.
+//! Would catch: logical replication of the table of tags that stops (in the initial copy, or in the
+//! apply worker) because the subscriber already has a tag; one that causes issued ids to be issued
+//! again; and a TRUNCATE that silently drops all tags of a database.
 
 use std::time::Duration;
 

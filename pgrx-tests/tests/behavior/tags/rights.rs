@@ -1,6 +1,6 @@
-//! Would catch: a role that issues ids of a tag that was taken from it by another session, in
-//! whatever way it asks, in a session that had used it before. The rest is in
-//! pgrx-tests/sql/tag_rights.sql, and what a dump carries in `survival`.
+//! Would catch: a role that issues ids of a tag after another session has revoked the right, by any
+//! function, in a session that had used the tag before. Other cases are tested in
+//! pgrx-tests/sql/tag_rights.sql, and dumps in `survival`.
 
 use leaf_id_tests::{Server, Session, assert_issued_once};
 

@@ -1,5 +1,5 @@
-//! Would catch: a role that may do more or less than SECURITY.md says. The table there is
-//! what is tried, by real roles.
+//! Would catch: a role with more or fewer privileges than SECURITY.md says. The table there is
+//! tested with real roles.
 
 use leaf_id_tests::{Server, Session};
 

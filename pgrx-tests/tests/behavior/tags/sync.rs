@@ -1,6 +1,6 @@
-//! Would catch: an id that is in a table already and comes again after `leaf_sync()`; a tag that
-//! it lowers, or whose cache it drops without need; under load, after a restart, on a standby. (What
-//! one session can show is in sql/sync.sql.)
+//! Would catch: an id already in a table that is issued again after `leaf_sync()`; a tag that it
+//! lowers, or whose cache it drops without need; under load, after a restart, on a standby.
+//! (Single-session behavior is tested in sql/sync.sql.)
 
 use std::sync::atomic::Ordering;
 

@@ -1,5 +1,5 @@
-//! Would catch: a lock of somebody else's that holds up `leaf_sync()`, and a column that is passed over
-//! for it without a word. (Rights are in sql/sync.sql.)
+//! Would catch: another session's lock that blocks `leaf_sync()`, and a column silently skipped
+//! because of it. (Rights are tested in sql/sync.sql.)
 
 use super::sync::{rows, server_with_orders};
 

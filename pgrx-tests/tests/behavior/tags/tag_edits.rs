@@ -1,6 +1,6 @@
-//! Would catch: an id of a tag's former incarnation served from another session's cache after an edit,
-//! more edits in one transaction than are remembered, and an edit trigger that stops replication. (What
-//! one session can show is in sql/tags.sql.)
+//! Would catch: an id of a tag's previous incarnation issued from another session's cache after an
+//! edit, more edits in one transaction than are recorded, and an edit trigger that stops
+//! replication. (Single-session behavior is tested in sql/tags.sql.)
 
 use std::collections::HashSet;
 

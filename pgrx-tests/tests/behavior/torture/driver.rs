@@ -1,8 +1,8 @@
-//! What the tortures share: sessions at work, events drawn from a shuffled deck, and after
-//! every one or two of them a check of all that was issued and of every error. A torture
-//! names its events, has them happen, and says what may come of them.
+//! Shared driver of the torture tests: sessions at work, events drawn from a shuffled deck, and
+//! after every one or two events a check of all issued ids and of all errors. A torture test
+//! defines its events and their allowed effects.
 //!
-//! The events are drawn from the seed; how they meet the sessions is not.
+//! The seed determines the events, but not their timing relative to the sessions.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

@@ -1,9 +1,8 @@
-//! Would catch: what it takes several servers and more than one thing at a time to see: an id
-//! that two servers issue (I3, I7), or one of them out of order (I4), ids that the central
-//! server has not claimed (I1), and sessions that hang (I5), while three members under twelve
-//! sessions take their segments and their worker ids from a central pair, servers are killed,
-//! frozen, copied and promoted, clocks are set, and the network between them fails in every
-//! way.
+//! Would catch: failures that need several servers and concurrent events: an id issued by two
+//! servers (I3, I7) or out of order (I4), ids that the central server has not claimed (I1), and
+//! sessions that hang (I5). Three members with twelve sessions take segments and worker ids from a
+//! central pair, while servers are killed, frozen, copied and promoted, clocks are set, and the
+//! network between them fails in every way.
 
 use std::thread;
 use std::time::{Duration, Instant};

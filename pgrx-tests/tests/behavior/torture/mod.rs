@@ -1,4 +1,4 @@
-//! Many things at a time, at random. `make torture` runs the long ones.
+//! Random concurrent events. `make torture` runs the long ones.
 
 mod driver;
 mod fleet;

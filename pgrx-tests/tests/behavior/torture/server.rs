@@ -1,11 +1,8 @@
-//! Would catch: whatever it takes more than one thing at a time to see: ids twice or out of
-//! order (I3, I4, I7), ids that no claim covers (I1, I8), sessions that hang (I5), and ids
-//! that a clean restart loses (I6), under 16 sessions with a mixed load, while processes
-//! are killed, the server restarts, administrators edit tags, and the clock is set up to an
-//! hour ahead and back; and snowflake ids that are refused though the clock is not further
-//! back than they may be ahead of it.
-//!
-//! Long: each kind of event, and what it excuses.
+//! Would catch: failures that need concurrent events: ids issued twice or out of order (I3, I4,
+//! I7), ids without a claim (I1, I8), sessions that hang (I5), and ids lost by a clean restart
+//! (I6). 16 sessions run a mixed load, while processes are killed, the server restarts,
+//! administrators edit tags, and the clock is set up to an hour forward and back. Also: snowflake
+//! ids refused although the clock is within the max lead.
 
 use std::time::{Duration, Instant};
 

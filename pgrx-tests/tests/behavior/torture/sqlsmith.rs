@@ -1,8 +1,8 @@
-//! Would catch: random SQL with every function and view of leaf_id in reach that crashes a
-//! process, fails an assertion or panics. `make torture` runs it; best on a server that was
-//! built with assertions (`LEAF_ID_PG_BIN`).
+//! Would catch: random SQL that reaches every function and view of leaf_id and crashes a process,
+//! fails an assertion or panics. Run by `make torture`, preferably on a server built with
+//! assertions (`LEAF_ID_PG_BIN`).
 //!
-//! `LEAF_ID_SMITH_SECONDS`: how long each of the two roles goes on (60).
+//! `LEAF_ID_SMITH_SECONDS`: run time for each of the two roles (60).
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

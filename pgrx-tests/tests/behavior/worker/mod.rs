@@ -1,4 +1,4 @@
-//! Background workers: when they start and end, and what happens where there are none.
+//! Background workers: when they start and exit, and what happens without them.
 
 mod workers;
 mod workers_under_load;

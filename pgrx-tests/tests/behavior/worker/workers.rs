@@ -1,5 +1,5 @@
-//! Would catch: worker processes where nobody uses leaf_id, allocators that stay for ever
-//! or cannot be told apart, and ids that stop because a worker was ended.
+//! Would catch: worker processes although leaf_id is not used, allocators that never exit or cannot
+//! be identified, and ids that stop because a worker was terminated.
 
 use std::time::Duration;
 

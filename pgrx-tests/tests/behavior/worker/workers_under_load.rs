@@ -1,5 +1,5 @@
-//! Would catch: ids that stop, repeat or go back when workers are ended in the middle of
-//! their work, and sessions that fail for want of slots and then never recover.
+//! Would catch: ids that stop, repeat or go back when workers are terminated during their work, and
+//! sessions that fail for lack of slots and never recover.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;

@@ -1,18 +1,18 @@
-//! Whether ids lead the clock, and why: what sessions are shown, and the log is told.
+//! Detects that ids lead the clock, and the reason; for the views and the log.
 
 use super::turn::{Action, Message, Seen};
 use crate::reservation::{Floor, Reason};
 use crate::state::LeadReason;
 
-/// How often the launcher looks at least whether ids still lead the clock, in milliseconds.
+/// Max interval between checks for the end of a lead, in milliseconds.
 const LOOK_MS: i64 = 1000;
 
-/// What was found.
+/// State of the detection.
 #[derive(Debug)]
 pub(super) struct Leading {
-    /// Why ids lead, if they do.
+    /// Reason for the next lead, if one is detected.
     next: LeadReason,
-    /// Why they do.
+    /// Reason for the current lead.
     reason: Option<LeadReason>,
 }
 
@@ -22,7 +22,7 @@ impl Leading {
         reason: None,
     };
 
-    /// The generator was opened above a floor.
+    /// Notes that the generator was opened above a floor.
     pub(super) fn opened(&mut self, above: Floor, now_ms: i64) {
         self.next = match above.reason {
             _ if above.ms <= now_ms => LeadReason::ClockSetBack,
@@ -33,8 +33,8 @@ impl Leading {
         };
     }
 
-    /// Of an open generator: what is to be done, and when to look again. `led`: a session has
-    /// seen that ids lead by more than a burst may.
+    /// Checks an open generator, and returns the time to the next check. `led`: a session has
+    /// reported ids that lead by more than a burst.
     pub(super) fn follow(
         &mut self,
         seen: &Seen,
@@ -49,7 +49,7 @@ impl Leading {
             actions.push(Action::Log(Message::Leading(lead_ms.max(1), reason)));
         }
         if lead_ms <= 0 {
-            // Whatever makes ids lead from now on, it is not what they were opened above.
+            // The floor is behind the clock: a later lead has another cause.
             self.next = LeadReason::ClockSetBack;
             if self.reason.take().is_some() {
                 actions.push(Action::ShowLead(None));

@@ -1,17 +1,17 @@
-//! What the state machine remembers from one step of a turn to the next.
+//! State kept between the steps of a turn.
 
 use super::turn::{FOR_EVER, Look};
 use crate::lease::Grant;
 use crate::reservation::{Floor, Terms};
 
-/// A turn that is under way.
+/// A turn in progress.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Turn {
     pub(super) look: Look,
     pub(super) was_reset: bool,
-    /// When the lease is to be looked after again.
+    /// Time until the lease is due again.
     pub(super) lease_again_ms: Option<i64>,
-    /// When to look again whether ids lead the clock.
+    /// Time until the next check for a lead.
     pub(super) lead_again_ms: Option<i64>,
 }
 
@@ -25,11 +25,11 @@ impl Turn {
     }
 }
 
-/// A worker id that may be used.
+/// A worker id that may be used, with its limits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usable {
     pub(super) worker_id: u16,
-    /// What this run's place in time says; `None`: the grant alone does.
+    /// The floor of this run; `None` if only the grant's floor applies.
     pub(super) floor: Option<Floor>,
     pub(super) grant: Option<Grant>,
 }
@@ -40,18 +40,18 @@ impl Usable {
     }
 }
 
-/// What the next input is the result of.
+/// The operation whose result is the next input.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Phase {
-    /// Nothing: a turn begins.
+    /// None: a turn begins.
     Idle,
-    /// The file is read for the floor.
+    /// Reading the file for the floor.
     Floor(Turn),
-    /// The lease is looked after.
+    /// Advancing the lease.
     Leasing(Turn),
-    /// The file is read before the generator is opened.
+    /// Reading the file before opening the generator.
     Opening(Turn, Usable),
-    /// The reservation is written.
+    /// Writing the reservation.
     Writing(Turn, Writing),
 }
 
@@ -59,7 +59,7 @@ pub(super) enum Phase {
 pub(super) struct Writing {
     pub(super) worker_id: u16,
     pub(super) since_ms: i64,
-    /// The generator is to be opened above this floor. `None`: it is open.
+    /// Floor to open the generator above; `None` if it is open.
     pub(super) above: Option<Floor>,
     pub(super) terms: Terms,
 }
@@ -67,22 +67,22 @@ pub(super) struct Writing {
 /// The lease of the worker id.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Lease {
-    /// There is none, and none is asked for.
+    /// No lease, and none requested.
     None,
-    /// Nothing of it may be used.
+    /// Requested; nothing may be used yet.
     Asked,
-    /// This may be used.
+    /// Granted.
     Granted(Grant),
 }
 
-/// As whom a worker id was leased in this run.
+/// Identity under which a worker id was leased in this run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LeasedAs {
-    /// None was.
+    /// Not leased so far.
     Nobody,
-    /// This server: its floor says what it has issued.
+    /// This server, whose floor bounds the ids it has issued.
     Itself,
-    /// Another server, because the floor does not tell, see [`Floor::is_own`]: the registry
-    /// knows what was issued.
+    /// Another server, since the floor does not bound them (see [`Floor::is_own`]); the registry
+    /// does.
     Another,
 }

@@ -1,55 +1,55 @@
-//! What the launcher tells the state machine in a turn, and what it is told. Times in Unix
-//! milliseconds, but those of the monotonic clock (`boot`).
+//! Inputs and outputs of the state machine. Times in Unix milliseconds, except those of the
+//! monotonic clock (`boot`).
 
 use crate::lease::Effect;
 use crate::reservation::{Floor, Stored};
 use crate::snowflake::Lead;
 use crate::state::{LeadReason, State};
 
-/// A lease that does not end, and a time that is later than any.
+/// No end: a lease that is not limited, and a time later than any other.
 pub const FOR_EVER: i64 = i64::MAX;
 
-/// What the launcher sees at each step.
+/// Observations at each step.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen {
     /// The clock.
     pub now_ms: i64,
     /// The monotonic clock.
     pub boot_ms: i64,
-    /// The time of the last id, or that above which the generator was opened; the epoch if it
-    /// never was.
+    /// Timestamp of the last id, or the floor that the generator was opened above; the epoch if it
+    /// was never opened.
     pub last_ms: i64,
-    /// The worker id of that; `None`: it was leased, so others may have had it since.
+    /// Worker id of that; `None` if it was leased, since others may have had it since.
     pub last_worker_id: Option<u16>,
-    /// What is reserved.
+    /// End of the reservation.
     pub reserved_until_ms: i64,
-    /// How far ids may lead the clock, as the generator knows it.
+    /// The generator's current max lead.
     pub lead: Lead,
 }
 
-/// What the settings say of the worker id.
+/// The configured worker id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Configured {
-    /// There is none.
+    /// Not configured.
     Unset,
-    /// This one.
+    /// A fixed worker id.
     Fixed(u16),
-    /// It is leased.
+    /// Leased from a registry.
     Leased(Registry),
 }
 
-/// The registry that it is leased from.
+/// The configured registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Registry {
-    /// None is set.
+    /// Not configured.
     Unset,
-    /// The one that the present lease is of.
+    /// The registry of the current lease.
     Same,
-    /// Another one; or there is no lease.
+    /// Another registry, or no current lease.
     Other,
 }
 
-/// What the launcher sees when a turn begins.
+/// Observations at the start of a turn.
 #[derive(Debug, Clone, Copy)]
 pub struct Look {
     /// `leaf_id.worker_id` and `leaf_id.worker_registry`.
@@ -58,11 +58,11 @@ pub struct Look {
     pub in_recovery: bool,
     /// The registry is in a database of this server.
     pub registry_is_here: bool,
-    /// How many resets there have been.
+    /// Number of resets so far.
     pub resets: u32,
-    /// A session has found the reservation used up.
+    /// A session found the reservation used up.
     pub wanted: bool,
-    /// A session has issued an id that leads the clock by more than a burst may.
+    /// A session has issued an id that leads the clock by more than a burst.
     pub led: bool,
     /// `leaf_id.timestamp_reservation`.
     pub reservation_ms: i64,
@@ -72,58 +72,57 @@ pub struct Look {
     pub max_burst_ms: i64,
 }
 
-/// What the reservation file says.
+/// Contents of the reservation file, and this server's identity.
 #[derive(Debug, Clone)]
 pub struct File {
-    /// The cluster that reads it.
+    /// System identifier of the cluster that reads the file.
     pub system_identifier: u64,
-    /// The timeline that WAL is written on; 0 on a standby.
+    /// Timeline that WAL is written on; 0 on a standby.
     pub timeline: u32,
-    /// What was found.
+    /// Result of the read.
     pub found: Found,
 }
 
-/// See [`File`].
+/// Result of reading the file.
 #[derive(Debug, Clone)]
 pub enum Found {
-    /// There is no file.
+    /// No file.
     Nothing,
-    /// This.
+    /// A valid file.
     Contents {
-        /// What was reserved.
+        /// The reservation.
         stored: Stored,
-        /// With this worker id; `None`: it was leased, so others may have had it since.
+        /// Its worker id; `None` if it was leased, since others may have had it since.
         worker_id: Option<u16>,
-        /// Worker ids that a reset has left behind, and until when their ids may carry times.
+        /// Worker ids retired by a reset, with the end of the times their ids may carry.
         retired: Vec<(u16, i64)>,
     },
-    /// Not what was written: no later try will read it. What it knew is gone, and the next
-    /// write heals it.
+    /// Corrupt: rereading will not help. Its contents are lost, and the next write repairs it.
     Damaged(String),
-    /// It cannot be read, this time.
+    /// Could not be read; a retry may succeed.
     Unreadable(String),
 }
 
-/// What a step begins with.
+/// Input of a step.
 #[derive(Debug, Clone)]
 pub enum Input {
-    /// A turn begins.
+    /// Start of a turn.
     Look(Look),
-    /// The reservation file was read.
+    /// Result of [`Then::Read`].
     File(File),
-    /// What was due of the lease is done.
+    /// Result of [`Then::Lease`].
     Lease {
-        /// What follows.
+        /// Effect on the generator.
         effect: Effect,
-        /// When the lease is to be looked after again, in milliseconds.
+        /// Time until the lease is due again, in milliseconds.
         again_ms: Option<i64>,
     },
-    /// The reservation was written, and raised: with the damage of the file that was healed, if
-    /// any. Or it was not.
+    /// Result of [`Then::Reserve`]. `Ok`: written, and the reservation raised; contains the damage
+    /// if the file was repaired. `Err`: the error message.
     Written(Result<Option<String>, String>),
 }
 
-/// What is to be done at once.
+/// Immediate action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Close the generator.
@@ -132,80 +131,79 @@ pub enum Action {
     Open {
         /// The worker id.
         worker_id: u16,
-        /// Ids carry later times.
+        /// Ids must have later timestamps.
         above_ms: i64,
     },
-    /// Show where this run's ids start, and why.
+    /// Show the floor of this run and its reason.
     ShowFloor(Floor),
-    /// From now on ids may lead the clock this far.
+    /// Set the max lead of ids over the clock.
     SetLead(Lead),
-    /// Show why ids lead the clock; `None`: they do not any more.
+    /// Show the reason why ids lead the clock; `None` if they no longer do.
     ShowLead(Option<LeadReason>),
-    /// What the lease allows.
+    /// Set the limits of the lease.
     SetLease {
-        /// Until when ids may be issued, by the monotonic clock.
+        /// End of the lease, by the monotonic clock.
         until_boot_ms: i64,
-        /// What the registry has recorded: nothing later may be reserved.
+        /// End of the time recorded by the registry; nothing later may be reserved.
         recorded_until_ms: i64,
     },
     /// Forget the lease.
     StopLeasing,
-    /// Ask the registry soon, because what it has recorded is used up.
+    /// Ask the registry soon, because its recorded time is used up.
     Hurry,
-    /// Wake the sessions that wait.
+    /// Wake the waiting sessions.
     Wake,
-    /// Log this.
+    /// Write to the server log.
     Log(Message),
 }
 
-/// What the server's log is told, once for each change.
+/// Log message, once per change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
     /// The reservation file cannot be read or written.
     FileProblem(String),
-    /// It can again.
+    /// The reservation file can be read and written again.
     FileMended,
-    /// A damaged file was written anew, without the worker ids that were used before.
+    /// A corrupt file was rewritten, without the worker ids used before.
     FileHealed(String),
-    /// Ids lead the clock by so many milliseconds.
+    /// Ids lead the clock by this many milliseconds.
     Leading(i64, LeadReason),
-    /// They do not any more.
+    /// Ids no longer lead the clock.
     LeadOver,
 }
 
-/// What a step ends with.
+/// Operation at the end of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Then {
     /// Read the reservation file.
     Read,
-    /// Do what is due of the lease.
+    /// Advance the lease.
     Lease {
-        /// Begin a new one. Whether what this server remembers of an earlier one may be used:
-        /// it says what was issued.
+        /// `Some`: begin a new lease; true if the lease file of an earlier run may be used, since
+        /// it bounds the ids issued.
         begin: Option<bool>,
     },
-    /// Write down that timestamps are reserved for a worker id until then; once that is
-    /// durable, let it be used.
+    /// Write a reservation for a worker id to the file; once durable, raise the reservation in
+    /// shared memory.
     Reserve {
         /// The worker id.
         worker_id: u16,
-        /// No id will carry a later time.
+        /// No id will have a later timestamp.
         until_ms: i64,
         /// See [`Stored::unknown_since_ms`].
         unknown_since_ms: Option<i64>,
     },
-    /// The turn is over. The next one is due after so many milliseconds, or when something
-    /// happens.
+    /// End of the turn. The next one is due after this many milliseconds, or on an event.
     Wait(Option<i64>),
 }
 
-/// What a step says.
+/// Result of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// First this, in this order.
+    /// First, execute these actions in order.
     pub actions: Vec<Action>,
-    /// Then sessions are shown this.
+    /// Then show this state to sessions.
     pub shown: State,
-    /// Then comes this.
+    /// Then do this.
     pub then: Then,
 }

@@ -1,7 +1,6 @@
-//! The samples that NIST has published for FF1, as far as [`Ff1`] reaches: AES-256, halves of equal
-//! length below 2^32, a tweak that fits in one block. That is samples 7 and 8. The others have
-//! smaller keys (1 to 6), or 19 digits in radix 36 (9); crate fpe, which passes them all, is what
-//! this is compared with in tests/opaque.rs.
+//! NIST's samples for FF1 within the range of [`Ff1`]: AES-256, equal halves below 2^32, a tweak
+//! that fits in one block. These are samples 7 and 8. Samples 1 to 6 have smaller keys, and sample
+//! 9 has 19 digits in radix 36. tests/opaque.rs compares with crate fpe, which passes all of them.
 
 use super::*;
 

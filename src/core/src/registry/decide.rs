@@ -1,4 +1,4 @@
-//! The decision itself: see the header of [`super`].
+//! The decision; see the header of [`super`].
 
 use super::peers;
 use super::terms::*;
@@ -6,7 +6,8 @@ use crate::lease::{Kind, Question, Status};
 
 mod claim;
 
-/// Decides, or says what it needs: see the module's header. The request must be valid.
+/// Decides on a request, or returns which lock is needed; see the header of [`super`]. The request
+/// must be valid.
 #[must_use]
 pub fn decide(
     tables: Tables<'_>,
@@ -50,7 +51,7 @@ pub fn decide(
     }))
 }
 
-/// What keeps a question from being granted now.
+/// Reason why a request cannot be granted now.
 enum Stop {
     LockRegistry,
     LockRow { worker_id: u16, wait: bool },
@@ -68,36 +69,36 @@ struct Changes {
     events: Vec<Event>,
 }
 
-/// A worker id that is to be granted.
+/// The worker id to be granted.
 struct Choice {
     row: Row,
     floor_ms: i64,
-    /// What the holder was told before, which is forgotten here.
+    /// Reservation reported to the holder before, which the registry has forgotten.
     entered_until_ms: Option<i64>,
-    /// The holder stays: it may not have heard of its floor.
+    /// The holder keeps it, and may not know its floor yet.
     stays: bool,
 }
 
-/// One question, and what it is judged by.
+/// A request and its context.
 struct Case<'a> {
     rows: &'a [(Row, Hold)],
     request: &'a Request,
     requester: &'a Requester<'a>,
     here: &'a Here,
-    /// As it is to be.
+    /// The registry's row after the decision.
     registry: Registry,
-    /// How far the clock may be off: the smaller of what both allow.
+    /// Tolerated clock skew: the smaller of the request's and the registry's.
     max_skew_ms: i64,
-    /// The lease that is granted.
+    /// Duration of the lease to be granted.
     lease_ms: i64,
-    /// How far ids may lead the requester's clock: the smaller of what both allow.
+    /// Max lead over the requester's clock: the smaller of the request's and the registry's.
     max_lead_ms: i64,
     clock_offset_ms: i64,
-    /// Until worker ids are given away; `None`: they are.
+    /// Time until worker ids are assigned again; `None` if there is no grace.
     grace_ms: Option<i64>,
 }
 
-/// A name for people, from bytes in any encoding that contains ASCII.
+/// A name for messages, from bytes in any encoding that contains ASCII.
 fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).replace(char::REPLACEMENT_CHARACTER, "?")
 }
@@ -119,7 +120,7 @@ impl Case<'_> {
         self.registry.place == Some(self.here.place)
     }
 
-    /// Whether a row may have a holder that another registry's clock would let renew.
+    /// True if the row may have a holder whose lease another registry's clock would still renew.
     fn may_be_live(&self, row: &Row) -> bool {
         row.may_be_live(self.now_ms(), self.registry.bounds.max_skew_ms)
     }
@@ -128,7 +129,7 @@ impl Case<'_> {
         self.rows.iter().find(|(row, _)| row.worker_id == worker_id)
     }
 
-    /// The row of a worker id, locked; `None`: there is none.
+    /// The locked row of a worker id; `None` if there is none.
     fn lock(&self, worker_id: u16) -> Result<Option<Row>, Stop> {
         match self.find(worker_id) {
             Some((row, Hold::Locked)) => Ok(Some(row.clone())),
@@ -140,7 +141,7 @@ impl Case<'_> {
         }
     }
 
-    /// Whether it shows that it is the holder, and no copy of it.
+    /// True if the requester proves that it is the holder and not a copy.
     fn shows_token(&self, row: &Row) -> bool {
         let Question {
             token, next_token, ..
@@ -148,8 +149,8 @@ impl Case<'_> {
         row.token != 0 && [token, next_token].contains(&row.token)
     }
 
-    /// What the clocks of the other servers with a live lease say. What was measured with
-    /// the clock of another server, before this one was promoted, does not count.
+    /// Vote of the other members with a live lease. Offsets measured by another registry's clock,
+    /// before a promotion, are excluded.
     fn peers(&self) -> Peers {
         let mut offsets: Vec<(Option<&[u8]>, i64)> = Vec::new();
         if self.is_here() {
@@ -179,7 +180,7 @@ impl Case<'_> {
     ) -> Result<Granted, Stop> {
         self.compare_clocks(peers, changes)?;
         if !self.renews() || self.registry.grace.is_some() || !self.is_here() {
-            // One claim at a time, until it is committed and acknowledged.
+            // Serialize claims, until the transaction is committed and acknowledged.
             if !locked {
                 return Err(Stop::LockRegistry);
             }
@@ -213,7 +214,7 @@ impl Case<'_> {
         self.grant(choice, changes)
     }
 
-    /// Before anything is waited for.
+    /// Checks the requester's clock, before waiting for any lock.
     fn compare_clocks(&self, peers: Peers, changes: &mut Changes) -> Result<(), Stop> {
         let off = |by_ms: i64, what: String| {
             let ms = by_ms.unsigned_abs();
@@ -231,8 +232,8 @@ impl Case<'_> {
         if allowed.contains(&by_ms) {
             return Ok(());
         }
-        // If it is this server's clock that was set, all holders are off from what they were:
-        // once each has said so, they agree again.
+        // If the registry's own clock was set, all recorded offsets are outdated. Recording new
+        // ones makes the members agree again.
         let own = (self.rows.iter().map(|(row, _)| row)).find(|row| {
             self.is_requester(row) && row.admits(self.requester) && self.shows_token(row)
         });
@@ -249,7 +250,7 @@ impl Case<'_> {
         off(by_ms, format!("the median of {votes} other {whose}"))
     }
 
-    /// Notes that the registry is not where it was, and for how long nothing is given away.
+    /// Detects a move of the registry, and computes the remaining grace.
     fn note_move(&mut self, changes: &mut Changes) {
         let now = self.here.now;
         let begun = Grace {
@@ -278,8 +279,8 @@ impl Case<'_> {
             self.grace_ms = Some(left);
             return;
         }
-        // Whoever comes first notes it, and once: counted from each later claim it would make
-        // every new holder's ids lead the clock for good.
+        // Fixed by the first claim after the grace; recomputing it per claim would push every new
+        // holder ahead of the clock.
         self.registry.grace = None;
         self.registry.moved_floor_ms = self
             .registry
@@ -287,9 +288,9 @@ impl Case<'_> {
             .max(Some(self.above_forgotten()));
     }
 
-    /// Above all that may have been recorded before a move, for leases that have all ended by
-    /// now: the end of a lease, the skew and the lead that its holder was granted, by the clock
-    /// of a registry that was ahead of this one. The bounds are those of all, not the
+    /// A time above everything that may have been recorded before a move, given that all those
+    /// leases have ended: the end of a lease plus the skew and the lead granted to its holder, by
+    /// the clock of a registry that was ahead of this one. Uses the bounds for all members, not the
     /// requester's.
     fn above_forgotten(&self) -> i64 {
         let Bounds {
@@ -307,7 +308,7 @@ impl Case<'_> {
         self.registry.moved_floor_ms.unwrap_or(0)
     }
 
-    /// Above all ids of whoever had it.
+    /// A floor above all ids of previous holders.
     fn floor_above(&self, row: &Row) -> i64 {
         let above_clock = self.now_ms().saturating_add(self.max_skew_ms);
         row.reserved_until_ms
@@ -325,7 +326,7 @@ impl Case<'_> {
         )
     }
 
-    /// The name is another role's.
+    /// Refuses the request if the row's name belongs to another role.
     fn admit(&self, row: &Row) -> Result<(), Stop> {
         if row.admits(self.requester) {
             return Ok(());
@@ -351,7 +352,7 @@ impl Case<'_> {
             return lost(format!("worker id {worker_id} is leased to nobody"));
         };
         if !self.is_requester(&row) {
-            // Names of another role's servers are not for this one.
+            // Do not disclose node names across roles.
             return lost(if row.admits(self.requester) {
                 format!(
                     "worker id {worker_id} is leased to node \"{}\" of system {}",
@@ -374,7 +375,7 @@ impl Case<'_> {
         }
         let live = row.is_live(self.now_ms());
         if self.grace_ms.is_some() && !live {
-            // It may have been given away since, and that be forgotten.
+            // It may have been reassigned since, and that may have been lost.
             return self.in_grace();
         }
         Ok(Choice {
@@ -392,13 +393,13 @@ impl Case<'_> {
             entered_until_ms,
             stays,
         } = choice;
-        // It may not have heard of it: an answer can be lost.
+        // The answer with its floor may have been lost.
         let floor_ms = if stays {
             floor_ms.max(before.floor_ms)
         } else {
             floor_ms
         };
-        // A node has one worker id: the one it had was retired.
+        // A node has one worker id. The one it had before was retired.
         for (row, _) in self.rows {
             if row.worker_id != before.worker_id
                 && self.is_requester(row)
@@ -413,8 +414,8 @@ impl Case<'_> {
         if !same {
             changes.events.push(Event::Leased(worker_id));
         }
-        // Above the floor, or nothing could be issued until the first renewal; and no further
-        // than a holder's ids can be at the end of its lease.
+        // Above the floor, or nothing could be issued before the first renewal, but no further than
+        // a holder's ids can be at the end of its lease.
         let latest = now_ms
             .saturating_add(self.lease_ms)
             .saturating_add(self.max_skew_ms)

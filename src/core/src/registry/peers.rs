@@ -1,9 +1,9 @@
-//! What the other members' clocks say: see "One bad member harms itself" in [`super`].
+//! Comparison with the other members' clocks: see "Misbehaving members" in [`super`].
 
 use super::terms::Peers;
 
-/// The peers' vote on a clock that is `clock_offset_ms` off the registry's. `offsets`: those of
-/// the peers, each with its role.
+/// The peers' vote on a clock that is off the registry's by `clock_offset_ms`. `offsets` has the
+/// role and the offset of each peer.
 pub fn vote(
     mut offsets: Vec<(Option<&[u8]>, i64)>,
     role_asking: &[u8],
@@ -17,8 +17,7 @@ pub fn vote(
             nearest_median(&offsets, clock_offset_ms)
         })
         .collect();
-    // Also where all peers are of one role that is not the requester's: its names are as many
-    // as it likes.
+    // Also if all peers have one role, not the requester's: it can have any number of names.
     let is_requesters = |role: Option<&[u8]>| role == Some(role_asking);
     let by_role = of_roles.len() > 1 || offsets.iter().any(|(role, _)| !is_requesters(*role));
     let mut votes: Vec<i64> = if by_role {
@@ -34,8 +33,8 @@ pub fn vote(
     }
 }
 
-/// The median of sorted values; of the two in the middle of an even number, and all between,
-/// the one that is nearest: half of all is no majority to be refused by.
+/// The median of sorted values. With an even number, the value nearest to `to` between the middle
+/// two: half of the votes is not a majority.
 fn nearest_median(sorted: &[i64], to: i64) -> Option<i64> {
     let low = sorted.len().checked_sub(1)? / 2;
     let high = sorted.len() / 2;

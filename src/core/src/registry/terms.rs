@@ -1,42 +1,41 @@
-//! What the registry's decision is made of: its rows, the question, and the answer.
+//! Types of the registry's decision: rows, request and answer.
 
 use crate::layout::Layout;
 use crate::lease::{Answer, Clocks, Question, Status};
 
-/// The longest lease that can be asked for, in milliseconds.
+/// Max duration of a lease, in milliseconds.
 pub const LONGEST_LEASE_MS: i64 = 86_400_000;
-/// The largest clock skew that can be asked for, in milliseconds.
+/// Max clock skew in a request, in milliseconds.
 pub const LARGEST_SKEW_MS: i64 = 3_600_000;
-/// How far a server may say at most that its ids lead its clock, in milliseconds.
+/// Max lead over the clock in a request, in milliseconds.
 pub const LARGEST_LEAD_MS: i64 = 3_600_000;
-/// The longest name of a node, in bytes.
+/// Max length of a node name, in bytes.
 pub const LONGEST_NAME: usize = 63;
 /// The end of the year 9999, in Unix milliseconds.
 pub const LAST_MS: i64 = 253_402_300_799_999;
 
-/// What the registry's owner allows its members. See the module's header.
+/// Limits set by the registry's owner. See the header of [`super`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// How far a member's clock may be off, in milliseconds. A member may be stricter.
+    /// Tolerated skew of a member's clock, in milliseconds. A member may be stricter.
     pub max_skew_ms: i64,
-    /// The longest lease, in milliseconds.
+    /// Max duration of a lease, in milliseconds.
     pub max_lease_ms: i64,
-    /// How far a member's ids may lead its clock, in milliseconds. A member may be stricter.
+    /// Max lead of a member's ids over its clock, in milliseconds. A member may be stricter.
     pub max_lead_ms: i64,
-    /// How many worker ids one role may have; `None`: all.
+    /// Max worker ids per role; `None`: no limit.
     pub max_ids_per_role: Option<i64>,
 }
 
 impl Bounds {
-    /// Those of a registry whose owner has said nothing.
+    /// Defaults.
     ///
-    /// The skew is the default of `leaf_id.max_clock_skew`. A lease may last an hour, twelve
-    /// times the default of `leaf_id.worker_lease`: after a promotion nothing is given away
-    /// for the longest lease on record, so the bound is how long one member can make that.
-    /// Ids may lead the clock by the defaults of `leaf_id.max_clock_lead` and, for some seconds
-    /// after a promotion or a restore, `leaf_id.timestamp_reservation` together.
-    /// A role may have 256 worker ids, a quarter of all: enough for a fleet whose members
-    /// share one role, and the other roles still have most of the ids.
+    /// The skew is the default of `leaf_id.max_clock_skew`. A lease may last one hour, twelve times
+    /// the default of `leaf_id.worker_lease`. The grace after a promotion is the longest lease on
+    /// record, so this bounds the grace that one member can cause. The lead is the sum of the
+    /// defaults of `leaf_id.max_clock_lead` and `leaf_id.timestamp_reservation`, which ids may
+    /// reach for some seconds after a promotion or a restore. A role may have 256 worker ids, a
+    /// quarter of all: enough for a fleet that shares one role, and most remain for other roles.
     pub const DEFAULT: Self = Self {
         max_skew_ms: 1_000,
         max_lease_ms: 3_600_000,
@@ -45,91 +44,90 @@ impl Bounds {
     };
 }
 
-/// Where a registry is: a copy of it is elsewhere.
+/// Location of a registry; differs in a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// The database cluster ...
+    /// System identifier of the cluster.
     pub system_identifier: i64,
-    /// ... its WAL timeline ...
+    /// WAL timeline.
     pub timeline: i32,
-    /// ... the database ...
+    /// Oid of the database.
     pub database: u32,
-    /// ... and the table.
+    /// Oid of the table.
     pub relation: u32,
 }
 
-/// The time after a promotion or a restore in which nothing is given away.
+/// The time after a promotion or a restore during which no worker id is assigned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grace {
-    /// When it began, on the monotonic clock ...
+    /// Start of the grace, by the monotonic clock.
     pub since_boot_ms: i64,
-    /// ... of the server that was started then: after another start it begins anew.
+    /// Start time of the server whose clock that is; after a restart the grace starts over.
     pub server_start: i64,
 }
 
-/// The registry's own row.
+/// The registry's own row. Times in Unix milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Registry {
-    /// Where it was last used, or created.
+    /// Place of its last use, or of its creation.
     pub place: Option<Place>,
-    /// `leaf_id.epoch` of all its members; `None` before the first of them.
+    /// `leaf_id.epoch` of all members; `None` before the first.
     pub epoch_ms: Option<i64>,
-    /// The layout of all its members' ids; `None` before the first of them. It says how many
-    /// worker ids there are.
+    /// Layout of all members' ids, which determines the number of worker ids; `None` before the
+    /// first.
     pub layout: Option<Layout>,
-    /// When it was first used after a promotion or a restore, the last time, in Unix
-    /// milliseconds.
+    /// Time of its first use after the last promotion or restore.
     pub moved_at_ms: Option<i64>,
-    /// While nothing is given away because of that.
+    /// The grace, while it lasts.
     pub grace: Option<Grace>,
-    /// What was recorded before and may be forgotten is not above this: fixed when the time in
-    /// which nothing is given away has ended, in Unix milliseconds.
+    /// Upper bound of everything recorded before the move that may have been lost; fixed at the end
+    /// of the grace.
     pub moved_floor_ms: Option<i64>,
-    /// What its owner allows.
+    /// The owner's limits.
     pub bounds: Bounds,
 }
 
-/// Who has a worker id, or had it last.
+/// The current or last holder of a worker id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Its database cluster.
+    /// System identifier of its cluster.
     pub system_identifier: i64,
     /// Its `leaf_id.node_name`, in the encoding of the registry's database.
     pub node_name: Vec<u8>,
 }
 
-/// A worker id as the registry knows it. Times in Unix milliseconds.
+/// The registry's record of a worker id. Times in Unix milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Row {
     /// The worker id.
     pub worker_id: u16,
-    /// Its holder, also when the lease has ended; `None`: nobody.
+    /// Its holder, even if the lease has ended; `None` if there is none.
     pub holder: Option<Holder>,
-    /// The role to which the holder's name belongs.
+    /// Role that owns the holder's name.
     pub role: Option<Vec<u8>>,
-    /// What the holder must show; 0: nobody can.
+    /// Token that the holder must present; 0 matches nobody.
     pub token: i64,
-    /// When the holder got it.
+    /// Time of the first grant to this holder.
     pub leased_at_ms: Option<i64>,
-    /// When it was last renewed.
+    /// Time of the last renewal.
     pub renewed_at_ms: Option<i64>,
-    /// Nobody else gets it before, and not before the largest clock skew has passed too, by the
-    /// clock of this server.
+    /// End of the lease, by this server's clock. Reassigned no earlier than the max clock skew
+    /// after it.
     pub lease_until_ms: Option<i64>,
-    /// How long the lease is.
+    /// Duration of the lease, in milliseconds.
     pub lease_ms: i64,
-    /// R: no id of any holder so far carries a later time.
+    /// R: no id of any holder so far has a later timestamp.
     pub reserved_until_ms: i64,
-    /// Ids of this holder carry later times.
+    /// Ids of this holder have later timestamps.
     pub floor_ms: i64,
-    /// The holder's clock minus the registry's when it was last renewed.
+    /// Holder's clock minus the registry's at the last renewal, in milliseconds.
     pub clock_offset_ms: Option<i64>,
     /// Neither leased nor renewed any more.
     pub retired: bool,
-    /// It was leased to the server that the registry is on. It is kept for that, whichever it is
-    /// after a promotion: no failover can have forgotten that somebody else has it.
+    /// Leased to the registry's own server, and reserved for that server, whichever it is after a
+    /// promotion: so no failover can have lost another holder.
     pub host: bool,
-    /// Where the holder connected from.
+    /// Address that the holder connected from.
     pub address: Option<Vec<u8>>,
 }
 
@@ -138,10 +136,9 @@ impl Row {
         self.lease_until_ms.is_some_and(|until| until > now_ms)
     }
 
-    /// Whether its lease may not have ended yet by the clock of another registry, which may be
-    /// behind this one by as much as clocks may differ. Until then nobody else gets the worker
-    /// id: if that is forgotten in a failover, the registry that is promoted would renew the
-    /// lease of the holder before.
+    /// True if the lease may still be live by the clock of another registry, which may be behind
+    /// this one by up to the max skew. Until then the worker id is not reassigned: if a failover
+    /// lost the reassignment, the promoted registry would renew the previous holder's lease.
     pub(super) fn may_be_live(&self, now_ms: i64, max_skew_ms: i64) -> bool {
         self.is_live(now_ms.saturating_sub(max_skew_ms))
     }
@@ -152,7 +149,7 @@ impl Row {
         })
     }
 
-    /// Whether this role may speak for its holder.
+    /// True if the requester's role may act for the holder.
     #[must_use]
     pub fn admits(&self, requester: &Requester<'_>) -> bool {
         requester.trusted
@@ -162,9 +159,9 @@ impl Row {
                 .is_none_or(|role| role == requester.role)
     }
 
-    /// Set aside for ids with times up to this one, which somebody composes: retired, so that
-    /// nobody leases it, and whoever does later begins above. `None` if somebody may have
-    /// issued ids with it: as a holder, or, as it is retired, because it is set by hand.
+    /// Retires the worker id for ids up to `until_ms` that somebody composes. It is not leased; if
+    /// that changes later, the holder starts above `until_ms`. `None` if ids may have been issued
+    /// with it: it has or had a holder, or is retired because a server has it configured.
     #[must_use]
     pub fn set_aside(self, until_ms: i64) -> Option<Self> {
         let unused = self.reserved_until_ms == 0
@@ -178,7 +175,7 @@ impl Row {
         })
     }
 
-    /// Without a holder. What was reserved stays: the next one begins above it.
+    /// Removes the holder. The reservation is kept, so the next holder starts above it.
     #[must_use]
     pub fn without_holder(self) -> Self {
         Self {
@@ -191,7 +188,7 @@ impl Row {
         }
     }
 
-    /// Taken from its holder, which nobody waits for: whoever releases it says that it is gone.
+    /// Removes the holder and its lease, on the operator's word that the holder is gone.
     #[must_use]
     pub fn released(self) -> Self {
         Self {
@@ -201,55 +198,55 @@ impl Row {
     }
 }
 
-/// How a row is known.
+/// Lock state of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// It was read.
+    /// Read without a lock.
     Seen,
-    /// It was locked, and read then.
+    /// Locked, then read.
     Locked,
-    /// Somebody else has locked it.
+    /// Locked by another transaction.
     Busy,
 }
 
-/// Who calls.
+/// The caller of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Requester<'a> {
-    /// The role.
+    /// Role name.
     pub role: &'a [u8],
-    /// It can change the registry's tables anyhow: a superuser, or this server itself.
+    /// The role can modify the registry's tables anyway: a superuser, or this server itself.
     pub trusted: bool,
-    /// Where it connected from.
+    /// Address that it connected from.
     pub address: Option<&'a [u8]>,
-    /// It is the server that the registry is on.
+    /// It is the registry's own server.
     pub host: bool,
 }
 
-/// What is asked, by whom, and on which terms.
+/// A request with its sender and terms.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The question. What a renewal says about what is reserved is not looked at.
+    /// The question. A renewal's reservation in it is ignored.
     pub question: Question,
-    /// The database cluster of who asks ...
+    /// System identifier of the sender's cluster.
     pub system_identifier: i64,
-    /// ... and its `leaf_id.node_name`.
+    /// Sender's `leaf_id.node_name`.
     pub node_name: Vec<u8>,
-    /// Its clock, in Unix milliseconds.
+    /// Sender's clock, in Unix milliseconds.
     pub now_ms: i64,
-    /// Until when it wants to issue ids, in Unix milliseconds.
+    /// Requested end of the reservation, in Unix milliseconds.
     pub reserve_until_ms: i64,
-    /// Its `leaf_id.max_clock_skew`, in milliseconds.
+    /// Sender's `leaf_id.max_clock_skew`, in milliseconds.
     pub max_skew_ms: i64,
-    /// How far its ids may lead its clock, in milliseconds.
+    /// Max lead of the sender's ids over its clock, in milliseconds.
     pub max_lead_ms: i64,
-    /// Its `leaf_id.epoch`.
+    /// Sender's `leaf_id.epoch`, in Unix milliseconds.
     pub epoch_ms: i64,
-    /// The layout of its ids.
+    /// Layout of the sender's ids.
     pub layout: Layout,
 }
 
 impl Request {
-    /// Whether it can be decided on.
+    /// Validates the ranges that [`super::decide()`] relies on.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let Question {
@@ -271,87 +268,86 @@ impl Request {
     }
 }
 
-/// The server of the registry, and its clocks.
+/// The registry's own server and its clocks.
 #[derive(Debug, Clone, Copy)]
 pub struct Here {
-    /// Where this is.
+    /// Current place of the registry.
     pub place: Place,
-    /// When the server was started.
+    /// Start time of the server.
     pub server_start: i64,
-    /// Its own `leaf_id.epoch`.
+    /// Its own `leaf_id.epoch`, in Unix milliseconds.
     pub epoch_ms: i64,
-    /// The layout of its own ids.
+    /// Layout of its own ids.
     pub layout: Layout,
-    /// The clock when the question arrived, before anything was waited for, in Unix
-    /// milliseconds.
+    /// Its clock when the request arrived, before any wait for a lock, in Unix milliseconds.
     pub arrived_ms: i64,
-    /// The clocks now.
+    /// Its current clocks.
     pub now: Clocks,
-    /// A time for people.
+    /// Formats Unix milliseconds for messages.
     pub format_ms: fn(i64) -> String,
 }
 
-/// What is known of the tables.
+/// Current contents of the tables.
 #[derive(Debug, Clone, Copy)]
 pub struct Tables<'a> {
-    /// The registry's row, or what it would be if there were one.
+    /// The registry's row, or its initial values if it does not exist.
     pub registry: &'a Registry,
-    /// It is there and locked.
+    /// The row exists and is locked.
     pub registry_locked: bool,
     /// All rows of worker ids.
     pub rows: &'a [(Row, Hold)],
 }
 
-/// What the other servers' clocks say.
+/// Vote of the other members' clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peers {
-    /// How many have a vote: servers, or where they have several roles, roles.
+    /// Number of votes: of members, or of roles if there are several.
     pub votes: u32,
-    /// The median of how far they are ahead of the registry's clock, in milliseconds.
+    /// Median offset from the registry's clock, in milliseconds; positive if ahead.
     pub offset_ms: Option<i64>,
-    /// Roles vote.
+    /// One vote per role.
     pub by_role: bool,
 }
 
-/// What is granted.
+/// A grant. Times in Unix milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Granted {
     /// The worker id.
     pub worker_id: u16,
-    /// Ids carry later times.
+    /// Ids must have later timestamps.
     pub floor_ms: i64,
-    /// Ids carry no later times.
+    /// Ids must not have later timestamps.
     pub reserved_until_ms: i64,
-    /// How long the lease is: what was asked for, or less.
+    /// Duration of the lease in milliseconds, at most as requested.
     pub lease_ms: i64,
-    /// Ids lead the holder's clock by no more, in milliseconds: what was asked for, or less.
+    /// Max lead of ids over the holder's clock in milliseconds, at most as requested.
     pub max_lead_ms: i64,
 }
 
-/// Why nothing is granted.
+/// A refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Anything but [`Status::Granted`].
+    /// Any status but [`Status::Granted`].
     pub status: Status,
-    /// For people.
+    /// Explanation for people.
     pub detail: String,
 }
 
-/// What the registry answers.
+/// The registry's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// The registry's clock when the question arrived, in Unix milliseconds.
+    /// Registry's clock when the request arrived, in Unix milliseconds.
     pub registry_ms: i64,
-    /// The other servers' clocks.
+    /// Vote of the other members' clocks.
     pub peers: Peers,
-    /// How far the clock may be off: the smaller of what both allow.
+    /// Tolerated clock skew in milliseconds: the smaller of the request's and the registry's.
     pub max_skew_ms: i64,
-    /// What became of the question.
+    /// The grant or the refusal.
     pub outcome: Result<Granted, Refusal>,
 }
 
 impl Reply {
-    /// As its receiver sees it.
+    /// Converts the reply to the receiver's view.
     #[must_use]
     pub fn heard(&self, sent: Clocks, received: Clocks) -> Answer {
         let granted = self.outcome.as_ref().ok();
@@ -375,40 +371,40 @@ impl Reply {
     }
 }
 
-/// Something that the registry's log should tell.
+/// An event for the registry's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// It was promoted or restored.
+    /// The registry was promoted or restored.
     Moved,
-    /// A worker id has another holder.
+    /// The worker id has a new holder.
     Leased(u16),
 }
 
-/// A decision: to be written and committed before the reply is given.
+/// A decision. It must be committed before the reply is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// The answer.
+    /// The reply.
     pub reply: Reply,
-    /// The registry's row, if it changes: it is locked then.
+    /// New version of the registry's row, which is locked then; `None` if unchanged.
     pub registry: Option<Registry>,
-    /// The rows of worker ids that change, or that there are to be, in this order.
+    /// New versions of rows of worker ids, to be updated or inserted in this order.
     pub rows: Vec<Row>,
-    /// What is to be logged.
+    /// Events to log.
     pub events: Vec<Event>,
 }
 
-/// What is to be done next.
+/// Result of [`super::decide()`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// Lock the registry's row, and make it if there is none; read all rows again.
+    /// Lock the registry's row, inserting it if needed; then reread all rows.
     LockRegistry,
-    /// Lock the row of a worker id, and read it again.
+    /// Lock the row of a worker id and reread it.
     LockRow {
         /// The worker id.
         worker_id: u16,
-        /// Wait for whoever has locked it; otherwise it is [`Hold::Busy`].
+        /// Wait for the lock; otherwise the row becomes [`Hold::Busy`] if it is locked.
         wait: bool,
     },
-    /// It is decided.
+    /// Final decision.
     Done(Box<Decision>),
 }

@@ -1,21 +1,21 @@
-//! What comes of a take, a publication or a look at the double buffer.
+//! Results of takes, publications and reads of the double buffer.
 
 /// Ids that now belong to the caller: `first ..= first + count - 1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
-    /// The lowest id.
+    /// First id.
     pub first: i64,
-    /// How many ids, at least 1.
+    /// Number of ids, at least 1.
     pub count: u32,
-    /// The caller should ask for a spare with `DoubleBuffer::want`.
+    /// The caller should request a spare with `DoubleBuffer::want`.
     pub spare_due: bool,
-    /// Ids that were given up on the way: the rest of the buffer in use, to keep a range
-    /// contiguous, and those of takes that came between a switch.
+    /// Ids given up by this take: the rest of the current buffer, to keep a range contiguous, and
+    /// ids lost by attempts that a switch has overtaken.
     pub lost: u32,
 }
 
 impl Taken {
-    /// Whether there is more to do than to use the ids: a spare to ask for, a loss to count.
+    /// True if the caller must request a spare or count lost ids.
     #[inline]
     #[must_use]
     pub fn leaves_work(&self) -> bool {
@@ -23,84 +23,84 @@ impl Taken {
     }
 }
 
-/// Why nothing could be taken.
+/// Reason why nothing could be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Miss {
-    /// The slot now has another version: look the tag up again.
+    /// The slot has another version; look up the tag again.
     Changed,
-    /// Both buffers are used up: ask for a segment and wait.
+    /// Both buffers are used up; request a segment and wait.
     Empty,
-    /// Only from `DoubleBuffer::take_range`: the spare is too short for the range. It
-    /// is the buffer in use now, which makes room for a longer one: try again.
+    /// Only from `DoubleBuffer::take_range`: the spare was too short. It is now the current buffer,
+    /// which makes room for a longer spare; try again.
     Short {
-        /// Ids that were given up for it.
+        /// Ids given up by the attempt.
         lost: u32,
     },
 }
 
-/// Why an attempt to take one id got none. One id may have been lost in it, which is not
-/// counted before `DoubleBuffer::take_again`.
+/// Reason why an attempt to take one id failed. The attempt may have lost one id, which
+/// `DoubleBuffer::take_again` counts.
 #[must_use]
 #[derive(Debug, Clone, Copy)]
 pub enum Obstacle {
     /// The slot has another version.
     Changed,
-    /// The buffer in use is used up, or was never filled; with the word as it was seen.
+    /// The current buffer is used up, or was never filled. Contains the word as seen.
     UsedUp(u64),
-    /// Somebody switched or invalidated in between; with the word that was counted up instead.
+    /// A switch or an invalidation came in between. Contains the word that was incremented instead.
     Overtaken(u64),
 }
 
-/// Why a segment was not published. The claimed ids are then a gap (I6).
+/// Reason why a segment was not published. Its ids become a gap (I6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     /// The row was edited, or the slot reused, since the claim began.
     Changed,
-    /// The segment starts below ids that were already published in this version.
+    /// The segment starts below ids already published in this version.
     OutOfOrder,
-    /// The spare is already there.
+    /// There is a spare already.
     Full,
 }
 
-/// A request that an allocator has accepted.
+/// A request accepted by an allocator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// The word while it is in flight.
+    /// Value of `DoubleBuffer::request` while this is in flight.
     pub(super) word: u32,
-    /// The longest range that a session waits for, 0 for none.
+    /// The longest range a session is waiting for, in ids; 0 if none.
     pub range_len: u32,
 }
 
-/// A run of ids, both ends included.
+/// Ids left in a buffer, both ends inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Remainder {
-    /// The lowest id not yet taken.
+    /// First id not yet taken.
     pub first: i64,
-    /// The highest id of the segment.
+    /// Last id of the segment.
     pub last: i64,
 }
 
 impl Remainder {
-    /// How many ids, at least 1.
+    /// Number of ids, at least 1.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.last.abs_diff(self.first) + 1
     }
 }
 
-/// What both buffers held at one moment.
+/// Contents of both buffers at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Remainders {
-    /// Of the buffer in use.
+    /// Remainder of the current buffer.
     pub current: Option<Remainder>,
-    /// Of the spare.
+    /// Remainder of the spare.
     pub spare: Option<Remainder>,
-    /// First id and length of the buffer in use, also when it is used up.
+    /// First id and length of the current buffer's segment, even if it is used up.
     pub current_segment: Option<(i64, u32)>,
 }
 
 impl Remainders {
-    /// The ids in both buffers together.
+    /// Number of ids in both buffers.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.current.map_or(0, |r| r.count()) + self.spare.map_or(0, |r| r.count())

@@ -1,10 +1,10 @@
-//! The generation going around, which takes years from outside. Would catch: a
-//! buffer that comes back to life, or takes that stop, at 2^32.
+//! Wraparound of the generation, which takes years from outside. Would catch: a buffer that becomes
+//! valid again, or takes that stop, at 2^32.
 #![allow(clippy::unwrap_used, reason = "a test that panics fails")]
 
 use super::*;
 
-/// Empty, and in its version 1.
+/// An empty buffer in version 1.
 fn at_generation(generation: u32) -> DoubleBuffer {
     let buffer = DoubleBuffer::new();
     let before = pack(generation.wrapping_sub(2), 0);
@@ -49,7 +49,7 @@ fn an_invalidation_across_the_end_revives_nothing() {
 
 #[test]
 fn a_buffer_never_filled_again_stays_dead_when_its_generation_returns() {
-    // Edits of a tag that nobody uses: 2^31 invalidations in a row.
+    // Edits of an unused tag: 2^31 invalidations in a row.
     let buffer = DoubleBuffer::new();
     buffer.publish(0, 1, 10).unwrap();
     buffer.take(0).unwrap();

@@ -1,7 +1,7 @@
-//! What the seeded tests share.
+//! Shared code of the seeded tests.
 
-/// The seed of this run: `LEAF_ID_SEED` if it is set, to repeat a failure, otherwise a
-/// new one. Printed, so that a failure can be repeated.
+/// The seed of this run: `LEAF_ID_SEED` if set, to repeat a failure, otherwise a random one.
+/// Printed.
 #[allow(
     dead_code,
     reason = "each test file is a crate, and not all are seeded"
@@ -15,7 +15,7 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// How many rounds a simulation has: so many, or with `LEAF_ID_LONG` set the other number.
+/// Number of rounds of a simulation; the second argument applies if `LEAF_ID_LONG` is set.
 #[allow(dead_code, reason = "each test file is a crate, and not all simulate")]
 pub fn rounds(usual: u64, long: u64) -> u64 {
     if std::env::var_os("LEAF_ID_LONG").is_some() {

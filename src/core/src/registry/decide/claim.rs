@@ -1,5 +1,5 @@
-//! What a claim is granted: the worker id that the requester had, one that passes on to it, one
-//! that it holds though that is forgotten here, or another one.
+//! Choice of the worker id for a claim: the requester's previous one, the one it inherits as the
+//! registry's server, one that it holds but the registry has forgotten, or another one.
 
 use super::super::terms::{Bounds, Hold, Row};
 use super::{Case, Choice, Stop, refused, shown};
@@ -17,7 +17,7 @@ impl Case<'_> {
             None => None,
         };
         let known = own.as_ref().is_some_and(|row| self.shows_token(row));
-        // In a grace another server may have had it, and that be forgotten.
+        // During a grace, another server may have had it, and that may have been lost.
         if (!known || self.grace_ms.is_some())
             && let Some(inherited) = self.inherit()?
         {
@@ -27,7 +27,7 @@ impl Case<'_> {
             if known {
                 row.is_live(self.now_ms())
             } else {
-                // As for anybody else.
+                // As for any other requester.
                 self.may_be_live(row)
             }
         });
@@ -63,7 +63,7 @@ impl Case<'_> {
         Ok(Choice {
             floor_ms: match (known, live) {
                 (true, true) => 0,
-                // The requester itself knows which ids it has issued.
+                // The requester knows which ids it has issued itself.
                 (true, false) => self.moved_floor(),
                 (false, _) => self.floor_above(&row),
             },
@@ -73,10 +73,10 @@ impl Case<'_> {
         })
     }
 
-    /// The worker id of the server that the registry was on, for the one that it is on now: as a
-    /// worker id that is not leased, it passes on with what was written, and whoever had it is
-    /// off. So neither its lease nor a grace is waited for, and what was reserved does not count:
-    /// the floor is above all that another server of these can have issued.
+    /// The worker id of the registry's previous server, for its current one. Like a worker id that
+    /// is not leased, it passes on with the replicated data, and its previous holder is down. So
+    /// neither its lease nor a grace is waited for, and the recorded reservation does not count:
+    /// the floor is above everything that another server of the cluster can have issued.
     fn inherit(&self) -> Result<Option<Choice>, Stop> {
         if !self.requester.host {
             return Ok(None);
@@ -96,11 +96,11 @@ impl Case<'_> {
             return Ok(None);
         };
         let row = self.lock(found.worker_id)?.filter(passes_on);
-        // As a worker id that is not leased, whose settings all these servers share: what it may
-        // lead by, and what clocks may differ by. What this registry allows may be less.
+        // As for a worker id that is not leased, use the settings that these servers share: the max
+        // lead, plus the possible difference of their clocks. The registry's bounds may be smaller.
         let above_others_ms = self.now_ms().saturating_add(self.request.max_lead_ms);
         Ok(row.map(|row| Choice {
-            // Above what earlier holders had.
+            // And above earlier holders.
             floor_ms: above_others_ms.max(row.floor_ms),
             row,
             entered_until_ms: None,
@@ -108,7 +108,8 @@ impl Case<'_> {
         }))
     }
 
-    /// What the requester holds by what it was told, though that is forgotten here.
+    /// The worker id that the requester holds according to its last answer, although the registry
+    /// has forgotten it.
     fn enter(&self, own: Option<&Row>) -> Result<Option<Choice>, Stop> {
         let Some((worker_id, until_ms)) = self.request.question.held else {
             return Ok(None);
@@ -124,10 +125,10 @@ impl Case<'_> {
             worker_id,
             ..Row::default()
         });
-        // A copy of the holder that was left behind was told an earlier time than is recorded;
-        // and who was released, no more than that.
+        // A stale copy of the holder was granted an earlier time than recorded; a released holder,
+        // at most the recorded one.
         let earliest = row.reserved_until_ms + i64::from(own.is_none());
-        // Nobody was told a later one than the longest lease, the lead, and clocks, allow.
+        // No holder was granted a later time than the max lease, lead and skew allow.
         let Bounds {
             max_skew_ms,
             max_lease_ms,
@@ -149,12 +150,12 @@ impl Case<'_> {
         }))
     }
 
-    /// Whether a row is among those that the requester's role has.
+    /// True if the row is held by the requester's role.
     fn belongs(&self, row: &Row) -> bool {
         row.holder.is_some() && row.role.as_deref() == Some(self.requester.role)
     }
 
-    /// Whether the requester's role may have one more worker id, beside that of the requester.
+    /// True if the requester's role may have another worker id, not counting the requester's own.
     fn below_limit(&self) -> bool {
         let Some(max) = self.registry.bounds.max_ids_per_role else {
             return true;
@@ -164,7 +165,7 @@ impl Case<'_> {
         self.requester.trusted || i64::try_from(others.count()).is_ok_and(|count| count < max)
     }
 
-    /// A worker id that nobody has, or whose lease has ended.
+    /// A worker id that was never leased, or whose lease has ended.
     fn other(&self) -> Result<Choice, Stop> {
         let below_limit = self.below_limit();
         let largest = self.request.layout.max_worker_id();
@@ -189,7 +190,7 @@ impl Case<'_> {
             }
         }
         let ended = self.rows.iter().filter(|(row, hold)| {
-            // One that is locked is being renewed just now.
+            // A locked row is being renewed.
             *hold != Hold::Busy
                 && !row.retired
                 && row.worker_id <= largest
@@ -197,7 +198,7 @@ impl Case<'_> {
                 && !self.may_be_live(row)
                 && (below_limit || self.belongs(row))
         });
-        // Not one that somebody has reserved far ahead, as long as there is another.
+        // Avoid a worker id reserved far ahead if there is another.
         let oldest =
             ended.min_by_key(|(row, _)| (self.floor_above(row), row.lease_until_ms, row.worker_id));
         match oldest {
