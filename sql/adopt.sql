@@ -200,7 +200,18 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_alter_defaults(oid[], name, text, text) IS
     'Alters the default of a column in tables, of each by itself';
 
-CREATE FUNCTION leaf_id.leaf_default_tag(relation oid, number smallint) RETURNS text
+CREATE FUNCTION leaf_id.leaf_name_was_used(tag text) RETURNS boolean
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1)
+        OR EXISTS (SELECT FROM leaf_id.leaf_high_mark m WHERE m.tag = $1)
+        OR EXISTS (SELECT FROM leaf_id.leaf_opaque_key k WHERE k.tag = $1)
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_name_was_used(text) IS
+    'Whether a tag has this name, or had it and was not forgotten';
+
+CREATE FUNCTION leaf_id.leaf_default_tag(relation oid, number smallint, is_new boolean) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -219,6 +230,13 @@ BEGIN
                             AND d.refclassid = 'pg_proc'::regclass AND d.refobjid = leaf_id.leaf_issuer()))))) INTO tag
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = $1;
+    -- The ids of a new column begin at 1, as with a sequence.
+    IF is_new AND leaf_id.leaf_name_was_used(tag) THEN
+        tag := format('%s_%s', tag, $1);
+        IF leaf_id.leaf_name_was_used(tag) THEN
+            tag := format('%s_%s', tag, $2);
+        END IF;
+    END IF;
     IF octet_length(tag) > 128 THEN
         RAISE EXCEPTION '"%" is too long for the name of a tag', tag
             USING ERRCODE = 'invalid_name', HINT = 'Name the tag: leaf_adopt(relation, column_name, tag).';
@@ -226,8 +244,8 @@ BEGIN
     RETURN tag;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_default_tag(oid, smallint) IS
-    'The tag of a column whose tag is not named: the table, with its schema if that is not public, and with the column if others of the table number rows too';
+COMMENT ON FUNCTION leaf_id.leaf_default_tag(oid, smallint, boolean) IS
+    'The tag of a column whose tag is not named: the table, with its schema if that is not public, and with the column if others of the table number rows too; for a new column, with the oid of the table if a tag had that name';
 
 -- Includes the table's descendants; NULL if all are empty. Only under the lock.
 CREATE FUNCTION leaf_id.leaf_largest_value(relation oid, column_name name) RETURNS bigint
@@ -402,11 +420,10 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_small_references(oid, smallint, bigint) IS
     'The columns that reference one, and are too small for its last ids';
 
--- An existing tag is used if the caller has named it, or if a table of the same name has left it to
--- a new one.
+-- An existing tag is used if the caller has named it.
 CREATE FUNCTION leaf_id.leaf_give_tag(
     tag text, column_name name, table_name text, wanted numeric, last_id bigint, step integer,
-    is_named boolean, is_new boolean, followers oid[], OUT first_id bigint, OUT notices text[]) RETURNS record
+    is_named boolean, OUT first_id bigint, OUT notices text[]) RETURNS record
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -430,14 +447,7 @@ BEGIN
         RETURNING max_id INTO first_id;
         RETURN;
     END IF;
-    IF NOT is_named AND (NOT is_new OR EXISTS (
-        SELECT FROM leaf_id.leaf_columns_of_tag($1) u
-        JOIN pg_class c ON c.oid = u.relation
-        WHERE u.relation <> ALL (followers)
-            -- A default in an untrusted owner's table must not prevent others from creating tables.
-            AND (c.relowner = (SELECT o.relowner FROM pg_class o WHERE o.oid = followers[1])
-                OR has_table_privilege(c.relowner, 'leaf_id.leaf_alloc', 'UPDATE'))))
-    THEN
+    IF NOT is_named THEN
         RAISE EXCEPTION 'tag "%" exists already', $1 USING ERRCODE = 'duplicate_object',
             HINT = 'Name it to use it all the same, or name another one: leaf_adopt(relation, column_name, tag).';
     ELSIF stored.server IS NOT NULL THEN
@@ -446,10 +456,6 @@ BEGIN
             HINT = 'Raise its max_id there, above the ids of the column, and set the default yourself.';
     END IF;
     first_id := greatest(first_id, stored.max_id) + 1;
-    -- The previous column may have had a smaller type.
-    IF is_new THEN
-        stored.max_value := greatest(stored.max_value, last_id);
-    END IF;
     IF first_id > least(last_id, stored.max_value) THEN
         RAISE EXCEPTION 'no ids are left for column "%" of table %', $2, $3
             USING ERRCODE = 'sequence_generator_limit_exceeded', DETAIL = format('Tag "%s" would go on from %s, and the last id is %s.',
@@ -457,8 +463,7 @@ BEGIN
     END IF;
     -- Raised unconditionally: cached ids, below max_id, may collide with those of rows.
     UPDATE leaf_id.leaf_alloc a
-    SET max_id = first_id, max_value = stored.max_value,
-        step = coalesce($6, a.step), max_step = greatest(a.max_step, $6)
+    SET max_id = first_id, step = coalesce($6, a.step), max_step = greatest(a.max_step, $6)
     WHERE a.biz_tag = $1;
     notices := notices || format('tag "%s" existed already, and goes on from %s', $1, first_id);
     IF stored.max_value > last_id THEN
@@ -467,7 +472,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_give_tag(text, name, text, numeric, bigint, integer, boolean, boolean, oid[]) IS
+COMMENT ON FUNCTION leaf_id.leaf_give_tag(text, name, text, numeric, bigint, integer, boolean) IS
     'Creates the tag of a column, or raises it, so that it goes on above its ids';
 
 CREATE FUNCTION leaf_id.leaf_adopt_locked(
@@ -501,7 +506,7 @@ BEGIN
         RAISE EXCEPTION 'column "%" of table % takes its ids from tag "%"', $2, this.table_name, this.tag
             USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
-    used_tag := coalesce($3, leaf_id.leaf_default_tag($1, this.number));
+    used_tag := coalesce($3, leaf_id.leaf_default_tag($1, this.number, $5));
     notices := '{}';
     -- A limit set explicitly on the sequence counts; the default limit of its type does not.
     SELECT least(this.last_id, min(q.seqmax)) INTO last_id
@@ -535,7 +540,7 @@ BEGIN
     SELECT g.* INTO given
     FROM leaf_id.leaf_give_tag(
         used_tag, $2, this.table_name, taken + 1 + least(left_over.gap, trunc((last_id - taken) / 8)),
-        last_id, $4, $3 IS NOT NULL, $5, followers) g;
+        last_id, $4, $3 IS NOT NULL) g;
     first_id := given.first_id;
     notices := notices || given.notices;
     small := leaf_id.leaf_small_references($1, this.number, last_id);
@@ -730,7 +735,7 @@ BEGIN
         RAISE EXCEPTION 'column "%" of table % takes its ids from tag "%"', $2, $3, tag
             USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'leaf_release() takes it back first.';
     ELSIF NOT is_release AND tag IS NULL AND wanted_tag IS NULL THEN
-        new_tag := leaf_id.leaf_default_tag($1, number);
+        new_tag := leaf_id.leaf_default_tag($1, number, false);
         IF EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = new_tag) THEN
             RAISE EXCEPTION 'tag "%" exists already', new_tag USING ERRCODE = 'duplicate_object',
                 HINT = 'Name it to use it all the same, or name another one: leaf_adopt(relation, column_name, tag).';
@@ -973,6 +978,24 @@ AS 'SELECT leaf_id.leaf_move($1, $2, NULL, NULL, true)';
 COMMENT ON FUNCTION @extschema@.leaf_release(regclass, name) IS
     'Moves a column from its tag back to an identity or a sequence, above all ids so far; returns the sequence, or the word identity';
 
+-- The caller may not write the table. Out of an event trigger it fails.
+CREATE FUNCTION leaf_id.leaf_note_adopted(relation oid, column_number smallint, tag text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    INSERT INTO leaf_id.leaf_adopted AS a (relation, column_number, tag)
+    SELECT t.objid, $2, $3
+    FROM pg_event_trigger_ddl_commands() t
+    WHERE t.classid = 'pg_class'::regclass AND t.objid = $1
+    LIMIT 1
+    -- Of a table that was dropped where no event trigger fired.
+    ON CONFLICT ON CONSTRAINT leaf_adopted_pkey DO UPDATE SET tag = excluded.tag;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_note_adopted(oid, smallint, text) IS
+    'Remembers that leaf_id.adopt_new_columns gave a column its tag';
+
 -- Called at the end of CREATE TABLE (with an empty array: all columns are new) and of ALTER TABLE
 -- (with the added columns). The table is locked.
 CREATE FUNCTION leaf_id.leaf_adopt_new(added text[]) RETURNS void
@@ -1017,6 +1040,7 @@ BEGIN
         FOREACH line IN ARRAY moved.notices LOOP
             RAISE NOTICE '%', line;
         END LOOP;
+        PERFORM leaf_id.leaf_note_adopted(new_column.relation, new_column.attnum, moved.used_tag);
         RAISE LOG 'leaf_id: new column "%" of table % takes its ids from tag "%", from % on',
             new_column.name, new_column.table_name, moved.used_tag, moved.first_id;
     END LOOP;
@@ -1035,3 +1059,34 @@ CREATE EVENT TRIGGER leaf_adopt_new_columns ON ddl_command_end
     WHEN TAG IN ('CREATE TABLE', 'ALTER TABLE')
     EXECUTE FUNCTION @extschema@.leaf_adopt_new_columns();
 COMMENT ON EVENT TRIGGER leaf_adopt_new_columns IS 'Acts where leaf_id.adopt_new_columns is on';
+
+-- With more rights than the caller: the tag belongs to the column, as a sequence would. Sessions drop
+-- it as any other tag, and its mark stays.
+CREATE FUNCTION leaf_id.leaf_drop_adopted() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    gone record;
+BEGIN
+    IF NOT EXISTS (SELECT FROM leaf_id.leaf_adopted) THEN
+        RETURN;
+    END IF;
+    FOR gone IN
+        DELETE FROM leaf_id.leaf_adopted a
+        USING pg_event_trigger_dropped_objects() d
+        WHERE d.classid = 'pg_class'::regclass AND d.objid = a.relation AND d.objsubid IN (0, a.column_number)
+        RETURNING a.tag
+    LOOP
+        DELETE FROM leaf_id.leaf_alloc a
+        WHERE a.biz_tag = gone.tag
+            -- Others may have been given it since.
+            AND NOT EXISTS (SELECT FROM leaf_id.leaf_columns_of_tag(gone.tag));
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_drop_adopted() IS
+    'Event trigger: drops the tags of dropped columns that leaf_id.adopt_new_columns gave them';
+CREATE EVENT TRIGGER leaf_drop_adopted ON sql_drop
+    EXECUTE FUNCTION leaf_id.leaf_drop_adopted();
+COMMENT ON EVENT TRIGGER leaf_drop_adopted IS 'Drops tags with the columns that leaf_id.adopt_new_columns gave them';

@@ -97,6 +97,19 @@ CREATE TRIGGER leaf_high_mark_stays
     FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_high_mark_stays();
 ALTER TABLE leaf_id.leaf_high_mark ENABLE REPLICA TRIGGER leaf_high_mark_stays;
 
+-- Not dumped: it names tables by oid.
+CREATE TABLE leaf_id.leaf_adopted (
+    relation oid,
+    column_number smallint,
+    tag text COLLATE "C" NOT NULL UNIQUE,
+    PRIMARY KEY (relation, column_number)
+);
+COMMENT ON TABLE leaf_id.leaf_adopted IS
+    'Set by leaf_id: columns that leaf_id.adopt_new_columns gave a tag, which is dropped with them';
+COMMENT ON COLUMN leaf_id.leaf_adopted.relation IS 'The table';
+COMMENT ON COLUMN leaf_id.leaf_adopted.column_number IS 'The column';
+COMMENT ON COLUMN leaf_id.leaf_adopted.tag IS 'The tag';
+
 -- A separate table: a GRANT on leaf_alloc makes a role a manager of tags, but must not disclose
 -- keys.
 CREATE TABLE leaf_id.leaf_opaque_key (

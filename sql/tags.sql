@@ -60,11 +60,17 @@ BEGIN
         SELECT * FROM leaf_id.leaf_alloc WHERE TG_OP = 'TRUNCATE') a
     LEFT JOIN leaf_id.leaf_high_mark before ON before.tag = a.biz_tag
     ON CONFLICT (tag) DO UPDATE SET high = greatest(m.high, excluded.high);
+    -- What follows is the other table that knows names.
+    IF TG_OP = 'UPDATE' THEN
+        UPDATE leaf_id.leaf_adopted SET tag = NEW.biz_tag WHERE tag = OLD.biz_tag;
+    ELSE
+        DELETE FROM leaf_id.leaf_adopted WHERE TG_OP = 'TRUNCATE' OR tag = OLD.biz_tag;
+    END IF;
     RETURN NULL;
 END
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_alloc_mark() IS
-    'Trigger: leaves the max_id of a row that goes, or is renamed, to the mark of its name';
+    'Trigger: leaves the max_id of a row that goes, or is renamed, to the mark of its name; leaf_adopted follows';
 CREATE TRIGGER leaf_alloc_mark
     AFTER UPDATE OR DELETE ON leaf_id.leaf_alloc
     FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_alloc_mark();

@@ -3,7 +3,7 @@
 
 use leaf_id_tests::Session;
 
-use super::{assert_told, server};
+use super::server;
 
 /// Which tags there are.
 fn tags(session: &mut Session) -> Vec<String> {
@@ -55,17 +55,66 @@ fn new_serial_and_identity_columns_get_a_tag() {
     assert_eq!(tags(&mut session).len(), 7);
     session.run("SELECT leaf_release('g', 'id'); ALTER TABLE g ADD COLUMN IF NOT EXISTS id serial");
     assert_eq!(tags(&mut session).len(), 6);
-    // A migration that is taken back and made again.
-    session.run("DROP TABLE a; CREATE TABLE a (id serial PRIMARY KEY)");
-    assert_told(&server, r#"tag "a" existed already, and goes on from"#);
-    let id: i64 = session.value("INSERT INTO a DEFAULT VALUES RETURNING id::bigint");
-    assert!(id > 1, "{id}");
-    session.run("ALTER TABLE a RENAME TO old");
-    session
-        .fails("CREATE TABLE a (id serial PRIMARY KEY)")
-        .is("42710")
-        .says("no tag for the new column \"id\" of table public.a")
-        .hints("SET leaf_id.adopt_new_columns = off");
+}
+
+/// As with sequences: a table that is created again begins at 1, and nothing is left of a tag.
+#[test]
+fn a_dropped_column_takes_its_tag_along() {
+    let server = server();
+    let mut session = server.session();
+    session.run("SET leaf_id.adopt_new_columns = on; CREATE TABLE a (id serial, n int)");
+    let insert = "INSERT INTO a (n) VALUES (1) RETURNING id::bigint";
+    assert_eq!(session.ids(insert), [1]);
+    for statements in [
+        "DROP TABLE a; CREATE TABLE a (id serial, n int)",
+        "BEGIN; DROP TABLE a; CREATE TABLE a (id serial, n int); INSERT INTO a VALUES (DEFAULT); DELETE FROM a; COMMIT",
+        "CREATE SCHEMA s; ALTER TABLE a SET SCHEMA s; DROP SCHEMA s CASCADE; CREATE TABLE a (id serial, n int)",
+        "DELETE FROM a; ALTER TABLE a DROP id; ALTER TABLE a ADD id serial",
+        "DELETE FROM a; ALTER TABLE a DROP id; ALTER TABLE a ADD id serial",
+        "UPDATE leaf_id.leaf_alloc SET biz_tag = 'renamed'; DROP TABLE a; CREATE TABLE a (id serial, n int)",
+    ] {
+        session.run(statements);
+        let oid: i64 = session.value("SELECT 'a'::regclass::oid::bigint");
+        let names = tags(&mut session);
+        assert!(
+            names.len() == 1 && names[0].starts_with(&format!("a_{oid}")),
+            "{names:?}, {oid}"
+        );
+        let first = if statements.starts_with("BEGIN") {
+            2
+        } else {
+            1
+        };
+        assert_eq!(session.ids(insert), [first], "{statements}");
+    }
+    // What else has the tag keeps it, and what only names it takes nothing along.
+    session.run(
+        "CREATE TABLE b (id serial);
+         CREATE TABLE other (id int DEFAULT leaf_segment_next('b')); DROP TABLE b;
+         CREATE TABLE c (id serial);
+         CREATE TABLE mine (id bigint DEFAULT leaf_segment_next('c')); DROP TABLE mine",
+    );
+    session.run("BEGIN; DROP TABLE c; ROLLBACK");
+    session.run(
+        "CREATE TABLE d (id serial); SELECT leaf_tag_drop('d', true); SELECT leaf_tag_create('d'); DROP TABLE d;
+         CREATE TABLE e (id bigint); SELECT leaf_tag_create('e');
+         ALTER TABLE e ALTER id SET DEFAULT leaf_segment_next('e'); DROP TABLE e;
+         CREATE TABLE f (id serial); SELECT leaf_release('f', 'id'); SELECT leaf_tag_create('f'); DROP TABLE f;
+         DROP TABLE a",
+    );
+    assert_eq!(tags(&mut session), ["b", "c", "d", "e", "f"]);
+    // Under a role that may not drop tags itself.
+    session.run(
+        "CREATE ROLE app LOGIN; GRANT CREATE ON SCHEMA public TO app;
+         GRANT USAGE ON SCHEMA leaf_id TO app; GRANT SELECT, INSERT, UPDATE ON leaf_id.leaf_alloc TO app",
+    );
+    let mut app = server.connect_as("app", "postgres");
+    app.run("SET leaf_id.adopt_new_columns = on; CREATE TABLE g (id serial); DROP TABLE g");
+    app.fails("SELECT leaf_id.leaf_note_adopted('other'::regclass, 1::smallint, 'c')")
+        .is("39P03");
+    app.fails("INSERT INTO leaf_id.leaf_adopted VALUES (1, 1, 'c')")
+        .is("42501");
+    assert_eq!(tags(&mut session), ["b", "c", "d", "e", "f"]);
 }
 
 #[test]

@@ -134,11 +134,12 @@ fn it_has_every_column_of_every_view_and_table() {
 }
 
 /// SQLSTATEs by the names that Rust and PL/pgSQL have for them.
-const SQLSTATES: [(&str, &str); 25] = [
+const SQLSTATES: [(&str, &str); 26] = [
     ("successful_completion", "00000"),
     ("object_not_in_prerequisite_state", "55000"),
     ("read_only_sql_transaction", "25006"),
     ("undefined_object", "42704"),
+    ("query_canceled", "57014"),
     ("undefined_table", "42P01"),
     ("undefined_column", "42703"),
     ("duplicate_object", "42710"),
