@@ -8,6 +8,8 @@
 //! Each function is one rule. tests/row_explorer.rs drives them through every history of a small
 //! world, and shows the shortest one in which an id comes twice without each of them.
 
+use crate::step::{self, Limits};
+
 /// Promotions since a row's last claim of which claims may be missing here, by timelines: those of the
 /// row and of this server. `is_ours`: the row was last claimed from by this database system. A row of
 /// another one was dumped or upgraded, and says nothing of this system's timelines: any promotion may
@@ -31,6 +33,21 @@ pub fn skip(promotions: u32, lost: u64) -> u64 {
     match u64::from(promotions) {
         0 => 0,
         d => lost.saturating_mul(2 * d - 1),
+    }
+}
+
+/// The ids to leave out before the next claim, where each promotion may have lost this many claims at
+/// most, and the last claim that is known left `largest_recent`.
+///
+/// Of one promotion, those are the claims that can have come next. Of more, the servers in between have
+/// left out as much, and may have lost claims made above that, which have grown from claims that are not
+/// known here: `d` promotions take `2d - 1` times as many as one, each claim as long as can be.
+#[must_use]
+pub fn missing(promotions: u32, claims: u32, largest_recent: u32, limits: Limits) -> u64 {
+    match u64::from(promotions) {
+        0 => 0,
+        1 => step::most_taken(claims, largest_recent, limits),
+        d => (u64::from(claims) * u64::from(limits.max_step)).saturating_mul(2 * d - 1),
     }
 }
 

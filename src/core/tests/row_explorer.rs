@@ -13,6 +13,7 @@ mod support;
 mod row_explorer {
     //! The search, and a world for each of what happens to rows.
 
+    mod chains;
     mod failover;
     mod search;
 }
