@@ -15,5 +15,6 @@ mod row_explorer {
 
     mod chains;
     mod failover;
+    mod savepoints;
     mod search;
 }

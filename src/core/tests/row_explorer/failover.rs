@@ -36,6 +36,8 @@ enum Rule {
     ClaimAboveMark,
     /// A claim raises the mark.
     ClaimRaisesMark,
+    /// A transaction that creates a tag raises its row by what it has issued.
+    CreationRaisesRow,
     /// A row that comes, or comes back, to a name begins at the name's mark. (Claims go on above
     /// that anyway; the transaction that creates a tag issues from the row.)
     InsertAtMark,
@@ -428,8 +430,10 @@ impl search::World for World {
                 if step == Step::CreateAndUse(name) {
                     let row = self.database.rows[name].as_mut()?;
                     let id = row.max_id;
-                    row.max_id += 1;
-                    self.database.marks[name] = row.max_id.max(self.database.marks[name]);
+                    if rules.hold(Rule::CreationRaisesRow) {
+                        row.max_id = id + 1;
+                    }
+                    self.database.marks[name] = self.database.marks[name].max(id + 1);
                     self.issue(name, id);
                 }
             }
@@ -661,6 +665,7 @@ fn each_rule_is_needed() {
     let rules = [
         Rule::ClaimAboveMark,
         Rule::ClaimRaisesMark,
+        Rule::CreationRaisesRow,
         Rule::InsertAtMark,
         Rule::DeleteLeavesMark,
         Rule::RenameLeavesMark,

@@ -171,6 +171,11 @@ impl Ids {
     pub fn add_all(&mut self, others: Self) {
         self.0 |= others.0;
     }
+
+    /// Whether some are in both.
+    pub fn meet(self, others: Self) -> bool {
+        self.0 & others.0 != 0
+    }
 }
 
 /// Ids of small worlds are small.
