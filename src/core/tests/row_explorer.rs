@@ -17,4 +17,5 @@ mod row_explorer {
     mod failover;
     mod savepoints;
     mod search;
+    mod systems;
 }
