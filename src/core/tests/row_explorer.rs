@@ -15,6 +15,8 @@ mod row_explorer {
 
     mod chains;
     mod failover;
+    mod fleet;
+    mod replication;
     mod savepoints;
     mod search;
     mod systems;
