@@ -75,6 +75,9 @@ enum Rule {
     RaiseKept,
     /// Assumption: nor is a raise of the step.
     WiderStepKept,
+    /// Assumption: nor is it lost, together with a claim after it, that a tool has put back a row from
+    /// before a promotion, whose claims are left out once more.
+    PutBackKept,
     /// Assumption: a server that has followed a timeline is not promoted after one that had not.
     BranchLeft,
     /// Assumption: a primary stops where another server was promoted.
@@ -524,7 +527,13 @@ impl search::World for World {
                     self.copied_marks = Some(self.database.marks);
                 }
             }
-            Step::PutRows => self.database.rows = self.copied_rows.take()?,
+            Step::PutRows => {
+                self.database.rows = self.copied_rows.take()?;
+                let missing = self.standbys.iter_mut().flatten();
+                for missing in missing.flat_map(|standby| &mut standby.missing) {
+                    missing.is_raise |= rules.hold(Rule::PutBackKept);
+                }
+            }
             Step::PutMarks => self.database.marks = self.copied_marks.take()?,
             Step::PutAside(name) => {
                 if self.aside.is_some() {
@@ -708,4 +717,21 @@ fn each_assumption_about_promotions_is_needed() {
         ..promotions
     };
     search::assert_needed::<World>("assumption", Rule::BranchLeft, back_to_a_branch);
+    let older_row = Histories {
+        begin: &[
+            Step::Create(0),
+            Step::Follow(0),
+            Step::Promote(0),
+            Step::CopyRows,
+        ],
+        steps: &[
+            Step::Use(0),
+            Step::PutRows,
+            Step::Follow(0),
+            Step::Promote(0),
+        ],
+        ..promotions
+    };
+    search::assert_needed::<World>("assumption", Rule::PutBackKept, older_row);
+    search::assert_holds::<World>(older_row, 11);
 }

@@ -24,10 +24,9 @@ enum Rule {
     AnswerToSameRow,
     /// A tag whose ids come from a server from now on begins above the mark of its own claims.
     SourcedAtMark,
-    /// A row that goes leaves its `max_id` to the mark of its name: of a sourced tag, that is the only
-    /// one.
-    MemberLeavesMark,
-    /// Another incarnation of the center's row is not behind: what it was before says nothing.
+    /// What a center has answered raises the mark of the name here, too. (A row that goes would leave it
+    /// that much, but for a tool that has put back an older one.)
+    AnswerRaisesMark,
     /// Assumption: a promotion of a center loses at most so many claims.
     LostClaimsBounded,
     /// Assumption: a center stops where another server was promoted.
@@ -180,6 +179,9 @@ impl Member {
         }
         row.max_id = answer.id + 1;
         row.source_incarnation = answer.incarnation;
+        if rules.hold(Rule::AnswerRaisesMark) {
+            self.mark = self.mark.max(answer.id + 1);
+        }
         Some(answer)
     }
 }
@@ -269,10 +271,7 @@ impl search::World for World {
             Step::Drop(at) => {
                 let member = &mut self.members[at];
                 let row = member.row.take()?;
-                if rules.hold(Rule::MemberLeavesMark) {
-                    let left = row::leaving(row.max_id.into(), member.mark.into(), 0);
-                    member.mark = narrow(left);
-                }
+                member.mark = narrow(row::leaving(row.max_id.into(), member.mark.into(), 0));
                 member.copied = None;
             }
             Step::Use(at) => {
@@ -357,6 +356,10 @@ impl search::World for World {
             Step::CenterPutsRows => {
                 let center = &mut self.centers[0];
                 center.row = center.copied.take()?;
+                // No claim after it may be lost: see the failover world.
+                if let Some(standby) = &mut center.standby {
+                    standby.missing = standby.missing.max(LOST_CLAIMS);
+                }
             }
             Step::CenterFollows => {
                 let center = &mut self.centers[0];
@@ -428,7 +431,7 @@ fn no_id_comes_twice() {
         steps: &all_steps(),
         depth: 7,
     };
-    search::assert_holds::<World>(histories, 8);
+    search::assert_holds::<World>(histories, 9);
 }
 
 #[test]
@@ -445,7 +448,7 @@ fn each_rule_is_needed() {
         Rule::NotBehind,
         Rule::AnswerToSameRow,
         Rule::SourcedAtMark,
-        Rule::MemberLeavesMark,
+        Rule::AnswerRaisesMark,
     ];
     let assumptions = [
         Rule::LostClaimsBounded,
