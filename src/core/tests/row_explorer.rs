@@ -16,6 +16,7 @@ mod row_explorer {
     mod chains;
     mod failover;
     mod fleet;
+    mod gapless;
     mod replication;
     mod savepoints;
     mod search;

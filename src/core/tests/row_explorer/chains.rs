@@ -78,7 +78,9 @@ impl World {
         row.largest_recent = step::largest_recent(row.largest_recent, len, Decay::Alone);
         row.timeline = self.timeline;
         let others = self.claimed.iter().flatten();
-        self.is_twice = others.into_iter().any(|(from, to)| first < *to && *from < end);
+        self.is_twice = others
+            .into_iter()
+            .any(|(from, to)| first < *to && *from < end);
         *self.claimed.iter_mut().find(|claimed| claimed.is_none())? = Some((first, end));
         for standby in self.standbys.iter_mut().flatten() {
             standby.missing += 1;

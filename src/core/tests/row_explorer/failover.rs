@@ -53,6 +53,9 @@ enum Rule {
     /// An edit writes the mark also where that is as high already: what raised it may have been a
     /// claim, which the tool has not seen.
     EqualMarkWritten,
+    /// An edit does not lower `max_id`: the mark of a name to which a row was renamed, or came back, knows
+    /// nothing yet.
+    LoweringRefused,
     /// What lost claims of an earlier timeline may have taken is left out.
     Skip,
     /// The servers in between have left out as much, and may have claimed after that.
@@ -154,8 +157,7 @@ impl Standby {
                 (Some(here), Some(there)) => {
                     missing.is_raise |=
                         there.raises & !here.raises != 0 && rules.hold(Rule::RaiseKept);
-                    missing.is_raise |=
-                        there.step > here.step && rules.hold(Rule::WiderStepKept);
+                    missing.is_raise |= there.step > here.step && rules.hold(Rule::WiderStepKept);
                 }
                 (_, None) => {}
             }
@@ -193,6 +195,7 @@ enum Step {
     Rename(usize),
     Reset(usize),
     Raise(usize),
+    Lower(usize),
     Widen(usize),
     Narrow(usize),
     Claim(usize),
@@ -294,7 +297,11 @@ impl World {
         if skip > 0 || rules.hold(Rule::RenameTakesMark) {
             Row {
                 max_id: left,
-                timeline: if skip > 0 { self.timeline } else { row.timeline },
+                timeline: if skip > 0 {
+                    self.timeline
+                } else {
+                    row.timeline
+                },
                 ..row
             }
         } else {
@@ -482,6 +489,12 @@ impl search::World for World {
                     row.raises |= 1 << number;
                 })?;
             }
+            Step::Lower(name) => {
+                if rules.hold(Rule::LoweringRefused) {
+                    return None;
+                }
+                self.edit(name, None, rules, |row| row.max_id = 1)?;
+            }
             Step::Widen(name) => {
                 let lost = Some(Rule::WiderStepKept);
                 self.edit(name, lost, rules, |row| row.step = WIDE_STEP)?;
@@ -639,7 +652,7 @@ fn all_steps() -> Vec<Step> {
         ]);
         steps.extend([Step::Rename(name), Step::Reset(name)]);
         steps.extend([Step::Claim(name), Step::Publish(name), Step::Use(name)]);
-        steps.push(Step::PutAside(name));
+        steps.extend([Step::Lower(name), Step::PutAside(name)]);
     }
     for number in 0..STANDBYS {
         steps.extend([Step::Follow(number), Step::Promote(number)]);
@@ -681,6 +694,7 @@ fn each_rule_is_needed() {
         Rule::RenameTakesMark,
         Rule::EditsOfMarksSeen,
         Rule::EqualMarkWritten,
+        Rule::LoweringRefused,
         Rule::Skip,
         Rule::SettleBeforeMark,
         Rule::PublishToSameVersion,

@@ -169,8 +169,7 @@ impl Member {
         if !is_same && rules.hold(Rule::AnswerToSameRow) {
             return None;
         }
-        let is_reset =
-            row.source_incarnation != 0 && row.source_incarnation != answer.incarnation;
+        let is_reset = row.source_incarnation != 0 && row.source_incarnation != answer.incarnation;
         if !is_reset && answer.id < row.max_id && rules.hold(Rule::NotBehind) {
             return None;
         }

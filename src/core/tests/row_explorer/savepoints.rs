@@ -174,10 +174,7 @@ impl World {
         Some(())
     }
 
-    fn edit(
-        &mut self,
-        edit: impl FnOnce(&mut Transaction) -> Option<()>,
-    ) -> Option<()> {
+    fn edit(&mut self, edit: impl FnOnce(&mut Transaction) -> Option<()>) -> Option<()> {
         let mut open = self.open.unwrap_or_else(|| Transaction::of(self));
         if open.is_written {
             return None;

@@ -125,10 +125,7 @@ pub fn assert_needed<W: World>(kind: &str, rule: W::Rule, histories: Histories<'
     let begun = Instant::now();
     let (worlds, history) = explore::<W>(rules, histories);
     let Some(history) = history else {
-        panic!(
-            "{}: no history of {worlds} worlds needs {rule:?}",
-            W::NAME
-        );
+        panic!("{}: no history of {worlds} worlds needs {rule:?}", W::NAME);
     };
     println!(
         "{}, without the {kind} {rule:?}:{} ({worlds} worlds, {:.1} s)",
