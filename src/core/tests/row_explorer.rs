@@ -7,6 +7,7 @@
 //! a promise rests on: without it, the shortest history that breaks the promise.
 
 #![cfg(not(leaf_id_loom))]
+#![allow(clippy::expect_used, reason = "a test that panics fails")]
 
 mod support;
 

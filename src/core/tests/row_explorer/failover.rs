@@ -269,7 +269,7 @@ impl World {
     }
 
     /// What is left out before a row is edited.
-    fn to_settle(&self, row: Row, rule: Rule, rules: Rules<Rule>) -> u64 {
+    fn unsettled(&self, row: Row, rule: Rule, rules: Rules<Rule>) -> u64 {
         if rules.hold(rule) {
             skip(row, self.timeline, rules)
         } else {
@@ -279,7 +279,7 @@ impl World {
 
     /// A row goes from a name, to which it leaves its mark by one rule, and what the row is then.
     fn remove(&mut self, name: usize, row: Row, leaves: Rule, rules: Rules<Rule>) -> Row {
-        let skip = self.to_settle(row, Rule::SettleBeforeMark, rules);
+        let skip = self.unsettled(row, Rule::SettleBeforeMark, rules);
         let before = self.database.marks[name];
         let left = narrow(row::leaving(row.max_id.into(), before.into(), skip));
         if rules.hold(leaves) {
@@ -320,7 +320,7 @@ impl World {
         let old = self.database.rows[name]?;
         let mut new = old;
         edit(&mut new);
-        let skip = self.to_settle(old, Rule::SettleBeforeEdit, rules);
+        let skip = self.unsettled(old, Rule::SettleBeforeEdit, rules);
         if skip > 0 {
             let mark = self.database.marks[name].into();
             let settled = narrow(row::leaving(old.max_id.into(), mark, skip));
@@ -697,9 +697,13 @@ fn each_rule_is_needed() {
         Rule::LoweringRefused,
         Rule::Skip,
         Rule::SettleBeforeMark,
-        Rule::PublishToSameVersion,
     ];
     search::assert_all_needed::<World>(&rules, &[Rule::OneTableAtATime], everything);
+    let claim_on_its_way = Histories {
+        begin: &[Step::Create(0), Step::Claim(0)],
+        ..everything
+    };
+    search::assert_needed::<World>("rule", Rule::PublishToSameVersion, claim_on_its_way);
 }
 
 #[test]

@@ -447,7 +447,6 @@ fn each_rule_is_needed() {
         Rule::NotBehind,
         Rule::AnswerToSameRow,
         Rule::SourcedAtMark,
-        Rule::AnswerRaisesMark,
     ];
     let assumptions = [
         Rule::LostClaimsBounded,
@@ -455,4 +454,9 @@ fn each_rule_is_needed() {
         Rule::CenterNotReset,
     ];
     search::assert_all_needed::<World>(&rules, &assumptions, histories);
+    let older_row = Histories {
+        begin: &[Step::CreateSourced(0, 1), Step::MemberCopiesRows(0)],
+        ..histories
+    };
+    search::assert_needed::<World>("rule", Rule::AnswerRaisesMark, older_row);
 }

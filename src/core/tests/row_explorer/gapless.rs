@@ -76,7 +76,8 @@ struct World {
     /// What a tool that does not see calls is about to put in the place of a table.
     copied_rows: Option<[Option<u8>; NAMES]>,
     copied_marks: Option<[u8; NAMES]>,
-    dumped: Option<[Option<u8>; NAMES]>,
+    /// Rows, and what was reported of them.
+    dumped: Option<([Option<u8>; NAMES], [u8; NAMES])>,
     standby: Option<Database>,
     /// Calls were committed since the dump, and since the standby has followed.
     is_dump_stale: bool,
@@ -377,19 +378,22 @@ impl search::World for World {
                         return None;
                     }
                 }
-                self.dumped = Some(self.database.rows);
+                self.dumped = Some((self.database.rows, self.database.reported));
                 self.is_dump_stale = false;
             }
             Step::Restore => {
-                let rows = self.dumped.take()?;
+                let (rows, reported) = self.dumped.take()?;
                 if self.open.is_some() || self.is_dump_stale && rules.hold(Rule::NoCallAfterDump) {
                     return None;
                 }
-                for (name, row) in rows.into_iter().enumerate() {
-                    // Of a series that is not in it, the dump knows nothing.
-                    if row.is_none() {
-                        self.database.reported[name] = 0;
-                    }
+                for name in 0..NAMES {
+                    let now = self.database.reported[name];
+                    self.database.reported[name] = match rows[name] {
+                        // Of a series that is not in it, the dump knows nothing.
+                        None => 0,
+                        Some(_) if self.is_dump_stale => now.max(reported[name]),
+                        Some(_) => reported[name],
+                    };
                 }
                 self.database.rows = rows;
                 self.database.marks = [0; NAMES];

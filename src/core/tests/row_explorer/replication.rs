@@ -370,7 +370,6 @@ fn each_rule_is_needed() {
         Rule::RenameRaises,
         Rule::RowLeavesMark,
         Rule::MarksStay,
-        Rule::UpdateRaises,
     ];
     let assumptions = [
         Rule::AllArrived,
@@ -378,4 +377,9 @@ fn each_rule_is_needed() {
         Rule::SubscriberKeepsRows,
     ];
     search::assert_all_needed::<World>(&rules, &assumptions, histories);
+    let older_row = Histories {
+        begin: &[Step::Create(0), Step::Arrive, Step::CopyRows],
+        ..histories
+    };
+    search::assert_needed::<World>("rule", Rule::UpdateRaises, older_row);
 }

@@ -230,9 +230,9 @@ impl World {
 
     /// Edits were taken back: ids that were issued of tags that are as before again.
     fn taken_back(&mut self, edited: &[Ids; NAMES]) {
-        for name in 0..NAMES {
-            self.is_twice |= self.issued[name].meet(edited[name]);
-            self.issued[name].add_all(edited[name]);
+        for (issued, edited) in self.issued.iter_mut().zip(edited) {
+            self.is_twice |= issued.meet(*edited);
+            issued.add_all(*edited);
         }
     }
 
