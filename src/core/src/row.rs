@@ -3,10 +3,10 @@
 //! A row is a name with settings, which people edit, tools rewrite and failovers set back. What must
 //! never go back is how far ids of the name were claimed. That is remembered twice: by the row's
 //! `max_id`, and by the mark of the name, one past the highest id that was ever claimed under it in
-//! this database. Whoever takes back one of the two is corrected by the other with the next claim.
+//! this database. What takes back one of the two is corrected by the other with the next claim.
 //!
-//! Each function is one rule. tests/row_explorer.rs drives them through every history of a small
-//! world, and shows the shortest one in which an id comes twice without each of them.
+//! Each function is one rule. tests/row_explorer.rs drives them through every history of small
+//! worlds, and shows the shortest one in which an id comes twice without each of them.
 
 use crate::step::{self, Limits};
 

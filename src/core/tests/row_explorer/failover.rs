@@ -2,11 +2,12 @@
 //! aside and come back, tables that a tool rewrites, crashes, restarts and promotions.
 
 use leaf_id_core::row;
+use leaf_id_core::step::Limits;
 
 use super::search::{self, Histories, Ids, Rules, narrow};
 
 /// Claims of a name that one promotion may lose at most.
-const LOST_CLAIMS: u8 = 1;
+const LOST_CLAIMS: u32 = 1;
 /// How many ids a claim takes.
 const STEP: u8 = 2;
 /// And after an edit.
@@ -94,13 +95,18 @@ enum Rule {
 /// How many ids lost claims of the timelines since the row's may have taken.
 fn skip(row: Row, timeline: u8, rules: Rules<Rule>) -> u64 {
     let promotions = row::promotions(row.timeline.into(), timeline.into(), true);
-    let lost = u64::from(LOST_CLAIMS) * u64::from(row.step);
+    // Claims do not grow here: see the chains world.
+    let limits = Limits {
+        step: row.step.into(),
+        max_step: row.step.into(),
+    };
+    let missing = |promotions| row::missing(promotions, LOST_CLAIMS, limits.step, limits);
     if !rules.hold(Rule::Skip) {
         0
     } else if rules.hold(Rule::SkipOfChains) {
-        row::skip(promotions, lost)
+        missing(promotions)
     } else {
-        u64::from(promotions) * lost
+        u64::from(promotions) * missing(1)
     }
 }
 
@@ -128,7 +134,7 @@ struct Slot {
 /// What a standby lacks of a name, of the timeline that is the primary's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Missing {
-    claims: u8,
+    claims: u32,
     /// An edit that makes lost claims higher, or larger, than the standby can know.
     is_raise: bool,
     /// What may not be lost.
@@ -665,14 +671,14 @@ fn no_id_comes_twice() {
     let everything = Histories {
         begin: &[],
         steps: &all_steps(),
-        depth: 6,
+        depth: 7,
     };
-    search::assert_holds::<World>(everything, 7);
+    search::assert_holds::<World>(everything, 8);
     // One name, and what is about promotions.
     let promotions = Histories {
         begin: &[Step::Create(0)],
         steps: &FEW,
-        depth: 9,
+        depth: 10,
     };
     search::assert_holds::<World>(promotions, 11);
 }

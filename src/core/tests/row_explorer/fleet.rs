@@ -2,11 +2,16 @@
 //! or late, members with a tag of their own, a center that is promoted or whose rows a tool rewrites.
 
 use leaf_id_core::row;
+use leaf_id_core::step::Limits;
 
 use super::search::{self, Histories, Ids, Rules, narrow};
 
 /// Claims that one promotion of a center may lose at most, of one id each.
-const LOST_CLAIMS: u8 = 1;
+const LOST_CLAIMS: u32 = 1;
+const LIMITS: Limits = Limits {
+    step: 1,
+    max_step: 1,
+};
 const CENTERS: usize = 2;
 const MEMBERS: usize = 2;
 
@@ -46,7 +51,7 @@ struct Row {
 struct Standby {
     row: Row,
     mark: u8,
-    missing: u8,
+    missing: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,7 +138,7 @@ impl Center {
     fn claim(&mut self, rules: Rules<Rule>) -> Option<u8> {
         let promotions = row::promotions(self.row.timeline.into(), self.timeline.into(), true);
         let skip = if rules.hold(Rule::CenterSkips) {
-            row::skip(promotions, LOST_CLAIMS.into())
+            row::missing(promotions, LOST_CLAIMS, LIMITS.step, LIMITS)
         } else {
             0
         };
@@ -428,9 +433,9 @@ fn no_id_comes_twice() {
     let histories = Histories {
         begin: &[],
         steps: &all_steps(),
-        depth: 7,
+        depth: 8,
     };
-    search::assert_holds::<World>(histories, 9);
+    search::assert_holds::<World>(histories, 10);
 }
 
 #[test]

@@ -452,7 +452,7 @@ fn no_number_comes_twice_and_none_is_left_out() {
     let histories = Histories {
         begin: &[],
         steps: &all_steps(),
-        depth: 8,
+        depth: 9,
     };
     search::assert_holds::<World>(histories, 10);
 }

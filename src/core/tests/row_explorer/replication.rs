@@ -355,7 +355,7 @@ fn no_id_comes_twice() {
         steps: &all_steps(),
         depth: 10,
     };
-    search::assert_holds::<World>(histories, 11);
+    search::assert_holds::<World>(histories, 12);
 }
 
 #[test]

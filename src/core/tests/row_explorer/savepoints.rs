@@ -440,7 +440,7 @@ fn no_id_comes_twice() {
         steps: &all_steps(),
         depth: 9,
     };
-    search::assert_holds::<World>(histories, 11);
+    search::assert_holds::<World>(histories, 12);
 }
 
 #[test]

@@ -2,11 +2,16 @@
 //! pg_upgrade, which takes along both; with a standby of each.
 
 use leaf_id_core::row;
+use leaf_id_core::step::Limits;
 
 use super::search::{self, Histories, Ids, Rules, narrow};
 
 /// Claims that one promotion may lose at most, of one id each.
-const LOST_CLAIMS: u8 = 1;
+const LOST_CLAIMS: u32 = 1;
+const LIMITS: Limits = Limits {
+    step: 1,
+    max_step: 1,
+};
 const SERVERS: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +55,7 @@ struct Row {
 struct Standby {
     row: Option<Row>,
     mark: u8,
-    missing: u8,
+    missing: u32,
     is_too_much: bool,
 }
 
@@ -71,7 +76,12 @@ impl Server {
 
     fn skip(&self, row: Row, rules: Rules<Rule>) -> u64 {
         if rules.hold(Rule::Skip) {
-            row::skip(self.promotions(row, rules), LOST_CLAIMS.into())
+            row::missing(
+                self.promotions(row, rules),
+                LOST_CLAIMS,
+                LIMITS.step,
+                LIMITS,
+            )
         } else {
             0
         }
@@ -303,9 +313,9 @@ fn no_id_comes_twice() {
     let histories = Histories {
         begin: &[],
         steps: &all_steps(),
-        depth: 9,
+        depth: 11,
     };
-    search::assert_holds::<World>(histories, 12);
+    search::assert_holds::<World>(histories, 13);
 }
 
 #[test]
