@@ -5,8 +5,10 @@
 //! row's `max_id`, and in the mark of the name, one past the highest id ever claimed under the name
 //! in this database. If one of the two is set back, the next claim corrects it from the other.
 //!
-//! Each function is one rule. tests/row_explorer.rs runs them through every history of a small
-//! model, and prints the shortest history that issues an id twice if a rule is left out.
+//! Each function is one rule. tests/row_explorer.rs runs them through every history of small
+//! models, and prints the shortest history that issues an id twice if a rule is left out.
+
+use crate::step::{self, Limits};
 
 /// Number of promotions since the row's last claim whose lost claims may be missing here, from the
 /// timelines of the row and of this server. `is_ours`: the row was last claimed from by this
@@ -23,14 +25,18 @@ pub fn promotions(row_timeline: u32, timeline: u32, is_ours: bool) -> u32 {
     timeline.saturating_sub(row_timeline).max(1)
 }
 
-/// Number of ids to skip before the next claim, if each promotion may have lost claims of at most
-/// `lost` ids. The servers on the timelines in between have skipped as many, and may have lost
-/// claims above that: `d` promotions require `2d - 1` times `lost`.
+/// Number of ids to skip before the next claim, if each promotion may have lost at most `claims`
+/// claims, and the last known one left `largest_recent`.
+///
+/// For one promotion, these are the claims that may have come next. For more, the servers on the
+/// timelines in between have skipped as many, and may have lost claims above that. Those grew from
+/// claims that are unknown here, so `d` promotions require `2d - 1` times the longest claims.
 #[must_use]
-pub fn skip(promotions: u32, lost: u64) -> u64 {
+pub fn missing(promotions: u32, claims: u32, largest_recent: u32, limits: Limits) -> u64 {
     match u64::from(promotions) {
         0 => 0,
-        d => lost.saturating_mul(2 * d - 1),
+        1 => step::most_taken(claims, largest_recent, limits),
+        d => (u64::from(claims) * u64::from(limits.max_step)).saturating_mul(2 * d - 1),
     }
 }
 

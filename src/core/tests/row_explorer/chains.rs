@@ -1,0 +1,181 @@
+//! Claims that grow, over promotions in a row: each may be eight times as long as the one before it, also
+//! those that a promotion has lost, and those that the next server made above them.
+
+use leaf_id_core::row;
+use leaf_id_core::step::{self, Decay, Limits};
+
+use super::search::{self, Histories, Rules};
+
+/// Claims that one promotion may lose at most.
+const LOST_CLAIMS: u32 = 1;
+const LIMITS: Limits = Limits {
+    step: 1,
+    max_step: 16,
+};
+const STANDBYS: usize = 2;
+/// Claims of a history.
+const CLAIMS: usize = 6;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Row {
+    max_id: i64,
+    largest_recent: u32,
+    timeline: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// What is left out after more than one promotion goes by the longest claims of all, and not by those
+    /// that can have come next here.
+    LongestOfChains,
+    /// Assumption: a promotion loses at most so many claims.
+    LostClaimsBounded,
+    /// Assumption: a server that has followed a timeline is not promoted after one that had not.
+    BranchLeft,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Standby {
+    row: Row,
+    timeline: u32,
+    missing: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct World {
+    row: Row,
+    timeline: u32,
+    standbys: [Option<Standby>; STANDBYS],
+    /// What was claimed, from the first id to before the end.
+    claimed: [Option<(i64, i64)>; CLAIMS],
+    is_twice: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// As short as can be.
+    ClaimOne,
+    /// As long as may be.
+    ClaimMost,
+    Follow(usize),
+    Promote(usize),
+}
+
+impl World {
+    fn claim(&mut self, longest: u32, rules: Rules<Rule>) -> Option<()> {
+        let row = &mut self.row;
+        let promotions = row::promotions(row.timeline, self.timeline, true);
+        let skip = if rules.hold(Rule::LongestOfChains) {
+            row::missing(promotions, LOST_CLAIMS, row.largest_recent, LIMITS)
+        } else {
+            let lost = step::most_taken(LOST_CLAIMS, row.largest_recent, LIMITS);
+            lost * u64::from((2 * promotions).saturating_sub(1))
+        };
+        let len = longest.min(step::longest_claim(row.largest_recent, LIMITS));
+        let first = row::first(row.max_id, 0, 0, skip);
+        let end = first + i64::from(len);
+        row.max_id = end;
+        row.largest_recent = step::largest_recent(row.largest_recent, len, Decay::Alone);
+        row.timeline = self.timeline;
+        let others = self.claimed.iter().flatten();
+        self.is_twice = others
+            .into_iter()
+            .any(|(from, to)| first < *to && *from < end);
+        *self.claimed.iter_mut().find(|claimed| claimed.is_none())? = Some((first, end));
+        for standby in self.standbys.iter_mut().flatten() {
+            standby.missing += 1;
+        }
+        if rules.hold(Rule::LostClaimsBounded) {
+            for standby in &mut self.standbys {
+                if standby.is_some_and(|standby| standby.missing > LOST_CLAIMS) {
+                    *standby = None;
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+impl search::World for World {
+    const NAME: &'static str = "chains";
+    type Rule = Rule;
+    type Step = Step;
+
+    fn new() -> Self {
+        Self {
+            row: Row {
+                max_id: 1,
+                largest_recent: LIMITS.step,
+                timeline: 1,
+            },
+            timeline: 1,
+            standbys: [None; STANDBYS],
+            claimed: [None; CLAIMS],
+            is_twice: false,
+        }
+    }
+
+    fn after(mut self, step: Step, rules: Rules<Rule>) -> Option<Self> {
+        match step {
+            Step::ClaimOne => self.claim(1, rules)?,
+            Step::ClaimMost => self.claim(LIMITS.max_step, rules)?,
+            Step::Follow(number) => {
+                self.standbys[number] = Some(Standby {
+                    row: self.row,
+                    timeline: self.timeline,
+                    missing: 0,
+                });
+            }
+            Step::Promote(number) => {
+                let standby = self.standbys[number].take()?;
+                self.row = standby.row;
+                self.timeline += 1;
+                for other in &mut self.standbys {
+                    let is_further = other.is_some_and(|other| other.timeline > standby.timeline);
+                    if is_further && rules.hold(Rule::BranchLeft) {
+                        *other = None;
+                    }
+                    if let Some(other) = other {
+                        other.missing = 0;
+                    }
+                }
+            }
+        }
+        Some(self)
+    }
+
+    fn is_broken(&self) -> bool {
+        self.is_twice
+    }
+}
+
+const STEPS: [Step; 6] = [
+    Step::ClaimOne,
+    Step::ClaimMost,
+    Step::Follow(0),
+    Step::Follow(1),
+    Step::Promote(0),
+    Step::Promote(1),
+];
+
+#[test]
+fn no_id_comes_twice() {
+    let histories = Histories {
+        begin: &[],
+        steps: &STEPS,
+        depth: 12,
+    };
+    search::assert_holds::<World>(histories, 14);
+}
+
+#[test]
+fn each_rule_is_needed() {
+    let histories = Histories {
+        begin: &[],
+        steps: &STEPS,
+        depth: 11,
+    };
+    let rules = [Rule::LongestOfChains];
+    let assumptions = [Rule::LostClaimsBounded, Rule::BranchLeft];
+    search::assert_all_needed::<World>(&rules, &assumptions, histories);
+}

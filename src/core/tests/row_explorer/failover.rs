@@ -1,0 +1,761 @@
+//! Rows and marks of a server with two standbys: claims, drops, renames, resets, edits, rows that are put
+//! aside and come back, tables that a tool rewrites, crashes, restarts and promotions.
+
+use leaf_id_core::row;
+use leaf_id_core::step::Limits;
+
+use super::search::{self, Histories, Ids, Rules, narrow};
+
+/// Claims of a name that one promotion may lose at most.
+const LOST_CLAIMS: u32 = 1;
+/// How many ids a claim takes.
+const STEP: u8 = 2;
+/// And after an edit.
+const WIDE_STEP: u8 = 4;
+/// By how much an edit raises `max_id`.
+const RAISE: u8 = 8;
+const NAMES: usize = 2;
+const STANDBYS: usize = 2;
+
+/// A row of the table of tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Row {
+    /// The next id that is not claimed.
+    max_id: u8,
+    /// Tells it from another row of the same name.
+    incarnation: u8,
+    /// The timeline of its last claim.
+    timeline: u8,
+    step: u8,
+    /// The edits that have raised `max_id`, by bits.
+    raises: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// A claim goes on above the mark of its name.
+    ClaimAboveMark,
+    /// A claim raises the mark.
+    ClaimRaisesMark,
+    /// A transaction that creates a tag raises its row by what it has issued.
+    CreationRaisesRow,
+    /// A row that comes, or comes back, to a name begins at the name's mark. (Claims go on above
+    /// that anyway; the transaction that creates a tag issues from the row.)
+    InsertAtMark,
+    /// A row that goes leaves its `max_id` to the mark of its name.
+    DeleteLeavesMark,
+    /// So does one that is renamed away.
+    RenameLeavesMark,
+    /// A row that is renamed begins above the mark of its old name.
+    RenameTakesMark,
+    /// What an edit writes to the marks a tool that copies them sees, as it sees edits of rows:
+    /// claims alone are written past row triggers.
+    EditsOfMarksSeen,
+    /// An edit writes the mark also where that is as high already: what raised it may have been a
+    /// claim, which the tool has not seen.
+    EqualMarkWritten,
+    /// An edit does not lower `max_id`: the mark of a name to which a row was renamed, or came back, knows
+    /// nothing yet.
+    LoweringRefused,
+    /// What lost claims of an earlier timeline may have taken is left out.
+    Skip,
+    /// The servers in between have left out as much, and may have claimed after that.
+    SkipOfChains,
+    /// It is also left out before a row goes or is renamed.
+    SettleBeforeMark,
+    /// And before the limits change that the lost claims had.
+    SettleBeforeEdit,
+    /// A segment is not published if its slot was invalidated after the claim began.
+    PublishToSameVersion,
+    /// Assumption: a promotion loses at most so many claims of a name.
+    LostClaimsBounded,
+    /// Assumption: each promotion has a timeline of its own, as with a shared archive.
+    OwnTimeline,
+    /// Assumption: a tag that the promoted server lacks, as its creation was lost, is not made again
+    /// lower. So it is with a name that it has got by a rename; and with one that a sibling, which was
+    /// promoted before, had kept, as that had lost its drop.
+    CreationKept,
+    /// Assumption: no raise of `max_id` is lost together with a claim after it.
+    RaiseKept,
+    /// Assumption: nor is a raise of the step.
+    WiderStepKept,
+    /// Assumption: nor is it lost, together with a claim after it, that a tool has put back a row from
+    /// before a promotion, whose claims are left out once more.
+    PutBackKept,
+    /// Assumption: a server that has followed a timeline is not promoted after one that had not.
+    BranchLeft,
+    /// Assumption: a primary stops where another server was promoted.
+    OldPrimaryStops,
+    /// Assumption: a copy is promoted, and not just started.
+    CopyPromoted,
+    /// Assumption: a tool rewrites one of the two tables at a time.
+    OneTableAtATime,
+}
+
+/// How many ids lost claims of the timelines since the row's may have taken.
+fn skip(row: Row, timeline: u8, rules: Rules<Rule>) -> u64 {
+    let promotions = row::promotions(row.timeline.into(), timeline.into(), true);
+    // Claims do not grow here: see the chains world.
+    let limits = Limits {
+        step: row.step.into(),
+        max_step: row.step.into(),
+    };
+    let missing = |promotions| row::missing(promotions, LOST_CLAIMS, limits.step, limits);
+    if !rules.hold(Rule::Skip) {
+        0
+    } else if rules.hold(Rule::SkipOfChains) {
+        missing(promotions)
+    } else {
+        u64::from(promotions) * missing(1)
+    }
+}
+
+/// The two tables of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Database {
+    rows: [Option<Row>; NAMES],
+    marks: [u8; NAMES],
+}
+
+/// What shared memory holds of a name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Slot {
+    /// Of the row that its segments come from; 0 for none.
+    incarnation: u8,
+    /// The ids that remain, from the first to before the end.
+    first: u8,
+    end: u8,
+    /// A claim that has committed and is not published: of which row, and its ids.
+    pending: Option<(u8, u8, u8)>,
+    /// Edits since that claim began.
+    is_edited: bool,
+}
+
+/// What a standby lacks of a name, of the timeline that is the primary's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Missing {
+    claims: u32,
+    /// An edit that makes lost claims higher, or larger, than the standby can know.
+    is_raise: bool,
+    /// What may not be lost.
+    is_too_much: bool,
+}
+
+/// A copy of a server as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Standby {
+    database: Database,
+    timeline: u8,
+    missing: [Missing; NAMES],
+}
+
+impl Standby {
+    fn may_be_promoted(&self) -> bool {
+        !self.missing.iter().any(|missing| missing.is_too_much)
+    }
+
+    /// Another one was promoted, which may have kept what this one lacks.
+    fn compare(&mut self, promoted: &Database, rules: Rules<Rule>) {
+        let rows = self.database.rows.iter().zip(&promoted.rows);
+        for (missing, rows) in self.missing.iter_mut().zip(rows) {
+            match rows {
+                (None, Some(_)) => missing.is_too_much |= rules.hold(Rule::CreationKept),
+                (Some(here), Some(there)) => {
+                    missing.is_raise |=
+                        there.raises & !here.raises != 0 && rules.hold(Rule::RaiseKept);
+                    missing.is_raise |= there.step > here.step && rules.hold(Rule::WiderStepKept);
+                }
+                (_, None) => {}
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct World {
+    database: Database,
+    slots: [Slot; NAMES],
+    timeline: u8,
+    standbys: [Option<Standby>; STANDBYS],
+    /// What a tool that does not see claims is about to put in the place of a table.
+    copied_rows: Option<[Option<Row>; NAMES]>,
+    copied_marks: Option<[u8; NAMES]>,
+    /// A row that was put aside, as a dump has it.
+    aside: Option<(usize, Row)>,
+    /// A primary that another server has followed, and its timeline.
+    deposed: Option<(Database, u8)>,
+    incarnations: u8,
+    raises: u8,
+    /// The ids of each name that were issued, and those that its row has brought from another one.
+    issued: [Ids; NAMES],
+    is_twice: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Create(usize),
+    /// And one id, in the same transaction.
+    CreateAndUse(usize),
+    Drop(usize),
+    /// To the other name.
+    Rename(usize),
+    Reset(usize),
+    Raise(usize),
+    Lower(usize),
+    Widen(usize),
+    Narrow(usize),
+    Claim(usize),
+    Publish(usize),
+    /// The next id, for which a segment is claimed and published where none is left.
+    Use(usize),
+    Crash,
+    Restart,
+    CopyRows,
+    PutRows,
+    CopyMarks,
+    PutMarks,
+    PutAside(usize),
+    PutBack,
+    Follow(usize),
+    Promote(usize),
+    /// A standby's copy is started in place: no promotion.
+    Start(usize),
+    /// The deposed primary goes on.
+    Return,
+}
+
+impl World {
+    /// A row of this name was edited, and its mark perhaps: that has committed.
+    fn edited(&mut self, name: usize) {
+        let slot = &mut self.slots[name];
+        (slot.incarnation, slot.first, slot.end) = (0, 0, 0);
+        slot.is_edited = true;
+        if let Some(rows) = &mut self.copied_rows {
+            rows[name] = self.database.rows[name];
+        }
+    }
+
+    /// A name has got a row.
+    fn appear(&mut self, name: usize, rules: Rules<Rule>) {
+        for standby in self.standbys.iter_mut().flatten() {
+            standby.missing[name].is_too_much |= rules.hold(Rule::CreationKept);
+        }
+    }
+
+    fn new_row(&mut self) -> Row {
+        self.incarnations += 1;
+        Row {
+            max_id: 1,
+            incarnation: self.incarnations,
+            timeline: self.timeline,
+            step: STEP,
+            raises: 0,
+        }
+    }
+
+    fn insert(&mut self, name: usize, row: Row, rules: Rules<Rule>) {
+        self.database.rows[name] = Some(Row {
+            max_id: self.arriving(name, row.max_id, rules),
+            timeline: self.timeline,
+            ..row
+        });
+        self.edited(name);
+        self.appear(name, rules);
+    }
+
+    fn arriving(&self, name: usize, max_id: u8, rules: Rules<Rule>) -> u8 {
+        if rules.hold(Rule::InsertAtMark) {
+            narrow(row::arriving(
+                max_id.into(),
+                self.database.marks[name].into(),
+            ))
+        } else {
+            max_id
+        }
+    }
+
+    /// What is left out before a row is edited.
+    fn unsettled(&self, row: Row, rule: Rule, rules: Rules<Rule>) -> u64 {
+        if rules.hold(rule) {
+            skip(row, self.timeline, rules)
+        } else {
+            0
+        }
+    }
+
+    /// A row goes from a name, to which it leaves its mark by one rule, and what the row is then.
+    fn remove(&mut self, name: usize, row: Row, leaves: Rule, rules: Rules<Rule>) -> Row {
+        let skip = self.unsettled(row, Rule::SettleBeforeMark, rules);
+        let before = self.database.marks[name];
+        let left = narrow(row::leaving(row.max_id.into(), before.into(), skip));
+        if rules.hold(leaves) {
+            self.database.marks[name] = left;
+            let is_written = left != before || rules.hold(Rule::EqualMarkWritten);
+            if let Some(marks) = &mut self.copied_marks
+                && is_written
+                && rules.hold(Rule::EditsOfMarksSeen)
+            {
+                marks[name] = left;
+            }
+        }
+        self.database.rows[name] = None;
+        self.edited(name);
+        if skip > 0 || rules.hold(Rule::RenameTakesMark) {
+            Row {
+                max_id: left,
+                timeline: if skip > 0 {
+                    self.timeline
+                } else {
+                    row.timeline
+                },
+                ..row
+            }
+        } else {
+            row
+        }
+    }
+
+    /// An edit of limits, or a raise.
+    fn edit(
+        &mut self,
+        name: usize,
+        lost: Option<Rule>,
+        rules: Rules<Rule>,
+        edit: impl FnOnce(&mut Row),
+    ) -> Option<()> {
+        let old = self.database.rows[name]?;
+        let mut new = old;
+        edit(&mut new);
+        let skip = self.unsettled(old, Rule::SettleBeforeEdit, rules);
+        if skip > 0 {
+            let mark = self.database.marks[name].into();
+            let settled = narrow(row::leaving(old.max_id.into(), mark, skip));
+            new.max_id = new.max_id.max(settled);
+            new.timeline = self.timeline;
+        }
+        if new == old {
+            return None;
+        }
+        self.database.rows[name] = Some(new);
+        self.edited(name);
+        if let Some(lost) = lost {
+            for standby in self.standbys.iter_mut().flatten() {
+                standby.missing[name].is_raise |= rules.hold(lost);
+            }
+        }
+        Some(())
+    }
+
+    fn issue(&mut self, name: usize, id: u8) {
+        self.is_twice |= self.issued[name].has(id);
+        self.issued[name].add(id);
+    }
+
+    fn publish(&mut self, name: usize, rules: Rules<Rule>) -> Option<()> {
+        let slot = &mut self.slots[name];
+        let (incarnation, first, end) = slot.pending.take()?;
+        if !(slot.is_edited && rules.hold(Rule::PublishToSameVersion)) {
+            (slot.incarnation, slot.first, slot.end) = (incarnation, first, end);
+        }
+        slot.is_edited = false;
+        Some(())
+    }
+
+    fn claim(&mut self, name: usize, rules: Rules<Rule>) -> Option<()> {
+        let row = self.database.rows[name]?;
+        let slot = &mut self.slots[name];
+        if slot.first != slot.end || slot.pending.is_some() {
+            return None;
+        }
+        let mark = if rules.hold(Rule::ClaimAboveMark) {
+            self.database.marks[name]
+        } else {
+            0
+        };
+        let skip = skip(row, self.timeline, rules);
+        let first = narrow(row::first(row.max_id.into(), mark.into(), 0, skip));
+        let end = first.saturating_add(row.step);
+        if end > Ids::LAST {
+            return None;
+        }
+        slot.pending = Some((row.incarnation, first, end));
+        slot.is_edited = false;
+        self.database.rows[name] = Some(Row {
+            max_id: end,
+            timeline: self.timeline,
+            ..row
+        });
+        if rules.hold(Rule::ClaimRaisesMark) {
+            let mark = &mut self.database.marks[name];
+            *mark = end.max(*mark);
+        }
+        for standby in self.standbys.iter_mut().flatten() {
+            let missing = &mut standby.missing[name];
+            missing.claims = (missing.claims + 1).min(LOST_CLAIMS + 1);
+            let is_bounded = missing.claims <= LOST_CLAIMS && !missing.is_raise;
+            missing.is_too_much |=
+                !is_bounded && (missing.is_raise || rules.hold(Rule::LostClaimsBounded));
+        }
+        Some(())
+    }
+
+    /// Another server takes the place of this one.
+    fn replace(&mut self, database: Database, timeline: u8) {
+        self.database = database;
+        self.timeline = timeline;
+        self.slots = [Slot::default(); NAMES];
+        self.copied_rows = None;
+        self.copied_marks = None;
+        self.aside = None;
+    }
+}
+
+impl search::World for World {
+    const NAME: &'static str = "failover";
+    type Rule = Rule;
+    type Step = Step;
+
+    fn new() -> Self {
+        Self {
+            database: Database {
+                rows: [None; NAMES],
+                marks: [0; NAMES],
+            },
+            slots: [Slot::default(); NAMES],
+            timeline: 1,
+            standbys: [None; STANDBYS],
+            copied_rows: None,
+            copied_marks: None,
+            aside: None,
+            deposed: None,
+            incarnations: 0,
+            raises: 0,
+            issued: [Ids::default(); NAMES],
+            is_twice: false,
+        }
+    }
+
+    fn after(mut self, step: Step, rules: Rules<Rule>) -> Option<Self> {
+        match step {
+            Step::Create(name) | Step::CreateAndUse(name) => {
+                if self.database.rows[name].is_some() {
+                    return None;
+                }
+                let row = self.new_row();
+                self.insert(name, row, rules);
+                if step == Step::CreateAndUse(name) {
+                    let row = self.database.rows[name].as_mut()?;
+                    let id = row.max_id;
+                    if rules.hold(Rule::CreationRaisesRow) {
+                        row.max_id = id + 1;
+                    }
+                    self.database.marks[name] = self.database.marks[name].max(id + 1);
+                    self.issue(name, id);
+                }
+            }
+            Step::Drop(name) => {
+                let row = self.database.rows[name]?;
+                self.remove(name, row, Rule::DeleteLeavesMark, rules);
+            }
+            Step::Rename(name) => {
+                let to = 1 - name;
+                if self.database.rows[to].is_some() {
+                    return None;
+                }
+                let row = self.database.rows[name]?;
+                let row = self.remove(name, row, Rule::RenameLeavesMark, rules);
+                self.database.rows[to] = Some(Row {
+                    max_id: self.arriving(to, row.max_id, rules),
+                    ..row
+                });
+                self.edited(to);
+                self.appear(to, rules);
+                // The columns that have its ids are the same.
+                self.issued[to].add_all(self.issued[name]);
+            }
+            Step::Reset(name) => {
+                self.database.rows[name]?;
+                self.database.rows[name] = Some(self.new_row());
+                let mark = &mut self.database.marks[name];
+                *mark = 1.min(*mark);
+                self.edited(name);
+                // As it was asked for. Who restores what is older, or promotes what has not got
+                // the reset, goes back to before it.
+                self.issued[name] = Ids::default();
+                self.standbys = [None; STANDBYS];
+                self.copied_rows = None;
+                self.copied_marks = None;
+                self.aside = None;
+            }
+            Step::Raise(name) => {
+                let number = self.raises;
+                self.raises += 1;
+                self.edit(name, Some(Rule::RaiseKept), rules, |row| {
+                    row.max_id += RAISE;
+                    row.raises |= 1 << number;
+                })?;
+            }
+            Step::Lower(name) => {
+                if rules.hold(Rule::LoweringRefused) {
+                    return None;
+                }
+                self.edit(name, None, rules, |row| row.max_id = 1)?;
+            }
+            Step::Widen(name) => {
+                let lost = Some(Rule::WiderStepKept);
+                self.edit(name, lost, rules, |row| row.step = WIDE_STEP)?;
+            }
+            Step::Narrow(name) => self.edit(name, None, rules, |row| row.step = STEP)?,
+            Step::Claim(name) => self.claim(name, rules)?,
+            Step::Publish(name) => self.publish(name, rules)?,
+            Step::Use(name) => {
+                if self.slots[name].first == self.slots[name].end {
+                    self.claim(name, rules)?;
+                    self.publish(name, rules)?;
+                }
+                let slot = &mut self.slots[name];
+                let id = slot.first;
+                slot.first += 1;
+                self.issue(name, id);
+            }
+            Step::Crash => self.slots = [Slot::default(); NAMES],
+            Step::Restart => {
+                for (slot, row) in self.slots.iter_mut().zip(self.database.rows) {
+                    let is_same = row.is_some_and(|row| {
+                        row.incarnation == slot.incarnation && row.max_id == slot.end
+                    });
+                    *slot = if slot.first < slot.end && is_same {
+                        Slot {
+                            pending: None,
+                            is_edited: false,
+                            ..*slot
+                        }
+                    } else {
+                        Slot::default()
+                    };
+                }
+            }
+            Step::CopyRows | Step::CopyMarks => {
+                let is_copying = self.copied_rows.is_some() || self.copied_marks.is_some();
+                if is_copying && rules.hold(Rule::OneTableAtATime) {
+                    return None;
+                }
+                if step == Step::CopyRows {
+                    self.copied_rows = Some(self.database.rows);
+                } else {
+                    self.copied_marks = Some(self.database.marks);
+                }
+            }
+            Step::PutRows => {
+                self.database.rows = self.copied_rows.take()?;
+                let missing = self.standbys.iter_mut().flatten();
+                for missing in missing.flat_map(|standby| &mut standby.missing) {
+                    missing.is_raise |= rules.hold(Rule::PutBackKept);
+                }
+            }
+            Step::PutMarks => self.database.marks = self.copied_marks.take()?,
+            Step::PutAside(name) => {
+                if self.aside.is_some() {
+                    return None;
+                }
+                self.aside = Some((name, self.database.rows[name]?));
+            }
+            Step::PutBack => {
+                let (name, row) = self.aside.take()?;
+                if self.database.rows[name].is_some() {
+                    return None;
+                }
+                self.insert(name, row, rules);
+            }
+            Step::Follow(number) => {
+                let caught_up = Standby {
+                    database: self.database,
+                    timeline: self.timeline,
+                    missing: [Missing::default(); NAMES],
+                };
+                if self.standbys[number].replace(caught_up) == Some(caught_up) {
+                    return None;
+                }
+            }
+            Step::Promote(number) | Step::Start(number) => {
+                let is_start = step == Step::Start(number);
+                if is_start && rules.hold(Rule::CopyPromoted) {
+                    return None;
+                }
+                let standby = self.standbys[number].take()?;
+                if !standby.may_be_promoted() {
+                    return None;
+                }
+                if !rules.hold(Rule::OldPrimaryStops) {
+                    self.deposed = Some((self.database, self.timeline));
+                }
+                let timeline = if is_start {
+                    standby.timeline
+                } else if rules.hold(Rule::OwnTimeline) {
+                    self.timeline + 1
+                } else {
+                    standby.timeline + 1
+                };
+                self.replace(standby.database, timeline);
+                // The other one may lack as much of this timeline as of that before.
+                for other in &mut self.standbys {
+                    let is_further = other.is_some_and(|other| other.timeline > standby.timeline);
+                    if is_further && rules.hold(Rule::BranchLeft) {
+                        *other = None;
+                    }
+                    if let Some(other) = other {
+                        other.compare(&self.database, rules);
+                    }
+                    if other.is_some_and(|other| !other.may_be_promoted()) {
+                        *other = None;
+                    }
+                    for missing in other.iter_mut().flat_map(|other| &mut other.missing) {
+                        missing.claims = 0;
+                    }
+                }
+            }
+            Step::Return => {
+                let (database, timeline) = self.deposed.take()?;
+                self.replace(database, timeline);
+            }
+        }
+        (self.timeline < 5 && self.incarnations < 4 && self.raises < 4).then_some(self)
+    }
+
+    fn is_broken(&self) -> bool {
+        self.is_twice
+    }
+}
+
+const FEW: [Step; 12] = [
+    Step::Create(0),
+    Step::Drop(0),
+    Step::Use(0),
+    Step::Raise(0),
+    Step::Widen(0),
+    Step::Narrow(0),
+    Step::Follow(0),
+    Step::Follow(1),
+    Step::Promote(0),
+    Step::Promote(1),
+    Step::Start(0),
+    Step::Return,
+];
+
+fn all_steps() -> Vec<Step> {
+    let mut steps = vec![Step::Crash, Step::Restart, Step::PutBack];
+    steps.extend([
+        Step::CopyRows,
+        Step::PutRows,
+        Step::CopyMarks,
+        Step::PutMarks,
+    ]);
+    for name in 0..NAMES {
+        steps.extend([
+            Step::Create(name),
+            Step::CreateAndUse(name),
+            Step::Drop(name),
+        ]);
+        steps.extend([Step::Rename(name), Step::Reset(name)]);
+        steps.extend([Step::Claim(name), Step::Publish(name), Step::Use(name)]);
+        steps.extend([Step::Lower(name), Step::PutAside(name)]);
+    }
+    for number in 0..STANDBYS {
+        steps.extend([Step::Follow(number), Step::Promote(number)]);
+    }
+    steps
+}
+
+#[test]
+fn no_id_comes_twice() {
+    let everything = Histories {
+        begin: &[],
+        steps: &all_steps(),
+        depth: 7,
+    };
+    search::assert_holds::<World>(everything, 8);
+    // One name, and what is about promotions.
+    let promotions = Histories {
+        begin: &[Step::Create(0)],
+        steps: &FEW,
+        depth: 10,
+    };
+    search::assert_holds::<World>(promotions, 11);
+}
+
+#[test]
+fn each_rule_is_needed() {
+    let everything = Histories {
+        begin: &[],
+        steps: &all_steps(),
+        depth: 7,
+    };
+    let rules = [
+        Rule::ClaimAboveMark,
+        Rule::ClaimRaisesMark,
+        Rule::CreationRaisesRow,
+        Rule::InsertAtMark,
+        Rule::DeleteLeavesMark,
+        Rule::RenameLeavesMark,
+        Rule::RenameTakesMark,
+        Rule::EditsOfMarksSeen,
+        Rule::EqualMarkWritten,
+        Rule::LoweringRefused,
+        Rule::Skip,
+        Rule::SettleBeforeMark,
+    ];
+    search::assert_all_needed::<World>(&rules, &[Rule::OneTableAtATime], everything);
+    let claim_on_its_way = Histories {
+        begin: &[Step::Create(0), Step::Claim(0)],
+        ..everything
+    };
+    search::assert_needed::<World>("rule", Rule::PublishToSameVersion, claim_on_its_way);
+}
+
+#[test]
+fn each_assumption_about_promotions_is_needed() {
+    let promotions = Histories {
+        begin: &[],
+        steps: &FEW,
+        depth: 9,
+    };
+    let rules = [Rule::SkipOfChains, Rule::SettleBeforeEdit];
+    let assumptions = [
+        Rule::LostClaimsBounded,
+        Rule::OwnTimeline,
+        Rule::CreationKept,
+        Rule::RaiseKept,
+        Rule::WiderStepKept,
+        Rule::OldPrimaryStops,
+        Rule::CopyPromoted,
+    ];
+    search::assert_all_needed::<World>(&rules, &assumptions, promotions);
+    let back_to_a_branch = Histories {
+        begin: &[
+            Step::Create(0),
+            Step::Follow(0),
+            Step::Use(0),
+            Step::Follow(1),
+            Step::Promote(0),
+        ],
+        ..promotions
+    };
+    search::assert_needed::<World>("assumption", Rule::BranchLeft, back_to_a_branch);
+    let older_row = Histories {
+        begin: &[
+            Step::Create(0),
+            Step::Follow(0),
+            Step::Promote(0),
+            Step::CopyRows,
+        ],
+        steps: &[
+            Step::Use(0),
+            Step::PutRows,
+            Step::Follow(0),
+            Step::Promote(0),
+        ],
+        ..promotions
+    };
+    search::assert_needed::<World>("assumption", Rule::PutBackKept, older_row);
+    search::assert_holds::<World>(older_row, 11);
+}

@@ -1,0 +1,486 @@
+//! Gapless series: a row and a mark, both written in the caller's transaction, with a savepoint, beside
+//! other sessions, tools, dumps and a standby. Each number is one above the last of a committed call.
+
+use leaf_id_core::row;
+
+use super::search::{self, Histories, Rules, narrow};
+
+const NAMES: usize = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// A number is above the mark of its series.
+    NextAboveMark,
+    /// It raises the mark, ...
+    NextRaisesMark,
+    /// ... in the transaction that it belongs to.
+    MarkRollsBack,
+    /// A row that goes leaves its last number to the mark of its name.
+    DropLeavesMark,
+    /// So does one that is renamed away.
+    RenameLeavesMark,
+    /// A row that is renamed begins above the mark of its old name.
+    RenameTakesMark,
+    /// What an edit writes to the marks a tool that copies them sees, ...
+    EditsOfMarksSeen,
+    /// ... also where the mark is as high already.
+    EqualMarkWritten,
+    /// An edit does not lower the last number: the mark of a name to which a row was renamed, or which a
+    /// dump has brought, knows nothing yet.
+    LoweringRefused,
+    /// A commit is durable before it is reported.
+    CommitDurable,
+    /// Assumption: a tool rewrites one of the two tables at a time.
+    OneTableAtATime,
+    /// Assumption: no committed call is lost in a promotion.
+    NoCallLost,
+    /// Assumption: no call is committed after the dump that another server goes on from, or this one
+    /// without its marks.
+    NoCallAfterDump,
+    /// Assumption: no row stands below its mark when it is dumped.
+    RowAtMark,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Database {
+    /// The last number of each series.
+    rows: [Option<u8>; NAMES],
+    /// One past the highest number; 0 for none.
+    marks: [u8; NAMES],
+    /// The highest number that somebody has got for sure, in a column of this series.
+    reported: [u8; NAMES],
+}
+
+/// What the open transaction has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct View {
+    database: Database,
+    /// Whose rows it has locked.
+    is_locked: [bool; NAMES],
+    /// What tools see of it: rows and marks as they were with the last edit.
+    edited_rows: [Option<Option<u8>>; NAMES],
+    edited_marks: [Option<u8>; NAMES],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Transaction {
+    view: View,
+    savepoint: Option<View>,
+    has_taken: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct World {
+    database: Database,
+    open: Option<Transaction>,
+    /// What a tool that does not see calls is about to put in the place of a table.
+    copied_rows: Option<[Option<u8>; NAMES]>,
+    copied_marks: Option<[u8; NAMES]>,
+    /// Rows, and what was reported of them.
+    dumped: Option<([Option<u8>; NAMES], [u8; NAMES])>,
+    standby: Option<Database>,
+    /// Calls were committed since the dump, and since the standby has followed.
+    is_dump_stale: bool,
+    is_standby_stale: bool,
+    is_broken: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// In the transaction.
+    Next(usize),
+    Create(usize),
+    Drop(usize),
+    /// To the other name.
+    Rename(usize),
+    Savepoint,
+    RollbackTo,
+    Rollback,
+    Commit,
+    /// A commit that is reported before it is durable, and a crash.
+    CommitAndCrash,
+    /// In another one.
+    OtherNext(usize),
+    /// And its mark, which is asked for.
+    DropAndForget(usize),
+    Lower(usize),
+    CopyRows,
+    PutRows,
+    CopyMarks,
+    PutMarks,
+    Dump,
+    /// Without the marks.
+    Restore,
+    Follow,
+    Promote,
+}
+
+impl Database {
+    /// The next number, and whether it is the one that is due.
+    fn next(&mut self, name: usize, rules: Rules<Rule>) -> Option<bool> {
+        let last = self.rows[name]?;
+        let mark = if rules.hold(Rule::NextAboveMark) {
+            self.marks[name]
+        } else {
+            0
+        };
+        let number = narrow(row::first(i64::from(last) + 1, mark.into(), 0, 0));
+        self.rows[name] = Some(number);
+        if rules.hold(Rule::NextRaisesMark) {
+            self.marks[name] = self.marks[name].max(number + 1);
+        }
+        let is_due = number == self.reported[name] + 1;
+        self.reported[name] = number;
+        Some(is_due)
+    }
+
+    fn create(&mut self, name: usize) -> Option<()> {
+        let begin = row::arriving(1, self.marks[name].into()) - 1;
+        self.rows[name]
+            .replace(narrow(begin))
+            .is_none()
+            .then_some(())
+    }
+}
+
+impl Database {
+    /// What another one has of a name.
+    fn take(&mut self, name: usize, other: &Self) {
+        self.rows[name] = other.rows[name];
+        self.marks[name] = other.marks[name];
+        self.reported[name] = other.reported[name];
+    }
+}
+
+impl World {
+    fn is_locked(&self, name: usize) -> bool {
+        self.open.is_some_and(|open| open.view.is_locked[name])
+    }
+
+    /// In the open transaction, or a new one.
+    fn in_transaction<T>(&mut self, step: impl FnOnce(&mut Transaction) -> Option<T>) -> Option<T> {
+        let mut open = self.open.unwrap_or(Transaction {
+            view: View {
+                database: self.database,
+                is_locked: [false; NAMES],
+                edited_rows: [None; NAMES],
+                edited_marks: [None; NAMES],
+            },
+            savepoint: None,
+            has_taken: false,
+        });
+        // What others have committed is seen.
+        for name in 0..NAMES {
+            if !open.view.is_locked[name] {
+                open.view.database.take(name, &self.database);
+            }
+        }
+        let result = step(&mut open)?;
+        self.open = Some(open);
+        Some(result)
+    }
+
+    fn commit(&mut self, view: &View) {
+        for name in 0..NAMES {
+            if view.is_locked[name] {
+                self.database.take(name, &view.database);
+            }
+            if let (Some(rows), Some(row)) = (&mut self.copied_rows, view.edited_rows[name]) {
+                rows[name] = row;
+            }
+            if let (Some(marks), Some(mark)) = (&mut self.copied_marks, view.edited_marks[name]) {
+                marks[name] = mark;
+            }
+        }
+    }
+
+    fn calls_committed(&mut self) {
+        self.is_dump_stale = true;
+        self.is_standby_stale = true;
+    }
+}
+
+impl View {
+    fn has_edited(&mut self, name: usize) {
+        self.is_locked[name] = true;
+        self.edited_rows[name] = Some(self.database.rows[name]);
+    }
+
+    /// A row goes from its name.
+    fn leave(&mut self, name: usize, leaves: Rule, rules: Rules<Rule>) -> Option<u8> {
+        let last = self.database.rows[name].take()?;
+        self.has_edited(name);
+        let before = self.database.marks[name];
+        let mark = narrow(row::leaving(i64::from(last) + 1, before.into(), 0));
+        if rules.hold(leaves) {
+            self.database.marks[name] = mark;
+            let is_written = mark != before || rules.hold(Rule::EqualMarkWritten);
+            if is_written && rules.hold(Rule::EditsOfMarksSeen) {
+                self.edited_marks[name] = Some(mark);
+            }
+        }
+        Some(if rules.hold(Rule::RenameTakesMark) {
+            mark
+        } else {
+            last + 1
+        })
+    }
+}
+
+impl search::World for World {
+    const NAME: &'static str = "gapless";
+    type Rule = Rule;
+    type Step = Step;
+
+    fn new() -> Self {
+        Self {
+            database: Database {
+                rows: [None; NAMES],
+                marks: [0; NAMES],
+                reported: [0; NAMES],
+            },
+            open: None,
+            copied_rows: None,
+            copied_marks: None,
+            dumped: None,
+            standby: None,
+            is_dump_stale: false,
+            is_standby_stale: false,
+            is_broken: false,
+        }
+    }
+
+    fn after(mut self, step: Step, rules: Rules<Rule>) -> Option<Self> {
+        match step {
+            Step::Next(name) => {
+                let is_due = self.in_transaction(|open| {
+                    open.view.is_locked[name] = true;
+                    open.has_taken = true;
+                    open.view.database.next(name, rules)
+                })?;
+                self.is_broken = !is_due;
+            }
+            Step::Create(name) => self.in_transaction(|open| {
+                open.view.database.create(name)?;
+                open.view.has_edited(name);
+                Some(())
+            })?,
+            Step::Drop(name) => self.in_transaction(|open| {
+                open.view.leave(name, Rule::DropLeavesMark, rules)?;
+                Some(())
+            })?,
+            Step::Rename(name) => self.in_transaction(|open| {
+                let to = 1 - name;
+                let view = &mut open.view;
+                if view.database.rows[to].is_some() {
+                    return None;
+                }
+                let next = view.leave(name, Rule::RenameLeavesMark, rules)?;
+                let arrived = row::arriving(next.into(), view.database.marks[to].into());
+                view.database.rows[to] = Some(narrow(arrived - 1));
+                view.has_edited(to);
+                // The columns that have its numbers are the same.
+                let reported = view.database.reported;
+                view.database.reported[to] = reported[to].max(reported[name]);
+                Some(())
+            })?,
+            Step::Savepoint => self.in_transaction(|open| {
+                let is_new = open.savepoint.is_none();
+                open.savepoint = Some(open.view);
+                is_new.then_some(())
+            })?,
+            Step::RollbackTo => {
+                let open = self.open.as_mut()?;
+                let marks = open.view.database.marks;
+                open.view = open.savepoint.take()?;
+                if !rules.hold(Rule::MarkRollsBack) {
+                    open.view.database.marks = marks;
+                }
+            }
+            Step::Rollback => {
+                let open = self.open.take()?;
+                if !rules.hold(Rule::MarkRollsBack) {
+                    self.database.marks = open.view.database.marks;
+                }
+            }
+            Step::Commit => {
+                let open = self.open.take()?;
+                self.commit(&open.view);
+                if open.has_taken {
+                    self.calls_committed();
+                }
+            }
+            Step::CommitAndCrash => {
+                let open = self.open.take()?;
+                if rules.hold(Rule::CommitDurable) {
+                    return None;
+                }
+                for name in 0..NAMES {
+                    let reported = &mut self.database.reported[name];
+                    *reported = open.view.database.reported[name].max(*reported);
+                }
+            }
+            Step::OtherNext(name) => {
+                if self.is_locked(name) {
+                    return None;
+                }
+                self.is_broken = !self.database.next(name, rules)?;
+                self.calls_committed();
+            }
+            Step::DropAndForget(name) => {
+                if self.is_locked(name) {
+                    return None;
+                }
+                self.database.rows[name].take()?;
+                self.database.marks[name] = 0;
+                self.database.reported[name] = 0;
+                // Who goes back to before that has the numbers of then.
+                (self.copied_rows, self.copied_marks) = (None, None);
+                (self.dumped, self.standby) = (None, None);
+            }
+            Step::Lower(name) => {
+                if self.is_locked(name) || rules.hold(Rule::LoweringRefused) {
+                    return None;
+                }
+                let last = self.database.rows[name].as_mut()?;
+                *last = last.checked_sub(1)?;
+                if let Some(rows) = &mut self.copied_rows {
+                    rows[name] = self.database.rows[name];
+                }
+            }
+            Step::CopyRows | Step::CopyMarks => {
+                let is_copying = self.copied_rows.is_some() || self.copied_marks.is_some();
+                // It waits for those who have written.
+                if self.open.is_some() || is_copying && rules.hold(Rule::OneTableAtATime) {
+                    return None;
+                }
+                if step == Step::CopyRows {
+                    self.copied_rows = Some(self.database.rows);
+                } else {
+                    self.copied_marks = Some(self.database.marks);
+                }
+            }
+            Step::PutRows | Step::PutMarks => {
+                if self.open.is_some() {
+                    return None;
+                }
+                if step == Step::PutRows {
+                    self.database.rows = self.copied_rows.take()?;
+                } else {
+                    self.database.marks = self.copied_marks.take()?;
+                }
+            }
+            Step::Dump => {
+                for name in 0..NAMES {
+                    let last = self.database.rows[name];
+                    let is_below = last.is_some_and(|last| last + 1 < self.database.marks[name]);
+                    if is_below && rules.hold(Rule::RowAtMark) {
+                        return None;
+                    }
+                }
+                self.dumped = Some((self.database.rows, self.database.reported));
+                self.is_dump_stale = false;
+            }
+            Step::Restore => {
+                let (rows, reported) = self.dumped.take()?;
+                if self.open.is_some() || self.is_dump_stale && rules.hold(Rule::NoCallAfterDump) {
+                    return None;
+                }
+                for name in 0..NAMES {
+                    let now = self.database.reported[name];
+                    self.database.reported[name] = match rows[name] {
+                        // Of a series that is not in it, the dump knows nothing.
+                        None => 0,
+                        Some(_) if self.is_dump_stale => now.max(reported[name]),
+                        Some(_) => reported[name],
+                    };
+                }
+                self.database.rows = rows;
+                self.database.marks = [0; NAMES];
+                (self.copied_rows, self.copied_marks) = (None, None);
+                self.standby = None;
+            }
+            Step::Follow => {
+                if self.standby.replace(self.database) == Some(self.database) {
+                    return None;
+                }
+                self.is_standby_stale = false;
+            }
+            Step::Promote => {
+                let standby = self.standby.take()?;
+                if self.is_standby_stale && rules.hold(Rule::NoCallLost) {
+                    return None;
+                }
+                let reported = self.database.reported;
+                self.database = Database {
+                    reported: if rules.hold(Rule::NoCallLost) {
+                        standby.reported
+                    } else {
+                        reported
+                    },
+                    ..standby
+                };
+                self.open = None;
+                (self.copied_rows, self.copied_marks) = (None, None);
+            }
+        }
+        let is_small = self.database.reported.iter().all(|&number| number < 8);
+        is_small.then_some(self)
+    }
+
+    fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+}
+
+fn all_steps() -> Vec<Step> {
+    let mut steps = vec![Step::Savepoint, Step::RollbackTo, Step::Rollback];
+    steps.extend([Step::Commit, Step::CommitAndCrash]);
+    steps.extend([Step::CopyRows, Step::PutRows]);
+    steps.extend([Step::CopyMarks, Step::PutMarks]);
+    steps.extend([Step::Dump, Step::Restore, Step::Follow, Step::Promote]);
+    for name in 0..NAMES {
+        steps.extend([Step::Next(name), Step::Create(name), Step::Drop(name)]);
+        steps.extend([Step::Rename(name), Step::OtherNext(name)]);
+        steps.extend([Step::DropAndForget(name), Step::Lower(name)]);
+    }
+    steps
+}
+
+#[test]
+fn no_number_comes_twice_and_none_is_left_out() {
+    let histories = Histories {
+        begin: &[],
+        steps: &all_steps(),
+        depth: 9,
+    };
+    search::assert_holds::<World>(histories, 10);
+}
+
+#[test]
+fn each_rule_is_needed() {
+    let histories = Histories {
+        begin: &[],
+        steps: &all_steps(),
+        depth: 9,
+    };
+    let rules = [
+        Rule::NextAboveMark,
+        Rule::NextRaisesMark,
+        Rule::MarkRollsBack,
+        Rule::DropLeavesMark,
+        Rule::RenameLeavesMark,
+        Rule::RenameTakesMark,
+        Rule::EditsOfMarksSeen,
+        Rule::EqualMarkWritten,
+        Rule::LoweringRefused,
+        Rule::CommitDurable,
+    ];
+    let assumptions = [
+        Rule::OneTableAtATime,
+        Rule::NoCallLost,
+        Rule::NoCallAfterDump,
+        Rule::RowAtMark,
+    ];
+    search::assert_all_needed::<World>(&rules, &assumptions, histories);
+}

@@ -1,0 +1,385 @@
+//! Two servers, of which one publishes its tags to the other, in a database that has, or had, tags of the
+//! same names; takeovers, and back.
+
+use leaf_id_core::row;
+
+use super::search::{self, Histories, Ids, Rules, narrow};
+
+const NAMES: usize = 2;
+const SERVERS: usize = 2;
+/// Changes on their way.
+const QUEUE: usize = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// A row that arrives by an INSERT for a name that is here raises that one's `max_id`.
+    InsertRaises,
+    /// So does one that arrives by a rename.
+    RenameRaises,
+    /// A replicated update does not lower `max_id`.
+    UpdateRaises,
+    /// A row that goes, or is renamed, leaves its `max_id` to the mark of its name, also where that was
+    /// replicated.
+    RowLeavesMark,
+    /// Marks are not replicated.
+    MarksStay,
+    /// Assumption: all changes have arrived before a takeover.
+    AllArrived,
+    /// Assumption: a subscriber issues no ids of replicated tags; nor does the old publisher after a
+    /// takeover, which is one then.
+    PublisherAlone,
+    /// Assumption: nor does it drop them: what comes after for their rows is left out.
+    SubscriberKeepsRows,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Row {
+    max_id: u8,
+    /// It was made here, and nothing has arrived for it.
+    is_own: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Database {
+    rows: [Option<Row>; NAMES],
+    marks: [u8; NAMES],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Edit {
+    Insert,
+    Update,
+    /// To the other name.
+    Rename,
+    Delete,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Change {
+    edit: Edit,
+    name: usize,
+    /// Of the row, as it is then.
+    max_id: u8,
+    /// Of the name, as it is then.
+    mark: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct World {
+    servers: [Database; SERVERS],
+    publisher: usize,
+    queue: [Option<Change>; QUEUE],
+    /// What a tool that does not see claims is about to put in the place of the publisher's rows.
+    copied: Option<[Option<Row>; NAMES]>,
+    /// What publishers have issued of each name, ...
+    published: [Ids; NAMES],
+    /// ... and what each server has.
+    issued: [[Ids; NAMES]; SERVERS],
+    is_twice: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Create(usize),
+    Drop(usize),
+    /// To the other name.
+    Rename(usize),
+    /// An edit of a description.
+    Touch(usize),
+    Use(usize),
+    CopyRows,
+    PutRows,
+    SubscriberCreates(usize),
+    SubscriberDrops(usize),
+    SubscriberUses(usize),
+    Arrive,
+    /// The subscriber publishes, from an initial copy on.
+    TakeOver,
+}
+
+impl Database {
+    fn arriving(&self, name: usize, max_id: u8) -> u8 {
+        narrow(row::arriving(max_id.into(), self.marks[name].into()))
+    }
+
+    fn create(&mut self, name: usize) -> Option<()> {
+        let row = Row {
+            max_id: self.arriving(name, 1),
+            is_own: true,
+        };
+        self.rows[name].replace(row).is_none().then_some(())
+    }
+
+    /// A row goes from its name.
+    fn remove(&mut self, name: usize, rules: Rules<Rule>) -> Option<Row> {
+        let row = self.rows[name].take()?;
+        if rules.hold(Rule::RowLeavesMark) {
+            let mark = &mut self.marks[name];
+            *mark = narrow(row::leaving(row.max_id.into(), (*mark).into(), 0));
+        }
+        Some(row)
+    }
+
+    fn rename(&mut self, name: usize, max_id: u8, rules: Rules<Rule>) -> Option<()> {
+        let to = 1 - name;
+        let row = self.remove(name, rules)?;
+        let max_id = row.max_id.max(self.marks[name]).max(max_id);
+        self.rows[to] = Some(Row {
+            max_id: self.arriving(to, max_id),
+            ..row
+        });
+        Some(())
+    }
+
+    fn claim(&mut self, name: usize) -> Option<u8> {
+        let mark = self.marks[name].into();
+        let row = self.rows[name].as_mut()?;
+        let id = narrow(row::first(row.max_id.into(), mark, 0, 0));
+        row.max_id = id + 1;
+        self.marks[name] = self.marks[name].max(id + 1);
+        Some(id)
+    }
+
+    /// What arrives for a name that is here is left out, and raises its row.
+    fn raise(&mut self, name: usize, max_id: u8, rule: Rule, rules: Rules<Rule>) {
+        if let Some(row) = &mut self.rows[name] {
+            row.is_own = false;
+            if rules.hold(rule) {
+                row.max_id = row.max_id.max(max_id);
+            }
+        }
+    }
+
+    fn apply(&mut self, change: Change, rules: Rules<Rule>) {
+        let Change {
+            edit,
+            name,
+            max_id,
+            mark,
+        } = change;
+        match edit {
+            Edit::Insert if self.rows[name].is_some() => {
+                self.raise(name, max_id, Rule::InsertRaises, rules);
+            }
+            Edit::Insert => {
+                self.rows[name] = Some(Row {
+                    max_id: self.arriving(name, max_id),
+                    is_own: false,
+                });
+            }
+            Edit::Update => {
+                if let Some(row) = &mut self.rows[name] {
+                    row.is_own = false;
+                    row.max_id = if rules.hold(Rule::UpdateRaises) {
+                        row.max_id.max(max_id)
+                    } else {
+                        max_id
+                    };
+                }
+            }
+            // What is not here is left out.
+            Edit::Rename if self.rows[name].is_none() => {}
+            Edit::Rename if self.rows[1 - name].is_some() => {
+                self.raise(1 - name, max_id, Rule::RenameRaises, rules);
+            }
+            Edit::Rename => {
+                let _ = self.rename(name, max_id, rules);
+                if let Some(row) = &mut self.rows[1 - name] {
+                    row.is_own = false;
+                }
+            }
+            Edit::Delete => {
+                let _ = self.remove(name, rules);
+            }
+        }
+        if !rules.hold(Rule::MarksStay) {
+            self.marks[name] = mark;
+        }
+    }
+}
+
+impl World {
+    /// A change of the publisher's goes on its way.
+    fn publish(&mut self, edit: Edit, name: usize) -> Option<()> {
+        if edit != Edit::Update {
+            self.copied = None;
+        }
+        let database = &self.servers[self.publisher];
+        let at = if edit == Edit::Rename { 1 - name } else { name };
+        let change = Change {
+            edit,
+            name,
+            max_id: database.rows[at].map_or(0, |row| row.max_id),
+            mark: database.marks[name],
+        };
+        *self.queue.iter_mut().find(|change| change.is_none())? = Some(change);
+        Some(())
+    }
+
+    fn issue(&mut self, server: usize, name: usize, id: u8) {
+        let own = &mut self.issued[server][name];
+        self.is_twice |= own.has(id);
+        own.add(id);
+    }
+
+    fn issue_published(&mut self, server: usize, name: usize, id: u8) {
+        self.issue(server, name, id);
+        self.is_twice |= self.published[name].has(id);
+        self.published[name].add(id);
+    }
+}
+
+impl search::World for World {
+    const NAME: &'static str = "replication";
+    type Rule = Rule;
+    type Step = Step;
+
+    fn new() -> Self {
+        Self {
+            servers: [Database {
+                rows: [None; NAMES],
+                marks: [0; NAMES],
+            }; SERVERS],
+            publisher: 0,
+            queue: [None; QUEUE],
+            copied: None,
+            published: [Ids::default(); NAMES],
+            issued: [[Ids::default(); NAMES]; SERVERS],
+            is_twice: false,
+        }
+    }
+
+    fn after(mut self, step: Step, rules: Rules<Rule>) -> Option<Self> {
+        let publisher = self.publisher;
+        let subscriber = 1 - publisher;
+        match step {
+            Step::Create(name) => {
+                self.servers[publisher].create(name)?;
+                self.publish(Edit::Insert, name)?;
+            }
+            Step::Drop(name) => {
+                self.servers[publisher].remove(name, rules)?;
+                self.publish(Edit::Delete, name)?;
+            }
+            Step::Rename(name) => {
+                let to = 1 - name;
+                if self.servers[publisher].rows[to].is_some() {
+                    return None;
+                }
+                self.servers[publisher].rename(name, 0, rules)?;
+                self.publish(Edit::Rename, name)?;
+                // The columns that have its ids are the same.
+                self.published[to].add_all(self.published[name]);
+            }
+            Step::Touch(name) => {
+                self.servers[publisher].rows[name]?;
+                self.publish(Edit::Update, name)?;
+                self.copied = None;
+            }
+            Step::CopyRows => {
+                self.copied = Some(self.servers[publisher].rows);
+            }
+            Step::PutRows => self.servers[publisher].rows = self.copied.take()?,
+            Step::Use(name) => {
+                let id = self.servers[publisher].claim(name)?;
+                self.publish(Edit::Update, name)?;
+                self.issue_published(publisher, name, id);
+            }
+            Step::SubscriberCreates(name) => self.servers[subscriber].create(name)?,
+            Step::SubscriberDrops(name) => {
+                let row = self.servers[subscriber].remove(name, rules)?;
+                if !row.is_own && rules.hold(Rule::SubscriberKeepsRows) {
+                    return None;
+                }
+            }
+            Step::SubscriberUses(name) => {
+                let row = self.servers[subscriber].rows[name]?;
+                let id = self.servers[subscriber].claim(name)?;
+                if row.is_own {
+                    self.issue(subscriber, name, id);
+                } else if rules.hold(Rule::PublisherAlone) {
+                    return None;
+                } else {
+                    self.issue_published(subscriber, name, id);
+                }
+            }
+            Step::Arrive => {
+                let change = self.queue[0]?;
+                self.queue.rotate_left(1);
+                self.queue[QUEUE - 1] = None;
+                self.servers[subscriber].apply(change, rules);
+            }
+            Step::TakeOver => {
+                if self.queue[0].is_some() && rules.hold(Rule::AllArrived) {
+                    return None;
+                }
+                self.queue = [None; QUEUE];
+                self.copied = None;
+                self.publisher = subscriber;
+                for name in 0..NAMES {
+                    if self.servers[subscriber].rows[name].is_some() {
+                        self.publish(Edit::Insert, name)?;
+                        // What it has issued of its own is published now, too. Of names that no tag
+                        // has, the other one learns nothing.
+                        self.published[name].add_all(self.issued[subscriber][name]);
+                    }
+                }
+            }
+        }
+        Some(self)
+    }
+
+    fn is_broken(&self) -> bool {
+        self.is_twice
+    }
+}
+
+fn all_steps() -> Vec<Step> {
+    let mut steps = vec![Step::Arrive, Step::TakeOver, Step::CopyRows, Step::PutRows];
+    for name in 0..NAMES {
+        steps.extend([Step::Create(name), Step::Drop(name)]);
+        steps.extend([Step::Rename(name), Step::Touch(name), Step::Use(name)]);
+        steps.extend([
+            Step::SubscriberCreates(name),
+            Step::SubscriberDrops(name),
+            Step::SubscriberUses(name),
+        ]);
+    }
+    steps
+}
+
+#[test]
+fn no_id_comes_twice() {
+    let histories = Histories {
+        begin: &[],
+        steps: &all_steps(),
+        depth: 10,
+    };
+    search::assert_holds::<World>(histories, 12);
+}
+
+#[test]
+fn each_rule_is_needed() {
+    let histories = Histories {
+        begin: &[],
+        steps: &all_steps(),
+        depth: 10,
+    };
+    let rules = [
+        Rule::InsertRaises,
+        Rule::RenameRaises,
+        Rule::RowLeavesMark,
+        Rule::MarksStay,
+    ];
+    let assumptions = [
+        Rule::AllArrived,
+        Rule::PublisherAlone,
+        Rule::SubscriberKeepsRows,
+    ];
+    search::assert_all_needed::<World>(&rules, &assumptions, histories);
+    let older_row = Histories {
+        begin: &[Step::Create(0), Step::Arrive, Step::CopyRows],
+        ..histories
+    };
+    search::assert_needed::<World>("rule", Rule::UpdateRaises, older_row);
+}

@@ -1,0 +1,464 @@
+//! A transaction that edits tags, with a savepoint, beside other sessions that issue ids, drop tags and
+//! insert them: what `src/tags/transaction.rs` remembers, and the triggers do.
+
+use leaf_id_core::row;
+
+use super::search::{self, Histories, Ids, Rules, narrow};
+
+const NAMES: usize = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// No ids of a tag that this transaction has reset.
+    NoIdsOfReset,
+    /// No ids of a tag that stands under a name where this transaction has dropped one.
+    NoIdsOfReplaced,
+    /// No ids of a tag that this transaction has renamed.
+    NoIdsOfRenamed,
+    /// What counts the ids of a tag that was created here outlives a rollback to a savepoint.
+    CountOutlivesSavepoint,
+    /// A tag that was created here, and is renamed, takes along what was issued of it.
+    RenameTakesIssued,
+    /// What was issued here is written to the mark of the name with the commit, also where the tag is
+    /// gone. (The row is for those who do not see marks: see the failover world.)
+    CommitRaisesMark,
+    /// No ids of it after that was written, as by a deferred trigger.
+    NoIdsOnceWritten,
+    /// Where the ids of a tag begin that was created here is read after its row was written: somebody
+    /// whom the insert has waited for may have dropped another of the name.
+    BeginsAtMarkOfNow,
+    /// Assumption: a commit that was reported is not lost in a crash.
+    CommitKept,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Created { next: u8 },
+    Reset,
+    Replaced,
+    Renamed,
+}
+
+/// What is written of the two tables, and remembered of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct View {
+    rows: [Option<u8>; NAMES],
+    marks: [u8; NAMES],
+    /// The edits of the open transaction, by name. They lock rows and marks.
+    kinds: [Option<Kind>; NAMES],
+    /// The name has the ids of the other one, too: its row was renamed.
+    is_renamed: [bool; NAMES],
+    is_reset: [bool; NAMES],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Transaction {
+    view: View,
+    savepoint: Option<View>,
+    /// One past the last id of each tag that was created here.
+    issued: [u8; NAMES],
+    /// The ids of tags that were created here, ...
+    ids: [Ids; NAMES],
+    /// ... and of others.
+    ids_of_edited: [Ids; NAMES],
+    is_written: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct World {
+    /// As committed.
+    rows: [Option<u8>; NAMES],
+    marks: [u8; NAMES],
+    open: Option<Transaction>,
+    /// Another session inserts a tag of the first name: what mark it has read.
+    inserting: Option<u8>,
+    issued: [Ids; NAMES],
+    is_twice: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// In the transaction.
+    Create(usize),
+    Drop(usize),
+    /// To the other name.
+    Rename(usize),
+    Reset(usize),
+    Use(usize),
+    Savepoint,
+    RollbackTo,
+    Rollback,
+    /// The first part of a commit, before deferred triggers.
+    Write,
+    Commit,
+    /// A commit that is reported, before it is durable, and a crash.
+    CommitAndCrash,
+    /// In others.
+    OtherDrops(usize),
+    OtherUses(usize),
+    OtherInserts,
+    /// It has waited for whoever had a row of the name, and takes an id.
+    OtherHasInserted,
+}
+
+impl Transaction {
+    fn of(world: &World) -> Self {
+        Self {
+            view: View {
+                rows: world.rows,
+                marks: world.marks,
+                kinds: [None; NAMES],
+                is_renamed: [false; NAMES],
+                is_reset: [false; NAMES],
+            },
+            savepoint: None,
+            issued: [0; NAMES],
+            ids: [Ids::default(); NAMES],
+            ids_of_edited: [Ids::default(); NAMES],
+            is_written: false,
+        }
+    }
+
+    fn leave(&mut self, name: usize, max_id: u8) {
+        let mark = &mut self.view.marks[name];
+        *mark = narrow(row::leaving(max_id.into(), (*mark).into(), 0));
+    }
+
+    fn next(&self, name: usize) -> u8 {
+        let next = match self.view.kinds[name] {
+            Some(Kind::Created { next }) => next,
+            _ => self.view.rows[name].unwrap_or(0),
+        };
+        next.max(self.issued[name])
+    }
+
+    fn write(&mut self, rules: Rules<Rule>) {
+        self.is_written = true;
+        for name in 0..NAMES {
+            if self.view.kinds[name].is_none() {
+                continue;
+            }
+            let issued = self.issued[name];
+            if let Some(max_id) = &mut self.view.rows[name] {
+                *max_id = issued.max(*max_id);
+            }
+            if rules.hold(Rule::CommitRaisesMark) {
+                let mark = &mut self.view.marks[name];
+                *mark = issued.max(*mark);
+            }
+        }
+    }
+}
+
+impl World {
+    fn is_locked(&self, name: usize) -> bool {
+        self.open
+            .is_some_and(|open| open.view.kinds[name].is_some())
+    }
+
+    fn issue(&mut self, name: usize, id: u8) {
+        self.is_twice |= self.issued[name].has(id);
+        self.issued[name].add(id);
+    }
+
+    /// A claim of one id, and that.
+    fn use_id(&mut self, name: usize) -> Option<()> {
+        if self.is_locked(name) {
+            return None;
+        }
+        let first = row::first(self.rows[name]?.into(), self.marks[name].into(), 0, 0);
+        let id = narrow(first);
+        self.rows[name] = Some(id + 1);
+        self.marks[name] = self.marks[name].max(id + 1);
+        self.issue(name, id);
+        Some(())
+    }
+
+    fn edit(&mut self, edit: impl FnOnce(&mut Transaction) -> Option<()>) -> Option<()> {
+        let mut open = self.open.unwrap_or_else(|| Transaction::of(self));
+        if open.is_written {
+            return None;
+        }
+        // What others have committed is seen.
+        for name in 0..NAMES {
+            if open.view.kinds[name].is_none() {
+                open.view.rows[name] = self.rows[name];
+                open.view.marks[name] = self.marks[name];
+            }
+        }
+        edit(&mut open)?;
+        self.open = Some(open);
+        Some(())
+    }
+
+    /// An id in the open transaction.
+    fn use_here(&mut self, name: usize, rules: Rules<Rule>) -> Option<()> {
+        let Some(mut open) = self.open else {
+            return self.use_id(name);
+        };
+        if open.is_written && rules.hold(Rule::NoIdsOnceWritten) {
+            return None;
+        }
+        let kind = match open.view.kinds[name] {
+            None => return self.use_id(name),
+            Some(kind) => kind,
+        };
+        let (is_refused, was_there) = match kind {
+            Kind::Created { .. } => (false, false),
+            Kind::Reset => (rules.hold(Rule::NoIdsOfReset), true),
+            Kind::Replaced => (rules.hold(Rule::NoIdsOfReplaced), true),
+            Kind::Renamed => (rules.hold(Rule::NoIdsOfRenamed), true),
+        };
+        open.view.rows[name]?;
+        if is_refused {
+            return None;
+        }
+        let id = open.next(name);
+        open.issued[name] = id + 1;
+        if was_there {
+            open.ids_of_edited[name].add(id);
+            if kind == Kind::Renamed {
+                open.ids_of_edited[1 - name].add(id);
+            }
+        } else {
+            self.is_twice |= self.issued[name].has(id) || open.ids[name].has(id);
+            open.ids[name].add(id);
+        }
+        self.open = Some(open);
+        Some(())
+    }
+
+    /// Edits were taken back: ids that were issued of tags that are as before again.
+    fn taken_back(&mut self, edited: &[Ids; NAMES]) {
+        for (issued, edited) in self.issued.iter_mut().zip(edited) {
+            self.is_twice |= issued.meet(*edited);
+            issued.add_all(*edited);
+        }
+    }
+
+    fn commit(&mut self, mut open: Transaction, rules: Rules<Rule>) {
+        if !open.is_written {
+            open.write(rules);
+        }
+        let before = self.issued;
+        for name in 0..NAMES {
+            if open.view.kinds[name].is_none() {
+                continue;
+            }
+            self.rows[name] = open.view.rows[name];
+            self.marks[name] = open.view.marks[name];
+            if open.view.is_reset[name] {
+                // As it was asked for.
+                self.issued[name] = Ids::default();
+            } else {
+                self.issued[name].add_all(open.ids[name]);
+            }
+            self.issued[name].add_all(open.ids_of_edited[name]);
+            if open.view.is_renamed[name] {
+                self.issued[name].add_all(before[1 - name]);
+                self.issued[name].add_all(open.ids[1 - name]);
+            }
+        }
+    }
+}
+
+impl search::World for World {
+    const NAME: &'static str = "savepoints";
+    type Rule = Rule;
+    type Step = Step;
+
+    fn new() -> Self {
+        Self {
+            rows: [None; NAMES],
+            marks: [0; NAMES],
+            open: None,
+            inserting: None,
+            issued: [Ids::default(); NAMES],
+            is_twice: false,
+        }
+    }
+
+    fn after(mut self, step: Step, rules: Rules<Rule>) -> Option<Self> {
+        match step {
+            Step::Create(name) => self.edit(|open| {
+                if open.view.rows[name].is_some() {
+                    return None;
+                }
+                let mark = open.view.marks[name];
+                let begin = narrow(row::arriving(1, mark.into()));
+                open.view.rows[name] = Some(begin);
+                open.view.kinds[name] = Some(match open.view.kinds[name] {
+                    None => Kind::Created { next: begin },
+                    Some(_) => Kind::Replaced,
+                });
+                Some(())
+            })?,
+            Step::Drop(name) => self.edit(|open| {
+                let max_id = open.view.rows[name].take()?;
+                open.leave(name, max_id);
+                open.view.kinds[name] = Some(Kind::Replaced);
+                Some(())
+            })?,
+            Step::Rename(name) => self.edit(|open| {
+                let to = 1 - name;
+                if open.view.rows[to].is_some() {
+                    return None;
+                }
+                let max_id = open.view.rows[name].take()?;
+                let issued = if rules.hold(Rule::RenameTakesIssued) {
+                    open.next(name)
+                } else {
+                    0
+                };
+                open.leave(name, max_id);
+                let from = open.view.marks[name].max(issued);
+                let mark = open.view.marks[to];
+                open.view.rows[to] = Some(narrow(row::arriving(from.into(), mark.into())));
+                open.view.kinds = [Some(Kind::Renamed); NAMES];
+                open.view.is_renamed[to] = !open.view.is_reset[name];
+                Some(())
+            })?,
+            Step::Reset(name) => self.edit(|open| {
+                open.view.rows[name]?;
+                open.view.rows[name] = Some(1);
+                let mark = &mut open.view.marks[name];
+                *mark = 1.min(*mark);
+                open.view.kinds[name] = Some(Kind::Reset);
+                open.view.is_renamed[name] = false;
+                open.view.is_reset[name] = true;
+                Some(())
+            })?,
+            Step::Use(name) => self.use_here(name, rules)?,
+            Step::Savepoint => self.edit(|open| {
+                let is_new = open.savepoint.is_none();
+                open.savepoint = Some(open.view);
+                is_new.then_some(())
+            })?,
+            Step::RollbackTo => {
+                let mut open = self.open?;
+                let before = open.savepoint?;
+                if open.is_written {
+                    return None;
+                }
+                let edited = open.ids_of_edited;
+                open.ids_of_edited = [Ids::default(); NAMES];
+                open.view = before;
+                open.savepoint = None;
+                if !rules.hold(Rule::CountOutlivesSavepoint) {
+                    open.issued = [0; NAMES];
+                }
+                self.open = Some(open);
+                self.taken_back(&edited);
+            }
+            Step::Rollback => {
+                let open = self.open.take()?;
+                self.taken_back(&open.ids_of_edited);
+            }
+            Step::Write => {
+                let open = self.open.as_mut()?;
+                if open.is_written {
+                    return None;
+                }
+                open.write(rules);
+            }
+            Step::Commit => {
+                let open = self.open.take()?;
+                self.commit(open, rules);
+            }
+            Step::CommitAndCrash => {
+                let open = self.open.take()?;
+                if rules.hold(Rule::CommitKept) {
+                    return None;
+                }
+                for name in 0..NAMES {
+                    self.issued[name].add_all(open.ids[name]);
+                }
+                self.inserting = None;
+            }
+            Step::OtherDrops(name) => {
+                if self.is_locked(name) {
+                    return None;
+                }
+                let max_id = self.rows[name].take()?;
+                let mark = self.marks[name];
+                self.marks[name] = narrow(row::leaving(max_id.into(), mark.into(), 0));
+            }
+            Step::OtherUses(name) => self.use_id(name)?,
+            Step::OtherInserts => {
+                if self.inserting.is_some() {
+                    return None;
+                }
+                self.inserting = Some(self.marks[0]);
+            }
+            Step::OtherHasInserted => {
+                let mark = self.inserting.take()?;
+                if self.is_locked(0) || self.rows[0].is_some() {
+                    return None;
+                }
+                let max_id = narrow(row::arriving(1, mark.into()));
+                let id = if rules.hold(Rule::BeginsAtMarkOfNow) {
+                    narrow(row::arriving(max_id.into(), self.marks[0].into()))
+                } else {
+                    max_id
+                };
+                self.rows[0] = Some(id + 1);
+                self.marks[0] = self.marks[0].max(id + 1);
+                self.issue(0, id);
+            }
+        }
+        Some(self)
+    }
+
+    fn is_broken(&self) -> bool {
+        self.is_twice
+    }
+}
+
+fn all_steps() -> Vec<Step> {
+    let mut steps = vec![
+        Step::Savepoint,
+        Step::RollbackTo,
+        Step::Rollback,
+        Step::Write,
+        Step::Commit,
+        Step::CommitAndCrash,
+        Step::OtherInserts,
+        Step::OtherHasInserted,
+    ];
+    for name in 0..NAMES {
+        steps.extend([Step::Create(name), Step::Drop(name)]);
+        steps.extend([Step::Rename(name), Step::Reset(name), Step::Use(name)]);
+        steps.extend([Step::OtherDrops(name), Step::OtherUses(name)]);
+    }
+    steps
+}
+
+#[test]
+fn no_id_comes_twice() {
+    let histories = Histories {
+        begin: &[],
+        steps: &all_steps(),
+        depth: 9,
+    };
+    search::assert_holds::<World>(histories, 12);
+}
+
+#[test]
+fn each_rule_is_needed() {
+    let histories = Histories {
+        begin: &[],
+        steps: &all_steps(),
+        depth: 9,
+    };
+    let rules = [
+        Rule::NoIdsOfReset,
+        Rule::NoIdsOfReplaced,
+        Rule::NoIdsOfRenamed,
+        Rule::CountOutlivesSavepoint,
+        Rule::RenameTakesIssued,
+        Rule::CommitRaisesMark,
+        Rule::NoIdsOnceWritten,
+        Rule::BeginsAtMarkOfNow,
+    ];
+    search::assert_all_needed::<World>(&rules, &[Rule::CommitKept], histories);
+}

@@ -1,0 +1,344 @@
+//! A tag that goes from one database system to another: by a dump, which has rows and no marks, and by
+//! pg_upgrade, which takes along both; with a standby of each.
+
+use leaf_id_core::row;
+use leaf_id_core::step::Limits;
+
+use super::search::{self, Histories, Ids, Rules, narrow};
+
+/// Claims that one promotion may lose at most, of one id each.
+const LOST_CLAIMS: u32 = 1;
+const LIMITS: Limits = Limits {
+    step: 1,
+    max_step: 1,
+};
+const SERVERS: usize = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// A claim goes on above the mark of its name.
+    ClaimAboveMark,
+    /// A row that goes leaves its `max_id` to the mark of its name: what has come with a dump was not
+    /// claimed here.
+    DeleteLeavesMark,
+    /// What lost claims of an earlier timeline may have taken is left out.
+    Skip,
+    /// A row that was last claimed from by another system says nothing of timelines here: each
+    /// promotion of this one counts.
+    OtherSystem,
+    /// Assumption: no claim after the dump, where its row goes to another system, or where marks were
+    /// dropped with the extension.
+    NoClaimAfterDump,
+    /// Assumption: the old server does not go on.
+    OldServerStops,
+    /// Assumption: no row stands below the mark of its name when it is dumped, with no claim since a tool
+    /// has put back an older one: the dump does not have the mark.
+    RowAtMark,
+    /// Assumption: no promotion is left unsettled, with no claim since, before the dump ...
+    SettledBeforeDump,
+    /// ... or before the upgrade.
+    SettledBeforeUpgrade,
+    /// Assumption: a promotion loses at most so many claims, ...
+    LostClaimsBounded,
+    /// ... and a tag whose creation it has lost, as by a restore, is not made again lower.
+    CreationKept,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Row {
+    max_id: u8,
+    system: u8,
+    timeline: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Standby {
+    row: Option<Row>,
+    mark: u8,
+    missing: u32,
+    is_too_much: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Server {
+    row: Option<Row>,
+    mark: u8,
+    system: u8,
+    timeline: u8,
+    standby: Option<Standby>,
+}
+
+impl Server {
+    fn promotions(&self, row: Row, rules: Rules<Rule>) -> u32 {
+        let is_ours = row.system == self.system || !rules.hold(Rule::OtherSystem);
+        row::promotions(row.timeline.into(), self.timeline.into(), is_ours)
+    }
+
+    fn skip(&self, row: Row, rules: Rules<Rule>) -> u64 {
+        if rules.hold(Rule::Skip) {
+            row::missing(
+                self.promotions(row, rules),
+                LOST_CLAIMS,
+                LIMITS.step,
+                LIMITS,
+            )
+        } else {
+            0
+        }
+    }
+
+    /// Whether a promotion has no claim after it that has left out what was lost.
+    fn is_unsettled(&self, rules: Rules<Rule>) -> bool {
+        self.row.is_some_and(|row| self.promotions(row, rules) > 0)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct World {
+    servers: [Server; SERVERS],
+    /// The server that is in use.
+    used: usize,
+    /// The row in a dump.
+    dumped: Option<Row>,
+    /// A claim was made since.
+    is_stale: bool,
+    systems: u8,
+    issued: Ids,
+    is_twice: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Create(usize),
+    Drop(usize),
+    Use(usize),
+    Dump(usize),
+    Restore(usize),
+    /// With triggers disabled.
+    RestoreRaw(usize),
+    /// After the extension was dropped there, with its marks.
+    RestoreAll(usize),
+    Upgrade(usize),
+    Follow(usize),
+    Promote(usize),
+}
+
+impl World {
+    /// The tag's row comes to a server from a dump, where it may go on.
+    fn restore(&mut self, to: usize, is_raw: bool, rules: Rules<Rule>) -> Option<()> {
+        let dumped = self.dumped?;
+        let server = &mut self.servers[to];
+        if server.row.is_some() {
+            return None;
+        }
+        let max_id = narrow(row::arriving(dumped.max_id.into(), server.mark.into()));
+        server.row = Some(if is_raw {
+            dumped
+        } else {
+            Row {
+                max_id,
+                system: server.system,
+                timeline: server.timeline,
+            }
+        });
+        if let Some(standby) = &mut server.standby {
+            standby.is_too_much |= rules.hold(Rule::CreationKept);
+        }
+        self.used = to;
+        Some(())
+    }
+}
+
+impl search::World for World {
+    const NAME: &'static str = "systems";
+    type Rule = Rule;
+    type Step = Step;
+
+    fn new() -> Self {
+        let server = |system| Server {
+            row: None,
+            mark: 0,
+            system,
+            timeline: 1,
+            standby: None,
+        };
+        Self {
+            servers: [server(1), server(2)],
+            used: 0,
+            dumped: None,
+            is_stale: false,
+            systems: 2,
+            issued: Ids::default(),
+            is_twice: false,
+        }
+    }
+
+    fn after(mut self, step: Step, rules: Rules<Rule>) -> Option<Self> {
+        match step {
+            Step::Create(at) => {
+                let server = &mut self.servers[at];
+                if at != self.used || server.row.is_some() {
+                    return None;
+                }
+                server.row = Some(Row {
+                    max_id: narrow(row::arriving(1, server.mark.into())),
+                    system: server.system,
+                    timeline: server.timeline,
+                });
+                if let Some(standby) = &mut server.standby {
+                    standby.is_too_much |= rules.hold(Rule::CreationKept);
+                }
+            }
+            Step::Drop(at) => {
+                let server = &mut self.servers[at];
+                let row = server.row?;
+                if rules.hold(Rule::DeleteLeavesMark) {
+                    let skip = server.skip(row, rules);
+                    let mark = row::leaving(row.max_id.into(), server.mark.into(), skip);
+                    server.mark = narrow(mark);
+                }
+                server.row = None;
+            }
+            Step::Use(at) => {
+                if at != self.used && rules.hold(Rule::OldServerStops) {
+                    return None;
+                }
+                let server = &mut self.servers[at];
+                let row = server.row?;
+                let skip = server.skip(row, rules);
+                let mark = if rules.hold(Rule::ClaimAboveMark) {
+                    server.mark
+                } else {
+                    0
+                };
+                let id = narrow(row::first(row.max_id.into(), mark.into(), 0, skip));
+                if id >= Ids::LAST {
+                    return None;
+                }
+                server.row = Some(Row {
+                    max_id: id + 1,
+                    system: server.system,
+                    timeline: server.timeline,
+                });
+                server.mark = server.mark.max(id + 1);
+                if let Some(standby) = &mut server.standby {
+                    standby.missing = (standby.missing + 1).min(LOST_CLAIMS + 1);
+                    standby.is_too_much |=
+                        standby.missing > LOST_CLAIMS && rules.hold(Rule::LostClaimsBounded);
+                }
+                self.is_stale = true;
+                self.is_twice |= self.issued.has(id);
+                self.issued.add(id);
+            }
+            Step::Dump(at) => {
+                let server = &self.servers[at];
+                let is_unsettled = server.is_unsettled(rules);
+                if at != self.used || is_unsettled && rules.hold(Rule::SettledBeforeDump) {
+                    return None;
+                }
+                let row = server.row?;
+                if row.max_id < server.mark && rules.hold(Rule::RowAtMark) {
+                    return None;
+                }
+                self.dumped = Some(row);
+                self.is_stale = false;
+            }
+            Step::Restore(to) | Step::RestoreRaw(to) => {
+                if to != self.used && self.is_stale && rules.hold(Rule::NoClaimAfterDump) {
+                    return None;
+                }
+                self.restore(to, step == Step::RestoreRaw(to), rules)?;
+            }
+            Step::RestoreAll(to) => {
+                if self.is_stale && rules.hold(Rule::NoClaimAfterDump) {
+                    return None;
+                }
+                (self.servers[to].row, self.servers[to].mark) = (None, 0);
+                self.restore(to, false, rules)?;
+            }
+            Step::Upgrade(at) => {
+                let server = &mut self.servers[at];
+                if server.is_unsettled(rules) && rules.hold(Rule::SettledBeforeUpgrade) {
+                    return None;
+                }
+                self.systems += 1;
+                server.system = self.systems;
+                server.timeline = 1;
+                server.standby = None;
+            }
+            Step::Follow(at) => {
+                let server = &mut self.servers[at];
+                let caught_up = Standby {
+                    row: server.row,
+                    mark: server.mark,
+                    missing: 0,
+                    is_too_much: false,
+                };
+                if server.standby.replace(caught_up) == Some(caught_up) {
+                    return None;
+                }
+            }
+            Step::Promote(at) => {
+                let server = &mut self.servers[at];
+                let standby = server.standby.take()?;
+                if standby.is_too_much {
+                    return None;
+                }
+                (server.row, server.mark) = (standby.row, standby.mark);
+                server.timeline += 1;
+            }
+        }
+        let is_small = self.servers.iter().all(|server| server.timeline < 5);
+        (is_small && self.systems < 5).then_some(self)
+    }
+
+    fn is_broken(&self) -> bool {
+        self.is_twice
+    }
+}
+
+fn all_steps() -> Vec<Step> {
+    let mut steps = Vec::new();
+    for at in 0..SERVERS {
+        steps.extend([Step::Create(at), Step::Drop(at), Step::Use(at)]);
+        steps.extend([Step::Dump(at), Step::Restore(at), Step::RestoreRaw(at)]);
+        steps.extend([Step::RestoreAll(at), Step::Upgrade(at)]);
+        steps.extend([Step::Follow(at), Step::Promote(at)]);
+    }
+    steps
+}
+
+#[test]
+fn no_id_comes_twice() {
+    let histories = Histories {
+        begin: &[],
+        steps: &all_steps(),
+        depth: 11,
+    };
+    search::assert_holds::<World>(histories, 13);
+}
+
+#[test]
+fn each_rule_is_needed() {
+    let histories = Histories {
+        begin: &[],
+        steps: &all_steps(),
+        depth: 9,
+    };
+    let rules = [
+        Rule::DeleteLeavesMark,
+        Rule::Skip,
+        Rule::OtherSystem,
+        Rule::ClaimAboveMark,
+    ];
+    let assumptions = [
+        Rule::NoClaimAfterDump,
+        Rule::OldServerStops,
+        Rule::RowAtMark,
+        Rule::SettledBeforeDump,
+        Rule::SettledBeforeUpgrade,
+        Rule::LostClaimsBounded,
+        Rule::CreationKept,
+    ];
+    search::assert_all_needed::<World>(&rules, &assumptions, histories);
+}
