@@ -68,8 +68,9 @@ BEGIN
             RETURN NULL;
         END IF;
     END IF;
+    -- A renamed series also goes on above what a tool took back from its row.
     NEW.last_number := greatest(
-        wanted, (SELECT m.high - 1 FROM leaf_id.leaf_gapless_mark m WHERE m.series = NEW.series));
+        wanted, (SELECT max(m.high) - 1 FROM leaf_id.leaf_gapless_mark m WHERE m.series IN (NEW.series, OLD.series)));
     IF NOT replicated AND NEW.last_number > wanted
         AND NOT EXISTS (SELECT FROM leaf_id.leaf_gapless g WHERE g.series = NEW.series) THEN
         RAISE NOTICE USING
@@ -95,6 +96,7 @@ BEGIN
     IF TG_OP = 'DELETE' OR OLD.series <> NEW.series THEN
         INSERT INTO leaf_id.leaf_gapless_mark AS m (series, high)
         VALUES (OLD.series, OLD.last_number + 1)
+        -- Also where that changes nothing: see leaf_alloc_mark().
         ON CONFLICT (series) DO UPDATE SET high = greatest(m.high, excluded.high);
     END IF;
     RETURN NULL;

@@ -59,6 +59,8 @@ BEGIN
         UNION ALL
         SELECT * FROM leaf_id.leaf_alloc WHERE TG_OP = 'TRUNCATE') a
     LEFT JOIN leaf_id.leaf_high_mark before ON before.tag = a.biz_tag
+    -- Also where that changes nothing: a tool that copies the table would miss a mark that it has
+    -- not seen rise, as claims write past its trigger.
     ON CONFLICT (tag) DO UPDATE SET high = greatest(m.high, excluded.high);
     -- What follows is the other table that knows names.
     IF TG_OP = 'UPDATE' THEN

@@ -160,16 +160,16 @@ impl LastClaim {
         )
     }
 
-    /// Upper bound for the ids of the claims that one promotion may have lost.
-    fn most_missing(&self, limits: Limits) -> u64 {
-        let claims = u32::try_from(guc::FAILOVER_SKIP.get()).unwrap_or(0);
-        step::most_taken(claims, self.largest_recent(limits), limits)
-    }
-
     /// Ids to skip before the next claim, since each promotion may have lost [`guc::FAILOVER_SKIP`]
     /// claims.
     pub fn skip(&self, limits: Limits) -> u64 {
-        rules::skip(self.promotions(), self.most_missing(limits))
+        let claims = u32::try_from(guc::FAILOVER_SKIP.get()).unwrap_or(0);
+        rules::missing(
+            self.promotions(),
+            claims,
+            self.largest_recent(limits),
+            limits,
+        )
     }
 }
 

@@ -2,7 +2,8 @@
 
 use leaf_id_core::step::Pace;
 
-use super::claim::{Answer, TagSource, Written, new_incarnation, with_row};
+use super::claim::{Answer, TagSource, Written, new_incarnation, raised, with_row};
+use super::{heap, mark};
 use crate::error::TagError;
 use crate::shmem::{Access, Claimed, Key};
 
@@ -104,6 +105,9 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
             skipped: answer.skipped,
             access: row.access(&key.tag, arrival.row_incarnation, arrival.access),
         };
+        // If a tool takes back the row and the tag is then dropped, the name goes on above.
+        let mark = raised(mark::lock(&key.tag));
+        mark.raise(heap::key(&key.tag), claimed.end());
         locked.write(&Written {
             max_id: claimed.end(),
             largest_recent: len,

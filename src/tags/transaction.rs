@@ -410,6 +410,11 @@ fn on_transaction(event: TransactionEvent) {
 fn write_issued() {
     ISSUED_WRITTEN.store(true, Ordering::Relaxed);
     let issued = EDITS.lock().issued();
+    // If a crash takes back the creation of a tag, its name starts over, below ids that a caller
+    // may have passed on.
+    if !issued.is_empty() {
+        pg::commit_synchronously();
+    }
     for (key, high) in issued {
         if let Err(failure) = claim::note_issued(&key, high) {
             failure.raise();

@@ -107,23 +107,28 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         None => old.last_claim.skip(old.limits),
         Some(_) => 0,
     };
+    let is_renamed = old.tag != new.tag;
+    if skip > 0 || is_renamed {
+        // Under the new name, the row also has to go on above ids claimed under the old one that a
+        // tool took back from it. Even beyond max_value: the old primary may have raised and used
+        // that.
+        let mark = old.tag.map_or(Ok(0), |tag| mark::get(&tag))?;
+        let from = old.max_id.map(|from| row::leaving(from, mark, skip));
+        // NULL is rejected by the table's constraint.
+        max_id = new.max_id.and_then(|to| from.map(|from| from.max(to)));
+    }
     if skip > 0 {
         let tag = old.tag.unwrap_or(Tag::EMPTY).name();
         pgrx::log!(
             "leaf_id: an edit of tag \"{tag}\" skips {skip} ids: its last claim was made on another timeline (leaf_id.failover_skip)"
         );
-        // Even beyond max_value: the old primary may have raised and used that.
-        let mark = old.tag.map_or(Ok(0), |tag| mark::get(&tag))?;
-        let from = old.max_id.map(|from| row::leaving(from, mark, skip));
-        // NULL is rejected by the table's constraint.
-        max_id = new.max_id.and_then(|to| from.map(|from| from.max(to)));
         last_claim = LastClaim {
             largest_claim: last_claim.largest_claim,
             ..here
         };
     }
-    if old.tag != new.tag {
-        // Include ids issued by this transaction, which are not in the row yet.
+    if is_renamed || old.server != new.server {
+        // From now on the source server's ids are compared with max_id alone. Include ids issued by this transaction, which are not in the row yet.
         let issued = old
             .tag
             .map_or(0, |tag| transaction::next_here(&edit.key(tag)));

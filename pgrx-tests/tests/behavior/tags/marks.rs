@@ -76,6 +76,42 @@ fn a_center_whose_table_is_set_back_gives_no_id_twice() {
     }
 }
 
+/// The table of tags is set back, and no claim has corrected the row when it is edited.
+#[test]
+fn a_row_that_is_set_back_and_edited_repeats_no_id() {
+    let (_, copy, set_back) = TOOLS[0];
+    let fleet = Fleet::new(1, &[]);
+    let mut session = fleet.members[0].session();
+    let back = format!("{set_back}; DROP TABLE copied");
+    // Renamed.
+    session.run("SELECT leaf_tag_create('a', step => 20, max_step => 20)");
+    session.run(copy);
+    let mut ids = session.take("a", 100);
+    unseen(&mut session, &back);
+    session.run("UPDATE leaf_id.leaf_alloc SET biz_tag = 'b' WHERE biz_tag = 'a'");
+    ids.extend(session.take("b", 100));
+    assert_issued_once([ids]);
+    // Dropped and created, after ids of a center.
+    fleet.create_tag("t", 20, 20);
+    session.run(copy);
+    let mut ids = session.take("t", 100);
+    unseen(&mut session, &back);
+    session.run("SELECT leaf_tag_drop('t'); SELECT leaf_tag_create('t', step => 20)");
+    ids.extend(session.take("t", 100));
+    assert_issued_once([ids]);
+    // Sourced from a center, whose ids begin lower.
+    let mut central = fleet.central.session();
+    central.run("SELECT leaf_tag_create('b')");
+    let server: String = session.value("SELECT srvname::text FROM pg_foreign_server");
+    session.run(copy);
+    session.take("b", 100);
+    unseen(&mut session, &back);
+    session.run(&format!(
+        "UPDATE leaf_id.leaf_alloc SET server = '{server}' WHERE biz_tag = 'b'"
+    ));
+    session.fails("SELECT leaf_segment_next('b')").is("55000");
+}
+
 #[test]
 fn a_name_goes_on_whatever_becomes_of_its_row() {
     let server = Server::with_leaf_id(&[]);
