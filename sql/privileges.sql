@@ -190,6 +190,7 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_raise_for_columns(text, boolean, bigint, bigint),
     leaf_id.leaf_tags_without_columns(text),
     leaf_id.leaf_column_max(oid, smallint),
+    leaf_id.leaf_warnings(),
     leaf_id.leaf_tag_next(text),
     leaf_id.leaf_has_key(text),
     leaf_id.leaf_forget(text),

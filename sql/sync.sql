@@ -408,6 +408,31 @@ AS 'SELECT f.* FROM leaf_id.leaf_fit_tags($1, true) f';
 COMMENT ON FUNCTION @extschema@.leaf_sync(text) IS
     'Creates the tags that column defaults name, and raises those whose ids are in the columns already: after a restore, or rows with ids of their own';
 
+CREATE FUNCTION leaf_id.leaf_warnings(OUT tag text, OUT detail text) RETURNS SETOF record
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT min(a.biz_tag), format(
+        'of this and %s other tags, claims may be missing since a promotion, which is remembered until the next claim: before pg_upgrade, UPDATE leaf_id.leaf_alloc SET step = step',
+        count(*) - 1)
+    FROM leaf_id.leaf_alloc a
+    WHERE NOT pg_is_in_recovery() AND a.server IS NULL
+        AND leaf_id.leaf_skip(a.step, a.max_step, a.system_identifier, a.timeline, a.largest_claim) > 0
+    HAVING count(*) > 0
+    UNION ALL
+    -- invoices/2026, orders/2026-11-23
+    SELECT max(p.biz_tag), 'it is the last of its series: create those of the time to come'
+    FROM (
+        SELECT a.biz_tag, substring(a.biz_tag FROM '^(.*/)[0-9]{4}(?:-?[0-9]{2}){0,2}$') AS series,
+            replace(substring(a.biz_tag FROM '[^/]*$'), '-', '') AS period
+        FROM leaf_id.leaf_alloc a) p
+    WHERE p.series IS NOT NULL
+    GROUP BY p.series, length(p.period)
+    HAVING count(*) > 1 AND max(p.period) = left(to_char(now(), 'YYYYMMDD'), length(p.period))
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_warnings() IS
+    'What leaf_check() says of all tags together: unsettled promotions, and series that end';
+
 CREATE FUNCTION @extschema@.leaf_check(
     INOUT tag text DEFAULT NULL,
     OUT relation regclass,
@@ -420,6 +445,10 @@ CREATE FUNCTION @extschema@.leaf_check(
 ) RETURNS SETOF record
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
-AS 'SELECT f.* FROM leaf_id.leaf_fit_tags($1, false) f';
+AS $$
+    SELECT f.* FROM leaf_id.leaf_fit_tags($1, false) f
+    UNION ALL
+    SELECT w.tag, NULL, NULL, NULL, NULL, NULL, 'none', w.detail FROM leaf_id.leaf_warnings() w WHERE $1 IS NULL
+$$;
 COMMENT ON FUNCTION @extschema@.leaf_check(text) IS
     'What leaf_sync() would do, and which tags come to their end';

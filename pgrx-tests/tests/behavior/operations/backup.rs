@@ -149,6 +149,24 @@ fn copy(from: &Path, to: &Path) {
     assert!(status.unwrap().success());
 }
 
+/// A server after pg_upgrade of another one, which it stops.
+fn upgraded(old: &Server) -> Server {
+    old.stop(Stop::Fast);
+    let new = Server::start_unrelated(1, &SNOWFLAKE);
+    new.stop(Stop::Fast);
+    let bin = leaf_id_tests::programs::bin_dir().to_str().unwrap();
+    let (from, to) = (old.data_dir(), new.data_dir());
+    let (from, to) = (from.to_str().unwrap(), to.to_str().unwrap());
+    new.run(
+        "pg_upgrade",
+        &[
+            "-b", bin, "-B", bin, "-d", from, "-D", to, "-U", "postgres", "-N",
+        ],
+    );
+    new.launch();
+    new
+}
+
 /// The old cluster was promoted once, so that its timeline is none of the new one's.
 #[test]
 fn pg_upgrade_loses_no_tag_and_skips_nothing() {
@@ -166,19 +184,7 @@ fn pg_upgrade_loses_no_tag_and_skips_nothing() {
     let before = session.next_snowflake();
     let known = session.max_id("t");
     drop(session);
-    old.stop(Stop::Fast);
-    let new = Server::start_unrelated(1, &SNOWFLAKE);
-    new.stop(Stop::Fast);
-    let bin = leaf_id_tests::programs::bin_dir().to_str().unwrap();
-    let (from, to) = (old.data_dir(), new.data_dir());
-    let (from, to) = (from.to_str().unwrap(), to.to_str().unwrap());
-    new.run(
-        "pg_upgrade",
-        &[
-            "-b", bin, "-B", bin, "-d", from, "-D", to, "-U", "postgres", "-N",
-        ],
-    );
-    new.launch();
+    let new = upgraded(&old);
     let mut session = new.session();
     assert_eq!(session.max_id("t"), known);
     session.run("INSERT INTO orders SELECT FROM generate_series(1, 50)");
@@ -186,4 +192,24 @@ fn pg_upgrade_loses_no_tag_and_skips_nothing() {
     assert_eq!((ids.len(), ids[50]), (100, known));
     assert!(!new.log().contains("leaf_id: skipped"));
     assert!(session.next_snowflake() > before);
+}
+
+/// Its rows are another system's, whose timelines say nothing of the one on which claims were lost.
+#[test]
+fn a_promotion_after_pg_upgrade_skips_what_was_lost() {
+    let old = Server::with_leaf_id(&SNOWFLAKE);
+    let mut session = old.session();
+    session.create_steady_tag("t", 20);
+    let mut ids = session.take("t", 30);
+    drop(session);
+    let new = upgraded(&old);
+    let standby = new.standby(&[]);
+    standby.replay_all_of(&new);
+    standby.stop(Stop::Fast);
+    ids.extend(new.session().take("t", 25));
+    new.kill_9();
+    standby.launch();
+    standby.promote();
+    ids.extend(standby.session().take("t", 500));
+    assert_issued_once([ids]);
 }
