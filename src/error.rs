@@ -128,8 +128,10 @@ pub enum Failure {
     OtherRole { said: String },
     /// The tables of the worker registry are missing.
     NoRegistryTable,
-    /// A question to the worker registry with a NULL that says who asks, or on which terms.
-    LeaseUnknown,
+    /// A message of another version.
+    OtherMessage { version: u32, expected: u32 },
+    /// A message that is none.
+    BadMessage { detail: String },
     /// A question to the worker registry that makes no sense.
     LeaseTerms,
     /// `leaf_worker_release` of a worker id that nobody has.
@@ -555,16 +557,17 @@ impl Failure {
                 Code::ERRCODE_UNDEFINED_TABLE,
                 "the tables of the worker registry in schema leaf_id are missing".into(),
             ),
-            Self::LeaseUnknown => error(
-                Code::ERRCODE_NULL_VALUE_NOT_ALLOWED,
-                "a worker id cannot be leased to an unknown server".into(),
+            Self::OtherMessage { version, expected } => error(
+                Code::ERRCODE_FEATURE_NOT_SUPPORTED,
+                format!("message is of version {version}, not {expected}"),
             )
-            .set_detail("Only token, held and held_until_ms of leaf_worker_claim() may be null."),
+            .set_hint("Install the same version of leaf_id on both servers."),
+            Self::BadMessage { detail } => error(invalid, format!("cannot read the message: {detail}")),
             Self::LeaseTerms => error(
                 invalid,
                 "a worker id cannot be leased on these terms".into(),
             )
-            .set_detail("Expected are a layout, a worker id that it has, a node name of at most 63 printable bytes, a next_token that is neither 0 nor token, a clock between 1970 and 9999, a lease of at most a day, and a clock skew and a lead of at most an hour."),
+            .set_detail("Expected are a worker id that the layout has, a node name of at most 63 printable bytes, a next_token that is neither 0 nor token, a clock between 1970 and 9999, a lease of at most a day, and a clock skew and a lead of at most an hour."),
             Self::NotLeased { worker_id } => error(
                 Code::ERRCODE_UNDEFINED_OBJECT,
                 match worker_id {

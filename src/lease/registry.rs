@@ -6,7 +6,7 @@
 use core::ffi::CStr;
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::lease::{Clocks, Kind};
+use leaf_id_core::lease::Clocks;
 use leaf_id_core::registry::{
     Bounds, Decision, Event, Grace, Here, Hold, Holder, LAST_MS, Next, Place, Registry, Reply,
     Request, Requester, Row, Tables, decide,
@@ -106,15 +106,13 @@ pub fn is_here() -> bool {
 /// clocks. What an error undoes was told to nobody. `host`: this server asks for itself.
 ///
 /// # Errors
-/// The question cannot be decided on, or the tables are not the extension's.
-pub fn ask(request: &Request, host: bool) -> Result<Reply, Failure> {
-    let function = match request.question.kind {
-        Kind::Claim => c"leaf_worker_claim()",
-        Kind::Renew => c"leaf_worker_renew()",
-    };
-    begin(function)?;
+/// The question cannot be read or decided on, or the tables are not the extension's.
+pub fn ask(host: bool, read: impl FnOnce() -> Result<Request, Failure>) -> Result<Reply, Failure> {
+    // Its answer is believed as soon as it comes.
+    serve::begin(c"leaf_worker_lease()", LOCK_TIMEOUT)?;
     // Before anything is waited for.
     let arrived_ms = pg::now_ms();
+    let request = read()?;
     if !request.is_valid() {
         return Err(Failure::LeaseTerms);
     }
@@ -137,7 +135,7 @@ pub fn ask(request: &Request, host: bool) -> Result<Reply, Failure> {
             host,
             ..requester(&client)
         };
-        match decide(tables.known(), request, &requester, &here) {
+        match decide(tables.known(), &request, &requester, &here) {
             Next::LockRegistry => tables.lock_registry()?,
             Next::LockRow { worker_id, wait } => tables.lock_row(worker_id, wait),
             Next::Done(decision) => {
@@ -148,11 +146,6 @@ pub fn ask(request: &Request, host: bool) -> Result<Reply, Failure> {
             }
         }
     }
-}
-
-/// Begins a call of another server: its answer is believed as soon as it comes.
-fn begin(function: &CStr) -> Result<(), Failure> {
-    serve::begin(function, LOCK_TIMEOUT)
 }
 
 fn requester(client: &Client) -> Requester<'_> {

@@ -2,6 +2,7 @@
 
 use core::ffi::{CStr, c_char};
 
+use leaf_id_core::message::shown;
 use pgrx::pg_sys;
 
 /// How many bytes a name takes, with the null that ends it.
@@ -66,10 +67,4 @@ impl pgrx::IntoDatum for Name {
     fn type_oid() -> pg_sys::Oid {
         pg_sys::NAMEOID
     }
-}
-
-/// A name for people, from bytes in the encoding of the database. What is no UTF-8 becomes a
-/// question mark: other encodings have that.
-pub fn shown(name: &[u8]) -> String {
-    String::from_utf8_lossy(name).replace(char::REPLACEMENT_CHARACTER, "?")
 }

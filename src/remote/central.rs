@@ -30,21 +30,15 @@ use leaf_id_core::segment::MAX_LEN;
 use leaf_id_core::step::Pace;
 use rand::RngExt;
 
-use super::connection::{Connection, Event, Service, Stage};
+use super::connection::{Connection, Event, Stage};
 use super::foreign_server::{self, Destination};
+use super::message::{self, ClaimRequest};
 use super::{RemoteError, Rows};
 use crate::guc;
 use crate::pg::sqlstate::{self, SqlState};
 use crate::pg::{self, Name, Readiness};
 use crate::shmem::{Area, Key, RemoteServerState, Slot};
 use crate::tags::claim::{self, Answer, TagSource};
-
-/// How a claim is asked for: `leaf_claim(text, integer)`.
-static CLAIM: Service = Service {
-    function: "leaf_claim",
-    types: "25 23",
-    arguments: 2,
-};
 
 /// How long a server that is away is left alone: first, and at most. Up to a quarter less,
 /// so that the members of a fleet do not come all at once.
@@ -234,7 +228,7 @@ impl SourceServer {
         Self {
             server,
             relation: 0,
-            connection: Connection::new(&CLAIM),
+            connection: Connection::new("leaf_claim"),
             state: State::Closed,
             queue: VecDeque::new(),
             back_off: BACK_OFF,
@@ -383,12 +377,12 @@ impl SourceServer {
             return;
         };
         let (ids, step) = queued.request.size(area);
-        let arguments = [
-            CString::new(queued.request.key.tag.bytes()).ok(),
-            CString::new(ids.to_string()).ok(),
-        ];
+        let request = ClaimRequest {
+            tag: queued.request.key.tag.bytes().into(),
+            n: ids,
+        };
         self.state = State::Asking(Box::new(Asked { queued, ids, step }));
-        if let Err(error) = self.connection.ask(&arguments, claim_timeout(), now) {
+        if let Err(error) = self.connection.ask(&request, claim_timeout(), now) {
             self.note_away(area, now, &error.message);
         }
     }
@@ -491,35 +485,29 @@ impl RemoteRequest {
     }
 }
 
-/// What `leaf_claim` has answered.
+/// The answer of `leaf_claim`.
 fn answer(rows: &Rows, asked: u32) -> Result<Answer, RemoteError> {
-    let refused = |sqlstate: SqlState, message: &str| RemoteError {
+    let refused = |sqlstate: SqlState, message: String| RemoteError {
         sqlstate: Some(sqlstate),
-        message: message.into(),
+        message,
         broken: false,
     };
     // No wait for a standby stands behind it (I1).
     if rows.is_unacknowledged() {
-        return Err(refused(
-            sqlstate::WARNING,
-            "the claim was canceled, not acknowledged",
-        ));
+        let message = "the claim was canceled, not acknowledged";
+        return Err(refused(sqlstate::WARNING, message.into()));
     }
-    let read = || {
-        let first: i64 = rows.number(0, 0)?;
-        let last: i64 = rows.number(0, 1)?;
-        let len = u32::try_from(last.checked_sub(first)?.checked_add(1)?).ok()?;
-        // More than was asked for could add up to more than a segment holds.
-        let longest = asked.min(MAX_LEN);
-        let is_sound = first >= 1 && last < i64::MAX && (1..=longest).contains(&len);
-        is_sound.then_some(Answer {
-            first,
-            len,
-            incarnation: rows.number(0, 2)?,
-            max_step: rows.number(0, 3)?,
-            max_value: rows.number(0, 4)?,
-            skipped: rows.number(0, 5)?,
-        })
-    };
-    read().ok_or_else(|| refused(sqlstate::PROTOCOL_VIOLATION, "the answer makes no sense"))
+    let unusable = |message| refused(sqlstate::PROTOCOL_VIOLATION, message);
+    let answer: Answer = message::read(rows.bytes(0, 0).unwrap_or_default())
+        .map_err(|failure| unusable(failure.report().message().into()))?;
+    // More than was asked for could add up to more than a segment holds.
+    let longest = asked.min(MAX_LEN);
+    let is_sound = answer.first >= 1
+        && (1..=longest).contains(&answer.len)
+        && answer.first.checked_add(answer.len.into()).is_some();
+    if is_sound {
+        Ok(answer)
+    } else {
+        Err(unusable("the answer makes no sense".into()))
+    }
 }

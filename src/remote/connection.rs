@@ -4,11 +4,11 @@
 //! with [`crate::pg::wait_for`] in between.
 //!
 //! ```text
-//! let mut connection = Connection::new(&SERVICE);
+//! let mut connection = Connection::new("leaf_claim");
 //! connection.open(destination);                   // what foreign_server::destination says
 //! loop {
 //!     match connection.turn(Instant::now()) {
-//!         Some(Event::Opened) => connection.ask(&arguments, timeout, now),
+//!         Some(Event::Opened) => connection.ask(&request, timeout, now),
 //!         Some(Event::Answered(rows)) => ...
 //!         Some(Event::Refused(error)) => ...      // an error of SQL there; still open
 //!         Some(Event::Lost(error)) => ...         // closed; open it again, with a back-off
@@ -32,27 +32,12 @@ use std::ffi::CString;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
+
 use super::foreign_server::{Destination, Host};
 use super::libpq::{RemoteError, Rows, Wire};
+use super::message;
 use crate::pg::Readiness;
-
-/// A function of leaf_id on another server.
-pub struct Service {
-    /// Its name.
-    pub function: &'static str,
-    /// The oids of its arguments' types, as an oidvector is written.
-    pub types: &'static str,
-    /// How many these are.
-    pub arguments: usize,
-}
-
-impl Service {
-    /// The oids one by one.
-    fn oids(&self) -> Vec<u32> {
-        let oids = self.types.split(' ').map(str::parse);
-        oids.filter_map(Result::ok).collect()
-    }
-}
 
 /// What has become of a connection, or of a question.
 pub enum Event {
@@ -104,7 +89,8 @@ enum State {
 
 /// A connection to leaf_id on another server.
 pub struct Connection {
-    service: &'static Service,
+    /// The function of leaf_id that is called there: it takes and returns a message.
+    function: &'static str,
     hosts: Vec<Host>,
     needs_password: bool,
     /// The host that is tried, or that was connected to last.
@@ -117,10 +103,10 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// One that is closed.
-    pub fn new(service: &'static Service) -> Self {
+    /// One that is closed, for calls of this function.
+    pub fn new(function: &'static str) -> Self {
         Self {
-            service,
+            function,
             hosts: Vec::new(),
             needs_password: true,
             host: 0,
@@ -200,15 +186,15 @@ impl Connection {
     ///
     /// # Errors
     /// Nothing was sent, or not all of it.
-    pub fn ask(
+    pub fn ask<T: Serialize>(
         &mut self,
-        arguments: &[Option<CString>],
+        request: &T,
         timeout: Duration,
         now: Instant,
     ) -> Result<(), RemoteError> {
         match core::mem::replace(&mut self.state, State::Closed) {
             State::Open { mut wire, call } => {
-                wire.send(&call, &self.service.oids(), arguments)?;
+                wire.send(&call, &c_string(message::write(request)))?;
                 self.state = State::Asking {
                     wire,
                     call,
@@ -315,9 +301,7 @@ impl Connection {
                 "{host} did not ask for the password of the user mapping"
             )));
         }
-        let types = CString::new(self.service.types).unwrap_or_default();
-        let function = CString::new(self.service.function).unwrap_or_default();
-        wire.send(GREETING, &[TEXT, TEXT], &[Some(function), Some(types)])?;
+        wire.send(GREETING, &c_string(self.function))?;
         Ok(State::Greeting { wire, deadline })
     }
 
@@ -356,7 +340,7 @@ impl Connection {
 
     /// What the greeting has brought: how to call the function, or why that will not do.
     fn judge(&self, rows: &Rows) -> Result<CString, String> {
-        let (function, host) = (self.service.function, self.host_name());
+        let (function, host) = (self.function, self.host_name());
         let database = rows.text(0, 0).unwrap_or_default();
         let (Some(schema), Some(version)) = (rows.text(0, 1), rows.text(0, 2)) else {
             return Err(format!(
@@ -376,12 +360,8 @@ impl Connection {
         if rows.boolean(0, 5) != Some(false) {
             return Err(format!("{host} is a standby"));
         }
-        let arguments: Vec<String> = (1..=self.service.arguments)
-            .map(|number| format!("${number}"))
-            .collect();
-        let arguments = arguments.join(", ");
-        CString::new(format!("SELECT * FROM {schema}.{function}({arguments})"))
-            .map_err(|error| error.to_string())
+        let call = format!("SELECT {schema}.{function}($1::pg_catalog.json)");
+        Ok(c_string(call))
     }
 
     fn await_answer(
@@ -421,8 +401,10 @@ impl Connection {
     }
 }
 
-/// The oid of text.
-const TEXT: u32 = 25;
+/// Without a null in it: neither a message nor what a server answers has one.
+fn c_string(text: impl Into<Vec<u8>>) -> CString {
+    CString::new(text).unwrap_or_default()
+}
 
 /// Whether the function can be called there, and how. Any role may ask; everything is
 /// qualified, since what the search path of that role is, is not known.
@@ -435,4 +417,5 @@ LEFT JOIN pg_catalog.pg_extension e ON e.extname OPERATOR(pg_catalog.=) 'leaf_id
 LEFT JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) e.extnamespace \
 LEFT JOIN pg_catalog.pg_proc p ON p.pronamespace OPERATOR(pg_catalog.=) n.oid \
 AND p.proname OPERATOR(pg_catalog.=) $1::pg_catalog.name \
-AND p.proargtypes OPERATOR(pg_catalog.=) $2::pg_catalog.oidvector";
+AND p.pronargs OPERATOR(pg_catalog.=) 1 \
+AND p.proargtypes[0] OPERATOR(pg_catalog.=) 'pg_catalog.json'::pg_catalog.regtype::pg_catalog.oid";

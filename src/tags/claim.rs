@@ -8,6 +8,7 @@
 
 use leaf_id_core::row as rules;
 use leaf_id_core::step::{self, Decay, Limits, Pace};
+use serde::{Deserialize, Serialize};
 
 use super::heap::{self, AllocRow, LastClaim};
 use super::rights;
@@ -70,8 +71,8 @@ pub struct TagSource {
     pub limits: Limits,
 }
 
-/// What a claim gives another server.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// What a claim gives another server: the answer of `leaf_claim`.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// The lowest id.
     pub first: i64,
@@ -85,13 +86,6 @@ pub struct Answer {
     pub max_value: i64,
     /// Ids left out before the first one, because of a failover.
     pub skipped: u64,
-}
-
-impl Answer {
-    /// One past the last id.
-    pub fn end(&self) -> i64 {
-        self.first + i64::from(self.len)
-    }
 }
 
 impl AllocRow {

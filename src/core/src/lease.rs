@@ -25,7 +25,8 @@
 //! | | no answer; a refusal of anything else | Holding, until the grant ends |
 //! | Remembered, Out | a refusal | Out |
 
-use crate::numbered::numbered;
+use serde::{Deserialize, Serialize};
+
 use crate::state::Refusal;
 
 /// Both clocks of a server, read together, in milliseconds.
@@ -117,7 +118,8 @@ impl Lease {
 }
 
 /// What is asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// A worker id: the one that this server had, or another one.
     Claim,
@@ -125,8 +127,17 @@ pub enum Kind {
     Renew,
 }
 
+/// A worker id that a server holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The worker id.
+    pub worker_id: u16,
+    /// What is reserved of it, in Unix milliseconds.
+    pub reserved_until_ms: i64,
+}
+
 /// A question to the registry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
     /// What is asked.
     pub kind: Kind,
@@ -134,10 +145,9 @@ pub struct Question {
     pub token: i64,
     /// What is to be shown the next time.
     pub next_token: i64,
-    /// The worker id that is held, and what is reserved of it: only while the lease will not
-    /// have ended when this arrives, so that nobody else can have it, even if the registry has
-    /// forgotten.
-    pub held: Option<(u16, i64)>,
+    /// What is held: only while the lease will not have ended when this arrives, so that nobody else
+    /// can have it, even if the registry has forgotten.
+    pub held: Option<Held>,
     /// How long a lease is asked for, in milliseconds.
     pub lease_ms: i64,
 }
@@ -151,17 +161,11 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// What is asked.
-    #[must_use]
-    pub fn kind(&self) -> Kind {
-        self.question.kind
-    }
-
     /// The question as it is to be sent at `boot_ms`, which is the moment that its `now_ms` says: a
     /// connection takes its time, and the lease may have ended since this was due.
     #[must_use]
     pub fn at(&self, boot_ms: i64) -> Question {
-        let shows = self.kind() == Kind::Renew || boot_ms < self.hidden_from_boot_ms;
+        let shows = self.question.kind == Kind::Renew || boot_ms < self.hidden_from_boot_ms;
         Question {
             held: self.question.held.filter(|_| shows),
             ..self.question
@@ -169,45 +173,30 @@ impl Draft {
     }
 }
 
-numbered! {
-    /// How the registry has answered. The text is what an answer says.
-    Status {
-        /// The worker id is this server's, for one lease.
-        Granted => "granted",
-        /// Another server, or a copy of this one, has the lease of this node.
-        Held => "held",
-        /// All worker ids are leased or retired.
-        Full => "full",
-        /// The registry was promoted or restored, and gives nothing away for a while.
-        Grace => "grace",
-        /// The clocks differ.
-        Clock => "clock",
-        /// The worker id is not to be used any more.
-        Retired => "retired",
-        /// The worker id is not this server's any more.
-        Lost => "lost",
-        /// The registry's servers have another epoch.
-        Epoch => "epoch",
-        /// This node's name belongs to another role.
-        Role => "role",
-        /// The ids of the registry's servers have another layout.
-        Layout => "layout",
-    }
-}
-
-impl Status {
-    /// Its name in an answer.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        self.text()
-    }
-
-    /// What an answer says by this name.
-    #[must_use]
-    pub fn of(name: &str) -> Option<Self> {
-        let mut all = (0..).map_while(|number| Self::decode(number, 0));
-        all.find(|status| status.text() == name)
-    }
+/// How the registry has answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// The worker id is this server's, for one lease.
+    Granted,
+    /// Another server, or a copy of this one, has the lease of this node.
+    Held,
+    /// All worker ids are leased or retired.
+    Full,
+    /// The registry was promoted or restored, and gives nothing away for a while.
+    Grace,
+    /// The clocks differ.
+    Clock,
+    /// The worker id is not to be used any more.
+    Retired,
+    /// The worker id is not this server's any more.
+    Lost,
+    /// The registry's servers have another epoch.
+    Epoch,
+    /// This node's name belongs to another role.
+    Role,
+    /// The ids of the registry's servers have another layout.
+    Layout,
 }
 
 /// An answer of the registry.
@@ -424,7 +413,10 @@ impl LeaseHolder {
                 kind,
                 token: self.lease.token,
                 next_token: self.lease.next_token,
-                held: live.map(|grant| (grant.worker_id, grant.reserved_until_ms)),
+                held: live.map(|grant| Held {
+                    worker_id: grant.worker_id,
+                    reserved_until_ms: grant.reserved_until_ms,
+                }),
                 lease_ms: rules.lease_ms,
             },
             hidden_from_boot_ms: until_boot_ms.saturating_sub(late_ms),

@@ -28,7 +28,7 @@ use leaf_id_core::keeper::{
 };
 use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{
-    Answer, Clocks, Draft, Effect, Found, Lease, LeaseHolder, Question, Rules, Step,
+    Clocks, Draft, Effect, Found, Held, Lease, LeaseHolder, Question, Rules, Step,
 };
 use leaf_id_core::registry::{
     self, Bounds, Decision, Here, Hold, Next, Place, Registry, Reply, Request, Requester, Row,
@@ -652,7 +652,10 @@ impl World {
             let mut question = message.draft.at(clocks.boot_ms);
             if self.broken == Broken::HeldAfterTheEnd {
                 let held = running.holder.as_ref().unwrap().lease().grant;
-                question.held = held.map(|g| (g.worker_id, g.reserved_until_ms));
+                question.held = held.map(|g| Held {
+                    worker_id: g.worker_id,
+                    reserved_until_ms: g.reserved_until_ms,
+                });
             }
             message.sent = Some((question, clocks));
             message.at_ms += self.delay();
@@ -749,7 +752,7 @@ impl World {
             if node.run != message.run || running.asked.take().is_none() {
                 continue;
             }
-            let answer: Answer = reply.heard(sent, clocks);
+            let answer = reply.heard(sent, clocks).unwrap();
             let holder = running.holder.as_mut().unwrap();
             running.heard = holder.hear(&question, &answer, RULES, || self.token());
         }

@@ -520,12 +520,34 @@ fn another_function_of_the_same_name_is_not_asked() {
     let fleet = Fleet::new(1, &[]);
     fleet.create_tag("t", 100, 100);
     fleet.central.session().run(
-        "CREATE FUNCTION leaf_claim(text, text, OUT first_id bigint, OUT last_id bigint,
-             OUT incarnation bigint, OUT max_step integer, OUT max_value bigint, OUT skipped bigint)
-         LANGUAGE sql AS
-         'SELECT 1000000::bigint, 1000099::bigint, 1::bigint, 100, 2000000::bigint, 0::bigint'",
+        r#"CREATE DOMAIN message AS json; CREATE TYPE json AS (n integer);
+         CREATE FUNCTION hers() RETURNS pg_catalog.json LANGUAGE sql AS
+         'SELECT ''{"version": 1, "first": 1000000, "len": 100, "incarnation": 1, "max_step": 100, "max_value": 2000000, "skipped": 0}''::pg_catalog.json';
+         CREATE FUNCTION leaf_claim(text) RETURNS pg_catalog.json LANGUAGE sql AS 'SELECT hers()';
+         CREATE FUNCTION leaf_claim(jsonb) RETURNS pg_catalog.json LANGUAGE sql AS 'SELECT hers()';
+         CREATE FUNCTION leaf_claim(message) RETURNS pg_catalog.json LANGUAGE sql AS 'SELECT hers()';
+         CREATE FUNCTION leaf_claim(public.json) RETURNS pg_catalog.json LANGUAGE sql AS 'SELECT hers()';
+         CREATE FUNCTION leaf_claim(pg_catalog.json, integer DEFAULT 1) RETURNS pg_catalog.json LANGUAGE sql AS 'SELECT hers()'"#,
     );
     assert_eq!(fleet.members[0].session().next("t"), 1);
+}
+
+#[test]
+fn an_answer_of_another_version_is_not_read() {
+    let fleet = Fleet::new(1, &[]);
+    fleet.create_tag("t", 100, 100);
+    fleet.central.session().run(
+        "CREATE OR REPLACE FUNCTION leaf_claim(message json) RETURNS json LANGUAGE sql AS
+         'SELECT json_build_object(''version'', 2, ''first'', ''1'')'",
+    );
+    let mut member = fleet.members[0].session();
+    member.run("SET leaf_id.refill_timeout = '1s'");
+    let failure = member.try_next("t").unwrap_err();
+    failure.is("55P03");
+    assert!(
+        failure.detail.contains("message is of version 2, not 1"),
+        "{failure:?}"
+    );
 }
 
 #[test]

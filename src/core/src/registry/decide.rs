@@ -2,7 +2,8 @@
 
 use super::peers;
 use super::terms::*;
-use crate::lease::{Kind, Question, Status};
+use crate::lease::{Held, Kind, Question, Status};
+use crate::message::shown;
 
 mod claim;
 
@@ -95,11 +96,6 @@ struct Case<'a> {
     clock_offset_ms: i64,
     /// Until worker ids are given away; `None`: they are.
     grace_ms: Option<i64>,
-}
-
-/// A name for people, from bytes in any encoding that contains ASCII.
-fn shown(name: &[u8]) -> String {
-    String::from_utf8_lossy(name).replace(char::REPLACEMENT_CHARACTER, "?")
 }
 
 impl Case<'_> {
@@ -340,7 +336,7 @@ impl Case<'_> {
 
     fn renew(&self) -> Result<Choice, Stop> {
         let lost = |detail: String| refused(Status::Lost, detail);
-        let Some((worker_id, _)) = self.request.question.held else {
+        let Some(Held { worker_id, .. }) = self.request.question.held else {
             return lost("no worker id was named".into());
         };
         let row = self.lock(worker_id)?;

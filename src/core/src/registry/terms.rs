@@ -1,7 +1,10 @@
 //! What the registry's decision is made of: its rows, the question, and the answer.
 
+use serde::{Deserialize, Serialize};
+
 use crate::layout::Layout;
 use crate::lease::{Answer, Clocks, Question, Status};
+use crate::message;
 
 /// The longest lease that can be asked for, in milliseconds.
 pub const LONGEST_LEASE_MS: i64 = 86_400_000;
@@ -225,14 +228,15 @@ pub struct Requester<'a> {
     pub host: bool,
 }
 
-/// What is asked, by whom, and on which terms.
-#[derive(Debug, Clone)]
+/// What is asked, by whom, and on which terms: the message of a server to the registry.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Request {
     /// The question. What a renewal says about what is reserved is not looked at.
     pub question: Question,
     /// The database cluster of who asks ...
     pub system_identifier: i64,
     /// ... and its `leaf_id.node_name`.
+    #[serde(with = "message")]
     pub node_name: Vec<u8>,
     /// Its clock, in Unix milliseconds.
     pub now_ms: i64,
@@ -259,7 +263,7 @@ impl Request {
             lease_ms,
             ..
         } = self.question;
-        held.is_none_or(|(worker_id, _)| worker_id <= self.layout.max_worker_id())
+        held.is_none_or(|held| held.worker_id <= self.layout.max_worker_id())
             && self.node_name.len() <= LONGEST_NAME
             && !self.node_name.iter().any(u8::is_ascii_control)
             && next_token != 0
@@ -303,7 +307,7 @@ pub struct Tables<'a> {
 }
 
 /// What the other servers' clocks say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peers {
     /// How many have a vote: servers, or where they have several roles, roles.
     pub votes: u32,
@@ -314,7 +318,7 @@ pub struct Peers {
 }
 
 /// What is granted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Granted {
     /// The worker id.
     pub worker_id: u16,
@@ -329,16 +333,20 @@ pub struct Granted {
 }
 
 /// Why nothing is granted.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// Anything but [`Status::Granted`].
     pub status: Status,
     /// For people.
+    #[serde(
+        serialize_with = "message::serialize",
+        deserialize_with = "message::deserialize_shown"
+    )]
     pub detail: String,
 }
 
-/// What the registry answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What the registry answers: its message to the server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     /// The registry's clock when the question arrived, in Unix milliseconds.
     pub registry_ms: i64,
@@ -351,27 +359,30 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// As its receiver sees it.
+    /// As its receiver sees it; `None` if no registry says that.
     #[must_use]
-    pub fn heard(&self, sent: Clocks, received: Clocks) -> Answer {
-        let granted = self.outcome.as_ref().ok();
-        Answer {
-            status: match &self.outcome {
-                Ok(_) => Status::Granted,
-                Err(refusal) => refusal.status,
-            },
-            worker_id: granted.map_or(0, |granted| granted.worker_id),
-            floor_ms: granted.map_or(0, |granted| granted.floor_ms),
-            reserved_until_ms: granted.map_or(0, |granted| granted.reserved_until_ms),
-            lease_ms: granted.map_or(0, |granted| granted.lease_ms),
-            max_lead_ms: granted.map_or(0, |granted| granted.max_lead_ms),
+    pub fn heard(&self, sent: Clocks, received: Clocks) -> Option<Answer> {
+        let (status, granted) = match &self.outcome {
+            Ok(granted) if granted.lease_ms > 0 => (Status::Granted, *granted),
+            Err(refusal) if refusal.status != Status::Granted => {
+                (refusal.status, Granted::default())
+            }
+            _ => return None,
+        };
+        Some(Answer {
+            status,
+            worker_id: granted.worker_id,
+            floor_ms: granted.floor_ms,
+            reserved_until_ms: granted.reserved_until_ms,
+            lease_ms: granted.lease_ms,
+            max_lead_ms: granted.max_lead_ms,
             max_skew_ms: self.max_skew_ms,
             registry_ms: self.registry_ms,
             peers: self.peers.votes,
             peers_offset_ms: self.peers.offset_ms.unwrap_or(0),
             sent,
             received,
-        }
+        })
     }
 }
 

@@ -110,9 +110,10 @@ impl Case<'_> {
 
     /// What the requester holds by what it was told, though that is forgotten here.
     fn enter(&self, own: Option<&Row>) -> Result<Option<Choice>, Stop> {
-        let Some((worker_id, until_ms)) = self.request.question.held else {
+        let Some(held) = self.request.question.held else {
             return Ok(None);
         };
+        let (worker_id, until_ms) = (held.worker_id, held.reserved_until_ms);
         if own.is_some_and(|own| own.worker_id != worker_id) {
             return Ok(None);
         }
