@@ -3,14 +3,17 @@
 use std::borrow::Cow;
 
 use leaf_id_core::layout::Layout;
+use leaf_id_core::state::Refusal;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode};
 
-use crate::pg::{self, Refused, ServerProblem, sqlstate};
+use crate::guc;
+use crate::pg::{Refused, ServerProblem};
 
 mod refill;
+mod refusal;
 
-pub use refill::{RefillError, TagError};
+pub use refill::{RefillError, for_monitors};
 
 /// Why a call fails. Tags as the user wrote them, times in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,11 +42,12 @@ pub enum Failure {
     },
     /// Ids of a tag that the transaction has created, asked for while it commits.
     Committing { tag: String },
-    /// The tag gives no ids; and its source server, if that is behind.
-    Tag {
+    /// The tag gives no ids; its source server, and the text of the error.
+    Refill {
         tag: String,
+        error: RefillError,
         server: String,
-        error: TagError,
+        text: String,
     },
     /// The tag's ids are for other roles.
     TagForbidden { tag: String },
@@ -61,12 +65,8 @@ pub enum Failure {
     },
     /// The transaction changed the tag's row and has not committed.
     TagChanged { tag: String, parallel: bool },
-    /// The transaction itself holds the lock that the allocator needs.
-    LockedByCaller { tag: String },
     /// All slots are busy.
     NoFreeSlot,
-    /// The launcher could not start an allocator.
-    NoWorkerSlot { tag: String },
     /// `leaf_id.worker_id` is empty.
     WorkerIdUnset,
     /// The clock is too far behind the last id.
@@ -79,16 +79,12 @@ pub enum Failure {
     EndOfTime,
     /// What an earlier run or another server may have issued lies too far ahead.
     TooFarAhead { by_ms: i64, until: String },
-    /// The epoch was moved later.
-    EpochMovedLater { stored_ms: i64 },
-    /// The layout was changed, and ids would be smaller than earlier ones.
-    LayoutChanged { stored: String },
+    /// The generator is closed; the last answer of the worker registry.
+    Refusal { refusal: Refusal, said: String },
     /// The reservation could not be written or read.
     ReservationFile { reason: String },
     /// `leaf_snowflake_reset` below what was reserved for the same worker id.
     WorkerIdUsed { worker_id: u16, until: String },
-    /// A worker id that a reset has left behind is set again, before its time.
-    WorkerIdRetired { until: String },
     /// `leaf_snowflake_reset` found no launcher, or a busy one.
     ResetTimeout {
         timeout_ms: i64,
@@ -104,8 +100,6 @@ pub enum Failure {
     SnowflakeTimeout { timeout_ms: i64, detail: String },
     /// A fixed worker id on a standby.
     StandbyWithoutLease,
-    /// `leaf_id.worker_registry` is empty.
-    RegistryUnset,
     /// The lease of the worker id has ended; since when the registry is away, and what it or
     /// the way to it has said last.
     LeaseEnded {
@@ -114,18 +108,6 @@ pub enum Failure {
         away_since: Option<String>,
         said: String,
     },
-    /// The registry has this node's worker id leased to another server.
-    HeldByOther { said: String },
-    /// The registry has none.
-    NoFreeWorkerId { said: String },
-    /// The clock is off by more than `leaf_id.max_clock_skew`.
-    ClockSkew { by_ms: i64, said: String },
-    /// The registry's servers have another epoch.
-    OtherEpoch { said: String },
-    /// The registry's servers have another layout.
-    OtherLayout { said: String },
-    /// The registry knows this node's name as that of another role's server.
-    OtherRole { said: String },
     /// The tables of the worker registry are missing.
     NoRegistryTable,
     /// A message of another version.
@@ -166,20 +148,13 @@ pub enum Failure {
     TruncateNotAllowed,
     /// Two-phase commit of an edit.
     PreparedEdit,
-    /// A foreign server that is not there.
-    NoServer { server: String },
-    /// A foreign server without USAGE.
-    ServerForbidden { server: String },
+    /// A foreign server that cannot be used.
+    Server {
+        server: String,
+        problem: ServerProblem,
+    },
     /// A tag would be sourced from elsewhere.
     SourceIsFinal { tag: String, server: String },
-    /// The source server of the tag has none of this name.
-    NoSuchTagThere { tag: String, server: String },
-    /// `max_value` is reached on the source server of the tag; what that says.
-    EndOfTagThere {
-        tag: String,
-        server: String,
-        detail: String,
-    },
     /// A claim for another server, of a tag that is itself sourced from one.
     SourcedElsewhere { tag: String, server: String },
     /// There is no `leaf_gapless`.
@@ -265,49 +240,20 @@ pub fn tell_raised(tag: &str, wanted: i64, next: i64) {
 }
 
 impl Failure {
-    /// What the row of a tag says.
-    pub fn tag(tag: String, error: TagError) -> Self {
-        Self::Tag {
+    /// The error of a tag, where no source server has to do with it.
+    pub fn tag(tag: String, error: RefillError) -> Self {
+        Self::Refill {
             tag,
-            server: String::new(),
             error,
+            server: String::new(),
+            text: String::new(),
         }
     }
 
-    /// What a session raises that waits for a segment; `None` where another try may bring it.
-    /// The arguments of [`RefillError::sentence`], and how `text` is shown to the caller.
-    pub fn refill(
-        error: RefillError,
-        tag: String,
-        server: String,
-        text: String,
-        shown: impl FnOnce(String) -> String,
-    ) -> Option<Self> {
-        match error {
-            RefillError::Tag(error) => Some(Self::Tag {
-                tag,
-                server: text,
-                error,
-            }),
-            RefillError::Refused { sqlstate, .. } => match sqlstate {
-                sqlstate::UNDEFINED_OBJECT => Some(Self::NoSuchTagThere { tag, server }),
-                sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED => Some(Self::EndOfTagThere {
-                    tag,
-                    server,
-                    detail: shown(text),
-                }),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    /// What keeps a foreign server from being used.
-    pub fn server(server: String, problem: ServerProblem) -> Self {
-        match problem {
-            ServerProblem::Missing => Self::NoServer { server },
-            ServerProblem::Forbidden => Self::ServerForbidden { server },
-        }
+    /// The error of a closed generator that no registry has to do with.
+    pub fn refusal(refusal: Refusal) -> Self {
+        let said = String::new();
+        Self::Refusal { refusal, said }
     }
 
     /// The report to raise, or to return from an SQL function.
@@ -369,7 +315,19 @@ impl Failure {
                 "Whoever manages tags can grant it: SELECT leaf_tag_grant('{}', '...');",
                 tag.replace('\'', "''")
             )),
-            Self::Tag { tag, server, error } => error.report(&tag, &server),
+            Self::Refill { tag, error, server, text } => {
+                error.report(&tag, &server, &text).unwrap_or_else(|| {
+                    let detail = error.sentence(&server, &for_monitors(text)).unwrap_or_default();
+                    let timeout_ms = guc::REFILL_TIMEOUT.get().into();
+                    Self::NoSegment { tag, timeout_ms, detail }.report()
+                })
+            }
+            Self::Refusal { refusal, said } => {
+                refusal::report(refusal, &said).unwrap_or_else(|| {
+                    let timeout_ms = guc::REFILL_TIMEOUT.get().into();
+                    Self::SnowflakeTimeout { timeout_ms, detail: said }.report()
+                })
+            }
             Self::TagLength { bytes } => {
                 error(invalid, "a tag must be 1 to 128 bytes long".into())
                     .set_detail(format!("This one has {bytes} bytes."))
@@ -401,20 +359,8 @@ impl Failure {
                 format!("cannot issue ids of tag \"{tag}\", which this transaction changed, in a parallel query"),
             )
             .set_hint("Commit first, or set \"max_parallel_workers_per_gather\" to 0."),
-            Self::LockedByCaller { tag } => error(
-                not_ready,
-                format!("tag \"{tag}\" is locked by this transaction"),
-            )
-            .set_detail("Its cached ids are used up, and new ones cannot be claimed while the row or the table is locked.")
-            .set_hint("Commit first; then its ids can be used."),
             Self::NoFreeSlot => error(full, "no free slot for another tag".into())
                 .set_hint("Increase \"leaf_id.max_tags\" and restart the server."),
-            Self::NoWorkerSlot { tag } => error(
-                full,
-                format!("could not start an allocator for tag \"{tag}\""),
-            )
-            .set_detail("All background worker slots are in use, and the reserve worker is missing: there was no slot for it when the server started.")
-            .set_hint("Increase \"max_worker_processes\" and restart the server."),
             Self::WorkerIdUnset => error(not_ready, "\"leaf_id.worker_id\" is not set".into())
                 .set_hint(
                     "Give every server a number of its own: ALTER SYSTEM SET leaf_id.worker_id = '1'; SELECT pg_reload_conf();",
@@ -441,18 +387,6 @@ impl Failure {
             )
             .set_detail(format!("They can be issued again at {until}, in {by_ms} ms, when the lead is within \"leaf_id.max_clock_lead\"."))
             .set_hint("Set the clock right, or raise \"leaf_id.max_clock_lead\". If the clock is right now, and the worker id is not leased: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
-            Self::EpochMovedLater { stored_ms } => error(
-                not_ready,
-                "cannot issue snowflake ids: \"leaf_id.epoch\" was moved later".into(),
-            )
-            .set_detail(format!("Earlier ids were issued with the epoch {stored_ms}."))
-            .set_hint(format!("Run: ALTER SYSTEM SET leaf_id.epoch = '{stored_ms}'; and restart the server.")),
-            Self::LayoutChanged { stored } => error(
-                not_ready,
-                "cannot issue snowflake ids: with this \"leaf_id.snowflake_layout\" they would be smaller than earlier ones".into(),
-            )
-            .set_detail(format!("Earlier ids were issued with the layout {stored}."))
-            .set_hint(format!("Run: ALTER SYSTEM SET leaf_id.snowflake_layout = '{stored}'; and restart the server.")),
             Self::ReservationFile { reason } => error(
                 Code::ERRCODE_IO_ERROR,
                 "could not reserve snowflake timestamps".into(),
@@ -465,12 +399,6 @@ impl Failure {
             )
             .set_detail(format!("Its timestamps are reserved until {until}."))
             .set_hint("Set \"leaf_id.worker_id\" to one that was never used before: ALTER SYSTEM SET leaf_id.worker_id = '...'; SELECT pg_reload_conf(); and call this again."),
-            Self::WorkerIdRetired { until } => error(
-                not_ready,
-                "\"leaf_id.worker_id\" is one that a reset has left behind".into(),
-            )
-            .set_detail(format!("It may have issued snowflake ids with times until {until}."))
-            .set_hint("Set it to the one that was in use, or to one that was never used before: ALTER SYSTEM SET leaf_id.worker_id = '...'; SELECT pg_reload_conf();"),
             Self::ResetTimeout { timeout_ms, detail } => error(
                 Code::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!("could not reset snowflake ids within {timeout_ms} ms"),
@@ -501,9 +429,6 @@ impl Failure {
             )
             .set_detail("The worker id is in the configuration, or from a registry on this server itself, and may be that of the primary.")
             .set_hint("A standby can have one of its own: set \"leaf_id.worker_registry\" to one on another server, and \"leaf_id.worker_id\" to auto."),
-            Self::RegistryUnset => error(not_ready, "\"leaf_id.worker_registry\" is not set".into())
-                .set_detail("\"leaf_id.worker_id\" is auto: a worker id is to be leased.")
-                .set_hint("Say where from: ALTER SYSTEM SET leaf_id.worker_registry = 'database/server'; SELECT pg_reload_conf();"),
             Self::LeaseEnded { worker_id, registry, away_since, said } => error(
                 not_ready,
                 format!("cannot issue snowflake ids: the lease of worker id {worker_id} has ended"),
@@ -513,46 +438,6 @@ impl Failure {
                 None => format!("Worker registry \"{registry}\" has not renewed it yet."),
             })
             .set_hint("Calls succeed again as soon as the registry renews it; leaf_snowflake_status tells more."),
-            Self::HeldByOther { said } => error(
-                not_ready,
-                "cannot issue snowflake ids: another server has the worker id of this node".into(),
-            )
-            .set_detail(format!("The worker registry says: {said}."))
-            .set_hint("Give each copy and each standby of a server a \"leaf_id.node_name\" of its own. If that was this server, before its data directory was lost, wait until its lease ends."),
-            Self::NoFreeWorkerId { said } => error(
-                full,
-                "cannot issue snowflake ids: the worker registry has no free worker id".into(),
-            )
-            .set_detail(format!("The worker registry says: {said}."))
-            .set_hint("Look at leaf_worker_status there, and call leaf_worker_release() for a server that is gone."),
-            Self::ClockSkew { by_ms, said } => error(
-                not_ready,
-                format!(
-                    "cannot issue snowflake ids: the clock is {} ms {}",
-                    by_ms.unsigned_abs(),
-                    if by_ms > 0 { "ahead" } else { "behind" }
-                ),
-            )
-            .set_detail(format!("The worker registry says: {said}."))
-            .set_hint("Set the clock right: this is tried again every second. \"leaf_id.max_clock_skew\" says how far it may be off."),
-            Self::OtherEpoch { said } => error(
-                not_ready,
-                "cannot issue snowflake ids: \"leaf_id.epoch\" is not that of the worker registry".into(),
-            )
-            .set_detail(format!("The worker registry says: {said}."))
-            .set_hint("All servers of a registry have one epoch: set \"leaf_id.epoch\" and restart the server."),
-            Self::OtherLayout { said } => error(
-                not_ready,
-                "cannot issue snowflake ids: \"leaf_id.snowflake_layout\" is not that of the worker registry".into(),
-            )
-            .set_detail(format!("The worker registry says: {said}."))
-            .set_hint("All servers of a registry have one layout: set \"leaf_id.snowflake_layout\" and restart the server."),
-            Self::OtherRole { said } => error(
-                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
-                "cannot issue snowflake ids: the name of this node belongs to another role in the worker registry".into(),
-            )
-            .set_detail(format!("The worker registry says: {said}."))
-            .set_hint("Connect to the registry with the previous role, set another \"leaf_id.node_name\", or have the registry's owner call leaf_worker_release() for the node's worker id."),
             Self::NoRegistryTable => error(
                 Code::ERRCODE_UNDEFINED_TABLE,
                 "the tables of the worker registry in schema leaf_id are missing".into(),
@@ -656,12 +541,12 @@ impl Failure {
                 "cannot PREPARE a transaction that has changed leaf_id.leaf_alloc".into(),
             )
             .set_hint("Change tags in a separate transaction, and COMMIT that."),
-            Self::NoServer { server } => error(
+            Self::Server { server, problem: ServerProblem::Missing } => error(
                 Code::ERRCODE_UNDEFINED_OBJECT,
                 format!("server \"{server}\" does not exist"),
             )
             .set_hint("Create it: CREATE SERVER ... FOREIGN DATA WRAPPER dblink_fdw OPTIONS (...);"),
-            Self::ServerForbidden { server } => error(
+            Self::Server { server, problem: ServerProblem::Forbidden } => error(
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
                 format!("permission denied for foreign server {server}"),
             ),
@@ -671,20 +556,6 @@ impl Failure {
             )
             .set_detail("Other servers may have issued ids above its \"max_id\" here.")
             .set_hint("Drop the tag, and create it anew with a start above all ids that are in use."),
-            Self::NoSuchTagThere { tag, server } => error(
-                Code::ERRCODE_UNDEFINED_OBJECT,
-                format!("tag \"{tag}\" does not exist on server \"{server}\""),
-            )
-            .set_hint(format!(
-                "Create it there: SELECT leaf_tag_create('{}');",
-                tag.replace('\'', "''")
-            )),
-            Self::EndOfTagThere { tag, server, detail } => error(
-                exhausted,
-                format!("tag \"{tag}\" has no ids left on server \"{server}\""),
-            )
-            .set_detail(format!("That server says: {detail}."))
-            .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc there."),
             Self::SourcedElsewhere { tag, server } => error(
                 not_ready,
                 format!("tag \"{tag}\" is sourced from another server"),
@@ -809,14 +680,5 @@ impl Failure {
     pub fn raise(self) -> ! {
         self.report().report(PgLogLevel::ERROR);
         unreachable!("an ERROR does not return")
-    }
-}
-
-/// What another server or PostgreSQL has said may name hosts, roles and nodes.
-pub fn for_monitors(said: String) -> String {
-    if pg::caller_is_monitor() {
-        said
-    } else {
-        "(shown to roles with the privileges of pg_monitor)".into()
     }
 }

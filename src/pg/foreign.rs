@@ -5,7 +5,7 @@ use pgrx::pg_sys;
 use super::name::Name;
 
 /// Why a foreign server may not be used.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerProblem {
     /// There is none of this name.
     Missing,

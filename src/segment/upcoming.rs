@@ -1,7 +1,7 @@
 //! Which id of a tag comes next, without taking it: what a maximum found in a table is compared
 //! with, to see whether the tag has to be raised above it.
 
-use crate::error::{Failure, TagError};
+use crate::error::{Failure, RefillError};
 use crate::pg;
 use crate::shmem::{self, Area, Key, Slot, Tag};
 use crate::tags::transaction::{self as edits, Standing};
@@ -26,7 +26,7 @@ pub fn next_id(bytes: &[u8]) -> Result<Option<i64>, Failure> {
         relation,
         tag,
     };
-    let no_such_tag = || Failure::tag(tag.name(), TagError::NoSuchTag);
+    let no_such_tag = || Failure::tag(tag.name(), RefillError::NoSuchTag);
     let max_id = heap::max_id(&key)?.ok_or_else(no_such_tag)?;
     let claimed = max_id.max(mark::get(&tag)?);
     Ok(match edits::standing(&key) {

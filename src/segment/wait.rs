@@ -9,9 +9,9 @@ use leaf_id_core::segment::Taken;
 use super::slot_cache::{SLOT_CACHE, SlotCache};
 use super::take::{self, Amount, Run, Wanted};
 use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, silence};
-use crate::error::{Failure, RefillError, TagError, for_monitors};
+use crate::error::{Failure, RefillError};
 use crate::pg::{self, Caller, LockHolder, WaitEvent};
-use crate::shmem::{Access, Area, Key, MAX_TAG, RELATIONS, SlotRef, Tag};
+use crate::shmem::{Access, Area, Key, MAX_TAG, RELATIONS, SlotRef, SlotState, Tag};
 use crate::tags::heap::{self, SeenRow, TableLocked};
 use crate::tags::opaque::{self, Found, KeysLocked};
 use crate::tags::rights;
@@ -250,7 +250,7 @@ fn see_row(key: &Key, deadline: &Deadline) -> Result<SeenRow, Failure> {
         match heap::see(key) {
             Ok(Ok(Some(row))) => return Ok(row),
             Ok(Err(altered)) => return Err(altered),
-            Ok(Ok(None)) => return Err(Failure::tag(name(key), TagError::NoSuchTag)),
+            Ok(Ok(None)) => return Err(Failure::tag(name(key), RefillError::NoSuchTag)),
             Err(TableLocked) if deadline.left_ms().is_none() => {
                 return Err(Failure::NoSegment {
                     tag: name(key),
@@ -369,20 +369,26 @@ fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option
     if state.error_version != slot_ref.version {
         return None;
     }
-    let (tag, error) = (name(key), state.refill_error?);
-    match error {
+    let error = state.refill_error?;
+    let is_final = match error {
         // Not one that is left from an earlier wait.
-        RefillError::RowLocked { by } | RefillError::TableLocked { by }
-            if is_caller(by) && state.error_at >= began =>
-        {
-            Some(Failure::LockedByCaller { tag })
+        RefillError::RowLocked { by } | RefillError::TableLocked { by } => {
+            is_caller(by) && state.error_at >= began
         }
-        RefillError::Refused { server, .. } => {
-            let server = area.remote_servers().find(server);
-            let server = server.map_or_else(String::new, |server| server.server().text());
-            Failure::refill(error, tag, server, state.text.get(), for_monitors)
-        }
-        _ => Failure::refill(error, tag, String::new(), state.text.get(), for_monitors),
+        _ => error.is_final(),
+    };
+    is_final.then(|| refill(area, key, error, &state))
+}
+
+fn refill(area: &Area, key: &Key, error: RefillError, state: &SlotState) -> Failure {
+    let server = error
+        .server()
+        .and_then(|server| area.remote_servers().find(server));
+    Failure::Refill {
+        tag: name(key),
+        error,
+        server: server.map_or_else(String::new, |server| server.server().text()),
+        text: state.text.get(),
     }
 }
 
@@ -396,9 +402,8 @@ fn reason_for_monitors(sentence: String) -> String {
 
 fn timed_out(area: &Area, slot_ref: &SlotRef, key: &Key, deadline: &Deadline) -> Failure {
     let (state, _) = area.look(slot_ref.slot);
-    let tag = name(key);
     let explained = match state.refill_error {
-        Some(RefillError::NoWorkerSlot) => return Failure::NoWorkerSlot { tag },
+        Some(error @ RefillError::NoWorkerSlot) => return refill(area, key, error, &state),
         Some(RefillError::Asked { server }) => area
             .remote_servers()
             .find(server)
@@ -410,7 +415,7 @@ fn timed_out(area: &Area, slot_ref: &SlotRef, key: &Key, deadline: &Deadline) ->
     };
     let detail = explained.unwrap_or_else(|| silence(area).into());
     Failure::NoSegment {
-        tag,
+        tag: name(key),
         timeout_ms: deadline.timeout_ms(),
         detail,
     }

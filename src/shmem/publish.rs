@@ -175,12 +175,9 @@ impl Area {
         {
             return None;
         }
-        let server = match error {
-            RefillError::Asked { server } | RefillError::Refused { server, .. } => {
-                self.remote_servers().find(server)
-            }
-            _ => None,
-        };
+        let server = error
+            .server()
+            .and_then(|server| self.remote_servers().find(server));
         let name = server.map_or_else(String::new, |server| server.server().text());
         error.sentence(&name, &state.text.get()).or_else(|| {
             // No failure yet, unless it is away.

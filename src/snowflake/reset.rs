@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use leaf_id_core::keeper::FOR_EVER;
 use leaf_id_core::reservation::Terms;
-use leaf_id_core::state::State;
+use leaf_id_core::state::{Refusal, State};
 
 use super::reservation::{file_problem, max_lead_ms, reservation_ms};
 use crate::deadline::{self, Deadline, RELOAD_GRACE_MS, RETRY_MS};
@@ -106,12 +106,12 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
         let stored = found.stored;
         if stored.epoch_ms < epoch_ms {
             let stored_ms = stored.epoch_ms;
-            return Err(Failure::EpochMovedLater { stored_ms });
+            return Err(Failure::refusal(Refusal::EpochMovedLater { stored_ms }));
         }
         let layout = generator.layout();
         if stored.layout != layout && !stored.is_below(epoch_ms, layout, until_ms + 1) {
-            let stored = stored.layout.to_string();
-            return Err(Failure::LayoutChanged { stored });
+            let stored = stored.layout.pack().into();
+            return Err(Failure::refusal(Refusal::LayoutChanged { stored }));
         }
         used = found.used;
         Used::add(&mut used, found.worker_id, stored.reserved_until_ms);

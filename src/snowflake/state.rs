@@ -1,6 +1,5 @@
 //! What a call is told of the state of the generator, where it gets no id.
 
-use leaf_id_core::layout::Layout;
 use leaf_id_core::state::{Refusal, State};
 
 use crate::deadline::{self, Deadline, RELOAD_GRACE_MS};
@@ -48,39 +47,22 @@ fn is_of_settings(state: State) -> bool {
 /// The error of a refusal; `None` if it may be over soon.
 fn failure(area: &Area, refusal: Refusal) -> Option<Failure> {
     let status = area.registry().lease_status();
-    let said = || for_monitors(status.last_error.get());
-    Some(match refusal {
-        Refusal::WorkerIdRetired { until_ms } => Failure::WorkerIdRetired {
-            until: pg::format_ms(until_ms),
-        },
-        Refusal::EpochMovedLater { stored_ms } => Failure::EpochMovedLater { stored_ms },
-        Refusal::LayoutChanged { stored } => Failure::LayoutChanged {
-            stored: u32::try_from(stored)
-                .ok()
-                .and_then(Layout::unpack)
-                .map_or_else(|| "unknown".into(), |layout| layout.to_string()),
-        },
-        Refusal::FileProblem => Failure::ReservationFile {
-            reason: "the reason is in the server's log.".into(),
-        },
-        Refusal::NoRegistrySet => Failure::RegistryUnset,
-        Refusal::HeldByOther => Failure::HeldByOther { said: said() },
-        Refusal::NoFreeWorkerId => Failure::NoFreeWorkerId { said: said() },
-        Refusal::ClockSkew { by_ms } => Failure::ClockSkew {
-            by_ms,
-            said: said(),
-        },
-        Refusal::OtherEpoch => Failure::OtherEpoch { said: said() },
-        Refusal::OtherLayout => Failure::OtherLayout { said: said() },
-        Refusal::OtherRole => Failure::OtherRole { said: said() },
+    match refusal {
         // Unless it is being renewed just now.
-        Refusal::LeaseEnded if status.away_since_ms.is_some() => lease_ended(&status),
+        Refusal::LeaseEnded if status.away_since_ms.is_some() => Some(lease_ended(&status)),
         // The registry may answer yet.
         Refusal::LeaseEnded
         | Refusal::NoAnswer
         | Refusal::RegistryGrace
-        | Refusal::WorkerIdLost => return None,
-    })
+        | Refusal::WorkerIdLost => None,
+        Refusal::FileProblem => Some(Failure::ReservationFile {
+            reason: "the reason is in the server's log.".into(),
+        }),
+        _ => Some(Failure::Refusal {
+            refusal,
+            said: for_monitors(status.last_error.get()),
+        }),
+    }
 }
 
 /// The error of a call whose time is over.

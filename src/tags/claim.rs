@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::heap::{self, AllocRow, LastClaim};
 use super::rights;
 use super::{mark, opaque};
-use crate::error::{Failure, TagError};
+use crate::error::{Failure, RefillError};
 use crate::guc;
 use crate::pg::{self, Name, Table, Value};
 use crate::shmem::{Access, Claimed, Key, Slot, Tag};
@@ -43,13 +43,13 @@ pub struct Ask {
 pub enum Unclaimed {
     /// The tag gives no ids. Where it has no row, that may have been replaced while the claim
     /// waited for it.
-    Tag(TagError),
+    Tag(RefillError),
     /// Another server is to be asked.
     Sourced(TagSource),
 }
 
-impl From<TagError> for Unclaimed {
-    fn from(error: TagError) -> Self {
+impl From<RefillError> for Unclaimed {
+    fn from(error: RefillError) -> Self {
         Self::Tag(error)
     }
 }
@@ -286,7 +286,7 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
     };
     let claimed = match claim() {
         // It may have been replaced while we waited for its lock.
-        Err(TagError::NoSuchTag) => claim(),
+        Err(RefillError::NoSuchTag) => claim(),
         result => result,
     };
     claimed.unwrap_or_else(|error| Err(Failure::tag(tag(), error)))
@@ -305,14 +305,15 @@ pub(super) struct LockedRow {
 }
 
 /// Runs a claim on the row of a tag, which is locked.
-pub(super) fn with_row<T, E: From<TagError>>(
+pub(super) fn with_row<T, E: From<RefillError>>(
     key: &Key,
     claim: impl FnOnce(&LockedRow, &AllocRow) -> Result<T, E>,
 ) -> Result<T, E> {
-    let table = raised(heap::open(key.relation, pg::Access::Write)).ok_or(TagError::NoSuchTag)?;
+    let table =
+        raised(heap::open(key.relation, pg::Access::Write)).ok_or(RefillError::NoSuchTag)?;
     let stored = table
         .lock(&heap::key(&key.tag))
-        .ok_or(TagError::NoSuchTag)?;
+        .ok_or(RefillError::NoSuchTag)?;
     let row = AllocRow::of(&stored);
     claim(&LockedRow { table, stored }, &row)
 }
@@ -341,13 +342,13 @@ fn advance(
     remembered: i64,
     wanted: u32,
     decay: Decay,
-) -> Result<Piece, TagError> {
+) -> Result<Piece, RefillError> {
     let mark = raised(mark::lock(&key.tag));
     let skip = row.last_claim.skip(row.limits);
     let first = rules::first(row.max_id(), mark.high(), remembered, skip);
     let max_value = row.max_value();
     if first > max_value {
-        return Err(TagError::EndOfTag { max_value, skip });
+        return Err(RefillError::EndOfTag { max_value, skip });
     }
     let left = max_value.saturating_sub(first).saturating_add(1);
     let longest = row.longest_claim();

@@ -3,7 +3,7 @@
 use leaf_id_core::step::Pace;
 
 use super::claim::{Answer, TagSource, Written, new_incarnation, with_row};
-use crate::error::TagError;
+use crate::error::RefillError;
 use crate::shmem::{Access, Claimed, Key};
 
 /// What the allocator knows of a tag when an answer has come from the source server.
@@ -34,13 +34,13 @@ pub enum Unreceived {
     /// The row is not the one any more for which that server was asked.
     Replaced,
     /// The row's own `max_value` has passed, or that server is behind.
-    Tag(TagError),
+    Tag(RefillError),
 }
 
-impl From<TagError> for Unreceived {
-    fn from(error: TagError) -> Self {
+impl From<RefillError> for Unreceived {
+    fn from(error: RefillError) -> Self {
         match error {
-            TagError::NoSuchTag => Self::Replaced,
+            RefillError::NoSuchTag => Self::Replaced,
             error => Self::Tag(error),
         }
     }
@@ -71,7 +71,7 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
         let received = row.max_id().max(published);
         if !reset && answer.first < received {
             let answered = answer.first;
-            return Err(TagError::ServerBehind { received, answered }.into());
+            return Err(RefillError::ServerBehind { received, answered }.into());
         }
         let left = row
             .max_value()
@@ -79,7 +79,7 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
             .saturating_add(1);
         if left < 1 {
             let max_value = row.max_value();
-            return Err(TagError::EndOfTag { max_value, skip: 0 }.into());
+            return Err(RefillError::EndOfTag { max_value, skip: 0 }.into());
         }
         let len = u32::try_from(left).map_or(answer.len, |left| answer.len.min(left));
         let incarnation = if reset {

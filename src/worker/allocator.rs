@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::handle::WorkerHandle;
-use super::request::{Next, Outcome, Problem, Received, Request, Seen};
+use super::request::{Next, Outcome, Received, Request, Seen};
 use super::settings;
-use crate::error::{RefillError, TagError};
+use crate::error::RefillError;
 use crate::guc::{self, ClaimSynchronousCommit};
 use crate::pg::{self, Caught, WaitEvent, sqlstate};
 use crate::remote::RemoteError;
@@ -393,9 +393,9 @@ impl Allocator {
             // Whatever stands there now is looked at anew.
             Ok(Err(Unreceived::Replaced)) => request.complete(self.area, Outcome::Replaced),
             Ok(Err(Unreceived::Tag(error))) => {
-                self.end(request, version, error, Some(&source.server.text()))
+                self.fail(request, version, error, "", &source.server.text())
             }
-            Err(error) => self.fail(request, version, &error),
+            Err(error) => self.fail_caught(request, version, &error),
         }
     }
 
@@ -413,7 +413,7 @@ impl Allocator {
         let look = || Ok::<_, ()>(claim::look(&request.key, incarnation, access));
         let row = match pg::transaction(look) {
             Ok(row) => row.ok().flatten(),
-            Err(error) => return self.fail(request, version, &error),
+            Err(error) => return self.fail_caught(request, version, &error),
         };
         let fits = row.filter(|row| {
             (row.incarnation, row.max_id) == (state.row_incarnation, state.max_id)
@@ -456,12 +456,9 @@ impl Allocator {
                 claim::log_skip(&key.tag, claimed.skipped);
                 next
             }
-            Ok(Err(Unclaimed::Tag(TagError::NoSuchTag))) => {
-                request.complete(self.area, Outcome::NoRow { version })
-            }
-            Ok(Err(Unclaimed::Tag(error))) => self.end(request, version, error, None),
+            Ok(Err(Unclaimed::Tag(error))) => self.fail(request, version, error, "", ""),
             Ok(Err(Unclaimed::Sourced(source))) => self.ask_server(request, version, source),
-            Err(error) => self.fail(request, version, &error),
+            Err(error) => self.fail_caught(request, version, &error),
         }
     }
 
@@ -491,76 +488,44 @@ impl Allocator {
             .area
             .remote_servers()
             .update(pg::database(), server, |_| {});
-        let sqlstate = error.sqlstate.unwrap_or(sqlstate::INTERNAL_ERROR);
-        let problem = Problem {
-            version,
-            error: RefillError::Refused {
-                server: number,
-                sqlstate,
-            },
-            text: Some(&error.message),
+        let refused = RefillError::Refused {
+            server: number,
+            sqlstate: error.sqlstate.unwrap_or(sqlstate::INTERNAL_ERROR),
         };
-        match sqlstate {
-            // No such tag, or none left of it.
-            sqlstate::UNDEFINED_OBJECT | sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED => {
-                request.complete(self.area, Outcome::Final(problem))
-            }
-            // Somebody is in the way there for a moment.
-            sqlstate::SERIALIZATION_FAILURE
-            | sqlstate::DEADLOCK_DETECTED
-            | sqlstate::LOCK_NOT_AVAILABLE
-            | sqlstate::QUERY_CANCELED => request.complete(self.area, Outcome::Failed(problem)),
-            _ => {
-                let next = request.complete(self.area, Outcome::Failed(problem));
-                let server = server.text();
-                let said = format!("server \"{server}\" has refused: {}", error.message);
-                self.log_once(&request.key, &said);
-                next
-            }
-        }
-    }
-
-    /// The tag gives no ids, until its row is edited.
-    fn end(
-        &mut self,
-        request: &mut Request,
-        version: u64,
-        error: TagError,
-        server: Option<&str>,
-    ) -> Next {
-        let problem = Problem {
-            version,
-            error: RefillError::Tag(error),
-            text: server,
-        };
-        let next = request.complete(self.area, Outcome::Final(problem));
-        if let Some(text) = error.log_text(server.unwrap_or_default()) {
-            self.log_once(&request.key, &text);
-        }
-        next
+        self.fail(request, version, refused, &server.text(), &error.message)
     }
 
     /// PostgreSQL has raised an error.
-    fn fail(&mut self, request: &mut Request, version: u64, error: &Caught) -> Next {
+    fn fail_caught(&mut self, request: &mut Request, version: u64, error: &Caught) -> Next {
         let key = request.key;
         if error.code == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE {
             let blocker = pg::transaction(|| Ok::<_, ()>(blocker::find(&key)));
             if let Ok(Ok(error)) = blocker {
-                let problem = Problem {
-                    version,
-                    error,
-                    text: None,
-                };
-                return request.complete(self.area, Outcome::Failed(problem));
+                return self.fail(request, version, error, "", "");
             }
         }
-        let problem = Problem {
+        self.fail(request, version, RefillError::Failed, "", &error.message)
+    }
+
+    /// There are no ids. `server`: the source server, where the error has its number; `text` goes
+    /// with the error.
+    fn fail(
+        &mut self,
+        request: &mut Request,
+        version: u64,
+        error: RefillError,
+        server: &str,
+        text: &str,
+    ) -> Next {
+        let outcome = Outcome::Failed {
             version,
-            error: RefillError::Failed,
-            text: Some(&error.message),
+            error,
+            text: Some(text),
         };
-        let next = request.complete(self.area, Outcome::Failed(problem));
-        self.log_once(&key, &error.message);
+        let next = request.complete(self.area, outcome);
+        if let Some(text) = error.log_text(server, text) {
+            self.log_once(&request.key, &text);
+        }
         next
     }
 

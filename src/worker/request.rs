@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use leaf_id_core::segment::{Refused, Request as SegmentRequest};
 
-use crate::error::{RefillError, TagError};
+use crate::error::RefillError;
 use crate::pg::Name;
 use crate::shmem::Access;
 use crate::shmem::{Area, Claimed, Key, Slot, SlotState};
@@ -114,27 +114,16 @@ pub enum Outcome<'a> {
     Replaced,
     /// Another server was not asked in time.
     Stale,
-    /// The row was not found.
-    NoRow { version: u64 },
     /// Another server is to be asked.
     Sourced { version: u64, server: Name },
     /// Another server has claimed ids.
     Answered(Received),
-    /// An error, which another try may overcome.
-    Failed(Problem<'a>),
-    /// One that stays until the row is edited.
-    Final(Problem<'a>),
-}
-
-/// An error that is noted at the slot.
-#[derive(Clone, Copy)]
-pub struct Problem<'a> {
-    /// The version of the slot that it is about.
-    pub version: u64,
-    /// The error ...
-    pub error: RefillError,
-    /// ... and the text that goes with it.
-    pub text: Option<&'a str>,
+    /// No ids; what is noted at the slot, whose version it is about.
+    Failed {
+        version: u64,
+        error: RefillError,
+        text: Option<&'a str>,
+    },
 }
 
 /// What is to be done next for a request.
@@ -234,7 +223,6 @@ impl Request {
                 self.state = State::Due(Instant::now());
                 Next::Kept
             }
-            Outcome::NoRow { version } => self.miss(area, version),
             Outcome::Sourced { version, server } => self.leave_to(area, version, &server),
             Outcome::Answered(received) => {
                 self.state = State::Received {
@@ -243,11 +231,30 @@ impl Request {
                 };
                 Next::More
             }
-            Outcome::Failed(problem) => {
-                self.note(area, problem);
-                self.put_off()
+            // The row may have been replaced while its lock was waited for: one more look, in a
+            // new transaction.
+            Outcome::Failed {
+                error: RefillError::NoSuchTag,
+                ..
+            } if !matches!(self.state, State::Missed) => {
+                self.state = State::Missed;
+                Next::Kept
             }
-            Outcome::Final(problem) => self.hold(area, problem),
+            Outcome::Failed {
+                version,
+                error,
+                text,
+            } => {
+                if error.is_final() {
+                    self.lose_answer(area);
+                }
+                area.note(self.slot, version, error, text);
+                if error.is_final() {
+                    self.hold(version)
+                } else {
+                    self.put_off()
+                }
+            }
         }
     }
 
@@ -270,37 +277,11 @@ impl Request {
 
     /// The answer is final until the row is edited; but it must not be asked for again with
     /// every id that is taken.
-    fn hold(&mut self, area: &Area, problem: Problem<'_>) -> Next {
-        self.lose_answer(area);
-        self.note(area, problem);
+    fn hold(&mut self, version: u64) -> Next {
         self.state = State::Held {
-            version: problem.version,
+            version,
             until: Instant::now() + HOLD,
         };
-        Next::Kept
-    }
-
-    fn note(&self, area: &Area, problem: Problem<'_>) {
-        let Problem {
-            version,
-            error,
-            text,
-        } = problem;
-        area.note(self.slot, version, error, text);
-    }
-
-    /// It may have been replaced while we waited for its lock: it is looked for once more, in
-    /// a new transaction.
-    fn miss(&mut self, area: &Area, version: u64) -> Next {
-        if let State::Missed = self.state {
-            let problem = Problem {
-                version,
-                error: RefillError::Tag(TagError::NoSuchTag),
-                text: None,
-            };
-            return self.hold(area, problem);
-        }
-        self.state = State::Missed;
         Next::Kept
     }
 

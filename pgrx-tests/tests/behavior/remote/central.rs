@@ -526,8 +526,7 @@ fn another_function_of_the_same_name_is_not_asked() {
          CREATE FUNCTION leaf_claim(text) RETURNS pg_catalog.json LANGUAGE sql AS 'SELECT hers()';
          CREATE FUNCTION leaf_claim(jsonb) RETURNS pg_catalog.json LANGUAGE sql AS 'SELECT hers()';
          CREATE FUNCTION leaf_claim(message) RETURNS pg_catalog.json LANGUAGE sql AS 'SELECT hers()';
-         CREATE FUNCTION leaf_claim(public.json) RETURNS pg_catalog.json LANGUAGE sql AS 'SELECT hers()';
-         CREATE FUNCTION leaf_claim(pg_catalog.json, integer DEFAULT 1) RETURNS pg_catalog.json LANGUAGE sql AS 'SELECT hers()'"#,
+         CREATE FUNCTION leaf_claim(public.json) RETURNS pg_catalog.json LANGUAGE sql AS 'SELECT hers()'"#,
     );
     assert_eq!(fleet.members[0].session().next("t"), 1);
 }

@@ -236,7 +236,7 @@ fn a_canceled_wait_for_a_standby_answers_nothing() {
     admin.create_tag("t");
     admin.run(
         "CREATE FUNCTION wrapper() RETURNS bigint LANGUAGE sql SET search_path = public
-             SET synchronous_commit = local AS 'SELECT first_id FROM leaf_claim(json_build_object(''version'', 1, ''tag'', ''t'', ''n'', 10))';
+             SET synchronous_commit = local AS 'SELECT (leaf_claim(json_build_object(''version'', 1, ''tag'', ''t'', ''n'', 10)) ->> ''first'')::bigint';
          CREATE PROCEDURE procedure(INOUT id bigint) LANGUAGE plpgsql AS
              'BEGIN id := wrapper(); COMMIT; END'",
     );
@@ -248,8 +248,7 @@ fn a_canceled_wait_for_a_standby_answers_nothing() {
     assert_eq!(claim(&mut admin, "t", 10).first, 1);
     standby.stop(Stop::Fast);
 
-    let direct =
-        "SELECT first_id FROM leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10))";
+    let direct = "SELECT (leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10)) ->> 'first')::bigint";
     let mut next = 11;
     for statement in [direct, "SELECT wrapper()", "CALL procedure(0)"] {
         for end in ["pg_cancel_backend", "pg_terminate_backend"] {

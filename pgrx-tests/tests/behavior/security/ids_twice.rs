@@ -293,7 +293,7 @@ fn claims_are_written_whatever_is_on_the_table() {
         // the postmaster is gone, and go on after the crash.
         let mut claimed = Vec::new();
         match admin.try_column::<i64>(
-            "SELECT first_id FROM leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10))",
+            "SELECT (leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10)) ->> 'first')::bigint",
         ) {
             Ok(first) => claimed.extend(first[0]..first[0] + 10),
             Err(failure) => {
