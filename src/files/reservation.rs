@@ -88,7 +88,7 @@ pub struct Reservation {
 }
 
 /// What the last run has left.
-pub struct Found {
+pub struct FoundReservation {
     /// The worker id that was in force.
     pub worker_id: u16,
     /// It was leased.
@@ -103,7 +103,7 @@ pub struct Found {
 ///
 /// # Errors
 /// The file cannot be read or is not what was written: see [`protocol::is_damage`].
-pub fn read() -> io::Result<Option<Found>> {
+pub fn read() -> io::Result<Option<FoundReservation>> {
     let Some(document) = protocol::read::<Document>(&FILE)? else {
         return Ok(None);
     };
@@ -116,7 +116,7 @@ pub fn read() -> io::Result<Option<Found>> {
         return Err(out_of_range());
     }
     let left_behind = document.used.iter().filter(|used| used.retired);
-    Ok(Some(Found {
+    Ok(Some(FoundReservation {
         worker_id: document.worker_id,
         leased: document.leased,
         stored: Stored {

@@ -8,8 +8,8 @@ use core::ffi::CStr;
 use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::Clocks;
 use leaf_id_core::registry::{
-    Bounds, Decision, Event, Grace, Here, Hold, Holder, LAST_MS, Next, Place, Registry, Reply,
-    Request, Requester, Row, Tables, decide,
+    Bounds, Decision, Event, Grace, Here, Hold, Holder, LAST_MS, LeaseRequest, Next, Place,
+    Registry, Reply, Requester, Row, Tables, decide,
 };
 
 use crate::error::Failure;
@@ -107,7 +107,10 @@ pub fn is_here() -> bool {
 ///
 /// # Errors
 /// The question cannot be read or decided on, or the tables are not the extension's.
-pub fn ask(host: bool, read: impl FnOnce() -> Result<Request, Failure>) -> Result<Reply, Failure> {
+pub fn ask(
+    host: bool,
+    read: impl FnOnce() -> Result<LeaseRequest, Failure>,
+) -> Result<Reply, Failure> {
     // Its answer is believed as soon as it comes.
     serve::begin(c"leaf_worker_lease()", LOCK_TIMEOUT)?;
     // Before anything is waited for.

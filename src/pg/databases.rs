@@ -12,7 +12,7 @@ use pgrx::pg_sys;
 
 use super::backend_local::BackendLocal;
 use super::process::database;
-use super::transaction::transaction;
+use super::transaction::{Caught, transaction};
 
 /// Connects a worker to a database, also to one that does not allow connections. Whoever copies
 /// or drops it may have it locked: that is not waited for, and ends this process.
@@ -53,7 +53,7 @@ pub fn belong_to_owner() {
                 pg_sys::ReleaseSysCache(row);
             }
         }
-        Ok::<(), ()>(())
+        Ok::<_, Caught>(())
     };
     // The next look is soon.
     drop(transaction(look));

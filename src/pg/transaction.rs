@@ -16,6 +16,12 @@ pub struct Caught {
     pub message: String,
 }
 
+impl From<Caught> for String {
+    fn from(error: Caught) -> Self {
+        error.message
+    }
+}
+
 fn caught(error: CaughtError) -> Caught {
     match error {
         CaughtError::PostgresError(report)
@@ -29,13 +35,13 @@ fn caught(error: CaughtError) -> Caught {
     }
 }
 
-/// Runs one transaction of a worker: committed when this returns `Ok(Ok(..))`, aborted
-/// otherwise. A commit that was told to wait for a standby may have given up waiting: see
+/// Runs one transaction of a worker: committed when this returns `Ok`, aborted otherwise. A
+/// commit that was told to wait for a standby may have given up waiting: see
 /// [`super::signals::take_canceled`].
 ///
 /// # Errors
-/// What PostgreSQL raised, or in the inner result what the body says.
-pub fn transaction<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<Result<T, E>, Caught> {
+/// What PostgreSQL raised, or the body's.
+pub fn transaction<T, E: From<Caught>>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     let result = PgTryBuilder::new(AssertUnwindSafe(|| {
         // SAFETY: a worker calls this, outside of a transaction; the snapshot is pushed in the one
         // that was begun.
@@ -54,13 +60,13 @@ pub fn transaction<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<Result<T
                 pg_sys::AbortCurrentTransaction();
             }
         }
-        Ok(result)
+        result
     }))
     .catch_others(|error| {
         // SAFETY: the error that ended the transaction was caught here, where it was begun; this
         // releases whatever it held.
         unsafe { pg_sys::AbortCurrentTransaction() };
-        Err(caught(error))
+        Err(caught(error).into())
     })
     .execute();
     // SAFETY: outside of a transaction, as it must be.

@@ -65,7 +65,7 @@ pub enum Stage {
     Asking,
 }
 
-enum State {
+enum ConnectionState {
     Closed,
     Connecting {
         wire: Wire,
@@ -99,7 +99,7 @@ pub struct Connection {
     untried: usize,
     /// What those said that have.
     failures: Vec<String>,
-    state: State,
+    state: ConnectionState,
 }
 
 impl Connection {
@@ -112,17 +112,19 @@ impl Connection {
             host: 0,
             untried: 0,
             failures: Vec::new(),
-            state: State::Closed,
+            state: ConnectionState::Closed,
         }
     }
 
     /// How far it has come.
     pub fn stage(&self) -> Stage {
         match self.state {
-            State::Closed if self.untried == 0 => Stage::Closed,
-            State::Closed | State::Connecting { .. } | State::Greeting { .. } => Stage::Opening,
-            State::Open { .. } => Stage::Open,
-            State::Asking { .. } => Stage::Asking,
+            ConnectionState::Closed if self.untried == 0 => Stage::Closed,
+            ConnectionState::Closed
+            | ConnectionState::Connecting { .. }
+            | ConnectionState::Greeting { .. } => Stage::Opening,
+            ConnectionState::Open { .. } => Stage::Open,
+            ConnectionState::Asking { .. } => Stage::Asking,
         }
     }
 
@@ -135,7 +137,7 @@ impl Connection {
     /// Begins to connect, to the host of last time first: call [`Self::turn`] next. What was
     /// open is closed.
     pub fn open(&mut self, destination: Destination) {
-        self.state = State::Closed;
+        self.state = ConnectionState::Closed;
         self.failures.clear();
         self.untried = destination.hosts.len();
         self.needs_password = destination.needs_password;
@@ -155,29 +157,29 @@ impl Connection {
 
     /// Closes it, with whatever is under way.
     pub fn close(&mut self) {
-        self.state = State::Closed;
+        self.state = ConnectionState::Closed;
         self.untried = 0;
     }
 
     /// What its socket is to be waited for.
     pub fn socket(&self) -> Option<(RawFd, Readiness)> {
         match &self.state {
-            State::Closed => None,
-            State::Connecting { wire, .. } => wire.connecting_socket(),
-            State::Greeting { wire, .. }
-            | State::Open { wire, .. }
-            | State::Asking { wire, .. } => wire.socket(),
+            ConnectionState::Closed => None,
+            ConnectionState::Connecting { wire, .. } => wire.connecting_socket(),
+            ConnectionState::Greeting { wire, .. }
+            | ConnectionState::Open { wire, .. }
+            | ConnectionState::Asking { wire, .. } => wire.socket(),
         }
     }
 
     /// When it is to be looked at again, even if its socket has nothing.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.state {
-            State::Closed => (self.untried > 0).then(Instant::now),
-            State::Open { .. } => None,
-            State::Connecting { deadline, .. }
-            | State::Greeting { deadline, .. }
-            | State::Asking { deadline, .. } => Some(*deadline),
+            ConnectionState::Closed => (self.untried > 0).then(Instant::now),
+            ConnectionState::Open { .. } => None,
+            ConnectionState::Connecting { deadline, .. }
+            | ConnectionState::Greeting { deadline, .. }
+            | ConnectionState::Asking { deadline, .. } => Some(*deadline),
         }
     }
 
@@ -192,10 +194,10 @@ impl Connection {
         timeout: Duration,
         now: Instant,
     ) -> Result<(), RemoteError> {
-        match core::mem::replace(&mut self.state, State::Closed) {
-            State::Open { mut wire, call } => {
+        match core::mem::replace(&mut self.state, ConnectionState::Closed) {
+            ConnectionState::Open { mut wire, call } => {
                 wire.send(&call, &c_string(message::write(request)))?;
-                self.state = State::Asking {
+                self.state = ConnectionState::Asking {
                     wire,
                     call,
                     deadline: now + timeout,
@@ -210,8 +212,8 @@ impl Connection {
     /// Goes on with whatever is under way, as far as that goes without waiting.
     pub fn turn(&mut self, now: Instant) -> Option<Event> {
         loop {
-            match core::mem::replace(&mut self.state, State::Closed) {
-                State::Closed => {
+            match core::mem::replace(&mut self.state, ConnectionState::Closed) {
+                ConnectionState::Closed => {
                     if self.untried == 0 {
                         return None;
                     }
@@ -219,34 +221,38 @@ impl Connection {
                         return self.pass_over(&error);
                     }
                 }
-                State::Connecting { wire, deadline } => match self.connect(wire, deadline, now) {
-                    Ok(state @ State::Connecting { .. }) => {
-                        self.state = state;
-                        return None;
+                ConnectionState::Connecting { wire, deadline } => {
+                    match self.connect(wire, deadline, now) {
+                        Ok(state @ ConnectionState::Connecting { .. }) => {
+                            self.state = state;
+                            return None;
+                        }
+                        Ok(state) => self.state = state,
+                        Err(error) => return self.pass_over(&error),
                     }
-                    Ok(state) => self.state = state,
-                    Err(error) => return self.pass_over(&error),
-                },
-                State::Greeting { wire, deadline } => match self.hear(wire, deadline, now) {
-                    Ok(state @ State::Greeting { .. }) => {
-                        self.state = state;
-                        return None;
+                }
+                ConnectionState::Greeting { wire, deadline } => {
+                    match self.hear(wire, deadline, now) {
+                        Ok(state @ ConnectionState::Greeting { .. }) => {
+                            self.state = state;
+                            return None;
+                        }
+                        Ok(state) => {
+                            self.state = state;
+                            self.untried = 0;
+                            self.failures.clear();
+                            return Some(Event::Opened);
+                        }
+                        Err(error) => return self.pass_over(&error),
                     }
-                    Ok(state) => {
-                        self.state = state;
-                        self.untried = 0;
-                        self.failures.clear();
-                        return Some(Event::Opened);
-                    }
-                    Err(error) => return self.pass_over(&error),
-                },
-                State::Open { mut wire, call } => {
+                }
+                ConnectionState::Open { mut wire, call } => {
                     if wire.is_alive() {
-                        self.state = State::Open { wire, call };
+                        self.state = ConnectionState::Open { wire, call };
                     }
                     return None;
                 }
-                State::Asking {
+                ConnectionState::Asking {
                     wire,
                     call,
                     deadline,
@@ -260,7 +266,7 @@ impl Connection {
         let host = self.hosts.get(self.host);
         let host = host.ok_or_else(|| RemoteError::broken("there is no such host"))?;
         let wire = Wire::start(&host.options)?;
-        self.state = State::Connecting {
+        self.state = ConnectionState::Connecting {
             wire,
             deadline: now + host.timeout,
         };
@@ -290,10 +296,10 @@ impl Connection {
         mut wire: Wire,
         deadline: Instant,
         now: Instant,
-    ) -> Result<State, RemoteError> {
+    ) -> Result<ConnectionState, RemoteError> {
         if !wire.connect()? {
             self.in_time(deadline, now)?;
-            return Ok(State::Connecting { wire, deadline });
+            return Ok(ConnectionState::Connecting { wire, deadline });
         }
         if self.needs_password && !wire.used_password() {
             let host = self.host_name();
@@ -302,18 +308,23 @@ impl Connection {
             )));
         }
         wire.send(GREETING, &c_string(self.function))?;
-        Ok(State::Greeting { wire, deadline })
+        Ok(ConnectionState::Greeting { wire, deadline })
     }
 
-    fn hear(&self, mut wire: Wire, deadline: Instant, now: Instant) -> Result<State, RemoteError> {
+    fn hear(
+        &self,
+        mut wire: Wire,
+        deadline: Instant,
+        now: Instant,
+    ) -> Result<ConnectionState, RemoteError> {
         match wire.receive()? {
             None => {
                 self.in_time(deadline, now)?;
-                Ok(State::Greeting { wire, deadline })
+                Ok(ConnectionState::Greeting { wire, deadline })
             }
             Some(rows) => {
                 let call = self.judge(&rows).map_err(RemoteError::broken)?;
-                Ok(State::Open { wire, call })
+                Ok(ConnectionState::Open { wire, call })
             }
         }
     }
@@ -374,11 +385,11 @@ impl Connection {
     ) -> Option<Event> {
         match wire.receive() {
             Ok(Some(rows)) => {
-                self.state = State::Open { wire, call };
+                self.state = ConnectionState::Open { wire, call };
                 Some(Event::Answered(rows))
             }
             Ok(None) if now < deadline => {
-                self.state = State::Asking {
+                self.state = ConnectionState::Asking {
                     wire,
                     call,
                     deadline,
@@ -394,7 +405,7 @@ impl Connection {
             }
             Err(error) if error.broken => Some(Event::Lost(error)),
             Err(error) => {
-                self.state = State::Open { wire, call };
+                self.state = ConnectionState::Open { wire, call };
                 Some(Event::Refused(error))
             }
         }

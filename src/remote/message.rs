@@ -15,7 +15,7 @@ const VERSION: u32 = 1;
 /// The longest message that is read, in bytes.
 const LONGEST: usize = 16_384;
 
-/// The request of `leaf_claim`; the answer is [`crate::tags::claim::Answer`].
+/// The request of `leaf_claim`; the answer is [`crate::tags::claim::ClaimAnswer`].
 #[derive(Serialize, Deserialize)]
 pub struct ClaimRequest {
     /// The tag.

@@ -12,8 +12,8 @@ use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, silence};
 use crate::error::{Failure, RefillError};
 use crate::pg::{self, Caller, LockHolder, WaitEvent};
 use crate::shmem::{Access, Area, Key, MAX_TAG, RELATIONS, SlotRef, SlotState, Tag};
-use crate::tags::heap::{self, SeenRow, TableLocked};
-use crate::tags::opaque::{self, Found, KeysLocked};
+use crate::tags::heap::{self, Look, SeenRow};
+use crate::tags::opaque::{self, FoundKey};
 use crate::tags::rights;
 use crate::tags::transaction::{self as edits, Created, Standing};
 
@@ -189,18 +189,29 @@ pub(super) fn check_rights(key: &Key, deadline: &Deadline) -> Result<(), Failure
 }
 
 /// The key of a tag, if its ids are opaque.
-pub(super) fn find_key(key: &Key, deadline: &Deadline) -> Result<Option<Found>, Failure> {
+pub(super) fn find_key(key: &Key, deadline: &Deadline) -> Result<Option<FoundKey>, Failure> {
+    look(key, deadline, "leaf_opaque_key", || opaque::find(&key.tag))
+}
+
+/// Looks at a row until its table is not locked.
+fn look<T>(
+    key: &Key,
+    deadline: &Deadline,
+    table: &str,
+    look: impl Fn() -> Result<Look<T>, Failure>,
+) -> Result<Option<T>, Failure> {
     loop {
-        match opaque::find(&key.tag) {
-            Ok(found) => return found,
-            Err(KeysLocked) if deadline.left_ms().is_none() => {
+        match look()? {
+            Look::Row(row) => return Ok(Some(row)),
+            Look::Nothing => return Ok(None),
+            Look::Locked if deadline.left_ms().is_none() => {
                 return Err(Failure::NoSegment {
                     tag: name(key),
                     timeout_ms: deadline.timeout_ms(),
-                    detail: "Table leaf_id.leaf_opaque_key is locked.".into(),
+                    detail: format!("Table leaf_id.{table} is locked."),
                 });
             }
-            Err(KeysLocked) => pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment),
+            Look::Locked => pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment),
         }
     }
 }
@@ -246,21 +257,8 @@ fn create_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Sl
 }
 
 fn see_row(key: &Key, deadline: &Deadline) -> Result<SeenRow, Failure> {
-    loop {
-        match heap::see(key) {
-            Ok(Ok(Some(row))) => return Ok(row),
-            Ok(Err(altered)) => return Err(altered),
-            Ok(Ok(None)) => return Err(Failure::tag(name(key), RefillError::NoSuchTag)),
-            Err(TableLocked) if deadline.left_ms().is_none() => {
-                return Err(Failure::NoSegment {
-                    tag: name(key),
-                    timeout_ms: deadline.timeout_ms(),
-                    detail: "Table leaf_id.leaf_alloc is locked.".into(),
-                });
-            }
-            Err(TableLocked) => pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment),
-        }
-    }
+    let row = look(key, deadline, "leaf_alloc", || heap::see(key))?;
+    row.ok_or_else(|| Failure::tag(name(key), RefillError::NoSuchTag))
 }
 
 /// Frees slots of this database's former tables.

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use leaf_id_core::segment::{Refused, Remainders, Request};
+use leaf_id_core::segment::{Refused, Remainders, SegmentRequest};
 use leaf_id_core::step::Pace;
 
 use super::area::Area;
@@ -49,7 +49,7 @@ impl Area {
     pub fn publish(
         &self,
         slot: &Slot,
-        request: &Request,
+        request: &SegmentRequest,
         version: u64,
         claimed: &Claimed,
     ) -> Result<(), Refused> {
@@ -105,7 +105,7 @@ impl Area {
     pub fn with_request<T>(
         &self,
         slot: &Slot,
-        request: &Request,
+        request: &SegmentRequest,
         body: impl FnOnce(&mut SlotState) -> T,
     ) -> Option<T> {
         self.with_state(slot, |state| {
@@ -114,7 +114,7 @@ impl Area {
     }
 
     /// Remembers a claim that has committed: the row's `max_id`, and what it has left out.
-    pub fn note_claim(&self, slot: &Slot, request: &Request, claimed: &Claimed) {
+    pub fn note_claim(&self, slot: &Slot, request: &SegmentRequest, claimed: &Claimed) {
         self.with_request(slot, request, |state| {
             // Of another row than the last one it counts once it is published.
             if state.row_incarnation == claimed.row_incarnation {
@@ -125,7 +125,7 @@ impl Area {
     }
 
     /// Counts a committed claim of this many ids that is not going to be published.
-    pub fn lose(&self, slot: &Slot, request: &Request, ids: u32) {
+    pub fn lose(&self, slot: &Slot, request: &SegmentRequest, ids: u32) {
         let counted = self.with_request(slot, request, |state| {
             state.published += u64::from(ids);
             state.lost += u64::from(ids);

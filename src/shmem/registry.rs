@@ -26,7 +26,7 @@ pub type Explanation = Text<EXPLANATION>;
 
 /// A question to the registry, with all that the registrar needs to ask it.
 #[derive(Clone, Copy)]
-pub struct Request {
+pub struct LeaseQuestion {
     /// The question, which is finished when there is a connection.
     pub draft: Draft,
     /// Who asks.
@@ -51,7 +51,7 @@ pub struct Request {
 
 /// What became of a question.
 #[derive(Clone, Copy)]
-pub enum Reply {
+pub enum LeaseReply {
     /// The registry has answered, and what it says for people.
     Answered(Answer, Explanation),
     /// It has not, or it cannot be known.
@@ -107,8 +107,8 @@ impl LeaseStatus {
 /// See this file's header.
 pub struct RegistryMailbox {
     number: u64,
-    request: Option<Request>,
-    reply: Option<Reply>,
+    request: Option<LeaseQuestion>,
+    reply: Option<LeaseReply>,
     status: LeaseStatus,
 }
 
@@ -135,7 +135,7 @@ impl<'a> Registry<'a> {
     }
 
     /// Puts a question, in place of any other. The number is for the registrar.
-    pub fn ask(&self, request: Request) -> u64 {
+    pub fn ask(&self, request: LeaseQuestion) -> u64 {
         self.mailbox.with(|mailbox| {
             mailbox.number += 1;
             mailbox.request = Some(request);
@@ -153,7 +153,7 @@ impl<'a> Registry<'a> {
     }
 
     /// The question with this number, if nobody has taken it yet.
-    pub fn take_request(&self, number: u64) -> Option<Request> {
+    pub fn take_request(&self, number: u64) -> Option<LeaseQuestion> {
         self.mailbox.with(|mailbox| {
             let asked = mailbox.number == number;
             asked.then(|| mailbox.request.take()).flatten()
@@ -161,7 +161,7 @@ impl<'a> Registry<'a> {
     }
 
     /// Leaves a reply, unless there is one, or another question.
-    pub fn reply(&self, number: u64, reply: Reply) {
+    pub fn reply(&self, number: u64, reply: LeaseReply) {
         self.mailbox.with(|mailbox| {
             if mailbox.number == number && mailbox.reply.is_none() {
                 mailbox.request = None;
@@ -172,7 +172,7 @@ impl<'a> Registry<'a> {
     }
 
     /// The reply to a question, if there is one.
-    pub fn take_reply(&self, number: u64) -> Option<Reply> {
+    pub fn take_reply(&self, number: u64) -> Option<LeaseReply> {
         self.mailbox.with(|mailbox| {
             let asked = mailbox.number == number;
             asked.then(|| mailbox.reply.take()).flatten()

@@ -60,7 +60,7 @@ pub enum Task {
 }
 
 #[derive(Clone, Copy)]
-enum State {
+enum ReserveState {
     Away,
     Waiting,
     Assigned(Task),
@@ -69,7 +69,7 @@ enum State {
 
 /// What is known of the worker; see this file's header.
 pub struct Assignment {
-    state: State,
+    state: ReserveState,
     /// Counts assignments.
     number: u64,
     /// While it is not away.
@@ -82,7 +82,7 @@ pub struct Assignment {
 impl Assignment {
     /// It has never run.
     pub const NEW: Self = Self {
-        state: State::Away,
+        state: ReserveState::Away,
         number: 0,
         pid: 0,
         latch: core::ptr::null_mut(),
@@ -90,7 +90,11 @@ impl Assignment {
     };
 
     fn has(&self, number: u64) -> bool {
-        self.number == number && matches!(self.state, State::Assigned(_) | State::Serving)
+        self.number == number
+            && matches!(
+                self.state,
+                ReserveState::Assigned(_) | ReserveState::Serving
+            )
     }
 }
 
@@ -113,7 +117,7 @@ impl<'a> Reserve<'a> {
     /// Whether the reserve worker waits for an assignment.
     pub fn is_waiting(&self) -> bool {
         self.assignment
-            .with(|reserve| matches!(reserve.state, State::Waiting))
+            .with(|reserve| matches!(reserve.state, ReserveState::Waiting))
     }
 
     /// Whether there is none: it could not be registered when the server started, or the server
@@ -121,7 +125,7 @@ impl<'a> Reserve<'a> {
     pub fn is_missing(&self) -> bool {
         let now = pg::now_timestamp();
         self.assignment.with(|reserve| {
-            matches!(reserve.state, State::Away)
+            matches!(reserve.state, ReserveState::Away)
                 && now.saturating_sub(reserve.ended_at) > COMES_BACK_US
         })
     }
@@ -129,9 +133,9 @@ impl<'a> Reserve<'a> {
     /// Assigns it a task, if it waits for one. The number of the assignment.
     pub fn assign(&self, task: Task) -> Option<u64> {
         let (number, latch) = self.assignment.with(|reserve| {
-            let waiting = matches!(reserve.state, State::Waiting);
+            let waiting = matches!(reserve.state, ReserveState::Waiting);
             waiting.then(|| {
-                reserve.state = State::Assigned(task);
+                reserve.state = ReserveState::Assigned(task);
                 reserve.number += 1;
                 (reserve.number, reserve.latch)
             })
@@ -161,8 +165,10 @@ impl<'a> Reserve<'a> {
     /// postmaster is to look whom to start.
     pub fn rouse(&self) {
         let latch = self.assignment.with(|reserve| match reserve.state {
-            State::Away => None,
-            State::Waiting | State::Assigned(_) | State::Serving => Some(reserve.latch),
+            ReserveState::Away => None,
+            ReserveState::Waiting | ReserveState::Assigned(_) | ReserveState::Serving => {
+                Some(reserve.latch)
+            }
         });
         match latch {
             // SAFETY: what `enter_reserve` has published.
@@ -177,7 +183,7 @@ impl Reserve<'_> {
     /// It has started, and waits.
     pub fn enter(&self) {
         self.assignment.with(|reserve| {
-            reserve.state = State::Waiting;
+            reserve.state = ReserveState::Waiting;
             reserve.pid = pg::pid();
             reserve.latch = pg::my_latch();
         });
@@ -187,11 +193,11 @@ impl Reserve<'_> {
     /// Picks the assignment up, if there is one.
     pub fn pick_up(&self) -> Option<Task> {
         self.assignment.with(|reserve| match reserve.state {
-            State::Assigned(task) => {
-                reserve.state = State::Serving;
+            ReserveState::Assigned(task) => {
+                reserve.state = ReserveState::Serving;
                 Some(task)
             }
-            State::Away | State::Waiting | State::Serving => None,
+            ReserveState::Away | ReserveState::Waiting | ReserveState::Serving => None,
         })
     }
 

@@ -1,6 +1,6 @@
 //! Who keeps a claim from its row, looked for after the claim gave up waiting.
 
-use super::heap;
+use super::heap::{self, Look};
 use crate::error::RefillError;
 use crate::pg::{self, LockHolder};
 use crate::shmem::Key;
@@ -8,7 +8,7 @@ use crate::shmem::Key;
 /// Who keeps the allocator from a tag's row, in a transaction of its own.
 pub fn find(key: &Key) -> RefillError {
     let row = match heap::see(key) {
-        Ok(Ok(Some(seen))) => pg::row_holder(seen.locker),
+        Ok(Look::Row(seen)) => pg::row_holder(seen.locker),
         _ => LockHolder::Nobody,
     };
     if row != LockHolder::Nobody {

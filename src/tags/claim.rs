@@ -15,7 +15,7 @@ use super::rights;
 use super::{mark, opaque};
 use crate::error::{Failure, RefillError};
 use crate::guc;
-use crate::pg::{self, Name, Table, Value};
+use crate::pg::{self, Caught, Name, Table, Value};
 use crate::shmem::{Access, Claimed, Key, Slot, Tag};
 
 /// What the allocator knows of a tag when it claims.
@@ -38,14 +38,23 @@ pub struct Ask {
     pub access: Access,
 }
 
-/// Why the allocator's claim was not made.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Why the allocator has no ids of a claim.
 pub enum Unclaimed {
     /// The tag gives no ids. Where it has no row, that may have been replaced while the claim
     /// waited for it.
     Tag(RefillError),
     /// Another server is to be asked.
     Sourced(TagSource),
+    /// A synchronous standby has not acknowledged the claim.
+    Unacknowledged(Claimed),
+    /// PostgreSQL has raised an error.
+    Raised(Caught),
+}
+
+impl From<Caught> for Unclaimed {
+    fn from(error: Caught) -> Self {
+        Self::Raised(error)
+    }
 }
 
 impl From<RefillError> for Unclaimed {
@@ -73,7 +82,7 @@ pub struct TagSource {
 
 /// What a claim gives another server: the answer of `leaf_claim`.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct ClaimAnswer {
     /// The lowest id.
     pub first: i64,
     /// How many ids.
@@ -256,32 +265,33 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
 /// # Errors
 /// The tag gives none, not to this caller, or not from here; the transaction is then to be
 /// rolled back.
-pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
+pub fn claim_for_member(key: &Key, n: u32) -> Result<ClaimAnswer, Failure> {
     let tag = || key.tag.name();
+    let refuse = |failure: Failure| failure.raise();
     let claim = || {
         with_row(key, |locked, row| {
             if !rights::caller_may_issue(row.granted_to.as_deref()) {
-                return Ok(Err(Failure::TagForbidden { tag: tag() }));
+                refuse(Failure::TagForbidden { tag: tag() });
             }
             // No chains of servers, and no loops.
             if let Some(source) = row.source() {
                 let server = source.server.text();
-                return Ok(Err(Failure::SourcedElsewhere { tag: tag(), server }));
+                refuse(Failure::SourcedElsewhere { tag: tag(), server });
             }
             if raised(opaque::has_key(&key.tag)) {
-                return Ok(Err(Failure::Opaque { tag: tag() }));
+                refuse(Failure::Opaque { tag: tag() });
             }
             let wanted = if n == 0 { row.limits.step } else { n };
             let wanted = wanted.min(row.limits.max_step);
             let piece = advance(key, locked, row, 0, wanted, Decay::Fleet)?;
-            Ok(Ok(Answer {
+            Ok(ClaimAnswer {
                 first: piece.first,
                 len: piece.len,
                 incarnation: row.incarnation,
                 max_step: row.limits.max_step,
                 max_value: row.max_value(),
                 skipped: piece.skipped,
-            }))
+            })
         })
     };
     let claimed = match claim() {
@@ -289,7 +299,7 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
         Err(RefillError::NoSuchTag) => claim(),
         result => result,
     };
-    claimed.unwrap_or_else(|error| Err(Failure::tag(tag(), error)))
+    claimed.map_err(|error| Failure::tag(tag(), error))
 }
 
 /// An `incarnation` that no row had before.

@@ -2,8 +2,9 @@
 
 use leaf_id_core::step::Pace;
 
-use super::claim::{Answer, TagSource, Written, new_incarnation, with_row};
+use super::claim::{ClaimAnswer, TagSource, Written, new_incarnation, with_row};
 use crate::error::RefillError;
+use crate::pg::Caught;
 use crate::shmem::{Access, Claimed, Key};
 
 /// What the allocator knows of a tag when an answer has come from the source server.
@@ -11,7 +12,7 @@ pub struct Arrival {
     /// The row as it was when that server was asked.
     pub source: TagSource,
     /// What it has answered.
-    pub answer: Answer,
+    pub answer: ClaimAnswer,
     /// How fast the tag was used so far.
     pub pace: Pace,
     /// The adaptive step that it was asked with.
@@ -29,12 +30,19 @@ pub struct Arrival {
 }
 
 /// Why what another server has answered is not used: it is a gap.
-#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unreceived {
     /// The row is not the one any more for which that server was asked.
     Replaced,
     /// The row's own `max_value` has passed, or that server is behind.
     Tag(RefillError),
+    /// PostgreSQL has raised an error.
+    Raised(Caught),
+}
+
+impl From<Caught> for Unreceived {
+    fn from(error: Caught) -> Self {
+        Self::Raised(error)
+    }
 }
 
 impl From<RefillError> for Unreceived {

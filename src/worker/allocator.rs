@@ -373,7 +373,7 @@ impl Allocator {
             ClaimSynchronousCommit::Local.setting(),
         );
         match pg::transaction(|| receive::receive(&key, &arrival)) {
-            Ok(Ok(claimed)) => {
+            Ok(claimed) => {
                 let noted = Outcome::Noted {
                     version,
                     answer,
@@ -391,11 +391,11 @@ impl Allocator {
                 next
             }
             // Whatever stands there now is looked at anew.
-            Ok(Err(Unreceived::Replaced)) => request.complete(self.area, Outcome::Replaced),
-            Ok(Err(Unreceived::Tag(error))) => {
+            Err(Unreceived::Replaced) => request.complete(self.area, Outcome::Replaced),
+            Err(Unreceived::Tag(error)) => {
                 self.fail(request, version, error, "", &source.server.text())
             }
-            Err(error) => self.fail_caught(request, version, &error),
+            Err(Unreceived::Raised(error)) => self.fail_caught(request, version, &error),
         }
     }
 
@@ -410,9 +410,9 @@ impl Allocator {
     ) -> Next {
         let state = &seen.state;
         let (incarnation, access) = (state.row_incarnation, request.slot.access());
-        let look = || Ok::<_, ()>(claim::look(&request.key, incarnation, access));
+        let look = || Ok::<_, Caught>(claim::look(&request.key, incarnation, access));
         let row = match pg::transaction(look) {
-            Ok(row) => row.ok().flatten(),
+            Ok(row) => row,
             Err(error) => return self.fail_caught(request, version, &error),
         };
         let fits = row.filter(|row| {
@@ -445,20 +445,19 @@ impl Allocator {
             self.area
                 .note(request.slot, version, RefillError::AwaitsStandby, None);
         };
-        let (result, acknowledged) = claim_durably(&key, &ask, waits);
-        match result {
-            Ok(Ok(claimed)) if !acknowledged => {
-                request.complete(self.area, Outcome::Unacknowledged { version, claimed })
-            }
-            Ok(Ok(claimed)) => {
+        match claim_durably(&key, &ask, waits) {
+            Ok(claimed) => {
                 let next = request.complete(self.area, Outcome::Claimed { version, claimed });
                 self.log_end(&key); // As above.
                 claim::log_skip(&key.tag, claimed.skipped);
                 next
             }
-            Ok(Err(Unclaimed::Tag(error))) => self.fail(request, version, error, "", ""),
-            Ok(Err(Unclaimed::Sourced(source))) => self.ask_server(request, version, source),
-            Err(error) => self.fail_caught(request, version, &error),
+            Err(Unclaimed::Unacknowledged(claimed)) => {
+                request.complete(self.area, Outcome::Unacknowledged { version, claimed })
+            }
+            Err(Unclaimed::Tag(error)) => self.fail(request, version, error, "", ""),
+            Err(Unclaimed::Sourced(source)) => self.ask_server(request, version, source),
+            Err(Unclaimed::Raised(error)) => self.fail_caught(request, version, &error),
         }
     }
 
@@ -499,8 +498,8 @@ impl Allocator {
     fn fail_caught(&mut self, request: &mut Request, version: u64, error: &Caught) -> Next {
         let key = request.key;
         if error.code == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE {
-            let blocker = pg::transaction(|| Ok::<_, ()>(blocker::find(&key)));
-            if let Ok(Ok(error)) = blocker {
+            let blocker = pg::transaction(|| Ok::<_, Caught>(blocker::find(&key)));
+            if let Ok(error) = blocker {
                 return self.fail(request, version, error, "", "");
             }
         }
@@ -547,13 +546,9 @@ impl Allocator {
     }
 }
 
-/// Claims in a transaction of its own. False beside it where it was not acknowledged by the
-/// standbys that it had to wait for. `about_to_wait`: runs before the commit where there are any.
-fn claim_durably(
-    key: &Key,
-    ask: &Ask,
-    about_to_wait: impl FnOnce(),
-) -> (Result<Result<Claimed, Unclaimed>, Caught>, bool) {
+/// Claims in a transaction of its own. `about_to_wait`: runs before the commit where there are standbys
+/// to wait for.
+fn claim_durably(key: &Key, ask: &Ask, about_to_wait: impl FnOnce()) -> Result<Claimed, Unclaimed> {
     let acknowledgement = guc::CLAIM_SYNCHRONOUS_COMMIT.get();
     let has_standbys =
         || acknowledgement != ClaimSynchronousCommit::Local && pg::has_synchronous_standbys();
@@ -563,7 +558,7 @@ fn claim_durably(
     // standby, and be forgotten here.
     pg::take_canceled();
     pg::check_for_interrupts();
-    let result = pg::transaction(|| {
+    let claimed = pg::transaction(|| {
         let claimed = claim::claim(key, ask);
         // Once more, for the commit: nothing that ran may have a say in it (I1).
         pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
@@ -575,7 +570,10 @@ fn claim_durably(
     // A canceled wait for a standby returns as if it had been acknowledged (I1). Without a
     // standby there was nothing to wait for.
     let canceled = pg::take_canceled() && has_standbys();
-    (result, !canceled)
+    match claimed {
+        Ok(claimed) if canceled => Err(Unclaimed::Unacknowledged(claimed)),
+        claimed => claimed,
+    }
 }
 
 fn activity(key: &Key) -> CString {

@@ -20,7 +20,7 @@ use crate::pg::{self, WaitEvent};
 use crate::remote::connection::{Connection, Event};
 use crate::remote::foreign_server::{self, Destination};
 use crate::remote::message;
-use crate::shmem::{self, Area, Explanation, Reply, Request};
+use crate::shmem::{self, Area, Explanation, LeaseQuestion, LeaseReply};
 use crate::{lease, tags};
 
 /// How often it looks whether somebody waits for its database.
@@ -54,8 +54,8 @@ pub fn ask(area: &Area, number: u64, limit: Option<Duration>) {
         ask_there(&request, number)
     };
     let reply = match result {
-        Ok((answer, detail)) => Reply::Answered(answer, Explanation::new(&detail)),
-        Err(message) => Reply::Failed(Explanation::new(&message)),
+        Ok((answer, detail)) => LeaseReply::Answered(answer, Explanation::new(&detail)),
+        Err(message) => LeaseReply::Failed(Explanation::new(&message)),
     };
     area.registry().reply(number, reply);
 }
@@ -68,11 +68,11 @@ fn clocks() -> Clocks {
 }
 
 /// What is asked.
-fn asked(request: &Request, sent: Clocks) -> registry::Request {
+fn asked(request: &LeaseQuestion, sent: Clocks) -> registry::LeaseRequest {
     let question = request.draft.at(sent.boot_ms);
     // The ids lead the clock, or will.
     let above_ms = sent.wall_ms.max(request.last_ms);
-    registry::Request {
+    registry::LeaseRequest {
         question,
         system_identifier: pg::system_identifier().cast_signed(),
         node_name: request.node_name.get().into_bytes(),
@@ -104,14 +104,14 @@ fn understand(
 }
 
 /// Asks the registry in this database.
-fn ask_here(request: &Request) -> Result<(Answer, String), String> {
+fn ask_here(request: &LeaseQuestion) -> Result<(Answer, String), String> {
     if pg::in_recovery() {
         return Err("the registry is on this standby, and can give nothing".into());
     }
     let mut sent = clocks();
     let result = pg::transaction(|| {
         if !lease::registry::is_here() {
-            return Err("extension \"leaf_id\" is not installed in its database".into());
+            return Err("extension \"leaf_id\" is not installed in its database".to_string());
         }
         sent = clocks();
         let reply = lease::registry::ask(true, || Ok(asked(request, sent)));
@@ -119,28 +119,22 @@ fn ask_here(request: &Request) -> Result<(Answer, String), String> {
     });
     // A wait for a standby that was canceled is no acknowledgement (I1): this ends then.
     pg::check_for_interrupts();
-    let reply = result.map_err(|error| error.message)??;
-    understand(reply, request.layout, sent, clocks())
+    understand(result?, request.layout, sent, clocks())
 }
 
 /// Where the foreign server is that has the registry.
-fn destination(request: &Request) -> Result<Destination, String> {
+fn destination(request: &LeaseQuestion) -> Result<Destination, String> {
     let server = CString::new(request.server.get()).unwrap_or_default();
-    let looked_up = pg::transaction(|| {
+    pg::transaction(|| {
         // Without leaf_id here it is whoever runs this server.
         let owner = tags::heap::relation().ok().and_then(pg::relation_owner);
         let owner = owner.unwrap_or_else(pg::user);
-        foreign_server::destination(&server, owner)
-    });
-    match looked_up {
-        Ok(Ok(destination)) => Ok(destination),
-        Ok(Err(error)) => Err(error.message),
-        Err(error) => Err(error.message),
-    }
+        foreign_server::destination(&server, owner).map_err(|error| error.message)
+    })
 }
 
 /// Asks the registry on the foreign server the question with this number.
-fn ask_there(request: &Request, number: u64) -> Result<(Answer, String), String> {
+fn ask_there(request: &LeaseQuestion, number: u64) -> Result<(Answer, String), String> {
     let destination = destination(request)?;
     let mut connection = Connection::new("leaf_worker_lease");
     // With another one each time: what is silent takes its time.

@@ -22,13 +22,13 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use leaf_id_core::segment::{Refused, Request as SegmentRequest};
+use leaf_id_core::segment::{Refused, SegmentRequest};
 
 use crate::error::RefillError;
 use crate::pg::Name;
 use crate::shmem::Access;
 use crate::shmem::{Area, Claimed, Key, Slot, SlotState};
-use crate::tags::claim::{Answer, TagSource};
+use crate::tags::claim::{ClaimAnswer, TagSource};
 
 /// How an allocator backs off from a tag: first, and at most.
 const BACK_OFF: Duration = Duration::from_millis(50);
@@ -45,13 +45,13 @@ pub struct Request {
     /// Whose it is, as long as the request is open.
     pub key: Key,
     accepted: SegmentRequest,
-    state: State,
+    state: RequestState,
     /// How long it is put off next; over all of its life.
     back_off: Duration,
 }
 
 /// See the table in this file's header.
-enum State {
+enum RequestState {
     Due(Instant),
     Missed,
     Asked,
@@ -71,7 +71,7 @@ pub struct Received {
     /// The tag's row when that server was asked.
     pub source: TagSource,
     /// What it has answered.
-    pub answer: Answer,
+    pub answer: ClaimAnswer,
     /// The adaptive step that it was asked with.
     pub step: u32,
 }
@@ -107,7 +107,7 @@ pub enum Outcome<'a> {
     /// What another server has claimed is written down here.
     Noted {
         version: u64,
-        answer: Answer,
+        answer: ClaimAnswer,
         claimed: Claimed,
     },
     /// The row is not the one any more for which another server was asked.
@@ -146,7 +146,7 @@ impl Request {
             slot,
             key,
             accepted,
-            state: State::Due(Instant::now()),
+            state: RequestState::Due(Instant::now()),
             back_off: BACK_OFF,
         })
     }
@@ -154,24 +154,26 @@ impl Request {
     /// When to come to it; `None` while another server has it.
     pub fn due(&self, now: Instant) -> Option<Instant> {
         match self.state {
-            State::Due(at) | State::Received { due: at, .. } => Some(at),
-            State::Missed => Some(now),
-            State::Asked => None,
+            RequestState::Due(at) | RequestState::Received { due: at, .. } => Some(at),
+            RequestState::Missed => Some(now),
+            RequestState::Asked => None,
             // The row was edited since the answer: it may be another one now.
-            State::Held { version, .. } if self.slot.buffer.version() != version => Some(now),
-            State::Held { until, .. } => Some(until),
+            RequestState::Held { version, .. } if self.slot.buffer.version() != version => {
+                Some(now)
+            }
+            RequestState::Held { until, .. } => Some(until),
         }
     }
 
     /// Whether it was answered, and nothing is left but to let sessions ask again.
     pub fn is_held(&self) -> bool {
-        matches!(self.state, State::Held { .. })
+        matches!(self.state, RequestState::Held { .. })
     }
 
     /// What another server has answered, while it is not written down.
     pub fn received(&self) -> Option<Received> {
         match &self.state {
-            State::Received { received, .. } => Some(**received),
+            RequestState::Received { received, .. } => Some(**received),
             _ => None,
         }
     }
@@ -220,12 +222,12 @@ impl Request {
             } => self.arrive_from_server(area, version, &answer, &claimed),
             Outcome::Replaced | Outcome::Stale => {
                 self.lose_answer(area);
-                self.state = State::Due(Instant::now());
+                self.state = RequestState::Due(Instant::now());
                 Next::Kept
             }
             Outcome::Sourced { version, server } => self.leave_to(area, version, &server),
             Outcome::Answered(received) => {
-                self.state = State::Received {
+                self.state = RequestState::Received {
                     received: Box::new(received),
                     due: Instant::now(),
                 };
@@ -236,8 +238,8 @@ impl Request {
             Outcome::Failed {
                 error: RefillError::NoSuchTag,
                 ..
-            } if !matches!(self.state, State::Missed) => {
-                self.state = State::Missed;
+            } if !matches!(self.state, RequestState::Missed) => {
+                self.state = RequestState::Missed;
                 Next::Kept
             }
             Outcome::Failed {
@@ -267,10 +269,10 @@ impl Request {
     fn put_off(&mut self) -> Next {
         let at = Instant::now() + self.back_off;
         self.back_off = (self.back_off * 2).min(MAX_BACK_OFF);
-        if let State::Received { due, .. } = &mut self.state {
+        if let RequestState::Received { due, .. } = &mut self.state {
             *due = at;
         } else {
-            self.state = State::Due(at);
+            self.state = RequestState::Due(at);
         }
         Next::Kept
     }
@@ -278,7 +280,7 @@ impl Request {
     /// The answer is final until the row is edited; but it must not be asked for again with
     /// every id that is taken.
     fn hold(&mut self, version: u64) -> Next {
-        self.state = State::Held {
+        self.state = RequestState::Held {
             version,
             until: Instant::now() + HOLD,
         };
@@ -290,7 +292,7 @@ impl Request {
             .remote_servers()
             .update(self.key.database, server, |_| {});
         area.note(self.slot, version, RefillError::Asked { server }, None);
-        self.state = State::Asked;
+        self.state = RequestState::Asked;
         Next::Kept
     }
 
@@ -311,7 +313,7 @@ impl Request {
         &mut self,
         area: &Area,
         version: u64,
-        answer: &Answer,
+        answer: &ClaimAnswer,
         claimed: &Claimed,
     ) -> Next {
         area.with_request(self.slot, &self.accepted, |state| {

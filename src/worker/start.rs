@@ -30,7 +30,7 @@ use super::reserve;
 use crate::error::RefillError;
 use crate::guc;
 use crate::pg;
-use crate::shmem::{Area, Explanation, Reply, Task};
+use crate::shmem::{Area, Explanation, LeaseReply, Task};
 
 /// How long the launcher waits before it starts another allocator for a database where
 /// one has just ended.
@@ -337,5 +337,5 @@ impl StartedRegistrar {
 
 fn fail(area: &Area, question: u64, text: &str) {
     area.registry()
-        .reply(question, Reply::Failed(Explanation::new(text)));
+        .reply(question, LeaseReply::Failed(Explanation::new(text)));
 }

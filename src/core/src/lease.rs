@@ -77,7 +77,7 @@ pub struct Lease {
 
 /// How a file with a lease was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundFile {
     /// It is the file that was written, and no copy of it.
     pub original: bool,
     /// The machine has not been started anew since, and the disk is the same one.
@@ -98,7 +98,7 @@ impl Lease {
     /// registry is away for it alone, while its copy shows the token. Not to show it would see
     /// that too; but then each start of the machine would wait for the end of the lease.
     #[must_use]
-    pub fn of_file(self, found: Found) -> Self {
+    pub fn of_file(self, found: FoundFile) -> Self {
         if !found.original || !(found.same_boot || found.clean) {
             return Self::default();
         }

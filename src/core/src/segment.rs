@@ -66,7 +66,7 @@ use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 mod outcome;
 
-pub use outcome::{Miss, Obstacle, Refused, Remainder, Remainders, Request, Taken};
+pub use outcome::{Miss, Obstacle, Refused, Remainder, Remainders, SegmentRequest, Taken};
 
 /// The longest segment, in ids: the largest `step` a tag can have (an SQL integer).
 /// Far enough below 2^32 that the overshoot of takers (at most one each) cannot
@@ -436,12 +436,12 @@ impl DoubleBuffer {
     }
 
     /// The allocator picks the request up; `None` if there is none.
-    pub fn accept(&self) -> Option<Request> {
+    pub fn accept(&self) -> Option<SegmentRequest> {
         let next = |seen: u32| (seen & !STATE).wrapping_add(ONE_REQUEST) | IN_FLIGHT;
         let seen = self
             .move_request(|seen| (seen & STATE == WANTED).then(|| next(seen)))
             .ok()?;
-        Some(Request {
+        Some(SegmentRequest {
             word: next(seen),
             range_len: self.range_len.swap(0, Ordering::Relaxed),
         })
@@ -449,7 +449,7 @@ impl DoubleBuffer {
 
     /// Ends a request, answered or not: sessions that still want ids ask again. Nothing if
     /// it was closed. Wake the waiters afterwards.
-    pub fn clear(&self, request: &Request) {
+    pub fn clear(&self, request: &SegmentRequest) {
         let _ = self.request.compare_exchange(
             request.word,
             request.word & !STATE | IDLE,
@@ -460,7 +460,7 @@ impl DoubleBuffer {
 
     /// Whether this is the request in flight: it was not closed.
     #[must_use]
-    pub fn is_in_flight(&self, request: &Request) -> bool {
+    pub fn is_in_flight(&self, request: &SegmentRequest) -> bool {
         self.request.load(Ordering::Acquire) == request.word
     }
 

@@ -28,10 +28,10 @@ use leaf_id_core::keeper::{
 };
 use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{
-    Clocks, Draft, Effect, Found, Held, Lease, LeaseHolder, Question, Rules, Step,
+    Clocks, Draft, Effect, FoundFile, Held, Lease, LeaseHolder, Question, Rules, Step,
 };
 use leaf_id_core::registry::{
-    self, Bounds, Decision, Here, Hold, Next, Place, Registry, Reply, Request, Requester, Row,
+    self, Bounds, Decision, Here, Hold, LeaseRequest, Next, Place, Registry, Reply, Requester, Row,
 };
 use leaf_id_core::reservation::{Stored, Terms, late_renewal};
 use leaf_id_core::snowflake::{Generator, Stall};
@@ -131,7 +131,7 @@ impl Tables {
         sent: Clocks,
         here: &Here,
     ) -> Reply {
-        let mut request = Request {
+        let mut request = LeaseRequest {
             question: *asked,
             system_identifier: 1,
             node_name: node.to_string().into_bytes(),
@@ -453,7 +453,7 @@ impl World {
     /// The lease of a disk, for a server that starts to lease.
     fn begin_leasing(&self, node: &mut Node, own: bool) -> LeaseHolder {
         let disk = &mut node.disk;
-        let found = Found {
+        let found = FoundFile {
             original: !disk.copied,
             same_boot: disk.boot == node.boot || self.broken == Broken::CopiedDisk,
             clean: disk.lease_is_clean,

@@ -13,8 +13,8 @@
 use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{Clocks, Held, Kind, Lease, LeaseHolder, Question, Rules, Status};
 use leaf_id_core::registry::{
-    Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, Next, Place, Registry, Request,
-    Requester, Row, Tables, decide,
+    Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, LeaseRequest, Next, Place,
+    Registry, Requester, Row, Tables, decide,
 };
 
 const NOW: i64 = 1_800_000_000_000;
@@ -152,7 +152,7 @@ impl World {
     }
 
     fn decide(&mut self, question: Question, member: Member<'_>, now_ms: i64) -> Decision {
-        let request = Request {
+        let request = LeaseRequest {
             question,
             system_identifier: 4711,
             node_name: member.node.into(),

@@ -11,7 +11,7 @@ mod claim;
 #[must_use]
 pub fn decide(
     tables: Tables<'_>,
-    request: &Request,
+    request: &LeaseRequest,
     requester: &Requester<'_>,
     here: &Here,
 ) -> Next {
@@ -82,7 +82,7 @@ struct Choice {
 /// One question, and what it is judged by.
 struct Case<'a> {
     rows: &'a [(Row, Hold)],
-    request: &'a Request,
+    request: &'a LeaseRequest,
     requester: &'a Requester<'a>,
     here: &'a Here,
     /// As it is to be.

@@ -230,7 +230,7 @@ pub struct Requester<'a> {
 
 /// What is asked, by whom, and on which terms: the message of a server to the registry.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Request {
+pub struct LeaseRequest {
     /// The question. What a renewal says about what is reserved is not looked at.
     pub question: Question,
     /// The database cluster of who asks ...
@@ -252,7 +252,7 @@ pub struct Request {
     pub layout: Layout,
 }
 
-impl Request {
+impl LeaseRequest {
     /// Whether it can be decided on.
     #[must_use]
     pub fn is_valid(&self) -> bool {

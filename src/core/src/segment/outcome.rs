@@ -64,7 +64,7 @@ pub enum Refused {
 
 /// A request that an allocator has accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct SegmentRequest {
     /// The word while it is in flight.
     pub(super) word: u32,
     /// The longest range that a session waits for, 0 for none.
