@@ -2,18 +2,22 @@
 
 use std::borrow::Cow;
 
-use leaf_id_core::layout::Layout;
-use leaf_id_core::state::Refusal;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode};
 
 use crate::guc;
 use crate::pg::{Refused, ServerProblem};
 
+mod format;
 mod refill;
 mod refusal;
+mod registry;
+mod snowflake;
 
+pub use format::FormatError;
 pub use refill::{RefillError, for_monitors};
+pub use registry::RegistryError;
+pub use snowflake::SnowflakeError;
 
 /// Why a call fails. Tags as the user wrote them, times in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,79 +71,14 @@ pub enum Failure {
     TagChanged { tag: String, parallel: bool },
     /// All slots are busy.
     NoFreeSlot,
-    /// `leaf_id.worker_id` is empty.
-    WorkerIdUnset,
-    /// The clock is too far behind the last id.
-    ClockBack {
-        by_ms: i64,
-        last: String,
-        max_lead_ms: i64,
-    },
-    /// The milliseconds of the layout are used up.
-    EndOfTime,
-    /// What an earlier run or another server may have issued lies too far ahead.
-    TooFarAhead { by_ms: i64, until: String },
-    /// The generator is closed; the last answer of the worker registry.
-    Refusal { refusal: Refusal, said: String },
-    /// The reservation could not be written or read.
-    ReservationFile { reason: String },
-    /// `leaf_snowflake_reset` below what was reserved for the same worker id.
-    WorkerIdUsed { worker_id: u16, until: String },
-    /// `leaf_snowflake_reset` found no launcher, or a busy one.
-    ResetTimeout {
-        timeout_ms: i64,
-        detail: &'static str,
-    },
-    /// `leaf_snowflake_reset` to a time that no id can carry.
-    ResetOutOfRange,
     /// A function that only the planner puts into expressions.
     CalledDirectly { function: &'static str },
     /// Only a superuser may.
     NotSuperuser { function: &'static str },
-    /// The generator did not open in time.
-    SnowflakeTimeout { timeout_ms: i64, detail: String },
-    /// A fixed worker id on a standby.
-    StandbyWithoutLease,
-    /// The lease of the worker id has ended; since when the registry is away, and what it or
-    /// the way to it has said last.
-    LeaseEnded {
-        worker_id: u16,
-        registry: String,
-        away_since: Option<String>,
-        said: String,
-    },
-    /// The tables of the worker registry are missing.
-    NoRegistryTable,
     /// A message of another version.
     OtherMessage { version: u32, expected: u32 },
     /// A message that is none.
     BadMessage { detail: String },
-    /// A question to the worker registry that makes no sense.
-    LeaseTerms,
-    /// `leaf_worker_release` of a worker id that nobody has.
-    NotLeased { worker_id: Option<i32> },
-    /// The worker id of another role's server.
-    OtherRolesWorkerId { worker_id: i32 },
-    /// Not one of the registry's layout.
-    NoSuchWorkerId { worker_id: i32, largest: u16 },
-    /// `leaf_worker_retire` with a time, of a worker id that may have been used.
-    WorkerIdNotFresh { worker_id: i32 },
-    /// `leaf_worker_retire` with a time that no id has.
-    RetireOutOfRange { first: String, last: String },
-    /// `leaf_worker_retire` of NULL.
-    RetireNull,
-    /// `leaf_snowflake_reset` with a leased worker id.
-    ResetLeased,
-    /// An id has the bits of its layout, and is not negative.
-    NoSnowflake { id: i64, layout: Layout },
-    /// A layout argument that is none.
-    BadLayout { layout: String },
-    /// An id of this time has no such sequence.
-    SequenceOutOfRange { sequence: i64, max: u16 },
-    /// An id cannot be composed of a time before the first or after the last.
-    TimeOutOfRange { first: String, last: String },
-    /// An epoch argument outside what a timestamp holds.
-    BadEpoch { epoch_ms: i64 },
     /// UPDATE of `max_id` downwards.
     MaxIdLowered { tag: String, from: i64, to: i64 },
     /// A trigger function called by hand.
@@ -167,23 +106,6 @@ pub enum Failure {
     GaplessIsolation,
     /// Two-phase commit of a gapless number.
     GaplessPrepared,
-    /// A text that is no pattern.
-    BadPattern {
-        pattern: String,
-        detail: &'static str,
-    },
-    /// An id that a pattern cannot hold.
-    DoesNotFit { id: i64, pattern: String },
-    /// A text that is not one of a pattern.
-    Unparsed {
-        text: String,
-        pattern: String,
-        detail: &'static str,
-    },
-    /// A UUID of a negative id.
-    NegativeUuid { id: i64 },
-    /// A UUID that holds no id.
-    OtherUuid { uuid: String },
     /// There is no `leaf_high_mark`.
     NoMarkTable,
     /// A reset of a tag whose ids come from another server.
@@ -208,6 +130,12 @@ pub enum Failure {
     NotOpaque { tag: String },
     /// A number or an id outside of the tag's domain.
     OpaqueOutOfRange { tag: String, value: i64, last: i64 },
+    /// Why a snowflake id cannot be issued, or the generator not be reset.
+    Snowflake(SnowflakeError),
+    /// Why the worker registry does not do as it is told.
+    Registry(RegistryError),
+    /// Why an id cannot be read, written or composed.
+    Format(FormatError),
 }
 
 impl From<Refused> for Failure {
@@ -248,12 +176,6 @@ impl Failure {
             server: String::new(),
             text: String::new(),
         }
-    }
-
-    /// The error of a closed generator that no registry has to do with.
-    pub fn refusal(refusal: Refusal) -> Self {
-        let said = String::new();
-        Self::Refusal { refusal, said }
     }
 
     /// The report to raise, or to return from an SQL function.
@@ -322,12 +244,6 @@ impl Failure {
                     Self::NoSegment { tag, timeout_ms, detail }.report()
                 })
             }
-            Self::Refusal { refusal, said } => {
-                refusal::report(refusal, &said).unwrap_or_else(|| {
-                    let timeout_ms = guc::REFILL_TIMEOUT.get().into();
-                    Self::SnowflakeTimeout { timeout_ms, detail: said }.report()
-                })
-            }
             Self::TagLength { bytes } => {
                 error(invalid, "a tag must be 1 to 128 bytes long".into())
                     .set_detail(format!("This one has {bytes} bytes."))
@@ -361,54 +277,6 @@ impl Failure {
             .set_hint("Commit first, or set \"max_parallel_workers_per_gather\" to 0."),
             Self::NoFreeSlot => error(full, "no free slot for another tag".into())
                 .set_hint("Increase \"leaf_id.max_tags\" and restart the server."),
-            Self::WorkerIdUnset => error(not_ready, "\"leaf_id.worker_id\" is not set".into())
-                .set_hint(
-                    "Give every server a number of its own: ALTER SYSTEM SET leaf_id.worker_id = '1'; SELECT pg_reload_conf();",
-                ),
-            Self::ClockBack {
-                by_ms,
-                last,
-                max_lead_ms,
-            } => error(
-                not_ready,
-                "could not issue a snowflake id: the clock went back".into(),
-            )
-            .set_detail(format!(
-                "The clock is {by_ms} ms behind the last id, which carries the time {last}; ids may lead it by {max_lead_ms} ms."
-            ))
-            .set_hint("Calls succeed again once the clock is within \"leaf_id.max_clock_lead\" of the last id. If the clock was wrong then and is right now, and that is too long: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
-            Self::EndOfTime => error(
-                exhausted,
-                "snowflake ids have reached the end of their time".into(),
-            ),
-            Self::TooFarAhead { by_ms, until } => error(
-                not_ready,
-                "cannot issue snowflake ids: earlier ones may carry times too far ahead of the clock".into(),
-            )
-            .set_detail(format!("They can be issued again at {until}, in {by_ms} ms, when the lead is within \"leaf_id.max_clock_lead\"."))
-            .set_hint("Set the clock right, or raise \"leaf_id.max_clock_lead\". If the clock is right now, and the worker id is not leased: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
-            Self::ReservationFile { reason } => error(
-                Code::ERRCODE_IO_ERROR,
-                "could not reserve snowflake timestamps".into(),
-            )
-            .set_detail(format!("The file leaf_id_reservation.json in the data directory could not be read or written: {reason}"))
-            .set_hint("Make the file readable and the disk writable; the launcher tries again every second. If the file is damaged, and the clock was never ahead: SELECT leaf_snowflake_reset(now());"),
-            Self::WorkerIdUsed { worker_id, until } => error(
-                not_ready,
-                format!("worker id {worker_id} may have issued snowflake ids with later times"),
-            )
-            .set_detail(format!("Its timestamps are reserved until {until}."))
-            .set_hint("Set \"leaf_id.worker_id\" to one that was never used before: ALTER SYSTEM SET leaf_id.worker_id = '...'; SELECT pg_reload_conf(); and call this again."),
-            Self::ResetTimeout { timeout_ms, detail } => error(
-                Code::ERRCODE_LOCK_NOT_AVAILABLE,
-                format!("could not reset snowflake ids within {timeout_ms} ms"),
-            )
-            .set_detail(detail.to_string()),
-            Self::ResetOutOfRange => error(
-                invalid,
-                "snowflake ids cannot carry this time".into(),
-            )
-            .set_hint("To issue ids from now on: SELECT leaf_snowflake_reset(now());"),
             Self::CalledDirectly { function } => error(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
                 format!("cannot call {function}() directly"),
@@ -417,106 +285,12 @@ impl Failure {
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
                 format!("must be superuser to call {function}()"),
             ),
-            Self::SnowflakeTimeout { timeout_ms, detail } => error(
-                Code::ERRCODE_LOCK_NOT_AVAILABLE,
-                format!("could not get a snowflake id within {timeout_ms} ms"),
-            )
-            .set_detail(detail)
-            .set_hint("Try again, look at leaf_snowflake_status, or increase \"leaf_id.refill_timeout\"."),
-            Self::StandbyWithoutLease => error(
-                Code::ERRCODE_READ_ONLY_SQL_TRANSACTION,
-                "cannot issue snowflake ids during recovery".into(),
-            )
-            .set_detail("The worker id is in the configuration, or from a registry on this server itself, and may be that of the primary.")
-            .set_hint("A standby can have one of its own: set \"leaf_id.worker_registry\" to one on another server, and \"leaf_id.worker_id\" to auto."),
-            Self::LeaseEnded { worker_id, registry, away_since, said } => error(
-                not_ready,
-                format!("cannot issue snowflake ids: the lease of worker id {worker_id} has ended"),
-            )
-            .set_detail(match away_since {
-                Some(since) => format!("Worker registry \"{registry}\" has not answered since {since}: {said}."),
-                None => format!("Worker registry \"{registry}\" has not renewed it yet."),
-            })
-            .set_hint("Calls succeed again as soon as the registry renews it; leaf_snowflake_status tells more."),
-            Self::NoRegistryTable => error(
-                Code::ERRCODE_UNDEFINED_TABLE,
-                "the tables of the worker registry in schema leaf_id are missing".into(),
-            ),
             Self::OtherMessage { version, expected } => error(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
                 format!("message is of version {version}, not {expected}"),
             )
             .set_hint("Install the same version of leaf_id on both servers."),
             Self::BadMessage { detail } => error(invalid, format!("cannot read the message: {detail}")),
-            Self::LeaseTerms => error(
-                invalid,
-                "a worker id cannot be leased on these terms".into(),
-            )
-            .set_detail("Expected are a worker id that the layout has, a node name of at most 63 printable bytes, a next_token that is neither 0 nor token, a clock between 1970 and 9999, a lease of at most a day, and a clock skew and a lead of at most an hour."),
-            Self::NotLeased { worker_id } => error(
-                Code::ERRCODE_UNDEFINED_OBJECT,
-                match worker_id {
-                    Some(worker_id) => format!("worker id {worker_id} is not leased"),
-                    None => "worker id null is not leased".into(),
-                },
-            ),
-            Self::OtherRolesWorkerId { worker_id } => error(
-                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
-                format!("permission denied for worker id {worker_id}"),
-            )
-            .set_detail("It is leased to a server of another role.")
-            .set_hint("That role can do this, and the owner of extension leaf_id."),
-            Self::NoSuchWorkerId { worker_id, largest } => error(
-                invalid,
-                format!("worker id is out of range: {worker_id}"),
-            )
-            .set_detail(format!("Worker ids are 0 to {largest}.")),
-            Self::WorkerIdNotFresh { worker_id } => error(
-                not_ready,
-                format!("worker id {worker_id} may have been used before"),
-            )
-            .set_detail("It was leased once, is retired already, or is \"leaf_id.worker_id\" of this server.")
-            .set_hint("Choose one that leaf_worker_status does not show, and that no server is set to."),
-            Self::RetireOutOfRange { first, last } => error(
-                invalid,
-                "cannot retire a worker id until a time that no id can carry".into(),
-            )
-            .set_detail(format!("Ids of this registry carry times from {first} to {last}.")),
-            Self::RetireNull => error(
-                Code::ERRCODE_NULL_VALUE_NOT_ALLOWED,
-                "leaf_worker_retire() takes no null".into(),
-            ),
-            Self::ResetLeased => error(
-                not_ready,
-                "cannot reset snowflake ids while \"leaf_id.worker_id\" is auto".into(),
-            )
-            .set_detail("No id carries a later time than the worker registry has recorded, so there is nothing to go back from."),
-            Self::NoSnowflake { id, layout } => {
-                error(invalid, format!("not a snowflake id: {id}"))
-                    .set_detail(format!("Ids of layout {layout} are 0 to {}.", layout.max_id()))
-            }
-            Self::BadLayout { layout } => error(
-                invalid,
-                format!("not a layout of snowflake ids: \"{layout}\""),
-            )
-            .set_detail(Layout::ALLOWED),
-            Self::SequenceOutOfRange { sequence, max } => error(
-                invalid,
-                format!("sequence is out of range: {sequence}"),
-            )
-            .set_detail(format!(
-                "Sequences are 0 to {max}: a worker id has {} ids in a millisecond.",
-                u32::from(max) + 1
-            ))
-            .set_hint("Give further rows of this millisecond a later time, or another worker id."),
-            Self::TimeOutOfRange { first, last } => error(
-                invalid,
-                "snowflake ids cannot carry this time".into(),
-            )
-            .set_detail(format!("With this epoch and layout they carry times from {first} to {last}.")),
-            Self::BadEpoch { epoch_ms } => {
-                error(invalid, format!("epoch is out of range: {epoch_ms}"))
-            }
             Self::MaxIdLowered { tag, from, to } => error(
                 not_ready,
                 format!("cannot lower \"max_id\" of tag \"{tag}\" from {from} to {to}"),
@@ -588,30 +362,6 @@ impl Failure {
                 "cannot PREPARE a transaction that has taken a number of a gapless series".into(),
             )
             .set_detail("It would keep the series locked until it is committed, over restarts too."),
-            Self::BadPattern { pattern, detail } => error(
-                invalid,
-                format!("not a pattern of ids: \"{pattern}\""),
-            )
-            .set_detail(detail),
-            Self::DoesNotFit { id, pattern } => error(
-                Code::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
-                format!("pattern \"{pattern}\" cannot hold id {id}"),
-            )
-            .set_detail("It is negative, has too many digits, or does not begin with a period that exists."),
-            Self::Unparsed { text, pattern, detail } => error(
-                Code::ERRCODE_INVALID_TEXT_REPRESENTATION,
-                format!("not an id in pattern \"{pattern}\": \"{text}\""),
-            )
-            .set_detail(detail),
-            Self::NegativeUuid { id } => error(
-                Code::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
-                format!("a UUID cannot hold a negative id: {id}"),
-            ),
-            Self::OtherUuid { uuid } => error(
-                Code::ERRCODE_INVALID_TEXT_REPRESENTATION,
-                format!("not a UUID that holds an id: \"{uuid}\""),
-            )
-            .set_hint("Such a UUID comes from leaf_format_uuid()."),
             Self::NoMarkTable => error(
                 Code::ERRCODE_UNDEFINED_TABLE,
                 "table \"leaf_id.leaf_high_mark\" is missing".into(),
@@ -673,6 +423,9 @@ impl Failure {
                 format!("{value} is out of range for the opaque ids of tag \"{tag}\""),
             )
             .set_detail(format!("Its numbers and ids are 1 to {last}.")),
+            Self::Snowflake(error) => error.report(),
+            Self::Registry(error) => error.report(),
+            Self::Format(error) => error.report(),
         }
     }
 

@@ -3,7 +3,7 @@
 use leaf_id_core::state::{Refusal, State};
 
 use crate::deadline::{self, Deadline, RELOAD_GRACE_MS};
-use crate::error::{Failure, for_monitors};
+use crate::error::{Failure, SnowflakeError, for_monitors};
 use crate::pg;
 use crate::shmem::{Area, LeaseStatus};
 
@@ -24,12 +24,12 @@ pub fn check(area: &Area, deadline: &Deadline) -> Result<(), Failure> {
         {
             Ok(())
         }
-        State::WaitingOut { until_ms } => Err(Failure::TooFarAhead {
+        State::WaitingOut { until_ms } => Err(Failure::Snowflake(SnowflakeError::TooFarAhead {
             by_ms: until_ms - pg::now_ms(),
             until: pg::format_ms(until_ms),
-        }),
-        State::Unconfigured => Err(Failure::WorkerIdUnset),
-        State::Standby => Err(Failure::StandbyWithoutLease),
+        })),
+        State::Unconfigured => Err(Failure::Snowflake(SnowflakeError::WorkerIdUnset)),
+        State::Standby => Err(Failure::Snowflake(SnowflakeError::StandbyWithoutLease)),
         State::Refused(refusal) => failure(area, refusal).map_or(Ok(()), Err),
     }
 }
@@ -55,13 +55,13 @@ fn failure(area: &Area, refusal: Refusal) -> Option<Failure> {
         | Refusal::NoAnswer
         | Refusal::RegistryGrace
         | Refusal::WorkerIdLost => None,
-        Refusal::FileProblem => Some(Failure::ReservationFile {
+        Refusal::FileProblem => Some(Failure::Snowflake(SnowflakeError::ReservationFile {
             reason: "the reason is in the server's log.".into(),
-        }),
-        _ => Some(Failure::Refusal {
+        })),
+        _ => Some(Failure::Snowflake(SnowflakeError::Refusal {
             refusal,
             said: for_monitors(status.last_error.get()),
-        }),
+        })),
     }
 }
 
@@ -98,18 +98,18 @@ pub fn timed_out(area: &Area, deadline: &Deadline) -> Failure {
             "The launcher has not started the generator.".into()
         }
     };
-    Failure::SnowflakeTimeout {
+    Failure::Snowflake(SnowflakeError::Timeout {
         timeout_ms: deadline.timeout_ms(),
         detail,
-    }
+    })
 }
 
 /// The error where the lease has ended.
 pub fn lease_ended(status: &LeaseStatus) -> Failure {
-    Failure::LeaseEnded {
+    Failure::Snowflake(SnowflakeError::LeaseEnded {
         worker_id: status.worker_id,
         registry: status.registry.get(),
         away_since: status.away_since_ms.map(pg::format_ms),
         said: for_monitors(status.last_error.get()),
-    }
+    })
 }

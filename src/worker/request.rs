@@ -233,30 +233,11 @@ impl Request {
                 };
                 Next::More
             }
-            // The row may have been replaced while its lock was waited for: one more look, in a
-            // new transaction.
-            Outcome::Failed {
-                error: RefillError::NoSuchTag,
-                ..
-            } if !matches!(self.state, RequestState::Missed) => {
-                self.state = RequestState::Missed;
-                Next::Kept
-            }
             Outcome::Failed {
                 version,
                 error,
                 text,
-            } => {
-                if error.is_final() {
-                    self.lose_answer(area);
-                }
-                area.note(self.slot, version, error, text);
-                if error.is_final() {
-                    self.hold(version)
-                } else {
-                    self.put_off()
-                }
-            }
+            } => self.fail(area, version, error, text),
         }
     }
 
@@ -277,9 +258,22 @@ impl Request {
         Next::Kept
     }
 
-    /// The answer is final until the row is edited; but it must not be asked for again with
-    /// every id that is taken.
-    fn hold(&mut self, version: u64) -> Next {
+    fn fail(&mut self, area: &Area, version: u64, error: RefillError, text: Option<&str>) -> Next {
+        // The row may have been replaced while its lock was waited for: one more look, in a new
+        // transaction.
+        if error == RefillError::NoSuchTag && !matches!(self.state, RequestState::Missed) {
+            self.state = RequestState::Missed;
+            return Next::Kept;
+        }
+        let is_final = error.is_final();
+        if is_final {
+            self.lose_answer(area);
+        }
+        area.note(self.slot, version, error, text);
+        if !is_final {
+            return self.put_off();
+        }
+        // It must not be asked for again with every id that is taken.
         self.state = RequestState::Held {
             version,
             until: Instant::now() + HOLD,

@@ -532,6 +532,27 @@ fn another_function_of_the_same_name_is_not_asked() {
 }
 
 #[test]
+fn a_tag_has_the_same_name_in_databases_of_different_encodings() {
+    let fleet = Fleet::new(1, &[]);
+    let [member] = &fleet.members[..] else {
+        panic!("one member");
+    };
+    for (encoding, letter) in [("LATIN1", 'ä'), ("EUC_JP", 'あ'), ("SQL_ASCII", 'ä')] {
+        member.session().run(&format!(
+            "CREATE DATABASE {encoding} ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'"
+        ));
+        let mut session = member.session_in(&encoding.to_lowercase());
+        session.run("CREATE EXTENSION leaf_id; CREATE EXTENSION dblink");
+        session.create_foreign_server(CENTRAL, &[fleet.central.dir()]);
+        let tag = format!("{letter} \"\\\u{1}\u{7f} {encoding}");
+        fleet.central.session().create_steady_tag(&tag, 10);
+        session.create_sourced_tag(&tag, 10, 10);
+        assert_eq!(session.next(&tag), 1, "{encoding}");
+        assert!(fleet.central.session().max_id(&tag) > 10, "{encoding}");
+    }
+}
+
+#[test]
 fn an_answer_of_another_version_is_not_read() {
     let fleet = Fleet::new(1, &[]);
     fleet.create_tag("t", 100, 100);
