@@ -241,11 +241,8 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_opaque_key(text),
     @extschema@.leaf_opaque_create(text, bigint, integer, integer, text, text),
     leaf_id.leaf_make_key(text, bigint, text),
-    @extschema@.leaf_claim(text, integer),
-    @extschema@.leaf_worker_claim(
-        bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, integer, bigint, text),
-    @extschema@.leaf_worker_renew(
-        integer, bigint, text, bigint, bigint, bigint, bigint, integer, integer, integer, bigint, text),
+    @extschema@.leaf_claim(json),
+    @extschema@.leaf_worker_lease(json),
     @extschema@.leaf_worker_release(integer),
     @extschema@.leaf_worker_retire(integer, boolean),
     @extschema@.leaf_worker_retire(integer, timestamptz)

@@ -25,9 +25,8 @@ CREATE FUNCTION @extschema@.leaf_segment_next_range(tag text, n integer, OUT fir
 COMMENT ON FUNCTION @extschema@.leaf_segment_next_range(text, integer) IS
     'The next n ids of a tag without a gap, as the first and the last; n up to max_step';
 
-CREATE FUNCTION @extschema@.leaf_claim(
-    tag text, n integer, OUT first_id bigint, OUT last_id bigint, OUT incarnation bigint,
-    OUT max_step integer, OUT max_value bigint, OUT skipped bigint)
+-- Messages are json, which is passed on as it is written: jsonb would be parsed twice.
+CREATE FUNCTION @extschema@.leaf_claim(message json) RETURNS json
     STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_claim_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_claim(text, integer) IS
-    'Claims at most n ids of a tag for another server, for 0 its step; not in a transaction block';
+COMMENT ON FUNCTION @extschema@.leaf_claim(json) IS
+    'Claims ids of a tag for another server, which sends and is sent a message; not in a transaction block';

@@ -206,31 +206,10 @@ COMMENT ON COLUMN @extschema@.leaf_worker_status.role_name IS
 
 -- Functions that servers call for their leases, and functions for operators.
 
-CREATE FUNCTION @extschema@.leaf_worker_claim(
-    system_identifier bigint, node_name text, token bigint, next_token bigint,
-    held integer, held_until_ms bigint, now_ms bigint, reserve_until_ms bigint,
-    lease_ms integer, max_skew_ms integer, max_lead_ms integer, epoch_ms bigint,
-    layout text,
-    OUT status text, OUT worker_id integer, OUT floor_ms bigint, OUT reserved_until_ms bigint,
-    OUT registry_ms bigint, OUT peers integer, OUT peers_offset_ms bigint, OUT detail text,
-    OUT lease_ms integer, OUT max_skew_ms integer, OUT max_lead_ms integer)
-    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_claim_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_worker_claim(
-    bigint, text, bigint, bigint, integer, bigint, bigint, bigint, integer, integer, integer, bigint, text) IS
-    'Leases a worker id to a server: the one it had, or another. The answer''s status is granted, held, full, grace, clock, epoch, role or layout';
-
-CREATE FUNCTION @extschema@.leaf_worker_renew(
-    worker_id integer, system_identifier bigint, node_name text, token bigint, next_token bigint,
-    now_ms bigint, reserve_until_ms bigint,
-    lease_ms integer, max_skew_ms integer, max_lead_ms integer, epoch_ms bigint,
-    layout text,
-    OUT status text, OUT worker_id integer, OUT floor_ms bigint, OUT reserved_until_ms bigint,
-    OUT registry_ms bigint, OUT peers integer, OUT peers_offset_ms bigint, OUT detail text,
-    OUT lease_ms integer, OUT max_skew_ms integer, OUT max_lead_ms integer)
-    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_renew_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_worker_renew(
-    integer, bigint, text, bigint, bigint, bigint, bigint, integer, integer, integer, bigint, text) IS
-    'Renews the lease of a worker id, and raises what is reserved. The answer''s status is granted, lost, retired, grace, clock, epoch, role or layout';
+CREATE FUNCTION @extschema@.leaf_worker_lease(message json) RETURNS json
+    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_lease_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_worker_lease(json) IS
+    'Leases a worker id to another server, or renews its lease; it sends and is sent a message; not in a transaction block';
 
 CREATE FUNCTION @extschema@.leaf_worker_release(worker_id integer) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_release_wrapper';

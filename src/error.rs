@@ -2,15 +2,22 @@
 
 use std::borrow::Cow;
 
-use leaf_id_core::layout::Layout;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode};
 
-use crate::pg::{self, Refused, ServerProblem, sqlstate};
+use crate::guc;
+use crate::pg::{Refused, ServerProblem};
 
+mod format;
 mod refill;
+mod refusal;
+mod registry;
+mod snowflake;
 
-pub use refill::{RefillError, TagError};
+pub use format::FormatError;
+pub use refill::{RefillError, for_monitors};
+pub use registry::RegistryError;
+pub use snowflake::SnowflakeError;
 
 /// Why a call fails. Tags as the user wrote them, times in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,11 +46,12 @@ pub enum Failure {
     },
     /// Ids of a tag that the transaction has created, asked for while it commits.
     Committing { tag: String },
-    /// The tag gives no ids; and its source server, if that is behind.
-    Tag {
+    /// The tag gives no ids; its source server, and the text of the error.
+    Refill {
         tag: String,
+        error: RefillError,
         server: String,
-        error: TagError,
+        text: String,
     },
     /// The tag's ids are for other roles.
     TagForbidden { tag: String },
@@ -61,101 +69,16 @@ pub enum Failure {
     },
     /// The transaction changed the tag's row and has not committed.
     TagChanged { tag: String, parallel: bool },
-    /// The transaction itself holds the lock that the allocator needs.
-    LockedByCaller { tag: String },
     /// All slots are busy.
     NoFreeSlot,
-    /// The launcher could not start an allocator.
-    NoWorkerSlot { tag: String },
-    /// `leaf_id.worker_id` is empty.
-    WorkerIdUnset,
-    /// The clock is too far behind the last id.
-    ClockBack {
-        by_ms: i64,
-        last: String,
-        max_lead_ms: i64,
-    },
-    /// The milliseconds of the layout are used up.
-    EndOfTime,
-    /// What an earlier run or another server may have issued lies too far ahead.
-    TooFarAhead { by_ms: i64, until: String },
-    /// The epoch was moved later.
-    EpochMovedLater { stored_ms: i64 },
-    /// The layout was changed, and ids would be smaller than earlier ones.
-    LayoutChanged { stored: String },
-    /// The reservation could not be written or read.
-    ReservationFile { reason: String },
-    /// `leaf_snowflake_reset` below what was reserved for the same worker id.
-    WorkerIdUsed { worker_id: u16, until: String },
-    /// A worker id that a reset has left behind is set again, before its time.
-    WorkerIdRetired { until: String },
-    /// `leaf_snowflake_reset` found no launcher, or a busy one.
-    ResetTimeout {
-        timeout_ms: i64,
-        detail: &'static str,
-    },
-    /// `leaf_snowflake_reset` to a time that no id can carry.
-    ResetOutOfRange,
     /// A function that only the planner puts into expressions.
     CalledDirectly { function: &'static str },
     /// Only a superuser may.
     NotSuperuser { function: &'static str },
-    /// The generator did not open in time.
-    SnowflakeTimeout { timeout_ms: i64, detail: String },
-    /// A fixed worker id on a standby.
-    StandbyWithoutLease,
-    /// `leaf_id.worker_registry` is empty.
-    RegistryUnset,
-    /// The lease of the worker id has ended; since when the registry is away, and what it or
-    /// the way to it has said last.
-    LeaseEnded {
-        worker_id: u16,
-        registry: String,
-        away_since: Option<String>,
-        said: String,
-    },
-    /// The registry has this node's worker id leased to another server.
-    HeldByOther { said: String },
-    /// The registry has none.
-    NoFreeWorkerId { said: String },
-    /// The clock is off by more than `leaf_id.max_clock_skew`.
-    ClockSkew { by_ms: i64, said: String },
-    /// The registry's servers have another epoch.
-    OtherEpoch { said: String },
-    /// The registry's servers have another layout.
-    OtherLayout { said: String },
-    /// The registry knows this node's name as that of another role's server.
-    OtherRole { said: String },
-    /// The tables of the worker registry are missing.
-    NoRegistryTable,
-    /// A question to the worker registry with a NULL that says who asks, or on which terms.
-    LeaseUnknown,
-    /// A question to the worker registry that makes no sense.
-    LeaseTerms,
-    /// `leaf_worker_release` of a worker id that nobody has.
-    NotLeased { worker_id: Option<i32> },
-    /// The worker id of another role's server.
-    OtherRolesWorkerId { worker_id: i32 },
-    /// Not one of the registry's layout.
-    NoSuchWorkerId { worker_id: i32, largest: u16 },
-    /// `leaf_worker_retire` with a time, of a worker id that may have been used.
-    WorkerIdNotFresh { worker_id: i32 },
-    /// `leaf_worker_retire` with a time that no id has.
-    RetireOutOfRange { first: String, last: String },
-    /// `leaf_worker_retire` of NULL.
-    RetireNull,
-    /// `leaf_snowflake_reset` with a leased worker id.
-    ResetLeased,
-    /// An id has the bits of its layout, and is not negative.
-    NoSnowflake { id: i64, layout: Layout },
-    /// A layout argument that is none.
-    BadLayout { layout: String },
-    /// An id of this time has no such sequence.
-    SequenceOutOfRange { sequence: i64, max: u16 },
-    /// An id cannot be composed of a time before the first or after the last.
-    TimeOutOfRange { first: String, last: String },
-    /// An epoch argument outside what a timestamp holds.
-    BadEpoch { epoch_ms: i64 },
+    /// A message of another version.
+    OtherMessage { version: u32, expected: u32 },
+    /// A message that is none.
+    BadMessage { detail: String },
     /// UPDATE of `max_id` downwards.
     MaxIdLowered { tag: String, from: i64, to: i64 },
     /// A trigger function called by hand.
@@ -164,20 +87,13 @@ pub enum Failure {
     TruncateNotAllowed,
     /// Two-phase commit of an edit.
     PreparedEdit,
-    /// A foreign server that is not there.
-    NoServer { server: String },
-    /// A foreign server without USAGE.
-    ServerForbidden { server: String },
+    /// A foreign server that cannot be used.
+    Server {
+        server: String,
+        problem: ServerProblem,
+    },
     /// A tag would be sourced from elsewhere.
     SourceIsFinal { tag: String, server: String },
-    /// The source server of the tag has none of this name.
-    NoSuchTagThere { tag: String, server: String },
-    /// `max_value` is reached on the source server of the tag; what that says.
-    EndOfTagThere {
-        tag: String,
-        server: String,
-        detail: String,
-    },
     /// A claim for another server, of a tag that is itself sourced from one.
     SourcedElsewhere { tag: String, server: String },
     /// There is no `leaf_gapless`.
@@ -190,23 +106,6 @@ pub enum Failure {
     GaplessIsolation,
     /// Two-phase commit of a gapless number.
     GaplessPrepared,
-    /// A text that is no pattern.
-    BadPattern {
-        pattern: String,
-        detail: &'static str,
-    },
-    /// An id that a pattern cannot hold.
-    DoesNotFit { id: i64, pattern: String },
-    /// A text that is not one of a pattern.
-    Unparsed {
-        text: String,
-        pattern: String,
-        detail: &'static str,
-    },
-    /// A UUID of a negative id.
-    NegativeUuid { id: i64 },
-    /// A UUID that holds no id.
-    OtherUuid { uuid: String },
     /// There is no table of marks.
     NoMarkTable { table: String },
     /// A reset of a tag whose ids come from another server.
@@ -231,6 +130,12 @@ pub enum Failure {
     NotOpaque { tag: String },
     /// A number or an id outside of the tag's domain.
     OpaqueOutOfRange { tag: String, value: i64, last: i64 },
+    /// Why a snowflake id cannot be issued, or the generator not be reset.
+    Snowflake(SnowflakeError),
+    /// Why the worker registry does not do as it is told.
+    Registry(RegistryError),
+    /// Why an id cannot be read, written or composed.
+    Format(FormatError),
 }
 
 impl From<Refused> for Failure {
@@ -263,48 +168,13 @@ pub fn tell_raised(tag: &str, wanted: i64, next: i64) {
 }
 
 impl Failure {
-    /// What the row of a tag says.
-    pub fn tag(tag: String, error: TagError) -> Self {
-        Self::Tag {
+    /// The error of a tag, where no source server has to do with it.
+    pub fn tag(tag: String, error: RefillError) -> Self {
+        Self::Refill {
             tag,
-            server: String::new(),
             error,
-        }
-    }
-
-    /// What a session raises that waits for a segment; `None` where another try may bring it.
-    /// The arguments of [`RefillError::sentence`], and how `text` is shown to the caller.
-    pub fn refill(
-        error: RefillError,
-        tag: String,
-        server: String,
-        text: String,
-        shown: impl FnOnce(String) -> String,
-    ) -> Option<Self> {
-        match error {
-            RefillError::Tag(error) => Some(Self::Tag {
-                tag,
-                server: text,
-                error,
-            }),
-            RefillError::Refused { sqlstate, .. } => match sqlstate {
-                sqlstate::UNDEFINED_OBJECT => Some(Self::NoSuchTagThere { tag, server }),
-                sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED => Some(Self::EndOfTagThere {
-                    tag,
-                    server,
-                    detail: shown(text),
-                }),
-                _ => None,
-            },
-            _ => None,
-        }
-    }
-
-    /// What keeps a foreign server from being used.
-    pub fn server(server: String, problem: ServerProblem) -> Self {
-        match problem {
-            ServerProblem::Missing => Self::NoServer { server },
-            ServerProblem::Forbidden => Self::ServerForbidden { server },
+            server: String::new(),
+            text: String::new(),
         }
     }
 
@@ -367,7 +237,13 @@ impl Failure {
                 "Whoever manages tags can grant it: SELECT leaf_tag_grant('{}', '...');",
                 tag.replace('\'', "''")
             )),
-            Self::Tag { tag, server, error } => error.report(&tag, &server),
+            Self::Refill { tag, error, server, text } => {
+                error.report(&tag, &server, &text).unwrap_or_else(|| {
+                    let detail = error.sentence(&server, &for_monitors(text)).unwrap_or_default();
+                    let timeout_ms = guc::REFILL_TIMEOUT.get().into();
+                    Self::NoSegment { tag, timeout_ms, detail }.report()
+                })
+            }
             Self::TagLength { bytes } => {
                 error(invalid, "a tag must be 1 to 128 bytes long".into())
                     .set_detail(format!("This one has {bytes} bytes."))
@@ -399,86 +275,8 @@ impl Failure {
                 format!("cannot issue ids of tag \"{tag}\", which this transaction changed, in a parallel query"),
             )
             .set_hint("Commit first, or set \"max_parallel_workers_per_gather\" to 0."),
-            Self::LockedByCaller { tag } => error(
-                not_ready,
-                format!("tag \"{tag}\" is locked by this transaction"),
-            )
-            .set_detail("Its cached ids are used up, and new ones cannot be claimed while the row or the table is locked.")
-            .set_hint("Commit first; then its ids can be used."),
             Self::NoFreeSlot => error(full, "no free slot for another tag".into())
                 .set_hint("Increase \"leaf_id.max_tags\" and restart the server."),
-            Self::NoWorkerSlot { tag } => error(
-                full,
-                format!("could not start an allocator for tag \"{tag}\""),
-            )
-            .set_detail("All background worker slots are in use, and the reserve worker is missing: there was no slot for it when the server started.")
-            .set_hint("Increase \"max_worker_processes\" and restart the server."),
-            Self::WorkerIdUnset => error(not_ready, "\"leaf_id.worker_id\" is not set".into())
-                .set_hint(
-                    "Give every server a number of its own: ALTER SYSTEM SET leaf_id.worker_id = '1'; SELECT pg_reload_conf();",
-                ),
-            Self::ClockBack {
-                by_ms,
-                last,
-                max_lead_ms,
-            } => error(
-                not_ready,
-                "could not issue a snowflake id: the clock went back".into(),
-            )
-            .set_detail(format!(
-                "The clock is {by_ms} ms behind the last id, which carries the time {last}; ids may lead it by {max_lead_ms} ms."
-            ))
-            .set_hint("Calls succeed again once the clock is within \"leaf_id.max_clock_lead\" of the last id. If the clock was wrong then and is right now, and that is too long: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
-            Self::EndOfTime => error(
-                exhausted,
-                "snowflake ids have reached the end of their time".into(),
-            ),
-            Self::TooFarAhead { by_ms, until } => error(
-                not_ready,
-                "cannot issue snowflake ids: earlier ones may carry times too far ahead of the clock".into(),
-            )
-            .set_detail(format!("They can be issued again at {until}, in {by_ms} ms, when the lead is within \"leaf_id.max_clock_lead\"."))
-            .set_hint("Set the clock right, or raise \"leaf_id.max_clock_lead\". If the clock is right now, and the worker id is not leased: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
-            Self::EpochMovedLater { stored_ms } => error(
-                not_ready,
-                "cannot issue snowflake ids: \"leaf_id.epoch\" was moved later".into(),
-            )
-            .set_detail(format!("Earlier ids were issued with the epoch {stored_ms}."))
-            .set_hint(format!("Run: ALTER SYSTEM SET leaf_id.epoch = '{stored_ms}'; and restart the server.")),
-            Self::LayoutChanged { stored } => error(
-                not_ready,
-                "cannot issue snowflake ids: with this \"leaf_id.snowflake_layout\" they would be smaller than earlier ones".into(),
-            )
-            .set_detail(format!("Earlier ids were issued with the layout {stored}."))
-            .set_hint(format!("Run: ALTER SYSTEM SET leaf_id.snowflake_layout = '{stored}'; and restart the server.")),
-            Self::ReservationFile { reason } => error(
-                Code::ERRCODE_IO_ERROR,
-                "could not reserve snowflake timestamps".into(),
-            )
-            .set_detail(format!("The file leaf_id_reservation.json in the data directory could not be read or written: {reason}"))
-            .set_hint("Make the file readable and the disk writable; the launcher tries again every second. If the file is damaged, and the clock was never ahead: SELECT leaf_snowflake_reset(now());"),
-            Self::WorkerIdUsed { worker_id, until } => error(
-                not_ready,
-                format!("worker id {worker_id} may have issued snowflake ids with later times"),
-            )
-            .set_detail(format!("Its timestamps are reserved until {until}."))
-            .set_hint("Set \"leaf_id.worker_id\" to one that was never used before: ALTER SYSTEM SET leaf_id.worker_id = '...'; SELECT pg_reload_conf(); and call this again."),
-            Self::WorkerIdRetired { until } => error(
-                not_ready,
-                "\"leaf_id.worker_id\" is one that a reset has left behind".into(),
-            )
-            .set_detail(format!("It may have issued snowflake ids with times until {until}."))
-            .set_hint("Set it to the one that was in use, or to one that was never used before: ALTER SYSTEM SET leaf_id.worker_id = '...'; SELECT pg_reload_conf();"),
-            Self::ResetTimeout { timeout_ms, detail } => error(
-                Code::ERRCODE_LOCK_NOT_AVAILABLE,
-                format!("could not reset snowflake ids within {timeout_ms} ms"),
-            )
-            .set_detail(detail.to_string()),
-            Self::ResetOutOfRange => error(
-                invalid,
-                "snowflake ids cannot carry this time".into(),
-            )
-            .set_hint("To issue ids from now on: SELECT leaf_snowflake_reset(now());"),
             Self::CalledDirectly { function } => error(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,
                 format!("cannot call {function}() directly"),
@@ -487,148 +285,12 @@ impl Failure {
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
                 format!("must be superuser to call {function}()"),
             ),
-            Self::SnowflakeTimeout { timeout_ms, detail } => error(
-                Code::ERRCODE_LOCK_NOT_AVAILABLE,
-                format!("could not get a snowflake id within {timeout_ms} ms"),
+            Self::OtherMessage { version, expected } => error(
+                Code::ERRCODE_FEATURE_NOT_SUPPORTED,
+                format!("message is of version {version}, not {expected}"),
             )
-            .set_detail(detail)
-            .set_hint("Try again, look at leaf_snowflake_status, or increase \"leaf_id.refill_timeout\"."),
-            Self::StandbyWithoutLease => error(
-                Code::ERRCODE_READ_ONLY_SQL_TRANSACTION,
-                "cannot issue snowflake ids during recovery".into(),
-            )
-            .set_detail("The worker id is in the configuration, or from a registry on this server itself, and may be that of the primary.")
-            .set_hint("A standby can have one of its own: set \"leaf_id.worker_registry\" to one on another server, and \"leaf_id.worker_id\" to auto."),
-            Self::RegistryUnset => error(not_ready, "\"leaf_id.worker_registry\" is not set".into())
-                .set_detail("\"leaf_id.worker_id\" is auto: a worker id is to be leased.")
-                .set_hint("Say where from: ALTER SYSTEM SET leaf_id.worker_registry = 'database/server'; SELECT pg_reload_conf();"),
-            Self::LeaseEnded { worker_id, registry, away_since, said } => error(
-                not_ready,
-                format!("cannot issue snowflake ids: the lease of worker id {worker_id} has ended"),
-            )
-            .set_detail(match away_since {
-                Some(since) => format!("Worker registry \"{registry}\" has not answered since {since}: {said}."),
-                None => format!("Worker registry \"{registry}\" has not renewed it yet."),
-            })
-            .set_hint("Calls succeed again as soon as the registry renews it; leaf_snowflake_status tells more."),
-            Self::HeldByOther { said } => error(
-                not_ready,
-                "cannot issue snowflake ids: another server has the worker id of this node".into(),
-            )
-            .set_detail(format!("The worker registry says: {said}."))
-            .set_hint("Give each copy and each standby of a server a \"leaf_id.node_name\" of its own. If that was this server, before its data directory was lost, wait until its lease ends."),
-            Self::NoFreeWorkerId { said } => error(
-                full,
-                "cannot issue snowflake ids: the worker registry has no free worker id".into(),
-            )
-            .set_detail(format!("The worker registry says: {said}."))
-            .set_hint("Look at leaf_worker_status there, and call leaf_worker_release() for a server that is gone."),
-            Self::ClockSkew { by_ms, said } => error(
-                not_ready,
-                format!(
-                    "cannot issue snowflake ids: the clock is {} ms {}",
-                    by_ms.unsigned_abs(),
-                    if by_ms > 0 { "ahead" } else { "behind" }
-                ),
-            )
-            .set_detail(format!("The worker registry says: {said}."))
-            .set_hint("Set the clock right: this is tried again every second. \"leaf_id.max_clock_skew\" says how far it may be off."),
-            Self::OtherEpoch { said } => error(
-                not_ready,
-                "cannot issue snowflake ids: \"leaf_id.epoch\" is not that of the worker registry".into(),
-            )
-            .set_detail(format!("The worker registry says: {said}."))
-            .set_hint("All servers of a registry have one epoch: set \"leaf_id.epoch\" and restart the server."),
-            Self::OtherLayout { said } => error(
-                not_ready,
-                "cannot issue snowflake ids: \"leaf_id.snowflake_layout\" is not that of the worker registry".into(),
-            )
-            .set_detail(format!("The worker registry says: {said}."))
-            .set_hint("All servers of a registry have one layout: set \"leaf_id.snowflake_layout\" and restart the server."),
-            Self::OtherRole { said } => error(
-                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
-                "cannot issue snowflake ids: the name of this node belongs to another role in the worker registry".into(),
-            )
-            .set_detail(format!("The worker registry says: {said}."))
-            .set_hint("Connect to the registry with the previous role, set another \"leaf_id.node_name\", or have the registry's owner call leaf_worker_release() for the node's worker id."),
-            Self::NoRegistryTable => error(
-                Code::ERRCODE_UNDEFINED_TABLE,
-                "the tables of the worker registry in schema leaf_id are missing".into(),
-            ),
-            Self::LeaseUnknown => error(
-                Code::ERRCODE_NULL_VALUE_NOT_ALLOWED,
-                "a worker id cannot be leased to an unknown server".into(),
-            )
-            .set_detail("Only token, held and held_until_ms of leaf_worker_claim() may be null."),
-            Self::LeaseTerms => error(
-                invalid,
-                "a worker id cannot be leased on these terms".into(),
-            )
-            .set_detail("Expected are a layout, a worker id that it has, a node name of at most 63 printable bytes, a next_token that is neither 0 nor token, a clock between 1970 and 9999, a lease of at most a day, and a clock skew and a lead of at most an hour."),
-            Self::NotLeased { worker_id } => error(
-                Code::ERRCODE_UNDEFINED_OBJECT,
-                match worker_id {
-                    Some(worker_id) => format!("worker id {worker_id} is not leased"),
-                    None => "worker id null is not leased".into(),
-                },
-            ),
-            Self::OtherRolesWorkerId { worker_id } => error(
-                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
-                format!("permission denied for worker id {worker_id}"),
-            )
-            .set_detail("It is leased to a server of another role.")
-            .set_hint("That role can do this, and the owner of extension leaf_id."),
-            Self::NoSuchWorkerId { worker_id, largest } => error(
-                invalid,
-                format!("worker id is out of range: {worker_id}"),
-            )
-            .set_detail(format!("Worker ids are 0 to {largest}.")),
-            Self::WorkerIdNotFresh { worker_id } => error(
-                not_ready,
-                format!("worker id {worker_id} may have been used before"),
-            )
-            .set_detail("It was leased once, is retired already, or is \"leaf_id.worker_id\" of this server.")
-            .set_hint("Choose one that leaf_worker_status does not show, and that no server is set to."),
-            Self::RetireOutOfRange { first, last } => error(
-                invalid,
-                "cannot retire a worker id until a time that no id can carry".into(),
-            )
-            .set_detail(format!("Ids of this registry carry times from {first} to {last}.")),
-            Self::RetireNull => error(
-                Code::ERRCODE_NULL_VALUE_NOT_ALLOWED,
-                "leaf_worker_retire() takes no null".into(),
-            ),
-            Self::ResetLeased => error(
-                not_ready,
-                "cannot reset snowflake ids while \"leaf_id.worker_id\" is auto".into(),
-            )
-            .set_detail("No id carries a later time than the worker registry has recorded, so there is nothing to go back from."),
-            Self::NoSnowflake { id, layout } => {
-                error(invalid, format!("not a snowflake id: {id}"))
-                    .set_detail(format!("Ids of layout {layout} are 0 to {}.", layout.max_id()))
-            }
-            Self::BadLayout { layout } => error(
-                invalid,
-                format!("not a layout of snowflake ids: \"{layout}\""),
-            )
-            .set_detail(Layout::ALLOWED),
-            Self::SequenceOutOfRange { sequence, max } => error(
-                invalid,
-                format!("sequence is out of range: {sequence}"),
-            )
-            .set_detail(format!(
-                "Sequences are 0 to {max}: a worker id has {} ids in a millisecond.",
-                u32::from(max) + 1
-            ))
-            .set_hint("Give further rows of this millisecond a later time, or another worker id."),
-            Self::TimeOutOfRange { first, last } => error(
-                invalid,
-                "snowflake ids cannot carry this time".into(),
-            )
-            .set_detail(format!("With this epoch and layout they carry times from {first} to {last}.")),
-            Self::BadEpoch { epoch_ms } => {
-                error(invalid, format!("epoch is out of range: {epoch_ms}"))
-            }
+            .set_hint("Install the same version of leaf_id on both servers."),
+            Self::BadMessage { detail } => error(invalid, format!("cannot read the message: {detail}")),
             Self::MaxIdLowered { tag, from, to } => error(
                 not_ready,
                 format!("cannot lower \"max_id\" of tag \"{tag}\" from {from} to {to}"),
@@ -653,12 +315,12 @@ impl Failure {
                 "cannot PREPARE a transaction that has changed leaf_id.leaf_alloc".into(),
             )
             .set_hint("Change tags in a separate transaction, and COMMIT that."),
-            Self::NoServer { server } => error(
+            Self::Server { server, problem: ServerProblem::Missing } => error(
                 Code::ERRCODE_UNDEFINED_OBJECT,
                 format!("server \"{server}\" does not exist"),
             )
             .set_hint("Create it: CREATE SERVER ... FOREIGN DATA WRAPPER dblink_fdw OPTIONS (...);"),
-            Self::ServerForbidden { server } => error(
+            Self::Server { server, problem: ServerProblem::Forbidden } => error(
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
                 format!("permission denied for foreign server {server}"),
             ),
@@ -668,20 +330,6 @@ impl Failure {
             )
             .set_detail("Other servers may have issued ids above its \"max_id\" here.")
             .set_hint("Drop the tag, and create it anew with a start above all ids that are in use."),
-            Self::NoSuchTagThere { tag, server } => error(
-                Code::ERRCODE_UNDEFINED_OBJECT,
-                format!("tag \"{tag}\" does not exist on server \"{server}\""),
-            )
-            .set_hint(format!(
-                "Create it there: SELECT leaf_tag_create('{}');",
-                tag.replace('\'', "''")
-            )),
-            Self::EndOfTagThere { tag, server, detail } => error(
-                exhausted,
-                format!("tag \"{tag}\" has no ids left on server \"{server}\""),
-            )
-            .set_detail(format!("That server says: {detail}."))
-            .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc there."),
             Self::SourcedElsewhere { tag, server } => error(
                 not_ready,
                 format!("tag \"{tag}\" is sourced from another server"),
@@ -714,30 +362,6 @@ impl Failure {
                 "cannot PREPARE a transaction that has taken a number of a gapless series".into(),
             )
             .set_detail("It would keep the series locked until it is committed, over restarts too."),
-            Self::BadPattern { pattern, detail } => error(
-                invalid,
-                format!("not a pattern of ids: \"{pattern}\""),
-            )
-            .set_detail(detail),
-            Self::DoesNotFit { id, pattern } => error(
-                Code::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
-                format!("pattern \"{pattern}\" cannot hold id {id}"),
-            )
-            .set_detail("It is negative, has too many digits, or does not begin with a period that exists."),
-            Self::Unparsed { text, pattern, detail } => error(
-                Code::ERRCODE_INVALID_TEXT_REPRESENTATION,
-                format!("not an id in pattern \"{pattern}\": \"{text}\""),
-            )
-            .set_detail(detail),
-            Self::NegativeUuid { id } => error(
-                Code::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
-                format!("a UUID cannot hold a negative id: {id}"),
-            ),
-            Self::OtherUuid { uuid } => error(
-                Code::ERRCODE_INVALID_TEXT_REPRESENTATION,
-                format!("not a UUID that holds an id: \"{uuid}\""),
-            )
-            .set_hint("Such a UUID comes from leaf_format_uuid()."),
             Self::NoMarkTable { table } => error(
                 Code::ERRCODE_UNDEFINED_TABLE,
                 format!("table \"leaf_id.{table}\" is missing"),
@@ -799,6 +423,9 @@ impl Failure {
                 format!("{value} is out of range for the opaque ids of tag \"{tag}\""),
             )
             .set_detail(format!("Its numbers and ids are 1 to {last}.")),
+            Self::Snowflake(error) => error.report(),
+            Self::Registry(error) => error.report(),
+            Self::Format(error) => error.report(),
         }
     }
 
@@ -806,14 +433,5 @@ impl Failure {
     pub fn raise(self) -> ! {
         self.report().report(PgLogLevel::ERROR);
         unreachable!("an ERROR does not return")
-    }
-}
-
-/// What another server or PostgreSQL has said may name hosts, roles and nodes.
-pub fn for_monitors(said: String) -> String {
-    if pg::caller_is_monitor() {
-        said
-    } else {
-        "(shown to roles with the privileges of pg_monitor)".into()
     }
 }

@@ -54,7 +54,8 @@ pub use foreign::{ServerProblem, foreign_server, usage};
 pub use function::{caller_may_execute, check_execute, find_function, function, is_everybodys};
 pub use holder::{LockHolder, row_holder, table_holder};
 pub use latch::{Readiness, my_latch, set_latch, wait_for, wait_latch};
-pub use name::{Name, shown};
+pub use leaf_id_core::message::shown;
+pub use name::Name;
 pub use numbers::{hash, strong_random};
 pub use planner::LoneCall;
 pub use process::{

@@ -21,7 +21,7 @@ pub use area::{Area, area, forget_database, init};
 pub use directory::RELATIONS;
 pub use eviction::ACCOUNTS;
 pub use publish::Claimed;
-pub use registry::{Explanation, LeaseStatus, Reply, Request, WorkerIdSource};
+pub use registry::{Explanation, LeaseQuestion, LeaseReply, LeaseStatus, WorkerIdSource};
 pub use remote_servers::RemoteServerState;
 pub use reserve::Task;
 pub use saved::SavedRanges;

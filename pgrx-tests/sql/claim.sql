@@ -1,51 +1,59 @@
 -- leaf_claim: ids of a tag for another server.
 \set SHOW_CONTEXT never
-\set what 'first_id, last_id, max_step, max_value, skipped'
+\set answer 'AS a (version integer, first bigint, len integer, incarnation bigint, max_step integer, max_value bigint, skipped bigint)'
+\set what 'first, len, max_step, max_value, skipped'
 SELECT leaf_tag_create('t', step => 10, max_step => 1000, max_value => 1400);
 SELECT incarnation FROM leaf_id.leaf_alloc WHERE biz_tag = 't' \gset
 -- The row's step; fewer; at most eight times the largest so far; as much as max_step; what is left.
-SELECT :what, incarnation = :incarnation AS same FROM leaf_claim('t', 0);
-SELECT :what, incarnation = :incarnation AS same FROM leaf_claim('t', 3);
-SELECT :what, incarnation = :incarnation AS same FROM leaf_claim('t', 5000);
-SELECT :what, incarnation = :incarnation AS same FROM leaf_claim('t', 640);
-SELECT :what, incarnation = :incarnation AS same FROM leaf_claim('t', 1);
+SELECT :what, incarnation = :incarnation AS same FROM json_to_record(leaf_claim('{"version": 1, "tag": "t", "n": 0}')) :answer;
+SELECT :what, incarnation = :incarnation AS same FROM json_to_record(leaf_claim('{"version": 1, "tag": "t", "n": 3}')) :answer;
+SELECT :what, incarnation = :incarnation AS same FROM json_to_record(leaf_claim('{"version": 1, "tag": "t", "n": 5000}')) :answer;
+SELECT :what, incarnation = :incarnation AS same FROM json_to_record(leaf_claim('{"version": 1, "tag": "t", "n": 640}')) :answer;
+SELECT :what, incarnation = :incarnation AS same FROM json_to_record(leaf_claim('{"version": 1, "tag": "t", "n": 1}')) :answer;
 SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = 't';
-SELECT :what, incarnation = :incarnation AS same FROM leaf_claim('t', 1000);
-SELECT :what FROM leaf_claim('t', 1);
+SELECT :what, incarnation = :incarnation AS same FROM json_to_record(leaf_claim('{"version": 1, "tag": "t", "n": 1000}')) :answer;
+SELECT :what FROM json_to_record(leaf_claim('{"version": 1, "tag": "t", "n": 1}')) :answer;
 \echo :SQLSTATE
 SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = 't';
 -- Cut by max_step.
 UPDATE leaf_id.leaf_alloc SET max_value = 10000, max_step = 20 WHERE biz_tag = 't';
-SELECT :what FROM leaf_claim('t', 100);
+SELECT :what FROM json_to_record(leaf_claim('{"version": 1, "tag": "t", "n": 100}')) :answer;
 SELECT leaf_tag_reset('t', 5);
-SELECT first_id, incarnation <> :incarnation AS another FROM leaf_claim('t', 1);
-SELECT leaf_claim('t', -1);
+SELECT first, incarnation <> :incarnation AS another FROM json_to_record(leaf_claim('{"version": 1, "tag": "t", "n": 1}')) :answer;
+SELECT leaf_claim('{"version": 1, "tag": "t", "n": -1}');
 \echo :SQLSTATE
-SELECT leaf_claim('T', 1);
+SELECT leaf_claim('{"version": 1, "tag": "T", "n": 1}');
 \echo :SQLSTATE
-SELECT leaf_claim('', 1);
+SELECT leaf_claim('{"version": 1, "tag": "", "n": 1}');
 \echo :SQLSTATE
-SELECT first_id FROM leaf_claim('t', NULL);
+SELECT leaf_claim(NULL) IS NULL AS nothing;
+-- Another version, of which nothing else is read; and what is no message.
+SELECT format('SELECT leaf_claim(%L)', message)
+FROM unnest(ARRAY['{"version": 2, "tag": 5}', '{"version": 0}', '{"tag": "t", "n": 1}', '{"version": "1", "tag": "t", "n": 1}',
+    '{"version": 1, "tag": "t"}', '{"version": 1, "tag": "t", "n": 1.5}', '{"version": 1, "tag": "t", "n": 4294967296}',
+    '{"version": 1, "tag": null, "n": 1}', '{"version": 1, "tag": "\u20ac", "n": 1}', '{"version": 1, "tag": "t", "tag": "t", "n": 1}',
+    '[1]', '1', 'null', '""']) message \gexec
+SELECT leaf_claim(format('{"version": 1, "tag": "t", "n": 1, "more": "%s"}', repeat('x', 16384))::json);
 SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = 't';
 
 -- Not where it could be undone after it was answered.
-CREATE FUNCTION wrapper() RETURNS bigint LANGUAGE sql AS 'SELECT first_id FROM leaf_claim(''t'', 10)';
+CREATE FUNCTION wrapper() RETURNS bigint LANGUAGE sql AS 'SELECT (leaf_claim(''{"version": 1, "tag": "t", "n": 10}'') ->> ''first'')::bigint';
 BEGIN;
-SELECT leaf_claim('t', 10);
+SELECT leaf_claim('{"version": 1, "tag": "t", "n": 10}');
 \echo :SQLSTATE
 ROLLBACK;
-SELECT leaf_claim('t', 10) \; SELECT 1;
+SELECT leaf_claim('{"version": 1, "tag": "t", "n": 10}') \; SELECT 1;
 \echo :SQLSTATE
-SELECT 1 \; SELECT leaf_claim('t', 10);
+SELECT 1 \; SELECT leaf_claim('{"version": 1, "tag": "t", "n": 10}');
 \echo :SQLSTATE
 SELECT * FROM refusal('SELECT wrapper()') \gx
 SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = 't';
 SELECT wrapper();
 -- What goes wrong after it takes it back, and tells the caller nothing.
-SELECT c.*, 1 / (c.first_id - 16) FROM leaf_claim('t', 10) c;
-SELECT first_id FROM leaf_claim('t', 10);
+SELECT a.*, 1 / (a.first - 16) FROM json_to_record(leaf_claim('{"version": 1, "tag": "t", "n": 10}')) :answer;
+SELECT first FROM json_to_record(leaf_claim('{"version": 1, "tag": "t", "n": 10}')) :answer;
 SET default_transaction_read_only = on;
-SELECT first_id FROM leaf_claim('t', 1);
+SELECT first FROM json_to_record(leaf_claim('{"version": 1, "tag": "t", "n": 1}')) :answer;
 \echo :SQLSTATE
 RESET default_transaction_read_only;
 DROP FUNCTION wrapper();
@@ -56,7 +64,7 @@ CREATE FUNCTION mixed(OUT issued bigint, OUT claimed bigint) LANGUAGE plpgsql AS
 BEGIN
     PERFORM leaf_tag_create('t');
     issued := leaf_segment_next('t');
-    claimed := (leaf_claim('t', 10)).first_id;
+    claimed := (leaf_claim('{"version": 1, "tag": "t", "n": 10}') ->> 'first')::bigint;
 END $$;
 SELECT mixed();
 \echo :SQLSTATE
@@ -65,7 +73,7 @@ DROP FUNCTION mixed();
 CREATE EXTENSION dblink;
 CREATE SERVER leaf_central FOREIGN DATA WRAPPER dblink_fdw OPTIONS (host '/nowhere');
 SELECT leaf_tag_create('t', server => 'leaf_central');
-SELECT leaf_claim('t', 10);
+SELECT leaf_claim('{"version": 1, "tag": "t", "n": 10}');
 \echo :SQLSTATE
 SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = 't';
 SELECT leaf_tag_drop('t', forget => true);
@@ -77,15 +85,15 @@ SELECT leaf_tag_create('t', step => 10);
 CREATE ROLE leaf_id_member;
 SET ROLE leaf_id_member;
 SET search_path = nowhere;
-SELECT first_id FROM public.leaf_claim('t', 10);
+SELECT first FROM json_to_record(public.leaf_claim('{"version": 1, "tag": "t", "n": 10}')) :answer;
 \echo :SQLSTATE
 RESET ROLE;
 GRANT EXECUTE ON FUNCTION public.leaf_claim TO leaf_id_member;
 SET ROLE leaf_id_member;
-SELECT first_id FROM public.leaf_claim('t', 10);
+SELECT first FROM json_to_record(public.leaf_claim('{"version": 1, "tag": "t", "n": 10}')) :answer;
 SELECT sqlstate, message FROM public.refusal('SELECT * FROM leaf_id.leaf_alloc');
 SELECT sqlstate, message FROM public.refusal('UPDATE leaf_id.leaf_alloc SET max_id = 1000');
-SELECT first_id FROM public.leaf_claim('t', 10);
+SELECT first FROM json_to_record(public.leaf_claim('{"version": 1, "tag": "t", "n": 10}')) :answer;
 RESET ROLE;
 RESET search_path;
 SELECT leaf_tag_drop('t', forget => true);

@@ -77,14 +77,14 @@ impl Server {
     pub fn admit_members(&self) {
         self.session().run(&format!(
             "CREATE ROLE {MEMBER} LOGIN PASSWORD '{PASSWORD}';
-             GRANT EXECUTE ON FUNCTION leaf_claim(text, integer) TO {MEMBER}"
+             GRANT EXECUTE ON FUNCTION leaf_claim(json) TO {MEMBER}"
         ));
     }
 
     /// Lets members have worker ids from here, too.
     pub fn lease_worker_ids(&self) {
         self.session().run(&format!(
-            "GRANT EXECUTE ON FUNCTION leaf_worker_claim, leaf_worker_renew TO {MEMBER}"
+            "GRANT EXECUTE ON FUNCTION leaf_worker_lease TO {MEMBER}"
         ));
     }
 

@@ -51,6 +51,7 @@ pub mod history;
 pub mod installation;
 pub mod leases;
 pub mod load;
+pub mod messages;
 pub mod processes;
 pub mod programs;
 pub mod proxy;
@@ -74,6 +75,7 @@ pub use leases::{
     edit_json, lease_conf, now_ms, time_of, worker_of,
 };
 pub use load::{Haste, Load, Part, Plan};
+pub use messages::{lease_message, lease_query};
 pub use processes::{Frozen, Paused};
 pub use proxy::{Mode, Proxy};
 pub use server::{Server, Stop};

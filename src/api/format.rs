@@ -5,13 +5,15 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 
 use super::call::{finish, text};
-use crate::error::Failure;
+use crate::error::{Failure, FormatError};
 use crate::pg::{self, RawDatum};
 
 fn pattern(pattern: &[u8]) -> Result<Pattern<'_>, Failure> {
-    Pattern::new(pattern).map_err(|bad| Failure::BadPattern {
-        pattern: pg::shown(pattern),
-        detail: bad.sentence(),
+    Pattern::new(pattern).map_err(|bad| {
+        Failure::Format(FormatError::BadPattern {
+            pattern: pg::shown(pattern),
+            detail: bad.sentence(),
+        })
     })
 }
 
@@ -20,9 +22,11 @@ fn leaf_format(id: i64, fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     // SAFETY: a call of the SQL function of this name.
     let given = unsafe { text(fcinfo, 1) };
     let formatted = finish(pattern(given)).format(id);
-    let formatted = finish(formatted.ok_or_else(|| Failure::DoesNotFit {
-        id,
-        pattern: pg::shown(given),
+    let formatted = finish(formatted.ok_or_else(|| {
+        Failure::Format(FormatError::DoesNotFit {
+            id,
+            pattern: pg::shown(given),
+        })
     }));
     RawDatum::text(formatted.len(), |out| formatted.write(out))
 }
@@ -32,23 +36,27 @@ fn leaf_parse(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
     // SAFETY: a call of the SQL function of this name.
     let (formatted, given) = unsafe { (text(fcinfo, 0), text(fcinfo, 1)) };
     let parsed = finish(pattern(given)).parse(formatted);
-    finish(parsed.map_err(|unparsed| Failure::Unparsed {
-        text: pg::shown(formatted),
-        pattern: pg::shown(given),
-        detail: unparsed.sentence(),
+    finish(parsed.map_err(|unparsed| {
+        Failure::Format(FormatError::Unparsed {
+            text: pg::shown(formatted),
+            pattern: pg::shown(given),
+            detail: unparsed.sentence(),
+        })
     }))
 }
 
 #[pg_extern(strict, immutable, parallel_safe, sql = false)]
 fn leaf_format_uuid(id: i64) -> pgrx::Uuid {
-    let uuid = to_uuid(id).ok_or(Failure::NegativeUuid { id });
+    let uuid = to_uuid(id).ok_or(Failure::Format(FormatError::NegativeUuid { id }));
     pgrx::Uuid::from_bytes(finish(uuid))
 }
 
 #[pg_extern(strict, immutable, parallel_safe, sql = false)]
 fn leaf_parse_uuid(uuid: pgrx::Uuid) -> i64 {
     let id = of_uuid(*uuid.as_bytes());
-    finish(id.ok_or_else(|| Failure::OtherUuid {
-        uuid: uuid.to_string(),
+    finish(id.ok_or_else(|| {
+        Failure::Format(FormatError::OtherUuid {
+            uuid: uuid.to_string(),
+        })
     }))
 }

@@ -4,8 +4,9 @@ use pgrx::iter::SetOfIterator;
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
 
-use super::call::{bigint, count, finish, kept, names_a_constant, row_type, second_argument, tag};
+use super::call::{count, finish, kept, names_a_constant, row_type, second_argument, tag, text};
 use crate::pg::{self, RawDatum};
+use crate::remote::message::{self, ClaimRequest};
 use crate::remote::serve;
 use crate::segment::issue::{self, Batch, CallSite};
 use crate::segment::wait;
@@ -44,24 +45,15 @@ fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
 }
 
 #[pg_extern(strict, sql = false)]
-fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    // SAFETY: a call of the SQL function of this name.
-    let (row, tag, n) = unsafe { (row_type(fcinfo), tag(fcinfo), second_argument(fcinfo)) };
-    // Short, since waiting for a locked row here delays a member's other tags.
+fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> pg::Text {
+    // Short, as a locked row here holds up a member's other tags.
     finish(serve::begin(c"leaf_claim()", c"300ms"));
-    let n = finish(count(n));
-    let key = finish(wait::untouched(tag));
+    // SAFETY: a call of the SQL function of this name. json is stored as text is.
+    let request = unsafe { text(fcinfo, 0) };
+    let ClaimRequest { tag, n } = finish(message::read(request));
+    let key = finish(wait::untouched(&tag));
     let answer = finish(claim::claim_for_member(&key, n));
     claim::log_skip(&key.tag, answer.skipped);
     pg::tell();
-    let columns = [
-        answer.first.into_datum(),
-        (answer.end() - 1).into_datum(),
-        answer.incarnation.into_datum(),
-        answer.max_step.cast_signed().into_datum(),
-        answer.max_value.into_datum(),
-        bigint(answer.skipped).into_datum(),
-    ];
-    // SAFETY: its OUT arguments.
-    unsafe { row.form(columns) }
+    pg::Text::new(&message::write(&answer))
 }

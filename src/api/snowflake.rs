@@ -8,7 +8,7 @@ use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
 
 use super::call::{count, finish, row_type, text};
-use crate::error::Failure;
+use crate::error::{Failure, FormatError, RegistryError};
 use crate::pg::{self, RawDatum};
 use crate::shmem;
 use crate::snowflake::{issue, reset};
@@ -72,8 +72,10 @@ impl Format {
         // SAFETY: guaranteed by the caller; dropped here.
         let layout = unsafe { text(fcinfo, number) };
         let parsed = str::from_utf8(layout).ok().and_then(Layout::parse);
-        let layout = parsed.ok_or_else(|| Failure::BadLayout {
-            layout: pg::shown(layout),
+        let layout = parsed.ok_or_else(|| {
+            Failure::Format(FormatError::BadLayout {
+                layout: pg::shown(layout),
+            })
         })?;
         Ok(Self { epoch_ms, layout })
     }
@@ -83,11 +85,11 @@ fn decode(fcinfo: pg_sys::FunctionCallInfo, id: i64, format: Format) -> Result<R
     let Format { epoch_ms, layout } = format;
     let parts = layout
         .decompose(id)
-        .ok_or(Failure::NoSnowflake { id, layout })?;
+        .ok_or(Failure::Format(FormatError::NoSnowflake { id, layout }))?;
     let ts = epoch_ms
         .checked_add(parts.ms)
         .and_then(timestamp)
-        .ok_or(Failure::BadEpoch { epoch_ms })?;
+        .ok_or(Failure::Format(FormatError::BadEpoch { epoch_ms }))?;
     let columns = [
         ts.into_datum(),
         i32::from(parts.worker_id).into_datum(),
@@ -188,21 +190,23 @@ fn compose(ts: i64, worker_id: i32, sequence: i64, format: Format) -> Result<i64
     let ms = ms_since(ts, epoch_ms);
     if !(0..=layout.max_ms()).contains(&ms) {
         if timestamp(epoch_ms).is_none() {
-            return Err(Failure::BadEpoch { epoch_ms });
+            return Err(Failure::Format(FormatError::BadEpoch { epoch_ms }));
         }
-        return Err(Failure::TimeOutOfRange {
+        return Err(Failure::Format(FormatError::TimeOutOfRange {
             first: pg::format_ms(epoch_ms),
             last: pg::format_ms(epoch_ms.saturating_add(layout.max_ms())),
-        });
+        }));
     }
     let largest = layout.max_worker_id();
     let fits = |worker_id: &u16| *worker_id <= largest;
-    let worker_id = (u16::try_from(worker_id).ok().filter(fits))
-        .ok_or(Failure::NoSuchWorkerId { worker_id, largest })?;
+    let worker_id = (u16::try_from(worker_id).ok().filter(fits)).ok_or(Failure::Registry(
+        RegistryError::NoSuchWorkerId { worker_id, largest },
+    ))?;
     let max = layout.max_sequence();
     let fits = |sequence: &u16| *sequence <= max;
-    let sequence = (u16::try_from(sequence).ok().filter(fits))
-        .ok_or(Failure::SequenceOutOfRange { sequence, max })?;
+    let sequence = (u16::try_from(sequence).ok().filter(fits)).ok_or(Failure::Format(
+        FormatError::SequenceOutOfRange { sequence, max },
+    ))?;
     Ok(layout.compose(Parts {
         ms,
         worker_id,

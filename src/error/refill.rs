@@ -1,28 +1,15 @@
-//! Why a slot got no segment: what a claim says of a tag, what the slot remembers, and the
-//! words for both. A waiting session raises it, the views show it.
+//! Why a slot got no segment, with the words for it: a waiting session raises it, the views and
+//! the log show it.
 
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
-use crate::pg::LockHolder;
-use crate::pg::sqlstate::SqlState;
+use crate::pg::sqlstate::{self, SqlState};
+use crate::pg::{self, LockHolder};
 
-/// Why a tag gives no ids. Asking again does not change it before its row is edited, here or
-/// on its source server.
+/// Why the last request of a slot was not answered with a segment. It passes through shared memory,
+/// where a short text may go with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TagError {
-    /// It has no row.
-    NoSuchTag,
-    /// Its `max_value` is reached, by ids that are left out because of a failover where
-    /// `skip` is not 0.
-    EndOfTag { max_value: i64, skip: u64 },
-    /// The same incarnation of its row on the source server, which has given ids below those
-    /// that had come from there.
-    ServerBehind { received: i64, answered: i64 },
-}
-
-/// Why the last request of a slot was not answered with a segment.
-#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum RefillError {
     /// The row is locked.
     RowLocked { by: LockHolder },
@@ -34,8 +21,14 @@ pub enum RefillError {
     WorkerSlotShared,
     /// The allocator could not be started or connected.
     NoAllocator,
-    /// The tag gives none; the text is the name of the source server that is behind.
-    Tag(TagError),
+    /// The tag has no row.
+    NoSuchTag,
+    /// Its `max_value` is reached, by ids that are left out because of a failover where
+    /// `skip` is not 0.
+    EndOfTag { max_value: i64, skip: u64 },
+    /// The same incarnation of its row on the source server, which has given ids below those
+    /// that had come from there; the text is the name of that server.
+    ServerBehind { received: i64, answered: i64 },
     /// Another error: the text.
     Failed,
     /// The source server of the tag, by its number in shared memory, was asked, and has not
@@ -48,6 +41,32 @@ pub enum RefillError {
 }
 
 impl RefillError {
+    /// Whether the tag gives no ids because of its row here or on its source server.
+    pub fn is_of_tag(self) -> bool {
+        matches!(
+            self,
+            Self::NoSuchTag | Self::EndOfTag { .. } | Self::ServerBehind { .. }
+        )
+    }
+
+    /// Whether asking again does not change it before a row is edited, here or on the source server.
+    pub fn is_final(self) -> bool {
+        const NO_SUCH_TAG: SqlState = sqlstate::UNDEFINED_OBJECT;
+        const END_OF_TAG: SqlState = sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED;
+        match self {
+            Self::Refused { sqlstate, .. } => [NO_SUCH_TAG, END_OF_TAG].contains(&sqlstate),
+            _ => self.is_of_tag(),
+        }
+    }
+
+    /// The source server, by its number in shared memory.
+    pub fn server(self) -> Option<u32> {
+        match self {
+            Self::Asked { server } | Self::Refused { server, .. } => Some(server),
+            _ => None,
+        }
+    }
+
     /// As a sentence. `server`: the name of the one with the number. `text`: what is
     /// remembered with the error. `None` where what is known of that server says it.
     pub fn sentence(self, server: &str, text: &str) -> Option<String> {
@@ -66,7 +85,13 @@ impl RefillError {
                 "All background worker slots are in use, and databases take turns at the reserve worker.".into()
             }
             Self::NoAllocator => "No allocator could be started for this database.".into(),
-            Self::Tag(error) => error.sentence(text),
+            Self::NoSuchTag => "The tag does not exist.".into(),
+            Self::EndOfTag { max_value, .. } => {
+                format!("The tag has reached its maximum value ({max_value}).")
+            }
+            Self::ServerBehind { received, answered } => format!(
+                "Server \"{text}\" is behind: ids below {received} were in use, now it has given {answered}."
+            ),
             Self::Failed => format!("The allocator has failed: {text}"),
             Self::Asked { .. } => return None,
             Self::AwaitsStandby => {
@@ -75,73 +100,108 @@ impl RefillError {
             Self::Refused { .. } => format!("Server \"{server}\" has refused: {text}"),
         })
     }
-}
 
-impl TagError {
-    /// As a sentence; `server` is the tag's source server.
-    pub fn sentence(self, server: &str) -> String {
+    /// The text for the server's log, where somebody has to look after it.
+    pub fn log_text(self, server: &str, text: &str) -> Option<String> {
         match self {
-            Self::NoSuchTag => "The tag does not exist.".into(),
-            Self::EndOfTag { max_value, .. } => {
-                format!("The tag has reached its maximum value ({max_value}).")
-            }
-            Self::ServerBehind { received, answered } => format!(
-                "Server \"{server}\" is behind: ids below {received} were in use, now it has given {answered}."
-            ),
-        }
-    }
-
-    /// What the server's log says, where somebody has to look after the tag.
-    pub fn log_text(self, server: &str) -> Option<String> {
-        match self {
-            Self::NoSuchTag | Self::EndOfTag { .. } => None,
             Self::ServerBehind { received, answered } => Some(format!(
-                "server \"{server}\" has given {answered}, though ids below {received} were in use"
+                "server \"{text}\" has given {answered}, though ids below {received} were in use"
             )),
+            // Somebody is in the way there for a moment.
+            Self::Refused {
+                sqlstate:
+                    sqlstate::SERIALIZATION_FAILURE
+                    | sqlstate::DEADLOCK_DETECTED
+                    | sqlstate::LOCK_NOT_AVAILABLE
+                    | sqlstate::QUERY_CANCELED,
+                ..
+            } => None,
+            Self::Refused { .. } if !self.is_final() => {
+                Some(format!("server \"{server}\" has refused: {text}"))
+            }
+            Self::Failed => Some(text.into()),
+            _ => None,
         }
     }
 
-    /// The error to raise.
-    pub(super) fn report(self, tag: &str, server: &str) -> ErrorReport {
+    /// The error to raise: of a final one, or where the call itself is in the way. `None` of others,
+    /// which may be over soon.
+    pub(super) fn report(self, tag: &str, server: &str, text: &str) -> Option<ErrorReport> {
         let not_ready = Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
-        let exhausted = Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED;
         let error = |code, message: String| ErrorReport::new(code, message, "leaf_id");
-        match self {
+        let create = |tag: &str| format!("SELECT leaf_tag_create('{}');", tag.replace('\'', "''"));
+        Some(match self {
             Self::NoSuchTag => error(
                 Code::ERRCODE_UNDEFINED_OBJECT,
                 format!("tag \"{tag}\" does not exist"),
             )
-            .set_hint(format!(
-                "Create it: SELECT leaf_tag_create('{}');",
-                tag.replace('\'', "''")
-            )),
-            // The last id that there can be: nothing is to be raised.
-            Self::EndOfTag { max_value, skip: 0 } if max_value == i64::MAX - 1 => error(
-                exhausted,
-                format!("tag \"{tag}\" has reached the end of bigint"),
-            ),
-            Self::EndOfTag { max_value, skip } => {
-                let report = error(
-                    exhausted,
-                    format!("tag \"{tag}\" has reached its maximum value ({max_value})"),
-                );
-                if skip == 0 {
-                    report.set_hint("Raise \"max_value\" in leaf_id.leaf_alloc.")
-                } else {
-                    report.set_detail(format!(
-                        "After a failover, {skip} ids are left out, which claims that are missing here may have taken."
-                    ))
-                    .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc. Or, if no claim is missing, set \"leaf_id.failover_skip\" to 0 until this tag has issued an id.")
-                }
-            }
+            .set_hint(format!("Create it: {}", create(tag))),
+            Self::EndOfTag { max_value, skip } => end_of_tag(tag, max_value, skip),
             Self::ServerBehind { received, answered } => error(
                 not_ready,
-                format!("server \"{server}\" is behind with tag \"{tag}\""),
+                format!("server \"{text}\" is behind with tag \"{tag}\""),
             )
             .set_detail(format!(
                 "Ids below {received} had come from there, or were in use here before; now it has given {answered}. It may have lost claims in a failover."
             ))
             .set_hint("Raise its \"max_id\" there, above every id that is in use on any server."),
-        }
+            Self::Refused { sqlstate: sqlstate::UNDEFINED_OBJECT, .. } => error(
+                Code::ERRCODE_UNDEFINED_OBJECT,
+                format!("tag \"{tag}\" does not exist on server \"{server}\""),
+            )
+            .set_hint(format!("Create it there: {}", create(tag))),
+            Self::Refused { sqlstate: sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED, .. } => error(
+                Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
+                format!("tag \"{tag}\" has no ids left on server \"{server}\""),
+            )
+            .set_detail(format!("That server says: {}.", for_monitors(text.into())))
+            .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc there."),
+            Self::RowLocked { .. } | Self::TableLocked { .. } => error(
+                not_ready,
+                format!("tag \"{tag}\" is locked by this transaction"),
+            )
+            .set_detail("Its cached ids are used up, and new ones cannot be claimed while the row or the table is locked.")
+            .set_hint("Commit first; then its ids can be used."),
+            Self::NoWorkerSlot => error(
+                Code::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
+                format!("could not start an allocator for tag \"{tag}\""),
+            )
+            .set_detail("All background worker slots are in use, and the reserve worker is missing: there was no slot for it when the server started.")
+            .set_hint("Increase \"max_worker_processes\" and restart the server."),
+            _ => return None,
+        })
+    }
+}
+
+fn end_of_tag(tag: &str, max_value: i64, skip: u64) -> ErrorReport {
+    let exhausted = Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED;
+    let error = |code, message: String| ErrorReport::new(code, message, "leaf_id");
+    // The last id that there can be: nothing is to be raised.
+    if skip == 0 && max_value == i64::MAX - 1 {
+        return error(
+            exhausted,
+            format!("tag \"{tag}\" has reached the end of bigint"),
+        );
+    }
+    let report = error(
+        exhausted,
+        format!("tag \"{tag}\" has reached its maximum value ({max_value})"),
+    );
+    if skip == 0 {
+        return report.set_hint("Raise \"max_value\" in leaf_id.leaf_alloc.");
+    }
+    report
+        .set_detail(format!(
+            "After a failover, {skip} ids are left out, which claims that are missing here may have taken."
+        ))
+        .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc. Or, if no claim is missing, set \"leaf_id.failover_skip\" to 0 until this tag has issued an id.")
+}
+
+/// The answer of another server or of PostgreSQL, which may name hosts, roles and nodes.
+pub fn for_monitors(said: String) -> String {
+    if pg::caller_is_monitor() {
+        said
+    } else {
+        "(shown to roles with the privileges of pg_monitor)".into()
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::lease::{Found, Grant, Lease};
+use leaf_id_core::lease::{FoundFile, Grant, Lease};
 use serde::{Deserialize, Serialize};
 
 use super::protocol::{self, Origin, Place};
@@ -72,7 +72,7 @@ pub fn read(identity: &HolderIdentity) -> io::Result<Lease> {
     };
     let metadata = fs::metadata(FILE.file)?;
     let boot_id = boot_id();
-    let found = Found {
+    let found = FoundFile {
         original: document.origin.is_original(&FILE)?
             && document.origin.system_identifier == pg::system_identifier()
             && document.registry == identity.registry

@@ -88,7 +88,7 @@ pub struct Reservation {
 }
 
 /// The reservation left by the last run.
-pub struct Found {
+pub struct FoundReservation {
     /// The worker id in force.
     pub worker_id: u16,
     /// The worker id was leased.
@@ -103,7 +103,7 @@ pub struct Found {
 ///
 /// # Errors
 /// The file cannot be read or is corrupt: see [`protocol::is_damage`].
-pub fn read() -> io::Result<Option<Found>> {
+pub fn read() -> io::Result<Option<FoundReservation>> {
     let Some(document) = protocol::read::<Document>(&FILE)? else {
         return Ok(None);
     };
@@ -116,7 +116,7 @@ pub fn read() -> io::Result<Option<Found>> {
         return Err(out_of_range());
     }
     let left_behind = document.used.iter().filter(|used| used.retired);
-    Ok(Some(Found {
+    Ok(Some(FoundReservation {
         worker_id: document.worker_id,
         leased: document.leased,
         stored: Stored {

@@ -15,7 +15,7 @@ use crate::files;
 use crate::files::lease::HolderIdentity;
 use crate::guc::{self, Registry};
 use crate::pg;
-use crate::shmem::{Area, LeaseStatus, Reply, Request, Text, WorkerIdSource};
+use crate::shmem::{Area, LeaseQuestion, LeaseReply, LeaseStatus, Text, WorkerIdSource};
 
 /// How often a file that cannot be written is tried again, in milliseconds.
 const RETRY_MS: i64 = 1000;
@@ -172,7 +172,7 @@ impl LeaseClient {
         };
         self.asked = None;
         let (effect, source) = match reply {
-            Reply::Answered(answer, detail) => {
+            LeaseReply::Answered(answer, detail) => {
                 let question = draft.at(answer.sent.boot_ms);
                 let effect = self
                     .holder
@@ -180,7 +180,7 @@ impl LeaseClient {
                 self.note_answer(&answer, &detail.get(), &effect);
                 (effect, WorkerIdSource::Registry)
             }
-            Reply::Failed(error) => (self.fail(&error.get()), WorkerIdSource::File),
+            LeaseReply::Failed(error) => (self.fail(&error.get()), WorkerIdSource::File),
         };
         self.follow(effect, source)
     }
@@ -208,25 +208,20 @@ impl LeaseClient {
             return self.follow(effect, WorkerIdSource::File);
         }
         let draft = self.holder.ask(now, rules());
-        let database = pg::transaction(|| pg::find_database(&self.registry.database));
+        let name = &self.registry.database;
+        let database = pg::transaction(|| match pg::find_database(name) {
+            Ok(database) => database.ok_or_else(|| format!("database \"{name}\" does not exist")),
+            Err(pg::CatalogLocked) => Err("somebody has locked pg_database".into()),
+        });
         let database = match database {
-            Ok(Ok(Some(database))) => database,
-            Ok(Err(pg::CatalogLocked)) => {
-                let effect = self.fail("somebody has locked pg_database");
-                return self.follow(effect, WorkerIdSource::File);
-            }
-            Ok(Ok(None)) => {
-                let database = &self.registry.database;
-                let effect = self.fail(&format!("database \"{database}\" does not exist"));
-                return self.follow(effect, WorkerIdSource::File);
-            }
+            Ok(database) => database,
             Err(error) => {
-                let effect = self.fail(&error.message);
+                let effect = self.fail(&error);
                 return self.follow(effect, WorkerIdSource::File);
             }
         };
         let server = self.registry.server.as_deref().unwrap_or_default();
-        let number = self.area.registry().ask(Request {
+        let number = self.area.registry().ask(LeaseQuestion {
             draft,
             node_name: Text::new(&self.identity.node_name),
             database,

@@ -6,13 +6,13 @@
 use core::ffi::CStr;
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::lease::{Clocks, Kind};
+use leaf_id_core::lease::Clocks;
 use leaf_id_core::registry::{
-    Bounds, Decision, Event, Grace, Here, Hold, Holder, LAST_MS, Next, Place, Registry, Reply,
-    Request, Requester, Row, Tables, decide,
+    Bounds, Decision, Event, Grace, Here, Hold, Holder, LAST_MS, LeaseRequest, Next, Place,
+    Registry, Reply, Requester, Row, Tables, decide,
 };
 
-use crate::error::Failure;
+use crate::error::{Failure, RegistryError};
 use crate::guc::{self, WorkerId};
 use crate::pg::{self, Access, Client, LockedAtOnce, Shape, Table, Type, Value};
 use crate::remote::serve;
@@ -109,17 +109,18 @@ pub fn is_here() -> bool {
 /// clocks. What an error undoes was told to nobody. `host`: this server asks for itself.
 ///
 /// # Errors
-/// The question cannot be decided on, or the tables are not the extension's.
-pub fn ask(request: &Request, host: bool) -> Result<Reply, Failure> {
-    let function = match request.question.kind {
-        Kind::Claim => c"leaf_worker_claim()",
-        Kind::Renew => c"leaf_worker_renew()",
-    };
-    begin(function)?;
+/// The question cannot be read or decided on, or the tables are not the extension's.
+pub fn ask(
+    host: bool,
+    read: impl FnOnce() -> Result<LeaseRequest, Failure>,
+) -> Result<Reply, Failure> {
+    // Its answer is believed as soon as it comes.
+    serve::begin(c"leaf_worker_lease()", LOCK_TIMEOUT)?;
     // Before anything is waited for.
     let arrived_ms = pg::now_ms();
+    let request = read()?;
     if !request.is_valid() {
-        return Err(Failure::LeaseTerms);
+        return Err(Failure::Registry(RegistryError::LeaseTerms));
     }
     let client = pg::client();
     let mut tables = Opened::new()?;
@@ -140,7 +141,7 @@ pub fn ask(request: &Request, host: bool) -> Result<Reply, Failure> {
             host,
             ..requester(&client)
         };
-        match decide(tables.known(), request, &requester, &here) {
+        match decide(tables.known(), &request, &requester, &here) {
             Next::LockRegistry => tables.lock_registry()?,
             Next::LockRow { worker_id, wait } => tables.lock_row(worker_id, wait),
             Next::Done(decision) => {
@@ -151,11 +152,6 @@ pub fn ask(request: &Request, host: bool) -> Result<Reply, Failure> {
             }
         }
     }
-}
-
-/// Begins a call of another server: its answer is believed as soon as it comes.
-fn begin(function: &CStr) -> Result<(), Failure> {
-    serve::begin(function, LOCK_TIMEOUT)
 }
 
 fn requester(client: &Client) -> Requester<'_> {
@@ -174,7 +170,7 @@ fn requester(client: &Client) -> Requester<'_> {
 pub fn release(worker_id: Option<i32>) -> Result<(), Failure> {
     pg::prevent_if_read_only(c"leaf_worker_release()");
     let client = pg::client();
-    let not_leased = Failure::NotLeased { worker_id };
+    let not_leased = Failure::Registry(RegistryError::NotLeased { worker_id });
     let Some(worker_id) = worker_id else {
         return Err(not_leased);
     };
@@ -189,7 +185,9 @@ pub fn release(worker_id: Option<i32>) -> Result<(), Failure> {
         return Err(not_leased);
     }
     if !row.admits(&requester(&client)) {
-        return Err(Failure::OtherRolesWorkerId { worker_id });
+        return Err(Failure::Registry(RegistryError::OtherRolesWorkerId {
+            worker_id,
+        }));
     }
     write_worker(&table, Some(&stored), &row.released());
     Ok(())
@@ -201,7 +199,7 @@ pub fn release(worker_id: Option<i32>) -> Result<(), Failure> {
 /// There is no such worker id, or it is another role's.
 pub fn retire(worker_id: Option<i32>, retired: Option<bool>) -> Result<(), Failure> {
     let (Some(worker_id), Some(retired)) = (worker_id, retired) else {
-        return Err(Failure::RetireNull);
+        return Err(Failure::Registry(RegistryError::RetireNull));
     };
     change(worker_id, |_, row| Ok(Row { retired, ..row }))
 }
@@ -213,20 +211,20 @@ pub fn retire(worker_id: Option<i32>, retired: Option<bool>) -> Result<(), Failu
 /// There is no such worker id, or it may have been used; or the time is none of an id's.
 pub fn set_aside(worker_id: Option<i32>, until: Option<i64>) -> Result<(), Failure> {
     let (Some(worker_id), Some(until)) = (worker_id, until) else {
-        return Err(Failure::RetireNull);
+        return Err(Failure::Registry(RegistryError::RetireNull));
     };
     let until_ms = to_ms(until);
-    let used = Failure::WorkerIdNotFresh { worker_id };
+    let used = Failure::Registry(RegistryError::WorkerIdNotFresh { worker_id });
     change(worker_id, |registry, row| {
         // It can never be taken back.
         let epoch_ms = registry.epoch_ms.unwrap_or_else(guc::epoch_ms);
         let layout = registry.layout.unwrap_or_else(guc::layout);
         let last_ms = epoch_ms.saturating_add(layout.max_ms());
         if !(epoch_ms.max(1)..=last_ms.min(LAST_MS)).contains(&until_ms) {
-            return Err(Failure::RetireOutOfRange {
+            return Err(Failure::Registry(RegistryError::RetireOutOfRange {
                 first: pg::format_ms(epoch_ms),
                 last: pg::format_ms(last_ms),
-            });
+            }));
         }
         let is_this_servers = guc::worker_id() == WorkerId::Fixed(row.worker_id);
         let row = row.set_aside(until_ms);
@@ -247,7 +245,10 @@ fn change(
     let largest = opened.layout().max_worker_id();
     let number = u16::try_from(worker_id).ok();
     let Some(number) = number.filter(|number| *number <= largest) else {
-        return Err(Failure::NoSuchWorkerId { worker_id, largest });
+        return Err(Failure::Registry(RegistryError::NoSuchWorkerId {
+            worker_id,
+            largest,
+        }));
     };
     let table = open(&WORKER, Access::Write)?;
     let stored = table.lock(&Value::Integer(worker_id));
@@ -259,18 +260,21 @@ fn change(
         worker_row,
     );
     if !row.admits(&requester(&client)) {
-        return Err(Failure::OtherRolesWorkerId { worker_id });
+        return Err(Failure::Registry(RegistryError::OtherRolesWorkerId {
+            worker_id,
+        }));
     }
     write_worker(&table, stored.as_ref(), &change(&opened.registry, row)?);
     Ok(())
 }
 
 fn oid(shape: &'static Shape) -> Result<u32, Failure> {
-    pg::find_table(shape).ok_or(Failure::NoRegistryTable)
+    pg::find_table(shape).ok_or(Failure::Registry(RegistryError::NoRegistryTable))
 }
 
 fn open(shape: &'static Shape, access: Access) -> Result<Table, Failure> {
-    Table::open(oid(shape)?, shape, access)?.ok_or(Failure::NoRegistryTable)
+    Table::open(oid(shape)?, shape, access)?
+        .ok_or(Failure::Registry(RegistryError::NoRegistryTable))
 }
 
 /// The tables, and what is known of them.
@@ -347,7 +351,9 @@ impl Opened {
                 let new = registry_row(None, self.origin);
                 table.insert(&registry_columns(&new, None));
                 pg::see_own_changes();
-                table.lock(&ONE).ok_or(Failure::NoRegistryTable)?
+                table
+                    .lock(&ONE)
+                    .ok_or(Failure::Registry(RegistryError::NoRegistryTable))?
             }
         };
         self.registry = registry_row(Some(&row), self.origin);

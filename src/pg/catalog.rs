@@ -3,9 +3,8 @@
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use leaf_id_core::message::shown;
 use pgrx::pg_sys;
-
-use super::name::shown;
 
 static RELATION_CHANGED: AtomicBool = AtomicBool::new(true);
 static WATCHED_RELATION: AtomicU32 = AtomicU32::new(0);

@@ -11,7 +11,7 @@ use pgrx::pg_sys;
 
 use super::backend_local::BackendLocal;
 use super::process::database;
-use super::transaction::transaction;
+use super::transaction::{Caught, transaction};
 
 /// Connects a worker to a database, even one that does not allow connections. If the database is
 /// locked, because it is being copied or dropped, the process exits instead of waiting.
@@ -54,7 +54,7 @@ pub fn belong_to_owner() {
                 pg_sys::ReleaseSysCache(row);
             }
         }
-        Ok::<(), ()>(())
+        Ok::<_, Caught>(())
     };
     // Errors are ignored; the next call is soon.
     drop(transaction(look));

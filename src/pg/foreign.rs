@@ -5,7 +5,7 @@ use pgrx::pg_sys;
 use super::name::Name;
 
 /// Reason why a foreign server cannot be used.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerProblem {
     /// It does not exist.
     Missing,

@@ -8,7 +8,7 @@ use super::process::database;
 use super::table::row::Locker;
 
 /// Holder of a lock.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub enum LockHolder {
     /// None any more, or unknown.

@@ -2,6 +2,7 @@
 
 use core::ffi::{CStr, c_char};
 
+use leaf_id_core::message::shown;
 use pgrx::pg_sys;
 
 /// Size of a name in bytes, including the terminating null.
@@ -66,10 +67,4 @@ impl pgrx::IntoDatum for Name {
     fn type_oid() -> pg_sys::Oid {
         pg_sys::NAMEOID
     }
-}
-
-/// A name for messages, from bytes in the encoding of the database. Invalid UTF-8 becomes a
-/// question mark, which any encoding has.
-pub fn shown(name: &[u8]) -> String {
-    String::from_utf8_lossy(name).replace(char::REPLACEMENT_CHARACTER, "?")
 }

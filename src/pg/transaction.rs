@@ -16,6 +16,12 @@ pub struct Caught {
     pub message: String,
 }
 
+impl From<Caught> for String {
+    fn from(error: Caught) -> Self {
+        error.message
+    }
+}
+
 fn caught(error: CaughtError) -> Caught {
     match error {
         CaughtError::PostgresError(report)
@@ -35,7 +41,7 @@ fn caught(error: CaughtError) -> Caught {
 ///
 /// # Errors
 /// The ERROR raised by PostgreSQL; the inner result is that of `body`.
-pub fn transaction<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<Result<T, E>, Caught> {
+pub fn transaction<T, E: From<Caught>>(body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     let result = PgTryBuilder::new(AssertUnwindSafe(|| {
         // SAFETY: called by a worker outside of a transaction; the snapshot is pushed in the
         // transaction just started.
@@ -54,13 +60,13 @@ pub fn transaction<T, E>(body: impl FnOnce() -> Result<T, E>) -> Result<Result<T
                 pg_sys::AbortCurrentTransaction();
             }
         }
-        Ok(result)
+        result
     }))
     .catch_others(|error| {
         // SAFETY: the error was caught at the level that started the transaction; this releases all
         // its resources.
         unsafe { pg_sys::AbortCurrentTransaction() };
-        Err(caught(error))
+        Err(caught(error).into())
     })
     .execute();
     // SAFETY: outside of a transaction, as required.

@@ -30,21 +30,15 @@ use leaf_id_core::segment::MAX_LEN;
 use leaf_id_core::step::Pace;
 use rand::RngExt;
 
-use super::connection::{Connection, Event, Service, Stage};
+use super::connection::{Connection, Event, Stage};
 use super::foreign_server::{self, Destination};
+use super::message::{self, ClaimRequest};
 use super::{RemoteError, Rows};
 use crate::guc;
 use crate::pg::sqlstate::{self, SqlState};
 use crate::pg::{self, Name, Readiness};
 use crate::shmem::{Area, Key, RemoteServerState, Slot};
-use crate::tags::claim::{self, Answer, TagSource};
-
-/// How a claim is asked for: `leaf_claim(text, integer)`.
-static CLAIM: Service = Service {
-    function: "leaf_claim",
-    types: "25 23",
-    arguments: 2,
-};
+use crate::tags::claim::{self, ClaimAnswer, TagSource};
 
 /// How long a server that is away is left alone: first, and at most. Up to a quarter less,
 /// so that the members of a fleet do not come all at once.
@@ -75,7 +69,7 @@ pub enum RemoteOutcome {
     /// The server has claimed ids.
     Answered {
         /// These.
-        answer: Answer,
+        answer: ClaimAnswer,
         /// The adaptive step that it was asked with.
         step: u32,
     },
@@ -109,7 +103,7 @@ struct Asked {
 }
 
 /// See the table in this file's header.
-enum State {
+enum SourceState {
     Closed,
     Opening,
     Open { since: Instant },
@@ -123,7 +117,7 @@ struct SourceServer {
     /// The table with the tags, whose owner the server is asked as.
     relation: u32,
     connection: Connection,
-    state: State,
+    state: SourceState,
     queue: VecDeque<Queued>,
     /// How long it is left alone when it fails next. Until it has answered: a server that lets
     /// us in only to fail is not asked all the time.
@@ -177,9 +171,11 @@ impl Central {
     /// each time would never get to the second host of a server.
     pub fn patience(&self) -> Duration {
         let patience = |server: &SourceServer| match server.state {
-            State::Opening => server.connection.patience(),
-            State::Asking(_) | State::Abandoned => claim_timeout(),
-            State::Closed | State::Open { .. } | State::Away { .. } => Duration::ZERO,
+            SourceState::Opening => server.connection.patience(),
+            SourceState::Asking(_) | SourceState::Abandoned => claim_timeout(),
+            SourceState::Closed | SourceState::Open { .. } | SourceState::Away { .. } => {
+                Duration::ZERO
+            }
         };
         self.servers.iter().map(patience).max().unwrap_or_default()
     }
@@ -189,11 +185,11 @@ impl Central {
         let activity = self.servers.iter().find_map(|server| {
             let name = server.server.text();
             match &server.state {
-                State::Asking(asked) => {
+                SourceState::Asking(asked) => {
                     let tag = asked.queued.request.key.tag.name();
                     Some(format!("claim ids for tag \"{tag}\" on server \"{name}\""))
                 }
-                State::Opening => Some(format!("connect to server \"{name}\"")),
+                SourceState::Opening => Some(format!("connect to server \"{name}\"")),
                 _ => None,
             }
         })?;
@@ -234,8 +230,8 @@ impl SourceServer {
         Self {
             server,
             relation: 0,
-            connection: Connection::new(&CLAIM),
-            state: State::Closed,
+            connection: Connection::new("leaf_claim"),
+            state: SourceState::Closed,
             queue: VecDeque::new(),
             back_off: BACK_OFF,
             changes: 0,
@@ -250,7 +246,7 @@ impl SourceServer {
                     let is_asked = !self.queue.is_empty();
                     // The rows may have been edited while it was away.
                     self.return_stale(outcomes, |queued| now - queued.since > FRESH);
-                    self.state = State::Open { since: now };
+                    self.state = SourceState::Open { since: now };
                     // Whether it also answers is still to be seen, if it had not.
                     self.tell(area, RemoteServerState::Connected);
                     if !is_asked {
@@ -290,9 +286,10 @@ impl SourceServer {
         let edited =
             |queued: &Queued| queued.request.slot.buffer.version() != queued.request.version;
         self.return_stale(outcomes, edited);
-        if let State::Asking(asked) = &self.state
+        if let SourceState::Asking(asked) = &self.state
             && edited(&asked.queued)
-            && let State::Asking(asked) = core::mem::replace(&mut self.state, State::Abandoned)
+            && let SourceState::Asking(asked) =
+                core::mem::replace(&mut self.state, SourceState::Abandoned)
         {
             outcomes.push((asked.queued.request, RemoteOutcome::Stale));
         }
@@ -313,15 +310,15 @@ impl SourceServer {
         let is_open = self.connection.stage() == Stage::Open;
         let wanted = !self.queue.is_empty();
         match self.state {
-            State::Closed if wanted => self.open(area, now, outcomes),
-            State::Away { until } if wanted && until <= now => self.open(area, now, outcomes),
+            SourceState::Closed if wanted => self.open(area, now, outcomes),
+            SourceState::Away { until } if wanted && until <= now => self.open(area, now, outcomes),
             // The other side went away.
-            State::Open { .. } if !is_open => {
-                self.state = State::Closed;
+            SourceState::Open { .. } if !is_open => {
+                self.state = SourceState::Closed;
                 self.tell(area, RemoteServerState::Closed);
             }
-            State::Open { .. } if wanted => self.ask(area, now, outcomes),
-            State::Open { since } if now - since > idle_timeout() => self.close(area),
+            SourceState::Open { .. } if wanted => self.ask(area, now, outcomes),
+            SourceState::Open { since } if now - since > idle_timeout() => self.close(area),
             _ => return false,
         }
         true
@@ -329,8 +326,8 @@ impl SourceServer {
 
     fn deadline(&self) -> Option<Instant> {
         match self.state {
-            State::Closed => None,
-            State::Away { until } => (!self.queue.is_empty()).then_some(until),
+            SourceState::Closed => None,
+            SourceState::Away { until } => (!self.queue.is_empty()).then_some(until),
             _ => self.connection.deadline(),
         }
     }
@@ -340,17 +337,12 @@ impl SourceServer {
         // Before: a change that comes meanwhile is looked at again.
         self.changes = foreign_server::foreign_changes();
         let (server, relation) = (self.server, self.relation);
-        let looked_up = pg::transaction(|| {
+        pg::transaction(|| {
             let owner = pg::relation_owner(relation);
-            owner
-                .map(|owner| foreign_server::destination(server.as_c_str(), owner))
-                .transpose()
-        });
-        match looked_up {
-            Ok(Ok(destination)) => Ok(destination),
-            Ok(Err(error)) => Err(error.message),
-            Err(error) => Err(error.message),
-        }
+            let destination =
+                owner.map(|owner| foreign_server::destination(server.as_c_str(), owner));
+            destination.transpose().map_err(|error| error.message)
+        })
     }
 
     fn open(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Returned>) {
@@ -366,7 +358,7 @@ impl SourceServer {
 
     fn connect(&mut self, destination: Destination) {
         self.connection.open(destination);
-        self.state = State::Opening;
+        self.state = SourceState::Opening;
     }
 
     /// Asks the first request, unless ALTER SERVER or ALTER USER MAPPING leads elsewhere now.
@@ -383,12 +375,12 @@ impl SourceServer {
             return;
         };
         let (ids, step) = queued.request.size(area);
-        let arguments = [
-            CString::new(queued.request.key.tag.bytes()).ok(),
-            CString::new(ids.to_string()).ok(),
-        ];
-        self.state = State::Asking(Box::new(Asked { queued, ids, step }));
-        if let Err(error) = self.connection.ask(&arguments, claim_timeout(), now) {
+        let request = ClaimRequest {
+            tag: queued.request.key.tag.bytes().into(),
+            n: ids,
+        };
+        self.state = SourceState::Asking(Box::new(Asked { queued, ids, step }));
+        if let Err(error) = self.connection.ask(&request, claim_timeout(), now) {
             self.note_away(area, now, &error.message);
         }
     }
@@ -396,7 +388,7 @@ impl SourceServer {
     /// Nobody has asked it for long, and it lets us in.
     fn close(&mut self, area: &Area) {
         self.connection.close();
-        self.state = State::Closed;
+        self.state = SourceState::Closed;
         self.note_back(area, false);
         self.tell(area, RemoteServerState::Closed);
     }
@@ -415,8 +407,8 @@ impl SourceServer {
     /// It has answered. What it was asked, if anybody still wants to know.
     fn note_answer(&mut self, area: &Area, now: Instant) -> Option<Box<Asked>> {
         self.note_back(area, true);
-        match core::mem::replace(&mut self.state, State::Open { since: now }) {
-            State::Asking(asked) => Some(asked),
+        match core::mem::replace(&mut self.state, SourceState::Open { since: now }) {
+            SourceState::Asking(asked) => Some(asked),
             _ => None,
         }
     }
@@ -446,7 +438,9 @@ impl SourceServer {
         let shortened = self.back_off.mul_f64(rand::rng().random_range(0.75..1.0));
         let until = now + shortened;
         self.back_off = (self.back_off * 2).min(MAX_BACK_OFF);
-        if let State::Asking(asked) = core::mem::replace(&mut self.state, State::Away { until }) {
+        if let SourceState::Asking(asked) =
+            core::mem::replace(&mut self.state, SourceState::Away { until })
+        {
             // Behind the others: it may be this tag alone that the server fails with.
             self.queue.push_back(asked.queued);
         }
@@ -491,35 +485,29 @@ impl RemoteRequest {
     }
 }
 
-/// What `leaf_claim` has answered.
-fn answer(rows: &Rows, asked: u32) -> Result<Answer, RemoteError> {
-    let refused = |sqlstate: SqlState, message: &str| RemoteError {
+/// The answer of `leaf_claim`.
+fn answer(rows: &Rows, asked: u32) -> Result<ClaimAnswer, RemoteError> {
+    let refused = |sqlstate: SqlState, message: String| RemoteError {
         sqlstate: Some(sqlstate),
-        message: message.into(),
+        message,
         broken: false,
     };
     // No wait for a standby stands behind it (I1).
     if rows.is_unacknowledged() {
-        return Err(refused(
-            sqlstate::WARNING,
-            "the claim was canceled, not acknowledged",
-        ));
+        let message = "the claim was canceled, not acknowledged";
+        return Err(refused(sqlstate::WARNING, message.into()));
     }
-    let read = || {
-        let first: i64 = rows.number(0, 0)?;
-        let last: i64 = rows.number(0, 1)?;
-        let len = u32::try_from(last.checked_sub(first)?.checked_add(1)?).ok()?;
-        // More than was asked for could add up to more than a segment holds.
-        let longest = asked.min(MAX_LEN);
-        let is_sound = first >= 1 && last < i64::MAX && (1..=longest).contains(&len);
-        is_sound.then_some(Answer {
-            first,
-            len,
-            incarnation: rows.number(0, 2)?,
-            max_step: rows.number(0, 3)?,
-            max_value: rows.number(0, 4)?,
-            skipped: rows.number(0, 5)?,
-        })
-    };
-    read().ok_or_else(|| refused(sqlstate::PROTOCOL_VIOLATION, "the answer makes no sense"))
+    let unusable = |message| refused(sqlstate::PROTOCOL_VIOLATION, message);
+    let answer: ClaimAnswer = message::read(rows.bytes(0, 0).unwrap_or_default())
+        .map_err(|failure| unusable(failure.report().message().into()))?;
+    // More than was asked for could add up to more than a segment holds.
+    let longest = asked.min(MAX_LEN);
+    let is_sound = answer.first >= 1
+        && (1..=longest).contains(&answer.len)
+        && answer.first.checked_add(answer.len.into()).is_some();
+    if is_sound {
+        Ok(answer)
+    } else {
+        Err(unusable("the answer makes no sense".into()))
+    }
 }

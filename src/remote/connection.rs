@@ -4,11 +4,11 @@
 //! with [`crate::pg::wait_for`] in between.
 //!
 //! ```text
-//! let mut connection = Connection::new(&SERVICE);
+//! let mut connection = Connection::new("leaf_claim");
 //! connection.open(destination);                   // what foreign_server::destination says
 //! loop {
 //!     match connection.turn(Instant::now()) {
-//!         Some(Event::Opened) => connection.ask(&arguments, timeout, now),
+//!         Some(Event::Opened) => connection.ask(&request, timeout, now),
 //!         Some(Event::Answered(rows)) => ...
 //!         Some(Event::Refused(error)) => ...      // an error of SQL there; still open
 //!         Some(Event::Lost(error)) => ...         // closed; open it again, with a back-off
@@ -32,27 +32,12 @@ use std::ffi::CString;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
+
 use super::foreign_server::{Destination, Host};
 use super::libpq::{RemoteError, Rows, Wire};
+use super::message;
 use crate::pg::Readiness;
-
-/// A function of leaf_id on another server.
-pub struct Service {
-    /// Its name.
-    pub function: &'static str,
-    /// The oids of its arguments' types, as an oidvector is written.
-    pub types: &'static str,
-    /// How many these are.
-    pub arguments: usize,
-}
-
-impl Service {
-    /// The oids one by one.
-    fn oids(&self) -> Vec<u32> {
-        let oids = self.types.split(' ').map(str::parse);
-        oids.filter_map(Result::ok).collect()
-    }
-}
 
 /// What has become of a connection, or of a question.
 pub enum Event {
@@ -80,7 +65,7 @@ pub enum Stage {
     Asking,
 }
 
-enum State {
+enum ConnectionState {
     Closed,
     Connecting {
         wire: Wire,
@@ -104,7 +89,8 @@ enum State {
 
 /// A connection to leaf_id on another server.
 pub struct Connection {
-    service: &'static Service,
+    /// The function of leaf_id that is called there: it takes and returns a message.
+    function: &'static str,
     hosts: Vec<Host>,
     needs_password: bool,
     /// The host that is tried, or that was connected to last.
@@ -113,30 +99,32 @@ pub struct Connection {
     untried: usize,
     /// What those said that have.
     failures: Vec<String>,
-    state: State,
+    state: ConnectionState,
 }
 
 impl Connection {
-    /// One that is closed.
-    pub fn new(service: &'static Service) -> Self {
+    /// One that is closed, for calls of this function.
+    pub fn new(function: &'static str) -> Self {
         Self {
-            service,
+            function,
             hosts: Vec::new(),
             needs_password: true,
             host: 0,
             untried: 0,
             failures: Vec::new(),
-            state: State::Closed,
+            state: ConnectionState::Closed,
         }
     }
 
     /// How far it has come.
     pub fn stage(&self) -> Stage {
         match self.state {
-            State::Closed if self.untried == 0 => Stage::Closed,
-            State::Closed | State::Connecting { .. } | State::Greeting { .. } => Stage::Opening,
-            State::Open { .. } => Stage::Open,
-            State::Asking { .. } => Stage::Asking,
+            ConnectionState::Closed if self.untried == 0 => Stage::Closed,
+            ConnectionState::Closed
+            | ConnectionState::Connecting { .. }
+            | ConnectionState::Greeting { .. } => Stage::Opening,
+            ConnectionState::Open { .. } => Stage::Open,
+            ConnectionState::Asking { .. } => Stage::Asking,
         }
     }
 
@@ -149,7 +137,7 @@ impl Connection {
     /// Begins to connect, to the host of last time first: call [`Self::turn`] next. What was
     /// open is closed.
     pub fn open(&mut self, destination: Destination) {
-        self.state = State::Closed;
+        self.state = ConnectionState::Closed;
         self.failures.clear();
         self.untried = destination.hosts.len();
         self.needs_password = destination.needs_password;
@@ -169,29 +157,29 @@ impl Connection {
 
     /// Closes it, with whatever is under way.
     pub fn close(&mut self) {
-        self.state = State::Closed;
+        self.state = ConnectionState::Closed;
         self.untried = 0;
     }
 
     /// What its socket is to be waited for.
     pub fn socket(&self) -> Option<(RawFd, Readiness)> {
         match &self.state {
-            State::Closed => None,
-            State::Connecting { wire, .. } => wire.connecting_socket(),
-            State::Greeting { wire, .. }
-            | State::Open { wire, .. }
-            | State::Asking { wire, .. } => wire.socket(),
+            ConnectionState::Closed => None,
+            ConnectionState::Connecting { wire, .. } => wire.connecting_socket(),
+            ConnectionState::Greeting { wire, .. }
+            | ConnectionState::Open { wire, .. }
+            | ConnectionState::Asking { wire, .. } => wire.socket(),
         }
     }
 
     /// When it is to be looked at again, even if its socket has nothing.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.state {
-            State::Closed => (self.untried > 0).then(Instant::now),
-            State::Open { .. } => None,
-            State::Connecting { deadline, .. }
-            | State::Greeting { deadline, .. }
-            | State::Asking { deadline, .. } => Some(*deadline),
+            ConnectionState::Closed => (self.untried > 0).then(Instant::now),
+            ConnectionState::Open { .. } => None,
+            ConnectionState::Connecting { deadline, .. }
+            | ConnectionState::Greeting { deadline, .. }
+            | ConnectionState::Asking { deadline, .. } => Some(*deadline),
         }
     }
 
@@ -200,16 +188,16 @@ impl Connection {
     ///
     /// # Errors
     /// Nothing was sent, or not all of it.
-    pub fn ask(
+    pub fn ask<T: Serialize>(
         &mut self,
-        arguments: &[Option<CString>],
+        request: &T,
         timeout: Duration,
         now: Instant,
     ) -> Result<(), RemoteError> {
-        match core::mem::replace(&mut self.state, State::Closed) {
-            State::Open { mut wire, call } => {
-                wire.send(&call, &self.service.oids(), arguments)?;
-                self.state = State::Asking {
+        match core::mem::replace(&mut self.state, ConnectionState::Closed) {
+            ConnectionState::Open { mut wire, call } => {
+                wire.send(&call, &c_string(message::write(request)))?;
+                self.state = ConnectionState::Asking {
                     wire,
                     call,
                     deadline: now + timeout,
@@ -224,8 +212,8 @@ impl Connection {
     /// Goes on with whatever is under way, as far as that goes without waiting.
     pub fn turn(&mut self, now: Instant) -> Option<Event> {
         loop {
-            match core::mem::replace(&mut self.state, State::Closed) {
-                State::Closed => {
+            match core::mem::replace(&mut self.state, ConnectionState::Closed) {
+                ConnectionState::Closed => {
                     if self.untried == 0 {
                         return None;
                     }
@@ -233,34 +221,38 @@ impl Connection {
                         return self.pass_over(&error);
                     }
                 }
-                State::Connecting { wire, deadline } => match self.connect(wire, deadline, now) {
-                    Ok(state @ State::Connecting { .. }) => {
-                        self.state = state;
-                        return None;
+                ConnectionState::Connecting { wire, deadline } => {
+                    match self.connect(wire, deadline, now) {
+                        Ok(state @ ConnectionState::Connecting { .. }) => {
+                            self.state = state;
+                            return None;
+                        }
+                        Ok(state) => self.state = state,
+                        Err(error) => return self.pass_over(&error),
                     }
-                    Ok(state) => self.state = state,
-                    Err(error) => return self.pass_over(&error),
-                },
-                State::Greeting { wire, deadline } => match self.hear(wire, deadline, now) {
-                    Ok(state @ State::Greeting { .. }) => {
-                        self.state = state;
-                        return None;
+                }
+                ConnectionState::Greeting { wire, deadline } => {
+                    match self.hear(wire, deadline, now) {
+                        Ok(state @ ConnectionState::Greeting { .. }) => {
+                            self.state = state;
+                            return None;
+                        }
+                        Ok(state) => {
+                            self.state = state;
+                            self.untried = 0;
+                            self.failures.clear();
+                            return Some(Event::Opened);
+                        }
+                        Err(error) => return self.pass_over(&error),
                     }
-                    Ok(state) => {
-                        self.state = state;
-                        self.untried = 0;
-                        self.failures.clear();
-                        return Some(Event::Opened);
-                    }
-                    Err(error) => return self.pass_over(&error),
-                },
-                State::Open { mut wire, call } => {
+                }
+                ConnectionState::Open { mut wire, call } => {
                     if wire.is_alive() {
-                        self.state = State::Open { wire, call };
+                        self.state = ConnectionState::Open { wire, call };
                     }
                     return None;
                 }
-                State::Asking {
+                ConnectionState::Asking {
                     wire,
                     call,
                     deadline,
@@ -274,7 +266,7 @@ impl Connection {
         let host = self.hosts.get(self.host);
         let host = host.ok_or_else(|| RemoteError::broken("there is no such host"))?;
         let wire = Wire::start(&host.options)?;
-        self.state = State::Connecting {
+        self.state = ConnectionState::Connecting {
             wire,
             deadline: now + host.timeout,
         };
@@ -304,10 +296,10 @@ impl Connection {
         mut wire: Wire,
         deadline: Instant,
         now: Instant,
-    ) -> Result<State, RemoteError> {
+    ) -> Result<ConnectionState, RemoteError> {
         if !wire.connect()? {
             self.in_time(deadline, now)?;
-            return Ok(State::Connecting { wire, deadline });
+            return Ok(ConnectionState::Connecting { wire, deadline });
         }
         if self.needs_password && !wire.used_password() {
             let host = self.host_name();
@@ -315,21 +307,24 @@ impl Connection {
                 "{host} did not ask for the password of the user mapping"
             )));
         }
-        let types = CString::new(self.service.types).unwrap_or_default();
-        let function = CString::new(self.service.function).unwrap_or_default();
-        wire.send(GREETING, &[TEXT, TEXT], &[Some(function), Some(types)])?;
-        Ok(State::Greeting { wire, deadline })
+        wire.send(GREETING, &c_string(self.function))?;
+        Ok(ConnectionState::Greeting { wire, deadline })
     }
 
-    fn hear(&self, mut wire: Wire, deadline: Instant, now: Instant) -> Result<State, RemoteError> {
+    fn hear(
+        &self,
+        mut wire: Wire,
+        deadline: Instant,
+        now: Instant,
+    ) -> Result<ConnectionState, RemoteError> {
         match wire.receive()? {
             None => {
                 self.in_time(deadline, now)?;
-                Ok(State::Greeting { wire, deadline })
+                Ok(ConnectionState::Greeting { wire, deadline })
             }
             Some(rows) => {
                 let call = self.judge(&rows).map_err(RemoteError::broken)?;
-                Ok(State::Open { wire, call })
+                Ok(ConnectionState::Open { wire, call })
             }
         }
     }
@@ -356,7 +351,7 @@ impl Connection {
 
     /// What the greeting has brought: how to call the function, or why that will not do.
     fn judge(&self, rows: &Rows) -> Result<CString, String> {
-        let (function, host) = (self.service.function, self.host_name());
+        let (function, host) = (self.function, self.host_name());
         let database = rows.text(0, 0).unwrap_or_default();
         let (Some(schema), Some(version)) = (rows.text(0, 1), rows.text(0, 2)) else {
             return Err(format!(
@@ -376,12 +371,8 @@ impl Connection {
         if rows.boolean(0, 5) != Some(false) {
             return Err(format!("{host} is a standby"));
         }
-        let arguments: Vec<String> = (1..=self.service.arguments)
-            .map(|number| format!("${number}"))
-            .collect();
-        let arguments = arguments.join(", ");
-        CString::new(format!("SELECT * FROM {schema}.{function}({arguments})"))
-            .map_err(|error| error.to_string())
+        let call = format!("SELECT {schema}.{function}($1::pg_catalog.json)");
+        Ok(c_string(call))
     }
 
     fn await_answer(
@@ -394,11 +385,11 @@ impl Connection {
     ) -> Option<Event> {
         match wire.receive() {
             Ok(Some(rows)) => {
-                self.state = State::Open { wire, call };
+                self.state = ConnectionState::Open { wire, call };
                 Some(Event::Answered(rows))
             }
             Ok(None) if now < deadline => {
-                self.state = State::Asking {
+                self.state = ConnectionState::Asking {
                     wire,
                     call,
                     deadline,
@@ -414,15 +405,17 @@ impl Connection {
             }
             Err(error) if error.broken => Some(Event::Lost(error)),
             Err(error) => {
-                self.state = State::Open { wire, call };
+                self.state = ConnectionState::Open { wire, call };
                 Some(Event::Refused(error))
             }
         }
     }
 }
 
-/// The oid of text.
-const TEXT: u32 = 25;
+/// Without a null in it: neither a message nor what a server answers has one.
+fn c_string(text: impl Into<Vec<u8>>) -> CString {
+    CString::new(text).unwrap_or_default()
+}
 
 /// Whether the function can be called there, and how. Any role may ask; everything is
 /// qualified, since what the search path of that role is, is not known.
@@ -435,4 +428,5 @@ LEFT JOIN pg_catalog.pg_extension e ON e.extname OPERATOR(pg_catalog.=) 'leaf_id
 LEFT JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) e.extnamespace \
 LEFT JOIN pg_catalog.pg_proc p ON p.pronamespace OPERATOR(pg_catalog.=) n.oid \
 AND p.proname OPERATOR(pg_catalog.=) $1::pg_catalog.name \
-AND p.proargtypes OPERATOR(pg_catalog.=) $2::pg_catalog.oidvector";
+AND p.pronargs OPERATOR(pg_catalog.=) 1 \
+AND p.proargtypes[0] OPERATOR(pg_catalog.=) 'pg_catalog.json'::pg_catalog.regtype::pg_catalog.oid";

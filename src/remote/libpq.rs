@@ -8,6 +8,9 @@
 //! anywhere on this server would wait for the network too.
 //!
 //! None of these functions raises an error of PostgreSQL's.
+//!
+//! Not crate pq-sys: its build script looks for a libpq to link by itself, which need not be that of the
+//! PostgreSQL that this is built for (`build.rs`).
 
 #![allow(unsafe_code)]
 
@@ -333,36 +336,22 @@ impl Wire {
         unsafe { PQconnectionUsedPassword(self.conn()) != 0 }
     }
 
-    /// Begins a query: go on with [`Self::receive`]. Parameters are written as text, `None` is
-    /// NULL; `types` are the oids of what they are read as.
+    /// Begins a query with one parameter, which is text: go on with [`Self::receive`].
     ///
     /// # Errors
     /// The connection is gone.
-    pub fn send(
-        &mut self,
-        sql: &CStr,
-        types: &[c_uint],
-        parameters: &[Option<CString>],
-    ) -> Result<(), RemoteError> {
-        debug_assert!(types.len() == parameters.len());
-        let values: Vec<*const c_char> = parameters
-            .iter()
-            .map(|value| {
-                value
-                    .as_ref()
-                    .map_or(core::ptr::null(), |text| text.as_ptr())
-            })
-            .collect();
+    pub fn send(&mut self, sql: &CStr, parameter: &CStr) -> Result<(), RemoteError> {
         self.answer = None;
         self.warned().set(false);
-        // SAFETY: as many values as are said, which outlive the call; all of them text.
+        // SAFETY: as many values as are said, which outlive the call. The query says of which type
+        // each is.
         let sent = unsafe {
             PQsendQueryParams(
                 self.conn(),
                 sql.as_ptr(),
-                c_int::try_from(values.len()).unwrap_or(0),
-                types.as_ptr(),
-                values.as_ptr(),
+                1,
+                core::ptr::null(),
+                &parameter.as_ptr(),
                 core::ptr::null(),
                 core::ptr::null(),
                 0,
@@ -522,13 +511,13 @@ impl Rows {
         self.unacknowledged
     }
 
-    /// A value as text, in the encoding of this database; `None` where it is NULL or there
+    /// A value as it is shown, in the encoding of this database; `None` where it is NULL or there
     /// is no such row or column (both count from 0).
-    pub fn text(&self, row: usize, column: usize) -> Option<String> {
+    pub fn bytes(&self, row: usize, column: usize) -> Option<&[u8]> {
         let row = c_int::try_from(row).ok()?;
         let column = c_int::try_from(column).ok()?;
         let result = self.result.0.as_ptr();
-        // SAFETY: a result of ours, within its bounds; the string is copied.
+        // SAFETY: a result of ours, within its bounds; the string lives as long as it.
         unsafe {
             if row >= PQntuples(result)
                 || column >= PQnfields(result)
@@ -536,18 +525,17 @@ impl Rows {
             {
                 return None;
             }
-            let value = CStr::from_ptr(PQgetvalue(result, row, column));
-            Some(shown(value.to_bytes()))
+            Some(CStr::from_ptr(PQgetvalue(result, row, column)).to_bytes())
         }
     }
 
-    /// A value as a number.
-    pub fn number<T: core::str::FromStr>(&self, row: usize, column: usize) -> Option<T> {
-        self.text(row, column)?.parse().ok()
+    /// A value as text.
+    pub fn text(&self, row: usize, column: usize) -> Option<String> {
+        self.bytes(row, column).map(shown)
     }
 
     /// A value as yes or no.
     pub fn boolean(&self, row: usize, column: usize) -> Option<bool> {
-        self.text(row, column).map(|text| text == "t")
+        self.bytes(row, column).map(|text| text == b"t")
     }
 }

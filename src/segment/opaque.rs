@@ -8,7 +8,7 @@ use super::issue;
 use super::slot_cache::SLOT_CACHE;
 use super::wait;
 use crate::deadline::{Deadline, ready_on_standby};
-use crate::error::{Failure, TagError};
+use crate::error::{Failure, RefillError};
 use crate::pg;
 use crate::shmem::Key;
 
@@ -21,7 +21,7 @@ pub fn next(tag: &[u8]) -> Result<i64, Failure> {
     let number = issue::next_number(tag)?;
     permutation.encode(number).ok_or_else(|| {
         let max_value = permutation.last();
-        let end = TagError::EndOfTag { max_value, skip: 0 };
+        let end = RefillError::EndOfTag { max_value, skip: 0 };
         Failure::tag(pg::shown(tag), end)
     })
 }

@@ -1,7 +1,7 @@
 //! The next id of a tag, without taking it. Compared with the maximum of a column, to decide
 //! whether the tag must be raised.
 
-use crate::error::{Failure, TagError};
+use crate::error::{Failure, RefillError};
 use crate::pg;
 use crate::shmem::{self, Area, Key, Slot, Tag};
 use crate::tags::transaction::{self as edits, Standing};
@@ -26,7 +26,7 @@ pub fn next_id(bytes: &[u8]) -> Result<Option<i64>, Failure> {
         relation,
         tag,
     };
-    let no_such_tag = || Failure::tag(tag.name(), TagError::NoSuchTag);
+    let no_such_tag = || Failure::tag(tag.name(), RefillError::NoSuchTag);
     let max_id = heap::max_id(&key)?.ok_or_else(no_such_tag)?;
     let claimed = max_id.max(mark::get(&tag)?);
     Ok(match edits::standing(&key) {

@@ -9,11 +9,11 @@ use leaf_id_core::segment::Taken;
 use super::slot_cache::{SLOT_CACHE, SlotCache};
 use super::take::{self, Amount, Run, Wanted};
 use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, silence};
-use crate::error::{Failure, RefillError, TagError, for_monitors};
+use crate::error::{Failure, RefillError};
 use crate::pg::{self, Caller, LockHolder, WaitEvent};
-use crate::shmem::{Access, Area, Key, MAX_TAG, RELATIONS, SlotRef, Tag};
-use crate::tags::heap::{self, SeenRow, TableLocked};
-use crate::tags::opaque::{self, Found, KeysLocked};
+use crate::shmem::{Access, Area, Key, MAX_TAG, RELATIONS, SlotRef, SlotState, Tag};
+use crate::tags::heap::{self, Look, SeenRow};
+use crate::tags::opaque::{self, FoundKey};
 use crate::tags::rights;
 use crate::tags::transaction::{self as edits, Created, Standing};
 
@@ -186,19 +186,30 @@ pub(super) fn check_rights(key: &Key, deadline: &Deadline) -> Result<(), Failure
     }
 }
 
-/// The key of an opaque tag; `None` if the tag has none.
-pub(super) fn find_key(key: &Key, deadline: &Deadline) -> Result<Option<Found>, Failure> {
+/// The key of a tag, if its ids are opaque.
+pub(super) fn find_key(key: &Key, deadline: &Deadline) -> Result<Option<FoundKey>, Failure> {
+    look(key, deadline, "leaf_opaque_key", || opaque::find(&key.tag))
+}
+
+/// Looks at a row until its table is not locked.
+fn look<T>(
+    key: &Key,
+    deadline: &Deadline,
+    table: &str,
+    look: impl Fn() -> Result<Look<T>, Failure>,
+) -> Result<Option<T>, Failure> {
     loop {
-        match opaque::find(&key.tag) {
-            Ok(found) => return found,
-            Err(KeysLocked) if deadline.left_ms().is_none() => {
+        match look()? {
+            Look::Row(row) => return Ok(Some(row)),
+            Look::Nothing => return Ok(None),
+            Look::Locked if deadline.left_ms().is_none() => {
                 return Err(Failure::NoSegment {
                     tag: name(key),
                     timeout_ms: deadline.timeout_ms(),
-                    detail: "Table leaf_id.leaf_opaque_key is locked.".into(),
+                    detail: format!("Table leaf_id.{table} is locked."),
                 });
             }
-            Err(KeysLocked) => pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment),
+            Look::Locked => pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment),
         }
     }
 }
@@ -244,21 +255,8 @@ fn create_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Sl
 }
 
 fn see_row(key: &Key, deadline: &Deadline) -> Result<SeenRow, Failure> {
-    loop {
-        match heap::see(key) {
-            Ok(Ok(Some(row))) => return Ok(row),
-            Ok(Err(altered)) => return Err(altered),
-            Ok(Ok(None)) => return Err(Failure::tag(name(key), TagError::NoSuchTag)),
-            Err(TableLocked) if deadline.left_ms().is_none() => {
-                return Err(Failure::NoSegment {
-                    tag: name(key),
-                    timeout_ms: deadline.timeout_ms(),
-                    detail: "Table leaf_id.leaf_alloc is locked.".into(),
-                });
-            }
-            Err(TableLocked) => pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment),
-        }
-    }
+    let row = look(key, deadline, "leaf_alloc", || heap::see(key))?;
+    row.ok_or_else(|| Failure::tag(name(key), RefillError::NoSuchTag))
 }
 
 /// Frees the slots of dropped tables in this database.
@@ -367,20 +365,26 @@ fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option
     if state.error_version != slot_ref.version {
         return None;
     }
-    let (tag, error) = (name(key), state.refill_error?);
-    match error {
+    let error = state.refill_error?;
+    let is_final = match error {
         // Ignore an error left from an earlier wait.
-        RefillError::RowLocked { by } | RefillError::TableLocked { by }
-            if is_caller(by) && state.error_at >= began =>
-        {
-            Some(Failure::LockedByCaller { tag })
+        RefillError::RowLocked { by } | RefillError::TableLocked { by } => {
+            is_caller(by) && state.error_at >= began
         }
-        RefillError::Refused { server, .. } => {
-            let server = area.remote_servers().find(server);
-            let server = server.map_or_else(String::new, |server| server.server().text());
-            Failure::refill(error, tag, server, state.text.get(), for_monitors)
-        }
-        _ => Failure::refill(error, tag, String::new(), state.text.get(), for_monitors),
+        _ => error.is_final(),
+    };
+    is_final.then(|| refill(area, key, error, &state))
+}
+
+fn refill(area: &Area, key: &Key, error: RefillError, state: &SlotState) -> Failure {
+    let server = error
+        .server()
+        .and_then(|server| area.remote_servers().find(server));
+    Failure::Refill {
+        tag: name(key),
+        error,
+        server: server.map_or_else(String::new, |server| server.server().text()),
+        text: state.text.get(),
     }
 }
 
@@ -394,9 +398,8 @@ fn reason_for_monitors(sentence: String) -> String {
 
 fn timed_out(area: &Area, slot_ref: &SlotRef, key: &Key, deadline: &Deadline) -> Failure {
     let (state, _) = area.look(slot_ref.slot);
-    let tag = name(key);
     let explained = match state.refill_error {
-        Some(RefillError::NoWorkerSlot) => return Failure::NoWorkerSlot { tag },
+        Some(error @ RefillError::NoWorkerSlot) => return refill(area, key, error, &state),
         Some(RefillError::Asked { server }) => area
             .remote_servers()
             .find(server)
@@ -408,7 +411,7 @@ fn timed_out(area: &Area, slot_ref: &SlotRef, key: &Key, deadline: &Deadline) ->
     };
     let detail = explained.unwrap_or_else(|| silence(area).into());
     Failure::NoSegment {
-        tag,
+        tag: name(key),
         timeout_ms: deadline.timeout_ms(),
         detail,
     }

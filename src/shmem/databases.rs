@@ -24,7 +24,7 @@
 
 use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, Ordering};
 
-use leaf_id_core::segment::Request;
+use leaf_id_core::segment::SegmentRequest;
 use pgrx::pg_sys;
 
 use super::directory::Directory;
@@ -418,13 +418,13 @@ impl<'a> Queues<'a> {
     }
 
     /// Accepts the request of a slot taken off the list; also returns the slot's key.
-    pub fn accept(&self, slot: &Slot) -> Option<(Request, Key)> {
+    pub fn accept(&self, slot: &Slot) -> Option<(SegmentRequest, Key)> {
         let directory = self.directory.read();
         Some((slot.buffer.accept()?, directory.key(slot)))
     }
 
     /// Ends a request, answered or not, and wakes the waiters.
-    pub fn clear_request(&self, slot: &Slot, request: &Request) {
+    pub fn clear_request(&self, slot: &Slot, request: &SegmentRequest) {
         slot.buffer.clear(request);
         slot.wake();
     }

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use leaf_id_core::segment::{Refused, Remainders, Request};
+use leaf_id_core::segment::{Refused, Remainders, SegmentRequest};
 use leaf_id_core::step::Pace;
 
 use super::area::Area;
@@ -48,7 +48,7 @@ impl Area {
     pub fn publish(
         &self,
         slot: &Slot,
-        request: &Request,
+        request: &SegmentRequest,
         version: u64,
         claimed: &Claimed,
     ) -> Result<(), Refused> {
@@ -105,7 +105,7 @@ impl Area {
     pub fn with_request<T>(
         &self,
         slot: &Slot,
-        request: &Request,
+        request: &SegmentRequest,
         body: impl FnOnce(&mut SlotState) -> T,
     ) -> Option<T> {
         self.with_state(slot, |state| {
@@ -114,7 +114,7 @@ impl Area {
     }
 
     /// Records a committed claim: the row's `max_id` and the skipped ids.
-    pub fn note_claim(&self, slot: &Slot, request: &Request, claimed: &Claimed) {
+    pub fn note_claim(&self, slot: &Slot, request: &SegmentRequest, claimed: &Claimed) {
         self.with_request(slot, request, |state| {
             // A claim from another row is recorded when it is published.
             if state.row_incarnation == claimed.row_incarnation {
@@ -125,7 +125,7 @@ impl Area {
     }
 
     /// Counts a committed claim of `ids` ids that will not be published.
-    pub fn lose(&self, slot: &Slot, request: &Request, ids: u32) {
+    pub fn lose(&self, slot: &Slot, request: &SegmentRequest, ids: u32) {
         let counted = self.with_request(slot, request, |state| {
             state.published += u64::from(ids);
             state.lost += u64::from(ids);
@@ -174,12 +174,9 @@ impl Area {
         {
             return None;
         }
-        let server = match error {
-            RefillError::Asked { server } | RefillError::Refused { server, .. } => {
-                self.remote_servers().find(server)
-            }
-            _ => None,
-        };
+        let server = error
+            .server()
+            .and_then(|server| self.remote_servers().find(server));
         let name = server.map_or_else(String::new, |server| server.server().text());
         error.sentence(&name, &state.text.get()).or_else(|| {
             // Not a failure yet, unless the server is down.

@@ -24,7 +24,7 @@ pub type Explanation = Text<EXPLANATION>;
 
 /// A request to the registry, with everything the registrar needs.
 #[derive(Clone, Copy)]
-pub struct Request {
+pub struct LeaseQuestion {
     /// The question; completed once connected.
     pub draft: Draft,
     /// Name of this server.
@@ -49,7 +49,7 @@ pub struct Request {
 
 /// Outcome of a request.
 #[derive(Clone, Copy)]
-pub enum Reply {
+pub enum LeaseReply {
     /// The registry's answer, with its explanation.
     Answered(Answer, Explanation),
     /// No answer, or an unknown one.
@@ -105,8 +105,8 @@ impl LeaseStatus {
 /// The mailbox; see the file header.
 pub struct RegistryMailbox {
     number: u64,
-    request: Option<Request>,
-    reply: Option<Reply>,
+    request: Option<LeaseQuestion>,
+    reply: Option<LeaseReply>,
     status: LeaseStatus,
 }
 
@@ -133,7 +133,7 @@ impl<'a> Registry<'a> {
     }
 
     /// Stores a request, replacing any other, and returns its number.
-    pub fn ask(&self, request: Request) -> u64 {
+    pub fn ask(&self, request: LeaseQuestion) -> u64 {
         self.mailbox.with(|mailbox| {
             mailbox.number += 1;
             mailbox.request = Some(request);
@@ -151,7 +151,7 @@ impl<'a> Registry<'a> {
     }
 
     /// Takes request `number`, if nobody has.
-    pub fn take_request(&self, number: u64) -> Option<Request> {
+    pub fn take_request(&self, number: u64) -> Option<LeaseQuestion> {
         self.mailbox.with(|mailbox| {
             let asked = mailbox.number == number;
             asked.then(|| mailbox.request.take()).flatten()
@@ -159,7 +159,7 @@ impl<'a> Registry<'a> {
     }
 
     /// Stores the reply to request `number`, unless that was replaced or has a reply.
-    pub fn reply(&self, number: u64, reply: Reply) {
+    pub fn reply(&self, number: u64, reply: LeaseReply) {
         self.mailbox.with(|mailbox| {
             if mailbox.number == number && mailbox.reply.is_none() {
                 mailbox.request = None;
@@ -170,7 +170,7 @@ impl<'a> Registry<'a> {
     }
 
     /// Takes the reply to request `number`, if it has arrived.
-    pub fn take_reply(&self, number: u64) -> Option<Reply> {
+    pub fn take_reply(&self, number: u64) -> Option<LeaseReply> {
         self.mailbox.with(|mailbox| {
             let asked = mailbox.number == number;
             asked.then(|| mailbox.reply.take()).flatten()

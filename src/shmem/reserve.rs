@@ -61,7 +61,7 @@ pub enum Task {
 }
 
 #[derive(Clone, Copy)]
-enum State {
+enum ReserveState {
     Away,
     Waiting,
     Assigned(Task),
@@ -70,7 +70,7 @@ enum State {
 
 /// State of the reserve worker; see the file header.
 pub struct Assignment {
-    state: State,
+    state: ReserveState,
     /// Counts assignments.
     number: u64,
     /// Valid unless away.
@@ -83,7 +83,7 @@ pub struct Assignment {
 impl Assignment {
     /// Before the first start.
     pub const NEW: Self = Self {
-        state: State::Away,
+        state: ReserveState::Away,
         number: 0,
         pid: 0,
         latch: core::ptr::null_mut(),
@@ -91,7 +91,11 @@ impl Assignment {
     };
 
     fn has(&self, number: u64) -> bool {
-        self.number == number && matches!(self.state, State::Assigned(_) | State::Serving)
+        self.number == number
+            && matches!(
+                self.state,
+                ReserveState::Assigned(_) | ReserveState::Serving
+            )
     }
 }
 
@@ -114,7 +118,7 @@ impl<'a> Reserve<'a> {
     /// True if the reserve worker is waiting for an assignment.
     pub fn is_waiting(&self) -> bool {
         self.assignment
-            .with(|reserve| matches!(reserve.state, State::Waiting))
+            .with(|reserve| matches!(reserve.state, ReserveState::Waiting))
     }
 
     /// True if there is no reserve worker: it was not registered at server start, or cannot be
@@ -122,7 +126,7 @@ impl<'a> Reserve<'a> {
     pub fn is_missing(&self) -> bool {
         let now = pg::now_timestamp();
         self.assignment.with(|reserve| {
-            matches!(reserve.state, State::Away)
+            matches!(reserve.state, ReserveState::Away)
                 && now.saturating_sub(reserve.ended_at) > COMES_BACK_US
         })
     }
@@ -130,9 +134,9 @@ impl<'a> Reserve<'a> {
     /// Assigns a task if the worker is waiting. Returns the assignment number.
     pub fn assign(&self, task: Task) -> Option<u64> {
         let (number, latch) = self.assignment.with(|reserve| {
-            let waiting = matches!(reserve.state, State::Waiting);
+            let waiting = matches!(reserve.state, ReserveState::Waiting);
             waiting.then(|| {
-                reserve.state = State::Assigned(task);
+                reserve.state = ReserveState::Assigned(task);
                 reserve.number += 1;
                 (reserve.number, reserve.latch)
             })
@@ -161,8 +165,10 @@ impl<'a> Reserve<'a> {
     /// postmaster if the worker is away.
     pub fn rouse(&self) {
         let latch = self.assignment.with(|reserve| match reserve.state {
-            State::Away => None,
-            State::Waiting | State::Assigned(_) | State::Serving => Some(reserve.latch),
+            ReserveState::Away => None,
+            ReserveState::Waiting | ReserveState::Assigned(_) | ReserveState::Serving => {
+                Some(reserve.latch)
+            }
         });
         match latch {
             // SAFETY: published by `enter`.
@@ -177,7 +183,7 @@ impl Reserve<'_> {
     /// Enters the waiting state.
     pub fn enter(&self) {
         self.assignment.with(|reserve| {
-            reserve.state = State::Waiting;
+            reserve.state = ReserveState::Waiting;
             reserve.pid = pg::pid();
             reserve.latch = pg::my_latch();
         });
@@ -187,11 +193,11 @@ impl Reserve<'_> {
     /// Picks up the assignment, if there is one.
     pub fn pick_up(&self) -> Option<Task> {
         self.assignment.with(|reserve| match reserve.state {
-            State::Assigned(task) => {
-                reserve.state = State::Serving;
+            ReserveState::Assigned(task) => {
+                reserve.state = ReserveState::Serving;
                 Some(task)
             }
-            State::Away | State::Waiting | State::Serving => None,
+            ReserveState::Away | ReserveState::Waiting | ReserveState::Serving => None,
         })
     }
 

@@ -145,7 +145,7 @@ impl Slots {
             if slot.buffer.version() != version {
                 return;
             }
-            if let RefillError::Tag(_) = refill_error {
+            if refill_error.is_of_tag() {
                 slot.unusable.store(1, Ordering::Relaxed);
             }
             state.refill_error = Some(refill_error);

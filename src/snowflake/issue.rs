@@ -7,7 +7,7 @@ use rand::RngExt;
 
 use super::{reservation, state};
 use crate::deadline::{self, Deadline, SLEEP_MS};
-use crate::error::Failure;
+use crate::error::{Failure, SnowflakeError};
 use crate::guc::{self, WorkerId};
 use crate::pg::{self, WaitEvent};
 use crate::shmem::{self, Area};
@@ -61,7 +61,7 @@ fn try_next(area: &Area) -> Result<i64, Stall> {
 fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
     deadline::ready_on_standby()?;
     if pg::in_recovery() && guc::worker_id() != WorkerId::Auto {
-        return Err(Failure::StandbyWithoutLease);
+        return Err(Failure::Snowflake(SnowflakeError::StandbyWithoutLease));
     }
     let snowflake = &area.snowflake;
     let deadline = Deadline::new();
@@ -76,10 +76,10 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
             Stall::Full(until_ms) => {
                 pg::check_for_interrupts();
                 if deadline.left_ms().is_none() {
-                    return Err(Failure::SnowflakeTimeout {
+                    return Err(Failure::Snowflake(SnowflakeError::Timeout {
                         timeout_ms: deadline.timeout_ms(),
                         detail: "Other sessions have used every millisecond up.".into(),
-                    });
+                    }));
                 }
                 full_rounds += 1;
                 let until_ms = until_ms + snowflake.epoch_ms.load(Ordering::Relaxed);
@@ -92,14 +92,14 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
                     let last = pg::format_ms(snowflake.generator.last().ms + epoch_ms);
                     let max_lead_ms = snowflake.generator.lead().bound_ms(pg::now_ms() - epoch_ms);
-                    return Err(Failure::ClockBack {
+                    return Err(Failure::Snowflake(SnowflakeError::ClockBack {
                         by_ms: by_ms + max_lead_ms,
                         last,
                         max_lead_ms,
-                    });
+                    }));
                 }
             },
-            Stall::EndOfTime => return Err(Failure::EndOfTime),
+            Stall::EndOfTime => return Err(Failure::Snowflake(SnowflakeError::EndOfTime)),
             Stall::Closed | Stall::Unreserved | Stall::Unleased => {
                 state::check(area, &deadline)?;
                 let Some(left) = deadline.left_ms() else {

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use leaf_id_core::keeper::FOR_EVER;
 use leaf_id_core::reservation::{Terms, late_renewal};
 
-use crate::error::Failure;
+use crate::error::{Failure, SnowflakeError};
 use crate::files::protocol;
 use crate::files::reservation::{self as file, Reservation, Used};
 use crate::guc;
@@ -112,7 +112,7 @@ pub fn renew_late(snowflake: &Snowflake) -> Result<bool, Failure> {
 
 /// The failure for an I/O error of the reservation file.
 pub fn file_problem(error: io::Error) -> Failure {
-    Failure::ReservationFile {
+    Failure::Snowflake(SnowflakeError::ReservationFile {
         reason: error.to_string(),
-    }
+    })
 }

@@ -4,11 +4,11 @@ use std::sync::atomic::Ordering;
 
 use leaf_id_core::keeper::FOR_EVER;
 use leaf_id_core::reservation::Terms;
-use leaf_id_core::state::State;
+use leaf_id_core::state::{Refusal, State};
 
 use super::reservation::{file_problem, max_lead_ms, reservation_ms};
 use crate::deadline::{self, Deadline, RELOAD_GRACE_MS, RETRY_MS};
-use crate::error::Failure;
+use crate::error::{Failure, SnowflakeError};
 use crate::files::protocol;
 use crate::files::reservation::{self as file, Reservation, Used};
 use crate::guc::{self, WorkerId};
@@ -28,7 +28,7 @@ pub fn reset(until: i64) -> Result<(), Failure> {
     }
     let area = deadline::ready()?;
     if guc::worker_id() == WorkerId::Auto {
-        return Err(Failure::ResetLeased);
+        return Err(Failure::Snowflake(SnowflakeError::ResetLeased));
     }
     let snowflake = &area.snowflake;
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
@@ -36,7 +36,7 @@ pub fn reset(until: i64) -> Result<(), Failure> {
         .saturating_add(pg::TIMESTAMP_EPOCH_US)
         .div_euclid(1000);
     if !(0..=snowflake.layout().max_ms()).contains(&until_ms.saturating_sub(epoch_ms)) {
-        return Err(Failure::ResetOutOfRange);
+        return Err(Failure::Snowflake(SnowflakeError::ResetOutOfRange));
     }
     let deadline = Deadline::new();
     let worker_id = loop {
@@ -45,20 +45,23 @@ pub fn reset(until: i64) -> Result<(), Failure> {
             Ok(None) => {}
             // The setting may have been changed a moment ago and the launcher has not read it yet,
             // or there is no launcher to read it.
-            Err(Failure::WorkerIdUsed { .. } | Failure::WorkerIdUnset | Failure::ResetLeased)
-                if deadline.elapsed_ms() < RELOAD_GRACE_MS || area.launcher().is_missing() => {}
+            Err(
+                Failure::Snowflake(SnowflakeError::WorkerIdUsed { .. })
+                | Failure::Snowflake(SnowflakeError::WorkerIdUnset)
+                | Failure::Snowflake(SnowflakeError::ResetLeased),
+            ) if deadline.elapsed_ms() < RELOAD_GRACE_MS || area.launcher().is_missing() => {}
             Err(failure) => return Err(failure),
         }
         if deadline.left_ms().is_none() {
             let busy = "The reservation is being written by another process.";
-            return Err(Failure::ResetTimeout {
+            return Err(Failure::Snowflake(SnowflakeError::ResetTimeout {
                 timeout_ms: deadline.timeout_ms(),
                 detail: if area.launcher().is_missing() {
                     deadline::silence(area)
                 } else {
                     busy
                 },
-            });
+            }));
         }
         pg::wait_latch(Some(RETRY_MS), WaitEvent::Snowflake);
     };
@@ -76,8 +79,8 @@ pub fn reset(until: i64) -> Result<(), Failure> {
 fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failure> {
     let worker_id = match snowflake.configured_worker_id() {
         WorkerId::Fixed(worker_id) => worker_id,
-        WorkerId::Unset => return Err(Failure::WorkerIdUnset),
-        WorkerId::Auto => return Err(Failure::ResetLeased),
+        WorkerId::Unset => return Err(Failure::Snowflake(SnowflakeError::WorkerIdUnset)),
+        WorkerId::Auto => return Err(Failure::Snowflake(SnowflakeError::ResetLeased)),
     };
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     let Some(_writer) = snowflake.try_write() else {
@@ -105,12 +108,16 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
         let stored = found.stored;
         if stored.epoch_ms < epoch_ms {
             let stored_ms = stored.epoch_ms;
-            return Err(Failure::EpochMovedLater { stored_ms });
+            return Err(Failure::Snowflake(SnowflakeError::refusal(
+                Refusal::EpochMovedLater { stored_ms },
+            )));
         }
         let layout = generator.layout();
         if stored.layout != layout && !stored.is_below(epoch_ms, layout, until_ms + 1) {
-            let stored = stored.layout.to_string();
-            return Err(Failure::LayoutChanged { stored });
+            let stored = stored.layout.pack().into();
+            return Err(Failure::Snowflake(SnowflakeError::refusal(
+                Refusal::LayoutChanged { stored },
+            )));
         }
         used = found.used;
         Used::add(&mut used, found.worker_id, stored.reserved_until_ms);
@@ -121,10 +128,10 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
     }
     for used in used.iter_mut().filter(|used| used.until_ms > until_ms) {
         if used.worker_id == worker_id {
-            return Err(Failure::WorkerIdUsed {
+            return Err(Failure::Snowflake(SnowflakeError::WorkerIdUsed {
                 worker_id,
                 until: pg::format_ms(used.until_ms),
-            });
+            }));
         }
         used.retired = true;
     }

@@ -1,10 +1,9 @@
 //! Errors for calls that get no id, from the state of the generator.
 
-use leaf_id_core::layout::Layout;
 use leaf_id_core::state::{Refusal, State};
 
 use crate::deadline::{self, Deadline, RELOAD_GRACE_MS};
-use crate::error::{Failure, for_monitors};
+use crate::error::{Failure, SnowflakeError, for_monitors};
 use crate::pg;
 use crate::shmem::{Area, LeaseStatus};
 
@@ -25,12 +24,12 @@ pub fn check(area: &Area, deadline: &Deadline) -> Result<(), Failure> {
         {
             Ok(())
         }
-        State::WaitingOut { until_ms } => Err(Failure::TooFarAhead {
+        State::WaitingOut { until_ms } => Err(Failure::Snowflake(SnowflakeError::TooFarAhead {
             by_ms: until_ms - pg::now_ms(),
             until: pg::format_ms(until_ms),
-        }),
-        State::Unconfigured => Err(Failure::WorkerIdUnset),
-        State::Standby => Err(Failure::StandbyWithoutLease),
+        })),
+        State::Unconfigured => Err(Failure::Snowflake(SnowflakeError::WorkerIdUnset)),
+        State::Standby => Err(Failure::Snowflake(SnowflakeError::StandbyWithoutLease)),
         State::Refused(refusal) => failure(area, refusal).map_or(Ok(()), Err),
     }
 }
@@ -48,39 +47,22 @@ fn is_of_settings(state: State) -> bool {
 /// The error for a refusal; `None` if it may end soon.
 fn failure(area: &Area, refusal: Refusal) -> Option<Failure> {
     let status = area.registry().lease_status();
-    let said = || for_monitors(status.last_error.get());
-    Some(match refusal {
-        Refusal::WorkerIdRetired { until_ms } => Failure::WorkerIdRetired {
-            until: pg::format_ms(until_ms),
-        },
-        Refusal::EpochMovedLater { stored_ms } => Failure::EpochMovedLater { stored_ms },
-        Refusal::LayoutChanged { stored } => Failure::LayoutChanged {
-            stored: u32::try_from(stored)
-                .ok()
-                .and_then(Layout::unpack)
-                .map_or_else(|| "unknown".into(), |layout| layout.to_string()),
-        },
-        Refusal::FileProblem => Failure::ReservationFile {
-            reason: "the reason is in the server's log.".into(),
-        },
-        Refusal::NoRegistrySet => Failure::RegistryUnset,
-        Refusal::HeldByOther => Failure::HeldByOther { said: said() },
-        Refusal::NoFreeWorkerId => Failure::NoFreeWorkerId { said: said() },
-        Refusal::ClockSkew { by_ms } => Failure::ClockSkew {
-            by_ms,
-            said: said(),
-        },
-        Refusal::OtherEpoch => Failure::OtherEpoch { said: said() },
-        Refusal::OtherLayout => Failure::OtherLayout { said: said() },
-        Refusal::OtherRole => Failure::OtherRole { said: said() },
+    match refusal {
         // Unless a renewal is in progress.
-        Refusal::LeaseEnded if status.away_since_ms.is_some() => lease_ended(&status),
+        Refusal::LeaseEnded if status.away_since_ms.is_some() => Some(lease_ended(&status)),
         // The registry may still answer.
         Refusal::LeaseEnded
         | Refusal::NoAnswer
         | Refusal::RegistryGrace
-        | Refusal::WorkerIdLost => return None,
-    })
+        | Refusal::WorkerIdLost => None,
+        Refusal::FileProblem => Some(Failure::Snowflake(SnowflakeError::ReservationFile {
+            reason: "the reason is in the server's log.".into(),
+        })),
+        _ => Some(Failure::Snowflake(SnowflakeError::Refusal {
+            refusal,
+            said: for_monitors(status.last_error.get()),
+        })),
+    }
 }
 
 /// The error for a call that has timed out.
@@ -116,18 +98,18 @@ pub fn timed_out(area: &Area, deadline: &Deadline) -> Failure {
             "The launcher has not started the generator.".into()
         }
     };
-    Failure::SnowflakeTimeout {
+    Failure::Snowflake(SnowflakeError::Timeout {
         timeout_ms: deadline.timeout_ms(),
         detail,
-    }
+    })
 }
 
 /// The error after the end of the lease.
 pub fn lease_ended(status: &LeaseStatus) -> Failure {
-    Failure::LeaseEnded {
+    Failure::Snowflake(SnowflakeError::LeaseEnded {
         worker_id: status.worker_id,
         registry: status.registry.get(),
         away_since: status.away_since_ms.map(pg::format_ms),
         said: for_monitors(status.last_error.get()),
-    }
+    })
 }

@@ -1,6 +1,6 @@
 //! Holders of locks that block a claim, looked up after it has timed out.
 
-use super::heap;
+use super::heap::{self, Look};
 use crate::error::RefillError;
 use crate::pg::{self, LockHolder};
 use crate::shmem::Key;
@@ -8,7 +8,7 @@ use crate::shmem::Key;
 /// The holder that blocks the allocator from a tag's row. Runs in a separate transaction.
 pub fn find(key: &Key) -> RefillError {
     let row = match heap::see(key) {
-        Ok(Ok(Some(seen))) => pg::row_holder(seen.locker),
+        Ok(Look::Row(seen)) => pg::row_holder(seen.locker),
         _ => LockHolder::Nobody,
     };
     if row != LockHolder::Nobody {

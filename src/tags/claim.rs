@@ -8,13 +8,14 @@
 
 use leaf_id_core::row as rules;
 use leaf_id_core::step::{self, Decay, Limits, Pace};
+use serde::{Deserialize, Serialize};
 
 use super::heap::{self, AllocRow, LastClaim};
 use super::rights;
 use super::{mark, opaque};
-use crate::error::{Failure, TagError};
+use crate::error::{Failure, RefillError};
 use crate::guc;
-use crate::pg::{self, Name, Table, Value};
+use crate::pg::{self, Caught, Name, Table, Value};
 use crate::shmem::{Access, Claimed, Key, Slot, Tag};
 
 /// The allocator's knowledge of a tag when it claims.
@@ -38,17 +39,26 @@ pub struct Ask {
 }
 
 /// Reason why the allocator made no claim.
-#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unclaimed {
     /// The tag gives no ids. If it has no row, the row may have been replaced while the claim
     /// waited for its lock.
-    Tag(TagError),
+    Tag(RefillError),
     /// The ids come from another server.
     Sourced(TagSource),
+    /// A synchronous standby has not acknowledged the claim.
+    Unacknowledged(Claimed),
+    /// PostgreSQL has raised an error.
+    Raised(Caught),
 }
 
-impl From<TagError> for Unclaimed {
-    fn from(error: TagError) -> Self {
+impl From<Caught> for Unclaimed {
+    fn from(error: Caught) -> Self {
+        Self::Raised(error)
+    }
+}
+
+impl From<RefillError> for Unclaimed {
+    fn from(error: RefillError) -> Self {
         Self::Tag(error)
     }
 }
@@ -71,8 +81,8 @@ pub struct TagSource {
 }
 
 /// A claim made for another server.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimAnswer {
     /// First id.
     pub first: i64,
     /// Number of ids.
@@ -85,13 +95,6 @@ pub struct Answer {
     pub max_value: i64,
     /// Ids skipped before the first one because of a failover.
     pub skipped: u64,
-}
-
-impl Answer {
-    /// One past the last id.
-    pub fn end(&self) -> i64 {
-        self.first + i64::from(self.len)
-    }
 }
 
 impl AllocRow {
@@ -262,40 +265,41 @@ pub fn claim(key: &Key, ask: &Ask) -> Result<Claimed, Unclaimed> {
 ///
 /// # Errors
 /// The tag gives no ids, not to this caller, or not from this server; the caller must roll back.
-pub fn claim_for_member(key: &Key, n: u32) -> Result<Answer, Failure> {
+pub fn claim_for_member(key: &Key, n: u32) -> Result<ClaimAnswer, Failure> {
     let tag = || key.tag.name();
+    let refuse = |failure: Failure| failure.raise();
     let claim = || {
         with_row(key, |locked, row| {
             if !rights::caller_may_issue(row.granted_to.as_deref()) {
-                return Ok(Err(Failure::TagForbidden { tag: tag() }));
+                refuse(Failure::TagForbidden { tag: tag() });
             }
             // No chains of source servers, and no loops.
             if let Some(source) = row.source() {
                 let server = source.server.text();
-                return Ok(Err(Failure::SourcedElsewhere { tag: tag(), server }));
+                refuse(Failure::SourcedElsewhere { tag: tag(), server });
             }
             if raised(opaque::has_key(&key.tag)) {
-                return Ok(Err(Failure::Opaque { tag: tag() }));
+                refuse(Failure::Opaque { tag: tag() });
             }
             let wanted = if n == 0 { row.limits.step } else { n };
             let wanted = wanted.min(row.limits.max_step);
             let piece = advance(key, locked, row, 0, wanted, Decay::Fleet)?;
-            Ok(Ok(Answer {
+            Ok(ClaimAnswer {
                 first: piece.first,
                 len: piece.len,
                 incarnation: row.incarnation,
                 max_step: row.limits.max_step,
                 max_value: row.max_value(),
                 skipped: piece.skipped,
-            }))
+            })
         })
     };
     let claimed = match claim() {
         // The row may have been replaced during the wait for its lock.
-        Err(TagError::NoSuchTag) => claim(),
+        Err(RefillError::NoSuchTag) => claim(),
         result => result,
     };
-    claimed.unwrap_or_else(|error| Err(Failure::tag(tag(), error)))
+    claimed.map_err(|error| Failure::tag(tag(), error))
 }
 
 /// A random `incarnation`; never 0.
@@ -311,14 +315,15 @@ pub(super) struct LockedRow {
 }
 
 /// Locks the row of a tag and runs `claim` on it.
-pub(super) fn with_row<T, E: From<TagError>>(
+pub(super) fn with_row<T, E: From<RefillError>>(
     key: &Key,
     claim: impl FnOnce(&LockedRow, &AllocRow) -> Result<T, E>,
 ) -> Result<T, E> {
-    let table = raised(heap::open(key.relation, pg::Access::Write)).ok_or(TagError::NoSuchTag)?;
+    let table =
+        raised(heap::open(key.relation, pg::Access::Write)).ok_or(RefillError::NoSuchTag)?;
     let stored = table
         .lock(&heap::key(&key.tag))
-        .ok_or(TagError::NoSuchTag)?;
+        .ok_or(RefillError::NoSuchTag)?;
     let row = AllocRow::of(&stored);
     claim(&LockedRow { table, stored }, &row)
 }
@@ -347,13 +352,13 @@ fn advance(
     remembered: i64,
     wanted: u32,
     decay: Decay,
-) -> Result<Piece, TagError> {
+) -> Result<Piece, RefillError> {
     let mark = raised(mark::lock(&key.tag));
     let skip = row.last_claim.skip(row.limits);
     let first = rules::first(row.max_id(), mark.high(), remembered, skip);
     let max_value = row.max_value();
     if first > max_value {
-        return Err(TagError::EndOfTag { max_value, skip });
+        return Err(RefillError::EndOfTag { max_value, skip });
     }
     let left = max_value.saturating_sub(first).saturating_add(1);
     let longest = row.longest_claim();

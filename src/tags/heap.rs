@@ -196,25 +196,34 @@ pub struct SeenRow {
     pub locker: Locker,
 }
 
-/// The table or its index is locked by another session.
-pub struct TableLocked;
+/// A look at a row that waits for no lock.
+pub enum Look<T> {
+    /// It is there.
+    Row(T),
+    /// There is none.
+    Nothing,
+    /// The table or its index is locked by somebody else.
+    Locked,
+}
 
 /// Reads the current version of a tag's row, even if committed after the transaction's snapshot.
 /// Requires no privilege, assigns no xid, and waits for no lock.
 ///
 /// # Errors
 /// [`TableLocked`]; in the inner result, that the table was altered.
-pub fn see(key: &Key) -> Result<Result<Option<SeenRow>, Failure>, TableLocked> {
+pub fn see(key: &Key) -> Result<Look<SeenRow>, Failure> {
     let table = match Table::open_at_once(key.relation, &ALLOC) {
         Ok(Some(table)) => table,
-        Ok(None) => return Ok(Ok(None)),
-        Err(Obstacle::Locked) => return Err(TableLocked),
-        Err(Obstacle::Misshapen(misshapen)) => return Ok(Err(misshapen.into())),
+        Ok(None) => return Ok(Look::Nothing),
+        Err(Obstacle::Locked) => return Ok(Look::Locked),
+        Err(Obstacle::Misshapen(misshapen)) => return Err(misshapen.into()),
     };
     let row = table.get(&self::key(&key.tag));
-    Ok(Ok(row.map(|row| SeenRow {
-        row: AllocRow::of(&row),
-        ours: row.is_ours(),
-        locker: row.locker(),
-    })))
+    Ok(row.map_or(Look::Nothing, |row| {
+        Look::Row(SeenRow {
+            row: AllocRow::of(&row),
+            ours: row.is_ours(),
+            locker: row.locker(),
+        })
+    }))
 }

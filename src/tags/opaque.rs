@@ -10,7 +10,8 @@ use std::rc::Rc;
 
 use leaf_id_core::opaque::{KEY_BYTES, MIN_VALUES, Permutation};
 
-use super::{heap, mark};
+use super::heap::{self, Look};
+use super::mark;
 use crate::error::Failure;
 use crate::pg::{self, Access, Obstacle, Shape, Table, Type, Value};
 use crate::shmem::Tag;
@@ -106,37 +107,33 @@ pub fn hex(tag: &Tag) -> Result<String, Failure> {
 }
 
 /// The permutation of a name.
-pub struct Found {
+pub struct FoundKey {
     /// The permutation.
     pub permutation: Rc<Permutation>,
     /// Written by the open transaction, which may roll back.
     pub is_ours: bool,
 }
 
-/// The table of keys is locked by another session.
-pub struct KeysLocked;
-
-/// Looks up a key; `None` if the name has none. Requires no privilege, and waits for no lock.
+/// Looks a key up. No privilege is needed, and no lock is waited for.
 ///
 /// # Errors
-/// [`KeysLocked`]; in the inner result, that the table of keys was dropped or altered.
-pub fn find(tag: &Tag) -> Result<Result<Option<Found>, Failure>, KeysLocked> {
-    let Some(relation) = pg::find_table(&KEYS) else {
-        return Ok(Err(Failure::NoKeyTable));
-    };
+/// The table of keys is gone or was altered.
+pub fn find(tag: &Tag) -> Result<Look<FoundKey>, Failure> {
+    let relation = pg::find_table(&KEYS).ok_or(Failure::NoKeyTable)?;
     let row = match Table::open_at_once(relation, &KEYS) {
         Ok(Some(table)) => table.get(&heap::key(tag)),
-        Ok(None) => return Ok(Err(Failure::NoKeyTable)),
-        Err(Obstacle::Locked) => return Err(KeysLocked),
-        Err(Obstacle::Misshapen(misshapen)) => return Ok(Err(misshapen.into())),
+        Ok(None) => return Err(Failure::NoKeyTable),
+        Err(Obstacle::Locked) => return Ok(Look::Locked),
+        Err(Obstacle::Misshapen(misshapen)) => return Err(misshapen.into()),
     };
-    Ok(Ok(row.and_then(|row| {
+    let found = row.and_then(|row| {
         let permutation = Permutation::new(&key(&row)?, row.bigint(LAST)?)?;
-        Some(Found {
+        Some(FoundKey {
             permutation: Rc::new(permutation),
             is_ours: row.is_ours(),
         })
-    })))
+    });
+    Ok(found.map_or(Look::Nothing, Look::Row))
 }
 
 fn key(row: &pg::Row) -> Option<Key> {

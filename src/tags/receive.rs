@@ -2,9 +2,10 @@
 
 use leaf_id_core::step::Pace;
 
-use super::claim::{Answer, TagSource, Written, new_incarnation, raised, with_row};
+use super::claim::{ClaimAnswer, TagSource, Written, new_incarnation, raised, with_row};
 use super::{heap, mark};
-use crate::error::TagError;
+use crate::error::RefillError;
+use crate::pg::Caught;
 use crate::shmem::{Access, Claimed, Key};
 
 /// The allocator's knowledge of a tag when the source server has answered.
@@ -12,7 +13,7 @@ pub struct Arrival {
     /// The row at the time of the request.
     pub source: TagSource,
     /// The answer.
-    pub answer: Answer,
+    pub answer: ClaimAnswer,
     /// Pace of the tag so far.
     pub pace: Pace,
     /// Requested number of ids, by the adaptive step.
@@ -30,18 +31,25 @@ pub struct Arrival {
 }
 
 /// Reason to discard an answer; its ids become a gap.
-#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Unreceived {
     /// The row was replaced, or has been sourced differently, since the request.
     Replaced,
-    /// The row's own `max_value` is exceeded, or the source server is behind.
-    Tag(TagError),
+    /// The row's own `max_value` has passed, or that server is behind.
+    Tag(RefillError),
+    /// PostgreSQL has raised an error.
+    Raised(Caught),
 }
 
-impl From<TagError> for Unreceived {
-    fn from(error: TagError) -> Self {
+impl From<Caught> for Unreceived {
+    fn from(error: Caught) -> Self {
+        Self::Raised(error)
+    }
+}
+
+impl From<RefillError> for Unreceived {
+    fn from(error: RefillError) -> Self {
         match error {
-            TagError::NoSuchTag => Self::Replaced,
+            RefillError::NoSuchTag => Self::Replaced,
             error => Self::Tag(error),
         }
     }
@@ -73,7 +81,7 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
         let received = row.max_id().max(published);
         if !reset && answer.first < received {
             let answered = answer.first;
-            return Err(TagError::ServerBehind { received, answered }.into());
+            return Err(RefillError::ServerBehind { received, answered }.into());
         }
         let left = row
             .max_value()
@@ -81,7 +89,7 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
             .saturating_add(1);
         if left < 1 {
             let max_value = row.max_value();
-            return Err(TagError::EndOfTag { max_value, skip: 0 }.into());
+            return Err(RefillError::EndOfTag { max_value, skip: 0 }.into());
         }
         let len = u32::try_from(left).map_or(answer.len, |left| answer.len.min(left));
         let incarnation = if reset {

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use leaf_id_core::row;
 use parking_lot::Mutex;
 
-use crate::error::{Failure, TagError};
+use crate::error::{Failure, RefillError};
 use crate::pg::{self, SubtransactionEvent, TransactionCallbacks, TransactionEvent};
 use crate::shmem::Access;
 use crate::shmem::{self, Area, Key, Tag};
@@ -268,7 +268,7 @@ pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
     if left < i64::from(n) {
         return Err(Failure::tag(
             name(),
-            TagError::EndOfTag { max_value, skip: 0 },
+            RefillError::EndOfTag { max_value, skip: 0 },
         ));
     }
     edits.issued.insert(*key, first + i64::from(n));

@@ -301,9 +301,14 @@ fn check_server(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(
     }
     match new.server {
         // An apply worker must not stop; the next claim reports the problem.
-        Some(name) if !edit.replica => pg::foreign_server(&name)
-            .map(drop)
-            .map_err(|problem| Failure::server(name.text(), problem)),
+        Some(name) if !edit.replica => {
+            pg::foreign_server(&name)
+                .map(drop)
+                .map_err(|problem| Failure::Server {
+                    server: name.text(),
+                    problem,
+                })
+        }
         _ => Ok(()),
     }
 }

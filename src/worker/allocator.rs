@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use pgrx::{PgSqlErrorCode, pg_sys};
 
 use super::handle::WorkerHandle;
-use super::request::{Next, Outcome, Problem, Received, Request, Seen};
+use super::request::{Next, Outcome, Received, Request, Seen};
 use super::settings;
-use crate::error::{RefillError, TagError};
+use crate::error::RefillError;
 use crate::guc::{self, ClaimSynchronousCommit};
 use crate::pg::{self, Caught, WaitEvent, sqlstate};
 use crate::remote::RemoteError;
@@ -376,7 +376,7 @@ impl Allocator {
             ClaimSynchronousCommit::Local.setting(),
         );
         match pg::transaction(|| receive::receive(&key, &arrival)) {
-            Ok(Ok(claimed)) => {
+            Ok(claimed) => {
                 let noted = Outcome::Noted {
                     version,
                     answer,
@@ -394,11 +394,11 @@ impl Allocator {
                 next
             }
             // The new row gets a new request.
-            Ok(Err(Unreceived::Replaced)) => request.complete(self.area, Outcome::Replaced),
-            Ok(Err(Unreceived::Tag(error))) => {
-                self.end(request, version, error, Some(&source.server.text()))
+            Err(Unreceived::Replaced) => request.complete(self.area, Outcome::Replaced),
+            Err(Unreceived::Tag(error)) => {
+                self.fail(request, version, error, "", &source.server.text())
             }
-            Err(error) => self.fail(request, version, &error),
+            Err(Unreceived::Raised(error)) => self.fail_caught(request, version, &error),
         }
     }
 
@@ -412,10 +412,10 @@ impl Allocator {
     ) -> Next {
         let state = &seen.state;
         let (incarnation, access) = (state.row_incarnation, request.slot.access());
-        let look = || Ok::<_, ()>(claim::look(&request.key, incarnation, access));
+        let look = || Ok::<_, Caught>(claim::look(&request.key, incarnation, access));
         let row = match pg::transaction(look) {
-            Ok(row) => row.ok().flatten(),
-            Err(error) => return self.fail(request, version, &error),
+            Ok(row) => row,
+            Err(error) => return self.fail_caught(request, version, &error),
         };
         let fits = row.filter(|row| {
             (row.incarnation, row.max_id) == (state.row_incarnation, state.max_id)
@@ -447,23 +447,19 @@ impl Allocator {
             self.area
                 .note(request.slot, version, RefillError::AwaitsStandby, None);
         };
-        let (result, acknowledged) = claim_durably(&key, &ask, waits);
-        match result {
-            Ok(Ok(claimed)) if !acknowledged => {
-                request.complete(self.area, Outcome::Unacknowledged { version, claimed })
-            }
-            Ok(Ok(claimed)) => {
+        match claim_durably(&key, &ask, waits) {
+            Ok(claimed) => {
                 let next = request.complete(self.area, Outcome::Claimed { version, claimed });
                 self.log_end(&key); // As above.
                 claim::log_skip(&key.tag, claimed.skipped);
                 next
             }
-            Ok(Err(Unclaimed::Tag(TagError::NoSuchTag))) => {
-                request.complete(self.area, Outcome::NoRow { version })
+            Err(Unclaimed::Unacknowledged(claimed)) => {
+                request.complete(self.area, Outcome::Unacknowledged { version, claimed })
             }
-            Ok(Err(Unclaimed::Tag(error))) => self.end(request, version, error, None),
-            Ok(Err(Unclaimed::Sourced(source))) => self.ask_server(request, version, source),
-            Err(error) => self.fail(request, version, &error),
+            Err(Unclaimed::Tag(error)) => self.fail(request, version, error, "", ""),
+            Err(Unclaimed::Sourced(source)) => self.ask_server(request, version, source),
+            Err(Unclaimed::Raised(error)) => self.fail_caught(request, version, &error),
         }
     }
 
@@ -493,76 +489,44 @@ impl Allocator {
             .area
             .remote_servers()
             .update(pg::database(), server, |_| {});
-        let sqlstate = error.sqlstate.unwrap_or(sqlstate::INTERNAL_ERROR);
-        let problem = Problem {
-            version,
-            error: RefillError::Refused {
-                server: number,
-                sqlstate,
-            },
-            text: Some(&error.message),
+        let refused = RefillError::Refused {
+            server: number,
+            sqlstate: error.sqlstate.unwrap_or(sqlstate::INTERNAL_ERROR),
         };
-        match sqlstate {
-            // No such tag there, or its ids are used up.
-            sqlstate::UNDEFINED_OBJECT | sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED => {
-                request.complete(self.area, Outcome::Final(problem))
-            }
-            // Transient conflict on the source server.
-            sqlstate::SERIALIZATION_FAILURE
-            | sqlstate::DEADLOCK_DETECTED
-            | sqlstate::LOCK_NOT_AVAILABLE
-            | sqlstate::QUERY_CANCELED => request.complete(self.area, Outcome::Failed(problem)),
-            _ => {
-                let next = request.complete(self.area, Outcome::Failed(problem));
-                let server = server.text();
-                let said = format!("server \"{server}\" has refused: {}", error.message);
-                self.log_once(&request.key, &said);
-                next
-            }
-        }
+        self.fail(request, version, refused, &server.text(), &error.message)
     }
 
-    /// The tag gives no ids until its row is edited.
-    fn end(
+    /// PostgreSQL has raised an error.
+    fn fail_caught(&mut self, request: &mut Request, version: u64, error: &Caught) -> Next {
+        let key = request.key;
+        if error.code == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE {
+            let blocker = pg::transaction(|| Ok::<_, Caught>(blocker::find(&key)));
+            if let Ok(error) = blocker {
+                return self.fail(request, version, error, "", "");
+            }
+        }
+        self.fail(request, version, RefillError::Failed, "", &error.message)
+    }
+
+    /// There are no ids. `server`: the source server, where the error has its number; `text` goes
+    /// with the error.
+    fn fail(
         &mut self,
         request: &mut Request,
         version: u64,
-        error: TagError,
-        server: Option<&str>,
+        error: RefillError,
+        server: &str,
+        text: &str,
     ) -> Next {
-        let problem = Problem {
+        let outcome = Outcome::Failed {
             version,
-            error: RefillError::Tag(error),
-            text: server,
+            error,
+            text: Some(text),
         };
-        let next = request.complete(self.area, Outcome::Final(problem));
-        if let Some(text) = error.log_text(server.unwrap_or_default()) {
+        let next = request.complete(self.area, outcome);
+        if let Some(text) = error.log_text(server, text) {
             self.log_once(&request.key, &text);
         }
-        next
-    }
-
-    /// Handles an ERROR raised by the transaction.
-    fn fail(&mut self, request: &mut Request, version: u64, error: &Caught) -> Next {
-        let key = request.key;
-        if error.code == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE {
-            let blocker = pg::transaction(|| Ok::<_, ()>(blocker::find(&key)));
-            if let Ok(Ok(error)) = blocker {
-                let problem = Problem {
-                    version,
-                    error,
-                    text: None,
-                };
-                return request.complete(self.area, Outcome::Failed(problem));
-            }
-        }
-        let problem = Problem {
-            version,
-            error: RefillError::Failed,
-            text: Some(&error.message),
-        };
-        let next = request.complete(self.area, Outcome::Failed(problem));
-        self.log_once(&key, &error.message);
         next
     }
 
@@ -586,11 +550,7 @@ impl Allocator {
 
 /// Claims in a separate transaction. The second result is false if required standbys did not
 /// acknowledge the commit. `about_to_wait` is called before the commit if there are any.
-fn claim_durably(
-    key: &Key,
-    ask: &Ask,
-    about_to_wait: impl FnOnce(),
-) -> (Result<Result<Claimed, Unclaimed>, Caught>, bool) {
+fn claim_durably(key: &Key, ask: &Ask, about_to_wait: impl FnOnce()) -> Result<Claimed, Unclaimed> {
     let acknowledgement = guc::CLAIM_SYNCHRONOUS_COMMIT.get();
     let has_standbys =
         || acknowledgement != ClaimSynchronousCommit::Local && pg::has_synchronous_standbys();
@@ -600,7 +560,7 @@ fn claim_durably(
     // standby, and go unnoticed here.
     pg::take_canceled();
     pg::check_for_interrupts();
-    let result = pg::transaction(|| {
+    let claimed = pg::transaction(|| {
         let claimed = claim::claim(key, ask);
         // Again for the commit: code that ran in between must not decide on durability (I1).
         pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
@@ -612,7 +572,10 @@ fn claim_durably(
     // PostgreSQL reports a canceled wait for a standby as success (I1). Without a standby there was
     // no wait.
     let canceled = pg::take_canceled() && has_standbys();
-    (result, !canceled)
+    match claimed {
+        Ok(claimed) if canceled => Err(Unclaimed::Unacknowledged(claimed)),
+        claimed => claimed,
+    }
 }
 
 fn activity(key: &Key) -> CString {

@@ -22,13 +22,13 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use leaf_id_core::segment::{Refused, Request as SegmentRequest};
+use leaf_id_core::segment::{Refused, SegmentRequest};
 
-use crate::error::{RefillError, TagError};
+use crate::error::RefillError;
 use crate::pg::Name;
 use crate::shmem::Access;
 use crate::shmem::{Area, Claimed, Key, Slot, SlotState};
-use crate::tags::claim::{Answer, TagSource};
+use crate::tags::claim::{ClaimAnswer, TagSource};
 
 /// How an allocator backs off from a tag: first, and at most.
 const BACK_OFF: Duration = Duration::from_millis(50);
@@ -45,13 +45,13 @@ pub struct Request {
     /// Whose it is, as long as the request is open.
     pub key: Key,
     accepted: SegmentRequest,
-    state: State,
+    state: RequestState,
     /// How long it is put off next; over all of its life.
     back_off: Duration,
 }
 
 /// See the table in this file's header.
-enum State {
+enum RequestState {
     Due(Instant),
     Missed,
     Asked,
@@ -71,7 +71,7 @@ pub struct Received {
     /// The tag's row when that server was asked.
     pub source: TagSource,
     /// What it has answered.
-    pub answer: Answer,
+    pub answer: ClaimAnswer,
     /// The adaptive step that it was asked with.
     pub step: u32,
 }
@@ -107,34 +107,23 @@ pub enum Outcome<'a> {
     /// What another server has claimed is written down here.
     Noted {
         version: u64,
-        answer: Answer,
+        answer: ClaimAnswer,
         claimed: Claimed,
     },
     /// The row is not the one any more for which another server was asked.
     Replaced,
     /// Another server was not asked in time.
     Stale,
-    /// The row was not found.
-    NoRow { version: u64 },
     /// Another server is to be asked.
     Sourced { version: u64, server: Name },
     /// Another server has claimed ids.
     Answered(Received),
-    /// An error, which another try may overcome.
-    Failed(Problem<'a>),
-    /// One that stays until the row is edited.
-    Final(Problem<'a>),
-}
-
-/// An error that is noted at the slot.
-#[derive(Clone, Copy)]
-pub struct Problem<'a> {
-    /// The version of the slot that it is about.
-    pub version: u64,
-    /// The error ...
-    pub error: RefillError,
-    /// ... and the text that goes with it.
-    pub text: Option<&'a str>,
+    /// No ids; what is noted at the slot, whose version it is about.
+    Failed {
+        version: u64,
+        error: RefillError,
+        text: Option<&'a str>,
+    },
 }
 
 /// What is to be done next for a request.
@@ -157,7 +146,7 @@ impl Request {
             slot,
             key,
             accepted,
-            state: State::Due(Instant::now()),
+            state: RequestState::Due(Instant::now()),
             back_off: BACK_OFF,
         })
     }
@@ -165,24 +154,26 @@ impl Request {
     /// When to come to it; `None` while another server has it.
     pub fn due(&self, now: Instant) -> Option<Instant> {
         match self.state {
-            State::Due(at) | State::Received { due: at, .. } => Some(at),
-            State::Missed => Some(now),
-            State::Asked => None,
+            RequestState::Due(at) | RequestState::Received { due: at, .. } => Some(at),
+            RequestState::Missed => Some(now),
+            RequestState::Asked => None,
             // The row was edited since the answer: it may be another one now.
-            State::Held { version, .. } if self.slot.buffer.version() != version => Some(now),
-            State::Held { until, .. } => Some(until),
+            RequestState::Held { version, .. } if self.slot.buffer.version() != version => {
+                Some(now)
+            }
+            RequestState::Held { until, .. } => Some(until),
         }
     }
 
     /// Whether it was answered, and nothing is left but to let sessions ask again.
     pub fn is_held(&self) -> bool {
-        matches!(self.state, State::Held { .. })
+        matches!(self.state, RequestState::Held { .. })
     }
 
     /// What another server has answered, while it is not written down.
     pub fn received(&self) -> Option<Received> {
         match &self.state {
-            State::Received { received, .. } => Some(**received),
+            RequestState::Received { received, .. } => Some(**received),
             _ => None,
         }
     }
@@ -231,23 +222,22 @@ impl Request {
             } => self.arrive_from_server(area, version, &answer, &claimed),
             Outcome::Replaced | Outcome::Stale => {
                 self.lose_answer(area);
-                self.state = State::Due(Instant::now());
+                self.state = RequestState::Due(Instant::now());
                 Next::Kept
             }
-            Outcome::NoRow { version } => self.miss(area, version),
             Outcome::Sourced { version, server } => self.leave_to(area, version, &server),
             Outcome::Answered(received) => {
-                self.state = State::Received {
+                self.state = RequestState::Received {
                     received: Box::new(received),
                     due: Instant::now(),
                 };
                 Next::More
             }
-            Outcome::Failed(problem) => {
-                self.note(area, problem);
-                self.put_off()
-            }
-            Outcome::Final(problem) => self.hold(area, problem),
+            Outcome::Failed {
+                version,
+                error,
+                text,
+            } => self.fail(area, version, error, text),
         }
     }
 
@@ -260,47 +250,34 @@ impl Request {
     fn put_off(&mut self) -> Next {
         let at = Instant::now() + self.back_off;
         self.back_off = (self.back_off * 2).min(MAX_BACK_OFF);
-        if let State::Received { due, .. } = &mut self.state {
+        if let RequestState::Received { due, .. } = &mut self.state {
             *due = at;
         } else {
-            self.state = State::Due(at);
+            self.state = RequestState::Due(at);
         }
         Next::Kept
     }
 
-    /// The answer is final until the row is edited; but it must not be asked for again with
-    /// every id that is taken.
-    fn hold(&mut self, area: &Area, problem: Problem<'_>) -> Next {
-        self.lose_answer(area);
-        self.note(area, problem);
-        self.state = State::Held {
-            version: problem.version,
+    fn fail(&mut self, area: &Area, version: u64, error: RefillError, text: Option<&str>) -> Next {
+        // The row may have been replaced while its lock was waited for: one more look, in a new
+        // transaction.
+        if error == RefillError::NoSuchTag && !matches!(self.state, RequestState::Missed) {
+            self.state = RequestState::Missed;
+            return Next::Kept;
+        }
+        let is_final = error.is_final();
+        if is_final {
+            self.lose_answer(area);
+        }
+        area.note(self.slot, version, error, text);
+        if !is_final {
+            return self.put_off();
+        }
+        // It must not be asked for again with every id that is taken.
+        self.state = RequestState::Held {
+            version,
             until: Instant::now() + HOLD,
         };
-        Next::Kept
-    }
-
-    fn note(&self, area: &Area, problem: Problem<'_>) {
-        let Problem {
-            version,
-            error,
-            text,
-        } = problem;
-        area.note(self.slot, version, error, text);
-    }
-
-    /// It may have been replaced while we waited for its lock: it is looked for once more, in
-    /// a new transaction.
-    fn miss(&mut self, area: &Area, version: u64) -> Next {
-        if let State::Missed = self.state {
-            let problem = Problem {
-                version,
-                error: RefillError::Tag(TagError::NoSuchTag),
-                text: None,
-            };
-            return self.hold(area, problem);
-        }
-        self.state = State::Missed;
         Next::Kept
     }
 
@@ -309,7 +286,7 @@ impl Request {
             .remote_servers()
             .update(self.key.database, server, |_| {});
         area.note(self.slot, version, RefillError::Asked { server }, None);
-        self.state = State::Asked;
+        self.state = RequestState::Asked;
         Next::Kept
     }
 
@@ -330,7 +307,7 @@ impl Request {
         &mut self,
         area: &Area,
         version: u64,
-        answer: &Answer,
+        answer: &ClaimAnswer,
         claimed: &Claimed,
     ) -> Next {
         area.with_request(self.slot, &self.accepted, |state| {

@@ -30,7 +30,7 @@ use super::reserve;
 use crate::error::RefillError;
 use crate::guc;
 use crate::pg;
-use crate::shmem::{Area, Explanation, Reply, Task};
+use crate::shmem::{Area, Explanation, LeaseReply, Task};
 
 /// Min time between the exit of a database's allocator and the start of the next.
 const RESTART_DELAY: Duration = Duration::from_millis(250);
@@ -338,5 +338,5 @@ impl StartedRegistrar {
 
 fn fail(area: &Area, question: u64, text: &str) {
     area.registry()
-        .reply(question, Reply::Failed(Explanation::new(text)));
+        .reply(question, LeaseReply::Failed(Explanation::new(text)));
 }

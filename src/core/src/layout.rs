@@ -3,6 +3,8 @@
 
 use core::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// The parts of an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parts {
@@ -15,7 +17,8 @@ pub struct Parts {
 }
 
 /// Number of bits per part. If they add up to less than 63, the top bits are zero.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Layout {
     time_bits: u8,
     worker_bits: u8,
@@ -146,6 +149,20 @@ impl Layout {
             worker_id: (word >> self.sequence_bits) as u16 & self.max_worker_id(),
             sequence: word as u16 & self.max_sequence(),
         }
+    }
+}
+
+impl TryFrom<String> for Layout {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Self::parse(&text).ok_or(Self::ALLOWED)
+    }
+}
+
+impl From<Layout> for String {
+    fn from(layout: Layout) -> Self {
+        layout.to_string()
     }
 }
 

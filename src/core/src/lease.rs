@@ -25,7 +25,8 @@
 //! | | no answer; any other refusal | Holding, until the grant ends |
 //! | Remembered, Out | a refusal | Out |
 
-use crate::numbered::numbered;
+use serde::{Deserialize, Serialize};
+
 use crate::state::Refusal;
 
 /// Both clocks of a server, read at the same time, in milliseconds.
@@ -76,7 +77,7 @@ pub struct Lease {
 
 /// Provenance of a lease file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundFile {
     /// The file as written by this server, not a copy.
     pub original: bool,
     /// The machine has not been rebooted since, and the disk is the same.
@@ -96,7 +97,7 @@ impl Lease {
     /// is down, while its copy presents the token. Never presenting the token would cover that, but
     /// then every reboot would have to wait for the end of the lease.
     #[must_use]
-    pub fn of_file(self, found: Found) -> Self {
+    pub fn of_file(self, found: FoundFile) -> Self {
         if !found.original || !(found.same_boot || found.clean) {
             return Self::default();
         }
@@ -116,7 +117,8 @@ impl Lease {
 }
 
 /// Kind of request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Request a worker id: the one this server had, or another one.
     Claim,
@@ -124,8 +126,17 @@ pub enum Kind {
     Renew,
 }
 
-/// A request to the registry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A worker id that a server holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The worker id.
+    pub worker_id: u16,
+    /// What is reserved of it, in Unix milliseconds.
+    pub reserved_until_ms: i64,
+}
+
+/// A question to the registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
     /// Kind of request.
     pub kind: Kind,
@@ -136,7 +147,7 @@ pub struct Question {
     /// Worker id held and the end of its reservation. Sent only if the lease cannot have ended when
     /// the request arrives: then nobody else can have the worker id, even if the registry has
     /// forgotten it.
-    pub held: Option<(u16, i64)>,
+    pub held: Option<Held>,
     /// Requested duration of the lease, in milliseconds.
     pub lease_ms: i64,
 }
@@ -150,17 +161,11 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Kind of request.
-    #[must_use]
-    pub fn kind(&self) -> Kind {
-        self.question.kind
-    }
-
-    /// The request as sent at `boot_ms`, the moment of its `now_ms`. Connecting takes time, and the
-    /// lease may have ended since the request became due.
+    /// The question as it is to be sent at `boot_ms`, which is the moment that its `now_ms` says: a
+    /// connection takes its time, and the lease may have ended since this was due.
     #[must_use]
     pub fn at(&self, boot_ms: i64) -> Question {
-        let shows = self.kind() == Kind::Renew || boot_ms < self.hidden_from_boot_ms;
+        let shows = self.question.kind == Kind::Renew || boot_ms < self.hidden_from_boot_ms;
         Question {
             held: self.question.held.filter(|_| shows),
             ..self.question
@@ -168,45 +173,30 @@ impl Draft {
     }
 }
 
-numbered! {
-    /// Status of an answer, with its text on the wire.
-    Status {
-        /// The worker id is leased to this server.
-        Granted => "granted",
-        /// Another server, or a copy of this one, has this node's lease.
-        Held => "held",
-        /// All worker ids are leased or retired.
-        Full => "full",
-        /// The registry was promoted or restored and assigns no worker ids yet.
-        Grace => "grace",
-        /// The clocks differ too much.
-        Clock => "clock",
-        /// The worker id is retired.
-        Retired => "retired",
-        /// This server no longer holds the worker id.
-        Lost => "lost",
-        /// The members of the registry have another epoch.
-        Epoch => "epoch",
-        /// This node's name belongs to another role.
-        Role => "role",
-        /// The members of the registry have another layout.
-        Layout => "layout",
-    }
-}
-
-impl Status {
-    /// Text on the wire.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        self.text()
-    }
-
-    /// Parses the text on the wire.
-    #[must_use]
-    pub fn of(name: &str) -> Option<Self> {
-        let mut all = (0..).map_while(|number| Self::decode(number, 0));
-        all.find(|status| status.text() == name)
-    }
+/// How the registry has answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// The worker id is this server's, for one lease.
+    Granted,
+    /// Another server, or a copy of this one, has the lease of this node.
+    Held,
+    /// All worker ids are leased or retired.
+    Full,
+    /// The registry was promoted or restored, and gives nothing away for a while.
+    Grace,
+    /// The clocks differ.
+    Clock,
+    /// The worker id is not to be used any more.
+    Retired,
+    /// The worker id is not this server's any more.
+    Lost,
+    /// The registry's servers have another epoch.
+    Epoch,
+    /// This node's name belongs to another role.
+    Role,
+    /// The ids of the registry's servers have another layout.
+    Layout,
 }
 
 /// Answer of the registry.
@@ -423,7 +413,10 @@ impl LeaseHolder {
                 kind,
                 token: self.lease.token,
                 next_token: self.lease.next_token,
-                held: live.map(|grant| (grant.worker_id, grant.reserved_until_ms)),
+                held: live.map(|grant| Held {
+                    worker_id: grant.worker_id,
+                    reserved_until_ms: grant.reserved_until_ms,
+                }),
                 lease_ms: rules.lease_ms,
             },
             hidden_from_boot_ms: until_boot_ms.saturating_sub(late_ms),

@@ -11,6 +11,7 @@ pub mod format;
 pub mod keeper;
 pub mod layout;
 pub mod lease;
+pub mod message;
 pub mod node_name;
 mod numbered;
 pub mod opaque;

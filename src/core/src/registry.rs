@@ -52,6 +52,6 @@ mod terms;
 pub use decide::decide;
 pub use terms::{
     Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, LARGEST_LEAD_MS, LARGEST_SKEW_MS,
-    LAST_MS, LONGEST_LEASE_MS, LONGEST_NAME, Next, Peers, Place, Refusal, Registry, Reply, Request,
-    Requester, Row, Tables,
+    LAST_MS, LONGEST_LEASE_MS, LONGEST_NAME, LeaseRequest, Next, Peers, Place, Refusal, Registry,
+    Reply, Requester, Row, Tables,
 };

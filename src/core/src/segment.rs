@@ -63,7 +63,7 @@ use crate::primitive::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 mod outcome;
 
-pub use outcome::{Miss, Obstacle, Refused, Remainder, Remainders, Request, Taken};
+pub use outcome::{Miss, Obstacle, Refused, Remainder, Remainders, SegmentRequest, Taken};
 
 /// Max length of a segment, in ids: the largest `step` of a tag (an SQL integer). Far enough below
 /// 2^32 that overshooting takers (at most one id each) cannot carry into the generation.
@@ -432,12 +432,12 @@ impl DoubleBuffer {
     }
 
     /// Accepts the request, for an allocator; `None` if there is none.
-    pub fn accept(&self) -> Option<Request> {
+    pub fn accept(&self) -> Option<SegmentRequest> {
         let next = |seen: u32| (seen & !STATE).wrapping_add(ONE_REQUEST) | IN_FLIGHT;
         let seen = self
             .move_request(|seen| (seen & STATE == WANTED).then(|| next(seen)))
             .ok()?;
-        Some(Request {
+        Some(SegmentRequest {
             word: next(seen),
             range_len: self.range_len.swap(0, Ordering::Relaxed),
         })
@@ -445,7 +445,7 @@ impl DoubleBuffer {
 
     /// Ends a request, answered or not; sessions that still need ids request again. No effect if it
     /// was closed. The caller must wake the waiters.
-    pub fn clear(&self, request: &Request) {
+    pub fn clear(&self, request: &SegmentRequest) {
         let _ = self.request.compare_exchange(
             request.word,
             request.word & !STATE | IDLE,
@@ -456,7 +456,7 @@ impl DoubleBuffer {
 
     /// True if this request is still in flight, not closed.
     #[must_use]
-    pub fn is_in_flight(&self, request: &Request) -> bool {
+    pub fn is_in_flight(&self, request: &SegmentRequest) -> bool {
         self.request.load(Ordering::Acquire) == request.word
     }
 

@@ -27,10 +27,10 @@ use leaf_id_core::keeper::{
 };
 use leaf_id_core::layout::Layout;
 use leaf_id_core::lease::{
-    Answer, Clocks, Draft, Effect, Found, Lease, LeaseHolder, Question, Rules, Step,
+    Clocks, Draft, Effect, FoundFile, Held, Lease, LeaseHolder, Question, Rules, Step,
 };
 use leaf_id_core::registry::{
-    self, Bounds, Decision, Here, Hold, Next, Place, Registry, Reply, Request, Requester, Row,
+    self, Bounds, Decision, Here, Hold, LeaseRequest, Next, Place, Registry, Reply, Requester, Row,
 };
 use leaf_id_core::reservation::{Stored, Terms, late_renewal};
 use leaf_id_core::snowflake::{Generator, Stall};
@@ -130,7 +130,7 @@ impl Tables {
         sent: Clocks,
         here: &Here,
     ) -> Reply {
-        let mut request = Request {
+        let mut request = LeaseRequest {
             question: *asked,
             system_identifier: 1,
             node_name: node.to_string().into_bytes(),
@@ -451,7 +451,7 @@ impl World {
     /// The lease from a disk, for a server that begins to lease.
     fn begin_leasing(&self, node: &mut Node, own: bool) -> LeaseHolder {
         let disk = &mut node.disk;
-        let found = Found {
+        let found = FoundFile {
             original: !disk.copied,
             same_boot: disk.boot == node.boot || self.broken == Broken::CopiedDisk,
             clean: disk.lease_is_clean,
@@ -650,7 +650,10 @@ impl World {
             let mut question = message.draft.at(clocks.boot_ms);
             if self.broken == Broken::HeldAfterTheEnd {
                 let held = running.holder.as_ref().unwrap().lease().grant;
-                question.held = held.map(|g| (g.worker_id, g.reserved_until_ms));
+                question.held = held.map(|g| Held {
+                    worker_id: g.worker_id,
+                    reserved_until_ms: g.reserved_until_ms,
+                });
             }
             message.sent = Some((question, clocks));
             message.at_ms += self.delay();
@@ -747,7 +750,7 @@ impl World {
             if node.run != message.run || running.asked.take().is_none() {
                 continue;
             }
-            let answer: Answer = reply.heard(sent, clocks);
+            let answer = reply.heard(sent, clocks).unwrap();
             let holder = running.holder.as_mut().unwrap();
             running.heard = holder.hear(&question, &answer, RULES, || self.token());
         }

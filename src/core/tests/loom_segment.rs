@@ -16,7 +16,9 @@
 )]
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::segment::{DoubleBuffer, Miss, Refused, Remainder, Remainders, Request, Taken};
+use leaf_id_core::segment::{
+    DoubleBuffer, Miss, Refused, Remainder, Remainders, SegmentRequest, Taken,
+};
 use leaf_id_core::snowflake::{Generator, Lead, Stall};
 use loom::sync::atomic::{AtomicI64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
@@ -588,7 +590,7 @@ fn a_slot_changes_hands_under_an_open_request() {
             }
         }
 
-        fn accept(&self) -> Option<Request> {
+        fn accept(&self) -> Option<SegmentRequest> {
             // First taken off the list.
             (self.linked.load(Ordering::SeqCst) > 0).then(|| {
                 self.linked.fetch_sub(1, Ordering::SeqCst);
@@ -597,7 +599,7 @@ fn a_slot_changes_hands_under_an_open_request() {
         }
 
         /// A claim for the tag that has the slot in this version.
-        fn claim(&self, request: &Request, first: i64) -> bool {
+        fn claim(&self, request: &SegmentRequest, first: i64) -> bool {
             let version = {
                 let _guard = self.slot.lock.lock().unwrap();
                 if !self.slot.buffer.is_in_flight(request) {

@@ -9,10 +9,10 @@
 )]
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::lease::{Clocks, Kind, Lease, LeaseHolder, Question, Rules, Status};
+use leaf_id_core::lease::{Clocks, Held, Kind, Lease, LeaseHolder, Question, Rules, Status};
 use leaf_id_core::registry::{
-    Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, Next, Place, Registry, Request,
-    Requester, Row, Tables, decide,
+    Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, LeaseRequest, Next, Place,
+    Registry, Requester, Row, Tables, decide,
 };
 
 const NOW: i64 = 1_800_000_000_000;
@@ -135,7 +135,10 @@ impl World {
             kind,
             token: member.token,
             next_token: member.token + 1,
-            held: member.held,
+            held: member.held.map(|(worker_id, reserved_until_ms)| Held {
+                worker_id,
+                reserved_until_ms,
+            }),
             lease_ms: member.lease_ms,
         };
         self.decide(question, member, now_ms)
@@ -147,7 +150,7 @@ impl World {
     }
 
     fn decide(&mut self, question: Question, member: Member<'_>, now_ms: i64) -> Decision {
-        let request = Request {
+        let request = LeaseRequest {
             question,
             system_identifier: 4711,
             node_name: member.node.into(),
@@ -358,7 +361,7 @@ fn rule_5_what_is_held_is_not_shown_when_it_may_arrive_late() {
         holder.prepare(&mut draw);
         let question = holder.ask(0, rules).at(0);
         let told = world.ask_question(question, MEMBER.node, clocks(0).wall_ms);
-        let answer = told.reply.heard(clocks(0), clocks(0));
+        let answer = told.reply.heard(clocks(0), clocks(0)).unwrap();
         holder.hear(&question, &answer, rules, &mut draw);
         // After a restart it claims with its stored lease.
         let mut holder = LeaseHolder::new(*holder.lease());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leaf_id_tests::{Failure, Server, Session, wait_until};
+use leaf_id_tests::{Failure, Server, Session, lease_message, lease_query, wait_until};
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
@@ -81,13 +81,9 @@ impl Answer {
     }
 }
 
-/// A call of the registry.
-pub(crate) fn try_call(
-    session: &mut Session,
-    function: &str,
-    arguments: &str,
-) -> Result<Answer, Failure> {
-    let sql = format!("SELECT * FROM {function}({arguments})");
+/// A call of the registry, with a [`lease_message`].
+pub(crate) fn try_call(session: &mut Session, kind: &str, fields: &str) -> Result<Answer, Failure> {
+    let sql = lease_query("leaf_worker_lease", &lease_message(kind, fields));
     let row = session
         .query_one(&sql, &[])
         .map_err(|error| Failure::from(&error))?;
@@ -99,7 +95,7 @@ pub(crate) fn try_call(
         registry_ms: row.get("registry_ms"),
         peers: row.get("peers"),
         peers_offset_ms: row.get("peers_offset_ms"),
-        detail: row.get::<_, Option<String>>("detail").unwrap_or_default(),
+        detail: row.get("detail"),
     })
 }
 
@@ -129,7 +125,7 @@ impl Node {
         }
     }
 
-    /// Arguments that claim and renew share.
+    /// The fields that say who asks.
     pub(crate) fn who(&mut self) -> String {
         let next_token = self
             .next_token
@@ -147,6 +143,15 @@ impl Node {
         ask(&mut self.clone()).is("granted");
     }
 
+    /// The fields that say what it holds.
+    pub(crate) fn held(&self) -> String {
+        format!(
+            "{}, {}",
+            or_null(self.worker_id),
+            or_null(self.reserved_until_ms)
+        )
+    }
+
     pub(crate) fn what(&self) -> String {
         let Terms {
             ahead_ms,
@@ -161,15 +166,13 @@ impl Node {
         )
     }
 
+    /// All that it asks with.
+    pub(crate) fn fields(&mut self) -> String {
+        format!("{}, {}, {}", self.who(), self.held(), self.what())
+    }
+
     pub(crate) fn try_claim(&mut self, session: &mut Session) -> Result<Answer, Failure> {
-        let arguments = format!(
-            "{}, {}, {}, {}",
-            self.who(),
-            or_null(self.worker_id),
-            or_null(self.reserved_until_ms),
-            self.what()
-        );
-        let answer = try_call(session, "leaf_worker_claim", &arguments)?;
+        let answer = try_call(session, "claim", &self.fields())?;
         self.learn(&answer);
         Ok(answer)
     }
@@ -182,13 +185,7 @@ impl Node {
 
     #[track_caller]
     pub(crate) fn renew(&mut self, session: &mut Session) -> Answer {
-        let arguments = format!(
-            "{}, {}, {}",
-            or_null(self.worker_id),
-            self.who(),
-            self.what()
-        );
-        let answer = try_call(session, "leaf_worker_renew", &arguments)
+        let answer = try_call(session, "renew", &self.fields())
             .unwrap_or_else(|failure| panic!("{} renews: {failure}", self.name));
         self.learn(&answer);
         answer

@@ -62,7 +62,7 @@ fn the_same_node_gets_its_id_back() {
     }
     // By its name: the same one in another cluster is another one.
     let other = format!("4712, 'a', NULL, 1, NULL, NULL, {}", nodes[0].what());
-    let answer = try_call(&mut session, "leaf_worker_claim", &other).unwrap();
+    let answer = try_call(&mut session, "claim", &other).unwrap();
     assert_eq!(answer.id(), 3);
     // At once, by its token ...
     for (id, node) in (0..).zip(&mut nodes) {
@@ -165,7 +165,7 @@ fn a_clone_is_held_off() {
     // No token is not the token of nobody.
     for token in ["NULL", "0"] {
         let arguments = format!("4711, 'a', {token}, 5, NULL, NULL, {}", a.what());
-        let answer = try_call(&mut session, "leaf_worker_claim", &arguments);
+        let answer = try_call(&mut session, "claim", &arguments);
         answer.unwrap().is("held");
     }
     // With the lease the right to the id ends, for the one that then asks last.
@@ -199,8 +199,8 @@ fn full_is_an_error() {
         1024
     );
     // Who has one goes on.
-    let renewal = format!("5, 1, 'node 5', 1, 2, {}", a.what());
-    let answer = try_call(&mut session, "leaf_worker_renew", &renewal).unwrap();
+    let renewal = format!("1, 'node 5', 1, 2, 5, NULL, {}", a.what());
+    let answer = try_call(&mut session, "renew", &renewal).unwrap();
     assert_eq!(answer.id(), 5);
 }
 

@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Asking, CENTRAL, Failure, Registry, Server, Session, assert_apart, in_threads_until, now_ms,
-    wait_until, worker_of,
+    Asking, CENTRAL, Failure, Registry, Server, Session, assert_apart, in_threads_until,
+    lease_message, lease_query, now_ms, wait_until, worker_of,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -44,11 +44,11 @@ impl Ask<'_> {
     #[track_caller]
     fn claim(&self, session: &mut Session) -> Answer {
         let now = now_ms() + self.ahead_ms;
-        let sql = format!(
-            "SELECT * FROM leaf_worker_claim(4711, '{}', 1, 2, NULL, NULL, {now}, {now} + {}, {}, {}, 15000,
-                 1288834974657, '41/10/12')",
+        let fields = format!(
+            "4711, '{}', 1, 2, NULL, NULL, {now}, {now} + {}, {}, {}, 15000, 1288834974657, '41/10/12'",
             self.node, self.reserve_ms, self.lease_ms, self.skew_ms
         );
+        let sql = lease_query("leaf_worker_lease", &lease_message("claim", &fields));
         let row = session
             .query_one(&sql, &[])
             .unwrap_or_else(|error| panic!("{sql}: {}", Failure::from(&error)));
@@ -57,7 +57,7 @@ impl Ask<'_> {
             worker_id: row.get("worker_id"),
             reserved_until_ms: row.get("reserved_until_ms"),
             registry_ms: row.get("registry_ms"),
-            detail: row.get::<_, Option<String>>("detail").unwrap_or_default(),
+            detail: row.get("detail"),
         }
     }
 }
@@ -80,7 +80,7 @@ impl Answer {
 fn role(server: &Server, name: &str) -> Session {
     server.session().run(&format!(
         "CREATE ROLE {name} LOGIN;
-         GRANT EXECUTE ON FUNCTION leaf_worker_claim, leaf_worker_renew TO {name}"
+         GRANT EXECUTE ON FUNCTION leaf_worker_lease TO {name}"
     ));
     server.connect_as(name, "postgres")
 }
@@ -194,7 +194,7 @@ fn a_server_learns_that_its_name_is_another_roles() {
     let registry = Registry::start();
     registry.server.session().run(
         "CREATE ROLE elsewhere LOGIN PASSWORD 'secret';
-         GRANT EXECUTE ON FUNCTION leaf_worker_claim, leaf_worker_renew TO elsewhere",
+         GRANT EXECUTE ON FUNCTION leaf_worker_lease TO elsewhere",
     );
     let server = registry.member("a");
     let mut session = server.session();
@@ -347,13 +347,15 @@ fn nobodys_code_runs_in_the_registry() {
 fn a_grant_of_no_time_is_refused_by_the_member() {
     let registry = Registry::start();
     let mut session = registry.server.session();
-    let arguments: String = session.value(
-        "SELECT pg_get_function_arguments(oid) FROM pg_proc WHERE proname = 'leaf_worker_claim'",
-    );
     let mut grant = |lease_ms: i32| {
         session.run(&format!(
-            "CREATE OR REPLACE FUNCTION leaf_worker_claim({arguments}) RETURNS record LANGUAGE sql AS $$
-                 SELECT 'granted', 5, now_ms, now_ms, now_ms, 1, 0::bigint, NULL::text, {lease_ms}, 5000, 15000
+            "CREATE OR REPLACE FUNCTION leaf_worker_lease(message json) RETURNS json LANGUAGE sql AS $$
+                 SELECT json_build_object('version', 1, 'registry_ms', now_ms, 'max_skew_ms', 5000,
+                     'peers', json_build_object('votes', 1, 'offset_ms', 0, 'by_role', false),
+                     'outcome', CASE message #>> '{{question,kind}}'
+                         WHEN 'claim' THEN json_build_object('Ok', json_build_object('worker_id', 5, 'floor_ms', now_ms,
+                             'reserved_until_ms', now_ms, 'lease_ms', {lease_ms}, 'max_lead_ms', 15000))
+                         ELSE json_build_object('Err', json_build_object('status', 'lost', 'detail', 'it is unknown')) END)
                  FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms) c
              $$"
         ));
@@ -365,10 +367,10 @@ fn a_grant_of_no_time_is_refused_by_the_member() {
         let error: String = session.snowflake_status("coalesce(last_error, '')");
         error.contains("its answer is not understood")
     });
-    // Otherwise it is understood: what renews it, which is as it was, knows nothing of it.
+    // Otherwise it is understood: it is to be renewed.
     grant(30_000);
     wait_until(LIMIT, "another answer", || {
         let error: String = session.snowflake_status("coalesce(last_error, '')");
-        error.contains("worker id 5 is leased to nobody")
+        error.contains("it is unknown")
     });
 }

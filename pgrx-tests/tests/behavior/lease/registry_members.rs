@@ -283,7 +283,7 @@ fn a_lost_renewal_answer_is_no_clone() {
         wait_until(LIMIT, "the cut", || proxy.cuts() > cuts);
     };
     // The answer to the very first request is lost, too.
-    proxy.set(Mode::CutAfter("leaf_worker_claim"));
+    proxy.set(Mode::CutAfter(r#""kind":"claim""#));
     let server = registry.member_by(proxy.dir(), "a", &[("leaf_id.worker_lease", "6s")]);
     let first = server.session().next_snowflake();
     assert_eq!((worker_of(first), proxy.cuts()), (0, 1));
@@ -295,7 +295,7 @@ fn a_lost_renewal_answer_is_no_clone() {
         |_, done| asking.ask(&server, done),
         || {
             for _ in 0..2 {
-                cut_after("leaf_worker_renew");
+                cut_after(r#""kind":"renew""#);
                 registry.wait_for_renewal(0);
                 asking.wait_for_ids();
             }
@@ -304,7 +304,7 @@ fn a_lost_renewal_answer_is_no_clone() {
     asking.is_never_refused();
     assert!(asking.ids().iter().all(|id| worker_of(*id) == 0));
     // And it ends before it can ask again.
-    cut_after("leaf_worker_renew");
+    cut_after(r#""kind":"renew""#);
     server.kill_9();
     let held_until_ms = registry.holder(0).unwrap().lease_until_ms.unwrap();
     server.launch();
@@ -349,7 +349,7 @@ fn registry_in_a_local_database() {
     // Other servers have theirs from there, too.
     server.admit_members();
     let mut session = server.session_in("ids");
-    session.run("GRANT EXECUTE ON FUNCTION leaf_worker_claim, leaf_worker_renew TO leaf_member");
+    session.run("GRANT EXECUTE ON FUNCTION leaf_worker_lease TO leaf_member");
     let other = Server::start_unrelated(1, &[]);
     let mut there = other.session();
     there.run("CREATE EXTENSION leaf_id");

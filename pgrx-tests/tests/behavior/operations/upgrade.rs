@@ -396,7 +396,7 @@ fn a_newer_library_says_what_an_older_extension_needs() {
     );
     for call in [
         "SELECT leaf_segment_next('t')",
-        "SELECT leaf_claim('t', 10)",
+        "SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10))",
         "SELECT leaf_tag_create('u')",
         "UPDATE leaf_id.leaf_alloc SET step = 20",
     ] {
@@ -417,7 +417,9 @@ fn a_newer_library_says_what_an_older_extension_needs() {
     assert_issued_once(&[ids]);
     // What is altered is, whatever the version was.
     admin.run("ALTER TABLE leaf_id.leaf_alloc ALTER update_time TYPE text");
-    admin.fails("SELECT leaf_claim('t', 10)").is("42804");
+    admin
+        .fails("SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10))")
+        .is("42804");
 }
 
 /// Sessions that take ids see nothing of an update, before it and after it.

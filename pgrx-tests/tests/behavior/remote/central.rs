@@ -520,12 +520,54 @@ fn another_function_of_the_same_name_is_not_asked() {
     let fleet = Fleet::new(1, &[]);
     fleet.create_tag("t", 100, 100);
     fleet.central.session().run(
-        "CREATE FUNCTION leaf_claim(text, text, OUT first_id bigint, OUT last_id bigint,
-             OUT incarnation bigint, OUT max_step integer, OUT max_value bigint, OUT skipped bigint)
-         LANGUAGE sql AS
-         'SELECT 1000000::bigint, 1000099::bigint, 1::bigint, 100, 2000000::bigint, 0::bigint'",
+        r#"CREATE DOMAIN message AS json; CREATE TYPE json AS (n integer);
+         CREATE FUNCTION hers() RETURNS pg_catalog.json LANGUAGE sql AS
+         'SELECT ''{"version": 1, "first": 1000000, "len": 100, "incarnation": 1, "max_step": 100, "max_value": 2000000, "skipped": 0}''::pg_catalog.json';
+         CREATE FUNCTION leaf_claim(text) RETURNS pg_catalog.json LANGUAGE sql AS 'SELECT hers()';
+         CREATE FUNCTION leaf_claim(jsonb) RETURNS pg_catalog.json LANGUAGE sql AS 'SELECT hers()';
+         CREATE FUNCTION leaf_claim(message) RETURNS pg_catalog.json LANGUAGE sql AS 'SELECT hers()';
+         CREATE FUNCTION leaf_claim(public.json) RETURNS pg_catalog.json LANGUAGE sql AS 'SELECT hers()'"#,
     );
     assert_eq!(fleet.members[0].session().next("t"), 1);
+}
+
+#[test]
+fn a_tag_has_the_same_name_in_databases_of_different_encodings() {
+    let fleet = Fleet::new(1, &[]);
+    let [member] = &fleet.members[..] else {
+        panic!("one member");
+    };
+    for (encoding, letter) in [("LATIN1", 'ä'), ("EUC_JP", 'あ'), ("SQL_ASCII", 'ä')] {
+        member.session().run(&format!(
+            "CREATE DATABASE {encoding} ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'"
+        ));
+        let mut session = member.session_in(&encoding.to_lowercase());
+        session.run("CREATE EXTENSION leaf_id; CREATE EXTENSION dblink");
+        session.create_foreign_server(CENTRAL, &[fleet.central.dir()]);
+        let tag = format!("{letter} \"\\\u{1}\u{7f} {encoding}");
+        fleet.central.session().create_steady_tag(&tag, 10);
+        session.create_sourced_tag(&tag, 10, 10);
+        assert_eq!(session.next(&tag), 1, "{encoding}");
+        assert!(fleet.central.session().max_id(&tag) > 10, "{encoding}");
+    }
+}
+
+#[test]
+fn an_answer_of_another_version_is_not_read() {
+    let fleet = Fleet::new(1, &[]);
+    fleet.create_tag("t", 100, 100);
+    fleet.central.session().run(
+        "CREATE OR REPLACE FUNCTION leaf_claim(message json) RETURNS json LANGUAGE sql AS
+         'SELECT json_build_object(''version'', 2, ''first'', ''1'')'",
+    );
+    let mut member = fleet.members[0].session();
+    member.run("SET leaf_id.refill_timeout = '1s'");
+    let failure = member.try_next("t").unwrap_err();
+    failure.is("55P03");
+    assert!(
+        failure.detail.contains("message is of version 2, not 1"),
+        "{failure:?}"
+    );
 }
 
 #[test]

@@ -30,11 +30,16 @@ impl Claim {
 
 fn try_claim(session: &mut Session, tag: &str, n: i32) -> Result<Claim, Failure> {
     let row = session
-        .query_one("SELECT * FROM leaf_claim($1, $2)", &[&tag, &n])
+        .query_one(
+            "SELECT (a ->> 'first')::bigint AS first, (a ->> 'len')::bigint AS len, (a ->> 'skipped')::bigint AS skipped
+             FROM leaf_claim(json_build_object('version', 1, 'tag', $1::text, 'n', $2::integer)) a",
+            &[&tag, &n],
+        )
         .map_err(|error| Failure::from(&error))?;
+    let (first, len): (i64, i64) = (row.get("first"), row.get("len"));
     Ok(Claim {
-        first: row.get("first_id"),
-        last: row.get("last_id"),
+        first,
+        last: first + len - 1,
         skipped: row.get("skipped"),
     })
 }
@@ -62,9 +67,9 @@ fn a_procedure_that_takes_its_claim_back_tells_nobody() {
     session.create_tag("t");
     session.run(
         "CREATE FUNCTION wrapper() RETURNS bigint LANGUAGE plpgsql AS
-             'BEGIN RETURN (leaf_claim(''t'', 10)).first_id; END';
+             'BEGIN RETURN (leaf_claim(json_build_object(''version'', 1, ''tag'', ''t'', ''n'', 10)) ->> ''first'')::bigint; END';
          CREATE PROCEDURE direct(INOUT told bigint) LANGUAGE plpgsql AS
-             'BEGIN told := (leaf_claim(''t'', 10)).first_id; ROLLBACK; END';
+             'BEGIN told := (leaf_claim(json_build_object(''version'', 1, ''tag'', ''t'', ''n'', 10)) ->> ''first'')::bigint; ROLLBACK; END';
          CREATE PROCEDURE nested(INOUT told bigint) LANGUAGE plpgsql AS
              'BEGIN told := wrapper(); ROLLBACK; END';
          CREATE PROCEDURE committed(INOUT told bigint) LANGUAGE plpgsql AS
@@ -120,7 +125,9 @@ fn a_claim_does_not_keep_the_row_for_long() {
     session.create_tag("t");
     let mut keeper = server.session();
     let kept = std::thread::spawn(move || {
-        let result = keeper.try_run("SELECT leaf_claim('t', 1), pg_sleep(60)");
+        let result = keeper.try_run(
+            "SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 1)), pg_sleep(60)",
+        );
         (result, keeper)
     });
     let (result, _keeper) = kept.join().unwrap();
@@ -131,7 +138,7 @@ fn a_claim_does_not_keep_the_row_for_long() {
     keeper
         .try_run(
             "DO $$ BEGIN
-                 FOR i IN 1..100 LOOP PERFORM leaf_claim('t', 1), pg_sleep(0.1); END LOOP;
+                 FOR i IN 1..100 LOOP PERFORM leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 1)), pg_sleep(0.1); END LOOP;
              END $$",
         )
         .unwrap_err();
@@ -229,7 +236,7 @@ fn a_canceled_wait_for_a_standby_answers_nothing() {
     admin.create_tag("t");
     admin.run(
         "CREATE FUNCTION wrapper() RETURNS bigint LANGUAGE sql SET search_path = public
-             SET synchronous_commit = local AS 'SELECT first_id FROM leaf_claim(''t'', 10)';
+             SET synchronous_commit = local AS 'SELECT (leaf_claim(json_build_object(''version'', 1, ''tag'', ''t'', ''n'', 10)) ->> ''first'')::bigint';
          CREATE PROCEDURE procedure(INOUT id bigint) LANGUAGE plpgsql AS
              'BEGIN id := wrapper(); COMMIT; END'",
     );
@@ -241,7 +248,7 @@ fn a_canceled_wait_for_a_standby_answers_nothing() {
     assert_eq!(claim(&mut admin, "t", 10).first, 1);
     standby.stop(Stop::Fast);
 
-    let direct = "SELECT first_id FROM leaf_claim('t', 10)";
+    let direct = "SELECT (leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10)) ->> 'first')::bigint";
     let mut next = 11;
     for statement in [direct, "SELECT wrapper()", "CALL procedure(0)"] {
         for end in ["pg_cancel_backend", "pg_terminate_backend"] {
@@ -367,7 +374,7 @@ fn in_a_pipeline_a_claim_is_committed_before_it_is_answered() {
         .unwrap();
     kinds(&mut stream);
 
-    let claim = piped("SELECT * FROM leaf_claim('t', 10)");
+    let claim = piped("SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10))");
     let (failing, sync) = (piped("SELECT 1 / 0"), message(Some(b'S'), &[]));
     stream
         .write_all(&[&claim[..], &failing, &sync].concat())

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
     ATTACKERS, Attack, Attacker, HERS, MALLORY, SHOP, assert_issued_once, becomes, each,
-    in_threads_until, now_ms,
+    in_threads_until, lease_message, now_ms,
 };
 
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
@@ -246,7 +246,7 @@ pub(super) fn use_everything(attack: &Attack) {
     let mut admin = attack.admin();
     admin.run(
         "DO $$ BEGIN CREATE ROLE member LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
-         GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_claim, leaf_worker_renew TO member",
+         GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_lease TO member",
     );
     // Claims and leases of other servers.
     let mut member = attack.server.connect_as("member", SHOP);
@@ -372,10 +372,12 @@ pub(super) fn member_calls() -> [String; 3] {
         "{now}, {}, 60000, 1000, 15000, 1288834974657, '41/10/12'",
         now + 1000
     );
+    let lease =
+        |kind, fields: String| format!("leaf_worker_lease({})", lease_message(kind, &fields));
     [
-        "leaf_claim('t', 10)".into(),
-        format!("leaf_worker_claim(1, 'm', NULL, 7, NULL, NULL, {terms})"),
-        format!("leaf_worker_renew(0, 1, 'm', 7, 8, {terms})"),
+        "leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10))".into(),
+        lease("claim", format!("1, 'm', NULL, 7, NULL, NULL, {terms}")),
+        lease("renew", format!("1, 'm', 7, 8, 0, NULL, {terms}")),
     ]
 }
 
@@ -410,7 +412,7 @@ fn everything_else_that_could_run_in_a_statement() {
             "ALTER EXTENSION leaf_id ADD TABLE evil.leaf_worker".into(),
             "ALTER EXTENSION leaf_id ADD TABLE evil.leaf_registry".into(),
             "ALTER EXTENSION leaf_id ADD SCHEMA evil".into(),
-            "ALTER EXTENSION leaf_id DROP FUNCTION leaf_claim(text, integer)".into(),
+            "ALTER EXTENSION leaf_id DROP FUNCTION leaf_claim(json)".into(),
             format!("ALTER EXTENSION leaf_id ADD FUNCTION {HERS}.run(text)"),
             format!("CREATE PUBLICATION p FOR TABLE {table}"),
             format!("CREATE TABLE {HERS}.refers (tag text REFERENCES {table})"),

@@ -292,7 +292,9 @@ fn claims_are_written_whatever_is_on_the_table() {
         // A member's claims. They are in no order with what is cached here, which may be saved when
         // the postmaster is gone, and go on after the crash.
         let mut claimed = Vec::new();
-        match admin.try_column::<i64>("SELECT first_id FROM leaf_claim('t', 10)") {
+        match admin.try_column::<i64>(
+            "SELECT (leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10)) ->> 'first')::bigint",
+        ) {
             Ok(first) => claimed.extend(first[0]..first[0] + 10),
             Err(failure) => {
                 println!("{failure}");
@@ -435,28 +437,28 @@ fn a_claim_in_a_procedure_that_rolls_back() {
     session.run(
         "CREATE PROCEDURE twice(INOUT a bigint, INOUT b bigint) LANGUAGE plpgsql AS $$
          BEGIN
-             a := (leaf_claim('t', 10)).first_id;
+             a := (leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10)) ->> 'first')::bigint;
              ROLLBACK;
-             b := (leaf_claim('t', 10)).first_id;
+             b := (leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10)) ->> 'first')::bigint;
              COMMIT;
          END $$;
          CREATE PROCEDURE caught(INOUT a bigint, INOUT b bigint) LANGUAGE plpgsql AS $$
          BEGIN
              BEGIN
-                 a := (leaf_claim('t', 10)).first_id;
+                 a := (leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10)) ->> 'first')::bigint;
                  RAISE EXCEPTION 'undo';
              EXCEPTION WHEN raise_exception THEN NULL;
              END;
-             b := (leaf_claim('t', 10)).first_id;
+             b := (leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10)) ->> 'first')::bigint;
          END $$;
          CREATE FUNCTION caught_here(OUT a bigint, OUT b bigint) LANGUAGE plpgsql AS $$
          BEGIN
              BEGIN
-                 a := (leaf_claim('t', 10)).first_id;
+                 a := (leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10)) ->> 'first')::bigint;
                  RAISE EXCEPTION 'undo';
              EXCEPTION WHEN raise_exception THEN NULL;
              END;
-             b := (leaf_claim('t', 10)).first_id;
+             b := (leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10)) ->> 'first')::bigint;
          END $$",
     );
     each(

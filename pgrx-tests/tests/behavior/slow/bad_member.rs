@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Failure, Fleet, Server, Session, assert_issued_once, becomes, each, now_ms, promptly,
+    Failure, Fleet, Server, Session, assert_issued_once, becomes, each, lease_message, lease_query,
+    now_ms, promptly,
 };
 use postgres::Row;
 
@@ -76,12 +77,13 @@ fn terms(says: Says) -> String {
 }
 
 fn claim(session: &mut Session, node: &str, says: Says) -> Result<Answer, Failure> {
-    let sql = format!(
-        "SELECT * FROM leaf_worker_claim({}, '{node}', NULL, {}, NULL, NULL, {})",
+    let fields = format!(
+        "{}, '{node}', NULL, {}, NULL, NULL, {}",
         says.system,
         rand::random_range(1..i64::MAX),
         terms(says)
     );
+    let sql = lease_query("leaf_worker_lease", &lease_message("claim", &fields));
     let row = session.query_one(&sql, &[]);
     row.map(Answer::from).map_err(|error| Failure::from(&error))
 }
@@ -91,7 +93,7 @@ fn registry() -> (Server, Session, Session) {
     let server = Server::with_leaf_id(&[]);
     server.session().run(
         "CREATE ROLE honest LOGIN; CREATE ROLE other LOGIN; CREATE ROLE mallory LOGIN;
-         GRANT EXECUTE ON FUNCTION leaf_worker_claim, leaf_worker_renew TO honest, other, mallory",
+         GRANT EXECUTE ON FUNCTION leaf_worker_lease TO honest, other, mallory",
     );
     let honest = server.connect_as("honest", "postgres");
     let mallory = server.connect_as("mallory", "postgres");
@@ -225,23 +227,16 @@ fn the_epoch_is_the_owners() {
 fn hostile_central(answers: &[&str]) -> Fleet {
     let fleet = Fleet::new(1, &[]);
     let mut central = fleet.central.session();
-    let arguments: String = central
-        .value("SELECT pg_get_function_arguments(oid) FROM pg_proc WHERE proname = 'leaf_claim'");
     let cases: String = (1..)
         .zip(answers)
-        .map(|(n, answer)| {
-            format!("SELECT * FROM (VALUES ({answer})) v WHERE turn = {n} UNION ALL ")
-        })
+        .map(|(n, answer)| format!("WHEN {n} THEN '{{\"version\": 1, {answer}}}' "))
         .collect();
     let last = answers.last().unwrap();
     central.run(&format!(
         "CREATE SEQUENCE turn; GRANT USAGE ON SEQUENCE turn TO PUBLIC;
-         CREATE OR REPLACE FUNCTION leaf_claim({arguments}) RETURNS record LANGUAGE sql AS $$
-             WITH t AS MATERIALIZED (SELECT nextval('turn') AS turn)
-             SELECT c.* FROM t, LATERAL ({cases}
-                 SELECT * FROM (VALUES ({last})) v WHERE turn > {}) c
-         $$",
-        answers.len()
+         CREATE OR REPLACE FUNCTION leaf_claim(message json) RETURNS json LANGUAGE sql AS $$
+             SELECT (CASE nextval('turn') {cases} ELSE '{{\"version\": 1, {last}}}' END)::json
+         $$"
     ));
     let mut member = fleet.members[0].session();
     member.create_sourced_tag("t", 1000, i32::MAX);
@@ -253,9 +248,9 @@ fn hostile_central(answers: &[&str]) -> Fleet {
 #[test]
 fn answers_that_add_up_to_more_than_a_segment() {
     let fleet = hostile_central(&[
-        "1::bigint, 1500000000::bigint, 7::bigint, 2147483647, 9000000000000000000, 0::bigint",
-        "1500000001::bigint, 3647483647::bigint, 7::bigint, 2147483647, 9000000000000000000, 0::bigint",
-        "3647483648::bigint, 3647484647::bigint, 7::bigint, 2147483647, 9000000000000000000, 0::bigint",
+        r#""first": 1, "len": 1500000000, "incarnation": 7, "max_step": 2147483647, "max_value": 9000000000000000000, "skipped": 0"#,
+        r#""first": 1500000001, "len": 2147483647, "incarnation": 7, "max_step": 2147483647, "max_value": 9000000000000000000, "skipped": 0"#,
+        r#""first": 3647483648, "len": 1000, "incarnation": 7, "max_step": 2147483647, "max_value": 9000000000000000000, "skipped": 0"#,
     ]);
     let mut session = fleet.members[0].session();
     session.run("SET leaf_id.refill_timeout = '3s'");
@@ -302,14 +297,14 @@ fn answers_that_add_up_to_more_than_a_segment() {
 fn nonsense_from_a_central_server() {
     each(
         [
-            "1::bigint, 10::bigint, 0::bigint, -5, -1::bigint, -7::bigint",
-            "1::bigint, 10::bigint, 7::bigint, 0, 9000000000000000000, 9223372036854775807",
-            "1::bigint, 10::bigint, 7::bigint, 2147483647, 5::bigint, 0::bigint",
-            "9223372036854775806, 9223372036854775807, 7::bigint, 10, 9223372036854775807, 0::bigint",
-            "-10::bigint, -1::bigint, 7::bigint, 10, 100::bigint, 0::bigint",
-            "0::bigint, 9::bigint, 7::bigint, 10, 100::bigint, 0::bigint",
-            "20::bigint, 10::bigint, 7::bigint, 10, 100::bigint, 0::bigint",
-            "NULL::bigint, NULL::bigint, NULL::bigint, NULL::integer, NULL::bigint, NULL::bigint",
+            r#""first": 1, "len": 10, "incarnation": 0, "max_step": -5, "max_value": -1, "skipped": -7"#,
+            r#""first": 1, "len": 10, "incarnation": 7, "max_step": 0, "max_value": 9000000000000000000, "skipped": 9223372036854775807"#,
+            r#""first": 1, "len": 10, "incarnation": 7, "max_step": 2147483647, "max_value": 5, "skipped": 0"#,
+            r#""first": 9223372036854775806, "len": 2, "incarnation": 7, "max_step": 10, "max_value": 9223372036854775807, "skipped": 0"#,
+            r#""first": -10, "len": 10, "incarnation": 7, "max_step": 10, "max_value": 100, "skipped": 0"#,
+            r#""first": 0, "len": 10, "incarnation": 7, "max_step": 10, "max_value": 100, "skipped": 0"#,
+            r#""first": 20, "len": -9, "incarnation": 7, "max_step": 10, "max_value": 100, "skipped": 0"#,
+            r#""first": null, "len": null, "incarnation": null, "max_step": null, "max_value": null, "skipped": null"#,
         ],
         |answer| {
             let fleet = hostile_central(&[answer]);

@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use leaf_id_tests::{Attack, Attacker, SHOP, Server, assert_issued_once, each, wait_until};
+use leaf_id_tests::{
+    Attack, Attacker, SHOP, Server, assert_issued_once, each, lease_message, lease_query,
+    wait_until,
+};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -52,7 +55,7 @@ fn change_and_use(attack: &Attack, by: &str, change: &str) {
         "INSERT INTO {table} (biz_tag) VALUES ('more')",
         "SELECT leaf_tag_create('other', step => 10)",
         "SELECT leaf_segment_next_batch('more', 50)",
-        "SELECT leaf_claim('t', 10)",
+        "SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10))",
         "SELECT leaf_tag_reset('more', 5)",
         "BEGIN; SELECT leaf_tag_create('local'); SELECT leaf_segment_next('local'); COMMIT",
     ] {
@@ -111,7 +114,9 @@ fn a_column_of_another_type_is_said() {
     admin
         .fails(&format!("UPDATE {table} SET step = 20"))
         .is("42804");
-    admin.fails("SELECT leaf_claim('t', 10)").is("42804");
+    admin
+        .fails("SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10))")
+        .is("42804");
 }
 
 /// S12 for the registry's tables. Before: an error of PL/pgSQL's, as it should be.
@@ -138,14 +143,16 @@ fn tables_of_the_registry_that_were_changed() {
             if let Err(failure) = admin.try_run(&sql) {
                 println!("refused: {failure}");
             }
+            let now = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+            let fields = format!(
+                "1, 'm', NULL, 7, NULL, NULL, {now}, {now}, 60000, 1000, 15000, 1288834974657, '41/10/12'"
+            );
+            let lease = lease_query("leaf_worker_lease", &lease_message("claim", &fields));
             for call in [
                 "SELECT leaf_worker_retire(5)",
                 "SELECT leaf_worker_release(0)",
                 "SELECT * FROM leaf_worker_status",
-                "SELECT leaf_worker_claim(1, 'm', NULL, 7, NULL, NULL,
-                     (extract(epoch FROM clock_timestamp()) * 1000)::bigint,
-                     (extract(epoch FROM clock_timestamp()) * 1000)::bigint, 60000, 1000, 15000,
-                     1288834974657, '41/10/12')",
+                &lease,
             ] {
                 if let Err(failure) = admin.try_run(call) {
                     println!("{call}: {} {}", failure.state, failure.message);

@@ -457,12 +457,12 @@ fn an_old_version() {
     let pair = Pair::new();
     let mut central = pair.central.session();
     let definition: String =
-        central.value("SELECT pg_get_functiondef('leaf_claim(text, integer)'::regprocedure)");
+        central.value("SELECT pg_get_functiondef('leaf_claim(json)'::regprocedure)");
     pair.suffers(
         || {
             central.run(
-                "ALTER EXTENSION leaf_id DROP FUNCTION leaf_claim(text, integer);
-                 DROP FUNCTION leaf_claim(text, integer)",
+                "ALTER EXTENSION leaf_id DROP FUNCTION leaf_claim(json);
+                 DROP FUNCTION leaf_claim(json)",
             );
             pair.proxy.end_connections();
         },
@@ -470,8 +470,8 @@ fn an_old_version() {
         || {
             pair.central.session().run(&format!(
                 "{definition};
-                 ALTER EXTENSION leaf_id ADD FUNCTION leaf_claim(text, integer);
-                 GRANT EXECUTE ON FUNCTION leaf_claim(text, integer) TO leaf_member"
+                 ALTER EXTENSION leaf_id ADD FUNCTION leaf_claim(json);
+                 GRANT EXECUTE ON FUNCTION leaf_claim(json) TO leaf_member"
             ));
         },
     );

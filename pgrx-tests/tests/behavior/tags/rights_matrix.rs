@@ -1,7 +1,7 @@
 //! Would catch: a role with more or fewer privileges than SECURITY.md says. The table there is
 //! tested with real roles.
 
-use leaf_id_tests::{Server, Session};
+use leaf_id_tests::{Server, Session, lease_message};
 
 const SECURITY: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../SECURITY.md"));
 /// The columns of the table, and who is tried for each.
@@ -19,6 +19,15 @@ const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 /// What one row of the table stands for: what a superuser prepares, and statements of which
 /// each must succeed, or fail for want of a privilege. `{role}` is the role's own.
 fn statements(action: &str) -> (&'static str, Vec<String>) {
+    let lease = |kind, who| {
+        let fields =
+            format!("{who}, {{now}}, {{now}}, 60000, 10000, 15000, 1288834974657, '41/10/12'");
+        format!("SELECT leaf_worker_lease({})", lease_message(kind, &fields))
+    };
+    let (claim, renewal) = (
+        lease("claim", "1, '{role}', 0, 2, NULL, NULL"),
+        lease("renew", "1, '{role}', 2, 3, 5, NULL"),
+    );
     let (prepare, statements): (&str, &[&str]) = match action {
         "issue segment ids" => (
             "",
@@ -128,11 +137,11 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                      REVOKE SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc FROM nobody;
                  END $$",
                 "DO $$ BEGIN
-                     GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_renew TO nobody;
-                     IF NOT has_function_privilege('nobody', 'leaf_claim(text, integer)', 'EXECUTE') THEN
+                     GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_lease TO nobody;
+                     IF NOT has_function_privilege('nobody', 'leaf_claim(json)', 'EXECUTE') THEN
                          RAISE insufficient_privilege;
                      END IF;
-                     REVOKE EXECUTE ON FUNCTION leaf_claim, leaf_worker_renew FROM nobody;
+                     REVOKE EXECUTE ON FUNCTION leaf_claim, leaf_worker_lease FROM nobody;
                  END $$",
             ],
         ),
@@ -170,13 +179,10 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT * FROM leaf_worker_status",
             ],
         ),
-        "`leaf_claim`" => ("", &["SELECT leaf_claim('t', 3)"]),
-        "`leaf_worker_claim`, `leaf_worker_renew`" => (
+        "`leaf_claim`" => ("", &["SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 3))"]),
+        "`leaf_worker_lease`" => (
             "",
-            &[
-                "SELECT leaf_worker_claim(1, '{role}', 0, 2, NULL, NULL, {now}, {now}, 60000, 10000, 15000, 1288834974657, '41/10/12')",
-                "SELECT leaf_worker_renew(5, 1, '{role}', 2, 3, {now}, {now}, 60000, 10000, 15000, 1288834974657, '41/10/12')",
-            ],
+            &[&claim, &renewal],
         ),
         "`leaf_worker_release`, `leaf_worker_retire`" => (
             "UPDATE leaf_id.leaf_worker SET system_identifier = NULL, node_name = NULL;
@@ -200,7 +206,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             "",
             &[
                 "ALTER TABLE leaf_id.leaf_alloc ALTER description SET STATISTICS 10",
-                "ALTER FUNCTION leaf_claim(text, integer) COST 2",
+                "ALTER FUNCTION leaf_claim(json) COST 2",
                 "COMMENT ON VIEW leaf_segment_status IS 'of {role}'",
                 "CREATE TRIGGER t AFTER UPDATE ON leaf_id.leaf_alloc
                      FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
@@ -235,7 +241,7 @@ fn each_role_may_do_what_security_md_says() {
         "CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t');
          GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO manager;
          GRANT USAGE ON SCHEMA leaf_id TO manager WITH GRANT OPTION;
-         GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_claim, leaf_worker_renew TO member;
+         GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_lease TO member;
          GRANT SELECT, INSERT, DELETE ON leaf_id.leaf_gapless TO manager;
          SELECT leaf_gapless_create('s');
          SELECT leaf_tag_create('granted'), leaf_tag_create('revoked'), leaf_opaque_create('opaque');

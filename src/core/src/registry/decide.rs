@@ -2,7 +2,8 @@
 
 use super::peers;
 use super::terms::*;
-use crate::lease::{Kind, Question, Status};
+use crate::lease::{Held, Kind, Question, Status};
+use crate::message::shown;
 
 mod claim;
 
@@ -11,7 +12,7 @@ mod claim;
 #[must_use]
 pub fn decide(
     tables: Tables<'_>,
-    request: &Request,
+    request: &LeaseRequest,
     requester: &Requester<'_>,
     here: &Here,
 ) -> Next {
@@ -82,7 +83,7 @@ struct Choice {
 /// A request and its context.
 struct Case<'a> {
     rows: &'a [(Row, Hold)],
-    request: &'a Request,
+    request: &'a LeaseRequest,
     requester: &'a Requester<'a>,
     here: &'a Here,
     /// The registry's row after the decision.
@@ -96,11 +97,6 @@ struct Case<'a> {
     clock_offset_ms: i64,
     /// Time until worker ids are assigned again; `None` if there is no grace.
     grace_ms: Option<i64>,
-}
-
-/// A name for messages, from bytes in any encoding that contains ASCII.
-fn shown(name: &[u8]) -> String {
-    String::from_utf8_lossy(name).replace(char::REPLACEMENT_CHARACTER, "?")
 }
 
 impl Case<'_> {
@@ -341,7 +337,7 @@ impl Case<'_> {
 
     fn renew(&self) -> Result<Choice, Stop> {
         let lost = |detail: String| refused(Status::Lost, detail);
-        let Some((worker_id, _)) = self.request.question.held else {
+        let Some(Held { worker_id, .. }) = self.request.question.held else {
             return lost("no worker id was named".into());
         };
         let row = self.lock(worker_id)?;

@@ -1,7 +1,10 @@
 //! Types of the registry's decision: rows, request and answer.
 
+use serde::{Deserialize, Serialize};
+
 use crate::layout::Layout;
 use crate::lease::{Answer, Clocks, Question, Status};
+use crate::message;
 
 /// Max duration of a lease, in milliseconds.
 pub const LONGEST_LEASE_MS: i64 = 86_400_000;
@@ -223,13 +226,14 @@ pub struct Requester<'a> {
 }
 
 /// A request with its sender and terms.
-#[derive(Debug, Clone)]
-pub struct Request {
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LeaseRequest {
     /// The question. A renewal's reservation in it is ignored.
     pub question: Question,
     /// System identifier of the sender's cluster.
     pub system_identifier: i64,
     /// Sender's `leaf_id.node_name`.
+    #[serde(with = "message")]
     pub node_name: Vec<u8>,
     /// Sender's clock, in Unix milliseconds.
     pub now_ms: i64,
@@ -245,7 +249,7 @@ pub struct Request {
     pub layout: Layout,
 }
 
-impl Request {
+impl LeaseRequest {
     /// Validates the ranges that [`super::decide()`] relies on.
     #[must_use]
     pub fn is_valid(&self) -> bool {
@@ -256,7 +260,7 @@ impl Request {
             lease_ms,
             ..
         } = self.question;
-        held.is_none_or(|(worker_id, _)| worker_id <= self.layout.max_worker_id())
+        held.is_none_or(|held| held.worker_id <= self.layout.max_worker_id())
             && self.node_name.len() <= LONGEST_NAME
             && !self.node_name.iter().any(u8::is_ascii_control)
             && next_token != 0
@@ -299,7 +303,7 @@ pub struct Tables<'a> {
 }
 
 /// Vote of the other members' clocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peers {
     /// Number of votes: of members, or of roles if there are several.
     pub votes: u32,
@@ -310,7 +314,7 @@ pub struct Peers {
 }
 
 /// A grant. Times in Unix milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Granted {
     /// The worker id.
     pub worker_id: u16,
@@ -325,16 +329,20 @@ pub struct Granted {
 }
 
 /// A refusal.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// Any status but [`Status::Granted`].
     pub status: Status,
     /// Explanation for people.
+    #[serde(
+        serialize_with = "message::serialize",
+        deserialize_with = "message::deserialize_shown"
+    )]
     pub detail: String,
 }
 
 /// The registry's reply.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reply {
     /// Registry's clock when the request arrived, in Unix milliseconds.
     pub registry_ms: i64,
@@ -349,25 +357,28 @@ pub struct Reply {
 impl Reply {
     /// Converts the reply to the receiver's view.
     #[must_use]
-    pub fn heard(&self, sent: Clocks, received: Clocks) -> Answer {
-        let granted = self.outcome.as_ref().ok();
-        Answer {
-            status: match &self.outcome {
-                Ok(_) => Status::Granted,
-                Err(refusal) => refusal.status,
-            },
-            worker_id: granted.map_or(0, |granted| granted.worker_id),
-            floor_ms: granted.map_or(0, |granted| granted.floor_ms),
-            reserved_until_ms: granted.map_or(0, |granted| granted.reserved_until_ms),
-            lease_ms: granted.map_or(0, |granted| granted.lease_ms),
-            max_lead_ms: granted.map_or(0, |granted| granted.max_lead_ms),
+    pub fn heard(&self, sent: Clocks, received: Clocks) -> Option<Answer> {
+        let (status, granted) = match &self.outcome {
+            Ok(granted) if granted.lease_ms > 0 => (Status::Granted, *granted),
+            Err(refusal) if refusal.status != Status::Granted => {
+                (refusal.status, Granted::default())
+            }
+            _ => return None,
+        };
+        Some(Answer {
+            status,
+            worker_id: granted.worker_id,
+            floor_ms: granted.floor_ms,
+            reserved_until_ms: granted.reserved_until_ms,
+            lease_ms: granted.lease_ms,
+            max_lead_ms: granted.max_lead_ms,
             max_skew_ms: self.max_skew_ms,
             registry_ms: self.registry_ms,
             peers: self.peers.votes,
             peers_offset_ms: self.peers.offset_ms.unwrap_or(0),
             sent,
             received,
-        }
+        })
     }
 }
 

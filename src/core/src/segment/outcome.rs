@@ -64,7 +64,7 @@ pub enum Refused {
 
 /// A request accepted by an allocator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct SegmentRequest {
     /// Value of `DoubleBuffer::request` while this is in flight.
     pub(super) word: u32,
     /// The longest range a session is waiting for, in ids; 0 if none.

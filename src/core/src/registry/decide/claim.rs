@@ -111,9 +111,10 @@ impl Case<'_> {
     /// The worker id that the requester holds according to its last answer, although the registry
     /// has forgotten it.
     fn enter(&self, own: Option<&Row>) -> Result<Option<Choice>, Stop> {
-        let Some((worker_id, until_ms)) = self.request.question.held else {
+        let Some(held) = self.request.question.held else {
             return Ok(None);
         };
+        let (worker_id, until_ms) = (held.worker_id, held.reserved_until_ms);
         if own.is_some_and(|own| own.worker_id != worker_id) {
             return Ok(None);
         }

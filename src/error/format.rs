@@ -1,0 +1,103 @@
+//! Why an id cannot be read, written or composed.
+
+use leaf_id_core::layout::Layout;
+use pgrx::PgSqlErrorCode as Code;
+use pgrx::pg_sys::panic::ErrorReport;
+
+/// See this file's header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FormatError {
+    /// An id has the bits of its layout, and is not negative.
+    NoSnowflake { id: i64, layout: Layout },
+    /// A layout argument that is none.
+    BadLayout { layout: String },
+    /// An id of this time has no such sequence.
+    SequenceOutOfRange { sequence: i64, max: u16 },
+    /// An id cannot be composed of a time before the first or after the last.
+    TimeOutOfRange { first: String, last: String },
+    /// An epoch argument outside what a timestamp holds.
+    BadEpoch { epoch_ms: i64 },
+    /// A text that is no pattern.
+    BadPattern {
+        pattern: String,
+        detail: &'static str,
+    },
+    /// An id that a pattern cannot hold.
+    DoesNotFit { id: i64, pattern: String },
+    /// A text that is not one of a pattern.
+    Unparsed {
+        text: String,
+        pattern: String,
+        detail: &'static str,
+    },
+    /// A UUID of a negative id.
+    NegativeUuid { id: i64 },
+    /// A UUID that holds no id.
+    OtherUuid { uuid: String },
+}
+
+impl FormatError {
+    /// The error to raise.
+    pub(super) fn report(self) -> ErrorReport {
+        let invalid = Code::ERRCODE_INVALID_PARAMETER_VALUE;
+        let error = |code, message: String| ErrorReport::new(code, message, "leaf_id");
+        match self {
+            Self::NoSnowflake { id, layout } => error(invalid, format!("not a snowflake id: {id}"))
+                .set_detail(format!(
+                    "Ids of layout {layout} are 0 to {}.",
+                    layout.max_id()
+                )),
+            Self::BadLayout { layout } => error(
+                invalid,
+                format!("not a layout of snowflake ids: \"{layout}\""),
+            )
+            .set_detail(Layout::ALLOWED),
+            Self::SequenceOutOfRange { sequence, max } => {
+                error(invalid, format!("sequence is out of range: {sequence}"))
+                    .set_detail(format!(
+                        "Sequences are 0 to {max}: a worker id has {} ids in a millisecond.",
+                        u32::from(max) + 1
+                    ))
+                    .set_hint(
+                        "Give further rows of this millisecond a later time, or another worker id.",
+                    )
+            }
+            Self::TimeOutOfRange { first, last } => {
+                error(invalid, "snowflake ids cannot carry this time".into()).set_detail(format!(
+                    "With this epoch and layout they carry times from {first} to {last}."
+                ))
+            }
+            Self::BadEpoch { epoch_ms } => {
+                error(invalid, format!("epoch is out of range: {epoch_ms}"))
+            }
+            Self::BadPattern { pattern, detail } => {
+                error(invalid, format!("not a pattern of ids: \"{pattern}\"")).set_detail(detail)
+            }
+            Self::DoesNotFit { id, pattern } => error(
+                Code::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+                format!("pattern \"{pattern}\" cannot hold id {id}"),
+            )
+            .set_detail(
+                "It is negative, has too many digits, or does not begin with a period that exists.",
+            ),
+            Self::Unparsed {
+                text,
+                pattern,
+                detail,
+            } => error(
+                Code::ERRCODE_INVALID_TEXT_REPRESENTATION,
+                format!("not an id in pattern \"{pattern}\": \"{text}\""),
+            )
+            .set_detail(detail),
+            Self::NegativeUuid { id } => error(
+                Code::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+                format!("a UUID cannot hold a negative id: {id}"),
+            ),
+            Self::OtherUuid { uuid } => error(
+                Code::ERRCODE_INVALID_TEXT_REPRESENTATION,
+                format!("not a UUID that holds an id: \"{uuid}\""),
+            )
+            .set_hint("Such a UUID comes from leaf_format_uuid()."),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Why the worker registry refuses a call, as an error.
+
+use pgrx::PgSqlErrorCode as Code;
+use pgrx::pg_sys::panic::ErrorReport;
+
+/// See this file's header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RegistryError {
+    /// The tables of the worker registry are missing.
+    NoRegistryTable,
+    /// A question to the worker registry that makes no sense.
+    LeaseTerms,
+    /// `leaf_worker_release` of a worker id that nobody has.
+    NotLeased { worker_id: Option<i32> },
+    /// The worker id of another role's server.
+    OtherRolesWorkerId { worker_id: i32 },
+    /// Not one of the registry's layout.
+    NoSuchWorkerId { worker_id: i32, largest: u16 },
+    /// `leaf_worker_retire` with a time, of a worker id that may have been used.
+    WorkerIdNotFresh { worker_id: i32 },
+    /// `leaf_worker_retire` with a time that no id has.
+    RetireOutOfRange { first: String, last: String },
+    /// `leaf_worker_retire` of NULL.
+    RetireNull,
+}
+
+impl RegistryError {
+    /// The error to raise.
+    pub(super) fn report(self) -> ErrorReport {
+        let not_ready = Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
+        let invalid = Code::ERRCODE_INVALID_PARAMETER_VALUE;
+        let error = |code, message: String| ErrorReport::new(code, message, "leaf_id");
+        match self {
+            Self::NoRegistryTable => error(
+                Code::ERRCODE_UNDEFINED_TABLE,
+                "the tables of the worker registry in schema leaf_id are missing".into(),
+            ),
+            Self::LeaseTerms => error(
+                invalid,
+                "a worker id cannot be leased on these terms".into(),
+            )
+            .set_detail("Expected are a worker id that the layout has, a node name of at most 63 printable bytes, a next_token that is neither 0 nor token, a clock between 1970 and 9999, a lease of at most a day, and a clock skew and a lead of at most an hour."),
+            Self::NotLeased { worker_id } => error(
+                Code::ERRCODE_UNDEFINED_OBJECT,
+                match worker_id {
+                    Some(worker_id) => format!("worker id {worker_id} is not leased"),
+                    None => "worker id null is not leased".into(),
+                },
+            ),
+            Self::OtherRolesWorkerId { worker_id } => error(
+                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
+                format!("permission denied for worker id {worker_id}"),
+            )
+            .set_detail("It is leased to a server of another role.")
+            .set_hint("That role can do this, and the owner of extension leaf_id."),
+            Self::NoSuchWorkerId { worker_id, largest } => error(
+                invalid,
+                format!("worker id is out of range: {worker_id}"),
+            )
+            .set_detail(format!("Worker ids are 0 to {largest}.")),
+            Self::WorkerIdNotFresh { worker_id } => error(
+                not_ready,
+                format!("worker id {worker_id} may have been used before"),
+            )
+            .set_detail("It was leased once, is retired already, or is \"leaf_id.worker_id\" of this server.")
+            .set_hint("Choose one that leaf_worker_status does not show, and that no server is set to."),
+            Self::RetireOutOfRange { first, last } => error(
+                invalid,
+                "cannot retire a worker id until a time that no id can carry".into(),
+            )
+            .set_detail(format!("Ids of this registry carry times from {first} to {last}.")),
+            Self::RetireNull => error(
+                Code::ERRCODE_NULL_VALUE_NOT_ALLOWED,
+                "leaf_worker_retire() takes no null".into(),
+            ),
+        }
+    }
+}
