@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use leaf_id_core::row;
 
-use crate::error::Failure;
+use crate::error::{Failure, GaplessError};
 use crate::pg::{
     self, Access, Shape, SubtransactionEvent, Table, TransactionCallbacks, TransactionEvent, Type,
     Value,
@@ -68,25 +68,25 @@ static WATCHING: AtomicBool = AtomicBool::new(false);
 pub fn next(series: &[u8]) -> Result<i64, Failure> {
     pg::prevent_if_read_only(c"leaf_gapless_next()");
     if !pg::is_read_committed() {
-        return Err(Failure::GaplessIsolation);
+        return Err(Failure::Gapless(GaplessError::Isolation));
     }
-    let missing = || Failure::NoGaplessTable;
+    let missing = || Failure::missing(&GAPLESS);
     let relation = pg::find_table(&GAPLESS).ok_or_else(missing)?;
     // What an earlier call in the same statement has written is to be seen.
     pg::see_own_changes();
     let table = Table::open(relation, &GAPLESS, Access::Write)?.ok_or_else(missing)?;
-    let stored = table
-        .lock(&Value::Text(series))
-        .ok_or_else(|| Failure::NoSeries {
+    let stored = table.lock(&Value::Text(series)).ok_or_else(|| {
+        Failure::Gapless(GaplessError::NoSeries {
             series: pg::shown(series),
-        })?;
+        })
+    })?;
     let mark = mark::lock_in(&MARKS, &Value::Text(series))?;
     let last = stored.bigint(LAST_NUMBER).unwrap_or(MAX);
     let number = row::first(last + 1, mark.high(), 0, 0);
     if number > MAX {
-        return Err(Failure::EndOfSeries {
+        return Err(Failure::Gapless(GaplessError::EndOfSeries {
             series: pg::shown(series),
-        });
+        }));
     }
     // Before the number is anybody's.
     pg::watch_transactions(&CALLBACKS, &WATCHING);
@@ -100,7 +100,7 @@ fn on_transaction(event: TransactionEvent) {
     let taken = TAKEN_BY.load(Ordering::Relaxed) != NOBODY;
     match event {
         TransactionEvent::PreCommit if taken => pg::commit_synchronously(),
-        TransactionEvent::PrePrepare if taken => Failure::GaplessPrepared.raise(),
+        TransactionEvent::PrePrepare if taken => Failure::Gapless(GaplessError::Prepared).raise(),
         TransactionEvent::PreCommit | TransactionEvent::PrePrepare => {}
         TransactionEvent::Commit | TransactionEvent::Abort => {
             TAKEN_BY.store(NOBODY, Ordering::Relaxed);

@@ -4,6 +4,8 @@ use leaf_id_core::layout::Layout;
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
+use super::report::error;
+
 /// See this file's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FormatError {
@@ -40,7 +42,6 @@ impl FormatError {
     /// The error to raise.
     pub(super) fn report(self) -> ErrorReport {
         let invalid = Code::ERRCODE_INVALID_PARAMETER_VALUE;
-        let error = |code, message: String| ErrorReport::new(code, message, "leaf_id");
         match self {
             Self::NoSnowflake { id, layout } => error(invalid, format!("not a snowflake id: {id}"))
                 .set_detail(format!(
@@ -63,7 +64,7 @@ impl FormatError {
                     )
             }
             Self::TimeOutOfRange { first, last } => {
-                error(invalid, "snowflake ids cannot carry this time".into()).set_detail(format!(
+                error(invalid, "snowflake ids cannot carry this time").set_detail(format!(
                     "With this epoch and layout they carry times from {first} to {last}."
                 ))
             }

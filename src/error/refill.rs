@@ -4,6 +4,7 @@
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
+use super::report::{error, literal};
 use crate::pg::sqlstate::{self, SqlState};
 use crate::pg::{self, LockHolder};
 
@@ -128,8 +129,7 @@ impl RefillError {
     /// which may be over soon.
     pub(super) fn report(self, tag: &str, server: &str, text: &str) -> Option<ErrorReport> {
         let not_ready = Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
-        let error = |code, message: String| ErrorReport::new(code, message, "leaf_id");
-        let create = |tag: &str| format!("SELECT leaf_tag_create('{}');", tag.replace('\'', "''"));
+        let create = |tag: &str| format!("SELECT leaf_tag_create({});", literal(tag));
         Some(match self {
             Self::NoSuchTag => error(
                 Code::ERRCODE_UNDEFINED_OBJECT,
@@ -175,7 +175,6 @@ impl RefillError {
 
 fn end_of_tag(tag: &str, max_value: i64, skip: u64) -> ErrorReport {
     let exhausted = Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED;
-    let error = |code, message: String| ErrorReport::new(code, message, "leaf_id");
     // The last id that there can be: nothing is to be raised.
     if skip == 0 && max_value == i64::MAX - 1 {
         return error(

@@ -5,15 +5,14 @@ use leaf_id_core::state::Refusal;
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
+use super::report;
 use crate::pg;
 
 /// The error to raise; `None` where it may be over soon. `said`: the last answer of the worker registry.
 pub(super) fn report(refusal: Refusal, said: &str) -> Option<ErrorReport> {
     let not_ready = Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
     let detail = format!("The worker registry says: {said}.");
-    let error = |code, message: String| {
-        ErrorReport::new(code, message, "leaf_id").set_detail(detail.clone())
-    };
+    let error = |code, message: String| report::error(code, message).set_detail(detail.clone());
     Some(match refusal {
         Refusal::WorkerIdRetired { until_ms } => error(not_ready, "\"leaf_id.worker_id\" is one that a reset has left behind".into())
             .set_detail(format!("It may have issued snowflake ids with times until {}.", pg::format_ms(until_ms)))

@@ -3,6 +3,8 @@
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
+use super::report::error;
+
 /// See this file's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RegistryError {
@@ -29,15 +31,14 @@ impl RegistryError {
     pub(super) fn report(self) -> ErrorReport {
         let not_ready = Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
         let invalid = Code::ERRCODE_INVALID_PARAMETER_VALUE;
-        let error = |code, message: String| ErrorReport::new(code, message, "leaf_id");
         match self {
             Self::NoRegistryTable => error(
                 Code::ERRCODE_UNDEFINED_TABLE,
-                "the tables of the worker registry in schema leaf_id are missing".into(),
+                "the tables of the worker registry in schema leaf_id are missing",
             ),
             Self::LeaseTerms => error(
                 invalid,
-                "a worker id cannot be leased on these terms".into(),
+                "a worker id cannot be leased on these terms",
             )
             .set_detail("Expected are a worker id that the layout has, a node name of at most 63 printable bytes, a next_token that is neither 0 nor token, a clock between 1970 and 9999, a lease of at most a day, and a clock skew and a lead of at most an hour."),
             Self::NotLeased { worker_id } => error(
@@ -66,12 +67,12 @@ impl RegistryError {
             .set_hint("Choose one that leaf_worker_status does not show, and that no server is set to."),
             Self::RetireOutOfRange { first, last } => error(
                 invalid,
-                "cannot retire a worker id until a time that no id can carry".into(),
+                "cannot retire a worker id until a time that no id can carry",
             )
             .set_detail(format!("Ids of this registry carry times from {first} to {last}.")),
             Self::RetireNull => error(
                 Code::ERRCODE_NULL_VALUE_NOT_ALLOWED,
-                "leaf_worker_retire() takes no null".into(),
+                "leaf_worker_retire() takes no null",
             ),
         }
     }

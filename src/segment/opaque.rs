@@ -8,7 +8,7 @@ use super::issue;
 use super::slot_cache::SLOT_CACHE;
 use super::wait;
 use crate::deadline::{Deadline, ready_on_standby};
-use crate::error::{Failure, RefillError};
+use crate::error::{Failure, OpaqueError, RefillError};
 use crate::pg;
 use crate::shmem::Key;
 
@@ -38,10 +38,12 @@ pub fn map(
     ready_on_standby()?;
     let permutation = permutation(tag)?;
     wait::check_rights(&key(tag)?, &Deadline::new())?;
-    map(&permutation, value).ok_or_else(|| Failure::OpaqueOutOfRange {
-        tag: pg::shown(tag),
-        value,
-        last: permutation.last(),
+    map(&permutation, value).ok_or_else(|| {
+        Failure::Opaque(OpaqueError::OutOfRange {
+            tag: pg::shown(tag),
+            value,
+            last: permutation.last(),
+        })
     })
 }
 
@@ -63,8 +65,10 @@ fn permutation(tag: &[u8]) -> Result<Rc<Permutation>, Failure> {
     }
     let key = key(tag)?;
     let found = wait::find_key(&key, &Deadline::new())?;
-    let found = found.ok_or_else(|| Failure::NotOpaque {
-        tag: key.tag.name(),
+    let found = found.ok_or_else(|| {
+        Failure::Opaque(OpaqueError::NoKey {
+            tag: key.tag.name(),
+        })
     })?;
     if !found.is_ours {
         SLOT_CACHE.with_mut(|cache| cache.remember_permutation(tag, &found.permutation));

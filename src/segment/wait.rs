@@ -9,7 +9,7 @@ use leaf_id_core::segment::Taken;
 use super::slot_cache::{SLOT_CACHE, SlotCache};
 use super::take::{self, Amount, Run, Wanted};
 use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, silence};
-use crate::error::{Failure, RefillError};
+use crate::error::{Failure, OpaqueError, RefillError};
 use crate::pg::{self, Caller, LockHolder, WaitEvent};
 use crate::shmem::{Access, Area, Key, MAX_TAG, RELATIONS, SlotRef, SlotState, Tag};
 use crate::tags::heap::{self, Look, SeenRow};
@@ -168,7 +168,7 @@ fn find_slot(
         Access::Unknown => find_key(key, deadline)?.is_some(),
     };
     if is_opaque && wanted == Wanted::Ids {
-        return Err(Failure::Opaque { tag: name(key) });
+        return Err(Failure::Opaque(OpaqueError::Required { tag: name(key) }));
     }
     SLOT_CACHE.with_mut(|cache| {
         cache.remember(&key.tag, slot_ref, access, caller, area.capacity());
@@ -218,7 +218,7 @@ fn look<T>(
 /// only if it is restricted, which is rare.
 fn check_local(key: &Key, deadline: &Deadline) -> Result<(), Failure> {
     match edits::created(key) {
-        Some(Created::Opaque) => Err(Failure::Opaque { tag: name(key) }),
+        Some(Created::Opaque) => Err(Failure::Opaque(OpaqueError::Required { tag: name(key) })),
         Some(Created::Restricted) => check_rights(key, deadline),
         Some(Created::Plain) | None => Ok(()),
     }

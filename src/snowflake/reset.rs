@@ -8,7 +8,7 @@ use leaf_id_core::state::{Refusal, State};
 
 use super::reservation::{file_problem, max_lead_ms, reservation_ms};
 use crate::deadline::{self, Deadline, RELOAD_GRACE_MS, RETRY_MS};
-use crate::error::{Failure, SnowflakeError};
+use crate::error::{Failure, ResetError, SnowflakeError};
 use crate::files::protocol;
 use crate::files::reservation::{self as file, Reservation, Used};
 use crate::guc::{self, WorkerId};
@@ -28,7 +28,7 @@ pub fn reset(until: i64) -> Result<(), Failure> {
     }
     let area = deadline::ready()?;
     if guc::worker_id() == WorkerId::Auto {
-        return Err(Failure::Snowflake(SnowflakeError::ResetLeased));
+        return Err(Failure::Reset(ResetError::Leased));
     }
     let snowflake = &area.snowflake;
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
@@ -36,7 +36,7 @@ pub fn reset(until: i64) -> Result<(), Failure> {
         .saturating_add(pg::TIMESTAMP_EPOCH_US)
         .div_euclid(1000);
     if !(0..=snowflake.layout().max_ms()).contains(&until_ms.saturating_sub(epoch_ms)) {
-        return Err(Failure::Snowflake(SnowflakeError::ResetOutOfRange));
+        return Err(Failure::Reset(ResetError::OutOfRange));
     }
     let deadline = Deadline::new();
     let worker_id = loop {
@@ -46,15 +46,14 @@ pub fn reset(until: i64) -> Result<(), Failure> {
             // The setting may have been changed a moment ago and the launcher has not read it yet,
             // or there is no launcher to read it.
             Err(
-                Failure::Snowflake(SnowflakeError::WorkerIdUsed { .. })
-                | Failure::Snowflake(SnowflakeError::WorkerIdUnset)
-                | Failure::Snowflake(SnowflakeError::ResetLeased),
+                Failure::Reset(ResetError::WorkerIdUsed { .. } | ResetError::Leased)
+                | Failure::Snowflake(SnowflakeError::WorkerIdUnset),
             ) if deadline.elapsed_ms() < RELOAD_GRACE_MS || area.launcher().is_missing() => {}
             Err(failure) => return Err(failure),
         }
         if deadline.left_ms().is_none() {
             let busy = "The reservation is being written by another process.";
-            return Err(Failure::Snowflake(SnowflakeError::ResetTimeout {
+            return Err(Failure::Reset(ResetError::Timeout {
                 timeout_ms: deadline.timeout_ms(),
                 detail: if area.launcher().is_missing() {
                     deadline::silence(area)
@@ -80,7 +79,7 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
     let worker_id = match snowflake.configured_worker_id() {
         WorkerId::Fixed(worker_id) => worker_id,
         WorkerId::Unset => return Err(Failure::Snowflake(SnowflakeError::WorkerIdUnset)),
-        WorkerId::Auto => return Err(Failure::Snowflake(SnowflakeError::ResetLeased)),
+        WorkerId::Auto => return Err(Failure::Reset(ResetError::Leased)),
     };
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     let Some(_writer) = snowflake.try_write() else {
@@ -128,7 +127,7 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
     }
     for used in used.iter_mut().filter(|used| used.until_ms > until_ms) {
         if used.worker_id == worker_id {
-            return Err(Failure::Snowflake(SnowflakeError::WorkerIdUsed {
+            return Err(Failure::Reset(ResetError::WorkerIdUsed {
                 worker_id,
                 until: pg::format_ms(used.until_ms),
             }));

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::heap::{self, AllocRow, LastClaim};
 use super::rights;
 use super::{mark, opaque};
-use crate::error::{Failure, RefillError};
+use crate::error::{Failure, OpaqueError, RefillError};
 use crate::guc;
 use crate::pg::{self, Caught, Name, Table, Value};
 use crate::shmem::{Access, Claimed, Key, Slot, Tag};
@@ -279,7 +279,7 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<ClaimAnswer, Failure> {
                 refuse(Failure::SourcedElsewhere { tag: tag(), server });
             }
             if raised(opaque::has_key(&key.tag)) {
-                refuse(Failure::Opaque { tag: tag() });
+                refuse(Failure::Opaque(OpaqueError::Required { tag: tag() }));
             }
             let wanted = if n == 0 { row.limits.step } else { n };
             let wanted = wanted.min(row.limits.max_step);

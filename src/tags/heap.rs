@@ -3,7 +3,7 @@
 use leaf_id_core::step::Limits;
 
 use crate::error::Failure;
-use crate::pg::{self, Access, Locker, Misshapen, Name, Obstacle, Shape, Table, Type, Value};
+use crate::pg::{self, Access, Locker, Name, Obstacle, Shape, Table, Type, Value};
 use crate::shmem::{Key, Tag};
 
 /// Shape of `leaf_alloc`, as created by sql/schema.sql.
@@ -60,9 +60,9 @@ const GRANTED_TO: usize = 14;
 /// Oid of this database's `leaf_alloc`.
 ///
 /// # Errors
-/// [`Failure::NoTable`].
+/// There is no such table.
 pub fn relation() -> Result<u32, Failure> {
-    pg::find_table(&ALLOC).ok_or(Failure::NoTable)
+    pg::find_table(&ALLOC).ok_or_else(|| Failure::missing(&ALLOC))
 }
 
 /// Index key of a tag's row.
@@ -155,24 +155,9 @@ impl AllocRow {
 /// Opens `leaf_alloc`; `None` if it was dropped.
 ///
 /// # Errors
-/// See [`Misshapen`].
+/// The table was altered.
 pub fn open(relation: u32, access: Access) -> Result<Option<Table>, Failure> {
     Ok(Table::open(relation, &ALLOC, access)?)
-}
-
-impl From<Misshapen> for Failure {
-    fn from(misshapen: Misshapen) -> Self {
-        let table = misshapen.table.to_string_lossy().into_owned();
-        let detail = misshapen.detail;
-        match misshapen.installed {
-            Some(installed) => Self::OtherVersion {
-                installed,
-                table,
-                detail,
-            },
-            None => Self::TableAltered { table, detail },
-        }
-    }
 }
 
 /// `max_id` of a tag as committed now, or as modified by this transaction; `None` if there is no
@@ -181,7 +166,7 @@ impl From<Misshapen> for Failure {
 /// # Errors
 /// The table was dropped or altered.
 pub fn max_id(key: &Key) -> Result<Option<i64>, Failure> {
-    let table = open(key.relation, Access::Read)?.ok_or(Failure::NoTable)?;
+    let table = open(key.relation, Access::Read)?.ok_or_else(|| Failure::missing(&ALLOC))?;
     let row = table.get(&self::key(&key.tag));
     Ok(row.and_then(|row| row.bigint(MAX_ID)))
 }

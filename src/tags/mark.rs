@@ -22,9 +22,7 @@ const NAME: usize = 1;
 const HIGH: usize = 2;
 
 fn open(shape: &'static Shape, access: Access) -> Result<Table, Failure> {
-    let missing = || Failure::NoMarkTable {
-        table: shape.name.to_string_lossy().into_owned(),
-    };
+    let missing = || Failure::missing(shape);
     let relation = pg::find_table(shape).ok_or_else(missing)?;
     Table::open(relation, shape, access)?.ok_or_else(missing)
 }

@@ -12,7 +12,7 @@ use leaf_id_core::opaque::{KEY_BYTES, MIN_VALUES, Permutation};
 
 use super::heap::{self, Look};
 use super::mark;
-use crate::error::Failure;
+use crate::error::{Failure, OpaqueError};
 use crate::pg::{self, Access, Obstacle, Shape, Table, Type, Value};
 use crate::shmem::Tag;
 
@@ -37,8 +37,8 @@ const KEY: usize = 3;
 type Key = [u8; KEY_BYTES];
 
 fn open(access: Access) -> Result<Table, Failure> {
-    let relation = pg::find_table(&KEYS).ok_or(Failure::NoKeyTable)?;
-    Table::open(relation, &KEYS, access)?.ok_or(Failure::NoKeyTable)
+    let relation = pg::find_table(&KEYS).ok_or_else(|| Failure::missing(&KEYS))?;
+    Table::open(relation, &KEYS, access)?.ok_or_else(|| Failure::missing(&KEYS))
 }
 
 /// True if a name has a key.
@@ -73,19 +73,20 @@ pub fn caller_may_renumber(tag: &Tag) -> Result<bool, Failure> {
 pub fn create(tag: &Tag, last: i64, key: Option<&str>) -> Result<(), Failure> {
     let name = || tag.name();
     if !(MIN_VALUES..i64::MAX).contains(&last) {
-        return Err(Failure::OpaqueDomain { tag: name(), last });
+        return Err(Failure::Opaque(OpaqueError::Domain { tag: name(), last }));
     }
     let key = match key {
-        Some(hex) => from_hex(hex).ok_or(Failure::NoKeyText)?,
+        Some(hex) => from_hex(hex).ok_or(Failure::Opaque(OpaqueError::NoKeyText))?,
         None => random_key(),
     };
     let keys = open(Access::Write)?;
     if keys.get(&heap::key(tag)).is_some() {
-        return Err(Failure::KeyExists { tag: name() });
+        return Err(Failure::Opaque(OpaqueError::KeyExists { tag: name() }));
     }
-    let tags = heap::open(heap::relation()?, Access::Read)?.ok_or(Failure::NoTable)?;
+    let tags = heap::open(heap::relation()?, Access::Read)?
+        .ok_or_else(|| Failure::missing(&heap::ALLOC))?;
     if tags.get(&heap::key(tag)).is_some() || mark::get(tag)? > 0 {
-        return Err(Failure::KeyTooLate { tag: name() });
+        return Err(Failure::Opaque(OpaqueError::KeyTooLate { tag: name() }));
     }
     keys.insert(&[
         (TAG, heap::key(tag)),
@@ -102,7 +103,7 @@ pub fn create(tag: &Tag, last: i64, key: Option<&str>) -> Result<(), Failure> {
 pub fn hex(tag: &Tag) -> Result<String, Failure> {
     let row = open(Access::Read)?.get(&heap::key(tag));
     let key = row.as_ref().and_then(key);
-    let key = key.ok_or_else(|| Failure::NotOpaque { tag: tag.name() })?;
+    let key = key.ok_or_else(|| Failure::Opaque(OpaqueError::NoKey { tag: tag.name() }))?;
     Ok(key.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
@@ -119,10 +120,10 @@ pub struct FoundKey {
 /// # Errors
 /// The table of keys is gone or was altered.
 pub fn find(tag: &Tag) -> Result<Look<FoundKey>, Failure> {
-    let relation = pg::find_table(&KEYS).ok_or(Failure::NoKeyTable)?;
+    let relation = pg::find_table(&KEYS).ok_or_else(|| Failure::missing(&KEYS))?;
     let row = match Table::open_at_once(relation, &KEYS) {
         Ok(Some(table)) => table.get(&heap::key(tag)),
-        Ok(None) => return Err(Failure::NoKeyTable),
+        Ok(None) => return Err(Failure::missing(&KEYS)),
         Err(Obstacle::Locked) => return Ok(Look::Locked),
         Err(Obstacle::Misshapen(misshapen)) => return Err(misshapen.into()),
     };

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use leaf_id_core::row;
 use parking_lot::Mutex;
 
-use crate::error::{Failure, RefillError};
+use crate::error::{EditError, Failure, RefillError};
 use crate::pg::{self, SubtransactionEvent, TransactionCallbacks, TransactionEvent};
 use crate::shmem::Access;
 use crate::shmem::{self, Area, Key, Tag};
@@ -398,7 +398,7 @@ fn on_transaction(event: TransactionEvent) {
     match event {
         TransactionEvent::PreCommit if open() => write_issued(),
         TransactionEvent::PrePrepare if WRITTEN.load(Ordering::Relaxed) => {
-            Failure::PreparedEdit.raise()
+            Failure::Edit(EditError::Prepared).raise()
         }
         TransactionEvent::PreCommit | TransactionEvent::PrePrepare => {}
         TransactionEvent::Commit => finish(true),

@@ -4,7 +4,7 @@ use leaf_id_core::row;
 
 use super::heap::{self, AllocRow, Edit, LastClaim};
 use super::{claim, mark, opaque, transaction};
-use crate::error::{self, Failure};
+use crate::error::{self, EditError, Failure, OpaqueError};
 use crate::guc;
 use crate::pg::{self, Access, Value};
 use crate::shmem::Tag;
@@ -91,7 +91,7 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     {
         if !edit.replica {
             let tag = old.tag.unwrap_or(Tag::EMPTY).name();
-            return Err(Failure::MaxIdLowered { tag, from, to });
+            return Err(Failure::Edit(EditError::MaxIdLowered { tag, from, to }));
         }
         max_id = Some(from);
     }
@@ -156,13 +156,13 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
 fn reset(old: &AllocRow, new: &AllocRow, here: LastClaim) -> Result<Stamp, Failure> {
     let tag = old.tag.unwrap_or(Tag::EMPTY);
     if let Some(server) = old.server.or(new.server) {
-        return Err(Failure::ResetSourced {
+        return Err(Failure::Edit(EditError::ResetSourced {
             tag: tag.name(),
             server: server.text(),
-        });
+        }));
     }
     if !opaque::caller_may_renumber(&tag)? {
-        return Err(Failure::OpaqueForbidden { tag: tag.name() });
+        return Err(Failure::Opaque(OpaqueError::Forbidden { tag: tag.name() }));
     }
     Ok(Stamp {
         incarnation: Some(claim::new_incarnation()),
@@ -263,7 +263,7 @@ pub fn forget(tag: &Tag) -> Result<bool, Failure> {
     let relation = heap::relation()?;
     pg::require_update(relation, c"leaf_alloc");
     if !opaque::caller_may_renumber(tag)? {
-        return Err(Failure::OpaqueForbidden { tag: tag.name() });
+        return Err(Failure::Opaque(OpaqueError::Forbidden { tag: tag.name() }));
     }
     pg::see_own_changes();
     let mark = mark::lock(tag)?;
@@ -280,7 +280,7 @@ pub fn check_truncate() -> Result<(), Failure> {
     if pg::replica_role() || guc::ALLOW_TRUNCATE.get() {
         Ok(())
     } else {
-        Err(Failure::TruncateNotAllowed)
+        Err(Failure::Edit(EditError::TruncateNotAllowed))
     }
 }
 
@@ -295,20 +295,18 @@ fn check_server(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(
         let tag = new.tag.unwrap_or(Tag::EMPTY).name();
         let server = server.text();
         if !edit.replica {
-            return Err(Failure::SourceIsFinal { tag, server });
+            return Err(Failure::Edit(EditError::SourceIsFinal { tag, server }));
         }
         pgrx::log!("leaf_id: tag \"{tag}\" is no longer sourced from server \"{server}\"");
     }
     match new.server {
         // An apply worker must not stop; the next claim reports the problem.
-        Some(name) if !edit.replica => {
-            pg::foreign_server(&name)
-                .map(drop)
-                .map_err(|problem| Failure::Server {
-                    server: name.text(),
-                    problem,
-                })
-        }
+        Some(name) if !edit.replica => pg::foreign_server(&name).map(drop).map_err(|problem| {
+            Failure::Edit(EditError::Server {
+                server: name.text(),
+                problem,
+            })
+        }),
         _ => Ok(()),
     }
 }
@@ -325,14 +323,14 @@ fn check_key(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(), 
         (Some(old), _) if old.tag != new.tag => {
             for tag in [old.tag, new.tag].into_iter().flatten() {
                 if opaque::has_key(&tag)? {
-                    return Err(Failure::OpaqueRename { tag: name(tag) });
+                    return Err(Failure::Opaque(OpaqueError::Rename { tag: name(tag) }));
                 }
             }
             Ok(())
         }
         (Some(old), _) if old.server == new.server => Ok(()),
         (_, Some(tag)) if !opaque::caller_may_renumber(&tag)? => {
-            Err(Failure::OpaqueForbidden { tag: name(tag) })
+            Err(Failure::Opaque(OpaqueError::Forbidden { tag: name(tag) }))
         }
         _ => Ok(()),
     }

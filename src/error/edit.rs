@@ -1,0 +1,90 @@
+//! Errors about edits of tags.
+
+use pgrx::PgSqlErrorCode as Code;
+use pgrx::pg_sys::panic::ErrorReport;
+
+use super::report::{error, literal};
+use crate::pg::ServerProblem;
+
+/// See this file's header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EditError {
+    /// An UPDATE that lowers `max_id`.
+    MaxIdLowered { tag: String, from: i64, to: i64 },
+    /// A reset of a tag whose ids come from another server.
+    ResetSourced { tag: String, server: String },
+    /// A change of the server that a tag is sourced from.
+    SourceIsFinal { tag: String, server: String },
+    /// A foreign server that cannot be used.
+    Server {
+        server: String,
+        problem: ServerProblem,
+    },
+    /// TRUNCATE without `leaf_id.allow_truncate`.
+    TruncateNotAllowed,
+    /// Two-phase commit of an edit.
+    Prepared,
+}
+
+impl EditError {
+    /// The error to raise.
+    pub(super) fn report(self) -> ErrorReport {
+        let not_ready = Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
+        match self {
+            Self::MaxIdLowered { tag, from, to } => error(
+                not_ready,
+                format!("cannot lower \"max_id\" of tag \"{tag}\" from {from} to {to}"),
+            )
+            .set_detail("Ids below it may already be in use.")
+            .set_hint(format!(
+                "To start the tag anew: SELECT leaf_tag_reset({}, {to});",
+                literal(&tag)
+            )),
+            Self::ResetSourced { tag, server } => error(
+                not_ready,
+                format!("tag \"{tag}\" is sourced from server \"{server}\""),
+            )
+            .set_hint(
+                "Reset it there: this server then begins a new incarnation of it with its next segment.",
+            ),
+            Self::SourceIsFinal { tag, server } => error(
+                not_ready,
+                format!("cannot take tag \"{tag}\" away from server \"{server}\""),
+            )
+            .set_detail("Other servers may have issued ids above its \"max_id\" here.")
+            .set_hint(
+                "Drop the tag, and create it anew with a start above all ids that are in use.",
+            ),
+            Self::Server {
+                server,
+                problem: ServerProblem::Missing,
+            } => error(
+                Code::ERRCODE_UNDEFINED_OBJECT,
+                format!("server \"{server}\" does not exist"),
+            )
+            .set_hint(
+                "Create it: CREATE SERVER ... FOREIGN DATA WRAPPER dblink_fdw OPTIONS (...);",
+            ),
+            Self::Server {
+                server,
+                problem: ServerProblem::Forbidden,
+            } => error(
+                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
+                format!("permission denied for foreign server {server}"),
+            ),
+            Self::TruncateNotAllowed => error(
+                not_ready,
+                "TRUNCATE of leaf_id.leaf_alloc would drop all tags of this database",
+            )
+            .set_detail("The defaults that issue their ids would fail.")
+            .set_hint(
+                "Leave the table out. If you mean it: BEGIN; SET LOCAL leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc; COMMIT;",
+            ),
+            Self::Prepared => error(
+                Code::ERRCODE_FEATURE_NOT_SUPPORTED,
+                "cannot PREPARE a transaction that has changed leaf_id.leaf_alloc",
+            )
+            .set_hint("Change tags in a separate transaction, and COMMIT that."),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Errors about opaque ids and their keys.
+
+use pgrx::PgSqlErrorCode as Code;
+use pgrx::pg_sys::panic::ErrorReport;
+
+use super::report::{error, literal};
+
+/// See this file's header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OpaqueError {
+    /// An invalid last number of a domain.
+    Domain { tag: String, last: i64 },
+    /// A text that is not a key.
+    NoKeyText,
+    /// A key for a name that has or had a tag.
+    KeyTooLate { tag: String },
+    /// A second key for a name.
+    KeyExists { tag: String },
+    /// A rename from or to a name that has a key.
+    Rename { tag: String },
+    /// A new row or another source server for a name that has a key, by a role that may not create
+    /// keys.
+    Forbidden { tag: String },
+    /// An ordinary id of a tag that has a key.
+    Required { tag: String },
+    /// An opaque id of a tag that has no key.
+    NoKey { tag: String },
+    /// A number or an id outside of the tag's domain.
+    OutOfRange { tag: String, value: i64, last: i64 },
+}
+
+impl OpaqueError {
+    /// The error to raise.
+    pub(super) fn report(self) -> ErrorReport {
+        let not_ready = Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
+        let invalid = Code::ERRCODE_INVALID_PARAMETER_VALUE;
+        match self {
+            Self::Domain { tag, last } => error(
+                invalid,
+                format!("cannot make opaque ids of tag \"{tag}\" of the numbers up to {last}"),
+            )
+            .set_detail("There must be at least 1000000, and at most 9223372036854775806."),
+            Self::NoKeyText => error(invalid, "not a key of opaque ids")
+                .set_detail("A key has 64 hexadecimal digits: leaf_opaque_key() shows it."),
+            Self::KeyTooLate { tag } => error(
+                not_ready,
+                format!("cannot make a key for \"{tag}\", which is or was the name of a tag"),
+            )
+            .set_detail("Its numbers may be in use as ids already.")
+            .set_hint("Choose another name."),
+            Self::KeyExists { tag } => error(
+                Code::ERRCODE_DUPLICATE_OBJECT,
+                format!("\"{tag}\" already has a key of opaque ids"),
+            )
+            .set_detail("A key is never replaced: ids of another one would come twice.")
+            .set_hint(format!(
+                "To go on with it, create the tag alone: SELECT leaf_tag_create({});",
+                literal(&tag)
+            )),
+            Self::Rename { tag } => error(
+                not_ready,
+                format!("cannot rename to or from \"{tag}\", whose ids are opaque"),
+            )
+            .set_detail("Their key belongs to the name."),
+            Self::Forbidden { tag } => error(
+                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
+                format!("permission denied to create or reset tag \"{tag}\", whose ids are opaque"),
+            )
+            .set_detail("Its numbers could come again, and tell which ids they have.")
+            .set_hint("It takes EXECUTE on leaf_id.leaf_make_key(), as leaf_opaque_create() does."),
+            Self::Required { tag } => error(
+                Code::ERRCODE_WRONG_OBJECT_TYPE,
+                format!("the ids of tag \"{tag}\" are opaque"),
+            )
+            .set_hint("Use leaf_opaque_next()."),
+            Self::NoKey { tag } => error(
+                Code::ERRCODE_WRONG_OBJECT_TYPE,
+                format!("tag \"{tag}\" has no key of opaque ids"),
+            )
+            .set_hint("Such a tag is created by leaf_opaque_create()."),
+            Self::OutOfRange { tag, value, last } => error(
+                Code::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
+                format!("{value} is out of range for the opaque ids of tag \"{tag}\""),
+            )
+            .set_detail(format!("Its numbers and ids are 1 to {last}.")),
+        }
+    }
+}

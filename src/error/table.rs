@@ -1,0 +1,79 @@
+//! Errors about the extension's tables.
+
+use pgrx::PgSqlErrorCode as Code;
+use pgrx::pg_sys::panic::ErrorReport;
+
+use super::report::error;
+use crate::pg::{Misshapen, Shape};
+
+/// See this file's header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TableError {
+    /// The table does not exist.
+    Missing { table: String },
+    /// The table differs from the extension's script.
+    Altered { table: String, detail: String },
+    /// The same, and the extension in this database has another version than the library.
+    OtherVersion {
+        installed: String,
+        table: String,
+        detail: String,
+    },
+}
+
+impl TableError {
+    /// The error for a table that was not found.
+    pub(super) fn missing(shape: &Shape) -> Self {
+        Self::Missing {
+            table: shape.name.to_string_lossy().into_owned(),
+        }
+    }
+
+    /// The error to raise.
+    pub(super) fn report(self) -> ErrorReport {
+        match self {
+            Self::Missing { table } => error(
+                Code::ERRCODE_UNDEFINED_TABLE,
+                format!("table \"leaf_id.{table}\" is missing"),
+            ),
+            Self::Altered { table, detail } => error(
+                Code::ERRCODE_DATATYPE_MISMATCH,
+                format!("table \"leaf_id.{table}\" is not as extension leaf_id has made it"),
+            )
+            .set_detail(detail)
+            .set_hint("Undo the change to the table."),
+            Self::OtherVersion {
+                installed,
+                table,
+                detail,
+            } => error(
+                Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!(
+                    "extension leaf_id of this database is version {installed}, but the library is version {}",
+                    env!("CARGO_PKG_VERSION")
+                ),
+            )
+            .set_detail(format!(
+                "Table \"leaf_id.{table}\" is not as this version needs it: {detail}"
+            ))
+            .set_hint(
+                "Run: ALTER EXTENSION leaf_id UPDATE; or, where the library is the older one, restart the server.",
+            ),
+        }
+    }
+}
+
+impl From<Misshapen> for TableError {
+    fn from(misshapen: Misshapen) -> Self {
+        let table = misshapen.table.to_string_lossy().into_owned();
+        let detail = misshapen.detail;
+        match misshapen.installed {
+            Some(installed) => Self::OtherVersion {
+                installed,
+                table,
+                detail,
+            },
+            None => Self::Altered { table, detail },
+        }
+    }
+}
