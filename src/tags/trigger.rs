@@ -58,48 +58,44 @@ impl Stamp {
 /// used, an attempt to stop sourcing a tag from its server, or an edit that the key of the name
 /// forbids.
 pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
-    let (old, Some(new)) = (&edit.old, &edit.new) else {
+    let Some(new) = &edit.new else {
         return Ok(Stamp::default());
     };
-    check_server(edit, old.as_ref(), new)?;
-    check_key(edit, old.as_ref(), new)?;
-    let step = i32::try_from(new.limits.step).unwrap_or(0);
-    let here = LastClaim {
+    check_server(edit, edit.old.as_ref(), new)?;
+    check_key(edit, edit.old.as_ref(), new)?;
+    match &edit.old {
+        None => insert(edit, new),
+        Some(old) if new.incarnation == 0 && old.incarnation != 0 && !edit.replica => {
+            reset(old, new)
+        }
+        Some(old) => update(edit, old, new),
+    }
+}
+
+/// The record of a claim made here, of as many ids as the row's step.
+fn claim_here(row: &AllocRow) -> LastClaim {
+    LastClaim {
         system_identifier: pg::system_identifier().cast_signed(),
         timeline: pg::timeline().cast_signed(),
-        largest_claim: step,
-    };
-    let Some(old) = old else {
-        return Ok(Stamp {
-            // A row restored from a dump keeps its incarnation: servers sourcing from it must not
-            // take it for a reset. Otherwise never 0, which means none.
-            incarnation: Some(match new.incarnation {
-                0 => claim::new_incarnation(),
-                incarnation => incarnation,
-            }),
-            max_id: at_mark(edit, new)?,
-            last_claim: Some(here),
-            server_incarnation: Some(0),
-        });
-    };
-    if new.incarnation == 0 && old.incarnation != 0 && !edit.replica {
-        return reset(old, new, here);
+        largest_claim: i32::try_from(row.limits.step).unwrap_or(0),
     }
-    let mut max_id = None;
-    if let (Some(from), Some(to)) = (old.max_id, new.max_id)
-        && to < from
-    {
-        if !edit.replica {
-            let tag = old.tag.unwrap_or(Tag::EMPTY).name();
-            return Err(Failure::Edit(EditError::MaxIdLowered { tag, from, to }));
-        }
-        max_id = Some(from);
-    }
-    // Users cannot change the record of the last claim. A larger step may be claimed at once.
-    let mut last_claim = LastClaim {
-        largest_claim: old.last_claim.largest_claim.max(step),
-        ..old.last_claim
-    };
+}
+
+fn insert(edit: &Edit, new: &AllocRow) -> Result<Stamp, Failure> {
+    Ok(Stamp {
+        // A row restored from a dump keeps its incarnation: servers sourcing from it must not take
+        // it for a reset. Otherwise never 0, which means none.
+        incarnation: Some(match new.incarnation {
+            0 => claim::new_incarnation(),
+            incarnation => incarnation,
+        }),
+        max_id: at_mark(edit, new)?,
+        last_claim: Some(claim_here(new)),
+        server_incarnation: Some(0),
+    })
+}
+
+fn update(edit: &Edit, old: &AllocRow, new: &AllocRow) -> Result<Stamp, Failure> {
     // The skip after a failover depends on the limits of the lost claims, so an edit that may
     // change the limits applies the skip now. Ids of a sourced tag are not claimed from this table,
     // so no claim can have been lost.
@@ -108,27 +104,14 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
         Some(_) => 0,
     };
     let is_renamed = old.tag != new.tag;
+    let mut max_id = not_lowered(edit, old, new)?;
     if skip > 0 || is_renamed {
-        // Under the new name, the row also has to go on above ids claimed under the old one that a
-        // tool took back from it. Even beyond max_value: the old primary may have raised and used
-        // that.
-        let mark = old.tag.map_or(Ok(0), |tag| mark::get(&tag))?;
-        let from = old.max_id.map(|from| row::leaving(from, mark, skip));
-        // NULL is rejected by the table's constraint.
-        max_id = new.max_id.and_then(|to| from.map(|from| from.max(to)));
+        max_id = after_leaving(old, new, skip)?;
     }
-    if skip > 0 {
-        let tag = old.tag.unwrap_or(Tag::EMPTY).name();
-        pgrx::log!(
-            "leaf_id: an edit of tag \"{tag}\" skips {skip} ids: its last claim was made on another timeline (leaf_id.failover_skip)"
-        );
-        last_claim = LastClaim {
-            largest_claim: last_claim.largest_claim,
-            ..here
-        };
-    }
+    let last_claim = keep_last_claim(old, new, skip);
     if is_renamed || old.server != new.server {
-        // From now on the source server's ids are compared with max_id alone. Include ids issued by this transaction, which are not in the row yet.
+        // From now on the source server's ids are compared with max_id alone. Include ids issued by
+        // this transaction, which are not in the row yet.
         let issued = old
             .tag
             .map_or(0, |tag| transaction::next_here(&edit.key(tag)));
@@ -149,11 +132,55 @@ pub fn stamp(edit: &Edit) -> Result<Stamp, Failure> {
     })
 }
 
+/// The old `max_id`, if a replicated edit would lower it.
+///
+/// # Errors
+/// Any other edit would lower it.
+fn not_lowered(edit: &Edit, old: &AllocRow, new: &AllocRow) -> Result<Option<i64>, Failure> {
+    match (old.max_id, new.max_id) {
+        (Some(from), Some(to)) if to < from && edit.replica => Ok(Some(from)),
+        (Some(from), Some(to)) if to < from => {
+            let tag = old.tag.unwrap_or(Tag::EMPTY).name();
+            Err(Failure::Edit(EditError::MaxIdLowered { tag, from, to }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// A `max_id` above all ids that may have been claimed under the old name: a tool may have taken
+/// some back from the row. Even beyond `max_value`: the old primary may have raised and used that.
+fn after_leaving(old: &AllocRow, new: &AllocRow, skip: u64) -> Result<Option<i64>, Failure> {
+    let mark = old.tag.map_or(Ok(0), |tag| mark::get(&tag))?;
+    let from = old.max_id.map(|from| row::leaving(from, mark, skip));
+    // NULL is rejected by the table's constraint.
+    Ok(new.max_id.and_then(|to| from.map(|from| from.max(to))))
+}
+
+/// The record of the last claim, which users cannot change. An applied skip makes it one made here.
+fn keep_last_claim(old: &AllocRow, new: &AllocRow, skip: u64) -> LastClaim {
+    let here = claim_here(new);
+    // A larger step may be claimed at once.
+    let largest_claim = old.last_claim.largest_claim.max(here.largest_claim);
+    let made_at = if skip > 0 {
+        let tag = old.tag.unwrap_or(Tag::EMPTY).name();
+        pgrx::log!(
+            "leaf_id: an edit of tag \"{tag}\" skips {skip} ids: its last claim was made on another timeline (leaf_id.failover_skip)"
+        );
+        here
+    } else {
+        old.last_claim
+    };
+    LastClaim {
+        largest_claim,
+        ..made_at
+    }
+}
+
 /// Starts a new incarnation at `max_id`, for `leaf_tag_reset`.
 ///
 /// # Errors
 /// The tag is sourced; or it is opaque, and issuing chosen numbers again would reveal their ids.
-fn reset(old: &AllocRow, new: &AllocRow, here: LastClaim) -> Result<Stamp, Failure> {
+fn reset(old: &AllocRow, new: &AllocRow) -> Result<Stamp, Failure> {
     let tag = old.tag.unwrap_or(Tag::EMPTY);
     if let Some(server) = old.server.or(new.server) {
         return Err(Failure::Edit(EditError::ResetSourced {
@@ -167,7 +194,7 @@ fn reset(old: &AllocRow, new: &AllocRow, here: LastClaim) -> Result<Stamp, Failu
     Ok(Stamp {
         incarnation: Some(claim::new_incarnation()),
         max_id: None,
-        last_claim: Some(here),
+        last_claim: Some(claim_here(new)),
         server_incarnation: Some(0),
     })
 }
