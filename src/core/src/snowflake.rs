@@ -283,23 +283,8 @@ impl Generator {
                     None => continue,
                 }
             };
-            let lead_ms = ms - now;
-            if lead_ms > 0 {
-                let bound_ms = self.lead().bound_ms(now);
-                if lead_ms > bound_ms {
-                    return Err(Stall::TooFarAhead(lead_ms - bound_ms));
-                }
-            }
             let begins = ms > last.ms;
-            if begins && ms > layout.max_ms() {
-                return Err(Stall::EndOfTime);
-            }
-            if begins && ms > self.reserved_until.load(Ordering::Acquire) {
-                return Err(Stall::Unreserved);
-            }
-            if (begins || lead_ms > 0) && !may_issue() {
-                return Err(Stall::Unleased);
-            }
+            let lead_ms = self.check(ms, begins, now, &mut may_issue)?;
             let next = if begins {
                 let worker_id = last.worker_id;
                 let spread = (START_SPREAD - 1).min(layout.max_sequence() / 4);
@@ -329,6 +314,35 @@ impl Generator {
                 return Ok(Issued { id, lead_ms });
             }
         }
+    }
+
+    /// Checks that the next id may have this timestamp: the conditions in the header. Returns its
+    /// lead.
+    #[inline]
+    fn check(
+        &self,
+        ms: i64,
+        begins: bool,
+        now_ms: i64,
+        may_issue: impl FnOnce() -> bool,
+    ) -> Result<i64, Stall> {
+        let lead_ms = ms - now_ms;
+        if lead_ms > 0 {
+            let bound_ms = self.lead().bound_ms(now_ms);
+            if lead_ms > bound_ms {
+                return Err(Stall::TooFarAhead(lead_ms - bound_ms));
+            }
+        }
+        if begins && ms > self.layout().max_ms() {
+            return Err(Stall::EndOfTime);
+        }
+        if begins && ms > self.reserved_until.load(Ordering::Acquire) {
+            return Err(Stall::Unreserved);
+        }
+        if (begins || lead_ms > 0) && !may_issue() {
+            return Err(Stall::Unleased);
+        }
+        Ok(lead_ms)
     }
 
     /// The millisecond after a full one that the clock has not passed; `None` if another session
