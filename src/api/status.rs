@@ -1,5 +1,6 @@
 //! Data for the status views.
 
+use leaf_id_core::segment::{Remainder, Remainders};
 use leaf_id_core::state::State;
 use pgrx::iter::TableIterator;
 use pgrx::prelude::*;
@@ -10,7 +11,7 @@ use super::snowflake::{Format, timestamp};
 use crate::error::Failure;
 use crate::guc::{self, WorkerId};
 use crate::pg::{self, Name, RawDatum};
-use crate::shmem::{self, RemoteServerState, WorkerIdSource};
+use crate::shmem::{self, RemoteServerState, Slot, WorkerIdSource};
 use crate::tags::heap;
 
 fn timestamptz(us: i64) -> Option<TimestampWithTimeZone> {
@@ -29,6 +30,20 @@ fn figure(n: u64) -> f64 {
 
 fn milliseconds(us: u64) -> f64 {
     figure(us) / 1000.0
+}
+
+fn remaining(remainder: Option<Remainder>) -> u64 {
+    remainder.map_or(0, |remainder| remainder.count())
+}
+
+fn spare_state(remainders: &Remainders, slot: &Slot) -> &'static str {
+    if remainders.spare.is_some() {
+        "ready"
+    } else if slot.buffer.is_requested() {
+        "in flight"
+    } else {
+        "none"
+    }
 }
 
 #[pg_extern(strict, parallel_restricted, sql = false)]
@@ -67,20 +82,10 @@ fn leaf_segment_slots() -> TableIterator<
         .tags_of(pg::database(), relation, &mut tags);
     let rows = tags.into_iter().map(move |(tag, slot)| {
         let (state, remainders) = area.look(slot);
-        let remaining = |remainder: Option<leaf_id_core::segment::Remainder>| {
-            remainder.map_or(0, |r| r.count())
-        };
         let segment = remainders.current_segment;
         let fill = segment.map_or(0.0, |(_, len)| {
             100.0 * figure(remaining(remainders.current)) / f64::from(len)
         });
-        let spare_state = if remainders.spare.is_some() {
-            "ready"
-        } else if slot.buffer.is_requested() {
-            "in flight"
-        } else {
-            "none"
-        };
         let issued = state.issued(&remainders);
         (
             pg::Text::new(tag.bytes()),
@@ -92,7 +97,7 @@ fn leaf_segment_slots() -> TableIterator<
             remainders.spare.map(|remainder| remainder.first),
             remainders.spare.map(|remainder| remainder.last),
             bigint(remaining(remainders.spare)),
-            spare_state,
+            spare_state(&remainders, slot),
             i32::try_from(state.pace.step).ok().filter(|step| *step > 0),
             bigint(issued),
             state.ids_per_second(issued, pg::now_timestamp()),

@@ -10,7 +10,7 @@ use super::reservation::{file_problem, max_lead_ms, reservation_ms};
 use crate::deadline::{self, Deadline, RELOAD_GRACE_MS, RETRY_MS};
 use crate::error::{Failure, ResetError, SnowflakeError};
 use crate::files::protocol;
-use crate::files::reservation::{self as file, Reservation, Used};
+use crate::files::reservation::{self as file, FoundReservation, Reservation, Used};
 use crate::guc::{self, WorkerId};
 use crate::pg::{self, WaitEvent};
 use crate::shmem::Snowflake;
@@ -81,7 +81,6 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
         WorkerId::Unset => return Err(Failure::Snowflake(SnowflakeError::WorkerIdUnset)),
         WorkerId::Auto => return Err(Failure::Reset(ResetError::Leased)),
     };
-    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     let Some(_writer) = snowflake.try_write() else {
         return Ok(None);
     };
@@ -100,40 +99,12 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
     let until_ms = unknown_since_ms.map_or(until_ms, |now_ms| {
         until_ms.max(now_ms + terms.unknown_lead_ms())
     });
+    if let Some(found) = &found {
+        check_order(snowflake, found, until_ms)?;
+    }
+    let used = retire(used_so_far(snowflake, found), worker_id, until_ms)?;
     let generator = &snowflake.generator;
-    let last = generator.last();
-    let mut used = Vec::new();
-    if let Some(found) = found {
-        let stored = found.stored;
-        if stored.epoch_ms < epoch_ms {
-            let stored_ms = stored.epoch_ms;
-            return Err(Failure::Snowflake(SnowflakeError::refusal(
-                Refusal::EpochMovedLater { stored_ms },
-            )));
-        }
-        let layout = generator.layout();
-        if stored.layout != layout && !stored.is_below(epoch_ms, layout, until_ms + 1) {
-            let stored = stored.layout.pack().into();
-            return Err(Failure::Snowflake(SnowflakeError::refusal(
-                Refusal::LayoutChanged { stored },
-            )));
-        }
-        used = found.used;
-        Used::add(&mut used, found.worker_id, stored.reserved_until_ms);
-    }
-    if last.ms > 0 {
-        let until_ms = generator.reserved_until().max(last.ms) + epoch_ms;
-        Used::add(&mut used, last.worker_id, until_ms);
-    }
-    for used in used.iter_mut().filter(|used| used.until_ms > until_ms) {
-        if used.worker_id == worker_id {
-            return Err(Failure::Reset(ResetError::WorkerIdUsed {
-                worker_id,
-                until: pg::format_ms(used.until_ms),
-            }));
-        }
-        used.retired = true;
-    }
+    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
     generator.close();
     snowflake.show(State::Starting);
     let written = pg::while_waiting(WaitEvent::Snowflake, || {
@@ -156,4 +127,60 @@ fn try_reset(snowflake: &Snowflake, until_ms: i64) -> Result<Option<u16>, Failur
     snowflake.resets.fetch_add(1, Ordering::AcqRel);
     written.map_err(file_problem)?;
     Ok(Some(worker_id))
+}
+
+/// Checks that ids later than `until_ms` are above all ids of the reservation, whose epoch and
+/// layout may be others.
+fn check_order(
+    snowflake: &Snowflake,
+    found: &FoundReservation,
+    until_ms: i64,
+) -> Result<(), Failure> {
+    let stored = &found.stored;
+    let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+    let layout = snowflake.layout();
+    let refusal = if stored.epoch_ms < epoch_ms {
+        let stored_ms = stored.epoch_ms;
+        Refusal::EpochMovedLater { stored_ms }
+    } else if stored.layout != layout && !stored.is_below(epoch_ms, layout, until_ms + 1) {
+        let stored = stored.layout.pack().into();
+        Refusal::LayoutChanged { stored }
+    } else {
+        return Ok(());
+    };
+    Err(Failure::Snowflake(SnowflakeError::refusal(refusal)))
+}
+
+/// All worker ids that this server has used, including the one in force.
+fn used_so_far(snowflake: &Snowflake, found: Option<FoundReservation>) -> Vec<Used> {
+    let mut used = Vec::new();
+    if let Some(found) = found {
+        used = found.used;
+        Used::add(&mut used, found.worker_id, found.stored.reserved_until_ms);
+    }
+    let generator = &snowflake.generator;
+    let last = generator.last();
+    if last.ms > 0 {
+        let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
+        let until_ms = generator.reserved_until().max(last.ms) + epoch_ms;
+        Used::add(&mut used, last.worker_id, until_ms);
+    }
+    used
+}
+
+/// Retires the worker ids whose ids may have timestamps later than `until_ms`.
+///
+/// # Errors
+/// `worker_id` is one of them.
+fn retire(mut used: Vec<Used>, worker_id: u16, until_ms: i64) -> Result<Vec<Used>, Failure> {
+    for used in used.iter_mut().filter(|used| used.until_ms > until_ms) {
+        if used.worker_id == worker_id {
+            return Err(Failure::Reset(ResetError::WorkerIdUsed {
+                worker_id,
+                until: pg::format_ms(used.until_ms),
+            }));
+        }
+        used.retired = true;
+    }
+    Ok(used)
 }
