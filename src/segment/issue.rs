@@ -201,7 +201,7 @@ fn known_slot(tag: &[u8], wanted: Wanted) -> Option<SlotRef> {
 #[inline(always)]
 fn take_ready(tag: &[u8], amount: Amount, wanted: Wanted) -> Option<Run> {
     let slot_ref = known_slot(tag, wanted)?;
-    let taken = amount.take(shmem::area()?, &slot_ref).ok()??;
+    let taken = amount.take(shmem::area()?, &slot_ref).ok()?;
     if taken.leaves_work() {
         take::finish(&slot_ref, &taken);
     }

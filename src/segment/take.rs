@@ -35,17 +35,17 @@ impl Amount {
         }
     }
 
-    /// Takes without waiting. `Ok(None)`: the slot's version has changed.
+    /// Takes without waiting.
     ///
     /// # Errors
-    /// Both buffers are used up.
+    /// See [`NotReady`].
     #[inline(always)]
-    pub fn take(self, area: &Area, slot_ref: &SlotRef) -> Result<Option<Taken>, Exhausted> {
+    pub fn take(self, area: &Area, slot_ref: &SlotRef) -> Result<Taken, NotReady> {
         loop {
             return match self.try_take(slot_ref.buffer, slot_ref.version) {
-                Ok(taken) => Ok(Some(taken)),
-                Err(Miss::Changed) => Ok(None),
-                Err(Miss::Empty) => Err(Exhausted),
+                Ok(taken) => Ok(taken),
+                Err(Miss::Changed) => Err(NotReady::Changed),
+                Err(Miss::Empty) => Err(NotReady::Empty),
                 Err(Miss::Short { lost }) => {
                     count_lost(area, slot_ref, lost);
                     continue;
@@ -72,8 +72,13 @@ impl Amount {
     }
 }
 
-/// Both buffers are used up.
-pub struct Exhausted;
+/// Reason why nothing can be taken without waiting.
+pub enum NotReady {
+    /// The slot has another version; look up the tag again.
+    Changed,
+    /// Both buffers are used up.
+    Empty,
+}
 
 /// Contiguous ids that were taken.
 pub struct Run {

@@ -30,7 +30,7 @@ pub fn next_id(bytes: &[u8]) -> Result<Option<i64>, Failure> {
     let max_id = heap::max_id(&key)?.ok_or_else(no_such_tag)?;
     let claimed = max_id.max(mark::get(&tag)?);
     Ok(match edits::standing(&key) {
-        Standing::Created => Some(edits::next_here(&key).max(claimed)),
+        Standing::Created(_) => Some(edits::next_here(&key).max(claimed)),
         // All cached ids are dropped when the transaction commits.
         Standing::Changed => Some(claimed),
         Standing::Untouched if pg::in_recovery() => None,

@@ -7,7 +7,7 @@ use std::time::Instant;
 use leaf_id_core::segment::Taken;
 
 use super::slot_cache::{SLOT_CACHE, SlotCache};
-use super::take::{self, Amount, Run, Wanted};
+use super::take::{self, Amount, NotReady, Run, Wanted};
 use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, silence};
 use crate::error::{Failure, OpaqueError, RefillError};
 use crate::pg::{self, Caller, LockHolder, WaitEvent};
@@ -15,7 +15,7 @@ use crate::shmem::{Access, Area, Key, MAX_TAG, RELATIONS, SlotRef, SlotState, Ta
 use crate::tags::heap::{self, Look, SeenRow};
 use crate::tags::opaque::{self, FoundKey};
 use crate::tags::rights;
-use crate::tags::transaction::{self as edits, Created, Standing};
+use crate::tags::transaction::{self as edits, Standing};
 
 /// Oid of `leaf_alloc`. Clears the session's cache if it has changed.
 pub(super) fn relation() -> Result<u32, Failure> {
@@ -109,15 +109,21 @@ fn take_here(
 ) -> Result<Option<Run>, Failure> {
     match edits::standing(key) {
         Standing::Untouched => Ok(None),
-        Standing::Created if wanted == Wanted::Ids && !pg::in_parallel_mode() => {
-            check_local(key, deadline)?;
+        Standing::Created(access) if wanted == Wanted::Ids && !pg::in_parallel_mode() => {
+            match access {
+                Access::Opaque => {
+                    return Err(Failure::Opaque(OpaqueError::Required { tag: name(key) }));
+                }
+                Access::Restricted | Access::Unknown => check_rights(key, deadline)?,
+                Access::Everybody => {}
+            }
             let is_range = matches!(amount, Amount::Range(_));
             let first = edits::issue_local(key, amount.count(), is_range)?;
             let count = amount.count();
             Ok(Some(Run { first, count }))
         }
         // Opaque: after a rollback, the caller would know the id of a number yet to be issued.
-        Standing::Created | Standing::Changed => Err(changed(key)),
+        Standing::Created(_) | Standing::Changed => Err(changed(key)),
     }
 }
 
@@ -214,16 +220,6 @@ fn look<T>(
     }
 }
 
-/// Checks that the caller may issue ids of a tag that this transaction has created. Reads the row
-/// only if it is restricted, which is rare.
-fn check_local(key: &Key, deadline: &Deadline) -> Result<(), Failure> {
-    match edits::created(key) {
-        Some(Created::Opaque) => Err(Failure::Opaque(OpaqueError::Required { tag: name(key) })),
-        Some(Created::Restricted) => check_rights(key, deadline),
-        Some(Created::Plain) | None => Ok(()),
-    }
-}
-
 fn create_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<SlotRef, Failure> {
     let row = see_row(key, deadline)?;
     // Written by the open transaction (in a parallel worker, the leader's): no allocator can see
@@ -280,8 +276,9 @@ fn take_or_wait(
     amount: Amount,
     deadline: &Deadline,
 ) -> Result<Option<Taken>, Failure> {
-    if let Ok(taken) = amount.take(area, slot_ref) {
-        return Ok(taken);
+    match amount.take(area, slot_ref) {
+        Err(NotReady::Empty) => {}
+        result => return Ok(result.ok()),
     }
     let started = Instant::now();
     let result = wait(area, slot_ref, key, amount, deadline);
@@ -303,8 +300,9 @@ fn wait(
     let waiting = slot_ref.slot.waiters().join();
     slot_ref.slot.starved.store(1, Ordering::Relaxed);
     loop {
-        if let Ok(taken) = amount.take(area, slot_ref) {
-            return Ok(taken);
+        match amount.take(area, slot_ref) {
+            Err(NotReady::Empty) => {}
+            result => return Ok(result.ok()),
         }
         if let Amount::Range(n) = amount {
             check_range(slot_ref, key, n, deadline)?;

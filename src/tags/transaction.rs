@@ -36,19 +36,9 @@ pub enum Standing {
     Untouched,
     /// Edited; no ids until the transaction commits.
     Changed,
-    /// Created here, under a name this transaction had not touched before; ids are issued here.
-    Created,
-}
-
-/// Restrictions of a tag created in this transaction.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Created {
-    /// Issuable by everybody.
-    Plain,
-    /// Issuable by some roles only.
-    Restricted,
-    /// The name has a key.
-    Opaque,
+    /// Created here, under a name this transaction had not touched before; ids are issued here, to
+    /// those who have access.
+    Created(Access),
 }
 
 #[derive(Clone, Copy)]
@@ -64,18 +54,10 @@ enum Kind {
         /// The tag is sourced from another server, so no ids are issued here. Ids issued before the
         /// row named that server still count.
         sourced: bool,
-        /// Restrictions.
-        what: Created,
+        access: Access,
     },
     /// Only the list of roles changed; takes effect for others at commit.
     Regranted,
-}
-
-impl Kind {
-    /// True if the row was created here and its ids can be issued here.
-    fn is_ours(&self) -> bool {
-        matches!(self, Self::Created { sourced: false, .. })
-    }
 }
 
 struct Entry {
@@ -202,7 +184,11 @@ pub fn standing(key: &Key) -> Standing {
     let kind = EDITS.lock().kind(key);
     match kind {
         None | Some(Kind::Regranted) => Standing::Untouched,
-        Some(kind) if kind.is_ours() => Standing::Created,
+        Some(Kind::Created {
+            sourced: false,
+            access,
+            ..
+        }) => Standing::Created(access),
         Some(_) => Standing::Changed,
     }
 }
@@ -218,15 +204,6 @@ pub fn next_here(key: &Key) -> i64 {
         .issued
         .get(key)
         .map_or(next, |issued| next.max(*issued))
-}
-
-/// Restrictions of a tag created in this transaction; `None` for other tags.
-pub fn created(key: &Key) -> Option<Created> {
-    let kind = EDITS.lock().kind(key);
-    match kind {
-        Some(Kind::Created { what, .. }) => Some(what),
-        _ => None,
-    }
 }
 
 /// Issues `n` contiguous ids from a tag created in this transaction. `is_range`: `max_step` limits
@@ -282,13 +259,11 @@ pub fn remember(edit: &Edit) {
     }
 }
 
-/// Restrictions of an inserted row.
-fn kind_of(row: &AllocRow) -> Created {
-    let has_key = |tag: Tag| opaque::has_key(&tag);
-    match (row.tag.map(has_key), Access::of(row.granted_to.as_deref())) {
-        (Some(Ok(true)), _) => Created::Opaque,
-        (_, Access::Restricted) => Created::Restricted,
-        _ => Created::Plain,
+/// Access to the ids of an inserted row.
+fn access_of(row: &AllocRow) -> Access {
+    match row.tag.map(|tag| opaque::has_key(&tag)) {
+        Some(Ok(true)) => Access::Opaque,
+        _ => Access::of(row.granted_to.as_deref()),
     }
 }
 
@@ -302,7 +277,7 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
     let old_key = old.and_then(|row| row.tag).map(|tag| key(relation, tag));
     let new_key = new.and_then(|row| row.tag).map(|tag| key(relation, tag));
     // Before locking EDITS: these read tables.
-    let what = new.map_or(Created::Plain, kind_of);
+    let access = new.map_or(Access::Unknown, access_of);
     let mark = new.and_then(|row| row.tag).map_or(0, mark_of);
     let mut edits = EDITS.lock();
     let new_kind = new_key.and_then(|key| edits.kind(&key));
@@ -327,7 +302,7 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
                         max_value,
                         max_step: new.limits.max_step,
                         sourced: new.server.is_some(),
-                        what,
+                        access,
                     },
                 );
                 touched = [None, new_key];
