@@ -1290,3 +1290,197 @@ fn absurd_rows_are_survived() {
         }
     }
 }
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OwnRow {
+    OtherRoles,
+    Missing,
+    Usable,
+    Retired,
+}
+
+/// When the lease of the requester's own row ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LeaseEnd {
+    Ahead,
+    /// Less than the max skew ago: may be live by another registry's clock.
+    WithinSkew,
+    Past,
+}
+
+/// What a claim gets if it inherits and enters nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Claimed {
+    Own,
+    OwnAboveMoved,
+    OwnAboveAll,
+    Another,
+    Refused(Status),
+}
+
+/// The table in the header of `registry/decide/claim.rs`: own row, whether its token is shown, its
+/// lease, the outcome without a grace, and the outcome during a grace.
+type ClaimLine = (
+    OwnRow,
+    &'static [bool],
+    &'static [LeaseEnd],
+    Claimed,
+    Claimed,
+);
+const CLAIMS: [ClaimLine; 8] = {
+    use Claimed::{Another, Own, OwnAboveAll, OwnAboveMoved, Refused};
+    use LeaseEnd::{Ahead, Past, WithinSkew};
+    use OwnRow::{Missing, OtherRoles, Retired, Usable};
+    use Status::{Grace, Held, Role};
+    let any = &[Ahead, WithinSkew, Past];
+    let ended = &[WithinSkew, Past];
+    let may_be_live = &[Ahead, WithinSkew];
+    [
+        (
+            OtherRoles,
+            &[true, false],
+            any,
+            Refused(Role),
+            Refused(Role),
+        ),
+        (Missing, &[true, false], any, Another, Refused(Grace)),
+        (Usable, &[true], &[Ahead], Own, Own),
+        (Usable, &[true], ended, OwnAboveMoved, Refused(Grace)),
+        (Retired, &[true], any, Another, Refused(Grace)),
+        // Usable or retired.
+        (Usable, &[false], may_be_live, Refused(Held), Refused(Held)),
+        (Usable, &[false], &[Past], OwnAboveAll, Refused(Grace)),
+        (Retired, &[false], &[Past], Another, Refused(Grace)),
+    ]
+};
+
+fn claim_line(own: OwnRow, shown: bool, lease: LeaseEnd) -> (Claimed, Claimed) {
+    // The table has one line for both.
+    let contested = own == OwnRow::Retired && !shown && lease != LeaseEnd::Past;
+    let own = if contested { OwnRow::Usable } else { own };
+    let lines: Vec<_> = (CLAIMS.iter())
+        .filter(|line| line.0 == own && line.1.contains(&shown) && line.2.contains(&lease))
+        .collect();
+    let [(.., without, during)] = lines[..] else {
+        panic!("{own:?}, shown: {shown}, {lease:?}: {lines:?}");
+    };
+    (*without, *during)
+}
+
+const OWN_ID: u16 = 2;
+const HOSTS_ID: u16 = 3;
+const ENTERED_ID: u16 = 4;
+const MOVED_FLOOR_MS: i64 = NOW + 2_000;
+const OWN_FLOOR_MS: i64 = NOW - 5_000;
+const OWN_RESERVED_MS: i64 = NOW + 10_000;
+
+fn row_of(worker_id: u16, node: &str) -> Row {
+    Row {
+        worker_id,
+        holder: Some(Holder {
+            system_identifier: 4711,
+            node_name: node.into(),
+        }),
+        role: Some(MEMBER.role.into()),
+        token: 99,
+        lease_until_ms: Some(NOW + 30_000),
+        lease_ms: 60_000,
+        ..Row::default()
+    }
+}
+
+fn claim_world(own: OwnRow, shown: bool, lease: LeaseEnd, grace: bool, inherits: bool) -> World {
+    let mut world = World::new();
+    world.registry.moved_floor_ms = Some(MOVED_FLOOR_MS);
+    world.registry.grace = grace.then_some(Grace {
+        since_boot_ms: BOOT,
+        server_start: 1,
+    });
+    world.rows.push(row_of(1, "other"));
+    if inherits {
+        world.rows.push(Row {
+            host: true,
+            ..row_of(HOSTS_ID, "predecessor")
+        });
+    }
+    if own != OwnRow::Missing {
+        let role = match own {
+            OwnRow::OtherRoles => "others",
+            _ => MEMBER.role,
+        };
+        let after_ms = match lease {
+            LeaseEnd::Ahead => 30_000,
+            LeaseEnd::WithinSkew => -500,
+            LeaseEnd::Past => -5_000,
+        };
+        world.rows.push(Row {
+            role: Some(role.into()),
+            token: if shown { MEMBER.token } else { 99 },
+            lease_until_ms: Some(NOW + after_ms),
+            reserved_until_ms: OWN_RESERVED_MS,
+            floor_ms: OWN_FLOOR_MS,
+            retired: own == OwnRow::Retired,
+            ..row_of(OWN_ID, MEMBER.node)
+        });
+    }
+    world
+}
+
+/// Each line, with and without a worker id to inherit, and one to enter.
+#[test]
+fn a_claim_follows_the_table() {
+    let owns = [
+        OwnRow::OtherRoles,
+        OwnRow::Missing,
+        OwnRow::Usable,
+        OwnRow::Retired,
+    ];
+    let leases = [LeaseEnd::Ahead, LeaseEnd::WithinSkew, LeaseEnd::Past];
+    let bits = 0..16;
+    for (own, lease, bits) in (owns.into_iter())
+        .flat_map(|own| leases.map(|lease| (own, lease)))
+        .flat_map(|(own, lease)| bits.clone().map(move |bits| (own, lease, bits)))
+    {
+        let [shown, grace, inherits, enters] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
+        let entered = match own {
+            OwnRow::Missing => Some(ENTERED_ID),
+            OwnRow::Usable => Some(OWN_ID),
+            OwnRow::Retired | OwnRow::OtherRoles => None,
+        };
+        let held = enters.then_some((entered.unwrap_or(OWN_ID), NOW + 40_000));
+        let mut world = claim_world(own, shown, lease, grace, inherits);
+        let claimant = Member {
+            host: inherits,
+            held,
+            ..MEMBER
+        };
+        let outcome = world.ask(Kind::Claim, claimant).reply.outcome;
+        let outcome = outcome.map(|granted| (granted.worker_id, granted.floor_ms));
+        let outcome = outcome.map_err(|refusal| refusal.status);
+
+        let proves = shown && own != OwnRow::Missing;
+        let (without, during) = claim_line(own, shown, lease);
+        let expected = match if grace { during } else { without } {
+            Claimed::Refused(Status::Role) => Err(Status::Role),
+            _ if inherits && (grace || !proves) => Ok((HOSTS_ID, NOW + MEMBER.max_lead_ms)),
+            _ if let (true, true, Some(entered)) = (grace, enters, entered) => {
+                let known = entered == OWN_ID;
+                Ok((entered, if known { OWN_FLOOR_MS } else { 0 }))
+            }
+            Claimed::Own => Ok((OWN_ID, OWN_FLOOR_MS)),
+            Claimed::OwnAboveMoved => Ok((OWN_ID, MOVED_FLOOR_MS)),
+            Claimed::OwnAboveAll => Ok((OWN_ID, OWN_RESERVED_MS)),
+            Claimed::Another => Ok((0, MOVED_FLOOR_MS)),
+            Claimed::Refused(status) => Err(status),
+        };
+        assert_eq!(
+            outcome, expected,
+            "{own:?}, {lease:?}, token shown: {shown}, grace: {grace}, inherits: {inherits}, enters: {enters}"
+        );
+        let is_entered = expected.is_ok_and(|(id, _)| Some(id) == entered) && grace && enters;
+        if is_entered && !inherits {
+            let row = world.row(entered.unwrap());
+            assert!(row.reserved_until_ms >= NOW + 40_000);
+        }
+    }
+}

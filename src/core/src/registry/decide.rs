@@ -74,10 +74,14 @@ struct Changes {
 struct Choice {
     row: Row,
     floor_ms: i64,
-    /// Reservation reported to the holder before, which the registry has forgotten.
-    entered_until_ms: Option<i64>,
-    /// The holder keeps it, and may not know its floor yet.
-    stays: bool,
+}
+
+impl Choice {
+    /// A worker id whose floor remains in force: the answer that contained it may have been lost.
+    fn kept(row: Row, floor_ms: i64) -> Self {
+        let floor_ms = floor_ms.max(row.floor_ms);
+        Self { row, floor_ms }
+    }
 }
 
 /// A request and its context.
@@ -374,27 +378,14 @@ impl Case<'_> {
             // It may have been reassigned since, and that may have been lost.
             return self.in_grace();
         }
-        Ok(Choice {
-            floor_ms: if live { 0 } else { self.moved_floor() },
-            row,
-            entered_until_ms: None,
-            stays: true,
-        })
+        Ok(Choice::kept(row, if live { 0 } else { self.moved_floor() }))
     }
 
     fn grant(&self, choice: Choice, changes: &mut Changes) -> Result<Granted, Stop> {
         let Choice {
             row: before,
             floor_ms,
-            entered_until_ms,
-            stays,
         } = choice;
-        // The answer with its floor may have been lost.
-        let floor_ms = if stays {
-            floor_ms.max(before.floor_ms)
-        } else {
-            floor_ms
-        };
         // A node has one worker id. The one it had before was retired.
         for (row, _) in self.rows {
             if row.worker_id != before.worker_id
@@ -417,9 +408,7 @@ impl Case<'_> {
             .saturating_add(self.max_skew_ms)
             .saturating_add(self.max_lead_ms);
         let wanted = (self.request.reserve_until_ms).max(floor_ms.saturating_add(self.lease_ms));
-        let reserved_until_ms = (before.reserved_until_ms)
-            .max(entered_until_ms.unwrap_or(0))
-            .max(wanted.min(latest));
+        let reserved_until_ms = (before.reserved_until_ms).max(wanted.min(latest));
         let first_role = before.role.filter(|_| same);
         changes.rows.push(Row {
             worker_id,

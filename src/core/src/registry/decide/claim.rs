@@ -1,76 +1,109 @@
-//! Choice of the worker id for a claim: the requester's previous one, the one it inherits as the
-//! registry's server, one that it holds but the registry has forgotten, or another one.
+//! Choice of the worker id for a claim.
+//!
+//! A row with the requester's system and node name is its own row. With the row's token, the
+//! requester proves that it is the holder and not a copy. Before its own row, two others count:
+//!
+//! * *inherited*: the registry's own server gets the worker id of its predecessor, unless it shows
+//!   the token of its own row outside of a grace. During a grace, another server may have had that
+//!   row, and that may have been lost.
+//! * *entered*: during a grace, a requester gets the worker id that it holds according to its last
+//!   answer, although the registry has forgotten it.
+//!
+//! | own row | token | lease | without a grace | during a grace |
+//! | --- | --- | --- | --- | --- |
+//! | of another role | any | any | refused: Role | refused: Role |
+//! | none | | | inherited, another | inherited, entered, refused: Grace |
+//! | usable | shown | live | its own | inherited, entered, its own |
+//! | usable | shown | ended | its own, above the moved floor | inherited, entered, refused: Grace |
+//! | retired | shown | any | another | inherited, refused: Grace |
+//! | any | not shown | may be live | inherited, refused: Held | inherited, entered, refused: Held |
+//! | usable | not shown | ended | inherited, its own above all its ids | inherited, entered, refused: Grace |
+//! | retired | not shown | ended | inherited, another | inherited, refused: Grace |
+//!
+//! A retired row is never entered. Another worker id is a free one, or one whose lease has ended;
+//! without either, the claim is refused (Full).
 
 use super::super::terms::{Bounds, Hold, Row};
 use super::{Case, Choice, Stop, refused, shown};
 use crate::lease::Status;
 
+/// The requester's own row: see the table in this file's header.
+enum Own {
+    Missing,
+    /// Its token is shown, and its lease is live.
+    Held(Row),
+    /// Its token is shown, and its lease has ended.
+    Ended(Row),
+    /// Its token is not shown, and its lease may be live.
+    Contested(Row),
+    /// Its token is not shown, and its lease has ended.
+    Unproven(Row),
+    Retired,
+}
+
 impl Case<'_> {
     pub(super) fn claim(&self) -> Result<Choice, Stop> {
-        let mut rows = self.rows.iter().map(|(row, _)| row);
-        let own = rows.find(|row| self.is_requester(row));
-        if let Some(row) = own {
-            self.admit(row)?;
-        }
-        let own = match own {
-            Some(row) => self.lock(row.worker_id)?,
-            None => None,
-        };
-        let known = own.as_ref().is_some_and(|row| self.shows_token(row));
-        // During a grace, another server may have had it, and that may have been lost.
-        if (!known || self.grace_ms.is_some())
+        let own = self.own()?;
+        let in_grace = self.grace_ms.is_some();
+        let shows_token = own.as_ref().is_some_and(|row| self.shows_token(row));
+        if (in_grace || !shows_token)
             && let Some(inherited) = self.inherit()?
         {
             return Ok(inherited);
         }
-        let live = own.as_ref().is_some_and(|row| {
-            if known {
-                row.is_live(self.now_ms())
-            } else {
-                // As for any other requester.
-                self.may_be_live(row)
-            }
-        });
-        if self.grace_ms.is_some()
-            && let Some(entered) = self.enter(own.as_ref())?
-        {
+        if in_grace && let Some(entered) = self.enter(own.as_ref())? {
             return Ok(entered);
         }
-        let Some(row) = own else {
-            return match self.grace_ms {
-                Some(_) => self.in_grace(),
-                None => self.other(),
-            };
+        match (self.state(own), in_grace) {
+            (Own::Held(row), _) => Ok(Choice::kept(row, 0)),
+            (Own::Contested(row), _) => self.contested(&row),
+            (_, true) => self.in_grace(),
+            (Own::Missing | Own::Retired, false) => self.other(),
+            // The requester knows which ids it has issued itself.
+            (Own::Ended(row), false) => Ok(Choice::kept(row, self.moved_floor())),
+            (Own::Unproven(row), false) => Ok(Choice {
+                floor_ms: self.floor_above(&row),
+                row,
+            }),
+        }
+    }
+
+    /// The requester's own row, locked.
+    fn own(&self) -> Result<Option<Row>, Stop> {
+        let mut rows = self.rows.iter().map(|(row, _)| row);
+        let Some(row) = rows.find(|row| self.is_requester(row)) else {
+            return Ok(None);
         };
-        if live && !known {
-            let until = row
-                .lease_until_ms
-                .map_or(String::new(), self.here.format_ms);
-            let (id, node) = (row.worker_id, shown(&self.request.node_name));
-            return refused(
-                Status::Held,
-                format!(
-                    "worker id {id} is leased until {until} to node \"{node}\", which this server is not, or is a copy of"
-                ),
-            );
+        self.admit(row)?;
+        self.lock(row.worker_id)
+    }
+
+    fn state(&self, own: Option<Row>) -> Own {
+        let Some(row) = own else {
+            return Own::Missing;
+        };
+        match self.shows_token(&row) {
+            true if row.retired => Own::Retired,
+            true if row.is_live(self.now_ms()) => Own::Held(row),
+            true => Own::Ended(row),
+            // As for any other requester.
+            false if self.may_be_live(&row) => Own::Contested(row),
+            false if row.retired => Own::Retired,
+            false => Own::Unproven(row),
         }
-        if self.grace_ms.is_some() && (row.retired || !live) {
-            return self.in_grace();
-        }
-        if row.retired {
-            return self.other();
-        }
-        Ok(Choice {
-            floor_ms: match (known, live) {
-                (true, true) => 0,
-                // The requester knows which ids it has issued itself.
-                (true, false) => self.moved_floor(),
-                (false, _) => self.floor_above(&row),
-            },
-            row,
-            entered_until_ms: None,
-            stays: known,
-        })
+    }
+
+    fn contested(&self, row: &Row) -> Result<Choice, Stop> {
+        let until = row
+            .lease_until_ms
+            .map_or(String::new(), self.here.format_ms);
+        let (id, node) = (row.worker_id, shown(&self.request.node_name));
+        refused(
+            Status::Held,
+            format!(
+                "worker id {id} is leased until {until} to node \"{node}\", which this server is not, or is a copy of"
+            ),
+        )
     }
 
     /// The worker id of the registry's previous server, for its current one. Like a worker id that
@@ -99,13 +132,8 @@ impl Case<'_> {
         // As for a worker id that is not leased, use the settings that these servers share: the max
         // lead, plus the possible difference of their clocks. The registry's bounds may be smaller.
         let above_others_ms = self.now_ms().saturating_add(self.request.max_lead_ms);
-        Ok(row.map(|row| Choice {
-            // And above earlier holders.
-            floor_ms: above_others_ms.max(row.floor_ms),
-            row,
-            entered_until_ms: None,
-            stays: false,
-        }))
+        // And above earlier holders.
+        Ok(row.map(|row| Choice::kept(row, above_others_ms)))
     }
 
     /// The worker id that the requester holds according to its last answer, although the registry
@@ -143,12 +171,13 @@ impl Case<'_> {
                 && (self.belongs(&row) || self.below_limit());
         let kept = row.host && own.is_none();
         let enters = (earliest..=latest).contains(&until_ms) && !row.retired && !kept && free;
-        Ok(enters.then_some(Choice {
-            row,
-            floor_ms: 0,
-            entered_until_ms: Some(until_ms),
-            stays: true,
-        }))
+        Ok(enters.then_some(Choice::kept(
+            Row {
+                reserved_until_ms: until_ms.max(row.reserved_until_ms),
+                ..row
+            },
+            0,
+        )))
     }
 
     /// True if the row is held by the requester's role.
@@ -185,8 +214,6 @@ impl Case<'_> {
                         ..Row::default()
                     },
                     floor_ms: self.moved_floor(),
-                    entered_until_ms: None,
-                    stays: false,
                 });
             }
         }
@@ -206,8 +233,6 @@ impl Case<'_> {
             Some((row, Hold::Locked)) => Ok(Choice {
                 floor_ms: self.floor_above(row),
                 row: row.clone(),
-                entered_until_ms: None,
-                stays: false,
             }),
             Some((row, _)) => Err(Stop::LockRow {
                 worker_id: row.worker_id,
