@@ -1,4 +1,5 @@
-//! Expressions as seen by planner support functions.
+//! Expressions as seen by planner support functions. Only for COPY in bulk: `api/support` has the
+//! benefit and the cost.
 
 use core::mem::size_of;
 use core::ptr;
