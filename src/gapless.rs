@@ -1,23 +1,26 @@
-//! Gapless numbers: a row of `leaf_gapless` for each series, locked until the caller's
-//! transaction ends.
+//! Gapless numbers. Each series is a row of `leaf_gapless`, locked until the end of the caller's
+//! transaction.
 //!
-//! This is the opposite of I2: a number belongs to the transaction that took it, and with it a
-//! number that was rolled back is the next one again. So nothing is cached, and a series gives
-//! one number at a time. The row is locked in its last version and written by oid (I9).
+//! This is the opposite of I2: a number belongs to the transaction that took it, and a number
+//! rolled back is issued again. So nothing is cached, and a call returns one number. The latest
+//! version of the row is locked, and written by oid (I9).
 //!
-//! What would break the promise, 1 to n for the committed calls and none printed twice:
+//! The promise: committed calls have the numbers from 1 to n, and no number is reported twice.
+//! These would break it:
 //!
-//! * A snapshot for the whole transaction. Its last version is locked all the same, but the
-//!   caller would not see the row that has the number before: refused.
-//! * A prepared transaction, which holds the series over restarts: refused.
-//! * A commit that is reported before it is durable: after a crash the number would come again.
-//!   So `synchronous_commit` is at least `on` for the commit, whatever anybody has set since.
+//! * A transaction-wide snapshot. The latest version of the row would be locked nevertheless, but
+//!   the caller would not see the row that has the previous number: refused.
+//! * A prepared transaction, which would lock the series across restarts: refused.
+//! * A commit that is reported before it is durable: after a crash, the number would be issued
+//!   again. So the commit runs with `synchronous_commit` at least `on`, whatever the setting is by
+//!   then.
 //!
-//! A tool that rewrites a table by row triggers does not see these writes, and takes numbers back. So
-//! each call also raises the mark of its series, in a second table: the next number is above both.
+//! A tool that rewrites a table by row triggers does not see these writes, and restores old
+//! numbers. So each call also raises the mark of its series, in a second table, and the next number
+//! is above both.
 //!
-//! The state of the transaction is one number: the lowest subtransaction that has taken any.
-//! Subtransactions are numbered upwards, so a rollback to one takes back what is not below it.
+//! The state of the transaction is one number: the lowest subtransaction that has taken a number.
+//! Subtransaction ids increase, so a rollback to a savepoint undoes everything not below it.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -30,14 +33,14 @@ use crate::pg::{
 };
 use crate::tags::mark;
 
-/// `leaf_gapless` as sql/gapless.sql makes it.
+/// Shape of `leaf_gapless`, as created by sql/gapless.sql.
 static GAPLESS: Shape = Shape::new(
     c"leaf_gapless",
     &[(c"series", Type::Text), (c"last_number", Type::Bigint)],
     &[c"leaf_gapless_series_length", c"leaf_gapless_range"],
 );
 const LAST_NUMBER: usize = 2;
-/// `leaf_gapless_mark`: one past the highest number of each name.
+/// Shape of `leaf_gapless_mark`: one past the highest number of each series.
 static MARKS: Shape = Shape::new(
     c"leaf_gapless_mark",
     &[(c"series", Type::Text), (c"high", Type::Bigint)],
@@ -46,10 +49,10 @@ static MARKS: Shape = Shape::new(
         c"leaf_gapless_mark_high_positive",
     ],
 );
-/// The constraint's: as with tags, one number is left above all.
+/// Upper limit of the CHECK constraint: as for tags, one number remains above it.
 const MAX: i64 = i64::MAX - 1;
 
-/// What [`TAKEN_BY`] is where no number was taken. Transactions are numbered from 1.
+/// Value of [`TAKEN_BY`] if no number was taken. Subtransaction ids start at 1.
 const NOBODY: u32 = u32::MAX;
 /// The lowest subtransaction that has taken a number.
 static TAKEN_BY: AtomicU32 = AtomicU32::new(NOBODY);
@@ -60,11 +63,10 @@ static CALLBACKS: TransactionCallbacks = TransactionCallbacks {
 };
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
-/// The next number of a series, which is locked until the transaction ends.
+/// The next number of a series, which stays locked until the end of the transaction.
 ///
 /// # Errors
-/// There is no such series, it has reached its end, or it cannot be taken from in this
-/// transaction.
+/// There is no such series, it has reached its end, or the transaction does not allow it.
 pub fn next(series: &[u8]) -> Result<i64, Failure> {
     pg::prevent_if_read_only(c"leaf_gapless_next()");
     if !pg::is_read_committed() {
@@ -72,7 +74,7 @@ pub fn next(series: &[u8]) -> Result<i64, Failure> {
     }
     let missing = || Failure::missing(&GAPLESS);
     let relation = pg::find_table(&GAPLESS).ok_or_else(missing)?;
-    // What an earlier call in the same statement has written is to be seen.
+    // See rows written by an earlier call in the same statement.
     pg::see_own_changes();
     let table = Table::open(relation, &GAPLESS, Access::Write)?.ok_or_else(missing)?;
     let stored = table.lock(&Value::Text(series)).ok_or_else(|| {
@@ -88,7 +90,7 @@ pub fn next(series: &[u8]) -> Result<i64, Failure> {
             series: pg::shown(series),
         }));
     }
-    // Before the number is anybody's.
+    // Register before the number is taken.
     pg::watch_transactions(&CALLBACKS, &WATCHING);
     TAKEN_BY.fetch_min(pg::subtransaction(), Ordering::Relaxed);
     table.update(&stored, &[(LAST_NUMBER, Value::Bigint(number))]);
@@ -115,7 +117,7 @@ fn on_subtransaction(number: u32, event: SubtransactionEvent) {
     match event {
         SubtransactionEvent::Abort => TAKEN_BY.store(NOBODY, Ordering::Relaxed),
         SubtransactionEvent::Commit { parent } => {
-            // Nothing was taken by anybody, or by this one and those in it.
+            // Either nothing was taken, or by this subtransaction and its children.
             let taken = TAKEN_BY.load(Ordering::Relaxed) != NOBODY;
             if taken {
                 TAKEN_BY.store(parent, Ordering::Relaxed);

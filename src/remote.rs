@@ -1,11 +1,11 @@
-//! Other servers: how one is reached, what is asked of it, and what it asks here.
+//! Other servers: connections to them, requests to them, and requests from them.
 //!
-//! * [`connection`]: a connection to leaf_id on another server, which never waits.
-//! * [`foreign_server`]: where that server is, as CREATE SERVER says.
+//! * [`connection`]: a nonblocking connection to leaf_id on another server.
+//! * [`foreign_server`]: address of a server, as defined by CREATE SERVER.
 //! * [`libpq`]: libpq's asynchronous calls.
-//! * [`message`]: what servers ask one another, and answer.
-//! * [`central`]: the servers that tags of a database are sourced from.
-//! * [`serve`]: what a call from another server has to keep.
+//! * [`message`]: messages between servers.
+//! * [`central`]: source servers of a database's tags.
+//! * [`serve`]: rules for calls from other servers.
 
 pub mod central;
 pub mod connection;

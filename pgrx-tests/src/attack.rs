@@ -1,7 +1,7 @@
-//! A role that is not trusted, what it is given, and what it has the server run.
+//! An untrusted role, its privileges, and the code it makes the server run.
 //!
-//! An attack is made by the same statements whatever leaf_id permits: what is refused is no
-//! failure of the test, which looks at what the attacker has achieved in the end.
+//! Each attack runs the same statements, whatever leaf_id permits. A refusal does not fail the
+//! test, which checks what the attacker has achieved in the end.
 
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,32 +11,32 @@ use crate::checks::wait_until;
 use crate::server::Server;
 use crate::session::{Failure, Session};
 
-/// The role that attacks.
+/// The attacking role.
 pub const MALLORY: &str = "mallory";
-/// The database in which it does so.
+/// The database under attack.
 pub const SHOP: &str = "shop";
-/// The schema of its own code.
+/// Schema of the attacker's code.
 pub const HERS: &str = "hers";
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What the code of [`MALLORY`] writes to the log, wherever it runs, before its role.
+/// Log prefix written by the code of [`MALLORY`] wherever it runs, followed by the current role.
 const RAN: &str = "mallory has her code run as";
 
-/// What the attacker has.
+/// Privileges of the attacker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attacker {
-    /// It owns the database, in which a superuser has created the extension.
+    /// Owns the database; a superuser has created the extension.
     Owner,
-    /// It owns the database, and has created the extension itself.
+    /// Owns the database, and has created the extension.
     Installer,
-    /// It has all privileges on leaf_id's tables.
+    /// Has all privileges on leaf_id's tables.
     Grantee,
-    /// It can connect, and has a schema for its code.
+    /// Can connect, and has a schema for its code.
     Stranger,
 }
 
-/// Everyone.
+/// All attackers.
 pub const ATTACKERS: [Attacker; 4] = [
     Attacker::Owner,
     Attacker::Installer,
@@ -44,10 +44,10 @@ pub const ATTACKERS: [Attacker; 4] = [
     Attacker::Stranger,
 ];
 
-/// Tries each of these, whatever comes of the others.
+/// Tries each case, regardless of failures of the others.
 ///
 /// # Panics
-/// When one of them does.
+/// If a case panics.
 #[track_caller]
 pub fn each<T: Debug>(cases: impl IntoIterator<Item = T>, attempt: impl Fn(&T)) {
     let mut failed = Vec::new();
@@ -67,16 +67,16 @@ pub fn each<T: Debug>(cases: impl IntoIterator<Item = T>, attempt: impl Fn(&T)) 
     );
 }
 
-/// A server with the database [`SHOP`] and the role [`MALLORY`].
+/// A server with database [`SHOP`] and role [`MALLORY`].
 pub struct Attack {
     /// The server.
     pub server: Server,
-    /// What the attacker has.
+    /// Privileges of the attacker.
     pub by: Attacker,
 }
 
 impl Attack {
-    /// The extension is installed; nobody has used it.
+    /// With the extension installed, but not used yet.
     #[must_use]
     pub fn on_installed(by: Attacker, conf: &[(&str, &str)]) -> Self {
         let attack = Self::before_install(by, conf);
@@ -84,8 +84,8 @@ impl Attack {
         attack
     }
 
-    /// The extension is not yet installed. Her code is there: `hers.run(text)`, which makes
-    /// her a superuser wherever that is allowed, and the trigger function `hers.fire()`.
+    /// Before the extension is installed. The attacker's code exists: `hers.run(text)`, which makes
+    /// her a superuser wherever that is possible, and the trigger function `hers.fire()`.
     #[must_use]
     pub fn before_install(by: Attacker, conf: &[(&str, &str)]) -> Self {
         let server = Server::start(conf);
@@ -126,7 +126,7 @@ impl Attack {
         attack
     }
 
-    /// Creates the extension, as whoever is to; and gives the attacker what it has.
+    /// Creates the extension as the appropriate role, and grants the attacker's privileges.
     pub fn install(&self) {
         let mut admin = self.admin();
         if self.by == Attacker::Installer {
@@ -153,15 +153,15 @@ impl Attack {
         self.server.connect_as(MALLORY, SHOP)
     }
 
-    /// A session of somebody else, an ordinary role.
+    /// A session of another, ordinary role.
     #[must_use]
     #[track_caller]
     pub fn alice(&self) -> Session {
         self.server.connect_as("alice", SHOP)
     }
 
-    /// Has the attacker run each of these statements, whatever comes of them. How many were
-    /// not refused.
+    /// Runs each statement as the attacker, ignoring errors. Returns the number of statements that
+    /// succeeded.
     pub fn mallory_tries(&self, statements: &[impl AsRef<str>]) -> usize {
         let mut mallory = self.mallory();
         let statements = statements.iter().map(AsRef::as_ref);
@@ -180,7 +180,7 @@ impl Attack {
             .count()
     }
 
-    /// A statement that creates a table in another schema that looks like one of leaf_id's.
+    /// A statement that creates a look-alike of one of leaf_id's tables in another schema.
     #[track_caller]
     pub fn imitation(&self, table: &str, schema: &str) -> String {
         let mut admin = self.admin();
@@ -195,7 +195,7 @@ impl Attack {
         format!("CREATE TABLE {schema}.{table} ({columns})")
     }
 
-    /// Whether the attacker is a superuser.
+    /// True if the attacker has become a superuser.
     #[must_use]
     #[track_caller]
     pub fn has_won(&self) -> bool {
@@ -203,7 +203,7 @@ impl Attack {
         self.server.session().value(&sql)
     }
 
-    /// I9: nobody has run the attacker's code with rights that it has not.
+    /// I9: the attacker's code has not run with rights that she does not have.
     #[track_caller]
     pub fn assert_nobody_ran_her_code(&self) {
         let log = self.server.log();
@@ -213,8 +213,8 @@ impl Attack {
         assert!(!self.has_won(), "{MALLORY} is a superuser");
     }
 
-    /// Takes so many ids of a tag as somebody else, in all the ways there are; the tag's
-    /// segments are shorter than that. They may fail.
+    /// Takes this many ids of a tag as another role, in all possible ways. The count exceeds the
+    /// length of the tag's segments. May fail.
     pub fn let_alice_take(&self, tag: &str, count: i32) -> Result<Vec<i64>, Failure> {
         let mut alice = self.alice();
         alice.run("SET leaf_id.refill_timeout = '2s'");
@@ -223,8 +223,8 @@ impl Attack {
 }
 
 impl Server {
-    /// Creates the extension as this role. Where only a superuser may, one does, and gives
-    /// the role what it would have been given as the one who installed it.
+    /// Creates the extension as this role. If only a superuser may, a superuser creates it, and
+    /// grants the role the privileges that it would have as the installer.
     pub fn install_as(&self, role: &str, database: &str) {
         let Err(failure) = self
             .connect_as(role, database)
@@ -249,7 +249,8 @@ impl Server {
 }
 
 impl Session {
-    /// The first column of a query of system catalogs: no operator of anybody's takes part.
+    /// First column of a query of system catalogs, with a search_path that excludes other roles'
+    /// operators.
     #[track_caller]
     fn catalog<T: postgres::types::FromSqlOwned>(&mut self, sql: &str) -> Vec<T> {
         let path: String = self.value("SELECT pg_catalog.current_setting('search_path')");
@@ -259,7 +260,7 @@ impl Session {
         found
     }
 
-    /// The first column of the only row of a query of system catalogs.
+    /// First column of the only row of a query of system catalogs.
     #[track_caller]
     fn catalog_value<T: postgres::types::FromSqlOwned>(&mut self, sql: &str) -> T {
         let mut found = self.catalog(sql);
@@ -267,7 +268,7 @@ impl Session {
         found.remove(0)
     }
 
-    /// The schema in which the extension's functions are, whatever it is called by now.
+    /// Schema of the extension's functions, under its current name.
     #[track_caller]
     pub fn schema_of_functions(&mut self) -> String {
         self.catalog_value(
@@ -281,8 +282,8 @@ impl Session {
         )
     }
 
-    /// Where the extension's table of this name is, whatever its schema is called: not one
-    /// that somebody put in its place.
+    /// Qualified name of the extension's table, under the current name of its schema; never a
+    /// look-alike.
     #[track_caller]
     pub fn table(&mut self, name: &str) -> String {
         self.catalog_value(&format!(
@@ -297,7 +298,7 @@ impl Session {
         ))
     }
 
-    /// The schemas that hold something of the extension.
+    /// Schemas that contain members of the extension.
     #[track_caller]
     pub fn schemas_of_leaf_id(&mut self) -> Vec<String> {
         self.catalog(

@@ -1,11 +1,11 @@
-//! All that the catalogs of a database hold, as text to compare: a database in which an extension
-//! was updated has to hold what a fresh one does.
+//! The complete catalog contents of a database as text, to compare: a database with an updated
+//! extension must have the same contents as one with a fresh one.
 
 use std::collections::BTreeSet;
 
 use crate::server::Server;
 
-/// The extension, its members, and what each of them depends on: what no dump tells.
+/// The extension, its members and their dependencies, which no dump contains.
 const MEMBERS: &str = "
     WITH members AS (
         SELECT d.classid, d.objid FROM pg_depend d
@@ -20,22 +20,23 @@ const MEMBERS: &str = "
         pg_describe_object(d.refclassid, d.refobjid, d.refobjsubid))
     FROM pg_depend d JOIN members m USING (classid, objid)";
 
-/// Lines that differ from database to database, by PostgreSQL's own doing: oids, ages of transactions,
-/// and the key that restricts psql.
+/// Lines that always differ between databases: oids, transaction ages, and the key of psql's
+/// restricted mode.
 const OWN: [&str; 6] = [
     "SELECT pg_catalog.binary_upgrade_set_next_",
     "SET relfrozenxid = ",
-    // Of a TOAST table.
+    // A TOAST table.
     "WHERE oid = '1",
     "\\restrict ",
     "\\unrestrict ",
-    // With the oids of the tables that are dumped: MEMBERS has their names, and all else of it.
+    // Contains the oids of configuration tables. MEMBERS covers their names, and everything else in
+    // this call.
     "pg_catalog.binary_upgrade_create_empty_extension(",
 ];
 
-/// What the catalogs of a database hold: an entry for each object, as `pg_dump` tells it to
-/// `pg_upgrade`. So members of extensions are in there, with what was granted on them, their
-/// comments, triggers, dropped columns and the order of the others.
+/// Catalog contents of a database, one entry per object, as dumped for `pg_upgrade`. So members of
+/// extensions are included, with their privileges, comments, triggers, dropped columns and column
+/// order.
 #[must_use]
 #[track_caller]
 pub fn catalog(server: &Server, database: &str) -> BTreeSet<String> {
@@ -55,7 +56,7 @@ pub fn catalog(server: &Server, database: &str) -> BTreeSet<String> {
     entries
 }
 
-/// What only one of two catalogs holds, by lines; empty where they are the same.
+/// Lines contained in only one of two catalogs; empty if they are equal.
 #[must_use]
 pub fn differences(one: &BTreeSet<String>, other: &BTreeSet<String>) -> String {
     let only = |these: &BTreeSet<String>, those: &BTreeSet<String>, mark: &str| {

@@ -1,4 +1,4 @@
-//! Many sessions at once, and what must be true of the ids they got.
+//! Concurrent sessions, and checks of the ids they received.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -10,17 +10,17 @@ use std::{io, thread};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
-/// Polls until something is so. For conditions that will come, never as a pause.
+/// Polls until a condition is true. Only for conditions that will become true, never as a pause.
 ///
 /// # Panics
-/// When the limit has passed.
+/// On timeout.
 #[track_caller]
 pub fn wait_until(limit: Duration, what: &str, is_so: impl FnMut() -> bool) {
     assert!(becomes(limit, is_so), "waited {limit:?} for {what}");
 }
 
-/// As [`wait_until`], for where others must be told before this thread may panic: whether
-/// it was so in time.
+/// As [`wait_until`], but returns false on timeout, for callers that must notify other threads
+/// before they panic.
 #[must_use]
 pub fn becomes(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
@@ -33,22 +33,22 @@ pub fn becomes(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Prints a line also where the test passes: a figure that was asked for.
+/// Prints a line even if the test passes, for measurements.
 pub fn tell(line: &str) {
-    // What print! writes is kept back.
+    // `print!` would be captured.
     writeln!(io::stdout().lock(), "{line}").expect("standard output");
 }
 
-/// How long a session waits for ids that was told to be patient.
+/// `leaf_id.refill_timeout` of patient sessions.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a busy machine may take for what waits for nothing. It is far from [`PATIENCE`],
-/// so that the two are told apart, and says nothing of speed.
+/// Time limit on a busy machine for work that does not wait. Far from [`PATIENCE`], so that the two
+/// can be distinguished; not a measure of performance.
 pub const PROMPTLY: Duration = Duration::from_secs(30);
 
-/// Does what must not wait, in a session that would be patient.
+/// Runs work that must not wait, in a patient session.
 ///
 /// # Panics
-/// When it has waited.
+/// If it took as long as [`PROMPTLY`].
 #[track_caller]
 pub fn promptly<T>(work: impl FnOnce() -> T) -> T {
     let (result, took) = timed(work);
@@ -56,17 +56,17 @@ pub fn promptly<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// How long something took.
+/// Measures elapsed time.
 pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let result = work();
     (result, start.elapsed())
 }
 
-/// Randomness that a failed run can be repeated with.
+/// Random generator. A failed run can be repeated with its seed.
 ///
 /// # Panics
-/// When `LEAF_ID_SEED` is no number.
+/// If `LEAF_ID_SEED` is not a number.
 #[must_use]
 pub fn random() -> StdRng {
     let seed = std::env::var("LEAF_ID_SEED")
@@ -75,7 +75,7 @@ pub fn random() -> StdRng {
     StdRng::seed_from_u64(seed)
 }
 
-/// Runs the same work in as many threads at once, each told which one it is.
+/// Runs the same work in several threads, each with its number.
 pub fn in_threads<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let work = &work;
     thread::scope(|scope| {
@@ -87,7 +87,7 @@ pub fn in_threads<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> 
     })
 }
 
-/// Runs `disturb` again and again until `work` is done.
+/// Repeats `disturb` until `work` is done.
 pub fn while_repeating<T>(mut disturb: impl FnMut() + Send, work: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -96,7 +96,7 @@ pub fn while_repeating<T>(mut disturb: impl FnMut() + Send, work: impl FnOnce() 
                 disturb();
             }
         });
-        // The other thread must end even when this one fails.
+        // The other thread must end even if this one panics.
         let result = catch_unwind(AssertUnwindSafe(work));
         done.store(true, Ordering::Relaxed);
         let disturbed = disturber.join();
@@ -106,8 +106,8 @@ pub fn while_repeating<T>(mut disturb: impl FnMut() + Send, work: impl FnOnce() 
     })
 }
 
-/// Runs the same work in many threads, each told which one it is and, by the flag, when to
-/// stop: when `act` is done, which runs here.
+/// Runs the same work in several threads, each with its number and a flag that is set once `act`,
+/// which runs in this thread, is done.
 pub fn in_threads_until<T: Send, R>(
     threads: usize,
     work: impl Fn(usize, &AtomicBool) -> T + Sync,
@@ -119,7 +119,7 @@ pub fn in_threads_until<T: Send, R>(
         let threads: Vec<_> = (0..threads)
             .map(|i| scope.spawn(move || work(i, flag)))
             .collect();
-        // The threads must end even when this fails.
+        // The threads must end even if this one panics.
         let acted = catch_unwind(AssertUnwindSafe(act));
         done.store(true, Ordering::Relaxed);
         let results: Vec<_> = threads
@@ -134,10 +134,10 @@ pub fn in_threads_until<T: Send, R>(
     })
 }
 
-/// I3, I4, I8: no id twice, none below 1, and those of each session increase.
+/// I3, I4, I8: no id is issued twice or below 1, and the ids of each session increase.
 ///
 /// # Panics
-/// When that is not so.
+/// On a violation.
 #[track_caller]
 pub fn assert_issued_once(sessions: impl IntoIterator<Item = impl AsRef<[i64]>>) {
     let mut seen = HashSet::new();
@@ -151,21 +151,21 @@ pub fn assert_issued_once(sessions: impl IntoIterator<Item = impl AsRef<[i64]>>)
     }
 }
 
-/// One call that issued ids, as its caller saw it.
+/// A call that issued ids, as seen by its client.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// Before it was sent.
+    /// Time before the call was sent.
     pub start: Instant,
-    /// After the answer was read.
+    /// Time after the result was read.
     pub end: Instant,
-    /// The smallest id it got.
+    /// Smallest id returned.
     pub first: i64,
-    /// The largest id it got.
+    /// Largest id returned.
     pub last: i64,
 }
 
 impl Call {
-    /// Makes a call and notes when. It must return at least one id.
+    /// Times a call. It must return at least one id.
     pub fn make(call: impl FnOnce() -> Vec<i64>) -> Self {
         let start = Instant::now();
         let ids = call();
@@ -179,11 +179,10 @@ impl Call {
     }
 }
 
-/// I4: a call that began after another had returned has the larger ids, whichever
-/// sessions they were made in.
+/// I4: a call that began after another had returned has larger ids, in whichever session.
 ///
 /// # Panics
-/// When that is not so.
+/// On a violation.
 #[track_caller]
 pub fn assert_in_order(mut calls: Vec<Call>) {
     let mut by_end = calls.clone();

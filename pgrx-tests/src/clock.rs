@@ -1,7 +1,7 @@
-//! A clock that a test sets while the server runs under it.
+//! A clock of a server that the test can set.
 //!
-//! All processes of the server preload `clock.c`, which moves the time of day. The
-//! monotonic clock stays the machine's, so that timeouts are as long as they say.
+//! All processes of the server preload `clock.c`, which shifts the time of day. The monotonic clock
+//! is not shifted, so timeouts keep their lengths.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -11,19 +11,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/clock.so"));
 
-/// The clock of one server: that of the machine, moved.
+/// The clock of one server: the machine's, shifted.
 pub struct Clock {
     file: PathBuf,
 }
 
 impl Clock {
-    /// The clock of the server in this directory, if it has one of its own.
+    /// The clock of the server in this directory, if it has its own.
     pub(crate) fn of(dir: &Path) -> Option<Self> {
         let file = dir.join("clock");
         file.exists().then_some(Self { file })
     }
 
-    /// Gives the server that will be started in this directory a clock of its own.
+    /// Creates a clock for the server to be started in this directory.
     pub(crate) fn make(dir: &Path, ahead_ms: i64) {
         let clock = Self {
             file: dir.join("clock"),
@@ -35,29 +35,29 @@ impl Clock {
         clock.set(ahead_ms);
     }
 
-    /// Has a program see this clock.
+    /// Runs a program under this clock.
     pub(crate) fn preload(&self, command: &mut Command) {
         command
             .env("LD_PRELOAD", self.library())
             .env("LEAF_ID_CLOCK", &self.file);
     }
 
-    /// Sets the clock to so many milliseconds ahead of the machine's; behind it, if that is
-    /// negative. It holds at once for all processes of the server.
+    /// Sets the offset from the machine's clock in milliseconds; negative if behind. Takes effect
+    /// at once in all processes of the server.
     pub fn set(&self, ahead_ms: i64) {
         let file = fs::File::options().write(true).open(&self.file).unwrap();
         let pair = [ahead_ms.to_ne_bytes(), (!ahead_ms).to_ne_bytes()];
         file.write_all_at(&pair.concat(), 0).unwrap();
     }
 
-    /// How far it is ahead of the machine's, in milliseconds.
+    /// Offset from the machine's clock, in milliseconds.
     #[must_use]
     pub fn ahead_ms(&self) -> i64 {
         let pair = fs::read(&self.file).unwrap();
         i64::from_ne_bytes(pair[..8].try_into().unwrap())
     }
 
-    /// What it shows, in Unix milliseconds.
+    /// Current time, in Unix milliseconds.
     #[must_use]
     pub fn now_ms(&self) -> i64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();

@@ -1,4 +1,4 @@
-//! Servers that come from another one: standbys, copies, and what is restored from a backup.
+//! Servers created from another server: standbys, copies, and servers restored from a backup.
 
 use std::fs;
 use std::io::Write;
@@ -12,10 +12,10 @@ use crate::server::Server;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The name by which standbys are found in `synchronous_standby_names`.
+/// `application_name` of standbys, for `synchronous_standby_names`.
 pub const STANDBY: &str = "standby";
 
-/// Settings of a server that archives its WAL, beside its data directory.
+/// Settings of a server that archives its WAL next to its data directory.
 pub const ARCHIVING: [(&str, &str); 2] = [
     ("archive_mode", "on"),
     (
@@ -24,46 +24,45 @@ pub const ARCHIVING: [(&str, &str); 2] = [
     ),
 ];
 
-/// A base backup, in the directory of the server that will be made of it.
+/// A base backup, in the directory of the future server.
 #[must_use]
 pub struct Backup {
     dir: PathBuf,
 }
 
 impl Backup {
-    /// Gives the server a clock of its own, so many milliseconds ahead of the machine's.
+    /// Gives the server its own clock, ahead of the machine's by this many milliseconds.
     pub fn with_clock(self, ahead_ms: i64) -> Self {
         Clock::make(&self.dir, ahead_ms);
         self
     }
 
-    /// The same backup once more.
+    /// Another copy of the backup.
     pub fn again(&self) -> Self {
         let dir = new_dir();
         copy_dir(&self.data_dir(), &dir.join("data"));
         Self { dir }
     }
 
-    /// Where its data directory is.
+    /// The data directory.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
         self.dir.join("data")
     }
 
-    /// Starts a server of its own.
+    /// Starts an independent server.
     pub fn start(self, conf: &[(&str, &str)]) -> Server {
         Server::start_in(self.dir, conf)
     }
 
-    /// Starts a streaming standby of a server; it has the settings that the server was
-    /// started with, unless these say otherwise.
+    /// Starts a streaming standby with the primary's settings, unless overridden by `conf`.
     pub fn start_standby(self, primary: &Server, conf: &[(&str, &str)]) -> Server {
         let from = format!("{} application_name={STANDBY}", primary.conninfo());
         self.start_with("standby.signal", &[("primary_conninfo", &*from)], conf)
     }
 
-    /// Starts a server that recovers from the archive of another one until it reaches a
-    /// target, as in `("recovery_target_name", "here")`, and goes on from there.
+    /// Starts a server that recovers from the archive of another one up to a target, for example
+    /// `("recovery_target_name", "here")`, and is then promoted.
     pub fn recover(self, from: &Server, target: (&str, &str), conf: &[(&str, &str)]) -> Server {
         let restore = format!("cp {}/archive/%f %p", from.dir().display());
         let recovery = [
@@ -83,7 +82,7 @@ impl Backup {
 }
 
 impl Server {
-    /// A base backup of this server, while it runs.
+    /// Takes a base backup of this server while it runs.
     #[track_caller]
     pub fn backup(&self) -> Backup {
         let dir = new_dir();
@@ -96,7 +95,7 @@ impl Server {
         Backup { dir }
     }
 
-    /// A copy of this server, which is stopped, file by file.
+    /// Copies this server, which is stopped, file by file.
     #[track_caller]
     pub fn copy(&self) -> Backup {
         let dir = new_dir();
@@ -111,13 +110,13 @@ impl Server {
         self.backup().start_standby(self, conf)
     }
 
-    /// Waits until this standby has replayed all that the other server has flushed.
+    /// Waits until this standby has replayed all WAL flushed by the primary.
     #[track_caller]
     pub fn replay_all_of(&self, primary: &Self) {
         self.reach(primary, "pg_last_wal_replay_lsn");
     }
 
-    /// Waits until this standby has received all that the other server has flushed.
+    /// Waits until this standby has received all WAL flushed by the primary.
     #[track_caller]
     pub fn receive_all_of(&self, primary: &Self) {
         self.reach(primary, "pg_last_wal_receive_lsn");
@@ -133,7 +132,7 @@ impl Server {
         wait_until(LIMIT, reached, || session.value(&is_there));
     }
 
-    /// Holds this standby's replay. It goes on receiving, and replays that when promoted.
+    /// Pauses this standby's replay. It continues to receive WAL, and replays it when promoted.
     #[track_caller]
     pub fn pause_replay(&self) {
         let mut session = self.session();
@@ -143,13 +142,13 @@ impl Server {
         });
     }
 
-    /// Lets this standby's replay go on.
+    /// Resumes this standby's replay.
     #[track_caller]
     pub fn resume_replay(&self) {
         self.session().run("SELECT pg_wal_replay_resume()");
     }
 
-    /// Cuts this standby off: what its primary writes from now on it does not get.
+    /// Disconnects this standby from its primary: it receives no further WAL.
     #[track_caller]
     pub fn cut_off(&self) {
         self.configure("primary_conninfo", "");
@@ -159,14 +158,14 @@ impl Server {
         });
     }
 
-    /// Makes a primary of this standby.
+    /// Promotes this standby.
     #[track_caller]
     pub fn promote(&self) {
         self.session().run("SELECT pg_promote()");
         self.wait_for_end_of_recovery();
     }
 
-    /// Has the server's WAL up to now archived.
+    /// Archives the server's WAL up to now.
     #[track_caller]
     pub fn archive_wal(&self) {
         let mut session = self.session();
@@ -177,8 +176,8 @@ impl Server {
         });
     }
 
-    /// Makes a standby of this server, which was stopped or killed: takes back what another
-    /// one, which was promoted in its place, does not have, and follows that.
+    /// Turns this stopped or killed server into a standby of one promoted in its place, after
+    /// removing changes that the new primary does not have.
     #[track_caller]
     pub fn rewind_and_follow(&self, primary: &Self) {
         let data = self.data_dir();
@@ -192,14 +191,14 @@ impl Server {
                 &format!("{} dbname=postgres", primary.conninfo()),
             ],
         );
-        // The other server's settings came along.
+        // pg_rewind has copied the other server's settings.
         self.append("unix_socket_directories", self.dir().to_str().unwrap());
         self.append("port", &self.port().to_string());
         self.follow(primary);
     }
 
-    /// Makes a standby of this server, which was stopped: another one, which has all that it
-    /// has, was promoted in its place.
+    /// Turns this stopped server into a standby of one promoted in its place, which has all its
+    /// changes.
     #[track_caller]
     pub fn follow(&self, primary: &Self) {
         self.append("primary_conninfo", &primary.conninfo());
@@ -209,8 +208,8 @@ impl Server {
         self.launch();
     }
 
-    /// As [`Server::set`], but in postgresql.conf: a server made of a base backup gets it
-    /// too, and the settings that it is started with come after it and count.
+    /// As [`Server::set`], but in postgresql.conf, so that base backups contain the setting; start
+    /// settings of their servers override it.
     #[track_caller]
     pub fn configure(&self, name: &str, value: &str) {
         self.append(name, value);

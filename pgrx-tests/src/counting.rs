@@ -1,5 +1,5 @@
-//! What a call costs in instructions, counted by callgrind: the one measure of speed that
-//! no noise of the machine changes.
+//! Cost of a call in instructions, counted by callgrind: the only measure of performance that is
+//! independent of noise.
 
 use std::fs;
 use std::time::Duration;
@@ -8,15 +8,14 @@ use crate::checks::wait_until;
 use crate::programs::{new_dir, valgrind};
 use crate::server::Server;
 
-/// Calls that are left out, since the first ones prepare what the others use.
+/// Calls not counted: the first ones set up state for later ones.
 const WARM_UP: u32 = 5_000;
-/// Calls that are counted.
+/// Calls counted.
 const CALLS: u32 = 20_000;
 
 impl Server {
-    /// A server with leaf_id whose sessions count the instructions that these C functions
-    /// take, what they call included. It is some fifty times slower. `None` without
-    /// valgrind.
+    /// A server with leaf_id whose sessions count the instructions of these C functions, including
+    /// callees. About fifty times slower. `None` if valgrind is not available.
     #[must_use]
     pub fn counting(functions: &[&str], conf: &[(&str, &str)]) -> Option<Self> {
         valgrind()?;
@@ -27,8 +26,8 @@ impl Server {
         Some(server)
     }
 
-    /// Instructions in one call of the counted functions, by a statement that makes a
-    /// given number of calls. The first calls of the session do not count.
+    /// Instructions per call of the counted functions. `statement` must make the given number of
+    /// calls. The first calls of a session are not counted.
     #[must_use]
     pub fn instructions_per_call(&self, statement: impl Fn(u32) -> String) -> f64 {
         let [few, many] = [WARM_UP, WARM_UP + CALLS].map(|calls| {
@@ -41,13 +40,13 @@ impl Server {
         f64::from(u32::try_from(many - few).unwrap()) / f64::from(CALLS)
     }
 
-    /// What a process has counted. It is written when the process ends.
+    /// Instructions counted in a process. The count is written when the process exits.
     fn counted(&self, pid: i32) -> u64 {
         let file = self.dir().join(format!("callgrind.{pid}"));
         let mut total = None;
         wait_until(Duration::from_secs(60), "the count of instructions", || {
             let text = fs::read_to_string(&file).unwrap_or_default();
-            // It is the last line, whole only with its end.
+            // The last line, which is complete if it ends with a newline.
             let whole = text.ends_with('\n').then_some(text);
             total = whole
                 .unwrap_or_default()

@@ -1,13 +1,13 @@
-//! Ways in which a file can be spoilt.
+//! Ways to damage a file.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Spoils the file at a path.
+/// Damages the file at a path.
 pub type Damage = fn(&Path);
 
-/// What can happen to a file, by name: none of it leaves anything to read.
+/// Kinds of damage, by name; each makes the contents unreadable.
 pub const DAMAGES: [(&str, Damage); 6] = [
     ("garbage", |path| {
         fs::write(path, b"\x00\xffgarbage").unwrap();

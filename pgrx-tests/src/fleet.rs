@@ -1,5 +1,5 @@
-//! Several servers that take their ids from one, set up by the commands of
-//! docs/fleet-and-failover.md. They reach each other by the directories of their sockets.
+//! Several servers that source their ids from a central one, set up by the commands in
+//! docs/fleet-and-failover.md. They connect through each other's socket directories.
 
 use std::path::Path;
 
@@ -7,23 +7,23 @@ use crate::history::{History, Window};
 use crate::server::Server;
 use crate::session::Session;
 
-/// The foreign server by which a member knows the central server.
+/// Name of the foreign server for the central server, on members.
 pub const CENTRAL: &str = "leaf_central";
-/// The role that members have there.
+/// Role of members on the central server.
 const MEMBER: &str = "leaf_member";
 const PASSWORD: &str = "secret";
 
-/// A central server and its members, each with a system identifier of its own and leaf_id
-/// in the database postgres.
+/// A central server and its members, each with its own system identifier and leaf_id in database
+/// postgres.
 pub struct Fleet {
-    /// Where tags are claimed.
+    /// Claims ids of tags.
     pub central: Server,
-    /// Where ids are issued.
+    /// Issue ids.
     pub members: Vec<Server>,
 }
 
 impl Fleet {
-    /// A central server with default settings, and so many members with these.
+    /// A central server with default settings, and members with `conf`.
     #[must_use]
     pub fn new(members: usize, conf: &[(&str, &str)]) -> Self {
         let central = Server::with_leaf_id(&[]);
@@ -39,8 +39,8 @@ impl Fleet {
         }
     }
 
-    /// As [`Fleet::new`], and the members lease their worker ids from the central server, as nodes
-    /// m1, m2 and so on.
+    /// As [`Fleet::new`], with members that lease their worker ids from the central server, as
+    /// nodes m1, m2 and so on.
     #[must_use]
     pub fn leasing(members: usize, conf: &[(&str, &str)]) -> Self {
         let fleet = Self::new(members, conf);
@@ -51,7 +51,7 @@ impl Fleet {
         fleet
     }
 
-    /// Creates a tag at the central server and on all members.
+    /// Creates a tag on the central server and on all members.
     pub fn create_tag(&self, tag: &str, step: i32, max_step: i32) {
         create_tag(&mut self.central.session(), tag, step, max_step, "NULL");
         for member in &self.members {
@@ -65,7 +65,7 @@ impl Fleet {
         self.members.iter().map(Server::session).collect()
     }
 
-    /// Checks what happened since the last time; see [`History::settle_fleet`].
+    /// Checks the calls since the last settlement; see [`History::settle_fleet`].
     #[track_caller]
     pub fn settle(&self, history: &History) -> Vec<Window> {
         history.settle_fleet(&mut self.sessions(), &mut self.central.session())
@@ -73,7 +73,7 @@ impl Fleet {
 }
 
 impl Server {
-    /// Creates the role by which members claim here.
+    /// Creates the role for members' claims.
     pub fn admit_members(&self) {
         self.session().run(&format!(
             "CREATE ROLE {MEMBER} LOGIN PASSWORD '{PASSWORD}';
@@ -81,15 +81,15 @@ impl Server {
         ));
     }
 
-    /// Lets members have worker ids from here, too.
+    /// Allows members to lease worker ids.
     pub fn lease_worker_ids(&self) {
         self.session().run(&format!(
             "GRANT EXECUTE ON FUNCTION leaf_worker_lease TO {MEMBER}"
         ));
     }
 
-    /// Creates the extension, and the foreign server that tags here are sourced from: the first
-    /// of these hosts that can be written to.
+    /// Creates the extension, and the foreign server that local tags are sourced from: the first
+    /// writable one of `hosts`.
     pub fn source_from(&self, hosts: &[&Path]) {
         let mut session = self.session();
         session.run("CREATE EXTENSION leaf_id; CREATE EXTENSION dblink");
@@ -98,8 +98,8 @@ impl Server {
 }
 
 impl Session {
-    /// Creates a foreign server with a user mapping for this session's user. The extension
-    /// dblink must be there.
+    /// Creates a foreign server with a user mapping for the session's user. Requires the extension
+    /// dblink.
     #[track_caller]
     pub fn create_foreign_server(&mut self, name: &str, hosts: &[&Path]) {
         let hosts: Vec<_> = hosts.iter().map(|dir| dir.to_str().unwrap()).collect();
@@ -113,7 +113,7 @@ impl Session {
         ));
     }
 
-    /// Creates a tag that is sourced from [`CENTRAL`]. It must be there, too.
+    /// Creates a tag sourced from [`CENTRAL`], where it must exist.
     #[track_caller]
     pub fn create_sourced_tag(&mut self, tag: &str, step: i32, max_step: i32) {
         create_tag(self, tag, step, max_step, &format!("'{CENTRAL}'"));

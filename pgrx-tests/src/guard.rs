@@ -8,10 +8,10 @@ use std::{env, io, process, thread};
 
 use parking_lot::Mutex;
 
-/// Waits until the test process has ended, for whatever reason, which closes its standard input. Then
-/// it ends what still runs in one of the directories, and removes the directory. The servers of a
-/// test that failed have ended by themselves: their directories stay. It keeps standard output open,
-/// so that the runner waits for it, too.
+/// Waits until the test process has exited for any reason, which closes its standard input. Then
+/// kills processes still running in one of the directories, and removes the directory. Servers of a
+/// failed test have exited by themselves, so their directories remain. Keeps standard output open,
+/// so that the runner waits for the guard, too.
 const GUARD: &str = r#"
 trap '' INT TERM HUP
 processes_in() {
@@ -41,14 +41,14 @@ done
 "#;
 
 static GUARD_INPUT: LazyLock<Mutex<ChildStdin>> = LazyLock::new(|| {
-    // The runner holds the other end of our standard input while it lives.
+    // The runner holds the other end of standard input while it is alive.
     if env::var_os("LEAF_ID_RUNNER").is_some() {
         thread::spawn(|| {
             let _ = io::stdin().read(&mut [0]);
             process::exit(1);
         });
     }
-    // In a session of its own: it outlives the test's process group.
+    // In a separate session, to survive the test's process group.
     let guard = Command::new("setsid")
         .args(["sh", "-c", GUARD])
         .stdin(Stdio::piped())
@@ -56,7 +56,7 @@ static GUARD_INPUT: LazyLock<Mutex<ChildStdin>> = LazyLock::new(|| {
     Mutex::new(guard.unwrap().stdin.take().unwrap())
 });
 
-/// Registers a directory whose servers end with this process.
+/// Registers a directory. Its servers are killed when this process exits.
 pub(crate) fn guard(dir: &Path) {
     writeln!(GUARD_INPUT.lock(), "{}", dir.display()).unwrap();
 }

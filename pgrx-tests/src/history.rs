@@ -1,25 +1,24 @@
-//! What many sessions were given, noted outside of the servers while anything may happen to
-//! them, and whether that can be right.
+//! History of the ids issued to many sessions, recorded outside of the servers while these are
+//! subjected to faults, and checks of its consistency.
 //!
-//! Each call is noted with its start, its end and its ids, as ranges without a gap. Whenever
-//! no call is under way, [`History::settle`] checks what came since the last time, counts
-//! it, and forgets the calls; only the merged ranges stay. So the memory it takes goes with
-//! what happens between two settlements and with the number of gaps, not with the number
-//! of ids.
+//! Each call is recorded with its start, its end and its ids, as contiguous ranges. Whenever no
+//! call is in flight, [`History::settle`] checks and counts the new calls and discards them; only
+//! the merged ranges are kept. So memory use depends on the number of calls between two settlements
+//! and on the number of gaps, not on the number of ids.
 //!
-//! What is checked of every source of ids, which may be several servers':
-//! - I3, I7: no id twice in the incarnation of a tag, nor of the snowflake generators, whichever
-//!   servers issued it.
-//! - I4: the ids of one call increase, and those of a call that began after another had
-//!   ended on the same server are larger, whichever sessions made them.
-//! - I1, I8: every id is claimed in the table (or lies within the reserved time), in the
-//!   server's own and in the one it comes from; none is above `max_value`, below the start
-//!   of the incarnation, or among those that an edit skipped.
-//! - I6: no id that was issued is still cached anywhere, and none is cached by two servers;
-//!   and what was claimed and is neither issued nor cached is counted as lost. Whether that
-//!   may be, the caller decides: see [`Window::unexplained`].
+//! Checks for each source of ids, which may span several servers:
+//! - I3, I7: no id is issued twice in an incarnation of a tag, or by the snowflake generators,
+//!   regardless of the server.
+//! - I4: the ids of a call increase. A call that began after another had ended on the same server
+//!   has larger ids, in whichever session.
+//! - I1, I8: each id is claimed in the table (or within the reserved time), both on the issuing
+//!   server and on its source server. None is above `max_value`, below the start of the
+//!   incarnation, or skipped by an edit.
+//! - I6: no issued id is still cached, and none is cached by two servers. Ids claimed but neither
+//!   issued nor cached are counted as lost. The caller decides whether that is acceptable: see
+//!   [`Window::unexplained`].
 //!
-//! A tag may begin a new incarnation below ids that were issued: [`History::begin_incarnation`].
+//! A tag may start a new incarnation below issued ids: [`History::begin_incarnation`].
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -42,24 +41,24 @@ pub use claims::{Claimed, Claims};
 pub use note::{Caller, IdRange, Source};
 use note::{Note, Outage, Outages};
 
-/// What all sessions were given.
+/// Ids issued to all sessions.
 pub struct History {
     dir: PathBuf,
     began: Instant,
     servers: usize,
     sources: Vec<Source>,
-    /// What each session did since the last settlement.
+    /// Calls of each session since the last settlement.
     notes: Vec<Mutex<Vec<Note>>>,
     under_way: AtomicUsize,
     outages: Mutex<Vec<Outage>>,
     books: Mutex<Vec<Book>>,
-    /// What was settled last, for who wants to know how it came to a fault.
+    /// Calls of the last settlement, to analyze a fault.
     settled: Mutex<Vec<Note>>,
 }
 
 impl History {
-    /// An empty one of so many servers, of sources from which nothing was issued and tags
-    /// that start at 1. If something is wrong, it is written to a file in the directory.
+    /// An empty history of `servers` servers. Nothing was issued from the sources, and tags start
+    /// at 1. A fault is written to a file in `dir`.
     #[must_use]
     pub fn new(dir: &Path, servers: usize, sources: Vec<Source>, sessions: usize) -> Self {
         Self {
@@ -75,16 +74,16 @@ impl History {
         }
     }
 
-    /// Where the ids come from; elsewhere a source is given by its place in here.
+    /// The sources. Elsewhere a source is identified by its index in this slice.
     #[must_use]
     pub fn sources(&self) -> &[Source] {
         &self.sources
     }
 
-    /// Makes a call for so many ids, and notes it.
+    /// Records a call for `asked` ids.
     ///
     /// # Errors
-    /// Those of the call.
+    /// Errors of the call.
     pub fn call(
         &self,
         caller: Caller,
@@ -111,7 +110,7 @@ impl History {
         result
     }
 
-    /// Does what a server does not answer during.
+    /// Runs work during which a server does not respond.
     pub fn while_down<T>(&self, server: usize, work: impl FnOnce() -> T) -> T {
         let start = Instant::now();
         let result = work();
@@ -119,7 +118,7 @@ impl History {
         result
     }
 
-    /// A server did not answer since then, and does now.
+    /// Records that a server did not respond from `since` until now.
     pub fn was_down(&self, server: usize, since: Instant) {
         self.outages.lock().push(Outage {
             server,
@@ -128,7 +127,7 @@ impl History {
         });
     }
 
-    /// An edit has raised a tag's `max_id` from one value to another.
+    /// Records that an edit has raised a tag's `max_id`.
     pub fn skip(&self, source: usize, from: i64, to: i64) {
         if from < to {
             self.books.lock()[source].skipped.push(IdRange {
@@ -138,14 +137,14 @@ impl History {
         }
     }
 
-    /// The source starts anew: all ids from `start` on may come again. Between two
+    /// Starts a new incarnation: all ids from `start` on may be issued again. Call it between two
     /// settlements, with no call in between.
     pub fn begin_incarnation(&self, source: usize, start: i64) {
         self.books.lock()[source] = Book::new(self.servers, start);
     }
 
-    /// Stops a server cleanly and starts it again, whatever the sessions do. The status
-    /// view begins to count anew then.
+    /// Restarts a server cleanly, regardless of the sessions. This resets the counters of the
+    /// status view.
     pub fn restart(&self, number: usize, server: &Server) {
         let before = self.look(server);
         self.while_down(number, || server.restart());
@@ -163,8 +162,8 @@ impl History {
         }
     }
 
-    /// Of each tag: ids that the status view counts as lost, and how many segments were
-    /// claimed at most.
+    /// For each tag: ids counted as lost by the status view, and an upper bound of claimed
+    /// segments.
     fn look(&self, server: &Server) -> Vec<Option<(u64, u64)>> {
         let mut session = server.session();
         let sql = "SELECT coalesce(ids_lost, 0), s.max_id / a.step
@@ -182,11 +181,11 @@ impl History {
         sources.collect()
     }
 
-    /// Checks and counts what happened since the last time, for each source. No call may
-    /// be under way.
+    /// Checks and counts the calls since the last settlement, for each source. No call may be in
+    /// flight.
     ///
     /// # Panics
-    /// At the first fault.
+    /// On the first fault.
     #[track_caller]
     pub fn settle(&self, session: &mut Session) -> Vec<Window> {
         let claims: Vec<_> = self
@@ -197,18 +196,18 @@ impl History {
         self.settle_by(&claims)
     }
 
-    /// As [`History::settle`], where the tags of all servers are sourced from another one.
-    /// Servers that come after those of the sessions are gone, with all they had.
+    /// As [`History::settle`], if the tags of all servers are sourced from a central server.
+    /// Servers beyond those of `sessions` are gone with all their state.
     ///
     /// # Panics
-    /// At the first fault.
+    /// On the first fault.
     #[track_caller]
     pub fn settle_fleet(&self, sessions: &mut [Session], central: &mut Session) -> Vec<Window> {
         let claims: Vec<_> = self
             .sources
             .iter()
             .map(|source| {
-                // Of all servers before the central server: what they have, it has given them.
+                // All servers before the central one, which has claimed their ids for them.
                 let servers = sessions.iter_mut();
                 let mut servers: Vec<_> = servers
                     .map(|session| Claimed::read(session, source))
@@ -232,13 +231,13 @@ impl History {
         }
     }
 
-    /// As [`History::settle`], by what is claimed of each source.
+    /// As [`History::settle`], with the claims of each source.
     ///
     /// # Errors
     /// The first fault.
     ///
     /// # Panics
-    /// When a call is under way.
+    /// If a call is in flight.
     pub fn check(&self, claims: &[Claims]) -> Result<Vec<Window>, (Source, Fault)> {
         let under_way = self.under_way.load(Ordering::SeqCst);
         assert_eq!(under_way, 0, "settled while calls are under way");
@@ -262,7 +261,7 @@ impl History {
             .collect()
     }
 
-    /// Writes what is known to a file, and ends the test.
+    /// Writes the history to a file, and fails the test.
     ///
     /// # Panics
     /// Always.

@@ -1,5 +1,5 @@
-//! A PostgreSQL that one test has for itself, with other scripts of the extension than the one
-//! that is built: of versions that are gone, or that never were.
+//! A PostgreSQL installation for a single test, with additional scripts of the extension: of former
+//! versions, or made up.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,32 +8,32 @@ use std::process::Command;
 
 use crate::programs::{OWN_PROGRAM, bin_dir, output};
 
-/// The version that is built.
+/// The version under test.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What `pg_config` answers.
+/// Output of `pg_config`.
 fn pg_config(option: &str) -> PathBuf {
     let said = output(Command::new(bin_dir().join("pg_config")).arg(option));
     PathBuf::from(said.trim())
 }
 
-/// Where the server looks for scripts.
+/// Directory of extension scripts.
 fn scripts() -> PathBuf {
     pg_config("--sharedir").join("extension")
 }
 
-/// The script that makes the version that is built, as it was generated.
+/// The generated script of the version under test.
 ///
 /// # Panics
-/// When there is none: the extension is not built.
+/// If there is none: the extension was not built.
 #[must_use]
 pub fn script() -> String {
     fs::read_to_string(scripts().join(format!("leaf_id--{VERSION}.sql"))).unwrap()
 }
 
-/// Gives the server that will be started in this directory a PostgreSQL of its own, with more
-/// scripts: by their names and texts. The server looks for its files from where its program
-/// really is, so that one is copied; the rest is linked.
+/// Creates an installation for the server to be started in this directory, with additional scripts,
+/// given by name and text. The server locates its files relative to the real path of its binary, so
+/// that is copied; the rest is linked.
 pub(crate) fn make(dir: &Path, more: &[(String, String)]) {
     let (bin, share, lib) = (
         bin_dir().to_path_buf(),

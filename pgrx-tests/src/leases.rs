@@ -1,5 +1,5 @@
-//! A worker registry, servers that lease their worker ids from it, and sessions that watch
-//! what these issue.
+//! A worker registry, servers that lease their worker ids from it, and sessions that check their
+//! ids.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -18,26 +18,25 @@ use crate::server::Server;
 use crate::session::{Failure, Session};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// `leaf_id.epoch`, unless it is set.
+/// Default of `leaf_id.epoch`.
 const EPOCH_MS: i64 = 1_288_834_974_657;
-/// So many system identifiers are enough: a node's name tells it from others of its system.
+/// Number of system identifiers used: nodes of the same system differ in their names.
 const SYSTEMS: usize = 3;
 
-/// The file with the lease.
+/// Lease file.
 const LEASE_FILE: &str = "leaf_id_lease.json";
-/// The file with the reservation.
+/// Reservation file.
 const RESERVATION_FILE: &str = "leaf_id_reservation.json";
-/// What a lease says of a machine that was started when this one was not, or is another.
+/// Boot id in a lease file from another machine, or from before a reboot.
 pub const OTHER_BOOT: &str = "\"00000000-0000-4000-8000-000000000000\"";
 
-/// What members are started with, unless their test says otherwise. What a crash leaves
-/// reserved is soon over.
+/// Default settings of members. The reservation left by a crash ends soon.
 const CONF: [(&str, &str); 2] = [
     ("leaf_id.worker_lease", "2s"),
     ("leaf_id.timestamp_reservation", "500ms"),
 ];
 
-/// Unix milliseconds by the machine's clock.
+/// Current time of the machine's clock, in Unix milliseconds.
 ///
 /// # Panics
 /// Before 1970.
@@ -47,52 +46,52 @@ pub fn now_ms() -> i64 {
     since.as_millis().try_into().unwrap()
 }
 
-/// The time in a snowflake id, in Unix milliseconds.
+/// Timestamp of a snowflake id, in Unix milliseconds.
 #[must_use]
 pub const fn time_of(id: i64) -> i64 {
     (id >> 22) + EPOCH_MS
 }
 
-/// The worker id in a snowflake id.
+/// Worker id of a snowflake id.
 #[must_use]
 pub const fn worker_of(id: i64) -> i32 {
     (id >> 12 & 1023) as i32
 }
 
-/// A server with a worker registry in its database postgres.
+/// A server with a worker registry in database postgres.
 pub struct Registry {
     /// The server.
     pub server: Server,
     members: AtomicUsize,
 }
 
-/// What a registry has on a worker id.
+/// The registry's record of a worker id.
 #[derive(Clone, Debug)]
 pub struct Holder {
-    /// The name of the node.
+    /// Node name.
     pub node: Option<String>,
     /// The lease has not ended.
     pub live: bool,
-    /// When the node got it, in microseconds.
+    /// Time of the first grant to the node, in Unix microseconds.
     pub leased_us: Option<i64>,
-    /// When it was last renewed, in microseconds.
+    /// Time of the last renewal, in Unix microseconds.
     pub renewed_us: Option<i64>,
-    /// The end of the lease, in Unix milliseconds.
+    /// End of the lease, in Unix milliseconds.
     pub lease_until_ms: Option<i64>,
-    /// No id of any holder so far carries a later time.
+    /// No id of any holder so far has a later timestamp.
     pub reserved_until_ms: i64,
-    /// The holder's clock minus the registry's.
+    /// Holder's clock minus the registry's.
     pub clock_offset_ms: Option<i64>,
 }
 
 impl Registry {
-    /// One with default settings, and no worker id leased.
+    /// A registry with default settings and no leases.
     #[must_use]
     pub fn start() -> Self {
         Self::on(Server::with_leaf_id(&[]))
     }
 
-    /// One on a server that has the extension.
+    /// A registry on a server that has the extension.
     #[must_use]
     pub fn on(server: Server) -> Self {
         server.admit_members();
@@ -103,7 +102,7 @@ impl Registry {
         }
     }
 
-    /// A server of its own that leases its worker id from here, under this name, for 2 s.
+    /// A new server that leases its worker id from this registry under this name, for 2 s.
     #[must_use]
     pub fn member(&self, node: &str) -> Server {
         self.member_with(node, &[])
@@ -115,7 +114,7 @@ impl Registry {
         self.member_by(self.server.dir(), node, conf)
     }
 
-    /// As [`Registry::member_with`], by way of a proxy.
+    /// As [`Registry::member_with`], through a proxy in `dir`.
     #[must_use]
     pub fn member_by(&self, dir: &Path, node: &str, conf: &[(&str, &str)]) -> Server {
         let number = 1 + self.members.fetch_add(1, Ordering::Relaxed) % SYSTEMS;
@@ -125,7 +124,7 @@ impl Registry {
         server
     }
 
-    /// As [`Registry::member`], under a clock of its own.
+    /// As [`Registry::member`], with its own clock.
     #[must_use]
     pub fn member_with_clock(&self, node: &str, ahead_ms: i64, conf: &[(&str, &str)]) -> Server {
         let server = Server::with_clock(ahead_ms, &[&CONF, conf].concat());
@@ -133,7 +132,7 @@ impl Registry {
         server
     }
 
-    /// Leaves these worker ids to be leased, and no others.
+    /// Retires all worker ids except these.
     pub fn leave(&self, worker_ids: &[i32]) {
         self.server.session().run(&format!(
             "SELECT leaf_worker_retire(n) FROM generate_series(0, 1023) n
@@ -141,10 +140,10 @@ impl Registry {
         ));
     }
 
-    /// What is known of a worker id, if anything is.
+    /// The registry's record of a worker id, if any.
     ///
     /// # Panics
-    /// When the registry cannot be read.
+    /// If the registry cannot be read.
     #[must_use]
     #[track_caller]
     pub fn holder(&self, worker_id: i32) -> Option<Holder> {
@@ -166,7 +165,7 @@ impl Registry {
         })
     }
 
-    /// Waits until the holder of a worker id has renewed it once more.
+    /// Waits until the holder of a worker id has renewed its lease.
     #[track_caller]
     pub fn wait_for_renewal(&self, worker_id: i32) {
         let renewed = || self.holder(worker_id).and_then(|holder| holder.renewed_us);
@@ -184,57 +183,57 @@ impl Registry {
 }
 
 impl Server {
-    /// Has this server, which has the extension, lease its worker id from the registry in
-    /// the database postgres there, as this node.
+    /// Makes this server, which has the extension, lease its worker id from the registry in
+    /// database postgres on the server at `dir`, as this node.
     pub fn lease_from(&self, dir: &Path, node: &str) {
         self.connect_to_registry(dir);
         self.lease_as(node);
     }
 
-    /// As [`Server::lease_from`], where [`CENTRAL`] is there already.
+    /// As [`Server::lease_from`], if [`CENTRAL`] exists already.
     pub fn lease_as(&self, node: &str) {
         self.lease(&format!("postgres/{CENTRAL}"), node);
     }
 
-    /// Creates the foreign server of a registry.
+    /// Creates the foreign server for a registry.
     pub fn connect_to_registry(&self, dir: &Path) {
         let mut session = self.session();
         session.run("CREATE EXTENSION dblink");
         session.create_foreign_server(CENTRAL, &[dir]);
     }
 
-    /// Has this server lease its worker id from this registry, as this node. A base backup
-    /// has these settings too.
+    /// Makes this server lease its worker id from this registry, as this node. Base backups contain
+    /// these settings.
     pub fn lease(&self, registry: &str, node: &str) {
         for (name, value) in lease_conf(registry, node) {
             self.configure(name, &value);
         }
     }
 
-    /// The file with the reservation.
+    /// Path of the reservation file.
     #[must_use]
     pub fn reservation_file(&self) -> PathBuf {
         self.data_dir().join(RESERVATION_FILE)
     }
 
-    /// The file with the lease.
+    /// Path of the lease file.
     #[must_use]
     pub fn lease_file(&self) -> PathBuf {
         self.data_dir().join(LEASE_FILE)
     }
 }
 
-/// What `leaf_id.node_name` is by default on a server.
+/// Default of `leaf_id.node_name` on a server.
 ///
 /// # Panics
-/// Where the host name cannot be read.
+/// If the host name cannot be read.
 #[must_use]
 pub fn default_node_name(server: &Server) -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     format!("{}:{}", host.trim(), server.port())
 }
 
-/// The settings by which a server leases its worker id.
+/// Settings of a server that leases its worker id.
 #[must_use]
 pub fn lease_conf(registry: &str, node: &str) -> [(&'static str, String); 3] {
     [
@@ -245,13 +244,13 @@ pub fn lease_conf(registry: &str, node: &str) -> [(&'static str, String); 3] {
 }
 
 impl Backup {
-    /// Makes the copy one of the whole disk, in another machine: its files say that they are
-    /// the originals. They say what the server's files say now.
+    /// Turns the copy into one of the whole disk, in another machine: its files claim to be the
+    /// originals, with the current contents of the server's files.
     pub fn of_the_disk(self, server: &Server) -> Self {
         for name in [RESERVATION_FILE, LEASE_FILE] {
             let file = self.data_dir().join(name);
             let original = fs::read(server.data_dir().join(name)).unwrap();
-            // Into the file of the copy, which stays the same one.
+            // Write to the existing file of the copy, to keep its inode.
             fs::write(&file, original).unwrap();
             let metadata = fs::metadata(&file).unwrap();
             let created = metadata.created().map_or("null".into(), |time| {
@@ -267,11 +266,11 @@ impl Backup {
     }
 }
 
-/// Writes something else under a key of a JSON file that comes once and has no object, list
-/// or text with a comma. The file itself stays the same.
+/// Changes the value of a key in a JSON file. The key must be unique, and its value must be no
+/// object, list, or text with a comma. The file keeps its inode.
 ///
 /// # Panics
-/// When there is no such key.
+/// If there is no such key.
 #[track_caller]
 pub fn edit_json(path: &Path, key: &str, value: &str) {
     let mut text = fs::read_to_string(path).unwrap();
@@ -287,7 +286,7 @@ impl Session {
     /// The next snowflake id.
     ///
     /// # Errors
-    /// What the server answered.
+    /// The server's error.
     pub fn try_snowflake(&mut self) -> Result<i64, Failure> {
         let ids = self.try_column("SELECT leaf_snowflake_next()")?;
         Ok(ids[0])
@@ -299,8 +298,8 @@ impl Session {
         self.value(&format!("SELECT {column} FROM leaf_snowflake_status"))
     }
 
-    /// Asks for snowflake ids until it is refused with a message, or a detail, that says
-    /// this. It may get ids until then, or be refused for something else.
+    /// Requests snowflake ids until a refusal whose message or detail contains this text. Ids and
+    /// other refusals are ignored until then.
     #[track_caller]
     pub fn wait_for_refusal(&mut self, text: &str) -> Failure {
         let mut last = None;
@@ -322,26 +321,26 @@ impl Session {
     }
 }
 
-/// A call for snowflake ids that was refused.
+/// A refused request for snowflake ids.
 #[derive(Clone, Debug)]
 pub struct Refusal {
-    /// When it was made.
+    /// Time of the request.
     pub start: Instant,
-    /// Why.
+    /// The error.
     pub failure: Failure,
 }
 
-/// How a server came to its first snowflake id.
+/// Requests up to a server's first snowflake id.
 #[must_use]
 #[derive(Clone, Debug)]
 pub struct First {
-    /// How long it took from when the server answered other questions.
+    /// Time from the first answer to any statement.
     pub took: Duration,
-    /// What was refused until then.
+    /// Refusals before the first id.
     pub refusals: Vec<Failure>,
 }
 
-/// What the sessions of one server got that asked for snowflake ids all the time.
+/// Results of sessions that continuously request snowflake ids.
 #[derive(Default)]
 pub struct Asking {
     ids: Mutex<Vec<i64>>,
@@ -350,8 +349,8 @@ pub struct Asking {
 }
 
 impl Asking {
-    /// One session's work: calls until it is told to stop, or has stopped being needed. It
-    /// connects again when it is cut off.
+    /// The loop of a session: requests ids until `done`, and reconnects after losing its
+    /// connection.
     pub fn ask(&self, server: &Server, done: &AtomicBool) {
         let mut connected = None;
         while !done.load(Ordering::Relaxed) {
@@ -370,10 +369,10 @@ impl Asking {
         }
     }
 
-    /// One call for so many ids.
+    /// Requests `count` ids in one call.
     ///
     /// # Errors
-    /// What the server answered.
+    /// The server's error.
     pub fn call(&self, session: &mut Session, count: usize) -> Result<(), Failure> {
         let start = Instant::now();
         match session.try_column::<i64>(&format!("SELECT leaf_snowflake_next_batch({count})")) {
@@ -393,14 +392,14 @@ impl Asking {
                     start,
                     failure: failure.clone(),
                 });
-                // As an application would: not in a tight loop.
+                // Like an application, not in a tight loop.
                 thread::sleep(Duration::from_millis(2));
                 Err(failure)
             }
         }
     }
 
-    /// Asks in a new session until there is an id.
+    /// Requests ids in a new session until one is issued.
     #[track_caller]
     pub fn first(&self, server: &Server) -> First {
         let mut session = server.session();
@@ -408,7 +407,7 @@ impl Asking {
         self.first_in(&mut session)
     }
 
-    /// Asks in this session until there is an id.
+    /// Requests ids in this session until one is issued.
     #[track_caller]
     pub fn first_in(&self, session: &mut Session) -> First {
         let start = Instant::now();
@@ -427,19 +426,19 @@ impl Asking {
         self.ids.lock().clone()
     }
 
-    /// All calls so far that got ids.
+    /// All successful calls so far.
     #[must_use]
     pub fn calls(&self) -> Vec<Call> {
         self.calls.lock().clone()
     }
 
-    /// All calls so far that got none.
+    /// All refused calls so far.
     #[must_use]
     pub fn refusals(&self) -> Vec<Refusal> {
         self.refusals.lock().clone()
     }
 
-    /// Waits until a call that is made from now on gets ids. The last of them.
+    /// Waits until a call made from now on succeeds. Returns its last id.
     #[track_caller]
     pub fn wait_for_ids(&self) -> i64 {
         let since = Instant::now();
@@ -448,7 +447,7 @@ impl Asking {
         let start = Instant::now();
         while id == 0 {
             let calls = self.calls.lock();
-            // Whoever was asked last may have answered first.
+            // A call made earlier may have been recorded later.
             let mut late = calls.iter().rev().take(100);
             if let Some(call) = late.find(|call| call.start >= since) {
                 id = call.last;
@@ -464,7 +463,7 @@ impl Asking {
         id
     }
 
-    /// Waits until a call that is made from now on is refused.
+    /// Waits until a call made from now on is refused.
     #[track_caller]
     pub fn wait_for_refusal(&self) -> Failure {
         let since = Instant::now();
@@ -480,7 +479,7 @@ impl Asking {
         failure.unwrap()
     }
 
-    /// Checks that all calls that were refused were so with one of these SQLSTATEs.
+    /// Checks that all refusals have one of these SQLSTATEs.
     #[track_caller]
     pub fn is_refused_with(&self, states: &[&str]) {
         for refusal in &*self.refusals.lock() {
@@ -496,10 +495,10 @@ impl Asking {
     }
 }
 
-/// I3, over several servers: no id of theirs comes twice.
+/// I3: no id is issued twice by these servers.
 ///
 /// # Panics
-/// When one does.
+/// On a violation.
 #[track_caller]
 pub fn assert_apart<'a>(servers: impl IntoIterator<Item = &'a Asking>) {
     let mut ids: Vec<i64> = servers.into_iter().flat_map(Asking::ids).collect();

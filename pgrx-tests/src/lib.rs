@@ -1,36 +1,41 @@
 //! Drives real PostgreSQL servers with leaf_id from outside, through Unix sockets.
 //!
-//! - [`attack`]: a role that is not trusted, and what it achieves.
-//! - [`server`]: a server of its own for each test, made in a fraction of a second.
+//! - [`attack`]: an untrusted role, and what it achieves.
+//! - [`server`]: a server for a single test, created in a fraction of a second.
 //! - `guard`: cleans up after a test process that was killed.
-//! - [`programs`]: PostgreSQL's programs, as whom and how they are run.
-//! - [`installation`]: a PostgreSQL of a test's own, with other scripts of the extension.
-//! - [`catalog`]: all that the catalogs of a database hold, to be compared.
-//! - [`processes`]: processes of a server, stopped where they are and killed.
+//! - [`messages`]: the messages between servers, as SQL.
+//! - [`programs`]: PostgreSQL programs, and the user that runs them.
+//! - [`installation`]: a PostgreSQL installation for a single test, with other scripts of the
+//!   extension.
+//! - [`catalog`]: complete catalog contents of a database, to compare.
+//! - [`processes`]: finds, stops and kills processes of a server.
 //! - [`cluster`]: standbys, backups, and servers restored from them.
-//! - [`fleet`]: several servers that take their ids from one.
-//! - [`leases`]: several servers that take their worker ids from one.
-//! - [`proxy`]: the network between them, and its failures.
+//! - [`fleet`]: several servers that source their ids from a central one.
+//! - [`leases`]: several servers that lease their worker ids from one.
+//! - [`proxy`]: the network between servers, and its failures.
 //! - [`clock`]: a clock that the test sets.
-//! - [`counting`]: what a call costs in instructions.
-//! - [`damage`]: ways in which a file can be spoilt.
-//! - [`session`]: connections to it, and the errors it answers with.
-//! - [`status`]: what they see of the generators.
-//! - [`checks`]: many sessions at once, and what must be true of the ids they got.
-//! - [`waiting`]: a session that waits, and what ends that.
-//! - [`history`]: all that many sessions got while their server is badly treated.
-//! - [`load`]: many sessions that take ids in every way there is.
+//! - [`counting`]: cost of a call in instructions.
+//! - [`damage`]: ways to damage a file.
+//! - [`session`]: connections to a server, and errors.
+//! - [`status`]: state of the generators as seen by a session.
+//! - [`checks`]: concurrent sessions, and checks of their ids.
+//! - [`waiting`]: a session that waits, and interruptions of the wait.
+//! - [`history`]: ids of many sessions under faults of their server.
+//! - [`load`]: many sessions that take ids in all possible ways.
 //!
 //! `src/bin/runner.rs` runs the tests, several at a time.
 //!
-//! Environment: `LEAF_ID_PG_BIN` (the programs to run; otherwise `pg_config --bindir`),
-//! `LEAF_ID_SERVER_USER` (who runs them when we are root; otherwise postgres),
-//! `LEAF_ID_SEED` (repeats a randomized test), `LEAF_ID_TORTURE_SECONDS` (how long the
-//! torture takes at least), `LEAF_ID_SMITH_SECONDS` (how long random statements go on for each of
-//! two roles; otherwise 60), `LEAF_ID_ROWS` (how long the table is that is adopted under load;
-//! otherwise 200000 rows), `LEAF_ID_TENANTS` (how many tenants have a tag in that figure), `LEAF_ID_RUNNER` (set by the runner: end with standard input), `LEAF_ID_PGXS` (another place of
-//! pg_regress: what `pg_config --pgxs` prints), `LEAF_ID_EXPECTED` (`write`: take the
-//! output of the SQL tests as expected).
+//! Environment:
+//! - `LEAF_ID_PG_BIN`: directory of PostgreSQL programs; default: `pg_config --bindir`
+//! - `LEAF_ID_PGXS`: another location of pg_regress, in the format of `pg_config --pgxs`
+//! - `LEAF_ID_SERVER_USER`: user that runs servers if the tests run as root; default: postgres
+//! - `LEAF_ID_SEED`: repeats a randomized test
+//! - `LEAF_ID_TORTURE_SECONDS`: min duration of the torture test
+//! - `LEAF_ID_SMITH_SECONDS`: duration of random statements for each of two roles; default: 60
+//! - `LEAF_ID_ROWS`: length of the table adopted under load; default: 200000 rows
+//! - `LEAF_ID_TENANTS`: number of tenants with a tag in `figures::tenants`
+//! - `LEAF_ID_RUNNER`: set by the runner; exit at the end of standard input
+//! - `LEAF_ID_EXPECTED`: if `write`, accept the output of the SQL tests as expected
 
 #![allow(
     clippy::unwrap_used,

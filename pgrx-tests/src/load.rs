@@ -1,5 +1,5 @@
-//! Sessions that take ids in every way there is, for as long as a test wants, and connect
-//! again when they are cut off.
+//! Sessions that take ids in all possible ways until the test ends the load, and reconnect after
+//! losing their connections.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -18,13 +18,14 @@ use crate::history::{Caller, History, IdRange, Source};
 use crate::server::Server;
 use crate::session::{Failure, Session};
 
-/// How often a session tries to connect.
+/// Retry interval of connections.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// A way to ask for ids, with SOURCE for the tag's name.
+/// A statement that requests ids. SOURCE stands for the tag's name.
 struct Way {
     kind: &'static str,
-    /// One bigint for an id, two for a range, an array for many; a parameter says how many.
+    /// Returns a bigint for one id, two for a range, or an array. The parameter is the number of
+    /// ids.
     sql: &'static str,
     single: bool,
 }
@@ -90,7 +91,7 @@ const SNOWFLAKE_WAYS: [Way; 4] = [
     },
 ];
 
-/// Every third id is taken in a subtransaction that is rolled back; the array is not.
+/// Takes every third id in a subtransaction that is rolled back, but keeps the id in the array.
 const WITH_ROLLBACKS: &str = "
 CREATE FUNCTION with_rollbacks(tag text, n integer) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
@@ -108,12 +109,12 @@ BEGIN
     RETURN ids;
 END $$";
 
-/// A source as the load uses it.
+/// A source and its use.
 #[derive(Clone)]
 pub struct Part {
-    /// Where the ids come from. A tag's name must do as part of a table's.
+    /// The source. A tag's name must be valid as part of a table's name.
     pub source: Source,
-    /// How many ids a call asks for at most.
+    /// Max ids per call.
     pub most: u32,
 }
 
@@ -125,7 +126,7 @@ impl Part {
         }
     }
 
-    /// The table that ids are inserted into.
+    /// Table into which ids are inserted.
     #[must_use]
     pub fn table(&self) -> String {
         format!("rows_of_{}", self.name())
@@ -146,10 +147,10 @@ impl Part {
     }
 }
 
-/// What a session does not wait for longer than for a moment.
+/// Short timeout of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Haste {
-    /// `leaf_id.refill_timeout` and all else are the server's.
+    /// The server's settings.
     None,
     /// A short `leaf_id.refill_timeout`: 55P03.
     Refill,
@@ -158,7 +159,7 @@ pub enum Haste {
 }
 
 impl Haste {
-    /// The short one.
+    /// The short timeout.
     pub const TIMEOUT: Duration = Duration::from_millis(100);
 
     fn settings(self) -> String {
@@ -171,28 +172,28 @@ impl Haste {
     }
 }
 
-/// What is to be done, and by whom.
+/// Parameters of a load.
 pub struct Plan {
-    /// The sources, in the order of the history's.
+    /// Sources, in the order of the history's.
     pub parts: Vec<Part>,
-    /// How many sessions there are.
+    /// Number of sessions.
     pub sessions: usize,
-    /// Whether two of eight sessions are hasty.
+    /// Two of eight sessions have a short timeout.
     pub hasty: bool,
-    /// What each session's choices are drawn from.
+    /// Seed of the sessions' random choices.
     pub seed: u64,
 }
 
 impl Plan {
-    /// An empty history for what these sessions will do on so many servers, and one more,
-    /// who drives.
+    /// An empty history for these sessions on `servers` servers, and for one more session that
+    /// drives.
     #[must_use]
     pub fn history(&self, dir: &Path, servers: usize) -> History {
         let sources = self.parts.iter().map(|part| part.source.clone());
         History::new(dir, servers, sources.collect(), self.sessions + 1)
     }
 
-    /// How a session is.
+    /// Timeout of a session.
     #[must_use]
     pub fn haste(&self, session: usize) -> Haste {
         match session % 8 {
@@ -203,21 +204,21 @@ impl Plan {
     }
 }
 
-/// Sessions at work.
+/// A running load.
 pub struct Load<'a> {
     servers: &'a [&'a Server],
     history: &'a History,
     plan: &'a Plan,
-    /// Held shared by every session while it works.
+    /// Held in shared mode by each session while it works.
     gate: RwLock<()>,
     done: AtomicBool,
-    /// Counts when sessions were asked to connect anew.
+    /// Incremented to make sessions reconnect.
     connections: AtomicU64,
     failures: Mutex<Vec<Failure>>,
 }
 
 impl<'a> Load<'a> {
-    /// Creates the tables and the function that the load needs. The tags must be there.
+    /// Creates the tables and the function of the load. The tags must exist.
     pub fn prepare(session: &mut Session, parts: &[Part]) {
         session.run(WITH_ROLLBACKS);
         for part in parts {
@@ -229,8 +230,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Has the sessions work until `drive` returns. They take turns at the servers: the
-    /// first session is the first one's, the second the second one's, and so on.
+    /// Runs the sessions until `drive` returns. Sessions are assigned to servers round-robin.
     pub fn run<T>(
         servers: &'a [&'a Server],
         history: &'a History,
@@ -251,17 +251,17 @@ impl<'a> Load<'a> {
                 let load = &load;
                 scope.spawn(move || load.work(session));
             }
-            // The sessions must end even when this fails.
+            // The sessions must end even if this panics.
             let result = catch_unwind(AssertUnwindSafe(|| drive(&load)));
             load.done.store(true, Ordering::Relaxed);
             result.unwrap_or_else(|panic| resume_unwind(panic))
         })
     }
 
-    /// Waits until no session is at work, and keeps them from it while the guard is held.
+    /// Waits until no session is working, and blocks them while the guard is held.
     ///
     /// # Panics
-    /// When that takes longer than the limit: a session is stuck.
+    /// On timeout, since a session is stuck.
     #[track_caller]
     pub fn pause(&self, limit: Duration) -> RwLockWriteGuard<'_, ()> {
         self.gate.try_write_for(limit).unwrap_or_else(|| {
@@ -270,13 +270,14 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// Has every session connect anew before it works on: the server was restarted while
-    /// they paused, and they must not fail by that.
+    /// Makes each session reconnect before it continues: the server was restarted while they were
+    /// paused, which must not fail them.
     pub fn reconnect(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What failed since the last time that was no call for ids: BEGIN, COMMIT, connecting.
+    /// Errors since the last call of statements other than requests for ids: BEGIN, COMMIT,
+    /// connecting.
     #[must_use]
     pub fn take_failures(&self) -> Vec<Failure> {
         std::mem::take(&mut *self.failures.lock())
@@ -309,7 +310,7 @@ impl<'a> Load<'a> {
     }
 }
 
-/// The session cannot be used any more.
+/// The session is unusable.
 struct Broken;
 
 struct Worker<'a> {
@@ -317,7 +318,7 @@ struct Worker<'a> {
     caller: Caller,
     connection: u64,
     session: Session,
-    /// By part and way.
+    /// Prepared statements, by part and way.
     statements: HashMap<(usize, usize), Statement>,
 }
 
@@ -328,7 +329,7 @@ impl<'a> Worker<'a> {
             session: number,
         };
         let mut session = load.servers[caller.server].try_connect("postgres", "postgres")?;
-        // Its errors are ours to judge; the log would be full of them.
+        // The test checks the session's errors; they would flood the log.
         session.try_run("SET log_min_messages = log; SET synchronous_commit = off")?;
         session.try_run(&load.plan.haste(number).settings())?;
         Ok(Self {
@@ -340,14 +341,14 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// One call, or a transaction with some.
+    /// One call, or a transaction with several.
     fn work(&mut self, random: &mut StdRng) -> Result<(), Broken> {
         let result = if random.random_bool(0.7) {
             self.call(random)
         } else {
             self.transaction(random)
         };
-        // To where the session can work on.
+        // Return to a usable state.
         result.or_else(|Failed| self.session.try_run("ROLLBACK").map_err(|_| Broken))
     }
 
@@ -375,7 +376,7 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// A call for ids, any one.
+    /// A random call.
     fn call(&mut self, random: &mut StdRng) -> Result<(), Failed> {
         let place = random.random_range(0..self.load.plan.parts.len());
         let part = &self.load.plan.parts[place];
@@ -409,7 +410,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// A statement has failed, and that is noted.
+/// A statement has failed, and is recorded.
 struct Failed;
 
 fn take(

@@ -1,8 +1,8 @@
-//! The messages that servers send one another, as SQL. (They are described in docs/reference.md.)
+//! SQL for the messages between servers, which are described in docs/reference.md.
 
-/// A message to the registry. `fields` are expressions: system identifier, name of the node, token and next
-/// token; the worker id that is held, and what is reserved of it; the clock, what is to be reserved, length of
-/// the lease, skew, lead, epoch and layout.
+/// Builds a message to the registry. `fields` are expressions: system identifier, node name, token
+/// and next token; worker id held and the end of its reservation; clock, requested end of the
+/// reservation, duration of the lease, skew, lead, epoch and layout.
 #[must_use]
 pub fn lease_message(kind: &str, fields: &str) -> String {
     format!(
@@ -19,7 +19,7 @@ pub fn lease_message(kind: &str, fields: &str) -> String {
     )
 }
 
-/// A query of the registry's answer to such a message, a column for each field.
+/// Builds a query for the registry's answer to such a message, with one column per field.
 #[must_use]
 pub fn lease_query(function: &str, message: &str) -> String {
     format!(

@@ -1,4 +1,4 @@
-//! Processes of servers: found, stopped where they are, and killed.
+//! Finds, stops and kills processes of servers.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::checks::wait_until;
 
-/// How long a process may take to stop or to end.
+/// Time limit for a process to stop or to end.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A stopped process: goes on when this is dropped, also in a test that fails.
+/// A stopped process; dropping this continues it, also if the test fails.
 pub struct Paused(pub(crate) u32);
 
 impl Drop for Paused {
@@ -18,7 +18,7 @@ impl Drop for Paused {
     }
 }
 
-/// A stopped server: goes on when this is dropped, also in a test that fails.
+/// A stopped server; dropping this continues it, also if the test fails.
 pub struct Frozen(pub(crate) Vec<u32>);
 
 impl Drop for Frozen {
@@ -30,8 +30,7 @@ impl Drop for Frozen {
     }
 }
 
-/// False if one of them does not exist: a process that has just ended by itself is no
-/// failure.
+/// False if a process does not exist: it may have just ended, which is no failure.
 pub(crate) fn signal(name: &str, pids: &[u32]) -> bool {
     let pids = pids.iter().map(u32::to_string);
     Command::new("kill")
@@ -43,7 +42,7 @@ pub(crate) fn signal(name: &str, pids: &[u32]) -> bool {
         .success()
 }
 
-/// Stops a process where it is, and waits until it stands still.
+/// Stops a process (SIGSTOP), and waits until it is stopped.
 pub(crate) fn stop_process(pid: u32) {
     signal("STOP", &[pid]);
     wait_until(LIMIT, "the process to stop", || {
@@ -51,10 +50,10 @@ pub(crate) fn stop_process(pid: u32) {
     });
 }
 
-/// Kills a postmaster and its children, and waits until the children are gone: they would
-/// hold the shared memory against the next start.
+/// Kills a postmaster and its children, and waits for the children to exit: they would keep the
+/// shared memory attached, so the server could not be restarted.
 pub(crate) fn kill_family(postmaster: u32) {
-    // Stopped, it can fork no child that we do not see.
+    // A stopped postmaster cannot fork further children.
     signal("STOP", &[postmaster]);
     let children = children_of(postmaster);
     signal("KILL", &[&[postmaster][..], &children[..]].concat());
@@ -78,7 +77,7 @@ pub(crate) fn children_of(parent: u32) -> Vec<u32> {
 
 pub(crate) fn state_and_parent(pid: u32) -> Option<(char, u32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before them is in brackets, and may hold anything.
+    // The preceding name is in parentheses, and may contain any character.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }

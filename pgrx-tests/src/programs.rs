@@ -1,4 +1,4 @@
-//! PostgreSQL's programs: as whom and how they are run, and what they make.
+//! PostgreSQL programs, the user that runs them, and the directories they use.
 
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::clock::Clock;
 use crate::guard::guard;
 
-/// The system user that runs servers, if that is not us: PostgreSQL refuses root.
+/// The system user that runs servers, if the test runs as root, which PostgreSQL refuses.
 static SERVER_USER: LazyLock<Option<(u32, u32)>> = LazyLock::new(|| {
     let id = |args: &[&str]| -> u32 {
         output(Command::new("id").args(args))
@@ -37,8 +37,7 @@ static BIN_DIR: LazyLock<PathBuf> = LazyLock::new(|| {
     )
 });
 
-/// Fresh clusters to copy, kept beside the test's own binary from one run to the next: the
-/// name that they all have.
+/// Common prefix of the template clusters, which are kept next to the test binary between runs.
 static TEMPLATES: LazyLock<PathBuf> = LazyLock::new(|| {
     let version = output(Command::new(BIN_DIR.join("postgres")).arg("--version"));
     let mut name: String = version
@@ -57,10 +56,10 @@ static TEMPLATES: LazyLock<PathBuf> = LazyLock::new(|| {
     beside.join(name)
 });
 
-/// Held while a cluster to copy is made.
+/// Serializes the creation of templates in this process.
 static MAKING_TEMPLATE: Mutex<()> = Mutex::new(());
 
-/// The fresh cluster of a number. Each number has a system identifier of its own.
+/// A template cluster. Each number has its own system identifier.
 pub(crate) fn template(number: usize) -> PathBuf {
     let template = TEMPLATES.with_extension(number.to_string());
     let _making = MAKING_TEMPLATE.lock();
@@ -69,7 +68,7 @@ pub(crate) fn template(number: usize) -> PathBuf {
         initdb(&dir);
         let partial = template.with_file_name(format!("partial-{}", std::process::id()));
         copy_dir(&dir.join("data"), &partial);
-        // Another process may have been quicker: its cluster is as good.
+        // Another process may have been faster; its cluster is equivalent.
         if fs::rename(&partial, &template).is_err() {
             fs::remove_dir_all(&partial).unwrap();
         }
@@ -78,11 +77,11 @@ pub(crate) fn template(number: usize) -> PathBuf {
     template
 }
 
-/// In the directory of a server: a link to its program, if it has one of its own.
+/// In a server's directory: symlink to its own postgres binary, if any.
 pub(crate) const OWN_PROGRAM: &str = "own-postgres";
 
-/// How to run the server in this directory: its own, if it has one, under its clock, if it has one of its own, and
-/// by callgrind, if its instructions are to be counted.
+/// The command to run the server in this directory, with its own binary, its own clock, and
+/// callgrind, if the directory has them.
 pub(crate) fn postgres(dir: &Path) -> Command {
     let program = fs::read_link(dir.join(OWN_PROGRAM)).unwrap_or_else(|_| "postgres".into());
     let mut command =
@@ -107,8 +106,7 @@ fn counted(dir: &Path) -> Option<Command> {
     Some(command)
 }
 
-/// Where valgrind is. As an absolute path: a name would be looked for among PostgreSQL's
-/// programs.
+/// Absolute path of valgrind. A name would be resolved in PostgreSQL's bin directory.
 pub(crate) fn valgrind() -> Option<String> {
     let found = Command::new("sh")
         .args(["-c", "command -v valgrind"])
@@ -119,7 +117,7 @@ pub(crate) fn valgrind() -> Option<String> {
     found.status.success().then(|| path.trim().to_owned())
 }
 
-/// The directory of pg_regress, which is not among the programs.
+/// Directory of pg_regress, which is not in the bin directory.
 #[must_use]
 pub fn regress_dir() -> PathBuf {
     let pgxs = env::var("LEAF_ID_PGXS")
@@ -130,13 +128,13 @@ pub fn regress_dir() -> PathBuf {
         .join("../test/regress")
 }
 
-/// The directory of the programs.
+/// The bin directory.
 #[must_use]
 pub fn bin_dir() -> &'static Path {
     &BIN_DIR
 }
 
-/// A new directory with a short path: a socket's has room for 107 bytes.
+/// Creates a directory with a short path: socket paths are limited to 107 bytes.
 pub(crate) fn new_dir() -> PathBuf {
     loop {
         let dir = PathBuf::from(format!("/tmp/li-{:010x}", rand::random::<u64>() >> 24));
@@ -148,7 +146,7 @@ pub(crate) fn new_dir() -> PathBuf {
     }
 }
 
-/// Gives a file or directory tree to the server's user.
+/// Changes the owner of a file or directory tree to the server's user.
 pub(crate) fn give(path: &Path) {
     if let Some((uid, gid)) = *SERVER_USER {
         chown(path, Some(uid), Some(gid)).unwrap();
@@ -175,8 +173,8 @@ pub(crate) fn copy_dir(from: &Path, to: &Path) {
     output(Command::new("cp").arg("-a").arg(from).arg(to));
 }
 
-/// A program of PostgreSQL with a clean environment. The user is changed by us and not by
-/// runuser, which would stand between us and the process we must signal and reap.
+/// A PostgreSQL program with a clean environment. Changes the user itself: runuser would be an
+/// additional process between the test and the one to signal and reap.
 pub(crate) fn as_server_user(program: &str, dir: &Path) -> Command {
     let mut command = Command::new(BIN_DIR.join(program));
     if let Some((uid, gid)) = *SERVER_USER {
@@ -187,7 +185,7 @@ pub(crate) fn as_server_user(program: &str, dir: &Path) -> Command {
             command.env_remove(name);
         }
     }
-    // A backtrace takes seconds in a debug build, and hides the message in the log.
+    // In a debug build, a backtrace takes seconds and obscures the message in the log.
     command
         .env_remove("RUST_BACKTRACE")
         .env("LC_ALL", "C")
@@ -195,7 +193,7 @@ pub(crate) fn as_server_user(program: &str, dir: &Path) -> Command {
     command
 }
 
-/// What a command, which must succeed, wrote to standard output.
+/// Standard output of a command, which must succeed.
 #[track_caller]
 pub(crate) fn output(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output();

@@ -1,4 +1,4 @@
-//! A socket between a server and those who connect to it, with the failures of a network.
+//! A socket between a server and its clients that simulates network failures.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -18,35 +18,35 @@ use crate::programs::new_dir;
 use crate::server::{PORT, Server, connect};
 use crate::session::{Failure, Session};
 
-/// How often it looks for a new connection.
+/// Polling interval for new connections.
 const ACCEPT: Duration = Duration::from_millis(2);
-/// The end of an answer: ready for the next query, outside of a transaction.
+/// End of an answer: ReadyForQuery, outside of a transaction.
 const READY: [u8; 6] = *b"Z\0\0\0\x05I";
 
-/// What becomes of connections.
+/// Behavior of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// All goes through.
+    /// Everything is passed on.
     Pass,
-    /// Connections are refused, and those that there are have ended.
+    /// Connections are refused, and existing ones are closed.
     Refuse,
-    /// Connections are accepted, and nothing goes through, in either direction. It goes
-    /// through later, in another mode.
+    /// Connections are accepted, but nothing is passed on, in either direction, until another mode
+    /// is set.
     Silent,
-    /// New connections are let in, and told of one setting after another, without end.
+    /// New connections are accepted, and receive ParameterStatus messages without end.
     Chatter,
-    /// The next request that says this (within what comes at once) is never sent on, and its
-    /// connection ends. From then on all goes through.
+    /// The next request that contains this text (within one read) is dropped, and its connection is
+    /// closed. Then everything is passed on.
     CutBefore(&'static str),
-    /// The next request that says this is sent on, its answer is awaited and kept back, and
-    /// its connection ends: it was done there, and here nobody knows. From then on all goes
-    /// through.
+    /// The next request that contains this text is passed on, and its connection is closed once the
+    /// answer has arrived, which is dropped: the request was executed, but the client does not
+    /// know. Then everything is passed on.
     CutAfter(&'static str),
 }
 
 struct State {
     mode: Mode,
-    /// There is none while connections are refused.
+    /// `None` while connections are refused.
     listener: Option<UnixListener>,
     /// Both ends of each connection, by its number.
     streams: BTreeMap<usize, Vec<UnixStream>>,
@@ -62,17 +62,17 @@ struct Shared {
     changed: Condvar,
 }
 
-/// A directory with a socket, which may stand in for that of a server.
+/// A directory with a socket that can replace a server's.
 pub struct Proxy {
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
 }
 
 impl Proxy {
-    /// One that lets everything through to this server.
+    /// A proxy for this server that passes everything on.
     ///
     /// # Panics
-    /// When there can be no socket.
+    /// If the socket cannot be created.
     #[must_use]
     pub fn to(server: &Server) -> Self {
         let dir = new_dir();
@@ -97,21 +97,21 @@ impl Proxy {
         Self { shared, acceptor }
     }
 
-    /// What to give as the host.
+    /// Value for `host`.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.shared.dir
     }
 
-    /// A session of the superuser in the database postgres, through here.
+    /// A superuser session in database postgres, through the proxy.
     ///
     /// # Errors
-    /// What the server answered, or the end of the connection.
+    /// The connection failed.
     pub fn try_session(&self) -> Result<Session, Failure> {
         connect(self.dir(), PORT, "postgres", "postgres")
     }
 
-    /// Changes what becomes of connections, of those that there are too.
+    /// Changes the mode, including that of existing connections.
     pub fn set(&self, mode: Mode) {
         let mut state = self.shared.state.lock();
         state.mode = mode;
@@ -124,18 +124,18 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Ends the connections that there are; new ones are accepted.
+    /// Closes existing connections; new ones are accepted.
     pub fn end_connections(&self) {
         self.shared.state.lock().end_connections();
     }
 
-    /// How many connections were accepted so far.
+    /// Number of connections accepted so far.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.shared.state.lock().connections
     }
 
-    /// How many requests were cut off so far.
+    /// Number of requests cut off so far.
     #[must_use]
     pub fn cuts(&self) -> usize {
         self.shared.state.lock().cuts
@@ -163,7 +163,7 @@ impl State {
         self.streams.values().flatten().for_each(end);
     }
 
-    /// Has the stream end with all others of that connection.
+    /// Registers a stream, to be closed with the others of its connection.
     fn keep(&mut self, connection: usize, stream: &UnixStream) {
         let stream = stream.try_clone().unwrap();
         self.streams.entry(connection).or_default().push(stream);
@@ -198,7 +198,7 @@ impl Shared {
         }
     }
 
-    /// Waits while nothing goes through. Then the mode, unless all is over.
+    /// Waits in silent mode. Returns the mode, or `None` if the proxy is closed.
     fn mode(&self) -> Option<Mode> {
         let mut state = self.state.lock();
         while state.mode == Mode::Silent && !state.closed {
@@ -256,7 +256,7 @@ impl Shared {
             if self.mode().is_none() {
                 break;
             }
-            // Nothing is under way there when the request is sent.
+            // No answer is in flight when the request is sent.
             if cut.load(Ordering::SeqCst) {
                 kept_back.extend_from_slice(answer);
                 if kept_back.ends_with(&READY) {
@@ -273,7 +273,7 @@ impl Shared {
         end(server);
     }
 
-    /// Of several requests at once only one is cut off.
+    /// Of several concurrent requests, only one is cut off.
     fn take_cut(&self, mode: Mode) -> bool {
         let mut state = self.state.lock();
         let is_mine = state.mode == mode;
@@ -285,9 +285,9 @@ impl Shared {
     }
 }
 
-/// Until the client, or [`Proxy::end_connections`], ends it.
+/// Sends settings until the client or [`Proxy::end_connections`] closes the connection.
 fn chatter(mut client: &UnixStream) {
-    // So many that libpq, which looks for each in a list, is slower than this.
+    // So many that libpq, which searches a list for each, is slower than this loop.
     let settings: Vec<u8> = (0..10_000)
         .flat_map(|number| {
             let setting = format!("setting{number}\0x\0");
@@ -309,7 +309,7 @@ fn socket_in(dir: &Path) -> PathBuf {
 
 fn listen(dir: &Path) -> UnixListener {
     let socket = socket_in(dir);
-    // Of the last one, which refuses connections.
+    // Left by the previous listener.
     let _ = fs::remove_file(&socket);
     let listener = UnixListener::bind(&socket).unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -317,7 +317,7 @@ fn listen(dir: &Path) -> UnixListener {
     listener
 }
 
-/// What came, until the other end is closed.
+/// Reads available bytes; `None` at the end of the stream.
 fn read<'a>(mut from: &UnixStream, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     match from.read(buffer) {
         Ok(0) | Err(_) => None,
@@ -332,6 +332,6 @@ fn says(request: &[u8], text: &str) -> bool {
 }
 
 fn end(stream: &UnixStream) {
-    // It may have ended by itself.
+    // It may be closed already.
     let _ = stream.shutdown(Shutdown::Both);
 }

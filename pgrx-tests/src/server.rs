@@ -1,4 +1,4 @@
-//! A PostgreSQL server that belongs to one test.
+//! A PostgreSQL server for a single test.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -20,29 +20,29 @@ use crate::processes::{
 use crate::programs::{self, as_server_user, copy_dir, new_dir, output, template};
 use crate::session::{Failure, Session};
 
-/// A test that runs longer than this hangs: its server is killed, so that its sessions fail.
+/// Time limit of a test. After that its server is killed, so that its sessions fail.
 const TEST_LIMIT: Duration = Duration::from_secs(600);
-/// How long a server may take to start or to stop.
+/// Time limit for a server to start or to stop.
 const SERVER_LIMIT: Duration = Duration::from_secs(60);
-/// A statement that runs longer than this has hung. Given with the connection, so that
-/// neither ALTER DATABASE SET nor DISCARD ALL takes it away.
+/// Time limit of a statement. Set in the connection string, so that neither ALTER DATABASE SET nor
+/// DISCARD ALL resets it.
 const STATEMENT_LIMIT: &str = "-c statement_timeout=120s";
 
-/// The port of a server whose settings say nothing else: the name of its socket.
+/// Default port, which is only part of the socket's name.
 pub(crate) const PORT: u16 = 5432;
-/// What every server has, unless its test says otherwise.
+/// Settings of all servers, unless overridden by the test.
 const CONF: [(&str, &str); 6] = [
     ("listen_addresses", ""),
     ("shared_preload_libraries", "leaf_id"),
     ("shared_buffers", "32MB"),
     ("log_line_prefix", "%m [%p] %b %d %e "),
     ("lc_messages", "C"),
-    // A thousand files, one by one, take seconds at the start after a crash.
+    // Syncing a thousand files one by one takes seconds in crash recovery.
     ("recovery_init_sync_method", "syncfs"),
 ];
 
-/// What no server may ever write to its log: crashes, Rust panics, internal errors. (Of
-/// [`KILLED`] there may be as many as were announced.)
+/// Log messages that fail a test: crashes, Rust panics, internal errors. ([`KILLED`] is allowed as
+/// often as the test has killed a process.)
 const DISASTERS: [&str; 6] = [
     "PANIC:",
     "TRAP:",
@@ -52,55 +52,55 @@ const DISASTERS: [&str; 6] = [
     INTERNAL_ERROR,
 ];
 
-/// An error that PostgreSQL does not expect, or a panic in Rust.
+/// SQLSTATE of an internal error, or of a Rust panic.
 const INTERNAL_ERROR: &str = " XX000 ";
-/// PostgreSQL's own answer (XX000) to a call that was planned before its function was
-/// dropped: it does not lock functions.
+/// PostgreSQL's own internal error for a call planned before its function was dropped: functions
+/// are not locked.
 pub const FUNCTION_GONE: &str = "cache lookup failed for function";
-/// What a server says of a child that was killed with SIGKILL.
+/// Log message for a child killed with SIGKILL.
 const KILLED: &str = "terminated by signal 9";
 
-/// How a server is asked to stop.
+/// Shutdown mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// SIGINT: sessions are ended, and a checkpoint is written.
+    /// SIGINT: terminates sessions and writes a checkpoint.
     Fast,
-    /// SIGQUIT: no checkpoint, recovery at the next start.
+    /// SIGQUIT: no checkpoint, so the next start performs crash recovery.
     Immediate,
 }
 
-/// A server in a directory of its own, reached by a socket in that directory. It is
-/// stopped and removed when the value goes, unless the test panics: then the directory
-/// stays, and the end of the log is printed.
+/// A server in its own directory, which also contains its socket. Dropping it stops the server and
+/// removes the directory. If the test panics, the directory remains, and the end of the log is
+/// printed.
 pub struct Server {
     dir: PathBuf,
     port: u16,
     postmaster: Arc<Mutex<Option<Child>>>,
-    /// How often a process of it was killed with our knowledge.
+    /// Number of processes killed by the test.
     kills: AtomicUsize,
-    /// PostgreSQL itself gave up, where a test made it.
+    /// The test has made the server exit by itself.
     ended_by_itself: AtomicBool,
     random_sql: AtomicBool,
-    /// Dropped with the server; until then the watchdog waits at the other end.
+    /// The watchdog waits at the other end, until this is dropped with the server.
     watchdog: mpsc::Sender<Duration>,
 }
 
 impl Server {
-    /// A running server with these settings, leaf_id preloaded (unless they say
-    /// otherwise), and no extension created.
+    /// A running server with these settings, leaf_id preloaded (unless overridden), and no
+    /// extension created.
     #[must_use]
     pub fn start(conf: &[(&str, &str)]) -> Self {
         Self::start_unrelated(0, conf)
     }
 
-    /// As [`Server::start`], with the system identifier of this number. Servers that were
-    /// started without one have that of 0.
+    /// As [`Server::start`], with the system identifier of template `number`. Other servers have
+    /// that of template 0.
     #[must_use]
     pub fn start_unrelated(number: usize, conf: &[(&str, &str)]) -> Self {
         Self::start_in_new(new_dir(), number, conf)
     }
 
-    /// As [`Server::start`], with the extension in the database postgres.
+    /// As [`Server::start`], with the extension in database postgres.
     #[must_use]
     pub fn with_leaf_id(conf: &[(&str, &str)]) -> Self {
         let server = Self::start(conf);
@@ -108,8 +108,8 @@ impl Server {
         server
     }
 
-    /// As [`Server::with_leaf_id`], under a clock of its own, which is so many milliseconds
-    /// ahead of the machine's.
+    /// As [`Server::with_leaf_id`], with its own clock, ahead of the machine's by this many
+    /// milliseconds.
     #[must_use]
     pub fn with_clock(ahead_ms: i64, conf: &[(&str, &str)]) -> Self {
         let server = Self::start_unrelated_with_clock(0, ahead_ms, conf);
@@ -117,7 +117,7 @@ impl Server {
         server
     }
 
-    /// As [`Server::start_unrelated`], under such a clock.
+    /// As [`Server::start_unrelated`], with such a clock.
     #[must_use]
     pub fn start_unrelated_with_clock(number: usize, ahead_ms: i64, conf: &[(&str, &str)]) -> Self {
         let dir = new_dir();
@@ -125,8 +125,8 @@ impl Server {
         Self::start_in_new(dir, number, conf)
     }
 
-    /// As [`Server::start`], with more scripts of the extension than the one that is built: by
-    /// their names, as in `leaf_id--1.0--1.1.sql`, and texts.
+    /// As [`Server::start`], with additional scripts of the extension: names such as
+    /// `leaf_id--1.0--1.1.sql`, and texts.
     #[must_use]
     pub fn with_scripts(scripts: &[(String, String)], conf: &[(&str, &str)]) -> Self {
         let dir = new_dir();
@@ -134,19 +134,19 @@ impl Server {
         Self::start_in_new(dir, 0, conf)
     }
 
-    /// As [`Server::start`], in a directory that may hold a clock or an installation, but no
+    /// As [`Server::start`], in a directory that may contain a clock or an installation, but no
     /// cluster yet.
     pub(crate) fn start_in_new(dir: PathBuf, number: usize, conf: &[(&str, &str)]) -> Self {
         copy_dir(&template(number), &dir.join("data"));
         Self::start_in(dir, conf)
     }
 
-    /// Starts a server on the cluster in `dir/data`.
+    /// Starts a server on the existing cluster in `dir/data`.
     pub(crate) fn start_in(dir: PathBuf, conf: &[(&str, &str)]) -> Self {
         let socket = dir.to_str().unwrap();
         let file = dir.join("data/postgresql.conf");
         let mut text = fs::read_to_string(&file).unwrap();
-        // Where a setting comes twice, the last one counts.
+        // The last occurrence of a setting applies.
         for (name, value) in [("unix_socket_directories", socket)]
             .iter()
             .chain(&CONF)
@@ -190,7 +190,7 @@ impl Server {
         server
     }
 
-    /// From now on the test may take this long, before it counts as hanging.
+    /// Sets the time limit of the test, from now on.
     pub fn allow(&self, limit: Duration) {
         self.watchdog.send(limit).unwrap();
     }
@@ -223,7 +223,7 @@ impl Server {
         });
     }
 
-    /// Stops the server and checks that it does so in good order.
+    /// Stops the server, and checks that it exits cleanly.
     pub fn stop(&self, how: Stop) {
         let mut child = self.postmaster.lock().take().expect("a running server");
         signal(
@@ -248,13 +248,13 @@ impl Server {
         );
     }
 
-    /// Stops the server and starts it again.
+    /// Restarts the server.
     pub fn restart(&self) {
         self.stop(Stop::Fast);
         self.launch();
     }
 
-    /// Waits until the server has ended by itself, as it does when not even recovery helps.
+    /// Waits until the server has exited by itself, as it does if recovery fails.
     pub fn wait_for_end(&self) {
         self.ended_by_itself.store(true, Ordering::Relaxed);
         let mut child = self.postmaster.lock().take().expect("a running server");
@@ -272,8 +272,8 @@ impl Server {
         self.remove_locks();
     }
 
-    /// From 18 on, a postmaster that learns in the same instant that recovery has begun and that
-    /// it has failed takes the failure for the one that it recovers from, and waits for ever.
+    /// Since PostgreSQL 18, a postmaster that sees the start and the failure of crash recovery at
+    /// once takes the failure for the crash it is recovering from, and waits forever.
     fn missed_a_failed_recovery(&self) -> bool {
         let version = fs::read_to_string(self.data_dir().join("PG_VERSION")).unwrap();
         let failed = |line: &str| line.contains(" startup ") && line.contains(" FATAL:");
@@ -281,7 +281,7 @@ impl Server {
             && self.log().lines().last().is_some_and(failed)
     }
 
-    /// Kills the postmaster and all its children with SIGKILL, as a dying machine would.
+    /// Kills the postmaster and all its children with SIGKILL, as a machine crash would.
     pub fn kill_9(&self) {
         let mut child = self.postmaster.lock().take().expect("a running server");
         kill_family(child.id());
@@ -289,7 +289,7 @@ impl Server {
         self.remove_locks();
     }
 
-    /// Kills the postmaster alone, and waits until its children have noticed and ended.
+    /// Kills only the postmaster, and waits until its children have noticed and exited.
     pub fn kill_9_postmaster(&self) {
         let mut child = self.postmaster.lock().take().expect("a running server");
         signal("KILL", &[child.id()]);
@@ -300,7 +300,8 @@ impl Server {
         self.remove_locks();
     }
 
-    /// Both name a process id, which may belong to another test's server by now.
+    /// Removes the lock files: both contain a process id, which another test's server may have by
+    /// now.
     fn remove_locks(&self) {
         fs::remove_file(self.data_dir().join("postmaster.pid")).unwrap();
         let socket = format!(".s.PGSQL.{}.lock", self.port);
@@ -313,37 +314,37 @@ impl Server {
         self.launch();
     }
 
-    /// Kills one process of the server, after which the server restarts its shared memory.
-    /// False if that process had ended by itself.
+    /// Kills one process, which makes the server restart its other processes and shared memory.
+    /// False if the process had already exited.
     pub fn kill_9_backend(&self, pid: i32) -> bool {
         let pid = pid.try_into().unwrap();
-        // A process that has ended takes signals until its parent has noticed.
+        // A zombie accepts signals until its parent has reaped it.
         let runs = !matches!(state_and_parent(pid), None | Some(('Z', _)));
         let killed = runs && signal("KILL", &[pid]);
         self.kills.fetch_add(usize::from(killed), Ordering::Relaxed);
         killed
     }
 
-    /// As [`Server::kill_9_backend`], and waits until the server takes connections again.
+    /// As [`Server::kill_9_backend`], and waits until the server accepts connections again.
     pub fn crash_by(&self, pid: i32) -> bool {
         let crashes = || self.log().matches(" reinitializing").count();
         let before = crashes();
         let killed = self.kill_9_backend(pid);
         if killed {
             wait_until(SERVER_LIMIT, "the server to be back", || {
-                // It still takes connections until the postmaster has noticed.
+                // It still accepts connections until the postmaster has noticed.
                 crashes() > before && self.try_connect("postgres", "postgres").is_ok()
             });
         }
         killed
     }
 
-    /// Asks one process of the server to end (SIGTERM), one that is in no view perhaps.
+    /// Sends SIGTERM to a process of the server, including one that no view shows.
     pub fn terminate(&self, pid: i32) {
         signal("TERM", &[pid.try_into().unwrap()]);
     }
 
-    /// Stops a process of the server where it is (SIGSTOP), until the value goes.
+    /// Stops a process of the server (SIGSTOP) until the result is dropped.
     #[must_use]
     pub fn pause(&self, pid: i32) -> Paused {
         let pid = pid.try_into().unwrap();
@@ -351,13 +352,13 @@ impl Server {
         Paused(pid)
     }
 
-    /// Stops all processes of the server where they are (SIGSTOP), until the value goes: it
-    /// keeps its connections and says nothing, as a machine that hangs.
+    /// Stops all processes of the server (SIGSTOP) until the result is dropped. Connections remain
+    /// open without response, as on a hung machine.
     #[must_use]
     pub fn freeze(&self) -> Frozen {
         let postmaster = self.postmaster.lock();
         let postmaster = postmaster.as_ref().expect("a running server").id();
-        // Stopped, it can fork no child that we do not see.
+        // A stopped postmaster cannot fork further children.
         let mut stopped = Vec::new();
         stop_process(postmaster);
         stopped.push(postmaster);
@@ -368,7 +369,7 @@ impl Server {
         Frozen(stopped)
     }
 
-    /// From now on a role must give its password.
+    /// Requires a role's password from now on.
     pub fn require_password(&self, role: &str) {
         let file = self.data_dir().join("pg_hba.conf");
         let others = fs::read_to_string(&file).unwrap();
@@ -379,26 +380,26 @@ impl Server {
         });
     }
 
-    /// Sets a value that a reload applies, and reloads.
+    /// Changes a setting with ALTER SYSTEM, and reloads.
     pub fn set(&self, name: &str, value: &str) {
         self.session()
             .run(&format!("ALTER SYSTEM SET {name} = '{value}'"));
         self.reload();
     }
 
-    /// Has the server read its configuration again.
+    /// Reloads the configuration.
     pub fn reload(&self) {
         self.session().run("SELECT pg_reload_conf()");
     }
 
-    /// A session of the superuser in the database postgres.
+    /// A superuser session in database postgres.
     #[must_use]
     #[track_caller]
     pub fn session(&self) -> Session {
         self.connect_as("postgres", "postgres")
     }
 
-    /// A session of the superuser in a database.
+    /// A superuser session in `database`.
     #[must_use]
     #[track_caller]
     pub fn session_in(&self, database: &str) -> Session {
@@ -413,16 +414,16 @@ impl Server {
             .unwrap_or_else(|failure| panic!("{role} could not connect to {database}: {failure}"))
     }
 
-    /// A session of a role in a database, or why there is none.
+    /// A session of a role in a database.
     ///
     /// # Errors
-    /// What the server answered.
+    /// The connection failed.
     pub fn try_connect(&self, role: &str, database: &str) -> Result<Session, Failure> {
         connect(&self.dir, self.port, role, database)
     }
 
-    /// A PostgreSQL program that would connect to this server, run by the server's user
-    /// in [`Server::dir`].
+    /// A PostgreSQL program with connection settings for this server, run by the server's user in
+    /// [`Server::dir`].
     #[must_use]
     pub fn program(&self, name: &str) -> Command {
         let mut command = as_server_user(name, &self.dir);
@@ -433,39 +434,39 @@ impl Server {
         command
     }
 
-    /// Runs such a program, which must succeed, and returns what it wrote to standard output.
+    /// Runs such a program, which must succeed. Returns its standard output.
     #[track_caller]
     pub fn run(&self, name: &str, args: &[&str]) -> String {
         output(self.program(name).args(args))
     }
 
-    /// Statements at random run into internal errors of PostgreSQL's own.
+    /// Permits PostgreSQL's own internal errors, which random statements cause.
     pub fn expect_internal_errors(&self) {
         self.random_sql.store(true, Ordering::Relaxed);
     }
 
-    /// The clock that this server was started under.
+    /// The clock that this server was started with.
     ///
     /// # Panics
-    /// When that is the machine's.
+    /// If that is the machine's.
     #[must_use]
     pub fn clock(&self) -> Clock {
         Clock::of(self.dir()).expect("a server with a clock of its own")
     }
 
-    /// Where the server's user may write.
+    /// Directory of the server, writable by the server's user.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Its port, which is only part of a name: of its socket, and of the node.
+    /// The port, which is only part of the names of the socket and of the node.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// What libpq is to be told to connect to it as the superuser.
+    /// Connection string of a superuser.
     #[must_use]
     pub fn conninfo(&self) -> String {
         let (dir, port) = (self.dir.display(), self.port);
@@ -478,13 +479,12 @@ impl Server {
         self.dir.join("data")
     }
 
-    /// Gives a file or directory tree to the server's user.
+    /// Changes the owner of a file or directory tree to the server's user.
     pub fn give(&self, path: &Path) {
         programs::give(path);
     }
 
-    /// The processes that work in the data directory: those of this server, and what other
-    /// ones have left.
+    /// Processes working in the data directory: those of this server, and leftovers of others.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
         let here = |pid: &u32| {
@@ -493,7 +493,7 @@ impl Server {
         all_processes().filter(here).collect()
     }
 
-    /// The log so far.
+    /// The server log.
     #[must_use]
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.log_file()).unwrap_or_default()).into_owned()
@@ -514,7 +514,7 @@ impl Drop for Server {
                 child.wait().unwrap();
             }
             let log = self.log();
-            // Without those that only say that we wait for it to start.
+            // Without errors that only mean that the server is still starting.
             let lines: Vec<_> = log
                 .lines()
                 .filter(|line| !line.contains(" 57P03 "))
@@ -533,9 +533,9 @@ impl Drop for Server {
             self.stop(Stop::Fast);
         }
         let log = self.log();
-        // Fewer are told of where several are killed at once.
+        // If several are killed at once, fewer are logged.
         let mut kills = self.kills.load(Ordering::Relaxed);
-        // A statement follows its error, which is judged.
+        // The STATEMENT line follows its error, which is checked.
         for line in log.lines().filter(|line| !line.contains(" STATEMENT:")) {
             if kills > 0 && line.contains(KILLED) {
                 kills -= 1;
@@ -553,7 +553,7 @@ impl Drop for Server {
             let disaster = DISASTERS.iter().any(|text| line.contains(text)) && !excused;
             assert!(!disaster, "in the log of {}: {line}", self.dir.display());
         }
-        // Not waited for: where files were synced, that takes seconds on some disks.
+        // Do not wait: after syncs, removal takes seconds on some disks.
         Command::new("sh")
             .args(["-c", "rm -rf \"$0\" &"])
             .arg(&self.dir)
@@ -562,7 +562,7 @@ impl Drop for Server {
     }
 }
 
-/// A session by the socket in a directory.
+/// Connects through the socket in a directory.
 pub(crate) fn connect(
     dir: &Path,
     port: u16,

@@ -1,4 +1,4 @@
-//! A connection to a server, and the errors that come back through it.
+//! A connection to a server, and the errors it returns.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -8,16 +8,16 @@ use postgres::{Client, Statement};
 
 use crate::checks::PATIENCE;
 
-/// What a statement failed with.
+/// Error of a statement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
-    /// SQLSTATE; empty if the connection broke without one.
+    /// SQLSTATE; empty if the connection was lost without one.
     pub state: String,
-    /// The primary message.
+    /// Primary message.
     pub message: String,
-    /// DETAIL, or nothing.
+    /// DETAIL, or empty.
     pub detail: String,
-    /// HINT, or nothing.
+    /// HINT, or empty.
     pub hint: String,
 }
 
@@ -29,15 +29,15 @@ impl Failure {
         self
     }
 
-    /// Checks that the session was terminated. The client may see the end of the connection
-    /// before the message, so the SQLSTATE may be missing: the server's log has it.
+    /// Checks that the session was terminated. The client may see the end of the connection before
+    /// the message, so the SQLSTATE may be missing; the server log has it.
     #[track_caller]
     pub fn is_termination(&self) -> &Self {
         assert!(["57P01", ""].contains(&&*self.state), "{self}");
         self
     }
 
-    /// Checks that the message says something.
+    /// Checks that the message contains `text`.
     #[track_caller]
     pub fn says(&self, text: &str) -> &Self {
         assert!(
@@ -47,7 +47,7 @@ impl Failure {
         self
     }
 
-    /// Checks that DETAIL says something.
+    /// Checks that DETAIL contains `text`.
     #[track_caller]
     pub fn details(&self, text: &str) -> &Self {
         assert!(
@@ -57,7 +57,7 @@ impl Failure {
         self
     }
 
-    /// Checks that HINT says something.
+    /// Checks that HINT contains `text`.
     #[track_caller]
     pub fn hints(&self, text: &str) -> &Self {
         assert!(
@@ -99,10 +99,10 @@ impl fmt::Display for Failure {
     }
 }
 
-/// A session. What is not called `try` or `fails` must succeed.
+/// A session. Methods not named `try` or `fails` must succeed.
 pub struct Session {
     client: Client,
-    /// `leaf_segment_next($1)` for as many rows as `$2` says.
+    /// `leaf_segment_next($1)` for `$2` rows.
     take: Option<Statement>,
 }
 
@@ -121,14 +121,14 @@ impl Session {
     /// Runs one or more statements.
     ///
     /// # Errors
-    /// What the server answered.
+    /// The server's error.
     pub fn try_run(&mut self, sql: &str) -> Result<(), Failure> {
         self.client
             .batch_execute(sql)
             .map_err(|error| Failure::from(&error))
     }
 
-    /// How a statement fails, which it must.
+    /// Error of a statement, which must fail.
     #[track_caller]
     pub fn fails(&mut self, sql: &str) -> Failure {
         match self.try_run(sql) {
@@ -147,7 +147,7 @@ impl Session {
     /// The first column of all rows.
     ///
     /// # Errors
-    /// What the server answered.
+    /// The server's error.
     pub fn try_column<T: FromSqlOwned>(&mut self, sql: &str) -> Result<Vec<T>, Failure> {
         let rows = self
             .client
@@ -180,7 +180,7 @@ impl Session {
     /// The next id of a tag.
     ///
     /// # Errors
-    /// What the server answered.
+    /// The server's error.
     pub fn try_next(&mut self, tag: &str) -> Result<i64, Failure> {
         self.client
             .query_one("SELECT leaf_segment_next($1)", &[&tag])
@@ -188,20 +188,20 @@ impl Session {
             .map_err(|error| Failure::from(&error))
     }
 
-    /// As many ids of a tag as wanted, by as many calls.
+    /// `count` ids of a tag, by as many calls.
     #[track_caller]
     pub fn take(&mut self, tag: &str, count: i32) -> Vec<i64> {
         self.try_take(tag, count)
             .unwrap_or_else(|failure| panic!("{count} ids of {tag}: {failure}"))
     }
 
-    /// As many ids of a tag as wanted, by as many calls.
+    /// `count` ids of a tag, by as many calls.
     ///
     /// # Errors
-    /// What the server answered.
+    /// The server's error.
     pub fn try_take(&mut self, tag: &str, count: i32) -> Result<Vec<i64>, Failure> {
         if self.take.is_none() {
-            // An aggregate sees the rows in order, and one value is quickly read.
+            // The aggregate keeps the order of rows, and a single value is fast to read.
             let sql = "SELECT array_agg(leaf_segment_next($1)) FROM generate_series(1, $2::int)";
             self.take = Some(
                 self.client
@@ -228,7 +228,7 @@ impl Session {
         self.run(&format!("SELECT leaf_tag_create('{tag}')"));
     }
 
-    /// Creates a tag whose segments have one length for ever.
+    /// Creates a tag with segments of constant length.
     #[track_caller]
     pub fn create_steady_tag(&mut self, tag: &str, step: i32) {
         self.run(&format!(
@@ -236,21 +236,21 @@ impl Session {
         ));
     }
 
-    /// From now on calls wait for ids for [`PATIENCE`].
+    /// Lets calls wait for ids up to [`PATIENCE`].
     #[track_caller]
     pub fn be_patient(&mut self) {
         let ms = PATIENCE.as_millis();
         self.run(&format!("SET leaf_id.refill_timeout = {ms}"));
     }
 
-    /// The process that serves this session.
+    /// Process id of the session's backend.
     #[track_caller]
     pub fn pid(&mut self) -> i32 {
         self.value("SELECT pg_backend_pid()")
     }
 
-    /// The worker of leaf_id with that name ("launcher"; "allocator": this database's), if
-    /// it is running.
+    /// Process id of a worker of leaf_id, if it is running: "launcher", or "allocator" for the one
+    /// of this database.
     #[track_caller]
     pub fn worker(&mut self, name: &str) -> Option<i32> {
         self.column(&format!(

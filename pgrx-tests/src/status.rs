@@ -1,4 +1,4 @@
-//! What a session can see of the generators, and waits for them.
+//! State of the generators as seen by a session, and waits for changes.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ impl Session {
         ))
     }
 
-    /// A figure of a tag in `leaf_segment_status`.
+    /// An expression over a tag's row in `leaf_segment_status`.
     #[track_caller]
     pub fn figure(&mut self, tag: &str, figure: &str) -> i64 {
         self.value(&format!(
@@ -24,7 +24,7 @@ impl Session {
         ))
     }
 
-    /// Waits until no claim is being made for a tag.
+    /// Waits until no claim for a tag is in flight.
     #[track_caller]
     pub fn wait_for_spare(&mut self, tag: &str) {
         let tag = tag.replace('\'', "''");
@@ -34,14 +34,14 @@ impl Session {
         wait_until(LIMIT, "the spare segment", || self.value(&sql));
     }
 
-    /// Takes ids of a tag as fast as they come, until so many more segments have been
-    /// claimed and one id of the last one is taken. They must be 20 ids long, or longer.
+    /// Takes ids of a tag as fast as possible, until `claims` further segments were claimed and one
+    /// id of the last one was taken. Segments must have at least 20 ids.
     #[track_caller]
     pub fn use_claims(&mut self, tag: &str, claims: i64) -> Vec<i64> {
         self.use_claims_with(tag, claims, |session, count| session.take(tag, count))
     }
 
-    /// The same, with ids that are taken in another way.
+    /// As [`Session::use_claims`], with another way to take ids.
     #[track_caller]
     pub fn use_claims_with(
         &mut self,
@@ -53,7 +53,7 @@ impl Session {
         let before = self.figure(tag, "refills");
         let mut ids = Vec::new();
         for claimed in 1..=claims {
-            // No segment is so short that its first id asks for the next one.
+            // No segment is so short that its first id requests the next one.
             let left = self.figure(tag, "current_remaining + coalesce(spare_remaining, 0)");
             ids.extend(take(self, i32::try_from(left).unwrap() + 1));
             self.wait_for_spare(tag);
@@ -62,8 +62,8 @@ impl Session {
         ids
     }
 
-    /// The next snowflake id, once there is one: what an earlier run or another server has
-    /// reserved is waited out.
+    /// The next snowflake id, after waiting for the end of what an earlier run or another server
+    /// has reserved.
     #[track_caller]
     pub fn next_snowflake(&mut self) -> i64 {
         let mut ids = Vec::new();

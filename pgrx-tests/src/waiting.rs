@@ -1,4 +1,4 @@
-//! A session that waits for ids, and what ends that.
+//! A session that waits for ids, and interruptions of the wait.
 
 use std::panic::resume_unwind;
 use std::thread;
@@ -8,24 +8,24 @@ use crate::checks::{timed, wait_until};
 use crate::server::Server;
 use crate::session::{Failure, Session};
 
-/// How long a session may take until it is seen to wait.
+/// Time limit for a session to start waiting.
 const WAITING_LIMIT: Duration = Duration::from_secs(30);
 
-/// What a statement came to that was disturbed while it waited.
+/// Result of a statement disturbed while it waited.
 pub struct Disturbed {
-    /// The session, which goes on unless it was terminated.
+    /// The session, still usable unless it was terminated.
     pub session: Session,
-    /// What the statement came to.
+    /// Result of the statement.
     pub result: Result<(), Failure>,
-    /// How long that took from the disturbance on.
+    /// Time from the disturbance to the result.
     pub took: Duration,
 }
 
-/// Runs a statement that must wait for ids, does something to its session (given by its
-/// process id) once `pg_stat_activity` shows that it waits, and returns what came of it.
+/// Runs a statement that must wait for ids. Once `pg_stat_activity` shows the wait, disturbs the
+/// session, given by its process id. Returns the result.
 ///
 /// # Panics
-/// When the session does not come to wait.
+/// If the session does not wait.
 #[track_caller]
 pub fn disturb_waiting(
     server: &Server,

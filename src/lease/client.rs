@@ -1,6 +1,5 @@
-//! The lease of this server's worker id, where it is taken from a registry: the launcher's
-//! part. The decisions are [`leaf_id_core::lease`]'s; here they meet the file, the settings,
-//! the registrar and the log.
+//! The lease of this server's worker id, launcher side. [`leaf_id_core::lease`] decides; this file
+//! connects it to the lease file, the settings, the registrar and the log.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -17,7 +16,7 @@ use crate::guc::{self, Registry};
 use crate::pg;
 use crate::shmem::{Area, LeaseQuestion, LeaseReply, LeaseStatus, Text, WorkerIdSource};
 
-/// How often a file that cannot be written is tried again, in milliseconds.
+/// Retry interval after a failed write of the lease file, in milliseconds.
 const RETRY_MS: i64 = 1000;
 
 /// The launcher's lease.
@@ -26,15 +25,15 @@ pub struct LeaseClient {
     registry: Registry,
     identity: HolderIdentity,
     holder: LeaseHolder,
-    /// The lease as it is in the file; `None`: not written in this run.
+    /// The lease as stored in the file; `None` if not written in this run.
     written: Option<Lease>,
-    /// A grant that is not written down yet, and whether it is used anew.
+    /// A grant not yet written to the file, and whether it is a new one; see [`Effect::Use`].
     pending: Option<(Grant, bool)>,
     asked: Option<(u64, Draft)>,
-    /// What was logged last.
+    /// Last problem logged, to log each one once.
     problem: Option<String>,
     file_problem: Option<String>,
-    /// When the registry was asked although it was not time, by the monotonic clock.
+    /// Time of the last early request, by the monotonic clock.
     hurried_at_ms: i64,
 }
 
@@ -45,14 +44,14 @@ fn rules() -> Rules {
     }
 }
 
-/// How far ids may lead the clock, in milliseconds: at most, which is where they start after a
-/// promotion or a restore.
+/// Max lead of ids over the clock, in milliseconds. After a promotion or a restore, they start this
+/// far ahead.
 fn max_lead_ms() -> i64 {
     let reservation_ms = i64::from(guc::TIMESTAMP_RESERVATION.get());
     (i64::from(guc::MAX_CLOCK_LEAD.get()) + reservation_ms).min(LARGEST_LEAD_MS)
 }
 
-/// The time of the last id, or that above which the next one is.
+/// Timestamp of the last id, or the floor for the next one, in Unix milliseconds.
 fn last_ms(area: &Area) -> i64 {
     let snowflake = &area.snowflake;
     let epoch_ms = snowflake.epoch_ms.load(Ordering::Relaxed);
@@ -78,14 +77,14 @@ fn identity(registry: &Registry) -> HolderIdentity {
 }
 
 impl LeaseClient {
-    /// Of a launcher that has just been told to lease. `sound`: the reservation file is that
-    /// of this server's last run, or it has leased in this one; otherwise it is not known
-    /// what was issued, and the registry must take this for another server.
+    /// Client of a launcher that starts to lease. `sound`: the reservation file is from this
+    /// server's last run, or the server has leased in this run. Otherwise it is unknown which ids
+    /// were issued, so the registry must take this for another server.
     pub fn new(area: &'static Area, registry: Registry, sound: bool) -> Self {
         let identity = identity(&registry);
         let lease = match files::lease::read(&identity) {
-            // A registry on this server can be asked, and must be: another server may have had
-            // both since.
+            // A registry on this server is reachable, and must be asked: another server may have
+            // had both the lease and the registry since.
             Ok(lease) if sound && registry.is_here() => Lease {
                 grant: None,
                 ..lease
@@ -119,12 +118,13 @@ impl LeaseClient {
         }
     }
 
-    /// Whether the settings still say the same.
+    /// True if the settings have not changed.
     pub fn is_current(&self, registry: &Registry) -> bool {
         self.registry == *registry && self.identity == identity(registry)
     }
 
-    /// Asks the registry soon, because what it has recorded is used up.
+    /// Requests more time soon, because the recorded reservation is used up. At most once per
+    /// [`RETRY_MS`].
     pub fn hurry(&mut self) {
         let now = pg::boot_ms();
         if now.saturating_sub(self.hurried_at_ms) >= RETRY_MS {
@@ -133,8 +133,8 @@ impl LeaseClient {
         }
     }
 
-    /// Does what is due. What follows for the generator, and when to look again, in
-    /// milliseconds. A grant is written down before it may be used.
+    /// Handles what is due. Returns the effect on the generator, and the time until the next call,
+    /// in milliseconds. A grant is written to the file before it is returned.
     pub fn tend(&mut self) -> (Effect, Option<i64>) {
         let mut effect = self.listen();
         if self.pending.is_some() {
@@ -156,13 +156,13 @@ impl LeaseClient {
             Step::Wait(ms) => (Effect::Keep, ms.map(|ms| ms + 1)),
             Step::Ask => {
                 let effect = self.ask(now);
-                // Where nobody could be asked, it is to be tried again.
+                // If no request could be sent, try again.
                 (effect, self.asked.is_none().then_some(1))
             }
         }
     }
 
-    /// The reply to the question that is under way, if it is there.
+    /// Handles the reply to the request in flight, if it has arrived.
     fn listen(&mut self) -> Effect {
         let Some((number, draft)) = self.asked else {
             return Effect::Keep;
@@ -185,7 +185,7 @@ impl LeaseClient {
         self.follow(effect, source)
     }
 
-    /// What may follow at once: not a grant, which is not written down yet.
+    /// The part of an effect that applies at once. A grant is not written to the file yet.
     fn follow(&mut self, effect: Effect, source: WorkerIdSource) -> Effect {
         match effect {
             Effect::Keep => {}
@@ -199,11 +199,11 @@ impl LeaseClient {
         effect
     }
 
-    /// Puts the question that is due.
+    /// Sends the request that is due.
     fn ask(&mut self, now: i64) -> Effect {
         self.holder.prepare(rand::random::<i64>);
         if self.write_down().is_err() {
-            // Tried again as a question is that was not answered.
+            // Retry as after an unanswered request.
             let effect = self.holder.fail(now, rules());
             return self.follow(effect, WorkerIdSource::File);
         }
@@ -237,7 +237,7 @@ impl LeaseClient {
         Effect::Keep
     }
 
-    /// The number of the question that a registrar is to be started for.
+    /// Number of the request in flight, for which a registrar is to be started.
     pub fn question(&self) -> Option<u64> {
         self.asked.map(|(number, _)| number)
     }
@@ -286,7 +286,7 @@ impl LeaseClient {
         self.holder.fail(now.boot_ms, rules())
     }
 
-    /// Once for each change.
+    /// Logs a problem once.
     fn log(&mut self, text: String) {
         if self.problem.as_ref() != Some(&text) {
             pgrx::warning!("leaf_id: {text}");
@@ -295,7 +295,7 @@ impl LeaseClient {
     }
 
     fn note_answer(&mut self, answer: &Answer, detail: &str, effect: &Effect) {
-        // Somewhere in between.
+        // The registry read its clock between the two; assume the middle.
         let here_ms = i64::midpoint(answer.sent.wall_ms, answer.received.wall_ms);
         let offset = here_ms.saturating_sub(answer.registry_ms);
         let peers = (answer.peers > 0).then_some(answer.peers_offset_ms);
@@ -316,7 +316,7 @@ impl LeaseClient {
                 pgrx::log!("leaf_id: worker registry \"{registry}\" has granted worker id {id}");
             }
         } else if !unclear {
-            // How long, and by how much, changes with each answer.
+            // Do not log durations and offsets, which differ in each answer.
             let detail = match answer.status {
                 Status::Grace => "it was promoted or restored a moment ago",
                 Status::Clock => "the clock is off",

@@ -1,7 +1,6 @@
-//! The worker registry of this database. What it decides is [`leaf_id_core::registry`]'s;
-//! here its tables are read, locked and written, row by row and by oid (I9): no SQL, no
-//! trigger, rule or policy of anybody's, and no change of user. So whoever calls needs
-//! EXECUTE on the functions and nothing else.
+//! The worker registry of this database. [`leaf_id_core::registry`] decides; this file reads, locks
+//! and writes the tables row by row, by oid (I9). No SQL, no triggers, rules or policies, no change
+//! of user. So callers need only EXECUTE on the functions.
 
 use core::ffi::CStr;
 
@@ -79,7 +78,7 @@ static REGISTRY: Shape = Shape::new(
 )
 .without_row_triggers();
 
-/// Where the extension was created.
+/// Shape of the table with the place where the extension was created.
 static ORIGIN: Shape = Shape::new(
     c"leaf_registry_origin",
     &[
@@ -93,30 +92,31 @@ static ORIGIN: Shape = Shape::new(
 )
 .without_row_triggers();
 
-/// The key of a table's only row.
+/// Key of a single-row table.
 const ONE: Value<'static> = Value::Boolean(true);
 
-/// How long a row is waited for: whoever asks will ask again.
+/// Lock timeout for rows; the requester retries.
 const LOCK_TIMEOUT: &CStr = c"1s";
 
-/// Whether there is a registry in this database.
+/// True if this database has a registry.
 pub fn is_here() -> bool {
     pg::find_table(&REGISTRY).is_some()
 }
 
-/// Answers a question, in a transaction of its own: the answer may be told once that is
-/// committed and acknowledged. A refusal is an answer, and no error: who asks is to see the
-/// clocks. What an error undoes was told to nobody. `host`: this server asks for itself.
+/// Answers a request, in a transaction of its own: the answer may be sent once that is committed
+/// and acknowledged. A refusal is an answer, not an error, so that the requester sees the
+/// registry's clock. Nothing that an error rolls back has been disclosed. `host`: this server is
+/// the requester.
 ///
 /// # Errors
-/// The question cannot be read or decided on, or the tables are not the extension's.
+/// The request is invalid, or the tables are not the extension's.
 pub fn ask(
     host: bool,
     read: impl FnOnce() -> Result<LeaseRequest, Failure>,
 ) -> Result<Reply, Failure> {
-    // Its answer is believed as soon as it comes.
+    // The requester acts on the answer at once.
     serve::begin(c"leaf_worker_lease()", LOCK_TIMEOUT)?;
-    // Before anything is waited for.
+    // Read the clock before any wait.
     let arrived_ms = pg::now_ms();
     let request = read()?;
     if !request.is_valid() {
@@ -163,10 +163,10 @@ fn requester(client: &Client) -> Requester<'_> {
     }
 }
 
-/// Takes a worker id from its holder.
+/// Releases a worker id from its holder.
 ///
 /// # Errors
-/// It has none, or is another role's.
+/// It has no holder, or belongs to another role.
 pub fn release(worker_id: Option<i32>) -> Result<(), Failure> {
     pg::prevent_if_read_only(c"leaf_worker_release()");
     let client = pg::client();
@@ -174,7 +174,7 @@ pub fn release(worker_id: Option<i32>) -> Result<(), Failure> {
     let Some(worker_id) = worker_id else {
         return Err(not_leased);
     };
-    // A statement may have written it before.
+    // An earlier call in this statement may have written the row.
     pg::see_own_changes();
     let table = open(&WORKER, Access::Write)?;
     let Some(stored) = table.lock(&Value::Integer(worker_id)) else {
@@ -193,10 +193,10 @@ pub fn release(worker_id: Option<i32>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says that a worker id is neither leased nor renewed any more, or that it is again.
+/// Retires a worker id, or puts it back into service.
 ///
 /// # Errors
-/// There is no such worker id, or it is another role's.
+/// There is no such worker id, or it belongs to another role.
 pub fn retire(worker_id: Option<i32>, retired: Option<bool>) -> Result<(), Failure> {
     let (Some(worker_id), Some(retired)) = (worker_id, retired) else {
         return Err(Failure::Registry(RegistryError::RetireNull));
@@ -204,11 +204,11 @@ pub fn retire(worker_id: Option<i32>, retired: Option<bool>) -> Result<(), Failu
     change(worker_id, |_, row| Ok(Row { retired, ..row }))
 }
 
-/// Sets a worker id aside that nobody has used, for ids with times up to this one, as
-/// PostgreSQL counts it.
+/// Retires an unused worker id, for ids that somebody composes with timestamps up to `until`, a
+/// TimestampTz.
 ///
 /// # Errors
-/// There is no such worker id, or it may have been used; or the time is none of an id's.
+/// There is no such worker id, or it may have been used; or the timestamp is not one of an id.
 pub fn set_aside(worker_id: Option<i32>, until: Option<i64>) -> Result<(), Failure> {
     let (Some(worker_id), Some(until)) = (worker_id, until) else {
         return Err(Failure::Registry(RegistryError::RetireNull));
@@ -216,7 +216,7 @@ pub fn set_aside(worker_id: Option<i32>, until: Option<i64>) -> Result<(), Failu
     let until_ms = to_ms(until);
     let used = Failure::Registry(RegistryError::WorkerIdNotFresh { worker_id });
     change(worker_id, |registry, row| {
-        // It can never be taken back.
+        // A reservation is never lowered, so an absurd one would last.
         let epoch_ms = registry.epoch_ms.unwrap_or_else(guc::epoch_ms);
         let layout = registry.layout.unwrap_or_else(guc::layout);
         let last_ms = epoch_ms.saturating_add(layout.max_ms());
@@ -232,14 +232,14 @@ pub fn set_aside(worker_id: Option<i32>, until: Option<i64>) -> Result<(), Failu
     })
 }
 
-/// Changes the row of a worker id, which is made if there is none.
+/// Changes the row of a worker id, inserting it if needed.
 fn change(
     worker_id: i32,
     change: impl FnOnce(&Registry, Row) -> Result<Row, Failure>,
 ) -> Result<(), Failure> {
     pg::prevent_if_read_only(c"leaf_worker_retire()");
     let client = pg::client();
-    // Not while a claim looks for an id without a row.
+    // Exclude claims that look for a worker id without a row.
     let mut opened = Opened::new()?;
     opened.lock_registry()?;
     let largest = opened.layout().max_worker_id();
@@ -277,22 +277,22 @@ fn open(shape: &'static Shape, access: Access) -> Result<Table, Failure> {
         .ok_or(Failure::Registry(RegistryError::NoRegistryTable))
 }
 
-/// The tables, and what is known of them.
+/// The tables and their contents.
 struct Opened {
     here: Place,
     origin: Option<Place>,
     registry: Registry,
-    /// The table and the row of the registry, once they are locked.
+    /// Table and row of the registry, once locked.
     locked: Option<(Table, pg::Row)>,
     worker: Table,
     rows: Vec<(Row, Hold)>,
-    /// What the rows are as stored, in the same order.
+    /// The tuples of `rows`, in the same order.
     stored: Vec<pg::Row>,
 }
 
 impl Opened {
     fn new() -> Result<Self, Failure> {
-        // A statement may ask more than once.
+        // A statement may send several requests.
         pg::see_own_changes();
         let here = Place {
             system_identifier: pg::system_identifier().cast_signed(),
@@ -323,7 +323,7 @@ impl Opened {
         self.rows = rows.map(|row| (row, Hold::Seen)).collect();
     }
 
-    /// That of all members' ids.
+    /// The layout of all members' ids.
     fn layout(&self) -> Layout {
         self.registry.layout.unwrap_or_else(guc::layout)
     }
@@ -336,8 +336,8 @@ impl Opened {
         }
     }
 
-    /// Locks the registry's row, until the transaction has ended. If there is none, it is
-    /// made: then the whole table is locked, against another one that does so.
+    /// Locks the registry's row until the end of the transaction. If there is none, inserts it,
+    /// with the table locked against concurrent inserts.
     fn lock_registry(&mut self) -> Result<(), Failure> {
         let relation = self.here.relation;
         let is_there = open(&REGISTRY, Access::Read)?.get(&ONE).is_some();
@@ -358,7 +358,7 @@ impl Opened {
         };
         self.registry = registry_row(Some(&row), self.origin);
         self.locked = Some((table, row));
-        // Claims that were waited for have changed them.
+        // Claims that were waited for have changed the rows.
         self.read();
         Ok(())
     }
@@ -430,7 +430,8 @@ fn log(decision: &Decision) {
 
 // ---- Rows --------------------------------------------------------------------------
 
-/// What is a millisecond late is not early.
+/// Converts PostgreSQL microseconds to Unix milliseconds, rounding up: a time must not become
+/// earlier.
 fn to_ms(us: i64) -> i64 {
     match us {
         i64::MIN | i64::MAX => us,
@@ -499,7 +500,7 @@ fn registry_row(row: Option<&pg::Row>, origin: Option<Place>) -> Registry {
     }
 }
 
-/// The layout is given as text.
+/// The columns of a registry's row. `layout` is passed as text.
 fn registry_columns<'a>(registry: &Registry, layout: Option<&'a str>) -> [(usize, Value<'a>); 15] {
     let Registry {
         place,

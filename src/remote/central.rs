@@ -1,24 +1,24 @@
-//! The servers that tags of this database are sourced from, and what an allocator asks them.
+//! Source servers of this database's tags, and an allocator's requests to them.
 //!
-//! The allocator hands over what a server is to be asked for ([`Central::enqueue`]) and gets it
-//! back with what came of it ([`Central::turn`]). One claim at a time is asked of a server, in
-//! the order of the requests; no server holds up another, and nothing here waits.
+//! The allocator hands over a request ([`Central::enqueue`]) and gets it back with its outcome
+//! ([`Central::turn`]). Each server has at most one claim in flight, in the order of the requests.
+//! No server holds up another, and nothing here blocks.
 //!
-//! | state of a server | leaves by | to |
+//! | state of a server | event | next state |
 //! | --- | --- | --- |
 //! | Closed | a request | Opening |
-//! | Opening | a host that will do | Open |
-//! | | none | Away |
+//! | Opening | connected to an acceptable host | Open |
+//! | | no acceptable host | Away |
 //! | Open | a request | Asking |
-//! | | idleness, or the other side went away | Closed |
-//! | Asking | an answer, or a refusal of this tag | Open |
-//! | | an edit of the row | Abandoned: the answer is going to be a gap |
-//! | Asking, Abandoned | no answer in time, a broken connection, a refusal of all tags | Away, the request is queued again |
-//! | Abandoned | an answer, or a refusal of that tag | Open |
-//! | Away | the end of the back-off, and a request | Opening |
+//! | | idle timeout, or closed by the server | Closed |
+//! | Asking | an answer, or a refusal specific to the tag | Open |
+//! | | an edit of the row | Abandoned: the answer becomes a gap |
+//! | Asking, Abandoned | timeout, connection loss, or a refusal that concerns all tags | Away; the request is queued again |
+//! | Abandoned | an answer, or a refusal specific to the tag | Open |
+//! | Away | end of the back-off, and a request | Opening |
 //!
-//! What a server that is away was asked last may yet be carried out there: a gap. A claim is
-//! never repeated, only made anew.
+//! The last request to a lost server may still execute there; its ids become a gap. A claim is
+//! never repeated; a retry is a new claim.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -40,49 +40,49 @@ use crate::pg::{self, Name, Readiness};
 use crate::shmem::{Area, Key, RemoteServerState, Slot};
 use crate::tags::claim::{self, ClaimAnswer, TagSource};
 
-/// How long a server that is away is left alone: first, and at most. Up to a quarter less,
-/// so that the members of a fleet do not come all at once.
+/// Initial and max back-off of a server that is away. Reduced randomly by up to a quarter, so that
+/// the members of a fleet do not reconnect at the same time.
 const BACK_OFF: Duration = Duration::from_millis(100);
 const MAX_BACK_OFF: Duration = Duration::from_secs(2);
-/// A request that has waited longer for its server is made anew: its row may have been
-/// edited.
+/// A request that has waited longer for its server to connect is returned as stale: its row may
+/// have been edited.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// What a server is asked for.
+/// A request to a server.
 pub struct RemoteRequest {
-    /// Which of the allocator's requests this is for.
+    /// Number of the allocator's request.
     pub number: u64,
-    /// The slot ...
+    /// The slot, ...
     pub slot: &'static Slot,
     /// ... and its tag.
     pub key: Key,
-    /// The tag's row when it was read last ...
+    /// The tag's row as last read, ...
     pub source: TagSource,
     /// ... and the slot's version before that.
     pub version: u64,
-    /// The longest range that a session waits for; 0 for none.
+    /// Longest range that a session is waiting for, in ids; 0 if none.
     pub range_len: u32,
 }
 
-/// What came of it.
+/// Outcome of a request.
 pub enum RemoteOutcome {
     /// The server has claimed ids.
     Answered {
-        /// These.
+        /// The claim.
         answer: ClaimAnswer,
-        /// The adaptive step that it was asked with.
+        /// Adaptive step of the request.
         step: u32,
     },
-    /// It has refused to, for a reason that is this tag's.
+    /// The server has refused, for a reason specific to the tag.
     Refused(RemoteError),
-    /// It was not asked in time. The row is to be read again.
+    /// The request was not sent in time, or its row was edited. Read the row again.
     Stale,
 }
 
-/// What is given back to the allocator.
+/// A request returned to the allocator.
 pub type Returned = (RemoteRequest, RemoteOutcome);
 
-/// The servers that were asked by this allocator.
+/// The servers used by this allocator.
 #[derive(Default)]
 pub struct Central {
     servers: Vec<SourceServer>,
@@ -93,12 +93,12 @@ struct Queued {
     since: Instant,
 }
 
-/// A request that was sent.
+/// A request in flight.
 struct Asked {
     queued: Queued,
-    /// How many ids it asks for.
+    /// Number of ids requested.
     ids: u32,
-    /// The adaptive step of that.
+    /// Adaptive step of the request.
     step: u32,
 }
 
@@ -114,20 +114,20 @@ enum SourceState {
 
 struct SourceServer {
     server: Name,
-    /// The table with the tags, whose owner the server is asked as.
+    /// Table of the tags; its owner determines the user mapping.
     relation: u32,
     connection: Connection,
     state: SourceState,
     queue: VecDeque<Queued>,
-    /// How long it is left alone when it fails next. Until it has answered: a server that lets
-    /// us in only to fail is not asked all the time.
+    /// Next back-off. Reset by an answer, or if the server accepts a connection when there is no
+    /// request: a server that accepts connections only to fail must not be asked all the time.
     back_off: Duration,
     /// [`foreign_server::foreign_changes`] before the options were read.
     changes: u64,
 }
 
 impl Central {
-    /// Takes over what a server is to be asked for.
+    /// Enqueues a request to its server.
     pub fn enqueue(&mut self, request: RemoteRequest) {
         let name = request.source.server;
         let same = |server: &SourceServer| server.server == name;
@@ -145,7 +145,7 @@ impl Central {
         }
     }
 
-    /// Goes on with everything that is under way, as far as that goes without waiting.
+    /// Makes progress on all servers, without blocking.
     pub fn turn(&mut self, area: &Area, now: Instant) -> Vec<Returned> {
         let mut outcomes = Vec::new();
         for server in &mut self.servers {
@@ -154,7 +154,7 @@ impl Central {
         outcomes
     }
 
-    /// What is to be waited for.
+    /// Sockets to wait for.
     pub fn sockets(&self) -> Vec<(RawFd, Readiness)> {
         let servers = self.servers.iter();
         servers
@@ -162,13 +162,13 @@ impl Central {
             .collect()
     }
 
-    /// When to go on at the latest.
+    /// Time of the next call at the latest.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.servers.iter().filter_map(SourceServer::deadline).min()
     }
 
-    /// How long what is under way may yet take, at most. An allocator that left earlier
-    /// each time would never get to the second host of a server.
+    /// Max remaining time of operations in flight. An allocator that always exited earlier would
+    /// never reach a server's second host.
     pub fn patience(&self) -> Duration {
         let patience = |server: &SourceServer| match server.state {
             SourceState::Opening => server.connection.patience(),
@@ -180,7 +180,7 @@ impl Central {
         self.servers.iter().map(patience).max().unwrap_or_default()
     }
 
-    /// What it is waiting for, for `pg_stat_activity`; `None` if it is not.
+    /// Current activity for `pg_stat_activity`; `None` if idle.
     pub fn activity(&self) -> Option<CString> {
         let activity = self.servers.iter().find_map(|server| {
             let name = server.server.text();
@@ -196,7 +196,7 @@ impl Central {
         CString::new(activity).ok()
     }
 
-    /// Ends all connections, and gives up what the servers were to be asked for.
+    /// Closes all connections, and drops their requests.
     pub fn leave(&mut self, area: &Area) {
         area.remote_servers().close(pg::database());
         self.servers.clear();
@@ -211,8 +211,8 @@ fn idle_timeout() -> Duration {
     Duration::from_millis(u64::try_from(guc::ALLOCATOR_IDLE_TIMEOUT.get()).unwrap_or(0))
 }
 
-/// Whether a refusal is about the server as it is, and not about one tag: shutting down or
-/// starting up, no room for another session, a standby.
+/// True if an error concerns the server rather than a tag: shutdown or startup, no session slot
+/// free, a standby.
 fn concerns_all(error: &RemoteError) -> bool {
     let Some(sqlstate) = error.sqlstate else {
         return error.broken;
@@ -244,10 +244,10 @@ impl SourceServer {
             match self.connection.turn(now) {
                 Some(Event::Opened) => {
                     let is_asked = !self.queue.is_empty();
-                    // The rows may have been edited while it was away.
+                    // The rows may have been edited while the server was away.
                     self.return_stale(outcomes, |queued| now - queued.since > FRESH);
                     self.state = SourceState::Open { since: now };
-                    // Whether it also answers is still to be seen, if it had not.
+                    // If the server was away, it still has to answer a request.
                     self.tell(area, RemoteServerState::Connected);
                     if !is_asked {
                         self.note_back(area, false);
@@ -279,9 +279,8 @@ impl SourceServer {
         }
     }
 
-    /// Gives back what is asked, or to be asked, for rows that were edited, or whose
-    /// remainders were saved. Whatever is answered is a gap; what stands there now need not
-    /// wait for it.
+    /// Returns requests, queued or in flight, for rows that were edited, or whose remainders were
+    /// saved. An answer would be a gap, so the current row need not wait for it.
     fn drop_edited(&mut self, outcomes: &mut Vec<Returned>) {
         let edited =
             |queued: &Queued| queued.request.slot.buffer.version() != queued.request.version;
@@ -305,14 +304,14 @@ impl SourceServer {
         }
     }
 
-    /// Begins what there is to do, if the connection tells nothing. False: nothing now.
+    /// Starts the next operation if the connection has no event. False if there is none.
     fn go_on(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Returned>) -> bool {
         let is_open = self.connection.stage() == Stage::Open;
         let wanted = !self.queue.is_empty();
         match self.state {
             SourceState::Closed if wanted => self.open(area, now, outcomes),
             SourceState::Away { until } if wanted && until <= now => self.open(area, now, outcomes),
-            // The other side went away.
+            // Closed by the server.
             SourceState::Open { .. } if !is_open => {
                 self.state = SourceState::Closed;
                 self.tell(area, RemoteServerState::Closed);
@@ -332,9 +331,9 @@ impl SourceServer {
         }
     }
 
-    /// Where the server is, as it is defined now; `None` if the table with the tags is gone.
+    /// Address of the server as currently defined; `None` if the table of tags is gone.
     fn destination(&mut self) -> Result<Option<Destination>, String> {
-        // Before: a change that comes meanwhile is looked at again.
+        // Before reading the options, so that a concurrent change is noticed.
         self.changes = foreign_server::foreign_changes();
         let (server, relation) = (self.server, self.relation);
         pg::transaction(|| {
@@ -361,7 +360,7 @@ impl SourceServer {
         self.state = SourceState::Opening;
     }
 
-    /// Asks the first request, unless ALTER SERVER or ALTER USER MAPPING leads elsewhere now.
+    /// Sends the first request, unless ALTER SERVER or ALTER USER MAPPING has changed the address.
     fn ask(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Returned>) {
         if foreign_server::foreign_changes() != self.changes {
             match self.destination() {
@@ -385,7 +384,7 @@ impl SourceServer {
         }
     }
 
-    /// Nobody has asked it for long, and it lets us in.
+    /// Closes an idle connection. The server accepts connections, so it is not away.
     fn close(&mut self, area: &Area) {
         self.connection.close();
         self.state = SourceState::Closed;
@@ -393,8 +392,8 @@ impl SourceServer {
         self.tell(area, RemoteServerState::Closed);
     }
 
-    /// Tells of this state; but a server that is away is so until it answers, or lets us in
-    /// when nobody asks.
+    /// Publishes a state. A server that is away remains so until it answers, or accepts a
+    /// connection when there is no request.
     fn tell(&self, area: &Area, state: RemoteServerState) {
         area.remote_servers()
             .update(pg::database(), &self.server, |server| {
@@ -404,7 +403,7 @@ impl SourceServer {
             });
     }
 
-    /// It has answered. What it was asked, if anybody still wants to know.
+    /// Handles an answer. Returns its request, unless abandoned.
     fn note_answer(&mut self, area: &Area, now: Instant) -> Option<Box<Asked>> {
         self.note_back(area, true);
         match core::mem::replace(&mut self.state, SourceState::Open { since: now }) {
@@ -413,7 +412,7 @@ impl SourceServer {
         }
     }
 
-    /// It is there, and if `answered` it does what it is asked.
+    /// The server accepts connections, and if `answered`, answers requests.
     fn note_back(&mut self, area: &Area, answered: bool) {
         self.back_off = BACK_OFF;
         let mut away_since = None;
@@ -432,7 +431,7 @@ impl SourceServer {
         }
     }
 
-    /// It is not there, or of no use: everything waits until it is.
+    /// The server is unreachable or unusable: all its requests wait.
     fn note_away(&mut self, area: &Area, now: Instant, message: &str) {
         self.connection.close();
         let shortened = self.back_off.mul_f64(rand::rng().random_range(0.75..1.0));
@@ -441,7 +440,7 @@ impl SourceServer {
         if let SourceState::Asking(asked) =
             core::mem::replace(&mut self.state, SourceState::Away { until })
         {
-            // Behind the others: it may be this tag alone that the server fails with.
+            // To the end of the queue: the server may fail on this tag only.
             self.queue.push_back(asked.queued);
         }
         let mut is_news = false;
@@ -460,9 +459,9 @@ impl SourceServer {
 }
 
 impl RemoteRequest {
-    /// How many ids to ask for, and the adaptive step. Decided when it is asked, by how fast
-    /// ids were used when a segment was first wanted: how long the server was away says
-    /// nothing of that.
+    /// Number of ids to request, and the adaptive step. Computed when the request is sent, from the
+    /// consumption up to the time when a segment was first wanted: the time that the server was
+    /// away says nothing about consumption.
     fn size(&self, area: &Area) -> (u32, u32) {
         let (state, _) = area.look(self.slot);
         let pace = if state.row_incarnation == self.source.row_incarnation {
@@ -476,7 +475,7 @@ impl RemoteRequest {
         let is_at_end = self.source.max_id > self.source.max_value;
         let was_unusable = self.slot.unusable.load(Ordering::Relaxed) != 0;
         let ids = if is_at_end || was_unusable {
-            // Only whether that has changed is asked for: the others need the rest.
+            // Only probe whether that has changed, and leave the ids to other members.
             1
         } else {
             limits.clamp(step.max(self.range_len))
@@ -485,14 +484,14 @@ impl RemoteRequest {
     }
 }
 
-/// The answer of `leaf_claim`.
+/// Validates the answer of `leaf_claim`.
 fn answer(rows: &Rows, asked: u32) -> Result<ClaimAnswer, RemoteError> {
     let refused = |sqlstate: SqlState, message: String| RemoteError {
         sqlstate: Some(sqlstate),
         message,
         broken: false,
     };
-    // No wait for a standby stands behind it (I1).
+    // No standby has acknowledged the claim (I1).
     if rows.is_unacknowledged() {
         let message = "the claim was canceled, not acknowledged";
         return Err(refused(sqlstate::WARNING, message.into()));
@@ -500,7 +499,7 @@ fn answer(rows: &Rows, asked: u32) -> Result<ClaimAnswer, RemoteError> {
     let unusable = |message| refused(sqlstate::PROTOCOL_VIOLATION, message);
     let answer: ClaimAnswer = message::read(rows.bytes(0, 0).unwrap_or_default())
         .map_err(|failure| unusable(failure.report().message().into()))?;
-    // More than was asked for could add up to more than a segment holds.
+    // More ids than requested could add up to more than a segment can hold.
     let longest = asked.min(MAX_LEN);
     let is_sound = answer.first >= 1
         && (1..=longest).contains(&answer.len)

@@ -1,32 +1,32 @@
-//! A connection to leaf_id on another server: over the hosts of a foreign server, greeted,
-//! then one question at a time. Nothing here waits; whoever owns a connection calls
-//! [`Connection::turn`] when its socket is ready or its deadline has passed, and waits
-//! with [`crate::pg::wait_for`] in between.
+//! A connection to leaf_id on another server: tries the hosts of a foreign server, checks the
+//! extension there, then sends one request at a time. Nothing here blocks. The owner of a
+//! connection calls [`Connection::turn`] whenever the socket is ready or the deadline has passed,
+//! and waits with [`crate::pg::wait_for`] in between.
 //!
 //! ```text
 //! let mut connection = Connection::new("leaf_claim");
-//! connection.open(destination);                   // what foreign_server::destination says
+//! connection.open(destination);                   // from foreign_server::destination
 //! loop {
 //!     match connection.turn(Instant::now()) {
 //!         Some(Event::Opened) => connection.ask(&request, timeout, now),
 //!         Some(Event::Answered(rows)) => ...
-//!         Some(Event::Refused(error)) => ...      // an error of SQL there; still open
-//!         Some(Event::Lost(error)) => ...         // closed; open it again, with a back-off
+//!         Some(Event::Refused(error)) => ...      // an SQL error there; still open
+//!         Some(Event::Lost(error)) => ...         // closed; reopen it, with a back-off
 //!         None => pg::wait_for(ms until connection.deadline(), connection.socket(), ..),
 //!     }
 //! }
 //! ```
 //!
-//! | stage | what is under way | on success | on failure |
+//! | stage | in progress | on success | on failure |
 //! | --- | --- | --- | --- |
 //! | Closed | nothing | `open`: Connecting | |
 //! | Connecting | a host, until its deadline | Greeting | the next host; after the last one Closed, `Lost` |
-//! | Greeting | the same host, the same deadline | Open, `Opened` | as Connecting |
-//! | Open | nothing | `ask`: Asking | the other side went away: Closed, without an event |
-//! | Asking | a question, until the caller's deadline | Open, `Answered` | an error of SQL: Open, `Refused`; otherwise Closed, `Lost` |
+//! | Greeting | same host, same deadline | Open, `Opened` | as Connecting |
+//! | Open | nothing | `ask`: Asking | closed by the server: Closed, without an event |
+//! | Asking | a request, until the caller's deadline | Open, `Answered` | SQL error: Open, `Refused`; otherwise Closed, `Lost` |
 //!
-//! A question that was not answered in time may have been carried out there, or may still
-//! be. It is never canceled, only given up: the caller must bear with both.
+//! A request that timed out may have been executed, or may still be. It is abandoned, never
+//! canceled, so the caller must tolerate both.
 
 use std::ffi::CString;
 use std::os::fd::RawFd;
@@ -39,29 +39,29 @@ use super::libpq::{RemoteError, Rows, Wire};
 use super::message;
 use crate::pg::Readiness;
 
-/// What has become of a connection, or of a question.
+/// Event of a connection.
 pub enum Event {
-    /// It is open: something can be asked.
+    /// The connection is open; a request may be sent.
     Opened,
-    /// The answer to the question.
+    /// The answer to the request.
     Answered(Rows),
-    /// The question was refused; the connection is still open.
+    /// The request was refused; the connection remains open.
     Refused(RemoteError),
-    /// There is no connection: no host could be reached or none of them would do, or the
-    /// question was not answered.
+    /// The connection is closed: no host is reachable and acceptable, or the request was not
+    /// answered.
     Lost(RemoteError),
 }
 
-/// How far a connection has come; see the table in this file's header.
+/// Stage of a connection; see the table in this file's header.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// There is none.
+    /// No connection.
     Closed,
-    /// One is being made: Connecting or Greeting.
+    /// Connecting or Greeting.
     Opening,
-    /// It is open, and nothing is asked.
+    /// Open, without a request.
     Open,
-    /// A question is under way.
+    /// A request is in flight.
     Asking,
 }
 
@@ -89,21 +89,21 @@ enum ConnectionState {
 
 /// A connection to leaf_id on another server.
 pub struct Connection {
-    /// The function of leaf_id that is called there: it takes and returns a message.
+    /// Function of leaf_id to call there, which takes and returns a message.
     function: &'static str,
     hosts: Vec<Host>,
     needs_password: bool,
-    /// The host that is tried, or that was connected to last.
+    /// Index of the current host, or of the last one.
     host: usize,
-    /// Hosts that have not been tried since the connection was lost.
+    /// Number of hosts not tried since the connection was lost.
     untried: usize,
-    /// What those said that have.
+    /// Errors of the hosts tried.
     failures: Vec<String>,
     state: ConnectionState,
 }
 
 impl Connection {
-    /// One that is closed, for calls of this function.
+    /// A closed connection, for calls of `function`.
     pub fn new(function: &'static str) -> Self {
         Self {
             function,
@@ -116,7 +116,7 @@ impl Connection {
         }
     }
 
-    /// How far it has come.
+    /// Current stage.
     pub fn stage(&self) -> Stage {
         match self.state {
             ConnectionState::Closed if self.untried == 0 => Stage::Closed,
@@ -128,14 +128,14 @@ impl Connection {
         }
     }
 
-    /// Has it begin with this host, or with one so many rounds back: for a connection that does
-    /// not live to remember the last one, and would begin with a silent one each time.
+    /// Sets the first host to try, modulo their number. For short-lived connections, which do not
+    /// remember the last host and would always start with the same, possibly silent one.
     pub fn begin_with(&mut self, host: usize) {
         self.host = host;
     }
 
-    /// Begins to connect, to the host of last time first: call [`Self::turn`] next. What was
-    /// open is closed.
+    /// Starts to connect, to the last host first. Call [`Self::turn`] next. Closes an open
+    /// connection.
     pub fn open(&mut self, destination: Destination) {
         self.state = ConnectionState::Closed;
         self.failures.clear();
@@ -145,23 +145,23 @@ impl Connection {
         self.hosts = destination.hosts;
     }
 
-    /// Whether it was opened to there.
+    /// True if it was opened with this destination.
     pub fn leads_to(&self, destination: &Destination) -> bool {
         self.needs_password == destination.needs_password && self.hosts == destination.hosts
     }
 
-    /// How long opening may take, over all hosts.
+    /// Max time to connect, over all hosts.
     pub fn patience(&self) -> Duration {
         self.hosts.iter().map(|host| host.timeout).sum()
     }
 
-    /// Closes it, with whatever is under way.
+    /// Closes the connection, and abandons a request.
     pub fn close(&mut self) {
         self.state = ConnectionState::Closed;
         self.untried = 0;
     }
 
-    /// What its socket is to be waited for.
+    /// Socket to wait for.
     pub fn socket(&self) -> Option<(RawFd, Readiness)> {
         match &self.state {
             ConnectionState::Closed => None,
@@ -172,7 +172,7 @@ impl Connection {
         }
     }
 
-    /// When it is to be looked at again, even if its socket has nothing.
+    /// Time of the next call of [`Self::turn`] at the latest.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.state {
             ConnectionState::Closed => (self.untried > 0).then(Instant::now),
@@ -183,11 +183,11 @@ impl Connection {
         }
     }
 
-    /// Asks. Only where the connection is open: otherwise, and if it turns out to be gone,
-    /// the question is not asked and `Err` says why. The connection is closed then.
+    /// Sends a request. If the connection is not open, or turns out to be lost, the request is not
+    /// executed, and the connection is closed.
     ///
     /// # Errors
-    /// Nothing was sent, or not all of it.
+    /// The request was not sent completely.
     pub fn ask<T: Serialize>(
         &mut self,
         request: &T,
@@ -209,7 +209,7 @@ impl Connection {
         }
     }
 
-    /// Goes on with whatever is under way, as far as that goes without waiting.
+    /// Makes progress without blocking.
     pub fn turn(&mut self, now: Instant) -> Option<Event> {
         loop {
             match core::mem::replace(&mut self.state, ConnectionState::Closed) {
@@ -273,7 +273,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The next host, as this one will not do: in another turn, as libpq may wait for its name.
+    /// Moves on to the next host, in another turn, since libpq may block on the lookup of its name.
     /// `Some` if there is none.
     fn pass_over(&mut self, error: &RemoteError) -> Option<Event> {
         if !self.failures.contains(&error.message) {
@@ -329,7 +329,7 @@ impl Connection {
         }
     }
 
-    /// Looks at the deadline of a host that connects.
+    /// Checks the deadline of the current host.
     fn in_time(&self, deadline: Instant, now: Instant) -> Result<(), RemoteError> {
         if now < deadline {
             return Ok(());
@@ -343,13 +343,13 @@ impl Connection {
         RemoteError::broken(format!("no answer from {host} within {ms} ms"))
     }
 
-    /// The host that is tried or connected to, for messages.
+    /// Name of the current host, for messages.
     fn host_name(&self) -> String {
         let host = self.hosts.get(self.host);
         host.map_or_else(String::new, |host| host.name.clone())
     }
 
-    /// What the greeting has brought: how to call the function, or why that will not do.
+    /// Checks the greeting's result. Returns the statement that calls the function, or an error.
     fn judge(&self, rows: &Rows) -> Result<CString, String> {
         let (function, host) = (self.function, self.host_name());
         let database = rows.text(0, 0).unwrap_or_default();
@@ -399,7 +399,7 @@ impl Connection {
             }
             Ok(None) => {
                 let silent = self.silent(timeout);
-                // It may never answer again.
+                // The host may be down for good.
                 self.host = self.next_host();
                 Some(Event::Lost(silent))
             }
@@ -412,13 +412,13 @@ impl Connection {
     }
 }
 
-/// Without a null in it: neither a message nor what a server answers has one.
+/// The text contains no null byte: neither messages nor server answers do.
 fn c_string(text: impl Into<Vec<u8>>) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
-/// Whether the function can be called there, and how. Any role may ask; everything is
-/// qualified, since what the search path of that role is, is not known.
+/// Checks that the function exists and may be called. Any role may run this query. All names are
+/// qualified, since the role's search_path is unknown.
 const GREETING: &std::ffi::CStr = c"SELECT pg_catalog.current_database(), pg_catalog.quote_ident(n.nspname), \
 e.extversion, p.oid IS NOT NULL, \
 pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_function_privilege(p.oid, 'EXECUTE'), \

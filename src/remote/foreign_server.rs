@@ -1,8 +1,8 @@
-//! Where another server is, as CREATE SERVER and CREATE USER MAPPING say.
+//! Address of another server, as defined by CREATE SERVER and CREATE USER MAPPING.
 //!
-//! Options are taken as dblink takes them: those of the wrapper, of the server and of the
-//! mapping that libpq knows; the others are somebody else's. So a server of dblink_fdw or of
-//! postgres_fdw will do, and both check what they are given.
+//! Uses the same options as dblink: those of the wrapper, the server and the mapping that libpq
+//! knows; others are ignored. So servers of dblink_fdw and of postgres_fdw can be used, and both
+//! wrappers validate their options.
 
 #![allow(unsafe_code)]
 
@@ -16,35 +16,35 @@ use pgrx::pg_sys;
 use super::libpq::{Options, RemoteError, known_options};
 use crate::pg::usage;
 
-/// How long one host may take to connect, where `connect_timeout` does not say.
+/// Default of `connect_timeout`, per host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One host of a foreign server.
 #[derive(PartialEq, Eq)]
 pub struct Host {
-    /// What it is called, for messages.
+    /// Name for messages.
     pub name: String,
-    /// How to connect to it.
+    /// Connection options.
     pub options: Options,
-    /// How long that may take, everything together: libpq itself does not look at
-    /// `connect_timeout` where it is not to wait, and would never leave a silent host.
+    /// Time limit of the whole connection attempt. libpq ignores `connect_timeout` in nonblocking
+    /// mode, and would wait for a silent host forever.
     pub timeout: Duration,
 }
 
-/// A foreign server, as one user reaches it.
+/// A foreign server, as seen by one user.
 pub struct Destination {
-    /// Its hosts, in the order in which to try them.
+    /// Hosts, in the order to try them.
     pub hosts: Vec<Host>,
-    /// It must ask for a password, and get the mapping's: otherwise whoever may create
-    /// servers would get in with what this server's own user is let in with elsewhere.
+    /// The server must request a password, and gets the mapping's. Otherwise any role that can
+    /// create servers could log in anywhere this server's operating system user is admitted.
     pub needs_password: bool,
 }
 
-/// Looks a foreign server up for a user: in a transaction. PostgreSQL raises its own error
-/// where there is no such server, or no mapping for that user and none for PUBLIC.
+/// Looks up a foreign server for a user, in a transaction. PostgreSQL raises its own error if the
+/// server, or a mapping for the user or PUBLIC, does not exist.
 ///
 /// # Errors
-/// The user may not use the server, or would need a password for that.
+/// The user has no USAGE on the server, or the mapping lacks a required password.
 pub fn destination(name: &CStr, user: u32) -> Result<Destination, RemoteError> {
     let user = pg_sys::Oid::from(user);
     let refused = |sqlstate: &[u8; 5], message: String| RemoteError {
@@ -53,9 +53,9 @@ pub fn destination(name: &CStr, user: u32) -> Result<Destination, RemoteError> {
         broken: true,
     };
     let mut options = Options::default();
-    // SAFETY: in a transaction. What is not there is an error, so nothing of this is null but a
-    // list without elements; all of it is palloc'ed, and lives longer than this call. The elements
-    // are DefElems, with names that end with null.
+    // SAFETY: in a transaction. A missing object raises an error, so nothing is null except for
+    // empty lists. Everything is palloc'ed, and lives longer than this call. The elements are
+    // DefElems with null-terminated names.
     let needs_password = unsafe {
         let server = &*pg_sys::GetForeignServerByName(name.as_ptr(), false);
         if usage(server.serverid, user) != pg_sys::AclResult::ACLCHECK_OK {
@@ -85,7 +85,7 @@ pub fn destination(name: &CStr, user: u32) -> Result<Destination, RemoteError> {
             "a password is required in the user mapping: the foreign server or leaf_id.leaf_alloc is not a superuser's".into(),
         ));
     }
-    // SAFETY: takes nothing; a static string that ends with null.
+    // SAFETY: no arguments; returns a static null-terminated string.
     let encoding = unsafe { CStr::from_ptr(pg_sys::GetDatabaseEncodingName()) };
     options.set(c"client_encoding", encoding);
     if options.get(c"fallback_application_name").is_none() {
@@ -97,12 +97,12 @@ pub fn destination(name: &CStr, user: u32) -> Result<Destination, RemoteError> {
     })
 }
 
-/// The elements of a list of options; null is a list without any.
+/// The elements of a list of options; a null list is empty.
 ///
 /// # Safety
-/// The list is valid, and one of pointers to DefElems.
+/// `list` is null or a valid list of pointers to DefElems.
 unsafe fn elements(list: *const pg_sys::List) -> Vec<*mut pg_sys::DefElem> {
-    // SAFETY: as the caller says; it has as many elements as it says.
+    // SAFETY: guaranteed by the caller; the list has `length` elements.
     unsafe {
         let Some(list) = list.as_ref() else {
             return Vec::new();
@@ -114,8 +114,8 @@ unsafe fn elements(list: *const pg_sys::List) -> Vec<*mut pg_sys::DefElem> {
     }
 }
 
-/// The hosts one by one, so that each has a time limit of its own. Lists of different length
-/// are left as they are: libpq says so.
+/// Splits a list of hosts, so that each has its own time limit. Lists of different lengths are left
+/// unchanged; libpq reports them.
 fn split_hosts(mut options: Options) -> Vec<Host> {
     let timeout = timeout(&options);
     options.remove(c"connect_timeout");
@@ -135,7 +135,7 @@ fn split_hosts(mut options: Options) -> Vec<Host> {
         .map(|number| {
             let mut options = options.clone();
             for (keyword, parts) in &lists {
-                // A single port is that of all hosts.
+                // A single port applies to all hosts.
                 let part = parts.get(number).filter(|_| parts.len() > 1);
                 if let Some(value) = part.and_then(|part| CString::new(*part).ok()) {
                     options.set(keyword, &value);
@@ -171,7 +171,7 @@ fn timeout(options: &Options) -> Duration {
         .unwrap_or(0);
     match seconds {
         0 => CONNECT_TIMEOUT,
-        // A deadline that far away can be reckoned with, and nobody waits for it.
+        // Capped at one hour to avoid overflow of the deadline.
         seconds => Duration::from_secs(seconds.min(3600)),
     }
 }
@@ -179,11 +179,11 @@ fn timeout(options: &Options) -> Duration {
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
 unsafe extern "C-unwind" fn changed(_arg: pg_sys::Datum, _cache: c_int, _hash: u32) {
-    // Called from anywhere that looks at the catalogs: nothing but a counter.
+    // Called during any catalog access: only increments a counter.
     CHANGES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Watches foreign servers and user mappings from now on, see [`foreign_changes`].
+/// Registers callbacks for foreign servers and user mappings; see [`foreign_changes`].
 pub fn watch_foreign_servers() {
     static WATCHING: AtomicBool = AtomicBool::new(false);
     if WATCHING.swap(true, Ordering::Relaxed) {
@@ -191,8 +191,7 @@ pub fn watch_foreign_servers() {
     }
     use pg_sys::SysCacheIdentifier::{FOREIGNDATAWRAPPEROID, FOREIGNSERVEROID, USERMAPPINGOID};
     for cache in [FOREIGNDATAWRAPPEROID, FOREIGNSERVEROID, USERMAPPINGOID] {
-        // SAFETY: a callback that touches nothing but an atomic, and lives as long as the library, which is
-        // never unloaded.
+        // SAFETY: the callback only accesses an atomic, and is in a library that is never unloaded.
         unsafe {
             pg_sys::CacheRegisterSyscacheCallback(
                 cache.cast_signed(),
@@ -203,8 +202,8 @@ pub fn watch_foreign_servers() {
     }
 }
 
-/// Counts what may have changed the options of a foreign server, as far as this process has
-/// heard: what other sessions do is heard of when a transaction begins.
+/// Counts cache invalidations that may have changed the options of a foreign server. Those of other
+/// sessions are processed at the start of a transaction.
 pub fn foreign_changes() -> u64 {
     CHANGES.load(Ordering::Relaxed)
 }

@@ -1,16 +1,15 @@
-//! The wire to another server: libpq's asynchronous calls, and the only place that knows
-//! them.
+//! libpq's asynchronous calls, used only here.
 //!
-//! Nothing here waits for the network (but a host name is looked up when a connection is
-//! begun: `hostaddr` avoids that). The caller waits with [`crate::pg::wait_for`] for what
-//! [`Wire::socket`] says, and calls again. Calls of libpq that wait are forbidden by the
-//! house rules: a process that waits in one of them handles no interrupts, so DROP DATABASE
-//! anywhere on this server would wait for the network too.
+//! Nothing here waits for the network, except for the lookup of a host name at the start of a
+//! connection, which `hostaddr` avoids. The caller waits with [`crate::pg::wait_for`] for
+//! [`Wire::socket`], and calls again. The house rules forbid libpq's blocking calls: a process that
+//! waits in one does not process interrupts, so any DROP DATABASE on this server would wait for the
+//! network, too.
 //!
-//! None of these functions raises an error of PostgreSQL's.
+//! None of these functions raises a PostgreSQL error.
 //!
-//! Not crate pq-sys: its build script looks for a libpq to link by itself, which need not be that of the
-//! PostgreSQL that this is built for (`build.rs`).
+//! The declarations are not from crate pq-sys, because its build script chooses the libpq to link
+//! by itself, possibly not that of the PostgreSQL to build for (`build.rs`).
 
 #![allow(unsafe_code)]
 
@@ -23,13 +22,13 @@ use pgrx::pg_sys;
 
 use crate::pg::{Readiness, shown};
 
-/// A connection of libpq's.
+/// `PGconn`.
 #[repr(C)]
 struct Connection {
     _opaque: [u8; 0],
 }
 
-/// A result of libpq's.
+/// `PGresult`.
 #[repr(C)]
 struct Outcome {
     _opaque: [u8; 0],
@@ -52,7 +51,7 @@ const CONNECTION_BAD: c_int = 1;
 const POLLING_READING: c_int = 1;
 const POLLING_WRITING: c_int = 2;
 const POLLING_OK: c_int = 3;
-/// How often a connecting server is listened to in one turn: far more than an honest one needs.
+/// Max calls of PQconnectPoll per turn: far more than a well-behaved server needs.
 const MAX_POLLS: u32 = 16;
 const COMMAND_OK: c_int = 1;
 const TUPLES_OK: c_int = 2;
@@ -105,34 +104,33 @@ unsafe extern "C" {
     fn PQfinish(conn: *mut Connection);
 }
 
-/// Where to connect, as whom and how, in libpq's words. Not to be shown to anybody: it
-/// holds the password.
+/// Connection parameters by libpq keyword. Never display them: they contain the password.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Options(Vec<(CString, CString)>);
 
 impl Options {
-    /// Sets an option, also one that is set already.
+    /// Sets an option, replacing its previous value.
     pub fn set(&mut self, keyword: &CStr, value: &CStr) {
         self.0.retain(|(set, _)| set.as_c_str() != keyword);
         self.0.push((keyword.into(), value.into()));
     }
 
-    /// Unsets an option.
+    /// Removes an option.
     pub fn remove(&mut self, keyword: &CStr) {
         self.0.retain(|(set, _)| set.as_c_str() != keyword);
     }
 
-    /// The value of an option that is set.
+    /// Value of an option, if set.
     pub fn get(&self, keyword: &CStr) -> Option<&CStr> {
         let found = self.0.iter().find(|(set, _)| set.as_c_str() == keyword);
         found.map(|(_, value)| value.as_c_str())
     }
 }
 
-/// What libpq calls the options of a connection, those for debugging left out.
+/// libpq's connection keywords, except for debug options.
 pub fn known_options() -> Vec<CString> {
     let mut names = Vec::new();
-    // SAFETY: an array that ends with a null keyword, freed below; the strings are copied.
+    // SAFETY: an array terminated by a null keyword, freed below; the strings are copied.
     unsafe {
         let all = PQconndefaults();
         let mut option = all;
@@ -152,19 +150,19 @@ pub fn known_options() -> Vec<CString> {
     names
 }
 
-/// Why another server did not do what was asked of it.
+/// Error of a request to another server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteError {
-    /// The SQLSTATE, where that server has said one.
+    /// SQLSTATE, if the server has sent one.
     pub sqlstate: Option<[u8; 5]>,
-    /// The first line of what libpq or that server says.
+    /// First line of the message from libpq or the server.
     pub message: String,
-    /// The connection is of no use any more.
+    /// The connection is unusable.
     pub broken: bool,
 }
 
 impl RemoteError {
-    /// Of a connection that is given up for a reason of ours.
+    /// A connection given up for a local reason.
     pub fn broken(message: impl Into<String>) -> Self {
         Self {
             sqlstate: None,
@@ -174,26 +172,27 @@ impl RemoteError {
     }
 }
 
-/// A connection to another server; closed on drop, without waiting for anything.
+/// A connection to another server; dropping it closes it without blocking.
 pub struct Wire {
     conn: NonNull<Connection>,
-    /// What is waited for while it connects.
+    /// Readiness to wait for while connecting.
     connecting: Readiness,
-    /// A part of the query is still to be sent.
+    /// Part of the query is still unsent.
     unsent: bool,
-    /// What came of the query so far.
+    /// Result of the query so far.
     answer: Option<Result<Rows, RemoteError>>,
-    /// A wait for a standby was canceled there since the query was sent. Where libpq's
-    /// notices find it, so not in a `Box`, which may alias nothing; freed on drop.
+    /// The server has canceled a wait for a standby since the query was sent. libpq's notice
+    /// receiver has a pointer to it, so it cannot be a `Box`, which must not be aliased; freed on
+    /// drop.
     warned: NonNull<Cell<bool>>,
 }
 
-/// Remembers the warning that a wait for a standby was canceled, by who says it: its text
-/// may be in any language. Others mean nothing here, and libpq would print them.
+/// Notice receiver. Detects the warning of a canceled wait for a standby by its source function,
+/// since the text may be localized. Other notices are ignored; libpq would print them.
 unsafe extern "C" fn note_warning(arg: *mut c_void, result: *const Outcome) {
     const FUNCTION: c_int = pg_sys::PG_DIAG_SOURCE_FUNCTION as c_int;
-    // SAFETY: `arg` is the cell of the connection that this result belongs to, and which lives
-    // as long as that; strings of the result live as long as it.
+    // SAFETY: `arg` is the cell of the connection that the result belongs to, and lives as long as
+    // it; strings live as long as the result.
     unsafe {
         let function = PQresultErrorField(result, FUNCTION);
         let is_warning = !function.is_null() && CStr::from_ptr(function) == c"SyncRepWaitForLSN";
@@ -205,25 +204,25 @@ unsafe extern "C" fn note_warning(arg: *mut c_void, result: *const Outcome) {
     }
 }
 
-/// The first line of a message, without what follows it.
+/// First line of a message.
 ///
 /// # Safety
-/// Null, or a string that ends with null and lives as long as the call.
+/// `text` is null, or a null-terminated string that outlives the call.
 unsafe fn first_line(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: as the caller says.
+    // SAFETY: guaranteed by the caller.
     let text = shown(unsafe { CStr::from_ptr(text) }.to_bytes());
     text.trim().lines().next().unwrap_or_default().to_string()
 }
 
 impl Wire {
-    /// Begins to connect: go on with [`Self::connect`]. The lookup of a host name waits,
-    /// nothing else does.
+    /// Starts to connect; continue with [`Self::connect`]. Blocks only for the lookup of a host
+    /// name.
     ///
     /// # Errors
-    /// The options make no sense, or this process has no file descriptor left.
+    /// The options are invalid, or there are too many open files.
     pub fn start(options: &Options) -> Result<Self, RemoteError> {
         let pointers = |value: fn(&(CString, CString)) -> &CString| {
             let mut pointers: Vec<*const c_char> = options
@@ -236,22 +235,22 @@ impl Wire {
         };
         let keywords = pointers(|(keyword, _)| keyword);
         let values = pointers(|(_, value)| value);
-        // SAFETY: takes nothing; counts the descriptor that libpq is about to open.
+        // SAFETY: no arguments; accounts for the descriptor that libpq is about to open.
         if !unsafe { pg_sys::AcquireExternalFD() } {
             return Err(RemoteError::broken("there are too many open files"));
         }
-        // SAFETY: two arrays that end with null and outlive the call. The name of the
-        // database is not to be taken as a connection string.
+        // SAFETY: two null-terminated arrays that outlive the call. The database name is not
+        // expanded as a connection string.
         let conn = unsafe { PQconnectStartParams(keywords.as_ptr(), values.as_ptr(), 0) };
         let Some(conn) = NonNull::new(conn) else {
-            // SAFETY: gives back what was acquired above.
+            // SAFETY: releases what was acquired above.
             unsafe { pg_sys::ReleaseExternalFD() };
             return Err(RemoteError::broken("out of memory"));
         };
         let warned = NonNull::from(Box::leak(Box::new(Cell::new(false))));
         let arg = warned.as_ptr().cast();
-        // SAFETY: an open connection. `note_warning` gets the cell, which `Drop` frees after it
-        // has closed the connection.
+        // SAFETY: an open connection. `note_warning` gets the cell, which `Drop` frees after
+        // closing the connection.
         unsafe { PQsetNoticeReceiver(conn.as_ptr(), Some(note_warning), arg) };
         Ok(Self {
             conn,
@@ -267,13 +266,13 @@ impl Wire {
     }
 
     fn warned(&self) -> &Cell<bool> {
-        // SAFETY: freed on drop; whoever else has it, libpq's notices, only sets it.
+        // SAFETY: freed on drop; the only other user, libpq's notice receiver, only sets it.
         unsafe { self.warned.as_ref() }
     }
 
-    /// The last failure of the connection.
+    /// Last error of the connection.
     fn failure(&self) -> RemoteError {
-        // SAFETY: an open connection of ours, whose message is copied before the next call.
+        // SAFETY: an open connection; the message is copied before the next call.
         let message = unsafe { first_line(PQerrorMessage(self.conn())) };
         RemoteError::broken(if message.is_empty() {
             "the connection was closed".to_string()
@@ -282,17 +281,17 @@ impl Wire {
         })
     }
 
-    /// Goes on connecting. True when it is connected.
+    /// Continues to connect. True once connected.
     ///
     /// # Errors
-    /// It cannot be.
+    /// The connection failed.
     pub fn connect(&mut self) -> Result<bool, RemoteError> {
-        // SAFETY: an open connection of ours.
+        // SAFETY: an open connection.
         if unsafe { PQstatus(self.conn()) } == CONNECTION_BAD {
             return Err(self.failure());
         }
-        // libpq takes the call itself for the news that the socket is ready. Not for ever: a
-        // server that never stops talking is to be left at its deadline.
+        // libpq takes the call itself as notice that the socket is ready. Bounded, so that a server
+        // that never stops sending is given up at its deadline.
         for _ in 0..MAX_POLLS {
             if !self.is_ready() {
                 break;
@@ -314,10 +313,10 @@ impl Wire {
         Ok(false)
     }
 
-    /// Whether what a connecting socket waits for is there.
+    /// True if the connecting socket is ready.
     fn is_ready(&self) -> bool {
         let mut poll = libc::pollfd {
-            // SAFETY: an open connection of ours.
+            // SAFETY: an open connection.
             fd: unsafe { PQsocket(self.conn()) },
             events: match self.connecting {
                 Readiness::Reading => libc::POLLIN,
@@ -326,25 +325,24 @@ impl Wire {
             },
             revents: 0,
         };
-        // SAFETY: one entry, which is ours to write; with a timeout of 0 it does not wait.
+        // SAFETY: one local entry; does not block with a timeout of 0.
         unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
     }
 
-    /// Whether that server has asked for a password and got it.
+    /// True if the server has requested a password and received it.
     pub fn used_password(&self) -> bool {
-        // SAFETY: an open connection of ours.
+        // SAFETY: an open connection.
         unsafe { PQconnectionUsedPassword(self.conn()) != 0 }
     }
 
-    /// Begins a query with one parameter, which is text: go on with [`Self::receive`].
+    /// Starts a query with one text parameter; continue with [`Self::receive`].
     ///
     /// # Errors
-    /// The connection is gone.
+    /// The connection is lost.
     pub fn send(&mut self, sql: &CStr, parameter: &CStr) -> Result<(), RemoteError> {
         self.answer = None;
         self.warned().set(false);
-        // SAFETY: as many values as are said, which outlive the call. The query says of which type
-        // each is.
+        // SAFETY: one value, as declared, which outlives the call. The query casts it to its type.
         let sent = unsafe {
             PQsendQueryParams(
                 self.conn(),
@@ -364,7 +362,7 @@ impl Wire {
     }
 
     fn flush(&mut self) -> Result<(), RemoteError> {
-        // SAFETY: an open connection of ours, that does not wait.
+        // SAFETY: an open connection in nonblocking mode.
         match unsafe { PQflush(self.conn()) } {
             0 => self.unsent = false,
             1 => self.unsent = true,
@@ -373,16 +371,15 @@ impl Wire {
         Ok(())
     }
 
-    /// What the query has answered; `None` if that is still to come.
+    /// Result of the query; `None` if still pending.
     ///
     /// # Errors
-    /// What that server has raised, or the connection is gone.
+    /// The server's error, or the connection is lost.
     pub fn receive(&mut self) -> Result<Option<Rows>, RemoteError> {
         if self.unsent {
             self.flush()?;
         }
-        // SAFETY: an open connection of ours, that does not wait; a result is taken only
-        // where it has come.
+        // SAFETY: an open connection in nonblocking mode; a result is taken only if it has arrived.
         unsafe {
             if PQconsumeInput(self.conn()) == 0 {
                 return Err(self.failure());
@@ -391,7 +388,7 @@ impl Wire {
                 let Some(result) = NonNull::new(PQgetResult(self.conn())) else {
                     let none = || Err(RemoteError::broken("there was no answer"));
                     let answer = self.answer.take().unwrap_or_else(none);
-                    // The commit comes after the rows, and with it the warning.
+                    // The commit, and so the warning, comes after the rows.
                     return answer.map(|rows| {
                         Some(Rows {
                             unacknowledged: self.warned().get(),
@@ -407,11 +404,11 @@ impl Wire {
                     PQresultStatus(result.as_ptr()),
                     COPY_OUT | COPY_IN | COPY_BOTH
                 ) {
-                    // There would be such a result again and again.
+                    // PQgetResult would return such results forever.
                     return Err(RemoteError::broken("that server began to copy"));
                 }
                 let answer = self.judge(rows);
-                // Of several the first failure counts.
+                // The first error of several counts.
                 if !matches!(self.answer, Some(Err(_))) {
                     self.answer = Some(answer);
                 }
@@ -424,7 +421,7 @@ impl Wire {
         const SQLSTATE: c_int = pg_sys::PG_DIAG_SQLSTATE as c_int;
         const PRIMARY: c_int = pg_sys::PG_DIAG_MESSAGE_PRIMARY as c_int;
         let result = rows.result.0.as_ptr();
-        // SAFETY: an open connection and a result of ours; the strings are copied.
+        // SAFETY: an open connection and its result; the strings are copied.
         unsafe {
             if matches!(PQresultStatus(result), COMMAND_OK | TUPLES_OK) {
                 return Ok(rows);
@@ -432,7 +429,7 @@ impl Wire {
             let broken = PQstatus(self.conn()) != CONNECTION_OK;
             let sqlstate = PQresultErrorField(result, SQLSTATE);
             if sqlstate.is_null() {
-                // Of libpq, not of that server.
+                // An error of libpq, not of the server.
                 return Err(RemoteError {
                     broken,
                     ..self.failure()
@@ -446,19 +443,18 @@ impl Wire {
         }
     }
 
-    /// Whether a connection on which nothing is asked is still there. Takes in what that
-    /// server has to say of itself.
+    /// True if an idle connection is still open. Processes input from the server.
     pub fn is_alive(&mut self) -> bool {
-        // SAFETY: an open connection of ours, that does not wait.
+        // SAFETY: an open connection in nonblocking mode.
         unsafe { PQconsumeInput(self.conn()) != 0 && PQstatus(self.conn()) == CONNECTION_OK }
     }
 
-    /// What is to be waited for while it connects.
+    /// Socket to wait for while connecting.
     pub fn connecting_socket(&self) -> Option<(c_int, Readiness)> {
         self.fd().map(|fd| (fd, self.connecting))
     }
 
-    /// What is to be waited for once it is connected.
+    /// Socket to wait for once connected.
     pub fn socket(&self) -> Option<(c_int, Readiness)> {
         let readiness = if self.unsent {
             Readiness::Both
@@ -469,7 +465,7 @@ impl Wire {
     }
 
     fn fd(&self) -> Option<c_int> {
-        // SAFETY: an open connection of ours.
+        // SAFETY: an open connection.
         let fd = unsafe { PQsocket(self.conn()) };
         (fd >= 0).then_some(fd)
     }
@@ -477,9 +473,9 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // SAFETY: closed once, and the cell, which came from a `Box`, freed once, after libpq has
-        // forgotten it. PQfinish cannot block: it sends its message of termination only on a
-        // connection that was established, whose socket is nonblocking by then.
+        // SAFETY: closed once. The cell, which came from a `Box`, is freed once, after libpq has
+        // dropped its pointer. PQfinish cannot block: it sends Terminate only on an established
+        // connection, whose socket is nonblocking by then.
         unsafe {
             PQfinish(self.conn());
             drop(Box::from_raw(self.warned.as_ptr()));
@@ -488,7 +484,7 @@ impl Drop for Wire {
     }
 }
 
-/// A result that is freed on drop.
+/// A result, freed on drop.
 struct Owned(NonNull<Outcome>);
 
 impl Drop for Owned {
@@ -498,26 +494,26 @@ impl Drop for Owned {
     }
 }
 
-/// What a query has answered.
+/// Result of a query.
 pub struct Rows {
     result: Owned,
     unacknowledged: bool,
 }
 
 impl Rows {
-    /// Whether that server's wait for a standby was canceled: it answers as if all were
-    /// well, with a warning.
+    /// True if the server canceled its wait for a standby: it reports success, with a warning.
     pub fn is_unacknowledged(&self) -> bool {
         self.unacknowledged
     }
 
-    /// A value as it is shown, in the encoding of this database; `None` where it is NULL or there
-    /// is no such row or column (both count from 0).
+    /// A value in text format, in the encoding of this database; `None` if it is NULL, or there is
+    /// no such row or column (from 0).
     pub fn bytes(&self, row: usize, column: usize) -> Option<&[u8]> {
         let row = c_int::try_from(row).ok()?;
         let column = c_int::try_from(column).ok()?;
         let result = self.result.0.as_ptr();
-        // SAFETY: a result of ours, within its bounds; the string lives as long as it.
+        // SAFETY: a valid result, accessed within its bounds; the string lives as long as the
+        // result.
         unsafe {
             if row >= PQntuples(result)
                 || column >= PQnfields(result)
@@ -534,7 +530,7 @@ impl Rows {
         self.bytes(row, column).map(shown)
     }
 
-    /// A value as yes or no.
+    /// A value as a boolean.
     pub fn boolean(&self, row: usize, column: usize) -> Option<bool> {
         self.bytes(row, column).map(|text| text == b"t")
     }

@@ -1,8 +1,8 @@
-//! The messages between servers: one JSON object each way, with the version of its form.
+//! Messages between servers: one JSON object in each direction, with its format version.
 //!
-//! A change of what is in one is another [`VERSION`]: messages of another version are refused, by
-//! whichever server reads one. The text has the encoding of a database, as tags and names of nodes
-//! have, which [`leaf_id_core::message`] keeps byte by byte.
+//! A change of the contents requires another [`VERSION`]; each server rejects messages of other
+//! versions. Texts are in a database encoding, like tags and node names, and
+//! [`leaf_id_core::message`] preserves their bytes.
 
 use leaf_id_core::message;
 use serde::de::DeserializeOwned;
@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Failure;
 
-/// The version of all messages.
+/// Format version of all messages.
 const VERSION: u32 = 1;
-/// The longest message that is read, in bytes.
+/// Max length of a message, in bytes.
 const LONGEST: usize = 16_384;
 
-/// The request of `leaf_claim`; the answer is [`crate::tags::claim::ClaimAnswer`].
+/// Request of `leaf_claim`; the answer is [`crate::tags::claim::ClaimAnswer`].
 #[derive(Serialize, Deserialize)]
 pub struct ClaimRequest {
     /// The tag.
     #[serde(with = "message")]
     pub tag: Vec<u8>,
-    /// How many ids it asks for at most; 0 for the tag's step.
+    /// Max number of ids; 0 for the tag's step.
     pub n: u32,
 }
 
@@ -38,10 +38,10 @@ struct Version {
     version: u32,
 }
 
-/// The text of a message.
+/// Encodes a message.
 pub fn write<T: Serialize>(content: &T) -> Vec<u8> {
     let version = VERSION;
-    // Nothing in a message can fail to be written.
+    // Serialization of these types cannot fail.
     let text = serde_json::to_string(&Message { version, content }).unwrap_or_default();
     let bytes = text
         .chars()
@@ -49,10 +49,10 @@ pub fn write<T: Serialize>(content: &T) -> Vec<u8> {
     bytes.collect()
 }
 
-/// The content of a message.
+/// Decodes a message.
 ///
 /// # Errors
-/// It is of another version, or no such message.
+/// Malformed, too long, or of another version.
 pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     let malformed = |error: serde_json::Error| Failure::BadMessage {
         detail: error.to_string(),

@@ -1,9 +1,8 @@
-//! What a server does for another one: it claims ids for it, or leases it a worker id.
+//! Calls from other servers: claims of ids, and leases of worker ids.
 //!
-//! Such a call is a transaction of its own. The other server uses what it is told at once,
-//! so it must be told nothing that could yet be undone (I1): not inside a transaction that
-//! may roll back, not with a commit that is not flushed, and not after a wait for a standby
-//! that was canceled.
+//! Each call must be a transaction of its own. The other server uses the answer at once, so nothing
+//! that may still be rolled back must be disclosed (I1): not in a larger transaction, not with an
+//! unflushed commit, and not after a canceled wait for a standby.
 
 use core::ffi::CStr;
 
@@ -11,9 +10,9 @@ use crate::error::Failure;
 use crate::guc::CLAIM_SYNCHRONOUS_COMMIT;
 use crate::{deadline, pg};
 
-/// Begins a remote call, in the transaction of the call to a function, which waits for no lock
-/// longer than that: the caller asks again. PostgreSQL raises its own error where the call is
-/// part of a larger transaction, and commits at its end, before it is answered.
+/// Starts a remote call in the current transaction. Waits for a lock are limited to `lock_timeout`,
+/// since the caller retries. PostgreSQL raises its own error if the call is part of a larger
+/// transaction, and commits before the answer is sent.
 ///
 /// # Errors
 /// This server cannot claim.

@@ -1,11 +1,11 @@
-//! The registrar: it asks the worker registry one question, and is gone.
+//! The registrar, a background worker that sends one request to the worker registry and exits.
 //!
-//! The launcher starts one when something is to be asked, with the number under which the
-//! question lies in shared memory. It connects to the database of `leaf_id.worker_registry`:
-//! the registry is there, or on the foreign server that is defined there. It is not there
-//! for longer than one question, and at once gone if somebody waits for the database.
+//! The launcher starts it with the number of a request in shared memory. The registrar connects to
+//! the database of `leaf_id.worker_registry`: the registry is in that database, or on a foreign
+//! server defined there. It stays no longer than for one request, and exits at once if somebody
+//! waits for the database.
 //!
-//! It decides nothing and writes nothing down: that is the launcher's.
+//! It neither decides nor writes anything; the launcher does.
 
 use std::ffi::CString;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ use crate::remote::message;
 use crate::shmem::{self, Area, Explanation, LeaseQuestion, LeaseReply};
 use crate::{lease, tags};
 
-/// How often it looks whether somebody waits for its database.
+/// Interval of checks whether somebody waits for the database.
 const PROBE: Duration = Duration::from_millis(100);
 
 /// The registrar's main function; the argument is the number of the question.
@@ -35,8 +35,8 @@ pub extern "C-unwind" fn leaf_id_registrar_main(argument: pg_sys::Datum) {
     ask(area, argument.value() as u64, None);
 }
 
-/// Asks the question with this number, if it is still asked; of a registry elsewhere for no
-/// longer than `limit`.
+/// Sends the request with this number, if it is still open; to a remote registry with at most
+/// `limit` as the timeout.
 pub fn ask(area: &Area, number: u64, limit: Option<Duration>) {
     let Some(mut request) = area.registry().take_request(number) else {
         return;
@@ -67,10 +67,10 @@ fn clocks() -> Clocks {
     }
 }
 
-/// What is asked.
+/// The request to send.
 fn asked(request: &LeaseQuestion, sent: Clocks) -> registry::LeaseRequest {
     let question = request.draft.at(sent.boot_ms);
-    // The ids lead the clock, or will.
+    // Ids may lead the clock.
     let above_ms = sent.wall_ms.max(request.last_ms);
     registry::LeaseRequest {
         question,
@@ -85,7 +85,7 @@ fn asked(request: &LeaseQuestion, sent: Clocks) -> registry::LeaseRequest {
     }
 }
 
-/// The answer, and what it says for people.
+/// The answer, and its explanation for people; empty if granted.
 fn understand(
     reply: registry::Reply,
     layout: Layout,
@@ -93,7 +93,7 @@ fn understand(
     received: Clocks,
 ) -> Result<(Answer, String), String> {
     let answer = reply.heard(sent, received);
-    // An id with a larger one would have another time.
+    // A larger worker id would change the timestamp of an id.
     let answer = answer.filter(|answer| answer.worker_id <= layout.max_worker_id());
     let answer = answer.ok_or("its answer is not understood")?;
     let refusal = reply.outcome.err();
@@ -103,7 +103,7 @@ fn understand(
     ))
 }
 
-/// Asks the registry in this database.
+/// Sends the request to the registry in this database.
 fn ask_here(request: &LeaseQuestion) -> Result<(Answer, String), String> {
     if pg::in_recovery() {
         return Err("the registry is on this standby, and can give nothing".into());
@@ -117,27 +117,27 @@ fn ask_here(request: &LeaseQuestion) -> Result<(Answer, String), String> {
         let reply = lease::registry::ask(true, || Ok(asked(request, sent)));
         reply.map_err(|failure| failure.report().message().to_string())
     });
-    // A wait for a standby that was canceled is no acknowledgement (I1): this ends then.
+    // A canceled wait for a standby is no acknowledgement (I1): raise the cancellation.
     pg::check_for_interrupts();
     understand(result?, request.layout, sent, clocks())
 }
 
-/// Where the foreign server is that has the registry.
+/// Address of the foreign server that has the registry.
 fn destination(request: &LeaseQuestion) -> Result<Destination, String> {
     let server = CString::new(request.server.get()).unwrap_or_default();
     pg::transaction(|| {
-        // Without leaf_id here it is whoever runs this server.
+        // If leaf_id is not installed in this database, use the role of this process.
         let owner = tags::heap::relation().ok().and_then(pg::relation_owner);
         let owner = owner.unwrap_or_else(pg::user);
         foreign_server::destination(&server, owner).map_err(|error| error.message)
     })
 }
 
-/// Asks the registry on the foreign server the question with this number.
+/// Sends the request with this number to the registry on the foreign server.
 fn ask_there(request: &LeaseQuestion, number: u64) -> Result<(Answer, String), String> {
     let destination = destination(request)?;
     let mut connection = Connection::new("leaf_worker_lease");
-    // With another one each time: what is silent takes its time.
+    // Start with a different host each time, since a silent one uses up the timeout.
     connection.begin_with(usize::try_from(number).unwrap_or(0));
     connection.open(destination);
     let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));

@@ -1,23 +1,23 @@
-//! A slot's request, from its acceptance until it is cleared; and all that an allocator does in
-//! shared memory for it ([`Request::complete`]).
+//! A slot's request, from its acceptance until it is cleared, and everything that an allocator does
+//! in shared memory for it ([`Request::complete`]).
 //!
-//! | state | leaves by | to |
+//! | state | event | next state |
 //! | --- | --- | --- |
-//! | Due | its time, and a claim | cleared |
+//! | Due | due; ids claimed | cleared |
 //! | | no row | Missed |
-//! | | a row that names a source server | Asked |
-//! | | an error | Due later |
-//! | Missed | as Due, at once; no row | Held |
+//! | | the row names a source server | Asked |
+//! | | an error | Due, later |
+//! | Missed | as Due, at once; still no row | Held |
 //! | Asked | an answer | Received |
-//! | | a refusal, or nothing in time | Due, Held |
-//! | Received | a note of it here | cleared |
-//! | | an error | Received, again later: that server is not asked again |
-//! | any but Asked | an answer that asking again does not change | Held |
-//! | Held | its time, or an edit of the row | cleared: sessions ask again |
-//! | any | an eviction of the slot | cleared; what was claimed for it is a gap |
+//! | | a refusal, or a timeout | Due, Held |
+//! | Received | the answer is recorded in the local row | cleared |
+//! | | an error | Received, later; the server is not asked again |
+//! | any but Asked | a final error, which a retry would not change | Held |
+//! | Held | timeout, or an edit of the row | cleared; sessions request again |
+//! | any | eviction of the slot | cleared; ids claimed for it become a gap |
 //!
-//! It is noticed when it is come to next that the slot was evicted. Until then, nothing that
-//! is done for the request touches what is another tag's by now.
+//! Eviction is detected the next time the request is serviced. Until then, nothing done for the
+//! request modifies another tag's slot.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -30,23 +30,23 @@ use crate::shmem::Access;
 use crate::shmem::{Area, Claimed, Key, Slot, SlotState};
 use crate::tags::claim::{ClaimAnswer, TagSource};
 
-/// How an allocator backs off from a tag: first, and at most.
+/// Initial and max retry interval of a tag.
 const BACK_OFF: Duration = Duration::from_millis(50);
 const MAX_BACK_OFF: Duration = Duration::from_millis(500);
-/// How long a request stays closed after an answer that asking again will not change.
+/// Time for which a request stays closed after a final error.
 const HOLD: Duration = Duration::from_secs(1);
 
 /// A request that an allocator has accepted.
 pub struct Request {
-    /// Counts the requests of this allocator.
+    /// Sequence number of the request in this allocator.
     pub number: u64,
     /// The slot.
     pub slot: &'static Slot,
-    /// Whose it is, as long as the request is open.
+    /// The tag, as long as the request is open.
     pub key: Key,
     accepted: SegmentRequest,
     state: RequestState,
-    /// How long it is put off next; over all of its life.
+    /// Next retry interval; never reset.
     back_off: Duration,
 }
 
@@ -65,60 +65,60 @@ enum RequestState {
     },
 }
 
-/// Ids that another server has claimed, before that is written down here.
+/// A claim by another server, not yet recorded in the local row.
 #[derive(Clone, Copy)]
 pub struct Received {
     /// The tag's row when that server was asked.
     pub source: TagSource,
-    /// What it has answered.
+    /// The answer.
     pub answer: ClaimAnswer,
-    /// The adaptive step that it was asked with.
+    /// Adaptive step of the request.
     pub step: u32,
 }
 
-/// What a slot is like at one moment.
+/// Snapshot of a slot.
 pub struct Seen {
     /// The buffer's version.
     pub version: u64,
-    /// What is remembered about the tag.
+    /// Cached state of the tag.
     pub state: SlotState,
     /// One past the last id published.
     pub high: i64,
 }
 
-/// What came of a request, or of a step for it.
+/// Outcome of a request, or of one step of it.
 pub enum Outcome<'a> {
-    /// The slot was evicted, or the allocator leaves.
+    /// The slot was evicted, or the allocator exits.
     Dropped,
-    /// It was held for long enough, or the row was edited.
+    /// The time of a held request is over, or the row was edited.
     Ended,
-    /// No claim may begin.
+    /// Claims are not allowed now.
     Closed,
-    /// The spare is there: a session that had looked before it came has asked again.
+    /// There is a spare already: a session requested it just before it was published.
     HasSpare,
-    /// The row fits what is saved of its ids.
+    /// The row matches the saved range.
     Fits { version: u64, access: Access },
-    /// It does not.
+    /// The row does not match the saved range.
     Outdated,
-    /// Ids are claimed.
+    /// Ids were claimed.
     Claimed { version: u64, claimed: Claimed },
-    /// Ids are claimed; but the wait for a standby was canceled.
+    /// Ids were claimed, but the wait for a standby was canceled.
     Unacknowledged { version: u64, claimed: Claimed },
-    /// What another server has claimed is written down here.
+    /// Another server's claim was recorded in the local row.
     Noted {
         version: u64,
         answer: ClaimAnswer,
         claimed: Claimed,
     },
-    /// The row is not the one any more for which another server was asked.
+    /// The row has changed since another server was asked.
     Replaced,
-    /// Another server was not asked in time.
+    /// The request to another server is outdated, or was not sent in time.
     Stale,
-    /// Another server is to be asked.
+    /// Another server must be asked.
     Sourced { version: u64, server: Name },
     /// Another server has claimed ids.
     Answered(Received),
-    /// No ids; what is noted at the slot, whose version it is about.
+    /// No ids. The error is recorded for `version` of the slot.
     Failed {
         version: u64,
         error: RefillError,
@@ -126,19 +126,19 @@ pub enum Outcome<'a> {
     },
 }
 
-/// What is to be done next for a request.
+/// Next action for a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing: it is cleared.
+    /// None; the request is cleared.
     Cleared,
-    /// It is to be kept, until it is due.
+    /// Keep the request until it is due.
     Kept,
-    /// More is to be claimed for it, at once.
+    /// Claim more for the request, at once.
     More,
 }
 
 impl Request {
-    /// Accepts what was posted; `None` if it was withdrawn.
+    /// Accepts a posted request; `None` if it was withdrawn.
     pub fn accept(area: &Area, slot: &'static Slot, number: u64) -> Option<Self> {
         let (accepted, key) = area.queues().accept(slot)?;
         Some(Self {
@@ -151,13 +151,13 @@ impl Request {
         })
     }
 
-    /// When to come to it; `None` while another server has it.
+    /// Time of the next action; `None` while another server has the request.
     pub fn due(&self, now: Instant) -> Option<Instant> {
         match self.state {
             RequestState::Due(at) | RequestState::Received { due: at, .. } => Some(at),
             RequestState::Missed => Some(now),
             RequestState::Asked => None,
-            // The row was edited since the answer: it may be another one now.
+            // The row was edited since the error, which may no longer apply.
             RequestState::Held { version, .. } if self.slot.buffer.version() != version => {
                 Some(now)
             }
@@ -165,12 +165,12 @@ impl Request {
         }
     }
 
-    /// Whether it was answered, and nothing is left but to let sessions ask again.
+    /// True if the request has a final error, and only needs to be cleared.
     pub fn is_held(&self) -> bool {
         matches!(self.state, RequestState::Held { .. })
     }
 
-    /// What another server has answered, while it is not written down.
+    /// Another server's answer, if not recorded yet.
     pub fn received(&self) -> Option<Received> {
         match &self.state {
             RequestState::Received { received, .. } => Some(**received),
@@ -178,12 +178,12 @@ impl Request {
         }
     }
 
-    /// The longest range that a session waits for; 0 for none.
+    /// Longest range that a session is waiting for, in ids; 0 if none.
     pub fn range_len(&self) -> u32 {
         self.accepted.range_len
     }
 
-    /// What the slot is like now; `None` if it was evicted.
+    /// Current state of the slot; `None` if it was evicted.
     pub fn look(&self, area: &Area) -> Option<Seen> {
         let buffer = self.slot.buffer;
         area.with_request(self.slot, &self.accepted, |state| Seen {
@@ -193,8 +193,8 @@ impl Request {
         })
     }
 
-    /// Does in shared memory what is to be done for this outcome. Where ids are claimed, in
-    /// the claim that the launcher waits for.
+    /// Applies an outcome to shared memory. If ids were claimed, this is part of the claim that the
+    /// launcher waits for.
     pub fn complete(&mut self, area: &Area, outcome: Outcome<'_>) -> Next {
         match outcome {
             Outcome::Dropped => self.drop_claimed(area),
@@ -246,7 +246,7 @@ impl Request {
         Next::Cleared
     }
 
-    /// The request stays open, for a later try. No tag holds up another.
+    /// Leaves the request open for a retry. No tag holds up another.
     fn put_off(&mut self) -> Next {
         let at = Instant::now() + self.back_off;
         self.back_off = (self.back_off * 2).min(MAX_BACK_OFF);
@@ -259,7 +259,7 @@ impl Request {
     }
 
     fn fail(&mut self, area: &Area, version: u64, error: RefillError, text: Option<&str>) -> Next {
-        // The row may have been replaced while its lock was waited for: one more look, in a new
+        // The row may have been replaced while its lock was waited for: look again, in a new
         // transaction.
         if error == RefillError::NoSuchTag && !matches!(self.state, RequestState::Missed) {
             self.state = RequestState::Missed;
@@ -273,7 +273,7 @@ impl Request {
         if !is_final {
             return self.put_off();
         }
-        // It must not be asked for again with every id that is taken.
+        // Otherwise it would be requested again with every id taken.
         self.state = RequestState::Held {
             version,
             until: Instant::now() + HOLD,
@@ -290,13 +290,12 @@ impl Request {
         Next::Kept
     }
 
-    /// A claim is committed and flushed: only now may anybody see it (I1). For a range that is longer
-    /// than a claim may be at once, the session finds it too short, and asks again: the next one is
-    /// longer.
+    /// Publishes a claim that is committed and flushed; nobody may see it earlier (I1). If it is
+    /// too short for a range, the session requests again, and the next claim is longer.
     fn arrive(&mut self, area: &Area, version: u64, claimed: &Claimed) -> Next {
         area.note_claim(self.slot, &self.accepted, claimed);
         let published = area.publish(self.slot, &self.accepted, version, claimed);
-        // Overtaken by an allocator before us: what it published is there.
+        // Overtaken by a previous allocator, whose segment is no longer the spare: claim again.
         if published == Err(Refused::OutOfOrder) && !self.slot.buffer.has_spare() {
             return Next::Kept;
         }
@@ -313,14 +312,14 @@ impl Request {
         area.with_request(self.slot, &self.accepted, |state| {
             let there = &self.slot.server_max_step;
             there.store(answer.max_step, Ordering::Relaxed);
-            // What was given back since is older, and would come out of order (I4).
+            // Ranges returned since are older, and would be out of order (I4).
             state.drop_saved();
         });
         self.lose(area, answer.len - claimed.len);
         self.arrive(area, version, claimed)
     }
 
-    /// Nothing of it may be seen (I1); that it is claimed is remembered.
+    /// The ids must not be visible (I1), but the claim is recorded.
     fn lose_unacknowledged(&mut self, area: &Area, version: u64, claimed: &Claimed) -> Next {
         area.note_claim(self.slot, &self.accepted, claimed);
         let text = Some("the claim was canceled, not acknowledged");
@@ -329,13 +328,13 @@ impl Request {
         self.put_off()
     }
 
-    /// What is saved does not fit the row any more: it is a gap, and ids are claimed.
+    /// The saved ranges do not match the row any more. They become a gap, and ids are claimed.
     fn drop_saved(&mut self, area: &Area) -> Next {
         area.with_request(self.slot, &self.accepted, SlotState::drop_saved);
         Next::More
     }
 
-    /// What was claimed for it is a gap.
+    /// Gives up the request and ids claimed for it, which become a gap.
     fn drop_claimed(&mut self, area: &Area) -> Next {
         self.lose_answer(area);
         self.clear(area)

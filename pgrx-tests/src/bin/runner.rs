@@ -1,15 +1,15 @@
-//! Runs the tests of `tests/behavior`: those of a tier of `pgrx-tests/tiers`, or those whose names
-//! begin as given.
+//! Runs tests of `tests/behavior`: a tier of `pgrx-tests/tiers`, or tests selected by name prefix.
 //!
-//! `runner PROGRAM TIMES TIER|NAME...`, where PROGRAM is the compiled `behavior`, and TIMES a file that
-//! keeps how long each test took, so that the next run starts with the longest.
+//! `runner PROGRAM TIMES TIER|NAME...`. PROGRAM is the compiled `behavior`. TIMES is a file that
+//! keeps the duration of each test, so that the next run can start with the longest.
 //!
-//! Each test runs in a process of its own. Tests mostly wait, so more of them run at once than there
-//! are processors. Whatever ends the runner ends its tests and their servers; a test that hangs is
-//! killed.
+//! Each test runs in its own process. Tests mostly wait, so more of them run concurrently than
+//! there are processors. However the runner exits, its tests and their servers are terminated. A
+//! hanging test is killed.
 //!
-//! Environment: `LEAF_ID_JOBS` (tests at once; otherwise three for each processor),
-//! `LEAF_ID_PARTITION` (`2/3`: the second third of the files).
+//! Environment:
+//! - `LEAF_ID_JOBS`: concurrent tests; default: three per processor
+//! - `LEAF_ID_PARTITION`: `2/3` for the second third of the files
 
 #![allow(
     clippy::unwrap_used,
@@ -28,27 +28,27 @@ use std::{env, fs, thread};
 
 use parking_lot::Mutex;
 
-/// The table of which folder runs in which tier.
+/// Tier of each folder.
 const TIERS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tiers"));
-/// The tiers, each of which contains those before it.
+/// Tiers, each of which includes the previous ones.
 const NAMES: [&str; 3] = ["check", "test", "all"];
-/// Assumed of a test that has not run yet.
+/// Assumed duration of a test that has not run yet.
 const UNKNOWN: Duration = Duration::from_secs(5);
-/// A test that takes longer hangs. (The harness kills its servers after ten minutes, unless the test
-/// asks for more.)
+/// Time limit of a test. (The harness kills its servers after ten minutes, unless the test requests
+/// more.)
 const LIMIT: Duration = Duration::from_secs(60 * 60);
 
-/// A row of the table.
+/// A row of `TIERS`.
 struct Folder {
     tier: usize,
-    /// Its tests measure: they run one at a time, after all others.
+    /// Its tests measure performance, so they run one at a time, after all others.
     alone: bool,
 }
 
 struct Outcome {
     test: String,
     took: Duration,
-    /// The output of a failed test.
+    /// Output of a failed test.
     failure: Option<String>,
 }
 
@@ -105,18 +105,17 @@ fn folders() -> BTreeMap<&'static str, Folder> {
     .collect()
 }
 
-/// The folder of a test, as the table names it.
+/// Folder of a test, as in `TIERS`.
 fn folder_of(test: &str) -> &str {
     test.split("::").next().unwrap()
 }
 
-/// The file of a test.
+/// File of a test.
 fn file_of(test: &str) -> &str {
     test.rsplit_once("::").unwrap().0
 }
 
-/// The tests that are wanted, of this partition. Those that are marked as ignored run only when named
-/// in full.
+/// Selected tests of this partition. Ignored tests run only if named in full.
 fn chosen(program: &str, wanted: &[String]) -> Result<Vec<String>, String> {
     let list = |more: &[&str]| {
         let listed = Command::new(program)
@@ -188,7 +187,7 @@ struct Run {
 }
 
 impl Run {
-    /// Runs these tests, as many at once.
+    /// Runs tests, up to `at_once` concurrently.
     fn all(&self, tests: Vec<String>, at_once: usize, show: bool) {
         let tests = Mutex::new(tests.into_iter());
         thread::scope(|scope| {
@@ -204,7 +203,7 @@ impl Run {
         });
     }
 
-    /// Runs a test, and shows its output even if it passes, if that is wanted.
+    /// Runs a test. If `show`, prints its output even if it passes.
     fn one(&self, test: String, show: bool) {
         let began = Instant::now();
         let mut child = Command::new("sh")
@@ -217,10 +216,10 @@ impl Run {
                 &test,
             ])
             .env("LEAF_ID_RUNNER", "yes")
-            // The test ends when its standard input does, that is, with this process.
+            // The test exits at the end of its standard input, so no later than this process.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // So that all that the test has started can be killed.
+            // To be able to kill everything started by the test.
             .process_group(0)
             .spawn()
             .unwrap();
@@ -232,7 +231,7 @@ impl Run {
             }
         });
         let mut output = Vec::new();
-        // To its end, which comes when the servers of the test have ended, too.
+        // Until the end, which comes after the test's servers have exited.
         child
             .stdout
             .take()
@@ -312,7 +311,7 @@ impl Run {
             outcomes.len() - count,
             took.as_secs_f64()
         );
-        // Last, what is to be looked at.
+        // Failures last, since they need attention.
         for (test, failure) in failed {
             println!("FAILED  {test}");
             for kept in failure

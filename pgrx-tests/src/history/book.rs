@@ -1,4 +1,4 @@
-//! What is known of one source of ids, and what cannot be right of it.
+//! Permanent records of a source, and the faults found in them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,30 +8,30 @@ use super::claims::Claims;
 use super::note::{Caller, IdRange, Note, Outages, Source, total};
 use crate::session::Failure;
 
-/// What cannot be right.
+/// An inconsistency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A call that succeeded with fewer ids, or more, than it asked for.
+    /// A call succeeded with a different number of ids than requested.
     Count {
-        /// Ids asked for.
+        /// Ids requested.
         asked: u32,
-        /// Ids got.
+        /// Ids received.
         got: u64,
     },
-    /// An id that was issued twice.
+    /// An id was issued twice.
     Twice(i64),
-    /// An id that is smaller than one that was issued before it was asked for.
+    /// An id is smaller than one issued before it was requested.
     Order {
-        /// The smaller.
+        /// The smaller id.
         id: i64,
-        /// What had been issued.
+        /// The id issued before.
         after: i64,
     },
-    /// An id that nobody had claimed.
+    /// An id was issued without being claimed.
     Unclaimed(i64),
-    /// An id that was issued and is still cached, to be issued again.
+    /// An issued id is still cached, so it may be issued again.
     StillCached(i64),
-    /// An id that two servers have cached, to be issued by both.
+    /// An id is cached by two servers, so both may issue it.
     CachedTwice(i64),
 }
 
@@ -48,44 +48,44 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A call that failed. It may have taken all that it asked for.
+/// A failed call. It may have used all ids that it requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Who made it.
+    /// Server and session.
     pub caller: Caller,
-    /// What it was.
+    /// Kind of call.
     pub kind: &'static str,
-    /// How many ids it wanted.
+    /// Number of ids requested.
     pub asked: u32,
-    /// How long it took while its server was up.
+    /// Duration, excluding server downtime.
     pub took: Duration,
-    /// How it failed.
+    /// The error.
     pub failure: Failure,
 }
 
-/// What happened to one source between two settlements.
+/// Events of one source between two settlements.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Window {
     /// Ids issued, by kind of call.
     pub ids: BTreeMap<&'static str, u64>,
-    /// Calls that failed.
+    /// Failed calls.
     pub cut: Vec<Cut>,
-    /// Ids that were claimed and are neither issued nor cached. Less than nothing, where
-    /// ids that seemed lost at the last settlement came back.
+    /// Ids claimed that are neither issued nor cached. Negative if ids that seemed lost at the last
+    /// settlement have reappeared.
     pub lost: i64,
-    /// Of those, the ones that the status view counts as lost.
+    /// Lost ids counted by the status view.
     pub dropped: u64,
-    /// How many more it may have counted, before a restart, while nobody looked.
+    /// Max number of further ids it may have counted before a restart, after it was last read.
     pub unseen: u64,
-    /// The longest call that succeeded, without the time in which the server was down.
+    /// Longest successful call, excluding server downtime.
     pub longest_call: Duration,
-    /// The longest time without an id of one server while somebody asked it and it was up.
+    /// Longest time without an id of one server, although requested, excluding downtime.
     pub longest_silence: Duration,
 }
 
 impl Window {
-    /// How many ids were lost that neither a cut call may have taken nor the status view
-    /// tells of.
+    /// Number of lost ids that are neither explained by failed calls nor counted by the status
+    /// view.
     #[must_use]
     pub fn unexplained(&self) -> u64 {
         let cut: u64 = self.cut.iter().map(|cut| u64::from(cut.asked)).sum();
@@ -96,39 +96,38 @@ impl Window {
     }
 }
 
-/// What is known of one source on one server for good.
+/// Permanent record of one source on one server.
 #[derive(Clone)]
 pub(super) struct Page {
-    /// The largest id it has issued.
+    /// Largest id issued.
     pub(super) highest: i64,
-    /// The status view's count when it was last read, and what it has counted since the
-    /// last settlement.
+    /// The status view's counter when last read, and its increase since the last settlement.
     pub(super) dropped_seen: u64,
     pub(super) dropped: u64,
-    /// How many it may have counted at most between our last look and a stop: an id for
-    /// each session, when a segment takes over from another.
+    /// Max increase of the counter between its last reading and a stop: one id per session whenever
+    /// a segment is replaced.
     pub(super) unseen: u64,
 }
 
 impl Page {
-    /// The count begins anew when the server starts.
+    /// The counter restarts from 0 with the server.
     pub(super) fn read_dropped(&mut self, count: u64) {
         self.dropped += count.checked_sub(self.dropped_seen).unwrap_or(count);
         self.dropped_seen = count;
     }
 }
 
-/// What is known of one source for good.
+/// Permanent record of one source.
 pub(super) struct Book {
-    /// The first id of its incarnation.
+    /// First id of its incarnation.
     pub(super) start: i64,
-    /// Everything issued, sorted and merged.
+    /// All issued ids, sorted and merged.
     pub(super) issued: Vec<IdRange>,
-    /// What edits of `max_id` passed over.
+    /// Ids skipped by edits of `max_id`.
     pub(super) skipped: Vec<IdRange>,
     /// Ids lost until the last settlement.
     pub(super) lost: i64,
-    /// By server.
+    /// Records by server.
     pub(super) pages: Vec<Page>,
 }
 
@@ -169,7 +168,7 @@ impl Book {
             page.highest = issued.map(|range| range.last).fold(page.highest, i64::max);
             page.read_dropped(claims.servers[server].dropped);
             longest_silence = longest_silence.max(silence(server, &notes, outages));
-            // Everything cached is yet to come.
+            // Cached ids must be larger than issued ones.
             let mut cached = claims.servers[server].cached.iter();
             if let Some(range) = cached.find(|range| range.first <= page.highest) {
                 return Err(Fault::StillCached(range.first));
@@ -178,7 +177,7 @@ impl Book {
         self.check_cached(claims)?;
         let lost = match source {
             Source::Tag(_) => self.lost_of(claims),
-            // Its ids are points in time: there are more than will be used.
+            // Snowflake ids are points in time, most of which are never used.
             Source::Snowflake => 0,
         };
         let mut ids = BTreeMap::new();
@@ -206,7 +205,7 @@ impl Book {
         })
     }
 
-    /// Enters the new ids, each of which must be new.
+    /// Adds new ids, which must not have been issued before.
     fn add(&mut self, notes: &[&Note]) -> Result<(), Fault> {
         let new = answered(notes).flat_map(|(_, ranges)| ranges);
         self.issued.extend(new);
@@ -246,7 +245,7 @@ impl Book {
         Ok(())
     }
 
-    /// What is cached is claimed, and nobody else's.
+    /// Cached ids must be claimed, and by one server only.
     fn check_cached(&self, claims: &Claims) -> Result<(), Fault> {
         let cached = claims.servers.iter().flat_map(|claimed| &claimed.cached);
         let mut cached: Vec<_> = cached.copied().collect();
@@ -258,7 +257,7 @@ impl Book {
             if range.last >= claims.end {
                 return Err(Fault::Unclaimed(range.last));
             }
-            // The first that does not lie below.
+            // The first range that is not below.
             let next = self
                 .issued
                 .partition_point(|issued| issued.last < range.first);
@@ -315,13 +314,13 @@ impl Note {
         })
     }
 
-    /// How long it took while its server was up.
+    /// Duration, excluding server downtime.
     fn up(&self, outages: &Outages) -> Duration {
         outages.up(self.caller.server, self.start, self.end)
     }
 }
 
-/// Calls that got ids.
+/// Calls that received ids.
 fn answered<'a>(notes: &'a [&'a Note]) -> impl Iterator<Item = (&'a Note, &'a [IdRange])> {
     notes.iter().filter_map(|note| {
         let ranges = note.outcome.as_ref().ok()?;
@@ -329,14 +328,14 @@ fn answered<'a>(notes: &'a [&'a Note]) -> impl Iterator<Item = (&'a Note, &'a [I
     })
 }
 
-/// Those of one server.
+/// Calls on one server.
 fn of_server<'a>(notes: &'a [&'a Note], server: usize) -> impl Iterator<Item = &'a Note> {
     let notes = notes.iter().copied();
     notes.filter(move |note| note.caller.server == server)
 }
 
-/// I4: a call that began after another had ended has the larger ids. Everything up to
-/// `highest` was issued before any of these calls.
+/// I4: a call that began after another had ended has larger ids. All ids up to `highest` were
+/// issued before these calls.
 fn check_order(notes: &[&Note], mut highest: i64) -> Result<(), Fault> {
     let mut by_start: Vec<_> = answered(notes).collect();
     let mut by_end = by_start.clone();
@@ -355,7 +354,7 @@ fn check_order(notes: &[&Note], mut highest: i64) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The longest time without an id of a server.
+/// Longest time without an id of a server.
 fn silence(server: usize, notes: &[&Note], outages: &Outages) -> Duration {
     let mut ends: Vec<_> = answered(notes).map(|(note, _)| note.end).collect();
     ends.extend(notes.iter().map(|note| note.start).min());

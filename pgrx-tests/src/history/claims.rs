@@ -1,4 +1,4 @@
-//! What servers say of the ids that are claimed.
+//! Claimed ids as reported by servers.
 
 use std::time::Duration;
 
@@ -6,28 +6,28 @@ use super::note::{IdRange, Source};
 use crate::checks::wait_until;
 use crate::session::Session;
 
-/// How long a claim may take that was under way when the sessions fell silent.
+/// Time limit for a claim in flight when the sessions became idle.
 const CLAIM_LIMIT: Duration = Duration::from_secs(30);
 
-/// What one server says of a source while no call is under way.
+/// A server's state of a source while no call is in flight.
 #[derive(Clone, Debug)]
 pub struct Claimed {
-    /// Ids from here on are not claimed, or not reserved.
+    /// First id not claimed, or not reserved.
     pub end: i64,
-    /// The last id there may ever be.
+    /// Largest id allowed.
     pub max_value: i64,
-    /// What is claimed and was not issued yet.
+    /// Ids claimed but not issued.
     pub cached: Vec<IdRange>,
-    /// What the status view counts as lost since the server started.
+    /// Ids lost since the start of the server, as counted by the status view.
     pub dropped: u64,
 }
 
-/// What all servers say of a source.
+/// All servers' states of a source.
 #[derive(Clone, Debug)]
 pub struct Claims {
-    /// Ids from here on are not claimed by anybody.
+    /// First id not claimed by any server.
     pub end: i64,
-    /// What each server says.
+    /// State of each server.
     pub servers: Vec<Claimed>,
 }
 
@@ -41,7 +41,7 @@ impl From<Claimed> for Claims {
 }
 
 impl Claimed {
-    /// Of a server that cannot be asked any more: what it has issued the others must not.
+    /// A server that is gone. Its issued ids must not be issued by others.
     pub(super) const GONE: Self = Self {
         end: i64::MAX,
         max_value: i64::MAX,
@@ -49,10 +49,10 @@ impl Claimed {
         dropped: 0,
     };
 
-    /// Asks the server. A claim that is under way is waited for.
+    /// Reads the state of a source, after waiting for a claim in flight.
     ///
     /// # Panics
-    /// When it never ends, or the tag is not there.
+    /// If the claim does not end, or the tag does not exist.
     #[track_caller]
     pub fn read(session: &mut Session, source: &Source) -> Self {
         match source {
@@ -60,7 +60,7 @@ impl Claimed {
             Source::Snowflake => {
                 let sql = "SELECT leaf_snowflake_max(reserved_until) FROM leaf_snowflake_status";
                 Self {
-                    // Closed: all it could say is that it issues nothing.
+                    // The generator is closed, and has no state to report.
                     end: session
                         .value::<Option<i64>>(sql)
                         .map_or(i64::MAX, |last| last + 1),
@@ -83,8 +83,8 @@ impl Claimed {
             row = session.query_opt(sql, &[&tag]).unwrap();
             row.is_some()
         });
-        // As no session asks for ids, nothing has begun since: what the row says and what
-        // the shared memory says belong together, if they are read once more.
+        // No session requests ids, so no claim has begun since: the row and shared memory are
+        // consistent if read again.
         let row = session.query_one(sql, &[&tag]).unwrap();
         let range = |first, last| {
             let first: Option<i64> = row.get(first);

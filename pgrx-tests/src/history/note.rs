@@ -1,14 +1,14 @@
-//! Calls, as they are noted, and the times in which they could not be answered.
+//! Recorded calls, and server downtime.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::session::Failure;
 
-/// Where ids come from.
+/// Source of ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A tag of the database that [`History::settle`] is given a session of.
+    /// A tag in the database of the session passed to [`History::settle`].
     Tag(String),
     /// The snowflake generator.
     Snowflake,
@@ -23,17 +23,17 @@ impl fmt::Display for Source {
     }
 }
 
-/// Ids without a gap between them, both ends included.
+/// Contiguous ids, both ends inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IdRange {
-    /// The smallest.
+    /// Smallest id.
     pub first: i64,
-    /// The largest.
+    /// Largest id.
     pub last: i64,
 }
 
 impl IdRange {
-    /// The ranges of some ids, in the order they came.
+    /// Converts ids to ranges, in order.
     #[must_use]
     pub fn of(ids: &[i64]) -> Vec<Self> {
         let mut ranges: Vec<Self> = Vec::new();
@@ -62,16 +62,16 @@ pub(super) fn total(ranges: &[IdRange]) -> u64 {
     ranges.iter().map(|range| range.len()).sum()
 }
 
-/// Who makes a call.
+/// Origin of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// Which server it asks.
+    /// Index of the server.
     pub server: usize,
-    /// Which session it is, of those of all servers.
+    /// Index of the session among those of all servers.
     pub session: usize,
 }
 
-/// A call, as its session saw it.
+/// A call as seen by its session.
 pub(super) struct Note {
     pub(super) caller: Caller,
     pub(super) source: usize,
@@ -82,18 +82,18 @@ pub(super) struct Note {
     pub(super) outcome: Result<Vec<IdRange>, Failure>,
 }
 
-/// A time in which a server could not answer.
+/// Downtime of a server.
 pub(super) struct Outage {
     pub(super) server: usize,
     pub(super) from: Instant,
     pub(super) to: Instant,
 }
 
-/// All such times.
+/// Downtime of all servers.
 pub(super) struct Outages(pub(super) Vec<Outage>);
 
 impl Outages {
-    /// How long something took while the server was up.
+    /// Time between `start` and `end`, excluding the server's downtime.
     pub(super) fn up(&self, server: usize, start: Instant, end: Instant) -> Duration {
         let outages = self.0.iter().filter(|outage| outage.server == server);
         let down: Duration = outages

@@ -1,4 +1,4 @@
-//! Made-up histories, right and wrong.
+//! Synthetic histories, correct and faulty.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A history of one tag and the snowflake generator, with made-up calls.
+/// A synthetic history of one tag and the snowflake generator.
 struct Forged(History);
 
 impl Forged {
@@ -15,14 +15,15 @@ impl Forged {
         Self(History::new(&std::env::temp_dir(), 1, sources, 3))
     }
 
-    /// Of two servers. Session 0 is on the first, 1 on the second; the ids of the tag
-    /// are claimed elsewhere.
+    /// Two servers, with session 0 on the first and session 1 on the second. The ids of the tag are
+    /// claimed on a third one.
     fn fleet() -> Self {
         let sources = vec![Source::Tag("t".into())];
         Self(History::new(&std::env::temp_dir(), 2, sources, 2))
     }
 
-    /// Settles a fleet by the ends and what is cached, on each server, and the end of all.
+    /// Settles a fleet. `ends`: ends of the claims on both servers and the central one. `cached`:
+    /// cached ids of each server.
     fn check_fleet(&self, ends: [i64; 3], cached: [&[i64]; 2]) -> Result<Window, Fault> {
         let claimed = |server: usize| Claimed {
             end: ends[server],
@@ -38,7 +39,7 @@ impl Forged {
         checked.map_or_else(|(_, fault)| Err(fault), |mut windows| Ok(windows.remove(0)))
     }
 
-    /// A call of a session between two seconds, and the ids it got.
+    /// A successful call of a session between two times, in seconds.
     fn got(&self, session: usize, seconds: (u32, u32), ids: &[i64]) -> &Self {
         self.note(session, 0, seconds, ids.len(), Ok(IdRange::of(ids)))
     }
@@ -76,7 +77,7 @@ impl Forged {
         self
     }
 
-    /// Settles with a `max_id`, and what is cached below it.
+    /// Settles with a `max_id` and cached ids.
     fn check(&self, max_id: i64, cached: &[i64]) -> Result<Window, Fault> {
         self.check_dropped(max_id, cached, 0)
     }
@@ -131,7 +132,7 @@ fn a_duplicate_is_found() {
     let inside = Forged::new();
     inside.got(0, (0, 2), &[1, 2, 3, 4]).got(1, (1, 3), &[2]);
     assert_eq!(inside.check(11, &[]).unwrap_err(), Fault::Twice(2));
-    // Of what was settled before.
+    // Repeats an id that was settled before.
     let later = Forged::new();
     later.got(0, (0, 1), &[1, 2, 3]).check(11, &[]).unwrap();
     later.got(0, (2, 3), &[4]).check(11, &[]).unwrap();
@@ -166,7 +167,7 @@ fn a_broken_order_is_found() {
     across.got(0, (0, 2), &[1, 9]).got(1, (3, 4), &[8]);
     let fault = Fault::Order { id: 8, after: 9 };
     assert_eq!(across.check(11, &[]).unwrap_err(), fault);
-    // Calls that overlap may come in any order.
+    // Overlapping calls may have ids in any order.
     let at_once = Forged::new();
     at_once.got(0, (0, 3), &[1, 9]).got(1, (3, 4), &[8]);
     at_once.check(11, &[]).unwrap();
@@ -215,18 +216,18 @@ fn lost_ids_are_counted() {
     forged.got(0, (0, 1), &[1, 2, 4]);
     let window = forged.check(11, &[6, 7, 8, 9, 10]).unwrap();
     assert_eq!((window.lost, window.unexplained()), (2, 2));
-    // Only what is new counts; a call that was cut may have had it.
+    // Only new losses count, and a failed call may have used the id.
     forged.got(0, (2, 3), &[7]).cut(1, (2, 3), 1);
     let window = forged.check(11, &[8, 9, 10]).unwrap();
     assert_eq!((window.lost, window.unexplained()), (1, 0));
-    // The status view tells of it.
+    // The status view counts the losses.
     forged.got(0, (4, 5), &[10]);
     let window = forged.check_dropped(21, &[], 11).unwrap();
     assert_eq!((window.lost, window.unexplained()), (12, 1));
-    // Skipped by an edit is not lost.
+    // Ids skipped by an edit are not lost.
     forged.0.skip(0, 21, 31);
     assert_eq!(forged.check_dropped(31, &[], 11).unwrap().lost, 0);
-    // The view starts at nothing after a restart.
+    // The view restarts from 0 after a restart.
     let window = forged.check_dropped(35, &[], 3).unwrap();
     assert_eq!((window.lost, window.unexplained()), (4, 1));
 }
@@ -240,7 +241,7 @@ fn servers_may_issue_in_any_order_between_them() {
     fleet.got(0, (4, 5), &[13]).got(1, (4, 5), &[5]);
     let window = fleet.check_fleet([21, 11, 31], [&[15], &[]]).unwrap();
     assert_eq!(window.lost, 0);
-    // On each there is an order.
+    // Each server has an order of its own.
     fleet.got(0, (6, 7), &[14]).got(1, (6, 7), &[4]);
     let fault = Fault::Order { id: 4, after: 5 };
     assert_eq!(fleet.check_fleet([21, 11, 31], [&[]; 2]), Err(fault));
@@ -267,7 +268,7 @@ fn an_id_that_only_the_server_itself_or_only_the_central_server_knows_is_found()
         let fault = Err(Fault::Unclaimed(11));
         assert_eq!(fleet.check_fleet(ends, [&[]; 2]), fault);
     }
-    // Before it is issued.
+    // The ids are cached, but not issued yet.
     let fleet = Forged::fleet();
     let fault = Err(Fault::Unclaimed(11));
     assert_eq!(fleet.check_fleet([21, 21, 11], [&[10, 11], &[]]), fault);

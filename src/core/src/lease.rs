@@ -161,8 +161,8 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// The question as it is to be sent at `boot_ms`, which is the moment that its `now_ms` says: a
-    /// connection takes its time, and the lease may have ended since this was due.
+    /// The question to send at `boot_ms`, read together with the request's `now_ms`. Connecting
+    /// takes time, and the lease may have ended since the request became due.
     #[must_use]
     pub fn at(&self, boot_ms: i64) -> Question {
         let shows = self.question.kind == Kind::Renew || boot_ms < self.hidden_from_boot_ms;
@@ -173,29 +173,29 @@ impl Draft {
     }
 }
 
-/// How the registry has answered.
+/// Status of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// The worker id is this server's, for one lease.
+    /// The worker id is leased to this server.
     Granted,
-    /// Another server, or a copy of this one, has the lease of this node.
+    /// The lease of this node belongs to another server, or to a copy of this one.
     Held,
     /// All worker ids are leased or retired.
     Full,
-    /// The registry was promoted or restored, and gives nothing away for a while.
+    /// The registry was promoted or restored, and assigns no worker ids during its grace.
     Grace,
-    /// The clocks differ.
+    /// The clocks differ too much.
     Clock,
-    /// The worker id is not to be used any more.
+    /// The worker id is retired.
     Retired,
-    /// The worker id is not this server's any more.
+    /// The worker id is no longer leased to this server.
     Lost,
-    /// The registry's servers have another epoch.
+    /// The registry is for another epoch.
     Epoch,
-    /// This node's name belongs to another role.
+    /// The node name belongs to another role.
     Role,
-    /// The ids of the registry's servers have another layout.
+    /// The registry is for another layout.
     Layout,
 }
 
@@ -553,7 +553,7 @@ impl LeaseHolder {
         }
     }
 
-    /// Makes a request due at once, because the settings have changed.
+    /// Makes a request due at once, and resets the retry interval.
     pub fn hurry(&mut self) {
         self.ask_at_ms = i64::MIN;
         self.failures = 0;

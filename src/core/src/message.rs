@@ -1,29 +1,29 @@
-//! Texts in messages between servers. They are bytes in the encoding of a database, and need not be
-//! UTF-8, as JSON has to be: a message has the character with the number of each byte.
+//! Texts in messages between servers. They are bytes in a database encoding, not necessarily UTF-8,
+//! but JSON must be UTF-8. So each byte is sent as the character with its number.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// Writes bytes as text.
+/// Serializes bytes as text.
 ///
 /// # Errors
-/// Those of the serializer.
+/// Errors of the serializer.
 pub fn serialize<S: Serializer>(bytes: impl AsRef<[u8]>, serializer: S) -> Result<S::Ok, S::Error> {
     let text: String = bytes.as_ref().iter().copied().map(char::from).collect();
     serializer.serialize_str(&text)
 }
 
-/// Reads bytes from text.
+/// Deserializes bytes from text.
 ///
 /// # Errors
-/// It is no text, or has characters that stand for no byte.
+/// Not a text, or a text with characters above U+00FF.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     let text = String::deserialize(deserializer)?;
     let bytes = text.chars().map(u8::try_from).collect::<Result<_, _>>();
     bytes.map_err(D::Error::custom)
 }
 
-/// Reads text for people, see [`shown`].
+/// Deserializes text for display; see [`shown`].
 ///
 /// # Errors
 /// As [`deserialize`].
@@ -31,8 +31,8 @@ pub fn deserialize_shown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<S
     deserialize(deserializer).map(|bytes| shown(&bytes))
 }
 
-/// Text for people, from bytes in any encoding that contains ASCII. What is no UTF-8 becomes a
-/// question mark.
+/// Converts bytes in any ASCII-compatible encoding to text for display. Invalid UTF-8 becomes
+/// question marks.
 #[must_use]
 pub fn shown(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).replace(char::REPLACEMENT_CHARACTER, "?")

@@ -1,10 +1,10 @@
-//! Every history of small worlds, of tags whose rows people, tools and failovers set back: in any order
-//! of steps up to a depth.
+//! Explores every history, up to a depth, of small worlds of tags whose rows are set back by edits,
+//! tools and failovers.
 //!
-//! Would catch: an id of a name that is issued twice (I3), for want of a rule about the mark beside
-//! the row. In each world, each rule is left out once, and the shortest history that shows why it is
-//! needed is printed; a rule whose absence no history shows fails the test. So does each assumption that
-//! a promise rests on: without it, the shortest history that breaks the promise.
+//! Would catch: an id of a name issued twice (I3) because a rule for the mark of the name is
+//! missing. In each world, each rule is left out once, and the shortest history that shows why the
+//! rule is needed is printed. A rule that no history needs fails the test. The same holds for each
+//! assumption of a promise: without it, the shortest history that breaks the promise is printed.
 
 #![cfg(not(leaf_id_loom))]
 #![allow(clippy::expect_used, reason = "a test that panics fails")]
@@ -12,7 +12,7 @@
 mod support;
 
 mod row_explorer {
-    //! The search, and a world for each of what happens to rows.
+    //! The search, and one world per subject.
 
     mod chains;
     mod failover;

@@ -3,7 +3,7 @@
 
 use leaf_id_tests::{Failure, Server, Session};
 
-/// Succeeds, whoever calls it, and leaves a trace where that is a superuser.
+/// A trap that succeeds for all callers, and leaves a trace if the caller is a superuser.
 const TRAP: &str = "
     CREATE TABLE mallory.caught (what text);
     CREATE FUNCTION mallory.trap(what text) RETURNS boolean IMMUTABLE LANGUAGE plpgsql AS $$
@@ -59,13 +59,13 @@ fn nothing_of_the_table_runs() {
             .try_run("SELECT leaf_release('mallory.t', 'id')")
             .unwrap_or_else(|failure: Failure| panic!("{trap}: {failure}"));
     }
-    // He himself may: it is his code.
+    // The owner himself may move it: it is his code.
     admin.run("GRANT USAGE ON SCHEMA leaf_id TO mallory; GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO mallory");
     mallory.run("DROP TABLE t CASCADE; CREATE TABLE t (id bigserial); CREATE INDEX ON t (id) WHERE trap('predicate')");
     mallory.run("SELECT public.leaf_adopt('t', 'id'); SELECT public.leaf_release('t', 'id')");
 }
 
-/// The trap catches whom it should.
+/// The traps catch a superuser.
 #[test]
 fn the_traps_work() {
     let (_server, mut admin, mut mallory) = prepared();
@@ -87,7 +87,7 @@ fn what_is_planted_takes_no_part() {
         "CREATE SCHEMA mallory; CREATE EXTENSION leaf_id SCHEMA public;
          CREATE TABLE mallory.t (id serial PRIMARY KEY); INSERT INTO mallory.t DEFAULT VALUES",
     );
-    // The schema that the extension is in gets another name, and his functions stand in its place.
+    // Rename the schema of the extension, and create look-alike functions under its old name.
     mallory.run(
         r#"ALTER SCHEMA public RENAME TO "its \ place"; CREATE SCHEMA public;
            CREATE FUNCTION public.leaf_segment_next(text) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
@@ -109,7 +109,7 @@ fn what_is_planted_takes_no_part() {
     admin.run("SELECT leaf_adopt('mallory.t', 'id'); SELECT leaf_release('mallory.t', 'id')");
     admin.run("SET leaf_id.adopt_new_columns = on; CREATE TABLE mallory.u (id serial)");
     assert_eq!(admin.ids("SELECT count(*) FROM leaf_id.leaf_alloc"), [1]);
-    // Nobody calls an event trigger by hand.
+    // An event trigger function cannot be called directly.
     admin
         .fails(r#"SELECT "its \ place".leaf_adopt_new_columns()"#)
         .is("39P01");

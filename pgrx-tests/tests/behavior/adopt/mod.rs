@@ -8,12 +8,12 @@ mod release;
 
 use leaf_id_tests::Server;
 
-/// A server with the extension, whose log has what sessions are told.
+/// A server with the extension that logs notices.
 pub(crate) fn server() -> Server {
     Server::with_leaf_id(&[("log_min_messages", "notice")])
 }
 
-/// What was told so far by a notice that has this text.
+/// True if a notice with this text was sent so far.
 fn told(server: &Server, text: &str) -> bool {
     let log = server.log();
     log.lines()

@@ -25,7 +25,7 @@ fn a_sequence_that_was_set_and_not_called_counts() {
     assert!(session.ids("INSERT INTO u (n) VALUES (1) RETURNING id")[0] > id);
 }
 
-/// What the lost primary may have issued is left out by release as by a claim.
+/// A release skips ids that the lost primary may have issued, like a claim.
 #[test]
 fn a_release_after_a_failover_skips() {
     let server = server();
@@ -87,7 +87,7 @@ fn a_tag_without_ids_for_the_column_is_refused() {
     session
         .fails("SELECT leaf_adopt('u', 'id', 'small')")
         .is("2200H");
-    // And nothing was used of it.
+    // No id of the tag was used.
     assert_eq!(session.next("small"), 1);
 }
 

@@ -2,7 +2,7 @@
 
 use leaf_id_tests::Fleet;
 
-/// Nobody here knows which ids the other members have.
+/// This server does not know which ids the other members have.
 #[test]
 fn a_sourced_tag_cannot_go_back() {
     let fleet = Fleet::new(2, &[]);

@@ -13,11 +13,11 @@ const ROWS: u32 = 1000;
 
 struct Case {
     what: &'static str,
-    /// The first version of PostgreSQL that has it.
+    /// First major version that supports it.
     since: i32,
-    /// Each may fail. `:file` is one with the numbers from 1 to 1000.
+    /// Each may fail. `:file` is a file with the numbers from 1 to 1000.
     statements: &'static [&'static str],
-    /// What is there then: rows of text.
+    /// Query of the result, as rows of text.
     look: &'static str,
 }
 
@@ -135,7 +135,7 @@ const COPIES: [Case; 25] = [
         ],
         ALL,
     ),
-    // In the last row: with the rows, COPY in bulk has up to a thousand ids when it looks at keys.
+    // In the last row: COPY in bulk buffers up to a thousand rows before it checks keys.
     Case::new(
         "a primary key that is taken",
         &[
@@ -285,7 +285,7 @@ const COPIES: [Case; 25] = [
         ],
         "SELECT concat_ws(' ', id, i) FROM t UNION ALL SELECT leaf_tag_drop('year')::text",
     ),
-    // Its ids are different ones in each database, as its key is.
+    // Ids differ between the databases, as do the keys.
     Case::new(
         "an opaque tag",
         &[
@@ -601,7 +601,7 @@ const OTHERS: [Case; 23] = [
     ),
 ];
 
-/// What comes of a case: each answer, what is there then, and the id that follows.
+/// Outcome of a case: each result, the final contents, and the next id.
 fn outcome(session: &mut Session, case: &Case, file: &str) -> Vec<String> {
     session.run("CREATE SCHEMA s; SET search_path = s, public");
     let mut outcome = Vec::new();
@@ -618,7 +618,7 @@ fn outcome(session: &mut Session, case: &Case, file: &str) -> Vec<String> {
     outcome
 }
 
-/// A database with both generators, tag a and a foreign server that is itself.
+/// A database with both generators, tag a, and a foreign server that points to itself.
 fn database(server: &Server, name: &str) -> Session {
     server.session().run(&format!("CREATE DATABASE {name}"));
     let mut session = server.session_in(name);

@@ -9,11 +9,11 @@ use super::{file_of_rows, server_and_session};
 
 const ROWS: u32 = 20_000;
 
-/// How many bytes of WAL a COPY into a table with this column `id` writes. The numbers of the
-/// rows are in order of their ids.
+/// Bytes of WAL written by a COPY into a table with this column `id`. Checks that the rows are in
+/// order of their ids.
 fn wal_of(session: &mut Session, column: &str, file: &Path) -> i64 {
     session.run(&format!("CREATE TABLE t (id {column}, i int)"));
-    // The first segment, and what the session looks up first.
+    // Warm-up: first segment and lookups of the session.
     session.run(&format!("COPY t (i) FROM '{}'; TRUNCATE t", file.display()));
     let before: String = session.value("SELECT pg_current_wal_insert_lsn()::text");
     session.run(&format!("COPY t (i) FROM '{}'", file.display()));
@@ -59,7 +59,7 @@ fn defaults_that_issue_ids_write_no_more_wal_than_a_serial() {
     }
 }
 
-/// Other volatile functions may look at the table, and a tag that is no constant is looked up for
+/// Other volatile functions may query the table, and a tag that is not a constant is looked up for
 /// each row.
 #[test]
 fn other_defaults_are_left_to_postgresql() {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use leaf_id_tests::{Failure, Server, Session};
 
-/// A server on which both generators issue ids, with tag a, and a session.
+/// A server with both generators and tag a, and a session.
 fn server_and_session() -> (Server, Session) {
     let server = Server::with_leaf_id(&[("leaf_id.worker_id", "1"), ("autovacuum", "off")]);
     let mut session = server.session();
@@ -30,10 +30,10 @@ fn lines(rows: u32) -> String {
     (1..=rows).map(|row| format!("{row}\n")).collect()
 }
 
-/// Has the client send the numbers from 1.
+/// Sends the numbers from 1 from the client.
 fn copy_in(session: &mut Session, statement: &str, rows: u32) -> Result<u64, Failure> {
     let sent = session.copy_in(statement).and_then(|mut writer| {
-        // That the server has refused them is what finish() says.
+        // A refusal by the server is returned by finish().
         let _ = writer.write_all(lines(rows).as_bytes());
         writer.finish()
     });

@@ -4,7 +4,7 @@ use leaf_id_tests::{Server, assert_issued_once};
 
 use super::{copy_in, server_and_session};
 
-/// A dump of the table, without the key that each has of its own.
+/// A dump of the table, without pg_dump's random key.
 fn dump(server: &Server) -> String {
     let dump = server.run("pg_dump", &["-s", "-n", "shop", "postgres"]);
     let lines = dump.lines().filter(|line| !line.contains("restrict "));
@@ -42,7 +42,7 @@ fn dumps_and_descriptions_do_not_show_it() {
             "{text}"
         );
     }
-    // What a restore makes copies in bulk too, so it has the support function.
+    // A restored table is copied in bulk, too, so it has the support function.
     server.run("createdb", &["restored"]);
     let file = server.dir().join("dump");
     server.run("pg_dump", &["-f", file.to_str().unwrap(), "postgres"]);

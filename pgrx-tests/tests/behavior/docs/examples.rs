@@ -14,12 +14,12 @@ use leaf_id_tests::programs::bin_dir;
 
 use super::page::{Block, Mark, Page, root};
 
-/// How many blocks are not simply run, by the pages' own words; so that none goes unseen.
+/// Numbers of blocks that are not just run, according to the pages; to notice every change.
 const EXPECT: usize = 3;
 const RUN_BY: usize = 15;
 const NOT_RUN: usize = 3;
 
-/// A server with the settings that a page shows, and what it needs to be quick.
+/// A server with the settings shown on a page, and some for speed.
 fn server_of(blocks: &[Block]) -> Server {
     let mut conf = vec![
         ("leaf_id.worker_id".into(), "1".into()),
@@ -41,7 +41,7 @@ fn server_of(blocks: &[Block]) -> Server {
     server
 }
 
-/// What a program says that is run by a user of the server, with this as its input.
+/// Output of a program run by a user of the server, with `input` as its standard input.
 fn run(server: &Server, program: &str, args: &[&str], input: &str) -> Output {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut child = server
@@ -55,7 +55,7 @@ fn run(server: &Server, program: &str, args: &[&str], input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It may end at the first error, and not read the rest.
+    // The program may exit at the first error without reading the rest.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()
 }
@@ -74,14 +74,14 @@ fn said(output: &Output) -> String {
     )
 }
 
-/// Without what psql fills its columns with.
+/// Removes psql's padding.
 fn trimmed(text: &str) -> String {
     text.lines()
         .map(|line| line.trim_end().to_string() + "\n")
         .collect()
 }
 
-/// Runs a block of SQL and checks what came of it.
+/// Runs a block of SQL and checks its result.
 fn sql(server: &Server, block: &Block) -> Result<(), String> {
     for before in &block.before {
         let output = psql(server, before);
@@ -104,7 +104,7 @@ fn sql(server: &Server, block: &Block) -> Result<(), String> {
     }
 }
 
-/// The commands of a block, without comments and the settings before them.
+/// Commands of a block, without comments and variable assignments.
 fn commands(text: &str) -> Vec<Vec<String>> {
     let text = text.replace("\\\n", " ");
     let lines = text.lines().map(|line| line.split(" #").next().unwrap());
@@ -119,7 +119,7 @@ fn commands(text: &str) -> Vec<Vec<String>> {
     words.filter(|words| !words.is_empty()).collect()
 }
 
-/// The sources of the tests, by their path.
+/// Sources of the tests, by path.
 fn sources(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -132,7 +132,7 @@ fn sources(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
     }
 }
 
-/// Whether cargo finds a test by that name: by any part of the path that it has there.
+/// True if cargo finds a test by this name, any part of its path.
 fn is_test(name: &str) -> bool {
     let folder = root().join("pgrx-tests/tests/behavior");
     let mut found = Vec::new();
@@ -147,7 +147,7 @@ fn is_test(name: &str) -> bool {
     })
 }
 
-/// Would catch: a guarantee in the README whose test has another name by now.
+/// Would catch: a guarantee in the README whose test was renamed.
 #[test]
 fn the_tests_of_the_guarantees_are_there() {
     let page = Page::read("README.md");
@@ -167,8 +167,8 @@ fn the_tests_of_the_guarantees_are_there() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// What is wrong with a command of the developers', if it is one: they are not run, as they
-/// build, or run all this.
+/// The problem with a developers' command, if it is one. These are not run, since they build, or
+/// run this test.
 fn developers(words: &[String]) -> Option<Result<(), String>> {
     let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
     let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(what.to_string()) };
@@ -219,7 +219,7 @@ fn developers(words: &[String]) -> Option<Result<(), String>> {
     }
 }
 
-/// Runs a block of shell commands, if they are PostgreSQL's; others are looked at.
+/// Runs shell commands if they are PostgreSQL's; checks others.
 fn shell(server: &Server, block: &Block) -> Result<(), String> {
     let mut is_run = false;
     for words in commands(&block.text) {
@@ -240,7 +240,7 @@ fn shell(server: &Server, block: &Block) -> Result<(), String> {
     }
 }
 
-/// Looks for the lines of a block in the file that it is from.
+/// Searches the file for the lines of a block.
 fn excerpt(block: &Block, path: &str) -> Result<(), String> {
     let text = fs::read_to_string(root().join(path)).map_err(|error| format!("{path}: {error}"))?;
     let mut lines = text.lines().map(str::trim);
@@ -251,7 +251,7 @@ fn excerpt(block: &Block, path: &str) -> Result<(), String> {
     }
 }
 
-/// Runs the blocks of a page, and returns how many.
+/// Runs the blocks of a page, and returns their number.
 fn run_page(page: &Page) -> Result<usize, String> {
     let blocks = page.blocks();
     let server = server_of(&blocks);

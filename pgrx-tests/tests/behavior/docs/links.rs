@@ -2,7 +2,7 @@
 
 use super::page::Page;
 
-/// What GitHub makes of a heading, as the part of an address after `#`.
+/// GitHub's anchor of a heading.
 fn anchor(heading: &str) -> String {
     let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
     let lower = heading.to_lowercase();
@@ -13,13 +13,13 @@ fn anchor(heading: &str) -> String {
         .replace(' ', "-")
 }
 
-/// The addresses that a line links to.
+/// Link targets in a line.
 fn links(line: &str) -> Vec<&str> {
     let after = line.split("](").skip(1);
     after.map(|rest| rest.split(')').next().unwrap()).collect()
 }
 
-/// What is wrong with a link on a page.
+/// The problem with a link on a page, if any.
 fn problem(page: &Page, link: &str) -> Option<String> {
     let (file, heading) = link.split_once('#').unwrap_or((link, ""));
     let path = match file {
@@ -35,7 +35,7 @@ fn problem(page: &Page, link: &str) -> Option<String> {
     let target = Page::read(path.to_str().unwrap());
     let anchors: Vec<_> = target.headings().into_iter().map(anchor).collect();
     let count = anchors.iter().filter(|anchor| *anchor == heading).count();
-    // Of two alike, the second one has another address.
+    // The second of two equal headings has another anchor.
     (count != 1).then(|| format!("{count} headings"))
 }
 

@@ -16,42 +16,42 @@ use std::path::{Path, PathBuf};
 
 use leaf_id_tests::Session;
 
-/// How a block is to be run.
+/// Treatment of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// As it stands.
+    /// Run as is.
     Run,
-    /// It fails with this SQLSTATE.
+    /// Fails with this SQLSTATE.
     Expect(String),
-    /// By this test, or by this script.
+    /// Run by this test or script.
     RunBy(String),
-    /// It is an excerpt of this file.
+    /// Excerpt of this file.
     From(String),
-    /// Not at all, for this reason.
+    /// Not run, for this reason.
     NotRun(String),
 }
 
 /// A fenced block.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// The line of its fence.
+    /// Line of its fence.
     pub line: usize,
-    /// What stands behind the fence; empty for output.
+    /// Language after the fence; empty for output.
     pub language: String,
-    /// Its lines, without the indentation of the fence.
+    /// Lines, without the indentation of the fence.
     pub text: String,
-    /// What the comment above it says.
+    /// Treatment according to the comment above.
     pub mark: Mark,
-    /// SQL that runs before it, unseen by readers.
+    /// SQL to run first, hidden from readers.
     pub before: Vec<String>,
-    /// What stands right below a block of SQL, without a language: its output, or some of it.
+    /// Block without a language directly below a block of SQL: its output, or part of it.
     pub output: Option<String>,
-    /// The heading above it.
+    /// Heading above it.
     pub heading: String,
 }
 
 impl Block {
-    /// The test that runs it, if one does.
+    /// The test that runs it, if any.
     pub fn test(&self) -> Option<&str> {
         match &self.mark {
             Mark::RunBy(test) => Some(test),
@@ -60,10 +60,10 @@ impl Block {
     }
 }
 
-/// Runs a block of statements one by one, each in a transaction of its own.
+/// Runs statements one by one, each in its own transaction.
 #[track_caller]
 pub fn run_statements(session: &mut Session, sql: &str) {
-    // No statement there holds a semicolon within.
+    // No statement on the pages contains a semicolon.
     for statement in sql.split_inclusive(';') {
         if statement.contains(';') {
             session.run(statement);
@@ -71,18 +71,18 @@ pub fn run_statements(session: &mut Session, sql: &str) {
     }
 }
 
-/// A file.
+/// A Markdown file.
 pub struct Page {
-    /// As it is called from the root of the sources.
+    /// Path relative to the root of the sources.
     pub name: String,
-    /// Where it is.
+    /// Absolute path.
     pub path: PathBuf,
-    /// All of it.
+    /// Contents.
     pub text: String,
 }
 
 impl Page {
-    /// A page by its name.
+    /// Reads a page, given its relative path.
     pub fn read(name: &str) -> Self {
         let path = root().join(name);
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -93,7 +93,7 @@ impl Page {
         }
     }
 
-    /// Every page: the files at the root, and those of docs/.
+    /// All pages: in the root directory and in docs/.
     pub fn all() -> Vec<Self> {
         let mut names = Vec::new();
         for folder in ["", "docs/"] {
@@ -108,12 +108,12 @@ impl Page {
         names.iter().map(|name| Self::read(name)).collect()
     }
 
-    /// Its fenced blocks.
+    /// Fenced blocks.
     pub fn blocks(&self) -> Vec<Block> {
         blocks(&self.text).unwrap_or_else(|problem| panic!("{}: {problem}", self.name))
     }
 
-    /// Its lines outside of blocks, with their numbers.
+    /// Lines outside of blocks, with their numbers.
     pub fn prose(&self) -> Vec<(usize, &str)> {
         let mut inside = false;
         let lines = (1..).zip(self.text.lines());
@@ -126,13 +126,13 @@ impl Page {
             .collect()
     }
 
-    /// The text of its headings, without the marks of their level.
+    /// Texts of headings, without their markup.
     pub fn headings(&self) -> Vec<&str> {
         let lines = self.prose().into_iter();
         lines.filter_map(|(_, line)| heading(line)).collect()
     }
 
-    /// The rows of the first table below a heading, without its head, cell by cell.
+    /// Rows of the first table below a heading, without its header, by cell.
     pub fn table(&self, heading_above: &str) -> Vec<Vec<String>> {
         let lines = self.prose().into_iter().map(|(_, line)| line);
         let below = lines.skip_while(|line| heading(line) != Some(heading_above));
@@ -148,7 +148,7 @@ impl Page {
     }
 }
 
-/// The root of the sources.
+/// Root directory of the sources.
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
@@ -158,14 +158,14 @@ fn heading(line: &str) -> Option<&str> {
     line.starts_with('#').then_some(text)
 }
 
-/// The blocks of a text, or what is wrong with it.
+/// Blocks of a text, or a problem with it.
 fn blocks(text: &str) -> Result<Vec<Block>, String> {
     let mut found: Vec<Block> = Vec::new();
     let mut mark = Mark::Run;
     let mut before = Vec::new();
     let mut above = String::new();
     let mut lines = (1..).zip(text.lines());
-    // Whether nothing stands between here and the end of the last block.
+    // True directly after the end of a block.
     let mut after_block = false;
     while let Some((number, line)) = lines.next() {
         let wrong = |what: &str| Err(format!("line {number}: {what}: {line}"));

@@ -17,7 +17,7 @@ fn page() -> Page {
     Page::read("docs/reference.md")
 }
 
-/// Checks that both are the same, and says what only one of them has.
+/// Asserts that both lists are equal, and reports the differences.
 #[track_caller]
 fn assert_same(what: &str, documented: &[String], real: &[String]) {
     assert!(real.len() > 1, "no {what} at all: {real:?}");
@@ -35,12 +35,12 @@ fn assert_same(what: &str, documented: &[String], real: &[String]) {
     );
 }
 
-/// Types by the names that the reference has for them.
+/// Abbreviates types as in the reference.
 fn short(text: &str) -> String {
     text.replace("timestamp with time zone", "timestamptz")
 }
 
-/// The signatures that a text block lists: each begins at the margin.
+/// Signatures in a text block; each starts at the margin.
 fn signatures(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for line in text.lines() {
@@ -82,7 +82,8 @@ fn it_has_every_function_as_it_is() {
 fn it_has_every_setting_as_it_is() {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
-    // What a text may be is not in pg_settings: there only words can say it.
+    // Valid values of a text setting are not in pg_settings, so the reference describes them in
+    // words.
     let sql = "SELECT concat_ws(' | ', format('`%s`', name), boot_val, coalesce(unit, ''),
                    CASE vartype WHEN 'string' THEN '*' WHEN 'bool' THEN 'on, off' WHEN 'enum' THEN array_to_string(enumvals, ', ')
                        ELSE min_val || ' to ' || max_val END,
@@ -133,7 +134,7 @@ fn it_has_every_column_of_every_view_and_table() {
     }
 }
 
-/// SQLSTATEs by the names that Rust and PL/pgSQL have for them.
+/// SQLSTATEs by the names used in Rust and PL/pgSQL.
 const SQLSTATES: [(&str, &str); 26] = [
     ("successful_completion", "00000"),
     ("object_not_in_prerequisite_state", "55000"),
@@ -177,7 +178,7 @@ fn sqlstate(name: &str) -> &'static str {
         .1
 }
 
-/// A message with `...` for what differs.
+/// Converts a message to a pattern with `...` for variable parts.
 fn pattern(message: &str) -> String {
     let mut pattern = String::new();
     let mut rest = message;
@@ -189,7 +190,7 @@ fn pattern(message: &str) -> String {
     (pattern + rest).replace("%s", "...")
 }
 
-/// What stands in the brackets that `text` begins behind.
+/// Contents of parentheses; `text` starts after the opening one.
 fn in_brackets(text: &str) -> &str {
     let mut depth = 1;
     let mut in_string = false;
@@ -210,7 +211,7 @@ fn in_brackets(text: &str) -> &str {
     panic!("brackets are not closed: {text}")
 }
 
-/// The string literals of a piece of Rust.
+/// String literals in Rust code.
 fn literals(rust: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = rust;
@@ -232,8 +233,8 @@ fn literals(rust: &str) -> Vec<String> {
     found
 }
 
-/// The errors that a source in Rust raises, each with its SQLSTATE: what stands behind
-/// `error(` and `ErrorReport::new(`. Constants that hold a code count as that.
+/// Errors raised by Rust code with their SQLSTATEs: arguments of `error(` and `ErrorReport::new(`.
+/// Resolves constants that hold a code.
 fn errors_of_rust(source: &str, found: &mut BTreeSet<(String, String)>) {
     let code = |word: &str| {
         let held = source
@@ -249,7 +250,7 @@ fn errors_of_rust(source: &str, found: &mut BTreeSet<(String, String)>) {
                 continue;
             }
             let arguments = in_brackets(&source[place + call.len()..]);
-            // One word is no message.
+            // A single word is not a message.
             for message in literals(arguments).iter().filter(|text| text.contains(' ')) {
                 let state = code(arguments.split(',').next().unwrap().trim());
                 found.insert((state.into(), pattern(message)));
@@ -258,8 +259,8 @@ fn errors_of_rust(source: &str, found: &mut BTreeSet<(String, String)>) {
     }
 }
 
-/// The errors that a script raises: with the message at the front, or as MESSAGE. One whose SQLSTATE
-/// is that of another error is not listed.
+/// Errors raised by a script: the message is the first argument, or MESSAGE. Omits errors that pass
+/// on another error's SQLSTATE.
 fn errors_of_sql(source: &str, found: &mut BTreeSet<(String, String)>) {
     let literal = |text: &str| text.split('\'').nth(1).unwrap().to_string();
     for raise in source.split("RAISE ").skip(1) {
@@ -279,7 +280,7 @@ fn errors_of_sql(source: &str, found: &mut BTreeSet<(String, String)>) {
 fn errors(folder: &Path, found: &mut BTreeSet<(String, String)>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        // Scripts of earlier versions, and the steps from them.
+        // Scripts of earlier versions, and update scripts.
         let earlier = ["/released", "/leaf_id--"];
         if earlier
             .iter()

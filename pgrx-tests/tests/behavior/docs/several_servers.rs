@@ -13,7 +13,7 @@ use super::page::{Page, run_statements};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The SQL under a heading that is for these tests, block by block.
+/// Blocks of SQL under a heading that are marked for these tests.
 fn blocks(heading: &str) -> Vec<String> {
     blocks_of("docs/fleet-and-failover.md", heading)
 }
@@ -29,7 +29,7 @@ fn blocks_of(page: &str, heading: &str) -> Vec<String> {
     ours.map(|block| block.text).collect()
 }
 
-/// Runs a block, with what stands for this in it replaced by that.
+/// Runs a block after replacements.
 #[track_caller]
 fn run(session: &mut Session, block: &str, replaced: &[(&str, &str)]) {
     let mut sql = block.to_string();
@@ -67,7 +67,7 @@ fn the_commands_for_several_servers_and_a_central_pair_work() {
     };
     let standby = primary.standby(&[]);
     run(&mut primary.session(), on_primary, &[("db2", STANDBY)]);
-    // As "with the primary's settings" says.
+    // As in "with the primary's settings".
     standby.set("synchronous_standby_names", STANDBY);
     let db2 = standby.dir().to_str().unwrap();
     run(
@@ -117,11 +117,11 @@ fn the_commands_for_worker_ids_from_a_registry_work() {
     });
     let holder: String = registry.value("SELECT node_name FROM leaf_worker_status WHERE live");
     assert_eq!(holder, leaf_id_tests::default_node_name(&member));
-    // As for a server that does not come back, and an id that is not to be used any more.
+    // As for a server that is gone for good, and for a worker id to be retired.
     registry.run("SELECT leaf_worker_release(0); SELECT leaf_worker_retire(0)");
 }
 
-/// From one writer to the other; before PostgreSQL 16 rows would come back for ever.
+/// From one writer to the other; before PostgreSQL 16, rows would loop forever.
 #[test]
 fn the_commands_for_logical_replication_work() {
     let writer = |number| {
@@ -156,7 +156,7 @@ fn the_commands_for_logical_replication_work() {
     wait_until(LIMIT, "the row", || {
         subscriber.column::<i64>("SELECT id FROM orders") == [1]
     });
-    // Each has its own rows of it.
+    // Each server has its own rows of the table.
     subscriber
         .fails("SELECT leaf_segment_next('orders')")
         .is("42704");
@@ -196,7 +196,7 @@ fn the_commands_for_a_logical_upgrade_work() {
     wait_until(LIMIT, "the initial copy", || {
         here.value("SELECT count(*) > 0 AND bool_and(srsubstate = 'r') FROM pg_subscription_rel")
     });
-    // Also what is created and claimed meanwhile.
+    // Also tags created and claimed meanwhile.
     there.run(
         "SELECT leaf_tag_create('later', start => 70), leaf_segment_next('later');
          INSERT INTO orders SELECT FROM generate_series(1, 1000)",

@@ -14,7 +14,7 @@ const CONF: [(&str, &str); 2] = [
 const NEXT: &str = "SELECT leaf_snowflake_next()";
 const HOUR_MS: i64 = 3_600_000;
 
-/// Runs the block that is for this test.
+/// Runs the block marked for this test.
 #[track_caller]
 fn run_block_of(test: &str, session: &mut Session) {
     let name = format!("snowflake_recovery::{test}");
@@ -26,7 +26,7 @@ fn run_block_of(test: &str, session: &mut Session) {
     run_statements(session, &block.text);
 }
 
-/// The next id, as soon as there is one.
+/// The next id, as soon as it is available.
 #[track_caller]
 fn next_soon(session: &mut Session) -> i64 {
     let mut ids = Vec::new();

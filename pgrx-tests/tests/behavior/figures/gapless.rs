@@ -11,7 +11,7 @@ use leaf_id_tests::{Server, in_threads_until, tell};
 const CLIENTS: usize = 16;
 const TIME: Duration = Duration::from_secs(10);
 
-/// Transactions a second of all clients together, each told what it runs.
+/// Transactions per second of all clients. `sql` returns the statement of a client.
 fn rate(server: &Server, sql: impl Fn(usize) -> String + Sync) -> f64 {
     let start = Instant::now();
     let (counts, ()) = in_threads_until(

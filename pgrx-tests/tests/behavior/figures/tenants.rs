@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use leaf_id_tests::{Server, Session, tell, timed};
 
-/// How many calls a figure is the mean of.
+/// Calls per measurement.
 const CALLS: u32 = 20_000;
 
 fn tenants() -> u32 {
     std::env::var("LEAF_ID_TENANTS").map_or(100_000, |n| n.parse().expect("a number"))
 }
 
-/// A server with so many slots, and a tag for each tenant with this step.
+/// A server with `slots` slots, and a tag with this step for each tenant.
 fn server_with_tags(slots: u32, tenants: u32, step: u32) -> (Server, Session) {
     let server = Server::start(&[
         ("leaf_id.max_tags", &slots.to_string()),
@@ -46,7 +46,7 @@ fn shared_memory(session: &mut Session) -> String {
     size(session, sql)
 }
 
-/// One id each for tenants at random, in one statement; what one took.
+/// Takes one id of each of `calls` random tenants in one statement. Returns the time per id.
 fn at_random(session: &mut Session, tenants: u32, calls: u32) -> Duration {
     let sql = format!(
         "SELECT count(leaf_segment_next('orders/' || 1 + floor(random() * {tenants})::int))

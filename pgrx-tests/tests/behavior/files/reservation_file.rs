@@ -17,14 +17,14 @@ use parking_lot::Mutex;
 
 const LIMIT: Duration = Duration::from_secs(30);
 const EPOCH_MS: i64 = 1_288_834_974_657;
-/// How long a reservation is in these tests.
+/// Length of a reservation in these tests.
 const RESERVATION_MS: i64 = 300;
 
 fn file(server: &Server) -> PathBuf {
     server.data_dir().join("leaf_id_reservation.json")
 }
 
-/// A server that has issued, and the last id.
+/// A server that has issued ids, and the last id.
 fn server_and_id() -> (Server, i64) {
     let server = Server::with_leaf_id(&[
         ("leaf_id.worker_id", "5"),
@@ -44,7 +44,7 @@ fn try_next(session: &mut Session) -> Result<i64, Failure> {
         .map(|ids| ids[0])
 }
 
-/// The next id, which must come: nothing is in the way any more.
+/// The next id, which must be available: no obstacle remains.
 #[track_caller]
 fn next_in_time(server: &Server) -> i64 {
     let mut session = server.session();
@@ -57,7 +57,7 @@ fn next_in_time(server: &Server) -> i64 {
     result.unwrap()
 }
 
-/// How calls fail after the start, once it is known what is wrong.
+/// Error of a call after the start, once the problem is known.
 #[track_caller]
 fn refusal(server: &Server) -> Failure {
     let mut session = server.session();
@@ -80,7 +80,7 @@ fn now_ms() -> i64 {
     since.as_millis().try_into().unwrap()
 }
 
-/// The number under a key of the file, and where it stands.
+/// Value of a key in the file, and its position.
 fn number(text: &str, key: &str) -> (i64, std::ops::Range<usize>) {
     let start = text.find(&format!("\"{key}\"")).unwrap() + key.len() + 2;
     let start = start
@@ -92,7 +92,7 @@ fn number(text: &str, key: &str) -> (i64, std::ops::Range<usize>) {
     (text[start..end].parse().unwrap_or(i64::MAX), start..end)
 }
 
-/// Writes something else under a key of the file: the file itself stays the same.
+/// Changes the value of a key in the file, which keeps its inode.
 fn edit(path: &Path, key: &str, value: &str) {
     let mut text = fs::read_to_string(path).unwrap();
     let (_, place) = number(&text, key);
@@ -131,14 +131,14 @@ fn a_file_that_cannot_be_read_is_an_error_until_it_is_gone() {
         session.next("t");
         let state = "SELECT state FROM leaf_snowflake_status";
         assert!(session.value::<String>(state).contains("cannot be read"));
-        // It is not written over: somebody has to look at it.
+        // It is not overwritten: an operator has to check it.
         refusal(&server).is("58030");
 
         let cured_at = now_ms();
         remove(&file(&server));
         let id = next_in_time(&server);
         assert!(id > last, "{name}");
-        // Nobody knows what was reserved.
+        // The reservation is unknown.
         assert!(time_of(id) >= cured_at + RESERVATION_MS, "{name}");
         last = id;
     }
@@ -156,8 +156,8 @@ fn a_file_made_readable_again_is_as_good_as_ever() {
     assert!(server.log().contains("can be reserved again"));
 }
 
-/// What it says may be old, or another server's: it raises the floor, and a whole
-/// reservation is waited out on top.
+/// Its contents may be outdated, or from another server: it raises the floor, and in addition, a
+/// whole reservation must pass.
 #[test]
 fn a_file_of_somebody_else_is_no_proof() {
     let (server, mut last) = server_and_id();
@@ -216,7 +216,7 @@ fn a_file_of_somebody_else_is_no_proof() {
     }
 }
 
-/// From a file that anybody may have edited, any number is possible.
+/// Anybody may have edited the file, so any number is possible.
 #[test]
 fn numbers_beyond_all_sense_are_survived() {
     let (server, mut last) = server_and_id();
@@ -225,7 +225,7 @@ fn numbers_beyond_all_sense_are_survived() {
         // Far in the future.
         ("reserved_until_ms", &hour.to_string()[..], "55000"),
         ("reserved_until_ms", "9223372036854775807", "55000"),
-        // Not what was ever written.
+        // Never written by leaf_id.
         ("reserved_until_ms", "9223372036854775808", "58030"),
         ("reserved_until_ms", "1e300", "58030"),
         ("worker_id", "70000", "58030"),
@@ -245,7 +245,7 @@ fn numbers_beyond_all_sense_are_survived() {
             session.value::<i64>("SELECT count(state) FROM leaf_snowflake_status"),
             1
         );
-        // A restart makes it neither better nor worse.
+        // A restart does not change that.
         server.restart();
         refusal(&server).is(state);
         server.stop(Stop::Fast);
@@ -257,7 +257,7 @@ fn numbers_beyond_all_sense_are_survived() {
     }
 }
 
-/// No id was ever issued then: whatever is made of it, ids go on, or it is said why not.
+/// No ids were ever issued at such times: either ids continue, or an error has the reason.
 #[test]
 fn numbers_from_before_all_time_are_survived() {
     let (server, mut last) = server_and_id();
@@ -296,7 +296,7 @@ fn numbers_from_before_all_time_are_survived() {
     }
 }
 
-/// In the way of every write of the file, until it is dropped.
+/// Blocks all writes of the file until dropped.
 struct Blocked<'a> {
     server: &'a Server,
     by: Blocker,
@@ -311,7 +311,8 @@ enum Blocker {
 impl<'a> Blocked<'a> {
     fn new(server: &'a Server, by: Blocker) -> Self {
         match by {
-            // One may be there: of a write that goes on, or that the server's end cut short.
+            // A file may exist, from a concurrent write, or from one cut short by the server's
+            // exit.
             Blocker::FullDisk => wait_until(LIMIT, "a place for it", || {
                 let _ = fs::remove_file(Self::temporary(server));
                 symlink("/dev/full", Self::temporary(server)).is_ok()
@@ -339,7 +340,7 @@ impl Drop for Blocked<'_> {
     }
 }
 
-/// Ids of 16 sessions, while something happens.
+/// Ids of 16 sessions while `act` runs.
 fn draw_while(server: &Server, act: impl FnOnce()) -> Vec<Vec<i64>> {
     let failures = Mutex::new(Vec::new());
     let (drawn, ()) = in_threads_until(
@@ -356,7 +357,7 @@ fn draw_while(server: &Server, act: impl FnOnce()) -> Vec<Vec<i64>> {
                     Err(failure) => {
                         failures.lock().push(failure.state.clone());
                         failure.is("58030");
-                        // As an application would: not in a tight loop.
+                        // Like an application, not in a tight loop.
                         thread::sleep(Duration::from_millis(5));
                     }
                 }
@@ -382,7 +383,7 @@ fn a_disk_that_is_full_for_a_while_under_load_repeats_nothing() {
             wait_until(LIMIT, "the refusal", || {
                 try_next(&mut watcher).is_err_and(|failure| failure.state == "58030")
             });
-            // Tags have nothing to do with it.
+            // Tags are not affected.
             assert_issued_once([user.take(&format!("{by:?}"), 100)]);
             drop(blocked);
             let (id, took) = timed(|| next_in_time(&server));
@@ -413,7 +414,7 @@ fn a_disk_that_is_full_at_start_or_stop_repeats_nothing() {
                 server.stop(Stop::Fast);
             }
         };
-        // Full at the start.
+        // Disk full at startup.
         stop();
         let blocked = Blocked::new(&server, Blocker::FullDisk);
         server.launch();
@@ -421,7 +422,7 @@ fn a_disk_that_is_full_at_start_or_stop_repeats_nothing() {
         drop(blocked);
         let id = next_in_time(&server);
         assert!(id > last);
-        // Full at the stop: the reservation stands, and is waited out.
+        // Disk full at shutdown: the reservation remains, and must pass.
         last = next_in_time(&server);
         let blocked = Blocked::new(&server, Blocker::FullDisk);
         stop();

@@ -31,13 +31,13 @@ fn server_with_tags() -> Server {
     server
 }
 
-/// Every id of a test, per tag.
+/// All ids of a test, by tag.
 #[derive(Default)]
 struct Issued(HashMap<&'static str, Vec<i64>>);
 
 impl Issued {
-    /// Takes a few ids of every tag, too few for another claim, and checks that they are
-    /// new and in order.
+    /// Takes a few ids of every tag, too few for another claim. Checks that they are new and in
+    /// order.
     fn draw(&mut self, server: &Server) {
         let mut session = server.session();
         for tag in TAGS {
@@ -52,14 +52,14 @@ impl Issued {
         }
     }
 
-    /// How many ids were skipped since the last time, which is at the last but seventh.
+    /// Number of ids skipped before the last seven.
     fn gap(&self, tag: &str) -> i64 {
         let ids = &self.0[tag];
         ids[ids.len() - 7] - ids[ids.len() - 8] - 1
     }
 }
 
-/// The lines of the log that say something about the file.
+/// Number of log lines about the file.
 fn told(server: &Server) -> usize {
     let log = server.log();
     log.lines()
@@ -75,7 +75,7 @@ fn remove(path: &Path) {
     }
 }
 
-/// Replaces the number under the first such key.
+/// Replaces the number of the first such key.
 fn edit(path: &Path, key: &str, value: &str) {
     let text = fs::read_to_string(path).unwrap();
     let start = text.find(&format!("\"{key}\":")).unwrap() + key.len() + 3;
@@ -99,8 +99,8 @@ fn remainders_come_back_once() {
         assert!(!file(&server).exists(), "it is gone before it is used");
     }
     assert_eq!(told(&server), 0);
-    // A crash loses what is cached, the remainders that came back too. (After the death of the
-    // postmaster alone the launcher still gets to save them.)
+    // A crash loses cached ids, including restored remainders. (If only the postmaster dies, the
+    // launcher can still save them.)
     server.stop(Stop::Immediate);
     server.launch();
     issued.draw(&server);
@@ -131,7 +131,7 @@ fn a_file_that_cannot_be_used_is_a_gap() {
             assert!(told(&server) > before, "{name} is not logged");
             assert!(issued.gap("d") > 0, "{name}");
         }
-        // It is over with that.
+        // That ends the problem.
         remove(&file(&server));
         server.restart();
         issued.draw(&server);
@@ -141,9 +141,9 @@ fn a_file_that_cannot_be_used_is_a_gap() {
     }
 }
 
-/// Has the remainders of a stop used, puts the file of that stop back with the server stopped, and
-/// checks that nothing of it is used again. What the file said is no longer so, but the rows
-/// do not show it: they are as they were.
+/// Uses up the remainders of a stop, then puts back the file of that stop while the server is
+/// stopped, and checks that nothing in it is used again. The file is outdated, but the rows, which
+/// are unchanged, do not show that.
 fn assert_put_back_is_a_gap(keep: impl Fn(&Path, &Path), put_back: impl Fn(&Path, &Path, u64)) {
     let server = server_with_tags();
     let mut issued = Issued::default();
@@ -176,7 +176,7 @@ fn a_copied_file_repeats_nothing() {
     assert_put_back_is_a_gap(copy, |aside, file, _| fs::rename(aside, file).unwrap());
 }
 
-/// As some backup programs keep files that have not changed.
+/// Like backup programs that hard-link unchanged files.
 #[test]
 fn a_file_kept_by_a_hard_link_repeats_nothing() {
     assert_put_back_is_a_gap(
@@ -185,12 +185,12 @@ fn a_file_kept_by_a_hard_link_repeats_nothing() {
     );
 }
 
-/// A file system gives the number of a removed file to a new one.
+/// A file system may reuse the inode of a removed file.
 #[test]
 fn a_copied_file_with_the_inode_of_the_first_repeats_nothing() {
     assert_put_back_is_a_gap(copy, |aside, file, inode| {
         let mut others = Vec::new();
-        // The server may have made it meanwhile; it can do without.
+        // The server may have created it meanwhile, and does not need it.
         let cache = file.with_file_name("global").join("pg_internal.init");
         fs::remove_file(cache).unwrap();
         for i in 0..20_000 {
@@ -213,7 +213,7 @@ fn a_copied_file_with_the_inode_of_the_first_repeats_nothing() {
     });
 }
 
-/// The rows change while no launcher runs: the library is not loaded.
+/// The rows change while no launcher runs, since the library is not loaded.
 #[test]
 fn rows_edited_meanwhile_restore_no_remainder() {
     let server = server_with_tags();
@@ -257,7 +257,7 @@ fn rows_edited_meanwhile_restore_no_remainder() {
     session
         .fails("SELECT leaf_segment_next('dropped')")
         .is("42704");
-    // It has an end now: no remainder may reach beyond it.
+    // The tag has an end now: no remainder may exceed it.
     let mut b = issued.0["b"].clone();
     while let Ok(id) = session.try_next("b") {
         b.push(id);
@@ -289,7 +289,7 @@ fn fewer_slots_than_remainders_are_a_gap() {
     issued.draw(&server);
 }
 
-/// A wrong digit is damage too: what it makes of a number must not be believed.
+/// A wrong digit is damage, too: the resulting number must not be trusted.
 #[test]
 fn a_file_with_a_wrong_digit_repeats_nothing() {
     let server = server_with_tags();
@@ -299,7 +299,7 @@ fn a_file_with_a_wrong_digit_repeats_nothing() {
     for round in 0..12 {
         server.stop(Stop::Fast);
         let mut text = fs::read(file(&server)).unwrap();
-        // Every other time it makes a first id smaller: that id was issued.
+        // Every other time, decreases a first id: that id was issued.
         let smaller = round % 2 == 0;
         let keys = ["first", "len", "max_id", "incarnation", "relation"];
         let key = if smaller {

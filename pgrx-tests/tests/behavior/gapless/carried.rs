@@ -9,7 +9,7 @@ use super::{next, server_and_session};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// One that has the series already, behind and ahead, and one that it has not.
+/// The subscriber already has one series that is behind and one ahead, and lacks one.
 #[test]
 fn a_subscriber_keeps_the_greater_number() {
     let server = |number| {
@@ -44,13 +44,13 @@ fn a_subscriber_keeps_the_greater_number() {
     becomes("ahead 999, behind 100, new 100");
     there.run("SELECT leaf_gapless_drop('behind'); SELECT leaf_gapless_create('last', 3)");
     becomes("ahead 999, last 2, new 100");
-    // The subscriber remembers what it has not issued itself.
+    // The subscriber's marks cover numbers that it has not issued itself.
     here.run("SELECT leaf_gapless_create('behind')");
     let last = "SELECT last_number FROM leaf_id.leaf_gapless WHERE series = 'behind'";
     assert_eq!(here.value::<i64>(last), 100);
 }
 
-/// `pg_restore --disable-triggers` leaves those of subscribers on for everybody.
+/// `pg_restore --disable-triggers` leaves the triggers for subscribers enabled for everybody.
 #[test]
 fn a_series_that_exists_is_not_created_after_a_restore_of_the_data() {
     let (server, mut session) = server_and_session(&[]);

@@ -10,7 +10,7 @@ use super::{NEXT, last, next, server_and_session};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Ways to take a number with a commit that would not be waited for.
+/// Ways to take a number with an asynchronous commit.
 const WAYS: [&[&str]; 6] = [
     &["SET synchronous_commit = off", NEXT],
     &[
@@ -35,7 +35,7 @@ const WAYS: [&[&str]; 6] = [
 #[test]
 fn a_number_survives_a_crash_whatever_synchronous_commit_says() {
     let (server, mut session) = server_and_session(&[
-        // Nothing but a flush that somebody waits for reaches the disk.
+        // No WAL is flushed unless somebody waits for it.
         ("wal_writer_delay", "10s"),
         ("wal_writer_flush_after", "1GB"),
         ("bgwriter_delay", "10s"),
@@ -79,7 +79,7 @@ fn the_setting_is_the_sessions_own_again_afterwards() {
     }
 }
 
-/// As much as `on`: a standby that may be promoted has it.
+/// At least `on`: a standby that may be promoted has the commit.
 #[test]
 fn a_number_waits_for_the_synchronous_standby() {
     let (primary, mut session) = server_and_session(&[("wal_retrieve_retry_interval", "100ms")]);
@@ -94,7 +94,7 @@ fn a_number_waits_for_the_synchronous_standby() {
         let mut taking = primary.session();
         taking.run(&format!("SET synchronous_commit = {level}"));
         if level != "remote_write" {
-            // Nobody else's commit waits.
+            // Other sessions' commits do not wait.
             taking.run("INSERT INTO t VALUES (1)");
         }
         let pid = taking.pid();
@@ -105,7 +105,7 @@ fn a_number_waits_for_the_synchronous_standby() {
                     "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {pid} AND wait_event = 'SyncRep')"
                 ))
             });
-            // Before this may fail: the other one cannot be canceled.
+            // Before the assertion, which may fail: the other session cannot be canceled.
             standby.launch();
             waiting.join().unwrap();
             assert!(waits, "the commit with {level}");

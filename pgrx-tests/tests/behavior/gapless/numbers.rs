@@ -20,7 +20,7 @@ fn a_transaction_that_has_one_cannot_be_prepared() {
         session.run(&format!("BEGIN; {within}"));
         session.fails("PREPARE TRANSACTION 'p'").is("0A000");
     }
-    // One that has given its numbers back may, and one that had none.
+    // Allowed if all numbers were rolled back, or none was taken.
     for within in [
         "SAVEPOINT a; SELECT leaf_gapless_next('s'); ROLLBACK TO a",
         "SAVEPOINT a; SAVEPOINT b; SELECT leaf_gapless_next('s'); RELEASE b; ROLLBACK TO a",
@@ -45,7 +45,7 @@ fn two_series_in_one_order_are_no_deadlock() {
     assert_eq!(next(&mut session), 401);
 }
 
-/// It needs no shared memory, so not to be preloaded either.
+/// Works without shared memory, so without preloading.
 #[test]
 fn it_works_where_the_library_is_not_preloaded() {
     let server = Server::with_leaf_id(&[("shared_preload_libraries", "")]);

@@ -3,7 +3,7 @@
 
 use super::{NEXT, next, server_and_session};
 
-/// Who has installed the extension creates and drops series, and does not count them either.
+/// The installing role creates and drops series, but cannot modify counters.
 #[test]
 fn the_installing_role_manages_series_and_counts_none() {
     let (server, mut admin) = server_and_session(&[]);

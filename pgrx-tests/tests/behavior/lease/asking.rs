@@ -8,12 +8,12 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
-/// What a server asks for.
+/// Parameters of a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Terms {
-    /// How far its clock is ahead of the registry's.
+    /// Requester's clock minus the registry's.
     pub(crate) ahead_ms: i64,
-    /// It would reserve for so long from now on.
+    /// Requested reservation, from now on.
     pub(crate) reserve_ms: i64,
     pub(crate) lease_ms: i32,
     pub(crate) skew_ms: i32,
@@ -30,7 +30,7 @@ pub(crate) const TERMS: Terms = Terms {
     epoch_ms: 1_288_834_974_657,
 };
 
-/// Those of a server whose lease is soon over.
+/// Terms with a short lease.
 pub(crate) const BRIEF: Terms = Terms {
     lease_ms: 3000,
     ..TERMS
@@ -61,7 +61,7 @@ impl Answer {
         self
     }
 
-    /// The worker id that was granted, without a floor.
+    /// The granted worker id; checks that there is no floor.
     #[track_caller]
     pub(crate) fn id(self) -> i32 {
         let answer = self.is("granted");
@@ -69,7 +69,7 @@ impl Answer {
         answer.worker_id.unwrap()
     }
 
-    /// The floor of a grant.
+    /// The floor of the grant.
     #[track_caller]
     pub(crate) fn floor(self) -> i64 {
         self.is("granted").floor_ms.unwrap()
@@ -81,7 +81,7 @@ impl Answer {
     }
 }
 
-/// A call of the registry, with a [`lease_message`].
+/// Sends a request, built by [`lease_message`].
 pub(crate) fn try_call(session: &mut Session, kind: &str, fields: &str) -> Result<Answer, Failure> {
     let sql = lease_query("leaf_worker_lease", &lease_message(kind, fields));
     let row = session
@@ -99,17 +99,18 @@ pub(crate) fn try_call(session: &mut Session, kind: &str, fields: &str) -> Resul
     })
 }
 
-/// A server that leases a worker id.
+/// A simulated server that leases a worker id.
 #[derive(Clone)]
 pub(crate) struct Node {
     pub(crate) name: String,
     pub(crate) terms: Terms,
-    /// What it holds, and was told.
+    /// State from its last grant.
     pub(crate) worker_id: Option<i32>,
     pub(crate) reserved_until_ms: Option<i64>,
     pub(crate) token: Option<i64>,
-    /// Shown with each request, from the first until one is granted: so that a lost answer is
-    /// known. Made for it, not before: copies of the node would share it.
+    /// Token to be recorded next; sent with each request until one is granted, so that a lost
+    /// answer is detected. Drawn by the first request, since copies of the node would share it
+    /// otherwise.
     pub(crate) next_token: Option<i64>,
 }
 
@@ -125,7 +126,7 @@ impl Node {
         }
     }
 
-    /// The fields that say who asks.
+    /// Fields that identify the requester.
     pub(crate) fn who(&mut self) -> String {
         let next_token = self
             .next_token
@@ -137,13 +138,13 @@ impl Node {
         )
     }
 
-    /// Something that it asks for is not answered.
+    /// Sends a request whose answer is lost.
     pub(crate) fn unanswered(&mut self, ask: impl FnOnce(&mut Self) -> Answer) {
         self.who();
         ask(&mut self.clone()).is("granted");
     }
 
-    /// The fields that say what it holds.
+    /// Fields with the worker id held.
     pub(crate) fn held(&self) -> String {
         format!(
             "{}, {}",
@@ -166,7 +167,7 @@ impl Node {
         )
     }
 
-    /// All that it asks with.
+    /// All fields of a request.
     pub(crate) fn fields(&mut self) -> String {
         format!("{}, {}, {}", self.who(), self.held(), self.what())
     }
@@ -199,7 +200,7 @@ impl Node {
         }
     }
 
-    /// Itself after a restart: it has the token, and no lease that it could go on with.
+    /// The node after a restart: it has the token, but no lease to continue.
     pub(crate) fn restarted(&self) -> Self {
         Self {
             worker_id: None,
@@ -208,7 +209,7 @@ impl Node {
         }
     }
 
-    /// A server made of a base backup of it.
+    /// A server restored from a base backup of the node.
     pub(crate) fn copied(&self) -> Self {
         Self::new(&self.name, self.terms)
     }
@@ -218,7 +219,7 @@ pub(crate) fn or_null<T: ToString>(value: Option<T>) -> String {
     value.map_or("NULL".into(), |value| value.to_string())
 }
 
-/// Asks again until an answer is of another status.
+/// Repeats a request until the status of its answer changes.
 #[track_caller]
 pub(crate) fn once_no_longer(status: &str, mut ask: impl FnMut() -> Answer) -> Answer {
     let mut last = None;
@@ -231,7 +232,7 @@ pub(crate) fn once_no_longer(status: &str, mut ask: impl FnMut() -> Answer) -> A
     last.unwrap()
 }
 
-/// Leaves the registry these worker ids only.
+/// Retires all other worker ids.
 pub(crate) fn leave(session: &mut Session, ids: std::ops::Range<i32>) {
     session.run(&format!(
         "SELECT leaf_worker_retire(n) FROM generate_series(0, 1023) n
@@ -247,14 +248,14 @@ pub(crate) fn server_and_session() -> (Server, Session) {
     (server, session)
 }
 
-/// As a server does: it asks again where it waited too long, or others were quicker.
+/// Like a server, retries after a lock timeout or a conflict.
 pub(crate) fn claim_at_last(session: &mut Session, node: &mut Node) -> Answer {
     let started = Instant::now();
     loop {
         match node.try_claim(session) {
             Ok(answer) => return answer,
             Err(failure) => {
-                // The second one only where its transactions are serializable.
+                // 40001 only if transactions are serializable.
                 let state = &*failure.state;
                 assert!(["55P03", "40001"].contains(&state), "{failure}");
                 assert!(started.elapsed() < LIMIT, "{failure}");

@@ -10,23 +10,23 @@ use leaf_id_tests::{
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// What a server may take for its first id on a busy machine. What it must not wait for is a
-/// lease, which is five minutes.
+/// Time limit for a server's first id on a busy machine. Much shorter than a lease, which is five
+/// minutes.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// What all three have. The registry is in their own database.
+/// Settings of all three servers, whose own database has the registry.
 const CONF: [(&str, &str); 5] = [
     ("leaf_id.worker_id", "auto"),
     ("leaf_id.worker_registry", "postgres"),
-    // What replication, and pg_rewind, need.
+    // For replication and pg_rewind.
     ("wal_log_hints", "on"),
     ("wal_keep_size", "256MB"),
     ("wal_retrieve_retry_interval", "100ms"),
 ];
-/// The ports: on one machine, these are all that tells their names apart.
+/// On one machine, only the port distinguishes their node names.
 const PORTS: [&str; 3] = ["5441", "5442", "5443"];
 
-/// Names of nodes and their worker ids.
+/// Node names and worker ids.
 fn nodes(session: &mut Session) -> Vec<(String, i32)> {
     let sql = "SELECT node_name || ' ' || worker_id FROM leaf_worker_status
                WHERE node_name IS NOT NULL ORDER BY 1";
@@ -36,7 +36,7 @@ fn nodes(session: &mut Session) -> Vec<(String, i32)> {
         .collect()
 }
 
-/// Everything in its configuration file that is not of the place where it stands.
+/// Settings in the configuration file that do not depend on the directory.
 fn configuration(server: &Server) -> Vec<String> {
     server.session().column(
         "SELECT name || '=' || setting FROM pg_settings
@@ -126,7 +126,7 @@ fn three_servers_of_one_configuration_fail_over_and_switch_over() {
             asking[1].wait_for_ids();
 
             third.configure("primary_conninfo", &second.conninfo());
-            // pg_rewind would not see the new timeline.
+            // Otherwise pg_rewind would not see the new timeline.
             second.session().run("CHECKPOINT");
             first.rewind_and_follow(second);
             for standby in [first, third] {
@@ -138,7 +138,7 @@ fn three_servers_of_one_configuration_fail_over_and_switch_over() {
             asking[2].wait_for_ids();
 
             second.follow(third);
-            // Its lease has not ended, and its worker id is the third one's now.
+            // Its lease has not ended, but the third server has its worker id now.
             second
                 .session()
                 .fails("SELECT leaf_snowflake_next()")
@@ -157,14 +157,14 @@ fn three_servers_of_one_configuration_fail_over_and_switch_over() {
         assert_in_order(asking.calls());
     }
     assert_apart(&asking);
-    // One worker id, which passes on with the registry.
+    // One worker id, inherited with the registry.
     let nodes = nodes(&mut first.session());
     let nodes: Vec<_> = nodes.into_iter().map(|node| node.0).collect();
     assert_eq!(nodes, [default_node_name(first)]);
 }
 
-/// The registry is their own database here, too, but by a foreign server that leads to whichever
-/// of them is the primary.
+/// The registry is in their own database, too, but reached through a foreign server that points to
+/// the current primary.
 #[test]
 fn hot_standbys_of_one_configuration_go_on_when_one_is_promoted() {
     let conf = |number: usize| {

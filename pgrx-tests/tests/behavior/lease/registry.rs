@@ -60,11 +60,11 @@ fn the_same_node_gets_its_id_back() {
     for (id, node) in (0..).zip(&mut nodes) {
         assert_eq!(node.claim(&mut session).id(), id);
     }
-    // By its name: the same one in another cluster is another one.
+    // The same name in another cluster is another node.
     let other = format!("4712, 'a', NULL, 1, NULL, NULL, {}", nodes[0].what());
     let answer = try_call(&mut session, "claim", &other).unwrap();
     assert_eq!(answer.id(), 3);
-    // At once, by its token ...
+    // A known token gets the worker id at once, ...
     for (id, node) in (0..).zip(&mut nodes) {
         *node = node.restarted();
         assert_eq!(node.claim(&mut session).id(), id);
@@ -74,11 +74,11 @@ fn the_same_node_gets_its_id_back() {
     wait_until(LIMIT, "the end of all leases", || {
         session.value("SELECT NOT bool_or(live) FROM leaf_worker_status")
     });
-    // ... when its lease has ended too, as nobody else got it ...
+    // ... also after the end of the lease, unless it was reassigned, ...
     assert_eq!(nodes[1].renew(&mut session).id(), 1);
     nodes[2] = nodes[2].restarted();
     assert_eq!(nodes[2].claim(&mut session).id(), 2);
-    // ... and without its data directory, above what it had reserved.
+    // ... and a lost data directory gets a floor above the previous reservation.
     let reserved = nodes[0].reserved_until_ms.unwrap();
     let mut copied = nodes[0].copied();
     let answer = once_no_longer("held", || copied.claim(&mut session));
@@ -93,7 +93,7 @@ fn a_new_holder_gets_the_floor() {
     leave(&mut session, 7..8);
     let mut a = Node::new("a", BRIEF);
     assert_eq!(a.claim(&mut session).id(), 7);
-    // What is reserved is bounded by the registry's own clock, and never goes down.
+    // The reservation is bounded by the registry's clock, and never lowered.
     a.terms.reserve_ms = 1_000_000_000;
     let answer = a.renew(&mut session).is("granted");
     let bound = answer.registry_ms + 3000 + 1000 + 1000;
@@ -114,7 +114,7 @@ fn a_new_holder_gets_the_floor() {
     assert!(floor >= reserved, "{answer:?} after {reserved}");
     assert!(floor >= answer.registry_ms + 1000, "{answer:?}");
     assert!(answer.reserved_until_ms.unwrap() >= reserved, "{answer:?}");
-    // Nothing that the old one does changes that.
+    // Requests of the old holder do not change that.
     a.terms.reserve_ms = 1_000_000;
     a.renew(&mut session).is("lost").details("to node \"b\"");
     a.claim(&mut session).is("full");
@@ -126,7 +126,7 @@ fn a_new_holder_gets_the_floor() {
 fn a_lost_answer_is_no_clone() {
     let (_server, mut session) = server_and_session();
     let mut a = Node::new("a", TERMS);
-    // The answer to the first claim is lost, and that to a renewal, by a restart too.
+    // The answers to the first claim and to a renewal are lost, the latter also by a restart.
     a.unanswered(|a| a.claim(&mut session));
     assert_eq!(a.claim(&mut session).id(), 0);
     a.unanswered(|a| a.renew(&mut session));
@@ -136,7 +136,7 @@ fn a_lost_answer_is_no_clone() {
     a = a.restarted();
     assert_eq!(a.claim(&mut session).id(), 0);
     assert_eq!(a.renew(&mut session).id(), 0);
-    // Who shows what was shown before that is somebody else.
+    // An outdated token is another server's.
     before.clone().renew(&mut session).is("lost");
     before.clone().claim(&mut session).is("held");
 }
@@ -157,18 +157,18 @@ fn a_clone_is_held_off() {
         }
         assert_eq!(a.renew(&mut session).id(), 0);
     }
-    // Of two with the same token the one that is quicker stays.
+    // Of two nodes with the same token, the first one to present it stays.
     let mut quicker = a.clone();
     assert_eq!(quicker.renew(&mut session).id(), 0);
     a.renew(&mut session).is("lost").details("by a copy");
     a = quicker;
-    // No token is not the token of nobody.
+    // A missing token does not match a missing token.
     for token in ["NULL", "0"] {
         let arguments = format!("4711, 'a', {token}, 5, NULL, NULL, {}", a.what());
         let answer = try_call(&mut session, "claim", &arguments);
         answer.unwrap().is("held");
     }
-    // With the lease the right to the id ends, for the one that then asks last.
+    // After the end of the lease, the worker id goes to whichever presents its token first.
     let mut clone = a.copied();
     let reserved = a.reserved_until_ms.unwrap();
     let answer = once_no_longer("held", || clone.claim(&mut session));
@@ -177,7 +177,7 @@ fn a_clone_is_held_off() {
     a.claim(&mut session).is("held");
 }
 
-/// Fills the registry with leases that end an hour from now, or ended as long ago.
+/// Fills the registry with leases that end in an hour, or ended an hour ago.
 fn fill(session: &mut Session, ended: &[i32]) {
     session.run(&format!(
         "INSERT INTO leaf_id.leaf_worker (worker_id, system_identifier, node_name, token, lease_until, reserved_until_ms)
@@ -198,7 +198,7 @@ fn full_is_an_error() {
         session.value::<i64>("SELECT count(*) FROM leaf_id.leaf_worker WHERE token = 1"),
         1024
     );
-    // Who has one goes on.
+    // An existing holder can renew.
     let renewal = format!("1, 'node 5', 1, 2, 5, NULL, {}", a.what());
     let answer = try_call(&mut session, "renew", &renewal).unwrap();
     assert_eq!(answer.id(), 5);
@@ -209,7 +209,7 @@ fn an_ended_lease_is_granted_again() {
     let (server, mut session) = server_and_session();
     fill(&mut session, &[3, 500, 1023, 4]);
     session.run("SELECT leaf_worker_retire(500)");
-    // The one that ended first; but not one that is being renewed.
+    // The lease that ended first, but not one that is being renewed.
     let mut renewing = server.session();
     renewing.run("BEGIN; SELECT FROM leaf_id.leaf_worker WHERE worker_id = 1023 FOR UPDATE");
     let mut claim = |name: &str| Node::new(name, TERMS).claim(&mut session);
@@ -224,12 +224,12 @@ fn an_ended_lease_is_granted_again() {
 fn retire_and_release() {
     let (_server, mut session) = server_and_session();
     let mut nodes = ["a", "b", "c"].map(|name| Node::new(name, TERMS));
-    // One that some server has by its settings.
+    // A worker id configured on some server.
     session.run("SELECT leaf_worker_retire(1)");
     let [a, b, c] = &mut nodes;
     assert_eq!(a.claim(&mut session).id(), 0);
     assert_eq!(b.claim(&mut session).id(), 2);
-    // Its holder may issue what it has reserved; then it needs another one.
+    // Its holder may use up its reservation, then needs another worker id.
     session.run("SELECT leaf_worker_retire(0)");
     a.renew(&mut session).is("retired").details("worker id 0");
     a.copied().claim(&mut session).is("held");
@@ -254,7 +254,7 @@ fn retire_and_release() {
     let answer = Node::new("d", TERMS).claim(&mut session);
     assert_eq!(answer.worker_id, Some(2));
     assert!(answer.clone().floor() >= reserved, "{answer:?}");
-    // A retired id comes back, above what was reserved.
+    // A retired worker id is reused above its reservation.
     let reserved = c.reserved_until_ms.unwrap();
     session.run("SELECT leaf_worker_release(4)");
     Node::new("e", TERMS).claim(&mut session).is("full");
@@ -275,7 +275,7 @@ fn retire_and_release() {
         .is("22004");
 }
 
-/// For ids of past times that somebody composes: only one that nobody can have issued ids with.
+/// Only a worker id that was never used can be reserved for composed ids of past times.
 #[test]
 fn a_fresh_worker_id_is_set_aside() {
     let (server, mut session) = server_and_session();
@@ -284,7 +284,7 @@ fn a_fresh_worker_id_is_set_aside() {
         let row = session.query_one(sql, &[&id]).unwrap();
         (row.get(0), row.get(1))
     };
-    // A later holder starts above, so what is a millisecond late is not early.
+    // The next holder starts above it, so the time is rounded up to milliseconds.
     let until_ms = 1_714_564_800_001;
     let until = "timestamptz '2024-05-01 12:00:00.0001+00'";
     session.run(&format!("SELECT leaf_worker_retire(0, {until})"));
@@ -301,7 +301,7 @@ fn a_fresh_worker_id_is_set_aside() {
     wait_until(LIMIT, "the setting", || {
         session.value::<String>("SHOW leaf_id.worker_id") == "5"
     });
-    // Set aside, leased, retired and so perhaps set by hand, leased once, set by hand here.
+    // Set aside, leased, retired (so perhaps configured on a server), leased once, configured here.
     for used in [0, 1, 2, 4, 5] {
         let before: Vec<String> = session.column("SELECT w::text FROM leaf_id.leaf_worker w");
         let failure = session.fails(&format!("SELECT leaf_worker_retire({used}, now())"));
@@ -326,7 +326,7 @@ fn a_fresh_worker_id_is_set_aside() {
         let call = format!("SELECT leaf_worker_retire({arguments})");
         session.fails(&call).is(state);
     }
-    // Taken back into use, it is leased above what it was set aside for.
+    // Put back into service, it is leased above the time it was set aside for.
     let far = "timestamptz '2074-05-01 12:00:00+00'";
     session.run(&format!("SELECT leaf_worker_retire(6, {far})"));
     leave(&mut session, 6..7);
@@ -378,7 +378,7 @@ fn a_clock_that_is_off_is_refused() {
     );
     let mut a = Node::new("a", off(900));
     assert_eq!(a.claim(&mut session).peers, 0);
-    // One other server may itself be the one that is off.
+    // A single other server may be the one that is off.
     let mut late = Node::new("late", off(-400));
     let answer = late.claim(&mut session).is("granted");
     assert_eq!(answer.peers, 1);
@@ -394,8 +394,8 @@ fn a_clock_that_is_off_is_refused() {
         },
     );
     b.claim(&mut session).is("granted");
-    // Against the median of the two others, not against the registry. It keeps what it has,
-    // and gets no more.
+    // Compared with the median of the two others, not with the registry. It keeps its reservation,
+    // which is not extended.
     let reserved = late.reserved_until_ms;
     let answer = late.renew(&mut session).is("clock");
     assert_eq!(answer.peers, 2);
@@ -406,7 +406,7 @@ fn a_clock_that_is_off_is_refused() {
     new.claim(&mut session)
         .is("clock")
         .details("behind the median of 3");
-    // Those count whose leases are live.
+    // Only members with a live lease count.
     let answer = once_no_longer("clock", || late.renew(&mut session));
     assert_eq!(answer.is("granted").peers, 1);
 }
@@ -429,7 +429,7 @@ fn a_dump_carries_floors() {
     let forgotten = Node::new("c", terms).claim(&mut session);
     let elsewhere = Server::start_unrelated(1, &[]);
     session.run("CREATE DATABASE beside");
-    // As a copy of the whole database does, which keeps the oids of its tables.
+    // Like a copy of the whole database, which keeps the oids of its tables.
     drop(session);
     server
         .session_in("beside")
@@ -452,7 +452,7 @@ fn a_dump_carries_floors() {
                         ORDER BY worker_id";
         let told = nodes.clone().map(|node| node.reserved_until_ms.unwrap());
         assert_eq!(session.ids(reserved), told);
-        // Leases of after the dump are forgotten.
+        // Leases granted after the dump are lost.
         let mut new = Node::new("new", terms);
         new.claim(&mut session).is("grace");
         let answer = once_no_longer("grace", || new.claim(&mut session)).is("granted");
@@ -470,14 +470,14 @@ fn a_dump_carries_floors() {
     }
 }
 
-/// What one of many was told holds, whatever the others do.
+/// Ids allowed by an answer do not overlap with those of other holders.
 #[test]
 fn under_load_no_id_has_two_holders() {
     let (server, mut admin) = server_and_session();
     leave(&mut admin, 0..3);
-    // How long after its end a lease is not given away.
+    // A lease is not reassigned before this time after its end.
     admin.run("UPDATE leaf_id.leaf_registry SET max_skew_ms = 20");
-    // (worker id, after, until): no id of this holder carries a time outside of it.
+    // (worker id, after, until): no id of this holder has a timestamp outside.
     let spans = in_threads(8, |i| {
         let mut session = server.session();
         let mut random = random();

@@ -13,7 +13,7 @@ use leaf_id_tests::{
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What somebody asks the registry for, in the words of its functions.
+/// A request to the registry.
 #[derive(Clone, Copy)]
 struct Ask<'a> {
     node: &'a str,
@@ -85,8 +85,8 @@ fn role(server: &Server, name: &str) -> Session {
     server.connect_as(name, "postgres")
 }
 
-/// The attack: one role claims as many worker ids as it gets, for nodes that do not exist,
-/// with a clock 50 minutes ahead and an idea of its own of what is allowed.
+/// An attack: one role claims as many worker ids as possible, for nodes that do not exist, with a
+/// clock 50 minutes ahead and excessive limits.
 #[test]
 fn one_role_harms_itself() {
     let registry = Registry::start();
@@ -115,7 +115,7 @@ fn one_role_harms_itself() {
                 };
                 ahead.claim(&mut bad).is("clock");
             }
-            // Then with a clock that may just be.
+            // Then with a clock that is just acceptable.
             let mut taken = HashSet::new();
             for n in 0..1021 {
                 let node = format!("bad {n}");
@@ -134,7 +134,8 @@ fn one_role_harms_itself() {
                 }
             }
             assert_eq!(taken.len(), 256);
-            // The others go on: renewals too, and a new one gets an id, and issues at once.
+            // Other members continue: they renew, and a new one gets a worker id and issues at
+            // once.
             for asking in &asking {
                 asking.wait_for_ids();
             }
@@ -152,8 +153,8 @@ fn one_role_harms_itself() {
     assert_apart(&asking);
 }
 
-/// Among the servers that renew, one whose clock is as far behind as is allowed is not refused
-/// because of one role that has invented hundreds that are ahead.
+/// A member whose clock is as far behind as allowed is not refused because another role has
+/// invented hundreds of nodes with clocks ahead.
 #[test]
 fn invented_nodes_have_one_vote() {
     let server = Server::with_leaf_id(&[]);
@@ -176,7 +177,7 @@ fn invented_nodes_have_one_vote() {
         ..ASK
     };
     late.claim(&mut good).is("granted");
-    // Where all have one role, each has a vote.
+    // If all nodes have one role, each has a vote.
     let late = Ask {
         node: "bad late",
         ..late
@@ -188,7 +189,8 @@ fn invented_nodes_have_one_vote() {
         .details("the median of 100 other servers");
 }
 
-/// A server whose role has changed is told so, and goes on when the registry's owner says.
+/// A server whose role has changed gets the reason, and continues once the registry's owner
+/// permits.
 #[test]
 fn a_server_learns_that_its_name_is_another_roles() {
     let registry = Registry::start();
@@ -203,7 +205,7 @@ fn a_server_learns_that_its_name_is_another_roles() {
         "ALTER USER MAPPING FOR CURRENT_USER SERVER {CENTRAL}
              OPTIONS (SET user 'elsewhere', SET password 'secret')"
     ));
-    // What it has is good until its lease ends.
+    // Its lease is valid until its end.
     registry.wait_for_end(0);
     server.restart();
     let mut session = server.session();
@@ -221,7 +223,7 @@ fn a_server_learns_that_its_name_is_another_roles() {
     assert_eq!(worker_of(session.next_snowflake()), 1);
 }
 
-/// A server keeps to the lease that it was granted, not to the one that it asked for.
+/// A server observes the duration granted, not the one requested.
 #[test]
 fn a_lease_is_as_long_as_the_registry_says() {
     let registry = Registry::start();
@@ -242,7 +244,7 @@ fn a_lease_is_as_long_as_the_registry_says() {
     assert!(held.lease_until_ms.unwrap() <= now_ms() + 3000);
     assert!(held.reserved_until_ms <= now_ms() + 3000 + 1000 + 15_000);
     assert_eq!(in_registry.value::<i32>(row), 3000);
-    // It renews as often as that needs.
+    // It renews as often as necessary.
     for _ in 0..2 {
         registry.wait_for_renewal(0);
     }
@@ -251,7 +253,7 @@ fn a_lease_is_as_long_as_the_registry_says() {
     session.wait_for_refusal("the lease of worker id 0 has ended");
 }
 
-/// A server is told how far the registry lets clocks be off.
+/// A server learns the clock skew tolerated by the registry.
 #[test]
 fn a_skew_is_as_the_registry_says() {
     let registry = Registry::start();
@@ -269,7 +271,7 @@ fn a_skew_is_as_the_registry_says() {
     session.next_snowflake();
 }
 
-/// A server whose ids have another layout is told so.
+/// A server whose ids have another layout gets the reason.
 #[test]
 fn a_server_learns_that_the_layout_is_another() {
     let registry = Registry::start();
@@ -289,8 +291,8 @@ fn a_server_learns_that_the_layout_is_another() {
     session.next_snowflake();
 }
 
-/// Triggers, rules and policies on its tables, and schemas that are renamed while servers
-/// lease from here, by way of the network and in a database of the server itself.
+/// Triggers, rules and policies on the registry's tables, and renamed schemas, while servers lease
+/// over the network and locally.
 #[test]
 fn nobodys_code_runs_in_the_registry() {
     let registry = Registry::start();
@@ -311,7 +313,7 @@ fn nobodys_code_runs_in_the_registry() {
                      FOR EACH ROW EXECUTE FUNCTION hostile_{table}();
                  ALTER TABLE leaf_id.{table} ENABLE ALWAYS TRIGGER hostile"
             ));
-            // Nor is the table written to, as a tool's trigger would not see it.
+            // The table is not written to, either, since a tool's trigger would miss it.
             admin.fails("SELECT leaf_worker_retire(7)").is("42804");
             admin.run(&format!(
                 "DROP TRIGGER hostile ON leaf_id.{table};
@@ -334,7 +336,7 @@ fn nobodys_code_runs_in_the_registry() {
     admin.run("SET search_path = elsewhere");
     ASK.claim(&mut admin).is("granted");
     admin.run("SELECT leaf_worker_release(1); SELECT leaf_worker_retire(7)");
-    // A table that is not the extension's any more is not written to.
+    // An altered table is not written to.
     admin.run("ALTER TABLE leaf_id.leaf_worker ALTER lease_ms TYPE bigint");
     admin.fails("SELECT leaf_worker_release(0)").is("42804");
     for log in [registry.server.log(), local.log()] {
@@ -342,7 +344,7 @@ fn nobodys_code_runs_in_the_registry() {
     }
 }
 
-/// A grant of no time would be asked for again at once, and without end.
+/// A grant of zero duration would be renewed at once, forever.
 #[test]
 fn a_grant_of_no_time_is_refused_by_the_member() {
     let registry = Registry::start();
@@ -367,7 +369,7 @@ fn a_grant_of_no_time_is_refused_by_the_member() {
         let error: String = session.snowflake_status("coalesce(last_error, '')");
         error.contains("its answer is not understood")
     });
-    // Otherwise it is understood: it is to be renewed.
+    // Otherwise the grant is valid, and will be renewed.
     grant(30_000);
     wait_until(LIMIT, "another answer", || {
         let error: String = session.snowflake_status("coalesce(last_error, '')");

@@ -25,7 +25,7 @@ fn the_functions_work_in_a_schema_of_any_name() {
     assert_eq!(monitor.column::<String>(live), ["a"]);
 }
 
-/// What a procedure has learned and takes back it tells nobody.
+/// A claim that a procedure rolls back is not disclosed.
 #[test]
 fn a_procedure_that_takes_its_claim_back_tells_nobody() {
     let (server, mut admin) = server_and_session();

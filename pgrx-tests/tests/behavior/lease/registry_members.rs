@@ -14,7 +14,7 @@ use leaf_id_tests::{
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Waits until the ids of a server carry this worker id, and returns those on the way.
+/// Takes ids of a server until they have this worker id, and returns the others.
 #[track_caller]
 fn ids_until_worker(session: &mut Session, worker_id: i32) -> Vec<i64> {
     let mut ids = Vec::new();
@@ -60,7 +60,7 @@ fn a_restart_keeps_the_id() {
             servers[server].launch();
             let id = servers[server].session().next_snowflake();
             assert_eq!(worker_of(id), workers[server]);
-            // It does not wait for the end of what the registry has recorded.
+            // It does not wait for the end of the recorded reservation.
             assert!(time_of(id) < leased[server].reserved_until_ms);
             ids[server].push(id);
             let holder = registry.holder(workers[server]).unwrap();
@@ -77,7 +77,7 @@ fn a_restart_keeps_the_id() {
     assert_issued_once(&ids);
 }
 
-/// Another server may have had it since, with a clock that was ahead.
+/// Another server may have had it since, with a clock ahead.
 #[test]
 fn a_worker_id_that_was_leased_is_not_known_once_it_is_set() {
     let registry = Registry::start();
@@ -124,7 +124,7 @@ fn after_its_lease_has_ended_a_node_still_has_its_id() {
     assert_issued_once(ids);
 }
 
-/// Small ones: twenty of them share a machine with other tests.
+/// Small servers: twenty of them share a machine with other tests.
 const SMALL: [(&str, &str); 7] = [
     ("shared_buffers", "1MB"),
     ("max_connections", "8"),
@@ -142,7 +142,7 @@ fn twenty_servers_at_once_get_twenty_ids() {
     let (servers, took) = timed(|| {
         let servers = in_threads(2, |half| {
             let servers = (half..SERVERS).step_by(2).map(|number| {
-                // Names tell nodes of one system apart.
+                // Node names distinguish nodes of one system.
                 let server = Server::start_unrelated(number % 3, &SMALL);
                 server.session().run("CREATE EXTENSION leaf_id");
                 server.connect_to_registry(registry.server.dir());
@@ -184,7 +184,7 @@ fn twenty_servers_at_once_get_twenty_ids() {
     );
 }
 
-/// What has lost a file, or is restored from a backup, does not know what was issued.
+/// A server that lost a file, or was restored from a backup, does not know its issued ids.
 #[test]
 fn a_lost_data_directory_gets_the_floor() {
     let registry = Registry::start();
@@ -192,7 +192,7 @@ fn a_lost_data_directory_gets_the_floor() {
     let first = server.session().next_snowflake();
     let worker_id = worker_of(first);
     let backup = server.backup();
-    // In use until it is killed: what was issued then.
+    // In use until it is killed. Returns the issued ids.
     let kill = |server: &Server| {
         let ids = server
             .session()
@@ -200,7 +200,7 @@ fn a_lost_data_directory_gets_the_floor() {
         server.kill_9();
         *ids.last().unwrap()
     };
-    // Waits for the next id, which is above a time and an id.
+    // Waits for the next id, which must be above a time and an id.
     let next = |server: &Server, ms: i64, last: i64| {
         let (id, took) = timed(|| server.session().next_snowflake());
         println!("the first id after {took:?}");
@@ -228,15 +228,14 @@ fn a_lost_data_directory_gets_the_floor() {
     let restored = backup.start(&[]);
     next(&restored, floor_ms, last);
 
-    // What was made anew is another server, whatever it is called.
+    // A newly created cluster is another server, even with the same name.
     let new = Server::start_unrelated(0, &[]);
     new.session().run("CREATE EXTENSION leaf_id");
     new.lease_from(registry.server.dir(), "a");
     assert_ne!(worker_of(new.session().next_snowflake()), worker_id);
 }
 
-/// Its clock is behind, as far as clocks may be apart, and the last holder was killed in
-/// full use.
+/// Its clock is behind as far as allowed, and the previous holder was killed under full load.
 #[test]
 fn a_new_holder_starts_above_the_floor() {
     let registry = Registry::start();
@@ -265,7 +264,7 @@ fn a_new_holder_starts_above_the_floor() {
     assert_eq!(worker_of(id), 5);
     assert!(id > last && time_of(id) > reserved_until_ms);
     assert_eq!(registry.holder(5).unwrap().node.as_deref(), Some("new"));
-    // The old one is back, and has nothing.
+    // The old holder is back, without a lease.
     old.launch();
     old.session()
         .wait_for_refusal("all 1024 worker ids")
@@ -282,7 +281,7 @@ fn a_lost_renewal_answer_is_no_clone() {
         proxy.set(Mode::CutAfter(request));
         wait_until(LIMIT, "the cut", || proxy.cuts() > cuts);
     };
-    // The answer to the very first request is lost, too.
+    // The answer to the first request of all is lost, too.
     proxy.set(Mode::CutAfter(r#""kind":"claim""#));
     let server = registry.member_by(proxy.dir(), "a", &[("leaf_id.worker_lease", "6s")]);
     let first = server.session().next_snowflake();
@@ -303,7 +302,7 @@ fn a_lost_renewal_answer_is_no_clone() {
     );
     asking.is_never_refused();
     assert!(asking.ids().iter().all(|id| worker_of(*id) == 0));
-    // And it ends before it can ask again.
+    // The server dies before it can retry.
     cut_after(r#""kind":"renew""#);
     server.kill_9();
     let held_until_ms = registry.holder(0).unwrap().lease_until_ms.unwrap();
@@ -318,7 +317,7 @@ fn a_lost_renewal_answer_is_no_clone() {
     assert_issued_once([ids]);
 }
 
-/// A server that leases from a database of its own, `ids`.
+/// A server that leases from its own database `ids`.
 fn server_with_a_registry_of_its_own(conf: &[(&str, &str)]) -> Server {
     let conf = [&[("leaf_id.worker_lease", "1s")], conf].concat();
     let server = Server::with_leaf_id(&conf);
@@ -346,7 +345,7 @@ fn registry_in_a_local_database() {
             "registry"
         );
     }
-    // Other servers have theirs from there, too.
+    // Other servers lease from it, too.
     server.admit_members();
     let mut session = server.session_in("ids");
     session.run("GRANT EXECUTE ON FUNCTION leaf_worker_lease TO leaf_member");
@@ -365,8 +364,8 @@ fn registry_in_a_local_database() {
     assert_eq!(server.session().value::<i64>(empty), 0, "not the registry");
 }
 
-/// The lease is renewed three times a second. PostgreSQL itself waits for a few seconds, and
-/// then fails, if anybody is in a database.
+/// The lease is renewed three times per second. DROP DATABASE waits a few seconds for other
+/// sessions in the database, then fails.
 #[test]
 fn registry_in_a_local_database_is_dropped_in_peace() {
     let server = server_with_a_registry_of_its_own(&[]);
@@ -388,11 +387,11 @@ fn registry_in_a_local_database_is_dropped_in_peace() {
     let failure = session.wait_for_refusal("the lease of worker id 0 has ended");
     failure.is("55000").details("\"ids\"");
     assert!(session.snowflake_status::<bool>("registry_away_since IS NOT NULL"));
-    // It is looked for again and again, and that is no news.
+    // Retries are not logged.
     let asked_until = now_ms() + 3000;
     wait_until(LIMIT, "some more tries", || now_ms() > asked_until);
     let log = server.log();
-    // One may have been on its way when the database went.
+    // One may have been starting when the database was dropped.
     let fatal = |line: &&str| line.contains("FATAL") && !line.contains(" 57P03 ");
     assert!(log.lines().filter(fatal).count() <= 1);
     let told = log.lines().filter(|line| line.contains("WARNING")).count();
@@ -435,7 +434,7 @@ fn a_retired_holder_stops() {
     assert_issued_once([ids]);
     assert!(registry.holder(0).unwrap().node.is_none());
 
-    // With none left it has nothing.
+    // If no worker id is left, it gets none.
     registry.leave(&[]);
     session.wait_for_refusal("all 1024 worker ids").is("53400");
     in_registry.run("SELECT leaf_worker_retire(2, false)");
@@ -483,7 +482,7 @@ fn auto_without_a_registry_is_an_error_that_says_so() {
     refusal.unwrap().is("55000");
 }
 
-/// What it goes back behind is recorded in the registry.
+/// The reset must not go below the reservation in the registry.
 #[test]
 fn reset_is_refused_with_auto() {
     let registry = Registry::start();

@@ -11,7 +11,7 @@ use super::{assert_distinct, assert_opaque, create, decoded, take};
 const DOMAIN: usize = 1_000_000;
 const SESSIONS: usize = 4;
 
-/// How far counts are from being equal.
+/// Chi-squared statistic of counts that should be equal.
 fn chi_squared(counts: &[u32]) -> f64 {
     let total: u32 = counts.iter().sum();
     let expected = f64::from(total) / counts.len() as f64;
@@ -28,7 +28,7 @@ fn every_id_of_a_domain_is_issued_once() {
     let taken = in_threads(SESSIONS, |_| {
         let mut session = server.session();
         session.be_patient();
-        // Less than a quarter: two sessions that meet at a segment's end lose a number.
+        // Less than a quarter: two sessions that switch segments at once lose a number.
         take(
             &mut session,
             "t",
@@ -45,7 +45,7 @@ fn every_id_of_a_domain_is_issued_once() {
     };
     end.is("2200H");
     let lost = session.figure("t", "ids_lost");
-    // Numbers that nothing is made of end it, too.
+    // Numbers that are not used for ids reach the end, too.
     session.run("UPDATE leaf_id.leaf_alloc SET max_value = 2000000");
     session.fails("SELECT leaf_opaque_next('t')").is("2200H");
     let mut gaps = [0; 100];
@@ -57,7 +57,7 @@ fn every_id_of_a_domain_is_issued_once() {
     }
     let chi_squared = chi_squared(&gaps);
     println!("chi-squared of 100 classes of gaps: {chi_squared:.1}, expected 99 +- 14");
-    // Plain ids: a hundred million. A random permutation: less in all but one of 10^8 runs.
+    // Plain ids: a hundred million. A random permutation: above the limit in one of 10^8 runs.
     assert!(chi_squared < 200.0, "{chi_squared}");
     let all = [taken.concat(), rest].concat();
     println!("{lost} numbers were lost");
@@ -72,7 +72,7 @@ fn every_way_to_an_id_is_opaque() {
     let mut session = server.session();
     create(&mut session, "t", 100, "");
     session.run("CREATE TABLE t (id bigint PRIMARY KEY DEFAULT leaf_opaque_next('t'), i int)");
-    // The first call of a session, a constant and a variable.
+    // The first call of a session, a constant, and a variable.
     let mut ids = [take(&mut session, "t", 1), take(&mut session, "t", 150)].concat();
     ids.extend(session.ids(
         "SELECT leaf_opaque_next(tag) FROM (VALUES ('t'), ('t')) v (tag), generate_series(1, 30)",
@@ -85,7 +85,7 @@ fn every_way_to_an_id_is_opaque() {
     fs::write(&file, rows).unwrap();
     session.run(&format!("TRUNCATE t; COPY t (i) FROM '{}'", file.display()));
     ids.extend(session.ids("SELECT id FROM t ORDER BY i"));
-    // In parallel workers, which have the key to find too.
+    // In parallel workers, which have to look up the key, too.
     session.run(
         "CREATE TABLE many AS SELECT i FROM generate_series(1, 20000) i;
          SET parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0",
@@ -99,14 +99,14 @@ fn every_way_to_an_id_is_opaque() {
     assert_distinct(&[ids.as_slice(), &parallel].concat());
     let numbers = decoded(&mut session, "t", &parallel);
     assert!(numbers.iter().all(|number| *number < 1_000_000));
-    // Rolled back, they are a gap.
+    // Rolled back ids become a gap.
     session.run("BEGIN");
     ids.extend(take(&mut session, "t", 1));
     session.run("ROLLBACK");
     ids.extend(take(&mut session, "t", 3));
     assert_opaque(&mut session, "t", &ids);
     assert!(ids.iter().all(|id| (1..1 << 53).contains(id)));
-    // Two of 500 ids below 2^40, of 2^53, would be one in a million.
+    // Two of 500 ids below 2^40, out of 2^53, would be one in a million.
     let small = ids.iter().filter(|id| **id < 1 << 40).count();
     assert!(small < 5, "{small} small ids");
     let numbers = decoded(&mut session, "t", &ids);
@@ -119,7 +119,7 @@ fn every_way_to_an_id_is_opaque() {
     assert!(encoded.get::<_, Vec<i64>>(0) == ids);
 }
 
-/// Every way to a number of t as it is.
+/// All ways to request a plain number of t.
 const RAW: [&str; 6] = [
     "SELECT leaf_segment_next('t')",
     "SELECT leaf_segment_next(tag) FROM (VALUES ('t'), ('t')) v (tag)",
@@ -141,18 +141,18 @@ fn assert_no_numbers(session: &mut Session, when: &str) {
     }
 }
 
-/// A number may be another one's id.
+/// A number may be another number's id.
 #[test]
 fn a_number_is_no_id_in_any_state_of_its_tag() {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
     let mut other = server.session();
     session.run("CREATE TABLE raw (id bigint DEFAULT leaf_segment_next('t'), i int)");
-    // Both have used the name for a plain tag.
+    // Both sessions have used the name for a plain tag.
     session.run("SELECT leaf_tag_create('t')");
     session.run("COPY raw (i) FROM PROGRAM 'seq 1 300'");
     other.take("t", 5);
-    // Its numbers may be ids.
+    // Its numbers may be in use as ids.
     session.run("SELECT leaf_tag_drop('t')");
     session.fails("SELECT leaf_opaque_create('t')").is("55000");
     session.run("SELECT leaf_tag_drop('t', forget => true)");
@@ -178,7 +178,7 @@ fn a_number_is_no_id_in_any_state_of_its_tag() {
         assert_no_numbers(&mut other, "used after a restart");
         assert_opaque(&mut session, "t", &used);
     }
-    // In the transaction that creates or edits the tag, there are no ids either.
+    // No ids in the transaction that creates or edits the tag, either.
     for edit in [
         "SELECT leaf_tag_reset('t', 5000)",
         "SELECT leaf_tag_drop('t'), leaf_tag_create('t', start => 5000)",
@@ -202,7 +202,7 @@ fn a_number_is_no_id_in_any_state_of_its_tag() {
     session.run("BEGIN; SELECT leaf_opaque_create('new')");
     session.fails("SELECT leaf_opaque_next('new')").is("55000");
     session.run("ROLLBACK");
-    // Edited without a word: another row, and a name that has a key by now.
+    // Edited without notification: another row, and a name that has a key by now.
     session.run("SELECT leaf_tag_create('quiet', step => 10, max_step => 10)");
     other.take("quiet", 3);
     session.run(

@@ -32,7 +32,8 @@ fn a_key_that_is_rolled_back_is_forgotten() {
     assert_ne!(kept, undone);
 }
 
-/// Dropped and created again, it goes on with the same key; a reset below has the same ids come again.
+/// Dropped and recreated, the tag continues with the same key. After a reset to a lower number, ids
+/// repeat.
 #[test]
 fn a_name_keeps_its_key() {
     let server = Server::with_leaf_id(&[]);
@@ -58,13 +59,13 @@ fn a_name_keeps_its_key() {
     assert_eq!(session.value::<String>("SELECT leaf_opaque_key('t')"), key);
 }
 
-/// As pg_restore may bring them, or logical replication.
+/// In the order of pg_restore or logical replication.
 #[test]
 fn a_key_that_comes_after_its_tag() {
     let server = Server::with_leaf_id(&[]);
     let (mut session, mut other) = (server.session(), server.session());
     session.run("SELECT leaf_tag_create('t')");
-    // A tag without a key is a plain one.
+    // A tag without a key is plain.
     let numbers = [session.take("t", 3), other.take("t", 3)].concat();
     assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
     session.fails("SELECT leaf_opaque_next('t')").is("42809");
@@ -74,20 +75,20 @@ fn a_key_that_comes_after_its_tag() {
     for session in [&mut session, &mut other] {
         session.fails("SELECT leaf_segment_next('t')").is("42809");
     }
-    // A table of keys that is locked is waited for, and no longer than anything else.
+    // A lock on the table of keys is waited for like any other.
     let mut locker = server.session();
     locker.run("BEGIN; LOCK TABLE leaf_id.leaf_opaque_key");
     let mut new = server.session();
     new.run("SET leaf_id.refill_timeout = '200ms'");
     let refused = promptly(|| new.fails("SELECT leaf_opaque_next('t')"));
     refused.is("55P03").details("leaf_opaque_key");
-    // Who knows it needs no table.
+    // A session that has cached the key needs no table.
     take(&mut session, "t", 1);
     locker.run("ROLLBACK");
     take(&mut new, "t", 1);
 }
 
-/// A database with an opaque tag that has issued, and the ids.
+/// A database with an opaque tag, and its issued ids.
 fn shop(server: &Server) -> Vec<i64> {
     server.session().run("CREATE DATABASE shop");
     let mut session = server.session_in("shop");
@@ -166,7 +167,8 @@ fn every_way_to_dump_and_restore_keeps_the_key() {
         }
         assert_goes_on(&server, database, &ids);
     }
-    // Without the keys, the column has no default; and its tag counts, as docs/opaque-ids.md says.
+    // Without the keys, the column has no default, and its tag is plain, as documented in
+    // docs/opaque-ids.md.
     empty("without");
     psql("without", &tags);
     let mut without = server.session_in("without");
@@ -186,7 +188,7 @@ fn every_way_to_dump_and_restore_keeps_the_key() {
     assert_goes_on(&elsewhere, "shop", &ids);
 }
 
-/// Who has installed the extension dumps it, and restores it.
+/// The role that installed the extension can dump and restore it.
 #[test]
 fn the_owner_of_a_database_dumps_and_restores() {
     let server = Server::start(&[]);

@@ -7,14 +7,14 @@ use std::collections::HashSet;
 
 use leaf_id_tests::Session;
 
-/// Creates an opaque tag whose segments have one length.
+/// Creates an opaque tag with segments of constant length.
 pub(crate) fn create(session: &mut Session, tag: &str, step: i32, arguments: &str) {
     session.run(&format!(
         "SELECT leaf_opaque_create('{tag}', step => {step}, max_step => {step}{arguments})"
     ));
 }
 
-/// As many ids as wanted, by as many calls.
+/// `count` ids, by as many calls.
 #[track_caller]
 pub(crate) fn take(session: &mut Session, tag: &str, count: i32) -> Vec<i64> {
     session.ids(&format!(
@@ -22,7 +22,7 @@ pub(crate) fn take(session: &mut Session, tag: &str, count: i32) -> Vec<i64> {
     ))
 }
 
-/// What ids were made of.
+/// Numbers behind ids.
 #[track_caller]
 pub(crate) fn decoded(session: &mut Session, tag: &str, ids: &[i64]) -> Vec<i64> {
     let sql = "SELECT leaf_opaque_decode($1, id) FROM unnest($2::bigint[]) WITH ORDINALITY u (id, n) ORDER BY n";
@@ -36,7 +36,7 @@ pub(crate) fn assert_distinct(ids: &[i64]) {
     assert_eq!(distinct.len(), ids.len(), "an id was issued twice");
 }
 
-/// They are opaque, each of another number, and the numbers come in order.
+/// Asserts that the ids are opaque, their numbers distinct, and in order.
 #[track_caller]
 pub(crate) fn assert_opaque(session: &mut Session, tag: &str, ids: &[i64]) {
     assert_distinct(ids);

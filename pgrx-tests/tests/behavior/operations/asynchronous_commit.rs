@@ -8,7 +8,7 @@ use leaf_id_tests::{Server, Session, assert_issued_once, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Where it is turned off, in what order it counts least to most.
+/// Scopes of the setting, in order of increasing precedence.
 const PLACES: [&str; 5] = [
     "ALTER SYSTEM SET synchronous_commit = off",
     "ALTER DATABASE postgres SET synchronous_commit = off",
@@ -17,11 +17,11 @@ const PLACES: [&str; 5] = [
     "SELECT set_config('synchronous_commit', 'off', false)",
 ];
 
-/// A server where nothing but a flush that somebody waits for reaches the disk.
+/// A server on which no WAL is flushed unless somebody waits for it.
 fn lazy_server() -> Server {
     Server::with_leaf_id(&[
         ("wal_writer_delay", "10s"),
-        // With 0, each commit wakes the WAL writer from 17 on.
+        // With 0, each commit wakes the WAL writer, since PostgreSQL 17.
         ("wal_writer_flush_after", "1GB"),
         ("bgwriter_delay", "10s"),
         ("autovacuum", "off"),
@@ -35,13 +35,13 @@ fn turn_off(server: &Server, place: &str) -> Session {
     if !place.starts_with("SELECT") {
         session = server.session();
     }
-    // A reload takes its time.
+    // A reload takes effect with a delay.
     session.run("SET synchronous_commit = off");
     session
 }
 
-/// Writes something that the crash loses: otherwise nothing was tried here. Not while a
-/// claim is made, which flushes all that was written before.
+/// Writes something that the crash loses; otherwise the test would prove nothing. Not concurrent
+/// with a claim, which flushes all earlier WAL.
 fn write_in_vain(session: &mut Session, round: usize) {
     wait_until(LIMIT, "the spares", || {
         session.value(
@@ -51,8 +51,8 @@ fn write_in_vain(session: &mut Session, round: usize) {
     session.run(&format!("INSERT INTO vain VALUES ({round})"));
 }
 
-/// Checks that the crashes lost something. One or another may have been flushed: the
-/// WAL writer is woken by a full page.
+/// Checks that the crashes lost something. Some of it may have been flushed, since a full page
+/// wakes the WAL writer.
 fn assert_vain(server: &Server, rounds: usize) {
     let kept: i64 = server.session().value("SELECT count(*) FROM vain");
     println!("{kept} of {rounds} writes in vain were flushed");
@@ -69,8 +69,8 @@ fn the_first_ids_of_a_tag_are_above_after_a_crash() {
         println!("{place}");
         let mut session = turn_off(&server, place);
         session.run("CHECKPOINT");
-        // The tag, its first claim and the next ones: none of them is flushed for its
-        // session's sake.
+        // The tag, its first claim and the next ones: none of them is flushed by its session's own
+        // commit.
         let tag = format!("t{round}");
         session.create_steady_tag(&tag, 5);
         let mut ids = session.take(&tag, 12);
@@ -85,7 +85,7 @@ fn the_first_ids_of_a_tag_are_above_after_a_crash() {
     assert_vain(&server, PLACES.len());
 }
 
-/// What an edit that nobody has flushed says counts from the first id on.
+/// An edit that was not flushed applies from the first id on.
 #[test]
 fn ids_after_an_edit_are_above_after_a_crash() {
     let server = lazy_server();
@@ -121,7 +121,7 @@ fn ids_after_an_edit_are_above_after_a_crash() {
     assert_vain(&server, 3);
 }
 
-/// The ids of a tag's own transaction are as lost as the transaction.
+/// Ids of a tag's own transaction are lost with the transaction.
 #[test]
 fn a_tag_made_and_used_in_one_lost_transaction_is_not_there() {
     let server = lazy_server();

@@ -68,7 +68,7 @@ fn after_a_recovery_to_an_earlier_moment_later_ids_do_not_come_again() {
     }
 }
 
-/// Not as a standby: a server of its own, on the same timeline.
+/// Not as a standby, but as an independent server on the same timeline.
 #[test]
 fn a_server_made_of_a_base_backup_takes_its_reservation_for_a_floor_alone() {
     let server = Server::with_leaf_id(&SNOWFLAKE);
@@ -79,7 +79,7 @@ fn a_server_made_of_a_base_backup_takes_its_reservation_for_a_floor_alone() {
     let mut snowflakes = vec![session.next_snowflake()];
     let known = session.max_id("t");
     let backup = server.backup();
-    // For longer than what the copied file tells of.
+    // For longer than the reservation in the copied file.
     let since = Instant::now();
     while since.elapsed() < Duration::from_millis(800) {
         snowflakes.push(session.next_snowflake());
@@ -88,7 +88,7 @@ fn a_server_made_of_a_base_backup_takes_its_reservation_for_a_floor_alone() {
     server.kill_9();
     let copy = backup.with_clock(-400).start(&[]);
     let mut session = copy.session();
-    // What the server had cached is its own to issue.
+    // Ids cached by the server may only be issued there.
     let new = session.take("t", 200);
     assert_eq!(new[0], known);
     ids.extend(new);
@@ -98,7 +98,7 @@ fn a_server_made_of_a_base_backup_takes_its_reservation_for_a_floor_alone() {
     assert_issued_once([snowflakes]);
 }
 
-/// What is left of a segment may be restored once, to the server that has saved it.
+/// Remainders may be restored once, by the server that saved them.
 #[test]
 fn a_copy_of_what_was_saved_is_given_to_nobody() {
     let server = Server::with_leaf_id(&[]);
@@ -110,7 +110,7 @@ fn a_copy_of_what_was_saved_is_given_to_nobody() {
     drop(session);
     server.stop(Stop::Fast);
     let saved = server.data_dir().join(SAVED);
-    // Held, so that no copy gets the same inode by chance.
+    // Kept, so that no copy gets the same inode by chance.
     let held = server.dir().join("held");
     fs::hard_link(&saved, &held).unwrap();
     let cold = server.dir().join("cold");
@@ -120,23 +120,23 @@ fn a_copy_of_what_was_saved_is_given_to_nobody() {
     ids.extend(session.take("t", 5));
     assert_eq!(ids[150], 151, "nothing was restored to the server itself");
     assert!(!saved.exists(), "it could be restored once more");
-    // While the server runs the file is there for moments only: as if in one of them.
-    // (What is held was emptied when it was restored.)
+    // While the server runs, the file exists only for moments; simulate one of them. (The kept file
+    // was emptied when it was restored.)
     fs::copy(cold.join(SAVED), &saved).unwrap();
     server.give(&saved);
     let of_backup = server.backup();
-    // In the way that parks nothing.
+    // Shut down without saving ranges.
     server.stop(Stop::Immediate);
     server.launch();
     let (of_backup, of_itself) = (of_backup.start(&[]), &server);
     for server in [&of_backup, of_itself] {
         assert_eq!(server.session().next("t"), known);
-        // Removed by the launcher, which may have begun just now.
+        // Removed by the launcher, which may have just started.
         wait_until(Duration::from_secs(30), "the file to be removed", || {
             !server.data_dir().join(SAVED).exists()
         });
     }
-    // A copy made while the server was stopped, that takes its place.
+    // A copy made while the server was stopped replaces it.
     server.stop(Stop::Fast);
     fs::remove_dir_all(server.data_dir()).unwrap();
     copy(&cold, &server.data_dir());
@@ -149,7 +149,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(status.unwrap().success());
 }
 
-/// A server after pg_upgrade of another one, which it stops.
+/// A server created from another one by pg_upgrade. Stops the old one.
 fn upgraded(old: &Server) -> Server {
     old.stop(Stop::Fast);
     let new = Server::start_unrelated(1, &SNOWFLAKE);
@@ -167,7 +167,7 @@ fn upgraded(old: &Server) -> Server {
     new
 }
 
-/// The old cluster was promoted once, so that its timeline is none of the new one's.
+/// The old cluster was promoted once, so its timeline differs from the new one's.
 #[test]
 fn pg_upgrade_loses_no_tag_and_skips_nothing() {
     let primary = Server::with_leaf_id(&SNOWFLAKE);
@@ -194,7 +194,7 @@ fn pg_upgrade_loses_no_tag_and_skips_nothing() {
     assert!(session.next_snowflake() > before);
 }
 
-/// Its rows are another system's, whose timelines say nothing of the one on which claims were lost.
+/// Its rows are from another system, whose timelines have no relation to the one that lost claims.
 #[test]
 fn a_promotion_after_pg_upgrade_skips_what_was_lost() {
     let old = Server::with_leaf_id(&SNOWFLAKE);

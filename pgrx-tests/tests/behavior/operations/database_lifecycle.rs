@@ -7,16 +7,16 @@ use leaf_id_tests::{Server, assert_issued_once, in_threads, timed, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A database with the extension and the tag t.
+/// A database with the extension and tag t.
 fn create_database(server: &Server, name: &str) {
     server.session().run(&format!("CREATE DATABASE {name}"));
     server
         .session_in(name)
-        // Short segments: using it heavily takes an allocator each time.
+        // Short segments: heavy use always requires an allocator.
         .run("CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t', max_step => 1000)");
 }
 
-/// Draws many ids of t, and returns the highest one when only the allocator is left there.
+/// Takes many ids of t. Returns the highest one, once only the allocator remains connected.
 fn use_heavily(server: &Server, name: &str) -> i64 {
     let ids = in_threads(4, |_| server.session_in(name).take("t", 20_000));
     assert_issued_once(&ids);
@@ -59,7 +59,7 @@ fn databases_can_be_dropped_renamed_moved_and_copied_after_use() {
         };
         use_heavily(&server, name);
         session.run(&action.replace("{}", "idle"));
-        // PostgreSQL waits for five seconds for others to leave it, and gives up then.
+        // PostgreSQL waits for other sessions for five seconds, then gives up.
         session.run(&action.replace("{}", "used"));
     }
 }
@@ -88,7 +88,7 @@ fn an_extension_created_anew_starts_at_one() {
         b.run("CREATE EXTENSION leaf_id");
         a.fails("SELECT leaf_segment_next('t')").is("42704");
     }
-    // Undone: the old tags are back, with all that is cached.
+    // Rolled back: the old tags are back, with all cached ids.
     b.create_tag("t");
     assert_eq!(a.next("t"), 1);
     b.run("BEGIN; DROP EXTENSION leaf_id; ROLLBACK");
@@ -110,7 +110,7 @@ fn a_renamed_database_goes_on_and_a_copy_goes_its_own_way() {
         copy.iter().map(|id| id + (1 << 40)).collect(),
     ]);
     assert!(renamed[0] > before);
-    // What the template had issued may be in the copy's tables.
+    // Ids issued by the template may be in the copy's tables.
     assert!(copy[0] > before);
 }
 
@@ -143,8 +143,8 @@ fn forty_databases_share_eight_worker_slots() {
     }
 }
 
-/// A template whose table of orders has leaf_id keys, and a copy of it with this oid, both of
-/// them used. Ids of the template and of the copy are the same ones.
+/// A template with a table whose keys are from leaf_id, and a copy of it with this oid. Both are
+/// used; the template and the copy issue the same ids.
 fn template_and_copy(server: &Server, oid: u32) {
     let mut session = server.session();
     session.run("CREATE DATABASE template");
@@ -164,7 +164,7 @@ fn insert_orders(server: &Server, database: &str, count: u32) {
     ));
 }
 
-/// S6: what is cached of the copy are ids that the next one has from the template.
+/// S6: cached ids of a dropped copy are already in the template of its successor.
 #[test]
 fn a_database_with_the_oid_of_a_dropped_one_has_nothing_of_it() {
     let server = Server::start(&[("fsync", "off")]);
@@ -175,7 +175,7 @@ fn a_database_with_the_oid_of_a_dropped_one_has_nothing_of_it() {
     insert_orders(&server, "copy", 100);
 }
 
-/// The same with a restart before it: the ids wait in their slots to be restored.
+/// The same with a restart in between: the ids are in slots, to be restored.
 #[test]
 fn saved_ids_that_wait_in_slots_go_with_their_database() {
     let server = Server::start(&[("fsync", "off")]);
@@ -187,7 +187,7 @@ fn saved_ids_that_wait_in_slots_go_with_their_database() {
     insert_orders(&server, "copy", 100);
 }
 
-/// The same while leaf_id is not preloaded and sees nothing: the ids wait in a file.
+/// The same while leaf_id is not preloaded, so the ids are in a file.
 #[test]
 fn saved_ids_are_not_given_to_a_database_of_the_same_oid() {
     let server = Server::start(&[("fsync", "off")]);
@@ -201,18 +201,18 @@ fn saved_ids_are_not_given_to_a_database_of_the_same_oid() {
     session.run("ALTER SYSTEM RESET shared_preload_libraries");
     server.restart();
     insert_orders(&server, "copy", 100);
-    // The template's are restored.
+    // Those of the template are restored.
     let ids = "INSERT INTO orders DEFAULT VALUES RETURNING id";
     assert_eq!(server.session_in("template").ids(ids), [21]);
 }
 
-/// The same between the end of one launcher and the start of the next one.
+/// The same between the exit of the launcher and its restart.
 #[test]
 fn saved_ids_are_not_given_to_a_database_made_while_the_launcher_was_away() {
     let server = Server::start(&[("fsync", "off")]);
     template_and_copy(&server, 54321);
     let mut session = server.session();
-    // It comes back after a second.
+    // It restarts after a second.
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                WHERE backend_type = 'leaf_id launcher'";
     session.run(end);
@@ -221,7 +221,7 @@ fn saved_ids_are_not_given_to_a_database_made_while_the_launcher_was_away() {
     insert_orders(&server, "copy", 100);
 }
 
-/// As without leaf_id: the owner of a database is no superuser, and need not be one.
+/// The owner of a database need not be a superuser, as without leaf_id.
 #[test]
 fn an_owner_drops_a_database_by_force() {
     let server = Server::start(&[]);
@@ -243,7 +243,7 @@ fn an_owner_drops_a_database_by_force() {
     assert!(user.try_next("t").is_err());
 }
 
-/// Also who has become its owner while an allocator was connected.
+/// Even a role that became the owner while an allocator was connected.
 #[test]
 fn a_new_owner_drops_a_database_by_force() {
     let server = Server::start(&[("leaf_id.allocator_idle_timeout", "10min")]);
@@ -262,7 +262,7 @@ fn a_new_owner_drops_a_database_by_force() {
     drop(user);
     admin.run("ALTER DATABASE mine OWNER TO new");
     let mut new = server.connect_as("new", "postgres");
-    // The same right, without a lock on the database: the allocator leaves if it sees one.
+    // The same privilege, but no lock on the database, which would make the allocator exit.
     let cancel = format!("SELECT pg_cancel_backend({pid})");
     wait_until(LIMIT, "the allocator to be the new owner's", || {
         new.try_column::<bool>(&cancel)

@@ -7,7 +7,7 @@ use leaf_id_tests::{Server, assert_issued_once, in_threads, while_repeating};
 
 const INSERT: &str = "INSERT INTO orders (note) SELECT 'x' FROM generate_series(1, 50)";
 
-/// A database with tags and a table that three sessions have filled.
+/// A database with tags, and a table filled by three sessions.
 fn server_with_orders() -> Server {
     let server = Server::start(&[]);
     server.session().run("CREATE DATABASE shop");
@@ -38,7 +38,7 @@ fn restore_into(server: &Server, dump: &Path, database: &str, role: &str) {
     server.run("psql", &[&options[..], &file].concat());
 }
 
-/// All ids in the table, then the next ones: none may come again.
+/// Asserts that no id in the table is issued again.
 fn assert_goes_on(server: &Server, database: &str) {
     let mut session = server.session_in(database);
     let mut ids = session.ids("SELECT id FROM orders ORDER BY id");
@@ -74,7 +74,7 @@ fn a_dump_taken_under_load_covers_its_own_ids() {
     }
 }
 
-/// Who has which privileges on what the extension has made, but for its owner.
+/// Privileges on members of the extension, except for its owner's.
 const GRANTS: &str = "
     SELECT format('%s: %s to %s by %s', n.nspname || '.' || c.relname, privilege_type,
         grantee::regrole, grantor::regrole)
@@ -117,7 +117,7 @@ fn who_installed_it_dumps_and_restores_it() {
     let dump = server.dir().join("owner.sql");
     let file = dump.to_str().unwrap();
     server.run("pg_dump", &["-U", "owner", "-f", file, "app"]);
-    // What is as the script has made it is not in there, and so piles up nowhere.
+    // Unchanged privileges are not dumped, so they do not accumulate.
     let text = std::fs::read_to_string(&dump).unwrap();
     for line in text.lines().filter(|line| line.starts_with("GRANT")) {
         assert!(line.ends_with("TO manager;"), "{line}");
@@ -135,8 +135,8 @@ fn who_installed_it_dumps_and_restores_it() {
     ids.extend(his.ids("INSERT INTO orders DEFAULT VALUES RETURNING id"));
     assert_issued_once(&[ids]);
 
-    // A dump does not say who has installed an extension: so where a superuser restores it,
-    // he does that first.
+    // A dump does not contain the role that installed the extension. So a superuser who restores it
+    // recreates the extension as that role first.
     server
         .connect_as("owner", "ours")
         .run("CREATE EXTENSION leaf_id");
@@ -147,7 +147,7 @@ fn who_installed_it_dumps_and_restores_it() {
     assert_eq!(ours.column::<String>(tags), dumped);
 }
 
-/// What the DBA has granted beyond the script, and taken away.
+/// Privileges that the DBA granted or revoked, compared with the script.
 #[test]
 fn a_dump_carries_what_was_granted_and_revoked() {
     let server = Server::start(&[]);

@@ -8,16 +8,16 @@ use rand::RngExt;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A name, `step` and `max_step`.
+/// Name, `step` and `max_step`.
 type Tag = (&'static str, i32, i32);
 
-/// Takes snowflake ids too, and keeps short what a new timeline waits out.
+/// Enables snowflake ids, with a short reservation to wait for after a promotion.
 const SNOWFLAKE: [(&str, &str); 2] = [
     ("leaf_id.worker_id", "1"),
     ("leaf_id.timestamp_reservation", "1s"),
 ];
 
-/// Creates tags and uses each a little.
+/// Creates tags and takes some ids of each.
 fn create_tags(server: &Server, tags: &[Tag]) {
     let mut session = server.session();
     for (tag, step, max_step) in tags {
@@ -29,8 +29,8 @@ fn create_tags(server: &Server, tags: &[Tag]) {
     }
 }
 
-/// A primary with these tags, and a standby that knows what was claimed so far and will
-/// not know what is claimed from now on.
+/// A primary with these tags, and a standby that has all claims so far, and will receive no further
+/// ones.
 fn pair_that_parts(tags: &[Tag], conf: &[(&str, &str)]) -> (Server, Server) {
     let primary = Server::with_leaf_id(conf);
     create_tags(&primary, tags);
@@ -40,7 +40,7 @@ fn pair_that_parts(tags: &[Tag], conf: &[(&str, &str)]) -> (Server, Server) {
     (primary, standby)
 }
 
-/// The ids of one tag on the old primary, and then on the new one.
+/// Asserts that the new primary's ids are above the old one's.
 fn assert_goes_on_above(tag: &str, known: i64, old: &[i64], new: &[i64]) {
     let unknown = old.iter().filter(|id| **id >= known).count();
     println!("{tag}: {unknown} ids were issued of claims that the standby never got");
@@ -79,7 +79,7 @@ fn ids_of_claims_that_the_standby_never_got_are_not_issued_again() {
     assert_issued_once([snowflakes]);
 }
 
-/// What failover_skip promises, and no more. It shows too that the other tests can fail.
+/// Tests the documented limit of failover_skip. Shows also that the other tests can fail.
 #[test]
 fn ids_of_more_lost_claims_than_are_skipped_come_again() {
     let tags = [("a", 20, 20), ("b", 20, 20), ("c", 20, 20)];
@@ -113,7 +113,7 @@ fn a_skip_shows_in_the_view_and_the_log_and_comes_once() {
     primary.kill_9();
     standby.promote();
     let mut session = standby.session();
-    // 8 and 64 times 100 are cut to max_step.
+    // 8 and 64 times 100 are limited to max_step.
     for (tag, skipped) in [("steady", 2 * 20), ("bounded", 2 * 300)] {
         let known = session.max_id(tag);
         assert_eq!(session.next(tag), known + skipped);
@@ -121,12 +121,12 @@ fn a_skip_shows_in_the_view_and_the_log_and_comes_once() {
         assert_eq!(session.figure(tag, "timeline"), 2);
         let line = format!("skipped {skipped} ids of tag \"{tag}\"");
         assert_eq!(standby.log().matches(&line).count(), 1, "{line}");
-        // Without a gap from here on.
+        // No gap from here on.
         let ids = session.take(tag, 500);
         assert_eq!(ids[499] - ids[0], 499);
         assert_eq!(session.figure(tag, "ids_skipped"), skipped);
     }
-    // An edit of the row hides neither where its last claim was made nor how long it was.
+    // An edit of the row hides neither the timeline of its last claim nor its length.
     let known = session.max_id("idle");
     let unsettled = "SELECT count(*) FROM leaf_check() WHERE tag = 'idle' AND detail LIKE '%since a promotion%'";
     assert_eq!(session.ids(unsettled), [1]);
@@ -147,7 +147,7 @@ fn a_skip_shows_in_the_view_and_the_log_and_comes_once() {
     }
 }
 
-/// The skip may be longer than what is left. Whoever knows better can say so.
+/// The skip may exceed the remaining ids. The user can override it.
 #[test]
 fn a_skip_beyond_the_limit_of_a_tag_is_told_and_can_be_taken_back() {
     let tags = [("a", 100, 1000), ("b", 100, 1000)];
@@ -156,7 +156,7 @@ fn a_skip_beyond_the_limit_of_a_tag_is_told_and_can_be_taken_back() {
     standby.promote();
     let mut session = standby.session();
     session.run("SET leaf_id.refill_timeout = '1s'");
-    // As it would be without the edit that this test makes of it.
+    // Without the edit that this test makes.
     let known = tags.map(|(tag, ..)| {
         let known = session.max_id(tag);
         session.run(&format!(
@@ -176,7 +176,7 @@ fn a_skip_beyond_the_limit_of_a_tag_is_told_and_can_be_taken_back() {
             .details("1800 ids are left out")
             .hints("leaf_id.failover_skip");
     }
-    // So does an edit: raising the limit beyond them is a way out.
+    // So does an edit: raising the limit is a way out.
     session.run("UPDATE leaf_id.leaf_alloc SET description = 'b' WHERE biz_tag = 'b'");
     assert_eq!(session.max_id("b"), known[1] + 1800);
     session.run(&format!(
@@ -193,7 +193,7 @@ fn a_skip_beyond_the_limit_of_a_tag_is_told_and_can_be_taken_back() {
     assert_eq!(first, Some(known[0]));
 }
 
-/// The old primary has raised the limit of a tag that was used up, and gone on. So does the new one.
+/// The old primary has raised the limit of an exhausted tag, and continued. So does the new one.
 #[test]
 fn a_limit_that_is_raised_on_both_sides_repeats_nothing() {
     let tags = [("a", 100, 100), ("b", 100, 100)];
@@ -218,14 +218,14 @@ fn a_limit_that_is_raised_on_both_sides_repeats_nothing() {
     primary.kill_9();
     standby.promote();
     let mut session = standby.session();
-    // Whatever comes first.
+    // Whichever comes first.
     session.run("UPDATE leaf_id.leaf_alloc SET description = 'b' WHERE biz_tag = 'b'");
     for ((tag, ..), old) in tags.iter().zip(old) {
         assert_issued_once([[old, raise(&mut session, tag)].concat()]);
     }
 }
 
-/// Steps, growth and starvation as they come: as many claims as may be lost can be skipped.
+/// Random steps, growth and starvation: the skip covers as many lost claims as configured.
 #[test]
 fn whatever_the_pace_no_id_of_a_lost_claim_comes_again() {
     let mut random = random();
@@ -256,7 +256,7 @@ fn whatever_the_pace_no_id_of_a_lost_claim_comes_again() {
     }
 }
 
-/// What it has received it replays before it is promoted, however far behind it was.
+/// All received WAL is replayed before the promotion, even if the standby was far behind.
 #[test]
 fn a_standby_whose_replay_is_held_has_lost_nothing() {
     let tags = [("a", 20, 20), ("growing", 20, 100_000)];
@@ -280,7 +280,7 @@ fn a_standby_whose_replay_is_held_has_lost_nothing() {
     assert_issued_once([snowflakes]);
 }
 
-/// The clocks may differ by a reservation.
+/// Clocks may differ by a reservation.
 #[test]
 fn a_standby_whose_clock_is_behind_repeats_no_snowflake_id() {
     let primary = Server::with_clock(0, &SNOWFLAKE);
@@ -304,7 +304,7 @@ fn a_standby_whose_clock_is_behind_repeats_no_snowflake_id() {
     );
 }
 
-/// Promoted, copied from the promoted one, promoted again: each timeline skips for itself.
+/// Promoted, copied from the promoted server, promoted again: each timeline has its own skip.
 #[test]
 fn every_promotion_in_a_row_of_them_skips() {
     let tags = [("t", 20, 20)];
@@ -331,7 +331,7 @@ fn every_promotion_in_a_row_of_them_skips() {
     assert_issued_once([old]);
 }
 
-/// Its rows still remember the timeline before, and both timelines have lost claims.
+/// Its rows are still from the previous timeline, and both timelines have lost claims.
 #[test]
 fn a_promotion_after_which_nothing_was_claimed_counts_too() {
     let tags = [("t", 20, 20), ("growing", 20, 100_000)];
@@ -344,7 +344,7 @@ fn a_promotion_after_which_nothing_was_claimed_counts_too() {
     third.cut_off();
     let mut session = second.session();
     for ((tag, ..), old) in tags.iter().zip(&mut old) {
-        // The first one claims, and no spare.
+        // The first one makes a claim, without a spare.
         old.push(session.next(tag));
         old.extend(session.use_claims(tag, 1));
     }
@@ -357,12 +357,11 @@ fn a_promotion_after_which_nothing_was_claimed_counts_too() {
     }
 }
 
-/// pg_rewind brings the files of the other server along, and takes back the claims that
-/// only this one had.
+/// pg_rewind copies the files of the other server, and removes claims that only this one had.
 #[test]
 fn an_old_primary_that_was_rewound_and_comes_back_repeats_nothing() {
     let tags = [("t", 20, 20)];
-    // What pg_rewind needs of both servers.
+    // Requirements of pg_rewind.
     let rewind = [("wal_log_hints", "on"), ("wal_keep_size", "128MB")];
     let conf = [SNOWFLAKE, rewind].concat();
     let (first, second) = pair_that_parts(&tags, &conf);
@@ -388,8 +387,8 @@ fn an_old_primary_that_was_rewound_and_comes_back_repeats_nothing() {
     assert_issued_once([snowflakes]);
 }
 
-/// Would catch: the file of a standby taken for a bound of what its primary has issued since. The
-/// primary refuses the epoch, somebody fails over, and the ids of the last seconds come again.
+/// Would catch: a standby's file taken for a bound of its primary's ids. The primary refuses the
+/// epoch, a failover follows, and the ids of the last seconds repeat.
 #[test]
 fn an_epoch_that_a_primary_refuses_its_standby_refuses_too() {
     let conf = [&SNOWFLAKE[..], &[("leaf_id.max_clock_lead", "2s")]].concat();
@@ -398,7 +397,8 @@ fn an_epoch_that_a_primary_refuses_its_standby_refuses_too() {
     let standby = primary.standby(&[]);
     standby.replay_all_of(&primary);
     let mut session = primary.session();
-    // Longer than the standby's file and what servers allow for: it looks as if all ids were larger.
+    // Longer than the standby's reservation and the tolerances together, so all new ids seem to be
+    // larger.
     let later: i64 = session.value("SELECT current_setting('leaf_id.epoch')::bigint + 4000");
     let copied = Instant::now();
     wait_until(LIMIT, "the file to be old", || {

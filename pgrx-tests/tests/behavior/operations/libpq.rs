@@ -10,7 +10,7 @@ use std::process::Command;
 use leaf_id_tests::programs::bin_dir;
 use leaf_id_tests::{Server, Session};
 
-/// Which libpq a process has loaded. (The WAL receiver's own library is called by it, too.)
+/// The libpq libraries loaded in a process. (libpqwalreceiver.so does not count.)
 fn loaded(pid: i32) -> BTreeSet<PathBuf> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let files = maps
@@ -25,7 +25,7 @@ fn loaded(pid: i32) -> BTreeSet<PathBuf> {
         .collect()
 }
 
-/// The libpq of the server's own directories, if it has one there.
+/// The libpq in the server's own directories, if any.
 fn own() -> Option<PathBuf> {
     let asked = Command::new(bin_dir().join("pg_config"))
         .arg("--libdir")

@@ -15,7 +15,7 @@ fn file(name: &str) -> String {
     fs::read_to_string(directory.join(name)).unwrap()
 }
 
-/// The metrics of one query: its name, its SQL, and the names of its columns.
+/// Queries with their metrics: name, SQL, and column names.
 fn queries(file: &str) -> Vec<(String, String, BTreeSet<String>)> {
     let mut found: Vec<(String, String, BTreeSet<String>)> = Vec::new();
     for line in file.lines() {

@@ -11,7 +11,7 @@ use rand::RngExt;
 
 const STEPS: [i32; 3] = [1, 1 << 30, i32::MAX];
 
-/// The ids between the first and the last one of a range, the ends included.
+/// First and last id of a range.
 fn range(session: &mut Session, tag: &str, n: i32) -> (i64, i64) {
     let row = session
         .query_one("SELECT * FROM leaf_segment_next_range($1, $2)", &[&tag, &n])
@@ -21,7 +21,7 @@ fn range(session: &mut Session, tag: &str, n: i32) -> (i64, i64) {
     (first, last)
 }
 
-/// Takes ids until that fails, as it does when the server ends.
+/// Takes ids until an error, as after a shutdown.
 fn take_to_the_end(session: &mut Session, at_once: i32) -> (Vec<i64>, Failure) {
     let mut ids = Vec::new();
     loop {
@@ -37,7 +37,7 @@ fn the_smallest_and_largest_steps_survive_restarts() {
     let server = Server::with_leaf_id(&[]);
     for step in STEPS {
         let tag = format!("t{step}");
-        // The step may not grow past an integer (in Leaf it did, and wrapped).
+        // The step must not exceed an integer (in the original Leaf it wrapped).
         server.session().run(&format!(
             "SELECT leaf_tag_create('{tag}', step => {step}, max_step => 2147483647)"
         ));
@@ -61,8 +61,8 @@ fn the_smallest_and_largest_steps_survive_restarts() {
     }
 }
 
-/// Sessions take ids and use them at once while the server is killed again and again. The
-/// flush of what they commit is put off: only the claims themselves may not be.
+/// Sessions take ids and use them at once while the server is killed repeatedly. Their commits are
+/// flushed late; only claims must be flushed at once.
 #[test]
 fn kill_9_at_any_moment_repeats_nothing() {
     let server = Server::with_leaf_id(&[
@@ -76,7 +76,7 @@ fn kill_9_at_any_moment_repeats_nothing() {
     let mut random = random();
     let mut issued: Vec<i64> = Vec::new();
     for round in 0..8 {
-        // The row itself reaches the disk.
+        // The tag's row is flushed.
         server.session().run("CHECKPOINT");
         let drawn = Mutex::new(Vec::new());
         let dead = AtomicBool::new(false);

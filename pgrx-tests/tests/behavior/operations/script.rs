@@ -10,23 +10,23 @@ use std::path::Path;
 use leaf_id_tests::Server;
 use syn::{Attribute, FnArg, GenericArgument, Item, ItemFn, PathArguments, ReturnType, Type};
 
-/// What either side says of a function.
+/// Declaration of a function, in Rust or SQL.
 #[derive(Debug, PartialEq, Eq)]
 struct Declared {
     strict: bool,
     volatility: &'static str,
     parallel: &'static str,
     arguments: Vec<String>,
-    /// The arguments that follow are read from the call itself.
+    /// Further arguments are read from fcinfo.
     more_arguments: bool,
-    /// None: any, as the value is made in memory.
+    /// `None`: any type, as the datum is built in C's representation.
     result: Option<String>,
     set: bool,
-    /// The names and types of the columns, of a set of rows.
+    /// Names and types of the columns of a set-returning function.
     columns: Vec<String>,
 }
 
-/// The functions of `src/api` that PostgreSQL calls, by their names.
+/// Functions in `src/api` that PostgreSQL calls, by name.
 fn in_rust() -> BTreeMap<String, Declared> {
     let api = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/api");
     let mut functions = BTreeMap::new();
@@ -100,7 +100,7 @@ fn declared(function: &ItemFn, attribute: &Attribute) -> Declared {
     }
 }
 
-/// The columns of a `TableIterator<'static, (name!(column, type), ..)>`.
+/// Columns of a `TableIterator<'static, (name!(column, type), ..)>`.
 fn columns(iterator: &Type) -> Vec<String> {
     let rows = inside(iterator);
     let Some(Type::Tuple(row)) = rows.first() else {
@@ -119,7 +119,7 @@ fn columns(iterator: &Type) -> Vec<String> {
     row.elems.iter().map(column).collect()
 }
 
-/// The types in the angle brackets of one.
+/// Types in the angle brackets of a type.
 fn inside(given: &Type) -> Vec<&Type> {
     let Type::Path(path) = given else {
         return Vec::new();
@@ -135,7 +135,7 @@ fn inside(given: &Type) -> Vec<&Type> {
     }
 }
 
-/// The name of a type, and of the one in its angle brackets.
+/// Names of a type and of its type argument.
 fn names(given: &Type) -> Vec<String> {
     match given {
         Type::Reference(to) => names(&to.elem),
@@ -148,7 +148,7 @@ fn names(given: &Type) -> Vec<String> {
     }
 }
 
-/// The SQL type of a Rust type; none of a value that is made in memory.
+/// SQL type of a Rust type; `None` for a raw datum.
 fn sql_type(rust: &str) -> Option<String> {
     let name = match rust {
         "i16" => "smallint",
@@ -168,8 +168,8 @@ fn sql_type(rust: &str) -> Option<String> {
     Some(name.into())
 }
 
-/// The same of the extension's functions in C, as the script has created them, with the name of the
-/// symbol: several SQL functions may have one name.
+/// Declarations of the extension's C functions as created by the script, with the name of the
+/// symbol, since several SQL functions may have the same name.
 fn in_sql(server: &Server) -> BTreeMap<String, Declared> {
     let rows = server.session().query(
         "SELECT prosrc, proisstrict, provolatile::text, proparallel::text,

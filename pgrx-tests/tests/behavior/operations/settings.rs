@@ -7,7 +7,7 @@ use leaf_id_tests::{Server, Session, becomes, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Name, lowest and highest value of the settings that are numbers.
+/// Name, minimum and maximum of numeric settings.
 fn numbers(session: &mut Session) -> Vec<(String, i64, i64)> {
     let sql = "SELECT name, min_val::bigint, max_val::bigint FROM pg_settings
                WHERE name LIKE 'leaf\\_id.%' AND vartype = 'integer' ORDER BY name";
@@ -17,8 +17,8 @@ fn numbers(session: &mut Session) -> Vec<(String, i64, i64)> {
         .collect()
 }
 
-/// Checks that both kinds of ids come, in order. With a timeout of a millisecond a call may
-/// fail, but not every call.
+/// Checks that both kinds of ids are issued, in order. With a timeout of a millisecond, some calls
+/// may fail, but not all.
 fn assert_issues(server: &Server, last: &mut (i64, i64)) {
     let mut session = server.session();
     for (sql, last) in [
@@ -41,8 +41,8 @@ fn assert_issues(server: &Server, last: &mut (i64, i64)) {
 
 #[test]
 fn ids_are_issued_with_every_setting_at_either_end() {
-    // Ids lead the clock by as much as these two on a new server, and that may not be more than
-    // they may later on.
+    // On a new server, ids lead the clock by the sum of these two, which must not exceed their max
+    // lead under the settings below.
     let server = Server::with_leaf_id(&[
         ("leaf_id.worker_id", "0"),
         ("leaf_id.timestamp_reservation", "100ms"),
@@ -68,7 +68,7 @@ fn ids_are_issued_with_every_setting_at_either_end() {
             let value = if highest { max } else { min };
             session.run(&format!("ALTER SYSTEM SET {name} = '{value}'"));
         }
-        // Earlier than before, as is allowed.
+        // Lowering it is allowed.
         session.run("ALTER SYSTEM SET leaf_id.epoch = '0'");
         drop(session);
         server.restart();
@@ -81,7 +81,7 @@ fn ids_are_issued_with_every_setting_at_either_end() {
         }
         assert_issues(&server, &mut last);
     }
-    // Those that a reload changes, from one end to the other and back.
+    // Settings changed by a reload: from minimum to maximum and back.
     for (name, min, max) in &numbers {
         if name == "leaf_id.max_tags" {
             continue;
@@ -120,7 +120,8 @@ fn an_epoch_of_this_moment() {
         .is("22023");
 }
 
-/// In postgresql.conf nobody is told at once. A number that is none must not become another.
+/// Errors in postgresql.conf are not reported to a user. An invalid number must not be replaced by
+/// another one.
 #[test]
 fn a_bad_worker_id_in_the_file_is_none() {
     for bad in ["1024", "-1"] {

@@ -66,7 +66,7 @@ fn a_hot_standby_refuses_at_once_and_its_sessions_are_served_after_the_promotion
         "standby"
     );
     session.run("SELECT * FROM leaf_snowflake_decode(leaf_snowflake_min(now()))");
-    // Asking has started nobody.
+    // The requests have not started a worker.
     assert_eq!(workers(&mut session), ["leaf_id launcher"]);
 
     primary.kill_9();
@@ -83,7 +83,7 @@ fn a_hot_standby_refuses_at_once_and_its_sessions_are_served_after_the_promotion
     });
 }
 
-/// A standby of a standby, promoted in the middle of it.
+/// A cascading standby; the one in between is promoted.
 #[test]
 fn a_cascaded_standby_follows_the_promotion_and_is_promoted_itself() {
     let primary = Server::with_leaf_id(&[]);
@@ -139,7 +139,7 @@ fn a_hot_standby_issues_snowflakes_with_a_registry() {
     ids.extend(session.ids("SELECT leaf_snowflake_next_batch(5000)"));
     ids.extend(session.ids("SELECT leaf_snowflake_next() FROM generate_series(1, 5000)"));
     session.run("COMMIT");
-    // Segments are still the primary's, and so is this.
+    // Segments belong to the primary, and so does this.
     for sql in &ISSUING[..4] {
         session.fails(sql).is("25006").says("recovery");
     }
@@ -148,7 +148,7 @@ fn a_hot_standby_issues_snowflakes_with_a_registry() {
         .is("25006");
     assert_eq!(workers(&mut session), ["leaf_id launcher"]);
 
-    // For as long as anybody likes, and after a restart.
+    // Permanently, also after restarts.
     for restart in [|_: &Server| (), Server::restart, Server::crash] {
         restart(&standby);
         for _ in 0..2 {
@@ -216,7 +216,7 @@ fn a_hot_standby_that_issues_snowflakes_goes_on_over_its_promotion() {
     }
 }
 
-/// It is the same database cluster, after all.
+/// It is the same database cluster.
 #[test]
 fn a_standby_that_is_named_as_its_primary_is_held_off() {
     let registry = Registry::start();
@@ -233,7 +233,7 @@ fn a_standby_that_is_named_as_its_primary_is_held_off() {
         last = id;
         session.try_snowflake().unwrap_err().is("55000");
     }
-    // In its place it is what it says.
+    // After the promotion, the setting applies.
     primary.kill_9();
     standby.promote();
     let id = session.next_snowflake();

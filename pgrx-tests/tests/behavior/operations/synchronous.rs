@@ -14,14 +14,14 @@ use rand::RngExt;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The applications' own commits wait for nobody.
+/// The applications' own commits do not wait.
 const CONF: [(&str, &str); 3] = [
     ("synchronous_commit", "off"),
     ("leaf_id.failover_skip", "0"),
     ("wal_retrieve_retry_interval", "100ms"),
 ];
 
-/// A primary with a tag `t`, and its synchronous standby.
+/// A primary with tag `t`, and its synchronous standby.
 fn synchronous_pair(step: i32, max_step: i32) -> (Server, Server) {
     let primary = Server::with_leaf_id(&CONF);
     let mut session = primary.session();
@@ -37,7 +37,7 @@ fn synchronous_pair(step: i32, max_step: i32) -> (Server, Server) {
     (primary, standby)
 }
 
-/// The allocator, once it waits for the standby's answer to a claim.
+/// The allocator, once it waits for the standby to acknowledge a claim.
 fn waiting_allocator(session: &mut Session) -> i32 {
     let mut pids = Vec::new();
     wait_until(LIMIT, "a claim to wait for the standby", || {
@@ -50,7 +50,7 @@ fn waiting_allocator(session: &mut Session) -> i32 {
     pids[0]
 }
 
-/// Nobody has to look into the server's processes to find out.
+/// The reason is visible without examining processes.
 #[test]
 fn a_claim_that_waits_for_a_standby_says_so() {
     let (primary, standby) = synchronous_pair(10, 10);
@@ -73,7 +73,7 @@ fn a_claim_that_waits_for_a_standby_says_so() {
     assert!(session.value::<bool>("SELECT last_error IS NULL FROM leaf_segment_status"));
 }
 
-/// All ids that there are, with a wait as short as this for more.
+/// Takes all available ids, with a short timeout for more.
 fn drain(session: &mut Session) -> Vec<i64> {
     session.run("SET leaf_id.refill_timeout = '100ms'");
     let mut ids = Vec::new();
@@ -88,7 +88,7 @@ fn drain(session: &mut Session) -> Vec<i64> {
     ids
 }
 
-/// The old primary's ids, and what the promoted standby issues: above, and without a gap.
+/// Asserts that the promoted standby's ids continue above the old primary's, without a gap.
 fn assert_standby_goes_on(standby: &Server, mut old: Vec<i64>) {
     standby.promote();
     let mut session = standby.session();
@@ -125,7 +125,7 @@ fn after_a_synchronous_failover_nothing_is_skipped_and_nothing_comes_twice() {
             });
         }
         thread::sleep(Duration::from_millis(random().random_range(100..500)));
-        // Without it the primary could use nothing more than what is claimed already.
+        // Without it, the primary can use only ids claimed already.
         standby.cut_off();
         thread::sleep(Duration::from_millis(100));
         dead.store(true, Ordering::SeqCst);
@@ -150,7 +150,7 @@ fn a_claim_that_the_standby_has_not_acknowledged_is_never_used() {
         let allocator = waiting_allocator(&mut watcher);
         let row = watcher.max_id("t");
         assert!(watcher.value::<bool>(&format!("SELECT {end}({allocator})")));
-        // It has ended: the claim stays in the table, and the next one waits too.
+        // The wait has ended: the claim stays in the table, and the next one waits, too.
         wait_until(LIMIT, "the end of the wait", || {
             primary
                 .log()
@@ -161,7 +161,7 @@ fn a_claim_that_the_standby_has_not_acknowledged_is_never_used() {
         wait_until(LIMIT, "the claim to show", || watcher.max_id("t") > row);
         assert_eq!(drain(&mut session), [], "after {end}");
     }
-    // The same when the server is stopped, with a session that waits for the claim.
+    // The same at a shutdown, with a session waiting for the claim.
     waiting_allocator(&mut watcher);
     waiter.run("SET leaf_id.refill_timeout = '1min'");
     thread::scope(|scope| {
@@ -215,13 +215,13 @@ fn what_a_claim_waits_for_is_what_the_setting_says() {
     set("on");
     drain(&mut session);
     waiting_allocator(&mut session);
-    // Where no standby is named any more, nobody is waited for.
+    // Without configured standbys there is no wait.
     primary.configure("synchronous_standby_names", "");
     session.run("SET leaf_id.refill_timeout = '20s'");
     session.take("t", 100);
 }
 
-/// The launcher waits for it before it takes what is cached out of shared memory.
+/// The launcher waits for it before it saves cached ranges.
 #[test]
 fn a_claim_that_waits_while_the_launcher_ends_is_not_lost() {
     let (primary, standby) = synchronous_pair(20, 20);
@@ -233,7 +233,7 @@ fn a_claim_that_waits_while_the_launcher_ends_is_not_lost() {
     let launcher: i32 =
         session.value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'leaf_id launcher'");
     session.run(&format!("SELECT pg_terminate_backend({launcher})"));
-    // A slow disk takes so long.
+    // As long as a slow disk takes.
     let ends = becomes(Duration::from_millis(1500), || {
         session.value(&format!(
             "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {launcher})"

@@ -3,7 +3,7 @@
 
 use leaf_id_tests::{Server, Session};
 
-/// A server, a session of its superuser in a database that belongs to owner, and one of owner.
+/// A server, a superuser session in a database owned by owner, and a session of owner.
 fn owned_database(conf: &[(&str, &str)]) -> (Server, Session, Session) {
     let server = Server::start(conf);
     server
@@ -32,11 +32,11 @@ fn the_owner_of_a_database_installs_manages_and_removes() {
     alice.run("SELECT leaf_tag_create('of alice'); SELECT leaf_tag_drop('of alice')");
     alice.run("SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 5))");
     owner.run("DROP EXTENSION leaf_id; CREATE EXTENSION leaf_id; DROP EXTENSION leaf_id");
-    // Nobody else.
+    // No other role may.
     alice.fails("CREATE EXTENSION leaf_id").is("42501");
 }
 
-/// What he could hang on the tables, or put in the place of something.
+/// Ways to attach code to the tables, or to replace objects.
 const TAKEOVERS: [&str; 31] = [
     "CREATE TRIGGER t AFTER UPDATE ON leaf_id.leaf_alloc FOR EACH ROW EXECUTE FUNCTION public.trap()",
     "CREATE TRIGGER t AFTER UPDATE ON leaf_id.leaf_worker FOR EACH ROW EXECUTE FUNCTION public.trap()",
@@ -83,7 +83,7 @@ fn the_owner_of_a_database_owns_none_of_it() {
         println!("{takeover}");
         owner.fails(takeover).is("42501");
     }
-    // What the extension consists of is a superuser's, whoever has installed it.
+    // Members of the extension belong to a superuser, whoever installed it.
     let strange: i64 = admin.value(
         "SELECT count(*) FROM pg_class c JOIN pg_roles r ON r.oid = c.relowner
          WHERE c.relname LIKE 'leaf\\_%' AND c.relkind IN ('r', 'v') AND NOT r.rolsuper",
@@ -91,7 +91,7 @@ fn the_owner_of_a_database_owns_none_of_it() {
     assert_eq!(strange, 0);
 }
 
-/// All privileges on what the extension consists of, of others than its owner.
+/// All privileges on members of the extension, except for their owner's.
 const PRIVILEGES: &str = "
     WITH members AS (
         SELECT d.classid, d.objid FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
@@ -118,8 +118,8 @@ fn what_default_privileges_gave_is_taken_back() {
     assert!(wanted.len() > 30, "{wanted:?}");
     for privilege in &wanted {
         let to_all = privilege.contains(" to PUBLIC ");
-        // What issues ids; what manages tags with the caller's rights, and what that calls; and the
-        // way to it. No privilege on a table.
+        // Issuing ids; managing tags with the caller's rights, and the functions called for that;
+        // USAGE of the schema. No privilege on a table.
         let harmless = [
             "leaf_segment_next",
             "leaf_snowflake_",
@@ -154,7 +154,7 @@ fn what_default_privileges_gave_is_taken_back() {
     owner.run("CREATE EXTENSION leaf_id");
     assert_eq!(owner.column::<String>(PRIVILEGES), wanted);
     owner.run("DROP EXTENSION leaf_id");
-    // And where a superuser has installed it; what is to be his are the owner's own rights then.
+    // If a superuser installs it, these are the owner's own privileges, without grants to a role.
     admin.run("CREATE EXTENSION leaf_id");
     let wanted: Vec<String> = wanted
         .into_iter()
@@ -170,8 +170,8 @@ fn what_default_privileges_gave_is_taken_back() {
         .is("42501");
 }
 
-/// Operators and functions that fit some call better than PostgreSQL's own, made before the
-/// extension is: each leaves a row behind where it is run.
+/// Operators and functions that match some call better than PostgreSQL's own, created before the
+/// extension. Each leaves a row behind if executed.
 #[test]
 fn what_was_planted_before_takes_no_part() {
     let (server, mut admin, mut owner) = owned_database(&[("leaf_id.worker_id", "1")]);
@@ -226,7 +226,7 @@ fn what_was_planted_before_takes_no_part() {
     ] {
         owner.run(&plant(function, operator, left, right, result));
     }
-    // A cast between types of others is not his to make.
+    // He cannot create casts between types of others.
     owner
         .fails("CREATE CAST (bigint AS interval) WITHOUT FUNCTION")
         .is("42501");
@@ -246,7 +246,7 @@ fn what_was_planted_before_takes_no_part() {
         owner.column::<String>("SELECT what FROM public.caught"),
         Vec::<String>::new()
     );
-    // It would have been noticed.
+    // Proof that an execution would have been detected.
     owner.run("SET search_path = public, pg_catalog; SELECT 1::bigint / 2::double precision");
     assert_eq!(
         owner.column::<String>("SELECT who::text FROM public.caught"),
@@ -272,8 +272,8 @@ fn what_is_in_the_way_is_an_error() {
     owner.fails("CREATE EXTENSION leaf_id").is("42723");
 }
 
-/// A schema that is renamed in mid-script, and another one that takes its name: what is found
-/// there by name then is its owner's. (An event trigger does it at the right moment.)
+/// The schema is renamed in the middle of the script, and another one takes its name, so names
+/// would resolve to its owner's objects. (An event trigger does this at the right moment.)
 #[test]
 fn a_schema_renamed_meanwhile_is_noticed() {
     let (_server, mut admin, mut owner) = owned_database(&[]);
@@ -282,7 +282,7 @@ fn a_schema_renamed_meanwhile_is_noticed() {
             "CREATE FUNCTION evil.{name} RETURNS {result} LANGUAGE plpgsql AS 'BEGIN RAISE division_by_zero; END'"
         )
     };
-    // When, and what is put in the place of what comes next.
+    // The moment, and the object planted in place of the next one.
     for (moment, planted) in [
         (
             "public.leaf_alloc_truncate()",
@@ -323,22 +323,22 @@ fn a_schema_renamed_meanwhile_is_noticed() {
     owner.run("CREATE EXTENSION leaf_id");
 }
 
-/// Tools that compare a schema with a model, or write it down, ask for the tables of the
-/// search path or of schema public. Ours are not the application's, and would be dropped.
+/// Tools that compare a schema with a model, or dump it, query the tables of the search path or of
+/// schema public. They would drop leaf_id's tables, which are not the application's.
 #[test]
 fn schema_tools_do_not_see_the_tables() {
     let (_server, _admin, mut owner) = owned_database(&[]);
     owner.run("CREATE EXTENSION leaf_id; CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'))");
     for tables in [
-        // The kind that SQLAlchemy and Alembic make.
+        // Query of SQLAlchemy and Alembic.
         "SELECT c.relname::text FROM pg_catalog.pg_class c
          JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
          WHERE c.relkind = ANY (ARRAY['r', 'p', 'f']) AND c.relpersistence <> 't'
              AND pg_catalog.pg_table_is_visible(c.oid) AND n.nspname <> 'pg_catalog'",
-        // That of Rails.
+        // Query of Rails.
         "SELECT c.relname::text FROM pg_class c LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
          WHERE n.nspname = ANY (current_schemas(false)) AND c.relkind IN ('r', 'p')",
-        // That of tools that know one schema.
+        // Query of single-schema tools.
         "SELECT table_name::text FROM information_schema.tables
          WHERE table_schema = 'public' AND table_type = 'BASE TABLE'",
         "SELECT tablename::text FROM pg_tables WHERE schemaname = ANY (current_schemas(false))",

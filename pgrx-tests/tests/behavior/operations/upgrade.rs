@@ -15,12 +15,12 @@ use leaf_id_tests::{Server, assert_issued_once, in_threads_until, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What a version that never was did not have: a step adds it, and comes to the version that is built.
+/// A feature that a made-up earlier version lacks. The update script adds it.
 struct Change {
-    /// What is taken out of the script: from the first text to the end of the second. For the
-    /// step, `{0}` is the first of these.
+    /// Parts removed from the current script: from the first text to the end of the second. In the
+    /// update script, `{0}` stands for the first part.
     cuts: &'static [(&'static str, &'static str)],
-    /// What the step does, and which privileges it grants: to others, and to the owner.
+    /// The update script for it, and the privileges that it grants: to others, and to the owner.
     step: &'static str,
     grants: &'static str,
     to_owner: &'static str,
@@ -138,7 +138,7 @@ const BODY: Change = Change {
     ..NOTHING
 };
 
-/// The version that never was.
+/// The made-up version.
 const OLD: &str = "0.0.1-test";
 
 const CHANGES: &[Change] = &[
@@ -153,13 +153,13 @@ const CHANGES: &[Change] = &[
     COMMENT,
 ];
 
-/// A file of sql/.
+/// A file in sql/.
 fn source(name: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sql");
     fs::read_to_string(root.join(name)).unwrap()
 }
 
-/// Takes a piece out of a text.
+/// Removes a part of a text.
 fn cut(text: &mut String, (from, to): (&str, &str)) -> String {
     let start = text
         .find(from)
@@ -176,7 +176,7 @@ fn step_name(version: &str) -> String {
     format!("leaf_id--{version}--{VERSION}.sql")
 }
 
-/// The script of a version without these changes, and a step from there that leaves out one of them.
+/// Script of a version without these changes, and an update script that lacks one of them.
 fn before(changes: &[Change], forgotten: Option<usize>) -> (String, String) {
     let mut old = script();
     let body = cut(
@@ -205,7 +205,8 @@ fn before(changes: &[Change], forgotten: Option<usize>) -> (String, String) {
     (old, step)
 }
 
-/// A database whose owner is nobody special, and where whatever is created would be somebody's.
+/// A database whose owner is an ordinary role, with default privileges that would apply to
+/// everything created there.
 fn new_database(server: &Server, name: &str) {
     server
         .session()
@@ -216,7 +217,7 @@ fn new_database(server: &Server, name: &str) {
     );
 }
 
-/// The catalog after these statements of these roles.
+/// The catalog after these statements by these roles.
 fn after(server: &Server, database: &str, statements: &[(&str, String)]) -> BTreeSet<String> {
     new_database(server, database);
     for (role, statement) in statements {
@@ -239,8 +240,8 @@ fn create(version: &str) -> String {
 
 const UPDATE: &str = "ALTER EXTENSION leaf_id UPDATE";
 
-/// Whoever installs and updates: the catalog is then what it is when the installing role
-/// installs the version that is built.
+/// Whichever role installs and updates, the catalog must be the same as after a fresh installation
+/// by the installing role.
 #[track_caller]
 fn assert_updated_is_fresh(server: &Server, version: &str) {
     for (number, (installs, updates)) in [
@@ -281,7 +282,7 @@ fn an_updated_extension_is_a_fresh_one() {
     assert_updated_is_fresh(&server, OLD);
 }
 
-/// A step that forgets a change, or one of the things that the frame does, makes another catalog.
+/// An update script that lacks a change, or part of the frame, results in another catalog.
 #[test]
 fn what_a_step_forgets_is_seen() {
     let whole = before(CHANGES, None).1;
@@ -351,7 +352,7 @@ fn what_a_step_forgets_is_seen() {
     }
 }
 
-/// The versions that are released, from their frozen scripts.
+/// Released versions, from their frozen scripts.
 #[test]
 fn every_released_version_reaches_this_one() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sql/released");
@@ -378,8 +379,8 @@ fn every_released_version_reaches_this_one() {
     }
 }
 
-/// The new library, the old tables: no id, but an error that says what to do; then ids go on. Where
-/// nothing that the library needs is missing, nothing is to be done.
+/// New library, old tables: no ids, but an error with a hint; then ids continue. If the library
+/// requires nothing new, no action is needed.
 #[test]
 fn a_newer_library_says_what_an_older_extension_needs() {
     let (old, step) = before(CHANGES, None);
@@ -387,7 +388,7 @@ fn a_newer_library_says_what_an_older_extension_needs() {
     let mut admin = server.session();
     admin.run(&create(OLD));
     server.set("leaf_id.worker_id", "5");
-    // Not with its trigger, which looks at the table too.
+    // Without its trigger, which reads the table, too.
     admin.run(
         "ALTER TABLE leaf_id.leaf_alloc DISABLE TRIGGER USER;
          INSERT INTO leaf_id.leaf_alloc (biz_tag, step, max_step) VALUES ('t', 10, 10);
@@ -415,14 +416,14 @@ fn a_newer_library_says_what_an_older_extension_needs() {
     let mut ids = admin.take("t", 50);
     ids.extend(server.session().take("t", 50));
     assert_issued_once(&[ids]);
-    // What is altered is, whatever the version was.
+    // An altered table is reported as such, whatever the version.
     admin.run("ALTER TABLE leaf_id.leaf_alloc ALTER update_time TYPE text");
     admin
         .fails("SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10))")
         .is("42804");
 }
 
-/// Sessions that take ids see nothing of an update, before it and after it.
+/// Sessions that take ids do not notice an update, neither during nor after it.
 #[test]
 fn ids_go_on_while_the_extension_is_updated() {
     let (old, step) = before(&[BODY, FUNCTION, VIEW, CONSTRAINT, COMMENT], None);

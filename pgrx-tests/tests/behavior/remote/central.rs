@@ -10,10 +10,10 @@ use leaf_id_tests::{
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Sessions of each member.
+/// Sessions per member.
 const SESSIONS: usize = 4;
 
-/// How a member stands with the central server, and why that is away.
+/// State of the connection to the central server, and the error if it is away.
 fn connection(session: &mut Session) -> (String, Option<String>) {
     (
         session.value("SELECT state FROM leaf_central_status"),
@@ -31,7 +31,7 @@ fn three_members_share_one_tag() {
         let mut ids = Vec::new();
         while ids.len() < 50_000 {
             let more = session.take("t", [50, 100, 333, 2500][i / fleet.members.len()]);
-            // I4, as one session sees it.
+            // I4, within one session.
             assert!(
                 more.first() > ids.last(),
                 "{:?} after {:?}",
@@ -43,7 +43,7 @@ fn three_members_share_one_tag() {
         ids
     });
     assert_issued_once(&drawn);
-    // Nobody had them to himself.
+    // No member had the ids to itself.
     let claimed = fleet.central.session().max_id("t");
     println!("claimed up to {claimed}");
     for mut session in fleet.sessions() {
@@ -58,8 +58,8 @@ fn three_members_share_one_tag() {
     }
 }
 
-/// A member's row: `max_id`, its incarnation, and the incarnation there that its last segment
-/// came from.
+/// A member's row: `max_id`, its incarnation, and the central row's incarnation when the last
+/// segment was claimed.
 fn row(session: &mut Session, tag: &str) -> (i64, i64, i64) {
     let row = session
         .query_one(
@@ -70,7 +70,7 @@ fn row(session: &mut Session, tag: &str) -> (i64, i64, i64) {
     (row.get(0), row.get(1), row.get(2))
 }
 
-/// Takes all that is cached of a tag, and one id more.
+/// Takes all cached ids of a tag, and one more.
 fn take_what_is_cached(session: &mut Session, tag: &str) -> Vec<i64> {
     session.wait_for_spare(tag);
     let left = session.figure(tag, "current_remaining + coalesce(spare_remaining, 0)");
@@ -99,13 +99,13 @@ fn a_member_remembers_how_far_it_has_come() {
     );
     assert!(after.0 > 1101, "{after:?}");
 
-    // What the DBA raises there comes with the next segment.
+    // Changes at the central server apply to the next segment.
     central.run("UPDATE leaf_id.leaf_alloc SET max_id = 5001, max_step = 70 WHERE biz_tag = 't'");
     let ids = take_what_is_cached(&mut member, "t");
     assert_eq!(ids.last(), Some(&5001), "{ids:?}");
 }
 
-/// The other way round the ids that are in use here would come from there again.
+/// Otherwise the central server would issue local ids again.
 #[test]
 fn a_local_tag_that_becomes_a_sourced_one_goes_on_above_its_ids() {
     let fleet = Fleet::new(1, &[]);
@@ -156,11 +156,11 @@ fn a_reset_at_the_central_server_begins_a_new_incarnation() {
     central.run("SELECT leaf_tag_reset('t', 1)");
     let mut issued = Vec::new();
     for session in &mut sessions {
-        // What is cached is of the old incarnation, and is used up.
+        // Cached ids are from the old incarnation, and are used up.
         let ids = take_what_is_cached(session, "t");
         let (last, old) = ids.split_last().unwrap();
         assert!(old.is_sorted() && *last < old[0], "{ids:?}");
-        // From then on all is of the new one.
+        // From then on, all ids are from the new one.
         let more = session.take("t", 120);
         assert!(more[0] > *last && more.is_sorted(), "{last} {more:?}");
         issued.push([vec![*last], more].concat());
@@ -175,7 +175,7 @@ fn a_reset_at_the_central_server_begins_a_new_incarnation() {
     }
 }
 
-/// What a member cannot use is not taken away from the others, over and over again.
+/// A member does not repeatedly claim ids that it cannot use.
 #[test]
 fn a_member_at_its_own_end_leaves_the_rest_to_the_others() {
     let fleet = Fleet::new(2, &[]);
@@ -185,12 +185,12 @@ fn a_member_at_its_own_end_leaves_the_rest_to_the_others() {
     ended.run("UPDATE leaf_id.leaf_alloc SET max_value = 10000");
     ended.take("t", 10);
     ended.wait_for_spare("t");
-    // The segment in which its end lies is another's.
+    // The segment with its end belongs to another member.
     while other.take("t", 500)[499] < 20_000 {}
     ids_to_the_end(&mut ended).1.is("2200H").says("(10000)");
     other.wait_for_spare("t");
     let before = central.max_id("t");
-    // One request a second.
+    // One request per second.
     let lost = "SELECT ids_lost FROM leaf_segment_status WHERE tag = 't'";
     let start: i64 = ended.value(lost);
     let mut tries = 0;
@@ -199,7 +199,7 @@ fn a_member_at_its_own_end_leaves_the_rest_to_the_others() {
         tries += 1;
         ended.value::<i64>(lost) >= start + 3
     });
-    // Nor after an answer of another kind in between.
+    // Nor after another error in between.
     let mut holder = fleet.central.session();
     holder.run("BEGIN; SELECT FROM leaf_id.leaf_alloc WHERE biz_tag = 't' FOR UPDATE");
     let error = "SELECT last_error FROM leaf_segment_status WHERE tag = 't'";
@@ -229,7 +229,7 @@ fn limits_of_the_central_server_hold() {
     let longest = "current_last - current_first + 1";
     assert_eq!(member.figure("t", longest), 40);
     assert_eq!(member.figure("t", "spare_last - spare_first + 1"), 40);
-    // A range is no longer than a segment there.
+    // A range is limited to a segment of the central server.
     member
         .fails("SELECT leaf_segment_next_range('t', 41)")
         .is("22023")
@@ -237,7 +237,7 @@ fn limits_of_the_central_server_hold() {
     let range =
         member.ids("SELECT unnest(ARRAY[first_id, last_id]) FROM leaf_segment_next_range('t', 40)");
     assert_eq!(range[1] - range[0], 39);
-    // Nor does anything go on at the end.
+    // Nothing is issued beyond the end, either.
     let issued = ids_to_the_end(&mut member);
     assert_eq!(issued.0.last(), Some(&1000));
     issued
@@ -246,7 +246,7 @@ fn limits_of_the_central_server_hold() {
         .says("on server \"leaf_central\"")
         .details("1000")
         .hints("there");
-    // The member's own limit holds as well.
+    // The member's own limit applies, too.
     central.run("UPDATE leaf_id.leaf_alloc SET max_value = 5000");
     member.run("UPDATE leaf_id.leaf_alloc SET max_value = 1100");
     let mut ids = Vec::new();
@@ -258,7 +258,7 @@ fn limits_of_the_central_server_hold() {
     assert_eq!(ids, (1001..=1100).collect::<Vec<_>>());
     ids_to_the_end(&mut member).1.is("2200H").says("(1100)");
 
-    // A tag that is not there.
+    // A missing tag.
     member.create_sourced_tag("u", 10, 10);
     member
         .try_next("u")
@@ -272,7 +272,7 @@ fn limits_of_the_central_server_hold() {
     });
 }
 
-/// Ids of t one by one, and how the call after the last one has failed.
+/// Ids of t one by one, and the error of the first failed call.
 fn ids_to_the_end(session: &mut Session) -> (Vec<i64>, Failure) {
     let mut ids = Vec::new();
     loop {
@@ -284,7 +284,7 @@ fn ids_to_the_end(session: &mut Session) -> (Vec<i64>, Failure) {
     }
 }
 
-/// Claims there grow step by step, and others claim in between.
+/// Claims there grow step by step, interleaved with other members' claims.
 #[test]
 fn a_range_longer_than_a_claim() {
     let fleet = Fleet::new(2, &[]);
@@ -322,7 +322,7 @@ fn a_restart_of_a_member_loses_nothing() {
                 .is_some_and(|pid| pid != launcher)
         });
     }] {
-        // The remainders are restored without a word to the central server.
+        // The remainders are restored without a request to the central server.
         let away = fleet.central.freeze();
         restart(member);
         let mut session = member.session();
@@ -332,7 +332,7 @@ fn a_restart_of_a_member_loses_nothing() {
     }
     ids.extend(member.session().take("t", 300));
     assert_eq!(ids, (1..=ids.len() as i64).collect::<Vec<_>>());
-    // A crash loses what was cached, and nothing else.
+    // A crash loses only cached ids.
     member.crash();
     ids.extend(member.session().take("t", 300));
     assert!(ids.is_sorted());
@@ -352,7 +352,7 @@ fn members_of_different_speed_keep_their_steps() {
     fast.wait_for_spare("t");
     let grown = fast.figure("t", "step");
     assert!(grown > 5_000, "{grown}");
-    // A hundred claims of the slow one, far shorter than those of the fast one.
+    // A hundred claims of the slow member, far shorter than those of the fast one.
     slow.run("UPDATE leaf_id.leaf_alloc SET max_step = 20");
     slow.use_claims("t", 100);
     take_what_is_cached(&mut fast, "t");
@@ -369,7 +369,7 @@ fn nobody_sees_the_password() {
     fleet.create_tag("t", 50, 50);
     let mut session = member.session();
     assert_eq!(session.next("t"), 1);
-    // A wrong one is what messages could tell of.
+    // A wrong password could be disclosed in messages.
     session.run(
         "ALTER USER MAPPING FOR CURRENT_USER SERVER leaf_central OPTIONS (SET password 'wr0ng')",
     );
@@ -394,14 +394,14 @@ fn nobody_sees_the_password() {
     }
     seen += &member.log();
     seen += &fleet.central.log();
-    // The statement that set it stands in the activity of this very session, or may.
+    // The statement that set it may be shown as the activity of this session.
     for secret in ["'secret'", "password=secret", "password=wr0ng"] {
         assert!(!seen.contains(secret), "{secret} in {seen}");
     }
     session.run(
         "ALTER USER MAPPING FOR CURRENT_USER SERVER leaf_central OPTIONS (SET password 'secret')",
     );
-    // It goes on by itself.
+    // It recovers by itself.
     session.run("SET leaf_id.refill_timeout = '30s'");
     session.next("t");
     let log = member.log();
@@ -433,12 +433,12 @@ fn a_database_with_a_sourced_tag_is_dropped() {
             == ["leaf_id allocator"]
     };
     wait_until(LIMIT, "the allocator alone", || is_connected(&mut session));
-    // PostgreSQL waits for five seconds for others to leave it, and gives up then.
+    // PostgreSQL waits for other sessions for five seconds, then gives up.
     session.run("DROP DATABASE d");
 }
 
-/// Would catch: a user who may create servers, and is let in elsewhere as this server's
-/// superuser: by the trust or the password file of the system user that runs it.
+/// Would catch: a user who can create servers and is admitted elsewhere as this server's superuser,
+/// by trust or by the password file of this server's operating system user.
 #[test]
 fn a_server_of_an_ordinary_user_needs_a_password_that_is_asked_for() {
     let fleet = Fleet::new(1, &[]);
@@ -467,7 +467,7 @@ fn a_server_of_an_ordinary_user_needs_a_password_that_is_asked_for() {
         });
     };
     refused(&mut mallory, "a password is required in the user mapping");
-    // It was not even tried: a password file could have been read.
+    // No connection was attempted, since a password file might have been read.
     let tried = || fleet.central.log().contains("application_name=leaf_id");
     assert!(!tried());
     mallory.run("ALTER USER MAPPING FOR PUBLIC SERVER mine OPTIONS (ADD password 'secret')");
@@ -476,17 +476,17 @@ fn a_server_of_an_ordinary_user_needs_a_password_that_is_asked_for() {
         "did not ask for the password of the user mapping",
     );
     assert!(tried());
-    // Who is let in by that password may go on.
+    // A role admitted by that password may continue.
     fleet.central.require_password("leaf_member");
     mallory.run("ALTER USER MAPPING FOR PUBLIC SERVER mine OPTIONS (SET user 'leaf_member')");
     wait_until(LIMIT, "an id", || mallory.try_next("t").is_ok());
-    // And what a superuser has set up needs none.
+    // A server set up by a superuser needs no password.
     admin.run("ALTER SERVER mine OWNER TO postgres; ALTER USER MAPPING FOR PUBLIC SERVER mine OPTIONS (DROP password, SET user 'postgres')");
     assert_issued_once(&[mallory.take("t", 200)]);
 }
 
-/// A central server that was restored from a dump gives ids again that members have: it must not
-/// pass for one where the tag was reset on purpose.
+/// A central server restored from a dump issues ids again that members have. This must not be taken
+/// for an intentional reset.
 #[test]
 fn a_central_server_restored_from_a_dump_is_behind_and_not_reset() {
     let fleet = Fleet::new(1, &[]);
@@ -494,7 +494,7 @@ fn a_central_server_restored_from_a_dump_is_behind_and_not_reset() {
     let mut member = fleet.members[0].session();
     member.take("t", 150);
     let mut central = fleet.central.session();
-    // On another server there would be no marks either.
+    // A restored server has no marks, either.
     central.run("CREATE TABLE dump AS SELECT * FROM leaf_id.leaf_alloc");
     let ids = member.take("t", 500);
     central.run("BEGIN; SET LOCAL leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc; DELETE FROM leaf_id.leaf_high_mark; INSERT INTO leaf_id.leaf_alloc SELECT * FROM dump; COMMIT");
@@ -506,7 +506,7 @@ fn a_central_server_restored_from_a_dump_is_behind_and_not_reset() {
         }
     };
     failure.is("55000").says("is behind with tag \"t\"");
-    // As the hint says.
+    // Follow the hint.
     central.run("UPDATE leaf_id.leaf_alloc SET max_id = 100000");
     member.run("SET leaf_id.refill_timeout = '20s'");
     wait_until(LIMIT, "the central server's new ids", || {
@@ -514,7 +514,7 @@ fn a_central_server_restored_from_a_dump_is_behind_and_not_reset() {
     });
 }
 
-/// Whoever may create functions beside it at the central server must not come between.
+/// A role that can create functions on the central server must not be able to intercept claims.
 #[test]
 fn another_function_of_the_same_name_is_not_asked() {
     let fleet = Fleet::new(1, &[]);

@@ -14,7 +14,7 @@ use rand::RngExt;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What a claim says.
+/// Result of a claim.
 #[derive(Debug, PartialEq)]
 struct Claim {
     first: i64,
@@ -59,7 +59,7 @@ fn a_standby_claims_nothing() {
         .is("25006");
 }
 
-/// Would catch: ids that a procedure has learned and taken back, and tells all the same.
+/// Would catch: a procedure that discloses ids whose claim it has rolled back.
 #[test]
 fn a_procedure_that_takes_its_claim_back_tells_nobody() {
     let server = Server::with_leaf_id(&[]);
@@ -86,7 +86,7 @@ fn a_procedure_that_takes_its_claim_back_tells_nobody() {
     assert_eq!(session.value::<i64>("CALL committed(0)"), 11);
 }
 
-/// Would catch: a claim that follows the row that it has waited for to another tag.
+/// Would catch: a claim that waits for a row, and follows it to another tag.
 #[test]
 fn a_tag_that_is_renamed_meanwhile_is_not_claimed() {
     let server = Server::with_leaf_id(&[]);
@@ -109,7 +109,7 @@ fn a_tag_that_is_renamed_meanwhile_is_not_claimed() {
         if failure.state == "42704" {
             break;
         }
-        // It waits a moment only, and had given up before.
+        // It waits only for a moment, and had given up.
         failure.is("55P03");
         assert!(round < 50, "no claim was waiting at the right time");
         holder.run("UPDATE leaf_id.leaf_alloc SET biz_tag = 't'");
@@ -117,7 +117,7 @@ fn a_tag_that_is_renamed_meanwhile_is_not_claimed() {
     assert_eq!(holder.max_id("u"), 1);
 }
 
-/// Would catch: a member that keeps a tag's row, and so all others from it.
+/// Would catch: a member that keeps a tag's row locked.
 #[test]
 fn a_claim_does_not_keep_the_row_for_long() {
     let server = Server::with_leaf_id(&[]);
@@ -133,7 +133,7 @@ fn a_claim_does_not_keep_the_row_for_long() {
     let (result, _keeper) = kept.join().unwrap();
     result.unwrap_err();
     assert_eq!(claim(&mut session, "t", 1).first, 1);
-    // Nor by calling again and again.
+    // Not even by continuous calls.
     let mut keeper = server.session();
     keeper
         .try_run(
@@ -158,7 +158,7 @@ fn two_claims_at_once_do_not_overlap() {
     let claimed = in_threads(6, |thread| {
         let mut session = server.session();
         let Some(n) = seeds.get(thread) else {
-            // Issued here, meanwhile.
+            // Issued locally, at the same time.
             return (0..60).flat_map(|_| session.take("t", 25)).collect();
         };
         (0..200)
@@ -179,11 +179,11 @@ fn a_locked_row_is_waited_for_a_moment() {
     holder.run("BEGIN; SELECT FROM leaf_id.leaf_alloc FOR UPDATE");
     try_claim(&mut session, "t", 10).unwrap_err().is("55P03");
     assert_eq!(session.value::<String>("SHOW lock_timeout"), "5min");
-    // Replaced while the claim waits for it: not gone.
+    // Replaced while the claim waits for it, not deleted.
     holder.run("SELECT leaf_tag_reset('t', 100)");
     let pid = session.pid();
     let claimed = thread::scope(|scope| {
-        // It gives up soon; one that waits when the row is replaced gets the new one's ids.
+        // It gives up soon. If it waits when the row is replaced, it gets ids of the new one.
         let waiting = scope.spawn(|| {
             loop {
                 match try_claim(&mut session, "t", 10) {
@@ -205,7 +205,7 @@ fn a_locked_row_is_waited_for_a_moment() {
     assert_eq!(claimed.unwrap().first, 100);
 }
 
-/// Starts a claim of the session, and returns when it waits for the standby.
+/// Starts a claim, and returns once it waits for the standby.
 fn claim_and_wait<T>(
     server: &Server,
     mut session: Session,
@@ -259,33 +259,33 @@ fn a_canceled_wait_for_a_standby_answers_nothing() {
                 assert!(watcher.value::<bool>(&format!("SELECT {end}({pid})")));
             });
             result.unwrap_err().is_termination();
-            // A gap: it has committed here.
+            // A gap: the claim is committed locally.
             next += 10;
             assert_eq!(admin.max_id("t"), next);
         }
     }
 
-    // A timeout ends the wait of a COMMIT in a procedure ...
+    // A timeout ends the wait of a COMMIT in a procedure, ...
     let mut session = primary.session();
     session.run("SET statement_timeout = '1s'");
     let result = claim_and_wait(&primary, session, "CALL procedure(0)", "true", |_, _| ());
     result.unwrap_err().is_termination();
     next += 10;
     assert_eq!(admin.max_id("t"), next);
-    // ... and not that of a statement.
+    // ... but not that of a statement.
     let mut session = primary.session();
     session.run("SET statement_timeout = '300ms'");
     let long = "query_start < clock_timestamp() - interval '1s'";
     let result = claim_and_wait(&primary, session, direct, long, |_, _| standby.launch());
     assert_eq!(result.unwrap(), [next]);
-    // It holds again for the next one.
+    // It applies again to the next statement.
     let mut session = primary.session();
     session.run("SET statement_timeout = '300ms'");
     claim(&mut session, "t", 10);
     session.fails("SELECT pg_sleep(60)").is("57014");
 }
 
-/// Without a standby to wait for a cancel is a cancel.
+/// Without a standby to wait for, a cancel works as usual.
 #[test]
 fn a_session_that_has_claimed_is_canceled_as_any_other() {
     let server = Server::with_leaf_id(&[]);
@@ -307,7 +307,7 @@ fn a_promoted_standby_skips_once() {
     let standby = primary.standby(&[]);
     standby.replay_all_of(&primary);
     standby.cut_off();
-    // Of these the standby never hears.
+    // The standby never receives these.
     for _ in 0..2 {
         ids.extend(claim(&mut session, "t", 20).ids());
     }
@@ -324,7 +324,7 @@ fn a_promoted_standby_skips_once() {
     assert_eq!(standby.log().matches("leaf_id: skipped").count(), 1);
 }
 
-/// A message of PostgreSQL's protocol.
+/// A message of the frontend/backend protocol.
 fn message(kind: Option<u8>, parts: &[&[u8]]) -> Vec<u8> {
     let body = parts.concat();
     let len = i32::try_from(body.len() + 4).unwrap().to_be_bytes();
@@ -344,7 +344,7 @@ fn piped(sql: &str) -> Vec<u8> {
     .concat()
 }
 
-/// The kinds of the messages up to the end of what was asked.
+/// Types of the messages up to ReadyForQuery.
 fn kinds(stream: &mut UnixStream) -> String {
     let mut kinds = String::new();
     while !kinds.ends_with('Z') {
@@ -359,7 +359,7 @@ fn kinds(stream: &mut UnixStream) -> String {
     kinds
 }
 
-/// What comes after a claim in a pipeline cannot undo it: it was answered.
+/// Statements after a claim in a pipeline cannot roll it back, since it was answered.
 #[test]
 fn in_a_pipeline_a_claim_is_committed_before_it_is_answered() {
     let server = Server::with_leaf_id(&[]);
@@ -379,10 +379,10 @@ fn in_a_pipeline_a_claim_is_committed_before_it_is_answered() {
     stream
         .write_all(&[&claim[..], &failing, &sync].concat())
         .unwrap();
-    // Parsed, bound, a row, done; parsed, and the error.
+    // ParseComplete, BindComplete, a row, CommandComplete; ParseComplete, and the error.
     assert_eq!(kinds(&mut stream), "12DC1EZ");
     assert_eq!(session.max_id("t"), 11);
-    // Nor may it come after something else that it would be committed with.
+    // Nor may it follow a statement that would be committed with it.
     stream
         .write_all(&[&piped("SELECT 1")[..], &claim, &sync].concat())
         .unwrap();

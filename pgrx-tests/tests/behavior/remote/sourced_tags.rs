@@ -4,7 +4,7 @@
 
 use leaf_id_tests::{Server, Session};
 
-/// A server with two foreign servers, which nobody answers at.
+/// A server with two unreachable foreign servers.
 fn server(conf: &[(&str, &str)]) -> (Server, Session) {
     let server = Server::with_leaf_id(conf);
     let mut session = server.session();
@@ -31,7 +31,7 @@ fn sourced(server: &str, max_id: i64) -> (Option<String>, i64, i64) {
     (Some(server.into()), 0, max_id)
 }
 
-/// What only leaf_id writes, written as it would.
+/// Sets a column that only leaf_id writes, in the same way.
 fn set_server_incarnation(session: &mut Session, tag: &str, incarnation: i64) {
     session.run(&format!(
         "ALTER TABLE leaf_id.leaf_alloc DISABLE TRIGGER leaf_alloc_stamp;
@@ -53,7 +53,7 @@ fn dml_feeds_a_tag_too() {
     assert_eq!(row(&mut session, "a"), sourced("leaf_central", 1));
     assert_eq!(row(&mut session, "b"), sourced("other", 50));
     assert_eq!(row(&mut session, "c"), sourced("other", 5));
-    // Not for users to write; and it is another row there under another name.
+    // Users cannot write it. After a rename, it is another row at the server.
     set_server_incarnation(&mut session, "a", 7);
     session
         .run("UPDATE leaf_id.leaf_alloc SET server_incarnation = 8, step = 5 WHERE biz_tag = 'a'");
@@ -94,12 +94,12 @@ fn creating_a_sourced_tag_needs_usage() {
     for way in ways {
         alice.run(&way.replace("SERVER", "leaf_central"));
     }
-    // Whoever edits anything else needs it no more.
+    // Other edits do not require the privilege any more.
     admin.run("REVOKE USAGE ON FOREIGN SERVER leaf_central FROM alice");
     alice.run("UPDATE leaf_id.leaf_alloc SET step = 20, server = 'leaf_central'");
     alice.run("SELECT leaf_tag_drop('t')");
 
-    // A name that PostgreSQL would cut to that of a server that there is.
+    // A name that PostgreSQL would truncate to that of an existing server.
     let long = "s".repeat(63);
     admin.run(&format!(
         "CREATE SERVER {long} FOREIGN DATA WRAPPER dblink_fdw"
@@ -139,7 +139,7 @@ fn a_tag_cannot_be_taken_away_from_its_server() {
     assert_eq!(session.next("t"), 100);
 }
 
-/// Cached ids are dropped, and those that are in use are known from the row.
+/// Cached ids are dropped; issued ids are known from the row.
 #[test]
 fn a_local_tag_becomes_a_sourced_one_above_its_ids() {
     let (server, mut session) = server(&[]);
@@ -172,7 +172,7 @@ fn a_sourced_tag_is_used_after_the_commit() {
     session.try_next("t").unwrap_err().is("55P03");
     assert_eq!(row(&mut session, "t"), sourced("leaf_central", 1));
 
-    // What was issued before the row named its server is not issued again by it.
+    // Ids issued before the row named its server are not issued again.
     session.run("BEGIN; SELECT leaf_tag_create('u')");
     assert_eq!(session.take("u", 30).last(), Some(&30));
     session.run(
@@ -181,7 +181,7 @@ fn a_sourced_tag_is_used_after_the_commit() {
     session.try_next("u").unwrap_err().is("55000");
     session.run("ROLLBACK TO s; COMMIT");
     assert_eq!(row(&mut session, "u"), sourced("leaf_central", 31));
-    // Where that is rolled back, they are issued here as before.
+    // If that is rolled back, ids continue locally.
     session.run(
         "BEGIN; SELECT leaf_tag_create('v'); SAVEPOINT s;
          UPDATE leaf_id.leaf_alloc SET server = 'leaf_central' WHERE biz_tag = 'v'; ROLLBACK TO s",
@@ -189,7 +189,7 @@ fn a_sourced_tag_is_used_after_the_commit() {
     assert_eq!(session.take("v", 3), [1, 2, 3]);
     session.run("COMMIT; RESET leaf_id.refill_timeout");
     assert_eq!(session.next("v"), 4);
-    // Nor where the whole row was rolled back, and another one is sourced.
+    // Nor if the whole row was rolled back, and another one is sourced.
     session.run("BEGIN; SAVEPOINT s; SELECT leaf_tag_create('w')");
     session.take("w", 30);
     session.run("ROLLBACK TO s; SELECT leaf_tag_create('w', server => 'leaf_central'); COMMIT");
@@ -209,7 +209,7 @@ fn a_dump_carries_the_server() {
         "psql",
         &["-Xq", "-v", "ON_ERROR_STOP=1", "-d", "copy", "-f", dump],
     );
-    // Ids below are in the dump, wherever the next ones come from.
+    // The dump covers ids below, regardless of the source of the next ones.
     assert_eq!(
         row(&mut server.session_in("copy"), "t"),
         sourced("leaf_central", 1000)
@@ -237,7 +237,7 @@ fn replication_of_a_sourced_tag_is_never_stopped() {
     }
 }
 
-/// Claims of a sourced tag are not in this table, so a failover can lose none of them.
+/// Claims of a sourced tag are not in this table, so no failover can lose them.
 #[test]
 fn a_failover_skips_nothing_of_a_sourced_tag() {
     let (primary, mut session) = server(&[]);
@@ -258,6 +258,6 @@ fn a_failover_skips_nothing_of_a_sourced_tag() {
     assert_eq!(row(&mut session, "sourced"), sourced("leaf_central", 1));
     let skipped = session.max_id("local");
     assert!(skipped > 1);
-    // It was this server's own until then.
+    // Until then, its claims were local.
     assert_eq!(row(&mut session, "both"), sourced("leaf_central", skipped));
 }

@@ -7,7 +7,7 @@ use leaf_id_tests::{Server, Session, assert_issued_once, in_threads, wait_until}
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Pid and database of the workers of leaf_id with that name.
+/// Pids and databases of leaf_id's workers with that name.
 fn workers(session: &mut Session, name: &str) -> Vec<(i32, Option<String>)> {
     let sql = "SELECT pid, datname::text FROM pg_stat_activity WHERE backend_type = $1";
     let rows = session.query(sql, &[&name]).unwrap();
@@ -56,7 +56,7 @@ fn an_allocator_comes_with_use_and_leaves_when_idle() {
     session.create_steady_tag("t", 1000);
     let mut last = 0;
     for _ in 0..3 {
-        // Beyond what is cached: it must come again.
+        // More than is cached, so an allocator must start.
         let ids = session.take("t", 5000);
         let [(pid, Some(database))] = &allocators(&mut session)[..] else {
             panic!("one allocator")
@@ -95,7 +95,7 @@ fn ids_go_on_when_workers_are_terminated() {
             let mut ended = None;
             wait_until(LIMIT, &name, || {
                 ended = workers(&mut session, &name).first().map(|(pid, _)| *pid);
-                // Nobody may be left who needs an allocator.
+                // There may be no session left that needs an allocator.
                 ended.is_some() || name.ends_with("allocator")
             });
             let Some(ended) = ended else { continue };

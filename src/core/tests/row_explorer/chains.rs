@@ -1,19 +1,19 @@
-//! Claims that grow, over promotions in a row: each may be eight times as long as the one before it, also
-//! those that a promotion has lost, and those that the next server made above them.
+//! Growing claims across several promotions. Each claim may be eight times as long as the one
+//! before, including claims lost by a promotion and claims that the next server made above those.
 
 use leaf_id_core::row;
 use leaf_id_core::step::{self, Decay, Limits};
 
 use super::search::{self, Histories, Rules};
 
-/// Claims that one promotion may lose at most.
+/// Max claims lost by one promotion.
 const LOST_CLAIMS: u32 = 1;
 const LIMITS: Limits = Limits {
     step: 1,
     max_step: 16,
 };
 const STANDBYS: usize = 2;
-/// Claims of a history.
+/// Max claims in a history.
 const CLAIMS: usize = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,12 +25,13 @@ struct Row {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// What is left out after more than one promotion goes by the longest claims of all, and not by those
-    /// that can have come next here.
+    /// After more than one promotion, the skip depends on the longest possible claim, not on the
+    /// claims that may have come next here.
     LongestOfChains,
-    /// Assumption: a promotion loses at most so many claims.
+    /// Assumption: a promotion loses at most `LOST_CLAIMS` claims.
     LostClaimsBounded,
-    /// Assumption: a server that has followed a timeline is not promoted after one that had not.
+    /// Assumption: after the promotion of a server, no server that has followed a later timeline
+    /// than the promoted one is promoted.
     BranchLeft,
 }
 
@@ -46,16 +47,16 @@ struct World {
     row: Row,
     timeline: u32,
     standbys: [Option<Standby>; STANDBYS],
-    /// What was claimed, from the first id to before the end.
+    /// Claimed ranges: first id, and one past the last.
     claimed: [Option<(i64, i64)>; CLAIMS],
     is_twice: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// As short as can be.
+    /// The shortest claim.
     ClaimOne,
-    /// As long as may be.
+    /// The longest claim allowed.
     ClaimMost,
     Follow(usize),
     Promote(usize),

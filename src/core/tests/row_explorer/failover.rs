@@ -1,18 +1,18 @@
-//! Rows and marks of a server with two standbys: claims, drops, renames, resets, edits, rows that are put
-//! aside and come back, tables that a tool rewrites, crashes, restarts and promotions.
+//! Rows and marks of a primary with two standbys: claims, drops, renames, resets, edits, rows saved
+//! and restored, tables rewritten by a tool, crashes, restarts and promotions.
 
 use leaf_id_core::row;
 use leaf_id_core::step::Limits;
 
 use super::search::{self, Histories, Ids, Rules, narrow};
 
-/// Claims of a name that one promotion may lose at most.
+/// Max claims of a name lost by one promotion.
 const LOST_CLAIMS: u32 = 1;
-/// How many ids a claim takes.
+/// Ids per claim, ...
 const STEP: u8 = 2;
-/// And after an edit.
+/// ... and after the step was raised.
 const WIDE_STEP: u8 = 4;
-/// By how much an edit raises `max_id`.
+/// Increment of `max_id` by an edit.
 const RAISE: u8 = 8;
 const NAMES: usize = 2;
 const STANDBYS: usize = 2;
@@ -20,82 +20,83 @@ const STANDBYS: usize = 2;
 /// A row of the table of tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Row {
-    /// The next id that is not claimed.
+    /// First id not yet claimed.
     max_id: u8,
-    /// Tells it from another row of the same name.
+    /// Distinguishes rows of the same name.
     incarnation: u8,
-    /// The timeline of its last claim.
+    /// Timeline of the last claim.
     timeline: u8,
     step: u8,
-    /// The edits that have raised `max_id`, by bits.
+    /// Bit set of the edits that have raised `max_id`.
     raises: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// A claim goes on above the mark of its name.
+    /// A claim starts above the mark of its name.
     ClaimAboveMark,
     /// A claim raises the mark.
     ClaimRaisesMark,
-    /// A transaction that creates a tag raises its row by what it has issued.
+    /// A transaction that creates a tag raises the row by the ids it has issued.
     CreationRaisesRow,
-    /// A row that comes, or comes back, to a name begins at the name's mark. (Claims go on above
-    /// that anyway; the transaction that creates a tag issues from the row.)
+    /// A row that is inserted or restored starts at the mark of its name. (Claims start above the
+    /// mark anyway, but the transaction that creates a tag issues from the row.)
     InsertAtMark,
-    /// A row that goes leaves its `max_id` to the mark of its name.
+    /// A deleted row leaves its `max_id` in the mark of its name.
     DeleteLeavesMark,
-    /// So does one that is renamed away.
+    /// So does a renamed row.
     RenameLeavesMark,
-    /// A row that is renamed begins above the mark of its old name.
+    /// A renamed row starts above the mark of its old name.
     RenameTakesMark,
-    /// What an edit writes to the marks a tool that copies them sees, as it sees edits of rows:
-    /// claims alone are written past row triggers.
+    /// A tool that copies the table of marks sees marks written by edits, as it sees edits of rows.
+    /// Only claims bypass row triggers.
     EditsOfMarksSeen,
-    /// An edit writes the mark also where that is as high already: what raised it may have been a
+    /// An edit writes the mark even if it is high enough already: it may have been raised by a
     /// claim, which the tool has not seen.
     EqualMarkWritten,
-    /// An edit does not lower `max_id`: the mark of a name to which a row was renamed, or came back, knows
-    /// nothing yet.
+    /// An edit does not lower `max_id`: the mark may still be too low for a row that was renamed or
+    /// restored.
     LoweringRefused,
-    /// What lost claims of an earlier timeline may have taken is left out.
+    /// Skip the ids that lost claims of an earlier timeline may have taken.
     Skip,
-    /// The servers in between have left out as much, and may have claimed after that.
+    /// Servers on the timelines in between have skipped as many, and may have claimed above that.
     SkipOfChains,
-    /// It is also left out before a row goes or is renamed.
+    /// Skip before a row is deleted or renamed, too, ...
     SettleBeforeMark,
-    /// And before the limits change that the lost claims had.
+    /// ... and before the limits that applied to the lost claims change.
     SettleBeforeEdit,
-    /// A segment is not published if its slot was invalidated after the claim began.
+    /// A segment is not published if its slot was invalidated since the claim began.
     PublishToSameVersion,
-    /// Assumption: a promotion loses at most so many claims of a name.
+    /// Assumption: a promotion loses at most `LOST_CLAIMS` claims of a name.
     LostClaimsBounded,
-    /// Assumption: each promotion has a timeline of its own, as with a shared archive.
+    /// Assumption: each promotion gets its own timeline, as with a shared archive.
     OwnTimeline,
-    /// Assumption: a tag that the promoted server lacks, as its creation was lost, is not made again
-    /// lower. So it is with a name that it has got by a rename; and with one that a sibling, which was
-    /// promoted before, had kept, as that had lost its drop.
+    /// Assumption: if the promoted server has lost the creation of a tag, the tag is not created
+    /// again at a lower id. The same holds for a name whose row came by a lost rename, and for a
+    /// name that a sibling promoted earlier had kept because it had lost the drop.
     CreationKept,
-    /// Assumption: no raise of `max_id` is lost together with a claim after it.
+    /// Assumption: no raise of `max_id` is lost together with a later claim, ...
     RaiseKept,
-    /// Assumption: nor is a raise of the step.
+    /// ... and no raise of the step.
     WiderStepKept,
-    /// Assumption: nor is it lost, together with a claim after it, that a tool has put back a row from
-    /// before a promotion, whose claims are left out once more.
+    /// Assumption: if a tool restores a row from before a promotion, so that its lost claims are
+    /// skipped again, that is not lost together with a later claim.
     PutBackKept,
-    /// Assumption: a server that has followed a timeline is not promoted after one that had not.
+    /// Assumption: after the promotion of a server, no server that has followed a later timeline
+    /// than the promoted one is promoted.
     BranchLeft,
-    /// Assumption: a primary stops where another server was promoted.
+    /// Assumption: the old primary stops after a promotion.
     OldPrimaryStops,
-    /// Assumption: a copy is promoted, and not just started.
+    /// Assumption: a copy is promoted, not just started.
     CopyPromoted,
     /// Assumption: a tool rewrites one of the two tables at a time.
     OneTableAtATime,
 }
 
-/// How many ids lost claims of the timelines since the row's may have taken.
+/// Ids that lost claims may have taken on the timelines since the row's last claim.
 fn skip(row: Row, timeline: u8, rules: Rules<Rule>) -> u64 {
     let promotions = row::promotions(row.timeline.into(), timeline.into(), true);
-    // Claims do not grow here: see the chains world.
+    // Claims do not grow in this world; they do in `chains`.
     let limits = Limits {
         step: row.step.into(),
         max_step: row.step.into(),
@@ -117,31 +118,31 @@ struct Database {
     marks: [u8; NAMES],
 }
 
-/// What shared memory holds of a name.
+/// Cached state of a name in shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Slot {
-    /// Of the row that its segments come from; 0 for none.
+    /// Incarnation of the row that the segments belong to; 0 for none.
     incarnation: u8,
-    /// The ids that remain, from the first to before the end.
+    /// Remaining ids: the first, and one past the last.
     first: u8,
     end: u8,
-    /// A claim that has committed and is not published: of which row, and its ids.
+    /// A committed claim that is not published: incarnation, first id, and one past the last.
     pending: Option<(u8, u8, u8)>,
-    /// Edits since that claim began.
+    /// The row was edited since that claim began.
     is_edited: bool,
 }
 
-/// What a standby lacks of a name, of the timeline that is the primary's.
+/// Changes of a name that a standby lacks, of the primary's timeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Missing {
     claims: u32,
-    /// An edit that makes lost claims higher, or larger, than the standby can know.
+    /// A lost edit that makes lost claims higher or larger than the standby can know.
     is_raise: bool,
-    /// What may not be lost.
+    /// A change that must not be lost: the standby may not be promoted.
     is_too_much: bool,
 }
 
-/// A copy of a server as it was.
+/// Snapshot of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Standby {
     database: Database,
@@ -154,7 +155,7 @@ impl Standby {
         !self.missing.iter().any(|missing| missing.is_too_much)
     }
 
-    /// Another one was promoted, which may have kept what this one lacks.
+    /// Another standby was promoted, which may have kept changes that this one lacks.
     fn compare(&mut self, promoted: &Database, rules: Rules<Rule>) {
         let rows = self.database.rows.iter().zip(&promoted.rows);
         for (missing, rows) in self.missing.iter_mut().zip(rows) {
@@ -177,16 +178,16 @@ struct World {
     slots: [Slot; NAMES],
     timeline: u8,
     standbys: [Option<Standby>; STANDBYS],
-    /// What a tool that does not see claims is about to put in the place of a table.
+    /// Tables that a tool is about to replace, copied without later claims.
     copied_rows: Option<[Option<Row>; NAMES]>,
     copied_marks: Option<[u8; NAMES]>,
-    /// A row that was put aside, as a dump has it.
+    /// A saved row, as in a dump.
     aside: Option<(usize, Row)>,
-    /// A primary that another server has followed, and its timeline.
+    /// The primary before the last promotion, and its timeline.
     deposed: Option<(Database, u8)>,
     incarnations: u8,
     raises: u8,
-    /// The ids of each name that were issued, and those that its row has brought from another one.
+    /// Ids issued under each name, including those that a renamed row has brought along.
     issued: [Ids; NAMES],
     is_twice: bool,
 }
@@ -194,10 +195,10 @@ struct World {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Create(usize),
-    /// And one id, in the same transaction.
+    /// Creates a tag and issues one id in the same transaction.
     CreateAndUse(usize),
     Drop(usize),
-    /// To the other name.
+    /// Renames to the other name.
     Rename(usize),
     Reset(usize),
     Raise(usize),
@@ -206,7 +207,7 @@ enum Step {
     Narrow(usize),
     Claim(usize),
     Publish(usize),
-    /// The next id, for which a segment is claimed and published where none is left.
+    /// Takes the next id; claims and publishes a segment if none is left.
     Use(usize),
     Crash,
     Restart,
@@ -218,14 +219,14 @@ enum Step {
     PutBack,
     Follow(usize),
     Promote(usize),
-    /// A standby's copy is started in place: no promotion.
+    /// Starts a standby's copy in place, without a promotion.
     Start(usize),
-    /// The deposed primary goes on.
+    /// Restarts the deposed primary.
     Return,
 }
 
 impl World {
-    /// A row of this name was edited, and its mark perhaps: that has committed.
+    /// An edit of a row, and perhaps its mark, was committed.
     fn edited(&mut self, name: usize) {
         let slot = &mut self.slots[name];
         (slot.incarnation, slot.first, slot.end) = (0, 0, 0);
@@ -235,7 +236,7 @@ impl World {
         }
     }
 
-    /// A name has got a row.
+    /// A row has appeared under a name.
     fn appear(&mut self, name: usize, rules: Rules<Rule>) {
         for standby in self.standbys.iter_mut().flatten() {
             standby.missing[name].is_too_much |= rules.hold(Rule::CreationKept);
@@ -274,7 +275,7 @@ impl World {
         }
     }
 
-    /// What is left out before a row is edited.
+    /// Number of ids to skip before an edit.
     fn unsettled(&self, row: Row, rule: Rule, rules: Rules<Rule>) -> u64 {
         if rules.hold(rule) {
             skip(row, self.timeline, rules)
@@ -283,7 +284,8 @@ impl World {
         }
     }
 
-    /// A row goes from a name, to which it leaves its mark by one rule, and what the row is then.
+    /// Removes a row from its name, leaving the mark if rule `leaves` holds. Returns the row with
+    /// its new position.
     fn remove(&mut self, name: usize, row: Row, leaves: Rule, rules: Rules<Rule>) -> Row {
         let skip = self.unsettled(row, Rule::SettleBeforeMark, rules);
         let before = self.database.marks[name];
@@ -315,7 +317,7 @@ impl World {
         }
     }
 
-    /// An edit of limits, or a raise.
+    /// Edits limits, or raises `max_id`.
     fn edit(
         &mut self,
         name: usize,
@@ -399,7 +401,7 @@ impl World {
         Some(())
     }
 
-    /// Another server takes the place of this one.
+    /// Another server takes over.
     fn replace(&mut self, database: Database, timeline: u8) {
         self.database = database;
         self.timeline = timeline;
@@ -470,7 +472,7 @@ impl search::World for World {
                 });
                 self.edited(to);
                 self.appear(to, rules);
-                // The columns that have its ids are the same.
+                // The columns with its ids are the same.
                 self.issued[to].add_all(self.issued[name]);
             }
             Step::Reset(name) => {
@@ -479,8 +481,8 @@ impl search::World for World {
                 let mark = &mut self.database.marks[name];
                 *mark = 1.min(*mark);
                 self.edited(name);
-                // As it was asked for. Who restores what is older, or promotes what has not got
-                // the reset, goes back to before it.
+                // The user wants the ids again. Restoring older data, or promoting a standby
+                // without the reset, returns to the state before it.
                 self.issued[name] = Ids::default();
                 self.standbys = [None; STANDBYS];
                 self.copied_rows = None;
@@ -597,7 +599,7 @@ impl search::World for World {
                     standby.timeline + 1
                 };
                 self.replace(standby.database, timeline);
-                // The other one may lack as much of this timeline as of that before.
+                // The other standby may lack as many changes of the new timeline as of the old one.
                 for other in &mut self.standbys {
                     let is_further = other.is_some_and(|other| other.timeline > standby.timeline);
                     if is_further && rules.hold(Rule::BranchLeft) {
@@ -674,7 +676,7 @@ fn no_id_comes_twice() {
         depth: 7,
     };
     search::assert_holds::<World>(everything, 8);
-    // One name, and what is about promotions.
+    // One name, and the steps relevant to promotions.
     let promotions = Histories {
         begin: &[Step::Create(0)],
         steps: &FEW,

@@ -1,12 +1,13 @@
-//! Two members whose tag is sourced from a center, and another center: claims there, answers that are lost
-//! or late, members with a tag of their own, a center that is promoted or whose rows a tool rewrites.
+//! Two members whose tag is sourced from a central server, and another central server. Claims
+//! there, lost or late answers, members with a local tag, and a central server that is promoted or
+//! whose rows a tool rewrites.
 
 use leaf_id_core::row;
 use leaf_id_core::step::Limits;
 
 use super::search::{self, Histories, Ids, Rules, narrow};
 
-/// Claims that one promotion of a center may lose at most, of one id each.
+/// Max claims lost by one promotion of a center, of one id each.
 const LOST_CLAIMS: u32 = 1;
 const LIMITS: Limits = Limits {
     step: 1,
@@ -17,26 +18,27 @@ const MEMBERS: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// A claim for a member goes on above the mark of its name at the center, ...
+    /// A claim for a member starts above the mark of its name at the center, ...
     CenterClaimsAboveMark,
     /// ... raises it, ...
     CenterRaisesMark,
-    /// ... and leaves out what lost claims may have taken.
+    /// ... and skips the ids that lost claims may have taken.
     CenterSkips,
-    /// A member uses no answer below what it has had of the row there, or of its own.
+    /// A member ignores an answer below ids it already has, from the same row at the center or
+    /// local.
     NotBehind,
-    /// Nor one for another row than it has asked for.
+    /// A member ignores an answer requested for another row.
     AnswerToSameRow,
-    /// A tag whose ids come from a server from now on begins above the mark of its own claims.
+    /// A tag that becomes sourced starts above the mark of its local claims.
     SourcedAtMark,
-    /// What a center has answered raises the mark of the name here, too. (A row that goes would leave it
-    /// that much, but for a tool that has put back an older one.)
+    /// An answer raises the member's mark, too. (A deleted row would leave that mark as well,
+    /// unless a tool has restored an older row.)
     AnswerRaisesMark,
-    /// Assumption: a promotion of a center loses at most so many claims.
+    /// Assumption: a promotion of a center loses at most `LOST_CLAIMS` claims.
     LostClaimsBounded,
-    /// Assumption: a center stops where another server was promoted.
+    /// Assumption: the old center stops after a promotion.
     OldCenterStops,
-    /// Assumption: nobody resets a center's tag below what members have.
+    /// Assumption: a center's tag is not reset below ids that members have.
     CenterNotReset,
 }
 
@@ -61,7 +63,7 @@ struct Center {
     timeline: u8,
     standby: Option<Standby>,
     copied: Option<Row>,
-    /// The primary that its standby has followed, and its timeline.
+    /// The center before the last promotion: row, mark and timeline.
     deposed: Option<(Row, u8, u8)>,
     issued: Ids,
 }
@@ -71,15 +73,15 @@ struct Center {
 struct MemberRow {
     max_id: u8,
     incarnation: u8,
-    /// The center that its ids come from.
+    /// The center that the tag is sourced from.
     source: Option<usize>,
-    /// Of the row there that they have come from; 0 for none.
+    /// Incarnation of the center's row; 0 before the first answer.
     source_incarnation: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Answer {
-    /// For this row, as it was.
+    /// The member's row when the request was sent.
     asked: MemberRow,
     source: usize,
     id: u8,
@@ -90,7 +92,7 @@ struct Answer {
 struct Member {
     row: Option<MemberRow>,
     mark: u8,
-    /// On its way.
+    /// An answer in transit.
     answer: Option<Answer>,
     copied: Option<MemberRow>,
     issued: Ids,
@@ -106,25 +108,25 @@ struct World {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// A member's tag of its own.
+    /// Creates a local tag on a member.
     Create(usize),
-    /// One that is sourced from a center.
+    /// Creates a tag sourced from a center.
     CreateSourced(usize, usize),
-    /// A center becomes the source of a member's tag.
+    /// Makes a center the source of a member's tag.
     Source(usize, usize),
     Drop(usize),
-    /// An id of the member's own.
+    /// Issues a local id.
     Use(usize),
-    /// A claim at the center.
+    /// Claims at the center.
     Ask(usize),
-    /// The answer is written down, and its id is used.
+    /// Records the answer, and issues its id.
     Receive(usize),
     LoseAnswer(usize),
     MemberCopiesRows(usize),
     MemberPutsRows(usize),
-    /// At the first center: an id of its own, ...
+    /// The first center issues a local id, ...
     CenterUses,
-    /// ... its tag is dropped and created, ...
+    /// ... drops and recreates its tag, ...
     CenterReplaces,
     CenterResets,
     CenterCopiesRows,
@@ -164,7 +166,7 @@ impl Center {
 }
 
 impl Member {
-    /// What `src/tags/receive.rs` does with an answer.
+    /// Models `src/tags/receive.rs`.
     fn receive(&mut self, incarnation: u8, rules: Rules<Rule>) -> Option<Answer> {
         let answer = self.answer.take()?;
         let row = self.row.as_mut()?;
@@ -263,7 +265,7 @@ impl search::World for World {
             Step::Source(at, center) => {
                 let member = &mut self.members[at];
                 let row = member.row.as_mut()?;
-                // A source is final.
+                // The source cannot be changed.
                 if row.source.replace(center).is_some() {
                     return None;
                 }
@@ -360,7 +362,7 @@ impl search::World for World {
             Step::CenterPutsRows => {
                 let center = &mut self.centers[0];
                 center.row = center.copied.take()?;
-                // No claim after it may be lost: see the failover world.
+                // No claim after this may be lost: see the failover world.
                 if let Some(standby) = &mut center.standby {
                     standby.missing = standby.missing.max(LOST_CLAIMS);
                 }

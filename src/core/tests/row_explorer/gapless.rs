@@ -1,5 +1,6 @@
-//! Gapless series: a row and a mark, both written in the caller's transaction, with a savepoint, beside
-//! other sessions, tools, dumps and a standby. Each number is one above the last of a committed call.
+//! Gapless series: row and mark are both written in the caller's transaction. With a savepoint,
+//! other sessions, tools, dumps and a standby. Each number must be one above the last committed
+//! one.
 
 use leaf_id_core::row;
 
@@ -9,24 +10,24 @@ const NAMES: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// A number is above the mark of its series.
+    /// A number is above the mark of its series, ...
     NextAboveMark,
-    /// It raises the mark, ...
+    /// ... raises the mark, ...
     NextRaisesMark,
-    /// ... in the transaction that it belongs to.
+    /// ... and the mark rolls back with the transaction.
     MarkRollsBack,
-    /// A row that goes leaves its last number to the mark of its name.
+    /// A deleted row leaves its last number in the mark of its name.
     DropLeavesMark,
-    /// So does one that is renamed away.
+    /// So does a renamed row.
     RenameLeavesMark,
-    /// A row that is renamed begins above the mark of its old name.
+    /// A renamed row starts above the mark of its old name.
     RenameTakesMark,
-    /// What an edit writes to the marks a tool that copies them sees, ...
+    /// A tool that copies the table of marks sees marks written by edits, ...
     EditsOfMarksSeen,
-    /// ... also where the mark is as high already.
+    /// ... even if the mark was high enough already.
     EqualMarkWritten,
-    /// An edit does not lower the last number: the mark of a name to which a row was renamed, or which a
-    /// dump has brought, knows nothing yet.
+    /// An edit does not lower the last number: the mark may still be too low for a row that was
+    /// renamed or restored from a dump.
     LoweringRefused,
     /// A commit is durable before it is reported.
     CommitDurable,
@@ -34,30 +35,30 @@ enum Rule {
     OneTableAtATime,
     /// Assumption: no committed call is lost in a promotion.
     NoCallLost,
-    /// Assumption: no call is committed after the dump that another server goes on from, or this one
-    /// without its marks.
+    /// Assumption: no call is committed after a dump from which another server continues, or this
+    /// one without its marks.
     NoCallAfterDump,
-    /// Assumption: no row stands below its mark when it is dumped.
+    /// Assumption: no row is below its mark when it is dumped.
     RowAtMark,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Database {
-    /// The last number of each series.
+    /// Last number of each series.
     rows: [Option<u8>; NAMES],
-    /// One past the highest number; 0 for none.
+    /// One past the highest number of each name; 0 for none.
     marks: [u8; NAMES],
-    /// The highest number that somebody has got for sure, in a column of this series.
+    /// Highest number that a caller has received for sure, per series.
     reported: [u8; NAMES],
 }
 
-/// What the open transaction has written.
+/// Uncommitted changes of the open transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct View {
     database: Database,
-    /// Whose rows it has locked.
+    /// Names whose rows are locked.
     is_locked: [bool; NAMES],
-    /// What tools see of it: rows and marks as they were with the last edit.
+    /// Changes visible to tools: rows and marks as of the last edit.
     edited_rows: [Option<Option<u8>>; NAMES],
     edited_marks: [Option<u8>; NAMES],
 }
@@ -73,13 +74,13 @@ struct Transaction {
 struct World {
     database: Database,
     open: Option<Transaction>,
-    /// What a tool that does not see calls is about to put in the place of a table.
+    /// Tables that a tool is about to replace, copied without later calls.
     copied_rows: Option<[Option<u8>; NAMES]>,
     copied_marks: Option<[u8; NAMES]>,
-    /// Rows, and what was reported of them.
+    /// Rows in a dump, and the numbers reported by then.
     dumped: Option<([Option<u8>; NAMES], [u8; NAMES])>,
     standby: Option<Database>,
-    /// Calls were committed since the dump, and since the standby has followed.
+    /// Calls were committed since the dump, or since the standby was in sync.
     is_dump_stale: bool,
     is_standby_stale: bool,
     is_broken: bool,
@@ -87,21 +88,21 @@ struct World {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// In the transaction.
+    /// In the open transaction.
     Next(usize),
     Create(usize),
     Drop(usize),
-    /// To the other name.
+    /// Renames to the other name.
     Rename(usize),
     Savepoint,
     RollbackTo,
     Rollback,
     Commit,
-    /// A commit that is reported before it is durable, and a crash.
+    /// Reports a commit before it is durable, then crashes.
     CommitAndCrash,
-    /// In another one.
+    /// In another session.
     OtherNext(usize),
-    /// And its mark, which is asked for.
+    /// Drops a series and its mark, as the user wants the numbers again.
     DropAndForget(usize),
     Lower(usize),
     CopyRows,
@@ -109,14 +110,14 @@ enum Step {
     CopyMarks,
     PutMarks,
     Dump,
-    /// Without the marks.
+    /// Restores without the marks.
     Restore,
     Follow,
     Promote,
 }
 
 impl Database {
-    /// The next number, and whether it is the one that is due.
+    /// Takes the next number. Returns true if it is the expected one.
     fn next(&mut self, name: usize, rules: Rules<Rule>) -> Option<bool> {
         let last = self.rows[name]?;
         let mark = if rules.hold(Rule::NextAboveMark) {
@@ -144,7 +145,7 @@ impl Database {
 }
 
 impl Database {
-    /// What another one has of a name.
+    /// Copies the state of a name from another database.
     fn take(&mut self, name: usize, other: &Self) {
         self.rows[name] = other.rows[name];
         self.marks[name] = other.marks[name];
@@ -157,7 +158,7 @@ impl World {
         self.open.is_some_and(|open| open.view.is_locked[name])
     }
 
-    /// In the open transaction, or a new one.
+    /// Runs a step in the open transaction, or in a new one.
     fn in_transaction<T>(&mut self, step: impl FnOnce(&mut Transaction) -> Option<T>) -> Option<T> {
         let mut open = self.open.unwrap_or(Transaction {
             view: View {
@@ -169,7 +170,7 @@ impl World {
             savepoint: None,
             has_taken: false,
         });
-        // What others have committed is seen.
+        // See changes committed by others.
         for name in 0..NAMES {
             if !open.view.is_locked[name] {
                 open.view.database.take(name, &self.database);
@@ -206,7 +207,7 @@ impl View {
         self.edited_rows[name] = Some(self.database.rows[name]);
     }
 
-    /// A row goes from its name.
+    /// Removes a row from its name.
     fn leave(&mut self, name: usize, leaves: Rule, rules: Rules<Rule>) -> Option<u8> {
         let last = self.database.rows[name].take()?;
         self.has_edited(name);
@@ -279,7 +280,7 @@ impl search::World for World {
                 let arrived = row::arriving(next.into(), view.database.marks[to].into());
                 view.database.rows[to] = Some(narrow(arrived - 1));
                 view.has_edited(to);
-                // The columns that have its numbers are the same.
+                // The columns with its numbers are the same.
                 let reported = view.database.reported;
                 view.database.reported[to] = reported[to].max(reported[name]);
                 Some(())
@@ -334,7 +335,7 @@ impl search::World for World {
                 self.database.rows[name].take()?;
                 self.database.marks[name] = 0;
                 self.database.reported[name] = 0;
-                // Who goes back to before that has the numbers of then.
+                // Restoring older data returns to the numbers of that time.
                 (self.copied_rows, self.copied_marks) = (None, None);
                 (self.dumped, self.standby) = (None, None);
             }
@@ -350,7 +351,7 @@ impl search::World for World {
             }
             Step::CopyRows | Step::CopyMarks => {
                 let is_copying = self.copied_rows.is_some() || self.copied_marks.is_some();
-                // It waits for those who have written.
+                // The tool waits for open transactions.
                 if self.open.is_some() || is_copying && rules.hold(Rule::OneTableAtATime) {
                     return None;
                 }
@@ -389,7 +390,7 @@ impl search::World for World {
                 for name in 0..NAMES {
                     let now = self.database.reported[name];
                     self.database.reported[name] = match rows[name] {
-                        // Of a series that is not in it, the dump knows nothing.
+                        // The dump has no information about series that are not in it.
                         None => 0,
                         Some(_) if self.is_dump_stale => now.max(reported[name]),
                         Some(_) => reported[name],

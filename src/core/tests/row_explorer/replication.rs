@@ -1,5 +1,5 @@
-//! Two servers, of which one publishes its tags to the other, in a database that has, or had, tags of the
-//! same names; takeovers, and back.
+//! Two servers, one of which publishes its tags to the other. The subscriber's database has, or
+//! had, tags of the same names. Takeovers in both directions.
 
 use leaf_id_core::row;
 
@@ -7,35 +7,35 @@ use super::search::{self, Histories, Ids, Rules, narrow};
 
 const NAMES: usize = 2;
 const SERVERS: usize = 2;
-/// Changes on their way.
+/// Max changes in transit.
 const QUEUE: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// A row that arrives by an INSERT for a name that is here raises that one's `max_id`.
+    /// A replicated INSERT for an existing name raises `max_id` of that row.
     InsertRaises,
-    /// So does one that arrives by a rename.
+    /// So does a replicated rename.
     RenameRaises,
     /// A replicated update does not lower `max_id`.
     UpdateRaises,
-    /// A row that goes, or is renamed, leaves its `max_id` to the mark of its name, also where that was
+    /// A deleted or renamed row leaves its `max_id` in the mark of its name, even if the change was
     /// replicated.
     RowLeavesMark,
     /// Marks are not replicated.
     MarksStay,
-    /// Assumption: all changes have arrived before a takeover.
+    /// Assumption: all changes have been applied before a takeover.
     AllArrived,
-    /// Assumption: a subscriber issues no ids of replicated tags; nor does the old publisher after a
-    /// takeover, which is one then.
+    /// Assumption: a subscriber issues no ids of replicated tags. This includes the old publisher
+    /// after a takeover.
     PublisherAlone,
-    /// Assumption: nor does it drop them: what comes after for their rows is left out.
+    /// Assumption: a subscriber does not drop them: later changes of their rows would be ignored.
     SubscriberKeepsRows,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Row {
     max_id: u8,
-    /// It was made here, and nothing has arrived for it.
+    /// Created locally, and never changed by replication.
     is_own: bool,
 }
 
@@ -49,7 +49,7 @@ struct Database {
 enum Edit {
     Insert,
     Update,
-    /// To the other name.
+    /// Renames to the other name.
     Rename,
     Delete,
 }
@@ -58,9 +58,9 @@ enum Edit {
 struct Change {
     edit: Edit,
     name: usize,
-    /// Of the row, as it is then.
+    /// `max_id` of the row after the change.
     max_id: u8,
-    /// Of the name, as it is then.
+    /// Mark of the name after the change.
     mark: u8,
 }
 
@@ -69,11 +69,11 @@ struct World {
     servers: [Database; SERVERS],
     publisher: usize,
     queue: [Option<Change>; QUEUE],
-    /// What a tool that does not see claims is about to put in the place of the publisher's rows.
+    /// The publisher's rows, which a tool is about to replace, copied without later claims.
     copied: Option<[Option<Row>; NAMES]>,
-    /// What publishers have issued of each name, ...
+    /// Ids issued by publishers under each name, ...
     published: [Ids; NAMES],
-    /// ... and what each server has.
+    /// ... and ids issued by each server.
     issued: [[Ids; NAMES]; SERVERS],
     is_twice: bool,
 }
@@ -82,9 +82,9 @@ struct World {
 enum Step {
     Create(usize),
     Drop(usize),
-    /// To the other name.
+    /// Renames to the other name.
     Rename(usize),
-    /// An edit of a description.
+    /// Edits a description.
     Touch(usize),
     Use(usize),
     CopyRows,
@@ -93,7 +93,7 @@ enum Step {
     SubscriberDrops(usize),
     SubscriberUses(usize),
     Arrive,
-    /// The subscriber publishes, from an initial copy on.
+    /// The subscriber becomes the publisher, starting with an initial copy.
     TakeOver,
 }
 
@@ -110,7 +110,7 @@ impl Database {
         self.rows[name].replace(row).is_none().then_some(())
     }
 
-    /// A row goes from its name.
+    /// Removes a row from its name.
     fn remove(&mut self, name: usize, rules: Rules<Rule>) -> Option<Row> {
         let row = self.rows[name].take()?;
         if rules.hold(Rule::RowLeavesMark) {
@@ -140,7 +140,7 @@ impl Database {
         Some(id)
     }
 
-    /// What arrives for a name that is here is left out, and raises its row.
+    /// A change for an existing name is not applied, but raises `max_id`.
     fn raise(&mut self, name: usize, max_id: u8, rule: Rule, rules: Rules<Rule>) {
         if let Some(row) = &mut self.rows[name] {
             row.is_own = false;
@@ -177,7 +177,7 @@ impl Database {
                     };
                 }
             }
-            // What is not here is left out.
+            // Changes of missing rows are ignored.
             Edit::Rename if self.rows[name].is_none() => {}
             Edit::Rename if self.rows[1 - name].is_some() => {
                 self.raise(1 - name, max_id, Rule::RenameRaises, rules);
@@ -199,7 +199,7 @@ impl Database {
 }
 
 impl World {
-    /// A change of the publisher's goes on its way.
+    /// Sends a change of the publisher.
     fn publish(&mut self, edit: Edit, name: usize) -> Option<()> {
         if edit != Edit::Update {
             self.copied = None;
@@ -268,7 +268,7 @@ impl search::World for World {
                 }
                 self.servers[publisher].rename(name, 0, rules)?;
                 self.publish(Edit::Rename, name)?;
-                // The columns that have its ids are the same.
+                // The columns with its ids are the same.
                 self.published[to].add_all(self.published[name]);
             }
             Step::Touch(name) => {
@@ -319,8 +319,8 @@ impl search::World for World {
                 for name in 0..NAMES {
                     if self.servers[subscriber].rows[name].is_some() {
                         self.publish(Edit::Insert, name)?;
-                        // What it has issued of its own is published now, too. Of names that no tag
-                        // has, the other one learns nothing.
+                        // Its local ids are published now, too. The other server learns nothing of
+                        // names without a tag.
                         self.published[name].add_all(self.issued[subscriber][name]);
                     }
                 }

@@ -1,5 +1,5 @@
-//! A transaction that edits tags, with a savepoint, beside other sessions that issue ids, drop tags and
-//! insert them: what `src/tags/transaction.rs` remembers, and the triggers do.
+//! A transaction that edits tags, with a savepoint, concurrent with sessions that issue ids, drop
+//! tags and insert tags. Models the state in `src/tags/transaction.rs`, and the triggers.
 
 use leaf_id_core::row;
 
@@ -9,25 +9,25 @@ const NAMES: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// No ids of a tag that this transaction has reset.
+    /// The transaction issues no ids of a tag that it has reset, ...
     NoIdsOfReset,
-    /// No ids of a tag that stands under a name where this transaction has dropped one.
+    /// ... of a tag under a name where it has dropped another one, ...
     NoIdsOfReplaced,
-    /// No ids of a tag that this transaction has renamed.
+    /// ... or of a tag that it has renamed.
     NoIdsOfRenamed,
-    /// What counts the ids of a tag that was created here outlives a rollback to a savepoint.
+    /// The counter of ids of a tag created in the transaction survives a rollback to a savepoint.
     CountOutlivesSavepoint,
-    /// A tag that was created here, and is renamed, takes along what was issued of it.
+    /// If a tag created in the transaction is renamed, its issued ids are renamed with it.
     RenameTakesIssued,
-    /// What was issued here is written to the mark of the name with the commit, also where the tag is
-    /// gone. (The row is for those who do not see marks: see the failover world.)
+    /// The commit raises the mark of the name by the ids issued in the transaction, even if the tag
+    /// is gone. (It raises the row for tools that do not see marks: see the failover world.)
     CommitRaisesMark,
-    /// No ids of it after that was written, as by a deferred trigger.
+    /// No ids are issued once that is written, for example by a deferred trigger.
     NoIdsOnceWritten,
-    /// Where the ids of a tag begin that was created here is read after its row was written: somebody
-    /// whom the insert has waited for may have dropped another of the name.
+    /// The start of a tag created in the transaction is read after its row was inserted: the insert
+    /// may have waited for a transaction that dropped another tag of the name.
     BeginsAtMarkOfNow,
-    /// Assumption: a commit that was reported is not lost in a crash.
+    /// Assumption: no reported commit is lost in a crash.
     CommitKept,
 }
 
@@ -39,14 +39,14 @@ enum Kind {
     Renamed,
 }
 
-/// What is written of the two tables, and remembered of that.
+/// Contents of both tables, and the state remembered about the edits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct View {
     rows: [Option<u8>; NAMES],
     marks: [u8; NAMES],
-    /// The edits of the open transaction, by name. They lock rows and marks.
+    /// Edits of the open transaction, by name. They lock rows and marks.
     kinds: [Option<Kind>; NAMES],
-    /// The name has the ids of the other one, too: its row was renamed.
+    /// The name also has the ids of the other one, whose row was renamed.
     is_renamed: [bool; NAMES],
     is_reset: [bool; NAMES],
 }
@@ -55,22 +55,22 @@ struct View {
 struct Transaction {
     view: View,
     savepoint: Option<View>,
-    /// One past the last id of each tag that was created here.
+    /// One past the last id of each tag created in the transaction.
     issued: [u8; NAMES],
-    /// The ids of tags that were created here, ...
+    /// Ids issued of tags created in the transaction, ...
     ids: [Ids; NAMES],
-    /// ... and of others.
+    /// ... and of other tags.
     ids_of_edited: [Ids; NAMES],
     is_written: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct World {
-    /// As committed.
+    /// Committed state.
     rows: [Option<u8>; NAMES],
     marks: [u8; NAMES],
     open: Option<Transaction>,
-    /// Another session inserts a tag of the first name: what mark it has read.
+    /// Another session is inserting a tag of the first name, and has read this mark.
     inserting: Option<u8>,
     issued: [Ids; NAMES],
     is_twice: bool,
@@ -78,26 +78,27 @@ struct World {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// In the transaction.
+    /// In the open transaction.
     Create(usize),
     Drop(usize),
-    /// To the other name.
+    /// Renames to the other name.
     Rename(usize),
     Reset(usize),
     Use(usize),
     Savepoint,
     RollbackTo,
     Rollback,
-    /// The first part of a commit, before deferred triggers.
+    /// First part of a commit, before deferred triggers.
     Write,
     Commit,
-    /// A commit that is reported, before it is durable, and a crash.
+    /// Reports a commit before it is durable, then crashes.
     CommitAndCrash,
-    /// In others.
+    /// In other sessions.
     OtherDrops(usize),
     OtherUses(usize),
     OtherInserts,
-    /// It has waited for whoever had a row of the name, and takes an id.
+    /// The insert is done, after waiting for the transaction that had a row of the name; takes an
+    /// id.
     OtherHasInserted,
 }
 
@@ -161,7 +162,7 @@ impl World {
         self.issued[name].add(id);
     }
 
-    /// A claim of one id, and that.
+    /// Claims and issues one id.
     fn use_id(&mut self, name: usize) -> Option<()> {
         if self.is_locked(name) {
             return None;
@@ -179,7 +180,7 @@ impl World {
         if open.is_written {
             return None;
         }
-        // What others have committed is seen.
+        // See changes committed by others.
         for name in 0..NAMES {
             if open.view.kinds[name].is_none() {
                 open.view.rows[name] = self.rows[name];
@@ -191,7 +192,7 @@ impl World {
         Some(())
     }
 
-    /// An id in the open transaction.
+    /// Issues an id in the open transaction.
     fn use_here(&mut self, name: usize, rules: Rules<Rule>) -> Option<()> {
         let Some(mut open) = self.open else {
             return self.use_id(name);
@@ -228,7 +229,7 @@ impl World {
         Some(())
     }
 
-    /// Edits were taken back: ids that were issued of tags that are as before again.
+    /// Edits were rolled back: ids issued of the edited tags belong to the original tags again.
     fn taken_back(&mut self, edited: &[Ids; NAMES]) {
         for (issued, edited) in self.issued.iter_mut().zip(edited) {
             self.is_twice |= issued.meet(*edited);
@@ -248,7 +249,7 @@ impl World {
             self.rows[name] = open.view.rows[name];
             self.marks[name] = open.view.marks[name];
             if open.view.is_reset[name] {
-                // As it was asked for.
+                // The user wants the ids again.
                 self.issued[name] = Ids::default();
             } else {
                 self.issued[name].add_all(open.ids[name]);

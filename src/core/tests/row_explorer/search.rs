@@ -1,4 +1,4 @@
-//! All histories of a world, the shortest first.
+//! Breadth-first search of all histories of a world.
 
 use std::collections::HashSet;
 use std::fmt::{Debug, Write as _};
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::support;
 
-/// The rules and assumptions that hold: all but one.
+/// All rules and assumptions except one.
 #[derive(Clone, Copy)]
 pub struct Rules<R> {
     without: Option<R>,
@@ -19,36 +19,36 @@ impl<R: Copy + PartialEq> Rules<R> {
     }
 }
 
-/// A world in which steps are taken.
+/// State of a model, changed by steps.
 pub trait World: Copy + Eq + Hash {
-    /// For the report.
+    /// Name in the report.
     const NAME: &'static str;
-    /// What can be left out: a rule, or an assumption.
+    /// A rule or an assumption that can be left out.
     type Rule: Copy + Debug + PartialEq;
     type Step: Copy + Debug;
 
-    /// Before the first step.
+    /// The initial state.
     fn new() -> Self;
 
-    /// The world after a step; none where it cannot be taken.
+    /// The state after a step; `None` if the step is not possible.
     fn after(self, step: Self::Step, rules: Rules<Self::Rule>) -> Option<Self>;
 
-    /// Whether a promise is broken.
+    /// True if a promise is broken.
     fn is_broken(&self) -> bool;
 }
 
-/// Which histories.
+/// The histories to search.
 #[derive(Clone, Copy)]
 pub struct Histories<'a, S> {
-    /// They begin with these steps, ...
+    /// First steps, ...
     pub begin: &'a [S],
-    /// ... and go on with any of these, ...
+    /// ... continued by any of these, ...
     pub steps: &'a [S],
-    /// ... at most so many.
+    /// ... up to this number.
     pub depth: u64,
 }
 
-/// Worlds are hashed by the byte, millions of times: the standard library's takes most of the time.
+/// Millions of worlds are hashed, and the standard hasher would take most of the time.
 #[derive(Default)]
 struct Mixer(u64);
 
@@ -80,7 +80,7 @@ impl Hasher for Mixer {
     }
 }
 
-/// Goes through all histories, the shortest first: how many worlds there are, and the first history
+/// Searches all histories, the shortest first. Returns the number of worlds, and the first history
 /// that breaks a promise.
 fn explore<W: World>(
     rules: Rules<W::Rule>,
@@ -93,7 +93,7 @@ fn explore<W: World>(
             None => panic!("{}: {step:?} cannot be taken", W::NAME),
         }
     }
-    // Each with the one before it and the step between them; the first with itself.
+    // Each with its predecessor and the step from it; the first one refers to itself.
     let mut worlds = vec![(start, 0, None)];
     let mut seen = HashSet::<W, BuildHasherDefault<Mixer>>::default();
     seen.insert(start);
@@ -135,7 +135,7 @@ fn shown<S: Debug>(history: &[S]) -> String {
     text
 }
 
-/// With all rules, no history breaks a promise.
+/// Asserts that no history breaks a promise if all rules hold.
 pub fn assert_holds<W: World>(histories: Histories<'_, W::Step>, long: u64) {
     let depth = support::rounds(histories.depth, long);
     let histories = Histories { depth, ..histories };
@@ -150,7 +150,7 @@ pub fn assert_holds<W: World>(histories: Histories<'_, W::Step>, long: u64) {
     assert_eq!(history.as_deref().map(shown), None, "{}", W::NAME);
 }
 
-/// Without a rule, a history breaks a promise.
+/// Asserts that a history breaks a promise if `rule` is left out.
 pub fn assert_needed<W: World>(kind: &str, rule: W::Rule, histories: Histories<'_, W::Step>) {
     let rules = Rules {
         without: Some(rule),
@@ -168,7 +168,7 @@ pub fn assert_needed<W: World>(kind: &str, rule: W::Rule, histories: Histories<'
     );
 }
 
-/// Each of these rules is needed, and so is each of these assumptions.
+/// Asserts that each of these rules and assumptions is needed.
 pub fn assert_all_needed<W: World>(
     rules: &[W::Rule],
     assumptions: &[W::Rule],
@@ -182,12 +182,12 @@ pub fn assert_all_needed<W: World>(
     }
 }
 
-/// Ids of small worlds, by bits.
+/// Bit set of ids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ids(u64);
 
 impl Ids {
-    /// The highest there can be.
+    /// Highest id that fits.
     pub const LAST: u8 = 63;
 
     pub fn has(self, id: u8) -> bool {
@@ -202,13 +202,13 @@ impl Ids {
         self.0 |= others.0;
     }
 
-    /// Whether some are in both.
+    /// True if the sets intersect.
     pub fn meet(self, others: Self) -> bool {
         self.0 & others.0 != 0
     }
 }
 
-/// Ids of small worlds are small.
+/// Converts an id of a small world.
 pub fn narrow(id: i64) -> u8 {
     u8::try_from(id).unwrap_or(u8::MAX)
 }

@@ -1,12 +1,12 @@
-//! A tag that goes from one database system to another: by a dump, which has rows and no marks, and by
-//! pg_upgrade, which takes along both; with a standby of each.
+//! A tag that moves from one database system to another: by a dump, which contains rows but no
+//! marks, or by pg_upgrade, which keeps both. Each system has a standby.
 
 use leaf_id_core::row;
 use leaf_id_core::step::Limits;
 
 use super::search::{self, Histories, Ids, Rules, narrow};
 
-/// Claims that one promotion may lose at most, of one id each.
+/// Max claims lost by one promotion, of one id each.
 const LOST_CLAIMS: u32 = 1;
 const LIMITS: Limits = Limits {
     step: 1,
@@ -16,31 +16,31 @@ const SERVERS: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// A claim goes on above the mark of its name.
+    /// A claim starts above the mark of its name.
     ClaimAboveMark,
-    /// A row that goes leaves its `max_id` to the mark of its name: what has come with a dump was not
-    /// claimed here.
+    /// A deleted row leaves its `max_id` in the mark of its name: a row restored from a dump was
+    /// not claimed from here.
     DeleteLeavesMark,
-    /// What lost claims of an earlier timeline may have taken is left out.
+    /// Skip the ids that lost claims of an earlier timeline may have taken.
     Skip,
-    /// A row that was last claimed from by another system says nothing of timelines here: each
-    /// promotion of this one counts.
+    /// If a row was last claimed from in another system, its timeline has no meaning here: each
+    /// promotion of this system counts.
     OtherSystem,
-    /// Assumption: no claim after the dump, where its row goes to another system, or where marks were
-    /// dropped with the extension.
+    /// Assumption: no claim is made after a dump whose row is moved to another system, or whose
+    /// marks are dropped with the extension.
     NoClaimAfterDump,
-    /// Assumption: the old server does not go on.
+    /// Assumption: the old server stops.
     OldServerStops,
-    /// Assumption: no row stands below the mark of its name when it is dumped, with no claim since a tool
-    /// has put back an older one: the dump does not have the mark.
+    /// Assumption: no row is below the mark of its name when it is dumped, without a claim since a
+    /// tool has restored an older row: the dump does not contain the mark.
     RowAtMark,
-    /// Assumption: no promotion is left unsettled, with no claim since, before the dump ...
+    /// Assumption: no promotion without a claim since is left unsettled before the dump ...
     SettledBeforeDump,
     /// ... or before the upgrade.
     SettledBeforeUpgrade,
-    /// Assumption: a promotion loses at most so many claims, ...
+    /// Assumption: a promotion loses at most `LOST_CLAIMS` claims, ...
     LostClaimsBounded,
-    /// ... and a tag whose creation it has lost, as by a restore, is not made again lower.
+    /// ... and a tag whose creation is lost, also by a restore, is not created again at a lower id.
     CreationKept,
 }
 
@@ -87,7 +87,7 @@ impl Server {
         }
     }
 
-    /// Whether a promotion has no claim after it that has left out what was lost.
+    /// True if no claim since the last promotion has skipped the lost claims.
     fn is_unsettled(&self, rules: Rules<Rule>) -> bool {
         self.row.is_some_and(|row| self.promotions(row, rules) > 0)
     }
@@ -96,11 +96,11 @@ impl Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct World {
     servers: [Server; SERVERS],
-    /// The server that is in use.
+    /// The server in use.
     used: usize,
     /// The row in a dump.
     dumped: Option<Row>,
-    /// A claim was made since.
+    /// A claim was made since the dump.
     is_stale: bool,
     systems: u8,
     issued: Ids,
@@ -114,9 +114,9 @@ enum Step {
     Use(usize),
     Dump(usize),
     Restore(usize),
-    /// With triggers disabled.
+    /// Restores with triggers disabled.
     RestoreRaw(usize),
-    /// After the extension was dropped there, with its marks.
+    /// Restores after the extension and its marks were dropped.
     RestoreAll(usize),
     Upgrade(usize),
     Follow(usize),
@@ -124,7 +124,7 @@ enum Step {
 }
 
 impl World {
-    /// The tag's row comes to a server from a dump, where it may go on.
+    /// Restores the tag's row from a dump. The server may be put into use.
     fn restore(&mut self, to: usize, is_raw: bool, rules: Rules<Rule>) -> Option<()> {
         let dumped = self.dumped?;
         let server = &mut self.servers[to];
