@@ -7,7 +7,7 @@
 //! * [`launcher`]: one per server, without a database. It starts the other workers ([`start`]) and
 //!   runs the snowflake generator.
 //! * [`allocator`]: one per database that needs ids. It claims and publishes segments, and talks to
-//!   source servers. [`request`] is its state for one request.
+//!   source servers. [`request`] is its work for one request.
 //! * [`registrar`]: short-lived, for one request to the worker registry.
 //! * [`reserve`]: one per server. It acts as an allocator or a registrar if no worker slot is free.
 

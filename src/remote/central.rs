@@ -39,6 +39,7 @@ use crate::pg::sqlstate::{self, SqlState};
 use crate::pg::{self, Name, Readiness};
 use crate::shmem::{Area, Key, RemoteServerState, Slot};
 use crate::tags::claim::{self, ClaimAnswer, TagSource};
+use crate::tags::receive::Received;
 
 /// Initial and max back-off of a server that is away. Reduced randomly by up to a quarter, so that
 /// the members of a fleet do not reconnect at the same time.
@@ -67,12 +68,7 @@ pub struct RemoteRequest {
 /// Outcome of a request.
 pub enum RemoteOutcome {
     /// The server has claimed ids.
-    Answered {
-        /// The claim.
-        answer: ClaimAnswer,
-        /// Adaptive step of the request.
-        step: u32,
-    },
+    Answered(Received),
     /// The server has refused, for a reason specific to the tag.
     Refused(RemoteError),
     /// The request was not sent in time, or its row was edited. Read the row again.
@@ -242,33 +238,13 @@ impl SourceServer {
         self.drop_edited(outcomes);
         loop {
             match self.connection.turn(now) {
-                Some(Event::Opened) => {
-                    let is_asked = !self.queue.is_empty();
-                    // The rows may have been edited while the server was away.
-                    self.return_stale(outcomes, |queued| now - queued.since > FRESH);
-                    self.state = SourceState::Open { since: now };
-                    // If the server was away, it still has to answer a request.
-                    self.tell(area, RemoteServerState::Connected);
-                    if !is_asked {
-                        self.note_back(area, false);
-                    }
-                }
+                Some(Event::Opened) => self.become_open(area, now, outcomes),
                 Some(Event::Answered(rows)) => {
-                    if let Some(asked) = self.note_answer(area, now) {
-                        let outcome = match answer(&rows, asked.ids) {
-                            Ok(answer) => RemoteOutcome::Answered {
-                                answer,
-                                step: asked.step,
-                            },
-                            Err(error) => RemoteOutcome::Refused(error),
-                        };
-                        outcomes.push((asked.queued.request, outcome));
-                    }
+                    self.return_asked(area, now, outcomes, |asked| asked.outcome(&rows));
                 }
                 Some(Event::Refused(error)) if !concerns_all(&error) => {
-                    if let Some(asked) = self.note_answer(area, now) {
-                        outcomes.push((asked.queued.request, RemoteOutcome::Refused(error)));
-                    }
+                    let refused = |_: &Asked| RemoteOutcome::Refused(error);
+                    self.return_asked(area, now, outcomes, refused);
                 }
                 Some(Event::Refused(error) | Event::Lost(error)) => {
                     self.note_away(area, now, &error.message);
@@ -276,6 +252,18 @@ impl SourceServer {
                 None if self.go_on(area, now, outcomes) => {}
                 None => return,
             }
+        }
+    }
+
+    fn become_open(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Returned>) {
+        let is_asked = !self.queue.is_empty();
+        // The rows may have been edited while the server was away.
+        self.return_stale(outcomes, |queued| now - queued.since > FRESH);
+        self.state = SourceState::Open { since: now };
+        // If the server was away, it still has to answer a request.
+        self.tell(area, RemoteServerState::Connected);
+        if !is_asked {
+            self.note_back(area, false);
         }
     }
 
@@ -403,12 +391,20 @@ impl SourceServer {
             });
     }
 
-    /// Handles an answer. Returns its request, unless abandoned.
-    fn note_answer(&mut self, area: &Area, now: Instant) -> Option<Box<Asked>> {
+    /// The server has answered: returns the request in flight, unless it was abandoned.
+    fn return_asked(
+        &mut self,
+        area: &Area,
+        now: Instant,
+        outcomes: &mut Vec<Returned>,
+        outcome: impl FnOnce(&Asked) -> RemoteOutcome,
+    ) {
         self.note_back(area, true);
-        match core::mem::replace(&mut self.state, SourceState::Open { since: now }) {
-            SourceState::Asking(asked) => Some(asked),
-            _ => None,
+        if let SourceState::Asking(asked) =
+            core::mem::replace(&mut self.state, SourceState::Open { since: now })
+        {
+            let outcome = outcome(&asked);
+            outcomes.push((asked.queued.request, outcome));
         }
     }
 
@@ -454,6 +450,19 @@ impl SourceServer {
             pgrx::warning!(
                 "leaf_id: could not claim ids from server \"{server}\", whose tags have only what is cached: {message}"
             );
+        }
+    }
+}
+
+impl Asked {
+    fn outcome(&self, rows: &Rows) -> RemoteOutcome {
+        match answer(rows, self.ids) {
+            Ok(answer) => RemoteOutcome::Answered(Received {
+                source: self.queued.request.source,
+                answer,
+                step: self.step,
+            }),
+            Err(error) => RemoteOutcome::Refused(error),
         }
     }
 }

@@ -8,16 +8,23 @@ use crate::error::RefillError;
 use crate::pg::Caught;
 use crate::shmem::{Access, Claimed, Key};
 
-/// The allocator's knowledge of a tag when the source server has answered.
-pub struct Arrival {
+/// A source server's claim, not yet recorded in the local row.
+#[derive(Clone, Copy)]
+pub struct Received {
     /// The row at the time of the request.
     pub source: TagSource,
     /// The answer.
     pub answer: ClaimAnswer,
-    /// Pace of the tag so far.
-    pub pace: Pace,
     /// Requested number of ids, by the adaptive step.
     pub step: u32,
+}
+
+/// The allocator's knowledge of a tag when the source server has answered.
+pub struct Arrival {
+    /// The claim.
+    pub received: Received,
+    /// Pace of the tag so far.
+    pub pace: Pace,
     /// Time of the first request for a segment, in Unix milliseconds.
     pub asked_ms: i64,
     /// Current time, in Unix milliseconds.
@@ -64,7 +71,11 @@ impl From<RefillError> for Unreceived {
 /// # Errors
 /// See [`Unreceived`]; the caller must roll back.
 pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
-    let Arrival { source, answer, .. } = arrival;
+    let Received {
+        source,
+        answer,
+        step,
+    } = &arrival.received;
     with_row(key, |locked, row| {
         let is_same = row.incarnation == source.row_incarnation
             && row.server == Some(source.server)
@@ -103,7 +114,7 @@ pub fn receive(key: &Key, arrival: &Arrival) -> Result<Claimed, Unreceived> {
             Pace::default()
         };
         // The source server may have given less than requested.
-        let step = arrival.step.min(answer.len);
+        let step = answer.len.min(*step);
         let claimed = Claimed {
             first: answer.first,
             len,

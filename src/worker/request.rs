@@ -1,5 +1,16 @@
-//! A slot's request, from its acceptance until it is cleared, and everything that an allocator does
-//! in shared memory for it ([`Request::complete`]).
+//! A slot's request, from its acceptance until it is cleared: the transactions that claim for it, and
+//! what it changes in shared memory. It publishes a segment only once its claim is committed and
+//! durable (I1), here or on the tag's source server.
+//!
+//! [`Request::serve`], for a local tag:
+//!
+//! 1. read the slot's version, then begin a claim that the launcher waits for;
+//! 2. claim in one transaction (`tags/claim`), or check the row of a saved range;
+//! 3. publish, and clear the request.
+//!
+//! For a sourced tag, step 2 finds the source and hands the request to [`Central`]. The allocator
+//! passes its outcome to [`Request::take_back`], which serves the request again: step 2 then records
+//! the answer (`tags/receive`).
 //!
 //! | state | event | next state |
 //! | --- | --- | --- |
@@ -19,29 +30,88 @@
 //! Eviction is detected the next time the request is serviced. Until then, nothing done for the
 //! request modifies another tag's slot.
 
-use std::sync::atomic::Ordering;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use leaf_id_core::segment::{Refused, SegmentRequest};
+use pgrx::PgSqlErrorCode;
 
 use crate::error::RefillError;
-use crate::pg::Name;
-use crate::shmem::Access;
-use crate::shmem::{Area, Claimed, Key, Slot, SlotState};
-use crate::tags::claim::{ClaimAnswer, TagSource};
+use crate::guc::{self, ClaimSynchronousCommit};
+use crate::pg::{self, Caught, sqlstate};
+use crate::remote::RemoteError;
+use crate::remote::central::{Central, RemoteOutcome, RemoteRequest};
+use crate::shmem::{Area, Claimed, IdRange, Key, Slot, SlotState};
+use crate::tags::blocker;
+use crate::tags::claim::{self, Ask, ClaimAnswer, TagSource, Unclaimed};
+use crate::tags::receive::{self, Arrival, Received, Unreceived};
 
 /// Initial and max retry interval of a tag.
 const BACK_OFF: Duration = Duration::from_millis(50);
 const MAX_BACK_OFF: Duration = Duration::from_millis(500);
 /// Time for which a request stays closed after a final error.
 const HOLD: Duration = Duration::from_secs(1);
+/// A claim is in progress in this process. For the exit callback.
+static CLAIM_BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// Begins a claim, unless the launcher is saving the remainders.
+fn begin_claim(area: &Area) -> bool {
+    let begun = area.claims().begin();
+    CLAIM_BEGUN.store(begun, Ordering::Relaxed);
+    begun
+}
+
+/// Ends the claim in progress, if any.
+pub fn end_claim(area: &Area) {
+    if CLAIM_BEGUN.swap(false, Ordering::Relaxed) {
+        area.claims().end();
+    }
+}
+
+/// What all requests of an allocator share.
+pub struct Services {
+    area: &'static Area,
+    /// The source servers.
+    pub central: Central,
+    /// Last message logged per tag, to log once per change of state.
+    logged: HashMap<Key, String>,
+}
+
+impl Services {
+    /// Services without connections.
+    pub fn new(area: &'static Area) -> Self {
+        Self {
+            area,
+            central: Central::default(),
+            logged: HashMap::new(),
+        }
+    }
+
+    fn log_once(&mut self, key: &Key, text: &str) {
+        if self.logged.get(key).is_none_or(|last| last != text) {
+            pgrx::warning!(
+                "leaf_id: could not claim ids for tag \"{}\", which has only what is cached: {text}",
+                key.tag.name()
+            );
+            self.logged.insert(*key, text.to_string());
+        }
+    }
+
+    fn log_end(&mut self, key: &Key) {
+        if self.logged.remove(key).is_some() {
+            let tag = key.tag.name();
+            pgrx::log!("leaf_id: ids of tag \"{tag}\" can be claimed again");
+        }
+    }
+}
 
 /// A request that an allocator has accepted.
 pub struct Request {
     /// Sequence number of the request in this allocator.
     pub number: u64,
-    /// The slot.
-    pub slot: &'static Slot,
+    slot: &'static Slot,
     /// The tag, as long as the request is open.
     pub key: Key,
     accepted: SegmentRequest,
@@ -65,65 +135,13 @@ enum RequestState {
     },
 }
 
-/// A claim by another server, not yet recorded in the local row.
-#[derive(Clone, Copy)]
-pub struct Received {
-    /// The tag's row when that server was asked.
-    pub source: TagSource,
-    /// The answer.
-    pub answer: ClaimAnswer,
-    /// Adaptive step of the request.
-    pub step: u32,
-}
-
 /// Snapshot of a slot.
-pub struct Seen {
-    /// The buffer's version.
-    pub version: u64,
+struct Seen {
+    version: u64,
     /// Cached state of the tag.
-    pub state: SlotState,
+    state: SlotState,
     /// One past the last id published.
-    pub high: i64,
-}
-
-/// Outcome of a request, or of one step of it.
-pub enum Outcome<'a> {
-    /// The slot was evicted, or the allocator exits.
-    Dropped,
-    /// The time of a held request is over, or the row was edited.
-    Ended,
-    /// Claims are not allowed now.
-    Closed,
-    /// There is a spare already: a session requested it just before it was published.
-    HasSpare,
-    /// The row matches the saved range.
-    Fits { version: u64, access: Access },
-    /// The row does not match the saved range.
-    Outdated,
-    /// Ids were claimed.
-    Claimed { version: u64, claimed: Claimed },
-    /// Ids were claimed, but the wait for a standby was canceled.
-    Unacknowledged { version: u64, claimed: Claimed },
-    /// Another server's claim was recorded in the local row.
-    Noted {
-        version: u64,
-        answer: ClaimAnswer,
-        claimed: Claimed,
-    },
-    /// The row has changed since another server was asked.
-    Replaced,
-    /// The request to another server is outdated, or was not sent in time.
-    Stale,
-    /// Another server must be asked.
-    Sourced { version: u64, server: Name },
-    /// Another server has claimed ids.
-    Answered(Received),
-    /// No ids. The error is recorded for `version` of the slot.
-    Failed {
-        version: u64,
-        error: RefillError,
-        text: Option<&'a str>,
-    },
+    high: i64,
 }
 
 /// Next action for a request.
@@ -133,8 +151,6 @@ pub enum Next {
     Cleared,
     /// Keep the request until it is due.
     Kept,
-    /// Claim more for the request, at once.
-    More,
 }
 
 impl Request {
@@ -165,26 +181,69 @@ impl Request {
         }
     }
 
-    /// True if the request has a final error, and only needs to be cleared.
-    pub fn is_held(&self) -> bool {
-        matches!(self.state, RequestState::Held { .. })
+    /// Serves a request that is due.
+    pub fn serve(&mut self, services: &mut Services) -> Next {
+        let area = services.area;
+        if let RequestState::Held { .. } = self.state {
+            return self.clear(area);
+        }
+        // Read the version before begin_claim, so that nothing can be published once the remainders
+        // were taken out, and before the transaction, so that any edit from now on discards the
+        // claim.
+        let Some(Seen { version, .. }) = self.look(area) else {
+            return self.give_up(area);
+        };
+        if !begin_claim(area) {
+            return self.put_off();
+        }
+        // The launcher, which may be exiting, counts this as one claim.
+        let next = loop {
+            if let Some(next) = self.step(services, version) {
+                break next;
+            }
+        };
+        end_claim(area);
+        next
+    }
+
+    /// Handles the outcome of a request to the source server.
+    pub fn take_back(
+        &mut self,
+        services: &mut Services,
+        asked: &RemoteRequest,
+        outcome: RemoteOutcome,
+    ) -> Next {
+        match outcome {
+            RemoteOutcome::Answered(received) => {
+                self.state = RequestState::Received {
+                    received: Box::new(received),
+                    due: Instant::now(),
+                };
+                // At once: if this process exits before, the answer is lost.
+                self.serve(services)
+            }
+            RemoteOutcome::Refused(error) => self.refuse(services, asked, &error),
+            RemoteOutcome::Stale => self.start_over(services.area),
+        }
+    }
+
+    /// Clears the request: the slot was evicted, or the allocator exits. Ids claimed for it become a
+    /// gap.
+    pub fn give_up(&self, area: &Area) -> Next {
+        self.lose_answer(area);
+        self.clear(area)
     }
 
     /// Another server's answer, if not recorded yet.
-    pub fn received(&self) -> Option<Received> {
+    fn received(&self) -> Option<Received> {
         match &self.state {
             RequestState::Received { received, .. } => Some(**received),
             _ => None,
         }
     }
 
-    /// Longest range that a session is waiting for, in ids; 0 if none.
-    pub fn range_len(&self) -> u32 {
-        self.accepted.range_len
-    }
-
     /// Current state of the slot; `None` if it was evicted.
-    pub fn look(&self, area: &Area) -> Option<Seen> {
+    fn look(&self, area: &Area) -> Option<Seen> {
         let buffer = self.slot.buffer;
         area.with_request(self.slot, &self.accepted, |state| Seen {
             version: buffer.version(),
@@ -192,55 +251,214 @@ impl Request {
             high: buffer.high(),
         })
     }
+}
 
-    /// Applies an outcome to shared memory. If ids were claimed, this is part of the claim that the
-    /// launcher waits for.
-    pub fn complete(&mut self, area: &Area, outcome: Outcome<'_>) -> Next {
-        match outcome {
-            Outcome::Dropped => self.drop_claimed(area),
-            Outcome::Ended => self.clear(area),
-            Outcome::Closed => self.put_off(),
-            Outcome::HasSpare => {
-                self.slot.forget_wanted();
-                self.clear(area)
-            }
-            Outcome::Fits { version, access } => {
-                match area.publish_saved_range(self.slot, version, access) {
-                    Ok(()) => self.clear(area),
-                    Err(_) => self.drop_saved(area),
+/// The transactions.
+impl Request {
+    /// Runs one transaction: records a source server's answer, republishes a saved range, or
+    /// claims. `None` if saved ranges were dropped, and the next step is due at once.
+    fn step(&mut self, services: &mut Services, version: u64) -> Option<Next> {
+        let area = services.area;
+        let Some(seen) = self.look(area) else {
+            return Some(self.give_up(area));
+        };
+        if let Some(received) = self.received() {
+            return Some(self.receive(services, version, &seen, received));
+        }
+        // A session requested it just before it was published.
+        if self.slot.buffer.has_spare() {
+            self.slot.forget_wanted();
+            return Some(self.clear(area));
+        }
+        if let Some(range) = seen.state.next_saved() {
+            return self.restore(services, version, &seen, range);
+        }
+        Some(self.claim(services, version, &seen))
+    }
+
+    /// Records a source server's claim in the local row, then publishes it.
+    fn receive(
+        &mut self,
+        services: &mut Services,
+        version: u64,
+        seen: &Seen,
+        received: Received,
+    ) -> Next {
+        let area = services.area;
+        let arrival = Arrival {
+            received,
+            pace: seen.state.pace,
+            asked_ms: claim::asked_ms(self.slot),
+            now_ms: pg::now_ms(),
+            row_incarnation: seen.state.row_incarnation,
+            high: seen.high,
+            access: self.slot.access(),
+        };
+        let Received { source, answer, .. } = received;
+        let key = self.key;
+        pg::report_activity(Some(&activity(&key)));
+        // The source server has waited for its standbys; this is only a record of it.
+        pg::pin_setting(
+            c"synchronous_commit",
+            ClaimSynchronousCommit::Local.setting(),
+        );
+        match pg::transaction(|| receive::receive(&key, &arrival)) {
+            Ok(claimed) => {
+                let next = self.arrive_from_server(area, version, &answer, &claimed);
+                services.log_end(&key); // Last, since logging checks for interrupts.
+                if ![0, answer.incarnation].contains(&source.server_incarnation) {
+                    let (tag, server) = (key.tag.name(), source.server.text());
+                    let first = answer.first;
+                    pgrx::warning!(
+                        "leaf_id: tag \"{tag}\" was reset or created anew on server \"{server}\": its ids go on at {first}"
+                    );
                 }
+                next
             }
-            Outcome::Outdated => self.drop_saved(area),
-            Outcome::Claimed { version, claimed } => self.arrive(area, version, &claimed),
-            Outcome::Unacknowledged { version, claimed } => {
-                self.lose_unacknowledged(area, version, &claimed)
+            // The new row gets a new request.
+            Err(Unreceived::Replaced) => self.start_over(area),
+            Err(Unreceived::Tag(error)) => {
+                self.fail(services, version, error, "", &source.server.text())
             }
-            Outcome::Noted {
-                version,
-                answer,
-                claimed,
-            } => self.arrive_from_server(area, version, &answer, &claimed),
-            Outcome::Replaced | Outcome::Stale => {
-                self.lose_answer(area);
-                self.state = RequestState::Due(Instant::now());
-                Next::Kept
-            }
-            Outcome::Sourced { version, server } => self.leave_to(area, version, &server),
-            Outcome::Answered(received) => {
-                self.state = RequestState::Received {
-                    received: Box::new(received),
-                    due: Instant::now(),
-                };
-                Next::More
-            }
-            Outcome::Failed {
-                version,
-                error,
-                text,
-            } => self.fail(area, version, error, text),
+            Err(Unreceived::Raised(error)) => self.fail_caught(services, version, &error),
         }
     }
 
+    /// Republishes a saved range, if the row is unchanged since it was saved. Otherwise drops the
+    /// saved ranges, which become a gap.
+    fn restore(
+        &mut self,
+        services: &mut Services,
+        version: u64,
+        seen: &Seen,
+        range: IdRange,
+    ) -> Option<Next> {
+        let area = services.area;
+        let state = &seen.state;
+        let (incarnation, access) = (state.row_incarnation, self.slot.access());
+        let look = || Ok::<_, Caught>(claim::look(&self.key, incarnation, access));
+        let row = match pg::transaction(look) {
+            Ok(row) => row,
+            Err(error) => return Some(self.fail_caught(services, version, &error)),
+        };
+        let fits = row.filter(|row| {
+            (row.incarnation, row.max_id) == (state.row_incarnation, state.max_id)
+                && range.end() - 1 <= row.max_value
+        });
+        let is_published = fits.is_some_and(|row| {
+            let published = area.publish_saved_range(self.slot, version, row.access);
+            published.is_ok()
+        });
+        if is_published {
+            return Some(self.clear(area));
+        }
+        area.with_request(self.slot, &self.accepted, SlotState::drop_saved);
+        None
+    }
+
+    /// Claims from the local row, in one transaction, then publishes the claim.
+    fn claim(&mut self, services: &mut Services, version: u64, seen: &Seen) -> Next {
+        let area = services.area;
+        let key = self.key;
+        let ask = Ask {
+            pace: seen.state.pace,
+            asked_ms: claim::asked_ms(self.slot),
+            now_ms: pg::now_ms(),
+            starved: self.slot.starved.load(Ordering::Relaxed) != 0,
+            range_len: self.accepted.range_len,
+            row_incarnation: seen.state.row_incarnation,
+            // The state's max_id remains valid after an edit, which ends the version.
+            high: seen.high.max(seen.state.max_id),
+            access: self.slot.access(),
+        };
+        pg::report_activity(Some(&activity(&key)));
+        let waits = || area.note(self.slot, version, RefillError::AwaitsStandby, None);
+        match claim_durably(&key, &ask, waits) {
+            Ok(claimed) => {
+                let next = self.arrive(area, version, &claimed);
+                services.log_end(&key); // As above.
+                claim::log_skip(&key.tag, claimed.skipped);
+                next
+            }
+            Err(Unclaimed::Unacknowledged(claimed)) => {
+                self.lose_unacknowledged(area, version, &claimed)
+            }
+            Err(Unclaimed::Tag(error)) => self.fail(services, version, error, "", ""),
+            Err(Unclaimed::Sourced(source)) => self.ask_server(services, version, source),
+            Err(Unclaimed::Raised(error)) => self.fail_caught(services, version, &error),
+        }
+    }
+
+    fn ask_server(&mut self, services: &mut Services, version: u64, source: TagSource) -> Next {
+        let area = services.area;
+        let server = area
+            .remote_servers()
+            .update(self.key.database, &source.server, |_| {});
+        area.note(self.slot, version, RefillError::Asked { server }, None);
+        self.state = RequestState::Asked;
+        services.central.enqueue(RemoteRequest {
+            number: self.number,
+            slot: self.slot,
+            key: self.key,
+            source,
+            version,
+            range_len: self.accepted.range_len,
+        });
+        Next::Kept
+    }
+
+    /// Handles a refusal by the tag's source server.
+    fn refuse(
+        &mut self,
+        services: &mut Services,
+        asked: &RemoteRequest,
+        error: &RemoteError,
+    ) -> Next {
+        let (version, server) = (asked.version, &asked.source.server);
+        let number = services
+            .area
+            .remote_servers()
+            .update(self.key.database, server, |_| {});
+        let refused = RefillError::Refused {
+            server: number,
+            sqlstate: error.sqlstate.unwrap_or(sqlstate::INTERNAL_ERROR),
+        };
+        self.fail(services, version, refused, &server.text(), &error.message)
+    }
+
+    /// PostgreSQL has raised an error.
+    fn fail_caught(&mut self, services: &mut Services, version: u64, error: &Caught) -> Next {
+        let key = self.key;
+        if error.code == PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE {
+            let blocker = pg::transaction(|| Ok::<_, Caught>(blocker::find(&key)));
+            if let Ok(error) = blocker {
+                return self.fail(services, version, error, "", "");
+            }
+        }
+        self.fail(services, version, RefillError::Failed, "", &error.message)
+    }
+
+    /// There are no ids. `server`: the source server, where the error has its number; `text` goes
+    /// with the error.
+    fn fail(
+        &mut self,
+        services: &mut Services,
+        version: u64,
+        error: RefillError,
+        server: &str,
+        text: &str,
+    ) -> Next {
+        let next = self.note_failure(services.area, version, error, text);
+        if let Some(text) = error.log_text(server, text) {
+            services.log_once(&self.key, &text);
+        }
+        next
+    }
+}
+
+/// Changes in shared memory. If ids were claimed, they are part of the claim that the launcher waits
+/// for.
+impl Request {
     fn clear(&self, area: &Area) -> Next {
         area.queues().clear_request(self.slot, &self.accepted);
         Next::Cleared
@@ -258,7 +476,7 @@ impl Request {
         Next::Kept
     }
 
-    fn fail(&mut self, area: &Area, version: u64, error: RefillError, text: Option<&str>) -> Next {
+    fn note_failure(&mut self, area: &Area, version: u64, error: RefillError, text: &str) -> Next {
         // The row may have been replaced while its lock was waited for: look again, in a new
         // transaction.
         if error == RefillError::NoSuchTag && !matches!(self.state, RequestState::Missed) {
@@ -269,7 +487,7 @@ impl Request {
         if is_final {
             self.lose_answer(area);
         }
-        area.note(self.slot, version, error, text);
+        area.note(self.slot, version, error, Some(text));
         if !is_final {
             return self.put_off();
         }
@@ -281,12 +499,10 @@ impl Request {
         Next::Kept
     }
 
-    fn leave_to(&mut self, area: &Area, version: u64, server: &Name) -> Next {
-        let server = area
-            .remote_servers()
-            .update(self.key.database, server, |_| {});
-        area.note(self.slot, version, RefillError::Asked { server }, None);
-        self.state = RequestState::Asked;
+    /// Makes the request due again, with a new look at the row.
+    fn start_over(&mut self, area: &Area) -> Next {
+        self.lose_answer(area);
+        self.state = RequestState::Due(Instant::now());
         Next::Kept
     }
 
@@ -328,18 +544,6 @@ impl Request {
         self.put_off()
     }
 
-    /// The saved ranges do not match the row any more. They become a gap, and ids are claimed.
-    fn drop_saved(&mut self, area: &Area) -> Next {
-        area.with_request(self.slot, &self.accepted, SlotState::drop_saved);
-        Next::More
-    }
-
-    /// Gives up the request and ids claimed for it, which become a gap.
-    fn drop_claimed(&mut self, area: &Area) -> Next {
-        self.lose_answer(area);
-        self.clear(area)
-    }
-
     fn lose(&self, area: &Area, ids: u32) {
         if ids > 0 {
             area.lose(self.slot, &self.accepted, ids);
@@ -352,4 +556,39 @@ impl Request {
             self.received().map_or(0, |received| received.answer.len),
         );
     }
+}
+
+/// Claims in a separate transaction. `about_to_wait` is called before the commit if it has to wait
+/// for a standby.
+fn claim_durably(key: &Key, ask: &Ask, about_to_wait: impl FnOnce()) -> Result<Claimed, Unclaimed> {
+    let acknowledgement = guc::CLAIM_SYNCHRONOUS_COMMIT.get();
+    let has_standbys =
+        || acknowledgement != ClaimSynchronousCommit::Local && pg::has_synchronous_standbys();
+    let will_wait = has_standbys();
+    pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
+    // Let PostgreSQL process earlier interrupts now. At the commit they would end the wait for a
+    // standby, and go unnoticed here.
+    pg::take_canceled();
+    pg::check_for_interrupts();
+    let claimed = pg::transaction(|| {
+        let claimed = claim::claim(key, ask);
+        // Again for the commit: code that ran in between must not decide on durability (I1).
+        pg::pin_setting(c"synchronous_commit", acknowledgement.setting());
+        if will_wait && claimed.is_ok() {
+            about_to_wait();
+        }
+        claimed
+    });
+    // PostgreSQL reports a canceled wait for a standby as success (I1). Without a standby there was
+    // no wait.
+    let canceled = pg::take_canceled() && has_standbys();
+    match claimed {
+        Ok(claimed) if canceled => Err(Unclaimed::Unacknowledged(claimed)),
+        claimed => claimed,
+    }
+}
+
+fn activity(key: &Key) -> CString {
+    let tag = key.tag.name();
+    CString::new(format!("claim ids for tag \"{tag}\"")).unwrap_or_default()
 }
