@@ -11,7 +11,7 @@ use std::ffi::CString;
 use std::time::{Duration, Instant};
 
 use leaf_id_core::layout::Layout;
-use leaf_id_core::lease::{Answer, Clocks};
+use leaf_id_core::lease::Clocks;
 use leaf_id_core::registry;
 use pgrx::pg_sys;
 
@@ -53,10 +53,7 @@ pub fn ask(area: &Area, number: u64, limit: Option<Duration>) {
     } else {
         ask_there(&request, number)
     };
-    let reply = match result {
-        Ok((answer, detail)) => LeaseReply::Answered(answer, Explanation::new(&detail)),
-        Err(message) => LeaseReply::Failed(Explanation::new(&message)),
-    };
+    let reply = result.unwrap_or_else(|message| LeaseReply::Failed(Explanation::new(&message)));
     area.registry().reply(number, reply);
 }
 
@@ -85,26 +82,24 @@ fn asked(request: &LeaseQuestion, sent: Clocks) -> registry::LeaseRequest {
     }
 }
 
-/// The answer, and its explanation for people; empty if granted.
+/// The answer, with its explanation for people, which is empty if granted.
 fn understand(
     reply: registry::Reply,
     layout: Layout,
     sent: Clocks,
     received: Clocks,
-) -> Result<(Answer, String), String> {
+) -> Result<LeaseReply, String> {
     let answer = reply.heard(sent, received);
     // A larger worker id would change the timestamp of an id.
     let answer = answer.filter(|answer| answer.worker_id <= layout.max_worker_id());
     let answer = answer.ok_or("its answer is not understood")?;
-    let refusal = reply.outcome.err();
-    Ok((
-        answer,
-        refusal.map_or_else(String::new, |refusal| refusal.detail),
-    ))
+    let detail = reply.outcome.err().map(|refusal| refusal.detail);
+    let detail = Explanation::new(&detail.unwrap_or_default());
+    Ok(LeaseReply::Answered(answer, detail))
 }
 
 /// Sends the request to the registry in this database.
-fn ask_here(request: &LeaseQuestion) -> Result<(Answer, String), String> {
+fn ask_here(request: &LeaseQuestion) -> Result<LeaseReply, String> {
     if pg::in_recovery() {
         return Err("the registry is on this standby, and can give nothing".into());
     }
@@ -134,26 +129,21 @@ fn destination(request: &LeaseQuestion) -> Result<Destination, String> {
 }
 
 /// Sends the request with this number to the registry on the foreign server.
-fn ask_there(request: &LeaseQuestion, number: u64) -> Result<(Answer, String), String> {
+fn ask_there(request: &LeaseQuestion, number: u64) -> Result<LeaseReply, String> {
     let destination = destination(request)?;
     let mut connection = Connection::new("leaf_worker_lease");
     // Start with a different host each time, since a silent one uses up the timeout.
     connection.begin_with(usize::try_from(number).unwrap_or(0));
     connection.open(destination);
-    let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
-    let deadline = Instant::now() + timeout;
-    let mut probed_at = Instant::now();
+    let mut patience = Patience::new(request);
     let mut sent = clocks();
     loop {
         let now = Instant::now();
         match connection.turn(now) {
             Some(Event::Opened) => {
                 sent = clocks();
-                let left = deadline.saturating_duration_since(now);
-                connection
-                    .ask(&asked(request, sent), left, now)
-                    .map_err(|error| error.message)?;
-                continue;
+                let asked = connection.ask(&asked(request, sent), patience.left(now), now);
+                asked.map_err(|error| error.message)?;
             }
             Some(Event::Answered(rows)) => {
                 let received = clocks();
@@ -165,13 +155,44 @@ fn ask_there(request: &LeaseQuestion, number: u64) -> Result<(Answer, String), S
                 return understand(reply, request.layout, sent, received);
             }
             Some(Event::Refused(error) | Event::Lost(error)) => return Err(error.message),
-            None => {}
+            None => patience.wait(&connection, now)?,
         }
-        if now >= deadline {
-            return Err(format!("no answer within {} ms", timeout.as_millis()));
+    }
+}
+
+/// How long to wait for an answer.
+struct Patience {
+    timeout: Duration,
+    deadline: Instant,
+    probed_at: Instant,
+}
+
+impl Patience {
+    fn new(request: &LeaseQuestion) -> Self {
+        let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+        let now = Instant::now();
+        Self {
+            timeout,
+            deadline: now + timeout,
+            probed_at: now,
         }
-        if probed_at.elapsed() >= PROBE {
-            probed_at = now;
+    }
+
+    fn left(&self, now: Instant) -> Duration {
+        self.deadline.saturating_duration_since(now)
+    }
+
+    /// Waits for the connection.
+    ///
+    /// # Errors
+    /// The timeout has passed, or somebody waits for the database.
+    fn wait(&mut self, connection: &Connection, now: Instant) -> Result<(), String> {
+        if now >= self.deadline {
+            let ms = self.timeout.as_millis();
+            return Err(format!("no answer within {ms} ms"));
+        }
+        if self.probed_at.elapsed() >= PROBE {
+            self.probed_at = now;
             if !pg::database_is_free() {
                 return Err(
                     "somebody waits for the database in which its server is defined".into(),
@@ -180,10 +201,11 @@ fn ask_there(request: &LeaseQuestion, number: u64) -> Result<(Answer, String), S
         }
         let until = connection
             .deadline()
-            .map_or(deadline, |at| at.min(deadline));
+            .map_or(self.deadline, |at| at.min(self.deadline));
         let wait = until.saturating_duration_since(now).min(PROBE);
         let sockets: Vec<_> = connection.socket().into_iter().collect();
         let ms = i64::try_from(wait.as_millis()).unwrap_or(1) + 1;
         pg::wait_for(ms, &sockets, WaitEvent::Remote);
+        Ok(())
     }
 }
