@@ -50,8 +50,8 @@ mod peers;
 mod terms;
 
 pub use decide::decide;
+pub(crate) use terms::LONGEST_NAME;
 pub use terms::{
-    Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, LARGEST_LEAD_MS, LARGEST_SKEW_MS,
-    LAST_MS, LONGEST_LEASE_MS, LONGEST_NAME, LeaseRequest, Next, Peers, Place, Refusal, Registry,
-    Reply, Requester, Row, Tables,
+    Bounds, Decision, Event, Grace, Granted, Here, Hold, Holder, LARGEST_LEAD_MS, LAST_MS,
+    LeaseRequest, Next, Peers, Place, Refusal, Registry, Reply, Requester, Row, Tables,
 };

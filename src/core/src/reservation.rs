@@ -85,7 +85,7 @@ impl Terms {
 
     /// Renewal interval of a generator in use, in milliseconds.
     #[must_use]
-    pub fn renew_after_ms(self) -> i64 {
+    pub(crate) fn renew_after_ms(self) -> i64 {
         (self.target(0, 0) / 2).max(1)
     }
 
@@ -194,7 +194,7 @@ impl Floor {
     /// The floor after a restart of the launcher alone, or after a reset: the word in shared memory
     /// has the last id. `unknown_since_ms`: from the generator.
     #[must_use]
-    pub fn of_word(last_ms: i64, was_reset: bool, unknown_since_ms: Option<i64>) -> Self {
+    pub(crate) fn of_word(last_ms: i64, was_reset: bool, unknown_since_ms: Option<i64>) -> Self {
         let reason = if was_reset {
             Reason::Reset
         } else {
@@ -210,7 +210,7 @@ impl Floor {
     /// True if the floor bounds all ids issued with this server's worker ids. Otherwise it must
     /// lease as another server: the registry's floor is then sufficient.
     #[must_use]
-    pub fn is_own(self) -> bool {
+    pub(crate) fn is_own(self) -> bool {
         match self.reason {
             Reason::NoFile | Reason::CopiedFile | Reason::OtherCluster => false,
             Reason::CleanStop
@@ -225,7 +225,7 @@ impl Floor {
 
     /// True if the file tells which worker id was in force before.
     #[must_use]
-    pub fn knows_worker_id(self) -> bool {
+    pub(crate) fn knows_worker_id(self) -> bool {
         matches!(self.reason, Reason::CleanStop | Reason::Crash)
     }
 }

@@ -7,13 +7,13 @@ use crate::lease::{Answer, Clocks, Question, Status};
 use crate::message;
 
 /// Max duration of a lease, in milliseconds.
-pub const LONGEST_LEASE_MS: i64 = 86_400_000;
+const LONGEST_LEASE_MS: i64 = 86_400_000;
 /// Max clock skew in a request, in milliseconds.
-pub const LARGEST_SKEW_MS: i64 = 3_600_000;
+const LARGEST_SKEW_MS: i64 = 3_600_000;
 /// Max lead over the clock in a request, in milliseconds.
 pub const LARGEST_LEAD_MS: i64 = 3_600_000;
 /// Max length of a node name, in bytes.
-pub const LONGEST_NAME: usize = 63;
+pub(crate) const LONGEST_NAME: usize = 63;
 /// The end of the year 9999, in Unix milliseconds.
 pub const LAST_MS: i64 = 253_402_300_799_999;
 
@@ -180,7 +180,7 @@ impl Row {
 
     /// Removes the holder. The reservation is kept, so the next holder starts above it.
     #[must_use]
-    pub fn without_holder(self) -> Self {
+    pub(super) fn without_holder(self) -> Self {
         Self {
             holder: None,
             role: None,
