@@ -141,7 +141,8 @@ pub fn tell_raised(tag: &str, wanted: i64, next: i64) {
 impl Failure {
     /// The error for a table that was not found.
     pub fn missing(shape: &Shape) -> Self {
-        Self::Table(TableError::missing(shape))
+        let table = shape.name.to_string_lossy().into_owned();
+        Self::Table(TableError::Missing { table })
     }
 
     /// The error of a tag, where no source server has to do with it.

@@ -4,7 +4,7 @@ use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
 use super::report::error;
-use crate::pg::{Misshapen, Shape};
+use crate::pg::Misshapen;
 
 /// See this file's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,13 +22,6 @@ pub enum TableError {
 }
 
 impl TableError {
-    /// The error for a table that was not found.
-    pub(super) fn missing(shape: &Shape) -> Self {
-        Self::Missing {
-            table: shape.name.to_string_lossy().into_owned(),
-        }
-    }
-
     /// The error to raise.
     pub(super) fn report(self) -> ErrorReport {
         match self {

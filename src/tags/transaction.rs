@@ -267,68 +267,39 @@ fn access_of(row: &AllocRow) -> Access {
     }
 }
 
-/// The mark of a name whose row was just written, so that nobody else can change it.
-fn mark_of(tag: Tag) -> i64 {
-    mark::get(&tag).unwrap_or(0)
-}
-
 fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) {
     watch();
     let old_key = old.and_then(|row| row.tag).map(|tag| key(relation, tag));
     let new_key = new.and_then(|row| row.tag).map(|tag| key(relation, tag));
     // Before locking EDITS: these read tables.
     let access = new.map_or(Access::Unknown, access_of);
-    let mark = new.and_then(|row| row.tag).map_or(0, mark_of);
+    // Nobody else can change the mark of a name whose row was just written.
+    let mark = new.and_then(|row| row.tag);
+    let mark = mark.and_then(|tag| mark::get(&tag).ok()).unwrap_or(0);
     let mut edits = EDITS.lock();
-    let new_kind = new_key.and_then(|key| edits.kind(&key));
-    let is_edited = new_kind.is_some();
-    let stays_created = matches!(new_kind, Some(Kind::Created { .. })) && old_key == new_key;
-    let is_reset = old
-        .zip(new)
-        .is_some_and(|(old, new)| old.incarnation != new.incarnation);
-    let mut add = |key: Option<Key>, kind: Kind| {
-        if let Some(key) = key {
-            edits.add(key, kind);
+    let known = new_key.and_then(|key| edits.kind(&key));
+    let stays_created = matches!(known, Some(Kind::Created { .. })) && old_key == new_key;
+    let (of_old, of_new) = match (old, new) {
+        (None, Some(new)) if known.is_none() => (None, created(new, mark, access)),
+        (Some(old), Some(new)) if stays_created && old.incarnation == new.incarnation => {
+            (None, created(new, mark, access))
         }
+        (None, Some(_)) => (None, Some(Kind::Changed)),
+        (Some(old), Some(new)) if moves(old, new) => (Some(Kind::Changed), Some(Kind::Changed)),
+        (Some(old), Some(new)) if old.granted_to != new.granted_to && known.is_none() => {
+            (None, Some(Kind::Regranted))
+        }
+        (Some(_), Some(_)) => (None, None),
+        (_, None) => (Some(Kind::Changed), None),
     };
     let mut touched = [None, None];
-    match (old, new) {
-        (old, Some(new)) if old.is_none() && !is_edited || stays_created && !is_reset => {
-            if let (Some(max_id), Some(max_value)) = (new.max_id, new.max_value) {
-                add(
-                    new_key,
-                    Kind::Created {
-                        next: row::arriving(max_id, mark),
-                        max_value,
-                        max_step: new.limits.max_step,
-                        sourced: new.server.is_some(),
-                        access,
-                    },
-                );
-                touched = [None, new_key];
-            }
-        }
-        (None, Some(_)) => {
-            add(new_key, Kind::Changed);
-            touched = [None, new_key];
-        }
-        (Some(old), Some(new)) => {
-            if old.tag != new.tag
-                || old.incarnation != new.incarnation
-                || old.max_id != new.max_id
-                || old.max_value != new.max_value
-                || old.server != new.server
-            {
-                add(old_key, Kind::Changed);
-                add(new_key, Kind::Changed);
-                touched = [old_key, new_key];
-            } else if old.granted_to != new.granted_to && !is_edited {
-                add(new_key, Kind::Regranted);
-            }
-        }
-        _ => {
-            add(old_key, Kind::Changed);
-            touched = [old_key, None];
+    for ((key, kind), touched) in [(old_key, of_old), (new_key, of_new)]
+        .into_iter()
+        .zip(&mut touched)
+    {
+        if let (Some(key), Some(kind)) = (key, kind) {
+            edits.add(key, kind);
+            *touched = Some(key).filter(|_| !matches!(kind, Kind::Regranted));
         }
     }
     let any = !edits.log.is_empty();
@@ -341,6 +312,26 @@ fn remember_rows(relation: u32, old: Option<&AllocRow>, new: Option<&AllocRow>) 
             area.directory().mark_edited(key, true);
         }
     }
+}
+
+/// The kind of a row that was created here. `None` for a row that the constraints will reject.
+fn created(row: &AllocRow, mark: i64, access: Access) -> Option<Kind> {
+    Some(Kind::Created {
+        next: row::arriving(row.max_id?, mark),
+        max_value: row.max_value?,
+        max_step: row.limits.max_step,
+        sourced: row.server.is_some(),
+        access,
+    })
+}
+
+/// True if an UPDATE changes which ids may be issued, or under which name.
+fn moves(old: &AllocRow, new: &AllocRow) -> bool {
+    old.tag != new.tag
+        || old.incarnation != new.incarnation
+        || old.max_id != new.max_id
+        || old.max_value != new.max_value
+        || old.server != new.server
 }
 
 /// Records a TRUNCATE.
