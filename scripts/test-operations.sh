@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs leaf_id under what operators run beside PostgreSQL, from Debian's packages, which it
-# installs: test-operations.sh monitoring|patroni|pgbackrest. The programs are in
-# pgrx-tests/operations; what they start ends with them.
+# Tests leaf_id with software that operators run alongside PostgreSQL, from Debian's packages, which
+# it installs: test-operations.sh monitoring|patroni|pgbackrest. The programs are in
+# pgrx-tests/operations; everything they start ends with them.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -27,7 +27,7 @@ done
 if [ ${#missing[@]} -gt 0 ]; then
     command -v apt-get >/dev/null || die "missing: ${missing[*]}" "This runs Debian's packages."
     say "Installing ${missing[*]}"
-    # Their services are not to start here.
+    # Services must not start here.
     apt_get=(env DEBIAN_FRONTEND=noninteractive SYSTEMD_OFFLINE=1 RUNLEVEL=1 apt-get --quiet=2
         -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0)
     as_root "${apt_get[@]}" update
@@ -54,13 +54,13 @@ end() {
 trap end EXIT
 trap 'exit 130' INT TERM
 cp "$ROOT"/pgrx-tests/operations/*.py "$ROOT"/packaging/monitoring/* "$ROOT"/packaging/patroni/* "$run"
-# A clock that can be set: what the other tests preload.
+# A clock that can be set, preloaded as in other tests.
 [ "$1" != monitoring ] || cc -O2 -fPIC -shared -o "$run/clock.so" "$ROOT/pgrx-tests/clock.c"
 
 server=$(server_name "$PG_BIN")
 say "$what, on PostgreSQL $server"
-# In the background, as a signal then interrupts the wait; not through runuser, which would
-# stand between.
+# In the background, so that a signal interrupts the wait; not by runuser, which would be an
+# additional process in between.
 command=(env -C "$run" PYTHONDONTWRITEBYTECODE=1 "LEAF_ID_PG_BIN=$PG_BIN" /usr/bin/python3 "$run/$program.py")
 is_root && command=(setpriv --reuid "$SERVER_USER" --regid "$SERVER_USER" --init-groups "${command[@]}")
 "${command[@]}" </dev/null &
