@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests leaf_id with software that operators run alongside PostgreSQL, from Debian's packages, which
-# it installs: test-operations.sh monitoring|patroni|pgbackrest. The programs are in
+# it installs: test-operations.sh monitoring|patroni|pgbackrest|pg_repack. The programs are in
 # pgrx-tests/operations; everything they start ends with them.
 
 # shellcheck source=scripts/lib.sh
@@ -16,7 +16,10 @@ patroni)
 pgbackrest)
     what="pgBackRest: recovery to a point in time" program=pgbackrest_recovery packages=(pgbackrest)
     ;;
-*) die "test-operations.sh monitoring, patroni or pgbackrest" ;;
+pg_repack)
+    what="pg_repack: every table under load" program=pg_repack packages=("postgresql-$PG_MAJOR-repack")
+    ;;
+*) die "test-operations.sh monitoring, patroni, pgbackrest or pg_repack" ;;
 esac
 packages+=(python3 python3-psycopg2 python3-yaml)
 
@@ -37,6 +40,14 @@ fi
 "$ROOT/scripts/build.sh"
 locate_copy
 export_test_env
+
+# The server is a copy, which does not have it.
+if [ "$1" = pg_repack ]; then
+    system=/usr/lib/postgresql/$PG_MAJOR
+    cp "$system/bin/pg_repack" "$PG_BIN"
+    cp "$system/lib/pg_repack.so" "$("$PG_BIN/pg_config" --pkglibdir)"
+    cp "/usr/share/postgresql/$PG_MAJOR/extension/pg_repack"* "$("$PG_BIN/pg_config" --sharedir)/extension"
+fi
 
 # The servers' user may not be able to read the checkout.
 run=$(as_server mktemp -d "/tmp/leaf_id-$1.XXXXXX")
