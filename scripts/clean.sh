@@ -8,7 +8,7 @@ locate_copy
 if [ "${1:-}" = all ]; then
     # Stop the demo, whose server runs from the copy. (Does not affect other users' servers.)
     "$ROOT/scripts/demo.sh" stop || true
-    # With CARGO_TARGET_DIR, other projects may build there, too: the stamp of our copy contains its
+    # With CARGO_TARGET_DIR, other projects may build there, too: the stamp of our copy has its
     # origin.
     for stamp in "$PG_COPY_STAMP" "$TARGET"/pg[0-9]*/copied-from; do
         [ -f "$stamp" ] || continue

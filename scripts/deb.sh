@@ -69,8 +69,8 @@ else
     need_rust
     cargo fetch --locked --quiet
     unpack_root "$suite"
-    # So that an upgrade of Debian replaces the package by that of its next release. Not
-    # VERSION_ID of os-release: a release that is still being made has none.
+    # For an upgrade of Debian to replace the package by that of its next release. Not VERSION_ID of
+    # os-release, which a release in development does not have.
     # shellcheck disable=SC2016  # dpkg's
     release=$(in_root dpkg-query --show --showformat='${Version}' base-files)
     revision+=+deb${release%%.*}

@@ -135,13 +135,13 @@ enum Event {
     Nothing,
     CleanRestart,
     Crash,
-    /// Of a standby that lacks the last claims.
+    /// Promotion of a standby that lacks the last claims.
     Promotion,
-    /// Of a stopped server that was restarted as a standby.
+    /// Promotion of the server itself, which was stopped and restarted as a standby.
     PromotionOfItself,
-    /// Of a base backup, as an independent server.
+    /// Restore of a base backup, as an independent server.
     Restore,
-    /// Of a database, into another one.
+    /// Dump of a database, restored into another one.
     DumpAndRestore,
 }
 
