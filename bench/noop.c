@@ -1,6 +1,6 @@
 /*
- * Functions that the bench measures beside the contenders: one that does nothing, whose
- * cost is subtracted from theirs, and the least that a shared counter can cost.
+ * Functions that the bench measures in addition to the contenders: one that does nothing, whose
+ * cost is subtracted from theirs, and the minimum cost of a shared counter.
  */
 #include "postgres.h"
 
@@ -17,14 +17,14 @@ PG_FUNCTION_INFO_V1(noop);
 PG_FUNCTION_INFO_V1(atomic_add);
 PG_FUNCTION_INFO_V1(atomic_add_through);
 
-/* noop(), noop(text): a constant. */
+/* noop(), noop(text): return a constant. */
 Datum
 noop(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_INT64(42);
 }
 
-/* atomic_add(text): one atomic addition, to memory of this process. */
+/* atomic_add(text): one atomic addition to private memory. */
 Datum
 atomic_add(PG_FUNCTION_ARGS)
 {
@@ -35,7 +35,7 @@ atomic_add(PG_FUNCTION_ARGS)
 
 #define LINES 131072
 
-/* A cache line that leads to another one. */
+/* A cache line with the number of another one. */
 typedef struct
 {
 	int64		counter;
@@ -44,9 +44,9 @@ typedef struct
 } Line;
 
 /*
- * atomic_add_through(text): one atomic addition in a cache line that is found through
- * another one, which the text's hash chooses: two dependent cache misses, if there are
- * more texts than the cache has room for.
+ * atomic_add_through(text): one atomic addition in a cache line found through another one,
+ * which is selected by the text's hash: two dependent cache misses, if the texts in use exceed
+ * the cache.
  */
 Datum
 atomic_add_through(PG_FUNCTION_ARGS)
@@ -57,7 +57,7 @@ atomic_add_through(PG_FUNCTION_ARGS)
 
 	if (lines == NULL)
 	{
-		/* Each line of the first half leads to one of the second. */
+		/* Each line of the first half refers to one of the second. */
 		lines = MemoryContextAllocHuge(TopMemoryContext, 2 * (Size) LINES * sizeof(Line));
 		memset(lines, 0, 2 * (Size) LINES * sizeof(Line));
 		for (uint32 i = 0; i < LINES; i++)

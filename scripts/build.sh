@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the release and installs it into the private copy of PostgreSQL, unless what
-# is there is newer than the sources.
+# Builds the release and installs it into the private copy of PostgreSQL, unless the installed files
+# are newer than the sources.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -13,9 +13,9 @@ stamp=$PG_PREFIX/leaf_id-built-with
 
 build() {
     local with started
-    # The profile too: what the bench measures must not be a faster build of somebody's tests.
+    # Includes the profile: the bench must not measure a faster build made for tests.
     with="$(rustc --version) $(cat "$PG_COPY_STAMP") $(env | sed -n 's/^CARGO_PROFILE_RELEASE_//p' | sort)"
-    # Directories count too: their time tells of files that were removed.
+    # Includes directories, whose times change when files are removed.
     if [ -f "$("$PG_BIN/pg_config" --pkglibdir)/leaf_id.so" ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$with" ] &&
         [ -z "$(find "${sources[@]}" -newer "$stamp" -print -quit)" ]; then
         return
@@ -24,12 +24,12 @@ build() {
     started=$(mktemp "$TARGET/started.XXXXXX")
     # shellcheck disable=SC2064  # the name as it is now
     trap "rm -f '$started'" EXIT
-    # Of versions and steps that the sources have not, too.
+    # Including versions and update scripts that the sources do not have any more.
     rm -f "$stamp" "$("$PG_BIN/pg_config" --sharedir)/extension/leaf_id--"*.sql
     CARGO_TARGET_DIR=$PG_BUILD compile "$PG_MAJOR"
     place_files "$PG_BUILD/release/libleaf_id.so" "$PG_BIN/pg_config"
     printf '%s\n' "$with" >"$stamp"
-    # What was edited during the build is newer than that.
+    # Files edited during the build are newer than the stamp.
     touch -r "$started" "$stamp"
 }
 

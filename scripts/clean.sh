@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# Removes what was built from these sources; "clean.sh all" all that these scripts made,
-# the copy of PostgreSQL too (packages that were installed stay).
+# Removes files built from these sources. "clean.sh all" removes everything created by these
+# scripts, including the copy of PostgreSQL (installed packages remain).
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 locate_copy
 if [ "${1:-}" = all ]; then
-    # Its server runs from the copy. (Somebody else's does not.)
+    # Stop the demo, whose server runs from the copy. (Does not affect other users' servers.)
     "$ROOT/scripts/demo.sh" stop || true
-    # With CARGO_TARGET_DIR, other projects may build there too: a copy of ours says what it is of.
+    # With CARGO_TARGET_DIR, other projects may build there, too: the stamp of our copy has its
+    # origin.
     for stamp in "$PG_COPY_STAMP" "$TARGET"/pg[0-9]*/copied-from; do
         [ -f "$stamp" ] || continue
         copy=${stamp%/*}
         rm -rf "$copy" "$copy-build"
     done
-    # What the servers' user could not read in target/ is there instead.
+    # Files that must be readable for the servers' user, if target/ is not.
     for place in /var/tmp/leaf_id-*-"$(printf '%s' "$TARGET" | cksum | cut -d' ' -f1)"; do
         [ ! -O "$place" ] || rm -rf "$place"
     done
@@ -24,8 +25,8 @@ if [ "${1:-}" = all ]; then
         rm -rf --one-file-system "$TARGET"
         exit
     fi
-    # Directories of these names may be other projects': ours have these files. (A copy in /var/tmp
-    # has its build here.)
+    # Directories of these names may belong to other projects: ours contain these files. (The build
+    # for a copy in /var/tmp is here.)
     marks=("$TARGET"/postgresql-[0-9]*/complete "$TARGET"/pg[0-9]*-build/pgrx/config.toml "$TARGET/sources/debian.sources"
         "$TARGET/arm64/headers/pg_config" "$TARGET"/release-[0-9]*/leaf_id-*.tar.gz)
     ! grep -qs '^# leaf_id' "$TARGET/bench/report.md" || marks+=("$TARGET/bench/report.md")

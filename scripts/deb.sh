@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# deb.sh PG_CONFIG: a Debian package for that PostgreSQL of Debian's, in target/deb/. It is built
-# from a copy of the checkout, as dpkg-buildpackage does it, with the files of "make package".
-# deb.sh PG_CONFIG SUITE: for the PostgreSQL of another release of Debian (bookworm, trixie,
-# forky), built there: in a bare root, with its compiler and headers and this system's Rust, as
-# Debian's is too old. Needs root and debootstrap.
+# deb.sh PG_CONFIG: builds a Debian package for that PostgreSQL of Debian, in target/deb/. As with
+# dpkg-buildpackage, it is built from a copy of the checkout, with the files of "make package".
+# deb.sh PG_CONFIG SUITE: for PostgreSQL of another release of Debian (bookworm, trixie, forky),
+# built there: in a bare root, with its compiler and headers, but with this system's Rust, since
+# Debian's is too old. Requires root and debootstrap.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -13,7 +13,7 @@
 suite=${2:-}
 [ -z "$suite" ] || enter_root "$@"
 version=$(version)
-# With one, CHANGELOG.md counts as the changelog of upstream, and not as Debian's.
+# With a revision, CHANGELOG.md is upstream's changelog, not Debian's.
 revision=-1
 maintainer=$(maintainer)
 committed=$(changed_at)
@@ -21,7 +21,7 @@ committed=$(changed_at)
 # Pre-releases sort before the release.
 debian_version() { echo "${version/-/\~}$revision"; }
 
-# source_package DIRECTORY: what dpkg-buildpackage reads, for PostgreSQL $major.
+# source_package DIRECTORY: input of dpkg-buildpackage, for PostgreSQL $major.
 source_package() {
     rm -rf "$1"
     mkdir -p "$1"
@@ -43,11 +43,11 @@ leaf-id ($(debian_version)) unstable; urgency=medium
  -- $maintainer  $(date --utc --date="@$committed" -R)
 END
     )
-    # Those that were built before, but not another suite's.
+    # Packages built before, except for other suites.
     rm -f "$TARGET/deb/postgresql-$major-leaf-id_"*"${revision}_"*.deb
 }
 
-# The profile too, if somebody is in a hurry.
+# Include the profile, which the caller may have changed to save time.
 settings=("SOURCE_DATE_EPOCH=$committed" "DEB_BUILD_OPTIONS=noautodbgsym")
 while IFS= read -r setting; do settings+=("$setting"); done < <(env | grep '^CARGO_PROFILE_RELEASE_' || true)
 package=(dpkg-buildpackage --build=binary --no-sign)
@@ -58,7 +58,7 @@ if [ -z "$suite" ]; then
         die "there is no ${1:-pg_config}" "Say which one: make deb PG_CONFIG=/path/to/pg_config"
     command -v dh >/dev/null || die "debhelper is missing" "apt install debhelper"
     major=$("$pg_config" --version | sed -nE 's/^PostgreSQL ([0-9]+).*/\1/p')
-    # The package puts its files where this one looks for them, and depends on Debian's postgresql-$major.
+    # The package installs into these directories, and depends on Debian's postgresql-$major.
     [ "$("$pg_config" --bindir)" = "/usr/lib/postgresql/$major/bin" ] ||
         die "$pg_config is not of Debian's PostgreSQL, which the package is for" \
             "make package PG_CONFIG=$pg_config collects the files for another one."
@@ -69,8 +69,8 @@ else
     need_rust
     cargo fetch --locked --quiet
     unpack_root "$suite"
-    # So that an upgrade of Debian replaces the package by that of its next release. Not
-    # VERSION_ID of os-release: a release that is still being made has none.
+    # For an upgrade of Debian to replace the package by that of its next release. Not VERSION_ID of
+    # os-release, which a release in development does not have.
     # shellcheck disable=SC2016  # dpkg's
     release=$(in_root dpkg-query --show --showformat='${Version}' base-files)
     revision+=+deb${release%%.*}

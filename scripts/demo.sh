@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# demo.sh run: starts a private server with leaf_id, lets many sessions insert, and
-# reports. demo.sh stop: ends that server and removes its data.
-# LEAF_ID_DEMO_DIR and LEAF_ID_DEMO_SECONDS change where and how long.
+# demo.sh run: starts a private server with leaf_id, runs many sessions that insert, and prints a
+# report. demo.sh stop: stops that server and removes its data. LEAF_ID_DEMO_DIR and
+# LEAF_ID_DEMO_SECONDS set its directory and duration.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -11,7 +11,7 @@ seconds=${LEAF_ID_DEMO_SECONDS:-10}
 sessions=16
 log=$dir/server.log
 
-# The demo's directory is ours only with our mark in it; nothing else is removed.
+# Only a directory with this marker is ours; nothing else is removed.
 check_dir() {
     [ ${#dir} -lt 80 ] || die "the path is too long for a socket: $dir"
     [ -e "$dir" ] || [ -L "$dir" ] || return 0
@@ -20,8 +20,8 @@ check_dir() {
     fi
 }
 
-# Prints the pid of the running server, if any. A number in a file may by now belong
-# to another process: the working directory tells.
+# Prints the pid of the running server, if any. The pid in the file may belong to another process by
+# now, so check its working directory.
 server_pid() {
     local pid
     pid=$(head -n 1 "$dir/data/postmaster.pid" 2>/dev/null) || return 0
@@ -32,7 +32,7 @@ stop_server() {
     local pid signal waited
     pid=$(server_pid)
     [ -n "$pid" ] || return 0
-    # Fast, immediate, and at last without asking.
+    # Fast, immediate, then forced.
     for signal in INT QUIT KILL; do
         kill -"$signal" "$pid" 2>/dev/null || return 0
         for ((waited = 0; waited < 200; waited++)); do
@@ -43,7 +43,7 @@ stop_server() {
     die "the server with pid $pid does not stop" "See $log"
 }
 
-# As the server's user: in the worst case it removes what that user could anyway.
+# As the server's user, to limit damage to what that user could remove anyway.
 remove_dir() { as_server rm -rf "$dir"; }
 
 query() { "$PG_BIN/psql" -X -q -v ON_ERROR_STOP=1 -h "$dir" -U postgres "$@"; }
@@ -51,7 +51,7 @@ query() { "$PG_BIN/psql" -X -q -v ON_ERROR_STOP=1 -h "$dir" -U postgres "$@"; }
 start_server() {
     as_server mkdir -m 700 "$dir"
     as_server touch "$dir/.leaf_id-demo"
-    # Trust, since only this user (and root) can reach the socket in there.
+    # Trust, since only this user (and root) can access the socket directory.
     as_server "$PG_BIN/initdb" -D "$dir/data" -U postgres -A trust -E UTF8 --locale=C.UTF-8 -N >/dev/null
     as_server tee -a "$dir/data/postgresql.conf" >/dev/null <<END
 listen_addresses = ''
@@ -75,11 +75,11 @@ show_progress() {
     done
 }
 
-# On the way out after a failure: what the server said, and no server left behind.
+# Exit after a failure: show the server log, and leave no server behind.
 give_up() {
     local status=$?
     trap - EXIT
-    # From 128 on it was a signal: the user has had enough.
+    # From 128 on, it was a signal: the user wants to stop.
     if [ $status -lt 128 ] && [ -f "$log" ]; then
         echo "The end of the server's log:" >&2
         tail -n 15 "$log" >&2
@@ -117,7 +117,7 @@ run() {
 
     say "$sessions sessions insert orders and their lines for $seconds s; one in ten changes its mind"
     result=$TARGET/demo-pgbench.log
-    # Its progress goes to standard error, its result to a file.
+    # Progress goes to standard error, the result to a file.
     "$PG_BIN/pgbench" -h "$dir" -U shop -n -c $sessions -j 2 -T "$seconds" -P 2 \
         -f scripts/demo/order.sql@8 -f scripts/demo/import.sql@1 -f scripts/demo/rollback.sql@1 \
         shop 2>&1 >"$result" | show_progress
@@ -130,7 +130,7 @@ run() {
     printf "%s, %s sessions at once on %s processors, %s s\n" \
         "$("$PG_BIN/postgres" -V | sed -E 's/^postgres \(PostgreSQL\) ([0-9.]+).*/PostgreSQL \1/')" \
         $sessions "$(nproc)" "$seconds"
-    # One row there is one transaction that was rolled back (and one that says so).
+    # A row stands for a rolled back transaction (and for one that recorded it).
     printf '  %-28s %15s\n' 'transactions committed' "$(thousands "$transactions")" \
         'transactions rolled back' "$(thousands "$rolled_back")"
     query -d shop -v seconds="$seconds" -f scripts/demo/report.sql

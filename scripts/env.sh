@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the environment in which plain cargo commands work: eval "$(make -s env)"
+# Prints the environment for plain cargo commands: eval "$(make -s env)"
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,22 +1,23 @@
 #!/usr/bin/env bash
-# Who may import whom, and what no file may hold. house-rules.sh checks the sources;
-# house-rules.sh --self-test plants each violation in a small tree and expects to be told.
+# Import rules between modules, and text that no file may contain. house-rules.sh checks the
+# sources; house-rules.sh --self-test plants each violation in a small tree, and expects it to be
+# reported.
 #
 # A rule is one line:
 #   forbid NAME VIEW PATTERN PLACES ALLOWED REASON
 # VIEW     code (comments and string literals blanked), text (comments blanked), all
-# PATTERN  a Perl regular expression, tried line by line
-# PLACES   paths to files or directories
-# ALLOWED  rooms where it is fine after all: "pg" is src/pg.rs and all of src/pg/,
-#          "remote/libpq" is src/remote/libpq.rs alone
-# After a change: add what violates the rule to self_test as well.
+# PATTERN  a Perl regular expression, matched line by line
+# PLACES   paths of files or directories
+# ALLOWED  exempted rooms: "pg" is src/pg.rs and all of src/pg/, "remote/libpq" is only
+#          src/remote/libpq.rs
+# After a change, add a violation of the rule to self_test.
 
 set -euo pipefail
 export LC_ALL=C.UTF-8
 
 rules() {
-    # What rustc, clippy and Cargo.toml hold already is not repeated here: no unsafe code, no
-    # unwrap, no PostgreSQL in the core or in the tests.
+    # Not included: rules that rustc, clippy and Cargo.toml already enforce, such as no unsafe code,
+    # no unwrap, and no PostgreSQL in the core or in the tests.
     forbid core-without-clock code 'std::time|\bInstant\b|\bSystemTime\b' 'src/core/src' '' \
         'time is an argument of the core, so its tests choose it'
     forbid pg_sys-rooms code '\bpg_sys\b' "$extension" \
@@ -38,10 +39,11 @@ rules() {
         'a wait can be canceled and shows as a wait event'
 }
 
-# All of src/ but the core.
+# All of src/ except for the core.
 extension=extension
 
-# blank code|text FILE: the file with comments (and string literals) blanked, line for line.
+# blank code|text FILE: prints the file with comments (and string literals) blanked, keeping line
+# numbers.
 blank() {
     perl -0777 -pe '
         BEGIN { $view = shift @ARGV }
@@ -58,7 +60,7 @@ blank() {
         ~gex' "$1" "$2"
 }
 
-# files PLACE...: the sources in there. A place that does not exist yet holds none.
+# files PLACE...: sources in these places. A missing place has none.
 files() {
     local place
     for place in "$@"; do
@@ -85,7 +87,7 @@ forbid() {
             text=$views/$view/$file
             if [ ! -f "$text" ]; then
                 mkdir -p "$(dirname "$text")"
-                # Not left to set -e, which is off while the self-test listens.
+                # Explicitly, since set -e is off during the self-test.
                 blank "$view" "$file" >"$text" || exit 2
             fi
         fi
@@ -115,7 +117,7 @@ check() {
     echo "house rules: $checked rules hold in $(files src pgrx-tests bench sql | wc -l) files"
 }
 
-# A tree in which everything is allowed, though much looks like a violation.
+# A tree without violations, although parts look like some.
 clean_tree() {
     rm -rf src
     mkdir -p src/core/src src/worker
@@ -150,7 +152,7 @@ self_test() {
         printf 'self-test: the clean tree is found guilty:\n%s\n' "$said"
         failed=1
     }
-    # plant RULE FILE LINE: the line in that file breaks that rule, and is told of.
+    # plant RULE FILE LINE: adds a line to the file that violates the rule, which must be reported.
     plant() {
         planted=$((planted + 1))
         clean_tree
@@ -181,7 +183,7 @@ self_test() {
     plant libpq-never-waits src/remote/libpq.rs 'fn f() { unsafe { PQconnectdbParams(k, v, 0) } }'
     plant libpq-never-waits src/remote/libpq.rs '#[link_name = "PQcancel"]'
     plant sleeps src/worker.rs 'fn f() { std::thread::sleep(d) }'
-    # Each rule has been broken at least once.
+    # Each rule was violated at least once.
     forbid() {
         case " $rules_seen " in *" $1 "*) ;; *)
             echo "self-test: nothing breaks rule $1"

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# install.sh install|package PG_CONFIG [DIRECTORY]: for any PostgreSQL that it supports. Installs no
-# system packages: the server's headers and clang are yours to provide.
-# install.sh installcheck PG_CONFIG: runs the regression tests on its server, in a database
-# contrib_regression, which is recreated.
-# install.sh uninstall PG_CONFIG: removes the files that install has put there.
+# install.sh install|package PG_CONFIG [DIRECTORY]: for any supported PostgreSQL. Installs no system
+# packages; the server's headers and clang must be present. install.sh installcheck PG_CONFIG: runs
+# the regression tests on its server, in database contrib_regression, which is recreated. install.sh
+# uninstall PG_CONFIG: removes the installed files.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -34,7 +33,7 @@ installcheck() {
     regress isolation/pg_isolation_regress "$run/isolation"
 }
 
-# regress PROGRAM DIRECTORY: the schedule in there.
+# regress PROGRAM DIRECTORY: runs the schedule in this directory.
 regress() {
     (cd "$2" && "$tests/$1" --dbname=contrib_regression --bindir="$bin" \
         --no-locale --encoding=UTF8 --inputdir=. --outputdir=. --schedule=schedule) || {
@@ -70,7 +69,7 @@ headers=$("$pg_config" --includedir-server)
     die "the server headers are missing: $headers/postgres.h" "Debian: postgresql-server-dev-$major"
 
 need_rust
-# In a directory of its own: what the tests use is compiled against other headers.
+# In a separate directory: the build for the tests uses other headers.
 export CARGO_TARGET_DIR=$TARGET/install PGRX_PG_CONFIG_PATH=$pg_config
 files=${3:-$CARGO_TARGET_DIR/leaf_id-pg$major}
 
@@ -79,13 +78,13 @@ compile "$major"
 rm -rf "$files"
 place_files "$CARGO_TARGET_DIR/release/libleaf_id.so" "$pg_config" "$files"
 if [ "$what" = package ]; then
-    # Debian's and RPM's packages have a place of their own for it.
+    # Debian and RPM packages have their own place for it.
     [ -n "${3:-}" ] || "$ROOT/scripts/third-party.sh" >"$files/THIRD-PARTY"
     say "The files to package are in $files"
     exit
 fi
 
-# Root only for what needs it: cargo has run as the user.
+# Use root only if necessary; cargo has run as the user.
 if [ -w "$library" ] && [ -w "$extension" ]; then
     place_files "$CARGO_TARGET_DIR/release/libleaf_id.so" "$pg_config"
 else

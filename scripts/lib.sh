@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034  # the variables are for the scripts that source this
-# Shared by all scripts (sourced): where things are, who runs servers, how to speak.
+# Shared by all scripts, which source it: locations, the user that runs servers, output.
 
 set -euo pipefail
-# The server's user must be able to read what is built here.
+# Files built here must be readable for the server's user.
 umask 022
 export LC_ALL=C.UTF-8
 
@@ -11,12 +11,12 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 cd "$ROOT"
 
 PGSPOT_VERSION=0.9.4
-# Its parser.
+# Parser of pgspot.
 PGLAST_VERSION=7.21
 TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
 case $TARGET in /*) ;; *) TARGET=$ROOT/$TARGET ;; esac
 
-# What scripts/postgresql.sh exits with where it cannot have the sources.
+# Exit status of scripts/postgresql.sh if the sources are not available.
 UNAVAILABLE=69
 
 say() { printf '==> %s\n' "$*"; }
@@ -30,18 +30,18 @@ die() {
 
 is_root() { [ "$(id -u)" -eq 0 ]; }
 
-# PostgreSQL refuses to run as root: there the servers are the user postgres's.
+# PostgreSQL refuses to run as root; if the scripts do, user postgres runs the servers.
 SERVER_USER=$(id -un 2>/dev/null || id -u)
 if is_root; then SERVER_USER=postgres; fi
 
-# The version: it stands in Cargo.toml, and nowhere else but in META.json, which lint compares.
+# Version in Cargo.toml, its only place apart from META.json, which lint compares.
 version() { sed -nE '/^\[workspace.package\]/,/^$/s/^version = "(.*)"$/\1/p' "$ROOT/Cargo.toml"; }
 
-# The versions of PostgreSQL that it is for, one per line: Cargo.toml has a feature for each.
+# Supported major versions of PostgreSQL, one per line: Cargo.toml has a feature for each.
 versions() { sed -nE 's/^pg([0-9]+) = .*/\1/p' "$ROOT/Cargo.toml"; }
 
-# The files of the sources, each ended by a NUL, and when they were changed last (Unix seconds):
-# from git, or of an unpacked archive.
+# Files of the sources, each terminated by a NUL, and the time of their last change (Unix seconds):
+# from git, or from an unpacked archive.
 source_files() {
     if [ -e "$ROOT/.git" ]; then git ls-files -z; else find . -path ./target -prune -o -type f -print0; fi
 }
@@ -49,12 +49,12 @@ changed_at() {
     if [ -e "$ROOT/.git" ]; then git log -1 --format=%ct; else stat -c %Y CHANGELOG.md; fi
 }
 
-# Who answers for it, and where: likewise.
+# Maintainer and address, also from Cargo.toml.
 maintainer() { sed -nE 's/^authors = \["(.*)"\]$/\1/p' "$ROOT/Cargo.toml"; }
 
-# as_server COMMAND...: as the user of the servers. From /, since that user may not
-# be able to enter the current directory. Without RUST_BACKTRACE, which pgrx would
-# answer with a backtrace in the DETAIL of each error.
+# as_server COMMAND...: runs as the servers' user, from /, since that user may not have access to
+# the current directory. Without RUST_BACKTRACE, since pgrx would add a backtrace to the DETAIL of
+# each error.
 as_server() (
     cd /
     if is_root; then
@@ -63,7 +63,7 @@ as_server() (
     exec env -u RUST_BACKTRACE "$@"
 )
 
-# as_root COMMAND...: for what goes into the system. sudo asks on the terminal, or fails without one.
+# as_root COMMAND...: for changes of the system. sudo asks on the terminal, or fails without one.
 as_root() {
     if is_root; then
         "$@"
@@ -74,10 +74,10 @@ as_root() {
     fi
 }
 
-# Which PostgreSQL is developed and tested against: the system's of version PG_MAJOR, or that of
-# PG_CONFIG, whose prefix setup.sh checks before it copies it. Sets PG_MAJOR; PG_NAME, which no
-# other one has here; PG_SYSTEM, the directory of the system's, or PG_FROM, the prefix; PG_BUILD,
-# where the extension is compiled for it.
+# Chooses the PostgreSQL to develop and test with: the system's of version PG_MAJOR, or that of
+# PG_CONFIG, whose prefix setup.sh checks before copying it. Sets PG_MAJOR; PG_NAME, unique among
+# them; PG_SYSTEM, directory of the system's, or PG_FROM, the prefix; and PG_BUILD, the build
+# directory of the extension.
 choose_postgresql() {
     local bin
     PG_FROM=
@@ -85,7 +85,7 @@ choose_postgresql() {
     if [ -n "${PG_CONFIG:-}" ]; then
         bin=$("$PG_CONFIG" --bindir 2>/dev/null) || die "PG_CONFIG=$PG_CONFIG does not run"
         PG_MAJOR=$("$PG_CONFIG" --version | sed -nE 's/^PostgreSQL ([0-9]+).*/\1/p')
-        # That of Debian, too, is PG_CONFIG for PG_MAJOR.
+        # If it is Debian's, PG_CONFIG is equivalent to PG_MAJOR.
         if [ "$bin" != "/usr/lib/postgresql/$PG_MAJOR/bin" ]; then
             PG_FROM=$(dirname "$(readlink -f "$bin")")
             PG_CONFIG=$PG_FROM/bin/pg_config
@@ -93,9 +93,9 @@ choose_postgresql() {
     fi
     PG_MAJOR=${PG_MAJOR:-15}
     PG_NAME=pg$PG_MAJOR
-    # Debian's place, and apt.postgresql.org's.
+    # Directory of packages from Debian and apt.postgresql.org.
     PG_SYSTEM=/usr/lib/postgresql/$PG_MAJOR
-    # pgrx looks for the PostgreSQL to compile against in config.toml there.
+    # config.toml in there determines the PostgreSQL that pgrx compiles against.
     export PGRX_HOME=$TARGET/pgrx
     [ -n "$PG_FROM" ] || return 0
     PG_NAME+=-$(printf '%s' "$PG_FROM" | cksum | cut -d' ' -f1)
@@ -103,8 +103,8 @@ choose_postgresql() {
     PGRX_HOME=$PG_BUILD/pgrx
 }
 
-# place_for_server NAME: prints a directory in target/, or in /var/tmp where the server's user
-# cannot read target/ (a checkout under /root).
+# place_for_server NAME: prints a directory in target/, or in /var/tmp if the server's user cannot
+# read target/ (a checkout under /root).
 place_for_server() {
     mkdir -p "$TARGET"
     if is_root && id "$SERVER_USER" >/dev/null 2>&1 &&
@@ -115,7 +115,7 @@ place_for_server() {
     fi
 }
 
-# Where the private copy of PostgreSQL lies.
+# Location of the private copy of PostgreSQL.
 locate_copy() {
     PG_PREFIX=$(place_for_server "$PG_NAME")
     PG_BIN=$PG_PREFIX/lib/postgresql/$PG_MAJOR/bin
@@ -123,7 +123,7 @@ locate_copy() {
     PG_COPY_STAMP=$PG_PREFIX/copied-from
 }
 
-# remove_root DIRECTORY...: removes a bare Debian, and never what is mounted there.
+# remove_root DIRECTORY...: removes bare Debian roots, but nothing mounted in them.
 remove_root() {
     local root mounted
     for root; do
@@ -134,14 +134,14 @@ remove_root() {
     done
 }
 
-# What the tests need to know. Plain cargo gets it by: eval "$(make -s env)"
+# Environment of the tests. For plain cargo: eval "$(make -s env)"
 export_test_env() {
     export LEAF_ID_PG_BIN=$PG_BIN
     if is_root; then export LEAF_ID_SERVER_USER=$SERVER_USER; fi
 }
 
-# with_lock COMMAND...: one setup or build at a time. The lock is descriptor 9;
-# whatever may start a daemon is called with it closed.
+# with_lock COMMAND...: serializes setups and builds. The lock is descriptor 9; commands that may
+# start a daemon are run with it closed.
 with_lock() {
     mkdir -p "$TARGET"
     exec 9>"$TARGET/leaf_id.lock"
@@ -153,7 +153,7 @@ with_lock() {
     exec 9>&-
 }
 
-# server_name BIN: "15.20 (Debian)", of a PostgreSQL's programs.
+# server_name BIN: "15.20 (Debian)", for the PostgreSQL with these programs.
 server_name() {
     local name
     name=$("$1/postgres" --version | sed -E 's/^postgres \(PostgreSQL\) //; s/ \((Debian).*/ (\1)/')
@@ -161,19 +161,19 @@ server_name() {
     echo "$name"
 }
 
-# record WHAT SERVER PASSED FAILED SKIPPED VERDICT [ARCHITECTURE]: what a test has come to, for
+# record WHAT SERVER PASSED FAILED SKIPPED VERDICT [ARCHITECTURE]: records a test result for
 # scripts/matrix.sh.
 record() {
     local commit=${LEAF_ID_COMMIT:-}
     if [ -z "$commit" ]; then
-        # Not in a source archive.
+        # Not available in a source archive.
         commit=$(git rev-parse --short=7 HEAD 2>/dev/null) || return 0
         git diff --quiet HEAD || commit+=' (changed)'
     fi
     mkdir -p "$TARGET/results"
     printf '%s\t' "$2" "$1" "$3" "$4" "$5" "$6" "${7:-$(uname -m)}" "$commit" >>"$TARGET/results/tests.tsv"
     date --utc +%F >>"$TARGET/results/tests.tsv"
-    # Where some targets are for root, the others' user goes on writing there.
+    # Some targets run as root, but the normal user must still be able to write there.
     ! is_root || chown -R --reference="$ROOT" "$TARGET/results"
 }
 
@@ -191,24 +191,24 @@ need_rust() {
         die "Rust $wanted or later is needed, this is $found" "rustup update"
 }
 
-# compile MAJOR OPTION...: the library for this version of PostgreSQL, into CARGO_TARGET_DIR. The one
-# to compile against is that of PGRX_HOME, or of PGRX_PG_CONFIG_PATH.
+# compile MAJOR OPTION...: compiles the library for this version of PostgreSQL, into
+# CARGO_TARGET_DIR. PGRX_HOME or PGRX_PG_CONFIG_PATH determines the installation to compile against.
 compile() {
     local major=$1
     shift
     cargo build --release --package leaf_id --no-default-features --features "pg$major" "$@" 9>&-
 }
 
-# The extension's script: the files of sql/ in the order of src/api.rs.
+# The extension's script: files of sql/ in the order of src/api.rs.
 extension_script() {
     local files
     mapfile -t files < <(sed -nE 's/.*"\.\.\/(sql\/[^"]+)".*/\1/p' src/api.rs)
     sed -s '$a\' "${files[@]}"
 }
 
-# place_files LIBRARY PG_CONFIG [DIRECTORY]: the files of the extension where that PostgreSQL looks for
-# them, or below a directory. install replaces a file and does not write into it: a server may have
-# the library mapped.
+# place_files LIBRARY PG_CONFIG [DIRECTORY]: installs the extension's files into that PostgreSQL, or
+# below a directory. install replaces a file instead of writing into it, since a server may have the
+# library mapped.
 place_files() {
     local library extension made
     library=${3:-}$("$2" --pkglibdir)
@@ -222,8 +222,8 @@ place_files() {
     rm -r "$made"
 }
 
-# Sets PGSPOT, which looks for names in SQL scripts that somebody else could plant. In a place
-# of its own in target/.
+# Sets PGSPOT, which finds names in SQL scripts that could resolve to other roles' objects.
+# Installed in target/.
 need_pgspot() {
     local venv=$TARGET/tools/pgspot
     PGSPOT=$venv/bin/pgspot
@@ -235,17 +235,17 @@ need_pgspot() {
         "pgspot==$PGSPOT_VERSION" "pglast==$PGLAST_VERSION" 9>&-
 }
 
-# write_if_changed FILE TEXT: keeps the time of a file that says the same already;
-# pgrx rebuilds everything when config.toml is newer.
+# write_if_changed FILE TEXT: keeps the time of an unchanged file; a newer config.toml makes pgrx
+# rebuild everything.
 write_if_changed() {
     mkdir -p "$(dirname "$1")"
     if [ ! -f "$1" ] || [ "$(cat "$1")" != "$2" ]; then printf '%s\n' "$2" >"$1"; fi
 }
 
-# 1,234,567 of 1234567. (printf's grouping follows the locale, and ours has none.)
+# Converts 1234567 to 1,234,567. (printf's grouping depends on the locale, and ours has none.)
 thousands() { sed -E ':a; s/^([0-9]+)([0-9]{3})/\1,\2/; ta' <<<"$1"; }
 
-# "1 min 5 s" of seconds.
+# Converts seconds to "1 min 5 s".
 duration() {
     if [ "$1" -ge 60 ]; then printf '%d min %d s' $(($1 / 60)) $(($1 % 60)); else printf '%d s' "$1"; fi
 }

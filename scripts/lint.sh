@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Format check, clippy with warnings as errors, the house rules, the graph of modules, and the
-# extension's script.
+# Format check, clippy with warnings as errors, house rules, module graph, and the extension's
+# script.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -18,7 +18,7 @@ say "Released scripts"
 scripts/released.sh --self-test
 scripts/released.sh check
 say "One version"
-# That of meta-spec is the format's.
+# The version of meta-spec is that of the format.
 [ "$(sed '/"meta-spec"/,/}/d' META.json | grep -cF "\"version\": \"$(version)\"")" = 2 ] || die "META.json has another version than Cargo.toml"
 grep -qF "\"maintainer\": \"$(maintainer)\"" META.json || die "META.json has another maintainer than Cargo.toml"
 grep -qF "\"PostgreSQL\": \"$(versions | head -n 1).0.0\"" META.json || die "META.json has another first version of PostgreSQL"
@@ -40,7 +40,7 @@ scripts/released.sh same "$scripts/leaf_id--$(version).sql"
 for step in sql/leaf_id--*--*.sql; do
     [ -f "$step" ] || continue
     [ -f "$scripts/${step##*/}" ] || die "$step is not installed"
-    # After the version that it leads from: what that has created may be replaced.
+    # Append to the script of the previous version, so that replacing its objects is allowed.
     from=${step##*/leaf_id--}
     "$PGSPOT" --append "sql/released/leaf_id--${from%%--*}.sql" "$step"
 done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes docs/tested.md: what the tests have come to last, on each PostgreSQL, from the results that
-# they leave in target/results, and from the page itself what was not tried since.
+# Writes docs/tested.md: the last test results on each PostgreSQL, from target/results, and for
+# tests not run since, from the page itself.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -8,7 +8,7 @@
 results=$TARGET/results/tests.tsv
 page=docs/tested.md
 [ -s "$results" ] || die "there are no results in $results" "The tests write them: make test-all"
-# The last one of each server, test and architecture counts.
+# The last result per server, test and architecture counts.
 rows=$({
     sed -n '/^| [^-]/{ s/^| //; s/ |$//; s/ | /\t/g; p; }' $page | tail -n +2
     cat "$results"

@@ -7,11 +7,11 @@
 #   module-graph.sh --dot [--rooms] DIR    prints the graph for Graphviz
 #   module-graph.sh --self-test            reads small crates with and without a cycle
 #
-# A node is a file: a.rs and a/b.rs are two. With --rooms, a node is a top-level module with
-# all that is below it. An edge leads from the file that names a path to the file of the
-# longest module prefix of that path. So `pub use child::Item` is an edge to the child, and
-# `super::item` is one to the parent; `mod child;` alone is none. Comments, strings and items
-# under #[cfg(test)] do not count. A check looks for cycles of files and of rooms.
+# A node is a file: a.rs and a/b.rs are two nodes. With --rooms, a node is a top-level module with
+# everything below it. An edge leads from the file that contains a path to the file of the longest
+# module prefix of that path. So `pub use child::Item` is an edge to the child, and `super::item` is
+# an edge to the parent; `mod child;` alone is not an edge. Comments, strings and items under
+# #[cfg(test)] do not count. A check searches for cycles of files and of rooms.
 
 set -euo pipefail
 export LC_ALL=C.UTF-8
@@ -31,9 +31,9 @@ use strict;
 use warnings;
 
 my ($mode, $level, $dir) = @ARGV;
-# Of each module, its path ("" is the root): the file that holds it, what `use` brings there.
+# By module path ("" is the root): its file, and names imported by `use`.
 my (%file_of, %name_of_file, %imports, %globs);
-# What is named where: [module, segments, line].
+# Uses of paths: [module, segments, line].
 my @named;
 
 sub tokens {
@@ -54,7 +54,7 @@ sub tokens {
     return \@tokens;
 }
 
-# Reads a file that holds the module, and those that it declares.
+# Reads the file of a module, and of the modules it declares.
 sub read_file {
     my ($file, $module) = @_;
     $file_of{$module} = $file;
@@ -73,7 +73,7 @@ sub read_file {
             last if $depth == 0;
         }
     };
-    # One `use` tree, as [segments, alias] each.
+    # Parses one `use` tree to [segments, alias] pairs.
     my $tree;
     $tree = sub {
         my @path = @_;
@@ -163,7 +163,7 @@ sub read_file {
     }
 }
 
-# The module that a name stands for in a module, if it is one of this crate.
+# The module of this crate that a name refers to in a module, if any.
 sub lookup {
     my ($module, $name, %seen) = @_;
     return if $seen{"$module $name"}++;
@@ -182,7 +182,7 @@ sub lookup {
     return;
 }
 
-# The longest module prefix of a path, and how many segments are left.
+# The longest module prefix of a path, and the number of remaining segments.
 sub resolve {
     my ($module, $path, %seen) = @_;
     my @rest = @$path;
@@ -213,7 +213,7 @@ die "$dir holds neither lib.rs nor main.rs\n" unless $root;
 read_file($root, '');
 my $root_name = $name_of_file{$root};
 
-# Of each edge, the places that make it.
+# Places of each edge.
 my %edges;
 my %is_module = map { $_ => 1 } values %name_of_file;
 for my $use (@named) {
@@ -236,7 +236,7 @@ if ($mode ne 'check') {
     exit 0;
 }
 
-# A shortest cycle through a node, as the nodes in their order; none if there is none.
+# A shortest cycle through a node, as a list of nodes in order; empty if there is none.
 sub cycle_through {
     my ($start) = @_;
     my %before;
@@ -256,8 +256,8 @@ sub cycle_through {
     return;
 }
 
-# As many cycles as must be broken, the shortest first. The edge with the fewest uses is taken
-# to be the one that will go.
+# As many cycles as must be broken, the shortest first. Assumes that the edge with the fewest uses
+# is the one to be removed.
 my $found = 0;
 while (1) {
     my @shortest;
@@ -303,8 +303,8 @@ small_crate() {
     echo 'pub struct Low;' >crate/room/low.rs
 }
 
-# expect CYCLES FILE LINE...: with each line in its file of the small crate, exactly these are
-# found, as "LEVEL: a -> b -> a", separated by commas.
+# expect CYCLES FILE LINE...: adds each line to its file of the small crate. Exactly these cycles
+# must be found, as "LEVEL: a -> b -> a", separated by commas.
 expect() {
     local expected=$1 planted said found status=0
     shift
@@ -384,7 +384,7 @@ RUST
     # A parent and its child.
     expect 'files: room -> room::high -> room' room/high.rs 'use super::three;'
     expect 'files: room -> room::high -> room' room/high.rs 'fn f() { crate::room::three() }'
-    # The parent that only declares its child does not use it.
+    # A parent that only declares its child does not use it.
     expect '' b/deep.rs 'fn f() { super::two() }'
     expect 'files: b -> b::deep -> b' b/deep.rs 'fn f() { super::two() }' b.rs 'fn f() { deep::three() }'
     for line in 'use ::deep::x;' 'fn f() { ::deep::x(); Y::<u8>::deep::x(); y.deep::<u8>() }'; do
@@ -394,18 +394,18 @@ RUST
     # Children of one parent.
     expect 'files: room::high -> room::low -> room::high' room/low.rs 'use super::high::High;'
     expect 'files: room::high -> room::low -> room::high' room/low.rs 'use crate::room::{high};'
-    # A cycle of rooms is none of files, where each uses another file of the other one.
+    # A cycle of rooms, but not of files, if each uses a different file of the other one.
     expect 'rooms: b -> room -> b' \
         room/high.rs 'use crate::b::two;' b/deep.rs 'use crate::room::low::Low;'
-    # The crate's own file is a node too.
+    # The root file of the crate is a node, too.
     expect 'rooms: b -> lib -> b, files: b -> lib -> b' b.rs 'fn f() { crate::main() }'
     line='rooms: a -> b -> a, rooms: a -> lib -> b -> a, files: a -> b -> a, files: a -> lib -> b -> a'
     expect "$line" a.rs 'use crate::*; fn f() { b::two() }'
     expect "$line" a.rs 'use crate as root; fn f() { root::b::two() }'
-    # A name that a group brings by `self`.
+    # A name imported by `self` in a group.
     expect "$both, files: a -> b::deep -> a" \
         a.rs 'use crate::b::{self}; fn f() { b::deep::three() }' b/deep.rs 'use crate::a::One;'
-    # Longer ones, and two at once.
+    # Longer cycles, and two at once.
     expect 'rooms: a -> room -> b -> a, files: a -> room::low -> b -> a' \
         a.rs 'use crate::room::low::Low;' room/low.rs 'use crate::b;'
     expect "$both, files: room::high -> room::low -> room::high" \

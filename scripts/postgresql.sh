@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# postgresql.sh VERSION: builds a PostgreSQL from the sources of Debian's releases, in a prefix of
-# its own, with its regression tests in regress/, and prints where its pg_config is. VERSION is 15,
-# 17 or 18; "18-assert" has assertions enabled. Takes about three minutes, once. Exits with
-# UNAVAILABLE of lib.sh where there are no sources to be had.
+# postgresql.sh VERSION: builds a PostgreSQL from the sources of Debian's releases, in its own
+# prefix, with its regression tests in regress/, and prints the path of its pg_config. VERSION is
+# 15, 17 or 18; "18-assert" has assertions enabled. Takes about three minutes, once. Exits with
+# UNAVAILABLE of lib.sh if there are no sources.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -15,7 +15,7 @@ security='bookworm-security trixie-security'
 work=$TARGET/sources
 prefix=$(place_for_server "postgresql-$version")
 
-# Lists and downloads of our own: the system's sources of packages stay as they are.
+# Uses separate lists and downloads; the system's package sources are not changed.
 apt_own() {
     local name=$1
     shift
@@ -24,8 +24,8 @@ apt_own() {
         -o Dir::Cache="$work/cache" -o APT::Sandbox::User=root "$@"
 }
 
-# Downloads the newest source that the mirror really has. (A security suite's may be listed
-# before it is there.)
+# Downloads the newest source that is available on the mirror. (A security suite may list one before
+# it is available.)
 download() {
     local candidate
     mkdir -p "$work/state/lists/partial" "$work/cache/archives/partial"
@@ -54,7 +54,7 @@ END
     die "Debian's releases have no source of PostgreSQL $major here"
 }
 
-# Without Debian's patches, which put it into the system's directories.
+# Without Debian's patches, which install into the system's directories.
 build() {
     local tree=$work/$version options=(--prefix="$prefix" --with-icu --with-openssl)
     case $version in
@@ -65,7 +65,7 @@ build() {
     mkdir -p "$tree"
     tar -xf "$work/postgresql-$major"_*.orig.tar.* -C "$tree" --strip-components=1
     cd "$tree"
-    # Below another make, PostgreSQL's own takes it that the headers are generated.
+    # Under another make, PostgreSQL's makefiles assume that the headers are generated.
     unset MAKELEVEL MAKEFLAGS MFLAGS
     ./configure "${options[@]}"
     make --silent --jobs="$(nproc)" world-bin
@@ -76,7 +76,7 @@ build() {
     rm -rf "$tree"
 }
 
-# logged COMMAND: sets status. Not a condition, in which set -e does not hold.
+# logged COMMAND: sets status. Not in a condition, where set -e would be ineffective.
 logged() {
     set +e
     (

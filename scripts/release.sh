@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# release.sh: checks, builds and collects what a release consists of, in target/release-VERSION:
-# the source archives, Debian packages, notes, and checksums. Pushes and tags nothing. The packages
-# are for the releases of Debian below, each of them tried, as root with debootstrap; otherwise for
-# the PostgreSQLs of this system, and not tried. release.sh --trial goes past what is not ready, says
-# so, runs no tests but make lint and those of the packages, and collects in
+# release.sh: checks, builds and collects the files of a release in target/release-VERSION: source
+# archives, Debian packages, notes, and checksums. Does not push or tag anything. Packages are built
+# and tested for the releases of Debian below, as root with debootstrap; otherwise for the
+# PostgreSQLs of this system, untested. release.sh --trial continues if something is missing, and
+# reports it; runs only make lint and the tests of packages; and collects in
 # target/release-VERSION-trial.
 #
-# Before it: the version in Cargo.toml and META.json, a date in CHANGELOG.md, the step from the version
-# before in sql/, and scripts/released.sh freeze; all of it committed.
+# Prerequisites, all of them committed: the version in Cargo.toml and META.json, a date in
+# CHANGELOG.md, the update script from the previous version in sql/, and scripts/released.sh freeze.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -20,12 +20,12 @@ case ${1:-} in
 esac
 version=$(version)
 out=$TARGET/release-$version$trial
-# As CHANGELOG.md has them.
+# As named in CHANGELOG.md.
 suites=(bookworm trixie)
 unready=()
 unchecked=()
 
-# need WHAT COMMAND...: a release has this; a trial says that it is missing.
+# need WHAT COMMAND...: a requirement of a release; a trial only reports that it is missing.
 need() {
     local what=$1
     shift
@@ -40,16 +40,16 @@ is_frozen() { [ -f "sql/released/leaf_id--$version.sql" ]; }
 is_told() { ! tr '\n' ' ' <README.md | grep -q 'not yet released'; }
 is_locked() { cargo fetch --locked; }
 
-# What is released. A trial may have changes that are not committed.
+# State of the sources to be released. A trial may have uncommitted changes.
 state() {
     git rev-parse HEAD
     git status --porcelain
     git diff HEAD
 }
-# All of this takes an hour, in which somebody may go on working here.
+# A run takes an hour, during which somebody may work in this checkout.
 is_unchanged() { [ "$(state)" = "$begun_with" ] || die "the sources have changed since this began"; }
 
-# The part of CHANGELOG.md about this version.
+# Section of CHANGELOG.md about this version.
 notes() { awk -v version="$version" '/^## /{ on = $2 == version } on' CHANGELOG.md; }
 
 commit=$(git rev-parse HEAD)
@@ -65,7 +65,7 @@ need 'Cargo.lock is what Cargo.toml asks for' is_locked
 [ -n "$(notes)" ] || die "CHANGELOG.md does not have version $version"
 command -v cargo-deny >/dev/null || die "cargo-deny is missing" "cargo install cargo-deny --locked"
 
-# Also the version in META.json, the released scripts, licenses and sources.
+# Includes the version in META.json, released scripts, licenses and sources.
 "$ROOT/scripts/lint.sh"
 # The database is fetched from GitHub.
 if cargo deny fetch db >/dev/null 2>&1; then
@@ -83,13 +83,13 @@ is_unchanged
 say "Collecting version $version"
 rm -rf "$out"
 mkdir -p "$out"
-# Of the commit: what is not committed is in no archive. The same each time.
+# From the commit, without uncommitted changes. Reproducible.
 git archive --prefix="leaf_id-$version/" --format=tar "$commit" | gzip --no-name --best >"$out/leaf_id-$version.tar.gz"
-# As PGXN wants it.
+# In the format required by PGXN.
 git archive --prefix="leaf_id-$version/" --format=zip --output="$out/leaf_id-$version.zip" "$commit"
 notes >"$out/notes.md"
 built=0
-# package PG_CONFIG [SUITE]: sets deb.
+# package PG_CONFIG [SUITE]: builds a package, and sets deb.
 package() {
     deb=$("$ROOT/scripts/deb.sh" "$@" | sed -n -e 'w /dev/stderr' -e 's/^==> The package is //p')
     cp "$deb" "$out/"
@@ -109,7 +109,7 @@ else
 fi
 is_unchanged
 if [ $built -eq 0 ]; then need 'a Debian package was built' false; fi
-# Each package has the scripts of the sources.
+# Each package must contain the scripts of the sources.
 for package in "$out"/*.deb; do
     [ -f "$package" ] || continue
     contents=$(dpkg-deb --contents "$package")
@@ -128,5 +128,5 @@ if [ ${#unready[@]} -gt 0 ]; then
     for what in "${unready[@]}"; do note "$what"; done
     exit
 fi
-# By default git takes headings for comments.
+# By default, git takes headings for comments.
 note "Next: git tag -a --cleanup=whitespace -F $out/notes.md v$version $commit"

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# The scripts of released versions, which never change: databases were made with them.
-#   sql/released/leaf_id--A.sql   all of version A, as it was generated for its release
+# Scripts of released versions, which must not change, since databases were created with them.
+#
+#   sql/released/leaf_id--A.sql   the complete version A, as generated for its release
 #   sql/leaf_id--A--B.sql         from version A to the next one; installed with the extension
-#   sql/released/SHA256SUMS       lists both, in the order of the releases
-# released.sh check           they are as they were; CHANGELOG.md has the same releases; a step leads
-#                             from each version to the next, and to the one in Cargo.toml
-# released.sh same SCRIPT     the version in Cargo.toml, if it is released, is still generated like that
-# released.sh freeze [SCRIPT] adds the version in Cargo.toml, as it was generated, or is built now
-# released.sh --self-test     makes each mistake in a small tree, and expects to be told
+#   sql/released/SHA256SUMS       lists both, in release order
+# released.sh check           compares checksums; CHANGELOG.md has the same releases; an update
+#                             script leads from each version to the next, and to that of Cargo.toml
+# released.sh same SCRIPT     the version in Cargo.toml, if released, is still generated like that
+# released.sh freeze [SCRIPT] adds the version in Cargo.toml, as generated, or built now
+# released.sh --self-test     makes each mistake in a small tree, and expects it to be reported
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -16,13 +17,13 @@ SUMS=sql/released/SHA256SUMS
 
 listed() { sed -nE 's/^[0-9a-f]{64}  (.*)$/\1/p' $SUMS; }
 
-# The versions that are frozen, the oldest first.
+# Frozen versions, the oldest first.
 frozen() { listed | sed -nE 's|^released/leaf_id--(.*)\.sql$|\1|p'; }
 
-# The versions that CHANGELOG.md has with a date, the oldest first.
+# Versions with a date in CHANGELOG.md, the oldest first.
 published() { sed -nE 's/^## ([^ ]+) \([0-9]{4}-.*/\1/p' CHANGELOG.md | tac; }
 
-# Where a statement came from in the sources changes with every edit of them.
+# The source location of a statement changes with every edit.
 without_places() { sed -E '/^-- src\/.*:[0-9]+$/d' "$1"; }
 
 check() {
@@ -74,7 +75,7 @@ self_test() {
     scratch=$(mktemp -d)
     cd "$scratch"
     version() { echo "$current"; }
-    # Version 0.1.0 and 0.2.0 are released, 0.3.0 is made.
+    # Versions 0.1.0 and 0.2.0 are released, 0.3.0 is in development.
     clean_tree() {
         rm -rf sql
         mkdir -p sql/released
@@ -86,7 +87,7 @@ self_test() {
         for current in 0.1.0 0.2.0; do freeze generated; done
         current=0.3.0
     }
-    # mistake COMMAND COMMAND: the first is noticed by the second.
+    # mistake COMMAND COMMAND: the second command must detect what the first one does.
     mistake() {
         mistakes=$((mistakes + 1))
         clean_tree

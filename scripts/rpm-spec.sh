@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# rpm-spec.sh: the .spec of leaf_id for PostgreSQL PG_MAJOR as the PGDG packages it, in target/rpm/,
-# checked by rpmlint.
+# rpm-spec.sh: writes the .spec of leaf_id for PostgreSQL PG_MAJOR as packaged by PGDG to
+# target/rpm/, and checks it with rpmlint.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,29 +1,29 @@
 #!/usr/bin/env bash
-# Installs what is missing to build and test, and makes the private copy of PostgreSQL.
-# With everything in place it takes a moment and says nothing. "setup.sh tests" installs
-# what only tests use, too; "setup.sh lint" what only "make lint" does, "setup.sh sources" what
-# PostgreSQL is compiled with.
+# Installs missing packages for builds and tests, and creates the private copy of PostgreSQL. Fast
+# and silent if everything is in place. "setup.sh tests" also installs packages needed only by
+# tests, "setup.sh lint" those of "make lint", "setup.sh sources" those needed to compile
+# PostgreSQL.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 missing_packages() {
-    # One in a prefix of its own comes from elsewhere.
+    # A PostgreSQL in its own prefix is not from packages.
     [ -n "$PG_FROM" ] || missing_postgresql
     command -v clang >/dev/null || echo clang
     command -v cc >/dev/null || echo gcc
     [ -f /usr/include/stdio.h ] || echo libc6-dev
     command -v make >/dev/null || echo make
-    # One test counts instructions with it, and is skipped without it.
+    # For the test that counts instructions, which is skipped without it.
     [ "${1:-}" != tests ] || command -v valgrind >/dev/null || ! command -v apt-get >/dev/null || echo valgrind
-    # pgspot is installed with it. (Debian has the module without what makes it work.)
+    # To install pgspot. (Debian has the module without its dependencies.)
     [ "${1:-}" != lint ] || python3 -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
     [ "${1:-}" != sources ] || missing_to_compile
-    # The tests stop servers with it.
+    # Used by tests to stop servers.
     type -P kill >/dev/null || echo procps
 }
 
-# What PostgreSQL itself is compiled with.
+# Packages needed to compile PostgreSQL.
 missing_to_compile() {
     local package
     for package in bison flex bzip2 libicu-dev libreadline-dev libssl-dev perl pkg-config zlib1g-dev; do
@@ -36,7 +36,7 @@ missing_postgresql() {
     [ -x "$PG_SYSTEM/bin/psql" ] || echo "postgresql-client-$PG_MAJOR"
     [ -f "/usr/include/postgresql/$PG_MAJOR/server/postgres.h" ] &&
         [ -x "$PG_SYSTEM/lib/pgxs/src/test/regress/pg_regress" ] || echo "postgresql-server-dev-$PG_MAJOR"
-    # The library to link with comes with its header.
+    # The library is installed with its header.
     [ -f /usr/include/postgresql/libpq-fe.h ] || echo libpq-dev
 }
 
@@ -59,8 +59,8 @@ need_packages() {
     [ ${#missing[@]} -eq 0 ] || die "still missing after the installation: ${missing[*]}"
 }
 
-# Shows what is being set up, and everything if it fails. Descriptor 9 closed: the
-# installation may start Debian's own server.
+# Shows what is being installed, and the whole log on failure. Descriptor 9 is closed, since the
+# installation may start Debian's server.
 apt_get() {
     local log=$TARGET/apt.log
     if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get --quiet=2 \
@@ -71,7 +71,7 @@ apt_get() {
     fi
 }
 
-# The files that tell one installation from another, one a line.
+# Files that identify an installation, one per line.
 marks() {
     if [ -n "$PG_FROM" ]; then
         printf '%s\n' "$PG_FROM/bin/postgres" "$(dirname "$("$PG_CONFIG" --pgxs)")/../test/regress/pg_regress" \
@@ -82,7 +82,7 @@ marks() {
     fi
 }
 
-# copy_to DIRECTORY: what makes up the installation, at the same places relative to each other.
+# copy_to DIRECTORY: copies the files of the installation, keeping their relative locations.
 copy_to() {
     if [ -n "$PG_FROM" ]; then
         cp -a "$PG_FROM/." "$1"
@@ -94,7 +94,7 @@ copy_to() {
     cp -a "/usr/include/postgresql/$PG_MAJOR" "$1/include/postgresql/$PG_MAJOR"
 }
 
-# A copy is of the whole prefix: it must hold all of the PostgreSQL, and nothing else.
+# The copy is of the whole prefix, which must contain all of PostgreSQL, and nothing else.
 need_own_prefix() {
     local option directory
     case $PG_FROM in
@@ -110,8 +110,8 @@ need_own_prefix() {
     done
 }
 
-# A relocatable copy (pg_config's answers are relative to itself), so that neither
-# an installation nor a test needs a directory of root's, or disturbs the system's.
+# Creates a relocatable copy (pg_config's output is relative to its location), so that neither an
+# installation nor a test needs write access to, or affects, the system's directories.
 need_copy() {
     local marks from new
     need_own_prefix
@@ -127,13 +127,13 @@ need_copy() {
     rm -rf "$new"
     mkdir "$new"
     copy_to "$new"
-    # The original may hold a leaf_id of its own.
+    # The original may contain another leaf_id.
     find "$new" -type f -name 'leaf_id*' -delete
     printf '%s\n' "$from" >"$new/${PG_COPY_STAMP##*/}"
     chmod -R u+w,a+rX "$new"
     rm -rf "$PG_PREFIX"
     mv "$new" "$PG_PREFIX"
-    # Other headers, other bindings.
+    # Other headers require new bindings.
     rm -f "$PGRX_HOME/config.toml"
 }
 

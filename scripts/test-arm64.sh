@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test-arm64.sh: builds leaf_id for arm64 on another processor, and runs its regression tests in a
-# bare Debian 12 for arm64, emulated by qemu. The first run takes ten minutes or more, most of
-# them for that Debian and its PostgreSQL. Needs root, debootstrap, gcc-aarch64-linux-gnu and
+# bare Debian 12 for arm64, emulated by qemu. The first run takes ten minutes or more, mainly to set
+# up that Debian and its PostgreSQL. Requires root, debootstrap, gcc-aarch64-linux-gnu and
 # qemu-user-static.
 
 # shellcheck source=scripts/lib.sh
@@ -21,14 +21,14 @@ need_rust
 [ -d "$(rustc --print sysroot)/lib/rustlib/$target" ] ||
     die "Rust's library for arm64 is missing" "rustup target add $target"
 
-# The kernel starts qemu for programs of that processor: Debian's package has it do so where
-# systemd runs.
+# Makes the kernel start qemu for programs of that processor, as Debian's package does if systemd is
+# running.
 [ -e $binfmt/register ] || mount -t binfmt_misc binfmt_misc $binfmt
 [ -e $binfmt/qemu-aarch64 ] || cat /usr/lib/binfmt.d/qemu-aarch64.conf >$binfmt/register
 unpack_root bookworm arm64 postgresql-$major
 
-# What the compiler needs of arm64's packages. Beside it nothing but libpq to link with: its libc
-# is that of the cross compiler.
+# Files of arm64's packages needed by the compiler. The only library is libpq; libc is that of the
+# cross compiler.
 headers=$TARGET/arm64/headers
 if [ ! -f "$headers/complete" ]; then
     rm -rf "$headers"

@@ -1,35 +1,35 @@
 #!/usr/bin/env bash
 # Runs programs of real clients (drivers, ORMs, migration tools) against a private server with
-# leaf_id: test-clients.sh [CLIENT...], all of them by default, "quick" for those that install
-# in seconds and put nothing into the system.
+# leaf_id: test-clients.sh [CLIENT...], by default all; "quick" for those that install within
+# seconds and change nothing in the system.
 #
-# A client is a directory of pgrx-tests/clients; its client.sh sets what the table in
-# docs/clients.md says of it, and defines
-#   install  gets the packages with debian, pip_install, npm_install or fetch_crates, which skip
-#            the client where a package cannot be had: nothing else may skip one
-#   version  prints the version that is tested, without what a distribution adds to it
-#   run      runs it, in a directory of its own ($WORK), and prints "checked N ids"
-# Both programs and client.sh find the server in PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE
-# and DATABASE_URL, and a copy of the client's directory in $WORK. The role app is an ordinary one that owns the client's database, in which
-# it has installed leaf_id (schema=none: nothing is installed; schema=extension: no tables).
+# A client is a directory of pgrx-tests/clients. Its client.sh sets the variables for its row in
+# docs/clients.md, and defines
+#   install  gets packages with debian, pip_install, npm_install or fetch_crates, which skip the
+#            client if a package is not available; nothing else may skip one
+#   version  prints the version under test, without suffixes added by a distribution
+#   run      runs it, in its own directory ($WORK), and prints "checked N ids"
+# Programs and client.sh find the server in PGHOST, PGPORT, PGUSER, PGPASSWORD, PGDATABASE and
+# DATABASE_URL, and a copy of the client's directory in $WORK. Role app is an ordinary role that
+# owns the client's database, in which it has installed leaf_id (schema=none: nothing is installed;
+# schema=extension: no tables).
 #
-# With LEAF_ID_EXPECTED=write, the table in docs/clients.md is written anew; otherwise it is
-# compared.
+# With LEAF_ID_EXPECTED=write, the table in docs/clients.md is rewritten; otherwise it is compared.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 CLIENTS_DIR=$ROOT/pgrx-tests/clients
 PAGE=$ROOT/docs/clients.md
-# In the order of the table. (psql comes with the server.)
+# In the order of the table. (psql is installed with the server.)
 all=(psql pgbouncer psycopg asyncpg sqlalchemy django
     node-postgres postgres-js drizzle typeorm sequelize prisma
     sqlx diesel activerecord jdbc hibernate eclipselink pdo doctrine pgx)
 quick=(psql psycopg sqlalchemy node-postgres)
-# The exit status of a client that is skipped.
+# Exit status of a client that is skipped.
 SKIPPED=77
 
-# What each client.sh sets.
+# Variables set by each client.sh.
 title='' language='' key='' advice='' schema='' seconds=''
 
 load() {
@@ -38,9 +38,9 @@ load() {
     . "$CLIENTS_DIR/$1/client.sh"
 }
 
-# --- For client.sh: where packages come from. What was installed once stays in target/clients. ---
+# --- For client.sh: sources of packages. Installed packages remain in target/clients. ---
 
-# What waits for the network ends in time. (Without a group of its own it ends with the run, too.)
+# Limits network operations. (Without its own process group, a command also ends with the run.)
 limited=(timeout --foreground --kill-after=10 300)
 
 skip() {
@@ -48,7 +48,7 @@ skip() {
     exit $SKIPPED
 }
 
-# had WHAT COMMAND...: skips the client where the command fails; the log has its words.
+# had WHAT COMMAND...: skips the client if the command fails; the log has the output.
 had() {
     local what=$1 status=0
     shift
@@ -57,7 +57,7 @@ had() {
     [ $status -eq 0 ] || skip "$what cannot be had"
 }
 
-# once WHAT COMMAND...: had, unless the same command has succeeded here before.
+# once WHAT COMMAND...: like had, unless the same command has already succeeded here.
 once() {
     local stamp=$PACKAGES/installed
     if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$*" ]; then return; fi
@@ -80,13 +80,13 @@ debian() {
     had "${missing[*]}" apt "${missing[@]}"
 }
 
-# For all the clients of a run the lists of packages are fetched once, or fail once.
+# Package lists are fetched, or fail, once for all clients of a run.
 apt() {
-    # Nobody is there to be asked for a password.
+    # There is nobody to enter a password.
     local status=0 root=() install=(install --yes --no-install-recommends "$@")
     is_root || root=(sudo -n)
-    # Offline, systemd starts no service of a package (it is enabled, and starts with the system);
-    # elsewhere none starts in runlevel 1.
+    # With SYSTEMD_OFFLINE, systemd does not start a package's service (it is enabled, and starts
+    # with the system); otherwise none starts in runlevel 1.
     local apt_get=(env DEBIAN_FRONTEND=noninteractive SYSTEMD_OFFLINE=1 RUNLEVEL=1 apt-get --quiet=2
         -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 -o Acquire::Retries=1)
     if [ ! -e "$RUN/apt-updated" ]; then
@@ -98,11 +98,11 @@ apt() {
         return 1
     fi
     "${root[@]}" "${limited[@]}" "${apt_get[@]}" "${install[@]}" --download-only || return
-    # Neither a time limit nor the end of this run may stop dpkg halfway.
+    # Neither a time limit nor the end of this run may interrupt dpkg.
     setsid --wait "${root[@]}" "${apt_get[@]}" "${install[@]}" --no-download
 }
 
-# Into a virtual environment of the client's, first in its PATH.
+# Into the client's virtual environment, which is first in its PATH.
 pip_install() {
     python3 -c 'import ensurepip, venv' 2>/dev/null || debian python3-venv
     once "$*" venv "$@"
@@ -114,7 +114,7 @@ venv() {
         "${limited[@]}" "$PACKAGES/venv/bin/pip" install --quiet --disable-pip-version-check --retries 1 --timeout 20 "$@"
 }
 
-# Without the packages' own scripts: none of those that are used here needs them.
+# Without the packages' scripts, which none of these clients needs.
 npm_install() {
     command -v node >/dev/null || debian nodejs
     command -v npm >/dev/null || debian npm
@@ -128,13 +128,13 @@ node_modules() {
         --fetch-retries=1 --fetch-timeout=60000 --save-exact "$@"
 }
 
-# The crates of the Cargo.toml beside client.sh, which is a workspace of its own.
+# Fetches the crates of the Cargo.toml next to client.sh, which is a workspace of its own.
 fetch_crates() {
     need_rust
     had "$title" "${limited[@]}" cargo fetch --locked --quiet --manifest-path "$SOURCE/Cargo.toml"
 }
 
-# run_crate: built where the next run finds it again.
+# run_crate: builds where the next run finds the result.
 run_crate() {
     need_rust
     nice -n 10 cargo run --locked --offline --quiet --manifest-path "$SOURCE/Cargo.toml" --target-dir "$PACKAGES/target"
@@ -149,10 +149,10 @@ node_version() { node -p "require('$PACKAGES/node_modules/$1/package.json').vers
 # pip_version PACKAGE
 pip_version() { "$PACKAGES/venv/bin/pip" show "$1" 2>/dev/null | sed -n 's/^Version: //p'; }
 
-# debian_version PACKAGE: major and minor, which stay when Debian mends it.
+# debian_version PACKAGE: major and minor version, which Debian's fixes do not change.
 debian_version() { dpkg-query -W -f '${Version}' "$1" | sed -E 's/^[0-9]+://; s/^([0-9]+(\.[0-9]+)?).*/\1/'; }
 
-# --- One client, in a process of its own. ---
+# --- A single client, in a separate process. ---
 
 one() {
     name=$1
@@ -167,11 +167,11 @@ one() {
         return
     fi
     PATH=$PACKAGES/venv/bin:$PATH
-    # (A database called pgbouncer is PgBouncer's console.)
+    # (PgBouncer reserves database name pgbouncer for its console.)
     export PGDATABASE=app_${name//-/_}
     DATABASE_URL=$DATABASE_URL/$PGDATABASE
     version >"$RUN/$name.version"
-    # What the client before has set for the role.
+    # Settings made by the previous client for the role.
     query -d postgres -c 'ALTER ROLE app RESET ALL'
     query -d postgres -c "CREATE DATABASE $PGDATABASE OWNER app"
     [ "$schema" = none ] || as_app -c 'CREATE EXTENSION leaf_id'
@@ -187,14 +187,14 @@ one() {
 query() { "$PG_BIN/psql" -X -q -At -v ON_ERROR_STOP=1 -h "$RUN" -U postgres "$@"; }
 as_app() { "$PG_BIN/psql" -X -q -v ON_ERROR_STOP=1 "$@"; }
 
-# --- The server: of this run only, for whoever runs on this machine and knows the password. ---
+# --- The server: for this run only, accessible to local users who know the password. ---
 
 start_server() {
     local try
-    # Not only digits: EclipseLink would take it for an encrypted one.
+    # Not only digits: EclipseLink would take it for an encrypted password.
     PGPASSWORD=leaf-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
     as_server "$PG_BIN/initdb" -D "$RUN/data" -U postgres -A trust -E UTF8 --locale=C.UTF-8 -N >/dev/null
-    # Only the server's user and root can reach the socket.
+    # Only the server's user and root can access the socket.
     as_server tee "$RUN/data/pg_hba.conf" >/dev/null <<'END'
 local all all trust
 host all all 127.0.0.1/32 scram-sha-256
@@ -214,7 +214,7 @@ END
             </dev/null >/dev/null 2>&1; then
             break
         fi
-        # Somebody else has the port.
+        # Another process uses the port.
         [ $try -lt 5 ] || die "the server does not start" "$(tail -n 5 "$RUN/server.log")"
     done
     local variable
@@ -224,11 +224,11 @@ END
     export PGHOST=127.0.0.1 PGPORT PGUSER=app PGPASSWORD
     export DATABASE_URL=postgresql://app:$PGPASSWORD@127.0.0.1:$PGPORT
     query -d postgres -c 'CREATE EXTENSION leaf_id'
-    # Frameworks' test runners make databases of their own.
+    # Test runners of frameworks create databases.
     query -d postgres -c "CREATE ROLE app LOGIN CREATEDB PASSWORD '$PGPASSWORD'"
 }
 
-# By its process id, and only while that runs in our data directory.
+# Only while the process with this pid runs in our data directory.
 stop_server() {
     local pid signal waited
     for signal in INT QUIT KILL; do
@@ -245,7 +245,7 @@ stop_server() {
 end_run() {
     local status=$?
     trap - EXIT
-    # All that the client has started gets the signal.
+    # The signal is passed on to everything started by the client.
     [ -z "$client_pid" ] || kill "$client_pid" 2>/dev/null || true
     wait
     stop_server
@@ -253,15 +253,15 @@ end_run() {
     exit $status
 }
 
-# --- The table of docs/clients.md. ---
+# --- The table in docs/clients.md. ---
 
 row_of() { printf '| [%s](#%s) | %s | %s | %s | %s |\n' "$title" "$(anchor "$title")" "$1" "$language" "$key" "$advice"; }
 anchor() { printf '%s' "$1" | tr '[:upper:] ' '[:lower:]-' | tr -cd 'a-z0-9_-'; }
 
-# The row of the client whose title this is, as the page has it.
+# The row for this client's title on the page.
 row_on_page() { grep -F -- "| [$title](#" "$PAGE" || true; }
 
-# Other systems have other versions.
+# Versions differ between systems.
 without_version() { cut -d '|' -f 1,2,4-; }
 
 write_table() {
@@ -277,15 +277,15 @@ write_table() {
     cat "$RUN/page" >"$PAGE"
 }
 
-# --- All of them. ---
+# --- All clients. ---
 
-# attempt CLIENT STEP: one step of a client, run within its time; its status.
+# attempt CLIENT STEP: runs a step of a client, limited to its time. Returns its status.
 attempt() {
     load "$1"
     local limit=$seconds
-    # The downloads have limits of their own.
+    # Downloads have their own limits.
     [ "$2" = run ] || limit=0
-    # In the background, as a signal then interrupts the wait.
+    # In the background, so that a signal interrupts the wait.
     timeout --kill-after=10 "$limit" "$ROOT/scripts/test-clients.sh" "$2-one" "$1" >>"$TARGET/clients/$1.log" 2>&1 &
     client_pid=$!
     local status=0

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# test-deb.sh SUITE DEB: what README.md says, in a bare Debian (bookworm, trixie) that has neither
-# Rust nor anything else of ours: install the package, configure, restart, create the extension,
-# insert. The commands are README.md's own. Then the links in the package's documentation, its tests
-# (autopkgtest), and its removal. Needs root and debootstrap.
+# test-deb.sh SUITE DEB: follows README.md in a bare Debian (bookworm, trixie) that has neither Rust
+# nor other additions: install the package, configure, restart, create the extension, insert. The
+# commands are README.md's own. Then checks the links in the package's documentation, runs its tests
+# (autopkgtest), and removes it. Requires root and debootstrap.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -59,7 +59,7 @@ logged as_user "sudo apt install ./$(basename "$deb")"
 logged restart
 [ "$(query 'SELECT count(*) FROM orders')" = 2 ] || die "the rows of README.md are gone"
 
-# As docs/operations.md has it. A default that calls leaf_id would keep the extension.
+# As documented in docs/operations.md. The extension cannot be dropped while a default calls it.
 say "Removing it the right way"
 query 'ALTER TABLE orders ALTER id DROP DEFAULT; DROP EXTENSION leaf_id;' >>"$BARE_LOG"
 rm "$BARE/etc/postgresql/$major/main/conf.d/leaf_id.conf"

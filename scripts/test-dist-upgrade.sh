@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test-dist-upgrade.sh OLD_SUITE OLD_DEB SUITE DEB: test-upgrade.sh as after an upgrade of Debian: in a
-# bare SUITE that still has OLD_SUITE's PostgreSQL, with leaf_id from the packages of both releases.
-# Needs root and debootstrap.
+# test-dist-upgrade.sh OLD_SUITE OLD_DEB SUITE DEB: test-upgrade.sh as after an upgrade of Debian:
+# in a bare SUITE that still has OLD_SUITE's PostgreSQL, with leaf_id from the packages of both
+# releases. Requires root and debootstrap.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -31,10 +31,10 @@ logged in_root sh -c 'apt-get -q install --no-install-recommends /tmp/*.deb'
 
 cp -r --parents scripts Cargo.toml "$BARE/srv/"
 programs() { echo "/usr/lib/postgresql/$1/bin"; }
-# It has no git there.
+# There is no git in the root.
 commit=$(git rev-parse --short=7 HEAD 2>/dev/null) || commit=unknown
 in_root env LEAF_ID_COMMIT="$commit, packages" /srv/scripts/test-upgrade.sh "$(programs "$old")" "$(programs "$new")"
 mkdir -p "$TARGET/results"
 cat "$BARE/srv/target/results/tests.tsv" >>"$TARGET/results/tests.tsv"
-# As record leaves them.
+# Like record does.
 chown -R --reference="$ROOT" "$TARGET/results"

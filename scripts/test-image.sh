@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# test-image.sh SUITE DEB: what packaging/docker makes of a package, in a bare Debian instead of
-# the images that they are from, and without Docker: the steps are those of the Dockerfiles. With
-# the extension image, for PostgreSQL 18 and later, the server finds leaf_id by its paths alone;
-# with the other one, every new cluster has it preloaded. Needs root and debootstrap.
+# test-image.sh SUITE DEB: tests packaging/docker with a package, in a bare Debian instead of the
+# base images, and without Docker: runs the steps of the Dockerfiles. With the extension image, for
+# PostgreSQL 18 and later, the server finds leaf_id by path settings alone; with the other one,
+# every new cluster preloads it. Requires root and debootstrap.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -18,7 +18,7 @@ logged in_root apt-get -q install --no-install-recommends "postgresql-$major"
 readme "$BARE/tmp"
 cp "$deb" "$BARE/tmp/leaf_id.deb"
 
-# run FILE: its RUN.
+# run FILE: executes its RUN.
 run() {
     local commands
     commands=$(sed '/^ *#/d' "packaging/docker/$1" | sed -n '/^RUN /,/[^\\]$/{ s/^RUN //; p; }')
@@ -44,7 +44,7 @@ if [ "$major" -ge 18 ]; then
     tried="both images"
     say "The extension image, on Debian $suite's PostgreSQL $major"
     run Dockerfile.extension
-    # Where CloudNativePG mounts it.
+    # CloudNativePG's mount point.
     image=/extensions/leaf_id
     while read -r _ _ from to; do
         mkdir -p "$BARE$image$to"
@@ -64,7 +64,7 @@ fi
 
 say "The server's image, on Debian $suite's PostgreSQL $major"
 share=/usr/share/postgresql
-# As the official image has it.
+# Like the official image.
 in_root sh -c "mv $share/$major/postgresql.conf.sample $share/ && ln -s ../postgresql.conf.sample $share/$major/"
 cat >"$BARE/etc/dpkg/dpkg.cfg.d/docker" <<'END'
 path-exclude /usr/share/doc/*

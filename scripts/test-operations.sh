@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs leaf_id under what operators run beside PostgreSQL, from Debian's packages, which it
-# installs: test-operations.sh monitoring|patroni|pgbackrest. The programs are in
-# pgrx-tests/operations; what they start ends with them.
+# Tests leaf_id with software that operators run alongside PostgreSQL, from Debian's packages, which
+# it installs: test-operations.sh monitoring|patroni|pgbackrest|pg_repack. The programs are in
+# pgrx-tests/operations; everything they start ends with them.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -16,7 +16,10 @@ patroni)
 pgbackrest)
     what="pgBackRest: recovery to a point in time" program=pgbackrest_recovery packages=(pgbackrest)
     ;;
-*) die "test-operations.sh monitoring, patroni or pgbackrest" ;;
+pg_repack)
+    what="pg_repack: every table under load" program=pg_repack packages=("postgresql-$PG_MAJOR-repack")
+    ;;
+*) die "test-operations.sh monitoring, patroni, pgbackrest or pg_repack" ;;
 esac
 packages+=(python3 python3-psycopg2 python3-yaml)
 
@@ -27,7 +30,7 @@ done
 if [ ${#missing[@]} -gt 0 ]; then
     command -v apt-get >/dev/null || die "missing: ${missing[*]}" "This runs Debian's packages."
     say "Installing ${missing[*]}"
-    # Their services are not to start here.
+    # Services must not start here.
     apt_get=(env DEBIAN_FRONTEND=noninteractive SYSTEMD_OFFLINE=1 RUNLEVEL=1 apt-get --quiet=2
         -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0)
     as_root "${apt_get[@]}" update
@@ -37,6 +40,14 @@ fi
 "$ROOT/scripts/build.sh"
 locate_copy
 export_test_env
+
+# The server is a copy, which does not have it.
+if [ "$1" = pg_repack ]; then
+    system=/usr/lib/postgresql/$PG_MAJOR
+    cp "$system/bin/pg_repack" "$PG_BIN"
+    cp "$system/lib/pg_repack.so" "$("$PG_BIN/pg_config" --pkglibdir)"
+    cp "/usr/share/postgresql/$PG_MAJOR/extension/pg_repack"* "$("$PG_BIN/pg_config" --sharedir)/extension"
+fi
 
 # The servers' user may not be able to read the checkout.
 run=$(as_server mktemp -d "/tmp/leaf_id-$1.XXXXXX")
@@ -54,13 +65,13 @@ end() {
 trap end EXIT
 trap 'exit 130' INT TERM
 cp "$ROOT"/pgrx-tests/operations/*.py "$ROOT"/packaging/monitoring/* "$ROOT"/packaging/patroni/* "$run"
-# A clock that can be set: what the other tests preload.
+# A clock that can be set, preloaded as in other tests.
 [ "$1" != monitoring ] || cc -O2 -fPIC -shared -o "$run/clock.so" "$ROOT/pgrx-tests/clock.c"
 
 server=$(server_name "$PG_BIN")
 say "$what, on PostgreSQL $server"
-# In the background, as a signal then interrupts the wait; not through runuser, which would
-# stand between.
+# In the background, so that a signal interrupts the wait; not by runuser, which would be an
+# additional process in between.
 command=(env -C "$run" PYTHONDONTWRITEBYTECODE=1 "LEAF_ID_PG_BIN=$PG_BIN" /usr/bin/python3 "$run/$program.py")
 is_root && command=(setpriv --reuid "$SERVER_USER" --regid "$SERVER_USER" --init-groups "${command[@]}")
 "${command[@]}" </dev/null &

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# test-upgrade.sh OLD NEW: pg_upgrade from one PostgreSQL to another one, each given by its
-# pg_config, or by the directory of its programs where leaf_id is installed there. With ids of every
-# kind in use: by copying the files, and by linking them. Fails where an id comes twice or out of
-# order, one is left out, or something of the extension is lost.
+# test-upgrade.sh OLD NEW: pg_upgrade between two PostgreSQLs, each given by its pg_config, or by
+# the directory of its programs if leaf_id is installed there. Ids of all kinds are in use. Copies
+# files, then links them. Fails if an id is issued twice or out of order, an id is skipped, or
+# anything of the extension is lost.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -10,7 +10,7 @@
 old=${1:?the pg_config of the old PostgreSQL}
 new=${2:?the pg_config of the new PostgreSQL}
 
-# Where the private copy of one lies.
+# Directory of the programs of a private copy.
 bin_of() (
     unset PG_MAJOR
     eval "$(PG_CONFIG=$1 "$ROOT/scripts/env.sh")"
@@ -31,7 +31,8 @@ dir=$(mktemp -d /tmp/leaf_id-upgrade.XXXXXX)
 chmod 755 "$dir"
 ! is_root || chown "$SERVER_USER" "$dir"
 running=
-# in_dir COMMAND...: as the server's user there: pg_upgrade writes into the current directory.
+# in_dir COMMAND...: as the server's user in that directory, since pg_upgrade writes to the current
+# one.
 in_dir() { as_server sh -c 'cd "$1" && shift && exec "$@"' sh "$dir" "$@" </dev/null; }
 end() {
     local status=$?
@@ -53,8 +54,8 @@ stop() {
 psql() { "$new_bin/psql" -X -A -t -q -v ON_ERROR_STOP=1 -h "$dir" -U "${role:-postgres}" -d "${database:-app}" "$@"; }
 value() { psql -c "$1"; }
 
-# A cluster with the settings that are carried over. (From 18 on, initdb turns checksums on, and
-# pg_upgrade wants them alike.)
+# A cluster with the settings to carry over. (Since 18, initdb enables checksums, which must be the
+# same for pg_upgrade.)
 make_cluster() {
     in_dir "$1/initdb" -D "$2" -U postgres -A trust -E UTF8 --locale=C.UTF-8 -N --data-checksums >/dev/null
     as_server tee -a "$2/postgresql.conf" >/dev/null <<END
@@ -69,7 +70,7 @@ leaf_id.snowflake_layout = '41/6/6'
 END
 }
 
-# Where the worker id is leased, the new registry gives none away for the time of one lease.
+# If the worker id is leased, the new registry assigns none for the duration of one lease.
 wait_until_open() {
     local began=$SECONDS
     until [ "$(value 'SELECT state FROM leaf_snowflake_status')" = open ]; do
@@ -79,7 +80,7 @@ wait_until_open() {
     note "snowflake ids after $((SECONDS - began)) s"
 }
 
-# take NAME: ids that sessions take at once, in every way: "orders 17" and so on, into a file.
+# take NAME: ids taken by concurrent sessions, in all ways, to a file: "orders 17" and so on.
 take() {
     local session sessions=()
     for session in 1 2 3 4; do
@@ -110,8 +111,8 @@ least() { sed -n "s/^$2 //p" "$dir/$1" | sort -n | head -n 1; }
 greatest() { sed -n "s/^$2 //p" "$dir/$1" | sort -n | tail -n 1; }
 max_id() { value "SELECT max_id FROM leaf_id.leaf_alloc WHERE biz_tag = '$1'"; }
 
-# What has to be as before: the extension (but for its owner, which PostgreSQL does not carry over), who
-# may do what with its parts, the tags, the registry.
+# State to be preserved: the extension (except for its owner, which PostgreSQL does not carry over),
+# privileges on its members, tags, and the registry.
 facts() {
     psql <<'END'
 SELECT extname, extversion, extnamespace::regnamespace, extconfig::regclass[], extcondition
@@ -141,11 +142,12 @@ SELECT worker_id, retired FROM leaf_id.leaf_worker WHERE retired ORDER BY 1;
 SELECT series, last_number FROM leaf_id.leaf_gapless;
 SELECT leaf_opaque_encode('coupons', n) FROM generate_series(1, 5) n;
 END
-    # What an administrator has granted and revoked is still told from what the extension has.
+    # Privileges granted and revoked by an administrator are still distinguished from the
+    # extension's.
     "$new_bin/pg_dump" --schema-only -h "$dir" -U postgres app | grep -E '^(GRANT|REVOKE)' | sort
 }
 
-# upgrade WORKER_ID OPTION...: one time all through.
+# upgrade WORKER_ID OPTION...: one complete run.
 upgrade() {
     local worker_id=$1 kind before refused database=app
     shift
@@ -206,7 +208,7 @@ END
             die "ids of $kind do not go on above" "before: $(greatest before $kind), after: $(least after $kind)"
     done
     [ -z "$(sort "$dir/before" "$dir/after" | uniq -d)" ] || die "ids come twice" "$(sort "$dir/before" "$dir/after" | uniq -d | head -n 5)"
-    # Nothing is left out but what was cached.
+    # Only cached ids are skipped.
     while read -r kind before; do
         [ "$(least after "$kind")" = "$before" ] || die "ids of $kind are left out: $before to $(least after "$kind")"
     done <"$dir/max_ids"
@@ -220,7 +222,7 @@ END
     stop
 }
 
-# Where a release of PostgreSQL marks columns as the new one cannot have them.
+# For releases of PostgreSQL whose column attributes the new one does not support.
 without_marks=
 upgrade 5
 upgrade 5 --link

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# test-versions.sh all: every test of tier all on the system's PostgreSQL, and those that need a server
-# on each of the other versions, with pg_upgrade to it; PostgreSQL's own tests on all of them.
-# test-versions.sh another: those of tier test that need a server, on one of the others, which the
-# commit chooses; where none can be had, it says so and succeeds.
+# test-versions.sh all: every test of tier all on the system's PostgreSQL, and those that need a
+# server on each of the other versions, with pg_upgrade to it; PostgreSQL's own tests on all of
+# them. test-versions.sh another: tests of tier test that need a server, on one of the others,
+# chosen by the commit; if none is available, reports that and succeeds.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 [ -z "${PG_CONFIG:-}${TESTS:-}" ] || die "the versions and tests are chosen here: PG_CONFIG and TESTS have no meaning"
 
-# 16 is in no release of Debian: make test PG_CONFIG=... for one from elsewhere.
+# 16 is in no release of Debian: use make test PG_CONFIG=... for one from elsewhere.
 others=(17 18 18-assert)
 failed=()
 summary=()
 
-# on VERSION STEP...: these steps of scripts/test.sh.
+# on VERSION STEP...: runs these steps of scripts/test.sh.
 on() {
     local version=$1 pg_config began=$SECONDS result=ok status=0
     shift
@@ -38,18 +38,18 @@ case ${1:-} in
 all)
     export TIER=all
     "$ROOT/scripts/test.sh" all || failed+=("$PG_MAJOR")
-    # Debian's has no regression tests.
+    # Debian's PostgreSQL has no regression tests.
     on "$PG_MAJOR" postgresql
     upgrade_from=$PG_SYSTEM/bin/pg_config
     for version in "${others[@]}"; do on "$version" servers demo postgresql; done
-    # Before a release, all are needed.
+    # A release requires all of them.
     [ $missing -eq 0 ] || failed+=('what was not tested')
     ;;
 another)
     commit=$(git rev-parse HEAD)
     first=$((16#${commit:0:7} % ${#others[@]}))
     say "Commit ${commit:0:7} chooses PostgreSQL ${others[$first]}, of ${others[*]}"
-    # The next one where the mirror lacks its sources.
+    # The next one if the mirror lacks its sources.
     for version in "${others[@]:first}" "${others[@]:0:first}"; do
         missing=0
         on "$version" servers demo

@@ -1,24 +1,25 @@
 #!/usr/bin/env bash
-# test.sh TIER|STEP...: sets up, builds, and tests. Tiers are check, test and all; pgrx-tests/tiers lists
-# the tests on real servers that each of them runs. Steps are lint, core, loom, servers, demo, clients,
-# and postgresql, PostgreSQL's own regression tests, for a server that scripts/postgresql.sh has built;
-# their tier is TIER, or else test.
-# Goes on after a failure, and fails where a step ran no test at all.
-# TESTS="lease segment::waits" runs the tests on real servers whose names begin so, and nothing else.
+# test.sh TIER|STEP...: sets up, builds, and tests. Tiers are check, test and all; pgrx-tests/tiers
+# lists the tests on real servers in each of them. Steps are lint, core, loom, servers, demo,
+# clients, and postgresql: PostgreSQL's own regression tests, for a server built by
+# scripts/postgresql.sh. Their tier is TIER, by default test. Continues after a failure. A step that
+# runs no test fails. TESTS="lease segment::waits" runs only tests on real servers whose names start
+# like that.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 lint() { "$ROOT/scripts/lint.sh" && echo "test result: ok. 1 passed; 0 failed; 0 ignored"; }
 
-# With the arithmetic of the bench, which needs no server either; in tier all the long simulations.
+# With the tests of the bench's arithmetic, which need no server, either; in tier all, with long
+# simulations.
 core() {
     [ "$tier" != all ] || export LEAF_ID_LONG=yes
     cargo test --package leaf_id_core --package leaf_id_bench
 }
 
-# Takes a minute or more, and what it models rarely changes: only tier all repeats what has passed
-# before. In a directory of its own: other flags would rebuild everything each time.
+# Takes a minute or more, and its models rarely change: only tier all repeats it after a success. In
+# a separate directory, since other flags would rebuild everything each time.
 loom() {
     local passed=$TARGET/loom/passed sum
     sum=$({
@@ -36,7 +37,7 @@ loom() {
     echo "$sum" >"$passed"
 }
 
-# Of the tier, or those that are named.
+# Tests of the tier, or those named.
 servers() {
     local program wanted=("$tier")
     [ -z "${TESTS:-}" ] || read -ra wanted <<<"$TESTS"
@@ -47,7 +48,7 @@ servers() {
     "$TARGET/debug/runner" "$program" "$TARGET/$PG_NAME-times.tsv" "${wanted[@]}"
 }
 
-# The first thing that people see has to work. It counts as one test.
+# A user's first impression must work. Counts as one test.
 demo() {
     local status=0
     export LEAF_ID_DEMO_DIR LEAF_ID_DEMO_SECONDS=3
@@ -58,8 +59,8 @@ demo() {
     return $status
 }
 
-# Those whose packages install in seconds; in tier all, all of them. Clients whose packages are
-# unavailable are skipped.
+# Clients whose packages install within seconds; in tier all, all of them. Clients whose packages
+# are unavailable are skipped.
 clients() {
     if [ "$tier" = all ]; then "$ROOT/scripts/test-clients.sh"; else "$ROOT/scripts/test-clients.sh" quick; fi
 }
@@ -84,7 +85,7 @@ title() {
     esac
 }
 
-# count passed|failed|ignored LOG: how many tests it reports as that.
+# count passed|failed|ignored LOG: number of tests with this result in the log.
 count() {
     sed -nE "s/.*test result: [^0-9].* ([0-9]+) $1(;.*)?\$/\1/p" "$2" | awk '{ n += $1 } END { print n + 0 }'
 }
@@ -92,7 +93,7 @@ count() {
 run() {
     local name=$1 status=0 passed failed skipped server verdict began=$SECONDS log=$TARGET/test-$1.log
     say "Testing: $(title "$name")"
-    # A subshell, so that set -e holds inside; the status is the step's, not tee's.
+    # A subshell, so that set -e is effective inside; the status is the step's, not tee's.
     set +e
     (
         set -e
@@ -101,11 +102,11 @@ run() {
     status=${PIPESTATUS[0]}
     set -e
     passed=$(count passed "$log")
-    # They say by themselves how many they are, in one test of ours.
+    # They report their number themselves, within a single test of ours.
     [ "$name" != postgresql ] || passed=$(sed -nE 's/.*All ([0-9]+) tests passed.*/\1/p' "$log" | tail -n 1)
     passed=${passed:-0}
     failed=$(count failed "$log")
-    # Clients whose packages cannot be had. What is marked as ignored is for other commands.
+    # Clients whose packages are unavailable. Ignored tests of other steps are for other commands.
     skipped=0
     [ "$name" != clients ] || skipped=$(count ignored "$log")
     if [ "$status" -ne 0 ]; then
@@ -120,7 +121,7 @@ run() {
     lint | core | loom) server='no server' ;;
     *) server=$(server_name "$PG_BIN") ;;
     esac
-    # docs/tested.md tells of whole runs.
+    # docs/tested.md lists complete runs only.
     [ "$tier" != all ] || [ -n "${TESTS:-}" ] || record "$(title "$name")" "$server" "$passed" "$failed" "$skipped" "$verdict"
     [ "$skipped" -eq 0 ] || verdict="$verdict, $skipped could not be installed"
     summary+=("$(printf '%-30s %5d passed  %10s  %s' "$(title "$name")" "$passed" \
@@ -152,7 +153,7 @@ for step in "${steps[@]}"; do run "$step"; done
 echo
 say "Tests, in $(duration $SECONDS)"
 for line in "${summary[@]}"; do note "$line"; done
-# Last, what is to be looked at.
+# Failures last, since they need attention.
 if [ $failures -ne 0 ]; then
     for step in "${steps[@]}"; do
         sed -nE '/^FAILED  |^ {8}its server and log: /p' "$TARGET/test-$step.log"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# third-party.sh: prints what has to go with leaf_id.so, which contains other people's code: each crate
-# that is linked into it, and Rust's standard library, with its license and the text of that. From
-# the sources that cargo has fetched; compiles nothing.
+# third-party.sh: prints the notices to distribute with leaf_id.so, which contains third-party code:
+# each crate linked into it, and Rust's standard library, with its license and license text. Uses
+# the sources fetched by cargo; compiles nothing.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -9,7 +9,7 @@ need_rust
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-# Assigned first, so that set -e holds.
+# Assigned first, so that set -e is effective.
 host=$(rustc -vV | sed -n 's/^host: //p')
 cargo metadata --locked --format-version 1 --filter-platform "$host" >"$scratch/metadata"
 grep -oE '"manifest_path":"[^"]*"' "$scratch/metadata" | sed 's/^.*:"//; s/"$//' >"$scratch/manifests"
@@ -18,7 +18,7 @@ cargo tree --locked --package leaf_id --edges normal,no-proc-macro --prefix none
     sed '/ (\//d; s/ v/|/' | sort -u >"$scratch/crates"
 [ -s "$scratch/crates" ] || die "cargo tree shows no crates"
 
-# source_of NAME VERSION: the directory of its sources, in the registry or vendored.
+# source_of NAME VERSION: directory of its sources, in the registry or vendored.
 source_of() {
     local manifest
     grep -F -e "/$1-$2/Cargo.toml" -e "/$1/Cargo.toml" "$scratch/manifests" | while IFS= read -r manifest; do
@@ -26,7 +26,7 @@ source_of() {
     done | head -n 1 | grep .
 }
 
-# texts_of DIRECTORY LICENSE: the files of that license. Of several to choose from, it is MIT's.
+# texts_of DIRECTORY LICENSE: files of that license; MIT's if there is a choice.
 texts_of() {
     local all mit
     all=$(cd "$1" && find . -maxdepth 2 -type f \( -ipath './licen[cs]e*' -o -ipath './unlicense*' \
@@ -39,14 +39,14 @@ texts_of() {
     [ -z "$all" ] || sed "s|^\.|$1|" <<<"$all"
 }
 
-# authors_of DIRECTORY: those that its manifest names, if any.
+# authors_of DIRECTORY: authors in its manifest, if any.
 authors_of() {
     sed -nE '/^authors = \[/{ :more; /\]$/!{ N; b more; }; p; q; }' "$1/Cargo.toml" | grep -oE '"[^"]*"' | tr -d '"' | paste -sd'|' | sed 's/|/, /g'
 }
 
 declare -A crates_of
 sums=()
-# add CRATE FILE: identical texts are one.
+# add CRATE FILE: identical texts are merged.
 add() {
     local sum
     sum=$(sha256sum <"$2" | cut -d' ' -f1)
@@ -57,7 +57,8 @@ add() {
     crates_of[$sum]+="${crates_of[$sum]:+, }$1"
 }
 
-# That of a crate without a file: the text without a name, as many crates have it. The names are in the list.
+# For a crate without a license file: the text without a name, which many crates have. The list
+# contains the names.
 mit=$(source_of serde "$(sed -n 's/^serde|\(.*\)|.*/\1/p' "$scratch/crates")")/LICENSE-MIT
 if grep -qi 'copyright (c)' "$mit"; then die "serde's text of MIT names somebody"; fi
 
@@ -81,7 +82,7 @@ done <"$scratch/crates"
 standard="Rust's standard library $(rustc --version | cut -d' ' -f2)"
 echo "$standard: MIT OR Apache-2.0 (The Rust Project Developers)"
 add "$standard" "$mit"
-# It comes with rustup's toolchains, as HTML, with the crates that the library contains; nearly all of
+# Included in rustup's toolchains, as HTML, with the crates contained in the library; nearly all of
 # their texts are the same.
 notices=$(rustc --print sysroot)/share/doc/rust/COPYRIGHT-library.html
 if [ -f "$notices" ]; then

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# A hundred random events under 16 sessions on one server, for ten minutes: kills, restarts,
-# edits of tags. Then the same in a fleet of three servers and a central pair, with a network
-# that fails. Then a minute each in which the central server dies and its standby takes over, with
-# synchronous and with asynchronous replication. Then a crash every second for a minute. Last, two
-# minutes of random SQL by sqlsmith, where that is installed. Fails where an id comes twice or out of order, is lost
-# without a crash, or where a session hangs or gets an error that nothing explains.
-# LEAF_ID_TORTURE_SECONDS changes how long the first two take at least, LEAF_ID_SEED repeats
-# the events.
+# A hundred random events under 16 sessions on one server, for ten minutes: kills, restarts, edits
+# of tags. Then the same in a fleet of three servers and a central pair, with network failures. Then
+# a minute each in which the central server dies and its standby takes over, with synchronous and
+# with asynchronous replication. Then a crash every second for a minute. Finally two minutes of
+# random SQL by sqlsmith, if installed. Fails if an id is issued twice or out of order, is lost
+# without a crash, or if a session hangs or gets an unexplained error. LEAF_ID_TORTURE_SECONDS sets
+# the minimum duration of the first two, LEAF_ID_SEED repeats the events.
 
 # shellcheck source=scripts/lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -29,7 +28,7 @@ tests=(
     torture::sqlsmith::random_statements_crash_nothing
 )
 say "Torture: 100 events and $(duration "$LEAF_ID_TORTURE_SECONDS") at least, on one server and in a fleet (all of it goes to $log)"
-# One after the other: each has the machine to itself.
+# One after the other, so that each has the machine to itself.
 cargo test --package leaf_id_tests --test behavior -- --include-ignored --nocapture --exact --test-threads 1 \
     "${tests[@]}" 2>&1 </dev/null | tee "$log"
 grep -q "test result: ok\. ${#tests[@]} passed;" "$log" || die "not all tests ran"

@@ -32,55 +32,55 @@ pub use table::TableError;
 
 use report::{error, literal};
 
-/// Why a call fails. Tags as the user wrote them, times in milliseconds.
+/// Reason why a call fails. Tags as the user wrote them, times in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// The library was not loaded at server start.
     NotPreloaded,
-    /// The server is to start with a value that a setting may not have.
+    /// A setting has an invalid value at server start.
     BadSetting {
         name: String,
         value: String,
         detail: Cow<'static, str>,
     },
-    /// There are no workers in single-user mode.
+    /// Single-user mode has no background workers.
     SingleUser,
-    /// A hot standby claims nothing.
+    /// A hot standby cannot claim.
     Standby,
     /// Ids of a tag that the transaction has created, asked for while it commits.
     Committing { tag: String },
-    /// The tag gives no ids; its source server, and the text of the error.
+    /// The tag has no ids. With its source server, and the error's text.
     Refill {
         tag: String,
         error: RefillError,
         server: String,
         text: String,
     },
-    /// The tag's ids are for other roles.
+    /// The caller may not issue ids of the tag.
     TagForbidden { tag: String },
-    /// The tag is empty or over 128 bytes.
+    /// The tag is empty or longer than 128 bytes.
     TagLength { bytes: usize },
     /// n < 0.
     NegativeCount { n: i32 },
-    /// A range longer than a segment may become.
+    /// A range exceeds the tag's `max_step`.
     RangeTooLong { tag: String, n: i32, max_step: u32 },
-    /// Nothing was published in time; what the allocator last said, if anything.
+    /// No segment was published in time; `detail` is the allocator's last report, if any.
     NoSegment {
         tag: String,
         timeout_ms: i64,
         detail: String,
     },
-    /// The transaction changed the tag's row and has not committed.
+    /// The transaction has changed the tag's row, and has not committed.
     TagChanged { tag: String, parallel: bool },
     /// All slots are busy.
     NoFreeSlot,
-    /// A function that only the planner puts into expressions.
+    /// A call of a function reserved for expressions created by the planner.
     CalledDirectly { function: &'static str },
-    /// Only a superuser may.
+    /// The function is restricted to superusers.
     NotSuperuser { function: &'static str },
-    /// A message of another version.
+    /// A message has another version.
     OtherMessage { version: u32, expected: u32 },
-    /// A message that is none.
+    /// A message is malformed.
     BadMessage { detail: String },
     /// A trigger function called by hand.
     NotATrigger { function: &'static str },
@@ -98,9 +98,9 @@ pub enum Failure {
     Reset(ResetError),
     /// Why a snowflake id cannot be issued.
     Snowflake(SnowflakeError),
-    /// Why the worker registry does not do as it is told.
+    /// A refusal by the worker registry.
     Registry(RegistryError),
-    /// Why an id cannot be read, written or composed.
+    /// An id cannot be decoded, parsed or composed.
     Format(FormatError),
 }
 
@@ -155,7 +155,7 @@ impl Failure {
         }
     }
 
-    /// The report to raise, or to return from an SQL function.
+    /// The report, to be raised or returned by an SQL function.
     pub fn report(self) -> ErrorReport {
         use PgSqlErrorCode as Code;
         let not_ready = Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;

@@ -1,4 +1,4 @@
-//! Clients that start together and run a statement over and over.
+//! Clients that start together and repeat a statement.
 
 use std::panic::resume_unwind;
 use std::sync::Barrier;
@@ -12,7 +12,7 @@ use crate::servers;
 /// Connected clients.
 pub struct Clients(Vec<Session>);
 
-/// What the clients did.
+/// Results of a run.
 pub struct Run {
     /// Nanoseconds of each statement, sorted.
     pub took: Vec<u64>,
@@ -39,8 +39,8 @@ impl Clients {
         Self((0..count).map(|_| servers::session(server)).collect())
     }
 
-    /// Has the first clients run a prepared statement each until the time is up. A statement
-    /// that has begun is finished and counts, with the time that it takes.
+    /// Runs a prepared statement in the first `count` clients until the time is up. A statement in
+    /// progress is finished, and counts with its full duration.
     pub fn run(
         &mut self,
         count: usize,

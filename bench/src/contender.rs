@@ -1,23 +1,23 @@
-//! The contenders: what issues ids, and the SQL that takes one.
+//! Contenders: generators of ids, and their SQL.
 
 use leaf_id_tests::Session;
 
-/// What a server must have for a contender to take part.
+/// Requirements of a contender.
 enum Needs {
     Nothing,
-    /// At least this version of PostgreSQL.
+    /// Minimum major version of PostgreSQL.
     Version(i32),
     /// An extension of another project.
     Extension(&'static str),
 }
 
-/// One way to get ids. `NAME` in its SQL stands for the tag or sequence that issues them.
+/// A way to get ids. `NAME` in its SQL stands for the tag or sequence.
 pub struct Contender {
     /// Its name in the report.
     pub label: &'static str,
-    /// Creates the tag or sequence, if there is one.
+    /// Creates the tag or sequence, if any.
     setup: &'static str,
-    /// The expression that takes an id; an identity column has none.
+    /// Expression that takes an id; empty for an identity column.
     call: &'static str,
     /// Type of the ids.
     ids: &'static str,
@@ -30,13 +30,13 @@ pub const SEGMENT: Contender = Contender::new(
     "SELECT leaf_tag_create('NAME')",
     "leaf_segment_next('NAME')",
 );
-/// A tag whose numbers are permuted.
+/// A tag with permuted numbers.
 pub const OPAQUE: Contender = Contender::new(
     "opaque ids",
     "SELECT leaf_opaque_create('NAME')",
     "leaf_opaque_next('NAME')",
 );
-/// Ids that begin with their time.
+/// Time-ordered ids.
 pub const SNOWFLAKE: Contender = Contender::new("leaf_snowflake_next", "", "leaf_snowflake_next()");
 /// A sequence with the default cache, as of a serial column.
 pub const SERIAL: Contender = Contender::new(
@@ -63,7 +63,7 @@ pub const UUID: Contender = Contender {
     ids: "uuid",
     ..Contender::new("gen_random_uuid()", "", "gen_random_uuid()")
 };
-/// UUIDs that begin with their time.
+/// Time-ordered UUIDs.
 pub const UUID_V7: Contender = Contender {
     ids: "uuid",
     needs: Needs::Version(18),
@@ -95,12 +95,12 @@ impl Contender {
         session.run(&self.setup.replace("NAME", name));
     }
 
-    /// The expression that takes an id from it; empty for an identity column.
+    /// Expression that takes an id from it; empty for an identity column.
     pub fn call(&self, name: &str) -> String {
         self.call.replace("NAME", name)
     }
 
-    /// The definition of a column `id` with ids from it.
+    /// Definition of a column `id` with ids from it.
     pub fn column(&self, name: &str) -> String {
         if self.call.is_empty() {
             return "id bigint GENERATED ALWAYS AS IDENTITY".into();
@@ -108,7 +108,7 @@ impl Contender {
         format!("id {} NOT NULL DEFAULT {}", self.ids, self.call(name))
     }
 
-    /// Why it cannot take part on this server.
+    /// Reason why this server does not support the contender, if any.
     fn absence(&self, session: &mut Session) -> Option<String> {
         match self.needs {
             Needs::Version(major) if session.major() < major => {
@@ -124,7 +124,7 @@ impl Contender {
     }
 }
 
-/// The contenders that this server has, and for each other one a line that says why not.
+/// Contenders available on this server, and a line with the reason for each missing one.
 pub fn available(
     session: &mut Session,
     contenders: &[&'static Contender],

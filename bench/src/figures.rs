@@ -1,4 +1,4 @@
-//! Figures of rounds: medians, ratios, percentiles.
+//! Statistics over rounds: medians, ratios, percentiles.
 
 use serde::{Serialize, Serializer};
 
@@ -29,13 +29,12 @@ impl Series {
         self.0.iter().copied().fold(f64::NEG_INFINITY, f64::max)
     }
 
-    /// The ratio to another series within each round: what slowed down a round has slowed down
-    /// both.
+    /// Ratio to another series within each round, since slow rounds affect both.
     pub fn over(&self, base: &Self) -> Self {
         self.with(base, |own, base| own / base)
     }
 
-    /// The difference to another series within each round.
+    /// Difference from another series within each round.
     pub fn less(&self, base: &Self) -> Self {
         self.with(base, |own, base| own - base)
     }
@@ -46,13 +45,12 @@ impl Series {
         Self(pairs.map(|(own, other)| join(*own, *other)).collect())
     }
 
-    /// Each figure in another unit.
+    /// Converts the unit.
     pub fn map(&self, convert: impl Fn(f64) -> f64) -> Self {
         Self(self.0.iter().copied().map(convert).collect())
     }
 
-    /// The median with the smallest and the largest figure; a dash where there is nothing to
-    /// measure.
+    /// Median with minimum and maximum; a dash if there is no measurement.
     pub fn text(&self, digits: usize) -> String {
         if self.median().is_nan() {
             return "-".into();
@@ -72,7 +70,7 @@ impl From<Vec<f64>> for Series {
 
 impl Serialize for Series {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Further digits do not repeat from round to round.
+        // Further digits are not reproducible.
         serializer.collect_seq(
             self.0
                 .iter()
@@ -81,16 +79,15 @@ impl Serialize for Series {
     }
 }
 
-/// The smallest of the sorted samples that at least this share of them does not exceed; 0 if
-/// there are none.
+/// Smallest sorted sample that is not exceeded by at least this share of samples; 0 if there are
+/// none.
 pub fn percentile(sorted: &[u64], per_mille: usize) -> u64 {
     let rank = (sorted.len() * per_mille).div_ceil(1000);
     sorted.get(rank.max(1) - 1).copied().unwrap_or_default()
 }
 
-/// Measures the contenders one after the other in each round, so that what slows down the
-/// machine slows down all of them. The first round warms up and does not count. The result is
-/// in the order of the contenders.
+/// Measures the contenders in turn in each round, so that disturbances affect all of them. The
+/// first round is a warm-up. Returns results in the order of the contenders.
 pub fn in_turns<C, const N: usize>(
     rounds: usize,
     contenders: &[C],
@@ -114,7 +111,7 @@ pub fn in_turns<C, const N: usize>(
         .collect()
 }
 
-/// A figure with commas between thousands.
+/// Formats a figure with thousands separators.
 pub fn number(figure: f64, digits: usize) -> String {
     let plain = format!("{:.digits$}", figure.abs());
     let (whole, fraction) = plain.split_at(plain.find('.').unwrap_or(plain.len()));

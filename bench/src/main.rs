@@ -1,9 +1,8 @@
-//! Compares leaf_id with what else issues ids in PostgreSQL, on private servers.
+//! Compares leaf_id with other generators of ids in PostgreSQL, on private servers.
 //!
-//! `leaf_id_bench [SECTION...]`; see [`options`] for the environment. Progress goes to
-//! standard error, and the report to standard output and into a directory. The bench fails
-//! where a statement does, or where a check finds an id twice; what was measured until then
-//! stays in that directory.
+//! `leaf_id_bench [SECTION...]`; see [`options`] for the environment. Progress is written to
+//! standard error, the report to standard output and to a directory. The bench fails on an error in
+//! a statement, or if a check finds an id twice; measurements up to then remain in that directory.
 
 mod clients;
 mod contender;
@@ -23,7 +22,7 @@ use std::time::Instant;
 use options::Options;
 use report::{Report, Section};
 
-/// The directory of the last complete run.
+/// Directory of the last complete run.
 const PUBLISHED: &str = "bench/results";
 
 fn main() -> ExitCode {

@@ -1,25 +1,25 @@
-//! The arguments and the environment of a run.
+//! Arguments and environment of a run.
 
 use std::env;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The fewest rounds of a run that is published.
+/// Minimum number of rounds of a published run.
 const PUBLISHED_ROUNDS: usize = 7;
 
 /// The options of a run.
 pub struct Options {
     /// Names of the sections to measure.
     pub sections: Vec<String>,
-    /// Short runs that show that everything works; their figures are rough.
+    /// Short run that tests whether everything works, with rough figures.
     pub quick: bool,
-    /// Rounds that count; one more warms up.
+    /// Rounds that count, after one for warm-up.
     pub rounds: usize,
-    /// The directory of the report.
+    /// Directory of the report.
     pub results: PathBuf,
-    /// Whether this run is to replace the published one.
+    /// Replace the published results.
     pub publish: bool,
-    /// The command that repeats this run.
+    /// Command that repeats this run.
     pub command: String,
 }
 
@@ -70,12 +70,12 @@ impl Options {
         })
     }
 
-    /// A size for a quick run, or for a full one.
+    /// A size, depending on the kind of run.
     pub fn pick<T>(&self, quick: T, full: T) -> T {
         if self.quick { quick } else { full }
     }
 
-    /// A time for a quick run, or for a full one.
+    /// A duration, depending on the kind of run.
     pub fn pick_ms(&self, quick: u64, full: u64) -> Duration {
         Duration::from_millis(self.pick(quick, full))
     }

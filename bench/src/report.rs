@@ -1,4 +1,4 @@
-//! The report: what was measured, as Markdown, and all figures as JSON.
+//! The report: measurements as Markdown, and all figures as JSON.
 
 use std::path::Path;
 use std::{fs, io};
@@ -41,7 +41,7 @@ impl Section {
         self.tables.push(table);
     }
 
-    /// Adds a figure of a target, of which there may be several cases.
+    /// Adds a figure of a target, which may have several cases.
     pub fn target(&mut self, target: Target, case: &str, rounds: Series) {
         let case = case.into();
         self.measured.push(Measured {
@@ -62,12 +62,12 @@ struct Cell<'a> {
     rounds: &'a Series,
 }
 
-/// All of it.
+/// The complete report.
 pub struct Report<'a> {
     options: &'a Options,
-    /// What the figures depend on.
+    /// Conditions of the measurements.
     circumstances: Vec<(String, String)>,
-    /// In the order in which they ran.
+    /// In the order of execution.
     pub sections: Vec<Section>,
 }
 

@@ -10,7 +10,7 @@ mod start_up;
 use crate::options::Options;
 use crate::report::Section;
 
-/// Name on the command line, title, and what measures it.
+/// Name on the command line, title, and the measuring function.
 type Kind = (&'static str, &'static str, fn(&Options, &mut Section));
 
 /// All sections, in the order of the report.

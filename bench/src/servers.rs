@@ -1,4 +1,4 @@
-//! The servers that are measured, and the functions of noop.c in them.
+//! Servers under test, and the functions of noop.c on them.
 
 use std::fs;
 use std::process::Command;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use leaf_id_tests::programs::bin_dir;
 use leaf_id_tests::{Server, Session};
 
-/// A server that runs longer than this is considered hung, and killed.
+/// Time limit of a server, after which it is killed.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 
-/// Settings of every server. Others keep PostgreSQL's defaults.
+/// Settings of all servers. Others have PostgreSQL's defaults.
 const CONF: [(&str, &str); 7] = [
     ("shared_buffers", "128MB"),
     ("work_mem", "1GB"),
@@ -18,11 +18,11 @@ const CONF: [(&str, &str); 7] = [
     ("autovacuum", "off"),
     ("max_parallel_workers_per_gather", "0"),
     ("leaf_id.worker_id", "1"),
-    // pgEdge's extension, where it is installed.
+    // For pgEdge's extension, if installed.
     ("snowflake.node", "1"),
 ];
 
-/// Settings that the report shows.
+/// Settings shown in the report.
 const SHOWN: [&str; 8] = [
     "fsync",
     "synchronous_commit",
@@ -34,7 +34,7 @@ const SHOWN: [&str; 8] = [
     "max_parallel_workers_per_gather",
 ];
 
-/// Declared like the functions of leaf_id, so that the planner treats them alike.
+/// Declared like leaf_id's functions, so that the planner treats them alike.
 const NOOP_SQL: &str = "
 CREATE FUNCTION noop() RETURNS bigint STRICT VOLATILE PARALLEL SAFE LANGUAGE c
     AS 'LIBRARY', 'noop';
@@ -45,7 +45,7 @@ CREATE FUNCTION atomic_add(text) RETURNS bigint STRICT VOLATILE PARALLEL SAFE LA
 CREATE FUNCTION atomic_add_through(text) RETURNS bigint STRICT VOLATILE PARALLEL SAFE LANGUAGE c
     AS 'LIBRARY', 'atomic_add_through';";
 
-/// A server with these settings beside the common ones, and leaf_id in its database.
+/// A server with these additional settings, and leaf_id in its database.
 pub fn start(conf: &[(&str, &str)]) -> Server {
     let server = start_bare(conf);
     server.session().run("CREATE EXTENSION leaf_id");
@@ -66,7 +66,7 @@ pub fn session(server: &Server) -> Session {
     session
 }
 
-/// All WAL of the server so far.
+/// WAL written by the server so far, in bytes.
 pub fn wal_bytes(session: &mut Session) -> f64 {
     session.value("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8")
 }
@@ -94,7 +94,7 @@ pub fn create_noop(server: &Server) {
     server.session().run(&NOOP_SQL.replace("LIBRARY", &library));
 }
 
-/// What the figures depend on: versions, machine, settings.
+/// Conditions of the measurements: versions, machine, settings.
 pub fn circumstances() -> Vec<(String, String)> {
     let server = start(&[]);
     let mut session = session(&server);
@@ -128,7 +128,7 @@ fn processors() -> String {
     format!("{count}, {model}")
 }
 
-/// On tmpfs, a sync costs nothing.
+/// Type of the file system; on tmpfs, a sync costs nothing.
 fn file_system(server: &Server) -> String {
     let stat = Command::new("stat")
         .args(["-f", "-c", "%T"])

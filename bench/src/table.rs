@@ -1,8 +1,8 @@
-//! Tables in Markdown, padded so that they are legible as plain text too.
+//! Markdown tables, padded to be legible as plain text, too.
 
 use crate::figures::{Series, number};
 
-/// Rows of text. The first column is aligned left, the others right.
+/// Rows of text. The first column is left-aligned, the others right-aligned.
 pub struct Grid(Vec<Vec<String>>);
 
 impl Grid {
@@ -43,20 +43,20 @@ impl Grid {
 
 /// Figures of contenders.
 pub struct Table {
-    /// What the figures are, with their unit.
+    /// Quantity and unit.
     pub title: String,
-    /// Names, and digits after the point.
+    /// Names, and digits after the decimal point.
     columns: Vec<(String, usize)>,
-    /// The row that the others are divided by.
+    /// Row that others are compared with.
     base: Option<&'static str>,
     /// Names, and figures of the columns.
     rows: Vec<(String, Vec<Series>)>,
-    /// Names of those that could not be measured.
+    /// Names of contenders that could not be measured.
     absent: Vec<String>,
 }
 
 impl Table {
-    /// A table with these columns, each with its digits after the point.
+    /// A table with these columns, given with their digits after the decimal point.
     pub fn new(title: impl Into<String>, columns: &[(&str, usize)]) -> Self {
         let columns = columns.iter();
         Self {
@@ -90,14 +90,14 @@ impl Table {
         self.absent.extend(labels);
     }
 
-    /// The figures of a row, which must be there, in a column.
+    /// Figures of an existing row in a column.
     pub fn of(&self, label: &str, column: usize) -> &Series {
         let row = self.rows.iter().find(|(own, _)| own == label);
         let (_, figures) = row.unwrap_or_else(|| panic!("no {label} in {}", self.title));
         &figures[column]
     }
 
-    /// Row, column and figures of each cell that has any.
+    /// Row, column and figures of each non-empty cell.
     pub fn cells(&self) -> impl Iterator<Item = (&str, &str, &Series)> {
         let rows = self.rows.iter();
         rows.flat_map(|(label, figures)| {

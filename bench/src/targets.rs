@@ -1,24 +1,24 @@
-//! The targets, and whether they are met.
+//! Performance targets, and their evaluation.
 
 use crate::figures::{Series, number};
 use crate::table::Grid;
 
-/// What is to be met, in the order of the report.
+/// Targets, in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// One session, a constant tag.
     ConstantTag,
     /// One session, the tag from a column.
     ColumnTag,
-    /// The same with more tags than the processor's cache has room for.
+    /// The same with more tags than fit in the processor's cache.
     ManyTags,
     /// Many ids by one call.
     Range,
     /// Ids of an opaque tag.
     Opaque,
-    /// Snowflake ids that need not wait for the clock.
+    /// Snowflake ids that do not wait for the clock.
     BelowCeiling,
-    /// Snowflake ids as fast as their layout allows.
+    /// Snowflake ids at the maximum rate of their layout.
     Ceiling,
     /// Many rows by COPY.
     Copy,
@@ -26,7 +26,7 @@ pub enum Target {
     Insert,
 }
 
-/// What a figure must reach.
+/// Bound of a figure.
 #[derive(Clone, Copy, Debug)]
 enum Bound {
     AtMost(f64),
@@ -35,7 +35,7 @@ enum Bound {
 
 use Bound::{AtLeast, AtMost};
 
-/// Each target with its bound, digits after the point, and unit.
+/// Bounds of the targets, digits after the decimal point, and units.
 const ALL: [(Target, &str, Bound, usize, &str); 9] = [
     (
         Target::ConstantTag,
@@ -90,17 +90,17 @@ const ALL: [(Target, &str, Bound, usize, &str); 9] = [
     ),
 ];
 
-/// A figure that a target is about.
+/// A figure for a target.
 pub struct Measured {
     /// The target.
     pub target: Target,
-    /// Which of several figures of this target.
+    /// Distinguishes figures of the same target.
     pub case: String,
     /// All rounds.
     pub rounds: Series,
 }
 
-/// What the median of the rounds makes of a bound.
+/// Evaluates the median of the rounds.
 fn result(rounds: &Series, bound: Bound) -> String {
     let median = rounds.median();
     let (met, bound) = match bound {
@@ -119,7 +119,7 @@ fn result(rounds: &Series, bound: Bound) -> String {
     }
 }
 
-/// The table of all targets, including those that were not measured.
+/// Table of all targets, including those not measured.
 pub fn markdown(measured: &[&Measured]) -> String {
     let mut grid = Grid::new(&["target", "bound", "measured", "result"]);
     for (target, what, bound, digits, unit) in ALL {

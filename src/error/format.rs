@@ -1,4 +1,4 @@
-//! Why an id cannot be read, written or composed.
+//! Errors of decoding, parsing and composing ids.
 
 use leaf_id_core::layout::Layout;
 use pgrx::PgSqlErrorCode as Code;
@@ -9,32 +9,32 @@ use super::report::error;
 /// See this file's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FormatError {
-    /// An id has the bits of its layout, and is not negative.
+    /// An id is negative, or has more bits than its layout.
     NoSnowflake { id: i64, layout: Layout },
-    /// A layout argument that is none.
+    /// An invalid layout argument.
     BadLayout { layout: String },
-    /// An id of this time has no such sequence.
+    /// A sequence number exceeds its bits in the layout.
     SequenceOutOfRange { sequence: i64, max: u16 },
-    /// An id cannot be composed of a time before the first or after the last.
+    /// A time before the first or after the last one of an id.
     TimeOutOfRange { first: String, last: String },
-    /// An epoch argument outside what a timestamp holds.
+    /// An epoch argument outside the range of timestamps.
     BadEpoch { epoch_ms: i64 },
-    /// A text that is no pattern.
+    /// An invalid pattern.
     BadPattern {
         pattern: String,
         detail: &'static str,
     },
-    /// An id that a pattern cannot hold.
+    /// An id that does not fit a pattern.
     DoesNotFit { id: i64, pattern: String },
-    /// A text that is not one of a pattern.
+    /// A text that does not match a pattern.
     Unparsed {
         text: String,
         pattern: String,
         detail: &'static str,
     },
-    /// A UUID of a negative id.
+    /// A negative id cannot be converted to a UUID.
     NegativeUuid { id: i64 },
-    /// A UUID that holds no id.
+    /// A UUID that was not created from an id.
     OtherUuid { uuid: String },
 }
 

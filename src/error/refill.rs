@@ -1,5 +1,4 @@
-//! Why a slot got no segment, with the words for it: a waiting session raises it, the views and
-//! the log show it.
+//! Reasons why a slot got no segment, with their texts for waiting sessions, the views and the log.
 
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -8,8 +7,8 @@ use super::report::{error, literal};
 use crate::pg::sqlstate::{self, SqlState};
 use crate::pg::{self, LockHolder};
 
-/// Why the last request of a slot was not answered with a segment. It passes through shared memory,
-/// where a short text may go with it.
+/// Reason why the last request of a slot failed. Stored in shared memory, with a short text where
+/// noted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefillError {
     /// The row is locked.
@@ -24,25 +23,25 @@ pub enum RefillError {
     NoAllocator,
     /// The tag has no row.
     NoSuchTag,
-    /// Its `max_value` is reached, by ids that are left out because of a failover where
-    /// `skip` is not 0.
+    /// The tag has reached its `max_value`; if `skip` is not 0, by ids skipped because of a
+    /// failover.
     EndOfTag { max_value: i64, skip: u64 },
-    /// The same incarnation of its row on the source server, which has given ids below those
-    /// that had come from there; the text is the name of that server.
+    /// The source server has returned ids below those received before, for the same incarnation of
+    /// its row. The text is the server's name.
     ServerBehind { received: i64, answered: i64 },
-    /// Another error: the text.
+    /// Another error, in the text.
     Failed,
-    /// The source server of the tag, by its number in shared memory, was asked, and has not
-    /// answered yet.
+    /// The source server, given by its number in shared memory, was asked, and has not answered
+    /// yet.
     Asked { server: u32 },
-    /// The claim is committed here, and waits to be acknowledged by a synchronous standby.
+    /// The claim is committed locally, and waits for a synchronous standby.
     AwaitsStandby,
-    /// That server has refused with an error: the text.
+    /// That server has refused with an error, in the text.
     Refused { server: u32, sqlstate: SqlState },
 }
 
 impl RefillError {
-    /// Whether the tag gives no ids because of its row here or on its source server.
+    /// True if the tag has no ids because of its row, here or on its source server.
     pub fn is_of_tag(self) -> bool {
         matches!(
             self,
@@ -50,7 +49,7 @@ impl RefillError {
         )
     }
 
-    /// Whether asking again does not change it before a row is edited, here or on the source server.
+    /// True if a retry is useless until the row is edited, here or on the source server.
     pub fn is_final(self) -> bool {
         const NO_SUCH_TAG: SqlState = sqlstate::UNDEFINED_OBJECT;
         const END_OF_TAG: SqlState = sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED;
@@ -60,7 +59,7 @@ impl RefillError {
         }
     }
 
-    /// The source server, by its number in shared memory.
+    /// Number of the source server in shared memory.
     pub fn server(self) -> Option<u32> {
         match self {
             Self::Asked { server } | Self::Refused { server, .. } => Some(server),
@@ -68,8 +67,8 @@ impl RefillError {
         }
     }
 
-    /// As a sentence. `server`: the name of the one with the number. `text`: what is
-    /// remembered with the error. `None` where what is known of that server says it.
+    /// A sentence for DETAIL. `server`: name of the server with that number. `text`: the text
+    /// stored with the error. `None` if the known state of that server is sufficient.
     pub fn sentence(self, server: &str, text: &str) -> Option<String> {
         let locked = |what: &str, by: LockHolder| match by {
             LockHolder::Nobody => format!("{what} was locked."),
@@ -102,13 +101,13 @@ impl RefillError {
         })
     }
 
-    /// The text for the server's log, where somebody has to look after it.
+    /// Text for the server log, if the error needs attention.
     pub fn log_text(self, server: &str, text: &str) -> Option<String> {
         match self {
             Self::ServerBehind { received, answered } => Some(format!(
                 "server \"{text}\" has given {answered}, though ids below {received} were in use"
             )),
-            // Somebody is in the way there for a moment.
+            // A temporary conflict on that server.
             Self::Refused {
                 sqlstate:
                     sqlstate::SERIALIZATION_FAILURE
@@ -125,8 +124,8 @@ impl RefillError {
         }
     }
 
-    /// The error to raise: of a final one, or where the call itself is in the way. `None` of others,
-    /// which may be over soon.
+    /// The error to raise, if it is final, or caused by the call itself. `None` for others, which
+    /// may disappear soon.
     pub(super) fn report(self, tag: &str, server: &str, text: &str) -> Option<ErrorReport> {
         let not_ready = Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
         let create = |tag: &str| format!("SELECT leaf_tag_create({});", literal(tag));
@@ -196,7 +195,8 @@ fn end_of_tag(tag: &str, max_value: i64, skip: u64) -> ErrorReport {
         .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc. Or, if no claim is missing, set \"leaf_id.failover_skip\" to 0 until this tag has issued an id.")
 }
 
-/// The answer of another server or of PostgreSQL, which may name hosts, roles and nodes.
+/// The answer of another server or of PostgreSQL, which may contain host, role and node names;
+/// hidden from roles without the privileges of pg_monitor.
 pub fn for_monitors(said: String) -> String {
     if pg::caller_is_monitor() {
         said

@@ -1,4 +1,4 @@
-//! Why the snowflake generator is closed, as an error.
+//! Errors for the states in which the snowflake generator is closed.
 
 use leaf_id_core::layout::Layout;
 use leaf_id_core::state::Refusal;
@@ -8,7 +8,8 @@ use pgrx::pg_sys::panic::ErrorReport;
 use super::report;
 use crate::pg;
 
-/// The error to raise; `None` where it may be over soon. `said`: the last answer of the worker registry.
+/// The error to raise; `None` if the state may end soon. `said`: last answer of the worker
+/// registry.
 pub(super) fn report(refusal: Refusal, said: &str) -> Option<ErrorReport> {
     let not_ready = Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
     let detail = format!("The worker registry says: {said}.");

@@ -1,4 +1,4 @@
-//! Why the worker registry refuses a call, as an error.
+//! Errors of the worker registry.
 
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
@@ -10,19 +10,19 @@ use super::report::error;
 pub enum RegistryError {
     /// The tables of the worker registry are missing.
     NoRegistryTable,
-    /// A question to the worker registry that makes no sense.
+    /// A request has invalid terms.
     LeaseTerms,
-    /// `leaf_worker_release` of a worker id that nobody has.
+    /// `leaf_worker_release` of a worker id without a holder.
     NotLeased { worker_id: Option<i32> },
-    /// The worker id of another role's server.
+    /// The worker id belongs to another role.
     OtherRolesWorkerId { worker_id: i32 },
-    /// Not one of the registry's layout.
+    /// The worker id exceeds the registry's layout.
     NoSuchWorkerId { worker_id: i32, largest: u16 },
-    /// `leaf_worker_retire` with a time, of a worker id that may have been used.
+    /// `leaf_worker_retire` with a time, for a worker id that may have been used.
     WorkerIdNotFresh { worker_id: i32 },
-    /// `leaf_worker_retire` with a time that no id has.
+    /// `leaf_worker_retire` with a time outside the range of ids.
     RetireOutOfRange { first: String, last: String },
-    /// `leaf_worker_retire` of NULL.
+    /// `leaf_worker_retire` with a NULL argument.
     RetireNull,
 }
 

@@ -19,20 +19,20 @@ pub enum SnowflakeError {
         last: String,
         max_lead_ms: i64,
     },
-    /// The milliseconds of the layout are used up.
+    /// The time range of the layout is exhausted.
     EndOfTime,
-    /// What an earlier run or another server may have issued lies too far ahead.
+    /// Ids issued by an earlier run or another server may be too far ahead.
     TooFarAhead { by_ms: i64, until: String },
-    /// The generator is closed; the last answer of the worker registry.
+    /// The generator is closed; `said` is the last answer of the worker registry.
     Refusal { refusal: Refusal, said: String },
     /// The reservation could not be written or read.
     ReservationFile { reason: String },
     /// The generator did not open in time.
     Timeout { timeout_ms: i64, detail: String },
-    /// A fixed worker id on a standby.
+    /// A standby with a fixed worker id.
     StandbyWithoutLease,
-    /// The lease of the worker id has ended; since when the registry is away, and what it or
-    /// the way to it has said last.
+    /// The lease of the worker id has ended. With the time since when the registry is unreachable,
+    /// and its last answer or connection error.
     LeaseEnded {
         worker_id: u16,
         registry: String,
@@ -42,7 +42,7 @@ pub enum SnowflakeError {
 }
 
 impl SnowflakeError {
-    /// That of a closed generator that no registry has to do with.
+    /// The error of a closed generator, if no registry is involved.
     pub fn refusal(refusal: Refusal) -> Self {
         let said = String::new();
         Self::Refusal { refusal, said }

@@ -1,4 +1,4 @@
-//! How long single statements take while claims are slow, from cold and later.
+//! Latency of single statements while claims are slow, from a cold start and later.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::servers;
 use crate::table::Table;
 
 const SESSIONS: usize = 8;
-/// Milliseconds that a commit waits before it flushes: these stand for a slow disk or standby.
+/// Milliseconds that a commit waits before it flushes, to simulate a slow disk or standby.
 const DELAYS: [u32; 2] = [0, 20];
 const CONTENDERS: [&Contender; 3] = [&SEGMENT, &SERIAL, &CACHE_1000];
-/// Title, ids per statement, and milliseconds of a half round in a quick run and in a full one.
+/// Title, ids per statement, and milliseconds of half a round in a quick and a full run.
 const LOADS: [(&str, u32, u64, u64); 2] = [
     ("Steady load, one id in a statement", 1, 300, 2000),
     ("Full speed, 1,000 ids in a statement", 1000, 200, 1000),
@@ -86,7 +86,8 @@ pub fn measure(options: &Options, section: &mut Section) {
     }
 }
 
-/// Calls that waited for a segment of the tag, and their milliseconds; nothing for a sequence.
+/// Calls that waited for a segment of the tag, and the total wait in milliseconds; 0 for a
+/// sequence.
 fn waits(session: &mut Session, tag: &str) -> [f64; 2] {
     ["waits", "waited_ms"].map(|figure| {
         session.value(&format!(
@@ -96,7 +97,7 @@ fn waits(session: &mut Session, tag: &str) -> [f64; 2] {
     })
 }
 
-/// Microseconds of a statement.
+/// Percentile of statements in microseconds.
 #[expect(clippy::cast_precision_loss, reason = "shorter than 52 days")]
 fn us(run: &Run, per_mille: usize) -> f64 {
     percentile(&run.took, per_mille) as f64 / 1000.0

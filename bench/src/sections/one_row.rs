@@ -1,4 +1,4 @@
-//! What an application pays that takes one id per statement.
+//! Cost for an application that takes one id per statement.
 
 use leaf_id_tests::Session;
 
@@ -28,10 +28,10 @@ const CONTENDERS: [&Contender; 10] = [
 ];
 const INSERT: &str = "INSERT INTO TABLE (payload) VALUES (1)";
 
-/// A statement that clients repeat.
+/// A statement repeated by clients.
 struct Workload {
     title: &'static str,
-    /// `TABLE` and `CALL` stand for the contender's.
+    /// `TABLE` and `CALL` are placeholders for the contender's.
     statement: &'static str,
     clients: usize,
     synchronous_commit: &'static str,

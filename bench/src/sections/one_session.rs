@@ -1,4 +1,4 @@
-//! What an id costs one session, beyond a call that does nothing.
+//! Cost of an id in one session, net of a call that does nothing.
 
 use leaf_id_tests::{Session, timed};
 
@@ -13,10 +13,10 @@ use crate::servers;
 use crate::table::Table;
 use crate::targets::Target;
 
-/// How often a statement is run in each round; the fastest counts. The runs are short, and what
-/// else the machine does slows down some of them.
+/// Runs of a statement per round, of which the fastest counts: other load on the machine slows down
+/// some of these short runs.
 const PASSES: u32 = 5;
-/// Ids of a range.
+/// Ids per range.
 const RANGE: u32 = 1000;
 const CONTENDERS: [&Contender; 9] = [
     &SEGMENT,
@@ -29,7 +29,7 @@ const CONTENDERS: [&Contender; 9] = [
     &UUID_V7,
     &PGEDGE,
 ];
-/// Contenders that may have to wait for the clock, beside a serial.
+/// Contenders that may wait for the clock, and serial for comparison.
 const WITH_TIME: [&Contender; 4] = [&SNOWFLAKE, &SERIAL, &UUID_V7, &PGEDGE];
 
 const ATOMIC: &str = "one atomic addition";
@@ -37,19 +37,19 @@ const IN_RANGE: &str = "leaf_segment_next_range, 1,000 ids each";
 const FROM_COLUMN: &str = "leaf_segment_next(tag)";
 const CACHE_MISSES: &str = "atomic addition in a cache line found through another";
 
-/// A statement whose cost is that of a call, beside the same with a call that does nothing.
+/// A statement that measures a call, and the same with a call that does nothing.
 struct Probe {
     label: &'static str,
-    /// `CALL` stands for the call.
+    /// `CALL` is a placeholder for the call.
     statement: String,
     call: String,
     idle: &'static str,
-    /// Ids of the whole statement.
+    /// Ids per statement.
     ids: u32,
 }
 
 impl Probe {
-    /// The call of a contender, with other expressions in each row, or with none.
+    /// The call of a contender, once per row, with or without other expressions.
     fn new(label: &'static str, call: String, others: &str, rows: u32) -> Self {
         let idle = if call.ends_with("()") {
             "noop()"
@@ -65,7 +65,7 @@ impl Probe {
         }
     }
 
-    /// Nanoseconds for each id, net.
+    /// Net nanoseconds per id.
     fn net(&self, session: &mut Session) -> f64 {
         let mut fastest = |call: &str| {
             let sql = self.statement.replace("CALL", call);
@@ -76,15 +76,15 @@ impl Probe {
     }
 }
 
-/// The probes of a table.
+/// Probes of a table.
 struct Probes {
     all: Vec<Probe>,
-    /// Contenders that this server does not have.
+    /// Contenders not available on this server.
     absent: Vec<String>,
 }
 
 impl Probes {
-    /// Those of contenders, each with a tag or sequence of its own.
+    /// Probes of contenders, each with its own tag or sequence.
     fn new(
         session: &mut Session,
         contenders: &[&'static Contender],
@@ -198,7 +198,7 @@ fn tags_from_a_column(options: &Options, section: &mut Section, session: &mut Se
         table.row(probes[0].label, nets);
     }
     section.target(Target::ColumnTag, "", table.of(FROM_COLUMN, 1).clone());
-    // A quick run has fewer tags than the target is about.
+    // A quick run has too few tags for this target.
     if !options.quick {
         let ratio = table.of(FROM_COLUMN, 2).over(table.of(CACHE_MISSES, 2));
         section.target(Target::ManyTags, "", ratio);

@@ -1,4 +1,4 @@
-//! Many sessions at once, on one source of ids and on one each.
+//! Concurrent sessions, with a shared source of ids and with one each.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use crate::servers;
 use crate::table::Table;
 use crate::targets::Target;
 
-/// How many sessions run at once.
+/// Numbers of concurrent sessions.
 const SESSIONS: [usize; 6] = [1, 2, 4, 8, 16, MOST];
 const MOST: usize = 64;
-/// Ids per statement, times the number of sessions: enough that the time between statements
-/// does not count, and few enough that all sessions end at about the same time.
+/// Ids per statement, times the number of sessions: enough to make the time between statements
+/// negligible, and few enough for all sessions to finish at about the same time.
 const IDS: usize = 200_000;
-/// The ceiling of snowflake ids: 4,096 in a millisecond, less the mean of the random start
-/// below 100.
+/// Upper limit of snowflake ids: 4,096 per millisecond, less the mean of the random start below
+/// 100.
 const CEILING: f64 = (4096.0 - 49.5) * 1000.0;
 
 const COUNTERS: [&Contender; 4] = [&SEGMENT, &SERIAL, &CACHE_32, &CACHE_1000];
 
-/// A contender with one tag or sequence, or with one for each session.
+/// A contender with one tag or sequence, or with one per session.
 struct Source {
     contender: &'static Contender,
     name: String,
@@ -47,7 +47,7 @@ impl Source {
         source
     }
 
-    /// The name of the tag or sequence of a session.
+    /// Name of a session's tag or sequence.
     fn of(&self, session: usize) -> String {
         match self.each {
             true => format!("{}_{session}", self.name),
@@ -55,7 +55,7 @@ impl Source {
         }
     }
 
-    /// Ids per second of so many sessions together.
+    /// Ids per second of this number of sessions together.
     fn rate(&self, clients: &mut Clients, sessions: usize, lasts: Duration) -> f64 {
         let ids = IDS / sessions;
         let run = clients.run(sessions, lasts, |session| {
@@ -116,14 +116,14 @@ pub fn measure(options: &Options, section: &mut Section) {
     assert_different_snowflake_ids(&server);
 }
 
-/// Ids per second of each source, with each number of sessions.
+/// Ids per second of each source, for each number of sessions.
 fn rates(
     rounds: usize,
     clients: &mut Clients,
     sources: &[Source],
     lasts: Duration,
 ) -> Vec<[Series; SESSIONS.len()]> {
-    // Contenders with the same number of sessions follow each other.
+    // Measure contenders with the same number of sessions successively.
     let cells: Vec<_> = SESSIONS
         .iter()
         .flat_map(|sessions| sources.iter().map(move |source| (source, *sessions)))

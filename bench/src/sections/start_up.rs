@@ -12,9 +12,9 @@ use crate::report::Section;
 use crate::servers;
 use crate::table::Table;
 
-/// How long workers may take to start or to end.
+/// Time limit for workers to start or to exit.
 const LIMIT: Duration = Duration::from_secs(30);
-/// What a clean shutdown saves of the segments, in the data directory.
+/// File in the data directory with segments saved by a clean shutdown.
 const SAVED_RANGES: &str = "leaf_id_saved_ranges.json";
 
 /// Measures the section.
@@ -36,7 +36,7 @@ pub fn measure(options: &Options, section: &mut Section) {
 fn start<T>(server: &Server, work: impl FnOnce(&mut Session) -> T) -> (f64, T) {
     let began = Instant::now();
     thread::scope(|scope| {
-        // Waits for the server as well, but polls it too rarely for this.
+        // Also waits for the server, but polls too rarely to measure the time.
         scope.spawn(|| server.launch());
         loop {
             if let Ok(mut session) = server.try_connect("postgres", "postgres") {
@@ -83,7 +83,7 @@ fn first_of_a_server(options: &Options, table: &mut Table) {
     session.run("CREATE SEQUENCE first; SELECT leaf_segment_next('first')");
     session.wait_for_spare("first");
     drop(session);
-    // Label, expression, and whether the ranges that were saved are used.
+    // Label, expression, and whether saved ranges are used.
     let kinds = [
         ("first id of a server", "leaf_segment_next('first')", true),
         (
@@ -108,7 +108,7 @@ fn first_of_a_server(options: &Options, table: &mut Table) {
             timed(|| session.run(&format!("SELECT {call}")))
         });
         let mut session = servers::session(&server);
-        // So that the next shutdown has ranges to save.
+        // To have ranges for the next shutdown to save.
         session.next("first");
         session.wait_for_spare("first");
         [ms(took)]
@@ -130,7 +130,7 @@ fn first_of_a_tag(options: &Options, table: &mut Table) {
     let times = in_turns(options.rounds, &kinds, |(_, running)| {
         created += 1;
         if *running {
-            // A claim for another tag starts it, and it stays for a second.
+            // A claim for another tag starts it, and it remains for a second.
             let other = format!("other_{created}");
             session.create_tag(&other);
             session.next(&other);

@@ -56,7 +56,7 @@ fn a_disaster_in_the_log_fails_the_test() {
                 && server.try_connect("postgres", "postgres").is_ok()
         });
     };
-    // A crash that was announced is none, but it must not hide another one.
+    // An expected crash is acceptable, but must not hide another one.
     crash(1, &|victim| assert!(server.kill_9_backend(victim.pid())));
     crash(2, &|victim| {
         let pid = victim.pid();
@@ -164,7 +164,7 @@ fn a_frozen_server_says_nothing_until_it_goes_on() {
         assert_eq!(asking.join().unwrap(), 1);
         assert_eq!(connecting.join().unwrap(), 2);
     });
-    // Nor does it hold up its end.
+    // Nor does it delay the end of the server.
     let frozen = server.freeze();
     server.kill_9();
     drop(frozen);
@@ -247,7 +247,7 @@ fn a_proxy_fails_in_every_way_of_a_network() {
 }
 
 const WAITING: &str = "harness::waits_to_be_killed";
-/// Where that test says where its server is.
+/// File to which that test writes its server's directory.
 const FILE: &str = "LEAF_ID_TEST_FILE";
 
 #[test]
@@ -261,7 +261,7 @@ fn waits_to_be_killed() {
     }
 }
 
-/// Killed itself, or with the runner that has started it.
+/// Killed directly, or together with the runner that started it.
 #[test]
 fn servers_end_with_the_process_of_their_test() {
     const LIMIT: Duration = Duration::from_secs(60);

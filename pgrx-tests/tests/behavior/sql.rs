@@ -27,12 +27,12 @@ fn what_sessions_show_each_other() {
     run("isolation/pg_isolation_regress", &tests, "specs");
 }
 
-/// Runs the tests of a directory, which has a schedule, on a server as `make installcheck` expects
-/// it. With `LEAF_ID_EXPECTED=write` their output becomes the expected one.
+/// Runs the tests of a directory, which has a schedule, on a server like `make installcheck`. With
+/// `LEAF_ID_EXPECTED=write`, accepts their output as expected.
 fn run(program: &str, source: &Path, tests: &str) {
     let server = Server::start(&[("leaf_id.worker_id", "5")]);
     server.session().run("CREATE DATABASE regression");
-    // A copy, where the server's user can read and write.
+    // A copy that the server's user can read and write.
     let run = server.dir().join("run");
     fs::create_dir(&run).unwrap();
     for part in [tests, "expected", "schedule"] {
@@ -54,7 +54,7 @@ fn run(program: &str, source: &Path, tests: &str) {
     let write = env::var("LEAF_ID_EXPECTED").is_ok_and(|what| what == "write");
     let expected = |test: &str| Path::new("expected").join(test).with_extension("out");
     for test in scheduled.iter().filter(|_| write) {
-        // pg_regress ends at a test without one.
+        // pg_regress aborts at a test without expected output.
         let file = fs::File::options()
             .create(true)
             .append(true)
@@ -71,7 +71,7 @@ fn run(program: &str, source: &Path, tests: &str) {
         .output()
         .unwrap();
     if write {
-        // 1: differences.
+        // 1: there are differences.
         assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
         for test in &scheduled {
             let result = run.join("results").join(test).with_extension("out");
@@ -88,10 +88,10 @@ fn run(program: &str, source: &Path, tests: &str) {
 fn postgresqls_own_tests() {
     let server = Server::start(&[
         ("shared_buffers", "128MB"),
-        // As pg_regress sets it for a server of its own.
+        // Like pg_regress for a temporary server.
         ("max_prepared_transactions", "2"),
     ]);
-    // Some of them provoke one.
+    // Some tests provoke one.
     server.expect_internal_errors();
     let tests = bin_dir().join("../regress").canonicalize().unwrap();
     let run = server.dir().join("regress");
@@ -112,10 +112,10 @@ fn postgresqls_own_tests() {
     println!("{}", last_line(&output));
 }
 
-/// As the superuser on this server, with what it writes going into a directory.
+/// Connects as the superuser to this server, with a directory for results.
 fn pg_regress(server: &Server, program: &Path, results: &Path) -> Command {
     let at = |name: &str, value: &Path| format!("--{name}={}", value.display());
-    // The path is absolute: it is no program of the usual directory.
+    // An absolute path, since the program is not in the bin directory.
     let mut command = server.program(program.to_str().unwrap());
     command
         .args(["--user=postgres", "--port=5432"])
@@ -124,7 +124,7 @@ fn pg_regress(server: &Server, program: &Path, results: &Path) -> Command {
     command
 }
 
-/// What it says of all of its tests.
+/// Summary line of all tests.
 fn last_line(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stdout);
     let last = said.lines().rfind(|line| line.contains("passed"));

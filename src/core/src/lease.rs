@@ -131,7 +131,7 @@ pub enum Kind {
 pub struct Held {
     /// The worker id.
     pub worker_id: u16,
-    /// What is reserved of it, in Unix milliseconds.
+    /// End of its reservation, in Unix milliseconds.
     pub reserved_until_ms: i64,
 }
 
@@ -286,10 +286,10 @@ pub enum Step {
 pub enum Effect {
     /// The grant may be used once [`LeaseHolder::lease`] is on disk.
     Use {
-        /// What may be used.
+        /// The grant.
         grant: Grant,
         /// The grant does not continue the previous one: treat it as another holder's, and discard
-        /// what was reserved before.
+        /// the previous reservation.
         anew: bool,
     },
     /// Stop issuing.

@@ -31,7 +31,7 @@ impl Limits {
     }
 }
 
-/// How soon a long claim is forgotten after shorter ones; depends on who claims from the row.
+/// Decay of the largest recent claim after shorter ones; depends on the servers that claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decay {
     /// One server: halved per claim, like the adaptive step.

@@ -461,7 +461,7 @@ fn the_worker_id_of_the_registrys_server_is_kept_for_it() {
     world.granted(Kind::Claim, host("a"));
     world.granted(Kind::Claim, member("members", "b"));
     world.pass(1_000_000);
-    // Another member could be told that, and then be forgotten.
+    // Otherwise a failover could lose a grant to another member.
     let other = world.granted(Kind::Claim, member("members", "c"));
     assert_eq!(other.worker_id, 1);
     world.refused(Kind::Claim, member("members", "d"), Status::Full);

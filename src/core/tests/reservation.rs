@@ -17,7 +17,7 @@ use leaf_id_core::state::Refusal;
 const NOW: i64 = 1_800_000_000_000;
 const RESERVATION: i64 = 5_000;
 const LEAD: i64 = 10_000;
-/// What another server may have issued: the max lead, with a clock one reservation ahead.
+/// Max lead of another server's ids: the max lead, plus a clock one reservation ahead.
 const OTHERS: i64 = LEAD + RESERVATION;
 
 const TERMS: Terms = Terms {
@@ -314,7 +314,7 @@ fn a_clean_stop_is_exact_only_for_its_own_server() {
 }
 
 mod target {
-    //! How far timestamps are reserved.
+    //! Extent of a reservation.
 
     use super::*;
 
@@ -389,7 +389,7 @@ mod target {
 }
 
 mod opening {
-    //! When the generator may be opened, and above which floor.
+    //! Conditions and floor for opening the generator.
 
     use super::*;
 
@@ -572,7 +572,7 @@ mod opening {
 }
 
 mod renewal {
-    //! When the reservation is renewed, and how far.
+    //! Time and extent of a renewal.
 
     use super::*;
 

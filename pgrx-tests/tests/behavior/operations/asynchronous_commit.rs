@@ -121,21 +121,20 @@ fn ids_after_an_edit_are_above_after_a_crash() {
     assert_vain(&server, 3);
 }
 
-/// Ids of a tag's own transaction are lost with the transaction.
+/// A caller may have passed its ids on, and they would repeat if the tag were created again.
 #[test]
-fn a_tag_made_and_used_in_one_lost_transaction_is_not_there() {
+fn a_transaction_that_creates_and_uses_a_tag_is_not_lost() {
     let server = lazy_server();
     let mut session = server.session();
     session.run(
         "CHECKPOINT; SET synchronous_commit = off;
          BEGIN; SELECT leaf_tag_create('t', step => 5);
-         CREATE TABLE used AS SELECT leaf_segment_next('t') AS id FROM generate_series(1, 50);
+         SELECT leaf_segment_next('t') FROM generate_series(1, 50);
          COMMIT",
     );
     server.kill_9();
     drop(session);
     server.launch();
     let mut session = server.session();
-    session.fails("SELECT FROM used").is("42P01");
-    session.fails("SELECT leaf_segment_next('t')").is("42704");
+    assert!(session.next("t") > 50);
 }

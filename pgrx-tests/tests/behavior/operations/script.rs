@@ -31,7 +31,11 @@ fn in_rust() -> BTreeMap<String, Declared> {
     let api = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src/api");
     let mut functions = BTreeMap::new();
     for entry in fs::read_dir(api).unwrap() {
-        let text = fs::read_to_string(entry.unwrap().path()).unwrap();
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "rs") {
+            continue;
+        }
+        let text = fs::read_to_string(path).unwrap();
         for item in syn::parse_file(&text).unwrap().items {
             if let Item::Fn(function) = item
                 && let Some(attribute) = function.attrs.iter().find(|a| is_pg_extern(a))
@@ -198,7 +202,8 @@ fn in_sql(server: &Server) -> BTreeMap<String, Declared> {
         },
         arguments: row.get(4),
         more_arguments: false,
-        result: Some(row.get(5)),
+        // json is stored as text is.
+        result: Some(row.get::<_, String>(5).replace("json", "text")),
         set: row.get(6),
         columns: row.get(7),
     };

@@ -9,18 +9,18 @@ use leaf_id_tests::{
 };
 
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
-/// How long the attacker tries to win a race. In 0.1.0 it takes a fraction of that.
+/// Time for the attacker to win a race. In 0.1.0, a fraction of it is sufficient.
 const RACE: Duration = Duration::from_secs(5);
 
-/// Those who own the database.
+/// Attackers that own the database.
 pub(super) const OWNERS: [Attacker; 2] = [Attacker::Owner, Attacker::Installer];
 
-/// The tag t with segments of 10, and its row's `max_id`.
+/// Creates tag t with segments of 10.
 pub(super) fn create_tag(attack: &Attack) {
     attack.admin().create_steady_tag("t", 10);
 }
 
-/// What runs when the attacker's own tables are written to, which look like leaf_id's.
+/// Code attached to the attacker's look-alike tables.
 #[derive(Clone, Copy, Debug)]
 enum Imitation {
     Plain,
@@ -30,7 +30,7 @@ enum Imitation {
     View,
 }
 
-/// Such tables, in the schema `evil`. Their ids begin at one again.
+/// Statements that create such tables in schema `evil`. Their ids restart at one.
 fn imitations(attack: &Attack, kind: Imitation) -> Vec<String> {
     let trigger = |when: &str, table: &str| {
         format!(
@@ -76,8 +76,8 @@ fn imitations(attack: &Attack, kind: Imitation) -> Vec<String> {
     statements
 }
 
-/// Puts the schema `evil` in the place of each of leaf_id's, and back, again and again until
-/// the race is over or won, while others take ids.
+/// Repeatedly replaces each of leaf_id's schemas by schema `evil` and back, until the race is over
+/// or won, while others take ids.
 fn swap_schemas(attack: &Attack) -> Vec<Vec<i64>> {
     let schemas = attack.admin().schemas_of_leaf_id();
     let (drawn, swaps) = in_threads_until(
@@ -87,7 +87,7 @@ fn swap_schemas(attack: &Attack) -> Vec<Vec<i64>> {
             alice.run("SET leaf_id.refill_timeout = '100ms'");
             let mut ids = Vec::new();
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                // While her schema is there in its place, the functions are not.
+                // While her schema is in place, the functions are missing.
                 if let Ok(more) = alice.try_take("t", 25) {
                     ids.extend(more);
                 }
@@ -120,7 +120,7 @@ fn swap_schemas(attack: &Attack) -> Vec<Vec<i64>> {
     drawn
 }
 
-/// S1. Before: superuser in 20 ms.
+/// S1. Before: superuser within 20 ms.
 #[test]
 fn schemas_that_are_renamed_while_ids_are_taken() {
     each(OWNERS, |&by| {
@@ -132,8 +132,8 @@ fn schemas_that_are_renamed_while_ids_are_taken() {
     });
 }
 
-/// S1, without a trigger: what is read from one table and written to another one is not
-/// durable (I1). Before: ids come again after a crash.
+/// S1, without a trigger: a claim that reads one table and writes another one is not durable (I1).
+/// Before: ids repeat after a crash.
 #[test]
 fn ids_are_written_to_the_table_that_they_were_read_from() {
     each(OWNERS, |&by| {
@@ -152,8 +152,8 @@ fn ids_are_written_to_the_table_that_they_were_read_from() {
     });
 }
 
-/// S1: the schema is dropped while a claim waits for the table, and there is another one of
-/// that name when it has done waiting. Before: superuser.
+/// S1: the schema is dropped while a claim waits for the table, and another one of that name exists
+/// when the wait ends. Before: superuser.
 #[test]
 fn a_schema_that_is_replaced_under_a_waiting_claim() {
     use Imitation::{Child, Rule, Trigger, View};
@@ -177,7 +177,7 @@ fn a_schema_that_is_replaced_under_a_waiting_claim() {
             ];
             let mut mallory = attack.mallory();
             let mut alice = attack.alice();
-            // Known to this session, whose calls need no name.
+            // Prepared earlier, so calls of this session need no name.
             alice.run(
                 "SET leaf_id.refill_timeout = '20s'; PREPARE next AS SELECT leaf_segment_next('t')",
             );
@@ -203,7 +203,7 @@ fn a_schema_that_is_replaced_under_a_waiting_claim() {
                 let claims = becomes(LIMIT, || watcher.value(&waits));
                 mallory.run("COMMIT");
                 assert!(claims, "no claim waits for the table");
-                // Whoever waits goes on, and asks again.
+                // Waiting sessions retry.
                 watcher.run("SELECT pg_sleep(1)");
                 watcher.run(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'alice'",
@@ -214,8 +214,8 @@ fn a_schema_that_is_replaced_under_a_waiting_claim() {
     );
 }
 
-/// Triggers on leaf_id's tables that everybody's claims, leases and commits pass, by those who
-/// may create them.
+/// Triggers on leaf_id's tables that fire in everybody's claims, leases and commits, created by
+/// roles that may create them.
 fn triggers(attack: &Attack) -> Vec<String> {
     let mut admin = attack.admin();
     ["leaf_alloc", "leaf_worker", "leaf_registry"]
@@ -236,8 +236,8 @@ fn triggers(attack: &Attack) -> Vec<String> {
         .collect()
 }
 
-/// Takes ids and leases as others do, so that every way is gone in which leaf_id writes to its
-/// tables with rights of its own.
+/// Takes ids and leases like other roles, to cover every way in which leaf_id writes to its tables
+/// with its own rights.
 pub(super) fn use_everything(attack: &Attack) {
     let mut alice = attack.alice();
     alice.run("SET leaf_id.refill_timeout = '1s'");
@@ -257,7 +257,7 @@ pub(super) fn use_everything(attack: &Attack) {
     }
 }
 
-/// S2. Before: superuser at the next claim; the same for `leaf_worker` and `leaf_registry`.
+/// S2. Before: superuser at the next claim; also for `leaf_worker` and `leaf_registry`.
 #[test]
 fn triggers_on_the_tables_of_leaf_id() {
     each(ATTACKERS, |&by| {
@@ -271,7 +271,7 @@ fn triggers_on_the_tables_of_leaf_id() {
     });
 }
 
-/// S2: the table `leaf_worker` alone, with `GRANT ALL`. Before: superuser at the first lease.
+/// S2: only table `leaf_worker`, with `GRANT ALL`. Before: superuser at the first lease.
 #[test]
 fn triggers_on_the_registry() {
     let attack = Attack::on_installed(Attacker::Grantee, &[]);
@@ -286,8 +286,8 @@ fn triggers_on_the_registry() {
     attack.assert_nobody_ran_her_code();
 }
 
-/// S2, in a commit of the attacker's own: the ids of a tag that is created there are written
-/// with the rights of the table's owner. Before: superuser, without anybody else's doing.
+/// S2, in a commit of the attacker: the ids of a tag created there are written with the rights of
+/// the table's owner. Before: superuser, without any action by others.
 #[test]
 fn triggers_on_what_a_commit_writes() {
     let attack = Attack::on_installed(Attacker::Grantee, &[]);
@@ -310,8 +310,8 @@ fn triggers_on_what_a_commit_writes() {
     assert_eq!(mallory.next("mine"), 2);
 }
 
-/// S2: what default privileges gave away on the tables, on a schema and on functions is
-/// nobody's after CREATE EXTENSION. Before: all privileges on the tables; superuser.
+/// S2: default privileges on tables, schemas and functions are revoked by CREATE EXTENSION. Before:
+/// all privileges on the tables; superuser.
 #[test]
 fn default_privileges_give_nothing_of_leaf_id_away() {
     let attack = Attack::before_install(Attacker::Stranger, &[]);
@@ -348,7 +348,7 @@ fn default_privileges_give_nothing_of_leaf_id_away() {
              AND has_function_privilege('{MALLORY}', oid, 'EXECUTE')"
     );
     assert_eq!(admin.column::<String>(&sql), [""; 0]);
-    // These run with her rights: everybody may execute them, and she may do nothing.
+    // These run with the caller's rights: everybody may execute them, and she has no privilege.
     for call in [
         "create('x')",
         "drop('t')",
@@ -365,7 +365,7 @@ fn default_privileges_give_nothing_of_leaf_id_away() {
     attack.assert_nobody_ran_her_code();
 }
 
-/// What other servers ask for.
+/// Calls made by other servers.
 pub(super) fn member_calls() -> [String; 3] {
     let now = now_ms();
     let terms = format!(
@@ -381,8 +381,8 @@ pub(super) fn member_calls() -> [String; 3] {
     ]
 }
 
-/// An inheritance child, a rule, a policy and the like, by who may create them on leaf_id's
-/// tables; and what only a superuser may. Before: triggers of the same role won.
+/// An inheritance child, a rule, a policy and so on, created by roles that may; and objects that
+/// only a superuser may create. Before: the same role won with triggers.
 #[test]
 fn everything_else_that_could_run_in_a_statement() {
     each(ATTACKERS, |&by| {
@@ -432,8 +432,8 @@ fn everything_else_that_could_run_in_a_statement() {
     });
 }
 
-/// The same by a DBA's hand, who gave her the right to: what a superuser has put on the table
-/// runs in the statements of users, and not in claims. Before: superuser at the next claim.
+/// The same, created by a DBA who granted her the right: objects on the table created by a
+/// superuser run in statements of users, but not in claims. Before: superuser at the next claim.
 #[test]
 fn a_dbas_rules_policies_and_children_that_call_her_code() {
     each([
@@ -465,9 +465,8 @@ fn a_dbas_rules_policies_and_children_that_call_her_code() {
     });
 }
 
-/// Claims of a server whose table of tags belongs to her, a row's own functions in its types,
-/// checks and indexes: nothing of it runs with anybody's rights but hers. (Such a table may be
-/// refused, 42804.)
+/// Claims on a server where she owns the table of tags, with her functions in its types, checks and
+/// indexes: they run with her rights only. (Such a table may be refused, 42804.)
 #[test]
 fn functions_in_the_table_itself() {
     each(
@@ -496,7 +495,7 @@ fn functions_in_the_table_itself() {
                     println!("{statement}: {failure}");
                 }
             }
-            // What ALTER TABLE itself ran is the DBA's own doing.
+            // Code run by ALTER TABLE itself is the DBA's responsibility.
             attack.mallory().run(
                 "CREATE OR REPLACE FUNCTION hers.stable(bigint) RETURNS bigint IMMUTABLE
                  LANGUAGE plpgsql AS 'BEGIN PERFORM hers.run(''stable''); RETURN $1; END'",

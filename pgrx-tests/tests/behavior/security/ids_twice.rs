@@ -9,8 +9,8 @@ use leaf_id_tests::{
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What makes an audit table with a key of leaf_id's, and a trigger on the table of tags that
-/// writes to it. `{table}` is that table.
+/// Creates an audit table with a key from leaf_id, and a trigger on the table of tags, `{table}`,
+/// that writes to it.
 const AUDIT: &str = "
     CREATE TABLE public.audit (id bigint PRIMARY KEY DEFAULT leaf_segment_next('audit'),
         operation text NOT NULL, tag text NOT NULL);
@@ -22,7 +22,7 @@ const AUDIT: &str = "
     CREATE TRIGGER audit AFTER INSERT OR UPDATE OR DELETE ON {table}
         FOR EACH ROW EXECUTE FUNCTION audit()";
 
-/// How tags are managed.
+/// Ways to manage tags.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Functions,
@@ -49,7 +49,7 @@ impl Way {
     }
 }
 
-/// How far the audit has come.
+/// Entries in the audit table.
 fn audited(session: &mut Session) -> Vec<(String, String)> {
     let rows = session
         .query("SELECT operation, tag FROM audit ORDER BY id", &[])
@@ -61,7 +61,7 @@ fn entry(operation: &str, tag: &str) -> (String, String) {
     (operation.into(), tag.into())
 }
 
-/// S5. Before: the commit audits its own writes with ids that it does not write; every claim of
+/// S5. Before: the commit's own writes are audited with ids that it does not record; every claim of
 /// the audit's tag waits for itself (55P03).
 #[test]
 fn edits_of_tags_are_audited_in_a_table_with_ids_of_its_own() {
@@ -79,7 +79,7 @@ fn edits_of_tags_are_audited_in_a_table_with_ids_of_its_own() {
             admin.run("CREATE EXTENSION leaf_id");
             let table = admin.table("leaf_alloc");
             admin.run("SET leaf_id.refill_timeout = '3s'");
-            // One migration, or several.
+            // In one transaction, or in several.
             let (begin, commit) = if at_once {
                 ("BEGIN", "COMMIT")
             } else {
@@ -101,7 +101,7 @@ fn edits_of_tags_are_audited_in_a_table_with_ids_of_its_own() {
             let mut expected = vec![entry("INSERT", "orders"), entry("INSERT", "users")];
             assert_eq!(audited(&mut admin), expected);
 
-            // Claims of these tags, the audit's among them, are no edits.
+            // Claims of these tags, including the audit's, are not edits.
             admin.run("INSERT INTO orders SELECT FROM generate_series(1, 100)");
             admin.take("users", 100);
             admin.take("audit", 100);
@@ -124,7 +124,7 @@ fn edits_of_tags_are_audited_in_a_table_with_ids_of_its_own() {
                 ),
             ];
             for (edit, entries) in edits {
-                // A claim that the edit overtakes is a gap.
+                // A claim overtaken by the edit becomes a gap.
                 for tag in ["orders", "users"] {
                     admin.wait_for_spare(tag);
                 }
@@ -136,7 +136,7 @@ fn edits_of_tags_are_audited_in_a_table_with_ids_of_its_own() {
             admin.run("INSERT INTO orders SELECT FROM generate_series(1, 100)");
             assert_eq!(admin.next("users"), 9000);
 
-            // In one transaction a tag is created, used, edited, and dropped.
+            // In one transaction, a tag is created, used, edited and dropped.
             admin.run(&format!(
                 "BEGIN; {}; SELECT leaf_segment_next_batch('brief', 50);
                  UPDATE {table} SET description = 'brief' WHERE biz_tag = 'brief'; {}; COMMIT",
@@ -157,8 +157,9 @@ fn edits_of_tags_are_audited_in_a_table_with_ids_of_its_own() {
     );
 }
 
-/// The audit's own tag is edited: its id cannot be had in that transaction, and says so; or it
-/// can. Nothing comes twice. Before: the audit's claims wait for themselves (55P03).
+/// The audit's own tag is edited: its ids are not available in that transaction, with an error that
+/// says so, or they are. No id is issued twice. Before: the audit's claims wait for themselves
+/// (55P03).
 #[test]
 fn the_audits_own_tag_is_edited() {
     let server = Server::with_leaf_id(&[]);
@@ -190,8 +191,8 @@ fn the_audits_own_tag_is_edited() {
     assert_issued_once([ids]);
 }
 
-/// What keeps an UPDATE from being written, by the table's owner, and whether claims are to go
-/// on in spite of it.
+/// Objects of the table's owner that prevent an UPDATE, and whether claims must succeed
+/// nevertheless.
 const IN_THE_WAY: [(&str, bool); 6] = [
     (
         "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
@@ -226,9 +227,8 @@ const IN_THE_WAY: [(&str, bool); 6] = [
     ),
 ];
 
-/// S5b: ids of a tag that is created in an open transaction are written to its row at the
-/// commit, or the commit fails. Before: it succeeds, and `max_id` is 1 (with a trigger, a rule
-/// or a policy).
+/// S5b: ids of a tag created in an open transaction are written to its row by the commit, or the
+/// commit fails. Before: it succeeds, with a `max_id` of 1 (with a trigger, a rule or a policy).
 #[test]
 fn ids_of_an_open_transaction_are_written_or_it_fails() {
     each(IN_THE_WAY, |(what, harmless)| {
@@ -269,8 +269,8 @@ fn ids_of_an_open_transaction_are_written_or_it_fails() {
     });
 }
 
-/// S5b for claims: a trigger, a rule, a policy or a child table stands in nobody's way. Before:
-/// claims fail from then on (55P03).
+/// S5b for claims: no trigger, rule, policy or child table prevents them. Before: all claims fail
+/// from then on (55P03).
 #[test]
 fn claims_are_written_whatever_is_on_the_table() {
     each(IN_THE_WAY, |(what, harmless)| {
@@ -289,8 +289,8 @@ fn claims_are_written_whatever_is_on_the_table() {
                 assert!(!harmless, "{failure}");
             }
         }
-        // A member's claims. They are in no order with what is cached here, which may be saved when
-        // the postmaster is gone, and go on after the crash.
+        // A member's claims. They are not ordered relative to locally cached ids, which may be
+        // saved if only the postmaster dies, and be issued after the crash.
         let mut claimed = Vec::new();
         match admin.try_column::<i64>(
             "SELECT (leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10)) ->> 'first')::bigint",
@@ -318,7 +318,7 @@ fn claims_are_written_whatever_is_on_the_table() {
     });
 }
 
-/// A row of the same tag in a child table is none of leaf_id's. Before: claims change it.
+/// A row of the same tag in a child table does not belong to leaf_id. Before: claims change it.
 #[test]
 fn a_row_in_a_child_table_is_left_alone() {
     let server = Server::with_leaf_id(&[]);
@@ -332,13 +332,13 @@ fn a_row_in_a_child_table_is_left_alone() {
     let ids = admin.take("t", 100);
     assert_issued_once([ids]);
     assert_eq!(admin.ids("SELECT max_id FROM child"), [7, 7]);
-    // Nor is it a tag.
+    // Nor does it define a tag.
     admin.run("SET leaf_id.refill_timeout = '2s'");
     admin.try_next("alone").unwrap_err().is("42704");
 }
 
-/// S6: a database of the same oid as one that is gone. Before: its ids begin again where the
-/// gone one's cache stood, among those that are in use (23505).
+/// S6: a database with the oid of a dropped one. Before: its ids continue in the dropped database's
+/// cache, among ids in use (23505).
 #[test]
 fn a_database_with_the_oid_of_one_that_is_gone() {
     each([false, true], |&restart| {
@@ -362,16 +362,16 @@ fn a_database_with_the_oid_of_one_that_is_gone() {
         };
         admin.wait_for_empty("template");
         admin.run(create);
-        // Part of a segment, whose rest is cached.
+        // Part of a segment; the rest is cached.
         fill("copy", 3);
         drop(admin);
         if restart {
-            // Or written down, for the next run.
+            // Or saved in a file for the next run.
             server.restart();
         }
         let mut admin = server.session();
         admin.run("DROP DATABASE copy");
-        // The template has issued the same ids, and what comes of it has them.
+        // The template has issued the same ids, so its copy contains them.
         fill("template", 50);
         admin.run(create);
         fill("copy", 200);
@@ -381,12 +381,12 @@ fn a_database_with_the_oid_of_one_that_is_gone() {
     });
 }
 
-/// S11: what is set in a claim, by code of others. Before: ids 4 to 6 again after an
-/// immediate stop, of claims that were not flushed (I1).
+/// S11: settings changed during a claim by other roles' code. Before: ids 4 to 6 repeat after an
+/// immediate shutdown, as their claims were not flushed (I1).
 #[test]
 fn nothing_set_in_a_claim_makes_it_less_durable() {
     each([Attacker::Grantee, Attacker::Stranger], |&by| {
-        // Nobody else flushes meanwhile.
+        // No other session flushes WAL meanwhile.
         let attack = Attack::on_installed(
             by,
             &[
@@ -428,7 +428,7 @@ fn nothing_set_in_a_claim_makes_it_less_durable() {
     });
 }
 
-/// S13: a claim for another server that is rolled back after it was seen. Before: 1 and 1.
+/// S13: a claim for another server that is rolled back after it was disclosed. Before: 1 and 1.
 #[test]
 fn a_claim_in_a_procedure_that_rolls_back() {
     let server = Server::with_leaf_id(&[]);

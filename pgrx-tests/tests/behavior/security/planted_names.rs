@@ -5,8 +5,8 @@ use leaf_id_tests::{Attack, Attacker, Failure, HERS, MALLORY, SHOP, becomes, eac
 
 use super::code_as_superuser::{LIMIT, OWNERS, create_tag, member_calls, use_everything};
 
-/// Operators and functions that fit the arguments of leaf_id's SQL better than those of
-/// pg_catalog, as far as there may be any.
+/// Operators and functions that match the arguments in leaf_id's SQL better than those of
+/// pg_catalog, as far as they can be created.
 fn better_matches() -> String {
     format!(
         "DO $$
@@ -59,7 +59,7 @@ fn better_matches() -> String {
     )
 }
 
-/// What a superuser does to look after leaf_id.
+/// Statements of a superuser who monitors leaf_id.
 fn look_after(attack: &Attack) {
     let mut admin = attack.admin();
     for statement in [
@@ -84,7 +84,7 @@ fn look_after(attack: &Attack) {
     }
 }
 
-/// S3. Before: one SELECT on a status view by a superuser, and the planter is one.
+/// S3. Before: one SELECT on a status view by a superuser makes the planter a superuser.
 #[test]
 fn operators_and_functions_that_fit_better_than_those_of_pg_catalog() {
     each(OWNERS, |&by| {
@@ -100,7 +100,7 @@ fn operators_and_functions_that_fit_better_than_those_of_pg_catalog() {
             }
             create_tag(&attack);
             use_everything(&attack);
-            // So that there is a rate, and something is reserved.
+            // For a rate to exist, and a reservation.
             attack.alice().take("t", 100);
             look_after(&attack);
             attack.assert_nobody_ran_her_code();
@@ -108,8 +108,8 @@ fn operators_and_functions_that_fit_better_than_those_of_pg_catalog() {
     });
 }
 
-/// S3, S4: schemas, tables, types and functions that stand where leaf_id's are to be created.
-/// CREATE EXTENSION may fail. Before: the tables lie in a schema that is hers to rename and
+/// S3, S4: schemas, tables, types and functions with names of objects that leaf_id is going to
+/// create. CREATE EXTENSION may fail. Before: the tables are in a schema that she can rename and
 /// drop.
 #[test]
 fn what_stands_where_leaf_id_is_to_be_created() {
@@ -146,8 +146,8 @@ fn what_stands_where_leaf_id_is_to_be_created() {
     });
 }
 
-/// S4: her own function in the place of one that leaf_id's functions call. Before: the next
-/// call of a member's runs it as the superuser.
+/// S4: her function replaces one that leaf_id's functions call. Before: a member's next call runs
+/// it as the superuser.
 #[test]
 fn a_function_in_the_place_of_leaf_ids() {
     each(OWNERS, |&by| {
@@ -170,8 +170,8 @@ fn a_function_in_the_place_of_leaf_ids() {
     });
 }
 
-/// Moves the schema public away, and makes another one with functions of the same names and
-/// arguments as all of leaf_id's.
+/// Renames schema public, and creates another one with functions of the same names and arguments as
+/// all of leaf_id's.
 fn replaced_functions(attack: &Attack) -> Vec<String> {
     let mut admin = attack.admin();
     let mut statements = vec![
@@ -198,8 +198,8 @@ fn replaced_functions(attack: &Attack) -> Vec<String> {
     statements
 }
 
-/// S4: the same, where the registrar of this server asks the registry by itself. Before:
-/// superuser within 2 s, without anybody's call.
+/// S4: the same, if this server's registrar calls the registry. Before: superuser within 2 s,
+/// without any call by others.
 #[test]
 fn a_function_in_the_place_of_leaf_ids_that_a_worker_calls() {
     each(OWNERS, |&by| {

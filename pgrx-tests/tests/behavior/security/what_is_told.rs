@@ -7,7 +7,7 @@ use leaf_id_tests::{Attack, Attacker, Failure, SHOP, Server, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How a call fails for the tag t, whose central server is away, once that is known.
+/// Error of a call for tag t, whose central server is unreachable, once that has been detected.
 fn failure_of_a_sourced_tag(
     attack: &Attack,
     role: &str,
@@ -25,12 +25,12 @@ fn failure_of_a_sourced_tag(
     failure.unwrap()
 }
 
-/// S13. Before: the DETAIL tells any role the host and the login of the central server.
+/// S13. Before: the DETAIL discloses host and login of the central server to any role.
 #[test]
 fn hosts_and_logins_of_a_central_server_are_pg_monitors_to_know() {
     let attack = Attack::on_installed(Attacker::Stranger, &[]);
     let mut admin = attack.admin();
-    // One that is away, and one that refuses the login.
+    // One that is unreachable, and one that refuses the login.
     let there = attack.server.dir().to_str().unwrap().to_owned();
     admin.run(&format!(
         "CREATE ROLE monitor LOGIN; GRANT pg_monitor TO monitor;
@@ -52,7 +52,7 @@ fn hosts_and_logins_of_a_central_server_are_pg_monitors_to_know() {
         admin.run(&format!(
             "SELECT leaf_tag_drop('t'); SELECT leaf_tag_create('t', server => '{server}')"
         ));
-        // A monitor is told, sooner or later.
+        // A monitor gets the text, sooner or later.
         let told = failure_of_a_sourced_tag(&attack, "monitor", |text| {
             secrets.iter().any(|secret| text.contains(secret))
         });
@@ -66,7 +66,7 @@ fn hosts_and_logins_of_a_central_server_are_pg_monitors_to_know() {
     }
 }
 
-/// A reset is an UPDATE, and asks for the right to that and for no other.
+/// A reset is an UPDATE, and requires exactly that privilege.
 #[test]
 fn a_reset_takes_what_an_update_takes() {
     let attack = Attack::on_installed(Attacker::Stranger, &[]);
@@ -77,7 +77,7 @@ fn a_reset_takes_what_an_update_takes() {
     admin.run("GRANT EXECUTE ON FUNCTION leaf_tag_reset TO mallory");
     let mut mallory = attack.mallory();
     mallory.take("t", 25);
-    // A claim that the edit overtakes is a gap.
+    // A claim overtaken by the edit becomes a gap.
     admin.wait_for_spare("t");
     mallory.run(&format!(
         "UPDATE {table} SET max_id = 500 WHERE biz_tag = 't'"
@@ -86,14 +86,14 @@ fn a_reset_takes_what_an_update_takes() {
     admin.wait_for_spare("t");
     mallory.run("SELECT leaf_tag_reset('t', 70)");
     assert_eq!(mallory.next("t"), 70);
-    // And no less.
+    // It is also necessary.
     admin.run(&format!("REVOKE UPDATE ON {table} FROM mallory"));
     mallory.fails("SELECT leaf_tag_reset('t', 900)").is("42501");
 }
 
-/// S13: a transaction that has edited `step` is refused at PREPARE, as the README says; or
-/// whoever waits for it is told the truth. Before: it is prepared, and the DETAIL speaks of a
-/// lock timeout.
+/// S13: PREPARE refuses a transaction that has edited `step`, as documented in the README; or
+/// sessions that wait for it get the correct reason. Before: it is prepared, and the DETAIL
+/// mentions a lock timeout.
 #[test]
 fn an_edit_of_step_is_not_prepared_or_said() {
     let server = Server::with_leaf_id(&[("max_prepared_transactions", "2")]);
@@ -117,8 +117,8 @@ fn an_edit_of_step_is_not_prepared_or_said() {
     }
 }
 
-/// A row that a prepared transaction has locked, which is no edit. Before: the DETAIL speaks of a
-/// lock timeout, and not of who holds the lock.
+/// A row locked, but not edited, by a prepared transaction. Before: the DETAIL mentions a lock
+/// timeout, not the holder of the lock.
 #[test]
 fn a_lock_of_a_prepared_transaction_is_said() {
     let server = Server::with_leaf_id(&[("max_prepared_transactions", "2")]);
@@ -134,7 +134,7 @@ fn a_lock_of_a_prepared_transaction_is_said() {
     failure.details("prepared");
 }
 
-/// How the call after the last cached id fails.
+/// Error of the first call after the last cached id.
 fn drained(server: &Server) -> Failure {
     let mut session = server.session();
     session.run("SET leaf_id.refill_timeout = '1s'");
@@ -146,8 +146,8 @@ fn drained(server: &Server) -> Failure {
     panic!("ids were claimed past the lock");
 }
 
-/// A tag's existence, volume and current id are its own roles' to see. Before: all of them can
-/// be told apart by the errors of any role.
+/// A tag's existence, volume and current id are visible only to its roles. Before: any role can
+/// distinguish all of them by errors.
 #[test]
 fn a_tag_that_is_not_ones_own_tells_nothing() {
     let attack = Attack::on_installed(Attacker::Stranger, &[]);

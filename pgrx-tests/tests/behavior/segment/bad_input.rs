@@ -84,7 +84,7 @@ fn databases_of_other_encodings() {
             .map(|call| with_tag(&mut session, call, letter).unwrap())
             .concat();
         assert_eq!(ids, [1, 2, 3, 4]);
-        // Bytes that are no letters at all.
+        // Bytes that are no valid characters.
         if encoding == "SQL_ASCII" {
             session.run("SELECT leaf_tag_create(E'\\xff\\xfe\\xc3', 2)");
             let next = "SELECT leaf_segment_next(E'\\xff\\xfe\\xc3')";
@@ -96,7 +96,7 @@ fn databases_of_other_encodings() {
             let cached = "SELECT count(*) FROM leaf_segment_status WHERE tag = E'\\xff\\xfe\\xc3'";
             assert_eq!(session.value::<i64>(cached), 1);
         }
-        // Its cached ids find back to it after a restart.
+        // Its cached ids are restored to it after a restart.
         drop((session, admin));
         server.restart();
         let mut session = server.session_in("d");
@@ -111,7 +111,7 @@ fn databases_of_other_encodings() {
     }
 }
 
-/// What a process holds for itself, in kibibytes.
+/// Private memory of a process, in kB.
 fn memory(pid: i32) -> i64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:"));
@@ -158,7 +158,7 @@ fn a_batch_of_two_billion_ids_takes_no_memory_and_can_be_ended() {
         assert!(grown < 16_000, "{grown} kB more");
         session.run("ROLLBACK; RESET statement_timeout");
     }
-    // While it runs, not only when it has been cleaned up.
+    // While it runs, not only after cleanup.
     let mut watcher = server.session();
     thread::scope(|scope| {
         let running = scope.spawn(|| {
@@ -183,7 +183,7 @@ fn a_batch_of_two_billion_ids_takes_no_memory_and_can_be_ended() {
         assert!(grown < 16_000);
         running.join().unwrap().is("57014");
     });
-    // A reader that stops has the rest left to others.
+    // If the reader stops, the rest is available to others.
     let few = promptly(|| watcher.ids("SELECT leaf_segment_next_batch('t', 2147483647) LIMIT 3"));
     assert_eq!(few.len(), 3);
 }

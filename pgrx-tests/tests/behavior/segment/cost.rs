@@ -9,9 +9,8 @@ use leaf_id_tests::{Server, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What is measured, and how many hundredths of a `nextval` it may take: what it took when it
-/// was written (of a `nextval` of 2480 instructions, or from PostgreSQL 17 on of 2220), and a fifth
-/// for another compiler or libc.
+/// A measurement, and its limit in hundredths of a `nextval`: the original cost (of a `nextval`
+/// with 2480 instructions, or 2220 since PostgreSQL 17), plus a fifth for other compilers or libcs.
 struct Limit {
     what: &'static str,
     hundredths: f64,
@@ -50,7 +49,7 @@ const LIMITS: [Limit; 6] = [
         statement: "SELECT count(leaf_segment_next_range('a', 10)) FROM generate_series(1, :n)",
     },
     Limit {
-        // With its share of new milliseconds: more of them where the machine is slow.
+        // Including its share of millisecond changes, which are more frequent on a slow machine.
         what: "a snowflake id",
         hundredths: 4.9,
         statement: "SELECT count(leaf_snowflake_next()) FROM generate_series(1, :n)",
@@ -67,7 +66,7 @@ fn a_call_takes_no_more_instructions_than_it_did() {
         "leaf_segment_next_range_wrapper",
         "leaf_snowflake_next",
     ];
-    // Ids that are ahead of the clock take longer, and they are for as long on a new server.
+    // Ids ahead of the clock are slower. On a new server, the lead is the sum of these two.
     let conf = [
         ("leaf_id.worker_id", "1"),
         ("leaf_id.max_clock_lead", "0"),
@@ -80,7 +79,7 @@ fn a_call_takes_no_more_instructions_than_it_did() {
     };
     let mut session = server.session();
     for tag in ["a", "b", "the_third_of_them"] {
-        // So long that none is refilled meanwhile.
+        // So large that no segment is needed meanwhile.
         session.run(&format!(
             "SELECT leaf_tag_create('{tag}', step => 100000000)"
         ));

@@ -8,7 +8,7 @@ use leaf_id_tests::{Server, Stop};
 
 #[test]
 fn without_preload_everything_says_how_to_get_it() {
-    // The setting belongs to nobody then, and must not be in the way.
+    // The setting is unknown then, and must not cause problems.
     let server = Server::start(&[("shared_preload_libraries", ""), ("leaf_id.max_tags", "7")]);
     let mut session = server.session();
     session.run("CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t')");
@@ -28,7 +28,8 @@ fn without_preload_everything_says_how_to_get_it() {
             .hints("ALTER SYSTEM SET shared_preload_libraries")
             .hints("restart");
     }
-    // What pg_restore and pg_upgrade do must work, and what needs no shared memory.
+    // Statements of pg_restore and pg_upgrade must work, and everything else that needs no shared
+    // memory.
     session.run(
         "INSERT INTO leaf_id.leaf_alloc (biz_tag, max_id) VALUES ('u', 500);
          UPDATE leaf_id.leaf_alloc SET max_id = 600 WHERE biz_tag = 'u';

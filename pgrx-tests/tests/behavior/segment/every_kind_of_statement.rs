@@ -7,10 +7,10 @@ use leaf_id_tests::{Server, Session, assert_issued_once, in_threads, while_repea
 
 const ROUNDS: usize = 25;
 
-/// Does its work once, with the number of the round, and returns the ids that it saw.
+/// Does its work once, given the number of the round, and returns the ids it has seen.
 type Work = fn(&mut Session, usize) -> Vec<i64>;
 
-/// What each kind needs to be there.
+/// Objects used by the kinds.
 const SCHEMA: &str = "
     SELECT leaf_tag_create('t', step => 10, max_step => 300);
     CREATE TABLE plain (id bigint DEFAULT leaf_segment_next('t'), i int);
@@ -58,7 +58,7 @@ const SCHEMA: &str = "
             END LOOP;
         END $$";
 
-/// Tables that hold ids which no statement returned, or that ought to be in there.
+/// Tables of ids that no statement returned, or that should be in there.
 const TABLES: [&str; 7] = [
     "plain",
     "two_phase",
@@ -69,8 +69,8 @@ const TABLES: [&str; 7] = [
     "triggered",
 ];
 
-/// Every kind of place. What is inserted and committed is found in the tables afterwards, so
-/// only other ids are returned.
+/// All kinds of places. Ids inserted and committed are found in the tables afterwards, so only
+/// other ids are returned.
 const KINDS: [(&str, Work); 21] = [
     ("a prepared transaction", |session, round| {
         let name = format!("p{round}");
@@ -91,7 +91,7 @@ const KINDS: [(&str, Work); 21] = [
     ("serializable", |session, _| {
         session.run("BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM plain");
         let ids = session.take("t", 15);
-        // It may fail for the sake of the others.
+        // It may fail because of the others.
         let _ = session.try_run("INSERT INTO plain DEFAULT VALUES; COMMIT");
         let _ = session.try_run("ROLLBACK");
         ids
@@ -254,7 +254,7 @@ fn all_at_once_issue_each_id_once() {
     let mut drawn = while_repeating(
         || {
             step = step % 97 + 1;
-            // Never lower: what is issued stays below.
+            // Never lower: issued ids stay below.
             let max_id = if step % 10 == 0 {
                 ", max_id = max_id + 7"
             } else {

@@ -40,7 +40,7 @@ fn workers_share_the_tag() {
         let plan = session
             .column::<String>(&format!("EXPLAIN (VERBOSE) {query}"))
             .join("\n");
-        // Below the Gather, or the leader alone would issue.
+        // Below the Gather; otherwise only the leader would issue.
         let gather = plan
             .find("Gather")
             .unwrap_or_else(|| panic!("no parallel plan:\n{plan}"));
@@ -69,7 +69,7 @@ fn forced_parallel_mode_issues_as_ever() {
         ids.extend(session.ids("SELECT first_id FROM leaf_segment_next_range('t', 15)"));
     }
     assert_issued_once(&[ids]);
-    // Errors keep their SQLSTATE and parts on their way from the worker.
+    // The SQLSTATE and fields of errors are passed on by the worker.
     session
         .fails("SELECT leaf_segment_next('nope')")
         .is("42704")

@@ -30,7 +30,7 @@ fn a_migration_in_one_transaction_commits() {
          CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'), note text);
          INSERT INTO orders (note) SELECT 'row ' || i FROM generate_series(1, 10000) i",
     );
-    // Nobody else knows the tag yet.
+    // Other sessions do not see the tag yet.
     server
         .session()
         .fails("SELECT leaf_segment_next('orders')")

@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 const SESSIONS: usize = 32;
 const IDS: usize = 2_000_000;
 
-/// Two million ids of the tag t by 32 sessions, in statements of different lengths.
+/// Two million ids of tag t taken by 32 sessions, in statements of different lengths.
 fn draw(server: &Server) -> Vec<Vec<i64>> {
     let (drawn, took) = timed(|| {
         in_threads(SESSIONS, |i| {
@@ -59,7 +59,7 @@ fn two_million_ids_of_32_sessions_are_distinct() {
     let drawn = draw(&server);
     assert_issued_once(&drawn);
     let highest = drawn.iter().flatten().max().unwrap();
-    // I1: the table knows of every id that is out.
+    // I1: the table covers all issued ids.
     let max_id: i64 = server
         .session()
         .value("SELECT max_id FROM leaf_id.leaf_alloc");

@@ -9,7 +9,7 @@ use leaf_id_tests::{Server, Session, assert_issued_once, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A server with the tags odd (from 1) and even (from 1,000,000), small steps, and a session.
+/// A server with tags odd (from 1) and even (from 1,000,000), small steps, and a session.
 fn server_and_session() -> (Server, Session) {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
@@ -20,7 +20,7 @@ fn server_and_session() -> (Server, Session) {
     (server, session)
 }
 
-/// Checks that the ids at odd places are of the tag odd, and the others of even.
+/// Checks that ids at odd positions are of tag odd, and the others of tag even.
 fn assert_alternating(ids: &[i64]) {
     assert!(!ids.is_empty());
     for (i, id) in ids.iter().enumerate() {
@@ -62,7 +62,7 @@ fn cursors_of_two_sessions() {
     for _ in 0..10 {
         ids.extend(a.ids("FETCH 3 FROM c"));
         ids.extend(b.ids("FETCH 3 FROM c"));
-        // A savepoint in between takes nothing back.
+        // A rollback to a savepoint in between restores no ids.
         a.run("SAVEPOINT s");
         ids.extend(a.ids("FETCH 2 FROM c"));
         a.run("ROLLBACK TO s");
@@ -77,7 +77,7 @@ fn cursors_of_two_sessions() {
 fn transactions_of_every_kind_may_call() {
     let (server, mut a) = server_and_session();
     let mut b = server.session();
-    // The first use of the tag, in a transaction that may not write.
+    // First use of the tag, in a read-only transaction.
     a.run("BEGIN READ ONLY");
     let mut ids = a.take("odd", 50);
     a.run("COMMIT; BEGIN ISOLATION LEVEL SERIALIZABLE");

@@ -19,22 +19,22 @@ const RANGE: &str = "SELECT leaf_segment_next_range('t', 50)";
 const SNOWFLAKE: &str = "SELECT leaf_snowflake_next()";
 const SNOWFLAKES: &str = "SELECT leaf_snowflake_next_batch(5000)";
 
-/// A session that waits longer than the test has patience.
+/// A session whose timeout exceeds that of the test.
 fn patient(server: &Server) -> Session {
     let mut session = server.session();
     session.be_patient();
     session
 }
 
-/// Checks that a wait ended as it should, and that its session is none the worse.
+/// Checks that a wait ended with this error, and that the session is still usable.
 fn assert_ended(session: &mut Session, result: Result<(), Failure>, state: &str) {
     result.unwrap_err().is(state);
     session.run("BEGIN; SAVEPOINT s; SELECT 1; COMMIT");
 }
 
-/// Checks that a statement, which must wait, can be canceled, terminated and timed out, in
-/// time and with the right error. `late` is the one when `leaf_id.refill_timeout` is over.
-/// Returns the sessions that are left.
+/// Checks that a statement, which must wait, can be canceled, terminated and timed out, in time and
+/// with the right error. `late`: SQLSTATE when `leaf_id.refill_timeout` expires. Returns the
+/// remaining sessions.
 pub fn assert_can_be_ended(server: &Server, statement: &str, late: &str) -> Vec<Session> {
     let mut admin = server.session();
     let mut left = Vec::new();
@@ -49,7 +49,7 @@ pub fn assert_can_be_ended(server: &Server, statement: &str, late: &str) -> Vec<
     assert_ended(&mut ended.session, ended.result, "57014");
     left.push(ended.session);
 
-    // Inside a transaction that goes on afterwards.
+    // In a transaction that continues afterwards.
     let mut waiter = patient(server);
     waiter.run("BEGIN; SAVEPOINT outer_one");
     let mut ended = disturb_waiting(server, waiter, statement, |pid| {
@@ -90,7 +90,7 @@ pub fn assert_can_be_ended(server: &Server, statement: &str, late: &str) -> Vec<
     left
 }
 
-/// Checks that sessions which were kept waiting get ids of t now.
+/// Checks that waiting sessions get ids of t now.
 fn assert_served(sessions: &mut [Session]) {
     let ids: Vec<_> = sessions
         .iter_mut()
@@ -123,7 +123,7 @@ fn for_a_locked_table() {
         holder.run("BEGIN; LOCK TABLE leaf_id.leaf_alloc IN ACCESS EXCLUSIVE MODE");
         for statement in [NEXT, BATCH, RANGE] {
             if used_before && statement == NEXT {
-                // What is cached is issued without a look at the table.
+                // Cached ids are issued without access to the table.
                 user.run("SET leaf_id.refill_timeout = '1ms'");
                 for _ in 0..200 {
                     if user.try_next("t").is_err() {
@@ -163,7 +163,7 @@ fn for_a_slot_of_a_full_array() {
         holder.value::<String>(state) == "none"
     });
     holder.run("UPDATE leaf_id.leaf_alloc SET max_id = max_id + 1 WHERE biz_tag = 'first'");
-    // Its request is never accepted, and its slot not given away.
+    // Its request is never accepted, and its slot not reassigned.
     let mut paused = Some(server.pause(holder.worker("allocator").unwrap()));
     let ended = disturb_waiting(
         &server,
@@ -220,8 +220,8 @@ fn for_a_launcher_that_is_late() {
     assert_served(&mut left);
 }
 
-/// What was issued before is further ahead of the clock than ids may be: while the server runs,
-/// and after a start.
+/// Ids issued before are further ahead of the clock than the max lead, in a running server and
+/// after a start.
 #[test]
 fn for_a_clock_that_earlier_ids_are_ahead_of() {
     let server = Server::with_leaf_id(&[
@@ -233,7 +233,8 @@ fn for_a_clock_that_earlier_ids_are_ahead_of() {
     server.set("leaf_id.max_clock_lead", "0");
     for restart in [false, true] {
         if restart {
-            // Not by a kill: the launcher might see the postmaster go, and stop in good order.
+            // Not by SIGKILL: the launcher might notice the postmaster's death, and shut down
+            // cleanly.
             server.stop(Stop::Immediate);
             server.launch();
         }
@@ -261,7 +262,7 @@ fn for_a_clock_that_earlier_ids_are_ahead_of() {
 fn for_a_worker_id_that_is_not_set() {
     let server = Server::with_leaf_id(&[]);
     let mut session = patient(&server);
-    // The fastest of some, each time: not one is slowed down by the machine alone.
+    // The minimum of several measurements, to exclude delays by the machine.
     let mut fastest_with = |settings: &str, state: &str| {
         session.run(settings);
         let calls = (0..5).map(|_| {
@@ -286,7 +287,7 @@ fn for_a_worker_id_that_is_not_set() {
     assert!(["57014", "55000"].contains(&&*state), "{state}");
 }
 
-/// A batch that is longer than any patience spends most of its time between milliseconds.
+/// A batch longer than any timeout spends most of its time waiting for the next millisecond.
 #[test]
 fn for_the_next_millisecond() {
     let server = Server::with_leaf_id(&[

@@ -9,12 +9,12 @@ use leaf_id_tests::{Server, Session, in_threads_until, random, tell, timed, wait
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-/// How many rows the table has before: `LEAF_ID_ROWS`, or so many.
+/// Rows of the table before the move: `LEAF_ID_ROWS`, or the default.
 fn rows() -> i64 {
     std::env::var("LEAF_ID_ROWS").map_or(200_000, |rows| rows.parse().expect("a number"))
 }
 
-/// What one writer has seen.
+/// Observations of a writer.
 #[derive(Default)]
 struct Writer {
     ids: Vec<i64>,
@@ -22,8 +22,8 @@ struct Writer {
 }
 
 impl Writer {
-    /// Inserts as its kind does, until it is told to stop: half read and then write in one
-    /// transaction, two of these hold it open for a while.
+    /// Inserts like a writer of its kind until it must stop: half of them read, then write in one
+    /// transaction, and two of these keep it open for a while.
     fn work(server: &Server, number: usize, seed: u64, done: impl Fn() -> bool) -> Self {
         let mut random = StdRng::seed_from_u64(seed.wrapping_add(number as u64));
         let mut session = server.session();
@@ -51,7 +51,7 @@ impl Writer {
     }
 }
 
-/// How the last move went, by its notice.
+/// The last move, as reported by its notice.
 fn report(server: &Server) -> String {
     let log = server.log();
     let lines = log.lines().rev();
@@ -60,7 +60,7 @@ fn report(server: &Server) -> String {
     line.split("DETAIL:  ").last().unwrap().into()
 }
 
-/// Waits until the writers have inserted some more rows: what comes next is then under load.
+/// Waits until the writers have inserted more rows, so that the next step is under load.
 fn under_way(session: &mut Session) {
     let before: i64 = session.value("SELECT max(id) FROM orders");
     wait_until(Duration::from_secs(60), "inserts", || {
@@ -92,7 +92,7 @@ fn moves(key: &str) {
             report(&server)
         ));
         under_way(&mut session);
-        // Drops the sequence, if it had to be left.
+        // Drops the sequence, if it had to be kept.
         session.run("SELECT leaf_adopt('orders', 'id')");
         let from_tag: i64 = session.next("orders");
         under_way(&mut session);
@@ -104,7 +104,7 @@ fn moves(key: &str) {
         under_way(&mut session);
         from_tag
     };
-    // A writer whose statement fails, by a deadlock too, panics.
+    // A writer panics if a statement fails, for example by a deadlock.
     let (writers, from_tag) = in_threads_until(8, load, work);
     let mut ids: Vec<i64> = writers
         .iter()
@@ -124,7 +124,7 @@ fn moves(key: &str) {
     let sequences: i64 = session.value("SELECT count(*) FROM pg_class WHERE relkind = 'S'");
     assert_eq!(sequences, 1);
     assert!(!server.log().contains("deadlock detected"));
-    // Longer than the longest try by what the machine does meanwhile.
+    // The longest lock attempt, plus delays of the machine.
     assert!(longest < Duration::from_secs(15), "{longest:?}");
 }
 

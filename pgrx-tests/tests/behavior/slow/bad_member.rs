@@ -13,7 +13,7 @@ const EPOCH_MS: i64 = 1_288_834_974_657;
 const MINUTE_MS: i64 = 60_000;
 const DAY_MS: i64 = 86_400_000;
 
-/// What a node says of itself.
+/// Claims of a node about itself.
 #[derive(Clone, Copy)]
 struct Says {
     system: i64,
@@ -25,7 +25,7 @@ struct Says {
     epoch_ms: i64,
 }
 
-/// An honest one.
+/// An honest node.
 const HONEST: Says = Says {
     system: 4711,
     ahead_ms: 0,
@@ -36,7 +36,7 @@ const HONEST: Says = Says {
     epoch_ms: EPOCH_MS,
 };
 
-/// What a registry answers, if it does not refuse with an error.
+/// Answer of a registry, unless it raises an error.
 #[derive(Debug)]
 struct Answer {
     status: String,
@@ -62,7 +62,7 @@ impl From<Row> for Answer {
     }
 }
 
-/// What both calls end with.
+/// Last arguments of both calls.
 fn terms(says: Says) -> String {
     let now = now_ms();
     format!(
@@ -88,7 +88,7 @@ fn claim(session: &mut Session, node: &str, says: Says) -> Result<Answer, Failur
     row.map(Answer::from).map_err(|error| Failure::from(&error))
 }
 
-/// A registry whose members have roles of their own: honest and mallory.
+/// A registry whose members have separate roles: honest and mallory.
 fn registry() -> (Server, Session, Session) {
     let server = Server::with_leaf_id(&[]);
     server.session().run(
@@ -100,7 +100,7 @@ fn registry() -> (Server, Session, Session) {
     (server, honest, mallory)
 }
 
-/// The honest node gets a worker id.
+/// Asserts that the honest node gets a worker id.
 #[track_caller]
 fn assert_granted(session: &mut Session, node: &str) -> Answer {
     match claim(session, node, HONEST) {
@@ -126,7 +126,7 @@ fn a_role_takes_no_more_worker_ids_than_its_share() {
     assert_granted(&mut honest, "h2");
 }
 
-/// S10. Before: the average of the others moves, and honest servers' clocks are refused
+/// S10. Before: the average of the others moves, and clocks of honest servers are refused
 /// (`clock`): snowflake ids stop everywhere.
 #[test]
 fn a_members_clock_harms_itself() {
@@ -147,7 +147,7 @@ fn a_members_clock_harms_itself() {
         }
         assert_granted(&mut honest, "h2");
         assert_granted(&mut honest, "h3");
-        // An honest server's clock is a little off, within what it allows itself.
+        // An honest server's clock is slightly off, within its own limits.
         for ahead_ms in [-400, 400] {
             let other = Says { ahead_ms, ..HONEST };
             let answer = claim(&mut honest, "h4", other).unwrap();
@@ -156,8 +156,8 @@ fn a_members_clock_harms_itself() {
     });
 }
 
-/// S10. Before: what a member reserves, and how long its lease is, holds for the next holder of
-/// its worker id: no snowflake id for a day.
+/// S10. Before: a member's reservation and lease duration apply to the next holder of its worker
+/// id: no snowflake ids for a day.
 #[test]
 fn what_a_member_reserves_does_not_stop_the_next_holder() {
     let (server, mut honest, mut mallory) = registry();
@@ -172,7 +172,7 @@ fn what_a_member_reserves_does_not_stop_the_next_holder() {
     };
     let answer = claim(&mut mallory, "n", far).unwrap();
     println!("{answer:?}");
-    // The longest lease, and what clocks and ids may lead by: not by what it says.
+    // Limited by the max lease, skew and lead, whatever the member claims.
     if let Some(until) = answer.reserved_until_ms {
         assert!(until < now_ms() + 61 * MINUTE_MS, "{answer:?}");
     }
@@ -192,8 +192,8 @@ fn what_a_member_reserves_does_not_stop_the_next_holder() {
     assert!(lease);
 }
 
-/// S10. Before: whoever knows a node's name gets its worker id once its lease has ended, and
-/// the node is a copy of somebody (`held`).
+/// S10. Before: anybody who knows a node's name gets its worker id after the end of its lease, and
+/// the node is taken for a copy (`held`).
 #[test]
 fn a_nodes_name_is_its_roles() {
     let (_server, mut honest, mut mallory) = registry();
@@ -211,7 +211,7 @@ fn a_nodes_name_is_its_roles() {
     assert_eq!(assert_granted(&mut honest, "h1").worker_id, mine.worker_id);
 }
 
-/// S10. Before: the first one to ask sets the epoch of the whole fleet.
+/// S10. Before: the first requester determines the epoch of the whole fleet.
 #[test]
 fn the_epoch_is_the_owners() {
     let (_server, mut honest, mut mallory) = registry();
@@ -223,7 +223,7 @@ fn the_epoch_is_the_owners() {
     assert_granted(&mut honest, "h1");
 }
 
-/// A central server whose owner answers what he likes.
+/// A central server whose owner chooses its answers.
 fn hostile_central(answers: &[&str]) -> Fleet {
     let fleet = Fleet::new(1, &[]);
     let mut central = fleet.central.session();
@@ -243,8 +243,8 @@ fn hostile_central(answers: &[&str]) -> Fleet {
     fleet
 }
 
-/// Two answers of a hostile central server that are longer together than a segment may be.
-/// Before: they are published as one.
+/// Two answers of a hostile central server that together exceed the length of a segment. Before:
+/// they are published as one.
 #[test]
 fn answers_that_add_up_to_more_than_a_segment() {
     let fleet = hostile_central(&[
@@ -291,7 +291,7 @@ fn answers_that_add_up_to_more_than_a_segment() {
     assert_issued_once([ids]);
 }
 
-/// Answers that make no sense end in an error, or are cut; nothing crashes, and no id comes
+/// Invalid answers result in an error, or are truncated. Nothing crashes, and no id is issued
 /// twice. Before: the same.
 #[test]
 fn nonsense_from_a_central_server() {

@@ -10,8 +10,8 @@ use leaf_id_tests::{
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What an owner does to the table of tags. The columns that a status view needs cannot be
-/// changed while it is there.
+/// Changes of the table of tags by its owner. Columns used by a status view cannot be changed while
+/// the view exists.
 const CHANGES: [&str; 14] = [
     "ALTER TABLE {table} ALTER update_time TYPE text",
     "ALTER TABLE {table} ALTER incarnation TYPE text",
@@ -31,7 +31,7 @@ const CHANGES: [&str; 14] = [
     "ALTER TABLE {table} DROP max_step CASCADE, ADD max_step text DEFAULT 'long'",
 ];
 
-/// A change, then an edit by DML, and claims. Either is right, or refused.
+/// A change, an edit by DML, and claims. Each is correct, or refused.
 fn change_and_use(attack: &Attack, by: &str, change: &str) {
     let mut admin = attack.admin();
     admin.create_steady_tag("t", 10);
@@ -71,18 +71,18 @@ fn change_and_use(attack: &Attack, by: &str, change: &str) {
     if let Ok(more) = alice.try_take("t", 60) {
         ids.extend(more);
     }
-    // Nothing has crashed.
+    // No process has crashed.
     assert_eq!(admin.value::<i32>("SELECT 1"), 1);
     assert_issued_once([ids]);
-    // Nobody else has to bear it.
+    // Other databases are not affected.
     let mut other = attack.server.session();
     other.run("CREATE EXTENSION leaf_id");
     other.create_steady_tag("t", 10);
     assert_issued_once([other.take("t", 50)]);
 }
 
-/// S12, by an owner of the table who is no superuser. Before: signal 11, and the whole server
-/// restarts.
+/// S12, by an owner of the table who is not a superuser. Before: signal 11, and a restart of the
+/// whole server.
 #[test]
 fn a_table_that_its_owner_has_changed() {
     each(CHANGES, |change| {
@@ -100,7 +100,8 @@ fn a_table_that_a_superuser_has_changed() {
     });
 }
 
-/// S12: columns of other types are 42804, and not read as what they were. Before: signal 11.
+/// S12: columns of other types cause error 42804, and are not read as the original type. Before:
+/// signal 11.
 #[test]
 fn a_column_of_another_type_is_said() {
     let server = Server::with_leaf_id(&[]);
@@ -119,7 +120,7 @@ fn a_column_of_another_type_is_said() {
         .is("42804");
 }
 
-/// S12 for the registry's tables. Before: an error of PL/pgSQL's, as it should be.
+/// S12 for the registry's tables. Before: an error of PL/pgSQL, as expected.
 #[test]
 fn tables_of_the_registry_that_were_changed() {
     each(
@@ -164,8 +165,7 @@ fn tables_of_the_registry_that_were_changed() {
     );
 }
 
-/// Tags in the encoding of their database, which is not UTF-8. An error shows what is
-/// no UTF-8 by its bytes.
+/// Tags in the encoding of their database, not UTF-8. Errors show invalid UTF-8 as bytes.
 #[test]
 fn tags_that_are_not_utf_8() {
     each(["SQL_ASCII", "LATIN1"], |encoding| {

@@ -7,8 +7,8 @@ use leaf_id_tests::{Fleet, Mode, Proxy, Server, Session, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A member whose tag p is sourced through a proxy in segments of 50, of which all that was
-/// cached is used, and the central server is asked for more: the answer is held up.
+/// A member whose tag p is sourced through a proxy in segments of 50. All cached ids are used up, a
+/// claim is in flight, and its answer is delayed.
 struct HeldUp {
     fleet: Fleet,
     proxy: Proxy,
@@ -83,7 +83,7 @@ fn an_answer_waits_for_a_locked_row_and_is_not_asked_for_again() {
         held_up.central_max_id() > held_up.max_id
     });
     let pid = holder.pid();
-    // More than one try.
+    // More than one attempt.
     for _ in 0..2 {
         let failure = held_up.session.try_next("p").unwrap_err();
         failure.is("55P03").details(&format!("process {pid}"));
@@ -94,7 +94,7 @@ fn an_answer_waits_for_a_locked_row_and_is_not_asked_for_again() {
     assert_eq!(held_up.session.next("p"), held_up.max_id);
 }
 
-/// Would catch: ids below what a DBA has raised the row to while the answer was under way.
+/// Would catch: ids below a value to which a DBA has raised the row while the answer was in flight.
 #[test]
 fn a_row_that_was_raised_meanwhile_gets_nothing_lower() {
     let mut held_up = HeldUp::new();

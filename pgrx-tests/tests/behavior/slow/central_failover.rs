@@ -14,7 +14,7 @@ use rand::RngExt;
 const LIMIT: Duration = Duration::from_secs(60);
 const MEMBERS: usize = 3;
 const SESSIONS: usize = 12;
-/// How long nobody is the central server, beside what the promotion takes.
+/// Time without a central server, in addition to the promotion.
 const VACANCY: Duration = Duration::from_secs(3);
 
 /// A central server, its standby, and members that know both.
@@ -25,8 +25,8 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// With tags of one name everywhere: `step` and `max_step` are one, so that it is clear
-    /// how long what is cached lasts.
+    /// Creates tags of the same names everywhere. `step` equals `max_step`, so that the lifetime of
+    /// cached ids is known.
     fn new(failover_skip: &str, tags: &[(&str, i32)]) -> Self {
         let first = Server::with_leaf_id(&[
             ("leaf_id.failover_skip", failover_skip),
@@ -68,7 +68,7 @@ impl Fleet {
     }
 }
 
-/// Checks that so much was skipped there, at once.
+/// Checks that this many ids were skipped there, at once.
 #[track_caller]
 fn assert_skipped(server: &Server, ids: i64) {
     let log = server.log();
@@ -77,7 +77,7 @@ fn assert_skipped(server: &Server, ids: i64) {
     assert!(log.contains(&line), "{log}");
 }
 
-/// Nothing is hasty: all that does not come is a failure.
+/// No short timeouts: every missing id is a failure.
 fn plan(tags: &[(&str, i32)]) -> Plan {
     let part = |(tag, _): &(&str, i32)| Part {
         source: Source::Tag((*tag).into()),
@@ -93,8 +93,8 @@ fn plan(tags: &[(&str, i32)]) -> Plan {
     plan
 }
 
-/// Has the sessions insert for so long, while the first server dies and the second one is
-/// promoted, and checks that no call fails and no id comes twice. Prints the longest stalls.
+/// Lets the sessions insert while the first server dies and the second one is promoted. Checks that
+/// no call fails and no id is issued twice. Prints the longest stalls.
 fn fail_over_under_load(
     what: &str,
     fleet: &Fleet,
@@ -145,15 +145,15 @@ fn fail_over_under_load(
         if let Some(cut) = window.cut.first() {
             history.fail(&format!("an insert has failed: {}", cut.failure));
         }
-        // Nobody waits while there is something left.
+        // Nobody waits while cached ids remain.
         if *tag == LARGE && window.longest_call >= outage {
             history.fail(&format!("{tag}: a call took {:?}", window.longest_call));
         }
     }
 }
 
-/// What is cached of one tag lasts for the whole test, of the other for a moment. Of the
-/// large one nothing is claimed after the failover, and nothing needs to be skipped.
+/// Cached ids of one tag last for the whole test, those of the other for a moment. After the
+/// failover, no ids of the large one are claimed, and none need be skipped.
 const TAGS: [(&str, i32); 2] = [(LARGE, 10_000_000), ("small", 500)];
 const LARGE: &str = "large";
 
@@ -161,7 +161,7 @@ fn synchronous_pair(whole: Duration) {
     let fleet = Fleet::new("0", &TAGS);
     fleet.make_synchronous();
     fail_over_under_load("synchronous failover", &fleet, &TAGS, whole, || {
-        // Whatever is claimed from now on the standby will not have: nothing may be.
+        // The standby does not receive any further claims, so there must be none.
         fleet.second.cut_off();
         thread::sleep(Duration::from_secs(1));
     });
@@ -173,14 +173,14 @@ fn a_synchronous_pair_fails_over_under_load() {
     synchronous_pair(Duration::from_secs(8));
 }
 
-/// By `make torture`.
+/// Run by `make torture`.
 #[test]
 #[ignore = "takes a minute"]
 fn a_synchronous_pair_fails_over_in_a_minute_under_load() {
     synchronous_pair(Duration::from_secs(60));
 }
 
-/// The standby has not heard of the last claims of all members: two of each are skipped.
+/// The standby lacks the last claims of all members; two of each are skipped.
 fn asynchronous_pair(whole: Duration) {
     const TAGS: [(&str, i32); 1] = [("t", 200_000)];
     let fleet = Fleet::new(&(2 * MEMBERS).to_string(), &TAGS);
@@ -188,7 +188,7 @@ fn asynchronous_pair(whole: Duration) {
         let claimed = || fleet.first.session().max_id("t");
         fleet.second.cut_off();
         let known = fleet.second.session().max_id("t");
-        // One of those that the standby never gets, at least.
+        // At least one claim that the standby never receives.
         wait_until(LIMIT, "a claim", || claimed() > known);
     });
     assert_skipped(&fleet.second, 2 * 3 * 200_000);
@@ -199,15 +199,14 @@ fn an_asynchronous_pair_fails_over_under_load() {
     asynchronous_pair(Duration::from_secs(8));
 }
 
-/// By `make torture`.
+/// Run by `make torture`.
 #[test]
 #[ignore = "takes a minute"]
 fn an_asynchronous_pair_fails_over_in_a_minute_under_load() {
     asynchronous_pair(Duration::from_secs(60));
 }
 
-/// As many claims as are skipped, of all members together, and none of them known to the
-/// standby.
+/// As many claims of all members together as are skipped, none of which the standby has received.
 #[test]
 fn an_asynchronous_pair_skips() {
     let tags = [("t", 100)];
@@ -235,8 +234,8 @@ fn an_asynchronous_pair_skips() {
     assert_skipped(&fleet.second, lost);
 }
 
-/// It has forgotten claims, and has not been told to skip any: what it gives away now lies
-/// below what its members have. They notice where they can, and a repair is an edit away.
+/// It lost claims without skipping any, so it assigns ids below those of its members. They detect
+/// that as far as possible, and an edit repairs it.
 #[test]
 fn a_central_server_behind_the_members_is_told() {
     let tags = [("t", 100)];
@@ -246,7 +245,7 @@ fn a_central_server_behind_the_members_is_told() {
     session.wait_for_spare("t");
     fleet.second.replay_all_of(&fleet.first);
     fleet.second.cut_off();
-    // More than a few claims that it refuses make up for.
+    // More than it makes up for by a few refused claims.
     ids.extend(session.use_claims("t", 20));
     let forgotten = fleet.first.session().max_id("t");
     fleet.first.stop(Stop::Immediate);
@@ -255,7 +254,7 @@ fn a_central_server_behind_the_members_is_told() {
     let failure = loop {
         match session.try_next("t") {
             Ok(id) => ids.push(id),
-            // Not before it has found the new central server.
+            // Errors until it has found the new central server.
             Err(failure) if failure.state == "55P03" => {}
             Err(failure) => break failure,
         }

@@ -17,7 +17,7 @@ const STEP: i32 = 100;
 const NEXT: &str = "SELECT leaf_segment_next('t')";
 const CLAIM: &str = "leaf_claim($1";
 
-/// A central server and a member with the tag `t`, which reaches it through a proxy.
+/// A central server, and a member with tag `t` that connects through a proxy.
 struct Pair {
     member: Server,
     proxy: Proxy,
@@ -29,7 +29,7 @@ impl Pair {
         Self::with_claim_timeout("1s")
     }
 
-    /// Whoever waits for the network waits for [`PATIENCE`].
+    /// A pair with [`PATIENCE`] as its network timeouts.
     fn patient() -> Self {
         Self::with_claim_timeout(&format!("{}s", PATIENCE.as_secs())).patient_to_connect()
     }
@@ -60,9 +60,9 @@ impl Pair {
         }
     }
 
-    /// Uses the tag, has something fail, and checks that waits for it can be ended and say
-    /// why they wait, that the log tells of it once, and that they are over with it.
-    /// Returns all ids that were taken.
+    /// Uses the tag, causes a failure, and checks that waits for it can be ended and show their
+    /// reason, that the log mentions it once, and that waits end with the failure. Returns all ids
+    /// taken.
     #[track_caller]
     fn suffers(&self, begin: impl FnOnce(), detail: &str, end: impl FnOnce()) -> Vec<i64> {
         let mut session = self.member.session();
@@ -109,14 +109,14 @@ impl Pair {
         ids
     }
 
-    /// How many ids are claimed at the central server and were not heard of here.
+    /// Number of ids claimed at the central server that the member did not receive.
     fn lost(&self) -> i64 {
         self.member.session().wait_for_spare("t");
         self.central.session().max_id("t") - self.member.session().max_id("t")
     }
 }
 
-/// All ids that come without a wait, and why there are no more.
+/// All ids available without a wait, and the error of the next call.
 fn drain(session: &mut Session) -> (Vec<i64>, Failure) {
     session.run("SET leaf_id.refill_timeout = '50ms'");
     let mut ids = Vec::new();
@@ -131,7 +131,7 @@ fn drain(session: &mut Session) -> (Vec<i64>, Failure) {
     (ids, failure.is("55P03").clone())
 }
 
-/// Waits until a session of the member has asked for ids of `t`, and does something.
+/// Waits until a session of the member has requested ids of `t`, then acts.
 #[track_caller]
 fn while_waiting(member: &Server, act: impl FnOnce()) -> Result<(), Failure> {
     let mut waiter = member.session();
@@ -139,8 +139,8 @@ fn while_waiting(member: &Server, act: impl FnOnce()) -> Result<(), Failure> {
     disturb_waiting(member, waiter, NEXT, |_| act()).result
 }
 
-/// A server that accepts connections and says nothing is the worst of all: whoever waits
-/// for its answer in libpq sees nothing else.
+/// A server that accepts connections but does not respond is the worst case: a process that waits
+/// in libpq notices nothing else.
 #[test]
 fn a_silent_server_stalls_nobody() {
     let pair = Pair::new().patient_to_connect();
@@ -156,7 +156,7 @@ fn a_silent_server_stalls_nobody() {
     pair.proxy.set(Mode::Silent);
     drain(&mut session);
     let result = while_waiting(member, || {
-        // It was asked for an answer, and is connected to anew.
+        // After a timeout, the member reconnects.
         wait_until(LIMIT, "a connection", || pair.proxy.connections() > 1);
         for tag in ["local", "other"] {
             for _ in 0..10 {
@@ -164,13 +164,13 @@ fn a_silent_server_stalls_nobody() {
             }
         }
         promptly(|| session.run("DROP DATABASE idle"));
-        // A session that waits is ended by a stop as any other.
+        // A shutdown terminates a waiting session as usual.
         promptly(|| member.stop(Stop::Fast));
     });
     result.unwrap_err().is_termination();
 }
 
-/// Nor does one that never stops talking, and never lets anybody ask.
+/// Nor does a server that never stops sending, so that no request can be sent.
 #[test]
 fn a_server_that_talks_without_end_stalls_nobody() {
     let pair = Pair::new();
@@ -187,7 +187,7 @@ fn a_server_that_talks_without_end_stalls_nobody() {
     pair.proxy.end_connections();
     drain(&mut session);
     let result = while_waiting(member, || {
-        // It was given up once, at least.
+        // The connection was given up at least once.
         wait_until(LIMIT, "three connections", || pair.proxy.connections() > 3);
         for _ in 0..10 {
             promptly(|| session.take("local", STEP));
@@ -198,15 +198,15 @@ fn a_server_that_talks_without_end_stalls_nobody() {
     result.unwrap_err().is_termination();
 }
 
-/// One that lets everybody in and refuses to claim is away all the while: how long, and how often it
-/// was asked, is what somebody is to be woken by.
+/// A server that accepts connections but refuses all claims counts as away. An alert needs the
+/// duration and the number of attempts.
 #[test]
 fn a_server_that_only_refuses_is_away_until_it_claims() {
     let pair = Pair::new();
     let mut session = pair.member.session();
     session.take("t", 5);
     session.wait_for_spare("t");
-    // Otherwise libpq refuses, when it connects.
+    // Otherwise libpq itself would refuse the connection.
     session.run(&format!(
         "ALTER SERVER {CENTRAL} OPTIONS (DROP target_session_attrs)"
     ));
@@ -242,7 +242,7 @@ fn a_server_that_only_refuses_is_away_until_it_claims() {
     assert_eq!(told, 1);
 }
 
-/// The database in which a claim is under way, too.
+/// Even the database with a claim in flight.
 #[test]
 fn a_database_is_dropped_while_its_server_is_silent() {
     let pair = Pair::patient();
@@ -258,7 +258,7 @@ fn a_database_is_dropped_while_its_server_is_silent() {
     session.create_sourced_tag("t", STEP, STEP);
     session.take("t", 5);
     session.wait_for_spare("t");
-    // At a claim, and at connecting.
+    // During a claim, and while connecting.
     for connections in [1, 2] {
         pair.proxy.set(Mode::Silent);
         drain(&mut session);
@@ -311,7 +311,7 @@ fn connections_refused() {
     assert_eq!(pair.lost(), 0);
 }
 
-/// A request that was never sent on costs nothing, and one that is cut off is made again.
+/// A request that was not passed on costs nothing. One that was cut off is repeated as a new claim.
 #[test]
 fn cut_in_mid_claim() {
     let pair = Pair::new();
@@ -328,7 +328,7 @@ fn cut_in_mid_claim() {
     assert_eq!(pair.lost(), 0);
 }
 
-/// What was claimed there and never heard of here is a gap, once, and nobody else's.
+/// Ids claimed there but never received are a gap, once, and are not issued by others.
 #[test]
 fn a_lost_answer_is_a_gap() {
     let pair = Pair::new();
@@ -339,7 +339,7 @@ fn a_lost_answer_is_a_gap() {
     let step = i64::from(STEP);
     for cuts in 1..=3 {
         pair.proxy.set(Mode::CutAfter(CLAIM));
-        // The two that are cached, and more.
+        // The two cached segments, and more.
         ids.extend(session.take("t", 2 * STEP));
         assert_eq!(pair.proxy.cuts(), cuts);
         session.wait_for_spare("t");
@@ -350,7 +350,7 @@ fn a_lost_answer_is_a_gap() {
         .map(|pair| pair[1] - pair[0] - 1)
         .filter(|gap| *gap > 0)
         .collect();
-    // The last one may lie before the spare.
+    // The last one may be before the spare.
     assert!([2, 3].contains(&gaps.len()), "{gaps:?}");
     assert!(gaps.iter().all(|gap| *gap == step), "{gaps:?}");
     assert_eq!(pair.lost(), 0);
@@ -358,7 +358,7 @@ fn a_lost_answer_is_a_gap() {
     assert_eq!(pair.central.session().max_id("t"), 1 + claimed * step);
 }
 
-/// It keeps its connections, and so does the kernel, which goes on accepting.
+/// Its connections remain open, and the kernel continues to accept new ones.
 #[test]
 fn a_frozen_server_goes_on() {
     let pair = Pair::new();
@@ -368,7 +368,7 @@ fn a_frozen_server_goes_on() {
         "no answer from",
         || drop(frozen.take()),
     );
-    // What it does late is a gap.
+    // Late claims are a gap.
     let mut session = pair.member.session();
     let mut more = session.take("t", 5 * STEP);
     more.extend(ids);
@@ -493,7 +493,7 @@ fn a_server_that_was_dropped() {
     assert_eq!(pair.lost(), 0);
 }
 
-/// The connection that there is is to the old one, and works.
+/// The existing connection is to the old server, and works.
 #[test]
 fn alter_server_is_noticed() {
     let pair = Pair::new();

@@ -15,11 +15,11 @@ use leaf_id_tests::{
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A small file system in memory, gone with the value. Declare it before the server.
+/// A small file system in memory, removed on drop. Declare it before the server.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// `None`, and a loud word, where it is not permitted to mount one.
+    /// `None`, with a prominent message, if mounting is not permitted.
     fn new(mebibytes: u32) -> Option<Self> {
         let dir = PathBuf::from(format!("/tmp/li-disk-{:06x}", rand::random::<u32>() >> 8));
         fs::create_dir(&dir).unwrap();
@@ -48,9 +48,9 @@ impl SmallDisk {
         self.0.join("filler")
     }
 
-    /// Leaves no room on it.
+    /// Fills the disk.
     fn fill(&self) {
-        // It ends with an error, when the disk is full.
+        // Ends with an error when the disk is full.
         Command::new("dd")
             .args(["if=/dev/zero", "bs=4096"])
             .arg(format!("of={}", self.filler().display()))
@@ -82,7 +82,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Puts a directory of the stopped server on another disk.
+/// Moves a directory of the stopped server to another disk.
 fn move_to(server: &Server, name: &str, disk: &Path) {
     let (from, to) = (server.data_dir().join(name), disk.join(name));
     let copied = Command::new("cp").arg("-a").arg(&from).arg(&to).status();
@@ -102,7 +102,7 @@ fn take_to_the_end(mut session: Session) -> (Vec<i64>, Failure) {
     }
 }
 
-/// PostgreSQL cannot go on without WAL: it PANICs, and its recovery ends the same way.
+/// PostgreSQL cannot run without WAL: it PANICs, and so does its recovery.
 #[test]
 fn no_room_for_wal_repeats_nothing() {
     let Some(disk) = SmallDisk::new(64) else {
@@ -125,7 +125,7 @@ fn no_room_for_wal_repeats_nothing() {
     move_to(&server, "pg_wal", &disk.0);
     server.launch();
     for round in 0..2 {
-        // Connected before: the server may be gone soon after.
+        // Connect first: the server may be gone soon.
         let connect = |_| Mutex::new(Some(server.session()));
         let sessions: Vec<_> = (0..17).map(connect).collect();
         disk.fill();
@@ -140,11 +140,11 @@ fn no_room_for_wal_repeats_nothing() {
                 };
                 return [first, take_to_the_end(session).0].concat();
             }
-            // Not before all have had their chance.
+            // Not before all sessions have begun.
             wait_until(LIMIT, "all to begin", || {
                 begun.load(Ordering::Relaxed) == 16
             });
-            // The claims alone would take their time until the segment of WAL is full.
+            // Claims alone would take long to fill a WAL segment.
             let wal =
                 "INSERT INTO hog SELECT repeat(md5(i::text), 50) FROM generate_series(1, 1000) i";
             while session.try_run(wal).is_ok() {}
@@ -169,7 +169,7 @@ fn no_room_for_wal_repeats_nothing() {
     assert_issued_once(&issued);
 }
 
-/// The claim fails as any UPDATE does. Sessions are told, and go on when there is room.
+/// The claim fails like any UPDATE. Sessions get the error, and continue once there is space.
 #[test]
 fn no_room_for_the_table_is_an_error_until_there_is() {
     let Some(disk) = SmallDisk::new(2) else {
@@ -189,7 +189,7 @@ fn no_room_for_the_table_is_an_error_until_there_is() {
          ALTER TABLE leaf_id.leaf_alloc SET TABLESPACE small",
     );
     let mut issued = session.take("t", 10);
-    // As long as somebody may see the old rows, no new one takes their place.
+    // While an old snapshot sees the old tuples, their space is not reused.
     old.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM leaf_id.leaf_alloc");
     disk.fill();
     session.run("SET leaf_id.refill_timeout = '1s'");

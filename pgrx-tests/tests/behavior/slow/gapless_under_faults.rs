@@ -14,17 +14,17 @@ use crate::gapless::last;
 const SESSIONS: usize = 16;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a client knows.
+/// Knowledge of a client.
 #[derive(Default)]
 struct Client {
-    /// Numbers of transactions whose COMMIT was acknowledged, by its mark.
+    /// Numbers of transactions whose COMMIT was acknowledged, with their marks.
     printed: Vec<(i64, i64)>,
     /// Marks of transactions whose COMMIT was not answered.
     unknown: Vec<i64>,
     rolled_back: usize,
 }
 
-/// One transaction; `Err` where the connection is gone.
+/// Runs one transaction; `Err` if the connection is lost.
 fn transaction(
     session: &mut Session,
     mark: i64,
@@ -35,7 +35,7 @@ fn transaction(
     session.try_run("BEGIN")?;
     let mut numbers = Vec::new();
     match how % 8 {
-        // Something that fails.
+        // A failing statement.
         0 => {
             session.try_column::<i64>(&insert)?;
             let failure = session.fails("SELECT 1 / 0");
@@ -50,7 +50,7 @@ fn transaction(
             client.rolled_back += 1;
             return Ok(());
         }
-        // One that is given back, and taken again.
+        // A number that is rolled back and taken again.
         2 => {
             session.try_run("SAVEPOINT a")?;
             session.try_column::<i64>(&insert)?;
@@ -91,7 +91,7 @@ fn work(
             std::thread::yield_now();
             continue;
         };
-        // Half of them do not care.
+        // Half of them turn off synchronous_commit.
         let level = ["on", "off"][number % 2];
         if session
             .try_run(&format!("SET synchronous_commit = {level}"))
@@ -111,7 +111,7 @@ fn work(
     client
 }
 
-/// A backend of one of the sessions that is in a transaction.
+/// A backend that is in a transaction.
 fn victim(server: &Server) -> i32 {
     let mut session = server.session();
     let mut pids = Vec::new();
@@ -174,14 +174,14 @@ fn committed_calls_have_the_numbers_from_1_and_none_twice() {
         assert_eq!(*number, expected, "of {mark}");
     }
     assert_eq!(last(&mut session), i64::try_from(rows.len()).unwrap());
-    // What a client was told is there, and nobody else was told the same.
+    // All numbers reported to clients exist, and none was reported twice.
     let mut told = 0;
     for (number, mark) in clients.iter().flat_map(|client| &client.printed) {
         let (_, found) = rows[usize::try_from(number - 1).unwrap()];
         assert_eq!(found, *mark, "{number} was printed");
         told += 1;
     }
-    // The rest is what clients do not know.
+    // The rest are those with an unknown outcome.
     let unknown: Vec<i64> = clients
         .iter()
         .flat_map(|client| client.unknown.iter().copied())

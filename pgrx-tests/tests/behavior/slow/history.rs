@@ -60,7 +60,7 @@ fn clean_restarts_and_ended_launchers_lose_nothing() {
     });
     let cut = windows.iter().flat_map(|window| &window.cut);
     for failure in cut.map(|cut| &cut.failure).chain(&failures) {
-        // The server does not take connections while it stops and starts.
+        // The server accepts no connections while it restarts.
         assert!(
             ["57P01", "57P03", ""].contains(&&*failure.state),
             "{failure}"

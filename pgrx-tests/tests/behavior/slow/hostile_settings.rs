@@ -3,8 +3,8 @@
 
 use leaf_id_tests::{Server, assert_issued_once};
 
-/// What is set (for the database, and for the role that workers run as), and how. All of it
-/// is harmless for the ids themselves.
+/// Settings for the database, and for the role that workers run as. None of them affects the ids
+/// themselves.
 const SETTINGS: [&str; 17] = [
     "default_transaction_read_only = on",
     "default_transaction_isolation = 'serializable'",
@@ -47,18 +47,18 @@ fn refills_go_on() {
             println!("ALTER {target} SET {setting}");
             let name = format!("d{i}_{}", &target[..1].to_lowercase());
             admin.run(&format!("CREATE DATABASE {name} TEMPLATE template"));
-            // Connected before, so that this session does not feel it.
+            // Connect first, so that this session is not affected.
             let mut session = server.session_in(&name);
             if admin
                 .try_run(&format!("ALTER {target} {name} SET {setting}"))
                 .is_err()
             {
-                // Not a setting of this version, or not one to be set there.
+                // Not a setting of this version, or it cannot be set this way.
                 println!("skipped");
                 continue;
             }
             let mut ids = session.take("t", 3000);
-            // One that does feel it, where that lets it live.
+            // A session that is affected, unless the setting prevents it from working.
             if !setting.contains("1ms") && !setting.contains("search_path") {
                 ids.extend(server.session_in(&name).take("t", 3000));
             }
@@ -92,7 +92,7 @@ fn a_role_with_hostile_settings_everywhere_is_served() {
     assert_issued_once(&[session.take("t", 3000)]);
 }
 
-/// An error of one tag's claim does not end the allocator, which would hold up all others.
+/// An error in one tag's claim does not end the allocator, which would hold up all others.
 #[test]
 fn an_error_does_not_end_the_allocator() {
     let server = Server::with_leaf_id(&[("leaf_id.refill_timeout", "10s")]);

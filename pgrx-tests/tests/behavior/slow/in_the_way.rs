@@ -11,11 +11,11 @@ use leaf_id_tests::{
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Queries of one role that keep all worker slots for themselves.
+/// Queries of one role that occupy all worker slots.
 const CROWD: usize = 4;
 
-/// Runs `work` while a role that can only connect, in a database of its own, has parallel
-/// queries run that have every worker slot there is.
+/// Runs `work` while a role that can only connect, in its own database, occupies every worker slot
+/// with parallel queries.
 fn in_a_crowd<T>(server: &Server, work: impl FnOnce() -> T) -> T {
     let mut admin = server.session();
     admin.run("CREATE ROLE crowd LOGIN");
@@ -29,7 +29,7 @@ fn in_a_crowd<T>(server: &Server, work: impl FnOnce() -> T) -> T {
                  SET min_parallel_table_scan_size = 0; SET parallel_setup_cost = 0;
                  SET parallel_tuple_cost = 0",
             );
-            // Minutes, if nobody ends it.
+            // Takes minutes unless terminated.
             let _ = session.try_run("SELECT count(pg_sleep(0.2)) FROM pg_proc");
         },
         || {
@@ -54,7 +54,7 @@ fn in_a_crowd<T>(server: &Server, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The longest of as many calls as fit in a time, and what they got.
+/// The longest of as many calls as fit in `time`, and their results.
 fn longest<T>(time: Duration, mut call: impl FnMut() -> T) -> (Duration, Vec<T>) {
     let start = Instant::now();
     let mut longest = Duration::ZERO;
@@ -67,7 +67,7 @@ fn longest<T>(time: Duration, mut call: impl FnMut() -> T) -> (Duration, Vec<T>)
     (longest, got)
 }
 
-/// S7, with `max_worker_processes` as it is. Before: 53400 as long as the queries run.
+/// S7, with the default `max_worker_processes`. Before: 53400 as long as the queries run.
 #[test]
 fn claims_go_on_when_parallel_queries_have_all_worker_slots() {
     let server = Server::with_leaf_id(&[("leaf_id.allocator_idle_timeout", "200ms")]);
@@ -126,9 +126,9 @@ fn leases_are_renewed_when_parallel_queries_have_all_worker_slots() {
     session.create_steady_tag("t", 1000);
     session.be_patient();
     let (longest, ids) = in_a_crowd(&member, || {
-        // Four leases long.
+        // For four leases.
         longest(Duration::from_secs(8), || {
-            // Claims want the same worker.
+            // Claims need the same worker.
             session.take("t", 300);
             session.value::<i64>("SELECT leaf_snowflake_next()")
         })
@@ -141,8 +141,8 @@ fn leases_are_renewed_when_parallel_queries_have_all_worker_slots() {
     assert!(longest < PROMPTLY, "{longest:?}");
 }
 
-/// S8: nobody who may not issue ids of a tag uses it up. Before: an integer tag is gone in
-/// 2,148 calls, and nothing can be taken away for one tag.
+/// S8: a role that may not issue ids of a tag cannot exhaust it. Before: an integer tag is
+/// exhausted by 2,148 calls, and there is no privilege to revoke for a single tag.
 #[test]
 fn a_tag_is_not_used_up_by_those_who_may_not_issue_its_ids() {
     let attack = Attack::on_installed(Attacker::Stranger, &[]);
@@ -178,17 +178,17 @@ fn a_tag_is_not_used_up_by_those_who_may_not_issue_its_ids() {
     mallory.try_next("cars").unwrap_err().is("42501");
 }
 
-/// The attacker asks for each of so many tags once, and hardly waits.
+/// The attacker requests an id of each of many tags once, with a short timeout.
 fn ask_for_many(attack: &Attack, tags: i32) {
     let mut mallory = attack.mallory();
     mallory.run("SET leaf_id.refill_timeout = '1ms'");
     for n in 1..=tags {
-        // Of a server that does not answer nothing comes.
+        // A server that does not respond yields no ids.
         let _ = mallory.try_next(&format!("many{n}"));
     }
 }
 
-/// Tags of another database, in use: not at the end of a segment.
+/// Tags of another database in use, not at the end of a segment.
 fn victims(server: &Server) -> Session {
     let mut victim = server.session();
     victim.run("CREATE EXTENSION IF NOT EXISTS leaf_id");
@@ -200,8 +200,8 @@ fn victims(server: &Server) -> Session {
     victim
 }
 
-/// S9: tags whose server is away. Before: 53400 for every other tag of any database, until it
-/// is back.
+/// S9: tags whose server is down. Before: 53400 for every other tag of any database, until it is
+/// back.
 #[test]
 fn requests_that_nobody_answers_keep_no_slot_from_others() {
     each([64, 1024], |&slots: &i32| {
@@ -232,7 +232,7 @@ fn requests_that_nobody_answers_keep_no_slot_from_others() {
             let ids = ids.unwrap_or_else(|failure| panic!("tag {tag}: {failure}"));
             assert_issued_once([ids]);
         }
-        // Hers go on trying; and others keep what they have.
+        // Her requests are retried, and others keep their slots.
         ask_for_many(&attack, tags);
         assert_eq!(session.next("a"), 21);
     });
@@ -266,7 +266,7 @@ fn a_loop_over_many_tags_evicts_those_of_its_own_database() {
     });
 }
 
-/// S9: what an eviction drops is counted. Before: `ids_lost` says 0.
+/// S9: ids lost by an eviction are counted. Before: `ids_lost` is 0.
 #[test]
 fn evicted_ids_are_counted() {
     let server = Server::with_leaf_id(&[("leaf_id.max_tags", "4")]);
@@ -283,7 +283,7 @@ fn evicted_ids_are_counted() {
     }
     let table = session.table("leaf_alloc");
     let claimed = format!("SELECT (sum(max_id) - count(*))::bigint FROM {table}");
-    // Evicted slots are nobody's: where a view tells of all slots, they are counted there.
+    // Evicted slots belong to no tag: if a view shows totals of all slots, they are counted there.
     let of_slots = session.column::<String>(
         "SELECT relname::text FROM pg_class WHERE relname = 'leaf_slot_status' AND relkind = 'v'",
     );

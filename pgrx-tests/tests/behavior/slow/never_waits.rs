@@ -16,14 +16,14 @@ use leaf_id_tests::{
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// What a busy machine may take for what waits for nothing.
+/// Time limit on a busy machine for work that does not wait.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// How far a clock is set ahead to make up for all that was done before.
+/// Clock offset that makes up for the effects of previous faults.
 const HEALING_MS: i64 = 60_000;
 
 const CONF: [(&str, &str); 3] = [
     ("leaf_id.worker_id", "1"),
-    // For standbys of backups that are not the newest.
+    // For standbys from older backups.
     ("wal_keep_size", "256MB"),
     ("wal_retrieve_retry_interval", "100ms"),
 ];
@@ -35,7 +35,7 @@ enum Fault {
     KillLauncher,
     Promote,
     Restore,
-    /// By so many milliseconds, under load.
+    /// By this many milliseconds, under load.
     SetClockBack(u32),
 }
 
@@ -51,15 +51,15 @@ const FAULTS: [Fault; 8] = [
 ];
 
 impl Fault {
-    /// Whether nobody can know what was issued before.
+    /// True if the server cannot know which ids were issued before.
     fn forgets(self) -> bool {
         matches!(self, Self::Promote | Self::Restore)
     }
 
-    /// How long ids may take after this one, which came after another.
+    /// Time limit for the first id after this fault, given the previous one.
     fn may_take(self, before: Option<Self>) -> Duration {
         match (before, self) {
-            // It is as far ahead of the clock as it may be.
+            // Its ids lead the clock by the max lead.
             (Some(before), Self::SetClockBack(ms)) if before.forgets() && ms >= 1000 => {
                 Duration::from_millis(ms.into()) + AT_ONCE
             }
@@ -68,7 +68,7 @@ impl Fault {
     }
 }
 
-/// A server that faults happen to, and what it has issued: it and those in whose place it is.
+/// A server subjected to faults, and all ids issued by it and its predecessors.
 struct Scene {
     server: Server,
     /// Taken before the first fault.
@@ -78,11 +78,11 @@ struct Scene {
 }
 
 impl Scene {
-    /// One that no fault has happened to, for these.
+    /// A scene before these faults.
     fn new(faults: &[Fault]) -> Self {
         let server = Server::with_clock(0, &CONF);
         let asking = Asking::default();
-        // A first start is as if something were forgotten.
+        // A first start is like one that lost its state.
         let _ = asking.first(&server);
         let clock = server.clock();
         clock.set(HEALING_MS);
@@ -105,13 +105,13 @@ impl Scene {
         }
     }
 
-    /// A backup of before the faults, under the clock of now.
+    /// A backup from before the faults, with the current clock.
     fn backup(&self) -> Backup {
         let backup = self.backup.as_ref().expect("a backup").again();
         backup.with_clock(self.server.clock().ahead_ms())
     }
 
-    /// Has a fault happen, and takes the first id after it.
+    /// Causes a fault, and takes the first id after it.
     fn suffer(&mut self, fault: Fault) -> First {
         match fault {
             Fault::KillServer => self.server.crash(),
@@ -142,7 +142,7 @@ impl Scene {
             Fault::SetClockBack(ms) => return self.set_clock_back(ms),
         }
         let first = self.asking.first(&self.server);
-        // So many that some are of times that were reserved a moment ago.
+        // Enough for some of them to be beyond the previous reservation.
         let mut session = self.server.session();
         for _ in 0..20 {
             self.asking.call(&mut session, 500).expect("more ids");
@@ -157,7 +157,7 @@ impl Scene {
             self.asking.wait_for_ids();
             clock.set(clock.ahead_ms() - i64::from(ms));
             let first = self.asking.first_in(&mut session);
-            // Of all of them.
+            // From all sessions.
             let before = self.asking.calls().len();
             wait_until(LIMIT, "more ids", || {
                 self.asking.calls().len() >= before + 40
@@ -168,7 +168,7 @@ impl Scene {
         in_threads_until(4, ask, act).1
     }
 
-    /// Calls that were refused since the last time.
+    /// Calls refused since the last call of this function.
     fn refusals(&mut self) -> Vec<Failure> {
         let refusals = self.asking.refusals();
         let new = refusals[self.refused..].iter();
@@ -177,15 +177,14 @@ impl Scene {
         new
     }
 
-    /// I3, I4: over all servers, since one came after the other.
+    /// I3, I4: across all servers, since one replaced the other.
     fn check(&self) {
         assert_apart([&self.asking]);
         assert_in_order(self.asking.calls());
     }
 }
 
-/// Every one of these pairs happens to a server of its own. All of them are tried before the
-/// test fails.
+/// Applies each pair to a server of its own. Tries all of them before the test fails.
 fn try_pairs(pairs: &[(Fault, Fault)]) {
     let mut faults = Vec::new();
     let mut longest = BTreeMap::<_, Duration>::new();
@@ -225,8 +224,8 @@ fn after_every_pair_of_faults_ids_are_there_at_once() {
     try_pairs(&pairs.concat());
 }
 
-/// What a lease must survive, too, with a registry on another server. A clock that is further
-/// off than this one is not that of a member.
+/// The same with a leased worker id, and a registry on another server. A clock that is further off
+/// than this is not acceptable for a member.
 #[test]
 fn with_a_leased_worker_id_ids_are_there_at_once() {
     let registry = Registry::start();
@@ -259,7 +258,7 @@ fn with_a_leased_worker_id_ids_are_there_at_once() {
         check(&mut scene, &format!("{fault:?}"), &first);
     }
     scene.check();
-    // One configuration: a name of its own by its port.
+    // One configuration; the port makes the node name unique.
     let standby = scene.server.standby(&[("port", "5433")]);
     standby.replay_all_of(&scene.server);
     let on_standby = Asking::default();
@@ -273,8 +272,8 @@ fn with_a_leased_worker_id_ids_are_there_at_once() {
     tell(&format!("with a leased worker id: {}", figures.join(", ")));
 }
 
-/// Kills a server again and again while 16 sessions ask for ids. A period begins when the server
-/// takes connections again, and lasts for half a second at least.
+/// Kills a server repeatedly while 16 sessions request ids. A period begins when the server accepts
+/// connections again, and lasts at least half a second.
 fn crash_every_second(crashes: usize) {
     let server = Server::with_leaf_id(&CONF);
     let asking = Asking::default();
@@ -287,7 +286,7 @@ fn crash_every_second(crashes: usize) {
             server.crash();
             let up = Instant::now();
             let rest = Duration::from_secs(1).saturating_sub(begin.elapsed());
-            // The pace of the crashes, whether ids come or not.
+            // The pace of the crashes, regardless of ids.
             thread::sleep(rest.max(Duration::from_millis(500)));
             (up, Instant::now())
         };
@@ -314,7 +313,7 @@ fn crash_every_second(crashes: usize) {
     assert_eq!(without, 0, "{firsts:.1?}");
 }
 
-/// For a minute by `make torture`: 16 sessions disturb what runs beside them.
+/// For a minute by `make torture`: 16 sessions would disturb concurrent tests.
 #[test]
 fn a_crash_every_second_leaves_no_second_without_ids() {
     let tortured = std::env::var_os("LEAF_ID_TORTURE_SECONDS").is_some();

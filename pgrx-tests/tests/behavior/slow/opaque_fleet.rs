@@ -4,7 +4,7 @@ use leaf_id_tests::{CENTRAL, Fleet, Server, Session};
 
 use crate::opaque::{assert_distinct, assert_opaque, create, decoded, take};
 
-/// Gives a member the key that another server has.
+/// Imports another server's key on a member.
 fn import(member: &Server, key: &str) -> Session {
     let mut session = member.session();
     session.be_patient();
@@ -17,8 +17,8 @@ fn import(member: &Server, key: &str) -> Session {
     session
 }
 
-/// The center counts, and knows no key; its standby takes over without the last claims of a member, and
-/// a member's standby with the key.
+/// The center counts without a key. Its standby takes over without the last claims of a member, and
+/// a member's standby takes over with the key.
 #[test]
 fn members_with_one_key_share_a_tag_over_failovers() {
     let central = Server::with_leaf_id(&[("leaf_id.failover_skip", "8")]);
@@ -26,7 +26,7 @@ fn members_with_one_key_share_a_tag_over_failovers() {
     let standby = central.standby(&[]);
     let mut center = central.session();
     center.run("SELECT leaf_tag_create('t', step => 100, max_step => 100)");
-    // Its keeper makes it where it is used by nobody.
+    // The key's owner creates it where it is not in use.
     create(&mut center, "kept", 100, "");
     let key: String = center.value("SELECT leaf_opaque_key('kept')");
     let members = [1, 2].map(|number| {
@@ -75,14 +75,14 @@ fn members_with_one_key_share_a_tag_over_failovers() {
         ids.extend(take(session, "t", 250));
     }
     assert_distinct(&ids);
-    // With one key: what all were made of is what the center has counted.
+    // All members use one key, so their ids decode to distinct numbers counted by the center.
     let numbers = decoded(&mut sessions[1], "t", &ids);
     assert_distinct(&numbers);
     let end = standby.session().max_id("t");
     assert!(numbers.iter().all(|number| (1..end).contains(number)));
 }
 
-/// Who has the key may issue ids of it, and so the center would issue some a second time.
+/// A server with the key may issue opaque ids, so as a center it would issue some of them twice.
 #[test]
 fn a_center_with_a_key_gives_members_no_numbers() {
     let fleet = Fleet::new(1, &[("leaf_id.refill_timeout", "3s")]);

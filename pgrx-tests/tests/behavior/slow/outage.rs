@@ -14,25 +14,25 @@ use rand::rngs::StdRng;
 const LIMIT: Duration = Duration::from_secs(60);
 const MINUTE_MS: i64 = 60_000;
 const STEP: i32 = 10;
-/// Claims of one length, after which it is the right one.
+/// Claims of constant length after which the step counts as settled.
 const SETTLED: i64 = 4;
 
-/// A member whose tag `t` is used at a steady rate, and the central server that it is sourced from.
+/// A member whose tag `t` is used at a constant rate, and its central server.
 struct Usage {
     central: Server,
     member: Server,
     clock: Clock,
     session: Session,
     random: StdRng,
-    /// Ids a minute.
+    /// Ids per minute.
     rate: i32,
 }
 
 impl Usage {
     fn new() -> Self {
         let mut random = random();
-        // So that a segment of one length lasts clearly between 15 and 30 minutes: this
-        // clock goes by minutes, and where it is close it goes from one side to the other.
+        // A segment must last clearly between 15 and 30 minutes: the test's clock advances by
+        // minutes, so near a boundary the step would alternate.
         let length = STEP << random.random_range(7..14);
         let rate = length / random.random_range(18..27);
         println!("{rate} ids a minute");
@@ -54,14 +54,14 @@ impl Usage {
         }
     }
 
-    /// A minute's ids are taken, and the minute passes.
+    /// Takes the ids of a minute, and advances the clock by it.
     fn pass_a_minute(&mut self) -> Result<(), Failure> {
         let taken = self.session.try_take("t", self.rate);
         self.clock.set(self.clock.ahead_ms() + MINUTE_MS);
         taken.map(|_| ())
     }
 
-    /// Some minutes pass in which the central server is there.
+    /// Advances the clock while the central server is available.
     #[track_caller]
     fn pass(&mut self, minutes: i64) {
         for minute in 0..minutes {
@@ -71,8 +71,8 @@ impl Usage {
         }
     }
 
-    /// Minutes pass until the step has found its length; and some more, so that the next
-    /// claim may be near or far.
+    /// Advances the clock until the step is settled, then by a random time, so that the next claim
+    /// may be near or far.
     #[track_caller]
     fn settle(&mut self) {
         let (mut step, mut since) = (0, 0);
@@ -91,7 +91,8 @@ impl Usage {
         panic!("{} a minute do not settle, at {step} now", self.rate);
     }
 
-    /// The central server goes, and minutes pass until there are no more ids. How many?
+    /// Stops the central server, and advances the clock until no ids are left. Returns the number
+    /// of minutes.
     fn use_up_what_is_cached(&mut self) -> i64 {
         self.central.stop(Stop::Fast);
         self.session.run("SET leaf_id.refill_timeout = '200ms'");
@@ -163,7 +164,8 @@ fn the_view_tells_since_when_and_how_long() {
     assert!(back, "it is back");
 }
 
-/// The segment that was in use lasted longer than ever, but nobody could use it.
+/// The last segment before the outage lasted longer than ever, but only because no other was
+/// available.
 #[test]
 fn a_long_outage_does_not_shrink_the_step() {
     let mut usage = Usage::new();
@@ -182,7 +184,7 @@ fn a_long_outage_does_not_shrink_the_step() {
     usage.pass(1);
     let after = usage.session.figure("t", "step");
     assert!(after >= before, "{before}, then {after}");
-    // And the next one is survived as well.
+    // The next outage is survived, too.
     usage.pass(60);
     let minutes = usage.use_up_what_is_cached();
     assert!(minutes >= 13, "{minutes}");

@@ -12,7 +12,7 @@ use leaf_id_tests::{
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Longer than a restart takes, and what comes after it.
+/// Longer than a restart and the following steps.
 const LONG: [(&str, &str); 2] = [
     ("leaf_id.worker_lease", "60s"),
     ("leaf_id.refill_timeout", "500ms"),
@@ -25,7 +25,7 @@ struct Place {
 }
 
 impl Place {
-    /// A server whose way to its registry can be blocked.
+    /// A server whose connection to its registry can be blocked.
     fn new(conf: &[(&str, &str)]) -> Self {
         let registry = Registry::start();
         let proxy = Proxy::to(&registry.server);
@@ -95,18 +95,18 @@ fn away_longer_than_the_lease() {
                 place.registry.wait_for_renewal(0);
                 proxy.set(mode);
                 let (away_ms, refusals) = (now_ms(), asking.refusals().len());
-                // It goes on as if nothing were, and says what is, as soon as it knows.
+                // It continues to issue, and reports the failure as soon as it is detected.
                 if mode == Mode::Refuse {
                     wait_until(LIMIT, "the first failure", || {
                         !place.status("registry_away_since").is_empty()
                     });
                 }
-                // One may have been asked for just before.
+                // One may have been requested just before.
                 wait_until(LIMIT, "a later id", || {
                     time_of(asking.wait_for_ids()) > away_ms
                 });
                 assert_eq!(asking.refusals().len(), refusals);
-                // Until the lease ends: by then nobody else can have it.
+                // Until the end of the lease; no other server can have the worker id before.
                 let ended = "cannot issue snowflake ids: the lease of worker id 0 has ended";
                 let failure = session.wait_for_refusal(ended);
                 failure.is("55000");
@@ -127,13 +127,13 @@ fn away_longer_than_the_lease() {
     assert!(asking.ids().iter().all(|id| worker_of(*id) == 0));
     assert_apart([&asking]);
     assert_in_order(asking.calls());
-    // Each change was told once.
+    // Each change was logged once.
     let log = server.log();
     let told = log.lines().filter(|line| line.contains("WARNING")).count();
     assert!((2..=10).contains(&told), "told {told} times");
 }
 
-/// The file serves until the lease in it ends, and not longer.
+/// The file is used until the end of its lease, but no longer.
 #[test]
 fn away_at_start_and_longer_than_the_lease() {
     let place = Place::new(&[("leaf_id.worker_lease", "10s"), LONG[1]]);
@@ -154,7 +154,7 @@ fn away_at_start_and_longer_than_the_lease() {
     session.wait_for_refusal("the lease of worker id 0 has ended");
     let until_ms = place.registry.holder(0).unwrap().lease_until_ms.unwrap();
     assert!(time_of(*ids.last().unwrap()) <= until_ms);
-    // Neither after another start.
+    // Nor after another start.
     server.restart();
     let mut session = server.session();
     for _ in 0..5 {
@@ -184,7 +184,7 @@ fn away_at_start_without_a_file() {
         for _ in 0..5 {
             promptly(|| session.try_snowflake()).unwrap_err();
         }
-        // Tags have nothing to do with it.
+        // Tags are not affected.
         session.next("t");
         let shown: Option<i32> = session.snowflake_status("worker_id");
         assert_eq!(shown, None);
@@ -193,7 +193,7 @@ fn away_at_start_without_a_file() {
     }
 }
 
-/// Starts a server while the registry is away: it must issue nothing before that is back.
+/// Starts a server while the registry is down: it must issue nothing until the registry is back.
 #[track_caller]
 fn assert_no_id_before_the_registry(place: &Place, server: &Server) -> i64 {
     let mut session = server.session();
@@ -219,7 +219,7 @@ fn a_copied_file_does_not_serve() {
     place.proxy.set(Mode::Refuse);
     let clone = backup.start(&[]);
     let id = assert_no_id_before_the_registry(&place, &clone);
-    // It has the lease of the one that is gone, after that has ended.
+    // It gets the worker id of the original, which is gone, after the end of the lease.
     assert_eq!(worker_of(id), worker_of(last));
     assert!(id > last);
     drop(clone);
@@ -229,7 +229,7 @@ fn a_copied_file_does_not_serve() {
     assert!(next > id);
 }
 
-/// What a lease's end is measured by begins anew with the machine.
+/// The monotonic clock, by which a lease is measured, restarts with the machine.
 #[test]
 fn another_boot_does_not_serve() {
     let place = Place::new(&[("leaf_id.worker_lease", "4s"), LONG[1]]);
@@ -249,15 +249,14 @@ fn another_boot_does_not_serve() {
         assert_eq!(worker_of(id), worker_of(last));
         assert!(id > last);
         if crash {
-            // It may be the copy of a machine whose server runs still.
+            // It may be a copy of a machine whose server is still running.
             assert!(time_of(id) > held_until_ms);
         }
         last = id;
     }
 }
 
-/// The registry's second host is the one that is left, and the first one takes all the time
-/// that there is for a question.
+/// Only the second host of the registry is left, and the first one uses up the time of a request.
 #[test]
 fn a_silent_first_host_is_not_all_that_is_asked() {
     let registry = Registry::start();
@@ -277,7 +276,7 @@ fn a_silent_first_host_is_not_all_that_is_asked() {
     wait_until(LIMIT, "a worker id", || session.try_snowflake().is_ok());
 }
 
-/// The same worker id with another epoch repeats ids: the file does not serve then.
+/// The same worker id with another epoch repeats ids, so the file is not used.
 #[test]
 fn a_file_of_another_epoch_does_not_serve() {
     let place = Place::new(&LONG);
@@ -293,7 +292,7 @@ fn a_file_of_another_epoch_does_not_serve() {
     assert_eq!(place.status("worker_id_source"), "");
 }
 
-/// What may have been issued the registry knows too.
+/// The registry also knows an upper bound of issued ids.
 #[test]
 fn a_damaged_reservation_file_is_healed() {
     let place = Place::new(&[("leaf_id.worker_lease", "2s")]);

@@ -13,13 +13,13 @@ use leaf_id_tests::{
 const LIMIT: Duration = Duration::from_secs(60);
 const REFUSED: &str = "cannot issue snowflake ids: the clock is";
 
-/// How far it says that the clock is off.
+/// Offset of the clock in a message.
 fn ms_in(text: &str) -> i64 {
     let before = text.split(" ms").next().unwrap();
     before.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Waits until a server issues nothing because its clock is off so far, and says so.
+/// Waits until a server stops because its clock is off by this much, and reports it.
 #[track_caller]
 fn wait_until_off(session: &mut Session, off_ms: i64) -> Failure {
     let failure = session.wait_for_refusal(REFUSED);
@@ -40,7 +40,7 @@ fn two_seconds_off_at_start() {
         let mut session = server.session();
         wait_until_off(&mut session, off_ms).details("registry");
         assert!(registry.holder(0).is_none(), "it has nothing");
-        // Nor by a restart.
+        // Nor after a restart.
         server.restart();
         let mut session = server.session();
         wait_until_off(&mut session, off_ms);
@@ -51,7 +51,7 @@ fn two_seconds_off_at_start() {
         let shown: i64 = session.snowflake_status("clock_offset_ms::bigint");
         assert!(shown.abs() < 500, "{shown}");
 
-        // With a worker id, too.
+        // The same with a worker id.
         server.clock().set(off_ms);
         server.restart();
         let mut session = server.session();
@@ -61,13 +61,13 @@ fn two_seconds_off_at_start() {
     }
 }
 
-/// Has a server's clock be off until that is noticed, and right again.
+/// Sets a server's clock off until that is detected, then back.
 fn be_off(registry: &Registry, server: &Server, clock: &Clock, asking: &Asking, off_ms: i64) {
     asking.wait_for_ids();
     clock.set(off_ms);
     let mut session = server.session();
     wait_until_off(&mut session, off_ms);
-    // Later than the registry allows nothing is recorded, so nothing was issued.
+    // The registry's record bounds the ids issued.
     let reserved_until_ms = registry.holder(0).unwrap().reserved_until_ms;
     assert!(reserved_until_ms <= now_ms() + 2000 + 1000);
     for _ in 0..20 {
@@ -100,7 +100,7 @@ fn two_seconds_off_while_running() {
     assert!(last_ms <= now_ms() + 3000, "nothing of an hour ahead");
     assert_apart([&asking]);
     assert_in_order(asking.calls());
-    // Each change was told once, and that it is over.
+    // Each change was logged once, including the end.
     let log = server.log();
     let warned = log
         .lines()
@@ -109,8 +109,8 @@ fn two_seconds_off_while_running() {
     assert!((5..=15).contains(&warned), "warned {warned} times");
 }
 
-/// Where ids go on above the last one although the clock was set back, a lease that is counted
-/// from the clock alone would not reach as far as its end.
+/// If ids continue above the last one although the clock was set back, a reservation requested
+/// relative to the clock alone would not last until the end of the lease.
 #[test]
 fn rule_1_what_is_asked_for_is_above_the_last_id() {
     let registry = Registry::start();
@@ -118,14 +118,14 @@ fn rule_1_what_is_asked_for_is_above_the_last_id() {
     let mut session = server.session();
     session.next_snowflake();
     registry.wait_for_renewal(0);
-    // About half of the time until the next one.
+    // About half of the renewal interval.
     let renewed = || registry.holder(0).and_then(|holder| holder.renewed_us);
     wait_until(LIMIT, "a while without a renewal", || {
         let before = renewed();
         !becomes(Duration::from_millis(300), || renewed() != before)
     });
     let last_ms = time_of(session.next_snowflake());
-    // Within the skew that is allowed, and by more than the time between two renewals.
+    // Within the tolerated skew, but more than the renewal interval.
     server.clock().set(-900);
     registry.wait_for_renewal(0);
     let reserved_until_ms = registry.holder(0).unwrap().reserved_until_ms;
@@ -136,7 +136,7 @@ fn rule_1_what_is_asked_for_is_above_the_last_id() {
     );
 }
 
-/// Its answer comes late, with a time that is neither that of the question nor of the answer.
+/// The answer is late, and its time is neither that of the request nor of the answer.
 #[test]
 fn a_slow_registry_is_no_skew() {
     let registry = Registry::start();
@@ -156,7 +156,7 @@ fn a_slow_registry_is_no_skew() {
                 registry.wait_for_renewal(0);
                 let frozen = registry.server.freeze();
                 wait_until(LIMIT, "a request", || session.worker("registrar").is_some());
-                // Longer than the skew that is allowed.
+                // Longer than the tolerated skew.
                 thread::sleep(Duration::from_millis(1500));
                 drop(frozen);
             }
@@ -171,7 +171,7 @@ fn a_slow_registry_is_no_skew() {
     assert!(!server.log().contains(REFUSED));
 }
 
-/// All are within what is allowed of the registry, whose own clock may be the wrong one.
+/// All are within the tolerated skew of the registry, whose own clock may be the wrong one.
 #[test]
 fn off_from_the_peers_alone() {
     let registry = Registry::start();
@@ -193,11 +193,11 @@ fn off_from_the_peers_alone() {
     for peer in &peers {
         peer.session().next_snowflake();
     }
-    // As soon as it is less than a second from them.
+    // Once it is within a second of theirs.
     server.clock().set(100);
     let id = session.next_snowflake();
     assert_eq!(worker_of(id), 2);
-    // One server alone proves nothing.
+    // A single other server proves nothing.
     let [a, b] = peers;
     let worker_of_b = worker_of(b.session().next_snowflake());
     drop(b);

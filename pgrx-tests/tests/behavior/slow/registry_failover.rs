@@ -11,7 +11,7 @@ use crate::lease::asking::{
     Answer, BRIEF, LIMIT, Node, TERMS, Terms, once_no_longer, server_and_session,
 };
 
-/// A primary, and what becomes of its standby when it dies.
+/// A primary and its standby.
 fn pair() -> (Server, Server) {
     let primary = Server::with_leaf_id(&[]);
     let standby = primary.standby(&[]);
@@ -27,7 +27,7 @@ fn a_promoted_registry_grants_nothing_for_one_lease() {
         node.claim(&mut session).is("granted");
     }
     let [a, b, c, old] = &mut nodes;
-    // The test has no minute: as if all had been leased for this long, and just now.
+    // Simulates leases of this duration, granted just now, since the test cannot wait a minute.
     session.run(
         "UPDATE leaf_id.leaf_worker SET lease_ms = 5000;
          UPDATE leaf_id.leaf_worker SET lease_until = now() WHERE node_name = 'old'",
@@ -35,7 +35,7 @@ fn a_promoted_registry_grants_nothing_for_one_lease() {
     standby.replay_all_of(&primary);
     let stale = a.clone();
     standby.cut_off();
-    // The standby does not know of these.
+    // The standby does not receive these.
     a.renew(&mut session).is("granted");
     let mut late = Node::new("late", TERMS);
     assert_eq!(late.claim(&mut session).id(), 4);
@@ -49,7 +49,7 @@ fn a_promoted_registry_grants_nothing_for_one_lease() {
     let first = Instant::now();
     let mut new = Node::new("new", BRIEF);
     new.claim(&mut session).is("grace").details("promoted");
-    // It holds nothing, or what it says cannot be.
+    // It has no lease, or an impossible one.
     new.worker_id = Some(5);
     for impossible in [
         i64::MIN,
@@ -64,11 +64,11 @@ fn a_promoted_registry_grants_nothing_for_one_lease() {
     new.reserved_until_ms = b.reserved_until_ms;
     new.claim(&mut session).is("grace");
     (new.worker_id, new.reserved_until_ms) = (None, None);
-    // Who holds an id goes on: by its token, ...
+    // A holder continues: by its token, ...
     assert_eq!(b.renew(&mut session).id(), 1);
     *c = c.restarted();
     assert_eq!(c.claim(&mut session).id(), 2);
-    // ... or by what it was told, where its renewal is forgotten, or its id altogether.
+    // ... or by its last answer, if its renewal or its worker id was lost.
     stale.copied().claim(&mut session).is("held");
     a.renew(&mut session).is("lost");
     let told = a.reserved_until_ms.unwrap();
@@ -79,7 +79,7 @@ fn a_promoted_registry_grants_nothing_for_one_lease() {
     stale.clone().claim(&mut session).is("held");
     late.renew(&mut session).is("lost").details("to nobody");
     assert_eq!(late.claim(&mut session).id(), 4);
-    // This one's lease has ended as far as is known: it may be another's by now.
+    // As far as known, this lease has ended, and may have been reassigned.
     old.renew(&mut session).is("grace");
     old.restarted().claim(&mut session).is("grace");
     assert_eq!(
@@ -90,18 +90,18 @@ fn a_promoted_registry_grants_nothing_for_one_lease() {
     );
     let answer = once_no_longer("grace", || new.claim(&mut session));
     assert!(first.elapsed() >= Duration::from_secs(5));
-    // Not where ids of forgotten holders may lie.
+    // Above all ids of lost holders.
     assert_eq!(answer.worker_id, Some(5));
     assert!(answer.clone().floor() >= answer.registry_ms + 1000);
     let answer = old.renew(&mut session);
     assert!(answer.clone().floor() >= answer.registry_ms + 1000);
-    // It is over, whatever happens.
+    // The grace has ended, and does not restart.
     standby.restart();
     let answer = Node::new("newer", TERMS).claim(&mut standby.session());
     assert_eq!(answer.is("granted").worker_id, Some(6));
 }
 
-/// The clock of before a restart says nothing.
+/// The monotonic clock from before a restart is meaningless.
 #[test]
 fn a_restart_within_that_time_begins_it_anew() {
     let (primary, standby) = pair();
@@ -134,8 +134,7 @@ fn a_restart_within_that_time_begins_it_anew() {
     assert!(restarted.elapsed() >= Duration::from_secs(4));
 }
 
-/// A registry without a single row, or with no more than its owner's settings, may have
-/// forgotten all of them.
+/// An empty registry, or one with only its owner's settings, may have lost leases, too.
 #[test]
 fn a_promoted_registry_that_was_never_used_waits_too() {
     for settings in [
@@ -149,7 +148,7 @@ fn a_promoted_registry_that_was_never_used_waits_too() {
         standby.promote();
         let mut session = standby.session();
         Node::new("a", BRIEF).claim(&mut session).is("grace");
-        // Here nothing can be forgotten: it was created on this timeline.
+        // Nothing can be lost: the registry was created on this timeline.
         session.run("DROP EXTENSION leaf_id; CREATE EXTENSION leaf_id");
         assert_eq!(Node::new("a", BRIEF).claim(&mut session).id(), 0);
     }
@@ -169,7 +168,7 @@ fn a_registry_on_a_standby_is_none() {
     );
 }
 
-/// A session that claims while no standby answers, once it waits.
+/// Sends a claim while no standby responds, and acts once it waits.
 fn claims_unanswered(
     server: &Server,
     node: &Node,
@@ -214,7 +213,7 @@ fn a_canceled_wait_for_a_standby_answers_nothing() {
         println!("{end}: {failure}");
         failure.is_termination();
     }
-    // With the standby it is answered, and the two before were answers that were lost.
+    // Once the standby is back, the claim is answered. The answers to the previous two were lost.
     let answer = claims_unanswered(&primary, &a, |_, _| standby.launch());
     assert_eq!(answer.unwrap().id(), 0);
     primary.kill_9();
@@ -224,8 +223,8 @@ fn a_canceled_wait_for_a_standby_answers_nothing() {
     assert_eq!(a.renew(&mut session).id(), 0);
 }
 
-/// Three servers whose clocks are as far from the registry's as is allowed; then that one's is
-/// another one, as far off on the other side.
+/// Three servers whose clocks are off the registry's by as much as tolerated; then the registry
+/// gets another clock, off by as much in the other direction.
 fn three_ahead(session: &mut Session) -> [Node; 3] {
     ["a", "b", "c"].map(|name| {
         let terms = Terms {
@@ -243,7 +242,7 @@ fn three_ahead(session: &mut Session) -> [Node; 3] {
 fn after_a_failover_peers_count_once_they_have_met_the_new_clock() {
     let (_server, mut session) = server_and_session();
     let mut nodes = three_ahead(&mut session);
-    // As a promotion does it.
+    // Simulates a promotion.
     session.run("UPDATE leaf_id.leaf_registry SET timeline = 0");
     for node in &mut nodes {
         node.renew(&mut session).is("granted");

@@ -12,12 +12,12 @@ use leaf_id_tests::{
 use rand::RngExt;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// A call that no worker can help gives up soon.
+/// A call that the launcher cannot serve fails soon.
 const IMPATIENT: [(&str, &str); 1] = [("leaf_id.refill_timeout", "500ms")];
-/// What a server without a lease answers: at once, or after it has waited for one.
+/// SQLSTATEs of a server without a lease: at once, or after waiting for one.
 const NO_LEASE: [&str; 3] = ["55000", "53400", "55P03"];
 
-/// Two servers that share the only worker id, 7: the first has it.
+/// Two servers that share the only worker id, 7; the first one holds it.
 fn pair(registry: &Registry, first: impl FnOnce() -> Server) -> [Server; 2] {
     registry.leave(&[7]);
     let first = first();
@@ -27,7 +27,7 @@ fn pair(registry: &Registry, first: impl FnOnce() -> Server) -> [Server; 2] {
     [first, second]
 }
 
-/// Has sessions ask both servers, half of them each, while `act` goes on.
+/// Runs sessions that request ids from both servers, half of them each, during `act`.
 fn ask_both(servers: &[Server; 2], sessions: usize, act: impl FnOnce(&[Asking; 2])) -> [Asking; 2] {
     let asking = [Asking::default(), Asking::default()];
     in_threads_until(
@@ -35,7 +35,7 @@ fn ask_both(servers: &[Server; 2], sessions: usize, act: impl FnOnce(&[Asking; 2
         |i, done: &AtomicBool| asking[i % 2].ask(&servers[i % 2], done),
         || act(&asking),
     );
-    // Or it was cut off by a stop.
+    // Or terminated by a shutdown.
     let expected = [&NO_LEASE[..], &["57P01", ""]].concat();
     for asking in &asking {
         asking.is_refused_with(&expected);
@@ -44,7 +44,7 @@ fn ask_both(servers: &[Server; 2], sessions: usize, act: impl FnOnce(&[Asking; 2
     asking
 }
 
-/// No call that ended since a moment got an id with a time after another one.
+/// No call that ended after `since` got an id with a timestamp after `ms`.
 #[track_caller]
 fn assert_silent_since(asking: &Asking, since: Instant, ms: i64) {
     for call in asking.calls().iter().filter(|call| call.end >= since) {
@@ -53,7 +53,7 @@ fn assert_silent_since(asking: &Asking, since: Instant, ms: i64) {
     }
 }
 
-/// Waits until the times in a server's ids are not ahead of its clock.
+/// Waits until a server's ids do not lead its clock.
 fn caught_up(server: &Server) {
     let mut session = server.session();
     wait_until(LIMIT, "the clock to catch up with the ids", || {
@@ -61,8 +61,8 @@ fn caught_up(server: &Server) {
     });
 }
 
-/// Stops a server's launcher while that waits for something to do: not in the middle of a
-/// write, when nobody else can write the file.
+/// Stops a server's launcher while it is idle: in the middle of a write, no other process could
+/// write the file.
 fn pause_launcher(server: &Server) -> Paused {
     let mut session = server.session();
     let launcher = session.worker("launcher").unwrap();
@@ -77,7 +77,7 @@ fn pause_launcher(server: &Server) -> Paused {
     paused.unwrap()
 }
 
-/// Each in turn is stopped in full use until the other one has taken its place.
+/// Each holder in turn is stopped under full load until the other server has taken over.
 #[test]
 fn a_frozen_holder_issues_nothing_on_the_old_lease() {
     let registry = Registry::start();
@@ -100,7 +100,7 @@ fn a_frozen_holder_issues_nothing_on_the_old_lease() {
             println!("{}", asking[old].wait_for_refusal());
             asking[new].wait_for_ids();
             registry.wait_for_renewal(7);
-            // What was answered by then had been issued before.
+            // Ids returned until then had been issued before.
             assert_silent_since(&asking[old], thawed, frozen_ms);
         }
     });
@@ -109,7 +109,7 @@ fn a_frozen_holder_issues_nothing_on_the_old_lease() {
     }
 }
 
-/// When it wakes its clock shows what it showed then: by that, nothing has ended.
+/// On resume, its clock has not advanced, so by that clock the lease has not ended.
 #[test]
 fn a_frozen_holder_with_the_clock_set_back_issues_nothing_either() {
     let registry = Registry::start();
@@ -124,7 +124,7 @@ fn a_frozen_holder_with_the_clock_set_back_issues_nothing_either() {
             let frozen = servers[0].freeze();
             let frozen_ms = now_ms();
             asking[1].wait_for_ids();
-            // Later than all that it has issued, and reserved for it.
+            // Later than all its issued ids, but within its reservation.
             clock.set(frozen_ms + 20 - now_ms());
             let thawed = Instant::now();
             drop(frozen);
@@ -132,7 +132,7 @@ fn a_frozen_holder_with_the_clock_set_back_issues_nothing_either() {
             registry.wait_for_renewal(7);
             asking[0].wait_for_refusal();
             assert_silent_since(&asking[0], thawed, frozen_ms);
-            // Its turn again.
+            // The first server takes over again.
             clock.set(0);
             servers[1].stop(Stop::Fast);
             asking[0].wait_for_ids();
@@ -141,8 +141,8 @@ fn a_frozen_holder_with_the_clock_set_back_issues_nothing_either() {
     });
 }
 
-/// Only the lease is in the way: the time was reserved, and by the clock that was set back
-/// it is now. Nobody is there to close the generator.
+/// Only the lease prevents ids: the reservation includes the current time by the clock that was set
+/// back, and no launcher is running to close the generator.
 #[test]
 fn a_frozen_launcher_with_the_clock_set_back_lets_nobody_issue() {
     let registry = Registry::start();
@@ -166,7 +166,7 @@ fn a_frozen_launcher_with_the_clock_set_back_lets_nobody_issue() {
     session.wait_for_refusal("all 1024 worker ids");
 }
 
-/// The sessions know by themselves when the lease has ended, by the monotonic clock.
+/// Sessions detect the end of the lease by themselves, by the monotonic clock.
 #[test]
 fn a_frozen_launcher_stops_nobody_else_and_lets_nobody_issue_without_a_lease() {
     let registry = Registry::start();
@@ -186,13 +186,13 @@ fn a_frozen_launcher_stops_nobody_else_and_lets_nobody_issue_without_a_lease() {
         registry.wait_for_renewal(7);
         asking[0].wait_for_refusal();
         assert_eq!(asking[0].ids().into_iter().max().unwrap(), last);
-        // It can have it again.
+        // It can get the worker id again.
         servers[1].stop(Stop::Fast);
         asking[0].wait_for_ids();
     });
 }
 
-/// Single sessions stand still anywhere, while another server gets the worker id of theirs.
+/// Single sessions are stopped at random points while another server gets their worker id.
 #[test]
 fn a_frozen_session_between_clock_and_word() {
     const SESSIONS: usize = 4;
@@ -218,7 +218,7 @@ fn a_frozen_session_between_clock_and_word() {
                 .filter(|_| random.random_bool(0.7))
                 .map(|pid| servers[old].pause(*pid))
                 .collect();
-            // It has nothing else to get.
+            // No other worker id is available.
             in_registry.run(&format!(
                 "SELECT leaf_worker_release({}); SELECT leaf_worker_release({1}); SELECT leaf_worker_retire({1})",
                 workers[old], workers[new]
@@ -244,7 +244,7 @@ fn a_frozen_session_between_clock_and_word() {
     }
 }
 
-/// A copy with its original's name is refused, and the original goes on.
+/// A copy with its original's name is refused, and the original continues.
 #[track_caller]
 fn assert_held(registry: &Registry, copy: &Server, original: &mut Session, last: &mut i64) {
     let mut session = copy.session();
@@ -271,13 +271,13 @@ fn a_clone_of_a_data_directory() {
 
     let clone = server.backup().start(&[]);
     assert_held(&registry, &clone, &mut session, &mut last);
-    // With a name of its own it is another server.
+    // With its own name, it is another server.
     clone.configure("leaf_id.node_name", "b");
     let mut in_clone = clone.session();
     let id = in_clone.next_snowflake();
     assert_eq!(worker_of(id), 8);
 
-    // The copy of a server that is stopped is a copy as well, even if it is quicker.
+    // A copy of a stopped server is a copy, too, even if it starts first.
     server.stop(Stop::Fast);
     let copy = server.copy();
     server.launch();
@@ -287,7 +287,7 @@ fn a_clone_of_a_data_directory() {
     assert_held(&registry, &clone, &mut session, &mut last);
     clone.stop(Stop::Fast);
 
-    // When the original is gone, a copy takes its place, above all that it may have issued.
+    // Once the original is gone, a copy takes over, above all its possible ids.
     server.kill_9();
     let reserved_until_ms = registry.holder(7).unwrap().reserved_until_ms;
     clone.launch();
@@ -295,14 +295,14 @@ fn a_clone_of_a_data_directory() {
     let id = in_clone.next_snowflake();
     assert_eq!(worker_of(id), 7);
     assert!(id > last && time_of(id) > reserved_until_ms);
-    // And then the original is the copy.
+    // Then the original counts as the copy.
     server.launch();
     let mut last = id;
     assert_held(&registry, &server, &mut in_clone, &mut last);
 }
 
-/// Of two with one name that ask for ids one goes on, and the other one does not. Whether
-/// the original is the one.
+/// Of two servers with one name that request ids, one continues, and the other one does not.
+/// Returns true if the original continues.
 #[track_caller]
 fn assert_one_is_held(registry: &Registry, both: [&Asking; 2]) -> bool {
     for _ in 0..4 {
@@ -322,8 +322,8 @@ fn assert_one_is_held(registry: &Registry, both: [&Asking; 2]) -> bool {
     issues[0]
 }
 
-/// Its files are no copies, by all that they say. But the machine was started anew, and
-/// the server that they are of was not stopped: it may run still.
+/// By all they contain, its files are originals. But the machine was rebooted, and their server was
+/// not shut down, so it may still be running.
 #[test]
 fn a_disk_image_clone() {
     let registry = Registry::start();
@@ -354,7 +354,7 @@ fn a_disk_image_clone() {
     assert_apart(&asking);
 }
 
-/// Then nobody knows which is the original. But the machine of one was not started anew.
+/// In this case the original cannot be identified. But one of the machines was not rebooted.
 #[test]
 fn a_disk_image_of_a_stopped_server() {
     let registry = Registry::start();

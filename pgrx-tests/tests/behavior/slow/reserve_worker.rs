@@ -16,10 +16,10 @@ use rand::RngExt;
 
 const LIMIT: Duration = Duration::from_secs(30);
 const RESERVE: &str = "leaf_id reserve worker";
-/// It stays in a database where nobody else wants it.
+/// Keeps the worker in a database that has no competition.
 const STAYS: (&str, &str) = ("leaf_id.allocator_idle_timeout", "1h");
 
-/// The launcher's slot, the reserve worker's, and [`FREE`] ones for whoever comes.
+/// Slots for the launcher, the reserve worker, and [`FREE`] others.
 const CONF: [(&str, &str); 5] = [
     ("max_worker_processes", "8"),
     ("max_parallel_workers", "8"),
@@ -30,8 +30,8 @@ const CONF: [(&str, &str); 5] = [
 const FREE: i64 = 6;
 const QUERIES: usize = 4;
 
-/// Parallel queries of a role that can only connect, in a database of its own. They have
-/// every free worker slot for as long as this lives.
+/// Parallel queries of a role that can only connect, in its own database. They occupy every free
+/// worker slot until this is dropped.
 struct Hogs<'a> {
     server: &'a Server,
     pids: Vec<i32>,
@@ -59,7 +59,7 @@ impl<'a> Hogs<'a> {
         for _ in 0..QUERIES {
             hogs.add();
         }
-        // A query that has started while a slot was in use has one worker less for good.
+        // A query that started while a slot was in use permanently lacks a worker.
         let mut looks = 0;
         wait_until(LIMIT, "every worker slot to be taken", || {
             let all = taken(&mut admin) == FREE;
@@ -81,7 +81,7 @@ impl<'a> Hogs<'a> {
              SET min_parallel_table_scan_size = 0; SET enable_indexonlyscan = off",
         );
         self.threads.push(thread::spawn(move || {
-            // Until it is ended.
+            // Until terminated.
             let _ = session.try_run("SELECT pg_sleep(1000) FROM pg_proc");
         }));
     }
@@ -100,7 +100,7 @@ impl Drop for Hogs<'_> {
     }
 }
 
-/// Worker slots that parallel queries have.
+/// Worker slots occupied by parallel queries.
 fn taken(session: &mut Session) -> i64 {
     session.value("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'parallel worker'")
 }
@@ -109,7 +109,7 @@ fn allocators(session: &mut Session) -> i64 {
     session.value("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'leaf_id allocator'")
 }
 
-/// A server with the extension in these databases, with a tag t of short segments in each.
+/// A server with the extension in these databases, and tag t with short segments in each.
 fn server_with(databases: &[&str], conf: &[(&str, &str)]) -> Server {
     let server = Server::with_leaf_id(&[&CONF, conf].concat());
     for database in databases {
@@ -125,7 +125,7 @@ fn create_database(server: &Server, name: &str) {
     session.create_steady_tag("t", 100);
 }
 
-/// Takes ids until told to stop, one call at a time; the ids, and the longest call.
+/// Takes ids one by one until `done`. Returns the ids and the longest call.
 fn take_until(server: &Server, database: &str, done: &AtomicBool) -> (Vec<i64>, Duration) {
     let mut session = server.session_in(database);
     let (mut ids, mut longest) = (Vec::new(), Duration::ZERO);
@@ -138,8 +138,8 @@ fn take_until(server: &Server, database: &str, done: &AtomicBool) -> (Vec<i64>, 
     (ids, longest)
 }
 
-/// The process of the reserve worker, in no view while it waits. It is long there, unless it
-/// ended a moment ago.
+/// Pid of the reserve worker, which no view shows while it waits. It is running, unless it has just
+/// exited.
 fn process(server: &Server) -> Option<i32> {
     let is_it = |pid: &u32| {
         std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
@@ -149,7 +149,7 @@ fn process(server: &Server) -> Option<i32> {
     Some(pid.try_into().unwrap())
 }
 
-/// Its process while it serves a database.
+/// Its pid while it serves a database.
 fn serving(session: &mut Session, database: &str) -> Option<i32> {
     session
         .column(&format!(
@@ -159,7 +159,7 @@ fn serving(session: &mut Session, database: &str) -> Option<i32> {
         .pop()
 }
 
-/// Waits until it serves nobody: the process that waits then.
+/// Waits until it serves no database. Returns its pid.
 fn wait_for_waiting(server: &Server) -> i32 {
     let mut session = server.session();
     let mut pid = None;
@@ -173,7 +173,7 @@ fn wait_for_waiting(server: &Server) -> i32 {
     pid.unwrap()
 }
 
-/// How often it has ended, by the log.
+/// Number of its exits, according to the log.
 fn ends(server: &Server) -> usize {
     let log = server.log();
     log.lines()
@@ -192,10 +192,10 @@ fn claims_go_on_while_parallel_queries_have_every_slot() {
         |i, done| take_until(&server, DATABASES[i], done),
         || thread::sleep(Duration::from_secs(5)),
     );
-    // It was so all the time.
+    // Throughout the test.
     assert_eq!(taken(&mut server.session()), FREE);
     drop(hogs);
-    // A database has it four times a second at most.
+    // A database gets it at most four times per second.
     let ends = ends(&server);
     let took = start.elapsed();
     tell(&format!(
@@ -203,7 +203,7 @@ fn claims_go_on_while_parallel_queries_have_every_slot() {
     ));
     let seconds = usize::try_from(took.as_secs()).unwrap();
     assert!(ends < 20 * seconds, "{ends} ends in {took:?}");
-    // They take turns.
+    // The databases take turns.
     let counts = drawn.iter().map(|(ids, _)| ids.len());
     let (least, most) = (counts.clone().min().unwrap(), counts.max().unwrap());
     assert!(5 * least > most, "from {least} to {most} ids");
@@ -238,7 +238,7 @@ fn lease_renewals_go_on_while_parallel_queries_have_every_slot() {
         },
         || {
             asking.wait_for_ids();
-            // Three leases long.
+            // For three leases.
             for _ in 0..9 {
                 registry.wait_for_renewal(worker_id);
             }
@@ -284,14 +284,14 @@ fn databases_are_copied_and_dropped_while_it_waits_and_while_it_serves() {
 
 #[test]
 fn it_is_back_whatever_ends_it() {
-    // Two segments of a hundred, and the one that is being claimed: the next worker is needed.
+    // Two segments of a hundred, and one being claimed: another worker is needed.
     const MORE_THAN_CACHED: i32 = 500;
     let server = server_with(&["a"], &[STAYS]);
     let hogs = Hogs::start(&server);
     let (mut admin, mut session) = (server.session(), server.session_in("a"));
     let mut ids = Vec::new();
     for _ in 0..5 {
-        // A spare that was asked for when it ended has it serve again.
+        // A spare requested at its exit makes it serve again.
         wait_until(LIMIT, "it to serve nobody", || {
             let pid = serving(&mut admin, "a");
             if let Some(pid) = pid {
@@ -299,7 +299,7 @@ fn it_is_back_whatever_ends_it() {
             }
             pid.is_none() && process(&server).is_some()
         });
-        // Nobody's process, as PostgreSQL says.
+        // PostgreSQL does not consider it a backend.
         let waiting = wait_for_waiting(&server);
         assert!(!admin.value::<bool>(&format!("SELECT pg_terminate_backend({waiting})")));
         server.terminate(waiting);
@@ -319,13 +319,13 @@ fn it_is_back_whatever_ends_it() {
     assert_issued_once([ids]);
     assert_eq!(taken(&mut admin), FREE);
     drop(hogs);
-    // A crash, of which the server tells every session, and the ends of the server.
+    // A crash, which the server reports to every session, and exits of the server.
     drop((admin, session));
     for end in [
         |server: &Server| {
-            // The last one may have ended just now.
+            // The previous one may have just exited.
             assert!(server.kill_9_backend(wait_for_waiting(server)));
-            // Until the postmaster has noticed, it accepts connections.
+            // The server accepts connections until the postmaster has noticed.
             wait_until(LIMIT, "the server", || {
                 server.log().contains("all server processes terminated")
                     && server.try_connect("postgres", "postgres").is_ok()
@@ -342,7 +342,7 @@ fn it_is_back_whatever_ends_it() {
         let hogs = Hogs::start(&server);
         server.session_in("a").take("t", 300);
         assert!(serving(&mut server.session(), "a").is_some());
-        // Not in the way of a stop while it serves.
+        // It does not block a shutdown while it serves.
         if server.log().contains("was terminated by signal 9") {
             drop(hogs);
         } else {
@@ -373,7 +373,7 @@ fn ids_go_on_when_it_and_the_launcher_are_terminated_all_the_time() {
         || {
             let mut admin = server.session();
             let deadline = Instant::now() + LIMIT;
-            // As often as that, and until ids have gone on for everybody.
+            // At least this often, and until ids have continued in all databases.
             let goes_on = || {
                 let gone_on = |ids: &AtomicUsize| ids.load(Ordering::Relaxed) > 100;
                 taken_by.iter().all(gone_on)
@@ -402,17 +402,18 @@ fn ids_go_on_when_it_and_the_launcher_are_terminated_all_the_time() {
     drop(hogs);
 }
 
-/// Has the launcher assign it a database, and stops it before it picks that up. Its process.
+/// Makes the launcher assign it to a database, and stops it before it reads the assignment. Returns
+/// its pid.
 fn stop_with_assignment(server: &Server, database: &str) -> (i32, Paused) {
     let mut stopped = None;
     wait_until(LIMIT, "an assignment", || {
-        // The last one to have ended, perhaps, and gone in a moment.
+        // May be the previous one, about to exit.
         stopped = None;
         let pid = wait_for_waiting(server);
         let paused = server.pause(pid);
         let mut session = server.session_in(database);
         session.run("SET leaf_id.refill_timeout = '1s'");
-        // Another worker has served it, for which there was a slot for a moment.
+        // Another worker has served the request, since a slot was free for a moment.
         let Err(failure) = session.try_take("t", 500) else {
             return false;
         };
@@ -428,8 +429,8 @@ fn an_assignment_outlives_neither_the_launcher_nor_the_worker() {
     let server = server_with(&["a", "b"], &[]);
     let hogs = Hogs::start(&server);
     let mut admin = server.session();
-    // The launcher that has assigned it ends, and the next one does not know of it. The worker
-    // goes on, or ends too.
+    // The launcher exits after the assignment, and its successor does not know of it. The worker
+    // continues, or exits, too.
     for both in [false, true] {
         let (pid, stopped) = stop_with_assignment(&server, "a");
         let launcher = admin.worker("launcher").unwrap();
@@ -447,7 +448,7 @@ fn an_assignment_outlives_neither_the_launcher_nor_the_worker() {
             server.session_in(database).take("t", 500);
         }
     }
-    // The worker that it was assigned ends.
+    // The worker exits after the assignment.
     let (pid, stopped) = stop_with_assignment(&server, "a");
     server.terminate(pid);
     drop(stopped);
@@ -476,8 +477,7 @@ fn a_database_that_is_gone_or_locked_when_it_comes_ends_it_once() {
     let gone = server.log().matches("does not exist").count();
     assert_eq!(gone, 1, "told once");
 
-    // Locked for long, as CREATE DATABASE TEMPLATE locks it while it copies: after it was
-    // assigned ...
+    // The database is locked for long, as by CREATE DATABASE TEMPLATE: after the assignment, ...
     let timeouts = || server.log().matches("due to lock timeout").count();
     let mut locker = server.session_in("c");
     let (_, stopped) = stop_with_assignment(&server, "b");
@@ -504,7 +504,7 @@ fn a_database_that_is_gone_or_locked_when_it_comes_ends_it_once() {
     drop(hogs);
 }
 
-/// A session that must wait for its turn for too long is told what for.
+/// A session that waits for its turn too long gets the reason.
 #[test]
 fn a_busy_one_is_told() {
     let server = server_with(&["a", "b"], &[STAYS]);
@@ -549,7 +549,7 @@ fn a_claim_that_hangs_does_not_hold_up_the_lease() {
              WHERE backend_type = '{RESERVE}' AND wait_event = 'SyncRep'"
         ))
     });
-    // It is asked for again and again.
+    // It is requested repeatedly.
     in_threads_until(
         1,
         |_, done| {
@@ -581,7 +581,7 @@ fn a_registry_that_says_nothing_does_not_hold_up_claims() {
         create_database(&server, database);
     }
     server.session().next_snowflake();
-    // It would be waited for as long as leaf_id.claim_timeout allows.
+    // It would wait up to leaf_id.claim_timeout.
     server.session().run(&format!(
         "ALTER SERVER {CENTRAL} OPTIONS (SET connect_timeout '30')"
     ));
@@ -618,7 +618,7 @@ fn a_standby_renews_its_lease_by_it() {
     let registry = Registry::start();
     let primary = registry.member_with("primary", &CONF);
     primary.session().next_snowflake();
-    // What the standby's queries need.
+    // For parallel queries on the standby.
     drop(Hogs::start(&primary));
     let conf = lease_conf("postgres/leaf_central", "standby");
     let conf: Vec<_> = conf.iter().map(|(name, value)| (*name, &**value)).collect();

@@ -14,7 +14,7 @@ use rand::{RngExt, SeedableRng};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What `leaf_slot_status` shows: slots, used ones, evictions, ids lost by them.
+/// Columns of `leaf_slot_status`: slots, used slots, evictions, ids lost by them.
 fn slot_status(session: &mut Session) -> [i64; 4] {
     let row = session
         .query_one(
@@ -25,7 +25,7 @@ fn slot_status(session: &mut Session) -> [i64; 4] {
     [row.get(0), row.get(1), row.get(2), row.get(3)]
 }
 
-/// A database with the extension, and a session in it.
+/// Creates a database with the extension, and returns a session in it.
 fn database(server: &Server, name: &str) -> Session {
     server.session().run(&format!("CREATE DATABASE {name}"));
     let mut session = server.session_in(name);
@@ -33,7 +33,7 @@ fn database(server: &Server, name: &str) -> Session {
     session
 }
 
-/// S9. Once with as many tags as there are slots, and once with more.
+/// S9. With as many tags as slots, and with more.
 #[test]
 fn tags_of_a_server_that_is_away_make_room() {
     let conf = [("leaf_id.max_tags", "64"), ("fsync", "off")];
@@ -46,7 +46,7 @@ fn tags_of_a_server_that_is_away_make_room() {
         tenant.create_sourced_tag(&tag, 10, 10);
         let _ = tenant.try_next(&tag).unwrap_err();
     }
-    // Whoever comes now evicts, and is told nothing of it.
+    // New tags evict others without an error.
     let mut other = server.session();
     for i in 0..100 {
         let tag = format!("u{i}");
@@ -55,10 +55,10 @@ fn tags_of_a_server_that_is_away_make_room() {
     }
 }
 
-/// What nobody can be started for, and nobody waits for any more.
+/// Requests for which no worker can start, and for which no session waits any more.
 #[test]
 fn requests_that_wait_for_a_worker_slot_make_room() {
-    // The launcher's, and PostgreSQL's own.
+    // For the launcher, and for PostgreSQL's own worker.
     let conf = [("leaf_id.max_tags", "8"), ("max_worker_processes", "2")];
     let server = Server::with_leaf_id(&conf);
     let mut tenant = database(&server, "tenant");
@@ -74,25 +74,25 @@ fn requests_that_wait_for_a_worker_slot_make_room() {
     failure.is("53400").hints("max_worker_processes");
 }
 
-/// Where the ids of the tag begin that takes the slot over: above all others.
+/// First id of the tag that takes over the slot: above all others.
 const HIGH: i64 = 1_000_000_000;
 
-/// A tag that asks for a segment with nearly every id, so that whatever is published next to
-/// it is found at once.
+/// Creates a tag that needs a segment for almost every id, so that segments published for it by
+/// mistake are detected at once.
 fn create_starved_tag(session: &mut Session, tag: &str) {
     session.run(&format!(
         "SELECT leaf_tag_create('{tag}', step => 2, max_step => 2, start => {HIGH})"
     ));
 }
 
-/// Gives up on an id that does not come, so that its request stays behind.
+/// Requests an id with a short timeout, so that the request stays behind.
 fn ask_in_vain(session: &mut Session, tag: &str) {
     session.run("SET leaf_id.refill_timeout = '100ms'");
     session.try_next(tag).unwrap_err().is("55P03");
     session.run("RESET leaf_id.refill_timeout");
 }
 
-/// Ids of the starved tag, for as long as a held request may take to be tried again.
+/// Takes ids of the starved tag for as long as the retry of a held request may take.
 fn take_for_a_while(session: &mut Session, tag: &str) -> Vec<i64> {
     let mut ids = Vec::new();
     let began = Instant::now();
@@ -102,8 +102,7 @@ fn take_for_a_while(session: &mut Session, tag: &str) -> Vec<i64> {
     ids
 }
 
-/// A request that is held because its row is locked: who comes after it gets the slot, and ids
-/// of its own.
+/// A request is held because its row is locked. A tag that takes over the slot gets its own ids.
 #[test]
 fn a_slot_changes_hands_under_a_held_request() {
     let conf = [("leaf_id.max_tags", "1"), ("fsync", "off")];
@@ -119,7 +118,7 @@ fn a_slot_changes_hands_under_a_held_request() {
         locker.run("COMMIT");
         b.extend(take_for_a_while(&mut session, "b"));
         a.extend(session.take("a", 20));
-        // In its place, so that nothing of the other one is cached.
+        // Evicts the other tag, so that nothing of it is cached.
         b.extend(session.take("b", 3));
     }
     assert!(a.iter().all(|id| *id < HIGH) && b.iter().all(|id| *id >= HIGH));
@@ -127,7 +126,7 @@ fn a_slot_changes_hands_under_a_held_request() {
     assert_issued_once([b]);
 }
 
-/// The same, as its server has not answered yet.
+/// The same while a source server has not answered.
 #[test]
 fn an_answer_that_comes_too_late_is_nobodys() {
     let fleet = Fleet::new(1, &[("leaf_id.max_tags", "1"), ("fsync", "off")]);
@@ -149,8 +148,8 @@ fn an_answer_that_comes_too_late_is_nobodys() {
     assert_issued_once([local]);
 }
 
-/// All at once: more tags than slots, rows that are locked for longer than a request is
-/// safe, edits, and calls that give up early.
+/// Everything at once: more tags than slots, rows locked for longer than a request is protected,
+/// edits, and calls with short timeouts.
 #[test]
 fn slots_change_hands_all_the_time() {
     let conf = [("leaf_id.max_tags", "3"), ("fsync", "off")];
@@ -210,7 +209,7 @@ fn slots_change_hands_all_the_time() {
         assert!(ids.clone().flatten().all(of_it), "ids of another tag");
         assert_issued_once(ids);
     }
-    // And everybody is served in the end.
+    // In the end, all tags are served.
     for tag in tags {
         session.take(tag, 50);
     }
@@ -255,7 +254,7 @@ fn what_evictions_throw_away_is_counted() {
     assert_eq!(slot_status(&mut session), [2, 2, 1, 99]);
     session.take("a", 1);
     assert_eq!(slot_status(&mut session), [2, 2, 2, 99 + 95]);
-    // What another session sees, and a role that may see it.
+    // Visible to other sessions, and to permitted roles.
     server.session().run("CREATE ROLE alice LOGIN");
     let mut alice = server.connect_as("alice", "postgres");
     alice.fails("TABLE leaf_slot_status").is("42501");
@@ -263,7 +262,7 @@ fn what_evictions_throw_away_is_counted() {
     assert_eq!(slot_status(&mut alice), [2, 2, 2, 194]);
 }
 
-/// The one bucket that this tag's name lies in, where the hash has no key.
+/// The hash bucket of a tag's name if the hash had no key.
 fn bucket(database: u32, relation: u32, tag: &str, buckets: u64) -> u64 {
     let mut hasher = DefaultHasher::new();
     (database, relation, tag.as_bytes()).hash(&mut hasher);
@@ -289,7 +288,7 @@ fn names_that_were_chosen_to_collide_do_not() {
         .collect();
     let others: Vec<String> = (0..TAGS).map(|i| format!("o{i}")).collect();
     let mut fastest = [Duration::MAX; 2];
-    // On a busy machine the fastest of a few may be slow.
+    // On a busy machine, the minimum of a few measurements may be slow.
     for round in 0..20 {
         if round > 3 && fastest[0] < fastest[1] * 4 {
             break;
@@ -303,7 +302,7 @@ fn names_that_were_chosen_to_collide_do_not() {
                     )
                     .unwrap();
             }
-            // A session that has not seen the tags looks each of them up.
+            // A new session looks up each tag.
             let mut session = server.session();
             let take = "SELECT count(leaf_segment_next(t)) FROM unnest($1::text[]) t";
             let (_, took) = timed(|| session.query_one(take, &[tags]).unwrap());
@@ -319,7 +318,7 @@ fn names_that_were_chosen_to_collide_do_not() {
     assert!(fastest[0] < fastest[1] * 4);
 }
 
-/// The slots of a database are free when it is gone, and those of one that is not are kept.
+/// The slots of a dropped database are freed, and others are kept.
 #[test]
 fn a_dropped_database_leaves_no_slots() {
     let server = Server::with_leaf_id(&[("fsync", "off")]);
@@ -330,7 +329,7 @@ fn a_dropped_database_leaves_no_slots() {
     other.run("SELECT leaf_tag_create('t' || i) FROM generate_series(1, 50) i");
     other.run("SELECT leaf_segment_next('t' || i) FROM generate_series(1, 50) i");
     assert_eq!(slot_status(&mut session)[1], 51);
-    // Somebody is connected, so the hook fires and the command fails.
+    // Another session is connected, so the hook runs, but the command fails.
     session.run("SET statement_timeout = '3s'");
     assert!(session.try_run("DROP DATABASE other").is_err());
     session.run("RESET statement_timeout");

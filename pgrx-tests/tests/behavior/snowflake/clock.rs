@@ -14,7 +14,7 @@ use leaf_id_tests::{
 const LIMIT: Duration = Duration::from_secs(30);
 const EPOCH_MS: i64 = 1_288_834_974_657;
 const HOUR_MS: i64 = 3_600_000;
-/// The first two are no more than ids may lead the clock, the others are refused.
+/// The first two are within the max lead, the others are refused.
 const STEPS_BACK_MS: [i64; 4] = [3, 100, 10_000, HOUR_MS];
 const CONF: [(&str, &str); 3] = [
     ("leaf_id.worker_id", "1"),
@@ -31,18 +31,18 @@ fn worker_of(id: i64) -> i64 {
     id >> 12 & 1023
 }
 
-/// Unix milliseconds.
+/// Timestamp of an id, in Unix milliseconds.
 fn time_of(id: i64) -> i64 {
     (id >> 22) + EPOCH_MS
 }
 
-/// The number of milliseconds in a message.
+/// Number of milliseconds in a message.
 fn ms_in(text: &str) -> i64 {
     let before = text.split(" ms").next().unwrap();
     before.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// PostgreSQL's own waits must be as long as they say, or these tests test something else.
+/// PostgreSQL's own timeouts must not be affected; otherwise these tests would test something else.
 #[test]
 fn a_server_sees_the_clock_that_is_set_and_waits_by_the_real_one() {
     let server = Server::with_clock(-86_400_000, &[]);
@@ -65,7 +65,7 @@ fn a_server_sees_the_clock_that_is_set_and_waits_by_the_real_one() {
     assert!(took < PROMPTLY, "{took:?}");
 }
 
-/// The postmaster forks it elsewhere than it does a session.
+/// The postmaster forks it on another code path than a session.
 #[test]
 fn the_launcher_sees_the_clock_that_is_set() {
     let server = Server::with_clock(-86_400_000, &CONF);
@@ -105,7 +105,7 @@ fn a_clock_set_back_at_rest_is_gone_along_with_or_refused_by_how_far() {
             println!("set back by {back_ms} ms in five steps: {took:?}");
             ids.push(id);
         }
-        // For long enough that the launcher sees it. (The reason is null until then.)
+        // Long enough for the launcher to notice. (The reason is null until then.)
         if back_ms >= 1000 {
             let shown = || {
                 session.value::<bool>(
@@ -158,13 +158,13 @@ fn a_wait_for_the_clock_is_as_long_as_it_must_be_and_can_be_canceled() {
         assert!(id > last);
         id
     });
-    // Until the last id leads the clock by no more than it may.
+    // Until the last id is within the max lead.
     println!("{id} after {took:?}");
     assert!(took > Duration::from_millis(900), "{took:?}");
 }
 
-/// Sets the clock while `work` goes on: back by every step and forward again, and an hour
-/// forward, back, and forward again.
+/// Sets the clock during `work`: back by every step and forward again, and an hour forward, back,
+/// and forward again.
 fn while_the_clock_jumps<T>(clock: &Clock, work: impl FnOnce(&AtomicUsize) -> T) -> T {
     let jumps = AtomicUsize::new(0);
     let pause = || thread::sleep(Duration::from_millis(20));
@@ -231,7 +231,7 @@ fn in_full_use_a_clock_that_jumps_repeats_nothing_and_keeps_the_order() {
     assert_in_order(calls.concat());
 }
 
-/// Stops the server somehow, sets the clock back, starts it, and expects ids above or a
+/// Stops the server with `stop`, sets the clock back, starts it, and expects larger ids, or a
 /// refusal until the clock is right again.
 fn set_back_while_it_is_down(stop: impl Fn(&Server)) {
     let server = Server::with_clock(0, &CONF);
@@ -239,7 +239,7 @@ fn set_back_while_it_is_down(stop: impl Fn(&Server)) {
     server.session().next_snowflake();
     server.set("leaf_id.timestamp_reservation", "1s");
     let mut ids = vec![server.session().next_snowflake()];
-    // Within a second a server is up again, and its clock still behind the last id.
+    // The server restarts within a second, with its clock still behind the last id.
     for back_ms in [3, 100, 1000, 10_000, HOUR_MS] {
         let mut session = server.session();
         ids.extend(session.ids("SELECT leaf_snowflake_next_batch(20000)"));
@@ -260,7 +260,7 @@ fn set_back_while_it_is_down(stop: impl Fn(&Server)) {
             assert!((back_ms - 5000..back_ms + 5000).contains(&ms_in(&failure.detail)));
             clock.set(ahead_ms);
         }
-        // What is left of the reservation, if anything, is less than the calls' patience.
+        // The rest of the reservation, if any, is shorter than the calls' timeout.
         ids.push(try_next(&mut session).unwrap());
     }
     assert_issued_once([ids]);
@@ -276,7 +276,7 @@ fn a_clock_set_back_after_a_crash_repeats_nothing() {
     set_back_while_it_is_down(Server::kill_9);
 }
 
-/// What is left to do when the clock stood an hour ahead once: another worker id.
+/// The only solution if the clock was an hour ahead: another worker id.
 fn start_anew_with_worker_2(server: &Server, before_the_reset: Duration, ids: &mut Vec<i64>) {
     let reset = "SELECT leaf_snowflake_reset(now())";
     let mut session = server.session();
@@ -284,7 +284,7 @@ fn start_anew_with_worker_2(server: &Server, before_the_reset: Duration, ids: &m
         .fails("SELECT leaf_snowflake_next()")
         .is("55000")
         .hints("leaf_snowflake_reset");
-    // With the worker id that was used an hour ahead it could repeat ids.
+    // The worker id that was used an hour ahead might repeat ids.
     session.fails(reset).is("55000").hints("leaf_id.worker_id");
     server.set("leaf_id.worker_id", "2");
     thread::sleep(before_the_reset);
@@ -307,7 +307,7 @@ fn assert_all_different(mut ids: Vec<i64>) {
     assert_issued_once([ids]);
 }
 
-/// Has the server use another worker id, and takes ids until it is in them.
+/// Changes the worker id, and takes ids until they have it.
 fn change_worker(server: &Server, worker: i64, ids: &mut Vec<i64>) {
     server.set("leaf_id.worker_id", &worker.to_string());
     let mut session = server.session();
@@ -323,14 +323,14 @@ fn after_an_hour_ahead_a_reset_and_a_new_worker_id_are_the_way_out() {
     let clock = server.clock();
     let mut ids = vec![server.session().next_snowflake()];
     clock.set(HOUR_MS);
-    // Each of them has ids that lie in the future then.
+    // Both have ids in the future then.
     for worker in [1, 3] {
         change_worker(&server, worker, &mut ids);
         let sql = "SELECT leaf_snowflake_next_batch(100)";
         ids.extend(server.session().ids(sql));
     }
     clock.set(0);
-    // Whether the launcher is the first to act on the new worker id, or the reset.
+    // Either the launcher or the reset notices the new worker id first.
     start_anew_with_worker_2(&server, Duration::from_millis(300), &mut ids);
     for restart in [Server::restart, Server::crash] {
         restart(&server);
@@ -380,7 +380,7 @@ fn after_an_hour_ahead_and_a_restart_the_way_out_is_the_same() {
     }
 }
 
-/// The epoch was in the past when the server started, and stays what it is.
+/// The epoch was in the past when the server started, and is kept.
 #[test]
 fn a_crash_restart_with_the_clock_before_the_epoch_keeps_the_epoch() {
     let real = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -402,7 +402,7 @@ fn a_crash_restart_with_the_clock_before_the_epoch_keeps_the_epoch() {
     }
 }
 
-/// 41 bits of milliseconds after the default epoch: in the year 2080.
+/// 41 bits of milliseconds since the default epoch end in the year 2080.
 #[test]
 fn at_the_end_of_time_ids_end_and_never_wrap() {
     let end_ms = EPOCH_MS + (1 << 41) - 1;
@@ -420,7 +420,7 @@ fn at_the_end_of_time_ids_end_and_never_wrap() {
          EXCEPTION WHEN sequence_generator_limit_exceeded THEN RETURN ids;
          END $$",
     );
-    // The very last millisecond is quickly over: on a busy machine not at the first attempt.
+    // The last millisecond is short: on a busy machine, it takes several attempts.
     wait_until(LIMIT, "an id in the last millisecond", || {
         clock.set(clock.ahead_ms() + end_ms - clock.now_ms() - 50);
         ids.extend(session.value::<Vec<i64>>("SELECT all_there_are()"));
@@ -441,12 +441,12 @@ fn at_the_end_of_time_ids_end_and_never_wrap() {
     for restart in [Server::restart, Server::crash] {
         restart(&server);
         let mut session = server.session();
-        // Until then earlier reservations may be waited out.
+        // Until then, calls may wait for earlier reservations.
         wait_until(LIMIT, "the end of time", || {
             try_next(&mut session).expect_err("no id").state == "2200H"
         });
         at_the_end(&mut session);
-        // No id of the last second comes again, nor one from before the beginning.
+        // No id of the last second repeats, and none before the epoch is issued.
         clock.set(clock.ahead_ms() - 20_000);
         session.fails("SELECT leaf_snowflake_next()").is("55000");
         clock.set(clock.ahead_ms() + 20_000);
@@ -454,8 +454,8 @@ fn at_the_end_of_time_ids_end_and_never_wrap() {
     }
 }
 
-/// The worker id was changed while the clock stood an hour ahead; that it was used then
-/// must not be forgotten with its last trace in the word.
+/// The worker id was changed while the clock was an hour ahead. Its use must not be forgotten once
+/// the word has another one.
 #[test]
 fn a_worker_id_that_was_left_in_the_future_is_remembered() {
     let server = Server::with_clock(0, &CONF);
@@ -490,7 +490,7 @@ fn a_worker_id_that_was_left_in_the_future_is_remembered() {
             }
         });
     }
-    // Once its time has passed it is as good as any, and can come and go.
+    // Once the clock has passed it, the worker id is usable like any other.
     clock.set(2 * HOUR_MS);
     for worker in [1, 4, 1] {
         change_worker(&server, worker, &mut ids);

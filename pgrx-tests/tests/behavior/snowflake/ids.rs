@@ -15,8 +15,8 @@ fn server_with_worker(id: &str) -> Server {
     Server::with_leaf_id(&[("leaf_id.worker_id", id)])
 }
 
-/// One that has issued with this reservation. The very first start waits one out, since
-/// nothing says what was issued before: that one is short.
+/// A server that has issued with this reservation. The first start of all waits for a reservation,
+/// as previous ids are unknown, so that reservation is short.
 fn server_with_reservation(length: &str) -> Server {
     let server = Server::with_leaf_id(&[
         ("leaf_id.worker_id", "5"),
@@ -33,8 +33,8 @@ fn next(session: &mut Session) -> i64 {
     session.value("SELECT leaf_snowflake_next()")
 }
 
-/// The next id, and how long it took until there was one: after a crash the generator
-/// waits out what was reserved.
+/// The next id, and the time until it was available: after a crash, the generator waits for the end
+/// of the reservation.
 fn next_in_time(session: &mut Session) -> (i64, Duration) {
     let mut ids = Vec::new();
     let ((), took) = timed(|| {
@@ -140,7 +140,7 @@ fn a_new_worker_id_takes_effect_by_reload_and_keeps_the_order() {
 
 #[test]
 fn after_a_clean_restart_ids_come_at_once_and_larger() {
-    // Half of which is more than anybody waits for here.
+    // Waiting for half of it would exceed the limits of this test.
     let server = server_with_reservation("60s");
     let mut ids = Vec::new();
     for _ in 0..3 {
@@ -158,7 +158,7 @@ fn after_a_clean_restart_ids_come_at_once_and_larger() {
     assert_issued_once(&[ids]);
 }
 
-/// What a crash leaves is never more than ids may lead the clock.
+/// A crash never leaves more than the max lead to wait for.
 #[test]
 fn a_long_reservation_keeps_nobody_waiting() {
     let server = server_with_reservation("1min");
@@ -198,7 +198,7 @@ fn what_leads_by_too_much_is_an_error_that_says_so() {
     }
 }
 
-/// The file may be lost with a careless cleanup, or a copy of the data directory.
+/// The file may be lost by a careless cleanup, or missing in a copy of the data directory.
 #[test]
 fn a_lost_reservation_repeats_nothing() {
     let server = Server::with_leaf_id(&[
@@ -238,7 +238,7 @@ fn a_later_epoch_is_refused_and_an_earlier_one_is_not() {
             failure.state == "55000" && failure.hint.contains(&EPOCH_MS.to_string())
         })
     });
-    // Nor is that what a reset is for: old ids would come again, without any clock's help.
+    // A reset must not allow that, either: old ids would repeat, even with a correct clock.
     server
         .session()
         .fails("SELECT leaf_snowflake_reset(now())")
@@ -251,6 +251,6 @@ fn a_later_epoch_is_refused_and_an_earlier_one_is_not() {
     server.restart();
     let mut session = server.session();
     let (id, _) = next_in_time(&mut session);
-    // The same time is a larger id now.
+    // The same time results in a larger id now.
     assert!(id - before >= 86_400_000 << 22);
 }

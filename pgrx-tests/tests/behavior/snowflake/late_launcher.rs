@@ -14,7 +14,7 @@ use rand::RngExt;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Stops the launcher while it sleeps. In the middle of a write of its file nobody else could
+/// Stops the launcher while it sleeps. In the middle of a write of its file, no other process could
 /// write it.
 fn pause_launcher(server: &Server) -> Paused {
     let mut session = server.session();
@@ -48,7 +48,7 @@ fn tags_with_a_running_allocator_go_on() {
     session.create_steady_tag("u", 10);
     session.next("t");
     let launcher = pause_launcher(&server);
-    // Hundreds of segments, and a tag that nobody has used before.
+    // Hundreds of segments, and a tag that was not used before.
     let (drawn, took) = timed(|| {
         in_threads(16, |_| {
             let mut session = server.session();
@@ -87,7 +87,7 @@ fn snowflake_ids_go_on_beyond_the_reservation() {
     let mut issued = snowflakes(&mut session, 10);
     let launcher = pause_launcher(&server);
     let paused_at: f64 = session.value("SELECT extract(epoch FROM clock_timestamp())::float8");
-    // Many reservations long, after an idle while and without one, in one session and in many.
+    // For many reservations, after an idle period and without one, in one session and in many.
     session.run("SET statement_timeout = '5s'");
     wait_until(LIMIT, "one second to pass", || {
         issued.extend(snowflakes(&mut session, 100));
@@ -110,11 +110,11 @@ fn snowflake_ids_go_on_beyond_the_reservation() {
             .into_iter()
             .chain(drawn.iter().map(Vec::as_slice)),
     );
-    // It comes back to a reservation that others have moved.
+    // It continues with a reservation that others have extended.
     drop(launcher);
     issued = snowflakes(&mut session, 10);
     assert!(issued[0] > *drawn.iter().flatten().max().unwrap());
-    // What the callers reserved is on disk: a crash repeats nothing.
+    // The callers' reservations are durable: a crash repeats nothing.
     let launcher = pause_launcher(&server);
     let mut last = 0;
     let ((), took) = timed(|| {
@@ -168,8 +168,8 @@ fn a_worker_id_set_while_it_is_late_takes_effect_later() {
     assert_eq!(id.unwrap() >> 12 & 1023, 7);
 }
 
-/// A caller that renews the reservation may be ended in the middle of it, or find the disk
-/// full: the next one does it then.
+/// A caller that renews the reservation may be terminated in the middle, or find the disk full; the
+/// next one retries.
 #[test]
 fn callers_that_are_ended_while_they_renew_hold_up_nobody() {
     let server = Server::with_leaf_id(&[
@@ -185,7 +185,7 @@ fn callers_that_are_ended_while_they_renew_hold_up_nobody() {
         |_, done| {
             let mut ids = Vec::new();
             while !done.load(Ordering::Relaxed) {
-                // A terminated one is followed by another.
+                // A terminated session is replaced by another one.
                 let mut session = server.session();
                 while !done.load(Ordering::Relaxed) {
                     match session.try_column::<i64>("SELECT leaf_snowflake_next_batch(300)") {
@@ -215,7 +215,7 @@ fn callers_that_are_ended_while_they_renew_hold_up_nobody() {
     assert!(drawn.iter().all(|ids| !ids.is_empty()));
     assert_issued_once([&issued].into_iter().chain(&drawn));
 
-    // The disk is full for them too, and they see themselves when it is not any more.
+    // The disk is full for callers, too, and they notice by themselves when it no longer is.
     let temporary = server.data_dir().join("leaf_id_reservation.json.tmp");
     symlink("/dev/full", &temporary).unwrap();
     wait_until(LIMIT, "the refusal", || {

@@ -9,7 +9,7 @@ use leaf_id_tests::{Server, Session, Stop, assert_issued_once, becomes, wait_unt
 
 const LIMIT: Duration = Duration::from_secs(30);
 const EPOCH_MS: i64 = 1_288_834_974_657;
-/// What is exact in JavaScript.
+/// Largest integer that is exact in JavaScript.
 const LARGEST: i64 = (1 << 53) - 1;
 
 fn server_with(layout: &str, worker_id: &str) -> Server {
@@ -45,7 +45,7 @@ fn what_is_read_follows_the_setting() {
             "leaf_snowflake_decode(4096 + 65)".into(),
             "(\"2010-11-04 01:42:54.658+00\",1,1)",
         ),
-        // What an argument says counts for more.
+        // An argument takes precedence.
         (
             format!("leaf_snowflake_decode(4096 + 65, {EPOCH_MS})"),
             "(\"2010-11-04 01:42:54.657+00\",1,65)",
@@ -98,7 +98,7 @@ fn ids_of_a_layout_have_its_bits() {
         let off_ms: i64 = (id >> 12) + EPOCH_MS - now_ms;
         assert!((-60_000..60_000).contains(&off_ms), "{id}: {off_ms}");
     }
-    // Sequences reach the end, and no further.
+    // Sequences reach the maximum, but do not exceed it.
     assert_eq!(all.iter().map(|id| id & 63).max(), Some(63));
     assert_issued_once([all]);
     assert!(session.value::<bool>(
@@ -111,7 +111,7 @@ fn ids_of_a_layout_have_its_bits() {
 #[test]
 fn a_worker_id_that_the_layout_does_not_have_is_refused() {
     let server = server_with("41/6/6", "64");
-    // As any bad one in the file: it is logged, and no ids are issued.
+    // Like any invalid setting in the file: it is logged, and no ids are issued.
     let logged = "invalid value for parameter \"leaf_id.worker_id\": \"64\"";
     assert!(server.log().contains(logged), "{}", server.log());
     assert!(server.log().contains("a number from 0 to 63 "));
@@ -127,7 +127,7 @@ fn a_worker_id_that_the_layout_does_not_have_is_refused() {
             .details("0 to 63 (the layout of ids is 41/6/6)");
     }
     session.run("ALTER SYSTEM SET leaf_id.worker_id = '63'");
-    // The widest there is.
+    // The largest layout.
     let server = server_with("44/15/4", "32767");
     let shown: String = server.session().value("SHOW leaf_id.worker_id");
     assert_eq!(shown, "32767");
@@ -152,7 +152,7 @@ fn a_leased_worker_id_that_the_layout_does_not_have_is_not_used() {
     server.restart();
     let mut session = server.session();
     session.run("SET leaf_id.refill_timeout = '1s'");
-    // Nor when the lease has ended, and the registry could grant it anew.
+    // Nor after the end of the lease, when the registry could grant it again.
     let issues = becomes(Duration::from_secs(5), || {
         match session.try_column::<i64>("SELECT leaf_snowflake_next()") {
             Ok(_) => true,
@@ -185,13 +185,13 @@ fn a_layout_is_fixed_at_start() {
     );
 }
 
-/// With the default of either, ids might be issued that are larger than any correct one: no
-/// later correction would take that back.
+/// With the default of either setting, ids might be larger than any correct one, which no later
+/// correction could undo.
 #[test]
 fn no_server_starts_with_a_default_that_was_not_meant() {
     let server = server_with("41/6/6", "1");
     server.stop(Stop::Fast);
-    // Loads the library as a start does, prints this and ends.
+    // Loads the library like a start, prints this and exits.
     let start = |setting: &str| {
         let output = server
             .program("postgres")

@@ -10,43 +10,43 @@ use std::fs;
 
 use leaf_id_tests::{Server, Session, Stop, worker_of};
 
-/// The database that everything is in.
+/// Database with all objects.
 const SHOP: &str = "shop";
-/// The length of every segment, so that what is left out can be counted.
+/// Length of every segment, so that skipped ids can be counted.
 const STEP: i64 = 20;
-/// The default of `leaf_id.failover_skip`.
+/// Default of `leaf_id.failover_skip`.
 const FAILOVER_SKIP: i64 = 2;
 const CONF: [(&str, &str); 2] = [
     ("leaf_id.worker_id", "1"),
     ("leaf_id.timestamp_reservation", "500ms"),
 ];
-/// Who may take from what is not for everybody.
+/// Role with rights that others lack.
 const CLERK: &str = "clerk";
 const STRANGER: &str = "stranger";
 const ROLES: &str = "CREATE ROLE clerk LOGIN; CREATE ROLE stranger LOGIN";
 
-/// Something that issues.
+/// A generator.
 struct Kind {
     create: &'static str,
-    /// Takes one id, and shows what it counts.
+    /// Query that takes one id, and returns its counter.
     next: &'static str,
-    /// Whoever takes it: if [`CLERK`], then [`STRANGER`] may not.
+    /// Role that takes ids. If [`CLERK`], then [`STRANGER`] may not.
     role: &'static str,
     counts: Counts,
-    /// How often it is used before the event; first comes the number after this one.
+    /// Number of uses before the event, starting after `before`.
     uses: usize,
     before: i64,
-    /// What must be the same after the event, beside the ids.
+    /// Query whose result must not change, apart from ids.
     kept: &'static str,
 }
 
 #[derive(Clone, Copy)]
 enum Counts {
-    /// In segments of a tag.
+    /// By segments of a tag.
     Tag(&'static str),
-    /// With the transaction.
+    /// By transactions.
     Transactions,
-    /// With time.
+    /// By time.
     Time,
 }
 
@@ -92,7 +92,7 @@ const KINDS: [Kind; 7] = [
         counts: Counts::Tag("opaque"),
         uses: 30,
         before: 0,
-        // The key: with the same one, another number is another id.
+        // Compares the key: with another key, the ids differ.
         kept: "SELECT string_agg(leaf_opaque_encode('opaque', n)::text, ' ') FROM generate_series(1, 1000) n",
     },
     Kind {
@@ -128,43 +128,43 @@ const KINDS: [Kind; 7] = [
     },
 ];
 
-/// What a server goes through.
+/// An event in the life of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Event {
-    /// Of others: the server itself goes on.
+    /// An event of other servers; this one continues.
     Nothing,
     CleanRestart,
     Crash,
-    /// Of a standby that has not got the last claims.
+    /// Promotion of a standby that lacks the last claims.
     Promotion,
-    /// Of a server that was stopped, and started as a standby.
+    /// Promotion of the server itself, which was stopped and restarted as a standby.
     PromotionOfItself,
-    /// Of a base backup, as a server of its own.
+    /// Restore of a base backup, as an independent server.
     Restore,
-    /// Into a database, of what was in another one.
+    /// Dump of a database, restored into another one.
     DumpAndRestore,
 }
 
-/// What comes next, after the last id.
+/// The expected next id, relative to the last one.
 #[derive(Clone, Copy, Debug)]
 enum Promise {
-    /// The very next one.
+    /// The next one.
     Next,
-    /// One above: what is left out was claimed already.
+    /// A larger one; the ids skipped were claimed already.
     Cached,
-    /// The first one that is not claimed yet.
+    /// The first unclaimed one.
     Claim,
-    /// The same, after what as many lost claims may have taken.
+    /// The first unclaimed one plus the max ids of this many lost claims.
     After(i64),
-    /// A later one, of the same worker id.
+    /// A later one with the same worker id.
     Later,
 }
 
-/// What is known of a kind before an event.
+/// State of a kind before an event.
 #[derive(Clone)]
 struct Known {
     last: i64,
-    /// Nothing from here on is claimed, of a tag.
+    /// First unclaimed id of a tag.
     claimed: i64,
     kept: String,
 }
@@ -192,7 +192,7 @@ impl Kind {
         }
     }
 
-    /// Uses it as before each event.
+    /// Uses the kind as before each event.
     fn learn(&self, server: &Server, mut last: i64) -> Known {
         let mut session = server.connect_as(self.role, SHOP);
         for _ in 0..self.uses {
@@ -204,7 +204,7 @@ impl Kind {
             if last > self.before {
                 session.wait_for_spare(tag);
             }
-            // As it counts: without the year.
+            // In terms of the counter: without the year.
             claimed = session.max_id(tag) % 1_000_000_000;
         }
         let kept = session.value(self.kept);
@@ -215,7 +215,7 @@ impl Kind {
         }
     }
 
-    /// Takes ids for which this server alone has made two claims.
+    /// Takes ids by two claims that only this server has.
     fn lose_claims(&self, server: &Server, known: &mut Known) {
         let mut session = server.session_in(SHOP);
         match self.counts {
@@ -230,12 +230,12 @@ impl Kind {
                 let ids = session.ids("SELECT leaf_snowflake_next_batch(10000)");
                 known.last = ids[ids.len() - 1];
             }
-            // What is committed and lost is lost.
+            // Committed transactions are lost with the server.
             Counts::Tag(_) | Counts::Transactions => (),
         }
     }
 
-    /// One cell of the table. The next id becomes the last one.
+    /// Tests one cell of the table. The next id becomes the last one.
     fn survives(&self, event: Event, server: &Server, database: &str, known: &mut Known) {
         let mut session = server.session_in(database);
         assert_eq!(session.value::<String>(self.kept), known.kept, "{event:?}");
@@ -301,12 +301,12 @@ fn learn(server: &Server, before: Option<&[Known]>) -> Vec<Known> {
     learned
 }
 
-/// All cells of one event.
+/// Tests all cells of one event.
 #[track_caller]
 fn all_survive(event: Event, server: &Server, database: &str, known: &mut [Known]) {
     let elsewhere = event == Event::DumpAndRestore;
     for (kind, known) in KINDS.iter().zip(known) {
-        // Time is the server's, and in no dump.
+        // Time-based ids depend on the server, and are not dumped.
         if !(elsewhere && matches!(kind.counts, Counts::Time)) {
             kind.survives(event, server, database, known);
         }
@@ -355,7 +355,7 @@ fn a_crash() {
 
 #[test]
 fn a_crash_of_one_process() {
-    // The allocator is a victim, too: it stays.
+    // The allocator must keep running, to be one of the victims.
     let server = server(&[&CONF[..], &[("leaf_id.allocator_idle_timeout", "1h")]].concat());
     let mut known = learn(&server, None);
     for victim in [
@@ -417,7 +417,7 @@ fn a_base_backup_that_is_restored() {
     let open = open_transaction(&server);
     let backup = server.backup();
     drop(open);
-    // Without a claim: what the server has cached is its own to issue.
+    // Without a claim, since cached ids belong to the server.
     for (kind, known) in KINDS.iter().zip(&mut known) {
         if !matches!(kind.counts, Counts::Transactions) && kind.uses > 0 {
             known.last = kind.take(&server, SHOP);
@@ -428,8 +428,8 @@ fn a_base_backup_that_is_restored() {
     all_survive(Event::Restore, &restored, SHOP, &mut known);
 }
 
-/// Beside the database, on a server of its own, and on one that was promoted since: there, the same
-/// rows would be those of a lost timeline.
+/// In another database, on another server, and on one promoted since, where the same rows would
+/// belong to a lost timeline.
 #[test]
 fn a_dump_that_is_restored() {
     let server = server(&CONF);

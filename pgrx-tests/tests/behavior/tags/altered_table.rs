@@ -8,7 +8,7 @@ use leaf_id_tests::{Server, Session, assert_issued_once, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A change of the table, how it is taken back, and what the DETAIL names.
+/// A change of the table, its reversal, and text expected in the DETAIL.
 const CHANGES: [(&str, &str, &str); 11] = [
     (
         "ALTER TABLE leaf_id.leaf_alloc ALTER largest_claim TYPE bigint",
@@ -69,7 +69,7 @@ const CHANGES: [(&str, &str, &str); 11] = [
     ),
 ];
 
-/// Takes ids until none come any more, and what the view then says.
+/// Takes ids until none are available, and checks the view.
 fn drain(server: &Server, session: &mut Session) -> Vec<i64> {
     session.run("SET leaf_id.refill_timeout = '300ms'");
     let mut ids = Vec::new();
@@ -96,7 +96,7 @@ fn a_changed_table_is_left_alone_until_it_is_changed_back() {
         println!("{change}");
         admin.run(change);
         ids.extend(drain(&server, &mut session));
-        // A session that has no slot is told at once.
+        // A session without a slot gets the error at once.
         session
             .fails("SELECT leaf_segment_next('another')")
             .is("42804")
@@ -145,7 +145,7 @@ fn more_columns_indexes_and_another_fillfactor_do_no_harm() {
     }
 }
 
-/// A subscriber has to see claims, and is never given one that it cannot apply.
+/// A subscriber receives claims, and never a row that it cannot apply.
 #[test]
 fn logical_decoding_sees_claims() {
     let server = Server::with_leaf_id(&[("wal_level", "logical")]);

@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// 1 January 2027, 0:00 in Berlin, in Unix milliseconds.
 const NEW_YEAR_MS: i64 = 1_798_758_000_000;
 const DAY_MS: i64 = 86_400_000;
-/// How many numbers a period has, and one more.
+/// One more than the max number of a period.
 const NUMBERS: i64 = 1_000_000_000;
 
 const NUMBERING: &str = "
@@ -95,7 +95,7 @@ fn sixteen_sessions_go_over_midnight_and_the_clock_goes_back_and_forward() {
     );
     let (mut orders, mut invoices): (Vec<_>, Vec<_>) = ids.into_iter().unzip();
     invoices.push(vec![warm[1]]);
-    // Each once: where the clock goes back, so do the periods.
+    // Each id once: if the clock goes back, so do the periods.
     for ids in orders.iter_mut().chain(&mut invoices) {
         ids.sort_unstable();
     }
@@ -114,7 +114,7 @@ fn sixteen_sessions_go_over_midnight_and_the_clock_goes_back_and_forward() {
     ));
 }
 
-/// The first id of a day that nobody has used a tag of yet.
+/// The first id of a day whose tag was not used yet.
 #[test]
 fn the_first_id_of_a_day_comes_at_once() {
     let server = Server::with_clock(0, &[]);
@@ -136,7 +136,7 @@ fn the_first_id_of_a_day_comes_at_once() {
         "the first id of a day: median {:.1?}, at most {:.1?}",
         took[10], took[19]
     ));
-    // What a claim takes, with room for a busy machine.
+    // Duration of a claim, with a margin for a busy machine.
     assert!(took[10] < Duration::from_millis(500));
 }
 
@@ -157,7 +157,7 @@ fn the_last_of_a_series_is_listed_while_it_is_in_use() {
     for period in ["year", "day"] {
         session.run(&create(period, -1, 0));
     }
-    // Neither a name without a number, nor a single tag.
+    // Not a name without a number, nor a single tag.
     session.run("SELECT leaf_tag_create('tenant/acme'), leaf_tag_create('other/' || to_char(now(), 'YYYY'))");
     assert_eq!(session.column::<String>(listed).len(), 2);
     session.run(&create("year", 1, 1));

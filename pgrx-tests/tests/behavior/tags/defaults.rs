@@ -35,7 +35,7 @@ fn quotes_around_all_names_change_nothing() {
     assert_eq!(tags(&mut session), ["a"]);
 }
 
-/// A superuser may rename it, and what columns call is the same function.
+/// A superuser may rename the function; columns still call the same function.
 #[test]
 fn the_function_may_have_another_name() {
     let (_server, mut session) = prepared();
@@ -73,7 +73,7 @@ fn casts_change_nothing() {
     assert!(session.ids("INSERT INTO t DEFAULT VALUES RETURNING id::bigint")[0] > 1);
 }
 
-/// What looks like the name of another tag in the text of a default.
+/// A text in a default that looks like another tag's name.
 #[test]
 fn the_text_of_a_tag_means_nothing() {
     let (_server, mut session) = prepared();
@@ -91,7 +91,7 @@ fn the_text_of_a_tag_means_nothing() {
     assert!(tags(&mut session).is_empty());
 }
 
-/// By another function than the one that is moved.
+/// By another function than the one that is replaced.
 #[test]
 fn a_tag_of_which_a_default_takes_ranges_stays() {
     let (_server, mut session) = prepared();
@@ -104,7 +104,7 @@ fn a_tag_of_which_a_default_takes_ranges_stays() {
     assert_eq!(tags(&mut session), ["t"]);
 }
 
-/// An index has the type of its column, and no default.
+/// An index has the type of its column, but no default.
 #[test]
 fn the_index_of_a_domains_column_keeps_no_tag() {
     let (_server, mut session) = prepared();
@@ -116,7 +116,7 @@ fn the_index_of_a_domains_column_keeps_no_tag() {
     assert!(tags(&mut session).is_empty());
 }
 
-/// Whoever reads the catalogs may ask about any tree in them.
+/// Any role that can read the catalogs may pass any expression tree from them.
 #[test]
 fn any_tree_of_the_catalogs_can_be_asked_about() {
     let (server, mut admin) = prepared();

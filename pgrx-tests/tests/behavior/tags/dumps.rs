@@ -5,8 +5,7 @@ use std::fs;
 
 use leaf_id_tests::{Server, assert_issued_once};
 
-/// The tables of an application, and the tag of each. orders and lines have 500 rows, and ids of
-/// both are cached.
+/// An application's tables, each with a tag. orders and lines have 500 rows, and cached ids.
 fn server_with_shop() -> Server {
     let server = Server::start(&[]);
     server.session().run("CREATE DATABASE shop");
@@ -23,7 +22,7 @@ fn server_with_shop() -> Server {
     server
 }
 
-/// Calls `leaf_sync()` once, in a database that has both tables; then ids go on above.
+/// Calls `leaf_sync()` once in a database with both tables. Asserts that ids continue above.
 #[track_caller]
 fn assert_goes_on(server: &Server, database: &str, rows: usize) {
     let mut session = server.session_in(database);
@@ -63,7 +62,7 @@ fn the_schema_alone() {
     assert_goes_on(&server, "copy", 0);
 }
 
-/// As Rails' structure.sql: without owners and grants, and the data is loaded by somebody else.
+/// Like Rails' structure.sql: without owners and grants. Another role loads the data.
 #[test]
 fn a_structure_file_and_fixtures() {
     let server = server_with_shop();
@@ -80,14 +79,14 @@ fn a_structure_file_and_fixtures() {
          INSERT INTO app.lines VALUES (1, 1), (2, 2), (298486374, 2)",
     );
     assert_goes_on(&server, "test", 3);
-    // A cleaner between two tests, and fixtures again.
+    // A cleanup between two tests, and fixtures again.
     session.run("TRUNCATE app.orders, app.lines RESTART IDENTITY");
     session.run("INSERT INTO app.orders VALUES (7); INSERT INTO app.lines VALUES (7, 7)");
     assert_goes_on(&server, "test", 1);
 }
 
-/// The schema was made by migrations, with the tags; the rows of the table of tags then fail as
-/// duplicates, or are left out.
+/// Migrations have created the schema, with the tags. The rows of the table of tags then fail as
+/// duplicates, or are omitted.
 #[test]
 fn the_data_alone() {
     let server = server_with_shop();
@@ -117,7 +116,7 @@ fn the_data_alone() {
     migrate("without");
     psql(&server, "without", &["--single-transaction"], &without);
     assert_goes_on(&server, "without", 500);
-    // No tags were made: they come with the data.
+    // Without tags, which are restored with the data.
     server.session().run("CREATE DATABASE plain");
     psql(&server, "plain", &[], &schema);
     psql(&server, "plain", &["--single-transaction"], &data);
@@ -149,7 +148,7 @@ fn custom_archives_in_parallel_and_in_one_transaction() {
         );
         assert_goes_on(&server, &database, 500);
     }
-    // In sections, as with migrations that have made the rest.
+    // In sections, as if migrations had created the rest.
     server.session().run("CREATE DATABASE parts");
     for section in ["pre-data", "data", "post-data"] {
         let option = format!("--section={section}");
@@ -186,6 +185,6 @@ fn a_database_from_a_template() {
     let server = server_with_shop();
     server.run("createdb", &["-T", "shop", "copy"]);
     assert_goes_on(&server, "copy", 500);
-    // As it was before there was any.
+    // The original is unaffected.
     assert_goes_on(&server, "shop", 500);
 }

@@ -14,11 +14,11 @@ use leaf_id_tests::{
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SESSIONS: usize = 16;
-/// Each incarnation of a tag begins at another multiple of this, so that an id tells its
-/// incarnation.
+/// Each incarnation of a tag starts at another multiple of this, so that the incarnation of an id
+/// is known.
 const LIFE: i64 = 1_000_000_000;
 
-/// What one session got.
+/// Ids of one session.
 #[derive(Default)]
 struct Drawn {
     calls: Vec<Call>,
@@ -26,8 +26,8 @@ struct Drawn {
     failures: Vec<(Instant, Failure)>,
 }
 
-/// Takes single ids, batches and ranges of t until the flag is set. Where an incarnation's ids are
-/// lower than those of the one before, `key` puts them above.
+/// Takes single ids, batches and ranges of t until `done`. If an incarnation's ids are lower than
+/// the previous one's, `key` maps them above.
 fn draw(server: &Server, i: usize, done: &AtomicBool, key: impl Fn(i64) -> i64) -> Drawn {
     let mut session = server.session();
     let mut drawn = Drawn::default();
@@ -66,7 +66,8 @@ fn draw(server: &Server, i: usize, done: &AtomicBool, key: impl Fn(i64) -> i64) 
     drawn
 }
 
-/// Eight edits, each followed by some use: the first key of each incarnation, and what begins it.
+/// Eight edits, each followed by some use. `begin` returns the first key of an incarnation, and the
+/// statement that starts it.
 fn begin_incarnations(editor: &mut Session, begin: impl Fn(i64) -> (i64, String)) -> Vec<Call> {
     let mut edits = Vec::new();
     for incarnation in 1..=8 {
@@ -77,9 +78,9 @@ fn begin_incarnations(editor: &mut Session, begin: impl Fn(i64) -> (i64, String)
     edits
 }
 
-/// Runs edits while 16 sessions draw, and checks that no id came twice and that they came in
-/// order, the edits included: each is a call that "got" the id before the first new one.
-/// Sessions may fail with these SQLSTATEs alone. Returns what they got.
+/// Runs edits while 16 sessions take ids. Checks that no id was issued twice and that ids are in
+/// order, including the edits: each counts as a call that got the id before the first new one.
+/// Sessions may fail only with these SQLSTATEs. Returns their ids.
 fn edit_under_load(
     server: &Server,
     may_fail: &[&str],
@@ -119,7 +120,7 @@ fn edit_under_load(
     for same in states.chunk_by(|a, b| a == b) {
         println!("{} calls failed with {}", same.len(), same[0]);
     }
-    // The last edit was followed by ids of many sessions.
+    // Many sessions took ids after the last edit.
     if let Some(last) = edits.last() {
         let after = |drawn: &&Drawn| drawn.calls.iter().any(|call| call.first > last.last);
         let went_on = drawn.iter().filter(after).count();
@@ -144,12 +145,12 @@ fn edit(first: i64, work: impl FnOnce()) -> Call {
     })
 }
 
-/// Lets the sessions go on for a while.
+/// Waits until the sessions have taken `more` ids.
 fn let_them_draw(editor: &mut Session, more: i64) {
     let issued = "SELECT coalesce(sum(ids_issued), 0)::bigint FROM leaf_segment_status";
     let before: i64 = editor.value(issued);
     wait_until(LIMIT, "more ids", || {
-        // The count starts anew where the slot does.
+        // The counter restarts with the slot.
         let now: i64 = editor.value(issued);
         now > before + more || (now < before && now > more)
     });
@@ -194,7 +195,8 @@ fn steps_limits_and_words_change_without_a_gap_in_service() {
     );
 }
 
-/// What a DBA does to a table: it is locked for a moment, and calls wait no longer.
+/// Maintenance of the table by a DBA: it is locked for a moment, and calls wait no longer than
+/// that.
 #[test]
 fn the_table_is_maintained() {
     let server = server_with_t();
@@ -225,7 +227,7 @@ fn the_table_is_maintained() {
     );
 }
 
-/// A range must fit in a segment: when it cannot any more, that is told at once.
+/// A range must fit in a segment. If it no longer can, the error is immediate.
 #[test]
 fn a_max_step_that_is_lowered_is_told_to_ranges() {
     let server = server_with_t();
@@ -282,7 +284,7 @@ fn a_reset_holds_for_every_call_that_begins_afterwards_downwards_too() {
     });
 }
 
-/// While the tag is away there is none, for anybody; then its ids are those of the new row.
+/// While the tag does not exist, there are no ids; then ids are from the new row.
 #[test]
 fn a_tag_that_goes_and_comes_again() {
     let server = server_with_t();
@@ -327,7 +329,7 @@ fn a_tag_that_goes_and_comes_again() {
                 edits.push(edit(incarnation * LIFE, || editor.run(&come)));
                 let_them_draw(editor, 300);
             }
-            // In one transaction it is never away.
+            // In one transaction, the tag never disappears.
             editor.run("BEGIN; SET LOCAL leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc");
             editor.run(&come(6));
             edits.push(edit(6 * LIFE, || editor.run("COMMIT")));
@@ -353,7 +355,7 @@ fn a_limit_that_is_lowered_and_lifted() {
         |editor| {
             let mut edits = Vec::new();
             for _ in 0..4 {
-                // A little beyond what is claimed.
+                // Slightly beyond the claimed ids.
                 let max_value: i64 = editor.value(
                     "UPDATE leaf_id.leaf_alloc SET max_value = max_id + 300 RETURNING max_value",
                 );
@@ -367,7 +369,7 @@ fn a_limit_that_is_lowered_and_lifted() {
                 thread::sleep(Duration::from_millis(20));
                 let lifted = Instant::now();
                 bounds.push((ended, lifted, max_value));
-                // Not from the next id on: the edit needs an id that nobody gets.
+                // Not the next id: an edit is represented by an id that no call gets.
                 let first = max_value + 10;
                 edits.push(edit(first, || {
                     editor.run(&format!(
@@ -390,11 +392,12 @@ fn a_limit_that_is_lowered_and_lifted() {
     }
 }
 
-/// The new extension is another one: its tag starts where it says.
+/// The new extension is unrelated: its tag starts at its own start value.
 #[test]
 fn the_extension_goes_and_comes_again() {
     let server = server_with_t();
-    // Functions, table, extension: gone at slightly different moments for a running call.
+    // Functions, table, extension: for a running call, they disappear at slightly different
+    // moments.
     let may_fail = ["42883", "42P01", "42704", "55P03"];
     edit_under_load(
         &server,

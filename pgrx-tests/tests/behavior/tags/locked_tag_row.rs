@@ -4,7 +4,7 @@
 
 use leaf_id_tests::{Disturbed, PROMPTLY, Server, Session, Stop, disturb_waiting};
 
-/// A server whose tag t is locked by the first session; a second one would wait for long.
+/// A server whose tag t is locked by the first session; the second one has a long timeout.
 fn locked() -> (Server, Session, Session) {
     let server = Server::with_leaf_id(&[]);
     let (mut holder, mut waiter) = (server.session(), server.session());

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use leaf_id_tests::{Fleet, Server, Session, assert_issued_once, in_threads_until};
 
-/// Runs statements that no trigger of ours sees, as tools do that write a table's older content.
+/// Runs statements that bypass our triggers, like tools that restore older contents of a table.
 fn unseen(session: &mut Session, statements: &str) {
     session.run(&format!(
         "BEGIN; ALTER TABLE leaf_id.leaf_alloc DISABLE TRIGGER ALL; {statements};
@@ -17,7 +17,7 @@ fn unseen(session: &mut Session, statements: &str) {
     ));
 }
 
-/// What sets one of the two tables back to what it was when it was copied.
+/// Statements that set one of the two tables back to an earlier copy.
 const TOOLS: [(&str, &str, &str); 2] = [
     (
         "rows",
@@ -31,7 +31,7 @@ const TOOLS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// What may happen to a server after that.
+/// An event afterwards.
 type Event = (&'static str, fn(&Server));
 
 #[test]
@@ -76,14 +76,14 @@ fn a_center_whose_table_is_set_back_gives_no_id_twice() {
     }
 }
 
-/// The table of tags is set back, and no claim has corrected the row when it is edited.
+/// The table of tags is set back, and the row is edited before a claim has corrected it.
 #[test]
 fn a_row_that_is_set_back_and_edited_repeats_no_id() {
     let (_, copy, set_back) = TOOLS[0];
     let fleet = Fleet::new(1, &[]);
     let mut session = fleet.members[0].session();
     let back = format!("{set_back}; DROP TABLE copied");
-    // Renamed.
+    // Rename.
     session.run("SELECT leaf_tag_create('a', step => 20, max_step => 20)");
     session.run(copy);
     let mut ids = session.take("a", 100);
@@ -91,7 +91,7 @@ fn a_row_that_is_set_back_and_edited_repeats_no_id() {
     session.run("UPDATE leaf_id.leaf_alloc SET biz_tag = 'b' WHERE biz_tag = 'a'");
     ids.extend(session.take("b", 100));
     assert_issued_once([ids]);
-    // Dropped and created, after ids of a center.
+    // Drop and create, after ids from a central server.
     fleet.create_tag("t", 20, 20);
     session.run(copy);
     let mut ids = session.take("t", 100);
@@ -99,7 +99,7 @@ fn a_row_that_is_set_back_and_edited_repeats_no_id() {
     session.run("SELECT leaf_tag_drop('t'); SELECT leaf_tag_create('t', step => 20)");
     ids.extend(session.take("t", 100));
     assert_issued_once([ids]);
-    // Sourced from a center, whose ids begin lower.
+    // Sourced from a central server whose ids start lower.
     let mut central = fleet.central.session();
     central.run("SELECT leaf_tag_create('b')");
     let server: String = session.value("SELECT srvname::text FROM pg_foreign_server");
@@ -118,10 +118,10 @@ fn a_name_goes_on_whatever_becomes_of_its_row() {
     let mut session = server.session();
     session.run("SELECT leaf_tag_create('a', step => 10), leaf_tag_create('b', step => 10)");
     let (mut a, mut b) = (session.take("a", 25), session.take("b", 7));
-    // Dropped and created.
+    // Drop and create.
     session.run("SELECT leaf_tag_drop('a'); SELECT leaf_tag_create('a', step => 10)");
     a.extend(session.take("a", 15));
-    // Names exchanged.
+    // Exchanged names.
     session.run(
         "UPDATE leaf_id.leaf_alloc SET biz_tag = 'c' WHERE biz_tag = 'a';
          UPDATE leaf_id.leaf_alloc SET biz_tag = 'a' WHERE biz_tag = 'b';
@@ -129,7 +129,7 @@ fn a_name_goes_on_whatever_becomes_of_its_row() {
     );
     a.extend(session.take("a", 15));
     b.extend(session.take("b", 15));
-    // All at once, and one row comes back as it was.
+    // All rows deleted, and one of them restored.
     session.run(
         "CREATE TABLE aside AS TABLE leaf_id.leaf_alloc;
          BEGIN; SET LOCAL leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc; COMMIT;
@@ -138,15 +138,15 @@ fn a_name_goes_on_whatever_becomes_of_its_row() {
     b.extend(session.take("b", 15));
     session.run("INSERT INTO leaf_id.leaf_alloc SELECT * FROM aside WHERE biz_tag = 'a'");
     a.extend(session.take("a", 15));
-    // Forgotten on purpose.
+    // Deliberately forgotten.
     session.run("SELECT leaf_tag_drop('b', forget => true); SELECT leaf_tag_create('b')");
     assert_eq!(session.next("b"), 1);
-    // The numbers of one are none of the other's.
+    // Each name has its own numbers.
     for mut ids in [a, b] {
         ids.sort_unstable();
         assert_issued_once([ids]);
     }
-    // A rename that is rolled back leaves nothing at the other name.
+    // A rename that is rolled back leaves no mark at the other name.
     session.run(
         "BEGIN; UPDATE leaf_id.leaf_alloc SET biz_tag = 'd' WHERE biz_tag = 'a'; ROLLBACK;
          SELECT leaf_tag_create('d')",
@@ -154,7 +154,7 @@ fn a_name_goes_on_whatever_becomes_of_its_row() {
     assert_eq!(session.next("d"), 1);
 }
 
-/// Would catch: a claim under way that commits after the row was put aside.
+/// Would catch: a claim in flight that commits after the row was removed.
 #[test]
 fn a_row_that_is_put_aside_and_back_under_load_goes_on() {
     let server = Server::with_leaf_id(&[]);
@@ -182,7 +182,7 @@ fn a_row_that_is_put_aside_and_back_under_load_goes_on() {
                      INSERT INTO leaf_id.leaf_alloc SELECT * FROM aside;
                      DROP TABLE aside",
                 );
-                // It goes on after each.
+                // It continues after each.
                 session.be_patient();
                 session.next("t");
             }
@@ -206,7 +206,7 @@ fn an_extension_may_go_in_the_transaction_that_used_it() {
     assert_eq!(session.next("t"), 1);
 }
 
-/// A dump does not have them; who manages tags does not write them.
+/// Marks are not dumped, and roles that manage tags cannot write them.
 #[test]
 fn marks_are_this_databases_own() {
     let server = Server::with_leaf_id(&[]);
@@ -227,7 +227,7 @@ fn marks_are_this_databases_own() {
     ] {
         manager.fails(statement).is("42501");
     }
-    // What a manager may do is written to them all the same.
+    // Marks are nevertheless written by what a manager may do.
     manager.run("SELECT leaf_tag_drop('t'); SELECT leaf_tag_create('t')");
     assert!(manager.next("t") > next);
 }

@@ -3,8 +3,8 @@
 
 use leaf_id_tests::{Server, assert_issued_once};
 
-/// A trigger of somebody's takes no part in a claim: neither may it keep it from being
-/// written, nor run as anybody else.
+/// Triggers of others do not fire in a claim: they can neither prevent it from being written, nor
+/// run with other rights.
 #[test]
 fn a_trigger_takes_no_part_in_a_claim() {
     let server = Server::with_leaf_id(&[]);

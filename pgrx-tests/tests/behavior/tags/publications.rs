@@ -11,7 +11,7 @@ use crate::opaque;
 const LIMIT: Duration = Duration::from_secs(60);
 const MAX_IDS: &str = "SELECT biz_tag || ' ' || max_id FROM leaf_id.leaf_alloc ORDER BY biz_tag";
 
-/// A publisher and a subscriber, with leaf_id and the table orders each.
+/// A publisher and a subscriber, each with leaf_id and table orders.
 fn pair() -> (Server, Server) {
     let server = |number| {
         let server = Server::start_unrelated(number, &[("wal_level", "logical")]);
@@ -37,14 +37,14 @@ fn wait_for(session: &mut Session, sql: &str, expected: &[&str]) {
     });
 }
 
-/// What has arrived: the initial copy of all tables is made.
+/// Waits until the initial copy of all tables is complete.
 fn wait_for_copy(session: &mut Session) {
     wait_until(LIMIT, "the initial copy", || {
         session.value("SELECT count(*) > 0 AND bool_and(srsubstate = 'r') FROM pg_subscription_rel")
     });
 }
 
-/// The keys of opaque ids are a table like any other. Where a name has a key, that stays.
+/// Keys of opaque ids are replicated like any table. An existing key of a name is kept.
 #[test]
 fn a_subscriber_has_opaque_tags_with_their_keys() {
     let (publisher, subscriber) = pair();
@@ -72,7 +72,7 @@ fn a_subscriber_has_opaque_tags_with_their_keys() {
     ids.extend(opaque::take(&mut here, "orders", 100));
     opaque::assert_distinct(&ids);
     here.fails("SELECT leaf_segment_next('orders')").is("42809");
-    // A reset arrives, and the end of the tag, whose key stays.
+    // A reset is replicated, and so is the drop of the tag, whose key stays.
     there.run("SELECT leaf_tag_reset('orders', 20000)");
     wait_for(&mut here, MAX_IDS, &["orders 20000", "own 1"]);
     let id = opaque::take(&mut here, "orders", 1);
@@ -82,7 +82,7 @@ fn a_subscriber_has_opaque_tags_with_their_keys() {
     assert_eq!(here.value::<String>(keys), keys_here);
 }
 
-/// A subscriber that is to take over: it has the schema, and tags that somebody has used.
+/// A subscriber that is going to take over: it has the schema, and tags that were used.
 #[test]
 fn a_subscriber_with_tags_of_its_own_copies_applies_and_takes_over() {
     let (publisher, subscriber) = pair();
@@ -107,13 +107,13 @@ fn a_subscriber_with_tags_of_its_own_copies_applies_and_takes_over() {
                  WHEN 'behind' THEN max_id >= 5010 ELSE max_id = 70 END) FROM leaf_id.leaf_alloc"
         ))
     });
-    // Ids that were cached here, below the publisher's, are gone.
+    // Ids cached here below the publisher's are gone.
     assert!(here.next("orders") >= claimed);
     assert_eq!(here.next("behind"), 5001);
     let mut ids = here.ids("SELECT id FROM orders");
     assert_eq!(ids.len(), 250);
 
-    // Claims go on there; new tags come here, also one that is here.
+    // Claims continue there; new tags are replicated, also one that exists here.
     here.run("SELECT leaf_tag_create('new', start => 40)");
     there.run(
         "INSERT INTO orders SELECT FROM generate_series(1, 1000);
@@ -136,7 +136,7 @@ fn a_subscriber_with_tags_of_its_own_copies_applies_and_takes_over() {
     assert!(!failed, "{}", subscriber.log());
 }
 
-/// Neither a tag that is sourced from elsewhere here, nor what its row says, is touched.
+/// Neither a local source server nor other settings of the local row are changed.
 #[test]
 fn the_row_that_is_here_stays() {
     let server = Server::with_leaf_id(&[]);
@@ -153,12 +153,12 @@ fn the_row_that_is_here_stays() {
     };
     session.fails(&insert(50)).is("23505");
     session.run("SET session_replication_role = replica");
-    // Below ours: nothing is dropped.
+    // Below the local row: no cached ids are dropped.
     session.run(&insert(2));
     assert_eq!(session.next("t"), 6);
     session.run(&insert(5000));
-    // A segment that the allocator claims between the commit and what follows it in this
-    // session is thrown away with the ids below.
+    // A segment claimed between this session's commit and its notification is dropped, along with
+    // the ids below.
     let first = session.next("t");
     assert!([5000, 5010].contains(&first), "{first}");
     session.run("BEGIN");
@@ -177,7 +177,7 @@ fn the_row_that_is_here_stays() {
         (10, "ours", incarnation, 99_999_i64)
     );
     assert_issued_once(&[ids]);
-    // Whoever may only INSERT raises nothing.
+    // A role with only INSERT cannot raise it.
     session.run(
         "CREATE ROLE mallory LOGIN; GRANT INSERT ON leaf_id.leaf_alloc TO mallory;
          GRANT SET ON PARAMETER session_replication_role TO mallory",
@@ -220,7 +220,7 @@ fn truncate_needs_the_owners_word() {
         assert!(there.next("orders") < 10);
     }
     there.run("ALTER TABLE leaf_id.leaf_alloc DROP CONSTRAINT fk");
-    // It is asked for where it is given, and an apply worker is not stopped.
+    // The constraint is checked where the tag is assigned, and does not stop an apply worker.
     there.run("CREATE PUBLICATION p FOR ALL TABLES");
     here.run("CREATE TABLE parent (tag text PRIMARY KEY); SELECT leaf_tag_create('ours')");
     subscribe(&publisher, &subscriber);
@@ -236,12 +236,12 @@ fn truncate_needs_the_owners_word() {
     wait_for(&mut here, MAX_IDS, &[]);
     here.fails("SELECT leaf_segment_next('ours')").is("42704");
     here.run("DROP SUBSCRIPTION s");
-    // Tags come back with their tables' defaults.
+    // Tags are recreated with their tables' defaults.
     there.run("INSERT INTO orders VALUES (33); SELECT leaf_sync()");
     assert_eq!(there.next("orders"), 34);
 }
 
-/// A row that gets the name of one that is here, too: the two are one from then on.
+/// A row renamed to a name that exists here, too: the two are merged.
 #[test]
 fn a_rename_onto_a_name_that_is_here_arrives() {
     let (publisher, subscriber) = pair();
@@ -262,7 +262,7 @@ fn a_rename_onto_a_name_that_is_here_arrives() {
     let series = "SELECT series || ' ' || last_number FROM leaf_id.leaf_gapless ORDER BY series";
     wait_for(&mut here, MAX_IDS, &["a 1", "b 500000", "later 1"]);
     assert_eq!(here.column::<String>(series), ["x 0", "y 7"]);
-    // What is cached is dropped a moment after the row can be seen.
+    // Cached ids are dropped a moment after the row becomes visible.
     let mut after = Vec::new();
     wait_until(LIMIT, "ids above", || {
         after.push(here.next("b"));

@@ -4,7 +4,7 @@
 
 use leaf_id_tests::{Server, Session, assert_issued_once};
 
-/// The ways to ask for ids of tag t.
+/// Ways to request ids of tag t.
 const WAYS: [&str; 5] = [
     "SELECT leaf_segment_next('t')",
     "SELECT leaf_segment_next(tag) FROM (SELECT 't' AS tag OFFSET 0) t",
@@ -13,7 +13,7 @@ const WAYS: [&str; 5] = [
     "INSERT INTO public.things DEFAULT VALUES",
 ];
 
-/// A server with tag t, a table whose key is its ids, and the roles app and mallory.
+/// A server with tag t, a table with a key from it, and roles app and mallory.
 fn server() -> (Server, Session) {
     let server = Server::with_leaf_id(&[]);
     let mut admin = server.session();
@@ -60,14 +60,14 @@ fn a_prepared_statement_and_a_cached_slot_notice() {
         .map(|_| app.value("SELECT leaf_segment_next('t')"))
         .collect();
     assert_issued_once(&[ids]);
-    // Inside a transaction that has issued some.
+    // In a transaction that has issued some.
     app.run("BEGIN; EXECUTE p");
     admin.run("SELECT leaf_tag_revoke('t', 'app')");
     app.fails("EXECUTE p").is("42501");
     app.run("ROLLBACK");
 }
 
-/// Would catch: a role without rights that drops what others have cached.
+/// Would catch: a role without rights that drops other roles' cached ids.
 #[test]
 fn a_role_without_the_right_evicts_nobody() {
     let server = Server::with_leaf_id(&[("leaf_id.max_tags", "4")]);
@@ -93,7 +93,7 @@ fn a_role_without_the_right_evicts_nobody() {
     assert_eq!(admin.ids("SELECT evictions FROM leaf_slot_status"), [0]);
 }
 
-/// With the triggers off nobody is told: it holds from the next segment on.
+/// With triggers disabled, there is no notification: the edit takes effect with the next segment.
 #[test]
 fn an_edit_without_triggers_holds_with_the_next_segment() {
     let server = Server::with_leaf_id(&[]);
@@ -118,8 +118,8 @@ fn an_edit_without_triggers_holds_with_the_next_segment() {
     refused.is("42501");
 }
 
-/// A revoke waits for nobody, and an id that is issued beside it belongs to a call that had
-/// begun before its end.
+/// A revoke does not wait. An id issued concurrently belongs to a call that had begun before the
+/// end of the revoke.
 #[test]
 fn revokes_under_load() {
     let (server, mut admin) = server();

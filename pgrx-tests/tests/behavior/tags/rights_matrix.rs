@@ -4,7 +4,7 @@
 use leaf_id_tests::{Server, Session, lease_message};
 
 const SECURITY: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../SECURITY.md"));
-/// The columns of the table, and who is tried for each.
+/// Columns of the table, and the role tested for each.
 const ROLES: [(&str, &str); 6] = [
     ("superuser", "postgres"),
     ("installing role", "owner"),
@@ -13,11 +13,11 @@ const ROLES: [(&str, &str); 6] = [
     ("`pg_monitor`", "monitor"),
     ("any other role", "alice"),
 ];
-/// Milliseconds since 1970.
+/// Current time in Unix milliseconds.
 const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
-/// What one row of the table stands for: what a superuser prepares, and statements of which
-/// each must succeed, or fail for want of a privilege. `{role}` is the role's own.
+/// Statements for a row of the table: preparation by a superuser, and statements each of which must
+/// either succeed, or fail because of a missing privilege. `{role}` stands for the role.
 fn statements(action: &str) -> (&'static str, Vec<String>) {
     let lease = |kind, who| {
         let fields =
@@ -220,7 +220,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
     (prepare, statements.collect())
 }
 
-/// The cells of a line of a table.
+/// Cells of a line of a table.
 fn cells(line: &str) -> Vec<&str> {
     line.trim_matches('|').split('|').map(str::trim).collect()
 }
@@ -236,7 +236,7 @@ fn each_role_may_do_what_security_md_says() {
     );
     admin.run("CREATE DATABASE app OWNER owner");
     let mut admin = server.session_in("app");
-    // What SECURITY.md tells the installing role to grant.
+    // Grants that SECURITY.md recommends to the installing role.
     server.connect_as("owner", "app").run(
         "CREATE EXTENSION leaf_id; SELECT leaf_tag_create('t');
          GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO manager;

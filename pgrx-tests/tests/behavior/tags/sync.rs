@@ -10,7 +10,7 @@ use leaf_id_tests::{
 };
 use rand::RngExt;
 
-/// What was done, or would be, as one line a row.
+/// Actions done or planned, one line per row.
 pub fn rows(session: &mut Session, call: &str) -> Vec<String> {
     session.column(&format!(
         "SELECT concat_ws(' ', tag, relation::text, column_name, max_in_column, next_before, next_after, action,
@@ -39,7 +39,7 @@ fn what_stands_above_is_left_alone() {
         );
     }
     assert_eq!(session.next("orders"), 11);
-    // Under load, with ids that the tag itself has issued, nothing is dropped.
+    // Under load, with ids issued by the tag itself, no cached ids are dropped.
     let raised: i64 = in_threads(4, |i| {
         let mut session = server.session();
         let mut raised = 0;
@@ -55,7 +55,7 @@ fn what_stands_above_is_left_alone() {
     })
     .into_iter()
     .sum();
-    // A claim may be on its way with nothing cached.
+    // A claim may be in flight while nothing is cached.
     assert!(raised < 25, "{raised} of 50 calls");
     if raised == 0 {
         assert_eq!(session.figure("orders", "ids_lost"), 0);
@@ -63,8 +63,7 @@ fn what_stands_above_is_left_alone() {
     assert!(session.next("orders") > 1061);
 }
 
-/// Saved by the launcher, and given back by the next one.
-/// By an index, and by a look at all rows.
+/// Uncommitted rows are found by an index, and by a sequential scan.
 #[test]
 fn rows_that_are_not_committed_count() {
     let (server, mut session) = server_with_orders();
@@ -83,6 +82,7 @@ fn rows_that_are_not_committed_count() {
     }
 }
 
+/// Remainders saved by the launcher, and restored by its successor.
 #[test]
 fn what_a_restart_gives_back_does_not_come_again() {
     let (server, mut session) = server_with_orders();
@@ -123,7 +123,7 @@ fn two_calls_at_once_do_not_deadlock() {
     }
 }
 
-/// Which ids of it are in use is not for this server to say.
+/// This server does not know which of its ids are in use.
 #[test]
 fn a_sourced_tag_is_raised_where_it_comes_from() {
     let fleet = Fleet::new(1, &[]);
@@ -182,7 +182,7 @@ fn a_standby_says_what_it_knows() {
         .hints("primary");
 }
 
-/// As many as a big database has.
+/// As many as in a large database.
 #[test]
 fn thousands_of_tables_take_seconds() {
     let server = Server::with_leaf_id(&[]);
@@ -210,8 +210,8 @@ fn thousands_of_tables_take_seconds() {
     println!("a check in {took:?}");
 }
 
-/// Ids just above what is claimed, while others have more claimed: once the call is over, only
-/// ids above them come.
+/// Ids just above the claimed ones, while others claim more: after the call, only ids above them
+/// are issued.
 #[test]
 fn under_load_ids_go_on_above_once_the_call_is_over() {
     let server = Server::with_leaf_id(&[]);

@@ -13,7 +13,7 @@ fn what_another_session_keeps_is_told() {
     );
     let mut other = server.session();
     other.run("BEGIN; LOCK TABLE secret, p1; CREATE TEMP TABLE mine (id bigint DEFAULT leaf_segment_next('orders'))");
-    // No tag is created below what was not read.
+    // No tag is created below columns that were not read.
     assert_eq!(
         rows(&mut admin, "leaf_sync()"),
         [

@@ -8,11 +8,11 @@ use leaf_id_tests::{Server, Session, assert_issued_once, promptly};
 
 use crate::opaque;
 
-/// A server with the tag t, of which two sessions have taken 1 to 6 and cached more.
+/// A server with tag t, of which two sessions have taken 1 to 6 and cached more.
 fn server_with_t_in_use() -> (Server, Session, Session) {
     let server = Server::with_leaf_id(&[
         ("max_prepared_transactions", "5"),
-        // As long as PATIENCE: what is refused is refused promptly.
+        // As long as PATIENCE, to prove that refusals are prompt.
         ("leaf_id.refill_timeout", "60s"),
     ]);
     let (mut a, mut b) = (server.session(), server.session());
@@ -25,13 +25,13 @@ fn server_with_t_in_use() -> (Server, Session, Session) {
     (server, a, b)
 }
 
-/// Checks that a call fails with 55000 without waiting, and says what to do.
+/// Checks that a call fails with 55000 and a hint, without waiting.
 fn assert_told_to_commit(session: &mut Session, tag: &str) {
     let refused = promptly(|| session.try_next(tag)).unwrap_err();
     refused.is("55000").says(tag).hints("ommit");
 }
 
-/// A row that was put aside and comes back, as from a dump of the table: ids of it were issued since.
+/// A row is saved, ids are issued, and the row is restored, as from a dump of the table.
 #[test]
 fn a_row_that_comes_back_goes_on_above_what_it_has_issued() {
     let (_server, mut a, mut b) = server_with_t_in_use();
@@ -52,7 +52,7 @@ fn a_row_that_comes_back_goes_on_above_what_it_has_issued() {
         println!("{edit}");
         if in_one {
             a.run(&format!("BEGIN; {edit}; SAVEPOINT s"));
-            // Not before it is committed: the tag was there before.
+            // Not before the commit, since the tag existed before.
             a.fails("SELECT leaf_segment_next('t')").is("55000");
             a.run("ROLLBACK TO s; COMMIT");
         } else {
@@ -178,7 +178,7 @@ fn replication_is_never_stopped_and_never_takes_a_tag_back() {
     b.fails("SELECT leaf_segment_next('u')").is("42704");
 }
 
-/// Only so many are remembered one by one: then every tag of the database counts as edited.
+/// A limited number of edits is remembered. Beyond that, all tags of the database count as edited.
 #[test]
 fn more_edits_than_are_remembered_are_all_noticed() {
     let (_server, mut a, mut b) = server_with_t_in_use();
@@ -198,7 +198,7 @@ fn more_edits_than_are_remembered_are_all_noticed() {
         assert_eq!(a.next(tag), 1_000_001, "{tag}");
     }
     assert!(a.next("bystander") > 2);
-    // Undone, nothing counts as edited any more.
+    // After a rollback, no tag counts as edited.
     a.run("BEGIN; SAVEPOINT s; UPDATE leaf_id.leaf_alloc SET max_id = 2000000");
     a.run("UPDATE leaf_id.leaf_alloc SET max_id = 3000000; ROLLBACK");
     let ids = [a.next("t"), b.next("t"), a.next("t")];
@@ -206,7 +206,7 @@ fn more_edits_than_are_remembered_are_all_noticed() {
     assert!(ids[2] < 2_000_000);
 }
 
-/// What was remembered of a tag before there were too many edits is no longer so.
+/// State remembered about a tag before there were too many edits is no longer valid.
 #[test]
 fn a_tag_made_again_after_more_edits_than_are_remembered_repeats_nothing() {
     let (_server, mut a, mut b) = server_with_t_in_use();
@@ -216,7 +216,7 @@ fn a_tag_made_again_after_more_edits_than_are_remembered_repeats_nothing() {
     a.run("DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'new'; SAVEPOINT s");
     let deleted = a.try_next("new");
     a.run("ROLLBACK TO s; INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('new'); SAVEPOINT s");
-    // Refused, as any tag with edits that are not remembered; or issued, and then for good.
+    // Refused, like any tag whose edits are not remembered, or issued permanently.
     let again = a.try_take("new", 5);
     a.run(if again.is_ok() {
         "COMMIT"

@@ -18,12 +18,12 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 
-/// How long anything may take that must come.
+/// Time limit for anything that must happen.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
-/// One round may take this long at most.
+/// Time limit of a round.
 const ROUND: Duration = Duration::from_secs(300);
 
-/// The kinds of events, and all of them in a list.
+/// Defines the kinds of events, and a list of all of them.
 macro_rules! events {
     ($($event:ident)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,67 +36,67 @@ macro_rules! events {
 }
 pub(super) use events;
 
-/// What may happen to servers under load.
+/// An event that affects servers under load.
 pub(super) trait Happening: Copy + Debug + Ord + 'static {
-    /// Every kind of it.
+    /// All kinds.
     const ALL: &'static [Self];
 
-    /// What it may cost.
+    /// Ids it may lose.
     fn loss(self) -> Loss;
 
-    /// Whether this is how sessions may see it.
+    /// True if the event explains a session's error.
     fn explains(self, failure: &Failure) -> bool;
 }
 
-/// How ids may be lost that no failed call may have taken and no view counts, the most
+/// Causes of lost ids that are neither requested by failed calls nor counted by a view, the most
 /// expensive first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Loss {
-    /// What is cached.
+    /// Cached ids are lost.
     Crash,
-    /// A claim that has committed and was not published.
+    /// A committed claim is lost before its publication.
     Worker,
-    /// Nothing, and that is hard.
+    /// No ids are lost, which is not trivial.
     CleanRestart,
-    /// Nothing: what an edit drops is counted by the status view.
+    /// No ids are lost: those dropped by an edit are counted by the status view.
     Nothing,
 }
 
-/// The servers of a torture, what happens to them, and what must hold then.
+/// Servers under test, their events, and the checks.
 pub(super) trait Subject: Sized {
-    /// What happens.
+    /// Kind of event.
     type Event: Happening;
-    /// How long a call may take while its server is up: some of its ids may each have to
-    /// wait, and two processors are few for all of this.
+    /// Time limit of a call while its server is up. Some of its ids may each have to wait, and the
+    /// machine is overloaded.
     const STUCK: Duration;
 
-    /// All servers, also those that issue nothing.
+    /// All servers, including those that issue nothing.
     fn servers(&self) -> Vec<&Server>;
 
-    /// Has an event happen.
+    /// Performs an event.
     fn perform(driver: &mut Driver<'_, Self>, event: Self::Event);
 
-    /// Checks what was issued since the last time, while the sessions pause.
+    /// Checks ids issued since the last call, while the sessions are paused.
     fn settle(&self, history: &History) -> Vec<Window>;
 
-    /// Whether a source has a last id, after which calls fail.
+    /// True if the source has a last id, after which calls fail.
     fn ends(_source: &Source) -> bool {
         false
     }
 
-    /// Whether a call may have failed for what its caller is.
+    /// True if a call may have failed because of its kind of caller.
     fn excuses(&self, _cut: &Cut) -> bool {
         false
     }
 
-    /// Whether something explains a failure that no event explains, now or at any time since
-    /// the last settlement.
+    /// True if the current state, or any since the last settlement, explains an error that no event
+    /// explains.
     fn explains(&self, _failure: &Failure, _settled: Instant) -> bool {
         false
     }
 }
 
-/// How long a torture goes on.
+/// Duration of a torture test.
 #[derive(Clone, Copy)]
 pub(super) struct Extent {
     events: usize,
@@ -121,20 +121,19 @@ impl Extent {
     }
 }
 
-/// Who takes ids, and from whom.
+/// Load of a torture test.
 pub(super) struct Work<'a> {
-    /// The servers that issue, in the order of [`Caller::server`].
+    /// Issuing servers, in the order of [`Caller::server`].
     pub(super) servers: &'a [&'a Server],
-    /// How many more servers may issue for a while.
+    /// Number of further servers that may issue for a while.
     pub(super) copies: usize,
-    /// From which sources.
+    /// Sources.
     pub(super) parts: Vec<Part>,
-    /// How many sessions, of all servers.
+    /// Number of sessions, on all servers.
     pub(super) sessions: usize,
 }
 
-/// Has events happen until there were so many and so much time has passed. All servers are
-/// stopped then.
+/// Performs events until the extent is reached. Finally stops all servers.
 pub(super) fn run<S: Subject>(subject: S, work: Work<'_>, extent: Extent) {
     let began = Instant::now();
     let mut random = random();
@@ -165,7 +164,7 @@ pub(super) fn run<S: Subject>(subject: S, work: Work<'_>, extent: Extent) {
         let mut deck = Vec::new();
         let mut happened = 0;
         while happened < extent.events || began.elapsed() < extent.at_least {
-            // One after the other, mostly; or before the effects of another are over.
+            // Usually one at a time; sometimes before the effects of another one are over.
             let count = if driver.random.random_bool(0.7) { 1 } else { 2 };
             if deck.len() < count {
                 deck = S::Event::ALL.to_vec();
@@ -185,7 +184,7 @@ pub(super) fn run<S: Subject>(subject: S, work: Work<'_>, extent: Extent) {
     println!("{:?} in all", began.elapsed());
 }
 
-/// Who has the events happen, one round after the other.
+/// Performs events, one round after another.
 pub(super) struct Driver<'a, S: Subject> {
     pub(super) subject: S,
     pub(super) history: &'a History,
@@ -195,10 +194,10 @@ pub(super) struct Driver<'a, S: Subject> {
     plan: &'a Plan,
     began: Instant,
     report: Report<S::Event>,
-    /// What happened since the last settlement, and what before it.
+    /// Events since the last settlement, and those before it.
     events: Vec<S::Event>,
     earlier: Vec<S::Event>,
-    /// When that settlement was.
+    /// Time of that settlement.
     settled: Instant,
 }
 
@@ -220,17 +219,17 @@ impl<S: Subject> Driver<'_, S> {
         drop(pause);
     }
 
-    /// Lets the sessions work.
+    /// Lets the sessions work for a random time.
     pub(super) fn pass(&mut self, ms: Range<u64>) {
         thread::sleep(self.draw(ms));
     }
 
-    /// So many milliseconds.
+    /// A random number of milliseconds.
     pub(super) fn draw(&mut self, ms: Range<u64>) -> Duration {
         Duration::from_millis(self.random.random_range(ms))
     }
 
-    /// Who drives notes its own calls after those of the sessions.
+    /// The driver's own calls are recorded after those of the sessions.
     pub(super) fn caller(&self, server: usize) -> Caller {
         Caller {
             server,
@@ -238,8 +237,8 @@ impl<S: Subject> Driver<'_, S> {
         }
     }
 
-    /// Kills one process of a server, and waits until that is back. False if the process had
-    /// ended by itself.
+    /// Kills a process of a server, and waits until the server is back. False if the process had
+    /// already exited.
     pub(super) fn kill(&self, number: usize, server: &Server, pid: i32) -> bool {
         let killed = Instant::now();
         let crashed = server.crash_by(pid);
@@ -249,15 +248,15 @@ impl<S: Subject> Driver<'_, S> {
         crashed
     }
 
-    /// Has a transaction hold the locks of a statement for a while.
+    /// Holds the locks of a statement for a random time.
     pub(super) fn hold_lock(&mut self, session: &mut Session, statement: &str, ms: Range<u64>) {
         session.run(&format!("BEGIN; {statement}"));
         self.pass(ms);
         session.run("COMMIT");
     }
 
-    /// Checks what happened since the last time, and adds it to the report. While the
-    /// sessions pause.
+    /// Checks the calls since the last settlement, and adds them to the report. The sessions must
+    /// be paused.
     pub(super) fn settle(&mut self) {
         let windows = self.subject.settle(self.history);
         for server in self.servers {
@@ -268,7 +267,7 @@ impl<S: Subject> Driver<'_, S> {
             }
         }
         for failure in self.load.take_failures() {
-            // Any statement of a hasty session may have taken too long.
+            // Any statement of a session with a short timeout may have timed out.
             self.judge(&failure, failure.state == "57014");
         }
         for (source, window) in self.history.sources().iter().zip(&windows) {
@@ -278,7 +277,7 @@ impl<S: Subject> Driver<'_, S> {
         self.settled = Instant::now();
     }
 
-    /// The same event goes on after a settlement.
+    /// The event continues after a settlement.
     pub(super) fn goes_on(&mut self, event: S::Event) {
         self.events.push(event);
     }
@@ -322,8 +321,8 @@ impl<S: Subject> Driver<'_, S> {
         report.dropped += window.dropped;
     }
 
-    /// Ends the test at an error that nothing explains: neither what its session is like,
-    /// nor what happened, nor what happened before, which a session may have missed.
+    /// Fails the test on an unexplained error: neither expected for its session, nor explained by
+    /// recent events, nor by earlier ones, which a session may have noticed late.
     fn judge(&mut self, failure: &Failure, expected: bool) {
         let state = failure.state.clone();
         *self.report.errors.entry(state).or_default() += 1;
@@ -340,12 +339,12 @@ impl<S: Subject> Driver<'_, S> {
     }
 }
 
-/// What came of it all.
+/// Results of a torture test.
 struct Report<E> {
     events: BTreeMap<E, u32>,
     ids: BTreeMap<&'static str, u64>,
     lost: BTreeMap<Loss, u64>,
-    /// Ids that failed calls have asked for, and that the status view counts as lost.
+    /// Ids requested by failed calls, and ids counted as lost by the status view.
     cut: u64,
     dropped: u64,
     errors: BTreeMap<String, u64>,
@@ -376,7 +375,7 @@ impl<E: Happening> Report<E> {
         for (event, times) in &self.events {
             println!("  {:26} {times:>12}", format!("{event:?}"));
         }
-        // Each was compared with all the others, of all servers: see the history.
+        // The history has compared each with all others, of all servers.
         println!("ids, none of them twice: {}", self.issued());
         for (kind, ids) in &self.ids {
             println!("  {kind:26} {ids:>12}");

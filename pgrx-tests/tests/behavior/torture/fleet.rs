@@ -18,20 +18,20 @@ use super::driver::{Driver, Extent, Happening, LIMIT, Loss, Subject, Work, event
 
 const MEMBERS: usize = 3;
 const SESSIONS: usize = 12;
-/// Copies of members note their calls, and the driver, as if they were one more server.
+/// Copies of members record their calls, like the driver, as those of an additional server.
 const CLONES: Caller = Caller {
     server: MEMBERS,
     session: SESSIONS,
 };
-/// How far a clock is set, which is more than `leaf_id.max_clock_skew`, ...
+/// Clock offsets above `leaf_id.max_clock_skew`, ...
 const OFF_MS: [i64; 3] = [2000, 60_000, 3_600_000];
-/// ... and which is less, so that nothing may be refused.
+/// ... and below, so that nothing may be refused.
 const NUDGES_MS: [i64; 2] = [20, 500];
 const CLAIM: &str = "leaf_claim($1";
 
-/// A name, `step`, `max_step`, and how many ids a call asks for at most.
+/// Name, `step`, `max_step`, and max ids per call.
 const TAGS: [(&str, i32, i32, u32); 3] = [
-    // Somebody is always waiting for the central server.
+    // Sessions always wait for the central server.
     ("tiny", 10, 50, 10),
     ("small", 100, 5_000, 30),
     ("big", 10_000, 1_000_000, 200),
@@ -71,7 +71,7 @@ events! {
 impl Happening for Event {
     const ALL: &'static [Self] = EVENTS;
 
-    /// A claim is lost with its answer, wherever between two servers that is.
+    /// A claim is lost with its answer, wherever between two servers that happens.
     fn loss(self) -> Loss {
         Loss::Crash
     }
@@ -81,7 +81,7 @@ impl Happening for Event {
         let states: &[_] = match self {
             Self::KillMember | Self::RestartMember => &["57P01", "57P03", ""],
             Self::KillAllocator => &["57P02", "57P03", ""],
-            // PostgreSQL's own timeouts are by the clock, once one of them is over.
+            // PostgreSQL schedules timeouts by the wall clock once one of them has expired.
             Self::SetClock => &["57014"],
             Self::CrashCentral
             | Self::RestartCentral
@@ -97,7 +97,7 @@ impl Happening for Event {
 }
 
 impl Event {
-    /// Whether a member may have no worker id for a while.
+    /// True if a member may have no worker id for a while.
     fn keeps_worker_ids_away(self) -> bool {
         !matches!(
             self,
@@ -114,12 +114,12 @@ impl Event {
     }
 }
 
-/// Whether a call for snowflake ids was refused, or has waited too long for the registry.
+/// True if a call for snowflake ids was refused, or waited too long for the registry.
 fn is_refusal(failure: &Failure) -> bool {
     ["55000", "55P03"].contains(&&*failure.state) && failure.message.contains("snowflake id")
 }
 
-/// Two servers, one of which is the central server and the other its synchronous standby.
+/// Two servers: a central server and its synchronous standby.
 struct Pair {
     servers: [Server; 2],
     primary: usize,
@@ -128,10 +128,10 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let first = Server::with_leaf_id(&[
-            // Every claim is acknowledged: nothing needs to be skipped.
+            // Every claim is acknowledged, so none need be skipped.
             ("leaf_id.failover_skip", "0"),
             ("wal_retrieve_retry_interval", "100ms"),
-            // What pg_rewind needs.
+            // Requirements of pg_rewind.
             ("wal_log_hints", "on"),
             ("wal_keep_size", "256MB"),
         ]);
@@ -167,20 +167,20 @@ impl Pair {
         });
     }
 
-    /// The primary dies, the standby takes its place, and later the other one the standby's.
+    /// The primary dies and is replaced by the standby, and later becomes the new standby.
     fn fail_over(&mut self, vacancy: Duration) {
         self.primary().kill_9();
         thread::sleep(vacancy);
         self.standby().promote();
         self.primary = 1 - self.primary;
-        // pg_rewind would not see the new timeline.
+        // Otherwise pg_rewind would not see the new timeline.
         self.primary().session().run("CHECKPOINT");
         self.standby().rewind_and_follow(self.primary());
         self.make_synchronous();
     }
 }
 
-/// A server that issues, and its ways to the pair.
+/// An issuing server, and its proxies to the pair.
 struct Member {
     server: Server,
     ways: [Proxy; 2],
@@ -332,15 +332,15 @@ impl Driver<'_, Fleet<'_>> {
             Event::SetClock => self.set_clock(number, &OFF_MS),
             Event::NudgeClock => self.set_clock(number, &NUDGES_MS),
             Event::CloneMember => self.clone_member(number),
-            // It is another node for a while, and comes back.
+            // It is another node for a while, then the same one again.
             Event::RenameNode => {
                 let name = format!("{}_again", node_name(number));
                 member.server.set("leaf_id.node_name", &name);
                 self.pass(100..2000);
                 let server = &self.subject.members[number].server;
                 server.set("leaf_id.node_name", &node_name(number));
-                // What it could show as this node is forgotten: it waits for the end of its own
-                // lease, longer perhaps than the next two events take.
+                // It has lost the token of this node, so it waits for the end of its own lease,
+                // perhaps for longer than the next two events take.
                 let mut session = server.session();
                 wait_until(LIMIT, "the node's own lease to end", || {
                     session.try_run("SELECT leaf_snowflake_next()").is_ok()
@@ -351,7 +351,8 @@ impl Driver<'_, Fleet<'_>> {
         }
     }
 
-    /// Has a member's clock be off for a while by one of these, and says when there were ids again.
+    /// Sets a member's clock off by one of these for a while, and reports when ids are available
+    /// again.
     fn set_clock(&mut self, number: usize, steps_ms: &[i64]) {
         let sign = if self.random.random() { 1 } else { -1 };
         let off_ms = sign * steps_ms.choose(&mut self.random).unwrap();
@@ -385,7 +386,7 @@ impl Driver<'_, Fleet<'_>> {
         }
     }
 
-    /// Every way of every member cuts off a claim.
+    /// Each proxy of every member cuts off a claim.
     fn cut(&mut self, mode: Mode) {
         for member in self.subject.members {
             member.set(mode);
@@ -411,8 +412,8 @@ impl Driver<'_, Fleet<'_>> {
         }
     }
 
-    /// Ids go on above all that were claimed, so that none may come twice, whatever incarnation of
-    /// the row it is from.
+    /// Ids continue above all claimed ones, so none may be issued twice, across all incarnations of
+    /// the row.
     fn edit_central(&mut self, event: Event) {
         let (source, tag) = self.choose_tag();
         let gap: i64 = self.random.random_range(0..2000);
@@ -429,8 +430,8 @@ impl Driver<'_, Fleet<'_>> {
         self.history.skip(source, max_id, to);
     }
 
-    /// What the member had is dropped, and it forgets what it was given. The next ids come
-    /// from the central server all the same.
+    /// The member loses its cached ids, and its record of received ids. The next ids nevertheless
+    /// come from the central server.
     fn replace_tag(&mut self, number: usize) {
         let (source, tag) = self.choose_tag();
         let (_, step, max_step, _) = TAGS[source];
@@ -441,14 +442,14 @@ impl Driver<'_, Fleet<'_>> {
         ));
         session.create_sourced_tag(tag, step, max_step);
         session.run("COMMIT; SET leaf_id.refill_timeout = '60s'");
-        // From now on its row covers what it has issued.
+        // From now on, its row covers its issued ids.
         let call = || Ok(IdRange::of(&[session.try_next(tag)?]));
         let caller = self.caller(number);
         let called = self.history.call(caller, source, "by the driver", 1, call);
         called.expect("an id of a tag created anew");
     }
 
-    /// A copy of a member runs for a while, and takes ids as the member does.
+    /// A copy of a member runs for a while, and takes ids like the member.
     fn clone_member(&mut self, number: usize) {
         let clone = self.subject.members[number].server.backup().start(&[]);
         let mut session = clone.session();
@@ -460,13 +461,13 @@ impl Driver<'_, Fleet<'_>> {
                     Source::Snowflake => "SELECT leaf_snowflake_next_batch(20)".into(),
                 };
                 let call = || Ok(IdRange::of(&session.try_column::<i64>(&sql)?));
-                // What it is refused is noted, too.
+                // Refusals are recorded, too.
                 let _ = self.history.call(CLONES, place, "by a clone", 20, call);
             }
         }
     }
 
-    /// Takes away the worker id that a member has.
+    /// Revokes a member's worker id.
     fn take_worker_id(&mut self, function: &str, number: usize) {
         let mut session = self.subject.pair.primary().session();
         let name = node_name(number);
@@ -519,7 +520,7 @@ fn ten_events_in_a_fleet_repeat_nothing() {
     torture(Extent::SHORT);
 }
 
-/// By `make torture`.
+/// Run by `make torture`.
 #[test]
 #[ignore = "takes LEAF_ID_TORTURE_SECONDS, or ten minutes"]
 fn a_hundred_events_in_a_fleet_repeat_nothing() {

@@ -17,17 +17,17 @@ use super::driver::{Driver, Extent, Happening, LIMIT, Loss, Subject, Work, event
 
 const SESSIONS: usize = 16;
 const REFILL_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long after the end of a reset the launcher may notice it.
+/// Time for the launcher to notice the end of a reset.
 const RESET_MARGIN: Duration = Duration::from_secs(3);
-/// How far the clock is set, in milliseconds.
+/// Steps of the clock, in milliseconds.
 const CLOCK_STEPS_MS: [i64; 5] = [20, 1000, 4000, 60_000, 3_600_000];
-/// Clocks that are set back by more than this may have snowflake ids refused: ids may be ten
-/// seconds ahead of the clock, and crashes have them ahead by some reservations.
+/// If the clock is set back by more than this, snowflake ids may be refused: ids may lead the clock
+/// by ten seconds, of which crashes use up some reservations.
 const FAR_BACK_MS: i64 = 9000;
-/// For how long they may be as far ahead as they may be, after a start that cannot know what
-/// was issued before: with another worker id.
+/// Time at the max lead after a start that cannot know which ids were issued before: with another
+/// worker id.
 const UNKNOWN: Duration = Duration::from_secs(15);
-/// A tag, and how much of it is used at once.
+/// A tag, and its use.
 struct Tag {
     name: &'static str,
     step: i32,
@@ -40,7 +40,7 @@ const ENDLESS: i64 = i64::MAX - 1;
 const LIMITED: &str = "limited";
 
 const TAGS: [Tag; 4] = [
-    // Its allocator claims all the time: a blow against it falls between any two steps.
+    // Its allocator is always claiming, so a signal may hit it between any two steps.
     Tag {
         name: "tiny",
         step: 3,
@@ -145,7 +145,7 @@ impl Happening for Event {
             | Self::KillPostmaster
             | Self::StopImmediately
             | Self::RestartInUse => &["57P01", "57P03", ""],
-            // PostgreSQL's own timeouts are by the clock, once one of them is over.
+            // PostgreSQL schedules timeouts by the wall clock once one of them has expired.
             Self::SetClockAhead | Self::SetClockBack => &["57014"],
             Self::CrashWithClockBack => &["57014", "57P01", "57P03", ""],
             Self::UnsetWorkerId if failure.message.contains("leaf_id.worker_id") => &["55000"],
@@ -158,11 +158,11 @@ impl Happening for Event {
 
 struct OneServer<'a> {
     server: &'a Server,
-    /// Until when `leaf_snowflake_reset` has calls wait, or be refused.
+    /// Time until which `leaf_snowflake_reset` may delay or refuse calls.
     reset_ends: Instant,
-    /// Until when ids may be as far ahead of the clock as they may be.
+    /// Time until which ids may be at the max lead.
     unknown_until: Instant,
-    /// When the clock was last further back than that allows.
+    /// Last time at which the clock was further back than tolerated.
     far_back_until: Option<Instant>,
 }
 
@@ -190,7 +190,7 @@ impl Subject for OneServer<'_> {
     }
 
     fn excuses(&self, cut: &Cut) -> bool {
-        // Of who watches a clock that was set back.
+        // From the observer of a clock that was set back.
         cut.kind == WATCHED && ["55000", "55P03"].contains(&&*cut.failure.state)
     }
 
@@ -199,7 +199,7 @@ impl Subject for OneServer<'_> {
     }
 }
 
-/// Calls that only look whether there are ids.
+/// Calls that only check whether ids are available.
 const WATCHED: &str = "snowflake, watched";
 
 impl Driver<'_, OneServer<'_>> {
@@ -229,7 +229,7 @@ impl Driver<'_, OneServer<'_>> {
             }),
             Event::RestartInUse => self.history.restart(0, self.subject.server),
             Event::RestartAtRest => self.restart_at_rest(),
-            // Again and again: the order is at stake within a millisecond only.
+            // Many times: the order is at risk only within a millisecond.
             Event::ChangeWorkerId => (0..20).for_each(|_| self.set_worker_id()),
             Event::UnsetWorkerId => {
                 self.subject.server.set("leaf_id.worker_id", "");
@@ -299,7 +299,7 @@ impl Driver<'_, OneServer<'_>> {
 
     fn pause_worker(&mut self, which: &str) {
         let pid = awaited_worker(&mut self.subject.server.session(), which);
-        // It may hold a lock that every statement needs: nothing is asked meanwhile.
+        // It may hold a lock that every statement needs, so run no statement meanwhile.
         let paused = self.subject.server.pause(pid);
         self.pass(50..800);
         drop(paused);
@@ -314,7 +314,7 @@ impl Driver<'_, OneServer<'_>> {
         });
     }
 
-    /// Kills one process, and waits until the server is back.
+    /// Kills a process, and waits until the server is back.
     fn crash(&mut self, mut victim: impl FnMut(&mut Session, &mut StdRng) -> Option<i32>) {
         let server = self.subject.server;
         let mut session = server.session();
@@ -330,7 +330,7 @@ impl Driver<'_, OneServer<'_>> {
         self.crash(|session, _| worker(session, BLOCKED));
     }
 
-    /// While nobody asks for ids, not even one may be lost: the very next one comes.
+    /// If no session requests ids, none may be lost: the next one follows.
     fn restart_at_rest(&mut self) {
         let pause = self.load.pause(LIMIT);
         let mut session = self.subject.server.session();
@@ -369,8 +369,8 @@ impl Driver<'_, OneServer<'_>> {
         *CLOCK_STEPS_MS.choose(&mut self.random).unwrap()
     }
 
-    /// Sets the clock back for a while, does something else then, and says how long there were
-    /// no ids.
+    /// Sets the clock back for a while, and does something else then. Reports how long no ids were
+    /// available.
     fn set_clock_back(&mut self, then: impl FnOnce(&mut Self)) {
         let server = self.subject.server;
         let clock = server.clock();
@@ -404,7 +404,7 @@ impl Driver<'_, OneServer<'_>> {
         );
     }
 
-    /// Whether there is a snowflake id.
+    /// True if a snowflake id is available.
     fn issues(&self, session: &mut Session) -> bool {
         let call = || Ok(IdRange::of(&[session.try_snowflake()?]));
         let history = self.history;
@@ -420,8 +420,8 @@ impl Driver<'_, OneServer<'_>> {
             .set("leaf_id.worker_id", &id.to_string());
     }
 
-    /// Ids go on when the given time has come; until then calls wait, or are refused where
-    /// that is too long.
+    /// Ids continue at the given time. Until then calls wait, or are refused if that takes too
+    /// long.
     fn reset_snowflake(&mut self) {
         let ms = self.random.random_range(400..1500);
         let sql = format!("SELECT leaf_snowflake_reset(now() + interval '{ms} ms')");
@@ -438,8 +438,8 @@ impl Driver<'_, OneServer<'_>> {
         (source, &TAGS[source])
     }
 
-    /// Edits a tag. Where ids would start anew, they start above all that were claimed, so
-    /// that none may come twice, whatever incarnation of the row it is from.
+    /// Edits a tag. If its ids would restart, they start above all claimed ones, so none may be
+    /// issued twice, across all incarnations of the row.
     fn edit(&mut self, event: Event) {
         let (source, tag) = self.choose_tag();
         let name = tag.name;
@@ -500,7 +500,7 @@ impl Driver<'_, OneServer<'_>> {
         }
     }
 
-    /// All tags at once; and the first id of one is taken by the transaction itself.
+    /// All tags at once. The transaction itself takes the first id of one of them.
     fn truncate(&self, session: &mut Session, gap: i64) {
         session.run("BEGIN; LOCK TABLE leaf_id.leaf_alloc");
         let max_ids = TAGS
@@ -524,7 +524,7 @@ impl Driver<'_, OneServer<'_>> {
         }
     }
 
-    /// A transaction that has edited a tag, and is not going to commit.
+    /// A transaction that has edited a tag, and will not commit.
     fn begin_edit(&mut self) -> Session {
         let (_, tag) = self.choose_tag();
         let edits = [
@@ -546,7 +546,7 @@ impl Driver<'_, OneServer<'_>> {
              CREATE EXTENSION leaf_id",
         );
         session.create_tag("small");
-        // Its own, and from the beginning.
+        // Its own ids, from the start.
         let ids = session.take("small", 2000);
         assert!(ids.iter().copied().eq(1..=2000), "{ids:?}");
     }
@@ -566,7 +566,7 @@ impl Driver<'_, OneServer<'_>> {
 }
 
 const LAUNCHER: &str = "backend_type = 'leaf_id launcher'";
-/// An allocator at a claim. (Which step of it, only chance tells.)
+/// An allocator during a claim, at a random step.
 const CLAIMING: &str =
     "backend_type = 'leaf_id allocator' AND state = 'active' AND query LIKE 'claim ids%'";
 const BLOCKED: &str = "backend_type = 'leaf_id allocator' AND wait_event_type = 'Lock'";
@@ -607,7 +607,7 @@ fn drop_tag(session: &mut Session, tag: &str) -> i64 {
 }
 
 fn create_tag(session: &mut Session, tag: &Tag, start: i64) {
-    // Where it would be at its end, it gets another one.
+    // If the tag would start at its end, it gets a larger one.
     let max_value = tag.max_value.max(start.saturating_add(1000));
     session.run(&format!(
         "SELECT leaf_tag_create('{}', step => {}, max_step => {}, start => {start},
@@ -666,7 +666,7 @@ fn ten_events_under_sixteen_sessions_repeat_nothing() {
     torture(Extent::SHORT);
 }
 
-/// By `make torture`.
+/// Run by `make torture`.
 #[test]
 #[ignore = "takes LEAF_ID_TORTURE_SECONDS, or ten minutes"]
 fn a_hundred_events_in_ten_minutes_repeat_nothing() {

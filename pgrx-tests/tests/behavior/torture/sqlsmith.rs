@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use leaf_id_tests::{Server, random};
 use rand::RngExt;
 
-/// What no statement may leave in the log.
+/// Log messages that no statement may cause.
 const DISASTERS: [&str; 5] = [
     "was terminated by signal",
     "TRAP:",
@@ -77,7 +77,7 @@ fn random_statements_crash_nothing() {
         let mut smith = start();
         let until = Instant::now() + Duration::from_secs(seconds);
         while Instant::now() < until {
-            // A superuser's functions can end its own session.
+            // A superuser's functions can terminate its own session.
             if smith.try_wait().unwrap().is_some() {
                 smith = start();
             }
@@ -92,7 +92,7 @@ fn random_statements_crash_nothing() {
             let found: Vec<_> = log.lines().filter(|line| line.contains(disaster)).collect();
             assert!(found.is_empty(), "{found:#?}");
         }
-        // It still issues.
+        // Ids are still issued.
         let mut session = server.session();
         session.run(
             "SET leaf_id.refill_timeout = '10s'; SELECT leaf_tag_create('after') WHERE NOT EXISTS

@@ -14,7 +14,7 @@ use rand::RngExt;
 const LIMIT: Duration = Duration::from_secs(30);
 const SESSIONS: usize = 16;
 
-/// Calls of one session for ids of t: of one id, of a batch or of a range.
+/// A call of a session for ids of t: one id, a batch or a range.
 fn call(session: &mut Session, round: usize) -> Call {
     let n = round % 60 + 1;
     let sql = match n % 3 {
@@ -65,7 +65,7 @@ fn workers_that_are_terminated_at_rest_come_back() {
                 end(&mut session, pid);
             }
         }
-        // Not waited for the launcher: the sessions do that.
+        // Do not wait for the launcher; the sessions do.
         ids.extend(session.take("t", 25));
         snowflakes.extend(session.ids("SELECT leaf_snowflake_next_batch(10)"));
         wait_for_launcher(&mut session);
@@ -74,7 +74,7 @@ fn workers_that_are_terminated_at_rest_come_back() {
     assert_issued_once(&[snowflakes]);
 }
 
-/// Every id needs a claim, so that the allocator has a request to serve all the time.
+/// Every id needs a claim, so the allocator always has a request.
 #[test]
 fn an_allocator_that_never_rests_ends_when_it_is_told() {
     let server = Server::with_leaf_id(&[]);
@@ -128,7 +128,7 @@ fn workers_that_are_terminated_or_canceled_under_load_disturb_nobody() {
         },
         || {
             for round in 0..40 {
-                // Each end of the launcher takes its second.
+                // Each exit of the launcher takes a second.
                 let name = ["allocator", "launcher"][usize::from(round % 10 == 0)];
                 let how = ["terminate", "cancel"][random.random_range(0..2)];
                 let mut pid = None;
@@ -186,7 +186,7 @@ fn an_allocator_terminated_in_a_row_lock_repeats_nothing() {
     assert_issued_once(&[issued]);
 }
 
-/// A parallel worker has the only slot there is, and the reserve worker is busy elsewhere.
+/// A parallel worker occupies the only slot, and the reserve worker is busy elsewhere.
 #[test]
 fn sessions_that_wait_for_a_worker_slot_are_served_when_it_is_free() {
     let server = Server::with_leaf_id(&[
@@ -257,7 +257,7 @@ fn sessions_that_wait_for_a_worker_slot_are_served_when_it_is_free() {
     assert_issued_once(&drawn);
 }
 
-/// More tags in use at once than slots: each call gets ids, or is told why not.
+/// More tags in use than slots: each call gets ids, or an error with the reason.
 #[test]
 fn sixteen_sessions_on_sixteen_tags_share_two_slots() {
     let server = Server::with_leaf_id(&[("leaf_id.max_tags", "2")]);
@@ -290,7 +290,7 @@ fn sixteen_sessions_on_sixteen_tags_share_two_slots() {
     }
 }
 
-/// A claim that hangs, on a disk say, holds up its own database alone, and in bounds.
+/// A hanging claim, for example on a disk, holds up only its own database, and within bounds.
 #[test]
 fn an_allocator_that_is_late_is_waited_for_in_bounds() {
     let server = Server::with_leaf_id(&[]);
@@ -298,7 +298,7 @@ fn an_allocator_that_is_late_is_waited_for_in_bounds() {
     session.create_steady_tag("t", 10);
     session.run("CREATE DATABASE other");
     let mut ids = vec![session.next("t")];
-    // Idle: one that is stopped in a commit holds up all commits of the server.
+    // An idle one: an allocator stopped in a commit holds up all commits of the server.
     session.wait_for_spare("t");
     let paused = server.pause(session.worker("allocator").unwrap());
     session.run("SET leaf_id.refill_timeout = '300ms'");
