@@ -96,7 +96,7 @@ pub enum Failure {
     Gapless(GaplessError),
     /// A refused `leaf_snowflake_reset`.
     Reset(ResetError),
-    /// Why a snowflake id cannot be issued.
+    /// A snowflake id cannot be issued.
     Snowflake(SnowflakeError),
     /// A refusal by the worker registry.
     Registry(RegistryError),

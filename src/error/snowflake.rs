@@ -1,4 +1,4 @@
-//! Why a snowflake id cannot be issued.
+//! Errors of issuing snowflake ids.
 
 use leaf_id_core::state::Refusal;
 use pgrx::PgSqlErrorCode as Code;
