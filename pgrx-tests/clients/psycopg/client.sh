@@ -6,4 +6,4 @@ advice='`executemany` returns ids with `returning=True` only'
 
 install() { pip_install 'psycopg[binary]==3.3.9'; }
 version() { pip_version psycopg; }
-run() { python main.py; }
+run() { python main.py && python http_ids.py; }
