@@ -25,7 +25,7 @@ rules() {
         'other rooms use the safe wrappers of pg.rs'
     forbid sql code '\bSpi\b|\bSPI_(?!inside)\w+|\bspi::' "$extension" '' \
         'rows are read and written by oid, through src/pg/table'
-    forbid rows code '\bCatalogTuple\w+|\btable_tuple_\w+|\bheap_(insert|update|delete)\b' "$extension" 'pg/table/write' \
+    forbid rows code '\bCatalogTuple\w+|\btable_tuple_(?!get_latest|fetch)\w+|\b(simple_)?heap_(insert|update|delete)\b|\bindex_insert\b' "$extension" 'pg/table/write' \
         'src/pg/table/write.rs alone writes rows: it has compared the table with its shape'
     forbid claims code '\bclaim::(\{[^}]*\b)?(claim|receive)' "$extension" 'tags worker api' \
         'segments are claimed by the allocator, or for another server'
@@ -175,6 +175,7 @@ self_test() {
     plant sql src/segment/issue.rs 'use pgrx::spi::Spi;'
     plant rows src/tags/heap.rs 'fn f() { CatalogTupleUpdate(r, t, n) }'
     plant rows src/pg/trigger.rs 'fn f() { unsafe { pg_sys::heap_update(r) } }'
+    plant rows src/tags/heap.rs 'fn f() { unsafe { pg_sys::index_insert(i) } }'
     plant claims src/files.rs 'use crate::tags::claim::{self, claim};'
     plant claims src/files.rs 'fn f() { crate::tags::claim::receive(); }'
     plant claims src/segment/issue.rs 'fn f() { claim::claim_for_member(); }'

@@ -12,11 +12,12 @@
 //!
 //! * [`shape`]: expected definition of a table. [`check`]: verification of it.
 //! * [`open`]: opening and locking. [`scan`]: reading rows. [`write`](mod@write): locking and
-//!   writing rows.
+//!   writing rows. [`place`]: where they were last.
 //! * [`row`], [`value`]: a row that was read, a value to be written.
 
 pub mod check;
 pub mod open;
+mod place;
 pub mod row;
 pub mod scan;
 pub mod shape;

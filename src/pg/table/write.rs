@@ -53,20 +53,19 @@ impl Table {
 
     fn try_lock(&self, key: &Value<'_>, wait: pg_sys::LockWaitPolicy::Type) -> Locked {
         self.with_latest_snapshot(|snapshot| {
-            let mut place = None;
-            self.scan(Some(key), snapshot, |tuple| {
-                // SAFETY: a tuple of the scan, read before the next one.
-                place = Some(unsafe { (*tuple).t_self });
-            });
-            let Some(mut place) = place else {
-                return Locked::None;
-            };
             let mut failure = pg_sys::TM_FailureData::default();
             // SAFETY: in a transaction, with the snapshot of the scan; the relation is open and
-            // locked, and `place` was found in it. The contents of the slot are copied before it is
-            // dropped.
+            // locked, and `place` was found in it, and is pinned if it was remembered. The contents
+            // of the slots are copied before they are dropped.
             unsafe {
                 let slot = pg_sys::table_slot_create(self.relation, core::ptr::null_mut());
+                let pinned = pg_sys::table_slot_create(self.relation, core::ptr::null_mut());
+                let place = self.fetch_remembered(key, snapshot, pinned);
+                let Some(mut place) = place.or_else(|| self.place(key, snapshot)) else {
+                    pg_sys::ExecDropSingleTupleTableSlot(pinned);
+                    pg_sys::ExecDropSingleTupleTableSlot(slot);
+                    return Locked::None;
+                };
                 let result = pg_sys::table_tuple_lock(
                     self.relation,
                     &raw mut place,
@@ -85,6 +84,7 @@ impl Table {
                         let row = self.row(tuple);
                         // The latest version may have another key.
                         if row.has(key) {
+                            self.remember(key, (*row.tuple).t_self);
                             Locked::Row(row)
                         } else {
                             Locked::Gone
@@ -102,10 +102,25 @@ impl Table {
                         unreachable!("an ERROR does not return")
                     }
                 };
+                pg_sys::ExecDropSingleTupleTableSlot(pinned);
                 pg_sys::ExecDropSingleTupleTableSlot(slot);
                 locked
             }
         })
+    }
+
+    /// Where the row with this key is, by the index.
+    fn place(
+        &self,
+        key: &Value<'_>,
+        snapshot: pg_sys::Snapshot,
+    ) -> Option<pg_sys::ItemPointerData> {
+        let mut place = None;
+        self.scan(Some(key), snapshot, |tuple| {
+            // SAFETY: a tuple of the scan, read before the next one.
+            place = Some(unsafe { (*tuple).t_self });
+        });
+        place
     }
 
     /// Updates columns (numbered from 1) of a row returned by [`Table::lock`] or written by this
@@ -120,9 +135,93 @@ impl Table {
                 // Otherwise a subscriber could never apply the update.
                 pg_sys::CheckCmdReplicaIdentity(self.relation, pg_sys::CmdType::CMD_UPDATE);
                 let new = row.with(changes);
-                pg_sys::CatalogTupleUpdate(self.relation, &raw mut (*row.tuple).t_self, new);
+                let indexes = pg_sys::CatalogOpenIndexes(self.relation);
+                #[cfg(feature = "pg15")]
+                let summarizing_only = {
+                    pg_sys::simple_heap_update(self.relation, &raw mut (*row.tuple).t_self, new);
+                    false
+                };
+                #[cfg(not(feature = "pg15"))]
+                let summarizing_only = {
+                    let mut to_update = pg_sys::TU_UpdateIndexes::TU_All;
+                    pg_sys::simple_heap_update(
+                        self.relation,
+                        &raw mut (*row.tuple).t_self,
+                        new,
+                        &raw mut to_update,
+                    );
+                    to_update == pg_sys::TU_UpdateIndexes::TU_Summarizing
+                };
+                self.enter(new, indexes, summarizing_only);
+                pg_sys::CatalogCloseIndexes(indexes);
             }
         });
+    }
+
+    /// Enters a new version of a row in the indexes, as `CatalogIndexInsert`, except that the
+    /// primary key is not checked: it has not changed, and the check visits every dead version that
+    /// an old snapshot keeps. Another row with this key cannot exist: whoever inserts one finds the
+    /// version before, and waits for this transaction.
+    ///
+    /// # Safety
+    /// `tuple` was written by this command; the indexes are those of the table, opened.
+    unsafe fn enter(
+        &self,
+        tuple: pg_sys::HeapTuple,
+        indexes: pg_sys::CatalogIndexState,
+        summarizing_only: bool,
+    ) {
+        // SAFETY: guaranteed by the caller. The arrays have the number of indexes, and room for the
+        // columns of one; ordinary indexes need no executor state.
+        unsafe {
+            let heap_only =
+                u32::from((*(*tuple).t_data).t_infomask2) & pg_sys::HEAP_ONLY_TUPLE != 0;
+            if heap_only && !summarizing_only {
+                return;
+            }
+            let slot = pg_sys::MakeSingleTupleTableSlot(
+                (*self.relation).rd_att,
+                &raw const pg_sys::TTSOpsHeapTuple,
+            );
+            pg_sys::ExecStoreHeapTuple(tuple, slot, false);
+            for number in 0..usize::try_from((*indexes).ri_NumIndices).unwrap_or(0) {
+                let info = *(*indexes).ri_IndexRelationInfo.add(number);
+                let index = *(*indexes).ri_IndexRelationDescs.add(number);
+                #[cfg(not(feature = "pg15"))]
+                if summarizing_only && !(*info).ii_Summarizing {
+                    continue;
+                }
+                if !(*info).ii_ReadyForInserts {
+                    continue;
+                }
+                let mut values = [pg_sys::Datum::null(); pg_sys::INDEX_MAX_KEYS as usize];
+                let mut nulls = [false; pg_sys::INDEX_MAX_KEYS as usize];
+                pg_sys::FormIndexDatum(
+                    info,
+                    slot,
+                    core::ptr::null_mut(),
+                    values.as_mut_ptr(),
+                    nulls.as_mut_ptr(),
+                );
+                let is_key = (*index).rd_id == self.key_index;
+                let check = if (*(*index).rd_index).indisunique && !is_key {
+                    pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
+                } else {
+                    pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
+                };
+                pg_sys::index_insert(
+                    index,
+                    values.as_mut_ptr(),
+                    nulls.as_mut_ptr(),
+                    &raw mut (*tuple).t_self,
+                    self.relation,
+                    check,
+                    is_key,
+                    info,
+                );
+            }
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+        }
     }
 
     /// Deletes a row returned by [`Table::lock`].

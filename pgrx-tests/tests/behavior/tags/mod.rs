@@ -8,6 +8,7 @@ mod dumps;
 mod edits_under_load;
 mod locked_tag_row;
 mod marks;
+mod old_snapshot;
 mod privileges;
 mod publications;
 mod rights;
