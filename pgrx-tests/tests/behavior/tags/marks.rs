@@ -87,6 +87,8 @@ fn a_row_that_is_set_back_and_edited_repeats_no_id() {
     session.run("SELECT leaf_tag_create('a', step => 20, max_step => 20)");
     session.run(copy);
     let mut ids = session.take("a", 100);
+    // No claim comes afterwards, which would correct the row.
+    session.wait_for_spare("a");
     unseen(&mut session, &back);
     session.run("UPDATE leaf_id.leaf_alloc SET biz_tag = 'b' WHERE biz_tag = 'a'");
     ids.extend(session.take("b", 100));
@@ -95,6 +97,7 @@ fn a_row_that_is_set_back_and_edited_repeats_no_id() {
     fleet.create_tag("t", 20, 20);
     session.run(copy);
     let mut ids = session.take("t", 100);
+    session.wait_for_spare("t");
     unseen(&mut session, &back);
     session.run("SELECT leaf_tag_drop('t'); SELECT leaf_tag_create('t', step => 20)");
     ids.extend(session.take("t", 100));
@@ -105,6 +108,7 @@ fn a_row_that_is_set_back_and_edited_repeats_no_id() {
     let server: String = session.value("SELECT srvname::text FROM pg_foreign_server");
     session.run(copy);
     session.take("b", 100);
+    session.wait_for_spare("b");
     unseen(&mut session, &back);
     session.run(&format!(
         "UPDATE leaf_id.leaf_alloc SET server = '{server}' WHERE biz_tag = 'b'"
