@@ -167,10 +167,10 @@ CREATE TABLE adopted (id serial PRIMARY KEY);
 INSERT INTO adopted SELECT FROM generate_series(1, 1000);
 SET client_min_messages = warning;
 SELECT leaf_adopt('adopted', 'id', 'adopted') \g /dev/null
-SELECT leaf_tag_create('secret'), leaf_tag_revoke('secret', 'public'), leaf_worker_retire(9) \g /dev/null
+SELECT leaf_tag_create('secret'), leaf_tag_revoke('secret', 'public'), leaf_id.leaf_worker_retire(9) \g /dev/null
 GRANT SELECT ON leaf_id.leaf_alloc TO other;
 END
-    value 'REVOKE EXECUTE ON FUNCTION leaf_snowflake_max(timestamptz) FROM PUBLIC'
+    value 'REVOKE EXECUTE ON FUNCTION leaf_snowflake_min(timestamptz) FROM PUBLIC'
     wait_until_open
     take before
     facts >"$dir/facts.before"

@@ -1049,15 +1049,15 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_adopt_new(text[]) IS
     'Gives new serial and identity columns a tag, where leaf_id.adopt_new_columns is on';
 
-CREATE FUNCTION @extschema@.leaf_adopt_new_columns() RETURNS event_trigger
+CREATE FUNCTION leaf_id.leaf_adopt_new_columns() RETURNS event_trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_adopt_new_columns_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_adopt_new_columns() IS
+COMMENT ON FUNCTION leaf_id.leaf_adopt_new_columns() IS
     'Event trigger: gives new serial and identity columns a tag, where leaf_id.adopt_new_columns is on';
 
 -- Not fired if session_replication_role is replica.
 CREATE EVENT TRIGGER leaf_adopt_new_columns ON ddl_command_end
     WHEN TAG IN ('CREATE TABLE', 'ALTER TABLE')
-    EXECUTE FUNCTION @extschema@.leaf_adopt_new_columns();
+    EXECUTE FUNCTION leaf_id.leaf_adopt_new_columns();
 COMMENT ON EVENT TRIGGER leaf_adopt_new_columns IS 'Acts where leaf_id.adopt_new_columns is on';
 
 -- With more rights than the caller: the tag belongs to the column, as a sequence would. Sessions drop

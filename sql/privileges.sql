@@ -111,16 +111,14 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_snowflake_next_batch(integer),
     @extschema@.leaf_snowflake_decode(bigint),
     @extschema@.leaf_snowflake_decode(bigint, bigint, text),
+    @extschema@.leaf_snowflake_time(bigint),
+    @extschema@.leaf_snowflake_time(bigint, bigint, text),
     @extschema@.leaf_snowflake_min(timestamptz),
     @extschema@.leaf_snowflake_min(timestamptz, bigint, text),
-    @extschema@.leaf_snowflake_max(timestamptz),
-    @extschema@.leaf_snowflake_max(timestamptz, bigint, text),
     @extschema@.leaf_snowflake_compose(timestamptz, integer, bigint),
     @extschema@.leaf_snowflake_compose(timestamptz, integer, bigint, bigint, text),
     @extschema@.leaf_format(bigint, text),
-    @extschema@.leaf_parse(text, text),
-    @extschema@.leaf_format_uuid(bigint),
-    @extschema@.leaf_parse_uuid(uuid)
+    @extschema@.leaf_parse(text, text)
 TO PUBLIC;
 -- The twins of two of these, used by COPY. They check EXECUTE on the original function.
 GRANT EXECUTE ON FUNCTION
@@ -238,12 +236,12 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_gapless_next(text),
     @extschema@.leaf_opaque_encode(text, bigint),
     @extschema@.leaf_opaque_decode(text, bigint),
-    @extschema@.leaf_opaque_key(text),
+    leaf_id.leaf_opaque_key(text),
     @extschema@.leaf_opaque_create(text, bigint, integer, integer, text, text),
     leaf_id.leaf_make_key(text, bigint, text),
     @extschema@.leaf_claim(json),
     @extschema@.leaf_worker_lease(json),
-    @extschema@.leaf_worker_release(integer),
-    @extschema@.leaf_worker_retire(integer, boolean),
-    @extschema@.leaf_worker_retire(integer, timestamptz)
+    leaf_id.leaf_worker_release(integer),
+    leaf_id.leaf_worker_retire(integer, boolean),
+    leaf_id.leaf_worker_set_aside(integer, timestamptz)
 TO @extowner@ WITH GRANT OPTION;

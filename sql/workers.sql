@@ -49,7 +49,7 @@ COMMENT ON COLUMN leaf_id.leaf_worker.lease_until IS
     'Nobody else gets it before this and max_skew_ms of leaf_registry have passed, by the clock of this server; null: it was released';
 COMMENT ON COLUMN leaf_id.leaf_worker.lease_ms IS 'How long a lease of the holder lasts, in milliseconds';
 COMMENT ON COLUMN leaf_id.leaf_worker.reserved_until_ms IS
-    'No id of any holder so far carries a later time, nor one composed up to the time of leaf_worker_retire(), in Unix milliseconds; never goes down';
+    'No id of any holder so far carries a later time, nor one composed up to the time of leaf_worker_set_aside(), in Unix milliseconds; never goes down';
 COMMENT ON COLUMN leaf_id.leaf_worker.floor_ms IS
     'Ids of this holder carry later times, in Unix milliseconds';
 COMMENT ON COLUMN leaf_id.leaf_worker.clock_offset_ms IS
@@ -211,17 +211,17 @@ CREATE FUNCTION @extschema@.leaf_worker_lease(message json) RETURNS json
 COMMENT ON FUNCTION @extschema@.leaf_worker_lease(json) IS
     'Leases a worker id to another server, or renews its lease; it sends and is sent a message; not in a transaction block';
 
-CREATE FUNCTION @extschema@.leaf_worker_release(worker_id integer) RETURNS void
+CREATE FUNCTION leaf_id.leaf_worker_release(worker_id integer) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_release_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_worker_release(integer) IS
+COMMENT ON FUNCTION leaf_id.leaf_worker_release(integer) IS
     'Takes a worker id from its holder; whoever gets it next begins above all that was reserved';
 
-CREATE FUNCTION @extschema@.leaf_worker_retire(worker_id integer, retired boolean DEFAULT true) RETURNS void
+CREATE FUNCTION leaf_id.leaf_worker_retire(worker_id integer, retired boolean DEFAULT true) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_retire_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_worker_retire(integer, boolean) IS
+COMMENT ON FUNCTION leaf_id.leaf_worker_retire(integer, boolean) IS
     'Says that a worker id is neither leased nor renewed any more, or that it is again';
 
-CREATE FUNCTION @extschema@.leaf_worker_retire(worker_id integer, until timestamptz) RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_retire_until_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_worker_retire(integer, timestamptz) IS
+CREATE FUNCTION leaf_id.leaf_worker_set_aside(worker_id integer, until timestamptz) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_set_aside_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_worker_set_aside(integer, timestamptz) IS
     'Sets a worker id aside that was never used, for ids with times up to until: nobody leases it, and who does later begins above';

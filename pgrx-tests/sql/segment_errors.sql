@@ -31,8 +31,8 @@ SELECT statement, r.* FROM unnest(ARRAY[
     $$UPDATE leaf_id.leaf_alloc SET max_id = 1 WHERE biz_tag = 't'$$,
     $$UPDATE leaf_id.leaf_alloc SET max_id = 0 WHERE biz_tag = 't'$$,
     $$UPDATE leaf_id.leaf_alloc SET max_id = -9223372036854775808 WHERE biz_tag = 't'$$,
-    $$SELECT leaf_alloc_stamp()$$,
-    $$SELECT leaf_alloc_edit()$$
+    $$SELECT leaf_id.leaf_alloc_stamp()$$,
+    $$SELECT leaf_id.leaf_alloc_edit()$$
 ]) statement, refusal(statement) r;
 
 -- Refused by the constraints of leaf_alloc. (Without DETAIL: it has the time in it.)

@@ -222,6 +222,6 @@ ROLLBACK;
 SELECT leaf_tag_drop('t', forget => true);
 -- Nor does the trigger's function touch another table.
 CREATE TABLE mine (a text, b bigint);
-CREATE TRIGGER mine BEFORE INSERT ON mine FOR EACH ROW EXECUTE FUNCTION leaf_alloc_stamp();
+CREATE TRIGGER mine BEFORE INSERT ON mine FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_alloc_stamp();
 SELECT * FROM refusal($$INSERT INTO mine VALUES ('t', 1)$$) \gx
 DROP TABLE mine;

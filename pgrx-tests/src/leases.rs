@@ -135,7 +135,7 @@ impl Registry {
     /// Retires all worker ids except these.
     pub fn leave(&self, worker_ids: &[i32]) {
         self.server.session().run(&format!(
-            "SELECT leaf_worker_retire(n) FROM generate_series(0, 1023) n
+            "SELECT leaf_id.leaf_worker_retire(n) FROM generate_series(0, 1023) n
              WHERE n <> ALL (ARRAY{worker_ids:?}::int[])"
         ));
     }

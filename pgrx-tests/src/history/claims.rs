@@ -58,12 +58,10 @@ impl Claimed {
         match source {
             Source::Tag(tag) => Self::read_tag(session, tag),
             Source::Snowflake => {
-                let sql = "SELECT leaf_snowflake_max(reserved_until) FROM leaf_snowflake_status";
+                let sql = "SELECT leaf_snowflake_min(reserved_until + interval '1 ms') FROM leaf_snowflake_status";
                 Self {
                     // The generator is closed, and has no state to report.
-                    end: session
-                        .value::<Option<i64>>(sql)
-                        .map_or(i64::MAX, |last| last + 1),
+                    end: session.value::<Option<i64>>(sql).unwrap_or(i64::MAX),
                     max_value: i64::MAX,
                     cached: Vec::new(),
                     dropped: 0,

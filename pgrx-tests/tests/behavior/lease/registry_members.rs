@@ -445,7 +445,7 @@ fn a_retired_holder_stops() {
     // If no worker id is left, it gets none.
     registry.leave(&[]);
     session.wait_for_refusal("all 1024 worker ids").is("53400");
-    in_registry.run("SELECT leaf_worker_retire(2, false)");
+    in_registry.run("SELECT leaf_id.leaf_worker_retire(2, false)");
     assert_eq!(worker_of(session.next_snowflake()), 2);
     assert_apart([&asking]);
 }
@@ -498,7 +498,7 @@ fn reset_is_refused_with_auto() {
     let mut session = server.session();
     let first = session.next_snowflake();
     session
-        .fails("SELECT leaf_snowflake_reset(now())")
+        .fails("SELECT leaf_id.leaf_snowflake_reset(now())")
         .is("55000");
     assert!(session.next_snowflake() > first);
 }

@@ -104,7 +104,7 @@ fn who_installed_it_dumps_and_restores_it() {
     let mut owner = server.connect_as("owner", "app");
     owner.run(
         "CREATE EXTENSION leaf_id; SELECT leaf_tag_create('orders', step => 10);
-         SELECT leaf_worker_retire(7);
+         SELECT leaf_id.leaf_worker_retire(7);
          CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'));
          INSERT INTO orders SELECT FROM generate_series(1, 100);
          GRANT USAGE ON SCHEMA leaf_id TO manager;

@@ -47,7 +47,7 @@ fn a_hot_standby_refuses_at_once_and_its_sessions_are_served_after_the_promotion
         failure.is("25006").says("recovery");
     }
     for sql in [
-        "SELECT leaf_snowflake_reset(now())",
+        "SELECT leaf_id.leaf_snowflake_reset(now())",
         "SELECT leaf_tag_create('u')",
         "SELECT leaf_tag_drop('t')",
         "INSERT INTO orders DEFAULT VALUES",
@@ -144,7 +144,7 @@ fn a_hot_standby_issues_snowflakes_with_a_registry() {
         session.fails(sql).is("25006").says("recovery");
     }
     session
-        .fails("SELECT leaf_snowflake_reset(now())")
+        .fails("SELECT leaf_id.leaf_snowflake_reset(now())")
         .is("25006");
     assert_eq!(workers(&mut session), ["leaf_id launcher"]);
 

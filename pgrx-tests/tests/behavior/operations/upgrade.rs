@@ -275,6 +275,25 @@ fn assert_updated_is_fresh(server: &Server, version: &str) {
     }
 }
 
+/// A script that looks a function up where its owner can create one, as in a schema that is renamed
+/// while the script runs.
+#[test]
+fn a_function_of_somebody_else_is_noticed() {
+    let (whole, ours) = (script(), "EXECUTE FUNCTION leaf_id.leaf_alloc_stamp()");
+    assert!(whole.contains(ours));
+    let careless = whole.replace(ours, "EXECUTE FUNCTION @extschema@.stamp()");
+    let server = server_with(&[(script_name(OLD), careless)]);
+    new_database(&server, "app");
+    let mut owner = server.connect_as("owner", "app");
+    owner.run(
+        "CREATE FUNCTION public.stamp() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+    );
+    owner
+        .fails(&create(OLD))
+        .is("55000")
+        .says("function stamp(), which is not its own");
+}
+
 #[test]
 fn an_updated_extension_is_a_fresh_one() {
     let (old, step) = before(CHANGES, None);

@@ -150,8 +150,8 @@ fn tables_of_the_registry_that_were_changed() {
             );
             let lease = lease_query("leaf_worker_lease", &lease_message("claim", &fields));
             for call in [
-                "SELECT leaf_worker_retire(5)",
-                "SELECT leaf_worker_release(0)",
+                "SELECT leaf_id.leaf_worker_retire(5)",
+                "SELECT leaf_id.leaf_worker_release(0)",
                 "SELECT * FROM leaf_worker_status",
                 &lease,
             ] {

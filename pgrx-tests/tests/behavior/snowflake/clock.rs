@@ -278,7 +278,7 @@ fn a_clock_set_back_after_a_crash_repeats_nothing() {
 
 /// The only solution if the clock was an hour ahead: another worker id.
 fn start_anew_with_worker_2(server: &Server, before_the_reset: Duration, ids: &mut Vec<i64>) {
-    let reset = "SELECT leaf_snowflake_reset(now())";
+    let reset = "SELECT leaf_id.leaf_snowflake_reset(now())";
     let mut session = server.session();
     session
         .fails("SELECT leaf_snowflake_next()")
@@ -472,7 +472,7 @@ fn a_worker_id_that_was_left_in_the_future_is_remembered() {
     let mut session = server.session();
     wait_until(LIMIT, "the reset", || {
         session
-            .try_run("SELECT leaf_snowflake_reset(now())")
+            .try_run("SELECT leaf_id.leaf_snowflake_reset(now())")
             .is_ok()
     });
     change_worker(&server, 3, &mut ids);

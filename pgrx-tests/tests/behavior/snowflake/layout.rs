@@ -55,12 +55,12 @@ fn what_is_read_follows_the_setting() {
             "4096",
         ),
         (
-            "leaf_snowflake_max('2010-11-04 01:42:54.658')".into(),
-            "8191",
+            "leaf_snowflake_min('2010-11-04 01:42:54.659')".into(),
+            "8192",
         ),
         (
-            "leaf_snowflake_max('infinity')".into(),
-            &LARGEST.to_string(),
+            format!("leaf_snowflake_time({LARGEST})"),
+            "2080-07-10 17:30:30.208+00",
         ),
         (
             "leaf_snowflake_min('infinity')".into(),
@@ -142,7 +142,7 @@ fn a_leased_worker_id_that_the_layout_does_not_have_is_not_used() {
         ("leaf_id.timestamp_reservation", "100ms"),
     ]);
     let mut session = server.session();
-    session.run("SELECT leaf_worker_retire(n) FROM generate_series(0, 899) n");
+    session.run("SELECT leaf_id.leaf_worker_retire(n) FROM generate_series(0, 899) n");
     let leased = |session: &mut Session| {
         let sql = "SELECT leaf_snowflake_next() >> 12 & 1023 = 900";
         session.try_column::<bool>(sql).is_ok_and(|is| is == [true])

@@ -50,7 +50,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT leaf_snowflake_decode(2124058834992369739)",
                 "SELECT leaf_snowflake_decode(2124058834992369739, 0)",
                 "SELECT leaf_snowflake_min(now()), leaf_snowflake_min(now(), 0)",
-                "SELECT leaf_snowflake_max(now()), leaf_snowflake_max(now(), 0)",
+                "SELECT leaf_snowflake_time(1), leaf_snowflake_time(1, 0)",
                 "SELECT leaf_snowflake_compose(now(), 1, 1), leaf_snowflake_compose(now(), 1, 1, 0)",
             ],
         ),
@@ -103,7 +103,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             &[
                 "SELECT * FROM leaf_id.leaf_opaque_key",
                 "INSERT INTO leaf_id.leaf_opaque_key VALUES ('{role}', 1000000, sha256(''))",
-                "SELECT leaf_opaque_key('opaque')",
+                "SELECT leaf_id.leaf_opaque_key('opaque')",
                 "SELECT leaf_opaque_create('opaque of {role}')",
             ],
         ),
@@ -149,7 +149,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             "",
             &[
                 "SELECT leaf_parse(leaf_format(1, 'a{N}'), 'a{N}')",
-                "SELECT leaf_parse_uuid(leaf_format_uuid(1))",
+                "SELECT leaf_parse(leaf_format(1, '{UUID}'), '{UUID}')",
             ],
         ),
         "take gapless numbers" => ("", &["SELECT leaf_gapless_next('s')"]),
@@ -184,15 +184,15 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             "",
             &[&claim, &renewal],
         ),
-        "`leaf_worker_release`, `leaf_worker_retire`" => (
+        "`leaf_worker_release`, `leaf_worker_retire`, `leaf_worker_set_aside`" => (
             "UPDATE leaf_id.leaf_worker SET system_identifier = NULL, node_name = NULL;
              INSERT INTO leaf_id.leaf_worker (worker_id, system_identifier, node_name) VALUES (900, 1, 'x')
              ON CONFLICT (worker_id) DO UPDATE SET system_identifier = 1, node_name = 'x';
              DELETE FROM leaf_id.leaf_worker WHERE worker_id = 902",
             &[
-                "SELECT leaf_worker_release(900)",
-                "SELECT leaf_worker_retire(901)",
-                "SELECT leaf_worker_retire(902, now())",
+                "SELECT leaf_id.leaf_worker_release(900)",
+                "SELECT leaf_id.leaf_worker_retire(901)",
+                "SELECT leaf_id.leaf_worker_set_aside(902, now())",
             ],
         ),
         "set what the registry allows" => (
@@ -213,7 +213,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SET leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc",
             ],
         ),
-        "`leaf_snowflake_reset`" => ("", &["SELECT leaf_snowflake_reset(now() + '1 min')"]),
+        "`leaf_snowflake_reset`" => ("", &["SELECT leaf_id.leaf_snowflake_reset(now() + '1 min')"]),
         _ => panic!("SECURITY.md has a row that is not tried: {action}"),
     };
     let statements = statements.iter().map(|sql| sql.replace("{now}", NOW));

@@ -424,7 +424,7 @@ impl Driver<'_, OneServer<'_>> {
     /// long.
     fn reset_snowflake(&mut self) {
         let ms = self.random.random_range(400..1500);
-        let sql = format!("SELECT leaf_snowflake_reset(now() + interval '{ms} ms')");
+        let sql = format!("SELECT leaf_id.leaf_snowflake_reset(now() + interval '{ms} ms')");
         self.subject.unknown_until = Instant::now() + UNKNOWN;
         self.subject.reset_ends = Instant::now() + Duration::from_millis(ms) + RESET_MARGIN;
         if let Err(failure) = self.subject.server.session().try_run(&sql) {
