@@ -73,8 +73,8 @@ END
 # If the worker id is leased, the new registry assigns none for the duration of one lease.
 wait_until_open() {
     local began=$SECONDS
-    until [ "$(value 'SELECT state FROM leaf_snowflake_status')" = open ]; do
-        [ $((SECONDS - began)) -lt 60 ] || die "no snowflake ids after a minute" "$(value 'SELECT state, last_error FROM leaf_snowflake_status')"
+    until [ "$(value 'SELECT snowflake_state FROM leaf_id.server')" = open ]; do
+        [ $((SECONDS - began)) -lt 60 ] || die "no snowflake ids after a minute" "$(value 'SELECT snowflake_state, registry_error FROM leaf_id.server')"
         sleep 0.1
     done
     note "snowflake ids after $((SECONDS - began)) s"
@@ -218,7 +218,7 @@ END
     refused=$(role=other value "SELECT leaf_segment_next('secret')" 2>&1) || true
     [[ $refused = *'permission denied for tag "secret"'* ]] || die "a tag is not restricted any more" "$refused"
     note "ids go on: orders at $(least after orders), adopted at $(least after adopted); $(value \
-        "SELECT format('worker id %s, %s ms ahead of the clock', worker_id, clock_lead_ms) FROM leaf_snowflake_status")"
+        "SELECT format('worker id %s, %s ms ahead of the clock', worker_id, clock_lead_ms) FROM leaf_id.server")"
     stop
 }
 

@@ -198,17 +198,21 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_gapless_drop(text, boolean)
 TO PUBLIC;
 
--- Monitoring roles read the views. PostgreSQL checks EXECUTE on functions in a view against the
--- reader. leaf_registry shows a grace; leaf_gapless has no view.
-GRANT SELECT ON
-    @extschema@.leaf_segment_status, @extschema@.leaf_slot_status, @extschema@.leaf_central_status,
-    @extschema@.leaf_snowflake_status, @extschema@.leaf_worker_status, leaf_id.leaf_registry,
-    leaf_id.leaf_gapless
-TO pg_monitor;
+-- The views and the functions under them check their readers: whoever may read leaf_alloc sees what
+-- is of this database, and pg_monitor what is of the server. leaf_registry shows a grace;
+-- leaf_gapless has no view.
+GRANT SELECT ON leaf_id.tags, leaf_id.tags_detail, leaf_id.problems, leaf_id.server, leaf_id.fleet TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
-    @extschema@.leaf_segment_slots(), @extschema@.leaf_slot_counts(), @extschema@.leaf_central_connections(),
-    @extschema@.leaf_snowflake_state()
-TO pg_monitor;
+    leaf_id.leaf_require(text),
+    leaf_id.leaf_segment_slots(),
+    leaf_id.leaf_central_connections(),
+    leaf_id.leaf_server_state(),
+    leaf_id.leaf_narrowest_columns(),
+    leaf_id.leaf_is_narrow(bigint, bigint),
+    leaf_id.leaf_tag_problems(),
+    leaf_id.leaf_server_problems()
+TO PUBLIC;
+GRANT SELECT ON leaf_id.leaf_alloc, leaf_id.leaf_registry, leaf_id.leaf_gapless TO pg_monitor;
 
 -- The installing role need not be a superuser. It manages tags and the worker registry, grants that
 -- to others, and dumps and restores the tables (SELECT and INSERT). It owns none of them, and gets

@@ -109,6 +109,7 @@ DECLARE
     END;
     last_id CONSTANT bigint := coalesce($5, 9223372036854775806);
 BEGIN
+    PERFORM leaf_id.leaf_require('INSERT');
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
@@ -153,6 +154,7 @@ AS $$
 DECLARE
     done boolean;
 BEGIN
+    PERFORM leaf_id.leaf_require('SELECT, DELETE');
     IF $1 IS NULL OR $2 IS NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
@@ -179,6 +181,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM leaf_id.leaf_require('SELECT, UPDATE');
     IF $1 IS NULL OR $2 IS NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',

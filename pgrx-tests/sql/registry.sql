@@ -90,7 +90,7 @@ SELECT :what FROM public.answer(leaf_worker_lease(public.message('claim', -92233
 SELECT :what FROM public.answer(leaf_worker_lease(public.message('claim', 9223372036854775807, 'a', NULL, 103, 9, -9223372036854775808, :now, -9223372036854775808, 2000, 1000, 1000, 1288834974657, '41/10/12')));
 SELECT :what FROM public.answer(leaf_worker_lease(public.message('claim', 9223372036854775807, 'a', NULL, 104, 9, -9223372036854775808, :now, -9223372036854775808, 2000, 1000, 1000, 9223372036854775807, '41/10/12')));
 SELECT status, worker_id FROM public.answer(leaf_worker_lease(public.message('renew', -9223372036854775808, 'a', -9223372036854775808, 101, 0, 0, :now, 9223372036854775807, 86400000, 3600000, 3600000, 1288834974657, '41/10/12')));
-SELECT count(*) FROM leaf_worker_status;
+SELECT count(*) FROM leaf_id.fleet WHERE kind = 'member';
 DROP VIEW calls;
 DROP TABLE usual, absurd;
 DROP FUNCTION bounded;
@@ -119,17 +119,17 @@ FROM (VALUES ('SELECT leaf_id.leaf_worker_release(0)'),
              ('SELECT leaf_id.leaf_worker_retire(0)'),
              ('SELECT * FROM leaf_id.leaf_worker'),
              ('SELECT * FROM leaf_id.leaf_registry'),
-             ('SELECT * FROM leaf_worker_status'),
+             ('SELECT * FROM leaf_id.fleet'),
              ('DELETE FROM leaf_id.leaf_worker'),
              ('UPDATE leaf_id.leaf_registry SET epoch_ms = 0')) s (statement), refusal(statement);
 SET ROLE leaf_id_monitor;
-SELECT node_name, role_name FROM leaf_worker_status WHERE live;
+SELECT name, role_name FROM leaf_id.fleet WHERE state = 'leased';
 SELECT epoch_ms FROM leaf_id.leaf_registry;
 SELECT sqlstate, message FROM refusal('SELECT * FROM leaf_id.leaf_worker');
 SELECT status FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 2, 3, NULL, NULL, :terms)));
 RESET ROLE;
 -- Whoever sees a token can pass for its holder.
-SELECT w::text LIKE '%98765432%' AS kept, s::text LIKE '%98765432%' AS shown FROM leaf_id.leaf_worker w, leaf_worker_status s;
+SELECT w::text LIKE '%98765432%' AS kept, s::text LIKE '%98765432%' AS shown FROM leaf_id.leaf_worker w, leaf_id.fleet s;
 DELETE FROM leaf_id.leaf_worker;
 
 -- Another role cannot take a name, though it knows the token, nor through a superuser's function.
@@ -175,7 +175,7 @@ RESET SESSION AUTHORIZATION;
 SET ROLE leaf_id_x;
 SELECT status, worker_id FROM public.answer(leaf_worker_lease(public.message('renew', 4711, 'n', 2, 3, 2, 0, :terms)));
 RESET ROLE;
-SELECT worker_id, role_name FROM leaf_worker_status ORDER BY 1;
+SELECT worker_id, role_name FROM leaf_id.fleet ORDER BY 1;
 DROP VIEW as_before;
 DROP TABLE was;
 DROP FUNCTION through;

@@ -142,7 +142,7 @@ SELECT leaf_tag_create('idle'), leaf_tag_create('slow'), leaf_tag_create('ends',
 SELECT take('slow', 3), take('ends', 3000);
 SELECT tag, exhausted_at IS NULL AS endless,
        coalesce(isfinite(exhausted_at) AND exhausted_at < '9999-01-01', true) AND coalesce(cached_for < '1000 years', true) AS readable
-FROM leaf_segment_status WHERE tag IN ('idle', 'slow', 'ends') ORDER BY tag;
+FROM leaf_id.tags_detail WHERE tag IN ('idle', 'slow', 'ends') ORDER BY tag;
 
 SELECT count(leaf_tag_drop(biz_tag, forget => true)::text) FROM leaf_id.leaf_alloc
 WHERE biz_tag IN ('t', 'batch', 'range', 'idle', 'slow', 'ends') OR biz_tag ~ '^(end|last)\d';

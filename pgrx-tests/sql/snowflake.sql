@@ -17,7 +17,7 @@ SELECT count(*), bool_and(worker_id = 5 AND sequence BETWEEN 0 AND 4095) AS part
     bool_and(ts = leaf_snowflake_time(id) AND ts = leaf_snowflake_time(id, 1288834974657)) AS time
 FROM leaf_snowflake_next_batch(10000) id, leaf_snowflake_decode(id);
 SELECT leaf_snowflake_next() BETWEEN leaf_snowflake_min(now() - interval '1 min') AND leaf_snowflake_min(now() + interval '1 min') AS between;
-SELECT worker_id, layout, exhausted_at FROM leaf_snowflake_status;
+SELECT worker_id, layout, exhausted_at FROM leaf_id.server;
 -- Batches are as long as asked, also with more than a millisecond holds.
 CREATE TABLE drawn (place serial, id bigint);
 INSERT INTO drawn (id) SELECT leaf_snowflake_next_batch(1);

@@ -292,10 +292,10 @@ impl Session {
         Ok(ids[0])
     }
 
-    /// A column of `leaf_snowflake_status`.
+    /// A column of `leaf_id.server`.
     #[track_caller]
     pub fn snowflake_status<T: FromSqlOwned>(&mut self, column: &str) -> T {
-        self.value(&format!("SELECT {column} FROM leaf_snowflake_status"))
+        self.value(&format!("SELECT {column} FROM leaf_id.server"))
     }
 
     /// Requests snowflake ids until a refusal whose message or detail contains this text. Ids and

@@ -95,7 +95,7 @@ impl SnowflakeError {
                 format!("could not get a snowflake id within {timeout_ms} ms"),
             )
             .set_detail(detail)
-            .set_hint("Try again, look at leaf_snowflake_status, or increase \"leaf_id.refill_timeout\"."),
+            .set_hint("Try again, look at leaf_id.problems, or increase \"leaf_id.refill_timeout\"."),
             Self::StandbyWithoutLease => error(
                 Code::ERRCODE_READ_ONLY_SQL_TRANSACTION,
                 "cannot issue snowflake ids during recovery",
@@ -110,7 +110,7 @@ impl SnowflakeError {
                 Some(since) => format!("Worker registry \"{registry}\" has not answered since {since}: {said}."),
                 None => format!("Worker registry \"{registry}\" has not renewed it yet."),
             })
-            .set_hint("Calls succeed again as soon as the registry renews it; leaf_snowflake_status tells more."),
+            .set_hint("Calls succeed again as soon as the registry renews it; leaf_id.server tells more."),
         }
     }
 }

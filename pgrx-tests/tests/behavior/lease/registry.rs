@@ -48,7 +48,7 @@ fn twenty_sessions_at_once_get_twenty_ids() {
         assert_eq!(ids, expected, "{isolation}");
     }
     assert_eq!(
-        admin.value::<i64>("SELECT count(*) FROM leaf_worker_status WHERE live"),
+        admin.value::<i64>("SELECT count(*) FROM leaf_id.fleet WHERE state = 'leased'"),
         60
     );
 }
@@ -72,7 +72,7 @@ fn the_same_node_gets_its_id_back() {
     server.restart();
     let mut session = server.session();
     wait_until(LIMIT, "the end of all leases", || {
-        session.value("SELECT NOT bool_or(live) FROM leaf_worker_status")
+        session.value("SELECT NOT bool_or(state = 'leased') FROM leaf_id.fleet")
     });
     // ... also after the end of the lease, unless it was reassigned, ...
     assert_eq!(nodes[1].renew(&mut session).id(), 1);
@@ -242,7 +242,7 @@ fn retire_and_release() {
     b.renew(&mut session).is("lost").details("to nobody");
     let left: Vec<(i32, bool)> = session
         .query(
-            "SELECT worker_id, live FROM leaf_worker_status WHERE node_name IS NULL ORDER BY 1",
+            "SELECT worker_id, lease_ends > now() IS TRUE FROM leaf_id.fleet WHERE name IS NULL ORDER BY 1",
             &[],
         )
         .unwrap()
@@ -318,7 +318,7 @@ fn a_fresh_worker_id_is_set_aside() {
         failure
             .is("55000")
             .says(&format!("worker id {used} may have been used"))
-            .hints("leaf_worker_status");
+            .hints("leaf_id.fleet");
         let after: Vec<String> = session.column("SELECT w::text FROM leaf_id.leaf_worker w");
         assert_eq!(after, before);
     }

@@ -218,7 +218,7 @@ fn a_server_learns_that_its_name_is_another_roles() {
         .is("42501")
         .details("than \"elsewhere\"")
         .hints("leaf_id.leaf_worker_release()");
-    let state: String = session.snowflake_status("state");
+    let state: String = session.snowflake_status("snowflake_state");
     assert_eq!(state, "refused: name of this node belongs to another role");
     registry
         .server
@@ -289,7 +289,7 @@ fn a_server_learns_that_the_layout_is_another() {
         .says("\"leaf_id.snowflake_layout\"")
         .details("the layout of this registry is 41/6/6, not 41/10/12")
         .hints("\"leaf_id.snowflake_layout\"");
-    let state: String = session.snowflake_status("state");
+    let state: String = session.snowflake_status("snowflake_state");
     assert_eq!(state, "refused: layout is not that of the worker registry");
     in_registry.run("UPDATE leaf_id.leaf_registry SET layout = NULL");
     session.next_snowflake();
@@ -374,13 +374,13 @@ fn a_grant_of_no_time_is_refused_by_the_member() {
     let member = registry.member("a");
     let mut session = member.session();
     wait_until(LIMIT, "why there is no lease", || {
-        let error: String = session.snowflake_status("coalesce(last_error, '')");
+        let error: String = session.snowflake_status("coalesce(registry_error, '')");
         error.contains("its answer is not understood")
     });
     // Otherwise the grant is valid, and will be renewed.
     grant(30_000);
     wait_until(LIMIT, "another answer", || {
-        let error: String = session.snowflake_status("coalesce(last_error, '')");
+        let error: String = session.snowflake_status("coalesce(registry_error, '')");
         error.contains("it is unknown")
     });
 }

@@ -178,7 +178,7 @@ fn twenty_servers_at_once_get_twenty_ids() {
     let mut session = registry.server.session();
     assert_eq!(
         session.value::<i64>(
-            "SELECT count(DISTINCT (system_identifier, node_name)) FROM leaf_worker_status WHERE live"
+            "SELECT count(DISTINCT (system_identifier, name)) FROM leaf_id.fleet WHERE state = 'leased'"
         ),
         20
     );
@@ -358,7 +358,7 @@ fn registry_in_a_local_database() {
     ));
     other.lease_as("there");
     assert_eq!(worker_of(there.next_snowflake()), 1);
-    let nodes = "SELECT node_name FROM leaf_worker_status WHERE live ORDER BY worker_id";
+    let nodes = "SELECT name FROM leaf_id.fleet WHERE state = 'leased' ORDER BY worker_id";
     assert_eq!(session.column::<String>(nodes), ["here", "there"]);
     let empty = "SELECT count(*) FROM leaf_id.leaf_worker";
     assert_eq!(server.session().value::<i64>(empty), 0, "not the registry");

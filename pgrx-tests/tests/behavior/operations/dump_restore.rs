@@ -163,7 +163,7 @@ fn a_dump_carries_what_was_granted_and_revoked() {
          GRANT SELECT, UPDATE ON leaf_id.leaf_alloc TO app; GRANT USAGE ON SCHEMA leaf_id TO app;
          GRANT EXECUTE ON FUNCTION leaf_tag_drop TO app;
          REVOKE EXECUTE ON FUNCTION leaf_snowflake_next() FROM PUBLIC;
-         REVOKE SELECT ON leaf_snowflake_status FROM pg_monitor",
+         REVOKE SELECT ON leaf_id.server FROM PUBLIC",
     );
     let grants: Vec<String> = shop.column(GRANTS);
     assert!(!grants.iter().any(|grant| grant.contains("mallory")));

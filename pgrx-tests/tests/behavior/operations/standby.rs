@@ -58,11 +58,11 @@ fn a_hot_standby_refuses_at_once_and_its_sessions_are_served_after_the_promotion
     other.fails("SELECT leaf_segment_next('t')").is("25006");
     other.run("ROLLBACK");
     assert_eq!(
-        session.column::<String>("SELECT tag FROM leaf_segment_status"),
+        session.column::<String>("SELECT tag FROM leaf_id.tags_detail"),
         ["t"]
     );
     assert_eq!(
-        session.value::<String>("SELECT state FROM leaf_snowflake_status"),
+        session.value::<String>("SELECT snowflake_state FROM leaf_id.server"),
         "standby"
     );
     session.run("SELECT * FROM leaf_snowflake_decode(leaf_snowflake_min(now()))");

@@ -62,7 +62,7 @@ const TAKEOVERS: [&str; 31] = [
     "ALTER SCHEMA leaf_id RENAME TO mine",
     "DROP SCHEMA leaf_id CASCADE",
     "CREATE OR REPLACE FUNCTION leaf_segment_next(tag text) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'",
-    "CREATE OR REPLACE VIEW leaf_segment_status AS SELECT 1 AS tag",
+    "CREATE OR REPLACE VIEW leaf_id.tags_detail AS SELECT 1 AS tag",
     "ALTER FUNCTION leaf_segment_next(text) RENAME TO mine",
     "ALTER EXTENSION leaf_id DROP TABLE leaf_id.leaf_alloc",
     "ALTER EXTENSION leaf_id DROP FUNCTION leaf_segment_next(text)",

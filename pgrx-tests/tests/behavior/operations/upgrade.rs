@@ -83,18 +83,15 @@ const TRIGGER: Change = Change {
 
 const VIEW: Change = Change {
     cuts: &[
+        ("CREATE VIEW leaf_id.server", "its snowflake generator';"),
         (
-            "CREATE VIEW @extschema@.leaf_slot_status",
-            "what evictions have cost';",
+            "COMMENT ON COLUMN leaf_id.server.slots",
+            "null if it leased one';",
         ),
-        (
-            "COMMENT ON COLUMN @extschema@.leaf_slot_status.slots",
-            "Ids that were cached for them: a gap';",
-        ),
-        (" @extschema@.leaf_slot_status", ","),
+        (" leaf_id.server,", ","),
     ],
     step: "{0} {1}",
-    grants: "GRANT SELECT ON @extschema@.leaf_slot_status TO pg_monitor;",
+    grants: "GRANT SELECT ON leaf_id.server TO PUBLIC;",
     ..NOTHING
 };
 
@@ -311,7 +308,7 @@ fn what_a_step_forgets_is_seen() {
     for (name, part, instead) in [
         ("revoke", "        EXECUTE statement;", ""),
         ("public", FUNCTION.grants, ""),
-        ("monitor", VIEW.grants, ""),
+        ("view", VIEW.grants, ""),
         (
             "owner",
             "pg_catalog.format(privilege, owner)",
@@ -337,7 +334,7 @@ fn what_a_step_forgets_is_seen() {
         (
             "not-owned",
             "",
-            "ALTER EXTENSION leaf_id DROP VIEW @extschema@.leaf_slot_status",
+            "ALTER EXTENSION leaf_id DROP VIEW leaf_id.server",
         ),
     ] {
         let step = if part.is_empty() {

@@ -277,7 +277,7 @@ fn answers_that_add_up_to_more_than_a_segment() {
     let figures = session
         .query_one(
             "SELECT current_first, current_last, spare_first, spare_last, max_id
-             FROM leaf_segment_status",
+             FROM leaf_id.tags_detail",
             &[],
         )
         .unwrap();

@@ -165,7 +165,7 @@ fn a_registry_on_a_standby_is_none() {
         .fails("SELECT leaf_id.leaf_worker_retire(1)")
         .is("25006");
     assert_eq!(
-        session.value::<i64>("SELECT count(*) FROM leaf_worker_status"),
+        session.value::<i64>("SELECT count(*) FROM leaf_id.fleet WHERE kind = 'member'"),
         0
     );
 }

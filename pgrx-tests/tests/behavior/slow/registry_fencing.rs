@@ -57,7 +57,7 @@ fn assert_silent_since(asking: &Asking, since: Instant, ms: i64) {
 fn caught_up(server: &Server) {
     let mut session = server.session();
     wait_until(LIMIT, "the clock to catch up with the ids", || {
-        session.value("SELECT clock_lead_ms = 0 FROM leaf_snowflake_status")
+        session.value("SELECT clock_lead_ms = 0 FROM leaf_id.server")
     });
 }
 

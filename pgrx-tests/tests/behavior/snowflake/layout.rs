@@ -32,7 +32,7 @@ fn what_is_read_follows_the_setting() {
     assert_eq!(
         text(
             &mut session,
-            "SELECT (layout, exhausted_at) FROM leaf_snowflake_status"
+            "SELECT (layout, exhausted_at) FROM leaf_id.server"
         ),
         "(41/6/6,\"2080-07-10 17:30:30.208+00\")"
     );
@@ -104,7 +104,7 @@ fn ids_of_a_layout_have_its_bits() {
     assert!(session.value::<bool>(
         "SELECT s.worker_id = 40 AND d.worker_id = 40
              AND d.ts BETWEEN now() - interval '1 min' AND now() + interval '1 min'
-         FROM leaf_snowflake_status s, leaf_snowflake_decode(leaf_snowflake_next()) d"
+         FROM leaf_id.server s, leaf_snowflake_decode(leaf_snowflake_next()) d"
     ));
 }
 
@@ -180,7 +180,7 @@ fn a_layout_is_fixed_at_start() {
         )
     });
     assert_eq!(
-        session.value::<String>("SELECT layout FROM leaf_snowflake_status"),
+        session.value::<String>("SELECT layout FROM leaf_id.server"),
         "41/6/6"
     );
 }

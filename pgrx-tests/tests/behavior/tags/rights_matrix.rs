@@ -62,7 +62,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT leaf_tag_drop('of {role}')",
             ],
         ),
-        "fit tags to the data" => ("", &["SELECT leaf_check()", "SELECT leaf_sync()"]),
+        "fit tags to the data" => ("", &["SELECT leaf_sync()"]),
         "issue ids of a tag that was granted to them by name, and revoked from `public`" => (
             "",
             &["SELECT leaf_segment_next('granted')"],
@@ -89,10 +89,10 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT leaf_tag_revoke('t', 'nobody')",
             ],
         ),
-        "read and edit `leaf_alloc`" => (
+        "read `leaf_alloc`" => ("", &["SELECT * FROM leaf_id.leaf_alloc"]),
+        "edit `leaf_alloc`" => (
             "",
             &[
-                "SELECT * FROM leaf_id.leaf_alloc",
                 "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('of {role}')",
                 "UPDATE leaf_id.leaf_alloc SET step = 20 WHERE biz_tag = 'of {role}'",
                 "DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'of {role}'",
@@ -169,16 +169,17 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT FROM leaf_id.leaf_gapless FOR KEY SHARE",
             ],
         ),
-        "read the status views" => (
+        "read the views of the tags of this database, and check them" => (
             "",
             &[
-                "SELECT * FROM leaf_segment_status",
-                "SELECT * FROM leaf_slot_status",
-                "SELECT * FROM leaf_central_status",
-                "SELECT * FROM leaf_snowflake_status",
-                "SELECT * FROM leaf_worker_status",
+                "SELECT * FROM leaf_id.tags",
+                "SELECT * FROM leaf_id.tags_detail",
+                "SELECT * FROM leaf_id.problems",
+                "SELECT * FROM leaf_id.fleet",
+                "SELECT * FROM leaf_check()",
             ],
         ),
+        "read the view of the server" => ("", &["SELECT * FROM leaf_id.server"]),
         "`leaf_claim`" => ("", &["SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 3))"]),
         "`leaf_worker_lease`" => (
             "",
@@ -207,7 +208,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             &[
                 "ALTER TABLE leaf_id.leaf_alloc ALTER description SET STATISTICS 10",
                 "ALTER FUNCTION leaf_claim(json) COST 2",
-                "COMMENT ON VIEW leaf_segment_status IS 'of {role}'",
+                "COMMENT ON VIEW leaf_id.tags_detail IS 'of {role}'",
                 "CREATE TRIGGER t AFTER UPDATE ON leaf_id.leaf_alloc
                      FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
                 "SET leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc",

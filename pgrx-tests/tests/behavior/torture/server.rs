@@ -336,7 +336,7 @@ impl Driver<'_, OneServer<'_>> {
         let mut session = self.subject.server.session();
         self.settle();
         let next = TAGS.each_ref().map(|tag| {
-            let sql = "SELECT coalesce(current_next, spare_first, max_id) FROM leaf_segment_status";
+            let sql = "SELECT coalesce(current_next, spare_first, max_id) FROM leaf_id.tags_detail";
             session.value::<i64>(&format!("{sql} WHERE tag = '{}'", tag.name))
         });
         drop(session);
