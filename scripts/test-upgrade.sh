@@ -73,8 +73,8 @@ END
 # If the worker id is leased, the new registry assigns none for the duration of one lease.
 wait_until_open() {
     local began=$SECONDS
-    until [ "$(value 'SELECT state FROM leaf_snowflake_status')" = open ]; do
-        [ $((SECONDS - began)) -lt 60 ] || die "no snowflake ids after a minute" "$(value 'SELECT state, last_error FROM leaf_snowflake_status')"
+    until [ "$(value 'SELECT snowflake_state FROM leaf_id.server')" = open ]; do
+        [ $((SECONDS - began)) -lt 60 ] || die "no snowflake ids after a minute" "$(value 'SELECT snowflake_state, registry_error FROM leaf_id.server')"
         sleep 0.1
     done
     note "snowflake ids after $((SECONDS - began)) s"
@@ -167,10 +167,10 @@ CREATE TABLE adopted (id serial PRIMARY KEY);
 INSERT INTO adopted SELECT FROM generate_series(1, 1000);
 SET client_min_messages = warning;
 SELECT leaf_adopt('adopted', 'id', 'adopted') \g /dev/null
-SELECT leaf_tag_create('secret'), leaf_tag_revoke('secret', 'public'), leaf_worker_retire(9) \g /dev/null
+SELECT leaf_tag_create('secret'), leaf_tag_revoke('secret', 'public'), leaf_id.leaf_worker_retire(9) \g /dev/null
 GRANT SELECT ON leaf_id.leaf_alloc TO other;
 END
-    value 'REVOKE EXECUTE ON FUNCTION leaf_snowflake_max(timestamptz) FROM PUBLIC'
+    value 'REVOKE EXECUTE ON FUNCTION leaf_snowflake_min(timestamptz) FROM PUBLIC'
     wait_until_open
     take before
     facts >"$dir/facts.before"
@@ -218,7 +218,7 @@ END
     refused=$(role=other value "SELECT leaf_segment_next('secret')" 2>&1) || true
     [[ $refused = *'permission denied for tag "secret"'* ]] || die "a tag is not restricted any more" "$refused"
     note "ids go on: orders at $(least after orders), adopted at $(least after adopted); $(value \
-        "SELECT format('worker id %s, %s ms ahead of the clock', worker_id, clock_lead_ms) FROM leaf_snowflake_status")"
+        "SELECT format('worker id %s, %s ms ahead of the clock', worker_id, clock_lead_ms) FROM leaf_id.server")"
     stop
 }
 

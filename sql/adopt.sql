@@ -728,6 +728,7 @@ AS $$
 DECLARE
     new_tag text;
 BEGIN
+    PERFORM leaf_id.leaf_require(CASE WHEN is_release THEN 'SELECT, UPDATE, DELETE' ELSE 'SELECT, INSERT, UPDATE' END);
     IF is_release AND tag IS NULL THEN
         RAISE EXCEPTION 'column "%" of table % takes its ids from no tag', $2, $3
             USING ERRCODE = 'object_not_in_prerequisite_state';
@@ -740,9 +741,6 @@ BEGIN
             RAISE EXCEPTION 'tag "%" exists already', new_tag USING ERRCODE = 'duplicate_object',
                 HINT = 'Name it to use it all the same, or name another one: leaf_adopt(relation, column_name, tag).';
         END IF;
-    END IF;
-    IF NOT has_table_privilege('leaf_id.leaf_alloc', CASE WHEN is_release THEN 'DELETE' ELSE 'INSERT' END) THEN
-        RAISE EXCEPTION 'permission denied for table leaf_alloc' USING ERRCODE = 'insufficient_privilege';
     END IF;
 END
 $$;
@@ -1029,6 +1027,7 @@ BEGIN
         ORDER BY a.attnum
     LOOP
         BEGIN
+            PERFORM leaf_id.leaf_require('SELECT, INSERT, UPDATE');
             SELECT * INTO moved FROM leaf_id.leaf_adopt_locked(new_column.relation, new_column.name, NULL, NULL, true);
         EXCEPTION WHEN OTHERS THEN
             GET STACKED DIAGNOSTICS
@@ -1049,15 +1048,15 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_adopt_new(text[]) IS
     'Gives new serial and identity columns a tag, where leaf_id.adopt_new_columns is on';
 
-CREATE FUNCTION @extschema@.leaf_adopt_new_columns() RETURNS event_trigger
+CREATE FUNCTION leaf_id.leaf_adopt_new_columns() RETURNS event_trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_adopt_new_columns_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_adopt_new_columns() IS
+COMMENT ON FUNCTION leaf_id.leaf_adopt_new_columns() IS
     'Event trigger: gives new serial and identity columns a tag, where leaf_id.adopt_new_columns is on';
 
 -- Not fired if session_replication_role is replica.
 CREATE EVENT TRIGGER leaf_adopt_new_columns ON ddl_command_end
     WHEN TAG IN ('CREATE TABLE', 'ALTER TABLE')
-    EXECUTE FUNCTION @extschema@.leaf_adopt_new_columns();
+    EXECUTE FUNCTION leaf_id.leaf_adopt_new_columns();
 COMMENT ON EVENT TRIGGER leaf_adopt_new_columns IS 'Acts where leaf_id.adopt_new_columns is on';
 
 -- With more rights than the caller: the tag belongs to the column, as a sequence would. Sessions drop

@@ -9,13 +9,3 @@ CREATE FUNCTION @extschema@.leaf_parse(formatted text, pattern text) RETURNS big
     STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_parse_wrapper';
 COMMENT ON FUNCTION @extschema@.leaf_parse(text, text) IS
     'The id that leaf_format() has made this text of';
-
-CREATE FUNCTION @extschema@.leaf_format_uuid(id bigint) RETURNS uuid
-    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_format_uuid_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_format_uuid(bigint) IS
-    'A UUID of version 8 that holds an id: in the same order, and as easy to guess';
-
-CREATE FUNCTION @extschema@.leaf_parse_uuid(uuid uuid) RETURNS bigint
-    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_parse_uuid_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_parse_uuid(uuid) IS
-    'The id that leaf_format_uuid() has made this UUID of';

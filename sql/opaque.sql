@@ -15,9 +15,9 @@ CREATE FUNCTION @extschema@.leaf_opaque_decode(tag text, id bigint) RETURNS bigi
 COMMENT ON FUNCTION @extschema@.leaf_opaque_decode(text, bigint) IS
     'The number of an opaque id';
 
-CREATE FUNCTION @extschema@.leaf_opaque_key(tag text) RETURNS text
+CREATE FUNCTION leaf_id.leaf_opaque_key(tag text) RETURNS text
     STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_opaque_key_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_opaque_key(text) IS
+COMMENT ON FUNCTION leaf_id.leaf_opaque_key(text) IS
     'The key of the opaque ids of a tag, in hexadecimal: for leaf_opaque_create() on another server';
 
 CREATE FUNCTION leaf_id.leaf_has_key(tag text) RETURNS boolean

@@ -111,16 +111,14 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_snowflake_next_batch(integer),
     @extschema@.leaf_snowflake_decode(bigint),
     @extschema@.leaf_snowflake_decode(bigint, bigint, text),
+    @extschema@.leaf_snowflake_time(bigint),
+    @extschema@.leaf_snowflake_time(bigint, bigint, text),
     @extschema@.leaf_snowflake_min(timestamptz),
     @extschema@.leaf_snowflake_min(timestamptz, bigint, text),
-    @extschema@.leaf_snowflake_max(timestamptz),
-    @extschema@.leaf_snowflake_max(timestamptz, bigint, text),
     @extschema@.leaf_snowflake_compose(timestamptz, integer, bigint),
     @extschema@.leaf_snowflake_compose(timestamptz, integer, bigint, bigint, text),
     @extschema@.leaf_format(bigint, text),
-    @extschema@.leaf_parse(text, text),
-    @extschema@.leaf_format_uuid(bigint),
-    @extschema@.leaf_parse_uuid(uuid)
+    @extschema@.leaf_parse(text, text)
 TO PUBLIC;
 -- The twins of two of these, used by COPY. They check EXECUTE on the original function.
 GRANT EXECUTE ON FUNCTION
@@ -200,17 +198,21 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_gapless_drop(text, boolean)
 TO PUBLIC;
 
--- Monitoring roles read the views. PostgreSQL checks EXECUTE on functions in a view against the
--- reader. leaf_registry shows a grace; leaf_gapless has no view.
-GRANT SELECT ON
-    @extschema@.leaf_segment_status, @extschema@.leaf_slot_status, @extschema@.leaf_central_status,
-    @extschema@.leaf_snowflake_status, @extschema@.leaf_worker_status, leaf_id.leaf_registry,
-    leaf_id.leaf_gapless
-TO pg_monitor;
+-- The views and the functions under them check their readers: whoever may read leaf_alloc sees what
+-- is of this database, and pg_monitor what is of the server. leaf_registry shows a grace;
+-- leaf_gapless has no view.
+GRANT SELECT ON leaf_id.tags, leaf_id.tags_detail, leaf_id.problems, leaf_id.server, leaf_id.fleet TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
-    @extschema@.leaf_segment_slots(), @extschema@.leaf_slot_counts(), @extschema@.leaf_central_connections(),
-    @extschema@.leaf_snowflake_state()
-TO pg_monitor;
+    leaf_id.leaf_require(text),
+    leaf_id.leaf_segment_slots(),
+    leaf_id.leaf_central_connections(),
+    leaf_id.leaf_server_state(),
+    leaf_id.leaf_narrowest_columns(),
+    leaf_id.leaf_is_narrow(bigint, bigint),
+    leaf_id.leaf_tag_problems(),
+    leaf_id.leaf_server_problems()
+TO PUBLIC;
+GRANT SELECT ON leaf_id.leaf_alloc, leaf_id.leaf_registry, leaf_id.leaf_gapless TO pg_monitor;
 
 -- The installing role need not be a superuser. It manages tags and the worker registry, grants that
 -- to others, and dumps and restores the tables (SELECT and INSERT). It owns none of them, and gets
@@ -238,12 +240,12 @@ GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_gapless_next(text),
     @extschema@.leaf_opaque_encode(text, bigint),
     @extschema@.leaf_opaque_decode(text, bigint),
-    @extschema@.leaf_opaque_key(text),
+    leaf_id.leaf_opaque_key(text),
     @extschema@.leaf_opaque_create(text, bigint, integer, integer, text, text),
     leaf_id.leaf_make_key(text, bigint, text),
     @extschema@.leaf_claim(json),
     @extschema@.leaf_worker_lease(json),
-    @extschema@.leaf_worker_release(integer),
-    @extschema@.leaf_worker_retire(integer, boolean),
-    @extschema@.leaf_worker_retire(integer, timestamptz)
+    leaf_id.leaf_worker_release(integer),
+    leaf_id.leaf_worker_retire(integer, boolean),
+    leaf_id.leaf_worker_set_aside(integer, timestamptz)
 TO @extowner@ WITH GRANT OPTION;

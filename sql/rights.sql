@@ -9,6 +9,7 @@ AS $$
 DECLARE
     is_known boolean;
 BEGIN
+    PERFORM leaf_id.leaf_require('SELECT, UPDATE');
     IF $1 IS NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
@@ -71,6 +72,7 @@ DECLARE
     left_over name[];
     was_granted boolean;
 BEGIN
+    PERFORM leaf_id.leaf_require('SELECT, UPDATE');
     IF $1 IS NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',

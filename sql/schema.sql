@@ -3,7 +3,7 @@
 -- Schema of the extension's tables. An existing one is an error, since objects that others have
 -- created in it could take the place of ours.
 CREATE SCHEMA leaf_id;
-COMMENT ON SCHEMA leaf_id IS 'Tables of extension leaf_id';
+COMMENT ON SCHEMA leaf_id IS 'Views, tables and internal functions of extension leaf_id';
 
 -- The table of tags: Leaf's leaf_alloc, plus the state of each row.
 

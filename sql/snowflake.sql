@@ -29,26 +29,26 @@ CREATE FUNCTION @extschema@.leaf_snowflake_decode(
 COMMENT ON FUNCTION @extschema@.leaf_snowflake_decode(bigint, bigint, text) IS
     'The parts of a snowflake id, with an epoch in Unix milliseconds and a layout';
 
+CREATE FUNCTION @extschema@.leaf_snowflake_time(id bigint) RETURNS timestamptz
+    STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_time_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_snowflake_time(bigint) IS
+    'The time in a snowflake id, with leaf_id.epoch and leaf_id.snowflake_layout';
+
+CREATE FUNCTION @extschema@.leaf_snowflake_time(id bigint, epoch bigint, layout text DEFAULT '41/10/12')
+    RETURNS timestamptz
+    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_time_in_format_wrapper';
+COMMENT ON FUNCTION @extschema@.leaf_snowflake_time(bigint, bigint, text) IS
+    'The same with an epoch in Unix milliseconds and a layout, for generated columns and indexes';
+
 CREATE FUNCTION @extschema@.leaf_snowflake_min(ts timestamptz) RETURNS bigint
     STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_min_wrapper';
 COMMENT ON FUNCTION @extschema@.leaf_snowflake_min(timestamptz) IS
-    'The smallest snowflake id of the millisecond of ts: WHERE id >= leaf_snowflake_min(from)';
+    'The smallest snowflake id of the millisecond of ts: WHERE id >= leaf_snowflake_min(from) AND id < leaf_snowflake_min(until)';
 
 CREATE FUNCTION @extschema@.leaf_snowflake_min(ts timestamptz, epoch bigint, layout text DEFAULT '41/10/12')
     RETURNS bigint
     STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_min_in_format_wrapper';
 COMMENT ON FUNCTION @extschema@.leaf_snowflake_min(timestamptz, bigint, text) IS
-    'The same with an epoch in Unix milliseconds and a layout, for partition bounds and checks';
-
-CREATE FUNCTION @extschema@.leaf_snowflake_max(ts timestamptz) RETURNS bigint
-    STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_max_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_snowflake_max(timestamptz) IS
-    'The largest snowflake id of the millisecond of ts: WHERE id <= leaf_snowflake_max(until)';
-
-CREATE FUNCTION @extschema@.leaf_snowflake_max(ts timestamptz, epoch bigint, layout text DEFAULT '41/10/12')
-    RETURNS bigint
-    STRICT IMMUTABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_max_in_format_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_snowflake_max(timestamptz, bigint, text) IS
     'The same with an epoch in Unix milliseconds and a layout, for partition bounds and checks';
 
 CREATE FUNCTION @extschema@.leaf_snowflake_compose(ts timestamptz, worker_id integer, sequence bigint)
@@ -65,7 +65,7 @@ CREATE FUNCTION @extschema@.leaf_snowflake_compose(
 COMMENT ON FUNCTION @extschema@.leaf_snowflake_compose(timestamptz, integer, bigint, bigint, text) IS
     'The same with an epoch in Unix milliseconds and a layout';
 
-CREATE FUNCTION @extschema@.leaf_snowflake_reset(until timestamptz) RETURNS void
+CREATE FUNCTION leaf_id.leaf_snowflake_reset(until timestamptz) RETURNS void
     STRICT VOLATILE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_reset_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_snowflake_reset(timestamptz) IS
+COMMENT ON FUNCTION leaf_id.leaf_snowflake_reset(timestamptz) IS
     'Lets snowflake ids carry times later than until, whatever was reserved before: for a worker id that was never used; superuser only';

@@ -19,13 +19,21 @@ CREATE FUNCTION leaf_id.leaf_tag_next(tag text) RETURNS bigint
 COMMENT ON FUNCTION leaf_id.leaf_tag_next(text) IS
     'No id of the tag that is issued from now on is smaller; null where that is not known at the moment';
 
+-- Where both end together, a larger max_value alone would not help.
+CREATE FUNCTION leaf_id.leaf_is_narrow(max_value bigint, type_end bigint) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS 'SELECT $2 < 9223372036854775806 AND $2 <= $1';
+COMMENT ON FUNCTION leaf_id.leaf_is_narrow(bigint, bigint) IS
+    'Whether it is the type of a column that ends the ids of a tag';
+
 CREATE FUNCTION leaf_id.leaf_used_up(next_id bigint, max_value bigint, type_end bigint) RETURNS text
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     last_id CONSTANT bigint := least($2, $3);
-    what CONSTANT text := CASE WHEN $2 <= $3 THEN 'max_value' ELSE 'the column''s type' END;
+    what CONSTANT text := CASE WHEN leaf_id.leaf_is_narrow($2, $3) THEN 'the column''s type' ELSE 'max_value' END;
     ratio CONSTANT float8 := $1::float8 / last_id;
 BEGIN
     RETURN CASE
@@ -302,7 +310,7 @@ AS $$
     CROSS JOIN LATERAL (SELECT leaf_id.leaf_tag_next(a.biz_tag) AS id) n
     CROSS JOIN LATERAL (
         SELECT coalesce(
-            leaf_id.leaf_used_up(coalesce(n.id, a.max_id), a.max_value, a.max_value),
+            leaf_id.leaf_used_up(coalesce(n.id, a.max_id), a.max_value, 9223372036854775806),
             CASE WHEN only_tag IS NOT NULL THEN 'no column''s default issues its ids' END) AS detail
     ) d
     WHERE d.detail IS NOT NULL
@@ -331,7 +339,9 @@ AS $$
 DECLARE
     this record;
     fitted record;
+    tag_end bigint;
 BEGIN
+    PERFORM leaf_id.leaf_require(CASE WHEN apply THEN 'SELECT, INSERT, UPDATE' ELSE 'SELECT' END);
     IF apply AND pg_is_in_recovery() THEN
         RAISE EXCEPTION 'cannot sync tags during recovery'
             USING ERRCODE = 'read_only_sql_transaction', HINT = 'Call leaf_sync() on the primary.';
@@ -374,8 +384,11 @@ BEGIN
             action := CASE action WHEN 'none' THEN 'skip' ELSE action END;
             detail := 'not all of its tables could be read';
         ELSIF detail IS NULL THEN
-            SELECT leaf_id.leaf_used_up(next_after, coalesce(a.max_value, this.tag_end), this.type_end) INTO detail
-            FROM (VALUES (tag)) t (tag) LEFT JOIN leaf_id.leaf_alloc a ON a.biz_tag = t.tag;
+            tag_end := coalesce((SELECT a.max_value FROM leaf_id.leaf_alloc a WHERE a.biz_tag = tag), this.tag_end);
+            detail := leaf_id.leaf_used_up(next_after, tag_end, this.type_end);
+            IF detail IS NOT NULL AND action = 'none' AND leaf_id.leaf_is_narrow(tag_end, this.type_end) THEN
+                action := 'widen';
+            END IF;
         END IF;
         RETURN NEXT;
     END LOOP;
@@ -408,20 +421,21 @@ AS 'SELECT f.* FROM leaf_id.leaf_fit_tags($1, true) f';
 COMMENT ON FUNCTION @extschema@.leaf_sync(text) IS
     'Creates the tags that column defaults name, and raises those whose ids are in the columns already: after a restore, or rows with ids of their own';
 
-CREATE FUNCTION leaf_id.leaf_warnings(OUT tag text, OUT detail text) RETURNS SETOF record
+CREATE FUNCTION leaf_id.leaf_warnings(OUT tag text, OUT detail text, OUT severity text, OUT remedy text)
+RETURNS SETOF record
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT min(a.biz_tag), format(
         'of this and %s other tags, claims may be missing since a promotion, which is remembered until the next claim: before pg_upgrade, UPDATE leaf_id.leaf_alloc SET step = step',
-        count(*) - 1)
+        count(*) - 1), 'info', 'UPDATE leaf_id.leaf_alloc SET step = step'
     FROM leaf_id.leaf_alloc a
     WHERE NOT pg_is_in_recovery() AND a.server IS NULL
         AND leaf_id.leaf_skip(a.step, a.max_step, a.system_identifier, a.timeline, a.largest_claim) > 0
     HAVING count(*) > 0
     UNION ALL
     -- invoices/2026, orders/2026-11-23
-    SELECT max(p.biz_tag), 'it is the last of its series: create those of the time to come'
+    SELECT max(p.biz_tag), 'it is the last of its series: create those of the time to come', 'warning', NULL
     FROM (
         SELECT a.biz_tag, substring(a.biz_tag FROM '^(.*/)[0-9]{4}(?:-?[0-9]{2}){0,2}$') AS series,
             replace(substring(a.biz_tag FROM '[^/]*$'), '-', '') AS period

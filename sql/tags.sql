@@ -1,30 +1,30 @@
 -- Triggers for edits of tags, and functions to manage tags.
 
-CREATE FUNCTION @extschema@.leaf_alloc_stamp() RETURNS trigger
+CREATE FUNCTION leaf_id.leaf_alloc_stamp() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_alloc_stamp_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_alloc_stamp() IS
+COMMENT ON FUNCTION leaf_id.leaf_alloc_stamp() IS
     'Trigger: stamps rows of leaf_id.leaf_alloc, refuses to lower max_id, and merges replicated rows of tags that exist';
 
-CREATE FUNCTION @extschema@.leaf_alloc_edit() RETURNS trigger
+CREATE FUNCTION leaf_id.leaf_alloc_edit() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_alloc_edit_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_alloc_edit() IS
+COMMENT ON FUNCTION leaf_id.leaf_alloc_edit() IS
     'Trigger: makes edits of leaf_id.leaf_alloc known to every session when they commit';
 
-CREATE FUNCTION @extschema@.leaf_alloc_truncate() RETURNS trigger
+CREATE FUNCTION leaf_id.leaf_alloc_truncate() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_alloc_truncate_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_alloc_truncate() IS
+COMMENT ON FUNCTION leaf_id.leaf_alloc_truncate() IS
     'Trigger: refuses TRUNCATE without leaf_id.allow_truncate, and drops every cached segment of this database when it commits';
 
 CREATE TRIGGER leaf_alloc_stamp
     BEFORE INSERT OR UPDATE ON leaf_id.leaf_alloc
-    FOR EACH ROW EXECUTE FUNCTION @extschema@.leaf_alloc_stamp();
+    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_alloc_stamp();
 -- AFTER: only rows actually written are edits (ON CONFLICT DO NOTHING writes none).
 CREATE TRIGGER leaf_alloc_edit
     AFTER INSERT OR UPDATE OR DELETE ON leaf_id.leaf_alloc
-    FOR EACH ROW EXECUTE FUNCTION @extschema@.leaf_alloc_edit();
+    FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_alloc_edit();
 CREATE TRIGGER leaf_alloc_truncate
     BEFORE TRUNCATE ON leaf_id.leaf_alloc
-    FOR EACH STATEMENT EXECUTE FUNCTION @extschema@.leaf_alloc_truncate();
+    FOR EACH STATEMENT EXECUTE FUNCTION leaf_id.leaf_alloc_truncate();
 
 -- Marks left by edits. Written by SQL, not by oid like those of claims, since tools that copy the
 -- table of marks follow it with row triggers.
@@ -109,6 +109,7 @@ DECLARE
     END;
     last_id CONSTANT bigint := coalesce($5, 9223372036854775806);
 BEGIN
+    PERFORM leaf_id.leaf_require('INSERT');
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
@@ -153,6 +154,7 @@ AS $$
 DECLARE
     done boolean;
 BEGIN
+    PERFORM leaf_id.leaf_require('SELECT, DELETE');
     IF $1 IS NULL OR $2 IS NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
@@ -179,6 +181,7 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM leaf_id.leaf_require('SELECT, UPDATE');
     IF $1 IS NULL OR $2 IS NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',

@@ -1,47 +1,64 @@
--- State of the generators, for pg_monitor.
+-- The views, all in schema leaf_id. Whoever may read leaf_id.leaf_alloc may read what is of this
+-- database, and pg_monitor also what is of the server: the functions check their callers.
 
-CREATE FUNCTION @extschema@.leaf_segment_slots(
+CREATE FUNCTION leaf_id.leaf_require(privileges text) RETURNS boolean
+    STRICT STABLE PARALLEL RESTRICTED LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_require_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_require(text) IS
+    'True; an error with the GRANT as its hint where the caller lacks one of these privileges on leaf_alloc';
+
+CREATE FUNCTION leaf_id.leaf_segment_slots(
     OUT tag text, OUT current_first bigint, OUT current_last bigint, OUT current_next bigint,
     OUT current_remaining bigint, OUT fill_percent double precision,
     OUT spare_first bigint, OUT spare_last bigint, OUT spare_remaining bigint, OUT spare_state text,
     OUT step integer, OUT ids_issued bigint, OUT ids_per_second double precision,
     OUT refills bigint, OUT last_refill timestamptz, OUT last_refill_ms double precision,
     OUT waits bigint, OUT waited_ms double precision, OUT ids_lost bigint,
-    OUT ids_skipped bigint, OUT last_error text)
+    OUT ids_skipped bigint, OUT last_error text, OUT failing_since timestamptz, OUT blocked_by integer)
     RETURNS SETOF record STRICT VOLATILE PARALLEL RESTRICTED
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_segment_slots_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_segment_slots() IS
-    'What shared memory holds of the tags of this database; see leaf_segment_status';
+COMMENT ON FUNCTION leaf_id.leaf_segment_slots() IS
+    'What shared memory holds of the tags of this database; see leaf_id.tags_detail';
 
-CREATE FUNCTION @extschema@.leaf_slot_counts(
-    OUT slots bigint, OUT used bigint, OUT evictions bigint, OUT ids_lost bigint)
-    STRICT VOLATILE PARALLEL RESTRICTED
-    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_slot_counts_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_slot_counts() IS
-    'What the slots of this server are used for; see leaf_slot_status';
-
-CREATE FUNCTION @extschema@.leaf_central_connections(
+CREATE FUNCTION leaf_id.leaf_central_connections(
     OUT server name, OUT state text, OUT since timestamptz, OUT last_error text,
     OUT attempts integer, OUT last_claim timestamptz)
     RETURNS SETOF record STRICT VOLATILE PARALLEL RESTRICTED
     LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_central_connections_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_central_connections() IS
-    'How the servers that tags of this database are sourced from are getting on; see leaf_central_status';
+COMMENT ON FUNCTION leaf_id.leaf_central_connections() IS
+    'How the servers that tags of this database are sourced from are getting on; see leaf_id.fleet';
 
-CREATE FUNCTION @extschema@.leaf_snowflake_state(
-    OUT state text, OUT worker_id integer, OUT worker_id_source text,
+CREATE FUNCTION leaf_id.leaf_server_state(
+    OUT slots bigint, OUT slots_used bigint, OUT evictions bigint, OUT evicted_ids bigint,
+    OUT missing_workers text,
+    OUT snowflake_state text, OUT snowflake_hint text, OUT worker_id integer, OUT worker_id_source text,
     OUT last_timestamp timestamptz, OUT reserved_until timestamptz,
     OUT floor timestamptz, OUT floor_reason text,
-    OUT clock_lead_ms bigint, OUT clock_lead_reason text, OUT ids_issued bigint, OUT waits bigint,
+    OUT clock_lead_ms bigint, OUT clock_lead_reason text, OUT snowflake_ids bigint, OUT snowflake_waits bigint,
     OUT rollbacks_seen bigint, OUT layout text, OUT exhausted_at timestamptz,
     OUT registry text, OUT lease_until timestamptz, OUT registry_away_since timestamptz,
-    OUT clock_offset_ms bigint, OUT peers_offset_ms bigint, OUT last_error text)
+    OUT clock_offset_ms bigint, OUT peers_offset_ms bigint, OUT registry_error text)
     STRICT VOLATILE PARALLEL RESTRICTED
-    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_snowflake_state_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_snowflake_state() IS
-    'What the snowflake generator is doing; see leaf_snowflake_status';
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_server_state_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_server_state() IS
+    'The slots, workers and snowflake generator of this server; see leaf_id.server';
 
-CREATE VIEW @extschema@.leaf_segment_status AS
+-- A column of a smaller type ends before the tag does.
+CREATE FUNCTION leaf_id.leaf_narrowest_columns(
+    OUT tag text, OUT relation regclass, OUT column_name name, OUT last_id bigint) RETURNS SETOF record
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT DISTINCT ON (i.tag) i.tag, i.relation, i.column_name, e.last_id
+    FROM leaf_id.leaf_issuing_columns() i
+    JOIN pg_attribute a ON a.attrelid = i.relation AND a.attname = i.column_name
+    CROSS JOIN LATERAL (SELECT CASE a.attlen WHEN 2 THEN 32767 WHEN 4 THEN 2147483647 END::bigint AS last_id) e
+    WHERE e.last_id IS NOT NULL
+    ORDER BY i.tag, e.last_id, i.relation, i.column_name
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_narrowest_columns() IS
+    'Of each tag whose ids go into smallint or integer columns, the narrowest of these';
+
+CREATE VIEW leaf_id.tags_detail WITH (security_barrier) AS
 SELECT
     a.biz_tag AS tag,
     s.current_first, s.current_last, s.current_next, s.current_remaining,
@@ -58,8 +75,16 @@ SELECT
     s.ids_skipped,
     a.timeline,
     s.last_error,
+    s.failing_since,
+    s.blocked_by,
     a.max_value,
-    a.max_id::pg_catalog.float8 OPERATOR(pg_catalog./) a.max_value::pg_catalog.float8 AS used_ratio,
+    ends.last_id,
+    CASE WHEN ends.is_narrow THEN c.relation END AS narrow_relation,
+    CASE WHEN ends.is_narrow THEN c.column_name END AS narrow_column,
+    100::pg_catalog.float8 OPERATOR(pg_catalog.*) least(
+        (a.max_id OPERATOR(pg_catalog.-) 1::pg_catalog.int8)::pg_catalog.float8
+            OPERATOR(pg_catalog./) ends.last_id::pg_catalog.float8,
+        1::pg_catalog.float8) AS used_percent,
     -- Within the range of timestamps.
     CASE WHEN lasts.tag OPERATOR(pg_catalog.<=) 1e10::pg_catalog.float8 THEN
         pg_catalog.now() OPERATOR(pg_catalog.+) pg_catalog.make_interval(secs => lasts.tag)
@@ -71,14 +96,19 @@ SELECT
         pg_catalog.make_interval(secs => least(lasts.cached, 3e9::pg_catalog.float8))
     END AS cached_for
 FROM leaf_id.leaf_alloc a
-LEFT JOIN @extschema@.leaf_segment_slots() s ON s.tag OPERATOR(pg_catalog.=) a.biz_tag
-LEFT JOIN @extschema@.leaf_central_connections() l ON l.server OPERATOR(pg_catalog.=) a.server
+LEFT JOIN leaf_id.leaf_segment_slots() s ON s.tag OPERATOR(pg_catalog.=) a.biz_tag
+LEFT JOIN leaf_id.leaf_central_connections() l ON l.server OPERATOR(pg_catalog.=) a.server
+LEFT JOIN leaf_id.leaf_narrowest_columns() c ON c.tag OPERATOR(pg_catalog.=) a.biz_tag
+CROSS JOIN LATERAL (
+    SELECT least(a.max_value, c.last_id) AS last_id,
+        coalesce(c.last_id OPERATOR(pg_catalog.<=) a.max_value, false) AS is_narrow
+) ends
 -- In seconds, at the current rate.
 CROSS JOIN LATERAL (
     SELECT
         -- greatest() ignores NULL.
         CASE WHEN rate.ids_per_second IS NOT NULL THEN greatest(
-            (a.max_value OPERATOR(pg_catalog.-) a.max_id)::pg_catalog.float8
+            (ends.last_id OPERATOR(pg_catalog.-) a.max_id)::pg_catalog.float8
                 OPERATOR(pg_catalog./) rate.ids_per_second,
             0::pg_catalog.float8)
         END AS tag,
@@ -88,87 +118,291 @@ CROSS JOIN LATERAL (
         SELECT CASE WHEN s.ids_per_second OPERATOR(pg_catalog.>) 0::pg_catalog.float8 THEN s.ids_per_second END
             AS ids_per_second
     ) rate
-) lasts;
-COMMENT ON VIEW @extschema@.leaf_segment_status IS
-    'Tags of this database: what is cached, how fast it is used, what went wrong';
+) lasts
+WHERE leaf_id.leaf_require('SELECT');
+COMMENT ON VIEW leaf_id.tags_detail IS
+    'Tags of this database: what is cached, how fast it is used, where they end, what went wrong';
 
-CREATE VIEW @extschema@.leaf_slot_status AS
-SELECT * FROM @extschema@.leaf_slot_counts();
-COMMENT ON VIEW @extschema@.leaf_slot_status IS
-    'The slots of this server, all databases together: how many are used, and what evictions have cost';
-
-CREATE VIEW @extschema@.leaf_central_status AS
+CREATE VIEW leaf_id.tags AS
 SELECT
-    a.server,
+    d.tag,
+    coalesce(d.current_next, d.spare_first, d.max_id) AS next_id,
+    pg_catalog.rpad(
+        pg_catalog.repeat('#', pg_catalog.ceil(d.fill_percent OPERATOR(pg_catalog./) 10::pg_catalog.float8)::pg_catalog.int4),
+        10, '.') AS segment,
+    CASE
+        WHEN d.spare_state OPERATOR(pg_catalog.=) 'ready' THEN 'yes'
+        WHEN d.spare_state OPERATOR(pg_catalog.=) 'in flight' THEN 'asked'
+        WHEN d.spare_state OPERATOR(pg_catalog.=) 'none' THEN 'no'
+    END AS spare,
+    CASE WHEN d.ids_per_second OPERATOR(pg_catalog.<) 10::pg_catalog.float8
+        THEN pg_catalog.round(d.ids_per_second::pg_catalog.numeric, 1)
+        ELSE pg_catalog.round(d.ids_per_second::pg_catalog.numeric)
+    END AS "ids/s",
+    CASE WHEN lasts.seconds OPERATOR(pg_catalog.<) 86400::pg_catalog.float8
+        THEN pg_catalog.make_interval(secs => pg_catalog.floor(lasts.seconds))
+        ELSE pg_catalog.make_interval(days => pg_catalog.floor(lasts.seconds OPERATOR(pg_catalog./) 86400::pg_catalog.float8)::pg_catalog.int4)
+    END AS lasts,
+    pg_catalog.trunc(d.used_percent::pg_catalog.numeric, 1) AS "used %",
+    d.waits,
+    d.blocked_by AS pid,
+    CASE
+        WHEN coalesce(d.current_next, d.spare_first, d.max_id) OPERATOR(pg_catalog.>) d.last_id THEN 'ended'
+        WHEN d.server_away_since IS NOT NULL THEN 'away'
+        WHEN d.blocked_by IS NOT NULL THEN 'locked'
+        WHEN d.last_error IS NOT NULL THEN 'fails'
+        WHEN d.used_percent OPERATOR(pg_catalog.>=) 80::pg_catalog.float8 AND d.narrow_column IS NOT NULL THEN 'widen'
+        WHEN d.used_percent OPERATOR(pg_catalog.>=) 80::pg_catalog.float8 THEN 'ending'
+        ELSE 'ok'
+    END AS health
+FROM leaf_id.tags_detail d
+CROSS JOIN LATERAL (
+    -- EXTRACT returns numeric, which has no limit.
+    SELECT pg_catalog.date_part('epoch', d.cached_for) AS seconds
+) lasts;
+COMMENT ON VIEW leaf_id.tags IS
+    'Tags of this database at a glance; leaf_id.tags_detail has the rest';
+
+CREATE VIEW leaf_id.server AS
+SELECT s.* FROM leaf_id.leaf_server_state() s;
+COMMENT ON VIEW leaf_id.server IS
+    'This server, all databases together: its slots, its workers and its snowflake generator';
+
+-- Leases of the registry are for pg_monitor, and for whoever may read its table.
+CREATE VIEW leaf_id.fleet WITH (security_barrier) AS
+SELECT
+    'source' AS kind,
+    a.server AS name,
     coalesce(l.state, 'closed') AS state,
-    l.since, l.last_error,
+    l.since,
+    l.last_claim AS last_seen,
+    l.last_error,
     coalesce(l.attempts, 0) AS attempts,
-    l.last_claim
-FROM (SELECT DISTINCT server FROM leaf_id.leaf_alloc WHERE server IS NOT NULL) a
-LEFT JOIN @extschema@.leaf_central_connections() l ON l.server OPERATOR(pg_catalog.=) a.server;
-COMMENT ON VIEW @extschema@.leaf_central_status IS
-    'Servers that source tags of this database: whether they answer, and why not';
+    NULL::pg_catalog.int4 AS worker_id,
+    NULL::pg_catalog.timestamptz AS lease_ends,
+    NULL::pg_catalog.timestamptz AS reserved_until,
+    NULL::pg_catalog.int8 AS clock_offset_ms,
+    NULL::pg_catalog.int8 AS system_identifier,
+    NULL::pg_catalog.text AS address,
+    NULL::pg_catalog.text AS role_name
+FROM (SELECT DISTINCT t.server::pg_catalog.text AS server FROM leaf_id.leaf_alloc t WHERE t.server IS NOT NULL) a
+LEFT JOIN leaf_id.leaf_central_connections() l ON l.server::pg_catalog.text OPERATOR(pg_catalog.=) a.server
+WHERE leaf_id.leaf_require('SELECT')
+UNION ALL
+SELECT
+    'member',
+    w.node_name,
+    CASE
+        WHEN w.retired THEN 'retired'
+        WHEN w.lease_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'leased'
+        WHEN w.lease_until IS NOT NULL THEN 'expired'
+        ELSE 'released'
+    END,
+    w.leased_at,
+    w.renewed_at,
+    NULL,
+    NULL,
+    w.worker_id,
+    w.lease_until,
+    CASE WHEN w.reserved_until_ms OPERATOR(pg_catalog.>) 0 THEN
+        pg_catalog.to_timestamp(w.reserved_until_ms::pg_catalog.float8 OPERATOR(pg_catalog./) 1000::pg_catalog.float8)
+    END,
+    w.clock_offset_ms,
+    w.system_identifier,
+    w.address,
+    w.role_name
+FROM leaf_id.leaf_worker w
+WHERE leaf_id.leaf_require('SELECT')
+    AND (pg_catalog.pg_has_role('pg_monitor'::pg_catalog.name, 'USAGE')
+        OR pg_catalog.has_table_privilege('leaf_id.leaf_worker'::pg_catalog.regclass, 'SELECT'));
+COMMENT ON VIEW leaf_id.fleet IS
+    'Other servers: those that tags of this database are sourced from, and those that have a worker id from the registry in it';
 
-CREATE VIEW @extschema@.leaf_snowflake_status AS
-SELECT * FROM @extschema@.leaf_snowflake_state();
-COMMENT ON VIEW @extschema@.leaf_snowflake_status IS 'The snowflake generator of this server';
+-- With the caller's rights, and one look at each tag.
+CREATE FUNCTION leaf_id.leaf_tag_problems(
+    OUT severity text, OUT what text, OUT since timestamptz, OUT remedy text) RETURNS SETOF record
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT p.severity, p.what, p.since, p.remedy
+    FROM leaf_id.tags_detail d
+    CROSS JOIN LATERAL (
+        SELECT coalesce(d.current_next, d.spare_first, d.max_id) > d.last_id AS is_over,
+            coalesce(d.exhausted_at < now() + interval '30 days', false) AS is_soon,
+            trunc(d.used_percent) AS percent
+    ) e
+    CROSS JOIN LATERAL (VALUES
+        (d.last_error IS NOT NULL AND d.server_away_since IS NULL AND NOT e.is_over, 'critical',
+            format('tag "%s" gets no ids: %s', d.tag, d.last_error),
+            d.failing_since,
+            CASE WHEN d.blocked_by IS NOT NULL
+                THEN format('SELECT * FROM pg_stat_activity WHERE pid = %s', d.blocked_by) END),
+        (e.percent >= 80 OR e.is_soon,
+            CASE WHEN e.is_over OR e.percent >= 95 THEN 'critical'
+                WHEN e.is_soon OR e.percent >= 90 THEN 'warning'
+                ELSE 'info' END,
+            concat(
+                CASE WHEN e.is_over THEN format('tag "%s" has issued its last id, %s', d.tag, d.last_id)
+                    ELSE format('tag "%s" has used %s %% of its ids, which end at %s', d.tag, e.percent, d.last_id) END,
+                CASE WHEN e.is_soon AND NOT e.is_over
+                    THEN format(', at this rate on %s', to_char(d.exhausted_at, 'YYYY-MM-DD')) END,
+                CASE WHEN d.narrow_column IS NOT NULL
+                    THEN format(', as column %I of %s does: ALTER TABLE rewrites it', d.narrow_column, d.narrow_relation) END,
+                CASE WHEN d.server IS NOT NULL THEN format('; first raise it on server "%s"', d.server) END),
+            NULL,
+            nullif(concat_ws('; ',
+                CASE WHEN d.narrow_column IS NOT NULL
+                    THEN format('ALTER TABLE %s ALTER %I TYPE bigint', d.narrow_relation, d.narrow_column) END,
+                CASE WHEN d.max_value < 9223372036854775806 AND NOT leaf_id.leaf_has_key(d.tag)
+                    THEN format('UPDATE leaf_id.leaf_alloc SET max_value = 9223372036854775806 WHERE biz_tag = %L', d.tag) END),
+                ''))
+    ) p (stands, severity, what, since, remedy)
+    WHERE p.stands
+    UNION ALL
+    SELECT 'critical', format('server "%s", which tags are sourced from, is away: %s', f.name, f.last_error), f.since, NULL
+    FROM leaf_id.fleet f
+    WHERE f.kind = 'source' AND f.state = 'away'
+    UNION ALL
+    SELECT w.severity, format('tag "%s": %s', w.tag, w.detail), NULL, w.remedy FROM leaf_id.leaf_warnings() w
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_tag_problems() IS
+    'What is wrong with the tags of this database; see leaf_id.problems';
 
-COMMENT ON COLUMN @extschema@.leaf_segment_status.tag IS 'Name of the tag';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.current_first IS 'First id of the segment in use';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.current_last IS 'Last id of the segment in use';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.current_next IS 'The next id; null when the segment is used up';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.current_remaining IS 'Ids left in the segment in use';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.fill_percent IS 'How much of the segment in use is left';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.spare_first IS 'First id of the spare segment';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.spare_last IS 'Last id of the spare segment';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.spare_remaining IS 'Ids in the spare segment';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.spare_state IS 'ready, in flight, or none';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.max_id IS 'The next id that is not claimed';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.step IS 'How many ids are claimed at once at present';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.ids_issued IS 'Ids issued since the tag came into shared memory';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.ids_per_second IS 'How fast ids are used: over the last two refills and the time since';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.refills IS 'Segments published';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.last_refill IS 'When the last segment was published';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.last_refill_ms IS 'How long it took from the request, in milliseconds';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.waits IS 'Calls that had to wait for a segment';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.waited_ms IS 'How long they waited together, in milliseconds';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.ids_lost IS 'Ids that were claimed and dropped: a gap';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.ids_skipped IS 'Ids that claims have left out because of a failover: a gap';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.timeline IS 'WAL timeline of the last claim; the first one on another skips, see leaf_id.failover_skip';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.last_error IS 'Why the last refill has failed; null if it has not, or the row was edited since';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.max_value IS 'The last id of the tag';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.used_ratio IS 'How much is claimed, up to 1';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.exhausted_at IS 'When max_value is reached at this rate; null when no ids are used, or it is centuries away';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.server IS 'Foreign source server of the tag; null: this server''s own leaf_alloc does';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.server_away_since IS 'Since when that server has claimed nothing; null if it is not away';
-COMMENT ON COLUMN @extschema@.leaf_segment_status.cached_for IS 'How long what is cached lasts at this rate; null when no ids are used';
-COMMENT ON COLUMN @extschema@.leaf_slot_status.slots IS 'Tags that can be cached at once: leaf_id.max_tags';
-COMMENT ON COLUMN @extschema@.leaf_slot_status.used IS 'Tags that are';
-COMMENT ON COLUMN @extschema@.leaf_slot_status.evictions IS 'Tags that had to make room for another one since the server started';
-COMMENT ON COLUMN @extschema@.leaf_slot_status.ids_lost IS 'Ids that were cached for them: a gap';
-COMMENT ON COLUMN @extschema@.leaf_central_status.server IS 'Foreign server that tags are sourced from';
-COMMENT ON COLUMN @extschema@.leaf_central_status.state IS 'connected, connecting, away, or closed: nothing to ask at present';
-COMMENT ON COLUMN @extschema@.leaf_central_status.since IS 'Since when it is in this state';
-COMMENT ON COLUMN @extschema@.leaf_central_status.last_error IS 'Why it is away; null if it is not';
-COMMENT ON COLUMN @extschema@.leaf_central_status.attempts IS 'How often it was tried in vain since then';
-COMMENT ON COLUMN @extschema@.leaf_central_status.last_claim IS 'When it has last answered a claim';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.state IS 'What the generator is doing';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.worker_id IS 'Worker id in force';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.worker_id_source IS 'Where it came from';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.last_timestamp IS 'Time in the last id';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.reserved_until IS 'No id carries a later time before this is renewed on disk';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.floor IS 'Ids of this run of the launcher carry later times';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.floor_reason IS 'What that comes from';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.clock_lead_ms IS 'How far the time in the last id is ahead of the clock, in milliseconds';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.clock_lead_reason IS 'What that comes from; null where it is not ahead, or by no more than a burst';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.ids_issued IS 'Ids issued since the server started';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.waits IS 'Calls that had to wait, other than for the next millisecond';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.rollbacks_seen IS 'How often the clock was found to have been set back behind the last id';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.layout IS 'Bits of milliseconds, worker id and sequence in an id';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.exhausted_at IS 'When the time of this layout is used up';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.registry IS 'Where the worker id is leased from; null where it is not';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.lease_until IS 'When the lease of the worker id ends, if it is not renewed';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.registry_away_since IS 'Since when the registry has not answered; null if it has';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.clock_offset_ms IS 'The clock minus that of the registry when it was asked last, in milliseconds';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.peers_offset_ms IS 'The median of the other servers'' clocks minus that of the registry, in milliseconds';
-COMMENT ON COLUMN @extschema@.leaf_snowflake_status.last_error IS 'Why the registry leased no worker id the last time; null if it leased one';
+CREATE FUNCTION leaf_id.leaf_server_problems(
+    OUT severity text, OUT what text, OUT since timestamptz, OUT remedy text) RETURNS SETOF record
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT p.severity, p.what, p.since, p.remedy
+    FROM leaf_id.leaf_server_state() s
+    CROSS JOIN LATERAL (VALUES
+        (s.missing_workers IS NOT NULL, 'critical',
+            format('the server runs without the %s of leaf_id: it had too few worker slots when it started', s.missing_workers),
+            NULL,
+            format('ALTER SYSTEM SET max_worker_processes = %s; restart the server', current_setting('max_worker_processes')::integer + 4)),
+        (s.snowflake_state NOT IN ('starting', 'open', 'no worker id', 'standby'), 'critical',
+            concat_ws(': ', 'no snowflake ids are issued', s.snowflake_state, s.registry_error),
+            s.registry_away_since,
+            s.snowflake_hint),
+        (s.snowflake_state = 'open' AND s.registry_away_since IS NOT NULL, 'warning',
+            format('worker registry "%s" does not answer, and snowflake ids end with the lease at %s: %s',
+                s.registry, s.lease_until, s.registry_error),
+            s.registry_away_since,
+            NULL),
+        (s.clock_lead_reason = 'clock set back' AND s.clock_lead_ms > 1000, 'warning',
+            format('the clock was set back, and times in snowflake ids are %s ms ahead of it', s.clock_lead_ms),
+            NULL,
+            NULL),
+        (abs(s.clock_offset_ms - coalesce(s.peers_offset_ms, 0)) > 500, 'warning',
+            format('the clock is %s ms off those of the other servers', s.clock_offset_ms - coalesce(s.peers_offset_ms, 0)),
+            NULL,
+            NULL),
+        (s.evictions > 0 AND s.slots_used = s.slots, 'warning',
+            format('all %s slots are in use, and %s tags were evicted with %s cached ids', s.slots, s.evictions, s.evicted_ids),
+            NULL,
+            format('ALTER SYSTEM SET leaf_id.max_tags = %s; restart the server', 2 * s.slots))
+    ) p (stands, severity, what, since, remedy)
+    WHERE p.stands AND pg_has_role('pg_monitor', 'USAGE')
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_server_problems() IS
+    'What is wrong with the server, for pg_monitor; see leaf_id.problems';
+
+CREATE VIEW leaf_id.problems AS
+SELECT p.severity, p.what, p.since, p.remedy
+FROM (
+    SELECT t.severity, t.what, t.since, t.remedy FROM leaf_id.leaf_tag_problems() t
+    UNION ALL
+    SELECT s.severity, s.what, s.since, s.remedy FROM leaf_id.leaf_server_problems() s
+) p
+ORDER BY pg_catalog.array_position(ARRAY['critical', 'warning', 'info'], p.severity), p.what;
+COMMENT ON VIEW leaf_id.problems IS
+    'What is wrong, and what helps: empty if all is well. Of the server only for pg_monitor';
+
+COMMENT ON COLUMN leaf_id.tags.tag IS 'Name of the tag';
+COMMENT ON COLUMN leaf_id.tags.next_id IS 'The next id';
+COMMENT ON COLUMN leaf_id.tags.segment IS 'What is left of the segment in use, a # for each tenth';
+COMMENT ON COLUMN leaf_id.tags.spare IS 'Whether the next segment is there: yes, asked, or no: not needed yet';
+COMMENT ON COLUMN leaf_id.tags."ids/s" IS 'How fast ids are used: over the last two refills and the time since';
+COMMENT ON COLUMN leaf_id.tags.lasts IS 'How long the cached ids last at this rate';
+COMMENT ON COLUMN leaf_id.tags."used %" IS 'How much of all ids up to the last one is claimed';
+COMMENT ON COLUMN leaf_id.tags.waits IS 'Calls that had to wait for a segment';
+COMMENT ON COLUMN leaf_id.tags.pid IS 'Process that has locked the row of the tag while a segment is needed';
+COMMENT ON COLUMN leaf_id.tags.health IS 'ok, or what is wrong: ended, away, locked, fails, widen, ending';
+COMMENT ON COLUMN leaf_id.tags_detail.tag IS 'Name of the tag';
+COMMENT ON COLUMN leaf_id.tags_detail.current_first IS 'First id of the segment in use';
+COMMENT ON COLUMN leaf_id.tags_detail.current_last IS 'Last id of the segment in use';
+COMMENT ON COLUMN leaf_id.tags_detail.current_next IS 'The next id; null when the segment is used up';
+COMMENT ON COLUMN leaf_id.tags_detail.current_remaining IS 'Ids left in the segment in use';
+COMMENT ON COLUMN leaf_id.tags_detail.fill_percent IS 'How much of the segment in use is left';
+COMMENT ON COLUMN leaf_id.tags_detail.spare_first IS 'First id of the spare segment';
+COMMENT ON COLUMN leaf_id.tags_detail.spare_last IS 'Last id of the spare segment';
+COMMENT ON COLUMN leaf_id.tags_detail.spare_remaining IS 'Ids in the spare segment';
+COMMENT ON COLUMN leaf_id.tags_detail.spare_state IS 'ready, in flight, or none';
+COMMENT ON COLUMN leaf_id.tags_detail.max_id IS 'The next id that is not claimed';
+COMMENT ON COLUMN leaf_id.tags_detail.step IS 'How many ids are claimed at once at present';
+COMMENT ON COLUMN leaf_id.tags_detail.ids_issued IS 'Ids issued since the tag came into shared memory';
+COMMENT ON COLUMN leaf_id.tags_detail.ids_per_second IS 'How fast ids are used: over the last two refills and the time since';
+COMMENT ON COLUMN leaf_id.tags_detail.refills IS 'Segments published';
+COMMENT ON COLUMN leaf_id.tags_detail.last_refill IS 'When the last segment was published';
+COMMENT ON COLUMN leaf_id.tags_detail.last_refill_ms IS 'How long it took from the request, in milliseconds';
+COMMENT ON COLUMN leaf_id.tags_detail.waits IS 'Calls that had to wait for a segment';
+COMMENT ON COLUMN leaf_id.tags_detail.waited_ms IS 'How long they waited together, in milliseconds';
+COMMENT ON COLUMN leaf_id.tags_detail.ids_lost IS 'Ids that were claimed and dropped: a gap';
+COMMENT ON COLUMN leaf_id.tags_detail.ids_skipped IS 'Ids that claims have left out because of a failover: a gap';
+COMMENT ON COLUMN leaf_id.tags_detail.timeline IS 'WAL timeline of the last claim; the first one on another skips, see leaf_id.failover_skip';
+COMMENT ON COLUMN leaf_id.tags_detail.last_error IS 'Why the last refill has failed; null if it has not, or the row was edited since';
+COMMENT ON COLUMN leaf_id.tags_detail.failing_since IS 'Since when a segment is asked for in vain';
+COMMENT ON COLUMN leaf_id.tags_detail.blocked_by IS 'Process that has locked the row, or the table';
+COMMENT ON COLUMN leaf_id.tags_detail.max_value IS 'The last id of the tag';
+COMMENT ON COLUMN leaf_id.tags_detail.last_id IS 'The last id that the tag can have, and all columns whose defaults issue its ids can hold';
+COMMENT ON COLUMN leaf_id.tags_detail.narrow_relation IS 'Table of the column that ends first; null if only the tag ends';
+COMMENT ON COLUMN leaf_id.tags_detail.narrow_column IS 'That column: a smallint or an integer';
+COMMENT ON COLUMN leaf_id.tags_detail.used_percent IS 'How much of all ids up to last_id is claimed';
+COMMENT ON COLUMN leaf_id.tags_detail.exhausted_at IS 'When last_id is reached at this rate; null when no ids are used, or it is centuries away';
+COMMENT ON COLUMN leaf_id.tags_detail.server IS 'Foreign source server of the tag; null: this server''s own leaf_alloc does';
+COMMENT ON COLUMN leaf_id.tags_detail.server_away_since IS 'Since when that server has claimed nothing; null if it is not away';
+COMMENT ON COLUMN leaf_id.tags_detail.cached_for IS 'How long what is cached lasts at this rate; null when no ids are used';
+COMMENT ON COLUMN leaf_id.server.slots IS 'Tags that can be cached at once: leaf_id.max_tags';
+COMMENT ON COLUMN leaf_id.server.slots_used IS 'Tags that are';
+COMMENT ON COLUMN leaf_id.server.evictions IS 'Tags that had to make room for another one since the server started';
+COMMENT ON COLUMN leaf_id.server.evicted_ids IS 'Ids that were cached for them: a gap';
+COMMENT ON COLUMN leaf_id.server.missing_workers IS 'Workers that do not run: launcher, reserve worker; null: none';
+COMMENT ON COLUMN leaf_id.server.snowflake_state IS 'What the snowflake generator is doing';
+COMMENT ON COLUMN leaf_id.server.snowflake_hint IS 'What helps where it is refused; null where it is not';
+COMMENT ON COLUMN leaf_id.server.worker_id IS 'Worker id in force';
+COMMENT ON COLUMN leaf_id.server.worker_id_source IS 'Where it came from';
+COMMENT ON COLUMN leaf_id.server.last_timestamp IS 'Time in the last id';
+COMMENT ON COLUMN leaf_id.server.reserved_until IS 'No id carries a later time before this is renewed on disk';
+COMMENT ON COLUMN leaf_id.server.floor IS 'Ids of this run of the launcher carry later times';
+COMMENT ON COLUMN leaf_id.server.floor_reason IS 'What that comes from';
+COMMENT ON COLUMN leaf_id.server.clock_lead_ms IS 'How far the time in the last id is ahead of the clock, in milliseconds';
+COMMENT ON COLUMN leaf_id.server.clock_lead_reason IS 'What that comes from; null where it is not ahead, or by no more than a burst';
+COMMENT ON COLUMN leaf_id.server.snowflake_ids IS 'Snowflake ids issued since the server started';
+COMMENT ON COLUMN leaf_id.server.snowflake_waits IS 'Calls that had to wait, other than for the next millisecond';
+COMMENT ON COLUMN leaf_id.server.rollbacks_seen IS 'How often the clock was found to have been set back behind the last id';
+COMMENT ON COLUMN leaf_id.server.layout IS 'Bits of milliseconds, worker id and sequence in an id';
+COMMENT ON COLUMN leaf_id.server.exhausted_at IS 'When the time of this layout is used up';
+COMMENT ON COLUMN leaf_id.server.registry IS 'Where the worker id is leased from; null where it is not';
+COMMENT ON COLUMN leaf_id.server.lease_until IS 'When the lease of the worker id ends, if it is not renewed';
+COMMENT ON COLUMN leaf_id.server.registry_away_since IS 'Since when the registry has not answered; null if it has';
+COMMENT ON COLUMN leaf_id.server.clock_offset_ms IS 'The clock minus that of the registry when it was asked last, in milliseconds';
+COMMENT ON COLUMN leaf_id.server.peers_offset_ms IS 'The median of the other servers'' clocks minus that of the registry, in milliseconds';
+COMMENT ON COLUMN leaf_id.server.registry_error IS 'Why the registry leased no worker id the last time; null if it leased one';
+COMMENT ON COLUMN leaf_id.fleet.kind IS 'source: tags are sourced from it; member: it has, or had, a worker id from the registry here';
+COMMENT ON COLUMN leaf_id.fleet.name IS 'The foreign server, or leaf_id.node_name of the member; null: nobody has the worker id';
+COMMENT ON COLUMN leaf_id.fleet.state IS 'Of a source: connected, connecting, away, or closed: nothing to ask. Of a member: leased, expired, released, or retired: the worker id is not given away any more';
+COMMENT ON COLUMN leaf_id.fleet.since IS 'Since when a source is in this state; since when a member has the worker id';
+COMMENT ON COLUMN leaf_id.fleet.last_seen IS 'When a source last answered a claim; when a member last renewed its lease';
+COMMENT ON COLUMN leaf_id.fleet.last_error IS 'Why a source is away; null if it is not';
+COMMENT ON COLUMN leaf_id.fleet.attempts IS 'How often a source was tried in vain since then';
+COMMENT ON COLUMN leaf_id.fleet.worker_id IS 'Worker id of a member';
+COMMENT ON COLUMN leaf_id.fleet.lease_ends IS 'When the lease ends, or has ended; null: it was released';
+COMMENT ON COLUMN leaf_id.fleet.reserved_until IS 'No id of any holder so far carries a later time: the next holder begins above it';
+COMMENT ON COLUMN leaf_id.fleet.clock_offset_ms IS 'The clock of a member minus that of this server when it was last renewed, in milliseconds';
+COMMENT ON COLUMN leaf_id.fleet.system_identifier IS 'Database cluster of a member, also when its lease has ended';
+COMMENT ON COLUMN leaf_id.fleet.address IS 'Where a member connected from; null: by a Unix socket';
+COMMENT ON COLUMN leaf_id.fleet.role_name IS 'Role that claimed the worker id for this node first: no other may claim, renew or release it; null: any';
+COMMENT ON COLUMN leaf_id.problems.severity IS 'critical, warning, or info';
+COMMENT ON COLUMN leaf_id.problems.what IS 'What is wrong';
+COMMENT ON COLUMN leaf_id.problems.since IS 'Since when; null where that is not known';
+COMMENT ON COLUMN leaf_id.problems.remedy IS 'The statement that helps, or what else does; null where nothing in SQL does';

@@ -34,7 +34,7 @@ CREATE TABLE leaf_id.leaf_worker (
 WITH (fillfactor = 50);
 
 COMMENT ON TABLE leaf_id.leaf_worker IS
-    'Worker ids that servers have leased; see leaf_worker_status, leaf_worker_release() and leaf_worker_retire()';
+    'Worker ids that servers have leased; see leaf_id.fleet, leaf_worker_release() and leaf_worker_retire()';
 COMMENT ON COLUMN leaf_id.leaf_worker.worker_id IS 'Worker id in snowflake ids: as many as the layout in leaf_registry has';
 COMMENT ON COLUMN leaf_id.leaf_worker.system_identifier IS
     'Database cluster of the holder, also when its lease has ended; null: nobody';
@@ -49,7 +49,7 @@ COMMENT ON COLUMN leaf_id.leaf_worker.lease_until IS
     'Nobody else gets it before this and max_skew_ms of leaf_registry have passed, by the clock of this server; null: it was released';
 COMMENT ON COLUMN leaf_id.leaf_worker.lease_ms IS 'How long a lease of the holder lasts, in milliseconds';
 COMMENT ON COLUMN leaf_id.leaf_worker.reserved_until_ms IS
-    'No id of any holder so far carries a later time, nor one composed up to the time of leaf_worker_retire(), in Unix milliseconds; never goes down';
+    'No id of any holder so far carries a later time, nor one composed up to the time of leaf_worker_set_aside(), in Unix milliseconds; never goes down';
 COMMENT ON COLUMN leaf_id.leaf_worker.floor_ms IS
     'Ids of this holder carry later times, in Unix milliseconds';
 COMMENT ON COLUMN leaf_id.leaf_worker.clock_offset_ms IS
@@ -172,38 +172,6 @@ ALTER TABLE leaf_id.leaf_registry_origin ENABLE REPLICA TRIGGER leaf_registry_or
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_worker', '');
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_registry', '');
 
-CREATE VIEW @extschema@.leaf_worker_status AS
-SELECT
-    w.worker_id, w.system_identifier, w.node_name,
-    coalesce(w.lease_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(), false) AS live,
-    w.leased_at, w.renewed_at,
-    w.lease_until AS lease_ends,
-    w.clock_offset_ms,
-    CASE WHEN w.reserved_until_ms OPERATOR(pg_catalog.>) 0 THEN
-        pg_catalog.to_timestamp(w.reserved_until_ms::pg_catalog.float8 OPERATOR(pg_catalog./) 1000::pg_catalog.float8)
-    END AS reserved_until,
-    w.retired, w.address, w.role_name
-FROM leaf_id.leaf_worker w;
-COMMENT ON VIEW @extschema@.leaf_worker_status IS
-    'The worker ids of this registry: who has them, until when';
-COMMENT ON COLUMN @extschema@.leaf_worker_status.worker_id IS 'Worker id in snowflake ids';
-COMMENT ON COLUMN @extschema@.leaf_worker_status.system_identifier IS
-    'Database cluster of the holder, also when its lease has ended; null: nobody';
-COMMENT ON COLUMN @extschema@.leaf_worker_status.node_name IS 'leaf_id.node_name of the holder';
-COMMENT ON COLUMN @extschema@.leaf_worker_status.live IS 'The lease has not ended: nobody else gets the id';
-COMMENT ON COLUMN @extschema@.leaf_worker_status.leased_at IS 'When the holder got it';
-COMMENT ON COLUMN @extschema@.leaf_worker_status.renewed_at IS 'When it was last renewed';
-COMMENT ON COLUMN @extschema@.leaf_worker_status.lease_ends IS 'When the lease ends, or has ended; null: it was released';
-COMMENT ON COLUMN @extschema@.leaf_worker_status.clock_offset_ms IS
-    'The clock of the holder minus that of this server when it was last renewed, in milliseconds';
-COMMENT ON COLUMN @extschema@.leaf_worker_status.reserved_until IS
-    'No id of any holder so far carries a later time: the next holder begins above it';
-COMMENT ON COLUMN @extschema@.leaf_worker_status.retired IS 'Neither leased nor renewed any more';
-COMMENT ON COLUMN @extschema@.leaf_worker_status.address IS
-    'Where the holder connected from; null: by a Unix socket';
-COMMENT ON COLUMN @extschema@.leaf_worker_status.role_name IS
-    'Role that claimed it for this node first: no other may claim, renew or release it; null: any';
-
 -- Functions that servers call for their leases, and functions for operators.
 
 CREATE FUNCTION @extschema@.leaf_worker_lease(message json) RETURNS json
@@ -211,17 +179,17 @@ CREATE FUNCTION @extschema@.leaf_worker_lease(message json) RETURNS json
 COMMENT ON FUNCTION @extschema@.leaf_worker_lease(json) IS
     'Leases a worker id to another server, or renews its lease; it sends and is sent a message; not in a transaction block';
 
-CREATE FUNCTION @extschema@.leaf_worker_release(worker_id integer) RETURNS void
+CREATE FUNCTION leaf_id.leaf_worker_release(worker_id integer) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_release_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_worker_release(integer) IS
+COMMENT ON FUNCTION leaf_id.leaf_worker_release(integer) IS
     'Takes a worker id from its holder; whoever gets it next begins above all that was reserved';
 
-CREATE FUNCTION @extschema@.leaf_worker_retire(worker_id integer, retired boolean DEFAULT true) RETURNS void
+CREATE FUNCTION leaf_id.leaf_worker_retire(worker_id integer, retired boolean DEFAULT true) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_retire_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_worker_retire(integer, boolean) IS
+COMMENT ON FUNCTION leaf_id.leaf_worker_retire(integer, boolean) IS
     'Says that a worker id is neither leased nor renewed any more, or that it is again';
 
-CREATE FUNCTION @extschema@.leaf_worker_retire(worker_id integer, until timestamptz) RETURNS void
-    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_retire_until_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_worker_retire(integer, timestamptz) IS
+CREATE FUNCTION leaf_id.leaf_worker_set_aside(worker_id integer, until timestamptz) RETURNS void
+    VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_set_aside_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_worker_set_aside(integer, timestamptz) IS
     'Sets a worker id aside that was never used, for ids with times up to until: nobody leases it, and who does later begins above';

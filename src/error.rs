@@ -24,7 +24,7 @@ pub use edit::EditError;
 pub use format::FormatError;
 pub use gapless::GaplessError;
 pub use opaque::OpaqueError;
-pub use refill::{RefillError, for_monitors};
+pub use refill::{RefillError, for_monitors, reason_for_monitors};
 pub use registry::RegistryError;
 pub use reset::ResetError;
 pub use snowflake::SnowflakeError;
@@ -219,7 +219,7 @@ impl Failure {
                 format!("could not get ids for tag \"{tag}\" within {timeout_ms} ms"),
             )
             .set_detail(detail)
-            .set_hint("Try again, look at leaf_segment_status, or increase \"leaf_id.refill_timeout\"."),
+            .set_hint("Try again, look at leaf_id.tags, or increase \"leaf_id.refill_timeout\"."),
             Self::TagChanged { tag, parallel: false } => error(
                 not_ready,
                 format!("tag \"{tag}\" was changed in this transaction"),

@@ -59,11 +59,12 @@ pub use name::Name;
 pub use numbers::{hash, strong_random};
 pub use planner::LoneCall;
 pub use process::{
-    check_for_interrupts, database, exit, leader_pid, on_exit, pid, report_activity,
+    check_for_interrupts, database, exit, leader_pid, max_worker_processes, on_exit, pid,
+    registered_workers, report_activity,
 };
 pub use roles::{
-    Caller, caller_is_monitor, caller_is_one_of, caller_may_update, is_superuser, require_update,
-    user, user_name,
+    Caller, Privilege, caller_has, caller_is_monitor, caller_is_one_of, caller_may_update,
+    is_superuser, user, user_identifier, user_name,
 };
 pub use server::{
     binary_upgrade, has_synchronous_standbys, host_name, in_recovery, nudge_postmaster, port,

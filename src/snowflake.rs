@@ -5,3 +5,5 @@ pub mod keeper;
 mod reservation;
 pub mod reset;
 mod state;
+
+pub use state::hint;

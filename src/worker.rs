@@ -22,9 +22,22 @@ mod reserve;
 mod settings;
 mod start;
 
+use crate::pg;
+
 /// Registers the permanent workers. Only while the library is being preloaded.
 pub fn register() {
     // The launcher first: it gets the slot if there is only one.
-    launcher::register();
-    reserve::register();
+    for (name, register) in [
+        ("launcher", launcher::register as fn()),
+        ("reserve worker", reserve::register),
+    ] {
+        let before = pg::registered_workers();
+        register();
+        if pg::registered_workers() == before {
+            let slots = pg::max_worker_processes();
+            pgrx::warning!(
+                "leaf_id: no worker slot is left for the {name}: \"max_worker_processes\" ({slots}) is too small"
+            );
+        }
+    }
 }

@@ -13,8 +13,8 @@ DECLARE
     least bigint;
     total bigint := 0;
 BEGIN
-    IF to_regclass('leaf_id.leaf_alloc') IS NULL OR to_regclass('leaf_segment_status') IS NULL THEN
-        RAISE EXCEPTION 'the client has dropped leaf_alloc or leaf_segment_status';
+    IF to_regclass('leaf_id.leaf_alloc') IS NULL OR to_regclass('leaf_id.tags_detail') IS NULL THEN
+        RAISE EXCEPTION 'the client has dropped leaf_alloc or the views';
     END IF;
     FOR found IN columns_of_leaf LOOP
         EXECUTE format('SELECT count(%1$I), count(DISTINCT %1$I), min(%1$I) FROM %2$s', found.name, found.relation)

@@ -258,6 +258,15 @@ def cases(watch, clock, issuer, source, registry, instance):
             wait()
             issuer.ask("SELECT leaf_tag_reset('near', 1)")
     issuer.ask("SELECT leaf_tag_drop('near')")
+    # Its column does, and the tag itself is far from it.
+    issuer.ask("SELECT leaf_tag_create('narrow')")
+    issuer.ask("CREATE TABLE narrow (id integer DEFAULT leaf_segment_next('narrow'))")
+    with watch.case("LeafIdTagNearEnd", "critical", {"tag": "narrow"}) as wait:
+        issuer.ask("UPDATE leaf_id.leaf_alloc SET max_id = 2100000000 WHERE biz_tag = 'narrow'")
+        wait()
+        issuer.ask("ALTER TABLE narrow ALTER id TYPE bigint")
+    issuer.ask("DROP TABLE narrow")
+    issuer.ask("SELECT leaf_tag_drop('narrow')")
     with watch.case("LeafIdTagEndsSoon", "warning", {"tag": "fast"}) as wait:
         issuer.ask("SELECT leaf_tag_create('fast', step => 100000, max_step => 100000, max_value => 5000000000)")
         with repeating(issuer, "SELECT count(leaf_segment_next('fast')) FROM generate_series(1, 1000)"):

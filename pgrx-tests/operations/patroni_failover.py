@@ -171,7 +171,7 @@ def test():
         say(f"{len(ids)} {kind} ids of {len(servers)} primaries, none twice")
         if len(ids) < 1000 or len(servers) < 2:
             fail("that is no load")
-    leased = ask(connect(), "SELECT count(*) FROM leaf_worker_status")
+    leased = ask(connect(), "SELECT count(*) FROM leaf_id.fleet WHERE kind = 'member'")
     say(f"worker ids that the cluster's own registry has leased: {leased}")
     return 2
 

@@ -57,7 +57,7 @@ def test():
     for table in REFUSED:
         server.ask(f"CREATE TRIGGER follow AFTER UPDATE ON leaf_id.{table} FOR EACH ROW EXECUTE FUNCTION follow()")
         try:
-            server.ask("SELECT leaf_worker_retire(1000)")
+            server.ask("SELECT leaf_id.leaf_worker_retire(1000)")
             fail(f"{table} was written to past a trigger")
         except common.psycopg2.Error as error:
             if error.pgcode != "42804":

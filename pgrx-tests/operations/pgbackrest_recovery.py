@@ -63,7 +63,7 @@ def test():
         """Most of a segment of orders, and waits for the next one."""
         found = server.ask("SELECT ARRAY[first_id, last_id] FROM leaf_segment_next_range('orders', 150000)")
         wait_until("the next segment", 30, lambda: server.ask(
-            "SELECT spare_state = 'ready' FROM leaf_segment_status WHERE tag = 'orders'"))
+            "SELECT spare_state = 'ready' FROM leaf_id.tags_detail WHERE tag = 'orders'"))
         return found
 
     pgbackrest("stanza-create")
@@ -113,7 +113,7 @@ def test():
     rows = server.ask("SELECT count(*) FROM orders")
     if not 0 < rows < len(before["segment"]) + len(load.taken["segment"]):
         fail("nothing was lost: this has recovered to no earlier moment")
-    if not server.ask("SELECT timeline > 1 FROM leaf_segment_status WHERE tag = 'orders'"):
+    if not server.ask("SELECT timeline > 1 FROM leaf_id.tags_detail WHERE tag = 'orders'"):
         fail("the same timeline as before")
     for kind in STATEMENTS:
         ids = [each.id for each in before[kind] + load.taken[kind]]

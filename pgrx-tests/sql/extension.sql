@@ -10,10 +10,7 @@ WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
   AND obj_description(d.objid, d.classid::regclass::name) IS NULL
 UNION ALL
 SELECT 'column ' || attname FROM pg_attribute
-WHERE attrelid IN ('leaf_id.leaf_alloc'::regclass, 'leaf_segment_status'::regclass, 'leaf_slot_status'::regclass, 'leaf_central_status'::regclass,
-                   'leaf_snowflake_status'::regclass, 'leaf_id.leaf_worker'::regclass,
-                   'leaf_id.leaf_registry'::regclass, 'leaf_id.leaf_registry_origin'::regclass,
-                   'leaf_worker_status'::regclass)
+WHERE attrelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'leaf_id'::regnamespace AND relkind IN ('r', 'v'))
   AND attnum > 0 AND NOT attisdropped AND col_description(attrelid, attnum) IS NULL
 ORDER BY 1;
 
@@ -36,13 +33,13 @@ WHERE d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extna
 ORDER BY 1, pg_get_function_arguments(p.oid);
 
 -- Who may do what with the table and the views.
-SELECT c.relname, c.relkind, acl.grantee::regrole AS grantee, acl.privilege_type
+SELECT c.relname, c.relkind, CASE acl.grantee WHEN 0 THEN 'public' ELSE acl.grantee::regrole::text END AS grantee, acl.privilege_type
 FROM pg_class c CROSS JOIN aclexplode(c.relacl) acl
-WHERE c.relname LIKE 'leaf\_%' AND acl.grantee <> acl.grantor
+WHERE c.relnamespace = 'leaf_id'::regnamespace AND acl.grantee <> acl.grantor
 ORDER BY 1, 3, 4;
 SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod)
 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
-WHERE c.relname LIKE 'leaf\_%' AND c.relkind = 'v'
+WHERE c.relnamespace = 'leaf_id'::regnamespace AND c.relkind = 'v'
 ORDER BY 1, a.attnum;
 
 -- Settings, with their descriptions.

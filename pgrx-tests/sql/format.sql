@@ -18,8 +18,8 @@ END $$;
 CREATE TABLE invoices (
     id bigint PRIMARY KEY,
     number text GENERATED ALWAYS AS (leaf_format(id, 'INV-{YYYY}-{N:6}')) STORED UNIQUE,
-    public_id uuid GENERATED ALWAYS AS (leaf_format_uuid(id)) STORED UNIQUE,
-    CHECK (leaf_parse(number, 'INV-{YYYY}-{N:6}') = id AND leaf_parse_uuid(public_id) = id));
+    public_id uuid GENERATED ALWAYS AS (leaf_format(id, '{UUID}')::uuid) STORED UNIQUE,
+    CHECK (leaf_parse(number, 'INV-{YYYY}-{N:6}') = id AND leaf_parse(public_id::text, '{UUID}') = id));
 INSERT INTO invoices SELECT 2026000000 + n FROM generate_series(1, 1000) n;
 CREATE INDEX ON invoices (leaf_format(id, 'inv_{BASE32}{CHECK}'));
 CREATE VIEW shown AS SELECT leaf_format(id, 'inv_{BASE32}{CHECK}') AS id, number FROM invoices;
@@ -28,8 +28,8 @@ SELECT * FROM invoices WHERE id = 2026000123;
 SELECT id FROM shown WHERE number = 'INV-2026-000123' \gset
 SELECT id, number FROM shown WHERE id = :'id';
 SELECT plan_has(format('SELECT number FROM shown WHERE id = %L', :'id'), 'Index Scan') AS by_index;
-SELECT leaf_format_uuid(2026000123);
-SELECT leaf_parse_uuid(public_id) FROM invoices WHERE public_id = '00000000-0000-8000-8000-000078c24efb';
+SELECT leaf_format(2026000123, '{UUID}'), leaf_format(2026000123, '{UUID}')::uuid;
+SELECT leaf_parse(public_id::text, '{UUID}') FROM invoices WHERE public_id = '00000000-0000-8000-8000-000078c24efb';
 
 -- In parallel workers.
 CREATE TABLE numbers AS SELECT n AS id FROM generate_series(1, 10000) n;
@@ -38,7 +38,7 @@ SET parallel_setup_cost = 0;
 SET parallel_tuple_cost = 0;
 SET min_parallel_table_scan_size = 0;
 SET max_parallel_workers_per_gather = 2;
-\set query 'SELECT count(*) FROM numbers WHERE leaf_parse(leaf_format(id, \'a{N}\'), \'a{N}\') = id AND leaf_parse_uuid(leaf_format_uuid(id)) = id'
+\set query 'SELECT count(*) FROM numbers WHERE leaf_parse(leaf_format(id, \'a{N}\'), \'a{N}\') = id AND leaf_parse(leaf_format(id, \'{UUID}\'), \'{UUID}\') = id'
 SELECT plan_has(:'query', 'Gather') AS parallel;
 :query;
 
@@ -52,10 +52,10 @@ SELECT statement, r.* FROM unnest(ARRAY[
     $$SELECT leaf_parse('a', '{N}')$$,
     $$SELECT leaf_parse('ord_16JC', 'ord_{BASE32}{CHECK}')$$,
     $$SELECT leaf_parse('9223372036854775808', '{N}')$$,
-    $$SELECT leaf_format_uuid(-1)$$,
-    $$SELECT leaf_parse_uuid('01890a5d-ac96-774b-bcce-b302099a8057')$$
+    $$SELECT leaf_format(-1, '{UUID}')$$,
+    $$SELECT leaf_parse('01890a5d-ac96-774b-bcce-b302099a8057', '{UUID}')$$
 ]) statement, refusal(statement) r;
-SELECT leaf_format(NULL, '{N}') IS NULL AS id, leaf_format(1, NULL) IS NULL AS pattern, leaf_format_uuid(NULL) IS NULL AS uuid;
+SELECT leaf_format(NULL, '{N}') IS NULL AS id, leaf_format(1, NULL) IS NULL AS pattern;
 
 -- Texts with more than a short header, stored out of line and compressed.
 CREATE TABLE long (pattern text, formatted text);

@@ -7,10 +7,10 @@ SELECT biz_tag, max_id, step, max_step, max_value, server FROM leaf_id.leaf_allo
 -- A number is no id, and an id takes a key.
 SELECT call, r.*
 FROM (VALUES ('leaf_segment_next(''t'')'), ('leaf_segment_next_batch(''t'', 3)'), ('leaf_segment_next_range(''t'', 3)'),
-             ('leaf_claim(''{"version": 1, "tag": "t", "n": 10}'')'), ('leaf_opaque_next(''plain'')'), ('leaf_opaque_key(''plain'')'),
-             ('leaf_opaque_next(''missing'')'), ('leaf_opaque_key(''missing'')'), ('leaf_opaque_next(repeat(''x'', 129))')) c (call),
+             ('leaf_claim(''{"version": 1, "tag": "t", "n": 10}'')'), ('leaf_opaque_next(''plain'')'), ('leaf_id.leaf_opaque_key(''plain'')'),
+             ('leaf_opaque_next(''missing'')'), ('leaf_id.leaf_opaque_key(''missing'')'), ('leaf_opaque_next(repeat(''x'', 129))')) c (call),
      refusal('SELECT ' || call) r \gx
-SELECT leaf_opaque_next(NULL), leaf_opaque_key(NULL);
+SELECT leaf_opaque_next(NULL), leaf_id.leaf_opaque_key(NULL);
 SELECT leaf_opaque_next('t') BETWEEN 1 AND 1000000 AS issued;
 SELECT leaf_opaque_decode('t', leaf_opaque_next('t')), leaf_opaque_encode('t', leaf_opaque_decode('t', 77));
 
@@ -34,11 +34,11 @@ FROM (VALUES ('''v'', max_value => 999999'), ('''v'', max_value => 9223372036854
 SELECT count(*) FROM leaf_id.leaf_opaque_key;
 SELECT leaf_tag_drop('t');
 SELECT sqlstate, message, detail, hint FROM refusal($$SELECT leaf_opaque_create('t', max_value => 2000000)$$) \gx
-SELECT leaf_opaque_key('t') ~ '^[0-9a-f]{64}$' AS still;
+SELECT leaf_id.leaf_opaque_key('t') ~ '^[0-9a-f]{64}$' AS still;
 SELECT leaf_tag_create('t');
 -- A key that is imported makes the same ids.
-SELECT leaf_opaque_create('copy', max_value => 1000000, key => upper(leaf_opaque_key('t')));
-SELECT leaf_opaque_key('copy') = leaf_opaque_key('t') AS key,
+SELECT leaf_opaque_create('copy', max_value => 1000000, key => upper(leaf_id.leaf_opaque_key('t')));
+SELECT leaf_id.leaf_opaque_key('copy') = leaf_id.leaf_opaque_key('t') AS key,
     bool_and(leaf_opaque_encode('copy', n) = leaf_opaque_encode('t', n)) AS ids FROM generate_series(1, 100) n;
 SELECT leaf_opaque_create('fixed', key => repeat('0123456789abcdef', 4));
 SELECT leaf_opaque_next('fixed') FROM generate_series(1, 3);
@@ -79,7 +79,7 @@ GRANT EXECUTE ON FUNCTION leaf_opaque_encode, leaf_opaque_decode TO leaf_id_app;
 CREATE VIEW ways AS
 SELECT current_user AS role, way, sqlstate
 FROM (VALUES (1, 'SELECT * FROM leaf_id.leaf_opaque_key'),
-             (2, 'SELECT leaf_opaque_key(''t'')'),
+             (2, 'SELECT leaf_id.leaf_opaque_key(''t'')'),
              (3, 'INSERT INTO leaf_id.leaf_opaque_key VALUES (''t'', 1000000, sha256(''x''))'),
              (4, 'UPDATE leaf_id.leaf_opaque_key SET last = 2000000'),
              (5, 'DELETE FROM leaf_id.leaf_opaque_key'),

@@ -90,7 +90,7 @@ SELECT :what FROM public.answer(leaf_worker_lease(public.message('claim', -92233
 SELECT :what FROM public.answer(leaf_worker_lease(public.message('claim', 9223372036854775807, 'a', NULL, 103, 9, -9223372036854775808, :now, -9223372036854775808, 2000, 1000, 1000, 1288834974657, '41/10/12')));
 SELECT :what FROM public.answer(leaf_worker_lease(public.message('claim', 9223372036854775807, 'a', NULL, 104, 9, -9223372036854775808, :now, -9223372036854775808, 2000, 1000, 1000, 9223372036854775807, '41/10/12')));
 SELECT status, worker_id FROM public.answer(leaf_worker_lease(public.message('renew', -9223372036854775808, 'a', -9223372036854775808, 101, 0, 0, :now, 9223372036854775807, 86400000, 3600000, 3600000, 1288834974657, '41/10/12')));
-SELECT count(*) FROM leaf_worker_status;
+SELECT count(*) FROM leaf_id.fleet WHERE kind = 'member';
 DROP VIEW calls;
 DROP TABLE usual, absurd;
 DROP FUNCTION bounded;
@@ -115,21 +115,21 @@ SELECT status, worker_id FROM public.answer(public.leaf_worker_lease(public.mess
 RESET search_path;
 DROP TABLE pg_temp.leaf_worker, pg_temp.leaf_registry;
 SELECT statement, sqlstate, message
-FROM (VALUES ('SELECT leaf_worker_release(0)'),
-             ('SELECT leaf_worker_retire(0)'),
+FROM (VALUES ('SELECT leaf_id.leaf_worker_release(0)'),
+             ('SELECT leaf_id.leaf_worker_retire(0)'),
              ('SELECT * FROM leaf_id.leaf_worker'),
              ('SELECT * FROM leaf_id.leaf_registry'),
-             ('SELECT * FROM leaf_worker_status'),
+             ('SELECT * FROM leaf_id.fleet'),
              ('DELETE FROM leaf_id.leaf_worker'),
              ('UPDATE leaf_id.leaf_registry SET epoch_ms = 0')) s (statement), refusal(statement);
 SET ROLE leaf_id_monitor;
-SELECT node_name, role_name FROM leaf_worker_status WHERE live;
+SELECT name, role_name FROM leaf_id.fleet WHERE state = 'leased';
 SELECT epoch_ms FROM leaf_id.leaf_registry;
 SELECT sqlstate, message FROM refusal('SELECT * FROM leaf_id.leaf_worker');
 SELECT status FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 2, 3, NULL, NULL, :terms)));
 RESET ROLE;
 -- Whoever sees a token can pass for its holder.
-SELECT w::text LIKE '%98765432%' AS kept, s::text LIKE '%98765432%' AS shown FROM leaf_id.leaf_worker w, leaf_worker_status s;
+SELECT w::text LIKE '%98765432%' AS kept, s::text LIKE '%98765432%' AS shown FROM leaf_id.leaf_worker w, leaf_id.fleet s;
 DELETE FROM leaf_id.leaf_worker;
 
 -- Another role cannot take a name, though it knows the token, nor through a superuser's function.
@@ -151,21 +151,21 @@ TABLE as_before;
 SELECT status, detail FROM public.answer(leaf_worker_lease(public.message('renew', 4711, 'm', 2, 3, 0, 0, :terms)));
 RESET ROLE;
 -- Release and retire are for the owner, and where they are granted, for the role itself.
-GRANT EXECUTE ON FUNCTION leaf_worker_release, leaf_worker_retire(integer, boolean), leaf_worker_retire(integer, timestamptz) TO leaf_id_x, leaf_id_y;
+GRANT EXECUTE ON FUNCTION leaf_id.leaf_worker_release, leaf_id.leaf_worker_retire, leaf_id.leaf_worker_set_aside TO leaf_id_x, leaf_id_y;
 SET ROLE leaf_id_y;
 SELECT call, r.*
-FROM (VALUES ('leaf_worker_release(0)'), ('leaf_worker_retire(0)'), ('leaf_worker_retire(0, now())')) c (call),
+FROM (VALUES ('leaf_id.leaf_worker_release(0)'), ('leaf_id.leaf_worker_retire(0)'), ('leaf_id.leaf_worker_set_aside(0, now())')) c (call),
      refusal('SELECT ' || call) r \gx
 TABLE as_before;
 SET ROLE leaf_id_x;
 SELECT status, worker_id FROM public.answer(leaf_worker_lease(public.message('renew', 4711, 'n', 2, 3, 0, 0, :terms)));
-SELECT leaf_worker_release(0);
+SELECT leaf_id.leaf_worker_release(0);
 SET ROLE leaf_id_y;
 SELECT status, worker_id FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)));
 SET ROLE leaf_id_x;
 SELECT status FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)));
 RESET ROLE;
-SELECT leaf_worker_release(1);
+SELECT leaf_id.leaf_worker_release(1);
 -- Whoever has become another role is that one.
 GRANT leaf_id_x TO leaf_id_y;
 SET SESSION AUTHORIZATION leaf_id_y;
@@ -175,7 +175,7 @@ RESET SESSION AUTHORIZATION;
 SET ROLE leaf_id_x;
 SELECT status, worker_id FROM public.answer(leaf_worker_lease(public.message('renew', 4711, 'n', 2, 3, 2, 0, :terms)));
 RESET ROLE;
-SELECT worker_id, role_name FROM leaf_worker_status ORDER BY 1;
+SELECT worker_id, role_name FROM leaf_id.fleet ORDER BY 1;
 DROP VIEW as_before;
 DROP TABLE was;
 DROP FUNCTION through;
@@ -251,8 +251,8 @@ DELETE FROM leaf_id.leaf_worker;
 DELETE FROM leaf_id.leaf_registry;
 INSERT INTO leaf_id.leaf_registry (layout) VALUES ('41/6/6');
 SELECT status, detail FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)));
-SELECT count(leaf_worker_retire(n)) FROM generate_series(0, 62) n;
-SELECT * FROM refusal('SELECT leaf_worker_retire(64)') \gx
+SELECT count(leaf_id.leaf_worker_retire(n)) FROM generate_series(0, 62) n;
+SELECT * FROM refusal('SELECT leaf_id.leaf_worker_retire(64)') \gx
 SELECT status, worker_id FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :small)));
 SELECT status FROM public.answer(leaf_worker_lease(public.message('renew', 4711, 'n', 2, 3, 63, 0, :small)));
 SELECT status, detail FROM public.answer(leaf_worker_lease(public.message('renew', 4711, 'n', 2, 3, 63, 0, :terms)));
@@ -261,11 +261,11 @@ SELECT status, detail FROM public.answer(leaf_worker_lease(public.message('claim
 -- A tool that follows rows by a trigger, and puts its copy in their place, would take leases back.
 CREATE FUNCTION follow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 CREATE TRIGGER copied AFTER UPDATE ON leaf_id.leaf_worker FOR EACH ROW EXECUTE FUNCTION follow();
-SELECT * FROM refusal('SELECT leaf_worker_retire(5, false)') \gx
+SELECT * FROM refusal('SELECT leaf_id.leaf_worker_retire(5, false)') \gx
 ALTER TABLE leaf_id.leaf_worker DISABLE TRIGGER copied;
-SELECT leaf_worker_retire(5, false);
+SELECT leaf_id.leaf_worker_retire(5, false);
 CREATE TRIGGER copied AFTER UPDATE ON leaf_id.leaf_registry FOR EACH ROW EXECUTE FUNCTION follow();
-SELECT sqlstate, detail FROM refusal('SELECT leaf_worker_retire(5)');
+SELECT sqlstate, detail FROM refusal('SELECT leaf_id.leaf_worker_retire(5)');
 DROP FUNCTION follow() CASCADE;
 
 DELETE FROM leaf_id.leaf_worker;

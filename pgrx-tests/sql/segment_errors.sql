@@ -31,8 +31,8 @@ SELECT statement, r.* FROM unnest(ARRAY[
     $$UPDATE leaf_id.leaf_alloc SET max_id = 1 WHERE biz_tag = 't'$$,
     $$UPDATE leaf_id.leaf_alloc SET max_id = 0 WHERE biz_tag = 't'$$,
     $$UPDATE leaf_id.leaf_alloc SET max_id = -9223372036854775808 WHERE biz_tag = 't'$$,
-    $$SELECT leaf_alloc_stamp()$$,
-    $$SELECT leaf_alloc_edit()$$
+    $$SELECT leaf_id.leaf_alloc_stamp()$$,
+    $$SELECT leaf_id.leaf_alloc_edit()$$
 ]) statement, refusal(statement) r;
 
 -- Refused by the constraints of leaf_alloc. (Without DETAIL: it has the time in it.)
@@ -142,7 +142,7 @@ SELECT leaf_tag_create('idle'), leaf_tag_create('slow'), leaf_tag_create('ends',
 SELECT take('slow', 3), take('ends', 3000);
 SELECT tag, exhausted_at IS NULL AS endless,
        coalesce(isfinite(exhausted_at) AND exhausted_at < '9999-01-01', true) AND coalesce(cached_for < '1000 years', true) AS readable
-FROM leaf_segment_status WHERE tag IN ('idle', 'slow', 'ends') ORDER BY tag;
+FROM leaf_id.tags_detail WHERE tag IN ('idle', 'slow', 'ends') ORDER BY tag;
 
 SELECT count(leaf_tag_drop(biz_tag, forget => true)::text) FROM leaf_id.leaf_alloc
 WHERE biz_tag IN ('t', 'batch', 'range', 'idle', 'slow', 'ends') OR biz_tag ~ '^(end|last)\d';

@@ -25,7 +25,7 @@ BEGIN
         END LOOP;
         ASSERT ids[1] = 1 AND cardinality(ids) = 16, ids;
         ASSERT ids = ARRAY(SELECT DISTINCT id FROM unnest(ids) id ORDER BY id), ids;
-        ASSERT (SELECT ids_issued > 16 FROM leaf_segment_status s WHERE s.tag = each), each;
+        ASSERT (SELECT ids_issued > 16 FROM leaf_id.tags_detail s WHERE s.tag = each), each;
         PERFORM leaf_tag_drop(each, forget => true);
         COMMIT;
     END LOOP;

@@ -33,12 +33,12 @@ SELECT r.* FROM unnest(ARRAY[1001, 2147483647]) n, refusal(format($$SELECT leaf_
 SELECT leaf_tag_create('lost', 10, max_step => 10);
 SELECT take('lost', 5);
 SELECT first_id > 5 AS above, last_id - first_id + 1 AS length FROM leaf_segment_next_range('lost', 10);
-SELECT ids_lost >= 5 AS counted FROM leaf_segment_status WHERE tag = 'lost';
+SELECT ids_lost >= 5 AS counted FROM leaf_id.tags_detail WHERE tag = 'lost';
 
 -- A claim is never much longer than the ones before it: a long range takes several, and no more.
 SELECT leaf_tag_create('long_1', 1), leaf_tag_create('long_1000', 1000), leaf_tag_create('longest', 200000000, max_step => 2147483647);
 SELECT range.* FROM (VALUES ('long_1', 1000000), ('long_1000', 1000000), ('longest', 2147483647)) tags (tag, n), leaf_segment_next_range(tag, n) range;
-SELECT tag, current_last - current_first + 1 AS held FROM leaf_segment_status WHERE tag LIKE 'long%' ORDER BY tag;
+SELECT tag, current_last - current_first + 1 AS held FROM leaf_id.tags_detail WHERE tag LIKE 'long%' ORDER BY tag;
 
 -- It is no longer than a segment may be now, whatever that was when the last one came, and is not put
 -- together of thousands of claims.

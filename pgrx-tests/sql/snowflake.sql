@@ -12,13 +12,12 @@ SELECT count(*), bool_and(worker_id = 5 AND sequence BETWEEN 0 AND 4095) AS part
     bool_and(id = leaf_snowflake_compose(ts, worker_id, sequence)
         AND id = leaf_snowflake_compose(ts, worker_id, sequence, 1288834974657)) AS composed,
     bool_and(leaf_snowflake_min(ts) | (worker_id::bigint << 12) | sequence = id) AS lower_bound,
-    bool_and(leaf_snowflake_max(ts) = leaf_snowflake_min(ts) | x'3fffff'::bigint
-        AND leaf_snowflake_max(ts) + 1 = leaf_snowflake_min(ts + interval '1 ms')) AS upper_bound,
-    bool_and(leaf_snowflake_min(ts) = leaf_snowflake_min(ts, 1288834974657)
-        AND leaf_snowflake_max(ts) = leaf_snowflake_max(ts, 1288834974657)) AS default_epoch_of_bounds
+    bool_and(leaf_snowflake_min(ts) + x'400000'::bigint = leaf_snowflake_min(ts + interval '1 ms')) AS next_bound,
+    bool_and(leaf_snowflake_min(ts) = leaf_snowflake_min(ts, 1288834974657)) AS default_epoch_of_bounds,
+    bool_and(ts = leaf_snowflake_time(id) AND ts = leaf_snowflake_time(id, 1288834974657)) AS time
 FROM leaf_snowflake_next_batch(10000) id, leaf_snowflake_decode(id);
-SELECT leaf_snowflake_next() BETWEEN leaf_snowflake_min(now() - interval '1 min') AND leaf_snowflake_max(now() + interval '1 min') AS between;
-SELECT worker_id, layout, exhausted_at FROM leaf_snowflake_status;
+SELECT leaf_snowflake_next() BETWEEN leaf_snowflake_min(now() - interval '1 min') AND leaf_snowflake_min(now() + interval '1 min') AS between;
+SELECT worker_id, layout, exhausted_at FROM leaf_id.server;
 -- Batches are as long as asked, also with more than a millisecond holds.
 CREATE TABLE drawn (place serial, id bigint);
 INSERT INTO drawn (id) SELECT leaf_snowflake_next_batch(1);
@@ -48,19 +47,25 @@ SELECT * FROM leaf_snowflake_decode(3, 0, layout => '38/0/1');
 SELECT (leaf_snowflake_decode(0, -210866803200000)).ts;
 
 -- Bounds of times.
-SELECT leaf_snowflake_min('-infinity'), leaf_snowflake_max('infinity'), leaf_snowflake_min('-infinity', 0), leaf_snowflake_max('infinity', 0);
-SELECT leaf_snowflake_min('1900-01-01'), leaf_snowflake_max('2500-01-01'), leaf_snowflake_min('2010-11-04 01:42:54.657');
-SELECT leaf_snowflake_min('2024-01-01'), leaf_snowflake_max('2024-01-01');
-SELECT leaf_snowflake_min('2024-01-01', 1288834974657), leaf_snowflake_max('2024-01-01', 0);
-SELECT leaf_snowflake_min('2024-01-01', 0, '41/6/6'), leaf_snowflake_max('2024-01-01', 0, layout => '41/6/6');
-SELECT leaf_snowflake_min('1970-01-01 00:00:00.001', 0, '41/6/6'), leaf_snowflake_max('1970-01-01 00:00:00.001', 0, '38/0/1');
+SELECT leaf_snowflake_min('-infinity'), leaf_snowflake_min('infinity'), leaf_snowflake_min('-infinity', 0), leaf_snowflake_min('infinity', 0);
+SELECT leaf_snowflake_min('1900-01-01'), leaf_snowflake_min('2500-01-01'), leaf_snowflake_min('2010-11-04 01:42:54.657');
+SELECT leaf_snowflake_min('2024-01-01'), leaf_snowflake_min('2024-01-01', 1288834974657), leaf_snowflake_min('2024-01-01', 0);
+SELECT leaf_snowflake_min('2024-01-01', 0, '41/6/6'), leaf_snowflake_min('1970-01-01 00:00:00.001', 0, layout => '38/0/1');
 -- Within a millisecond it is that millisecond.
-SELECT leaf_snowflake_min('1970-01-01 00:00:00.001', 0), leaf_snowflake_max('1970-01-01 00:00:00.001', 0), leaf_snowflake_min('1970-01-01 00:00:00.0019', 0);
+SELECT leaf_snowflake_min('1970-01-01 00:00:00.001', 0), leaf_snowflake_min('1970-01-01 00:00:00.0019', 0);
 SELECT leaf_snowflake_min(NULL) IS NULL AS nothing;
 -- Any epoch and any time gives bounds.
-SELECT count(leaf_snowflake_min(ts, epoch)), count(leaf_snowflake_max(ts, epoch, '38/0/1'))
+SELECT count(leaf_snowflake_min(ts, epoch)), count(leaf_snowflake_min(ts, epoch, '38/0/1'))
 FROM (VALUES ('-infinity'::timestamptz), ('infinity'), ('4714-11-24 00:00+00 BC'), ('294276-12-31 23:59:59.999999+00'), (now())) times (ts),
     unnest(ARRAY[-9223372036854775808, 9223372036854775807, -1, 0]) epoch;
+
+-- The time alone; in a generated column it needs the epoch.
+SELECT leaf_snowflake_time(0), leaf_snowflake_time(9223372036854775807), leaf_snowflake_time(4194304, 0),
+    leaf_snowflake_time(9007199254740991, 0, '41/6/6'), leaf_snowflake_time(3, 0, layout => '38/0/1'), leaf_snowflake_time(NULL);
+CREATE TABLE timed (id bigint, at timestamptz GENERATED ALWAYS AS (leaf_snowflake_time(id, 0)) STORED);
+INSERT INTO timed VALUES (4194304) RETURNING *;
+DROP TABLE timed;
+CREATE TABLE timed (id bigint, at timestamptz GENERATED ALWAYS AS (leaf_snowflake_time(id)) STORED);
 
 -- Composed, within a millisecond also before 1970.
 SELECT arguments, id FROM (VALUES
@@ -80,6 +85,7 @@ SELECT call, r.* FROM unnest(ARRAY[
     'next_batch(-1)', 'next_batch(-2147483648)',
     'decode(-1)', 'decode(-9223372036854775808)', 'decode(9007199254740992, 0, ''41/6/6'')',
     'decode(1, 9223372036854775807)', 'decode(1, -9223372036854775808)', 'decode(0, -210866803200001)',
+    'time(-1)', 'time(9007199254740992, 0, ''41/6/6'')', 'time(1, 9223372036854775807)', 'time(0, -210866803200001)',
     'compose(now(), -1, 0)', 'compose(now(), 1024, 0)', 'compose(now(), 2147483647, 0)', 'compose(now(), 65536, 0)',
     'compose(now(), 64, 0, 0, ''41/6/6'')',
     'compose(now(), 1, 4096)', 'compose(now(), 1, -1)', 'compose(now(), 1, 9223372036854775807)',
@@ -90,7 +96,7 @@ SELECT call, r.* FROM unnest(ARRAY[
 ]) call, refusal('SELECT leaf_snowflake_' || call) r;
 SELECT layout, r.*, count(*) AS calls
 FROM unnest(ARRAY['41/10/13', '41/6', '', '41/6/6 ', U&'\00C4/6/6', U&'\0664\0661/6/6']) layout,
-    unnest(ARRAY['decode(1, 0, %L)', 'min(now(), 0, %L)', 'max(now(), 0, %L)', 'compose(now(), 0, 0, 0, %L)']) call,
+    unnest(ARRAY['decode(1, 0, %L)', 'min(now(), 0, %L)', 'time(1, 0, %L)', 'compose(now(), 0, 0, 0, %L)']) call,
     refusal('SELECT leaf_snowflake_' || format(call, layout)) r
 GROUP BY 1, 2, 3, 4, 5 ORDER BY layout COLLATE "C";
 

@@ -163,11 +163,11 @@ FROM (VALUES ('SELECT * FROM leaf_id.leaf_alloc'),
              ('SELECT leaf_tag_create(''mine'')'),
              ('SELECT leaf_tag_reset(''mine'', 1)'),
              ('SELECT leaf_tag_drop(''mine'')'),
-             ('SELECT leaf_snowflake_reset(now())'),
-             ('SELECT * FROM leaf_segment_status'),
-             ('SELECT * FROM leaf_snowflake_status'),
-             ('SELECT * FROM leaf_segment_slots()'),
-             ('SELECT * FROM leaf_snowflake_state()')) s (statement), refusal(statement);
+             ('SELECT leaf_id.leaf_snowflake_reset(now())'),
+             ('SELECT * FROM leaf_id.tags_detail'),
+             ('SELECT * FROM leaf_id.server'),
+             ('SELECT * FROM leaf_id.leaf_segment_slots()'),
+             ('SELECT * FROM leaf_id.leaf_server_state()')) s (statement), refusal(statement);
 RESET ROLE;
 REVOKE EXECUTE ON FUNCTION leaf_segment_next(text) FROM PUBLIC;
 SET ROLE leaf_id_mallory;
@@ -175,20 +175,21 @@ SELECT sqlstate, message FROM refusal($$SELECT leaf_segment_next('t')$$);
 RESET ROLE;
 GRANT EXECUTE ON FUNCTION leaf_segment_next(text) TO PUBLIC;
 -- The functions without the table are not enough.
-GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop, leaf_tag_reset, leaf_snowflake_reset TO leaf_id_mallory;
+GRANT EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop, leaf_tag_reset, leaf_id.leaf_snowflake_reset TO leaf_id_mallory;
 SET ROLE leaf_id_mallory;
 SELECT statement, sqlstate, message
 FROM (VALUES ('SELECT leaf_tag_create(''mine'')'),
              ('SELECT leaf_tag_reset(''mine'', 1)'),
              ('SELECT leaf_tag_drop(''mine'')'),
-             ('SELECT leaf_snowflake_reset(now())')) s (statement), refusal(statement);
+             ('SELECT leaf_id.leaf_snowflake_reset(now())')) s (statement), refusal(statement);
 RESET ROLE;
-REVOKE EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop, leaf_tag_reset, leaf_snowflake_reset FROM leaf_id_mallory;
--- The views are for monitors, and the table is not.
+REVOKE EXECUTE ON FUNCTION leaf_tag_create, leaf_tag_drop, leaf_tag_reset, leaf_id.leaf_snowflake_reset FROM leaf_id_mallory;
+-- The views are for monitors, and the table to read.
 SET ROLE leaf_id_monitor;
-SELECT count(*) FROM leaf_segment_status WHERE tag = 't';
-SELECT count(*) FROM leaf_snowflake_status;
-SELECT sqlstate, message FROM refusal('SELECT * FROM leaf_id.leaf_alloc');
+SELECT count(*) FROM leaf_id.tags_detail WHERE tag = 't';
+SELECT count(*) FROM leaf_id.server;
+SELECT count(*) FROM leaf_id.leaf_alloc WHERE biz_tag = 't';
+SELECT sqlstate, message FROM refusal('UPDATE leaf_id.leaf_alloc SET step = step');
 RESET ROLE;
 
 -- INSERT alone is enough for a migration, and for ids in its transaction.
@@ -262,7 +263,7 @@ FROM (VALUES ('TRUNCATE leaf_id.leaf_alloc'),
              ('SELECT * FROM leaf_id.leaf_registry'),
              ('SELECT * FROM leaf_id.leaf_worker'),
              ('SELECT leaf_claim(''{"version": 1, "tag": "t", "n": 1}'')'),
-             ('SELECT leaf_worker_retire(1)'),
+             ('SELECT leaf_id.leaf_worker_retire(1)'),
              ('CREATE TABLE leaf_id.mine ()')) s (statement), refusal(statement);
 GRANT SELECT ON leaf_id.leaf_alloc TO leaf_id_app;
 SELECT has_table_privilege('leaf_id_app', 'leaf_id.leaf_alloc', 'SELECT');

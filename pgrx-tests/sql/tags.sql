@@ -69,16 +69,16 @@ SELECT leaf_segment_next('t');
 -- A limit holds at once, and can be lifted. What was said of it is taken back.
 UPDATE leaf_id.leaf_alloc SET max_value = 100 WHERE biz_tag = 't';
 SELECT * FROM refusal($$SELECT leaf_segment_next('t')$$) \gx
-SELECT last_error IS NOT NULL AS told FROM leaf_segment_status WHERE tag = 't';
+SELECT last_error IS NOT NULL AS told FROM leaf_id.tags_detail WHERE tag = 't';
 UPDATE leaf_id.leaf_alloc SET max_value = 1000000000 WHERE biz_tag = 't';
-SELECT last_error IS NOT NULL AS told FROM leaf_segment_status WHERE tag = 't';
+SELECT last_error IS NOT NULL AS told FROM leaf_id.tags_detail WHERE tag = 't';
 SELECT leaf_segment_next('t') > 100000 AS goes_on;
 SELECT leaf_tag_create('limited', max_value => 10);
 SELECT max(leaf_segment_next('limited')) FROM generate_series(1, 10);
 SELECT sqlstate FROM refusal($$SELECT leaf_segment_next('limited')$$);
-SELECT last_error IS NOT NULL AS told FROM leaf_segment_status WHERE tag = 'limited';
+SELECT last_error IS NOT NULL AS told FROM leaf_id.tags_detail WHERE tag = 'limited';
 UPDATE leaf_id.leaf_alloc SET max_value = 1000 WHERE biz_tag = 'limited';
-SELECT last_error IS NOT NULL AS told FROM leaf_segment_status WHERE tag = 'limited';
+SELECT last_error IS NOT NULL AS told FROM leaf_id.tags_detail WHERE tag = 'limited';
 SELECT leaf_segment_next('limited');
 SELECT leaf_tag_drop('limited', forget => true);
 SELECT leaf_tag_drop('t', forget => true);
@@ -222,6 +222,6 @@ ROLLBACK;
 SELECT leaf_tag_drop('t', forget => true);
 -- Nor does the trigger's function touch another table.
 CREATE TABLE mine (a text, b bigint);
-CREATE TRIGGER mine BEFORE INSERT ON mine FOR EACH ROW EXECUTE FUNCTION leaf_alloc_stamp();
+CREATE TRIGGER mine BEFORE INSERT ON mine FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_alloc_stamp();
 SELECT * FROM refusal($$INSERT INTO mine VALUES ('t', 1)$$) \gx
 DROP TABLE mine;

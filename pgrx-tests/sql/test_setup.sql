@@ -26,7 +26,7 @@ $$;
 CREATE FUNCTION public.wait_for_spare(tag text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     FOR i IN 1..3000 LOOP
-        IF (SELECT spare_state <> 'in flight' FROM leaf_segment_status s WHERE s.tag = $1) THEN
+        IF (SELECT spare_state <> 'in flight' FROM leaf_id.tags_detail s WHERE s.tag = $1) THEN
             RETURN;
         END IF;
         PERFORM pg_sleep(0.01);

@@ -23,7 +23,7 @@ SELECT leaf_tag_drop('bills');
 
 -- Without use, no end is in sight.
 SELECT leaf_tag_create('idle');
-SELECT tag, exhausted_at, cached_for FROM leaf_segment_status WHERE tag = 'idle';
+SELECT tag, exhausted_at, cached_for FROM leaf_id.tags_detail WHERE tag = 'idle';
 SELECT leaf_tag_drop('idle');
 
 -- Nothing in, nothing out.
@@ -39,5 +39,5 @@ SELECT count(*), count(DISTINCT id) FROM leaf_snowflake_next_batch(100) id;
 -- What the views know of it.
 SELECT tag, current_first, current_last, current_next, current_remaining, max_id, step,
        ids_issued, refills > 0 AS refilled, waits, ids_lost, last_error
-FROM leaf_segment_status ORDER BY tag;
-SELECT worker_id FROM leaf_snowflake_status;
+FROM leaf_id.tags_detail ORDER BY tag;
+SELECT worker_id FROM leaf_id.server;

@@ -167,7 +167,7 @@ impl History {
     fn look(&self, server: &Server) -> Vec<Option<(u64, u64)>> {
         let mut session = server.session();
         let sql = "SELECT coalesce(ids_lost, 0), s.max_id / a.step
-                   FROM leaf_segment_status s JOIN leaf_id.leaf_alloc a ON biz_tag = tag
+                   FROM leaf_id.tags_detail s JOIN leaf_id.leaf_alloc a ON biz_tag = tag
                    WHERE tag = $1";
         let mut look = |tag: &String| {
             let row = session.query_one(sql, &[tag]).unwrap();

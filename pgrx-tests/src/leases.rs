@@ -135,7 +135,7 @@ impl Registry {
     /// Retires all worker ids except these.
     pub fn leave(&self, worker_ids: &[i32]) {
         self.server.session().run(&format!(
-            "SELECT leaf_worker_retire(n) FROM generate_series(0, 1023) n
+            "SELECT leaf_id.leaf_worker_retire(n) FROM generate_series(0, 1023) n
              WHERE n <> ALL (ARRAY{worker_ids:?}::int[])"
         ));
     }
@@ -292,10 +292,10 @@ impl Session {
         Ok(ids[0])
     }
 
-    /// A column of `leaf_snowflake_status`.
+    /// A column of `leaf_id.server`.
     #[track_caller]
     pub fn snowflake_status<T: FromSqlOwned>(&mut self, column: &str) -> T {
-        self.value(&format!("SELECT {column} FROM leaf_snowflake_status"))
+        self.value(&format!("SELECT {column} FROM leaf_id.server"))
     }
 
     /// Requests snowflake ids until a refusal whose message or detail contains this text. Ids and

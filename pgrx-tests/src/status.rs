@@ -16,11 +16,11 @@ impl Session {
         ))
     }
 
-    /// An expression over a tag's row in `leaf_segment_status`.
+    /// An expression over a tag's row in `leaf_id.tags_detail`.
     #[track_caller]
     pub fn figure(&mut self, tag: &str, figure: &str) -> i64 {
         self.value(&format!(
-            "SELECT ({figure})::bigint FROM leaf_segment_status WHERE tag = '{tag}'"
+            "SELECT ({figure})::bigint FROM leaf_id.tags_detail WHERE tag = '{tag}'"
         ))
     }
 
@@ -29,7 +29,7 @@ impl Session {
     pub fn wait_for_spare(&mut self, tag: &str) {
         let tag = tag.replace('\'', "''");
         let sql = format!(
-            "SELECT spare_state <> 'in flight' FROM leaf_segment_status WHERE tag = '{tag}'"
+            "SELECT spare_state <> 'in flight' FROM leaf_id.tags_detail WHERE tag = '{tag}'"
         );
         wait_until(LIMIT, "the spare segment", || self.value(&sql));
     }

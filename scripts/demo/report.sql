@@ -79,10 +79,10 @@ SELECT pg_temp.calls('leaf_snowflake_next()', 1000000);
 \pset format aligned
 \pset footer off
 \pset null '-'
-\echo 'SELECT ... FROM leaf_segment_status'
-SELECT tag, current_next, current_last, spare_state AS spare, step, ids_issued,
-       refills, waits, waited_ms, ids_lost AS lost
-FROM leaf_segment_status ORDER BY tag;
-\echo 'SELECT * FROM leaf_snowflake_status'
+\echo 'SELECT * FROM leaf_id.tags'
+SELECT * FROM leaf_id.tags ORDER BY tag;
+\echo 'SELECT * FROM leaf_id.problems: empty means well'
+SELECT * FROM leaf_id.problems;
+\echo 'SELECT * FROM leaf_id.server'
 \pset expanded on
-SELECT * FROM leaf_snowflake_status;
+SELECT * FROM leaf_id.server;

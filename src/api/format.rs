@@ -1,6 +1,6 @@
 //! Formatted ids; implemented by `leaf_id_core::format`.
 
-use leaf_id_core::format::{Pattern, of_uuid, to_uuid};
+use leaf_id_core::format::Pattern;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
@@ -41,22 +41,6 @@ fn leaf_parse(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
             text: pg::shown(formatted),
             pattern: pg::shown(given),
             detail: unparsed.sentence(),
-        })
-    }))
-}
-
-#[pg_extern(strict, immutable, parallel_safe, sql = false)]
-fn leaf_format_uuid(id: i64) -> pgrx::Uuid {
-    let uuid = to_uuid(id).ok_or(Failure::Format(FormatError::NegativeUuid { id }));
-    pgrx::Uuid::from_bytes(finish(uuid))
-}
-
-#[pg_extern(strict, immutable, parallel_safe, sql = false)]
-fn leaf_parse_uuid(uuid: pgrx::Uuid) -> i64 {
-    let id = of_uuid(*uuid.as_bytes());
-    finish(id.ok_or_else(|| {
-        Failure::Format(FormatError::OtherUuid {
-            uuid: uuid.to_string(),
         })
     }))
 }

@@ -27,6 +27,6 @@ fn leaf_worker_retire(worker_id: Option<i32>, retired: Option<bool>) {
 }
 
 #[pg_extern(sql = false)]
-fn leaf_worker_retire_until(worker_id: Option<i32>, until: Option<TimestampWithTimeZone>) {
+fn leaf_worker_set_aside(worker_id: Option<i32>, until: Option<TimestampWithTimeZone>) {
     finish(registry::set_aside(worker_id, until.map(Into::into)));
 }

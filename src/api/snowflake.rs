@@ -81,7 +81,8 @@ impl Format {
     }
 }
 
-fn decode(fcinfo: pg_sys::FunctionCallInfo, id: i64, format: Format) -> Result<RawDatum, Failure> {
+/// The parts of an id, and its time as a TimestampTz.
+fn parts(id: i64, format: Format) -> Result<(Parts, i64), Failure> {
     let Format { epoch_ms, layout } = format;
     let parts = layout
         .decompose(id)
@@ -90,6 +91,11 @@ fn decode(fcinfo: pg_sys::FunctionCallInfo, id: i64, format: Format) -> Result<R
         .checked_add(parts.ms)
         .and_then(timestamp)
         .ok_or(Failure::Format(FormatError::BadEpoch { epoch_ms }))?;
+    Ok((parts, ts))
+}
+
+fn decode(fcinfo: pg_sys::FunctionCallInfo, id: i64, format: Format) -> Result<RawDatum, Failure> {
+    let (parts, ts) = parts(id, format)?;
     let columns = [
         ts.into_datum(),
         i32::from(parts.worker_id).into_datum(),
@@ -113,6 +119,29 @@ fn leaf_snowflake_decode_in_format(
     // SAFETY: a call of the SQL function of this name.
     let format = unsafe { Format::given(epoch, fcinfo, 2) };
     finish(format.and_then(|format| decode(fcinfo, id, format)))
+}
+
+fn time(id: i64, format: Format) -> Result<TimestampWithTimeZone, Failure> {
+    let Format { epoch_ms, .. } = format;
+    let (_, ts) = parts(id, format)?;
+    TimestampWithTimeZone::try_from(ts)
+        .map_err(|_| Failure::Format(FormatError::BadEpoch { epoch_ms }))
+}
+
+#[pg_extern(strict, stable, parallel_safe, sql = false)]
+fn leaf_snowflake_time(id: i64) -> TimestampWithTimeZone {
+    finish(Format::configured().and_then(|format| time(id, format)))
+}
+
+#[pg_extern(strict, immutable, parallel_safe, sql = false)]
+fn leaf_snowflake_time_in_format(
+    id: i64,
+    epoch: i64,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> TimestampWithTimeZone {
+    // SAFETY: a call of the SQL function of this name.
+    let format = unsafe { Format::given(epoch, fcinfo, 2) };
+    finish(format.and_then(|format| time(id, format)))
 }
 
 /// Milliseconds from the epoch to the millisecond of a timestamp. Infinities become the extremes.
@@ -139,19 +168,6 @@ fn lower_bound(ts: i64, format: Format) -> i64 {
     })
 }
 
-fn upper_bound(ts: i64, format: Format) -> i64 {
-    let Format { epoch_ms, layout } = format;
-    let ms = ms_since(ts, epoch_ms);
-    if ms < 0 {
-        return -1;
-    }
-    layout.compose(Parts {
-        ms: ms.min(layout.max_ms()),
-        worker_id: layout.max_worker_id(),
-        sequence: layout.max_sequence(),
-    })
-}
-
 #[pg_extern(strict, stable, parallel_safe, sql = false)]
 fn leaf_snowflake_min(ts: TimestampWithTimeZone) -> i64 {
     lower_bound(ts.into(), finish(Format::configured()))
@@ -166,22 +182,6 @@ fn leaf_snowflake_min_in_format(
     // SAFETY: a call of the SQL function of this name.
     let format = unsafe { Format::given(epoch, fcinfo, 2) };
     lower_bound(ts.into(), finish(format))
-}
-
-#[pg_extern(strict, stable, parallel_safe, sql = false)]
-fn leaf_snowflake_max(ts: TimestampWithTimeZone) -> i64 {
-    upper_bound(ts.into(), finish(Format::configured()))
-}
-
-#[pg_extern(strict, immutable, parallel_safe, sql = false)]
-fn leaf_snowflake_max_in_format(
-    ts: TimestampWithTimeZone,
-    epoch: i64,
-    fcinfo: pg_sys::FunctionCallInfo,
-) -> i64 {
-    // SAFETY: a call of the SQL function of this name.
-    let format = unsafe { Format::given(epoch, fcinfo, 2) };
-    upper_bound(ts.into(), finish(format))
 }
 
 /// Composes an id, which may or may not have been issued.

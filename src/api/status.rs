@@ -8,11 +8,12 @@ use pgrx::{IntoDatum, name, pg_sys};
 
 use super::call::{bigint, finish, row_type};
 use super::snowflake::{Format, timestamp};
-use crate::error::Failure;
+use crate::error::{EditError, Failure, RefillError, for_monitors, reason_for_monitors};
 use crate::guc::{self, WorkerId};
-use crate::pg::{self, Name, RawDatum};
-use crate::shmem::{self, RemoteServerState, Slot, WorkerIdSource};
-use crate::tags::heap;
+use crate::pg::{self, Name, Privilege, RawDatum};
+use crate::shmem::{self, Area, RemoteServerState, Slot, WorkerIdSource};
+use crate::snowflake;
+use crate::tags::{heap, rights};
 
 fn timestamptz(us: i64) -> Option<TimestampWithTimeZone> {
     if us == 0 {
@@ -72,9 +73,12 @@ fn leaf_segment_slots() -> TableIterator<
         name!(ids_lost, i64),
         name!(ids_skipped, i64),
         name!(last_error, Option<String>),
+        name!(failing_since, Option<TimestampWithTimeZone>),
+        name!(blocked_by, Option<i32>),
     ),
 > {
     use core::sync::atomic::Ordering::Relaxed;
+    finish(rights::require(&[Privilege::Select]));
     let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
     let relation = finish(heap::relation());
     let mut tags = Vec::with_capacity(area.used());
@@ -87,6 +91,22 @@ fn leaf_segment_slots() -> TableIterator<
             100.0 * figure(remaining(remainders.current)) / f64::from(len)
         });
         let issued = state.issued(&remainders);
+        let error = state.refill_error;
+        let last_error = area.explain(&state).map(|sentence| {
+            if error.is_some_and(RefillError::quotes_others) {
+                reason_for_monitors(sentence)
+            } else {
+                sentence
+            }
+        });
+        let failing_since = last_error.as_ref().and_then(|_| {
+            let wanted_at = slot.wanted_at.load(Relaxed);
+            timestamptz(if wanted_at == 0 {
+                state.error_at
+            } else {
+                wanted_at
+            })
+        });
         (
             pg::Text::new(tag.bytes()),
             segment.map(|(first, _)| first),
@@ -108,25 +128,12 @@ fn leaf_segment_slots() -> TableIterator<
             milliseconds(slot.waited_us.load(Relaxed)),
             bigint(state.lost),
             bigint(state.skipped),
-            area.explain(&state),
+            last_error,
+            failing_since,
+            error.and_then(RefillError::blocker),
         )
     });
     TableIterator::new(rows.collect::<Vec<_>>())
-}
-
-#[pg_extern(strict, parallel_restricted, sql = false)]
-fn leaf_slot_counts(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
-    let counts = finish(shmem::area().ok_or(Failure::NotPreloaded))
-        .directory()
-        .slot_counts();
-    let columns = [
-        i64::from(counts.slots).into_datum(),
-        i64::from(counts.used).into_datum(),
-        bigint(counts.evictions).into_datum(),
-        bigint(counts.ids_lost).into_datum(),
-    ];
-    // SAFETY: a call of the SQL function of this name, and its OUT arguments.
-    unsafe { row_type(fcinfo).form(columns) }
 }
 
 #[pg_extern(strict, parallel_restricted, sql = false)]
@@ -142,6 +149,7 @@ fn leaf_central_connections() -> TableIterator<
         name!(last_claim, Option<TimestampWithTimeZone>),
     ),
 > {
+    finish(rights::require(&[Privilege::Select]));
     let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
     let rows = area
         .remote_servers()
@@ -158,7 +166,7 @@ fn leaf_central_connections() -> TableIterator<
                 link.server(),
                 state,
                 timestamptz(link.since()),
-                link.last_error(),
+                link.last_error().map(for_monitors),
                 i32::try_from(link.attempts()).unwrap_or(i32::MAX),
                 timestamptz(link.last_claim()),
             )
@@ -166,16 +174,25 @@ fn leaf_central_connections() -> TableIterator<
     TableIterator::new(rows.collect::<Vec<_>>())
 }
 
-#[pg_extern(strict, parallel_restricted, sql = false)]
-fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
+/// Permanent workers that do not run.
+fn missing_workers(area: &Area) -> Option<&'static str> {
+    match (area.launcher().is_missing(), area.reserve().is_missing()) {
+        (true, true) => Some("launcher and reserve worker"),
+        (true, false) => Some("launcher"),
+        (false, true) => Some("reserve worker"),
+        (false, false) => None,
+    }
+}
+
+/// Columns about snowflake ids, in the order of the SQL function.
+fn snowflake_columns(area: &Area, format: Format) -> [Option<pg_sys::Datum>; 21] {
     use core::sync::atomic::Ordering::Relaxed;
-    let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
-    let snowflake = &area.snowflake;
-    let Format { epoch_ms, layout } = finish(Format::configured());
-    let state = snowflake.state();
+    let generator = &area.snowflake;
+    let Format { epoch_ms, layout } = format;
+    let state = generator.state();
     let leases = guc::worker_id() == WorkerId::Auto;
     let open = matches!(state, State::Open { .. });
-    let last = snowflake.generator.last();
+    let last = generator.generator.last();
     let known = last.ms > 0;
     let lead_ms = (last.ms + epoch_ms - pg::now_ms()).max(0);
     let text = match state {
@@ -192,26 +209,27 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     };
     let some_text = |text: String| Some(text).filter(|text| !text.is_empty());
     let at = |ms: i64| timestamp(ms + epoch_ms);
-    let floor = snowflake.floor();
-    let columns = [
+    let floor = generator.floor();
+    [
         text.into_datum(),
+        snowflake::hint(area).into_datum(),
         open.then_some(i32::from(last.worker_id)).into_datum(),
         open.then_some(source).into_datum(),
         known.then(|| at(last.ms)).flatten().into_datum(),
-        open.then(|| at(snowflake.generator.reserved_until()))
+        open.then(|| at(generator.generator.reserved_until()))
             .flatten()
             .into_datum(),
         floor.and_then(|floor| timestamp(floor.ms)).into_datum(),
         floor.map(|floor| floor.reason.text()).into_datum(),
         known.then_some(lead_ms).into_datum(),
-        snowflake
+        generator
             .lead_reason()
             .filter(|_| lead_ms > 0)
             .map(|reason| reason.text())
             .into_datum(),
-        bigint(snowflake.generator.issued()).into_datum(),
-        bigint(snowflake.waits.load(Relaxed)).into_datum(),
-        bigint(snowflake.rollbacks()).into_datum(),
+        bigint(generator.generator.issued()).into_datum(),
+        bigint(generator.waits.load(Relaxed)).into_datum(),
+        bigint(generator.rollbacks()).into_datum(),
         layout.to_string().into_datum(),
         at(layout.max_ms()).into_datum(),
         some_text(lease.registry.get()).into_datum(),
@@ -220,7 +238,30 @@ fn leaf_snowflake_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
         lease.clock_offset_ms.into_datum(),
         lease.peers_offset_ms.into_datum(),
         some_text(lease.last_error.get()).into_datum(),
+    ]
+}
+
+#[pg_extern(strict, parallel_restricted, sql = false)]
+fn leaf_server_state(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
+    if !pg::caller_is_monitor() {
+        let role = pg::user_identifier();
+        Failure::Edit(EditError::NotMonitor { role }).raise();
+    }
+    let area = finish(shmem::area().ok_or(Failure::NotPreloaded));
+    let format = finish(Format::configured());
+    let counts = area.directory().slot_counts();
+    let slots = [
+        i64::from(counts.slots).into_datum(),
+        i64::from(counts.used).into_datum(),
+        bigint(counts.evictions).into_datum(),
+        bigint(counts.ids_lost).into_datum(),
+        missing_workers(area).into_datum(),
     ];
+    let snowflake = snowflake_columns(area, format);
+    let mut columns = [None; 26];
+    for (column, value) in columns.iter_mut().zip(slots.into_iter().chain(snowflake)) {
+        *column = value;
+    }
     // SAFETY: a call of the SQL function of this name, and its OUT arguments.
     unsafe { row_type(fcinfo).form(columns) }
 }

@@ -4,13 +4,13 @@ use leaf_id_core::step::Limits;
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-use super::call::{bigint, finish, tag};
+use super::call::{bigint, finish, tag, text};
 use crate::error::Failure;
-use crate::pg::{self, RawDatum, TriggerCall};
+use crate::pg::{self, Privilege, RawDatum, TriggerCall};
 use crate::shmem::Tag;
 use crate::tags::heap::{ALLOC, AllocRow, Edit, LastClaim};
-use crate::tags::transaction;
 use crate::tags::trigger::{self, Merged};
+use crate::tags::{rights, transaction};
 
 /// # Safety
 /// `fcinfo` is the argument of a function called by PostgreSQL, which does not return before the
@@ -111,6 +111,24 @@ fn leaf_skip(
         largest_claim,
     };
     bigint(last_claim.skip(limits))
+}
+
+#[pg_extern(strict, stable, parallel_restricted, sql = false)]
+fn leaf_require(fcinfo: pg_sys::FunctionCallInfo) -> bool {
+    // SAFETY: a call of the SQL function of this name.
+    let words = unsafe { text(fcinfo, 0) };
+    let privileges: Vec<_> = words
+        .split(|byte| b", ".contains(byte))
+        .filter_map(|word| match word {
+            b"SELECT" => Some(Privilege::Select),
+            b"INSERT" => Some(Privilege::Insert),
+            b"UPDATE" => Some(Privilege::Update),
+            b"DELETE" => Some(Privilege::Delete),
+            _ => None,
+        })
+        .collect();
+    finish(rights::require(&privileges));
+    true
 }
 
 #[pg_extern(strict, sql = false)]

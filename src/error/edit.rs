@@ -24,6 +24,12 @@ pub enum EditError {
     TruncateNotAllowed,
     /// Two-phase commit of an edit.
     Prepared,
+    /// The caller may not edit `leaf_alloc`.
+    NotManager { role: String },
+    /// The caller may not read `leaf_alloc`, nor the views of it.
+    NotReader { role: String },
+    /// The caller may not see the state of the server.
+    NotMonitor { role: String },
 }
 
 impl EditError {
@@ -85,6 +91,25 @@ impl EditError {
                 "cannot PREPARE a transaction that has changed leaf_id.leaf_alloc",
             )
             .set_hint("Change tags in a separate transaction, and COMMIT that."),
+            Self::NotManager { role } => error(
+                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
+                "permission denied to manage tags",
+            )
+            .set_hint(format!(
+                "GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO {role};"
+            )),
+            Self::NotReader { role } => error(
+                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
+                "permission denied to read the state of tags",
+            )
+            .set_hint(format!(
+                "GRANT SELECT ON leaf_id.leaf_alloc TO {role}; or, for all databases, GRANT pg_monitor TO {role};"
+            )),
+            Self::NotMonitor { role } => error(
+                Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
+                "permission denied to read the state of the server",
+            )
+            .set_hint(format!("GRANT pg_monitor TO {role};")),
         }
     }
 }

@@ -32,10 +32,6 @@ pub enum FormatError {
         pattern: String,
         detail: &'static str,
     },
-    /// A negative id cannot be converted to a UUID.
-    NegativeUuid { id: i64 },
-    /// A UUID that was not created from an id.
-    OtherUuid { uuid: String },
 }
 
 impl FormatError {
@@ -90,15 +86,6 @@ impl FormatError {
                 format!("not an id in pattern \"{pattern}\": \"{text}\""),
             )
             .set_detail(detail),
-            Self::NegativeUuid { id } => error(
-                Code::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
-                format!("a UUID cannot hold a negative id: {id}"),
-            ),
-            Self::OtherUuid { uuid } => error(
-                Code::ERRCODE_INVALID_TEXT_REPRESENTATION,
-                format!("not a UUID that holds an id: \"{uuid}\""),
-            )
-            .set_hint("Such a UUID comes from leaf_format_uuid()."),
         }
     }
 }

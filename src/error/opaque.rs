@@ -41,7 +41,7 @@ impl OpaqueError {
             )
             .set_detail("There must be at least 1000000, and at most 9223372036854775806."),
             Self::NoKeyText => error(invalid, "not a key of opaque ids")
-                .set_detail("A key has 64 hexadecimal digits: leaf_opaque_key() shows it."),
+                .set_detail("A key has 64 hexadecimal digits: leaf_id.leaf_opaque_key() shows it."),
             Self::KeyTooLate { tag } => error(
                 not_ready,
                 format!("cannot make a key for \"{tag}\", which is or was the name of a tag"),

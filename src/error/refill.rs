@@ -59,6 +59,27 @@ impl RefillError {
         }
     }
 
+    /// True if its sentence has the answer of another server or of PostgreSQL in it.
+    pub fn quotes_others(self) -> bool {
+        matches!(
+            self,
+            Self::Asked { .. } | Self::Refused { .. } | Self::Failed
+        )
+    }
+
+    /// Pid of the process that holds the row or the table.
+    pub fn blocker(self) -> Option<i32> {
+        match self {
+            Self::RowLocked {
+                by: LockHolder::Process(pid),
+            }
+            | Self::TableLocked {
+                by: LockHolder::Process(pid),
+            } => Some(pid),
+            _ => None,
+        }
+    }
+
     /// Number of the source server in shared memory.
     pub fn server(self) -> Option<u32> {
         match self {
@@ -202,5 +223,14 @@ pub fn for_monitors(said: String) -> String {
         said
     } else {
         "(shown to roles with the privileges of pg_monitor)".into()
+    }
+}
+
+/// A sentence that has such an answer in it.
+pub fn reason_for_monitors(sentence: String) -> String {
+    if pg::caller_is_monitor() {
+        sentence
+    } else {
+        "The reason is shown to roles with the privileges of pg_monitor.".into()
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn report(refusal: Refusal, said: &str) -> Option<ErrorReport> {
         Refusal::HeldByOther => error(not_ready, "cannot issue snowflake ids: another server has the worker id of this node".into())
             .set_hint("Give each copy and each standby of a server a \"leaf_id.node_name\" of its own. If that was this server, before its data directory was lost, wait until its lease ends."),
         Refusal::NoFreeWorkerId => error(Code::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED, "cannot issue snowflake ids: the worker registry has no free worker id".into())
-            .set_hint("Look at leaf_worker_status there, and call leaf_worker_release() for a server that is gone."),
+            .set_hint("Look at leaf_id.fleet there, and call leaf_id.leaf_worker_release() for a server that is gone."),
         Refusal::ClockSkew { by_ms } => {
             let ahead = if by_ms > 0 { "ahead" } else { "behind" };
             let by_ms = by_ms.unsigned_abs();
@@ -46,7 +46,7 @@ pub(super) fn report(refusal: Refusal, said: &str) -> Option<ErrorReport> {
         Refusal::OtherLayout => error(not_ready, "cannot issue snowflake ids: \"leaf_id.snowflake_layout\" is not that of the worker registry".into())
             .set_hint("All servers of a registry have one layout: set \"leaf_id.snowflake_layout\" and restart the server."),
         Refusal::OtherRole => error(Code::ERRCODE_INSUFFICIENT_PRIVILEGE, "cannot issue snowflake ids: the name of this node belongs to another role in the worker registry".into())
-            .set_hint("Connect to the registry with the previous role, set another \"leaf_id.node_name\", or have the registry's owner call leaf_worker_release() for the node's worker id."),
+            .set_hint("Connect to the registry with the previous role, set another \"leaf_id.node_name\", or have the registry's owner call leaf_id.leaf_worker_release() for the node's worker id."),
         Refusal::FileProblem
         | Refusal::LeaseEnded
         | Refusal::NoAnswer

@@ -18,12 +18,12 @@ pub enum RegistryError {
     OtherRolesWorkerId { worker_id: i32 },
     /// The worker id exceeds the registry's layout.
     NoSuchWorkerId { worker_id: i32, largest: u16 },
-    /// `leaf_worker_retire` with a time, for a worker id that may have been used.
+    /// `leaf_worker_set_aside` of a worker id that may have been used.
     WorkerIdNotFresh { worker_id: i32 },
-    /// `leaf_worker_retire` with a time outside the range of ids.
-    RetireOutOfRange { first: String, last: String },
-    /// `leaf_worker_retire` with a NULL argument.
-    RetireNull,
+    /// `leaf_worker_set_aside` until a time outside the range of ids.
+    SetAsideOutOfRange { first: String, last: String },
+    /// A NULL argument.
+    Null { function: &'static str },
 }
 
 impl RegistryError {
@@ -64,15 +64,15 @@ impl RegistryError {
                 format!("worker id {worker_id} may have been used before"),
             )
             .set_detail("It was leased once, is retired already, or is \"leaf_id.worker_id\" of this server.")
-            .set_hint("Choose one that leaf_worker_status does not show, and that no server is set to."),
-            Self::RetireOutOfRange { first, last } => error(
+            .set_hint("Choose one that leaf_id.fleet does not show, and that no server is set to."),
+            Self::SetAsideOutOfRange { first, last } => error(
                 invalid,
-                "cannot retire a worker id until a time that no id can carry",
+                "cannot set a worker id aside until a time that no id can carry",
             )
             .set_detail(format!("Ids of this registry carry times from {first} to {last}.")),
-            Self::RetireNull => error(
+            Self::Null { function } => error(
                 Code::ERRCODE_NULL_VALUE_NOT_ALLOWED,
-                "leaf_worker_retire() takes no null",
+                format!("{function}() takes no null"),
             ),
         }
     }

@@ -41,7 +41,7 @@ impl ResetError {
                 Code::ERRCODE_INVALID_PARAMETER_VALUE,
                 "snowflake ids cannot carry this time",
             )
-            .set_hint("To issue ids from now on: SELECT leaf_snowflake_reset(now());"),
+            .set_hint("To issue ids from now on: SELECT leaf_id.leaf_snowflake_reset(now());"),
             Self::Leased => error(
                 not_ready,
                 "cannot reset snowflake ids while \"leaf_id.worker_id\" is auto",

@@ -73,7 +73,7 @@ impl SnowflakeError {
             .set_detail(format!(
                 "The clock is {by_ms} ms behind the last id, which carries the time {last}; ids may lead it by {max_lead_ms} ms."
             ))
-            .set_hint("Calls succeed again once the clock is within \"leaf_id.max_clock_lead\" of the last id. If the clock was wrong then and is right now, and that is too long: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
+            .set_hint("Calls succeed again once the clock is within \"leaf_id.max_clock_lead\" of the last id. If the clock was wrong then and is right now, and that is too long: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_id.leaf_snowflake_reset(now());"),
             Self::EndOfTime => error(
                 Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
                 "snowflake ids have reached the end of their time",
@@ -83,19 +83,19 @@ impl SnowflakeError {
                 "cannot issue snowflake ids: earlier ones may carry times too far ahead of the clock",
             )
             .set_detail(format!("They can be issued again at {until}, in {by_ms} ms, when the lead is within \"leaf_id.max_clock_lead\"."))
-            .set_hint("Set the clock right, or raise \"leaf_id.max_clock_lead\". If the clock is right now, and the worker id is not leased: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
+            .set_hint("Set the clock right, or raise \"leaf_id.max_clock_lead\". If the clock is right now, and the worker id is not leased: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_id.leaf_snowflake_reset(now());"),
             Self::ReservationFile { reason } => error(
                 Code::ERRCODE_IO_ERROR,
                 "could not reserve snowflake timestamps",
             )
             .set_detail(format!("The file leaf_id_reservation.json in the data directory could not be read or written: {reason}"))
-            .set_hint("Make the file readable and the disk writable; the launcher tries again every second. If the file is damaged, and the clock was never ahead: SELECT leaf_snowflake_reset(now());"),
+            .set_hint("Make the file readable and the disk writable; the launcher tries again every second. If the file is damaged, and the clock was never ahead: SELECT leaf_id.leaf_snowflake_reset(now());"),
             Self::Timeout { timeout_ms, detail } => error(
                 Code::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!("could not get a snowflake id within {timeout_ms} ms"),
             )
             .set_detail(detail)
-            .set_hint("Try again, look at leaf_snowflake_status, or increase \"leaf_id.refill_timeout\"."),
+            .set_hint("Try again, look at leaf_id.problems, or increase \"leaf_id.refill_timeout\"."),
             Self::StandbyWithoutLease => error(
                 Code::ERRCODE_READ_ONLY_SQL_TRANSACTION,
                 "cannot issue snowflake ids during recovery",
@@ -110,7 +110,7 @@ impl SnowflakeError {
                 Some(since) => format!("Worker registry \"{registry}\" has not answered since {since}: {said}."),
                 None => format!("Worker registry \"{registry}\" has not renewed it yet."),
             })
-            .set_hint("Calls succeed again as soon as the registry renews it; leaf_snowflake_status tells more."),
+            .set_hint("Calls succeed again as soon as the registry renews it; leaf_id.server tells more."),
         }
     }
 }

@@ -199,8 +199,11 @@ pub fn release(worker_id: Option<i32>) -> Result<(), Failure> {
 /// There is no such worker id, or it belongs to another role.
 pub fn retire(worker_id: Option<i32>, retired: Option<bool>) -> Result<(), Failure> {
     let (Some(worker_id), Some(retired)) = (worker_id, retired) else {
-        return Err(Failure::Registry(RegistryError::RetireNull));
+        return Err(Failure::Registry(RegistryError::Null {
+            function: "leaf_worker_retire",
+        }));
     };
+    pg::prevent_if_read_only(c"leaf_worker_retire()");
     change(worker_id, |_, row| Ok(Row { retired, ..row }))
 }
 
@@ -211,8 +214,11 @@ pub fn retire(worker_id: Option<i32>, retired: Option<bool>) -> Result<(), Failu
 /// There is no such worker id, or it may have been used; or the timestamp is not one of an id.
 pub fn set_aside(worker_id: Option<i32>, until: Option<i64>) -> Result<(), Failure> {
     let (Some(worker_id), Some(until)) = (worker_id, until) else {
-        return Err(Failure::Registry(RegistryError::RetireNull));
+        return Err(Failure::Registry(RegistryError::Null {
+            function: "leaf_worker_set_aside",
+        }));
     };
+    pg::prevent_if_read_only(c"leaf_worker_set_aside()");
     let until_ms = to_ms(until);
     let used = Failure::Registry(RegistryError::WorkerIdNotFresh { worker_id });
     change(worker_id, |registry, row| {
@@ -221,7 +227,7 @@ pub fn set_aside(worker_id: Option<i32>, until: Option<i64>) -> Result<(), Failu
         let layout = registry.layout.unwrap_or_else(guc::layout);
         let last_ms = epoch_ms.saturating_add(layout.max_ms());
         if !(epoch_ms.max(1)..=last_ms.min(LAST_MS)).contains(&until_ms) {
-            return Err(Failure::Registry(RegistryError::RetireOutOfRange {
+            return Err(Failure::Registry(RegistryError::SetAsideOutOfRange {
                 first: pg::format_ms(epoch_ms),
                 last: pg::format_ms(last_ms),
             }));
@@ -237,7 +243,6 @@ fn change(
     worker_id: i32,
     change: impl FnOnce(&Registry, Row) -> Result<Row, Failure>,
 ) -> Result<(), Failure> {
-    pg::prevent_if_read_only(c"leaf_worker_retire()");
     let client = pg::client();
     // Exclude claims that look for a worker id without a row.
     let mut opened = Opened::new()?;

@@ -81,3 +81,34 @@ pub fn report_activity(activity: Option<&CStr>) {
     // SAFETY: a null-terminated string, and is copied.
     unsafe { pg_sys::pgstat_report_activity(state, activity.unwrap_or_default().as_ptr()) };
 }
+
+/// Number of background workers registered so far, in the postmaster. RegisterBackgroundWorker()
+/// only logs that there is no slot.
+pub fn registered_workers() -> usize {
+    #[cfg(not(feature = "pg18"))]
+    unsafe extern "C" {
+        static BackgroundWorkerList: pg_sys::slist_head;
+    }
+    #[cfg(feature = "pg18")]
+    unsafe extern "C" {
+        static BackgroundWorkerList: pg_sys::dlist_head;
+    }
+    // SAFETY: a global of the single-threaded postmaster; the nodes are in entries that stay while
+    // libraries are preloaded. The doubly linked list ends where it began.
+    unsafe {
+        let head = &raw const BackgroundWorkerList.head;
+        let mut next = (*head).next;
+        let mut count = 0;
+        while !next.is_null() && !core::ptr::eq(next, head) {
+            count += 1;
+            next = (*next).next;
+        }
+        count
+    }
+}
+
+/// Setting `max_worker_processes`.
+pub fn max_worker_processes() -> i32 {
+    // SAFETY: a global of a single-threaded process.
+    unsafe { pg_sys::max_worker_processes }
+}

@@ -88,14 +88,34 @@ pub fn caller_is_monitor() -> bool {
     unsafe { pg_sys::has_privs_of_role(raw_user(), pg_sys::Oid::from(pg_sys::ROLE_PG_MONITOR)) }
 }
 
-/// Raises PostgreSQL's permission error unless the caller may update all columns of a table.
-pub fn require_update(table: u32, name: &CStr) {
-    if !caller_may_update(table) {
-        let table = pg_sys::ObjectType::OBJECT_TABLE;
-        // SAFETY: a null-terminated string.
-        unsafe {
-            pg_sys::aclcheck_error(pg_sys::AclResult::ACLCHECK_NO_PRIV, table, name.as_ptr())
-        };
+/// A privilege on a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Privilege {
+    /// SELECT.
+    Select,
+    /// INSERT.
+    Insert,
+    /// UPDATE.
+    Update,
+    /// DELETE.
+    Delete,
+}
+
+/// True if the caller has a privilege on a table; to insert or update, on any of its columns.
+pub fn caller_has(table: u32, privilege: Privilege) -> bool {
+    let (mode, on_columns) = match privilege {
+        Privilege::Select => (pg_sys::ACL_SELECT, false),
+        Privilege::Insert => (pg_sys::ACL_INSERT, true),
+        Privilege::Update => (pg_sys::ACL_UPDATE, true),
+        Privilege::Delete => (pg_sys::ACL_DELETE, false),
+    };
+    let (table, mode) = (pg_sys::Oid::from(table), pg_sys::AclMode::from(mode));
+    let any = pg_sys::AclMaskHow::ACLMASK_ANY;
+    let ok = pg_sys::AclResult::ACLCHECK_OK;
+    // SAFETY: in a transaction; an existing table.
+    unsafe {
+        pg_sys::pg_class_aclcheck(table, raw_user(), mode) == ok
+            || on_columns && pg_sys::pg_attribute_aclcheck_all(table, raw_user(), mode, any) == ok
     }
 }
 
@@ -180,4 +200,15 @@ pub fn user_name() -> String {
     unsafe { CStr::from_ptr(pg_sys::GetUserNameFromId(pg_sys::GetUserId(), false)) }
         .to_string_lossy()
         .into_owned()
+}
+
+/// Name of the effective user, quoted for SQL.
+pub fn user_identifier() -> String {
+    // SAFETY: in a transaction. Palloc'ed strings, which are copied; a dropped user is an error.
+    unsafe {
+        let name = pg_sys::GetUserNameFromId(pg_sys::GetUserId(), false);
+        CStr::from_ptr(pg_sys::quote_identifier(name))
+    }
+    .to_string_lossy()
+    .into_owned()
 }

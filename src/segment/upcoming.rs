@@ -2,10 +2,10 @@
 //! whether the tag must be raised.
 
 use crate::error::{Failure, RefillError};
-use crate::pg;
+use crate::pg::{self, Privilege};
 use crate::shmem::{self, Area, Key, Slot, Tag};
 use crate::tags::transaction::{self as edits, Standing};
-use crate::tags::{heap, mark};
+use crate::tags::{heap, mark, rights};
 
 /// A lower bound for all ids issued from now on. `None` if unknown: on a standby, or while a claim
 /// is in flight or remainders are saved.
@@ -14,13 +14,12 @@ use crate::tags::{heap, mark};
 /// `max_id`; one claimed before is in the cache, in flight, or used up.
 ///
 /// # Errors
-/// The tag does not exist, or `leaf_alloc` cannot be read. Raises PostgreSQL's permission error if
-/// the caller may not update `leaf_alloc`.
+/// The tag does not exist, or `leaf_alloc` cannot be read, or not by the caller.
 pub fn next_id(bytes: &[u8]) -> Result<Option<i64>, Failure> {
     let area = shmem::area().ok_or(Failure::NotPreloaded)?;
     let tag = Tag::new(bytes).ok_or(Failure::TagLength { bytes: bytes.len() })?;
     let relation = heap::relation()?;
-    pg::require_update(relation, c"leaf_alloc");
+    rights::require(&[Privilege::Select])?;
     let key = Key {
         database: pg::database(),
         relation,

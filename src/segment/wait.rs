@@ -9,7 +9,7 @@ use leaf_id_core::segment::Taken;
 use super::slot_cache::{SLOT_CACHE, SlotCache};
 use super::take::{self, Amount, NotReady, Run, Wanted};
 use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, silence};
-use crate::error::{Failure, OpaqueError, RefillError};
+use crate::error::{Failure, OpaqueError, RefillError, reason_for_monitors};
 use crate::pg::{self, Caller, LockHolder, WaitEvent};
 use crate::shmem::{Access, Area, Key, MAX_TAG, RELATIONS, SlotRef, SlotState, Tag};
 use crate::tags::heap::{self, Look, SeenRow};
@@ -386,14 +386,6 @@ fn refill(area: &Area, key: &Key, error: RefillError, state: &SlotState) -> Fail
     }
 }
 
-fn reason_for_monitors(sentence: String) -> String {
-    if pg::caller_is_monitor() {
-        sentence
-    } else {
-        "The reason is shown to roles with the privileges of pg_monitor.".into()
-    }
-}
-
 fn timed_out(area: &Area, slot_ref: &SlotRef, key: &Key, deadline: &Deadline) -> Failure {
     let (state, _) = area.look(slot_ref.slot);
     let explained = match state.refill_error {
@@ -402,9 +394,7 @@ fn timed_out(area: &Area, slot_ref: &SlotRef, key: &Key, deadline: &Deadline) ->
             .remote_servers()
             .find(server)
             .map(|server| reason_for_monitors(server.explain())),
-        Some(RefillError::Refused { .. } | RefillError::Failed) => {
-            area.explain(&state).map(reason_for_monitors)
-        }
+        Some(error) if error.quotes_others() => area.explain(&state).map(reason_for_monitors),
         _ => area.explain(&state),
     };
     let detail = explained.unwrap_or_else(|| silence(area).into());

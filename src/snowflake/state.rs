@@ -24,10 +24,7 @@ pub fn check(area: &Area, deadline: &Deadline) -> Result<(), Failure> {
         {
             Ok(())
         }
-        State::WaitingOut { until_ms } => Err(Failure::Snowflake(SnowflakeError::TooFarAhead {
-            by_ms: until_ms - pg::now_ms(),
-            until: pg::format_ms(until_ms),
-        })),
+        State::WaitingOut { until_ms } => Err(too_far_ahead(until_ms)),
         State::Unconfigured => Err(Failure::Snowflake(SnowflakeError::WorkerIdUnset)),
         State::Standby => Err(Failure::Snowflake(SnowflakeError::StandbyWithoutLease)),
         State::Refused(refusal) => failure(area, refusal).map_or(Ok(()), Err),
@@ -63,6 +60,23 @@ fn failure(area: &Area, refusal: Refusal) -> Option<Failure> {
             said: for_monitors(status.last_error.get()),
         })),
     }
+}
+
+/// HINT of the error that calls get in this state, for the views.
+pub fn hint(area: &Area) -> Option<String> {
+    let failure = match area.snowflake.state() {
+        State::WaitingOut { until_ms } => Some(too_far_ahead(until_ms)),
+        State::Refused(refusal) => failure(area, refusal),
+        State::Starting | State::Unconfigured | State::Standby | State::Open { .. } => None,
+    };
+    failure?.report().hint().map(Into::into)
+}
+
+fn too_far_ahead(until_ms: i64) -> Failure {
+    Failure::Snowflake(SnowflakeError::TooFarAhead {
+        by_ms: until_ms - pg::now_ms(),
+        until: pg::format_ms(until_ms),
+    })
 }
 
 /// The error for a call that has timed out.

@@ -12,7 +12,9 @@
 //! the version. So a process that reads the version, then the access, never gets the access of an
 //! earlier version.
 
-use crate::pg::{self, Name};
+use super::heap;
+use crate::error::{EditError, Failure};
+use crate::pg::{self, Name, Privilege};
 use crate::shmem::Access;
 
 /// The pseudo-role for everybody.
@@ -39,4 +41,22 @@ pub fn caller_may_issue(granted_to: Option<&[Name]>) -> bool {
         Some(roles) => names_public(roles) || pg::caller_is_one_of(roles),
         None => true,
     }
+}
+
+/// Checks that the caller has these privileges on `leaf_alloc`, before PostgreSQL does: its error
+/// names a table, not what to grant.
+///
+/// # Errors
+/// One is missing, or there is no table.
+pub fn require(privileges: &[Privilege]) -> Result<(), Failure> {
+    let relation = heap::relation()?;
+    let has = |privilege: &Privilege| pg::caller_has(relation, *privilege);
+    if privileges.iter().all(has) {
+        return Ok(());
+    }
+    let role = pg::user_identifier();
+    Err(Failure::Edit(match privileges {
+        [Privilege::Select] => EditError::NotReader { role },
+        _ => EditError::NotManager { role },
+    }))
 }

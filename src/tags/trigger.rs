@@ -3,10 +3,10 @@
 use leaf_id_core::row;
 
 use super::heap::{self, AllocRow, Edit, LastClaim};
-use super::{claim, mark, opaque, transaction};
+use super::{claim, mark, opaque, rights, transaction};
 use crate::error::{self, EditError, Failure, OpaqueError};
 use crate::guc;
-use crate::pg::{self, Access, Value};
+use crate::pg::{self, Access, Privilege, Value};
 use crate::shmem::Tag;
 
 /// Columns that the trigger sets in the new row.
@@ -284,11 +284,11 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
 /// Deletes the mark of a name without a tag, for a role that may reset tags. True if it existed.
 ///
 /// # Errors
-/// The name has a key and the caller may not create keys, or a table was altered or dropped. Raises
-/// PostgreSQL's permission error if the caller may not update `leaf_alloc`.
+/// The caller may not update `leaf_alloc`, or the name has a key and the caller may not create keys,
+/// or a table was altered or dropped.
 pub fn forget(tag: &Tag) -> Result<bool, Failure> {
     let relation = heap::relation()?;
-    pg::require_update(relation, c"leaf_alloc");
+    rights::require(&[Privilege::Select, Privilege::Update])?;
     if !opaque::caller_may_renumber(tag)? {
         return Err(Failure::Opaque(OpaqueError::Forbidden { tag: tag.name() }));
     }

@@ -91,7 +91,7 @@ pub fn measure(options: &Options, section: &mut Section) {
 fn waits(session: &mut Session, tag: &str) -> [f64; 2] {
     ["waits", "waited_ms"].map(|figure| {
         session.value(&format!(
-            "SELECT coalesce(min({figure})::float8, 'NaN') FROM leaf_segment_status
+            "SELECT coalesce(min({figure})::float8, 'NaN') FROM leaf_id.tags_detail
                  WHERE tag = '{tag}'"
         ))
     })

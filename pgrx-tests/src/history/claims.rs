@@ -58,12 +58,10 @@ impl Claimed {
         match source {
             Source::Tag(tag) => Self::read_tag(session, tag),
             Source::Snowflake => {
-                let sql = "SELECT leaf_snowflake_max(reserved_until) FROM leaf_snowflake_status";
+                let sql = "SELECT leaf_snowflake_min(reserved_until + interval '1 ms') FROM leaf_id.server";
                 Self {
                     // The generator is closed, and has no state to report.
-                    end: session
-                        .value::<Option<i64>>(sql)
-                        .map_or(i64::MAX, |last| last + 1),
+                    end: session.value::<Option<i64>>(sql).unwrap_or(i64::MAX),
                     max_value: i64::MAX,
                     cached: Vec::new(),
                     dropped: 0,
@@ -76,7 +74,7 @@ impl Claimed {
     fn read_tag(session: &mut Session, tag: &str) -> Self {
         let sql = "SELECT max_id, max_value, current_next, current_last, spare_first, spare_last,
                        coalesce(ids_lost, 0)
-                   FROM leaf_segment_status
+                   FROM leaf_id.tags_detail
                    WHERE tag = $1 AND spare_state IS DISTINCT FROM 'in flight'";
         let mut row = None;
         wait_until(CLAIM_LIMIT, "the last claim to end", || {

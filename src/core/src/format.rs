@@ -1,4 +1,4 @@
-//! Formatted ids: a text by a pattern, or a UUID of version 8; and the reverse.
+//! Formatted ids: a text by a pattern, and the reverse.
 //!
 //! A pattern is literal text with fields in braces. The fields show the parts of one number, so
 //! each text maps to one id. An id that does not fit the fields has no text.
@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `{N}`, `{N:6}` | decimal digits; with a width, exactly that many |
 //! | `{BASE32}`, `{BASE32:13}` | the same in Crockford's base 32 |
+//! | `{UUID}` | the same in a UUID of version 8 |
 //! | `{YYYY}`, `{MM}`, `{DD}` | the period in front of the number, in an id by period |
 //! | `{CHECK}` | Crockford's check symbol: the id modulo 37 |
 //!
@@ -41,11 +42,13 @@ impl BadPattern {
         match self {
             Self::Brace => "A brace opens or closes a field, and cannot stand for itself.",
             Self::Field => {
-                "Fields are {N}, {BASE32}, {YYYY}, {MM}, {DD} and {CHECK}; {N:6} and {BASE32:13} have a width."
+                "Fields are {N}, {BASE32}, {UUID}, {YYYY}, {MM}, {DD} and {CHECK}; {N:6} and {BASE32:13} have a width."
             }
             Self::Width => "A width is 1 to 19 for {N}, and 1 to 13 for {BASE32}.",
-            Self::Twice => "A field, {N} or {BASE32} too, can stand there only once.",
-            Self::NoNumber => "Without {N} or {BASE32} a text would stand for many ids.",
+            Self::Twice => {
+                "A field can stand there only once, and of {N}, {BASE32} and {UUID} only one."
+            }
+            Self::NoNumber => "Without {N}, {BASE32} or {UUID} a text would stand for many ids.",
             Self::Period => "{MM} needs {YYYY}, and {DD} needs {MM}.",
             Self::PeriodWidth => {
                 "With a period the number is {N} with a width: the digits of the tag."
@@ -72,6 +75,8 @@ pub enum Unparsed {
     TooLarge,
     /// Wrong check symbol.
     Check,
+    /// A UUID that holds no id.
+    Uuid,
 }
 
 impl Unparsed {
@@ -86,6 +91,7 @@ impl Unparsed {
             Self::Period => "It has a year, month or day that does not exist.",
             Self::TooLarge => "Its number is larger than any id.",
             Self::Check => "Its check symbol is wrong.",
+            Self::Uuid => "It is a UUID that holds no id.",
         }
     }
 }
@@ -120,25 +126,67 @@ const ALIASES: [(u8, u8); 6] = [
 ];
 const CHECKS: u64 = 37;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Radix {
-    Decimal,
-    Base32,
+/// Version 8 and variant bits of RFC 9562. The id is in the low bits, and all others are zero, so
+/// UUIDs sort like their ids.
+const UUID_FRAME: u128 = (8 << 76) | (0b10 << 62);
+/// Number of bits behind the variant. Bit 62 of an id goes in front of it.
+const UUID_LOW: u32 = 62;
+const UUID_LEN: usize = 36;
+
+fn is_dash(place: usize) -> bool {
+    matches!(place, 8 | 13 | 18 | 23)
 }
 
-impl Radix {
-    fn base(self) -> u64 {
-        match self {
-            Self::Decimal => 10,
-            Self::Base32 => 32,
+fn write_uuid(number: u64, out: &mut [u8]) {
+    let number = u128::from(number);
+    let low = number & ((1 << UUID_LOW) - 1);
+    let mut bits = UUID_FRAME | (number >> UUID_LOW << 64) | low;
+    for (place, out) in out.iter_mut().enumerate().rev() {
+        if is_dash(place) {
+            *out = b'-';
+        } else {
+            *out = b"0123456789abcdef"[(bits % 16) as usize];
+            bits /= 16;
         }
     }
+}
 
+fn read_uuid(text: &[u8]) -> Result<u64, Unparsed> {
+    let mut bits = 0_u128;
+    for (place, &symbol) in text.iter().enumerate() {
+        if is_dash(place) {
+            if symbol != b'-' {
+                return Err(Unparsed::Digit);
+            }
+        } else {
+            let digit = char::from(symbol).to_digit(16).ok_or(Unparsed::Digit)?;
+            bits = bits << 4 | u128::from(digit);
+        }
+    }
+    let high = bits >> 64 & 1;
+    let low = bits & ((1 << UUID_LOW) - 1);
+    let number = high << UUID_LOW | low;
+    if bits != UUID_FRAME | high << 64 | low {
+        return Err(Unparsed::Uuid);
+    }
+    u64::try_from(number).map_err(|_| Unparsed::TooLarge)
+}
+
+/// Notation of the number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Notation {
+    Decimal,
+    Base32,
+    Uuid,
+}
+
+impl Notation {
     /// Number of digits of the largest id.
     fn most(self) -> usize {
         match self {
             Self::Decimal => 19,
             Self::Base32 => 13,
+            Self::Uuid => UUID_LEN,
         }
     }
 
@@ -147,37 +195,54 @@ impl Radix {
         let log = match self {
             Self::Decimal => number.checked_ilog10(),
             Self::Base32 => number.checked_ilog2().map(|log| log / 5),
+            Self::Uuid => return UUID_LEN,
         };
         log.unwrap_or(0) as usize + 1
     }
 
     /// Fills `out`, padding with zeros.
-    fn write(self, mut number: u64, out: &mut [u8]) {
-        for place in out.iter_mut().rev() {
-            *place = SYMBOLS[(number % self.base()) as usize];
-            number /= self.base();
+    fn write(self, number: u64, out: &mut [u8]) {
+        match self {
+            Self::Decimal => write_digits(number, 10, out),
+            Self::Base32 => write_digits(number, 32, out),
+            Self::Uuid => write_uuid(number, out),
         }
     }
 
     fn read(self, text: &[u8]) -> Result<u64, Unparsed> {
-        text.iter().try_fold(0_u64, |number, &symbol| {
-            let value = match self {
-                Self::Decimal if !symbol.is_ascii_digit() => NO_DIGIT,
-                _ => VALUES[usize::from(symbol)],
-            };
-            if u64::from(value) >= self.base() {
-                return Err(Unparsed::Digit);
-            }
-            let more = number.checked_mul(self.base());
-            let more = more.and_then(|more| more.checked_add(value.into()));
-            more.ok_or(Unparsed::TooLarge)
-        })
+        match self {
+            Self::Decimal => read_digits(text, 10, |symbol| match symbol {
+                b'0'..=b'9' => symbol - b'0',
+                _ => NO_DIGIT,
+            }),
+            Self::Base32 => read_digits(text, 32, |symbol| VALUES[usize::from(symbol)]),
+            Self::Uuid => read_uuid(text),
+        }
     }
+}
+
+fn write_digits(mut number: u64, base: u64, out: &mut [u8]) {
+    for place in out.iter_mut().rev() {
+        *place = SYMBOLS[(number % base) as usize];
+        number /= base;
+    }
+}
+
+fn read_digits(text: &[u8], base: u64, value: impl Fn(u8) -> u8) -> Result<u64, Unparsed> {
+    text.iter().try_fold(0_u64, |number, &symbol| {
+        let value = u64::from(value(symbol));
+        if value >= base {
+            return Err(Unparsed::Digit);
+        }
+        let more = number.checked_mul(base);
+        let more = more.and_then(|more| more.checked_add(value));
+        more.ok_or(Unparsed::TooLarge)
+    })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Number {
-    radix: Radix,
+    notation: Notation,
     width: Option<usize>,
 }
 
@@ -194,20 +259,24 @@ impl Field {
     fn of(name: &[u8]) -> Result<Self, BadPattern> {
         let mut parts = name.splitn(2, |byte| *byte == b':');
         let (name, width) = (parts.next().unwrap_or_default(), parts.next());
-        let number = |radix: Radix| {
+        let number = |notation: Notation| {
             let width = width.map(|width| {
                 let plain = width.iter().all(u8::is_ascii_digit) && !width.starts_with(b"0");
                 let width = str::from_utf8(width).ok().filter(|_| plain);
                 let width = width.and_then(|width| width.parse().ok());
-                let fits = |width: &usize| *width <= radix.most();
+                let fits = |width: &usize| *width <= notation.most();
                 width.filter(fits).ok_or(BadPattern::Width)
             });
             let width = width.transpose()?;
-            Ok(Self::Number(Number { radix, width }))
+            Ok(Self::Number(Number { notation, width }))
         };
         match name {
-            b"N" => number(Radix::Decimal),
-            b"BASE32" => number(Radix::Base32),
+            b"N" => number(Notation::Decimal),
+            b"BASE32" => number(Notation::Base32),
+            b"UUID" if width.is_none() => Ok(Self::Number(Number {
+                notation: Notation::Uuid,
+                width: Some(UUID_LEN),
+            })),
             b"YYYY" if width.is_none() => Ok(Self::Year),
             b"MM" if width.is_none() => Ok(Self::Month),
             b"DD" if width.is_none() => Ok(Self::Day),
@@ -319,9 +388,9 @@ impl<'a> Pattern<'a> {
             return Err(BadPattern::Period);
         }
         if has_year {
-            let width = match number.radix {
-                Radix::Decimal => number.width,
-                Radix::Base32 => None,
+            let width = match number.notation {
+                Notation::Decimal => number.width,
+                Notation::Base32 | Notation::Uuid => None,
             };
             let width = width.ok_or(BadPattern::PeriodWidth)?;
             if 4 + 2 * usize::from(has_month) + 2 * usize::from(has_day) + width > 19 {
@@ -343,7 +412,7 @@ impl<'a> Pattern<'a> {
     pub fn format(&self, id: i64) -> Option<Formatted<'a>> {
         let id = u64::try_from(id).ok()?;
         let parts = self.split(id)?;
-        let len = self.number.radix.len(parts.number);
+        let len = self.number.notation.len(parts.number);
         if self.number.width.is_some_and(|width| len > width) {
             return None;
         }
@@ -382,15 +451,15 @@ impl<'a> Pattern<'a> {
                     let (digits, after) = left.split_at(field.width().unwrap_or(free));
                     left = after;
                     match field {
-                        Field::Number(Number { radix, width }) => {
-                            parts.number = radix.read(digits)?;
-                            if width.is_none() && digits.len() != radix.len(parts.number) {
+                        Field::Number(Number { notation, width }) => {
+                            parts.number = notation.read(digits)?;
+                            if width.is_none() && digits.len() != notation.len(parts.number) {
                                 return Err(Unparsed::Zero);
                             }
                         }
-                        Field::Year => parts.year = Radix::Decimal.read(digits)?,
-                        Field::Month => parts.month = Radix::Decimal.read(digits)?,
-                        Field::Day => parts.day = Radix::Decimal.read(digits)?,
+                        Field::Year => parts.year = Notation::Decimal.read(digits)?,
+                        Field::Month => parts.month = Notation::Decimal.read(digits)?,
+                        Field::Day => parts.day = Notation::Decimal.read(digits)?,
                         Field::Check => check = digits.first().copied(),
                     }
                 }
@@ -491,10 +560,10 @@ impl Formatted<'_> {
                     let width = field.width().unwrap_or(self.number_len);
                     let (place, after) = left.split_at_mut(width);
                     match field {
-                        Field::Number(number) => number.radix.write(self.parts.number, place),
-                        Field::Year => Radix::Decimal.write(self.parts.year, place),
-                        Field::Month => Radix::Decimal.write(self.parts.month, place),
-                        Field::Day => Radix::Decimal.write(self.parts.day, place),
+                        Field::Number(number) => number.notation.write(self.parts.number, place),
+                        Field::Year => Notation::Decimal.write(self.parts.year, place),
+                        Field::Month => Notation::Decimal.write(self.parts.month, place),
+                        Field::Day => Notation::Decimal.write(self.parts.day, place),
                         Field::Check => place.fill(self.check),
                     }
                     left = after;
@@ -502,28 +571,4 @@ impl Formatted<'_> {
             }
         }
     }
-}
-
-/// Version 8 and variant bits of RFC 9562.
-const UUID_FRAME: u128 = (8 << 76) | (0b10 << 62);
-/// Number of bits behind the variant.
-const UUID_LOW: u32 = 62;
-
-/// The id as a UUID: the id in the low bits, version and variant, all other bits zero. UUIDs sort
-/// like their ids. `None` if the id is negative.
-#[must_use]
-pub fn to_uuid(id: i64) -> Option<[u8; 16]> {
-    let id = u128::try_from(id).ok()?;
-    let low = id & ((1 << UUID_LOW) - 1);
-    // Bit 62 of the id goes in front of the variant.
-    Some((UUID_FRAME | (id >> UUID_LOW << 64) | low).to_be_bytes())
-}
-
-/// The id of a UUID made by [`to_uuid`]; `None` for any other UUID.
-#[must_use]
-pub fn of_uuid(uuid: [u8; 16]) -> Option<i64> {
-    let bits = u128::from_be_bytes(uuid);
-    let id = (bits & ((1 << UUID_LOW) - 1)) | (bits >> 64 & 1) << UUID_LOW;
-    let id = i64::try_from(id).ok()?;
-    (to_uuid(id) == Some(uuid)).then_some(id)
 }

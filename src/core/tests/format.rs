@@ -12,7 +12,7 @@
 
 mod support;
 
-use leaf_id_core::format::{BadPattern, Pattern, Unparsed, of_uuid, to_uuid};
+use leaf_id_core::format::{BadPattern, Pattern, Unparsed};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -373,30 +373,49 @@ fn base_32_of_one_width_is_in_the_order_of_ids() {
     ids.sort_unstable();
     let texts = |pattern| ids.iter().map(move |id| format(*id, pattern).unwrap());
     assert!(texts("{BASE32:13}").is_sorted());
-    assert!(ids.iter().map(|id| to_uuid(*id).unwrap()).is_sorted());
+    assert!(texts("{UUID}").is_sorted());
 }
 
 #[test]
 fn a_uuid_holds_an_id() {
-    let hex = |id| format!("{:032x}", u128::from_be_bytes(to_uuid(id).unwrap()));
-    assert_eq!(hex(0), "00000000000080008000000000000000");
-    assert_eq!(hex(0x1234_5678_9abc), "00000000000080008000123456789abc");
-    assert_eq!(hex(i64::MAX), "0000000000008001bfffffffffffffff");
-    assert_eq!(to_uuid(-1), None);
+    let text = |id| format(id, "{UUID}").unwrap();
+    assert_eq!(text(0), "00000000-0000-8000-8000-000000000000");
+    assert_eq!(
+        text(0x1234_5678_9abc),
+        "00000000-0000-8000-8000-123456789abc"
+    );
+    assert_eq!(text(i64::MAX), "00000000-0000-8001-bfff-ffffffffffff");
+    assert_eq!(format(-1, "{UUID}"), None);
     let mut random = StdRng::seed_from_u64(support::seed());
     for _ in 0..100_000 {
         let id = random_id(&mut random).saturating_abs();
-        let uuid = to_uuid(id).unwrap();
-        assert_eq!((uuid[6] >> 4, uuid[8] >> 6), (8, 2), "{id}");
-        assert_eq!(of_uuid(uuid), Some(id));
-        // Changing any other bit yields another id, or none.
-        let bit = random.random_range(0..128);
-        let mut other = uuid;
-        other[bit / 8] ^= 1 << (bit % 8);
-        assert_ne!(of_uuid(other), Some(id));
+        let uuid = text(id);
+        assert_eq!(parse(&uuid, "{UUID}"), Ok(id));
+        assert_eq!(parse(&uuid.to_uppercase(), "{UUID}"), Ok(id));
+        // Changing any digit yields another id, or none.
+        let place = random.random_range(0..uuid.len());
+        let digit = ["0", "5", "8", "c", "-"][random.random_range(0..5)];
+        let mut other = uuid.clone();
+        other.replace_range(place..=place, digit);
+        assert_eq!(parse(&other, "{UUID}") == Ok(id), other == uuid);
     }
-    assert_eq!(of_uuid([0; 16]), None);
-    assert_eq!(of_uuid([0xff; 16]), None);
+    for (other, reason) in [
+        ("00000000-0000-0000-0000-000000000000", Unparsed::Uuid),
+        ("ffffffff-ffff-ffff-ffff-ffffffffffff", Unparsed::Uuid),
+        ("00000000-0000-4000-8000-000000000001", Unparsed::Uuid),
+        ("00000000-0000-8000-8000-00000000000g", Unparsed::Digit),
+        ("00000000_0000-8000-8000-000000000001", Unparsed::Digit),
+        ("00000000000080008000000000000001", Unparsed::Length),
+    ] {
+        assert_eq!(parse(other, "{UUID}"), Err(reason), "{other}");
+    }
+    for (pattern, reason) in [
+        ("{UUID:36}", BadPattern::Field),
+        ("{UUID}{N}", BadPattern::Twice),
+        ("{YYYY}{UUID}", BadPattern::PeriodWidth),
+    ] {
+        assert_eq!(Pattern::new(pattern.as_bytes()).err(), Some(reason));
+    }
 }
 
 #[test]

@@ -111,6 +111,6 @@ fn what_is_planted_takes_no_part() {
     assert_eq!(admin.ids("SELECT count(*) FROM leaf_id.leaf_alloc"), [1]);
     // An event trigger function cannot be called directly.
     admin
-        .fails(r#"SELECT "its \ place".leaf_adopt_new_columns()"#)
+        .fails(r#"SELECT leaf_id.leaf_adopt_new_columns()"#)
         .is("39P01");
 }

@@ -115,10 +115,10 @@ fn the_commands_for_worker_ids_from_a_registry_work() {
             .try_column::<i64>("SELECT leaf_snowflake_next()")
             .is_ok()
     });
-    let holder: String = registry.value("SELECT node_name FROM leaf_worker_status WHERE live");
+    let holder: String = registry.value("SELECT name FROM leaf_id.fleet WHERE state = 'leased'");
     assert_eq!(holder, leaf_id_tests::default_node_name(&member));
     // As for a server that is gone for good, and for a worker id to be retired.
-    registry.run("SELECT leaf_worker_release(0); SELECT leaf_worker_retire(0)");
+    registry.run("SELECT leaf_id.leaf_worker_release(0); SELECT leaf_id.leaf_worker_retire(0)");
 }
 
 /// From one writer to the other; before PostgreSQL 16, rows would loop forever.

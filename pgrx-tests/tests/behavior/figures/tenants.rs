@@ -57,7 +57,7 @@ fn at_random(session: &mut Session, tenants: u32, calls: u32) -> Duration {
 
 fn evictions(session: &mut Session) -> String {
     session.value(
-        "SELECT format('%s evictions, %s ids lost', evictions, ids_lost) FROM leaf_slot_status",
+        "SELECT format('%s evictions, %s ids lost', evictions, evicted_ids) FROM leaf_id.server",
     )
 }
 

@@ -129,7 +129,7 @@ fn a_file_that_cannot_be_read_is_an_error_until_it_is_gone() {
         assert!(server.log().contains("leaf_id_reservation.json"));
         let mut session = server.session();
         session.next("t");
-        let state = "SELECT state FROM leaf_snowflake_status";
+        let state = "SELECT snowflake_state FROM leaf_id.server";
         assert!(session.value::<String>(state).contains("cannot be read"));
         // It is not overwritten: an operator has to check it.
         refusal(&server).is("58030");
@@ -209,7 +209,7 @@ fn a_file_of_somebody_else_is_no_proof() {
                 ("", true) => "crash",
                 (reason, _) => reason,
             };
-            let shown = "SELECT floor_reason FROM leaf_snowflake_status";
+            let shown = "SELECT floor_reason FROM leaf_id.server";
             assert_eq!(server.session().value::<String>(shown), reason, "{name}");
             last = id;
         }
@@ -242,7 +242,7 @@ fn numbers_beyond_all_sense_are_survived() {
         let mut session = server.session();
         session.next("t");
         assert_eq!(
-            session.value::<i64>("SELECT count(state) FROM leaf_snowflake_status"),
+            session.value::<i64>("SELECT count(snowflake_state) FROM leaf_id.server"),
             1
         );
         // A restart does not change that.

@@ -235,7 +235,7 @@ pub(crate) fn once_no_longer(status: &str, mut ask: impl FnMut() -> Answer) -> A
 /// Retires all other worker ids.
 pub(crate) fn leave(session: &mut Session, ids: std::ops::Range<i32>) {
     session.run(&format!(
-        "SELECT leaf_worker_retire(n) FROM generate_series(0, 1023) n
+        "SELECT leaf_id.leaf_worker_retire(n) FROM generate_series(0, 1023) n
          WHERE n NOT BETWEEN {} AND {}",
         ids.start,
         ids.end - 1

@@ -28,8 +28,8 @@ const PORTS: [&str; 3] = ["5441", "5442", "5443"];
 
 /// Node names and worker ids.
 fn nodes(session: &mut Session) -> Vec<(String, i32)> {
-    let sql = "SELECT node_name || ' ' || worker_id FROM leaf_worker_status
-               WHERE node_name IS NOT NULL ORDER BY 1";
+    let sql = "SELECT name || ' ' || worker_id FROM leaf_id.fleet
+               WHERE kind = 'member' AND name IS NOT NULL ORDER BY 1";
     let rows = session.column::<String>(sql);
     let rows = rows.iter().map(|row| row.rsplit_once(' ').unwrap());
     rows.map(|(name, id)| (name.into(), id.parse().unwrap()))

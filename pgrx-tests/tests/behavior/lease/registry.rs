@@ -48,7 +48,7 @@ fn twenty_sessions_at_once_get_twenty_ids() {
         assert_eq!(ids, expected, "{isolation}");
     }
     assert_eq!(
-        admin.value::<i64>("SELECT count(*) FROM leaf_worker_status WHERE live"),
+        admin.value::<i64>("SELECT count(*) FROM leaf_id.fleet WHERE state = 'leased'"),
         60
     );
 }
@@ -72,7 +72,7 @@ fn the_same_node_gets_its_id_back() {
     server.restart();
     let mut session = server.session();
     wait_until(LIMIT, "the end of all leases", || {
-        session.value("SELECT NOT bool_or(live) FROM leaf_worker_status")
+        session.value("SELECT NOT bool_or(state = 'leased') FROM leaf_id.fleet")
     });
     // ... also after the end of the lease, unless it was reassigned, ...
     assert_eq!(nodes[1].renew(&mut session).id(), 1);
@@ -208,7 +208,7 @@ fn full_is_an_error() {
 fn an_ended_lease_is_granted_again() {
     let (server, mut session) = server_and_session();
     fill(&mut session, &[3, 500, 1023, 4]);
-    session.run("SELECT leaf_worker_retire(500)");
+    session.run("SELECT leaf_id.leaf_worker_retire(500)");
     // The lease that ended first, but not one that is being renewed.
     let mut renewing = server.session();
     renewing.run("BEGIN; SELECT FROM leaf_id.leaf_worker WHERE worker_id = 1023 FOR UPDATE");
@@ -225,12 +225,12 @@ fn retire_and_release() {
     let (_server, mut session) = server_and_session();
     let mut nodes = ["a", "b", "c"].map(|name| Node::new(name, TERMS));
     // A worker id configured on some server.
-    session.run("SELECT leaf_worker_retire(1)");
+    session.run("SELECT leaf_id.leaf_worker_retire(1)");
     let [a, b, c] = &mut nodes;
     assert_eq!(a.claim(&mut session).id(), 0);
     assert_eq!(b.claim(&mut session).id(), 2);
     // Its holder may use up its reservation, then needs another worker id.
-    session.run("SELECT leaf_worker_retire(0)");
+    session.run("SELECT leaf_id.leaf_worker_retire(0)");
     a.renew(&mut session).is("retired").details("worker id 0");
     a.copied().claim(&mut session).is("held");
     assert_eq!(a.claim(&mut session).id(), 3);
@@ -238,11 +238,11 @@ fn retire_and_release() {
     assert_eq!(c.claim(&mut session).id(), 4);
 
     let reserved = b.reserved_until_ms.unwrap();
-    session.run("SELECT leaf_worker_release(2)");
+    session.run("SELECT leaf_id.leaf_worker_release(2)");
     b.renew(&mut session).is("lost").details("to nobody");
     let left: Vec<(i32, bool)> = session
         .query(
-            "SELECT worker_id, live FROM leaf_worker_status WHERE node_name IS NULL ORDER BY 1",
+            "SELECT worker_id, lease_ends > now() IS TRUE FROM leaf_id.fleet WHERE name IS NULL ORDER BY 1",
             &[],
         )
         .unwrap()
@@ -256,22 +256,30 @@ fn retire_and_release() {
     assert!(answer.clone().floor() >= reserved, "{answer:?}");
     // A retired worker id is reused above its reservation.
     let reserved = c.reserved_until_ms.unwrap();
-    session.run("SELECT leaf_worker_release(4)");
+    session.run("SELECT leaf_id.leaf_worker_release(4)");
     Node::new("e", TERMS).claim(&mut session).is("full");
-    session.run("SELECT leaf_worker_retire(4, false)");
+    session.run("SELECT leaf_id.leaf_worker_retire(4, false)");
     let answer = Node::new("e", TERMS).claim(&mut session);
     assert_eq!(answer.worker_id, Some(4));
     assert!(answer.clone().floor() >= reserved, "{answer:?}");
 
-    session.fails("SELECT leaf_worker_release(1)").is("42704");
     session
-        .fails("SELECT leaf_worker_release(NULL)")
+        .fails("SELECT leaf_id.leaf_worker_release(1)")
         .is("42704");
-    session.fails("SELECT leaf_worker_release(-7)").is("42704");
-    session.fails("SELECT leaf_worker_retire(1024)").is("22023");
-    session.fails("SELECT leaf_worker_retire(NULL)").is("22004");
     session
-        .fails("SELECT leaf_worker_retire(1, NULL::boolean)")
+        .fails("SELECT leaf_id.leaf_worker_release(NULL)")
+        .is("42704");
+    session
+        .fails("SELECT leaf_id.leaf_worker_release(-7)")
+        .is("42704");
+    session
+        .fails("SELECT leaf_id.leaf_worker_retire(1024)")
+        .is("22023");
+    session
+        .fails("SELECT leaf_id.leaf_worker_retire(NULL)")
+        .is("22004");
+    session
+        .fails("SELECT leaf_id.leaf_worker_retire(1, NULL::boolean)")
         .is("22004");
 }
 
@@ -287,16 +295,16 @@ fn a_fresh_worker_id_is_set_aside() {
     // The next holder starts above it, so the time is rounded up to milliseconds.
     let until_ms = 1_714_564_800_001;
     let until = "timestamptz '2024-05-01 12:00:00.0001+00'";
-    session.run(&format!("SELECT leaf_worker_retire(0, {until})"));
+    session.run(&format!("SELECT leaf_id.leaf_worker_set_aside(0, {until})"));
     assert_eq!(row(&mut session, 0), (true, until_ms));
     let mut a = Node::new("a", TERMS);
     assert_eq!(a.claim(&mut session).id(), 1);
     session
-        .run("SELECT leaf_worker_retire(2), leaf_worker_retire(3), leaf_worker_retire(3, false)");
+        .run("SELECT leaf_id.leaf_worker_retire(2), leaf_id.leaf_worker_retire(3), leaf_id.leaf_worker_retire(3, false)");
     let mut b = Node::new("b", TERMS);
     let answer = b.claim(&mut session);
     assert_eq!(answer.worker_id, Some(4), "the next without a row");
-    session.run("SELECT leaf_worker_release(4)");
+    session.run("SELECT leaf_id.leaf_worker_release(4)");
     server.configure("leaf_id.worker_id", "5");
     wait_until(LIMIT, "the setting", || {
         session.value::<String>("SHOW leaf_id.worker_id") == "5"
@@ -304,15 +312,17 @@ fn a_fresh_worker_id_is_set_aside() {
     // Set aside, leased, retired (so perhaps configured on a server), leased once, configured here.
     for used in [0, 1, 2, 4, 5] {
         let before: Vec<String> = session.column("SELECT w::text FROM leaf_id.leaf_worker w");
-        let failure = session.fails(&format!("SELECT leaf_worker_retire({used}, now())"));
+        let failure = session.fails(&format!(
+            "SELECT leaf_id.leaf_worker_set_aside({used}, now())"
+        ));
         failure
             .is("55000")
             .says(&format!("worker id {used} may have been used"))
-            .hints("leaf_worker_status");
+            .hints("leaf_id.fleet");
         let after: Vec<String> = session.column("SELECT w::text FROM leaf_id.leaf_worker w");
         assert_eq!(after, before);
     }
-    session.run("SELECT leaf_worker_retire(3, now())");
+    session.run("SELECT leaf_id.leaf_worker_set_aside(3, now())");
     for (arguments, state) in [
         ("-1, now()", "22023"),
         ("1024, now()", "22023"),
@@ -323,14 +333,14 @@ fn a_fresh_worker_id_is_set_aside() {
         ("9, NULL::timestamptz", "22004"),
         ("NULL, now()", "22004"),
     ] {
-        let call = format!("SELECT leaf_worker_retire({arguments})");
+        let call = format!("SELECT leaf_id.leaf_worker_set_aside({arguments})");
         session.fails(&call).is(state);
     }
     // Put back into service, it is leased above the time it was set aside for.
     let far = "timestamptz '2074-05-01 12:00:00+00'";
-    session.run(&format!("SELECT leaf_worker_retire(6, {far})"));
+    session.run(&format!("SELECT leaf_id.leaf_worker_set_aside(6, {far})"));
     leave(&mut session, 6..7);
-    session.run("SELECT leaf_worker_retire(6, false)");
+    session.run("SELECT leaf_id.leaf_worker_retire(6, false)");
     let answer = Node::new("c", TERMS).claim(&mut session);
     assert_eq!(answer.worker_id, Some(6));
     let floor: i64 = session.value(&format!(
@@ -422,7 +432,7 @@ fn a_dump_carries_floors() {
     for node in &mut nodes {
         node.claim(&mut session).is("granted");
     }
-    session.run("SELECT leaf_worker_retire(2)");
+    session.run("SELECT leaf_id.leaf_worker_retire(2)");
     let dump = server.dir().join("dump.sql");
     let dump = dump.to_str().unwrap();
     server.run("pg_dump", &["-f", dump, "postgres"]);

@@ -182,8 +182,12 @@ fn invented_nodes_have_one_vote() {
         node: "bad late",
         ..late
     };
-    server.session().run("SELECT leaf_worker_release(100)");
-    server.session().run("SELECT leaf_worker_release(101)");
+    server
+        .session()
+        .run("SELECT leaf_id.leaf_worker_release(100)");
+    server
+        .session()
+        .run("SELECT leaf_id.leaf_worker_release(101)");
     late.claim(&mut bad)
         .is("clock")
         .details("the median of 100 other servers");
@@ -213,13 +217,13 @@ fn a_server_learns_that_its_name_is_another_roles() {
     failure
         .is("42501")
         .details("than \"elsewhere\"")
-        .hints("leaf_worker_release()");
-    let state: String = session.snowflake_status("state");
+        .hints("leaf_id.leaf_worker_release()");
+    let state: String = session.snowflake_status("snowflake_state");
     assert_eq!(state, "refused: name of this node belongs to another role");
     registry
         .server
         .session()
-        .run("SELECT leaf_worker_release(0)");
+        .run("SELECT leaf_id.leaf_worker_release(0)");
     assert_eq!(worker_of(session.next_snowflake()), 1);
 }
 
@@ -285,7 +289,7 @@ fn a_server_learns_that_the_layout_is_another() {
         .says("\"leaf_id.snowflake_layout\"")
         .details("the layout of this registry is 41/6/6, not 41/10/12")
         .hints("\"leaf_id.snowflake_layout\"");
-    let state: String = session.snowflake_status("state");
+    let state: String = session.snowflake_status("snowflake_state");
     assert_eq!(state, "refused: layout is not that of the worker registry");
     in_registry.run("UPDATE leaf_id.leaf_registry SET layout = NULL");
     session.next_snowflake();
@@ -314,7 +318,9 @@ fn nobodys_code_runs_in_the_registry() {
                  ALTER TABLE leaf_id.{table} ENABLE ALWAYS TRIGGER hostile"
             ));
             // The table is not written to, either, since a tool's trigger would miss it.
-            admin.fails("SELECT leaf_worker_retire(7)").is("42804");
+            admin
+                .fails("SELECT leaf_id.leaf_worker_retire(7)")
+                .is("42804");
             admin.run(&format!(
                 "DROP TRIGGER hostile ON leaf_id.{table};
                  CREATE RULE nothing AS ON UPDATE TO leaf_id.{table} DO INSTEAD NOTHING;
@@ -335,10 +341,12 @@ fn nobodys_code_runs_in_the_registry() {
     });
     admin.run("SET search_path = elsewhere");
     ASK.claim(&mut admin).is("granted");
-    admin.run("SELECT leaf_worker_release(1); SELECT leaf_worker_retire(7)");
+    admin.run("SELECT leaf_id.leaf_worker_release(1); SELECT leaf_id.leaf_worker_retire(7)");
     // An altered table is not written to.
     admin.run("ALTER TABLE leaf_id.leaf_worker ALTER lease_ms TYPE bigint");
-    admin.fails("SELECT leaf_worker_release(0)").is("42804");
+    admin
+        .fails("SELECT leaf_id.leaf_worker_release(0)")
+        .is("42804");
     for log in [registry.server.log(), local.log()] {
         assert!(!log.contains("run as"), "{log}");
     }
@@ -366,13 +374,13 @@ fn a_grant_of_no_time_is_refused_by_the_member() {
     let member = registry.member("a");
     let mut session = member.session();
     wait_until(LIMIT, "why there is no lease", || {
-        let error: String = session.snowflake_status("coalesce(last_error, '')");
+        let error: String = session.snowflake_status("coalesce(registry_error, '')");
         error.contains("its answer is not understood")
     });
     // Otherwise the grant is valid, and will be renewed.
     grant(30_000);
     wait_until(LIMIT, "another answer", || {
-        let error: String = session.snowflake_status("coalesce(last_error, '')");
+        let error: String = session.snowflake_status("coalesce(registry_error, '')");
         error.contains("it is unknown")
     });
 }

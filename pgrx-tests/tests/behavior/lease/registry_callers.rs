@@ -21,7 +21,7 @@ fn the_functions_work_in_a_schema_of_any_name() {
     assert_eq!(a.claim(&mut member).id(), 0);
     assert_eq!(a.renew(&mut member).id(), 0);
     let mut monitor = server.connect_as("monitor", "postgres");
-    let live = "SELECT node_name FROM \"the ids\".leaf_worker_status WHERE live";
+    let live = "SELECT name FROM leaf_id.fleet WHERE state = 'leased'";
     assert_eq!(monitor.column::<String>(live), ["a"]);
 }
 

@@ -178,7 +178,7 @@ fn twenty_servers_at_once_get_twenty_ids() {
     let mut session = registry.server.session();
     assert_eq!(
         session.value::<i64>(
-            "SELECT count(DISTINCT (system_identifier, node_name)) FROM leaf_worker_status WHERE live"
+            "SELECT count(DISTINCT (system_identifier, name)) FROM leaf_id.fleet WHERE state = 'leased'"
         ),
         20
     );
@@ -358,7 +358,7 @@ fn registry_in_a_local_database() {
     ));
     other.lease_as("there");
     assert_eq!(worker_of(there.next_snowflake()), 1);
-    let nodes = "SELECT node_name FROM leaf_worker_status WHERE live ORDER BY worker_id";
+    let nodes = "SELECT name FROM leaf_id.fleet WHERE state = 'leased' ORDER BY worker_id";
     assert_eq!(session.column::<String>(nodes), ["here", "there"]);
     let empty = "SELECT count(*) FROM leaf_id.leaf_worker";
     assert_eq!(server.session().value::<i64>(empty), 0, "not the registry");
@@ -445,7 +445,7 @@ fn a_retired_holder_stops() {
     // If no worker id is left, it gets none.
     registry.leave(&[]);
     session.wait_for_refusal("all 1024 worker ids").is("53400");
-    in_registry.run("SELECT leaf_worker_retire(2, false)");
+    in_registry.run("SELECT leaf_id.leaf_worker_retire(2, false)");
     assert_eq!(worker_of(session.next_snowflake()), 2);
     assert_apart([&asking]);
 }
@@ -498,7 +498,7 @@ fn reset_is_refused_with_auto() {
     let mut session = server.session();
     let first = session.next_snowflake();
     session
-        .fails("SELECT leaf_snowflake_reset(now())")
+        .fails("SELECT leaf_id.leaf_snowflake_reset(now())")
         .is("55000");
     assert!(session.next_snowflake() > first);
 }

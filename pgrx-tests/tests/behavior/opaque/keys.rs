@@ -39,7 +39,7 @@ fn a_name_keeps_its_key() {
     let server = Server::with_leaf_id(&[]);
     let mut session = server.session();
     create(&mut session, "t", 100, "");
-    let key: String = session.value("SELECT leaf_opaque_key('t')");
+    let key: String = session.value("SELECT leaf_id.leaf_opaque_key('t')");
     let ids = take(&mut session, "t", 20);
     session.wait_for_spare("t");
     session.run("SELECT leaf_tag_reset('t', 1000)");
@@ -56,7 +56,10 @@ fn a_name_keeps_its_key() {
     assert_eq!(take(&mut server.session(), "t", 20), ids);
     session
         .run("BEGIN; SET LOCAL leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc; COMMIT");
-    assert_eq!(session.value::<String>("SELECT leaf_opaque_key('t')"), key);
+    assert_eq!(
+        session.value::<String>("SELECT leaf_id.leaf_opaque_key('t')"),
+        key
+    );
 }
 
 /// In the order of pg_restore or logical replication.

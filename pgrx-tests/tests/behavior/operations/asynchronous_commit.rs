@@ -45,7 +45,7 @@ fn turn_off(server: &Server, place: &str) -> Session {
 fn write_in_vain(session: &mut Session, round: usize) {
     wait_until(LIMIT, "the spares", || {
         session.value(
-            "SELECT bool_and(spare_state IS DISTINCT FROM 'in flight') FROM leaf_segment_status",
+            "SELECT bool_and(spare_state IS DISTINCT FROM 'in flight') FROM leaf_id.tags_detail",
         )
     });
     session.run(&format!("INSERT INTO vain VALUES ({round})"));

@@ -16,7 +16,7 @@ const SNOWFLAKE: [(&str, &str); 2] = [
 ];
 
 fn floor_reason(session: &mut Session) -> String {
-    session.value("SELECT floor_reason FROM leaf_snowflake_status")
+    session.value("SELECT floor_reason FROM leaf_id.server")
 }
 
 #[test]

@@ -104,7 +104,7 @@ fn who_installed_it_dumps_and_restores_it() {
     let mut owner = server.connect_as("owner", "app");
     owner.run(
         "CREATE EXTENSION leaf_id; SELECT leaf_tag_create('orders', step => 10);
-         SELECT leaf_worker_retire(7);
+         SELECT leaf_id.leaf_worker_retire(7);
          CREATE TABLE orders (id bigint PRIMARY KEY DEFAULT leaf_segment_next('orders'));
          INSERT INTO orders SELECT FROM generate_series(1, 100);
          GRANT USAGE ON SCHEMA leaf_id TO manager;
@@ -163,7 +163,7 @@ fn a_dump_carries_what_was_granted_and_revoked() {
          GRANT SELECT, UPDATE ON leaf_id.leaf_alloc TO app; GRANT USAGE ON SCHEMA leaf_id TO app;
          GRANT EXECUTE ON FUNCTION leaf_tag_drop TO app;
          REVOKE EXECUTE ON FUNCTION leaf_snowflake_next() FROM PUBLIC;
-         REVOKE SELECT ON leaf_snowflake_status FROM pg_monitor",
+         REVOKE SELECT ON leaf_id.server FROM PUBLIC",
     );
     let grants: Vec<String> = shop.column(GRANTS);
     assert!(!grants.iter().any(|grant| grant.contains("mallory")));

@@ -156,8 +156,15 @@ fn a_skip_shows_in_the_view_and_the_log_and_comes_once() {
     let known = session.max_id("idle");
     let unsettled = "SELECT count(*) FROM leaf_check() WHERE tag = 'idle' AND detail LIKE '%since a promotion%'";
     assert_eq!(session.ids(unsettled), [1]);
+    let remedies = "SELECT remedy FROM leaf_id.problems
+                    WHERE severity = 'info' AND what LIKE 'tag \"idle\": %since a promotion%'";
+    assert_eq!(
+        session.column::<String>(remedies),
+        ["UPDATE leaf_id.leaf_alloc SET step = step"]
+    );
     session.run("UPDATE leaf_id.leaf_alloc SET step = 5, max_step = 5 WHERE biz_tag = 'idle'");
     assert_eq!(session.ids(unsettled), [0]);
+    assert_eq!(session.column::<String>(remedies), [""; 0]);
     assert_eq!(session.next("idle"), known + 2 * 20);
     drop(session);
     for restart in [Server::restart, Server::crash] {
@@ -325,7 +332,7 @@ fn a_standby_whose_clock_is_behind_repeats_no_snowflake_id() {
     snowflakes.extend(session.ids("SELECT leaf_snowflake_next_batch(5000)"));
     assert_issued_once([snowflakes]);
     assert_eq!(
-        session.value::<String>("SELECT floor_reason FROM leaf_snowflake_status"),
+        session.value::<String>("SELECT floor_reason FROM leaf_id.server"),
         "new timeline"
     );
 }

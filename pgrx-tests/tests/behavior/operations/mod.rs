@@ -7,6 +7,7 @@ mod dump_restore;
 mod failover;
 mod libpq;
 mod monitoring;
+mod problems;
 mod restarts;
 mod script;
 mod settings;

@@ -164,7 +164,6 @@ fn sql_type(rust: &str) -> Option<String> {
         "Name" => "name",
         "f64" => "double precision",
         "TimestampWithTimeZone" => "timestamp with time zone",
-        "Uuid" => "uuid",
         "void" => "void",
         "RawDatum" => return None,
         other => panic!("what is {other} in SQL?"),

@@ -47,7 +47,7 @@ fn a_hot_standby_refuses_at_once_and_its_sessions_are_served_after_the_promotion
         failure.is("25006").says("recovery");
     }
     for sql in [
-        "SELECT leaf_snowflake_reset(now())",
+        "SELECT leaf_id.leaf_snowflake_reset(now())",
         "SELECT leaf_tag_create('u')",
         "SELECT leaf_tag_drop('t')",
         "INSERT INTO orders DEFAULT VALUES",
@@ -58,11 +58,11 @@ fn a_hot_standby_refuses_at_once_and_its_sessions_are_served_after_the_promotion
     other.fails("SELECT leaf_segment_next('t')").is("25006");
     other.run("ROLLBACK");
     assert_eq!(
-        session.column::<String>("SELECT tag FROM leaf_segment_status"),
+        session.column::<String>("SELECT tag FROM leaf_id.tags_detail"),
         ["t"]
     );
     assert_eq!(
-        session.value::<String>("SELECT state FROM leaf_snowflake_status"),
+        session.value::<String>("SELECT snowflake_state FROM leaf_id.server"),
         "standby"
     );
     session.run("SELECT * FROM leaf_snowflake_decode(leaf_snowflake_min(now()))");
@@ -144,7 +144,7 @@ fn a_hot_standby_issues_snowflakes_with_a_registry() {
         session.fails(sql).is("25006").says("recovery");
     }
     session
-        .fails("SELECT leaf_snowflake_reset(now())")
+        .fails("SELECT leaf_id.leaf_snowflake_reset(now())")
         .is("25006");
     assert_eq!(workers(&mut session), ["leaf_id launcher"]);
 

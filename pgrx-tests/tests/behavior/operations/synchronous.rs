@@ -61,7 +61,7 @@ fn a_claim_that_waits_for_a_standby_says_so() {
     drain(&mut session);
     wait_until(LIMIT, "what it waits for", || {
         session.value::<Option<bool>>(
-            "SELECT last_error LIKE '%synchronous_standby_names%' FROM leaf_segment_status",
+            "SELECT last_error LIKE '%synchronous_standby_names%' FROM leaf_id.tags_detail",
         ) == Some(true)
     });
     let failure = session.fails("SELECT leaf_segment_next('t')");
@@ -70,7 +70,7 @@ fn a_claim_that_waits_for_a_standby_says_so() {
         .details("waits for a synchronous standby");
     primary.configure("synchronous_standby_names", "");
     wait_until(LIMIT, "ids", || session.try_next("t").is_ok());
-    assert!(session.value::<bool>("SELECT last_error IS NULL FROM leaf_segment_status"));
+    assert!(session.value::<bool>("SELECT last_error IS NULL FROM leaf_id.tags_detail"));
 }
 
 /// Takes all available ids, with a short timeout for more.

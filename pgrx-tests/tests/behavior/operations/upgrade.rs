@@ -83,18 +83,15 @@ const TRIGGER: Change = Change {
 
 const VIEW: Change = Change {
     cuts: &[
+        ("CREATE VIEW leaf_id.server", "its snowflake generator';"),
         (
-            "CREATE VIEW @extschema@.leaf_slot_status",
-            "what evictions have cost';",
+            "COMMENT ON COLUMN leaf_id.server.slots",
+            "null if it leased one';",
         ),
-        (
-            "COMMENT ON COLUMN @extschema@.leaf_slot_status.slots",
-            "Ids that were cached for them: a gap';",
-        ),
-        (" @extschema@.leaf_slot_status", ","),
+        (" leaf_id.server,", ","),
     ],
     step: "{0} {1}",
-    grants: "GRANT SELECT ON @extschema@.leaf_slot_status TO pg_monitor;",
+    grants: "GRANT SELECT ON leaf_id.server TO PUBLIC;",
     ..NOTHING
 };
 
@@ -275,6 +272,25 @@ fn assert_updated_is_fresh(server: &Server, version: &str) {
     }
 }
 
+/// A script that looks a function up where its owner can create one, as in a schema that is renamed
+/// while the script runs.
+#[test]
+fn a_function_of_somebody_else_is_noticed() {
+    let (whole, ours) = (script(), "EXECUTE FUNCTION leaf_id.leaf_alloc_stamp()");
+    assert!(whole.contains(ours));
+    let careless = whole.replace(ours, "EXECUTE FUNCTION @extschema@.stamp()");
+    let server = server_with(&[(script_name(OLD), careless)]);
+    new_database(&server, "app");
+    let mut owner = server.connect_as("owner", "app");
+    owner.run(
+        "CREATE FUNCTION public.stamp() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+    );
+    owner
+        .fails(&create(OLD))
+        .is("55000")
+        .says("function stamp(), which is not its own");
+}
+
 #[test]
 fn an_updated_extension_is_a_fresh_one() {
     let (old, step) = before(CHANGES, None);
@@ -292,7 +308,7 @@ fn what_a_step_forgets_is_seen() {
     for (name, part, instead) in [
         ("revoke", "        EXECUTE statement;", ""),
         ("public", FUNCTION.grants, ""),
-        ("monitor", VIEW.grants, ""),
+        ("view", VIEW.grants, ""),
         (
             "owner",
             "pg_catalog.format(privilege, owner)",
@@ -318,7 +334,7 @@ fn what_a_step_forgets_is_seen() {
         (
             "not-owned",
             "",
-            "ALTER EXTENSION leaf_id DROP VIEW @extschema@.leaf_slot_status",
+            "ALTER EXTENSION leaf_id DROP VIEW leaf_id.server",
         ),
     ] {
         let step = if part.is_empty() {

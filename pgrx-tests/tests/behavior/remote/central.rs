@@ -16,8 +16,8 @@ const SESSIONS: usize = 4;
 /// State of the connection to the central server, and the error if it is away.
 fn connection(session: &mut Session) -> (String, Option<String>) {
     (
-        session.value("SELECT state FROM leaf_central_status"),
-        session.value("SELECT last_error FROM leaf_central_status"),
+        session.value("SELECT state FROM leaf_id.fleet"),
+        session.value("SELECT last_error FROM leaf_id.fleet"),
     )
 }
 
@@ -50,7 +50,7 @@ fn three_members_share_one_tag() {
         let of_it: i64 = session.figure("t", "refills");
         assert!(of_it > 2, "{of_it}");
         let last_error = session
-            .value::<Option<String>>("SELECT last_error FROM leaf_segment_status WHERE tag = 't'");
+            .value::<Option<String>>("SELECT last_error FROM leaf_id.tags_detail WHERE tag = 't'");
         assert_eq!(last_error, None);
         let (state, last_error) = connection(&mut session);
         assert!(["connected", "closed"].contains(&&*state), "{state}");
@@ -125,7 +125,7 @@ fn a_local_tag_that_becomes_a_sourced_one_goes_on_above_its_ids() {
         .details(&format!("Ids below {max_id}"))
         .hints("Raise its \"max_id\" there");
     assert_eq!(row(&mut member, "t").0, max_id);
-    let error: String = member.value("SELECT last_error FROM leaf_segment_status");
+    let error: String = member.value("SELECT last_error FROM leaf_id.tags_detail");
     assert!(
         error.starts_with("Server \"leaf_central\" is behind"),
         "{error}"
@@ -191,7 +191,7 @@ fn a_member_at_its_own_end_leaves_the_rest_to_the_others() {
     other.wait_for_spare("t");
     let before = central.max_id("t");
     // One request per second.
-    let lost = "SELECT ids_lost FROM leaf_segment_status WHERE tag = 't'";
+    let lost = "SELECT ids_lost FROM leaf_id.tags_detail WHERE tag = 't'";
     let start: i64 = ended.value(lost);
     let mut tries = 0;
     wait_until(LIMIT, "three more answers", || {
@@ -202,7 +202,7 @@ fn a_member_at_its_own_end_leaves_the_rest_to_the_others() {
     // Nor after another error in between.
     let mut holder = fleet.central.session();
     holder.run("BEGIN; SELECT FROM leaf_id.leaf_alloc WHERE biz_tag = 't' FOR UPDATE");
-    let error = "SELECT last_error FROM leaf_segment_status WHERE tag = 't'";
+    let error = "SELECT last_error FROM leaf_id.tags_detail WHERE tag = 't'";
     wait_until(LIMIT, "a refusal", || {
         ended.try_next("t").unwrap_err();
         let said: Option<String> = ended.value(error);
@@ -386,8 +386,9 @@ fn nobody_sees_the_password() {
         .details("password authentication failed");
     let mut seen = format!("{failure}");
     for sql in [
-        "SELECT s::text FROM leaf_central_status s",
-        "SELECT s::text FROM leaf_segment_status s",
+        "SELECT s::text FROM leaf_id.fleet s",
+        "SELECT s::text FROM leaf_id.tags_detail s",
+        "SELECT s::text FROM leaf_id.problems s",
         "SELECT query FROM pg_stat_activity",
     ] {
         seen += &session.column::<String>(sql).join("\n");

@@ -33,7 +33,7 @@ fn assert_good_tag(session: &mut Session, tag: &str) {
     }
     assert!(ids[0] == 1 && ids.len() == 16, "{ids:?}");
     assert_issued_once([ids]);
-    let seen = "SELECT count(*) FROM leaf_segment_status WHERE tag = $1 AND ids_issued > 16";
+    let seen = "SELECT count(*) FROM leaf_id.tags_detail WHERE tag = $1 AND ids_issued > 16";
     assert_eq!(with_tag(session, seen, tag).unwrap(), [1], "{tag:?}");
     with_tag(session, "SELECT 0::bigint FROM leaf_tag_drop($1)", tag).unwrap();
 }
@@ -93,7 +93,7 @@ fn databases_of_other_encodings() {
                 .fails("SELECT leaf_segment_next(E'\\xff')")
                 .is("42704");
             session.value::<i64>(next);
-            let cached = "SELECT count(*) FROM leaf_segment_status WHERE tag = E'\\xff\\xfe\\xc3'";
+            let cached = "SELECT count(*) FROM leaf_id.tags_detail WHERE tag = E'\\xff\\xfe\\xc3'";
             assert_eq!(session.value::<i64>(cached), 1);
         }
         // Its cached ids are restored to it after a restart.

@@ -87,7 +87,7 @@ fn a_call_takes_no_more_instructions_than_it_did() {
     }
     session.run("SELECT leaf_snowflake_next()");
     wait_until(LIMIT, "the clock to catch up", || {
-        session.value("SELECT clock_lead_ms = 0 FROM leaf_snowflake_status")
+        session.value("SELECT clock_lead_ms = 0 FROM leaf_id.server")
     });
     session.run("CREATE SEQUENCE s");
     let per_call = |statement: &str| {

@@ -36,7 +36,7 @@ fn without_preload_everything_says_how_to_get_it() {
          UPDATE leaf_id.leaf_alloc SET biz_tag = 'v' WHERE biz_tag = 'u';
          LOAD 'leaf_id';
          SELECT leaf_snowflake_decode(1, 1288834974657), leaf_snowflake_min(now(), 1288834974657),
-             leaf_parse(leaf_format(1, '{N}'), '{N}'), leaf_parse_uuid(leaf_format_uuid(1))",
+             leaf_parse(leaf_format(1, '{N}'), '{N}'), leaf_parse(leaf_format(1, '{UUID}'), '{UUID}')",
     );
     assert!(
         server

@@ -22,7 +22,7 @@ fn unknown_tags_take_no_slots() {
     for tag in ["a", "b", "c", "d"] {
         assert_eq!(session.next(tag), 2, "its segment was evicted");
     }
-    let cached = "SELECT tag FROM leaf_segment_status WHERE current_next = 3 ORDER BY tag";
+    let cached = "SELECT tag FROM leaf_id.tags_detail WHERE current_next = 3 ORDER BY tag";
     assert_eq!(session.column::<String>(cached), ["a", "b", "c", "d"]);
 }
 

@@ -158,7 +158,7 @@ fn for_a_slot_of_a_full_array() {
     holder.create_tag("first");
     holder.create_tag("t");
     holder.next("first");
-    let state = "SELECT spare_state FROM leaf_segment_status WHERE tag = 'first'";
+    let state = "SELECT spare_state FROM leaf_id.tags_detail WHERE tag = 'first'";
     wait_until(LIMIT, "the answer to be settled", || {
         holder.value::<String>(state) == "none"
     });

@@ -162,7 +162,7 @@ fn a_members_clock_harms_itself() {
 fn what_a_member_reserves_does_not_stop_the_next_holder() {
     let (server, mut honest, mut mallory) = registry();
     let mut admin = server.session();
-    admin.run("SELECT leaf_worker_retire(n) FROM generate_series(1, 1023) n");
+    admin.run("SELECT leaf_id.leaf_worker_retire(n) FROM generate_series(1, 1023) n");
     let far = Says {
         reserve_ms: 7 * DAY_MS,
         lease_ms: DAY_MS,
@@ -177,7 +177,7 @@ fn what_a_member_reserves_does_not_stop_the_next_holder() {
         assert!(until < now_ms() + 61 * MINUTE_MS, "{answer:?}");
     }
     if answer.granted() {
-        admin.run("SELECT leaf_worker_release(0)");
+        admin.run("SELECT leaf_id.leaf_worker_release(0)");
     }
     let answer = assert_granted(&mut honest, "h");
     assert!(
@@ -277,7 +277,7 @@ fn answers_that_add_up_to_more_than_a_segment() {
     let figures = session
         .query_one(
             "SELECT current_first, current_last, spare_first, spare_last, max_id
-             FROM leaf_segment_status",
+             FROM leaf_id.tags_detail",
             &[],
         )
         .unwrap();

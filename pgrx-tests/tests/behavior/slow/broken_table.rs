@@ -150,9 +150,9 @@ fn tables_of_the_registry_that_were_changed() {
             );
             let lease = lease_query("leaf_worker_lease", &lease_message("claim", &fields));
             for call in [
-                "SELECT leaf_worker_retire(5)",
-                "SELECT leaf_worker_release(0)",
-                "SELECT * FROM leaf_worker_status",
+                "SELECT leaf_id.leaf_worker_retire(5)",
+                "SELECT leaf_id.leaf_worker_release(0)",
+                "SELECT * FROM leaf_id.fleet",
                 &lease,
             ] {
                 if let Err(failure) = admin.try_run(call) {
@@ -183,7 +183,7 @@ fn tags_that_are_not_utf_8() {
         let ids = session.ids("SELECT leaf_segment_next(tag()) FROM generate_series(1, 55)");
         assert_issued_once([ids]);
         let issued: Option<i64> =
-            session.value("SELECT ids_issued FROM leaf_segment_status WHERE tag = tag()");
+            session.value("SELECT ids_issued FROM leaf_id.tags_detail WHERE tag = tag()");
         assert_eq!(issued, Some(55));
         drop(session);
         server.restart();

@@ -81,7 +81,7 @@ impl Pair {
         });
         let told: (String, String) = {
             let row = session
-                .query_one("SELECT server, last_error FROM leaf_central_status", &[])
+                .query_one("SELECT name, last_error FROM leaf_id.fleet", &[])
                 .unwrap();
             (row.get(0), row.get(1))
         };
@@ -217,7 +217,7 @@ fn a_server_that_only_refuses_is_away_until_it_claims() {
     });
     drain(&mut session);
     let figures = "SELECT ARRAY[extract(epoch FROM since) * 1000, attempts]::bigint[]
-                   FROM leaf_central_status WHERE state = 'away'";
+                   FROM leaf_id.fleet WHERE state = 'away'";
     let mut first = None;
     let mut last = Vec::new();
     session.run("SET leaf_id.refill_timeout = '1s'");

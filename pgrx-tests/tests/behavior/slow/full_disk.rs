@@ -202,7 +202,7 @@ fn no_room_for_the_table_is_an_error_until_there_is() {
     };
     println!("after {} ids: {failure}", issued.len());
     failure.is("55P03").details("could not extend file");
-    let told = "SELECT last_error FROM leaf_segment_status WHERE tag = 't'";
+    let told = "SELECT last_error FROM leaf_id.tags_detail WHERE tag = 't'";
     assert!(
         session
             .value::<String>(told)

@@ -283,24 +283,14 @@ fn evicted_ids_are_counted() {
     }
     let table = session.table("leaf_alloc");
     let claimed = format!("SELECT (sum(max_id) - count(*))::bigint FROM {table}");
-    // Evicted slots belong to no tag: if a view shows totals of all slots, they are counted there.
-    let of_slots = session.column::<String>(
-        "SELECT relname::text FROM pg_class WHERE relname = 'leaf_slot_status' AND relkind = 'v'",
-    );
-    let of_slots = if of_slots.is_empty() {
-        "0"
-    } else {
-        "(SELECT ids_lost FROM leaf_slot_status)"
-    };
-    let sql = format!(
-        "SELECT coalesce(sum(coalesce(current_remaining, 0) + coalesce(spare_remaining, 0)), 0)::bigint,
-             (coalesce(sum(ids_lost), 0) + {of_slots})::bigint
-         FROM leaf_segment_status"
-    );
+    // Evicted slots belong to no tag.
+    let sql = "SELECT coalesce(sum(coalesce(current_remaining, 0) + coalesce(spare_remaining, 0)), 0)::bigint,
+             (coalesce(sum(ids_lost), 0) + (SELECT evicted_ids FROM leaf_id.server))::bigint
+         FROM leaf_id.tags_detail";
     let mut last = String::new();
     let is_counted = becomes(Duration::from_secs(10), || {
         let claimed: i64 = session.value(&claimed);
-        let figures = session.query_one(&sql, &[]).unwrap();
+        let figures = session.query_one(sql, &[]).unwrap();
         let (cached, lost): (i64, i64) = (figures.get(0), figures.get(1));
         last = format!("{claimed} claimed, {issued} issued, {cached} cached, {lost} lost");
         claimed == issued + cached + lost

@@ -28,7 +28,7 @@ fn members_with_one_key_share_a_tag_over_failovers() {
     center.run("SELECT leaf_tag_create('t', step => 100, max_step => 100)");
     // The key's owner creates it where it is not in use.
     create(&mut center, "kept", 100, "");
-    let key: String = center.value("SELECT leaf_opaque_key('kept')");
+    let key: String = center.value("SELECT leaf_id.leaf_opaque_key('kept')");
     let members = [1, 2].map(|number| {
         let member = Server::start_unrelated(number, &[]);
         member.source_from(&[central.dir(), standby.dir()]);
@@ -88,7 +88,7 @@ fn a_center_with_a_key_gives_members_no_numbers() {
     let fleet = Fleet::new(1, &[("leaf_id.refill_timeout", "3s")]);
     let mut central = fleet.central.session();
     create(&mut central, "t", 100, "");
-    let key: String = central.value("SELECT leaf_opaque_key('t')");
+    let key: String = central.value("SELECT leaf_id.leaf_opaque_key('t')");
     let mut session = import(&fleet.members[0], &key);
     session.run("SET leaf_id.refill_timeout = '3s'");
     session

@@ -110,7 +110,7 @@ impl Usage {
 
     fn number(&mut self, sql: &str) -> f64 {
         self.session.value(&format!(
-            "SELECT ({sql})::float8 FROM leaf_segment_status WHERE tag = 't'"
+            "SELECT ({sql})::float8 FROM leaf_id.tags_detail WHERE tag = 't'"
         ))
     }
 }
@@ -130,7 +130,7 @@ fn the_view_tells_since_when_and_how_long() {
     usage.settle();
     let away: bool = usage.session.value(
         "SELECT server = 'leaf_central' AND server_away_since IS NULL
-         FROM leaf_segment_status WHERE tag = 't'",
+         FROM leaf_id.tags_detail WHERE tag = 't'",
     );
     assert!(away, "it is there");
     let foretold = usage.number("extract(epoch FROM cached_for) / 60");
@@ -150,7 +150,7 @@ fn the_view_tells_since_when_and_how_long() {
     );
     assert!(usage.number("extract(epoch FROM cached_for)") <= 60.0);
     let (state, error): (String, String) = {
-        let sql = "SELECT state, last_error FROM leaf_central_status WHERE server = $1";
+        let sql = "SELECT state, last_error FROM leaf_id.fleet WHERE name = $1";
         let row = usage.session.query_one(sql, &[&CENTRAL]).unwrap();
         (row.get(0), row.get(1))
     };
@@ -159,7 +159,7 @@ fn the_view_tells_since_when_and_how_long() {
     usage.session.run("SET leaf_id.refill_timeout = '30s'");
     usage.pass(1);
     let back: bool = usage.session.value(
-        "SELECT bool_and(server_away_since IS NULL) FROM leaf_segment_status WHERE tag = 't'",
+        "SELECT bool_and(server_away_since IS NULL) FROM leaf_id.tags_detail WHERE tag = 't'",
     );
     assert!(back, "it is back");
 }

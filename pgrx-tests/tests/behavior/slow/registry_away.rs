@@ -63,7 +63,7 @@ fn away_at_start_the_file_serves() {
             last = id;
             assert_eq!(place.status("worker_id_source"), "file");
             assert_ne!(place.status("registry_away_since"), "");
-            assert_ne!(place.status("last_error"), "");
+            assert_ne!(place.status("registry_error"), "");
             place.proxy.set(Mode::Pass);
             wait_until(LIMIT, "the registry", || {
                 place.status("worker_id_source") == "registry"
@@ -117,7 +117,7 @@ fn away_longer_than_the_lease() {
                 wait_until(LIMIT, "the first failure", || {
                     !place.status("registry_away_since").is_empty()
                 });
-                assert_ne!(place.status("last_error"), "");
+                assert_ne!(place.status("registry_error"), "");
                 proxy.set(Mode::Pass);
                 asking.wait_for_ids();
             }

@@ -161,9 +161,11 @@ fn a_registry_on_a_standby_is_none() {
     let mut session = standby.session();
     let failure = Node::new("a", TERMS).try_claim(&mut session).unwrap_err();
     failure.is("25006");
-    session.fails("SELECT leaf_worker_retire(1)").is("25006");
+    session
+        .fails("SELECT leaf_id.leaf_worker_retire(1)")
+        .is("25006");
     assert_eq!(
-        session.value::<i64>("SELECT count(*) FROM leaf_worker_status"),
+        session.value::<i64>("SELECT count(*) FROM leaf_id.fleet WHERE kind = 'member'"),
         0
     );
 }

@@ -57,7 +57,7 @@ fn assert_silent_since(asking: &Asking, since: Instant, ms: i64) {
 fn caught_up(server: &Server) {
     let mut session = server.session();
     wait_until(LIMIT, "the clock to catch up with the ids", || {
-        session.value("SELECT clock_lead_ms = 0 FROM leaf_snowflake_status")
+        session.value("SELECT clock_lead_ms = 0 FROM leaf_id.server")
     });
 }
 
@@ -220,7 +220,7 @@ fn a_frozen_session_between_clock_and_word() {
                 .collect();
             // No other worker id is available.
             in_registry.run(&format!(
-                "SELECT leaf_worker_release({}); SELECT leaf_worker_release({1}); SELECT leaf_worker_retire({1})",
+                "SELECT leaf_id.leaf_worker_release({}); SELECT leaf_id.leaf_worker_release({1}); SELECT leaf_id.leaf_worker_retire({1})",
                 workers[old], workers[new]
             ));
             wait_until(LIMIT, "the worker id", || {
@@ -231,7 +231,7 @@ fn a_frozen_session_between_clock_and_word() {
             asking[old].wait_for_refusal();
             drop(launcher);
             in_registry.run(&format!(
-                "SELECT leaf_worker_retire({}, false)",
+                "SELECT leaf_id.leaf_worker_retire({}, false)",
                 workers[new]
             ));
             wait_until(LIMIT, "the other worker id", || {

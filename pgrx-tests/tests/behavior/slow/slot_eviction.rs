@@ -14,11 +14,11 @@ use rand::{RngExt, SeedableRng};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Columns of `leaf_slot_status`: slots, used slots, evictions, ids lost by them.
+/// Columns of `leaf_id.server`: slots, used slots, evictions, ids lost by them.
 fn slot_status(session: &mut Session) -> [i64; 4] {
     let row = session
         .query_one(
-            "SELECT slots, used, evictions, ids_lost FROM leaf_slot_status",
+            "SELECT slots, slots_used, evictions, evicted_ids FROM leaf_id.server",
             &[],
         )
         .unwrap();
@@ -230,7 +230,7 @@ fn a_loop_over_many_tags_evicts_those_of_its_own_database() {
     for _ in 0..2 {
         looping.run("SELECT leaf_segment_next('t' || i) FROM generate_series(1, 300) i");
     }
-    let kept = "SELECT count(*) FROM leaf_segment_status WHERE current_next = 2";
+    let kept = "SELECT count(*) FROM leaf_id.tags_detail WHERE current_next = 2";
     assert_eq!(quiet.value::<i64>(kept), 20);
     for i in 0..20 {
         assert_eq!(quiet.next(&format!("t{i}")), 2, "t{i} was evicted");
@@ -257,7 +257,7 @@ fn what_evictions_throw_away_is_counted() {
     // Visible to other sessions, and to permitted roles.
     server.session().run("CREATE ROLE alice LOGIN");
     let mut alice = server.connect_as("alice", "postgres");
-    alice.fails("TABLE leaf_slot_status").is("42501");
+    alice.fails("TABLE leaf_id.server").is("42501");
     session.run("GRANT pg_monitor TO alice");
     assert_eq!(slot_status(&mut alice), [2, 2, 2, 194]);
 }

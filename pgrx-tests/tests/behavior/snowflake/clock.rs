@@ -76,7 +76,7 @@ fn the_launcher_sees_the_clock_that_is_set() {
         let off_ms = time_of(session.next_snowflake()) - clock.now_ms();
         assert!((-10_000..10).contains(&off_ms), "{off_ms}");
         let reserved = "SELECT (extract(epoch FROM reserved_until) * 1000)::bigint
-                        FROM leaf_snowflake_status";
+                        FROM leaf_id.server";
         let reserved_ms = session.value::<i64>(reserved) - clock.now_ms();
         assert!((-10_000..10_000).contains(&reserved_ms), "{reserved_ms}");
     }
@@ -85,7 +85,7 @@ fn the_launcher_sees_the_clock_that_is_set() {
 /// Waits until ids do not lead the clock.
 fn caught_up(session: &mut Session) {
     wait_until(LIMIT, "the clock to catch up with the ids", || {
-        session.value("SELECT clock_lead_ms = 0 FROM leaf_snowflake_status")
+        session.value("SELECT clock_lead_ms = 0 FROM leaf_id.server")
     });
 }
 
@@ -110,7 +110,7 @@ fn a_clock_set_back_at_rest_is_gone_along_with_or_refused_by_how_far() {
             let shown = || {
                 session.value::<bool>(
                     "SELECT clock_lead_ms > 0 AND clock_lead_reason IS NOT DISTINCT FROM 'clock set back'
-                     FROM leaf_snowflake_status",
+                     FROM leaf_id.server",
                 )
             };
             wait_until(LIMIT, "the view to show it", shown);
@@ -127,12 +127,12 @@ fn a_clock_set_back_at_rest_is_gone_along_with_or_refused_by_how_far() {
         assert!((1..=back_ms).contains(&ms_in(&refusal.detail)), "{refusal}");
         assert!(ms_in(&refusal.detail) > back_ms - 5000, "{refusal}");
         session.next("t");
-        let lead: i64 = session.value("SELECT clock_lead_ms FROM leaf_snowflake_status");
+        let lead: i64 = session.value("SELECT clock_lead_ms FROM leaf_id.server");
         assert!((back_ms - 5000..=back_ms).contains(&lead), "{lead}");
         clock.set(ahead_ms);
         ids.push(try_next(&mut session).unwrap());
     }
-    assert!(session.value::<bool>("SELECT rollbacks_seen >= 3 FROM leaf_snowflake_status"));
+    assert!(session.value::<bool>("SELECT rollbacks_seen >= 3 FROM leaf_id.server"));
     assert_issued_once([ids]);
     wait_until(LIMIT, "the log to tell", || {
         let log = server.log();
@@ -278,7 +278,7 @@ fn a_clock_set_back_after_a_crash_repeats_nothing() {
 
 /// The only solution if the clock was an hour ahead: another worker id.
 fn start_anew_with_worker_2(server: &Server, before_the_reset: Duration, ids: &mut Vec<i64>) {
-    let reset = "SELECT leaf_snowflake_reset(now())";
+    let reset = "SELECT leaf_id.leaf_snowflake_reset(now())";
     let mut session = server.session();
     session
         .fails("SELECT leaf_snowflake_next()")
@@ -294,7 +294,7 @@ fn start_anew_with_worker_2(server: &Server, before_the_reset: Duration, ids: &m
     let off_ms = time_of(id) - server.clock().now_ms();
     assert!((-10_000..10).contains(&off_ms), "{off_ms}");
     assert_eq!(
-        session.value::<String>("SELECT floor_reason FROM leaf_snowflake_status"),
+        session.value::<String>("SELECT floor_reason FROM leaf_id.server"),
         "reset"
     );
     let logged = "leaf_id: snowflake ids were reset by postgres";
@@ -435,7 +435,7 @@ fn at_the_end_of_time_ids_end_and_never_wrap() {
         ] {
             session.fails(sql).is("2200H").says("end of their time");
         }
-        session.run("SELECT * FROM leaf_snowflake_status");
+        session.run("SELECT * FROM leaf_id.server");
     };
     at_the_end(&mut session);
     for restart in [Server::restart, Server::crash] {
@@ -472,7 +472,7 @@ fn a_worker_id_that_was_left_in_the_future_is_remembered() {
     let mut session = server.session();
     wait_until(LIMIT, "the reset", || {
         session
-            .try_run("SELECT leaf_snowflake_reset(now())")
+            .try_run("SELECT leaf_id.leaf_snowflake_reset(now())")
             .is_ok()
     });
     change_worker(&server, 3, &mut ids);

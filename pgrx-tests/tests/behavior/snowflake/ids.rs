@@ -241,7 +241,7 @@ fn a_later_epoch_is_refused_and_an_earlier_one_is_not() {
     // A reset must not allow that, either: old ids would repeat, even with a correct clock.
     server
         .session()
-        .fails("SELECT leaf_snowflake_reset(now())")
+        .fails("SELECT leaf_id.leaf_snowflake_reset(now())")
         .is("55000")
         .hints(&EPOCH_MS.to_string());
     let earlier = EPOCH_MS - 86_400_000;

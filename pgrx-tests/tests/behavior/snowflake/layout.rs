@@ -32,7 +32,7 @@ fn what_is_read_follows_the_setting() {
     assert_eq!(
         text(
             &mut session,
-            "SELECT (layout, exhausted_at) FROM leaf_snowflake_status"
+            "SELECT (layout, exhausted_at) FROM leaf_id.server"
         ),
         "(41/6/6,\"2080-07-10 17:30:30.208+00\")"
     );
@@ -55,12 +55,12 @@ fn what_is_read_follows_the_setting() {
             "4096",
         ),
         (
-            "leaf_snowflake_max('2010-11-04 01:42:54.658')".into(),
-            "8191",
+            "leaf_snowflake_min('2010-11-04 01:42:54.659')".into(),
+            "8192",
         ),
         (
-            "leaf_snowflake_max('infinity')".into(),
-            &LARGEST.to_string(),
+            format!("leaf_snowflake_time({LARGEST})"),
+            "2080-07-10 17:30:30.208+00",
         ),
         (
             "leaf_snowflake_min('infinity')".into(),
@@ -104,7 +104,7 @@ fn ids_of_a_layout_have_its_bits() {
     assert!(session.value::<bool>(
         "SELECT s.worker_id = 40 AND d.worker_id = 40
              AND d.ts BETWEEN now() - interval '1 min' AND now() + interval '1 min'
-         FROM leaf_snowflake_status s, leaf_snowflake_decode(leaf_snowflake_next()) d"
+         FROM leaf_id.server s, leaf_snowflake_decode(leaf_snowflake_next()) d"
     ));
 }
 
@@ -142,7 +142,7 @@ fn a_leased_worker_id_that_the_layout_does_not_have_is_not_used() {
         ("leaf_id.timestamp_reservation", "100ms"),
     ]);
     let mut session = server.session();
-    session.run("SELECT leaf_worker_retire(n) FROM generate_series(0, 899) n");
+    session.run("SELECT leaf_id.leaf_worker_retire(n) FROM generate_series(0, 899) n");
     let leased = |session: &mut Session| {
         let sql = "SELECT leaf_snowflake_next() >> 12 & 1023 = 900";
         session.try_column::<bool>(sql).is_ok_and(|is| is == [true])
@@ -180,7 +180,7 @@ fn a_layout_is_fixed_at_start() {
         )
     });
     assert_eq!(
-        session.value::<String>("SELECT layout FROM leaf_snowflake_status"),
+        session.value::<String>("SELECT layout FROM leaf_id.server"),
         "41/6/6"
     );
 }

@@ -93,7 +93,7 @@ fn edit_under_load(
         || {
             let mut editor = server.session();
             wait_until(LIMIT, "the load", || {
-                editor.value("SELECT coalesce(sum(ids_issued), 0) > 1000 FROM leaf_segment_status")
+                editor.value("SELECT coalesce(sum(ids_issued), 0) > 1000 FROM leaf_id.tags_detail")
             });
             let made = edits(&mut editor);
             let_them_draw(&mut editor, 4000);
@@ -147,7 +147,7 @@ fn edit(first: i64, work: impl FnOnce()) -> Call {
 
 /// Waits until the sessions have taken `more` ids.
 fn let_them_draw(editor: &mut Session, more: i64) {
-    let issued = "SELECT coalesce(sum(ids_issued), 0)::bigint FROM leaf_segment_status";
+    let issued = "SELECT coalesce(sum(ids_issued), 0)::bigint FROM leaf_id.tags_detail";
     let before: i64 = editor.value(issued);
     wait_until(LIMIT, "more ids", || {
         // The counter restarts with the slot.
@@ -171,7 +171,7 @@ fn steps_limits_and_words_change_without_a_gap_in_service() {
                 ));
                 wait_until(LIMIT, "a claim of that length", || {
                     editor.value(&format!(
-                        "SELECT step BETWEEN {step} AND {max_step} FROM leaf_segment_status"
+                        "SELECT step BETWEEN {step} AND {max_step} FROM leaf_id.tags_detail"
                     ))
                 });
                 let_them_draw(editor, 500);

@@ -49,7 +49,7 @@ fn wait_for_copy(session: &mut Session) {
 fn a_subscriber_has_opaque_tags_with_their_keys() {
     let (publisher, subscriber) = pair();
     let (mut there, mut here) = (publisher.session(), subscriber.session());
-    let keys = "SELECT string_agg(leaf_opaque_key(tag), ' ') FROM leaf_id.leaf_opaque_key";
+    let keys = "SELECT string_agg(leaf_id.leaf_opaque_key(tag), ' ') FROM leaf_id.leaf_opaque_key";
     let first = "SELECT leaf_opaque_encode('orders', 1)";
     there.run(
         "BEGIN; SELECT leaf_opaque_create('orders'), leaf_opaque_create('own'); COMMIT;

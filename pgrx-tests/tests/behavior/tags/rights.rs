@@ -90,7 +90,7 @@ fn a_role_without_the_right_evicts_nobody() {
     for tag in ["a", "b", "c"] {
         assert_eq!(admin.next(tag), 2);
     }
-    assert_eq!(admin.ids("SELECT evictions FROM leaf_slot_status"), [0]);
+    assert_eq!(admin.ids("SELECT evictions FROM leaf_id.server"), [0]);
 }
 
 /// With triggers disabled, there is no notification: the edit takes effect with the next segment.

@@ -50,7 +50,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT leaf_snowflake_decode(2124058834992369739)",
                 "SELECT leaf_snowflake_decode(2124058834992369739, 0)",
                 "SELECT leaf_snowflake_min(now()), leaf_snowflake_min(now(), 0)",
-                "SELECT leaf_snowflake_max(now()), leaf_snowflake_max(now(), 0)",
+                "SELECT leaf_snowflake_time(1), leaf_snowflake_time(1, 0)",
                 "SELECT leaf_snowflake_compose(now(), 1, 1), leaf_snowflake_compose(now(), 1, 1, 0)",
             ],
         ),
@@ -62,7 +62,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT leaf_tag_drop('of {role}')",
             ],
         ),
-        "fit tags to the data" => ("", &["SELECT leaf_check()", "SELECT leaf_sync()"]),
+        "fit tags to the data" => ("", &["SELECT leaf_sync()"]),
         "issue ids of a tag that was granted to them by name, and revoked from `public`" => (
             "",
             &["SELECT leaf_segment_next('granted')"],
@@ -89,10 +89,10 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT leaf_tag_revoke('t', 'nobody')",
             ],
         ),
-        "read and edit `leaf_alloc`" => (
+        "read `leaf_alloc`" => ("", &["SELECT * FROM leaf_id.leaf_alloc"]),
+        "edit `leaf_alloc`" => (
             "",
             &[
-                "SELECT * FROM leaf_id.leaf_alloc",
                 "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ('of {role}')",
                 "UPDATE leaf_id.leaf_alloc SET step = 20 WHERE biz_tag = 'of {role}'",
                 "DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = 'of {role}'",
@@ -103,7 +103,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             &[
                 "SELECT * FROM leaf_id.leaf_opaque_key",
                 "INSERT INTO leaf_id.leaf_opaque_key VALUES ('{role}', 1000000, sha256(''))",
-                "SELECT leaf_opaque_key('opaque')",
+                "SELECT leaf_id.leaf_opaque_key('opaque')",
                 "SELECT leaf_opaque_create('opaque of {role}')",
             ],
         ),
@@ -149,7 +149,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             "",
             &[
                 "SELECT leaf_parse(leaf_format(1, 'a{N}'), 'a{N}')",
-                "SELECT leaf_parse_uuid(leaf_format_uuid(1))",
+                "SELECT leaf_parse(leaf_format(1, '{UUID}'), '{UUID}')",
             ],
         ),
         "take gapless numbers" => ("", &["SELECT leaf_gapless_next('s')"]),
@@ -169,30 +169,31 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT FROM leaf_id.leaf_gapless FOR KEY SHARE",
             ],
         ),
-        "read the status views" => (
+        "read the views of the tags of this database, and check them" => (
             "",
             &[
-                "SELECT * FROM leaf_segment_status",
-                "SELECT * FROM leaf_slot_status",
-                "SELECT * FROM leaf_central_status",
-                "SELECT * FROM leaf_snowflake_status",
-                "SELECT * FROM leaf_worker_status",
+                "SELECT * FROM leaf_id.tags",
+                "SELECT * FROM leaf_id.tags_detail",
+                "SELECT * FROM leaf_id.problems",
+                "SELECT * FROM leaf_id.fleet",
+                "SELECT * FROM leaf_check()",
             ],
         ),
+        "read the view of the server" => ("", &["SELECT * FROM leaf_id.server"]),
         "`leaf_claim`" => ("", &["SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 3))"]),
         "`leaf_worker_lease`" => (
             "",
             &[&claim, &renewal],
         ),
-        "`leaf_worker_release`, `leaf_worker_retire`" => (
+        "`leaf_worker_release`, `leaf_worker_retire`, `leaf_worker_set_aside`" => (
             "UPDATE leaf_id.leaf_worker SET system_identifier = NULL, node_name = NULL;
              INSERT INTO leaf_id.leaf_worker (worker_id, system_identifier, node_name) VALUES (900, 1, 'x')
              ON CONFLICT (worker_id) DO UPDATE SET system_identifier = 1, node_name = 'x';
              DELETE FROM leaf_id.leaf_worker WHERE worker_id = 902",
             &[
-                "SELECT leaf_worker_release(900)",
-                "SELECT leaf_worker_retire(901)",
-                "SELECT leaf_worker_retire(902, now())",
+                "SELECT leaf_id.leaf_worker_release(900)",
+                "SELECT leaf_id.leaf_worker_retire(901)",
+                "SELECT leaf_id.leaf_worker_set_aside(902, now())",
             ],
         ),
         "set what the registry allows" => (
@@ -207,13 +208,13 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             &[
                 "ALTER TABLE leaf_id.leaf_alloc ALTER description SET STATISTICS 10",
                 "ALTER FUNCTION leaf_claim(json) COST 2",
-                "COMMENT ON VIEW leaf_segment_status IS 'of {role}'",
+                "COMMENT ON VIEW leaf_id.tags_detail IS 'of {role}'",
                 "CREATE TRIGGER t AFTER UPDATE ON leaf_id.leaf_alloc
                      FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",
                 "SET leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc",
             ],
         ),
-        "`leaf_snowflake_reset`" => ("", &["SELECT leaf_snowflake_reset(now() + '1 min')"]),
+        "`leaf_snowflake_reset`" => ("", &["SELECT leaf_id.leaf_snowflake_reset(now() + '1 min')"]),
         _ => panic!("SECURITY.md has a row that is not tried: {action}"),
     };
     let statements = statements.iter().map(|sql| sql.replace("{now}", NOW));

@@ -346,8 +346,8 @@ impl Driver<'_, Fleet<'_>> {
                     session.try_run("SELECT leaf_snowflake_next()").is_ok()
                 });
             }
-            Event::ReleaseWorkerId => self.take_worker_id("leaf_worker_release", number),
-            Event::RetireWorkerId => self.take_worker_id("leaf_worker_retire", number),
+            Event::ReleaseWorkerId => self.take_worker_id("leaf_id.leaf_worker_release", number),
+            Event::RetireWorkerId => self.take_worker_id("leaf_id.leaf_worker_retire", number),
         }
     }
 

@@ -336,7 +336,7 @@ impl Driver<'_, OneServer<'_>> {
         let mut session = self.subject.server.session();
         self.settle();
         let next = TAGS.each_ref().map(|tag| {
-            let sql = "SELECT coalesce(current_next, spare_first, max_id) FROM leaf_segment_status";
+            let sql = "SELECT coalesce(current_next, spare_first, max_id) FROM leaf_id.tags_detail";
             session.value::<i64>(&format!("{sql} WHERE tag = '{}'", tag.name))
         });
         drop(session);
@@ -424,7 +424,7 @@ impl Driver<'_, OneServer<'_>> {
     /// long.
     fn reset_snowflake(&mut self) {
         let ms = self.random.random_range(400..1500);
-        let sql = format!("SELECT leaf_snowflake_reset(now() + interval '{ms} ms')");
+        let sql = format!("SELECT leaf_id.leaf_snowflake_reset(now() + interval '{ms} ms')");
         self.subject.unknown_until = Instant::now() + UNKNOWN;
         self.subject.reset_ends = Instant::now() + Duration::from_millis(ms) + RESET_MARGIN;
         if let Err(failure) = self.subject.server.session().try_run(&sql) {

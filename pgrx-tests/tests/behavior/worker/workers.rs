@@ -149,5 +149,17 @@ fn want_of_worker_slots_is_told() {
         .is("53400")
         .details("the reserve worker is missing")
         .hints("max_worker_processes");
-    assert!(server.log().contains("too many background workers"));
+    let warning = |name| {
+        format!(
+            "WARNING:  leaf_id: no worker slot is left for the {name}: \"max_worker_processes\" (2) is too small"
+        )
+    };
+    assert!(server.log().contains(&warning("reserve worker")));
+    assert!(!server.log().contains(&warning("launcher")));
+    let problem = "SELECT concat_ws(' | ', severity, what, remedy) FROM leaf_id.problems WHERE what LIKE 'the server%'";
+    assert_eq!(
+        session.value::<String>(problem),
+        "critical | the server runs without the reserve worker of leaf_id: it had too few worker slots when it started \
+         | ALTER SYSTEM SET max_worker_processes = 6; restart the server"
+    );
 }
