@@ -204,13 +204,6 @@ COMMENT ON COLUMN @extschema@.leaf_worker_status.address IS
 COMMENT ON COLUMN @extschema@.leaf_worker_status.role_name IS
     'Role that claimed it for this node first: no other may claim, renew or release it; null: any';
 
--- Functions that servers call for their leases, and functions for operators.
-
-CREATE FUNCTION @extschema@.leaf_worker_lease(message json) RETURNS json
-    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_lease_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_worker_lease(json) IS
-    'Leases a worker id to another server, or renews its lease; it sends and is sent a message; not in a transaction block';
-
 CREATE FUNCTION @extschema@.leaf_worker_release(worker_id integer) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_release_wrapper';
 COMMENT ON FUNCTION @extschema@.leaf_worker_release(integer) IS

@@ -25,6 +25,7 @@ mod latch;
 mod name;
 mod numbers;
 mod planner;
+mod portal;
 mod process;
 mod roles;
 mod server;
@@ -51,13 +52,16 @@ pub use datum::{RawDatum, RowType, Text, oid_value, texts_datum};
 pub use event_trigger::{EventTriggerCall, call_with_names};
 pub use expression::Expression;
 pub use foreign::{ServerProblem, foreign_server, usage};
-pub use function::{caller_may_execute, check_execute, find_function, function, is_everybodys};
+pub use function::{
+    caller_may_execute, check_call, check_execute, find_function, function, is_everybodys,
+};
 pub use holder::{LockHolder, row_holder, table_holder};
 pub use latch::{Readiness, my_latch, set_latch, wait_for, wait_latch};
 pub use leaf_id_core::message::shown;
 pub use name::Name;
 pub use numbers::{hash, strong_random};
 pub use planner::LoneCall;
+pub use portal::require_clients_statement;
 pub use process::{
     check_for_interrupts, database, exit, leader_pid, on_exit, pid, report_activity,
 };
@@ -74,7 +78,7 @@ pub use signals::{
     asked_to_stop, handle_signals_in_loop, handle_signals_in_transactions, reload_if_asked,
     take_canceled,
 };
-pub use syncrep::{commit_synchronously, only_when_acknowledged, tell};
+pub use syncrep::{commit_synchronously, limit_hold, only_when_acknowledged};
 pub use table::check::Obstacle;
 pub use table::open::{Access, Table};
 pub use table::row::{Locker, Row};

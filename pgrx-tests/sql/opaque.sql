@@ -7,7 +7,7 @@ SELECT biz_tag, max_id, step, max_step, max_value, server FROM leaf_id.leaf_allo
 -- A number is no id, and an id takes a key.
 SELECT call, r.*
 FROM (VALUES ('leaf_segment_next(''t'')'), ('leaf_segment_next_batch(''t'', 3)'), ('leaf_segment_next_range(''t'', 3)'),
-             ('leaf_claim(''{"version": 1, "tag": "t", "n": 10}'')'), ('leaf_opaque_next(''plain'')'), ('leaf_opaque_key(''plain'')'),
+             ('leaf_opaque_next(''plain'')'), ('leaf_opaque_key(''plain'')'),
              ('leaf_opaque_next(''missing'')'), ('leaf_opaque_key(''missing'')'), ('leaf_opaque_next(repeat(''x'', 129))')) c (call),
      refusal('SELECT ' || call) r \gx
 SELECT leaf_opaque_next(NULL), leaf_opaque_key(NULL);

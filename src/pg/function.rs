@@ -4,6 +4,8 @@ use core::ffi::{CStr, c_int};
 
 use pgrx::pg_sys;
 
+use super::roles::caller_may_use_schema;
+
 /// Catalog data of a function.
 #[derive(Clone, Copy)]
 pub struct Function {
@@ -107,6 +109,24 @@ pub fn check_execute(function: u32) {
             pg_sys::RunFunctionExecuteHook(function.into());
         }
     }
+}
+
+/// The checks before a function call in SQL: raises an error if the current user may not execute
+/// it, or not use its schema.
+pub fn check_call(function: u32) {
+    // SAFETY: in a transaction; a function without a schema was dropped, which the next check
+    // reports. The name is palloc'ed, or null if the schema was dropped.
+    unsafe {
+        let schema = pg_sys::get_func_namespace(function.into());
+        if schema != pg_sys::InvalidOid && !caller_may_use_schema(schema) {
+            let (refused, kind) = (
+                pg_sys::AclResult::ACLCHECK_NO_PRIV,
+                pg_sys::ObjectType::OBJECT_SCHEMA,
+            );
+            pg_sys::aclcheck_error(refused, kind, pg_sys::get_namespace_name(schema));
+        }
+    }
+    check_execute(function);
 }
 
 /// Checks EXECUTE. Raises an error if the function was dropped.

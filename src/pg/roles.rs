@@ -109,6 +109,30 @@ pub fn caller_may_update(table: u32) -> bool {
     }
 }
 
+/// True if the caller may use a schema.
+///
+/// # Safety
+/// A transaction is open.
+#[cfg(feature = "pg15")]
+pub(super) unsafe fn caller_may_use_schema(schema: pg_sys::Oid) -> bool {
+    // SAFETY: guaranteed by the caller. A missing object raises an ordinary error.
+    let result = unsafe { pg_sys::pg_namespace_aclcheck(schema, raw_user(), pg_sys::ACL_USAGE) };
+    result == pg_sys::AclResult::ACLCHECK_OK
+}
+
+/// True if the caller may use a schema.
+///
+/// # Safety
+/// A transaction is open.
+#[cfg(not(feature = "pg15"))]
+pub(super) unsafe fn caller_may_use_schema(schema: pg_sys::Oid) -> bool {
+    let catalog = pg_sys::NamespaceRelationId;
+    // SAFETY: guaranteed by the caller. A missing object raises an ordinary error.
+    let result =
+        unsafe { pg_sys::object_aclcheck(catalog, schema, raw_user(), pg_sys::ACL_USAGE.into()) };
+    result == pg_sys::AclResult::ACLCHECK_OK
+}
+
 /// True if the caller may read a column of a table, by its number.
 ///
 /// # Safety

@@ -6,5 +6,6 @@
 
 mod code_as_superuser;
 mod ids_twice;
+mod other_servers;
 mod planted_names;
 mod what_is_told;
