@@ -22,6 +22,7 @@ mod foreign;
 mod function;
 mod holder;
 mod latch;
+mod memory;
 mod name;
 mod numbers;
 mod planner;
@@ -58,6 +59,7 @@ pub use function::{
 pub use holder::{LockHolder, row_holder, table_holder};
 pub use latch::{Readiness, my_latch, set_latch, wait_for, wait_latch};
 pub use leaf_id_core::message::shown;
+pub use memory::touch;
 pub use name::Name;
 pub use numbers::{hash, strong_random};
 pub use planner::LoneCall;
