@@ -40,7 +40,7 @@ mod trigger;
 mod wait;
 
 pub use backend_local::BackendLocal;
-pub use catalog::{relation_changed, relation_exists, relation_owner, watch_relation};
+pub use catalog::{relation_changed, relation_exists, watch_relation};
 pub use client::{Client, client};
 pub use clock::{TIMESTAMP_EPOCH_US, boot_ms, format_ms, now_ms, now_timestamp};
 pub use column::{Unread, largest_value};
@@ -52,9 +52,10 @@ pub use databases::{
 pub use datum::{RawDatum, RowType, Text, oid_value, texts_datum};
 pub use event_trigger::{EventTriggerCall, call_with_names};
 pub use expression::Expression;
-pub use foreign::{ServerProblem, foreign_server, usage};
+pub use foreign::{ServerProblem, check_foreign_server};
 pub use function::{
-    caller_may_execute, check_call, check_execute, find_function, function, is_everybodys,
+    caller_may_execute, check_call, check_execute, find_extension_function, find_function,
+    function, is_everybodys,
 };
 pub use holder::{LockHolder, row_holder, table_holder};
 pub use latch::{Readiness, my_latch, set_latch, wait_for, wait_latch};
@@ -69,7 +70,7 @@ pub use process::{
 };
 pub use roles::{
     Caller, caller_is_monitor, caller_is_one_of, caller_may_update, is_superuser, require_update,
-    user, user_name,
+    user_name,
 };
 pub use server::{
     binary_upgrade, has_synchronous_standbys, host_name, in_recovery, nudge_postmaster, port,

@@ -4,6 +4,7 @@ use core::ffi::{CStr, c_int};
 
 use pgrx::pg_sys;
 
+use super::catalog::extension_schema;
 use super::roles::caller_may_use_schema;
 
 /// Catalog data of a function.
@@ -66,10 +67,23 @@ pub fn function(oid: u32) -> Option<Function> {
 
 /// The function with exactly this schema, name and argument types. Does not use the search path.
 pub fn find_function(schema: &CStr, name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
+    // SAFETY: in a transaction; a null-terminated string.
+    find_in(
+        unsafe { pg_sys::get_namespace_oid(schema.as_ptr(), true) },
+        name,
+        arguments,
+    )
+}
+
+/// The function with exactly this name and argument types in the schema of the extension.
+pub fn find_extension_function(name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
+    find_in(extension_schema()?, name, arguments)
+}
+
+fn find_in(schema: pg_sys::Oid, name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
     // SAFETY: in a transaction; `count` types, which are copied; the cache is keyed by a name, a
     // list of types and the oid of a schema.
     unsafe {
-        let schema = pg_sys::get_namespace_oid(schema.as_ptr(), true);
         let count = c_int::try_from(arguments.len()).unwrap_or(0);
         let arguments = pg_sys::buildoidvector(arguments.as_ptr(), count);
         Function::from_row(pg_sys::SearchSysCache3(

@@ -133,7 +133,7 @@ pub(super) unsafe fn caller_may_use_schema(schema: pg_sys::Oid) -> bool {
     result == pg_sys::AclResult::ACLCHECK_OK
 }
 
-/// True if the caller may read a column of a table, by its number.
+/// True if the caller may read a column of a table, by its number, and use the table's schema.
 ///
 /// # Safety
 /// The table is open, and has the column.
@@ -141,9 +141,11 @@ pub(super) unsafe fn user_may_read(table: pg_sys::Oid, column: i16) -> bool {
     // SAFETY: in a transaction; guaranteed by the caller.
     unsafe {
         let mode = pg_sys::AclMode::from(pg_sys::ACL_SELECT);
-        pg_sys::pg_class_aclcheck(table, raw_user(), mode) == pg_sys::AclResult::ACLCHECK_OK
-            || pg_sys::pg_attribute_aclcheck(table, column, raw_user(), mode)
+        caller_may_use_schema(pg_sys::get_rel_namespace(table))
+            && (pg_sys::pg_class_aclcheck(table, raw_user(), mode)
                 == pg_sys::AclResult::ACLCHECK_OK
+                || pg_sys::pg_attribute_aclcheck(table, column, raw_user(), mode)
+                    == pg_sys::AclResult::ACLCHECK_OK)
     }
 }
 
@@ -184,12 +186,6 @@ fn schema_users() -> Vec<pg_sys::Oid> {
         pg_sys::ReleaseSysCache(row);
         users
     }
-}
-
-/// The effective user.
-pub fn user() -> u32 {
-    // SAFETY: no arguments; reads a global.
-    unsafe { pg_sys::GetUserId() }.to_u32()
 }
 
 /// True if the effective user is a superuser.

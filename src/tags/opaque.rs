@@ -51,7 +51,7 @@ pub fn has_key(tag: &Tag) -> Result<bool, Failure> {
 
 /// True if the caller may set the position of a tag of this name. With a key, that reveals the ids
 /// of chosen numbers, so it requires that the name has no key, that this transaction has created
-/// it, or that the caller may create keys.
+/// it, or that the caller may encode numbers.
 ///
 /// # Errors
 /// As [`has_key`].
@@ -60,8 +60,8 @@ pub fn caller_may_renumber(tag: &Tag) -> Result<bool, Failure> {
     if row.is_none_or(|row| row.is_ours()) {
         return Ok(true);
     }
-    let arguments = [Type::Text.oid(), Type::Bigint.oid(), Type::Text.oid()];
-    let right = pg::find_function(pg::SCHEMA, c"leaf_make_key", &arguments);
+    let arguments = [Type::Text.oid(), Type::Bigint.oid()];
+    let right = pg::find_extension_function(c"leaf_opaque_encode", &arguments);
     Ok(right.is_some_and(|function| pg::caller_may_execute(function.oid)))
 }
 

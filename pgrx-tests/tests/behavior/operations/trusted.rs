@@ -261,7 +261,10 @@ fn what_is_in_the_way_is_an_error() {
         .fails("CREATE EXTENSION leaf_id SCHEMA leaf_id")
         .is("3F000");
     owner.run("CREATE SCHEMA leaf_id");
-    owner.fails("CREATE EXTENSION leaf_id").is("42P06");
+    owner
+        .fails("CREATE EXTENSION leaf_id")
+        .is("42P06")
+        .hints("It belongs to role owner.");
     owner
         .fails("CREATE EXTENSION leaf_id SCHEMA leaf_id")
         .is("42P06");

@@ -214,9 +214,9 @@ fn requests_that_nobody_answers_keep_no_slot_from_others() {
             "CREATE EXTENSION dblink;
              CREATE SERVER away FOREIGN DATA WRAPPER dblink_fdw
                  OPTIONS (host '/nowhere', dbname 'postgres', connect_timeout '2');
-             CREATE USER MAPPING FOR CURRENT_USER SERVER away OPTIONS (user 'x', password 'x');
              CREATE USER MAPPING FOR mallory SERVER away OPTIONS (user 'x', password 'x');
-             GRANT USAGE ON FOREIGN SERVER away TO mallory",
+             GRANT USAGE ON FOREIGN DATA WRAPPER dblink_fdw TO mallory;
+             ALTER SERVER away OWNER TO mallory",
         );
         let tags = slots + 40;
         attack.mallory().run(&format!(
