@@ -28,7 +28,7 @@ CREATE TABLE leaf_id.leaf_worker (
     host boolean NOT NULL DEFAULT false,
     CONSTRAINT leaf_worker_holder CHECK (
         (system_identifier IS NULL) OPERATOR(pg_catalog.=) (node_name IS NULL)),
-    CONSTRAINT leaf_worker_node UNIQUE (system_identifier, node_name)
+    CONSTRAINT leaf_worker_node UNIQUE (role_name, system_identifier, node_name)
 )
 -- Renewals update their row in place (HOT) as long as the page has room.
 WITH (fillfactor = 50);
@@ -40,7 +40,7 @@ COMMENT ON COLUMN leaf_id.leaf_worker.system_identifier IS
     'Database cluster of the holder, also when its lease has ended; null: nobody';
 COMMENT ON COLUMN leaf_id.leaf_worker.node_name IS 'leaf_id.node_name of the holder';
 COMMENT ON COLUMN leaf_id.leaf_worker.role_name IS
-    'Role that claimed it for this node first: no other may claim, renew or release it; null: any';
+    'Role that claimed it: no other may renew or release it, and its nodes of the same name are others; null: any';
 COMMENT ON COLUMN leaf_id.leaf_worker.token IS
     'What the holder must show; changes with each renewal; 0: nobody can';
 COMMENT ON COLUMN leaf_id.leaf_worker.leased_at IS 'When the holder got it';
@@ -202,7 +202,7 @@ COMMENT ON COLUMN @extschema@.leaf_worker_status.retired IS 'Neither leased nor 
 COMMENT ON COLUMN @extschema@.leaf_worker_status.address IS
     'Where the holder connected from; null: by a Unix socket';
 COMMENT ON COLUMN @extschema@.leaf_worker_status.role_name IS
-    'Role that claimed it for this node first: no other may claim, renew or release it; null: any';
+    'Role that claimed it: no other may renew or release it, and its nodes of the same name are others; null: any';
 
 CREATE FUNCTION @extschema@.leaf_worker_release(worker_id integer) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_release_wrapper';
