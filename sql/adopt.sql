@@ -1001,6 +1001,15 @@ LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    -- Who can have set leaf_id.adopt_new_columns; null: a superuser. A setting of one role does not
+    -- act on another's table.
+    setter CONSTANT name := (
+        SELECT CASE
+            WHEN s.source = 'database' THEN (
+                SELECT pg_get_userbyid(d.datdba) FROM pg_database d WHERE d.datname = current_database())
+            WHEN s.source IN ('user', 'database user', 'client', 'session') THEN session_user
+        END
+        FROM pg_settings s WHERE s.name = 'leaf_id.adopt_new_columns');
     new_column record;
     moved record;
     line text;
@@ -1015,6 +1024,7 @@ BEGIN
         JOIN pg_class c ON c.oid = t.objid
         JOIN pg_attribute a ON a.attrelid = c.oid
         WHERE t.classid = 'pg_class'::regclass AND t.command_tag IN ('CREATE TABLE', 'ALTER TABLE') AND NOT t.in_extension
+            AND (setter IS NULL OR pg_has_role(setter, c.relowner, 'MEMBER'))
             AND c.relkind IN ('r', 'p') AND c.relpersistence <> 't' AND NOT c.relispartition
             AND a.attnum > 0 AND a.attinhcount = 0 AND (added = '{}' OR a.attname = ANY (added))
             -- Its own new sequence, not an existing one (LIKE, ADD COLUMN IF NOT EXISTS).

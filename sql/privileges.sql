@@ -34,6 +34,7 @@ BEGIN
         SELECT m.classid, m.objid FROM members m
         WHERE m.classid OPERATOR(pg_catalog.=) ANY (ARRAY[
             'pg_catalog.pg_proc'::pg_catalog.regclass::pg_catalog.oid,
+            'pg_catalog.pg_ts_parser'::pg_catalog.regclass::pg_catalog.oid,
             'pg_catalog.pg_event_trigger'::pg_catalog.regclass::pg_catalog.oid])
     )
     -- Objects created by initdb have no entry.
@@ -243,8 +244,8 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_opaque_key(text),
     @extschema@.leaf_opaque_create(text, bigint, integer, integer, text, text),
     leaf_id.leaf_make_key(text, bigint, text),
-    @extschema@.leaf_claim(json),
-    @extschema@.leaf_worker_lease(json),
+    @extschema@.leaf_claim(internal, integer),
+    @extschema@.leaf_worker_lease(internal, integer),
     leaf_id.leaf_worker_release(integer),
     leaf_id.leaf_worker_retire(integer, boolean),
     leaf_id.leaf_worker_set_aside(integer, timestamptz)

@@ -2,6 +2,20 @@
 
 -- Schema of the extension's tables. An existing one is an error, since objects that others have
 -- created in it could take the place of ours.
+DO $$
+DECLARE
+    owner CONSTANT pg_catalog.name := (
+        SELECT pg_catalog.pg_get_userbyid(n.nspowner)
+        FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) 'leaf_id');
+BEGIN
+    IF owner IS NOT NULL THEN
+        RAISE EXCEPTION 'schema "leaf_id" already exists' USING
+            ERRCODE = 'duplicate_schema',
+            DETAIL = 'CREATE EXTENSION leaf_id creates it, for its tables.',
+            HINT = pg_catalog.format('It belongs to role %I. That role, or a superuser, can rename or drop it.', owner);
+    END IF;
+END
+$$;
 CREATE SCHEMA leaf_id;
 COMMENT ON SCHEMA leaf_id IS 'Views, tables and internal functions of extension leaf_id';
 

@@ -24,9 +24,3 @@ CREATE FUNCTION @extschema@.leaf_segment_next_range(tag text, n integer, OUT fir
     STRICT VOLATILE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_segment_next_range_wrapper';
 COMMENT ON FUNCTION @extschema@.leaf_segment_next_range(text, integer) IS
     'The next n ids of a tag without a gap, as the first and the last; n up to max_step';
-
--- Messages are json, which is passed on as it is written: jsonb would be parsed twice.
-CREATE FUNCTION @extschema@.leaf_claim(message json) RETURNS json
-    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_claim_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_claim(json) IS
-    'Claims ids of a tag for another server, which sends and is sent a message; not in a transaction block';

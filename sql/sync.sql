@@ -81,7 +81,7 @@ COMMENT ON FUNCTION leaf_id.leaf_issuer() IS 'leaf_segment_next()';
 -- Locks nothing, since a table may be locked ACCESS EXCLUSIVE. So pg_get_expr() gets no relation; a
 -- default has no variables.
 CREATE FUNCTION leaf_id.leaf_issuing_columns(
-    OUT relation oid, OUT column_name name, OUT tag text, OUT texts text[], OUT expression text)
+    OUT relation oid, OUT column_name name, OUT tag text, OUT texts text[], OUT expression text, OUT writer oid)
 RETURNS SETOF record
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -91,24 +91,25 @@ AS $$
         FROM pg_depend d
         WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid IN (SELECT i.issuer FROM leaf_id.leaf_issuers() i)
     ), defaults AS (
-        SELECT a.attrelid, a.attname, f.adbin AS tree
+        SELECT a.attrelid, a.attname, f.adbin AS tree, r.relowner AS writer
         FROM callers c
         JOIN pg_attrdef f ON f.oid = c.objid AND c.classid = 'pg_attrdef'::regclass
         JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum AND a.attgenerated = ''
+        JOIN pg_class r ON r.oid = f.adrelid
         UNION ALL
-        SELECT a.attrelid, a.attname, t.typdefaultbin
+        SELECT a.attrelid, a.attname, t.typdefaultbin, t.typowner
         FROM callers c
         JOIN pg_type t ON t.oid = c.objid AND c.classid = 'pg_type'::regclass
         JOIN pg_attribute a ON a.atttypid = t.oid AND NOT a.atthasdef
         JOIN pg_class r ON r.oid = a.attrelid AND r.relkind IN ('r', 'p', 'f')
     )
-    SELECT d.attrelid, d.attname, t.tag, s.texts, CASE WHEN t.tag IS NULL THEN pg_get_expr(d.tree, 0) END
+    SELECT d.attrelid, d.attname, t.tag, s.texts, CASE WHEN t.tag IS NULL THEN pg_get_expr(d.tree, 0) END, d.writer
     FROM defaults d
     CROSS JOIN LATERAL leaf_id.leaf_default_source(d.tree, (SELECT leaf_id.leaf_issuer())) s
     CROSS JOIN LATERAL (SELECT CASE WHEN octet_length(s.tag) BETWEEN 1 AND 128 THEN s.tag END AS tag) t
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_issuing_columns() IS
-    'The columns whose defaults, or those of their domains, issue ids: of which tag, or, if that is no constant, by which expression';
+    'The columns whose defaults, or those of their domains, issue ids: of which tag, or, if that is no constant, by which expression; and who wrote that: the owner of the table or domain';
 
 -- One row per column, including its partitions and children, and one per table that was not read.
 CREATE FUNCTION leaf_id.leaf_read_columns(
@@ -121,8 +122,8 @@ CREATE FUNCTION leaf_id.leaf_read_columns(
     OUT unread text, OUT is_hidden boolean,
     OUT type_end bigint,
     OUT largest bigint,
-    -- Largest value in tables of owners without may_raise.
-    OUT untrusted bigint,
+    -- Largest value that does not count, and the role for whose sake.
+    OUT untrusted bigint, OUT untrusted_role oid,
     -- Over all columns of the tag: the largest value that counts; any column counts; one that
     -- counts was not read.
     OUT wanted bigint,
@@ -161,13 +162,12 @@ AS $$
                 'it is locked by another session: try again',
                 'you may not read it',
                 'row-level security may hide rows from you'), false) AS is_hidden,
-            -- The owner of a table can write any number into it, and so make a superuser use up a
-            -- tag of others. So a value counts only if the owner could do the same harm directly,
-            -- by editing tags or dropping the database; if the caller has named the tag; or if it
-            -- is below max_id, where it can cost only the cached ids.
-            only_tag IS NOT NULL
-                OR has_table_privilege(c.relowner, 'leaf_id.leaf_alloc'::regclass, 'UPDATE')
-                OR pg_has_role(c.relowner, 'pg_database_owner', 'USAGE') AS may_raise
+            -- The owner of a table can write any number into it, and the owner of its domain any tag
+            -- into the default, and so make a superuser use up a tag of others. So a value counts
+            -- only if both could do the same harm directly, by editing tags or dropping the
+            -- database; if the caller has named the tag; or if it is below max_id, where it can
+            -- cost only the cached ids.
+            d.role AS untrusted_role, d.role IS NULL AS may_raise
         FROM topmost o
         JOIN tree t ON t.root = o.relation
         JOIN pg_class c ON c.oid = t.member
@@ -175,12 +175,19 @@ AS $$
         -- The function is strict: a NULL column number skips the read.
         CROSS JOIN LATERAL leaf_id.leaf_column_max(
             t.member, CASE WHEN o.tag IS NOT NULL AND c.relkind <> 'p' THEN a.attnum END) m
+        LEFT JOIN LATERAL (
+            SELECT r.role FROM (VALUES (c.relowner), (o.writer)) r (role)
+            WHERE only_tag IS NULL
+                AND NOT has_table_privilege(r.role, 'leaf_id.leaf_alloc'::regclass, 'UPDATE')
+                AND NOT pg_has_role(r.role, 'pg_database_owner', 'USAGE')
+            LIMIT 1) d ON true
     )
     SELECT m.tag, r.relation, m.column_name, m.expression, m.unread,
         bool_or(bool_or(m.is_hidden)) OVER (PARTITION BY m.root, m.column_name),
         min(m.type_end),
         max(m.largest),
         max(m.largest) FILTER (WHERE NOT m.may_raise),
+        min(m.untrusted_role),
         max(max(m.largest) FILTER (WHERE m.may_raise OR m.largest < l.max_id)) OVER of_tag,
         bool_or(bool_or(m.may_raise) FILTER (WHERE m.unread IS NULL)) OVER of_tag,
         bool_or(bool_or(m.is_hidden AND m.may_raise)) OVER of_tag,
@@ -377,8 +384,8 @@ BEGIN
         IF this.untrusted >= greatest(next_after, 1) AND action <> 'skip' THEN
             action := 'skip';
             detail := format(
-                'its owner %s may not edit tags: if this value is right, SELECT * FROM leaf_sync(%L)',
-                (SELECT c.relowner::regrole FROM pg_class c WHERE c.oid = this.relation), tag);
+                '%s, who owns the table or its domain, may not edit tags: if this value is right, SELECT * FROM leaf_sync(%L)',
+                this.untrusted_role::regrole, tag);
         ELSIF this.is_hidden AND action <> 'skip' THEN
             -- Partitions and children that were not read have rows of their own.
             action := CASE action WHEN 'none' THEN 'skip' ELSE action END;

@@ -401,7 +401,7 @@ COMMENT ON COLUMN leaf_id.fleet.reserved_until IS 'No id of any holder so far ca
 COMMENT ON COLUMN leaf_id.fleet.clock_offset_ms IS 'The clock of a member minus that of this server when it was last renewed, in milliseconds';
 COMMENT ON COLUMN leaf_id.fleet.system_identifier IS 'Database cluster of a member, also when its lease has ended';
 COMMENT ON COLUMN leaf_id.fleet.address IS 'Where a member connected from; null: by a Unix socket';
-COMMENT ON COLUMN leaf_id.fleet.role_name IS 'Role that claimed the worker id for this node first: no other may claim, renew or release it; null: any';
+COMMENT ON COLUMN leaf_id.fleet.role_name IS 'Role that claimed the worker id: no other may renew or release it, and its nodes of the same name are others; null: any';
 COMMENT ON COLUMN leaf_id.problems.severity IS 'critical, warning, or info';
 COMMENT ON COLUMN leaf_id.problems.what IS 'What is wrong';
 COMMENT ON COLUMN leaf_id.problems.since IS 'Since when; null where that is not known';

@@ -28,7 +28,7 @@ CREATE TABLE leaf_id.leaf_worker (
     host boolean NOT NULL DEFAULT false,
     CONSTRAINT leaf_worker_holder CHECK (
         (system_identifier IS NULL) OPERATOR(pg_catalog.=) (node_name IS NULL)),
-    CONSTRAINT leaf_worker_node UNIQUE (system_identifier, node_name)
+    CONSTRAINT leaf_worker_node UNIQUE (role_name, system_identifier, node_name)
 )
 -- Renewals update their row in place (HOT) as long as the page has room.
 WITH (fillfactor = 50);
@@ -40,7 +40,7 @@ COMMENT ON COLUMN leaf_id.leaf_worker.system_identifier IS
     'Database cluster of the holder, also when its lease has ended; null: nobody';
 COMMENT ON COLUMN leaf_id.leaf_worker.node_name IS 'leaf_id.node_name of the holder';
 COMMENT ON COLUMN leaf_id.leaf_worker.role_name IS
-    'Role that claimed it for this node first: no other may claim, renew or release it; null: any';
+    'Role that claimed it: no other may renew or release it, and its nodes of the same name are others; null: any';
 COMMENT ON COLUMN leaf_id.leaf_worker.token IS
     'What the holder must show; changes with each renewal; 0: nobody can';
 COMMENT ON COLUMN leaf_id.leaf_worker.leased_at IS 'When the holder got it';
@@ -172,12 +172,7 @@ ALTER TABLE leaf_id.leaf_registry_origin ENABLE REPLICA TRIGGER leaf_registry_or
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_worker', '');
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_registry', '');
 
--- Functions that servers call for their leases, and functions for operators.
-
-CREATE FUNCTION @extschema@.leaf_worker_lease(message json) RETURNS json
-    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_lease_wrapper';
-COMMENT ON FUNCTION @extschema@.leaf_worker_lease(json) IS
-    'Leases a worker id to another server, or renews its lease; it sends and is sent a message; not in a transaction block';
+-- Functions for operators.
 
 CREATE FUNCTION leaf_id.leaf_worker_release(worker_id integer) RETURNS void
     VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_worker_release_wrapper';

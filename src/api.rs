@@ -7,7 +7,7 @@
 //! * [`adopt`]: the event trigger that gives new columns a tag.
 //! * [`opaque`]: opaque ids, encoding and decoding.
 //! * [`tags`]: the triggers of the table of tags.
-//! * [`registry`]: the worker registry.
+//! * [`registry`]: the worker registry. [`servers`]: functions for other servers.
 //! * [`gapless`]: gapless numbers. [`format`](mod@format): formatted ids.
 //! * [`status`]: data for the views.
 //! * [`sync`]: helpers of `leaf_sync`.
@@ -22,6 +22,7 @@ mod gapless;
 mod opaque;
 mod registry;
 mod segment;
+mod servers;
 mod snowflake;
 mod status;
 mod support;
@@ -51,7 +52,12 @@ pgrx::extension_sql_file!(
     name = "workers",
     requires = ["format"]
 );
-pgrx::extension_sql_file!("../sql/rights.sql", name = "rights", requires = ["workers"]);
+pgrx::extension_sql_file!(
+    "../sql/servers.sql",
+    name = "servers",
+    requires = ["workers"]
+);
+pgrx::extension_sql_file!("../sql/rights.sql", name = "rights", requires = ["servers"]);
 pgrx::extension_sql_file!("../sql/sync.sql", name = "sync", requires = ["rights"]);
 pgrx::extension_sql_file!("../sql/views.sql", name = "views", requires = ["sync"]);
 pgrx::extension_sql_file!("../sql/adopt.sql", name = "adopt", requires = ["views"]);

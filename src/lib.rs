@@ -39,6 +39,7 @@ pgrx::pg_module_magic!();
 #[pgrx::pg_guard]
 #[allow(unsafe_code, reason = "PostgreSQL finds it by this name")]
 pub extern "C-unwind" fn _PG_init() {
+    pg::touch();
     if !pg::preloading() {
         return;
     }

@@ -22,9 +22,11 @@ mod foreign;
 mod function;
 mod holder;
 mod latch;
+mod memory;
 mod name;
 mod numbers;
 mod planner;
+mod portal;
 mod process;
 mod roles;
 mod server;
@@ -38,7 +40,7 @@ mod trigger;
 mod wait;
 
 pub use backend_local::BackendLocal;
-pub use catalog::{relation_changed, relation_exists, relation_owner, watch_relation};
+pub use catalog::{relation_changed, relation_exists, watch_relation};
 pub use client::{Client, client};
 pub use clock::{TIMESTAMP_EPOCH_US, boot_ms, format_ms, now_ms, now_timestamp};
 pub use column::{Unread, largest_value};
@@ -50,21 +52,26 @@ pub use databases::{
 pub use datum::{RawDatum, RowType, Text, oid_value, texts_datum};
 pub use event_trigger::{EventTriggerCall, call_with_names};
 pub use expression::Expression;
-pub use foreign::{ServerProblem, foreign_server, usage};
-pub use function::{caller_may_execute, check_execute, find_function, function, is_everybodys};
+pub use foreign::{ServerProblem, check_foreign_server};
+pub use function::{
+    caller_may_execute, check_call, check_execute, find_extension_function, find_function,
+    function, is_everybodys,
+};
 pub use holder::{LockHolder, row_holder, table_holder};
 pub use latch::{Readiness, my_latch, set_latch, wait_for, wait_latch};
 pub use leaf_id_core::message::shown;
+pub use memory::touch;
 pub use name::Name;
 pub use numbers::{hash, strong_random};
 pub use planner::LoneCall;
+pub use portal::require_clients_statement;
 pub use process::{
     check_for_interrupts, database, exit, leader_pid, max_worker_processes, on_exit, pid,
     registered_workers, report_activity,
 };
 pub use roles::{
     Caller, Privilege, caller_has, caller_is_monitor, caller_is_one_of, caller_may_update,
-    is_superuser, user, user_identifier, user_name,
+    is_superuser, user_identifier, user_name,
 };
 pub use server::{
     binary_upgrade, has_synchronous_standbys, host_name, in_recovery, nudge_postmaster, port,
@@ -75,7 +82,7 @@ pub use signals::{
     asked_to_stop, handle_signals_in_loop, handle_signals_in_transactions, reload_if_asked,
     take_canceled,
 };
-pub use syncrep::{commit_synchronously, only_when_acknowledged, tell};
+pub use syncrep::{commit_synchronously, limit_hold, only_when_acknowledged};
 pub use table::check::Obstacle;
 pub use table::open::{Access, Table};
 pub use table::row::{Locker, Row};

@@ -12,7 +12,7 @@ from common import BIN, Load, Server, assert_issued_once, fail, run, say
 STATEMENTS = {
     "segment": "INSERT INTO orders DEFAULT VALUES RETURNING id, 0",
     "gapless": "SELECT leaf_gapless_next('invoices'), 0",
-    "claim": """SELECT (leaf_claim('{"version": 1, "tag": "fleet", "n": 1}') ->> 'first')::bigint, 0""",
+    "claim": """SELECT (token::json ->> 'first')::bigint, 0 FROM ts_parse('leaf_id.leaf_claim', '{"version": 1, "tag": "fleet", "n": 1}')""",
     "snowflake": "SELECT leaf_snowflake_next(), 0",
 }
 ROUNDS = 5

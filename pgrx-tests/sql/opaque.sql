@@ -7,7 +7,7 @@ SELECT biz_tag, max_id, step, max_step, max_value, server FROM leaf_id.leaf_allo
 -- A number is no id, and an id takes a key.
 SELECT call, r.*
 FROM (VALUES ('leaf_segment_next(''t'')'), ('leaf_segment_next_batch(''t'', 3)'), ('leaf_segment_next_range(''t'', 3)'),
-             ('leaf_claim(''{"version": 1, "tag": "t", "n": 10}'')'), ('leaf_opaque_next(''plain'')'), ('leaf_id.leaf_opaque_key(''plain'')'),
+             ('leaf_opaque_next(''plain'')'), ('leaf_id.leaf_opaque_key(''plain'')'),
              ('leaf_opaque_next(''missing'')'), ('leaf_id.leaf_opaque_key(''missing'')'), ('leaf_opaque_next(repeat(''x'', 129))')) c (call),
      refusal('SELECT ' || call) r \gx
 SELECT leaf_opaque_next(NULL), leaf_id.leaf_opaque_key(NULL);
@@ -98,7 +98,7 @@ ORDER BY n;
 GRANT SELECT ON ways TO PUBLIC;
 CREATE EXTENSION dblink;
 CREATE SERVER elsewhere FOREIGN DATA WRAPPER dblink_fdw;
-GRANT USAGE ON FOREIGN SERVER elsewhere TO PUBLIC;
+ALTER SERVER elsewhere OWNER TO leaf_id_manager;
 SET ROLE leaf_id_manager;
 TABLE ways;
 COPY leaf_id.leaf_opaque_key TO STDOUT;
@@ -109,12 +109,25 @@ SET ROLE leaf_id_monitor;
 TABLE ways;
 SET ROLE leaf_id_app;
 TABLE ways;
--- Who may make keys creates, resets and drops, and does not see one.
+-- Who may make keys creates and drops, and does not see one.
 SET ROLE leaf_id_keeper;
 BEGIN;
 TABLE ways;
 ROLLBACK;
 SELECT leaf_opaque_create('own');
+SELECT sqlstate, hint FROM refusal($$SELECT leaf_tag_reset('own', 100)$$);
+SELECT sqlstate FROM refusal($$SELECT leaf_tag_drop('own'), leaf_tag_create('own')$$);
+-- A reset tells what the encoder does, so that right is asked for; and gives no id before it is committed.
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION leaf_opaque_encode TO leaf_id_keeper;
+SET ROLE leaf_id_keeper;
+BEGIN;
+SELECT leaf_tag_reset('own', 7);
+SAVEPOINT s;
+SELECT leaf_opaque_next('own');
+ROLLBACK TO s;
+SELECT leaf_opaque_next('own');
+ROLLBACK;
 SELECT leaf_tag_reset('own', 100);
 SELECT leaf_tag_drop('own'), leaf_tag_create('own');
 SELECT leaf_tag_drop('own');

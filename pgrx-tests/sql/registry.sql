@@ -7,12 +7,12 @@ CREATE FUNCTION public.now_ms() RETURNS bigint LANGUAGE sql AS 'SELECT (extract(
 CREATE FUNCTION public.message(
     kind text, system_identifier bigint, node_name text, token bigint, next_token bigint, held integer, held_until_ms bigint,
     now_ms bigint, reserve_until_ms bigint, lease_ms bigint, max_skew_ms bigint, max_lead_ms bigint, epoch_ms bigint, layout text)
-RETURNS json LANGUAGE sql AS $$
+RETURNS text LANGUAGE sql AS $$
     SELECT json_build_object('version', 1, 'question', json_build_object('kind', kind, 'token', coalesce(token, 0),
             'next_token', next_token, 'lease_ms', lease_ms,
             'held', CASE WHEN held IS NOT NULL THEN json_build_object('worker_id', held, 'reserved_until_ms', coalesce(held_until_ms, 0)) END),
         'system_identifier', system_identifier, 'node_name', node_name, 'now_ms', now_ms, 'reserve_until_ms', reserve_until_ms,
-        'max_skew_ms', max_skew_ms, 'max_lead_ms', max_lead_ms, 'epoch_ms', epoch_ms, 'layout', layout)
+        'max_skew_ms', max_skew_ms, 'max_lead_ms', max_lead_ms, 'epoch_ms', epoch_ms, 'layout', layout)::text
 $$;
 CREATE FUNCTION public.answer(
     answer json, OUT status text, OUT worker_id integer, OUT floor_ms bigint, OUT reserved_until_ms bigint, OUT registry_ms bigint,
@@ -31,20 +31,20 @@ CREATE ROLE leaf_id_monitor IN ROLE pg_monitor;
 
 -- Not in a transaction block, in several statements or where an error is caught.
 BEGIN;
-SELECT leaf_worker_lease(public.message('claim', 4711, 'n', NULL, 2, NULL, NULL, :terms));
+SELECT token FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', NULL, 2, NULL, NULL, :terms));
 \echo :SQLSTATE
 ROLLBACK;
-SELECT status FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', NULL, 2, NULL, NULL, :terms))) \; SELECT 1;
+SELECT token FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', NULL, 2, NULL, NULL, :terms)) \; SELECT 1;
 \echo :SQLSTATE
-\set claim 'SELECT leaf_worker_lease(public.message(''claim'', 4711, ''n'', NULL, 2, NULL, NULL, ' :terms '))'
+\set claim 'SELECT token FROM ts_parse(''leaf_id.leaf_worker_lease'', public.message(''claim'', 4711, ''n'', NULL, 2, NULL, NULL, ' :terms '))'
 SELECT sqlstate, message FROM refusal(:'claim');
 BEGIN;
-SELECT leaf_worker_lease(public.message('renew', 4711, 'n', NULL, 2, 0, 0, :terms));
+SELECT token FROM ts_parse('leaf_id.leaf_worker_lease', public.message('renew', 4711, 'n', NULL, 2, 0, 0, :terms));
 \echo :SQLSTATE
 ROLLBACK;
-SELECT status FROM public.answer(leaf_worker_lease(public.message('renew', 4711, 'n', NULL, 2, 0, 0, :terms))) \; SELECT 1;
+SELECT token FROM ts_parse('leaf_id.leaf_worker_lease', public.message('renew', 4711, 'n', NULL, 2, 0, 0, :terms)) \; SELECT 1;
 \echo :SQLSTATE
-\set renewal 'SELECT leaf_worker_lease(public.message(''renew'', 4711, ''n'', NULL, 2, 0, 0, ' :terms '))'
+\set renewal 'SELECT token FROM ts_parse(''leaf_id.leaf_worker_lease'', public.message(''renew'', 4711, ''n'', NULL, 2, 0, 0, ' :terms '))'
 SELECT sqlstate, message FROM refusal(:'renewal');
 :nobody
 
@@ -72,7 +72,7 @@ FROM (VALUES ('node_name', '{"repeat(''x'', 64)","E''a\\nb''"}'::text[]),
      unnest(vals) value;
 INSERT INTO absurd (changes) VALUES ('{"held": "1024", "held_until_ms": "1"}'), ('{"token": "6", "next_token": "6"}');
 CREATE VIEW calls AS
-SELECT absurd.n, format('SELECT leaf_worker_lease(public.message(''claim'', %s))',
+SELECT absurd.n, format('SELECT token FROM ts_parse(''leaf_id.leaf_worker_lease'', public.message(''claim'', %s))',
     string_agg(coalesce(changes ->> argument, value), ', ' ORDER BY usual.n)) AS call
 FROM absurd, usual GROUP BY absurd.n;
 \set VERBOSITY sqlstate
@@ -85,11 +85,16 @@ SELECT call FROM calls WHERE n IN (1, 11) ORDER BY n \gexec
 CREATE FUNCTION bounded(reserved_until_ms bigint, registry_ms bigint) RETURNS boolean LANGUAGE sql
     AS 'SELECT reserved_until_ms BETWEEN 0 AND registry_ms + 10000';
 \set what 'status, worker_id, floor_ms, bounded(reserved_until_ms, registry_ms), left(detail, 20) AS detail'
-SELECT :what FROM public.answer(leaf_worker_lease(public.message('claim', -9223372036854775808, 'a', NULL, 101, 9, 9223372036854775807, :now, 9223372036854775807, 2000, 1000, 1000, 1288834974657, '41/10/12')));
-SELECT :what FROM public.answer(leaf_worker_lease(public.message('claim', -9223372036854775808, 'a', NULL, 102, 9, 9223372036854775807, :now, 9223372036854775807, 2000, 1000, 1000, 9223372036854775807, '41/10/12')));
-SELECT :what FROM public.answer(leaf_worker_lease(public.message('claim', 9223372036854775807, 'a', NULL, 103, 9, -9223372036854775808, :now, -9223372036854775808, 2000, 1000, 1000, 1288834974657, '41/10/12')));
-SELECT :what FROM public.answer(leaf_worker_lease(public.message('claim', 9223372036854775807, 'a', NULL, 104, 9, -9223372036854775808, :now, -9223372036854775808, 2000, 1000, 1000, 9223372036854775807, '41/10/12')));
-SELECT status, worker_id FROM public.answer(leaf_worker_lease(public.message('renew', -9223372036854775808, 'a', -9223372036854775808, 101, 0, 0, :now, 9223372036854775807, 86400000, 3600000, 3600000, 1288834974657, '41/10/12')));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', -9223372036854775808, 'a', NULL, 101, 9, 9223372036854775807, :now, 9223372036854775807, 2000, 1000, 1000, 1288834974657, '41/10/12')) \gset
+SELECT :what FROM public.answer(:'answer');
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', -9223372036854775808, 'a', NULL, 102, 9, 9223372036854775807, :now, 9223372036854775807, 2000, 1000, 1000, 9223372036854775807, '41/10/12')) \gset
+SELECT :what FROM public.answer(:'answer');
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 9223372036854775807, 'a', NULL, 103, 9, -9223372036854775808, :now, -9223372036854775808, 2000, 1000, 1000, 1288834974657, '41/10/12')) \gset
+SELECT :what FROM public.answer(:'answer');
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 9223372036854775807, 'a', NULL, 104, 9, -9223372036854775808, :now, -9223372036854775808, 2000, 1000, 1000, 9223372036854775807, '41/10/12')) \gset
+SELECT :what FROM public.answer(:'answer');
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('renew', -9223372036854775808, 'a', -9223372036854775808, 101, 0, 0, :now, 9223372036854775807, 86400000, 3600000, 3600000, 1288834974657, '41/10/12')) \gset
+SELECT status, worker_id FROM public.answer(:'answer');
 SELECT count(*) FROM leaf_id.fleet WHERE kind = 'member';
 DROP VIEW calls;
 DROP TABLE usual, absurd;
@@ -99,7 +104,7 @@ DELETE FROM leaf_id.leaf_registry;
 
 -- EXECUTE is needed, and nothing else is given with it.
 SET ROLE leaf_id_x;
-SELECT status FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)));
+SELECT token FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms));
 \echo :SQLSTATE
 RESET ROLE;
 GRANT EXECUTE ON FUNCTION leaf_worker_lease TO leaf_id_x, leaf_id_y;
@@ -110,8 +115,10 @@ CREATE TEMP TABLE leaf_registry (one bool);
 CREATE FUNCTION pg_temp.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql
     AS 'BEGIN RAISE EXCEPTION ''run as %'', current_user; END';
 SET search_path = pg_temp, pg_catalog;
-SELECT status, worker_id FROM public.answer(public.leaf_worker_lease(public.message('claim', 4711, 'n', 1, 987654321, NULL, NULL, :terms)));
-SELECT status, worker_id FROM public.answer(public.leaf_worker_lease(public.message('renew', 4711, 'n', 987654321, 987654322, 0, 0, :terms)));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 987654321, NULL, NULL, :terms)) \gset
+SELECT status, worker_id FROM public.answer(:'answer');
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('renew', 4711, 'n', 987654321, 987654322, 0, 0, :terms)) \gset
+SELECT status, worker_id FROM public.answer(:'answer');
 RESET search_path;
 DROP TABLE pg_temp.leaf_worker, pg_temp.leaf_registry;
 SELECT statement, sqlstate, message
@@ -126,29 +133,29 @@ SET ROLE leaf_id_monitor;
 SELECT name, role_name FROM leaf_id.fleet WHERE state = 'leased';
 SELECT epoch_ms FROM leaf_id.leaf_registry;
 SELECT sqlstate, message FROM refusal('SELECT * FROM leaf_id.leaf_worker');
-SELECT status FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 2, 3, NULL, NULL, :terms)));
+SELECT token FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 2, 3, NULL, NULL, :terms));
 RESET ROLE;
 -- Whoever sees a token can pass for its holder.
 SELECT w::text LIKE '%98765432%' AS kept, s::text LIKE '%98765432%' AS shown FROM leaf_id.leaf_worker w, leaf_id.fleet s;
 DELETE FROM leaf_id.leaf_worker;
 
--- Another role cannot take a name, though it knows the token, nor through a superuser's function.
+-- Another role cannot take a name, though it knows the token.
 SET ROLE leaf_id_x;
-SELECT status, worker_id FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)) \gset
+SELECT status, worker_id FROM public.answer(:'answer');
 RESET ROLE;
 CREATE TABLE was AS SELECT w::text AS row FROM leaf_id.leaf_worker w;
 CREATE VIEW as_before AS SELECT was.row = w::text AS as_before FROM was, leaf_id.leaf_worker w;
 GRANT SELECT ON as_before TO PUBLIC;
-CREATE FUNCTION through(bigint) RETURNS text LANGUAGE sql SECURITY DEFINER AS $$
-    SELECT status FROM public.answer(leaf_worker_lease(public.message('renew', 4711, 'n', 2, 3, 0, 0, $1, $1 + 60000, 60000, 1000, 15000, 1288834974657, '41/10/12')))
-$$;
 SET ROLE leaf_id_y;
-SELECT status, detail FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 2, 3, NULL, NULL, :terms)));
-SELECT status, detail FROM public.answer(leaf_worker_lease(public.message('renew', 4711, 'n', 2, 3, 0, 0, :terms)));
-SELECT through(:now);
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 2, 3, NULL, NULL, :terms)) \gset
+SELECT status, detail FROM public.answer(:'answer');
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('renew', 4711, 'n', 2, 3, 0, 0, :terms)) \gset
+SELECT status, detail FROM public.answer(:'answer');
 TABLE as_before;
 -- Names of another role's servers are not told.
-SELECT status, detail FROM public.answer(leaf_worker_lease(public.message('renew', 4711, 'm', 2, 3, 0, 0, :terms)));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('renew', 4711, 'm', 2, 3, 0, 0, :terms)) \gset
+SELECT status, detail FROM public.answer(:'answer');
 RESET ROLE;
 -- Release and retire are for the owner, and where they are granted, for the role itself.
 GRANT EXECUTE ON FUNCTION leaf_id.leaf_worker_release, leaf_id.leaf_worker_retire, leaf_id.leaf_worker_set_aside TO leaf_id_x, leaf_id_y;
@@ -158,46 +165,54 @@ FROM (VALUES ('leaf_id.leaf_worker_release(0)'), ('leaf_id.leaf_worker_retire(0)
      refusal('SELECT ' || call) r \gx
 TABLE as_before;
 SET ROLE leaf_id_x;
-SELECT status, worker_id FROM public.answer(leaf_worker_lease(public.message('renew', 4711, 'n', 2, 3, 0, 0, :terms)));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('renew', 4711, 'n', 2, 3, 0, 0, :terms)) \gset
+SELECT status, worker_id FROM public.answer(:'answer');
 SELECT leaf_id.leaf_worker_release(0);
 SET ROLE leaf_id_y;
-SELECT status, worker_id FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)) \gset
+SELECT status, worker_id FROM public.answer(:'answer');
 SET ROLE leaf_id_x;
-SELECT status FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)) \gset
+SELECT status FROM public.answer(:'answer');
 RESET ROLE;
 SELECT leaf_id.leaf_worker_release(1);
 -- Whoever has become another role is that one.
 GRANT leaf_id_x TO leaf_id_y;
 SET SESSION AUTHORIZATION leaf_id_y;
 SET ROLE leaf_id_x;
-SELECT status, worker_id FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)) \gset
+SELECT status, worker_id FROM public.answer(:'answer');
 RESET SESSION AUTHORIZATION;
 SET ROLE leaf_id_x;
-SELECT status, worker_id FROM public.answer(leaf_worker_lease(public.message('renew', 4711, 'n', 2, 3, 2, 0, :terms)));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('renew', 4711, 'n', 2, 3, 2, 0, :terms)) \gset
+SELECT status, worker_id FROM public.answer(:'answer');
 RESET ROLE;
 SELECT worker_id, role_name FROM leaf_id.fleet ORDER BY 1;
 DROP VIEW as_before;
 DROP TABLE was;
-DROP FUNCTION through;
 DELETE FROM leaf_id.leaf_worker;
 
 -- What is beyond the bounds is clamped.
 \set greedy ':now, :now + 86400000, 86400000, 3600000, 3600000, 1288834974657, ''41/10/12'''
 SET ROLE leaf_id_x;
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :greedy)) \gset
 SELECT status, lease_ms, max_skew_ms, max_lead_ms, reserved_until_ms - registry_ms BETWEEN 3616000 AND 3616999 AS reserved
-FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :greedy)));
-SELECT status, lease_ms FROM public.answer(leaf_worker_lease(public.message('renew', 4711, 'n', 2, 3, 0, 0, :greedy)));
+FROM public.answer(:'answer');
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('renew', 4711, 'n', 2, 3, 0, 0, :greedy)) \gset
+SELECT status, lease_ms FROM public.answer(:'answer');
 RESET ROLE;
 -- Nothing is given away after a promotion for as long as that, and no longer.
 UPDATE leaf_id.leaf_registry SET timeline = 0;
 SET ROLE leaf_id_x;
-SELECT status, substring(detail FROM 'in 3600000 ms') AS detail FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'new', 1, 2, NULL, NULL, :terms)));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'new', 1, 2, NULL, NULL, :terms)) \gset
+SELECT status, substring(detail FROM 'in 3600000 ms') AS detail FROM public.answer(:'answer');
 RESET ROLE;
 DELETE FROM leaf_id.leaf_worker;
 DELETE FROM leaf_id.leaf_registry;
 
 -- The registry's row is as its owner would insert it.
-SELECT status FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)) \gset
+SELECT status FROM public.answer(:'answer');
 CREATE VIEW bounds AS SELECT max_skew_ms, max_lease_ms, max_lead_ms, max_ids_per_role FROM leaf_id.leaf_registry;
 TABLE bounds;
 DELETE FROM leaf_id.leaf_registry;
@@ -205,16 +220,20 @@ INSERT INTO leaf_id.leaf_registry DEFAULT VALUES;
 TABLE bounds;
 DROP VIEW bounds;
 -- It was created here, so nothing is forgotten.
-SELECT status FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'b', 1, 2, NULL, NULL, :terms)));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'b', 1, 2, NULL, NULL, :terms)) \gset
+SELECT status FROM public.answer(:'answer');
 -- NULL is any number.
 UPDATE leaf_id.leaf_registry SET max_ids_per_role = 1;
 SET ROLE leaf_id_y;
-SELECT status FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'c', 1, 2, NULL, NULL, :terms)));
-SELECT status, detail FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'd', 1, 2, NULL, NULL, :terms)));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'c', 1, 2, NULL, NULL, :terms)) \gset
+SELECT status FROM public.answer(:'answer');
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'd', 1, 2, NULL, NULL, :terms)) \gset
+SELECT status, detail FROM public.answer(:'answer');
 RESET ROLE;
 UPDATE leaf_id.leaf_registry SET max_ids_per_role = NULL;
 SET ROLE leaf_id_y;
-SELECT status FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'd', 1, 2, NULL, NULL, :terms)));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'd', 1, 2, NULL, NULL, :terms)) \gset
+SELECT status FROM public.answer(:'answer');
 RESET ROLE;
 SELECT change, sqlstate, message
 FROM unnest('{max_skew_ms = -1,max_lease_ms = 999,max_lead_ms = 3600001,max_lead_ms = -1,max_ids_per_role = 32769,
@@ -224,39 +243,54 @@ FROM unnest('{max_skew_ms = -1,max_lease_ms = 999,max_lead_ms = 3600001,max_lead
 
 -- How far a clock may be off is the stricter one of both.
 UPDATE leaf_id.leaf_registry SET max_skew_ms = 200;
-SELECT status, max_skew_ms FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'e', 1, 2, NULL, NULL, :now + 900, :now + 60000, 60000, 1000, 15000, 1288834974657, '41/10/12')));
-SELECT status, max_skew_ms FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'e', 1, 2, NULL, NULL, :now + 900, :now + 60000, 60000, 50, 15000, 1288834974657, '41/10/12')));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'e', 1, 2, NULL, NULL, :now + 900, :now + 60000, 60000, 1000, 15000, 1288834974657, '41/10/12')) \gset
+SELECT status, max_skew_ms FROM public.answer(:'answer');
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'e', 1, 2, NULL, NULL, :now + 900, :now + 60000, 60000, 50, 15000, 1288834974657, '41/10/12')) \gset
+SELECT status, max_skew_ms FROM public.answer(:'answer');
 
 -- The epoch is the owner's to say, and not the first member's.
 DELETE FROM leaf_id.leaf_worker;
 DELETE FROM leaf_id.leaf_registry;
-SELECT status, detail FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :now, :now + 60000, 60000, 1000, 15000, 0, '41/10/12')));
-SELECT status, detail FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :now, :now + 60000, 60000, 1000, 15000, 1288834974656, '41/10/12')));
-SELECT status, detail FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :now, :now + 60000, 60000, 1000, 15000, 1288834974658, '41/10/12')));
-SELECT status FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :now, :now + 60000, 60000, 1000, 15000, 0, '41/10/12')) \gset
+SELECT status, detail FROM public.answer(:'answer');
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :now, :now + 60000, 60000, 1000, 15000, 1288834974656, '41/10/12')) \gset
+SELECT status, detail FROM public.answer(:'answer');
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :now, :now + 60000, 60000, 1000, 15000, 1288834974658, '41/10/12')) \gset
+SELECT status, detail FROM public.answer(:'answer');
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)) \gset
+SELECT status FROM public.answer(:'answer');
 DELETE FROM leaf_id.leaf_worker;
 DELETE FROM leaf_id.leaf_registry;
 INSERT INTO leaf_id.leaf_registry (epoch_ms) VALUES (7);
-SELECT status, detail FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)));
-SELECT status, floor_ms FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :now, :now + 60000, 60000, 1000, 15000, 7, '41/10/12')));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)) \gset
+SELECT status, detail FROM public.answer(:'answer');
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :now, :now + 60000, 60000, 1000, 15000, 7, '41/10/12')) \gset
+SELECT status, floor_ms FROM public.answer(:'answer');
 
 -- So is the layout, which says how many worker ids there are.
 DELETE FROM leaf_id.leaf_worker;
 DELETE FROM leaf_id.leaf_registry;
 \set small ':now, :now + 60000, 60000, 1000, 15000, 1288834974657, ''41/6/6'''
-SELECT status, detail FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :small)));
-SELECT status FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :small)) \gset
+SELECT status, detail FROM public.answer(:'answer');
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)) \gset
+SELECT status FROM public.answer(:'answer');
 SELECT layout FROM leaf_id.leaf_registry;
 DELETE FROM leaf_id.leaf_worker;
 DELETE FROM leaf_id.leaf_registry;
 INSERT INTO leaf_id.leaf_registry (layout) VALUES ('41/6/6');
-SELECT status, detail FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)));
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :terms)) \gset
+SELECT status, detail FROM public.answer(:'answer');
 SELECT count(leaf_id.leaf_worker_retire(n)) FROM generate_series(0, 62) n;
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :small)) \gset
 SELECT * FROM refusal('SELECT leaf_id.leaf_worker_retire(64)') \gx
-SELECT status, worker_id FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'n', 1, 2, NULL, NULL, :small)));
-SELECT status FROM public.answer(leaf_worker_lease(public.message('renew', 4711, 'n', 2, 3, 63, 0, :small)));
-SELECT status, detail FROM public.answer(leaf_worker_lease(public.message('renew', 4711, 'n', 2, 3, 63, 0, :terms)));
-SELECT status, detail FROM public.answer(leaf_worker_lease(public.message('claim', 4711, 'm', 1, 2, NULL, NULL, :small)));
+SELECT status, worker_id FROM public.answer(:'answer');
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('renew', 4711, 'n', 2, 3, 63, 0, :small)) \gset
+SELECT status FROM public.answer(:'answer');
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('renew', 4711, 'n', 2, 3, 63, 0, :terms)) \gset
+SELECT status, detail FROM public.answer(:'answer');
+SELECT token AS answer FROM ts_parse('leaf_id.leaf_worker_lease', public.message('claim', 4711, 'm', 1, 2, NULL, NULL, :small)) \gset
+SELECT status, detail FROM public.answer(:'answer');
 
 -- A tool that follows rows by a trigger, and puts its copy in their place, would take leases back.
 CREATE FUNCTION follow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';

@@ -284,6 +284,31 @@ SELECT leaf_tag_drop('gone', forget => true);
 TABLE done;
 SELECT * FROM leaf_sync('gone');
 SELECT clean();
+-- Whoever wrote the default counts as well: the owner of a domain names any tag in it.
+SET ROLE leaf_id_mallory;
+CREATE DOMAIN theirs AS bigint;
+GRANT USAGE ON TYPE theirs TO PUBLIC;
+RESET ROLE;
+SELECT leaf_tag_create('orders', step => 100);
+CREATE TABLE trusted (id theirs);
+INSERT INTO trusted VALUES (9000000000000000000);
+SET ROLE leaf_id_mallory;
+ALTER DOMAIN theirs SET DEFAULT leaf_segment_next('orders');
+RESET ROLE;
+TABLE done;
+SELECT * FROM leaf_sync('orders');
+SELECT clean();
+DROP DOMAIN theirs;
+
+-- A right on a table is none in a schema that one may not use.
+CREATE SCHEMA closed;
+CREATE TABLE closed.t (id bigint);
+INSERT INTO closed.t VALUES (7);
+GRANT SELECT ON closed.t TO PUBLIC;
+SET ROLE leaf_id_nobody;
+SELECT m.* FROM pg_class c, leaf_id.leaf_column_max(c.oid, 1::smallint) m WHERE c.relnamespace = 'closed'::regnamespace AND c.relkind = 'r';
+RESET ROLE;
+DROP SCHEMA closed CASCADE;
 
 -- What is not read is told.
 SELECT leaf_tag_create('orders', step => 100);

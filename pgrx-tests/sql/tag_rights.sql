@@ -102,10 +102,10 @@ RESET ROLE;
 SELECT leaf_tag_grant('t', 'leaf_id_app');
 GRANT EXECUTE ON FUNCTION leaf_claim TO leaf_id_app, leaf_id_mallory;
 SET ROLE leaf_id_mallory;
-SELECT leaf_claim('{"version": 1, "tag": "t", "n": 10}');
+SELECT token FROM ts_parse('leaf_id.leaf_claim', '{"version": 1, "tag": "t", "n": 10}');
 \echo :SQLSTATE
 SET ROLE leaf_id_app;
-SELECT leaf_claim('{"version": 1, "tag": "t", "n": 10}') ->> 'len' AS claimed;
+SELECT token::json ->> 'len' AS claimed FROM ts_parse('leaf_id.leaf_claim', '{"version": 1, "tag": "t", "n": 10}');
 RESET ROLE;
 REVOKE EXECUTE ON FUNCTION leaf_claim FROM leaf_id_app, leaf_id_mallory;
 
@@ -262,7 +262,7 @@ SELECT statement, sqlstate, message
 FROM (VALUES ('TRUNCATE leaf_id.leaf_alloc'),
              ('SELECT * FROM leaf_id.leaf_registry'),
              ('SELECT * FROM leaf_id.leaf_worker'),
-             ('SELECT leaf_claim(''{"version": 1, "tag": "t", "n": 1}'')'),
+             ('SELECT token FROM ts_parse(''leaf_id.leaf_claim'', ''{"version": 1, "tag": "t", "n": 1}'')'),
              ('SELECT leaf_id.leaf_worker_retire(1)'),
              ('CREATE TABLE leaf_id.mine ()')) s (statement), refusal(statement);
 GRANT SELECT ON leaf_id.leaf_alloc TO leaf_id_app;

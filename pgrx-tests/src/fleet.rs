@@ -77,7 +77,7 @@ impl Server {
     pub fn admit_members(&self) {
         self.session().run(&format!(
             "CREATE ROLE {MEMBER} LOGIN PASSWORD '{PASSWORD}';
-             GRANT EXECUTE ON FUNCTION leaf_claim(json) TO {MEMBER}"
+             GRANT EXECUTE ON FUNCTION leaf_claim TO {MEMBER}"
         ));
     }
 

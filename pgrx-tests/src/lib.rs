@@ -80,7 +80,7 @@ pub use leases::{
     edit_json, lease_conf, now_ms, time_of, worker_of,
 };
 pub use load::{Haste, Load, Part, Plan};
-pub use messages::{lease_message, lease_query};
+pub use messages::{call, impersonate, lease_message, lease_query};
 pub use processes::{Frozen, Paused};
 pub use proxy::{Mode, Proxy};
 pub use server::{Server, Stop};

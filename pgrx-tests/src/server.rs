@@ -57,6 +57,8 @@ const INTERNAL_ERROR: &str = " XX000 ";
 /// PostgreSQL's own internal error for a call planned before its function was dropped: functions
 /// are not locked.
 pub const FUNCTION_GONE: &str = "cache lookup failed for function";
+/// The same for a text search parser, which servers call by its oid.
+const PARSER_GONE: &str = "cache lookup failed for text search parser";
 /// Log message for a child killed with SIGKILL.
 const KILLED: &str = "terminated by signal 9";
 
@@ -549,6 +551,7 @@ impl Drop for Server {
                 continue;
             }
             let excused = line.contains(FUNCTION_GONE)
+                || line.contains(PARSER_GONE)
                 || self.random_sql.load(Ordering::Relaxed) && line.contains(INTERNAL_ERROR);
             let disaster = DISASTERS.iter().any(|text| line.contains(text)) && !excused;
             assert!(!disaster, "in the log of {}: {line}", self.dir.display());

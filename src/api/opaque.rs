@@ -54,8 +54,7 @@ fn leaf_make_key(fcinfo: pg_sys::FunctionCallInfo) {
     // text.
     let (tag, last, key) = unsafe { (tag(fcinfo), second_bigint(fcinfo), text(fcinfo, 2)) };
     let tag = finish(name(tag));
-    let key = String::from_utf8_lossy(key);
     // An empty string requests a random key.
-    let key = Some(&*key).filter(|key| !key.is_empty());
+    let key = Some(key).filter(|key| !key.is_empty());
     finish(keys::create(&tag, last, key));
 }

@@ -1,20 +1,9 @@
-//! Functions of the worker registry; implemented by `lease::registry`.
+//! Functions of the worker registry for operators; implemented by `lease::registry`.
 
-use pgrx::pg_sys;
 use pgrx::prelude::*;
 
-use super::call::{finish, text};
+use super::call::finish;
 use crate::lease::registry;
-use crate::pg::Text;
-use crate::remote::message;
-
-#[pg_extern(strict, sql = false)]
-fn leaf_worker_lease(fcinfo: pg_sys::FunctionCallInfo) -> Text {
-    // SAFETY: a call of the SQL function of this name. json is stored as text is.
-    let request = unsafe { text(fcinfo, 0) };
-    let reply = finish(registry::ask(false, || message::read(request)));
-    Text::new(&message::write(&reply))
-}
 
 #[pg_extern(sql = false)]
 fn leaf_worker_release(worker_id: Option<i32>) {

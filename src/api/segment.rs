@@ -1,16 +1,12 @@
-//! Ids of tags, for sessions and for other servers.
+//! Ids of tags.
 
 use pgrx::iter::SetOfIterator;
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
 
-use super::call::{count, finish, kept, names_a_constant, row_type, second_argument, tag, text};
-use crate::pg::{self, RawDatum};
-use crate::remote::message::{self, ClaimRequest};
-use crate::remote::serve;
+use super::call::{count, finish, kept, names_a_constant, row_type, second_argument, tag};
+use crate::pg::RawDatum;
 use crate::segment::issue::{self, Batch, CallSite};
-use crate::segment::wait;
-use crate::tags::claim;
 
 #[pg_extern(strict, parallel_safe, sql = false)]
 pub fn leaf_segment_next(fcinfo: pg_sys::FunctionCallInfo) -> i64 {
@@ -42,18 +38,4 @@ fn leaf_segment_next_range(fcinfo: pg_sys::FunctionCallInfo) -> RawDatum {
     };
     // SAFETY: its OUT arguments.
     unsafe { row.form(columns) }
-}
-
-#[pg_extern(strict, sql = false)]
-fn leaf_claim(fcinfo: pg_sys::FunctionCallInfo) -> pg::Text {
-    // Short, as a locked row here holds up a member's other tags.
-    finish(serve::begin(c"leaf_claim()", c"300ms"));
-    // SAFETY: a call of the SQL function of this name. json is stored as text is.
-    let request = unsafe { text(fcinfo, 0) };
-    let ClaimRequest { tag, n } = finish(message::read(request));
-    let key = finish(wait::untouched(&tag));
-    let answer = finish(claim::claim_for_member(&key, n));
-    claim::log_skip(&key.tag, answer.skipped);
-    pg::tell();
-    pg::Text::new(&message::write(&answer))
 }

@@ -73,11 +73,12 @@ impl EditError {
             ),
             Self::Server {
                 server,
-                problem: ServerProblem::Forbidden,
+                problem: ServerProblem::NotOwner,
             } => error(
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
-                format!("permission denied for foreign server {server}"),
-            ),
+                format!("must be owner of foreign server {server}"),
+            )
+            .set_detail("Its ids are claimed with the owner's user mapping."),
             Self::TruncateNotAllowed => error(
                 not_ready,
                 "TRUNCATE of leaf_id.leaf_alloc would drop all tags of this database",

@@ -67,7 +67,7 @@ impl OpaqueError {
                 format!("permission denied to create or reset tag \"{tag}\", whose ids are opaque"),
             )
             .set_detail("Its numbers could come again, and tell which ids they have.")
-            .set_hint("It takes EXECUTE on leaf_id.leaf_make_key(), as leaf_opaque_create() does."),
+            .set_hint("It takes EXECUTE on leaf_opaque_encode(), which tells the same."),
             Self::Required { tag } => error(
                 Code::ERRCODE_WRONG_OBJECT_TYPE,
                 format!("the ids of tag \"{tag}\" are opaque"),

@@ -45,8 +45,6 @@ pub(super) fn report(refusal: Refusal, said: &str) -> Option<ErrorReport> {
             .set_hint("All servers of a registry have one epoch: set \"leaf_id.epoch\" and restart the server."),
         Refusal::OtherLayout => error(not_ready, "cannot issue snowflake ids: \"leaf_id.snowflake_layout\" is not that of the worker registry".into())
             .set_hint("All servers of a registry have one layout: set \"leaf_id.snowflake_layout\" and restart the server."),
-        Refusal::OtherRole => error(Code::ERRCODE_INSUFFICIENT_PRIVILEGE, "cannot issue snowflake ids: the name of this node belongs to another role in the worker registry".into())
-            .set_hint("Connect to the registry with the previous role, set another \"leaf_id.node_name\", or have the registry's owner call leaf_id.leaf_worker_release() for the node's worker id."),
         Refusal::FileProblem
         | Refusal::LeaseEnded
         | Refusal::NoAnswer

@@ -147,7 +147,7 @@ pub fn ask(
             Next::Done(decision) => {
                 tables.write(&decision);
                 log(&decision);
-                pg::tell();
+                pg::limit_hold();
                 return Ok(decision.reply);
             }
         }

@@ -6,6 +6,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use leaf_id_core::message::shown;
 use pgrx::pg_sys;
 
+use super::datum::oid_value;
+
 static RELATION_CHANGED: AtomicBool = AtomicBool::new(true);
 static WATCHED_RELATION: AtomicU32 = AtomicU32::new(0);
 
@@ -44,32 +46,27 @@ pub fn relation_exists(oid: u32) -> bool {
     unsafe { pg_sys::SearchSysCacheExists(cache, pg_sys::Datum::from(oid), none, none, none) }
 }
 
-/// Owner of a relation; `None` if it was dropped.
-pub fn relation_owner(relation: u32) -> Option<u32> {
-    // SAFETY: in a transaction; the tuple is a pg_class row, whose fixed part is read before the
-    // tuple is released.
-    unsafe {
-        let class = pg_sys::SearchSysCache1(
-            pg_sys::SysCacheIdentifier::RELOID.cast_signed(),
-            pg_sys::Datum::from(relation),
-        );
-        if class.is_null() {
-            return None;
-        }
-        let form = pg_sys::GETSTRUCT(class).cast::<pg_sys::FormData_pg_class>();
-        let owner = (*form).relowner;
-        pg_sys::ReleaseSysCache(class);
-        Some(owner.to_u32())
-    }
-}
-
 /// Version of the extension installed in this database, by its scripts rather than the library;
 /// `None` if it is not installed.
 pub fn extension_version() -> Option<String> {
+    // SAFETY: a text, which is copied.
+    extension_column(pg_sys::Anum_pg_extension_extversion, |text| unsafe {
+        shown(CStr::from_ptr(pg_sys::text_to_cstring(text.cast_mut_ptr())).to_bytes())
+    })
+}
+
+/// Schema of the extension's functions; `None` if it is not installed.
+pub fn extension_schema() -> Option<pg_sys::Oid> {
+    extension_column(pg_sys::Anum_pg_extension_extnamespace, |oid| {
+        oid_value(oid).into()
+    })
+}
+
+fn extension_column<T>(number: u32, read: impl FnOnce(pg_sys::Datum) -> T) -> Option<T> {
     let lock = pg_sys::AccessShareLock.cast_signed();
     let mut key = pg_sys::ScanKeyData::default();
     // SAFETY: in a transaction; the index is on a name, and the key is null-terminated. The tuple
-    // is valid until the scan ends; its version, a text, is copied before.
+    // is valid until the scan ends; these columns are never null.
     unsafe {
         let catalog = pg_sys::table_open(pg_sys::ExtensionRelationId, lock);
         pg_sys::ScanKeyInit(
@@ -83,15 +80,19 @@ pub fn extension_version() -> Option<String> {
         let latest = core::ptr::null_mut();
         let scan = pg_sys::systable_beginscan(catalog, index, true, latest, 1, &raw mut key);
         let tuple = pg_sys::systable_getnext(scan);
-        let version = (!tuple.is_null()).then(|| {
-            let number = pg_sys::Anum_pg_extension_extversion.cast_signed();
+        let value = (!tuple.is_null()).then(|| {
             let mut null = false;
-            let text = pg_sys::heap_getattr(tuple, number, (*catalog).rd_att, &mut null);
-            shown(CStr::from_ptr(pg_sys::text_to_cstring(text.cast_mut_ptr())).to_bytes())
+            let row = (*catalog).rd_att;
+            read(pg_sys::heap_getattr(
+                tuple,
+                number.cast_signed(),
+                row,
+                &mut null,
+            ))
         });
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(catalog, lock);
-        version
+        value
     }
 }
 

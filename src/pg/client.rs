@@ -1,13 +1,12 @@
-//! The client of the current session.
+//! The caller.
 
 use core::ffi::CStr;
 
 use pgrx::pg_sys;
 
-/// Identity of a session's client.
+/// Who calls: the identity that its rights are those of, and its address.
 pub struct Client {
-    /// Name of the outer role: the login role, or the one set by SET ROLE, regardless of SECURITY
-    /// DEFINER functions.
+    /// Name of the effective user.
     pub role: Vec<u8>,
     /// The role owns the extension or is a superuser.
     pub owns_extension: bool,
@@ -17,10 +16,10 @@ pub struct Client {
 
 /// The client of this session.
 pub fn client() -> Client {
-    // SAFETY: in a transaction. The outer user exists, so its name is a palloc'ed string, which is
+    // SAFETY: in a transaction. The user exists, so its name is a palloc'ed string, which is
     // copied; `owns` gets an existing extension and an existing role.
     unsafe {
-        let role = pg_sys::GetOuterUserId();
+        let role = pg_sys::GetUserId();
         let name = pg_sys::GetUserNameFromId(role, false);
         let extension = pg_sys::get_extension_oid(c"leaf_id".as_ptr(), true);
         Client {

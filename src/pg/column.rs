@@ -31,7 +31,7 @@ pub enum Unread {
     Locked,
     /// Not an integer column.
     NotAnInteger,
-    /// The caller lacks the SELECT privilege.
+    /// The caller lacks the SELECT privilege, or USAGE on the schema.
     Forbidden,
     /// Row-level security may hide rows from the caller.
     RowSecurity,

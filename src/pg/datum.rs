@@ -37,6 +37,12 @@ impl RawDatum {
     }
 }
 
+impl From<pg_sys::Datum> for RawDatum {
+    fn from(datum: pg_sys::Datum) -> Self {
+        Self(datum)
+    }
+}
+
 /// Row type of a call to a function with OUT arguments. Lives as long as the call site; creating it
 /// costs many times as much as forming a row.
 #[derive(Clone, Copy)]

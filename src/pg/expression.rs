@@ -7,6 +7,9 @@ use pgrx::pg_sys::{self, NodeTag};
 
 use super::datum::{Text, oid_value};
 
+/// Length of the longest tag, in bytes.
+const LONGEST_NAME: usize = 128;
+
 /// An expression read from a catalog.
 pub struct Expression(*mut pg_sys::Node);
 
@@ -147,6 +150,8 @@ fn is_cast(call: &pg_sys::FuncExpr, of: Of) -> bool {
 
 /// The text of a constant; `None` if it is NULL or has another type.
 ///
+/// The text of a constant; `None` for one that cannot be a tag.
+///
 /// # Safety
 /// `constant` is valid.
 unsafe fn text_of(constant: *const pg_sys::Const) -> Option<Text> {
@@ -161,7 +166,8 @@ unsafe fn text_of(constant: *const pg_sys::Const) -> Option<Text> {
         match constant.consttype {
             pg_sys::TEXTOID | pg_sys::VARCHAROID => {
                 let text = pg_sys::pg_detoast_datum_packed(datum.cast_mut_ptr());
-                Some(Text::new(pgrx::varlena_to_byte_slice(text)))
+                let text = pgrx::varlena_to_byte_slice(text);
+                (text.len() <= LONGEST_NAME).then(|| Text::new(text))
             }
             pg_sys::NAMEOID => Some(Text::new(CStr::from_ptr(datum.cast_mut_ptr()).to_bytes())),
             _ => None,

@@ -9,45 +9,41 @@ use super::name::Name;
 pub enum ServerProblem {
     /// It does not exist.
     Missing,
-    /// The current user lacks USAGE.
-    Forbidden,
+    /// The current user does not own it.
+    NotOwner,
 }
 
-/// Oid of a foreign server that the current user may use.
+/// Checks that a foreign server exists and is the current user's: its owner's user mapping is used.
 ///
 /// # Errors
 /// See [`ServerProblem`].
-pub fn foreign_server(name: &Name) -> Result<u32, ServerProblem> {
+pub fn check_foreign_server(name: &Name) -> Result<(), ServerProblem> {
     // SAFETY: in a transaction; a null-terminated string, and a server that was just found.
     unsafe {
         let oid = pg_sys::get_foreign_server_oid(name.as_c_str().as_ptr(), true);
         if oid == pg_sys::InvalidOid {
             return Err(ServerProblem::Missing);
         }
-        if usage(oid, pg_sys::GetUserId()) != pg_sys::AclResult::ACLCHECK_OK {
-            return Err(ServerProblem::Forbidden);
+        if owns(oid, pg_sys::GetUserId()) {
+            Ok(())
+        } else {
+            Err(ServerProblem::NotOwner)
         }
-        Ok(oid.to_u32())
     }
 }
 
-/// Checks a role's USAGE privilege on a foreign server.
-///
 /// # Safety
 /// A transaction is open.
 #[cfg(feature = "pg15")]
-pub unsafe fn usage(server: pg_sys::Oid, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
+unsafe fn owns(server: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     // SAFETY: guaranteed by the caller. A missing object raises an ordinary error.
-    unsafe { pg_sys::pg_foreign_server_aclcheck(server, role, pg_sys::ACL_USAGE) }
+    unsafe { pg_sys::pg_foreign_server_ownercheck(server, role) }
 }
 
-/// Checks a role's USAGE privilege on a foreign server.
-///
 /// # Safety
 /// A transaction is open.
 #[cfg(not(feature = "pg15"))]
-pub unsafe fn usage(server: pg_sys::Oid, role: pg_sys::Oid) -> pg_sys::AclResult::Type {
-    let catalog = pg_sys::ForeignServerRelationId;
+unsafe fn owns(server: pg_sys::Oid, role: pg_sys::Oid) -> bool {
     // SAFETY: guaranteed by the caller. A missing object raises an ordinary error.
-    unsafe { pg_sys::object_aclcheck(catalog, server, role, pg_sys::ACL_USAGE.into()) }
+    unsafe { pg_sys::object_ownercheck(pg_sys::ForeignServerRelationId, server, role) }
 }

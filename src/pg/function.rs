@@ -4,6 +4,9 @@ use core::ffi::{CStr, c_int};
 
 use pgrx::pg_sys;
 
+use super::catalog::extension_schema;
+use super::roles::caller_may_use_schema;
+
 /// Catalog data of a function.
 #[derive(Clone, Copy)]
 pub struct Function {
@@ -64,10 +67,23 @@ pub fn function(oid: u32) -> Option<Function> {
 
 /// The function with exactly this schema, name and argument types. Does not use the search path.
 pub fn find_function(schema: &CStr, name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
+    // SAFETY: in a transaction; a null-terminated string.
+    find_in(
+        unsafe { pg_sys::get_namespace_oid(schema.as_ptr(), true) },
+        name,
+        arguments,
+    )
+}
+
+/// The function with exactly this name and argument types in the schema of the extension.
+pub fn find_extension_function(name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
+    find_in(extension_schema()?, name, arguments)
+}
+
+fn find_in(schema: pg_sys::Oid, name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
     // SAFETY: in a transaction; `count` types, which are copied; the cache is keyed by a name, a
     // list of types and the oid of a schema.
     unsafe {
-        let schema = pg_sys::get_namespace_oid(schema.as_ptr(), true);
         let count = c_int::try_from(arguments.len()).unwrap_or(0);
         let arguments = pg_sys::buildoidvector(arguments.as_ptr(), count);
         Function::from_row(pg_sys::SearchSysCache3(
@@ -107,6 +123,24 @@ pub fn check_execute(function: u32) {
             pg_sys::RunFunctionExecuteHook(function.into());
         }
     }
+}
+
+/// The checks before a function call in SQL: raises an error if the current user may not execute
+/// it, or not use its schema.
+pub fn check_call(function: u32) {
+    // SAFETY: in a transaction; a function without a schema was dropped, which the next check
+    // reports. The name is palloc'ed, or null if the schema was dropped.
+    unsafe {
+        let schema = pg_sys::get_func_namespace(function.into());
+        if schema != pg_sys::InvalidOid && !caller_may_use_schema(schema) {
+            let (refused, kind) = (
+                pg_sys::AclResult::ACLCHECK_NO_PRIV,
+                pg_sys::ObjectType::OBJECT_SCHEMA,
+            );
+            pg_sys::aclcheck_error(refused, kind, pg_sys::get_namespace_name(schema));
+        }
+    }
+    check_execute(function);
 }
 
 /// Checks EXECUTE. Raises an error if the function was dropped.

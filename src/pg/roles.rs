@@ -129,7 +129,31 @@ pub fn caller_may_update(table: u32) -> bool {
     }
 }
 
-/// True if the caller may read a column of a table, by its number.
+/// True if the caller may use a schema.
+///
+/// # Safety
+/// A transaction is open.
+#[cfg(feature = "pg15")]
+pub(super) unsafe fn caller_may_use_schema(schema: pg_sys::Oid) -> bool {
+    // SAFETY: guaranteed by the caller. A missing object raises an ordinary error.
+    let result = unsafe { pg_sys::pg_namespace_aclcheck(schema, raw_user(), pg_sys::ACL_USAGE) };
+    result == pg_sys::AclResult::ACLCHECK_OK
+}
+
+/// True if the caller may use a schema.
+///
+/// # Safety
+/// A transaction is open.
+#[cfg(not(feature = "pg15"))]
+pub(super) unsafe fn caller_may_use_schema(schema: pg_sys::Oid) -> bool {
+    let catalog = pg_sys::NamespaceRelationId;
+    // SAFETY: guaranteed by the caller. A missing object raises an ordinary error.
+    let result =
+        unsafe { pg_sys::object_aclcheck(catalog, schema, raw_user(), pg_sys::ACL_USAGE.into()) };
+    result == pg_sys::AclResult::ACLCHECK_OK
+}
+
+/// True if the caller may read a column of a table, by its number, and use the table's schema.
 ///
 /// # Safety
 /// The table is open, and has the column.
@@ -137,9 +161,11 @@ pub(super) unsafe fn user_may_read(table: pg_sys::Oid, column: i16) -> bool {
     // SAFETY: in a transaction; guaranteed by the caller.
     unsafe {
         let mode = pg_sys::AclMode::from(pg_sys::ACL_SELECT);
-        pg_sys::pg_class_aclcheck(table, raw_user(), mode) == pg_sys::AclResult::ACLCHECK_OK
-            || pg_sys::pg_attribute_aclcheck(table, column, raw_user(), mode)
+        caller_may_use_schema(pg_sys::get_rel_namespace(table))
+            && (pg_sys::pg_class_aclcheck(table, raw_user(), mode)
                 == pg_sys::AclResult::ACLCHECK_OK
+                || pg_sys::pg_attribute_aclcheck(table, column, raw_user(), mode)
+                    == pg_sys::AclResult::ACLCHECK_OK)
     }
 }
 
@@ -180,12 +206,6 @@ fn schema_users() -> Vec<pg_sys::Oid> {
         pg_sys::ReleaseSysCache(row);
         users
     }
-}
-
-/// The effective user.
-pub fn user() -> u32 {
-    // SAFETY: no arguments; reads a global.
-    unsafe { pg_sys::GetUserId() }.to_u32()
 }
 
 /// True if the effective user is a superuser.

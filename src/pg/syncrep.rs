@@ -3,8 +3,8 @@
 //! While a commit waits for synchronous standbys, PostgreSQL turns a cancel into a warning and
 //! reports success. A session that has disclosed uncommitted results to its client is terminated
 //! instead, without an answer, like PostgreSQL does for a session terminated in that wait. It is
-//! also terminated if it rolls back after disclosing its results, which a procedure can do, and if
-//! its statement continues for longer than [`MAX_HOLD_MS`], which would block others from the row.
+//! also terminated if its statement continues for longer than [`MAX_HOLD_MS`], which would block
+//! others from the row.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -57,8 +57,6 @@ fn end_hold() {
 /// `synchronous_commit` required for the commit of the open transaction, if it is such a
 /// transaction.
 static OPEN: BackendLocal<Option<&'static CStr>> = BackendLocal::new(None);
-/// The transaction has disclosed uncommitted results to its caller.
-static TOLD: AtomicBool = AtomicBool::new(false);
 /// The signal handler and the callback are installed.
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
@@ -68,7 +66,7 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut c_
     match event {
         Event::XACT_EVENT_PRE_COMMIT => {
             end_hold();
-            // Not earlier: the end of a function with a SET clause would revert it.
+            // Not earlier: functions of the same statement may change it.
             if let Some(acknowledgement) = OPEN.with(|open| *open) {
                 set_local(c"synchronous_commit", acknowledgement);
             }
@@ -79,15 +77,7 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut c_
         _ => return,
     }
     let open = OPEN.with_mut(Option::take).is_some();
-    let told = TOLD.swap(false, Ordering::Relaxed);
-    let unacknowledged = open && event == Event::XACT_EVENT_COMMIT && take_canceled();
-    // A procedure continues after its ROLLBACK, with the disclosed results. After an error, nothing
-    // was disclosed to the client.
-    let undone = told
-        && event == Event::XACT_EVENT_ABORT
-        // SAFETY: no arguments; reads the state of this process.
-        && unsafe { pg_sys::SPI_inside_nonatomic_context() };
-    if unacknowledged || undone {
+    if open && event == Event::XACT_EVENT_COMMIT && take_canceled() {
         // SAFETY: a global of a single-threaded process.
         unsafe {
             pg_sys::whereToSendOutput = pg_sys::CommandDest::DestNone;
@@ -97,8 +87,7 @@ unsafe extern "C-unwind" fn at_end(event: pg_sys::XactEvent::Type, _arg: *mut c_
 }
 
 /// Marks the open transaction: its commit must be acknowledged as this value of
-/// `synchronous_commit` requires. (PostgreSQL disables `statement_timeout` before it commits a
-/// statement, but not for COMMIT in a procedure, where it counts as a cancel.)
+/// `synchronous_commit` requires.
 pub fn only_when_acknowledged(acknowledgement: &'static CStr) {
     if !WATCHING.swap(true, Ordering::Relaxed) {
         // SAFETY: an async-signal-safe handler that also calls PostgreSQL's handler, and a
@@ -115,13 +104,8 @@ pub fn only_when_acknowledged(acknowledgement: &'static CStr) {
     OPEN.with_mut(|open| *open = Some(acknowledgement));
 }
 
-/// Notes that uncommitted results are being disclosed to the caller. If a procedure rolls them back
-/// nevertheless, the session is terminated without an answer.
-pub fn tell() {
-    if TOLD.swap(true, Ordering::Relaxed) {
-        // The timeout runs from the first answer; further answers must not restart it.
-        return;
-    }
+/// Limits the time that the statement continues, since its results have been determined.
+pub fn limit_hold() {
     let mut timeout = HOLD_TIMEOUT.load(Ordering::Relaxed);
     // SAFETY: registered once per process, with an async-signal-safe handler in a library that is
     // never unloaded; enabled by the id returned.

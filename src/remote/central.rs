@@ -110,8 +110,6 @@ enum SourceState {
 
 struct SourceServer {
     server: Name,
-    /// Table of the tags; its owner determines the user mapping.
-    relation: u32,
     connection: Connection,
     state: SourceState,
     queue: VecDeque<Queued>,
@@ -133,7 +131,6 @@ impl Central {
             self.servers.len() - 1
         });
         if let Some(server) = self.servers.get_mut(position) {
-            server.relation = request.key.relation;
             server.queue.push_back(Queued {
                 request,
                 since: Instant::now(),
@@ -225,7 +222,6 @@ impl SourceServer {
     fn new(server: Name) -> Self {
         Self {
             server,
-            relation: 0,
             connection: Connection::new("leaf_claim"),
             state: SourceState::Closed,
             queue: VecDeque::new(),
@@ -249,7 +245,7 @@ impl SourceServer {
                 Some(Event::Refused(error) | Event::Lost(error)) => {
                     self.note_away(area, now, &error.message);
                 }
-                None if self.go_on(area, now, outcomes) => {}
+                None if self.go_on(area, now) => {}
                 None => return,
             }
         }
@@ -293,18 +289,18 @@ impl SourceServer {
     }
 
     /// Starts the next operation if the connection has no event. False if there is none.
-    fn go_on(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Returned>) -> bool {
+    fn go_on(&mut self, area: &Area, now: Instant) -> bool {
         let is_open = self.connection.stage() == Stage::Open;
         let wanted = !self.queue.is_empty();
         match self.state {
-            SourceState::Closed if wanted => self.open(area, now, outcomes),
-            SourceState::Away { until } if wanted && until <= now => self.open(area, now, outcomes),
+            SourceState::Closed if wanted => self.open(area, now),
+            SourceState::Away { until } if wanted && until <= now => self.open(area, now),
             // Closed by the server.
             SourceState::Open { .. } if !is_open => {
                 self.state = SourceState::Closed;
                 self.tell(area, RemoteServerState::Closed);
             }
-            SourceState::Open { .. } if wanted => self.ask(area, now, outcomes),
+            SourceState::Open { .. } if wanted => self.ask(area, now),
             SourceState::Open { since } if now - since > idle_timeout() => self.close(area),
             _ => return false,
         }
@@ -319,23 +315,19 @@ impl SourceServer {
         }
     }
 
-    /// Address of the server as currently defined; `None` if the table of tags is gone.
-    fn destination(&mut self) -> Result<Option<Destination>, String> {
+    /// Address of the server as currently defined.
+    fn destination(&mut self) -> Result<Destination, String> {
         // Before reading the options, so that a concurrent change is noticed.
         self.changes = foreign_server::foreign_changes();
-        let (server, relation) = (self.server, self.relation);
+        let server = self.server;
         pg::transaction(|| {
-            let owner = pg::relation_owner(relation);
-            let destination =
-                owner.map(|owner| foreign_server::destination(server.as_c_str(), owner));
-            destination.transpose().map_err(|error| error.message)
+            foreign_server::destination(server.as_c_str()).map_err(|error| error.message)
         })
     }
 
-    fn open(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Returned>) {
+    fn open(&mut self, area: &Area, now: Instant) {
         match self.destination() {
-            Ok(None) => self.return_stale(outcomes, |_| true),
-            Ok(Some(destination)) => {
+            Ok(destination) => {
                 self.connect(destination);
                 self.tell(area, RemoteServerState::Connecting);
             }
@@ -349,12 +341,11 @@ impl SourceServer {
     }
 
     /// Sends the first request, unless ALTER SERVER or ALTER USER MAPPING has changed the address.
-    fn ask(&mut self, area: &Area, now: Instant, outcomes: &mut Vec<Returned>) {
+    fn ask(&mut self, area: &Area, now: Instant) {
         if foreign_server::foreign_changes() != self.changes {
             match self.destination() {
-                Ok(None) => return self.return_stale(outcomes, |_| true),
-                Ok(Some(destination)) if self.connection.leads_to(&destination) => {}
-                Ok(Some(destination)) => return self.connect(destination),
+                Ok(destination) if self.connection.leads_to(&destination) => {}
+                Ok(destination) => return self.connect(destination),
                 Err(message) => return self.note_away(area, now, &message),
             }
         }

@@ -38,6 +38,7 @@ use super::foreign_server::{Destination, Host};
 use super::libpq::{RemoteError, Rows, Wire};
 use super::message;
 use crate::pg::Readiness;
+use crate::pg::sqlstate;
 
 /// Event of a connection.
 pub enum Event {
@@ -353,25 +354,31 @@ impl Connection {
     fn judge(&self, rows: &Rows) -> Result<CString, String> {
         let (function, host) = (self.function, self.host_name());
         let database = rows.text(0, 0).unwrap_or_default();
-        let (Some(schema), Some(version)) = (rows.text(0, 1), rows.text(0, 2)) else {
+        let Some(version) = rows.text(0, 1) else {
             return Err(format!(
                 "extension \"leaf_id\" is not installed in database \"{database}\" on {host}"
             ));
         };
-        if rows.boolean(0, 3) != Some(true) {
+        let parser: Option<u32> = rows.text(0, 2).and_then(|oid| oid.parse().ok());
+        let Some(parser) = parser else {
             return Err(format!(
                 "leaf_id {version} in database \"{database}\" on {host} has no function {function} as it is called here"
             ));
-        }
-        if rows.boolean(0, 4) != Some(true) {
+        };
+        if rows.boolean(0, 3) != Some(true) {
             return Err(format!(
                 "permission denied for function {function} on {host}"
             ));
         }
-        if rows.boolean(0, 5) != Some(false) {
+        if rows.boolean(0, 4) != Some(false) {
             return Err(format!("{host} is a standby"));
         }
-        let call = format!("SELECT {schema}.{function}($1::pg_catalog.json)");
+        // By oid: a name could lead to another object by now. No parallel worker, even if
+        // "debug_parallel_query" is on, runs a query with a function that is PARALLEL UNSAFE.
+        let call = format!(
+            "SELECT token, pg_catalog.pg_current_xact_id() \
+             FROM pg_catalog.ts_parse({parser}::pg_catalog.oid, $1::pg_catalog.text)"
+        );
         Ok(c_string(call))
     }
 
@@ -403,7 +410,11 @@ impl Connection {
                 self.host = self.next_host();
                 Some(Event::Lost(silent))
             }
-            Err(error) if error.broken => Some(Event::Lost(error)),
+            // PostgreSQL's error for a parser that is gone is an internal one. The greeting looks for
+            // that of a newly created extension.
+            Err(error) if error.broken || error.sqlstate == Some(sqlstate::INTERNAL_ERROR) => {
+                Some(Event::Lost(error))
+            }
             Err(error) => {
                 self.state = ConnectionState::Open { wire, call };
                 Some(Event::Refused(error))
@@ -417,16 +428,29 @@ fn c_string(text: impl Into<Vec<u8>>) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
-/// Checks that the function exists and may be called. Any role may run this query. All names are
-/// qualified, since the role's search_path is unknown.
-const GREETING: &std::ffi::CStr = c"SELECT pg_catalog.current_database(), pg_catalog.quote_ident(n.nspname), \
-e.extversion, p.oid IS NOT NULL, \
-pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_function_privilege(p.oid, 'EXECUTE'), \
+/// Looks for the parser behind which the function is: one that is the extension's, whose functions
+/// are the extension's C functions. Checks that the function may be called. Any role may run this
+/// query. All names are qualified, since the role's search_path is unknown.
+const GREETING: &std::ffi::CStr = c"SELECT pg_catalog.current_database(), e.extversion, p.oid, \
+pg_catalog.has_schema_privilege(p.schema, 'USAGE') AND pg_catalog.has_function_privilege(p.start, 'EXECUTE'), \
 pg_catalog.pg_is_in_recovery() \
 FROM (SELECT 1) one \
 LEFT JOIN pg_catalog.pg_extension e ON e.extname OPERATOR(pg_catalog.=) 'leaf_id' \
-LEFT JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) e.extnamespace \
-LEFT JOIN pg_catalog.pg_proc p ON p.pronamespace OPERATOR(pg_catalog.=) n.oid \
-AND p.proname OPERATOR(pg_catalog.=) $1::pg_catalog.name \
-AND p.pronargs OPERATOR(pg_catalog.=) 1 \
-AND p.proargtypes[0] OPERATOR(pg_catalog.=) 'pg_catalog.json'::pg_catalog.regtype::pg_catalog.oid";
+LEFT JOIN LATERAL (\
+SELECT p.oid, pg_catalog.min(f.oid) FILTER (WHERE f.oid OPERATOR(pg_catalog.=) p.prsstart) AS start, \
+pg_catalog.min(f.pronamespace) FILTER (WHERE f.oid OPERATOR(pg_catalog.=) p.prsstart) AS schema \
+FROM pg_catalog.pg_ts_parser p \
+JOIN pg_catalog.pg_proc f ON f.oid OPERATOR(pg_catalog.=) ANY (ARRAY[\
+p.prsstart::pg_catalog.oid, p.prstoken::pg_catalog.oid, p.prsend::pg_catalog.oid]) \
+JOIN pg_catalog.pg_language l ON l.oid OPERATOR(pg_catalog.=) f.prolang \
+JOIN pg_catalog.pg_depend d ON d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_ts_parser'::pg_catalog.regclass \
+AND d.objid OPERATOR(pg_catalog.=) p.oid \
+AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass \
+AND d.refobjid OPERATOR(pg_catalog.=) e.oid AND d.deptype OPERATOR(pg_catalog.=) 'e' \
+JOIN pg_catalog.pg_depend m ON m.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::pg_catalog.regclass \
+AND m.objid OPERATOR(pg_catalog.=) f.oid AND m.refclassid OPERATOR(pg_catalog.=) d.refclassid \
+AND m.refobjid OPERATOR(pg_catalog.=) e.oid AND m.deptype OPERATOR(pg_catalog.=) 'e' \
+WHERE p.prsname OPERATOR(pg_catalog.=) $1::pg_catalog.name \
+AND l.lanname OPERATOR(pg_catalog.=) 'c' \
+AND f.probin OPERATOR(pg_catalog.=) '$libdir/leaf_id' \
+GROUP BY p.oid HAVING pg_catalog.count(*) OPERATOR(pg_catalog.=) 3) p ON true";

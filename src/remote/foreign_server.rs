@@ -14,7 +14,6 @@ use std::time::Duration;
 use pgrx::pg_sys;
 
 use super::libpq::{Options, RemoteError, known_options};
-use crate::pg::usage;
 
 /// Default of `connect_timeout`, per host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,7 +30,7 @@ pub struct Host {
     pub timeout: Duration,
 }
 
-/// A foreign server, as seen by one user.
+/// A foreign server, with its owner's user mapping.
 pub struct Destination {
     /// Hosts, in the order to try them.
     pub hosts: Vec<Host>,
@@ -40,32 +39,20 @@ pub struct Destination {
     pub needs_password: bool,
 }
 
-/// Looks up a foreign server for a user, in a transaction. PostgreSQL raises its own error if the
-/// server, or a mapping for the user or PUBLIC, does not exist.
+/// Looks up a foreign server, in a transaction. The user mapping is that of its owner, who has put
+/// it there for this server; nobody else's is used. PostgreSQL raises its own error if the server,
+/// or a mapping for its owner or PUBLIC, does not exist.
 ///
 /// # Errors
-/// The user has no USAGE on the server, or the mapping lacks a required password.
-pub fn destination(name: &CStr, user: u32) -> Result<Destination, RemoteError> {
-    let user = pg_sys::Oid::from(user);
-    let refused = |sqlstate: &[u8; 5], message: String| RemoteError {
-        sqlstate: Some(*sqlstate),
-        message,
-        broken: true,
-    };
+/// The mapping lacks a required password.
+pub fn destination(name: &CStr) -> Result<Destination, RemoteError> {
     let mut options = Options::default();
     // SAFETY: in a transaction. A missing object raises an error, so nothing is null except for
     // empty lists. Everything is palloc'ed, and lives longer than this call. The elements are
     // DefElems with null-terminated names.
     let needs_password = unsafe {
         let server = &*pg_sys::GetForeignServerByName(name.as_ptr(), false);
-        if usage(server.serverid, user) != pg_sys::AclResult::ACLCHECK_OK {
-            let name = name.to_string_lossy();
-            return Err(refused(
-                b"42501",
-                format!("permission denied for foreign server {name}"),
-            ));
-        }
-        let mapping = &*pg_sys::GetUserMapping(user, server.serverid);
+        let mapping = &*pg_sys::GetUserMapping(server.owner, server.serverid);
         let wrapper = &*pg_sys::GetForeignDataWrapper(server.fdwid);
         let known = known_options();
         for list in [wrapper.options, server.options, mapping.options] {
@@ -76,14 +63,14 @@ pub fn destination(name: &CStr, user: u32) -> Result<Destination, RemoteError> {
                 }
             }
         }
-        let trusted = pg_sys::superuser_arg(user) && pg_sys::superuser_arg(server.owner);
-        !trusted
+        !pg_sys::superuser_arg(server.owner)
     };
     if needs_password && options.get(c"password").is_none_or(CStr::is_empty) {
-        return Err(refused(
-            b"2F003",
-            "a password is required in the user mapping: the foreign server or leaf_id.leaf_alloc is not a superuser's".into(),
-        ));
+        return Err(RemoteError {
+            sqlstate: Some(*b"2F003"),
+            message: "a password is required in the user mapping: the foreign server is not a superuser's".into(),
+            broken: true,
+        });
     }
     // SAFETY: no arguments; returns a static null-terminated string.
     let encoding = unsafe { CStr::from_ptr(pg_sys::GetDatabaseEncodingName()) };

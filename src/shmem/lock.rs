@@ -16,30 +16,46 @@ impl Lock {
 
     /// Acquires the lock shared.
     pub fn shared(&self) -> Held {
-        self.acquire(pg_sys::LWLockMode::LW_SHARED)
-    }
-
-    /// Acquires the lock exclusively.
-    pub fn exclusive(&self) -> Held {
-        self.acquire(pg_sys::LWLockMode::LW_EXCLUSIVE)
-    }
-
-    fn acquire(&self, mode: pg_sys::LWLockMode::Type) -> Held {
         // SAFETY: guaranteed by the caller of `new`.
-        unsafe { pg_sys::LWLockAcquire(self.0, mode) };
-        Held(self.0)
+        unsafe { pg_sys::LWLockAcquire(self.0, pg_sys::LWLockMode::LW_SHARED) };
+        Held {
+            lock: self.0,
+            is_exclusive: false,
+        }
+    }
+
+    /// Acquires the lock exclusively. What it protects may be half written until it is released, so
+    /// that is a critical section: a process that ends there has to take the others along.
+    pub fn exclusive(&self) -> Held {
+        // SAFETY: guaranteed by the caller of `new`. A counter of this process.
+        unsafe {
+            pg_sys::LWLockAcquire(self.0, pg_sys::LWLockMode::LW_EXCLUSIVE);
+            pg_sys::CritSectionCount += 1;
+        }
+        Held {
+            lock: self.0,
+            is_exclusive: true,
+        }
     }
 }
 
 /// An LWLock held by this process; released on drop.
 #[clippy::has_significant_drop]
-pub struct Held(*mut pg_sys::LWLock);
+pub struct Held {
+    lock: *mut pg_sys::LWLock,
+    is_exclusive: bool,
+}
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // SAFETY: acquired by `Lock::acquire` and released only here. Code under a lock raises no
-        // error, which would release it as well.
-        unsafe { pg_sys::LWLockRelease(self.0) };
+        // SAFETY: acquired by `Lock` and released only here. Code under a lock raises no error, which
+        // would release it as well. A counter of this process.
+        unsafe {
+            if self.is_exclusive {
+                pg_sys::CritSectionCount -= 1;
+            }
+            pg_sys::LWLockRelease(self.lock);
+        }
     }
 }
 

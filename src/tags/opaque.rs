@@ -51,7 +51,7 @@ pub fn has_key(tag: &Tag) -> Result<bool, Failure> {
 
 /// True if the caller may set the position of a tag of this name. With a key, that reveals the ids
 /// of chosen numbers, so it requires that the name has no key, that this transaction has created
-/// it, or that the caller may create keys.
+/// it, or that the caller may encode numbers.
 ///
 /// # Errors
 /// As [`has_key`].
@@ -60,8 +60,8 @@ pub fn caller_may_renumber(tag: &Tag) -> Result<bool, Failure> {
     if row.is_none_or(|row| row.is_ours()) {
         return Ok(true);
     }
-    let arguments = [Type::Text.oid(), Type::Bigint.oid(), Type::Text.oid()];
-    let right = pg::find_function(pg::SCHEMA, c"leaf_make_key", &arguments);
+    let arguments = [Type::Text.oid(), Type::Bigint.oid()];
+    let right = pg::find_extension_function(c"leaf_opaque_encode", &arguments);
     Ok(right.is_some_and(|function| pg::caller_may_execute(function.oid)))
 }
 
@@ -70,7 +70,7 @@ pub fn caller_may_renumber(tag: &Tag) -> Result<bool, Failure> {
 ///
 /// # Errors
 /// The name has a key or had a tag, `last` is too small, or `key` is not valid.
-pub fn create(tag: &Tag, last: i64, key: Option<&str>) -> Result<(), Failure> {
+pub fn create(tag: &Tag, last: i64, key: Option<&[u8]>) -> Result<(), Failure> {
     let name = || tag.name();
     if !(MIN_VALUES..i64::MAX).contains(&last) {
         return Err(Failure::Opaque(OpaqueError::Domain { tag: name(), last }));
@@ -141,11 +141,12 @@ fn key(row: &pg::Row) -> Option<Key> {
     row.bytes(KEY)?.try_into().ok()
 }
 
-fn from_hex(hex: &str) -> Option<Key> {
+fn from_hex(hex: &[u8]) -> Option<Key> {
     let mut key = Key::default();
     if !hex.is_ascii() || hex.len() != 2 * KEY_BYTES {
         return None;
     }
+    let hex = str::from_utf8(hex).ok()?;
     for (byte, at) in key.iter_mut().zip((0..).step_by(2)) {
         *byte = u8::from_str_radix(hex.get(at..at + 2)?, 16).ok()?;
     }

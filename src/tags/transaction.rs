@@ -394,8 +394,12 @@ fn finish(committed: bool) {
     if !open() {
         return;
     }
-    // Release the lock before touching shared memory.
-    let edits = core::mem::take(&mut *EDITS.lock());
+    // Release the lock before touching shared memory. Locked: this process ends as it had no memory
+    // for another edit, and nobody asks for them any more.
+    let Some(mut edits) = EDITS.try_lock() else {
+        return;
+    };
+    let edits = core::mem::take(&mut *edits);
     OPEN.store(false, Ordering::Relaxed);
     let Some(area) = shmem::area() else { return };
     for key in edits.entries.keys() {
@@ -427,7 +431,10 @@ fn on_subtransaction(number: u32, event: SubtransactionEvent) {
     if !open() {
         return;
     }
-    let mut edits = EDITS.lock();
+    // Locked: see `finish`.
+    let Some(mut edits) = EDITS.try_lock() else {
+        return;
+    };
     match event {
         SubtransactionEvent::Abort => {
             edits.take_back(number, shmem::area());

@@ -284,7 +284,7 @@ pub fn merge_replicated(edit: &Edit) -> Result<Merged, Failure> {
 /// Deletes the mark of a name without a tag, for a role that may reset tags. True if it existed.
 ///
 /// # Errors
-/// The caller may not update `leaf_alloc`, or the name has a key and the caller may not create keys,
+/// The caller may not update `leaf_alloc`, or the name has a key and the caller may not encode numbers,
 /// or a table was altered or dropped.
 pub fn forget(tag: &Tag) -> Result<bool, Failure> {
     let relation = heap::relation()?;
@@ -311,7 +311,7 @@ pub fn check_truncate() -> Result<(), Failure> {
     }
 }
 
-/// Checks that a tag's source server exists and is usable by the editor. It cannot be changed
+/// Checks that a tag's source server exists and is the editor's. It cannot be changed
 /// later: this table does not know which ids other members have.
 fn check_server(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(), Failure> {
     let before = old.and_then(|row| row.server);
@@ -328,7 +328,7 @@ fn check_server(edit: &Edit, old: Option<&AllocRow>, new: &AllocRow) -> Result<(
     }
     match new.server {
         // An apply worker must not stop; the next claim reports the problem.
-        Some(name) if !edit.replica => pg::foreign_server(&name).map(drop).map_err(|problem| {
+        Some(name) if !edit.replica => pg::check_foreign_server(&name).map_err(|problem| {
             Failure::Edit(EditError::Server {
                 server: name.text(),
                 problem,

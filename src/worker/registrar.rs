@@ -16,12 +16,12 @@ use leaf_id_core::registry;
 use pgrx::pg_sys;
 
 use super::settings;
+use crate::lease;
 use crate::pg::{self, WaitEvent};
 use crate::remote::connection::{Connection, Event};
 use crate::remote::foreign_server::{self, Destination};
 use crate::remote::message;
 use crate::shmem::{self, Area, Explanation, LeaseQuestion, LeaseReply};
-use crate::{lease, tags};
 
 /// Interval of checks whether somebody waits for the database.
 const PROBE: Duration = Duration::from_millis(100);
@@ -120,12 +120,7 @@ fn ask_here(request: &LeaseQuestion) -> Result<LeaseReply, String> {
 /// Address of the foreign server that has the registry.
 fn destination(request: &LeaseQuestion) -> Result<Destination, String> {
     let server = CString::new(request.server.get()).unwrap_or_default();
-    pg::transaction(|| {
-        // If leaf_id is not installed in this database, use the role of this process.
-        let owner = tags::heap::relation().ok().and_then(pg::relation_owner);
-        let owner = owner.unwrap_or_else(pg::user);
-        foreign_server::destination(&server, owner).map_err(|error| error.message)
-    })
+    pg::transaction(|| foreign_server::destination(&server).map_err(|error| error.message))
 }
 
 /// Sends the request with this number to the registry on the foreign server.

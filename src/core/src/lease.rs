@@ -193,8 +193,6 @@ pub enum Status {
     Lost,
     /// The registry is for another epoch.
     Epoch,
-    /// The node name belongs to another role.
-    Role,
     /// The registry is for another layout.
     Layout,
 }
@@ -479,7 +477,6 @@ impl LeaseHolder {
             Status::Full => self.kept(now, rules, Refusal::NoFreeWorkerId),
             Status::Grace => self.kept(now, rules, Refusal::RegistryGrace),
             Status::Epoch => self.kept(now, rules, Refusal::OtherEpoch),
-            Status::Role => self.kept(now, rules, Refusal::OtherRole),
             Status::Layout => self.kept(now, rules, Refusal::OtherLayout),
         }
     }

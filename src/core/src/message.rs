@@ -31,9 +31,20 @@ pub fn deserialize_shown<'de, D: Deserializer<'de>>(deserializer: D) -> Result<S
     deserialize(deserializer).map(|bytes| shown(&bytes))
 }
 
+/// Longest text that is shown, in bytes. What users give may have any length, and is copied more
+/// than once into an error.
+const LONGEST_SHOWN: usize = 500;
+
 /// Converts bytes in any ASCII-compatible encoding to text for display. Invalid UTF-8 becomes
-/// question marks.
+/// question marks, and the end of a long text an ellipsis.
 #[must_use]
 pub fn shown(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).replace(char::REPLACEMENT_CHARACTER, "?")
+    let text = |bytes| String::from_utf8_lossy(bytes).replace(char::REPLACEMENT_CHARACTER, "?");
+    if bytes.len() <= LONGEST_SHOWN {
+        return text(bytes);
+    }
+    // Not within a character of UTF-8, whose further bytes begin with 10.
+    let is_first = |end: &usize| bytes.get(*end).is_none_or(|byte| byte & 0xC0 != 0x80);
+    let end = (0..=LONGEST_SHOWN).rev().find(is_first).unwrap_or(0);
+    text(bytes.get(..end).unwrap_or_default()) + "..."
 }

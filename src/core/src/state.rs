@@ -44,8 +44,6 @@ numbered! {
         WorkerIdLost => "worker id was taken away",
         /// The members of the registry have another epoch.
         OtherEpoch => "refused: epoch is not that of the worker registry",
-        /// This node's name belongs to another role in the registry.
-        OtherRole => "refused: name of this node belongs to another role",
         /// The members of the registry have another layout.
         OtherLayout => "refused: layout is not that of the worker registry",
     }

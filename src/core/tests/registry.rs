@@ -620,25 +620,24 @@ fn an_id_that_is_reserved_far_ahead_comes_last() {
 }
 
 #[test]
-fn a_name_belongs_to_the_role_that_was_first() {
+fn names_are_apart_by_role() {
     let mut world = World::new();
-    world.granted(Kind::Claim, member("x", "a"));
+    // Whoever is first takes nothing from the other.
+    world.granted(Kind::Claim, member("y", "a"));
+    assert_eq!(world.granted(Kind::Claim, member("x", "a")).worker_id, 1);
+    let before = world.row(1).clone();
+    // Not even with the token, and after the end of the lease.
     let thief = Member {
         token: 2,
-        held: Some((0, NOW + 60_000)),
+        held: Some((1, NOW + 60_000)),
         ..member("y", "a")
     };
-    let before = world.row(0).clone();
-    // Even with the token, and after the end of the lease.
     for pass in [0, 120_000] {
         world.pass(pass);
-        for kind in [Kind::Claim, Kind::Renew] {
-            let said = world.refused(kind, thief, Status::Role);
-            assert_eq!(
-                said,
-                "the name of node \"a\" belongs to another role than \"y\""
-            );
-        }
+        assert_eq!(world.granted(Kind::Claim, thief).worker_id, 0);
+        // It must not learn anything about other roles' servers.
+        let said = world.refused(Kind::Renew, thief, Status::Lost);
+        assert_eq!(said, "worker id 1 is leased to a server of another role");
     }
     // Nor by a wrong clock that the others would then be compared with.
     for (role, node) in [("x", "b"), ("x", "c"), ("z", "d")] {
@@ -653,27 +652,8 @@ fn a_name_belongs_to_the_role_that_was_first() {
         ..thief
     };
     world.refused(Kind::Renew, off, Status::Clock);
-    assert_eq!(*world.row(0), before);
-    // It must not learn anything about other roles' servers.
-    let curious = Member {
-        held: Some((0, 0)),
-        ..member("y", "b2")
-    };
-    let said = world.refused(Kind::Renew, curious, Status::Lost);
-    assert_eq!(said, "worker id 0 is leased to a server of another role");
-    // A superuser may, and the name still belongs to the first role.
-    let superuser = Member {
-        trusted: true,
-        ..thief
-    };
-    world.granted(Kind::Claim, superuser);
-    assert_eq!(world.row(0).role.as_deref(), Some(&b"x"[..]));
-    // After a release, it belongs to the next role to claim it.
-    let released = core::mem::take(&mut world.rows[0]).released();
-    assert_eq!(released.role, None);
-    world.rows[0] = released;
-    world.granted(Kind::Claim, thief);
-    world.refused(Kind::Claim, member("x", "a"), Status::Role);
+    assert_eq!(*world.row(1), before);
+    assert_eq!(world.granted(Kind::Claim, member("x", "a")).worker_id, 1);
 }
 
 /// During a grace, too, when `held` is trusted.
@@ -1331,18 +1311,13 @@ const CLAIMS: [ClaimLine; 8] = {
     use Claimed::{Another, Own, OwnAboveAll, OwnAboveMoved, Refused};
     use LeaseEnd::{Ahead, Past, WithinSkew};
     use OwnRow::{Missing, OtherRoles, Retired, Usable};
-    use Status::{Grace, Held, Role};
+    use Status::{Grace, Held};
     let any = &[Ahead, WithinSkew, Past];
     let ended = &[WithinSkew, Past];
     let may_be_live = &[Ahead, WithinSkew];
     [
-        (
-            OtherRoles,
-            &[true, false],
-            any,
-            Refused(Role),
-            Refused(Role),
-        ),
+        // Another node.
+        (OtherRoles, &[true, false], any, Another, Refused(Grace)),
         (Missing, &[true, false], any, Another, Refused(Grace)),
         (Usable, &[true], &[Ahead], Own, Own),
         (Usable, &[true], ended, OwnAboveMoved, Refused(Grace)),
@@ -1458,10 +1433,9 @@ fn a_claim_follows_the_table() {
         let outcome = outcome.map(|granted| (granted.worker_id, granted.floor_ms));
         let outcome = outcome.map_err(|refusal| refusal.status);
 
-        let proves = shown && own != OwnRow::Missing;
+        let proves = shown && !matches!(own, OwnRow::Missing | OwnRow::OtherRoles);
         let (without, during) = claim_line(own, shown, lease);
         let expected = match if grace { during } else { without } {
-            Claimed::Refused(Status::Role) => Err(Status::Role),
             _ if inherits && (grace || !proves) => Ok((HOSTS_ID, NOW + MEMBER.max_lead_ms)),
             _ if let (true, true, Some(entered)) = (grace, enters, entered) => {
                 let known = entered == OWN_ID;

@@ -139,7 +139,7 @@ fn it_has_every_column_of_every_view_and_table() {
 }
 
 /// SQLSTATEs by the names used in Rust and PL/pgSQL.
-const SQLSTATES: [(&str, &str); 26] = [
+const SQLSTATES: [(&str, &str); 27] = [
     ("successful_completion", "00000"),
     ("object_not_in_prerequisite_state", "55000"),
     ("read_only_sql_transaction", "25006"),
@@ -164,6 +164,7 @@ const SQLSTATES: [(&str, &str); 26] = [
     ("io_error", "58030"),
     ("foreign_key_violation", "23503"),
     ("unique_violation", "23505"),
+    ("duplicate_schema", "42P06"),
     ("numeric_value_out_of_range", "22003"),
     ("invalid_text_representation", "22P02"),
 ];

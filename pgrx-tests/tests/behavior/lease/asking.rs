@@ -83,7 +83,7 @@ impl Answer {
 
 /// Sends a request, built by [`lease_message`].
 pub(crate) fn try_call(session: &mut Session, kind: &str, fields: &str) -> Result<Answer, Failure> {
-    let sql = lease_query("leaf_worker_lease", &lease_message(kind, fields));
+    let sql = lease_query(&lease_message(kind, fields));
     let row = session
         .query_one(&sql, &[])
         .map_err(|error| Failure::from(&error))?;

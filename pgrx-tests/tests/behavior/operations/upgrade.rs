@@ -413,7 +413,7 @@ fn a_newer_library_says_what_an_older_extension_needs() {
     );
     for call in [
         "SELECT leaf_segment_next('t')",
-        "SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10))",
+        "SELECT token FROM ts_parse('leaf_id.leaf_claim', json_build_object('version', 1, 'tag', 't', 'n', 10)::text)",
         "SELECT leaf_tag_create('u')",
         "UPDATE leaf_id.leaf_alloc SET step = 20",
     ] {
@@ -435,7 +435,7 @@ fn a_newer_library_says_what_an_older_extension_needs() {
     // An altered table is reported as such, whatever the version.
     admin.run("ALTER TABLE leaf_id.leaf_alloc ALTER update_time TYPE text");
     admin
-        .fails("SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10))")
+        .fails("SELECT token FROM ts_parse('leaf_id.leaf_claim', json_build_object('version', 1, 'tag', 't', 'n', 10)::text)")
         .is("42804");
 }
 

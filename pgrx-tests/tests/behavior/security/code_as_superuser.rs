@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use leaf_id_tests::{
-    ATTACKERS, Attack, Attacker, HERS, MALLORY, SHOP, assert_issued_once, becomes, each,
+    ATTACKERS, Attack, Attacker, HERS, MALLORY, SHOP, assert_issued_once, becomes, call, each,
     in_threads_until, lease_message, now_ms,
 };
 
@@ -365,6 +365,12 @@ fn default_privileges_give_nothing_of_leaf_id_away() {
     attack.assert_nobody_ran_her_code();
 }
 
+/// A claim of ids by another server.
+pub(super) fn claim(tag: &str, n: i32) -> String {
+    let message = format!("json_build_object('version', 1, 'tag', '{tag}', 'n', {n})");
+    call("leaf_claim", &message)
+}
+
 /// Calls made by other servers.
 pub(super) fn member_calls() -> [String; 3] {
     let now = now_ms();
@@ -372,10 +378,9 @@ pub(super) fn member_calls() -> [String; 3] {
         "{now}, {}, 60000, 1000, 15000, 1288834974657, '41/10/12'",
         now + 1000
     );
-    let lease =
-        |kind, fields: String| format!("leaf_worker_lease({})", lease_message(kind, &fields));
+    let lease = |kind, fields: String| call("leaf_worker_lease", &lease_message(kind, &fields));
     [
-        "leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10))".into(),
+        claim("t", 10),
         lease("claim", format!("1, 'm', NULL, 7, NULL, NULL, {terms}")),
         lease("renew", format!("1, 'm', 7, 8, 0, NULL, {terms}")),
     ]
@@ -412,7 +417,9 @@ fn everything_else_that_could_run_in_a_statement() {
             "ALTER EXTENSION leaf_id ADD TABLE evil.leaf_worker".into(),
             "ALTER EXTENSION leaf_id ADD TABLE evil.leaf_registry".into(),
             "ALTER EXTENSION leaf_id ADD SCHEMA evil".into(),
-            "ALTER EXTENSION leaf_id DROP FUNCTION leaf_claim(json)".into(),
+            "ALTER EXTENSION leaf_id DROP FUNCTION leaf_claim(internal, integer)".into(),
+            "ALTER EXTENSION leaf_id DROP TEXT SEARCH PARSER leaf_id.leaf_claim".into(),
+            format!("ALTER TEXT SEARCH PARSER leaf_id.leaf_claim SET SCHEMA {HERS}"),
             format!("ALTER EXTENSION leaf_id ADD FUNCTION {HERS}.run(text)"),
             format!("CREATE PUBLICATION p FOR TABLE {table}"),
             format!("CREATE TABLE {HERS}.refers (tag text REFERENCES {table})"),

@@ -6,5 +6,7 @@
 
 mod code_as_superuser;
 mod ids_twice;
+mod memory;
+mod other_servers;
 mod planted_names;
 mod what_is_told;

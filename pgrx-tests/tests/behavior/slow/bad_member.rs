@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use leaf_id_tests::{
-    Failure, Fleet, Server, Session, assert_issued_once, becomes, each, lease_message, lease_query,
-    now_ms, promptly,
+    Failure, Fleet, Server, Session, assert_issued_once, becomes, each, impersonate, lease_message,
+    lease_query, now_ms, promptly,
 };
 use postgres::Row;
 
@@ -83,7 +83,7 @@ fn claim(session: &mut Session, node: &str, says: Says) -> Result<Answer, Failur
         rand::random_range(1..i64::MAX),
         terms(says)
     );
-    let sql = lease_query("leaf_worker_lease", &lease_message("claim", &fields));
+    let sql = lease_query(&lease_message("claim", &fields));
     let row = session.query_one(&sql, &[]);
     row.map(Answer::from).map_err(|error| Failure::from(&error))
 }
@@ -234,9 +234,10 @@ fn hostile_central(answers: &[&str]) -> Fleet {
     let last = answers.last().unwrap();
     central.run(&format!(
         "CREATE SEQUENCE turn; GRANT USAGE ON SEQUENCE turn TO PUBLIC;
-         CREATE OR REPLACE FUNCTION leaf_claim(message json) RETURNS json LANGUAGE sql AS $$
-             SELECT (CASE nextval('turn') {cases} ELSE '{{\"version\": 1, {last}}}' END)::json
-         $$"
+         {}",
+        impersonate(&format!(
+            "CASE nextval('public.turn') {cases} ELSE '{{\"version\": 1, {last}}}' END"
+        ))
     ));
     let mut member = fleet.members[0].session();
     member.create_sourced_tag("t", 1000, i32::MAX);

@@ -55,7 +55,7 @@ fn change_and_use(attack: &Attack, by: &str, change: &str) {
         "INSERT INTO {table} (biz_tag) VALUES ('more')",
         "SELECT leaf_tag_create('other', step => 10)",
         "SELECT leaf_segment_next_batch('more', 50)",
-        "SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10))",
+        "SELECT token FROM ts_parse('leaf_id.leaf_claim', json_build_object('version', 1, 'tag', 't', 'n', 10)::text)",
         "SELECT leaf_tag_reset('more', 5)",
         "BEGIN; SELECT leaf_tag_create('local'); SELECT leaf_segment_next('local'); COMMIT",
     ] {
@@ -116,7 +116,7 @@ fn a_column_of_another_type_is_said() {
         .fails(&format!("UPDATE {table} SET step = 20"))
         .is("42804");
     admin
-        .fails("SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 10))")
+        .fails("SELECT token FROM ts_parse('leaf_id.leaf_claim', json_build_object('version', 1, 'tag', 't', 'n', 10)::text)")
         .is("42804");
 }
 
@@ -148,7 +148,7 @@ fn tables_of_the_registry_that_were_changed() {
             let fields = format!(
                 "1, 'm', NULL, 7, NULL, NULL, {now}, {now}, 60000, 1000, 15000, 1288834974657, '41/10/12'"
             );
-            let lease = lease_query("leaf_worker_lease", &lease_message("claim", &fields));
+            let lease = lease_query(&lease_message("claim", &fields));
             for call in [
                 "SELECT leaf_id.leaf_worker_retire(5)",
                 "SELECT leaf_id.leaf_worker_release(0)",

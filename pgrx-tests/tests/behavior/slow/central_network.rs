@@ -15,7 +15,7 @@ use crate::segment::waits::assert_can_be_ended;
 const LIMIT: Duration = Duration::from_secs(60);
 const STEP: i32 = 100;
 const NEXT: &str = "SELECT leaf_segment_next('t')";
-const CLAIM: &str = "leaf_claim($1";
+const CLAIM: &str = "pg_catalog.ts_parse(";
 
 /// A central server, and a member with tag `t` that connects through a proxy.
 struct Pair {
@@ -456,23 +456,16 @@ fn no_extension() {
 fn an_old_version() {
     let pair = Pair::new();
     let mut central = pair.central.session();
-    let definition: String =
-        central.value("SELECT pg_get_functiondef('leaf_claim(json)'::regprocedure)");
+    let parser = "TEXT SEARCH PARSER leaf_id.leaf_claim";
     pair.suffers(
         || {
-            central.run(
-                "ALTER EXTENSION leaf_id DROP FUNCTION leaf_claim(json);
-                 DROP FUNCTION leaf_claim(json)",
-            );
+            central.run(&format!("ALTER EXTENSION leaf_id DROP {parser}"));
             pair.proxy.end_connections();
         },
         "has no function leaf_claim",
         || {
-            pair.central.session().run(&format!(
-                "{definition};
-                 ALTER EXTENSION leaf_id ADD FUNCTION leaf_claim(json);
-                 GRANT EXECUTE ON FUNCTION leaf_claim(json) TO leaf_member"
-            ));
+            let mut central = pair.central.session();
+            central.run(&format!("ALTER EXTENSION leaf_id ADD {parser}"));
         },
     );
     assert_eq!(pair.lost(), 0);

@@ -165,7 +165,7 @@ fn a_tag_is_not_used_up_by_those_who_may_not_issue_its_ids() {
         "SELECT leaf_segment_next_range('cars', 1000000)",
         "SELECT count(*) FROM leaf_segment_next_batch('cars', 1000000)",
         "SELECT leaf_segment_next('cars')",
-        "SELECT leaf_claim(json_build_object('version', 1, 'tag', 'cars', 'n', 1000000))",
+        "SELECT token FROM ts_parse('leaf_id.leaf_claim', json_build_object('version', 1, 'tag', 'cars', 'n', 1000000)::text)",
     ] {
         for _ in 0..3000 {
             if mallory.try_run(call).is_err() {
@@ -214,9 +214,9 @@ fn requests_that_nobody_answers_keep_no_slot_from_others() {
             "CREATE EXTENSION dblink;
              CREATE SERVER away FOREIGN DATA WRAPPER dblink_fdw
                  OPTIONS (host '/nowhere', dbname 'postgres', connect_timeout '2');
-             CREATE USER MAPPING FOR CURRENT_USER SERVER away OPTIONS (user 'x', password 'x');
              CREATE USER MAPPING FOR mallory SERVER away OPTIONS (user 'x', password 'x');
-             GRANT USAGE ON FOREIGN SERVER away TO mallory",
+             GRANT USAGE ON FOREIGN DATA WRAPPER dblink_fdw TO mallory;
+             ALTER SERVER away OWNER TO mallory",
         );
         let tags = slots + 40;
         attack.mallory().run(&format!(

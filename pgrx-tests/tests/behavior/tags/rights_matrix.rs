@@ -1,7 +1,7 @@
 //! Would catch: a role with more or fewer privileges than SECURITY.md says. The table there is
 //! tested with real roles.
 
-use leaf_id_tests::{Server, Session, lease_message};
+use leaf_id_tests::{Server, Session, lease_message, lease_query};
 
 const SECURITY: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../SECURITY.md"));
 /// Columns of the table, and the role tested for each.
@@ -22,7 +22,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
     let lease = |kind, who| {
         let fields =
             format!("{who}, {{now}}, {{now}}, 60000, 10000, 15000, 1288834974657, '41/10/12'");
-        format!("SELECT leaf_worker_lease({})", lease_message(kind, &fields))
+        lease_query(&lease_message(kind, &fields))
     };
     let (claim, renewal) = (
         lease("claim", "1, '{role}', 0, 2, NULL, NULL"),
@@ -138,7 +138,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                  END $$",
                 "DO $$ BEGIN
                      GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_lease TO nobody;
-                     IF NOT has_function_privilege('nobody', 'leaf_claim(json)', 'EXECUTE') THEN
+                     IF NOT has_function_privilege('nobody', 'leaf_claim(internal, integer)', 'EXECUTE') THEN
                          RAISE insufficient_privilege;
                      END IF;
                      REVOKE EXECUTE ON FUNCTION leaf_claim, leaf_worker_lease FROM nobody;
@@ -180,7 +180,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             ],
         ),
         "read the view of the server" => ("", &["SELECT * FROM leaf_id.server"]),
-        "`leaf_claim`" => ("", &["SELECT leaf_claim(json_build_object('version', 1, 'tag', 't', 'n', 3))"]),
+        "`leaf_claim`" => ("", &["SELECT token FROM ts_parse('leaf_id.leaf_claim', json_build_object('version', 1, 'tag', 't', 'n', 3)::text)"]),
         "`leaf_worker_lease`" => (
             "",
             &[&claim, &renewal],
@@ -207,7 +207,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             "",
             &[
                 "ALTER TABLE leaf_id.leaf_alloc ALTER description SET STATISTICS 10",
-                "ALTER FUNCTION leaf_claim(json) COST 2",
+                "ALTER FUNCTION leaf_claim COST 2",
                 "COMMENT ON VIEW leaf_id.tags_detail IS 'of {role}'",
                 "CREATE TRIGGER t AFTER UPDATE ON leaf_id.leaf_alloc
                      FOR EACH ROW EXECUTE FUNCTION suppress_redundant_updates_trigger()",

@@ -27,7 +27,7 @@ const CLONES: Caller = Caller {
 const OFF_MS: [i64; 3] = [2000, 60_000, 3_600_000];
 /// ... and below, so that nothing may be refused.
 const NUDGES_MS: [i64; 2] = [20, 500];
-const CLAIM: &str = "leaf_claim($1";
+const CLAIM: &str = "pg_catalog.ts_parse(";
 
 /// Name, `step`, `max_step`, and max ids per call.
 const TAGS: [(&str, i32, i32, u32); 3] = [

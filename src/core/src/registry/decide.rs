@@ -113,7 +113,17 @@ impl Case<'_> {
     }
 
     fn is_requester(&self, row: &Row) -> bool {
-        row.is_held_by(self.request.system_identifier, &self.request.node_name)
+        let LeaseRequest {
+            system_identifier,
+            node_name,
+            ..
+        } = self.request;
+        // Names are apart by role: none takes another's.
+        row.is_held_by(*system_identifier, node_name)
+            && row
+                .role
+                .as_deref()
+                .is_none_or(|role| role == self.requester.role)
     }
 
     fn is_here(&self) -> bool {
@@ -234,9 +244,8 @@ impl Case<'_> {
         }
         // If the registry's own clock was set, all recorded offsets are outdated. Recording new
         // ones makes the members agree again.
-        let own = (self.rows.iter().map(|(row, _)| row)).find(|row| {
-            self.is_requester(row) && row.admits(self.requester) && self.shows_token(row)
-        });
+        let own = (self.rows.iter().map(|(row, _)| row))
+            .find(|row| self.is_requester(row) && self.shows_token(row));
         if let Some(own) = own
             && let Some(row) = self.lock(own.worker_id)?
         {
@@ -326,19 +335,6 @@ impl Case<'_> {
         )
     }
 
-    /// Refuses the request if the row's name belongs to another role.
-    fn admit(&self, row: &Row) -> Result<(), Stop> {
-        if row.admits(self.requester) {
-            return Ok(());
-        }
-        let node = shown(&self.request.node_name);
-        let role = shown(self.requester.role);
-        refused(
-            Status::Role,
-            format!("the name of node \"{node}\" belongs to another role than \"{role}\""),
-        )
-    }
-
     fn renew(&self) -> Result<Choice, Stop> {
         let lost = |detail: String| refused(Status::Lost, detail);
         let Some(Held { worker_id, .. }) = self.request.question.held else {
@@ -363,7 +359,6 @@ impl Case<'_> {
                 format!("worker id {worker_id} is leased to a server of another role")
             });
         }
-        self.admit(&row)?;
         if !self.shows_token(&row) {
             let node = shown(&holder.node_name);
             return lost(format!(

@@ -106,7 +106,7 @@ pub struct Row {
     pub worker_id: u16,
     /// Its holder, even if the lease has ended; `None` if there is none.
     pub holder: Option<Holder>,
-    /// Role that owns the holder's name.
+    /// Role of the holder.
     pub role: Option<Vec<u8>>,
     /// Token that the holder must present; 0 matches nobody.
     pub token: i64,

@@ -1,6 +1,6 @@
 //! Choice of the worker id for a claim.
 //!
-//! A row with the requester's system and node name is its own row. With the row's token, the
+//! A row with the requester's role, system and node name is its own row. With the row's token, the
 //! requester proves that it is the holder and not a copy. Before its own row, two others count:
 //!
 //! * *inherited*: the registry's own server gets the worker id of its predecessor, unless it shows
@@ -11,7 +11,6 @@
 //!
 //! | own row | token | lease | without a grace | during a grace |
 //! | --- | --- | --- | --- | --- |
-//! | of another role | any | any | refused: Role | refused: Role |
 //! | none | | | inherited, another | inherited, entered, refused: Grace |
 //! | usable | shown | live | its own | inherited, entered, its own |
 //! | usable | shown | ended | its own, above the moved floor | inherited, entered, refused: Grace |
@@ -74,7 +73,6 @@ impl Case<'_> {
         let Some(row) = rows.find(|row| self.is_requester(row)) else {
             return Ok(None);
         };
-        self.admit(row)?;
         self.lock(row.worker_id)
     }
 

@@ -1,0 +1,97 @@
+//! Rust's memory allocator. Where the system has no more memory, this process ends (FATAL), and no
+//! other.
+//!
+//! Rust's own answer is `abort`, after which the postmaster restarts all processes. An ERROR is no
+//! answer: it unwinds from the middle of a change, and leaves a `RefCell` borrowed or a lock of this
+//! process locked for as long as the session lasts. After FATAL nothing returns to these frames.
+//!
+//! What this requires, here and elsewhere:
+//!
+//! 1. Shared memory must not stay half written: an exclusive LWLock is a critical section
+//!    (`shmem::lock`), where FATAL becomes PANIC. Nothing allocates under one.
+//! 2. Callbacks after a commit allocate nothing, since the server could not abort any more.
+//! 3. Callbacks at abort and at exit run in the middle of what has failed: they use `try_borrow` and
+//!    `try_lock`.
+//! 4. The library's thread-local variables exist before memory is short: see [`touch`].
+//! 5. `Vec::try_reserve` ends the process, too. What has a user's size is refused by its length
+//!    first, or is in PostgreSQL's memory, whose end is an ordinary ERROR.
+//! 6. No other thread allocates: FATAL is for the main thread alone.
+
+use core::ffi::{CStr, c_char, c_int};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use pgrx::pg_sys;
+
+unsafe extern "C-unwind" {
+    // Without pgrx's guards, which allocate.
+    #[link_name = "errstart"]
+    fn raw_errstart(level: c_int, domain: *const c_char) -> bool;
+    #[link_name = "errcode"]
+    fn raw_errcode(sqlstate: c_int) -> c_int;
+    #[link_name = "errmsg_internal"]
+    fn raw_errmsg_internal(format: *const c_char, ...) -> c_int;
+    #[link_name = "errfinish"]
+    fn raw_errfinish(file: *const c_char, line: c_int, function: *const c_char);
+}
+
+struct OrFatal;
+
+#[global_allocator]
+static ALLOCATOR: OrFatal = OrFatal;
+
+// SAFETY: the system's allocator, which never returns null from here.
+unsafe impl GlobalAlloc for OrFatal {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: guaranteed by the caller.
+        checked(unsafe { System.alloc(layout) })
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: guaranteed by the caller.
+        checked(unsafe { System.alloc_zeroed(layout) })
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: guaranteed by the caller.
+        checked(unsafe { System.realloc(memory, layout, size) })
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { System.dealloc(memory, layout) };
+    }
+}
+
+#[inline]
+fn checked(memory: *mut u8) -> *mut u8 {
+    if memory.is_null() {
+        end_process();
+    }
+    memory
+}
+
+#[cold]
+fn end_process() -> ! {
+    // SAFETY: a global of a single-threaded process, and constant strings: nothing is formatted,
+    // translated or allocated, except in the memory that PostgreSQL keeps for errors. What fails
+    // from here on is FATAL as well.
+    unsafe {
+        pg_sys::ExitOnAnyError = true;
+        if raw_errstart(pg_sys::FATAL.cast_signed(), core::ptr::null()) {
+            raw_errcode(pgrx::PgSqlErrorCode::ERRCODE_OUT_OF_MEMORY as c_int);
+            raw_errmsg_internal(c"out of memory".as_ptr());
+            let file: &CStr = c"memory.rs";
+            raw_errfinish(file.as_ptr(), 0, c"end_process".as_ptr());
+        }
+    }
+    // FATAL does not return.
+    std::process::abort()
+}
+
+/// Makes the thread-local variables of this library exist, in the postmaster and so in all its
+/// processes. The C library ends a process at once (127) if there is no memory for them later.
+pub fn touch() {
+    thread_local!(static ANY: Cell<bool> = const { Cell::new(false) });
+    ANY.set(true);
+}
