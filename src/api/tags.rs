@@ -1,4 +1,5 @@
-//! The triggers of leaf_id.leaf_alloc, which detect edits of tags.
+//! The triggers of leaf_id.leaf_alloc, which detect edits of tags, and helpers of the functions that
+//! edit them.
 
 use leaf_id_core::step::Limits;
 use pgrx::pg_sys;
@@ -111,6 +112,11 @@ fn leaf_skip(
         largest_claim,
     };
     bigint(last_claim.skip(limits))
+}
+
+#[pg_extern(strict, stable, parallel_safe, sql = false)]
+fn leaf_function_name(function: &str) -> String {
+    pg::function_name(function)
 }
 
 #[pg_extern(strict, sql = false)]

@@ -4,7 +4,7 @@ use leaf_id_core::layout::Layout;
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
-use super::report::error;
+use super::report::{error, function};
 
 /// See this file's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,7 +98,10 @@ impl FormatError {
                 Code::ERRCODE_INVALID_TEXT_REPRESENTATION,
                 format!("not a UUID that holds an id: \"{uuid}\""),
             )
-            .set_hint("Such a UUID comes from leaf_format_uuid()."),
+            .set_hint(format!(
+                "Such a UUID comes from {}().",
+                function("leaf_format_uuid")
+            )),
         }
     }
 }

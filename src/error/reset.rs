@@ -3,7 +3,7 @@
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
-use super::report::error;
+use super::report::{error, function};
 
 /// See this file's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl ResetError {
                 format!("worker id {worker_id} may have issued snowflake ids with later times"),
             )
             .set_detail(format!("Its timestamps are reserved until {until}."))
-            .set_hint("Set \"leaf_id.worker_id\" to one that was never used before: ALTER SYSTEM SET leaf_id.worker_id = '...'; SELECT pg_reload_conf(); and call this again."),
+            .set_hint("Set \"leaf_id.worker_id\" to one that was never used before, and call this again."),
             Self::Timeout { timeout_ms, detail } => error(
                 Code::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!("could not reset snowflake ids within {timeout_ms} ms"),
@@ -41,7 +41,10 @@ impl ResetError {
                 Code::ERRCODE_INVALID_PARAMETER_VALUE,
                 "snowflake ids cannot carry this time",
             )
-            .set_hint("To issue ids from now on: SELECT leaf_snowflake_reset(now());"),
+            .set_hint(format!(
+                "To issue ids from now on: SELECT {}(now());",
+                function("leaf_snowflake_reset")
+            )),
             Self::Leased => error(
                 not_ready,
                 "cannot reset snowflake ids while \"leaf_id.worker_id\" is auto",

@@ -5,7 +5,7 @@ use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
 use super::refusal;
-use super::report::error;
+use super::report::{error, function};
 use crate::guc;
 
 /// See this file's header.
@@ -41,6 +41,14 @@ pub enum SnowflakeError {
     },
 }
 
+/// Part of a HINT: what to do if ids carry times that are too late for good.
+fn new_worker_id(condition: &str) -> String {
+    let reset = function("leaf_snowflake_reset");
+    format!(
+        "if {condition}, set \"leaf_id.worker_id\" to one that was never used before, reload, and call {reset}(now())"
+    )
+}
+
 impl SnowflakeError {
     /// The error of a closed generator, if no registry is involved.
     pub fn refusal(refusal: Refusal) -> Self {
@@ -60,7 +68,7 @@ impl SnowflakeError {
             }
             Self::WorkerIdUnset => error(not_ready, "\"leaf_id.worker_id\" is not set")
                 .set_hint(
-                    "Give every server a number of its own: ALTER SYSTEM SET leaf_id.worker_id = '1'; SELECT pg_reload_conf();",
+                    "Set it to a number that no other server has, or to auto to lease one from a registry.",
                 ),
             Self::ClockBack {
                 by_ms,
@@ -73,7 +81,7 @@ impl SnowflakeError {
             .set_detail(format!(
                 "The clock is {by_ms} ms behind the last id, which carries the time {last}; ids may lead it by {max_lead_ms} ms."
             ))
-            .set_hint("Calls succeed again once the clock is within \"leaf_id.max_clock_lead\" of the last id. If the clock was wrong then and is right now, and that is too long: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
+            .set_hint(format!("Wait until the clock is within \"leaf_id.max_clock_lead\" of the last id; {}.", new_worker_id("the clock was wrong then and is right now"))),
             Self::EndOfTime => error(
                 Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
                 "snowflake ids have reached the end of their time",
@@ -83,13 +91,13 @@ impl SnowflakeError {
                 "cannot issue snowflake ids: earlier ones may carry times too far ahead of the clock",
             )
             .set_detail(format!("They can be issued again at {until}, in {by_ms} ms, when the lead is within \"leaf_id.max_clock_lead\"."))
-            .set_hint("Set the clock right, or raise \"leaf_id.max_clock_lead\". If the clock is right now, and the worker id is not leased: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_snowflake_reset(now());"),
+            .set_hint(format!("Set the clock right, or raise \"leaf_id.max_clock_lead\"; {}.", new_worker_id("the clock is right now, and the worker id is not leased"))),
             Self::ReservationFile { reason } => error(
                 Code::ERRCODE_IO_ERROR,
                 "could not reserve snowflake timestamps",
             )
             .set_detail(format!("The file leaf_id_reservation.json in the data directory could not be read or written: {reason}"))
-            .set_hint("Make the file readable and the disk writable; the launcher tries again every second. If the file is damaged, and the clock was never ahead: SELECT leaf_snowflake_reset(now());"),
+            .set_hint(format!("Make the file readable and the disk writable; if the file is damaged, and the clock was never ahead, call {}(now()).", function("leaf_snowflake_reset"))),
             Self::Timeout { timeout_ms, detail } => error(
                 Code::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!("could not get a snowflake id within {timeout_ms} ms"),
@@ -110,7 +118,7 @@ impl SnowflakeError {
                 Some(since) => format!("Worker registry \"{registry}\" has not answered since {since}: {said}."),
                 None => format!("Worker registry \"{registry}\" has not renewed it yet."),
             })
-            .set_hint("Calls succeed again as soon as the registry renews it; leaf_snowflake_status tells more."),
+            .set_hint("Calls succeed again as soon as the registry renews it; leaf_snowflake_status shows more."),
         }
     }
 }

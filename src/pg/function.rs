@@ -4,6 +4,8 @@ use core::ffi::{CStr, c_int};
 
 use pgrx::pg_sys;
 
+use super::catalog::extension_schema;
+
 /// Catalog data of a function.
 #[derive(Clone, Copy)]
 pub struct Function {
@@ -64,10 +66,20 @@ pub fn function(oid: u32) -> Option<Function> {
 
 /// The function with exactly this schema, name and argument types. Does not use the search path.
 pub fn find_function(schema: &CStr, name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
+    // SAFETY: in a transaction; a null-terminated string.
+    let schema = unsafe { pg_sys::get_namespace_oid(schema.as_ptr(), true) };
+    find_in(schema, name, arguments)
+}
+
+/// The same of a function in the extension's schema.
+pub fn extension_function(name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
+    find_in(extension_schema()?, name, arguments)
+}
+
+fn find_in(schema: pg_sys::Oid, name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
     // SAFETY: in a transaction; `count` types, which are copied; the cache is keyed by a name, a
     // list of types and the oid of a schema.
     unsafe {
-        let schema = pg_sys::get_namespace_oid(schema.as_ptr(), true);
         let count = c_int::try_from(arguments.len()).unwrap_or(0);
         let arguments = pg_sys::buildoidvector(arguments.as_ptr(), count);
         Function::from_row(pg_sys::SearchSysCache3(

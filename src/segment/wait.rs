@@ -10,9 +10,10 @@ use super::slot_cache::{SLOT_CACHE, SlotCache};
 use super::take::{self, Amount, NotReady, Run, Wanted};
 use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, silence};
 use crate::error::{Failure, OpaqueError, RefillError};
-use crate::pg::{self, Caller, LockHolder, WaitEvent};
+use crate::pg::{self, Caller, LockHolder, WaitEvent, sqlstate};
 use crate::shmem::{Access, Area, Key, MAX_TAG, RELATIONS, SlotRef, SlotState, Tag};
 use crate::tags::heap::{self, Look, SeenRow};
+use crate::tags::missing;
 use crate::tags::opaque::{self, FoundKey};
 use crate::tags::rights;
 use crate::tags::transaction::{self as edits, Standing};
@@ -250,9 +251,16 @@ fn create_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Sl
     }
 }
 
+fn no_such_tag(key: &Key) -> Failure {
+    Failure::NoSuchTag {
+        tag: name(key),
+        cure: missing::cure(key),
+    }
+}
+
 fn see_row(key: &Key, deadline: &Deadline) -> Result<SeenRow, Failure> {
     let row = look(key, deadline, "leaf_alloc", || heap::see(key))?;
-    row.ok_or_else(|| Failure::tag(name(key), RefillError::NoSuchTag))
+    row.ok_or_else(|| no_such_tag(key))
 }
 
 /// Frees the slots of dropped tables in this database.
@@ -312,7 +320,7 @@ fn wait(
         if amount.want(buffer) {
             area.queues().post(key.database, slot_ref.slot);
         }
-        if let Some(failure) = final_error(area, slot_ref, key, began) {
+        if let Some(failure) = final_error(area, slot_ref, key, amount, began) {
             return Err(failure);
         }
         match deadline.left_ms() {
@@ -358,7 +366,13 @@ fn is_caller(holder: LockHolder) -> bool {
 
 /// Error recorded by the allocator that makes waiting pointless. Valid for one version: an edit
 /// that could help starts another.
-fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option<Failure> {
+fn final_error(
+    area: &Area,
+    slot_ref: &SlotRef,
+    key: &Key,
+    amount: Amount,
+    began: i64,
+) -> Option<Failure> {
     let (state, _) = area.look(slot_ref.slot);
     if state.error_version != slot_ref.version {
         return None;
@@ -369,9 +383,26 @@ fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option
         RefillError::RowLocked { by } | RefillError::TableLocked { by } => {
             is_caller(by) && state.error_at >= began
         }
+        // The tag may have been created there since, which nothing here tells.
+        RefillError::Refused {
+            sqlstate: sqlstate::UNDEFINED_OBJECT,
+            ..
+        } => state.error_at >= began,
         _ => error.is_final(),
     };
-    is_final.then(|| refill(area, key, error, &state))
+    if !is_final {
+        return None;
+    }
+    Some(match (error, amount) {
+        (RefillError::NoSuchTag, _) => no_such_tag(key),
+        (RefillError::EndOfTag { max_value, .. }, Amount::Range(n))
+            if slot_ref.buffer.remainders().count() > 0 =>
+        {
+            let tag = name(key);
+            Failure::RangeAtEnd { tag, n, max_value }
+        }
+        _ => refill(area, key, error, &state),
+    })
 }
 
 fn refill(area: &Area, key: &Key, error: RefillError, state: &SlotState) -> Failure {

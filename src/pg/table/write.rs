@@ -57,6 +57,7 @@ impl Table {
             self.scan(Some(key), snapshot, |tuple| {
                 // SAFETY: a tuple of the scan, read before the next one.
                 place = Some(unsafe { (*tuple).t_self });
+                false
             });
             let Some(mut place) = place else {
                 return Locked::None;

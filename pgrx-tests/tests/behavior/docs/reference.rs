@@ -135,7 +135,7 @@ fn it_has_every_column_of_every_view_and_table() {
 }
 
 /// SQLSTATEs by the names used in Rust and PL/pgSQL.
-const SQLSTATES: [(&str, &str); 26] = [
+const SQLSTATES: [(&str, &str); 27] = [
     ("successful_completion", "00000"),
     ("object_not_in_prerequisite_state", "55000"),
     ("read_only_sql_transaction", "25006"),
@@ -153,6 +153,7 @@ const SQLSTATES: [(&str, &str); 26] = [
     ("feature_not_supported", "0A000"),
     ("sequence_generator_limit_exceeded", "2200H"),
     ("datatype_mismatch", "42804"),
+    ("duplicate_schema", "42P06"),
     ("wrong_object_type", "42809"),
     ("e_r_i_e_trigger_protocol_violated", "39P01"),
     ("invalid_name", "42602"),
