@@ -68,11 +68,13 @@ pub enum Failure {
     RangeTooLong { tag: String, n: i32, max_step: u32 },
     /// A range exceeds what is left of the tag.
     RangeAtEnd { tag: String, n: u32, max_value: i64 },
-    /// No segment was published in time; `detail` is the allocator's last report, if any.
+    /// No segment was published in time; `detail` is the allocator's last report, if any; `asked`:
+    /// the tag's source server gives no ids.
     NoSegment {
         tag: String,
         timeout_ms: i64,
         detail: String,
+        asked: bool,
     },
     /// The transaction has changed the tag's row, and has not committed.
     TagChanged { tag: String, parallel: bool },
@@ -213,7 +215,8 @@ impl Failure {
                 error.report(&tag, &server, &text).unwrap_or_else(|| {
                     let detail = error.sentence(&server, &for_monitors(text)).unwrap_or_default();
                     let timeout_ms = guc::REFILL_TIMEOUT.get().into();
-                    Self::NoSegment { tag, timeout_ms, detail }.report()
+                    let asked = !server.is_empty();
+                    Self::NoSegment { tag, timeout_ms, detail, asked }.report()
                 })
             }
             Self::TagLength { bytes } => {
@@ -237,12 +240,16 @@ impl Failure {
             )
             .set_detail(format!("Fewer are left up to its maximum value ({max_value})."))
             .set_hint("Ask for a shorter range, or raise \"max_value\" in leaf_id.leaf_alloc."),
-            Self::NoSegment { tag, timeout_ms, detail } => error(
+            Self::NoSegment { tag, timeout_ms, detail, asked } => error(
                 Code::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!("could not get ids for tag \"{tag}\" within {timeout_ms} ms"),
             )
             .set_detail(detail)
-            .set_hint("Try again, look at leaf_segment_status, or increase \"leaf_id.refill_timeout\"."),
+            .set_hint(if asked {
+                "Put right what the DETAIL names; that server is asked again by itself."
+            } else {
+                "Try again, look at leaf_segment_status, or increase \"leaf_id.refill_timeout\"."
+            }),
             Self::TagChanged { tag, parallel: false } => error(
                 not_ready,
                 format!("tag \"{tag}\" was changed in this transaction"),

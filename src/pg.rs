@@ -72,8 +72,9 @@ pub use roles::{
     user, user_name,
 };
 pub use server::{
-    binary_upgrade, has_synchronous_standbys, host_name, in_recovery, nudge_postmaster, port,
-    preloading, server_start, single_user, system_identifier, terminate, timeline,
+    binary_upgrade, has_synchronous_standbys, host_name, in_recovery, is_pristine,
+    nudge_postmaster, port, preloading, server_start, single_user, system_identifier, terminate,
+    timeline,
 };
 pub use settings::{
     Check, Refused, define_checked_string, pin_setting, preloaded_libraries, reserve_prefix,

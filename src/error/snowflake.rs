@@ -27,8 +27,12 @@ pub enum SnowflakeError {
     Refusal { refusal: Refusal, said: String },
     /// The reservation could not be written or read.
     ReservationFile { reason: String },
-    /// The generator did not open in time.
-    Timeout { timeout_ms: i64, detail: String },
+    /// The generator did not open in time; `asked`: since the registry leases nothing.
+    Timeout {
+        timeout_ms: i64,
+        detail: String,
+        asked: bool,
+    },
     /// A standby with a fixed worker id.
     StandbyWithoutLease,
     /// The lease of the worker id has ended. With the time since when the registry is unreachable,
@@ -63,7 +67,7 @@ impl SnowflakeError {
             Self::Refusal { refusal, said } => {
                 refusal::report(refusal, &said).unwrap_or_else(|| {
                     let timeout_ms = guc::REFILL_TIMEOUT.get().into();
-                    Self::Timeout { timeout_ms, detail: said }.report()
+                    Self::Timeout { timeout_ms, detail: said, asked: true }.report()
                 })
             }
             Self::WorkerIdUnset => error(not_ready, "\"leaf_id.worker_id\" is not set")
@@ -98,12 +102,16 @@ impl SnowflakeError {
             )
             .set_detail(format!("The file leaf_id_reservation.json in the data directory could not be read or written: {reason}"))
             .set_hint(format!("Make the file readable and the disk writable; if the file is damaged, and the clock was never ahead, call {}(now()).", function("leaf_snowflake_reset"))),
-            Self::Timeout { timeout_ms, detail } => error(
+            Self::Timeout { timeout_ms, detail, asked } => error(
                 Code::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!("could not get a snowflake id within {timeout_ms} ms"),
             )
             .set_detail(detail)
-            .set_hint("Try again, look at leaf_snowflake_status, or increase \"leaf_id.refill_timeout\"."),
+            .set_hint(if asked {
+                "Put right what the DETAIL names; the registry is asked again by itself."
+            } else {
+                "Try again, look at leaf_snowflake_status, or increase \"leaf_id.refill_timeout\"."
+            }),
             Self::StandbyWithoutLease => error(
                 Code::ERRCODE_READ_ONLY_SQL_TRANSACTION,
                 "cannot issue snowflake ids during recovery",
@@ -115,7 +123,7 @@ impl SnowflakeError {
                 format!("cannot issue snowflake ids: the lease of worker id {worker_id} has ended"),
             )
             .set_detail(match away_since {
-                Some(since) => format!("Worker registry \"{registry}\" has not answered since {since}: {said}."),
+                Some(since) => format!("Worker registry \"{registry}\" has leased nothing since {since}: {said}."),
                 None => format!("Worker registry \"{registry}\" has not renewed it yet."),
             })
             .set_hint("Calls succeed again as soon as the registry renews it; leaf_snowflake_status shows more."),

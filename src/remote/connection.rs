@@ -363,12 +363,18 @@ impl Connection {
                 "leaf_id {version} in database \"{database}\" on {host} has no function {function} as it is called here"
             ));
         }
+        let role = rows.text(0, 7).unwrap_or_default();
         if rows.boolean(0, 4) != Some(true) {
             return Err(format!(
-                "permission denied for function {function} on {host}"
+                "permission denied for schema {schema} on {host}, which takes GRANT USAGE ON SCHEMA {schema} TO {role}"
             ));
         }
-        if rows.boolean(0, 5) != Some(false) {
+        if rows.boolean(0, 5) != Some(true) {
+            return Err(format!(
+                "permission denied for function {function} on {host}, which takes GRANT EXECUTE ON FUNCTION {schema}.{function} TO {role}"
+            ));
+        }
+        if rows.boolean(0, 6) != Some(false) {
             return Err(format!("{host} is a standby"));
         }
         let call = format!("SELECT {schema}.{function}($1::pg_catalog.json)");
@@ -421,8 +427,8 @@ fn c_string(text: impl Into<Vec<u8>>) -> CString {
 /// qualified, since the role's search_path is unknown.
 const GREETING: &std::ffi::CStr = c"SELECT pg_catalog.current_database(), pg_catalog.quote_ident(n.nspname), \
 e.extversion, p.oid IS NOT NULL, \
-pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_function_privilege(p.oid, 'EXECUTE'), \
-pg_catalog.pg_is_in_recovery() \
+pg_catalog.has_schema_privilege(n.oid, 'USAGE'), pg_catalog.has_function_privilege(p.oid, 'EXECUTE'), \
+pg_catalog.pg_is_in_recovery(), pg_catalog.quote_ident(current_user) \
 FROM (SELECT 1) one \
 LEFT JOIN pg_catalog.pg_extension e ON e.extname OPERATOR(pg_catalog.=) 'leaf_id' \
 LEFT JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) e.extnamespace \

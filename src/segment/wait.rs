@@ -96,6 +96,7 @@ pub fn take(bytes: &[u8], amount: Amount, wanted: Wanted) -> Result<Run, Failure
                 tag: name(&key),
                 timeout_ms: deadline.timeout_ms(),
                 detail: "What was cached of the tag was dropped time and again: by edits of its row, or because \"leaf_id.max_tags\" is too small.".into(),
+                asked: false,
             });
         }
     }
@@ -214,6 +215,7 @@ fn look<T>(
                     tag: name(key),
                     timeout_ms: deadline.timeout_ms(),
                     detail: format!("Table leaf_id.{table} is locked."),
+                    asked: false,
                 });
             }
             Look::Locked => pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment),
@@ -443,5 +445,8 @@ fn timed_out(area: &Area, slot_ref: &SlotRef, key: &Key, deadline: &Deadline) ->
         tag: name(key),
         timeout_ms: deadline.timeout_ms(),
         detail,
+        asked: state
+            .refill_error
+            .is_some_and(|error| error.server().is_some()),
     }
 }
