@@ -62,6 +62,7 @@ logged restart
 # As documented in docs/operations.md. The extension cannot be dropped while a default calls it.
 say "Removing it the right way"
 query 'ALTER TABLE orders ALTER id DROP DEFAULT; DROP EXTENSION leaf_id;' >>"$BARE_LOG"
+query 'ALTER SYSTEM RESET shared_preload_libraries' >>"$BARE_LOG"
 rm "$BARE/etc/postgresql/$major/main/conf.d/leaf_id.conf"
 logged restart
 logged in_root apt-get -q purge "postgresql-$major-leaf-id"

@@ -55,7 +55,7 @@ CREATE FUNCTION leaf_id.leaf_obstacle(
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT o.reason, coalesce(o.hint, '')
+    SELECT o.reason, o.hint
     FROM pg_class c
     JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = $2
     LEFT JOIN pg_attrdef f ON f.adrelid = c.oid AND f.adnum = a.attnum AND a.attgenerated = ''
@@ -148,7 +148,7 @@ BEGIN
     SELECT o.* INTO obstacle FROM leaf_id.leaf_obstacle($1, number, last_id, tag, sequence, sequences) o;
     IF obstacle.reason IS NOT NULL THEN
         RAISE EXCEPTION 'cannot move column "%" of table %', $2, table_name
-            USING ERRCODE = 'feature_not_supported', DETAIL = obstacle.reason, HINT = obstacle.hint;
+            USING ERRCODE = 'feature_not_supported', DETAIL = concat_ws(' ', obstacle.reason, obstacle.hint);
     END IF;
 END
 $$;
@@ -239,7 +239,7 @@ BEGIN
     END IF;
     IF octet_length(tag) > 128 THEN
         RAISE EXCEPTION '"%" is too long for the name of a tag', tag
-            USING ERRCODE = 'invalid_name', HINT = 'Name the tag: leaf_adopt(relation, column_name, tag).';
+            USING ERRCODE = 'invalid_name', HINT = 'Name a tag as the third argument of leaf_adopt().';
     END IF;
     RETURN tag;
 END
@@ -449,7 +449,7 @@ BEGIN
     END IF;
     IF NOT is_named THEN
         RAISE EXCEPTION 'tag "%" exists already', $1 USING ERRCODE = 'duplicate_object',
-            HINT = 'Name it to use it all the same, or name another one: leaf_adopt(relation, column_name, tag).';
+            HINT = 'Name this tag to share it, or another one, as the third argument of leaf_adopt().';
     ELSIF stored.server IS NOT NULL THEN
         RAISE EXCEPTION 'tag "%" is sourced from server "%"', $1, stored.server
             USING ERRCODE = 'object_not_in_prerequisite_state',
@@ -720,31 +720,38 @@ COMMENT ON FUNCTION leaf_id.leaf_release_locked(oid, name) IS 'The work of leaf_
 
 -- Checks that can refuse the move run before any wait for a lock.
 CREATE FUNCTION leaf_id.leaf_check_move(
-    relation oid, column_name name, table_name text, number smallint, tag text, wanted_tag text, is_release boolean)
+    relation oid, column_name name, table_name text, number smallint, tag text, wanted_tag text, step integer,
+    is_release boolean)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     new_tag text;
+    wrong record;
 BEGIN
     PERFORM leaf_id.leaf_require(CASE WHEN is_release THEN 'SELECT, UPDATE, DELETE' ELSE 'SELECT, INSERT, UPDATE' END);
-    IF is_release AND tag IS NULL THEN
+    SELECT w.* INTO wrong FROM leaf_id.leaf_wrong_argument(wanted_tag, step, NULL, NULL, NULL) w;
+    IF wrong.argument IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = format('"%s" must be %s', wrong.argument, wrong.allowed);
+    ELSIF is_release AND tag IS NULL THEN
         RAISE EXCEPTION 'column "%" of table % takes its ids from no tag', $2, $3
             USING ERRCODE = 'object_not_in_prerequisite_state';
     ELSIF NOT is_release AND wanted_tag <> tag THEN
         RAISE EXCEPTION 'column "%" of table % takes its ids from tag "%"', $2, $3, tag
-            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'leaf_release() takes it back first.';
+            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Call leaf_release() first.';
     ELSIF NOT is_release AND tag IS NULL AND wanted_tag IS NULL THEN
         new_tag := leaf_id.leaf_default_tag($1, number, false);
         IF EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = new_tag) THEN
             RAISE EXCEPTION 'tag "%" exists already', new_tag USING ERRCODE = 'duplicate_object',
-                HINT = 'Name it to use it all the same, or name another one: leaf_adopt(relation, column_name, tag).';
+                HINT = 'Name this tag to share it, or another one, as the third argument of leaf_adopt().';
         END IF;
     END IF;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_check_move(oid, name, text, smallint, text, text, boolean) IS
+COMMENT ON FUNCTION leaf_id.leaf_check_move(oid, name, text, smallint, text, text, integer, boolean) IS
     'An error if a column cannot be moved as is wanted';
 
 CREATE FUNCTION leaf_id.leaf_tell_unindexed(relation oid, column_name name, table_name text) RETURNS void
@@ -818,33 +825,33 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_lock_holders(oid, oid[]) IS 'Who else has locked a table, its descendants or its sequences';
 
 -- Sequences that a previous call could not drop.
-CREATE FUNCTION leaf_id.leaf_left_sequences(sequences oid[]) RETURNS oid[]
+CREATE FUNCTION leaf_id.leaf_left_sequences(sequences oid[], OUT free oid[], OUT notices text[]) RETURNS record
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    free oid[] := '{}';
     this oid;
     users text;
 BEGIN
+    free := '{}';
+    notices := '{}';
     FOREACH this IN ARRAY $1 LOOP
         users := leaf_id.leaf_users_of_sequence(this);
         IF users IS NULL THEN
             free := free || this;
         ELSE
-            RAISE NOTICE 'sequence % stays, as something else depends on it: %', this::regclass, users;
+            notices := notices || format('sequence %s stays, as something else depends on it: %s', this::regclass, users);
         END IF;
     END LOOP;
-    RETURN free;
 END
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_left_sequences(oid[]) IS
-    'The sequences that can be dropped now; says why the others cannot';
+    'The sequences that can be dropped now, and why the others cannot';
 
 -- After the first lock, no wait is as long as deadlock_timeout.
 CREATE FUNCTION leaf_id.leaf_try_to_move(
     relation oid, column_name name, table_name text, tag text, step integer, is_release boolean, left_over oid[],
-    OUT locked timestamptz, OUT source text, OUT first_id bigint, OUT notices text[]) RETURNS record
+    OUT source text, OUT first_id bigint, OUT notices text[]) RETURNS record
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -860,7 +867,6 @@ BEGIN
         RETURN;
     END IF;
     EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', table_name);
-    locked := clock_timestamp();
     PERFORM leaf_id.leaf_lock_descendants($1, least(deadlock_timeout / 4, 250));
     PERFORM set_config('lock_timeout', greatest(1, least(20, deadlock_timeout / 4))::text, true);
     IF is_release THEN
@@ -875,9 +881,10 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_try_to_move(oid, name, text, text, integer, boolean, oid[]) IS
     'Locks a table, and moves its column; or drops sequences that were left over';
 
--- Repeats attempts until one succeeds, and returns a report.
+-- Repeats attempts until one succeeds. One NOTICE tells what was done, and the result the details.
 CREATE FUNCTION leaf_id.leaf_move(
-    relation regclass, column_name name, tag text, step integer, is_release boolean) RETURNS text
+    relation regclass, column_name name, tag text, step integer, is_release boolean,
+    OUT source text, OUT first_id bigint, OUT details text) RETURNS record
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -890,6 +897,8 @@ DECLARE
     started CONSTANT timestamptz := clock_timestamp();
     tries integer := 0;
     left_over oid[] := '{}';
+    left_sequences record;
+    notices text[] := '{}';
     this record;
     moved record;
     holders text;
@@ -904,12 +913,16 @@ BEGIN
     END IF;
     SELECT c.*, format('column "%s" of table %s', $2, c.table_name) AS text INTO this
     FROM leaf_id.leaf_column($1, $2) c;
-    PERFORM leaf_id.leaf_check_move($1, $2, this.table_name, this.number, this.tag, $3, $5);
+    PERFORM leaf_id.leaf_check_move($1, $2, this.table_name, this.number, this.tag, $3, $4, $5);
     IF NOT $5 AND this.tag IS NOT NULL THEN
-        left_over := leaf_id.leaf_left_sequences(this.sequences);
+        source := this.tag;
+        SELECT l.* INTO left_sequences FROM leaf_id.leaf_left_sequences(this.sequences) l;
+        left_over := left_sequences.free;
+        notices := left_sequences.notices;
+        details := nullif(array_to_string(notices, E'\n'), '');
         IF left_over = '{}' THEN
             RAISE NOTICE '% takes its ids from tag "%" already', this.text, this.tag;
-            RETURN this.tag;
+            RETURN;
         END IF;
     ELSE
         PERFORM leaf_id.leaf_tell_unindexed($1, $2, this.table_name);
@@ -941,40 +954,39 @@ BEGIN
         wait := least(wait * 1.6, 3000);
     END LOOP;
 
-    FOREACH line IN ARRAY moved.notices LOOP
-        RAISE NOTICE '%', line;
-    END LOOP;
+    source := coalesce(moved.source, source);
+    first_id := moved.first_id;
+    details := nullif(array_to_string(notices || moved.notices, E'\n'), '');
     line := CASE WHEN left_over <> '{}' THEN format('the former sequence of %s was dropped', this.text)
         ELSE format('%s takes its ids from %s, from %s on', this.text,
-            CASE WHEN NOT $5 THEN format('tag "%s"', moved.source)
-                WHEN moved.source = 'identity' THEN 'an identity'
-                ELSE format('sequence %s', moved.source) END,
-            moved.first_id)
+            CASE WHEN NOT $5 THEN format('tag "%s"', source)
+                WHEN source = 'identity' THEN 'an identity'
+                ELSE format('sequence %s', source) END,
+            first_id)
     END;
-    RAISE NOTICE '%', line;
-    RAISE LOG USING MESSAGE = 'leaf_id: ' || line, DETAIL = format('Locked by try %s, after %s ms; the work took %s ms.', tries,
-        round(1000 * extract(epoch FROM coalesce(moved.locked, clock_timestamp()) - started)),
-        round(1000 * extract(epoch FROM clock_timestamp() - moved.locked), 1));
-    RETURN coalesce(moved.source, this.tag);
+    RAISE NOTICE '%', line || CASE WHEN details IS NULL THEN '' ELSE '; see "details" of the result' END;
+    RAISE LOG 'leaf_id: %', line;
 END
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_move(regclass, name, text, integer, boolean) IS
     'What leaf_adopt() and leaf_release() do';
 
 CREATE FUNCTION @extschema@.leaf_adopt(
-    relation regclass, column_name name, tag text DEFAULT NULL, step integer DEFAULT NULL) RETURNS text
+    relation regclass, column_name name, INOUT tag text DEFAULT NULL, step integer DEFAULT NULL,
+    OUT first_id bigint, OUT details text) RETURNS record
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
-AS 'SELECT leaf_id.leaf_move($1, $2, $3, $4, false)';
+AS 'SELECT m.* FROM leaf_id.leaf_move($1, $2, $3, $4, false) m';
 COMMENT ON FUNCTION @extschema@.leaf_adopt(regclass, name, text, integer) IS
-    'Moves a column from its sequence to a tag, above all ids so far; returns the tag';
+    'Moves a column from its sequence to a tag, above all ids so far; returns the tag, the first id, and what else there is to know';
 
-CREATE FUNCTION @extschema@.leaf_release(relation regclass, column_name name) RETURNS text
+CREATE FUNCTION @extschema@.leaf_release(
+    relation regclass, column_name name, OUT source text, OUT first_id bigint, OUT details text) RETURNS record
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
-AS 'SELECT leaf_id.leaf_move($1, $2, NULL, NULL, true)';
+AS 'SELECT m.* FROM leaf_id.leaf_move($1, $2, NULL, NULL, true) m';
 COMMENT ON FUNCTION @extschema@.leaf_release(regclass, name) IS
-    'Moves a column from its tag back to an identity or a sequence, above all ids so far; returns the sequence, or the word identity';
+    'Makes a column that takes its ids from a tag an identity, or gives it a sequence, above all ids so far, whatever it was before; returns the sequence, or the word identity, the first id, and what else there is to know';
 
 -- The caller may not write the table. Out of an event trigger it fails.
 CREATE FUNCTION leaf_id.leaf_note_adopted(relation oid, column_number smallint, tag text) RETURNS void
@@ -1043,8 +1055,8 @@ BEGIN
             GET STACKED DIAGNOSTICS
                 state = RETURNED_SQLSTATE, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
             RAISE EXCEPTION 'no tag for the new column "%" of table %: %', new_column.name, new_column.table_name, message
-                USING ERRCODE = state, DETAIL = detail,
-                HINT = 'To create it with its sequence: SET leaf_id.adopt_new_columns = off. A tag can be had later, by leaf_adopt().';
+                USING ERRCODE = state, DETAIL = coalesce(nullif(detail, ''), '"leaf_id.adopt_new_columns" is on.'),
+                HINT = 'To create it with a sequence: SET leaf_id.adopt_new_columns = off;';
         END;
         FOREACH line IN ARRAY moved.notices LOOP
             RAISE NOTICE '%', line;

@@ -38,6 +38,16 @@ CREATE TRIGGER leaf_gapless_mark_stays
     FOR EACH ROW EXECUTE FUNCTION leaf_id.leaf_high_mark_stays();
 ALTER TABLE leaf_id.leaf_gapless_mark ENABLE REPLICA TRIGGER leaf_gapless_mark_stays;
 
+CREATE FUNCTION leaf_id.leaf_gapless_restart(series text, last_number bigint) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT format('To restart at %4$s: SELECT %2$s(%1$L, forget => true); SELECT %3$s(%1$L, %4$s);', $1,
+        leaf_id.leaf_function_name('leaf_gapless_drop'), leaf_id.leaf_function_name('leaf_gapless_create'),
+        greatest($2, 0)::numeric + 1)
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_gapless_restart(text, bigint) IS 'A HINT: how to restart a series';
+
 CREATE FUNCTION leaf_id.leaf_gapless_edit() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -55,8 +65,7 @@ BEGIN
                 ERRCODE = 'object_not_in_prerequisite_state',
                 MESSAGE = format('cannot lower "last_number" of gapless series "%s" from %s to %s',
                     OLD.series, OLD.last_number, wanted),
-                HINT = format('To start the series anew: SELECT leaf_gapless_drop(%1$L, forget => true); SELECT leaf_gapless_create(%1$L, %2$s);',
-                    OLD.series, wanted::numeric + 1);
+                HINT = leaf_id.leaf_gapless_restart(OLD.series, wanted);
         END IF;
         NEW.last_number := greatest(OLD.last_number, wanted);
         RETURN NEW;
@@ -76,8 +85,7 @@ BEGIN
         RAISE NOTICE USING
             MESSAGE = format('gapless series "%s" goes on at %s, above the numbers that were taken under this name',
                 NEW.series, NEW.last_number::numeric + 1),
-            HINT = format('To start anew: SELECT leaf_gapless_drop(%1$L, forget => true); SELECT leaf_gapless_create(%1$L, %2$s);',
-                NEW.series, wanted::numeric + 1);
+            HINT = leaf_id.leaf_gapless_restart(NEW.series, wanted);
     END IF;
     RETURN NEW;
 END
@@ -121,9 +129,19 @@ BEGIN
             MESSAGE = pg_catalog.format('leaf_gapless_create() takes no null for "%s"',
                 CASE WHEN $1 IS NULL THEN 'series' ELSE 'start' END);
     END IF;
-    INSERT INTO leaf_id.leaf_gapless (series, last_number)
-    -- A value below the range is rejected by the constraint.
-    VALUES ($1, greatest($2, 0) - 1);
+    IF octet_length($1) NOT BETWEEN 1 AND 128 OR $2 < 1 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = CASE WHEN $2 < 1 THEN pg_catalog.format('"%s" must be %s', 'start', 'at least 1')
+                ELSE pg_catalog.format('"%s" must be %s', 'series', '1 to 128 bytes long') END;
+    END IF;
+    INSERT INTO leaf_id.leaf_gapless (series, last_number) VALUES ($1, $2 - 1)
+    ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_object',
+            MESSAGE = pg_catalog.format('gapless series "%s" already exists', $1);
+    END IF;
 END
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_gapless_create(text, bigint) IS

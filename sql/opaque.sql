@@ -43,11 +43,19 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     missing CONSTANT text := CASE WHEN $1 IS NULL THEN 'tag' WHEN $2 IS NULL THEN 'max_value' WHEN $3 IS NULL THEN 'step' END;
+    wrong record;
 BEGIN
     IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
             MESSAGE = pg_catalog.format('leaf_opaque_create() takes no null for "%s"', missing);
+    END IF;
+    -- leaf_make_key() has more to say of max_value.
+    SELECT w.* INTO wrong FROM leaf_id.leaf_wrong_argument($1, $3, NULL, $4, NULL) w;
+    IF wrong.argument IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = pg_catalog.format('"%s" must be %s', wrong.argument, wrong.allowed);
     END IF;
     -- The key first: a tag created concurrently then causes an error.
     PERFORM leaf_id.leaf_make_key($1, $2, coalesce($6, ''));

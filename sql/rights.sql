@@ -2,12 +2,23 @@
 -- on leaf_alloc and, to grant to a role, USAGE on the schema WITH GRANT OPTION. PUBLIC's USAGE
 -- makes no name valid; only a grant to the role itself does.
 
+CREATE FUNCTION leaf_id.leaf_grantee(role text) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    -- PUBLIC in any case, as in GRANT, unless a role has that name.
+    SELECT CASE WHEN lower($1) = 'public' AND NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = $1)
+        THEN 'public' ELSE $1 END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_grantee(text) IS 'The name of a role, or public, as in granted_to';
+
 CREATE FUNCTION @extschema@.leaf_tag_grant(tag text, role text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     is_known boolean;
+    grantee_name CONSTANT text := leaf_id.leaf_grantee($2);
 BEGIN
     PERFORM leaf_id.leaf_require('SELECT, UPDATE');
     IF $1 IS NULL THEN
@@ -16,30 +27,30 @@ BEGIN
             MESSAGE = format('leaf_tag_grant() takes no null for "%s"', 'tag');
     END IF;
     -- The cast below would truncate it, perhaps to the name of another role.
-    IF $2 IS NULL OR octet_length($2) > 63 THEN
+    IF grantee_name IS NULL OR octet_length(grantee_name) > 63 THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_name', MESSAGE = 'a role has a name of at most 63 bytes';
     END IF;
-    IF $2 <> 'public' THEN
-        IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = $2) THEN
+    IF grantee_name <> 'public' THEN
+        IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = grantee_name) THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'undefined_object',
-                MESSAGE = format('role "%s" does not exist', $2);
+                MESSAGE = format('role "%s" does not exist', grantee_name);
         END IF;
         SELECT EXISTS (
             SELECT FROM pg_namespace n, aclexplode(n.nspacl) a, pg_roles r
-            WHERE n.nspname = 'leaf_id' AND r.rolname = $2 AND a.grantee = r.oid
+            WHERE n.nspname = 'leaf_id' AND r.rolname = grantee_name AND a.grantee = r.oid
                 AND a.privilege_type = 'USAGE') INTO is_known;
         -- Entries under its name belong to a dropped role of the same name.
         IF NOT is_known THEN
-            UPDATE leaf_id.leaf_alloc a SET granted_to = array_remove(a.granted_to, $2::name)
-            WHERE $2::name = ANY (a.granted_to);
+            UPDATE leaf_id.leaf_alloc a SET granted_to = array_remove(a.granted_to, grantee_name::name)
+            WHERE grantee_name::name = ANY (a.granted_to);
         END IF;
         -- With this grant the role cannot be dropped, and its name is valid only while it has the
         -- grant: a later role of the same name does not get the rights.
-        EXECUTE format('GRANT USAGE ON SCHEMA leaf_id TO %I', $2);
+        EXECUTE format('GRANT USAGE ON SCHEMA leaf_id TO %I', grantee_name);
         IF NOT EXISTS (
             SELECT FROM pg_namespace n, aclexplode(n.nspacl) a, pg_roles r
-            WHERE n.nspname = 'leaf_id' AND r.rolname = $2 AND a.grantee = r.oid
+            WHERE n.nspname = 'leaf_id' AND r.rolname = grantee_name AND a.grantee = r.oid
                 AND a.privilege_type = 'USAGE')
         THEN
             RAISE EXCEPTION USING
@@ -50,8 +61,8 @@ BEGIN
     END IF;
     UPDATE leaf_id.leaf_alloc a
     SET granted_to = CASE
-        WHEN a.granted_to IS NULL AND $2 = 'public' THEN NULL
-        ELSE array_append(array_remove(coalesce(a.granted_to, '{public}'), $2::name), $2::name)
+        WHEN a.granted_to IS NULL AND grantee_name = 'public' THEN NULL
+        ELSE array_append(array_remove(coalesce(a.granted_to, '{public}'), grantee_name::name), grantee_name::name)
         END
     WHERE a.biz_tag = $1;
     IF NOT FOUND THEN
@@ -71,6 +82,7 @@ AS $$
 DECLARE
     left_over name[];
     was_granted boolean;
+    grantee_name CONSTANT text := leaf_id.leaf_grantee($2);
 BEGIN
     PERFORM leaf_id.leaf_require('SELECT, UPDATE');
     IF $1 IS NULL THEN
@@ -78,15 +90,15 @@ BEGIN
             ERRCODE = 'null_value_not_allowed',
             MESSAGE = format('leaf_tag_revoke() takes no null for "%s"', 'tag');
     END IF;
-    IF $2 IS NULL OR octet_length($2) > 63 THEN
+    IF grantee_name IS NULL OR octet_length(grantee_name) > 63 THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_name', MESSAGE = 'a role has a name of at most 63 bytes';
     END IF;
-    SELECT $2::name = ANY (coalesce(a.granted_to, '{public}')) INTO was_granted
+    SELECT grantee_name::name = ANY (coalesce(a.granted_to, '{public}')) INTO was_granted
     FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1;
     UPDATE leaf_id.leaf_alloc a
     SET granted_to = CASE
-        WHEN a.granted_to IS NULL AND $2 <> 'public' THEN NULL
-        ELSE array_remove(coalesce(a.granted_to, '{public}'), $2::name)
+        WHEN a.granted_to IS NULL AND grantee_name <> 'public' THEN NULL
+        ELSE array_remove(coalesce(a.granted_to, '{public}'), grantee_name::name)
         END
     WHERE a.biz_tag = $1
     RETURNING coalesce(a.granted_to, '{public}') INTO left_over;
@@ -97,12 +109,12 @@ BEGIN
     END IF;
     IF NOT was_granted THEN
         RAISE NOTICE USING
-            MESSAGE = format('tag "%s" was not granted to role "%s"', $1, $2);
+            MESSAGE = format('tag "%s" was not granted to role "%s"', $1, grantee_name);
     END IF;
     IF 'public' = ANY (left_over) THEN
         RAISE NOTICE USING
             MESSAGE = format('every role may still issue ids of tag "%s"', $1),
-            HINT = format('To take that away: SELECT leaf_tag_revoke(%L, ''public'');', $1);
+            HINT = format('To take that away: SELECT %s(%L, ''public'');', leaf_id.leaf_function_name('leaf_tag_revoke'), $1);
     END IF;
 END
 $$;

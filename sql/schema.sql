@@ -1,5 +1,16 @@
 \echo Use "CREATE EXTENSION leaf_id" to load this file. \quit
 
+DO $$
+BEGIN
+    IF '@extschema@' OPERATOR(pg_catalog.=) 'leaf_id'::pg_catalog.text THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_schema',
+            MESSAGE = 'extension leaf_id makes schema leaf_id for its tables, and cannot be created in it',
+            HINT = 'Rename or drop that schema, and run: CREATE EXTENSION leaf_id;';
+    END IF;
+END
+$$;
+
 -- Schema of the extension's tables. An existing one is an error, since objects that others have
 -- created in it could take the place of ours.
 DO $$
@@ -54,7 +65,7 @@ COMMENT ON TABLE leaf_id.leaf_alloc IS
     'Tags of leaf_id: manage them with INSERT, UPDATE and DELETE, or with leaf_tag_create() and leaf_tag_drop()';
 COMMENT ON COLUMN leaf_id.leaf_alloc.biz_tag IS 'Name of the tag, 1 to 128 bytes';
 COMMENT ON COLUMN leaf_id.leaf_alloc.max_id IS
-    'The next id that is not yet claimed; ids below it may be in use or cached. It can only be raised; leaf_tag_reset() starts anew. With a server: one past the highest id that came from there';
+    'The next id that is not yet claimed; ids below it may be in use or cached. It can only be raised; leaf_tag_reset() restarts the tag at any id. With a server: one past the highest id that came from there';
 COMMENT ON COLUMN leaf_id.leaf_alloc.step IS
     'First and smallest number of ids claimed at once; it grows with use up to max_step';
 COMMENT ON COLUMN leaf_id.leaf_alloc.description IS 'Free text';

@@ -167,7 +167,11 @@ AS $$
             -- only if both could do the same harm directly, by editing tags or dropping the
             -- database; if the caller has named the tag; or if it is below max_id, where it can
             -- cost only the cached ids.
-            d.role AS untrusted_role, d.role IS NULL AS may_raise
+            d.role AS untrusted_role,
+            d.role IS NULL
+                -- A database without tags, as after pg_restore: there is nothing to use up.
+                OR (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user)
+                    AND NOT EXISTS (SELECT FROM leaf_id.leaf_alloc) AS may_raise
         FROM topmost o
         JOIN tree t ON t.root = o.relation
         JOIN pg_class c ON c.oid = t.member
@@ -224,7 +228,8 @@ BEGIN
     detail := CASE
         -- An untrusted owner must not be able to claim a name either, for a tag that soon ends.
         WHEN NOT may_raise THEN format(
-            'it does not exist, and the owners of its tables may not edit tags: if they are right, SELECT * FROM leaf_sync(%L)', $1)
+            'it does not exist, and the owners of its tables may not edit tags: if they are right, SELECT * FROM %s(%L);',
+            leaf_id.leaf_function_name('leaf_sync'), $1)
         WHEN is_incomplete THEN 'it does not exist, and not all of its columns could be read'
         WHEN wanted >= tag_end THEN format('no id above %s is left in the type of the column', wanted)
     END;
@@ -312,21 +317,18 @@ RETURNS SETOF record
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT a.biz_tag, n.id, 'none', d.detail
+    SELECT a.biz_tag, n.id, 'unknown', coalesce(
+        leaf_id.leaf_used_up(coalesce(n.id, a.max_id), a.max_value, a.max_value),
+        CASE WHEN leaf_id.leaf_has_key(a.biz_tag) THEN 'its ids are opaque'
+            ELSE 'no column''s default issues its ids' END)
     FROM leaf_id.leaf_alloc a
     CROSS JOIN LATERAL (SELECT leaf_id.leaf_tag_next(a.biz_tag) AS id) n
-    CROSS JOIN LATERAL (
-        SELECT coalesce(
-            leaf_id.leaf_used_up(coalesce(n.id, a.max_id), a.max_value, 9223372036854775806),
-            CASE WHEN only_tag IS NOT NULL THEN 'no column''s default issues its ids' END) AS detail
-    ) d
-    WHERE d.detail IS NOT NULL
-        AND NOT EXISTS (SELECT FROM leaf_id.leaf_issuing_columns() i WHERE i.tag = a.biz_tag)
-        AND (a.biz_tag = only_tag OR only_tag IS NULL AND a.max_id::float8 / a.max_value >= 0.8)
+    WHERE NOT EXISTS (SELECT FROM leaf_id.leaf_issuing_columns() i WHERE i.tag = a.biz_tag)
+        AND (only_tag IS NULL OR a.biz_tag = only_tag)
     ORDER BY a.biz_tag
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_tags_without_columns(text) IS
-    'Which tags that no default names come to their end; or the one that is asked for';
+    'The tags that no default names: what their ids are in is not known';
 
 CREATE FUNCTION leaf_id.leaf_fit_tags(
     only_tag text,
@@ -347,11 +349,12 @@ DECLARE
     this record;
     fitted record;
     tag_end bigint;
+    skipped integer := 0;
 BEGIN
     PERFORM leaf_id.leaf_require(CASE WHEN apply THEN 'SELECT, INSERT, UPDATE' ELSE 'SELECT' END);
     IF apply AND pg_is_in_recovery() THEN
         RAISE EXCEPTION 'cannot sync tags during recovery'
-            USING ERRCODE = 'read_only_sql_transaction', HINT = 'Call leaf_sync() on the primary.';
+            USING ERRCODE = 'read_only_sql_transaction', HINT = 'Connect to the primary.';
     END IF;
 
     -- All columns are read before the first tag is locked, and tags are locked in name order, so
@@ -384,8 +387,8 @@ BEGIN
         IF this.untrusted >= greatest(next_after, 1) AND action <> 'skip' THEN
             action := 'skip';
             detail := format(
-                '%s, who owns the table or its domain, may not edit tags: if this value is right, SELECT * FROM leaf_sync(%L)',
-                this.untrusted_role::regrole, tag);
+                '%s, who owns the table or its domain, may not edit tags: if this value is right, SELECT * FROM %s(%L);',
+                this.untrusted_role::regrole, leaf_id.leaf_function_name('leaf_sync'), tag);
         ELSIF this.is_hidden AND action <> 'skip' THEN
             -- Partitions and children that were not read have rows of their own.
             action := CASE action WHEN 'none' THEN 'skip' ELSE action END;
@@ -397,8 +400,13 @@ BEGIN
                 action := 'widen';
             END IF;
         END IF;
+        skipped := skipped + (action = 'skip')::integer;
         RETURN NEXT;
     END LOOP;
+    IF apply AND skipped > 0 THEN
+        RAISE WARNING 'columns and tables that leaf_sync() skipped: %', skipped
+            USING HINT = 'The column "detail" of its result says why.';
+    END IF;
 
     RETURN QUERY SELECT t.tag, NULL::regclass, NULL::name, NULL::bigint, t.next_id, t.next_id, t.action, t.detail
         FROM leaf_id.leaf_tags_without_columns(only_tag) t;
@@ -427,6 +435,50 @@ SET search_path = pg_catalog, pg_temp
 AS 'SELECT f.* FROM leaf_id.leaf_fit_tags($1, true) f';
 COMMENT ON FUNCTION @extschema@.leaf_sync(text) IS
     'Creates the tags that column defaults name, and raises those whose ids are in the columns already: after a restore, or rows with ids of their own';
+
+-- For a tag that no default names: the caller does.
+CREATE FUNCTION @extschema@.leaf_sync(
+    INOUT tag text,
+    INOUT relation regclass,
+    INOUT column_name name,
+    OUT max_in_column bigint,
+    OUT next_before bigint,
+    OUT next_after bigint,
+    OUT action text,
+    OUT detail text
+) RETURNS record
+LANGUAGE plpgsql STRICT VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    type_end CONSTANT bigint := (
+        SELECT CASE a.attlen WHEN 2 THEN 32767 WHEN 4 THEN 2147483647 ELSE 9223372036854775806 END
+        FROM pg_attribute a
+        WHERE a.attrelid = $2 AND a.attname = $3 AND a.attnum > 0 AND NOT a.attisdropped);
+BEGIN
+    PERFORM leaf_id.leaf_require('SELECT, INSERT, UPDATE');
+    IF pg_is_in_recovery() THEN
+        RAISE EXCEPTION 'cannot sync tags during recovery'
+            USING ERRCODE = 'read_only_sql_transaction', HINT = 'Connect to the primary.';
+    ELSIF type_end IS NULL THEN
+        RAISE EXCEPTION 'table % has no column "%"', $2, $3 USING ERRCODE = 'undefined_column';
+    END IF;
+    max_in_column := leaf_id.leaf_largest_value($2, $3);
+    SELECT c.next_after, c.action, c.detail INTO next_after, action, detail
+    FROM leaf_id.leaf_create_for_columns($1, true, coalesce(max_in_column, 0), true, false, type_end) c;
+    IF action IS NULL THEN
+        SELECT r.next_before, r.next_after, r.action, r.detail INTO next_before, next_after, action, detail
+        FROM leaf_id.leaf_raise_for_columns($1, true, max_in_column, type_end) r;
+    END IF;
+    detail := coalesce(detail, leaf_id.leaf_used_up(
+        next_after, coalesce((SELECT a.max_value FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1), type_end), type_end));
+    IF action = 'skip' THEN
+        RAISE WARNING 'tag "%" was not synced: %', $1, detail;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.leaf_sync(text, regclass, name) IS
+    'Creates a tag above the ids in a column, or raises it above them';
 
 CREATE FUNCTION leaf_id.leaf_warnings(OUT tag text, OUT detail text, OUT severity text, OUT remedy text)
 RETURNS SETOF record

@@ -87,6 +87,34 @@ ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_truncate;
 ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_mark;
 ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_mark_truncate;
 
+-- For HINTs.
+CREATE FUNCTION leaf_id.leaf_function_name(function text) RETURNS text
+    STRICT STABLE PARALLEL SAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_function_name_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_function_name(text) IS
+    'A function of the extension as a statement must name it: with its schema, unless that is in the search path';
+
+-- Checked before a row is written: the table's constraints would say the same with all its values.
+CREATE FUNCTION leaf_id.leaf_wrong_argument(
+    tag text, step integer, start bigint, max_step integer, max_value bigint, OUT argument text, OUT allowed text)
+RETURNS record
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT w.argument, w.allowed
+    FROM (VALUES
+        (1, 'tag', '1 to 128 bytes long', octet_length($1) NOT BETWEEN 1 AND 128),
+        (2, 'step', 'at least 1', $2 < 1),
+        (3, 'start', 'at least 1', $3 < 1),
+        (4, 'max_step', format('at least "step" (%s)', $2), $4 < $2),
+        (5, 'max_value', '1 to 9223372036854775806', $5 NOT BETWEEN 1 AND 9223372036854775806),
+        (6, 'start', format('at most "max_value" (%s)', $5), $3 > $5)
+    ) w (number, argument, allowed, is_wrong)
+    WHERE w.is_wrong
+    ORDER BY w.number LIMIT 1
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_wrong_argument(text, integer, bigint, integer, bigint) IS
+    'Which of these arguments is out of range, and what is allowed; null: none';
+
 CREATE FUNCTION @extschema@.leaf_tag_create(
     tag text,
     step integer DEFAULT 1000,
@@ -108,6 +136,7 @@ DECLARE
         WHEN $8 IS NULL THEN 'if_not_exists'
     END;
     last_id CONSTANT bigint := coalesce($5, 9223372036854775806);
+    wrong record;
 BEGIN
     PERFORM leaf_id.leaf_require('INSERT');
     IF missing IS NOT NULL THEN
@@ -122,21 +151,33 @@ BEGIN
             MESSAGE = pg_catalog.format('server name "%s" is too long', $7),
             DETAIL = 'Names have at most 63 bytes.';
     END IF;
-    IF $8 THEN
-        INSERT INTO leaf_id.leaf_alloc (
-            biz_tag, step, max_id, max_step, max_value, description, server)
-        VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), last_id, $6, $7)
-        ON CONFLICT (biz_tag) DO NOTHING;
-        IF NOT FOUND THEN
-            RAISE NOTICE USING
-                ERRCODE = 'duplicate_object',
-                MESSAGE = pg_catalog.format('tag "%s" already exists, skipping', $1);
-        END IF;
-    ELSE
-        INSERT INTO leaf_id.leaf_alloc (
-            biz_tag, step, max_id, max_step, max_value, description, server)
-        VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), last_id, $6, $7);
+    SELECT w.* INTO wrong FROM leaf_id.leaf_wrong_argument($1, $2, $3, $4, last_id) w;
+    IF wrong.argument IS NOT NULL THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = pg_catalog.format('"%s" must be %s', wrong.argument, wrong.allowed);
     END IF;
+    IF $7 IS NOT NULL AND NOT EXISTS (SELECT FROM pg_foreign_server s WHERE s.srvname = $7) THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'undefined_object',
+            MESSAGE = pg_catalog.format('server "%s" does not exist', $7),
+            HINT = 'Create the foreign server first, with CREATE SERVER.';
+    END IF;
+    -- Without a conflict target, which takes the right to read the column.
+    INSERT INTO leaf_id.leaf_alloc (
+        biz_tag, step, max_id, max_step, max_value, description, server)
+    VALUES ($1, $2, $3, coalesce($4, greatest($2, 1000000)), last_id, $6, $7)
+    ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+        RETURN;
+    ELSIF NOT $8 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'duplicate_object',
+            MESSAGE = pg_catalog.format('tag "%s" already exists', $1);
+    END IF;
+    RAISE NOTICE USING
+        ERRCODE = 'duplicate_object',
+        MESSAGE = pg_catalog.format('tag "%s" already exists, skipping', $1);
 END
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean) IS
@@ -187,6 +228,11 @@ BEGIN
             ERRCODE = 'null_value_not_allowed',
             MESSAGE = pg_catalog.format(
                 'leaf_tag_reset() takes no null for "%s"', CASE WHEN $1 IS NULL THEN 'tag' ELSE 'next_id' END);
+    END IF;
+    IF $2 < 1 THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'invalid_parameter_value',
+            MESSAGE = pg_catalog.format('"%s" must be %s', 'next_id', 'at least 1');
     END IF;
     -- 0 requests a new incarnation, with which max_id may be lowered.
     UPDATE leaf_id.leaf_alloc SET max_id = $2, incarnation = 0 WHERE biz_tag = $1;

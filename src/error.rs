@@ -6,7 +6,7 @@ use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::{PgLogLevel, PgSqlErrorCode};
 
 use crate::guc;
-use crate::pg::{Misshapen, Refused, Shape};
+use crate::pg::{self, Misshapen, Refused, Shape};
 
 mod edit;
 mod format;
@@ -24,13 +24,13 @@ pub use edit::EditError;
 pub use format::FormatError;
 pub use gapless::GaplessError;
 pub use opaque::OpaqueError;
-pub use refill::{RefillError, for_monitors, reason_for_monitors};
+pub use refill::{Cure, RefillError, for_monitors, reason_for_monitors};
 pub use registry::RegistryError;
 pub use reset::ResetError;
 pub use snowflake::SnowflakeError;
 pub use table::TableError;
 
-use report::{error, literal};
+use report::{error, function, literal, restart_at};
 
 /// Reason why a call fails. Tags as the user wrote them, times in milliseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +56,8 @@ pub enum Failure {
         server: String,
         text: String,
     },
+    /// The tag does not exist.
+    NoSuchTag { tag: String, cure: Cure },
     /// The caller may not issue ids of the tag.
     TagForbidden { tag: String },
     /// The tag is empty or longer than 128 bytes.
@@ -64,11 +66,15 @@ pub enum Failure {
     NegativeCount { n: i32 },
     /// A range exceeds the tag's `max_step`.
     RangeTooLong { tag: String, n: i32, max_step: u32 },
-    /// No segment was published in time; `detail` is the allocator's last report, if any.
+    /// A range exceeds what is left of the tag.
+    RangeAtEnd { tag: String, n: u32, max_value: i64 },
+    /// No segment was published in time; `detail` is the allocator's last report, if any; `asked`:
+    /// the tag's source server gives no ids.
     NoSegment {
         tag: String,
         timeout_ms: i64,
         detail: String,
+        asked: bool,
     },
     /// The transaction has changed the tag's row, and has not committed.
     TagChanged { tag: String, parallel: bool },
@@ -131,11 +137,22 @@ pub fn tell_raised(tag: &str, wanted: i64, next: i64) {
         PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
         format!("tag \"{tag}\" goes on at {next}, above the ids that were issued under this name"),
     )
-    .set_hint(format!(
-        "To start anew: SELECT leaf_tag_reset({}, {wanted});",
-        literal(tag)
-    ))
+    .set_hint(restart_at(tag, wanted))
     .report(PgLogLevel::NOTICE);
+}
+
+/// HINT: add the library to `shared_preload_libraries`, whose present value a superuser may see.
+fn preload() -> String {
+    let Some(names) = pg::preloaded_libraries().filter(|_| pg::is_superuser()) else {
+        return "A superuser can add leaf_id to \"shared_preload_libraries\", and restart the server."
+            .into();
+    };
+    let names = names.iter().map(String::as_str).chain(["leaf_id"]);
+    let names: Vec<_> = names.map(literal).collect();
+    format!(
+        "Run this, and restart the server: ALTER SYSTEM SET shared_preload_libraries = {};",
+        names.join(", ")
+    )
 }
 
 impl Failure {
@@ -165,9 +182,7 @@ impl Failure {
                 not_ready,
                 "leaf_id must be loaded via \"shared_preload_libraries\"",
             )
-            .set_hint(
-                "Run: ALTER SYSTEM SET shared_preload_libraries = 'leaf_id'; (add it to what is there already) and restart the server.",
-            ),
+            .set_hint(preload()),
             Self::BadSetting { name, value, detail } => error(
                 invalid,
                 format!("invalid value for parameter \"{name}\": \"{value}\""),
@@ -179,24 +194,29 @@ impl Failure {
             Self::Standby => error(
                 Code::ERRCODE_READ_ONLY_SQL_TRANSACTION,
                 "cannot issue ids during recovery",
-            ),
+            )
+            .set_hint("Connect to the primary."),
             Self::Committing { tag } => error(
                 not_ready,
                 format!("cannot issue ids of tag \"{tag}\" while the transaction that created it commits"),
             ),
+            Self::NoSuchTag { tag, cure } => cure.report(&tag),
             Self::TagForbidden { tag } => error(
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
                 format!("permission denied for tag \"{tag}\""),
             )
             .set_hint(format!(
-                "Whoever manages tags can grant it: SELECT leaf_tag_grant({}, '...');",
-                literal(&tag)
+                "A role that manages tags can grant it: SELECT {}({}, {});",
+                function("leaf_tag_grant"),
+                literal(&tag),
+                literal(&pg::user_name())
             )),
             Self::Refill { tag, error, server, text } => {
                 error.report(&tag, &server, &text).unwrap_or_else(|| {
                     let detail = error.sentence(&server, &for_monitors(text)).unwrap_or_default();
                     let timeout_ms = guc::REFILL_TIMEOUT.get().into();
-                    Self::NoSegment { tag, timeout_ms, detail }.report()
+                    let asked = !server.is_empty();
+                    Self::NoSegment { tag, timeout_ms, detail, asked }.report()
                 })
             }
             Self::TagLength { bytes } => {
@@ -214,12 +234,22 @@ impl Failure {
                 "A range fits in one segment, and \"max_step\" of this tag is {max_step}."
             ))
             .set_hint("Raise \"max_step\" in leaf_id.leaf_alloc, or ask for a shorter range."),
-            Self::NoSegment { tag, timeout_ms, detail } => error(
+            Self::RangeAtEnd { tag, n, max_value } => error(
+                Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
+                format!("cannot issue a range of {n} ids of tag \"{tag}\""),
+            )
+            .set_detail(format!("Fewer are left up to its maximum value ({max_value})."))
+            .set_hint("Ask for a shorter range, or raise \"max_value\" in leaf_id.leaf_alloc."),
+            Self::NoSegment { tag, timeout_ms, detail, asked } => error(
                 Code::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!("could not get ids for tag \"{tag}\" within {timeout_ms} ms"),
             )
             .set_detail(detail)
-            .set_hint("Try again, look at leaf_id.tags, or increase \"leaf_id.refill_timeout\"."),
+            .set_hint(if asked {
+                "Put right what the DETAIL names; that server is asked again by itself."
+            } else {
+                "Try again, look at leaf_id.tags, or increase \"leaf_id.refill_timeout\"."
+            }),
             Self::TagChanged { tag, parallel: false } => error(
                 not_ready,
                 format!("tag \"{tag}\" was changed in this transaction"),

@@ -228,7 +228,7 @@ struct NodeNameCheck;
 
 impl Check for NodeNameCheck {
     fn detail() -> Cow<'static, str> {
-        "A node name has at most 63 bytes, all of them printable. In it \"%h\" is the host name, \"%p\" the port, and \"%%\" a percent sign.".into()
+        "A node name has at most 63 bytes, none of them a control character. In it \"%h\" is the host name, \"%p\" the port, and \"%%\" a percent sign.".into()
     }
 
     fn allows(value: &CStr) -> bool {

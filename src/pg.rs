@@ -16,6 +16,7 @@ mod column;
 mod condition;
 mod databases;
 mod datum;
+mod defaults;
 mod event_trigger;
 mod expression;
 mod foreign;
@@ -40,7 +41,7 @@ mod trigger;
 mod wait;
 
 pub use backend_local::BackendLocal;
-pub use catalog::{relation_changed, relation_exists, watch_relation};
+pub use catalog::{function_name, relation_changed, relation_exists, watch_relation};
 pub use client::{Client, client};
 pub use clock::{TIMESTAMP_EPOCH_US, boot_ms, format_ms, now_ms, now_timestamp};
 pub use column::{Unread, largest_value};
@@ -50,18 +51,19 @@ pub use databases::{
     watch_databases,
 };
 pub use datum::{RawDatum, RowType, Text, oid_value, texts_datum};
+pub use defaults::is_default;
 pub use event_trigger::{EventTriggerCall, call_with_names};
 pub use expression::Expression;
 pub use foreign::{ServerProblem, check_foreign_server};
 pub use function::{
-    caller_may_execute, check_call, check_execute, find_extension_function, find_function,
-    function, is_everybodys,
+    caller_may_execute, check_call, check_execute, extension_function, find_function, function,
+    is_everybodys,
 };
 pub use holder::{LockHolder, row_holder, table_holder};
 pub use latch::{Readiness, my_latch, set_latch, wait_for, wait_latch};
 pub use leaf_id_core::message::shown;
 pub use memory::touch;
-pub use name::Name;
+pub use name::{Name, is_similar};
 pub use numbers::{hash, strong_random};
 pub use planner::LoneCall;
 pub use portal::require_clients_statement;
@@ -74,10 +76,14 @@ pub use roles::{
     is_superuser, user_identifier, user_name,
 };
 pub use server::{
-    binary_upgrade, has_synchronous_standbys, host_name, in_recovery, nudge_postmaster, port,
-    preloading, server_start, single_user, system_identifier, terminate, timeline,
+    binary_upgrade, has_synchronous_standbys, host_name, in_recovery, is_pristine,
+    nudge_postmaster, port, preloading, server_start, single_user, system_identifier, terminate,
+    timeline,
 };
-pub use settings::{Check, Refused, define_checked_string, pin_setting, reserve_prefix, set_local};
+pub use settings::{
+    Check, Refused, define_checked_string, pin_setting, preloaded_libraries, reserve_prefix,
+    set_local,
+};
 pub use signals::{
     asked_to_stop, handle_signals_in_loop, handle_signals_in_transactions, reload_if_asked,
     take_canceled,

@@ -30,7 +30,7 @@ INSERT INTO cases VALUES
 CREATE FUNCTION adopted(n int, preparation text) RETURNS text LANGUAGE plpgsql SET client_min_messages = warning AS $$
 BEGIN
     EXECUTE format(preparation, 't' || n);
-    RETURN leaf_adopt(('t' || n)::regclass, 'id');
+    RETURN (SELECT a.tag FROM leaf_adopt(('t' || n)::regclass, 'id') a);
 END $$;
 CREATE FUNCTION first_id(n int) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE first_id bigint; BEGIN

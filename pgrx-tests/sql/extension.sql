@@ -1,3 +1,10 @@
+-- Not into the schema of its tables.
+\set SHOW_CONTEXT never
+CREATE EXTENSION leaf_id SCHEMA leaf_id;
+CREATE SCHEMA leaf_id;
+CREATE EXTENSION leaf_id SCHEMA leaf_id;
+DROP SCHEMA leaf_id;
+
 -- What CREATE EXTENSION installs.
 CREATE EXTENSION leaf_id;
 

@@ -63,12 +63,13 @@ SELECT leaf_tag_drop(repeat('y', 128), forget => true), leaf_tag_drop(repeat(U&'
 -- Names are taken as they are. The way out that a hint shows can be run.
 SELECT r.sqlstate, message = format('tag "%s" does not exist', name) AS says, count(*)
 FROM names, refusal(format('SELECT leaf_segment_next(%L)', name)) r GROUP BY 1, 2;
+CREATE TABLE hints AS SELECT r.hint FROM names, refusal(format('SELECT leaf_segment_next(%L)', name)) r;
 DO $$
 DECLARE
     hint text;
 BEGIN
-    FOR hint IN SELECT r.hint FROM names, refusal(format('SELECT leaf_segment_next(%L)', name)) r LOOP
-        EXECUTE substr(hint, length('Create it: ') + 1);
+    FOR hint IN SELECT hints.hint FROM hints LOOP
+        EXECUTE substr(hint, length('To create it: ') + 1);
     END LOOP;
 END $$;
 SELECT array_agg(leaf_segment_next(name)) FROM names;
@@ -99,7 +100,7 @@ DECLARE
     hint text;
 BEGIN
     FOR hint IN SELECT lowered.hint FROM lowered LOOP
-        EXECUTE substr(hint, length('To start the tag anew: ') + 1);
+        EXECUTE substr(hint, length('To restart at 1: ') + 1);
     END LOOP;
 END $$;
 SELECT array_agg(leaf_segment_next(name)) FROM names;
@@ -107,6 +108,6 @@ SELECT count(leaf_tag_drop(name, forget => true)::text) FROM names;
 CALL use_tags('SELECT name FROM names');
 SELECT count(*) FROM leaf_id.leaf_alloc WHERE biz_tag IN (SELECT name FROM names);
 
-DROP TABLE letters, names, long_tag, refused, lowered;
+DROP TABLE letters, names, long_tag, refused, hints, lowered;
 DROP PROCEDURE use_tags;
 DROP FUNCTION refuse_tag;

@@ -35,6 +35,22 @@ SELECT take('lost', 5);
 SELECT first_id > 5 AS above, last_id - first_id + 1 AS length FROM leaf_segment_next_range('lost', 10);
 SELECT ids_lost >= 5 AS counted FROM leaf_id.tags_detail WHERE tag = 'lost';
 
+-- A range that does not fit is not the end of the tag, whose ids can still be taken.
+SELECT leaf_tag_create('short', max_value => 100);
+SELECT take('short', 95);
+SELECT r.* FROM refusal($$SELECT leaf_segment_next_range('short', 10)$$) r;
+SELECT take('short', 5);
+SELECT r.* FROM refusal($$SELECT leaf_segment_next_range('short', 10)$$) r;
+BEGIN;
+SELECT leaf_tag_create('short_here', max_value => 5);
+SELECT r.* FROM refusal($$SELECT leaf_segment_next_range('short_here', 10)$$) r;
+SELECT take('short_here', 5);
+COMMIT;
+-- At the end of a column's type.
+SELECT leaf_tag_create('narrow', start => 2147483647, max_value => 2147483647);
+SELECT leaf_segment_next('narrow');
+SELECT r.* FROM refusal($$SELECT leaf_segment_next('narrow')$$) r;
+
 -- A claim is never much longer than the ones before it: a long range takes several, and no more.
 SELECT leaf_tag_create('long_1', 1), leaf_tag_create('long_1000', 1000), leaf_tag_create('longest', 200000000, max_step => 2147483647);
 SELECT range.* FROM (VALUES ('long_1', 1000000), ('long_1000', 1000000), ('longest', 2147483647)) tags (tag, n), leaf_segment_next_range(tag, n) range;
@@ -50,4 +66,4 @@ SELECT * FROM refusal($$SELECT leaf_segment_next_range('lowered', 1000000)$$);
 SELECT max_id - :before < 10 AS few FROM leaf_id.leaf_alloc WHERE biz_tag = 'lowered';
 
 SELECT count(leaf_tag_drop(biz_tag, forget => true)::text) FROM leaf_id.leaf_alloc
-WHERE biz_tag IN ('batches', 'ranges', 'lost', 'lowered') OR biz_tag LIKE 'long%';
+WHERE biz_tag IN ('batches', 'ranges', 'lost', 'lowered', 'short', 'short_here', 'narrow') OR biz_tag LIKE 'long%';

@@ -375,6 +375,43 @@ SELECT * FROM leaf_sync() WHERE tag = 'both';
 RESET ROLE;
 SELECT clean();
 
+-- A tag that no default names: nobody knows what its ids are in, but who says it.
+SELECT leaf_tag_create('loose', step => 10), leaf_opaque_create('veiled');
+CREATE TABLE loose (id integer, other text);
+INSERT INTO loose VALUES (70);
+CREATE TABLE loose_part (LIKE loose) INHERITS (loose);
+INSERT INTO loose_part VALUES (90);
+SELECT * FROM leaf_check() WHERE tag IN ('loose', 'veiled');
+SELECT * FROM leaf_check('loose');
+SELECT * FROM leaf_sync('loose', 'loose', 'id');
+SELECT * FROM leaf_sync('loose', 'loose', 'id');
+SELECT leaf_segment_next('loose');
+SELECT * FROM leaf_sync('other', 'loose', 'id');
+SELECT max_value FROM leaf_id.leaf_alloc WHERE biz_tag = 'other';
+SELECT * FROM leaf_sync('veiled', 'loose', 'id');
+SELECT call, sqlstate, message
+FROM (VALUES ('leaf_sync(''other'', ''loose'', ''nothing'')'), ('leaf_sync(''other'', ''loose'', ''other'')')) c (call), refusal('SELECT ' || call);
+SET ROLE leaf_id_manager;
+SELECT sqlstate, message FROM refusal($$SELECT leaf_sync('other', 'sync.loose', 'id')$$);
+RESET ROLE;
+DROP TABLE loose_part;
+SELECT clean();
+DELETE FROM leaf_id.leaf_opaque_key;
+
+-- A database without tags, as after pg_dump -t: a superuser's call trusts the owners of tables. Once
+-- there are tags, it does not. One warning says how many were left out.
+SET SESSION AUTHORIZATION leaf_id_mallory;
+CREATE TABLE restored (id bigint DEFAULT leaf_segment_next('restored'));
+INSERT INTO restored VALUES (300);
+RESET SESSION AUTHORIZATION;
+SELECT leaf_tag_create('another');
+TABLE done;
+BEGIN;
+DELETE FROM leaf_id.leaf_alloc;
+TABLE done;
+ROLLBACK;
+SELECT clean();
+
 DROP VIEW found, done;
 DROP FUNCTION public.clean();
 RESET search_path;

@@ -146,7 +146,17 @@ SET ROLE leaf_id_app;
 SELECT as_admin($$SELECT leaf_tag_grant('t', 'leaf_id_app')$$);
 :may
 RESET ROLE;
-SELECT leaf_tag_drop('u', forget => true), leaf_tag_grant('t', 'public');
+-- PUBLIC in any case, as in GRANT, unless there is a role of that name.
+SELECT leaf_tag_drop('u', forget => true), leaf_tag_grant('t', 'PUBLIC');
+SELECT granted_to FROM leaf_id.leaf_alloc WHERE biz_tag = 't';
+SELECT leaf_tag_revoke('t', 'Public');
+CREATE ROLE "PUBLIC";
+SELECT leaf_tag_grant('t', 'PUBLIC');
+SELECT granted_to FROM leaf_id.leaf_alloc WHERE biz_tag = 't';
+SELECT leaf_tag_revoke('t', 'PUBLIC');
+REVOKE USAGE ON SCHEMA leaf_id FROM "PUBLIC";
+DROP ROLE "PUBLIC";
+SELECT leaf_tag_grant('t', 'public');
 
 -- Everybody issues ids, and nobody else manages tags.
 SET ROLE leaf_id_mallory;

@@ -15,6 +15,43 @@ SELECT leaf_segment_next('t') FROM generate_series(1, 3);
 COMMIT;
 SELECT * FROM refusal($$SELECT leaf_tag_create('t', if_not_exists => false)$$) \gx
 
+-- So do wrong arguments, and nothing of our statements is shown.
+\set SHOW_CONTEXT errors
+SELECT leaf_tag_create('t');
+SELECT leaf_tag_create('u', step => 0);
+\set SHOW_CONTEXT never
+SELECT call, sqlstate, message, detail
+FROM (VALUES ('leaf_tag_create('''')'),
+             ('leaf_tag_create(repeat(''x'', 129))'),
+             ('leaf_tag_create(''u'', start => 0)'),
+             ('leaf_tag_create(''u'', start => 101, max_value => 100)'),
+             ('leaf_tag_create(''u'', step => 10, max_step => 9)'),
+             ('leaf_tag_create(''u'', max_value => 0)'),
+             ('leaf_tag_create(''u'', max_value => 9223372036854775807)'),
+             ('leaf_tag_create(''u'', server => ''nowhere'')'),
+             ('leaf_tag_reset(''t'', 0)')) c (call),
+     refusal('SELECT ' || call);
+
+-- A tag that does not exist: what to do depends on what is known of its name.
+CREATE TABLE missing (id bigint DEFAULT leaf_segment_next('missing'::text));
+INSERT INTO missing VALUES (41);
+SELECT leaf_tag_create('customers'), leaf_tag_create('secrets'), leaf_tag_revoke('secrets', 'public');
+SELECT call, message, hint
+FROM (VALUES ('INSERT INTO missing DEFAULT VALUES'),
+             ('SELECT leaf_segment_next(''customer'')'),
+             ('SELECT leaf_segment_next(''It''''s new'')'),
+             ('SET LOCAL search_path = pg_catalog; SELECT public.leaf_segment_next(''other'')')) c (call),
+     refusal(call);
+CREATE ROLE stranger;
+SET ROLE stranger;
+SELECT hint FROM refusal($$SELECT leaf_segment_next('secret')$$);
+RESET ROLE;
+DROP ROLE stranger;
+SELECT * FROM leaf_sync('missing');
+INSERT INTO missing DEFAULT VALUES RETURNING id;
+DROP TABLE missing;
+SELECT leaf_tag_drop(tag, forget => true) FROM unnest('{missing,customers,secrets}'::text[]) tag;
+
 -- A null has words of its own; nothing is changed by it.
 SELECT call, sqlstate, message
 FROM (VALUES ('leaf_tag_create(NULL)'),
@@ -44,7 +81,6 @@ SELECT leaf_tag_reset('t', 9000);
 SELECT leaf_segment_next('t') FROM generate_series(1, 2);
 SELECT description FROM leaf_id.leaf_alloc WHERE biz_tag = 't';
 SELECT * FROM refusal($$SELECT leaf_tag_reset('nope', 1)$$) \gx
-SELECT sqlstate, message FROM refusal($$SELECT leaf_tag_reset('t', 0)$$);
 
 -- Not by a trigger of somebody's after ours, either.
 CREATE FUNCTION lower_it() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.max_id := 1; RETURN NEW; END';

@@ -1,5 +1,35 @@
 -- Helper functions of the other tests. Runs right after CREATE EXTENSION.
 
+-- A HINT is one plain sentence, or ends in statements that can be run as they are: "To do this:
+-- STATEMENT; STATEMENT;". They are run here, and undone. What they find may be missing, or not
+-- allowed; what they say must be understood.
+CREATE FUNCTION public.check_hint(hint text) RETURNS void LANGUAGE plpgsql SET client_min_messages = error AS $$
+DECLARE
+    statements CONSTANT text := substring(hint FROM '^[^:]+: (.*;)$');
+BEGIN
+    IF statements IS NULL THEN
+        IF hint !~ '^[A-Z].*\.$' OR hint ~ '\. [A-Z]|\.\.\.|SELECT|= ''' THEN
+            RAISE 'neither a sentence nor a statement: %', hint;
+        END IF;
+    ELSIF statements ~ '^ALTER SYSTEM' THEN
+        -- Not in a transaction.
+        IF statements !~ '^ALTER SYSTEM SET [a-z_.]+ = ''[^;'']*''(, ''[^;'']*'')*;$' THEN
+            RAISE 'no statement: %', hint;
+        END IF;
+    ELSE
+        EXECUTE statements;
+        RAISE SQLSTATE 'UNDO0';
+    END IF;
+EXCEPTION
+    WHEN raise_exception THEN
+        RAISE;
+    WHEN OTHERS THEN
+        -- All syntax errors, but privileges and objects that are missing, or there already.
+        IF SQLSTATE ~ '^(42|3F|22)' AND SQLSTATE NOT IN ('42501', '42704', '42710', '42809') THEN
+            RAISE 'a hint that cannot be run: %: %', hint, SQLERRM;
+        END IF;
+END $$;
+
 -- How a statement is refused: all that a client is told. In a subtransaction, so that the
 -- statement leaves nothing behind. 00000 if it is not refused.
 CREATE FUNCTION public.refusal(statement text)
@@ -11,6 +41,10 @@ EXCEPTION WHEN OTHERS THEN
     -- Qualified: the bare name is a constant here.
     GET STACKED DIAGNOSTICS refusal.sqlstate = RETURNED_SQLSTATE, refusal.message = MESSAGE_TEXT,
         refusal.detail = PG_EXCEPTION_DETAIL, refusal.hint = PG_EXCEPTION_HINT;
+    -- Some are PostgreSQL's own.
+    IF refusal.hint <> '' AND refusal.hint !~ '^(No function matches|Use DROP)' THEN
+        PERFORM public.check_hint(refusal.hint);
+    END IF;
     RETURN NEXT;
 END $$;
 

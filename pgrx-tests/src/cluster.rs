@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::checks::wait_until;
 use crate::clock::Clock;
-use crate::programs::{copy_dir, new_dir};
+use crate::programs::{bin_dir, copy_dir, new_dir};
 use crate::server::Server;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -92,6 +92,22 @@ impl Server {
             "pg_basebackup",
             &["--checkpoint=fast", "--no-sync", "-D", data],
         );
+        Backup { dir }
+    }
+
+    /// A base backup made by a shell command, which finds the new data directory in PGDATA.
+    #[track_caller]
+    pub fn backup_by(&self, command: &str) -> Backup {
+        let dir = new_dir();
+        let path = std::env::var("PATH").unwrap_or_default();
+        let status = self
+            .program("/bin/sh")
+            .args(["-euxc", command])
+            .env("PATH", format!("{}:{path}", bin_dir().display()))
+            .env("PGDATA", dir.join("data"))
+            .status()
+            .unwrap();
+        assert!(status.success(), "{command}: {status}");
         Backup { dir }
     }
 

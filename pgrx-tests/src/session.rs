@@ -77,11 +77,16 @@ impl From<&postgres::Error> for Failure {
                 detail: String::new(),
                 hint: String::new(),
             },
-            |db| Self {
-                state: db.code().code().into(),
-                message: db.message().into(),
-                detail: db.detail().unwrap_or_default().into(),
-                hint: db.hint().unwrap_or_default().into(),
+            |db| {
+                for (name, text) in [("DETAIL", db.detail()), ("HINT", db.hint())] {
+                    assert_ne!(text, Some(""), "a blank {name} of: {}", db.message());
+                }
+                Self {
+                    state: db.code().code().into(),
+                    message: db.message().into(),
+                    detail: db.detail().unwrap_or_default().into(),
+                    hint: db.hint().unwrap_or_default().into(),
+                }
             },
         )
     }

@@ -1,4 +1,5 @@
-//! The triggers of leaf_id.leaf_alloc, which detect edits of tags.
+//! The triggers of leaf_id.leaf_alloc, which detect edits of tags, and helpers of the functions that
+//! edit them.
 
 use leaf_id_core::step::Limits;
 use pgrx::pg_sys;
@@ -129,6 +130,11 @@ fn leaf_require(fcinfo: pg_sys::FunctionCallInfo) -> bool {
         .collect();
     finish(rights::require(&privileges));
     true
+}
+
+#[pg_extern(strict, stable, parallel_safe, sql = false)]
+fn leaf_function_name(function: &str) -> String {
+    pg::function_name(function)
 }
 
 #[pg_extern(strict, sql = false)]

@@ -3,7 +3,7 @@
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
-use super::report::{error, literal};
+use super::report::{error, restart_at};
 use crate::pg::ServerProblem;
 
 /// See this file's header.
@@ -42,10 +42,7 @@ impl EditError {
                 format!("cannot lower \"max_id\" of tag \"{tag}\" from {from} to {to}"),
             )
             .set_detail("Ids below it may already be in use.")
-            .set_hint(format!(
-                "To start the tag anew: SELECT leaf_tag_reset({}, {to});",
-                literal(&tag)
-            )),
+            .set_hint(restart_at(&tag, to)),
             Self::ResetSourced { tag, server } => error(
                 not_ready,
                 format!("tag \"{tag}\" is sourced from server \"{server}\""),
@@ -59,7 +56,7 @@ impl EditError {
             )
             .set_detail("Other servers may have issued ids above its \"max_id\" here.")
             .set_hint(
-                "Drop the tag, and create it anew with a start above all ids that are in use.",
+                "Drop the tag, and create it again with a start above all ids that are in use.",
             ),
             Self::Server {
                 server,
@@ -68,9 +65,7 @@ impl EditError {
                 Code::ERRCODE_UNDEFINED_OBJECT,
                 format!("server \"{server}\" does not exist"),
             )
-            .set_hint(
-                "Create it: CREATE SERVER ... FOREIGN DATA WRAPPER dblink_fdw OPTIONS (...);",
-            ),
+            .set_hint("Create the foreign server first, with CREATE SERVER."),
             Self::Server {
                 server,
                 problem: ServerProblem::NotOwner,
@@ -85,7 +80,7 @@ impl EditError {
             )
             .set_detail("The defaults that issue their ids would fail.")
             .set_hint(
-                "Leave the table out. If you mean it: BEGIN; SET LOCAL leaf_id.allow_truncate = on; TRUNCATE leaf_id.leaf_alloc; COMMIT;",
+                "Leave the table out, or set \"leaf_id.allow_truncate\" in the transaction that is to drop all tags.",
             ),
             Self::Prepared => error(
                 Code::ERRCODE_FEATURE_NOT_SUPPORTED,

@@ -3,7 +3,7 @@
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
-use super::report::{error, literal};
+use super::report::{error, function, literal};
 
 /// See this file's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,8 @@ impl GaplessError {
                 format!("gapless series \"{series}\" does not exist"),
             )
             .set_hint(format!(
-                "Whoever manages the series can create it: SELECT leaf_gapless_create({});",
+                "A role that manages series can create it: SELECT {}({});",
+                function("leaf_gapless_create"),
                 literal(&series)
             )),
             Self::EndOfSeries { series } => error(

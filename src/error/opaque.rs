@@ -3,7 +3,7 @@
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
-use super::report::{error, literal};
+use super::report::{error, function, literal};
 
 /// See this file's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +41,8 @@ impl OpaqueError {
             )
             .set_detail("There must be at least 1000000, and at most 9223372036854775806."),
             Self::NoKeyText => error(invalid, "not a key of opaque ids")
-                .set_detail("A key has 64 hexadecimal digits: leaf_id.leaf_opaque_key() shows it."),
+                .set_detail("A key has 64 hexadecimal digits.")
+                .set_hint("Give what leaf_id.leaf_opaque_key() shows on the other server."),
             Self::KeyTooLate { tag } => error(
                 not_ready,
                 format!("cannot make a key for \"{tag}\", which is or was the name of a tag"),
@@ -54,7 +55,8 @@ impl OpaqueError {
             )
             .set_detail("A key is never replaced: ids of another one would come twice.")
             .set_hint(format!(
-                "To go on with it, create the tag alone: SELECT leaf_tag_create({});",
+                "To go on with it, create the tag alone: SELECT {}({});",
+                function("leaf_tag_create"),
                 literal(&tag)
             )),
             Self::Rename { tag } => error(
@@ -67,17 +69,23 @@ impl OpaqueError {
                 format!("permission denied to create or reset tag \"{tag}\", whose ids are opaque"),
             )
             .set_detail("Its numbers could come again, and tell which ids they have.")
-            .set_hint("It takes EXECUTE on leaf_opaque_encode(), which tells the same."),
+            .set_hint(format!(
+                "It takes EXECUTE on {}(), which tells the same.",
+                function("leaf_opaque_encode")
+            )),
             Self::Required { tag } => error(
                 Code::ERRCODE_WRONG_OBJECT_TYPE,
                 format!("the ids of tag \"{tag}\" are opaque"),
             )
-            .set_hint("Use leaf_opaque_next()."),
+            .set_hint(format!("Use {}().", function("leaf_opaque_next"))),
             Self::NoKey { tag } => error(
                 Code::ERRCODE_WRONG_OBJECT_TYPE,
                 format!("tag \"{tag}\" has no key of opaque ids"),
             )
-            .set_hint("Such a tag is created by leaf_opaque_create()."),
+            .set_hint(format!(
+                "Restore leaf_id.leaf_opaque_key if the tag had a key; a new tag gets one by {}().",
+                function("leaf_opaque_create")
+            )),
             Self::OutOfRange { tag, value, last } => error(
                 Code::ERRCODE_NUMERIC_VALUE_OUT_OF_RANGE,
                 format!("{value} is out of range for the opaque ids of tag \"{tag}\""),

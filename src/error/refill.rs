@@ -3,9 +3,49 @@
 use pgrx::PgSqlErrorCode as Code;
 use pgrx::pg_sys::panic::ErrorReport;
 
-use super::report::{error, literal};
+use super::report::{error, function, literal};
 use crate::pg::sqlstate::{self, SqlState};
 use crate::pg::{self, LockHolder};
+
+/// How to get a tag that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cure {
+    /// A column's default names it, and the column may hold ids.
+    Sync,
+    /// There is a tag of a similar name.
+    Similar(String),
+    /// Its ids are opaque, and may be in use.
+    Opaque,
+    /// Nothing is known of it.
+    Create,
+}
+
+impl Cure {
+    /// The error to raise.
+    pub(super) fn report(self, tag: &str) -> ErrorReport {
+        let report = error(
+            Code::ERRCODE_UNDEFINED_OBJECT,
+            format!("tag \"{tag}\" does not exist"),
+        );
+        report.set_hint(match self {
+            Self::Sync => format!(
+                "To create it above the ids in the columns that name it: SELECT * FROM {}({});",
+                function("leaf_sync"),
+                literal(tag)
+            ),
+            Self::Similar(other) => format!("Perhaps you meant the tag \"{other}\"."),
+            Self::Opaque => format!(
+                "Create it with {}(), with a start above the numbers of all ids that are in use.",
+                function("leaf_tag_create")
+            ),
+            Self::Create => format!(
+                "To create it: SELECT {}({});",
+                function("leaf_tag_create"),
+                literal(tag)
+            ),
+        })
+    }
+}
 
 /// Reason why the last request of a slot failed. Stored in shared memory, with a short text where
 /// noted.
@@ -149,13 +189,8 @@ impl RefillError {
     /// may disappear soon.
     pub(super) fn report(self, tag: &str, server: &str, text: &str) -> Option<ErrorReport> {
         let not_ready = Code::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE;
-        let create = |tag: &str| format!("SELECT leaf_tag_create({});", literal(tag));
         Some(match self {
-            Self::NoSuchTag => error(
-                Code::ERRCODE_UNDEFINED_OBJECT,
-                format!("tag \"{tag}\" does not exist"),
-            )
-            .set_hint(format!("Create it: {}", create(tag))),
+            Self::NoSuchTag => Cure::Create.report(tag),
             Self::EndOfTag { max_value, skip } => end_of_tag(tag, max_value, skip),
             Self::ServerBehind { received, answered } => error(
                 not_ready,
@@ -169,7 +204,10 @@ impl RefillError {
                 Code::ERRCODE_UNDEFINED_OBJECT,
                 format!("tag \"{tag}\" does not exist on server \"{server}\""),
             )
-            .set_hint(format!("Create it there: {}", create(tag))),
+            .set_hint(format!(
+                "To create it, on that server: SELECT leaf_tag_create({});",
+                literal(tag)
+            )),
             Self::Refused { sqlstate: sqlstate::SEQUENCE_GENERATOR_LIMIT_EXCEEDED, .. } => error(
                 Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
                 format!("tag \"{tag}\" has no ids left on server \"{server}\""),
@@ -193,9 +231,12 @@ impl RefillError {
     }
 }
 
+/// Ends of integer columns, which are the `max_value` of tags that were created for them.
+const SMALLINT_END: i64 = i16::MAX as i64;
+const INTEGER_END: i64 = i32::MAX as i64;
+
 fn end_of_tag(tag: &str, max_value: i64, skip: u64) -> ErrorReport {
     let exhausted = Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED;
-    // The last id that there can be: nothing is to be raised.
     if skip == 0 && max_value == i64::MAX - 1 {
         return error(
             exhausted,
@@ -207,13 +248,18 @@ fn end_of_tag(tag: &str, max_value: i64, skip: u64) -> ErrorReport {
         format!("tag \"{tag}\" has reached its maximum value ({max_value})"),
     );
     if skip == 0 {
-        return report.set_hint("Raise \"max_value\" in leaf_id.leaf_alloc.");
+        return report.set_hint(match max_value {
+            SMALLINT_END | INTEGER_END => {
+                "Change the columns that hold its ids to bigint, and then raise \"max_value\" in leaf_id.leaf_alloc."
+            }
+            _ => "Raise \"max_value\" in leaf_id.leaf_alloc.",
+        });
     }
     report
         .set_detail(format!(
             "After a failover, {skip} ids are left out, which claims that are missing here may have taken."
         ))
-        .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc. Or, if no claim is missing, set \"leaf_id.failover_skip\" to 0 until this tag has issued an id.")
+        .set_hint("Raise \"max_value\" in leaf_id.leaf_alloc or, if no claim is missing, set \"leaf_id.failover_skip\" to 0 until this tag has issued an id.")
 }
 
 /// The answer of another server or of PostgreSQL, which may contain host, role and node names;

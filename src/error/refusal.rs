@@ -17,29 +17,33 @@ pub(super) fn report(refusal: Refusal, said: &str) -> Option<ErrorReport> {
     Some(match refusal {
         Refusal::WorkerIdRetired { until_ms } => error(not_ready, "\"leaf_id.worker_id\" is one that a reset has left behind".into())
             .set_detail(format!("It may have issued snowflake ids with times until {}.", pg::format_ms(until_ms)))
-            .set_hint("Set it to the one that was in use, or to one that was never used before: ALTER SYSTEM SET leaf_id.worker_id = '...'; SELECT pg_reload_conf();"),
+            .set_hint("Set it to the one that was in use, or to one that was never used before."),
         Refusal::EpochMovedLater { stored_ms } => error(not_ready, "cannot issue snowflake ids: \"leaf_id.epoch\" was moved later".into())
             .set_detail(format!("Earlier ids were issued with the epoch {stored_ms}."))
-            .set_hint(format!("Run: ALTER SYSTEM SET leaf_id.epoch = '{stored_ms}'; and restart the server.")),
+            .set_hint(format!("Run this, and restart the server: ALTER SYSTEM SET leaf_id.epoch = '{stored_ms}';")),
         Refusal::LayoutChanged { stored } => {
             let stored = u32::try_from(stored).ok().and_then(Layout::unpack);
+            let hint = stored.map_or_else(
+                || "Restore \"leaf_id.snowflake_layout\", and restart the server.".into(),
+                |layout| format!("Run this, and restart the server: ALTER SYSTEM SET leaf_id.snowflake_layout = '{layout}';"),
+            );
             let stored = stored.map_or_else(|| "unknown".into(), |layout| layout.to_string());
             error(not_ready, "cannot issue snowflake ids: with this \"leaf_id.snowflake_layout\" they would be smaller than earlier ones".into())
                 .set_detail(format!("Earlier ids were issued with the layout {stored}."))
-                .set_hint(format!("Run: ALTER SYSTEM SET leaf_id.snowflake_layout = '{stored}'; and restart the server."))
+                .set_hint(hint)
         }
         Refusal::NoRegistrySet => error(not_ready, "\"leaf_id.worker_registry\" is not set".into())
             .set_detail("\"leaf_id.worker_id\" is auto: a worker id is to be leased.")
-            .set_hint("Say where from: ALTER SYSTEM SET leaf_id.worker_registry = 'database/server'; SELECT pg_reload_conf();"),
+            .set_hint("Set it to a database of this server, or to \"database/server\" with a foreign server of that database."),
         Refusal::HeldByOther => error(not_ready, "cannot issue snowflake ids: another server has the worker id of this node".into())
-            .set_hint("Give each copy and each standby of a server a \"leaf_id.node_name\" of its own. If that was this server, before its data directory was lost, wait until its lease ends."),
+            .set_hint("Give each copy and each standby of a server a \"leaf_id.node_name\" of its own, or wait until the lease ends if that was this server, before its data directory was lost."),
         Refusal::NoFreeWorkerId => error(Code::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED, "cannot issue snowflake ids: the worker registry has no free worker id".into())
             .set_hint("Look at leaf_id.fleet there, and call leaf_id.leaf_worker_release() for a server that is gone."),
         Refusal::ClockSkew { by_ms } => {
             let ahead = if by_ms > 0 { "ahead" } else { "behind" };
             let by_ms = by_ms.unsigned_abs();
             error(not_ready, format!("cannot issue snowflake ids: the clock is {by_ms} ms {ahead}"))
-                .set_hint("Set the clock right: this is tried again every second. \"leaf_id.max_clock_skew\" says how far it may be off.")
+                .set_hint("Set the clock right, or raise \"leaf_id.max_clock_skew\"; this is tried again every second.")
         }
         Refusal::OtherEpoch => error(not_ready, "cannot issue snowflake ids: \"leaf_id.epoch\" is not that of the worker registry".into())
             .set_hint("All servers of a registry have one epoch: set \"leaf_id.epoch\" and restart the server."),

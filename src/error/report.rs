@@ -11,7 +11,19 @@ pub(super) fn error(code: PgSqlErrorCode, message: impl Into<Cow<'static, str>>)
     ErrorReport::new(code, message, "leaf_id")
 }
 
+/// A function of the extension, for hints.
+pub(super) use crate::pg::function_name as function;
+
 /// An SQL literal, for the commands in hints.
 pub(super) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
+}
+
+/// HINT: restart a tag at an id.
+pub(super) fn restart_at(tag: &str, id: i64) -> String {
+    let (id, reset) = (id.max(1), function("leaf_tag_reset"));
+    format!(
+        "To restart at {id}: SELECT {reset}({}, {id});",
+        literal(tag)
+    )
 }

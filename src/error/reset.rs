@@ -31,7 +31,7 @@ impl ResetError {
                 format!("worker id {worker_id} may have issued snowflake ids with later times"),
             )
             .set_detail(format!("Its timestamps are reserved until {until}."))
-            .set_hint("Set \"leaf_id.worker_id\" to one that was never used before: ALTER SYSTEM SET leaf_id.worker_id = '...'; SELECT pg_reload_conf(); and call this again."),
+            .set_hint("Set \"leaf_id.worker_id\" to one that was never used before, and call this again."),
             Self::Timeout { timeout_ms, detail } => error(
                 Code::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!("could not reset snowflake ids within {timeout_ms} ms"),

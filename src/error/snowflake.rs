@@ -27,8 +27,12 @@ pub enum SnowflakeError {
     Refusal { refusal: Refusal, said: String },
     /// The reservation could not be written or read.
     ReservationFile { reason: String },
-    /// The generator did not open in time.
-    Timeout { timeout_ms: i64, detail: String },
+    /// The generator did not open in time; `asked`: since the registry leases nothing.
+    Timeout {
+        timeout_ms: i64,
+        detail: String,
+        asked: bool,
+    },
     /// A standby with a fixed worker id.
     StandbyWithoutLease,
     /// The lease of the worker id has ended. With the time since when the registry is unreachable,
@@ -39,6 +43,13 @@ pub enum SnowflakeError {
         away_since: Option<String>,
         said: String,
     },
+}
+
+/// Part of a HINT: what to do if ids carry times that are too late for good.
+fn new_worker_id(condition: &str) -> String {
+    format!(
+        "if {condition}, set \"leaf_id.worker_id\" to one that was never used before, reload, and call leaf_id.leaf_snowflake_reset(now())"
+    )
 }
 
 impl SnowflakeError {
@@ -55,12 +66,12 @@ impl SnowflakeError {
             Self::Refusal { refusal, said } => {
                 refusal::report(refusal, &said).unwrap_or_else(|| {
                     let timeout_ms = guc::REFILL_TIMEOUT.get().into();
-                    Self::Timeout { timeout_ms, detail: said }.report()
+                    Self::Timeout { timeout_ms, detail: said, asked: true }.report()
                 })
             }
             Self::WorkerIdUnset => error(not_ready, "\"leaf_id.worker_id\" is not set")
                 .set_hint(
-                    "Give every server a number of its own: ALTER SYSTEM SET leaf_id.worker_id = '1'; SELECT pg_reload_conf();",
+                    "Set it to a number that no other server has, or to auto to lease one from a registry.",
                 ),
             Self::ClockBack {
                 by_ms,
@@ -73,7 +84,7 @@ impl SnowflakeError {
             .set_detail(format!(
                 "The clock is {by_ms} ms behind the last id, which carries the time {last}; ids may lead it by {max_lead_ms} ms."
             ))
-            .set_hint("Calls succeed again once the clock is within \"leaf_id.max_clock_lead\" of the last id. If the clock was wrong then and is right now, and that is too long: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_id.leaf_snowflake_reset(now());"),
+            .set_hint(format!("Wait until the clock is within \"leaf_id.max_clock_lead\" of the last id; {}.", new_worker_id("the clock was wrong then and is right now"))),
             Self::EndOfTime => error(
                 Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
                 "snowflake ids have reached the end of their time",
@@ -83,19 +94,23 @@ impl SnowflakeError {
                 "cannot issue snowflake ids: earlier ones may carry times too far ahead of the clock",
             )
             .set_detail(format!("They can be issued again at {until}, in {by_ms} ms, when the lead is within \"leaf_id.max_clock_lead\"."))
-            .set_hint("Set the clock right, or raise \"leaf_id.max_clock_lead\". If the clock is right now, and the worker id is not leased: set \"leaf_id.worker_id\" to one that was never used before, reload, and SELECT leaf_id.leaf_snowflake_reset(now());"),
+            .set_hint(format!("Set the clock right, or raise \"leaf_id.max_clock_lead\"; {}.", new_worker_id("the clock is right now, and the worker id is not leased"))),
             Self::ReservationFile { reason } => error(
                 Code::ERRCODE_IO_ERROR,
                 "could not reserve snowflake timestamps",
             )
             .set_detail(format!("The file leaf_id_reservation.json in the data directory could not be read or written: {reason}"))
-            .set_hint("Make the file readable and the disk writable; the launcher tries again every second. If the file is damaged, and the clock was never ahead: SELECT leaf_id.leaf_snowflake_reset(now());"),
-            Self::Timeout { timeout_ms, detail } => error(
+            .set_hint("Make the file readable and the disk writable; if the file is damaged, and the clock was never ahead, call leaf_id.leaf_snowflake_reset(now())."),
+            Self::Timeout { timeout_ms, detail, asked } => error(
                 Code::ERRCODE_LOCK_NOT_AVAILABLE,
                 format!("could not get a snowflake id within {timeout_ms} ms"),
             )
             .set_detail(detail)
-            .set_hint("Try again, look at leaf_id.problems, or increase \"leaf_id.refill_timeout\"."),
+            .set_hint(if asked {
+                "Put right what the DETAIL names; the registry is asked again by itself."
+            } else {
+                "Try again, look at leaf_id.problems, or increase \"leaf_id.refill_timeout\"."
+            }),
             Self::StandbyWithoutLease => error(
                 Code::ERRCODE_READ_ONLY_SQL_TRANSACTION,
                 "cannot issue snowflake ids during recovery",
@@ -107,10 +122,10 @@ impl SnowflakeError {
                 format!("cannot issue snowflake ids: the lease of worker id {worker_id} has ended"),
             )
             .set_detail(match away_since {
-                Some(since) => format!("Worker registry \"{registry}\" has not answered since {since}: {said}."),
+                Some(since) => format!("Worker registry \"{registry}\" has leased nothing since {since}: {said}."),
                 None => format!("Worker registry \"{registry}\" has not renewed it yet."),
             })
-            .set_hint("Calls succeed again as soon as the registry renews it; leaf_id.server tells more."),
+            .set_hint("Calls succeed again as soon as the registry renews it; leaf_id.server shows more."),
         }
     }
 }

@@ -47,11 +47,9 @@ impl TableError {
                 ),
             )
             .set_detail(format!(
-                "Table \"leaf_id.{table}\" is not as this version needs it: {detail}"
+                "Table \"leaf_id.{table}\" is not as this version needs it: {detail} Where the library is the older one, the server has to be restarted."
             ))
-            .set_hint(
-                "Run: ALTER EXTENSION leaf_id UPDATE; or, where the library is the older one, restart the server.",
-            ),
+            .set_hint("To bring the extension to the library's version: ALTER EXTENSION leaf_id UPDATE;"),
         }
     }
 }

@@ -6,8 +6,6 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use leaf_id_core::message::shown;
 use pgrx::pg_sys;
 
-use super::datum::oid_value;
-
 static RELATION_CHANGED: AtomicBool = AtomicBool::new(true);
 static WATCHED_RELATION: AtomicU32 = AtomicU32::new(0);
 
@@ -49,24 +47,53 @@ pub fn relation_exists(oid: u32) -> bool {
 /// Version of the extension installed in this database, by its scripts rather than the library;
 /// `None` if it is not installed.
 pub fn extension_version() -> Option<String> {
-    // SAFETY: a text, which is copied.
-    extension_column(pg_sys::Anum_pg_extension_extversion, |text| unsafe {
+    // SAFETY: the row and the descriptor of pg_extension, whose version is a text.
+    extension_row(|tuple, descriptor| unsafe {
+        let number = pg_sys::Anum_pg_extension_extversion.cast_signed();
+        let mut null = false;
+        let text = pg_sys::heap_getattr(tuple, number, descriptor, &mut null);
         shown(CStr::from_ptr(pg_sys::text_to_cstring(text.cast_mut_ptr())).to_bytes())
     })
 }
 
+/// A function of the extension as a statement must name it: with its schema, unless that is in the
+/// search path.
+pub fn function_name(function: &str) -> String {
+    // SAFETY: reads a global.
+    let schema = if unsafe { pg_sys::IsTransactionState() } {
+        extension_schema()
+    } else {
+        None
+    };
+    // SAFETY: in a transaction, as there is a schema. The list and the name are palloc'ed; the name
+    // is null if the schema was dropped meanwhile.
+    let name = schema.and_then(|schema| unsafe {
+        if pg_sys::list_member_oid(pg_sys::fetch_search_path(false), schema) {
+            return None;
+        }
+        let name = pg_sys::get_namespace_name(schema);
+        (!name.is_null()).then(|| CStr::from_ptr(pg_sys::quote_identifier(name)))
+    });
+    match name {
+        Some(name) => format!("{}.{function}", shown(name.to_bytes())),
+        None => function.into(),
+    }
+}
+
 /// Schema of the extension's functions; `None` if it is not installed.
 pub fn extension_schema() -> Option<pg_sys::Oid> {
-    extension_column(pg_sys::Anum_pg_extension_extnamespace, |oid| {
-        oid_value(oid).into()
+    // SAFETY: a row of pg_extension, whose fixed part has the schema.
+    extension_row(|tuple, _| unsafe {
+        (*pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_extension>()).extnamespace
     })
 }
 
-fn extension_column<T>(number: u32, read: impl FnOnce(pg_sys::Datum) -> T) -> Option<T> {
+/// Reads the extension's row of pg_extension, and its descriptor; `None` if it is not installed.
+fn extension_row<T>(read: impl FnOnce(pg_sys::HeapTuple, pg_sys::TupleDesc) -> T) -> Option<T> {
     let lock = pg_sys::AccessShareLock.cast_signed();
     let mut key = pg_sys::ScanKeyData::default();
     // SAFETY: in a transaction; the index is on a name, and the key is null-terminated. The tuple
-    // is valid until the scan ends; these columns are never null.
+    // is valid until the scan ends.
     unsafe {
         let catalog = pg_sys::table_open(pg_sys::ExtensionRelationId, lock);
         pg_sys::ScanKeyInit(
@@ -80,19 +107,10 @@ fn extension_column<T>(number: u32, read: impl FnOnce(pg_sys::Datum) -> T) -> Op
         let latest = core::ptr::null_mut();
         let scan = pg_sys::systable_beginscan(catalog, index, true, latest, 1, &raw mut key);
         let tuple = pg_sys::systable_getnext(scan);
-        let value = (!tuple.is_null()).then(|| {
-            let mut null = false;
-            let row = (*catalog).rd_att;
-            read(pg_sys::heap_getattr(
-                tuple,
-                number.cast_signed(),
-                row,
-                &mut null,
-            ))
-        });
+        let result = (!tuple.is_null()).then(|| read(tuple, (*catalog).rd_att));
         pg_sys::systable_endscan(scan);
         pg_sys::table_close(catalog, lock);
-        value
+        result
     }
 }
 

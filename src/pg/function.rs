@@ -68,15 +68,12 @@ pub fn function(oid: u32) -> Option<Function> {
 /// The function with exactly this schema, name and argument types. Does not use the search path.
 pub fn find_function(schema: &CStr, name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
     // SAFETY: in a transaction; a null-terminated string.
-    find_in(
-        unsafe { pg_sys::get_namespace_oid(schema.as_ptr(), true) },
-        name,
-        arguments,
-    )
+    let schema = unsafe { pg_sys::get_namespace_oid(schema.as_ptr(), true) };
+    find_in(schema, name, arguments)
 }
 
-/// The function with exactly this name and argument types in the schema of the extension.
-pub fn find_extension_function(name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
+/// The same of a function in the extension's schema.
+pub fn extension_function(name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
     find_in(extension_schema()?, name, arguments)
 }
 

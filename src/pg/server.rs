@@ -74,6 +74,26 @@ pub fn timeline() -> u32 {
     unsafe { pg_sys::GetWALInsertionTimeLine() }
 }
 
+/// True if no user has ever created an object in this cluster: the counter of oids is where initdb
+/// has left it. Every copy of a cluster has its counter, pg_upgrade sets it to that of the old one,
+/// and it never goes back below the first oid of users.
+pub fn is_pristine() -> bool {
+    // SAFETY: shared memory, which this process is attached to; a number that is read at once.
+    unsafe { next_oid().read_volatile() }.to_u32() < pg_sys::FirstNormalObjectId
+}
+
+#[cfg(any(feature = "pg15", feature = "pg16"))]
+fn next_oid() -> *const pg_sys::Oid {
+    // SAFETY: set before the process runs extensions.
+    unsafe { &raw const (*pg_sys::ShmemVariableCache).nextOid }
+}
+
+#[cfg(not(any(feature = "pg15", feature = "pg16")))]
+fn next_oid() -> *const pg_sys::Oid {
+    // SAFETY: set before the process runs extensions.
+    unsafe { &raw const (*pg_sys::TransamVariables).nextOid }
+}
+
 /// True if commits may wait for synchronous standbys, by `synchronous_standby_names`. Reloads the
 /// configuration if it has changed, so it must be called outside of a transaction.
 pub fn has_synchronous_standbys() -> bool {

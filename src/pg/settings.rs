@@ -8,6 +8,9 @@ use pgrx::pg_sys;
 use pgrx::pg_sys::submodules::panic::pgrx_extern_c_guard;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PgSqlErrorCode};
 
+use super::expression::cells;
+use leaf_id_core::message::shown;
+
 /// Validation of a string setting.
 pub trait Check {
     /// DETAIL of the error for an invalid value.
@@ -32,6 +35,31 @@ fn value(name: &CStr) -> Option<CString> {
     unsafe {
         let value = pg_sys::GetConfigOption(name.as_ptr(), true, false);
         (!value.is_null()).then(|| CStr::from_ptr(value).into())
+    }
+}
+
+/// The names in `shared_preload_libraries`; `None` if the caller may not read the setting, or it is
+/// malformed.
+pub fn preloaded_libraries() -> Option<Vec<String>> {
+    const NAME: &CStr = c"shared_preload_libraries";
+    let mut names = core::ptr::null_mut();
+    // SAFETY: in a transaction; null-terminated strings. The list, which is set also on failure, and
+    // its strings are palloc'ed, and a copy of the value is split in place.
+    unsafe {
+        let user = pg_sys::GetUserId();
+        let reader = pg_sys::Oid::from(pg_sys::ROLE_PG_READ_ALL_SETTINGS);
+        if !pg_sys::has_privs_of_role(user, reader) {
+            return None;
+        }
+        let value = pg_sys::pstrdup(value(NAME)?.as_ptr());
+        let is_list =
+            pg_sys::SplitDirectoriesString(value, c_char::try_from(b',').ok()?, &raw mut names);
+        is_list.then(|| {
+            cells(names)
+                .iter()
+                .map(|cell| shown(CStr::from_ptr(cell.ptr_value.cast()).to_bytes()))
+                .collect()
+        })
     }
 }
 

@@ -365,12 +365,18 @@ impl Connection {
                 "leaf_id {version} in database \"{database}\" on {host} has no function {function} as it is called here"
             ));
         };
-        if rows.boolean(0, 3) != Some(true) {
+        let [schema, role] = [3, 7].map(|column| rows.text(0, column).unwrap_or_default());
+        if rows.boolean(0, 4) != Some(true) {
             return Err(format!(
-                "permission denied for function {function} on {host}"
+                "permission denied for schema {schema} on {host}, which takes GRANT USAGE ON SCHEMA {schema} TO {role}"
             ));
         }
-        if rows.boolean(0, 4) != Some(false) {
+        if rows.boolean(0, 5) != Some(true) {
+            return Err(format!(
+                "permission denied for function {function} on {host}, which takes GRANT EXECUTE ON FUNCTION {schema}.{function} TO {role}"
+            ));
+        }
+        if rows.boolean(0, 6) != Some(false) {
             return Err(format!("{host} is a standby"));
         }
         // By oid: a name could lead to another object by now. No parallel worker, even if
@@ -432,8 +438,9 @@ fn c_string(text: impl Into<Vec<u8>>) -> CString {
 /// are the extension's C functions. Checks that the function may be called. Any role may run this
 /// query. All names are qualified, since the role's search_path is unknown.
 const GREETING: &std::ffi::CStr = c"SELECT pg_catalog.current_database(), e.extversion, p.oid, \
-pg_catalog.has_schema_privilege(p.schema, 'USAGE') AND pg_catalog.has_function_privilege(p.start, 'EXECUTE'), \
-pg_catalog.pg_is_in_recovery() \
+(SELECT pg_catalog.quote_ident(n.nspname) FROM pg_catalog.pg_namespace n WHERE n.oid OPERATOR(pg_catalog.=) p.schema), \
+pg_catalog.has_schema_privilege(p.schema, 'USAGE'), pg_catalog.has_function_privilege(p.start, 'EXECUTE'), \
+pg_catalog.pg_is_in_recovery(), pg_catalog.quote_ident(current_user) \
 FROM (SELECT 1) one \
 LEFT JOIN pg_catalog.pg_extension e ON e.extname OPERATOR(pg_catalog.=) 'leaf_id' \
 LEFT JOIN LATERAL (\

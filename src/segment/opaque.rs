@@ -8,7 +8,7 @@ use super::issue;
 use super::slot_cache::SLOT_CACHE;
 use super::wait;
 use crate::deadline::{Deadline, ready_on_standby};
-use crate::error::{Failure, OpaqueError, RefillError};
+use crate::error::{Cure, Failure, OpaqueError, RefillError};
 use crate::pg;
 use crate::shmem::Key;
 
@@ -18,7 +18,13 @@ use crate::shmem::Key;
 /// The tag has no key, or its numbers are beyond the key's domain. See also [`Failure`].
 pub fn next(tag: &[u8]) -> Result<i64, Failure> {
     let permutation = permutation(tag)?;
-    let number = issue::next_number(tag)?;
+    let number = issue::next_number(tag).map_err(|failure| match failure {
+        Failure::NoSuchTag { tag, .. } => Failure::NoSuchTag {
+            tag,
+            cure: Cure::Opaque,
+        },
+        failure => failure,
+    })?;
     permutation.encode(number).ok_or_else(|| {
         let max_value = permutation.last();
         let end = RefillError::EndOfTag { max_value, skip: 0 };

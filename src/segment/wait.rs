@@ -10,9 +10,10 @@ use super::slot_cache::{SLOT_CACHE, SlotCache};
 use super::take::{self, Amount, NotReady, Run, Wanted};
 use crate::deadline::{Deadline, RETRY_MS, SLEEP_MS, ready, silence};
 use crate::error::{Failure, OpaqueError, RefillError, reason_for_monitors};
-use crate::pg::{self, Caller, LockHolder, WaitEvent};
+use crate::pg::{self, Caller, LockHolder, WaitEvent, sqlstate};
 use crate::shmem::{Access, Area, Key, MAX_TAG, RELATIONS, SlotRef, SlotState, Tag};
 use crate::tags::heap::{self, Look, SeenRow};
+use crate::tags::missing;
 use crate::tags::opaque::{self, FoundKey};
 use crate::tags::rights;
 use crate::tags::transaction::{self as edits, Standing};
@@ -95,6 +96,7 @@ pub fn take(bytes: &[u8], amount: Amount, wanted: Wanted) -> Result<Run, Failure
                 tag: name(&key),
                 timeout_ms: deadline.timeout_ms(),
                 detail: "What was cached of the tag was dropped time and again: by edits of its row, or because \"leaf_id.max_tags\" is too small.".into(),
+                asked: false,
             });
         }
     }
@@ -213,6 +215,7 @@ fn look<T>(
                     tag: name(key),
                     timeout_ms: deadline.timeout_ms(),
                     detail: format!("Table leaf_id.{table} is locked."),
+                    asked: false,
                 });
             }
             Look::Locked => pg::wait_latch(Some(RETRY_MS), WaitEvent::Segment),
@@ -250,9 +253,16 @@ fn create_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Sl
     }
 }
 
+fn no_such_tag(key: &Key) -> Failure {
+    Failure::NoSuchTag {
+        tag: name(key),
+        cure: missing::cure(key),
+    }
+}
+
 fn see_row(key: &Key, deadline: &Deadline) -> Result<SeenRow, Failure> {
     let row = look(key, deadline, "leaf_alloc", || heap::see(key))?;
-    row.ok_or_else(|| Failure::tag(name(key), RefillError::NoSuchTag))
+    row.ok_or_else(|| no_such_tag(key))
 }
 
 /// Frees the slots of dropped tables in this database.
@@ -312,7 +322,7 @@ fn wait(
         if amount.want(buffer) {
             area.queues().post(key.database, slot_ref.slot);
         }
-        if let Some(failure) = final_error(area, slot_ref, key, began) {
+        if let Some(failure) = final_error(area, slot_ref, key, amount, began) {
             return Err(failure);
         }
         match deadline.left_ms() {
@@ -358,7 +368,13 @@ fn is_caller(holder: LockHolder) -> bool {
 
 /// Error recorded by the allocator that makes waiting pointless. Valid for one version: an edit
 /// that could help starts another.
-fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option<Failure> {
+fn final_error(
+    area: &Area,
+    slot_ref: &SlotRef,
+    key: &Key,
+    amount: Amount,
+    began: i64,
+) -> Option<Failure> {
     let (state, _) = area.look(slot_ref.slot);
     if state.error_version != slot_ref.version {
         return None;
@@ -369,9 +385,26 @@ fn final_error(area: &Area, slot_ref: &SlotRef, key: &Key, began: i64) -> Option
         RefillError::RowLocked { by } | RefillError::TableLocked { by } => {
             is_caller(by) && state.error_at >= began
         }
+        // The tag may have been created there since, which nothing here tells.
+        RefillError::Refused {
+            sqlstate: sqlstate::UNDEFINED_OBJECT,
+            ..
+        } => state.error_at >= began,
         _ => error.is_final(),
     };
-    is_final.then(|| refill(area, key, error, &state))
+    if !is_final {
+        return None;
+    }
+    Some(match (error, amount) {
+        (RefillError::NoSuchTag, _) => no_such_tag(key),
+        (RefillError::EndOfTag { max_value, .. }, Amount::Range(n))
+            if slot_ref.buffer.remainders().count() > 0 =>
+        {
+            let tag = name(key);
+            Failure::RangeAtEnd { tag, n, max_value }
+        }
+        _ => refill(area, key, error, &state),
+    })
 }
 
 fn refill(area: &Area, key: &Key, error: RefillError, state: &SlotState) -> Failure {
@@ -402,5 +435,8 @@ fn timed_out(area: &Area, slot_ref: &SlotRef, key: &Key, deadline: &Deadline) ->
         tag: name(key),
         timeout_ms: deadline.timeout_ms(),
         detail,
+        asked: state
+            .refill_error
+            .is_some_and(|error| error.server().is_some()),
     }
 }

@@ -109,7 +109,7 @@ impl RemoteServer {
             None => format!("Server \"{server}\" was asked and has not answered."),
             Some(error) => {
                 let since = pg::format_ms((self.since + pg::TIMESTAMP_EPOCH_US) / 1000);
-                format!("Server \"{server}\" has not answered since {since}: {error}.")
+                format!("Server \"{server}\" has given no ids since {since}: {error}.")
             }
         }
     }

@@ -79,6 +79,7 @@ fn wait(area: &'static Area, first: Stall) -> Result<i64, Failure> {
                     return Err(Failure::Snowflake(SnowflakeError::Timeout {
                         timeout_ms: deadline.timeout_ms(),
                         detail: "Other sessions have used every millisecond up.".into(),
+                        asked: false,
                     }));
                 }
                 full_rounds += 1;

@@ -203,6 +203,7 @@ fn read_file() -> File {
     File {
         system_identifier: pg::system_identifier(),
         timeline: pg::timeline(),
+        pristine: pg::is_pristine(),
         found,
     }
 }

@@ -94,7 +94,7 @@ pub fn timed_out(area: &Area, deadline: &Deadline) -> Failure {
         State::Refused(Refusal::NoAnswer) | State::Starting if !registry.is_empty() => {
             match status.away_since_ms {
                 Some(since) => format!(
-                    "Worker registry \"{registry}\" has not answered since {}: {}.",
+                    "Worker registry \"{registry}\" has leased nothing since {}: {}.",
                     pg::format_ms(since),
                     said()
                 ),
@@ -115,6 +115,7 @@ pub fn timed_out(area: &Area, deadline: &Deadline) -> Failure {
     Failure::Snowflake(SnowflakeError::Timeout {
         timeout_ms: deadline.timeout_ms(),
         detail,
+        asked: status.away_since_ms.is_some(),
     })
 }
 

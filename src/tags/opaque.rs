@@ -61,7 +61,7 @@ pub fn caller_may_renumber(tag: &Tag) -> Result<bool, Failure> {
         return Ok(true);
     }
     let arguments = [Type::Text.oid(), Type::Bigint.oid()];
-    let right = pg::find_extension_function(c"leaf_opaque_encode", &arguments);
+    let right = pg::extension_function(c"leaf_opaque_encode", &arguments);
     Ok(right.is_some_and(|function| pg::caller_may_execute(function.oid)))
 }
 

@@ -242,6 +242,10 @@ pub fn issue_local(key: &Key, n: u32, is_range: bool) -> Result<i64, Failure> {
         .get(key)
         .map_or(next, |issued| next.max(*issued));
     let left = max_value.saturating_sub(first).saturating_add(1);
+    if is_range && (1..i64::from(n)).contains(&left) {
+        let tag = name();
+        return Err(Failure::RangeAtEnd { tag, n, max_value });
+    }
     if left < i64::from(n) {
         return Err(Failure::tag(
             name(),

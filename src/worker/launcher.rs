@@ -16,6 +16,7 @@ use pgrx::pg_sys;
 use super::start::{Allocators, CROWDED_RETRY_MS, Registrar};
 use crate::error::RefillError;
 use crate::files::saved_ranges::{self, Database};
+use crate::guc::{self, WorkerId};
 use crate::pg::{self, WaitEvent};
 use crate::shmem::{self, Area};
 use crate::snowflake::keeper::{self, Keeper};
@@ -145,6 +146,7 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
     };
     launcher.serve();
     area.launcher().set(pg::my_latch());
+    pgrx::log!("{}", introduction());
     while !pg::asked_to_stop() {
         let serving = launcher.serve();
         launcher.registrar.look(area);
@@ -158,6 +160,20 @@ pub extern "C-unwind" fn leaf_id_launcher_main(_arg: pg_sys::Datum) {
     }
     // 1: exit code 0 would unregister the worker until the server restarts.
     pg::exit(1);
+}
+
+/// Tells that leaf_id works, and how it is set up.
+fn introduction() -> String {
+    let worker_id = match (guc::worker_id(), guc::worker_registry()) {
+        (WorkerId::Unset, _) => "no worker id".into(),
+        (WorkerId::Fixed(worker_id), _) => format!("worker id {worker_id}"),
+        (WorkerId::Auto, None) => "a worker id to be leased, but no registry".into(),
+        (WorkerId::Auto, Some(registry)) => {
+            format!("a worker id leased from \"{}\"", registry.name())
+        }
+    };
+    let (version, tags) = (env!("CARGO_PKG_VERSION"), guc::MAX_TAGS.get());
+    format!("leaf_id: version {version} is ready, with {worker_id}, and caches up to {tags} tags")
 }
 
 impl Launcher {

@@ -5,14 +5,14 @@
 //!
 //! | field | shows |
 //! | --- | --- |
-//! | `{N}`, `{N:6}` | decimal digits; with a width, exactly that many |
+//! | `{N}`, `{N:6}`, `{N:4+}` | decimal digits; with a width, exactly or at least that many |
 //! | `{BASE32}`, `{BASE32:13}` | the same in Crockford's base 32 |
 //! | `{UUID}` | the same in a UUID of version 8 |
 //! | `{YYYY}`, `{MM}`, `{DD}` | the period in front of the number, in an id by period |
 //! | `{CHECK}` | Crockford's check symbol: the id modulo 37 |
 //!
-//! A pattern has exactly one number. Without a width, the number takes what the other pieces leave
-//! of a text, so parsing is never ambiguous.
+//! A pattern has exactly one number. Without an exact width, the number takes what the other pieces
+//! leave of a text, so parsing is never ambiguous.
 
 /// Reason for rejecting a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,17 +42,17 @@ impl BadPattern {
         match self {
             Self::Brace => "A brace opens or closes a field, and cannot stand for itself.",
             Self::Field => {
-                "Fields are {N}, {BASE32}, {UUID}, {YYYY}, {MM}, {DD} and {CHECK}; {N:6} and {BASE32:13} have a width."
+                "Fields are {N}, {BASE32}, {UUID}, {YYYY}, {MM}, {DD} and {CHECK}; {N:6} and {BASE32:13} have a width, {N:4+} a least one."
             }
-            Self::Width => "A width is 1 to 19 for {N}, and 1 to 13 for {BASE32}.",
+            Self::Width => {
+                "A width is 1 to 19 for {N}, and 1 to 13 for {BASE32}; with a + behind it, it is the least one."
+            }
             Self::Twice => {
                 "A field can stand there only once, and of {N}, {BASE32} and {UUID} only one."
             }
             Self::NoNumber => "Without {N}, {BASE32} or {UUID} a text would stand for many ids.",
             Self::Period => "{MM} needs {YYYY}, and {DD} needs {MM}.",
-            Self::PeriodWidth => {
-                "With a period the number is {N} with a width: the digits of the tag."
-            }
+            Self::PeriodWidth => "With a period the number is {N} with an exact width.",
             Self::Digits => "Period and number have at most 19 digits together.",
         }
     }
@@ -67,7 +67,7 @@ pub enum Unparsed {
     Literal,
     /// A character that is not a digit of its field.
     Digit,
-    /// A leading zero in a number without a width.
+    /// A leading zero in a number that is longer than its least width.
     Zero,
     /// Invalid year, month or day.
     Period,
@@ -87,7 +87,7 @@ impl Unparsed {
             Self::Length => "Its length is not that of the pattern.",
             Self::Literal => "It has other text between the fields.",
             Self::Digit => "It has a character that is no digit of its field.",
-            Self::Zero => "Its number begins with a zero, and the pattern gives it no width.",
+            Self::Zero => "Its number begins with more zeros than the pattern gives it.",
             Self::Period => "It has a year, month or day that does not exist.",
             Self::TooLarge => "Its number is larger than any id.",
             Self::Check => "Its check symbol is wrong.",
@@ -243,7 +243,23 @@ fn read_digits(text: &[u8], base: u64, value: impl Fn(u8) -> u8) -> Result<u64, 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Number {
     notation: Notation,
-    width: Option<usize>,
+    /// Least number of digits.
+    least: usize,
+    /// No more digits than that.
+    exact: bool,
+}
+
+impl Number {
+    /// Number of digits shown; `None` if the number does not fit.
+    fn len(self, number: u64) -> Option<usize> {
+        let len = self.notation.len(number);
+        (len <= self.least || !self.exact).then_some(len.max(self.least))
+    }
+
+    /// Length in characters; `None` if it depends on the id.
+    fn width(self) -> Option<usize> {
+        self.exact.then_some(self.least)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -260,22 +276,31 @@ impl Field {
         let mut parts = name.splitn(2, |byte| *byte == b':');
         let (name, width) = (parts.next().unwrap_or_default(), parts.next());
         let number = |notation: Notation| {
-            let width = width.map(|width| {
-                let plain = width.iter().all(u8::is_ascii_digit) && !width.starts_with(b"0");
-                let width = str::from_utf8(width).ok().filter(|_| plain);
-                let width = width.and_then(|width| width.parse().ok());
-                let fits = |width: &usize| *width <= notation.most();
-                width.filter(fits).ok_or(BadPattern::Width)
-            });
-            let width = width.transpose()?;
-            Ok(Self::Number(Number { notation, width }))
+            let Some(width) = width else {
+                return Ok(Self::Number(Number {
+                    notation,
+                    least: 1,
+                    exact: false,
+                }));
+            };
+            let digits = width.strip_suffix(b"+").unwrap_or(width);
+            let plain = digits.iter().all(u8::is_ascii_digit) && !digits.starts_with(b"0");
+            let least = str::from_utf8(digits).ok().filter(|_| plain);
+            let least = least.and_then(|digits| digits.parse().ok());
+            let fits = |width: &usize| *width <= notation.most();
+            Ok(Self::Number(Number {
+                notation,
+                least: least.filter(fits).ok_or(BadPattern::Width)?,
+                exact: digits == width,
+            }))
         };
         match name {
             b"N" => number(Notation::Decimal),
             b"BASE32" => number(Notation::Base32),
             b"UUID" if width.is_none() => Ok(Self::Number(Number {
                 notation: Notation::Uuid,
-                width: Some(UUID_LEN),
+                least: UUID_LEN,
+                exact: true,
             })),
             b"YYYY" if width.is_none() => Ok(Self::Year),
             b"MM" if width.is_none() => Ok(Self::Month),
@@ -288,7 +313,7 @@ impl Field {
     /// Length in characters; `None` if it depends on the id.
     fn width(self) -> Option<usize> {
         match self {
-            Self::Number(number) => number.width,
+            Self::Number(number) => number.width(),
             Self::Year => Some(4),
             Self::Month | Self::Day => Some(2),
             Self::Check => Some(1),
@@ -350,7 +375,7 @@ pub struct Pattern<'a> {
     has_year: bool,
     has_month: bool,
     has_day: bool,
-    /// Length of a text, without a number of variable length.
+    /// Length of a text, without the number.
     rest: usize,
 }
 
@@ -371,7 +396,9 @@ impl<'a> Pattern<'a> {
                 }
                 Piece::Field(field) => field,
             };
-            rest += field.width().unwrap_or(0);
+            if !matches!(field, Field::Number(_)) {
+                rest += field.width().unwrap_or(0);
+            }
             let before = match field {
                 Field::Number(found) => number.replace(found).is_some(),
                 Field::Year => core::mem::replace(&mut has_year, true),
@@ -389,7 +416,7 @@ impl<'a> Pattern<'a> {
         }
         if has_year {
             let width = match number.notation {
-                Notation::Decimal => number.width,
+                Notation::Decimal => number.width(),
                 Notation::Base32 | Notation::Uuid => None,
             };
             let width = width.ok_or(BadPattern::PeriodWidth)?;
@@ -412,16 +439,13 @@ impl<'a> Pattern<'a> {
     pub fn format(&self, id: i64) -> Option<Formatted<'a>> {
         let id = u64::try_from(id).ok()?;
         let parts = self.split(id)?;
-        let len = self.number.notation.len(parts.number);
-        if self.number.width.is_some_and(|width| len > width) {
-            return None;
-        }
+        let number_len = self.number.len(parts.number)?;
         Some(Formatted {
             pattern: *self,
             parts,
             check: SYMBOLS[(id % CHECKS) as usize],
-            number_len: self.number.width.unwrap_or(len),
-            len: self.rest + self.number.width.map_or(len, |_| 0),
+            number_len,
+            len: self.rest + number_len,
         })
     }
 
@@ -431,11 +455,7 @@ impl<'a> Pattern<'a> {
     /// See [`Unparsed`].
     pub fn parse(&self, text: &[u8]) -> Result<i64, Unparsed> {
         let free = text.len().checked_sub(self.rest).ok_or(Unparsed::Length)?;
-        let fits = match self.number.width {
-            Some(_) => free == 0,
-            None => free >= 1,
-        };
-        if !fits {
+        if free < self.number.least || self.number.exact && free > self.number.least {
             return Err(Unparsed::Length);
         }
         let mut parts = Parts::default();
@@ -451,9 +471,9 @@ impl<'a> Pattern<'a> {
                     let (digits, after) = left.split_at(field.width().unwrap_or(free));
                     left = after;
                     match field {
-                        Field::Number(Number { notation, width }) => {
-                            parts.number = notation.read(digits)?;
-                            if width.is_none() && digits.len() != notation.len(parts.number) {
+                        Field::Number(number) => {
+                            parts.number = number.notation.read(digits)?;
+                            if number.len(parts.number) != Some(digits.len()) {
                                 return Err(Unparsed::Zero);
                             }
                         }
@@ -479,7 +499,7 @@ impl<'a> Pattern<'a> {
     fn scale(&self) -> u64 {
         let width = self
             .number
-            .width
+            .width()
             .and_then(|width| u32::try_from(width).ok());
         10_u64.pow(width.unwrap_or(0))
     }

@@ -105,6 +105,8 @@ pub struct Keeper {
     leased: bool,
     /// The last worker id in force here, if it is known and was not leased.
     previous_worker_id: Option<u16>,
+    /// No id was issued here before: the first worker id has no predecessor.
+    is_first: bool,
     /// Start of the extra lead of a run that did not know which ids were issued before it.
     unknown_since_ms: Option<i64>,
     leading: Leading,
@@ -129,6 +131,7 @@ impl Keeper {
             leased_as: LeasedAs::Nobody,
             leased: false,
             previous_worker_id: None,
+            is_first: false,
             unknown_since_ms: None,
             leading: Leading::NONE,
             actions: Vec::new(),
@@ -318,10 +321,13 @@ impl Keeper {
             system_identifier: file.system_identifier,
             timeline: file.timeline,
             leased,
+            // A copy or a promoted standby is on another timeline, or has the file.
+            never_issued: file.pristine && file.timeline == 1,
         };
         // Retry: as time passes, ids come to exceed those of the previous epoch or layout.
         let floor = reservation::floor(start, stored).map_err(|why| (why, Some(RETRY_MS)))?;
         self.previous_worker_id = worker_id.filter(|_| floor.knows_worker_id());
+        self.is_first = floor.reason == Reason::NewCluster;
         Ok(floor)
     }
 
@@ -496,6 +502,7 @@ impl Keeper {
             floor: usable.floor,
             granted_floor_ms: usable.grant.map(|grant| grant.floor_ms),
             other_worker_id: usable.grant.is_none()
+                && !self.is_first
                 && self.previous_worker_id != Some(usable.worker_id),
             retired_until_ms: left_behind.map(|(_, until_ms)| until_ms).max(),
             terms,
@@ -565,6 +572,7 @@ impl Keeper {
         self.state = State::Open { worker_id };
         // A leased worker id may pass to another server.
         self.previous_worker_id = (!self.leased).then_some(worker_id);
+        self.is_first = false;
         self.unknown_since_ms = above.unknown_since_ms;
         self.leading.opened(above, writing.since_ms);
         if above.reason == Reason::OtherWorkerId {

@@ -19,6 +19,8 @@
 //! * A run that knows its predecessor, by a file written at this place on this timeline, starts
 //!   above the predecessor's reservation. That leads the clock by no more than M, unless the clock
 //!   was set back: see [`Terms::target`].
+//! * The first run of a cluster that has never issued an id ([`Start::never_issued`]) has no
+//!   predecessor: it starts at its clock.
 //! * Any other run, and the first one with a worker id that is not leased, may follow a server that
 //!   led its clock by M and whose clock was ahead by R: it starts M + R above the clock. The part
 //!   of its lead beyond M shrinks half as fast as time passes, across crashes too
@@ -128,6 +130,8 @@ pub struct Start {
     /// The worker id is leased in this server's own name: no other server of the cluster has had
     /// it, on whatever timeline.
     pub leased: bool,
+    /// No server of this cluster, nor one that it was copied from, can have issued an id.
+    pub never_issued: bool,
 }
 
 /// Contents of the last run's file.
@@ -212,7 +216,9 @@ impl Floor {
     #[must_use]
     pub(crate) fn is_own(self) -> bool {
         match self.reason {
-            Reason::NoFile | Reason::CopiedFile | Reason::OtherCluster => false,
+            Reason::NoFile | Reason::CopiedFile | Reason::OtherCluster | Reason::NewCluster => {
+                false
+            }
             Reason::CleanStop
             | Reason::LauncherRestart
             | Reason::Crash
@@ -253,6 +259,8 @@ numbered! {
         OtherWorkerId => "other worker id",
         /// The registry's record of the worker id.
         Registry => "worker registry",
+        /// No file, in a cluster that has never issued an id.
+        NewCluster => "new cluster",
     }
 }
 
@@ -264,6 +272,13 @@ pub fn floor(start: Start, stored: Option<Stored>) -> Result<Floor, Refusal> {
     let terms = start.terms;
     let above_others_ms = start.now_ms + terms.unknown_lead_ms();
     let Some(stored) = stored else {
+        if start.never_issued {
+            return Ok(Floor {
+                ms: start.now_ms,
+                reason: Reason::NewCluster,
+                unknown_since_ms: None,
+            });
+        }
         return Ok(Floor {
             ms: above_others_ms,
             reason: Reason::NoFile,

@@ -209,6 +209,7 @@ impl World {
             let wall_ms = self.wall_ms();
             let boot_ms = self.now_ms;
             let fails = self.chance(200);
+            let pristine = self.largest.is_empty();
             let server = &mut self.servers[self.live];
             let running = server.running.as_mut().expect("a server that is up");
             let generator = &running.generator;
@@ -238,6 +239,7 @@ impl World {
                 Then::Read => Input::File(File {
                     system_identifier: 1,
                     timeline: server.timeline,
+                    pristine,
                     found: server.disk.map_or(Found::Nothing, |disk| Found::Contents {
                         stored: Stored {
                             reserved_until_ms: disk.until_ms,

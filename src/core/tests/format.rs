@@ -47,6 +47,10 @@ fn texts_are_as_documented() {
             "{DD}.{MM}.{YYYY}.{N:6}",
             "22.11.2026.000123",
         ),
+        (42, "A-{N:4+}", "A-0042"),
+        (12_345, "A-{N:4+}", "A-12345"),
+        (1234, "{BASE32:4+}", "016J"),
+        (i64::MAX, "{N:4+}{CHECK}", "92233720368547758075"),
         (1234, "ord_{BASE32}{CHECK}", "ord_16JD"),
         (1234, "{BASE32:13}", "000000000016J"),
         (i64::MAX, "{BASE32}", "7ZZZZZZZZZZZZ"),
@@ -101,6 +105,8 @@ fn other_texts_are_refused() {
         ("01", "{N}", Zero),
         ("00", "{N}", Zero),
         ("O1", "{BASE32}", Zero),
+        ("A-042", "A-{N:4+}", Length),
+        ("A-00042", "A-{N:4+}", Zero),
         ("0000000123", "{YYYY}{N:6}", Period),
         ("202600000123", "{YYYY}{MM}{N:6}", Period),
         ("20261132000123", "{YYYY}{MM}{DD}{N:6}", Period),
@@ -150,6 +156,10 @@ fn other_patterns_are_refused() {
         ("{N:20}", Width),
         ("{N:6:7}", Width),
         ("{N:99999999999999999999999}", Width),
+        ("{N:+}", Width),
+        ("{N:4++}", Width),
+        ("{N:20+}", Width),
+        ("{YYYY:4+}{N:6}", Field),
         ("{BASE32:14}", Width),
         ("{N}{N}", Twice),
         ("{N:6}{BASE32}", Twice),
@@ -158,6 +168,7 @@ fn other_patterns_are_refused() {
         ("{MM}{N:6}", Period),
         ("{YYYY}{DD}{N:6}", Period),
         ("{YYYY}{N}", PeriodWidth),
+        ("{YYYY}{N:6+}", PeriodWidth),
         ("{YYYY}{BASE32:6}", PeriodWidth),
         ("{YYYY}{N:16}", Digits),
         ("{YYYY}{MM}{DD}{N:12}", Digits),
@@ -187,11 +198,12 @@ fn random_pattern(random: &mut StdRng) -> String {
             random.random_range(1..=15 - 2 * (period - 1))
         ));
     } else {
+        let plus = ["", "+"].choose(random).unwrap();
         fields.push(match random.random_range(0..4) {
             0 => "{N}".into(),
             1 => "{BASE32}".into(),
-            2 => format!("{{N:{}}}", random.random_range(1..=19)),
-            _ => format!("{{BASE32:{}}}", random.random_range(1..=13)),
+            2 => format!("{{N:{}{plus}}}", random.random_range(1..=19)),
+            _ => format!("{{BASE32:{}{plus}}}", random.random_range(1..=13)),
         });
     }
     if random.random() {
@@ -328,6 +340,7 @@ fn no_bytes_make_it_panic() {
         "N",
         ":",
         "6",
+        "+",
         "{N}",
         "{BASE32:13}",
         "{YYYY}",

@@ -89,7 +89,18 @@ fn file(found: Found) -> Input {
     Input::File(File {
         system_identifier: 77,
         timeline: 3,
+        pristine: false,
         found,
+    })
+}
+
+/// No file, on this timeline of a cluster where nothing was ever created.
+fn pristine(timeline: u32) -> Input {
+    Input::File(File {
+        system_identifier: 77,
+        timeline,
+        pristine: true,
+        found: Found::Nothing,
     })
 }
 
@@ -371,6 +382,37 @@ fn rows_of_a_floor() -> Vec<Row> {
             shown: State::Starting,
             actions: vec![floor(NOW - 100, Reason::CleanStop), UNLIMITED],
             then: Then::Read,
+        },
+        Row {
+            row: "File: there is none, in a new cluster",
+            keeper: looked(),
+            seen: NEW,
+            input: pristine(1),
+            shown: State::Starting,
+            actions: vec![floor(NOW, Reason::NewCluster), UNLIMITED],
+            then: Then::Read,
+        },
+        Row {
+            row: "File: there is none, in a copy of a new cluster that was promoted",
+            keeper: looked(),
+            seen: NEW,
+            input: pristine(2),
+            shown: State::Starting,
+            actions: vec![unknown(OTHERS, Reason::NoFile), UNLIMITED],
+            then: Then::Read,
+        },
+        Row {
+            row: "File: the first worker id of a new cluster has no predecessor",
+            keeper: after([(NEW, fixed(5)), (NEW, pristine(1))]),
+            seen: NEW,
+            input: pristine(1),
+            shown: State::Starting,
+            actions: vec![],
+            then: Then::Reserve {
+                worker_id: 5,
+                until_ms: NOW + 5000,
+                unknown_since_ms: None,
+            },
         },
         Row {
             row: "File: it gives none: the epoch was moved later",

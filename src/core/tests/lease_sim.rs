@@ -549,6 +549,7 @@ impl World {
         File {
             system_identifier: 1,
             timeline: 1,
+            pristine: false,
             found: if self.chance(50) {
                 keeper::Found::Unreadable("the disk".into())
             } else {

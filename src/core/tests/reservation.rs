@@ -34,6 +34,7 @@ const START: Start = Start {
     system_identifier: 77,
     timeline: 3,
     leased: false,
+    never_issued: false,
 };
 
 fn stored(reserved_until_ms: i64) -> Stored {
@@ -265,6 +266,26 @@ fn absurd_numbers_in_the_file_do_not_overflow() {
     assert!(floor(START, Some(other_epoch)).is_err());
 }
 
+/// A cluster that has never issued an id has no predecessor, as long as there is no file.
+#[test]
+fn a_new_cluster_starts_at_its_clock() {
+    let new = Start {
+        never_issued: true,
+        ..START
+    };
+    assert_eq!(
+        reservation::floor(new, None),
+        Ok(Floor {
+            ms: NOW,
+            reason: Reason::NewCluster,
+            unknown_since_ms: None
+        })
+    );
+    for file in foreign(NOW) {
+        assert_eq!(floor(new, Some(file)), floor(START, Some(file)));
+    }
+}
+
 #[test]
 fn the_floor_says_where_it_comes_from() {
     let own = stored(NOW);
@@ -297,7 +318,7 @@ fn each_reason_comes_back_from_its_number() {
         assert!(!texts.contains(&reason.text()), "{reason:?}");
         texts.push(reason.text());
     }
-    assert_eq!(texts.len(), 10);
+    assert_eq!(texts.len(), 11);
     assert_eq!(Reason::decode(u32::MAX, 0), None);
 }
 

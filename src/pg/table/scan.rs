@@ -26,6 +26,7 @@ impl Table {
             self.scan(Some(key), snapshot, |tuple| {
                 // SAFETY: a tuple of the scan of this table, copied before the next one.
                 found = Some(unsafe { self.row(tuple) });
+                false
             });
             found
         })
@@ -33,11 +34,17 @@ impl Table {
 
     /// All rows, in no particular order.
     pub fn rows(&self) -> Vec<Row> {
+        self.first_rows(usize::MAX)
+    }
+
+    /// At most `most` rows, in no particular order.
+    pub fn first_rows(&self, most: usize) -> Vec<Row> {
         self.with_latest_snapshot(|snapshot| {
             let mut found = Vec::new();
             self.scan(None, snapshot, |tuple| {
                 // SAFETY: a tuple of the scan of this table, copied before the next one.
                 found.push(unsafe { self.row(tuple) });
+                found.len() < most
             });
             found
         })
@@ -60,11 +67,12 @@ impl Table {
         }
     }
 
+    /// Runs `see` on each row with this key, or on all, until it returns false.
     pub(super) fn scan(
         &self,
         key: Option<&Value<'_>>,
         snapshot: pg_sys::Snapshot,
-        mut see: impl FnMut(pg_sys::HeapTuple),
+        mut see: impl FnMut(pg_sys::HeapTuple) -> bool,
     ) {
         let mut scan_key = pg_sys::ScanKeyData::default();
         // SAFETY: in a transaction; the relation is open, and its key is the first column alone,
@@ -94,10 +102,9 @@ impl Table {
             );
             loop {
                 let tuple = pg_sys::systable_getnext(scan);
-                if tuple.is_null() {
+                if tuple.is_null() || !see(tuple) {
                     break;
                 }
-                see(tuple);
             }
             pg_sys::systable_endscan(scan);
         }

@@ -119,6 +119,7 @@ impl Table {
         self.scan(Some(key), snapshot, |tuple| {
             // SAFETY: a tuple of the scan, read before the next one.
             place = Some(unsafe { (*tuple).t_self });
+            false
         });
         place
     }

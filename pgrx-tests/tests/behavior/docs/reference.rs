@@ -157,6 +157,7 @@ const SQLSTATES: [(&str, &str); 27] = [
     ("feature_not_supported", "0A000"),
     ("sequence_generator_limit_exceeded", "2200H"),
     ("datatype_mismatch", "42804"),
+    ("duplicate_schema", "42P06"),
     ("wrong_object_type", "42809"),
     ("e_r_i_e_trigger_protocol_violated", "39P01"),
     ("invalid_name", "42602"),

@@ -5,8 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use leaf_id_tests::Server;
-use leaf_id_tests::checks::{assert_issued_once, wait_until};
-use leaf_id_tests::cluster::STANDBY;
+use leaf_id_tests::checks::{assert_issued_once, promptly, wait_until};
 use leaf_id_tests::session::Session;
 
 use super::page::{Page, run_statements};
@@ -40,6 +39,12 @@ fn run(session: &mut Session, block: &str, replaced: &[(&str, &str)]) {
     run_statements(session, &sql);
 }
 
+/// A commit waits for no standby that is not there.
+#[track_caller]
+fn assert_commits(server: &Server) {
+    promptly(|| server.session().run("CREATE TABLE t (); DROP TABLE t"));
+}
+
 #[test]
 fn the_commands_for_several_servers_and_a_central_pair_work() {
     let primary = Server::start(&[]);
@@ -62,13 +67,33 @@ fn the_commands_for_several_servers_and_a_central_pair_work() {
     );
     assert_eq!(session.take("orders", 3), [1, 2, 3]);
 
-    let [on_primary, for_members, on_promoted] = &blocks("A central pair")[..] else {
+    // In the order of the page.
+    let [
+        role,
+        base_backup,
+        look,
+        synchronous,
+        for_members,
+        on_promoted,
+    ] = &blocks("A central pair")[..]
+    else {
         panic!("other blocks than expected");
     };
-    let standby = primary.standby(&[]);
-    run(&mut primary.session(), on_primary, &[("db2", STANDBY)]);
-    // As in "with the primary's settings".
-    standby.set("synchronous_standby_names", STANDBY);
+    run(&mut primary.session(), role, &[]);
+    assert_commits(&primary);
+    let (base_backup, start) = base_backup.split_once('\n').unwrap();
+    assert_eq!(start.trim(), "pg_ctl start");
+    let backup = primary.backup_by(&base_backup.replace("db1.example.com", db1));
+    assert_commits(&primary);
+    let standby = backup.start(&[]);
+    wait_until(LIMIT, "the standby to be there", || {
+        let look = look.trim().trim_end_matches(';');
+        primary.session().value(&format!(
+            "SELECT count(*) = 1 FROM ({look}) r WHERE application_name = 'db2' AND state = 'streaming'"
+        ))
+    });
+    run(&mut primary.session(), synchronous, &[]);
+    assert_commits(&primary);
     let db2 = standby.dir().to_str().unwrap();
     run(
         &mut session,

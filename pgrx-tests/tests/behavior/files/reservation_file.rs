@@ -156,6 +156,45 @@ fn a_file_made_readable_again_is_as_good_as_ever() {
     assert!(server.log().contains("can be reserved again"));
 }
 
+/// Nothing was issued before on a cluster in which nobody has created anything. A backup of one
+/// that is in use is none, whether it has the file or not.
+#[test]
+fn the_first_ids_of_a_new_cluster_carry_the_present_time() {
+    let reason = |server: &Server| -> String {
+        server
+            .session()
+            .value("SELECT floor_reason FROM leaf_snowflake_status")
+    };
+    let lead_ms = |server: &Server| -> i64 {
+        next_in_time(server);
+        server
+            .session()
+            .value("SELECT clock_lead_ms FROM leaf_snowflake_status")
+    };
+    let server = Server::with_leaf_id(&[("leaf_id.worker_id", "5")]);
+    assert_eq!(reason(&server), "new cluster");
+    assert!(lead_ms(&server) < 100, "{}", lead_ms(&server));
+    // Nor is another worker id known to have had no other server.
+    server.set("leaf_id.worker_id", "6");
+    wait_until(LIMIT, "the worker id", || {
+        let sql = "SELECT (leaf_snowflake_decode(leaf_snowflake_next())).worker_id = 6";
+        server.session().value(sql)
+    });
+    assert_eq!(reason(&server), "other worker id");
+    assert!(lead_ms(&server) > 1000);
+
+    for with_file in [true, false] {
+        let backup = server.backup();
+        if !with_file {
+            fs::remove_file(backup.data_dir().join("leaf_id_reservation.json")).unwrap();
+        }
+        let copy = backup.start(&[]);
+        let expected = if with_file { "copied file" } else { "no file" };
+        assert_eq!(reason(&copy), expected);
+        assert!(lead_ms(&copy) > 1000);
+    }
+}
+
 /// Its contents may be outdated, or from another server: it raises the floor, and in addition, a
 /// whole reservation must pass.
 #[test]

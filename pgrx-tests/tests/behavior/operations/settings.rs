@@ -40,6 +40,19 @@ fn assert_issues(server: &Server, last: &mut (i64, i64)) {
 }
 
 #[test]
+fn the_log_says_at_the_start_that_it_works() {
+    let version = env!("CARGO_PKG_VERSION");
+    for (worker_id, said) in [("", "no worker id"), ("7", "worker id 7")] {
+        let server = Server::start(&[("leaf_id.worker_id", worker_id), ("leaf_id.max_tags", "50")]);
+        let line = format!(
+            "LOG:  leaf_id: version {version} is ready, with {said}, and caches up to 50 tags\n"
+        );
+        wait_until(LIMIT, "the line", || server.log().contains(&line));
+        assert_eq!(server.log().matches("is ready, with").count(), 1);
+    }
+}
+
+#[test]
 fn ids_are_issued_with_every_setting_at_either_end() {
     // On a new server, ids lead the clock by the sum of these two, which must not exceed their max
     // lead under the settings below.

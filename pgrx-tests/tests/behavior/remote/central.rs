@@ -22,6 +22,23 @@ fn connection(session: &mut Session) -> (String, Option<String>) {
     )
 }
 
+/// What that server has said before may be out of date.
+#[test]
+fn a_tag_that_is_created_there_can_be_used_at_once() {
+    let fleet = Fleet::new(1, &[]);
+    let mut member = fleet.members[0].session();
+    member.run("SELECT leaf_tag_create('t', server => 'leaf_central')");
+    for _ in 0..2 {
+        member
+            .fails("SELECT leaf_segment_next('t')")
+            .is("42704")
+            .says("does not exist on server \"leaf_central\"")
+            .hints("on that server: SELECT leaf_tag_create('t');");
+    }
+    fleet.central.session().run("SELECT leaf_tag_create('t')");
+    assert_eq!(member.next("t"), 1);
+}
+
 #[test]
 fn three_members_share_one_tag() {
     let fleet = Fleet::new(3, &[]);
@@ -383,7 +400,7 @@ fn nobody_sees_the_password() {
     let failure = failure.unwrap();
     failure
         .is("55P03")
-        .details("Server \"leaf_central\" has not answered since")
+        .details("Server \"leaf_central\" has given no ids since")
         .details("password authentication failed");
     let mut seen = format!("{failure}");
     for sql in [

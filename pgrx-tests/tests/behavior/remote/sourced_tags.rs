@@ -131,7 +131,7 @@ fn a_tag_cannot_be_taken_away_from_its_server() {
             .is("55000")
             .says("cannot take tag \"t\" away from server \"leaf_central\"")
             .details("max_id")
-            .hints("create it anew");
+            .hints("create it again");
     }
     session
         .fails(

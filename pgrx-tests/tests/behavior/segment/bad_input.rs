@@ -47,7 +47,7 @@ fn assert_bad_tag(session: &mut Session, tag: &str, bytes: usize) {
             .says("128 bytes")
             .details(&format!("{bytes} bytes"));
     }
-    create(session, tag).unwrap_err().is("23514");
+    create(session, tag).unwrap_err().is("22023");
     for dml in [
         "INSERT INTO leaf_id.leaf_alloc (biz_tag) VALUES ($1) RETURNING max_id",
         "UPDATE leaf_id.leaf_alloc SET biz_tag = $1 WHERE biz_tag = 'good' RETURNING max_id",

@@ -430,7 +430,7 @@ fn a_role_that_may_not_claim() {
             admin.run("REVOKE EXECUTE ON FUNCTION leaf_claim FROM leaf_member");
             pair.proxy.end_connections();
         },
-        "permission denied for function leaf_claim",
+        "which takes GRANT EXECUTE ON FUNCTION public.leaf_claim TO leaf_member",
         || {
             let mut admin = pair.central.session();
             admin.run("GRANT EXECUTE ON FUNCTION leaf_claim TO leaf_member");

@@ -287,7 +287,7 @@ fn a_file_of_another_epoch_does_not_serve() {
     server.restart();
     server
         .session()
-        .wait_for_refusal("has not answered")
+        .wait_for_refusal("has leased nothing")
         .is("55P03");
     assert_eq!(place.status("worker_id_source"), "");
 }

@@ -216,7 +216,7 @@ fn truncate_needs_the_owners_word() {
         there
             .fails(truncate)
             .is("55000")
-            .hints("SET LOCAL leaf_id.allow_truncate = on");
+            .hints("\"leaf_id.allow_truncate\"");
         assert!(there.next("orders") < 10);
     }
     there.run("ALTER TABLE leaf_id.leaf_alloc DROP CONSTRAINT fk");

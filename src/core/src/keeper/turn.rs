@@ -79,6 +79,8 @@ pub struct File {
     pub system_identifier: u64,
     /// Timeline that WAL is written on; 0 on a standby.
     pub timeline: u32,
+    /// No object of a user was ever created in this cluster.
+    pub pristine: bool,
     /// Result of the read.
     pub found: Found,
 }
