@@ -139,7 +139,7 @@ fn it_has_every_column_of_every_view_and_table() {
 }
 
 /// SQLSTATEs by the names used in Rust and PL/pgSQL.
-const SQLSTATES: [(&str, &str); 27] = [
+const SQLSTATES: [(&str, &str); 28] = [
     ("successful_completion", "00000"),
     ("object_not_in_prerequisite_state", "55000"),
     ("read_only_sql_transaction", "25006"),

@@ -163,13 +163,13 @@ fn the_first_ids_of_a_new_cluster_carry_the_present_time() {
     let reason = |server: &Server| -> String {
         server
             .session()
-            .value("SELECT floor_reason FROM leaf_snowflake_status")
+            .value("SELECT floor_reason FROM leaf_id.server")
     };
     let lead_ms = |server: &Server| -> i64 {
         next_in_time(server);
         server
             .session()
-            .value("SELECT clock_lead_ms FROM leaf_snowflake_status")
+            .value("SELECT clock_lead_ms FROM leaf_id.server")
     };
     let server = Server::with_leaf_id(&[("leaf_id.worker_id", "5")]);
     assert_eq!(reason(&server), "new cluster");
