@@ -92,20 +92,20 @@ impl EditError {
                 "permission denied to manage tags",
             )
             .set_hint(format!(
-                "GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO {role};"
+                "To allow that: GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO {role};"
             )),
             Self::NotReader { role } => error(
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
                 "permission denied to read the state of tags",
             )
             .set_hint(format!(
-                "GRANT SELECT ON leaf_id.leaf_alloc TO {role}; or, for all databases, GRANT pg_monitor TO {role};"
+                "To allow that: GRANT SELECT ON leaf_id.leaf_alloc TO {role};"
             )),
             Self::NotMonitor { role } => error(
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
                 "permission denied to read the state of the server",
             )
-            .set_hint(format!("GRANT pg_monitor TO {role};")),
+            .set_hint(format!("To allow that: GRANT pg_monitor TO {role};")),
         }
     }
 }

@@ -22,15 +22,21 @@ impl GaplessError {
     /// The error to raise.
     pub(super) fn report(self) -> ErrorReport {
         match self {
-            Self::NoSeries { series } => error(
-                Code::ERRCODE_UNDEFINED_OBJECT,
-                format!("gapless series \"{series}\" does not exist"),
-            )
-            .set_hint(format!(
-                "A role that manages series can create it: SELECT {}({});",
-                function("leaf_gapless_create"),
-                literal(&series)
-            )),
+            Self::NoSeries { series } => {
+                let report = error(
+                    Code::ERRCODE_UNDEFINED_OBJECT,
+                    format!("gapless series \"{series}\" does not exist"),
+                );
+                // Others cannot be created.
+                if !(1..=128).contains(&series.len()) {
+                    return report;
+                }
+                report.set_hint(format!(
+                    "A role that manages series can create it: SELECT {}({});",
+                    function("leaf_gapless_create"),
+                    literal(&series)
+                ))
+            }
             Self::EndOfSeries { series } => error(
                 Code::ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED,
                 format!("gapless series \"{series}\" has reached the end of bigint"),
