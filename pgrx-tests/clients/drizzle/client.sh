@@ -2,7 +2,7 @@
 title='Drizzle'
 language='JavaScript'
 key='``bigint({ mode: '"'"'bigint'"'"' }).default(sql`…`)``'
-advice='`push` would drop the views of leaf_id: `tablesFilter`. `mode: "number"` rounds snowflake ids'
+advice='`mode: "number"` rounds snowflake ids'
 schema=extension
 
 install() { npm_install drizzle-orm@0.45.4 drizzle-kit@0.31.11 pg@8.23.1; }

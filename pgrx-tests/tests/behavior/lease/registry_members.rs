@@ -34,7 +34,10 @@ fn a_restart_keeps_the_id() {
     let workers = [0, 1].map(|server| worker_of(ids[server][0]));
     assert_ne!(workers[0], workers[1]);
     let mut session = servers[1].session();
-    assert_eq!(session.snowflake_status::<String>("state"), "open");
+    assert_eq!(
+        session.snowflake_status::<String>("snowflake_state"),
+        "open"
+    );
     assert_eq!(session.snowflake_status::<i32>("worker_id"), workers[1]);
     assert_eq!(
         session.snowflake_status::<String>("worker_id_source"),
@@ -427,7 +430,7 @@ fn a_retired_holder_stops() {
         || {
             asking.wait_for_ids();
             for (take, next) in [("retire", 1), ("release", 2)] {
-                in_registry.run(&format!("SELECT leaf_worker_{take}({})", next - 1));
+                in_registry.run(&format!("SELECT leaf_id.leaf_worker_{take}({})", next - 1));
                 ids.extend(ids_until_worker(&mut session, next));
             }
         },

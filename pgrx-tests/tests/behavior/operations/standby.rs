@@ -129,7 +129,10 @@ fn a_hot_standby_issues_snowflakes_with_a_registry() {
         registry.holder(worker_of(first)).unwrap().node.as_deref(),
         Some("standby")
     );
-    assert_eq!(session.snowflake_status::<String>("state"), "open");
+    assert_eq!(
+        session.snowflake_status::<String>("snowflake_state"),
+        "open"
+    );
     assert_eq!(
         session.snowflake_status::<String>("worker_id_source"),
         "registry"

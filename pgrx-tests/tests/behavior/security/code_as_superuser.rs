@@ -344,11 +344,18 @@ fn default_privileges_give_nothing_of_leaf_id_away() {
     }
     let sql = format!(
         "SELECT proname::text FROM pg_proc
-         WHERE proname ~ '^leaf_(claim|worker_|snowflake_reset|segment_slots)'
+         WHERE proname ~ '^leaf_(claim|worker_|snowflake_reset)'
              AND has_function_privilege('{MALLORY}', oid, 'EXECUTE')"
     );
     assert_eq!(admin.column::<String>(&sql), [""; 0]);
-    // These run with the caller's rights: everybody may execute them, and she has no privilege.
+    // Everybody may execute these: they ask for a privilege that she does not have, ...
+    for function in ["segment_slots", "central_connections", "server_state"] {
+        attack
+            .mallory()
+            .fails(&format!("SELECT leaf_id.leaf_{function}()"))
+            .is("42501");
+    }
+    // ... or run with the caller's rights.
     for call in [
         "create('x')",
         "drop('t')",

@@ -590,7 +590,7 @@ fn a_registry_that_says_nothing_does_not_hold_up_claims() {
     let mut admin = server.session();
     wait_until(LIMIT, "the registry to be missed", || {
         admin
-            .snowflake_status::<Option<String>>("last_error")
+            .snowflake_status::<Option<String>>("registry_error")
             .is_some()
     });
     let drawn = in_threads(2, |i| {
