@@ -240,7 +240,7 @@ fn ids_of_an_open_transaction_are_written_or_it_fails() {
         admin.run(&what.replace("{table}", &table).replace("{schema}", schema));
         admin.run(
             "SET leaf_id.refill_timeout = '2s';
-             BEGIN; SELECT leaf_tag_create('n', step => 10, max_step => 10)",
+             BEGIN; INSERT INTO leaf_id.leaf_alloc (biz_tag, step, max_step) VALUES ('n', 10, 10)",
         );
         let mut ids = admin.take("n", 25);
         match admin.try_run("COMMIT") {

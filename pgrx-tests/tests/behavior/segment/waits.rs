@@ -229,7 +229,13 @@ fn for_a_clock_that_earlier_ids_are_ahead_of() {
         ("leaf_id.timestamp_reservation", "100ms"),
         ("leaf_id.max_clock_lead", "50s"),
     ]);
-    server.session().next_snowflake();
+    // Another server may have had this worker id, and ids up to the max lead ahead.
+    server.set("leaf_id.worker_id", "6");
+    wait_until(LIMIT, "the worker id", || {
+        server
+            .session()
+            .value("SELECT (leaf_snowflake_decode(leaf_snowflake_next())).worker_id = 6")
+    });
     server.set("leaf_id.max_clock_lead", "0");
     for restart in [false, true] {
         if restart {
