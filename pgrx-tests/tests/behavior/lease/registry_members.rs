@@ -488,7 +488,7 @@ fn auto_without_a_registry_is_an_error_that_says_so() {
     wait_until(LIMIT, "the reload", || {
         refusal = session.try_snowflake().err();
         let failure = refusal.as_ref().unwrap();
-        failure.hint.contains("leaf_id.worker_registry")
+        failure.message.contains("leaf_id.worker_registry")
     });
     refusal.unwrap().is("55000");
 }
