@@ -479,7 +479,7 @@ RESET standard_conforming_strings;
 SELECT * FROM sources('{p}');
 SET standard_conforming_strings = off;
 SET client_min_messages = warning;
-SELECT leaf_release(inhparent::regclass, 'id') IS NOT NULL AS released FROM pg_inherits WHERE inhrelid = 'p'::regclass;
+SELECT (leaf_release(inhparent::regclass, 'id')).source IS NOT NULL AS released FROM pg_inherits WHERE inhrelid = 'p'::regclass;
 RESET standard_conforming_strings;
 RESET escape_string_warning;
 RESET client_min_messages;

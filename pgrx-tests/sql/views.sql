@@ -2,8 +2,8 @@
 -- for operators or for leaf_id itself among them, a view in public, tags that do not fit 100 columns, and a
 -- problem that is not shown, or shown without the statement that helps.
 \df leaf_*
-\dv leaf_*
-\dv leaf_id.*
+\dvm leaf_*
+\dvm leaf_id.*
 \d leaf_id.tags
 -- What is called elsewhere, and by whom it may be called, is in "extension".
 SELECT count(*) AS public FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass
