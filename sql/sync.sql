@@ -146,7 +146,11 @@ AS $$
         SELECT t.root, h.inhrelid FROM tree t JOIN pg_inherits h ON h.inhparent = t.member
     ), topmost AS MATERIALIZED (
         -- A partition that inherits its default is covered by its parent's row.
-        SELECT i.* FROM issuing i
+        SELECT i.*,
+            min(c.relowner) OVER of_tag = max(c.relowner) OVER of_tag
+                AND min(i.writer) OVER of_tag = max(i.writer) OVER of_tag AS has_one_owner
+        FROM issuing i
+        JOIN pg_class c ON c.oid = i.relation
         WHERE (only_tag IS NULL OR i.tag = only_tag)
             AND (i.relation, i.column_name) NOT IN (
                 SELECT below.relation, below.column_name
@@ -154,6 +158,7 @@ AS $$
                 JOIN tree t ON t.root = above.relation AND t.member <> t.root
                 JOIN issuing below ON below.relation = t.member AND below.column_name = above.column_name
                     AND below.tag = above.tag)
+        WINDOW of_tag AS (PARTITION BY i.tag)
     ), members AS MATERIALIZED (
         SELECT o.relation AS root, o.column_name, o.tag, o.expression, t.member, m.largest, m.unread,
             CASE a.attlen WHEN 2 THEN 32767 WHEN 4 THEN 2147483647 ELSE 9223372036854775806 END AS type_end,
@@ -169,8 +174,10 @@ AS $$
             -- cost only the cached ids.
             d.role AS untrusted_role,
             d.role IS NULL
-                -- A database without tags, as after pg_restore: there is nothing to use up.
-                OR (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user)
+                -- A database without tags, as after pg_restore: an owner can use up only the tag of
+                -- their own columns.
+                OR o.has_one_owner
+                    AND (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user)
                     AND NOT EXISTS (SELECT FROM leaf_id.leaf_alloc) AS may_raise
         FROM topmost o
         JOIN tree t ON t.root = o.relation

@@ -410,6 +410,13 @@ BEGIN;
 DELETE FROM leaf_id.leaf_alloc;
 TABLE done;
 ROLLBACK;
+-- Only of the tag of their own columns: nobody uses up the one of another's.
+CREATE TABLE of_another (id bigint DEFAULT leaf_segment_next('restored'));
+INSERT INTO of_another VALUES (5);
+BEGIN;
+DELETE FROM leaf_id.leaf_alloc;
+TABLE done;
+ROLLBACK;
 SELECT clean();
 
 DROP VIEW found, done;
