@@ -294,7 +294,13 @@ fn an_impostor_of_the_registry() {
             "ALTER SCHEMA public RENAME TO kept; CREATE SCHEMA public; GRANT USAGE ON SCHEMA public TO PUBLIC;
              CREATE FUNCTION public.leaf_worker_lease(message pg_catalog.json) RETURNS pg_catalog.json {kind} AS $f${body}$f$"
         ));
-        std::thread::sleep(Duration::from_secs(3));
+        let mut admin = attack.admin();
+        let mut renewed_at =
+            || -> String { admin.value("SELECT max(renewed_at)::text FROM leaf_id.leaf_worker") };
+        for _ in 0..2 {
+            let before = renewed_at();
+            wait_until(LIMIT, "a renewal", || renewed_at() != before);
+        }
         attack.assert_nobody_ran_her_code();
     });
 }
