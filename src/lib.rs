@@ -40,6 +40,11 @@ pgrx::pg_module_magic!();
 #[allow(unsafe_code, reason = "PostgreSQL finds it by this name")]
 pub extern "C-unwind" fn _PG_init() {
     pg::touch();
+    if pg::binary_upgrade()
+        && let Err(error) = files::reservation::disown()
+    {
+        pgrx::error!("leaf_id: could not replace leaf_id_reservation.json: {error}");
+    }
     if !pg::preloading() {
         return;
     }

@@ -1,5 +1,6 @@
 //! The reservation file: the reservation of snowflake timestamps (I7).
 
+use std::fs::{self, File};
 use std::io;
 
 use leaf_id_core::layout::Layout;
@@ -137,6 +138,23 @@ pub fn read() -> io::Result<Option<FoundReservation>> {
 fn out_of_range() -> io::Error {
     let what = "a value in it is out of range";
     io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Replaces the file by a copy of itself, which the next run will not take for its own: pg_upgrade
+/// puts another cluster's data into this one, whose ids the file does not bound. The epoch, the
+/// layout and the worker ids used before still count, since the old cluster is started for
+/// pg_upgrade, too.
+///
+/// # Errors
+/// The disk is full or read-only, or another I/O error.
+pub fn disown() -> io::Result<()> {
+    match fs::copy(FILE.file, FILE.temporary) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        copied => copied?,
+    };
+    File::open(FILE.temporary)?.sync_all()?;
+    fs::rename(FILE.temporary, FILE.file)?;
+    protocol::sync_directory()
 }
 
 /// Writes a reservation. It may be used once this returns `Ok`. One process at a time: see

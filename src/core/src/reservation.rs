@@ -247,7 +247,7 @@ numbered! {
         Crash => "crash",
         /// No file.
         NoFile => "no file",
-        /// The file was copied from another place.
+        /// The file was copied from another place, or pg_upgrade has run this cluster since.
         CopiedFile => "copied file",
         /// The file predates a promotion or a point-in-time recovery.
         NewTimeline => "new timeline",
