@@ -1,6 +1,6 @@
 -- Rights per tag. Both functions run with the caller's rights. The caller needs SELECT and UPDATE
 -- on leaf_alloc and, to grant to a role, USAGE on the schema WITH GRANT OPTION. PUBLIC's USAGE
--- makes no name valid; only a grant to the role itself does.
+-- makes no name valid; only a grant to the role itself does, on the schema or on leaf_alloc.
 
 CREATE FUNCTION @extschema@.leaf_tag_grant(tag text, role text) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -25,9 +25,9 @@ BEGIN
                 MESSAGE = format('role "%s" does not exist', $2);
         END IF;
         SELECT EXISTS (
-            SELECT FROM pg_namespace n, aclexplode(n.nspacl) a, pg_roles r
-            WHERE n.nspname = 'leaf_id' AND r.rolname = $2 AND a.grantee = r.oid
-                AND a.privilege_type = 'USAGE') INTO is_known;
+            SELECT FROM pg_namespace n, pg_class c, aclexplode(n.nspacl || c.relacl) a, pg_roles r
+            WHERE n.nspname = 'leaf_id' AND c.oid = 'leaf_id.leaf_alloc'::regclass
+                AND r.rolname = $2 AND a.grantee = r.oid) INTO is_known;
         -- Entries under its name belong to a dropped role of the same name.
         IF NOT is_known THEN
             UPDATE leaf_id.leaf_alloc a SET granted_to = array_remove(a.granted_to, $2::name)
@@ -48,10 +48,7 @@ BEGIN
         END IF;
     END IF;
     UPDATE leaf_id.leaf_alloc a
-    SET granted_to = CASE
-        WHEN a.granted_to IS NULL AND $2 = 'public' THEN NULL
-        ELSE array_append(array_remove(coalesce(a.granted_to, '{public}'), $2::name), $2::name)
-        END
+    SET granted_to = array_append(array_remove(a.granted_to, $2::name), $2::name)
     WHERE a.biz_tag = $1;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
@@ -61,7 +58,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_tag_grant(text, text) IS
-    'Lets a role issue ids of a tag, or every role: public';
+    'Lets a role issue ids of a tag, or every role: public; and those who may insert into columns of the role''s tables that issue them';
 
 CREATE FUNCTION @extschema@.leaf_tag_revoke(tag text, role text) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -79,15 +76,12 @@ BEGIN
     IF $2 IS NULL OR octet_length($2) > 63 THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_name', MESSAGE = 'a role has a name of at most 63 bytes';
     END IF;
-    SELECT $2::name = ANY (coalesce(a.granted_to, '{public}')) INTO was_granted
+    SELECT $2::name = ANY (a.granted_to) INTO was_granted
     FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1;
     UPDATE leaf_id.leaf_alloc a
-    SET granted_to = CASE
-        WHEN a.granted_to IS NULL AND $2 <> 'public' THEN NULL
-        ELSE array_remove(coalesce(a.granted_to, '{public}'), $2::name)
-        END
+    SET granted_to = array_remove(a.granted_to, $2::name)
     WHERE a.biz_tag = $1
-    RETURNING coalesce(a.granted_to, '{public}') INTO left_over;
+    RETURNING a.granted_to INTO left_over;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'undefined_object',
@@ -105,4 +99,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.leaf_tag_revoke(text, text) IS
-    'Takes the ids of a tag from a role, or from all that were not granted it by name: public';
+    'Takes the ids of a tag from a role, or from all that have them by no other grant: public';

@@ -56,8 +56,8 @@ pub enum Failure {
         server: String,
         text: String,
     },
-    /// The caller may not issue ids of the tag.
-    TagForbidden { tag: String },
+    /// The caller may not issue ids of the tag; it could, if this role had the grant.
+    TagForbidden { tag: String, role: String },
     /// The tag is empty or longer than 128 bytes.
     TagLength { bytes: usize },
     /// n < 0.
@@ -184,13 +184,14 @@ impl Failure {
                 not_ready,
                 format!("cannot issue ids of tag \"{tag}\" while the transaction that created it commits"),
             ),
-            Self::TagForbidden { tag } => error(
+            Self::TagForbidden { tag, role } => error(
                 Code::ERRCODE_INSUFFICIENT_PRIVILEGE,
                 format!("permission denied for tag \"{tag}\""),
             )
             .set_hint(format!(
-                "Whoever manages tags can grant it: SELECT leaf_tag_grant({}, '...');",
-                literal(&tag)
+                "Whoever manages tags can grant it: SELECT leaf_tag_grant({}, {});",
+                literal(&tag),
+                literal(&role)
             )),
             Self::Refill { tag, error, server, text } => {
                 error.report(&tag, &server, &text).unwrap_or_else(|| {

@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 mod backend_local;
+mod caller;
 mod catalog;
 mod client;
 mod clock;
@@ -16,6 +17,7 @@ mod column;
 mod condition;
 mod databases;
 mod datum;
+mod dependents;
 mod event_trigger;
 mod expression;
 mod foreign;
@@ -38,7 +40,10 @@ mod trigger;
 mod wait;
 
 pub use backend_local::BackendLocal;
-pub use catalog::{relation_changed, relation_exists, relation_owner, watch_relation};
+pub use caller::{Caller, user};
+pub use catalog::{
+    extension_schema, relation_changed, relation_exists, relation_owner, watch_relation,
+};
 pub use client::{Client, client};
 pub use clock::{TIMESTAMP_EPOCH_US, boot_ms, format_ms, now_ms, now_timestamp};
 pub use column::{Unread, largest_value};
@@ -48,10 +53,13 @@ pub use databases::{
     watch_databases,
 };
 pub use datum::{RawDatum, RowType, Text, oid_value, texts_datum};
+pub use dependents::{has_default, may_insert};
 pub use event_trigger::{EventTriggerCall, call_with_names};
 pub use expression::Expression;
 pub use foreign::{ServerProblem, foreign_server, usage};
-pub use function::{caller_may_execute, check_execute, find_function, function, is_everybodys};
+pub use function::{
+    caller_may_execute, check_execute, find_function, find_function_in, function, is_everybodys,
+};
 pub use holder::{LockHolder, row_holder, table_holder};
 pub use latch::{Readiness, my_latch, set_latch, wait_for, wait_latch};
 pub use leaf_id_core::message::shown;
@@ -62,8 +70,8 @@ pub use process::{
     check_for_interrupts, database, exit, leader_pid, on_exit, pid, report_activity,
 };
 pub use roles::{
-    Caller, caller_is_monitor, caller_is_one_of, caller_may_update, is_superuser, require_update,
-    user, user_name,
+    caller_is_monitor, caller_may_update, is_superuser, require_update, role_is_one_of,
+    role_may_update, role_name,
 };
 pub use server::{
     binary_upgrade, has_synchronous_standbys, host_name, in_recovery, nudge_postmaster, port,

@@ -2,11 +2,12 @@
 -- calls in its place; and a COPY that fails because a right to that was taken away.
 \pset format unaligned
 \set SHOW_CONTEXT never
-SELECT leaf_tag_create('a');
+SELECT leaf_tag_create('a'), leaf_tag_grant('a', 'public');
 CREATE TABLE t (id bigint DEFAULT leaf_segment_next('a'), i int);
 CREATE TABLE u (id bigint DEFAULT leaf_snowflake_next(), i int);
 CREATE ROLE leaf_id_app;
 CREATE ROLE leaf_id_other;
+CREATE ROLE leaf_id_stranger;
 GRANT ALL ON t, u TO leaf_id_app, leaf_id_other;
 GRANT pg_read_server_files, pg_execute_server_program TO leaf_id_app, leaf_id_other;
 
@@ -63,7 +64,8 @@ SET ROLE leaf_id_other;
 SELECT * FROM refusal('SELECT add_key(2)');
 RESET ROLE;
 DROP FUNCTION add_key;
-ALTER TABLE t OWNER TO CURRENT_USER;
+-- Without the grant, so that the right to insert gives none.
+ALTER TABLE t OWNER TO leaf_id_stranger;
 ALTER TABLE t DROP c1;
 GRANT ALL ON t TO leaf_id_app;
 REVOKE EXECUTE ON FUNCTION leaf_segment_next(text), leaf_snowflake_next() FROM leaf_id_other;
@@ -181,4 +183,4 @@ DROP FUNCTION planted(text, oid, int), planted(oid, int), outer_joined;
 REVOKE USAGE ON SCHEMA leaf_id FROM leaf_id_app;
 REVOKE CREATE ON SCHEMA public FROM leaf_id_app;
 SELECT leaf_tag_drop('a', forget => true);
-DROP ROLE leaf_id_app, leaf_id_other;
+DROP ROLE leaf_id_app, leaf_id_other, leaf_id_stranger;

@@ -1,10 +1,13 @@
 //! Relations in the catalogs of the current database.
 
 use core::ffi::{CStr, c_int};
+use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use leaf_id_core::message::shown;
 use pgrx::pg_sys;
+
+use super::datum::oid_value;
 
 static RELATION_CHANGED: AtomicBool = AtomicBool::new(true);
 static WATCHED_RELATION: AtomicU32 = AtomicU32::new(0);
@@ -63,36 +66,106 @@ pub fn relation_owner(relation: u32) -> Option<u32> {
     }
 }
 
+/// A search key: the number of a catalog's column of type oid, and its value.
+pub(super) fn key(column: u32, value: pg_sys::Oid) -> pg_sys::ScanKeyData {
+    search_key(column, pg_sys::F_OIDEQ, value.into())
+}
+
+fn search_key(column: u32, equal: u32, value: pg_sys::Datum) -> pg_sys::ScanKeyData {
+    let mut key = pg_sys::ScanKeyData::default();
+    // SAFETY: fills the key.
+    unsafe {
+        pg_sys::ScanKeyInit(
+            &raw mut key,
+            i16::try_from(column).unwrap_or(0),
+            u16::try_from(pg_sys::BTEqualStrategyNumber).unwrap_or(3),
+            equal.into(),
+            value,
+        );
+    }
+    key
+}
+
+/// A row of a catalog that is being visited.
+pub(super) struct CatalogRow {
+    row: pg_sys::HeapTuple,
+    shape: pg_sys::TupleDesc,
+}
+
+impl CatalogRow {
+    /// The value of a column; meaningless if it is null. It is valid until the visit ends.
+    pub(super) fn column(&self, number: c_int) -> pg_sys::Datum {
+        let mut null = false;
+        // SAFETY: a row and its shape, both alive during the visit.
+        unsafe { pg_sys::heap_getattr(self.row, number, self.shape, &mut null) }
+    }
+}
+
+/// Visits the rows of a catalog with these keys, until `visit` breaks off with a result.
+///
+/// # Safety
+/// In a transaction. The index belongs to the catalog and begins with the columns of the keys, of
+/// their types. `visit` asks for columns of the catalog.
+pub(super) unsafe fn visit_rows<T>(
+    catalog: pg_sys::Oid,
+    index: pg_sys::Oid,
+    keys: &[pg_sys::ScanKeyData],
+    mut visit: impl FnMut(CatalogRow) -> ControlFlow<T>,
+) -> Option<T> {
+    let lock = pg_sys::AccessShareLock.cast_signed();
+    let mut keys = keys.to_vec();
+    let count = c_int::try_from(keys.len()).unwrap_or(0);
+    let latest = core::ptr::null_mut();
+    // SAFETY: guaranteed by the caller; the keys outlive the scan.
+    unsafe {
+        let catalog = pg_sys::table_open(catalog, lock);
+        let keys = keys.as_mut_ptr();
+        let scan = pg_sys::systable_beginscan(catalog, index, true, latest, count, keys);
+        let mut result = None;
+        while result.is_none() {
+            let row = pg_sys::systable_getnext(scan);
+            if row.is_null() {
+                break;
+            }
+            let shape = (*catalog).rd_att;
+            result = visit(CatalogRow { row, shape }).break_value();
+        }
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(catalog, lock);
+        result
+    }
+}
+
+/// Reads the row of the extension in this database; `None` if it is not installed.
+fn extension<T>(read: impl Fn(CatalogRow) -> T) -> Option<T> {
+    let name = c"leaf_id".as_ptr();
+    let name = search_key(
+        pg_sys::Anum_pg_extension_extname,
+        pg_sys::F_NAMEEQ,
+        name.into(),
+    );
+    let index = pg_sys::Oid::from(pg_sys::ExtensionNameIndexId);
+    // SAFETY: in a transaction; the index is on the name, and the key is null-terminated.
+    unsafe {
+        visit_rows(pg_sys::ExtensionRelationId, index, &[name], |row| {
+            ControlFlow::Break(read(row))
+        })
+    }
+}
+
 /// Version of the extension installed in this database, by its scripts rather than the library;
 /// `None` if it is not installed.
 pub fn extension_version() -> Option<String> {
-    let lock = pg_sys::AccessShareLock.cast_signed();
-    let mut key = pg_sys::ScanKeyData::default();
-    // SAFETY: in a transaction; the index is on a name, and the key is null-terminated. The tuple
-    // is valid until the scan ends; its version, a text, is copied before.
-    unsafe {
-        let catalog = pg_sys::table_open(pg_sys::ExtensionRelationId, lock);
-        pg_sys::ScanKeyInit(
-            &raw mut key,
-            i16::try_from(pg_sys::Anum_pg_extension_extname).unwrap_or(0),
-            u16::try_from(pg_sys::BTEqualStrategyNumber).unwrap_or(3),
-            pg_sys::F_NAMEEQ.into(),
-            pg_sys::Datum::from(c"leaf_id".as_ptr()),
-        );
-        let index = pg_sys::Oid::from(pg_sys::ExtensionNameIndexId);
-        let latest = core::ptr::null_mut();
-        let scan = pg_sys::systable_beginscan(catalog, index, true, latest, 1, &raw mut key);
-        let tuple = pg_sys::systable_getnext(scan);
-        let version = (!tuple.is_null()).then(|| {
-            let number = pg_sys::Anum_pg_extension_extversion.cast_signed();
-            let mut null = false;
-            let text = pg_sys::heap_getattr(tuple, number, (*catalog).rd_att, &mut null);
-            shown(CStr::from_ptr(pg_sys::text_to_cstring(text.cast_mut_ptr())).to_bytes())
-        });
-        pg_sys::systable_endscan(scan);
-        pg_sys::table_close(catalog, lock);
-        version
-    }
+    extension(|row| {
+        let version = row.column(pg_sys::Anum_pg_extension_extversion.cast_signed());
+        // SAFETY: a text, which is never null, and is copied.
+        unsafe { shown(CStr::from_ptr(pg_sys::text_to_cstring(version.cast_mut_ptr())).to_bytes()) }
+    })
+}
+
+/// Schema of the functions that users call; `None` if the extension is not installed.
+pub fn extension_schema() -> Option<u32> {
+    extension(|row| oid_value(row.column(pg_sys::Anum_pg_extension_extnamespace.cast_signed())))
 }
 
 /// Index of a table's primary key; `InvalidOid` if it has no valid one.

@@ -41,6 +41,14 @@ impl Expression {
         }
     }
 
+    /// True if some part of the expression calls one of these functions with this constant text as
+    /// its first argument.
+    pub fn calls(&self, functions: &[u32], text: &[u8]) -> bool {
+        let mut wanted = Wanted { functions, text };
+        // SAFETY: a tree, and what `is_wanted` expects, which outlives the walk.
+        unsafe { is_wanted(self.0, (&raw mut wanted).cast()) }
+    }
+
     /// All text constants in the expression.
     pub fn texts(&self) -> Vec<Text> {
         let mut constants: Vec<*const pg_sys::Const> = Vec::new();
@@ -66,12 +74,22 @@ impl Expression {
             let &[argument] = cells(call.args) else {
                 return None;
             };
-            node = argument.ptr_value.cast();
-            while let Some(inner) = under_cast(node, Of::Argument) {
-                node = inner;
-            }
-            as_node::<pg_sys::Const>(node, NodeTag::T_Const).map(core::ptr::from_ref)
+            constant(argument.ptr_value.cast())
         }
+    }
+}
+
+/// The constant that is the argument of a call, under casts that do not change a text.
+///
+/// # Safety
+/// `node` is a node or null.
+unsafe fn constant(mut node: *mut pg_sys::Node) -> Option<*const pg_sys::Const> {
+    // SAFETY: guaranteed by the caller; the tag determines the type of a node.
+    unsafe {
+        while let Some(inner) = under_cast(node, Of::Argument) {
+            node = inner;
+        }
+        as_node::<pg_sys::Const>(node, NodeTag::T_Const).map(core::ptr::from_ref)
     }
 }
 
@@ -115,6 +133,9 @@ unsafe fn under_cast(node: *mut pg_sys::Node, of: Of) -> Option<*mut pg_sys::Nod
         let inner = match (node.as_ref()?.type_, of) {
             (NodeTag::T_RelabelType, _) => (*node.cast::<pg_sys::RelabelType>()).arg.cast(),
             (NodeTag::T_CoerceToDomain, _) => (*node.cast::<pg_sys::CoerceToDomain>()).arg.cast(),
+            (NodeTag::T_NamedArgExpr, Of::Argument) => {
+                (*node.cast::<pg_sys::NamedArgExpr>()).arg.cast()
+            }
             (NodeTag::T_CollateExpr, _) => (*node.cast::<pg_sys::CollateExpr>()).arg.cast(),
             (NodeTag::T_CoerceViaIO, Of::Result) => {
                 (*node.cast::<pg_sys::CoerceViaIO>()).arg.cast()
@@ -184,5 +205,35 @@ unsafe extern "C-unwind" fn collect(node: *mut pg_sys::Node, list: *mut c_void) 
             (*list.cast::<Vec<*const pg_sys::Const>>()).push(constant);
         }
         pg_sys::expression_tree_walker(node, Some(collect), list)
+    }
+}
+
+/// A call to look for.
+struct Wanted<'a> {
+    functions: &'a [u32],
+    text: &'a [u8],
+}
+
+/// Tree walker that stops at a [`Wanted`] call.
+///
+/// # Safety
+/// `node` is a node or null, and `wanted` points to a [`Wanted`].
+#[pgrx::pg_guard]
+unsafe extern "C-unwind" fn is_wanted(node: *mut pg_sys::Node, wanted: *mut c_void) -> bool {
+    // SAFETY: guaranteed by the caller, and passed on unchanged.
+    unsafe {
+        if node.is_null() {
+            return false;
+        }
+        let Wanted { functions, text } = &*wanted.cast::<Wanted<'_>>();
+        if let Some(call) = as_node::<pg_sys::FuncExpr>(node, NodeTag::T_FuncExpr)
+            && functions.contains(&call.funcid.to_u32())
+            && let Some(first) = cells(call.args).first()
+            && let Some(constant) = constant(first.ptr_value.cast())
+            && text_of(constant).is_some_and(|found| found.bytes() == *text)
+        {
+            return true;
+        }
+        pg_sys::expression_tree_walker(node, Some(is_wanted), wanted)
     }
 }

@@ -64,10 +64,16 @@ pub fn function(oid: u32) -> Option<Function> {
 
 /// The function with exactly this schema, name and argument types. Does not use the search path.
 pub fn find_function(schema: &CStr, name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
+    // SAFETY: in a transaction; a null-terminated name.
+    let schema = unsafe { pg_sys::get_namespace_oid(schema.as_ptr(), true) };
+    find_function_in(schema.to_u32(), name, arguments)
+}
+
+/// As [`find_function`], with a schema by oid.
+pub fn find_function_in(schema: u32, name: &CStr, arguments: &[pg_sys::Oid]) -> Option<Function> {
     // SAFETY: in a transaction; `count` types, which are copied; the cache is keyed by a name, a
     // list of types and the oid of a schema.
     unsafe {
-        let schema = pg_sys::get_namespace_oid(schema.as_ptr(), true);
         let count = c_int::try_from(arguments.len()).unwrap_or(0);
         let arguments = pg_sys::buildoidvector(arguments.as_ptr(), count);
         Function::from_row(pg_sys::SearchSysCache3(

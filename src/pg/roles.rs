@@ -1,83 +1,32 @@
 //! Roles, privileges and memberships of the caller.
 
 use core::ffi::{CStr, c_int};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use leaf_id_core::message::shown;
 use pgrx::pg_sys;
 
+use super::caller::{note_relation, user};
 use super::name::Name;
 use super::table::shape::SCHEMA;
 
-unsafe extern "C" {
-    // Declared here to avoid pgrx's guard: called for every id of a restricted tag.
-    #[link_name = "GetUserId"]
-    fn raw_user() -> pg_sys::Oid;
-}
-
-/// The effective user, and the number of role and membership invalidations that this process has
-/// received. A cached privilege check is valid while both are the same.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Caller {
-    user: u32,
-    changes: u32,
-}
-
-impl Caller {
-    /// The current caller. SET ROLE and SECURITY DEFINER functions change it.
-    pub fn now() -> Self {
-        watch();
-        Self {
-            // SAFETY: no arguments; reads a global and cannot raise an error, so no guard is
-            // needed.
-            user: unsafe { raw_user() }.to_u32(),
-            changes: CHANGES.load(Ordering::Relaxed),
-        }
-    }
-}
-
-static CHANGES: AtomicU32 = AtomicU32::new(0);
-
-unsafe extern "C-unwind" fn changed(_arg: pg_sys::Datum, _cache: c_int, _hash: u32) {
-    // Called during any catalog access, so it only increments a counter.
-    CHANGES.fetch_add(1, Ordering::Relaxed);
-}
-
-fn watch() {
-    static WATCHING: AtomicBool = AtomicBool::new(false);
-    if WATCHING.load(Ordering::Relaxed) || WATCHING.swap(true, Ordering::Relaxed) {
-        return;
-    }
-    // The caches that PostgreSQL's membership cache depends on, and the schema's grants.
-    use pg_sys::SysCacheIdentifier::{AUTHMEMROLEMEM, AUTHOID, DATABASEOID, NAMESPACEOID};
-    for cache in [AUTHMEMROLEMEM, AUTHOID, DATABASEOID, NAMESPACEOID] {
-        // SAFETY: the callback only touches an atomic, and the library is never unloaded.
-        unsafe {
-            pg_sys::CacheRegisterSyscacheCallback(
-                cache.cast_signed(),
-                Some(changed),
-                pg_sys::Datum::null(),
-            );
-        }
-    }
-}
-
-/// True if the caller is a superuser, one of these roles, or a member that inherits from one. A
-/// role counts only if it was granted USAGE on the extension's schema directly: then PostgreSQL
-/// refuses to drop it while it is named in a row, and a later role of the same name does not get
-/// its rights.
-pub fn caller_is_one_of(names: &[Name]) -> bool {
+/// True if a role is a superuser, one of these roles, or a member that inherits from one. A name
+/// counts only if its role was granted a privilege on the extension's schema or on `table`, the one
+/// with the name, directly: then PostgreSQL refuses to drop the role while it is named in a row,
+/// and a later role of the same name does not get its rights.
+pub fn role_is_one_of(role: u32, names: &[Name], table: u32) -> bool {
+    note_relation(table);
     // SAFETY: in a transaction; null-terminated names, and roles by oid.
     unsafe {
-        let user = raw_user();
-        if pg_sys::superuser_arg(user) {
+        let role = pg_sys::Oid::from(role);
+        if pg_sys::superuser_arg(role) {
             return true;
         }
-        let grantees = schema_users();
+        let grantees = grantees(table);
         names.iter().any(|name| {
-            let role = pg_sys::get_role_oid(name.as_c_str().as_ptr(), true);
-            role != pg_sys::InvalidOid
-                && grantees.contains(&role)
-                && pg_sys::has_privs_of_role(user, role)
+            let named = pg_sys::get_role_oid(name.as_c_str().as_ptr(), true);
+            named != pg_sys::InvalidOid
+                && grantees.contains(&named)
+                && pg_sys::has_privs_of_role(role, named)
         })
     }
 }
@@ -85,7 +34,7 @@ pub fn caller_is_one_of(names: &[Name]) -> bool {
 /// True if the caller has the privileges of pg_monitor.
 pub fn caller_is_monitor() -> bool {
     // SAFETY: in a transaction; accepts any two oids.
-    unsafe { pg_sys::has_privs_of_role(raw_user(), pg_sys::Oid::from(pg_sys::ROLE_PG_MONITOR)) }
+    unsafe { pg_sys::has_privs_of_role(user().into(), pg_sys::Oid::from(pg_sys::ROLE_PG_MONITOR)) }
 }
 
 /// Raises PostgreSQL's permission error unless the caller may update all columns of a table.
@@ -101,12 +50,34 @@ pub fn require_update(table: u32, name: &CStr) {
 
 /// True if the caller may update all columns of a table.
 pub fn caller_may_update(table: u32) -> bool {
-    // SAFETY: in a transaction; an existing table.
-    unsafe {
-        let mode = pg_sys::AclMode::from(pg_sys::ACL_UPDATE);
-        pg_sys::pg_class_aclcheck(pg_sys::Oid::from(table), raw_user(), mode)
+    role_may_update(user(), table)
+}
+
+/// True if a role may update all columns of a table.
+pub fn role_may_update(role: u32, table: u32) -> bool {
+    note_relation(table);
+    may(role, table, pg_sys::ACL_UPDATE)
+}
+
+/// True if a role may insert into some columns of a table: the others get their defaults.
+pub fn role_may_insert(role: u32, table: u32) -> bool {
+    note_relation(table);
+    let any = pg_sys::AclMaskHow::ACLMASK_ANY;
+    let mode = pg_sys::AclMode::from(pg_sys::ACL_INSERT);
+    may(role, table, pg_sys::ACL_INSERT)
+        // SAFETY: in a transaction; accepts any two oids.
+        || unsafe { pg_sys::pg_attribute_aclcheck_all(table.into(), role.into(), mode, any) }
             == pg_sys::AclResult::ACLCHECK_OK
-    }
+}
+
+/// True if a role has a privilege on a table; false if the table was dropped.
+fn may(role: u32, table: u32, privilege: u32) -> bool {
+    let mode = pg_sys::AclMode::from(privilege);
+    let mut missing = false;
+    // SAFETY: in a transaction; accepts any two oids.
+    let result =
+        unsafe { pg_sys::pg_class_aclcheck_ext(table.into(), role.into(), mode, &raw mut missing) };
+    result == pg_sys::AclResult::ACLCHECK_OK && !missing
 }
 
 /// True if the caller may read a column of a table, by its number.
@@ -117,55 +88,63 @@ pub(super) unsafe fn user_may_read(table: pg_sys::Oid, column: i16) -> bool {
     // SAFETY: in a transaction; guaranteed by the caller.
     unsafe {
         let mode = pg_sys::AclMode::from(pg_sys::ACL_SELECT);
-        pg_sys::pg_class_aclcheck(table, raw_user(), mode) == pg_sys::AclResult::ACLCHECK_OK
-            || pg_sys::pg_attribute_aclcheck(table, column, raw_user(), mode)
+        let user = pg_sys::GetUserId();
+        pg_sys::pg_class_aclcheck(table, user, mode) == pg_sys::AclResult::ACLCHECK_OK
+            || pg_sys::pg_attribute_aclcheck(table, column, user, mode)
                 == pg_sys::AclResult::ACLCHECK_OK
     }
 }
 
-/// Roles with a direct grant of USAGE on the extension's schema, not through membership.
-fn schema_users() -> Vec<pg_sys::Oid> {
-    // SAFETY: in a transaction; the list is copied before the row is released. An ACL is a
-    // one-dimensional array without NULLs, whose items follow the header at the next MAXALIGN
-    // boundary.
+/// Roles with a direct grant on the extension's schema or on a table, not through membership.
+fn grantees(table: u32) -> Vec<pg_sys::Oid> {
+    use pg_sys::SysCacheIdentifier::{NAMESPACEOID, RELOID};
+    // SAFETY: in a transaction; each cache is keyed by one oid, and has these columns.
     unsafe {
-        let cache = pg_sys::SysCacheIdentifier::NAMESPACEOID.cast_signed();
         let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
-        let row = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(schema));
+        let mut roles = grantees_in(NAMESPACEOID, schema, pg_sys::Anum_pg_namespace_nspacl);
+        roles.extend(grantees_in(
+            RELOID,
+            table.into(),
+            pg_sys::Anum_pg_class_relacl,
+        ));
+        roles
+    }
+}
+
+/// Roles in a column of a catalog row.
+///
+/// # Safety
+/// The cache is keyed by one oid, and the column is an ACL.
+unsafe fn grantees_in(
+    cache: pg_sys::SysCacheIdentifier::Type,
+    object: pg_sys::Oid,
+    column: u32,
+) -> Vec<pg_sys::Oid> {
+    // SAFETY: guaranteed by the caller. In a transaction; the list is copied before the row is
+    // released. An ACL is a one-dimensional array without NULLs, whose items follow the header at
+    // the next MAXALIGN boundary.
+    unsafe {
+        let cache = cache.cast_signed();
+        let row = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(object));
         if row.is_null() {
             return Vec::new();
         }
         let mut null = false;
-        let column = i16::try_from(pg_sys::Anum_pg_namespace_nspacl).unwrap_or(0);
+        let column = i16::try_from(column).unwrap_or(0);
         let value = pg_sys::SysCacheGetAttr(cache, row, column, &raw mut null);
-        let mut users = Vec::new();
+        let mut roles = Vec::new();
         if !null {
             let list: *const pg_sys::ArrayType =
                 pg_sys::pg_detoast_datum(value.cast_mut_ptr()).cast();
             let length = *list.add(1).cast::<c_int>();
             let header = size_of::<pg_sys::ArrayType>() + 2 * size_of::<c_int>();
             let items: *const pg_sys::AclItem = list.byte_add(header.next_multiple_of(8)).cast();
-            for position in 0..usize::try_from(length).unwrap_or(0) {
-                let item = &*items.add(position);
-                #[allow(
-                    clippy::useless_conversion,
-                    reason = "the type differs between versions"
-                )]
-                let rights: u64 = item.ai_privs.into();
-                if rights & u64::from(pg_sys::ACL_USAGE) != 0 {
-                    users.push(item.ai_grantee);
-                }
-            }
+            let count = usize::try_from(length).unwrap_or(0);
+            roles.extend((0..count).map(|position| (*items.add(position)).ai_grantee));
         }
         pg_sys::ReleaseSysCache(row);
-        users
+        roles
     }
-}
-
-/// The effective user.
-pub fn user() -> u32 {
-    // SAFETY: no arguments; reads a global.
-    unsafe { pg_sys::GetUserId() }.to_u32()
 }
 
 /// True if the effective user is a superuser.
@@ -174,10 +153,14 @@ pub fn is_superuser() -> bool {
     unsafe { pg_sys::superuser() }
 }
 
-/// Name of the effective user, for the log.
-pub fn user_name() -> String {
-    // SAFETY: in a transaction. A palloc'ed string, which is copied; a dropped user is an error.
-    unsafe { CStr::from_ptr(pg_sys::GetUserNameFromId(pg_sys::GetUserId(), false)) }
-        .to_string_lossy()
-        .into_owned()
+/// Name of a role, for messages; empty if it was dropped.
+pub fn role_name(role: u32) -> String {
+    // SAFETY: in a transaction. A palloc'ed string, which is copied, or null.
+    unsafe {
+        let name = pg_sys::GetUserNameFromId(role.into(), true);
+        if name.is_null() {
+            return String::new();
+        }
+        shown(CStr::from_ptr(name).to_bytes())
+    }
 }

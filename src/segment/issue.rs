@@ -3,7 +3,8 @@
 //! | call | tag | handled by |
 //! | --- | --- | --- |
 //! | [`next_unguarded`] | a constant of the query | this function, inline |
-//! | | any other tag issuable by everybody | [`next_cached`], from the session's slot cache |
+//! | | the same, but the tag is not everybody's | [`next_restricted`]: the caller as well |
+//! | | any other tag | [`next_cached`], from the session's slot cache |
 //! | [`next`], [`next_range`], [`Batch`], [`next_number`] | any tag in the slot cache | [`take`] |
 //! | | all others | [`wait::take`]: looks up the slot, waits for a segment |
 //!
@@ -12,7 +13,7 @@
 use leaf_id_core::segment::{Obstacle, Taken};
 
 use crate::error::Failure;
-use crate::pg;
+use crate::pg::{self, Caller};
 use crate::shmem::{self, SlotRef};
 use crate::tags::transaction as edits;
 
@@ -25,7 +26,10 @@ use super::wait;
 #[derive(Clone, Copy)]
 pub struct CallSite {
     is_constant: bool,
+    /// The slot of a tag issuable by everybody.
     slot_ref: Option<SlotRef>,
+    /// The slot of any other tag, and who may take from it.
+    restricted: Option<(SlotRef, Caller)>,
 }
 
 impl CallSite {
@@ -34,12 +38,14 @@ impl CallSite {
         Self {
             is_constant,
             slot_ref: None,
+            restricted: None,
         }
     }
 
-    fn note(&mut self, slot_ref: &SlotRef) {
+    fn note(&mut self, slot_ref: &SlotRef, caller: Option<Caller>) {
         if self.is_constant {
-            self.slot_ref = Some(*slot_ref);
+            self.slot_ref = caller.is_none().then_some(*slot_ref);
+            self.restricted = caller.map(|caller| (*slot_ref, caller));
         }
     }
 }
@@ -70,9 +76,20 @@ pub fn next_unguarded<'a, C: Unguarded<'a>>(site: &CallSite, call: C) -> C::Id {
         return next_of(slot_ref, call);
     }
     if site.is_constant {
-        return call.next();
+        return next_restricted(site, call);
     }
     next_cached(call)
+}
+
+/// The next id of a constant tag that is not everybody's. Out of line, as [`next_cached`].
+#[inline(never)]
+fn next_restricted<'a, C: Unguarded<'a>>(site: &CallSite, call: C) -> C::Id {
+    match &site.restricted {
+        Some((slot_ref, caller)) if !edits::open() && *caller == Caller::now() => {
+            next_of(slot_ref, call)
+        }
+        _ => call.next(),
+    }
 }
 
 /// The next id from a known slot.
@@ -114,8 +131,8 @@ fn next_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, obstacle: Obs
 /// stack frame.
 #[inline(never)]
 fn next_cached<'a, C: Unguarded<'a>>(call: C) -> C::Id {
-    match call.tag().and_then(everybodys_slot) {
-        Some(slot_ref) => next_of(&slot_ref, call),
+    match call.tag().and_then(cached_slot) {
+        Some((slot_ref, _)) => next_of(&slot_ref, call),
         None => call.next(),
     }
 }
@@ -137,13 +154,14 @@ fn cache_holds() -> bool {
     !edits::open() && !pg::relation_changed()
 }
 
-/// The cached slot of a tag issuable by everybody. Cannot fail or panic.
+/// The cached slot of a tag that the caller may take from, and the caller, unless everybody may.
+/// Cannot fail or panic.
 #[inline(always)]
-fn everybodys_slot(tag: &[u8]) -> Option<SlotRef> {
+fn cached_slot(tag: &[u8]) -> Option<(SlotRef, Option<Caller>)> {
     if !cache_holds() {
         return None;
     }
-    SLOT_CACHE.look().everybodys(tag)
+    SLOT_CACHE.look().ids(tag)
 }
 
 /// The next id of a tag.
@@ -151,12 +169,12 @@ fn everybodys_slot(tag: &[u8]) -> Option<SlotRef> {
 /// # Errors
 /// See [`Failure`].
 pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
-    let slot_ref = everybodys_slot(tag);
-    let taken = slot_ref.and_then(|slot_ref| slot_ref.buffer.take(slot_ref.version).ok());
-    let (Some(slot_ref), Some(taken)) = (slot_ref, taken) else {
+    let cached = cached_slot(tag);
+    let taken = cached.and_then(|(slot_ref, _)| slot_ref.buffer.take(slot_ref.version).ok());
+    let (Some((slot_ref, caller)), Some(taken)) = (cached, taken) else {
         return Ok(take(tag, Amount::One, Wanted::Ids)?.first);
     };
-    site.note(&slot_ref);
+    site.note(&slot_ref, caller);
     if taken.leaves_work() {
         take::finish(&slot_ref, &taken);
     }

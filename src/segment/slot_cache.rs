@@ -48,21 +48,23 @@ impl SlotCache {
         }
     }
 
-    /// The slot of a tag issuable by everybody.
+    /// The slot of a tag with plain ids, if everybody may take from it, or if the last take was by
+    /// the same caller, who is then returned.
     #[inline(always)]
-    pub fn everybodys(&self, tag: &[u8]) -> Option<SlotRef> {
-        let (link, version) = self.slots.get(tag)?;
-        shmem::area()?.slot_ref(link, version)
+    pub fn ids(&self, tag: &[u8]) -> Option<(SlotRef, Option<Caller>)> {
+        let Some((link, version)) = self.slots.get(tag) else {
+            let (slot_ref, caller) = callers(&self.restricted, tag)?;
+            return Some((slot_ref, Some(caller)));
+        };
+        Some((shmem::area()?.slot_ref(link, version)?, None))
     }
 
-    /// The slot of a tag, if everybody may take from it or the last take was by the same caller.
+    /// The slot of a tag, if the caller may take from it as far as is known.
     #[inline]
     pub fn find(&self, tag: &[u8], wanted: Wanted) -> Option<SlotRef> {
         match wanted {
-            Wanted::Ids => self
-                .everybodys(tag)
-                .or_else(|| callers(&self.restricted, tag)),
-            Wanted::Numbers => callers(&self.opaque, tag),
+            Wanted::Ids => self.ids(tag).map(|(slot_ref, _)| slot_ref),
+            Wanted::Numbers => callers(&self.opaque, tag).map(|(slot_ref, _)| slot_ref),
         }
     }
 
@@ -108,10 +110,12 @@ impl SlotCache {
 
 /// The cached slot of a restricted or opaque tag, if the last take was by the same caller.
 #[inline(never)]
-fn callers(slots: &TagTable<(u64, Caller)>, tag: &[u8]) -> Option<SlotRef> {
+fn callers(slots: &TagTable<(u64, Caller)>, tag: &[u8]) -> Option<(SlotRef, Caller)> {
     let (link, (version, caller)) = slots.get(tag)?;
-    let slot_ref = shmem::area()?.slot_ref(link, version);
-    slot_ref.filter(|_| caller == Caller::now())
+    if caller != Caller::now() {
+        return None;
+    }
+    Some((shmem::area()?.slot_ref(link, version)?, caller))
 }
 
 fn remember<V: Copy>(

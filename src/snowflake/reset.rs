@@ -65,7 +65,7 @@ pub fn reset(until: i64) -> Result<(), Failure> {
         pg::wait_latch(Some(RETRY_MS), WaitEvent::Snowflake);
     };
     area.launcher().wake();
-    let (user, until) = (pg::user_name(), pg::format_ms(until_ms));
+    let (user, until) = (pg::role_name(pg::user()), pg::format_ms(until_ms));
     pgrx::log!(
         "leaf_id: snowflake ids were reset by {user} to carry times later than {until}, with worker id {worker_id}"
     );

@@ -1,9 +1,16 @@
 //! Rights per tag: the roles that may issue its ids.
 //!
-//! A row lists the roles in `granted_to`; NULL or a list with `public` means everybody. A session
-//! reads the row and caches the result per version of the slot's buffer. An edit of the list ends
-//! the version when it commits (see [`super::transaction`]), so a REVOKE takes effect at once in
-//! all sessions.
+//! A role may if the tag is granted to it, or if it may insert into a column whose default issues
+//! the ids of the tag, as with an identity column. Such a default gives away what its owner has:
+//! the owner of the table, and that of the column's domain, must have the grant. Managers of tags,
+//! who could grant it to themselves, and superusers have it for all tags.
+//!
+//! A row lists the roles with a grant in `granted_to`; a list with `public` means everybody. A
+//! session reads the row, and if necessary the columns, and caches the result per version of the
+//! slot's buffer. An edit of the list ends the version when it commits (see
+//! [`super::transaction`]), so a REVOKE takes effect at once in all sessions. Columns take effect as
+//! PostgreSQL's own privileges do: with the next statement after the change has committed, and in
+//! an open transaction no later than with its end ([`pg::Caller`]).
 //!
 //! A tag issuable by everybody costs nothing on the hot path: the slot's [`Access`] says so once an
 //! allocator has read the row for a claim, and only then does a session cache the slot without its
@@ -12,18 +19,20 @@
 //! the version. So a process that reads the version, then the access, never gets the access of an
 //! earlier version.
 
+use crate::error::Failure;
 use crate::pg::{self, Name};
-use crate::shmem::Access;
+use crate::shmem::{Access, Key};
 
 /// The pseudo-role for everybody.
 const PUBLIC: &[u8] = b"public";
 
 impl Access {
     /// Access for a list of roles.
-    pub fn of(granted_to: Option<&[Name]>) -> Self {
-        match granted_to {
-            Some(roles) if !names_public(roles) => Self::Restricted,
-            _ => Self::Everybody,
+    pub fn of(granted_to: &[Name]) -> Self {
+        if names_public(granted_to) {
+            Self::Everybody
+        } else {
+            Self::Restricted
         }
     }
 }
@@ -33,10 +42,69 @@ fn names_public(roles: &[Name]) -> bool {
     roles.iter().any(is_public)
 }
 
-/// True if the caller may issue ids of a tag with this list.
-pub fn caller_may_issue(granted_to: Option<&[Name]>) -> bool {
-    match granted_to {
-        Some(roles) => names_public(roles) || pg::caller_is_one_of(roles),
-        None => true,
+fn is_granted(role: u32, key: &Key, granted_to: &[Name]) -> bool {
+    names_public(granted_to)
+        || pg::role_is_one_of(role, granted_to, key.relation)
+        || pg::role_may_update(role, key.relation)
+}
+
+/// Checks that the caller may claim ids of a tag with this list for another server. Columns do not
+/// count, since nothing is inserted here.
+///
+/// # Errors
+/// It may not.
+pub fn check_claim(key: &Key, granted_to: &[Name]) -> Result<(), Failure> {
+    let user = pg::user();
+    if is_granted(user, key, granted_to) {
+        Ok(())
+    } else {
+        Err(forbidden(key, user))
     }
+}
+
+/// Checks that the caller may issue ids of a tag with this list.
+///
+/// # Errors
+/// It may not.
+pub fn check_issue(key: &Key, granted_to: &[Name]) -> Result<(), Failure> {
+    let user = pg::user();
+    if is_granted(user, key, granted_to) {
+        return Ok(());
+    }
+    let mut lacking = None;
+    let found = pg::has_default(
+        &issuers(),
+        key.tag.bytes(),
+        |relation| pg::may_insert(user, relation),
+        |owners| {
+            let mut owners = owners.iter();
+            let without = owners.find(|owner| !is_granted(**owner, key, granted_to));
+            lacking = lacking.or(without.copied());
+            without.is_none()
+        },
+    );
+    if found {
+        return Ok(());
+    }
+    // With the owner's grant, the column would be enough.
+    Err(forbidden(key, lacking.unwrap_or(user)))
+}
+
+fn forbidden(key: &Key, role: u32) -> Failure {
+    Failure::TagForbidden {
+        tag: key.tag.name(),
+        role: pg::role_name(role),
+    }
+}
+
+/// The functions that issue ids in a default.
+fn issuers() -> Vec<u32> {
+    let Some(schema) = pg::extension_schema() else {
+        return Vec::new();
+    };
+    [c"leaf_segment_next", c"leaf_opaque_next"]
+        .into_iter()
+        .filter_map(|name| pg::find_function_in(schema, name, &[pg::Type::Text.oid()]))
+        .map(|function| function.oid)
+        .collect()
 }

@@ -53,7 +53,7 @@ const COLUMN: Change = Change {
             "COMMENT ON COLUMN leaf_id.leaf_alloc.granted_to",
             "and leaf_tag_revoke()';",
         ),
-        ("    granted_to name[]", ",\n"),
+        ("    granted_to name[] NOT NULL", ",\n"),
         (
             ",\n    CONSTRAINT leaf_alloc_server_incarnation_of_server",
             "OPERATOR(pg_catalog.=) 0)",
@@ -62,6 +62,8 @@ const COLUMN: Change = Change {
     step: "ALTER TABLE leaf_id.leaf_alloc ADD COLUMN granted_to name[],
            ADD CONSTRAINT leaf_alloc_server_incarnation_of_server CHECK (
                server IS NOT NULL OR server_incarnation OPERATOR(pg_catalog.=) 0);
+           ALTER TABLE leaf_id.leaf_alloc ALTER granted_to SET NOT NULL,
+               ALTER granted_to SET DEFAULT ARRAY[CURRENT_USER]::name[];
            {0}",
     ..NOTHING
 };
@@ -301,8 +303,8 @@ fn what_a_step_forgets_is_seen() {
         ("option", " WITH GRANT OPTION", ""),
         (
             "default",
-            "ADD COLUMN granted_to name[]",
-            "ADD COLUMN granted_to name[] DEFAULT '{}'",
+            "ARRAY[CURRENT_USER]::name[]",
+            "'{}'",
         ),
         (
             "order",

@@ -29,12 +29,21 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
         lease("renew", "1, '{role}', 2, 3, 5, NULL"),
     );
     let (prepare, statements): (&str, &[&str]) = match action {
-        "issue segment ids" => (
+        "issue ids of a tag that was granted to `public`" => (
             "",
             &[
                 "SELECT leaf_segment_next('t')",
                 "SELECT leaf_segment_next_batch('t', 3)",
                 "SELECT leaf_segment_next_range('t', 3)",
+            ],
+        ),
+        "issue ids of a tag that issues the default of a column they may insert into" => (
+            "",
+            &[
+                "INSERT INTO by_column (n) VALUES (1)",
+                "SELECT leaf_segment_next('column')",
+                "SELECT leaf_segment_next_batch('column', 3)",
+                "SELECT leaf_segment_next_range('column', 3)",
             ],
         ),
         "issue snowflake ids" => (
@@ -63,16 +72,16 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             ],
         ),
         "fit tags to the data" => ("", &["SELECT leaf_check()", "SELECT leaf_sync()"]),
-        "issue ids of a tag that was granted to them by name, and revoked from `public`" => (
+        "issue ids of a tag that was granted to them by name" => (
             "",
             &["SELECT leaf_segment_next('granted')"],
         ),
-        "issue ids of a tag that was revoked from `public`" => (
+        "issue ids of any other tag" => (
             "",
             &[
-                "SELECT leaf_segment_next('revoked')",
-                "SELECT leaf_segment_next_batch('revoked', 3)",
-                "SELECT leaf_segment_next_range('revoked', 3)",
+                "SELECT leaf_segment_next('others')",
+                "SELECT leaf_segment_next_batch('others', 3)",
+                "SELECT leaf_segment_next_range('others', 3)",
             ],
         ),
         "move a column of their own table to a tag" => (
@@ -114,7 +123,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT leaf_opaque_decode('opaque', 1)",
             ],
         ),
-        "issue opaque ids" => ("", &["SELECT leaf_opaque_next('opaque')"]),
+        "issue opaque ids of a tag that was granted to `public`" => ("", &["SELECT leaf_opaque_next('opaque')"]),
         "reset an opaque tag, or create it again" => (
             "",
             &[
@@ -244,8 +253,14 @@ fn each_role_may_do_what_security_md_says() {
          GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_lease TO member;
          GRANT SELECT, INSERT, DELETE ON leaf_id.leaf_gapless TO manager;
          SELECT leaf_gapless_create('s');
-         SELECT leaf_tag_create('granted'), leaf_tag_create('revoked'), leaf_opaque_create('opaque');
-         SELECT leaf_tag_revoke('granted', 'public'), leaf_tag_revoke('revoked', 'public')",
+         SELECT leaf_tag_create('granted'), leaf_tag_create('others'), leaf_tag_create('column'),
+             leaf_opaque_create('opaque');
+         SELECT leaf_tag_grant('t', 'public'), leaf_tag_grant('opaque', 'public')",
+    );
+    admin.run(
+        "CREATE TABLE public.by_column (id bigint DEFAULT leaf_segment_next('column'), n int);
+         ALTER TABLE public.by_column OWNER TO owner;
+         GRANT INSERT (n) ON public.by_column TO public",
     );
     for (_, role) in ROLES {
         admin.run(&format!("SELECT leaf_tag_grant('granted', '{role}')"));
