@@ -2,7 +2,7 @@
 -- on leaf_alloc and, to grant to a role, USAGE on the schema WITH GRANT OPTION. PUBLIC's USAGE
 -- makes no name valid; only a grant to the role itself does, on the schema or on leaf_alloc.
 
-CREATE FUNCTION @extschema@.leaf_tag_grant(tag text, role text) RETURNS void
+CREATE FUNCTION leaf_id.leaf_grant_tag(tag text, role text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -57,6 +57,12 @@ BEGIN
     END IF;
 END
 $$;
+COMMENT ON FUNCTION leaf_id.leaf_grant_tag(text, text) IS 'What leaf_tag_grant() does';
+
+CREATE FUNCTION @extschema@.leaf_tag_grant(tag text, role text) RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS 'SELECT leaf_id.leaf_grant_tag($1, $2)';
 COMMENT ON FUNCTION @extschema@.leaf_tag_grant(text, text) IS
     'Lets a role issue ids of a tag, or every role: public; and those who may insert into columns of the role''s tables that issue them';
 

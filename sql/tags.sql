@@ -87,6 +87,13 @@ ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_truncate;
 ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_mark;
 ALTER TABLE leaf_id.leaf_alloc ENABLE ALWAYS TRIGGER leaf_alloc_mark_truncate;
 
+CREATE FUNCTION leaf_id.leaf_check_preloaded(is_error boolean) RETURNS void
+    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_check_preloaded_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_check_preloaded(boolean) IS
+    'An error, or else a warning in each session, if the library was not loaded when the server started';
+-- CREATE EXTENSION is the first to say so.
+SELECT leaf_id.leaf_check_preloaded(false);
+
 CREATE FUNCTION @extschema@.leaf_tag_create(
     tag text,
     step integer DEFAULT 1000,
@@ -121,6 +128,7 @@ BEGIN
             MESSAGE = pg_catalog.format('server name "%s" is too long', $7),
             DETAIL = 'Names have at most 63 bytes.';
     END IF;
+    PERFORM leaf_id.leaf_check_preloaded(false);
     IF $8 THEN
         INSERT INTO leaf_id.leaf_alloc (
             biz_tag, step, max_id, max_step, max_value, description, server)
@@ -146,18 +154,31 @@ CREATE FUNCTION leaf_id.leaf_forget(tag text) RETURNS boolean
 COMMENT ON FUNCTION leaf_id.leaf_forget(text) IS
     'Forgets how far ids of a name were claimed that no tag has; true if that was known';
 
-CREATE FUNCTION @extschema@.leaf_tag_drop(tag text, forget boolean DEFAULT false) RETURNS void
+CREATE FUNCTION @extschema@.leaf_tag_drop(tag text, forget boolean DEFAULT false, force boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    missing CONSTANT text := CASE WHEN $1 IS NULL THEN 'tag' WHEN $2 IS NULL THEN 'forget' WHEN $3 IS NULL THEN 'force' END;
+    columns text;
     done boolean;
 BEGIN
-    IF $1 IS NULL OR $2 IS NULL THEN
+    IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
-            MESSAGE = pg_catalog.format(
-                'leaf_tag_drop() takes no null for "%s"', CASE WHEN $1 IS NULL THEN 'tag' ELSE 'forget' END);
+            MESSAGE = pg_catalog.format('leaf_tag_drop() takes no null for "%s"', missing);
+    END IF;
+    IF NOT $3 AND pg_catalog.has_table_privilege('leaf_id.leaf_alloc', 'DELETE') THEN
+        SELECT pg_catalog.string_agg(pg_catalog.format(
+            'The default of column "%s" of table %s issues its ids.', c.column_name, c.relation::pg_catalog.regclass), E'\n')
+        INTO columns FROM leaf_id.leaf_columns_of_tag($1) c;
+        IF columns IS NOT NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'dependent_objects_still_exist',
+                MESSAGE = pg_catalog.format('cannot drop tag "%s" because columns take their ids from it', $1),
+                DETAIL = columns,
+                HINT = pg_catalog.format('To drop it all the same: SELECT leaf_tag_drop(%L, force => true);', $1);
+        END IF;
     END IF;
     DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = $1;
     done := FOUND;
@@ -171,19 +192,35 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.leaf_tag_drop(text, boolean) IS
-    'Drops a tag. One that is created under its name later goes on above its ids, but with forget';
+COMMENT ON FUNCTION @extschema@.leaf_tag_drop(text, boolean, boolean) IS
+    'Drops a tag that no column''s default issues, unless by force. One that is created under its name later goes on above its ids, but with forget';
 
-CREATE FUNCTION @extschema@.leaf_tag_reset(tag text, next_id bigint) RETURNS void
+CREATE FUNCTION @extschema@.leaf_tag_reset(tag text, next_id bigint, force boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    missing CONSTANT text := CASE WHEN $1 IS NULL THEN 'tag' WHEN $2 IS NULL THEN 'next_id' WHEN $3 IS NULL THEN 'force' END;
+    columns text;
 BEGIN
-    IF $1 IS NULL OR $2 IS NULL THEN
+    IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
-            MESSAGE = pg_catalog.format(
-                'leaf_tag_reset() takes no null for "%s"', CASE WHEN $1 IS NULL THEN 'tag' ELSE 'next_id' END);
+            MESSAGE = pg_catalog.format('leaf_tag_reset() takes no null for "%s"', missing);
+    END IF;
+    -- As far as the caller may read them.
+    IF NOT $3 AND pg_catalog.has_table_privilege('leaf_id.leaf_alloc', 'SELECT, UPDATE') THEN
+        SELECT pg_catalog.string_agg(pg_catalog.format(
+            'Column "%s" of table %s holds %s.', c.column_name, c.relation::pg_catalog.regclass, c.largest), E'\n')
+        INTO columns
+        FROM leaf_id.leaf_read_columns($1) c WHERE c.tag OPERATOR(pg_catalog.=) $1 AND c.largest OPERATOR(pg_catalog.>=) $2;
+        IF columns IS NOT NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = pg_catalog.format('cannot reset tag "%s" to %s because columns hold larger ids', $1, $2),
+                DETAIL = columns,
+                HINT = pg_catalog.format('To issue them once more: SELECT leaf_tag_reset(%L, %s, force => true);', $1, $2);
+        END IF;
     END IF;
     -- 0 requests a new incarnation, with which max_id may be lowered.
     UPDATE leaf_id.leaf_alloc SET max_id = $2, incarnation = 0 WHERE biz_tag = $1;
@@ -194,5 +231,5 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.leaf_tag_reset(text, bigint) IS
-    'Gives a tag a new incarnation that starts at next_id, also below ids that were issued';
+COMMENT ON FUNCTION @extschema@.leaf_tag_reset(text, bigint, boolean) IS
+    'Gives a tag a new incarnation that starts at next_id, also below ids that were issued; below those in columns only by force';

@@ -257,7 +257,7 @@ RESET ROLE;
 SELECT leaf_tag_grant('mine', 'leaf_id_mallory');
 SET ROLE leaf_id_mallory;
 INSERT INTO evil.mine DEFAULT VALUES RETURNING id;
-SELECT leaf_tag_reset('mine', 90), leaf_tag_drop('mine', forget => true);
+SELECT leaf_tag_reset('mine', 90), leaf_tag_drop('mine', forget => true, force => true);
 -- And nothing else.
 SELECT statement, sqlstate, message
 FROM (VALUES ('TRUNCATE leaf_id.leaf_alloc'),
@@ -289,9 +289,9 @@ SET ROLE leaf_id_app;
 SELECT sqlstate, message FROM refusal($$SELECT leaf_segment_next('mine')$$);
 RESET ROLE;
 
-SELECT leaf_tag_drop('mine', forget => true), leaf_tag_drop('t', forget => true);
 DROP VIEW answers;
-DROP TABLE things, issued;
+DROP TABLE things, issued, evil.mine;
+SELECT leaf_tag_drop('mine', forget => true), leaf_tag_drop('t', forget => true);
 DROP FUNCTION as_admin(text);
 DROP OWNED BY leaf_id_app, leaf_id_mallory, leaf_id_staff, leaf_id_monitor, leaf_id_stranger;
 DROP ROLE leaf_id_app, leaf_id_mallory, leaf_id_staff, leaf_id_monitor, leaf_id_stranger;

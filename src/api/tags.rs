@@ -1,13 +1,13 @@
 //! The triggers of leaf_id.leaf_alloc, which detect edits of tags.
 
 use leaf_id_core::step::Limits;
-use pgrx::pg_sys;
 use pgrx::prelude::*;
+use pgrx::{PgLogLevel, pg_sys};
 
 use super::call::{bigint, finish, tag};
 use crate::error::Failure;
 use crate::pg::{self, RawDatum, TriggerCall};
-use crate::shmem::Tag;
+use crate::shmem::{self, Tag};
 use crate::tags::heap::{ALLOC, AllocRow, Edit, LastClaim};
 use crate::tags::transaction;
 use crate::tags::trigger::{self, Merged};
@@ -111,6 +111,21 @@ fn leaf_skip(
         largest_claim,
     };
     bigint(last_claim.skip(limits))
+}
+
+#[pg_extern(strict, sql = false)]
+fn leaf_check_preloaded(is_error: bool) {
+    use core::sync::atomic::{AtomicBool, Ordering};
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if shmem::area().is_some() || pg::binary_upgrade() {
+        return;
+    }
+    if is_error {
+        Failure::NotPreloaded.raise();
+    }
+    if !SAID.swap(true, Ordering::Relaxed) {
+        Failure::NotPreloaded.report().report(PgLogLevel::WARNING);
+    }
 }
 
 #[pg_extern(strict, sql = false)]
