@@ -198,9 +198,37 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_read_columns(text) IS
     'The columns that issue ids, of one tag or of all, with their largest values';
 
+-- Of tables whose values count.
+CREATE FUNCTION leaf_id.leaf_grant_to_owners(tag text, is_named boolean) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    owner record;
+BEGIN
+    FOR owner IN
+        SELECT DISTINCT r.rolname AS name, has_schema_privilege('leaf_id', 'USAGE WITH GRANT OPTION') AS may_be_granted
+        FROM leaf_id.leaf_columns_of_tag($1) i
+        JOIN pg_class c ON c.oid = i.relation
+        JOIN pg_roles r ON r.oid = c.relowner AND NOT r.rolsuper
+        WHERE r.rolname <> current_user AND (is_named OR pg_has_role(r.oid, 'pg_database_owner', 'USAGE'))
+    LOOP
+        IF owner.may_be_granted THEN
+            PERFORM leaf_id.leaf_grant_tag($1, owner.name);
+        ELSE
+            RAISE NOTICE 'role "%" owns a column of tag "%", and needs a grant: SELECT leaf_tag_grant(%, %)',
+                owner.name, $1, quote_literal($1), quote_literal(owner.name);
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_grant_to_owners(text, boolean) IS
+    'Grants a tag that leaf_sync() has created to the owners of its columns, so that whoever inserts there may issue it';
+
 CREATE FUNCTION leaf_id.leaf_create_for_columns(
     tag text,
     apply boolean,
+    is_named boolean,
     wanted bigint,
     may_raise boolean,
     is_incomplete boolean,
@@ -235,11 +263,13 @@ BEGIN
         IF NOT FOUND THEN
             -- Created concurrently.
             action := NULL;
+            RETURN;
         END IF;
+        PERFORM leaf_id.leaf_grant_to_owners($1, is_named);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_create_for_columns(text, boolean, bigint, boolean, boolean, bigint) IS
+COMMENT ON FUNCTION leaf_id.leaf_create_for_columns(text, boolean, boolean, bigint, boolean, boolean, bigint) IS
     'Creates a tag that columns name, if that is safe; no action: it exists';
 
 -- Only where max_value was a type's end, or the tag belongs to its column: nobody has chosen it.
@@ -406,7 +436,7 @@ BEGIN
         ELSIF this.tag IS DISTINCT FROM tag THEN
             SELECT NULL::bigint AS next_before, c.* INTO fitted
             FROM leaf_id.leaf_create_for_columns(
-                this.tag, apply, this.wanted, this.may_raise, this.is_incomplete, this.tag_end) c;
+                this.tag, apply, only_tag IS NOT NULL, this.wanted, this.may_raise, this.is_incomplete, this.tag_end) c;
             IF fitted.action IS NULL THEN
                 SELECT r.* INTO fitted
                 FROM leaf_id.leaf_raise_for_columns(this.tag, apply, this.wanted, this.smallest_end, this.largest_end) r;

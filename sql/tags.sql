@@ -168,16 +168,18 @@ BEGIN
             ERRCODE = 'null_value_not_allowed',
             MESSAGE = pg_catalog.format('leaf_tag_drop() takes no null for "%s"', missing);
     END IF;
-    IF NOT $3 AND pg_catalog.has_table_privilege('leaf_id.leaf_alloc', 'DELETE') THEN
+    IF NOT $3 AND NOT pg_catalog.pg_is_in_recovery() AND pg_catalog.has_table_privilege('leaf_id.leaf_alloc', 'DELETE') THEN
         SELECT pg_catalog.string_agg(pg_catalog.format(
             'The default of column "%s" of table %s issues its ids.', c.column_name, c.relation::pg_catalog.regclass), E'\n')
-        INTO columns FROM leaf_id.leaf_columns_of_tag($1) c;
+        INTO columns FROM leaf_id.leaf_columns_of_tag($1) c
+        WHERE EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag OPERATOR(pg_catalog.=) $1);
         IF columns IS NOT NULL THEN
             RAISE EXCEPTION USING
                 ERRCODE = 'dependent_objects_still_exist',
                 MESSAGE = pg_catalog.format('cannot drop tag "%s" because columns take their ids from it', $1),
                 DETAIL = columns,
-                HINT = pg_catalog.format('To drop it all the same: SELECT leaf_tag_drop(%L, force => true);', $1);
+                HINT = pg_catalog.format('To drop it all the same: SELECT leaf_tag_drop(%L, %sforce => true);',
+                    $1, CASE WHEN $2 THEN 'forget => true, ' END);
         END IF;
     END IF;
     DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = $1;
@@ -209,7 +211,9 @@ BEGIN
             MESSAGE = pg_catalog.format('leaf_tag_reset() takes no null for "%s"', missing);
     END IF;
     -- As far as the caller may read them.
-    IF NOT $3 AND pg_catalog.has_table_privilege('leaf_id.leaf_alloc', 'SELECT, UPDATE') THEN
+    IF NOT $3 AND NOT pg_catalog.pg_is_in_recovery()
+        AND pg_catalog.has_table_privilege('leaf_id.leaf_alloc', 'SELECT') AND pg_catalog.has_table_privilege('leaf_id.leaf_alloc', 'UPDATE')
+    THEN
         SELECT pg_catalog.string_agg(pg_catalog.format(
             'Column "%s" of table %s holds %s.', c.column_name, c.relation::pg_catalog.regclass, c.largest), E'\n')
         INTO columns

@@ -192,12 +192,22 @@ SET ROLE leaf_id_app;
 INSERT INTO shop.here DEFAULT VALUES RETURNING id > 2 AS further;
 RESET ROLE;
 
+-- After a restore of the tables alone: a superuser creates the tag, and the application goes on.
+CREATE TABLE shop.restored (id bigint DEFAULT leaf_segment_next('restored'), item text);
+INSERT INTO shop.restored VALUES (40, 'tea');
+ALTER TABLE shop.restored OWNER TO leaf_id_owner;
+GRANT INSERT ON shop.restored TO leaf_id_app;
+SELECT action, next_after FROM leaf_sync('restored');
+SET ROLE leaf_id_app;
+INSERT INTO shop.restored (item) VALUES ('tea');
+RESET ROLE;
+
 SET client_min_messages = warning;
 DROP SCHEMA shop CASCADE;
 DROP VIEW inserts;
 RESET client_min_messages;
 DROP FUNCTION as_admin(text), number();
-SELECT leaf_tag_drop(tag, forget => true) FROM unnest('{orders,codes,here}'::text[]) tag;
+SELECT leaf_tag_drop(tag, forget => true) FROM unnest('{orders,codes,here,restored}'::text[]) tag;
 DELETE FROM leaf_id.leaf_opaque_key;
 DROP OWNED BY leaf_id_owner, leaf_id_app, leaf_id_mallory, leaf_id_writers;
 DROP ROLE leaf_id_owner, leaf_id_app, leaf_id_mallory, leaf_id_writers;
