@@ -101,7 +101,8 @@ impl CatalogRow {
     }
 }
 
-/// Visits the rows of a catalog with these keys, until `visit` breaks off with a result.
+/// Visits the rows of a catalog with these keys, until `visit` breaks off with a result. Without an
+/// index and keys, all rows.
 ///
 /// # Safety
 /// In a transaction. The index belongs to the catalog and begins with the columns of the keys, of
@@ -120,7 +121,14 @@ pub(super) unsafe fn visit_rows<T>(
     unsafe {
         let catalog = pg_sys::table_open(catalog, lock);
         let keys = keys.as_mut_ptr();
-        let scan = pg_sys::systable_beginscan(catalog, index, true, latest, count, keys);
+        let scan = pg_sys::systable_beginscan(
+            catalog,
+            index,
+            index != pg_sys::InvalidOid,
+            latest,
+            count,
+            keys,
+        );
         let mut result = None;
         while result.is_none() {
             let row = pg_sys::systable_getnext(scan);

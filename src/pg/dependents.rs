@@ -1,6 +1,7 @@
 //! What depends on an object: the defaults that call a function, and the views and rules through
 //! which a table is written.
 
+use core::ffi::c_char;
 use core::ops::ControlFlow;
 use std::collections::BTreeSet;
 
@@ -17,7 +18,6 @@ use super::roles::role_may_insert;
 const PG_DEPEND: pg_sys::Oid = pg_sys::Oid::from_u32(2608);
 const PG_DEPEND_REFERENCE_INDEX: pg_sys::Oid = pg_sys::Oid::from_u32(2674);
 const PG_ATTRDEF: pg_sys::Oid = pg_sys::Oid::from_u32(2604);
-const PG_ATTRDEF_OID_INDEX: pg_sys::Oid = pg_sys::Oid::from_u32(2657);
 const PG_REWRITE: pg_sys::Oid = pg_sys::Oid::from_u32(2618);
 const PG_REWRITE_OID_INDEX: pg_sys::Oid = pg_sys::Oid::from_u32(2692);
 
@@ -50,62 +50,89 @@ fn dependents(class: pg_sys::Oid, object: u32) -> Vec<Dependent> {
 /// True if there is a column whose default, or that of its domain, calls one of these functions
 /// with this constant text as its first argument, in a table that `may_matter`, and if it `counts`:
 /// by the owners of what decides about the default, which are the table and the domain.
+///
+/// Defaults are not found by what they depend on, but by the text, which is in few of them: with
+/// thousands of columns, a look at each is most of the time.
 pub fn has_default(
     functions: &[u32],
     text: &[u8],
     may_matter: impl Fn(u32) -> bool,
     mut counts: impl FnMut(&[u32]) -> bool,
 ) -> bool {
+    let stored = stored_form(text);
     let calls = |tree| {
         // SAFETY: the default of a column or a domain, not null. The tree does not outlive its
         // memory.
         unsafe {
-            PgMemoryContexts::new("leaf_id default")
-                .switch_to(|_| Expression::from_value(tree).calls(functions, text))
+            contains(tree, &stored)
+                && PgMemoryContexts::new("leaf_id default")
+                    .switch_to(|_| Expression::from_value(tree).calls(functions, text))
         }
     };
     let mut counts = |relation: u32, domain_owner: Option<u32>| {
         let owners = relation_owner(relation).into_iter().chain(domain_owner);
-        counts(&owners.collect::<Vec<_>>())
+        may_matter(relation) && counts(&owners.collect::<Vec<_>>())
     };
-    let mut callers = functions
-        .iter()
-        .flat_map(|function| dependents(pg_sys::ProcedureRelationId, *function));
-    callers.any(|caller| match caller.class {
-        PG_ATTRDEF => column_default(caller.object, |relation, tree| {
-            may_matter(relation) && calls(tree)
-        })
-        .is_some_and(|relation| counts(relation, None)),
-        pg_sys::TypeRelationId => domain_default(caller.object, calls).is_some_and(|owner| {
-            dependents(pg_sys::TypeRelationId, caller.object)
-                .into_iter()
-                .filter(|column| {
-                    column.class == pg_sys::RelationRelationId
-                        && has_no_default(column.object, column.column)
-                        && may_matter(column.object)
+    has_column_default(|relation, tree| calls(tree) && counts(relation, None))
+        || functions
+            .iter()
+            .flat_map(|function| dependents(pg_sys::ProcedureRelationId, *function))
+            .filter(|caller| caller.class == pg_sys::TypeRelationId)
+            .any(|domain| {
+                domain_default(domain.object, calls).is_some_and(|owner| {
+                    dependents(pg_sys::TypeRelationId, domain.object)
+                        .into_iter()
+                        .filter(|column| column.class == pg_sys::RelationRelationId)
+                        .filter(|column| has_no_default(column.object, column.column))
+                        .any(|column| counts(column.object, Some(owner)))
                 })
-                .any(|column| counts(column.object, Some(owner)))
-        }),
-        _ => false,
-    })
+            })
 }
 
-/// The table of a default, if `is_wanted`.
-fn column_default(default: u32, is_wanted: impl Fn(u32, pg_sys::Datum) -> bool) -> Option<u32> {
-    let (oid, adrelid, adbin) = (1, 2, 4);
-    // SAFETY: in a transaction; the index is on the oid, and no column is ever null.
-    unsafe {
-        visit_rows(
-            PG_ATTRDEF,
-            PG_ATTRDEF_OID_INDEX,
-            &[key(oid, default.into())],
-            |row| {
-                let relation = oid_value(row.column(adrelid));
-                ControlFlow::Break(is_wanted(relation, row.column(adbin)).then_some(relation))
-            },
-        )
-        .flatten()
+/// The bytes of a constant as PostgreSQL stores it in an expression: decimal numbers.
+fn stored_form(text: &[u8]) -> Vec<u8> {
+    let mut stored = vec![b' '];
+    for byte in text {
+        // A char, which is signed on some platforms.
+        let number = c_char::from_ne_bytes([*byte]);
+        stored.extend(format!("{number} ").bytes());
     }
+    stored
+}
+
+/// True if a stored expression contains these bytes.
+///
+/// # Safety
+/// The datum is a `pg_node_tree`, and not null.
+unsafe fn contains(tree: pg_sys::Datum, bytes: &[u8]) -> bool {
+    // SAFETY: guaranteed by the caller; both slices are as long as stated.
+    unsafe {
+        let text = pg_sys::pg_detoast_datum_packed(tree.cast_mut_ptr());
+        let text = pgrx::varlena_to_byte_slice(text);
+        let found = libc::memmem(
+            text.as_ptr().cast(),
+            text.len(),
+            bytes.as_ptr().cast(),
+            bytes.len(),
+        );
+        !found.is_null()
+    }
+}
+
+/// True if a default of some table's column `is_wanted`.
+fn has_column_default(mut is_wanted: impl FnMut(u32, pg_sys::Datum) -> bool) -> bool {
+    let (adrelid, adbin) = (2, 4);
+    // SAFETY: in a transaction; a scan of the whole catalog, in which no column is ever null.
+    unsafe {
+        visit_rows(PG_ATTRDEF, pg_sys::InvalidOid, &[], |row| {
+            if is_wanted(oid_value(row.column(adrelid)), row.column(adbin)) {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })
+    }
+    .is_some()
 }
 
 /// The owner of a domain, if its default `is_wanted`.

@@ -19,8 +19,10 @@
 //! the version. So a process that reads the version, then the access, never gets the access of an
 //! earlier version.
 
+use std::collections::BTreeMap;
+
 use crate::error::Failure;
-use crate::pg::{self, Name};
+use crate::pg::{self, Caller, Name};
 use crate::shmem::{Access, Key};
 
 /// The pseudo-role for everybody.
@@ -71,24 +73,54 @@ pub fn check_issue(key: &Key, granted_to: &[Name]) -> Result<(), Failure> {
     if is_granted(user, key, granted_to) {
         return Ok(());
     }
+    let without = |owners: &[u32]| {
+        let mut owners = owners.iter().copied();
+        owners.find(|owner| !is_granted(*owner, key, granted_to))
+    };
+    let caller = Caller::to_check();
+    let place = (key.relation, key.tag.bytes().into());
+    let known = GIVEN.with(|given| given.get(&place).cloned());
+    if let Some((checked, owners)) = known
+        && checked == caller
+        && without(&owners).is_none()
+    {
+        return Ok(());
+    }
     let mut lacking = None;
-    let found = pg::has_default(
+    let mut found = Vec::new();
+    let is_given = pg::has_default(
         &issuers(),
         key.tag.bytes(),
         |relation| pg::may_insert(user, relation),
         |owners| {
-            let mut owners = owners.iter();
-            let without = owners.find(|owner| !is_granted(**owner, key, granted_to));
-            lacking = lacking.or(without.copied());
+            let without = without(owners);
+            lacking = lacking.or(without);
+            found = owners.to_vec();
             without.is_none()
         },
     );
-    if found {
+    if is_given {
+        GIVEN.with_mut(|given| {
+            if given.len() >= MAX_GIVEN {
+                given.clear();
+            }
+            given.insert(place, (caller, found));
+        });
         return Ok(());
     }
     // With the owner's grant, the column would be enough.
     Err(forbidden(key, lacking.unwrap_or(user)))
 }
+
+/// Max remembered columns.
+const MAX_GIVEN: usize = 10_000;
+
+/// Per table of tags and tag, the caller who was last found to have a right by a column, and those
+/// whose grant it rests on.
+type Given = BTreeMap<(u32, Box<[u8]>), (Caller, Vec<u32>)>;
+
+/// A session checks more than once before it caches a slot.
+static GIVEN: pg::BackendLocal<Given> = pg::BackendLocal::new(BTreeMap::new());
 
 fn forbidden(key: &Key, role: u32) -> Failure {
     Failure::TagForbidden {
