@@ -27,9 +27,9 @@ use super::wait;
 pub struct CallSite {
     is_constant: bool,
     /// The slot of a tag issuable by everybody.
-    slot_ref: Option<SlotRef>,
+    everybodys: Option<SlotRef>,
     /// The slot of any other tag, and who may take from it.
-    restricted: Option<(SlotRef, Caller)>,
+    callers: Option<(SlotRef, Caller)>,
 }
 
 impl CallSite {
@@ -37,15 +37,8 @@ impl CallSite {
     pub const fn new(is_constant: bool) -> Self {
         Self {
             is_constant,
-            slot_ref: None,
-            restricted: None,
-        }
-    }
-
-    fn note(&mut self, slot_ref: &SlotRef, caller: Option<Caller>) {
-        if self.is_constant {
-            self.slot_ref = caller.is_none().then_some(*slot_ref);
-            self.restricted = caller.map(|caller| (*slot_ref, caller));
+            everybodys: None,
+            callers: None,
         }
     }
 }
@@ -70,7 +63,7 @@ pub trait Unguarded<'a>: Copy {
 /// atomic addition.
 #[inline]
 pub fn next_unguarded<'a, C: Unguarded<'a>>(site: &CallSite, call: C) -> C::Id {
-    if let Some(slot_ref) = &site.slot_ref
+    if let Some(slot_ref) = &site.everybodys
         && !edits::open()
     {
         return next_of(slot_ref, call);
@@ -84,7 +77,7 @@ pub fn next_unguarded<'a, C: Unguarded<'a>>(site: &CallSite, call: C) -> C::Id {
 /// The next id of a constant tag that is not everybody's. Out of line, as [`next_cached`].
 #[inline(never)]
 fn next_restricted<'a, C: Unguarded<'a>>(site: &CallSite, call: C) -> C::Id {
-    match &site.restricted {
+    match &site.callers {
         Some((slot_ref, caller)) if !edits::open() && *caller == Caller::now() => {
             next_of(slot_ref, call)
         }
@@ -131,7 +124,16 @@ fn next_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, obstacle: Obs
 /// stack frame.
 #[inline(never)]
 fn next_cached<'a, C: Unguarded<'a>>(call: C) -> C::Id {
-    match call.tag().and_then(cached_slot) {
+    match call.tag().and_then(everybodys_slot) {
+        Some(slot_ref) => next_of(&slot_ref, call),
+        None => next_callers(call),
+    }
+}
+
+/// The same, for a tag that is not everybody's.
+#[inline(never)]
+fn next_callers<'a, C: Unguarded<'a>>(call: C) -> C::Id {
+    match call.tag().and_then(callers_slot) {
         Some((slot_ref, _)) => next_of(&slot_ref, call),
         None => call.next(),
     }
@@ -154,14 +156,22 @@ fn cache_holds() -> bool {
     !edits::open() && !pg::relation_changed()
 }
 
-/// The cached slot of a tag that the caller may take from, and the caller, unless everybody may.
-/// Cannot fail or panic.
+/// The cached slot of a tag issuable by everybody. Cannot fail or panic.
 #[inline(always)]
-fn cached_slot(tag: &[u8]) -> Option<(SlotRef, Option<Caller>)> {
+fn everybodys_slot(tag: &[u8]) -> Option<SlotRef> {
     if !cache_holds() {
         return None;
     }
-    SLOT_CACHE.look().ids(tag)
+    SLOT_CACHE.look().everybodys(tag)
+}
+
+/// The cached slot of any other tag that the caller may take from, and the caller. Cannot fail or
+/// panic.
+fn callers_slot(tag: &[u8]) -> Option<(SlotRef, Caller)> {
+    if !cache_holds() {
+        return None;
+    }
+    SLOT_CACHE.look().callers(tag)
 }
 
 /// The next id of a tag.
@@ -169,12 +179,31 @@ fn cached_slot(tag: &[u8]) -> Option<(SlotRef, Option<Caller>)> {
 /// # Errors
 /// See [`Failure`].
 pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
-    let cached = cached_slot(tag);
-    let taken = cached.and_then(|(slot_ref, _)| slot_ref.buffer.take(slot_ref.version).ok());
-    let (Some((slot_ref, caller)), Some(taken)) = (cached, taken) else {
+    let slot_ref = everybodys_slot(tag);
+    let taken = slot_ref.and_then(|slot_ref| slot_ref.buffer.take(slot_ref.version).ok());
+    let (Some(slot_ref), Some(taken)) = (slot_ref, taken) else {
+        return next_of_others(site, tag);
+    };
+    if site.is_constant {
+        site.everybodys = Some(slot_ref);
+    }
+    if taken.leaves_work() {
+        take::finish(&slot_ref, &taken);
+    }
+    Ok(taken.first)
+}
+
+/// The next id of a tag that is not everybody's, or has none ready.
+#[inline(never)]
+fn next_of_others(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
+    let known = callers_slot(tag);
+    let taken = known.and_then(|(slot_ref, _)| slot_ref.buffer.take(slot_ref.version).ok());
+    let (Some((slot_ref, _)), Some(taken)) = (known, taken) else {
         return Ok(take(tag, Amount::One, Wanted::Ids)?.first);
     };
-    site.note(&slot_ref, caller);
+    if site.is_constant {
+        (site.everybodys, site.callers) = (None, known);
+    }
     if taken.leaves_work() {
         take::finish(&slot_ref, &taken);
     }

@@ -48,24 +48,30 @@ impl SlotCache {
         }
     }
 
-    /// The slot of a tag with plain ids, if everybody may take from it, or if the last take was by
-    /// the same caller, who is then returned.
+    /// The slot of a tag issuable by everybody.
     #[inline(always)]
-    pub fn ids(&self, tag: &[u8]) -> Option<(SlotRef, Option<Caller>)> {
-        let Some((link, version)) = self.slots.get(tag) else {
-            let (slot_ref, caller) = callers(&self.restricted, tag)?;
-            return Some((slot_ref, Some(caller)));
-        };
-        Some((shmem::area()?.slot_ref(link, version)?, None))
+    pub fn everybodys(&self, tag: &[u8]) -> Option<SlotRef> {
+        let (link, version) = self.slots.get(tag)?;
+        shmem::area()?.slot_ref(link, version)
+    }
+
+    /// The slot of any other tag with plain ids, if the last take was by the same caller, who is
+    /// returned, too.
+    pub fn callers(&self, tag: &[u8]) -> Option<(SlotRef, Caller)> {
+        callers(&self.restricted, tag)
     }
 
     /// The slot of a tag, if the caller may take from it as far as is known.
     #[inline]
     pub fn find(&self, tag: &[u8], wanted: Wanted) -> Option<SlotRef> {
-        match wanted {
-            Wanted::Ids => self.ids(tag).map(|(slot_ref, _)| slot_ref),
-            Wanted::Numbers => callers(&self.opaque, tag).map(|(slot_ref, _)| slot_ref),
-        }
+        let slots = match wanted {
+            Wanted::Ids => &self.restricted,
+            Wanted::Numbers => &self.opaque,
+        };
+        let everybodys = (wanted == Wanted::Ids).then(|| self.everybodys(tag));
+        everybodys
+            .flatten()
+            .or_else(|| callers(slots, tag).map(|(slot_ref, _)| slot_ref))
     }
 
     /// The cached permutation of an opaque tag.
