@@ -167,7 +167,7 @@ CREATE TABLE adopted (id serial PRIMARY KEY);
 INSERT INTO adopted SELECT FROM generate_series(1, 1000);
 SET client_min_messages = warning;
 SELECT leaf_adopt('adopted', 'id', 'adopted') \g /dev/null
-SELECT leaf_tag_create('secret'), leaf_tag_revoke('secret', 'public'), leaf_id.leaf_worker_retire(9) \g /dev/null
+SELECT leaf_tag_create('secret'), leaf_tag_create('shared'), leaf_tag_grant('shared', 'other'), leaf_id.leaf_worker_retire(9) \g /dev/null
 GRANT SELECT ON leaf_id.leaf_alloc TO other;
 END
     value 'REVOKE EXECUTE ON FUNCTION leaf_snowflake_min(timestamptz) FROM PUBLIC'
@@ -217,6 +217,7 @@ END
     [ -z "$(value "SELECT * FROM leaf_check() WHERE action <> 'none'")" ] || die "leaf_check() complains"
     refused=$(role=other value "SELECT leaf_segment_next('secret')" 2>&1) || true
     [[ $refused = *'permission denied for tag "secret"'* ]] || die "a tag is not restricted any more" "$refused"
+    role=other value "SELECT leaf_segment_next('shared')" >/dev/null || die "a grant is lost"
     note "ids go on: orders at $(least after orders), adopted at $(least after adopted); $(value \
         "SELECT format('worker id %s, %s ms ahead of the clock', worker_id, clock_lead_ms) FROM leaf_id.server")"
     stop

@@ -247,6 +247,66 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_default_tag(oid, smallint, boolean) IS
     'The tag of a column whose tag is not named: the table, with its schema if that is not public, and with the column if others of the table number rows too; for a new column, with the oid of the table if a tag had that name';
 
+-- INSERT is enough for an identity; for the sequence of a default, it takes USAGE.
+CREATE FUNCTION leaf_id.leaf_roles_of_sequences(relation oid, sequences oid[]) RETURNS name[]
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT coalesce(array_agg(DISTINCT coalesce(r.rolname, 'public')), '{}')
+    FROM (
+        SELECT c.relowner FROM pg_class c WHERE c.oid = $1 OR c.oid = ANY ($2)
+        UNION ALL
+        SELECT a.grantee
+        FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) a
+        WHERE c.oid = ANY ($2) AND a.privilege_type IN ('USAGE', 'UPDATE')
+        UNION ALL
+        SELECT x.grantee
+        FROM leaf_id.leaf_family($1) m
+        JOIN pg_class c ON c.oid = m
+        CROSS JOIN LATERAL (
+            SELECT * FROM aclexplode(c.relacl)
+            UNION ALL
+            SELECT g.* FROM pg_attribute a CROSS JOIN LATERAL aclexplode(a.attacl) g
+            WHERE a.attrelid = c.oid AND NOT a.attisdropped
+        ) x
+        WHERE x.privilege_type = 'INSERT' AND NOT EXISTS (
+            SELECT FROM unnest($2) q (sequence)
+            WHERE NOT EXISTS (
+                SELECT FROM pg_depend d
+                WHERE d.classid = 'pg_class'::regclass AND d.objid = q.sequence AND d.deptype = 'i'))
+    ) s (role)
+    LEFT JOIN pg_roles r ON r.oid = s.role
+    WHERE s.role = 0 OR NOT r.rolsuper
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_roles_of_sequences(oid, oid[]) IS
+    'The roles, except superusers, that own a table or sequences, or may number rows by these';
+
+CREATE FUNCTION leaf_id.leaf_carry_rights(tag text, roles name[]) RETURNS text[]
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    may_grant CONSTANT boolean := has_schema_privilege('leaf_id', 'USAGE WITH GRANT OPTION');
+    role name;
+    notices text[] := '{}';
+BEGIN
+    FOREACH role IN ARRAY $2 LOOP
+        IF role = ANY (SELECT unnest(a.granted_to) FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1) THEN
+            CONTINUE;
+        ELSIF may_grant OR role = 'public' THEN
+            PERFORM leaf_id.leaf_grant_tag($1, role);
+        ELSE
+            notices := notices || format(
+                'role "%s" numbered rows, and needs a grant for the tag: SELECT %s(%L, %L)',
+                role, leaf_id.leaf_function_name('leaf_tag_grant'), $1, role);
+        END IF;
+    END LOOP;
+    RETURN notices;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_carry_rights(text, name[]) IS
+    'Grants a tag to the roles that could number the rows of its column, or says who lacks the grant';
+
 -- Includes the table's descendants; NULL if all are empty. Only under the lock.
 CREATE FUNCTION leaf_id.leaf_largest_value(relation oid, column_name name) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
@@ -498,6 +558,7 @@ DECLARE
     taken numeric := 0;
     last_id bigint;
     small text;
+    roles name[];
 BEGIN
     PERFORM leaf_id.leaf_assert_locked($1);
     SELECT c.* INTO this FROM leaf_id.leaf_column($1, $2) c;
@@ -508,6 +569,7 @@ BEGIN
     END IF;
     used_tag := coalesce($3, leaf_id.leaf_default_tag($1, this.number, $5));
     notices := '{}';
+    roles := leaf_id.leaf_roles_of_sequences($1, this.sequences);
     -- A limit set explicitly on the sequence counts; the default limit of its type does not.
     SELECT least(this.last_id, min(q.seqmax)) INTO last_id
     FROM pg_sequence q
@@ -542,7 +604,7 @@ BEGIN
         used_tag, $2, this.table_name, taken + 1 + least(left_over.gap, trunc((last_id - taken) / 8)),
         last_id, $4, $3 IS NOT NULL) g;
     first_id := given.first_id;
-    notices := notices || given.notices;
+    notices := notices || given.notices || leaf_id.leaf_carry_rights(used_tag, roles);
     small := leaf_id.leaf_small_references($1, this.number, last_id);
     IF small IS NOT NULL THEN
         notices := notices || format(
@@ -588,7 +650,7 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_create_sequence(oid, name, regtype, bigint) IS
     'Creates a sequence that a column owns';
 
-CREATE FUNCTION leaf_id.leaf_grant_to_writers(relation oid, sequence oid) RETURNS void
+CREATE FUNCTION leaf_id.leaf_grant_sequence(relation oid, sequence oid, tag text, is_identity boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -596,23 +658,21 @@ DECLARE
     grantee text;
 BEGIN
     FOR grantee IN
-        SELECT DISTINCT CASE WHEN x.grantee = 0 THEN 'PUBLIC' ELSE x.grantee::regrole::text END
-        FROM leaf_id.leaf_family($1) m
-        JOIN pg_class c ON c.oid = m
-        CROSS JOIN LATERAL (
-            SELECT * FROM aclexplode(c.relacl)
-            UNION ALL
-            SELECT g.* FROM pg_attribute a CROSS JOIN LATERAL aclexplode(a.attacl) g
-            WHERE a.attrelid = c.oid AND NOT a.attisdropped
-        ) x
-        WHERE x.privilege_type = 'INSERT' AND x.grantee <> c.relowner
+        SELECT CASE WHEN r.role = 'public' THEN 'PUBLIC' ELSE quote_ident(r.role) END
+        FROM leaf_id.leaf_alloc a CROSS JOIN LATERAL unnest(a.granted_to) r (role)
+        WHERE a.biz_tag = $3 AND (r.role = 'public' OR EXISTS (
+            SELECT FROM pg_roles p
+            WHERE p.rolname = r.role AND NOT p.rolsuper
+                AND p.oid <> (SELECT c.relowner FROM pg_class c WHERE c.oid = $1)
+                -- INSERT is enough for an identity.
+                AND NOT ($4 AND has_any_column_privilege(p.oid, $1, 'INSERT'))))
     LOOP
         EXECUTE format('GRANT USAGE ON SEQUENCE %s TO %s', $2::regclass, grantee);
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_grant_to_writers(oid, oid) IS
-    'Lets roles that may insert into a table, its partitions or children use a sequence';
+COMMENT ON FUNCTION leaf_id.leaf_grant_sequence(oid, oid, text, boolean) IS
+    'Lets roles use a sequence that have a grant for a tag';
 
 -- Updates the row instead of only locking it: on a new timeline, that applies the skip for lost
 -- claims. Ids issued by this transaction from a tag it created are not in the row yet.
@@ -693,6 +753,8 @@ BEGIN
         PERFORM leaf_id.leaf_alter_defaults(family.followers, $2, 'DROP DEFAULT', NULL);
         EXECUTE format('ALTER TABLE %s ALTER %I ADD GENERATED BY DEFAULT AS IDENTITY (START WITH %s)',
             this.table_name, $2, first_id);
+        PERFORM leaf_id.leaf_grant_sequence($1, o.sequence, this.tag, true)
+        FROM leaf_id.leaf_owned_sequences($1, this.number) o WHERE o.is_identity;
     ELSE
         IF sequence IS NULL THEN
             sequence := leaf_id.leaf_create_sequence($1, $2, this.base_type, first_id);
@@ -700,8 +762,8 @@ BEGIN
             EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s', sequence::regclass, first_id);
         END IF;
         source := sequence::regclass::text;
-        PERFORM leaf_id.leaf_grant_to_writers($1, sequence);
-        notices := notices || format('roles that may insert into table %s may use sequence %s', this.table_name, source);
+        PERFORM leaf_id.leaf_grant_sequence($1, sequence, this.tag, false);
+        notices := notices || format('roles that have a grant for tag "%s" may use sequence %s', this.tag, source);
         PERFORM leaf_id.leaf_alter_defaults(
             family.followers, $2, format('SET DEFAULT pg_catalog.nextval(%L::pg_catalog.regclass)', source), NULL);
     END IF;
@@ -720,8 +782,8 @@ COMMENT ON FUNCTION leaf_id.leaf_release_locked(oid, name) IS 'The work of leaf_
 
 -- Checks that can refuse the move run before any wait for a lock.
 CREATE FUNCTION leaf_id.leaf_check_move(
-    relation oid, column_name name, table_name text, number smallint, tag text, wanted_tag text, step integer,
-    is_release boolean)
+    relation oid, column_name name, table_name text, number smallint, tag text, is_plain boolean, wanted_tag text,
+    step integer, is_release boolean)
 RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -742,6 +804,16 @@ BEGIN
     ELSIF NOT is_release AND wanted_tag <> tag THEN
         RAISE EXCEPTION 'column "%" of table % takes its ids from tag "%"', $2, $3, tag
             USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Call leaf_release() first.';
+    ELSIF NOT is_release AND tag IS NULL AND EXISTS (
+        SELECT FROM pg_constraint r WHERE r.contype = 'f' AND r.conrelid = $1 AND $4 = ANY (r.conkey))
+    THEN
+        RAISE EXCEPTION 'cannot move column "%" of table %', $2, $3
+            USING ERRCODE = 'feature_not_supported', DETAIL = 'It references another table, whose column numbers the rows.';
+    ELSIF NOT is_release AND tag IS NULL AND is_plain AND wanted_tag IS NULL THEN
+        RAISE EXCEPTION 'cannot move column "%" of table %', $2, $3
+            USING ERRCODE = 'feature_not_supported', DETAIL = 'It has neither a sequence nor an identity.',
+            HINT = format('To number its rows all the same, name the tag: SELECT %s(%L, %L, %L);',
+                leaf_id.leaf_function_name('leaf_adopt'), $3, $2, leaf_id.leaf_default_tag($1, number, false));
     ELSIF NOT is_release AND tag IS NULL AND wanted_tag IS NULL THEN
         new_tag := leaf_id.leaf_default_tag($1, number, false);
         IF EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag = new_tag) THEN
@@ -751,7 +823,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_check_move(oid, name, text, smallint, text, text, integer, boolean) IS
+COMMENT ON FUNCTION leaf_id.leaf_check_move(oid, name, text, smallint, text, boolean, text, integer, boolean) IS
     'An error if a column cannot be moved as is wanted';
 
 CREATE FUNCTION leaf_id.leaf_tell_unindexed(relation oid, column_name name, table_name text) RETURNS void
@@ -780,6 +852,46 @@ END
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_tell_unindexed(oid, name, text) IS
     'Says that a large table will be read for the largest value of a column';
+
+-- Texts are searched, not run. What depends on the sequence itself keeps it.
+CREATE FUNCTION leaf_id.leaf_tell_code(sequences oid[]) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    -- As whole words; what is special in a regular expression is escaped.
+    names CONSTANT text[] := ARRAY(
+        SELECT '\m' || regexp_replace(n.name, '[^[:alnum:]_]', '\\\&', 'g') || '\M'
+        FROM (SELECT c.relname FROM pg_class c WHERE c.oid = ANY ($1) UNION ALL VALUES ('lastval'), ('currval')) n (name));
+    calls CONSTANT text[] := ARRAY(SELECT format(':funcid %s ', f::oid) FROM unnest('{lastval,currval}'::regproc[]) f);
+    code text;
+BEGIN
+    SELECT string_agg(o.name, ', ' ORDER BY o.name) INTO code
+    FROM (
+        SELECT pg_describe_object('pg_proc'::regclass, p.oid, 0) AS name
+        FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+        WHERE p.oid >= 16384 AND l.lanname NOT IN ('c', 'internal')
+            AND EXISTS (
+                SELECT FROM unnest(names) n (name) WHERE p.prosrc ~ n.name
+                UNION ALL
+                SELECT FROM unnest(calls) n (name) WHERE strpos(p.prosqlbody::text, n.name) > 0)
+            AND NOT EXISTS (
+                SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
+        UNION ALL
+        SELECT DISTINCT pg_describe_object('pg_class'::regclass, r.ev_class, 0)
+        FROM pg_rewrite r
+        WHERE r.ev_class >= 16384 AND EXISTS (
+            SELECT FROM unnest(calls) n (name) WHERE strpos(r.ev_action::text, n.name) > 0)
+        LIMIT 10
+    ) o;
+    IF code IS NOT NULL THEN
+        RAISE NOTICE 'the sequence, lastval() or currval() is named in %', code
+            USING HINT = 'They do not know the ids of a tag: use INSERT ... RETURNING.';
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_tell_code(oid[]) IS
+    'Says which functions and views name sequences, lastval() or currval()';
 
 -- Partitions and children cannot be attached to a locked table. The limit applies to the wait for
 -- all of them together, regardless of their number.
@@ -848,6 +960,25 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_left_sequences(oid[]) IS
     'The sequences that can be dropped now, and why the others cannot';
 
+CREATE FUNCTION leaf_id.leaf_movable_columns(schema name, is_release boolean, OUT relation oid, OUT column_name name)
+RETURNS SETOF record
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT c.oid, a.attname
+    FROM pg_class c
+    JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = $1
+    JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    LEFT JOIN pg_attrdef f ON f.adrelid = c.oid AND f.adnum = a.attnum AND a.attgenerated = ''
+    LEFT JOIN LATERAL leaf_id.leaf_default_source(f.adbin, leaf_id.leaf_issuer()) s ON true
+    -- Partitions and children go with theirs.
+    WHERE c.relkind IN ('r', 'p') AND a.attinhcount = 0 AND NOT c.relispartition
+        AND CASE WHEN $2 THEN s.tag IS NOT NULL ELSE a.attidentity <> '' OR s.sequence IS NOT NULL END
+    ORDER BY c.relname, a.attnum
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_movable_columns(name, boolean) IS
+    'The columns that leaf_adopt_all() and leaf_release_all() are to move';
+
 -- After the first lock, no wait is as long as deadlock_timeout.
 CREATE FUNCTION leaf_id.leaf_try_to_move(
     relation oid, column_name name, table_name text, tag text, step integer, is_release boolean, left_over oid[],
@@ -907,13 +1038,18 @@ BEGIN
     IF $1 IS NULL OR $2 IS NULL THEN
         RAISE EXCEPTION 'a table and a column are needed' USING ERRCODE = 'null_value_not_allowed';
     END IF;
+    -- The column's default would fail.
+    IF NOT $5 THEN
+        PERFORM leaf_id.leaf_check_preloaded(true);
+    END IF;
     -- An older snapshot would miss rows committed before the lock.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'columns can be moved only in a READ COMMITTED transaction' USING ERRCODE = 'feature_not_supported';
     END IF;
     SELECT c.*, format('column "%s" of table %s', $2, c.table_name) AS text INTO this
     FROM leaf_id.leaf_column($1, $2) c;
-    PERFORM leaf_id.leaf_check_move($1, $2, this.table_name, this.number, this.tag, $3, $4, $5);
+    PERFORM leaf_id.leaf_check_move(
+        $1, $2, this.table_name, this.number, this.tag, this.sequence IS NULL AND this.identity = '', $3, $4, $5);
     IF NOT $5 AND this.tag IS NOT NULL THEN
         source := this.tag;
         SELECT l.* INTO left_sequences FROM leaf_id.leaf_left_sequences(this.sequences) l;
@@ -926,6 +1062,9 @@ BEGIN
         END IF;
     ELSE
         PERFORM leaf_id.leaf_tell_unindexed($1, $2, this.table_name);
+        IF NOT $5 THEN
+            PERFORM leaf_id.leaf_tell_code(this.sequences);
+        END IF;
     END IF;
 
     LOOP
@@ -988,6 +1127,49 @@ AS 'SELECT m.* FROM leaf_id.leaf_move($1, $2, NULL, NULL, true) m';
 COMMENT ON FUNCTION @extschema@.leaf_release(regclass, name) IS
     'Makes a column that takes its ids from a tag an identity, or gives it a sequence, above all ids so far, whatever it was before; returns the sequence, or the word identity, the first id, and what else there is to know';
 
+-- Ends each column's transaction, so without a SET clause. All columns that can be moved are looked
+-- for at the beginning: those that were moved before are not among them.
+CREATE PROCEDURE leaf_id.leaf_move_all(schema name, is_release boolean)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    found record;
+    message text;
+    detail text;
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.nspname OPERATOR(pg_catalog.=) $1) THEN
+        RAISE EXCEPTION 'schema "%" does not exist', $1 USING ERRCODE = 'invalid_schema_name';
+    END IF;
+    IF NOT $2 THEN
+        PERFORM leaf_id.leaf_check_preloaded(true);
+    END IF;
+    FOR found IN SELECT c.relation, c.column_name FROM leaf_id.leaf_movable_columns($1, $2) c LOOP
+        BEGIN
+            PERFORM leaf_id.leaf_move(found.relation::pg_catalog.regclass, found.column_name, NULL, NULL, $2);
+        EXCEPTION WHEN OTHERS THEN
+            GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
+            RAISE NOTICE 'column "%" of table % stays as it is: %', found.column_name, found.relation::pg_catalog.regclass, message
+                USING DETAIL = detail;
+        END;
+        COMMIT;
+    END LOOP;
+END
+$$;
+COMMENT ON PROCEDURE leaf_id.leaf_move_all(name, boolean) IS
+    'What leaf_adopt_all() and leaf_release_all() do';
+
+CREATE PROCEDURE @extschema@.leaf_adopt_all(schema name)
+LANGUAGE plpgsql
+AS 'BEGIN CALL leaf_id.leaf_move_all($1, false); END';
+COMMENT ON PROCEDURE @extschema@.leaf_adopt_all(name) IS
+    'Moves each serial and identity column of a schema to a tag, in a transaction of its own; says what it did, and what it left and why';
+
+CREATE PROCEDURE @extschema@.leaf_release_all(schema name)
+LANGUAGE plpgsql
+AS 'BEGIN CALL leaf_id.leaf_move_all($1, true); END';
+COMMENT ON PROCEDURE @extschema@.leaf_release_all(name) IS
+    'Moves each column of a schema that takes its ids from a tag back to an identity or a sequence, as leaf_adopt_all() moves them';
+
 -- The caller may not write the table. Out of an event trigger it fails.
 CREATE FUNCTION leaf_id.leaf_note_adopted(relation oid, column_number smallint, tag text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -1005,6 +1187,13 @@ END
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_note_adopted(oid, smallint, text) IS
     'Remembers that leaf_id.adopt_new_columns gave a column its tag';
+
+CREATE FUNCTION leaf_id.leaf_belongs_to_column(tag text) RETURNS boolean
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS 'SELECT EXISTS (SELECT FROM leaf_id.leaf_adopted a WHERE a.tag = $1)';
+COMMENT ON FUNCTION leaf_id.leaf_belongs_to_column(text) IS
+    'Whether leaf_id.adopt_new_columns gave a tag to a column, with which it is dropped';
 
 -- Called at the end of CREATE TABLE (with an empty array: all columns are new) and of ALTER TABLE
 -- (with the added columns). The table is locked.
@@ -1028,6 +1217,7 @@ DECLARE
     state text;
     message text;
     detail text;
+    hint text;
 BEGIN
     FOR new_column IN
         -- One ALTER TABLE may appear as several commands.
@@ -1053,7 +1243,13 @@ BEGIN
             SELECT * INTO moved FROM leaf_id.leaf_adopt_locked(new_column.relation, new_column.name, NULL, NULL, true);
         EXCEPTION WHEN OTHERS THEN
             GET STACKED DIAGNOSTICS
-                state = RETURNED_SQLSTATE, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
+                state = RETURNED_SQLSTATE, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
+                hint = PG_EXCEPTION_HINT;
+            IF state = '42501' THEN
+                RAISE NOTICE 'the new column "%" of table % keeps its sequence: %',
+                    new_column.name, new_column.table_name, message USING HINT = hint;
+                CONTINUE;
+            END IF;
             RAISE EXCEPTION 'no tag for the new column "%" of table %: %', new_column.name, new_column.table_name, message
                 USING ERRCODE = state, DETAIL = coalesce(nullif(detail, ''), '"leaf_id.adopt_new_columns" is on.'),
                 HINT = 'To create it with a sequence: SET leaf_id.adopt_new_columns = off;';

@@ -84,7 +84,7 @@ BEGIN
             JOIN members m ON m.objid OPERATOR(pg_catalog.=) c.oid
                 AND m.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
             UNION ALL
-            SELECT 'FUNCTION', p.oid::pg_catalog.regprocedure::pg_catalog.text, p.proowner,
+            SELECT 'ROUTINE', p.oid::pg_catalog.regprocedure::pg_catalog.text, p.proowner,
                 -- Without an ACL, PUBLIC may execute it.
                 coalesce(p.proacl, pg_catalog.acldefault('f', p.proowner))
             FROM pg_catalog.pg_proc p
@@ -131,6 +131,8 @@ TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_adopt(regclass, name, text, integer),
     @extschema@.leaf_release(regclass, name),
+    leaf_id.leaf_movable_columns(name, boolean),
+    leaf_id.leaf_belongs_to_column(text),
     leaf_id.leaf_family(oid),
     leaf_id.leaf_raise_changed(oid),
     leaf_id.leaf_owned_sequences(oid, smallint),
@@ -153,10 +155,13 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_give_tag(text, name, text, numeric, bigint, integer, boolean),
     leaf_id.leaf_adopt_locked(oid, name, text, integer, boolean),
     leaf_id.leaf_create_sequence(oid, name, regtype, bigint),
-    leaf_id.leaf_grant_to_writers(oid, oid),
+    leaf_id.leaf_grant_sequence(oid, oid, text, boolean),
+    leaf_id.leaf_roles_of_sequences(oid, oid[]),
+    leaf_id.leaf_carry_rights(text, name[]),
+    leaf_id.leaf_tell_code(oid[]),
     leaf_id.leaf_last_of_tag(text, name, text),
     leaf_id.leaf_release_locked(oid, name),
-    leaf_id.leaf_check_move(oid, name, text, smallint, text, text, integer, boolean),
+    leaf_id.leaf_check_move(oid, name, text, smallint, text, boolean, text, integer, boolean),
     leaf_id.leaf_tell_unindexed(oid, name, text),
     leaf_id.leaf_lock_descendants(oid, float8),
     leaf_id.leaf_lock_holders(oid, oid[]),
@@ -165,6 +170,11 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_move(regclass, name, text, integer, boolean),
     leaf_id.leaf_adopt_new(text[])
 TO PUBLIC;
+GRANT EXECUTE ON PROCEDURE
+    @extschema@.leaf_adopt_all(name),
+    @extschema@.leaf_release_all(name),
+    leaf_id.leaf_move_all(name, boolean)
+TO PUBLIC;
 
 -- Functions that manage tags run with the caller's rights: they require privileges on leaf_alloc,
 -- so one GRANT on that table makes a role a manager of tags. USAGE on the schema opens no table,
@@ -172,8 +182,8 @@ TO PUBLIC;
 GRANT USAGE ON SCHEMA leaf_id TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean),
-    @extschema@.leaf_tag_drop(text, boolean),
-    @extschema@.leaf_tag_reset(text, bigint),
+    @extschema@.leaf_tag_drop(text, boolean, boolean),
+    @extschema@.leaf_tag_reset(text, bigint, boolean),
     @extschema@.leaf_tag_grant(text, text),
     @extschema@.leaf_tag_revoke(text, text),
     @extschema@.leaf_sync(text),
@@ -186,8 +196,11 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_issuer(),
     leaf_id.leaf_issuing_columns(),
     leaf_id.leaf_read_columns(text),
-    leaf_id.leaf_create_for_columns(text, boolean, bigint, boolean, boolean, bigint),
-    leaf_id.leaf_raise_for_columns(text, boolean, bigint, bigint),
+    leaf_id.leaf_create_for_columns(text, boolean, boolean, bigint, boolean, boolean, bigint),
+    leaf_id.leaf_grant_to_owners(text, boolean),
+    leaf_id.leaf_raise_for_columns(text, boolean, bigint, bigint, bigint),
+    leaf_id.leaf_fit_end(text, boolean, bigint, bigint),
+    leaf_id.leaf_skip_ids(text, bigint),
     leaf_id.leaf_tags_without_columns(text),
     leaf_id.leaf_column_max(oid, smallint),
     leaf_id.leaf_warnings(),
@@ -198,6 +211,8 @@ GRANT EXECUTE ON FUNCTION
     leaf_id.leaf_wrong_argument(text, integer, bigint, integer, bigint),
     leaf_id.leaf_grantee(text),
     leaf_id.leaf_gapless_restart(text, bigint),
+    leaf_id.leaf_check_preloaded(boolean),
+    leaf_id.leaf_grant_tag(text, text),
     leaf_id.leaf_skip(integer, integer, bigint, integer, integer),
     -- The same with leaf_gapless. Not leaf_gapless_next(), whose callers can block each other.
     @extschema@.leaf_gapless_create(text, bigint),
@@ -235,8 +250,8 @@ GRANT SELECT, INSERT ON leaf_id.leaf_worker, leaf_id.leaf_registry, leaf_id.leaf
 GRANT UPDATE (epoch_ms, layout, max_skew_ms, max_lease_ms, max_lead_ms, max_ids_per_role) ON leaf_id.leaf_registry TO @extowner@;
 GRANT EXECUTE ON FUNCTION
     @extschema@.leaf_tag_create(text, integer, bigint, integer, bigint, text, text, boolean),
-    @extschema@.leaf_tag_drop(text, boolean),
-    @extschema@.leaf_tag_reset(text, bigint),
+    @extschema@.leaf_tag_drop(text, boolean, boolean),
+    @extschema@.leaf_tag_reset(text, bigint, boolean),
     @extschema@.leaf_tag_grant(text, text),
     @extschema@.leaf_tag_revoke(text, text),
     @extschema@.leaf_sync(text),

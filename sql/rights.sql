@@ -1,6 +1,6 @@
 -- Rights per tag. Both functions run with the caller's rights. The caller needs SELECT and UPDATE
 -- on leaf_alloc and, to grant to a role, USAGE on the schema WITH GRANT OPTION. PUBLIC's USAGE
--- makes no name valid; only a grant to the role itself does.
+-- makes no name valid; only a grant to the role itself does, on the schema or on leaf_alloc.
 
 CREATE FUNCTION leaf_id.leaf_grantee(role text) RETURNS text
 LANGUAGE sql STABLE
@@ -12,7 +12,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_grantee(text) IS 'The name of a role, or public, as in granted_to';
 
-CREATE FUNCTION @extschema@.leaf_tag_grant(tag text, role text) RETURNS void
+CREATE FUNCTION leaf_id.leaf_grant_tag(tag text, role text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -37,9 +37,9 @@ BEGIN
                 MESSAGE = format('role "%s" does not exist', grantee_name);
         END IF;
         SELECT EXISTS (
-            SELECT FROM pg_namespace n, aclexplode(n.nspacl) a, pg_roles r
-            WHERE n.nspname = 'leaf_id' AND r.rolname = grantee_name AND a.grantee = r.oid
-                AND a.privilege_type = 'USAGE') INTO is_known;
+            SELECT FROM pg_namespace n, pg_class c, aclexplode(n.nspacl || c.relacl) a, pg_roles r
+            WHERE n.nspname = 'leaf_id' AND c.oid = 'leaf_id.leaf_alloc'::regclass
+                AND r.rolname = grantee_name AND a.grantee = r.oid) INTO is_known;
         -- Entries under its name belong to a dropped role of the same name.
         IF NOT is_known THEN
             UPDATE leaf_id.leaf_alloc a SET granted_to = array_remove(a.granted_to, grantee_name::name)
@@ -60,10 +60,7 @@ BEGIN
         END IF;
     END IF;
     UPDATE leaf_id.leaf_alloc a
-    SET granted_to = CASE
-        WHEN a.granted_to IS NULL AND grantee_name = 'public' THEN NULL
-        ELSE array_append(array_remove(coalesce(a.granted_to, '{public}'), grantee_name::name), grantee_name::name)
-        END
+    SET granted_to = array_append(array_remove(a.granted_to, grantee_name::name), grantee_name::name)
     WHERE a.biz_tag = $1;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
@@ -72,6 +69,12 @@ BEGIN
     END IF;
 END
 $$;
+COMMENT ON FUNCTION leaf_id.leaf_grant_tag(text, text) IS 'What leaf_tag_grant() does';
+
+CREATE FUNCTION @extschema@.leaf_tag_grant(tag text, role text) RETURNS void
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS 'SELECT leaf_id.leaf_grant_tag($1, $2)';
 COMMENT ON FUNCTION @extschema@.leaf_tag_grant(text, text) IS
     'Lets a role issue ids of a tag, or every role: public';
 
@@ -93,15 +96,12 @@ BEGIN
     IF grantee_name IS NULL OR octet_length(grantee_name) > 63 THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_name', MESSAGE = 'a role has a name of at most 63 bytes';
     END IF;
-    SELECT grantee_name::name = ANY (coalesce(a.granted_to, '{public}')) INTO was_granted
+    SELECT grantee_name::name = ANY (a.granted_to) INTO was_granted
     FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1;
     UPDATE leaf_id.leaf_alloc a
-    SET granted_to = CASE
-        WHEN a.granted_to IS NULL AND grantee_name <> 'public' THEN NULL
-        ELSE array_remove(coalesce(a.granted_to, '{public}'), grantee_name::name)
-        END
+    SET granted_to = array_remove(a.granted_to, grantee_name::name)
     WHERE a.biz_tag = $1
-    RETURNING coalesce(a.granted_to, '{public}') INTO left_over;
+    RETURNING a.granted_to INTO left_over;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING
             ERRCODE = 'undefined_object',

@@ -53,8 +53,12 @@ CREATE TABLE leaf_id.leaf_alloc (
     -- A name rather than an oid, so that pg_dump preserves it.
     server name,
     server_incarnation bigint NOT NULL DEFAULT 0,
-    -- Names rather than oids, as above. A name is valid while its role has USAGE on this schema.
-    granted_to name[],
+    -- Names rather than oids, as above. A name is valid while its role has a privilege on this
+    -- schema or table.
+    granted_to name[] NOT NULL
+        DEFAULT CASE WHEN pg_catalog.current_setting('leaf_id.public_tags', true) OPERATOR(pg_catalog.=) 'on'
+            THEN '{public}'::pg_catalog.name[] ELSE ARRAY[CURRENT_USER]::pg_catalog.name[] END
+        CONSTRAINT leaf_alloc_granted_to_length CHECK (pg_catalog.cardinality(granted_to) OPERATOR(pg_catalog.<=) 1000),
     CONSTRAINT leaf_alloc_max_step_not_below_step CHECK (max_step OPERATOR(pg_catalog.>=) step),
     CONSTRAINT leaf_alloc_server_incarnation_of_server CHECK (server IS NOT NULL OR server_incarnation OPERATOR(pg_catalog.=) 0)
 )
@@ -83,7 +87,7 @@ COMMENT ON COLUMN leaf_id.leaf_alloc.server IS
 COMMENT ON COLUMN leaf_id.leaf_alloc.server_incarnation IS
     'Set by leaf_id: incarnation of the row there that the last segment came from';
 COMMENT ON COLUMN leaf_id.leaf_alloc.granted_to IS
-    'Roles that may issue its ids, public for all; null: all. See leaf_tag_grant() and leaf_tag_revoke()';
+    'Roles that may issue its ids; public for all. See leaf_tag_grant() and leaf_tag_revoke()';
 SELECT pg_catalog.pg_extension_config_dump('leaf_id.leaf_alloc', '');
 
 -- High-water marks: how far ids of a name were claimed in this database, whatever became of the

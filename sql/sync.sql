@@ -27,6 +27,12 @@ AS 'SELECT $2 < 9223372036854775806 AND $2 <= $1';
 COMMENT ON FUNCTION leaf_id.leaf_is_narrow(bigint, bigint) IS
     'Whether it is the type of a column that ends the ids of a tag';
 
+CREATE FUNCTION leaf_id.leaf_skip_ids(tag text, last_id bigint) RETURNS void
+    STRICT VOLATILE PARALLEL UNSAFE
+    LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_skip_ids_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_skip_ids(text, bigint) IS
+    'Takes the ids of a tag up to this one; what is cached above stays';
+
 CREATE FUNCTION leaf_id.leaf_used_up(next_id bigint, max_value bigint, type_end bigint) RETURNS text
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -55,17 +61,18 @@ COMMENT ON FUNCTION leaf_id.leaf_default_source(pg_node_tree, oid) IS
     'What a default is, if it is one call with a constant: the tag that the issuing function is given, or the sequence that nextval() is; and all texts in it';
 
 -- Identified by properties that only a superuser can set, not by names, which may change.
-CREATE FUNCTION leaf_id.leaf_issuers(OUT issuer oid, OUT is_plain boolean) RETURNS SETOF record
+CREATE FUNCTION leaf_id.leaf_issuers(OUT issuer oid, OUT is_plain boolean, OUT is_opaque boolean) RETURNS SETOF record
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT p.oid, p.prosrc = 'leaf_segment_next'
+    SELECT p.oid, p.prosrc = 'leaf_segment_next', p.prosrc = 'leaf_opaque_next_wrapper'
     FROM pg_proc p
     JOIN pg_language l ON l.oid = p.prolang AND l.lanname = 'c'
     JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
         AND d.refclassid = 'pg_extension'::regclass
     JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'leaf_id'
-    WHERE p.prosrc IN ('leaf_segment_next', 'leaf_segment_next_batch_wrapper', 'leaf_segment_next_range_wrapper')
+    WHERE p.prosrc IN (
+        'leaf_segment_next', 'leaf_segment_next_batch_wrapper', 'leaf_segment_next_range_wrapper', 'leaf_opaque_next_wrapper')
 $$;
 COMMENT ON FUNCTION leaf_id.leaf_issuers() IS
     'The functions that issue ids of tags; the plain one issues a single id';
@@ -81,29 +88,32 @@ COMMENT ON FUNCTION leaf_id.leaf_issuer() IS 'leaf_segment_next()';
 -- Locks nothing, since a table may be locked ACCESS EXCLUSIVE. So pg_get_expr() gets no relation; a
 -- default has no variables.
 CREATE FUNCTION leaf_id.leaf_issuing_columns(
-    OUT relation oid, OUT column_name name, OUT tag text, OUT texts text[], OUT expression text, OUT writer oid)
+    OUT relation oid, OUT column_name name, OUT tag text, OUT texts text[], OUT expression text, OUT writer oid,
+    OUT is_opaque boolean)
 RETURNS SETOF record
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
     WITH callers AS (
-        SELECT DISTINCT d.classid, d.objid
-        FROM pg_depend d
-        WHERE d.refclassid = 'pg_proc'::regclass AND d.refobjid IN (SELECT i.issuer FROM leaf_id.leaf_issuers() i)
+        SELECT d.classid, d.objid, bool_and(i.is_opaque) AS is_opaque
+        FROM leaf_id.leaf_issuers() i
+        JOIN pg_depend d ON d.refclassid = 'pg_proc'::regclass AND d.refobjid = i.issuer
+        GROUP BY d.classid, d.objid
     ), defaults AS (
-        SELECT a.attrelid, a.attname, f.adbin AS tree, r.relowner AS writer
+        SELECT a.attrelid, a.attname, f.adbin AS tree, r.relowner AS writer, c.is_opaque
         FROM callers c
         JOIN pg_attrdef f ON f.oid = c.objid AND c.classid = 'pg_attrdef'::regclass
         JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum AND a.attgenerated = ''
         JOIN pg_class r ON r.oid = f.adrelid
         UNION ALL
-        SELECT a.attrelid, a.attname, t.typdefaultbin, t.typowner
+        SELECT a.attrelid, a.attname, t.typdefaultbin, t.typowner, c.is_opaque
         FROM callers c
         JOIN pg_type t ON t.oid = c.objid AND c.classid = 'pg_type'::regclass
         JOIN pg_attribute a ON a.atttypid = t.oid AND NOT a.atthasdef
         JOIN pg_class r ON r.oid = a.attrelid AND r.relkind IN ('r', 'p', 'f')
     )
-    SELECT d.attrelid, d.attname, t.tag, s.texts, CASE WHEN t.tag IS NULL THEN pg_get_expr(d.tree, 0) END, d.writer
+    SELECT d.attrelid, d.attname, t.tag, s.texts, CASE WHEN t.tag IS NULL THEN pg_get_expr(d.tree, 0) END, d.writer,
+        d.is_opaque
     FROM defaults d
     CROSS JOIN LATERAL leaf_id.leaf_default_source(d.tree, (SELECT leaf_id.leaf_issuer())) s
     CROSS JOIN LATERAL (SELECT CASE WHEN octet_length(s.tag) BETWEEN 1 AND 128 THEN s.tag END AS tag) t
@@ -129,9 +139,10 @@ CREATE FUNCTION leaf_id.leaf_read_columns(
     OUT wanted bigint,
     OUT may_raise boolean,
     OUT is_incomplete boolean,
-    -- Smallest type_end of the columns that count, and of all.
+    -- Smallest type_end of the columns that count; smallest and largest of all.
     OUT tag_end bigint,
-    OUT smallest_end bigint
+    OUT smallest_end bigint,
+    OUT largest_end bigint
 ) RETURNS SETOF record
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -139,7 +150,7 @@ SET search_path = pg_catalog, pg_temp
 SET jit = off
 AS $$
     WITH RECURSIVE issuing AS MATERIALIZED (
-        SELECT * FROM leaf_id.leaf_issuing_columns()
+        SELECT * FROM leaf_id.leaf_issuing_columns() i WHERE NOT i.is_opaque
     ), tree AS (
         SELECT i.relation AS root, i.relation AS member FROM issuing i
         UNION
@@ -203,7 +214,8 @@ AS $$
         bool_or(bool_or(m.may_raise) FILTER (WHERE m.unread IS NULL)) OVER of_tag,
         bool_or(bool_or(m.is_hidden AND m.may_raise)) OVER of_tag,
         min(min(m.type_end) FILTER (WHERE m.may_raise AND m.unread IS NULL)) OVER of_tag,
-        min(min(m.type_end) FILTER (WHERE m.unread IS NULL)) OVER of_tag
+        min(min(m.type_end)) OVER of_tag,
+        max(max(m.type_end)) OVER of_tag
     FROM members m
     LEFT JOIN leaf_id.leaf_alloc l ON l.biz_tag = m.tag
     CROSS JOIN LATERAL (SELECT CASE WHEN m.unread IS NULL THEN m.root ELSE m.member END AS relation) r
@@ -213,9 +225,38 @@ $$;
 COMMENT ON FUNCTION leaf_id.leaf_read_columns(text) IS
     'The columns that issue ids, of one tag or of all, with their largest values';
 
+-- Of tables whose values count.
+CREATE FUNCTION leaf_id.leaf_grant_to_owners(tag text, is_named boolean) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    owner record;
+BEGIN
+    FOR owner IN
+        SELECT DISTINCT r.rolname AS name, has_schema_privilege('leaf_id', 'USAGE WITH GRANT OPTION') AS may_be_granted
+        FROM leaf_id.leaf_columns_of_tag($1) i
+        JOIN pg_class c ON c.oid = i.relation
+        JOIN pg_roles r ON r.oid = c.relowner AND NOT r.rolsuper
+        WHERE r.rolname <> current_user AND (is_named OR pg_has_role(r.oid, 'pg_database_owner', 'USAGE'))
+    LOOP
+        IF owner.may_be_granted THEN
+            PERFORM leaf_id.leaf_grant_tag($1, owner.name);
+        ELSE
+            RAISE NOTICE 'role "%" owns a column of tag "%", and needs a grant for it', owner.name, $1
+                USING HINT = format('To grant it: SELECT %s(%L, %L);',
+                    leaf_id.leaf_function_name('leaf_tag_grant'), $1, owner.name);
+        END IF;
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_grant_to_owners(text, boolean) IS
+    'Grants a tag that leaf_sync() has created to the owners of its columns, so that whoever inserts there may issue it';
+
 CREATE FUNCTION leaf_id.leaf_create_for_columns(
     tag text,
     apply boolean,
+    is_named boolean,
     wanted bigint,
     may_raise boolean,
     is_incomplete boolean,
@@ -251,18 +292,51 @@ BEGIN
         IF NOT FOUND THEN
             -- Created concurrently.
             action := NULL;
+            RETURN;
         END IF;
+        PERFORM leaf_id.leaf_grant_to_owners($1, is_named);
     END IF;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_create_for_columns(text, boolean, bigint, boolean, boolean, bigint) IS
+COMMENT ON FUNCTION leaf_id.leaf_create_for_columns(text, boolean, boolean, bigint, boolean, boolean, bigint) IS
     'Creates a tag that columns name, if that is safe; no action: it exists';
+
+-- Only where max_value was a type's end, or the tag belongs to its column: nobody has chosen it.
+CREATE FUNCTION leaf_id.leaf_fit_end(
+    tag text, apply boolean, smallest_end bigint, largest_end bigint, OUT detail text) RETURNS text
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    max_value CONSTANT bigint := (
+        SELECT a.max_value FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1 AND a.server IS NULL);
+    is_the_columns CONSTANT boolean := leaf_id.leaf_belongs_to_column($1);
+    new_end CONSTANT bigint := CASE
+        WHEN max_value > largest_end AND (is_the_columns OR max_value IN (32767, 2147483647)) THEN largest_end
+        WHEN max_value < smallest_end AND is_the_columns AND max_value IN (32767, 2147483647) THEN smallest_end
+        END;
+BEGIN
+    -- A larger expression may need the ids.
+    IF new_end IS NULL OR EXISTS (
+        SELECT FROM leaf_id.leaf_issuing_columns() i WHERE i.tag IS NULL AND $1 = ANY (i.texts))
+    THEN
+        RETURN;
+    END IF;
+    IF apply THEN
+        UPDATE leaf_id.leaf_alloc a SET max_value = new_end WHERE a.biz_tag = $1;
+    END IF;
+    detail := format('max_value follows the column''s type, from %s to %s', max_value, new_end);
+END
+$$;
+COMMENT ON FUNCTION leaf_id.leaf_fit_end(text, boolean, bigint, bigint) IS
+    'Lets the end of a tag follow the type of its column';
 
 CREATE FUNCTION leaf_id.leaf_raise_for_columns(
     tag text,
     apply boolean,
     wanted bigint,
     smallest_end bigint,
+    largest_end bigint,
     OUT next_before bigint,
     OUT next_after bigint,
     OUT action text,
@@ -284,13 +358,17 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
+    detail := leaf_id.leaf_fit_end($1, apply, smallest_end, largest_end);
+    IF detail IS NOT NULL THEN
+        action := 'limit';
+    END IF;
     next_before := leaf_id.leaf_tag_next($1);
     next_after := next_before;
     IF coalesce(wanted < coalesce(next_before, 1), true) THEN
         RETURN;
     END IF;
     detail := CASE
-        WHEN greatest(stored.max_id, wanted) >= stored.max_value THEN format(
+        WHEN greatest(wanted, CASE WHEN next_before IS NULL THEN stored.max_id END) >= stored.max_value THEN format(
             'max_value (%s) leaves no id above %s', stored.max_value, greatest(stored.max_id - 1, wanted))
         WHEN stored.server IS NOT NULL THEN format(
             'its ids come from server "%s": raise max_id to %s there, and then here', stored.server, wanted + 1)
@@ -301,6 +379,14 @@ BEGIN
         RETURN;
     END IF;
     action := 'raise';
+    -- The ids from here to the wanted one are cached: those above stay.
+    IF wanted < stored.max_id AND next_before IS NOT NULL THEN
+        next_after := wanted + 1;
+        IF apply THEN
+            PERFORM leaf_id.leaf_skip_ids($1, wanted);
+        END IF;
+        RETURN;
+    END IF;
     -- One above max_id, even if cached ids are above the wanted value: only a change of max_id
     -- invalidates the caches.
     next_after := greatest(stored.max_id, wanted) + 1;
@@ -315,7 +401,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION leaf_id.leaf_raise_for_columns(text, boolean, bigint, bigint) IS
+COMMENT ON FUNCTION leaf_id.leaf_raise_for_columns(text, boolean, bigint, bigint, bigint) IS
     'Raises a tag above what is in its columns, if that is necessary and safe';
 
 CREATE FUNCTION leaf_id.leaf_tags_without_columns(
@@ -324,9 +410,10 @@ RETURNS SETOF record
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT a.biz_tag, n.id, 'unknown', coalesce(
+    SELECT a.biz_tag, n.id, CASE WHEN leaf_id.leaf_belongs_to_column(a.biz_tag) THEN 'unused' ELSE 'unknown' END, coalesce(
         leaf_id.leaf_used_up(coalesce(n.id, a.max_id), a.max_value, a.max_value),
-        CASE WHEN leaf_id.leaf_has_key(a.biz_tag) THEN 'its ids are opaque'
+        CASE WHEN leaf_id.leaf_belongs_to_column(a.biz_tag) THEN 'its column takes its ids from elsewhere now'
+            WHEN leaf_id.leaf_has_key(a.biz_tag) THEN 'its ids are opaque'
             ELSE 'no column''s default issues its ids' END)
     FROM leaf_id.leaf_alloc a
     CROSS JOIN LATERAL (SELECT leaf_id.leaf_tag_next(a.biz_tag) AS id) n
@@ -377,10 +464,10 @@ BEGIN
         ELSIF this.tag IS DISTINCT FROM tag THEN
             SELECT NULL::bigint AS next_before, c.* INTO fitted
             FROM leaf_id.leaf_create_for_columns(
-                this.tag, apply, this.wanted, this.may_raise, this.is_incomplete, this.tag_end) c;
+                this.tag, apply, only_tag IS NOT NULL, this.wanted, this.may_raise, this.is_incomplete, this.tag_end) c;
             IF fitted.action IS NULL THEN
                 SELECT r.* INTO fitted
-                FROM leaf_id.leaf_raise_for_columns(this.tag, apply, this.wanted, this.smallest_end) r;
+                FROM leaf_id.leaf_raise_for_columns(this.tag, apply, this.wanted, this.smallest_end, this.largest_end) r;
             END IF;
         END IF;
         tag := this.tag;
@@ -472,10 +559,10 @@ BEGIN
     END IF;
     max_in_column := leaf_id.leaf_largest_value($2, $3);
     SELECT c.next_after, c.action, c.detail INTO next_after, action, detail
-    FROM leaf_id.leaf_create_for_columns($1, true, coalesce(max_in_column, 0), true, false, type_end) c;
+    FROM leaf_id.leaf_create_for_columns($1, true, true, coalesce(max_in_column, 0), true, false, type_end) c;
     IF action IS NULL THEN
         SELECT r.next_before, r.next_after, r.action, r.detail INTO next_before, next_after, action, detail
-        FROM leaf_id.leaf_raise_for_columns($1, true, max_in_column, type_end) r;
+        FROM leaf_id.leaf_raise_for_columns($1, true, max_in_column, type_end, type_end) r;
     END IF;
     detail := coalesce(detail, leaf_id.leaf_used_up(
         next_after, coalesce((SELECT a.max_value FROM leaf_id.leaf_alloc a WHERE a.biz_tag = $1), type_end), type_end));

@@ -93,6 +93,13 @@ CREATE FUNCTION leaf_id.leaf_function_name(function text) RETURNS text
 COMMENT ON FUNCTION leaf_id.leaf_function_name(text) IS
     'A function of the extension as a statement must name it: with its schema, unless that is in the search path';
 
+CREATE FUNCTION leaf_id.leaf_check_preloaded(is_error boolean) RETURNS void
+    STRICT VOLATILE PARALLEL UNSAFE LANGUAGE c AS 'MODULE_PATHNAME', 'leaf_check_preloaded_wrapper';
+COMMENT ON FUNCTION leaf_id.leaf_check_preloaded(boolean) IS
+    'An error, or else a warning in each session, if the library was not loaded when the server started';
+-- CREATE EXTENSION is the first to say so.
+SELECT leaf_id.leaf_check_preloaded(false);
+
 -- Checked before a row is written: the table's constraints would say the same with all its values.
 CREATE FUNCTION leaf_id.leaf_wrong_argument(
     tag text, step integer, start bigint, max_step integer, max_value bigint, OUT argument text, OUT allowed text)
@@ -151,6 +158,7 @@ BEGIN
             MESSAGE = pg_catalog.format('server name "%s" is too long', $7),
             DETAIL = 'Names have at most 63 bytes.';
     END IF;
+    PERFORM leaf_id.leaf_check_preloaded(false);
     SELECT w.* INTO wrong FROM leaf_id.leaf_wrong_argument($1, $2, $3, $4, last_id) w;
     IF wrong.argument IS NOT NULL THEN
         RAISE EXCEPTION USING
@@ -188,19 +196,34 @@ CREATE FUNCTION leaf_id.leaf_forget(tag text) RETURNS boolean
 COMMENT ON FUNCTION leaf_id.leaf_forget(text) IS
     'Forgets how far ids of a name were claimed that no tag has; true if that was known';
 
-CREATE FUNCTION @extschema@.leaf_tag_drop(tag text, forget boolean DEFAULT false) RETURNS void
+CREATE FUNCTION @extschema@.leaf_tag_drop(tag text, forget boolean DEFAULT false, force boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    missing CONSTANT text := CASE WHEN $1 IS NULL THEN 'tag' WHEN $2 IS NULL THEN 'forget' WHEN $3 IS NULL THEN 'force' END;
+    columns text;
     done boolean;
 BEGIN
     PERFORM leaf_id.leaf_require('SELECT, DELETE');
-    IF $1 IS NULL OR $2 IS NULL THEN
+    IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
-            MESSAGE = pg_catalog.format(
-                'leaf_tag_drop() takes no null for "%s"', CASE WHEN $1 IS NULL THEN 'tag' ELSE 'forget' END);
+            MESSAGE = pg_catalog.format('leaf_tag_drop() takes no null for "%s"', missing);
+    END IF;
+    IF NOT $3 AND NOT pg_catalog.pg_is_in_recovery() THEN
+        SELECT pg_catalog.string_agg(pg_catalog.format(
+            'The default of column "%s" of table %s issues its ids.', c.column_name, c.relation::pg_catalog.regclass), E'\n')
+        INTO columns FROM leaf_id.leaf_columns_of_tag($1) c
+        WHERE EXISTS (SELECT FROM leaf_id.leaf_alloc a WHERE a.biz_tag OPERATOR(pg_catalog.=) $1);
+        IF columns IS NOT NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'dependent_objects_still_exist',
+                MESSAGE = pg_catalog.format('cannot drop tag "%s" because columns take their ids from it', $1),
+                DETAIL = columns,
+                HINT = pg_catalog.format('To drop it all the same: SELECT %s(%L, %sforce => true);',
+                    leaf_id.leaf_function_name('leaf_tag_drop'), $1, CASE WHEN $2 THEN 'forget => true, ' END);
+        END IF;
     END IF;
     DELETE FROM leaf_id.leaf_alloc WHERE biz_tag = $1;
     done := FOUND;
@@ -214,25 +237,42 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.leaf_tag_drop(text, boolean) IS
-    'Drops a tag. One that is created under its name later goes on above its ids, but with forget';
+COMMENT ON FUNCTION @extschema@.leaf_tag_drop(text, boolean, boolean) IS
+    'Drops a tag that no column''s default issues, unless by force. One that is created under its name later goes on above its ids, but with forget';
 
-CREATE FUNCTION @extschema@.leaf_tag_reset(tag text, next_id bigint) RETURNS void
+CREATE FUNCTION @extschema@.leaf_tag_reset(tag text, next_id bigint, force boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    missing CONSTANT text := CASE WHEN $1 IS NULL THEN 'tag' WHEN $2 IS NULL THEN 'next_id' WHEN $3 IS NULL THEN 'force' END;
+    columns text;
 BEGIN
     PERFORM leaf_id.leaf_require('SELECT, UPDATE');
-    IF $1 IS NULL OR $2 IS NULL THEN
+    IF missing IS NOT NULL THEN
         RAISE EXCEPTION USING
             ERRCODE = 'null_value_not_allowed',
-            MESSAGE = pg_catalog.format(
-                'leaf_tag_reset() takes no null for "%s"', CASE WHEN $1 IS NULL THEN 'tag' ELSE 'next_id' END);
+            MESSAGE = pg_catalog.format('leaf_tag_reset() takes no null for "%s"', missing);
     END IF;
     IF $2 < 1 THEN
         RAISE EXCEPTION USING
             ERRCODE = 'invalid_parameter_value',
             MESSAGE = pg_catalog.format('"%s" must be %s', 'next_id', 'at least 1');
+    END IF;
+    -- As far as the caller may read them.
+    IF NOT $3 AND NOT pg_catalog.pg_is_in_recovery() THEN
+        SELECT pg_catalog.string_agg(pg_catalog.format(
+            'Column "%s" of table %s holds %s.', c.column_name, c.relation::pg_catalog.regclass, c.largest), E'\n')
+        INTO columns
+        FROM leaf_id.leaf_read_columns($1) c WHERE c.tag OPERATOR(pg_catalog.=) $1 AND c.largest OPERATOR(pg_catalog.>=) $2;
+        IF columns IS NOT NULL THEN
+            RAISE EXCEPTION USING
+                ERRCODE = 'object_not_in_prerequisite_state',
+                MESSAGE = pg_catalog.format('cannot reset tag "%s" to %s because columns hold larger ids', $1, $2),
+                DETAIL = columns,
+                HINT = pg_catalog.format('To issue them once more: SELECT %s(%L, %s, force => true);',
+                    leaf_id.leaf_function_name('leaf_tag_reset'), $1, $2);
+        END IF;
     END IF;
     -- 0 requests a new incarnation, with which max_id may be lowered.
     UPDATE leaf_id.leaf_alloc SET max_id = $2, incarnation = 0 WHERE biz_tag = $1;
@@ -243,5 +283,5 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.leaf_tag_reset(text, bigint) IS
-    'Gives a tag a new incarnation that starts at next_id, also below ids that were issued';
+COMMENT ON FUNCTION @extschema@.leaf_tag_reset(text, bigint, boolean) IS
+    'Gives a tag a new incarnation that starts at next_id, also below ids that were issued; below those in columns only by force';

@@ -44,6 +44,8 @@ impl ClaimSynchronousCommit {
 
 /// Gives new serial and identity columns a tag.
 pub static ADOPT_NEW_COLUMNS: GucSetting<bool> = GucSetting::<bool>::new(false);
+/// Who may issue the ids of a new tag. Read by the default of `granted_to`.
+static PUBLIC_TAGS: GucSetting<bool> = GucSetting::<bool>::new(false);
 /// Slots in shared memory, one per tag in use, all databases together.
 pub static MAX_TAGS: GucSetting<i32> = GucSetting::<i32>::new(1024);
 /// As text: 0 to the layout's largest worker id, or [`AUTO`]; empty if unset.
@@ -307,6 +309,14 @@ fn define_segments() {
         c"At CREATE TABLE and ALTER TABLE ... ADD COLUMN, as leaf_adopt() would.",
         &ADOPT_NEW_COLUMNS,
         GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_bool_guc(
+        c"leaf_id.public_tags",
+        c"Lets every role issue the ids of new tags.",
+        c"Otherwise the role that creates a tag, until others are granted it.",
+        &PUBLIC_TAGS,
+        GucContext::Suset,
         GucFlags::default(),
     );
     int(

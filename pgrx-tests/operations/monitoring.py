@@ -211,7 +211,7 @@ def test():
         server.ask("""
             CREATE EXTENSION leaf_id; CREATE ROLE leaf_member LOGIN;
             GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_lease TO leaf_member""")
-    source.ask("SELECT leaf_tag_create('sourced')")
+    source.ask("SELECT leaf_tag_create('sourced'), leaf_tag_grant('sourced', 'leaf_member')")
     issuer.ask("CREATE EXTENSION leaf_id; CREATE EXTENSION dblink")
     for server in (source, registry):
         issuer.ask(f"""

@@ -30,7 +30,9 @@ INSERT INTO cases VALUES
 CREATE FUNCTION adopted(n int, preparation text) RETURNS text LANGUAGE plpgsql SET client_min_messages = warning AS $$
 BEGIN
     EXECUTE format(preparation, 't' || n);
-    RETURN (SELECT a.tag FROM leaf_adopt(('t' || n)::regclass, 'id') a);
+    -- A plain column is numbered by name only.
+    RETURN (SELECT a.tag FROM leaf_adopt(('t' || n)::regclass, 'id',
+        CASE WHEN preparation !~ 'serial|IDENTITY' THEN 't' || n END) a);
 END $$;
 CREATE FUNCTION first_id(n int) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE first_id bigint; BEGIN
@@ -62,7 +64,7 @@ SELECT step FROM tags;
 DROP TABLE t;
 DELETE FROM tags;
 DELETE FROM leaf_id.leaf_high_mark;
-CREATE TABLE t (id int);
+CREATE TABLE t (id serial);
 INSERT INTO t VALUES (2147483647);
 SELECT * FROM refusal($$SELECT leaf_adopt('t', 'id')$$) \gx
 DROP TABLE t;
@@ -176,7 +178,7 @@ CREATE TABLE small (t_id int REFERENCES t (id), tenant int, t_too bigint, FOREIG
 INSERT INTO v (tenant) VALUES (1) RETURNING id;
 CREATE TYPE pair AS (id bigint, n int);
 CREATE TABLE typed OF pair;
-SELECT leaf_adopt('typed', 'id');
+SELECT leaf_adopt('typed', 'id', 'typed');
 INSERT INTO typed (n) VALUES (1) RETURNING id;
 DROP VIEW v;
 DROP TABLE small, t, typed;
@@ -185,7 +187,7 @@ DELETE FROM tags;
 DELETE FROM leaf_id.leaf_high_mark;
 
 -- A large table without an index is read while it is locked, and that is said.
-CREATE TABLE t (id bigint, fill text);
+CREATE TABLE t (id bigserial, fill text);
 ALTER TABLE t ALTER fill SET STORAGE PLAIN;
 INSERT INTO t SELECT i, repeat('x', 7000) FROM generate_series(1, 13000) i;
 ANALYZE t;
@@ -274,6 +276,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO leaf_id_other;
 SET ROLE leaf_id_app;
 CREATE TABLE t (id serial PRIMARY KEY, n int);
 GRANT INSERT ON t TO leaf_id_writer;
+GRANT USAGE ON SEQUENCE t_id_seq TO leaf_id_writer;
 SET ROLE leaf_id_other;
 SELECT * FROM refusal($$SELECT leaf_adopt('t', 'id')$$) \gx
 SET ROLE leaf_id_app;
@@ -287,7 +290,11 @@ RESET ROLE;
 GRANT INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO leaf_id_app;
 SET ROLE leaf_id_app;
 :adopt
--- Whoever may insert needs nothing else.
+-- Who may not grant the tag is told who needs it.
+SET ROLE leaf_id_writer;
+INSERT INTO t (n) VALUES (1);
+RESET ROLE;
+SELECT leaf_tag_grant('apps.t', 'leaf_id_writer');
 SET ROLE leaf_id_writer;
 INSERT INTO t (n) VALUES (1);
 SET ROLE leaf_id_app;
@@ -299,6 +306,7 @@ INSERT INTO t (n) VALUES (2);
 SET ROLE leaf_id_app;
 :adopt
 RESET ROLE;
+SELECT leaf_tag_grant('apps.t', 'leaf_id_writer');
 :release
 SET ROLE leaf_id_writer;
 INSERT INTO t (n) VALUES (3);
@@ -312,9 +320,10 @@ SELECT * FROM refusal($$SELECT leaf_adopt('t', 'id')$$) \gx
 RESET ROLE;
 DROP TABLE t;
 DELETE FROM leaf_id.leaf_high_mark;
--- Whoever may insert may use a sequence that was left.
+-- Whoever had a sequence that was left may use the tag, and then the sequence.
 CREATE TABLE t (id bigserial, n int);
 GRANT INSERT ON t TO leaf_id_writer;
+GRANT USAGE ON SEQUENCE t_id_seq TO leaf_id_writer;
 CREATE VIEW v AS SELECT last_value FROM t_id_seq;
 :adopt
 SET ROLE leaf_id_writer;
@@ -340,7 +349,7 @@ SELECT format(statement, definition)
 FROM unnest('{serial PRIMARY KEY,bigint GENERATED ALWAYS AS IDENTITY,smallint,whole NOT NULL}'::text[])
          WITH ORDINALITY d (definition, m),
      (VALUES (1, 'CREATE TABLE t (id %s)'),
-             (2, 'SELECT leaf_adopt(''t'', ''id'', step => 50)'),
+             (2, 'SELECT leaf_adopt(''t'', ''id'', ''t'', 50)'),
              (3, 'INSERT INTO t DEFAULT VALUES'),
              (4, 'CREATE TABLE issued AS SELECT max(leaf_segment_next(''t'')) AS id FROM generate_series(1, 30)'),
              (5, 'SELECT leaf_release(''t'', ''id'')'),

@@ -82,6 +82,7 @@ DROP EXTENSION dblink;
 -- EXECUTE is needed, and nothing else.
 SELECT leaf_tag_create('t', step => 10);
 CREATE ROLE leaf_id_member;
+SELECT leaf_tag_grant('t', 'leaf_id_member');
 SET ROLE leaf_id_member;
 SET search_path = nowhere;
 SELECT token FROM ts_parse('leaf_id.leaf_claim', '{"version": 1, "tag": "t", "n": 10}');

@@ -2,7 +2,7 @@
 -- calls in its place; and a COPY that fails because a right to that was taken away.
 \pset format unaligned
 \set SHOW_CONTEXT never
-SELECT leaf_tag_create('a');
+SELECT leaf_tag_create('a'), leaf_tag_grant('a', 'public');
 CREATE TABLE t (id bigint DEFAULT leaf_segment_next('a'), i int);
 CREATE TABLE u (id bigint DEFAULT leaf_snowflake_next(), i int);
 CREATE ROLE leaf_id_app;

@@ -72,6 +72,7 @@ CREATE ROLE leaf_id_keeper IN ROLE leaf_id_manager;
 CREATE ROLE leaf_id_member;
 CREATE ROLE leaf_id_app;
 CREATE ROLE leaf_id_monitor IN ROLE pg_monitor;
+SELECT leaf_tag_grant('t', 'public');
 GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO leaf_id_manager;
 GRANT EXECUTE ON FUNCTION leaf_opaque_create, leaf_id.leaf_make_key TO leaf_id_keeper;
 GRANT EXECUTE ON FUNCTION leaf_claim TO leaf_id_member;

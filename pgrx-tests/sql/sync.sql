@@ -191,7 +191,7 @@ INSERT INTO wide VALUES (32000);
 SELECT * FROM leaf_sync('wide');
 INSERT INTO small VALUES (9223372036854775807);
 SELECT * FROM leaf_check('small');
-SELECT leaf_tag_drop('small', forget => true);
+SELECT leaf_tag_drop('small', forget => true, force => true);
 SELECT * FROM leaf_sync('small');
 SELECT * FROM leaf_check('plenty');
 SELECT * FROM refusal($$SELECT leaf_sync('nope')$$) \gx
@@ -280,7 +280,7 @@ TABLE done;
 GRANT SELECT, INSERT, UPDATE, DELETE ON leaf_id.leaf_alloc TO leaf_id_app;
 TABLE done;
 DROP TABLE a1;
-SELECT leaf_tag_drop('gone', forget => true);
+SELECT leaf_tag_drop('gone', forget => true, force => true);
 TABLE done;
 SELECT * FROM leaf_sync('gone');
 SELECT clean();
@@ -365,7 +365,7 @@ SET ROLE leaf_id_manager;
 SELECT * FROM leaf_sync('parent');
 RESET ROLE;
 -- A stranger's table, whose ids would not count either, keeps no tag from being created.
-SELECT leaf_tag_drop('both', forget => true);
+SELECT leaf_tag_drop('both', forget => true, force => true);
 ALTER TABLE b DISABLE ROW LEVEL SECURITY;
 SET ROLE leaf_id_mallory;
 CREATE TABLE m (id bigint DEFAULT leaf_segment_next('both'));

@@ -7,7 +7,7 @@ CREATE ROLE leaf_id_staff;
 CREATE ROLE leaf_id_monitor IN ROLE pg_monitor;
 -- What a superuser does meanwhile, while the session is somebody else's.
 CREATE FUNCTION as_admin(statement text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS 'BEGIN EXECUTE statement; END';
-SELECT leaf_tag_create('t');
+SELECT leaf_tag_create('t'), leaf_tag_grant('t', 'public');
 CREATE TABLE things (id bigint PRIMARY KEY DEFAULT leaf_segment_next('t'));
 GRANT INSERT ON things TO public;
 -- All ways to ask for ids of tag t, and how each is answered.
@@ -23,7 +23,7 @@ ORDER BY n;
 GRANT SELECT ON answers TO public;
 \set may 'SELECT count(*), sqlstate, message FROM answers GROUP BY 2, 3;'
 
--- A tag is everybody's until it is taken away.
+-- A tag that is everybody's, until it is taken away.
 SET ROLE leaf_id_app;
 TABLE answers;
 SELECT as_admin($$SELECT leaf_tag_grant('t', 'leaf_id_app')$$);
@@ -128,7 +128,7 @@ REVOKE EXECUTE ON FUNCTION leaf_tag_grant FROM leaf_id_app;
 -- A dropped role leaves its rights to nobody, also not to another one of its name.
 DROP FUNCTION for_app();
 SELECT * FROM refusal('DROP ROLE leaf_id_app') \gx
-SELECT leaf_tag_create('u'), leaf_tag_revoke('u', 'public');
+SELECT leaf_tag_create('u');
 DROP OWNED BY leaf_id_app;
 DROP ROLE leaf_id_app;
 CREATE ROLE leaf_id_app;
@@ -257,7 +257,6 @@ INSERT INTO evil.mine VALUES (40);
 SELECT * FROM leaf_sync() WHERE tag = 'mine';
 SELECT * FROM leaf_check() WHERE tag = 'mine';
 UPDATE leaf_id.leaf_alloc SET step = 20 WHERE biz_tag = 'mine';
-SELECT leaf_tag_revoke('mine', 'public');
 -- A role by name takes the grant option: nothing is changed without it.
 SELECT * FROM refusal($$SELECT leaf_tag_grant('mine', 'leaf_id_monitor')$$) \gx
 SET ROLE leaf_id_monitor;
@@ -266,7 +265,7 @@ RESET ROLE;
 SELECT leaf_tag_grant('mine', 'leaf_id_mallory');
 SET ROLE leaf_id_mallory;
 INSERT INTO evil.mine DEFAULT VALUES RETURNING id;
-SELECT leaf_tag_reset('mine', 90), leaf_tag_drop('mine', forget => true);
+SELECT leaf_tag_reset('mine', 90), leaf_tag_drop('mine', forget => true, force => true);
 -- And nothing else.
 SELECT statement, sqlstate, message
 FROM (VALUES ('TRUNCATE leaf_id.leaf_alloc'),
@@ -286,11 +285,11 @@ SET ROLE leaf_id_mallory;
 BEGIN;
 SELECT leaf_tag_create('mine');
 SELECT leaf_segment_next('mine');
-SELECT leaf_tag_revoke('mine', 'public');
+SET LOCAL ROLE leaf_id_app;
 SELECT sqlstate, message FROM refusal($$SELECT leaf_segment_next('mine')$$);
 ROLLBACK;
 BEGIN;
-SELECT leaf_tag_create('mine'), leaf_tag_revoke('mine', 'public'), leaf_tag_grant('mine', 'leaf_id_mallory');
+SELECT leaf_tag_create('mine'), leaf_tag_revoke('mine', 'leaf_id_mallory'), leaf_tag_grant('mine', 'leaf_id_mallory');
 SELECT leaf_segment_next('mine');
 COMMIT;
 SELECT leaf_segment_next('mine');
@@ -298,9 +297,9 @@ SET ROLE leaf_id_app;
 SELECT sqlstate, message FROM refusal($$SELECT leaf_segment_next('mine')$$);
 RESET ROLE;
 
-SELECT leaf_tag_drop('mine', forget => true), leaf_tag_drop('t', forget => true);
 DROP VIEW answers;
-DROP TABLE things, issued;
+DROP TABLE things, issued, evil.mine;
+SELECT leaf_tag_drop('mine', forget => true), leaf_tag_drop('t', forget => true);
 DROP FUNCTION as_admin(text);
 DROP OWNED BY leaf_id_app, leaf_id_mallory, leaf_id_staff, leaf_id_monitor;
 DROP ROLE leaf_id_app, leaf_id_mallory, leaf_id_staff, leaf_id_monitor;

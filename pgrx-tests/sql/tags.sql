@@ -35,7 +35,7 @@ FROM (VALUES ('leaf_tag_create('''')'),
 -- A tag that does not exist: what to do depends on what is known of its name.
 CREATE TABLE missing (id bigint DEFAULT leaf_segment_next('missing'::text));
 INSERT INTO missing VALUES (41);
-SELECT leaf_tag_create('customers'), leaf_tag_create('secrets'), leaf_tag_revoke('secrets', 'public');
+SELECT leaf_tag_create('customers'), leaf_tag_create('secrets');
 SELECT call, message, hint
 FROM (VALUES ('INSERT INTO missing DEFAULT VALUES'),
              ('SELECT leaf_segment_next(''customer'')'),

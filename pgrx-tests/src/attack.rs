@@ -134,6 +134,8 @@ impl Attack {
         } else {
             admin.run("CREATE EXTENSION leaf_id");
         }
+        // So that a role with no other rights may use what is attacked.
+        admin.run("ALTER TABLE leaf_id.leaf_alloc ALTER granted_to SET DEFAULT '{public}'");
         if self.by == Attacker::Grantee {
             admin.grant_tables("ALL", MALLORY);
         }

@@ -73,11 +73,13 @@ impl Fleet {
 }
 
 impl Server {
-    /// Creates the role for members' claims.
+    /// Creates the role for members' claims. It may claim ids of all tags that are created later.
     pub fn admit_members(&self) {
         self.session().run(&format!(
             "CREATE ROLE {MEMBER} LOGIN PASSWORD '{PASSWORD}';
-             GRANT EXECUTE ON FUNCTION leaf_claim TO {MEMBER}"
+             GRANT EXECUTE ON FUNCTION leaf_claim TO {MEMBER};
+             GRANT USAGE ON SCHEMA leaf_id TO {MEMBER};
+             ALTER TABLE leaf_id.leaf_alloc ALTER granted_to SET DEFAULT ARRAY['{MEMBER}']::name[]"
         ));
     }
 

@@ -1,10 +1,11 @@
--- A small shop, and a role for it that owns its tables and has no rights on leaf_id's.
+-- A small shop, and a role for it that owns its tables, and may issue ids of one tag.
 
 CREATE EXTENSION leaf_id;
 SELECT leaf_tag_create('orders', step => 1000, description => 'order numbers');
 SELECT leaf_tag_create('calls', step => 1000, description => 'for the pure calls at the end');
 
 CREATE ROLE shop LOGIN;
+SELECT leaf_tag_grant('orders', 'shop');
 CREATE SCHEMA shop AUTHORIZATION shop;
 SET ROLE shop;
 

@@ -5,7 +5,7 @@
 use pgrx::prelude::*;
 use pgrx::{IntoDatum, pg_sys};
 
-use super::call::{finish, oid, row_type, tag};
+use super::call::{finish, oid, row_type, second_bigint, tag};
 use crate::pg::{self, Expression, RawDatum, Text, Unread};
 use crate::segment::upcoming;
 
@@ -43,6 +43,13 @@ fn leaf_column_max(
 fn leaf_tag_next(fcinfo: pg_sys::FunctionCallInfo) -> Option<i64> {
     // SAFETY: a call of the SQL function of this name, which is strict.
     finish(upcoming::next_id(unsafe { tag(fcinfo) }))
+}
+
+#[pg_extern(strict, sql = false)]
+fn leaf_skip_ids(fcinfo: pg_sys::FunctionCallInfo) {
+    // SAFETY: a call of the SQL function of this name, which is strict.
+    let (tag, last) = unsafe { (tag(fcinfo), second_bigint(fcinfo)) };
+    finish(upcoming::skip(tag, last));
 }
 
 #[pg_extern(strict, immutable, parallel_safe, sql = false)]

@@ -2,13 +2,13 @@
 //! edit them.
 
 use leaf_id_core::step::Limits;
-use pgrx::pg_sys;
 use pgrx::prelude::*;
+use pgrx::{PgLogLevel, pg_sys};
 
 use super::call::{bigint, finish, tag, text};
 use crate::error::Failure;
 use crate::pg::{self, Privilege, RawDatum, TriggerCall};
-use crate::shmem::Tag;
+use crate::shmem::{self, Tag};
 use crate::tags::heap::{ALLOC, AllocRow, Edit, LastClaim};
 use crate::tags::trigger::{self, Merged};
 use crate::tags::{rights, transaction};
@@ -135,6 +135,21 @@ fn leaf_require(fcinfo: pg_sys::FunctionCallInfo) -> bool {
 #[pg_extern(strict, stable, parallel_safe, sql = false)]
 fn leaf_function_name(function: &str) -> String {
     pg::function_name(function)
+}
+
+#[pg_extern(strict, sql = false)]
+fn leaf_check_preloaded(is_error: bool) {
+    use core::sync::atomic::{AtomicBool, Ordering};
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if shmem::area().is_some() || pg::binary_upgrade() {
+        return;
+    }
+    if is_error {
+        Failure::NotPreloaded.raise();
+    }
+    if !SAID.swap(true, Ordering::Relaxed) {
+        Failure::NotPreloaded.report().report(PgLogLevel::WARNING);
+    }
 }
 
 #[pg_extern(strict, sql = false)]

@@ -15,7 +15,8 @@ unsafe extern "C" {
 }
 
 /// The effective user, and the number of role and membership invalidations that this process has
-/// received. A cached privilege check is valid while both are the same.
+/// received. A cached privilege check is valid while both are the same, and `leaf_alloc` has not
+/// changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
     user: u32,
@@ -23,9 +24,16 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The current caller. SET ROLE and SECURITY DEFINER functions change it.
-    pub fn now() -> Self {
+    /// The current caller, before its rights are checked.
+    pub fn to_check() -> Self {
         watch();
+        Self::now()
+    }
+
+    /// The current caller, to be compared with one that was checked. Cannot fail or panic. SET ROLE
+    /// and SECURITY DEFINER functions change it.
+    #[inline]
+    pub fn now() -> Self {
         Self {
             // SAFETY: no arguments; reads a global and cannot raise an error, so no guard is
             // needed.
@@ -62,17 +70,22 @@ fn watch() {
 }
 
 /// True if the caller is a superuser, one of these roles, or a member that inherits from one. A
-/// role counts only if it was granted USAGE on the extension's schema directly: then PostgreSQL
-/// refuses to drop it while it is named in a row, and a later role of the same name does not get
-/// its rights.
-pub fn caller_is_one_of(names: &[Name]) -> bool {
-    // SAFETY: in a transaction; null-terminated names, and roles by oid.
+/// role counts only if it was granted a privilege on the extension's schema or on `table`, the one
+/// with the names, directly: then PostgreSQL refuses to drop it while it is named in a row, and a
+/// later role of the same name does not get its rights.
+pub fn caller_is_one_of(names: &[Name], table: u32) -> bool {
+    use pg_sys::SysCacheIdentifier::{NAMESPACEOID, RELOID};
+    use pg_sys::{Anum_pg_class_relacl, Anum_pg_namespace_nspacl};
+    // SAFETY: in a transaction; null-terminated names, and roles by oid; caches keyed by one oid,
+    // with these columns.
     unsafe {
         let user = raw_user();
         if pg_sys::superuser_arg(user) {
             return true;
         }
-        let grantees = schema_users();
+        let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
+        let mut grantees = grantees_of(NAMESPACEOID, schema, Anum_pg_namespace_nspacl);
+        grantees.extend(grantees_of(RELOID, table.into(), Anum_pg_class_relacl));
         names.iter().any(|name| {
             let role = pg_sys::get_role_oid(name.as_c_str().as_ptr(), true);
             role != pg_sys::InvalidOid
@@ -169,42 +182,39 @@ pub(super) unsafe fn user_may_read(table: pg_sys::Oid, column: i16) -> bool {
     }
 }
 
-/// Roles with a direct grant of USAGE on the extension's schema, not through membership.
-fn schema_users() -> Vec<pg_sys::Oid> {
-    // SAFETY: in a transaction; the list is copied before the row is released. An ACL is a
+/// Roles in a column of a catalog row: those with a direct grant, not through membership.
+///
+/// # Safety
+/// In a transaction. The cache is keyed by one oid, and the column is an ACL.
+unsafe fn grantees_of(
+    cache: pg_sys::SysCacheIdentifier::Type,
+    object: pg_sys::Oid,
+    column: u32,
+) -> Vec<pg_sys::Oid> {
+    // SAFETY: guaranteed by the caller; the list is copied before the row is released. An ACL is a
     // one-dimensional array without NULLs, whose items follow the header at the next MAXALIGN
     // boundary.
     unsafe {
-        let cache = pg_sys::SysCacheIdentifier::NAMESPACEOID.cast_signed();
-        let schema = pg_sys::get_namespace_oid(SCHEMA.as_ptr(), true);
-        let row = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(schema));
+        let cache = cache.cast_signed();
+        let row = pg_sys::SearchSysCache1(cache, pg_sys::Datum::from(object));
         if row.is_null() {
             return Vec::new();
         }
         let mut null = false;
-        let column = i16::try_from(pg_sys::Anum_pg_namespace_nspacl).unwrap_or(0);
+        let column = i16::try_from(column).unwrap_or(0);
         let value = pg_sys::SysCacheGetAttr(cache, row, column, &raw mut null);
-        let mut users = Vec::new();
+        let mut roles = Vec::new();
         if !null {
             let list: *const pg_sys::ArrayType =
                 pg_sys::pg_detoast_datum(value.cast_mut_ptr()).cast();
             let length = *list.add(1).cast::<c_int>();
             let header = size_of::<pg_sys::ArrayType>() + 2 * size_of::<c_int>();
             let items: *const pg_sys::AclItem = list.byte_add(header.next_multiple_of(8)).cast();
-            for position in 0..usize::try_from(length).unwrap_or(0) {
-                let item = &*items.add(position);
-                #[allow(
-                    clippy::useless_conversion,
-                    reason = "the type differs between versions"
-                )]
-                let rights: u64 = item.ai_privs.into();
-                if rights & u64::from(pg_sys::ACL_USAGE) != 0 {
-                    users.push(item.ai_grantee);
-                }
-            }
+            let count = usize::try_from(length).unwrap_or(0);
+            roles.extend((0..count).map(|position| (*items.add(position)).ai_grantee));
         }
         pg_sys::ReleaseSysCache(row);
-        users
+        roles
     }
 }
 

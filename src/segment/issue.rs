@@ -3,7 +3,8 @@
 //! | call | tag | handled by |
 //! | --- | --- | --- |
 //! | [`next_unguarded`] | a constant of the query | this function, inline |
-//! | | any other tag issuable by everybody | [`next_cached`], from the session's slot cache |
+//! | | the same, but the tag is not everybody's | [`next_restricted`]: the caller as well |
+//! | | any other tag | [`next_cached`], from the session's slot cache |
 //! | [`next`], [`next_range`], [`Batch`], [`next_number`] | any tag in the slot cache | [`take`] |
 //! | | all others | [`wait::take`]: looks up the slot, waits for a segment |
 //!
@@ -12,7 +13,7 @@
 use leaf_id_core::segment::{Obstacle, Taken};
 
 use crate::error::Failure;
-use crate::pg;
+use crate::pg::{self, Caller};
 use crate::shmem::{self, SlotRef};
 use crate::tags::transaction as edits;
 
@@ -25,7 +26,10 @@ use super::wait;
 #[derive(Clone, Copy)]
 pub struct CallSite {
     is_constant: bool,
-    slot_ref: Option<SlotRef>,
+    /// The slot of a tag issuable by everybody.
+    everybodys: Option<SlotRef>,
+    /// The slot of any other tag, and who may take from it.
+    callers: Option<(SlotRef, Caller)>,
 }
 
 impl CallSite {
@@ -33,13 +37,8 @@ impl CallSite {
     pub const fn new(is_constant: bool) -> Self {
         Self {
             is_constant,
-            slot_ref: None,
-        }
-    }
-
-    fn note(&mut self, slot_ref: &SlotRef) {
-        if self.is_constant {
-            self.slot_ref = Some(*slot_ref);
+            everybodys: None,
+            callers: None,
         }
     }
 }
@@ -64,15 +63,26 @@ pub trait Unguarded<'a>: Copy {
 /// atomic addition.
 #[inline]
 pub fn next_unguarded<'a, C: Unguarded<'a>>(site: &CallSite, call: C) -> C::Id {
-    if let Some(slot_ref) = &site.slot_ref
+    if let Some(slot_ref) = &site.everybodys
         && !edits::open()
     {
         return next_of(slot_ref, call);
     }
     if site.is_constant {
-        return call.next();
+        return next_restricted(site, call);
     }
     next_cached(call)
+}
+
+/// The next id of a constant tag that is not everybody's. Out of line, as [`next_cached`].
+#[inline(never)]
+fn next_restricted<'a, C: Unguarded<'a>>(site: &CallSite, call: C) -> C::Id {
+    match &site.callers {
+        Some((slot_ref, caller)) if cache_holds() && *caller == Caller::now() => {
+            next_of(slot_ref, call)
+        }
+        _ => call.next(),
+    }
 }
 
 /// The next id from a known slot.
@@ -116,6 +126,15 @@ fn next_attempt<'a, C: Unguarded<'a>>(slot_ref: &SlotRef, call: C, obstacle: Obs
 fn next_cached<'a, C: Unguarded<'a>>(call: C) -> C::Id {
     match call.tag().and_then(everybodys_slot) {
         Some(slot_ref) => next_of(&slot_ref, call),
+        None => next_callers(call),
+    }
+}
+
+/// The same, for a tag that is not everybody's.
+#[inline(never)]
+fn next_callers<'a, C: Unguarded<'a>>(call: C) -> C::Id {
+    match call.tag().and_then(callers_slot) {
+        Some((slot_ref, _)) => next_of(&slot_ref, call),
         None => call.next(),
     }
 }
@@ -146,6 +165,15 @@ fn everybodys_slot(tag: &[u8]) -> Option<SlotRef> {
     SLOT_CACHE.look().everybodys(tag)
 }
 
+/// The cached slot of any other tag that the caller may take from, and the caller. Cannot fail or
+/// panic.
+fn callers_slot(tag: &[u8]) -> Option<(SlotRef, Caller)> {
+    if !cache_holds() {
+        return None;
+    }
+    SLOT_CACHE.look().callers(tag)
+}
+
 /// The next id of a tag.
 ///
 /// # Errors
@@ -154,9 +182,28 @@ pub fn next(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
     let slot_ref = everybodys_slot(tag);
     let taken = slot_ref.and_then(|slot_ref| slot_ref.buffer.take(slot_ref.version).ok());
     let (Some(slot_ref), Some(taken)) = (slot_ref, taken) else {
+        return next_of_others(site, tag);
+    };
+    if site.is_constant {
+        site.everybodys = Some(slot_ref);
+    }
+    if taken.leaves_work() {
+        take::finish(&slot_ref, &taken);
+    }
+    Ok(taken.first)
+}
+
+/// The next id of a tag that is not everybody's, or has none ready.
+#[inline(never)]
+fn next_of_others(site: &mut CallSite, tag: &[u8]) -> Result<i64, Failure> {
+    let known = callers_slot(tag);
+    let taken = known.and_then(|(slot_ref, _)| slot_ref.buffer.take(slot_ref.version).ok());
+    let (Some((slot_ref, _)), Some(taken)) = (known, taken) else {
         return Ok(take(tag, Amount::One, Wanted::Ids)?.first);
     };
-    site.note(&slot_ref);
+    if site.is_constant {
+        (site.everybodys, site.callers) = (None, known);
+    }
     if taken.leaves_work() {
         take::finish(&slot_ref, &taken);
     }

@@ -55,15 +55,23 @@ impl SlotCache {
         shmem::area()?.slot_ref(link, version)
     }
 
-    /// The slot of a tag, if everybody may take from it or the last take was by the same caller.
+    /// The slot of any other tag with plain ids, if the last take was by the same caller, who is
+    /// returned, too.
+    pub fn callers(&self, tag: &[u8]) -> Option<(SlotRef, Caller)> {
+        callers(&self.restricted, tag)
+    }
+
+    /// The slot of a tag, if the caller may take from it as far as is known.
     #[inline]
     pub fn find(&self, tag: &[u8], wanted: Wanted) -> Option<SlotRef> {
-        match wanted {
-            Wanted::Ids => self
-                .everybodys(tag)
-                .or_else(|| callers(&self.restricted, tag)),
-            Wanted::Numbers => callers(&self.opaque, tag),
-        }
+        let slots = match wanted {
+            Wanted::Ids => &self.restricted,
+            Wanted::Numbers => &self.opaque,
+        };
+        let everybodys = (wanted == Wanted::Ids).then(|| self.everybodys(tag));
+        everybodys
+            .flatten()
+            .or_else(|| callers(slots, tag).map(|(slot_ref, _)| slot_ref))
     }
 
     /// The cached permutation of an opaque tag.
@@ -108,10 +116,12 @@ impl SlotCache {
 
 /// The cached slot of a restricted or opaque tag, if the last take was by the same caller.
 #[inline(never)]
-fn callers(slots: &TagTable<(u64, Caller)>, tag: &[u8]) -> Option<SlotRef> {
+fn callers(slots: &TagTable<(u64, Caller)>, tag: &[u8]) -> Option<(SlotRef, Caller)> {
     let (link, (version, caller)) = slots.get(tag)?;
-    let slot_ref = shmem::area()?.slot_ref(link, version);
-    slot_ref.filter(|_| caller == Caller::now())
+    if caller != Caller::now() {
+        return None;
+    }
+    Some((shmem::area()?.slot_ref(link, version)?, caller))
 }
 
 fn remember<V: Copy>(

@@ -1,14 +1,15 @@
 //! The next id of a tag, without taking it. Compared with the maximum of a column, to decide
 //! whether the tag must be raised.
 
+use super::issue::Batch;
 use crate::error::{Failure, RefillError};
 use crate::pg::{self, Privilege};
 use crate::shmem::{self, Area, Key, Slot, Tag};
 use crate::tags::transaction::{self as edits, Standing};
 use crate::tags::{heap, mark, rights};
 
-/// A lower bound for all ids issued from now on. `None` if unknown: on a standby, or while a claim
-/// is in flight or remainders are saved.
+/// A lower bound for all ids issued from now on. `None` if unknown: on a standby, while a claim is
+/// in flight or remainders are saved, or where the library was not loaded at server start.
 ///
 /// The row is read before the cache. A segment claimed after that starts at or above the row's
 /// `max_id`; one claimed before is in the cache, in flight, or used up.
@@ -16,7 +17,6 @@ use crate::tags::{heap, mark, rights};
 /// # Errors
 /// The tag does not exist, or `leaf_alloc` cannot be read, or not by the caller.
 pub fn next_id(bytes: &[u8]) -> Result<Option<i64>, Failure> {
-    let area = shmem::area().ok_or(Failure::NotPreloaded)?;
     let tag = Tag::new(bytes).ok_or(Failure::TagLength { bytes: bytes.len() })?;
     let relation = heap::relation()?;
     rights::require(&[Privilege::Select])?;
@@ -28,6 +28,9 @@ pub fn next_id(bytes: &[u8]) -> Result<Option<i64>, Failure> {
     let no_such_tag = || Failure::tag(tag.name(), RefillError::NoSuchTag);
     let max_id = heap::max_id(&key)?.ok_or_else(no_such_tag)?;
     let claimed = max_id.max(mark::get(&tag)?);
+    let Some(area) = shmem::area() else {
+        return Ok(None);
+    };
     Ok(match edits::standing(&key) {
         Standing::Created(_) => Some(edits::next_here(&key).max(claimed)),
         // All cached ids are dropped when the transaction commits.
@@ -41,6 +44,21 @@ pub fn next_id(bytes: &[u8]) -> Result<Option<i64>, Failure> {
             }
         }
     })
+}
+
+/// Takes ids until all up to `last` are taken. Those cached above stay.
+///
+/// # Errors
+/// See [`next_id`] and [`Failure`].
+pub fn skip(tag: &[u8], last: i64) -> Result<(), Failure> {
+    while let Some(next) = next_id(tag)?
+        && next <= last
+    {
+        let count = last.saturating_sub(next).saturating_add(1);
+        // Each id is greater than the one before.
+        Batch::new(tag, u32::try_from(count).unwrap_or(u32::MAX)).for_each(drop);
+    }
+    Ok(())
 }
 
 enum Cached {

@@ -161,7 +161,7 @@ fn find_slot(
     // Read after the version, which is in slot_ref.
     let access = slot_ref.slot.access();
     // Before the check, so that invalidations during it make this caller stale.
-    let caller = Caller::now();
+    let caller = Caller::to_check();
     if access != Access::Everybody {
         check_rights(key, deadline)?;
     }
@@ -187,7 +187,7 @@ fn find_slot(
 /// Checks that the caller may issue ids of an existing tag.
 pub(super) fn check_rights(key: &Key, deadline: &Deadline) -> Result<(), Failure> {
     let row = see_row(key, deadline)?.row;
-    if rights::caller_may_issue(row.granted_to.as_deref()) {
+    if rights::caller_may_issue(key.relation, &row.granted_to) {
         Ok(())
     } else {
         Err(Failure::TagForbidden { tag: name(key) })
@@ -231,7 +231,7 @@ fn create_slot(area: &'static Area, key: &Key, deadline: &Deadline) -> Result<Sl
         return Err(changed(key));
     }
     // Before evicting another tag's slot.
-    if !rights::caller_may_issue(row.row.granted_to.as_deref()) {
+    if !rights::caller_may_issue(key.relation, &row.row.granted_to) {
         return Err(Failure::TagForbidden { tag: name(key) });
     }
     loop {

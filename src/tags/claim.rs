@@ -121,7 +121,7 @@ impl AllocRow {
         if is_opaque {
             Access::Opaque
         } else {
-            Access::of(self.granted_to.as_deref())
+            Access::of(&self.granted_to)
         }
     }
 
@@ -270,7 +270,7 @@ pub fn claim_for_member(key: &Key, n: u32) -> Result<ClaimAnswer, Failure> {
     let refuse = |failure: Failure| failure.raise();
     let claim = || {
         with_row(key, |locked, row| {
-            if !rights::caller_may_issue(row.granted_to.as_deref()) {
+            if !rights::caller_may_issue(key.relation, &row.granted_to) {
                 refuse(Failure::TagForbidden { tag: tag() });
             }
             // No chains of source servers, and no loops.

@@ -32,6 +32,7 @@ pub static ALLOC: Shape = Shape::new(
         c"leaf_alloc_max_value_range",
         c"leaf_alloc_max_step_not_below_step",
         c"leaf_alloc_server_incarnation_of_server",
+        c"leaf_alloc_granted_to_length",
     ],
 );
 
@@ -90,7 +91,7 @@ pub struct AllocRow {
     /// `incarnation` of the source server's row that the last segment came from; 0 if none.
     pub server_incarnation: i64,
     /// The roles that may issue its ids; see [`super::rights`].
-    pub granted_to: Option<Vec<Name>>,
+    pub granted_to: Vec<Name>,
 }
 
 /// The event a trigger was fired for.
@@ -147,7 +148,7 @@ impl AllocRow {
             },
             server: row.name(SERVER),
             server_incarnation: row.bigint(SERVER_INCARNATION).unwrap_or(0),
-            granted_to: row.names(GRANTED_TO),
+            granted_to: row.names(GRANTED_TO).unwrap_or_default(),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Rights per tag: the roles that may issue its ids.
 //!
-//! A row lists the roles in `granted_to`; NULL or a list with `public` means everybody. A session
-//! reads the row and caches the result per version of the slot's buffer. An edit of the list ends
-//! the version when it commits (see [`super::transaction`]), so a REVOKE takes effect at once in
-//! all sessions.
+//! A row lists the roles in `granted_to`: at first the one that created the tag. A list with
+//! `public` means everybody. Roles that manage tags, who could grant it to themselves, and
+//! superusers may issue ids of all. A session reads the row and caches the result per version of
+//! the slot's buffer. An edit of the list ends the version when it commits (see
+//! [`super::transaction`]), so a REVOKE takes effect at once in all sessions.
 //!
 //! A tag issuable by everybody costs nothing on the hot path: the slot's [`Access`] says so once an
 //! allocator has read the row for a claim, and only then does a session cache the slot without its
@@ -22,10 +23,11 @@ const PUBLIC: &[u8] = b"public";
 
 impl Access {
     /// Access for a list of roles.
-    pub fn of(granted_to: Option<&[Name]>) -> Self {
-        match granted_to {
-            Some(roles) if !names_public(roles) => Self::Restricted,
-            _ => Self::Everybody,
+    pub fn of(granted_to: &[Name]) -> Self {
+        if names_public(granted_to) {
+            Self::Everybody
+        } else {
+            Self::Restricted
         }
     }
 }
@@ -35,12 +37,11 @@ fn names_public(roles: &[Name]) -> bool {
     roles.iter().any(is_public)
 }
 
-/// True if the caller may issue ids of a tag with this list.
-pub fn caller_may_issue(granted_to: Option<&[Name]>) -> bool {
-    match granted_to {
-        Some(roles) => names_public(roles) || pg::caller_is_one_of(roles),
-        None => true,
-    }
+/// True if the caller may issue ids of a tag of `relation` with this list.
+pub fn caller_may_issue(relation: u32, granted_to: &[Name]) -> bool {
+    names_public(granted_to)
+        || pg::caller_is_one_of(granted_to, relation)
+        || pg::caller_may_update(relation)
 }
 
 /// Checks that the caller has these privileges on `leaf_alloc`, before PostgreSQL does: its error

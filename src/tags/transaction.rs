@@ -267,7 +267,7 @@ pub fn remember(edit: &Edit) {
 fn access_of(row: &AllocRow) -> Access {
     match row.tag.map(|tag| opaque::has_key(&tag)) {
         Some(Ok(true)) => Access::Opaque,
-        _ => Access::of(row.granted_to.as_deref()),
+        _ => Access::of(&row.granted_to),
     }
 }
 

@@ -10,6 +10,7 @@ version() { debian_version ruby-activerecord; }
 
 run() {
     ruby main.rb
+    ruby fixtures.rb
     # pg_dump for structure.sql.
     PATH=$PG_BIN:$PATH ruby schema.rb
     query -d postgres -c "ALTER DATABASE $PGDATABASE SET leaf_id.adopt_new_columns = on"

@@ -255,7 +255,7 @@ const COPIES: [Case; 25] = [
             "COMMIT",
             "COPY t (i) FROM :file",
         ],
-        "SELECT t::text FROM t UNION ALL SELECT leaf_tag_drop('new')::text",
+        "SELECT t::text FROM t UNION ALL SELECT leaf_tag_drop('new', force => true)::text",
     ),
     Case::new(
         "a tag that was edited in the transaction, or is not there",
@@ -283,7 +283,7 @@ const COPIES: [Case; 25] = [
             "COPY t (i) FROM :file",
             "COPY t (i) FROM PROGRAM 'seq 1 7'",
         ],
-        "SELECT concat_ws(' ', id, i) FROM t UNION ALL SELECT leaf_tag_drop('year')::text",
+        "SELECT concat_ws(' ', id, i) FROM t UNION ALL SELECT leaf_tag_drop('year', force => true)::text",
     ),
     // Ids differ between the databases, as do the keys.
     Case::new(
@@ -294,7 +294,7 @@ const COPIES: [Case; 25] = [
             "COPY t (i) FROM :file",
         ],
         "SELECT concat_ws(' ', leaf_opaque_decode('opaque', id), i) FROM t
-         UNION ALL SELECT leaf_tag_drop('opaque')::text",
+         UNION ALL SELECT leaf_tag_drop('opaque', force => true)::text",
     ),
     Case::new(
         "COPY TO of a query",

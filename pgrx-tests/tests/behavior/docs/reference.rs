@@ -55,14 +55,14 @@ fn signatures(text: &str) -> Vec<String> {
 fn functions(session: &mut Session) -> Vec<String> {
     let sql = format!(
         "SELECT format('%s(%s) → %s', p.proname, pg_get_function_arguments(p.oid),
-             pg_get_function_result(p.oid))
+             coalesce(pg_get_function_result(p.oid), 'procedure'))
          FROM pg_proc p
          WHERE p.oid IN (SELECT objid {MEMBERS} AND d.classid = 'pg_proc'::regclass)"
     );
     let plain = |signature: &String| {
         let mut signature = short(signature);
-        for cast in ["::integer", "::text", "::bigint"] {
-            signature = signature.replace(cast, "");
+        for left_out in ["::integer", "::text", "::bigint", "IN "] {
+            signature = signature.replace(left_out, "");
         }
         signature
     };
@@ -139,7 +139,7 @@ fn it_has_every_column_of_every_view_and_table() {
 }
 
 /// SQLSTATEs by the names used in Rust and PL/pgSQL.
-const SQLSTATES: [(&str, &str); 28] = [
+const SQLSTATES: [(&str, &str); 30] = [
     ("successful_completion", "00000"),
     ("object_not_in_prerequisite_state", "55000"),
     ("read_only_sql_transaction", "25006"),
@@ -147,6 +147,8 @@ const SQLSTATES: [(&str, &str); 28] = [
     ("query_canceled", "57014"),
     ("undefined_table", "42P01"),
     ("undefined_column", "42703"),
+    ("invalid_schema_name", "3F000"),
+    ("dependent_objects_still_exist", "2BP01"),
     ("duplicate_object", "42710"),
     ("object_in_use", "55006"),
     ("insufficient_privilege", "42501"),

@@ -153,7 +153,7 @@ fn a_number_is_no_id_in_any_state_of_its_tag() {
     session.run("COPY raw (i) FROM PROGRAM 'seq 1 300'");
     other.take("t", 5);
     // Its numbers may be in use as ids.
-    session.run("SELECT leaf_tag_drop('t')");
+    session.run("SELECT leaf_tag_drop('t', force => true)");
     session.fails("SELECT leaf_opaque_create('t')").is("55000");
     session.run("SELECT leaf_tag_drop('t', forget => true)");
     create(&mut session, "t", 100, "");
@@ -181,7 +181,7 @@ fn a_number_is_no_id_in_any_state_of_its_tag() {
     // No ids in the transaction that creates or edits the tag, either.
     for edit in [
         "SELECT leaf_tag_reset('t', 5000)",
-        "SELECT leaf_tag_drop('t'), leaf_tag_create('t', start => 5000)",
+        "SELECT leaf_tag_drop('t', force => true), leaf_tag_create('t', start => 5000)",
     ] {
         for call in RAW.into_iter().chain([claim]) {
             session.run(&format!("BEGIN; {edit}"));

@@ -129,6 +129,8 @@ fn what_default_privileges_gave_is_taken_back() {
             "function leaf_check",
             "function leaf_adopt(",
             "function leaf_release(",
+            "function leaf_adopt_all(",
+            "function leaf_release_all(",
             "function leaf_format",
             "function leaf_parse",
             "function leaf_gapless_create(",

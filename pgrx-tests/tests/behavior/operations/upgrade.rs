@@ -37,13 +37,19 @@ const FUNCTION: Change = Change {
     cuts: &[
         (
             "CREATE FUNCTION @extschema@.leaf_tag_reset(",
-            "also below ids that were issued';",
+            "below those in columns only by force';",
         ),
-        ("    @extschema@.leaf_tag_reset(text, bigint)", ",\n"),
-        ("    @extschema@.leaf_tag_reset(text, bigint)", ",\n"),
+        (
+            "    @extschema@.leaf_tag_reset(text, bigint, boolean)",
+            ",\n",
+        ),
+        (
+            "    @extschema@.leaf_tag_reset(text, bigint, boolean)",
+            ",\n",
+        ),
     ],
-    grants: "GRANT EXECUTE ON FUNCTION @extschema@.leaf_tag_reset(text, bigint) TO PUBLIC;",
-    to_owner: "'GRANT EXECUTE ON FUNCTION @extschema@.leaf_tag_reset(text, bigint) TO %s WITH GRANT OPTION'",
+    grants: "GRANT EXECUTE ON FUNCTION @extschema@.leaf_tag_reset(text, bigint, boolean) TO PUBLIC;",
+    to_owner: "'GRANT EXECUTE ON FUNCTION @extschema@.leaf_tag_reset(text, bigint, boolean) TO %s WITH GRANT OPTION'",
     ..NOTHING
 };
 
@@ -53,7 +59,7 @@ const COLUMN: Change = Change {
             "COMMENT ON COLUMN leaf_id.leaf_alloc.granted_to",
             "and leaf_tag_revoke()';",
         ),
-        ("    granted_to name[]", ",\n"),
+        ("    granted_to name[] NOT NULL", ",\n"),
         (
             ",\n    CONSTRAINT leaf_alloc_server_incarnation_of_server",
             "OPERATOR(pg_catalog.=) 0)",
@@ -62,6 +68,9 @@ const COLUMN: Change = Change {
     step: "ALTER TABLE leaf_id.leaf_alloc ADD COLUMN granted_to name[],
            ADD CONSTRAINT leaf_alloc_server_incarnation_of_server CHECK (
                server IS NOT NULL OR server_incarnation OPERATOR(pg_catalog.=) 0);
+           UPDATE leaf_id.leaf_alloc SET granted_to = ARRAY['public']::name[];
+           ALTER TABLE leaf_id.leaf_alloc ALTER granted_to SET NOT NULL,
+               ALTER granted_to SET DEFAULT ARRAY[CURRENT_USER]::name[];
            {0}",
     ..NOTHING
 };
@@ -315,11 +324,7 @@ fn what_a_step_forgets_is_seen() {
             "pg_catalog.format(privilege, 'CURRENT_USER')",
         ),
         ("option", " WITH GRANT OPTION", ""),
-        (
-            "default",
-            "ADD COLUMN granted_to name[]",
-            "ADD COLUMN granted_to name[] DEFAULT '{}'",
-        ),
+        ("default", "ARRAY[CURRENT_USER]::name[]", "'{}'"),
         (
             "order",
             "ALTER TABLE leaf_id.leaf_alloc ADD COLUMN granted_to",

@@ -18,7 +18,7 @@ struct Limit {
     statement: &'static str,
 }
 
-const LIMITS: [Limit; 6] = [
+const LIMITS: [Limit; 9] = [
     Limit {
         what: "a segment id, constant tag",
         hundredths: 2.5,
@@ -36,6 +36,25 @@ const LIMITS: [Limit; 6] = [
         hundredths: 26.4,
         statement: "DO $$ DECLARE id bigint; BEGIN
             FOR i IN 1..:n LOOP EXECUTE 'SELECT leaf_segment_next(''a'')' INTO id; END LOOP;
+            END $$",
+    },
+    Limit {
+        what: "a segment id of a tag that is not everybody's, constant tag",
+        hundredths: 3.3,
+        statement: "SELECT count(leaf_segment_next('mine')) FROM generate_series(1, :n)",
+    },
+    Limit {
+        what: "a segment id of a tag that is not everybody's, tag from a column",
+        hundredths: 12.9,
+        statement: "SELECT count(leaf_segment_next(tag)) FROM (
+            SELECT CASE i % 3 WHEN 0 THEN 'a' WHEN 1 THEN 'b' ELSE 'mine' END AS tag
+            FROM generate_series(1, :n) i OFFSET 0) tags",
+    },
+    Limit {
+        what: "a segment id of a tag that is not everybody's, one in each statement",
+        hundredths: 31.3,
+        statement: "DO $$ DECLARE id bigint; BEGIN
+            FOR i IN 1..:n LOOP EXECUTE 'SELECT leaf_segment_next(''mine'')' INTO id; END LOOP;
             END $$",
     },
     Limit {
@@ -78,11 +97,14 @@ fn a_call_takes_no_more_instructions_than_it_did() {
         return;
     };
     let mut session = server.session();
-    for tag in ["a", "b", "the_third_of_them"] {
+    for tag in ["mine", "a", "b", "the_third_of_them"] {
         // So large that no segment is needed meanwhile.
         session.run(&format!(
             "SELECT leaf_tag_create('{tag}', step => 100000000)"
         ));
+        if tag != "mine" {
+            session.run(&format!("SELECT leaf_tag_grant('{tag}', 'public')"));
+        }
         session.next(tag);
     }
     session.run("SELECT leaf_snowflake_next()");

@@ -38,6 +38,28 @@ fn without_preload_everything_says_how_to_get_it() {
          SELECT leaf_snowflake_decode(1, 1288834974657), leaf_snowflake_min(now(), 1288834974657),
              leaf_parse(leaf_format(1, '{N}'), '{N}'), leaf_parse(leaf_format(1, '{UUID}'), '{UUID}')",
     );
+    // A column is not moved where its inserts would fail then, and moves back where they do.
+    session.run(
+        "SELECT leaf_tag_create('moved', start => 7);
+         CREATE TABLE moved (id bigint NOT NULL DEFAULT leaf_segment_next('moved'));
+         CREATE TABLE stays (id serial)",
+    );
+    for statement in [
+        "SELECT leaf_adopt('stays', 'id')",
+        "CALL leaf_adopt_all('public')",
+    ] {
+        let refused = session.fails(statement);
+        refused.is("55000").says("shared_preload_libraries");
+    }
+    session.run("INSERT INTO stays DEFAULT VALUES; SELECT leaf_release('moved', 'id')");
+    let id: i64 = session.value("INSERT INTO moved DEFAULT VALUES RETURNING id");
+    assert_eq!(id, 7);
+    // One line for each session.
+    let create = ["'x'", "'y'"].map(|tag| format!("-cSELECT leaf_tag_create({tag})"));
+    let psql = server.program("psql").args(create).output().unwrap();
+    let said = String::from_utf8_lossy(&psql.stderr);
+    assert_eq!(said.matches("WARNING").count(), 1, "{said}");
+    assert!(said.contains("shared_preload_libraries"), "{said}");
     assert!(
         server
             .run("pg_dump", &["postgres"])

@@ -33,7 +33,7 @@ fn refills_go_on() {
     admin.run("CREATE DATABASE template");
     server.session_in("template").run(
         "CREATE EXTENSION leaf_id;
-         SELECT leaf_tag_create('t', step => 10, max_step => 200);
+         SELECT leaf_tag_create('t', step => 10, max_step => 200), leaf_tag_grant('t', 'public');
          CREATE SCHEMA evil;
          CREATE TABLE evil.leaf_alloc (LIKE leaf_id.leaf_alloc INCLUDING ALL);
          INSERT INTO evil.leaf_alloc (biz_tag, max_id) VALUES ('t', 1);

@@ -9,7 +9,7 @@ use leaf_id_tests::{Server, assert_issued_once};
 fn a_trigger_takes_no_part_in_a_claim() {
     let server = Server::with_leaf_id(&[]);
     let mut admin = server.session();
-    admin.run("SELECT leaf_tag_create('t', step => 10); CREATE ROLE alice LOGIN");
+    admin.run("CREATE ROLE alice LOGIN; SELECT leaf_tag_create('t', step => 10), leaf_tag_grant('t', 'alice')");
     let mut alice = server.connect_as("alice", "postgres");
     let mut ids = alice.ids("SELECT leaf_segment_next('t')");
     admin.run(

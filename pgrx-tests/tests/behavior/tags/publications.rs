@@ -77,7 +77,7 @@ fn a_subscriber_has_opaque_tags_with_their_keys() {
     wait_for(&mut here, MAX_IDS, &["orders 20000", "own 1"]);
     let id = opaque::take(&mut here, "orders", 1);
     assert_eq!(opaque::decoded(&mut here, "orders", &id), [20_000]);
-    there.run("SELECT leaf_tag_drop('orders')");
+    there.run("SELECT leaf_tag_drop('orders', force => true)");
     wait_for(&mut here, MAX_IDS, &["own 1"]);
     assert_eq!(here.value::<String>(keys), keys_here);
 }

@@ -29,7 +29,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
         lease("renew", "1, '{role}', 2, 3, 5, NULL"),
     );
     let (prepare, statements): (&str, &[&str]) = match action {
-        "issue segment ids" => (
+        "issue ids of a tag that was granted to `public`" => (
             "",
             &[
                 "SELECT leaf_segment_next('t')",
@@ -63,16 +63,16 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
             ],
         ),
         "fit tags to the data" => ("", &["SELECT leaf_sync()"]),
-        "issue ids of a tag that was granted to them by name, and revoked from `public`" => (
+        "issue ids of a tag that was granted to them by name" => (
             "",
             &["SELECT leaf_segment_next('granted')"],
         ),
-        "issue ids of a tag that was revoked from `public`" => (
+        "issue ids of any other tag" => (
             "",
             &[
-                "SELECT leaf_segment_next('revoked')",
-                "SELECT leaf_segment_next_batch('revoked', 3)",
-                "SELECT leaf_segment_next_range('revoked', 3)",
+                "SELECT leaf_segment_next('others')",
+                "SELECT leaf_segment_next_batch('others', 3)",
+                "SELECT leaf_segment_next_range('others', 3)",
             ],
         ),
         "move a column of their own table to a tag" => (
@@ -114,7 +114,7 @@ fn statements(action: &str) -> (&'static str, Vec<String>) {
                 "SELECT leaf_opaque_decode('opaque', 1)",
             ],
         ),
-        "issue opaque ids" => ("", &["SELECT leaf_opaque_next('opaque')"]),
+        "issue opaque ids of a tag that was granted to `public`" => ("", &["SELECT leaf_opaque_next('opaque')"]),
         "reset an opaque tag, or create it again" => (
             "",
             &[
@@ -245,8 +245,8 @@ fn each_role_may_do_what_security_md_says() {
          GRANT EXECUTE ON FUNCTION leaf_claim, leaf_worker_lease TO member;
          GRANT SELECT, INSERT, DELETE ON leaf_id.leaf_gapless TO manager;
          SELECT leaf_gapless_create('s');
-         SELECT leaf_tag_create('granted'), leaf_tag_create('revoked'), leaf_opaque_create('opaque');
-         SELECT leaf_tag_revoke('granted', 'public'), leaf_tag_revoke('revoked', 'public')",
+         SELECT leaf_tag_create('granted'), leaf_tag_create('others'), leaf_opaque_create('opaque');
+         SELECT leaf_tag_grant('t', 'public'), leaf_tag_grant('opaque', 'public')",
     );
     for (_, role) in ROLES {
         admin.run(&format!("SELECT leaf_tag_grant('granted', '{role}')"));
